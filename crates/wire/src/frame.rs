@@ -1,0 +1,188 @@
+//! Framing: a 32-byte header, a message (Protocol Buffers), a payload of raw bytes (docs/wire.md, section 1).
+//!
+//! Nothing from a peer is believed: magic, version, lengths and checksums are looked at before a byte
+//! is allocated for what follows (P14).
+
+use bytes::Bytes;
+use thiserror::Error;
+
+/// Bytes of a frame header.
+pub const HEADER_BYTES: usize = 32;
+/// First bytes of every frame.
+pub const MAGIC: [u8; 4] = *b"TSRA";
+/// Version of the frame layout.
+pub const FRAME_VERSION: u8 = 1;
+/// Largest message body accepted, in bytes.
+pub const MAX_BODY_BYTES: u32 = 16 << 20;
+/// Largest payload accepted, in bytes.
+pub const MAX_PAYLOAD_BYTES: u32 = 64 << 20;
+
+/// Flag: this frame answers the request that carries the same request id.
+pub const FLAG_REPLY: u8 = 1;
+/// Flag, with [`FLAG_REPLY`]: the body is an [`crate::Error`].
+pub const FLAG_ERROR: u8 = 2;
+
+/// What precedes every body. All integers little-endian on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// [`FLAG_REPLY`] | [`FLAG_ERROR`].
+    pub flags: u8,
+    /// Message kind, see [`crate::message`].
+    pub kind: u16,
+    /// Chosen by the asker, echoed by the answer. Each direction numbers its own requests.
+    pub request_id: u64,
+    /// Length of the message in bytes.
+    pub body_len: u32,
+    /// Length of the raw bytes behind the message.
+    pub payload_len: u32,
+    /// crc32c of the message.
+    pub body_crc: u32,
+}
+
+/// Why a peer's bytes are not a frame. After any of these the connection cannot be trusted and is closed.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum FrameError {
+    /// Not our protocol.
+    #[error("not a tessera frame: starts with {got:02x?}, expected {MAGIC:02x?}; is the address that of a tessera daemon?")]
+    Magic {
+        /// What stood there.
+        got: [u8; 4],
+    },
+    /// Another version of the frame layout.
+    #[error("frame version {got}, this build speaks {FRAME_VERSION}; run the same release on both sides")]
+    Version {
+        /// The peer's version.
+        got: u8,
+    },
+    /// Header checksum does not fit.
+    #[error("frame header checksum {got:#010x}, expected {expected:#010x}")]
+    HeaderChecksum {
+        /// In the frame.
+        got: u32,
+        /// Computed here.
+        expected: u32,
+    },
+    /// Body checksum does not fit.
+    #[error("message checksum {got:#010x}, expected {expected:#010x} (kind {kind:#06x})")]
+    BodyChecksum {
+        /// In the frame.
+        got: u32,
+        /// Computed here.
+        expected: u32,
+        /// Message kind.
+        kind: u16,
+    },
+    /// Longer than anything we accept.
+    #[error("frame of kind {kind:#06x} announces {len} bytes of {part}, at most {limit} are accepted")]
+    TooLong {
+        /// Message kind.
+        kind: u16,
+        /// "body" or "payload".
+        part: &'static str,
+        /// Announced length.
+        len: u32,
+        /// The limit.
+        limit: u32,
+    },
+    /// The body is not the message its kind says.
+    #[error("message of kind {kind:#06x} cannot be decoded: {why}")]
+    Body {
+        /// Message kind.
+        kind: u16,
+        /// The decoder's words.
+        why: String,
+    },
+}
+
+impl FrameHeader {
+    /// The 32 bytes of this header.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0u8; HEADER_BYTES];
+        out[0..4].copy_from_slice(&MAGIC);
+        out[4] = FRAME_VERSION;
+        out[5] = self.flags;
+        out[6..8].copy_from_slice(&self.kind.to_le_bytes());
+        out[8..16].copy_from_slice(&self.request_id.to_le_bytes());
+        out[16..20].copy_from_slice(&self.body_len.to_le_bytes());
+        out[20..24].copy_from_slice(&self.payload_len.to_le_bytes());
+        out[24..28].copy_from_slice(&self.body_crc.to_le_bytes());
+        let crc = crc32c::crc32c(&out[..28]);
+        out[28..32].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads and checks a header (magic, version, checksum, limits).
+    pub fn decode(raw: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
+        let word = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+        let magic = [raw[0], raw[1], raw[2], raw[3]];
+        if magic != MAGIC {
+            return Err(FrameError::Magic { got: magic });
+        }
+        if raw[4] != FRAME_VERSION {
+            return Err(FrameError::Version { got: raw[4] });
+        }
+        let (got, expected) = (word(28), crc32c::crc32c(&raw[..28]));
+        if got != expected {
+            return Err(FrameError::HeaderChecksum { got, expected });
+        }
+        let header = FrameHeader {
+            flags: raw[5],
+            kind: u16::from_le_bytes([raw[6], raw[7]]),
+            request_id: u64::from(word(8)) | u64::from(word(12)) << 32,
+            body_len: word(16),
+            payload_len: word(20),
+            body_crc: word(24),
+        };
+        let limit = |part, len, limit| match len > limit {
+            true => Err(FrameError::TooLong { kind: header.kind, part, len, limit }),
+            false => Ok(()),
+        };
+        limit("body", header.body_len, MAX_BODY_BYTES)?;
+        limit("payload", header.payload_len, MAX_PAYLOAD_BYTES)?;
+        Ok(header)
+    }
+
+    /// Checks a body against the header's checksum.
+    pub fn check_body(&self, body: &[u8]) -> Result<(), FrameError> {
+        let expected = crc32c::crc32c(body);
+        match expected == self.body_crc {
+            true => Ok(()),
+            false => Err(FrameError::BodyChecksum { got: self.body_crc, expected, kind: self.kind }),
+        }
+    }
+}
+
+/// A whole frame as received: header, message bytes (checksum verified), payload (verified by its reader:
+/// fragments carry their own checksums).
+#[derive(Debug, Clone)]
+pub struct Frame {
+    /// The header.
+    pub header: FrameHeader,
+    /// The encoded message.
+    pub body: Bytes,
+    /// Raw bytes behind it.
+    pub payload: Bytes,
+}
+
+/// Header and body of a frame as one buffer, ready to be written before `payload_len` raw bytes.
+pub fn encode_message(kind: u16, flags: u8, request_id: u64, message: &impl prost::Message, payload_len: u32) -> Vec<u8> {
+    let body_len = message.encoded_len();
+    let mut out = Vec::with_capacity(HEADER_BYTES + body_len);
+    out.resize(HEADER_BYTES, 0);
+    message.encode_raw(&mut out);
+    let header = FrameHeader {
+        flags,
+        kind,
+        request_id,
+        body_len: body_len as u32,
+        payload_len,
+        body_crc: crc32c::crc32c(&out[HEADER_BYTES..]),
+    };
+    out[..HEADER_BYTES].copy_from_slice(&header.encode());
+    out
+}
+
+/// Decodes a message body; a failure names the kind.
+pub fn decode_message<M: prost::Message + Default>(kind: u16, body: &[u8]) -> Result<M, FrameError> {
+    M::decode(body).map_err(|e| FrameError::Body { kind, why: e.to_string() })
+}
