@@ -1,0 +1,400 @@
+//! What a file may ask for: hints, their values, their defaults, and the redundancy classes they name.
+//!
+//! Here lives the one registry of hints ([`HINTS`]): the manager validates attributes with it, the client
+//! looks up what to do, the command line prints its help from it. A [`Policy`] is a file's hints, resolved.
+//! Here is no I/O and no knowledge of who asks. Start at [`HINTS`]; a new hint is one row there and one
+//! field of [`Policy`].
+
+mod redundancy;
+mod size;
+
+pub use redundancy::{Redundancy, RedundancyError, Scheme};
+pub use size::{SizeError, format_size, parse_size};
+
+use std::fmt;
+use thiserror::Error;
+
+/// Attribute names of hints start with this.
+pub const PREFIX: &str = "user.tessera.";
+
+/// `redundancy=auto` stores a file of at most this many bytes as copies, a longer one coded.
+///
+/// At 4+2 a small chunk costs six records and six syncs instead of three; below this size the disk space
+/// that coding saves (half of it) is worth less than the operations.
+pub const AUTO_THRESHOLD_BYTES: u64 = 128 << 10;
+
+/// Why a hint was refused (P14).
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum HintError {
+    /// No such hint.
+    #[error("no hint is called {name:?}; there are: {known}")]
+    UnknownName {
+        /// As asked.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// The value is not one of the allowed.
+    #[error("hint {name} cannot be {value:?}: {why}; allowed: {allowed}")]
+    Value {
+        /// Hint.
+        name: &'static str,
+        /// As asked.
+        value: String,
+        /// What is wrong with it.
+        why: String,
+        /// What would be right.
+        allowed: &'static str,
+    },
+}
+
+/// One hint: name, allowed values, default, meaning.
+pub struct HintSpec {
+    /// Name without [`PREFIX`].
+    pub name: &'static str,
+    /// Allowed values, for people.
+    pub allowed: &'static str,
+    /// Default value, in canonical form.
+    pub default: &'static str,
+    /// One line of help.
+    pub help: &'static str,
+    /// Checks a value and writes it into a policy.
+    set: fn(&mut Policy, &str) -> Result<(), String>,
+    /// The canonical form of what a policy holds.
+    get: fn(&Policy) -> String,
+}
+
+/// Every hint there is, in the order they are shown.
+pub const HINTS: &[HintSpec] = &[
+    HintSpec {
+        name: "redundancy",
+        allowed: "none, replica:N (2..=16), ec:K+M (K>=1, M>=1, K+M<=255), auto, auto:K+M",
+        default: "auto:4+2",
+        help: "how many losses a file survives, and at what price; auto = M+1 copies up to 128 KiB, ec:K+M above",
+        set: |p, v| v.parse().map(|r| p.redundancy = r).map_err(|e: RedundancyError| e.to_string()),
+        get: |p| p.redundancy.to_string(),
+    },
+    HintSpec {
+        name: "chunking",
+        allowed: "cdc:MIN..MAX or fixed:SIZE, sizes from 4K to 8M",
+        default: "cdc:256K..4M",
+        help: "where chunks are cut; cdc cuts by content with a mean of sqrt(MIN*MAX)",
+        set: |p, v| Chunking::parse(v).map(|c| p.chunking = c),
+        get: |p| p.chunking.to_string(),
+    },
+    HintSpec {
+        name: "durability",
+        allowed: "pessimistic, optimistic",
+        default: "pessimistic",
+        help: "acknowledge when every fragment is synced, or when the file can be read and let redundancy follow",
+        set: |p, v| {
+            word(v, &[("pessimistic", Durability::Pessimistic), ("optimistic", Durability::Optimistic)])
+                .map(|d| p.durability = d)
+        },
+        get: |p| p.durability.to_string(),
+    },
+    HintSpec {
+        name: "dedup",
+        allowed: "all, version, off",
+        default: "all",
+        help: "look for known chunks everywhere, only in the file's own versions, or not at all",
+        set: |p, v| {
+            word(v, &[("all", Dedup::All), ("version", Dedup::Version), ("off", Dedup::Off)]).map(|d| p.dedup = d)
+        },
+        get: |p| p.dedup.to_string(),
+    },
+    HintSpec {
+        name: "lifetime",
+        allowed: "keep, replace, replace:N (N>=1)",
+        default: "replace:1",
+        help: "versions kept when a new one is committed: all, or the newest N",
+        set: |p, v| Lifetime::parse(v).map(|l| p.lifetime = l),
+        get: |p| p.lifetime.to_string(),
+    },
+    HintSpec {
+        name: "degraded-writes",
+        allowed: "no, yes",
+        default: "no",
+        help: "when too few hosts are up, write with at least one fragment of redundancy rather than fail",
+        set: |p, v| word(v, &[("no", false), ("yes", true)]).map(|d| p.degraded_writes = d),
+        get: |p| if p.degraded_writes { "yes" } else { "no" }.to_string(),
+    },
+];
+
+/// Where chunks are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chunking {
+    /// Every `size_bytes`.
+    Fixed {
+        /// Chunk size.
+        size_bytes: u64,
+    },
+    /// By content, between these lengths.
+    Cdc {
+        /// No chunk but the last is shorter.
+        min_bytes: u64,
+        /// No chunk is longer.
+        max_bytes: u64,
+    },
+}
+
+/// Smallest chunk size that may be asked for.
+pub const MIN_CHUNK_BYTES: u64 = 4 << 10;
+/// Largest chunk size that may be asked for.
+pub const MAX_CHUNK_BYTES: u64 = 8 << 20;
+
+impl Chunking {
+    fn parse(value: &str) -> Result<Self, String> {
+        let size = |text: &str| -> Result<u64, String> {
+            let bytes = parse_size(text).map_err(|e| e.to_string())?;
+            match (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&bytes) {
+                true => Ok(bytes),
+                false => Err(format!("{text} is outside 4K..8M")),
+            }
+        };
+        if let Some(text) = value.strip_prefix("fixed:") {
+            return Ok(Chunking::Fixed { size_bytes: size(text)? });
+        }
+        let range = value.strip_prefix("cdc:").ok_or("neither fixed: nor cdc:")?;
+        let (min, max) = range.split_once("..").ok_or("no MIN..MAX")?;
+        let (min_bytes, max_bytes) = (size(min)?, size(max)?);
+        match min_bytes.checked_mul(4).is_some_and(|four| four <= max_bytes) {
+            true => Ok(Chunking::Cdc { min_bytes, max_bytes }),
+            false => Err("MAX must be at least four times MIN, or there is no room for content to decide".into()),
+        }
+    }
+}
+
+impl fmt::Display for Chunking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Chunking::Fixed { size_bytes } => write!(f, "fixed:{}", format_size(*size_bytes)),
+            Chunking::Cdc { min_bytes, max_bytes } => {
+                write!(f, "cdc:{}..{}", format_size(*min_bytes), format_size(*max_bytes))
+            }
+        }
+    }
+}
+
+/// What an acknowledged write promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// Every fragment is synced.
+    Pessimistic,
+    /// The file can be read from what is synced; redundancy follows.
+    Optimistic,
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Durability::Pessimistic { "pessimistic" } else { "optimistic" })
+    }
+}
+
+/// Where known chunks are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dedup {
+    /// In the whole class and domain.
+    All,
+    /// In the versions of the same file.
+    Version,
+    /// Nowhere: every chunk is stored anew.
+    Off,
+}
+
+impl fmt::Display for Dedup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Dedup::All => "all",
+            Dedup::Version => "version",
+            Dedup::Off => "off",
+        })
+    }
+}
+
+/// Which versions stay when a new one is committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lifetime {
+    /// All.
+    Keep,
+    /// The newest `versions`.
+    Replace {
+        /// At least 1.
+        versions: u64,
+    },
+}
+
+impl Lifetime {
+    fn parse(value: &str) -> Result<Self, String> {
+        match value.split_once(':') {
+            None if value == "keep" => Ok(Lifetime::Keep),
+            None if value == "replace" => Ok(Lifetime::Replace { versions: 1 }),
+            Some(("replace", n)) => match n.parse() {
+                Ok(versions @ 1..) => Ok(Lifetime::Replace { versions }),
+                _ => Err(format!("{n:?} is not a number from 1 on")),
+            },
+            _ => Err("not a lifetime".into()),
+        }
+    }
+}
+
+impl fmt::Display for Lifetime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lifetime::Keep => f.write_str("keep"),
+            Lifetime::Replace { versions } => write!(f, "replace:{versions}"),
+        }
+    }
+}
+
+/// A file's hints, resolved: what was asked for, and defaults for the rest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// See [`HINTS`].
+    pub redundancy: Redundancy,
+    /// See [`HINTS`].
+    pub chunking: Chunking,
+    /// See [`HINTS`].
+    pub durability: Durability,
+    /// See [`HINTS`].
+    pub dedup: Dedup,
+    /// See [`HINTS`].
+    pub lifetime: Lifetime,
+    /// See [`HINTS`].
+    pub degraded_writes: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            redundancy: Redundancy::Auto { k: 4, m: 2 },
+            chunking: Chunking::Cdc { min_bytes: 256 << 10, max_bytes: 4 << 20 },
+            durability: Durability::Pessimistic,
+            dedup: Dedup::All,
+            lifetime: Lifetime::Replace { versions: 1 },
+            degraded_writes: false,
+        }
+    }
+}
+
+impl Policy {
+    /// Defaults, overridden by `hints` in order (name without prefix, value).
+    ///
+    /// # Errors
+    /// The first hint with an unknown name or a malformed value.
+    pub fn from_hints<'a>(hints: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, HintError> {
+        let mut policy = Policy::default();
+        for (name, value) in hints {
+            policy.set(name, value)?;
+        }
+        Ok(policy)
+    }
+
+    /// Sets one hint.
+    ///
+    /// # Errors
+    /// Unknown name or malformed value; the policy is unchanged then.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), HintError> {
+        let spec = spec(name)?;
+        (spec.set)(self, value.trim()).map_err(|why| HintError::Value {
+            name: spec.name,
+            value: value.to_string(),
+            why,
+            allowed: spec.allowed,
+        })
+    }
+
+    /// All hints in canonical form, in the order of [`HINTS`].
+    pub fn to_hints(&self) -> Vec<(&'static str, String)> {
+        HINTS.iter().map(|h| (h.name, (h.get)(self))).collect()
+    }
+}
+
+/// The canonical form of a hint's value.
+///
+/// # Errors
+/// Unknown name or malformed value.
+pub fn canonical(name: &str, value: &str) -> Result<String, HintError> {
+    let mut policy = Policy::default();
+    policy.set(name, value)?;
+    Ok((spec(name)?.get)(&policy))
+}
+
+fn spec(name: &str) -> Result<&'static HintSpec, HintError> {
+    HINTS.iter().find(|h| h.name == name).ok_or_else(|| HintError::UnknownName {
+        name: name.to_string(),
+        known: HINTS.iter().map(|h| h.name).collect::<Vec<_>>().join(", "),
+    })
+}
+
+fn word<T: Copy>(value: &str, words: &[(&str, T)]) -> Result<T, String> {
+    words.iter().find(|(w, _)| *w == value).map(|(_, t)| *t).ok_or_else(|| "not one of the words".to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_of_the_table_and_of_the_struct_agree() {
+        for (spec, (name, value)) in HINTS.iter().zip(Policy::default().to_hints()) {
+            assert_eq!((spec.name, spec.default), (name, value.as_str()));
+            assert_eq!(canonical(spec.name, spec.default).unwrap(), spec.default);
+        }
+    }
+
+    #[test]
+    fn good_values_have_one_canonical_form() {
+        for (name, value, expected) in [
+            ("redundancy", "auto", "auto:4+2"),
+            ("redundancy", "auto:8+3", "auto:8+3"),
+            ("redundancy", "ec:4+2", "ec:4+2"),
+            ("redundancy", "replica:3", "replica:3"),
+            ("redundancy", "none", "none"),
+            ("chunking", "fixed:1048576", "fixed:1M"),
+            ("chunking", "cdc:65536..1M", "cdc:64K..1M"),
+            ("lifetime", "replace", "replace:1"),
+            ("durability", " optimistic ", "optimistic"),
+        ] {
+            assert_eq!(canonical(name, value).unwrap(), expected, "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn bad_values_are_refused_and_say_what_is_allowed() {
+        for (name, value) in [
+            ("redundancy", "ec:0+2"),
+            ("redundancy", "ec:4+0"),
+            ("redundancy", "ec:200+56"),
+            ("redundancy", "ec:4"),
+            ("redundancy", "ec:+4+2"),
+            ("redundancy", "replica:1"),
+            ("redundancy", "replica:17"),
+            ("redundancy", "raid0"),
+            ("redundancy", ""),
+            ("chunking", "fixed:1"),
+            ("chunking", "fixed:9M"),
+            ("chunking", "cdc:1M..2M"),
+            ("chunking", "cdc:1M"),
+            ("chunking", "1M"),
+            ("dedup", "maybe"),
+            ("lifetime", "replace:0"),
+            ("lifetime", "purge"),
+            ("degraded-writes", "1"),
+        ] {
+            let error = canonical(name, value).unwrap_err().to_string();
+            assert!(error.contains("allowed"), "{name}={value}: {error}");
+        }
+        assert!(canonical("colour", "red").unwrap_err().to_string().contains("redundancy"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics_and_canonical_is_a_fixed_point(index in 0..HINTS.len(), value in "\\PC{0,24}") {
+            let name = HINTS[index].name;
+            if let Ok(once) = canonical(name, &value) {
+                assert_eq!(canonical(name, &once).unwrap(), once);
+            }
+        }
+    }
+}

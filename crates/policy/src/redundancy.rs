@@ -1,0 +1,161 @@
+//! Redundancy: what is asked for ([`Redundancy`]) and what a chunk is stored as ([`Scheme`]).
+
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// Why a redundancy value was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RedundancyError {
+    /// Not of a known form.
+    #[error("not a redundancy")]
+    Form,
+    /// k+m outside what the code can do.
+    #[error("ec:{k}+{m}: k and m must be at least 1 and k+m at most 255")]
+    CodeSize {
+        /// Data fragments.
+        k: u64,
+        /// Parity fragments.
+        m: u64,
+    },
+    /// Copies outside the accepted range.
+    #[error("replica:{n}: 2 to 16 copies; one copy is called none")]
+    Copies {
+        /// Copies.
+        n: u64,
+    },
+}
+
+/// How a chunk becomes fragments. Text form as in `spec` of a class: `none`, `replica:3`, `ec:4+2`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// Whole copies, each a fragment; 1 is `none`.
+    Copies {
+        /// How many.
+        n: u32,
+    },
+    /// k data and m parity fragments.
+    Code {
+        /// Data fragments.
+        k: u32,
+        /// Parity fragments.
+        m: u32,
+    },
+}
+
+impl Scheme {
+    /// Fragments of a chunk, each on a host of its own.
+    pub fn fragments(self) -> u32 {
+        match self {
+            Scheme::Copies { n } => n,
+            Scheme::Code { k, m } => k + m,
+        }
+    }
+
+    /// Fragments that suffice to read.
+    pub fn needed(self) -> u32 {
+        match self {
+            Scheme::Copies { .. } => 1,
+            Scheme::Code { k, .. } => k,
+        }
+    }
+
+    /// Fragments that may be lost.
+    pub fn losses(self) -> u32 {
+        self.fragments() - self.needed()
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scheme::Copies { n: 1 } => f.write_str("none"),
+            Scheme::Copies { n } => write!(f, "replica:{n}"),
+            Scheme::Code { k, m } => write!(f, "ec:{k}+{m}"),
+        }
+    }
+}
+
+impl FromStr for Scheme {
+    type Err = RedundancyError;
+    fn from_str(text: &str) -> Result<Self, RedundancyError> {
+        if text == "none" {
+            return Ok(Scheme::Copies { n: 1 });
+        }
+        if let Some(n) = text.strip_prefix("replica:") {
+            return match number(n)? {
+                n @ 2..=16 => Ok(Scheme::Copies { n: n as u32 }),
+                n => Err(RedundancyError::Copies { n }),
+            };
+        }
+        let (k, m) = code_size(text.strip_prefix("ec:").ok_or(RedundancyError::Form)?)?;
+        Ok(Scheme::Code { k, m })
+    }
+}
+
+/// What a file asks for: a scheme, or one chosen by its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Redundancy {
+    /// Always this.
+    Fixed(Scheme),
+    /// m+1 copies while the file is small, `ec:k+m` for what is written once it is larger.
+    Auto {
+        /// Data fragments when coded.
+        k: u32,
+        /// Losses to survive, coded or copied.
+        m: u32,
+    },
+}
+
+impl Redundancy {
+    /// The scheme for new chunks of a file of `file_bytes`.
+    pub fn scheme(self, file_bytes: u64) -> Scheme {
+        match self {
+            Redundancy::Fixed(scheme) => scheme,
+            Redundancy::Auto { m, .. } if file_bytes <= crate::AUTO_THRESHOLD_BYTES => Scheme::Copies { n: m + 1 },
+            Redundancy::Auto { k, m } => Scheme::Code { k, m },
+        }
+    }
+}
+
+impl fmt::Display for Redundancy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Redundancy::Fixed(scheme) => scheme.fmt(f),
+            Redundancy::Auto { k, m } => write!(f, "auto:{k}+{m}"),
+        }
+    }
+}
+
+impl FromStr for Redundancy {
+    type Err = RedundancyError;
+    fn from_str(text: &str) -> Result<Self, RedundancyError> {
+        if text == "auto" {
+            return Ok(Redundancy::Auto { k: 4, m: 2 });
+        }
+        match text.strip_prefix("auto:") {
+            Some(size) => match code_size(size)? {
+                (k, m @ 1..=15) => Ok(Redundancy::Auto { k, m }),
+                (_, m) => Err(RedundancyError::Copies { n: u64::from(m) + 1 }),
+            },
+            None => text.parse().map(Redundancy::Fixed),
+        }
+    }
+}
+
+fn code_size(text: &str) -> Result<(u32, u32), RedundancyError> {
+    let (k, m) = text.split_once('+').ok_or(RedundancyError::Form)?;
+    let (k, m) = (number(k)?, number(m)?);
+    match k >= 1 && m >= 1 && k.saturating_add(m) <= 255 {
+        true => Ok((k as u32, m as u32)),
+        false => Err(RedundancyError::CodeSize { k, m }),
+    }
+}
+
+/// Digits only: no sign, no blanks.
+fn number(text: &str) -> Result<u64, RedundancyError> {
+    match !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        true => text.parse().map_err(|_| RedundancyError::Form),
+        false => Err(RedundancyError::Form),
+    }
+}

@@ -1,0 +1,60 @@
+//! Sizes as people write them: `4096`, `64K`, `1M`, `2G`, `1T` (powers of 1,024; a trailing `iB` is accepted).
+
+use thiserror::Error;
+
+/// Why a text is not a size.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{text:?} is not a size; write bytes or a number with K, M, G or T (powers of 1,024)")]
+pub struct SizeError {
+    /// As given.
+    pub text: String,
+}
+
+const UNITS: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
+
+/// Bytes of a size.
+pub fn parse_size(text: &str) -> Result<u64, SizeError> {
+    let error = || SizeError { text: text.to_string() };
+    let short = text.strip_suffix("iB").unwrap_or(text);
+    let shift =
+        UNITS.iter().find(|(unit, _)| short.ends_with([*unit, unit.to_ascii_lowercase()])).map(|(_, shift)| *shift);
+    let digits = if shift.is_some() { &short[..short.len() - 1] } else { text };
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(error());
+    }
+    let number: u64 = digits.parse().map_err(|_| error())?;
+    number.checked_mul(1 << shift.unwrap_or(0)).ok_or_else(error)
+}
+
+/// The shortest exact form.
+pub fn format_size(bytes: u64) -> String {
+    let fits = |(_, shift): &&(char, u32)| bytes > 0 && bytes.is_multiple_of(1 << shift);
+    match UNITS.iter().rev().find(fits) {
+        Some((unit, shift)) => format!("{}{unit}", bytes >> shift),
+        None => bytes.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_and_print() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("4K", 4096),
+            ("64k", 65536),
+            ("1MiB", 1 << 20),
+            ("2G", 2 << 30),
+            ("1T", 1 << 40),
+        ] {
+            assert_eq!(parse_size(text).unwrap(), bytes, "{text}");
+            assert_eq!(parse_size(&format_size(bytes)).unwrap(), bytes);
+        }
+        for text in ["", "K", "-1", "+1", "1.5M", "1 M", "99999999999999999999", "99999999T", "1iB", "é"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+}
