@@ -1,0 +1,225 @@
+//! Which disk of which cluster a directory is: the file `tessera-disk` (docs/formats.md, section 1).
+
+use crate::disk::{Disk, OpenMode};
+use crate::error::DiskError;
+
+/// The identity file's name in the disk's root.
+pub const IDENTITY_FILE: &str = "tessera-disk";
+/// The format version this code writes and reads.
+pub const IDENTITY_VERSION: u32 = 1;
+/// Length of the identity file.
+pub const IDENTITY_BYTES: usize = 64;
+
+const MAGIC: [u8; 8] = *b"TESSDISK";
+/// What a directory may hold besides ours before it is made a disk.
+const HARMLESS: [&str; 4] = ["lock", "lost+found", "poisoned", "tessera-disk.tmp"];
+
+/// Which disk of which cluster a directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The cluster it belongs to.
+    pub cluster_id: [u8; 16],
+    /// This disk, for ever.
+    pub disk_uuid: [u8; 16],
+    /// When it was made, ms since 1970.
+    pub created_ms: u64,
+}
+
+/// Why a directory cannot be served as the disk it should be. None of these changes the directory.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// No identity file, and none was to be made.
+    #[error("{disk}: not a Tessera disk (no file tessera-disk); check the path, or initialise it first")]
+    Missing {
+        /// The directory.
+        disk: String,
+    },
+    /// [`Identity::create`] on a directory that has one.
+    #[error("{disk}: already is a Tessera disk; use it as it is, or choose an empty directory")]
+    AlreadyThere {
+        /// The directory.
+        disk: String,
+    },
+    /// [`Identity::create`] on a directory with other files in it.
+    #[error("{disk}: holds {found:?} but no file tessera-disk; choose an empty directory, or restore that file")]
+    NotEmpty {
+        /// The directory.
+        disk: String,
+        /// One of the files found.
+        found: String,
+    },
+    /// Fewer or more bytes than the format has.
+    #[error("{disk}: tessera-disk has {got} bytes, expected {IDENTITY_BYTES}; restore it or replace the disk")]
+    Length {
+        /// The directory.
+        disk: String,
+        /// The file's length.
+        got: u64,
+    },
+    /// Not our magic.
+    #[error("{disk}: tessera-disk does not begin with TESSDISK; this is not a Tessera disk")]
+    Magic {
+        /// The directory.
+        disk: String,
+    },
+    /// Made by a newer release.
+    #[error("{disk}: format version {found}, but this program knows {supported}; use a newer release")]
+    Version {
+        /// The directory.
+        disk: String,
+        /// The version in the file.
+        found: u32,
+        /// The version this code reads.
+        supported: u32,
+    },
+    /// Damaged.
+    #[error(
+        "{disk}: tessera-disk is damaged: checksum {got:#010x}, expected {expected:#010x}; replace the disk, its fragments will be rebuilt"
+    )]
+    Checksum {
+        /// The directory.
+        disk: String,
+        /// crc32c in the file.
+        expected: u32,
+        /// crc32c of its bytes.
+        got: u32,
+    },
+    /// A disk of another cluster.
+    #[error("{disk}: belongs to cluster {found}, not {expected}; give it back, or choose another directory")]
+    OtherCluster {
+        /// The directory.
+        disk: String,
+        /// Our cluster, in hexadecimal.
+        expected: String,
+        /// Its cluster.
+        found: String,
+    },
+    /// Another disk of our cluster.
+    #[error("{disk}: is disk {found}, not {expected}; the directories of two disks were swapped")]
+    OtherDisk {
+        /// The directory.
+        disk: String,
+        /// The disk that was expected, in hexadecimal.
+        expected: String,
+        /// The disk it is.
+        found: String,
+    },
+    /// The disk itself failed, or another daemon holds it.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+/// Sixteen bytes in hexadecimal, for messages.
+#[must_use]
+pub fn hex16(id: &[u8; 16]) -> String {
+    id.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+impl Identity {
+    /// The 64 bytes of the file.
+    #[must_use]
+    pub fn encode(&self) -> [u8; IDENTITY_BYTES] {
+        let mut bytes = [0; IDENTITY_BYTES];
+        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&IDENTITY_VERSION.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.cluster_id);
+        bytes[32..48].copy_from_slice(&self.disk_uuid);
+        bytes[48..56].copy_from_slice(&self.created_ms.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..60]);
+        bytes[60..64].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the file's bytes; `disk` is named in errors. Every version keeps magic, version and the
+    /// checksum of the first 60 bytes where version 1 has them, so a newer one is told from damage.
+    pub fn decode(bytes: &[u8], disk: &str) -> Result<Self, IdentityError> {
+        let disk = || disk.to_owned();
+        let len = bytes.len() as u64;
+        let Some(bytes) = bytes.first_chunk::<IDENTITY_BYTES>() else {
+            return Err(IdentityError::Length { disk: disk(), got: len });
+        };
+        if bytes[0..8] != MAGIC {
+            return Err(IdentityError::Magic { disk: disk() });
+        }
+        let expected = u32::from_le_bytes(field(bytes, 60));
+        let got = crc32c::crc32c(&bytes[..60]);
+        if expected != got {
+            return Err(IdentityError::Checksum { disk: disk(), expected, got });
+        }
+        let found = u32::from_le_bytes(field(bytes, 8));
+        if found != IDENTITY_VERSION {
+            return Err(IdentityError::Version { disk: disk(), found, supported: IDENTITY_VERSION });
+        }
+        if len != IDENTITY_BYTES as u64 {
+            return Err(IdentityError::Length { disk: disk(), got: len });
+        }
+        Ok(Identity {
+            cluster_id: field(bytes, 16),
+            disk_uuid: field(bytes, 32),
+            created_ms: u64::from_le_bytes(field(bytes, 48)),
+        })
+    }
+
+    /// Makes an empty directory a disk.
+    ///
+    /// # Errors
+    /// [`IdentityError::AlreadyThere`] or [`IdentityError::NotEmpty`] if it is not empty: a disk
+    /// that lost its identity file must not be taken over as a new one.
+    pub fn create(&self, disk: &dyn Disk) -> Result<(), IdentityError> {
+        let names = disk.list("")?;
+        if names.iter().any(|name| name == IDENTITY_FILE) {
+            return Err(IdentityError::AlreadyThere { disk: disk.describe() });
+        }
+        let dirs = disk.list_dirs("")?;
+        let foreign = names.into_iter().chain(dirs).find(|n| !HARMLESS.contains(&n.as_str()));
+        if let Some(found) = foreign {
+            return Err(IdentityError::NotEmpty { disk: disk.describe(), found });
+        }
+        Ok(disk.write_durable(IDENTITY_FILE, &self.encode())?)
+    }
+
+    /// Reads a disk's identity; `None` if the directory has none.
+    pub fn load(disk: &dyn Disk) -> Result<Option<Self>, IdentityError> {
+        let file = match disk.open(IDENTITY_FILE, OpenMode::Existing) {
+            Ok(file) => file,
+            Err(DiskError::NotFound { .. }) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let len = file.len()?;
+        let mut bytes = vec![0; len.min(4096) as usize];
+        file.read_at(0, &mut bytes)?;
+        Self::decode(&bytes, &disk.describe()).map(Some)
+    }
+
+    /// Reads a disk's identity and compares it with what it should be.
+    ///
+    /// # Errors
+    /// [`IdentityError::Missing`], [`IdentityError::OtherCluster`], and, if `disk_uuid` is given,
+    /// [`IdentityError::OtherDisk`].
+    pub fn check(disk: &dyn Disk, cluster_id: &[u8; 16], disk_uuid: Option<&[u8; 16]>) -> Result<Self, IdentityError> {
+        let Some(found) = Self::load(disk)? else {
+            return Err(IdentityError::Missing { disk: disk.describe() });
+        };
+        if found.cluster_id != *cluster_id {
+            return Err(IdentityError::OtherCluster {
+                disk: disk.describe(),
+                expected: hex16(cluster_id),
+                found: hex16(&found.cluster_id),
+            });
+        }
+        match disk_uuid {
+            Some(expected) if *expected != found.disk_uuid => Err(IdentityError::OtherDisk {
+                disk: disk.describe(),
+                expected: hex16(expected),
+                found: hex16(&found.disk_uuid),
+            }),
+            _ => Ok(found),
+        }
+    }
+}
+
+fn field<const N: usize>(bytes: &[u8; IDENTITY_BYTES], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}

@@ -1,0 +1,309 @@
+//! [`RealDisk`]: a directory of the operating system.
+//!
+//! After a failed sync the kernel keeps the lost bytes in its cache, marked clean: a process that
+//! restarts would read them, believe them, and lose them with the next power failure (Rebello et
+//! al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020). So a failed sync leaves a
+//! file `poisoned` behind. It need not be durable: it matters only as long as that cache lives. Who opens the
+//! directory next has the cache forgotten before the first byte is read.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Advice, FlockOperation};
+
+use crate::disk::{Disk, DiskFile, DiskLock, OpenMode, Space};
+use crate::error::{DiskError, DiskOp};
+use crate::path;
+use crate::poison::Poison;
+
+/// Left behind by a failed sync; removed when the disk was opened anew.
+const POISONED_FILE: &str = "poisoned";
+/// The file that is flocked while a daemon serves the disk.
+const LOCK_FILE: &str = "lock";
+/// What Linux takes in one `pwritev` (`IOV_MAX`).
+const SLICES_MAX: usize = 1024;
+
+/// A disk that is a directory. Cheap to clone; clones share the poison.
+#[derive(Clone)]
+pub struct RealDisk {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    root: PathBuf,
+    poison: Poison,
+}
+
+struct RealFile {
+    path: String,
+    file: File,
+    shared: Arc<Shared>,
+}
+
+impl RealDisk {
+    /// Opens an existing directory as a disk.
+    ///
+    /// # Errors
+    /// [`DiskError::NotFound`] if it is not there, [`DiskError::Io`] if it is no directory.
+    pub fn open(root: impl AsRef<Path>) -> Result<Self, DiskError> {
+        let root = root.as_ref().to_path_buf();
+        let shown = root.display().to_string();
+        let meta = fs::metadata(&root).map_err(|e| DiskError::io(&shown, DiskOp::Open, 0, e))?;
+        if !meta.is_dir() {
+            let source = io::Error::from(io::ErrorKind::NotADirectory);
+            return Err(DiskError::io(&shown, DiskOp::Open, 0, source));
+        }
+        let disk = RealDisk { shared: Arc::new(Shared { root, poison: Poison::default() }) };
+        disk.forget_lost_pages()?;
+        Ok(disk)
+    }
+
+    /// Makes the directory if it is missing, then opens it.
+    pub fn create(root: impl AsRef<Path>) -> Result<Self, DiskError> {
+        let shown = root.as_ref().display().to_string();
+        fs::create_dir_all(root.as_ref()).map_err(|e| DiskError::io(&shown, DiskOp::CreateDir, 0, e))?;
+        Self::open(root)
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.shared.root
+    }
+
+    /// After a failed sync of an earlier process: drops every cached page, so that what is read
+    /// from now on is what the medium holds.
+    fn forget_lost_pages(&self) -> Result<(), DiskError> {
+        let marker = self.shared.root.join(POISONED_FILE);
+        if !marker.exists() {
+            return Ok(());
+        }
+        forget_dir(&self.shared.root).map_err(|e| DiskError::io("", DiskOp::Read, 0, e))?;
+        fs::remove_file(&marker).map_err(|e| DiskError::io(POISONED_FILE, DiskOp::Remove, 0, e))
+    }
+}
+
+fn forget_dir(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            forget_dir(&entry.path())?;
+        } else if kind.is_file() {
+            rustix::fs::fadvise(&File::open(entry.path())?, 0, None, Advice::DontNeed)?;
+        }
+    }
+    Ok(())
+}
+
+impl Shared {
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// Notes a failed sync, in memory and for whoever opens the directory next.
+    fn poison(&self, path: &str) {
+        self.poison.set(path);
+        let _ = fs::write(self.root.join(POISONED_FILE), path);
+    }
+}
+
+impl Disk for RealDisk {
+    fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
+        path::check(path)?;
+        if mode != OpenMode::Existing {
+            self.shared.poison.check()?;
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        match mode {
+            OpenMode::Existing => &mut options,
+            OpenMode::Create => options.create(true),
+            OpenMode::CreateNew => options.create_new(true),
+        };
+        let file = options.open(self.shared.at(path)).map_err(|e| DiskError::io(path, DiskOp::Open, 0, e))?;
+        Ok(Arc::new(RealFile { path: path.into(), file, shared: self.shared.clone() }))
+    }
+
+    fn list(&self, dir: &str) -> Result<Vec<String>, DiskError> {
+        self.list_kind(dir, |kind| kind.is_file())
+    }
+
+    fn list_dirs(&self, dir: &str) -> Result<Vec<String>, DiskError> {
+        self.list_kind(dir, |kind| kind.is_dir())
+    }
+
+    fn create_dir(&self, dir: &str) -> Result<(), DiskError> {
+        path::check(dir)?;
+        self.shared.poison.check()?;
+        let full = self.shared.at(dir);
+        if full.is_dir() {
+            return Ok(());
+        }
+        let parent = path::parent(dir);
+        if !parent.is_empty() {
+            self.create_dir(parent)?;
+        }
+        match fs::create_dir(&full) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(DiskError::io(dir, DiskOp::CreateDir, 0, e)),
+            _ => self.sync_dir(parent),
+        }
+    }
+
+    fn remove(&self, path: &str) -> Result<(), DiskError> {
+        path::check(path)?;
+        self.shared.poison.check()?;
+        fs::remove_file(self.shared.at(path)).map_err(|e| DiskError::io(path, DiskOp::Remove, 0, e))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        path::check(from)?;
+        path::check(to)?;
+        self.shared.poison.check()?;
+        fs::rename(self.shared.at(from), self.shared.at(to)).map_err(|e| DiskError::io(from, DiskOp::Rename, 0, e))
+    }
+
+    fn sync_dir(&self, dir: &str) -> Result<(), DiskError> {
+        path::check_dir(dir)?;
+        self.shared.poison.check()?;
+        let handle = File::open(self.shared.at(dir)).map_err(|e| DiskError::io(dir, DiskOp::SyncDir, 0, e))?;
+        handle.sync_all().map_err(|e| {
+            self.shared.poison(dir);
+            DiskError::io(dir, DiskOp::SyncDir, 0, e)
+        })
+    }
+
+    fn space(&self) -> Result<Space, DiskError> {
+        let stat = rustix::fs::statvfs(&self.shared.root).map_err(|e| DiskError::io("", DiskOp::Space, 0, e.into()))?;
+        Ok(Space {
+            capacity_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+            free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+        })
+    }
+
+    fn lock(&self) -> Result<DiskLock, DiskError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.shared.at(LOCK_FILE))
+            .map_err(|e| DiskError::io(LOCK_FILE, DiskOp::Lock, 0, e))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(DiskLock::new(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(DiskError::Locked { disk: self.describe() }),
+            Err(e) => Err(DiskError::io(LOCK_FILE, DiskOp::Lock, 0, e.into())),
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.shared.root.display().to_string()
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.shared.poison.is_set()
+    }
+}
+
+impl RealDisk {
+    fn list_kind(&self, dir: &str, wanted: impl Fn(&fs::FileType) -> bool) -> Result<Vec<String>, DiskError> {
+        path::check_dir(dir)?;
+        let failed = |e| DiskError::io(dir, DiskOp::List, 0, e);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.shared.at(dir)).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if wanted(&entry.file_type().map_err(failed)?) {
+                // A name that is not UTF-8 cannot be one of ours; it is shown, never opened.
+                names.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+impl RealFile {
+    fn failed(&self, op: DiskOp, offset: u64, source: io::Error) -> DiskError {
+        DiskError::io(&self.path, op, offset, source)
+    }
+}
+
+impl DiskFile for RealFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
+        let mut got = 0;
+        while got < buf.len() {
+            match self.file.read_at(&mut buf[got..], offset + got as u64) {
+                Ok(0) => {
+                    return Err(DiskError::ShortRead {
+                        path: self.path.clone(),
+                        offset,
+                        expected: buf.len() as u64,
+                        got: got as u64,
+                    });
+                }
+                Ok(n) => got += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.failed(DiskOp::Read, offset + got as u64, e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, offset: u64, slices: &[IoSlice<'_>]) -> Result<(), DiskError> {
+        self.shared.poison.check()?;
+        let total: u64 = slices.iter().map(|s| s.len() as u64).sum();
+        let mut rest: Vec<IoSlice<'_>> = slices.iter().map(|s| IoSlice::new(s)).collect();
+        let mut rest = rest.as_mut_slice();
+        IoSlice::advance_slices(&mut rest, 0);
+        let mut at = offset;
+        while !rest.is_empty() {
+            let some = &rest[..rest.len().min(SLICES_MAX)];
+            match rustix::io::pwritev(&self.file, some, at) {
+                Ok(0) => return Err(self.failed(DiskOp::Write, at, io::ErrorKind::WriteZero.into())),
+                Ok(n) => {
+                    at += n as u64;
+                    IoSlice::advance_slices(&mut rest, n);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => {
+                    return Err(DiskError::NoSpace { path: self.path.clone(), offset, len: total });
+                }
+                Err(e) => return Err(self.failed(DiskOp::Write, at, e.into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<(), DiskError> {
+        self.shared.poison.check()?;
+        self.file.sync_data().map_err(|e| {
+            self.shared.poison(&self.path);
+            self.failed(DiskOp::Sync, 0, e)
+        })
+    }
+
+    fn len(&self) -> Result<u64, DiskError> {
+        Ok(self.file.metadata().map_err(|e| self.failed(DiskOp::Read, 0, e))?.len())
+    }
+
+    fn truncate(&self, len: u64) -> Result<(), DiskError> {
+        self.shared.poison.check()?;
+        self.file.set_len(len).map_err(|e| self.failed(DiskOp::Truncate, len, e))
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+
+    fn drop_cache(&self, offset: u64, len: u64) {
+        let _ = rustix::fs::fadvise(&self.file, offset, std::num::NonZeroU64::new(len), Advice::DontNeed);
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+}

@@ -1,0 +1,497 @@
+//! [`SimDisk`]: a disk in memory that behaves as badly as a seed tells it, and equally badly every
+//! time.
+//!
+//! # Fault model
+//!
+//! *Cache.* What was written is readable at once and durable only after [`DiskFile::sync_data`];
+//! a created, renamed or removed name only after [`Disk::sync_dir`] of its directory, whatever was
+//! synced of the file itself.
+//!
+//! *Power loss* ([`SimDisk::crash`]) keeps what was synced, and of the rest what [`CrashKind`]
+//! says: nothing; everything; each sector by itself any state it went through since the last sync
+//! (reordered, torn), the length likewise, and each name operation or not; or the oldest writes whole, one
+//! torn at a sector, the later ones not at all. A sector is never half old, half new.
+//!
+//! *Restart of the process* ([`SimDisk::reopen`]) keeps the cache: unsynced bytes are still there
+//! and still not durable.
+//!
+//! *Failing I/O*: at a given index ([`SimDisk::fail_at`]) or at a drawn rate ([`FaultRates`]). A
+//! failing write may have written some of its leading sectors. A failed sync may have written any
+//! part; the disk is poisoned, and reopening it shows what the medium got. A sync may lie. A write
+//! may be lost (the sectors stay stale) or land elsewhere (misdirected).
+//!
+//! *Rot*: stored bits flip ([`SimDisk::rot`]), sectors become unreadable until rewritten
+//! ([`SimDisk::break_sector`]). *Full*: the sum of lengths stays within the capacity.
+//!
+//! Every operation counts as one I/O ([`SimDisk::io_count`]), except taking the lock and asking
+//! for space or lengths.
+
+mod faults;
+mod inode;
+mod names;
+
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+
+pub use faults::{Fault, FaultRates};
+pub use names::CrashKind;
+
+use crate::disk::{Disk, DiskFile, DiskLock, OpenMode, Space};
+use crate::error::{DiskError, DiskOp};
+use crate::path;
+use crate::poison::Poison;
+use crate::rng::SplitMix64;
+use faults::{Faults, Verdict};
+use inode::Inode;
+use names::Names;
+
+/// What a simulated disk is like.
+#[derive(Clone, Debug)]
+pub struct SimOptions {
+    /// Seed of everything that is drawn.
+    pub seed: u64,
+    /// Sum of file lengths it can hold.
+    pub capacity_bytes: u64,
+    /// The unit that is never torn, in bytes; a power of two.
+    pub sector_bytes: u64,
+    /// How often I/O fails by itself.
+    pub rates: FaultRates,
+}
+
+impl SimOptions {
+    /// A large disk without faults of its own.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        SimOptions { seed, capacity_bytes: 1 << 50, sector_bytes: 512, rates: FaultRates::default() }
+    }
+}
+
+/// A simulated disk; see the module's fault model. Clones share it.
+#[derive(Clone)]
+pub struct SimDisk {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    poison: Poison,
+    sector_bytes: u64,
+}
+
+struct State {
+    names: Names,
+    faults: Faults,
+    rng: SplitMix64,
+    capacity_bytes: u64,
+    locked: bool,
+}
+
+struct SimFile {
+    path: String,
+    inode: Arc<Mutex<Inode>>,
+    shared: Arc<Shared>,
+}
+
+struct Unlock(Arc<Shared>);
+
+impl Drop for Unlock {
+    fn drop(&mut self) {
+        self.0.state.lock().locked = false;
+    }
+}
+
+impl SimDisk {
+    /// An empty disk without faults of its own.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self::with_options(&SimOptions::new(seed))
+    }
+
+    /// An empty disk.
+    #[must_use]
+    pub fn with_options(options: &SimOptions) -> Self {
+        assert!(options.sector_bytes.is_power_of_two(), "sector_bytes must be a power of two");
+        Self::assemble(
+            State {
+                names: Names::default(),
+                faults: Faults::new(options.rates),
+                rng: SplitMix64::new(options.seed),
+                capacity_bytes: options.capacity_bytes,
+                locked: false,
+            },
+            options.sector_bytes,
+        )
+    }
+
+    fn assemble(state: State, sector_bytes: u64) -> Self {
+        let shared = Shared { state: Mutex::new(state), poison: Poison::default(), sector_bytes };
+        SimDisk { shared: Arc::new(shared) }
+    }
+
+    /// I/O operations so far.
+    #[must_use]
+    pub fn io_count(&self) -> u64 {
+        self.shared.state.lock().faults.io_count
+    }
+
+    /// The first operation with index `>= io_index` (counted from 0) to which `fault` applies
+    /// meets it, once.
+    pub fn fail_at(&self, io_index: u64, fault: Fault) {
+        self.shared.state.lock().faults.planned.push((io_index, fault));
+    }
+
+    /// Replaces the rates of faults.
+    pub fn set_rates(&self, rates: FaultRates) {
+        self.shared.state.lock().faults.rates = rates;
+    }
+
+    /// Changes the capacity; files already there stay.
+    pub fn set_capacity(&self, capacity_bytes: u64) {
+        self.shared.state.lock().capacity_bytes = capacity_bytes;
+    }
+
+    /// From now on every operation fails with an I/O error: the power is off, or the disk vanished.
+    pub fn power_off(&self) {
+        self.shared.state.lock().faults.off = true;
+    }
+
+    /// True after [`SimDisk::power_off`] or a planned [`Fault::PowerLoss`].
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.shared.state.lock().faults.off
+    }
+
+    /// The disk as it is found after a power loss now: a new disk, powered, without planned faults.
+    /// This one is off from now on.
+    #[must_use]
+    pub fn crash(&self, kind: CrashKind) -> SimDisk {
+        self.successor(|names, rng, sector| names.after_power_loss(kind, sector, rng))
+    }
+
+    /// The disk as the next process on the same machine finds it: the cache survives, except for
+    /// what a failed sync lost. This handle is off from now on.
+    #[must_use]
+    pub fn reopen(&self) -> SimDisk {
+        let poisoned = self.shared.poison.is_set();
+        self.successor(|names, rng, sector| {
+            if poisoned { names.after_power_loss(CrashKind::KeepSome, sector, rng) } else { names.clone_deep() }
+        })
+    }
+
+    fn successor(&self, next: impl FnOnce(&Names, &mut SplitMix64, u64) -> Names) -> SimDisk {
+        let mut state = self.shared.state.lock();
+        state.faults.off = true;
+        let state = &mut *state;
+        let names = next(&state.names, &mut state.rng, self.shared.sector_bytes);
+        let state = State {
+            names,
+            faults: Faults::new(state.faults.rates),
+            rng: SplitMix64::new(state.rng.next_u64()),
+            capacity_bytes: state.capacity_bytes,
+            locked: false,
+        };
+        Self::assemble(state, self.shared.sector_bytes)
+    }
+
+    /// Flips the bits of `mask` in the stored byte of `path` at `offset`. False if there is none.
+    pub fn rot(&self, path: &str, offset: u64, mask: u8) -> bool {
+        let state = self.shared.state.lock();
+        state.names.get(path).is_some_and(|inode| inode.lock().rot(offset, mask))
+    }
+
+    /// Flips one drawn bit of one drawn file; says where. `None` if nothing is stored.
+    pub fn rot_somewhere(&self) -> Option<(String, u64)> {
+        let mut state = self.shared.state.lock();
+        let State { names, rng, .. } = &mut *state;
+        let mut at = rng.below(names.used_bytes());
+        for (path, inode) in names.files() {
+            let mut inode = inode.lock();
+            if at < inode.len() {
+                inode.rot(at, 1 << rng.below(8));
+                return Some((path.to_owned(), at));
+            }
+            at -= inode.len();
+        }
+        None
+    }
+
+    /// Makes the sector that holds `offset` of `path` unreadable until it is written again.
+    pub fn break_sector(&self, path: &str, offset: u64) -> bool {
+        let state = self.shared.state.lock();
+        let sector = offset / self.shared.sector_bytes;
+        match state.names.get(path) {
+            Some(inode) => inode.lock().bad_sectors.insert(sector),
+            None => false,
+        }
+    }
+
+    /// The names of all files, sorted.
+    #[must_use]
+    pub fn paths(&self) -> Vec<String> {
+        self.shared.state.lock().names.files().map(|(path, _)| path.to_owned()).collect()
+    }
+
+    /// The bytes of a file as they read now, without counting as I/O.
+    #[must_use]
+    pub fn contents(&self, path: &str) -> Option<Vec<u8>> {
+        let state = self.shared.state.lock();
+        state.names.get(path).map(|inode| inode.lock().bytes().to_vec())
+    }
+
+    /// Counts one operation on names and lets it fail. What remains for the caller to heed is
+    /// returned with the state: a lie, or a power loss to report once the cache was changed.
+    fn begin(&self, path: &str, op: DiskOp) -> Result<(MutexGuard<'_, State>, Option<Fault>), DiskError> {
+        let mut state = self.shared.state.lock();
+        match state.next(op) {
+            Verdict::Go => Ok((state, None)),
+            Verdict::Fault(fault @ (Fault::PowerLoss | Fault::SyncLies)) => Ok((state, Some(fault))),
+            Verdict::Fault(fault) => {
+                if op == DiskOp::SyncDir {
+                    self.shared.poison.set(path);
+                }
+                Err(faults::error(fault, path, op, 0))
+            }
+            Verdict::Off => Err(faults::error(Fault::PowerLoss, path, op, 0)),
+        }
+    }
+}
+
+impl State {
+    fn next(&mut self, op: DiskOp) -> Verdict {
+        self.faults.next(op, &mut self.rng)
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.capacity_bytes.saturating_sub(self.names.used_bytes())
+    }
+}
+
+/// The error of an operation during which the power failed.
+fn finish(fault: Option<Fault>, path: &str, op: DiskOp) -> Result<(), DiskError> {
+    match fault {
+        Some(Fault::PowerLoss) => Err(faults::error(Fault::PowerLoss, path, op, 0)),
+        _ => Ok(()),
+    }
+}
+
+impl Disk for SimDisk {
+    fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError> {
+        path::check(path)?;
+        if mode != OpenMode::Existing {
+            self.shared.poison.check()?;
+        }
+        let (mut state, fault) = self.begin(path, DiskOp::Open)?;
+        let found = state.names.get(path).cloned();
+        let inode = match (found, mode) {
+            (Some(_), OpenMode::CreateNew) => return Err(DiskError::Exists { path: path.into() }),
+            (Some(inode), _) => inode,
+            (None, OpenMode::Existing) => return Err(DiskError::NotFound { path: path.into() }),
+            (None, _) if !state.names.has_dir(path::parent(path)) => {
+                return Err(DiskError::NotFound { path: path.into() });
+            }
+            (None, _) => state.names.create(path),
+        };
+        finish(fault, path, DiskOp::Open)?;
+        Ok(Arc::new(SimFile { path: path.into(), inode, shared: self.shared.clone() }))
+    }
+
+    fn list(&self, dir: &str) -> Result<Vec<String>, DiskError> {
+        path::check_dir(dir)?;
+        let (state, fault) = self.begin(dir, DiskOp::List)?;
+        finish(fault, dir, DiskOp::List)?;
+        if !state.names.has_dir(dir) {
+            return Err(DiskError::NotFound { path: dir.into() });
+        }
+        Ok(state.names.files_in(dir))
+    }
+
+    fn list_dirs(&self, dir: &str) -> Result<Vec<String>, DiskError> {
+        path::check_dir(dir)?;
+        let (state, fault) = self.begin(dir, DiskOp::List)?;
+        finish(fault, dir, DiskOp::List)?;
+        Ok(state.names.dirs_in(dir))
+    }
+
+    fn create_dir(&self, dir: &str) -> Result<(), DiskError> {
+        path::check(dir)?;
+        self.shared.poison.check()?;
+        let (mut state, fault) = self.begin(dir, DiskOp::CreateDir)?;
+        state.names.create_dir(dir);
+        finish(fault, dir, DiskOp::CreateDir)
+    }
+
+    fn remove(&self, path: &str) -> Result<(), DiskError> {
+        path::check(path)?;
+        self.shared.poison.check()?;
+        let (mut state, fault) = self.begin(path, DiskOp::Remove)?;
+        if !state.names.remove(path) {
+            return Err(DiskError::NotFound { path: path.into() });
+        }
+        finish(fault, path, DiskOp::Remove)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        path::check(from)?;
+        path::check(to)?;
+        self.shared.poison.check()?;
+        let (mut state, fault) = self.begin(from, DiskOp::Rename)?;
+        if !state.names.rename(from, to) {
+            return Err(DiskError::NotFound { path: from.into() });
+        }
+        finish(fault, from, DiskOp::Rename)
+    }
+
+    fn sync_dir(&self, dir: &str) -> Result<(), DiskError> {
+        path::check_dir(dir)?;
+        self.shared.poison.check()?;
+        let (mut state, fault) = self.begin(dir, DiskOp::SyncDir)?;
+        finish(fault, dir, DiskOp::SyncDir)?;
+        if fault.is_none() {
+            state.names.sync_dir(dir);
+        }
+        Ok(())
+    }
+
+    fn space(&self) -> Result<Space, DiskError> {
+        let state = self.shared.state.lock();
+        Ok(Space { capacity_bytes: state.capacity_bytes, free_bytes: state.free_bytes() })
+    }
+
+    fn lock(&self) -> Result<DiskLock, DiskError> {
+        let mut state = self.shared.state.lock();
+        if std::mem::replace(&mut state.locked, true) {
+            return Err(DiskError::Locked { disk: self.describe() });
+        }
+        Ok(DiskLock::new(Unlock(self.shared.clone())))
+    }
+
+    fn describe(&self) -> String {
+        "simulated disk".into()
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.shared.poison.is_set()
+    }
+}
+
+impl SimFile {
+    fn fail<T>(&self, fault: Fault, op: DiskOp, offset: u64) -> Result<T, DiskError> {
+        Err(faults::error(fault, &self.path, op, offset))
+    }
+}
+
+impl DiskFile for SimFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError> {
+        match self.shared.state.lock().next(DiskOp::Read) {
+            Verdict::Go => {}
+            Verdict::Fault(fault) => return self.fail(fault, DiskOp::Read, offset),
+            Verdict::Off => return self.fail(Fault::PowerLoss, DiskOp::Read, offset),
+        }
+        let inode = self.inode.lock();
+        let end = offset.saturating_add(buf.len() as u64);
+        if end > inode.len() {
+            let got = inode.len().saturating_sub(offset);
+            let (path, expected) = (self.path.clone(), buf.len() as u64);
+            return Err(DiskError::ShortRead { path, offset, expected, got });
+        }
+        let sector = self.shared.sector_bytes;
+        if inode.bad_sectors.range(offset / sector..end.div_ceil(sector)).next().is_some() {
+            return self.fail(Fault::Eio, DiskOp::Read, offset);
+        }
+        buf.copy_from_slice(&inode.bytes()[offset as usize..end as usize]);
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, offset: u64, slices: &[IoSlice<'_>]) -> Result<(), DiskError> {
+        self.shared.poison.check()?;
+        let sector = self.shared.sector_bytes;
+        let len: u64 = slices.iter().map(|s| s.len() as u64).sum();
+        let mut state = self.shared.state.lock();
+        let verdict = state.next(DiskOp::Write);
+        let grows = (offset + len).saturating_sub(self.inode.lock().len());
+        let free = state.free_bytes();
+        let mut inode = self.inode.lock();
+        match verdict {
+            Verdict::Off => self.fail(Fault::PowerLoss, DiskOp::Write, offset),
+            Verdict::Go if grows > free => {
+                inode.write(offset, slices, len - (grows - free), sector);
+                Err(DiskError::NoSpace { path: self.path.clone(), offset, len })
+            }
+            Verdict::Go => {
+                inode.write(offset, slices, len, sector);
+                Ok(())
+            }
+            Verdict::Fault(Fault::LostWrite) => {
+                let grown = inode.len().max(offset + len);
+                inode.truncate(grown);
+                Ok(())
+            }
+            Verdict::Fault(Fault::Misdirected { sectors }) => {
+                inode.write(offset + sectors * sector, slices, len, sector);
+                Ok(())
+            }
+            Verdict::Fault(Fault::PowerLoss) => {
+                inode.write(offset, slices, len, sector);
+                self.fail(Fault::PowerLoss, DiskOp::Write, offset)
+            }
+            Verdict::Fault(fault) => {
+                let first = sector - offset % sector;
+                let part = first + sector * state.rng.below(len / sector + 1);
+                inode.write(offset, slices, part.min(len.saturating_sub(1)), sector);
+                self.fail(fault, DiskOp::Write, offset)
+            }
+        }
+    }
+
+    fn sync_data(&self) -> Result<(), DiskError> {
+        self.shared.poison.check()?;
+        match self.shared.state.lock().next(DiskOp::Sync) {
+            Verdict::Go => {
+                self.inode.lock().sync();
+                Ok(())
+            }
+            Verdict::Fault(Fault::SyncLies) => Ok(()),
+            Verdict::Fault(Fault::PowerLoss) | Verdict::Off => self.fail(Fault::PowerLoss, DiskOp::Sync, 0),
+            Verdict::Fault(fault) => {
+                self.shared.poison.set(&self.path);
+                self.fail(fault, DiskOp::Sync, 0)
+            }
+        }
+    }
+
+    fn len(&self) -> Result<u64, DiskError> {
+        Ok(self.inode.lock().len())
+    }
+
+    fn truncate(&self, len: u64) -> Result<(), DiskError> {
+        self.shared.poison.check()?;
+        let mut state = self.shared.state.lock();
+        let verdict = state.next(DiskOp::Truncate);
+        let grows = len.saturating_sub(self.inode.lock().len());
+        let free = state.free_bytes();
+        match verdict {
+            Verdict::Go if grows > free => Err(DiskError::NoSpace { path: self.path.clone(), offset: len, len: grows }),
+            Verdict::Go => {
+                self.inode.lock().truncate(len);
+                Ok(())
+            }
+            Verdict::Fault(Fault::PowerLoss) => {
+                self.inode.lock().truncate(len);
+                self.fail(Fault::PowerLoss, DiskOp::Truncate, len)
+            }
+            Verdict::Fault(fault) => self.fail(fault, DiskOp::Truncate, len),
+            Verdict::Off => self.fail(Fault::PowerLoss, DiskOp::Truncate, len),
+        }
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn path(&self) -> &str {
+        &self.path
+    }
+}

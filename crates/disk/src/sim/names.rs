@@ -1,0 +1,182 @@
+//! Simulated directories: which name means which file now, and which of that is durable.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::inode::Inode;
+use crate::path;
+use crate::rng::SplitMix64;
+
+/// What a power loss leaves of what was not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashKind {
+    /// Nothing.
+    KeepNone,
+    /// Everything: the cache had been written back.
+    KeepAll,
+    /// Each sector, length and name by itself, or not.
+    KeepSome,
+    /// The oldest writes of each file, the next one torn at a sector, none after it; names as in
+    /// `KeepSome`.
+    Torn,
+}
+
+type File = Arc<Mutex<Inode>>;
+
+/// A change of names that no `sync_dir` has made durable.
+#[derive(Clone)]
+enum Change {
+    Create { path: String, file: File },
+    Remove { path: String },
+    Rename { from: String, to: String, file: File },
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Names {
+    now: BTreeMap<String, File>,
+    durable: BTreeMap<String, File>,
+    unsynced: Vec<Change>,
+    /// Directories are made durably, so one set will do.
+    dirs: BTreeSet<String>,
+}
+
+impl Names {
+    pub(super) fn get(&self, path: &str) -> Option<&File> {
+        self.now.get(path)
+    }
+
+    pub(super) fn files(&self) -> impl Iterator<Item = (&str, &File)> {
+        self.now.iter().map(|(path, file)| (path.as_str(), file))
+    }
+
+    pub(super) fn has_dir(&self, dir: &str) -> bool {
+        dir.is_empty() || self.dirs.contains(dir)
+    }
+
+    pub(super) fn dirs_in(&self, dir: &str) -> Vec<String> {
+        self.dirs.iter().filter_map(|d| path::name_in(dir, d)).map(str::to_owned).collect()
+    }
+
+    pub(super) fn files_in(&self, dir: &str) -> Vec<String> {
+        self.now.keys().filter_map(|p| path::name_in(dir, p)).map(str::to_owned).collect()
+    }
+
+    pub(super) fn create_dir(&mut self, dir: &str) {
+        let mut at = dir;
+        while !at.is_empty() {
+            self.dirs.insert(at.into());
+            at = path::parent(at);
+        }
+    }
+
+    pub(super) fn create(&mut self, path: &str) -> File {
+        let file = File::default();
+        self.now.insert(path.into(), file.clone());
+        self.unsynced.push(Change::Create { path: path.into(), file: file.clone() });
+        file
+    }
+
+    pub(super) fn remove(&mut self, path: &str) -> bool {
+        let there = self.now.remove(path).is_some();
+        if there {
+            self.unsynced.push(Change::Remove { path: path.into() });
+        }
+        there
+    }
+
+    pub(super) fn rename(&mut self, from: &str, to: &str) -> bool {
+        let Some(file) = self.now.remove(from) else { return false };
+        self.now.insert(to.into(), file.clone());
+        self.unsynced.push(Change::Rename { from: from.into(), to: to.into(), file });
+        true
+    }
+
+    /// Makes durable what concerns `dir`.
+    pub(super) fn sync_dir(&mut self, dir: &str) {
+        let (ours, rest) = std::mem::take(&mut self.unsynced).into_iter().partition(|c| c.touches(dir));
+        self.unsynced = rest;
+        let ours: Vec<Change> = ours;
+        for change in &ours {
+            change.apply(&mut self.durable);
+        }
+    }
+
+    /// Sum of the lengths of all files with a name.
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.now.values().map(|file| file.lock().len()).sum()
+    }
+
+    /// An independent copy, cache and all.
+    pub(super) fn clone_deep(&self) -> Names {
+        self.map(|inode| inode.clone())
+    }
+
+    /// What a power loss leaves.
+    pub(super) fn after_power_loss(&self, kind: CrashKind, sector: u64, rng: &mut SplitMix64) -> Names {
+        let mut kept = self.durable.clone();
+        for change in &self.unsynced {
+            let survives = match kind {
+                CrashKind::KeepNone => false,
+                CrashKind::KeepAll => true,
+                CrashKind::KeepSome | CrashKind::Torn => rng.below(2) == 1,
+            };
+            if survives {
+                change.apply(&mut kept);
+            }
+        }
+        let survivor = Names { now: kept.clone(), durable: kept, unsynced: Vec::new(), dirs: self.dirs.clone() };
+        survivor.map(|inode| inode.after_power_loss(kind, sector, rng))
+    }
+
+    /// The same names over new files.
+    fn map(&self, mut change: impl FnMut(&Inode) -> Inode) -> Names {
+        let mut made: HashMap<*const Mutex<Inode>, File> = HashMap::new();
+        let mut fresh = |file: &File| {
+            made.entry(Arc::as_ptr(file)).or_insert_with(|| Arc::new(Mutex::new(change(&file.lock())))).clone()
+        };
+        let mut map = |names: &BTreeMap<String, File>| {
+            names.iter().map(|(path, file)| (path.clone(), fresh(file))).collect::<BTreeMap<_, _>>()
+        };
+        let (now, durable) = (map(&self.now), map(&self.durable));
+        let unsynced = self.unsynced.iter().map(|c| c.with(&mut fresh)).collect();
+        Names { now, durable, unsynced, dirs: self.dirs.clone() }
+    }
+}
+
+impl Change {
+    fn touches(&self, dir: &str) -> bool {
+        match self {
+            Change::Create { path, .. } | Change::Remove { path } => path::parent(path) == dir,
+            Change::Rename { from, to, .. } => path::parent(from) == dir || path::parent(to) == dir,
+        }
+    }
+
+    fn apply(&self, names: &mut BTreeMap<String, File>) {
+        match self {
+            Change::Create { path, file } => {
+                names.insert(path.clone(), file.clone());
+            }
+            Change::Remove { path } => {
+                names.remove(path);
+            }
+            Change::Rename { from, to, file } => {
+                if names.get(from).is_some_and(|there| Arc::ptr_eq(there, file)) {
+                    names.remove(from);
+                }
+                names.insert(to.clone(), file.clone());
+            }
+        }
+    }
+
+    fn with(&self, fresh: &mut impl FnMut(&File) -> File) -> Change {
+        match self {
+            Change::Create { path, file } => Change::Create { path: path.clone(), file: fresh(file) },
+            Change::Remove { path } => Change::Remove { path: path.clone() },
+            Change::Rename { from, to, file } => {
+                Change::Rename { from: from.clone(), to: to.clone(), file: fresh(file) }
+            }
+        }
+    }
+}
