@@ -1,0 +1,162 @@
+//! Chunk size limits, and the thresholds that make the mean come out right. Integers only, so that every
+//! implementation derives the same numbers.
+
+use super::reference::PREFILTER_SHIFT;
+
+/// Smallest chunk size that may be asked for (a stream's last chunk may be smaller).
+pub const MIN_CHUNK_BYTES: usize = 4 * 1024;
+
+/// Largest chunk size that may be asked for.
+pub const MAX_CHUNK_BYTES: usize = 8 * 1024 * 1024;
+
+/// Strong candidates are this many times rarer than candidates.
+const STRONG_RARITY: u64 = 4;
+
+/// Why chunk sizes were refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParamsError {
+    /// Outside the limits.
+    #[error("chunk size {got} bytes: sizes go from {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES} bytes")]
+    Size {
+        /// Size asked for, in bytes.
+        got: usize,
+    },
+    /// The maximum must be at least twice the minimum.
+    #[error("cdc:{min}..{max}: the maximum must be at least twice the minimum; use fixed:SIZE for equal chunks")]
+    Order {
+        /// Minimum asked for, in bytes.
+        min: usize,
+        /// Maximum asked for, in bytes.
+        max: usize,
+    },
+}
+
+/// How a stream is cut into chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// Every chunk has this many bytes, but for the last.
+    Fixed(usize),
+    /// Content-defined.
+    Cdc(Params),
+}
+
+impl Rule {
+    /// Chunks of `size` bytes.
+    pub fn fixed(size: usize) -> Result<Rule, ParamsError> {
+        check_size(size)?;
+        Ok(Rule::Fixed(size))
+    }
+
+    /// Content-defined chunks of `min` to `max` bytes.
+    pub fn cdc(min: usize, max: usize) -> Result<Rule, ParamsError> {
+        Params::new(min, max).map(Rule::Cdc)
+    }
+
+    /// No chunk is larger than this.
+    pub fn max_bytes(&self) -> usize {
+        match self {
+            Rule::Fixed(size) => *size,
+            Rule::Cdc(params) => params.max(),
+        }
+    }
+
+    /// Mean chunk size on random data.
+    pub fn mean_bytes(&self) -> usize {
+        match self {
+            Rule::Fixed(size) => *size,
+            Rule::Cdc(params) => params.mean(),
+        }
+    }
+}
+
+/// Everything the two phases need to know of `cdc:MIN..MAX`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Params {
+    min: usize,
+    mean: usize,
+    max: usize,
+    any_below: u64,
+    strong_below: u64,
+}
+
+impl Params {
+    /// Parameters for chunks of `min` to `max` bytes with a mean of √(min·max) on random data.
+    ///
+    /// [`MIN_CHUNK_BYTES`] ≤ min, 2·min ≤ max ≤ [`MAX_CHUNK_BYTES`].
+    pub fn new(min: usize, max: usize) -> Result<Params, ParamsError> {
+        check_size(min)?;
+        check_size(max)?;
+        if max < 2 * min {
+            return Err(ParamsError::Order { min, max });
+        }
+        let mean = (min as u64 * max as u64).isqrt() as usize;
+        let any_below = solve(min as u64, mean as u64, max as u64);
+        Ok(Params { min, mean, max, any_below, strong_below: any_below / STRONG_RARITY })
+    }
+
+    /// No chunk but a stream's last is smaller than this.
+    pub fn min(&self) -> usize {
+        self.min
+    }
+
+    /// Mean chunk size on random data, and the size from which on any candidate cuts.
+    pub fn mean(&self) -> usize {
+        self.mean
+    }
+
+    /// No chunk is larger than this.
+    pub fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Positions that pass the prefilter and mix to less than this are candidates.
+    pub fn any_below(&self) -> u64 {
+        self.any_below
+    }
+
+    /// Candidates that mix to less than this are strong.
+    pub fn strong_below(&self) -> u64 {
+        self.strong_below
+    }
+}
+
+fn check_size(got: usize) -> Result<(), ParamsError> {
+    if (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&got) { Ok(()) } else { Err(ParamsError::Size { got }) }
+}
+
+/// The largest threshold whose expected chunk size is at least `mean`: bisection over all 64 bits.
+fn solve(min: u64, mean: u64, max: u64) -> u64 {
+    let (mut low, mut high) = (1u64, u64::MAX);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if expected_size(min, mean, max, middle) >= mean { low = middle } else { high = middle - 1 }
+    }
+    low
+}
+
+/// Expected chunk size in bytes on random data, in Q64 arithmetic that rounds down:
+/// min + (1 − (1−s)^n) / s + (1−s)^n · (1 − (1−a)^w) / a, where s and a are the chances that a position is a
+/// strong candidate and a candidate, n = mean − min and w = max − mean.
+fn expected_size(min: u64, mean: u64, max: u64, any_below: u64) -> u64 {
+    let any = (any_below >> PREFILTER_SHIFT).max(1);
+    let strong = (any / STRONG_RARITY).max(1);
+    let left_after_strong = power_q64(strong.wrapping_neg(), mean - min);
+    let left_after_any = power_q64(any.wrapping_neg(), max - mean);
+    let first = u128::from(left_after_strong.wrapping_neg()) / u128::from(strong);
+    let second = u128::from(left_after_any.wrapping_neg()) / u128::from(any);
+    min + first as u64 + ((second * u128::from(left_after_strong)) >> 64) as u64
+}
+
+/// (x / 2^64)^n · 2^64, rounding down at each product; x and the result are below one.
+fn power_q64(x: u64, n: u64) -> u64 {
+    let product = |a: u64, b: u64| ((u128::from(a) * u128::from(b)) >> 64) as u64;
+    let (mut result, mut square, mut rest) = (u64::MAX, x, n);
+    while rest != 0 {
+        if rest & 1 != 0 {
+            result = product(result, square);
+        }
+        square = product(square, square);
+        rest >>= 1;
+    }
+    result
+}

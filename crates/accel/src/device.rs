@@ -1,0 +1,238 @@
+//! Who computes: the [`Device`] interface that upper crates call, and the [`Cpu`] behind it.
+//!
+//! Calls are synchronous and run on the caller's thread; a caller that wants two cores calls from two threads.
+//! Primitives take batches, because a device that is far away (a GPU) is only worth its latency for many
+//! buffers at once. All devices give equal bytes (P10). Other devices will stand behind the same trait; a
+//! device that fails is expected to hand its jobs to [`Cpu`], so no method here can fail for the device's sake.
+
+use crate::boundaries::{self, Candidate, Params};
+use crate::checksum;
+use crate::erasure::{Code, EncodeError, ReconstructError};
+use crate::hash::{self, Hash, Tree};
+use crate::isa::Isa;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One chunk to encode: arguments of [`Code::encode`].
+#[derive(Debug)]
+pub struct EncodeJob<'a> {
+    /// The k data slices, each at most `frag_len` bytes.
+    pub data: Vec<&'a [u8]>,
+    /// Bytes in a fragment.
+    pub frag_len: usize,
+    /// Room for the m parity fragments, each exactly `frag_len` bytes.
+    pub parity: Vec<&'a mut [u8]>,
+}
+
+/// One chunk to rebuild fragments of: arguments of [`Code::reconstruct`].
+#[derive(Debug)]
+pub struct ReconstructJob<'a> {
+    /// Bytes in a fragment.
+    pub frag_len: usize,
+    /// Fragments that are there: number and bytes.
+    pub present: Vec<(usize, &'a [u8])>,
+    /// Numbers of the fragments to rebuild.
+    pub wanted: Vec<usize>,
+    /// Room for them, in the same order.
+    pub out: Vec<&'a mut [u8]>,
+}
+
+/// Something that computes on bytes.
+pub trait Device: Send + Sync {
+    /// Name as `status` prints it: `cpu (avx2)`, later `cuda:0`, `emulated`.
+    fn name(&self) -> &str;
+
+    /// Names of chunks.
+    fn hash(&self, chunks: &[&[u8]]) -> Vec<Hash>;
+
+    /// Names and group hashes of chunks.
+    fn tree(&self, chunks: &[&[u8]]) -> Vec<Tree>;
+
+    /// CRC-32C of buffers.
+    fn crc32c(&self, buffers: &[&[u8]]) -> Vec<u32>;
+
+    /// Parity of chunks. Jobs before the one that is refused have been done.
+    fn encode(&self, code: &Code, jobs: &mut [EncodeJob<'_>]) -> Result<(), EncodeError>;
+
+    /// Lost fragments of chunks. Jobs before the one that is refused have been done.
+    fn reconstruct(&self, code: &Code, jobs: &mut [ReconstructJob<'_>]) -> Result<(), ReconstructError>;
+
+    /// Chunk boundary candidates of one slice; see [`boundaries::candidates`].
+    fn candidates(&self, params: &Params, context: &[u8], data: &[u8], out: &mut Vec<Candidate>);
+
+    /// What this device has done since it was made.
+    fn usage(&self) -> Usage;
+}
+
+/// The device that upper crates use: the best of this process, made once.
+pub fn device() -> &'static dyn Device {
+    static DEVICE: OnceLock<Cpu> = OnceLock::new();
+    DEVICE.get_or_init(Cpu::new)
+}
+
+/// Work done by one primitive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Work {
+    /// Buffers or chunks.
+    pub jobs: u64,
+    /// Input bytes.
+    pub bytes: u64,
+}
+
+/// Work done by a device, per primitive, in a fixed order: (name, work).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Usage(pub Vec<(&'static str, Work)>);
+
+impl Usage {
+    /// Work done by the primitive called `name`; nothing if there is no such primitive.
+    pub fn of(&self, name: &str) -> Work {
+        self.0.iter().find(|(n, _)| *n == name).map(|(_, work)| *work).unwrap_or_default()
+    }
+}
+
+/// The CPU this process runs on.
+#[derive(Debug)]
+pub struct Cpu {
+    isa: Isa,
+    name: String,
+    counters: [Counter; PRIMITIVES.len()],
+}
+
+const PRIMITIVES: [&str; 6] = ["hash", "tree", "crc32c", "encode", "reconstruct", "candidates"];
+
+#[derive(Debug, Default)]
+struct Counter {
+    jobs: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Cpu {
+    /// The CPU with the best instruction set it has.
+    pub fn new() -> Cpu {
+        Cpu::with(Isa::best())
+    }
+
+    /// The CPU restricted to the reference implementations: what other devices are compared with.
+    pub fn reference() -> Cpu {
+        Cpu::with(Isa::PORTABLE)
+    }
+
+    /// The CPU with one of [`Isa::supported`].
+    pub fn with(isa: Isa) -> Cpu {
+        Cpu { isa, name: format!("cpu ({})", isa.name()), counters: Default::default() }
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    fn count(&self, primitive: &str, jobs: usize, bytes: usize) {
+        // Statistics only: nothing is ordered by them.
+        if let Some(i) = PRIMITIVES.iter().position(|p| *p == primitive) {
+            self.counters[i].jobs.fetch_add(jobs as u64, Ordering::Relaxed);
+            self.counters[i].bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Default for Cpu {
+    fn default() -> Cpu {
+        Cpu::new()
+    }
+}
+
+impl Device for Cpu {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn hash(&self, chunks: &[&[u8]]) -> Vec<Hash> {
+        self.count("hash", chunks.len(), total(chunks));
+        chunks.iter().map(|chunk| hash::chunk_hash_on(self.isa, chunk)).collect()
+    }
+
+    fn tree(&self, chunks: &[&[u8]]) -> Vec<Tree> {
+        self.count("tree", chunks.len(), total(chunks));
+        chunks.iter().map(|chunk| hash::tree_on(self.isa, chunk)).collect()
+    }
+
+    fn crc32c(&self, buffers: &[&[u8]]) -> Vec<u32> {
+        self.count("crc32c", buffers.len(), total(buffers));
+        buffers.iter().map(|b| checksum::crc32c(b)).collect()
+    }
+
+    fn encode(&self, code: &Code, jobs: &mut [EncodeJob<'_>]) -> Result<(), EncodeError> {
+        for job in jobs {
+            code.encode_on(self.isa, &job.data, job.frag_len, &mut job.parity)?;
+            self.count("encode", 1, total(&job.data));
+        }
+        Ok(())
+    }
+
+    fn reconstruct(&self, code: &Code, jobs: &mut [ReconstructJob<'_>]) -> Result<(), ReconstructError> {
+        for job in jobs {
+            code.reconstruct_on(self.isa, job.frag_len, &job.present, &job.wanted, &mut job.out)?;
+            self.count("reconstruct", 1, job.present.iter().map(|(_, bytes)| bytes.len()).sum());
+        }
+        Ok(())
+    }
+
+    fn candidates(&self, params: &Params, context: &[u8], data: &[u8], out: &mut Vec<Candidate>) {
+        self.count("candidates", 1, data.len());
+        boundaries::candidates_on(self.isa, params, context, data, out);
+    }
+
+    fn usage(&self) -> Usage {
+        let load = |c: &Counter| Work { jobs: c.jobs.load(Ordering::Relaxed), bytes: c.bytes.load(Ordering::Relaxed) };
+        Usage(PRIMITIVES.iter().zip(&self.counters).map(|(name, counter)| (*name, load(counter))).collect())
+    }
+}
+
+fn total(buffers: &[&[u8]]) -> usize {
+    buffers.iter().map(|b| b.len()).sum()
+}
+
+/// Deterministic bytes for tests.
+#[cfg(test)]
+pub(crate) fn test_bytes(seed: u64, len: usize) -> Vec<u8> {
+    use rand::{Rng, SeedableRng};
+    let mut bytes = vec![0; len];
+    rand::rngs::StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::erasure::Matrix;
+
+    #[test]
+    fn every_instruction_set_gives_the_reference_bytes_through_the_device() {
+        let chunk = test_bytes(7, 300_000);
+        let code = Code::new(4, 2, Matrix::Cauchy1).unwrap();
+        let params = Params::new(4096, 65536).unwrap();
+        let run = |cpu: Cpu| {
+            let data: Vec<&[u8]> = (0..4).map(|i| crate::erasure::data_slice(&chunk, 4, i)).collect();
+            let frag_len = crate::erasure::fragment_len(chunk.len(), 4);
+            let mut parity = vec![vec![1u8; frag_len]; 2];
+            let room = parity.iter_mut().map(|p| p.as_mut_slice()).collect();
+            cpu.encode(&code, &mut [EncodeJob { data: data.clone(), frag_len, parity: room }]).unwrap();
+            let mut rebuilt = vec![9u8; frag_len];
+            let present = vec![(1, data[1]), (2, data[2]), (3, data[3]), (5, &parity[1][..])];
+            let job = ReconstructJob { frag_len, present, wanted: vec![0], out: vec![&mut rebuilt] };
+            cpu.reconstruct(&code, &mut [job]).unwrap();
+            assert_eq!(rebuilt, data[0]);
+            let mut found = Vec::new();
+            cpu.candidates(&params, &[], &chunk, &mut found);
+            assert!(!found.is_empty());
+            assert_eq!(cpu.usage().of("encode"), Work { jobs: 1, bytes: 300_000 });
+            assert_eq!(cpu.usage().of("candidates"), Work { jobs: 1, bytes: 300_000 });
+            (parity, found, cpu.hash(&[&chunk, b""]), cpu.tree(&[&chunk]), cpu.crc32c(&[&chunk]))
+        };
+        let expected = run(Cpu::reference());
+        for isa in Isa::supported() {
+            assert_eq!(run(Cpu::with(isa)), expected, "{isa:?}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! A small least-recently-used store of decode matrices: repair asks for the same pattern thousands of times.
+
+use super::dispatch::Coefficients;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Patterns kept per code. A node that dies gives one pattern per fragment number it held.
+const CAPACITY: usize = 64;
+
+/// Which k fragments are read, and which are rebuilt from them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pattern {
+    pub sources: Box<[u8]>,
+    pub wanted: Box<[u8]>,
+}
+
+/// Most recently used last.
+#[derive(Default, Debug)]
+pub struct Cache(Mutex<Vec<(Pattern, Arc<Coefficients>)>>);
+
+impl Cache {
+    /// The rows for `pattern`, computed by `make` (outside the lock) if they are not kept.
+    pub fn get_or_make<E>(
+        &self,
+        pattern: Pattern,
+        make: impl FnOnce() -> Result<Coefficients, E>,
+    ) -> Result<Arc<Coefficients>, E> {
+        if let Some(found) = self.find(&pattern) {
+            return Ok(found);
+        }
+        let made = Arc::new(make()?);
+        let mut kept = self.lock();
+        if kept.len() >= CAPACITY {
+            kept.remove(0);
+        }
+        kept.push((pattern, made.clone()));
+        Ok(made)
+    }
+
+    fn find(&self, pattern: &Pattern) -> Option<Arc<Coefficients>> {
+        let mut kept = self.lock();
+        let at = kept.iter().rposition(|(p, _)| p == pattern)?;
+        let entry = kept.remove(at);
+        let found = entry.1.clone();
+        kept.push(entry);
+        Some(found)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Pattern, Arc<Coefficients>)>> {
+        // The list is whole between any two statements, so a panic elsewhere has not hurt it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

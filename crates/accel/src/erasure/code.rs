@@ -1,0 +1,225 @@
+//! [`Code`]: checks what callers pass, then multiplies matrices.
+
+use super::cache::{Cache, Pattern};
+use super::dispatch::{Coefficients, Source, Target, multiply_ragged};
+use super::matrix::decode_rows;
+use super::{CodeError, EncodeError, MAX_FRAGMENTS, Matrix, ReconstructError, data_slice, fragment_len};
+use crate::isa::Isa;
+
+/// A Reed–Solomon code with k data and m parity fragments. Cheap to share; all methods take `&self`.
+#[derive(Debug)]
+pub struct Code {
+    k: usize,
+    m: usize,
+    matrix: Matrix,
+    parity: Coefficients,
+    decoders: Cache,
+}
+
+impl Code {
+    /// The code with `k` data and `m` parity fragments by `matrix`; 1 ≤ k, 1 ≤ m, k + m ≤ 255.
+    pub fn new(k: usize, m: usize, matrix: Matrix) -> Result<Code, CodeError> {
+        if k == 0 {
+            return Err(CodeError::NoData);
+        }
+        if m == 0 {
+            return Err(CodeError::NoParity);
+        }
+        if k > MAX_FRAGMENTS || m > MAX_FRAGMENTS || k + m > MAX_FRAGMENTS {
+            return Err(CodeError::TooManyFragments { k, m });
+        }
+        if !matrix.any_k_suffice(k, m) {
+            return Err(CodeError::Unsafe { matrix, k, m });
+        }
+        let parity = Coefficients::new(k, matrix.parity_rows(k, m));
+        Ok(Code { k, m, matrix, parity, decoders: Cache::default() })
+    }
+
+    /// Data fragments.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Parity fragments.
+    pub fn m(&self) -> usize {
+        self.m
+    }
+
+    /// Fragments in all, k + m.
+    pub fn fragments(&self) -> usize {
+        self.k + self.m
+    }
+
+    /// The matrix the parity is made with.
+    pub fn matrix(&self) -> Matrix {
+        self.matrix
+    }
+
+    /// Coefficient of data fragment `column` (0..k) in parity fragment `row` (0..m).
+    pub fn coefficient(&self, row: usize, column: usize) -> Option<u8> {
+        (row < self.m && column < self.k).then(|| self.parity.get(row, column))
+    }
+
+    /// Fills the m `parity` slices, each exactly `frag_len` bytes, from the k `data` slices, each at most that
+    /// long and zeros beyond its end.
+    pub fn encode(&self, data: &[&[u8]], frag_len: usize, parity: &mut [&mut [u8]]) -> Result<(), EncodeError> {
+        self.encode_on(Isa::best(), data, frag_len, parity)
+    }
+
+    /// [`Code::encode`] by the kernels of `isa`; the bytes are the same (P10).
+    pub fn encode_on(
+        &self,
+        isa: Isa,
+        data: &[&[u8]],
+        frag_len: usize,
+        parity: &mut [&mut [u8]],
+    ) -> Result<(), EncodeError> {
+        self.check_encode(data, frag_len, parity)?;
+        let sources: Vec<_> = data.iter().enumerate().map(|(column, bytes)| Source { column, bytes }).collect();
+        let mut targets: Vec<_> = parity.iter_mut().enumerate().map(|(row, bytes)| Target { row, bytes }).collect();
+        multiply_ragged(isa, &self.parity, &sources, &mut targets);
+        Ok(())
+    }
+
+    /// Parity of a whole chunk. `parity` becomes m vectors of [`fragment_len`] bytes (their memory is reused).
+    /// Returns that length.
+    pub fn encode_chunk(&self, chunk: &[u8], parity: &mut Vec<Vec<u8>>) -> usize {
+        self.encode_chunk_on(Isa::best(), chunk, parity)
+    }
+
+    /// [`Code::encode_chunk`] by the kernels of `isa`.
+    pub fn encode_chunk_on(&self, isa: Isa, chunk: &[u8], parity: &mut Vec<Vec<u8>>) -> usize {
+        let frag_len = fragment_len(chunk.len(), self.k);
+        parity.resize_with(self.m, Vec::new);
+        parity.iter_mut().for_each(|p| p.resize(frag_len, 0));
+        let sources: Vec<_> =
+            (0..self.k).map(|column| Source { column, bytes: data_slice(chunk, self.k, column) }).collect();
+        let mut targets: Vec<_> = parity.iter_mut().enumerate().map(|(row, bytes)| Target { row, bytes }).collect();
+        multiply_ragged(isa, &self.parity, &sources, &mut targets);
+        frag_len
+    }
+
+    /// Fills `out[i]` with fragment `wanted[i]`, from any k of the `present` (number, bytes) fragments.
+    ///
+    /// Data fragments may be shorter than `frag_len` on either side: present ones count as zeros beyond their
+    /// end, and room for a wanted one gets its first bytes, so that a chunk can be rebuilt in place. Parity
+    /// fragments have exactly `frag_len` bytes. If more than k are present, data fragments are preferred.
+    pub fn reconstruct(
+        &self,
+        frag_len: usize,
+        present: &[(usize, &[u8])],
+        wanted: &[usize],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), ReconstructError> {
+        self.reconstruct_on(Isa::best(), frag_len, present, wanted, out)
+    }
+
+    /// [`Code::reconstruct`] by the kernels of `isa`; the bytes are the same (P10).
+    pub fn reconstruct_on(
+        &self,
+        isa: Isa,
+        frag_len: usize,
+        present: &[(usize, &[u8])],
+        wanted: &[usize],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), ReconstructError> {
+        let present = self.check_reconstruct(frag_len, present, wanted, out)?;
+        let (mut missing, mut targets) = (Vec::new(), Vec::new());
+        for (&index, room) in wanted.iter().zip(out.iter_mut()) {
+            match present[index] {
+                Some(bytes) => copy_padded(bytes, room),
+                None => {
+                    targets.push(Target { row: missing.len(), bytes: room });
+                    missing.push(index);
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let sources: Vec<(usize, &[u8])> =
+            present.iter().enumerate().filter_map(|(i, bytes)| Some((i, (*bytes)?))).take(self.k).collect();
+        let rows = self.decoder(sources.iter().map(|(i, _)| *i).collect(), missing)?;
+        let sources: Vec<_> = sources.iter().enumerate().map(|(column, (_, bytes))| Source { column, bytes }).collect();
+        multiply_ragged(isa, &rows, &sources, &mut targets);
+        Ok(())
+    }
+
+    fn decoder(
+        &self,
+        sources: Vec<usize>,
+        wanted: Vec<usize>,
+    ) -> Result<std::sync::Arc<Coefficients>, ReconstructError> {
+        // Fragment numbers are below 255, so a byte each.
+        let narrow = |list: &[usize]| list.iter().map(|i| *i as u8).collect();
+        let pattern = Pattern { sources: narrow(&sources), wanted: narrow(&wanted) };
+        self.decoders.get_or_make(pattern, || {
+            let rows = decode_rows(self.parity.values(), self.k, &sources, &wanted)
+                .ok_or(ReconstructError::Singular { matrix: self.matrix, k: self.k })?;
+            Ok(Coefficients::new(self.k, rows))
+        })
+    }
+
+    fn check_encode(&self, data: &[&[u8]], frag_len: usize, parity: &[&mut [u8]]) -> Result<(), EncodeError> {
+        if data.len() != self.k {
+            return Err(EncodeError::DataCount { expected: self.k, got: data.len() });
+        }
+        if parity.len() != self.m {
+            return Err(EncodeError::ParityCount { expected: self.m, got: parity.len() });
+        }
+        if let Some(index) = data.iter().position(|d| d.len() > frag_len) {
+            return Err(EncodeError::DataLength { index, got: data[index].len(), frag_len });
+        }
+        if let Some(index) = parity.iter().position(|p| p.len() != frag_len) {
+            return Err(EncodeError::ParityLength { index, got: parity[index].len(), frag_len });
+        }
+        Ok(())
+    }
+
+    /// Checks a call of reconstruct; returns the present fragments by number.
+    fn check_reconstruct<'a>(
+        &self,
+        frag_len: usize,
+        present: &[(usize, &'a [u8])],
+        wanted: &[usize],
+        out: &[&mut [u8]],
+    ) -> Result<Vec<Option<&'a [u8]>>, ReconstructError> {
+        let total = self.fragments();
+        // Data may be short, parity may not: a parity byte beyond its end is not known to be zero.
+        let fits = |index: usize, len: usize| if index < self.k { len <= frag_len } else { len == frag_len };
+        let mut by_number = vec![None; total];
+        for &(index, bytes) in present {
+            let slot = by_number.get_mut(index).ok_or(ReconstructError::Index { index, total })?;
+            if slot.replace(bytes).is_some() {
+                return Err(ReconstructError::Duplicate { index });
+            }
+            if !fits(index, bytes.len()) {
+                return Err(ReconstructError::FragmentLength { index, got: bytes.len(), frag_len });
+            }
+        }
+        if wanted.len() != out.len() {
+            return Err(ReconstructError::OutputCount { wanted: wanted.len(), out: out.len() });
+        }
+        let mut seen = vec![false; total];
+        for (&index, room) in wanted.iter().zip(out) {
+            let slot = seen.get_mut(index).ok_or(ReconstructError::Index { index, total })?;
+            if std::mem::replace(slot, true) {
+                return Err(ReconstructError::Duplicate { index });
+            }
+            if !fits(index, room.len()) {
+                return Err(ReconstructError::OutputLength { index, got: room.len(), frag_len });
+            }
+        }
+        let missing = wanted.iter().any(|index| by_number[*index].is_none());
+        if missing && present.len() < self.k {
+            return Err(ReconstructError::TooFewFragments { needed: self.k, got: present.len() });
+        }
+        Ok(by_number)
+    }
+}
+
+fn copy_padded(bytes: &[u8], room: &mut [u8]) {
+    let shared = bytes.len().min(room.len());
+    room[..shared].copy_from_slice(&bytes[..shared]);
+    room[shared..].fill(0);
+}

@@ -1,0 +1,46 @@
+//! Systematic Reed–Solomon codes over GF(2^8): k data fragments, m parity fragments, any k rebuild the rest (P1).
+//!
+//! Fragment i < k is the plain slice [i·F, (i+1)·F) of the chunk; fragments k.. are parity. F is
+//! [`fragment_len`]. A chunk is never copied to pad it: data slices may be shorter than F, even empty, and what
+//! they lack counts as zeros. The code works position by position, so every function here also works on equal
+//! byte ranges of the fragments.
+//!
+//! Start at [`Code`]. Reading order inside: `field`, `matrix`, `code`, `dispatch`, `reference`, then leaves.
+//! Source: Plank, "A tutorial on Reed-Solomon coding for fault-tolerance in RAID-like systems", 1997, with the
+//! matrices of ISA-L; SIMD multiplication after Plank, Greenan, Miller, "Screaming fast Galois field
+//! arithmetic using Intel SIMD instructions", FAST 2013.
+
+mod cache;
+mod code;
+mod dispatch;
+mod errors;
+pub mod field;
+mod matrix;
+mod reference;
+
+
+pub use code::Code;
+pub use errors::{CodeError, EncodeError, ReconstructError};
+pub use matrix::Matrix;
+
+/// Fragment lengths are multiples of this, so that fragments start on cache lines.
+pub const FRAGMENT_ALIGN_BYTES: usize = 64;
+
+/// Most fragments a chunk can have: k + m ≤ 255.
+pub const MAX_FRAGMENTS: usize = 255;
+
+/// Length F of every fragment of a chunk: ⌈chunk_len / k⌉ rounded up to [`FRAGMENT_ALIGN_BYTES`]; 0 for an
+/// empty chunk. `k` = 0 counts as 1.
+pub fn fragment_len(chunk_len: usize, k: usize) -> usize {
+    let part = chunk_len.div_ceil(k.max(1));
+    // Not next_multiple_of: a length within 63 bytes of usize::MAX saturates instead of overflowing.
+    part.checked_next_multiple_of(FRAGMENT_ALIGN_BYTES).unwrap_or(usize::MAX - (FRAGMENT_ALIGN_BYTES - 1))
+}
+
+/// The bytes of a chunk that data fragment `index` holds; shorter than F at the chunk's end, even empty.
+pub fn data_slice(chunk: &[u8], k: usize, index: usize) -> &[u8] {
+    let f = fragment_len(chunk.len(), k);
+    let start = index.saturating_mul(f).min(chunk.len());
+    let end = start.saturating_add(f).min(chunk.len());
+    &chunk[start..end]
+}

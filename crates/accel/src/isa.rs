@@ -1,0 +1,73 @@
+//! Which instruction sets this process may use. An [`Isa`] can only be made from what the running CPU has,
+//! so holding one is the proof that the leaves' `unsafe` calls rely on.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum Level {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Gfni,
+}
+
+/// An instruction set that this CPU has been found to support.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Isa(Level);
+
+impl Isa {
+    /// The reference implementations, which run everywhere.
+    pub const PORTABLE: Isa = Isa(Level::Portable);
+
+    /// The best set of this CPU (asked once per process).
+    pub fn best() -> Isa {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(|| *Isa::supported().last().unwrap_or(&Isa::PORTABLE))
+    }
+
+    /// Every set of this CPU that some kernel has a leaf for, from the plainest to the best. Tests run each.
+    pub fn supported() -> Vec<Isa> {
+        let mut sets = vec![Isa::PORTABLE];
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            sets.push(Isa(Level::Avx2));
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl")
+            {
+                sets.push(Isa(Level::Avx512));
+                if is_x86_feature_detected!("gfni") {
+                    sets.push(Isa(Level::Gfni));
+                }
+            }
+        }
+        sets
+    }
+
+    /// Short name, as `status` and the benchmarks print it.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Level::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Level::Gfni => "avx512+gfni",
+        }
+    }
+
+    pub(crate) fn level(self) -> Level {
+        self.0
+    }
+}
+
+impl fmt::Debug for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Isa({})", self.name())
+    }
+}
