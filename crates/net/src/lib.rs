@@ -1,1 +1,27 @@
-//! Sockets under the wire (being written).
+//! Sockets under the wire: connections, their threads and buffers.
+//!
+//! A [`Connection`] carries frames both ways: either side may ask, and answers find their caller by request
+//! id. [`Server`] accepts connections on TCP and Unix sockets; [`Dialer`] keeps connections to peers, opens
+//! them when first needed, and turns every failure into an answer. Payloads are received into buffers of a
+//! [`BufferPool`] and sent gathered (`writev`) or straight from a file (`sendfile`).
+//!
+//! This crate knows frames and the greeting, no other message; it never decides anything. Plain threads: one
+//! reads each connection and runs its [`Service`]; who sends also writes, and takes along what others queued
+//! meanwhile. Start at [`connection`].
+
+pub mod buffer;
+pub mod connection;
+pub mod dialer;
+pub mod endpoint;
+mod sending;
+pub mod server;
+
+pub use buffer::{BufferPool, PooledBuf};
+pub use connection::{Callback, Connection, Service};
+pub use dialer::{Dialer, DialerOptions};
+pub use endpoint::{Endpoint, Stream};
+pub use sending::{FileRange, Part};
+pub use server::{Server, ServerError};
+
+#[cfg(test)]
+mod tests;

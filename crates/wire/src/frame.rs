@@ -43,7 +43,9 @@ pub struct FrameHeader {
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum FrameError {
     /// Not our protocol.
-    #[error("not a tessera frame: starts with {got:02x?}, expected {MAGIC:02x?}; is the address that of a tessera daemon?")]
+    #[error(
+        "not a tessera frame: starts with {got:02x?}, expected {MAGIC:02x?}; is the address that of a tessera daemon?"
+    )]
     Magic {
         /// What stood there.
         got: [u8; 4],
@@ -165,20 +167,23 @@ pub struct Frame {
 }
 
 /// Header and body of a frame as one buffer, ready to be written before `payload_len` raw bytes.
-pub fn encode_message(kind: u16, flags: u8, request_id: u64, message: &impl prost::Message, payload_len: u32) -> Vec<u8> {
-    let body_len = message.encoded_len();
-    let mut out = Vec::with_capacity(HEADER_BYTES + body_len);
-    out.resize(HEADER_BYTES, 0);
-    message.encode_raw(&mut out);
-    let header = FrameHeader {
-        flags,
-        kind,
-        request_id,
-        body_len: body_len as u32,
-        payload_len,
-        body_crc: crc32c::crc32c(&out[HEADER_BYTES..]),
-    };
-    out[..HEADER_BYTES].copy_from_slice(&header.encode());
+pub fn encode_message(
+    kind: u16,
+    flags: u8,
+    request_id: u64,
+    message: &impl prost::Message,
+    payload_len: u32,
+) -> Vec<u8> {
+    encode_raw(kind, flags, request_id, &message.encode_to_vec(), payload_len)
+}
+
+/// As [`encode_message`], for a message that is encoded already.
+pub fn encode_raw(kind: u16, flags: u8, request_id: u64, body: &[u8], payload_len: u32) -> Vec<u8> {
+    let body_crc = crc32c::crc32c(body);
+    let header = FrameHeader { flags, kind, request_id, body_len: body.len() as u32, payload_len, body_crc };
+    let mut out = Vec::with_capacity(HEADER_BYTES + body.len());
+    out.extend_from_slice(&header.encode());
+    out.extend_from_slice(body);
     out
 }
 

@@ -1,0 +1,284 @@
+//! A connection: frames both ways, answers matched to callers, one reading thread.
+
+use crate::buffer::BufferPool;
+use crate::endpoint::Stream;
+use crate::sending::{Outbox, Part};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tessera_wire::frame::{self, FLAG_ERROR, FLAG_REPLY, Frame, FrameError, FrameHeader, HEADER_BYTES};
+use tessera_wire::{Code, Error, Kind, Request};
+
+/// Receives what came of a call: encoded reply and payload, or the error. Runs on the connection's reading
+/// thread (or on the caller's, if sending failed), so it must not wait for anything.
+pub type Callback = Box<dyn FnOnce(Result<(Bytes, Bytes), Error>) + Send>;
+
+/// What a connection does with requests from the other side.
+pub trait Service: Send + Sync + 'static {
+    /// A request arrived. The answer goes out by [`Connection::reply`], now or later, from any thread. Runs on
+    /// the connection's reading thread: while it runs, nothing more is read from that peer.
+    fn request(&self, connection: &Arc<Connection>, frame: Frame);
+
+    /// The connection is gone; nothing more will come from it.
+    fn closed(&self, connection: &Arc<Connection>) {
+        let _ = connection;
+    }
+}
+
+struct Pending {
+    callback: Callback,
+    deadline: Instant,
+}
+
+/// One connection. Shared by all who send on it.
+pub struct Connection {
+    id: u64,
+    stream: Stream,
+    peer: String,
+    outbox: Outbox,
+    pending: Mutex<HashMap<u64, Pending>>,
+    next_request: AtomicU64,
+    closed: AtomicBool,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// Small frames are read many at once through a buffer of this many bytes; of a payload at most this much is copied twice.
+const READ_BUFFER_BYTES: usize = 16 << 10;
+
+impl Connection {
+    /// Takes over a connected stream and starts its reading thread.
+    ///
+    /// # Errors
+    /// Socket options or the thread could not be had.
+    pub fn start(stream: Stream, service: Arc<dyn Service>, pool: BufferPool) -> io::Result<Arc<Connection>> {
+        stream.tune()?;
+        let peer = stream.peer();
+        let connection = Arc::new(Connection {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            stream,
+            peer,
+            outbox: Outbox::default(),
+            pending: Mutex::default(),
+            next_request: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+        });
+        let reading = connection.clone();
+        std::thread::Builder::new().name("connection".into()).spawn(move || {
+            if let Err(error) = reading.read_loop(&*service, &pool) {
+                tracing::debug!(peer = %reading.peer, %error, "connection ends");
+            }
+            reading.close();
+            service.closed(&reading);
+        })?;
+        Ok(connection)
+    }
+
+    /// Number of this connection, unique in the process.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Address of the other side, for logs.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// Whether it is of no more use.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Ends the connection; every pending call is answered with [`Code::Unavailable`].
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.stream.shutdown();
+        self.outbox.close();
+        let pending = std::mem::take(&mut *self.pending.lock());
+        for (_, call) in pending {
+            (call.callback)(Err(Error::new(Code::Unavailable, format!("connection to {} broke", self.peer))));
+        }
+    }
+
+    /// Sends a request; `callback` is called exactly once.
+    pub fn call(&self, kind: Kind, body: &[u8], payload: Vec<Bytes>, timeout: Duration, callback: Callback) {
+        let request_id = self.next_request.fetch_add(1, Ordering::Relaxed);
+        self.pending.lock().insert(request_id, Pending { callback, deadline: Instant::now() + timeout });
+        let parts = payload.into_iter().map(Part::Bytes).collect();
+        // A close that ran before the insert has missed this call; one that runs after will find it.
+        if self.is_closed() || self.send(kind as u16, 0, request_id, body, parts).is_err() {
+            self.close();
+        }
+    }
+
+    /// Sends a request and waits for the answer.
+    ///
+    /// # Errors
+    /// The peer's error, or [`Code::Unavailable`], [`Code::Timeout`].
+    pub fn call_wait<R: Request>(
+        &self,
+        message: &R,
+        payload: Vec<Bytes>,
+        timeout: Duration,
+    ) -> Result<(R::Reply, Bytes), Error> {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let callback = Box::new(move |result| {
+            let _ = sender.send(result);
+        });
+        self.call(R::KIND, &message.encode_to_vec(), payload, timeout, callback);
+        let result = receiver.recv().unwrap_or_else(|_| Err(Error::new(Code::Unavailable, "the call was dropped")));
+        tessera_wire::rpc::Answer { token: 0, result }.decode::<R>()
+    }
+
+    /// Answers request `request_id` of the other side. A failure to send ends the connection.
+    pub fn reply(&self, kind: u16, request_id: u64, result: Result<(Bytes, Vec<Part>), Error>) {
+        let sent = match result {
+            Ok((body, payload)) => self.send(kind, FLAG_REPLY, request_id, &body, payload),
+            Err(error) => {
+                let body = prost::Message::encode_to_vec(&error);
+                self.send(kind, FLAG_REPLY | FLAG_ERROR, request_id, &body, Vec::new())
+            }
+        };
+        if sent.is_err() {
+            self.close();
+        }
+    }
+
+    fn send(&self, kind: u16, flags: u8, request_id: u64, body: &[u8], payload: Vec<Part>) -> io::Result<()> {
+        let payload_len = payload.iter().map(Part::len).sum::<usize>();
+        if body.len() > frame::MAX_BODY_BYTES as usize || payload_len > frame::MAX_PAYLOAD_BYTES as usize {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("frame of kind {kind:#06x} is too long: {} + {payload_len} bytes", body.len()),
+            ));
+        }
+        let head = frame::encode_raw(kind, flags, request_id, body, payload_len as u32);
+        self.outbox.send(&self.stream, std::iter::once(Part::Bytes(head.into())).chain(payload))
+    }
+
+    fn read_loop(self: &Arc<Self>, service: &dyn Service, pool: &BufferPool) -> Result<(), ReadError> {
+        let mut reader =
+            Reader { connection: self, buffer: vec![0; READ_BUFFER_BYTES], start: 0, end: 0, swept: Instant::now() };
+        while let Some(frame) = reader.frame(pool)? {
+            if frame.header.flags & FLAG_REPLY == 0 {
+                service.request(self, frame);
+            } else {
+                self.complete(frame);
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&self, frame: Frame) {
+        // An answer nobody waits for came after its deadline.
+        let Some(call) = self.pending.lock().remove(&frame.header.request_id) else { return };
+        let result = if frame.header.flags & FLAG_ERROR == 0 {
+            Ok((frame.body, frame.payload))
+        } else {
+            let decoded = frame::decode_message::<Error>(frame.header.kind, &frame.body);
+            Err(decoded
+                .unwrap_or_else(|e| Error::new(Code::Internal, format!("{} sent an unreadable error: {e}", self.peer))))
+        };
+        (call.callback)(result);
+    }
+
+    fn expire_calls(&self, now: Instant) {
+        let mut late = Vec::new();
+        {
+            let mut pending = self.pending.lock();
+            let ids: Vec<u64> = pending.iter().filter(|(_, call)| call.deadline <= now).map(|(id, _)| *id).collect();
+            late.extend(ids.iter().filter_map(|id| pending.remove(id)));
+        }
+        for call in late {
+            (call.callback)(Err(Error::new(Code::Timeout, format!("{} did not answer in time", self.peer))));
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+}
+
+/// Reads frames off a stream. Waiting is interrupted every tick to expire calls.
+struct Reader<'a> {
+    connection: &'a Connection,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    swept: Instant,
+}
+
+impl Reader<'_> {
+    /// The next frame; `None` when the peer has closed between frames.
+    fn frame(&mut self, pool: &BufferPool) -> Result<Option<Frame>, ReadError> {
+        let mut raw = [0u8; HEADER_BYTES];
+        if !self.fill(&mut raw, true)? {
+            return Ok(None);
+        }
+        let header = FrameHeader::decode(&raw)?;
+        let mut body = vec![0; header.body_len as usize];
+        self.fill(&mut body, false)?;
+        header.check_body(&body)?;
+        let mut payload = pool.get(header.payload_len as usize);
+        self.fill(&mut payload, false)?;
+        Ok(Some(Frame { header, body: body.into(), payload: payload.freeze() }))
+    }
+
+    /// Fills `out`; false if the stream ended before its first byte and that is allowed.
+    fn fill(&mut self, out: &mut [u8], may_end: bool) -> Result<bool, ReadError> {
+        let mut filled = 0;
+        while filled < out.len() {
+            let ready = (self.end - self.start).min(out.len() - filled);
+            if ready > 0 {
+                out[filled..filled + ready].copy_from_slice(&self.buffer[self.start..self.start + ready]);
+                self.start += ready;
+                filled += ready;
+                continue;
+            }
+            let rest = &mut out[filled..];
+            let direct = rest.len() >= READ_BUFFER_BYTES;
+            let got = if direct {
+                (&self.connection.stream).read(rest)
+            } else {
+                (&self.connection.stream).read(&mut self.buffer)
+            };
+            match got {
+                Ok(0) if filled == 0 && may_end => return Ok(false),
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(n) if direct => filled += n,
+                Ok(n) => (self.start, self.end) = (0, n),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    if self.connection.is_closed() {
+                        return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
+                    }
+                }
+                Err(e) => return Err(e.into()),
+            }
+            self.sweep();
+        }
+        Ok(true)
+    }
+
+    fn sweep(&mut self) {
+        let now = Instant::now();
+        if now.duration_since(self.swept) >= crate::endpoint::READ_TICK {
+            self.swept = now;
+            self.connection.expire_calls(now);
+        }
+    }
+}

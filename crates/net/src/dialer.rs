@@ -1,0 +1,202 @@
+//! Connections to peers: opened when first needed, greeted, shared, and replaced when they break.
+//!
+//! Every call gets exactly one answer. A peer that cannot be reached is not tried again for a moment, so
+//! that a dead node costs its callers nothing but an error.
+
+use crate::buffer::BufferPool;
+use crate::connection::{Callback, Connection, Service};
+use crate::endpoint::{Endpoint, Stream};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tessera_wire::{Code, Error, Hello, Kind, Request};
+
+/// How a [`Dialer`] behaves.
+#[derive(Debug, Clone)]
+pub struct DialerOptions {
+    /// Connections kept to one endpoint; calls go round them.
+    pub connections_per_peer: usize,
+    /// Longest wait for a connection and for the greeting.
+    pub connect_timeout: Duration,
+    /// After a failure the peer is not tried again for this long.
+    pub retry_after: Duration,
+}
+
+impl Default for DialerOptions {
+    fn default() -> Self {
+        DialerOptions {
+            connections_per_peer: 1,
+            connect_timeout: Duration::from_secs(2),
+            retry_after: Duration::from_millis(200),
+        }
+    }
+}
+
+struct Waiting {
+    kind: Kind,
+    body: Bytes,
+    payload: Vec<Bytes>,
+    timeout: Duration,
+    callback: Callback,
+}
+
+enum Line {
+    Connecting(Vec<Waiting>),
+    Open(Arc<Connection>),
+    Failed(Instant, Error),
+}
+
+struct Inner {
+    hello: Mutex<Hello>,
+    service: Arc<dyn Service>,
+    pool: BufferPool,
+    options: DialerOptions,
+    lines: Mutex<HashMap<(Endpoint, usize), Line>>,
+    turn: std::sync::atomic::AtomicUsize,
+}
+
+/// Connections to any number of peers. Cloning shares them.
+#[derive(Clone)]
+pub struct Dialer(Arc<Inner>);
+
+impl Dialer {
+    /// A dialer that greets peers with `hello` and lets `service` answer what they ask.
+    pub fn new(hello: Hello, service: Arc<dyn Service>, pool: BufferPool, options: DialerOptions) -> Self {
+        Dialer(Arc::new(Inner {
+            hello: Mutex::new(hello),
+            service,
+            pool,
+            options,
+            lines: Mutex::default(),
+            turn: Default::default(),
+        }))
+    }
+
+    /// Changes the greeting for connections opened from now on (once the cluster is known).
+    pub fn set_hello(&self, hello: Hello) {
+        *self.0.hello.lock() = hello;
+    }
+
+    /// Asks `endpoint`; `callback` is called exactly once, from some connection's thread or from this one.
+    pub fn call(
+        &self,
+        endpoint: &Endpoint,
+        kind: Kind,
+        body: Bytes,
+        payload: Vec<Bytes>,
+        timeout: Duration,
+        callback: Callback,
+    ) {
+        let turn = self.0.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let key = (endpoint.clone(), turn % self.0.options.connections_per_peer.max(1));
+        let waiting = Waiting { kind, body, payload, timeout, callback };
+        let mut lines = self.0.lines.lock();
+        match lines.get_mut(&key) {
+            Some(Line::Open(connection)) if !connection.is_closed() => {
+                let connection = connection.clone();
+                drop(lines);
+                waiting.send(&connection);
+            }
+            Some(Line::Connecting(queue)) => queue.push(waiting),
+            Some(Line::Failed(when, error)) if when.elapsed() < self.0.options.retry_after => {
+                let error = error.clone();
+                drop(lines);
+                (waiting.callback)(Err(error));
+            }
+            _ => {
+                lines.insert(key.clone(), Line::Connecting(vec![waiting]));
+                drop(lines);
+                self.connect_in_background(key);
+            }
+        }
+    }
+
+    /// Asks and waits.
+    ///
+    /// # Errors
+    /// The peer's error, or [`Code::Unavailable`], [`Code::Timeout`].
+    pub fn call_wait<R: Request>(
+        &self,
+        endpoint: &Endpoint,
+        message: &R,
+        payload: Vec<Bytes>,
+        timeout: Duration,
+    ) -> Result<(R::Reply, Bytes), Error> {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        let callback = Box::new(move |result| {
+            let _ = sender.send(result);
+        });
+        self.call(endpoint, R::KIND, message.encode_to_vec().into(), payload, timeout, callback);
+        let result = receiver.recv().unwrap_or_else(|_| Err(Error::new(Code::Unavailable, "the call was dropped")));
+        tessera_wire::rpc::Answer { token: 0, result }.decode::<R>()
+    }
+
+    /// Closes all connections.
+    pub fn close(&self) {
+        for (_, line) in self.0.lines.lock().drain() {
+            if let Line::Open(connection) = line {
+                connection.close();
+            }
+        }
+    }
+
+    fn connect_in_background(&self, key: (Endpoint, usize)) {
+        let dialer = self.clone();
+        let line = key.clone();
+        let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
+            let opened = dialer.open(&line.0);
+            dialer.connected(&line, opened);
+        });
+        if let Err(error) = spawned {
+            self.connected(
+                &key,
+                Err(Error::new(Code::Unavailable, format!("cannot start a thread to dial {}: {error}", key.0))),
+            );
+        }
+    }
+
+    fn open(&self, endpoint: &Endpoint) -> Result<Arc<Connection>, Error> {
+        let options = &self.0.options;
+        let unreachable =
+            |error: std::io::Error| Error::new(Code::Unavailable, format!("cannot reach {endpoint}: {error}"));
+        let stream = Stream::connect(endpoint, options.connect_timeout).map_err(unreachable)?;
+        let connection = Connection::start(stream, self.0.service.clone(), self.0.pool.clone()).map_err(unreachable)?;
+        let hello = self.0.hello.lock().clone();
+        let greeted = connection.call_wait(&hello, Vec::new(), options.connect_timeout);
+        greeted.inspect_err(|_| connection.close())?;
+        Ok(connection)
+    }
+
+    fn connected(&self, key: &(Endpoint, usize), opened: Result<Arc<Connection>, Error>) {
+        let line = match &opened {
+            Ok(connection) => Line::Open(connection.clone()),
+            Err(error) => Line::Failed(Instant::now(), error.clone()),
+        };
+        let before = self.0.lines.lock().insert(key.clone(), line);
+        let Some(Line::Connecting(queue)) = before else { return };
+        for waiting in queue {
+            match &opened {
+                Ok(connection) => waiting.send(connection),
+                Err(error) => (waiting.callback)(Err(error.clone())),
+            }
+        }
+    }
+}
+
+impl Waiting {
+    fn send(self, connection: &Connection) {
+        connection.call(self.kind, &self.body, self.payload, self.timeout, self.callback);
+    }
+}
+
+/// A service for those who only ask: refuses every request.
+pub struct NoService;
+
+impl Service for NoService {
+    fn request(&self, connection: &Arc<Connection>, frame: tessera_wire::Frame) {
+        let error = Error::new(Code::Unsupported, "this side answers no requests");
+        connection.reply(frame.header.kind, frame.header.request_id, Err(error));
+    }
+}

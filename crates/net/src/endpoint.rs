@@ -1,0 +1,125 @@
+//! Where a daemon listens, and the stream to it.
+
+use rustix::fd::{AsFd, BorrowedFd};
+use std::fmt;
+use std::io::{self, Read};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Kernel buffer asked for each way, bytes: a few fragments, so that sender and receiver need not alternate.
+const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+/// A blocked read wakes up this often to look at deadlines.
+pub(crate) const READ_TICK: Duration = Duration::from_millis(100);
+/// A peer that takes nothing for this long is given up.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An address: `HOST:PORT` or the path of a Unix socket.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Endpoint {
+    /// `HOST:PORT`.
+    Tcp(String),
+    /// Path of a Unix socket.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Tcp(address) => f.write_str(address),
+            Endpoint::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl std::str::FromStr for Endpoint {
+    type Err = String;
+    /// `HOST:PORT` or `unix:PATH`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Ok(Endpoint::Unix(path.into()));
+        }
+        match text.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(Endpoint::Tcp(text.to_string()))
+            }
+            _ => Err(format!("{text:?} is not an address; write HOST:PORT or unix:PATH")),
+        }
+    }
+}
+
+/// A connected stream socket of either family.
+#[derive(Debug)]
+pub enum Stream {
+    /// TCP.
+    Tcp(TcpStream),
+    /// Unix.
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Connects, waiting at most `timeout` (for each address a name resolves to).
+    pub fn connect(endpoint: &Endpoint, timeout: Duration) -> io::Result<Stream> {
+        match endpoint {
+            Endpoint::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+            Endpoint::Tcp(address) => {
+                let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+                for address in address.to_socket_addrs()? {
+                    match TcpStream::connect_timeout(&address, timeout) {
+                        Ok(stream) => return Ok(Stream::Tcp(stream)),
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+        }
+    }
+
+    /// Sets what every connection of ours wants. Buffer sizes are wishes: a kernel that refuses is no error.
+    pub(crate) fn tune(&self) -> io::Result<()> {
+        let socket = socket2::SockRef::from(self);
+        let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
+        let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
+        socket.set_read_timeout(Some(READ_TICK))?;
+        socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        if let Stream::Tcp(tcp) = self {
+            tcp.set_nodelay(true)?;
+        }
+        Ok(())
+    }
+
+    /// Ends both directions; blocked reads and writes return.
+    pub fn shutdown(&self) {
+        let _ = match self {
+            Stream::Tcp(s) => s.shutdown(std::net::Shutdown::Both),
+            Stream::Unix(s) => s.shutdown(std::net::Shutdown::Both),
+        };
+    }
+
+    /// The peer's address, for logs.
+    pub fn peer(&self) -> String {
+        match self {
+            Stream::Tcp(s) => s.peer_addr().map_or_else(|_| "tcp peer".into(), |a| a.to_string()),
+            Stream::Unix(_) => "unix peer".into(),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(s) => s.as_fd(),
+            Stream::Unix(s) => s.as_fd(),
+        }
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(s) => (&mut &*s).read(buf),
+            Stream::Unix(s) => (&mut &*s).read(buf),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Writing frames: gathered, from memory or straight from a file, and by whoever comes first for all who wait.
+
+use crate::endpoint::Stream;
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use rustix::fd::AsFd;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+/// Frames that wait for a slow peer are bounded by this many bytes; then senders wait.
+const QUEUE_LIMIT_BYTES: usize = 32 << 20;
+/// Slices one `writev` takes (POSIX allows 1,024).
+const MAX_SLICES: usize = 512;
+
+/// A range of an open file, sent without passing through user space.
+#[derive(Clone)]
+pub struct FileRange {
+    /// The file; stays open while queued even if its name is removed.
+    pub file: Arc<dyn AsFdShared>,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Anything that lends a file descriptor and may cross threads.
+pub trait AsFdShared: AsFd + Send + Sync {}
+impl<T: AsFd + Send + Sync> AsFdShared for T {}
+
+impl fmt::Debug for FileRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FileRange({}+{})", self.offset, self.len)
+    }
+}
+
+/// A piece of a payload.
+#[derive(Debug, Clone)]
+pub enum Part {
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// Bytes of a file.
+    File(FileRange),
+}
+
+impl Part {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Part::Bytes(bytes) => bytes.len(),
+            Part::File(range) => range.len as usize,
+        }
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    parts: VecDeque<Part>,
+    bytes: usize,
+    writing: bool,
+    failed: bool,
+}
+
+/// The sending half of a connection.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    queue: Mutex<Queue>,
+    room: Condvar,
+}
+
+impl Outbox {
+    /// Queues a frame and writes unless somebody already does; in that case they take it along.
+    ///
+    /// # Errors
+    /// The stream failed, now or before.
+    pub(crate) fn send(&self, stream: &Stream, parts: impl IntoIterator<Item = Part>) -> io::Result<()> {
+        let mut queue = self.queue.lock();
+        while queue.writing && queue.bytes > QUEUE_LIMIT_BYTES && !queue.failed {
+            self.room.wait(&mut queue);
+        }
+        if queue.failed {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        for part in parts.into_iter().filter(|p| !p.is_empty()) {
+            queue.bytes += part.len();
+            queue.parts.push_back(part);
+        }
+        if queue.writing {
+            return Ok(());
+        }
+        queue.writing = true;
+        while !queue.parts.is_empty() {
+            let batch = std::mem::take(&mut queue.parts);
+            queue.bytes = 0;
+            self.room.notify_all();
+            let written = parking_lot::MutexGuard::unlocked(&mut queue, || write_all(stream, batch));
+            if let Err(error) = written {
+                queue.failed = true;
+                queue.writing = false;
+                self.room.notify_all();
+                return Err(error);
+            }
+        }
+        queue.writing = false;
+        Ok(())
+    }
+
+    /// Makes waiting senders fail.
+    pub(crate) fn close(&self) {
+        self.queue.lock().failed = true;
+        self.room.notify_all();
+    }
+}
+
+fn write_all(stream: &Stream, mut parts: VecDeque<Part>) -> io::Result<()> {
+    while let Some(first) = parts.front_mut() {
+        let written = match first {
+            Part::File(range) => {
+                let mut offset = range.offset;
+                let count = usize::try_from(range.len).unwrap_or(usize::MAX).min(1 << 30);
+                match rustix::fs::sendfile(stream.as_fd(), range.file.as_fd(), Some(&mut offset), count)? {
+                    0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a file shrank while it was sent")),
+                    n => n,
+                }
+            }
+            Part::Bytes(_) => {
+                let in_memory = |part: &'_ Part| match part {
+                    Part::Bytes(bytes) => Some(bytes.clone()),
+                    Part::File(_) => None,
+                };
+                let held: Vec<Bytes> = parts.iter().map_while(in_memory).take(MAX_SLICES).collect();
+                let slices: Vec<IoSlice<'_>> = held.iter().map(|b| IoSlice::new(b)).collect();
+                match rustix::io::writev(stream.as_fd(), &slices) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(n) => n,
+                    Err(rustix::io::Errno::INTR) => 0,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        advance(&mut parts, written);
+    }
+    Ok(())
+}
+
+fn advance(parts: &mut VecDeque<Part>, mut written: usize) {
+    while written > 0 {
+        let Some(first) = parts.front_mut() else { return };
+        let step = written.min(first.len());
+        match first {
+            Part::Bytes(bytes) => drop(bytes.split_to(step)),
+            Part::File(range) => {
+                range.offset += step as u64;
+                range.len -= step as u64;
+            }
+        }
+        written -= step;
+        if first.is_empty() {
+            parts.pop_front();
+        }
+    }
+}

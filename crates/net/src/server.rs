@@ -1,0 +1,194 @@
+//! Listening: TCP and Unix sockets, a reading thread per connection.
+
+use crate::buffer::BufferPool;
+use crate::connection::{Connection, Service};
+use crate::endpoint::{Endpoint, Stream};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tessera_wire::Frame;
+use thiserror::Error;
+
+/// More connections than this at once are refused.
+const MAX_CONNECTIONS: usize = 4096;
+
+/// Why a server could not start.
+#[derive(Debug, Error)]
+pub enum ServerError {
+    /// Address taken, not ours, or not allowed.
+    #[error("cannot listen on {endpoint}: {source}; choose another address or stop who uses it")]
+    Bind {
+        /// Where.
+        endpoint: Endpoint,
+        /// Why.
+        source: io::Error,
+    },
+    /// A live daemon already serves the Unix socket.
+    #[error("cannot listen on {endpoint}: a daemon answers there already; stop it first")]
+    Taken {
+        /// Where.
+        endpoint: Endpoint,
+    },
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+struct Shared {
+    service: Arc<dyn Service>,
+    pool: BufferPool,
+    connections: Mutex<HashMap<u64, Arc<Connection>>>,
+    stopping: AtomicBool,
+}
+
+/// A running server; stops when dropped.
+pub struct Server {
+    shared: Arc<Shared>,
+    endpoints: Vec<Endpoint>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens on all of `endpoints` (port 0: any; see [`Server::endpoints`]) and serves `service`.
+    ///
+    /// # Errors
+    /// The first endpoint that cannot be had.
+    pub fn start(endpoints: &[Endpoint], service: Arc<dyn Service>, pool: BufferPool) -> Result<Server, ServerError> {
+        let shared =
+            Arc::new(Shared { service, pool, connections: Mutex::default(), stopping: AtomicBool::new(false) });
+        let mut server = Server { shared, endpoints: Vec::new(), threads: Vec::new() };
+        for endpoint in endpoints {
+            let bind_error = |source| ServerError::Bind { endpoint: endpoint.clone(), source };
+            let (listener, bound) = listen(endpoint)?;
+            let shared = server.shared.clone();
+            let thread =
+                std::thread::Builder::new().name("accept".into()).spawn(move || accept_loop(&shared, &listener));
+            server.threads.push(thread.map_err(bind_error)?);
+            server.endpoints.push(bound);
+        }
+        Ok(server)
+    }
+
+    /// Where it listens, with the ports that were chosen.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    /// Connection by its number, if it lives.
+    pub fn connection(&self, id: u64) -> Option<Arc<Connection>> {
+        self.shared.connections.lock().get(&id).cloned()
+    }
+
+    /// Stops listening and closes every connection.
+    pub fn stop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        for endpoint in &self.endpoints {
+            // Wakes the accepting thread.
+            let _ = Stream::connect(endpoint, Duration::from_millis(200));
+            if let Endpoint::Unix(path) = endpoint {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        let connections = std::mem::take(&mut *self.shared.connections.lock());
+        for connection in connections.into_values() {
+            connection.close();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn listen(endpoint: &Endpoint) -> Result<(Listener, Endpoint), ServerError> {
+    let bind_error = |source| ServerError::Bind { endpoint: endpoint.clone(), source };
+    match endpoint {
+        Endpoint::Tcp(address) => {
+            let listener = TcpListener::bind(address).map_err(bind_error)?;
+            let bound = listener.local_addr().map_err(bind_error)?.to_string();
+            Ok((Listener::Tcp(listener), Endpoint::Tcp(bound)))
+        }
+        Endpoint::Unix(path) => {
+            remove_stale_socket(endpoint, path)?;
+            let listener = UnixListener::bind(path).map_err(bind_error)?;
+            Ok((Listener::Unix(listener), endpoint.clone()))
+        }
+    }
+}
+
+/// A socket file left by a killed daemon is removed; one that answers is not.
+fn remove_stale_socket(endpoint: &Endpoint, path: &PathBuf) -> Result<(), ServerError> {
+    match UnixStream::connect(path) {
+        Ok(_) => Err(ServerError::Taken { endpoint: endpoint.clone() }),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|source| ServerError::Bind { endpoint: endpoint.clone(), source })
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+fn accept_loop(shared: &Arc<Shared>, listener: &Listener) {
+    loop {
+        let accepted = match listener {
+            Listener::Tcp(l) => l.accept().map(|(s, _)| Stream::Tcp(s)),
+            Listener::Unix(l) => l.accept().map(|(s, _)| Stream::Unix(s)),
+        };
+        if shared.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        match accepted {
+            Ok(stream) => admit(shared, stream),
+            Err(error) => {
+                // Out of descriptors, most likely: waiting lets others close theirs.
+                tracing::warn!(%error, "cannot accept a connection");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+}
+
+fn admit(shared: &Arc<Shared>, stream: Stream) {
+    let mut connections = shared.connections.lock();
+    if connections.len() >= MAX_CONNECTIONS {
+        tracing::warn!(peer = %stream.peer(), MAX_CONNECTIONS, "connection refused: too many");
+        return;
+    }
+    let tracked = Arc::new(Tracked { shared: Arc::downgrade(shared), inner: shared.service.clone() });
+    match Connection::start(stream, tracked, shared.pool.clone()) {
+        Ok(connection) => drop(connections.insert(connection.id(), connection)),
+        Err(error) => tracing::warn!(%error, "cannot start a connection"),
+    }
+}
+
+/// Forgets a connection when it closes, then tells the service.
+struct Tracked {
+    shared: std::sync::Weak<Shared>,
+    inner: Arc<dyn Service>,
+}
+
+impl Service for Tracked {
+    fn request(&self, connection: &Arc<Connection>, frame: Frame) {
+        self.inner.request(connection, frame);
+    }
+
+    fn closed(&self, connection: &Arc<Connection>) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.connections.lock().remove(&connection.id());
+        }
+        self.inner.closed(connection);
+    }
+}

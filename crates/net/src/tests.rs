@@ -1,0 +1,138 @@
+//! Real sockets on loopback and in a scratch directory.
+
+use crate::dialer::NoService;
+use crate::*;
+use bytes::Bytes;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+use tessera_wire::*;
+
+/// Answers the greeting; echoes a put's payload as a get would; fails what it is told to fail; sleeps on nothing.
+struct Echo;
+
+impl Service for Echo {
+    fn request(&self, connection: &Arc<Connection>, frame: Frame) {
+        let (kind, id) = (frame.header.kind, frame.header.request_id);
+        let body = match Kind::from_number(kind) {
+            Some(Kind::Hello) => Ok(prost::Message::encode_to_vec(&HelloReply::default())),
+            Some(Kind::GetFragments) => Ok(prost::Message::encode_to_vec(&data::GetFragmentsReply::default())),
+            Some(Kind::GetStatus) => return,
+            _ => Err(Error::new(Code::Unsupported, "no")),
+        };
+        connection.reply(kind, id, body.map(|b| (b.into(), vec![Part::Bytes(frame.payload)])));
+    }
+}
+
+fn dialer() -> Dialer {
+    Dialer::new(Hello::default(), Arc::new(NoService), BufferPool::new(1 << 20), DialerOptions::default())
+}
+
+fn server(endpoints: &[Endpoint]) -> Server {
+    Server::start(endpoints, Arc::new(Echo), BufferPool::new(64 << 20)).unwrap()
+}
+
+const WAIT: Duration = Duration::from_secs(10);
+
+#[test]
+fn payloads_of_all_sizes_come_back_equal_over_both_families() {
+    let scratch = tempfile::tempdir().unwrap();
+    let server = server(&["127.0.0.1:0".parse().unwrap(), Endpoint::Unix(scratch.path().join("s"))]);
+    let dialer = dialer();
+    for endpoint in server.endpoints() {
+        for len in [0, 1, 31, 4095, 4096, 16383, 16384, 16385, 70_000, 1 << 20, 5_000_001] {
+            let sent: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+            let parts = sent.chunks(100_000).map(Bytes::copy_from_slice).collect();
+            let (_, got) = dialer.call_wait(endpoint, &data::GetFragments::default(), parts, WAIT).unwrap();
+            assert_eq!(got, sent, "{endpoint} {len}");
+        }
+    }
+}
+
+#[test]
+fn many_threads_share_one_connection_and_each_gets_its_own_answer() {
+    let server = server(&["127.0.0.1:0".parse().unwrap()]);
+    let (dialer, endpoint) = (dialer(), &server.endpoints()[0]);
+    std::thread::scope(|scope| {
+        for thread in 0..8u8 {
+            let dialer = &dialer;
+            scope.spawn(move || {
+                for round in 0..200usize {
+                    let sent = Bytes::from(vec![thread ^ round as u8; 1 + round * 37]);
+                    let (_, got) =
+                        dialer.call_wait(endpoint, &data::GetFragments::default(), vec![sent.clone()], WAIT).unwrap();
+                    assert_eq!(got, sent);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn errors_timeouts_and_dead_peers_are_answers() {
+    let mut server = server(&["127.0.0.1:0".parse().unwrap()]);
+    let (dialer, endpoint) = (dialer(), server.endpoints()[0].clone());
+    let refused = dialer.call_wait(&endpoint, &meta::Commit::default(), vec![], WAIT).unwrap_err();
+    assert_eq!(refused.kind(), Code::Unsupported);
+    let late =
+        dialer.call_wait(&endpoint, &meta::GetStatus::default(), vec![], Duration::from_millis(150)).unwrap_err();
+    assert_eq!(late.kind(), Code::Timeout);
+    server.stop();
+    let gone = dialer.call_wait(&endpoint, &meta::Commit::default(), vec![], WAIT).unwrap_err();
+    assert_eq!(gone.kind(), Code::Unavailable);
+}
+
+#[test]
+fn garbage_closes_that_connection_and_no_other() {
+    let server = server(&["127.0.0.1:0".parse().unwrap()]);
+    let Endpoint::Tcp(address) = server.endpoints()[0].clone() else { unreachable!() };
+    let good = frame::encode_message(Kind::GetFragments as u16, 0, 7, &data::GetFragments::default(), 0);
+    for flip in 0..good.len() {
+        let mut bad = good.clone();
+        bad[flip] ^= 0x40;
+        let mut raw = std::net::TcpStream::connect(&address).unwrap();
+        raw.write_all(&bad).unwrap();
+        let mut answer = Vec::new();
+        raw.read_to_end(&mut answer).unwrap_or_default();
+        assert!(answer.is_empty(), "byte {flip}: a damaged frame was answered");
+    }
+    let dialer = dialer();
+    dialer.call_wait(&server.endpoints()[0], &data::GetFragments::default(), vec![], WAIT).unwrap();
+}
+
+#[test]
+fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
+    let scratch = tempfile::tempdir().unwrap();
+    let endpoint = Endpoint::Unix(scratch.path().join("s"));
+    drop(std::os::unix::net::UnixListener::bind(scratch.path().join("s")).unwrap());
+    let _live = server(std::slice::from_ref(&endpoint));
+    let second = Server::start(&[endpoint], Arc::new(Echo), BufferPool::new(0));
+    assert!(matches!(second, Err(ServerError::Taken { .. })));
+}
+
+#[test]
+fn a_file_is_sent_as_part_of_a_payload() {
+    struct FromFile(Arc<std::fs::File>);
+    impl Service for FromFile {
+        fn request(&self, connection: &Arc<Connection>, frame: Frame) {
+            let range = FileRange { file: self.0.clone(), offset: 3, len: 100_000 };
+            let payload = match Kind::from_number(frame.header.kind) {
+                Some(Kind::Hello) => vec![],
+                _ => vec![
+                    Part::Bytes(Bytes::from_static(b"head")),
+                    Part::File(range),
+                    Part::Bytes(Bytes::from_static(b"tail")),
+                ],
+            };
+            connection.reply(frame.header.kind, frame.header.request_id, Ok((Bytes::new(), payload)));
+        }
+    }
+    let content: Vec<u8> = (0..200_000u32).map(|i| (i % 241) as u8).collect();
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&content).unwrap();
+    let server =
+        Server::start(&["127.0.0.1:0".parse().unwrap()], Arc::new(FromFile(Arc::new(file))), BufferPool::new(0))
+            .unwrap();
+    let (_, got) = dialer().call_wait(&server.endpoints()[0], &data::GetFragments::default(), vec![], WAIT).unwrap();
+    assert_eq!(got, [b"head", &content[3..100_003], b"tail"].concat());
+}
