@@ -1,0 +1,285 @@
+-- The data model of Tessera's manager, version 1 (PRAGMA user_version; db.rs checks and migrates it).
+--
+-- One reader's guide before the tables:
+--   * Every id comes from a counter in `meta` and is never used twice.
+--   * `_ns` is nanoseconds since 1970, always the manager's time of the command that wrote the row.
+--   * Rows are a pure function of the command log (ARCHITECTURE.md, "The manager"): nothing here depends
+--     on a clock, on chance or on soft state that the log does not carry. Soft state (heartbeats, leases,
+--     free space, queues, tasks handed out, readers younger than a second) is in memory only.
+--   * Numbers that are u64 in memory are stored as their two's complement; ids stay far below 2^63.
+--   * Enumerations have the numbers of crates/wire (Health, InodeKind, ...).
+
+-- The one row of counters and totals. It is read once at start, kept in memory and written once per group commit.
+CREATE TABLE meta (
+    one                 INTEGER PRIMARY KEY CHECK (one = 1),
+    cluster_id          BLOB    NOT NULL,              -- 16 bytes
+    term                INTEGER NOT NULL DEFAULT 0,    -- grows at each start and restore
+    log_seq             INTEGER NOT NULL DEFAULT 0,    -- last entry of command_log that is applied here
+    last_now_ns         INTEGER NOT NULL DEFAULT 0,    -- the manager's time never runs backwards
+    map_version         INTEGER NOT NULL DEFAULT 0,    -- grows with each change of any node, disk, group or class
+    leases_granted      INTEGER NOT NULL DEFAULT 0,    -- 1: clients may hold leases after a restart
+    -- Counters: the next id to give.
+    next_ino            INTEGER NOT NULL DEFAULT 2,    -- 1 is the root
+    next_version        INTEGER NOT NULL DEFAULT 1,
+    next_chunk          INTEGER NOT NULL DEFAULT 1,
+    next_session        INTEGER NOT NULL DEFAULT 1,
+    next_pg             INTEGER NOT NULL DEFAULT 1,
+    next_node           INTEGER NOT NULL DEFAULT 1,
+    next_disk           INTEGER NOT NULL DEFAULT 1,
+    next_class          INTEGER NOT NULL DEFAULT 1,
+    next_incarnation    INTEGER NOT NULL DEFAULT 1,    -- of any node; jumps at a restore (P11)
+    -- Totals that `status` shows; a recount at rest equals them (P4).
+    files               INTEGER NOT NULL DEFAULT 0,    -- regular files that have a name
+    directories         INTEGER NOT NULL DEFAULT 1,
+    versions            INTEGER NOT NULL DEFAULT 0,    -- rows of `versions`
+    logical_bytes       INTEGER NOT NULL DEFAULT 0,    -- sum of versions.data_bytes
+    chunks              INTEGER NOT NULL DEFAULT 0,    -- committed chunks
+    unique_bytes        INTEGER NOT NULL DEFAULT 0,    -- their len_bytes
+    stored_bytes        INTEGER NOT NULL DEFAULT 0     -- their fragments' bytes
+);
+
+---------------------------------------------------------------------------------------------- namespace
+
+-- What names point to. `hints` is the encoded HintSet (user.tessera.*) that was copied from the parent at creation:
+-- one column, so that inheriting costs no rows.
+CREATE TABLE inodes (
+    ino            INTEGER PRIMARY KEY,
+    kind           INTEGER NOT NULL,                  -- wire::InodeKind
+    mode           INTEGER NOT NULL,
+    uid            INTEGER NOT NULL,
+    gid            INTEGER NOT NULL,
+    nlink          INTEGER NOT NULL,                  -- names; 0: an orphan that waits for its last session
+    parent         INTEGER NOT NULL DEFAULT 0,        -- directories: their one parent; others 0
+    domain         INTEGER NOT NULL DEFAULT 1,        -- files: whose chunks they may share
+    size_bytes     INTEGER NOT NULL DEFAULT 0,
+    mtime_ns       INTEGER NOT NULL,
+    ctime_ns       INTEGER NOT NULL,
+    version_id     INTEGER NOT NULL DEFAULT 0,        -- current version; 0: never written
+    version_number INTEGER NOT NULL DEFAULT 0,        -- its number within the file, from 1
+    symlink_target BLOB,
+    hints          BLOB    NOT NULL DEFAULT x''
+);
+-- Orphans are few; they are found again after a restart.
+CREATE INDEX inodes_orphan ON inodes (ino) WHERE nlink = 0;
+
+-- Names are bytes.
+CREATE TABLE dentries (
+    parent INTEGER NOT NULL,
+    name   BLOB    NOT NULL,
+    ino    INTEGER NOT NULL,
+    PRIMARY KEY (parent, name)
+) WITHOUT ROWID;
+
+-- Extended attributes that are not hints.
+CREATE TABLE xattrs (
+    ino   INTEGER NOT NULL,
+    name  TEXT    NOT NULL,
+    value BLOB    NOT NULL,
+    PRIMARY KEY (ino, name)
+) WITHOUT ROWID;
+
+----------------------------------------------------------------------------------------------- versions
+
+-- The kept versions of each file. `data_bytes` leaves holes out.
+CREATE TABLE versions (
+    ino          INTEGER NOT NULL,
+    number       INTEGER NOT NULL,                    -- within the file, from 1
+    version_id   INTEGER NOT NULL,                    -- unique in the cluster
+    size_bytes   INTEGER NOT NULL,
+    data_bytes   INTEGER NOT NULL,
+    new_bytes    INTEGER NOT NULL,                    -- of chunks that were pending until this version
+    committed_ns INTEGER NOT NULL,
+    PRIMARY KEY (ino, number)
+) WITHOUT ROWID;
+
+-- A page is an immutable run of at most 256 extents. Version v of a file is the pages with
+-- born <= v and (died IS NULL or died > v), v being the number within the file. What no page covers is a hole.
+CREATE TABLE pages (
+    ino     INTEGER NOT NULL,
+    start   INTEGER NOT NULL,                         -- offset of the first extent in the file
+    born    INTEGER NOT NULL,
+    died    INTEGER,
+    end     INTEGER NOT NULL,                         -- end of the last extent
+    extents BLOB    NOT NULL,                         -- encoded PageExtents, relative to `start`
+    PRIMARY KEY (ino, start, born)
+) WITHOUT ROWID;
+-- Which pages went with version `died`: what dropping a version may free.
+CREATE INDEX pages_died ON pages (ino, died) WHERE died IS NOT NULL;
+
+-- Pages that a session has staged (partial commits). They count in chunks.refs from when they are staged.
+CREATE TABLE staged_pages (
+    session_id INTEGER NOT NULL,
+    start      INTEGER NOT NULL,                      -- Append: relative to where the appended bytes will start
+    end        INTEGER NOT NULL,
+    extents    BLOB    NOT NULL,
+    PRIMARY KEY (session_id, start)
+) WITHOUT ROWID;
+
+-- Pages nothing reaches any more whose references are still to be taken off (in slices, so that
+-- dropping a huge file never holds up the others). They count in chunks.refs until then.
+CREATE TABLE dropped_pages (
+    id      INTEGER PRIMARY KEY,
+    extents BLOB NOT NULL
+);
+
+------------------------------------------------------------------------------------------------- chunks
+
+-- Who may share chunks with whom.
+CREATE TABLE domains (
+    domain_id INTEGER PRIMARY KEY,
+    name      TEXT NOT NULL UNIQUE
+);
+INSERT INTO domains (domain_id, name) VALUES (1, 'default');
+
+-- A redundancy class fixes everything about how the bytes of a chunk become fragments. Rows never change.
+CREATE TABLE classes (
+    class_id        INTEGER PRIMARY KEY,
+    spec            TEXT    NOT NULL UNIQUE,          -- canonical: none, replica:3, ec:4+2
+    k               INTEGER NOT NULL,                 -- fragments that suffice to read
+    m               INTEGER NOT NULL,                 -- fragments that may be lost
+    code            TEXT    NOT NULL,                 -- copy, rs
+    matrix          TEXT    NOT NULL,                 -- cauchy1; empty for copies
+    word_bits       INTEGER NOT NULL DEFAULT 8,
+    alignment_bytes INTEGER NOT NULL DEFAULT 1,       -- fragment lengths are rounded up to this
+    padding         TEXT    NOT NULL DEFAULT 'zero',
+    map_version     INTEGER NOT NULL DEFAULT 0        -- meta.map_version when the row was written
+);
+
+-- A stored unit of content. (domain, class, hash) is not unique: a chunk may live in more than one group.
+-- `refs` = extents in pages, staged_pages and dropped_pages that name it.
+CREATE TABLE chunks (
+    chunk_id         INTEGER PRIMARY KEY,             -- never reused
+    domain           INTEGER NOT NULL,
+    class_id         INTEGER NOT NULL,
+    hash             BLOB    NOT NULL,                -- BLAKE3-256
+    len_bytes        INTEGER NOT NULL,
+    pg_id            INTEGER NOT NULL,
+    state            INTEGER NOT NULL,                -- 1 pending (no commit names it yet), 2 committed
+    refs             INTEGER NOT NULL DEFAULT 0,
+    zero_since_ns    INTEGER NOT NULL,                -- since when refs = 0 (or last handed out as a dedup hit)
+    scope            INTEGER NOT NULL DEFAULT 0,      -- who may dedup against it: 0 all, -1 nobody, else files with this inode
+    encoding         INTEGER NOT NULL DEFAULT 0,      -- 0 plain; compressed, delta-coded and encrypted forms to come
+    stored_len_bytes INTEGER,                         -- NULL: len_bytes
+    base_chunk_id    INTEGER                          -- delta-coded: against which
+);
+CREATE INDEX chunks_by_name ON chunks (domain, class_id, hash);
+CREATE INDEX chunks_by_pg ON chunks (pg_id, chunk_id);
+CREATE INDEX chunks_unreferenced ON chunks (zero_since_ns) WHERE refs = 0;
+
+-- Fragments that are not where they should be. A lost disk never writes rows here: its groups' fills find
+-- what it held through chunks_by_pg.
+CREATE TABLE missing_fragments (
+    chunk_id    INTEGER NOT NULL,
+    fragment    INTEGER NOT NULL,
+    incoming    INTEGER NOT NULL DEFAULT 0,           -- 0: the disk that takes this member's puts lacks it; 1: only the
+                                                      -- incoming disk of a member that is still served by its old disk
+    pg_id       INTEGER NOT NULL,
+    cause       INTEGER NOT NULL,                     -- 1 not acknowledged at commit, 2 found bad or absent, 3 passed by a fill
+    since_ns    INTEGER NOT NULL,
+    PRIMARY KEY (chunk_id, fragment, incoming)
+) WITHOUT ROWID;
+CREATE INDEX missing_by_pg ON missing_fragments (pg_id, fragment);
+
+-- Fragments to delete: written with the removal of the chunk's row (or of a member), removed when the node has reported
+-- the delete record synced. Handed out only once entry `log_seq` is held by enough replicas, so that a restored
+-- manager never wants what it has ordered deleted (P3, P4).
+CREATE TABLE deletes (
+    disk_id  INTEGER NOT NULL,
+    chunk_id INTEGER NOT NULL,
+    fragment INTEGER NOT NULL,
+    log_seq  INTEGER NOT NULL,
+    PRIMARY KEY (disk_id, chunk_id, fragment)
+) WITHOUT ROWID;
+
+------------------------------------------------------------------------------------- groups, nodes, disks
+
+CREATE TABLE nodes (
+    node_id         INTEGER PRIMARY KEY,
+    name            TEXT    NOT NULL,
+    host            TEXT    NOT NULL,
+    address         TEXT    NOT NULL,
+    unix_socket     TEXT    NOT NULL DEFAULT '',
+    metrics_address TEXT    NOT NULL DEFAULT '',
+    health          INTEGER NOT NULL,                 -- wire::Health
+    health_since_ns INTEGER NOT NULL,
+    incarnation     INTEGER NOT NULL,
+    release         TEXT    NOT NULL DEFAULT '',
+    map_version     INTEGER NOT NULL
+);
+
+CREATE TABLE disks (
+    disk_id          INTEGER PRIMARY KEY,
+    node_id          INTEGER NOT NULL,
+    uuid             BLOB    NOT NULL UNIQUE,         -- 16 bytes
+    path             TEXT    NOT NULL,
+    health           INTEGER NOT NULL,                -- wire::Health of the disk itself; its node's counts too
+    health_since_ns  INTEGER NOT NULL,
+    capacity_bytes   INTEGER NOT NULL,
+    inventory_wanted INTEGER NOT NULL DEFAULT 0,      -- 1: list what it holds before it is used again
+    map_version      INTEGER NOT NULL
+);
+CREATE INDEX disks_by_node ON disks (node_id);
+
+-- A placement group of `width` members serves every class with that many fragments.
+CREATE TABLE pgs (
+    pg_id       INTEGER PRIMARY KEY,
+    width       INTEGER NOT NULL,
+    epoch       INTEGER NOT NULL,                     -- grows with each change of a member (P11)
+    open        INTEGER NOT NULL,                     -- 1: takes new chunks
+    bytes       INTEGER NOT NULL DEFAULT 0,           -- len_bytes of chunks ever assigned: closes at the size cap
+    map_version INTEGER NOT NULL
+);
+CREATE INDEX pgs_open ON pgs (width, pg_id) WHERE open = 1;
+
+-- Member `position` holds fragment `position` of each chunk of the group.
+CREATE TABLE pg_members (
+    pg_id            INTEGER NOT NULL,
+    position         INTEGER NOT NULL,
+    disk_id          INTEGER NOT NULL,
+    incoming_disk_id INTEGER NOT NULL DEFAULT 0,      -- being filled to take over; 0: none
+    put_to_incoming  INTEGER NOT NULL DEFAULT 0,      -- 1: the member was lost, puts go to the incoming disk
+    since_epoch      INTEGER NOT NULL,                -- acknowledgements under older epochs do not count (P11)
+    fill_cursor      INTEGER NOT NULL DEFAULT 0,      -- the fill has passed chunk ids up to this one
+    PRIMARY KEY (pg_id, position)
+) WITHOUT ROWID;
+CREATE INDEX pg_members_by_disk ON pg_members (disk_id);
+CREATE INDEX pg_members_by_incoming ON pg_members (incoming_disk_id) WHERE incoming_disk_id != 0;
+
+----------------------------------------------------------------------------------- sessions, answers, log
+
+-- Writers, and readers that have been open for longer than a moment.
+CREATE TABLE sessions (
+    session_id     INTEGER PRIMARY KEY,
+    kind           INTEGER NOT NULL,                  -- 1 writer, 2 reader
+    client_id      INTEGER NOT NULL,
+    started_ns     INTEGER NOT NULL,
+    ino            INTEGER NOT NULL,                  -- the file; writer of a new file: the inode it will get
+    created        INTEGER NOT NULL,                  -- 0: writer of a file that was not there at open
+    parent         INTEGER NOT NULL DEFAULT 0,        -- writer by name: where
+    name           BLOB    NOT NULL DEFAULT x'',
+    base_version   INTEGER NOT NULL DEFAULT 0,        -- version id at open (reader: the version read)
+    base_number    INTEGER NOT NULL DEFAULT 0,
+    domain         INTEGER NOT NULL DEFAULT 1,
+    hints          BLOB    NOT NULL DEFAULT x'',      -- encoded HintSet in effect (defaults left out)
+    reserved_bytes INTEGER NOT NULL DEFAULT 0,        -- asked for at open; later changes are soft
+    staged         INTEGER NOT NULL DEFAULT 0,        -- 1: has rows in staged_pages
+    staged_end     INTEGER NOT NULL DEFAULT 0,        -- end of the last staged extent
+    staged_new     INTEGER NOT NULL DEFAULT 0,        -- bytes of chunks that its partial commits made durable
+    staged_missing INTEGER NOT NULL DEFAULT 0         -- fragments its partial commits left to be stored later
+);
+CREATE INDEX sessions_by_ino ON sessions (ino);
+
+-- Answers already given (P8): one row per group commit, an encoded OpAnswers. Read into memory at start; a
+-- row goes when no client retries that long any more.
+CREATE TABLE ops (
+    log_seq INTEGER PRIMARY KEY,
+    now_ns  INTEGER NOT NULL,
+    answers BLOB    NOT NULL
+);
+
+-- The newest part of the command log: an encoded wire::log::LogEntry each. Older entries are covered by snapshots.
+CREATE TABLE command_log (
+    seq   INTEGER PRIMARY KEY,
+    term  INTEGER NOT NULL,
+    entry BLOB    NOT NULL
+);
