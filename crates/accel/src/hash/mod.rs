@@ -155,6 +155,15 @@ pub fn chunk_hash(chunk: &[u8]) -> Hash {
     Hash(*blake3::hash(chunk).as_bytes())
 }
 
+/// [`chunk_hash`] of a chunk that lies in pieces, without joining them.
+pub fn chunk_hash_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Hash {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(part);
+    }
+    Hash(*hasher.finalize().as_bytes())
+}
+
 /// [`chunk_hash`] on `isa`; the portable one is the reference (P10), all others are the `blake3` crate, which
 /// detects instruction sets itself.
 pub fn chunk_hash_on(isa: Isa, chunk: &[u8]) -> Hash {
