@@ -8,8 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Kernel buffer asked for each way, bytes: a few fragments, so that sender and receiver need not alternate.
-const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+/// Kernel buffer of a Unix socket each way, bytes: one fragment, so that sender and receiver need not alternate and
+/// bytes are still in the cache when they are taken out (4 MiB costs half as much CPU again). TCP sizes its own.
+const UNIX_BUFFER_BYTES: usize = 256 << 10;
 /// A blocked read wakes up this often to look at deadlines.
 pub(crate) const READ_TICK: Duration = Duration::from_millis(100);
 /// A peer that takes nothing for this long is given up.
@@ -79,12 +80,14 @@ impl Stream {
     /// Sets what every connection of ours wants. Buffer sizes are wishes: a kernel that refuses is no error.
     pub(crate) fn tune(&self) -> io::Result<()> {
         let socket = socket2::SockRef::from(self);
-        let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
-        let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
         socket.set_read_timeout(Some(READ_TICK))?;
         socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
-        if let Stream::Tcp(tcp) = self {
-            tcp.set_nodelay(true)?;
+        match self {
+            Stream::Tcp(tcp) => tcp.set_nodelay(true)?,
+            Stream::Unix(_) => {
+                let _ = socket.set_send_buffer_size(UNIX_BUFFER_BYTES);
+                let _ = socket.set_recv_buffer_size(UNIX_BUFFER_BYTES);
+            }
         }
         Ok(())
     }
