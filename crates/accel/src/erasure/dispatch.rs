@@ -1,20 +1,34 @@
 //! The matrix product that all of erasure coding comes down to, and the choice of who computes it.
 
-use super::reference;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512, gfni};
+use super::{field, reference};
 use crate::isa::{Isa, Level};
 
-/// A matrix of coefficients, row by row.
+/// A matrix of coefficients, row by row, with what the leaves need to multiply by each.
 #[derive(Debug)]
 pub struct Coefficients {
     columns: usize,
     values: Vec<u8>,
+    /// Per coefficient c: c·x for x = 0..16, then c·(16x): the tables of the byte-shuffle kernels.
+    nibbles: Vec<[u8; 32]>,
+    /// Per coefficient: multiplication by it as an 8 × 8 bit matrix, in the layout of `GF2P8AFFINEQB`.
+    affine: Vec<u64>,
+    /// Per row: all ones, so that it is a plain XOR.
+    ones: Vec<bool>,
 }
 
 impl Coefficients {
     /// `values` has a whole number of rows of `columns`.
     pub fn new(columns: usize, values: Vec<u8>) -> Coefficients {
         debug_assert!(columns > 0 && values.len().is_multiple_of(columns));
-        Coefficients { columns, values }
+        Coefficients {
+            columns,
+            nibbles: values.iter().map(|c| nibble_tables(*c)).collect(),
+            affine: values.iter().map(|c| affine_matrix(*c)).collect(),
+            ones: values.chunks(columns).map(|row| row.iter().all(|c| *c == 1)).collect(),
+            values,
+        }
     }
 
     /// Coefficient in `row` for `column`.
@@ -26,6 +40,38 @@ impl Coefficients {
     pub fn values(&self) -> &[u8] {
         &self.values
     }
+
+    /// Whether the row is a plain XOR.
+    pub fn is_ones(&self, row: usize) -> bool {
+        self.ones[row]
+    }
+
+    /// Shuffle tables of a row, by column.
+    pub fn nibbles(&self, row: usize) -> &[[u8; 32]] {
+        &self.nibbles[row * self.columns..][..self.columns]
+    }
+
+    /// Bit matrices of a row, by column.
+    pub fn affine(&self, row: usize) -> &[u64] {
+        &self.affine[row * self.columns..][..self.columns]
+    }
+}
+
+fn nibble_tables(c: u8) -> [u8; 32] {
+    std::array::from_fn(
+        |i| if i < 16 { field::multiply(c, i as u8) } else { field::multiply(c, ((i - 16) << 4) as u8) },
+    )
+}
+
+fn affine_matrix(c: u8) -> u64 {
+    let mut matrix = 0u64;
+    for out_bit in 0..8 {
+        for in_bit in 0..8 {
+            let set = field::multiply(c, 1 << in_bit) >> out_bit & 1;
+            matrix |= u64::from(set) << (8 * (7 - out_bit) + in_bit);
+        }
+    }
+    matrix
 }
 
 /// A fragment that is read: which column of the matrix it is, and its bytes.
@@ -67,16 +113,32 @@ pub fn multiply_ragged(isa: Isa, coefficients: &Coefficients, sources: &[Source<
             .filter(|t| t.bytes.len() >= end)
             .map(|t| Target { row: t.row, bytes: &mut t.bytes[start..end] })
             .collect();
+        if room.is_empty() {
+            break; // Edges rise: no target reaches further.
+        }
         multiply(isa, coefficients, &active, &mut room);
         start = end;
     }
 }
 
-fn multiply(isa: Isa, coefficients: &Coefficients, sources: &[Source<'_>], targets: &mut [Target<'_>]) {
-    debug_assert!(sources.iter().all(|s| targets.iter().all(|t| t.bytes.len() == s.bytes.len())));
+/// The product, for sources and targets of one length.
+pub fn multiply(isa: Isa, coefficients: &Coefficients, sources: &[Source<'_>], targets: &mut [Target<'_>]) {
+    let len = targets.first().map_or(0, |t| t.bytes.len());
+    assert!(sources.iter().all(|s| s.bytes.len() == len) && targets.iter().all(|t| t.bytes.len() == len));
     match isa.level() {
         Level::Portable => reference::multiply(coefficients, sources, targets),
         #[cfg(target_arch = "x86_64")]
-        _ => reference::multiply(coefficients, sources, targets),
+        Level::Avx2 => avx2::multiply(isa, coefficients, sources, targets),
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx512 => avx512::multiply(isa, coefficients, sources, targets),
+        #[cfg(target_arch = "x86_64")]
+        Level::Gfni => gfni::multiply(isa, coefficients, sources, targets),
     }
+}
+
+/// How many bytes of each source a leaf should read before it goes on to the next rows: what the first-level
+/// cache holds of all sources, in whole vectors.
+pub fn block_bytes(sources: usize) -> usize {
+    const FIRST_LEVEL_BYTES: usize = 24 * 1024;
+    (FIRST_LEVEL_BYTES / sources.max(1) / 256 * 256).max(256)
 }

@@ -10,14 +10,22 @@
 //! matrices of ISA-L; SIMD multiplication after Plank, Greenan, Miller, "Screaming fast Galois field
 //! arithmetic using Intel SIMD instructions", FAST 2013.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod cache;
 mod code;
 mod dispatch;
 mod errors;
 pub mod field;
+#[cfg(target_arch = "x86_64")]
+mod gfni;
 mod matrix;
 mod reference;
 
+#[cfg(test)]
+mod tests;
 
 pub use code::Code;
 pub use errors::{CodeError, EncodeError, ReconstructError};
