@@ -1,2 +1,21 @@
-//! placeholder
+//! The metadata service: namespace, versions, chunk directory, placement groups, repair plan, on SQL.
+//!
+//! [`core::ManagerCore`] is the whole of it as a state machine: it takes events and a time and gives actions, owns the
+//! database and knows no socket, thread or clock; [`shell`] puts it on the network. A mutating request becomes a
+//! command, is applied in one group commit with others, written to the command log and answered when enough replicas
+//! hold it (ARCHITECTURE.md, "The manager"). Bulk data never comes here.
+//!
+//! Start with `schema.sql`, the data model; then [`state`] (what a command may look at), [`core`] (how commands flow),
+//! and the modules named after what they do. Modules called by the seam in [`cluster`] know groups, nodes and disks.
+
+pub mod cache;
+pub mod cluster;
+pub mod config;
+pub mod db;
+pub mod error;
+pub mod internal;
 pub mod layout;
+pub mod leases;
+pub mod meta;
+pub mod sessions;
+pub mod state;

@@ -1,0 +1,266 @@
+//! The manager's own logged commands: what it decided by itself from soft state (silence of a node, free space,
+//! results of tasks). Numbers from 0x8000 up, never reused.
+//!
+//! A decision that depends on soft state is written into its command in full (which disk, which cursor, which
+//! bound), so that applying the log again needs no soft state. Every command is a compare-and-swap on rows: one that
+//! came too late changes nothing and is no error.
+
+use tessera_wire::{FragmentRef, Health};
+
+/// A logged command that no client sends.
+pub trait Internal: prost::Message + Default + Clone {
+    /// Its number in `LoggedCommand::kind`.
+    const KIND: u32;
+}
+
+macro_rules! internal {
+    ($($(#[$doc:meta])* $number:literal $name:ident;)*) => {
+        $(impl Internal for $name { const KIND: u32 = $number; })*
+
+        /// One internal command on its way to the log.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum InternalCommand { $($(#[$doc])* $name($name),)* }
+
+        impl InternalCommand {
+            /// Number in `LoggedCommand::kind`.
+            pub fn kind(&self) -> u32 {
+                match self { $(InternalCommand::$name(_) => $number,)* }
+            }
+
+            /// The encoded command.
+            pub fn encode(&self) -> Vec<u8> {
+                match self { $(InternalCommand::$name(c) => prost::Message::encode_to_vec(c),)* }
+            }
+
+            /// Decodes a logged command; None for a kind this release does not know.
+            pub fn decode(kind: u32, body: &[u8]) -> Option<Result<InternalCommand, prost::DecodeError>> {
+                Some(match kind {
+                    $($number => <$name as prost::Message>::decode(body).map(InternalCommand::$name),)*
+                    _ => return None,
+                })
+            }
+
+            /// Name, for logs and metrics.
+            pub fn name(&self) -> &'static str {
+                match self { $(InternalCommand::$name(_) => stringify!($name),)* }
+            }
+        }
+
+        $(impl From<$name> for InternalCommand {
+            fn from(command: $name) -> Self { InternalCommand::$name(command) }
+        })*
+    };
+}
+
+internal! {
+    /// A node fell silent, was given up, or beats again.
+    0x8010 SetNodeHealth;
+    /// Disks failed.
+    0x8011 FailDisks;
+    /// Members get (or lose) an incoming disk.
+    0x8012 MoveMembers;
+    /// A fill got further.
+    0x8013 AdvanceFill;
+    /// Fills are through: the incoming disks take over.
+    0x8014 FinishFills;
+    /// Fragments are in place again.
+    0x8015 FragmentsDone;
+    /// Fragments are bad or absent.
+    0x8016 FragmentsBad;
+    /// Nodes have synced these delete records.
+    0x8017 DeletesDone;
+    /// Remove chunks that nothing reaches.
+    0x8018 CollectGarbage;
+    /// Disks are to be listed, or have been.
+    0x8019 SetInventory;
+    /// A page of what a disk holds.
+    0x801a InventoryPage;
+    /// Drained disks are empty.
+    0x801b DisksDrained;
+}
+
+/// Sets a node's health: [`Health::Down`], [`Health::Out`] or [`Health::Up`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SetNodeHealth {
+    /// The node.
+    #[prost(uint64, tag = "1")]
+    pub node_id: u64,
+    /// The life of it that this is about; nothing happens to a later one (P11).
+    #[prost(uint64, tag = "2")]
+    pub incarnation: u64,
+    /// New health.
+    #[prost(enumeration = "Health", tag = "3")]
+    pub health: i32,
+}
+
+/// Declares disks lost.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FailDisks {
+    /// The disks.
+    #[prost(uint64, repeated, tag = "1")]
+    pub disk_ids: Vec<u64>,
+}
+
+/// Gives one member a disk to be filled, or takes it away.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Move {
+    /// Group.
+    #[prost(uint64, tag = "1")]
+    pub pg_id: u64,
+    /// Member.
+    #[prost(uint32, tag = "2")]
+    pub position: u32,
+    /// The member's disk when this was decided.
+    #[prost(uint64, tag = "3")]
+    pub disk_id: u64,
+    /// Its incoming disk when this was decided; 0: none.
+    #[prost(uint64, tag = "4")]
+    pub incoming_was: u64,
+    /// The new incoming disk; 0: give the move up.
+    #[prost(uint64, tag = "5")]
+    pub incoming: u64,
+}
+
+/// See [`Move`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MoveMembers {
+    /// The moves, each on its own.
+    #[prost(message, repeated, tag = "1")]
+    pub moves: Vec<Move>,
+}
+
+/// The fill of a member has passed more chunks.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AdvanceFill {
+    /// Group.
+    #[prost(uint64, tag = "1")]
+    pub pg_id: u64,
+    /// Member.
+    #[prost(uint32, tag = "2")]
+    pub position: u32,
+    /// The disk that is being filled.
+    #[prost(uint64, tag = "3")]
+    pub incoming: u64,
+    /// Cursor before.
+    #[prost(uint64, tag = "4")]
+    pub from: u64,
+    /// Cursor after.
+    #[prost(uint64, tag = "5")]
+    pub to: u64,
+    /// Chunks among those passed whose fragment could not be supplied.
+    #[prost(uint64, repeated, tag = "6")]
+    pub failed: Vec<u64>,
+}
+
+/// A member whose fill is through.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FinishFill {
+    /// Group.
+    #[prost(uint64, tag = "1")]
+    pub pg_id: u64,
+    /// Member.
+    #[prost(uint32, tag = "2")]
+    pub position: u32,
+    /// The disk that takes over.
+    #[prost(uint64, tag = "3")]
+    pub incoming: u64,
+}
+
+/// See [`FinishFill`]. Applying checks again that nothing is left to fill (P6).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FinishFills {
+    /// The members.
+    #[prost(message, repeated, tag = "1")]
+    pub fills: Vec<FinishFill>,
+}
+
+/// Fragments that nodes have put in place and synced; each with the epoch of the put and the disk.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FragmentsDone {
+    /// The fragments.
+    #[prost(message, repeated, tag = "1")]
+    pub fragments: Vec<FragmentRef>,
+}
+
+/// Fragments that nodes have verified to be bad or absent, with the disk that should hold each.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct FragmentsBad {
+    /// The fragments.
+    #[prost(message, repeated, tag = "1")]
+    pub fragments: Vec<FragmentRef>,
+}
+
+/// Deletes that are on disk.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeletesDone {
+    /// The fragments, with their disks.
+    #[prost(message, repeated, tag = "1")]
+    pub fragments: Vec<FragmentRef>,
+}
+
+/// Removes chunks at zero references since before `before_ns`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CollectGarbage {
+    /// Start of the oldest session that lived when this was decided, soft readers included (P4).
+    #[prost(sint64, tag = "1")]
+    pub before_ns: i64,
+    /// At most so many chunks.
+    #[prost(uint32, tag = "2")]
+    pub limit: u32,
+}
+
+/// Asks for inventories of disks, or ends one.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SetInventory {
+    /// Disks to list.
+    #[prost(uint64, repeated, tag = "1")]
+    pub want: Vec<u64>,
+    /// A disk that was listed to its end; 0: none.
+    #[prost(uint64, tag = "2")]
+    pub done_disk_id: u64,
+    /// `inventory_wanted` when the list began: what was asked for since is still to be done.
+    #[prost(uint64, tag = "3")]
+    pub done_wanted: u64,
+}
+
+/// What a disk holds between two fragments.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct InventoryPage {
+    /// The disk.
+    #[prost(uint64, tag = "1")]
+    pub disk_id: u64,
+    /// The page starts behind this fragment.
+    #[prost(message, optional, tag = "2")]
+    pub after: Option<FragmentRef>,
+    /// Everything held from there to the last of these.
+    #[prost(message, repeated, tag = "3")]
+    pub held: Vec<FragmentRef>,
+    /// To the end.
+    #[prost(bool, tag = "4")]
+    pub last: bool,
+    /// Chunks below this id were committed before the disk began to list: what lacks of them is missing.
+    #[prost(uint64, tag = "5")]
+    pub bound: u64,
+}
+
+/// Draining disks that no group uses any more.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DisksDrained {
+    /// The disks.
+    #[prost(uint64, repeated, tag = "1")]
+    pub disk_ids: Vec<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_survive_the_log() {
+        let command: InternalCommand =
+            AdvanceFill { pg_id: 1, position: 2, incoming: 3, from: 4, to: 5, failed: vec![6] }.into();
+        let decoded = InternalCommand::decode(command.kind(), &command.encode()).unwrap().unwrap();
+        assert_eq!(decoded, command);
+        assert!(InternalCommand::decode(0xffff, &[]).is_none());
+    }
+}

@@ -1,0 +1,178 @@
+//! What commands and reads get to see: the database, the counters, the caches, the soft state, the tape of decisions.
+//!
+//! A *command* is applied through a [`Ctx`] and may write; a read, an answer to a heartbeat or a tick gets a [`View`].
+//! Neither does any I/O but through the database. The rule that makes the log work: what a command writes
+//! depends on the database, the command, `now_ns` and the [`Tape`] only. Whatever else it needs to know (free
+//! space, queues, who reads what) it asks through the tape, which remembers the answer with the command.
+
+use crate::cache::Caches;
+use crate::config::Config;
+use crate::db::Db;
+use crate::error::{Failure, Outcome};
+use crate::leases::Leases;
+use crate::meta::Meta;
+use crate::sessions::SoftSessions;
+use bytes::Bytes;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use tessera_wire::{ClassInfo, Code};
+
+/// State that is not logged and not in the database: gone with the process.
+#[derive(Default)]
+pub struct Soft {
+    /// When this manager started.
+    pub started_ns: i64,
+    /// Entries up to here are held by enough log replicas. Deletes of later ones are not handed out.
+    pub replicated_seq: u64,
+    /// Nodes that hold the log up to date.
+    pub log_replicas: Vec<u64>,
+    /// Sessions: when last used, young readers.
+    pub sessions: SoftSessions,
+    /// Leases on inodes.
+    pub leases: Leases,
+    /// Everything about nodes, disks and tasks.
+    pub cluster: crate::cluster::ClusterSoft,
+}
+
+/// What reads, heartbeats and ticks see.
+pub struct View<'a> {
+    /// The manager's time.
+    pub now_ns: i64,
+    /// The database, outside of any transaction.
+    pub db: &'a Db,
+    /// Counters and totals.
+    pub meta: &'a Meta,
+    /// Groups and classes.
+    pub caches: &'a Caches,
+    /// Soft state.
+    pub soft: &'a mut Soft,
+    /// Knobs.
+    pub config: &'a Config,
+}
+
+/// What a command sees while it is applied.
+pub struct Ctx<'a> {
+    /// Time of the group commit, ns since 1970; never goes backwards.
+    pub now_ns: i64,
+    /// The database, inside the batch's transaction.
+    pub db: &'a Db,
+    /// Counters and totals; put back when the command is refused.
+    pub meta: &'a mut Meta,
+    /// Groups and classes.
+    pub caches: &'a Caches,
+    /// Soft state, to be asked through [`Ctx::decide`] only; nearly empty at replay.
+    pub soft: &'a Soft,
+    /// Knobs.
+    pub config: &'a Config,
+    /// Decisions taken from soft state.
+    pub tape: &'a mut Tape,
+    /// Client that asked; 0: the manager itself.
+    pub client_id: u64,
+    /// Number of the log entry this command will be part of.
+    pub log_seq: u64,
+    /// Bytes assigned to groups by this command (pgs.bytes), written once per batch.
+    pub pg_bytes: BTreeMap<u64, u64>,
+    /// What to do to the soft state once the batch is committed.
+    pub effects: Vec<Effect>,
+}
+
+/// A change of soft state that follows from a committed command. Not run at replay.
+pub type Effect = Box<dyn FnOnce(&mut Soft) + Send>;
+
+impl Ctx<'_> {
+    /// A number that depends on soft state: chosen by `choose` when the command is first applied, read from the log when
+    /// it is applied again.
+    pub fn decide(&mut self, choose: impl FnOnce(&mut Self) -> Outcome<u64>) -> Outcome<u64> {
+        if let Some(recorded) = self.tape.recorded() {
+            return recorded;
+        }
+        let value = choose(self)?;
+        self.tape.values.push(value);
+        Ok(value)
+    }
+
+    /// Runs `effect` on the soft state once this command is committed.
+    pub fn after_commit(&mut self, effect: impl FnOnce(&mut Soft) + Send + 'static) {
+        self.effects.push(Box::new(effect));
+    }
+
+    /// A new map version: to be written into the rows that changed.
+    pub fn next_map_version(&mut self) -> u64 {
+        self.meta.map_version += 1;
+        self.meta.map_version
+    }
+
+    /// A class by id.
+    pub fn class(&self, class_id: u32) -> Outcome<Arc<ClassInfo>> {
+        self.caches.class(self.db, class_id)
+    }
+}
+
+/// Decisions of one command, in the order they were taken.
+#[derive(Debug, Default, Clone)]
+pub struct Tape {
+    /// The decisions.
+    pub values: Vec<u64>,
+    replaying: bool,
+    at: usize,
+}
+
+impl Tape {
+    /// A tape that is played back.
+    pub fn replay(values: Vec<u64>) -> Tape {
+        Tape { values, replaying: true, at: 0 }
+    }
+
+    /// Rewinds for another attempt.
+    pub fn reset(&mut self) {
+        self.at = 0;
+        if !self.replaying {
+            self.values.clear();
+        }
+    }
+
+    fn recorded(&mut self) -> Option<Outcome<u64>> {
+        if !self.replaying {
+            return None;
+        }
+        let value = self.values.get(self.at).copied();
+        self.at += 1;
+        Some(value.ok_or_else(|| {
+            Failure::refused(Code::Corrupt, "command log: a command asks for more decisions than were recorded with it")
+        }))
+    }
+}
+
+/// A command the manager proposes to itself: kinds from 0x8000 on, logged and applied like requests.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Proposal {
+    /// 0x8001..0x800f: upkeep.rs; 0x8010 and up: internal.rs, applied by cluster.rs.
+    pub kind: u32,
+    /// The encoded command.
+    pub body: Bytes,
+}
+
+impl Proposal {
+    /// Of an internal command.
+    pub fn new<C: crate::internal::Internal>(command: &C) -> Proposal {
+        Proposal { kind: C::KIND, body: command.encode_to_vec().into() }
+    }
+}
+
+impl From<crate::internal::InternalCommand> for Proposal {
+    fn from(command: crate::internal::InternalCommand) -> Self {
+        Proposal { kind: command.kind(), body: command.encode().into() }
+    }
+}
+
+/// Sums that several commands of a batch add up, flushed once per batch.
+pub(crate) fn flush_pg_bytes(db: &Db, sums: &BTreeMap<u64, u64>) -> rusqlite::Result<()> {
+    for (&pg_id, &bytes) in sums {
+        db.stmt("UPDATE pgs SET bytes = bytes + ?2 WHERE pg_id = ?1")?.execute([pg_id as i64, bytes as i64])?;
+    }
+    Ok(())
+}
+
+/// References that a command adds to and takes from chunks, summed up so that what cancels out costs nothing.
+#[derive(Default)]
+pub struct RefChanges(pub HashMap<u64, i64>);
