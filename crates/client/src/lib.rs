@@ -1,1 +1,8 @@
-//! placeholder
+//! The library every front end uses.
+
+pub mod class;
+pub mod config;
+pub mod error;
+pub mod job;
+pub mod path;
+pub mod view;

@@ -1,0 +1,167 @@
+//! A part of a chunk, verified by BLAKE3's tree without the rest of it (P2).
+
+use crate::class::Class;
+use bytes::Bytes;
+use std::ops::Range;
+use std::sync::Arc;
+use tessera_accel::hash::{GROUP_BYTES, HASH_BYTES, Hash, verify_group, verify_groups};
+use tessera_net::BufferPool;
+
+/// Bytes `at` of fragment `number`: all that is stored of that range of positions.
+#[derive(Debug, Clone)]
+pub struct RangePart {
+    /// Fragment number.
+    pub number: u32,
+    /// Position of the first byte in the fragment.
+    pub at: usize,
+    /// The bytes.
+    pub bytes: Bytes,
+}
+
+/// Make the bytes `range` (whole groups of it) of a chunk from parts of fragments.
+#[derive(Debug)]
+pub struct RangeJob {
+    /// Class of the chunk.
+    pub class: Arc<Class>,
+    /// Length of the chunk in bytes.
+    pub chunk_len: u64,
+    /// Name of the chunk.
+    pub name: Hash,
+    /// Group hashes as a node sent them, 32 bytes each.
+    pub groups: Bytes,
+    /// Range of the chunk's bytes; starts and ends at group borders (or at the chunk's end).
+    pub range: Range<u64>,
+    /// Parts: those whose fragment holds bytes of the range, and, where one is missing, as many of
+    /// the others as decoding needs, over the same positions.
+    pub parts: Vec<RangePart>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum RangeOutcome {
+    /// The verified bytes, in pieces.
+    Right(Vec<Bytes>),
+    /// The group hashes do not lead to the name, or the bytes do not have them.
+    Wrong,
+}
+
+impl RangeJob {
+    pub(super) fn run(self, pool: &BufferPool) -> RangeOutcome {
+        match self.attempt(pool) {
+            Some(parts) => RangeOutcome::Right(parts),
+            None => RangeOutcome::Wrong,
+        }
+    }
+
+    fn attempt(&self, pool: &BufferPool) -> Option<Vec<Bytes>> {
+        let (hashes, rest) = self.groups.as_chunks::<HASH_BYTES>();
+        if !rest.is_empty() {
+            return None;
+        }
+        verify_groups(&self.name, self.chunk_len, hashes).ok()?;
+        let mut room = pool.get((self.range.end - self.range.start) as usize);
+        for (number, positions) in pieces(&self.class, self.chunk_len, self.range.clone()) {
+            let start = self.class.plain_range(self.chunk_len, number).start as u64 + positions.start as u64;
+            let at = (start - self.range.start) as usize;
+            self.fill(number, positions.clone(), &mut room[at..at + positions.len()])?;
+        }
+        let first = self.range.start / GROUP_BYTES as u64;
+        for (i, group) in room.chunks(GROUP_BYTES).enumerate() {
+            verify_group(first + i as u64, self.chunk_len, hashes, group).ok()?;
+        }
+        Some(vec![room.freeze()])
+    }
+
+    /// Positions `positions` of fragment `number`, as received or decoded from the others.
+    fn fill(&self, number: u32, positions: Range<usize>, out: &mut [u8]) -> Option<()> {
+        let covering = |part| covering(part, &positions);
+        let same = |part: &&RangePart| part.number == number || self.class.code().is_none();
+        if let Some(bytes) = self.parts.iter().find(same).and_then(covering).filter(|b| b.len() == out.len()) {
+            out.copy_from_slice(bytes);
+            return Some(());
+        }
+        let code = self.class.code()?;
+        // Beyond the end of a short data fragment there are zeros, which the code supplies itself.
+        let present: Vec<(usize, &[u8])> = self
+            .parts
+            .iter()
+            .filter(|p| p.number != number && p.at <= positions.start)
+            .filter_map(|p| Some((p.number as usize, covering(p).or(self.class.is_plain(p.number).then_some(&[][..]))?)))
+            .collect();
+        code.reconstruct(positions.len(), &present, &[number as usize], &mut [out]).ok()
+    }
+}
+
+/// What `part` has of `positions` (it may end early, as the last data fragments do).
+fn covering<'a>(part: &'a RangePart, positions: &Range<usize>) -> Option<&'a [u8]> {
+    let from = positions.start.checked_sub(part.at)?;
+    part.bytes.get(from..(from + positions.len()).min(part.bytes.len()))
+}
+
+/// Where `range` of a chunk lies: plain fragments and positions in them, in order. Copies hold all of it.
+pub fn pieces(class: &Class, chunk_len: u64, range: Range<u64>) -> Vec<(u32, Range<usize>)> {
+    if class.code().is_none() {
+        return vec![(0, range.start as usize..range.end as usize)];
+    }
+    let cut = |number: u32| {
+        let held = class.plain_range(chunk_len, number);
+        let (from, to) = (held.start.max(range.start as usize), held.end.min(range.end as usize));
+        (from < to).then(|| (number, from - held.start..to - held.start))
+    };
+    (0..class.needed()).filter_map(cut).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::class::tests::class;
+    use crate::job::{Encode, Job, Output};
+    use tessera_accel::hash::tree;
+
+    const LEN: u64 = 300_001;
+
+    fn job(spec: &str, range: Range<u64>, without: &[u32]) -> (RangeJob, Bytes) {
+        let class = class(spec);
+        let data: Bytes = (0..LEN as usize).map(|i| (i * 7 % 253) as u8).collect::<Vec<_>>().into();
+        let wanted = (0..class.fragments()).collect();
+        let encode = Encode { class: class.clone(), data: data.clone(), wanted };
+        let Output::Encoded(encoded) = Job::Encode(encode).run(&BufferPool::new(0)) else { unreachable!() };
+        let whole = |f: &crate::job::Fragment| RangePart { number: f.number, at: 0, bytes: f.bytes.clone() };
+        let parts = encoded.fragments.iter().filter(|f| !without.contains(&f.number)).map(whole).collect();
+        let tree = tree(&data);
+        let groups = tree.groups.concat().into();
+        (RangeJob { class, chunk_len: LEN, name: tree.root, groups, range, parts }, data)
+    }
+
+    #[test]
+    fn ranges_are_cut_out_and_verified_also_when_fragments_are_missing() {
+        for without in [vec![], vec![0], vec![0, 1], vec![2, 3], vec![3, 5]] {
+            for range in [0..16384, 65536..131072, 262144..LEN, 0..LEN] {
+                let (job, data) = job("ec:4+2", range.clone(), &without);
+                match job.run(&BufferPool::new(0)) {
+                    RangeOutcome::Right(parts) => {
+                        assert_eq!(parts.concat(), data[range.start as usize..range.end as usize]);
+                    }
+                    RangeOutcome::Wrong => panic!("{without:?} {range:?}"),
+                }
+            }
+        }
+    }
+
+    /// P2: a flipped bit in the bytes or in the group hashes is never passed on.
+    #[test]
+    fn damage_is_noticed() {
+        for spec in ["ec:4+2", "replica:3"] {
+            let (mut job, _) = self::job(spec, 16384..32768, &[]);
+            let mut groups = job.groups.to_vec();
+            groups[40] ^= 1;
+            job.groups = groups.into();
+            assert!(matches!(job.run(&BufferPool::new(0)), RangeOutcome::Wrong));
+            let (mut job, _) = self::job(spec, 16384..32768, &[]);
+            let mut bytes = job.parts[0].bytes.to_vec();
+            bytes[20_000] ^= 1;
+            job.parts[0].bytes = bytes.into();
+            assert!(matches!(job.run(&BufferPool::new(0)), RangeOutcome::Wrong));
+        }
+    }
+}
