@@ -1,1 +1,39 @@
-//! placeholder
+//! What a node keeps on its disks: fragments in append-only segments, and its replica of the
+//! manager's command log.
+//!
+//! What lives here: the segment format (docs/formats.md, section 2), [`SegmentStore`] that appends,
+//! finds, reads, deletes, compacts and scrubs fragments, and [`LogStore`] (section 4). What may not:
+//! sockets, threads, clocks, groups and epochs in force, or any file access that does not go through
+//! `tessera_disk::Disk` (P9). This crate starts no thread; its caller decides when to sync, compact and
+//! scrub, and in which thread.
+//!
+//! Start reading at `store.rs` (the public face and the locks), then `format.rs` (bytes),
+//! `writer.rs` (append, sync, publish), `open.rs` (what a restart makes of the bytes), `compact.rs`.
+//! The log replica is apart, in `log/`.
+
+mod compact;
+mod config;
+mod error;
+mod format;
+mod handle;
+mod index;
+mod open;
+#[doc(hidden)]
+pub mod planted;
+mod scan;
+mod scrub;
+mod segment;
+mod store;
+mod writer;
+
+pub use compact::CompactReport;
+pub use config::Options;
+pub use error::{Damage, Finding, OpenError, StoreError};
+pub use format::{
+    RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordMeta, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader,
+};
+pub use handle::FragmentHandle;
+pub use index::{Entry, FragmentId, Index, MemIndex};
+pub use open::{OpenProgress, OpenReport, TornTail};
+pub use scrub::{ScrubCursor, ScrubReport};
+pub use store::{Appended, Deleted, Record, SegmentStore, Stats};

@@ -1,0 +1,253 @@
+//! Winning back the space of dead records: the living part of a mostly dead segment is copied to the open
+//! segment, synced, and only then is the old file removed.
+//!
+//! A crash at any point leaves each living record at least once; the copy has the higher sequence. A record that
+//! fails its checksums is not copied, and keeps its segment until it was repaired or deleted. A delete record is
+//! copied on as long as an older record of its fragment exists anywhere (P3).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::error::{Finding, StoreError};
+use crate::format::{RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES};
+use crate::index::FragmentId;
+use crate::planted::PlantedBug;
+use crate::scan::{Item, Scanner};
+use crate::segment::{SEGMENTS_DIR, Segment};
+use crate::store::SegmentStore;
+use crate::writer::{Outgoing, Writer, entry_of};
+
+/// What one step of compaction did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompactReport {
+    /// Living records copied.
+    pub moved_records: u64,
+    /// Their bytes.
+    pub moved_bytes: u64,
+    /// Segments removed.
+    pub removed_segments: u64,
+    /// Bytes of the files removed; `moved_bytes` of them were written anew.
+    pub removed_bytes: u64,
+    /// Living records that failed their checksums: rebuild them, else their segments stay.
+    pub findings: Vec<Finding>,
+    /// True if there is more to do now.
+    pub more: bool,
+}
+
+/// Where compaction is.
+#[derive(Default)]
+pub(crate) struct Compactor {
+    /// Segment under way and the offset up to which it was copied.
+    current: Option<(Arc<Segment>, u64)>,
+    /// Segments that hold damaged living records, and their live bytes then: no use trying before that changes.
+    blocked: HashMap<u64, u64>,
+}
+
+/// Records read from a segment, to be written again.
+#[derive(Default)]
+struct Load {
+    records: Vec<(RecordHeader, u64, Vec<u8>)>,
+    bytes: u64,
+}
+
+impl SegmentStore {
+    /// Copies about `budget_bytes` of living records out of mostly dead segments and removes the segments that are
+    /// done. Call again while [`CompactReport::more`]. Reads and appends go on meanwhile.
+    ///
+    /// # Errors
+    /// The disk's, or no space for the copies; nothing is lost, the step can be tried again.
+    pub fn compact_step(&self, budget_bytes: u64) -> Result<CompactReport, StoreError> {
+        let mut compactor = self.compactor.lock();
+        let mut report = CompactReport::default();
+        let mut left = budget_bytes;
+        loop {
+            if compactor.current.is_none() {
+                compactor.current = self.choose(&compactor.blocked).map(|s| (s, SEGMENT_HEADER_BYTES));
+            }
+            let Some((segment, at)) = compactor.current.clone() else { return Ok(report) };
+            if left == 0 && segment.live_bytes() > 0 {
+                report.more = true;
+                return Ok(report);
+            }
+            let (next, moved) = self.copy_some(&segment, at, left, &mut report)?;
+            left = left.saturating_sub(moved);
+            compactor.current = Some((segment.clone(), next));
+            if next >= segment.end() {
+                compactor.current = None;
+                self.retire(&mut compactor, &segment, &mut report)?;
+            }
+        }
+    }
+
+    /// The sealed segment with the greatest dead share, if any is worth it.
+    fn choose(&self, blocked: &HashMap<u64, u64>) -> Option<Arc<Segment>> {
+        let open = self.writer.lock().open.as_ref().map(|s| s.number);
+        let segments = self.segments.read();
+        let worth = segments.values().filter(|s| {
+            let (live, total) = (s.live_bytes(), s.record_bytes());
+            let dead_enough = (total - live) * 100 >= self.options.compact_dead_percent * total;
+            Some(s.number) != open
+                && blocked.get(&s.number) != Some(&live)
+                && (live == 0 || dead_enough || s.is_damaged())
+        });
+        worth.min_by_key(|s| (u128::from(s.live_bytes()) << 32) / u128::from(s.record_bytes().max(1))).cloned()
+    }
+
+    /// Copies living records from `at` on, at most about `budget` bytes; gives where to go on and what was moved.
+    fn copy_some(
+        &self,
+        segment: &Segment,
+        at: u64,
+        budget: u64,
+        report: &mut CompactReport,
+    ) -> Result<(u64, u64), StoreError> {
+        if segment.live_bytes() == 0 {
+            return Ok((segment.end(), 0));
+        }
+        let (load, next) = self.load(segment, at, budget.min(self.options.compact_buffer_bytes), report)?;
+        let mut writer = self.writer.lock();
+        let outgoing: Vec<Outgoing<'_>> = load
+            .records
+            .iter()
+            .filter(|(header, offset, _)| self.still_needed(&writer, header, segment.number, *offset))
+            .map(|(header, offset, bytes)| {
+                let (groups, data) = bytes.split_at(header.groups_len as usize);
+                Outgoing {
+                    kind: header.kind,
+                    id: header.id,
+                    meta: header.meta,
+                    groups,
+                    groups_crc: header.groups_crc,
+                    data,
+                    data_crc: header.data_crc,
+                    from: Some((segment.number, *offset)),
+                }
+            })
+            .collect();
+        let entries = self.write(&mut writer, &outgoing)?;
+        report.moved_records += entries.len() as u64;
+        report.moved_bytes += entries.iter().map(|e| e.record_bytes()).sum::<u64>();
+        Ok((next, load.bytes))
+    }
+
+    /// Reads the living records from `at` on until `budget` bytes are full, one at least.
+    fn load(
+        &self,
+        segment: &Segment,
+        at: u64,
+        budget: u64,
+        report: &mut CompactReport,
+    ) -> Result<(Load, u64), StoreError> {
+        let mut load = Load::default();
+        let mut scanner = self.scanner(segment, at);
+        while load.bytes < budget.max(1) {
+            let Some(item) = scanner.next()? else { break };
+            let Item::Record { offset, header } = item else { continue };
+            let needed = {
+                let writer = self.writer.lock();
+                self.still_needed(&writer, &header, segment.number, offset)
+            };
+            if !needed {
+                continue;
+            }
+            match self.load_record(segment, offset, &header) {
+                Ok(bytes) => {
+                    load.bytes += header.total_bytes();
+                    load.records.push((header, offset, bytes));
+                }
+                Err(StoreError::Damaged(finding)) => report.findings.push(finding),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok((load, scanner.position()))
+    }
+
+    /// Groups and data of a record, verified: nothing is copied that is not sound.
+    fn load_record(&self, segment: &Segment, offset: u64, header: &RecordHeader) -> Result<Vec<u8>, StoreError> {
+        let mut bytes = vec![0; header.groups_len as usize + header.data_len as usize];
+        let entry = entry_of(header, segment.number, offset);
+        let handle = crate::handle::FragmentHandle::new(entry, segment.file.clone(), self.identity.disk_uuid);
+        if let Err(e) = segment.file.read_at(offset + RECORD_HEADER_BYTES, &mut bytes) {
+            return Err(handle.finding(crate::error::Damage::Unreadable { reason: e.to_string() }).into());
+        }
+        let (groups, data) = bytes.split_at(header.groups_len as usize);
+        handle.check_groups(groups)?;
+        handle.check_data(data)?;
+        Ok(bytes)
+    }
+
+    /// True if this record decides about its fragment, and no newer word on it is under way.
+    fn still_needed(&self, writer: &Writer, header: &RecordHeader, segment: u64, offset: u64) -> bool {
+        if writer.staged_ids.contains_key(&header.id) {
+            return false;
+        }
+        let here = |e: &crate::index::Entry| (e.segment, e.offset) == (segment, offset);
+        match header.kind {
+            RecordKind::Fragment => self.index.get(header.id).as_ref().is_some_and(here),
+            RecordKind::Delete if self.options.planted == PlantedBug::DropDeletesEarly => false,
+            RecordKind::Delete => writer.graves.tombstone(header.id).is_some_and(here),
+        }
+    }
+
+    /// Syncs the copies and, if nothing in the segment is alive any more, removes it.
+    fn retire(
+        &self,
+        compactor: &mut Compactor,
+        segment: &Arc<Segment>,
+        report: &mut CompactReport,
+    ) -> Result<(), StoreError> {
+        if self.options.planted == PlantedBug::RemoveBeforeSync {
+            self.remove(segment, report)?;
+        }
+        self.sync()?;
+        let planted = matches!(self.options.planted, PlantedBug::DropDeletesEarly | PlantedBug::RemoveBeforeSync);
+        if segment.live_bytes() > 0 && !planted {
+            // A damaged record that must be repaired first, or one whose newer word came just now.
+            compactor.blocked.insert(segment.number, segment.live_bytes());
+            return Ok(());
+        }
+        compactor.blocked.remove(&segment.number);
+        if self.options.planted != PlantedBug::RemoveBeforeSync {
+            self.remove(segment, report)?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, segment: &Arc<Segment>, report: &mut CompactReport) -> Result<(), StoreError> {
+        let mut ids: Vec<FragmentId> = Vec::new();
+        let mut scanner = self.scanner(segment, SEGMENT_HEADER_BYTES);
+        while let Some(item) = scanner.next()? {
+            if let Item::Record { header: RecordHeader { kind: RecordKind::Fragment, id, .. }, .. } = item {
+                ids.push(id);
+            }
+        }
+        self.disk.remove(&Segment::path(segment.number))?;
+        self.segments.write().remove(&segment.number);
+        self.disk.sync_dir(SEGMENTS_DIR)?;
+        report.removed_segments += 1;
+        report.removed_bytes += segment.end();
+        self.forget_copies(segment, &ids);
+        Ok(())
+    }
+
+    /// The dead records of a removed segment are gone; delete records that waited for that die with them.
+    fn forget_copies(&self, removed: &Segment, ids: &[FragmentId]) {
+        let mut writer = self.writer.lock();
+        // A damaged segment's records were perhaps never counted: then better too many copies than too few.
+        if !removed.is_damaged() {
+            ids.iter().for_each(|&id| writer.graves.drop_copy(id));
+        }
+        if self.any_damaged() {
+            return;
+        }
+        // Graves that only waited for a damaged segment to go are not among its ids.
+        let candidates = (!removed.is_damaged()).then_some(ids);
+        for tombstone in writer.graves.close_empty(candidates) {
+            self.dead(&tombstone);
+        }
+    }
+
+    fn scanner<'a>(&self, segment: &'a Segment, at: u64) -> Scanner<'a> {
+        Scanner::new(&*segment.file, self.place(segment.number), at, segment.end(), segment.after_sequence)
+    }
+}

@@ -1,0 +1,34 @@
+//! Every knob of a segment store: default, unit, range.
+
+use crate::planted::PlantedBug;
+
+/// How a [`crate::SegmentStore`] behaves. The format does not depend on it: a disk may be opened
+/// with other options than it was written with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Segments are sealed before they would pass this many bytes. Default 256 MiB; 64 KiB to
+    /// 1 TiB. A single record larger than this gets a segment of its own.
+    pub segment_size_bytes: u64,
+    /// Fragments are refused when less than this would stay free, so that deletes and compaction, which win
+    /// space back, always find some. Default 512 MiB (two segments); 0 to the disk's size.
+    pub reserve_bytes: u64,
+    /// A sealed segment is compacted once this share of it is dead, percent. Default 50; 1 to 100.
+    pub compact_dead_percent: u64,
+    /// Most bytes that compaction holds in memory at once. Default 4 MiB; one record at least.
+    pub compact_buffer_bytes: u64,
+    /// For tests only.
+    #[doc(hidden)]
+    pub planted: PlantedBug,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            segment_size_bytes: 256 << 20,
+            reserve_bytes: 512 << 20,
+            compact_dead_percent: 50,
+            compact_buffer_bytes: 4 << 20,
+            planted: PlantedBug::None,
+        }
+    }
+}

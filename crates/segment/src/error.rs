@@ -1,0 +1,153 @@
+//! What can go wrong, by operation: facts as fields, the way out in the text.
+
+use tessera_disk::DiskError;
+
+use crate::index::FragmentId;
+
+/// What is wrong with a stretch of a segment.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// The segment's own header; its records are judged by themselves.
+    #[error("segment header is damaged")]
+    SegmentHeader,
+    /// No valid record begins where one should.
+    #[error("no valid record header")]
+    Header,
+    /// The group hashes do not have their checksum.
+    #[error("groups: checksum {got:#010x}, expected {expected:#010x}")]
+    Groups {
+        /// crc32c in the record.
+        expected: u32,
+        /// crc32c of what is stored.
+        got: u32,
+    },
+    /// The data do not have their checksum.
+    #[error("data: checksum {got:#010x}, expected {expected:#010x}")]
+    Data {
+        /// crc32c in the record.
+        expected: u32,
+        /// crc32c of what is stored.
+        got: u32,
+    },
+    /// The disk returned an error instead of bytes.
+    #[error("unreadable: {reason}")]
+    Unreadable {
+        /// The disk's error.
+        reason: String,
+    },
+}
+
+/// A damaged stretch of a segment.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("segment {segment:016x} at {offset}, {len_bytes} bytes: {damage}; rebuild the fragment")]
+pub struct Finding {
+    /// Segment number.
+    pub segment: u64,
+    /// Where the damaged stretch begins.
+    pub offset: u64,
+    /// Its length.
+    pub len_bytes: u64,
+    /// The fragment it is about, where that is known.
+    pub id: Option<FragmentId>,
+    /// Its placement group, where that is known.
+    pub pg_id: Option<u64>,
+    /// True if that fragment is held in this record: it must be rebuilt. False for records that are dead, and
+    /// where the fragment is unknown.
+    pub live: bool,
+    /// What is wrong.
+    pub damage: Damage,
+}
+
+/// Why a disk's segments cannot be opened. None of these changes the disk.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The disk has no identity file, or it is not to be read.
+    #[error(transparent)]
+    Identity(#[from] tessera_disk::IdentityError),
+    /// A segment of a newer release.
+    #[error("segment {segment:016x}: format version {found}, but this program knows {supported}; use a newer release")]
+    Version {
+        /// Segment number.
+        segment: u64,
+        /// The version in the file.
+        found: u32,
+        /// The version this code reads.
+        supported: u32,
+    },
+    /// A segment that was written on another disk or under another number.
+    #[error(
+        "segment {segment:016x}: {field} is {found}, expected {expected}; the file was copied here from elsewhere, move it away"
+    )]
+    Foreign {
+        /// Segment number by its name.
+        segment: u64,
+        /// Which field differs.
+        field: &'static str,
+        /// What this disk has.
+        expected: String,
+        /// What the file has.
+        found: String,
+    },
+    /// The disk failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+/// Why an operation on an open store failed. What was held stays held.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No room for fragments; deletes and compaction still work.
+    #[error(
+        "{disk}: {free_bytes} bytes free, {reserve_bytes} of them reserved; no room for {needed_bytes} bytes: free space or add a disk"
+    )]
+    Full {
+        /// The disk.
+        disk: String,
+        /// Bytes free.
+        free_bytes: u64,
+        /// Bytes kept for deletes and compaction.
+        reserve_bytes: u64,
+        /// Bytes of the batch.
+        needed_bytes: u64,
+    },
+    /// A record whose parts cannot be: lengths over 4 GiB, groups that are no multiple of 32.
+    #[error("fragment {id}: {what} has {len_bytes} bytes, which no record can hold")]
+    BadRecord {
+        /// The fragment.
+        id: FragmentId,
+        /// `data` or `groups`.
+        what: &'static str,
+        /// Its length.
+        len_bytes: u64,
+    },
+    /// A range that passes the fragment's end.
+    #[error("fragment {id}: {len_bytes} bytes at {offset} pass its end at {data_len_bytes}")]
+    Range {
+        /// The fragment.
+        id: FragmentId,
+        /// Asked for.
+        offset: u64,
+        /// Asked for.
+        len_bytes: u64,
+        /// Length of the fragment.
+        data_len_bytes: u64,
+    },
+    /// What is stored is not what was written.
+    #[error(transparent)]
+    Damaged(#[from] Finding),
+    /// The disk failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+impl StoreError {
+    /// True if there was no room: the disk still reads, deletes and compacts.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            StoreError::Full { .. } => true,
+            StoreError::Disk(e) => e.is_no_space(),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The bytes of segments and records: docs/formats.md, section 2. Only this module knows offsets.
+
+use crate::index::FragmentId;
+
+/// Bytes before the first record.
+pub const SEGMENT_HEADER_BYTES: u64 = 4096;
+/// Bytes of a record before its groups.
+pub const RECORD_HEADER_BYTES: u64 = 128;
+/// The version this code writes and reads.
+pub const SEGMENT_VERSION: u32 = 1;
+
+const SEGMENT_MAGIC: [u8; 8] = *b"TESSSEGM";
+/// First bytes of every record.
+pub(crate) const RECORD_MAGIC: [u8; 4] = *b"TREC";
+/// Records begin at multiples of this.
+pub(crate) const ALIGN: u64 = 8;
+const SEGMENT_CRC_AT: usize = 72;
+
+/// Header of a segment file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentHeader {
+    /// Cluster it was written in.
+    pub cluster_id: [u8; 16],
+    /// Disk it was written on.
+    pub disk_uuid: [u8; 16],
+    /// Its number, never reused on this disk.
+    pub number: u64,
+    /// It was sealed before it would pass this many bytes.
+    pub size_limit_bytes: u64,
+    /// Sequences of its records are above this.
+    pub after_sequence: u64,
+}
+
+/// Why bytes are no segment header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeaderFault {
+    Damaged,
+    Version(u32),
+}
+
+impl SegmentHeader {
+    /// The 4,096 bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; SEGMENT_HEADER_BYTES as usize];
+        bytes[0..8].copy_from_slice(&SEGMENT_MAGIC);
+        bytes[8..12].copy_from_slice(&SEGMENT_VERSION.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.cluster_id);
+        bytes[32..48].copy_from_slice(&self.disk_uuid);
+        bytes[48..56].copy_from_slice(&self.number.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.size_limit_bytes.to_le_bytes());
+        bytes[64..72].copy_from_slice(&self.after_sequence.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..SEGMENT_CRC_AT]);
+        bytes[SEGMENT_CRC_AT..SEGMENT_CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, HeaderFault> {
+        if bytes.len() < SEGMENT_CRC_AT + 4 || bytes[0..8] != SEGMENT_MAGIC {
+            return Err(HeaderFault::Damaged);
+        }
+        if u32_at(bytes, SEGMENT_CRC_AT) != crc32c::crc32c(&bytes[..SEGMENT_CRC_AT]) {
+            return Err(HeaderFault::Damaged);
+        }
+        match u32_at(bytes, 8) {
+            SEGMENT_VERSION => Ok(SegmentHeader {
+                cluster_id: bytes_at(bytes, 16),
+                disk_uuid: bytes_at(bytes, 32),
+                number: u64_at(bytes, 48),
+                size_limit_bytes: u64_at(bytes, 56),
+                after_sequence: u64_at(bytes, 64),
+            }),
+            other => Err(HeaderFault::Version(other)),
+        }
+    }
+}
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// A fragment: groups and data follow.
+    Fragment,
+    /// The fragment of that identity is no more.
+    Delete,
+}
+
+/// What a record says about its chunk, besides its identity and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordMeta {
+    /// Encoding of the chunk: 0 plain.
+    pub encoding: u8,
+    /// Placement group.
+    pub pg_id: u64,
+    /// Session that wrote it; 0 for repair and moves.
+    pub session_id: u64,
+    /// Domain of the chunk.
+    pub domain: u32,
+    /// Redundancy class of the chunk.
+    pub class_id: u32,
+    /// BLAKE3-256 of the chunk.
+    pub chunk_hash: [u8; 32],
+    /// Length of the chunk in bytes.
+    pub chunk_len_bytes: u64,
+    /// Group epoch it was written under.
+    pub epoch: u64,
+    /// When, ms since 1970; for people, nothing depends on it.
+    pub written_ms: u64,
+}
+
+/// Header of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// Fragment or delete.
+    pub kind: RecordKind,
+    /// Which fragment.
+    pub id: FragmentId,
+    /// About its chunk.
+    pub meta: RecordMeta,
+    /// Grows with every record ever written on this disk.
+    pub sequence: u64,
+    /// Length of the data in bytes.
+    pub data_len: u32,
+    /// Length of the group hashes in bytes.
+    pub groups_len: u32,
+    /// crc32c of the data.
+    pub data_crc: u32,
+    /// crc32c of the groups.
+    pub groups_crc: u32,
+}
+
+/// Where a record lies: what its place check is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) disk_uuid: [u8; 16],
+    pub(crate) segment: u64,
+}
+
+impl Place {
+    /// crc32c of (disk uuid, segment number, offset): a record that was written on another disk, that lies
+    /// inside a fragment's data, or that landed elsewhere than it should, is not taken for one of ours.
+    fn check(&self, offset: u64) -> u32 {
+        let mut bytes = [0; 32];
+        bytes[..16].copy_from_slice(&self.disk_uuid);
+        bytes[16..24].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[24..].copy_from_slice(&offset.to_le_bytes());
+        crc32c::crc32c(&bytes)
+    }
+}
+
+impl RecordHeader {
+    /// Bytes from the record's begin to the next one's.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        record_bytes(u64::from(self.groups_len), u64::from(self.data_len))
+    }
+
+    pub(crate) fn encode(&self, place: Place, offset: u64) -> [u8; RECORD_HEADER_BYTES as usize] {
+        let mut b = [0; RECORD_HEADER_BYTES as usize];
+        b[0..4].copy_from_slice(&RECORD_MAGIC);
+        b[4] = match self.kind {
+            RecordKind::Fragment => 1,
+            RecordKind::Delete => 2,
+        };
+        b[5] = self.meta.encoding;
+        b[6..8].copy_from_slice(&self.id.fragment.to_le_bytes());
+        b[8..16].copy_from_slice(&self.id.chunk_id.to_le_bytes());
+        b[16..24].copy_from_slice(&self.meta.pg_id.to_le_bytes());
+        b[24..32].copy_from_slice(&self.sequence.to_le_bytes());
+        b[32..40].copy_from_slice(&self.meta.session_id.to_le_bytes());
+        b[40..44].copy_from_slice(&self.meta.domain.to_le_bytes());
+        b[44..48].copy_from_slice(&self.meta.class_id.to_le_bytes());
+        b[48..80].copy_from_slice(&self.meta.chunk_hash);
+        b[80..88].copy_from_slice(&self.meta.chunk_len_bytes.to_le_bytes());
+        b[88..96].copy_from_slice(&self.meta.epoch.to_le_bytes());
+        b[96..100].copy_from_slice(&self.data_len.to_le_bytes());
+        b[100..104].copy_from_slice(&self.groups_len.to_le_bytes());
+        b[104..108].copy_from_slice(&self.data_crc.to_le_bytes());
+        b[108..112].copy_from_slice(&self.groups_crc.to_le_bytes());
+        b[112..120].copy_from_slice(&self.meta.written_ms.to_le_bytes());
+        b[120..124].copy_from_slice(&place.check(offset).to_le_bytes());
+        let crc = crc32c::crc32c(&b[..124]);
+        b[124..128].copy_from_slice(&crc.to_le_bytes());
+        b
+    }
+
+    /// The header in `bytes` if it is one that was written at this place. Lengths are not yet compared with
+    /// the file's.
+    pub(crate) fn decode(bytes: &[u8], place: Place, offset: u64) -> Option<Self> {
+        let b: &[u8; RECORD_HEADER_BYTES as usize] = bytes.first_chunk()?;
+        if b[0..4] != RECORD_MAGIC
+            || u32_at(b, 124) != crc32c::crc32c(&b[..124])
+            || u32_at(b, 120) != place.check(offset)
+        {
+            return None;
+        }
+        let kind = match b[4] {
+            1 => RecordKind::Fragment,
+            2 => RecordKind::Delete,
+            _ => return None,
+        };
+        let header = RecordHeader {
+            kind,
+            id: FragmentId { chunk_id: u64_at(b, 8), fragment: u16::from_le_bytes(bytes_at(b, 6)) },
+            meta: RecordMeta {
+                encoding: b[5],
+                pg_id: u64_at(b, 16),
+                session_id: u64_at(b, 32),
+                domain: u32_at(b, 40),
+                class_id: u32_at(b, 44),
+                chunk_hash: bytes_at(b, 48),
+                chunk_len_bytes: u64_at(b, 80),
+                epoch: u64_at(b, 88),
+                written_ms: u64_at(b, 112),
+            },
+            sequence: u64_at(b, 24),
+            data_len: u32_at(b, 96),
+            groups_len: u32_at(b, 100),
+            data_crc: u32_at(b, 104),
+            groups_crc: u32_at(b, 108),
+        };
+        let empty = header.data_len == 0 && header.groups_len == 0;
+        (header.groups_len.is_multiple_of(32) && (kind == RecordKind::Fragment || empty)).then_some(header)
+    }
+}
+
+/// Bytes of a record with groups and data of these lengths.
+pub(crate) fn record_bytes(groups_len: u64, data_len: u64) -> u64 {
+    (RECORD_HEADER_BYTES + groups_len + data_len).next_multiple_of(ALIGN)
+}
+
+/// Name of a segment file in its directory.
+pub(crate) fn file_name(number: u64) -> String {
+    format!("{number:016x}.seg")
+}
+
+/// The number in a segment file's name; `None` for any other file.
+pub(crate) fn parse_file_name(name: &str, extension: &str) -> Option<u64> {
+    let hex = name.strip_suffix(extension)?;
+    let lower = hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    (hex.len() == 16 && lower).then(|| u64::from_str_radix(hex, 16).ok()).flatten()
+}
+
+pub(crate) fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes_at(bytes, at))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes_at(bytes, at))
+}

@@ -1,0 +1,158 @@
+//! Reads everything again and compares it with its checksums, a little at a time (P13).
+//!
+//! Segments are walked in ascending order, and records only ever move to higher places, so that one cycle sees every
+//! record that was there when it began. The index is consulted too: a record whose header rotted is
+//! found by what should lie there.
+
+use std::sync::Arc;
+
+use crate::error::{Damage, Finding, StoreError};
+use crate::format::{RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::scan::{Item, Scanner, check_payload};
+use crate::segment::Segment;
+use crate::store::SegmentStore;
+use crate::writer::entry_of;
+
+/// Where a scrub cycle goes on. May be stored and used after a restart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ScrubCursor {
+    /// Segment number.
+    pub segment: u64,
+    /// Offset in it.
+    pub offset: u64,
+}
+
+/// What one step of scrubbing found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubReport {
+    /// Where to go on; `None` when the cycle is complete.
+    pub next: Option<ScrubCursor>,
+    /// Records checked.
+    pub records: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Damage. `live` ones are fragments to rebuild.
+    pub findings: Vec<Finding>,
+}
+
+impl SegmentStore {
+    /// Checks about `budget_bytes` from `cursor` on (a new cycle for the default cursor), one record at least.
+    ///
+    /// # Errors
+    /// Only if a whole segment cannot be read; damage is a finding, not an error.
+    pub fn scrub_step(&self, cursor: ScrubCursor, budget_bytes: u64) -> Result<ScrubReport, StoreError> {
+        let mut report = ScrubReport::default();
+        let mut at = cursor;
+        let mut buf = Vec::new();
+        loop {
+            let Some(segment) = self.segment_from(at.segment) else { return Ok(report) };
+            let offset = if segment.number == at.segment { at.offset } else { 0 };
+            let reached = self.scrub_segment(&segment, offset, budget_bytes, &mut report, &mut buf)?;
+            at = match reached {
+                Some(offset) => ScrubCursor { segment: segment.number, offset },
+                None => ScrubCursor { segment: segment.number + 1, offset: 0 },
+            };
+            if report.bytes >= budget_bytes && self.segment_from(at.segment).is_some() {
+                report.next = Some(at);
+                return Ok(report);
+            }
+        }
+    }
+
+    fn segment_from(&self, number: u64) -> Option<Arc<Segment>> {
+        self.segments.read().range(number..).next().map(|(_, s)| s.clone())
+    }
+
+    /// Checks one segment from `offset` on; where it stopped, or `None` at the end.
+    fn scrub_segment(
+        &self,
+        segment: &Segment,
+        offset: u64,
+        budget_bytes: u64,
+        report: &mut ScrubReport,
+        buf: &mut Vec<u8>,
+    ) -> Result<Option<u64>, StoreError> {
+        let end = segment.durable_end();
+        // Ask the medium, not the cache.
+        segment.file.drop_cache(0, end);
+        if offset == 0 {
+            self.scrub_header(segment, report);
+        }
+        let from = offset.max(SEGMENT_HEADER_BYTES);
+        let place = self.place(segment.number);
+        let mut scanner = Scanner::new(&*segment.file, place, from, end, segment.after_sequence);
+        while let Some(item) = scanner.next()? {
+            match item {
+                Item::Record { offset, header } => {
+                    report.records += 1;
+                    report.bytes += header.total_bytes();
+                    if let Some(damage) = check_payload(&*segment.file, offset, &header, buf) {
+                        let finding = self.record_finding(segment, offset, &header, damage);
+                        report.findings.push(finding);
+                    }
+                }
+                Item::Gap { from, to, damage } => {
+                    report.bytes += to - from;
+                    let stale_cursor = from == offset;
+                    self.gap_findings(segment, from, to, &damage, stale_cursor, &mut report.findings);
+                }
+            }
+            if report.bytes >= budget_bytes {
+                return Ok(Some(scanner.position()));
+            }
+        }
+        Ok(None)
+    }
+
+    fn scrub_header(&self, segment: &Segment, report: &mut ScrubReport) {
+        let mut bytes = vec![0; SEGMENT_HEADER_BYTES as usize];
+        report.bytes += SEGMENT_HEADER_BYTES;
+        let sound = match segment.file.read_at(0, &mut bytes) {
+            Ok(()) => SegmentHeader::decode(&bytes).is_ok(),
+            Err(_) => false,
+        };
+        if !sound {
+            let damage = Damage::SegmentHeader;
+            segment.set_damaged();
+            report.findings.push(Self::finding(segment.number, 0, SEGMENT_HEADER_BYTES, damage));
+        }
+    }
+
+    fn record_finding(&self, segment: &Segment, offset: u64, header: &RecordHeader, damage: Damage) -> Finding {
+        let entry = entry_of(header, segment.number, offset);
+        Finding {
+            id: Some(header.id),
+            pg_id: Some(header.meta.pg_id),
+            live: self.index.get(header.id) == Some(entry),
+            ..Self::finding(segment.number, offset, header.total_bytes(), damage)
+        }
+    }
+
+    /// A stretch that is no record: whatever the index says should lie there is looked at by itself. A cursor from
+    /// before a restart may point into a record; then there is nothing wrong.
+    fn gap_findings(
+        &self,
+        segment: &Segment,
+        from: u64,
+        to: u64,
+        damage: &Damage,
+        stale_cursor: bool,
+        findings: &mut Vec<Finding>,
+    ) {
+        let held = self.held_in(segment.number, from, to);
+        let bad: Vec<_> = held.iter().filter(|entry| self.verify(entry).is_err()).collect();
+        if bad.is_empty() && (stale_cursor || !held.is_empty()) {
+            return;
+        }
+        segment.set_damaged();
+        if bad.is_empty() {
+            findings.push(Self::finding(segment.number, from, to - from, damage.clone()));
+        }
+        findings.extend(bad.into_iter().map(|entry| Finding {
+            id: Some(entry.id),
+            pg_id: Some(entry.pg_id),
+            live: true,
+            ..Self::finding(segment.number, entry.offset, entry.record_bytes(), damage.clone())
+        }));
+    }
+}

@@ -1,0 +1,234 @@
+//! [`SegmentStore`]: the fragments of one disk.
+//!
+//! # Locks and threads
+//!
+//! Every method takes `&self`. Lookups, listings and reads take only the index's and the segment table's
+//! read locks, for as long as a map access takes, and never wait for I/O of a writer.
+//! `append`, `delete` and the publishing half of `sync` share the writer's lock; it is held during a gathered
+//! write, not during a sync. Syncs, compaction steps and scrub steps each exclude their own kind.
+//! One writer thread a disk is the intended use; more are safe.
+//!
+//! # What is visible is durable
+//!
+//! A record that was appended can neither be found nor listed before [`SegmentStore::sync`] has returned. So whatever this
+//! store shows, to a reader, an inventory or a repair, survives a power loss (P9).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use tessera_disk::{Disk, Identity};
+
+use crate::compact::Compactor;
+use crate::config::Options;
+use crate::error::{Finding, OpenError, StoreError};
+use crate::format::{Place, RecordMeta};
+use crate::handle::FragmentHandle;
+use crate::index::{Entry, FragmentId, Index, MemIndex};
+use crate::open::{self, OpenProgress, OpenReport};
+use crate::segment::Segment;
+use crate::writer::Writer;
+
+/// A fragment to append.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Which fragment.
+    pub id: FragmentId,
+    /// About its chunk.
+    pub meta: RecordMeta,
+    /// BLAKE3 chaining values of the chunk's 16 KiB groups, 32 bytes each; may be empty.
+    pub groups: &'a [u8],
+    /// The fragment's bytes.
+    pub data: &'a [u8],
+    /// crc32c of `data`, which the caller has verified; it is stored, not computed again.
+    pub data_crc: u32,
+}
+
+/// What became of a record that was to be appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// Written; held once [`SegmentStore::sync`] returns.
+    Written(Entry),
+    /// The same fragment with the same checksum was there (P8); held once `sync` returns.
+    AlreadyHeld(Entry),
+    /// The fragment was deleted, and this is not a repair (session 0): refused (P3).
+    Deleted,
+    /// The same identity with other bytes is held, sound: refused. A mistake of the sender.
+    Conflict {
+        /// crc32c of the bytes held.
+        held_crc: u32,
+    },
+}
+
+/// What became of a fragment that was to be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// It was held; it is gone once [`SegmentStore::sync`] returns.
+    Removed,
+    /// It was not held, or deleted before: nothing to do, also after `sync`.
+    NotHeld,
+}
+
+/// A store in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Segment files.
+    pub segments: u64,
+    /// Living fragments.
+    pub fragments: u64,
+    /// Delete records that are still needed.
+    pub deletes: u64,
+    /// Bytes of records that are alive.
+    pub live_bytes: u64,
+    /// Bytes of records that compaction can win back.
+    pub dead_bytes: u64,
+    /// Bytes of all segment files.
+    pub file_bytes: u64,
+    /// Appended and not yet synced records.
+    pub unsynced_records: u64,
+}
+
+/// The fragments of one disk. See the module's text for locks and visibility.
+pub struct SegmentStore {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) identity: Identity,
+    pub(crate) options: Options,
+    pub(crate) index: Box<dyn Index>,
+    pub(crate) segments: RwLock<BTreeMap<u64, Arc<Segment>>>,
+    pub(crate) writer: Mutex<Writer>,
+    pub(crate) sync_turn: Mutex<()>,
+    pub(crate) compactor: Mutex<Compactor>,
+}
+
+impl std::fmt::Debug for SegmentStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SegmentStore").field("disk", &self.disk.describe()).finish_non_exhaustive()
+    }
+}
+
+impl SegmentStore {
+    /// Opens the segments of a disk that has an identity, with an index in memory.
+    ///
+    /// Scans the headers of all records, and the last segment's data too; cuts a torn tail; syncs what it
+    /// found, so that everything visible is durable. `progress` is called once a segment. The caller holds
+    /// the disk's lock.
+    ///
+    /// # Errors
+    /// [`OpenError`]; the disk is as it was.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        progress: &mut dyn FnMut(OpenProgress),
+    ) -> Result<(Self, OpenReport), OpenError> {
+        Self::open_with_index(disk, options, Box::<MemIndex>::default(), progress)
+    }
+
+    /// Like [`SegmentStore::open`], with an index of the caller's, which must be empty.
+    pub fn open_with_index(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        index: Box<dyn Index>,
+        progress: &mut dyn FnMut(OpenProgress),
+    ) -> Result<(Self, OpenReport), OpenError> {
+        open::open(disk, options, index, progress)
+    }
+
+    /// Finds a fragment. `None` also for one that was appended but not synced.
+    #[must_use]
+    pub fn get(&self, id: FragmentId) -> Option<FragmentHandle> {
+        let mut last = None;
+        loop {
+            let entry = self.index.get(id)?;
+            if let Some(handle) = self.handle(entry) {
+                return Some(handle);
+            }
+            // Compaction moved it between the two look-ups: the index knows the new place by now.
+            assert_ne!(last.replace(entry), Some(entry), "the index names a segment that is gone");
+        }
+    }
+
+    /// Up to `limit` fragments behind `after`, in order of (chunk id, fragment number): the inventory.
+    #[must_use]
+    pub fn list(&self, after: Option<FragmentId>, limit: usize) -> Vec<Entry> {
+        self.index.list(after, limit)
+    }
+
+    /// The store in numbers.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let writer = self.writer.lock();
+        let mut stats = Stats {
+            fragments: self.index.len(),
+            deletes: writer.graves.delete_records(),
+            unsynced_records: writer.staged.len() as u64,
+            ..Stats::default()
+        };
+        for segment in self.segments.read().values() {
+            stats.segments += 1;
+            stats.file_bytes += segment.end();
+            stats.live_bytes += segment.live_bytes();
+            stats.dead_bytes += segment.record_bytes() - segment.live_bytes();
+        }
+        stats
+    }
+
+    /// The disk's identity.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The disk.
+    #[must_use]
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    pub(crate) fn handle(&self, entry: Entry) -> Option<FragmentHandle> {
+        let segments = self.segments.read();
+        let segment = segments.get(&entry.segment)?;
+        Some(FragmentHandle::new(entry, segment.file.clone(), self.identity.disk_uuid))
+    }
+
+    pub(crate) fn segment(&self, number: u64) -> Option<Arc<Segment>> {
+        self.segments.read().get(&number).cloned()
+    }
+
+    pub(crate) fn place(&self, segment: u64) -> Place {
+        Place { disk_uuid: self.identity.disk_uuid, segment }
+    }
+
+    /// True if some stretch of some segment could not be understood.
+    pub(crate) fn any_damaged(&self) -> bool {
+        self.segments.read().values().any(|s| s.is_damaged())
+    }
+
+    /// Reads a held record again and compares it with all its checksums.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] with what was found.
+    pub fn verify(&self, entry: &Entry) -> Result<(), StoreError> {
+        match self.handle(*entry) {
+            Some(handle) => handle.verify(),
+            None => Ok(()),
+        }
+    }
+
+    /// The finding that says: this held fragment is bad.
+    pub(crate) fn held_in(&self, segment: u64, from: u64, to: u64) -> Vec<Entry> {
+        let mut hit = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.index.list(after, 4096);
+            let Some(last) = page.last() else { return hit };
+            after = Some(last.id);
+            hit.extend(
+                page.iter().filter(|e| e.segment == segment && e.offset < to && from < e.offset + e.record_bytes()),
+            );
+        }
+    }
+
+    pub(crate) fn finding(segment: u64, offset: u64, len_bytes: u64, damage: crate::error::Damage) -> Finding {
+        Finding { segment, offset, len_bytes, id: None, pg_id: None, live: false, damage }
+    }
+}

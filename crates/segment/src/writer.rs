@@ -1,0 +1,466 @@
+//! Append, delete, sync: how records reach the open segment and then the index.
+//!
+//! A record is *written* (one gathered write a batch), *staged* (remembered, invisible), and
+//! *published* (visible in the index) once a sync has covered it. A write that fails is cut off
+//! again; if even that fails, it is tried again before the next write, and the next sync syncs.
+
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use tessera_disk::{DiskError, OpenMode};
+
+use crate::error::StoreError;
+use crate::format::{ALIGN, RecordHeader, RecordKind, RecordMeta, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::index::{Entry, FragmentId};
+use crate::open::Graves;
+use crate::planted::PlantedBug;
+use crate::segment::{SEGMENTS_DIR, Segment};
+use crate::store::{Appended, Deleted, Record, SegmentStore};
+
+static PADDING: [u8; ALIGN as usize] = [0; ALIGN as usize];
+
+/// Written and not yet synced.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Staged {
+    Put(Entry),
+    Delete(Entry),
+    /// A living record that compaction copied from another place.
+    Move {
+        to: Entry,
+        from: (u64, u64),
+    },
+    /// A delete record that compaction copied.
+    MoveDelete {
+        to: Entry,
+        from: (u64, u64),
+    },
+}
+
+impl Staged {
+    pub(crate) fn entry(&self) -> &Entry {
+        match self {
+            Staged::Put(e) | Staged::Delete(e) => e,
+            Staged::Move { to, .. } | Staged::MoveDelete { to, .. } => to,
+        }
+    }
+}
+
+/// What the one writer of a disk knows.
+pub(crate) struct Writer {
+    /// The segment that is appended to; none before the first append.
+    pub(crate) open: Option<Arc<Segment>>,
+    pub(crate) next_segment: u64,
+    pub(crate) next_sequence: u64,
+    /// A failed write may have left bytes behind the end.
+    pub(crate) tail_dirty: bool,
+    /// Something must be synced although nothing is staged: a cut-off tail.
+    pub(crate) sync_needed: bool,
+    pub(crate) staged: Vec<Staged>,
+    /// The newest staged word on a fragment.
+    pub(crate) staged_ids: HashMap<FragmentId, Staged>,
+    pub(crate) graves: Graves,
+}
+
+/// A record about to be written, wherever its bytes come from.
+pub(crate) struct Outgoing<'a> {
+    pub(crate) kind: RecordKind,
+    pub(crate) id: FragmentId,
+    pub(crate) meta: RecordMeta,
+    pub(crate) groups: &'a [u8],
+    pub(crate) groups_crc: u32,
+    pub(crate) data: &'a [u8],
+    pub(crate) data_crc: u32,
+    /// Where compaction found it.
+    pub(crate) from: Option<(u64, u64)>,
+}
+
+impl Outgoing<'_> {
+    fn bytes(&self) -> u64 {
+        crate::format::record_bytes(self.groups.len() as u64, self.data.len() as u64)
+    }
+
+    fn staged(&self, entry: Entry) -> Staged {
+        match (self.kind, self.from) {
+            (RecordKind::Fragment, None) => Staged::Put(entry),
+            (RecordKind::Delete, None) => Staged::Delete(entry),
+            (RecordKind::Fragment, Some(from)) => Staged::Move { to: entry, from },
+            (RecordKind::Delete, Some(from)) => Staged::MoveDelete { to: entry, from },
+        }
+    }
+}
+
+impl SegmentStore {
+    /// Appends fragments to the open segment in one gathered write (one more for each segment it
+    /// fills). Nothing of it is visible, and nothing may be acknowledged, before [`SegmentStore::sync`]
+    /// returns. The answers are in the order of the batch. A fragment that is held already with
+    /// the same checksum, and whose copy proves sound when read, is not written again (P8).
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] or the disk's error. The store is as before, except that a leading part of the
+    /// batch may be held, as if it had been appended alone; sending the batch again is right.
+    pub fn append(&self, batch: &[Record<'_>]) -> Result<Vec<Appended>, StoreError> {
+        for record in batch {
+            check_lengths(record)?;
+        }
+        let mut writer = self.writer.lock();
+        let mut outcomes = Vec::with_capacity(batch.len());
+        let mut outgoing: Vec<Outgoing<'_>> = Vec::with_capacity(batch.len());
+        let mut slots = Vec::with_capacity(batch.len());
+        let mut batch_ids: HashMap<FragmentId, usize> = HashMap::new();
+        for (slot, record) in batch.iter().enumerate() {
+            if let Some(&first) = batch_ids.get(&record.id) {
+                // The same fragment twice in one batch: the first decides; its place is filled in below.
+                let same = batch[first].data_crc == record.data_crc && batch[first].data.len() == record.data.len();
+                outcomes.push(if same { None } else { Some(Appended::Conflict { held_crc: batch[first].data_crc }) });
+                continue;
+            }
+            let known = self.known(&writer, record);
+            if known.is_none() {
+                batch_ids.insert(record.id, slot);
+                slots.push(slot);
+                outgoing.push(Outgoing {
+                    kind: RecordKind::Fragment,
+                    id: record.id,
+                    meta: record.meta,
+                    groups: record.groups,
+                    groups_crc: crc32c::crc32c(record.groups),
+                    data: record.data,
+                    data_crc: record.data_crc,
+                    from: None,
+                });
+            }
+            outcomes.push(known);
+        }
+        let needed_bytes: u64 = outgoing.iter().map(Outgoing::bytes).sum();
+        if needed_bytes > 0 {
+            self.check_reserve(needed_bytes)?;
+        }
+        let entries = self.write(&mut writer, &outgoing)?;
+        let written: HashMap<usize, Entry> = slots.into_iter().zip(entries).collect();
+        let done = outcomes.into_iter().enumerate().map(|(slot, outcome)| match (outcome, written.get(&slot)) {
+            (Some(outcome), _) => outcome,
+            (None, Some(entry)) => Appended::Written(*entry),
+            (None, None) => Appended::AlreadyHeld(written[&batch_ids[&batch[slot].id]]),
+        });
+        Ok(done.collect())
+    }
+
+    /// Deletes fragments: writes a delete record for each that is held. Gone once [`SegmentStore::sync`]
+    /// returns, and for good (P3). Works on a full disk while any of the reserve is left.
+    pub fn delete(&self, ids: &[(FragmentId, u64)], written_ms: u64) -> Result<Vec<Deleted>, StoreError> {
+        let mut writer = self.writer.lock();
+        let mut outcomes = Vec::with_capacity(ids.len());
+        let mut outgoing: Vec<Outgoing<'_>> = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        for &(id, pg_id) in ids {
+            let held = match writer.staged_ids.get(&id) {
+                Some(Staged::Put(_) | Staged::Move { .. }) => true,
+                Some(Staged::Delete(_) | Staged::MoveDelete { .. }) => false,
+                None => self.index.get(id).is_some(),
+            };
+            if !held || !seen.insert(id) {
+                outcomes.push(Deleted::NotHeld);
+                continue;
+            }
+            outcomes.push(Deleted::Removed);
+            outgoing.push(Outgoing {
+                kind: RecordKind::Delete,
+                id,
+                meta: RecordMeta { pg_id, written_ms, ..RecordMeta::default() },
+                groups: &[],
+                groups_crc: 0,
+                data: &[],
+                data_crc: 0,
+                from: None,
+            });
+        }
+        self.write(&mut writer, &outgoing)?;
+        Ok(outcomes)
+    }
+
+    /// Makes everything appended and deleted so far durable, then visible. Only after this returns
+    /// may the caller acknowledge (P9). Does nothing if there is nothing. Appends go on meanwhile.
+    ///
+    /// # Errors
+    /// The disk's. It is poisoned then, and what was not synced is neither visible nor may it be
+    /// acknowledged: open the store anew, or give the disk up.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        let _turn = self.sync_turn.lock();
+        let (segment, end, up_to) = {
+            let mut writer = self.writer.lock();
+            if writer.staged.is_empty() && !writer.sync_needed {
+                return Ok(());
+            }
+            let Some(open) = writer.open.clone() else { return Ok(()) };
+            writer.sync_needed = false;
+            let end = open.end();
+            (open, end, writer.next_sequence)
+        };
+        if self.options.planted != PlantedBug::AckBeforeSync {
+            segment.file.sync_data()?;
+        }
+        let mut writer = self.writer.lock();
+        // Only what was written when the sync began; a rotation may have published some of it already.
+        segment.set_durable_end(segment.durable_end().max(end));
+        self.publish(&mut writer, up_to);
+        Ok(())
+    }
+
+    /// What is known of a fragment that is to be appended; `None` if it must be written.
+    fn known(&self, writer: &Writer, record: &Record<'_>) -> Option<Appended> {
+        let same = |e: &Entry| e.data_crc == record.data_crc && e.data_len as usize == record.data.len();
+        match writer.staged_ids.get(&record.id) {
+            Some(Staged::Put(e) | Staged::Move { to: e, .. }) if same(e) => return Some(Appended::AlreadyHeld(*e)),
+            Some(Staged::Put(e) | Staged::Move { to: e, .. }) => {
+                return Some(Appended::Conflict { held_crc: e.data_crc });
+            }
+            Some(Staged::Delete(_) | Staged::MoveDelete { .. }) => return refuse_deleted(record),
+            None => {}
+        }
+        if let Some(entry) = self.index.get(record.id) {
+            // Never acknowledge a copy unseen: a repair of rot must not be taken for a retry (P8, P13).
+            let sound = self.options.planted == PlantedBug::TrustDuplicates || self.verify(&entry).is_ok();
+            return match (sound, same(&entry)) {
+                (_, false) => Some(Appended::Conflict { held_crc: entry.data_crc }),
+                (true, true) => Some(Appended::AlreadyHeld(entry)),
+                (false, true) => None,
+            };
+        }
+        if writer.graves.is_deleted(record.id) { refuse_deleted(record) } else { None }
+    }
+
+    fn check_reserve(&self, needed_bytes: u64) -> Result<(), StoreError> {
+        let free_bytes = self.disk.space()?.free_bytes;
+        let reserve_bytes = self.options.reserve_bytes;
+        if free_bytes >= needed_bytes.saturating_add(reserve_bytes) {
+            return Ok(());
+        }
+        Err(StoreError::Full { disk: self.disk.describe(), free_bytes, reserve_bytes, needed_bytes })
+    }
+
+    /// Writes and stages records; the entries are in their order.
+    pub(crate) fn write(&self, writer: &mut Writer, records: &[Outgoing<'_>]) -> Result<Vec<Entry>, StoreError> {
+        let mut entries = Vec::with_capacity(records.len());
+        self.cut_failed_write(writer)?;
+        let mut rest = records;
+        while let Some(first) = rest.first() {
+            let open = self.segment_with_room(writer, first.bytes())?;
+            let mut end = open.end() + first.bytes();
+            let fitting = rest[1..].iter().take_while(|r| {
+                end += r.bytes();
+                end <= open.size_limit_bytes
+            });
+            let count = 1 + fitting.count();
+            self.write_run(writer, &open, &rest[..count], &mut entries)?;
+            rest = &rest[count..];
+        }
+        Ok(entries)
+    }
+
+    /// One gathered write of records that fit into the open segment.
+    fn write_run(
+        &self,
+        writer: &mut Writer,
+        open: &Segment,
+        run: &[Outgoing<'_>],
+        entries: &mut Vec<Entry>,
+    ) -> Result<(), StoreError> {
+        let start = open.end();
+        let mut end = start;
+        let mut headers = Vec::with_capacity(run.len());
+        let first = entries.len();
+        for record in run {
+            let header = RecordHeader {
+                kind: record.kind,
+                id: record.id,
+                meta: record.meta,
+                sequence: writer.next_sequence,
+                data_len: record.data.len() as u32,
+                groups_len: record.groups.len() as u32,
+                data_crc: record.data_crc,
+                groups_crc: record.groups_crc,
+            };
+            writer.next_sequence += 1;
+            headers.push(header.encode(self.place(open.number), end));
+            entries.push(entry_of(&header, open.number, end));
+            end += header.total_bytes();
+        }
+        let mut slices = Vec::with_capacity(run.len() * 4);
+        for (record, header) in run.iter().zip(&headers) {
+            let unpadded = header.len() + record.groups.len() + record.data.len();
+            let padding = record.bytes() as usize - unpadded;
+            slices.extend([&header[..], record.groups, record.data, &PADDING[..padding]].map(IoSlice::new));
+        }
+        if let Err(e) = open.file.write_vectored_at(start, &slices) {
+            entries.truncate(first);
+            writer.tail_dirty = self.options.planted != PlantedBug::KeepFailedAppend;
+            if !writer.tail_dirty {
+                open.set_end(open.file.len()?.next_multiple_of(ALIGN));
+            }
+            // If this fails too, it is tried again before the next write.
+            let _ = self.cut_failed_write(writer);
+            return Err(e.into());
+        }
+        open.set_end(end);
+        for (record, entry) in run.iter().zip(&entries[first..]) {
+            let staged = record.staged(*entry);
+            writer.staged.push(staged);
+            writer.staged_ids.insert(entry.id, staged);
+        }
+        Ok(())
+    }
+
+    /// Removes what a failed write left behind the end, so that half a batch never shows.
+    fn cut_failed_write(&self, writer: &mut Writer) -> Result<(), DiskError> {
+        if let (true, Some(open)) = (writer.tail_dirty, &writer.open) {
+            open.file.truncate(open.end())?;
+            writer.tail_dirty = false;
+            writer.sync_needed = true;
+        }
+        Ok(())
+    }
+
+    /// The open segment if `bytes` fit into it, else a new one.
+    fn segment_with_room(&self, writer: &mut Writer, bytes: u64) -> Result<Arc<Segment>, StoreError> {
+        if let Some(open) = &writer.open {
+            let end = open.end();
+            if end == SEGMENT_HEADER_BYTES || end + bytes <= open.size_limit_bytes {
+                return Ok(open.clone());
+            }
+            // Sealing: only the last segment may have an unsynced tail.
+            let open = open.clone();
+            open.file.sync_data()?;
+            open.set_durable_end(open.end());
+            let up_to = writer.next_sequence;
+            writer.sync_needed = false;
+            self.publish(writer, up_to);
+        }
+        let segment = Arc::new(self.create_segment(writer)?);
+        self.segments.write().insert(segment.number, segment.clone());
+        writer.next_segment = segment.number + 1;
+        writer.open = Some(segment.clone());
+        Ok(segment)
+    }
+
+    /// Makes a segment file whose header and name are durable before the first record is written.
+    fn create_segment(&self, writer: &Writer) -> Result<Segment, DiskError> {
+        let header = SegmentHeader {
+            cluster_id: self.identity.cluster_id,
+            disk_uuid: self.identity.disk_uuid,
+            number: writer.next_segment,
+            size_limit_bytes: self.options.segment_size_bytes,
+            after_sequence: writer.next_sequence - 1,
+        };
+        let path = Segment::path(header.number);
+        // A file of this number can only be left over from an attempt that failed half-way.
+        let file = self.disk.open(&path, OpenMode::Create)?;
+        let written = file.truncate(0).and_then(|()| file.write_at(0, &header.encode()));
+        if let Err(e) = written {
+            let _ = self.disk.remove(&path);
+            return Err(e);
+        }
+        file.sync_data()?;
+        self.disk.sync_dir(SEGMENTS_DIR)?;
+        Ok(Segment::new(header.number, file, header.after_sequence, header.size_limit_bytes, SEGMENT_HEADER_BYTES))
+    }
+
+    /// Makes visible what is durable now: staged records with sequences below `up_to`.
+    pub(crate) fn publish(&self, writer: &mut Writer, up_to: u64) {
+        let count = writer.staged.partition_point(|s| s.entry().sequence < up_to);
+        let published: Vec<Staged> = writer.staged.drain(..count).collect();
+        for staged in published {
+            let id = staged.entry().id;
+            if writer.staged_ids.get(&id).is_some_and(|s| s.entry().sequence < up_to) {
+                writer.staged_ids.remove(&id);
+            }
+            self.publish_one(&mut writer.graves, staged);
+        }
+    }
+
+    fn publish_one(&self, graves: &mut Graves, staged: Staged) {
+        match staged {
+            Staged::Put(entry) => {
+                self.live(&entry, 1);
+                if let Some(tombstone) = graves.take_tombstone(entry.id) {
+                    self.dead(&tombstone);
+                }
+                if let Some(old) = self.index.insert(entry) {
+                    self.dead(&old);
+                    graves.add_copy(entry.id);
+                }
+            }
+            Staged::Delete(entry) => {
+                if let Some(old) = self.index.remove(entry.id) {
+                    self.dead(&old);
+                    graves.add_copy(entry.id);
+                }
+                self.live(&entry, 1);
+                if let Some(tombstone) = graves.bury(entry) {
+                    self.dead(&tombstone);
+                }
+            }
+            Staged::Move { to, from } => {
+                let current = self.index.get(to.id).filter(|e| (e.segment, e.offset) == from);
+                // Overtaken by a newer record: the copy is dead at birth.
+                graves.add_copy(to.id);
+                if let Some(old) = current {
+                    self.live(&to, 1);
+                    self.dead(&old);
+                    self.index.insert(to);
+                }
+            }
+            Staged::MoveDelete { to, from } => {
+                if graves.move_tombstone(to, from) {
+                    self.live(&to, 1);
+                    if let Some(segment) = self.segment(from.0) {
+                        segment.sub_live(to.record_bytes());
+                    }
+                }
+            }
+        }
+    }
+
+    fn live(&self, entry: &Entry, count: u64) {
+        if let Some(segment) = self.segment(entry.segment) {
+            segment.add_live(entry.record_bytes() * count);
+        }
+    }
+
+    pub(crate) fn dead(&self, entry: &Entry) {
+        if let Some(segment) = self.segment(entry.segment) {
+            segment.sub_live(entry.record_bytes());
+        }
+    }
+}
+
+fn refuse_deleted(record: &Record<'_>) -> Option<Appended> {
+    // A late put must not bring back what was deleted (P3); a repair or a move, which the
+    // manager orders knowing of the delete, may (a fragment can move away and come back).
+    (record.meta.session_id != 0).then_some(Appended::Deleted)
+}
+
+fn check_lengths(record: &Record<'_>) -> Result<(), StoreError> {
+    let bad = |what, len: usize| StoreError::BadRecord { id: record.id, what, len_bytes: len as u64 };
+    if u32::try_from(record.data.len()).is_err() {
+        return Err(bad("data", record.data.len()));
+    }
+    if u32::try_from(record.groups.len()).is_err() || !record.groups.len().is_multiple_of(32) {
+        return Err(bad("groups", record.groups.len()));
+    }
+    Ok(())
+}
+
+pub(crate) fn entry_of(header: &RecordHeader, segment: u64, offset: u64) -> Entry {
+    Entry {
+        id: header.id,
+        pg_id: header.meta.pg_id,
+        sequence: header.sequence,
+        segment,
+        offset,
+        groups_len: header.groups_len,
+        data_len: header.data_len,
+        groups_crc: header.groups_crc,
+        data_crc: header.data_crc,
+    }
+}

@@ -1,0 +1,336 @@
+//! What a segment store does, one behaviour a test.
+
+mod common;
+
+use common::*;
+use tessera_disk::{CrashKind, Disk, DiskError, Fault, Identity, MemDisk, OpenMode, RealDisk, SimDisk};
+use tessera_segment::*;
+
+#[test]
+fn fragments_are_held_once_synced_and_found_again_after_a_restart() {
+    let disk = sim(1);
+    let (store, report) = opened(&disk);
+    assert_eq!(report, OpenReport::default());
+    for chunk in 0..20 {
+        assert!(matches!(put(&store, id(chunk, 1), 100 * chunk as usize).unwrap(), Appended::Written(_)));
+    }
+    assert!(store.get(id(19, 1)).is_none(), "not synced, not visible");
+    store.sync().unwrap();
+    let want: Vec<_> = (0..20).map(|c| (id(c, 1), 100 * c as usize)).collect();
+    assert_eq!(held(&store), want);
+    assert!(store.stats().segments > 2);
+    let (store, report) = opened(&disk.crash(CrashKind::KeepNone));
+    assert_eq!(held(&store), want);
+    assert_eq!((report.records, report.fragments, report.findings.len()), (20, 20, 0));
+    assert_eq!(report.torn_tail, None);
+}
+
+#[test]
+fn the_header_tells_everything_about_the_chunk() {
+    let (store, _) = opened(&sim(1));
+    put(&store, id(1, 2), 10).unwrap();
+    store.sync().unwrap();
+    let header = store.get(id(1, 2)).unwrap().read_header().unwrap();
+    assert_eq!((header.kind, header.meta), (RecordKind::Fragment, meta(8)));
+    assert_eq!((header.data_len, header.groups_len), (10, 32));
+}
+
+#[test]
+fn ranges_are_read_and_those_past_the_end_refused() {
+    let (store, _) = opened(&sim(1));
+    put(&store, id(1, 0), 100).unwrap();
+    store.sync().unwrap();
+    let handle = store.get(id(1, 0)).unwrap();
+    let mut buf = [0; 10];
+    handle.read_data(90, &mut buf).unwrap();
+    assert_eq!(buf[..], data_of(id(1, 0), 100)[90..]);
+    for offset in [91, u64::MAX] {
+        assert!(matches!(handle.read_data(offset, &mut buf), Err(StoreError::Range { .. })));
+    }
+}
+
+/// P8: a put that is sent twice has one effect.
+#[test]
+fn the_same_fragment_twice_is_written_once() {
+    let (store, _) = opened(&sim(1));
+    let first = put(&store, id(1, 0), 100).unwrap();
+    let Appended::Written(entry) = first else { panic!("{first:?}") };
+    assert_eq!(put(&store, id(1, 0), 100).unwrap(), Appended::AlreadyHeld(entry));
+    store.sync().unwrap();
+    assert_eq!(put(&store, id(1, 0), 100).unwrap(), Appended::AlreadyHeld(entry));
+    assert!(matches!(put(&store, id(1, 0), 101).unwrap(), Appended::Conflict { .. }));
+    assert_eq!(store.stats().unsynced_records, 0);
+    let data = data_of(id(2, 0), 5);
+    let record = Record { id: id(2, 0), meta: meta(1), groups: &[], data: &data, data_crc: crc32c::crc32c(&data) };
+    let other = Record { data: &data[1..], ..record };
+    let outcomes = store.append(&[record, record, other]).unwrap();
+    assert!(
+        matches!(outcomes[..], [Appended::Written(a), Appended::AlreadyHeld(b), Appended::Conflict { .. }] if a == b)
+    );
+}
+
+/// P3: a late put does not bring back what was deleted; a move that the manager ordered may.
+#[test]
+fn deleted_stays_deleted_but_a_repair_may_write_again() {
+    let disk = sim(1);
+    let (store, _) = opened(&disk);
+    put(&store, id(1, 0), 100).unwrap();
+    store.sync().unwrap();
+    assert_eq!(delete(&store, id(1, 0)).unwrap(), Deleted::Removed);
+    assert_eq!(delete(&store, id(1, 0)).unwrap(), Deleted::NotHeld);
+    assert_eq!(delete(&store, id(2, 0)).unwrap(), Deleted::NotHeld);
+    assert!(store.get(id(1, 0)).is_some(), "a delete, too, counts once it is synced");
+    store.sync().unwrap();
+    assert!(store.get(id(1, 0)).is_none());
+    let (store, _) = opened(&disk.crash(CrashKind::KeepNone));
+    assert!(held(&store).is_empty());
+    assert_eq!(put(&store, id(1, 0), 100).unwrap(), Appended::Deleted);
+    assert!(matches!(put_session(&store, id(1, 0), 100, 0).unwrap(), Appended::Written(_)));
+    store.sync().unwrap();
+    assert_eq!(held(&store), [(id(1, 0), 100)]);
+    assert_eq!(store.stats().deletes, 0);
+}
+
+#[test]
+fn a_handle_reads_on_while_compaction_removes_its_segment() {
+    let (store, _) = opened(&sim(1));
+    for chunk in 0..30 {
+        put(&store, id(chunk, 0), 900).unwrap();
+    }
+    store.sync().unwrap();
+    let handle = store.get(id(3, 0)).unwrap();
+    for chunk in (0..30).filter(|c| c % 10 != 3) {
+        delete(&store, id(chunk, 0)).unwrap();
+    }
+    store.sync().unwrap();
+    let before = store.stats();
+    assert!(compact_all(&store).unwrap() >= 3);
+    assert_ne!(store.get(id(3, 0)).unwrap().entry(), handle.entry());
+    assert_eq!(handle.read_verified().unwrap(), data_of(id(3, 0), 900));
+    assert_eq!(held(&store).len(), 3);
+    let after = store.stats();
+    assert!(after.file_bytes < before.file_bytes / 2, "{before:?} {after:?}");
+    assert_eq!(after.live_bytes, after.live_bytes.min(before.live_bytes));
+}
+
+/// P5: when everything was deleted and compacted nothing but the open segment is left.
+#[test]
+fn all_space_comes_back() {
+    let disk = sim(1);
+    let (store, _) = opened(&disk);
+    for round in 0..5 {
+        for chunk in 0..30 {
+            put(&store, id(round * 100 + chunk, 0), 900).unwrap();
+        }
+        store.sync().unwrap();
+        for chunk in 0..30 {
+            delete(&store, id(round * 100 + chunk, 0)).unwrap();
+        }
+        store.sync().unwrap();
+        while compact_all(&store).unwrap() > 0 {}
+    }
+    let stats = store.stats();
+    assert!(stats.segments <= 2, "{stats:?}");
+    let reopened = opened(&disk.crash(CrashKind::KeepNone)).0;
+    let again = reopened.stats();
+    assert_eq!(
+        (stats.live_bytes, stats.dead_bytes, stats.deletes),
+        (again.live_bytes, again.dead_bytes, again.deletes)
+    );
+}
+
+/// A full disk refuses fragments, keeps what it has, and can be emptied.
+#[test]
+fn a_full_disk_refuses_fragments_and_can_still_be_emptied() {
+    let disk = sim(1);
+    let options = Options { reserve_bytes: 16 << 10, ..small() };
+    let (store, _) = open(&disk, options).unwrap();
+    disk.set_capacity(100_000);
+    let mut stored = 0;
+    let refused = loop {
+        match put(&store, id(stored, 0), 1000) {
+            Ok(_) => stored += 1,
+            Err(e) => break e,
+        }
+    };
+    assert!(matches!(refused, StoreError::Full { .. }) && refused.is_no_space(), "{refused}");
+    store.sync().unwrap();
+    assert_eq!(held(&store).len() as u64, stored);
+    for chunk in 0..stored - 1 {
+        delete(&store, id(chunk, 0)).unwrap();
+    }
+    store.sync().unwrap();
+    while compact_all(&store).unwrap() > 0 {}
+    assert_eq!(held(&store), [(id(stored - 1, 0), 1000)]);
+    assert!(matches!(put(&store, id(9999, 0), 1000), Ok(Appended::Written(_))));
+}
+
+#[test]
+fn no_space_in_mid_append_leaves_the_store_intact_and_usable() {
+    let disk = sim(1);
+    let (store, _) = opened(&disk);
+    put(&store, id(1, 0), 1000).unwrap();
+    store.sync().unwrap();
+    for nth in 0..3 {
+        disk.fail_at(disk.io_count(), Fault::NoSpace);
+        let error = put(&store, id(2, 0), 2000).unwrap_err();
+        assert!(error.is_no_space(), "{error}");
+        put(&store, id(3 + nth, 0), 500).unwrap();
+        store.sync().unwrap();
+    }
+    let want = vec![(id(1, 0), 1000), (id(3, 0), 500), (id(4, 0), 500), (id(5, 0), 500)];
+    assert_eq!(held(&store), want);
+    let (store, report) = opened(&disk.crash(CrashKind::KeepNone));
+    assert_eq!(held(&store), want);
+    assert!(report.findings.is_empty() && report.torn_tail.is_none(), "{report:?}");
+}
+
+#[test]
+fn a_record_larger_than_a_segment_gets_one_of_its_own() {
+    let disk = sim(1);
+    let (store, _) = opened(&disk);
+    for (chunk, len) in [(1, 100), (2, 50_000), (3, 100)] {
+        put(&store, id(chunk, 0), len).unwrap();
+    }
+    store.sync().unwrap();
+    assert_eq!(store.stats().segments, 3);
+    assert_eq!(held(&opened(&disk.reopen()).0).len(), 3);
+}
+
+/// P9: after a failed sync nothing is acknowledged until the store is opened anew.
+#[test]
+fn a_failed_sync_makes_nothing_visible_and_refuses_more() {
+    let disk = sim(4);
+    let (store, _) = opened(&disk);
+    put(&store, id(1, 0), 100).unwrap();
+    store.sync().unwrap();
+    put(&store, id(2, 0), 100).unwrap();
+    disk.fail_at(disk.io_count(), Fault::SyncFails);
+    assert!(store.sync().is_err());
+    assert!(matches!(store.sync(), Err(StoreError::Disk(DiskError::Poisoned { .. }))));
+    assert!(matches!(put(&store, id(2, 0), 100), Ok(Appended::AlreadyHeld(_))));
+    assert!(matches!(put(&store, id(3, 0), 100), Err(StoreError::Disk(DiskError::Poisoned { .. }))));
+    assert!(store.sync().is_err(), "and that must not be acknowledged either");
+    assert_eq!(held(&store), [(id(1, 0), 100)]);
+    let (store, _) = opened(&disk.reopen());
+    assert!(held(&store).contains(&(id(1, 0), 100)));
+}
+
+/// P14: what is not ours is refused by name, and stays as it is.
+#[test]
+fn segments_from_elsewhere_and_from_the_future_are_refused() {
+    let disk = sim(1);
+    let (store, _) = opened(&disk);
+    put(&store, id(1, 0), 100).unwrap();
+    store.sync().unwrap();
+    let path = "segments/0000000000000001.seg";
+    let good = disk.contents(path).unwrap();
+    let header = |change: &dyn Fn(&mut [u8])| {
+        let again = disk.reopen();
+        let mut bytes = good.clone();
+        change(&mut bytes);
+        let crc = crc32c::crc32c(&bytes[..72]);
+        bytes[72..76].copy_from_slice(&crc.to_le_bytes());
+        again.open(path, OpenMode::Existing).unwrap().write_at(0, &bytes).unwrap();
+        let result = open(&again, small()).map(drop);
+        assert_eq!(again.contents(path).unwrap(), bytes, "changed by a refused open");
+        result
+    };
+    assert!(matches!(header(&|b| b[8] = 2), Err(OpenError::Version { found: 2, supported: 1, .. })));
+    assert!(matches!(header(&|b| b[16] = 1), Err(OpenError::Foreign { field: "cluster id", .. })));
+    assert!(matches!(header(&|b| b[32] = 1), Err(OpenError::Foreign { field: "disk uuid", .. })));
+    assert!(matches!(header(&|b| b[48] = 2), Err(OpenError::Foreign { field: "segment number", .. })));
+    assert!(header(&|_| ()).is_ok());
+    let empty = SimDisk::new(1);
+    assert!(matches!(open(&empty, small()), Err(OpenError::Identity(_))));
+    assert!(empty.paths().is_empty());
+}
+
+/// P3, P9: bytes inside a fragment that look like a record are not taken for one.
+#[test]
+fn a_segment_stored_as_a_fragment_is_only_a_fragment() {
+    let disk = sim(1);
+    let (store, _) = opened(&disk);
+    put(&store, id(1, 0), 1000).unwrap();
+    store.sync().unwrap();
+    let inner = disk.contents("segments/0000000000000001.seg").unwrap();
+    let record = Record { id: id(2, 0), meta: meta(1), groups: &[], data: &inner, data_crc: crc32c::crc32c(&inner) };
+    store.append(&[record]).unwrap();
+    put(&store, id(3, 0), 10).unwrap();
+    store.sync().unwrap();
+    let again = disk.reopen();
+    let entry = *store.get(id(2, 0)).unwrap().entry();
+    assert!(again.rot(&format!("segments/{:016x}.seg", entry.segment), entry.offset + 9, 1));
+    let (store, report) = opened(&again);
+    assert_eq!(held(&store), [(id(1, 0), 1000), (id(3, 0), 10)]);
+    assert_eq!(report.records, 2);
+    assert_eq!(report.findings.len(), 1);
+}
+
+#[test]
+fn real_and_memory_disks_hold_fragments_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = RealDisk::open(dir.path()).unwrap();
+    let mem = MemDisk::new();
+    for disk in [&real as &dyn Disk, &mem] {
+        IDENTITY.create(disk).unwrap();
+    }
+    for round in 0..2 {
+        for store in [on(real.clone(), small()), on(mem.clone(), small())] {
+            for chunk in 0..30 {
+                put(&store, id(round * 100 + chunk, 0), 3000).unwrap();
+            }
+            store.sync().unwrap();
+            assert_eq!(held(&store).len() as u64, (round + 1) * 30);
+            let (file, offset, len) = store.get(id(0, 0)).unwrap().source();
+            let mut data = vec![0; len as usize];
+            file.read_at(offset, &mut data).unwrap();
+            assert_eq!(data, data_of(id(0, 0), 3000));
+        }
+    }
+    assert_eq!(Identity::load(&real).unwrap(), Some(IDENTITY));
+}
+
+/// Readers find every fragment at every moment while one thread appends, deletes and compacts.
+#[test]
+fn readers_go_on_while_the_writer_writes_and_compacts() {
+    let store = on(
+        {
+            let disk = MemDisk::new();
+            IDENTITY.create(&disk).unwrap();
+            disk
+        },
+        small(),
+    );
+    for chunk in 0..50 {
+        put(&store, id(chunk, 0), 200).unwrap();
+    }
+    store.sync().unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    for chunk in 0..50 {
+                        let data =
+                            store.get(id(chunk, 0)).expect("a kept fragment is missing").read_verified().unwrap();
+                        assert_eq!(data, data_of(id(chunk, 0), 200));
+                    }
+                }
+            });
+        }
+        for round in 1..150 {
+            for chunk in 0..30 {
+                put(&store, id(round * 100 + chunk, 0), 300).unwrap();
+            }
+            store.sync().unwrap();
+            for chunk in 0..30 {
+                delete(&store, id(round * 100 + chunk, 0)).unwrap();
+            }
+            store.sync().unwrap();
+            compact_all(&store).unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(held(&store).len(), 50);
+}
