@@ -6,3 +6,6 @@ pub mod error;
 pub mod job;
 pub mod path;
 pub mod view;
+mod calls;
+mod fetch;
+pub mod write_core;

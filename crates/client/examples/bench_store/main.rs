@@ -1,0 +1,193 @@
+//! The driver of `bench/store.py`: one program that writes and reads for Tessera and for its peers, so
+//! that all of them are timed by the same clock around the same buffers.
+//!
+//! It reads commands from standard input, one a line, words separated by blanks, and answers each with one
+//! line: `ok key=value …` or `err what went wrong`. Data is made before the clock starts and compared after
+//! it stops. Start at [`Driver::run`]; `posix.rs` drives any mounted file system, `store.rs` Tessera.
+
+mod data;
+mod posix;
+mod store;
+
+use std::io::{BufRead, Write};
+use std::time::Instant;
+
+/// What a command answers, or why it failed.
+type Reply = Result<String, Box<dyn std::error::Error>>;
+
+/// Buffers and connection that live from command to command.
+struct Driver {
+    /// What is written, and what reads are compared with.
+    source: Vec<u8>,
+    /// What was read last.
+    sink: Vec<u8>,
+    store: Option<store::Store>,
+}
+
+/// What the commands are, for a person who starts this by hand.
+const HELP: &str = "prepare BYTES SEED | memcpy ROUNDS | kernels | verify | quit | \
+    posix-write PATH | posix-read PATH | posix-small DIR WRITERS FILES BYTES | \
+    connect MANAGER | mkdir PATH [HINT=VALUE ...] | write PATH | read PATH | stats | \
+    small DIR WRITERS FILES BYTES";
+
+impl Driver {
+    /// Carries out one command line; `None` ends the program.
+    fn run(&mut self, line: &str) -> Option<Reply> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let reply = match words.as_slice() {
+            ["quit"] => return None,
+            ["prepare", bytes, seed] => self.prepare(bytes, seed),
+            ["memcpy", rounds] => self.memcpy(rounds),
+            ["kernels"] => data::kernels(&self.source),
+            ["verify"] => self.verify(),
+            ["posix-write", path] => timed(self.source.len(), || posix::write(path.as_ref(), &self.source)),
+            ["posix-read", path] => timed(self.sink.len(), || posix::read(path.as_ref(), &mut self.sink)),
+            ["posix-small", dir, writers, files, bytes] => {
+                small_args(writers, files, bytes).and_then(|a| posix::small(dir.as_ref(), a, &self.source))
+            }
+            ["connect", manager] => store::Store::connect(manager).map(|s| {
+                self.store = Some(s);
+                String::new()
+            }),
+            ["mkdir", path, hints @ ..] => self.store().and_then(|s| s.mkdir(path, hints)),
+            ["write", path] => {
+                let Driver { source, store, .. } = self;
+                match store {
+                    Some(s) => timed(source.len(), || s.write(path, source)),
+                    None => Err(UNCONNECTED.into()),
+                }
+            }
+            ["read", path] => {
+                let Driver { sink, store, .. } = self;
+                match store {
+                    Some(s) => timed(sink.len(), || s.read(path, sink)),
+                    None => Err(UNCONNECTED.into()),
+                }
+            }
+            ["small", dir, writers, files, bytes] => small_args(writers, files, bytes)
+                .and_then(|a| self.store().and_then(|s| s.small(dir, a, &self.source))),
+            ["stats"] => self.store().map(store::Store::stats),
+            _ => Err(format!("unknown command; there are: {HELP}").into()),
+        };
+        Some(reply)
+    }
+
+    fn store(&self) -> Result<&store::Store, Box<dyn std::error::Error>> {
+        self.store.as_ref().ok_or_else(|| UNCONNECTED.into())
+    }
+
+    /// Fills the source with bytes that occur nowhere else, and touches every page of the sink.
+    fn prepare(&mut self, bytes: &str, seed: &str) -> Reply {
+        let (bytes, seed): (usize, u64) = (bytes.parse()?, seed.parse()?);
+        self.source.resize(bytes, 0);
+        data::fill(&mut self.source, seed);
+        self.sink.resize(bytes, 0);
+        self.sink.fill(0);
+        Ok(String::new())
+    }
+
+    /// Copies source to sink, over and over, on one thread.
+    fn memcpy(&mut self, rounds: &str) -> Reply {
+        let rounds: usize = rounds.parse()?;
+        let Driver { source, sink, .. } = self;
+        timed(source.len() * rounds, || {
+            for _ in 0..rounds {
+                sink.copy_from_slice(std::hint::black_box(source));
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether what was read last is what was written last, and at how many bytes it differs.
+    fn verify(&mut self) -> Reply {
+        let wrong = if self.source == self.sink {
+            0
+        } else {
+            self.source.iter().zip(&self.sink).filter(|(a, b)| a != b).count()
+        };
+        self.sink.fill(0);
+        Ok(format!("wrong_bytes={wrong}"))
+    }
+}
+
+/// What a store command answers before `connect`.
+const UNCONNECTED: &str = "not connected: say connect ADDRESS first";
+
+/// How many small files, by how many writers.
+#[derive(Clone, Copy)]
+struct Small {
+    writers: usize,
+    files_per_writer: usize,
+    bytes: usize,
+}
+
+fn small_args(writers: &str, files: &str, bytes: &str) -> Result<Small, Box<dyn std::error::Error>> {
+    let writers: usize = writers.parse()?;
+    let files: usize = files.parse()?;
+    if writers == 0 {
+        return Err("at least one writer is needed".into());
+    }
+    Ok(Small { writers, files_per_writer: files.div_ceil(writers), bytes: bytes.parse()? })
+}
+
+/// Runs `work` under the clock.
+fn timed(bytes: usize, work: impl FnOnce() -> Result<(), Box<dyn std::error::Error>>) -> Reply {
+    let start = Instant::now();
+    work()?;
+    Ok(format!("bytes={bytes} seconds={:.6}", start.elapsed().as_secs_f64()))
+}
+
+/// Lets `args.writers` threads make their files through `make_one(writer, number, content)`; the contents
+/// are made before the clock starts and all differ.
+fn small_files<E: std::error::Error + Send + 'static>(
+    args: Small,
+    source: &[u8],
+    make_one: impl Fn(usize, usize, &[u8]) -> Result<(), E> + Sync,
+) -> Reply {
+    let total = args.writers * args.files_per_writer;
+    if source.len() < total * args.bytes {
+        return Err(format!("{} bytes are prepared, {} are needed", source.len(), total * args.bytes).into());
+    }
+    let start = Instant::now();
+    let mut slowest: Vec<f64> = Vec::with_capacity(total);
+    std::thread::scope(|scope| -> Result<(), Box<dyn std::error::Error>> {
+        let writers: Vec<_> = (0..args.writers)
+            .map(|writer| {
+                let make_one = &make_one;
+                scope.spawn(move || -> Result<Vec<f64>, E> {
+                    let mut times = Vec::with_capacity(args.files_per_writer);
+                    for number in 0..args.files_per_writer {
+                        let at = (writer * args.files_per_writer + number) * args.bytes;
+                        let begun = Instant::now();
+                        make_one(writer, number, &source[at..at + args.bytes])?;
+                        times.push(begun.elapsed().as_secs_f64());
+                    }
+                    Ok(times)
+                })
+            })
+            .collect();
+        for writer in writers {
+            slowest.extend(writer.join().map_err(|_| "a writer panicked")??);
+        }
+        Ok(())
+    })?;
+    let seconds = start.elapsed().as_secs_f64();
+    slowest.sort_by(f64::total_cmp);
+    let at = |share: f64| slowest.get(((total as f64 * share) as usize).min(total - 1)).copied().unwrap_or(0.0) * 1e3;
+    Ok(format!("files={total} seconds={seconds:.6} p50_ms={:.3} p99_ms={:.3}", at(0.5), at(0.99)))
+}
+
+fn main() {
+    let mut driver = Driver { source: Vec::new(), sink: Vec::new(), store: None };
+    let mut out = std::io::stdout();
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let said = match driver.run(&line) {
+            None => break,
+            Some(Ok(facts)) => writeln!(out, "ok {facts}"),
+            Some(Err(error)) => writeln!(out, "err {}", error.to_string().replace('\n', " ")),
+        };
+        if said.and_then(|()| out.flush()).is_err() {
+            break;
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The same work on a mounted file system: the raw disk, or a peer.
+
+use crate::{Reply, Small, small_files};
+use std::error::Error;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// Bytes of one `write` or `read` call.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// Writes `source` as one new file and syncs it.
+pub fn write(path: &Path, source: &[u8]) -> Result<(), Box<dyn Error>> {
+    let mut file = File::create(path)?;
+    for block in source.chunks(BLOCK_BYTES) {
+        file.write_all(block)?;
+    }
+    file.sync_all()?;
+    Ok(())
+}
+
+/// Reads a whole file of `sink.len()` bytes.
+pub fn read(path: &Path, sink: &mut [u8]) -> Result<(), Box<dyn Error>> {
+    let mut file = File::open(path)?;
+    for block in sink.chunks_mut(BLOCK_BYTES) {
+        file.read_exact(block)?;
+    }
+    match file.read(&mut [0])? {
+        0 => Ok(()),
+        _ => Err("the file is longer than what was written".into()),
+    }
+}
+
+/// Small files, each synced before its writer goes on.
+pub fn small(dir: &Path, args: Small, source: &[u8]) -> Reply {
+    for writer in 0..args.writers {
+        std::fs::create_dir_all(dir.join(format!("w{writer}")))?;
+    }
+    small_files(args, source, |writer, number, content| -> io::Result<()> {
+        let mut file = File::create(dir.join(format!("w{writer}/f{number}")))?;
+        file.write_all(content)?;
+        file.sync_all()
+    })
+}

@@ -1,0 +1,490 @@
+//! One write, from named chunks to a visible version, without I/O: events in, actions out.
+//!
+//! Life of a chunk: *queued* for the dedup question ([`ask`]) → *asked* → known (nothing to send), or
+//! *encoding* what is missing → *sending* ([`put`]) → *settled*: its memory is free. When the input has ended
+//! and all chunks are settled (with `durability=optimistic`: readable), the version is committed
+//! ([`commit`]); a commit that finds acknowledgements outdated has those fragments sent again (P11).
+//!
+//! A fragment that its member does not take goes where a newer map says; if the map knows nothing better,
+//! the whole chunk moves to another group. Requests to the manager are repeated under the same op id (P8).
+//! Memory: chunks hold their bytes until settled; the shell feeds nothing while [`WriteCore::held_bytes`] has
+//! reached the window.
+//!
+//! Start at [`WriteCore::handle`].
+
+mod ask;
+mod commit;
+mod put;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use state::{ChunkReady, Owner, Target, WriteDone, WriteParams};
+
+use crate::calls::{Calls, Final};
+use crate::config::{Options, ms};
+use crate::error::WriteError;
+use crate::fetch::{Fetch, Step};
+use crate::job::{Job, Numbered, Output};
+use crate::view::SharedView;
+use bytes::Bytes;
+use state::{Active, Chunk, Extents, Frag, FragState, NodeQueue, Purpose, Stage};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use tessera_policy::{Durability, Policy};
+use tessera_wire::meta::{ChunkName, CloseSession, CommitMode, GetMap, OpenWrite, OpenWriteReply, RenewSession};
+use tessera_wire::rpc::{Answer, Call};
+use tessera_wire::{Code, Error};
+
+/// What happens to a write.
+#[derive(Debug)]
+pub enum WriteEvent {
+    /// Open the session now. Chunks and the end of input that came before travel along.
+    Open,
+    /// The next piece of input, in any order of `index`.
+    Chunk(ChunkReady),
+    /// Piece number `index` of the input is `len_bytes` of nothing.
+    Hole {
+        /// Place among the pieces.
+        index: u64,
+        /// Where it starts, in bytes from the start of the input.
+        offset: u64,
+        /// How long it is.
+        len_bytes: u64,
+    },
+    /// An answer to a call.
+    Answer(Answer),
+    /// A job is done.
+    Computed(Numbered<Output>),
+    /// No piece follows those so far: make the version visible.
+    EndOfInput {
+        /// Length of the file (`Append`: of what is appended), in bytes.
+        size_bytes: u64,
+        /// The session goes on afterwards, patching what was committed (an open file is synced).
+        keep_session: bool,
+    },
+    /// Time passed.
+    Tick,
+    /// Give the write up.
+    Cancel,
+}
+
+/// What a write wants done.
+#[derive(Debug)]
+pub enum WriteAction {
+    /// Send a call; its answer comes back.
+    Call(Call),
+    /// Compute; the output comes back.
+    Compute(Numbered<Job>),
+    /// The session is open, and this is the policy in effect: chunks may be cut accordingly.
+    Opened {
+        /// The policy.
+        policy: Box<Policy>,
+        /// Length of the version that a patch starts from.
+        base_size_bytes: u64,
+    },
+    /// The version is visible as durably as asked, or it never will be. Redundancy of an optimistic write
+    /// may follow.
+    Done(Result<WriteDone, WriteError>),
+    /// Nothing more is to come from this core.
+    Finished,
+}
+
+/// See the module.
+pub struct WriteCore {
+    params: WriteParams,
+    options: Arc<Options>,
+    view: SharedView,
+    now: i64,
+    calls: Calls<Purpose>,
+    actions: VecDeque<WriteAction>,
+
+    session_id: u64,
+    session_ns: i64,
+    renewed_ns: i64,
+    reserved_bytes: u64,
+    policy: Policy,
+    scheme: String,
+    domain: u32,
+    opened: bool,
+
+    chunks: Vec<Chunk>,
+    by_name: HashMap<([u8; 32], u64), usize>,
+    extents: Extents,
+    input_bytes: u64,
+    held_bytes: u64,
+    unsettled: usize,
+    sent_bytes: u64,
+
+    ask: VecDeque<usize>,
+    asks_in_flight: usize,
+    avoid: BTreeMap<u64, i64>,
+    nodes: BTreeMap<u64, NodeQueue>,
+    puts_in_flight: usize,
+    map_wanted: BTreeSet<u64>,
+    map_asked: bool,
+    waiting_map: BTreeMap<u64, Vec<usize>>,
+    put_again: BTreeSet<(i64, usize)>,
+    jobs: HashMap<u64, usize>,
+    next_job: u64,
+    fetches: BTreeMap<usize, Fetch>,
+
+    ending: Option<Ending>,
+    committing: bool,
+    /// Chunks that a commit asked to have stored again.
+    restoring: BTreeSet<usize>,
+    /// Bytes that earlier commits of this session made visible.
+    committed_bytes: u64,
+    committed: Option<WriteDone>,
+    completed: Vec<tessera_wire::meta::FragmentRef>,
+    finished: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Ending {
+    size_bytes: u64,
+    keep_session: bool,
+}
+
+impl WriteCore {
+    /// A write that has not begun. `op_seed`: random, different for every core of a client.
+    pub fn new(params: WriteParams, options: Arc<Options>, view: SharedView, op_seed: u64) -> Self {
+        WriteCore {
+            params,
+            options,
+            view,
+            now: i64::MIN,
+            calls: Calls::new(op_seed),
+            actions: VecDeque::new(),
+            session_id: 0,
+            session_ns: 0,
+            renewed_ns: 0,
+            reserved_bytes: 0,
+            policy: Policy::default(),
+            scheme: String::new(),
+            domain: 0,
+            opened: false,
+            chunks: Vec::new(),
+            by_name: HashMap::new(),
+            extents: Extents::default(),
+            input_bytes: 0,
+            held_bytes: 0,
+            unsettled: 0,
+            sent_bytes: 0,
+            ask: VecDeque::new(),
+            asks_in_flight: 0,
+            avoid: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            puts_in_flight: 0,
+            map_wanted: BTreeSet::new(),
+            map_asked: false,
+            waiting_map: BTreeMap::new(),
+            put_again: BTreeSet::new(),
+            jobs: HashMap::new(),
+            next_job: 1,
+            fetches: BTreeMap::new(),
+            ending: None,
+            committing: false,
+            restoring: BTreeSet::new(),
+            committed_bytes: 0,
+            committed: None,
+            completed: Vec::new(),
+            finished: false,
+        }
+    }
+
+    /// Bytes of chunks held in memory until they are settled.
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
+    /// Whether nothing more will come of it.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// The next action.
+    pub fn poll(&mut self) -> Option<WriteAction> {
+        if let Some(call) = self.calls.poll() {
+            return Some(WriteAction::Call(call));
+        }
+        self.actions.pop_front()
+    }
+
+    /// When a [`WriteEvent::Tick`] has something to do, ns since 1970.
+    pub fn next_due(&self) -> Option<i64> {
+        if self.finished {
+            return None;
+        }
+        let again = self.put_again.first().map(|(at, _)| *at);
+        let renew = (self.session_id != 0 && self.committed.is_none()).then(|| self.renewed_ns.saturating_add(self.session_ns / 3));
+        let view = self.view.read();
+        let fetch = self.fetches.values().filter_map(|f| f.next_due(&view, &self.options)).min();
+        [again, renew, fetch, self.calls.next_due()].into_iter().flatten().min()
+    }
+
+    /// Takes an event in. `now`: ns since 1970; time that runs backwards stands still.
+    pub fn handle(&mut self, now: i64, event: WriteEvent) {
+        self.now = self.now.max(now);
+        if self.finished {
+            return;
+        }
+        match event {
+            WriteEvent::Open => self.open(),
+            WriteEvent::Chunk(chunk) => self.take_chunk(chunk),
+            WriteEvent::Hole { index, offset, len_bytes } => {
+                self.input_bytes += len_bytes;
+                self.extents.put(index, state::Piece { offset, len_bytes, chunk: None });
+            }
+            WriteEvent::Answer(answer) => {
+                if let Some(done) = self.calls.answered(self.now, answer, &self.options) {
+                    self.answered(done);
+                }
+            }
+            WriteEvent::Computed(done) => self.computed(done),
+            WriteEvent::EndOfInput { size_bytes, keep_session } => {
+                self.ending = Some(Ending { size_bytes, keep_session });
+            }
+            WriteEvent::Tick => self.tick(),
+            WriteEvent::Cancel => self.fail(WriteError::Cancelled { file: self.params.file.clone() }),
+        }
+        self.pump();
+    }
+
+    /// Sends what can be sent.
+    fn pump(&mut self) {
+        if self.finished || !self.opened {
+            return;
+        }
+        self.pump_asks();
+        self.pump_maps();
+        self.pump_puts();
+        self.pump_commit();
+        self.pump_reserve();
+    }
+
+    fn open(&mut self) {
+        let at_least = self.params.size_hint_bytes.unwrap_or(0).max(self.input_bytes);
+        let whole = self.ending.is_some() && self.ask.len() <= self.options.ask_chunks;
+        let first: Vec<usize> = match whole && self.params.expect_policy.is_some() {
+            true => self.ask.drain(..).collect(),
+            false => Vec::new(),
+        };
+        let scheme = self.params.expect_policy.as_ref().map(|p| p.redundancy.scheme(self.file_bytes(0)).to_string());
+        let (parent, name, ino) = match &self.params.target {
+            Target::Name { parent, name } => (*parent, name.clone(), 0),
+            Target::Inode(ino) => (0, Vec::new(), *ino),
+        };
+        for &i in &first {
+            self.chunks[i].stage = Stage::Asked;
+        }
+        let request = OpenWrite {
+            op_id: self.calls.op_id(),
+            parent,
+            name,
+            ino,
+            hints: self.params.hints.clone(),
+            size_hint_bytes: at_least,
+            chunks: first.iter().map(|i| self.chunks[*i].wire_name()).collect(),
+            redundancy: scheme.unwrap_or_default(),
+            known_map_version: self.view.read().known_version(),
+        };
+        self.reserved_bytes = at_least;
+        self.calls.manager(self.now, &request, Purpose::Open { first }, &self.options);
+    }
+
+    /// Length the file will have, as far as known: what `redundancy=auto` goes by. A stream of unknown length
+    /// that did not end within the first buffer counts as large.
+    fn file_bytes(&self, base: u64) -> u64 {
+        let input = match (self.ending, self.params.size_hint_bytes) {
+            (Some(ending), _) => ending.size_bytes,
+            (None, Some(hint)) => hint.max(self.input_bytes),
+            (None, None) => u64::MAX,
+        };
+        match self.params.mode {
+            CommitMode::Append => base.saturating_add(input),
+            CommitMode::Patch => base.max(input),
+            _ => input,
+        }
+    }
+
+    fn on_opened(&mut self, reply: OpenWriteReply, first: Vec<usize>) {
+        let hints = reply.policy.iter().map(|h| (h.name.as_str(), h.value.as_str()));
+        match Policy::from_hints(hints) {
+            Ok(policy) => self.policy = policy,
+            Err(error) => {
+                let message = format!("the manager knows a policy that this client does not ({error}); upgrade the client");
+                self.session_id = reply.session_id;
+                return self.fail(WriteError::Policy { file: self.params.file.clone(), message });
+            }
+        }
+        self.opened = true;
+        self.session_id = reply.session_id;
+        self.domain = reply.domain;
+        self.session_ns = ms(reply.session_ms.max(1));
+        self.renewed_ns = self.now;
+        self.scheme = self.policy.redundancy.scheme(self.file_bytes(reply.base_size_bytes)).to_string();
+        let policy = Box::new(self.policy.clone());
+        self.actions.push_back(WriteAction::Opened { policy, base_size_bytes: reply.base_size_bytes });
+        let fits = |a: &tessera_wire::meta::AllocateChunksReply| {
+            a.class.as_ref().is_some_and(|c| c.spec == self.scheme) && a.answers.len() == first.len()
+        };
+        match reply.allocated.filter(fits) {
+            Some(allocated) => self.on_allocated(allocated, first),
+            // Asked for another class than the file turned out to have: ask again for the right one.
+            None => self.ask.extend(first),
+        }
+    }
+
+    fn take_chunk(&mut self, ready: ChunkReady) {
+        let len_bytes = ready.data.len() as u64;
+        self.input_bytes += len_bytes;
+        let key = (ready.hash, len_bytes);
+        let index = match self.by_name.get(&key) {
+            // The same content again in this write: nothing to ask, nothing to send.
+            Some(&known) => known,
+            None => {
+                let index = self.chunks.len();
+                self.held_bytes += len_bytes;
+                self.unsettled += 1;
+                self.by_name.insert(key, index);
+                self.chunks.push(Chunk::new(&ready));
+                self.ask.push_back(index);
+                index
+            }
+        };
+        self.extents.put(ready.index, state::Piece { offset: ready.offset, len_bytes, chunk: Some(index) });
+    }
+
+    fn answered(&mut self, done: Final<Purpose>) {
+        let Final { what, waited_ms, answer, .. } = done;
+        match what {
+            Purpose::Open { first } => match answer.decode::<OpenWrite>() {
+                Ok((reply, _)) => self.on_opened(reply, first),
+                Err(error) => self.refused("OpenWrite", error, waited_ms),
+            },
+            Purpose::Ask { chunks, avoided } => self.on_asked(answer, chunks, avoided, waited_ms),
+            Purpose::Put { node_id, items } => self.on_put(node_id, items, answer),
+            Purpose::Map { pgs } => self.on_map(answer, pgs),
+            Purpose::Renew => self.on_renewed(answer, waited_ms),
+            Purpose::Commit { partial } => self.on_committed(answer, partial, waited_ms),
+            Purpose::Complete => self.on_completed(),
+            Purpose::Refetch { chunk, want } => self.on_refetched(chunk, want, answer),
+            Purpose::Close => {}
+        }
+    }
+
+    fn on_renewed(&mut self, answer: Answer, waited_ms: u64) {
+        match answer.decode::<RenewSession>() {
+            Ok((reply, _)) => {
+                self.session_ns = ms(reply.session_ms.max(1));
+                self.reserved_bytes = reply.reserved_bytes.max(self.reserved_bytes);
+            }
+            // Space that could not be reserved is found missing, or not, when it is needed.
+            Err(error) if error.kind() == Code::NoSpace => {}
+            // The commit has ended the session meanwhile.
+            Err(_) if self.committed.is_some() => {}
+            Err(error) => self.refused("RenewSession", error, waited_ms),
+        }
+    }
+
+    fn tick(&mut self) {
+        self.calls.tick(self.now);
+        while let Some(&(at, chunk)) = self.put_again.first().filter(|(at, _)| *at <= self.now) {
+            self.put_again.remove(&(at, chunk));
+            self.want_map(chunk);
+        }
+        let due = self.renewed_ns.saturating_add(self.session_ns / 3) <= self.now;
+        if self.session_id != 0 && self.committed.is_none() && due {
+            self.renew(self.reserved_bytes);
+        }
+        self.tick_fetches();
+    }
+
+    fn renew(&mut self, reserve_bytes: u64) {
+        self.renewed_ns = self.now;
+        let request = RenewSession { session_id: self.session_id, reserve_bytes };
+        self.calls.manager(self.now, &request, Purpose::Renew, &self.options);
+    }
+
+    /// Space for a stream of unknown length is reserved ahead: as much again as it has had, within bounds.
+    fn pump_reserve(&mut self) {
+        if self.params.size_hint_bytes.is_some() || self.ending.is_some() || self.committed.is_some() {
+            return;
+        }
+        let ahead = self.input_bytes.clamp(64 << 20, 1 << 30);
+        if self.reserved_bytes < self.input_bytes.saturating_add(ahead / 2) {
+            self.reserved_bytes = self.input_bytes.saturating_add(ahead);
+            self.renew(self.reserved_bytes);
+        }
+    }
+
+    /// The chunk needs nothing more: its memory is free.
+    fn settle(&mut self, index: usize) {
+        let chunk = &mut self.chunks[index];
+        if chunk.stage == Stage::Settled {
+            return;
+        }
+        chunk.stage = Stage::Settled;
+        if chunk.active.take().is_some() {
+            self.held_bytes -= chunk.len_bytes;
+        }
+        self.unsettled -= 1;
+    }
+
+    /// The manager refused something without which there is no write.
+    fn refused(&mut self, request: &'static str, error: Error, waited_ms: u64) {
+        let file = self.params.file.clone();
+        let message = error.message.clone();
+        self.fail(match error.kind() {
+            Code::TooFewHosts => WriteError::TooFewHosts { file, message },
+            Code::NoSpace => WriteError::NoSpace { file, message },
+            Code::SessionExpired => WriteError::SessionExpired { file, message },
+            Code::VersionConflict => {
+                let expected = self.params.if_version.unwrap_or(0);
+                WriteError::VersionConflict { file, expected, current: error.current }
+            }
+            Code::Unavailable | Code::Timeout => WriteError::ManagerSilent { file, request, waited_ms, last: message },
+            _ => WriteError::Refused { file, error },
+        });
+    }
+
+    fn fail(&mut self, error: WriteError) {
+        if self.finished {
+            return;
+        }
+        self.calls.abandon();
+        while self.calls.poll().is_some() {}
+        if self.session_id != 0 && self.committed.is_none() {
+            let close = CloseSession { session_id: self.session_id };
+            self.calls.manager(self.now, &close, Purpose::Close, &self.options);
+        }
+        if self.committed.is_none() || !matches!(error, WriteError::Cancelled { .. }) {
+            tracing::debug!(%error, "write ends");
+        }
+        if self.committed.is_none() {
+            self.actions.push_back(WriteAction::Done(Err(error)));
+        }
+        self.finish();
+    }
+
+    fn finish(&mut self) {
+        self.finished = true;
+        self.chunks.clear();
+        self.nodes.clear();
+        self.fetches.clear();
+        self.held_bytes = 0;
+        self.actions.push_back(WriteAction::Finished);
+    }
+
+    fn optimistic(&self) -> bool {
+        self.policy.durability == Durability::Optimistic
+    }
+}
+
+impl std::fmt::Debug for WriteCore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (file, session, chunks) = (&self.params.file, self.session_id, self.chunks.len());
+        write!(f, "WriteCore({file}, session {session}, {chunks} chunks, {} unsettled)", self.unsettled)
+    }
+}
