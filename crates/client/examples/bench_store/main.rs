@@ -27,7 +27,7 @@ struct Driver {
 /// What the commands are, for a person who starts this by hand.
 const HELP: &str = "prepare BYTES SEED | memcpy ROUNDS | kernels | verify | quit | \
     posix-write PATH | posix-read PATH | posix-small DIR WRITERS FILES BYTES | \
-    connect MANAGER | mkdir PATH [HINT=VALUE ...] | write PATH | read PATH | stats | \
+    connect MANAGER | disconnect | mkdir PATH [HINT=VALUE ...] | write PATH | read PATH | stats | \
     small DIR WRITERS FILES BYTES";
 
 impl Driver {
@@ -49,6 +49,10 @@ impl Driver {
                 self.store = Some(s);
                 String::new()
             }),
+            ["disconnect"] => {
+                self.store = None;
+                Ok(String::new())
+            }
             ["mkdir", path, hints @ ..] => self.store().and_then(|s| s.mkdir(path, hints)),
             ["write", path] => {
                 let Driver { source, store, .. } = self;
@@ -64,8 +68,9 @@ impl Driver {
                     None => Err(UNCONNECTED.into()),
                 }
             }
-            ["small", dir, writers, files, bytes] => small_args(writers, files, bytes)
-                .and_then(|a| self.store().and_then(|s| s.small(dir, a, &self.source))),
+            ["small", dir, writers, files, bytes] => {
+                small_args(writers, files, bytes).and_then(|a| self.store().and_then(|s| s.small(dir, a, &self.source)))
+            }
             ["stats"] => self.store().map(store::Store::stats),
             _ => Err(format!("unknown command; there are: {HELP}").into()),
         };
