@@ -57,12 +57,20 @@ impl SegmentStore {
     /// # Errors
     /// The disk's, or no space for the copies; nothing is lost, the step can be tried again.
     pub fn compact_step(&self, budget_bytes: u64) -> Result<CompactReport, StoreError> {
+        self.compact_step_above(self.options.compact_dead_percent, budget_bytes)
+    }
+
+    /// [`SegmentStore::compact_step`] for segments of which at least `dead_percent` is dead; 0: any dead byte counts.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compact_step_above(&self, dead_percent: u64, budget_bytes: u64) -> Result<CompactReport, StoreError> {
         let mut compactor = self.compactor.lock();
         let mut report = CompactReport::default();
         let mut left = budget_bytes;
         loop {
             if compactor.current.is_none() {
-                compactor.current = self.choose(&compactor.blocked).map(|s| (s, SEGMENT_HEADER_BYTES));
+                compactor.current = self.choose(&compactor.blocked, dead_percent).map(|s| (s, SEGMENT_HEADER_BYTES));
             }
             let Some((segment, at)) = compactor.current.clone() else { return Ok(report) };
             if left == 0 && segment.live_bytes() > 0 {
@@ -80,12 +88,12 @@ impl SegmentStore {
     }
 
     /// The sealed segment with the greatest dead share, if any is worth it.
-    fn choose(&self, blocked: &HashMap<u64, u64>) -> Option<Arc<Segment>> {
+    fn choose(&self, blocked: &HashMap<u64, u64>, dead_percent: u64) -> Option<Arc<Segment>> {
         let open = self.writer.lock().open.as_ref().map(|s| s.number);
         let segments = self.segments.read();
         let worth = segments.values().filter(|s| {
             let (live, total) = (s.live_bytes(), s.record_bytes());
-            let dead_enough = (total - live) * 100 >= self.options.compact_dead_percent * total;
+            let dead_enough = live < total && (total - live) * 100 >= dead_percent * total;
             Some(s.number) != open
                 && blocked.get(&s.number) != Some(&live)
                 && (live == 0 || dead_enough || s.is_damaged())
