@@ -1,0 +1,282 @@
+//! What a node believes of a request: nothing (P14). Runs on the connection's thread, before the core is locked.
+//!
+//! Counts, lengths, sums and checksums are looked at here; what needs knowledge of the cluster (lease, epochs,
+//! disks, classes) is the core's.
+
+use crate::config::NodeConfig;
+use crate::core::{AppendItem, FragmentKey};
+use crate::log_replica::LogRequest;
+use bytes::Bytes;
+use tessera_accel::checksum::crc32c;
+use tessera_accel::erasure::{FRAGMENT_ALIGN_BYTES, MAX_FRAGMENTS};
+use tessera_accel::hash::{HASH_BYTES, group_count};
+use tessera_wire::data::{GetFragments, GetItem, PutFragments, PutItem};
+use tessera_wire::frame::{MAX_PAYLOAD_BYTES, decode_message};
+use tessera_wire::{Code, Error, Kind};
+
+/// A put whose lengths and checksums hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckedPut {
+    /// Session that writes; 0: repair.
+    pub session_id: u64,
+    /// Answer when durable, not when written.
+    pub sync: bool,
+    /// (disk id, fragment), in the order of the request.
+    pub items: Vec<(u64, AppendItem)>,
+}
+
+impl CheckedPut {
+    /// Bytes of all its fragments.
+    pub fn len_bytes(&self) -> u64 {
+        self.items.iter().map(|(_, item)| item.data.len() as u64).sum()
+    }
+}
+
+/// A request that a node serves.
+#[derive(Debug)]
+pub enum NodeRequest {
+    /// For the core: [`crate::core::Event::Put`].
+    Put(CheckedPut),
+    /// For the core: [`crate::core::Event::Status`].
+    Status,
+    /// For [`crate::read`], on the connection's thread.
+    Get(GetFragments),
+    /// For [`crate::log_replica`].
+    Log(LogRequest),
+}
+
+/// Decodes and checks a request.
+pub fn decode(config: &NodeConfig, kind: u16, body: &[u8], payload: Bytes) -> Result<NodeRequest, Error> {
+    match Kind::from_number(kind) {
+        Some(Kind::PutFragments) => Ok(NodeRequest::Put(check_put(config, message(kind, body)?, &payload)?)),
+        Some(Kind::GetFragments) => {
+            no_payload(kind, &payload)?;
+            let get: GetFragments = message(kind, body)?;
+            check_get(config, &get)?;
+            Ok(NodeRequest::Get(get))
+        }
+        Some(Kind::GetNodeStatus) => no_payload(kind, &payload).map(|()| NodeRequest::Status),
+        Some(known @ (Kind::AppendLog | Kind::ReadLog | Kind::PutSnapshot | Kind::GetSnapshot)) => {
+            Ok(NodeRequest::Log(LogRequest::decode(known, body, payload)?))
+        }
+        Some(known) => {
+            Err(Error::new(Code::Unsupported, format!("{} is not for a node; send it to the manager", known.name())))
+        }
+        None => Err(Error::new(
+            Code::Unsupported,
+            format!("message kind {kind:#06x} is unknown to this release; run the same release on both sides"),
+        )),
+    }
+}
+
+/// Decodes a message; a failure is the asker's.
+pub(crate) fn message<M: prost::Message + Default>(kind: u16, body: &[u8]) -> Result<M, Error> {
+    decode_message(kind, body).map_err(|e| invalid(e.to_string()))
+}
+
+fn no_payload(kind: u16, payload: &Bytes) -> Result<(), Error> {
+    match payload.len() {
+        0 => Ok(()),
+        len => Err(invalid(format!("message of kind {kind:#06x} came with {len} payload bytes, it has none"))),
+    }
+}
+
+/// Checks a put and cuts its payload into fragments, without copying them.
+pub fn check_put(config: &NodeConfig, put: PutFragments, payload: &Bytes) -> Result<CheckedPut, Error> {
+    check_count(config, put.items.len())?;
+    let announced: u64 = put.items.iter().map(|item| u64::from(item.len_bytes)).sum();
+    if announced != payload.len() as u64 {
+        return Err(invalid(format!(
+            "the put's fragments have {announced} bytes together, its payload has {}",
+            payload.len()
+        )));
+    }
+    let mut items = Vec::with_capacity(put.items.len());
+    let mut at = 0;
+    for item in put.items {
+        let end = at + item.len_bytes as usize;
+        items.push(check_item(config, item, payload.slice(at..end))?);
+        at = end;
+    }
+    Ok(CheckedPut { session_id: put.session_id, sync: !put.no_sync, items })
+}
+
+fn check_item(config: &NodeConfig, item: PutItem, data: Bytes) -> Result<(u64, AppendItem), Error> {
+    let bad = |what: String| invalid(format!("chunk {} fragment {}: {what}", item.chunk_id, item.fragment));
+    if item.chunk_id == 0 || item.disk_id == 0 || item.pg_id == 0 {
+        return Err(bad("chunk, disk and group must be named (none may be 0)".into()));
+    }
+    if item.fragment as usize >= MAX_FRAGMENTS {
+        return Err(bad(format!("a chunk has at most {MAX_FRAGMENTS} fragments, numbered from 0")));
+    }
+    let Ok(hash) = <[u8; HASH_BYTES]>::try_from(&item.hash[..]) else {
+        return Err(bad(format!("a chunk name has {HASH_BYTES} bytes, got {}", item.hash.len())));
+    };
+    if item.chunk_len_bytes == 0 || item.chunk_len_bytes > config.max_chunk_bytes {
+        return Err(bad(format!("a chunk has 1 to {} bytes, got {}", config.max_chunk_bytes, item.chunk_len_bytes)));
+    }
+    let longest = item.chunk_len_bytes.next_multiple_of(FRAGMENT_ALIGN_BYTES as u64);
+    if u64::from(item.len_bytes) > longest {
+        return Err(bad(format!(
+            "{} bytes are more than any fragment of a chunk of {} bytes has",
+            item.len_bytes, item.chunk_len_bytes
+        )));
+    }
+    let groups_len = group_count(item.chunk_len_bytes) * HASH_BYTES as u64;
+    if item.groups.len() as u64 != groups_len {
+        return Err(bad(format!(
+            "a chunk of {} bytes has {groups_len} bytes of group hashes, got {}",
+            item.chunk_len_bytes,
+            item.groups.len()
+        )));
+    }
+    let got = crc32c(&data);
+    if got != item.crc32c {
+        return Err(Error::new(
+            Code::Corrupt,
+            format!(
+                "chunk {} fragment {}: arrived with checksum {got:#010x}, announced {:#010x}; send it again",
+                item.chunk_id, item.fragment, item.crc32c
+            ),
+        ));
+    }
+    let key = FragmentKey { chunk_id: item.chunk_id, fragment: item.fragment };
+    let append = AppendItem {
+        key,
+        pg_id: item.pg_id,
+        epoch: item.epoch,
+        domain: item.domain,
+        class_id: item.class_id,
+        hash,
+        chunk_len_bytes: item.chunk_len_bytes,
+        groups: item.groups,
+        crc32c: item.crc32c,
+        data,
+    };
+    Ok((item.disk_id, append))
+}
+
+/// Checks a get as far as it can be without looking at disks.
+pub fn check_get(config: &NodeConfig, get: &GetFragments) -> Result<(), Error> {
+    check_count(config, get.items.len())?;
+    let wanted: u64 = get.items.iter().filter(|item| !item.whole).map(|item| u64::from(item.len_bytes)).sum();
+    if wanted > u64::from(MAX_PAYLOAD_BYTES) {
+        return Err(invalid(format!(
+            "the get asks for {wanted} bytes, an answer holds at most {MAX_PAYLOAD_BYTES}; ask for less at a time"
+        )));
+    }
+    get.items.iter().try_for_each(check_get_item)
+}
+
+fn check_get_item(item: &GetItem) -> Result<(), Error> {
+    let bad = |what: &str| Err(invalid(format!("chunk {} fragment {}: {what}", item.chunk_id, item.fragment)));
+    if item.whole && (item.offset != 0 || item.len_bytes != 0) {
+        return bad("`whole` goes without offset and length");
+    }
+    if item.offset.checked_add(item.len_bytes).is_none() {
+        return bad("offset and length together pass 2^32");
+    }
+    Ok(())
+}
+
+fn check_count(config: &NodeConfig, count: usize) -> Result<(), Error> {
+    match count {
+        0 => Err(invalid("no fragment is named; name at least one".into())),
+        n if n > config.max_items => {
+            Err(invalid(format!("{n} fragments in one request, at most {} are accepted", config.max_items)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(Code::Invalid, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(data: &[u8]) -> PutItem {
+        PutItem {
+            chunk_id: 7,
+            fragment: 1,
+            disk_id: 3,
+            pg_id: 2,
+            epoch: 1,
+            domain: 0,
+            class_id: 1,
+            hash: Bytes::from(vec![9; 32]),
+            chunk_len_bytes: 400,
+            len_bytes: data.len() as u32,
+            crc32c: crc32c(data),
+            groups: Bytes::new(),
+        }
+    }
+
+    fn put(items: Vec<PutItem>, payload: &[u8]) -> Result<CheckedPut, Error> {
+        let put = PutFragments { session_id: 5, items, no_sync: false, hints: vec![] };
+        check_put(&NodeConfig::default(), put, &Bytes::copy_from_slice(payload))
+    }
+
+    #[test]
+    fn good_puts_are_cut_without_copying() {
+        let payload = Bytes::from((0..200u8).collect::<Vec<_>>());
+        let (a, b) = (item(&payload[..128]), item(&payload[128..]));
+        let request = PutFragments { session_id: 5, items: vec![a, b], no_sync: true, hints: vec![] };
+        let checked = check_put(&NodeConfig::default(), request, &payload).unwrap();
+        assert!(!checked.sync);
+        assert_eq!(checked.items[1].1.data.as_ptr(), payload[128..].as_ptr());
+        assert_eq!(checked.len_bytes(), 200);
+    }
+
+    /// P14: each bad field is refused, by name, with a typed code.
+    #[test]
+    fn bad_puts_are_refused_one_by_one() {
+        let data = [1u8; 100];
+        let spoilt: Vec<(&str, Box<dyn Fn(&mut PutItem)>)> = vec![
+            ("none may be 0", Box::new(|i| i.chunk_id = 0)),
+            ("none may be 0", Box::new(|i| i.disk_id = 0)),
+            ("none may be 0", Box::new(|i| i.pg_id = 0)),
+            ("numbered from 0", Box::new(|i| i.fragment = 255)),
+            ("name has 32 bytes", Box::new(|i| i.hash = Bytes::from_static(b"short"))),
+            ("1 to", Box::new(|i| i.chunk_len_bytes = 0)),
+            ("1 to", Box::new(|i| i.chunk_len_bytes = u64::MAX)),
+            ("more than any fragment", Box::new(|i| i.chunk_len_bytes = 64)),
+            ("group hashes", Box::new(|i| i.groups = Bytes::from(vec![0; 32]))),
+            ("group hashes", Box::new(|i| i.chunk_len_bytes = 20_000)),
+            ("payload has 100", Box::new(|i| i.len_bytes = 99)),
+            ("payload has 100", Box::new(|i| i.len_bytes = u32::MAX)),
+        ];
+        for (expected, spoil) in spoilt {
+            let mut it = item(&data);
+            spoil(&mut it);
+            let error = put(vec![it], &data).unwrap_err();
+            assert_eq!(error.kind(), Code::Invalid, "{error}");
+            assert!(error.message.contains(expected), "{error} should say {expected:?}");
+        }
+        assert_eq!(put(vec![], &[]).unwrap_err().kind(), Code::Invalid);
+        assert_eq!(put(vec![item(&data); 5000], &[]).unwrap_err().kind(), Code::Invalid);
+        let mut rotten = item(&data);
+        rotten.crc32c ^= 1;
+        assert_eq!(put(vec![rotten], &data).unwrap_err().kind(), Code::Corrupt);
+    }
+
+    #[test]
+    fn bad_gets_and_unknown_kinds_are_refused() {
+        let config = NodeConfig::default();
+        let get = |item: GetItem| check_get(&config, &GetFragments { items: vec![item], hints: vec![] });
+        let base = GetItem { chunk_id: 1, disk_id: 1, len_bytes: 5, ..Default::default() };
+        assert!(get(base.clone()).is_ok());
+        assert!(get(GetItem { whole: true, ..base.clone() }).is_err());
+        assert!(get(GetItem { offset: u32::MAX, ..base.clone() }).is_err());
+        assert!(get(GetItem { len_bytes: MAX_PAYLOAD_BYTES + 1, ..base }).is_err());
+        for (kind, code) in [(0x7777, Code::Unsupported), (Kind::OpenWrite as u16, Code::Unsupported)] {
+            assert_eq!(decode(&config, kind, &[], Bytes::new()).unwrap_err().kind(), code);
+        }
+        let garbage = decode(&config, Kind::PutFragments as u16, &[0xff; 40], Bytes::new()).unwrap_err();
+        assert_eq!(garbage.kind(), Code::Invalid);
+        let noise = decode(&config, Kind::GetNodeStatus as u16, &[], Bytes::from_static(b"x")).unwrap_err();
+        assert_eq!(noise.kind(), Code::Invalid);
+    }
+}

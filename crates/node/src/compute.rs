@@ -1,0 +1,386 @@
+//! The computing part of a rebuild: pure functions from fragments to a verified fragment (P2, P6).
+//!
+//! Nothing leaves here that was not derived from bytes whose BLAKE3 is the chunk's name. A device that
+//! computes wrongly, a source that lies and a checksum that collides all end in "no match".
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use tessera_accel::checksum::crc32c;
+use tessera_accel::erasure::{Code, Matrix, data_slice, fragment_len};
+use tessera_accel::{ReconstructJob, Tree, device};
+use tessera_wire::ClassInfo;
+
+/// A fragment as a source gave it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Source {
+    /// Fragment number.
+    pub fragment: u32,
+    /// Its bytes.
+    pub data: Bytes,
+    /// Its checksum as stored; compared here.
+    pub crc32c: u32,
+}
+
+/// What [`rebuild`] needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RebuildJob {
+    /// Class of the chunk.
+    pub class: ClassInfo,
+    /// Name of the chunk.
+    pub hash: [u8; 32],
+    /// Its length in bytes.
+    pub chunk_len_bytes: u64,
+    /// Fragment to make.
+    pub wanted: u32,
+    /// Distinct fragments, at least k for hope.
+    pub sources: Vec<Source>,
+    /// Try at most so many different sets of k sources.
+    pub max_combinations: usize,
+}
+
+/// What [`rebuild`] found.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RebuildOutcome {
+    /// The chunk has its name, and this is the fragment of it.
+    Rebuilt {
+        /// The fragment.
+        data: Bytes,
+        /// Its checksum.
+        crc32c: u32,
+        /// Group hashes of the chunk.
+        groups: Bytes,
+        /// Sources that were wrong.
+        bad: Vec<u32>,
+    },
+    /// No set of k sources gives the chunk.
+    NoMatch {
+        /// Sources that are wrong for certain (checksum or length).
+        bad: Vec<u32>,
+    },
+    /// No such class, fragment or chunk: other sources would not help.
+    Impossible(String),
+}
+
+/// Length of fragment `fragment` of a chunk; `None` if the class has no such fragment.
+pub fn fragment_len_bytes(class: &ClassInfo, chunk_len_bytes: u64, fragment: u32) -> Option<u64> {
+    if fragment >= class.k.checked_add(class.m)? {
+        return None;
+    }
+    if class.code == "copy" {
+        return Some(chunk_len_bytes);
+    }
+    let chunk_len = usize::try_from(chunk_len_bytes).ok()?;
+    let full = fragment_len(chunk_len, class.k as usize) as u64;
+    if fragment >= class.k {
+        return Some(full);
+    }
+    Some(chunk_len_bytes.saturating_sub(u64::from(fragment).saturating_mul(full)).min(full))
+}
+
+/// Decodes the chunk, compares it with its name, and makes the fragment that is wanted.
+pub fn rebuild(job: &RebuildJob) -> RebuildOutcome {
+    match Decoder::of(&job.class) {
+        Ok(_) if fragment_len_bytes(&job.class, job.chunk_len_bytes, job.wanted).is_none() => {
+            RebuildOutcome::Impossible(format!("class {} has no fragment {}", job.class.spec, job.wanted))
+        }
+        Ok(decoder) => Attempt { job, decoder }.run(),
+        Err(why) => RebuildOutcome::Impossible(why),
+    }
+}
+
+/// How a class turns fragments into chunks.
+enum Decoder {
+    Copies,
+    Code(Arc<Code>),
+}
+
+impl Decoder {
+    fn of(class: &ClassInfo) -> Result<Decoder, String> {
+        match class.code.as_str() {
+            "copy" if class.k == 1 => Ok(Decoder::Copies),
+            "rs" => code(class).map(Decoder::Code),
+            other => Err(format!(
+                "class {} uses code {other:?} (k={}), which this release does not know",
+                class.spec, class.k
+            )),
+        }
+    }
+}
+
+/// Codes are kept: they remember their decoding matrices.
+fn code(class: &ClassInfo) -> Result<Arc<Code>, String> {
+    type Codes = Mutex<HashMap<(u32, u32, Matrix), Arc<Code>>>;
+    static CODES: OnceLock<Codes> = OnceLock::new();
+    let matrix: Matrix = class.matrix.parse().map_err(|e| format!("class {}: {e}", class.spec))?;
+    let mut codes = CODES.get_or_init(Codes::default).lock();
+    if let Some(code) = codes.get(&(class.k, class.m, matrix)) {
+        return Ok(code.clone());
+    }
+    let made = Code::new(class.k as usize, class.m as usize, matrix);
+    let code = Arc::new(made.map_err(|e| format!("class {}: {e}", class.spec))?);
+    codes.insert((class.k, class.m, matrix), code.clone());
+    Ok(code)
+}
+
+struct Attempt<'a> {
+    job: &'a RebuildJob,
+    decoder: Decoder,
+}
+
+impl Attempt<'_> {
+    fn run(&self) -> RebuildOutcome {
+        let (sound, mut bad) = self.sift();
+        let need = self.job.class.k as usize;
+        for (tried, set) in Combinations::new(sound.len(), need).take(self.job.max_combinations.max(1)).enumerate() {
+            let chosen: Vec<&Source> = set.iter().map(|&i| sound[i]).collect();
+            let Some((chunk, groups)) = self.decode(&chosen) else { continue };
+            if tried > 0 || sound.len() > need {
+                // Some set did not match, now or before (else there would not be so many sources): a source is
+                // wrong although its checksum is right. Find it.
+                let is_wrong = |s: &&&Source| self.fragment(&chunk, s.fragment).as_ref() != Some(&s.data);
+                bad.extend(sound.iter().filter(is_wrong).map(|s| s.fragment));
+            }
+            let Some(data) = self.fragment(&chunk, self.job.wanted) else { continue };
+            return RebuildOutcome::Rebuilt { crc32c: crc32c(&data), data, groups, bad };
+        }
+        RebuildOutcome::NoMatch { bad }
+    }
+
+    /// Sources with the right length and checksum, and the numbers of the others.
+    fn sift(&self) -> (Vec<&Source>, Vec<u32>) {
+        let is_sound = |s: &&Source| {
+            fragment_len_bytes(&self.job.class, self.job.chunk_len_bytes, s.fragment) == Some(s.data.len() as u64)
+                && crc32c(&s.data) == s.crc32c
+        };
+        let (sound, bad): (Vec<&Source>, Vec<&Source>) = self.job.sources.iter().partition(is_sound);
+        (sound, bad.iter().map(|s| s.fragment).collect())
+    }
+
+    /// The chunk made of these k sources and its group hashes, if it has the name (P2).
+    fn decode(&self, sources: &[&Source]) -> Option<(Bytes, Bytes)> {
+        let chunk = match &self.decoder {
+            Decoder::Copies => sources[0].data.clone(),
+            Decoder::Code(code) => Bytes::from(self.decode_with(code, sources)?),
+        };
+        let tree: Tree = device().tree(&[&chunk]).pop()?;
+        (tree.root.0 == self.job.hash).then(|| (chunk, Bytes::from(tree.groups.concat())))
+    }
+
+    fn decode_with(&self, code: &Code, sources: &[&Source]) -> Option<Vec<u8>> {
+        let chunk_len = usize::try_from(self.job.chunk_len_bytes).ok()?;
+        let frag_len = fragment_len(chunk_len, code.k());
+        let mut chunk = vec![0; chunk_len];
+        let mut present: Vec<(usize, &[u8])> = Vec::with_capacity(sources.len());
+        let (mut wanted, mut out): (Vec<usize>, Vec<&mut [u8]>) = (Vec::new(), Vec::new());
+        for s in sources {
+            present.push((s.fragment as usize, &s.data));
+        }
+        // Pieces of a chunk of length 0 mod F are empty and there is nothing to reconstruct of them.
+        for (index, piece) in chunk.chunks_mut(frag_len.max(1)).enumerate() {
+            match present.iter().find(|(number, _)| *number == index) {
+                Some((_, bytes)) => piece.copy_from_slice(bytes),
+                None => {
+                    wanted.push(index);
+                    out.push(piece);
+                }
+            }
+        }
+        if !wanted.is_empty() {
+            device().reconstruct(code, &mut [ReconstructJob { frag_len, present, wanted, out }]).ok()?;
+        }
+        Some(chunk)
+    }
+
+    /// Fragment `number` of a verified chunk.
+    fn fragment(&self, chunk: &Bytes, number: u32) -> Option<Bytes> {
+        match &self.decoder {
+            Decoder::Copies => Some(chunk.clone()),
+            Decoder::Code(code) if (number as usize) < code.k() => {
+                Some(chunk.slice_ref(data_slice(chunk, code.k(), number as usize)))
+            }
+            Decoder::Code(code) => {
+                let frag_len = fragment_len(chunk.len(), code.k());
+                let mut parity = vec![0; frag_len];
+                let present = (0..code.k()).map(|i| (i, data_slice(chunk, code.k(), i))).collect();
+                let job = ReconstructJob { frag_len, present, wanted: vec![number as usize], out: vec![&mut parity] };
+                device().reconstruct(code, &mut [job]).ok().map(|()| parity.into())
+            }
+        }
+    }
+}
+
+/// Sets of `need` out of `count`, the first ones first.
+struct Combinations {
+    count: usize,
+    next: Option<Vec<usize>>,
+}
+
+impl Combinations {
+    fn new(count: usize, need: usize) -> Self {
+        Combinations { count, next: (need > 0 && need <= count).then(|| (0..need).collect()) }
+    }
+}
+
+impl Iterator for Combinations {
+    type Item = Vec<usize>;
+    fn next(&mut self) -> Option<Vec<usize>> {
+        let now = self.next.take()?;
+        let need = now.len();
+        if let Some(i) = (0..need).rev().find(|&i| now[i] < self.count - need + i) {
+            let mut after = now.clone();
+            after[i] += 1;
+            for j in i + 1..need {
+                after[j] = after[j - 1] + 1;
+            }
+            self.next = Some(after);
+        }
+        Some(now)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn class(k: u32, m: u32) -> ClassInfo {
+        let (spec, code, matrix) = match k {
+            1 => (format!("replica:{}", m + 1), "copy", ""),
+            _ => (format!("ec:{k}+{m}"), "rs", "cauchy1"),
+        };
+        ClassInfo { class_id: 1, spec, k, m, code: code.into(), matrix: matrix.into() }
+    }
+
+    pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
+        let mut rng = tessera_disk::SplitMix64::new(seed);
+        (0..len).map(|_| rng.next_u64() as u8).collect()
+    }
+
+    /// All fragments of a chunk, made the way a client does.
+    pub(crate) fn fragments(class: &ClassInfo, chunk: &[u8]) -> Vec<Source> {
+        let source =
+            |(i, data): (usize, Vec<u8>)| Source { fragment: i as u32, crc32c: crc32c(&data), data: data.into() };
+        if class.code == "copy" {
+            return vec![chunk.to_vec(); class.fragments() as usize].into_iter().enumerate().map(source).collect();
+        }
+        let code = Code::new(class.k as usize, class.m as usize, Matrix::Cauchy1).unwrap();
+        let mut parity = Vec::new();
+        code.encode_chunk(chunk, &mut parity);
+        let data = (0..code.k()).map(|i| data_slice(chunk, code.k(), i).to_vec());
+        data.chain(parity).enumerate().map(source).collect()
+    }
+
+    fn job(class: &ClassInfo, chunk: &[u8], wanted: u32, sources: Vec<Source>) -> RebuildJob {
+        RebuildJob {
+            class: class.clone(),
+            hash: tessera_accel::hash::chunk_hash(chunk).0,
+            chunk_len_bytes: chunk.len() as u64,
+            wanted,
+            sources,
+            max_combinations: 64,
+        }
+    }
+
+    /// Every pattern of ec:4+2: any 4 of 6 sources give any of the 6 fragments, at lengths around all edges (P1, P6).
+    #[test]
+    fn any_four_of_six_give_any_fragment() {
+        let class = class(4, 2);
+        for len in [1, 63, 64, 65, 255, 256, 257, 16_384, 16_385, 100_003] {
+            let chunk = bytes(len as u64, len);
+            let all = fragments(&class, &chunk);
+            let groups = tessera_accel::hash::tree(&chunk).groups.concat();
+            for (i, fragment) in all.iter().enumerate() {
+                assert_eq!(fragment_len_bytes(&class, len as u64, i as u32), Some(fragment.data.len() as u64));
+            }
+            for set in Combinations::new(6, 4) {
+                let sources: Vec<Source> = set.iter().map(|&i| all[i].clone()).collect();
+                for wanted in 0..6u32 {
+                    let expected = RebuildOutcome::Rebuilt {
+                        data: all[wanted as usize].data.clone(),
+                        crc32c: all[wanted as usize].crc32c,
+                        groups: groups.clone().into(),
+                        bad: vec![],
+                    };
+                    assert_eq!(
+                        rebuild(&job(&class, &chunk, wanted, sources.clone())),
+                        expected,
+                        "{len} {set:?} {wanted}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// P2: with five sources of which one is wrong in either way, the wrong one is named and the rest suffices.
+    #[test]
+    fn one_wrong_source_is_found_out() {
+        let class = class(4, 2);
+        let chunk = bytes(1, 50_000);
+        let all = fragments(&class, &chunk);
+        for culprit in 0..5usize {
+            for checksum_too in [false, true] {
+                let mut sources = all[..5].to_vec();
+                let mut wrong = sources[culprit].data.to_vec();
+                wrong[17] ^= 0x40;
+                if checksum_too {
+                    sources[culprit].crc32c = crc32c(&wrong);
+                }
+                sources[culprit].data = wrong.into();
+                match rebuild(&job(&class, &chunk, 5, sources)) {
+                    RebuildOutcome::Rebuilt { data, bad, .. } => {
+                        assert_eq!(data, all[5].data);
+                        assert_eq!(bad, vec![culprit as u32], "culprit {culprit}, checksum_too {checksum_too}");
+                    }
+                    other => panic!("culprit {culprit}: {other:?}"),
+                }
+            }
+        }
+    }
+
+    /// P6: nothing comes of sources that do not lead to the name.
+    #[test]
+    fn wrong_sources_alone_give_nothing() {
+        let class = class(4, 2);
+        let chunk = bytes(2, 5_000);
+        let other = fragments(&class, &bytes(3, 5_000));
+        assert_eq!(rebuild(&job(&class, &chunk, 0, other)), RebuildOutcome::NoMatch { bad: vec![] });
+        let mut short = fragments(&class, &chunk)[..4].to_vec();
+        short[2].data = short[2].data.slice(1..);
+        assert_eq!(rebuild(&job(&class, &chunk, 0, short)), RebuildOutcome::NoMatch { bad: vec![2] });
+    }
+
+    #[test]
+    fn copies_are_checked_and_chosen() {
+        let class = class(1, 2);
+        let chunk = bytes(4, 20_000);
+        let mut all = fragments(&class, &chunk);
+        let wrong = bytes(5, 20_000);
+        all[0] = Source { fragment: 0, crc32c: crc32c(&wrong), data: wrong.into() };
+        match rebuild(&job(&class, &chunk, 2, all[..2].to_vec())) {
+            RebuildOutcome::Rebuilt { data, bad, .. } => {
+                assert_eq!(data, chunk);
+                assert_eq!(bad, vec![0]);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn unknown_classes_and_fragments_are_refused() {
+        let mut strange = class(4, 2);
+        let chunk = bytes(6, 100);
+        let sources = fragments(&strange, &chunk);
+        assert!(matches!(rebuild(&job(&strange, &chunk, 6, sources.clone())), RebuildOutcome::Impossible(_)));
+        strange.code = "liberation".into();
+        assert!(matches!(rebuild(&job(&strange, &chunk, 0, sources)), RebuildOutcome::Impossible(_)));
+    }
+
+    #[test]
+    fn combinations_are_all_there_and_in_order() {
+        let all: Vec<_> = Combinations::new(4, 2).collect();
+        assert_eq!(all, [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]);
+        assert_eq!(Combinations::new(2, 3).count(), 0);
+        assert_eq!(Combinations::new(3, 3).count(), 1);
+    }
+}

@@ -1,0 +1,68 @@
+//! Deletes: ordered by the manager, made durable by the disks, reported until the manager has heard (P3, P5).
+
+use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey};
+use super::{NodeCore, OpFor};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use tessera_wire::meta::FragmentRef;
+
+/// Deletes in one operation of a disk.
+const BATCH: usize = 4_096;
+
+/// Deletes under way and done.
+#[derive(Debug, Default)]
+pub(super) struct Deletes {
+    /// Under way or waiting to be reported: the manager repeats itself until it has heard.
+    known: HashSet<(u64, FragmentKey)>,
+    done: VecDeque<FragmentRef>,
+}
+
+impl Deletes {
+    pub(super) fn to_report(&self) -> impl Iterator<Item = &FragmentRef> {
+        self.done.iter()
+    }
+
+    /// The manager has heard of the first `count`.
+    pub(super) fn reported(&mut self, count: usize) {
+        for it in self.done.drain(..count.min(self.done.len())) {
+            self.known.remove(&(it.disk_id, FragmentKey::from(&it)));
+        }
+    }
+}
+
+impl NodeCore {
+    /// Carries out deletes of a manager that was found to be up to date.
+    pub(super) fn delete_all(&mut self, deletes: &[FragmentRef]) {
+        let mut by_disk: BTreeMap<usize, Vec<FragmentKey>> = BTreeMap::new();
+        for it in deletes {
+            let Some(disk) = self.disk_index(it.disk_id) else {
+                tracing::warn!(disk = it.disk_id, "a delete for a disk that is not here is left alone");
+                continue;
+            };
+            let key = FragmentKey::from(it);
+            if self.disks[disk].failed.is_none() && self.deletes.known.insert((it.disk_id, key)) {
+                // What is deleted must not be rebuilt a moment later (P3).
+                self.forget_rebuild(disk, key);
+                by_disk.entry(disk).or_default().push(key);
+            }
+        }
+        for (disk, keys) in by_disk {
+            for keys in keys.chunks(BATCH).map(<[_]>::to_vec) {
+                self.disk_op(disk, DiskOp::Delete(keys.clone()), OpFor::Delete { keys });
+            }
+        }
+    }
+
+    pub(super) fn on_deleted(&mut self, disk: usize, keys: Vec<FragmentKey>, result: Result<DiskReply, DiskFault>) {
+        let disk_id = self.disks[disk].disk_id;
+        if let Err(fault) = result {
+            tracing::warn!(disk = disk_id, error = %fault.error, "deletes failed; the manager will send them again");
+            for key in keys {
+                self.deletes.known.remove(&(disk_id, key));
+            }
+            return;
+        }
+        self.counters.fragments_deleted += keys.len() as u64;
+        self.deletes.done.extend(keys.iter().map(|key| key.on_disk(disk_id)));
+        self.heartbeat_soon();
+    }
+}

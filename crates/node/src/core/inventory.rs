@@ -1,0 +1,125 @@
+//! Inventories: page by page the manager hears what a disk holds, and says what does not belong there (P3, P5).
+
+use super::event::ManagerMark;
+use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey};
+use super::tasks::{TaskState, Work};
+use super::{CallFor, NodeCore, OpFor};
+use crate::config::ms;
+use tessera_wire::Code;
+use tessera_wire::meta::FragmentRef;
+use tessera_wire::meta::Inventory;
+use tessera_wire::rpc::{Answer, Peer};
+
+/// After a page that was not answered.
+const RETRY_MS: u64 = 1_000;
+
+#[derive(Debug)]
+pub(super) struct InventoryWork {
+    disk: usize,
+    disk_id: u64,
+    after: Option<FragmentKey>,
+    page: Page,
+}
+
+#[derive(Debug)]
+enum Page {
+    /// To be listed.
+    Wanted,
+    /// The disk lists it.
+    Listing,
+    /// To be sent, at this time.
+    Listed { held: Vec<FragmentKey>, last: bool, at_ns: i64 },
+    /// The manager has it.
+    Sent { held: Vec<FragmentKey>, last: bool },
+}
+
+impl InventoryWork {
+    pub(super) fn new(disk: usize, disk_id: u64) -> Self {
+        InventoryWork { disk, disk_id, after: None, page: Page::Wanted }
+    }
+
+    pub(super) fn retry_at_ns(&self) -> Option<i64> {
+        match self.page {
+            Page::Listed { at_ns, .. } => Some(at_ns),
+            _ => None,
+        }
+    }
+}
+
+impl NodeCore {
+    fn inventory_of(&mut self, task_id: u64) -> Option<&mut InventoryWork> {
+        match self.tasks.get(task_id) {
+            Some(TaskState { work: Work::Inventory(work), finished: false, .. }) => Some(work),
+            _ => None,
+        }
+    }
+
+    pub(super) fn run_inventory(&mut self, task_id: u64) -> bool {
+        let (limit, now_ns) = (self.config.inventory_page.max(1), self.now_ns);
+        let Some(work) = self.inventory_of(task_id) else { return false };
+        let (disk, disk_id, after) = (work.disk, work.disk_id, work.after);
+        match std::mem::replace(&mut work.page, Page::Listing) {
+            Page::Wanted => self.disk_op(disk, DiskOp::List { after, limit }, OpFor::List { task_id }),
+            Page::Listed { held, last, at_ns } if now_ns >= at_ns => {
+                let message = Inventory {
+                    after: after.map(|key| key.on_disk(disk_id)),
+                    held: held.iter().map(|key| key.on_disk(disk_id)).collect(),
+                    disk_id,
+                    last,
+                    ..Inventory::default()
+                };
+                work.page = Page::Sent { held, last };
+                let it = &self.membership;
+                let message = Inventory { node_id: it.node_id, incarnation: it.incarnation, ..message };
+                let purpose = CallFor::Inventory { task_id, mark: self.mark };
+                self.call(Peer::Manager, &message, self.config.inventory_timeout_ms, purpose);
+            }
+            waiting => work.page = waiting,
+        }
+        false
+    }
+
+    pub(super) fn on_listed(&mut self, task_id: u64, result: Result<DiskReply, DiskFault>) {
+        let now_ns = self.now_ns;
+        match result {
+            Ok(DiskReply::Listed { held, last }) => {
+                if let Some(work) = self.inventory_of(task_id) {
+                    work.page = Page::Listed { held, last, at_ns: now_ns };
+                }
+            }
+            Ok(_) => self.finish_task(task_id, "the disk answered something else"),
+            Err(fault) => self.finish_task(task_id, &fault.error.message),
+        }
+    }
+
+    pub(super) fn on_inventory_answered(&mut self, task_id: u64, asked_at: ManagerMark, answer: Answer) {
+        let retry_at_ns = self.now_ns.saturating_add(ms(RETRY_MS));
+        let Some(work) = self.inventory_of(task_id) else { return };
+        let Page::Sent { held, last } = std::mem::replace(&mut work.page, Page::Wanted) else { return };
+        match answer.decode::<Inventory>() {
+            Ok((reply, _)) => {
+                work.after = held.last().copied().or(work.after);
+                // An empty page that is not the last would be listed for ever.
+                let last = last || held.is_empty();
+                let disk_id = work.disk_id;
+                let mark = ManagerMark { term: reply.term, log_seq: reply.log_seq };
+                if !self.admit_manager(mark, asked_at) {
+                    return self.finish_task(task_id, "the manager's metadata went backwards");
+                }
+                let remove: Vec<FragmentRef> =
+                    reply.remove.iter().map(|it| FragmentKey::from(it).on_disk(disk_id)).collect();
+                self.delete_all(&remove);
+                if last {
+                    self.finish_task(task_id, "");
+                }
+            }
+            Err(error) if error.is_retryable() => work.page = Page::Listed { held, last, at_ns: retry_at_ns },
+            Err(error) => {
+                // The next heartbeat says whether this life is over.
+                tracing::warn!(%error, "the manager refused an inventory page");
+                let fenced = matches!(error.kind(), Code::NotRegistered | Code::Fenced);
+                self.finish_task(task_id, if fenced { "fenced" } else { &error.message });
+            }
+        }
+    }
+}

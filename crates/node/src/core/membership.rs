@@ -1,0 +1,342 @@
+//! Being part of the cluster: registration, heartbeats, the lease, and rejoining after having been given up (P11).
+//!
+//! A node acknowledges only while its lease runs, and the lease runs from when the answered heartbeat was *sent*: the
+//! manager, which counts from when it arrived, never gives a node up before the node has stopped acknowledging.
+
+use super::event::{Action, ManagerMark};
+use super::{CallFor, NodeCore};
+use crate::config::{NodeConfig, ms};
+use tessera_wire::meta::{Heartbeat, HeartbeatReply, RegisterNode, RegisterNodeReply};
+use tessera_wire::rpc::{Answer, Peer};
+use tessera_wire::{Code, DiskInfo, Error, Health, NodeInfo};
+
+#[derive(Debug)]
+pub(super) struct Membership {
+    pub(super) node_id: u64,
+    pub(super) incarnation: u64,
+    pub(super) lease_until_ns: i64,
+    heartbeat_ms: u64,
+    phase: Phase,
+    /// The manager gave this node up: until it has rejoined, it says so.
+    fenced: bool,
+    heartbeat_number: u64,
+    last_beat_ns: i64,
+    next_beat_ns: i64,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Joining { op_id: u64, attempts: u32, next_try_ns: i64, token: Option<u64>, disks: Vec<usize> },
+    Member { token: Option<u64>, failures: u32 },
+}
+
+/// What a heartbeat carried: taken off the lists once it is answered.
+#[derive(Debug)]
+pub(super) struct SentHeartbeat {
+    sent_ns: i64,
+    mark: ManagerMark,
+    deleted: usize,
+    bad: usize,
+    results: Vec<super::tasks::Reported>,
+}
+
+impl Membership {
+    pub(super) fn new(config: &NodeConfig) -> Self {
+        Membership {
+            node_id: 0,
+            incarnation: 0,
+            lease_until_ns: i64::MIN,
+            heartbeat_ms: config.heartbeat_ms,
+            phase: Phase::Joining { op_id: 0, attempts: 0, next_try_ns: i64::MIN, token: None, disks: Vec::new() },
+            fenced: false,
+            heartbeat_number: 0,
+            last_beat_ns: i64::MIN,
+            next_beat_ns: i64::MIN,
+        }
+    }
+}
+
+impl NodeCore {
+    /// Whether anything may be acknowledged at this moment (P11).
+    pub(super) fn check_lease(&self) -> Result<(), Error> {
+        let it = &self.membership;
+        match &it.phase {
+            Phase::Joining { .. } if it.fenced => Err(Error::new(
+                Code::Fenced,
+                "this node was declared out and is rejoining; ask the manager for the map again",
+            )),
+            Phase::Joining { .. } => {
+                Err(Error::new(Code::Unavailable, "this node has not yet registered with its manager; ask again"))
+            }
+            Phase::Member { .. } if self.now_ns >= it.lease_until_ns => Err(Error::new(
+                Code::Unavailable,
+                "this node has not heard from its manager for longer than its lease; ask again",
+            )),
+            Phase::Member { .. } => Ok(()),
+        }
+    }
+
+    pub(super) fn membership_deadline_ns(&self) -> i64 {
+        match &self.membership.phase {
+            Phase::Joining { token: None, next_try_ns, .. } => *next_try_ns,
+            Phase::Member { token: None, .. } => self.membership.next_beat_ns,
+            _ => i64::MAX,
+        }
+    }
+
+    pub(super) fn run_membership(&mut self) {
+        match &self.membership.phase {
+            Phase::Joining { token: None, next_try_ns, .. } if self.now_ns >= *next_try_ns => self.register(),
+            Phase::Member { token: None, .. } if self.now_ns >= self.membership.next_beat_ns => self.beat(),
+            _ => {}
+        }
+    }
+
+    /// There is news for the manager that should not wait for the regular heartbeat.
+    pub(super) fn heartbeat_soon(&mut self) {
+        let it = &mut self.membership;
+        let soon = it.last_beat_ns.saturating_add(ms(self.config.early_heartbeat_ms));
+        it.next_beat_ns = it.next_beat_ns.min(soon);
+    }
+
+    // --- registering ----------------------------------------------------------------------------------------
+
+    fn register(&mut self) {
+        let fresh = self.random.next_u64() | 1;
+        let serving: Vec<usize> = (0..self.disks.len()).filter(|&i| self.disks[i].failed.is_none()).collect();
+        let Phase::Joining { op_id, disks, .. } = &mut self.membership.phase else { return };
+        // The same number again when an attempt may have been heard: one registration, one life (P8).
+        if *op_id == 0 || *disks != serving {
+            (*op_id, *disks) = (fresh, serving.clone());
+        }
+        let op_id = *op_id;
+        let disks = serving.iter().map(|&i| self.disk_info(i)).collect();
+        let message = RegisterNode { op_id, node: Some(self.node_info()), disks };
+        let purpose = CallFor::Register { sent_ns: self.now_ns, mark: self.mark };
+        let sent = self.call(Peer::Manager, &message, self.config.register_timeout_ms, purpose);
+        if let Phase::Joining { token, .. } = &mut self.membership.phase {
+            *token = Some(sent);
+        }
+    }
+
+    pub(super) fn on_registered(&mut self, sent_ns: i64, mark: ManagerMark, answer: Answer) {
+        match answer.decode::<RegisterNode>() {
+            Ok((reply, _)) => self.try_join(sent_ns, mark, reply),
+            Err(error) => {
+                let hopeless = matches!(error.kind(), Code::WrongCluster | Code::ProtocolVersion | Code::Permission);
+                if hopeless && self.membership.node_id == 0 {
+                    self.out.push_back(Action::Fatal(error));
+                } else {
+                    tracing::warn!(%error, "registration failed; trying again");
+                    // What was refused outright would be refused again under the same number.
+                    self.join_later(error.is_retryable());
+                }
+            }
+        }
+    }
+
+    fn join_later(&mut self, keep_op_id: bool) {
+        let (min, max) = (self.config.register_retry_min_ms, self.config.register_retry_max_ms);
+        let jitter = self.random.below(min.max(1));
+        let now_ns = self.now_ns;
+        if let Phase::Joining { op_id, attempts, next_try_ns, token, .. } = &mut self.membership.phase {
+            let wait_ms = min.saturating_mul(1 << (*attempts).min(16)).min(max);
+            *attempts += 1;
+            *token = None;
+            *next_try_ns = now_ns.saturating_add(ms(wait_ms + jitter));
+            if !keep_op_id {
+                *op_id = 0;
+            }
+        }
+    }
+
+    fn try_join(&mut self, sent_ns: i64, asked_at: ManagerMark, reply: RegisterNodeReply) {
+        let Phase::Joining { disks, .. } = &self.membership.phase else { return };
+        let disks = disks.clone();
+        if !self.me.cluster_id.is_empty() && reply.cluster_id != self.me.cluster_id {
+            let (theirs, ours) = (tessera_wire::hex(&reply.cluster_id), tessera_wire::hex(&self.me.cluster_id));
+            self.out.push_back(Action::Fatal(Error::new(
+                Code::WrongCluster,
+                format!("the manager serves cluster {theirs}, these disks belong to {ours}; check --manager"),
+            )));
+            return;
+        }
+        let mark = ManagerMark { term: reply.term, log_seq: reply.log_seq };
+        let sane = reply.disk_ids.len() == disks.len() && reply.incarnation > self.membership.incarnation;
+        if !sane || !self.admit_manager(mark, asked_at) {
+            tracing::error!(
+                incarnation = reply.incarnation,
+                disks = reply.disk_ids.len(),
+                "the manager's answer to the registration is not believed"
+            );
+            return self.join_later(false);
+        }
+        for (&disk, &disk_id) in disks.iter().zip(&reply.disk_ids) {
+            self.disks[disk].disk_id = disk_id;
+        }
+        self.me.cluster_id = reply.cluster_id;
+        let it = &mut self.membership;
+        it.node_id = reply.node_id;
+        it.incarnation = reply.incarnation;
+        it.lease_until_ns = sent_ns.saturating_add(ms(reply.lease_ms));
+        it.heartbeat_ms = reply.heartbeat_ms.max(1);
+        it.fenced = false;
+        it.heartbeat_number = 0;
+        it.last_beat_ns = self.now_ns;
+        it.next_beat_ns = self.now_ns;
+        it.phase = Phase::Member { token: None, failures: 0 };
+        tracing::info!(node = reply.node_id, incarnation = reply.incarnation, "registered");
+        self.out.push_back(Action::DisksNamed { disk_ids: self.disks.iter().map(|d| d.disk_id).collect() });
+        self.report_rot_of_opening();
+    }
+
+    /// The manager no longer counts on this life: acknowledge nothing, forget its tasks, ask for a new one (P11).
+    fn rejoin(&mut self, fenced: bool) {
+        tracing::warn!(incarnation = self.membership.incarnation, fenced, "this node must register again");
+        self.counters.rejoins += 1;
+        self.membership.lease_until_ns = i64::MIN;
+        self.membership.fenced = fenced;
+        self.membership.phase =
+            Phase::Joining { op_id: 0, attempts: 0, next_try_ns: self.now_ns, token: None, disks: Vec::new() };
+        self.drop_all_tasks();
+    }
+
+    // --- heartbeats -----------------------------------------------------------------------------------------
+
+    fn beat(&mut self) {
+        let most = self.config.max_report_items;
+        let (results, reported) = self.task_results(most);
+        let deleted: Vec<_> = self.deletes.to_report().take(most).cloned().collect();
+        let bad: Vec<_> = self.bad.iter().take(most).cloned().collect();
+        let named: Vec<usize> = (0..self.disks.len()).filter(|&i| self.disks[i].disk_id != 0).collect();
+        self.membership.heartbeat_number += 1;
+        let message = Heartbeat {
+            node_id: self.membership.node_id,
+            incarnation: self.membership.incarnation,
+            disks: named.iter().map(|&i| self.disk_info(i)).collect(),
+            results,
+            failed_disks: self
+                .disks
+                .iter()
+                .filter(|d| d.failed.is_some())
+                .map(|d| d.disk_id)
+                .filter(|&id| id != 0)
+                .collect(),
+            number: self.membership.heartbeat_number,
+            running_tasks: self.tasks.running(),
+            scrubbed_bytes: named.iter().map(|&i| self.disks[i].scrub.scrubbed_bytes()).collect(),
+            deleted,
+            bad,
+        };
+        let sent = SentHeartbeat {
+            sent_ns: self.now_ns,
+            mark: self.mark,
+            deleted: message.deleted.len(),
+            bad: message.bad.len(),
+            results: reported,
+        };
+        let sent_token = self.call(Peer::Manager, &message, self.config.heartbeat_timeout_ms, CallFor::Heartbeat(sent));
+        let it = &mut self.membership;
+        it.last_beat_ns = self.now_ns;
+        it.next_beat_ns = self.now_ns.saturating_add(ms(it.heartbeat_ms));
+        if let Phase::Member { token, .. } = &mut it.phase {
+            *token = Some(sent_token);
+        }
+        self.refresh_stats();
+    }
+
+    pub(super) fn on_heartbeat_answered(&mut self, sent: SentHeartbeat, answer: Answer) {
+        let answered = answer.token;
+        match &mut self.membership.phase {
+            Phase::Member { token, .. } if *token == Some(answered) => *token = None,
+            // Of an earlier life.
+            _ => return,
+        }
+        match answer.decode::<Heartbeat>() {
+            Ok((reply, _)) => self.on_heartbeat_reply(sent, reply),
+            Err(error) if matches!(error.kind(), Code::NotRegistered | Code::Fenced) => self.rejoin(true),
+            Err(error) => {
+                tracing::warn!(%error, "heartbeat not answered");
+                self.counters.heartbeats_lost += 1;
+                self.beat_again();
+            }
+        }
+    }
+
+    /// A lost heartbeat is repeated sooner than the next one is due, but ever less often.
+    fn beat_again(&mut self) {
+        let (min, now_ns) = (self.config.register_retry_min_ms, self.now_ns);
+        let it = &mut self.membership;
+        if let Phase::Member { failures, .. } = &mut it.phase {
+            let wait_ms = min.saturating_mul(1 << (*failures).min(16)).min(it.heartbeat_ms);
+            *failures += 1;
+            it.next_beat_ns = now_ns.saturating_add(ms(wait_ms));
+        }
+    }
+
+    fn on_heartbeat_reply(&mut self, sent: SentHeartbeat, reply: HeartbeatReply) {
+        if let Phase::Member { failures, .. } = &mut self.membership.phase {
+            *failures = 0;
+        }
+        let mark = ManagerMark { term: reply.term, log_seq: reply.log_seq };
+        if !self.admit_manager(mark, sent.mark) {
+            return;
+        }
+        if reply.must_register {
+            return self.rejoin(true);
+        }
+        self.counters.heartbeats_answered += 1;
+        let lease_until = sent.sent_ns.saturating_add(ms(reply.lease_ms));
+        self.membership.lease_until_ns = self.membership.lease_until_ns.max(lease_until);
+        self.deletes.reported(sent.deleted);
+        self.bad.drain(..sent.bad.min(self.bad.len()));
+        self.tasks_reported(&sent.results);
+        self.repair_bucket.set_rate(reply.repair_bytes_per_s);
+        self.scrub_bucket.set_rate(reply.scrub_bytes_per_s);
+        if let Some(map) = reply.map {
+            self.learn_map(map);
+        }
+        reply.pgs.into_iter().for_each(|pg| self.learn_pg(pg));
+        self.delete_all(&reply.deletes);
+        reply.tasks.into_iter().for_each(|task| self.add_task(task));
+    }
+
+    /// What groups are now; an older word about one changes nothing (P11).
+    pub(super) fn learn_pg(&mut self, pg: tessera_wire::PgInfo) {
+        let newer = self.known.pgs.get(&pg.pg_id).is_none_or(|known| known.epoch < pg.epoch);
+        if newer {
+            self.known.pgs.insert(pg.pg_id, pg);
+        }
+    }
+
+    fn learn_map(&mut self, map: tessera_wire::meta::ClusterMap) {
+        self.known.nodes.extend(map.nodes.into_iter().map(|n| (n.node_id, n)));
+        self.known.disks.extend(map.disks.into_iter().map(|d| (d.disk_id, d)));
+        self.known.classes.extend(map.classes.into_iter().map(|c| (c.class_id, c)));
+        map.pgs.into_iter().for_each(|pg| self.learn_pg(pg));
+    }
+
+    pub(super) fn node_info(&self) -> NodeInfo {
+        NodeInfo {
+            node_id: self.membership.node_id,
+            incarnation: self.membership.incarnation,
+            health: Health::Up as i32,
+            ..self.me.info.clone()
+        }
+    }
+
+    fn disk_info(&self, disk: usize) -> DiskInfo {
+        let state = &self.disks[disk];
+        DiskInfo {
+            disk_id: state.disk_id,
+            node_id: self.membership.node_id,
+            uuid: state.about.uuid.to_vec(),
+            health: if state.failed.is_none() { Health::Up as i32 } else { Health::Out as i32 },
+            capacity_bytes: state.about.stats.capacity_bytes,
+            free_bytes: state.about.stats.free_bytes,
+            fragments: state.about.stats.fragments,
+            queue_len: state.waiting_ops,
+            path: state.about.path.clone(),
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! [`NodeCore`]: everything a node decides. No socket, file, thread or clock; [`NodeCore::handle`] takes what
+//! happened, [`NodeCore::poll`] hands out what is to be done, [`NodeCore::next_deadline_ns`] says when to call again.
+//!
+//! Reading order: `event` and `ops` (what goes in and out), `membership` (lease, heartbeats, rejoining: P11), `puts`,
+//! `deletes`, `tasks` with `upkeep` (scrub, compaction), `rebuilds` and `inventory`. Reads of fragments do not pass
+//! through here: fragments are immutable, so serving one takes no decision (see [`crate::read`]).
+
+mod bucket;
+mod deletes;
+mod event;
+mod inventory;
+mod membership;
+mod ops;
+mod puts;
+mod rebuilds;
+mod status;
+mod tasks;
+mod upkeep;
+
+#[cfg(test)]
+mod tests;
+
+pub use event::{Action, Event, ManagerMark};
+pub use ops::{AppendItem, DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, ScrubCursor, Verdict};
+pub use status::Counters;
+
+use crate::config::{NodeConfig, ms};
+use bucket::TokenBucket;
+use std::collections::{HashMap, VecDeque};
+use tessera_disk::SplitMix64;
+use tessera_wire::data::PutFragmentsReply;
+use tessera_wire::rpc::{Answer, Call, Peer};
+use tessera_wire::{ClassInfo, NodeInfo, PgInfo, Request};
+
+/// A disk as the node knows it before the manager has seen it.
+#[derive(Clone, Debug)]
+pub struct DiskDescription {
+    /// From its `tessera-disk` file.
+    pub uuid: [u8; 16],
+    /// Directory, for people.
+    pub path: String,
+    /// How full it is, and what was found rotten when it was opened.
+    pub stats: DiskStats,
+}
+
+/// Who a node is.
+#[derive(Clone, Debug)]
+pub struct NodeDescription {
+    /// Cluster, 16 bytes; empty while unknown.
+    pub cluster_id: Vec<u8>,
+    /// Name, host and addresses; ids are filled in by the manager.
+    pub info: NodeInfo,
+    /// Device that computes, for status.
+    pub device: String,
+    /// Makes idempotency numbers differ between lives and nodes: a random number.
+    pub seed: u64,
+    /// Manager last heard of before this life, as far as that was kept.
+    pub mark: ManagerMark,
+}
+
+/// The node.
+#[derive(Debug)]
+pub struct NodeCore {
+    config: NodeConfig,
+    me: NodeDescription,
+    disks: Vec<DiskState>,
+    random: SplitMix64,
+    now_ns: i64,
+    clock: AttendedClock,
+    out: VecDeque<Action>,
+    next_id: u64,
+    membership: membership::Membership,
+    mark: ManagerMark,
+    calls: HashMap<u64, CallFor>,
+    ops: HashMap<u64, PendingOp>,
+    puts: HashMap<u64, puts::PendingPut>,
+    waiting_put_bytes: u64,
+    known: Known,
+    deletes: deletes::Deletes,
+    bad: VecDeque<tessera_wire::meta::FragmentRef>,
+    tasks: tasks::Tasks,
+    rebuilds: rebuilds::Rebuilds,
+    repair_bucket: TokenBucket,
+    scrub_bucket: TokenBucket,
+    counters: Counters,
+}
+
+/// What the manager told of the cluster.
+#[derive(Debug, Default)]
+struct Known {
+    pgs: HashMap<u64, PgInfo>,
+    classes: HashMap<u32, ClassInfo>,
+    nodes: HashMap<u64, NodeInfo>,
+    disks: HashMap<u64, tessera_wire::DiskInfo>,
+}
+
+/// A disk of this node.
+#[derive(Debug)]
+struct DiskState {
+    about: DiskDescription,
+    /// 0 until registered.
+    disk_id: u64,
+    /// Why nothing more is written to it.
+    failed: Option<String>,
+    /// Operations under way.
+    waiting_ops: u32,
+    stats_asked: bool,
+    scrub: upkeep::Scrub,
+    compact: upkeep::Compaction,
+}
+
+/// What an answer is for.
+#[derive(Debug)]
+enum CallFor {
+    Register { sent_ns: i64, mark: ManagerMark },
+    Heartbeat(membership::SentHeartbeat),
+    Inventory { task_id: u64, mark: ManagerMark },
+    Fetch(rebuilds::FetchedFor),
+    ReportBad,
+}
+
+/// What a disk operation is for.
+#[derive(Debug)]
+struct PendingOp {
+    disk: usize,
+    /// On the attended clock.
+    since_ns: i64,
+    purpose: OpFor,
+}
+
+#[derive(Debug)]
+enum OpFor {
+    Put { put_id: u64, slots: Vec<usize>, bytes: u64 },
+    Delete { keys: Vec<FragmentKey> },
+    RebuildHome { rebuild_id: u64 },
+    RebuildFetch(rebuilds::FetchedFor),
+    RebuildAppend { rebuild_id: u64 },
+    Verify { task_id: u64, items: Vec<tessera_wire::meta::FragmentRef> },
+    List { task_id: u64 },
+    Scrub,
+    Compact,
+    Stats,
+}
+
+/// Time during which this process was running: a pause (SIGSTOP, a suspended machine) must not make disks look stuck.
+#[derive(Debug, Default)]
+struct AttendedClock {
+    last_ns: i64,
+    attended_ns: i64,
+}
+
+impl AttendedClock {
+    fn advance(&mut self, now_ns: i64) {
+        self.attended_ns += (now_ns - self.last_ns).clamp(0, ms(1_000));
+        self.last_ns = now_ns;
+    }
+}
+
+impl NodeCore {
+    /// A node that has just opened its disks. The first [`Event::Tick`] makes it register.
+    pub fn new(config: NodeConfig, me: NodeDescription, disks: Vec<DiskDescription>) -> Self {
+        let disks = disks.into_iter().map(DiskState::new).collect();
+        NodeCore {
+            random: SplitMix64::new(me.seed),
+            membership: membership::Membership::new(&config),
+            mark: me.mark,
+            repair_bucket: TokenBucket::new(config.repair_bytes_per_s),
+            scrub_bucket: TokenBucket::new(config.scrub_bytes_per_s),
+            config,
+            me,
+            disks,
+            now_ns: i64::MIN,
+            clock: AttendedClock::default(),
+            out: VecDeque::new(),
+            next_id: 1,
+            calls: HashMap::new(),
+            ops: HashMap::new(),
+            puts: HashMap::new(),
+            waiting_put_bytes: 0,
+            known: Known::default(),
+            deletes: deletes::Deletes::default(),
+            bad: VecDeque::new(),
+            tasks: tasks::Tasks::default(),
+            rebuilds: rebuilds::Rebuilds::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Something happened at `now_ns` (ns since 1970, of a clock that runs on while the process is stopped).
+    pub fn handle(&mut self, now_ns: i64, event: Event) {
+        self.advance_time(now_ns);
+        match event {
+            Event::Tick => {}
+            Event::Put { request, put } => self.on_put(request, put),
+            Event::Status { request } => {
+                let status = self.status();
+                self.reply(request, &status);
+            }
+            Event::Answer(answer) => self.on_answer(answer),
+            Event::DiskDone { op_id, result } => self.on_disk_done(op_id, result),
+            Event::Computed { op_id, outcome } => self.on_computed(op_id, outcome),
+            Event::FoundBad(fragment) => self.report_bad(fragment),
+            Event::ManagerSeen(mark) => {
+                self.admit_manager(mark, self.mark);
+            }
+            Event::DiskFailed { disk, reason } => self.fail_disk(disk, &reason),
+        }
+        self.run();
+    }
+
+    /// The next thing to be done, oldest first.
+    pub fn poll(&mut self) -> Option<Action> {
+        self.out.pop_front()
+    }
+
+    /// When to call [`Self::handle`] again if nothing else happens.
+    pub fn next_deadline_ns(&self) -> i64 {
+        let mut deadline = self.membership_deadline_ns();
+        if !self.ops.is_empty() {
+            deadline = deadline.min(self.now_ns.saturating_add(ms(1_000)));
+        }
+        deadline.min(self.tasks_deadline_ns()).min(self.upkeep_deadline_ns())
+    }
+
+    /// What was counted since the start.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Cluster this node turned out to belong to, 16 bytes; empty while unknown.
+    pub fn cluster_id(&self) -> &[u8] {
+        &self.me.cluster_id
+    }
+
+    /// Address of a node, from the map; `None` if unknown.
+    pub fn node(&self, node_id: u64) -> Option<&NodeInfo> {
+        self.known.nodes.get(&node_id)
+    }
+
+    /// Whether puts are acknowledged now.
+    pub fn has_lease(&self) -> bool {
+        self.check_lease().is_ok()
+    }
+
+    /// Life of the node; 0 while it has none.
+    pub fn incarnation(&self) -> u64 {
+        self.membership.incarnation
+    }
+
+    /// The clock never runs backwards here, whatever the caller's does.
+    fn advance_time(&mut self, now_ns: i64) {
+        if self.now_ns == i64::MIN {
+            self.clock.last_ns = now_ns;
+            self.now_ns = now_ns;
+            self.start_upkeep();
+        }
+        self.now_ns = self.now_ns.max(now_ns);
+        self.clock.advance(self.now_ns);
+    }
+
+    /// What is due or has become possible.
+    fn run(&mut self) {
+        self.find_stuck_disks();
+        self.run_tasks();
+        self.run_upkeep();
+        self.run_membership();
+    }
+
+    fn on_answer(&mut self, answer: Answer) {
+        // Of an earlier life, or of work that was given up: nobody waits for it.
+        let Some(purpose) = self.calls.remove(&answer.token) else { return };
+        match purpose {
+            CallFor::Register { sent_ns, mark } => self.on_registered(sent_ns, mark, answer),
+            CallFor::Heartbeat(sent) => self.on_heartbeat_answered(sent, answer),
+            CallFor::Inventory { task_id, mark } => self.on_inventory_answered(task_id, mark, answer),
+            CallFor::Fetch(what) => self.on_fetched(what, answer),
+            CallFor::ReportBad => {}
+        }
+    }
+
+    fn on_disk_done(&mut self, op_id: u64, result: Result<DiskReply, DiskFault>) {
+        let Some(PendingOp { disk, purpose, .. }) = self.ops.remove(&op_id) else { return };
+        self.disks[disk].waiting_ops -= 1;
+        if let Err(fault) = &result {
+            self.counters.disk_errors += 1;
+            if fault.poisoned {
+                let reason = fault.error.message.clone();
+                self.fail_disk(disk, &reason);
+            }
+        }
+        match purpose {
+            OpFor::Put { put_id, slots, bytes } => self.on_put_stored(put_id, &slots, bytes, result),
+            OpFor::Delete { keys } => self.on_deleted(disk, keys, result),
+            OpFor::RebuildHome { rebuild_id } => self.on_home(rebuild_id, result),
+            OpFor::RebuildFetch(what) => self.on_read_here(what, result),
+            OpFor::RebuildAppend { rebuild_id } => self.on_rebuild_stored(rebuild_id, result),
+            OpFor::Verify { task_id, items } => self.on_verified(task_id, items, result),
+            OpFor::List { task_id } => self.on_listed(task_id, result),
+            OpFor::Scrub => self.on_scrubbed(disk, result),
+            OpFor::Compact => self.on_compacted(disk, result),
+            OpFor::Stats => self.on_stats(disk, result),
+        }
+    }
+
+    // --- what the parts share -------------------------------------------------------------------------------
+
+    fn fresh_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    fn call<R: Request>(&mut self, peer: Peer, message: &R, timeout_ms: u64, purpose: CallFor) -> u64 {
+        let token = self.fresh_id();
+        self.calls.insert(token, purpose);
+        self.out.push_back(Action::Call(Call::new(peer, token, message, Vec::new(), timeout_ms)));
+        token
+    }
+
+    fn disk_op(&mut self, disk: usize, op: DiskOp, purpose: OpFor) {
+        let op_id = self.fresh_id();
+        self.ops.insert(op_id, PendingOp { disk, since_ns: self.clock.attended_ns, purpose });
+        self.disks[disk].waiting_ops += 1;
+        self.out.push_back(Action::Disk { disk, op_id, op });
+    }
+
+    fn reply(&mut self, request: u64, message: &impl prost::Message) {
+        self.out.push_back(Action::Reply { request, result: Ok(message.encode_to_vec().into()) });
+    }
+
+    fn reply_put(&mut self, request: u64, reply: &PutFragmentsReply) {
+        self.reply(request, reply);
+    }
+
+    fn disk_index(&self, disk_id: u64) -> Option<usize> {
+        self.disks.iter().position(|d| d.disk_id == disk_id && disk_id != 0)
+    }
+
+    /// A fragment here turned out rotten: the manager hears of it until it has answered.
+    fn report_bad(&mut self, fragment: tessera_wire::meta::FragmentRef) {
+        if fragment.disk_id != 0 && !self.bad.contains(&fragment) && self.bad.len() < 1_000_000 {
+            self.counters.rot_found += 1;
+            self.bad.push_back(fragment);
+        }
+    }
+
+    /// Nothing more is written to this disk; the manager is told, and its fragments are rebuilt elsewhere.
+    fn fail_disk(&mut self, disk: usize, reason: &str) {
+        let Some(state) = self.disks.get_mut(disk) else { return };
+        if state.failed.is_none() {
+            tracing::error!(
+                disk = state.about.path,
+                reason,
+                "disk failed: it takes no more writes and is reported lost"
+            );
+            state.failed = Some(reason.to_string());
+            self.heartbeat_soon();
+        }
+    }
+
+    /// An operation that never ends is a failure too.
+    fn find_stuck_disks(&mut self) {
+        let limit = ms(self.config.disk_stuck_ms);
+        let now = self.clock.attended_ns;
+        let stuck: Vec<usize> = self.ops.values().filter(|op| now - op.since_ns > limit).map(|op| op.disk).collect();
+        for disk in stuck {
+            let reason = format!("an operation has not finished for {} ms", self.config.disk_stuck_ms);
+            self.fail_disk(disk, &reason);
+        }
+    }
+
+    /// Takes note of a manager's position. False if it is behind what was known when it was asked (`asked_at`):
+    /// it lost metadata or was superseded, and nothing it wants is done.
+    fn admit_manager(&mut self, mark: ManagerMark, asked_at: ManagerMark) -> bool {
+        if mark < asked_at || mark.term < self.mark.term {
+            self.counters.manager_went_backwards += 1;
+            tracing::error!(
+                term = mark.term,
+                log_seq = mark.log_seq,
+                known_term = self.mark.term,
+                known_log_seq = self.mark.log_seq,
+                "the manager's metadata went backwards: its deletes and tasks are refused; restore it with `tessera manager --restore`"
+            );
+            return false;
+        }
+        if mark.term > self.mark.term {
+            self.out.push_back(Action::KeepTerm(mark.term));
+        }
+        self.mark = self.mark.max(mark);
+        true
+    }
+}
+
+impl DiskState {
+    fn new(about: DiskDescription) -> Self {
+        DiskState {
+            about,
+            disk_id: 0,
+            failed: None,
+            waiting_ops: 0,
+            stats_asked: false,
+            scrub: upkeep::Scrub::default(),
+            compact: upkeep::Compaction::default(),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What the core asks of disks, and what comes back. Plain data: threads or a simulator carry it out.
+
+use bytes::Bytes;
+use tessera_wire::Error;
+use tessera_wire::meta::FragmentRef;
+
+/// Identity of a fragment: a chunk id is never reused, so neither is this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FragmentKey {
+    /// Chunk id.
+    pub chunk_id: u64,
+    /// Fragment number.
+    pub fragment: u32,
+}
+
+impl FragmentKey {
+    /// As the wire says it, on disk `disk_id`.
+    pub fn on_disk(self, disk_id: u64) -> FragmentRef {
+        FragmentRef { chunk_id: self.chunk_id, fragment: self.fragment, epoch: 0, disk_id }
+    }
+}
+
+impl From<&FragmentRef> for FragmentKey {
+    fn from(it: &FragmentRef) -> Self {
+        FragmentKey { chunk_id: it.chunk_id, fragment: it.fragment }
+    }
+}
+
+/// A fragment to be stored, with what its record says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AppendItem {
+    /// Which.
+    pub key: FragmentKey,
+    /// Placement group.
+    pub pg_id: u64,
+    /// Group epoch it is written under.
+    pub epoch: u64,
+    /// Domain of the chunk.
+    pub domain: u32,
+    /// Class of the chunk.
+    pub class_id: u32,
+    /// Name of the chunk.
+    pub hash: [u8; 32],
+    /// Length of the chunk.
+    pub chunk_len_bytes: u64,
+    /// Group hashes of the chunk, 32 bytes each.
+    pub groups: Bytes,
+    /// crc32c of `data`, verified against it.
+    pub crc32c: u32,
+    /// The fragment: a handle, never copied on its way.
+    pub data: Bytes,
+}
+
+/// A disk operation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DiskOp {
+    /// Store fragments. With `sync` done when they are durable, else when they are written. Writer.
+    Append {
+        /// Session that writes; 0: repair.
+        session_id: u64,
+        /// Wait for the sync.
+        sync: bool,
+        /// The fragments.
+        items: Vec<AppendItem>,
+    },
+    /// Remove fragments, durably. Those that are not there count as removed. Writer.
+    Delete(Vec<FragmentKey>),
+    /// Copy living records out of segments with at least this share of dead bytes, and remove those. Writer.
+    Compact {
+        /// Percent; 0: any dead byte counts.
+        dead_percent: u8,
+        /// About so many bytes in this step.
+        max_bytes: u64,
+    },
+    /// Re-read fragments and check them. Reader.
+    Verify(Vec<FragmentKey>),
+    /// Read one whole fragment. Reader.
+    Read(FragmentKey),
+    /// What is held after this fragment, in order. Reader.
+    List {
+        /// `None`: from the start.
+        after: Option<FragmentKey>,
+        /// At most so many.
+        limit: usize,
+    },
+    /// Re-read about so many bytes from the cursor on. Reader.
+    Scrub {
+        /// `None`: start a cycle.
+        cursor: Option<ScrubCursor>,
+        /// About so many bytes.
+        max_bytes: u64,
+    },
+    /// How full it is. Reader.
+    Stats,
+}
+
+impl DiskOp {
+    /// Whether the disk's one writer has to do it (readers do the rest).
+    pub fn is_write(&self) -> bool {
+        matches!(self, DiskOp::Append { .. } | DiskOp::Delete(_) | DiskOp::Compact { .. })
+    }
+}
+
+/// Where a scrub goes on: segments in order of number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ScrubCursor {
+    /// Segment number.
+    pub segment: u64,
+    /// Offset in it.
+    pub offset: u64,
+}
+
+/// What a verification found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Bytes and checksum agree.
+    Good {
+        /// Name of the chunk, from its record.
+        hash: [u8; 32],
+        /// Length of the fragment.
+        len_bytes: u32,
+    },
+    /// Not on this disk.
+    Missing,
+    /// On this disk, and rotten or unreadable.
+    Bad(String),
+}
+
+/// State of a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskStats {
+    /// Size of the file system, bytes.
+    pub capacity_bytes: u64,
+    /// Bytes still to be had.
+    pub free_bytes: u64,
+    /// Segments on it.
+    pub segments: u64,
+    /// Living fragments.
+    pub fragments: u64,
+    /// Bytes of living records.
+    pub live_bytes: u64,
+    /// Bytes compaction can win back.
+    pub dead_bytes: u64,
+    /// Rotten fragments found when it was opened; the core reports them once.
+    pub rot: Vec<FragmentKey>,
+}
+
+/// What a disk operation brought.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DiskReply {
+    /// Per item of an append, in order.
+    Appended(Vec<Result<(), Error>>),
+    /// All of a delete is durable.
+    Deleted,
+    /// Bytes freed by compaction; `more`: another segment is worth it.
+    Compacted {
+        /// Bytes won back.
+        freed_bytes: u64,
+        /// Go on.
+        more: bool,
+    },
+    /// Per fragment of a verification, in order.
+    Verified(Vec<Verdict>),
+    /// A fragment as stored, with the checksum of its record (not yet compared).
+    Read {
+        /// Its bytes.
+        data: Bytes,
+        /// Its checksum.
+        crc32c: u32,
+    },
+    /// A page of what is held.
+    Listed {
+        /// In order.
+        held: Vec<FragmentKey>,
+        /// There is nothing after it.
+        last: bool,
+    },
+    /// A piece of a scrub.
+    Scrubbed {
+        /// Where to go on; `None`: the cycle is complete.
+        next: Option<ScrubCursor>,
+        /// Bytes re-read.
+        bytes: u64,
+        /// What was found rotten.
+        bad: Vec<FragmentKey>,
+    },
+    /// Answer to [`DiskOp::Stats`].
+    Stats(DiskStats),
+}
+
+/// Why a whole disk operation failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DiskFault {
+    /// What to tell an asker.
+    pub error: Error,
+    /// A sync failed (or the disk vanished): nothing more is written to this disk, it is reported as failed.
+    pub poisoned: bool,
+}

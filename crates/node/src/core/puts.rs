@@ -1,0 +1,180 @@
+//! Puts: fenced when they arrive, stored by the disks, fenced again before they are acknowledged (P11).
+
+use super::ops::{DiskFault, DiskOp, DiskReply};
+use super::{NodeCore, OpFor};
+use crate::check::CheckedPut;
+use crate::compute::fragment_len_bytes;
+use std::collections::BTreeMap;
+use tessera_wire::data::{PutFragmentsReply, PutResult};
+use tessera_wire::{Code, Error};
+
+/// A put whose fragments are on their way to disks.
+#[derive(Debug)]
+pub(super) struct PendingPut {
+    request: u64,
+    incarnation: u64,
+    slots: Vec<Slot>,
+    open_ops: usize,
+}
+
+/// What the fences need to know of a fragment, and its fate.
+#[derive(Debug)]
+struct Slot {
+    pg_id: u64,
+    epoch: u64,
+    fragment: u32,
+    disk_id: u64,
+    fate: Option<Result<(), Error>>,
+}
+
+impl NodeCore {
+    pub(super) fn on_put(&mut self, request: u64, put: CheckedPut) {
+        let bytes = put.len_bytes();
+        let refusal = self.check_lease().err().or_else(|| {
+            (self.waiting_put_bytes + bytes > self.config.max_waiting_put_bytes && self.waiting_put_bytes > 0)
+                .then(|| Error::new(Code::Unavailable, "too many bytes wait for this node's disks; ask again"))
+        });
+        if let Some(error) = refusal {
+            self.counters.puts_refused += 1;
+            return self.out.push_back(super::Action::Reply { request, result: Err(error) });
+        }
+        let session_id = put.session_id;
+        let mut slots = Vec::with_capacity(put.items.len());
+        let mut by_disk: BTreeMap<usize, (Vec<usize>, Vec<super::AppendItem>)> = BTreeMap::new();
+        for (slot, (disk_id, item)) in put.items.into_iter().enumerate() {
+            let fate = match self.place(disk_id, &item) {
+                Ok(disk) => {
+                    let (numbers, items) = by_disk.entry(disk).or_default();
+                    numbers.push(slot);
+                    slots.push(Slot::new(disk_id, &item));
+                    items.push(item);
+                    continue;
+                }
+                Err(error) => Some(Err(error)),
+            };
+            slots.push(Slot { fate, ..Slot::new(disk_id, &item) });
+        }
+        let put_id = self.fresh_id();
+        let open_ops = by_disk.len();
+        self.puts.insert(put_id, PendingPut { request, incarnation: self.membership.incarnation, slots, open_ops });
+        for (disk, (slots, items)) in by_disk {
+            let bytes: u64 = items.iter().map(|item| item.data.len() as u64).sum();
+            self.waiting_put_bytes += bytes;
+            let op = DiskOp::Append { session_id, sync: put.sync, items };
+            self.disk_op(disk, op, OpFor::Put { put_id, slots, bytes });
+        }
+        if open_ops == 0 {
+            self.finish_put(put_id);
+        }
+    }
+
+    /// The disk a fragment goes to, unless a fence or a limit says no.
+    fn place(&self, disk_id: u64, item: &super::AppendItem) -> Result<usize, Error> {
+        let Some(disk) = self.disk_index(disk_id) else {
+            return Err(Error::new(
+                Code::NotFound,
+                format!("disk {disk_id} is not served by this node; ask the manager for the map again"),
+            ));
+        };
+        if let Some(reason) = &self.disks[disk].failed {
+            return Err(Error::new(Code::Io, format!("disk {disk_id} takes no more writes: {reason}")));
+        }
+        if let Some(class) = self.known.classes.get(&item.class_id) {
+            let expected = fragment_len_bytes(class, item.chunk_len_bytes, item.key.fragment);
+            if expected != Some(item.data.len() as u64) {
+                return Err(Error::new(
+                    Code::Invalid,
+                    format!(
+                        "chunk {} fragment {}: {} bytes, but class {} gives it {}",
+                        item.key.chunk_id,
+                        item.key.fragment,
+                        item.data.len(),
+                        class.spec,
+                        expected.map_or("no such fragment".into(), |n| format!("{n} bytes")),
+                    ),
+                ));
+            }
+        }
+        self.check_epoch(&Slot::new(disk_id, item))?;
+        Ok(disk)
+    }
+
+    /// Refuses what was sent by an outdated map, as far as this node knows a newer one (P11).
+    fn check_epoch(&self, slot: &Slot) -> Result<(), Error> {
+        let Some(pg) = self.known.pgs.get(&slot.pg_id) else { return Ok(()) };
+        // Who knows a newer epoch than we do is judged by the manager at commit.
+        if slot.epoch > pg.epoch {
+            return Ok(());
+        }
+        let member = pg.members.get(slot.fragment as usize);
+        let stale = member.is_none_or(|m| slot.epoch < m.since_epoch || m.put_disk_id() != slot.disk_id);
+        if !stale {
+            return Ok(());
+        }
+        Err(Error {
+            current: pg.epoch,
+            ..Error::new(
+                Code::StaleEpoch,
+                format!(
+                    "group {}: fragment {} was sent to disk {} under epoch {}, the group is at {}; ask the manager for the map again",
+                    slot.pg_id, slot.fragment, slot.disk_id, slot.epoch, pg.epoch
+                ),
+            )
+        })
+    }
+
+    pub(super) fn on_put_stored(
+        &mut self,
+        put_id: u64,
+        slots: &[usize],
+        bytes: u64,
+        result: Result<DiskReply, DiskFault>,
+    ) {
+        self.waiting_put_bytes -= bytes;
+        let Some(put) = self.puts.get_mut(&put_id) else { return };
+        let mut fates = match result {
+            Ok(DiskReply::Appended(fates)) if fates.len() == slots.len() => fates,
+            Ok(_) => vec![Err(Error::new(Code::Internal, "the disk answered something else")); slots.len()],
+            Err(fault) => vec![Err(fault.error); slots.len()],
+        };
+        for (&slot, fate) in slots.iter().zip(fates.drain(..)) {
+            put.slots[slot].fate = Some(fate);
+        }
+        put.open_ops -= 1;
+        if put.open_ops == 0 {
+            self.finish_put(put_id);
+        }
+    }
+
+    /// All disks have spoken. What they stored is acknowledged only if the lease still runs, the node still lives
+    /// the same life, and no epoch has passed meanwhile (P11). Sending it again later costs nothing (P8).
+    fn finish_put(&mut self, put_id: u64) {
+        let Some(put) = self.puts.remove(&put_id) else { return };
+        let lease = match put.incarnation == self.membership.incarnation {
+            true => self.check_lease(),
+            false => Err(Error::new(Code::Unavailable, "this node has registered anew meanwhile; send it again")),
+        };
+        if let Err(error) = lease {
+            self.counters.puts_refused += 1;
+            return self.out.push_back(super::Action::Reply { request: put.request, result: Err(error) });
+        }
+        let mut results = Vec::with_capacity(put.slots.len());
+        for slot in put.slots {
+            let epoch = self.check_epoch(&slot);
+            let fate = slot.fate.unwrap_or_else(|| Err(Error::new(Code::Internal, "no disk answered for it")));
+            let error = fate.and(epoch).err();
+            match error {
+                None => self.counters.fragments_stored += 1,
+                Some(_) => self.counters.fragments_refused += 1,
+            }
+            results.push(PutResult { error, incarnation: put.incarnation });
+        }
+        self.reply_put(put.request, &PutFragmentsReply { results });
+    }
+}
+
+impl Slot {
+    fn new(disk_id: u64, item: &super::AppendItem) -> Self {
+        Slot { pg_id: item.pg_id, epoch: item.epoch, fragment: item.key.fragment, disk_id, fate: None }
+    }
+}

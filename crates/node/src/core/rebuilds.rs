@@ -1,0 +1,317 @@
+//! Drives the rebuild machines ([`crate::rebuild`]): gives their wishes to peers, disks and the device, and brings
+//! back what came of them.
+
+use super::event::Action;
+use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict};
+use super::tasks::{TaskState, Work};
+use super::{CallFor, Known, NodeCore, OpFor};
+use crate::compute::RebuildOutcome;
+use crate::rebuild::{ChunkRebuild, Outcome, SourceAt, Sources, Wish};
+use bytes::Bytes;
+use std::collections::HashMap;
+use tessera_wire::data::{GetFragments, GetItem};
+use tessera_wire::meta::FragmentRef;
+use tessera_wire::meta::ReportBad;
+use tessera_wire::rpc::{Answer, Peer};
+use tessera_wire::{Code, Error, Health};
+
+#[derive(Debug, Default)]
+pub(super) struct Rebuilds {
+    active: HashMap<u64, Active>,
+    /// Bytes the active ones may hold.
+    held_bytes: u64,
+    /// Computations under way, by their op.
+    computing: HashMap<u64, u64>,
+    /// Fetches under way, by node.
+    loads: HashMap<u64, usize>,
+}
+
+#[derive(Debug)]
+struct Active {
+    task_id: u64,
+    disk: usize,
+    cost_bytes: u64,
+    machine: ChunkRebuild,
+}
+
+/// A fetch, and for whom.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FetchedFor {
+    rebuild_id: u64,
+    at: SourceAt,
+    node_id: u64,
+}
+
+/// The cluster as sources see it.
+struct View<'a> {
+    known: &'a Known,
+    loads: &'a HashMap<u64, usize>,
+    /// Our own disks, whether the map has them yet or not.
+    own: &'a [(u64, bool)],
+    own_node: u64,
+}
+
+impl Sources for View<'_> {
+    fn node_of(&self, disk_id: u64) -> Option<u64> {
+        if self.own.iter().any(|(id, _)| *id == disk_id) {
+            return Some(self.own_node);
+        }
+        let node_id = self.known.disks.get(&disk_id)?.node_id;
+        self.known.nodes.contains_key(&node_id).then_some(node_id)
+    }
+
+    fn is_up(&self, disk_id: u64) -> bool {
+        if let Some((_, healthy)) = self.own.iter().find(|(id, _)| *id == disk_id) {
+            return *healthy;
+        }
+        let serves = |health: i32| matches!(Health::try_from(health), Ok(Health::Up | Health::Draining));
+        self.known.disks.get(&disk_id).is_some_and(|disk| {
+            serves(disk.health) && self.known.nodes.get(&disk.node_id).is_some_and(|node| serves(node.health))
+        })
+    }
+
+    fn load(&self, disk_id: u64) -> usize {
+        self.node_of(disk_id).and_then(|node| self.loads.get(&node)).copied().unwrap_or(0)
+    }
+}
+
+impl NodeCore {
+    /// Whether there is room for another chunk.
+    pub(super) fn may_rebuild(&self) -> bool {
+        self.rebuilds.active.len() < self.config.rebuild_parallel.max(1)
+            && self.rebuilds.held_bytes < self.config.rebuild_memory_bytes.max(1)
+    }
+
+    /// Starts the next chunk of a task.
+    pub(super) fn start_rebuild(&mut self, task_id: u64) -> bool {
+        let Some(TaskState { work: Work::Rebuild(work), failed, reason, .. }) = self.tasks.get(task_id) else {
+            return false;
+        };
+        let index = work.next;
+        work.next += 1;
+        let chunk_id = work.task.chunks[index].chunk_id;
+        if work.skip.contains(&chunk_id) {
+            return true;
+        }
+        match ChunkRebuild::new(&work.task, index) {
+            Ok(machine) => {
+                work.active += 1;
+                let disk = work.disk;
+                let cost_bytes = machine.cost_bytes();
+                let rebuild_id = self.fresh_id();
+                self.repair_bucket.take(cost_bytes);
+                self.rebuilds.held_bytes += cost_bytes;
+                self.rebuilds.active.insert(rebuild_id, Active { task_id, disk, cost_bytes, machine });
+                self.drive(rebuild_id, Vec::new());
+            }
+            Err(why) => {
+                let (fragment, disk_id) = (work.task.fragment, work.task.disk_id);
+                failed.push(FragmentRef { chunk_id, fragment, disk_id, epoch: 0 });
+                *reason = why;
+                self.counters.rebuilds_failed += 1;
+            }
+        }
+        true
+    }
+
+    /// Carries out what a machine wants; without wishes, asks it.
+    fn drive(&mut self, rebuild_id: u64, mut wishes: Vec<Wish>) {
+        let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
+        if wishes.is_empty() {
+            let own: Vec<(u64, bool)> = self.disks.iter().map(|d| (d.disk_id, d.failed.is_none())).collect();
+            let (known, loads) = (&self.known, &self.rebuilds.loads);
+            let view = View { known, loads, own: &own, own_node: self.membership.node_id };
+            wishes = active.machine.next(&view);
+        }
+        let (disk, key) = (active.disk, active.machine.key());
+        for wish in wishes {
+            match wish {
+                Wish::LookAtHome => self.disk_op(disk, DiskOp::Verify(vec![key]), OpFor::RebuildHome { rebuild_id }),
+                Wish::Fetch(at) => self.fetch(rebuild_id, key, at),
+                Wish::Compute(job) => {
+                    let op_id = self.fresh_id();
+                    self.rebuilds.computing.insert(op_id, rebuild_id);
+                    self.out.push_back(Action::Compute { op_id, job });
+                }
+                Wish::Append(item) => {
+                    let op = DiskOp::Append { session_id: 0, sync: true, items: vec![item] };
+                    self.disk_op(disk, op, OpFor::RebuildAppend { rebuild_id });
+                }
+                Wish::Finished(outcome) => self.rebuild_finished(rebuild_id, outcome),
+            }
+        }
+    }
+
+    fn fetch(&mut self, rebuild_id: u64, key: FragmentKey, at: SourceAt) {
+        let wanted = FragmentKey { fragment: at.fragment, ..key };
+        if let Some(disk) = self.disk_index(at.disk_id) {
+            let what = FetchedFor { rebuild_id, at, node_id: self.membership.node_id };
+            *self.rebuilds.loads.entry(what.node_id).or_default() += 1;
+            return self.disk_op(disk, DiskOp::Read(wanted), OpFor::RebuildFetch(what));
+        }
+        let node_id = self.known.disks.get(&at.disk_id).map_or(0, |disk| disk.node_id);
+        let what = FetchedFor { rebuild_id, at, node_id };
+        *self.rebuilds.loads.entry(node_id).or_default() += 1;
+        let item = GetItem {
+            chunk_id: wanted.chunk_id,
+            fragment: wanted.fragment,
+            disk_id: at.disk_id,
+            whole: true,
+            ..GetItem::default()
+        };
+        let message = GetFragments { items: vec![item], hints: Vec::new() };
+        self.call(Peer::Node(node_id), &message, self.config.rebuild_fetch_timeout_ms, CallFor::Fetch(what));
+    }
+
+    pub(super) fn on_fetched(&mut self, what: FetchedFor, answer: Answer) {
+        let result = answer.decode::<GetFragments>().and_then(|(mut reply, payload)| {
+            let (Some(result), true) = (reply.results.pop(), reply.results.is_empty()) else {
+                return Err(Error::new(Code::Internal, "a peer answered for another number of fragments"));
+            };
+            if let Some(error) = result.error {
+                return Err(error);
+            }
+            let whole = result.len_bytes as usize == payload.len() && result.len_bytes == result.fragment_len_bytes;
+            match whole {
+                true => Ok((payload, result.crc32c)),
+                false => Err(Error::new(Code::Internal, "a peer sent part of a fragment")),
+            }
+        });
+        self.fetched(what, result);
+    }
+
+    pub(super) fn on_read_here(&mut self, what: FetchedFor, result: Result<DiskReply, DiskFault>) {
+        let result = match result {
+            Ok(DiskReply::Read { data, crc32c }) => Ok((data, crc32c)),
+            Ok(_) => Err(Error::new(Code::Internal, "the disk answered something else")),
+            Err(fault) => Err(fault.error),
+        };
+        self.fetched(what, result);
+    }
+
+    fn fetched(&mut self, what: FetchedFor, result: Result<(Bytes, u32), Error>) {
+        if let Some(load) = self.rebuilds.loads.get_mut(&what.node_id) {
+            *load = load.saturating_sub(1);
+        }
+        if let Some(active) = self.rebuilds.active.get_mut(&what.rebuild_id) {
+            active.machine.on_fetched(what.at, result);
+            self.drive(what.rebuild_id, Vec::new());
+        }
+    }
+
+    pub(super) fn on_home(&mut self, rebuild_id: u64, result: Result<DiskReply, DiskFault>) {
+        let verdict = match result {
+            Ok(DiskReply::Verified(mut verdicts)) => verdicts.pop().unwrap_or(Verdict::Missing),
+            Ok(_) => Verdict::Missing,
+            Err(fault) => Verdict::Bad(fault.error.message),
+        };
+        let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
+        let wishes = active.machine.on_home(&verdict);
+        self.drive(rebuild_id, wishes);
+    }
+
+    pub(super) fn on_computed(&mut self, op_id: u64, outcome: RebuildOutcome) {
+        let Some(rebuild_id) = self.rebuilds.computing.remove(&op_id) else { return };
+        let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
+        let wishes = active.machine.on_computed(outcome);
+        self.drive(rebuild_id, wishes);
+    }
+
+    pub(super) fn on_rebuild_stored(&mut self, rebuild_id: u64, result: Result<DiskReply, DiskFault>) {
+        let result = match result {
+            Ok(DiskReply::Appended(mut fates)) => {
+                fates.pop().unwrap_or_else(|| Err(Error::new(Code::Internal, "the disk answered for nothing")))
+            }
+            Ok(_) => Err(Error::new(Code::Internal, "the disk answered something else")),
+            Err(fault) => Err(fault.error),
+        };
+        let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
+        let wishes = active.machine.on_appended(result);
+        self.drive(rebuild_id, wishes);
+    }
+
+    fn rebuild_finished(&mut self, rebuild_id: u64, outcome: Outcome) {
+        let Some(active) = self.rebuilds.active.remove(&rebuild_id) else { return };
+        self.rebuilds.held_bytes -= active.cost_bytes;
+        self.report_bad_sources(outcome.bad);
+        let key = active.machine.key();
+        let Some(TaskState { work: Work::Rebuild(work), .. }) = self.tasks.get(active.task_id) else { return };
+        work.active -= 1;
+        let epoch = work.task.pg.as_ref().map_or(0, |pg| pg.epoch);
+        let (pg_id, disk_id) = (work.task.pg.as_ref().map_or(0, |pg| pg.pg_id), work.task.disk_id);
+        let result = outcome.result.and_then(|()| self.still_wanted(pg_id, key, disk_id));
+        match &result {
+            Ok(()) => {
+                self.counters.fragments_rebuilt += 1;
+                self.counters.rebuilt_bytes += outcome.written_bytes;
+            }
+            Err(_) => self.counters.rebuilds_failed += 1,
+        }
+        let Some(task) = self.tasks.get(active.task_id) else { return };
+        task.bytes += outcome.written_bytes;
+        let it = FragmentRef { epoch, ..key.on_disk(disk_id) };
+        match result {
+            Ok(()) => task.done.push(it),
+            Err(why) => {
+                task.failed.push(it);
+                task.reason = why;
+            }
+        }
+    }
+
+    /// Whether the group still wants this fragment on this disk (P11).
+    fn still_wanted(&self, pg_id: u64, key: FragmentKey, disk_id: u64) -> Result<(), String> {
+        let member = self.known.pgs.get(&pg_id).and_then(|pg| pg.members.get(key.fragment as usize));
+        match member {
+            Some(m) if m.disk_id != disk_id && m.incoming_disk_id != disk_id => {
+                Err(format!("group {pg_id} no longer has disk {disk_id} as member {}", key.fragment))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Ours are certain (the disk or the name said so); of others the manager has their node look first.
+    fn report_bad_sources(&mut self, bad: Vec<FragmentRef>) {
+        self.counters.bad_sources += bad.len() as u64;
+        let (ours, others): (Vec<_>, Vec<_>) = bad.into_iter().partition(|it| self.disk_index(it.disk_id).is_some());
+        ours.into_iter().for_each(|it| self.report_bad(it));
+        if !others.is_empty() {
+            let message = ReportBad { fragments: others };
+            self.call(Peer::Manager, &message, self.config.heartbeat_timeout_ms, CallFor::ReportBad);
+        }
+    }
+
+    /// The fragment was deleted: it is not rebuilt, whatever state that was in (P3).
+    pub(super) fn forget_rebuild(&mut self, disk: usize, key: FragmentKey) {
+        let hit: Vec<u64> = self
+            .rebuilds
+            .active
+            .iter()
+            .filter(|(_, a)| a.disk == disk && a.machine.key() == key)
+            .map(|(id, _)| *id)
+            .collect();
+        for rebuild_id in hit {
+            let Some(active) = self.rebuilds.active.remove(&rebuild_id) else { continue };
+            self.rebuilds.held_bytes -= active.cost_bytes;
+            if let Some(TaskState { work: Work::Rebuild(work), .. }) = self.tasks.get(active.task_id) {
+                work.active -= 1;
+            }
+        }
+        for task in &mut self.tasks.list {
+            if let Work::Rebuild(work) = &mut task.work
+                && work.disk == disk
+                && work.task.fragment == key.fragment
+            {
+                work.skip.insert(key.chunk_id);
+            }
+        }
+    }
+
+    /// Forgets the rebuilds of a task, or all. What is under way for them comes back to nobody.
+    pub(super) fn drop_rebuilds_of(&mut self, task_id: Option<u64>) {
+        let dropped = |a: &Active| task_id.is_none_or(|id| a.task_id == id);
+        let freed: u64 = self.rebuilds.active.values().filter(|a| dropped(a)).map(|a| a.cost_bytes).sum();
+        self.rebuilds.held_bytes -= freed;
+        self.rebuilds.active.retain(|_, a| !dropped(a));
+    }
+}

@@ -1,0 +1,311 @@
+//! Tasks from the manager: queued, bounded, paced, and reported until the manager has heard.
+//!
+//! A task belongs to a life of the node: when the node has to rejoin, its tasks are forgotten, since what they were
+//! for may have been given to others (P11).
+
+use super::inventory::InventoryWork;
+use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict};
+use super::{NodeCore, OpFor};
+use std::collections::HashSet;
+use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
+
+#[derive(Debug, Default)]
+pub(super) struct Tasks {
+    pub(super) list: Vec<TaskState>,
+    /// Something would go on if the repair bucket had tokens.
+    wait_for_bucket: bool,
+}
+
+/// A task and what of it the manager has not heard yet.
+#[derive(Debug)]
+pub(super) struct TaskState {
+    pub(super) task_id: u64,
+    term: u64,
+    pub(super) work: Work,
+    pub(super) done: Vec<FragmentRef>,
+    pub(super) failed: Vec<FragmentRef>,
+    pub(super) reason: String,
+    pub(super) bytes: u64,
+    pub(super) finished: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Work {
+    Rebuild(RebuildWork),
+    Verify {
+        items: Vec<FragmentRef>,
+        next: usize,
+        in_flight: bool,
+    },
+    Inventory(InventoryWork),
+    /// The disk's upkeep does it, and finishes the task.
+    Upkeep,
+    /// Refused; only its result is left.
+    Nothing,
+}
+
+#[derive(Debug)]
+pub(super) struct RebuildWork {
+    pub(super) task: RebuildTask,
+    pub(super) disk: usize,
+    pub(super) next: usize,
+    pub(super) active: usize,
+    /// Deleted before their turn came.
+    pub(super) skip: HashSet<u64>,
+}
+
+/// How much of a task's news a heartbeat carried.
+#[derive(Debug)]
+pub(super) struct Reported {
+    task_id: u64,
+    done: usize,
+    failed: usize,
+    bytes: u64,
+    finished: bool,
+}
+
+impl Tasks {
+    pub(super) fn running(&self) -> Vec<u64> {
+        self.list.iter().map(|t| t.task_id).collect()
+    }
+
+    pub(super) fn get(&mut self, task_id: u64) -> Option<&mut TaskState> {
+        self.list.iter_mut().find(|t| t.task_id == task_id)
+    }
+}
+
+impl NodeCore {
+    pub(super) fn add_task(&mut self, task: Task) {
+        let term = self.mark.term;
+        let task_id = task.task_id;
+        match self.tasks.list.iter().find(|t| t.task_id == task_id).map(|t| t.term) {
+            Some(of) if of == term => return,
+            // Numbers are unique within a term only: this is another task.
+            Some(_) => self.drop_task(task_id),
+            None => {}
+        }
+        if self.tasks.list.len() >= 2 * self.config.max_tasks {
+            return;
+        }
+        let work = match self.tasks.list.len() >= self.config.max_tasks {
+            true => Err(format!("this node has {} tasks already; hand it out later", self.config.max_tasks)),
+            false => self.work_of(task_id, task),
+        };
+        let refused = work.as_ref().err().cloned();
+        let state = TaskState {
+            task_id,
+            term,
+            finished: refused.is_some(),
+            reason: refused.unwrap_or_default(),
+            work: work.unwrap_or(Work::Nothing),
+            done: Vec::new(),
+            failed: Vec::new(),
+            bytes: 0,
+        };
+        self.tasks.list.push(state);
+    }
+
+    /// What a task asks for, or what is wrong with it (P14).
+    fn work_of(&mut self, task_id: u64, task: Task) -> Result<Work, String> {
+        match task {
+            Task { rebuild: Some(rebuild), .. } => {
+                let disk = self.task_disk(rebuild.disk_id)?;
+                let (Some(pg), Some(class)) = (&rebuild.pg, &rebuild.class) else {
+                    return Err("the task names no group or no class".into());
+                };
+                self.learn_pg(pg.clone());
+                self.known.classes.insert(class.class_id, class.clone());
+                Ok(Work::Rebuild(RebuildWork { task: rebuild, disk, next: 0, active: 0, skip: HashSet::new() }))
+            }
+            Task { verify: Some(verify), .. } => {
+                Ok(Work::Verify { items: verify.fragments, next: 0, in_flight: false })
+            }
+            Task { inventory: Some(it), .. } => {
+                Ok(Work::Inventory(InventoryWork::new(self.task_disk(it.disk_id)?, it.disk_id)))
+            }
+            Task { scrub: Some(it), .. } => {
+                let disk = self.task_disk(it.disk_id)?;
+                self.disks[disk].scrub.start_for(task_id);
+                Ok(Work::Upkeep)
+            }
+            Task { compact: Some(it), .. } => {
+                let disk = self.task_disk(it.disk_id)?;
+                self.disks[disk].compact.start_for(task_id);
+                Ok(Work::Upkeep)
+            }
+            _ => Err("the task is of a kind this release does not know".into()),
+        }
+    }
+
+    fn task_disk(&self, disk_id: u64) -> Result<usize, String> {
+        let disk = self.disk_index(disk_id).ok_or_else(|| format!("disk {disk_id} is not served by this node"))?;
+        match &self.disks[disk].failed {
+            None => Ok(disk),
+            Some(reason) => Err(format!("disk {disk_id} has failed: {reason}")),
+        }
+    }
+
+    fn drop_task(&mut self, task_id: u64) {
+        self.tasks.list.retain(|t| t.task_id != task_id);
+        self.drop_rebuilds_of(Some(task_id));
+    }
+
+    pub(super) fn drop_all_tasks(&mut self) {
+        self.tasks.list.clear();
+        self.drop_rebuilds_of(None);
+        for disk in &mut self.disks {
+            disk.scrub.forget_tasks();
+            disk.compact.forget_tasks();
+        }
+    }
+
+    /// Nothing more will come of it.
+    pub(super) fn finish_task(&mut self, task_id: u64, reason: &str) {
+        let Some(task) = self.tasks.get(task_id) else { return };
+        if !std::mem::replace(&mut task.finished, true) {
+            if !reason.is_empty() {
+                task.reason = reason.to_string();
+            }
+            self.counters.tasks_finished += 1;
+            self.heartbeat_soon();
+        }
+    }
+
+    /// Starts what may start.
+    pub(super) fn run_tasks(&mut self) {
+        self.tasks.wait_for_bucket = false;
+        let ids: Vec<u64> = self.tasks.list.iter().filter(|t| !t.finished).map(|t| t.task_id).collect();
+        for task_id in ids {
+            while self.run_task(task_id) {}
+        }
+    }
+
+    /// One step of a task; false when there is nothing to do for it now.
+    fn run_task(&mut self, task_id: u64) -> bool {
+        let Some(task) = self.tasks.get(task_id) else { return false };
+        match &task.work {
+            Work::Rebuild(work) if work.next >= work.task.chunks.len() => {
+                if work.active == 0 {
+                    self.finish_task(task_id, "");
+                }
+                false
+            }
+            Work::Rebuild(_) => self.may_rebuild() && self.may_repair() && self.start_rebuild(task_id),
+            Work::Verify { items, next, in_flight: false } if *next >= items.len() => {
+                self.finish_task(task_id, "");
+                false
+            }
+            Work::Verify { in_flight: false, .. } => self.may_repair() && self.start_verify(task_id),
+            Work::Inventory(_) => self.run_inventory(task_id),
+            Work::Verify { .. } | Work::Upkeep | Work::Nothing => false,
+        }
+    }
+
+    /// Whether repair traffic may flow now.
+    pub(super) fn may_repair(&mut self) -> bool {
+        let ready = self.repair_bucket.is_ready(self.now_ns);
+        self.tasks.wait_for_bucket |= !ready;
+        ready
+    }
+
+    pub(super) fn tasks_deadline_ns(&self) -> i64 {
+        let bucket = if self.tasks.wait_for_bucket { self.repair_bucket.ready_at_ns() } else { i64::MAX };
+        let inventories = self.tasks.list.iter().filter_map(|t| match &t.work {
+            Work::Inventory(work) if !t.finished => work.retry_at_ns(),
+            _ => None,
+        });
+        inventories.min().unwrap_or(i64::MAX).min(bucket)
+    }
+
+    // --- verifying what a reader reported -------------------------------------------------------------------
+
+    fn start_verify(&mut self, task_id: u64) -> bool {
+        let batch = self.config.verify_batch.max(1);
+        let Some(TaskState { work: Work::Verify { items, next, in_flight }, .. }) = self.tasks.get(task_id) else {
+            return false;
+        };
+        let disk_id = items[*next].disk_id;
+        let same: Vec<_> = items[*next..].iter().take_while(|it| it.disk_id == disk_id).take(batch).cloned().collect();
+        *next += same.len();
+        *in_flight = true;
+        let Some(disk) = self.disk_index(disk_id) else {
+            // Not here: then it is certainly not where the manager thinks.
+            let verdicts = vec![Verdict::Missing; same.len()];
+            self.on_verified(task_id, same, Ok(DiskReply::Verified(verdicts)));
+            return true;
+        };
+        let keys = same.iter().map(FragmentKey::from).collect();
+        self.disk_op(disk, DiskOp::Verify(keys), OpFor::Verify { task_id, items: same });
+        false
+    }
+
+    pub(super) fn on_verified(&mut self, task_id: u64, items: Vec<FragmentRef>, result: Result<DiskReply, DiskFault>) {
+        let verdicts = match result {
+            Ok(DiskReply::Verified(verdicts)) if verdicts.len() == items.len() => verdicts,
+            Ok(_) => vec![Verdict::Bad("the disk answered something else".into()); items.len()],
+            Err(fault) => vec![Verdict::Bad(fault.error.message); items.len()],
+        };
+        let Some(task) = self.tasks.get(task_id) else { return };
+        let mut bytes = 0;
+        let mut rot = 0;
+        for (item, verdict) in items.into_iter().zip(verdicts) {
+            match verdict {
+                Verdict::Good { len_bytes, .. } => {
+                    bytes += u64::from(len_bytes);
+                    task.done.push(item);
+                }
+                Verdict::Missing => task.failed.push(item),
+                Verdict::Bad(why) => {
+                    rot += 1;
+                    task.reason = why;
+                    task.failed.push(item);
+                }
+            }
+        }
+        task.bytes += bytes;
+        if let Work::Verify { in_flight, .. } = &mut task.work {
+            *in_flight = false;
+        }
+        self.counters.rot_found += rot;
+        self.repair_bucket.take(bytes);
+    }
+
+    // --- reporting ------------------------------------------------------------------------------------------
+
+    /// What the manager has not heard, at most about `most` fragments, and what to take off when it has.
+    pub(super) fn task_results(&mut self, most: usize) -> (Vec<TaskResult>, Vec<Reported>) {
+        let (mut results, mut reported) = (Vec::new(), Vec::new());
+        let mut room = most;
+        for task in &self.tasks.list {
+            let done = task.done.len().min(room);
+            room -= done;
+            let failed = task.failed.len().min(room);
+            room -= failed;
+            let finished = task.finished && done == task.done.len() && failed == task.failed.len();
+            if done + failed == 0 && !finished {
+                continue;
+            }
+            results.push(TaskResult {
+                task_id: task.task_id,
+                done: task.done[..done].to_vec(),
+                failed: task.failed[..failed].to_vec(),
+                reason: task.reason.clone(),
+                bytes: task.bytes,
+                finished,
+            });
+            reported.push(Reported { task_id: task.task_id, done, failed, bytes: task.bytes, finished });
+        }
+        (results, reported)
+    }
+
+    pub(super) fn tasks_reported(&mut self, reported: &[Reported]) {
+        for it in reported {
+            if let Some(task) = self.tasks.get(it.task_id) {
+                task.done.drain(..it.done.min(task.done.len()));
+                task.failed.drain(..it.failed.min(task.failed.len()));
+                task.bytes = task.bytes.saturating_sub(it.bytes);
+            }
+        }
+        self.tasks.list.retain(|t| !reported.iter().any(|r| r.finished && r.task_id == t.task_id));
+    }
+}

@@ -1,0 +1,237 @@
+//! What disks need without being asked: scrubbing (P13) and compaction (P5). Tasks of the manager only hurry it.
+
+use super::ops::{DiskFault, DiskOp, DiskReply, ScrubCursor};
+use super::{NodeCore, OpFor};
+use crate::config::ms;
+
+/// After a cycle that ended with an error of the disk.
+const RETRY_MS: u64 = 60_000;
+
+/// The scrubbing of one disk: a cycle re-reads everything once.
+#[derive(Debug, Default)]
+pub(super) struct Scrub {
+    running: bool,
+    cursor: Option<ScrubCursor>,
+    in_flight: bool,
+    /// The cycle was started anew while a step was under way: that step's cursor is of the old one.
+    restarted: bool,
+    tasks: Vec<u64>,
+    bytes: u64,
+    rot_found: u64,
+    next_ns: i64,
+}
+
+/// The compaction of one disk.
+#[derive(Debug, Default)]
+pub(super) struct Compaction {
+    in_flight: bool,
+    tasks: Vec<u64>,
+    freed_bytes: u64,
+    next_ns: i64,
+}
+
+impl Scrub {
+    /// Starts a cycle now, for a task.
+    pub(super) fn start_for(&mut self, task_id: u64) {
+        self.tasks.push(task_id);
+        self.start();
+    }
+
+    fn start(&mut self) {
+        self.running = true;
+        self.cursor = None;
+        self.restarted = self.in_flight;
+        self.bytes = 0;
+    }
+
+    pub(super) fn forget_tasks(&mut self) {
+        self.tasks.clear();
+    }
+
+    pub(super) fn scrubbed_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn rot_found(&self) -> u64 {
+        self.rot_found
+    }
+}
+
+impl Compaction {
+    /// Compacts whatever is dead now, for a task.
+    pub(super) fn start_for(&mut self, task_id: u64) {
+        self.tasks.push(task_id);
+    }
+
+    pub(super) fn forget_tasks(&mut self) {
+        self.tasks.clear();
+    }
+}
+
+impl NodeCore {
+    /// Disks of a node, and nodes that start together, do not scrub in step.
+    pub(super) fn start_upkeep(&mut self) {
+        for disk in &mut self.disks {
+            let first_ms = self.random.below(self.config.scrub_every_s.saturating_mul(1_000));
+            disk.scrub.next_ns = self.now_ns.saturating_add(ms(first_ms));
+            disk.compact.next_ns = self.now_ns.saturating_add(ms(self.config.compact_every_ms));
+        }
+    }
+
+    pub(super) fn run_upkeep(&mut self) {
+        for disk in 0..self.disks.len() {
+            if self.disks[disk].disk_id != 0 && self.disks[disk].failed.is_none() {
+                self.run_scrub(disk);
+                self.run_compaction(disk);
+            } else if self.disks[disk].failed.is_some() {
+                self.give_up_upkeep(disk);
+            }
+        }
+    }
+
+    pub(super) fn upkeep_deadline_ns(&self) -> i64 {
+        let of = |disk: &super::DiskState| {
+            if disk.disk_id == 0 || disk.failed.is_some() {
+                return i64::MAX;
+            }
+            let scrub = match &disk.scrub {
+                Scrub { in_flight: true, .. } => i64::MAX,
+                Scrub { running: true, tasks, .. } if tasks.is_empty() => self.scrub_bucket.ready_at_ns(),
+                Scrub { running: true, .. } => self.repair_bucket.ready_at_ns(),
+                idle if self.config.scrub_every_s > 0 => idle.next_ns,
+                _ => i64::MAX,
+            };
+            let compact = match &disk.compact {
+                Compaction { in_flight: true, .. } => i64::MAX,
+                idle if self.config.compact_every_ms > 0 => idle.next_ns,
+                _ => i64::MAX,
+            };
+            scrub.min(compact)
+        };
+        self.disks.iter().map(of).min().unwrap_or(i64::MAX)
+    }
+
+    fn run_scrub(&mut self, disk: usize) {
+        let every_s = self.config.scrub_every_s;
+        let scrub = &mut self.disks[disk].scrub;
+        if scrub.in_flight {
+            return;
+        }
+        if !scrub.running && every_s > 0 && self.now_ns >= scrub.next_ns {
+            scrub.start();
+        }
+        if !scrub.running {
+            return;
+        }
+        // Who asked for it wants it sooner than the background's pace, but not faster than repair may be.
+        let bucket = if scrub.tasks.is_empty() { &mut self.scrub_bucket } else { &mut self.repair_bucket };
+        if bucket.is_ready(self.now_ns) {
+            scrub.in_flight = true;
+            let op = DiskOp::Scrub { cursor: scrub.cursor, max_bytes: self.config.scrub_step_bytes.max(1) };
+            self.disk_op(disk, op, OpFor::Scrub);
+        }
+    }
+
+    pub(super) fn on_scrubbed(&mut self, disk: usize, result: Result<DiskReply, DiskFault>) {
+        let now_ns = self.now_ns;
+        let disk_id = self.disks[disk].disk_id;
+        let scrub = &mut self.disks[disk].scrub;
+        scrub.in_flight = false;
+        let (next, bytes, bad) = match result {
+            Ok(DiskReply::Scrubbed { next, bytes, bad }) => (next, bytes, bad),
+            Ok(_) => return self.end_scrub(disk, RETRY_MS, "the disk answered something else"),
+            Err(fault) => return self.end_scrub(disk, RETRY_MS, &fault.error.message),
+        };
+        scrub.rot_found += bad.len() as u64;
+        self.counters.scrubbed_bytes += bytes;
+        let bucket = if scrub.tasks.is_empty() { &mut self.scrub_bucket } else { &mut self.repair_bucket };
+        bucket.is_ready(now_ns);
+        bucket.take(bytes);
+        let whole_cycle = !std::mem::take(&mut scrub.restarted);
+        if whole_cycle {
+            scrub.cursor = next;
+            scrub.bytes += bytes;
+        }
+        let tasks = scrub.tasks.clone();
+        for key in bad {
+            let it = key.on_disk(disk_id);
+            for task_id in &tasks {
+                if let Some(task) = self.tasks.get(*task_id) {
+                    task.failed.push(it.clone());
+                }
+            }
+            self.report_bad(it);
+            self.heartbeat_soon();
+        }
+        for task_id in tasks {
+            if let Some(task) = self.tasks.get(task_id) {
+                task.bytes += bytes;
+            }
+        }
+        if whole_cycle && next.is_none() {
+            self.end_scrub(disk, self.config.scrub_every_s.saturating_mul(1_000), "");
+        }
+    }
+
+    fn end_scrub(&mut self, disk: usize, again_ms: u64, reason: &str) {
+        let scrub = &mut self.disks[disk].scrub;
+        scrub.running = false;
+        scrub.restarted = false;
+        scrub.next_ns = self.now_ns.saturating_add(ms(again_ms));
+        for task_id in std::mem::take(&mut scrub.tasks) {
+            self.finish_task(task_id, reason);
+        }
+    }
+
+    fn run_compaction(&mut self, disk: usize) {
+        let (every_ms, dead_percent) = (self.config.compact_every_ms, self.config.compact_dead_percent);
+        let anything_dead = self.disks[disk].about.stats.dead_bytes > 0;
+        let compact = &mut self.disks[disk].compact;
+        let hurried = !compact.tasks.is_empty();
+        let due = every_ms > 0 && self.now_ns >= compact.next_ns;
+        if compact.in_flight || !(hurried || due) {
+            return;
+        }
+        if !hurried && !anything_dead {
+            compact.next_ns = self.now_ns.saturating_add(ms(every_ms));
+            return;
+        }
+        compact.in_flight = true;
+        let dead_percent = if hurried { 0 } else { dead_percent };
+        let op = DiskOp::Compact { dead_percent, max_bytes: self.config.compact_step_bytes.max(1) };
+        self.disk_op(disk, op, OpFor::Compact);
+    }
+
+    pub(super) fn on_compacted(&mut self, disk: usize, result: Result<DiskReply, DiskFault>) {
+        let now_ns = self.now_ns;
+        let compact = &mut self.disks[disk].compact;
+        compact.in_flight = false;
+        let (freed_bytes, more, reason) = match result {
+            Ok(DiskReply::Compacted { freed_bytes, more }) => (freed_bytes, more, String::new()),
+            Ok(_) => (0, false, "the disk answered something else".into()),
+            Err(fault) => (0, false, fault.error.message),
+        };
+        compact.freed_bytes += freed_bytes;
+        self.counters.compacted_bytes += freed_bytes;
+        if more {
+            compact.next_ns = now_ns;
+            return;
+        }
+        compact.next_ns = now_ns.saturating_add(ms(self.config.compact_every_ms));
+        let freed_bytes = std::mem::take(&mut compact.freed_bytes);
+        for task_id in std::mem::take(&mut compact.tasks) {
+            if let Some(task) = self.tasks.get(task_id) {
+                task.bytes = freed_bytes;
+            }
+            self.finish_task(task_id, &reason);
+        }
+    }
+
+    fn give_up_upkeep(&mut self, disk: usize) {
+        let state = &mut self.disks[disk];
+        let mut tasks = std::mem::take(&mut state.scrub.tasks);
+        tasks.append(&mut state.compact.tasks);
+        let reason = state.failed.clone().unwrap_or_default();
+        tasks.into_iter().for_each(|task_id| self.finish_task(task_id, &reason));
+    }
+}

@@ -1,0 +1,219 @@
+//! Carries out the core's operations on one disk. Synchronous: the shell calls it from the disk's threads, the
+//! simulator inline; it is the same code.
+//!
+//! Writes go through [`write_batch`]: everything that waits is appended, then synced once, and only then is anything
+//! of it answered (P9). Reads ([`read`]) never wait for that.
+
+use crate::core::{AppendItem, ScrubCursor};
+use crate::core::{DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, Verdict};
+use tessera_disk::DiskError;
+use tessera_segment::{Appended, FragmentHandle, FragmentId, OpenReport, Record, RecordMeta, SegmentStore, StoreError};
+use tessera_wire::{Code, Error};
+
+/// What came of one operation.
+pub type DiskResult = Result<DiskReply, DiskFault>;
+
+/// One operation of a batch: its id and what is to be done.
+#[derive(Debug)]
+pub struct Waiting {
+    /// Comes back with the result.
+    pub op_id: u64,
+    /// A write (see [`DiskOp::is_write`]).
+    pub op: DiskOp,
+}
+
+/// Carries out a batch of writes. `done` is called once per operation: for what need not be durable when it is
+/// written, for the rest after one sync for all. `now_ms` is stamped on records, for people.
+pub fn write_batch(store: &SegmentStore, now_ms: u64, batch: Vec<Waiting>, done: &mut dyn FnMut(u64, DiskResult)) {
+    let mut to_sync = Vec::with_capacity(batch.len());
+    for Waiting { op_id, op } in batch {
+        let (result, wait) = match &op {
+            DiskOp::Append { session_id, sync, items } => (append(store, now_ms, *session_id, items), *sync),
+            DiskOp::Delete(keys) => (delete(store, now_ms, keys), true),
+            DiskOp::Compact { dead_percent, max_bytes } => (compact(store, *dead_percent, *max_bytes), false),
+            _ => (Ok(read(store, &op)).and_then(|r| r), false),
+        };
+        match result {
+            Ok(reply) if wait => to_sync.push((op_id, reply)),
+            result => done(op_id, result),
+        }
+    }
+    let synced = store.sync().map_err(|e| fault(store, &e));
+    for (op_id, reply) in to_sync {
+        done(op_id, synced.clone().map(|()| reply));
+    }
+}
+
+/// Carries out an operation that does not write.
+pub fn read(store: &SegmentStore, op: &DiskOp) -> DiskResult {
+    match op {
+        DiskOp::Verify(keys) => Ok(DiskReply::Verified(keys.iter().map(|&key| verify(store, key)).collect())),
+        DiskOp::Read(key) => read_whole(store, *key),
+        DiskOp::List { after, limit } => Ok(list(store, *after, *limit)),
+        DiskOp::Scrub { cursor, max_bytes } => scrub(store, *cursor, *max_bytes),
+        DiskOp::Stats => stats(store).map(DiskReply::Stats).map_err(|e| fault(store, &StoreError::Disk(e))),
+        DiskOp::Append { .. } | DiskOp::Delete(_) | DiskOp::Compact { .. } => {
+            Err(DiskFault { error: Error::new(Code::Internal, "a write was given to a reader"), poisoned: false })
+        }
+    }
+}
+
+/// A key as the store says it; `None`: no such fragment can exist.
+pub(crate) fn fragment_id(key: FragmentKey) -> Option<FragmentId> {
+    Some(FragmentId { chunk_id: key.chunk_id, fragment: u16::try_from(key.fragment).ok()? })
+}
+
+fn key_of(id: FragmentId) -> FragmentKey {
+    FragmentKey { chunk_id: id.chunk_id, fragment: u32::from(id.fragment) }
+}
+
+// --- writing ------------------------------------------------------------------------------------------------
+
+fn append(store: &SegmentStore, now_ms: u64, session_id: u64, items: &[AppendItem]) -> DiskResult {
+    let ids: Option<Vec<FragmentId>> = items.iter().map(|item| fragment_id(item.key)).collect();
+    let Some(ids) = ids else {
+        return Err(DiskFault { error: Error::new(Code::Invalid, "a fragment number is too large"), poisoned: false });
+    };
+    let record = |(item, id)| record(now_ms, session_id, item, id);
+    let records: Vec<Record<'_>> = items.iter().zip(ids).map(record).collect();
+    let outcomes = store.append(&records).map_err(|e| fault(store, &e))?;
+    let mut fates = Vec::with_capacity(items.len());
+    for (record, outcome) in records.iter().zip(outcomes) {
+        fates.push(match outcome {
+            // What repair brings has the chunk's name; what it finds in its place does not (P6).
+            Appended::Conflict { .. } if session_id == 0 => replace(store, now_ms, record),
+            outcome => fate(record.id, outcome),
+        });
+    }
+    Ok(DiskReply::Appended(fates))
+}
+
+fn record<'a>(now_ms: u64, session_id: u64, item: &'a AppendItem, id: FragmentId) -> Record<'a> {
+    let meta = RecordMeta {
+        encoding: 0,
+        pg_id: item.pg_id,
+        session_id,
+        domain: item.domain,
+        class_id: item.class_id,
+        chunk_hash: item.hash,
+        chunk_len_bytes: item.chunk_len_bytes,
+        epoch: item.epoch,
+        written_ms: now_ms,
+    };
+    Record { id, meta, groups: &item.groups, data: &item.data, data_crc: item.crc32c }
+}
+
+fn fate(id: FragmentId, outcome: Appended) -> Result<(), Error> {
+    match outcome {
+        Appended::Written(_) | Appended::AlreadyHeld(_) => Ok(()),
+        Appended::Deleted => Err(Error::new(
+            Code::NotFound,
+            format!("fragment {id} was deleted here and cannot be stored again; ask the manager for a new chunk"),
+        )),
+        Appended::Conflict { held_crc } => Err(Error::new(
+            Code::Invalid,
+            format!("fragment {id} is held with other bytes (checksum {held_crc:#010x}); a chunk never changes"),
+        )),
+    }
+}
+
+fn replace(store: &SegmentStore, now_ms: u64, record: &Record<'_>) -> Result<(), Error> {
+    store.delete(&[(record.id, record.meta.pg_id)], now_ms).map_err(|e| store_error(&e))?;
+    let outcome = store.append(std::slice::from_ref(record)).map_err(|e| store_error(&e))?;
+    outcome.into_iter().next().map_or(Ok(()), |outcome| fate(record.id, outcome))
+}
+
+fn delete(store: &SegmentStore, now_ms: u64, keys: &[FragmentKey]) -> DiskResult {
+    let ids: Vec<(FragmentId, u64)> = keys
+        .iter()
+        .filter_map(|&key| fragment_id(key))
+        .map(|id| (id, store.get(id).map_or(0, |held| held.entry().pg_id)))
+        .collect();
+    store.delete(&ids, now_ms).map_err(|e| fault(store, &e))?;
+    Ok(DiskReply::Deleted)
+}
+
+fn compact(store: &SegmentStore, dead_percent: u8, max_bytes: u64) -> DiskResult {
+    let report = store.compact_step_above(u64::from(dead_percent), max_bytes).map_err(|e| fault(store, &e))?;
+    let freed_bytes = report.removed_bytes.saturating_sub(report.moved_bytes);
+    Ok(DiskReply::Compacted { freed_bytes, more: report.more })
+}
+
+// --- reading ------------------------------------------------------------------------------------------------
+
+fn verify(store: &SegmentStore, key: FragmentKey) -> Verdict {
+    let Some(held) = fragment_id(key).and_then(|id| store.get(id)) else { return Verdict::Missing };
+    match held.verify().and_then(|()| held.read_header()) {
+        Ok(header) => Verdict::Good { hash: header.meta.chunk_hash, len_bytes: header.data_len },
+        Err(error) => Verdict::Bad(error.to_string()),
+    }
+}
+
+fn read_whole(store: &SegmentStore, key: FragmentKey) -> DiskResult {
+    let Some(held) = fragment_id(key).and_then(|id| store.get(id)) else {
+        let error = Error::new(Code::NotFound, format!("fragment {}.{} is not here", key.chunk_id, key.fragment));
+        return Err(DiskFault { error, poisoned: false });
+    };
+    let mut data = vec![0; held.entry().data_len as usize];
+    held.read_data(0, &mut data).map_err(|e| fault(store, &e))?;
+    Ok(DiskReply::Read { data: data.into(), crc32c: held.entry().data_crc })
+}
+
+fn list(store: &SegmentStore, after: Option<FragmentKey>, limit: usize) -> DiskReply {
+    let held = store.list(after.and_then(fragment_id), limit);
+    let last = held.len() < limit;
+    DiskReply::Listed { held: held.iter().map(|entry| key_of(entry.id)).collect(), last }
+}
+
+fn scrub(store: &SegmentStore, cursor: Option<ScrubCursor>, max_bytes: u64) -> DiskResult {
+    let from = cursor.unwrap_or(ScrubCursor { segment: 0, offset: 0 });
+    let from = tessera_segment::ScrubCursor { segment: from.segment, offset: from.offset };
+    let report = store.scrub_step(from, max_bytes).map_err(|e| fault(store, &e))?;
+    for finding in &report.findings {
+        tracing::warn!(disk = %store.disk().describe(), %finding, "scrub");
+    }
+    Ok(DiskReply::Scrubbed {
+        next: report.next.map(|c| ScrubCursor { segment: c.segment, offset: c.offset }),
+        bytes: report.bytes,
+        bad: report.findings.iter().filter(|f| f.live).filter_map(|f| f.id).map(key_of).collect(),
+    })
+}
+
+/// How full a store and its disk are.
+pub fn stats(store: &SegmentStore) -> Result<DiskStats, DiskError> {
+    let (stats, space) = (store.stats(), store.disk().space()?);
+    Ok(DiskStats {
+        capacity_bytes: space.capacity_bytes,
+        free_bytes: space.free_bytes,
+        segments: stats.segments,
+        fragments: stats.fragments,
+        live_bytes: stats.live_bytes,
+        dead_bytes: stats.dead_bytes,
+        rot: Vec::new(),
+    })
+}
+
+/// Fragments that opening the store found rotten or cut off, still to be reported.
+pub fn rot_of_opening(report: &OpenReport) -> Vec<FragmentKey> {
+    report.findings.iter().filter(|f| f.live).filter_map(|f| f.id).map(key_of).collect()
+}
+
+/// An error of the store as the wire says it.
+pub(crate) fn store_error(error: &StoreError) -> Error {
+    let code = match error {
+        e if e.is_no_space() => Code::NoSpace,
+        StoreError::BadRecord { .. } | StoreError::Range { .. } => Code::Invalid,
+        StoreError::Damaged(_) => Code::Corrupt,
+        _ => Code::Io,
+    };
+    Error::new(code, error.to_string())
+}
+
+fn fault(store: &SegmentStore, error: &StoreError) -> DiskFault {
+    DiskFault { error: store_error(error), poisoned: store.disk().is_poisoned() }
+}
+
+/// A held fragment, for those who serve it.
+pub(crate) fn find(store: &SegmentStore, key: FragmentKey) -> Option<FragmentHandle> {
+    fragment_id(key).and_then(|id| store.get(id))
+}

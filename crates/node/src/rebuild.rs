@@ -1,0 +1,379 @@
+//! One chunk's rebuild as a state machine: look at home, fetch k verified fragments, compute, append.
+//!
+//! Knows no socket, disk or clock: [`ChunkRebuild::next`] says what is wanted, `on_…` takes what came. Nothing is
+//! appended that [`crate::compute::rebuild`] did not derive from bytes with the chunk's name (P2, P6). A source
+//! that fails, lies or is late is replaced by another for as long as there is one (P12).
+
+use crate::compute::{RebuildJob, RebuildOutcome, Source, fragment_len_bytes};
+use crate::core::{AppendItem, FragmentKey, Verdict};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use tessera_wire::meta::{FragmentRef, RebuildTask};
+use tessera_wire::{ChunkInfo, ClassInfo, Code, Error, PgInfo};
+
+/// What is known of where fragments can be had; kept by the core.
+pub trait Sources {
+    /// Node that serves a disk; `None`: unknown.
+    fn node_of(&self, disk_id: u64) -> Option<u64>;
+    /// Whether the disk and its node are believed to serve.
+    fn is_up(&self, disk_id: u64) -> bool;
+    /// Fetches under way to the node of this disk.
+    fn load(&self, disk_id: u64) -> usize;
+}
+
+/// What the machine wants done next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wish {
+    /// Check whether the fragment is at home already: [`ChunkRebuild::on_home`].
+    LookAtHome,
+    /// Read this fragment, whole, from that disk: [`ChunkRebuild::on_fetched`].
+    Fetch(SourceAt),
+    /// Compute: [`ChunkRebuild::on_computed`].
+    Compute(RebuildJob),
+    /// Store: [`ChunkRebuild::on_appended`].
+    Append(AppendItem),
+    /// Over.
+    Finished(Outcome),
+}
+
+/// A fragment at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceAt {
+    /// Fragment number.
+    pub fragment: u32,
+    /// Disk that should have it.
+    pub disk_id: u64,
+}
+
+/// How a rebuild ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// In place and synced, or why not.
+    pub result: Result<(), String>,
+    /// Bytes written (0 when it was there already).
+    pub written_bytes: u64,
+    /// Fragments at other places that were found missing or wrong.
+    pub bad: Vec<FragmentRef>,
+}
+
+/// Sources tried at a time when a set of k does not match: bounds the work a liar can cause.
+const MAX_COMBINATIONS: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Untried,
+    InFlight,
+    Done,
+    Failed,
+}
+
+/// A place to ask, and how that went.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    at: SourceAt,
+    place: Place,
+    state: State,
+}
+
+/// What the disk is to the fragment; earlier ones are asked first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// The member: it has the fragment, or should.
+    Member,
+    /// It is being filled: it may not have the fragment yet.
+    Filling,
+    /// It was given up, and may be back.
+    GivenUp,
+}
+
+#[derive(Debug)]
+enum Step {
+    Home,
+    Fetching,
+    Computing,
+    Appending { len_bytes: u64 },
+    Over,
+}
+
+/// The rebuild of one fragment of one chunk.
+#[derive(Debug)]
+pub struct ChunkRebuild {
+    key: FragmentKey,
+    chunk: ChunkInfo,
+    hash: [u8; 32],
+    class: ClassInfo,
+    pg: PgInfo,
+    domain: u32,
+    candidates: Vec<Candidate>,
+    got: BTreeMap<u32, Source>,
+    /// Sources wanted beyond k, since smaller sets did not match.
+    extra: usize,
+    /// Sources of the last computation that did not match: the same set is not computed twice.
+    computed_with: Vec<u32>,
+    bad: Vec<FragmentRef>,
+    last_error: String,
+    step: Step,
+    asked_home: bool,
+}
+
+impl ChunkRebuild {
+    /// The rebuild of `task.chunks[index]`; an error says what of the task makes no sense (P14).
+    pub fn new(task: &RebuildTask, index: usize) -> Result<Self, String> {
+        let (Some(pg), Some(class)) = (&task.pg, &task.class) else {
+            return Err("the task names no group or no class".into());
+        };
+        let Some(chunk) = task.chunks.get(index) else { return Err(format!("the task has no chunk {index}")) };
+        let Ok(hash) = <[u8; 32]>::try_from(&chunk.hash[..]) else {
+            return Err(format!("chunk {}: its name has {} bytes, not 32", chunk.chunk_id, chunk.hash.len()));
+        };
+        if fragment_len_bytes(class, chunk.len_bytes, task.fragment).is_none() || class.k == 0 {
+            return Err(format!("class {} has no fragment {}", class.spec, task.fragment));
+        }
+        let mut it = ChunkRebuild {
+            key: FragmentKey { chunk_id: chunk.chunk_id, fragment: task.fragment },
+            hash,
+            candidates: candidates(pg, class, chunk, task),
+            got: BTreeMap::new(),
+            chunk: chunk.clone(),
+            class: class.clone(),
+            pg: pg.clone(),
+            domain: task.domain,
+            extra: 0,
+            computed_with: Vec::new(),
+            bad: Vec::new(),
+            last_error: String::new(),
+            step: Step::Home,
+            asked_home: false,
+        };
+        it.add_empty_fragments();
+        Ok(it)
+    }
+
+    /// Which fragment this is about.
+    pub fn key(&self) -> FragmentKey {
+        self.key
+    }
+
+    /// Bytes this rebuild reads and writes when nothing goes wrong.
+    pub fn cost_bytes(&self) -> u64 {
+        let length = |i| fragment_len_bytes(&self.class, self.chunk.len_bytes, i).unwrap_or(0);
+        let full = (0..self.class.fragments()).map(length).max().unwrap_or(0);
+        full * (u64::from(self.class.k) + 1)
+    }
+
+    /// Data fragments behind the end of a short chunk are empty; nobody needs to be asked for them.
+    fn add_empty_fragments(&mut self) {
+        for fragment in 0..self.class.fragments() {
+            if fragment_len_bytes(&self.class, self.chunk.len_bytes, fragment) == Some(0) {
+                self.got.insert(fragment, Source { fragment, data: Bytes::new(), crc32c: 0 });
+            }
+        }
+    }
+
+    /// What is wanted now; empty when it waits for something that was wanted before.
+    pub fn next(&mut self, sources: &impl Sources) -> Vec<Wish> {
+        match self.step {
+            Step::Home if self.asked_home => Vec::new(),
+            Step::Home => {
+                self.asked_home = true;
+                vec![Wish::LookAtHome]
+            }
+            Step::Fetching => self.fetch_or_compute(sources),
+            Step::Computing | Step::Appending { .. } | Step::Over => Vec::new(),
+        }
+    }
+
+    fn fetch_or_compute(&mut self, sources: &impl Sources) -> Vec<Wish> {
+        let want = self.class.k as usize + self.extra;
+        let mut wishes = Vec::new();
+        let mut in_flight = self.candidates.iter().filter(|c| c.state == State::InFlight).count();
+        while self.got.len() + in_flight < want {
+            let Some(i) = self.best_candidate(sources) else { break };
+            self.candidates[i].state = State::InFlight;
+            in_flight += 1;
+            wishes.push(Wish::Fetch(self.candidates[i].at));
+        }
+        let numbers: Vec<u32> = self.got.keys().copied().collect();
+        if in_flight == 0 && wishes.is_empty() {
+            if self.got.len() >= self.class.k as usize && numbers != self.computed_with {
+                self.step = Step::Computing;
+                self.computed_with = numbers;
+                return vec![Wish::Compute(self.job())];
+            }
+            let why = match self.got.len() < self.class.k as usize {
+                true => format!(
+                    "{} of the {} fragments needed can be read{}",
+                    self.got.len(),
+                    self.class.k,
+                    self.why_suffix()
+                ),
+                false => "no set of readable fragments has the chunk's name".to_string(),
+            };
+            return self.finish(Err(format!("chunk {} fragment {}: {why}", self.key.chunk_id, self.key.fragment)));
+        }
+        wishes
+    }
+
+    fn why_suffix(&self) -> String {
+        if self.last_error.is_empty() { String::new() } else { format!(" (last: {})", self.last_error) }
+    }
+
+    /// The next place to ask: one that is believed up, little loaded, and not always the same one.
+    fn best_candidate(&self, sources: &impl Sources) -> Option<usize> {
+        let busy = |fragment: u32| {
+            self.got.contains_key(&fragment)
+                || self.candidates.iter().any(|c| c.at.fragment == fragment && c.state == State::InFlight)
+        };
+        let rank = |i: &usize| {
+            let Candidate { at, place, .. } = self.candidates[*i];
+            let turn = (u64::from(at.fragment) + self.key.chunk_id) % u64::from(self.class.fragments());
+            (!sources.is_up(at.disk_id), place, sources.load(at.disk_id), turn)
+        };
+        let can_ask = |c: &Candidate| {
+            c.state == State::Untried && !busy(c.at.fragment) && sources.node_of(c.at.disk_id).is_some()
+        };
+        (0..self.candidates.len()).filter(|&i| can_ask(&self.candidates[i])).min_by_key(rank)
+    }
+
+    fn job(&self) -> RebuildJob {
+        RebuildJob {
+            class: self.class.clone(),
+            hash: self.hash,
+            chunk_len_bytes: self.chunk.len_bytes,
+            wanted: self.key.fragment,
+            sources: self.got.values().cloned().collect(),
+            max_combinations: MAX_COMBINATIONS,
+        }
+    }
+
+    /// The fragment as it is at home: a good copy of this very chunk makes the rebuild unnecessary.
+    pub fn on_home(&mut self, verdict: &Verdict) -> Vec<Wish> {
+        if !matches!(self.step, Step::Home) {
+            return Vec::new();
+        }
+        let expected = fragment_len_bytes(&self.class, self.chunk.len_bytes, self.key.fragment);
+        match verdict {
+            Verdict::Good { hash, len_bytes } if *hash == self.hash && Some(u64::from(*len_bytes)) == expected => {
+                self.finish(Ok(0))
+            }
+            _ => {
+                self.step = Step::Fetching;
+                Vec::new()
+            }
+        }
+    }
+
+    /// A fetch ended. `Ok` is the fragment's bytes with the checksum its holder keeps; it is compared when computing.
+    pub fn on_fetched(&mut self, at: SourceAt, result: Result<(Bytes, u32), Error>) {
+        let asked = |c: &&mut Candidate| c.at == at && c.state == State::InFlight;
+        let Some(candidate) = self.candidates.iter_mut().find(asked) else { return };
+        match result {
+            Ok((data, crc32c)) => {
+                candidate.state = State::Done;
+                self.got.insert(at.fragment, Source { fragment: at.fragment, data, crc32c });
+            }
+            Err(error) => {
+                candidate.state = State::Failed;
+                let should_have_it = candidate.place == Place::Member;
+                match error.kind() {
+                    Code::NotFound if should_have_it => self.report(at),
+                    Code::Corrupt => self.report(at),
+                    _ => {}
+                }
+                self.last_error = error.message;
+            }
+        }
+    }
+
+    /// The computation ended.
+    pub fn on_computed(&mut self, outcome: RebuildOutcome) -> Vec<Wish> {
+        if !matches!(self.step, Step::Computing) {
+            return Vec::new();
+        }
+        match outcome {
+            RebuildOutcome::Rebuilt { data, crc32c, groups, bad } => {
+                self.drop_sources(&bad);
+                self.got.clear();
+                self.step = Step::Appending { len_bytes: data.len() as u64 };
+                vec![Wish::Append(self.record(data, crc32c, groups))]
+            }
+            RebuildOutcome::NoMatch { bad } => {
+                self.drop_sources(&bad);
+                // Checksums that fail point at the culprit; if none does, more sources are needed to find it.
+                self.extra += usize::from(bad.is_empty());
+                self.step = Step::Fetching;
+                Vec::new()
+            }
+            RebuildOutcome::Impossible(why) => self.finish(Err(why)),
+        }
+    }
+
+    fn record(&self, data: Bytes, crc32c: u32, groups: Bytes) -> AppendItem {
+        AppendItem {
+            key: self.key,
+            pg_id: self.pg.pg_id,
+            epoch: self.pg.epoch,
+            domain: self.domain,
+            class_id: self.class.class_id,
+            hash: self.hash,
+            chunk_len_bytes: self.chunk.len_bytes,
+            groups,
+            crc32c,
+            data,
+        }
+    }
+
+    fn drop_sources(&mut self, fragments: &[u32]) {
+        for &fragment in fragments {
+            self.got.remove(&fragment);
+            let gave_it = |c: &&mut Candidate| c.at.fragment == fragment && c.state == State::Done;
+            if let Some(candidate) = self.candidates.iter_mut().find(gave_it) {
+                candidate.state = State::Failed;
+                let at = candidate.at;
+                self.report(at);
+            }
+        }
+    }
+
+    fn report(&mut self, at: SourceAt) {
+        let (chunk_id, epoch) = (self.key.chunk_id, self.pg.epoch);
+        self.bad.push(FragmentRef { chunk_id, fragment: at.fragment, epoch, disk_id: at.disk_id });
+    }
+
+    /// The append ended: it is durable, or it is not there.
+    pub fn on_appended(&mut self, result: Result<(), Error>) -> Vec<Wish> {
+        let Step::Appending { len_bytes } = self.step else { return Vec::new() };
+        self.finish(result.map(|()| len_bytes).map_err(|e| e.message))
+    }
+
+    fn finish(&mut self, result: Result<u64, String>) -> Vec<Wish> {
+        self.step = Step::Over;
+        self.got.clear();
+        let written_bytes = *result.as_ref().unwrap_or(&0);
+        let bad = std::mem::take(&mut self.bad);
+        vec![Wish::Finished(Outcome { result: result.map(|_| ()), written_bytes, bad })]
+    }
+}
+
+/// Where fragments of the chunk may lie.
+fn candidates(pg: &PgInfo, class: &ClassInfo, chunk: &ChunkInfo, task: &RebuildTask) -> Vec<Candidate> {
+    let mut all = Vec::new();
+    for (fragment, member) in (0..class.fragments()).zip(&pg.members) {
+        if chunk.missing.contains(&fragment) {
+            continue;
+        }
+        let serves = if member.put_to_incoming { Place::GivenUp } else { Place::Member };
+        for (disk_id, place) in [(member.disk_id, serves), (member.incoming_disk_id, Place::Filling)] {
+            // The target itself was looked at already.
+            let is_target = fragment == task.fragment && disk_id == task.disk_id;
+            if disk_id != 0 && !is_target {
+                all.push(Candidate { at: SourceAt { fragment, disk_id }, place, state: State::Untried });
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+#[path = "rebuild_tests.rs"]
+mod tests;

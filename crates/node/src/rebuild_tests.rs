@@ -1,0 +1,285 @@
+//! The rebuild machine against a pretended cluster: every erasure pattern, liars, and the dead.
+
+use super::*;
+use crate::compute::tests::{bytes, class, fragments};
+use crate::compute::{fragment_len_bytes, rebuild};
+use std::collections::{BTreeMap, BTreeSet};
+use tessera_wire::PgMember;
+
+/// Disks 11.. hold fragments 0..; disk 99 is ours.
+struct Cluster {
+    chunk: Vec<u8>,
+    class: ClassInfo,
+    /// What each (disk, fragment) answers.
+    held: BTreeMap<(u64, u32), Result<(Bytes, u32), Code>>,
+    down: BTreeSet<u64>,
+    asked: Vec<SourceAt>,
+    appended: Option<AppendItem>,
+}
+
+impl Sources for Cluster {
+    fn node_of(&self, disk_id: u64) -> Option<u64> {
+        (disk_id != 77).then_some(disk_id)
+    }
+    fn is_up(&self, disk_id: u64) -> bool {
+        !self.down.contains(&disk_id)
+    }
+    fn load(&self, _: u64) -> usize {
+        0
+    }
+}
+
+impl Cluster {
+    fn new(k: u32, m: u32, len: usize) -> Self {
+        let (chunk, class) = (bytes(len as u64, len), class(k, m));
+        let held = fragments(&class, &chunk)
+            .into_iter()
+            .map(|s| ((11 + u64::from(s.fragment), s.fragment), Ok((s.data, s.crc32c))))
+            .collect();
+        Cluster { chunk, class, held, down: BTreeSet::new(), asked: Vec::new(), appended: None }
+    }
+
+    fn task(&self, wanted: u32, missing: Vec<u32>) -> RebuildTask {
+        let member = |i: u32| PgMember { disk_id: 11 + u64::from(i), ..PgMember::default() };
+        let mut members: Vec<PgMember> = (0..self.class.fragments()).map(member).collect();
+        members[wanted as usize].incoming_disk_id = 99;
+        members[wanted as usize].put_to_incoming = true;
+        RebuildTask {
+            pg: Some(PgInfo { pg_id: 5, epoch: 9, members }),
+            fragment: wanted,
+            disk_id: 99,
+            class: Some(self.class.clone()),
+            chunks: vec![ChunkInfo {
+                chunk_id: 1234,
+                hash: tessera_accel::hash::chunk_hash(&self.chunk).0.to_vec().into(),
+                len_bytes: self.chunk.len() as u64,
+                class_id: 1,
+                pg_id: 5,
+                missing,
+            }],
+            domain: 3,
+        }
+    }
+
+    fn lose(&mut self, fragment: u32, code: Code) {
+        self.held.insert((11 + u64::from(fragment), fragment), Err(code));
+    }
+
+    /// Changes a byte; with `consistently` its checksum too.
+    fn spoil(&mut self, fragment: u32, consistently: bool) {
+        let at = (11 + u64::from(fragment), fragment);
+        if let Some(Ok((data, crc))) = self.held.get_mut(&at) {
+            let mut wrong = data.to_vec();
+            wrong[0] ^= 1;
+            if consistently {
+                *crc = tessera_accel::checksum::crc32c(&wrong);
+            }
+            *data = wrong.into();
+        }
+    }
+
+    fn run(&mut self, task: &RebuildTask) -> Outcome {
+        let mut machine = ChunkRebuild::new(task, 0).unwrap();
+        let mut wishes = machine.next(self);
+        for _ in 0..1_000 {
+            let mut after = Vec::new();
+            for wish in std::mem::take(&mut wishes) {
+                match wish {
+                    Wish::LookAtHome => after.extend(machine.on_home(&Verdict::Missing)),
+                    Wish::Fetch(at) => {
+                        self.asked.push(at);
+                        let held = self.held.get(&(at.disk_id, at.fragment)).cloned().unwrap_or(Err(Code::NotFound));
+                        machine.on_fetched(at, held.map_err(|code| Error::new(code, "no")));
+                    }
+                    Wish::Compute(job) => after.extend(machine.on_computed(rebuild(&job))),
+                    Wish::Append(item) => {
+                        self.appended = Some(item);
+                        after.extend(machine.on_appended(Ok(())));
+                    }
+                    Wish::Finished(outcome) => return outcome,
+                }
+            }
+            wishes = if after.is_empty() { machine.next(self) } else { after };
+        }
+        panic!("the machine neither finishes nor wants anything: {machine:?}");
+    }
+
+    fn expect_right(&self, wanted: u32) {
+        let item = self.appended.as_ref().expect("something was appended");
+        let right = &fragments(&self.class, &self.chunk)[wanted as usize];
+        assert_eq!(item.data, right.data);
+        assert_eq!((item.crc32c, item.epoch, item.pg_id, item.domain), (right.crc32c, 9, 5, 3));
+        assert_eq!(item.groups, tessera_accel::hash::tree(&self.chunk).groups.concat());
+    }
+}
+
+/// P1, P6: ec:4+2, every set of at most two lost fragments, each of them rebuilt; at most m in all may be gone.
+#[test]
+fn every_erasure_pattern_of_four_and_two() {
+    for len in [1, 300, 100_000] {
+        for wanted in 0..6u32 {
+            for other in 0..6u32 {
+                for code in [Code::NotFound, Code::Unavailable] {
+                    let mut cluster = Cluster::new(4, 2, len);
+                    cluster.lose(wanted, code);
+                    cluster.lose(other, code);
+                    let task = cluster.task(wanted, vec![wanted]);
+                    let outcome = cluster.run(&task);
+                    assert_eq!(outcome.result, Ok(()), "{len} bytes, {wanted} and {other} lost");
+                    cluster.expect_right(wanted);
+                }
+            }
+        }
+    }
+}
+
+/// P2, P6: one lost, one rotten or lying: found out, replaced, reported, and the result is right.
+#[test]
+fn one_lost_and_one_wrong_source() {
+    for wanted in 0..6u32 {
+        for liar in (0..6u32).filter(|&i| i != wanted) {
+            for consistently in [false, true] {
+                let mut cluster = Cluster::new(4, 2, 50_000);
+                cluster.lose(wanted, Code::NotFound);
+                cluster.spoil(liar, consistently);
+                let task = cluster.task(wanted, vec![wanted]);
+                let outcome = cluster.run(&task);
+                assert_eq!(outcome.result, Ok(()), "{wanted} lost, {liar} wrong, consistently {consistently}");
+                cluster.expect_right(wanted);
+                let was_asked = cluster.asked.iter().any(|at| at.fragment == liar);
+                let named: Vec<u32> = outcome.bad.iter().map(|it| it.fragment).collect();
+                assert_eq!(named, if was_asked { vec![liar] } else { vec![] });
+            }
+        }
+    }
+}
+
+/// P2: beyond m there is no right answer; there must be no wrong one either.
+#[test]
+fn too_much_lost_or_wrong_gives_nothing() {
+    let mut cluster = Cluster::new(4, 2, 10_000);
+    for i in 0..3 {
+        cluster.lose(i, Code::NotFound);
+    }
+    let task = cluster.task(0, vec![0]);
+    let outcome = cluster.run(&task);
+    assert!(outcome.result.unwrap_err().contains("3 of the 4 fragments needed"));
+    assert_eq!(cluster.appended, None);
+    assert_eq!(outcome.bad.len(), 2, "the other two are reported missing");
+
+    let mut cluster = Cluster::new(4, 2, 10_000);
+    cluster.lose(0, Code::NotFound);
+    cluster.spoil(1, true);
+    cluster.spoil(2, true);
+    let task = cluster.task(0, vec![0]);
+    let outcome = cluster.run(&task);
+    assert!(outcome.result.unwrap_err().contains("no set of readable fragments"));
+    assert_eq!(cluster.appended, None);
+}
+
+/// Short chunks: data fragments behind the end are empty and need not be fetched from anybody.
+#[test]
+fn a_short_chunk_needs_one_source() {
+    let mut cluster = Cluster::new(4, 2, 10);
+    for i in 0..6 {
+        if i != 5 {
+            cluster.lose(i, Code::Unavailable);
+        }
+    }
+    let task = cluster.task(0, vec![0]);
+    assert_eq!(cluster.run(&task).result, Ok(()));
+    cluster.expect_right(0);
+    assert_eq!(fragment_len_bytes(&cluster.class, 10, 3), Some(0));
+}
+
+#[test]
+fn copies_move_past_a_bad_one() {
+    let mut cluster = Cluster::new(1, 2, 20_000);
+    cluster.lose(2, Code::NotFound);
+    cluster.spoil(0, true);
+    let task = cluster.task(2, vec![2]);
+    assert_eq!(cluster.run(&task).result, Ok(()));
+    cluster.expect_right(2);
+}
+
+/// Drain: the old member still serves and may be a source; places that are down are asked last; what the manager
+/// knows to be missing is not asked at all.
+#[test]
+fn sources_are_chosen_with_care() {
+    let mut cluster = Cluster::new(4, 2, 5_000);
+    let mut task = cluster.task(3, vec![0]);
+    if let Some(pg) = &mut task.pg {
+        pg.members[3].put_to_incoming = false;
+        pg.members[5].incoming_disk_id = 50;
+    }
+    cluster.down = [11, 12].into();
+    assert_eq!(cluster.run(&task).result, Ok(()));
+    cluster.expect_right(3);
+    let asked: BTreeSet<u64> = cluster.asked.iter().map(|at| at.disk_id).collect();
+    assert_eq!(asked, [13, 14, 15, 16].into(), "fragments 2 to 5, not the missing 0, not the down 1");
+}
+
+/// A member that is filling may lack the fragment: that is no news, and not reported as rot.
+#[test]
+fn a_filling_member_is_not_accused() {
+    let mut cluster = Cluster::new(4, 2, 5_000);
+    let mut task = cluster.task(0, vec![0]);
+    if let Some(pg) = &mut task.pg {
+        pg.members[1].incoming_disk_id = 50;
+        pg.members[1].put_to_incoming = true;
+        pg.members[2].disk_id = 77; // of unknown address
+    }
+    cluster.down = [12].into();
+    let outcome = cluster.run(&task);
+    assert_eq!(outcome.result, Ok(()));
+    assert_eq!(outcome.bad, vec![]);
+    assert!(cluster.asked.contains(&SourceAt { fragment: 1, disk_id: 50 }));
+    cluster.expect_right(0);
+}
+
+#[test]
+fn what_is_at_home_already_is_left_alone() {
+    let cluster = Cluster::new(4, 2, 5_000);
+    let task = cluster.task(0, vec![0]);
+    let mut machine = ChunkRebuild::new(&task, 0).unwrap();
+    assert_eq!(machine.next(&cluster), vec![Wish::LookAtHome]);
+    let hash = tessera_accel::hash::chunk_hash(&cluster.chunk).0;
+    let good = Verdict::Good { hash, len_bytes: fragments(&cluster.class, &cluster.chunk)[0].data.len() as u32 };
+    let wishes = machine.on_home(&good);
+    assert_eq!(wishes, vec![Wish::Finished(Outcome { result: Ok(()), written_bytes: 0, bad: vec![] })]);
+
+    // Of another chunk, or of another length: rebuilt.
+    let mut machine = ChunkRebuild::new(&task, 0).unwrap();
+    machine.next(&cluster);
+    assert_eq!(machine.on_home(&Verdict::Good { hash: [0; 32], len_bytes: 1 }), vec![]);
+    assert_eq!(machine.next(&cluster).len(), 4);
+}
+
+#[test]
+fn an_append_that_fails_is_a_failure() {
+    let cluster = Cluster::new(1, 1, 100);
+    let task = cluster.task(1, vec![1]);
+    let mut machine = ChunkRebuild::new(&task, 0).unwrap();
+    machine.next(&cluster);
+    machine.on_home(&Verdict::Bad("rot".into()));
+    let Wish::Fetch(at) = machine.next(&cluster)[0] else { panic!("a fetch") };
+    let crc = tessera_accel::checksum::crc32c(&cluster.chunk);
+    machine.on_fetched(at, Ok((cluster.chunk.clone().into(), crc)));
+    let Wish::Compute(job) = machine.next(&cluster).remove(0) else { panic!("a computation") };
+    machine.on_computed(rebuild(&job));
+    let wishes = machine.on_appended(Err(Error::new(Code::NoSpace, "full")));
+    assert!(matches!(&wishes[..], [Wish::Finished(Outcome { result: Err(why), .. })] if why == "full"));
+}
+
+#[test]
+fn tasks_that_make_no_sense_are_refused() {
+    let cluster = Cluster::new(4, 2, 100);
+    let good = cluster.task(0, vec![]);
+    assert!(ChunkRebuild::new(&RebuildTask { pg: None, ..good.clone() }, 0).is_err());
+    assert!(ChunkRebuild::new(&RebuildTask { class: None, ..good.clone() }, 0).is_err());
+    assert!(ChunkRebuild::new(&RebuildTask { fragment: 6, ..good.clone() }, 0).is_err());
+    assert!(ChunkRebuild::new(&good, 1).is_err());
+    let mut bad_hash = good;
+    bad_hash.chunks[0].hash = Bytes::from_static(b"short");
+    assert!(ChunkRebuild::new(&bad_hash, 0).is_err());
+}
