@@ -38,7 +38,7 @@ class Cluster:
     def _command(self, name):
         kind = "manager" if name == "manager" else "node"
         home = os.path.join(self.directory, name)
-        words = [self.binary, kind, "--log-level", self.log_level]
+        words = [self.binary, kind, "--log-level", self.log_level, "--follow-stdin"]
         for knob in self.knobs[kind]:
             words += ["--set", knob]
         if kind == "manager":
@@ -47,24 +47,27 @@ class Cluster:
                 "--unix-socket", os.path.join(self.directory, f"{name}.sock"), "--name", name, "--host", name]
 
     def start(self, name):
-        """Starts one daemon; it may not be ready yet."""
-        self.processes[name] = procs.start(self._command(name), self.log(name))
+        """Starts one daemon; it may not be ready yet. It ends when we do: its standard input ends then."""
+        self.processes[name] = procs.start(self._command(name), self.log(name), stdin=subprocess.PIPE)
 
     def start_all(self, timeout_s=60):
         """Starts everything, and waits until every node is up."""
         for name in ["manager", *self.node_names]:
             self.start(name)
-        self.wait_up(timeout_s)
+        self.wait_up(timeout_s, all_alive=True)
 
     def log(self, name):
         return os.path.join(self.directory, "logs", f"{name}.log")
 
-    def wait_up(self, timeout_s=60):
+    def wait_up(self, timeout_s=60, all_alive=False):
         """Waits until the manager counts every node as up."""
-        return self.wait_for(lambda s: nodes_up(s) == len(self.node_names), "all nodes to be up", timeout_s)
+        return self.wait_for(lambda s: nodes_up(s) == len(self.node_names), "all nodes to be up", timeout_s, all_alive)
 
-    def wait_for(self, condition, what, timeout_s):
-        """Polls `status` until `condition(status)`; raises with the last status and dead daemons' logs."""
+    def wait_for(self, condition, what, timeout_s, all_alive=False):
+        """Polls `status` until `condition(status)`; raises with the last status and dead daemons' logs.
+
+        With `all_alive` a daemon that ended makes it raise at once.
+        """
         deadline = time.monotonic() + timeout_s
         status, error = None, None
         while time.monotonic() < deadline:
@@ -74,6 +77,8 @@ class Cluster:
                     return status
             except (procs.ProcessFailed, subprocess.TimeoutExpired) as e:
                 error = e
+            if all_alive and self._dead():
+                break
             time.sleep(0.1)
         raise procs.ProcessFailed(f"waited {timeout_s} s for {what}; status {status}; {error or ''}{self._dead()}")
 

@@ -1,6 +1,5 @@
 """Processes: started in a way that they end with us, ended by their id, their CPU time read from /proc."""
 
-import ctypes
 import json
 import os
 import select
@@ -9,25 +8,18 @@ import subprocess
 import time
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _die_with_parent():
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
 
 class ProcessFailed(Exception):
     """A process ended, was silent too long, or said something that we do not understand."""
 
 
 def start(argv, log_path, **options):
-    """A process whose output goes to `log_path`, and that is killed when the starting thread ends."""
+    """A process whose output goes to `log_path`."""
     log = open(log_path, "ab")
     try:
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("stdout", log)
-        return subprocess.Popen([str(a) for a in argv], stderr=log, preexec_fn=_die_with_parent, **options)
+        return subprocess.Popen([str(a) for a in argv], stderr=log, **options)
     finally:
         log.close()
 
