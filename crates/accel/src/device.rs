@@ -114,7 +114,7 @@ impl Cpu {
 
     /// The CPU restricted to the reference implementations: what other devices are compared with.
     pub fn reference() -> Cpu {
-        Cpu::with(Isa::PORTABLE)
+        Cpu::with(Isa::REFERENCE)
     }
 
     /// The CPU with one of [`Isa::supported`].

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Level {
+    Reference,
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -20,7 +21,10 @@ pub(crate) enum Level {
 pub struct Isa(Level);
 
 impl Isa {
-    /// The reference implementations, which run everywhere.
+    /// The reference implementations: easy to read, slow. What everything else is compared with.
+    pub const REFERENCE: Isa = Isa(Level::Reference);
+
+    /// Plain Rust, which runs everywhere.
     pub const PORTABLE: Isa = Isa(Level::Portable);
 
     /// The best set of this CPU (asked once per process).
@@ -29,9 +33,9 @@ impl Isa {
         *BEST.get_or_init(|| *Isa::supported().last().unwrap_or(&Isa::PORTABLE))
     }
 
-    /// Every set of this CPU that some kernel has a leaf for, from the plainest to the best. Tests run each.
+    /// Every set of this CPU that some kernel has a leaf for, from the reference to the best. Tests run each.
     pub fn supported() -> Vec<Isa> {
-        let mut sets = vec![Isa::PORTABLE];
+        let mut sets = vec![Isa::REFERENCE, Isa::PORTABLE];
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
             sets.push(Isa(Level::Avx2));
@@ -51,6 +55,7 @@ impl Isa {
     /// Short name, as `status` and the benchmarks print it.
     pub fn name(self) -> &'static str {
         match self.0 {
+            Level::Reference => "reference",
             Level::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => "avx2",

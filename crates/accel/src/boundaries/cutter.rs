@@ -133,20 +133,22 @@ impl Cutter {
     fn first_cut(&mut self, params: &Params, data: &[u8], range: std::ops::Range<usize>) -> Option<usize> {
         let mut found = std::mem::take(&mut self.found);
         found.clear();
-        let piece = &data[range.clone()];
+        // Offset in `data` of position 0 of what is searched.
+        let mut origin = range.start;
         if range.start >= CONTEXT_BYTES {
-            dispatch::candidates(self.isa, params, &data[range.start - CONTEXT_BYTES..range.start], piece, &mut found);
+            origin -= CONTEXT_BYTES;
+            dispatch::scan(self.isa, params, &data[origin..range.end], &mut found);
         } else {
             // The window reaches back into earlier buffers.
             let mut context = self.tail.clone();
             context.extend_from_slice(&data[..range.start]);
-            dispatch::candidates(self.isa, params, &context, piece, &mut found);
+            dispatch::candidates(self.isa, params, &context, &data[range.clone()], &mut found);
         }
         let base = self.position - data.len() as u64;
         let start = self.start;
         let cut = found
             .iter()
-            .map(|c| (range.start + c.position, c.strong))
+            .map(|c| (origin + c.position, c.strong))
             .find(|(at, strong)| accepts(params, base + *at as u64 - start, *strong));
         self.found = found;
         cut.map(|(at, _)| at)

@@ -8,9 +8,14 @@
 //!
 //! Start at [`Rule`] and [`Cutter`]; `params` derives the numbers, `reference` defines phase 1.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod cutter;
 mod dispatch;
 mod params;
+mod portable;
 mod reference;
 
 #[cfg(test)]

@@ -1,8 +1,6 @@
 //! Chunk size limits, and the thresholds that make the mean come out right. Integers only, so that every
 //! implementation derives the same numbers.
 
-use super::reference::PREFILTER_SHIFT;
-
 /// Smallest chunk size that may be asked for (a stream's last chunk may be smaller).
 pub const MIN_CHUNK_BYTES: usize = 4 * 1024;
 
@@ -11,6 +9,9 @@ pub const MAX_CHUNK_BYTES: usize = 8 * 1024 * 1024;
 
 /// Strong candidates are this many times rarer than candidates.
 const STRONG_RARITY: u64 = 4;
+
+/// The prefilter lets one position in 1,024 pass, but in 512 where less than this lies between minimum and mean.
+const FINE_PREFILTER_BELOW_BYTES: usize = 16 * 1024;
 
 /// Why chunk sizes were refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +76,7 @@ pub struct Params {
     min: usize,
     mean: usize,
     max: usize,
+    above: i8,
     any_below: u64,
     strong_below: u64,
 }
@@ -90,8 +92,10 @@ impl Params {
             return Err(ParamsError::Order { min, max });
         }
         let mean = (min as u64 * max as u64).isqrt() as usize;
-        let any_below = solve(min as u64, mean as u64, max as u64);
-        Ok(Params { min, mean, max, any_below, strong_below: any_below / STRONG_RARITY })
+        // How often a signed byte is above −1 or 63 adds one or two bits to the eight of the prefilter's sum.
+        let (above, shift) = if mean - min < FINE_PREFILTER_BELOW_BYTES { (-1, 9) } else { (63, 10) };
+        let any_below = solve(min as u64, mean as u64, max as u64, shift);
+        Ok(Params { min, mean, max, above, any_below, strong_below: any_below / STRONG_RARITY })
     }
 
     /// No chunk but a stream's last is smaller than this.
@@ -109,6 +113,11 @@ impl Params {
         self.max
     }
 
+    /// The prefilter's second condition: a signed byte must be above this.
+    pub fn above(&self) -> i8 {
+        self.above
+    }
+
     /// Positions that pass the prefilter and mix to less than this are candidates.
     pub fn any_below(&self) -> u64 {
         self.any_below
@@ -120,25 +129,33 @@ impl Params {
     }
 }
 
+#[cfg(test)]
+impl Params {
+    /// Every survivor of the finer prefilter is a candidate, so that kernels are compared on many.
+    pub fn with_everything_a_candidate(&self) -> Params {
+        Params { above: -1, any_below: u64::MAX, ..*self }
+    }
+}
+
 fn check_size(got: usize) -> Result<(), ParamsError> {
     if (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&got) { Ok(()) } else { Err(ParamsError::Size { got }) }
 }
 
 /// The largest threshold whose expected chunk size is at least `mean`: bisection over all 64 bits.
-fn solve(min: u64, mean: u64, max: u64) -> u64 {
+fn solve(min: u64, mean: u64, max: u64, shift: u32) -> u64 {
     let (mut low, mut high) = (1u64, u64::MAX);
     while low < high {
         let middle = low + (high - low).div_ceil(2);
-        if expected_size(min, mean, max, middle) >= mean { low = middle } else { high = middle - 1 }
+        if expected_size(min, mean, max, middle >> shift) >= mean { low = middle } else { high = middle - 1 }
     }
     low
 }
 
 /// Expected chunk size in bytes on random data, in Q64 arithmetic that rounds down:
 /// min + (1 − (1−s)^n) / s + (1−s)^n · (1 − (1−a)^w) / a, where s and a are the chances that a position is a
-/// strong candidate and a candidate, n = mean − min and w = max − mean.
-fn expected_size(min: u64, mean: u64, max: u64, any_below: u64) -> u64 {
-    let any = (any_below >> PREFILTER_SHIFT).max(1);
+/// strong candidate and a candidate (`any` / 2^64), n = mean − min and w = max − mean.
+fn expected_size(min: u64, mean: u64, max: u64, any: u64) -> u64 {
+    let any = any.max(1);
     let strong = (any / STRONG_RARITY).max(1);
     let left_after_strong = power_q64(strong.wrapping_neg(), mean - min);
     let left_after_any = power_q64(any.wrapping_neg(), max - mean);

@@ -1,23 +1,24 @@
 //! Phase 1, one position at a time: the definition that every kernel must equal (P10).
 //!
-//! A position is a candidate if its 64-byte window passes two tests. The *prefilter* is a linear form over
-//! sixteen of the bytes, in 16-bit arithmetic, that one position in 256 passes; it is what SIMD and GPU
-//! kernels compute for every position. The *mix* is a 64-bit hash of the whole window, computed only for the
-//! survivors.
+//! A position is a candidate if the 64-byte window before it passes two tests. The *prefilter* is a nonlinear
+//! sum over sixteen of the bytes, in 8-bit arithmetic, that one random position in 512 or 1,024 passes; it is
+//! what SIMD and GPU kernels compute for every position. The *mix* is a 64-bit hash of the whole window,
+//! computed only for the survivors.
 
 use super::{Candidate, Params, WINDOW_BYTES};
 
-/// The prefilter passes 2^−PREFILTER_SHIFT of all random windows.
-pub const PREFILTER_SHIFT: u32 = 8;
-
-/// Multipliers of the prefilter; see [`prefilter`].
-pub const NEAR: u16 = 0x9E37;
+/// Tables of the prefilter, found by search so that text, code, numbers and small alphabets pass it about as
+/// often as random bytes do, and runs of one byte never.
+pub const NEAR: [u8; 16] =
+    [0x6d, 0x09, 0xf3, 0x6f, 0x0c, 0x32, 0x2e, 0xcc, 0x28, 0xc1, 0x56, 0x37, 0x06, 0x2e, 0x54, 0xeb];
 /// See [`NEAR`].
-pub const MIDDLE: u16 = 0x79B1;
+pub const MIDDLE: [u8; 16] =
+    [0x97, 0x70, 0x0e, 0xf1, 0xf8, 0x29, 0x65, 0xe0, 0xfb, 0xbf, 0x09, 0x92, 0x0b, 0xe4, 0x6d, 0xac];
 /// See [`NEAR`].
-pub const FAR: u16 = 0x85EB;
-/// A window passes when the prefilter, as a signed number, is above this.
-pub const ABOVE: i16 = i16::MAX - (1 << (16 - PREFILTER_SHIFT));
+pub const FAR: [u8; 16] =
+    [0xb8, 0xf6, 0xed, 0x01, 0xa3, 0xb5, 0xd8, 0x62, 0x49, 0x48, 0xa6, 0x62, 0x73, 0xf0, 0x71, 0x56];
+/// What the prefilter's sum must be.
+pub const TARGET: u8 = 0x43;
 
 /// Keys of the mix: the first 640 bits of π's fraction, as in Blowfish's P-array.
 pub const KEYS: [u64; 10] = [
@@ -36,7 +37,7 @@ pub const KEYS: [u64; 10] = [
 /// Appends every candidate among the positions of `bytes` that have a full window inside it, in rising order.
 pub fn scan(params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
     for (i, window) in bytes.windows(WINDOW_BYTES).enumerate() {
-        if prefilter(window) > ABOVE {
+        if prefilter(params, window) {
             judge(params, window, i + WINDOW_BYTES, out);
         }
     }
@@ -50,21 +51,31 @@ pub fn judge(params: &Params, window: &[u8], position: usize, out: &mut Vec<Cand
     }
 }
 
-/// The linear form. With w(d) the little-endian 16-bit number in the two bytes that end d bytes before the
-/// position, f(d) = NEAR·(w(d) − w(d+2)) and g(d) = f(d) + MIDDLE·f(d+16), it is g(0) + FAR·g(32), modulo 2^16,
-/// read as signed. Equal bytes give 0, which does not pass: a run of one byte has no candidates.
-pub fn prefilter(window: &[u8]) -> i16 {
-    let w = |d: usize| {
-        let end = WINDOW_BYTES - d;
-        u16::from_le_bytes([window[end - 2], window[end - 1]])
+/// Whether a window passes. With x(d) the byte d before the newest, and T\[v\] = T's entry for the low four bits
+/// of v, or 0 if v ≥ 128 (as `PSHUFB` has it), all sums modulo 256:
+///
+/// near(d) = x(d) + x(d+3) + NEAR\[⌈(x(d+1) + x(d+2)) / 2⌉\],
+/// middle(d) = near(d) + MIDDLE\[near(d+16)\],
+/// and the window passes if middle(0) + FAR\[middle(32)\] = TARGET and near(32), as a signed byte, is above
+/// `params.above()`.
+pub fn prefilter(params: &Params, window: &[u8]) -> bool {
+    let x = |d: usize| window[WINDOW_BYTES - 1 - d];
+    let near = |d: usize| {
+        let average = (u16::from(x(d + 1)) + u16::from(x(d + 2))).div_ceil(2) as u8;
+        x(d).wrapping_add(x(d + 3)).wrapping_add(look_up(&NEAR, average))
     };
-    let f = |d: usize| NEAR.wrapping_mul(w(d).wrapping_sub(w(d + 2)));
-    let g = |d: usize| f(d).wrapping_add(MIDDLE.wrapping_mul(f(d + 16)));
-    g(0).wrapping_add(FAR.wrapping_mul(g(32))) as i16
+    let middle = |d: usize| near(d).wrapping_add(look_up(&MIDDLE, near(d + 16)));
+    middle(0).wrapping_add(look_up(&FAR, middle(32))) == TARGET && near(32) as i8 > params.above()
+}
+
+/// The entry of `table` for `v`, as `PSHUFB` has it.
+pub fn look_up(table: &[u8; 16], v: u8) -> u8 {
+    if v < 128 { table[usize::from(v & 15)] } else { 0 }
 }
 
 /// 64-bit hash of a window: its eight little-endian words, keyed, multiplied in pairs to 128 bits and folded;
 /// the four results summed, keyed and folded once more.
+#[inline]
 pub fn mix(window: &[u8]) -> u64 {
     let word = |i: usize| {
         let mut bytes = [0u8; 8];

@@ -52,3 +52,20 @@ proptest! {
         prop_assert_eq!(parts, whole);
     }
 }
+
+#[test]
+fn every_set_finds_the_reference_candidates_at_every_length() {
+    let data = test_bytes(3, 3000);
+    let params = Params::new(4096, 8192).unwrap();
+    let loose = params.with_everything_a_candidate();
+    for len in 0..data.len() {
+        let mut expected = Vec::new();
+        reference::scan(&loose, &data[..len], &mut expected);
+        assert!(len < 2900 || expected.len() > 2);
+        for isa in Isa::supported() {
+            let mut got = Vec::new();
+            dispatch::scan(isa, &loose, &data[..len], &mut got);
+            assert_eq!(got, expected, "{isa:?} length {len}");
+        }
+    }
+}

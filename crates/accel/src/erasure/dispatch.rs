@@ -126,7 +126,7 @@ pub fn multiply(isa: Isa, coefficients: &Coefficients, sources: &[Source<'_>], t
     let len = targets.first().map_or(0, |t| t.bytes.len());
     assert!(sources.iter().all(|s| s.bytes.len() == len) && targets.iter().all(|t| t.bytes.len() == len));
     match isa.level() {
-        Level::Portable => reference::multiply(coefficients, sources, targets),
+        Level::Reference | Level::Portable => reference::multiply(coefficients, sources, targets),
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => avx2::multiply(isa, coefficients, sources, targets),
         #[cfg(target_arch = "x86_64")]

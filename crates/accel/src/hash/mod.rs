@@ -164,15 +164,15 @@ pub fn chunk_hash_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Hash {
     Hash(*hasher.finalize().as_bytes())
 }
 
-/// [`chunk_hash`] on `isa`; the portable one is the reference (P10), all others are the `blake3` crate, which
+/// [`chunk_hash`] on `isa`; [`Isa::REFERENCE`] is the reference (P10), all others are the `blake3` crate, which
 /// detects instruction sets itself.
 pub fn chunk_hash_on(isa: Isa, chunk: &[u8]) -> Hash {
-    if isa == Isa::PORTABLE { reference::tree(chunk).root } else { chunk_hash(chunk) }
+    if isa == Isa::REFERENCE { reference::tree(chunk).root } else { chunk_hash(chunk) }
 }
 
 /// [`tree`] on `isa`, as [`chunk_hash_on`].
 pub fn tree_on(isa: Isa, chunk: &[u8]) -> Tree {
-    if isa == Isa::PORTABLE { reference::tree(chunk) } else { tree(chunk) }
+    if isa == Isa::REFERENCE { reference::tree(chunk) } else { tree(chunk) }
 }
 
 /// How many group hashes a chunk of `chunk_len` bytes has (0 when it is a single group).
