@@ -138,7 +138,7 @@ pub(crate) struct Place {
 impl Place {
     /// crc32c of (disk uuid, segment number, offset): a record that was written on another disk, that lies
     /// inside a fragment's data, or that landed elsewhere than it should, is not taken for one of ours.
-    fn check(&self, offset: u64) -> u32 {
+    pub(crate) fn check(&self, offset: u64) -> u32 {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.disk_uuid);
         bytes[16..24].copy_from_slice(&self.segment.to_le_bytes());

@@ -17,6 +17,7 @@ mod error;
 mod format;
 mod handle;
 mod index;
+pub mod log;
 mod open;
 #[doc(hidden)]
 pub mod planted;
@@ -34,6 +35,9 @@ pub use format::{
 };
 pub use handle::FragmentHandle;
 pub use index::{Entry, FragmentId, Index, MemIndex};
+pub use log::{
+    LogDamage, LogEntry, LogError, LogOpenError, LogOptions, LogReport, LogState, LogStore, Snapshot, SnapshotProgress,
+};
 pub use open::{OpenProgress, OpenReport, TornTail};
 pub use scrub::{ScrubCursor, ScrubReport};
 pub use store::{Appended, Deleted, Record, SegmentStore, Stats};

@@ -52,6 +52,9 @@ pub struct AppendLog {
     /// Entries up to here are covered by a snapshot this replica holds and may be dropped.
     #[prost(uint64, tag = "5")]
     pub drop_to_seq: u64,
+    /// Term of the entry before `first_seq`; a replica whose entry there is of another term refuses. 0: not compared.
+    #[prost(uint64, tag = "6")]
+    pub prev_term: u64,
 }
 
 /// State of a replica after an append or a snapshot piece.
@@ -117,6 +120,10 @@ pub struct PutSnapshot {
     /// BLAKE3-256 of the whole, 32 bytes.
     #[prost(bytes = "vec", tag = "5")]
     pub hash: Vec<u8>,
+    /// Term of the entry at `seq`, so that a replica can tell whether what it holds behind it continues the snapshot. 0:
+    /// not compared.
+    #[prost(uint64, tag = "6")]
+    pub seq_term: u64,
 }
 
 /// Read a piece of the newest complete snapshot.

@@ -1,0 +1,184 @@
+//! The bytes of log files and snapshots: docs/formats.md, section 4.
+
+use crate::format::{Place, bytes_at, u32_at, u64_at};
+
+pub(super) const LOG_VERSION: u32 = 1;
+/// Bytes before the first entry, and before a snapshot's.
+pub(super) const FILE_HEADER_BYTES: u64 = 128;
+pub(super) const ENTRY_HEADER_BYTES: u64 = 48;
+
+const FILE_MAGIC: [u8; 8] = *b"TESSCLOG";
+const SNAPSHOT_MAGIC: [u8; 8] = *b"TESSSNAP";
+const ENTRY_MAGIC: [u8; 4] = *b"TLOG";
+const CRC_AT: usize = 104;
+
+pub(super) fn padded(len: u64) -> u64 {
+    len.next_multiple_of(8)
+}
+
+/// Why bytes are no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Damaged,
+    Version(u32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileHeader {
+    pub(super) cluster_id: [u8; 16],
+    pub(super) disk_uuid: [u8; 16],
+    pub(super) number: u64,
+    /// Highest term seen when the file was begun.
+    pub(super) term: u64,
+    /// Positions from here on in older files are void.
+    pub(super) resume_seq: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SnapshotHeader {
+    pub(super) cluster_id: [u8; 16],
+    pub(super) disk_uuid: [u8; 16],
+    pub(super) seq: u64,
+    pub(super) term: u64,
+    pub(super) total_bytes: u64,
+    pub(super) hash: [u8; 32],
+}
+
+/// Magic, version, cluster and disk, common to both; the checksum is set by [`seal`].
+fn begin(magic: [u8; 8], cluster_id: &[u8; 16], disk_uuid: &[u8; 16]) -> [u8; FILE_HEADER_BYTES as usize] {
+    let mut b = [0; FILE_HEADER_BYTES as usize];
+    b[0..8].copy_from_slice(&magic);
+    b[8..12].copy_from_slice(&LOG_VERSION.to_le_bytes());
+    b[16..32].copy_from_slice(cluster_id);
+    b[32..48].copy_from_slice(disk_uuid);
+    b
+}
+
+fn seal(mut b: [u8; FILE_HEADER_BYTES as usize]) -> [u8; FILE_HEADER_BYTES as usize] {
+    let crc = crc32c::crc32c(&b[..CRC_AT]);
+    b[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    b
+}
+
+fn open(bytes: &[u8], magic: [u8; 8]) -> Result<&[u8; FILE_HEADER_BYTES as usize], Fault> {
+    let b: &[u8; FILE_HEADER_BYTES as usize] = bytes.first_chunk().ok_or(Fault::Damaged)?;
+    if b[0..8] != magic || u32_at(b, CRC_AT) != crc32c::crc32c(&b[..CRC_AT]) {
+        return Err(Fault::Damaged);
+    }
+    match u32_at(b, 8) {
+        LOG_VERSION => Ok(b),
+        other => Err(Fault::Version(other)),
+    }
+}
+
+impl FileHeader {
+    pub(super) fn encode(&self) -> [u8; FILE_HEADER_BYTES as usize] {
+        let mut b = begin(FILE_MAGIC, &self.cluster_id, &self.disk_uuid);
+        b[48..56].copy_from_slice(&self.number.to_le_bytes());
+        b[56..64].copy_from_slice(&self.term.to_le_bytes());
+        b[64..72].copy_from_slice(&self.resume_seq.to_le_bytes());
+        seal(b)
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+        let b = open(bytes, FILE_MAGIC)?;
+        Ok(FileHeader {
+            cluster_id: bytes_at(b, 16),
+            disk_uuid: bytes_at(b, 32),
+            number: u64_at(b, 48),
+            term: u64_at(b, 56),
+            resume_seq: u64_at(b, 64),
+        })
+    }
+}
+
+impl SnapshotHeader {
+    pub(super) fn encode(&self) -> [u8; FILE_HEADER_BYTES as usize] {
+        let mut b = begin(SNAPSHOT_MAGIC, &self.cluster_id, &self.disk_uuid);
+        b[48..56].copy_from_slice(&self.seq.to_le_bytes());
+        b[56..64].copy_from_slice(&self.term.to_le_bytes());
+        b[64..72].copy_from_slice(&self.total_bytes.to_le_bytes());
+        b[72..104].copy_from_slice(&self.hash);
+        seal(b)
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+        let b = open(bytes, SNAPSHOT_MAGIC)?;
+        Ok(SnapshotHeader {
+            cluster_id: bytes_at(b, 16),
+            disk_uuid: bytes_at(b, 32),
+            seq: u64_at(b, 48),
+            term: u64_at(b, 56),
+            total_bytes: u64_at(b, 64),
+            hash: bytes_at(b, 72),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EntryKind {
+    Entry,
+    /// A term was seen; no entry.
+    Term,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EntryHeader {
+    pub(super) kind: EntryKind,
+    pub(super) term: u64,
+    pub(super) seq: u64,
+    /// Everything before this offset of the file was durable when this was written. So a bad stretch before it is rot,
+    /// and one at or behind it may be a torn write that was never acknowledged.
+    pub(super) synced_to: u64,
+    pub(super) len: u32,
+    pub(super) crc: u32,
+}
+
+impl EntryHeader {
+    pub(super) fn total_bytes(&self) -> u64 {
+        ENTRY_HEADER_BYTES + padded(u64::from(self.len))
+    }
+
+    pub(super) fn encode(&self, place: Place, offset: u64) -> [u8; ENTRY_HEADER_BYTES as usize] {
+        let mut b = [0; ENTRY_HEADER_BYTES as usize];
+        b[0..4].copy_from_slice(&ENTRY_MAGIC);
+        b[4] = match self.kind {
+            EntryKind::Entry => 1,
+            EntryKind::Term => 2,
+        };
+        b[8..16].copy_from_slice(&self.term.to_le_bytes());
+        b[16..24].copy_from_slice(&self.seq.to_le_bytes());
+        b[24..32].copy_from_slice(&self.synced_to.to_le_bytes());
+        b[32..36].copy_from_slice(&self.len.to_le_bytes());
+        b[36..40].copy_from_slice(&self.crc.to_le_bytes());
+        b[40..44].copy_from_slice(&place.check(offset).to_le_bytes());
+        let crc = crc32c::crc32c(&b[..44]);
+        b[44..48].copy_from_slice(&crc.to_le_bytes());
+        b
+    }
+
+    /// The entry at `offset` of a file's bytes, if a whole and sound one is there.
+    pub(super) fn decode(file: &[u8], place: Place, offset: u64) -> Option<Self> {
+        let bytes = file.get(offset as usize..)?;
+        let b: &[u8; ENTRY_HEADER_BYTES as usize] = bytes.first_chunk()?;
+        if b[0..4] != ENTRY_MAGIC || u32_at(b, 44) != crc32c::crc32c(&b[..44]) || u32_at(b, 40) != place.check(offset) {
+            return None;
+        }
+        let kind = match b[4] {
+            1 => EntryKind::Entry,
+            2 => EntryKind::Term,
+            _ => return None,
+        };
+        let header = EntryHeader {
+            kind,
+            term: u64_at(b, 8),
+            seq: u64_at(b, 16),
+            synced_to: u64_at(b, 24),
+            len: u32_at(b, 32),
+            crc: u32_at(b, 36),
+        };
+        let data = bytes.get(ENTRY_HEADER_BYTES as usize..)?.get(..header.len as usize)?;
+        let whole = bytes.len() as u64 >= header.total_bytes();
+        (whole && crc32c::crc32c(data) == header.crc).then_some(header)
+    }
+}

@@ -1,0 +1,393 @@
+//! [`LogStore`]: a node's replica of the manager's command log (docs/formats.md, section 4).
+//!
+//! What lives here: entries in append-only files, snapshots, and the highest term ever seen. What may not: what an entry
+//! means, who sends it, when to acknowledge.
+//!
+//! Rules. A sender with a lower term than the highest seen is refused (P11). Entries are contiguous. An entry that is already
+//! held is not written again (P8). An entry of another term at a held position voids that position and all behind it, which
+//! by the protocol were never acknowledged to anybody; that begins a new file, whose header says from where on older files are void.
+//! Every append is synced before it returns (P9).
+
+mod error;
+mod format;
+mod open;
+mod snapshot;
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use tessera_disk::{Disk, DiskFile, Identity, OpenMode};
+
+pub use error::{LogDamage, LogError, LogOpenError};
+pub use open::LogReport;
+pub use snapshot::{Snapshot, SnapshotProgress};
+
+use crate::format::Place;
+use crate::planted::PlantedBug;
+use format::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind, FILE_HEADER_BYTES, FileHeader, padded};
+
+/// The directory of the log on a disk.
+const LOG_DIR: &str = "log";
+/// Longest entry, in bytes.
+pub const ENTRY_MAX_BYTES: u32 = 64 << 20;
+
+/// How a [`LogStore`] behaves.
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// A new file is begun once one has this many bytes. Default 16 MiB; 4 KiB to 1 GiB. Entries are dropped by whole files.
+    pub file_size_bytes: u64,
+    /// For tests only.
+    #[doc(hidden)]
+    pub planted: PlantedBug,
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        LogOptions { file_size_bytes: 16 << 20, planted: PlantedBug::None }
+    }
+}
+
+/// An entry: one group commit of the manager.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry<B = Vec<u8>> {
+    /// Term of the manager that made it.
+    pub term: u64,
+    /// Position in the log, from 1, without gaps.
+    pub seq: u64,
+    /// The encoded commands.
+    pub bytes: B,
+}
+
+/// What a replica holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogState {
+    /// Highest term ever seen; durable.
+    pub term: u64,
+    /// First entry that can be read; 0 if there is none.
+    pub first_seq: u64,
+    /// Last entry held durably; the snapshot's if there is none behind it; 0 if there is neither.
+    pub last_seq: u64,
+    /// Term of that.
+    pub last_term: u64,
+    /// Newest complete snapshot.
+    pub snapshot: Option<Snapshot>,
+    /// First entry behind the snapshot that is missing although a later one is held: rot. Send from here on again, or a
+    /// snapshot.
+    pub missing_seq: Option<u64>,
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy, Debug)]
+struct Location {
+    term: u64,
+    file: u64,
+    offset: u64,
+    len: u32,
+    crc: u32,
+}
+
+struct LogFile {
+    file: Arc<dyn DiskFile>,
+    end: u64,
+}
+
+/// A node's replica of the command log. One owner; wrap it in a lock.
+pub struct LogStore {
+    disk: Arc<dyn Disk>,
+    identity: Identity,
+    options: LogOptions,
+    term: u64,
+    entries: BTreeMap<u64, Location>,
+    files: BTreeMap<u64, LogFile>,
+    /// The file that is appended to; none before the first append or after one that must not grow.
+    current: Option<u64>,
+    next_file: u64,
+    /// A failed write may have left bytes behind the end of the current file.
+    tail_dirty: bool,
+    snapshot: Option<Snapshot>,
+    part: Option<snapshot::Part>,
+    missing_seq: Option<u64>,
+}
+
+impl std::fmt::Debug for LogStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogStore").field("state", &self.state()).finish_non_exhaustive()
+    }
+}
+
+impl LogStore {
+    /// Opens (or begins) the log of a disk that has an identity. The caller holds the disk's lock.
+    ///
+    /// # Errors
+    /// [`LogOpenError`]; the disk is as it was.
+    pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(Self, LogReport), LogOpenError> {
+        open::open(disk, options)
+    }
+
+    /// What is held.
+    #[must_use]
+    pub fn state(&self) -> LogState {
+        LogState {
+            term: self.term,
+            first_seq: self.entries.keys().next().copied().unwrap_or(0),
+            last_seq: self.last_seq(),
+            last_term: self.term_at(self.last_seq()).unwrap_or(0),
+            snapshot: self.snapshot,
+            missing_seq: self.missing_seq,
+        }
+    }
+
+    /// Remembers, durably, that a manager of this term exists: lower ones are refused from now on (P11).
+    ///
+    /// # Errors
+    /// [`LogError::StaleTerm`] if a higher one is known.
+    pub fn observe_term(&mut self, term: u64) -> Result<(), LogError> {
+        self.check_term(term)?;
+        if term > self.term { self.write(term, &[]) } else { Ok(()) }
+    }
+
+    /// Appends entries and syncs them. `term` is the sender's; `prev_term` that of the entry before the first (0: unknown,
+    /// not compared). Entries that are held already are skipped; entries of another term at a held position void it
+    /// and all behind it. When this returns, all are durable.
+    ///
+    /// # Errors
+    /// [`LogError`]; nothing changed, except that voided entries may be gone.
+    pub fn append<B: AsRef<[u8]>>(
+        &mut self,
+        term: u64,
+        prev_term: u64,
+        entries: &[LogEntry<B>],
+    ) -> Result<(), LogError> {
+        self.check_term(term)?;
+        let entries: Vec<LogEntry<&[u8]>> =
+            entries.iter().map(|e| LogEntry { term: e.term, seq: e.seq, bytes: e.bytes.as_ref() }).collect();
+        self.check_entries(term, prev_term, &entries)?;
+        let mut new = 0;
+        while new < entries.len() && self.is_held(term, &entries[new])? {
+            new += 1;
+        }
+        let new = &entries[new..];
+        if let Some(first) = new.first()
+            && first.seq <= self.last_seq()
+        {
+            self.begin_file(first.seq)?;
+        }
+        if new.is_empty() && term == self.term {
+            return Ok(());
+        }
+        self.write(term, new)
+    }
+
+    /// Entries from `from_seq` on, about `max_bytes` of them, one at least; none if `from_seq` is behind the last.
+    ///
+    /// # Errors
+    /// [`LogError::NotHeld`] if it was dropped or lost, [`LogError::Damaged`] if it rotted.
+    pub fn entries(&self, from_seq: u64, max_bytes: u64) -> Result<Vec<LogEntry>, LogError> {
+        let (mut found, mut bytes, mut seq) = (Vec::new(), 0, from_seq);
+        while seq <= self.last_seq() && (bytes < max_bytes || found.is_empty()) {
+            match self.read(seq) {
+                Ok(entry) => {
+                    bytes += entry.bytes.len() as u64;
+                    found.push(entry);
+                }
+                // What comes before a bad place is good; the next call meets it first.
+                Err(_) if !found.is_empty() => break,
+                Err(e) => return Err(e),
+            }
+            seq += 1;
+        }
+        Ok(found)
+    }
+
+    /// Forgets entries up to `seq`, as far as the newest complete snapshot covers them; frees space by whole files.
+    pub fn drop_to(&mut self, seq: u64) -> Result<(), LogError> {
+        let up_to = seq.min(self.snapshot.map_or(0, |s| s.seq));
+        let last_file = self.files.keys().next_back().copied();
+        // Strictly oldest first: a newer file's header says what in the older ones is void.
+        while let Some((&number, _)) = self.files.first_key_value() {
+            let needed = self.entries.iter().any(|(&seq, at)| at.file == number && seq > up_to);
+            if needed || Some(number) == last_file {
+                return Ok(());
+            }
+            self.disk.remove(&file_path(number))?;
+            self.disk.sync_dir(LOG_DIR)?;
+            self.files.remove(&number);
+            self.entries.retain(|_, at| at.file != number);
+        }
+        Ok(())
+    }
+
+    fn last_seq(&self) -> u64 {
+        let entry = self.entries.keys().next_back().copied().unwrap_or(0);
+        entry.max(self.snapshot.map_or(0, |s| s.seq))
+    }
+
+    /// The term of a position, if known.
+    fn term_at(&self, seq: u64) -> Option<u64> {
+        let snapshot = self.snapshot.filter(|s| s.seq == seq && s.term != 0).map(|s| s.term);
+        snapshot.or_else(|| self.entries.get(&seq).map(|at| at.term))
+    }
+
+    /// Looks for the first hole; called when something was taken away, for appends leave none.
+    fn find_missing(&mut self) {
+        let after = self.snapshot.map_or(0, |s| s.seq);
+        let behind = self.entries.range(after + 1..).map(|(seq, _)| *seq);
+        self.missing_seq = (after + 1..).zip(behind).find(|(expected, seq)| expected != seq).map(|(hole, _)| hole);
+    }
+
+    fn check_term(&self, term: u64) -> Result<(), LogError> {
+        if term < self.term { Err(LogError::StaleTerm { got: term, highest: self.term }) } else { Ok(()) }
+    }
+
+    /// Everything about a batch that does not depend on bytes held.
+    fn check_entries(&self, term: u64, prev_term: u64, entries: &[LogEntry<&[u8]>]) -> Result<(), LogError> {
+        let Some(first) = entries.first() else { return Ok(()) };
+        let mut before = (first.seq.wrapping_sub(1), prev_term);
+        for entry in entries {
+            let fits = entry.bytes.len() as u64 <= u64::from(ENTRY_MAX_BYTES);
+            let in_order = entry.seq == before.0.wrapping_add(1) && entry.term >= before.1;
+            if entry.seq == 0 || entry.term == 0 || entry.term > term || !in_order || !fits {
+                return Err(LogError::BadEntry {
+                    seq: entry.seq,
+                    term: entry.term,
+                    len_bytes: entry.bytes.len() as u64,
+                });
+            }
+            before = (entry.seq, entry.term);
+        }
+        let next_seq = self.missing_seq.unwrap_or(self.last_seq() + 1);
+        if first.seq > next_seq {
+            return Err(LogError::Gap { got: first.seq, next_seq });
+        }
+        match self.term_at(first.seq - 1) {
+            Some(held) if prev_term != 0 && held != 0 && held != prev_term => {
+                Err(LogError::PrevTerm { seq: first.seq - 1, held, expected: prev_term })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// True if the entry need not be written; false if it is new or overrules what is held.
+    fn is_held(&self, sender_term: u64, entry: &LogEntry<&[u8]>) -> Result<bool, LogError> {
+        if self.snapshot.is_some_and(|s| entry.seq <= s.seq) {
+            return Ok(true);
+        }
+        let Some(held) = self.entries.get(&entry.seq) else { return Ok(false) };
+        if held.term == entry.term {
+            let same = held.len as usize == entry.bytes.len() && held.crc == crc32c::crc32c(entry.bytes);
+            // A copy that rotted is written again, by the same rule as one of another term.
+            return match (same, self.read(entry.seq)) {
+                (true, read) => Ok(read.is_ok()),
+                (false, _) => Err(LogError::Conflict { seq: entry.seq, term: entry.term }),
+            };
+        }
+        if sender_term > held.term { Ok(false) } else { Err(LogError::Conflict { seq: entry.seq, term: entry.term }) }
+    }
+
+    fn read(&self, seq: u64) -> Result<LogEntry, LogError> {
+        let Some(at) = self.entries.get(&seq) else { return Err(LogError::NotHeld { seq }) };
+        let Some(file) = self.files.get(&at.file) else { return Err(LogError::NotHeld { seq }) };
+        let mut bytes = vec![0; at.len as usize];
+        file.file.read_at(at.offset + ENTRY_HEADER_BYTES, &mut bytes)?;
+        let got = crc32c::crc32c(&bytes);
+        if got != at.crc {
+            let (file, offset, expected) = (at.file, at.offset, at.crc);
+            return Err(LogError::Damaged { seq, file, offset, expected, got });
+        }
+        Ok(LogEntry { term: at.term, seq, bytes })
+    }
+
+    /// Writes a raised term and entries that follow the last one, and syncs.
+    fn write(&mut self, term: u64, entries: &[LogEntry<&[u8]>]) -> Result<(), LogError> {
+        let number = self.file_with_room(entries.first().map_or(self.last_seq() + 1, |e| e.seq))?;
+        let place = Place { disk_uuid: self.identity.disk_uuid, segment: number };
+        let raised = (term > self.term).then_some(LogEntry { term, seq: 0, bytes: &[][..] });
+        let start = self.files[&number].end;
+        let (mut end, mut headers, mut locations) = (start, Vec::new(), Vec::new());
+        let records: Vec<&LogEntry<&[u8]>> = raised.iter().chain(entries).collect();
+        for record in &records {
+            let kind = if record.seq == 0 { EntryKind::Term } else { EntryKind::Entry };
+            let (len, crc) = (record.bytes.len() as u32, crc32c::crc32c(record.bytes));
+            let header = EntryHeader { kind, term: record.term, seq: record.seq, synced_to: start, len, crc };
+            headers.push(header.encode(place, end));
+            if kind == EntryKind::Entry {
+                locations.push((record.seq, Location { term: record.term, file: number, offset: end, len, crc }));
+            }
+            end += header.total_bytes();
+        }
+        let zeros = [0; 8];
+        let mut slices = Vec::with_capacity(records.len() * 3);
+        for (record, header) in records.iter().zip(&headers) {
+            let padding = padded(record.bytes.len() as u64) as usize - record.bytes.len();
+            slices.extend([&header[..], record.bytes, &zeros[..padding]].map(IoSlice::new));
+        }
+        let file = self.files[&number].file.clone();
+        if let Err(e) = file.write_vectored_at(start, &slices) {
+            self.tail_dirty = true;
+            // If this fails too, it is tried again before the next write.
+            let _ = self.cut_failed_write();
+            return Err(e.into());
+        }
+        if self.options.planted != PlantedBug::AckBeforeSync {
+            file.sync_data()?;
+        }
+        if let Some(file) = self.files.get_mut(&number) {
+            file.end = end;
+        }
+        self.term = self.term.max(term);
+        self.entries.extend(locations);
+        Ok(())
+    }
+
+    /// Durably removes what a failed write left behind the end: it must not be taken for a later entry.
+    fn cut_failed_write(&mut self) -> Result<(), LogError> {
+        if let (true, Some(file)) = (self.tail_dirty, self.current.and_then(|n| self.files.get(&n))) {
+            file.file.truncate(file.end)?;
+            file.file.sync_data()?;
+            self.tail_dirty = false;
+        }
+        Ok(())
+    }
+
+    /// The file to append to; a new one, whose entries begin at `seq`, if there is none or it is full.
+    fn file_with_room(&mut self, seq: u64) -> Result<u64, LogError> {
+        self.cut_failed_write()?;
+        match self.current {
+            Some(number) if self.files[&number].end < self.options.file_size_bytes => Ok(number),
+            _ => self.begin_file(seq),
+        }
+    }
+
+    /// Begins a file; positions from `resume_seq` on in older files are void from then on, durably.
+    fn begin_file(&mut self, resume_seq: u64) -> Result<u64, LogError> {
+        self.cut_failed_write()?;
+        let number = self.next_file;
+        let header = FileHeader {
+            cluster_id: self.identity.cluster_id,
+            disk_uuid: self.identity.disk_uuid,
+            number,
+            term: self.term,
+            resume_seq,
+        };
+        // A file of this number can only be left over from an attempt that failed half-way.
+        let file = self.disk.open(&file_path(number), OpenMode::Create)?;
+        let written = file.truncate(0).and_then(|()| file.write_at(0, &header.encode()));
+        if let Err(e) = written {
+            let _ = self.disk.remove(&file_path(number));
+            return Err(e.into());
+        }
+        file.sync_data()?;
+        self.disk.sync_dir(LOG_DIR)?;
+        self.entries.split_off(&resume_seq);
+        self.find_missing();
+        self.files.insert(number, LogFile { file, end: FILE_HEADER_BYTES });
+        self.current = Some(number);
+        self.next_file = number + 1;
+        Ok(number)
+    }
+}
+
+fn file_path(number: u64) -> String {
+    format!("{LOG_DIR}/{number:016x}.log")
+}

@@ -1,0 +1,258 @@
+//! What a restart makes of the log's files: docs/formats.md, section 4, *Opening*.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tessera_disk::{Disk, DiskError, DiskFile, Identity, IdentityError, OpenMode};
+
+use super::error::{LogDamage, LogOpenError};
+use super::format::{EntryHeader, EntryKind, FILE_HEADER_BYTES, Fault, FileHeader, LOG_VERSION, SnapshotHeader};
+use super::{LOG_DIR, Location, LogFile, LogOptions, LogStore, Snapshot, file_path, snapshot};
+use crate::format::{Place, parse_file_name};
+use crate::planted::PlantedBug;
+
+/// What opening found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogReport {
+    /// Bytes of a torn write cut off the last file.
+    pub cut_bytes: u64,
+    /// A last file whose creation was cut short by a crash: removed.
+    pub removed_unborn: Option<u64>,
+    /// Damage.
+    pub damage: Vec<LogDamage>,
+}
+
+type Headers = Vec<(u64, Arc<dyn DiskFile>, Option<FileHeader>)>;
+
+pub(super) fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(LogStore, LogReport), LogOpenError> {
+    let Some(identity) = Identity::load(&*disk)? else {
+        return Err(IdentityError::Missing { disk: disk.describe() }.into());
+    };
+    disk.create_dir(LOG_DIR)?;
+    let mut log = LogStore {
+        disk,
+        identity,
+        options,
+        term: 0,
+        entries: BTreeMap::new(),
+        files: BTreeMap::new(),
+        current: None,
+        next_file: 1,
+        tail_dirty: false,
+        snapshot: None,
+        part: None,
+        missing_seq: None,
+    };
+    let mut report = LogReport::default();
+    let names = log.disk.list(LOG_DIR)?;
+    // All headers are judged before anything is changed (P14).
+    let headers = log.file_headers(&names)?;
+    let snapshots = log.find_snapshot(&names, &mut report)?;
+    let count = headers.len();
+    for (nth, (number, file, header)) in headers.into_iter().enumerate() {
+        log.load_file(number, file, header, nth + 1 == count, &mut report)?;
+    }
+    let newest = log.snapshot.map(|s| snapshot::file_name(&s));
+    let superseded = snapshots.iter().filter(|name| newest.as_ref() != Some(*name));
+    for name in names.iter().filter(|name| name.ends_with(".part")).chain(superseded) {
+        log.disk.remove(&format!("{LOG_DIR}/{name}"))?;
+    }
+    if let Some(snapshot) = log.snapshot {
+        log.settle_behind(&snapshot).map_err(|e| match e {
+            super::LogError::Disk(e) => LogOpenError::Disk(e),
+            other => LogOpenError::Disk(DiskError::Io {
+                path: LOG_DIR.into(),
+                op: tessera_disk::DiskOp::Write,
+                offset: 0,
+                source: std::io::Error::other(other.to_string()),
+            }),
+        })?;
+    }
+    log.find_missing();
+    Ok((log, report))
+}
+
+impl LogStore {
+    fn file_headers(&self, names: &[String]) -> Result<Headers, LogOpenError> {
+        let mut headers = Vec::new();
+        for name in names {
+            let Some(number) = parse_file_name(name, ".log") else { continue };
+            let file = self.disk.open(&file_path(number), OpenMode::Existing)?;
+            let bytes = read_all(&*file, file.len()?.min(FILE_HEADER_BYTES))?.0;
+            let header = match FileHeader::decode(&bytes) {
+                Ok(header) => Some(header),
+                Err(Fault::Damaged) => None,
+                Err(Fault::Version(found)) => {
+                    return Err(LogOpenError::Version { name: name.clone(), found, supported: LOG_VERSION });
+                }
+            };
+            if let Some(h) = header {
+                self.check_home(name, &h.cluster_id, &h.disk_uuid, h.number == number)?;
+            }
+            headers.push((number, file, header));
+        }
+        headers.sort_unstable_by_key(|(number, ..)| *number);
+        Ok(headers)
+    }
+
+    fn check_home(&self, name: &str, cluster: &[u8; 16], disk: &[u8; 16], named: bool) -> Result<(), LogOpenError> {
+        let field = if *cluster != self.identity.cluster_id {
+            "cluster id"
+        } else if *disk != self.identity.disk_uuid {
+            "disk uuid"
+        } else if !named {
+            "file name"
+        } else {
+            return Ok(());
+        };
+        Err(LogOpenError::Foreign { name: name.into(), field })
+    }
+
+    /// Finds the newest snapshot; gives the names of all sound ones.
+    fn find_snapshot(&mut self, names: &[String], report: &mut LogReport) -> Result<Vec<String>, LogOpenError> {
+        let mut sound = Vec::new();
+        for name in names.iter().filter(|name| name.ends_with(".snap")) {
+            let file = self.disk.open(&format!("{LOG_DIR}/{name}"), OpenMode::Existing)?;
+            let len = file.len()?;
+            let header = match SnapshotHeader::decode(&read_all(&*file, len.min(FILE_HEADER_BYTES))?.0) {
+                Ok(header) => header,
+                Err(Fault::Damaged) => {
+                    report.damage.push(LogDamage::Snapshot { name: name.clone(), reason: "header is damaged".into() });
+                    continue;
+                }
+                Err(Fault::Version(found)) => {
+                    return Err(LogOpenError::Version { name: name.clone(), found, supported: LOG_VERSION });
+                }
+            };
+            let found =
+                Snapshot { seq: header.seq, term: header.term, total_bytes: header.total_bytes, hash: header.hash };
+            self.check_home(name, &header.cluster_id, &header.disk_uuid, snapshot::file_name(&found) == *name)?;
+            if len != FILE_HEADER_BYTES.saturating_add(found.total_bytes) {
+                let reason = format!("{len} bytes, expected {}", FILE_HEADER_BYTES.saturating_add(found.total_bytes));
+                report.damage.push(LogDamage::Snapshot { name: name.clone(), reason });
+            } else {
+                sound.push(name.clone());
+                if self.snapshot.is_none_or(|s| (s.seq, s.term) < (found.seq, found.term)) {
+                    self.snapshot = Some(found);
+                }
+            }
+        }
+        Ok(sound)
+    }
+
+    fn load_file(
+        &mut self,
+        number: u64,
+        file: Arc<dyn DiskFile>,
+        header: Option<FileHeader>,
+        last: bool,
+        report: &mut LogReport,
+    ) -> Result<(), LogOpenError> {
+        self.next_file = number + 1;
+        let len = file.len()?;
+        if header.is_none() && last && len <= FILE_HEADER_BYTES {
+            self.disk.remove(&file_path(number))?;
+            self.disk.sync_dir(LOG_DIR)?;
+            report.removed_unborn = Some(number);
+            return Ok(());
+        }
+        let (bytes, unreadable) = read_all(&*file, len)?;
+        let loaded = self.load_entries(number, &bytes, header, last && !unreadable, report);
+        let mut end = len;
+        if last {
+            // A file that is damaged in its header, or could not be read, takes no more.
+            self.current = (header.is_some() && !unreadable).then_some(number);
+            if let Some(cut) = loaded
+                && self.options.planted != PlantedBug::KeepTornTail
+            {
+                file.truncate(cut)?;
+                report.cut_bytes = len - cut;
+                end = cut;
+            }
+            file.sync_data()?;
+            self.disk.sync_dir(LOG_DIR)?;
+        }
+        self.files.insert(number, LogFile { file, end });
+        Ok(())
+    }
+
+    /// Takes a file's entries into account; where its torn tail begins, if it has one.
+    fn load_entries(
+        &mut self,
+        number: u64,
+        bytes: &[u8],
+        header: Option<FileHeader>,
+        may_be_torn: bool,
+        report: &mut LogReport,
+    ) -> Option<u64> {
+        match header {
+            Some(header) => {
+                self.term = self.term.max(header.term);
+                self.entries.split_off(&header.resume_seq);
+            }
+            None => report.damage.push(LogDamage::FileHeader { file: number }),
+        }
+        let place = Place { disk_uuid: self.identity.disk_uuid, segment: number };
+        let (mut at, mut gap, mut first) = (FILE_HEADER_BYTES, None, header.is_none());
+        while at < bytes.len() as u64 {
+            let Some(entry) = EntryHeader::decode(bytes, place, at) else {
+                gap.get_or_insert(at);
+                at += 8;
+                continue;
+            };
+            if let Some(from) = gap.take() {
+                if may_be_torn && entry.synced_to <= from {
+                    return Some(from);
+                }
+                report.damage.push(LogDamage::Entries { file: number, offset: from, len_bytes: at - from });
+            }
+            self.term = self.term.max(entry.term);
+            if entry.kind == EntryKind::Entry {
+                if std::mem::take(&mut first) {
+                    self.entries.split_off(&entry.seq);
+                }
+                self.learn(number, at, &entry, report);
+            }
+            at += entry.total_bytes();
+        }
+        let from = gap?;
+        if may_be_torn {
+            return Some(from);
+        }
+        report.damage.push(LogDamage::Entries { file: number, offset: from, len_bytes: bytes.len() as u64 - from });
+        None
+    }
+
+    fn learn(&mut self, file: u64, offset: u64, entry: &EntryHeader, report: &mut LogReport) {
+        if self.entries.keys().next_back().is_some_and(|&last| entry.seq <= last) {
+            report.damage.push(LogDamage::Order { file, offset, seq: entry.seq });
+            return;
+        }
+        let location = Location { term: entry.term, file, offset, len: entry.len, crc: entry.crc };
+        self.entries.insert(entry.seq, location);
+    }
+}
+
+/// The first `len` bytes of a file; sectors that cannot be read, twice, are zeros, and the second answer is true.
+fn read_all(file: &dyn DiskFile, len: u64) -> Result<(Vec<u8>, bool), DiskError> {
+    let mut bytes = vec![0; len as usize];
+    if file.read_at(0, &mut bytes).is_ok() {
+        return Ok((bytes, false));
+    }
+    let (mut unreadable, mut readable) = (None, false);
+    for (nth, block) in bytes.chunks_mut(4096).enumerate() {
+        let at = nth as u64 * 4096;
+        match file.read_at(at, block).or_else(|_| file.read_at(at, block)) {
+            Ok(()) => readable = true,
+            Err(e) => {
+                block.fill(0);
+                unreadable = Some(e);
+            }
+        }
+    }
+    match unreadable {
+        // Nothing can be read at all: a dead disk, not a bad sector.
+        Some(e) if !readable && len > 4096 => Err(e),
+        other => Ok((bytes, other.is_some())),
+    }
+}

@@ -1,0 +1,180 @@
+//! Snapshots of the manager's database: received in pieces, complete or not there at all.
+
+use std::sync::Arc;
+
+use tessera_disk::{DiskFile, OpenMode};
+
+use super::error::LogError;
+use super::format::{FILE_HEADER_BYTES, SnapshotHeader};
+use super::{LOG_DIR, LogStore};
+
+/// Which snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Entries up to here are in it.
+    pub seq: u64,
+    /// Term of the entry at `seq`; 0 if the sender does not say, then entries behind it are kept unseen.
+    pub term: u64,
+    /// Length in bytes.
+    pub total_bytes: u64,
+    /// BLAKE3-256 of the whole.
+    pub hash: [u8; 32],
+}
+
+/// How much of a snapshot is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotProgress {
+    /// Bytes received; the next piece begins here.
+    pub have_bytes: u64,
+    /// It is complete, durable, and the newest.
+    pub complete: bool,
+}
+
+/// A snapshot that is being received.
+pub(super) struct Part {
+    snapshot: Snapshot,
+    file: Arc<dyn DiskFile>,
+    have_bytes: u64,
+    hasher: blake3::Hasher,
+}
+
+pub(super) fn file_name(snapshot: &Snapshot) -> String {
+    format!("{:016x}-{:016x}.snap", snapshot.seq, snapshot.term)
+}
+
+fn path(snapshot: &Snapshot) -> String {
+    format!("{LOG_DIR}/{}", file_name(snapshot))
+}
+
+impl LogStore {
+    /// Takes a piece of a snapshot; the piece that reaches `total_bytes` completes it. Pieces come in order; one
+    /// that was received before is ignored (P8), one at offset 0 of another snapshot begins that instead.
+    ///
+    /// # Errors
+    /// [`LogError`]; the newest complete snapshot stays.
+    pub fn put_snapshot(
+        &mut self,
+        term: u64,
+        snapshot: Snapshot,
+        offset: u64,
+        piece: &[u8],
+    ) -> Result<SnapshotProgress, LogError> {
+        self.observe_term(term)?;
+        let seq = snapshot.seq;
+        let end = offset.saturating_add(piece.len() as u64);
+        if end > snapshot.total_bytes {
+            return Err(LogError::PieceLength { seq, end, total_bytes: snapshot.total_bytes });
+        }
+        if self.snapshot.is_some_and(|s| s.seq > seq || s == snapshot) {
+            return Ok(SnapshotProgress { have_bytes: snapshot.total_bytes, complete: true });
+        }
+        let part = self.part_of(snapshot, offset)?;
+        if offset > part.have_bytes {
+            return Err(LogError::Piece { seq, offset, expected: part.have_bytes });
+        }
+        if end > part.have_bytes {
+            let new = &piece[(part.have_bytes - offset) as usize..];
+            part.file.write_at(FILE_HEADER_BYTES + part.have_bytes, new)?;
+            part.hasher.update(new);
+            part.have_bytes = end;
+        }
+        let have_bytes = part.have_bytes;
+        let complete = have_bytes == snapshot.total_bytes;
+        if complete {
+            self.complete()?;
+        }
+        Ok(SnapshotProgress { have_bytes, complete })
+    }
+
+    /// A piece of the newest complete snapshot, whose position is `seq`. Unverified: the receiver compares the whole
+    /// with its hash.
+    pub fn read_snapshot(&self, seq: u64, offset: u64, max_bytes: u32) -> Result<Vec<u8>, LogError> {
+        let Some(snapshot) = self.snapshot.filter(|s| s.seq == seq) else { return Err(LogError::NoSnapshot { seq }) };
+        let len = snapshot.total_bytes.saturating_sub(offset).min(u64::from(max_bytes));
+        let mut piece = vec![0; len as usize];
+        let file = self.disk.open(&path(&snapshot), OpenMode::Existing)?;
+        if len > 0 {
+            file.read_at(FILE_HEADER_BYTES + offset, &mut piece)?;
+        }
+        Ok(piece)
+    }
+
+    /// Re-reads the newest complete snapshot and compares it with its hash.
+    ///
+    /// # Errors
+    /// [`LogError::SnapshotHash`] if it rotted.
+    pub fn verify_snapshot(&self) -> Result<(), LogError> {
+        let Some(snapshot) = self.snapshot else { return Ok(()) };
+        let mut hasher = blake3::Hasher::new();
+        let mut offset = 0;
+        while offset < snapshot.total_bytes {
+            let piece = self.read_snapshot(snapshot.seq, offset, 1 << 20)?;
+            hasher.update(&piece);
+            offset += piece.len() as u64;
+        }
+        let sound = *hasher.finalize().as_bytes() == snapshot.hash;
+        if sound { Ok(()) } else { Err(LogError::SnapshotHash { seq: snapshot.seq }) }
+    }
+
+    /// The snapshot under way; a new one if the piece is its first.
+    fn part_of(&mut self, snapshot: Snapshot, offset: u64) -> Result<&mut Part, LogError> {
+        if self.part.as_ref().is_none_or(|part| part.snapshot != snapshot) {
+            if offset != 0 {
+                return Err(LogError::Piece { seq: snapshot.seq, offset, expected: 0 });
+            }
+            self.discard_part();
+            let file = self.disk.open(&format!("{}.part", path(&snapshot)), OpenMode::Create)?;
+            file.truncate(0)?;
+            self.part = Some(Part { snapshot, file, have_bytes: 0, hasher: blake3::Hasher::new() });
+        }
+        // It was set above if it was not there.
+        self.part.as_mut().ok_or(LogError::NoSnapshot { seq: snapshot.seq })
+    }
+
+    fn discard_part(&mut self) {
+        if let Some(part) = self.part.take() {
+            // What is left is removed when the log is opened next.
+            let _ = self.disk.remove(&format!("{}.part", path(&part.snapshot)));
+        }
+    }
+
+    /// All pieces are there: check, make durable, put in place.
+    fn complete(&mut self) -> Result<(), LogError> {
+        let Some(part) = &self.part else { return Ok(()) };
+        let snapshot = part.snapshot;
+        if *part.hasher.finalize().as_bytes() != snapshot.hash {
+            self.discard_part();
+            return Err(LogError::SnapshotHash { seq: snapshot.seq });
+        }
+        let header = SnapshotHeader {
+            cluster_id: self.identity.cluster_id,
+            disk_uuid: self.identity.disk_uuid,
+            seq: snapshot.seq,
+            term: snapshot.term,
+            total_bytes: snapshot.total_bytes,
+            hash: snapshot.hash,
+        };
+        part.file.write_at(0, &header.encode())?;
+        part.file.sync_data()?;
+        let to = path(&snapshot);
+        self.disk.rename_durable(&format!("{to}.part"), &to)?;
+        self.part = None;
+        let older = self.snapshot.replace(snapshot);
+        self.find_missing();
+        self.settle_behind(&snapshot)?;
+        if let Some(older) = older.filter(|older| path(older) != to) {
+            self.disk.remove(&path(&older))?;
+            self.disk.sync_dir(LOG_DIR)?;
+        }
+        Ok(())
+    }
+
+    /// Entries stay only if the one at the snapshot's position is the snapshot's: else all are of another branch.
+    pub(super) fn settle_behind(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
+        let held = self.entries.get(&snapshot.seq).map_or(snapshot.term, |at| at.term);
+        if snapshot.term != 0 && held != snapshot.term {
+            self.begin_file(1)?;
+        }
+        Ok(())
+    }
+}
