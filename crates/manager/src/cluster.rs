@@ -6,14 +6,19 @@ use tessera_wire::{Code, Kind};
 
 /// Soft state of nodes, disks and tasks.
 #[derive(Default)]
-pub struct ClusterSoft {}
+pub struct ClusterSoft {
+    /// The open groups and their weights.
+    pub chooser: crate::placement::Chooser,
+    /// What nodes say of themselves and their disks.
+    pub figures: crate::figures::Figures,
+}
 
 /// Requests that are logged commands applied here.
 pub fn is_command(kind: Kind) -> bool {
     matches!(kind, Kind::RegisterNode | Kind::Drain)
 }
 
-/// Applies a logged request ([`is_command`]) or an internal command (0x8010 and up, internal.rs); the encoded reply.
+/// Applies a logged request ([`is_command`]) or an internal command (0x8100 and up, internal.rs); the encoded reply.
 pub fn apply(_ctx: &mut Ctx, kind: u32, _body: &[u8]) -> Outcome<Vec<u8>> {
     refuse(Code::Unsupported, format!("command {kind:#06x} is not known to this release"))
 }

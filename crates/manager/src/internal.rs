@@ -1,17 +1,12 @@
-//! The manager's own logged commands: what it decided by itself from soft state (silence of a node, free space,
-//! results of tasks). Numbers from 0x8000 up, never reused.
+//! Logged commands that the manager proposes to itself about groups, nodes, disks and fragments: what it decided
+//! from soft state (silence of a node, free space, results of tasks). Kinds 0x8100 to 0x81ff, never reused.
 //!
 //! A decision that depends on soft state is written into its command in full (which disk, which cursor, which
 //! bound), so that applying the log again needs no soft state. Every command is a compare-and-swap on rows: one that
 //! came too late changes nothing and is no error.
 
-use tessera_wire::{FragmentRef, Health};
-
-/// A logged command that no client sends.
-pub trait Internal: prost::Message + Default + Clone {
-    /// Its number in `LoggedCommand::kind`.
-    const KIND: u32;
-}
+use crate::state::{Internal, Proposal};
+use tessera_wire::{Health, meta::FragmentRef};
 
 macro_rules! internal {
     ($($(#[$doc:meta])* $number:literal $name:ident;)*) => {
@@ -22,14 +17,9 @@ macro_rules! internal {
         pub enum InternalCommand { $($(#[$doc])* $name($name),)* }
 
         impl InternalCommand {
-            /// Number in `LoggedCommand::kind`.
-            pub fn kind(&self) -> u32 {
-                match self { $(InternalCommand::$name(_) => $number,)* }
-            }
-
-            /// The encoded command.
-            pub fn encode(&self) -> Vec<u8> {
-                match self { $(InternalCommand::$name(c) => prost::Message::encode_to_vec(c),)* }
+            /// As a proposal.
+            pub fn propose(&self) -> Proposal {
+                match self { $(InternalCommand::$name(c) => c.propose(),)* }
             }
 
             /// Decodes a logged command; None for a kind this release does not know.
@@ -54,29 +44,31 @@ macro_rules! internal {
 
 internal! {
     /// A node fell silent, was given up, or beats again.
-    0x8010 SetNodeHealth;
+    0x8110 SetNodeHealth;
     /// Disks failed.
-    0x8011 FailDisks;
+    0x8111 FailDisks;
     /// Members get (or lose) an incoming disk.
-    0x8012 MoveMembers;
+    0x8112 MoveMembers;
     /// A fill got further.
-    0x8013 AdvanceFill;
+    0x8113 AdvanceFill;
     /// Fills are through: the incoming disks take over.
-    0x8014 FinishFills;
+    0x8114 FinishFills;
     /// Fragments are in place again.
-    0x8015 FragmentsDone;
+    0x8115 FragmentsDone;
     /// Fragments are bad or absent.
-    0x8016 FragmentsBad;
+    0x8116 FragmentsBad;
     /// Nodes have synced these delete records.
-    0x8017 DeletesDone;
+    0x8117 DeletesDone;
     /// Remove chunks that nothing reaches.
-    0x8018 CollectGarbage;
+    0x8118 CollectGarbage;
     /// Disks are to be listed, or have been.
-    0x8019 SetInventory;
+    0x8119 SetInventory;
     /// A page of what a disk holds.
-    0x801a InventoryPage;
+    0x811a InventoryPage;
     /// Drained disks are empty.
-    0x801b DisksDrained;
+    0x811b DisksDrained;
+    /// New groups, and groups that take no more chunks.
+    0x811c SetGroups;
 }
 
 /// Sets a node's health: [`Health::Down`], [`Health::Out`] or [`Health::Up`].
@@ -147,9 +139,10 @@ pub struct AdvanceFill {
     /// Cursor after.
     #[prost(uint64, tag = "5")]
     pub to: u64,
-    /// Chunks among those passed whose fragment could not be supplied.
+    /// Chunks passed whose fragment the incoming disk now has. Committed ones between the cursors that are not
+    /// named here become missing rows.
     #[prost(uint64, repeated, tag = "6")]
-    pub failed: Vec<u64>,
+    pub done: Vec<u64>,
 }
 
 /// A member whose fill is through.
@@ -251,6 +244,25 @@ pub struct DisksDrained {
     pub disk_ids: Vec<u64>,
 }
 
+/// Member disks of a new group, in order of position.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NewGroup {
+    /// Disk ids.
+    #[prost(uint64, repeated, tag = "1")]
+    pub disk_ids: Vec<u64>,
+}
+
+/// Opens and closes groups.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SetGroups {
+    /// Groups to create.
+    #[prost(message, repeated, tag = "1")]
+    pub create: Vec<NewGroup>,
+    /// Groups that reached their size cap.
+    #[prost(uint64, repeated, tag = "2")]
+    pub close: Vec<u64>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,8 +270,9 @@ mod tests {
     #[test]
     fn commands_survive_the_log() {
         let command: InternalCommand =
-            AdvanceFill { pg_id: 1, position: 2, incoming: 3, from: 4, to: 5, failed: vec![6] }.into();
-        let decoded = InternalCommand::decode(command.kind(), &command.encode()).unwrap().unwrap();
+            AdvanceFill { pg_id: 1, position: 2, incoming: 3, from: 4, to: 5, done: vec![6] }.into();
+        let logged = command.propose();
+        let decoded = InternalCommand::decode(logged.kind, &logged.body).unwrap().unwrap();
         assert_eq!(decoded, command);
         assert!(InternalCommand::decode(0xffff, &[]).is_none());
     }

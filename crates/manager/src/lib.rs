@@ -8,14 +8,27 @@
 //! Start with `schema.sql`, the data model; then [`state`] (what a command may look at), [`core`] (how commands flow),
 //! and the modules named after what they do. Modules called by the seam in [`cluster`] know groups, nodes and disks.
 
+pub mod allocate;
+pub mod figures;
+pub mod placement;
+pub mod rows;
 pub mod cache;
 pub mod cluster;
+pub mod command;
+pub mod commit;
 pub mod config;
 pub mod db;
 pub mod error;
+pub mod hints;
+pub mod inodes;
 pub mod internal;
 pub mod layout;
 pub mod leases;
 pub mod meta;
+pub mod namespace;
+pub mod pages;
+pub mod refs;
 pub mod sessions;
 pub mod state;
+pub mod upkeep;
+pub mod versions;

@@ -92,6 +92,11 @@ CREATE TABLE versions (
     PRIMARY KEY (ino, number)
 ) WITHOUT ROWID;
 
+-- Files with versions beyond their lifetime that a reader still held when they should have gone.
+CREATE TABLE overdue (
+    ino INTEGER PRIMARY KEY
+);
+
 -- A page is an immutable run of at most 256 extents. Version v of a file is the pages with
 -- born <= v and (died IS NULL or died > v), v being the number within the file. What no page covers is a hole.
 CREATE TABLE pages (
@@ -215,7 +220,7 @@ CREATE TABLE disks (
     health           INTEGER NOT NULL,                -- wire::Health of the disk itself; its node's counts too
     health_since_ns  INTEGER NOT NULL,
     capacity_bytes   INTEGER NOT NULL,
-    inventory_wanted INTEGER NOT NULL DEFAULT 0,      -- 1: list what it holds before it is used again
+    inventory_wanted INTEGER NOT NULL DEFAULT 0,      -- > 0: list what it holds before it takes over members
     map_version      INTEGER NOT NULL
 );
 CREATE INDEX disks_by_node ON disks (node_id);
@@ -240,6 +245,7 @@ CREATE TABLE pg_members (
     put_to_incoming  INTEGER NOT NULL DEFAULT 0,      -- 1: the member was lost, puts go to the incoming disk
     since_epoch      INTEGER NOT NULL,                -- acknowledgements under older epochs do not count (P11)
     fill_cursor      INTEGER NOT NULL DEFAULT 0,      -- the fill has passed chunk ids up to this one
+    fill_until       INTEGER NOT NULL DEFAULT 0,      -- chunk ids from here on were put to the incoming disk; 0: none
     PRIMARY KEY (pg_id, position)
 ) WITHOUT ROWID;
 CREATE INDEX pg_members_by_disk ON pg_members (disk_id);

@@ -13,7 +13,7 @@ use crate::leases::Leases;
 use crate::meta::Meta;
 use crate::sessions::SoftSessions;
 use bytes::Bytes;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tessera_wire::{ClassInfo, Code};
 
@@ -146,22 +146,20 @@ impl Tape {
 /// A command the manager proposes to itself: kinds from 0x8000 on, logged and applied like requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proposal {
-    /// 0x8001..0x800f: upkeep.rs; 0x8010 and up: internal.rs, applied by cluster.rs.
+    /// 0x8001..0x80ff: upkeep.rs; 0x8100 and up: internal.rs, applied by cluster.rs.
     pub kind: u32,
     /// The encoded command.
     pub body: Bytes,
 }
 
-impl Proposal {
-    /// Of an internal command.
-    pub fn new<C: crate::internal::Internal>(command: &C) -> Proposal {
-        Proposal { kind: C::KIND, body: command.encode_to_vec().into() }
-    }
-}
+/// An internal command.
+pub trait Internal: prost::Message + Default + Sized {
+    /// Its number, from 0x8000 on.
+    const KIND: u32;
 
-impl From<crate::internal::InternalCommand> for Proposal {
-    fn from(command: crate::internal::InternalCommand) -> Self {
-        Proposal { kind: command.kind(), body: command.encode().into() }
+    /// As a proposal.
+    fn propose(&self) -> Proposal {
+        Proposal { kind: Self::KIND, body: self.encode_to_vec().into() }
     }
 }
 
@@ -172,7 +170,3 @@ pub(crate) fn flush_pg_bytes(db: &Db, sums: &BTreeMap<u64, u64>) -> rusqlite::Re
     }
     Ok(())
 }
-
-/// References that a command adds to and takes from chunks, summed up so that what cancels out costs nothing.
-#[derive(Default)]
-pub struct RefChanges(pub HashMap<u64, i64>);

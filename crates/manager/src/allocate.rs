@@ -1,0 +1,305 @@
+//! Opening a writer, and the batched dedup question: which chunks exist, and where do new ones go?
+//!
+//! A chunk is *durable* when it is committed, misses no fragment and no member of its group was lost: then nothing is
+//! sent. It is *incomplete* when its missing fragments can be put where they belong. Else a new row is made: a chunk may
+//! live in more than one group. Whatever is handed out at zero references counts as used now (P4).
+
+use crate::cache::Pg;
+use crate::error::{Outcome, invalid, refuse};
+use crate::hints::{self, HintSet};
+use crate::inodes::{self, check_name};
+use crate::meta::draw;
+use crate::placement;
+use crate::refs::{COMMITTED, PENDING};
+use crate::sessions::{self, Session, WRITER};
+use crate::state::Ctx;
+use rusqlite::params;
+use std::collections::HashMap;
+use tessera_policy::{Dedup, MAX_CHUNK_BYTES, Policy, Redundancy};
+use tessera_wire::meta::*;
+use tessera_wire::{ClassInfo, Code};
+
+/// `chunks.scope` of a chunk that is nobody's dedup hit.
+const SCOPE_NOBODY: i64 = -1;
+
+/// Opens a write session.
+pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply> {
+    let (parent, inode) = target(ctx, request)?;
+    let own = match (&inode, &parent) {
+        (Some(inode), _) => &inode.hints,
+        (None, Some(parent)) => &parent.hints,
+        (None, None) => return refuse(Code::NotFound, "neither a directory nor a file was named"),
+    };
+    let hints = HintSet::read(own).with(&request.hints)?;
+    let policy = hints.policy()?;
+    let session = Session {
+        session_id: draw(&mut ctx.meta.next_session),
+        kind: WRITER,
+        client_id: ctx.client_id,
+        started_ns: ctx.now_ns,
+        ino: match &inode {
+            Some(inode) => inode.ino,
+            None => draw(&mut ctx.meta.next_ino),
+        },
+        created: inode.is_some(),
+        parent: parent.map_or(0, |parent| parent.ino),
+        name: request.name.clone(),
+        base_version: inode.as_ref().map_or(0, |inode| inode.version_id),
+        base_number: inode.as_ref().map_or(0, |inode| inode.version_number),
+        domain: inode.as_ref().map_or(1, |inode| inode.domain),
+        hints: hints.column(),
+        reserved_bytes: request.size_hint_bytes,
+        ..Default::default()
+    };
+    let allocated = match request.chunks.is_empty() {
+        true => None,
+        false => {
+            let spec = scheme_spec(&request.redundancy, &policy, request.size_hint_bytes)?;
+            Some(answer(ctx, &session, &policy, &spec, &request.chunks, &[], request.known_map_version)?)
+        }
+    };
+    session.write(ctx.db)?;
+    let (id, now_ns, reserved) = (session.session_id, ctx.now_ns, session.reserved_bytes);
+    ctx.after_commit(move |soft| soft.sessions.opened(id, now_ns, now_ns, reserved));
+    Ok(OpenWriteReply {
+        session_id: session.session_id,
+        ino: if session.created { session.ino } else { 0 },
+        base_version: session.base_version,
+        base_size_bytes: inode.map_or(0, |inode| inode.size_bytes),
+        policy: hints::all(&policy),
+        session_ms: ctx.config.session_ms,
+        domain: session.domain,
+        allocated,
+    })
+}
+
+/// The directory (when asked by name) and the file (when it is there).
+fn target(ctx: &Ctx, request: &OpenWrite) -> Outcome<(Option<inodes::Inode>, Option<inodes::Inode>)> {
+    let (parent, inode) = match (request.parent, request.ino) {
+        (0, 0) => return invalid("OpenWrite names neither a directory nor a file"),
+        (0, ino) => (None, Some(inodes::get(ctx.db, ino)?)),
+        (parent, _) => {
+            check_name(&request.name)?;
+            let parent = inodes::directory(ctx.db, parent)?;
+            let inode = match inodes::lookup(ctx.db, parent.ino, &request.name)? {
+                Some(ino) => Some(inodes::get(ctx.db, ino)?),
+                None => None,
+            };
+            (Some(parent), inode)
+        }
+    };
+    match &inode {
+        Some(inode) if inode.is_directory() => refuse(Code::IsDirectory, "a directory cannot be written to"),
+        Some(inode) if !inode.is_file() => {
+            refuse(Code::Unsupported, "a symbolic link cannot be written to; resolve it first")
+        }
+        _ => Ok((parent, inode)),
+    }
+}
+
+/// The class that is meant: as asked, else as the policy says, `auto` resolved by the file's length.
+fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Outcome<String> {
+    let redundancy = match asked {
+        "" => policy.redundancy,
+        text => match text.parse::<Redundancy>() {
+            Ok(redundancy) => redundancy,
+            Err(error) => {
+                return invalid(format!(
+                    "redundancy {text:?}: {error}; allowed: none, replica:N, ec:K+M, auto, auto:K+M"
+                ));
+            }
+        },
+    };
+    Ok(redundancy.scheme(file_bytes).to_string())
+}
+
+/// The dedup question.
+pub fn allocate_chunks(ctx: &mut Ctx, request: &AllocateChunks) -> Outcome<AllocateChunksReply> {
+    let session = sessions::writer(ctx.db, request.session_id)?;
+    let policy = HintSet::read(&session.hints).policy()?;
+    if request.redundancy.is_empty() {
+        return invalid("AllocateChunks names no class; send `none`, `replica:N` or `ec:K+M`");
+    }
+    let spec = scheme_spec(&request.redundancy, &policy, u64::MAX)?;
+    answer(ctx, &session, &policy, &spec, &request.chunks, &request.avoid_pgs, request.known_map_version)
+}
+
+struct Question<'a> {
+    session: &'a Session,
+    class: &'a ClassInfo,
+    scope: i64,
+    dedup: bool,
+    avoid: &'a [u64],
+    degraded: bool,
+    /// Whether any fragment is missing anywhere: nearly always not, and then nobody need look.
+    any_missing: bool,
+}
+
+fn answer(
+    ctx: &mut Ctx,
+    session: &Session,
+    policy: &Policy,
+    spec: &str,
+    chunks: &[ChunkName],
+    avoid: &[u64],
+    known_map_version: u64,
+) -> Outcome<AllocateChunksReply> {
+    check(ctx, chunks)?;
+    let class = placement::class_for(ctx, spec)?;
+    let question = Question {
+        session,
+        class: &class,
+        scope: match policy.dedup {
+            Dedup::All => 0,
+            Dedup::Version => session.ino as i64,
+            Dedup::Off => SCOPE_NOBODY,
+        },
+        dedup: policy.dedup != Dedup::Off,
+        avoid,
+        degraded: policy.degraded_writes,
+        any_missing: any_missing(ctx)?,
+    };
+    let mut answers: Vec<ChunkAnswer> = Vec::with_capacity(chunks.len());
+    let mut seen: HashMap<&[u8], usize> = HashMap::new();
+    let mut pgs: Vec<u64> = Vec::new();
+    for chunk in chunks {
+        let repeated = if chunks.len() > 1 { seen.get(&chunk.hash[..]).copied() } else { None };
+        let answer = match repeated {
+            Some(at) => answers[at].clone(),
+            None => question.answer(ctx, chunk)?,
+        };
+        seen.insert(&chunk.hash, answers.len());
+        pgs.push(answer.pg_id);
+        answers.push(answer);
+    }
+    pgs.sort_unstable();
+    pgs.dedup();
+    let map = placement::map_since(ctx.db, ctx.meta.map_version, ctx.caches, known_map_version, &pgs)?;
+    Ok(AllocateChunksReply { answers, class: Some(class.as_ref().clone()), map: Some(map) })
+}
+
+/// Whether the table of missing fragments has any row.
+pub fn any_missing(ctx: &Ctx) -> Outcome<bool> {
+    Ok(ctx.db.stmt("SELECT 1 FROM missing_fragments LIMIT 1")?.exists([])?)
+}
+
+fn check(ctx: &Ctx, chunks: &[ChunkName]) -> Outcome<()> {
+    if chunks.len() > ctx.config.max_allocate_chunks {
+        let (got, most) = (chunks.len(), ctx.config.max_allocate_chunks);
+        return invalid(format!("{got} chunks in one question, at most {most} are answered; ask in parts"));
+    }
+    for chunk in chunks {
+        if chunk.hash.len() != 32 {
+            return invalid(format!("a chunk's hash has {} bytes, BLAKE3-256 has 32", chunk.hash.len()));
+        }
+        if chunk.len_bytes == 0 || chunk.len_bytes > MAX_CHUNK_BYTES {
+            return invalid(format!("a chunk of {} bytes; chunks have 1 to {MAX_CHUNK_BYTES} bytes", chunk.len_bytes));
+        }
+    }
+    Ok(())
+}
+
+/// A row that may answer the question.
+struct Candidate {
+    chunk_id: u64,
+    pg_id: u64,
+    state: i64,
+    refs: i64,
+}
+
+impl Question<'_> {
+    fn answer(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Outcome<ChunkAnswer> {
+        let mut incomplete = None;
+        if self.dedup {
+            for candidate in self.candidates(ctx, chunk)? {
+                let pg = ctx.caches.pg(ctx.db, candidate.pg_id)?;
+                let missing = self.missing(ctx, &candidate)?;
+                if missing.is_empty() && pg.is_in_place() {
+                    touch(ctx, &candidate)?;
+                    return Ok(reply(ChunkState::Durable, candidate.chunk_id, &pg, Vec::new()));
+                }
+                let can_be_supplied = !missing.is_empty() && pg.is_puttable() && !self.avoid.contains(&candidate.pg_id);
+                let rest_in_place = candidate.state == PENDING || pg.is_in_place();
+                if incomplete.is_none() && can_be_supplied && rest_in_place {
+                    incomplete = Some((candidate, pg, missing));
+                }
+            }
+        }
+        if let Some((candidate, pg, missing)) = incomplete {
+            touch(ctx, &candidate)?;
+            return Ok(reply(ChunkState::Incomplete, candidate.chunk_id, &pg, missing));
+        }
+        self.allocate(ctx, chunk)
+    }
+
+    fn candidates(&self, ctx: &Ctx, chunk: &ChunkName) -> Outcome<Vec<Candidate>> {
+        let mut rows = ctx.db.stmt(
+            "SELECT chunk_id, pg_id, state, refs, len_bytes, scope FROM chunks
+             WHERE domain = ?1 AND class_id = ?2 AND hash = ?3 ORDER BY chunk_id",
+        )?;
+        let mut rows = rows.query(params![self.session.domain, self.class.class_id, &chunk.hash[..]])?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next()? {
+            if row.get::<_, i64>(4)? as u64 == chunk.len_bytes && row.get::<_, i64>(5)? == self.scope {
+                found.push(Candidate {
+                    chunk_id: row.get::<_, i64>(0)? as u64,
+                    pg_id: row.get::<_, i64>(1)? as u64,
+                    state: row.get(2)?,
+                    refs: row.get(3)?,
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Fragments whose disk lacks them: all of a pending chunk, else those with a row.
+    fn missing(&self, ctx: &Ctx, candidate: &Candidate) -> Outcome<Vec<u32>> {
+        match candidate.state {
+            COMMITTED if !self.any_missing => Ok(Vec::new()),
+            COMMITTED => Ok(ctx
+                .db
+                .stmt("SELECT fragment FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0 ORDER BY fragment")?
+                .query_map([candidate.chunk_id as i64], |row| row.get(0))?
+                .collect::<Result<_, _>>()?),
+            _ => Ok((0..self.class.fragments()).collect()),
+        }
+    }
+
+    fn allocate(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Outcome<ChunkAnswer> {
+        let pg_id =
+            ctx.decide(|ctx| placement::choose_pg(ctx, self.class, chunk.len_bytes, self.avoid, self.degraded))?;
+        let pg = ctx.caches.pg(ctx.db, pg_id)?;
+        let chunk_id = draw(&mut ctx.meta.next_chunk);
+        ctx.db
+            .stmt(
+                "INSERT INTO chunks (chunk_id, domain, class_id, hash, len_bytes, pg_id, state, refs, zero_since_ns, scope)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, 0, ?7, ?8)",
+            )?
+            .execute(params![
+                chunk_id as i64,
+                self.session.domain,
+                self.class.class_id,
+                &chunk.hash[..],
+                chunk.len_bytes as i64,
+                pg_id as i64,
+                ctx.now_ns,
+                self.scope
+            ])?;
+        *ctx.pg_bytes.entry(pg_id).or_default() += chunk.len_bytes;
+        Ok(reply(ChunkState::New, chunk_id, &pg, Vec::new()))
+    }
+}
+
+/// A hit at zero references lives on as if it had just got there (P4).
+fn touch(ctx: &Ctx, candidate: &Candidate) -> Outcome<()> {
+    if candidate.refs == 0 {
+        ctx.db
+            .stmt("UPDATE chunks SET zero_since_ns = ?2 WHERE chunk_id = ?1")?
+            .execute([candidate.chunk_id as i64, ctx.now_ns])?;
+    }
+    Ok(())
+}
+
+fn reply(state: ChunkState, chunk_id: u64, pg: &Pg, missing: Vec<u32>) -> ChunkAnswer {
+    ChunkAnswer { state: state as i32, chunk_id, pg_id: pg.pg_id, epoch: pg.epoch, missing }
+}

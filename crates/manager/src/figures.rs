@@ -1,0 +1,97 @@
+//! What heartbeats say of nodes and disks: soft, in memory, forgotten at a restart.
+//!
+//! A manager that has just started has heard nobody. Silence counts from its own start then, so that nobody is
+//! declared down or out for the time the manager itself was away.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use tessera_wire::DiskInfo;
+
+/// What a node's last heartbeat said.
+#[derive(Debug, Clone, Default)]
+pub struct NodeFigures {
+    /// When it arrived, ns since 1970.
+    pub heard_ns: i64,
+    /// Life of the node that sent it.
+    pub incarnation: u64,
+    /// Its number in this life.
+    pub number: u64,
+    /// Map version the node has.
+    pub known_map_version: u64,
+    /// Tasks it runs.
+    pub running: Vec<u64>,
+}
+
+/// What a node's last heartbeat said of one of its disks.
+#[derive(Debug, Clone, Default)]
+pub struct DiskFigures {
+    /// When, ns since 1970.
+    pub heard_ns: i64,
+    /// Bytes still to be had, as the node sees it.
+    pub free_bytes: u64,
+    /// Fragments held.
+    pub fragments: u64,
+    /// Operations waiting.
+    pub queue_len: u32,
+    /// Bytes re-read by the running scrub pass.
+    pub scrubbed_bytes: u64,
+    /// Bytes of fragments that were assigned to it since that heartbeat.
+    assigned: Cell<u64>,
+    /// … and between that one and the one before: they may not show in `free_bytes` yet.
+    assigned_before: u64,
+}
+
+impl DiskFigures {
+    /// Free bytes less what is on its way to the disk.
+    pub fn available_bytes(&self) -> u64 {
+        self.free_bytes.saturating_sub(self.assigned.get()).saturating_sub(self.assigned_before)
+    }
+
+    /// A fragment of so many bytes was assigned to the disk.
+    pub fn assign(&self, bytes: u64) {
+        self.assigned.set(self.assigned.get().saturating_add(bytes));
+    }
+}
+
+/// Figures of all nodes and disks.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// By node id.
+    pub nodes: BTreeMap<u64, NodeFigures>,
+    /// By disk id.
+    pub disks: BTreeMap<u64, DiskFigures>,
+    /// Grows with each heartbeat: weights computed from older figures are recomputed.
+    pub generation: u64,
+}
+
+impl Figures {
+    /// Takes in what a heartbeat (or a registration) says of a disk.
+    pub fn hear_disk(&mut self, now_ns: i64, disk_id: u64, said: &DiskInfo, scrubbed_bytes: u64) {
+        self.generation += 1;
+        let disk = self.disks.entry(disk_id).or_default();
+        *disk = DiskFigures {
+            heard_ns: now_ns,
+            free_bytes: said.free_bytes,
+            fragments: said.fragments,
+            queue_len: said.queue_len,
+            scrubbed_bytes,
+            assigned: Cell::new(0),
+            assigned_before: disk.assigned.get(),
+        };
+    }
+
+    /// When the node was last heard; `started_ns` (the manager's start) if it never was.
+    pub fn node_heard_ns(&self, node_id: u64, started_ns: i64) -> i64 {
+        self.nodes.get(&node_id).map_or(started_ns, |n| n.heard_ns.max(started_ns))
+    }
+
+    /// When the disk was last spoken of.
+    pub fn disk_heard_ns(&self, disk_id: u64, started_ns: i64) -> i64 {
+        self.disks.get(&disk_id).map_or(started_ns, |d| d.heard_ns.max(started_ns))
+    }
+
+    /// Bytes that may still be put on a disk. One that has not been heard of yet counts with a part of its capacity.
+    pub fn available_bytes(&self, disk_id: u64, capacity_bytes: u64) -> u64 {
+        self.disks.get(&disk_id).map_or(capacity_bytes / 16, DiskFigures::available_bytes)
+    }
+}

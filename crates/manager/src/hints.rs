@@ -1,0 +1,75 @@
+//! Hints as they are stored: one encoded set per inode, sorted by name, values in canonical form.
+
+use crate::error::{Failure, Outcome, invalid};
+use prost::Message;
+use tessera_policy::{PREFIX, Policy, canonical};
+use tessera_wire::Hint;
+
+/// The hints that were set on an inode or inherited at its creation; defaults are left out.
+#[derive(Clone, PartialEq, Message)]
+pub struct HintSet {
+    /// Sorted by name.
+    #[prost(message, repeated, tag = "1")]
+    pub hints: Vec<Hint>,
+}
+
+impl HintSet {
+    /// From a column of the database.
+    pub fn read(column: &[u8]) -> HintSet {
+        HintSet::decode(column).unwrap_or_default()
+    }
+
+    /// For a column of the database.
+    pub fn column(&self) -> Vec<u8> {
+        self.encode_to_vec()
+    }
+
+    /// Sets one hint, validated and made canonical (P14).
+    pub fn set(&mut self, name: &str, value: &str) -> Outcome<()> {
+        let value = match canonical(name, value) {
+            Ok(value) => value,
+            Err(error) => return invalid(error.to_string()),
+        };
+        match self.hints.binary_search_by(|h| h.name.as_str().cmp(name)) {
+            Ok(at) => self.hints[at].value = value,
+            Err(at) => self.hints.insert(at, Hint { name: name.to_string(), value }),
+        }
+        Ok(())
+    }
+
+    /// Removes one; whether it was there.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let before = self.hints.len();
+        self.hints.retain(|h| h.name != name);
+        self.hints.len() < before
+    }
+
+    /// The value of one.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.hints.iter().find(|h| h.name == name).map(|h| h.value.as_str())
+    }
+
+    /// These hints, overridden by `others`.
+    pub fn with(mut self, others: &[Hint]) -> Outcome<HintSet> {
+        for hint in others {
+            self.set(&hint.name, &hint.value)?;
+        }
+        Ok(self)
+    }
+
+    /// The policy they resolve to. Stored hints were validated; one that a later release wrote is refused.
+    pub fn policy(&self) -> Outcome<Policy> {
+        Policy::from_hints(self.hints.iter().map(|h| (h.name.as_str(), h.value.as_str())))
+            .map_err(|e| Failure::refused(tessera_wire::Code::Invalid, e.to_string()))
+    }
+}
+
+/// The hint that an attribute name stands for, if it is one.
+pub fn hint_name(attribute: &str) -> Option<&str> {
+    attribute.strip_prefix(PREFIX)
+}
+
+/// All hints of a policy, defaults included.
+pub fn all(policy: &Policy) -> Vec<Hint> {
+    policy.to_hints().into_iter().map(|(name, value)| Hint { name: name.to_string(), value }).collect()
+}
