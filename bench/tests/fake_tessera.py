@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -SE
 """A toy in place of the `tessera` binary: files in one directory, daemons that do nothing. For testing chaos.py.
 
 FAKE_BUG plants one fault: `lose` (an acknowledged file vanishes now and then), `wrong` (a byte is flipped),
@@ -37,7 +37,7 @@ def daemon(kind):
 def main():
     words = [w for w in sys.argv[1:] if w not in ("--quiet", "--force", "--json")]
     command, rest = words[0], words[1:]
-    unlucky = random.random() < 0.1
+    unlucky = random.random() < 0.4
     if command in ("manager", "node"):
         if BUG == "crash" and command == "node" and unlucky:
             time.sleep(2)
@@ -56,7 +56,7 @@ def main():
             content = open(place(rest[0]), "rb").read()
         except FileNotFoundError:
             sys.exit(3)
-        if BUG == "wrong" and content and zlib.crc32(content) % 10 == 0:
+        if BUG == "wrong" and content and zlib.crc32(content) % 3 == 0:
             content = content[:-1] + bytes([content[-1] ^ 1])
         sys.stdout.buffer.write(content)
     elif command == "mv":
