@@ -111,6 +111,7 @@ pub(crate) struct Fetch {
     waits_for_map: bool,
     retry_at: Option<i64>,
     bad: Vec<FragmentRef>,
+    late_nodes: Vec<u64>,
     finished: bool,
 }
 
@@ -136,6 +137,7 @@ impl Fetch {
             waits_for_map: false,
             retry_at: None,
             bad: Vec::new(),
+            late_nodes: Vec::new(),
             finished: false,
         })
     }
@@ -148,6 +150,16 @@ impl Fetch {
     /// Fragments found missing or corrupt since the last call.
     pub fn take_bad(&mut self) -> Vec<FragmentRef> {
         std::mem::take(&mut self.bad)
+    }
+
+    /// Nodes whose answer became late since the last call.
+    pub fn take_late(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.late_nodes)
+    }
+
+    /// Length in bytes of a fragment as it is stored.
+    pub fn stored_len(&self, fragment: u32) -> usize {
+        self.class.stored_len(self.chunk.len_bytes, fragment)
     }
 
     /// Asks for the first fragments.
@@ -288,8 +300,11 @@ impl Fetch {
         }
         let hedge_ns = view.hedge_after_ns(options);
         for source in self.slots.iter_mut().flat_map(|s| s.sources.iter_mut()) {
-            if let SourceState::Asked { at, late } = &mut source.state {
-                *late |= now.saturating_sub(*at) >= hedge_ns;
+            if let SourceState::Asked { at, late: late @ false } = &mut source.state {
+                *late = now.saturating_sub(*at) >= hedge_ns;
+                if *late {
+                    self.late_nodes.extend(view.node_of(source.disk_id));
+                }
             }
         }
         if self.retry_at.is_some_and(|at| at <= now) {

@@ -9,3 +9,5 @@ pub mod view;
 mod calls;
 mod fetch;
 pub mod write_core;
+pub mod cache;
+pub mod read_core;

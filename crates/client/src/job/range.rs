@@ -74,20 +74,24 @@ impl RangeJob {
 
     /// Positions `positions` of fragment `number`, as received or decoded from the others.
     fn fill(&self, number: u32, positions: Range<usize>, out: &mut [u8]) -> Option<()> {
-        let covering = |part| covering(part, &positions);
-        let same = |part: &&RangePart| part.number == number || self.class.code().is_none();
-        if let Some(bytes) = self.parts.iter().find(same).and_then(covering).filter(|b| b.len() == out.len()) {
+        let plain = |part: &&RangePart| part.number == number || self.class.code().is_none();
+        let here = self.parts.iter().filter(plain).find_map(|p| covering(p, &positions).filter(|b| b.len() == out.len()));
+        if let Some(bytes) = here {
             out.copy_from_slice(bytes);
             return Some(());
         }
         let code = self.class.code()?;
-        // Beyond the end of a short data fragment there are zeros, which the code supplies itself.
-        let present: Vec<(usize, &[u8])> = self
-            .parts
-            .iter()
-            .filter(|p| p.number != number && p.at <= positions.start)
-            .filter_map(|p| Some((p.number as usize, covering(p).or(self.class.is_plain(p.number).then_some(&[][..]))?)))
-            .collect();
+        let mut present: Vec<(usize, &[u8])> = Vec::new();
+        for part in self.parts.iter().filter(|p| p.number != number && p.at <= positions.start) {
+            // Beyond the end of a short data fragment there are zeros, which the code supplies itself.
+            let stored = self.class.stored_len(self.chunk_len, part.number);
+            let wanted = stored.min(positions.end).saturating_sub(positions.start);
+            let bytes = covering(part, &positions).unwrap_or_default();
+            let index = part.number as usize;
+            if bytes.len() == wanted && present.iter().all(|(known, _)| *known != index) {
+                present.push((index, bytes));
+            }
+        }
         code.reconstruct(positions.len(), &present, &[number as usize], &mut [out]).ok()
     }
 }

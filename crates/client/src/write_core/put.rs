@@ -228,36 +228,35 @@ impl WriteCore {
 
     pub(super) fn want_map(&mut self, index: usize) {
         let Some(chunk) = self.chunks.get(index) else { return };
-        let waiting = self.waiting_map.entry(chunk.pg_id).or_default();
+        let waiting = self.map_wanted.entry(chunk.pg_id).or_default();
         if !waiting.contains(&index) {
             waiting.push(index);
         }
-        self.map_wanted.insert(chunk.pg_id);
     }
 
     pub(super) fn pump_maps(&mut self) {
         if self.map_asked || self.map_wanted.is_empty() {
             return;
         }
-        let pgs: Vec<u64> = std::mem::take(&mut self.map_wanted).into_iter().collect();
-        let request = GetMap { known_version: self.view.read().known_version(), pg_ids: pgs.clone(), all_nodes: false };
-        self.calls.manager(self.now, &request, Purpose::Map { pgs }, &self.options);
+        let wanted = std::mem::take(&mut self.map_wanted);
+        let known_version = self.view.read().known_version();
+        let request = GetMap { known_version, pg_ids: wanted.keys().copied().collect(), all_nodes: true };
+        let purpose = Purpose::Map { chunks: wanted.into_values().flatten().collect() };
+        self.calls.manager(self.now, &request, purpose, &self.options);
         self.map_asked = true;
     }
 
-    pub(super) fn on_map(&mut self, answer: Answer, pgs: Vec<u64>) {
+    pub(super) fn on_map(&mut self, answer: Answer, chunks: Vec<usize>) {
         self.map_asked = false;
         match answer.decode::<GetMap>() {
             Ok((map, _)) => self.view.write().merge(&map, false),
             Err(error) => return self.refused("GetMap", error, self.options.manager_deadline_ms),
         }
-        for pg in pgs {
-            for index in self.waiting_map.remove(&pg).unwrap_or_default() {
-                if self.fetches.contains_key(&index) {
-                    self.refetch_step(index, |fetch, now, view, options, out| fetch.on_map(now, view, options, out));
-                } else {
-                    self.after_map(index);
-                }
+        for index in chunks {
+            if self.fetches.contains_key(&index) {
+                self.refetch_step(index, |fetch, now, view, options, out| fetch.on_map(now, view, options, out));
+            } else {
+                self.after_map(index);
             }
         }
     }

@@ -293,7 +293,7 @@ pub(super) enum Purpose {
     Open { first: Vec<usize> },
     Ask { chunks: Vec<usize>, avoided: bool },
     Put { node_id: u64, items: Vec<Sent> },
-    Map { pgs: Vec<u64> },
+    Map { chunks: Vec<usize> },
     Renew,
     Commit { partial: usize },
     Complete,

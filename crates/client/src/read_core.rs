@@ -1,0 +1,687 @@
+//! One open version, read without I/O: events in, actions out.
+//!
+//! Reads of ranges ([`ReadEvent::Read`]) run side by side; each gets its bytes in order, verified (P2), and
+//! no more of them at once than its window. Extents are asked for ahead ([`extents`]). A piece that covers much of
+//! a chunk has the whole chunk fetched ([`crate::fetch`]); a small one only the 16 KiB groups it needs
+//! ([`small`]), and falls back to the whole chunk on any trouble. What was missing or corrupt is reported.
+//!
+//! Start at [`ReadCore::handle`].
+
+mod extents;
+mod gets;
+mod small;
+#[cfg(test)]
+mod tests;
+
+use crate::cache::SharedCache;
+use crate::calls::{Calls, Final};
+use crate::config::{Options, ms};
+use crate::error::ReadError;
+use crate::fetch::{Fetch, Step};
+use crate::job::{Job, Numbered, Output};
+use crate::view::{SharedView, View};
+use bytes::Bytes;
+use extents::Pages;
+use gets::{Purpose, Wants};
+use small::SmallRead;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use tessera_wire::meta::{CloseSession, GetMap, OpenRead, OpenReadReply, RenewSession, ReportBad, VersionInfo};
+use tessera_wire::rpc::{Answer, Call};
+use tessera_wire::{Attr, ChunkInfo, Code, Error, Hint};
+
+/// What a read session is for.
+#[derive(Debug, Clone)]
+pub struct ReadParams {
+    /// The file's name, for messages.
+    pub file: String,
+    /// Directory; 0 when `ino` is given.
+    pub parent: u64,
+    /// Name in it.
+    pub name: Vec<u8>,
+    /// File, when `parent` is 0.
+    pub ino: u64,
+    /// Version id; 0: the current one (or `number`).
+    pub version: u64,
+    /// Version number within the file; 0: the current one.
+    pub number: u64,
+    /// Range that will be read first: saves a question.
+    pub first: std::ops::Range<u64>,
+}
+
+/// What happens to a read session.
+#[derive(Debug)]
+pub enum ReadEvent {
+    /// Open the session now.
+    Open,
+    /// Read a range, clipped to the version's length. `id` is the caller's, not in use by another read.
+    Read {
+        /// Names the read.
+        id: u64,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len_bytes: u64,
+        /// All of it will be consumed in order: fetch whole chunks, cache none.
+        stream: bool,
+    },
+    /// The consumer of read `id` took so many bytes of what was delivered.
+    Consumed {
+        /// The read.
+        id: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Nobody waits for read `id` any more.
+    Forget {
+        /// The read.
+        id: u64,
+    },
+    /// An answer to a call.
+    Answer(Answer),
+    /// A job is done.
+    Computed(Numbered<Output>),
+    /// Time passed.
+    Tick,
+    /// Close the session.
+    Close,
+}
+
+/// Bytes of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Delivery {
+    /// These, in order.
+    Bytes(Vec<Bytes>),
+    /// So many zeros (a hole).
+    Zeros(u64),
+}
+
+impl Delivery {
+    /// How many bytes they are.
+    pub fn len_bytes(&self) -> u64 {
+        match self {
+            Delivery::Bytes(parts) => parts.iter().map(|p| p.len() as u64).sum(),
+            Delivery::Zeros(len) => *len,
+        }
+    }
+}
+
+/// What a read session wants done.
+#[derive(Debug)]
+pub enum ReadAction {
+    /// Send a call; its answer comes back.
+    Call(Call),
+    /// Compute; the output comes back.
+    Compute(Numbered<Job>),
+    /// The session is open.
+    Opened(Box<Opened>),
+    /// It could not be opened; nothing more is to come.
+    OpenFailed(ReadError),
+    /// The next bytes of read `id`, verified.
+    Deliver {
+        /// The read.
+        id: u64,
+        /// The bytes.
+        delivery: Delivery,
+    },
+    /// Read `id` has had all its bytes, or will have no more.
+    Done {
+        /// The read.
+        id: u64,
+        /// Why it ended early.
+        result: Result<(), ReadError>,
+    },
+}
+
+/// An open version.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Opened {
+    /// The file.
+    pub attr: Attr,
+    /// The version.
+    pub version: VersionInfo,
+    /// The file's policy.
+    pub policy: Vec<Hint>,
+}
+
+/// See the module.
+pub struct ReadCore {
+    params: ReadParams,
+    options: Arc<Options>,
+    view: SharedView,
+    cache: SharedCache,
+    now: i64,
+    calls: Calls<Purpose>,
+    actions: VecDeque<ReadAction>,
+
+    session_id: u64,
+    session_ns: i64,
+    renewed_ns: i64,
+    opened: Option<Opened>,
+    reopening: bool,
+    closed: bool,
+
+    pages: Pages,
+    reads: BTreeMap<u64, Read>,
+    next_piece: u64,
+    fetches: BTreeMap<u64, Whole>,
+    smalls: BTreeMap<u64, SmallRead>,
+    next_small: u64,
+    wants: Wants,
+    jobs: HashMap<u64, JobFor>,
+    next_job: u64,
+    map_wanted: BTreeMap<u64, Vec<u64>>,
+    map_asked: bool,
+    last_end: u64,
+}
+
+/// A read under way.
+#[derive(Debug)]
+struct Read {
+    /// Where the next piece starts.
+    cursor: u64,
+    end: u64,
+    stream: bool,
+    pieces: VecDeque<Piece>,
+    /// Bytes asked for that the consumer has not taken.
+    outstanding: u64,
+}
+
+#[derive(Debug)]
+struct Piece {
+    number: u64,
+    ready: Option<Delivery>,
+}
+
+/// Who waits for bytes of a chunk.
+#[derive(Debug, Clone)]
+struct Waiter {
+    read: u64,
+    piece: u64,
+    from: u64,
+    len_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Whole {
+    fetch: Fetch,
+    waiters: Vec<Waiter>,
+    keep: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum JobFor {
+    Whole(u64),
+    Small(u64),
+}
+
+/// A chunk of at most this many bytes is always fetched whole.
+const SMALL_CHUNK_BYTES: u64 = 64 << 10;
+/// Bytes fetched ahead of reads that go through a file in order.
+const AHEAD_BYTES: u64 = 8 << 20;
+
+impl ReadCore {
+    /// A session that is not open yet. `op_seed`: random, different for every core of a client.
+    pub fn new(
+        params: ReadParams,
+        options: Arc<Options>,
+        view: SharedView,
+        cache: SharedCache,
+        op_seed: u64,
+    ) -> Self {
+        ReadCore {
+            params,
+            options,
+            view,
+            cache,
+            now: i64::MIN,
+            calls: Calls::new(op_seed),
+            actions: VecDeque::new(),
+            session_id: 0,
+            session_ns: 0,
+            renewed_ns: 0,
+            opened: None,
+            reopening: false,
+            closed: false,
+            pages: Pages::default(),
+            reads: BTreeMap::new(),
+            next_piece: 1,
+            fetches: BTreeMap::new(),
+            smalls: BTreeMap::new(),
+            next_small: 1,
+            wants: Wants::default(),
+            jobs: HashMap::new(),
+            next_job: 1,
+            map_wanted: BTreeMap::new(),
+            map_asked: false,
+            last_end: u64::MAX,
+        }
+    }
+
+    /// The next action.
+    pub fn poll(&mut self) -> Option<ReadAction> {
+        if let Some(call) = self.calls.poll() {
+            return Some(ReadAction::Call(call));
+        }
+        self.actions.pop_front()
+    }
+
+    /// Whether the session was closed (its last calls may still be on their way).
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// When a [`ReadEvent::Tick`] has something to do, ns since 1970.
+    pub fn next_due(&self) -> Option<i64> {
+        if self.closed {
+            return None;
+        }
+        let renew = (self.session_id != 0).then(|| self.renewed_ns.saturating_add(self.session_ns / 3));
+        let view = self.view.read();
+        let fetch = self.fetches.values().filter_map(|w| w.fetch.next_due(&view, &self.options)).min();
+        let hedge_ns = view.hedge_after_ns(&self.options);
+        let small = self.smalls.values().filter_map(|s| s.next_due(hedge_ns)).min();
+        [renew, fetch, small, self.calls.next_due()].into_iter().flatten().min()
+    }
+
+    /// Takes an event in. `now`: ns since 1970; time that runs backwards stands still.
+    pub fn handle(&mut self, now: i64, event: ReadEvent) {
+        self.now = self.now.max(now);
+        if self.closed {
+            return;
+        }
+        match event {
+            ReadEvent::Open => self.open(),
+            ReadEvent::Read { id, offset, len_bytes, stream } => self.begin(id, offset, len_bytes, stream),
+            ReadEvent::Consumed { id, bytes } => {
+                if let Some(read) = self.reads.get_mut(&id) {
+                    read.outstanding = read.outstanding.saturating_sub(bytes);
+                }
+            }
+            ReadEvent::Forget { id } => drop(self.reads.remove(&id)),
+            ReadEvent::Answer(answer) => {
+                if let Some(done) = self.calls.answered(self.now, answer, &self.options) {
+                    self.answered(done);
+                }
+            }
+            ReadEvent::Computed(done) => self.computed(done),
+            ReadEvent::Tick => self.tick(),
+            ReadEvent::Close => return self.close(),
+        }
+        self.pump();
+    }
+
+    fn close(&mut self) {
+        self.closed = true;
+        self.calls.abandon();
+        if self.session_id != 0 {
+            let close = CloseSession { session_id: self.session_id };
+            self.calls.manager(self.now, &close, Purpose::Close, &self.options);
+        }
+        self.reads.clear();
+        self.fetches.clear();
+        self.smalls.clear();
+    }
+
+    fn open(&mut self) {
+        let pinned = self.opened.as_ref();
+        let ino = pinned.map_or(self.params.ino, |o| o.attr.ino);
+        let request = OpenRead {
+            ino,
+            version: pinned.map_or(self.params.version, |o| o.version.version),
+            number: if pinned.is_some() { 0 } else { self.params.number },
+            offset: self.params.first.start,
+            len_bytes: self.params.first.end.saturating_sub(self.params.first.start),
+            known_map_version: self.view.read().known_version(),
+            parent: if pinned.is_some() { 0 } else { self.params.parent },
+            name: if pinned.is_some() { Vec::new() } else { self.params.name.clone() },
+        };
+        self.calls.manager(self.now, &request, Purpose::Open, &self.options);
+    }
+
+    fn answered(&mut self, done: Final<Purpose>) {
+        let Final { what, sent_ns, waited_ms, answer } = done;
+        match what {
+            Purpose::Open => match answer.decode::<OpenRead>() {
+                Ok((reply, _)) => self.on_opened(reply),
+                Err(error) => self.open_failed(error, waited_ms),
+            },
+            Purpose::Extents { offset } => self.on_extents(answer, offset, waited_ms),
+            Purpose::Map { chunks } => self.on_map(answer, chunks),
+            Purpose::Get { node_id, items } => self.on_got(node_id, items, sent_ns, answer),
+            Purpose::Renew => match answer.decode::<RenewSession>() {
+                Ok((reply, _)) => self.session_ns = ms(reply.session_ms.max(1)),
+                Err(error) if error.kind() == Code::SessionExpired => self.reopen(),
+                Err(error) => tracing::debug!(%error, "read session not renewed"),
+            },
+            Purpose::Report | Purpose::Close => {}
+        }
+    }
+
+    fn on_opened(&mut self, reply: OpenReadReply) {
+        self.session_id = reply.session_id;
+        self.session_ns = ms(reply.session_ms.max(1));
+        self.renewed_ns = self.now;
+        if std::mem::take(&mut self.reopening) {
+            self.pages.asked = None;
+            return;
+        }
+        let (Some(attr), Some(version)) = (reply.attr, reply.version) else {
+            let message = "a version was opened that has no description".to_string();
+            return self.open_ends(ReadError::Nonsense { file: self.params.file.clone(), message });
+        };
+        let opened = Opened { attr, version, policy: reply.policy };
+        self.opened = Some(opened.clone());
+        self.actions.push_back(ReadAction::Opened(Box::new(opened)));
+        if let Some(extents) = reply.extents {
+            self.take_extents(self.params.first.start, extents);
+        }
+        // Reads that came before the length was known.
+        let early: Vec<u64> = self.reads.keys().copied().collect();
+        for id in early {
+            self.clip(id);
+        }
+    }
+
+    fn open_failed(&mut self, error: Error, waited_ms: u64) {
+        let error = self.refusal("OpenRead", error, waited_ms);
+        if std::mem::take(&mut self.reopening) {
+            return self.fail_all(error);
+        }
+        self.open_ends(error);
+    }
+
+    fn open_ends(&mut self, error: ReadError) {
+        self.fail_all(error.clone());
+        self.actions.push_back(ReadAction::OpenFailed(error));
+        self.close();
+    }
+
+    /// The session expired (the client was cut off for long): the same version, under a new one.
+    fn reopen(&mut self) {
+        if !self.reopening {
+            self.reopening = true;
+            self.open();
+        }
+    }
+
+    fn refusal(&self, request: &'static str, error: Error, waited_ms: u64) -> ReadError {
+        let file = self.params.file.clone();
+        match error.kind() {
+            Code::Unavailable | Code::Timeout => {
+                ReadError::ManagerSilent { file, request, waited_ms, last: error.message }
+            }
+            _ => ReadError::Refused { file, error },
+        }
+    }
+
+    fn fail_all(&mut self, error: ReadError) {
+        for (id, _) in std::mem::take(&mut self.reads) {
+            self.actions.push_back(ReadAction::Done { id, result: Err(error.clone()) });
+        }
+    }
+
+    fn fail(&mut self, id: u64, error: ReadError) {
+        if self.reads.remove(&id).is_some() {
+            self.actions.push_back(ReadAction::Done { id, result: Err(error) });
+        }
+    }
+
+    fn begin(&mut self, id: u64, offset: u64, len_bytes: u64, stream: bool) {
+        let end = offset.saturating_add(len_bytes);
+        self.reads.insert(id, Read { cursor: offset, end, stream, pieces: VecDeque::new(), outstanding: 0 });
+        if self.opened.is_some() {
+            self.clip(id);
+        }
+    }
+
+    fn clip(&mut self, id: u64) {
+        let size = self.opened.as_ref().map_or(0, |o| o.version.size_bytes);
+        if let Some(read) = self.reads.get_mut(&id) {
+            read.end = read.end.min(size).max(read.cursor);
+        }
+    }
+
+    fn tick(&mut self) {
+        self.calls.tick(self.now);
+        let due = self.renewed_ns.saturating_add(self.session_ns / 3) <= self.now;
+        if self.session_id != 0 && due {
+            self.renewed_ns = self.now;
+            let request = RenewSession { session_id: self.session_id, reserve_bytes: 0 };
+            self.calls.manager(self.now, &request, Purpose::Renew, &self.options);
+        }
+        let chunks: Vec<u64> = self.fetches.keys().copied().collect();
+        for chunk_id in chunks {
+            self.step(chunk_id, |fetch, now, view, options, out| fetch.tick(now, view, options, out));
+        }
+        self.tick_smalls();
+    }
+
+    fn pump(&mut self) {
+        if self.opened.is_some() && !self.closed {
+            let ids: Vec<u64> = self.reads.keys().copied().collect();
+            for id in ids {
+                self.schedule(id);
+                self.deliver(id);
+            }
+        }
+        self.pump_maps();
+        self.flush_wants();
+    }
+
+    /// Starts the pieces of a read that fit its window.
+    fn schedule(&mut self, id: u64) {
+        let window = self.options.read_window_bytes;
+        let Some(read) = self.reads.get(&id) else { return };
+        // In strides, so that gets to one node can travel together.
+        if read.outstanding > window - window / 8 {
+            return;
+        }
+        while let Some(read) = self.reads.get(&id).filter(|r| r.cursor < r.end && r.outstanding < window) {
+            let (cursor, end, stream) = (read.cursor, read.end, read.stream);
+            let Some((extent, chunk)) = self.pages.find(cursor) else {
+                return self.ask_extents(cursor, end);
+            };
+            let from = cursor - extent.offset;
+            let len_bytes = (extent.len_bytes - from).min(end - cursor);
+            let piece = self.next_piece;
+            self.next_piece += 1;
+            if let Some(read) = self.reads.get_mut(&id) {
+                read.cursor += len_bytes;
+                read.outstanding += len_bytes;
+                let ready = chunk.is_none().then_some(Delivery::Zeros(len_bytes));
+                read.pieces.push_back(Piece { number: piece, ready });
+            }
+            if let Some(chunk) = chunk {
+                let waiter = Waiter { read: id, piece, from: extent.chunk_offset + from, len_bytes };
+                let in_order = stream || cursor == self.last_end;
+                self.want_piece(chunk, waiter, in_order, !stream);
+                if in_order && !stream {
+                    self.read_ahead(cursor + len_bytes);
+                }
+            }
+            self.last_end = cursor + len_bytes;
+            if self.pages.is_near_end(cursor) {
+                self.ask_extents(cursor, end);
+            }
+        }
+    }
+
+    fn want_piece(&mut self, chunk: ChunkInfo, waiter: Waiter, in_order: bool, keep: bool) {
+        let cached = self.cache.lock().chunk(chunk.chunk_id);
+        if let Some(parts) = cached {
+            return self.fulfil(&waiter, &parts);
+        }
+        let small = chunk.len_bytes > SMALL_CHUNK_BYTES && waiter.len_bytes * 4 <= chunk.len_bytes && !in_order;
+        if small && !self.fetches.contains_key(&chunk.chunk_id) {
+            self.start_small(chunk, waiter, keep);
+        } else {
+            self.want_whole(chunk, Some(waiter), keep);
+        }
+    }
+
+    /// Whole chunks ahead of a reader that goes through the file in order.
+    fn read_ahead(&mut self, from: u64) {
+        let mut at = from;
+        while at < from + AHEAD_BYTES {
+            let Some((extent, chunk)) = self.pages.find(at) else { return };
+            if let Some(chunk) = chunk {
+                let known = self.cache.lock().has_chunk(chunk.chunk_id) || self.fetches.contains_key(&chunk.chunk_id);
+                if !known {
+                    self.want_whole(chunk, None, true);
+                }
+            }
+            at = extent.offset + extent.len_bytes;
+        }
+    }
+
+    fn want_whole(&mut self, chunk: ChunkInfo, waiter: Option<Waiter>, keep: bool) {
+        let chunk_id = chunk.chunk_id;
+        if let Some(whole) = self.fetches.get_mut(&chunk_id) {
+            whole.waiters.extend(waiter);
+            whole.keep |= keep;
+            return;
+        }
+        let class = self.view.read().class(chunk.class_id);
+        let made = class
+            .ok_or_else(|| format!("chunk {chunk_id} is of class {}, which this build does not know", chunk.class_id))
+            .and_then(|class| Fetch::new(chunk, class, self.now));
+        match made {
+            Ok(fetch) => {
+                self.fetches.insert(chunk_id, Whole { fetch, waiters: waiter.into_iter().collect(), keep });
+                self.step(chunk_id, |fetch, now, view, options, out| fetch.start(now, view, options, out));
+            }
+            Err(message) => {
+                let error = ReadError::Nonsense { file: self.params.file.clone(), message };
+                waiter.into_iter().for_each(|w| self.fail(w.read, error.clone()));
+            }
+        }
+    }
+
+    /// Lets a fetch take a step, and does what it wants done.
+    fn step(&mut self, chunk_id: u64, step: impl FnOnce(&mut Fetch, i64, &View, &Options, &mut Vec<Step>)) {
+        let Some(whole) = self.fetches.get_mut(&chunk_id) else { return };
+        let mut steps = Vec::new();
+        step(&mut whole.fetch, self.now, &self.view.read(), &self.options, &mut steps);
+        let (bad, late) = (whole.fetch.take_bad(), whole.fetch.take_late());
+        for node_id in late {
+            self.view.write().suspect(node_id, self.now, &self.options);
+        }
+        if !bad.is_empty() {
+            tracing::info!(file = %self.params.file, ?bad, "fragments missing or corrupt; reported for repair");
+            self.calls.manager(self.now, &ReportBad { fragments: bad }, Purpose::Report, &self.options);
+        }
+        for step in steps {
+            match step {
+                Step::Get(want) => self.want_fragment(chunk_id, want),
+                Step::Assemble(job) => self.compute(Job::Assemble(job), JobFor::Whole(chunk_id)),
+                Step::NeedMap => self.want_map(chunk_id),
+                Step::Done(parts) => self.whole_done(chunk_id, parts),
+                Step::Failed(fault) => {
+                    let Some(whole) = self.fetches.remove(&chunk_id) else { return };
+                    let error = fault.into_error(&self.params.file, chunk_id);
+                    whole.waiters.into_iter().for_each(|w| self.fail(w.read, error.clone()));
+                }
+            }
+        }
+    }
+
+    fn whole_done(&mut self, chunk_id: u64, parts: Vec<Bytes>) {
+        let Some(whole) = self.fetches.remove(&chunk_id) else { return };
+        if whole.keep {
+            self.cache.lock().keep_chunk(chunk_id, &parts);
+        }
+        for waiter in whole.waiters {
+            self.fulfil(&waiter, &parts);
+        }
+    }
+
+    /// Gives a waiter its range of a chunk.
+    fn fulfil(&mut self, waiter: &Waiter, parts: &[Bytes]) {
+        self.set_ready(waiter, slice_parts(parts, waiter.from, waiter.len_bytes));
+    }
+
+    fn set_ready(&mut self, waiter: &Waiter, parts: Vec<Bytes>) {
+        let Some(read) = self.reads.get_mut(&waiter.read) else { return };
+        if let Some(piece) = read.pieces.iter_mut().find(|p| p.number == waiter.piece) {
+            piece.ready = Some(Delivery::Bytes(parts));
+        }
+    }
+
+    /// Hands on what is ready, in order.
+    fn deliver(&mut self, id: u64) {
+        let Some(read) = self.reads.get_mut(&id) else { return };
+        while read.pieces.front().is_some_and(|p| p.ready.is_some()) {
+            if let Some(delivery) = read.pieces.pop_front().and_then(|p| p.ready) {
+                self.actions.push_back(ReadAction::Deliver { id, delivery });
+            }
+        }
+        if read.cursor >= read.end && read.pieces.is_empty() {
+            self.reads.remove(&id);
+            self.actions.push_back(ReadAction::Done { id, result: Ok(()) });
+        }
+    }
+
+    fn compute(&mut self, job: Job, what: JobFor) {
+        let id = self.next_job;
+        self.next_job += 1;
+        self.jobs.insert(id, what);
+        self.actions.push_back(ReadAction::Compute(Numbered { id, value: job }));
+    }
+
+    fn computed(&mut self, done: Numbered<Output>) {
+        match (self.jobs.remove(&done.id), done.value) {
+            (Some(JobFor::Whole(chunk_id)), Output::Assembled(assembled)) => {
+                self.step(chunk_id, |fetch, now, view, options, out| {
+                    fetch.on_assembled(assembled, now, view, options, out);
+                });
+            }
+            (Some(JobFor::Small(key)), Output::Range(outcome)) => self.small_computed(key, outcome),
+            _ => {}
+        }
+    }
+
+    fn want_map(&mut self, chunk_id: u64) {
+        let Some(whole) = self.fetches.get(&chunk_id) else { return };
+        self.map_wanted.entry(whole.fetch.chunk().pg_id).or_default().push(chunk_id);
+    }
+
+    fn pump_maps(&mut self) {
+        if self.map_asked || self.map_wanted.is_empty() {
+            return;
+        }
+        let wanted = std::mem::take(&mut self.map_wanted);
+        let known_version = self.view.read().known_version();
+        let request = GetMap { known_version, pg_ids: wanted.keys().copied().collect(), all_nodes: true };
+        let purpose = Purpose::Map { chunks: wanted.into_values().flatten().collect() };
+        self.calls.manager(self.now, &request, purpose, &self.options);
+        self.map_asked = true;
+    }
+
+    fn on_map(&mut self, answer: Answer, chunks: Vec<u64>) {
+        self.map_asked = false;
+        // Without an answer the fetches judge by the map there is.
+        if let Ok((map, _)) = answer.decode::<GetMap>() {
+            self.view.write().merge(&map, false);
+        }
+        for chunk_id in chunks {
+            self.step(chunk_id, |fetch, now, view, options, out| fetch.on_map(now, view, options, out));
+        }
+    }
+}
+
+/// Bytes `from .. from + len` of what lies in pieces.
+fn slice_parts(parts: &[Bytes], from: u64, len: u64) -> Vec<Bytes> {
+    let (mut skip, mut left) = (from as usize, len as usize);
+    let mut out = Vec::with_capacity(parts.len());
+    for part in parts {
+        let start = skip.min(part.len());
+        let take = left.min(part.len() - start);
+        skip -= start;
+        left -= take;
+        if take > 0 {
+            out.push(part.slice(start..start + take));
+        }
+    }
+    out
+}

@@ -1,0 +1,182 @@
+//! Which chunk holds which bytes of the version: pages of extents, asked for ahead of the readers.
+
+use super::*;
+use tessera_wire::Extent;
+use tessera_wire::meta::{ListExtents, ListExtentsReply};
+
+/// Pages kept; a reader that comes back asks again.
+const MAX_PAGES: usize = 64;
+
+/// The pages known.
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    by_start: BTreeMap<u64, Page>,
+    /// Where the question starts that is on its way.
+    pub asked: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Page {
+    end: u64,
+    extents: Vec<Extent>,
+    chunks: HashMap<u64, ChunkInfo>,
+}
+
+impl Pages {
+    /// The extent that holds byte `at`, and its chunk unless it is a hole.
+    pub fn find(&self, at: u64) -> Option<(Extent, Option<ChunkInfo>)> {
+        let (_, page) = self.by_start.range(..=at).next_back().filter(|(_, page)| at < page.end)?;
+        let place = page.extents.partition_point(|e| e.offset + e.len_bytes <= at);
+        let extent = page.extents.get(place)?;
+        Some((extent.clone(), page.chunks.get(&extent.chunk_id).cloned()))
+    }
+
+    /// Where knowledge ends that begins at `at`.
+    pub fn known_to(&self, at: u64) -> u64 {
+        let mut end = at;
+        while let Some((_, page)) = self.by_start.range(..=end).next_back().filter(|(_, page)| page.end > end) {
+            end = page.end;
+        }
+        end
+    }
+
+    /// Whether a reader at `at` has used half of the last page it can know.
+    pub fn is_near_end(&self, at: u64) -> bool {
+        let found = self.by_start.range(..=at).next_back().filter(|(_, page)| at < page.end);
+        found.is_some_and(|(start, page)| {
+            at - start >= (page.end - start) / 2 && !self.by_start.contains_key(&page.end)
+        })
+    }
+
+    fn insert(&mut self, start: u64, page: Page) {
+        if self.by_start.len() >= MAX_PAGES {
+            self.by_start.pop_first();
+        }
+        self.by_start.insert(start, page);
+    }
+}
+
+impl ReadCore {
+    /// Asks for the extents of a reader at `at` that wants to come to `end`, unless they are known or asked for.
+    pub(super) fn ask_extents(&mut self, at: u64, end: u64) {
+        let from = self.pages.known_to(at);
+        if self.pages.asked.is_some() || from >= end || self.reopening {
+            return;
+        }
+        self.pages.asked = Some(from);
+        let known_map_version = self.view.read().known_version();
+        let request = ListExtents { session_id: self.session_id, offset: from, len_bytes: end - from, known_map_version };
+        self.calls.manager(self.now, &request, Purpose::Extents { offset: from }, &self.options);
+    }
+
+    pub(super) fn on_extents(&mut self, answer: Answer, offset: u64, waited_ms: u64) {
+        self.pages.asked = None;
+        match answer.decode::<ListExtents>() {
+            Ok((reply, _)) => self.take_extents(offset, reply),
+            Err(error) if error.kind() == Code::SessionExpired => self.reopen(),
+            Err(error) => {
+                let error = self.refusal("ListExtents", error, waited_ms);
+                self.fail_all(error);
+            }
+        }
+    }
+
+    pub(super) fn take_extents(&mut self, offset: u64, reply: ListExtentsReply) {
+        {
+            let mut view = self.view.write();
+            reply.classes.iter().for_each(|class| view.add_class(class));
+            if let Some(map) = &reply.map {
+                view.merge(map, false);
+            }
+        }
+        let chunks: HashMap<u64, ChunkInfo> = reply.chunks.into_iter().map(|c| (c.chunk_id, c)).collect();
+        match check(offset, &reply.extents, &chunks, reply.next_offset) {
+            Ok(start) if start < reply.next_offset => {
+                self.pages.insert(start, Page { end: reply.next_offset, extents: reply.extents, chunks });
+            }
+            Ok(_) => {
+                // Nothing more, though more was expected: the version is shorter than it was said to be.
+                let size = self.opened.as_ref().map_or(0, |o| o.version.size_bytes);
+                if offset < size {
+                    let message = format!("no extents at {offset} of a version of {size} bytes");
+                    self.fail_all(ReadError::Nonsense { file: self.params.file.clone(), message });
+                }
+            }
+            Err(message) => self.fail_all(ReadError::Nonsense { file: self.params.file.clone(), message }),
+        }
+    }
+}
+
+/// Whether the extents cover `offset` to `next` without gaps and lie within their chunks; where they start.
+fn check(offset: u64, extents: &[Extent], chunks: &HashMap<u64, ChunkInfo>, next: u64) -> Result<u64, String> {
+    let start = extents.first().map_or(next.max(offset), |e| e.offset);
+    if start > offset && !extents.is_empty() {
+        return Err(format!("extents from {start}, asked for from {offset}"));
+    }
+    let mut at = start;
+    for extent in extents {
+        let end = extent.offset.checked_add(extent.len_bytes).filter(|end| *end > extent.offset);
+        let (true, Some(end)) = (extent.offset == at, end) else {
+            return Err(format!("an extent of {} bytes at {}, expected one at {at}", extent.len_bytes, extent.offset));
+        };
+        at = end;
+        if extent.chunk_id == 0 {
+            continue;
+        }
+        let chunk_end = extent.chunk_offset.checked_add(extent.len_bytes);
+        let fits = chunks.get(&extent.chunk_id).is_some_and(|c| chunk_end.is_some_and(|end| end <= c.len_bytes));
+        if !fits {
+            return Err(format!("the extent at {} is not within chunk {}", extent.offset, extent.chunk_id));
+        }
+    }
+    if at != next && !extents.is_empty() {
+        return Err(format!("extents end at {at}, the next are said to start at {next}"));
+    }
+    Ok(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(offset: u64, len_bytes: u64, chunk_id: u64, chunk_offset: u64) -> Extent {
+        Extent { offset, len_bytes, chunk_id, chunk_offset }
+    }
+
+    fn chunks() -> HashMap<u64, ChunkInfo> {
+        [(1, ChunkInfo { chunk_id: 1, len_bytes: 100, ..Default::default() })].into()
+    }
+
+    /// P14: extents that do not fit together are not believed.
+    #[test]
+    fn extents_are_checked() {
+        let good = [extent(0, 50, 1, 50), extent(50, 10, 0, 0), extent(60, 100, 1, 0)];
+        assert_eq!(check(0, &good, &chunks(), 160), Ok(0));
+        assert_eq!(check(20, &good, &chunks(), 160), Ok(0));
+        assert!(check(0, &good, &chunks(), 161).is_err());
+        for bad in [
+            vec![extent(0, 51, 1, 50)],
+            vec![extent(0, 5, 2, 0)],
+            vec![extent(0, 5, 1, u64::MAX)],
+            vec![extent(0, 0, 0, 0)],
+            vec![extent(5, 5, 0, 0)],
+            vec![extent(0, 5, 0, 0), extent(6, 5, 0, 0)],
+            vec![extent(0, u64::MAX, 0, 0), extent(u64::MAX, 1, 0, 0)],
+        ] {
+            let next = bad.last().map_or(0, |e| e.offset.wrapping_add(e.len_bytes));
+            assert!(check(0, &bad, &chunks(), next).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn pages_find_their_bytes() {
+        let mut pages = Pages::default();
+        let extents = vec![extent(0, 50, 1, 50), extent(50, 10, 0, 0)];
+        pages.insert(0, Page { end: 60, extents, chunks: chunks() });
+        assert_eq!(pages.find(49).unwrap().0.chunk_id, 1);
+        assert!(pages.find(50).unwrap().1.is_none());
+        assert!(pages.find(60).is_none());
+        assert_eq!((pages.known_to(10), pages.known_to(70)), (60, 70));
+        assert!(pages.is_near_end(30) && !pages.is_near_end(29));
+    }
+}

@@ -1,0 +1,292 @@
+//! Small reads: only the 16 KiB groups that hold the bytes, verified by the chunk's tree (P2).
+//!
+//! First the ranges of the plain fragments that hold the groups; if one is missing or late, the same
+//! positions of k others, since the code works position by position. Any further trouble, and any doubt about
+//! the bytes, falls back to the whole chunk, where a culprit can be found.
+
+use super::gets::Got;
+use super::*;
+use crate::class::Class;
+use crate::job::{RangeJob, RangeOutcome, RangePart};
+use crate::view::Readiness;
+use std::ops::Range;
+use tessera_accel::hash::{GROUP_BYTES, HASH_BYTES, Hash, group_count};
+use tessera_wire::PgInfo;
+use tessera_wire::data::GetItem;
+
+/// One small read under way.
+#[derive(Debug)]
+pub(super) struct SmallRead {
+    chunk: ChunkInfo,
+    name: Hash,
+    class: Arc<Class>,
+    pg: Arc<PgInfo>,
+    waiter: Waiter,
+    keep: bool,
+    /// Whole groups around what is wanted, bytes of the chunk.
+    range: Range<u64>,
+    parts: Vec<Part>,
+    groups: Option<Bytes>,
+    degraded: bool,
+    computing: bool,
+}
+
+#[derive(Debug)]
+struct Part {
+    number: u32,
+    at: usize,
+    len: usize,
+    asked_ns: i64,
+    state: PartState,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum PartState {
+    Asked,
+    Here(Bytes),
+    Failed,
+}
+
+impl SmallRead {
+    pub fn next_due(&self, hedge_ns: i64) -> Option<i64> {
+        let asked = self.parts.iter().filter(|p| p.state == PartState::Asked);
+        asked.map(|p| p.asked_ns.saturating_add(hedge_ns)).min()
+    }
+}
+
+impl ReadCore {
+    pub(super) fn start_small(&mut self, chunk: ChunkInfo, waiter: Waiter, keep: bool) {
+        let found = {
+            let view = self.view.read();
+            view.class(chunk.class_id).zip(view.pg(chunk.pg_id)).zip(Hash::try_from(&chunk.hash[..]).ok())
+        };
+        let Some(((class, pg), name)) = found else { return self.want_whole(chunk, Some(waiter), keep) };
+        let group = GROUP_BYTES as u64;
+        let end = (waiter.from + waiter.len_bytes).next_multiple_of(group).min(chunk.len_bytes);
+        let range = waiter.from / group * group..end;
+        let groups = self.cache.lock().groups(chunk.chunk_id);
+        let key = self.next_small;
+        self.next_small += 1;
+        let read = SmallRead {
+            chunk,
+            name,
+            class,
+            pg,
+            waiter,
+            keep,
+            range,
+            parts: Vec::new(),
+            groups,
+            degraded: false,
+            computing: false,
+        };
+        self.smalls.insert(key, read);
+        self.ask_plain(key);
+    }
+
+    /// Asks for the ranges where they lie in plain fragments.
+    fn ask_plain(&mut self, key: u64) {
+        let Some(read) = self.smalls.get(&key) else { return };
+        let mut pieces = crate::job::pieces(&read.class, read.chunk.len_bytes, read.range.clone());
+        if read.class.code().is_none() {
+            // The best copy.
+            let best = self.best_fragments(read, &[]).first().copied();
+            match best {
+                Some(number) => pieces[0].0 = number,
+                None => return self.give_up_small(key),
+            }
+        }
+        let doubtful = |(number, _): &(u32, Range<usize>)| self.rate(read, *number) > (false, Readiness::Good);
+        if pieces.iter().any(doubtful) && read.class.code().is_some() {
+            let failed = pieces.iter().filter(|p| doubtful(p)).cloned().collect();
+            let sound = pieces.iter().filter(|p| !doubtful(p)).cloned().collect();
+            return self.ask_around(key, sound, failed);
+        }
+        self.ask_parts(key, pieces);
+    }
+
+    /// Asks k other fragments for the positions of `failed`, and for `sound` as they are.
+    fn ask_around(&mut self, key: u64, sound: Vec<(u32, Range<usize>)>, failed: Vec<(u32, Range<usize>)>) {
+        let Some(read) = self.smalls.get_mut(&key) else { return };
+        read.degraded = true;
+        let from = failed.iter().map(|(_, r)| r.start).min().unwrap_or(0);
+        let to = failed.iter().map(|(_, r)| r.end).max().unwrap_or(0);
+        let read = &self.smalls[&key];
+        let without: Vec<u32> = failed.iter().map(|(number, _)| *number).collect();
+        let needed = read.class.needed() as usize;
+        let others = self.best_fragments(read, &without);
+        if others.len() < needed {
+            return self.give_up_small(key);
+        }
+        let mut pieces = sound;
+        for number in others.into_iter().take(needed) {
+            // What lies beyond the end of a short data fragment are zeros, which need not be fetched.
+            let stored = read.class.stored_len(read.chunk.len_bytes, number);
+            pieces.push((number, from.min(stored)..to.min(stored)));
+        }
+        self.ask_parts(key, pieces);
+    }
+
+    fn ask_parts(&mut self, key: u64, pieces: Vec<(u32, Range<usize>)>) {
+        let Some(read) = self.smalls.get_mut(&key) else { return };
+        let mut want_groups = read.groups.is_none();
+        let mut items = Vec::new();
+        for (number, range) in pieces {
+            let state = if range.is_empty() { PartState::Here(Bytes::new()) } else { PartState::Asked };
+            let asked = state == PartState::Asked;
+            let (at, len) = (range.start, range.len());
+            read.parts.push(Part { number, at, len, asked_ns: self.now, state });
+            let Some(member) = read.pg.members.get(number as usize).filter(|_| asked) else { continue };
+            let item = GetItem {
+                chunk_id: read.chunk.chunk_id,
+                fragment: number,
+                disk_id: member.disk_id,
+                offset: at as u32,
+                len_bytes: len as u32,
+                whole: false,
+                want_groups: std::mem::take(&mut want_groups),
+                verify: false,
+            };
+            items.push((read.parts.len() - 1, item));
+        }
+        for (part, item) in items {
+            let node_id = self.view.read().node_of(item.disk_id);
+            match node_id {
+                Some(node_id) => self.want_range(node_id, item, key, part),
+                None => return self.give_up_small(key),
+            }
+        }
+        self.small_advance(key);
+    }
+
+    /// How little a fragment is to be preferred: known missing, then how its disk answers.
+    fn rate(&self, read: &SmallRead, number: u32) -> (bool, Readiness) {
+        let missing = read.chunk.missing.contains(&number);
+        let disk = read.pg.members.get(number as usize).map_or(0, |m| m.disk_id);
+        (missing, self.view.read().readiness(disk, self.now))
+    }
+
+    /// Fragments that may be there, the best first.
+    fn best_fragments(&self, read: &SmallRead, without: &[u32]) -> Vec<u32> {
+        let count = read.class.fragments();
+        let usable = |n: &u32| {
+            let (missing, readiness) = self.rate(read, *n);
+            !without.contains(n) && !missing && readiness < Readiness::Down
+        };
+        let mut numbers: Vec<u32> = (0..count).filter(usable).collect();
+        let turn = |n: u32| (u64::from(n) + read.chunk.chunk_id) % u64::from(count.max(1));
+        let local = |n: u32| {
+            let disk = read.pg.members.get(n as usize).map_or(0, |m| m.disk_id);
+            let view = self.view.read();
+            let host = view.node_of(disk).and_then(|node| view.node(node)).map(|node| node.host.clone());
+            !self.options.host.is_empty() && host.as_ref() == Some(&self.options.host)
+        };
+        numbers.sort_by_key(|n| (self.rate(read, *n), !local(*n), !read.class.is_plain(*n), turn(*n)));
+        numbers
+    }
+
+    pub(super) fn small_got(&mut self, key: u64, part: usize, result: Result<Got, Error>) {
+        let Some(read) = self.smalls.get_mut(&key) else { return };
+        let Some(part) = read.parts.get_mut(part).filter(|p| p.state == PartState::Asked) else { return };
+        match result {
+            Ok(got) if got.bytes.len() == part.len => {
+                part.state = PartState::Here(got.bytes);
+                if read.groups.is_none() && !got.groups.is_empty() {
+                    read.groups = Some(got.groups);
+                }
+            }
+            _ => part.state = PartState::Failed,
+        }
+        self.small_advance(key);
+    }
+
+    fn small_advance(&mut self, key: u64) {
+        let Some(read) = self.smalls.get_mut(&key) else { return };
+        if read.computing {
+            return;
+        }
+        let failed = read.parts.iter().any(|p| p.state == PartState::Failed);
+        let waiting = read.parts.iter().any(|p| p.state == PartState::Asked);
+        if failed {
+            // Copies, a second failure, and a part that was to bring the group hashes: the whole chunk.
+            if read.degraded || read.class.code().is_none() {
+                return self.give_up_small(key);
+            }
+            return self.small_around(key);
+        }
+        if waiting {
+            return;
+        }
+        let expected = group_count(read.chunk.len_bytes) as usize * HASH_BYTES;
+        let Some(groups) = read.groups.clone().filter(|g| g.len() == expected) else {
+            return self.give_up_small(key);
+        };
+        read.computing = true;
+        let part = |p: &Part| match &p.state {
+            PartState::Here(bytes) => Some(RangePart { number: p.number, at: p.at, bytes: bytes.clone() }),
+            _ => None,
+        };
+        let job = RangeJob {
+            class: read.class.clone(),
+            chunk_len: read.chunk.len_bytes,
+            name: read.name,
+            groups,
+            range: read.range.clone(),
+            parts: read.parts.iter().filter_map(part).collect(),
+        };
+        self.compute(Job::Range(job), JobFor::Small(key));
+    }
+
+    /// Decodes around the parts that are not here.
+    fn small_around(&mut self, key: u64) {
+        let Some(read) = self.smalls.get_mut(&key) else { return };
+        let (here, failed): (Vec<Part>, Vec<Part>) =
+            std::mem::take(&mut read.parts).into_iter().partition(|p| matches!(p.state, PartState::Here(_)));
+        read.parts = here;
+        let failed = failed.into_iter().map(|p| (p.number, p.at..p.at + p.len)).collect();
+        // Answers on their way find other parts in their places: they are for nobody from now on.
+        let moved = self.smalls.remove(&key);
+        let new_key = self.next_small;
+        self.next_small += 1;
+        self.smalls.extend(moved.map(|read| (new_key, read)));
+        self.ask_around(new_key, Vec::new(), failed);
+    }
+
+    pub(super) fn tick_smalls(&mut self) {
+        let hedge_ns = self.view.read().hedge_after_ns(&self.options);
+        let due = |read: &SmallRead| read.next_due(hedge_ns).is_some_and(|at| at <= self.now);
+        let late: Vec<u64> = self.smalls.iter().filter(|(_, read)| due(read)).map(|(key, _)| *key).collect();
+        for key in late {
+            let now = self.now;
+            if let Some(read) = self.smalls.get_mut(&key) {
+                for part in &mut read.parts {
+                    if part.state == PartState::Asked && now.saturating_sub(part.asked_ns) >= hedge_ns {
+                        part.state = PartState::Failed;
+                    }
+                }
+            }
+            self.small_advance(key);
+        }
+    }
+
+    pub(super) fn small_computed(&mut self, key: u64, outcome: RangeOutcome) {
+        match outcome {
+            RangeOutcome::Wrong => self.give_up_small(key),
+            RangeOutcome::Right(parts) => {
+                let Some(read) = self.smalls.remove(&key) else { return };
+                if let Some(groups) = &read.groups {
+                    self.cache.lock().keep_groups(read.chunk.chunk_id, groups);
+                }
+                let from = read.waiter.from - read.range.start;
+                let parts = slice_parts(&parts, from, read.waiter.len_bytes);
+                self.set_ready(&read.waiter, parts);
+            }
+        }
+    }
+
+    fn give_up_small(&mut self, key: u64) {
+        if let Some(read) = self.smalls.remove(&key) {
+            self.want_whole(read.chunk, Some(read.waiter), read.keep);
+        }
+    }
+}
