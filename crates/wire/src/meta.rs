@@ -1052,6 +1052,9 @@ pub struct Heartbeat {
     /// Bytes re-read by the current scrub pass, per disk in the order of `disks`; and rot found.
     #[prost(uint64, repeated, tag = "10")]
     pub scrubbed_bytes: Vec<u64>,
+    /// Map the node has (see [`ClusterMap::version`]): the answer brings what changed since. 0: nothing.
+    #[prost(uint64, tag = "11")]
+    pub known_map_version: u64,
 }
 
 /// Rebuild fragments of one group onto one disk of this node.

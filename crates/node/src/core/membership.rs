@@ -22,6 +22,8 @@ pub(super) struct Membership {
     heartbeat_number: u64,
     last_beat_ns: i64,
     next_beat_ns: i64,
+    /// Map this node has; heartbeats bring what changed since.
+    known_map_version: u64,
 }
 
 #[derive(Debug)]
@@ -52,6 +54,7 @@ impl Membership {
             heartbeat_number: 0,
             last_beat_ns: i64::MIN,
             next_beat_ns: i64::MIN,
+            known_map_version: 0,
         }
     }
 }
@@ -227,6 +230,7 @@ impl NodeCore {
             scrubbed_bytes: named.iter().map(|&i| self.disks[i].scrub.scrubbed_bytes()).collect(),
             deleted,
             bad,
+            known_map_version: self.membership.known_map_version,
         };
         let sent = SentHeartbeat {
             sent_ns: self.now_ns,
@@ -310,6 +314,7 @@ impl NodeCore {
     }
 
     fn learn_map(&mut self, map: tessera_wire::meta::ClusterMap) {
+        self.membership.known_map_version = map.version;
         self.known.nodes.extend(map.nodes.into_iter().map(|n| (n.node_id, n)));
         self.known.disks.extend(map.disks.into_iter().map(|d| (d.disk_id, d)));
         self.known.classes.extend(map.classes.into_iter().map(|c| (c.class_id, c)));
