@@ -22,25 +22,50 @@ pub struct Waiting {
     pub op: DiskOp,
 }
 
-/// Carries out a batch of writes. `done` is called once per operation: for what need not be durable when it is
-/// written, for the rest after one sync for all. `now_ms` is stamped on records, for people.
-pub fn write_batch(store: &SegmentStore, now_ms: u64, batch: Vec<Waiting>, done: &mut dyn FnMut(u64, DiskResult)) {
-    let mut to_sync = Vec::with_capacity(batch.len());
-    for Waiting { op_id, op } in batch {
-        let (result, wait) = match &op {
-            DiskOp::Append { session_id, sync, items } => (append(store, now_ms, *session_id, items), *sync),
-            DiskOp::Delete(keys) => (delete(store, now_ms, keys), true),
-            DiskOp::Compact { dead_percent, max_bytes } => (compact(store, *dead_percent, *max_bytes), false),
-            _ => (Ok(read(store, &op)).and_then(|r| r), false),
-        };
-        match result {
-            Ok(reply) if wait => to_sync.push((op_id, reply)),
-            result => done(op_id, result),
+/// What came of operations, by their ids.
+pub type Done = Vec<(u64, DiskResult)>;
+
+/// Carries out a batch of writes. `done` gets every operation exactly once: first those that need not wait for the
+/// medium or have failed, then, after one sync for all, the rest (P9). `now_ms` is stamped on records, for people.
+pub fn write_batch(store: &SegmentStore, now_ms: u64, batch: Vec<Waiting>, done: &mut dyn FnMut(Done)) {
+    let (mut early, mut to_sync) = (Done::new(), Vec::with_capacity(batch.len()));
+    let mut rest = &batch[..];
+    while !rest.is_empty() {
+        let appends = rest.iter().take_while(|w| matches!(w.op, DiskOp::Append { .. })).count();
+        let (now, later) = rest.split_at(appends.max(1));
+        rest = later;
+        for (Waiting { op_id, op }, result) in now.iter().zip(write(store, now_ms, now)) {
+            let waits = !matches!(op, DiskOp::Append { sync: false, .. } | DiskOp::Compact { .. });
+            match result {
+                Ok(reply) if waits => to_sync.push((*op_id, reply)),
+                result => early.push((*op_id, result)),
+            }
         }
     }
+    drop(batch);
+    if !early.is_empty() {
+        done(early);
+    }
     let synced = store.sync().map_err(|e| fault(store, &e));
-    for (op_id, reply) in to_sync {
-        done(op_id, synced.clone().map(|()| reply));
+    if !to_sync.is_empty() {
+        done(to_sync.into_iter().map(|(op_id, reply)| (op_id, synced.clone().map(|()| reply))).collect());
+    }
+}
+
+/// One operation, or any number of appends, which become one gathered write.
+fn write(store: &SegmentStore, now_ms: u64, now: &[Waiting]) -> Vec<DiskResult> {
+    match now {
+        [Waiting { op: DiskOp::Delete(keys), .. }] => vec![delete(store, now_ms, keys)],
+        [Waiting { op: DiskOp::Compact { dead_percent, max_bytes }, .. }] => {
+            vec![compact(store, *dead_percent, *max_bytes)]
+        }
+        [Waiting { op, .. }] if !op.is_write() => vec![read(store, op)],
+        appends => match append(store, now_ms, appends) {
+            Ok(replies) => replies.into_iter().map(Ok).collect(),
+            // A disk that is full for all may have room for some.
+            Err(_) if appends.len() > 1 => appends.chunks(1).flat_map(|one| write(store, now_ms, one)).collect(),
+            Err(fault) => vec![Err(fault)],
+        },
     }
 }
 
@@ -69,23 +94,28 @@ fn key_of(id: FragmentId) -> FragmentKey {
 
 // --- writing ------------------------------------------------------------------------------------------------
 
-fn append(store: &SegmentStore, now_ms: u64, session_id: u64, items: &[AppendItem]) -> DiskResult {
-    let ids: Option<Vec<FragmentId>> = items.iter().map(|item| fragment_id(item.key)).collect();
-    let Some(ids) = ids else {
-        return Err(DiskFault { error: Error::new(Code::Invalid, "a fragment number is too large"), poisoned: false });
-    };
-    let record = |(item, id)| record(now_ms, session_id, item, id);
-    let records: Vec<Record<'_>> = items.iter().zip(ids).map(record).collect();
-    let outcomes = store.append(&records).map_err(|e| fault(store, &e))?;
-    let mut fates = Vec::with_capacity(items.len());
-    for (record, outcome) in records.iter().zip(outcomes) {
-        fates.push(match outcome {
-            // What repair brings has the chunk's name; what it finds in its place does not (P6).
-            Appended::Conflict { .. } if session_id == 0 => replace(store, now_ms, record),
-            outcome => fate(record.id, outcome),
-        });
+fn append(store: &SegmentStore, now_ms: u64, appends: &[Waiting]) -> Result<Vec<DiskReply>, DiskFault> {
+    let mut records: Vec<Record<'_>> = Vec::new();
+    for Waiting { op, .. } in appends {
+        if let DiskOp::Append { session_id, items, .. } = op {
+            for item in items {
+                let error = || Error::new(Code::Invalid, format!("fragment number {} is too large", item.key.fragment));
+                let id = fragment_id(item.key).ok_or_else(|| DiskFault { error: error(), poisoned: false })?;
+                records.push(record(now_ms, *session_id, item, id));
+            }
+        }
     }
-    Ok(DiskReply::Appended(fates))
+    let outcomes = store.append(&records).map_err(|e| fault(store, &e))?;
+    let mut fates = records.iter().zip(outcomes).map(|(record, outcome)| match outcome {
+        // What repair brings has the chunk's name; what it finds in its place does not (P6).
+        Appended::Conflict { .. } if record.meta.session_id == 0 => replace(store, now_ms, record),
+        outcome => fate(record.id, outcome),
+    });
+    let replies = appends.iter().map(|Waiting { op, .. }| match op {
+        DiskOp::Append { items, .. } => DiskReply::Appended(fates.by_ref().take(items.len()).collect()),
+        _ => DiskReply::Appended(Vec::new()),
+    });
+    Ok(replies.collect())
 }
 
 fn record<'a>(now_ms: u64, session_id: u64, item: &'a AppendItem, id: FragmentId) -> Record<'a> {

@@ -16,6 +16,7 @@ pub mod config;
 pub mod core;
 pub mod disk_worker;
 pub mod log_replica;
+pub mod read;
 pub mod rebuild;
 
 pub use config::NodeConfig;

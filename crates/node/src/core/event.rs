@@ -43,8 +43,11 @@ pub enum Event {
     },
     /// A read found a fragment of ours rotten (its checksum was compared).
     FoundBad(FragmentRef),
-    /// A log replica or another door saw a manager of this term and log position.
-    ManagerSeen(ManagerMark),
+    /// The log replica saw a manager of this term. (Not how far its log is: entries reach replicas before they count.)
+    ManagerSeen {
+        /// The term.
+        term: u64,
+    },
     /// A disk failed outside of any operation of the core (it cannot be read, its thread ended).
     DiskFailed {
         /// Position of the disk in the node's list.

@@ -226,6 +226,7 @@ impl NodeCore {
                 .filter(|&id| id != 0)
                 .collect(),
             number: self.membership.heartbeat_number,
+            known_map_version: self.known.map_version,
             running_tasks: self.tasks.running(),
             scrubbed_bytes: named.iter().map(|&i| self.disks[i].scrub.scrubbed_bytes()).collect(),
             deleted,
@@ -314,6 +315,7 @@ impl NodeCore {
     }
 
     fn learn_map(&mut self, map: tessera_wire::meta::ClusterMap) {
+        self.known.map_version = self.known.map_version.max(map.version);
         self.membership.known_map_version = map.version;
         self.known.nodes.extend(map.nodes.into_iter().map(|n| (n.node_id, n)));
         self.known.disks.extend(map.disks.into_iter().map(|d| (d.disk_id, d)));

@@ -88,6 +88,7 @@ pub struct NodeCore {
 /// What the manager told of the cluster.
 #[derive(Debug, Default)]
 struct Known {
+    map_version: u64,
     pgs: HashMap<u64, PgInfo>,
     classes: HashMap<u32, ClassInfo>,
     nodes: HashMap<u64, NodeInfo>,
@@ -200,9 +201,7 @@ impl NodeCore {
             Event::DiskDone { op_id, result } => self.on_disk_done(op_id, result),
             Event::Computed { op_id, outcome } => self.on_computed(op_id, outcome),
             Event::FoundBad(fragment) => self.report_bad(fragment),
-            Event::ManagerSeen(mark) => {
-                self.admit_manager(mark, self.mark);
-            }
+            Event::ManagerSeen { term } => self.see_term(term),
             Event::DiskFailed { disk, reason } => self.fail_disk(disk, &reason),
         }
         self.run();
@@ -368,6 +367,16 @@ impl NodeCore {
         }
     }
 
+    /// A newer manager exists, wherever that was heard.
+    fn see_term(&mut self, term: u64) {
+        if term > self.mark.term {
+            self.mark = ManagerMark { term, log_seq: 0 };
+            // Restored managers may number their maps differently.
+            self.known.map_version = 0;
+            self.out.push_back(Action::KeepTerm(term));
+        }
+    }
+
     /// Takes note of a manager's position. False if it is behind what was known when it was asked (`asked_at`):
     /// it lost metadata or was superseded, and nothing it wants is done.
     fn admit_manager(&mut self, mark: ManagerMark, asked_at: ManagerMark) -> bool {
@@ -382,9 +391,7 @@ impl NodeCore {
             );
             return false;
         }
-        if mark.term > self.mark.term {
-            self.out.push_back(Action::KeepTerm(mark.term));
-        }
+        self.see_term(mark.term);
         self.mark = self.mark.max(mark);
         true
     }
