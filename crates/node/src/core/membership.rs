@@ -23,7 +23,6 @@ pub(super) struct Membership {
     last_beat_ns: i64,
     next_beat_ns: i64,
     /// Map this node has; heartbeats bring what changed since.
-    known_map_version: u64,
 }
 
 #[derive(Debug)]
@@ -54,7 +53,6 @@ impl Membership {
             heartbeat_number: 0,
             last_beat_ns: i64::MIN,
             next_beat_ns: i64::MIN,
-            known_map_version: 0,
         }
     }
 }
@@ -231,7 +229,6 @@ impl NodeCore {
             scrubbed_bytes: named.iter().map(|&i| self.disks[i].scrub.scrubbed_bytes()).collect(),
             deleted,
             bad,
-            known_map_version: self.membership.known_map_version,
         };
         let sent = SentHeartbeat {
             sent_ns: self.now_ns,
@@ -316,7 +313,6 @@ impl NodeCore {
 
     fn learn_map(&mut self, map: tessera_wire::meta::ClusterMap) {
         self.known.map_version = self.known.map_version.max(map.version);
-        self.membership.known_map_version = map.version;
         self.known.nodes.extend(map.nodes.into_iter().map(|n| (n.node_id, n)));
         self.known.disks.extend(map.disks.into_iter().map(|d| (d.disk_id, d)));
         self.known.classes.extend(map.classes.into_iter().map(|c| (c.class_id, c)));
