@@ -22,7 +22,6 @@ pub(super) struct Membership {
     heartbeat_number: u64,
     last_beat_ns: i64,
     next_beat_ns: i64,
-    /// Map this node has; heartbeats bring what changed since.
 }
 
 #[derive(Debug)]
