@@ -104,7 +104,7 @@ def markdown(result):
         [[t["medium"], t["work"], f"{t['sense']} {figure_text(t['what'], t['work'], t['goal'])}",
           _spread_text(t["what"], t["work"], t["got"]),
           "hit" if t["hit"] else f"**missed** by {abs(t['off_by']) * 100:.0f} %", t["bound"]] for t in result["targets"]])
-    lines += _side_by_side(result) + _ceilings(result) + _integrity(result) + _gest(result)
+    lines += _side_by_side(result) + _ceilings(result) + _parts(result) + _integrity(result) + _gest(result)
     return "\n".join(lines) + "\n"
 
 
@@ -146,6 +146,27 @@ def _ceilings(result):
         ["medium", "fio write, synced", "fio read, not cached", "4 KiB files, synced, bare", "memcpy, one thread"], rows) + [
         "", "fio: one sequential writer or reader of 1 MiB blocks; the write figure of a round is the mean of runs before, "
         "between and after the systems."]
+
+
+# How many bytes of each part a coded write and read need per byte of the file, at 4+2.
+NEEDS = {"boundaries": (1, 0), "blake3": (1, 1), "encode": (1, 0), "crc32c": (3, 1), "tcp, both ends": (1.5, 1),
+         "write to page cache": (1.5, 0), "read from page cache": (0, 1)}
+
+
+def _parts(result):
+    """The floor of CPU time: the parts of the data path alone, times what a write and a read need of them."""
+    each = [c["parts"] for c in {r["round"]: r["ceiling"] for r in pick(result["rows"], medium="tmpfs")}.values()
+            if "parts" in c]
+    if not each:
+        return []
+    alone = {name: statistics.median([p[name] for p in each]) for name in NEEDS}
+    rows = [[name, f"{s:.3f}", f"{s * NEEDS[name][0]:.3f}", f"{s * NEEDS[name][1]:.3f}"] for name, s in alone.items()]
+    rows.append(["sum", "", *(f"{sum(s * NEEDS[n][i] for n, s in alone.items()):.3f}" for i in (0, 1))])
+    return ["", "## Floor of the CPU time, seconds a GB", ""] + table(
+        ["part, measured alone", "a GB of it", "in a GB written new", "in a GB read"], rows) + [
+        "", "Written: 1.5 bytes cross sockets and enter the page cache for each byte of the file; checksums are computed by the "
+        "client and checked by the node. Read: fragments go from the page cache to sockets; whether the node copies them is "
+        "its choice (counted here as one read). Manager and metadata are not counted."]
 
 
 def _integrity(result):

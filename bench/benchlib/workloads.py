@@ -59,6 +59,8 @@ class Round:
         writes = [ceilings.fio_write(self.directory, size)]
         ceiling["fio_read"] = ceilings.fio_read(self.directory, size)
         ceiling["small"] = self.raw_small()
+        if self.medium == "tmpfs":
+            ceiling["parts"] = self.parts()
         systems = [s for s in (self.tessera, self.gluster) if s.__name__ in self.config.systems]
         if self.number % 2:
             systems.reverse()
@@ -79,6 +81,18 @@ class Round:
             return done["files"] / done["seconds"]
         finally:
             machine.remove(place)
+
+    def parts(self):
+        """CPU seconds a GB of each part of the data path, alone: what no arrangement of them can save."""
+        kernels = self.driver.ask("kernels")
+        parts = {name: 1e9 / kernels[name] for name in ("boundaries", "blake3", "encode", "crc32c")}
+        meter = Meter(self.driver, dict)
+        path = os.path.join(self.directory, "bare")
+        parts["tcp, both ends"] = meter.measure("tcp")["cpu_s_per_gb"]
+        parts["write to page cache"] = meter.measure("posix-write", path)["cpu_s_per_gb"]
+        parts["read from page cache"] = meter.measure("posix-read", path)["cpu_s_per_gb"]
+        os.unlink(path)
+        return parts
 
     def tessera(self):
         cluster = Cluster(self.config.binary, os.path.join(self.directory, "tessera"), NODES)

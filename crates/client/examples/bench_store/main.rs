@@ -25,7 +25,7 @@ struct Driver {
 }
 
 /// What the commands are, for a person who starts this by hand.
-const HELP: &str = "prepare BYTES SEED | memcpy ROUNDS | kernels | verify | quit | \
+const HELP: &str = "prepare BYTES SEED | memcpy ROUNDS | kernels | tcp | verify | quit | \
     posix-write PATH | posix-read PATH | posix-small DIR WRITERS FILES BYTES | \
     connect MANAGER | disconnect | mkdir PATH [HINT=VALUE ...] | write PATH | read PATH | stats | \
     small DIR WRITERS FILES BYTES";
@@ -39,6 +39,7 @@ impl Driver {
             ["prepare", bytes, seed] => self.prepare(bytes, seed),
             ["memcpy", rounds] => self.memcpy(rounds),
             ["kernels"] => data::kernels(&self.source),
+            ["tcp"] => timed(self.source.len(), || data::tcp(&self.source)),
             ["verify"] => self.verify(),
             ["posix-write", path] => timed(self.source.len(), || posix::write(path.as_ref(), &self.source)),
             ["posix-read", path] => timed(self.sink.len(), || posix::read(path.as_ref(), &mut self.sink)),
