@@ -53,8 +53,7 @@ def svg(result):
         y += GAP
     m = result["machine"]
     head = [_text(16, 22, "Tessera, its peer and the machine's ceilings: medians, spread (black), targets (red)", "start", "bold"),
-            _text(16, 40, f"{m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB, {m['kernel']}; logarithmic: each "
-                          "throughput row spans 10 MB/s to 10 GB/s, each file row 10 to 100,000 files/s", "start")]
+            _text(16, 40, f"{m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB, {m['kernel']}; logarithmic bars", "start")]
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y + 4}" viewBox="0 0 {WIDTH} {y + 4}" '
             'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>'
             + "\n".join(head + parts) + "</svg>\n")
