@@ -32,6 +32,7 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply>
     };
     let hints = HintSet::read(own).with(&request.hints)?;
     let policy = hints.policy()?;
+    reserve(ctx, &policy, request.size_hint_bytes)?;
     let session = Session {
         session_id: draw(&mut ctx.meta.next_session),
         kind: WRITER,
@@ -71,6 +72,24 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply>
         domain: session.domain,
         allocated,
     })
+}
+
+/// Files expected to be shorter are not worth a look at all disks: their chunks' groups are asked for room anyway.
+const RESERVE_FROM_BYTES: u64 = 1 << 20;
+
+/// Refuses what will not fit beside what other sessions have reserved.
+fn reserve(ctx: &mut Ctx, policy: &Policy, bytes: u64) -> Outcome<()> {
+    if bytes < RESERVE_FROM_BYTES {
+        return Ok(());
+    }
+    let scheme = policy.redundancy.scheme(bytes);
+    ctx.decide(|ctx| {
+        let (figures, others) = (&ctx.soft.cluster.figures, ctx.soft.sessions.reserved_bytes());
+        let code = (scheme.needed(), scheme.losses());
+        placement::check_space(ctx.db, figures, &scheme.to_string(), code, bytes, others)?;
+        Ok(1)
+    })?;
+    Ok(())
 }
 
 /// The directory (when asked by name) and the file (when it is there).

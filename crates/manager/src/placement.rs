@@ -79,7 +79,9 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Outcome<Arc<ClassInfo>> {
     };
     let version = ctx.next_map_version();
     ctx.db
-        .stmt("INSERT INTO classes (class_id, spec, k, m, code, matrix, map_version) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
+        .stmt(
+            "INSERT INTO classes (class_id, spec, k, m, code, matrix, map_version) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )?
         .execute(params![class_id, canonical, scheme.needed(), scheme.losses(), code, matrix, version as i64])?;
     ctx.caches.forget_all();
     ctx.class(class_id)
@@ -125,9 +127,8 @@ fn create_group(ctx: &mut Ctx<'_>, disks: &[u64]) -> Outcome<()> {
     ctx.db
         .stmt("INSERT INTO pgs (pg_id, width, epoch, open, map_version) VALUES (?1, ?2, 1, 1, ?3)")?
         .execute(params![pg_id as i64, disks.len() as i64, version])?;
-    let mut insert = ctx
-        .db
-        .stmt("INSERT INTO pg_members (pg_id, position, disk_id, since_epoch) VALUES (?1, ?2, ?3, 1)")?;
+    let mut insert =
+        ctx.db.stmt("INSERT INTO pg_members (pg_id, position, disk_id, since_epoch) VALUES (?1, ?2, ?3, 1)")?;
     for (position, &disk) in disks.iter().enumerate() {
         insert.execute(params![pg_id as i64, position as i64, disk as i64])?;
     }
@@ -415,7 +416,8 @@ impl Space {
             disks: s.disks + 1,
             capacity_bytes: s.capacity_bytes.saturating_add(d.capacity_bytes),
             free_bytes: s.free_bytes.saturating_add(
-                figures.available_bytes(d.disk_id, d.capacity_bytes)
+                figures
+                    .available_bytes(d.disk_id, d.capacity_bytes)
                     .saturating_sub((d.capacity_bytes / 64).min(RESERVE_CAP_BYTES)),
             ),
         })
@@ -450,8 +452,16 @@ pub fn check_space(
 }
 
 /// What changed of nodes, disks and classes since `known_version`, and the groups `pg_ids` whatever their age.
-pub fn map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64, pg_ids: &[u64]) -> Outcome<ClusterMap> {
+pub fn map_since(
+    db: &Db,
+    map_version: u64,
+    caches: &Caches,
+    known_version: u64,
+    pg_ids: &[u64],
+) -> Outcome<ClusterMap> {
     let mut map = ClusterMap { version: map_version, ..ClusterMap::default() };
+    // A map from the future was learnt from a manager whose last entries were never acknowledged.
+    let known_version = if known_version > map_version { 0 } else { known_version };
     if known_version != map_version {
         add_changed(db.conn(), known_version, &mut map)?;
     }

@@ -257,8 +257,7 @@ pub fn members_incoming(conn: &Connection, disk_id: u64) -> rusqlite::Result<Vec
 
 /// All members that are being filled, by group.
 pub fn members_filling(conn: &Connection) -> rusqlite::Result<Vec<Member>> {
-    let sql =
-        format!("SELECT {MEMBER_COLUMNS} FROM pg_members WHERE incoming_disk_id != 0 ORDER BY pg_id, position");
+    let sql = format!("SELECT {MEMBER_COLUMNS} FROM pg_members WHERE incoming_disk_id != 0 ORDER BY pg_id, position");
     list(conn, &sql, [], member_from)
 }
 
@@ -291,7 +290,8 @@ pub fn pg_info(conn: &Connection, pg_id: u64) -> rusqlite::Result<Option<PgInfo>
 pub fn set_disk_health(ctx: &mut Ctx<'_>, disk_id: u64, health: Health) -> rusqlite::Result<()> {
     ctx.caches.forget_all();
     let version = ctx.next_map_version() as i64;
-    ctx.db.conn()
+    ctx.db
+        .conn()
         .prepare_cached(
             "UPDATE disks SET health = ?2, health_since_ns = ?3, map_version = ?4 WHERE disk_id = ?1 AND health != ?2",
         )?
@@ -303,10 +303,12 @@ pub fn set_disk_health(ctx: &mut Ctx<'_>, disk_id: u64, health: Health) -> rusql
 pub fn set_node_health(ctx: &mut Ctx<'_>, node_id: u64, health: Health) -> rusqlite::Result<()> {
     ctx.caches.forget_all();
     let version = ctx.next_map_version() as i64;
-    ctx.db.conn()
+    ctx.db
+        .conn()
         .prepare_cached("UPDATE nodes SET health = ?2, health_since_ns = ?3, map_version = ?4 WHERE node_id = ?1")?
         .execute(params![node_id as i64, health as i32, ctx.now_ns, version])?;
-    ctx.db.conn()
+    ctx.db
+        .conn()
         .prepare_cached("UPDATE disks SET map_version = ?2 WHERE node_id = ?1")?
         .execute(params![node_id as i64, version])?;
     Ok(())
@@ -314,7 +316,8 @@ pub fn set_node_health(ctx: &mut Ctx<'_>, node_id: u64, health: Health) -> rusql
 
 /// Wants the disk listed (again): what was wanted before and is under way does not count.
 pub fn want_inventory(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
-    ctx.db.conn()
+    ctx.db
+        .conn()
         .prepare_cached("UPDATE disks SET inventory_wanted = inventory_wanted + 1 WHERE disk_id = ?1")?
         .execute([disk_id as i64])?;
     Ok(())
@@ -324,7 +327,8 @@ pub fn want_inventory(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
 pub fn raise_epoch(ctx: &mut Ctx<'_>, pg_id: u64) -> rusqlite::Result<u64> {
     ctx.caches.forget_pg(pg_id);
     let version = ctx.next_map_version() as i64;
-    ctx.db.conn()
+    ctx.db
+        .conn()
         .prepare_cached("UPDATE pgs SET epoch = epoch + 1, map_version = ?2 WHERE pg_id = ?1 RETURNING epoch")?
         .query_row(params![pg_id as i64, version], |row| unsigned(row, 0))
 }
@@ -332,7 +336,8 @@ pub fn raise_epoch(ctx: &mut Ctx<'_>, pg_id: u64) -> rusqlite::Result<u64> {
 /// Writes a member back; the caller has raised the epoch.
 pub fn save_member(ctx: &Ctx<'_>, m: &Member) -> rusqlite::Result<()> {
     ctx.caches.forget_pg(m.pg_id);
-    ctx.db.conn()
+    ctx.db
+        .conn()
         .prepare_cached(
             "UPDATE pg_members SET disk_id = ?3, incoming_disk_id = ?4, put_to_incoming = ?5, since_epoch = ?6, \
              fill_cursor = ?7, fill_until = ?8 WHERE pg_id = ?1 AND position = ?2",

@@ -6,10 +6,10 @@
 use crate::error::Outcome;
 use crate::hints::HintSet;
 use crate::inodes;
-use crate::state::Internal;
 use crate::refs::{self, RefChanges};
 use crate::sessions::{self, READER, Session};
 use crate::state::Ctx;
+use crate::state::Internal;
 use crate::versions;
 
 macro_rules! kinds {

@@ -15,6 +15,9 @@ pub struct LoggedCommand {
     /// Client that asked (0: the manager itself).
     #[prost(uint64, tag = "3")]
     pub client_id: u64,
+    /// What the manager decided from state that is not in its database (which group, who still reads), in order.
+    #[prost(uint64, repeated, tag = "4")]
+    pub decisions: Vec<u64>,
 }
 
 /// One group commit.

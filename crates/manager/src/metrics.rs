@@ -1,0 +1,54 @@
+//! Figures of the core, as `/metrics` shows them.
+
+use std::collections::BTreeMap;
+use tessera_wire::Kind;
+
+/// A snapshot of the manager's counters and gauges; names without the `tessera_manager_` prefix.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Metrics {
+    /// Requests by kind.
+    pub requests: BTreeMap<&'static str, u64>,
+    /// Requests answered with an error.
+    pub refused: u64,
+    /// Group commits.
+    pub batches: u64,
+    /// Commands in them.
+    pub commands: u64,
+    /// Group commits that failed.
+    pub failed_batches: u64,
+    /// Values that go up and down.
+    pub gauges: Vec<(&'static str, u64)>,
+}
+
+impl Metrics {
+    pub(crate) fn request(&mut self, kind: Kind) {
+        *self.requests.entry(kind.name()).or_default() += 1;
+    }
+
+    pub(crate) fn batch(&mut self, commands: usize) {
+        self.batches += 1;
+        self.commands += commands as u64;
+    }
+
+    /// The text format of Prometheus (https://prometheus.io/docs/instrumenting/exposition_formats/).
+    pub fn render(&self) -> String {
+        use std::fmt::Write;
+        let mut out = String::new();
+        for (name, value) in &self.requests {
+            let _ = writeln!(out, "tessera_manager_requests_total{{kind=\"{name}\"}} {value}");
+        }
+        let counters = [
+            ("refused", self.refused),
+            ("batches", self.batches),
+            ("commands", self.commands),
+            ("failed_batches", self.failed_batches),
+        ];
+        for (name, value) in counters {
+            let _ = writeln!(out, "tessera_manager_{name}_total {value}");
+        }
+        for (name, value) in &self.gauges {
+            let _ = writeln!(out, "tessera_manager_{name} {value}");
+        }
+        out
+    }
+}
