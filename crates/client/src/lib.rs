@@ -11,3 +11,5 @@ mod fetch;
 pub mod write_core;
 pub mod cache;
 pub mod read_core;
+#[cfg(test)]
+pub(crate) mod fake;

@@ -468,7 +468,7 @@ impl WriteCore {
 
     fn finish(&mut self) {
         self.finished = true;
-        self.chunks.clear();
+        self.chunks.iter_mut().for_each(|chunk| chunk.active = None);
         self.nodes.clear();
         self.fetches.clear();
         self.held_bytes = 0;

@@ -1,1 +1,284 @@
+//! The read core against the fake cluster: every pattern of loss, rot and lateness, and never a wrong byte.
 
+use super::*;
+use crate::cache::ChunkCache;
+use crate::fake::{Drive, Fake, read_all, write_all};
+use proptest::prelude::*;
+use tessera_wire::meta::CommitMode;
+
+fn data(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..len).map(next).collect()
+}
+
+/// A cluster with `bytes` in file `f`, in chunks of `chunk` bytes.
+fn stored(hosts: u64, spec: &str, bytes: &[u8], chunk: usize) -> Drive {
+    let mut drive = Drive::new(Fake::new(hosts).with("redundancy", spec));
+    let mut core = drive.writer("f", CommitMode::Replace, Some(bytes.len() as u64));
+    drive.write(&mut core, write_all(bytes, chunk)).0.unwrap();
+    drive.trace.clear();
+    drive
+}
+
+/// What can be wrong with a fragment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Harm {
+    None,
+    Missing,
+    Rotten,
+    /// Wrong bytes under a right checksum.
+    Lying,
+    Late,
+    Down,
+}
+
+fn harm(drive: &mut Drive, number: u32, harm: Harm) {
+    let ids: Vec<u64> = drive.fake.chunks.keys().copied().collect();
+    for id in ids {
+        let pg = drive.fake.chunks[&id].pg_id;
+        let disk = drive.fake.pgs[&pg].members[number as usize].disk_id;
+        let node = drive.fake.node_of(disk);
+        match harm {
+            Harm::None => {}
+            Harm::Missing => drop(node.stored.remove(&(id, number))),
+            Harm::Rotten => node.stored.get_mut(&(id, number)).unwrap().rot(id as usize * 7),
+            Harm::Lying => {
+                let fragment = node.stored.get_mut(&(id, number)).unwrap();
+                fragment.rot(id as usize * 13);
+                fragment.crc32c = tessera_accel::checksum::crc32c(&fragment.bytes);
+            }
+            Harm::Late => node.delay_ns = 3_000_000_000,
+            Harm::Down => node.down = true,
+        }
+    }
+}
+
+const HARMS: [Harm; 6] = [Harm::None, Harm::Missing, Harm::Rotten, Harm::Lying, Harm::Late, Harm::Down];
+
+#[test]
+fn golden_plain_read() {
+    let bytes = data(100_000, 1);
+    let mut drive = stored(6, "ec:4+2", &bytes, 100_000);
+    assert_eq!(read_all(&mut drive, "f").unwrap(), bytes);
+    let gets = drive.trace.iter().filter(|l| l.contains("GetFragments")).count();
+    assert_eq!((drive.trace[0].as_str(), gets, drive.trace.len()), ("manager OpenRead", 4, 5), "{:#?}", drive.trace);
+}
+
+/// P1: with any m fragments gone, in any way, all bytes come back; what was wrong is reported.
+#[test]
+fn every_pattern_of_two_harms_of_a_4_2_code_is_survived() {
+    let bytes = data(70_001, 2);
+    for (a, b) in (0..6).flat_map(|a| (a + 1..6).map(move |b| (a, b))) {
+        for first in HARMS {
+            // The second harm turns with the first, so that all pairs occur over the patterns.
+            let second = HARMS[(first as usize + a as usize + b as usize) % HARMS.len()];
+            let mut drive = stored(6, "ec:4+2", &bytes, 70_001);
+            harm(&mut drive, a, first);
+            harm(&mut drive, b, second);
+            let read = read_all(&mut drive, "f");
+            assert_eq!(read.as_ref(), Ok(&bytes), "{a} {first:?} {b} {second:?}\n{:#?}", drive.trace);
+            for (number, harm) in [(a, first), (b, second)] {
+                let reported = drive.fake.reports.iter().any(|r| r.fragment == number);
+                let visible = matches!(harm, Harm::Missing | Harm::Rotten | Harm::Lying) && number < 4;
+                assert!(!visible || reported, "{a} {first:?} {b} {second:?}: fragment {number} was not reported");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_pattern_of_harmed_copies_is_survived() {
+    let bytes = data(30_000, 3);
+    for pattern in 0..HARMS.len() * HARMS.len() * 3 {
+        let (first, second, sound) = (HARMS[pattern % 6], HARMS[pattern / 6 % 6], (pattern / 36) as u32);
+        let mut drive = stored(5, "replica:3", &bytes, 30_000);
+        let others: Vec<u32> = (0..3).filter(|n| *n != sound).collect();
+        harm(&mut drive, others[0], first);
+        harm(&mut drive, others[1], second);
+        assert_eq!(read_all(&mut drive, "f").unwrap(), bytes, "{first:?} {second:?} {sound}");
+    }
+}
+
+/// P2: more harm than redundancy is a typed error that names file, chunk and what was missing.
+#[test]
+fn more_harm_than_redundancy_is_an_error_that_says_what() {
+    let bytes = data(70_001, 2);
+    for harms in [[Harm::Missing; 3], [Harm::Rotten; 3], [Harm::Lying; 3], [Harm::Down; 3]] {
+        let mut drive = stored(6, "ec:4+2", &bytes, 70_001);
+        (0..3).for_each(|i| harm(&mut drive, i * 2, harms[i as usize]));
+        let error = read_all(&mut drive, "f").unwrap_err();
+        let chunk = *drive.fake.chunks.keys().next().unwrap();
+        match (&error, harms[0]) {
+            (ReadError::TooFewFragments { file, chunk_id, needed: 4, got: 3, missing }, Harm::Missing | Harm::Down) => {
+                assert!(file == "tess:/f" && *chunk_id == chunk && missing.contains("fragment 0"), "{error}");
+            }
+            (ReadError::Corrupt { file, chunk_id, .. }, Harm::Rotten | Harm::Lying) => {
+                assert!(file == "tess:/f" && *chunk_id == chunk, "{error}");
+            }
+            _ => panic!("{harms:?}: {error}"),
+        }
+    }
+}
+
+/// P12: nodes that come back are waited for.
+#[test]
+fn nodes_that_come_back_in_time_are_read() {
+    let bytes = data(70_001, 2);
+    let mut drive = stored(6, "ec:4+2", &bytes, 70_001);
+    (0..3).for_each(|i| harm(&mut drive, i, Harm::Down));
+    let nothing = || Box::new(|_: &mut Fake| {}) as crate::fake::Hook;
+    let back: crate::fake::Hook = Box::new(|fake| fake.nodes.values_mut().for_each(|n| n.down = false));
+    for hook in [nothing(), nothing(), nothing(), back] {
+        drive.fake.hooks.push((tessera_wire::Kind::GetMap, hook));
+    }
+    assert_eq!(read_all(&mut drive, "f").unwrap(), bytes);
+}
+
+/// A fragment that moved is found where the newer map says; one being moved, on either disk.
+#[test]
+fn members_that_moved_are_followed() {
+    let bytes = data(70_001, 2);
+    let mut drive = stored(9, "ec:4+2", &bytes, 70_001);
+    let (chunk, pg) = drive.fake.chunks.iter().map(|(id, c)| (*id, c.pg_id)).next().unwrap();
+    for number in 0..3u32 {
+        let stored = drive.fake.fragment(chunk, number).unwrap().clone();
+        harm(&mut drive, number, Harm::Missing);
+        let to = drive.fake.outsider(pg);
+        drive.fake.replace_member(pg, number as usize, to);
+        drive.fake.nodes.get_mut(&to).unwrap().stored.insert((chunk, number), stored);
+    }
+    assert_eq!(read_all(&mut drive, "f").unwrap(), bytes);
+}
+
+/// Late fragments are replaced after the hedge, not after their time-out; the node is avoided for a while.
+#[test]
+fn late_fragments_are_hedged() {
+    let bytes = data(300_000, 4);
+    let mut drive = stored(6, "ec:4+2", &bytes, 100_000);
+    drive.fake.nodes.get_mut(&1).unwrap().delay_ns = 3_000_000_000;
+    let before = drive.now;
+    assert_eq!(read_all(&mut drive, "f").unwrap(), bytes);
+    let took_ms = (drive.now - before) / crate::config::MS;
+    assert!((50..200).contains(&took_ms), "{took_ms} ms");
+    let before = drive.now;
+    assert_eq!(read_all(&mut drive, "f").unwrap(), bytes);
+    assert!((drive.now - before) / crate::config::MS < 50, "the slow node is not asked again");
+}
+
+#[test]
+fn long_files_are_read_in_pages_of_extents_within_the_window() {
+    let bytes = data(500_000, 5);
+    let mut drive = stored(6, "ec:4+2", &bytes, 5_000);
+    drive.fake.page = 7;
+    drive.options = Arc::new(Options { read_window_bytes: 40_000, ..Options::default() });
+    assert_eq!(read_all(&mut drive, "f").unwrap(), bytes);
+    assert!(drive.fake.count("ListExtents") >= 10, "{:?}", drive.fake.calls);
+    for (offset, len) in [(0, 1), (4_999, 2), (123_456, 54_321), (499_999, 10), (500_000, 10), (600_000, 1)] {
+        let from = (offset as usize).min(bytes.len());
+        let to = (offset as usize + len as usize).min(bytes.len());
+        assert_eq!(drive.read("f", offset, len, false).unwrap(), bytes[from..to], "{offset} {len}");
+    }
+}
+
+/// P2: small reads move little and are verified; with damage they still are right.
+#[test]
+fn small_reads_fetch_groups_and_survive_damage() {
+    let bytes = data(1_000_000, 6);
+    for spec in ["ec:4+2", "replica:3"] {
+        for harmed in HARMS {
+            for number in 0..3 {
+                let mut drive = stored(6, spec, &bytes, 1_000_000);
+                harm(&mut drive, number, harmed);
+                for (offset, len) in [(0u64, 100u64), (249_900, 300), (16_384, 16_384), (999_999, 1), (500_000, 100_000)] {
+                    let read = drive.read("f", offset, len, false).unwrap();
+                    let wanted = &bytes[offset as usize..(offset + len) as usize];
+                    assert!(read == wanted, "{spec} {harmed:?} {number} {offset}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn small_reads_move_little() {
+    let bytes = data(1_000_000, 6);
+    let mut drive = stored(6, "ec:4+2", &bytes, 1_000_000);
+    let cache = ChunkCache::shared(8 << 20);
+    let mut core = drive.reader("f", cache, 0, 0);
+    assert_eq!(drive.read_with(&mut core, 1, 100, 50, false).unwrap(), bytes[100..150]);
+    let gets = drive.fake.count("GetFragments");
+    assert_eq!(gets, 1, "one group lies in one fragment: {:#?}", drive.trace);
+    assert_eq!(drive.read_with(&mut core, 2, 900_000, 50, false).unwrap(), bytes[900_000..900_050]);
+    assert_eq!(drive.fake.count("GetFragments"), 2);
+    // Reads in order fetch whole chunks, and then find them in the cache.
+    for i in 0..20 {
+        let at = 300_000 + i * 1000;
+        assert_eq!(drive.read_with(&mut core, 10 + i, at, 1000, false).unwrap(), bytes[at as usize..at as usize + 1000]);
+    }
+    assert!(drive.fake.count("GetFragments") <= 2 + 1 + 4, "{:#?}", drive.trace);
+}
+
+#[test]
+fn versions_stay_readable_after_newer_ones() {
+    let (old, new) = (data(20_000, 7), data(25_000, 8));
+    let mut drive = stored(6, "ec:4+2", &old, 10_000);
+    let mut reader = drive.reader("f", ChunkCache::shared(0), 0, 0);
+    assert_eq!(drive.read_with(&mut reader, 1, 0, 10_000, true).unwrap(), old[..10_000]);
+    let mut core = drive.writer("f", CommitMode::Replace, Some(25_000));
+    drive.write(&mut core, write_all(&new, 10_000)).0.unwrap();
+    assert_eq!(read_all(&mut drive, "f").unwrap(), new);
+    // The open reader goes on with the version it opened, also when its session has to be opened again.
+    drive.fake.sessions.clear();
+    drive.now += 60_000 * crate::config::MS;
+    reader.handle(drive.now, ReadEvent::Tick);
+    assert_eq!(drive.read_with(&mut reader, 2, 5_000, 15_000, true).unwrap(), old[5_000..]);
+    assert_eq!(drive.fake.count("OpenRead"), 3);
+}
+
+#[test]
+fn opening_what_is_not_there_fails() {
+    let mut drive = stored(6, "ec:4+2", b"x", 10);
+    let error = drive.read("nothing", 0, 1, true).unwrap_err();
+    assert!(matches!(&error, ReadError::Refused { error, .. } if error.kind() == Code::NotFound), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    /// P2: whatever is done to the fragments, a read gives the right bytes or an error; with at most m harmed
+    /// fragments (P1) it gives the bytes.
+    #[test]
+    fn reads_are_right_or_fail(
+        harms in proptest::collection::vec((0u32..6, 0usize..6), 0..5),
+        code in 0usize..3,
+        len in 1usize..150_000,
+        chunk in 20_000usize..120_000,
+        from in 0usize..150_000,
+        part in 0usize..150_000,
+        stream: bool,
+    ) {
+        let (spec, fragments, m) = [("ec:4+2", 6, 2), ("replica:3", 3, 2), ("ec:2+1", 3, 1)][code];
+        let bytes = data(len, len as u64);
+        let mut drive = stored(6, spec, &bytes, chunk);
+        let mut harmed = std::collections::BTreeSet::new();
+        for (number, kind) in harms {
+            let (number, kind) = (number % fragments, HARMS[kind]);
+            if kind != Harm::None && harmed.insert(number) {
+                // Down and Late hit whole nodes, which hold fragments of other numbers of other chunks too.
+                let kind = if matches!(kind, Harm::Down | Harm::Late) && len > chunk { Harm::Missing } else { kind };
+                harm(&mut drive, number, kind);
+            }
+        }
+        let (from, to) = (from.min(len), from.saturating_add(part).min(len));
+        match drive.read("f", from as u64, part as u64, stream) {
+            Ok(read) => prop_assert!(read == bytes[from..to.max(from)], "wrong bytes"),
+            Err(error) => prop_assert!(harmed.len() > m, "{harmed:?} {error}"),
+        }
+    }
+}

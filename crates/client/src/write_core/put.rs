@@ -65,7 +65,8 @@ impl WriteCore {
         self.check_settled(index);
     }
 
-    /// Puts gather while others are on their way to the same node; an idle node gets what there is at once.
+    /// Puts gather while more are being coded, or others are on their way to the same node; they leave when
+    /// there is enough, or nothing to wait for.
     pub(super) fn pump_puts(&mut self) {
         let ids: Vec<u64> = self.nodes.keys().copied().collect();
         for node_id in ids {
@@ -81,7 +82,8 @@ impl WriteCore {
             return None;
         }
         let small = queue.queued_bytes < self.options.put_bytes / 4;
-        if queue.in_flight > 0 && small && self.ending.is_none() {
+        let more_to_come = !self.jobs.is_empty() || queue.in_flight > 0 && self.ending.is_none();
+        if small && more_to_come {
             return None;
         }
         let (mut items, mut bytes) = (Vec::new(), 0);

@@ -1,1 +1,380 @@
+//! Scripts for the write core against the fake cluster: what it asks whom, in which order, and what comes of it.
 
+use super::*;
+use crate::fake::{Drive, Fake, read_all, write_all};
+use tessera_wire::{Health, Kind};
+
+fn data(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(next).collect()
+}
+
+fn cluster(spec: &str) -> Drive {
+    Drive::new(Fake::new(8).with("redundancy", spec))
+}
+
+/// Writes `data` in chunks of 10,000 bytes.
+fn put(drive: &mut Drive, name: &str, data: &[u8]) -> Result<WriteDone, WriteError> {
+    let mut core = drive.writer(name, CommitMode::Replace, Some(data.len() as u64));
+    drive.write(&mut core, write_all(data, 10_000)).0
+}
+
+fn script(drive: &Drive) -> Vec<&str> {
+    drive.trace.iter().map(String::as_str).collect()
+}
+
+#[test]
+fn golden_new_data() {
+    let mut drive = cluster("ec:4+2");
+    put(&mut drive, "a", &data(25_000, 1)).unwrap();
+    assert_eq!(
+        script(&drive),
+        [
+            "manager OpenWrite",
+            "manager AllocateChunks 3",
+            "n1 PutFragments [3, 2, 1]",
+            "n2 PutFragments [4, 3, 2]",
+            "n3 PutFragments [5, 4, 3]",
+            "n4 PutFragments [5, 4]",
+            "n5 PutFragments [5]",
+            "n6 PutFragments [0]",
+            "n7 PutFragments [1, 0]",
+            "n8 PutFragments [2, 1, 0]",
+            "manager Commit 3 extents 3 acks",
+            "done: version 1",
+        ],
+        "{:#?}",
+        drive.trace
+    );
+    drive.fake.check_all_stored();
+}
+
+#[test]
+fn golden_known_data_sends_nothing() {
+    let mut drive = cluster("ec:4+2");
+    put(&mut drive, "a", &data(25_000, 1)).unwrap();
+    drive.trace.clear();
+    let done = put(&mut drive, "b", &data(25_000, 1)).unwrap();
+    assert_eq!(
+        script(&drive),
+        ["manager OpenWrite", "manager AllocateChunks 3", "manager Commit 3 extents 0 acks", "done: version 1"]
+    );
+    assert_eq!((done.known_chunks, done.new_bytes, done.sent_bytes), (3, 0, 0));
+    assert_eq!(read_all(&mut drive, "b").unwrap(), data(25_000, 1));
+}
+
+#[test]
+fn golden_small_files_ask_when_they_open() {
+    let mut drive = cluster("auto");
+    let mut params = crate::write_core::WriteParams {
+        file: "tess:/small".into(),
+        target: Target::Name { parent: 1, name: b"small".to_vec() },
+        hints: Vec::new(),
+        mode: CommitMode::Replace,
+        if_version: None,
+        size_hint_bytes: Some(4096),
+        expect_policy: Some(Policy::default()),
+        mtime_ns: 0,
+        owner: Owner::default(),
+    };
+    let mut core = drive.writer_with(params.clone());
+    let mut events = write_all(&data(4096, 1), 10_000);
+    events.rotate_left(1);
+    drive.write(&mut core, events).0.unwrap();
+    let puts = |d: &Drive| d.trace.iter().filter(|l| l.contains("PutFragments")).count();
+    assert_eq!((drive.trace[0].as_str(), puts(&drive), drive.trace.len()), ("manager OpenWrite", 3, 6));
+    // The directory's policy was not the file's: the question is asked again for the right class.
+    drive.trace.clear();
+    params.expect_policy = Some(Policy { redundancy: "ec:2+1".parse().unwrap(), ..Policy::default() });
+    params.target = Target::Name { parent: 1, name: b"other".to_vec() };
+    let mut core = drive.writer_with(params);
+    let mut events = write_all(&data(4096, 2), 10_000);
+    events.rotate_left(1);
+    drive.write(&mut core, events).0.unwrap();
+    assert_eq!(drive.trace[1], "manager AllocateChunks 1");
+    assert_eq!(read_all(&mut drive, "other").unwrap(), data(4096, 2));
+}
+
+#[test]
+fn repeated_content_is_asked_and_sent_once() {
+    let mut drive = cluster("replica:3");
+    let one = data(10_000, 1);
+    let done = put(&mut drive, "a", &one.repeat(5)).unwrap();
+    assert_eq!((done.chunks, done.sent_bytes, drive.fake.chunks.len()), (1, 30_000, 1));
+    assert_eq!(read_all(&mut drive, "a").unwrap(), one.repeat(5));
+}
+
+#[test]
+fn empty_files_and_holes_cost_no_chunks() {
+    let mut drive = cluster("ec:4+2");
+    put(&mut drive, "empty", b"").unwrap();
+    assert_eq!(read_all(&mut drive, "empty").unwrap(), b"");
+    let mut core = drive.writer("sparse", CommitMode::Replace, None);
+    let events = vec![
+        WriteEvent::Open,
+        WriteEvent::Hole { index: 0, offset: 0, len_bytes: 1 << 20 },
+        WriteEvent::Chunk(ChunkReady::new(1, 1 << 20, Bytes::from_static(b"end"))),
+        WriteEvent::EndOfInput { size_bytes: (1 << 20) + 3, keep_session: false },
+    ];
+    drive.write(&mut core, events).0.unwrap();
+    let read = read_all(&mut drive, "sparse").unwrap();
+    assert_eq!((read.len(), &read[(1 << 20) - 1..], drive.fake.chunks.len()), ((1 << 20) + 3, &b"\0end"[..], 1));
+}
+
+/// P12: a node that dies during the write costs a move to other groups, not the write.
+#[test]
+fn chunks_move_when_a_node_dies() {
+    for kill in 1..=8 {
+        let mut drive = cluster("ec:4+2");
+        drive.fake.hooks.push((Kind::PutFragments, Box::new(move |fake| fake.nodes.get_mut(&kill).unwrap().down = true)));
+        put(&mut drive, "a", &data(95_000, kill)).unwrap();
+        for chunk in drive.fake.chunks.values_mut() {
+            chunk.committed = false;
+        }
+        let used: Vec<u64> = drive.fake.files.values().flat_map(|f| &f.versions).flat_map(|(_, e)| e).map(|e| e.chunk_id).collect();
+        used.iter().for_each(|id| drive.fake.chunks.get_mut(id).unwrap().committed = true);
+        drive.fake.check_all_stored();
+        assert_eq!(read_all(&mut drive, "a").unwrap(), data(95_000, kill));
+    }
+}
+
+#[test]
+fn a_full_disk_is_avoided() {
+    let mut drive = cluster("ec:4+2");
+    drive.fake.nodes.get_mut(&3).unwrap().refuse_puts = Some(Error::new(Code::NoSpace, "disk 30 is full"));
+    put(&mut drive, "a", &data(50_000, 1)).unwrap();
+    assert!(drive.trace.iter().any(|l| l.contains("elsewhere")), "{:#?}", drive.trace);
+    assert!(drive.fake.nodes[&3].stored.is_empty());
+    assert_eq!(read_all(&mut drive, "a").unwrap(), data(50_000, 1));
+}
+
+/// P11: puts under an epoch that has passed are refused, and go where the newer map says.
+#[test]
+fn stale_puts_follow_the_map() {
+    let mut drive = cluster("ec:4+2");
+    let lose = |fake: &mut Fake| {
+        let pgs: Vec<u64> = fake.pgs.keys().copied().collect();
+        for pg in pgs {
+            let to = fake.outsider(pg);
+            fake.replace_member(pg, 2, to);
+        }
+    };
+    drive.fake.hooks.push((Kind::PutFragments, Box::new(lose)));
+    put(&mut drive, "a", &data(50_000, 1)).unwrap();
+    assert!(drive.trace.iter().any(|l| l == "manager GetMap"));
+    drive.fake.check_all_stored();
+    assert_eq!(read_all(&mut drive, "a").unwrap(), data(50_000, 1));
+}
+
+/// P11: a commit that finds acknowledgements outdated has exactly those fragments stored again, though the
+/// bytes have left memory.
+#[test]
+fn a_stale_commit_reads_back_and_stores_again() {
+    for spec in ["ec:4+2", "replica:3"] {
+        let mut drive = cluster(spec);
+        let lose = |fake: &mut Fake| {
+            let pg = fake.chunks.values().next().unwrap().pg_id;
+            let to = fake.outsider(pg);
+            fake.replace_member(pg, 0, to);
+        };
+        drive.fake.hooks.push((Kind::Commit, Box::new(lose)));
+        put(&mut drive, "a", &data(50_000, 1)).unwrap();
+        assert_eq!(drive.fake.count("Commit"), 2);
+        assert!(drive.trace.iter().any(|l| l.ends_with("PutFragments [0]")), "{:#?}", drive.trace);
+        drive.fake.check_all_stored();
+        assert_eq!(read_all(&mut drive, "a").unwrap(), data(50_000, 1));
+    }
+}
+
+/// P8: answers that get lost change nothing: one version, one session, one set of chunks.
+#[test]
+fn lost_answers_have_one_effect() {
+    let kinds = [Kind::OpenWrite, Kind::AllocateChunks, Kind::Commit, Kind::RenewSession];
+    for kind in kinds {
+        let mut drive = cluster("ec:4+2");
+        drive.fake.lose_answers.insert(kind, 3);
+        let done = put(&mut drive, "a", &data(30_000, 1)).unwrap();
+        assert_eq!((done.number, drive.fake.chunks.len(), drive.fake.sessions.len()), (1, 3, 0), "{kind:?}");
+        assert_eq!(read_all(&mut drive, "a").unwrap(), data(30_000, 1));
+    }
+}
+
+#[test]
+fn a_manager_that_stays_silent_is_an_error_that_says_so() {
+    let mut drive = cluster("ec:4+2");
+    drive.fake.lose_answers.insert(Kind::AllocateChunks, u32::MAX);
+    let error = put(&mut drive, "a", &data(30_000, 1)).unwrap_err();
+    assert!(matches!(error, WriteError::ManagerSilent { request: "AllocateChunks" | "OpenWrite", .. }), "{error}");
+}
+
+#[test]
+fn too_few_hosts_is_said_clearly() {
+    let mut drive = Drive::new(Fake::new(5).with("redundancy", "ec:4+2"));
+    let error = put(&mut drive, "a", &data(30_000, 1)).unwrap_err();
+    assert!(matches!(&error, WriteError::TooFewHosts { message, .. } if message.contains("6 hosts")), "{error}");
+    assert!(drive.fake.sessions.is_empty(), "the session is closed");
+    assert!(drive.fake.names.is_empty());
+}
+
+/// With no other group to go to, a dead node is waited for; then the write says what was not stored.
+#[test]
+fn no_other_group_waits_then_fails_then_writes_degraded_if_allowed() {
+    let mut drive = Drive::new(Fake::new(6).with("redundancy", "ec:4+2"));
+    drive.fake.nodes.get_mut(&2).unwrap().down = true;
+    let error = put(&mut drive, "a", &data(30_000, 1)).unwrap_err();
+    assert!(matches!(error, WriteError::NotStored { waited_ms: 120_000.., .. }), "{error}");
+
+    let mut drive = Drive::new(Fake::new(6).with("redundancy", "ec:4+2").with("degraded-writes", "yes"));
+    drive.fake.nodes.get_mut(&2).unwrap().down = true;
+    let done = put(&mut drive, "a", &data(30_000, 1)).unwrap();
+    assert_eq!(done.missing_fragments, 3);
+    assert_eq!(read_all(&mut drive, "a").unwrap(), data(30_000, 1));
+}
+
+#[test]
+fn a_node_that_comes_back_takes_its_fragments() {
+    let mut drive = Drive::new(Fake::new(6).with("redundancy", "ec:4+2"));
+    drive.fake.nodes.get_mut(&2).unwrap().down = true;
+    // It is back when the map is asked for the third time.
+    let back: crate::fake::Hook = Box::new(|fake| fake.nodes.get_mut(&2).unwrap().down = false);
+    for hook in [Box::new(|_: &mut Fake| {}) as crate::fake::Hook, Box::new(|_: &mut Fake| {}), back] {
+        drive.fake.hooks.push((Kind::GetMap, hook));
+    }
+    put(&mut drive, "a", &data(30_000, 1)).unwrap();
+    drive.fake.check_all_stored();
+}
+
+/// P1: an optimistic write is acknowledged when it can be read; its redundancy follows and is reported.
+#[test]
+fn optimistic_writes_are_done_before_their_parity() {
+    let mut drive = Drive::new(Fake::new(8).with("redundancy", "ec:4+2").with("durability", "optimistic"));
+    for node in drive.fake.nodes.values_mut().filter(|n| n.info.node_id > 6) {
+        node.delay_ns = 5_000_000_000;
+    }
+    put(&mut drive, "a", &data(55_000, 1)).unwrap();
+    let at = |text: &str| drive.trace.iter().position(|l| l.starts_with(text));
+    assert!(at("done").unwrap() < at("manager CompleteFragments").unwrap(), "{:#?}", drive.trace);
+    assert!(!drive.fake.completed.is_empty());
+    assert!(drive.fake.chunks.values().all(|c| c.missing.is_empty()));
+    drive.fake.check_all_stored();
+}
+
+#[test]
+fn huge_files_are_staged_and_only_the_last_commit_shows() {
+    let mut drive = cluster("replica:3");
+    drive.options = Arc::new(Options { commit_extents: 10, ..Options::default() });
+    let bytes = data(1_000_000, 3);
+    put(&mut drive, "a", &bytes).unwrap();
+    let partial = drive.trace.iter().filter(|l| l.ends_with("partial")).count();
+    assert_eq!((partial, drive.fake.files.values().map(|f| f.versions.len()).sum::<usize>()), (9, 1));
+    assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
+}
+
+/// Chunks are forgotten as soon as they are stored: no more than the window is ever held.
+#[test]
+fn the_window_bounds_memory() {
+    for spec in ["ec:4+2", "replica:3"] {
+        let mut drive = cluster(spec);
+        drive.options = Arc::new(Options { write_window_bytes: 50_000, ..Options::default() });
+        let bytes = data(2_000_000, 4);
+        let mut core = drive.writer("a", CommitMode::Replace, None);
+        let (done, most) = drive.write(&mut core, write_all(&bytes, 10_000));
+        assert_eq!(done.unwrap().chunks, 200);
+        assert!((20_000..=60_000).contains(&most), "{most}");
+        assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
+    }
+}
+
+#[test]
+fn patches_appends_and_compare_and_swap() {
+    let mut drive = cluster("ec:4+2");
+    let mut bytes = data(60_000, 5);
+    let first = put(&mut drive, "a", &bytes).unwrap();
+
+    let patch = data(7_000, 6);
+    let mut core = drive.writer("a", CommitMode::Patch, Some(7_000));
+    let events = vec![
+        WriteEvent::Open,
+        WriteEvent::Chunk(ChunkReady::new(0, 15_123, Bytes::from(patch.clone()))),
+        WriteEvent::EndOfInput { size_bytes: 60_000, keep_session: false },
+    ];
+    let second = drive.write(&mut core, events).0.unwrap();
+    bytes[15_123..22_123].copy_from_slice(&patch);
+    assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
+
+    let tail = data(5_000, 7);
+    let mut core = drive.writer("a", CommitMode::Append, Some(5_000));
+    let done = drive.write(&mut core, write_all(&tail, 10_000)).0.unwrap();
+    bytes.extend_from_slice(&tail);
+    assert_eq!((done.append_offset, read_all(&mut drive, "a").unwrap()), (60_000, bytes.clone()));
+
+    let mut core = drive.writer("a", CommitMode::Replace, Some(3));
+    core.params.if_version = Some(first.version);
+    let error = drive.write(&mut core, write_all(b"new", 10)).0.unwrap_err();
+    assert!(matches!(error, WriteError::VersionConflict { expected, .. } if expected == first.version), "{error}");
+    assert_ne!(first.version, second.version);
+    assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
+}
+
+#[test]
+fn a_synced_handle_goes_on() {
+    let mut drive = cluster("ec:4+2");
+    let (a, b) = (data(20_000, 8), data(20_000, 9));
+    let mut core = drive.writer("a", CommitMode::Append, None);
+    let piece = |i: u64, bytes: &[u8]| WriteEvent::Chunk(ChunkReady::new(i, i * 20_000, Bytes::copy_from_slice(bytes)));
+    let end = |keep| WriteEvent::EndOfInput { size_bytes: if keep { 20_000 } else { 40_000 }, keep_session: keep };
+    core.handle(drive.now, WriteEvent::Open);
+    core.handle(drive.now, piece(0, &a));
+    core.handle(drive.now, end(true));
+    drive.write_until_done(&mut core).unwrap();
+    assert_eq!(read_all(&mut drive, "a").unwrap(), a);
+    drive.write(&mut core, vec![piece(1, &b), end(false)]).0.unwrap();
+    assert_eq!(read_all(&mut drive, "a").unwrap(), [a, b].concat());
+}
+
+#[test]
+fn a_cancelled_write_leaves_nothing_visible() {
+    let mut drive = cluster("ec:4+2");
+    let mut core = drive.writer("a", CommitMode::Replace, None);
+    let mut events = write_all(&data(30_000, 1), 10_000);
+    events.pop();
+    events.push(WriteEvent::Cancel);
+    assert!(matches!(drive.write(&mut core, events).0, Err(WriteError::Cancelled { .. })));
+    assert!(drive.fake.names.is_empty());
+}
+
+#[test]
+fn sessions_are_renewed_and_space_is_reserved_ahead() {
+    let mut drive = cluster("ec:4+2");
+    let mut core = drive.writer("a", CommitMode::Replace, None);
+    drive.fake.nodes.values_mut().for_each(|node| node.delay_ns = 15_000_000_000);
+    drive.write(&mut core, write_all(&data(90_000, 1), 10_000)).0.unwrap();
+    assert_eq!(drive.fake.count("RenewSession"), 1, "once in 15 s of a session of 30 s");
+
+    let mut core = drive.writer("b", CommitMode::Replace, None);
+    core.handle(drive.now, WriteEvent::Open);
+    let Some(WriteAction::Call(open)) = core.poll() else { panic!() };
+    let result = drive.fake.call(&open);
+    core.handle(drive.now, WriteEvent::Answer(Answer { token: open.token, result }));
+    core.handle(drive.now, WriteEvent::Chunk(ChunkReady::new(0, 0, Bytes::from_static(b"x"))));
+    let calls: Vec<Call> =
+        std::iter::from_fn(|| core.poll()).filter_map(|a| if let WriteAction::Call(c) = a { Some(c) } else { None }).collect();
+    let renew = calls.iter().find(|c| c.kind == Kind::RenewSession).unwrap();
+    drive.fake.call(renew).unwrap();
+    assert!(drive.fake.sessions.values().any(|s| s.reserved_bytes >= 64 << 20));
+}
+
+#[test]
+fn nodes_that_are_down_are_not_allocated() {
+    let mut drive = cluster("ec:4+2");
+    drive.fake.declare_down(4);
+    assert_eq!(drive.fake.nodes[&4].info.health(), Health::Down);
+    put(&mut drive, "a", &data(30_000, 1)).unwrap();
+    assert!(!drive.trace.iter().any(|l| l.starts_with("n4")));
+}

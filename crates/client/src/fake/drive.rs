@@ -1,0 +1,267 @@
+//! Runs one core against the fake in virtual time, one event after another, and notes what happens.
+
+use super::*;
+use crate::cache::ChunkCache;
+use crate::config::{MS, Options};
+use crate::error::{ReadError, WriteError};
+use crate::job::Numbered;
+use crate::read_core::{Delivery, ReadAction, ReadCore, ReadEvent, ReadParams};
+use crate::view::{SharedView, View};
+use crate::write_core::{ChunkReady, Owner, Target, WriteAction, WriteCore, WriteDone, WriteEvent, WriteParams};
+use prost::Message;
+use std::sync::Arc;
+use tessera_net::BufferPool;
+use tessera_wire::meta::CommitMode;
+use tessera_wire::rpc::Answer;
+
+/// Virtual time, answers on their way, and a trace for people.
+pub(crate) struct Drive {
+    pub fake: Fake,
+    pub now: i64,
+    pub options: Arc<Options>,
+    pub view: SharedView,
+    pub pool: BufferPool,
+    pub trace: Vec<String>,
+    queue: BTreeMap<(i64, u64), Answer>,
+    sequence: u64,
+    pub seed: u64,
+}
+
+impl Drive {
+    pub fn new(fake: Fake) -> Self {
+        let view = View::shared();
+        view.write().merge(&fake.map(), true);
+        Drive {
+            fake,
+            now: 1_000 * MS,
+            options: Arc::new(Options::default()),
+            view,
+            pool: BufferPool::new(0),
+            trace: Vec::new(),
+            queue: BTreeMap::new(),
+            sequence: 0,
+            seed: 1,
+        }
+    }
+
+    fn carry(&mut self, call: Call) {
+        let (peer, delay_ns) = match &call.peer {
+            Peer::Node(id) => (format!("n{id}"), self.fake.nodes.get(id).map_or(0, |n| n.delay_ns)),
+            _ => ("manager".into(), 0),
+        };
+        let answer = Answer { token: call.token, result: self.fake.call(&call) };
+        let timeout_ns = crate::config::ms(call.timeout_ms);
+        let (delay_ns, answer) = match delay_ns >= timeout_ns {
+            true => (timeout_ns, Answer { result: Err(Error::new(tessera_wire::Code::Timeout, "late")), ..answer }),
+            false => (delay_ns, answer),
+        };
+        let outcome = match &answer.result {
+            Ok(_) => String::new(),
+            Err(e) => format!(": {:?}", e.kind()),
+        };
+        self.trace.push(format!("{peer} {}{}{outcome}", call.kind.name(), detail(&call)));
+        self.sequence += 1;
+        self.queue.insert((self.now + MS + delay_ns, self.sequence), answer);
+    }
+
+    /// The next answer, unless `due` comes before it; advances the clock.
+    fn next(&mut self, due: Option<i64>) -> Option<Answer> {
+        match (self.queue.first_key_value().map(|(k, _)| *k), due) {
+            (Some((at, _)), due) if due.is_none_or(|due| at <= due) => {
+                self.now = self.now.max(at);
+                self.queue.pop_first().map(|(_, answer)| answer)
+            }
+            (_, Some(due)) => {
+                self.now = self.now.max(due);
+                None
+            }
+            _ => panic!("stuck: nothing is on its way\n{}", self.trace.join("\n")),
+        }
+    }
+
+    /// Runs a write to its end (background redundancy included); what `Done` said, and the most it held.
+    pub fn write(&mut self, core: &mut WriteCore, events: Vec<WriteEvent>) -> (Result<WriteDone, WriteError>, u64) {
+        let (mut result, mut most) = (None, 0);
+        let mut events = std::collections::VecDeque::from(events);
+        for step in 0.. {
+            assert!(step < 1_000_000, "no end: {core:?}");
+            while let Some(action) = core.poll() {
+                match action {
+                    WriteAction::Call(call) => self.carry(call),
+                    WriteAction::Compute(job) => {
+                        let value = job.value.run(&self.pool);
+                        core.handle(self.now, WriteEvent::Computed(Numbered { id: job.id, value }));
+                    }
+                    WriteAction::Opened { .. } => {}
+                    WriteAction::Done(done) => {
+                        self.trace.push(match &done {
+                            Ok(done) => format!("done: version {}", done.number),
+                            Err(error) => format!("done: {error}"),
+                        });
+                        result = Some(done);
+                    }
+                    WriteAction::Finished => return (result.expect("done before finished"), most),
+                }
+            }
+            most = most.max(core.held_bytes());
+            let fed = match events.front() {
+                Some(WriteEvent::Chunk(_)) => core.held_bytes() < self.options.write_window_bytes,
+                Some(_) => true,
+                None => false,
+            };
+            if fed {
+                core.handle(self.now, events.pop_front().unwrap());
+                continue;
+            }
+            let event = self.next(core.next_due()).map_or(WriteEvent::Tick, WriteEvent::Answer);
+            core.handle(self.now, event);
+        }
+        unreachable!()
+    }
+
+    /// Runs a write until its next `Done`; the core goes on living.
+    pub fn write_until_done(&mut self, core: &mut WriteCore) -> Result<WriteDone, WriteError> {
+        loop {
+            while let Some(action) = core.poll() {
+                match action {
+                    WriteAction::Call(call) => self.carry(call),
+                    WriteAction::Compute(job) => {
+                        let value = job.value.run(&self.pool);
+                        core.handle(self.now, WriteEvent::Computed(Numbered { id: job.id, value }));
+                    }
+                    WriteAction::Done(done) => return done,
+                    WriteAction::Opened { .. } | WriteAction::Finished => {}
+                }
+            }
+            let event = self.next(core.next_due()).map_or(WriteEvent::Tick, WriteEvent::Answer);
+            core.handle(self.now, event);
+        }
+    }
+
+    /// Opens `name` and reads a range.
+    pub fn read(&mut self, name: &str, offset: u64, len_bytes: u64, stream: bool) -> Result<Vec<u8>, ReadError> {
+        let cache = ChunkCache::shared(1 << 20);
+        let mut core = self.reader(name, cache, offset, len_bytes);
+        self.read_with(&mut core, 1, offset, len_bytes, stream)
+    }
+
+    pub fn reader(&mut self, name: &str, cache: crate::cache::SharedCache, offset: u64, len_bytes: u64) -> ReadCore {
+        let params = ReadParams {
+            file: format!("tess:/{name}"),
+            parent: 1,
+            name: name.as_bytes().to_vec(),
+            ino: 0,
+            version: 0,
+            number: 0,
+            first: offset..offset.saturating_add(len_bytes),
+        };
+        self.seed += 1;
+        let mut core = ReadCore::new(params, self.options.clone(), self.view.clone(), cache, self.seed);
+        core.handle(self.now, ReadEvent::Open);
+        core
+    }
+
+    pub fn read_with(
+        &mut self,
+        core: &mut ReadCore,
+        id: u64,
+        offset: u64,
+        len_bytes: u64,
+        stream: bool,
+    ) -> Result<Vec<u8>, ReadError> {
+        let mut out = Vec::new();
+        core.handle(self.now, ReadEvent::Read { id, offset, len_bytes, stream });
+        for _ in 0..1_000_000 {
+            while let Some(action) = core.poll() {
+                match action {
+                    ReadAction::Call(call) => self.carry(call),
+                    ReadAction::Compute(job) => {
+                        let value = job.value.run(&self.pool);
+                        core.handle(self.now, ReadEvent::Computed(Numbered { id: job.id, value }));
+                    }
+                    ReadAction::Opened(_) | ReadAction::OpenFailed(_) => {}
+                    ReadAction::Deliver { delivery, .. } => {
+                        let bytes = delivery.len_bytes();
+                        match delivery {
+                            Delivery::Bytes(parts) => parts.iter().for_each(|p| out.extend_from_slice(p)),
+                            Delivery::Zeros(len) => out.resize(out.len() + len as usize, 0),
+                        }
+                        core.handle(self.now, ReadEvent::Consumed { id, bytes });
+                    }
+                    ReadAction::Done { result, .. } => {
+                        while let Some(action) = core.poll() {
+                            if let ReadAction::Call(call) = action {
+                                self.carry(call);
+                            }
+                        }
+                        return result.map(|()| out);
+                    }
+                }
+            }
+            let event = self.next(core.next_due()).map_or(ReadEvent::Tick, ReadEvent::Answer);
+            core.handle(self.now, event);
+        }
+        panic!("no end")
+    }
+
+    pub fn writer(&mut self, name: &str, mode: CommitMode, size_hint_bytes: Option<u64>) -> WriteCore {
+        let params = WriteParams {
+            file: format!("tess:/{name}"),
+            target: Target::Name { parent: 1, name: name.as_bytes().to_vec() },
+            hints: Vec::new(),
+            mode,
+            if_version: None,
+            size_hint_bytes,
+            expect_policy: None,
+            mtime_ns: 0,
+            owner: Owner::default(),
+        };
+        self.writer_with(params)
+    }
+
+    pub fn writer_with(&mut self, params: WriteParams) -> WriteCore {
+        self.seed += 1;
+        WriteCore::new(params, self.options.clone(), self.view.clone(), self.seed)
+    }
+}
+
+/// What a call is about, as far as a reader of the trace wants to know.
+fn detail(call: &Call) -> String {
+    match call.kind {
+        Kind::PutFragments => {
+            let request = tessera_wire::data::PutFragments::decode(&call.body[..]).unwrap();
+            format!(" {:?}", request.items.iter().map(|i| i.fragment).collect::<Vec<_>>())
+        }
+        Kind::GetFragments => {
+            let request = tessera_wire::data::GetFragments::decode(&call.body[..]).unwrap();
+            format!(" {:?}", request.items.iter().map(|i| i.fragment).collect::<Vec<_>>())
+        }
+        Kind::AllocateChunks => {
+            let request = tessera_wire::meta::AllocateChunks::decode(&call.body[..]).unwrap();
+            let avoid = if request.avoid_pgs.is_empty() { "" } else { " elsewhere" };
+            format!(" {}{avoid}", request.chunks.len())
+        }
+        Kind::Commit => {
+            let request = tessera_wire::meta::Commit::decode(&call.body[..]).unwrap();
+            let partial = if request.partial { " partial" } else { "" };
+            format!(" {} extents {} acks{partial}", request.extents.len(), request.acks.len())
+        }
+        _ => String::new(),
+    }
+}
+
+/// Events of a write of `data` in chunks of `chunk` bytes.
+pub(crate) fn write_all(data: &[u8], chunk: usize) -> Vec<WriteEvent> {
+    let mut events = vec![WriteEvent::Open];
+    for (i, piece) in data.chunks(chunk).enumerate() {
+        let ready = ChunkReady::new(i as u64, (i * chunk) as u64, Bytes::copy_from_slice(piece));
+        events.push(WriteEvent::Chunk(ready));
+    }
+    events.push(WriteEvent::EndOfInput { size_bytes: data.len() as u64, keep_session: false });
+    events
+}
+
+/// Reads all of a file, as a stream.
+pub(crate) fn read_all(drive: &mut Drive, name: &str) -> Result<Vec<u8>, ReadError> {
+    drive.read(name, 0, u64::MAX, true)
+}
