@@ -27,7 +27,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from benchlib import machine, procs  # noqa: E402
-from benchlib.cluster import Cluster, reduced  # noqa: E402
+from benchlib.cluster import Cluster, chunks, healthy  # noqa: E402
 from benchlib.history import History, digest  # noqa: E402
 
 # Fast clocks, small segments and groups: everything that happens in weeks happens in seconds.
@@ -283,13 +283,14 @@ def settle(cluster, history, log):
     """After the storm: all up, all whole; then every file is compared."""
     cluster.wait_up(90)
     log("all nodes are up")
-    cluster.wait_for(lambda s: reduced(s) == 0, "full redundancy of every chunk", 180)
+    cluster.wait_for(healthy, "full redundancy of every chunk", 180)
     log("full redundancy")
     read_back(cluster, history, "after repair")
-    for words in (["scrub", "--quiet"], ["gc", "--quiet"]):
-        cluster.cli(*words, timeout_s=180)
-    if reduced(cluster.status()):
-        history.note_wrong(f"the scrub found rot that no disk had: {cluster.status().get('chunks')}")
+    cluster.cli("scrub", "--quiet", timeout_s=180)
+    status = cluster.status()
+    if not healthy(status):
+        history.note_wrong(f"the scrub found rot on disks that had none: {chunks(status)}, {status.get('repair')}")
+    cluster.cli("gc", "--quiet", timeout_s=180)
     read_back(cluster, history, "after scrub and garbage collection")
 
 

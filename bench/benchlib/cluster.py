@@ -157,7 +157,11 @@ def nodes_up(status):
     return sum(1 for node in status.get("nodes", []) if isinstance(node, dict) and node.get("state") == "up")
 
 
-def reduced(status):
-    """Chunks of `status --json` that are not at full redundancy."""
-    chunks = status.get("chunks", {})
-    return int(chunks.get("reduced", 0)) + int(chunks.get("lost", 0))
+def healthy(status):
+    """Whether every chunk has all its fragments on members that are in place."""
+    return status.get("healthy") is True
+
+
+def chunks(status):
+    """Chunks by state: all, full, reduced, lost."""
+    return status.get("chunks", {})

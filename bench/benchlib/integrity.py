@@ -11,7 +11,7 @@ import random
 import time
 
 from . import machine, procs
-from .cluster import Cluster, reduced
+from .cluster import Cluster, healthy
 from .gluster import Gluster
 
 FILES = 6
@@ -121,12 +121,12 @@ def _reported(cluster, said):
 
 
 def _repaired(cluster, needles, stored, timeout_s=60):
-    """All slices lie whole on the disks again, and status counts no chunk as reduced."""
+    """All slices lie whole on the disks again, and status calls every chunk whole."""
     begun = time.monotonic()
     try:
         cluster.cli("scrub", "--quiet", timeout_s=timeout_s)
         cluster.cli("repair", "--quiet", timeout_s=timeout_s)
-        cluster.wait_for(lambda s: reduced(s) == 0, "full redundancy", timeout_s)
+        cluster.wait_for(healthy, "full redundancy", timeout_s)
         missing = stored - count_whole(cluster, needles)
         if missing > 0:
             return f"no: {missing} of {stored} pieces are still damaged"
