@@ -175,7 +175,8 @@ impl SegmentStore {
         let mut bytes = vec![0; header.groups_len as usize + header.data_len as usize];
         let entry = entry_of(header, segment.number, offset);
         let handle = crate::handle::FragmentHandle::new(entry, segment.file.clone(), self.identity.disk_uuid);
-        if let Err(e) = segment.file.read_at(offset + RECORD_HEADER_BYTES, &mut bytes) {
+        let at = offset + RECORD_HEADER_BYTES;
+        if let Err(e) = segment.file.read_at(at, &mut bytes).or_else(|_| segment.file.read_at(at, &mut bytes)) {
             return Err(handle.finding(crate::error::Damage::Unreadable { reason: e.to_string() }).into());
         }
         let (groups, data) = bytes.split_at(header.groups_len as usize);

@@ -178,6 +178,12 @@ impl SegmentStore {
         &self.identity
     }
 
+    /// How it behaves.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// The disk.
     #[must_use]
     pub fn disk(&self) -> &Arc<dyn Disk> {

@@ -189,6 +189,7 @@ impl SegmentStore {
         let _turn = self.sync_turn.lock();
         let (segment, end, up_to) = {
             let mut writer = self.writer.lock();
+            self.cut_failed_write(&mut writer)?;
             if writer.staged.is_empty() && !writer.sync_needed {
                 return Ok(());
             }

@@ -1,0 +1,203 @@
+//! Random lives of a store against the plainest model there is: a map. At any time the store may be restarted or lose
+//! its power; what was synced is there, what was deleted stays deleted (P3, P8, P9).
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::*;
+use planted::PlantedBug;
+use proptest::prelude::*;
+use tessera_disk::{CrashKind, SimDisk};
+use tessera_segment::*;
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Put { chunk: u64, fragment: u16, len: usize, session: u64 },
+    Delete { chunk: u64, fragment: u16 },
+    Sync,
+    Compact { budget: u64 },
+    Restart,
+    Crash(CrashKind),
+    Get { chunk: u64, fragment: u16 },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let chunk = 0..8u64;
+    prop_oneof![
+        10 => (chunk.clone(), 0..2u16, 0..300usize, 0..3u64)
+            .prop_map(|(chunk, fragment, len, session)| Op::Put { chunk, fragment, len, session }),
+        6 => (chunk.clone(), 0..2u16).prop_map(|(chunk, fragment)| Op::Delete { chunk, fragment }),
+        6 => Just(Op::Sync),
+        3 => (1..2000u64).prop_map(|budget| Op::Compact { budget }),
+        1 => Just(Op::Restart),
+        1 => prop_oneof![Just(CrashKind::KeepNone), Just(CrashKind::KeepAll), Just(CrashKind::KeepSome), Just(CrashKind::Torn)]
+            .prop_map(Op::Crash),
+        2 => (chunk, 0..2u16).prop_map(|(chunk, fragment)| Op::Get { chunk, fragment }),
+    ]
+}
+
+/// Length of each fragment that is there.
+type Held = BTreeMap<FragmentId, usize>;
+
+struct Model {
+    disk: SimDisk,
+    store: SegmentStore,
+    /// As of the last sync.
+    synced: Held,
+    /// With what was appended and deleted since.
+    newest: Held,
+    /// The states that fragments went through since the last sync: a power loss may leave any of them.
+    since: BTreeMap<FragmentId, Vec<Option<usize>>>,
+    /// Whatever was ever deleted.
+    deleted: BTreeSet<FragmentId>,
+}
+
+fn options(planted: PlantedBug) -> Options {
+    Options { segment_size_bytes: 5500, reserve_bytes: 0, compact_buffer_bytes: 400, planted, ..Options::default() }
+}
+
+impl Model {
+    fn new(seed: u64, planted: PlantedBug) -> Self {
+        let disk = sim(seed);
+        let (store, _) = open(&disk, options(planted)).unwrap();
+        Model {
+            disk,
+            store,
+            synced: Held::new(),
+            newest: Held::new(),
+            since: BTreeMap::new(),
+            deleted: BTreeSet::new(),
+        }
+    }
+
+    fn step(&mut self, op: Op) {
+        match op {
+            Op::Put { chunk, fragment, len, session } => self.put(id(chunk, fragment), len, session),
+            Op::Delete { chunk, fragment } => self.delete(id(chunk, fragment)),
+            Op::Sync => {
+                self.store.sync().unwrap();
+                self.settle();
+            }
+            Op::Compact { budget } => {
+                let report = self.store.compact_step(budget).unwrap();
+                assert!(report.findings.is_empty());
+            }
+            Op::Restart => {
+                // The cache survives, so what was appended is there, and opening has synced it.
+                self.reopen(self.disk.reopen());
+                self.settle();
+            }
+            Op::Crash(kind) => {
+                self.reopen(self.disk.crash(kind));
+                self.accept_survivors();
+            }
+            Op::Get { chunk, fragment } => {
+                let id = id(chunk, fragment);
+                // A rotation or a compaction may have synced more than the model knows.
+                let found = self.store.get(id).map(|handle| handle.entry().data_len as usize);
+                assert!(self.may_be(id, found));
+            }
+        }
+    }
+
+    fn put(&mut self, id: FragmentId, len: usize, session: u64) {
+        let got = put_session(&self.store, id, len, session).unwrap();
+        match (self.newest.get(&id), got) {
+            (Some(&held), Appended::AlreadyHeld(_)) if held == len => {}
+            (Some(&held), Appended::Conflict { .. }) if held != len => {}
+            // Compaction forgets a delete once nothing older is left; until then only a repair passes.
+            (None, Appended::Written(_)) => {
+                self.newest.insert(id, len);
+                self.since.entry(id).or_default().push(Some(len));
+            }
+            (None, Appended::Deleted) if session != 0 && self.deleted.contains(&id) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn delete(&mut self, id: FragmentId) {
+        let expected = if self.newest.remove(&id).is_some() { Deleted::Removed } else { Deleted::NotHeld };
+        assert_eq!(delete(&self.store, id).unwrap(), expected);
+        if expected == Deleted::Removed {
+            self.deleted.insert(id);
+            self.since.entry(id).or_default().push(None);
+        }
+    }
+
+    fn reopen(&mut self, disk: SimDisk) {
+        let (store, report) = open(&disk, self.store_options()).unwrap();
+        let lost = report.findings.iter().filter_map(|f| f.id).find(|id| !self.since.contains_key(id));
+        assert_eq!(lost, None, "{report:?}");
+        (self.disk, self.store) = (disk, store);
+    }
+
+    fn store_options(&self) -> Options {
+        options(self.store.options().planted)
+    }
+
+    fn may_be(&self, id: FragmentId, state: Option<usize>) -> bool {
+        let since = self.since.get(&id).is_some_and(|states| states.contains(&state));
+        since || self.synced.get(&id).copied() == state
+    }
+
+    /// Everything so far is durable: the store must show exactly that.
+    fn settle(&mut self) {
+        let there: Held = held(&self.store).into_iter().collect();
+        assert_eq!(there, self.newest);
+        self.synced.clone_from(&self.newest);
+        self.since.clear();
+    }
+
+    /// After a power loss every fragment is as it was synced, or in a state it went through since.
+    fn accept_survivors(&mut self) {
+        let there: Held = held(&self.store).into_iter().collect();
+        for chunk in 0..8 {
+            for fragment in 0..2 {
+                let id = id(chunk, fragment);
+                let state = there.get(&id).copied();
+                assert!(self.may_be(id, state), "{id}: {state:?}, but was synced as {:?}", self.synced.get(&id));
+            }
+        }
+        self.newest = there;
+        self.settle();
+    }
+}
+
+fn live(seed: u64, ops: &[Op], planted: PlantedBug) {
+    let mut model = Model::new(seed, planted);
+    ops.iter().for_each(|op| model.step(*op));
+    model.step(Op::Sync);
+    model.step(Op::Crash(CrashKind::KeepNone));
+}
+
+/// One case takes about 50 operations; `TESSERA_CASES` asks for more than the 10,000 of every run.
+fn cases() -> u32 {
+    std::env::var("TESSERA_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(10_000)
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+#[test]
+fn random_lives_agree_with_a_map() {
+    proptest!(config(cases()), |(seed: u64, ops in prop::collection::vec(op(), 50))| {
+        live(seed, &ops, PlantedBug::None);
+    });
+}
+
+/// The model can fail: it catches these within a few hundred lives.
+#[test]
+fn planted_bugs_do_not_agree() {
+    for planted in
+        [PlantedBug::AckBeforeSync, PlantedBug::KeepTornTail, PlantedBug::DropDeletesEarly, PlantedBug::SkipDataCheck]
+    {
+        let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { max_shrink_iters: 0, ..config(2000) });
+        let result = runner.run(&(any::<u64>(), prop::collection::vec(op(), 50)), |(seed, ops)| {
+            live(seed, &ops, planted);
+            Ok(())
+        });
+        assert!(result.is_err(), "{planted:?} survived");
+    }
+}
