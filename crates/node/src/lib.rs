@@ -18,5 +18,7 @@ pub mod disk_worker;
 pub mod log_replica;
 pub mod read;
 pub mod rebuild;
+pub mod shell;
 
 pub use config::NodeConfig;
+pub use shell::{NodeOptions, NodeServer, StartError};

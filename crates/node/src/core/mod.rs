@@ -241,6 +241,18 @@ impl NodeCore {
         self.check_lease().is_ok()
     }
 
+    /// Id of the node; 0 before it has registered for the first time.
+    pub fn node_id(&self) -> u64 {
+        self.membership.node_id
+    }
+
+    /// Disks: directory, id, why it failed (empty: it has not), state.
+    pub fn disks(&self) -> impl Iterator<Item = (String, u64, String, DiskStats)> {
+        self.disks
+            .iter()
+            .map(|d| (d.about.path.clone(), d.disk_id, d.failed.clone().unwrap_or_default(), d.about.stats.clone()))
+    }
+
     /// Life of the node; 0 while it has none.
     pub fn incarnation(&self) -> u64 {
         self.membership.incarnation

@@ -1,0 +1,33 @@
+//! The node's clock: ns since 1970 at the start, then only forward, also while the machine sleeps.
+//!
+//! Leases are measured with it (P11), so a wall clock that is set back must not lengthen one, and a suspended
+//! machine must find its lease over.
+
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+#[derive(Debug)]
+pub(super) struct Clock {
+    start_ns: i64,
+    started_ns: i64,
+}
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Clock { start_ns: i64::try_from(wall.as_nanos()).unwrap_or(0), started_ns: boot_ns() }
+    }
+
+    pub(super) fn now_ns(&self) -> i64 {
+        self.start_ns + (boot_ns() - self.started_ns)
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        u64::try_from(self.now_ns() / 1_000_000).unwrap_or(0)
+    }
+}
+
+fn boot_ns() -> i64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}

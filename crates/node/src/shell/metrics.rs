@@ -1,0 +1,36 @@
+//! What a running node can be asked about itself, for `/metrics`.
+
+use crate::core::{Counters, DiskStats};
+use std::sync::atomic::AtomicU64;
+
+/// Counts kept outside the core.
+#[derive(Debug, Default)]
+pub(super) struct ShellCounters {
+    pub(super) puts: AtomicU64,
+    pub(super) gets: AtomicU64,
+    pub(super) received_bytes: AtomicU64,
+    pub(super) sent_bytes: AtomicU64,
+}
+
+/// A snapshot of a node's figures.
+#[derive(Clone, Debug, Default)]
+pub struct NodeMetrics {
+    /// What the core counted.
+    pub core: Counters,
+    /// Put requests received.
+    pub puts: u64,
+    /// Get requests served.
+    pub gets: u64,
+    /// Payload bytes received.
+    pub received_bytes: u64,
+    /// Payload bytes sent.
+    pub sent_bytes: u64,
+    /// Whether puts are acknowledged now.
+    pub has_lease: bool,
+    /// Node id; 0 before the first registration.
+    pub node_id: u64,
+    /// Life of the node.
+    pub incarnation: u64,
+    /// Disks: directory, id, why it failed (empty: it has not), state.
+    pub disks: Vec<(String, u64, String, DiskStats)>,
+}

@@ -1,0 +1,318 @@
+//! [`NodeServer`]: the core with sockets, threads, disks and a clock around it.
+//!
+//! Events go to the core under one lock, for a few microseconds each; payloads pass as handles. What the core wants of
+//! disks is queued under the same lock, so that a disk sees operations in the order the core decided them; everything
+//! else happens after the lock was let go. Start at [`NodeServer::start`], then `shared.rs`; threads are in
+//! `threads`, requests in `service`.
+
+mod clock;
+mod error;
+mod metrics;
+mod open;
+mod service;
+mod shared;
+mod threads;
+
+pub use error::StartError;
+pub use metrics::NodeMetrics;
+
+use crate::config::NodeConfig;
+use crate::core::{Event, ManagerMark, NodeCore, NodeDescription};
+use clock::Clock;
+use crossbeam_channel::{Receiver, unbounded};
+use metrics::ShellCounters;
+use open::OpenDisk;
+use parking_lot::{Mutex, RwLock};
+use shared::Shared;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tessera_disk::{Disk, DiskLock};
+use tessera_net::dialer::NoService;
+use tessera_net::{BufferPool, Connection, Dialer, DialerOptions, Endpoint, Server, Stream};
+use tessera_segment::{LogStore, Options, SegmentStore};
+use tessera_wire::{Code, Error, Hello, NodeInfo, PROTOCOL_VERSION, Role};
+use threads::{DiskLine, Job};
+
+/// What a node is started with.
+#[derive(Clone)]
+pub struct NodeOptions {
+    /// The manager.
+    pub manager: Endpoint,
+    /// `HOST:PORT` to listen on; port 0: any.
+    pub listen: String,
+    /// Address that others reach this node by; `None`: the one it listens on.
+    pub advertise: Option<String>,
+    /// Unix socket for clients on this host.
+    pub unix_socket: Option<PathBuf>,
+    /// Name people call the node by.
+    pub name: String,
+    /// Host label: fragments of a chunk lie on distinct hosts.
+    pub host: String,
+    /// Where `/metrics` is served, for the manager to tell; empty: nowhere.
+    pub metrics_address: String,
+    /// Its disks. New ones (empty directories) join the cluster that the others, or the manager, belong to.
+    pub disks: Vec<Arc<dyn Disk>>,
+    /// Cluster that the disks must belong to, if that is known.
+    pub cluster_id: Option<[u8; 16]>,
+    /// With new disks only: how long to wait for the manager to say which cluster it serves.
+    pub join_timeout: Duration,
+    /// Knobs of the node.
+    pub config: NodeConfig,
+    /// Knobs of its segment stores.
+    pub segments: Options,
+    /// Threads that read per disk, for rebuilds, scrubbing and the like.
+    pub readers_per_disk: usize,
+    /// Threads that decode for rebuilds.
+    pub compute_threads: usize,
+    /// Pieces of at least so many bytes go from page cache to socket without being copied.
+    pub sendfile_min_bytes: u64,
+    /// Idle buffers for payloads that are kept, bytes.
+    pub pool_bytes: usize,
+}
+
+impl NodeOptions {
+    /// Options with every default, for a node of `manager` with these disks.
+    pub fn new(manager: Endpoint, listen: &str, disks: Vec<Arc<dyn Disk>>) -> Self {
+        NodeOptions {
+            manager,
+            listen: listen.to_string(),
+            advertise: None,
+            unix_socket: None,
+            name: "node".into(),
+            host: "localhost".into(),
+            metrics_address: String::new(),
+            disks,
+            cluster_id: None,
+            join_timeout: Duration::from_secs(60),
+            config: NodeConfig::default(),
+            segments: Options::default(),
+            readers_per_disk: 2,
+            compute_threads: 2,
+            sendfile_min_bytes: 16 << 10,
+            pool_bytes: 64 << 20,
+        }
+    }
+}
+
+/// A running node; stops when dropped.
+pub struct NodeServer {
+    shared: Arc<Shared>,
+    server: Server,
+    stores: Vec<Arc<SegmentStore>>,
+    threads: Vec<JoinHandle<()>>,
+    computers: usize,
+    locks: Vec<DiskLock>,
+    fatal: Receiver<Error>,
+}
+
+impl NodeServer {
+    /// Opens the disks, listens, and registers with the manager in the background. Returns when requests are served.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left running.
+    pub fn start(options: NodeOptions) -> Result<NodeServer, StartError> {
+        let clock = Clock::new();
+        let locked = open::lock_all(options.disks.clone())?;
+        let mut cluster_id = open::cluster_of(&locked, options.cluster_id)?;
+        if cluster_id.is_none() && open::any_new(&locked) {
+            cluster_id = Some(ask_cluster(&options)?);
+        }
+        let cluster_id = cluster_id.unwrap_or_default();
+        let pool = BufferPool::new(options.pool_bytes);
+        let door = Arc::new(service::Door::default());
+        let mut listen = vec![Endpoint::Tcp(options.listen.clone())];
+        listen.extend(options.unix_socket.clone().map(Endpoint::Unix));
+        let server = Server::start(&listen, door.clone(), pool.clone())?;
+        let address = public_address(&options, &server)?;
+        let (disks, log) = open::open_all(locked, cluster_id, clock.now_ms(), &options.segments)?;
+        let mut node = build(&options, cluster_id, address, clock, server, disks, log, pool)?;
+        door.open(node.shared.clone());
+        node.start_clockwork()?;
+        Ok(node)
+    }
+
+    /// Where it listens, with the ports that were chosen.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        self.server.endpoints()
+    }
+
+    /// Tells when the node cannot go on in this cluster, and why. It still serves reads then; stop it.
+    pub fn fatal(&self) -> &Receiver<Error> {
+        &self.fatal
+    }
+
+    /// Its stores, in the order of its disks: for tools and tests.
+    pub fn stores(&self) -> &[Arc<SegmentStore>] {
+        &self.stores
+    }
+
+    /// Its figures.
+    pub fn metrics(&self) -> NodeMetrics {
+        self.shared.metrics()
+    }
+
+    /// Stops listening, lets the disks finish what they were given, syncs and closes them. Nothing is acknowledged that
+    /// is not durable; whoever waits for an answer sees the connection close.
+    pub fn stop(&mut self) {
+        if !self.shared.begin_stop() {
+            return;
+        }
+        self.server.stop();
+        self.shared.dialer.close();
+        self.shared.lines.iter().for_each(DiskLine::stop);
+        for _ in 0..self.computers {
+            let _ = self.shared.computing.send(Job::Stop);
+        }
+        self.shared.wake_timer();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        self.shared.requests.lock().clear();
+        self.locks.clear();
+    }
+
+    fn start_clockwork(&mut self) -> Result<(), StartError> {
+        let timer = threads::keep_time(&self.shared).map_err(|source| StartError::Thread { source })?;
+        let _ = self.shared.timer.set(timer.thread().clone());
+        self.threads.push(timer);
+        self.shared.drive([Event::Tick]);
+        Ok(())
+    }
+}
+
+impl Drop for NodeServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+fn build(
+    options: &NodeOptions,
+    cluster_id: [u8; 16],
+    address: String,
+    clock: Clock,
+    server: Server,
+    disks: Vec<OpenDisk>,
+    log: LogStore,
+    pool: BufferPool,
+) -> Result<NodeServer, StartError> {
+    let unix_socket = options.unix_socket.as_ref().map_or(String::new(), |path| path.display().to_string());
+    let info = NodeInfo {
+        name: options.name.clone(),
+        host: options.host.clone(),
+        address,
+        unix_socket,
+        metrics_address: options.metrics_address.clone(),
+        ..NodeInfo::default()
+    };
+    let random = open::random16()?;
+    let me = NodeDescription {
+        cluster_id: cluster_id.to_vec(),
+        info,
+        device: tessera_accel::device().name().to_string(),
+        seed: u64::from_le_bytes(random[..8].try_into().unwrap_or_default()),
+        mark: ManagerMark { term: log.state().term, log_seq: 0 },
+    };
+    let hello = hello(cluster_id, &options.host);
+    let dialer = Dialer::new(hello, Arc::new(NoService), pool, DialerOptions::default());
+    let (lines, ends): (Vec<_>, Vec<_>) = disks.iter().map(|_| DiskLine::new(options.readers_per_disk)).unzip();
+    let stores: Vec<Arc<SegmentStore>> = disks.iter().map(|d| d.store.clone()).collect();
+    let (about, locks) = disks.into_iter().map(|d| (d.about, d.lock)).unzip();
+    let (computing, jobs) = unbounded();
+    let (fatal, fatal_end) = unbounded();
+    let shared = Arc::new(Shared {
+        config: options.config.clone(),
+        cluster_id,
+        clock,
+        last_term: AtomicU64::new(me.mark.term),
+        core: Mutex::new(NodeCore::new(options.config.clone(), me, about)),
+        lines,
+        stores: stores.clone(),
+        disk_ids: RwLock::default(),
+        log: Mutex::new(log),
+        requests: Mutex::default(),
+        next_request: AtomicU64::new(1),
+        computing,
+        manager: options.manager.clone(),
+        dialer,
+        deadline_ns: AtomicI64::new(i64::MIN),
+        asleep_until_ns: AtomicI64::new(i64::MIN),
+        timer: OnceLock::new(),
+        stopping: AtomicBool::new(false),
+        fatal,
+        metrics: ShellCounters::default(),
+        sendfile_min_bytes: options.sendfile_min_bytes,
+    });
+    let computers = options.compute_threads.max(1);
+    let mut node = NodeServer { shared, server, stores, threads: Vec::new(), computers, locks, fatal: fatal_end };
+    let thread_error = |source| StartError::Thread { source };
+    for (disk, ends) in ends.into_iter().enumerate() {
+        let store = node.stores[disk].clone();
+        let started = threads::serve_disk(&node.shared, disk, &store, ends, options.readers_per_disk);
+        node.threads.extend(started.map_err(thread_error)?);
+    }
+    node.threads.extend(threads::compute(&node.shared, &jobs, computers).map_err(thread_error)?);
+    Ok(node)
+}
+
+fn hello(cluster_id: [u8; 16], host: &str) -> Hello {
+    let known = cluster_id != [0; 16];
+    Hello {
+        protocol_version: PROTOCOL_VERSION,
+        role: Role::Node as i32,
+        cluster_id: if known { cluster_id.to_vec() } else { Vec::new() },
+        release: env!("CARGO_PKG_VERSION").into(),
+        client_id: 0,
+        host: host.to_string(),
+    }
+}
+
+/// Which cluster the manager serves: new disks join that one.
+fn ask_cluster(options: &NodeOptions) -> Result<[u8; 16], StartError> {
+    let give_up = Instant::now() + options.join_timeout;
+    let manager = options.manager.clone();
+    loop {
+        let error = match greet(options) {
+            Ok(cluster) => match <[u8; 16]>::try_from(&cluster[..]) {
+                Ok(cluster_id) => return Ok(cluster_id),
+                Err(_) => Error::new(Code::Unavailable, "it does not know its cluster yet"),
+            },
+            Err(error) if !error.is_retryable() => return Err(StartError::Refused { manager, error }),
+            Err(error) => error,
+        };
+        if Instant::now() >= give_up {
+            return Err(StartError::NoManager { manager, error });
+        }
+        std::thread::sleep(Duration::from_millis(options.config.register_retry_min_ms));
+    }
+}
+
+fn greet(options: &NodeOptions) -> Result<Vec<u8>, Error> {
+    let timeout = Duration::from_millis(options.config.register_timeout_ms);
+    let unreachable = |e: std::io::Error| Error::new(Code::Unavailable, e.to_string());
+    let stream = Stream::connect(&options.manager, timeout).map_err(unreachable)?;
+    let connection = Connection::start(stream, Arc::new(NoService), BufferPool::new(0)).map_err(unreachable)?;
+    let greeted = connection.call_wait(&hello([0; 16], &options.host), Vec::new(), timeout);
+    connection.close();
+    Ok(greeted?.0.cluster_id)
+}
+
+/// The address others are told.
+fn public_address(options: &NodeOptions, server: &Server) -> Result<String, StartError> {
+    let bound = server.endpoints().iter().find_map(|e| match e {
+        Endpoint::Tcp(address) => Some(address.clone()),
+        Endpoint::Unix(_) => None,
+    });
+    let listen = bound.unwrap_or_else(|| options.listen.clone());
+    match &options.advertise {
+        Some(address) => Ok(address.clone()),
+        None if listen.parse::<std::net::SocketAddr>().is_ok_and(|a| a.ip().is_unspecified()) => {
+            Err(StartError::Advertise { listen })
+        }
+        None => Ok(listen),
+    }
+}

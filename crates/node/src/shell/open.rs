@@ -1,0 +1,122 @@
+//! Opening a node's disks: each is ours, of our cluster, unserved, and of a format we know, or nothing starts (P14).
+
+use super::StartError;
+use crate::core::{DiskDescription, FragmentKey};
+use crate::disk_worker;
+use std::sync::Arc;
+use tessera_disk::{Disk, DiskLock, Identity, IdentityError, hex16};
+use tessera_segment::{LogOptions, LogStore, OpenProgress, Options, SegmentStore};
+
+/// A disk whose lock we hold; nothing on it was changed yet.
+pub(super) struct LockedDisk {
+    disk: Arc<dyn Disk>,
+    identity: Option<Identity>,
+    lock: DiskLock,
+}
+
+/// A disk ready to serve.
+pub(super) struct OpenDisk {
+    pub(super) store: Arc<SegmentStore>,
+    pub(super) about: DiskDescription,
+    /// Keeps other daemons out for as long as this lives.
+    pub(super) lock: DiskLock,
+}
+
+/// Takes the locks and reads who the disks are.
+pub(super) fn lock_all(disks: Vec<Arc<dyn Disk>>) -> Result<Vec<LockedDisk>, StartError> {
+    if disks.is_empty() {
+        return Err(StartError::NoDisks);
+    }
+    let lock = |disk: Arc<dyn Disk>| -> Result<LockedDisk, StartError> {
+        let lock = disk.lock()?;
+        let identity = Identity::load(&*disk)?;
+        Ok(LockedDisk { disk, identity, lock })
+    };
+    disks.into_iter().map(lock).collect()
+}
+
+/// The cluster that the disks belong to: they, and whoever configured the node, must agree. `None`: all are new.
+pub(super) fn cluster_of(disks: &[LockedDisk], configured: Option<[u8; 16]>) -> Result<Option<[u8; 16]>, StartError> {
+    let mut cluster = configured;
+    for it in disks {
+        let Some(identity) = &it.identity else { continue };
+        match cluster {
+            Some(expected) if expected != identity.cluster_id => {
+                return Err(IdentityError::OtherCluster {
+                    disk: it.disk.describe(),
+                    expected: hex16(&expected),
+                    found: hex16(&identity.cluster_id),
+                }
+                .into());
+            }
+            _ => cluster = Some(identity.cluster_id),
+        }
+    }
+    Ok(cluster)
+}
+
+/// Whether any disk is still to be made one.
+pub(super) fn any_new(disks: &[LockedDisk]) -> bool {
+    disks.iter().any(|it| it.identity.is_none())
+}
+
+/// Makes new disks, opens all stores, and the log replica on the first disk.
+pub(super) fn open_all(
+    disks: Vec<LockedDisk>,
+    cluster_id: [u8; 16],
+    now_ms: u64,
+    options: &Options,
+) -> Result<(Vec<OpenDisk>, LogStore), StartError> {
+    for it in &disks {
+        if it.identity.is_none() {
+            let identity = Identity { cluster_id, disk_uuid: random16()?, created_ms: now_ms };
+            identity.create(&*it.disk)?;
+            tracing::info!(disk = %it.disk.describe(), "made a new disk");
+        }
+    }
+    let first = disks[0].disk.clone();
+    let opened: Result<Vec<OpenDisk>, StartError> = disks.into_iter().map(|it| open_one(it, options)).collect();
+    let opened = opened?;
+    let (log, report) = LogStore::open(first.clone(), LogOptions::default())
+        .map_err(|source| StartError::Log { disk: first.describe(), source })?;
+    for damage in &report.damage {
+        tracing::warn!(disk = %first.describe(), %damage, "log replica");
+    }
+    Ok((opened, log))
+}
+
+fn open_one(it: LockedDisk, options: &Options) -> Result<OpenDisk, StartError> {
+    let path = it.disk.describe();
+    let mut progress =
+        |p: OpenProgress| tracing::debug!(disk = path, done = p.segments_done, of = p.segments_total, "scan");
+    let (store, report) = SegmentStore::open(it.disk, options.clone(), &mut progress)
+        .map_err(|source| StartError::Store { disk: path.clone(), source })?;
+    if let Some(tail) = &report.torn_tail {
+        tracing::info!(
+            disk = path,
+            segment = tail.segment,
+            cut_bytes = tail.cut_bytes,
+            "cut a torn tail: it was never acknowledged"
+        );
+    }
+    for finding in &report.findings {
+        tracing::warn!(disk = path, %finding, "found while opening");
+    }
+    tracing::info!(disk = path, segments = report.segments, fragments = report.fragments, "disk is open");
+    let rot: Vec<FragmentKey> = disk_worker::rot_of_opening(&report);
+    let stats = disk_worker::stats(&store)?;
+    let about =
+        DiskDescription { uuid: store.identity().disk_uuid, path, stats: crate::core::DiskStats { rot, ..stats } };
+    Ok(OpenDisk { store: Arc::new(store), about, lock: it.lock })
+}
+
+/// Sixteen bytes from the system's generator.
+pub(super) fn random16() -> Result<[u8; 16], StartError> {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let got = rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty());
+        filled += got.map_err(|e| StartError::Random { source: e.into() })?;
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,127 @@
+//! What a connection may ask, on the connection's own thread: checks first, then the core, the index or the log.
+
+use super::shared::Shared;
+use crate::check::{self, NodeRequest};
+use crate::core::Event;
+use crate::log_replica::{self, LogRequest};
+use crate::read::{self, Piece, Served};
+use bytes::Bytes;
+use parking_lot::RwLock;
+use prost::Message;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
+use tessera_disk::DiskFile;
+use tessera_net::{Connection, FileRange, Part, Service};
+use tessera_wire::data::GetFragments;
+use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION, Role};
+
+/// The door: there from the moment the node listens, opened when its disks are.
+#[derive(Default)]
+pub(super) struct Door {
+    node: OnceLock<Arc<Shared>>,
+    /// Connections whose greeting was accepted.
+    greeted: RwLock<HashSet<u64>>,
+}
+
+impl Door {
+    /// From now on requests are served.
+    pub(super) fn open(&self, node: Arc<Shared>) {
+        let _ = self.node.set(node);
+    }
+
+    fn greet(&self, node: &Shared, connection: &Connection, body: &[u8]) -> Result<Bytes, Error> {
+        let hello: Hello = check::message(Kind::Hello as u16, body)?;
+        hello.check(&node.cluster_id)?;
+        self.greeted.write().insert(connection.id());
+        let reply = HelloReply {
+            protocol_version: PROTOCOL_VERSION,
+            cluster_id: node.cluster_id.to_vec(),
+            release: env!("CARGO_PKG_VERSION").into(),
+            role: Role::Node as i32,
+        };
+        Ok(reply.encode_to_vec().into())
+    }
+}
+
+impl Service for Door {
+    fn request(&self, connection: &Arc<Connection>, frame: Frame) {
+        let (kind, request_id) = (frame.header.kind, frame.header.request_id);
+        let Some(node) = self.node.get() else {
+            let error = Error::new(Code::Unavailable, "this node is opening its disks; ask again");
+            return connection.reply(kind, request_id, Err(error));
+        };
+        if kind == Kind::Hello as u16 {
+            let result = self.greet(node, connection, &frame.body);
+            return connection.reply(kind, request_id, result.map(|body| (body, Vec::new())));
+        }
+        if !self.greeted.read().contains(&connection.id()) {
+            let error = Error::new(Code::Invalid, "the first message on a connection is Hello");
+            return connection.reply(kind, request_id, Err(error));
+        }
+        node.metrics.received_bytes.fetch_add(frame.payload.len() as u64, Relaxed);
+        match check::decode(&node.config, kind, &frame.body, frame.payload) {
+            Ok(NodeRequest::Put(put)) => {
+                node.metrics.puts.fetch_add(1, Relaxed);
+                let request = node.remember(connection, kind, request_id);
+                node.drive([Event::Put { request, put }]);
+            }
+            Ok(NodeRequest::Status) => {
+                let request = node.remember(connection, kind, request_id);
+                node.drive([Event::Status { request }]);
+            }
+            Ok(NodeRequest::Get(get)) => node.get(connection, request_id, &get),
+            Ok(NodeRequest::Log(request)) => node.log(connection, kind, request_id, request),
+            Err(error) => connection.reply(kind, request_id, Err(error)),
+        }
+    }
+
+    fn closed(&self, connection: &Arc<Connection>) {
+        self.greeted.write().remove(&connection.id());
+    }
+}
+
+impl Shared {
+    fn get(self: &Arc<Self>, connection: &Connection, request_id: u64, get: &GetFragments) {
+        let served = read::serve(get, self.sendfile_min_bytes, &|disk_id| self.store(disk_id));
+        let Served { reply, payload, bad } = served;
+        let payload: Vec<Part> = payload.into_iter().map(part).collect();
+        self.metrics.gets.fetch_add(1, Relaxed);
+        self.metrics.sent_bytes.fetch_add(payload.iter().map(|p| p.len() as u64).sum(), Relaxed);
+        connection.reply(Kind::GetFragments as u16, request_id, Ok((reply.encode_to_vec().into(), payload)));
+        if !bad.is_empty() {
+            self.drive(bad.into_iter().map(Event::FoundBad));
+        }
+    }
+
+    fn log(self: &Arc<Self>, connection: &Connection, kind: u16, request_id: u64, request: LogRequest) {
+        let (result, term) = {
+            let mut log = self.log.lock();
+            (log_replica::serve(&mut log, &self.cluster_id, request), log.state().term)
+        };
+        let parts = |pieces: Vec<Bytes>| pieces.into_iter().map(Part::Bytes).collect();
+        connection.reply(kind, request_id, result.map(|(body, pieces)| (body, parts(pieces))));
+        if self.last_term.fetch_max(term, Relaxed) < term {
+            self.drive([Event::ManagerSeen { term }]);
+        }
+    }
+}
+
+fn part(piece: Piece) -> Part {
+    match piece {
+        Piece::Bytes(bytes) => Part::Bytes(bytes),
+        Piece::File { file, offset, len_bytes } => {
+            Part::File(FileRange { file: Arc::new(Lent(file)), offset, len: len_bytes })
+        }
+    }
+}
+
+/// A segment's file, lent to the socket. Only made of files that have a descriptor.
+struct Lent(Arc<dyn DiskFile>);
+
+impl std::os::fd::AsFd for Lent {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        // `read::piece` asked, and a file does not lose its descriptor.
+        self.0.as_fd().expect("a file that goes by sendfile has a descriptor")
+    }
+}

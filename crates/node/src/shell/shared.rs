@@ -1,0 +1,200 @@
+//! What a node's threads share, and the one way through the core: [`Shared::drive`].
+
+use super::clock::Clock;
+use super::metrics::{NodeMetrics, ShellCounters};
+use super::threads::{DiskLine, Job};
+use crate::compute::RebuildJob;
+use crate::config::NodeConfig;
+use crate::core::{Action, Event, NodeCore};
+use bytes::Bytes;
+use crossbeam_channel::Sender;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use std::time::Duration;
+use tessera_net::{Connection, Dialer, Endpoint};
+use tessera_segment::{LogStore, SegmentStore};
+use tessera_wire::rpc::{Answer, Call, Peer};
+use tessera_wire::{Code, Error};
+
+/// What the threads of a node share.
+pub(super) struct Shared {
+    pub(super) config: NodeConfig,
+    pub(super) cluster_id: [u8; 16],
+    pub(super) clock: Clock,
+    pub(super) core: Mutex<NodeCore>,
+    pub(super) lines: Vec<DiskLine>,
+    pub(super) stores: Vec<Arc<SegmentStore>>,
+    /// Disk ids, in the node's order, once the manager gave them.
+    pub(super) disk_ids: RwLock<Vec<u64>>,
+    pub(super) log: Mutex<LogStore>,
+    pub(super) last_term: AtomicU64,
+    pub(super) requests: Mutex<HashMap<u64, Asker>>,
+    pub(super) next_request: AtomicU64,
+    pub(super) computing: Sender<Job<(u64, RebuildJob)>>,
+    pub(super) manager: Endpoint,
+    pub(super) dialer: Dialer,
+    /// When the timer has to call again.
+    pub(super) deadline_ns: AtomicI64,
+    /// Until when the timer sleeps.
+    pub(super) asleep_until_ns: AtomicI64,
+    pub(super) timer: OnceLock<Thread>,
+    pub(super) stopping: AtomicBool,
+    pub(super) fatal: Sender<Error>,
+    pub(super) metrics: ShellCounters,
+    pub(super) sendfile_min_bytes: u64,
+}
+
+/// Who waits for an answer.
+pub(super) struct Asker {
+    connection: Arc<Connection>,
+    kind: u16,
+    request_id: u64,
+}
+
+/// What is left to do after the core's lock was let go.
+pub(super) enum Errand {
+    Reply(u64, Result<Bytes, Error>),
+    Call(Call, Option<Endpoint>),
+    Fatal(Error),
+}
+
+impl Shared {
+    /// Gives events to the core, one after the other, and does what it wants done.
+    ///
+    /// Operations of disks are queued before the lock is let go, so that a delete that was decided after an append
+    /// comes after it; replies and calls need no order and no lock.
+    pub(super) fn drive(self: &Arc<Self>, events: impl IntoIterator<Item = Event>) {
+        let mut errands = Vec::new();
+        {
+            let mut core = self.core.lock();
+            let now_ns = self.clock.now_ns();
+            for event in events {
+                core.handle(now_ns, event);
+            }
+            while let Some(action) = core.poll() {
+                self.carry_out(&core, action, &mut errands);
+            }
+            self.deadline_ns.store(core.next_deadline_ns(), SeqCst);
+        }
+        self.wake_timer_if_due_sooner();
+        errands.into_iter().for_each(|errand| self.run(errand));
+    }
+
+    fn carry_out(&self, core: &NodeCore, action: Action, errands: &mut Vec<Errand>) {
+        match action {
+            Action::Disk { disk, op_id, op } => self.lines[disk].send(op_id, op),
+            Action::Compute { op_id, job } => drop(self.computing.send(Job::Do((op_id, job)))),
+            Action::DisksNamed { disk_ids } => *self.disk_ids.write() = disk_ids,
+            Action::KeepTerm(term) => self.keep_term(term),
+            Action::Reply { request, result } => errands.push(Errand::Reply(request, result)),
+            Action::Call(call) => {
+                let endpoint = match &call.peer {
+                    Peer::Manager => Some(self.manager.clone()),
+                    Peer::Node(id) => core.node(*id).map(|node| Endpoint::Tcp(node.address.clone())),
+                    Peer::Address(address) => Some(Endpoint::Tcp(address.clone())),
+                    Peer::Connection(_) => None,
+                };
+                errands.push(Errand::Call(call, endpoint));
+            }
+            Action::Fatal(error) => errands.push(Errand::Fatal(error)),
+        }
+    }
+
+    /// Durable before anything that follows is done: a manager of an older term is refused after a restart, too.
+    fn keep_term(&self, term: u64) {
+        if self.last_term.fetch_max(term, Relaxed) < term
+            && let Err(error) = self.log.lock().observe_term(term)
+        {
+            tracing::warn!(%error, term, "cannot keep the manager's term");
+        }
+    }
+
+    fn run(self: &Arc<Self>, errand: Errand) {
+        match errand {
+            Errand::Reply(request, result) => {
+                let Some(asker) = self.requests.lock().remove(&request) else { return };
+                asker.connection.reply(asker.kind, asker.request_id, result.map(|body| (body, Vec::new())));
+            }
+            Errand::Call(call, endpoint) => self.call(call, endpoint),
+            Errand::Fatal(error) => {
+                tracing::error!(%error, "this node cannot serve here");
+                let _ = self.fatal.send(error);
+            }
+        }
+    }
+
+    fn call(self: &Arc<Self>, call: Call, endpoint: Option<Endpoint>) {
+        let (token, node) = (call.token, self.clone());
+        let answer = move |result| {
+            if !node.is_stopping() {
+                node.drive([Event::Answer(Answer { token, result })]);
+            }
+        };
+        let timeout = Duration::from_millis(call.timeout_ms);
+        match endpoint {
+            Some(endpoint) => {
+                self.dialer.call(&endpoint, call.kind, call.body, call.payload, timeout, Box::new(answer));
+            }
+            None => answer(Err(Error::new(Code::Unavailable, format!("{:?} has no known address", call.peer)))),
+        }
+    }
+
+    /// Notes who asked; the core answers by the number.
+    pub(super) fn remember(&self, connection: &Arc<Connection>, kind: u16, request_id: u64) -> u64 {
+        let request = self.next_request.fetch_add(1, Relaxed);
+        self.requests.lock().insert(request, Asker { connection: connection.clone(), kind, request_id });
+        request
+    }
+
+    /// Store of a disk.
+    pub(super) fn store(&self, disk_id: u64) -> Option<Arc<SegmentStore>> {
+        let disk = self.disk_ids.read().iter().position(|&id| id == disk_id && id != 0)?;
+        self.stores.get(disk).cloned()
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Acquire)
+    }
+
+    pub(super) fn deadline_ns(&self) -> i64 {
+        self.deadline_ns.load(SeqCst)
+    }
+
+    /// The timer sleeps until `asleep_until_ns`; it is woken when something is due before that.
+    fn wake_timer_if_due_sooner(&self) {
+        let deadline = self.deadline_ns();
+        if deadline < self.asleep_until_ns.load(SeqCst) {
+            self.wake_timer();
+        }
+    }
+
+    pub(super) fn wake_timer(&self) {
+        if let Some(timer) = self.timer.get() {
+            timer.unpark();
+        }
+    }
+
+    /// Whether this is the first call; everybody sees it.
+    pub(super) fn begin_stop(&self) -> bool {
+        !self.stopping.swap(true, AcqRel)
+    }
+
+    pub(super) fn metrics(&self) -> NodeMetrics {
+        let core = self.core.lock();
+        NodeMetrics {
+            core: core.counters().clone(),
+            puts: self.metrics.puts.load(Relaxed),
+            gets: self.metrics.gets.load(Relaxed),
+            received_bytes: self.metrics.received_bytes.load(Relaxed),
+            sent_bytes: self.metrics.sent_bytes.load(Relaxed),
+            has_lease: core.has_lease(),
+            node_id: core.node_id(),
+            incarnation: core.incarnation(),
+            disks: core.disks().collect(),
+        }
+    }
+}

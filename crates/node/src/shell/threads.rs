@@ -1,0 +1,149 @@
+//! A node's threads: per disk one writer and a few readers, for all of it a timer and some that compute.
+
+use super::shared::Shared;
+use crate::compute::{RebuildJob, rebuild};
+use crate::core::{DiskFault, DiskOp, Event};
+use crate::disk_worker::{self, Waiting};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tessera_segment::SegmentStore;
+
+/// Work for a thread, or the end of it.
+pub(super) enum Job<T> {
+    Do(T),
+    Stop,
+}
+
+/// The way to a disk's threads.
+pub(super) struct DiskLine {
+    writes: Sender<Job<Waiting>>,
+    reads: Sender<Job<Waiting>>,
+    readers: usize,
+}
+
+/// The receiving ends, until the threads start.
+pub(super) struct DiskEnds {
+    writes: Receiver<Job<Waiting>>,
+    reads: Receiver<Job<Waiting>>,
+}
+
+impl DiskLine {
+    pub(super) fn new(readers: usize) -> (DiskLine, DiskEnds) {
+        let (writes, write_end) = unbounded();
+        let (reads, read_end) = unbounded();
+        (DiskLine { writes, reads, readers: readers.max(1) }, DiskEnds { writes: write_end, reads: read_end })
+    }
+
+    /// Hands an operation over; never waits.
+    pub(super) fn send(&self, op_id: u64, op: DiskOp) {
+        let line = if op.is_write() { &self.writes } else { &self.reads };
+        // The threads live until they are told to stop; after that nobody waits for an answer.
+        let _ = line.send(Job::Do(Waiting { op_id, op }));
+    }
+
+    /// Tells the threads to finish what they have and end.
+    pub(super) fn stop(&self) {
+        let _ = self.writes.send(Job::Stop);
+        for _ in 0..self.readers {
+            let _ = self.reads.send(Job::Stop);
+        }
+    }
+}
+
+/// Starts a disk's threads.
+pub(super) fn serve_disk(
+    shared: &Arc<Shared>,
+    disk: usize,
+    store: &Arc<SegmentStore>,
+    ends: DiskEnds,
+    readers: usize,
+) -> io::Result<Vec<JoinHandle<()>>> {
+    let mut threads = Vec::new();
+    let (it, on) = (shared.clone(), store.clone());
+    threads.push(spawn(&format!("write-{disk}"), move || write_loop(&it, &on, &ends.writes))?);
+    for _ in 0..readers.max(1) {
+        let (it, on, reads) = (shared.clone(), store.clone(), ends.reads.clone());
+        threads.push(spawn(&format!("read-{disk}"), move || read_loop(&it, &on, &reads))?);
+    }
+    Ok(threads)
+}
+
+/// Starts the timer.
+pub(super) fn keep_time(shared: &Arc<Shared>) -> io::Result<JoinHandle<()>> {
+    let it = shared.clone();
+    spawn("timer", move || timer_loop(&it))
+}
+
+/// Starts threads that compute, until their channel says stop.
+pub(super) fn compute(
+    shared: &Arc<Shared>,
+    jobs: &Receiver<Job<(u64, RebuildJob)>>,
+    count: usize,
+) -> io::Result<Vec<JoinHandle<()>>> {
+    let start = |_| {
+        let (it, jobs) = (shared.clone(), jobs.clone());
+        spawn("compute", move || {
+            while let Ok(Job::Do((op_id, job))) = jobs.recv() {
+                let outcome = rebuild(&job);
+                drop(job);
+                it.drive([Event::Computed { op_id, outcome }]);
+            }
+        })
+    };
+    (0..count.max(1)).map(start).collect()
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_string()).spawn(body)
+}
+
+/// Takes all that waits as one batch: a gathered write, a sync, then the answers (P9).
+fn write_loop(shared: &Arc<Shared>, store: &SegmentStore, writes: &Receiver<Job<Waiting>>) {
+    let mut stopping = false;
+    while !stopping {
+        let Ok(first) = writes.recv() else { return };
+        let mut batch = Vec::new();
+        for job in std::iter::once(first).chain(writes.try_iter()) {
+            match job {
+                Job::Do(waiting) => batch.push(waiting),
+                Job::Stop => stopping = true,
+            }
+        }
+        if !batch.is_empty() {
+            disk_worker::write_batch(store, shared.clock.now_ms(), batch, &mut |done| {
+                shared.drive(done.into_iter().map(|(op_id, result)| Event::DiskDone { op_id, result }));
+            });
+        }
+    }
+    if let Err(error) = store.sync() {
+        tracing::error!(disk = %store.disk().describe(), %error, "the last sync failed; nothing of it was acknowledged");
+    }
+}
+
+fn read_loop(shared: &Arc<Shared>, store: &SegmentStore, reads: &Receiver<Job<Waiting>>) {
+    while let Ok(Job::Do(Waiting { op_id, op })) = reads.recv() {
+        let result: Result<_, DiskFault> = disk_worker::read(store, &op);
+        shared.drive([Event::DiskDone { op_id, result }]);
+    }
+}
+
+fn timer_loop(shared: &Arc<Shared>) {
+    while !shared.is_stopping() {
+        let now_ns = shared.clock.now_ns();
+        let deadline_ns = shared.deadline_ns().min(now_ns.saturating_add(60_000_000_000));
+        if deadline_ns <= now_ns {
+            shared.drive([Event::Tick]);
+            continue;
+        }
+        shared.asleep_until_ns.store(deadline_ns, SeqCst);
+        // A deadline that moved closer before the store above was seen would not have woken us.
+        if shared.deadline_ns() >= deadline_ns {
+            std::thread::park_timeout(Duration::from_nanos((deadline_ns - now_ns) as u64));
+        }
+        shared.asleep_until_ns.store(i64::MIN, SeqCst);
+    }
+}

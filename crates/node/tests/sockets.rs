@@ -1,0 +1,317 @@
+//! Nodes over real sockets and real directories, with a pretended manager.
+
+mod common;
+
+use common::*;
+use std::sync::Arc;
+use std::time::Duration;
+use tessera_disk::{Disk, Identity, RealDisk};
+use tessera_net::Endpoint;
+use tessera_node::NodeServer;
+use tessera_wire::data::*;
+use tessera_wire::log::*;
+use tessera_wire::meta::*;
+use tessera_wire::{ChunkInfo, Code, PgInfo, PgMember};
+
+const WAIT: Duration = Duration::from_secs(30);
+
+fn whole(chunk_id: u64, fragment: u32, disk_id: u64) -> GetItem {
+    GetItem { chunk_id, fragment, disk_id, whole: true, ..GetItem::default() }
+}
+
+fn get(items: Vec<GetItem>) -> GetFragments {
+    GetFragments { items, hints: vec![] }
+}
+
+/// Two nodes: fragments are put, read back whole and in part over TCP and a Unix socket, one is rebuilt from the other
+/// node, verified, deleted; and a clean stop loses nothing.
+#[test]
+fn a_life_of_two_nodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two, three) = (dir.path().join("1"), dir.path().join("2"), dir.path().join("3"));
+    let manager = Manager::start();
+    let mut options = node(&manager, "a", &[&one, &two]);
+    options.unix_socket = Some(dir.path().join("a.sock"));
+    let a = NodeServer::start(options.clone()).unwrap();
+    let b = started(&manager, "b", &[&three]);
+    manager.wait("both nodes", |s| s.nodes.len() == 2 && s.heartbeats > 4);
+    let (at_a, at_b) = (a.endpoints()[0].clone(), b.endpoints()[0].clone());
+    let client = client();
+
+    // Fragments 0, 1, 2 on the first disk of a, 3 on its second, 5 on b.
+    let chunk = common::bytes(1, 300_000);
+    let pieces = fragments(&chunk);
+    let on_a: Vec<(u32, u64)> = vec![(0, 101), (1, 101), (2, 101), (3, 102)];
+    let items = on_a.iter().map(|&(f, disk)| item(&chunk, 77, disk, f, &pieces[f as usize])).collect();
+    let payload = on_a.iter().map(|&(f, _)| pieces[f as usize].clone().into()).collect::<Vec<_>>();
+    let (reply, _) = client.call_wait(&at_a, &put_of(items), payload.clone(), WAIT).unwrap();
+    assert_eq!(reply.results.len(), 4);
+    assert!(reply.results.iter().all(|r| r.error.is_none() && r.incarnation == 1), "{reply:?}");
+    let to_b = put_of(vec![item(&chunk, 77, 103, 5, &pieces[5])]);
+    let (reply, _) = client.call_wait(&at_b, &to_b, vec![pieces[5].clone().into()], WAIT).unwrap();
+    assert_eq!(reply.results[0].error, None);
+    // Sent twice: one effect, the same answer (P8).
+    let (reply, _) = client.call_wait(&at_b, &to_b, vec![pieces[5].clone().into()], WAIT).unwrap();
+    assert_eq!(reply.results[0].error, None);
+
+    // Whole, in part, verified, with groups; and what is not there.
+    for at in [at_a.clone(), Endpoint::Unix(dir.path().join("a.sock"))] {
+        let part = GetItem { offset: 1_000, len_bytes: 20_000, want_groups: true, ..whole(77, 1, 101) };
+        let part = GetItem { whole: false, ..part };
+        let items = vec![whole(77, 0, 101), part, GetItem { verify: true, ..whole(77, 3, 102) }, whole(77, 4, 101)];
+        let (reply, payload) = client.call_wait(&at, &get(items), vec![], WAIT).unwrap();
+        let mut expected = pieces[0].clone();
+        expected.extend_from_slice(&pieces[1][1_000..21_000]);
+        expected.extend_from_slice(&pieces[3]);
+        assert_eq!(payload, expected);
+        assert_eq!(reply.results[1].groups, tessera_accel::hash::tree(&chunk).groups.concat());
+        assert_eq!(reply.results[0].crc32c, tessera_accel::checksum::crc32c(&pieces[0]));
+        assert_eq!(reply.results[3].error.as_ref().unwrap().kind(), Code::NotFound);
+    }
+
+    // b rebuilds fragment 4 from a's four fragments.
+    let member = |disk_id| PgMember { disk_id, ..PgMember::default() };
+    let mut members: Vec<PgMember> = [101, 101, 101, 102, 999, 103].map(member).to_vec();
+    members[4].incoming_disk_id = 103;
+    members[4].put_to_incoming = true;
+    let hash = tessera_accel::hash::chunk_hash(&chunk).0.to_vec();
+    let info = ChunkInfo {
+        chunk_id: 77,
+        hash: hash.into(),
+        len_bytes: chunk.len() as u64,
+        class_id: 1,
+        pg_id: 1,
+        missing: vec![4],
+    };
+    let rebuild = RebuildTask {
+        pg: Some(PgInfo { pg_id: 1, epoch: 2, members }),
+        fragment: 4,
+        disk_id: 103,
+        class: Some(ec42()),
+        chunks: vec![info],
+        domain: 0,
+    };
+    manager.with(|s| s.tasks.push((2, Task { task_id: 1, rebuild: Some(rebuild), ..Task::default() })));
+    manager.wait("the rebuild", |s| s.results.iter().any(|r| r.task_id == 1 && r.finished));
+    let done = manager.with(|s| s.results.iter().flat_map(|r| r.done.clone()).collect::<Vec<_>>());
+    assert_eq!(done, vec![FragmentRef { chunk_id: 77, fragment: 4, epoch: 2, disk_id: 103 }]);
+    let (_, payload) = client.call_wait(&at_b, &get(vec![whole(77, 4, 103)]), vec![], WAIT).unwrap();
+    assert_eq!(payload, pieces[4]);
+
+    // Inventory of b, from which fragment 5 is removed; a delete on a.
+    let of = |fragment, disk_id| FragmentRef { chunk_id: 77, fragment, epoch: 0, disk_id };
+    manager.with(|s| {
+        s.remove = vec![of(5, 103)];
+        let inventory = Some(InventoryTask { disk_id: 103 });
+        s.tasks.push((2, Task { task_id: 2, inventory, ..Task::default() }));
+        s.deletes.push((1, of(0, 101)));
+    });
+    manager.wait("the deletes", |s| s.deleted.contains(&of(5, 103)) && s.deleted.contains(&of(0, 101)));
+    let held = manager.with(|s| s.inventories.iter().flat_map(|i| i.held.clone()).collect::<Vec<_>>());
+    assert_eq!(held, vec![of(4, 103), of(5, 103)]);
+    let (reply, _) = client.call_wait(&at_a, &get(vec![whole(77, 0, 101)]), vec![], WAIT).unwrap();
+    assert_eq!(reply.results[0].error.as_ref().unwrap().kind(), Code::NotFound);
+    // P3: a late duplicate does not bring it back.
+    let late = put_of(vec![item(&chunk, 77, 101, 0, &pieces[0])]);
+    let (reply, _) = client.call_wait(&at_a, &late, vec![pieces[0].clone().into()], WAIT).unwrap();
+    assert_eq!(reply.results[0].error.as_ref().unwrap().kind(), Code::NotFound);
+
+    let (status, _) = client.call_wait(&at_a, &GetNodeStatus {}, vec![], WAIT).unwrap();
+    assert_eq!(status.disks.len(), 2);
+    assert_eq!(status.node.unwrap().name, "a");
+    assert!(a.metrics().core.fragments_stored >= 4);
+
+    // A clean stop, and everything is there again.
+    drop(a);
+    let registrations = manager.with(|s| s.registrations);
+    let mut options = node(&manager, "a", &[&one, &two]);
+    options.cluster_id = Some(CLUSTER);
+    let a = NodeServer::start(options).unwrap();
+    manager.wait("the node to come back", |s| s.registrations > registrations && s.nodes[0].incarnation == 2);
+    let known = a.endpoints()[0].clone();
+    let mut payload = bytes::Bytes::new();
+    manager.wait("its disks to have names", |_| a.metrics().disks.iter().all(|d| d.1 != 0));
+    if let Ok((_, bytes)) = client.call_wait(&known, &get(vec![whole(77, 2, 101), whole(77, 3, 102)]), vec![], WAIT) {
+        payload = bytes;
+    }
+    assert_eq!(payload, [&pieces[2][..], &pieces[3][..]].concat());
+}
+
+/// P11: without answered heartbeats nothing is acknowledged once the lease is over, but reads are served; the first
+/// answered heartbeat mends it. A node that must register comes back under a new life.
+#[test]
+fn lease_and_rejoining() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = Manager::start();
+    manager.with(|s| s.lease_ms = 300);
+    let a = started(&manager, "a", &[&dir.path().join("1")]);
+    let at = a.endpoints()[0].clone();
+    let client = client();
+    let chunk = common::bytes(2, 5_000);
+    let put = |id: u64| {
+        let put = put_of(vec![item(&chunk, id, 101, 0, &chunk)]);
+        client.call_wait(&at, &put, vec![chunk.clone().into()], WAIT)
+    };
+    let (reply, _) = put(1).unwrap();
+    assert_eq!(reply.results[0].error, None);
+    manager.with(|s| s.silent = true);
+    let refused = loop {
+        match put(2) {
+            Ok(_) => std::thread::yield_now(),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.kind(), Code::Unavailable);
+    assert!(refused.message.contains("lease"), "{refused}");
+    let (_, payload) = client.call_wait(&at, &get(vec![whole(1, 0, 101)]), vec![], WAIT).unwrap();
+    assert_eq!(payload, chunk);
+    manager.with(|s| {
+        s.silent = false;
+        s.lease_ms = 60_000;
+    });
+    manager.wait("heartbeats again", {
+        let mut first = None;
+        move |s| s.heartbeats > *first.get_or_insert(s.heartbeats)
+    });
+    manager.wait("the lease", |_| a.metrics().has_lease);
+    assert_eq!(put(2).unwrap().0.results[0].error, None);
+
+    manager.with(|s| s.must_register = Some(1));
+    manager.wait("the new life", |s| s.registrations == 2);
+    manager.wait("the lease", |_| a.metrics().has_lease);
+    assert_eq!(put(3).unwrap().0.results[0].incarnation, 2);
+    assert_eq!(a.metrics().core.rejoins, 1);
+}
+
+/// The log replica: entries, gaps, terms, a snapshot; and all of it is there after a restart, before any manager.
+#[test]
+fn the_log_replica() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = Manager::start();
+    let a = started(&manager, "a", &[&dir.path().join("1")]);
+    let client = client();
+    let at = a.endpoints()[0].clone();
+    let append = |term, first_seq, lengths: Vec<u32>| AppendLog {
+        term,
+        first_seq,
+        terms: vec![term; lengths.len()],
+        lengths,
+        ..AppendLog::default()
+    };
+    let (state, _) = client.call_wait(&at, &append(3, 1, vec![2, 3]), vec![b"aabbb"[..].into()], WAIT).unwrap();
+    assert_eq!((state.term, state.last_seq, state.last_term), (3, 2, 3));
+    // A gap is answered with what is held.
+    let (state, _) = client.call_wait(&at, &append(3, 7, vec![1]), vec![b"x"[..].into()], WAIT).unwrap();
+    assert_eq!(state.last_seq, 2);
+    let stale = client.call_wait(&at, &append(2, 3, vec![1]), vec![b"x"[..].into()], WAIT).unwrap_err();
+    assert_eq!((stale.kind(), stale.current), (Code::Fenced, 3));
+    let wrong = client.call_wait(&at, &append(3, 3, vec![5]), vec![b"x"[..].into()], WAIT).unwrap_err();
+    assert_eq!(wrong.kind(), Code::Invalid);
+
+    let snapshot = common::bytes(3, 10_000);
+    let hash = tessera_accel::hash::chunk_hash(&snapshot).0.to_vec();
+    for (offset, end) in [(0, 6_000), (6_000, 10_000)] {
+        let put = PutSnapshot { term: 3, seq: 2, offset, total_bytes: 10_000, hash: hash.clone(), seq_term: 3 };
+        let piece = snapshot[offset as usize..end].to_vec();
+        let (state, _) = client.call_wait(&at, &put, vec![piece.into()], WAIT).unwrap();
+        assert_eq!(state.snapshot_seq, if end == 10_000 { 2 } else { 0 });
+    }
+    drop(a);
+    manager.with(|s| s.silent = true);
+    let a = NodeServer::start(node(&manager, "a", &[&dir.path().join("1")])).unwrap();
+    let at = a.endpoints()[0].clone();
+    let (reply, payload) = client.call_wait(&at, &ReadLog { from_seq: 1, max_bytes: 1 << 20 }, vec![], WAIT).unwrap();
+    assert_eq!((reply.cluster_id, reply.first_seq, reply.lengths), (CLUSTER.to_vec(), 1, vec![2, 3]));
+    assert_eq!(payload, b"aabbb"[..]);
+    let get = GetSnapshot { seq: 2, offset: 5_000, max_bytes: 9_000 };
+    let (reply, payload) = client.call_wait(&at, &get, vec![], WAIT).unwrap();
+    assert_eq!((reply.total_bytes, &payload[..]), (10_000, &snapshot[5_000..]));
+}
+
+/// P14: each directory that is not ours to serve is refused with one line, and left as it was.
+#[test]
+fn disks_that_are_not_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = Manager::start();
+    let path = |name: &str| dir.path().join(name);
+    let refused = |dirs: &[&std::path::Path]| match NodeServer::start(node(&manager, "x", dirs)) {
+        Ok(_) => panic!("started"),
+        Err(error) => error.to_string(),
+    };
+    let make = |name: &str, cluster_id| {
+        let disk = RealDisk::create(path(name)).unwrap();
+        Identity { cluster_id, disk_uuid: [name.len() as u8; 16], created_ms: 1 }.create(&disk).unwrap();
+        disk
+    };
+    make("ours", CLUSTER);
+    make("theirs", [9; 16]);
+    let line = refused(&[&path("ours"), &path("theirs")]);
+    assert!(line.contains("theirs") && line.contains("belongs to cluster 0909"), "{line}");
+
+    let a = started(&manager, "a", &[&path("ours")]);
+    let line = refused(&[&path("ours")]);
+    assert!(line.contains("already serve"), "{line}");
+    drop(a);
+
+    std::fs::create_dir_all(path("home")).unwrap();
+    std::fs::write(path("home").join("letter.txt"), "dear").unwrap();
+    let line = refused(&[&path("home")]);
+    assert!(line.contains("letter.txt"), "{line}");
+    assert_eq!(
+        std::fs::read_dir(path("home")).unwrap().filter(|e| e.as_ref().unwrap().file_name() != "lock").count(),
+        1
+    );
+
+    let newer = path("ours").join("tessera-disk");
+    let mut raw = std::fs::read(&newer).unwrap();
+    raw[8] = 2;
+    let crc = tessera_accel::checksum::crc32c(&raw[..60]);
+    raw[60..].copy_from_slice(&crc.to_le_bytes());
+    std::fs::write(&newer, raw).unwrap();
+    let line = refused(&[&path("ours")]);
+    assert!(line.contains("format version 2"), "{line}");
+
+    // Of another cluster than the manager's: it registers in vain, and says so.
+    let theirs = NodeServer::start(node(&manager, "x", &[&path("theirs")])).unwrap();
+    let error = theirs.fatal().recv_timeout(WAIT).unwrap();
+    assert_eq!(error.kind(), Code::WrongCluster);
+
+    let mut options = node(&manager, "x", &[&path("new")]);
+    options.listen = "0.0.0.0:0".into();
+    assert!(NodeServer::start(options).err().unwrap().to_string().contains("--advertise"));
+    let mut options = node(&manager, "x", &[&path("newer")]);
+    options.manager = Endpoint::Tcp("127.0.0.1:1".into());
+    options.join_timeout = Duration::ZERO;
+    assert!(NodeServer::start(options).err().unwrap().to_string().contains("does not answer"));
+    let mut options = node(&manager, "x", &[]);
+    options.disks = Vec::<Arc<dyn Disk>>::new();
+    assert!(NodeServer::start(options).err().unwrap().to_string().contains("--disk"));
+}
+
+/// P14: what must not be asked is refused, and the connection goes on.
+#[test]
+fn bad_requests_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = Manager::start();
+    let a = started(&manager, "a", &[&dir.path().join("1")]);
+    let at = a.endpoints()[0].clone();
+    let client = client();
+    let chunk = common::bytes(4, 1_000);
+    let mut rotten = item(&chunk, 1, 101, 0, &chunk);
+    rotten.crc32c ^= 1;
+    let error = client.call_wait(&at, &put_of(vec![rotten]), vec![chunk.clone().into()], WAIT).unwrap_err();
+    assert_eq!(error.kind(), Code::Corrupt);
+    let error = client.call_wait(&at, &put_of(vec![]), vec![], WAIT).unwrap_err();
+    assert_eq!(error.kind(), Code::Invalid);
+    let elsewhere = put_of(vec![item(&chunk, 1, 999, 0, &chunk), item(&chunk, 2, 101, 0, &chunk)]);
+    let (reply, _) = client.call_wait(&at, &elsewhere, vec![chunk.clone().into(), chunk.clone().into()], WAIT).unwrap();
+    assert_eq!(reply.results[0].error.as_ref().unwrap().kind(), Code::NotFound);
+    assert_eq!(reply.results[1].error, None, "a bad neighbour does not matter");
+    let error = client.call_wait(&at, &GetStatus {}, vec![], WAIT).unwrap_err();
+    assert_eq!(error.kind(), Code::Unsupported);
+    let past = GetItem { whole: false, offset: 990, len_bytes: 11, ..whole(2, 0, 101) };
+    let (reply, payload) = client.call_wait(&at, &get(vec![past]), vec![], WAIT).unwrap();
+    assert_eq!(reply.results[0].error.as_ref().unwrap().kind(), Code::Invalid);
+    assert!(payload.is_empty());
+    assert_eq!(a.stores()[0].stats().fragments, 1);
+}
