@@ -10,6 +10,7 @@
 
 pub mod allocate;
 pub mod answers;
+pub mod audit;
 pub mod batch;
 pub mod cache;
 pub mod cluster;
@@ -39,6 +40,7 @@ pub mod placement;
 pub mod reads;
 pub mod refs;
 pub mod repair;
+pub mod restore;
 pub mod rows;
 pub mod sessions;
 pub mod state;
@@ -46,3 +48,13 @@ pub mod status;
 pub mod tasks;
 pub mod upkeep;
 pub mod versions;
+
+#[cfg(test)]
+mod cluster_tests;
+#[cfg(test)]
+mod fake_cluster;
+
+#[cfg(test)]
+mod rig;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! A core on an in-memory database for tests: requests go in, batches are committed, answers come out; registered
+//! nodes hold nothing and only serve as places.
+
+use crate::config::Config;
+use crate::core::{Action, Event, ManagerCore};
+use crate::db::Db;
+use bytes::Bytes;
+use prost::Message;
+use std::collections::{BTreeMap, VecDeque};
+use tessera_wire::meta::*;
+use tessera_wire::rpc::{self, Call};
+use tessera_wire::{DiskInfo, Error, Extent, Kind, NodeInfo, Request, Role};
+
+pub const MS: i64 = 1_000_000;
+/// A client.
+pub const ALICE: u64 = 0xa11ce;
+/// Another.
+pub const BOB: u64 = 0xb0b;
+
+pub struct Rig {
+    pub core: ManagerCore,
+    pub now_ns: i64,
+    pub calls: VecDeque<Call>,
+    pub replies: BTreeMap<u64, Result<Bytes, Error>>,
+    next: u64,
+}
+
+pub fn config() -> Config {
+    Config { log_copies: 0, down_after_ms: 1 << 40, out_after_ms: 1 << 41, ..Default::default() }
+}
+
+impl Rig {
+    /// With `nodes` nodes of one disk each on hosts of their own.
+    pub fn new(nodes: u64) -> Rig {
+        Rig::with(Db::in_memory([7; 16]).unwrap(), config(), nodes)
+    }
+
+    pub fn with(db: Db, config: Config, nodes: u64) -> Rig {
+        let now_ns = 1_000_000 * MS;
+        let core = ManagerCore::start(db, config, now_ns).unwrap();
+        let mut rig = Rig { core, now_ns, calls: VecDeque::new(), replies: BTreeMap::new(), next: 1 };
+        for node in 1..=nodes {
+            rig.register(node);
+        }
+        rig
+    }
+
+    pub fn register(&mut self, node: u64) {
+        let op_id = self.op();
+        let disk = DiskInfo {
+            uuid: vec![node as u8; 16],
+            capacity_bytes: 1 << 50,
+            free_bytes: 1 << 50,
+            path: format!("disk{node}"),
+            ..Default::default()
+        };
+        let info = NodeInfo {
+            name: format!("n{node}"),
+            host: format!("h{node}"),
+            address: format!("127.0.0.1:{node}"),
+            ..Default::default()
+        };
+        self.ask_as(Role::Node, 0, &RegisterNode { op_id, node: Some(info), disks: vec![disk] }).unwrap();
+    }
+
+    pub fn op(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    pub fn send<R: Request>(&mut self, role: Role, client_id: u64, request: &R) -> u64 {
+        self.send_raw(role, client_id, R::KIND, request.encode_to_vec().into())
+    }
+
+    pub fn send_raw(&mut self, role: Role, client_id: u64, kind: Kind, body: Bytes) -> u64 {
+        let request_id = self.op();
+        let event = Event::Request { connection: client_id, role, client_id, request_id, kind, body };
+        self.core.handle(self.now_ns, event);
+        request_id
+    }
+
+    pub fn settle(&mut self) {
+        while self.core.wants_commit() && self.core.stopped().is_none() {
+            self.core.commit_batch(self.now_ns);
+        }
+        self.drain();
+    }
+
+    pub fn drain(&mut self) {
+        while let Some(action) = self.core.poll() {
+            match action {
+                Action::Reply { request_id, result, .. } => _ = self.replies.insert(request_id, result),
+                Action::Call(call) => self.calls.push_back(call),
+            }
+        }
+    }
+
+    pub fn answer(&mut self, token: u64, result: Result<Bytes, Error>) {
+        let result = result.map(|body| (body, Bytes::new()));
+        self.core.handle(self.now_ns, Event::Answer(rpc::Answer { token, result }));
+        self.drain();
+    }
+
+    pub fn ask_as<R: Request>(&mut self, role: Role, client_id: u64, request: &R) -> Result<R::Reply, Error> {
+        let id = self.send(role, client_id, request);
+        self.settle();
+        let reply = self.replies.remove(&id).expect("every request is answered");
+        reply.map(|body| R::Reply::decode(body).unwrap())
+    }
+
+    pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Reply, Error> {
+        self.ask_as(Role::Client, ALICE, request)
+    }
+
+    pub fn tick(&mut self, ms: i64) {
+        self.now_ns += ms * MS;
+        self.core.handle(self.now_ns, Event::Tick);
+        self.settle();
+    }
+
+    /// Stops the core and starts another on the same database.
+    pub fn restart(self) -> Rig {
+        let Rig { core, now_ns, next, .. } = self;
+        let core = ManagerCore::start(core.into_db(), config(), now_ns).unwrap();
+        Rig { core, now_ns, calls: VecDeque::new(), replies: BTreeMap::new(), next }
+    }
+
+    pub fn dump(&self, without: &[&str]) -> String {
+        let dump = self.core.db().dump().unwrap();
+        let keep = |line: &&str| !without.contains(&line.split(' ').next().unwrap_or(""));
+        dump.lines().filter(keep).map(|line| format!("{line}\n")).collect()
+    }
+
+    pub fn mkdir(&mut self, parent: u64, name: &str) -> u64 {
+        let op_id = self.op();
+        let request = MakeDir { op_id, parent, name: name.into(), mode: 0o755, ..Default::default() };
+        self.ask(&request).unwrap().attr.unwrap().ino
+    }
+
+    pub fn open_write(&mut self, parent: u64, name: &str, hints: &[(&str, &str)]) -> Result<OpenWriteReply, Error> {
+        let op_id = self.op();
+        let hints =
+            hints.iter().map(|(n, v)| tessera_wire::Hint { name: n.to_string(), value: v.to_string() }).collect();
+        self.ask(&OpenWrite { op_id, parent, name: name.into(), hints, ..Default::default() })
+    }
+
+    pub fn allocate(&mut self, session_id: u64, chunks: &[ChunkName]) -> Result<AllocateChunksReply, Error> {
+        let op_id = self.op();
+        let request = AllocateChunks {
+            op_id,
+            session_id,
+            redundancy: "ec:2+1".into(),
+            chunks: chunks.to_vec(),
+            ..Default::default()
+        };
+        self.ask(&request)
+    }
+
+    /// Stores `content` (bytes that stand for a chunk each, 100 times) as a file and commits.
+    pub fn put(&mut self, parent: u64, name: &str, content: &[u8]) -> Result<CommitReply, Error> {
+        let session = self.open_write(parent, name, &[])?.session_id;
+        let request = self.replacing(session, content)?;
+        self.ask(&request)
+    }
+
+    pub fn replacing(&mut self, session_id: u64, content: &[u8]) -> Result<Commit, Error> {
+        let names: Vec<ChunkName> = content.iter().map(|&c| chunk(c)).collect();
+        let answers = self.allocate(session_id, &names)?.answers;
+        let extents: Vec<Extent> = (0u64..)
+            .zip(&answers)
+            .map(|(i, answer)| Extent { offset: i * 100, len_bytes: 100, chunk_id: answer.chunk_id, chunk_offset: 0 })
+            .collect();
+        Ok(Commit {
+            op_id: self.op(),
+            session_id,
+            mode: CommitMode::Replace as i32,
+            size_bytes: extents.len() as u64 * 100,
+            extents,
+            acks: acks(&answers),
+            ..Default::default()
+        })
+    }
+
+    pub fn read(&mut self, parent: u64, name: &str) -> Result<OpenReadReply, Error> {
+        self.ask(&OpenRead { parent, name: name.into(), len_bytes: u64::MAX, ..Default::default() })
+    }
+
+    pub fn audit(&self) {
+        assert_eq!(crate::audit::recount(self.core.db()).unwrap(), Vec::<String>::new());
+    }
+}
+
+/// A chunk of 100 bytes named after one byte.
+pub fn chunk(c: u8) -> ChunkName {
+    ChunkName { hash: Bytes::from(vec![c; 32]), len_bytes: 100 }
+}
+
+/// Everything that was asked for is acknowledged, each chunk once.
+pub fn acks(answers: &[ChunkAnswer]) -> Vec<ChunkAck> {
+    let mut acks: BTreeMap<u64, ChunkAck> = BTreeMap::new();
+    for answer in answers.iter().filter(|a| a.state != ChunkState::Durable as i32) {
+        acks.insert(answer.chunk_id, ChunkAck { chunk_id: answer.chunk_id, epoch: answer.epoch, missing: Vec::new() });
+    }
+    acks.into_values().collect()
+}
