@@ -1,1 +1,74 @@
-fn main() {}
+//! The `tessera` binary: every daemon and every command.
+//!
+//! Here lives what a user types and reads: words ([`args`]), daemons' configuration, logs and metrics
+//! ([`daemon`]), the local store ([`up`]), commands on files ([`files`]) and on the cluster ([`upkeep`]), the
+//! [`demo`], and how all of them end ([`exit`]). What the store does lives in the crates below; nothing here
+//! knows how a chunk is cut or a group laid out. Start at [`args::Command`] and [`run`].
+
+mod args;
+mod cleanup;
+mod daemon;
+mod demo;
+mod exit;
+mod files;
+mod remote;
+mod term;
+mod up;
+mod upkeep;
+
+use args::{Cli, Command, NodeArgs};
+use clap::Parser;
+use exit::Outcome;
+use std::process::ExitCode;
+use tessera_wire::meta::Upkeep;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                failure.report(std::env::args_os().any(|a| a == "--json"));
+            }
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}
+
+/// Carries a command out.
+fn run(command: Command) -> Outcome {
+    match command {
+        Command::Up(args) => up::run(args),
+        Command::Manager(args) => daemon::manager::run(args),
+        Command::Node(NodeArgs { command: None, run }) => daemon::node::run(run),
+        Command::Demo(args) => demo::run(args),
+        command => {
+            daemon::logging::start_for_command()?;
+            ask(command)
+        }
+    }
+}
+
+/// Carries out what a client asks.
+fn ask(command: Command) -> Outcome {
+    match command {
+        Command::Put(args) => files::put(args),
+        Command::Get(args) => files::get(args),
+        Command::Cat(args) => files::cat(args),
+        Command::Ls(args) => files::ls(args),
+        Command::Stat(args) => files::stat(args),
+        Command::Rm(args) => files::rm(args),
+        Command::Mv(args) => files::mv(args),
+        Command::Mkdir(args) => files::mkdir(args),
+        Command::Versions(args) => files::versions(args),
+        Command::Policy(command) => files::policy(command),
+        Command::Status(args) => upkeep::status(args),
+        Command::Node(NodeArgs { command: Some(command), .. }) => upkeep::node(command),
+        Command::Repair(args) => upkeep::maintain(Upkeep::Repair, args),
+        Command::Scrub(args) => upkeep::maintain(Upkeep::Scrub, args),
+        Command::Gc(args) => upkeep::maintain(Upkeep::Gc, args),
+        Command::Up(_) | Command::Demo(_) | Command::Manager(_) | Command::Node(_) => {
+            Err(exit::Failure::usage("this command runs no client"))
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! `up`, `demo`, `manager` and `node`'s own flags.
+
+use super::Talk;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// `tessera up`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Everything lives under --dir: manager/, n1/ to nN/, logs/, cluster.json (addresses and process ids).
+The next `tessera up` there finds everything again. Ctrl-C stops the manager, then the nodes.
+
+Examples:
+  tessera up
+  tessera up --nodes 12 --disks 2 --dir /srv/tessera --listen 127.0.0.1:9000
+  tessera up --dir /tmp/t --listen 127.0.0.1:0 --restart    any free ports; dead daemons are started again")]
+pub struct UpArgs {
+    /// Nodes, each with a host label of its own (default: as many as the directory has, else 8).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200))]
+    pub nodes: Option<u32>,
+    /// Disks (directories) of each node (default: as many as the directory has, else 1).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub disks: Option<u32>,
+    /// Where everything is kept.
+    #[arg(long, value_name = "DIR", default_value = "./tessera-data")]
+    pub dir: PathBuf,
+    /// Manager's address. Nodes take the ports after it, metrics those from 100 after it; port 0: any free ones.
+    #[arg(long, value_name = "ADDR", default_value = super::DEFAULT_MANAGER)]
+    pub listen: String,
+    /// Start daemons that died again (with growing pauses) instead of only reporting them.
+    #[arg(long)]
+    pub restart: bool,
+    /// Configuration file for the manager (see `tessera manager --help`).
+    #[arg(long, value_name = "FILE")]
+    pub manager_config: Option<PathBuf>,
+    /// Configuration file for every node (see `tessera node --help`).
+    #[arg(long, value_name = "FILE")]
+    pub node_config: Option<PathBuf>,
+    /// Talk.
+    #[command(flatten)]
+    pub talk: Talk,
+}
+
+/// `tessera demo`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The demo starts a scratch store of eight nodes, stores PATH and an edited copy of it, kills two nodes
+(SIGKILL), reads everything back comparing every byte, waits for repair, wipes the manager's disk,
+restores the manager from the nodes, and compares again. PATH is only read.
+
+Examples:
+  tessera demo
+  tessera demo --size 2G
+  tessera demo ~/src --keep
+  tessera demo --json | jq .steps")]
+pub struct DemoArgs {
+    /// Directory or file to store (default: generated self-similar files).
+    pub path: Option<PathBuf>,
+    /// Bytes to generate when no PATH is given.
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    pub size: u64,
+    /// Where the scratch store goes (default: a new directory under the system's temporary directory).
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Leave the scratch store on disk, and say where.
+    #[arg(long)]
+    pub keep: bool,
+    /// Talk.
+    #[command(flatten)]
+    pub talk: Talk,
+}
+
+/// How daemons log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// One line for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Flags that manager and node share. Flags win over the configuration file.
+#[derive(Debug, Clone, Args)]
+pub struct DaemonFlags {
+    /// TOML file; docs/config.md lists its keys.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Serve Prometheus metrics at http://ADDR/metrics.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<String>,
+    /// Form of the log (on stderr).
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+    /// error, warn, info, debug, trace, or directives such as info,tessera_node=debug.
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
+    /// Knob from the configuration file's [tuning] table, as KEY=VALUE; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Print the addresses as one line of JSON on stdout when ready.
+    #[arg(long, hide = true)]
+    pub announce: bool,
+    /// Stop when stdin ends: with the process that started this one.
+    #[arg(long, hide = true)]
+    pub follow_stdin: bool,
+}
+
+/// `tessera manager`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The manager keeps its database in --dir. A new, empty directory starts a new cluster; when a cluster
+exists and the manager's disk is lost, use --restore: it rebuilds the database from the command log and
+snapshots on the nodes, then serves.
+
+Examples:
+  tessera manager --dir /var/lib/tessera --listen 10.0.0.1:7700 --metrics 10.0.0.1:9700
+  tessera manager --config /etc/tessera/manager.toml
+  tessera manager --dir /var/lib/tessera --listen 10.0.0.1:7700 \\
+                  --restore --from 10.0.0.11:7710 --from 10.0.0.12:7710")]
+pub struct ManagerArgs {
+    /// Directory of the database.
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Address to serve (HOST:PORT or unix:PATH); may be repeated. [default: 127.0.0.1:7700]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Vec<String>,
+    /// Rebuild the lost database from nodes; --dir must hold none.
+    #[arg(long, requires = "from")]
+    pub restore: bool,
+    /// Address of a node to restore from; name all you can, the newest log wins.
+    #[arg(long, value_name = "NODEADDR", requires = "restore")]
+    pub from: Vec<String>,
+    /// Shared.
+    #[command(flatten)]
+    pub flags: DaemonFlags,
+}
+
+/// `tessera node` without a further word: run one.
+#[derive(Debug, Args)]
+pub struct NodeRunArgs {
+    /// Directory of a disk; may be repeated. An empty one is made a disk of the cluster.
+    #[arg(long = "disk", value_name = "DIR")]
+    pub disks: Vec<PathBuf>,
+    /// Manager to join: HOST:PORT or unix:PATH. [default: 127.0.0.1:7700]
+    #[arg(long, short = 'm', env = "TESSERA_MANAGER", value_name = "ADDR")]
+    pub manager: Option<String>,
+    /// Address to serve. [default: 127.0.0.1:0]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Address that others reach this node at, when it is not the one it listens on.
+    #[arg(long, value_name = "ADDR")]
+    pub advertise: Option<String>,
+    /// Unix socket for clients on the same host.
+    #[arg(long, value_name = "PATH")]
+    pub unix_socket: Option<PathBuf>,
+    /// Name people call the node by. [default: its host label]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Host label: fragments of one chunk go to distinct hosts. [default: the host's name]
+    #[arg(long)]
+    pub host: Option<String>,
+    /// Bytes each disk may use at most. [default: what its file system has]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub capacity: Option<u64>,
+    /// Shared.
+    #[command(flatten)]
+    pub flags: DaemonFlags,
+}
+
+/// Sizes as everywhere in Tessera: 4096, 64K, 1M, 2G.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    tessera_policy::parse_size(text).map_err(|e| e.to_string())
+}

@@ -1,0 +1,111 @@
+//! The words of the command line: every command, flag and example. Nothing here does anything.
+//!
+//! Start at [`Command`]. Each command's `--help` ends with examples; docs/config.md documents the daemons' keys.
+
+mod daemons;
+mod store;
+mod upkeep;
+
+pub use daemons::*;
+pub use store::*;
+pub use upkeep::*;
+
+use clap::{Parser, Subcommand};
+
+/// Address a client asks when nothing else is said: where `tessera up` listens.
+pub const DEFAULT_MANAGER: &str = "127.0.0.1:7700";
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed, or not everything succeeded
+  2  usage: a word, value, path or policy that cannot be
+  3  not found
+  4  unavailable now: manager or too many nodes out of reach, too few hosts for the policy
+  5  corrupt: stored bytes did not match their checksum and could not be put right
+  6  conflict: exists already, not empty, or another version was committed meanwhile
+  7  no space
+  8  refused: another cluster, another protocol version, a disk or directory in use
+  130  interrupted
+
+Start here:
+  tessera up                          a store of eight nodes on this machine
+  tessera put -r DIR tess:/           store a directory
+  tessera status                      what is stored, and how safely
+  tessera demo                        watch it survive";
+
+/// One store over many disks: deduplicated, erasure-coded, verified.
+#[derive(Debug, Parser)]
+#[command(name = "tessera", version, after_help = EXIT_CODES, max_term_width = 110, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How any command talks to its user.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub struct Talk {
+    /// Say nothing but results and errors.
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// One JSON document, or one per line, on stdout; errors as JSON on stderr (docs/config.md, section 4).
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What every client command accepts.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Common {
+    /// Manager to ask: HOST:PORT or unix:PATH.
+    #[arg(long, short = 'm', env = "TESSERA_MANAGER", default_value = DEFAULT_MANAGER, value_name = "ADDR")]
+    pub manager: String,
+    /// Give up when the manager cannot be reached for so many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    pub wait: u64,
+    /// Talk.
+    #[command(flatten)]
+    pub talk: Talk,
+}
+
+/// Every command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a whole store on this machine: one manager and some nodes.
+    Up(UpArgs),
+    /// Show on a scratch store that lost nodes and a lost manager lose nothing.
+    Demo(DemoArgs),
+    /// Store files and directories.
+    Put(PutArgs),
+    /// Fetch files and directories.
+    Get(GetArgs),
+    /// Write files to stdout.
+    Cat(CatArgs),
+    /// List directories.
+    Ls(LsArgs),
+    /// Show all that is known of a path.
+    Stat(StatArgs),
+    /// Remove files and directories.
+    Rm(RmArgs),
+    /// Move or rename.
+    Mv(MvArgs),
+    /// Make directories.
+    Mkdir(MkdirArgs),
+    /// List a file's versions.
+    Versions(VersionsArgs),
+    /// Look at and change policies.
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// Show the state of the cluster.
+    Status(StatusArgs),
+    /// Run a storage node; or look at nodes (`node list`), or empty one (`node drain`).
+    Node(NodeArgs),
+    /// Rebuild what is missing, now.
+    Repair(UpkeepArgs),
+    /// Re-read every fragment on every disk, now.
+    Scrub(UpkeepArgs),
+    /// Collect garbage, now.
+    Gc(UpkeepArgs),
+    /// Run a manager.
+    Manager(ManagerArgs),
+}

@@ -1,0 +1,247 @@
+//! Commands on files and directories.
+
+use super::Common;
+use clap::{Args, Subcommand};
+
+/// `tessera put`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A directory as target, or several sources, put each source into the target under its own name. Modes,
+modification times and symbolic links are kept; sockets, pipes and devices are skipped and counted.
+
+Examples:
+  tessera put movie.mkv tess:/films/             store a file under its name
+  tessera put -r ~/src tess:/backup              store a directory
+  pg_dump db | tessera put - tess:/db.sql        store stdin
+  tessera put -p redundancy=ec:8+3 -p lifetime=keep model.bin tess:/models/m1
+  tessera put --if-version 42 notes tess:/notes  only over the version I have seen")]
+pub struct PutArgs {
+    /// Local files or directories, then the store path. `-` is stdin.
+    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "TESS:/TARGET"])]
+    pub paths: Vec<std::ffi::OsString>,
+    /// Store directories with all below them.
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// Hint for what is stored, over what the directory says; may be repeated (see `tessera policy list`).
+    #[arg(long, short, value_name = "NAME=VALUE")]
+    pub policy: Vec<String>,
+    /// Fail unless this is the file's current version id; 0: unless there is no such file.
+    #[arg(long, value_name = "VERSION", conflicts_with = "recursive")]
+    pub if_version: Option<u64>,
+    /// Files on their way at once.
+    #[arg(long, short, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: u16,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `tessera get`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A file appears under its name only when every byte has arrived and was verified; until then an existing
+one stays as it is.
+
+Examples:
+  tessera get tess:/films/movie.mkv .            fetch a file
+  tessera get -r tess:/backup/src /tmp/src       fetch a directory
+  tessera get tess:/db.sql - | psql db           write to stdout
+  tessera get --version 3 tess:/notes notes.3    an earlier version, by its number")]
+pub struct GetArgs {
+    /// Store paths, then the local target. `-` is stdout.
+    #[arg(required = true, num_args = 2.., value_names = ["TESS:/SOURCE", "TARGET"])]
+    pub paths: Vec<std::ffi::OsString>,
+    /// Fetch directories with all below them.
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// Number of the version (see `tessera versions`).
+    #[arg(long, value_name = "NUMBER", conflicts_with = "recursive")]
+    pub version: Option<u64>,
+    /// Files on their way at once.
+    #[arg(long, short, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: u16,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `tessera cat`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tessera cat tess:/notes
+  tessera cat --range 1M..1028K tess:/model.bin | xxd     only these bytes are read and verified
+  tessera cat --version 1 tess:/notes")]
+pub struct CatArgs {
+    /// Files.
+    #[arg(required = true, value_name = "TESS:/PATH")]
+    pub paths: Vec<String>,
+    /// Bytes from START up to END (either may be left out).
+    #[arg(long, value_name = "START..END")]
+    pub range: Option<String>,
+    /// Number of the version.
+    #[arg(long, value_name = "NUMBER")]
+    pub version: Option<u64>,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `tessera ls`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tessera ls
+  tessera ls -l tess:/backup
+  tessera ls -R --json tess:/ | jq -r 'select(.size_bytes > 1e9) | .path'")]
+pub struct LsArgs {
+    /// Directories or files.
+    #[arg(value_name = "TESS:/PATH", default_value = "tess:/")]
+    pub paths: Vec<String>,
+    /// Mode, version, size and time of each.
+    #[arg(long, short)]
+    pub long: bool,
+    /// All below, too.
+    #[arg(long, short = 'R')]
+    pub recursive: bool,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `tessera stat`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tessera stat tess:/notes
+  tessera stat --json tess:/notes | jq .version")]
+pub struct StatArgs {
+    /// Paths.
+    #[arg(required = true, value_name = "TESS:/PATH")]
+    pub paths: Vec<String>,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `tessera rm`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tessera rm tess:/notes
+  tessera rm -r tess:/backup/old
+  tessera rm -f tess:/maybe-there               no error when it is not")]
+pub struct RmArgs {
+    /// Paths.
+    #[arg(required = true, value_name = "TESS:/PATH")]
+    pub paths: Vec<String>,
+    /// Directories with all below them, too.
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// What is not there is no error.
+    #[arg(long, short)]
+    pub force: bool,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `tessera mv`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A moved file keeps the policy it was created with. An existing file at the target is replaced in the
+same step.
+
+Examples:
+  tessera mv tess:/a tess:/b
+  tessera mv tess:/a tess:/b tess:/directory/
+  tessera mv -n tess:/a tess:/b                 not over an existing b")]
+pub struct MvArgs {
+    /// Sources, then the target.
+    #[arg(required = true, num_args = 2.., value_names = ["TESS:/SOURCE", "TESS:/TARGET"])]
+    pub paths: Vec<String>,
+    /// Fail when the target exists.
+    #[arg(long, short)]
+    pub no_replace: bool,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `tessera mkdir`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tessera mkdir tess:/backup
+  tessera mkdir --parents tess:/a/b/c
+  tessera mkdir tess:/models -P redundancy=ec:8+3     everything created in it inherits that")]
+pub struct MkdirArgs {
+    /// Directories.
+    #[arg(required = true, value_name = "TESS:/PATH")]
+    pub paths: Vec<String>,
+    /// Make what is missing above, and do not mind what is there.
+    #[arg(long, short)]
+    pub parents: bool,
+    /// Hint for the new directory; may be repeated.
+    #[arg(long, short = 'P', value_name = "NAME=VALUE")]
+    pub policy: Vec<String>,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `tessera versions`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+How many are kept is the policy's `lifetime` (see `tessera policy list`).
+
+Examples:
+  tessera versions tess:/notes
+  tessera get --version 3 tess:/notes notes.3")]
+pub struct VersionsArgs {
+    /// The file.
+    #[arg(value_name = "TESS:/PATH")]
+    pub path: String,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `tessera policy`.
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Every hint, what it may be, and its default.
+    List {
+        /// Talk.
+        #[command(flatten)]
+        talk: super::Talk,
+    },
+    /// The policy of a path: what is set, and defaults for the rest.
+    #[command(after_help = "Examples:\n  tessera policy get tess:/models")]
+    Get {
+        /// The path.
+        #[arg(value_name = "TESS:/PATH")]
+        path: String,
+        /// Common.
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Set hints. New files and directories inherit those of their directory; what is there keeps its own.
+    #[command(after_help = "\
+All hints are checked before the first is set. An empty value takes a hint back to its default.
+
+Examples:
+  tessera policy set tess:/models redundancy=ec:8+3 lifetime=keep
+  tessera policy set tess:/models lifetime=")]
+    Set {
+        /// The path.
+        #[arg(value_name = "TESS:/PATH")]
+        path: String,
+        /// Hints.
+        #[arg(required = true, value_name = "NAME=VALUE")]
+        hints: Vec<String>,
+        /// Common.
+        #[command(flatten)]
+        common: Common,
+    },
+}

@@ -1,0 +1,96 @@
+//! Commands on the cluster: status, nodes, repair, scrub, gc.
+
+use super::{Common, NodeRunArgs};
+use clap::{Args, Subcommand};
+
+/// `tessera status`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tessera status
+  tessera status --watch                    again every 2 seconds, until Ctrl-C
+  tessera status --json | jq .chunks.reduced")]
+pub struct StatusArgs {
+    /// Again every so many seconds.
+    #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
+    pub watch: Option<u64>,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `tessera repair`, `scrub`, `gc`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The pass runs in the cluster: Ctrl-C stops watching it, not the pass.
+
+Examples:
+  tessera repair
+  tessera scrub --no-wait
+  tessera gc --json")]
+pub struct UpkeepArgs {
+    /// Start the pass and return.
+    #[arg(long, conflicts_with = "look")]
+    pub no_wait: bool,
+    /// Start nothing; show the pass that runs, or the last one.
+    #[arg(long)]
+    pub look: bool,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `tessera node`.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Without a further word this runs a storage node. Its disks are directories, best each on a device of its own.
+
+Examples:
+  tessera node --manager 10.0.0.1:7700 --listen 10.0.0.11:7710 --disk /srv/d1 --disk /srv/d2
+  tessera node --config /etc/tessera/node.toml
+  tessera node list
+  tessera node drain n3 --follow            empty it, then it may be switched off"
+)]
+pub struct NodeArgs {
+    /// Look at nodes instead of running one.
+    #[command(subcommand)]
+    pub command: Option<NodeCommand>,
+    /// Run one.
+    #[command(flatten)]
+    pub run: NodeRunArgs,
+}
+
+/// `tessera node list`, `drain`.
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// Nodes and their disks.
+    List {
+        /// Common.
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Empty a node or a disk: its fragments move to others while it keeps serving.
+    #[command(after_help = "\
+Examples:
+  tessera node drain n3
+  tessera node drain n3 --disk 5 --follow
+  tessera node drain n3 --undo")]
+    Drain {
+        /// Name or id of the node.
+        node: String,
+        /// Only this disk of it, by id (see `tessera node list`).
+        #[arg(long, value_name = "ID")]
+        disk: Option<u64>,
+        /// Take it back.
+        #[arg(long)]
+        undo: bool,
+        /// Wait until it is empty.
+        #[arg(long, short, conflicts_with = "undo")]
+        follow: bool,
+        /// Common.
+        #[command(flatten)]
+        common: Common,
+    },
+}

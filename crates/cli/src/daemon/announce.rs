@@ -1,0 +1,30 @@
+//! Telling who started a daemon where it listens: one line on stdout, for people or (`--announce`) as JSON.
+
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+
+/// Where a daemon listens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Announcement {
+    /// `manager` or `node`.
+    pub role: String,
+    /// Addresses served: `HOST:PORT` or `unix:PATH`, with the ports that were chosen.
+    pub listen: Vec<String>,
+    /// `HOST:PORT` of `/metrics`, if served.
+    pub metrics: Option<String>,
+}
+
+impl Announcement {
+    /// Prints it. Nobody listening is no error: the daemon serves all the same.
+    pub fn print(&self, as_json: bool) {
+        let line = match as_json {
+            true => serde_json::to_string(self).unwrap_or_default(),
+            false => {
+                let metrics = self.metrics.as_ref().map(|m| format!(", metrics at http://{m}/metrics"));
+                format!("{} serves {}{}", self.role, self.listen.join(", "), metrics.unwrap_or_default())
+            }
+        };
+        let mut out = std::io::stdout().lock();
+        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    }
+}

@@ -1,0 +1,290 @@
+//! Configuration of the daemons: a TOML file, then flags over it (P14: what is unknown or malformed is an
+//! error that names the file, the line and the key).
+
+use crate::args::{DaemonFlags, LogFormat, ManagerArgs, NodeRunArgs};
+use crate::daemon::knobs::{self, Knob};
+use crate::exit::{Failure, Outcome};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use tessera_net::Endpoint;
+
+/// Values of the `[tuning]` table, by knob.
+pub type Tuning = BTreeMap<String, toml::Value>;
+
+/// Keys that both daemons have.
+#[derive(Debug, Default, Clone)]
+pub struct Shared {
+    /// Where `/metrics` is served.
+    pub metrics: Option<String>,
+    /// Form of the log.
+    pub log_format: Option<LogFormat>,
+    /// Level or directives.
+    pub log_level: Option<String>,
+    /// Knobs.
+    pub tuning: Tuning,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ManagerFile {
+    dir: Option<PathBuf>,
+    listen: Option<Vec<String>>,
+    metrics: Option<String>,
+    log_format: Option<LogFormat>,
+    log_level: Option<String>,
+    tuning: Tuning,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct NodeFile {
+    disks: Option<Vec<PathBuf>>,
+    manager: Option<String>,
+    listen: Option<String>,
+    advertise: Option<String>,
+    unix_socket: Option<PathBuf>,
+    name: Option<String>,
+    host: Option<String>,
+    capacity: Option<SizeValue>,
+    metrics: Option<String>,
+    log_format: Option<LogFormat>,
+    log_level: Option<String>,
+    tuning: Tuning,
+}
+
+/// A size as a number of bytes or as text (`"64G"`).
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum SizeValue {
+    Bytes(u64),
+    Text(String),
+}
+
+/// What `tessera manager` runs with.
+#[derive(Debug)]
+pub struct ManagerSettings {
+    /// Directory of the database.
+    pub dir: PathBuf,
+    /// Where it serves.
+    pub listen: Vec<Endpoint>,
+    /// Nodes to restore from; empty: no restore.
+    pub restore_from: Vec<Endpoint>,
+    /// The rest.
+    pub shared: Shared,
+    /// Knobs.
+    pub core: tessera_manager::config::Config,
+}
+
+/// What `tessera node` runs with.
+#[derive(Debug)]
+pub struct NodeSettings {
+    /// Directories of its disks, in order; the first also holds the replica of the command log.
+    pub disks: Vec<PathBuf>,
+    /// Manager to join.
+    pub manager: Endpoint,
+    /// Where it serves.
+    pub listen: Endpoint,
+    /// Address others are told; none: where it listens.
+    pub advertise: Option<String>,
+    /// Unix socket.
+    pub unix_socket: Option<PathBuf>,
+    /// Name.
+    pub name: String,
+    /// Host label.
+    pub host: String,
+    /// Bytes each disk may use.
+    pub capacity_bytes: Option<u64>,
+    /// The rest.
+    pub shared: Shared,
+    /// Knobs of the node and of its segment stores.
+    pub knobs: knobs::NodeKnobs,
+}
+
+impl ManagerSettings {
+    /// File and flags, flags winning.
+    pub fn new(args: ManagerArgs) -> Outcome<Self> {
+        let (file, base): (ManagerFile, _) = load(&args.flags)?;
+        let dir = args.dir.or(file.dir.map(|d| base.join(d))).ok_or_else(|| {
+            Failure::usage(
+                "tessera manager: no directory for the database; give --dir DIR, or dir in the configuration",
+            )
+        })?;
+        let listen = if args.listen.is_empty() { file.listen.unwrap_or_default() } else { args.listen };
+        let listen = if listen.is_empty() { vec![crate::args::DEFAULT_MANAGER.into()] } else { listen };
+        let mut core = tessera_manager::config::Config::default();
+        apply(knobs::MANAGER, &mut core, &file.tuning, &args.flags)?;
+        if core.out_after_ms <= core.node_lease_ms {
+            return Err(Failure::usage(format!(
+                "tuning: out_after_ms ({}) must exceed node_lease_ms ({}), or a node that was given up could still acknowledge",
+                core.out_after_ms, core.node_lease_ms
+            )));
+        }
+        Ok(ManagerSettings {
+            dir,
+            listen: listen.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
+            restore_from: args.from.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
+            shared: shared(args.flags, file.metrics, file.log_format, file.log_level),
+            core,
+        })
+    }
+}
+
+impl NodeSettings {
+    /// File and flags, flags winning.
+    pub fn new(args: NodeRunArgs) -> Outcome<Self> {
+        let (file, base): (NodeFile, _) = load(&args.flags)?;
+        let of_file = file.disks.unwrap_or_default().into_iter().map(|d| base.join(d)).collect();
+        let disks: Vec<PathBuf> = if args.disks.is_empty() { of_file } else { args.disks };
+        if disks.is_empty() {
+            return Err(Failure::usage("tessera node: no disk; give --disk DIR, or disks in the configuration"));
+        }
+        let capacity = match file.capacity {
+            Some(SizeValue::Text(text)) => Some(crate::args::parse_size(&text).map_err(Failure::usage)?),
+            Some(SizeValue::Bytes(bytes)) => Some(bytes),
+            None => None,
+        };
+        let manager = args.manager.or(file.manager).unwrap_or_else(|| crate::args::DEFAULT_MANAGER.into());
+        let host = args.host.or(file.host).unwrap_or_else(host_name);
+        let mut node_knobs = knobs::NodeKnobs::default();
+        apply(knobs::NODE, &mut node_knobs, &file.tuning, &args.flags)?;
+        Ok(NodeSettings {
+            disks,
+            manager: endpoint(&manager)?,
+            listen: endpoint(args.listen.or(file.listen).as_deref().unwrap_or("127.0.0.1:0"))?,
+            advertise: args.advertise.or(file.advertise),
+            unix_socket: args.unix_socket.or(file.unix_socket.map(|p| base.join(p))),
+            name: args.name.or(file.name).unwrap_or_else(|| host.clone()),
+            host,
+            capacity_bytes: args.capacity.or(capacity),
+            shared: shared(args.flags, file.metrics, file.log_format, file.log_level),
+            knobs: node_knobs,
+        })
+    }
+}
+
+fn shared(flags: DaemonFlags, metrics: Option<String>, format: Option<LogFormat>, level: Option<String>) -> Shared {
+    Shared {
+        metrics: flags.metrics.or(metrics),
+        log_format: flags.log_format.or(format),
+        log_level: flags.log_level.or(level),
+        tuning: Tuning::new(),
+    }
+}
+
+/// An address, or the usage error that says what one is.
+pub fn endpoint(text: &str) -> Outcome<Endpoint> {
+    text.parse().map_err(Failure::usage)
+}
+
+/// This machine's name.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The configuration file, and the directory its relative paths start from.
+fn load<T: DeserializeOwned + Default>(flags: &DaemonFlags) -> Outcome<(T, PathBuf)> {
+    let Some(path) = &flags.config else { return Ok((T::default(), PathBuf::new())) };
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::io(path.display(), &e))?;
+    let base = path.parent().map(Path::to_path_buf).unwrap_or_default();
+    parse(&text, path).map(|file| (file, base))
+}
+
+fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Outcome<T> {
+    toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+        Failure::usage(format!("{} line {line}: {}", path.display(), error.message()))
+    })
+}
+
+/// Knobs: first the file's table, then `--set`.
+fn apply<T>(knobs: &[Knob<T>], target: &mut T, tuning: &Tuning, flags: &DaemonFlags) -> Outcome {
+    let file = flags.config.as_deref().unwrap_or(Path::new("")).display().to_string();
+    for (key, value) in tuning {
+        knobs::set(knobs, target, key, value).map_err(|e| Failure::usage(format!("{file}: [tuning] {e}")))?;
+    }
+    for text in &flags.set {
+        let (key, value) = text
+            .split_once('=')
+            .ok_or_else(|| Failure::usage(format!("--set {text:?} is not KEY=VALUE, as in --set heartbeat_ms=500")))?;
+        knobs::set(knobs, target, key.trim(), &toml::Value::String(value.trim().into()))
+            .map_err(|e| Failure::usage(format!("--set: {e}")))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    fn manager(words: &[&str]) -> Outcome<ManagerSettings> {
+        let cli = Cli::try_parse_from([&["tessera", "manager"], words].concat()).unwrap();
+        let Command::Manager(args) = cli.command else { panic!("not a manager") };
+        ManagerSettings::new(args)
+    }
+
+    fn node(words: &[&str]) -> Outcome<NodeSettings> {
+        let cli = Cli::try_parse_from([&["tessera", "node"], words].concat()).unwrap();
+        let Command::Node(args) = cli.command else { panic!("not a node") };
+        NodeSettings::new(args.run)
+    }
+
+    fn file(text: &str) -> (tempfile::TempDir, String) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.toml");
+        std::fs::write(&path, text).unwrap();
+        let path = path.to_str().unwrap().to_string();
+        (dir, path)
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_paths_start_at_the_file() {
+        let (dir, path) = file("dir = 'db'\nlisten = ['127.0.0.1:1']\n[tuning]\nheartbeat_ms = 7\nlog_copies = 2\n");
+        let settings = manager(&["--config", &path]).unwrap();
+        assert_eq!(settings.dir, dir.path().join("db"));
+        assert_eq!((settings.core.heartbeat_ms, settings.core.log_copies), (7, 2));
+        let settings =
+            manager(&["--config", &path, "--dir", "x", "--listen", "127.0.0.1:2", "--set", "heartbeat_ms=9"]).unwrap();
+        assert_eq!(settings.dir, Path::new("x"));
+        assert_eq!(settings.listen, [Endpoint::Tcp("127.0.0.1:2".into())]);
+        assert_eq!(settings.core.heartbeat_ms, 9);
+    }
+
+    #[test]
+    fn sizes_may_be_text() {
+        let (_dir, path) = file("disks=['a','b']\ncapacity='2G'\n[tuning]\nsegment_size_bytes='1M'\n");
+        let settings = node(&["--config", &path]).unwrap();
+        assert_eq!((settings.disks.len(), settings.capacity_bytes), (2, Some(2 << 30)));
+        assert_eq!(settings.knobs.segments.segment_size_bytes, 1 << 20);
+    }
+
+    /// P14: what is unknown or malformed is named, with its place.
+    #[test]
+    fn bad_configuration_is_refused_by_name() {
+        for (text, words) in [
+            ("dir='d'\ncolour='red'", vec!["colour", "line 2", "expected one of"]),
+            ("dir='d'\n[tuning]\nheartbeats_ms=1", vec!["heartbeats_ms", "heartbeat_ms"]),
+            ("dir='d'\n[tuning]\nheartbeat_ms='soon'", vec!["heartbeat_ms", "soon", "ms"]),
+            ("dir='d'\n[tuning]\nheartbeat_ms=-1", vec!["heartbeat_ms", "-1"]),
+            ("dir='d'\n[tuning]\nlog_copies=5000000000", vec!["log_copies", "5000000000"]),
+            ("dir='d'\n[tuning]\nout_after_ms=10\nnode_lease_ms=20", vec!["out_after_ms", "node_lease_ms"]),
+            ("dir=5", vec!["line 1", "string"]),
+            ("dir='d", vec!["line 1"]),
+            ("dir='d'\nlisten=['nowhere']", vec!["nowhere", "HOST:PORT"]),
+            ("", vec!["--dir"]),
+        ] {
+            let (_dir, path) = file(text);
+            let failure = manager(&["--config", &path]).unwrap_err();
+            assert_eq!(failure.exit, crate::exit::Exit::Usage, "{text}");
+            for word in words {
+                assert!(failure.message.contains(word), "{text:?} should name {word:?}: {}", failure.message);
+            }
+            assert!(!failure.message.contains('\n'));
+        }
+        assert!(manager(&["--dir", "d", "--set", "x"]).unwrap_err().message.contains("KEY=VALUE"));
+        assert!(node(&[]).unwrap_err().message.contains("--disk"));
+    }
+}

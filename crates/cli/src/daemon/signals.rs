@@ -1,0 +1,91 @@
+//! What ends a daemon: SIGTERM, SIGINT, or (`--follow-stdin`) the end of the process that started it.
+
+use crate::exit::{Failure, Outcome};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::Read;
+
+/// Something that happened to this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It was asked to stop.
+    Stop(&'static str),
+    /// A child of it changed state.
+    Child,
+}
+
+/// Where events arrive. The first stop is an event; a second one ends the process at once.
+#[derive(Debug)]
+pub struct Events {
+    receiver: Receiver<Event>,
+    sender: Sender<Event>,
+}
+
+impl Events {
+    /// Starts listening to signals, those of children too if asked.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub fn listen(children: bool) -> Outcome<Self> {
+        let (sender, receiver) = bounded(64);
+        let mut kinds = vec![SIGINT, SIGTERM, SIGHUP];
+        if children {
+            kinds.push(signal_hook::consts::SIGCHLD);
+        }
+        let mut signals = Signals::new(kinds).map_err(|e| Failure::io("signals", &e))?;
+        let sending = sender.clone();
+        spawn("signals", move || {
+            let mut stops = 0;
+            for signal in signals.forever() {
+                let event = match signal {
+                    SIGINT => Event::Stop("SIGINT"),
+                    SIGTERM => Event::Stop("SIGTERM"),
+                    SIGHUP => Event::Stop("SIGHUP"),
+                    _ => Event::Child,
+                };
+                stops += u32::from(event != Event::Child);
+                if stops > 1 && event != Event::Child {
+                    std::process::exit(130);
+                }
+                // A full channel already holds what its reader must look at.
+                let _ = sending.try_send(event);
+            }
+        })?;
+        Ok(Events { receiver, sender })
+    }
+
+    /// Stops, too, when stdin ends.
+    ///
+    /// # Errors
+    /// No thread could be had.
+    pub fn follow_stdin(&self) -> Outcome {
+        let sender = self.sender.clone();
+        spawn("stdin", move || {
+            let mut bytes = [0; 256];
+            while std::io::stdin().read(&mut bytes).is_ok_and(|n| n > 0) {}
+            let _ = sender.send(Event::Stop("the process that started this one ended"));
+        })
+    }
+
+    /// The events.
+    pub fn receiver(&self) -> &Receiver<Event> {
+        &self.receiver
+    }
+
+    /// Waits until asked to stop; says why.
+    pub fn wait_for_stop(&self) -> &'static str {
+        loop {
+            match self.receiver.recv() {
+                Ok(Event::Stop(why)) => return why,
+                Ok(Event::Child) => {}
+                Err(_) => return "the signals ended",
+            }
+        }
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Outcome {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+    thread.map(|_| ()).map_err(|e| Failure::io("cannot start a thread", &e))
+}

@@ -1,0 +1,155 @@
+//! Files to store when nobody names any: the kinds that self-similar data comes in.
+//!
+//! Checkpoints of one long run, of which each differs from the last in few pages; releases of one archive with
+//! bytes shifted; a disk image with long runs of zeros; a tree of small texts; and the odd ones (empty, one byte,
+//! names with spaces and accents, symbolic links).
+
+use super::edits::Random;
+use crate::exit::{Failure, Outcome};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+/// Bytes of a page of a checkpoint.
+const PAGE_BYTES: usize = 4096;
+/// One page in so many differs from one checkpoint to the next.
+const PAGE_CHANGED_ONE_IN: u64 = 200;
+
+/// Makes about `size_bytes` of files in `directory`.
+pub fn generate(directory: &Path, size_bytes: u64) -> Outcome {
+    let made = checkpoints(&directory.join("checkpoints"), size_bytes / 5, 3)
+        .and_then(|()| releases(&directory.join("releases"), size_bytes * 3 / 20, 2))
+        .and_then(|()| image(&directory.join("images"), size_bytes / 20))
+        .and_then(|()| texts(&directory.join("sources"), size_bytes / 20))
+        .and_then(|()| odd_ones(&directory.join("odd ones")));
+    made.map_err(|e| Failure::io(directory.display(), &e))
+}
+
+/// `count` states of one memory image: pages change at random, but where they changed before, more often.
+fn checkpoints(directory: &Path, size_bytes: u64, count: u64) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let pages = (size_bytes / PAGE_BYTES as u64).max(1);
+    for state in 0..count {
+        let mut out =
+            BufWriter::with_capacity(1 << 20, File::create(directory.join(format!("step-{:03}.ckpt", state * 100)))?);
+        let mut page = vec![0; PAGE_BYTES];
+        for number in 0..pages {
+            let last_change = (0..=state).rev().find(|s| *s == 0 || changed(number, *s)).unwrap_or(0);
+            Random::new(number << 8 | last_change).fill(&mut page);
+            out.write_all(&page)?;
+        }
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Whether page `number` was written in step `state`: steps touch a region that wanders.
+fn changed(number: u64, state: u64) -> bool {
+    let region = number / 1024;
+    region % 7 == state % 7 && Random::new(number ^ state << 40).below(PAGE_CHANGED_ONE_IN / 7).eq(&0)
+}
+
+/// `count` archives: each has a new file inserted near its front, so that all that follows is shifted.
+fn releases(directory: &Path, size_bytes: u64, count: u64) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    for release in 1..=count {
+        let file = File::create(directory.join(format!("release-{release}.tar")))?;
+        let mut out = BufWriter::with_capacity(1 << 20, file);
+        let mut written = 0;
+        let mut number = 0u64;
+        while written < size_bytes {
+            if number == 3 {
+                (1..release).try_for_each(|extra| out.write_all(&Random::new(!extra).bytes(7_777)))?;
+            }
+            let mut random = Random::new(number.wrapping_mul(0x5bd1_e995));
+            let len = 200 + random.below(400_000) as usize;
+            out.write_all(&random.bytes(len))?;
+            written += len as u64;
+            number += 1;
+        }
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Data between runs of zeros.
+fn image(directory: &Path, size_bytes: u64) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let mut out = BufWriter::with_capacity(1 << 20, File::create(directory.join("disk.img"))?);
+    let mut block = vec![0; 64 << 10];
+    for number in 0..(size_bytes / block.len() as u64).max(1) {
+        match number % 16 < 6 {
+            true => Random::new(number ^ 0xd15c).fill(&mut block),
+            false => block.fill(0),
+        }
+        out.write_all(&block)?;
+    }
+    out.flush()
+}
+
+const WORDS: &[&str] = &[
+    "tile", "mosaic", "fragment", "parity", "node", "disk", "segment", "chunk", "page", "extent", "version", "group",
+    "epoch", "lease", "let", "fn", "match", "return", "if", "else", "the", "a", "of", "to", "and", "in",
+];
+
+/// Small texts in directories, as source trees have them.
+fn texts(directory: &Path, size_bytes: u64) -> io::Result<()> {
+    let (mut written, mut number) = (0, 0u64);
+    while written < size_bytes {
+        let mut random = Random::new(number ^ 0x7e47);
+        let below =
+            directory.join(format!("module-{:02}", number / 24)).join(if number % 3 == 0 { "tests" } else { "src" });
+        std::fs::create_dir_all(&below)?;
+        let scale = 10 + random.below(6);
+        let len = 300 + random.below(1 << scale);
+        let mut text = String::new();
+        while (text.len() as u64) < len {
+            text.push_str(WORDS[random.below(WORDS.len() as u64) as usize]);
+            text.push(if random.below(9) == 0 { '\n' } else { ' ' });
+        }
+        std::fs::write(below.join(format!("part-{number:04}.txt")), &text)?;
+        written += text.len() as u64;
+        number += 1;
+    }
+    Ok(())
+}
+
+fn odd_ones(directory: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(directory.join("empty directory"))?;
+    std::fs::write(directory.join("empty"), b"")?;
+    std::fs::write(directory.join("one byte"), b"x")?;
+    std::fs::write(directory.join("naïve café"), Random::new(5).bytes(131_072))?;
+    std::fs::write(directory.join("just over"), Random::new(6).bytes(131_073))?;
+    std::os::unix::fs::symlink("one byte", directory.join("a link"))?;
+    std::os::unix::fs::symlink("../nowhere", directory.join("a dangling link"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::local;
+
+    #[test]
+    fn the_data_has_about_the_size_asked_for_and_is_always_the_same() {
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for dir in [&a, &b] {
+            generate(dir.path(), 8 << 20).unwrap();
+        }
+        let (found, _) = local::walk(a.path()).unwrap();
+        let bytes: u64 = found.iter().map(|f| if let local::Kind::File(len) = f.kind { len } else { 0 }).sum();
+        assert!((7 << 20..11 << 20).contains(&bytes), "{bytes}");
+        for file in found.iter().filter(|f| matches!(f.kind, local::Kind::File(_))) {
+            let other = local::below(b.path(), &file.names).unwrap();
+            assert!(std::fs::read(&file.path).unwrap() == std::fs::read(other).unwrap(), "{}", file.path.display());
+        }
+    }
+
+    #[test]
+    fn checkpoints_share_most_pages() {
+        let dir = tempfile::tempdir().unwrap();
+        checkpoints(dir.path(), 32 << 20, 2).unwrap();
+        let [a, b] = ["step-000.ckpt", "step-100.ckpt"].map(|n| std::fs::read(dir.path().join(n)).unwrap());
+        let different = a.chunks(PAGE_BYTES).zip(b.chunks(PAGE_BYTES)).filter(|(a, b)| a != b).count();
+        assert!((1..400).contains(&different), "{different}");
+    }
+}

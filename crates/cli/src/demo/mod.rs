@@ -1,0 +1,97 @@
+//! `tessera demo`: the promises, shown on a scratch store whose daemons are really killed.
+//!
+//! [`story`] is the plot; [`edits`] reads an edited copy that is never on disk; [`compare`] checks every byte;
+//! [`data`] makes files when nobody names any.
+
+mod compare;
+mod data;
+mod edits;
+mod story;
+
+use crate::args::DemoArgs;
+use crate::daemon::signals::Events;
+use crate::exit::{Failure, Outcome};
+use crate::term::Out;
+use crate::up::cluster::{Cluster, Shape};
+use crate::up::directory::Directory;
+use std::path::{Path, PathBuf};
+
+/// Nodes of the scratch store: `ec:4+2` can lose two and rebuild on the six that are left.
+const NODES: u32 = 8;
+/// What makes the scratch store notice losses in seconds instead of minutes.
+const HASTE: &[&str] =
+    &["heartbeat_ms=200", "node_lease_ms=1500", "down_after_ms=2000", "out_after_ms=4000", "lease_entry_ms=500"];
+
+/// `tessera demo`.
+pub fn run(args: DemoArgs) -> Outcome {
+    let out = Out::new(args.talk);
+    let events = Events::listen(true)?;
+    let scratch = Scratch::new(args.dir.as_deref(), args.keep)?;
+    let source = match &args.path {
+        Some(path) => path.clone(),
+        None => {
+            let path = scratch.path.join("files");
+            out.note(format!("Making {} of self-similar files ...", crate::term::units::bytes(args.size)));
+            data::generate(&path, args.size)?;
+            path
+        }
+    };
+    let directory = Directory::open(&scratch.path.join("store"))?;
+    let set = |knobs: &[&str]| knobs.iter().flat_map(|k| ["--set".to_string(), k.to_string()]).collect();
+    let shape = Shape {
+        nodes: NODES,
+        disks: 1,
+        listen: "127.0.0.1:0".into(),
+        manager_args: set(HASTE),
+        node_args: set(&["reserve_bytes=0"]),
+    };
+    let mut cluster = Cluster::new(directory, shape);
+    let outcome = story::tell(&mut cluster, &source, &events, &out);
+    let stopped = cluster.stop(&mut |line| out.note(line));
+    drop(cluster);
+    if args.keep {
+        out.note(format!("The store is kept: tessera up --dir {}", scratch.path.join("store").display()));
+    }
+    outcome.and(stopped)
+}
+
+/// A directory that goes away with this, unless it is to be kept.
+struct Scratch {
+    path: PathBuf,
+    made: bool,
+    keep: bool,
+}
+
+impl Scratch {
+    fn new(asked: Option<&Path>, keep: bool) -> Outcome<Self> {
+        let path = match asked {
+            Some(path) => path.to_path_buf(),
+            None => std::env::temp_dir().join(format!("tessera-demo-{:08x}", rand::random::<u32>())),
+        };
+        let made = !path.exists();
+        std::fs::create_dir_all(&path).map_err(|e| Failure::io(path.display(), &e))?;
+        let path = path.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
+        let in_use = std::fs::read_dir(&path).map_err(|e| Failure::io(path.display(), &e))?.next().is_some();
+        if in_use {
+            return Err(Failure::usage(format!(
+                "{} is not empty; the demo wants a directory of its own",
+                path.display()
+            )));
+        }
+        Ok(Scratch { path, made, keep })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
+        // What was made here goes; a directory that was there stays, empty.
+        let _ = std::fs::remove_dir_all(self.path.join("files"));
+        let _ = std::fs::remove_dir_all(self.path.join("store"));
+        if self.made {
+            let _ = std::fs::remove_dir(&self.path);
+        }
+    }
+}

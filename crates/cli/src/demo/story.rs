@@ -1,0 +1,377 @@
+//! The plot of the demo: store, store an edited copy, lose two nodes, read, repair, lose the manager, restore, read.
+
+use super::compare::Compare;
+use super::edits::Edits;
+use crate::args::{Common, Talk};
+use crate::daemon::signals::{Event, Events};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::files::local::{self, Found, Kind};
+use crate::files::pool;
+use crate::remote::{Given, Store, Wanted};
+use crate::term::{Align, Out, Progress, Table, units};
+use crate::up::child;
+use crate::up::cluster::Cluster;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tessera_client::path::StorePath;
+use tessera_wire::Health;
+use tessera_wire::meta::ClusterStatus;
+
+/// Files on their way at once.
+const JOBS: usize = 16;
+/// A repair that makes no progress for this long has failed.
+const REPAIR_PATIENCE: Duration = Duration::from_secs(300);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// One line of the table.
+struct Step {
+    what: String,
+    files: u64,
+    bytes: u64,
+    time: Duration,
+    result: String,
+    facts: Value,
+}
+
+struct Story<'a> {
+    cluster: &'a mut Cluster,
+    events: &'a Events,
+    out: &'a Out,
+    files: Vec<Found>,
+    bytes: u64,
+    steps: Vec<Step>,
+    different: u64,
+}
+
+/// Which of the two trees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tree {
+    Original,
+    Edited,
+}
+
+impl Tree {
+    fn root(self) -> &'static [u8] {
+        if self == Tree::Original { b"original" } else { b"edited" }
+    }
+}
+
+/// Tells it. Fails if any byte differs.
+pub fn tell(cluster: &mut Cluster, source: &Path, events: &Events, out: &Out) -> Outcome {
+    let (found, failures) = local::walk(source)?;
+    failures.iter().for_each(|f| out.warn(f));
+    let files: Vec<Found> = found.into_iter().filter(|f| matches!(f.kind, Kind::File(_))).collect();
+    if files.is_empty() {
+        return Err(Failure::usage(format!("{}: no files to store", source.display())));
+    }
+    let bytes = files.iter().map(Found::len_bytes).sum();
+    let mut story = Story { cluster, events, out, files, bytes, steps: Vec::new(), different: 0 };
+    let outcome = story.plot();
+    story.print(&outcome)?;
+    outcome?;
+    match story.different {
+        0 => Ok(()),
+        n => Err(Failure::new(Exit::Corrupt, format!("{} bytes differ from what was stored", units::count(n)))),
+    }
+}
+
+impl Story<'_> {
+    fn plot(&mut self) -> Outcome {
+        let nodes = self.cluster.shape().nodes;
+        self.out.note(format!(
+            "Starting a manager and {nodes} nodes; storing {} files, {} ...",
+            units::count(self.files.len() as u64),
+            units::bytes(self.bytes)
+        ));
+        self.cluster.start(self.events)?;
+        self.cluster.wait_ready(self.events, Duration::from_secs(60))?;
+        self.store(Tree::Original, "store the files")?;
+        self.store(Tree::Edited, "store an edited copy")?;
+        self.kill(&["n2", "n5"])?;
+        self.read_all("read everything back")?;
+        self.repair()?;
+        self.read_all("read everything again")?;
+        self.lose_manager()?;
+        self.read_all("read everything once more")
+    }
+
+    fn connect(&self) -> Outcome<Store> {
+        let talk = Talk { quiet: true, json: false };
+        Store::connect(&Common { manager: self.cluster.manager_address(), wait: 60, talk })
+    }
+
+    fn store(&mut self, tree: Tree, what: &str) -> Outcome {
+        let store = self.connect()?;
+        let before = store.status()?;
+        let root = path(tree, &[])?;
+        store.make_directory(&root, 0o755, true)?;
+        let mut made = std::collections::BTreeSet::new();
+        for file in &self.files {
+            for depth in 1..file.names.len() {
+                if made.insert(file.names[..depth].to_vec()) {
+                    store.make_directory(&path(tree, &file.names[..depth])?, 0o755, true)?;
+                }
+            }
+        }
+        let started = Instant::now();
+        let progress = Progress::bytes(self.out, "put", Some(self.bytes));
+        let work = |file: &Found| -> Outcome {
+            let given = Given { mode: 0o644, ..Given::default() };
+            let (reader, len) = open(tree, file)?;
+            store.put(&path(tree, &file.names)?, reader, &given, Some(len), &|n| progress.add(n)).map(drop)
+        };
+        let failures = pool::run(self.jobs(), JOBS, work, |f| progress.suspend(|| self.out.warn(f)));
+        progress.finish();
+        pool::sum(failures)?;
+        let time = started.elapsed();
+        let after = store.status()?;
+        let logical = after.logical_bytes.saturating_sub(before.logical_bytes);
+        let new = after.unique_bytes.saturating_sub(before.unique_bytes);
+        let on_disk = after.stored_bytes.saturating_sub(before.stored_bytes);
+        self.steps.push(Step {
+            what: what.into(),
+            files: self.files.len() as u64,
+            bytes: logical,
+            time,
+            result: format!(
+                "{} new, {} saved by deduplication; {} on disks",
+                units::bytes(new),
+                units::percent(logical.saturating_sub(new), logical),
+                units::bytes(on_disk)
+            ),
+            facts: json!({"logical_bytes": logical, "new_bytes": new, "stored_bytes": on_disk}),
+        });
+        Ok(())
+    }
+
+    fn jobs(&self) -> Vec<(u64, &Found)> {
+        self.files.iter().map(|f| (f.len_bytes(), f)).collect()
+    }
+
+    fn kill(&mut self, names: &[&str]) -> Outcome {
+        let started = Instant::now();
+        names.iter().try_for_each(|name| self.cluster.kill(name))?;
+        self.steps.push(Step {
+            what: format!("kill -9 {}", names.join(" and ")),
+            files: 0,
+            bytes: 0,
+            time: started.elapsed(),
+            result: format!("{} of {} nodes are left", self.cluster.node_addresses().len(), self.cluster.shape().nodes),
+            facts: json!({"killed": names}),
+        });
+        Ok(())
+    }
+
+    /// Reads both trees and compares every byte with what was stored.
+    fn read_all(&mut self, what: &str) -> Outcome {
+        let store = self.connect()?;
+        let started = Instant::now();
+        let progress = Progress::bytes(self.out, "compare", Some(self.bytes * 2));
+        let sums = Mutex::new((0, 0));
+        let work = |(tree, file): (Tree, &Found)| -> Outcome {
+            let (reader, _) = open(tree, file)?;
+            let mut compare = Compare::new(reader);
+            store.get(&path(tree, &file.names)?, &mut compare, &Wanted::default(), &|n| progress.add(n))?;
+            let (compared, different) = compare.finish().map_err(|e| Failure::io(file.path.display(), &e))?;
+            let mut sums = sums.lock();
+            *sums = (sums.0 + compared, sums.1 + different);
+            match different {
+                0 => Ok(()),
+                n => Err(Failure::new(Exit::Corrupt, format!("{}: {n} bytes differ", path(tree, &file.names)?))),
+            }
+        };
+        let both = [Tree::Original, Tree::Edited].into_iter();
+        let jobs = both.flat_map(|tree| self.files.iter().map(move |f| (f.len_bytes(), (tree, f)))).collect();
+        let failures = pool::run(jobs, JOBS, work, |f| progress.suspend(|| self.out.warn(f)));
+        progress.finish();
+        let (compared, different) = sums.into_inner();
+        self.different += different;
+        pool::sum(failures)?;
+        self.steps.push(Step {
+            what: what.into(),
+            files: self.files.len() as u64 * 2,
+            bytes: compared,
+            time: started.elapsed(),
+            result: format!("{} bytes compared, {different} differ", units::count(compared)),
+            facts: json!({"compared_bytes": compared, "different_bytes": different}),
+        });
+        Ok(())
+    }
+
+    /// Watches the cluster until every chunk has all its fragments again.
+    fn repair(&mut self) -> Outcome {
+        let store = self.connect()?;
+        let started = Instant::now();
+        let progress = Progress::things(self.out, "repair", Some(0));
+        let (mut most, mut last, mut moved) = (0, (u64::MAX, 0), Instant::now());
+        let status = loop {
+            let status = store.status()?;
+            let out_nodes = status.nodes.iter().filter(|n| n.health == Health::Out as i32).count();
+            most = most.max(status.chunks_reduced);
+            progress.set(most - status.chunks_reduced, most);
+            progress.message("chunks at full redundancy");
+            if out_nodes == 2 && status.chunks_reduced == 0 && status.members_filling == 0 {
+                break status;
+            }
+            let now = (status.chunks_reduced, status.fragments_repaired);
+            if now != last {
+                (last, moved) = (now, Instant::now());
+            }
+            if moved.elapsed() > REPAIR_PATIENCE {
+                return Err(Failure::new(Exit::Failed, format!("repair stands still: {} chunks reduced", now.0)));
+            }
+            if let Ok(Event::Stop(why)) = self.events.receiver().recv_timeout(LOOK_EVERY) {
+                return Err(child::interrupted(why));
+            }
+        };
+        progress.finish();
+        self.steps.push(repaired(&status, started.elapsed()));
+        Ok(())
+    }
+
+    /// Kills the manager, wipes its directory, and restores it from the nodes.
+    fn lose_manager(&mut self) -> Outcome {
+        let started = Instant::now();
+        let before = self.connect()?.status()?;
+        self.cluster.kill("manager")?;
+        let directory = self.cluster.directory().manager();
+        std::fs::remove_dir_all(&directory)
+            .and_then(|()| std::fs::create_dir(&directory))
+            .map_err(|e| Failure::io(directory.display(), &e))?;
+        let mut restore = vec!["--restore".to_string()];
+        for address in self.cluster.node_addresses() {
+            restore.extend(["--from".into(), address]);
+        }
+        self.cluster.restart_manager_with(&restore, self.events)?;
+        let after = self.connect()?.status()?;
+        if (before.files, before.chunks, before.logical_bytes) != (after.files, after.chunks, after.logical_bytes) {
+            return Err(Failure::new(
+                Exit::Corrupt,
+                format!(
+                    "the restored manager knows {} files and {} chunks, before there were {} and {}",
+                    after.files, after.chunks, before.files, before.chunks
+                ),
+            ));
+        }
+        self.steps.push(Step {
+            what: "wipe the manager's disk, restore it".into(),
+            files: after.files,
+            bytes: after.logical_bytes,
+            time: started.elapsed(),
+            result: format!("from the log on the nodes: entry {}, term {}", after.log_seq, after.term),
+            facts: json!({"log_seq": after.log_seq, "term": after.term}),
+        });
+        Ok(())
+    }
+
+    fn print(&self, outcome: &Outcome) -> Outcome {
+        let out = self.out;
+        if out.json() {
+            let step = |s: &Step| {
+                let mut value = s.facts.clone();
+                value["step"] = s.what.clone().into();
+                value["files"] = s.files.into();
+                value["seconds"] = s.time.as_secs_f64().into();
+                value
+            };
+            let steps: Vec<Value> = self.steps.iter().map(step).collect();
+            let ok = outcome.is_ok() && self.different == 0;
+            out.document(&json!({"ok": ok, "different_bytes": self.different, "steps": steps}))?;
+            return out.flush();
+        }
+        let mut table = Table::new([
+            ("step", Align::Left),
+            ("files", Align::Right),
+            ("bytes", Align::Right),
+            ("time", Align::Right),
+            ("rate", Align::Right),
+            ("result", Align::Left),
+        ]);
+        for (i, s) in self.steps.iter().enumerate() {
+            let of = |n: u64, text: String| if n == 0 { String::new() } else { text };
+            table.row([
+                format!("{} {}", i + 1, s.what),
+                of(s.files, units::count(s.files)),
+                of(s.bytes, units::bytes(s.bytes)),
+                units::duration(s.time),
+                of(s.bytes, units::rate(s.bytes, s.time)),
+                s.result.clone(),
+            ]);
+        }
+        table.lines().iter().try_for_each(|line| out.line(line))?;
+        if outcome.is_ok() && self.different == 0 {
+            out.line("")?;
+            out.line("Two nodes and the manager's disk were lost. Not one byte was.")?;
+        }
+        out.flush()
+    }
+}
+
+fn repaired(status: &ClusterStatus, time: Duration) -> Step {
+    Step {
+        what: "wait for repair".into(),
+        files: 0,
+        bytes: status.repaired_bytes,
+        time,
+        result: format!(
+            "{} fragments rebuilt; {} of {} chunks at full redundancy",
+            units::count(status.fragments_repaired),
+            units::count(status.chunks_full),
+            units::count(status.chunks)
+        ),
+        facts: json!({
+            "fragments_repaired": status.fragments_repaired, "repaired_bytes": status.repaired_bytes,
+            "chunks": status.chunks, "chunks_full": status.chunks_full,
+        }),
+    }
+}
+
+fn path(tree: Tree, names: &[Vec<u8>]) -> Outcome<StorePath> {
+    let root = StorePath::root().join(tree.root()).map_err(|e| Failure::usage(e.to_string()));
+    names.iter().try_fold(root?, |path, name| path.join(name).map_err(|e| Failure::usage(e.to_string())))
+}
+
+/// A file as it is, or as it would be edited; and its length.
+fn open(tree: Tree, file: &Found) -> Outcome<(Box<dyn Read + Send>, u64)> {
+    let handle = File::open(&file.path).map_err(|e| Failure::io(file.path.display(), &e))?;
+    let len = file.len_bytes();
+    // A file that grows meanwhile is stored as long as it was when it was found.
+    let handle = Limited { file: handle, at: 0, len };
+    Ok(match tree {
+        Tree::Original => (Box::new(handle), len),
+        Tree::Edited => {
+            let name = file.names.join(&b'/');
+            let edits = Edits::of(&name, len);
+            let len = edits.len_bytes();
+            (Box::new(edits.read(handle)), len)
+        }
+    })
+}
+
+/// The first `len` bytes of a file.
+struct Limited {
+    file: File,
+    at: u64,
+    len: u64,
+}
+
+impl Read for Limited {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.len.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        let take = left.min(buffer.len());
+        let got = self.file.read(&mut buffer[..take])?;
+        self.at += got as u64;
+        Ok(got)
+    }
+}
+
+impl Seek for Limited {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.at = self.file.seek(to)?;
+        Ok(self.at)
+    }
+}

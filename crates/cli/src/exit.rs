@@ -1,0 +1,166 @@
+//! How a command ends: an exit code for programs and one line for people (P14).
+
+use serde_json::json;
+use std::fmt;
+use std::io;
+use tessera_wire::Code;
+
+/// Exit codes; `tessera --help` lists them. Numbers never change meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Failed, or not everything succeeded.
+    Failed = 1,
+    /// A word, value, path or policy that cannot be.
+    Usage = 2,
+    /// No such file, version or node.
+    NotFound = 3,
+    /// The same may succeed later: daemons out of reach, too few hosts.
+    Unavailable = 4,
+    /// Stored bytes that could not be verified.
+    Corrupt = 5,
+    /// Exists, is not empty, another version was committed.
+    Conflict = 6,
+    /// A disk, here or there, is full.
+    NoSpace = 7,
+    /// Another cluster, another protocol, a directory in use.
+    Refused = 8,
+    /// Ctrl-C.
+    Interrupted = 130,
+}
+
+impl Exit {
+    /// Name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Exit::Failed => "failed",
+            Exit::Usage => "usage",
+            Exit::NotFound => "not-found",
+            Exit::Unavailable => "unavailable",
+            Exit::Corrupt => "corrupt",
+            Exit::Conflict => "conflict",
+            Exit::NoSpace => "no-space",
+            Exit::Refused => "refused",
+            Exit::Interrupted => "interrupted",
+        }
+    }
+
+    /// The exit code that tells programs about `code`.
+    pub fn of_code(code: Code) -> Exit {
+        match code {
+            Code::Invalid | Code::NameTooLong | Code::NotDirectory | Code::IsDirectory | Code::Unsupported => {
+                Exit::Usage
+            }
+            Code::NotFound => Exit::NotFound,
+            Code::Exists | Code::NotEmpty | Code::VersionConflict => Exit::Conflict,
+            Code::NoSpace => Exit::NoSpace,
+            Code::TooFewHosts | Code::Unavailable | Code::TooFewFragments | Code::Timeout => Exit::Unavailable,
+            Code::Corrupt => Exit::Corrupt,
+            Code::ProtocolVersion | Code::WrongCluster | Code::Permission | Code::Fenced => Exit::Refused,
+            Code::Unknown
+            | Code::Internal
+            | Code::StaleEpoch
+            | Code::SessionExpired
+            | Code::Io
+            | Code::NotRegistered => Exit::Failed,
+        }
+    }
+}
+
+/// Why a command ended early.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// For programs.
+    pub exit: Exit,
+    /// For people: the thing, the fact, the way out. One line.
+    pub message: String,
+}
+
+/// What commands return.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// A failure; line breaks in `message` become `; `, for one failure is one line.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+        let message = message.into();
+        let lines: Vec<&str> = message.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+        Failure { exit, message: lines.join("; ") }
+    }
+
+    /// The user asked for what cannot be.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    /// Something about a local file.
+    pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
+        let exit = match error.kind() {
+            io::ErrorKind::NotFound => Exit::NotFound,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Exit::NoSpace,
+            io::ErrorKind::AlreadyExists => Exit::Conflict,
+            _ => Exit::Failed,
+        };
+        Self::new(exit, format!("{what}: {error}"))
+    }
+
+    /// The same failure, saying what it happened to.
+    pub fn of(self, what: impl fmt::Display) -> Self {
+        Failure { exit: self.exit, message: format!("{what}: {}", self.message) }
+    }
+
+    /// Says it on stderr, as a line or as JSON.
+    pub fn report(&self, json: bool) {
+        use io::Write;
+        let line = match json {
+            true => json!({"error": {"code": self.exit.name(), "exit": self.exit as u8, "message": self.message}})
+                .to_string(),
+            false => format!("tessera: {}", self.message),
+        };
+        let _ = writeln!(io::stderr(), "{line}");
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<tessera_wire::Error> for Failure {
+    fn from(error: tessera_wire::Error) -> Self {
+        Failure::new(Exit::of_code(error.kind()), error.message)
+    }
+}
+
+impl From<tessera_policy::HintError> for Failure {
+    fn from(error: tessera_policy::HintError) -> Self {
+        Failure::usage(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_whatever_it_was_made_of() {
+        let failure = Failure::new(Exit::Failed, "a\n  b\n\n").of("put x");
+        assert_eq!(failure.message, "put x: a; b");
+    }
+
+    #[test]
+    fn codes_tell_programs_what_they_can_act_on() {
+        for (code, exit) in [
+            (Code::NotFound, 3),
+            (Code::TooFewHosts, 4),
+            (Code::TooFewFragments, 4),
+            (Code::Corrupt, 5),
+            (Code::VersionConflict, 6),
+            (Code::NoSpace, 7),
+            (Code::ProtocolVersion, 8),
+            (Code::Invalid, 2),
+        ] {
+            assert_eq!(Exit::of_code(code) as u8, exit, "{code:?}");
+        }
+    }
+}

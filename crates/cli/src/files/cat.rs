@@ -1,0 +1,46 @@
+//! `tessera cat`, and `get … -`.
+
+use super::target::store_path;
+use crate::args::CatArgs;
+use crate::exit::{Failure, Outcome};
+use crate::remote::{Store, Wanted};
+use crate::term::{Out, units};
+use std::io::{self, Write};
+use tessera_client::path::StorePath;
+
+/// `tessera cat`.
+pub fn cat(args: CatArgs) -> Outcome {
+    let range = args.range.as_deref().map(units::parse_range).transpose().map_err(Failure::usage)?;
+    let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
+    let store = Store::connect(&args.common)?;
+    let wanted = Wanted { version: args.version, range };
+    paths.iter().try_for_each(|path| write_out(&store, path, wanted.clone()))?;
+    Out::new(args.common.talk).flush()
+}
+
+/// Writes a file to stdout. A reader that went away ends it without complaint.
+pub(super) fn write_out(store: &Store, path: &StorePath, wanted: Wanted) -> Outcome {
+    let mut sink = Stdout { broken: false };
+    let outcome = store.get(path, &mut sink, &wanted, &|_| ());
+    match outcome {
+        Err(failure) if sink.broken => Err(Failure { message: String::new(), ..failure }),
+        outcome => outcome.map(drop),
+    }
+}
+
+/// Stdout, remembering whether its reader went away.
+struct Stdout {
+    broken: bool,
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let wrote = io::stdout().write(bytes);
+        self.broken |= matches!(&wrote, Err(e) if e.kind() == io::ErrorKind::BrokenPipe);
+        wrote
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().flush()
+    }
+}

@@ -1,0 +1,190 @@
+//! `tessera get`.
+
+use super::local::{self, Pending};
+use super::pool;
+use super::put::split;
+use super::target::{Target, store_path};
+use crate::args::GetArgs;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::remote::{Item, Store, Wanted};
+use crate::term::{Out, Progress, units};
+use serde_json::json;
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use tessera_client::path::StorePath;
+use tessera_wire::InodeKind;
+
+/// Something to fetch, and where it goes.
+struct Job {
+    item: Item,
+    to: PathBuf,
+}
+
+/// `tessera get`.
+pub fn get(args: GetArgs) -> Outcome {
+    let out = Out::new(args.common.talk);
+    let (sources, target) = split(&args.paths)?;
+    let sources = sources.iter().map(|s| store_path(s)).collect::<Outcome<Vec<_>>>()?;
+    let store = Store::connect(&args.common)?;
+    if target.as_bytes() == b"-" {
+        return to_stdout(&store, &sources, args.version, &out);
+    }
+    let target = local_target(target, sources.len())?;
+    let started = Instant::now();
+    let mut jobs = Vec::new();
+    for source in &sources {
+        plan(&store, source, &target, args.recursive, &mut jobs)?;
+    }
+    let bytes = jobs.iter().filter(|j| j.item.kind == InodeKind::File).map(|j| j.item.size_bytes).sum();
+    let progress = Progress::bytes(&out, "get", Some(bytes));
+    let files = jobs.iter().filter(|j| j.item.kind == InodeKind::File).count();
+    let failures = carry_out(&store, jobs, args.version, args.jobs.into(), &out, &progress);
+    progress.finish();
+    let fetched = files.saturating_sub(failures.len());
+    let time = started.elapsed();
+    if out.json() {
+        let seconds = time.as_secs_f64();
+        let failed = failures.len();
+        out.document(&json!({"files": fetched, "bytes": progress.done(), "failed": failed, "seconds": seconds}))?;
+    } else {
+        out.note(format!(
+            "fetched {} file{}, {} in {} ({}), every byte verified",
+            units::count(fetched as u64),
+            if fetched == 1 { "" } else { "s" },
+            units::bytes(progress.done()),
+            units::duration(time),
+            units::rate(progress.done(), time),
+        ));
+    }
+    pool::sum(failures)
+}
+
+fn to_stdout(store: &Store, sources: &[StorePath], version: Option<u64>, out: &Out) -> Outcome {
+    sources.iter().try_for_each(|path| super::cat::write_out(store, path, Wanted { version, range: None }))?;
+    out.flush()
+}
+
+fn local_target(word: &OsString, sources: usize) -> Outcome<Target<PathBuf>> {
+    let path = PathBuf::from(word);
+    let wants_directory = sources > 1 || word.as_bytes().ends_with(b"/");
+    match path.is_dir() {
+        true => Ok(Target::Into(path)),
+        false if wants_directory => {
+            Err(Failure::new(Exit::NotFound, format!("{}: no such directory; make it first", path.display())))
+        }
+        false => Ok(Target::As(path)),
+    }
+}
+
+fn plan(store: &Store, source: &StorePath, target: &Target<PathBuf>, recursive: bool, jobs: &mut Vec<Job>) -> Outcome {
+    let root = match (target, source.name()) {
+        (Target::As(path), _) | (Target::Into(path), None) => path.clone(),
+        (Target::Into(path), Some(name)) => local::below(path, &[name.to_vec()])?,
+    };
+    let item = store.resolve(source)?;
+    if item.kind != InodeKind::Directory {
+        jobs.push(Job { item, to: root });
+        return Ok(());
+    }
+    if !recursive {
+        return Err(Failure::usage(format!("{source} is a directory; fetch it with --recursive")));
+    }
+    let depth = source.components().len();
+    for item in tree(store, item)? {
+        let to = local::below(&root, &item.path.components()[depth..])?;
+        jobs.push(Job { item, to });
+    }
+    Ok(())
+}
+
+/// `root` and everything below it, parents before children.
+pub fn tree(store: &Store, root: Item) -> Outcome<Vec<Item>> {
+    let (mut all, mut todo) = (Vec::new(), vec![root]);
+    while let Some(item) = todo.pop() {
+        if item.kind == InodeKind::Directory {
+            let mut children = store.list(&item.path)?;
+            children.reverse();
+            todo.extend(children);
+        }
+        all.push(item);
+    }
+    Ok(all)
+}
+
+fn carry_out(
+    store: &Store,
+    jobs: Vec<Job>,
+    version: Option<u64>,
+    at_once: usize,
+    out: &Out,
+    progress: &Progress,
+) -> Vec<Failure> {
+    let of_kind = |kind: InodeKind| move |job: &Job| job.item.kind == kind;
+    let (directories, rest): (Vec<_>, Vec<_>) = jobs.into_iter().partition(of_kind(InodeKind::Directory));
+    let (files, links): (Vec<_>, Vec<_>) = rest.into_iter().partition(of_kind(InodeKind::File));
+    for directory in &directories {
+        if let Err(failure) = make_directory(&directory.to) {
+            out.warn(&failure);
+            return vec![failure];
+        }
+    }
+    let tell = |failure: &Failure| progress.suspend(|| out.warn(failure));
+    let files = files.into_iter().map(|job| (job.item.size_bytes, job)).collect();
+    let mut failures = pool::run(files, at_once, |job| get_file(store, &job, version, progress), tell);
+    // Links come after files, so that nothing is written through one of them.
+    let links = links.into_iter().map(|job| (0, job)).collect();
+    failures.extend(pool::run(links, 1, |job: Job| local::make_symlink(&job.to, &job.item.symlink_target), tell));
+    for directory in directories.iter().rev() {
+        if let Err(failure) = local::finish_directory(&directory.to, directory.item.mode, directory.item.mtime_ns) {
+            out.warn(&failure);
+            failures.push(failure);
+        }
+    }
+    failures
+}
+
+/// Makes a directory, or takes the one that is there; a symbolic link of that name is not followed (P14).
+fn make_directory(path: &Path) -> Outcome {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => Ok(()),
+        Ok(_) => Err(Failure::new(
+            Exit::Conflict,
+            format!("{}: is in the way of a directory and is none; move it away", path.display()),
+        )),
+        Err(_) => {
+            let made = DirBuilder::new().mode(0o700).recursive(false).create(path);
+            made.map_err(|e| Failure::io(path.display(), &e))
+        }
+    }
+}
+
+fn get_file(store: &Store, job: &Job, version: Option<u64>, progress: &Progress) -> Outcome {
+    if job.to.is_dir() {
+        let message = format!("{}: is a directory, {} is a file", job.to.display(), job.item.path);
+        return Err(Failure::new(Exit::Conflict, message));
+    }
+    let mut pending = Pending::create(&job.to)?;
+    let wanted = Wanted { version, range: None };
+    store.get(&job.item.path, pending.file()?, &wanted, &|n| progress.add(n))?;
+    pending.finish(job.item.mode, job.item.mtime_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P14: what lies at the target decides where bytes go, and a link there never does.
+    #[test]
+    fn directories_do_not_go_through_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        make_directory(&real).unwrap();
+        make_directory(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        assert_eq!(make_directory(&link).unwrap_err().exit, Exit::Conflict);
+    }
+}

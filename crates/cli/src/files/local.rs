@@ -1,0 +1,247 @@
+//! Local files and directories: walking them, and making them as they were.
+
+use crate::exit::{Failure, Outcome};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What a local path is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// Regular file of this many bytes.
+    File(u64),
+    /// Directory.
+    Directory,
+    /// Symbolic link to these bytes.
+    Symlink(Vec<u8>),
+    /// Socket, pipe or device: not stored.
+    Special,
+}
+
+/// Something found in a local tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Names from the root of the walk down to it; empty for the root itself.
+    pub names: Vec<Vec<u8>>,
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Modification time, ns since 1970.
+    pub mtime_ns: i64,
+}
+
+impl Found {
+    /// Bytes of a regular file; 0 for all else.
+    pub fn len_bytes(&self) -> u64 {
+        if let Kind::File(len) = self.kind { len } else { 0 }
+    }
+
+    fn new(path: PathBuf, names: Vec<Vec<u8>>, meta: &Metadata) -> std::io::Result<Found> {
+        let kind = match meta.file_type() {
+            t if t.is_file() => Kind::File(meta.len()),
+            t if t.is_dir() => Kind::Directory,
+            t if t.is_symlink() => Kind::Symlink(std::fs::read_link(&path)?.into_os_string().into_vec()),
+            _ => Kind::Special,
+        };
+        let mtime_ns = meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
+        Ok(Found { path, names, kind, mode: meta.mode() & 0o7777, mtime_ns })
+    }
+}
+
+/// What `path` is; a symbolic link is followed.
+pub fn look(path: &Path) -> Outcome<Found> {
+    let meta = std::fs::metadata(path).map_err(|e| Failure::io(path.display(), &e))?;
+    Found::new(path.to_path_buf(), Vec::new(), &meta).map_err(|e| Failure::io(path.display(), &e))
+}
+
+/// Everything below `root`, parents before children, in byte order of names; and what could not be looked at.
+/// `root` itself is followed if it is a symbolic link; links below are kept as links.
+pub fn walk(root: &Path) -> Outcome<(Vec<Found>, Vec<Failure>)> {
+    let (mut found, mut failures, mut todo) = (Vec::new(), Vec::new(), vec![look(root)?]);
+    while let Some(next) = todo.pop() {
+        if next.kind == Kind::Directory {
+            match children(&next) {
+                Ok(children) => todo.extend(children.into_iter().rev().filter_map(|child| match child {
+                    Ok(child) => Some(child),
+                    Err(failure) => {
+                        failures.push(failure);
+                        None
+                    }
+                })),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        found.push(next);
+    }
+    Ok((found, failures))
+}
+
+fn children(parent: &Found) -> Outcome<Vec<Outcome<Found>>> {
+    let failed = |e: std::io::Error| Failure::io(parent.path.display(), &e);
+    let mut names: Vec<OsString> = Vec::new();
+    for entry in std::fs::read_dir(&parent.path).map_err(failed)? {
+        names.push(entry.map_err(failed)?.file_name());
+    }
+    names.sort();
+    Ok(names.iter().map(|name| child(parent, name)).collect())
+}
+
+fn child(parent: &Found, name: &OsStr) -> Outcome<Found> {
+    let path = parent.path.join(name);
+    let names = [&parent.names[..], &[name.as_bytes().to_vec()]].concat();
+    std::fs::symlink_metadata(&path)
+        .and_then(|meta| Found::new(path.clone(), names, &meta))
+        .map_err(|e| Failure::io(path.display(), &e))
+}
+
+/// A local path for names from the store, below `root`. Names from the store have no `/` and are no `..`
+/// (the manager refuses those); that is checked again here, for this is where it would hurt (P14).
+pub fn below(root: &Path, names: &[Vec<u8>]) -> Outcome<PathBuf> {
+    let mut path = root.to_path_buf();
+    for name in names {
+        let bad = name.is_empty() || name == b"." || name == b".." || name.iter().any(|b| matches!(b, b'/' | 0));
+        if bad {
+            return Err(Failure::usage(format!("{:?} is no name for a local file", String::from_utf8_lossy(name))));
+        }
+        path.push(OsStr::from_bytes(name));
+    }
+    Ok(path)
+}
+
+/// A file that appears under its name only when it is complete.
+pub struct Pending {
+    temporary: PathBuf,
+    target: PathBuf,
+    file: Option<File>,
+}
+
+impl Pending {
+    /// Starts writing beside `target`.
+    pub fn create(target: &Path) -> Outcome<Pending> {
+        let name = target.file_name().ok_or_else(|| Failure::usage(format!("{} is no file name", target.display())))?;
+        // Names may be as long as the system takes: the temporary one leaves part of it away.
+        let short = &name.as_bytes()[..name.len().min(200)];
+        let mut temporary = OsString::from(".");
+        temporary.push(OsStr::from_bytes(short));
+        temporary.push(format!(".{:08x}.part", rand::random::<u32>()));
+        let temporary = target.with_file_name(temporary);
+        let file = File::options().create_new(true).write(true).open(&temporary);
+        let file = file.map_err(|e| Failure::io(target.display(), &e))?;
+        crate::cleanup::watch(&temporary);
+        Ok(Pending { temporary, target: target.to_path_buf(), file: Some(file) })
+    }
+
+    /// The file.
+    pub fn file(&mut self) -> Outcome<&mut File> {
+        self.file.as_mut().ok_or_else(|| Failure::usage("the file was finished already"))
+    }
+
+    /// Gives it its mode, time and name.
+    pub fn finish(mut self, mode: u32, mtime_ns: i64) -> Outcome {
+        let failed = |e: std::io::Error| Failure::io(self.target.display(), &e);
+        if let Some(file) = self.file.take() {
+            set_mode(&file, mode).map_err(failed)?;
+            file.set_modified(system_time(mtime_ns)).map_err(failed)?;
+        }
+        std::fs::rename(&self.temporary, &self.target).map_err(failed)?;
+        crate::cleanup::forget(&self.temporary);
+        self.temporary = PathBuf::new();
+        Ok(())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.temporary.as_os_str().is_empty() {
+            let _ = std::fs::remove_file(&self.temporary);
+            crate::cleanup::forget(&self.temporary);
+        }
+    }
+}
+
+fn set_mode(file: &File, mode: u32) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.set_permissions(std::fs::Permissions::from_mode(mode & 0o7777))
+}
+
+/// Gives a finished directory its mode and time.
+pub fn finish_directory(path: &Path, mode: u32, mtime_ns: i64) -> Outcome {
+    let open = File::open(path);
+    open.and_then(|dir| {
+        dir.set_modified(system_time(mtime_ns))?;
+        set_mode(&dir, mode)
+    })
+    .map_err(|e| Failure::io(path.display(), &e))
+}
+
+/// Makes a symbolic link, replacing a link or file of that name.
+pub fn make_symlink(path: &Path, target: &[u8]) -> Outcome {
+    let target = OsStr::from_bytes(target);
+    let made = match std::os::unix::fs::symlink(target, path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && !path.is_dir() => {
+            std::fs::remove_file(path).and_then(|()| std::os::unix::fs::symlink(target, path))
+        }
+        made => made,
+    };
+    made.map_err(|e| Failure::io(path.display(), &e))
+}
+
+fn system_time(ns: i64) -> SystemTime {
+    match u64::try_from(ns) {
+        Ok(ns) => UNIX_EPOCH + Duration::from_nanos(ns),
+        Err(_) => UNIX_EPOCH - Duration::from_nanos(ns.unsigned_abs()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_goes_parents_first_and_keeps_links() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("b")).unwrap();
+        std::fs::write(dir.path().join("b/file"), "12345").unwrap();
+        std::os::unix::fs::symlink("nowhere", dir.path().join("a")).unwrap();
+        let (found, failures) = walk(dir.path()).unwrap();
+        assert!(failures.is_empty());
+        let seen: Vec<_> = found.iter().map(|f| (f.names.join(&b'/'), f.kind.clone())).collect();
+        assert_eq!(
+            seen,
+            [
+                (b"".to_vec(), Kind::Directory),
+                (b"a".to_vec(), Kind::Symlink(b"nowhere".to_vec())),
+                (b"b".to_vec(), Kind::Directory),
+                (b"b/file".to_vec(), Kind::File(5)),
+            ]
+        );
+    }
+
+    /// P14: names from the store cannot lead out of the target.
+    #[test]
+    fn names_that_escape_are_refused() {
+        for name in [&b".."[..], b".", b"", b"a/b", b"/etc", b"a\0"] {
+            assert!(below(Path::new("/tmp/x"), &[b"ok".to_vec(), name.to_vec()]).is_err(), "{name:?}");
+        }
+        assert_eq!(below(Path::new("x"), &[b"a".to_vec(), b"b".to_vec()]).unwrap(), Path::new("x/a/b"));
+    }
+
+    #[test]
+    fn a_file_that_is_given_up_leaves_nothing_and_an_old_one_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("f");
+        std::fs::write(&target, "old").unwrap();
+        drop(Pending::create(&target).unwrap());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(std::fs::read(&target).unwrap(), b"old");
+        Pending::create(&target).unwrap().finish(0o640, 5_000_000_007).unwrap();
+        let meta = std::fs::metadata(&target).unwrap();
+        assert_eq!((meta.len(), meta.mode() & 0o7777, meta.mtime(), meta.mtime_nsec()), (0, 0o640, 5, 7));
+    }
+}

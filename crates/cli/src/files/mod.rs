@@ -1,0 +1,21 @@
+//! Commands on files and directories: local trees on one side, the client library on the other.
+//!
+//! [`local`] walks and restores local trees, [`pool`] runs many transfers at once, [`target`] decides under which
+//! name things go; each command is the module of its name.
+
+mod cat;
+mod get;
+pub mod local;
+mod namespace;
+mod policy;
+pub mod pool;
+mod put;
+mod show;
+mod target;
+
+pub use cat::cat;
+pub use get::{get, tree};
+pub use namespace::{mkdir, mv, rm};
+pub use policy::policy;
+pub use put::{hints, put};
+pub use show::{ls, stat, versions};

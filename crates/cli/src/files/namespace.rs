@@ -1,0 +1,83 @@
+//! `tessera rm`, `mv`, `mkdir`.
+
+use super::pool;
+use super::put::hints;
+use super::target::{Target, store_path};
+use crate::args::{MkdirArgs, MvArgs, RmArgs};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::remote::Store;
+use crate::term::{Out, units};
+use serde_json::json;
+use tessera_client::path::StorePath;
+use tessera_wire::InodeKind;
+
+/// `tessera rm`.
+pub fn rm(args: RmArgs) -> Outcome {
+    let out = Out::new(args.common.talk);
+    let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
+    if paths.iter().any(StorePath::is_root) {
+        return Err(Failure::usage("tess:/ itself cannot be removed; name what is in it"));
+    }
+    let store = Store::connect(&args.common)?;
+    let (mut removed, mut failures) = (0, Vec::new());
+    for path in &paths {
+        match remove(&store, path, args.recursive) {
+            Ok(count) => removed += count,
+            Err(failure) if failure.exit == Exit::NotFound && args.force => {}
+            Err(failure) => {
+                out.warn(&failure);
+                failures.push(failure);
+            }
+        }
+    }
+    match out.json() {
+        true => out.document(&json!({"removed": removed, "failed": failures.len()}))?,
+        false if args.recursive => out.note(format!("removed {} entries", units::count(removed))),
+        false => {}
+    }
+    pool::sum(failures)
+}
+
+fn remove(store: &Store, path: &StorePath, recursive: bool) -> Outcome<u64> {
+    let item = store.resolve(path)?;
+    match (item.kind == InodeKind::Directory, recursive) {
+        (true, true) => store.remove_all(path),
+        (true, false) => Err(Failure::usage(format!("{path} is a directory; remove it with --recursive"))),
+        (false, _) => store.unlink(path).map(|()| 1),
+    }
+}
+
+/// `tessera mv`.
+pub fn mv(args: MvArgs) -> Outcome {
+    let out = Out::new(args.common.talk);
+    let (target, sources) = args.paths.split_last().ok_or_else(|| Failure::usage("name source and target"))?;
+    let sources = sources.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
+    let store = Store::connect(&args.common)?;
+    let target = Target::in_store(&store, target.as_ref(), sources.len())?;
+    let mut moved = Vec::new();
+    for from in &sources {
+        let to = target.place(from.name())?;
+        store.rename(from, &to, args.no_replace)?;
+        moved.push(json!({"from": from.to_string(), "to": to.to_string()}));
+    }
+    if out.json() { out.document(&json!({"moved": moved})) } else { Ok(()) }
+}
+
+/// `tessera mkdir`.
+pub fn mkdir(args: MkdirArgs) -> Outcome {
+    let out = Out::new(args.common.talk);
+    let hints = hints(&args.policy)?;
+    let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
+    let store = Store::connect(&args.common)?;
+    for path in &paths {
+        match args.parents {
+            true => store.make_all(path)?,
+            false => store.make_directory(path, 0o755, false)?,
+        }
+        store.set_hints(path, &hints)?;
+    }
+    match out.json() {
+        true => out.document(&json!({"made": paths.iter().map(ToString::to_string).collect::<Vec<_>>()})),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,64 @@
+//! `tessera policy`.
+
+use super::put::hints;
+use super::target::store_path;
+use crate::args::{PolicyCommand, Talk};
+use crate::exit::{Failure, Outcome};
+use crate::remote::Store;
+use crate::term::{Align, Out, Table};
+use serde_json::{Map, Value, json};
+use tessera_policy::{HINTS, PREFIX, Policy};
+
+/// `tessera policy`.
+pub fn policy(command: PolicyCommand) -> Outcome {
+    match command {
+        PolicyCommand::List { talk } => list(talk),
+        PolicyCommand::Get { path, common } => {
+            let path = store_path(path.as_ref())?;
+            let set = Store::connect(&common)?.hints(&path)?;
+            show(&Out::new(common.talk), &path.to_string(), &set)
+        }
+        PolicyCommand::Set { path, hints: words, common } => {
+            let path = store_path(path.as_ref())?;
+            let hints = hints(&words)?;
+            let store = Store::connect(&common)?;
+            store.set_hints(&path, &hints)?;
+            let out = Out::new(common.talk);
+            match out.quiet() {
+                true => Ok(()),
+                false => show(&out, &path.to_string(), &store.hints(&path)?),
+            }
+        }
+    }
+}
+
+fn list(talk: Talk) -> Outcome {
+    let out = Out::new(talk);
+    if out.json() {
+        let one = |h: &tessera_policy::HintSpec| json!({"name": h.name, "allowed": h.allowed, "default": h.default, "help": h.help});
+        return out.document(&Value::Array(HINTS.iter().map(one).collect()));
+    }
+    for hint in HINTS {
+        out.line(format!("{} = {}   (default {})", hint.name, hint.allowed, hint.default))?;
+        out.line(format!("    {}", hint.help))?;
+    }
+    out.line(format!("\nAs extended attributes their names start with {PREFIX}"))
+}
+
+/// What is in effect, and whether it was set or is the default.
+fn show(out: &Out, path: &str, set: &[(String, String)]) -> Outcome {
+    let pairs = set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let policy = Policy::from_hints(pairs).map_err(|e| Failure::from(e).of(path))?;
+    let rows = policy.to_hints();
+    let is_set = |name: &str| set.iter().any(|(n, _)| n == name);
+    if out.json() {
+        let one = |(name, value): &(&str, String)| (name.to_string(), json!({"value": value, "set": is_set(name)}));
+        let map: Map<String, Value> = rows.iter().map(one).collect();
+        return out.document(&json!({"path": path, "policy": map}));
+    }
+    let mut table = Table::new([("hint", Align::Left), ("value", Align::Left), ("", Align::Left)]);
+    for (name, value) in rows {
+        table.row([name.into(), value, if is_set(name) { "set" } else { "default" }.into()]);
+    }
+    table.lines().iter().try_for_each(|line| out.line(line))
+}

@@ -1,0 +1,222 @@
+//! `tessera put`.
+
+use super::local::{self, Found, Kind};
+use super::pool;
+use super::target::Target;
+use crate::args::PutArgs;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::remote::{Given, Store};
+use crate::term::{Out, Progress, units};
+use serde_json::json;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Instant;
+use tessera_client::path::StorePath;
+
+/// One file on its way.
+struct FileJob {
+    found: Found,
+    to: StorePath,
+}
+
+/// All that is to be done.
+#[derive(Default)]
+struct Plan {
+    directories: Vec<(StorePath, Found)>,
+    files: Vec<(u64, FileJob)>,
+    links: Vec<(StorePath, Vec<u8>)>,
+    skipped: Vec<String>,
+    failures: Vec<Failure>,
+}
+
+/// `tessera put`.
+pub fn put(args: PutArgs) -> Outcome {
+    let out = Out::new(args.common.talk);
+    let given = Given { hints: hints(&args.policy)?, if_version: args.if_version, mode: 0o644, mtime_ns: 0 };
+    let (sources, target) = split(&args.paths)?;
+    super::target::store_path(target)?;
+    let single = sources.len() == 1 && !args.recursive;
+    if args.if_version.is_some() && !single {
+        return Err(Failure::usage("--if-version is for one file"));
+    }
+    let store = Store::connect(&args.common)?;
+    let target = Target::in_store(&store, target, sources.len())?;
+    if sources.iter().any(|s| s.as_bytes() == b"-") {
+        return put_stdin(&store, &target, sources, &given, &out);
+    }
+    let started = Instant::now();
+    let plan = plan(sources, &target, args.recursive)?;
+    plan.failures.iter().for_each(|f| out.warn(f));
+    let (files, directories, links) = (plan.files.len(), plan.directories.len(), plan.links.len());
+    let skipped = plan.skipped.clone();
+    skipped.iter().for_each(|s| out.note(format!("skipped {s}: neither file, directory nor symbolic link")));
+    let bytes: u64 = plan.files.iter().map(|(len, _)| len).sum();
+    let progress = Progress::bytes(&out, "put", Some(bytes));
+    let failures = carry_out(&store, plan, &given, args.jobs.into(), &out, &progress);
+    progress.finish();
+    let stored = files.saturating_sub(failures.len());
+    if out.json() {
+        out.document(&json!({
+            "files": stored, "bytes": progress.done(), "directories": directories, "symlinks": links,
+            "skipped": skipped, "failed": failures.len(), "seconds": started.elapsed().as_secs_f64(),
+        }))?;
+    } else {
+        let links = if links > 0 { format!(", {} symbolic links", units::count(links as u64)) } else { String::new() };
+        let skipped = if skipped.is_empty() { String::new() } else { format!(", {} skipped", skipped.len()) };
+        out.note(format!(
+            "stored {} file{}{links}, {} in {} ({}){skipped}",
+            units::count(stored as u64),
+            if stored == 1 { "" } else { "s" },
+            units::bytes(progress.done()),
+            units::duration(started.elapsed()),
+            units::rate(progress.done(), started.elapsed()),
+        ));
+    }
+    pool::sum(failures)
+}
+
+/// Sources and target: the last word is the target.
+pub(super) fn split(paths: &[OsString]) -> Outcome<(&[OsString], &OsString)> {
+    match paths.split_last() {
+        Some((target, sources)) if !sources.is_empty() => Ok((sources, target)),
+        _ => Err(Failure::usage("name at least one source, and the target")),
+    }
+}
+
+/// `NAME=VALUE` words, each checked against the registry of hints (P14). An empty value is kept: it means "take
+/// it away" to `policy set`.
+pub fn hints(words: &[String]) -> Outcome<Vec<(String, String)>> {
+    let mut policy = tessera_policy::Policy::default();
+    let mut hints = Vec::new();
+    for word in words {
+        let (name, value) = word.split_once('=').ok_or_else(|| {
+            Failure::usage(format!(
+                "policy {word:?} is not NAME=VALUE, as in redundancy=ec:4+2; see `tessera policy list`"
+            ))
+        })?;
+        let name = name.strip_prefix(tessera_policy::PREFIX).unwrap_or(name);
+        if value.is_empty() {
+            tessera_policy::canonical(name, default_of(name))?;
+        } else {
+            policy.set(name, value)?;
+        }
+        hints.push((name.to_string(), value.to_string()));
+    }
+    Ok(hints)
+}
+
+fn default_of(name: &str) -> &'static str {
+    tessera_policy::HINTS.iter().find(|h| h.name == name).map_or("", |h| h.default)
+}
+
+fn put_stdin(store: &Store, target: &Target<StorePath>, sources: &[OsString], given: &Given, out: &Out) -> Outcome {
+    let Target::As(to) = target else {
+        return Err(Failure::usage("stdin has no name: write the target as tess:/directory/name"));
+    };
+    if sources.len() > 1 {
+        return Err(Failure::usage("stdin (-) goes alone, into one file"));
+    }
+    let progress = Progress::bytes(out, "put", None);
+    let put = store.put(to, std::io::stdin(), given, None, &|n| progress.add(n))?;
+    progress.finish();
+    if out.json() {
+        return out.document(&json!({"path": to.to_string(), "version": put.version, "files": 1, "bytes": put.bytes}));
+    }
+    out.note(format!("stored {to}, {} in {}", units::bytes(put.bytes), units::duration(progress.elapsed())));
+    Ok(())
+}
+
+fn plan(sources: &[OsString], target: &Target<StorePath>, recursive: bool) -> Outcome<Plan> {
+    let mut plan = Plan::default();
+    for source in sources {
+        let path = Path::new(source);
+        let to = target.place(path.file_name().map(|n| n.as_bytes()))?;
+        let (found, failures) = match recursive {
+            true => local::walk(path)?,
+            false => (vec![local::look(path)?], Vec::new()),
+        };
+        plan.failures.extend(failures);
+        for found in found {
+            if found.kind == Kind::Directory && !recursive {
+                return Err(Failure::usage(format!("{} is a directory; store it with --recursive", path.display())));
+            }
+            plan.add(found, &to)?;
+        }
+    }
+    Ok(plan)
+}
+
+impl Plan {
+    fn add(&mut self, found: Found, root: &StorePath) -> Outcome {
+        let mut to = root.clone();
+        for name in &found.names {
+            to = to.join(name).map_err(|e| Failure::usage(format!("{}: {e}", found.path.display())))?;
+        }
+        match found.kind {
+            Kind::Directory => self.directories.push((to, found)),
+            Kind::File(len) => self.files.push((len, FileJob { found, to })),
+            Kind::Symlink(target) => self.links.push((to, target)),
+            Kind::Special => self.skipped.push(found.path.display().to_string()),
+        }
+        Ok(())
+    }
+}
+
+fn carry_out(store: &Store, plan: Plan, given: &Given, jobs: usize, out: &Out, progress: &Progress) -> Vec<Failure> {
+    let mut failures = plan.failures;
+    for (path, found) in &plan.directories {
+        // The owner must be able to fill it; its own mode comes last.
+        if let Err(failure) = store.make_directory(path, found.mode | 0o700, true) {
+            out.warn(&failure);
+            failures.push(failure);
+            return failures;
+        }
+    }
+    let tell = |failure: &Failure| progress.suspend(|| out.warn(failure));
+    failures.extend(pool::run(plan.files, jobs, |job| put_file(store, &job, given, progress), tell));
+    let links = plan.links.into_iter().map(|link| (0, link)).collect();
+    failures.extend(pool::run(links, jobs, |(path, target)| store.symlink(&path, &target), tell));
+    // Filling a directory changed its time.
+    let finishing = plan.directories.into_iter().map(|d| (0, d)).collect();
+    let finish = |(path, found): (StorePath, Found)| match path.is_root() {
+        true => Ok(()),
+        false => store.set_attributes(&path, found.mode, found.mtime_ns),
+    };
+    failures.extend(pool::run(finishing, jobs, finish, tell));
+    failures
+}
+
+fn put_file(store: &Store, job: &FileJob, given: &Given, progress: &Progress) -> Outcome {
+    let path = &job.found.path;
+    let file = File::open(path).map_err(|e| Failure::io(path.display(), &e))?;
+    let Kind::File(len) = job.found.kind else {
+        return Err(Failure::new(Exit::Failed, format!("{} changed its kind", path.display())));
+    };
+    let given = Given { mode: job.found.mode, mtime_ns: job.found.mtime_ns, ..given.clone() };
+    let put = store.put(&job.to, file, &given, Some(len), &|n| progress.add(n));
+    put.map(drop).map_err(|f| f.of(path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P14: a policy that cannot be is refused before anything is opened.
+    #[test]
+    fn policies_are_checked_by_name_and_value() {
+        let good = hints(&["redundancy=ec:4+2".into(), "user.tessera.dedup=off".into(), "lifetime=".into()]).unwrap();
+        assert_eq!(good[1], ("dedup".into(), "off".into()));
+        for (word, named) in [
+            ("redundancy", "NAME=VALUE"),
+            ("redundancy=ec:0+2", "allowed"),
+            ("colour=red", "colour"),
+            ("colour=", "colour"),
+        ] {
+            let failure = hints(&[word.to_string()]).unwrap_err();
+            assert_eq!(failure.exit, Exit::Usage);
+            assert!(failure.message.contains(named), "{failure}");
+        }
+    }
+}

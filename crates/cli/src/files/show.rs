@@ -1,0 +1,215 @@
+//! `tessera ls`, `stat`, `versions`.
+
+use super::target::store_path;
+use crate::args::{LsArgs, StatArgs, VersionsArgs};
+use crate::exit::Outcome;
+use crate::remote::{Item, Store};
+use crate::term::{Align, Out, Table, name_text, units};
+use serde_json::{Value, json};
+use tessera_client::path::StorePath;
+use tessera_wire::{InodeKind, hex};
+
+/// `tessera ls`.
+pub fn ls(args: LsArgs) -> Outcome {
+    let out = Out::new(args.common.talk);
+    let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
+    let store = Store::connect(&args.common)?;
+    for path in &paths {
+        let item = store.resolve(path)?;
+        if item.kind != InodeKind::Directory {
+            print(&out, &[item], args.long, &shown(path))?;
+            continue;
+        }
+        if paths.len() > 1 && !args.recursive && !out.json() {
+            out.line(format!("{}:", shown(path)))?;
+        }
+        directory(&store, &out, path, &args)?;
+    }
+    out.flush()
+}
+
+/// Directories as they come: nothing waits for the whole tree.
+fn directory(store: &Store, out: &Out, path: &StorePath, args: &LsArgs) -> Outcome {
+    let mut todo = vec![path.clone()];
+    while let Some(path) = todo.pop() {
+        let items = store.list(&path)?;
+        if args.recursive && !out.json() {
+            out.line(format!("{}:", shown(&path)))?;
+        }
+        if args.recursive {
+            let below = items.iter().filter(|i| i.kind == InodeKind::Directory).rev();
+            todo.extend(below.map(|i| i.path.clone()));
+        }
+        print(out, &items, args.long, "")?;
+        if args.recursive && !out.json() && !todo.is_empty() {
+            out.line("")?;
+        }
+    }
+    Ok(())
+}
+
+fn shown(path: &StorePath) -> String {
+    let names = path.components().iter().map(|n| name_text(n)).collect::<Vec<_>>();
+    format!("{}/{}", tessera_client::path::SCHEME, names.join("/"))
+}
+
+fn print(out: &Out, items: &[Item], long: bool, whole: &str) -> Outcome {
+    if out.json() {
+        return items.iter().try_for_each(|item| out.document(&document(item)));
+    }
+    let name = |item: &Item| match whole {
+        "" => item.path.name().map(name_text).unwrap_or_default(),
+        whole => whole.to_string(),
+    };
+    if !long {
+        let mark = |item: &Item| if item.kind == InodeKind::Directory { "/" } else { "" };
+        return items.iter().try_for_each(|item| out.line(format!("{}{}", name(item), mark(item))));
+    }
+    let mut table = Table::new([
+        ("mode", Align::Left),
+        ("version", Align::Right),
+        ("size", Align::Right),
+        ("modified (UTC)", Align::Left),
+        ("name", Align::Left),
+    ]);
+    for item in items {
+        let arrow = match item.kind {
+            InodeKind::Symlink => format!(" -> {}", name_text(&item.symlink_target)),
+            InodeKind::Directory => "/".into(),
+            _ => String::new(),
+        };
+        let is_file = item.kind == InodeKind::File;
+        table.row([
+            units::mode(letter(item.kind), item.mode),
+            if is_file { item.version_number.to_string() } else { String::new() },
+            if is_file { units::count(item.size_bytes) } else { String::new() },
+            units::time(item.mtime_ns),
+            format!("{}{arrow}", name(item)),
+        ]);
+    }
+    if table.is_empty() { Ok(()) } else { table.lines().iter().try_for_each(|line| out.line(line)) }
+}
+
+fn letter(kind: InodeKind) -> char {
+    match kind {
+        InodeKind::Directory => 'd',
+        InodeKind::Symlink => 'l',
+        InodeKind::File => '-',
+        InodeKind::Unknown => '?',
+    }
+}
+
+fn kind_name(kind: InodeKind) -> &'static str {
+    match kind {
+        InodeKind::Directory => "directory",
+        InodeKind::Symlink => "symlink",
+        InodeKind::File => "file",
+        InodeKind::Unknown => "unknown",
+    }
+}
+
+/// An inode as JSON (docs/config.md, section 4).
+fn document(item: &Item) -> Value {
+    let mut value = json!({
+        "path": item.path.to_string(),
+        "kind": kind_name(item.kind),
+        "size_bytes": item.size_bytes,
+        "mode": format!("{:04o}", item.mode),
+        "uid": item.uid,
+        "gid": item.gid,
+        "nlink": item.nlink,
+        "mtime": units::rfc3339(item.mtime_ns),
+        "ctime": units::rfc3339(item.ctime_ns),
+        "ino": item.ino,
+        "version": item.version,
+        "version_number": item.version_number,
+    });
+    if item.kind == InodeKind::Symlink {
+        value["target"] = String::from_utf8_lossy(&item.symlink_target).into();
+    }
+    if item.path.components().iter().any(|name| std::str::from_utf8(name).is_err()) {
+        value["path_hex"] = hex(&item.path.components().join(&b'/')).into();
+    }
+    value
+}
+
+/// `tessera stat`.
+pub fn stat(args: StatArgs) -> Outcome {
+    let out = Out::new(args.common.talk);
+    let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
+    let store = Store::connect(&args.common)?;
+    for (i, path) in paths.iter().enumerate() {
+        let item = store.resolve(path)?;
+        let hints = store.hints(path)?;
+        if out.json() {
+            let mut value = document(&item);
+            value["hints"] = hints
+                .iter()
+                .map(|(n, v)| (n.clone(), Value::from(v.clone())))
+                .collect::<serde_json::Map<_, _>>()
+                .into();
+            out.document(&value)?;
+            continue;
+        }
+        if i > 0 {
+            out.line("")?;
+        }
+        describe(&out, &item, &hints)?;
+    }
+    out.flush()
+}
+
+fn describe(out: &Out, item: &Item, hints: &[(String, String)]) -> Outcome {
+    let row = |name: &str, value: String| out.line(format!("{name:<10} {value}"));
+    row("path", shown(&item.path))?;
+    row("kind", kind_name(item.kind).into())?;
+    if item.kind == InodeKind::Symlink {
+        row("target", name_text(&item.symlink_target))?;
+    }
+    if item.kind == InodeKind::File {
+        row("size", format!("{} ({} bytes)", units::bytes(item.size_bytes), units::count(item.size_bytes)))?;
+        row("version", format!("{} (id {})", item.version_number, item.version))?;
+    }
+    row("mode", format!("{} ({:04o})", units::mode(letter(item.kind), item.mode), item.mode))?;
+    row("owner", format!("uid {}, gid {}", item.uid, item.gid))?;
+    row("links", item.nlink.to_string())?;
+    row("modified", format!("{} UTC", units::time(item.mtime_ns)))?;
+    row("changed", format!("{} UTC", units::time(item.ctime_ns)))?;
+    row("inode", item.ino.to_string())?;
+    let set: Vec<String> = hints.iter().map(|(n, v)| format!("{n}={v}")).collect();
+    row("policy", if set.is_empty() { "all defaults (tessera policy get shows them)".into() } else { set.join(" ") })
+}
+
+/// `tessera versions`.
+pub fn versions(args: VersionsArgs) -> Outcome {
+    let out = Out::new(args.common.talk);
+    let path = store_path(args.path.as_ref())?;
+    let versions = Store::connect(&args.common)?.versions(&path)?;
+    if out.json() {
+        for v in &versions {
+            out.document(&json!({
+                "version": v.version, "number": v.number, "size_bytes": v.size_bytes,
+                "committed": units::rfc3339(v.committed_ns), "new_bytes": v.new_bytes,
+            }))?;
+        }
+        return out.flush();
+    }
+    let mut table = Table::new([
+        ("number", Align::Right),
+        ("id", Align::Right),
+        ("size", Align::Right),
+        ("new bytes", Align::Right),
+        ("committed (UTC)", Align::Left),
+    ]);
+    for v in &versions {
+        table.row([
+            v.number.to_string(),
+            v.version.to_string(),
+            units::count(v.size_bytes),
+            units::count(v.new_bytes),
+            units::time(v.committed_ns),
+        ]);
+    }
+    table.lines().iter().try_for_each(|line| out.line(line))?;
+    out.flush()
+}

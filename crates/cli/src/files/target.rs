@@ -1,0 +1,78 @@
+//! Under which name things go: as `cp` does it. Into the target when that is a directory, ends with a slash or there are
+//! several sources; else as the target.
+
+use crate::exit::{Exit, Failure, Outcome};
+use crate::remote::Store;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use tessera_client::path::StorePath;
+use tessera_wire::InodeKind;
+
+/// A word of the command line as a store path.
+pub fn store_path(word: &OsStr) -> Outcome<StorePath> {
+    match word.as_bytes().strip_prefix(tessera_client::path::SCHEME.as_bytes()) {
+        Some(path) => StorePath::from_bytes(path).map_err(|e| Failure::usage(e.to_string())),
+        None => StorePath::parse(&word.to_string_lossy()).map_err(|e| Failure::usage(e.to_string())),
+    }
+}
+
+/// Where things go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target<P> {
+    /// The one source becomes this.
+    As(P),
+    /// Each source goes in here under its own name.
+    Into(P),
+}
+
+impl Target<StorePath> {
+    /// Looks at the store.
+    ///
+    /// # Errors
+    /// A directory is needed and is not there, or is a file.
+    pub fn in_store(store: &Store, word: &OsStr, sources: usize) -> Outcome<Self> {
+        let path = store_path(word)?;
+        let wants_directory = sources > 1 || word.as_bytes().ends_with(b"/");
+        match store.resolve(&path) {
+            Ok(entry) if entry.kind == InodeKind::Directory => Ok(Target::Into(path)),
+            Ok(_) if wants_directory => Err(Failure::usage(format!("{path} is not a directory"))),
+            Ok(_) => Ok(Target::As(path)),
+            Err(failure) if failure.exit == Exit::NotFound && wants_directory => Err(Failure::new(
+                Exit::NotFound,
+                format!("{path}: no such directory; make it with `tessera mkdir --parents {path}`"),
+            )),
+            Err(failure) if failure.exit == Exit::NotFound => Ok(Target::As(path)),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Where a source called `name` goes; no name (`.`, `/`): its contents go into the target.
+    pub fn place(&self, name: Option<&[u8]>) -> Outcome<StorePath> {
+        match (self, name) {
+            (Target::As(path), _) | (Target::Into(path), None) => Ok(path.clone()),
+            (Target::Into(path), Some(name)) => path.join(name).map_err(|e| Failure::usage(e.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_bytes() {
+        let path = store_path(OsStr::from_bytes(b"tess:/a/\xff")).unwrap();
+        assert_eq!(path.components(), [b"a".to_vec(), b"\xff".to_vec()]);
+        for bad in ["/a", "a", "", "tess:/a/../b"] {
+            assert_eq!(store_path(OsStr::new(bad)).unwrap_err().exit, Exit::Usage, "{bad}");
+        }
+    }
+
+    #[test]
+    fn sources_without_a_name_bring_their_contents() {
+        let dir = StorePath::parse("tess:/d").unwrap();
+        assert_eq!(Target::Into(dir.clone()).place(Some(b"x")).unwrap().to_string(), "tess:/d/x");
+        assert_eq!(Target::Into(dir.clone()).place(None).unwrap(), dir);
+        assert_eq!(Target::As(dir.clone()).place(Some(b"x")).unwrap(), dir);
+    }
+}

@@ -1,0 +1,10 @@
+//! What people see: lines, units, tables, bars. Nothing here knows what it shows.
+
+mod out;
+mod progress;
+mod table;
+pub mod units;
+
+pub use out::{Out, name_text};
+pub use progress::Progress;
+pub use table::{Align, Table};

@@ -1,0 +1,95 @@
+//! Stdout and stderr: results, notes, JSON. A reader that went away (`| head`) ends output, not with a panic.
+
+use crate::args::Talk;
+use crate::exit::{Exit, Failure, Outcome};
+use std::io::{self, IsTerminal, Write};
+
+/// Where a command writes.
+#[derive(Debug, Clone, Copy)]
+pub struct Out {
+    talk: Talk,
+}
+
+impl Out {
+    /// As the user asked.
+    pub fn new(talk: Talk) -> Self {
+        Out { talk }
+    }
+
+    /// Whether results are JSON.
+    pub fn json(&self) -> bool {
+        self.talk.json
+    }
+
+    /// Whether notes are unwelcome.
+    pub fn quiet(&self) -> bool {
+        self.talk.quiet
+    }
+
+    /// Whether bars can be drawn.
+    pub fn draws(&self) -> bool {
+        !self.talk.quiet && !self.talk.json && io::stderr().is_terminal()
+    }
+
+    /// One line of a result.
+    pub fn line(&self, line: impl AsRef<str>) -> Outcome {
+        let mut out = io::stdout().lock();
+        out.write_all(line.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n")).map_err(|e| stdout_failed(&e))
+    }
+
+    /// One JSON document on a line of its own.
+    pub fn document(&self, value: &serde_json::Value) -> Outcome {
+        self.line(value.to_string())
+    }
+
+    /// What makes all that was written reach its reader.
+    pub fn flush(&self) -> Outcome {
+        io::stdout().flush().map_err(|e| stdout_failed(&e))
+    }
+
+    /// Something people want to know and programs do not; on stderr.
+    pub fn note(&self, line: impl AsRef<str>) {
+        if !self.talk.quiet && !self.talk.json {
+            let _ = writeln!(io::stderr(), "{}", line.as_ref());
+        }
+    }
+
+    /// Something that went wrong and did not end the command; on stderr, `--quiet` or not.
+    pub fn warn(&self, failure: &Failure) {
+        failure.report(self.talk.json);
+    }
+}
+
+/// The failure for a write to stdout. A closed pipe is no complaint: the message is empty then.
+pub fn stdout_failed(error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure { exit: Exit::Failed, message: String::new() },
+        _ => Failure::io("stdout", error),
+    }
+}
+
+/// A name as it may be shown on a terminal: control characters escaped, bytes that are not UTF-8 as `\xNN`.
+pub fn name_text(name: &[u8]) -> String {
+    let mut text = String::with_capacity(name.len());
+    for piece in name.utf8_chunks() {
+        for c in piece.valid().chars() {
+            match c.is_control() {
+                true => text.extend(c.escape_default()),
+                false => text.push(c),
+            }
+        }
+        piece.invalid().iter().for_each(|b| text.push_str(&format!("\\x{b:02x}")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_play_tricks_on_a_terminal() {
+        assert_eq!(name_text(b"plain \xc3\xa4"), "plain ä");
+        assert_eq!(name_text(b"a\nb\x1b[2J\xff"), "a\\nb\\u{1b}[2J\\xff");
+    }
+}

@@ -1,0 +1,165 @@
+//! Numbers with their units, as people read them and as people write them.
+
+use std::time::Duration;
+
+/// `0 B`, `999 B`, `1.5 KiB`, `12 GiB`: at most four digits.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit == 0 || value >= 99.95 {
+        true => format!("{value:.0} {}", UNITS[unit]),
+        false => format!("{value:.1} {}", UNITS[unit]),
+    }
+}
+
+/// Bytes per second over `elapsed`.
+pub fn rate(count: u64, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64().max(1e-3);
+    format!("{}/s", bytes((count as f64 / seconds) as u64))
+}
+
+/// `950 ms`, `12.3 s`, `4 min 05 s`, `2 h 03 min`.
+pub fn duration(time: Duration) -> String {
+    let (ms, s) = (time.as_millis(), time.as_secs());
+    match (ms, s) {
+        (0..1000, _) => format!("{ms} ms"),
+        (_, 0..60) => format!("{:.1} s", time.as_secs_f64()),
+        (_, 60..3600) => format!("{} min {:02} s", s / 60, s % 60),
+        _ => format!("{} h {:02} min", s / 3600, s % 3600 / 60),
+    }
+}
+
+/// Thousands apart: `1,234,567`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// `12.3 %`; nothing of nothing is nothing.
+pub fn percent(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "0.0 %".into(),
+        _ => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
+    }
+}
+
+/// UTC, `2026-01-02 03:04:05`, from ns since 1970.
+pub fn time(ns: i64) -> String {
+    let seconds = ns.div_euclid(1_000_000_000);
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (year, month, day) = civil(days);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
+}
+
+/// RFC 3339 with nanoseconds, for JSON.
+pub fn rfc3339(ns: i64) -> String {
+    format!("{}.{:09}Z", time(ns).replace(' ', "T"), ns.rem_euclid(1_000_000_000))
+}
+
+/// Date of a day counted from 1970-01-01 in the Gregorian calendar (years start in March, so that the leap
+/// day is a year's last; 146,097 days are 400 years).
+fn civil(days: i64) -> (i64, i64, i64) {
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+}
+
+/// `drwxr-xr-x`.
+pub fn mode(kind: char, mode: u32) -> String {
+    let mut out = String::from(kind);
+    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = mode >> shift;
+        out.push(if bits & 4 != 0 { 'r' } else { '-' });
+        out.push(if bits & 2 != 0 { 'w' } else { '-' });
+        out.push(match (bits & 1 != 0, mode & special != 0) {
+            (true, true) => letter,
+            (false, true) => letter.to_ascii_uppercase(),
+            (true, false) => 'x',
+            (false, false) => '-',
+        });
+    }
+    out
+}
+
+/// A bar of `width` cells, filled to `part` of `whole`.
+pub fn bar(part: u64, whole: u64, width: usize) -> String {
+    let filled = match whole {
+        0 => 0,
+        _ => (u128::from(part.min(whole)) * width as u128).div_ceil(u128::from(whole)) as usize,
+    };
+    format!("{}{}", "█".repeat(filled), "░".repeat(width - filled))
+}
+
+/// `START..END` in sizes, either of which may be left out: (start, end or the end of the file).
+pub fn parse_range(text: &str) -> Result<(u64, Option<u64>), String> {
+    let form = || format!("{text:?} is not a range; write START..END in bytes or with K, M, G (1M..1028K)");
+    let (start, end) = text.split_once("..").ok_or_else(form)?;
+    let size = |t: &str| tessera_policy::parse_size(t).map_err(|_| form());
+    let start = if start.is_empty() { 0 } else { size(start)? };
+    let end = if end.is_empty() { None } else { Some(size(end)?) };
+    match end {
+        Some(end) if end < start => Err(format!("the range {text} ends before it starts")),
+        _ => Ok((start, end)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        for (n, text) in [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1 << 20, "1.0 MiB"), (200 << 30, "200 GiB")]
+        {
+            assert_eq!(bytes(n), text);
+        }
+        assert_eq!(bytes(u64::MAX), "16.0 EiB");
+        assert_eq!(bytes((1 << 20) - 1), "1.0 MiB");
+        assert_eq!((count(1_234_567), count(12)), ("1,234,567".into(), "12".into()));
+        assert_eq!(duration(Duration::from_millis(61_000)), "1 min 01 s");
+        assert_eq!((mode('d', 0o755), mode('-', 0o4644)), ("drwxr-xr-x".into(), "-rwSr--r--".into()));
+        assert_eq!((bar(1, 100, 4), bar(100, 100, 4), bar(0, 0, 2)), ("█░░░".into(), "████".into(), "░░".into()));
+    }
+
+    #[test]
+    fn dates_follow_the_calendar() {
+        for (s, text) in [
+            (0, "1970-01-01 00:00:00"),
+            (951_782_399, "2000-02-28 23:59:59"),
+            (951_782_400, "2000-02-29 00:00:00"),
+            (1_709_251_199, "2024-02-29 23:59:59"),
+            (4_107_542_400, "2100-03-01 00:00:00"),
+            (-1, "1969-12-31 23:59:59"),
+        ] {
+            assert_eq!(time(s * 1_000_000_000), text);
+        }
+        assert_eq!(rfc3339(5), "1970-01-01T00:00:00.000000005Z");
+    }
+
+    #[test]
+    fn ranges_that_make_no_sense_are_refused() {
+        assert_eq!(parse_range("1M..1028K"), Ok((1 << 20, Some(1028 << 10))));
+        assert_eq!(parse_range("..10"), Ok((0, Some(10))));
+        assert_eq!(parse_range("5.."), Ok((5, None)));
+        for bad in ["", "5", "9..1", "a..b", "-1..2"] {
+            assert!(parse_range(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! One daemon as a child process: started, heard, stopped.
+
+use crate::daemon::announce::Announcement;
+use crate::daemon::signals::{Event, Events};
+use crate::exit::{Exit, Failure, Outcome};
+use crossbeam_channel::{after, bounded, select};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child as Process, ChildStdin, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// A daemon that has not said where it listens after this long will not.
+const ANNOUNCE_WITHIN: Duration = Duration::from_secs(120);
+
+/// A running daemon. It stops when this process ends, however that ends: it follows its stdin.
+pub struct Child {
+    process: Process,
+    _stdin: Option<ChildStdin>,
+    /// Where it listens.
+    pub announced: Announcement,
+}
+
+/// What is needed to start a daemon.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    /// Its name.
+    pub name: String,
+    /// Arguments to this binary.
+    pub args: Vec<String>,
+    /// File its stderr is appended to.
+    pub log: PathBuf,
+}
+
+impl Child {
+    /// Starts it and waits until it serves. In a process group of its own, so that Ctrl-C reaches only us.
+    ///
+    /// # Errors
+    /// It died or said nothing in time (with the last line of its log), or this process was asked to stop.
+    pub fn start(recipe: &Recipe, events: &Events) -> Outcome<Child> {
+        let name = &recipe.name;
+        let binary = std::env::current_exe().map_err(|e| Failure::io("this program's own path", &e))?;
+        let log = File::options().create(true).append(true).open(&recipe.log);
+        let log = log.map_err(|e| Failure::io(recipe.log.display(), &e))?;
+        let mut process = Command::new(binary)
+            .args(&recipe.args)
+            .args(["--announce", "--follow-stdin"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .map_err(|e| Failure::io(format!("cannot start {name}"), &e))?;
+        let stdin = process.stdin.take();
+        match hear(&mut process, recipe, events) {
+            Ok(announced) => Ok(Child { process, _stdin: stdin, announced }),
+            Err(failure) => {
+                let _ = process.kill();
+                let _ = process.wait();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.process.try_wait().ok().flatten()
+    }
+
+    /// Asks it to stop (SIGTERM).
+    pub fn ask_to_stop(&mut self) {
+        if self.ended().is_none() {
+            let pid = rustix::process::Pid::from_child(&self.process);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+    }
+
+    /// Ends it at once (SIGKILL), as a crash would.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Waits for its end; after `patience` it is killed. `false`: it had to be.
+    pub fn wait_or_kill(&mut self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline {
+            if self.ended().is_some() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.kill();
+        false
+    }
+}
+
+/// Reads the child's one line.
+fn hear(process: &mut Process, recipe: &Recipe, events: &Events) -> Outcome<Announcement> {
+    let stdout = process.stdout.take().ok_or_else(|| Failure::new(Exit::Failed, "a child without stdout"))?;
+    let (sender, receiver) = bounded(1);
+    let reading = std::thread::Builder::new().name("child".into()).spawn(move || {
+        let mut line = String::new();
+        let mut stdout = BufReader::new(stdout);
+        let _ = stdout.read_line(&mut line);
+        let _ = sender.send(line);
+        // The daemon says nothing more; the pipe stays open so that it never writes into nothing.
+        let _ = stdout.read_line(&mut String::new());
+    });
+    reading.map_err(|e| Failure::io("cannot start a thread", &e))?;
+    let deadline = after(ANNOUNCE_WITHIN);
+    loop {
+        select! {
+            recv(receiver) -> line => {
+                return serde_json::from_str(&line.unwrap_or_default()).map_err(|_| silent(process, recipe));
+            }
+            recv(events.receiver()) -> event => match event {
+                Ok(Event::Stop(why)) => return Err(interrupted(why)),
+                _ => continue,
+            },
+            recv(deadline) -> _ => return Err(silent(process, recipe)),
+        }
+    }
+}
+
+/// The failure that says a stop was asked for.
+pub fn interrupted(why: &str) -> Failure {
+    Failure::new(Exit::Interrupted, format!("stopped while starting ({why})"))
+}
+
+fn silent(process: &mut Process, recipe: &Recipe) -> Failure {
+    // Its stdout closed: it is ending. Its status comes a moment later.
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let mut status = None;
+    while status.is_none() && Instant::now() < deadline {
+        status = process.try_wait().ok().flatten();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let how = status.map_or("it said nothing in time".to_string(), |s| describe(&s));
+    let last = last_line(&recipe.log).map(|l| format!(": {l}")).unwrap_or_default();
+    let exit = match status.and_then(|s| s.code()) {
+        Some(code) => exit_of(code),
+        None => Exit::Failed,
+    };
+    Failure::new(exit, format!("{} did not start ({how}){last} (log {})", recipe.name, recipe.log.display()))
+}
+
+/// The child's exit code becomes ours.
+fn exit_of(code: i32) -> Exit {
+    [Exit::Usage, Exit::NotFound, Exit::Unavailable, Exit::Corrupt, Exit::Conflict, Exit::NoSpace, Exit::Refused]
+        .into_iter()
+        .find(|e| *e as i32 == code)
+        .unwrap_or(Exit::Failed)
+}
+
+/// An end in words.
+pub fn describe(status: &ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(9)) => "killed by SIGKILL".into(),
+        (None, Some(signal)) => format!("ended by signal {signal}"),
+        _ => "ended".into(),
+    }
+}
+
+/// The last line of a log, for people.
+pub fn last_line(log: &Path) -> Option<String> {
+    let text = std::fs::read(log).ok()?;
+    let tail = String::from_utf8_lossy(&text[text.len().saturating_sub(8192)..]).into_owned();
+    let line = tail.lines().rev().find(|l| !l.trim().is_empty())?;
+    Some(line.trim_start_matches("tessera: ").to_string())
+}

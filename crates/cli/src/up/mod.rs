@@ -1,0 +1,157 @@
+//! A whole store on one machine: a manager and nodes as child processes of this binary, under one directory.
+//!
+//! [`cluster::Cluster`] starts, watches and stops them (the demo uses it too); [`run`] is the command around it.
+//! Nothing is restarted silently: a child that dies is reported, and started again only with `--restart`.
+
+pub mod child;
+pub mod cluster;
+pub mod directory;
+
+use crate::args::UpArgs;
+use crate::daemon::signals::{Event, Events};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::term::Out;
+use cluster::{Cluster, Death, Shape};
+use crossbeam_channel::RecvTimeoutError;
+use directory::Directory;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// Shortest and longest pause before a dead child is started again.
+const RESTART_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+/// Nodes get this long to be up before it is said which are not.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// `tessera up`.
+pub fn run(args: UpArgs) -> Outcome {
+    let out = Out::new(args.talk);
+    let events = Events::listen(true)?;
+    let directory = Directory::open(&args.dir)?;
+    let shape = Shape::of(&args, &directory)?;
+    out.note(format!(
+        "Starting a manager and {} nodes with {} disk{} each under {} ...",
+        shape.nodes,
+        shape.disks,
+        if shape.disks == 1 { "" } else { "s" },
+        directory.root().display()
+    ));
+    let mut cluster = Cluster::new(directory, shape);
+    let outcome = serve(&mut cluster, &events, &out, args.restart);
+    let stopped = cluster.stop(&mut |line| out.note(line));
+    if outcome.is_ok() && stopped.is_ok() {
+        out.note("Stopped. Everything is kept; the next `tessera up` finds it again.");
+    }
+    outcome.and(stopped)
+}
+
+fn serve(cluster: &mut Cluster, events: &Events, out: &Out, restart: bool) -> Outcome {
+    cluster.start(events)?;
+    cluster.wait_ready(events, READY_WITHIN)?;
+    welcome(cluster, out)?;
+    watch(cluster, events, out, restart)
+}
+
+/// Says where things listen and what to type next.
+fn welcome(cluster: &Cluster, out: &Out) -> Outcome {
+    if out.json() {
+        out.document(&cluster.describe())?;
+        return out.flush();
+    }
+    cluster.table().lines().iter().try_for_each(|line| out.line(line))?;
+    if !out.quiet() {
+        let program = program();
+        out.line("")?;
+        out.line(format!("All {} nodes are up. In another terminal:", cluster.shape().nodes))?;
+        out.line("")?;
+        let manager = cluster.manager_address();
+        if manager != crate::args::DEFAULT_MANAGER {
+            out.line(format!("  export TESSERA_MANAGER={manager}"))?;
+        }
+        out.line(format!("  {program} put -r DIRECTORY tess:/"))?;
+        out.line(format!("  {program} ls -l tess:/"))?;
+        out.line(format!("  {program} status"))?;
+        out.line("")?;
+        out.line("Ctrl-C stops everything cleanly.")?;
+    }
+    out.flush()
+}
+
+/// How the user calls this binary.
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "tessera".into())
+}
+
+/// A dead child that is to be started again.
+struct Revival {
+    name: String,
+    at: Instant,
+}
+
+/// Watches until asked to stop.
+fn watch(cluster: &mut Cluster, events: &Events, out: &Out, restart: bool) -> Outcome {
+    let mut revivals: Vec<Revival> = Vec::new();
+    loop {
+        let now = Instant::now();
+        let wait = revivals.iter().map(|r| r.at.saturating_duration_since(now)).min();
+        let event = match wait {
+            Some(wait) => events.receiver().recv_timeout(wait),
+            None => events.receiver().recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match event {
+            Ok(Event::Stop(why)) => {
+                out.note(format!("\nStopping ({why}): the manager first, then the nodes ..."));
+                return Ok(());
+            }
+            Ok(Event::Child) => {
+                for death in cluster.reap() {
+                    tell(&death, out, restart)?;
+                    if restart {
+                        revivals.push(Revival { name: death.name, at: Instant::now() + pause(death.deaths) });
+                    }
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => revive(cluster, events, out, &mut revivals),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Failure::new(Exit::Failed, "signals cannot be heard any more"));
+            }
+        }
+    }
+}
+
+fn pause(deaths: u32) -> Duration {
+    RESTART_PAUSE.0.saturating_mul(1 << deaths.clamp(1, 16).saturating_sub(1)).min(RESTART_PAUSE.1)
+}
+
+fn tell(death: &Death, out: &Out, restart: bool) -> Outcome {
+    if out.json() {
+        out.document(&json!({"event": "died", "name": death.name, "how": death.how, "log": death.log}))?;
+        return out.flush();
+    }
+    let next = match restart {
+        true => "it is started again".to_string(),
+        false => format!("start it again by stopping and starting `{} up`, or use --restart", program()),
+    };
+    let last = death.last_line.as_ref().map(|l| format!("; its last words: {l}")).unwrap_or_default();
+    out.warn(&Failure::new(
+        Exit::Failed,
+        format!("{} died ({}){last}; log {}; {next}", death.name, death.how, death.log),
+    ));
+    Ok(())
+}
+
+fn revive(cluster: &mut Cluster, events: &Events, out: &Out, revivals: &mut Vec<Revival>) {
+    let now = Instant::now();
+    let (due, later): (Vec<_>, Vec<_>) = std::mem::take(revivals).into_iter().partition(|r| r.at <= now);
+    *revivals = later;
+    for revival in due {
+        match cluster.restart(&revival.name, events) {
+            Ok(()) if out.json() => drop(out.document(&json!({"event": "restarted", "name": revival.name}))),
+            Ok(()) => out.note(format!("{} runs again", revival.name)),
+            Err(failure) => {
+                out.warn(&failure);
+                let deaths = cluster.deaths(&revival.name);
+                revivals.push(Revival { at: now + pause(deaths), ..revival });
+            }
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Commands on the cluster: its state, its nodes, passes of upkeep.
+
+pub mod maintain;
+mod nodes;
+pub mod status;
+
+pub use maintain::maintain;
+pub use nodes::node;
+pub use status::status;

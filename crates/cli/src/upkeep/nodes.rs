@@ -1,0 +1,121 @@
+//! `tessera node list` and `tessera node drain`.
+
+use super::status;
+use crate::args::NodeCommand;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::remote::Store;
+use crate::term::{Out, Progress};
+use std::time::Duration;
+use tessera_wire::Health;
+use tessera_wire::meta::ClusterStatus;
+
+/// Between two looks at a drain.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// `tessera node list`, `drain`.
+pub fn node(command: NodeCommand) -> Outcome {
+    match command {
+        NodeCommand::List { common } => {
+            let out = Out::new(common.talk);
+            let state = Store::connect(&common)?.status()?;
+            match out.json() {
+                true => out.document(&status::nodes_document(&state)),
+                false => status::node_table(&state).lines().iter().try_for_each(|line| out.line(line)),
+            }
+        }
+        NodeCommand::Drain { node, disk, undo, follow, common } => {
+            let out = Out::new(common.talk);
+            let store = Store::connect(&common)?;
+            let state = store.status()?;
+            let node_id = find(&state, &node)?;
+            if let Some(disk) = disk {
+                check_disk(&state, node_id, &node, disk)?;
+            }
+            store.drain(if disk.is_some() { 0 } else { node_id }, disk.unwrap_or(0), undo)?;
+            if follow {
+                wait_drained(&store, &out, node_id, disk)?;
+            } else if !undo {
+                out.note(format!("{node} drains; it serves until `tessera status` shows it as drained"));
+            }
+            match out.json() {
+                true => out.document(&status::nodes_document(&store.status()?)),
+                false => Ok(()),
+            }
+        }
+    }
+}
+
+/// A node by name or id.
+fn find(state: &ClusterStatus, word: &str) -> Outcome<u64> {
+    let mut named = state.nodes.iter().filter(|n| n.name == word);
+    match (named.next(), named.next()) {
+        (Some(node), None) => Ok(node.node_id),
+        (Some(_), Some(_)) => Err(Failure::usage(format!("several nodes are called {word}; name one by its id"))),
+        _ => {
+            let id = word.parse().ok().filter(|id| state.nodes.iter().any(|n| n.node_id == *id));
+            let names: Vec<&str> = state.nodes.iter().map(|n| &*n.name).collect();
+            id.ok_or_else(|| {
+                Failure::new(Exit::NotFound, format!("no node is called {word}; there are: {}", names.join(", ")))
+            })
+        }
+    }
+}
+
+fn check_disk(state: &ClusterStatus, node_id: u64, node: &str, disk: u64) -> Outcome {
+    let mut ids = state.disks.iter().filter(|d| d.node_id == node_id).map(|d| d.disk_id);
+    match ids.clone().any(|id| id == disk) {
+        true => Ok(()),
+        false => {
+            let first = ids.next().map(|id| id.to_string()).unwrap_or_default();
+            let more: String = ids.map(|id| format!(", {id}")).collect();
+            Err(Failure::new(Exit::NotFound, format!("{node} has no disk {disk}; it has: {first}{more}")))
+        }
+    }
+}
+
+fn wait_drained(store: &Store, out: &Out, node_id: u64, disk: Option<u64>) -> Outcome {
+    let progress = Progress::things(out, "drain", Some(0));
+    let mut most = 0;
+    loop {
+        let state = store.status()?;
+        let mine = |d: &&tessera_wire::DiskInfo| d.node_id == node_id && disk.is_none_or(|id| id == d.disk_id);
+        let disks: Vec<_> = state.disks.iter().filter(mine).collect();
+        let left: u64 = disks.iter().map(|d| d.fragments).sum();
+        most = most.max(left);
+        progress.set(most - left, most);
+        progress.message("fragments");
+        if disks.iter().all(|d| d.health == Health::Drained as i32) {
+            progress.finish();
+            out.note("drained: it may be switched off");
+            return Ok(());
+        }
+        if disks.iter().any(|d| d.health == Health::Up as i32) {
+            progress.finish();
+            return Err(Failure::new(Exit::Conflict, "the drain was taken back meanwhile"));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tessera_wire::{DiskInfo, NodeInfo};
+
+    #[test]
+    fn nodes_are_found_by_name_and_by_id_and_never_by_guess() {
+        let node = |node_id, name: &str| NodeInfo { node_id, name: name.into(), ..NodeInfo::default() };
+        let state = ClusterStatus {
+            nodes: vec![node(7, "n1"), node(8, "n2"), node(9, "twin"), node(10, "twin")],
+            disks: vec![DiskInfo { disk_id: 5, node_id: 7, ..DiskInfo::default() }],
+            ..ClusterStatus::default()
+        };
+        assert_eq!(find(&state, "n1"), Ok(7));
+        assert_eq!(find(&state, "8"), Ok(8));
+        assert_eq!(find(&state, "n3").unwrap_err().exit, Exit::NotFound);
+        assert_eq!(find(&state, "twin").unwrap_err().exit, Exit::Usage);
+        assert_eq!(find(&state, "1").unwrap_err().exit, Exit::NotFound);
+        assert!(check_disk(&state, 7, "n1", 5).is_ok());
+        assert!(check_disk(&state, 8, "n2", 5).is_err());
+    }
+}

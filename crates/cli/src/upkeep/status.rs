@@ -1,0 +1,324 @@
+//! `tessera status`: the truth at a glance.
+
+use crate::args::StatusArgs;
+use crate::exit::Outcome;
+use crate::remote::Store;
+use crate::term::{Align, Out, Table, units};
+use serde_json::{Value, json};
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+use tessera_wire::meta::ClusterStatus;
+use tessera_wire::{DiskInfo, Health, hex};
+
+/// Cells of a space bar.
+const BAR: usize = 16;
+
+/// `tessera status`.
+pub fn status(args: StatusArgs) -> Outcome {
+    let out = Out::new(args.common.talk);
+    let store = Store::connect(&args.common)?;
+    loop {
+        let status = store.status()?;
+        match out.json() {
+            true => out.document(&document(&status))?,
+            false => {
+                if args.watch.is_some() && std::io::stdout().is_terminal() {
+                    // Home, then clear below: the screen does not flicker.
+                    let _ = write!(std::io::stdout(), "\x1b[H\x1b[J");
+                }
+                lines(&status).iter().try_for_each(|line| out.line(line))?;
+            }
+        }
+        out.flush()?;
+        match args.watch {
+            None => return Ok(()),
+            Some(seconds) => std::thread::sleep(Duration::from_secs(seconds.max(1))),
+        }
+    }
+}
+
+/// A state in one word.
+pub fn health_name(health: i32) -> &'static str {
+    match Health::try_from(health).unwrap_or(Health::Unknown) {
+        Health::Up => "up",
+        Health::Down => "down",
+        Health::Out => "out",
+        Health::Draining => "draining",
+        Health::Drained => "drained",
+        Health::Unknown => "unknown",
+    }
+}
+
+/// Whether everything is as it should be.
+pub fn is_healthy(s: &ClusterStatus) -> bool {
+    s.chunks_reduced == 0 && s.chunks_lost == 0 && s.members_filling == 0 && s.fragments_to_repair == 0
+}
+
+/// The state in one line.
+fn verdict(s: &ClusterStatus) -> String {
+    if s.chunks_lost > 0 {
+        return format!(
+            "DATA UNREADABLE: {} chunks have fewer fragments within reach than they need; start the nodes and disks that are missing",
+            units::count(s.chunks_lost)
+        );
+    }
+    let not_up = s.nodes.iter().filter(|n| n.health == Health::Down as i32).count();
+    if s.chunks_reduced > 0 || s.fragments_to_repair > 0 || s.members_filling > 0 {
+        return format!(
+            "reduced redundancy: everything can be read; {} fragments to repair or move, {} group members being filled",
+            units::count(s.fragments_to_repair),
+            units::count(s.members_filling)
+        );
+    }
+    match not_up {
+        0 => "healthy: every chunk has all its fragments".into(),
+        n => format!(
+            "{n} node{} down: everything can be read; repair starts when they are declared out",
+            if n == 1 { "" } else { "s" }
+        ),
+    }
+}
+
+fn used(disk: &DiskInfo) -> u64 {
+    disk.capacity_bytes.saturating_sub(disk.free_bytes)
+}
+
+/// The whole state, for people.
+pub fn lines(s: &ClusterStatus) -> Vec<String> {
+    let mut lines = vec![format!("cluster {}   release {}   term {}", hex(&s.cluster_id), s.release, s.term)];
+    lines.push(verdict(s));
+    lines.push(String::new());
+    lines.extend(node_table(s).lines());
+    lines.push(String::new());
+    let row = |name: &str, text: String| format!("{name:<12} {text}");
+    lines.push(row(
+        "files",
+        format!(
+            "{} files, {} directories, {} versions",
+            units::count(s.files),
+            units::count(s.directories),
+            units::count(s.versions)
+        ),
+    ));
+    let saved = s.logical_bytes.saturating_sub(s.unique_bytes);
+    lines.push(row(
+        "data",
+        format!(
+            "{} logical, {} unique ({} saved by deduplication), {} on disks",
+            units::bytes(s.logical_bytes),
+            units::bytes(s.unique_bytes),
+            units::percent(saved, s.logical_bytes),
+            units::bytes(s.stored_bytes)
+        ),
+    ));
+    lines.push(row(
+        "chunks",
+        format!(
+            "{} in {} groups: {} full, {} reduced, {} lost",
+            units::count(s.chunks),
+            units::count(s.pgs),
+            units::count(s.chunks_full),
+            units::count(s.chunks_reduced),
+            units::count(s.chunks_lost)
+        ),
+    ));
+    lines.push(row("repair", repair(s)));
+    lines.push(row(
+        "garbage",
+        format!(
+            "{} chunks, {}; {} deletes not yet confirmed",
+            units::count(s.garbage_chunks),
+            units::bytes(s.garbage_bytes),
+            units::count(s.deletes_pending)
+        ),
+    ));
+    lines.push(row(
+        "sessions",
+        format!("{} open, {} reserved", units::count(s.sessions), units::bytes(s.reserved_bytes)),
+    ));
+    lines.push(row("log", log(s)));
+    lines
+}
+
+fn repair(s: &ClusterStatus) -> String {
+    let done = format!(
+        "{} fragments ({}) since the manager started",
+        units::count(s.fragments_repaired),
+        units::bytes(s.repaired_bytes)
+    );
+    match s.members_filling == 0 && s.fragments_to_repair == 0 {
+        true => format!("nothing to do; {done}"),
+        false => format!(
+            "{} fragments to go, {} group members being filled; {done}",
+            units::count(s.fragments_to_repair),
+            units::count(s.members_filling)
+        ),
+    }
+}
+
+fn log(s: &ClusterStatus) -> String {
+    let name = |id: &u64| {
+        let node = s.nodes.iter().find(|n| n.node_id == *id);
+        node.map_or_else(|| format!("node {id}"), |n| n.name.clone())
+    };
+    let names: Vec<String> = s.log_replicas.iter().map(name).collect();
+    let wanted = (s.log_copies as usize).min(s.nodes.len());
+    let short = s.log_replicas.len() < wanted;
+    format!(
+        "entry {} on {} of {} replicas{}{}",
+        s.log_seq,
+        s.log_replicas.len(),
+        s.log_copies,
+        if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) },
+        if short { ", catching up" } else { "" }
+    )
+}
+
+/// Nodes, and the disks of each.
+pub fn node_table(s: &ClusterStatus) -> Table {
+    let mut table = Table::new([
+        ("node", Align::Left),
+        ("state", Align::Left),
+        ("address", Align::Left),
+        ("disk", Align::Right),
+        ("state", Align::Left),
+        ("used", Align::Right),
+        ("of", Align::Right),
+        ("", Align::Left),
+        ("fragments", Align::Right),
+        ("directory", Align::Left),
+    ]);
+    for node in &s.nodes {
+        let mut disks = s.disks.iter().filter(|d| d.node_id == node.node_id);
+        let first = [node.name.clone(), health_name(node.health).into(), node.address.clone()];
+        match disks.next() {
+            Some(disk) => add(&mut table, first, disk),
+            None => table.row(first),
+        }
+        disks.for_each(|disk| add(&mut table, Default::default(), disk));
+    }
+    table
+}
+
+fn add(table: &mut Table, [name, state, address]: [String; 3], disk: &DiskInfo) {
+    table.row([
+        name,
+        state,
+        address,
+        disk.disk_id.to_string(),
+        health_name(disk.health).into(),
+        units::bytes(used(disk)),
+        units::bytes(disk.capacity_bytes),
+        units::bar(used(disk), disk.capacity_bytes, BAR),
+        units::count(disk.fragments),
+        disk.path.clone(),
+    ]);
+}
+
+/// The whole state, for programs.
+pub fn document(s: &ClusterStatus) -> Value {
+    json!({
+        "cluster_id": hex(&s.cluster_id),
+        "release": s.release,
+        "term": s.term,
+        "healthy": is_healthy(s),
+        "nodes": nodes_document(s),
+        "files": s.files,
+        "directories": s.directories,
+        "versions": s.versions,
+        "bytes": {"logical": s.logical_bytes, "unique": s.unique_bytes, "stored": s.stored_bytes},
+        "chunks": {"all": s.chunks, "full": s.chunks_full, "reduced": s.chunks_reduced, "lost": s.chunks_lost},
+        "groups": s.pgs,
+        "repair": {
+            "members_filling": s.members_filling,
+            "fragments_to_repair": s.fragments_to_repair,
+            "fragments_repaired": s.fragments_repaired,
+            "repaired_bytes": s.repaired_bytes,
+        },
+        "garbage": {"chunks": s.garbage_chunks, "bytes": s.garbage_bytes, "deletes_pending": s.deletes_pending},
+        "sessions": {"open": s.sessions, "reserved_bytes": s.reserved_bytes},
+        "log": {"seq": s.log_seq, "replicas": s.log_replicas, "copies": s.log_copies},
+        "map_version": s.map_version,
+        "counters": s.counters.iter().map(|c| (c.name.clone(), c.value.into())).collect::<serde_json::Map<_, _>>(),
+    })
+}
+
+/// Nodes with their disks, for programs.
+pub fn nodes_document(s: &ClusterStatus) -> Value {
+    let disk = |d: &DiskInfo| {
+        json!({
+            "disk_id": d.disk_id, "uuid": hex(&d.uuid), "state": health_name(d.health), "path": d.path,
+            "capacity_bytes": d.capacity_bytes, "free_bytes": d.free_bytes, "fragments": d.fragments,
+            "queue": d.queue_len,
+        })
+    };
+    let node = |n: &tessera_wire::NodeInfo| {
+        let disks: Vec<Value> = s.disks.iter().filter(|d| d.node_id == n.node_id).map(disk).collect();
+        json!({
+            "node_id": n.node_id, "name": n.name, "host": n.host, "state": health_name(n.health),
+            "address": n.address, "unix_socket": n.unix_socket, "metrics": n.metrics_address,
+            "incarnation": n.incarnation, "disks": disks,
+        })
+    };
+    Value::Array(s.nodes.iter().map(node).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tessera_wire::NodeInfo;
+
+    fn sample() -> ClusterStatus {
+        let node = |id: u64, health: Health| NodeInfo {
+            node_id: id,
+            name: format!("n{id}"),
+            address: format!("127.0.0.1:770{id}"),
+            health: health as i32,
+            ..NodeInfo::default()
+        };
+        let disk = |id: u64, node_id| DiskInfo {
+            disk_id: id,
+            node_id,
+            health: Health::Up as i32,
+            capacity_bytes: 100 << 30,
+            free_bytes: 75 << 30,
+            fragments: 1234,
+            path: format!("/d{id}"),
+            ..DiskInfo::default()
+        };
+        ClusterStatus {
+            cluster_id: vec![0xab; 16],
+            nodes: vec![node(1, Health::Up), node(2, Health::Up)],
+            disks: vec![disk(1, 1), disk(2, 1), disk(3, 2)],
+            logical_bytes: 100,
+            unique_bytes: 40,
+            chunks: 9,
+            chunks_full: 9,
+            log_copies: 3,
+            log_replicas: vec![1, 2],
+            ..ClusterStatus::default()
+        }
+    }
+
+    #[test]
+    fn the_first_line_that_matters_says_how_it_is() {
+        let verdict_of = |change: fn(&mut ClusterStatus)| {
+            let mut status = sample();
+            change(&mut status);
+            verdict(&status)
+        };
+        assert!(verdict_of(|_| ()).starts_with("healthy"));
+        assert!(verdict_of(|s| s.nodes[0].health = Health::Down as i32).starts_with("1 node down"));
+        assert!(verdict_of(|s| s.chunks_reduced = 3).starts_with("reduced"));
+        assert!(verdict_of(|s| s.members_filling = 1).starts_with("reduced"));
+        assert!(verdict_of(|s| (s.chunks_reduced, s.chunks_lost) = (1, 1)).starts_with("DATA UNREADABLE: 1 chunks"));
+    }
+
+    #[test]
+    fn a_disk_has_a_line_and_its_node_a_name() {
+        let text = lines(&sample()).join("\n");
+        assert_eq!(text.matches("████░░░░░░░░░░░░").count(), 3, "{text}");
+        assert!(text.contains("60.0 % saved") && text.contains("on 2 of 3 replicas (n1, n2)"), "{text}");
+        assert_eq!(document(&sample())["nodes"][0]["disks"].as_array().unwrap().len(), 2);
+    }
+}
