@@ -1,0 +1,32 @@
+//! Runs seeds and tells what broke.
+//!
+//! `cargo run --release -p tessera-sim --example seeds -- FROM COUNT [BUG]`; `SIM_LOG=1` tells each story.
+
+use tessera_sim::plan::Plan;
+use tessera_sim::planted::Planted;
+use tessera_sim::world::World;
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let from: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(1);
+    let count: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(100);
+    let name = args.next().unwrap_or_default();
+    let planted = Planted::ALL.iter().copied().find(|p| format!("{p:?}") == name).unwrap_or(Planted::Nothing);
+    let keep_log = std::env::var_os("SIM_LOG").is_some();
+    let (mut broken, mut events) = (0, 0);
+    let started = std::time::Instant::now();
+    for seed in from..from + count {
+        let report = World::new(Plan::survivable(seed), planted, keep_log).run();
+        events += report.events;
+        report.log.iter().for_each(|line| println!("{line}"));
+        if keep_log {
+            report.errors.iter().for_each(|line| println!("error: {line}"));
+        }
+        if let Some(violation) = report.violation {
+            broken += 1;
+            println!("seed {seed}: {} {}", violation.promise, violation.fact);
+        }
+    }
+    let rate = count as f64 / started.elapsed().as_secs_f64();
+    println!("{count} seeds, {broken} broken, {events} events, {rate:.0} seeds a second");
+}

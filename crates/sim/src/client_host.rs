@@ -1,0 +1,340 @@
+//! A simulated program that uses the store: the client's real cores, one operation after another.
+
+use crate::oracle::{Content, Oracle, Violation};
+use crate::plan::Dice;
+use bytes::Bytes;
+use std::sync::Arc;
+use tessera_client::cache::ChunkCache;
+use tessera_client::config::Options;
+use tessera_client::read_core::{Delivery, ReadAction, ReadCore, ReadEvent, ReadParams};
+use tessera_client::view::{SharedView, View};
+use tessera_client::write_core::{ChunkReady, Owner, Target, WriteAction, WriteCore, WriteEvent, WriteParams};
+use tessera_net::BufferPool;
+use tessera_policy::Policy;
+use tessera_wire::meta::{CommitMode, Unlink};
+use tessera_wire::rpc::{Answer, Call, Peer};
+use tessera_wire::{Code, Error, Hint};
+
+/// Bytes of a record of a shared log.
+pub const RECORD_BYTES: usize = 700;
+/// Bytes of the pieces a write is cut into.
+const PIECE_BYTES: usize = 3000;
+const ROOT: u64 = 1;
+
+enum Op {
+    Write { core: Box<WriteCore>, path: String, content: Content },
+    Append { core: Box<WriteCore>, log: String, record: Vec<u8> },
+    Read { core: Box<ReadCore>, path: String, got: Vec<u8> },
+    Remove { path: String, op_id: u64, again_at_ns: i64 },
+}
+
+/// One client.
+pub struct ClientHost {
+    /// Place in the world.
+    pub index: usize,
+    /// Grows when it is killed.
+    pub life: u64,
+    /// Operations still to begin.
+    pub todo: usize,
+    /// Errors operations ended with, for the story.
+    pub errors: Vec<String>,
+    op: Option<Op>,
+    dice: Dice,
+    view: SharedView,
+    options: Arc<Options>,
+    pool: BufferPool,
+    hints: Vec<Hint>,
+}
+
+impl ClientHost {
+    /// A client that will do `todo` operations with files of this policy.
+    pub fn new(index: usize, todo: usize, redundancy: &str, optimistic: bool, seed: u64) -> ClientHost {
+        let hint = |name: &str, value: &str| Hint { name: name.into(), value: value.into() };
+        let durability = if optimistic { "optimistic" } else { "pessimistic" };
+        let options = Options {
+            manager_timeout_ms: 1_000,
+            manager_deadline_ms: 600_000,
+            put_timeout_ms: 1_000,
+            put_deadline_ms: 600_000,
+            get_timeout_ms: 1_000,
+            get_deadline_ms: 60_000,
+            avoid_ms: 2_000,
+            suspect_ms: 1_000,
+            ask_chunks: 5,
+            put_bytes: 8_000,
+            commit_extents: 7,
+            ..Options::default()
+        };
+        ClientHost {
+            index,
+            life: 1,
+            todo,
+            errors: Vec::new(),
+            op: None,
+            dice: Dice::new(seed),
+            view: View::shared(),
+            options: Arc::new(options),
+            pool: BufferPool::new(0),
+            hints: vec![hint("redundancy", redundancy), hint("durability", durability)],
+        }
+    }
+
+    /// Nothing under way and nothing left to do.
+    pub fn is_done(&self) -> bool {
+        self.op.is_none() && self.todo == 0
+    }
+
+    /// Forgets what it was doing, without a word to anybody.
+    pub fn kill(&mut self) {
+        self.op = None;
+        self.life += 1;
+        self.view = View::shared();
+    }
+
+    /// When to tick next.
+    pub fn next_due(&self) -> Option<i64> {
+        match self.op.as_ref()? {
+            Op::Write { core, .. } | Op::Append { core, .. } => core.next_due(),
+            Op::Read { core, .. } => core.next_due(),
+            Op::Remove { again_at_ns, .. } => Some(*again_at_ns),
+        }
+    }
+
+    /// Begins a read of a file, when idle.
+    pub fn read(&mut self, now_ns: i64, path: &str) {
+        let params = ReadParams {
+            file: path.into(),
+            parent: ROOT,
+            name: path.into(),
+            ino: 0,
+            version: 0,
+            number: 0,
+            first: 0..1 << 20,
+        };
+        let mut core = Box::new(ReadCore::new(
+            params,
+            self.options.clone(),
+            self.view.clone(),
+            ChunkCache::shared(1 << 20),
+            self.dice.any(),
+        ));
+        core.handle(now_ns, ReadEvent::Open);
+        self.op = Some(Op::Read { core, path: path.into(), got: Vec::new() });
+    }
+
+    /// Time passed: goes on, or begins the next operation.
+    pub fn tick(&mut self, now_ns: i64, oracle: &mut Oracle) -> Result<Vec<Call>, Violation> {
+        match &mut self.op {
+            None => self.begin(now_ns, oracle),
+            Some(Op::Write { core, .. } | Op::Append { core, .. }) => core.handle(now_ns, WriteEvent::Tick),
+            Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Tick),
+            Some(Op::Remove { .. }) => {}
+        }
+        self.go_on(now_ns, oracle)
+    }
+
+    /// An answer came.
+    pub fn answer(&mut self, now_ns: i64, answer: Answer, oracle: &mut Oracle) -> Result<Vec<Call>, Violation> {
+        match &mut self.op {
+            None => {}
+            Some(Op::Write { core, .. } | Op::Append { core, .. }) => core.handle(now_ns, WriteEvent::Answer(answer)),
+            Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Answer(answer)),
+            Some(Op::Remove { op_id, .. }) if *op_id == answer.token => self.removed(now_ns, answer.result, oracle),
+            Some(Op::Remove { .. }) => {}
+        }
+        self.go_on(now_ns, oracle)
+    }
+
+    fn begin(&mut self, now_ns: i64, oracle: &mut Oracle) {
+        if self.todo == 0 {
+            return;
+        }
+        self.todo -= 1;
+        let path = format!("c{}-{}", self.index, self.dice.between(0, 2));
+        match self.dice.between(0, 99) {
+            0..=44 => self.begin_write(now_ns, path, oracle),
+            45..=64 => self.begin_append(now_ns, oracle),
+            65..=89 => self.read(now_ns, &path),
+            _ => {
+                oracle.begin(&path, None);
+                let op_id = self.dice.any() >> 1;
+                self.op = Some(Op::Remove { path, op_id, again_at_ns: now_ns });
+            }
+        }
+    }
+
+    fn begin_write(&mut self, now_ns: i64, path: String, oracle: &mut Oracle) {
+        let bytes = Arc::new(self.content());
+        oracle.begin(&path, Some(bytes.clone()));
+        let core = self.write_core(now_ns, &path, CommitMode::Replace, &bytes);
+        self.op = Some(Op::Write { core, path, content: Some(bytes) });
+    }
+
+    fn begin_append(&mut self, now_ns: i64, oracle: &mut Oracle) {
+        let record: Vec<u8> =
+            std::iter::repeat_with(|| self.dice.any().to_le_bytes()).flatten().take(RECORD_BYTES).collect();
+        oracle.begin_record("log", record.clone());
+        let core = self.write_core(now_ns, "log", CommitMode::Append, &record);
+        self.op = Some(Op::Append { core, log: "log".into(), record });
+    }
+
+    /// Self-similar content: few kinds of pieces, so that chunks are found again in other files and versions.
+    fn content(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for _ in 0..self.dice.between(0, 12) {
+            let kind = self.dice.between(0, 9);
+            let mut piece = Dice::new(kind);
+            bytes.extend(std::iter::repeat_with(|| piece.any().to_le_bytes()).flatten().take(PIECE_BYTES));
+        }
+        bytes.truncate(bytes.len().saturating_sub(self.dice.between(0, 400) as usize));
+        bytes
+    }
+
+    fn write_core(&mut self, now_ns: i64, path: &str, mode: CommitMode, bytes: &[u8]) -> Box<WriteCore> {
+        let hints = self.hints.iter().map(|h| (h.name.as_str(), h.value.as_str()));
+        let policy = Policy::from_hints(hints).expect("the plan's hints are good");
+        let params = WriteParams {
+            file: path.into(),
+            target: Target::Name { parent: ROOT, name: path.into() },
+            hints: self.hints.clone(),
+            mode,
+            if_version: None,
+            size_hint_bytes: Some(bytes.len() as u64),
+            expect_policy: self.dice.percent(50).then_some(policy),
+            mtime_ns: 0,
+            owner: Owner::default(),
+        };
+        let mut core = Box::new(WriteCore::new(params, self.options.clone(), self.view.clone(), self.dice.any()));
+        let whole = Bytes::copy_from_slice(bytes);
+        for (index, start) in (0..bytes.len()).step_by(PIECE_BYTES).enumerate() {
+            let piece = whole.slice(start..(start + PIECE_BYTES).min(bytes.len()));
+            core.handle(now_ns, WriteEvent::Chunk(ChunkReady::new(index as u64, start as u64, piece)));
+        }
+        core.handle(now_ns, WriteEvent::EndOfInput { size_bytes: bytes.len() as u64, keep_session: false });
+        core.handle(now_ns, WriteEvent::Open);
+        core
+    }
+
+    /// Carries out what the cores want until they wait for somebody else.
+    fn go_on(&mut self, now_ns: i64, oracle: &mut Oracle) -> Result<Vec<Call>, Violation> {
+        let mut calls = Vec::new();
+        let Some(mut op) = self.op.take() else { return Ok(calls) };
+        let over = match &mut op {
+            Op::Write { core, path, content } => self.go_on_writing(now_ns, core, &mut calls, |result| {
+                if result.is_ok() {
+                    oracle.acknowledged(path, content.clone());
+                }
+            }),
+            Op::Append { core, log, record } => self.go_on_writing(now_ns, core, &mut calls, |result| {
+                if result.is_ok() {
+                    oracle.record_acknowledged(log, record);
+                }
+            }),
+            Op::Read { core, path, got } => self.go_on_reading(now_ns, core, path, got, &mut calls, oracle)?,
+            Op::Remove { path, op_id, again_at_ns } => {
+                if *again_at_ns <= now_ns {
+                    *again_at_ns = now_ns + 1_200_000_000;
+                    let unlink = Unlink { op_id: *op_id, parent: ROOT, name: path.clone().into(), directory: false };
+                    calls.push(Call::new(Peer::Manager, *op_id, &unlink, Vec::new(), 1_000));
+                }
+                false
+            }
+        };
+        if !over {
+            self.op = Some(op);
+        }
+        Ok(calls)
+    }
+
+    fn go_on_writing(
+        &mut self,
+        now_ns: i64,
+        core: &mut WriteCore,
+        calls: &mut Vec<Call>,
+        mut done: impl FnMut(Result<(), ()>),
+    ) -> bool {
+        while let Some(action) = core.poll() {
+            match action {
+                WriteAction::Call(call) => calls.push(call),
+                WriteAction::Compute(job) => {
+                    let value = job.value.run(&self.pool);
+                    core.handle(now_ns, WriteEvent::Computed(tessera_client::job::Numbered { id: job.id, value }));
+                }
+                WriteAction::Opened { .. } => {}
+                WriteAction::Done(Ok(_)) => done(Ok(())),
+                WriteAction::Done(Err(error)) => {
+                    self.errors.push(error.to_string());
+                    done(Err(()));
+                }
+                WriteAction::Finished => {}
+            }
+        }
+        core.is_finished()
+    }
+
+    fn go_on_reading(
+        &mut self,
+        now_ns: i64,
+        core: &mut ReadCore,
+        path: &str,
+        got: &mut Vec<u8>,
+        calls: &mut Vec<Call>,
+        oracle: &Oracle,
+    ) -> Result<bool, Violation> {
+        let mut over = false;
+        while let Some(action) = core.poll() {
+            match action {
+                ReadAction::Call(call) => calls.push(call),
+                ReadAction::Compute(job) => {
+                    let value = job.value.run(&self.pool);
+                    core.handle(now_ns, ReadEvent::Computed(tessera_client::job::Numbered { id: job.id, value }));
+                }
+                ReadAction::Opened(_) => {
+                    core.handle(now_ns, ReadEvent::Read { id: 1, offset: 0, len_bytes: u64::MAX, stream: true })
+                }
+                ReadAction::OpenFailed(error) => {
+                    over = true;
+                    match error.code() {
+                        Code::NotFound => judge(path, &None, oracle)?,
+                        _ => self.errors.push(error.to_string()),
+                    }
+                }
+                ReadAction::Deliver { id, delivery } => {
+                    core.handle(now_ns, ReadEvent::Consumed { id, bytes: delivery.len_bytes() });
+                    match delivery {
+                        Delivery::Bytes(parts) => parts.iter().for_each(|p| got.extend_from_slice(p)),
+                        Delivery::Zeros(len) => got.resize(got.len() + len as usize, 0),
+                    }
+                }
+                ReadAction::Done { result, .. } => {
+                    over = true;
+                    match result {
+                        Ok(()) => judge(path, &Some(Arc::new(std::mem::take(got))), oracle)?,
+                        Err(error) => self.errors.push(error.to_string()),
+                    }
+                    core.handle(now_ns, ReadEvent::Close);
+                }
+            }
+        }
+        Ok(over)
+    }
+
+    fn removed(&mut self, now_ns: i64, result: Result<(Bytes, Bytes), Error>, oracle: &mut Oracle) {
+        let Some(Op::Remove { path, again_at_ns, .. }) = &mut self.op else { return };
+        match result {
+            Err(error) if error.kind() != Code::NotFound => *again_at_ns = now_ns + 300_000_000,
+            _ => {
+                oracle.acknowledged(path, None);
+                self.op = None;
+            }
+        }
+    }
+}
+
+fn judge(path: &str, found: &Content, oracle: &Oracle) -> Result<(), Violation> {
+    match (oracle.logs().iter().any(|l| l == path), found) {
+        (true, Some(bytes)) => oracle.check_log(path, bytes, RECORD_BYTES),
+        (true, None) => oracle.check_log(path, &[], RECORD_BYTES),
+        (false, _) => oracle.check(path, found),
+    }
+}

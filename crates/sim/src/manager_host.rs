@@ -1,0 +1,235 @@
+//! A simulated machine that runs the manager: the real core on SQLite in memory. What was committed survives a kill; the
+//! loss of the machine is survived by restoring from the nodes' log replicas.
+
+use crate::network::Actor;
+use bytes::Bytes;
+use prost::Message;
+use tessera_manager::config::Config;
+use tessera_manager::core::{Action, Event, ManagerCore};
+use tessera_manager::db::Db;
+use tessera_wire::meta::{ClusterStatus, Drain, GetStatus, Maintain, Upkeep};
+use tessera_wire::rpc::{Answer, Call};
+use tessera_wire::{Error, Kind, Request, Role};
+
+/// Answers to requests, by ticket.
+pub type Answers = Vec<(u64, Result<(Bytes, Bytes), Error>)>;
+
+/// Connection number of the simulator's own questions.
+const OURSELVES: u64 = u64::MAX;
+
+/// The manager's machine.
+pub struct ManagerHost {
+    /// Grows with every start.
+    pub life: u64,
+    config: Config,
+    cluster_id: [u8; 16],
+    /// While nothing runs: what is on disk.
+    db: Option<Db>,
+    core: Option<ManagerCore>,
+    calls: Vec<Call>,
+    answers: Answers,
+    ours: Vec<(u64, Result<Bytes, Error>)>,
+    next_question: u64,
+    salt: u64,
+}
+
+impl ManagerHost {
+    /// A machine with a fresh database. Nothing runs yet.
+    pub fn new(cluster_id: [u8; 16], config: Config, salt: u64) -> ManagerHost {
+        let db = Db::in_memory(cluster_id).expect("a fresh database");
+        ManagerHost {
+            life: 0,
+            config,
+            cluster_id,
+            db: Some(db),
+            core: None,
+            calls: Vec::new(),
+            answers: Vec::new(),
+            ours: Vec::new(),
+            next_question: 1,
+            salt,
+        }
+    }
+
+    /// Whether the manager runs.
+    pub fn is_running(&self) -> bool {
+        self.core.is_some()
+    }
+
+    /// Starts it on what is on disk.
+    pub fn start(&mut self, now_ns: i64) {
+        let Some(db) = self.db.take() else { return };
+        self.life += 1;
+        self.core =
+            Some(ManagerCore::start(db, self.config.clone(), now_ns).expect("a manager starts on its own database"));
+    }
+
+    /// The process is gone; a transaction under way is undone.
+    pub fn kill(&mut self) {
+        if let Some(core) = self.core.take() {
+            self.life += 1;
+            let db = core.into_db();
+            // Not inside of a transaction is the usual case.
+            let _ = db.rollback();
+            self.db = Some(db);
+        }
+        self.calls.clear();
+        self.answers.clear();
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now_ns: i64) {
+        self.handle(now_ns, Event::Tick);
+    }
+
+    /// One of its calls was answered.
+    pub fn answer(&mut self, now_ns: i64, answer: Answer) {
+        self.handle(now_ns, Event::Answer(answer));
+    }
+
+    /// A request was delivered.
+    #[allow(clippy::too_many_arguments, reason = "what a message carries")]
+    pub fn request(
+        &mut self,
+        now_ns: i64,
+        ticket: u64,
+        from: Actor,
+        client_id: u64,
+        kind: Kind,
+        body: Bytes,
+        _payload: Bytes,
+    ) {
+        let (connection, role) = match from {
+            Actor::Client(index) => (index as u64, Role::Client),
+            Actor::Node(index) => (1_000 + index as u64, Role::Node),
+            Actor::Manager => (2_000, Role::Manager),
+        };
+        self.handle(now_ns, Event::Request { connection, role, client_id, request_id: ticket, kind, body });
+    }
+
+    /// Commits what waits; what the manager has to say.
+    pub fn pump(&mut self, now_ns: i64) -> (Vec<Call>, Answers) {
+        if let Some(core) = &mut self.core {
+            while core.wants_commit() {
+                core.commit_batch(now_ns);
+                if core.stopped().is_some() {
+                    break;
+                }
+            }
+        }
+        self.drain();
+        (std::mem::take(&mut self.calls), std::mem::take(&mut self.answers))
+    }
+
+    /// Index of a node by its id.
+    pub fn node_index(&self, node_id: u64) -> Option<Actor> {
+        let db = self.core.as_ref().map(ManagerCore::db).or(self.db.as_ref())?;
+        let name: String =
+            db.conn().query_row("SELECT name FROM nodes WHERE node_id = ?1", [node_id as i64], |r| r.get(0)).ok()?;
+        name.strip_prefix('n')?.parse().ok().map(Actor::Node)
+    }
+
+    /// Whether every chunk has all its fragments and nothing is being rebuilt or moved.
+    pub fn is_whole(&mut self, now_ns: i64) -> bool {
+        self.status(now_ns)
+            .is_some_and(|s| s.chunks_full == s.chunks && s.members_filling == 0 && s.fragments_to_repair == 0)
+    }
+
+    /// Whether no garbage is left.
+    pub fn is_clean(&mut self, now_ns: i64) -> bool {
+        self.status(now_ns).is_some_and(|s| s.garbage_chunks == 0 && s.deletes_pending == 0 && s.sessions == 0)
+    }
+
+    /// The state in a line, for messages.
+    pub fn status_line(&mut self, now_ns: i64) -> String {
+        let Some(s) = self.status(now_ns) else { return "no manager runs".into() };
+        let health: Vec<String> = s.nodes.iter().map(|n| format!("{}:{:?}", n.name, n.health())).collect();
+        format!(
+            "chunks {} (full {}, reduced {}, lost {}), filling {}, to repair {}, garbage {}, deletes {}, sessions {}, {}",
+            s.chunks,
+            s.chunks_full,
+            s.chunks_reduced,
+            s.chunks_lost,
+            s.members_filling,
+            s.fragments_to_repair,
+            s.garbage_chunks,
+            s.deletes_pending,
+            s.sessions,
+            health.join(" ")
+        )
+    }
+
+    /// What `tessera status` would show.
+    pub fn status(&mut self, now_ns: i64) -> Option<ClusterStatus> {
+        let id = self.ask(now_ns, &GetStatus {})?;
+        self.drain();
+        let at = self.ours.iter().position(|(known, _)| *known == id)?;
+        let (_, answer) = self.ours.swap_remove(at);
+        ClusterStatus::decode(answer.ok()?).ok()
+    }
+
+    /// Starts a garbage collection.
+    pub fn collect_garbage(&mut self, now_ns: i64) {
+        self.ask(now_ns, &Maintain { what: Upkeep::Gc as i32, start: true });
+    }
+
+    /// Drains a node, if it is known.
+    pub fn drain_node(&mut self, now_ns: i64, index: usize) {
+        let name = format!("n{index}");
+        let find = |db: &Db| {
+            db.conn().query_row("SELECT node_id FROM nodes WHERE name = ?1", [name], |r| r.get::<_, i64>(0)).ok()
+        };
+        let Some(node_id) = self.core.as_ref().and_then(|core| find(core.db())) else { return };
+        self.salt += 1;
+        self.ask(now_ns, &Drain { op_id: self.salt, node_id: node_id as u64, disk_id: 0, undo: false });
+    }
+
+    /// Counts references, totals and fragments anew: what differs from the stored counts, if anything (P4).
+    pub fn recount(&self) -> Result<(), String> {
+        let db = self.core.as_ref().map(ManagerCore::db).or(self.db.as_ref()).ok_or("no database")?;
+        match tessera_manager::garbage::recount(db) {
+            Ok(differences) if differences.is_empty() => Ok(()),
+            Ok(differences) => Err(differences.join("; ")),
+            Err(failure) => Err(failure.to_string()),
+        }
+    }
+
+    fn ask<R: Request>(&mut self, now_ns: i64, request: &R) -> Option<u64> {
+        self.core.as_ref()?;
+        let request_id = self.next_question;
+        self.next_question += 1;
+        let body = request.encode_to_vec().into();
+        // As a node: the answer need not wait for log replicas, nothing is built on it.
+        self.handle(
+            now_ns,
+            Event::Request {
+                connection: OURSELVES,
+                role: Role::Node,
+                client_id: u64::MAX,
+                request_id,
+                kind: R::KIND,
+                body,
+            },
+        );
+        Some(request_id)
+    }
+
+    fn handle(&mut self, now_ns: i64, event: Event) {
+        if let Some(core) = &mut self.core {
+            core.handle(now_ns, event);
+        }
+    }
+
+    fn drain(&mut self) {
+        let Some(core) = &mut self.core else { return };
+        while let Some(action) = core.poll() {
+            match action {
+                Action::Call(call) => self.calls.push(call),
+                Action::Reply { connection: OURSELVES, request_id, result, .. } => self.ours.push((request_id, result)),
+                Action::Reply { request_id, result, .. } => {
+                    self.answers.push((request_id, result.map(|body| (body, Bytes::new()))))
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! A simulated machine that runs one node: the real core, the real segment and log stores, a disk that forgets.
+
+use bytes::Bytes;
+use std::sync::Arc;
+use tessera_disk::{CrashKind, Disk, Identity, SimDisk};
+use tessera_node::NodeConfig;
+use tessera_node::check::{self, NodeRequest};
+use tessera_node::compute::{self, RebuildOutcome};
+use tessera_node::core::{
+    Action, DiskDescription, DiskFault, DiskReply, Event, ManagerMark, NodeCore, NodeDescription,
+};
+use tessera_node::disk_worker::{self, Waiting};
+use tessera_node::log_replica;
+use tessera_node::read::{self, Piece};
+use tessera_segment::{LogOptions, LogStore, Options, SegmentStore};
+use tessera_wire::rpc::{Answer, Call};
+use tessera_wire::{Code, Error, Kind, NodeInfo};
+
+/// What a node wants of the world.
+#[derive(Debug)]
+pub enum Wish {
+    /// Send a call.
+    Call(Call),
+    /// Answer the request that was delivered under this ticket.
+    Answer {
+        /// Ticket of the request.
+        ticket: u64,
+        /// The answer.
+        result: Result<(Bytes, Bytes), Error>,
+    },
+    /// Come back to [`NodeHost::write_disk`] after the time a batch takes.
+    DiskLater,
+    /// Come back with this event after the time a read or a computation takes.
+    EventLater(Event),
+}
+
+struct Running {
+    core: NodeCore,
+    store: Arc<SegmentStore>,
+    log: LogStore,
+    disk_ids: Vec<u64>,
+    /// The core's request numbers are our tickets.
+    queue: Vec<Waiting>,
+    disk_busy: bool,
+    failed: bool,
+}
+
+/// A machine with one disk and, when it runs, one node.
+pub struct NodeHost {
+    /// Place in the world; the node is called `n<index>`.
+    pub index: usize,
+    /// Grows with every start: what belongs to an earlier life is dropped.
+    pub life: u64,
+    /// Stopped: hears and does nothing, but lives.
+    pub paused: bool,
+    /// Gone for good.
+    pub lost: bool,
+    disk: SimDisk,
+    cluster_id: [u8; 16],
+    config: NodeConfig,
+    seed: u64,
+    running: Option<Running>,
+    capacity_bytes: u64,
+}
+
+/// Small segments, so that sealing and compaction happen within a short story.
+const SEGMENT_BYTES: u64 = 128 << 10;
+
+impl NodeHost {
+    /// A machine with a fresh disk of the cluster. It does not run yet.
+    pub fn new(index: usize, cluster_id: [u8; 16], config: NodeConfig, seed: u64) -> NodeHost {
+        let disk = SimDisk::new(seed);
+        let mut disk_uuid = [0u8; 16];
+        disk_uuid[..8].copy_from_slice(&(index as u64 + 1).to_le_bytes());
+        let identity = Identity { cluster_id, disk_uuid, created_ms: 0 };
+        identity.create(&disk).expect("a fresh disk takes its identity");
+        NodeHost {
+            index,
+            life: 0,
+            paused: false,
+            lost: false,
+            disk,
+            cluster_id,
+            config,
+            seed,
+            running: None,
+            capacity_bytes: 1 << 30,
+        }
+    }
+
+    /// Whether a process is there (it may be paused).
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Its disk.
+    pub fn disk(&self) -> &SimDisk {
+        &self.disk
+    }
+
+    /// Fragments on its disk, if it runs.
+    pub fn fragments(&self) -> u64 {
+        self.running.as_ref().map_or(0, |r| r.store.stats().fragments)
+    }
+
+    /// Starts the node on what its disk holds. A disk that cannot be opened any more stays down.
+    pub fn start(&mut self) {
+        if self.running.is_some() || self.lost {
+            return;
+        }
+        self.life += 1;
+        self.paused = false;
+        self.disk.set_capacity(self.capacity_bytes);
+        let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
+        let options = Options { segment_size_bytes: SEGMENT_BYTES, reserve_bytes: 64 << 10, ..Options::default() };
+        let Ok((store, report)) = SegmentStore::open(disk.clone(), options, &mut |_| {}) else { return };
+        let Ok((log, _)) = LogStore::open(disk, LogOptions { file_size_bytes: 64 << 10, ..LogOptions::default() })
+        else {
+            return;
+        };
+        let mut stats = disk_worker::stats(&store).unwrap_or_default();
+        stats.rot = disk_worker::rot_of_opening(&report);
+        let name = format!("n{}", self.index);
+        let info =
+            NodeInfo { name: name.clone(), host: name.clone(), address: format!("{name}:1"), ..Default::default() };
+        let about = DiskDescription { uuid: store.identity().disk_uuid, path: name, stats };
+        let me = NodeDescription {
+            cluster_id: self.cluster_id.to_vec(),
+            info,
+            device: "sim".into(),
+            seed: self.seed ^ self.life << 32,
+            mark: ManagerMark { term: log.state().term, log_seq: 0 },
+        };
+        let core = NodeCore::new(self.config.clone(), me, vec![about]);
+        self.running = Some(Running {
+            core,
+            store: Arc::new(store),
+            log,
+            disk_ids: Vec::new(),
+            queue: Vec::new(),
+            disk_busy: false,
+            failed: false,
+        });
+    }
+
+    /// The process is gone; what the kernel had is still there.
+    pub fn kill(&mut self) {
+        if self.running.take().is_some() {
+            self.life += 1;
+            self.disk = self.disk.reopen();
+        }
+    }
+
+    /// The power is gone: unsynced bytes are what `kind` says.
+    pub fn power_off(&mut self, kind: CrashKind) {
+        if !self.lost {
+            self.running = None;
+            self.life += 1;
+            self.disk = self.disk.crash(kind);
+        }
+    }
+
+    /// The machine is gone.
+    pub fn lose(&mut self) {
+        self.kill();
+        self.lost = true;
+    }
+
+    /// Changes how much the disk holds.
+    pub fn set_capacity(&mut self, bytes: u64) {
+        self.capacity_bytes = bytes;
+        self.disk.set_capacity(bytes);
+    }
+
+    /// The first thing after a start, and whenever time has passed.
+    pub fn tick(&mut self, now_ns: i64) -> Vec<Wish> {
+        self.event(now_ns, Event::Tick)
+    }
+
+    /// When to tick next.
+    pub fn next_deadline_ns(&self) -> Option<i64> {
+        self.running.as_ref().map(|r| r.core.next_deadline_ns())
+    }
+
+    /// An answer to one of its calls.
+    pub fn answer(&mut self, now_ns: i64, answer: Answer) -> Vec<Wish> {
+        self.event(now_ns, Event::Answer(answer))
+    }
+
+    /// Something the node asked to be told later.
+    pub fn event(&mut self, now_ns: i64, event: Event) -> Vec<Wish> {
+        let mut wishes = Vec::new();
+        if let Some(running) = &mut self.running {
+            running.core.handle(now_ns, event);
+            running.drain(&mut wishes);
+        }
+        wishes
+    }
+
+    /// A request was delivered.
+    pub fn request(&mut self, now_ns: i64, ticket: u64, kind: Kind, body: &[u8], payload: Bytes) -> Vec<Wish> {
+        let mut wishes = Vec::new();
+        let Some(running) = &mut self.running else { return wishes };
+        match check::decode(&self.config, kind as u16, body, payload) {
+            Err(error) => wishes.push(Wish::Answer { ticket, result: Err(error) }),
+            Ok(NodeRequest::Put(put)) => running.core.handle(now_ns, Event::Put { request: ticket, put }),
+            Ok(NodeRequest::Status) => running.core.handle(now_ns, Event::Status { request: ticket }),
+            Ok(NodeRequest::Get(get)) => running.get(now_ns, ticket, &get, &mut wishes),
+            Ok(NodeRequest::Log(request)) => {
+                let answer = log_replica::serve(&mut running.log, &self.cluster_id, request);
+                wishes.push(Wish::Answer {
+                    ticket,
+                    result: answer.map(|(body, payload)| (body, payload.concat().into())),
+                });
+            }
+        }
+        running.drain(&mut wishes);
+        wishes
+    }
+
+    /// The writer takes everything that waits: append, one sync, then the completions.
+    pub fn write_disk(&mut self, now_ns: i64) -> Vec<Wish> {
+        let mut wishes = Vec::new();
+        let Some(running) = &mut self.running else { return wishes };
+        running.disk_busy = false;
+        let batch = std::mem::take(&mut running.queue);
+        let mut done: Vec<(u64, Result<DiskReply, DiskFault>)> = Vec::new();
+        disk_worker::write_batch(&running.store, (now_ns / 1_000_000) as u64, batch, &mut |some| done.extend(some));
+        if self.disk.is_off() {
+            // The power failed in the middle: nobody is left to hear of it.
+            return Vec::new();
+        }
+        for (op_id, result) in done {
+            running.core.handle(now_ns, Event::DiskDone { op_id, result });
+        }
+        running.drain(&mut wishes);
+        wishes
+    }
+}
+
+impl Running {
+    fn drain(&mut self, wishes: &mut Vec<Wish>) {
+        while let Some(action) = self.core.poll() {
+            match action {
+                Action::Reply { request, result } => {
+                    wishes.push(Wish::Answer { ticket: request, result: result.map(|body| (body, Bytes::new())) });
+                }
+                Action::Call(call) => wishes.push(Wish::Call(call)),
+                Action::Disk { op_id, op, .. } if op.is_write() => {
+                    self.queue.push(Waiting { op_id, op });
+                    if !std::mem::replace(&mut self.disk_busy, true) {
+                        wishes.push(Wish::DiskLater);
+                    }
+                }
+                Action::Disk { op_id, op, .. } => {
+                    let result = disk_worker::read(&self.store, &op);
+                    wishes.push(Wish::EventLater(Event::DiskDone { op_id, result }));
+                }
+                Action::Compute { op_id, job } => {
+                    let outcome: RebuildOutcome = compute::rebuild(&job);
+                    wishes.push(Wish::EventLater(Event::Computed { op_id, outcome }));
+                }
+                Action::DisksNamed { disk_ids } => self.disk_ids = disk_ids,
+                Action::KeepTerm(term) => drop(self.log.observe_term(term)),
+                Action::Fatal(error) => {
+                    tracing_line(&error);
+                    self.failed = true;
+                }
+            }
+        }
+    }
+
+    fn get(&mut self, now_ns: i64, ticket: u64, get: &tessera_wire::data::GetFragments, wishes: &mut Vec<Wish>) {
+        let (store, disk_ids) = (&self.store, &self.disk_ids);
+        let served = read::serve(get, u64::MAX, &|disk_id| disk_ids.contains(&disk_id).then(|| store.clone()));
+        let mut payload = Vec::new();
+        for piece in served.payload {
+            match piece {
+                Piece::Bytes(bytes) => payload.extend_from_slice(&bytes),
+                Piece::File { .. } => unreachable!("a simulated disk has no descriptors"),
+            }
+        }
+        let body = prost::Message::encode_to_vec(&served.reply);
+        wishes.push(Wish::Answer { ticket, result: Ok((body.into(), payload.into())) });
+        for fragment in served.bad {
+            self.core.handle(now_ns, Event::FoundBad(fragment));
+        }
+    }
+}
+
+fn tracing_line(error: &Error) {
+    if std::env::var_os("SIM_TRACE").is_some() {
+        eprintln!("a node stops for good: {:?} {error}", Code::try_from(error.code));
+    }
+}

@@ -1,0 +1,235 @@
+//! What one seed does: the cluster's shape, its policy, the faults and when they strike. Everything is drawn here, before
+//! the first event, so that the same seed is the same story.
+//!
+//! Faults come in two families. *Survivable* plans keep damage within what was promised: at most `m` disks of the cluster are
+//! lost for good, everything else comes back; then every loss is our bug. *Beyond* plans destroy more than
+//! `m` on purpose: reads may fail, but only cleanly, and nothing that can still be had may be lost.
+
+use crate::network::NetworkFaults;
+use tessera_disk::SplitMix64;
+
+/// Dice with a few conveniences.
+pub struct Dice(SplitMix64);
+
+impl Dice {
+    /// Dice that fall as `seed` says.
+    pub fn new(seed: u64) -> Self {
+        Dice(SplitMix64::new(seed))
+    }
+
+    /// Any number.
+    pub fn any(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A number in `low..=high`.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.0.next_u64() % (high - low + 1)
+    }
+
+    /// True so many times in a hundred.
+    pub fn percent(&mut self, percent: u64) -> bool {
+        self.0.next_u64() % 100 < percent
+    }
+
+    /// One of these.
+    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[(self.0.next_u64() % of.len() as u64) as usize]
+    }
+}
+
+/// A fault at a moment.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Fault {
+    /// The node's process is killed; its disks keep what the kernel had.
+    KillNode(usize),
+    /// The node's host loses power: unsynced bytes are lost, torn or kept as the disk decides.
+    PowerOffNode(usize),
+    /// The node starts again.
+    StartNode(usize),
+    /// The node's process stops for a while and goes on as if nothing had been.
+    PauseNode(usize),
+    /// It goes on.
+    ResumeNode(usize),
+    /// The node and everything on it is gone for good.
+    LoseNode(usize),
+    /// The manager's process is killed (what it had committed stays).
+    KillManager,
+    /// It starts again.
+    StartManager,
+    /// The manager's disk is gone; a new manager is restored from the log replicas.
+    LoseManager,
+    /// No way from one actor to the other, one way or both.
+    Partition {
+        /// Node on one side (the other is everybody else).
+        node: usize,
+        /// Nothing from it gets out.
+        outbound: bool,
+        /// Nothing to it gets in.
+        inbound: bool,
+    },
+    /// Cuts are mended.
+    HealPartitions,
+    /// A stored byte on the node rots.
+    Rot(usize),
+    /// The next syncs of the node's disk fail.
+    FailSync(usize),
+    /// The node's disk has no room left.
+    FillDisk(usize),
+    /// It has room again.
+    EmptyDisk(usize),
+    /// The client forgets what it was doing, without a word.
+    KillClient(usize),
+    /// Somebody asks for a garbage collection.
+    CollectGarbage,
+    /// Somebody drains the node.
+    Drain(usize),
+}
+
+/// The story of a seed.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// Nodes.
+    pub nodes: usize,
+    /// Clients.
+    pub clients: usize,
+    /// Redundancy of every file, as a hint.
+    pub redundancy: &'static str,
+    /// Losses the class survives.
+    pub m: usize,
+    /// `optimistic` or `pessimistic`.
+    pub optimistic: bool,
+    /// Operations of each client.
+    pub operations: usize,
+    /// The network's manners.
+    pub network: NetworkFaults,
+    /// (ms from the start, what).
+    pub faults: Vec<(u64, Fault)>,
+    /// When faults end and the cluster may heal, ms from the start.
+    pub calm_at_ms: u64,
+}
+
+impl Plan {
+    /// The plan of a seed, of the survivable family.
+    pub fn survivable(seed: u64) -> Plan {
+        let mut dice = Dice::new(seed);
+        let (redundancy, width, m) = *dice.pick(&[
+            ("ec:4+2", 6, 2),
+            ("ec:2+1", 3, 1),
+            ("ec:3+2", 5, 2),
+            ("replica:3", 3, 2),
+            ("replica:2", 2, 1),
+            ("auto:2+1", 3, 1),
+        ]);
+        // One host to spare for each that may be lost, so that repair can end (P12).
+        let nodes = width + m + dice.between(0, 2) as usize;
+        let calm_at_ms = dice.between(3_000, 20_000);
+        let mut plan = Plan {
+            seed,
+            nodes,
+            clients: dice.between(1, 3) as usize,
+            redundancy,
+            m,
+            optimistic: dice.percent(20),
+            operations: dice.between(4, 14) as usize,
+            network: network(&mut dice),
+            faults: Vec::new(),
+            calm_at_ms,
+        };
+        plan.draw_faults(&mut dice);
+        plan.faults.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
+    fn draw_faults(&mut self, dice: &mut Dice) {
+        // Each family of faults is on or off first; then it is drawn how often.
+        if dice.percent(60) {
+            self.draw_restarts(dice);
+        }
+        // An atlas of the damage: whatever harms stored bytes strikes these nodes only, at most m of them.
+        let victims: Vec<usize> = (0..dice.between(1, self.m as u64)).map(|_| self.node(dice)).collect();
+        // An optimistic write promises no more than what it has synced so far: losses are not for it.
+        if dice.percent(35) && !self.optimistic {
+            for node in &victims {
+                let lose = dice.percent(70);
+                let at = self.moment(dice);
+                self.faults.push((at, if lose { Fault::LoseNode(*node) } else { Fault::FailSync(*node) }));
+            }
+        }
+        if dice.percent(35) {
+            for _ in 0..dice.between(1, 2) {
+                let back = self.moment(dice);
+                self.faults.push((back, Fault::KillManager));
+                self.faults.push((back + dice.between(1, 3_000), Fault::StartManager));
+            }
+        }
+        if dice.percent(15) {
+            let at = self.moment(dice);
+            self.faults.push((at, Fault::LoseManager));
+        }
+        if dice.percent(35) {
+            for _ in 0..dice.between(1, 3) {
+                let (at, node) = (self.moment(dice), self.node(dice));
+                let (outbound, inbound) = *dice.pick(&[(true, true), (true, false), (false, true)]);
+                self.faults.push((at, Fault::Partition { node, outbound, inbound }));
+                self.faults.push((at + dice.between(10, 6_000), Fault::HealPartitions));
+            }
+        }
+        if dice.percent(25) && !self.optimistic {
+            for _ in 0..dice.between(1, 4) {
+                let (at, node) = (self.moment(dice), *dice.pick(&victims));
+                self.faults.push((at, Fault::Rot(node)));
+            }
+        }
+        if dice.percent(15) {
+            let (at, node) = (self.moment(dice), self.node(dice));
+            self.faults.push((at, Fault::FillDisk(node)));
+            self.faults.push((at + dice.between(100, 5_000), Fault::EmptyDisk(node)));
+        }
+        if dice.percent(25) {
+            let client = dice.between(0, self.clients as u64 - 1) as usize;
+            self.faults.push((self.moment(dice), Fault::KillClient(client)));
+        }
+        if dice.percent(30) {
+            self.faults.push((self.moment(dice), Fault::CollectGarbage));
+        }
+        if dice.percent(10) {
+            let node = self.node(dice);
+            self.faults.push((self.moment(dice), Fault::Drain(node)));
+        }
+    }
+
+    fn draw_restarts(&mut self, dice: &mut Dice) {
+        for _ in 0..dice.between(1, 5) {
+            let (at, node) = (self.moment(dice), self.node(dice));
+            let back = at + dice.between(1, 4_000);
+            match dice.between(0, 2) {
+                0 => self.faults.extend([(at, Fault::KillNode(node)), (back, Fault::StartNode(node))]),
+                1 => self.faults.extend([(at, Fault::PowerOffNode(node)), (back, Fault::StartNode(node))]),
+                _ => self.faults.extend([(at, Fault::PauseNode(node)), (back, Fault::ResumeNode(node))]),
+            }
+        }
+    }
+
+    fn moment(&self, dice: &mut Dice) -> u64 {
+        dice.between(1, self.calm_at_ms)
+    }
+
+    fn node(&self, dice: &mut Dice) -> usize {
+        dice.between(0, self.nodes as u64 - 1) as usize
+    }
+}
+
+fn network(dice: &mut Dice) -> NetworkFaults {
+    let mut rate = |on_percent: u64, high: u64| if dice.percent(on_percent) { dice.between(1, high) } else { 0 };
+    NetworkFaults {
+        loss_permille: rate(30, 50),
+        duplicate_permille: rate(30, 50),
+        reset_permille: rate(30, 30),
+        clog_permille: rate(20, 20),
+        min_delay_us: 50,
+        max_delay_us: 50 + rate(50, 20_000),
+    }
+}
