@@ -142,3 +142,28 @@ pub fn block_bytes(sources: usize) -> usize {
     const FIRST_LEVEL_BYTES: usize = 24 * 1024;
     (FIRST_LEVEL_BYTES / sources.max(1) / 256 * 256).max(256)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `GF2P8AFFINEQB` by its definition, so that the matrices are checked on CPUs without the instruction.
+    fn affine(matrix: u64, x: u8) -> u8 {
+        (0..8).fold(0, |y, i| {
+            let row = (matrix >> (8 * (7 - i))) as u8;
+            y | (((row & x).count_ones() & 1) as u8) << i
+        })
+    }
+
+    #[test]
+    fn tables_and_bit_matrices_multiply() {
+        for c in 0..=255u8 {
+            let (nibbles, matrix) = (nibble_tables(c), affine_matrix(c));
+            for x in 0..=255u8 {
+                let product = field::multiply(c, x);
+                assert_eq!(nibbles[usize::from(x & 15)] ^ nibbles[16 + usize::from(x >> 4)], product);
+                assert_eq!(affine(matrix, x), product);
+            }
+        }
+    }
+}
