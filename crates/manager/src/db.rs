@@ -274,7 +274,8 @@ impl Db {
             let mut rows = self
                 .conn
                 .prepare(&format!("SELECT * FROM {name} ORDER BY 1, 2, 3 LIMIT 1000000"))
-                .or_else(|_| self.conn.prepare(&format!("SELECT * FROM {name} ORDER BY 1, 2")))?;
+                .or_else(|_| self.conn.prepare(&format!("SELECT * FROM {name} ORDER BY 1, 2")))
+                .or_else(|_| self.conn.prepare(&format!("SELECT * FROM {name} ORDER BY 1")))?;
             let columns = rows.column_count();
             let mut rows = rows.query([])?;
             while let Some(row) = rows.next()? {
