@@ -4,6 +4,7 @@
 //! Start at [`manager::run`] and [`node::run`].
 
 pub mod announce;
+mod capacity;
 pub mod config;
 pub mod knobs;
 pub mod logging;

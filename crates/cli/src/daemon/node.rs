@@ -1,10 +1,153 @@
-//! `tessera node`.
+//! `tessera node`: a storage node on real disks.
 
+use super::announce::Announcement;
+use super::capacity::CappedDisk;
+use super::config::NodeSettings;
+use super::metrics::{self, Family};
+use super::signals::{Event, Events};
 use crate::args::NodeRunArgs;
-use crate::exit::Outcome;
+use crate::exit::{Exit, Failure, Outcome};
+use crossbeam_channel::select;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use tessera_disk::{Disk, DiskError, IdentityError, RealDisk};
+use tessera_net::Endpoint;
+use tessera_node::shell::NodeMetrics;
+use tessera_node::{NodeOptions, NodeServer, StartError};
 
-/// Runs a node until it is asked to stop.
+/// Runs a node until it is asked to stop, or cannot go on.
 pub fn run(args: NodeRunArgs) -> Outcome {
-    let _ = crate::daemon::config::NodeSettings::new(args)?;
-    Ok(())
+    let (announce, follow_stdin) = (args.flags.announce, args.flags.follow_stdin);
+    let settings = NodeSettings::new(args)?;
+    super::logging::start(&settings.shared)?;
+    let events = Events::listen(false)?;
+    if follow_stdin {
+        events.follow_stdin()?;
+    }
+    let server: Arc<Mutex<Option<NodeServer>>> = Arc::default();
+    let measured = server.clone();
+    let snapshot = Box::new(move || measured.lock().as_ref().map(|s| families(&s.metrics())).unwrap_or_default());
+    let metrics =
+        settings.shared.metrics.as_ref().map(|address| metrics::Server::start(address, snapshot)).transpose()?;
+    let metrics_address = metrics.as_ref().map(metrics::Server::address);
+    let started =
+        NodeServer::start(options(&settings, metrics_address.clone().unwrap_or_default())?).map_err(refused)?;
+    let fatal = started.fatal().clone();
+    let listen = started.endpoints().iter().map(Endpoint::to_string).collect();
+    *server.lock() = Some(started);
+    Announcement { role: "node".into(), listen, metrics: metrics_address }.print(announce);
+    let outcome = loop {
+        select! {
+            recv(fatal) -> error => {
+                let failure = error.map_or_else(|_| Failure::new(Exit::Failed, "the node ended"), Failure::from);
+                tracing::error!("{failure}");
+                break Err(failure);
+            }
+            recv(events.receiver()) -> event => if let Ok(Event::Stop(why)) = event {
+                tracing::info!(why, "stopping");
+                break Ok(());
+            }
+        }
+    };
+    let stopping = server.lock().take();
+    if let Some(mut node) = stopping {
+        node.stop();
+        tracing::info!("stopped");
+    }
+    outcome
+}
+
+fn options(settings: &NodeSettings, metrics_address: String) -> Outcome<NodeOptions> {
+    let Endpoint::Tcp(listen) = &settings.listen else {
+        return Err(Failure::usage(format!(
+            "--listen {}: a node listens on HOST:PORT; its Unix socket is --unix-socket",
+            settings.listen
+        )));
+    };
+    let disk = |path: &std::path::PathBuf| -> Outcome<Arc<dyn Disk>> {
+        let real = Arc::new(RealDisk::open(path).map_err(|e| missing(path, e))?);
+        Ok(match settings.capacity_bytes {
+            Some(bytes) => Arc::new(CappedDisk::new(real, bytes)),
+            None => real,
+        })
+    };
+    let disks = settings.disks.iter().map(disk).collect::<Outcome<_>>()?;
+    Ok(NodeOptions {
+        advertise: settings.advertise.clone(),
+        unix_socket: settings.unix_socket.clone(),
+        name: settings.name.clone(),
+        host: settings.host.clone(),
+        metrics_address,
+        config: settings.knobs.node.clone(),
+        segments: settings.knobs.segments.clone(),
+        ..NodeOptions::new(settings.manager.clone(), listen, disks)
+    })
+}
+
+/// A missing directory is not made: it may be the place of a disk that is not mounted.
+fn missing(path: &std::path::Path, error: DiskError) -> Failure {
+    match error {
+        DiskError::NotFound { .. } => Failure::new(
+            Exit::NotFound,
+            format!("disk {}: no such directory; mount the disk, or make the directory", path.display()),
+        ),
+        error => Failure::new(Exit::Failed, error.to_string()),
+    }
+}
+
+fn refused(error: StartError) -> Failure {
+    let exit = match &error {
+        StartError::NoDisks | StartError::Advertise { .. } => Exit::Usage,
+        StartError::Disk(DiskError::Locked { .. })
+        | StartError::Identity(IdentityError::Disk(DiskError::Locked { .. })) => Exit::Refused,
+        StartError::Identity(IdentityError::Checksum { .. } | IdentityError::Length { .. }) => Exit::Corrupt,
+        StartError::Identity(_) => Exit::Refused,
+        StartError::NoManager { .. } => Exit::Unavailable,
+        StartError::Refused { error, .. } => Exit::of_code(error.kind()),
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, error.to_string())
+}
+
+fn families(m: &NodeMetrics) -> Vec<Family> {
+    let c = &m.core;
+    let mut families = vec![
+        Family::gauge("node_id", "Id of this node; 0 before the first registration", m.node_id),
+        Family::gauge("node_incarnation", "Life of this node", m.incarnation),
+        Family::gauge("node_has_lease", "Puts are acknowledged now", u64::from(m.has_lease)),
+        Family::counter("node_puts", "Put requests received", m.puts),
+        Family::counter("node_gets", "Get requests served", m.gets),
+        Family::counter("node_received_bytes", "Payload bytes received", m.received_bytes),
+        Family::counter("node_sent_bytes", "Payload bytes sent", m.sent_bytes),
+        Family::counter("node_fragments_stored", "Fragments acknowledged", c.fragments_stored),
+        Family::counter("node_fragments_refused", "Fragments refused one by one", c.fragments_refused),
+        Family::counter("node_puts_refused", "Puts refused as a whole", c.puts_refused),
+        Family::counter("node_fragments_deleted", "Fragments deleted", c.fragments_deleted),
+        Family::counter("node_fragments_rebuilt", "Fragments rebuilt here", c.fragments_rebuilt),
+        Family::counter("node_rebuilds_failed", "Fragments that could not be rebuilt", c.rebuilds_failed),
+        Family::counter("node_rebuilt_bytes", "Bytes written by rebuilds", c.rebuilt_bytes),
+        Family::counter("node_bad_sources", "Fragments of others found bad while rebuilding", c.bad_sources),
+        Family::counter("node_rot_found", "Rotten fragments found here", c.rot_found),
+        Family::counter("node_scrubbed_bytes", "Bytes re-read by scrubbing", c.scrubbed_bytes),
+        Family::counter("node_compacted_bytes", "Bytes won back by compaction", c.compacted_bytes),
+        Family::counter("node_heartbeats_answered", "Heartbeats the manager answered", c.heartbeats_answered),
+        Family::counter("node_heartbeats_lost", "Heartbeats without an answer", c.heartbeats_lost),
+        Family::counter("node_rejoins", "Times this node had to register again", c.rejoins),
+    ];
+    let each = |name, help, value: fn(&tessera_node::core::DiskStats) -> u64| {
+        let label = |path: &str, id: u64| vec![("disk", id.to_string()), ("path", path.to_string())];
+        Family::each(name, help, m.disks.iter().map(|(path, id, _, stats)| (label(path, *id), value(stats))))
+    };
+    families.push(each("disk_capacity_bytes", "Size of the disk, or its limit", |s| s.capacity_bytes));
+    families.push(each("disk_free_bytes", "Bytes still to be had", |s| s.free_bytes));
+    families.push(each("disk_segments", "Segments", |s| s.segments));
+    families.push(each("disk_fragments", "Living fragments", |s| s.fragments));
+    families.push(each("disk_live_bytes", "Bytes of living records", |s| s.live_bytes));
+    families.push(each("disk_dead_bytes", "Bytes compaction can win back", |s| s.dead_bytes));
+    let failed = m
+        .disks
+        .iter()
+        .map(|(path, id, why, _)| (vec![("disk", id.to_string()), ("path", path.clone())], u64::from(!why.is_empty())));
+    families.push(Family::each("disk_failed", "The disk takes no more writes", failed));
+    families
 }
