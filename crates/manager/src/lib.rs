@@ -43,6 +43,7 @@ pub mod repair;
 pub mod restore;
 pub mod rows;
 pub mod sessions;
+pub mod shell;
 pub mod state;
 pub mod status;
 pub mod tasks;

@@ -1,0 +1,463 @@
+//! The core on the network: one thread owns it, connections' threads bring requests, a few threads carry what it says.
+//!
+//! The core's thread never touches a socket: it takes everything that waits, begins a group commit, hands the log's entries to the
+//! senders, and syncs the transaction while they travel. SIGTERM is the binary's business: it calls
+//! [`ManagerServer::stop`], which ends after the group commit under way.
+
+use crate::config::Config;
+use crate::core::{Action, Event, ManagerCore, StartError};
+use crate::db::{Db, DbError};
+use crate::metrics::Metrics;
+use crate::restore::{Restore, RestoreError, Restored};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tessera_net::{BufferPool, Connection, Dialer, DialerOptions, Endpoint, Server, ServerError, Service};
+use tessera_wire::frame::decode_message;
+use tessera_wire::rpc::{Answer, Call, Peer};
+use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION, Role};
+use thiserror::Error as ThisError;
+
+/// Release that greetings name.
+pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
+/// The core is told of time passing this often.
+const TICK: Duration = Duration::from_millis(100);
+/// Threads that write to sockets; a peer that takes nothing holds up those that share its thread.
+const SENDERS: usize = 4;
+/// Events taken in before a group commit at most.
+const EVENTS_AT_ONCE: usize = 4096;
+
+/// Why a manager could not be started.
+#[derive(Debug, ThisError)]
+pub enum ServeError {
+    /// The database.
+    #[error(transparent)]
+    Db(#[from] DbError),
+    /// The core.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// An address.
+    #[error(transparent)]
+    Listen(#[from] ServerError),
+    /// A thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+    /// Restoring.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+}
+
+enum In {
+    Event(Event),
+    Stop,
+}
+
+enum Job {
+    Reply { connection: u64, request_id: u64, kind: Kind, result: Result<Bytes, Error> },
+    Ask { endpoint: Endpoint, call: Call },
+    Recall { connection: u64, call: Call },
+}
+
+/// What connections' threads and senders share.
+struct Shared {
+    cluster_id: [u8; 16],
+    inbox: Mutex<Sender<In>>,
+    /// Greeted connections: who they are.
+    greeted: Mutex<HashMap<u64, Greeted>>,
+}
+
+struct Greeted {
+    connection: Arc<Connection>,
+    role: Role,
+    client_id: u64,
+}
+
+/// A manager that serves.
+pub struct ManagerServer {
+    shared: Arc<Shared>,
+    server: Option<Server>,
+    core: Option<JoinHandle<Option<Error>>>,
+    senders: Vec<JoinHandle<()>>,
+    metrics: Arc<Mutex<Metrics>>,
+    endpoints: Vec<Endpoint>,
+}
+
+impl ManagerServer {
+    /// Serves the database in `dir`, which is created for a new cluster if there is none and `create` is given (its id).
+    ///
+    /// # Errors
+    /// What is wrong with the directory, the database or an address.
+    pub fn start(
+        dir: &Path,
+        create: Option<[u8; 16]>,
+        listen: &[Endpoint],
+        config: Config,
+    ) -> Result<ManagerServer, ServeError> {
+        let there = dir.join(crate::db::FILE_NAME).exists();
+        let db = match create.filter(|_| !there) {
+            Some(cluster_id) => Db::create(dir, cluster_id)?,
+            None => Db::open(dir)?,
+        };
+        let core = ManagerCore::start(db, config, now_ns())?;
+        ManagerServer::serve(core, listen)
+    }
+
+    /// Rebuilds the database in `dir` from the log replicas at `addresses`, then serves it.
+    ///
+    /// # Errors
+    /// As [`ManagerServer::start`], or why nothing could be restored.
+    pub fn start_restored(
+        dir: &Path,
+        addresses: &[String],
+        without_missing: bool,
+        listen: &[Endpoint],
+        config: Config,
+    ) -> Result<ManagerServer, ServeError> {
+        let restored = fetch(addresses, without_missing, &config)?;
+        let above = restored.highest_term;
+        tracing::info!(from = restored.from, entries = restored.entries.len(), "restoring the manager");
+        let db = restored.into_db(Some(dir), &config)?;
+        let core = ManagerCore::start_with(db, config, now_ns(), above, true)?;
+        ManagerServer::serve(core, listen)
+    }
+
+    /// Puts a started core on the network.
+    ///
+    /// # Errors
+    /// An address or a thread that cannot be had.
+    pub fn serve(core: ManagerCore, listen: &[Endpoint]) -> Result<ManagerServer, ServeError> {
+        let (inbox, events) = channel();
+        let shared =
+            Arc::new(Shared { cluster_id: core.cluster_id(), inbox: Mutex::new(inbox), greeted: Mutex::default() });
+        let metrics = Arc::new(Mutex::new(core.metrics()));
+        let dialer = dialer(&core.cluster_id());
+        let mut outboxes = Vec::new();
+        let mut senders = Vec::new();
+        for i in 0..SENDERS {
+            let (outbox, jobs) = channel();
+            let (shared, dialer) = (shared.clone(), dialer.clone());
+            let thread = std::thread::Builder::new().name(format!("sender-{i}"));
+            senders.push(thread.spawn(move || send_all(&shared, &dialer, &jobs)).map_err(ServeError::Thread)?);
+            outboxes.push(outbox);
+        }
+        let served = metrics.clone();
+        let thread = std::thread::Builder::new().name("core".into());
+        let core = thread
+            .spawn(move || CoreLoop::new(core, events, outboxes, served).run())
+            .map_err(ServeError::Thread)?;
+        // From here on a failure is cleaned up by dropping.
+        let mut manager = ManagerServer {
+            shared: shared.clone(),
+            server: None,
+            core: Some(core),
+            senders,
+            metrics,
+            endpoints: Vec::new(),
+        };
+        let server = Server::start(listen, shared, BufferPool::new(16 << 20))?;
+        manager.endpoints = server.endpoints().to_vec();
+        manager.server = Some(server);
+        Ok(manager)
+    }
+
+    /// Where it listens, with the ports that were chosen.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    /// The cluster.
+    pub fn cluster_id(&self) -> [u8; 16] {
+        self.shared.cluster_id
+    }
+
+    /// Figures, at most a tick old.
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.lock().clone()
+    }
+
+    /// Whether the core serves no more (its database failed, or a newer manager took over): time to [`ManagerServer::stop`].
+    pub fn is_finished(&self) -> bool {
+        self.core.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends after the group commit under way; the reason if the core had stopped by itself.
+    pub fn stop(mut self) -> Option<Error> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Option<Error> {
+        let _ = self.shared.inbox.lock().send(In::Stop);
+        let why = self.core.take().and_then(|core| core.join().ok()).flatten();
+        // The core's outboxes are gone with it: senders end when they are empty.
+        self.senders.drain(..).for_each(|sender| _ = sender.join());
+        if let Some(mut server) = self.server.take() {
+            server.stop();
+        }
+        why
+    }
+}
+
+impl Drop for ManagerServer {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    fn push(&self, event: Event) {
+        // The core is gone only when all of this ends.
+        let _ = self.inbox.lock().send(In::Event(event));
+    }
+
+    fn greet(&self, connection: &Arc<Connection>, hello: &Hello) -> Result<Bytes, Error> {
+        hello.check(&self.cluster_id)?;
+        let role = Role::try_from(hello.role).unwrap_or(Role::Unknown);
+        let greeted = Greeted { connection: connection.clone(), role, client_id: hello.client_id };
+        self.greeted.lock().insert(connection.id(), greeted);
+        let reply = HelloReply {
+            protocol_version: PROTOCOL_VERSION,
+            cluster_id: self.cluster_id.to_vec(),
+            release: RELEASE.to_string(),
+            role: Role::Manager as i32,
+        };
+        Ok(prost::Message::encode_to_vec(&reply).into())
+    }
+
+    fn accept(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<Option<Bytes>, Error> {
+        let header = &frame.header;
+        let Some(kind) = Kind::from_number(header.kind) else {
+            return Err(Error::new(Code::Unsupported, format!("no message has number {:#06x} in this release", header.kind)));
+        };
+        if kind == Kind::Hello {
+            let hello = decode_message::<Hello>(header.kind, &frame.body)
+                .map_err(|error| Error::new(Code::Invalid, error.to_string()))?;
+            return self.greet(connection, &hello).map(Some);
+        }
+        let (role, client_id) = match self.greeted.lock().get(&connection.id()) {
+            Some(greeted) => (greeted.role, greeted.client_id),
+            None => return Err(Error::new(Code::Invalid, "the first message on a connection must be Hello")),
+        };
+        self.push(Event::Request {
+            connection: connection.id(),
+            role,
+            client_id,
+            request_id: header.request_id,
+            kind,
+            body: frame.body.clone(),
+        });
+        Ok(None)
+    }
+}
+
+impl Service for Shared {
+    fn request(&self, connection: &Arc<Connection>, frame: Frame) {
+        match self.accept(connection, &frame) {
+            Ok(None) => {}
+            Ok(Some(body)) => connection.reply(frame.header.kind, frame.header.request_id, Ok((body, Vec::new()))),
+            Err(error) => connection.reply(frame.header.kind, frame.header.request_id, Err(error)),
+        }
+    }
+
+    fn closed(&self, connection: &Arc<Connection>) {
+        if self.greeted.lock().remove(&connection.id()).is_some() {
+            self.push(Event::ConnectionClosed { connection: connection.id() });
+        }
+    }
+}
+
+/// The thread that owns the core.
+struct CoreLoop {
+    core: ManagerCore,
+    events: Receiver<In>,
+    outboxes: Vec<Sender<Job>>,
+    metrics: Arc<Mutex<Metrics>>,
+    /// Addresses of nodes, as of a map version.
+    addresses: (u64, HashMap<u64, Endpoint>),
+    next_tick: Instant,
+}
+
+impl CoreLoop {
+    fn new(core: ManagerCore, events: Receiver<In>, outboxes: Vec<Sender<Job>>, metrics: Arc<Mutex<Metrics>>) -> Self {
+        let addresses = (u64::MAX, HashMap::new());
+        CoreLoop { core, events, outboxes, metrics, addresses, next_tick: Instant::now() }
+    }
+
+    /// Until it is told to stop, or the core stops by itself: then why.
+    fn run(mut self) -> Option<Error> {
+        loop {
+            let goes_on = self.take_in();
+            if Instant::now() >= self.next_tick {
+                self.next_tick = Instant::now() + TICK;
+                self.core.handle(now_ns(), Event::Tick);
+                *self.metrics.lock() = self.core.metrics();
+            }
+            if self.core.wants_commit() {
+                let begun = self.core.begin_batch(now_ns());
+                self.carry_out();
+                if begun {
+                    self.core.finish_batch();
+                }
+            }
+            self.carry_out();
+            if let Some(why) = self.core.stopped() {
+                return Some(why.clone());
+            }
+            if !goes_on {
+                return None;
+            }
+        }
+    }
+
+    /// Takes in what waits, waiting for it if there is nothing else to do; false: stop.
+    fn take_in(&mut self) -> bool {
+        let wait = match self.core.wants_commit() {
+            true => Duration::ZERO,
+            false => self.next_tick.saturating_duration_since(Instant::now()),
+        };
+        let mut next = match self.events.recv_timeout(wait) {
+            Ok(first) => Some(first),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return false,
+        };
+        let now_ns = now_ns();
+        let mut taken = 0;
+        while let Some(event) = next {
+            match event {
+                In::Event(event) => self.core.handle(now_ns, event),
+                In::Stop => return false,
+            }
+            taken += 1;
+            next = if taken < EVENTS_AT_ONCE { self.events.try_recv().ok() } else { None };
+        }
+        true
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(action) = self.core.poll() {
+            match action {
+                Action::Reply { connection, request_id, kind, result } => {
+                    self.post(connection, Job::Reply { connection, request_id, kind, result });
+                }
+                Action::Call(call) => match call.peer {
+                    Peer::Connection(connection) => self.post(connection, Job::Recall { connection, call }),
+                    Peer::Node(node) => match self.address(node) {
+                        Some(endpoint) => self.post(node, Job::Ask { endpoint, call }),
+                        None => self.core.handle(now_ns(), unavailable(&call, format!("node {node} has no address"))),
+                    },
+                    _ => self.core.handle(now_ns(), unavailable(&call, "a manager calls nodes and clients only".into())),
+                },
+            }
+        }
+    }
+
+    fn post(&self, key: u64, job: Job) {
+        let _ = self.outboxes[key as usize % self.outboxes.len()].send(job);
+    }
+
+    fn address(&mut self, node: u64) -> Option<Endpoint> {
+        let version = self.core.meta().map_version;
+        if self.addresses.0 != version {
+            let read = || -> rusqlite::Result<HashMap<u64, Endpoint>> {
+                let mut rows = self.core.db().stmt("SELECT node_id, address FROM nodes")?;
+                let rows = rows.query_map([], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, String>(1)?)))?;
+                rows.map(|row| row.map(|(id, address)| (id, Endpoint::Tcp(address)))).collect()
+            };
+            match read() {
+                Ok(addresses) => self.addresses = (version, addresses),
+                Err(error) => tracing::error!(%error, "reading the nodes' addresses"),
+            }
+        }
+        self.addresses.1.get(&node).cloned()
+    }
+}
+
+fn unavailable(call: &Call, why: String) -> Event {
+    Event::Answer(Answer { token: call.token, result: Err(Error::new(Code::Unavailable, why)) })
+}
+
+fn send_all(shared: &Arc<Shared>, dialer: &Dialer, jobs: &Receiver<Job>) {
+    for job in jobs {
+        match job {
+            Job::Reply { connection, request_id, kind, result } => {
+                // A connection that is gone needs no answer: its client asks again on another.
+                let connection = shared.greeted.lock().get(&connection).map(|greeted| greeted.connection.clone());
+                if let Some(connection) = connection {
+                    connection.reply(kind as u16, request_id, result.map(|body| (body, Vec::new())));
+                }
+            }
+            Job::Ask { endpoint, call } => {
+                let timeout = Duration::from_millis(call.timeout_ms);
+                let callback = answer_to(shared, call.token);
+                dialer.call(&endpoint, call.kind, call.body, call.payload, timeout, callback);
+            }
+            Job::Recall { connection, call } => {
+                let found = shared.greeted.lock().get(&connection).map(|greeted| greeted.connection.clone());
+                match found {
+                    Some(connection) => {
+                        let timeout = Duration::from_millis(call.timeout_ms);
+                        connection.call(call.kind, &call.body, call.payload, timeout, answer_to(shared, call.token));
+                    }
+                    None => shared.push(unavailable(&call, "the connection is gone".into())),
+                }
+            }
+        }
+    }
+}
+
+fn answer_to(shared: &Arc<Shared>, token: u64) -> tessera_net::Callback {
+    let shared = shared.clone();
+    Box::new(move |result| shared.push(Event::Answer(Answer { token, result })))
+}
+
+fn dialer(cluster_id: &[u8]) -> Dialer {
+    let hello = Hello {
+        protocol_version: PROTOCOL_VERSION,
+        role: Role::Manager as i32,
+        cluster_id: cluster_id.to_vec(),
+        release: RELEASE.to_string(),
+        client_id: 0,
+        host: String::new(),
+    };
+    let service = Arc::new(tessera_net::dialer::NoService);
+    Dialer::new(hello, service, BufferPool::new(16 << 20), DialerOptions::default())
+}
+
+/// Reads the log from its replicas.
+///
+/// # Errors
+/// Why nothing can be restored.
+pub fn fetch(addresses: &[String], without_missing: bool, config: &Config) -> Result<Restored, RestoreError> {
+    if addresses.is_empty() {
+        return Err(RestoreError::NoReplica { asked: 0, why: "no address was given".to_string() });
+    }
+    let dialer = dialer(&[]);
+    let mut restore = Restore::new(addresses.to_vec(), without_missing, config);
+    let (sender, answers) = channel();
+    loop {
+        while let Some(call) = restore.poll() {
+            let Peer::Address(address) = &call.peer else { continue };
+            let (sender, token) = (sender.clone(), call.token);
+            let callback = Box::new(move |result| {
+                let _ = sender.send(Answer { token, result });
+            });
+            let timeout = Duration::from_millis(call.timeout_ms);
+            dialer.call(&Endpoint::Tcp(address.clone()), call.kind, call.body, call.payload, timeout, callback);
+        }
+        let Ok(answer) = answers.recv() else {
+            return Err(RestoreError::NoReplica { asked: addresses.len(), why: "no answer came".to_string() });
+        };
+        if let Some(restored) = restore.handle(answer)? {
+            dialer.close();
+            return Ok(restored);
+        }
+    }
+}
+
+fn now_ns() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}
