@@ -9,6 +9,7 @@ mod data;
 mod posix;
 mod store;
 
+use bytes::{Bytes, BytesMut};
 use std::io::{BufRead, Write};
 use std::time::Instant;
 
@@ -18,7 +19,7 @@ type Reply = Result<String, Box<dyn std::error::Error>>;
 /// Buffers and connection that live from command to command.
 struct Driver {
     /// What is written, and what reads are compared with.
-    source: Vec<u8>,
+    source: Bytes,
     /// What was read last.
     sink: Vec<u8>,
     store: Option<store::Store>,
@@ -27,7 +28,7 @@ struct Driver {
 /// What the commands are, for a person who starts this by hand.
 const HELP: &str = "prepare BYTES SEED | memcpy ROUNDS | kernels | tcp | verify | quit | \
     posix-write PATH | posix-read PATH | posix-small DIR WRITERS FILES BYTES | \
-    connect MANAGER | disconnect | mkdir PATH [HINT=VALUE ...] | write PATH | read PATH | stats | \
+    connect MANAGER | disconnect | mkdir PATH [HINT=VALUE ...] | write PATH | read PATH | \
     small DIR WRITERS FILES BYTES";
 
 impl Driver {
@@ -72,7 +73,6 @@ impl Driver {
             ["small", dir, writers, files, bytes] => {
                 small_args(writers, files, bytes).and_then(|a| self.store().and_then(|s| s.small(dir, a, &self.source)))
             }
-            ["stats"] => self.store().map(store::Store::stats),
             _ => Err(format!("unknown command; there are: {HELP}").into()),
         };
         Some(reply)
@@ -85,8 +85,11 @@ impl Driver {
     /// Fills the source with bytes that occur nowhere else, and touches every page of the sink.
     fn prepare(&mut self, bytes: &str, seed: &str) -> Reply {
         let (bytes, seed): (usize, u64) = (bytes.parse()?, seed.parse()?);
-        self.source.resize(bytes, 0);
-        data::fill(&mut self.source, seed);
+        // The same memory again, unless somebody still holds it: fresh pages would cost time later.
+        let mut source = std::mem::take(&mut self.source).try_into_mut().unwrap_or_else(|_| BytesMut::new());
+        source.resize(bytes, 0);
+        data::fill(&mut source, seed);
+        self.source = source.freeze();
         self.sink.resize(bytes, 0);
         self.sink.fill(0);
         Ok(String::new())
@@ -98,7 +101,7 @@ impl Driver {
         let Driver { source, sink, .. } = self;
         timed(source.len() * rounds, || {
             for _ in 0..rounds {
-                sink.copy_from_slice(std::hint::black_box(source));
+                sink.copy_from_slice(std::hint::black_box(&source[..]));
             }
             Ok(())
         })
@@ -106,10 +109,10 @@ impl Driver {
 
     /// Whether what was read last is what was written last, and at how many bytes it differs.
     fn verify(&mut self) -> Reply {
-        let wrong = if self.source == self.sink {
+        let wrong = if self.source[..] == self.sink[..] {
             0
         } else {
-            self.source.iter().zip(&self.sink).filter(|(a, b)| a != b).count()
+            self.source[..].iter().zip(&self.sink).filter(|(a, b)| a != b).count()
         };
         self.sink.fill(0);
         Ok(format!("wrong_bytes={wrong}"))
@@ -147,8 +150,8 @@ fn timed(bytes: usize, work: impl FnOnce() -> Result<(), Box<dyn std::error::Err
 /// are made before the clock starts and all differ.
 fn small_files<E: std::error::Error + Send + 'static>(
     args: Small,
-    source: &[u8],
-    make_one: impl Fn(usize, usize, &[u8]) -> Result<(), E> + Sync,
+    source: &Bytes,
+    make_one: impl Fn(usize, usize, Bytes) -> Result<(), E> + Sync,
 ) -> Reply {
     let total = args.writers * args.files_per_writer;
     if source.len() < total * args.bytes {
@@ -165,7 +168,7 @@ fn small_files<E: std::error::Error + Send + 'static>(
                     for number in 0..args.files_per_writer {
                         let at = (writer * args.files_per_writer + number) * args.bytes;
                         let begun = Instant::now();
-                        make_one(writer, number, &source[at..at + args.bytes])?;
+                        make_one(writer, number, source.slice(at..at + args.bytes))?;
                         times.push(begun.elapsed().as_secs_f64());
                     }
                     Ok(times)
@@ -184,7 +187,7 @@ fn small_files<E: std::error::Error + Send + 'static>(
 }
 
 fn main() {
-    let mut driver = Driver { source: Vec::new(), sink: Vec::new(), store: None };
+    let mut driver = Driver { source: Bytes::new(), sink: Vec::new(), store: None };
     let mut out = std::io::stdout();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let said = match driver.run(&line) {

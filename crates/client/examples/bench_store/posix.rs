@@ -1,6 +1,7 @@
 //! The same work on a mounted file system: the raw disk, or a peer.
 
 use crate::{Reply, Small, small_files};
+use bytes::Bytes;
 use std::error::Error;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -32,13 +33,13 @@ pub fn read(path: &Path, sink: &mut [u8]) -> Result<(), Box<dyn Error>> {
 }
 
 /// Small files, each synced before its writer goes on.
-pub fn small(dir: &Path, args: Small, source: &[u8]) -> Reply {
+pub fn small(dir: &Path, args: Small, source: &Bytes) -> Reply {
     for writer in 0..args.writers {
         std::fs::create_dir_all(dir.join(format!("w{writer}")))?;
     }
     small_files(args, source, |writer, number, content| -> io::Result<()> {
         let mut file = File::create(dir.join(format!("w{writer}/f{number}")))?;
-        file.write_all(content)?;
+        file.write_all(&content)?;
         file.sync_all()
     })
 }

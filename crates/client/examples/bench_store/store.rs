@@ -1,42 +1,61 @@
 //! The same work on Tessera, through the client library.
 
-use crate::{Reply, Small};
+use crate::{Reply, Small, small_files};
+use bytes::Bytes;
 use std::error::Error;
+use tessera_client::{Client, GetOptions, Options, PutOptions, Sink, StorePath};
 
 /// A connection to a cluster.
-pub struct Store {}
-
-/// The client library cannot do this yet.
-const PENDING: &str = "the client library is not ready";
+pub struct Store {
+    client: Client,
+}
 
 impl Store {
-    /// Connects to the manager at `address`.
-    pub fn connect(_address: &str) -> Result<Store, Box<dyn Error>> {
-        Err(PENDING.into())
+    /// Connects to the manager at `address`, with nothing in any cache.
+    pub fn connect(address: &str) -> Result<Store, Box<dyn Error>> {
+        Ok(Store { client: Client::connect(address, Options::default())? })
     }
 
     /// Makes a directory and sets hints on it, each `name=value`.
-    pub fn mkdir(&self, _path: &str, _hints: &[&str]) -> Reply {
-        Err(PENDING.into())
+    pub fn mkdir(&self, path: &str, hints: &[&str]) -> Reply {
+        let path = StorePath::parse(path)?;
+        self.client.mkdir_all(&path)?;
+        let split = |word: &&str| word.split_once('=').map(|(name, value)| (name.to_string(), value.to_string()));
+        let hints: Vec<(String, String)> = hints.iter().filter_map(split).collect();
+        if !hints.is_empty() {
+            self.client.set_policy(&path, &hints)?;
+        }
+        Ok(String::new())
     }
 
-    /// Writes one file, and comes back when it is committed.
-    pub fn write(&self, _path: &str, _source: &[u8]) -> Result<(), Box<dyn Error>> {
-        Err(PENDING.into())
+    /// Writes one file, and comes back when it is committed. The library borrows the memory, it does not copy it.
+    pub fn write(&self, path: &str, source: &Bytes) -> Result<(), Box<dyn Error>> {
+        self.client.put(&StorePath::parse(path)?, source.clone(), PutOptions::default())?;
+        Ok(())
     }
 
-    /// Reads one whole file.
-    pub fn read(&self, _path: &str, _sink: &mut [u8]) -> Result<(), Box<dyn Error>> {
-        Err(PENDING.into())
+    /// Reads one whole file into memory.
+    pub fn read(&self, path: &str, sink: &mut [u8]) -> Result<(), Box<dyn Error>> {
+        let len = sink.len() as u64;
+        match self.client.get(&StorePath::parse(path)?, Sink::Slice(sink), GetOptions::default())? {
+            (_, read) if read == len => Ok(()),
+            (_, read) => Err(format!("{read} of {len} bytes came").into()),
+        }
     }
 
-    /// Small files, each committed before its writer goes on.
-    pub fn small(&self, _dir: &str, _args: Small, _source: &[u8]) -> Reply {
-        Err(PENDING.into())
-    }
-
-    /// What reads had to work around.
-    pub fn stats(&self) -> String {
-        String::new()
+    /// Small files, each committed before its writer goes on; the writers share one client.
+    pub fn small(&self, dir: &str, args: Small, source: &Bytes) -> Reply {
+        let mut names = Vec::with_capacity(args.writers * args.files_per_writer);
+        for writer in 0..args.writers {
+            let place = StorePath::parse(&format!("{dir}/w{writer}"))?;
+            self.client.mkdir_all(&place)?;
+            for number in 0..args.files_per_writer {
+                names.push(place.join(format!("f{number}").as_bytes())?);
+            }
+        }
+        small_files(args, source, |writer, number, content| {
+            let path = &names[writer * args.files_per_writer + number];
+            self.client.put(path, content, PutOptions::default()).map(|_| ())
+        })
     }
 }
