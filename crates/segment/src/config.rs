@@ -7,7 +7,7 @@ use crate::planted::PlantedBug;
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Segments are sealed before they would pass this many bytes. Default 256 MiB; 64 KiB to
-    /// 1 TiB. A single record larger than this gets a segment of its own.
+    /// 16 GiB. A single record larger than this gets a segment of its own.
     pub segment_size_bytes: u64,
     /// Fragments are refused when less than this would stay free, so that deletes and compaction, which win
     /// space back, always find some. Default 512 MiB (two segments); 0 to the disk's size.

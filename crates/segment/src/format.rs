@@ -10,6 +10,8 @@ pub const RECORD_HEADER_BYTES: u64 = 128;
 pub const SEGMENT_VERSION: u32 = 1;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"TESSSEGM";
+/// Where `synced_to` could no longer be said; far above any segment size.
+pub(crate) const OFFSET_MAX: u64 = (u32::MAX as u64) * ALIGN;
 /// First bytes of every record.
 pub(crate) const RECORD_MAGIC: [u8; 4] = *b"TREC";
 /// Records begin at multiples of this.
@@ -126,24 +128,28 @@ pub struct RecordHeader {
     pub data_crc: u32,
     /// crc32c of the groups.
     pub groups_crc: u32,
+    /// Everything before this offset of the segment was durable when this was written. So a bad stretch before it is rot, and
+    /// one at or behind it may be a torn write that was never acknowledged.
+    pub synced_to: u64,
 }
 
-/// Where a record lies: what its place check is made of.
+/// Where a record lies. A record's checksum covers this too: one that was written on another disk, that lies inside a
+/// fragment's data, or that landed elsewhere than it should, is not taken for one of ours.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) disk_uuid: [u8; 16],
-    pub(crate) segment: u64,
+    /// Number of the segment or log file.
+    pub(crate) file: u64,
 }
 
 impl Place {
-    /// crc32c of (disk uuid, segment number, offset): a record that was written on another disk, that lies
-    /// inside a fragment's data, or that landed elsewhere than it should, is not taken for one of ours.
-    pub(crate) fn check(&self, offset: u64) -> u32 {
-        let mut bytes = [0; 32];
-        bytes[..16].copy_from_slice(&self.disk_uuid);
-        bytes[16..24].copy_from_slice(&self.segment.to_le_bytes());
-        bytes[24..].copy_from_slice(&offset.to_le_bytes());
-        crc32c::crc32c(&bytes)
+    /// crc32c of `bytes`, disk uuid, file number and offset.
+    pub(crate) fn seal(&self, bytes: &[u8], offset: u64) -> u32 {
+        let mut place = [0; 32];
+        place[..16].copy_from_slice(&self.disk_uuid);
+        place[16..24].copy_from_slice(&self.file.to_le_bytes());
+        place[24..].copy_from_slice(&offset.to_le_bytes());
+        crc32c::crc32c_append(crc32c::crc32c(bytes), &place)
     }
 }
 
@@ -177,8 +183,8 @@ impl RecordHeader {
         b[104..108].copy_from_slice(&self.data_crc.to_le_bytes());
         b[108..112].copy_from_slice(&self.groups_crc.to_le_bytes());
         b[112..120].copy_from_slice(&self.meta.written_ms.to_le_bytes());
-        b[120..124].copy_from_slice(&place.check(offset).to_le_bytes());
-        let crc = crc32c::crc32c(&b[..124]);
+        b[120..124].copy_from_slice(&((self.synced_to / ALIGN) as u32).to_le_bytes());
+        let crc = place.seal(&b[..124], offset);
         b[124..128].copy_from_slice(&crc.to_le_bytes());
         b
     }
@@ -187,10 +193,7 @@ impl RecordHeader {
     /// the file's.
     pub(crate) fn decode(bytes: &[u8], place: Place, offset: u64) -> Option<Self> {
         let b: &[u8; RECORD_HEADER_BYTES as usize] = bytes.first_chunk()?;
-        if b[0..4] != RECORD_MAGIC
-            || u32_at(b, 124) != crc32c::crc32c(&b[..124])
-            || u32_at(b, 120) != place.check(offset)
-        {
+        if b[0..4] != RECORD_MAGIC || u32_at(b, 124) != place.seal(&b[..124], offset) {
             return None;
         }
         let kind = match b[4] {
@@ -217,6 +220,7 @@ impl RecordHeader {
             groups_len: u32_at(b, 100),
             data_crc: u32_at(b, 104),
             groups_crc: u32_at(b, 108),
+            synced_to: u64::from(u32_at(b, 120)) * ALIGN,
         };
         let empty = header.data_len == 0 && header.groups_len == 0;
         (header.groups_len.is_multiple_of(32) && (kind == RecordKind::Fragment || empty)).then_some(header)

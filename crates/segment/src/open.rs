@@ -1,9 +1,9 @@
 //! What a restart makes of the bytes on a disk.
 //!
 //! Segments are read in order of their numbers, records in order of their offsets; the higher sequence
-//! decides about a fragment. The last segment may have a torn tail: bytes behind the last whole and
-//! valid record were never acknowledged and are cut. Anything else that is not a record is
-//! damage: reported, left in place, and no reason to refuse the rest. Nothing that was found becomes visible
+//! decides about a fragment. The last segment may have a torn tail: it is cut at the first record that is not
+//! whole and valid, unless a later record says that this place was durable when it was written. Then, and
+//! in any other segment, it is damage: reported, left in place, and no reason to refuse the rest. Nothing that was found becomes visible
 //! before it was synced: a process that was killed leaves records in the system's cache.
 
 use std::collections::HashMap;
@@ -45,8 +45,8 @@ pub struct TornTail {
     pub offset: u64,
     /// Bytes cut.
     pub cut_bytes: u64,
-    /// Fragments whose header could be read there. They were never acknowledged, unless the disk rotted in
-    /// just this place: an inventory will tell.
+    /// Fragments whose header could be read there. They were never acknowledged, unless the disk rotted right at its
+    /// end: an inventory will tell.
     pub ids: Vec<FragmentId>,
 }
 
@@ -310,44 +310,43 @@ impl Opening {
         after_sequence: u64,
         last: bool,
     ) -> Result<Found, OpenError> {
-        let place = Place { disk_uuid: self.identity.disk_uuid, segment: number };
+        let place = Place { disk_uuid: self.identity.disk_uuid, file: number };
         let mut scanner = Scanner::new(file, place, SEGMENT_HEADER_BYTES, len, after_sequence);
         let mut found = Found::default();
-        let mut tail = Tail { segment: number, from: SEGMENT_HEADER_BYTES, findings: Vec::new() };
+        let mut doubt = Doubt::default();
         let mut buf = Vec::new();
         while let Some(item) = scanner.next()? {
             match item {
                 Item::Gap { from, to, damage } => {
-                    tail.findings.push(SegmentStore::finding(number, from, to - from, damage));
+                    doubt.findings.push(SegmentStore::finding(number, from, to - from, damage));
+                    doubt.gap = true;
                 }
                 Item::Record { offset, header } => {
-                    let damage = if last && self.planted != PlantedBug::SkipDataCheck {
-                        check_payload(file, offset, &header, &mut buf)
-                    } else {
-                        None
-                    };
-                    if let Some(damage) = damage {
-                        tail.findings.push(finding_of(number, offset, &header, damage));
-                        continue;
+                    if doubt.begin().is_some_and(|begin| begin < header.synced_to) {
+                        // What was wrong had been durable: rot, not a torn tail.
+                        doubt.confirm(&mut found, &mut self.report.findings);
                     }
-                    // A valid record follows: what was wrong before it is rot, not a torn tail.
-                    found.damaged |= !tail.findings.is_empty();
-                    self.report.findings.append(&mut tail.findings);
-                    tail.from = offset + header.total_bytes();
-                    found.records += 1;
-                    found.entries.push((header.kind, entry_of(&header, number, offset)));
+                    if last
+                        && self.planted != PlantedBug::SkipDataCheck
+                        && let Some(damage) = check_payload(file, offset, &header, &mut buf)
+                    {
+                        doubt.findings.push(finding_of(number, offset, &header, damage));
+                    }
+                    let records = if doubt.begin().is_none() { &mut found.entries } else { &mut doubt.entries };
+                    records.push((header.kind, entry_of(&header, number, offset)));
                 }
             }
         }
-        self.report.records += found.records;
         // What cannot be read is not cut: the segment is left as it is, and takes no more.
-        found.sealed = tail.findings.iter().any(|f| matches!(f.damage, Damage::Unreadable { .. }));
+        found.sealed = doubt.findings.iter().any(|f| matches!(f.damage, Damage::Unreadable { .. }));
         if !last || found.sealed {
-            found.damaged |= !tail.findings.is_empty();
-            self.report.findings.append(&mut tail.findings);
-        } else if len > tail.from {
-            found.torn = Some(tail.torn(len));
+            doubt.confirm(&mut found, &mut self.report.findings);
+        } else if let Some(offset) = doubt.begin() {
+            let mut ids: Vec<FragmentId> = doubt.entries.iter().map(|(_, e)| e.id).collect();
+            ids.dedup();
+            found.torn = Some(TornTail { segment: number, offset, cut_bytes: len - offset, ids });
         }
+        self.report.records += found.entries.len() as u64;
         Ok(found)
     }
 
@@ -402,11 +401,8 @@ impl Opening {
         }
         self.report.fragments = self.index.len();
         for finding in &mut self.report.findings {
-            if let Some(id) = finding.id {
-                // A record that is damaged in the last segment was not taken into the index: it is lost unless
-                // an older or newer copy lives.
-                finding.live = self.index.get(id).is_none() && !self.graves.is_deleted(id);
-            }
+            let held = finding.id.and_then(|id| self.index.get(id));
+            finding.live = held.is_some_and(|e| (e.segment, e.offset) == (finding.segment, finding.offset));
         }
         let open = self.segments.last_key_value().map(|(_, s)| s.clone()).filter(|s| s.size_limit_bytes > 0);
         let writer = Writer {
@@ -437,27 +433,31 @@ impl Opening {
 #[derive(Default)]
 struct Found {
     entries: Vec<(RecordKind, Entry)>,
-    records: u64,
     damaged: bool,
     sealed: bool,
     torn: Option<TornTail>,
 }
 
-/// What follows the last valid record so far.
-struct Tail {
-    segment: u64,
-    from: u64,
+/// The first bad stretch of which it is not known yet whether it was ever durable, and everything behind it.
+#[derive(Default)]
+struct Doubt {
     findings: Vec<Finding>,
+    entries: Vec<(RecordKind, Entry)>,
+    /// Some stretch of it is no record at all.
+    gap: bool,
 }
 
-impl Tail {
-    fn torn(self, len: u64) -> TornTail {
-        TornTail {
-            segment: self.segment,
-            offset: self.from,
-            cut_bytes: len - self.from,
-            ids: self.findings.iter().filter_map(|f| f.id).collect(),
-        }
+impl Doubt {
+    fn begin(&self) -> Option<u64> {
+        self.findings.first().map(|f| f.offset)
+    }
+
+    /// It was durable, or cannot be a torn tail: the records count, also one whose data are bad (as in segments whose data are
+    /// not read at opening; reading it will tell).
+    fn confirm(&mut self, found: &mut Found, findings: &mut Vec<Finding>) {
+        found.damaged |= std::mem::take(&mut self.gap);
+        found.entries.append(&mut self.entries);
+        findings.append(&mut self.findings);
     }
 }
 

@@ -201,7 +201,7 @@ impl SegmentStore {
     }
 
     pub(crate) fn place(&self, segment: u64) -> Place {
-        Place { disk_uuid: self.identity.disk_uuid, segment }
+        Place { disk_uuid: self.identity.disk_uuid, file: segment }
     }
 
     /// True if some stretch of some segment could not be understood.

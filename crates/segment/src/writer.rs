@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tessera_disk::{DiskError, OpenMode};
 
 use crate::error::StoreError;
-use crate::format::{ALIGN, RecordHeader, RecordKind, RecordMeta, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::{ALIGN, OFFSET_MAX, RecordHeader, RecordKind, RecordMeta, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::index::{Entry, FragmentId};
 use crate::open::Graves;
 use crate::planted::PlantedBug;
@@ -281,6 +281,7 @@ impl SegmentStore {
                 groups_len: record.groups.len() as u32,
                 data_crc: record.data_crc,
                 groups_crc: record.groups_crc,
+                synced_to: open.durable_end(),
             };
             writer.next_sequence += 1;
             headers.push(header.encode(self.place(open.number), end));
@@ -350,7 +351,7 @@ impl SegmentStore {
             cluster_id: self.identity.cluster_id,
             disk_uuid: self.identity.disk_uuid,
             number: writer.next_segment,
-            size_limit_bytes: self.options.segment_size_bytes,
+            size_limit_bytes: self.options.segment_size_bytes.min(OFFSET_MAX / 2),
             after_sequence: writer.next_sequence - 1,
         };
         let path = Segment::path(header.number);

@@ -256,6 +256,7 @@ fn a_segment_stored_as_a_fragment_is_only_a_fragment() {
     let inner = disk.contents("segments/0000000000000001.seg").unwrap();
     let record = Record { id: id(2, 0), meta: meta(1), groups: &[], data: &inner, data_crc: crc32c::crc32c(&inner) };
     store.append(&[record]).unwrap();
+    store.sync().unwrap();
     put(&store, id(3, 0), 10).unwrap();
     store.sync().unwrap();
     let again = disk.reopen();

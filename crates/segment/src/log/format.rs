@@ -151,8 +151,7 @@ impl EntryHeader {
         b[24..32].copy_from_slice(&self.synced_to.to_le_bytes());
         b[32..36].copy_from_slice(&self.len.to_le_bytes());
         b[36..40].copy_from_slice(&self.crc.to_le_bytes());
-        b[40..44].copy_from_slice(&place.check(offset).to_le_bytes());
-        let crc = crc32c::crc32c(&b[..44]);
+        let crc = place.seal(&b[..44], offset);
         b[44..48].copy_from_slice(&crc.to_le_bytes());
         b
     }
@@ -161,7 +160,7 @@ impl EntryHeader {
     pub(super) fn decode(file: &[u8], place: Place, offset: u64) -> Option<Self> {
         let bytes = file.get(offset as usize..)?;
         let b: &[u8; ENTRY_HEADER_BYTES as usize] = bytes.first_chunk()?;
-        if b[0..4] != ENTRY_MAGIC || u32_at(b, 44) != crc32c::crc32c(&b[..44]) || u32_at(b, 40) != place.check(offset) {
+        if b[0..4] != ENTRY_MAGIC || u32_at(b, 44) != place.seal(&b[..44], offset) {
             return None;
         }
         let kind = match b[4] {

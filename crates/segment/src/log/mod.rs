@@ -301,7 +301,7 @@ impl LogStore {
     /// Writes a raised term and entries that follow the last one, and syncs.
     fn write(&mut self, term: u64, entries: &[LogEntry<&[u8]>]) -> Result<(), LogError> {
         let number = self.file_with_room(entries.first().map_or(self.last_seq() + 1, |e| e.seq))?;
-        let place = Place { disk_uuid: self.identity.disk_uuid, segment: number };
+        let place = Place { disk_uuid: self.identity.disk_uuid, file: number };
         let raised = (term > self.term).then_some(LogEntry { term, seq: 0, bytes: &[][..] });
         let start = self.files[&number].end;
         let (mut end, mut headers, mut locations) = (start, Vec::new(), Vec::new());

@@ -192,7 +192,7 @@ impl LogStore {
             }
             None => report.damage.push(LogDamage::FileHeader { file: number }),
         }
-        let place = Place { disk_uuid: self.identity.disk_uuid, segment: number };
+        let place = Place { disk_uuid: self.identity.disk_uuid, file: number };
         let (mut at, mut gap, mut first) = (FILE_HEADER_BYTES, None, header.is_none());
         while at < bytes.len() as u64 {
             let Some(entry) = EntryHeader::decode(bytes, place, at) else {

@@ -1,0 +1,343 @@
+//! Bytes that are not as they were written: every flipped bit is found (P13), nothing wrong is ever returned (P2), nothing
+//! panics, and one damaged record costs one fragment. And the fixtures of the formats.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use common::*;
+use planted::PlantedBug;
+use proptest::prelude::*;
+use tessera_disk::{Disk, Fault, MemDisk, OpenMode, SimDisk};
+use tessera_segment::*;
+
+/// Three segments with living, dead and delete records; the last open.
+fn filled() -> (SimDisk, SegmentStore) {
+    let disk = sim(1);
+    let (store, _) = opened(&disk);
+    for chunk in 0..16 {
+        put(&store, id(chunk, 1), 700).unwrap();
+        store.sync().unwrap();
+    }
+    for chunk in [2, 5, 6] {
+        delete(&store, id(chunk, 1)).unwrap();
+        store.sync().unwrap();
+    }
+    put(&store, id(99, 0), 0).unwrap();
+    store.sync().unwrap();
+    assert_eq!(store.stats().segments, 4);
+    (disk, store)
+}
+
+/// P13: a flipped bit anywhere in a live record, found within one cycle, however small the steps.
+#[test]
+fn the_scrubber_finds_every_flipped_bit_of_live_records() {
+    let (disk, store) = filled();
+    assert!(scrub_all(&store, 1).is_empty());
+    for entry in store.list(None, 100) {
+        let path = format!("segments/{:016x}.seg", entry.segment);
+        let payload = 128 + u64::from(entry.groups_len) + u64::from(entry.data_len);
+        for at in (0..payload).step_by(37).chain([0, 3, 4, 127, payload - 1]) {
+            assert!(disk.rot(&path, entry.offset + at, 1 << (at % 8)));
+            let findings = scrub_all(&store, 1000 + at);
+            let live: Vec<_> = findings.iter().filter(|f| f.live).collect();
+            assert!(live.len() == 1 && live[0].id == Some(entry.id), "byte {at} of {}: {findings:?}", entry.id);
+            assert_eq!((live[0].segment, live[0].offset), (entry.segment, entry.offset));
+            assert!(store.get(entry.id).unwrap().verify().is_err());
+            assert!(disk.rot(&path, entry.offset + at, 1 << (at % 8)));
+        }
+    }
+    assert!(scrub_all(&store, 1 << 20).is_empty());
+    disk.rot("segments/0000000000000002.seg", 20, 1);
+    assert!(matches!(scrub_all(&store, 1 << 20)[..], [Finding { damage: Damage::SegmentHeader, segment: 2, .. }]));
+}
+
+#[test]
+fn unreadable_sectors_are_findings_not_failures() {
+    let (disk, store) = filled();
+    let entry = *store.get(id(3, 1)).unwrap().entry();
+    let path = format!("segments/{:016x}.seg", entry.segment);
+    disk.break_sector(&path, entry.offset + 300);
+    let findings = scrub_all(&store, 500);
+    assert!(findings.iter().any(|f| f.live && f.id == Some(entry.id)), "{findings:?}");
+    let (again, report) = opened(&disk.reopen());
+    assert!(report.torn_tail.is_none());
+    assert!(again.get(id(4, 1)).is_some() && again.get(id(99, 0)).is_some());
+}
+
+/// P8, P13: the put that repairs a rotten fragment is not mistaken for a retry.
+#[test]
+fn a_repair_of_rot_is_written() {
+    let repaired = |planted| {
+        let disk = sim(1);
+        let (store, _) = open(&disk, Options { planted, ..small() }).unwrap();
+        put(&store, id(1, 0), 100).unwrap();
+        store.sync().unwrap();
+        disk.rot("segments/0000000000000001.seg", 4096 + 128 + 32 + 50, 4);
+        let handle = store.get(id(1, 0)).unwrap();
+        assert!(matches!(
+            handle.read_verified(),
+            Err(StoreError::Damaged(Finding { damage: Damage::Data { .. }, .. }))
+        ));
+        put_session(&store, id(1, 0), 100, 0).unwrap();
+        store.sync().unwrap();
+        store.get(id(1, 0)).unwrap().read_verified().is_ok()
+    };
+    assert!(repaired(PlantedBug::None));
+    assert!(!repaired(PlantedBug::TrustDuplicates), "the planted bug survived");
+}
+
+/// Nothing rotten is copied, and its segment stays until it was repaired.
+#[test]
+fn compaction_leaves_rotten_records_where_they_are() {
+    let (disk, store) = filled();
+    let entry = *store.get(id(1, 1)).unwrap().entry();
+    for chunk in [0, 3, 4] {
+        delete(&store, id(chunk, 1)).unwrap();
+    }
+    store.sync().unwrap();
+    let path = format!("segments/{:016x}.seg", entry.segment);
+    disk.rot(&path, entry.data_offset() + 9, 1);
+    let mut findings = Vec::new();
+    for _ in 0..10 {
+        findings.extend(store.compact_step(10_000).unwrap().findings);
+    }
+    assert!(findings.len() == 1 && findings[0].id == Some(id(1, 1)), "{findings:?}");
+    assert_eq!(store.get(id(1, 1)).unwrap().entry(), &entry);
+    put_session(&store, id(1, 1), 700, 0).unwrap();
+    store.sync().unwrap();
+    compact_all(&store).unwrap();
+    assert!(!disk.paths().contains(&path));
+    store.get(id(1, 1)).unwrap().verify().unwrap();
+}
+
+/// A segment whose header is damaged is read, rewritten by compaction, and then gone.
+#[test]
+fn a_damaged_segment_header_loses_nothing() {
+    let (disk, store) = filled();
+    let want = held(&store);
+    disk.rot("segments/0000000000000001.seg", 1, 1);
+    let disk = disk.reopen();
+    let (store, report) = opened(&disk);
+    assert!(matches!(report.findings[..], [Finding { damage: Damage::SegmentHeader, .. }]));
+    assert_eq!(held(&store), want);
+    compact_all(&store).unwrap();
+    assert_eq!(held(&store), want);
+    assert_eq!(opened(&disk.reopen()).1.findings, []);
+}
+
+/// P3: a delete record is kept while a damaged stretch may hide what it deletes.
+#[test]
+fn a_delete_outlives_a_record_that_could_not_be_read() {
+    let (disk, store) = filled();
+    let header_of_2 = store.get(id(1, 1)).unwrap().entry().offset + store.get(id(1, 1)).unwrap().entry().record_bytes();
+    disk.rot("segments/0000000000000001.seg", header_of_2, 1);
+    let disk = disk.reopen();
+    let (store, report) = opened(&disk);
+    assert_eq!(report.findings.len(), 1);
+    assert_eq!(store.stats().deletes, 3);
+    // The bit flips back, as a bad cable's would; the deleted fragment must not come back with it.
+    disk.rot("segments/0000000000000001.seg", header_of_2, 1);
+    let (store, _) = opened(&disk.reopen());
+    assert!(store.get(id(2, 1)).is_none());
+}
+
+/// Rot among synced records of the open segment is told from a torn tail.
+#[test]
+fn rot_before_the_tail_is_not_cut() {
+    let (disk, store) = filled();
+    let last = *store.list(None, 100).iter().filter(|e| e.id.chunk_id < 99).max_by_key(|e| e.sequence).unwrap();
+    let path = format!("segments/{:016x}.seg", last.segment);
+    disk.rot(&path, last.data_offset() + 1, 1);
+    let (store, report) = opened(&disk.reopen());
+    assert_eq!(report.torn_tail, None);
+    assert!(report.findings.len() == 1 && report.findings[0].id == Some(last.id) && report.findings[0].live);
+    assert!(store.get(id(99, 0)).is_some() && store.get(last.id).unwrap().verify().is_err());
+}
+
+#[test]
+fn lost_and_misdirected_writes_are_found() {
+    for fault in [Fault::LostWrite, Fault::Misdirected { sectors: 2 }] {
+        let disk = sim(1);
+        let (store, _) = opened(&disk);
+        put(&store, id(1, 0), 2000).unwrap();
+        store.sync().unwrap();
+        disk.fail_at(disk.io_count(), fault);
+        put(&store, id(2, 0), 700).unwrap();
+        store.sync().unwrap();
+        put(&store, id(3, 0), 700).unwrap();
+        store.sync().unwrap();
+        let findings = scrub_all(&store, 1 << 20);
+        assert!(findings.iter().any(|f| f.live && f.id == Some(id(2, 0))), "{fault:?}: {findings:?}");
+        assert!(store.get(id(2, 0)).unwrap().verify().is_err());
+        let (store, _) = opened(&disk.reopen());
+        store.get(id(1, 0)).unwrap().verify().unwrap();
+        store.get(id(3, 0)).unwrap().verify().unwrap();
+    }
+}
+
+/// Damage to apply to a file.
+#[derive(Clone, Copy, Debug)]
+enum Harm {
+    Flip { at: u64, bit: u8 },
+    Zero { at: u64, len: u64 },
+    Cut { len: u64 },
+}
+
+fn harm() -> impl Strategy<Value = Harm> {
+    let at = 0..20_000u64;
+    prop_oneof![
+        4 => (at.clone(), 0..8u8).prop_map(|(at, bit)| Harm::Flip { at, bit }),
+        1 => (at.clone(), 1..2000u64).prop_map(|(at, len)| Harm::Zero { at, len }),
+        1 => at.prop_map(|len| Harm::Cut { len }),
+    ]
+}
+
+fn apply(disk: &dyn Disk, path: &str, harm: Harm) {
+    let Ok(file) = disk.open(path, OpenMode::Existing) else { return };
+    let len = file.len().unwrap();
+    match harm {
+        Harm::Flip { at, bit } if len > 0 => {
+            let mut byte = [0];
+            file.read_at(at % len, &mut byte).unwrap();
+            file.write_at(at % len, &[byte[0] ^ (1 << bit)]).unwrap();
+        }
+        Harm::Zero { at, len: zeros } if len > 0 => {
+            let zeros = zeros.min(len - at % len);
+            file.write_at(at % len, &vec![0; zeros as usize]).unwrap();
+        }
+        Harm::Cut { len: to } if len > 0 => file.truncate(to % len).unwrap(),
+        _ => {}
+    }
+}
+
+/// The files of a disk, to be copied to as many fresh disks as wanted.
+fn files(disk: &SimDisk) -> BTreeMap<String, Vec<u8>> {
+    disk.paths().into_iter().map(|path| (path.clone(), disk.contents(&path).unwrap())).collect()
+}
+
+fn copy(files: &BTreeMap<String, Vec<u8>>) -> MemDisk {
+    let disk = MemDisk::new();
+    disk.create_dir("segments").unwrap();
+    disk.create_dir("log").unwrap();
+    for (path, bytes) in files {
+        disk.open(path, OpenMode::Create).unwrap().write_at(0, bytes).unwrap();
+    }
+    disk
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: 5000, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+/// P2: whatever is done to the files, opening does not panic, and what is read verified is what was written.
+#[test]
+fn no_damage_makes_a_store_return_wrong_bytes() {
+    let (disk, store) = filled();
+    let (files, written) = (files(&disk), held(&store));
+    let segments: Vec<String> = files.keys().filter(|p| p.ends_with(".seg")).cloned().collect();
+    proptest!(config(), |(harms in prop::collection::vec((0..4usize, harm()), 1..4))| {
+        let disk = copy(&files);
+        for (which, harm) in harms {
+            apply(&disk, &segments[which % segments.len()], harm);
+        }
+        let Ok((store, _)) = SegmentStore::open(Arc::new(disk), small(), &mut |_| {}) else { return Ok(()) };
+        for entry in store.list(None, 100) {
+            let known = written.iter().any(|(id, len)| *id == entry.id && *len == entry.data_len as usize);
+            // A cut may take a delete record away with what follows it: the fragment it deleted is genuine.
+            prop_assert!(known || [2, 5, 6].contains(&entry.id.chunk_id));
+            if let Ok(data) = store.get(entry.id).unwrap().read_verified() {
+                prop_assert_eq!(data, data_of(entry.id, entry.data_len as usize));
+            }
+        }
+        let mut cursor = ScrubCursor::default();
+        while let Some(next) = store.scrub_step(cursor, 3000).unwrap().next {
+            cursor = next;
+        }
+        put(&store, id(500, 0), 300).unwrap();
+        store.sync().unwrap();
+        compact_all(&store).unwrap();
+        prop_assert!(store.get(id(500, 0)).unwrap().verify().is_ok());
+    });
+}
+
+fn log_filled() -> SimDisk {
+    let disk = sim(1);
+    let options = LogOptions { file_size_bytes: 600, ..LogOptions::default() };
+    let (mut log, _) = LogStore::open(Arc::new(disk.clone()), options).unwrap();
+    for seq in 1..=20u64 {
+        let term = 1 + seq / 8;
+        log.append(term, 0, &[LogEntry { term, seq, bytes: format!("entry {seq}") }]).unwrap();
+    }
+    let bytes = [7; 300];
+    let snapshot = Snapshot { seq: 6, term: 1, total_bytes: 300, hash: *blake3::hash(&bytes).as_bytes() };
+    log.put_snapshot(3, snapshot, 0, &bytes).unwrap();
+    disk
+}
+
+#[test]
+fn no_damage_makes_a_log_return_wrong_entries() {
+    let files = files(&log_filled());
+    let logs: Vec<String> = files.keys().filter(|p| p.starts_with("log/")).cloned().collect();
+    assert!(logs.len() > 3);
+    proptest!(config(), |(harms in prop::collection::vec((0..9usize, harm()), 1..4))| {
+        let disk = copy(&files);
+        for (which, harm) in harms {
+            apply(&disk, &logs[which % logs.len()], harm);
+        }
+        let Ok((mut log, _)) = LogStore::open(Arc::new(disk), LogOptions::default()) else { return Ok(()) };
+        for seq in 1..=20 {
+            for entry in log.entries(seq, 1).unwrap_or_default() {
+                prop_assert_eq!(entry, LogEntry { term: 1 + seq / 8, seq, bytes: format!("entry {seq}").into_bytes() });
+            }
+        }
+        let _ = log.verify_snapshot();
+        let state = log.state();
+        prop_assert!(state.term <= 3 && state.last_seq <= 20);
+        let seq = state.missing_seq.unwrap_or(state.last_seq + 1);
+        log.append(9, 0, &[LogEntry { term: 9, seq, bytes: b"x" }]).unwrap();
+        prop_assert_eq!(log.state().last_seq, seq);
+    });
+}
+
+/// Version 1 as it was first written; must be readable for ever. `TESSERA_WRITE_FIXTURES=1` writes what is not there.
+#[test]
+fn fixtures_of_version_1() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/v1");
+    if std::env::var_os("TESSERA_WRITE_FIXTURES").is_some() {
+        let (disk, _) = filled();
+        for (path, bytes) in files(&disk).into_iter().chain(files(&log_filled())) {
+            let path = std::path::Path::new(dir).join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        }
+    }
+    let disk = MemDisk::new();
+    for sub in ["", "segments", "log"] {
+        if !sub.is_empty() {
+            disk.create_dir(sub).unwrap();
+        }
+        for file in std::fs::read_dir(std::path::Path::new(dir).join(sub)).unwrap() {
+            let file = file.unwrap();
+            if file.file_type().unwrap().is_file() {
+                let path = format!("{sub}/{}", file.file_name().into_string().unwrap());
+                let bytes = std::fs::read(file.path()).unwrap();
+                disk.open(path.trim_start_matches('/'), OpenMode::Create).unwrap().write_at(0, &bytes).unwrap();
+            }
+        }
+    }
+    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let (store, report) = SegmentStore::open(disk.clone(), small(), &mut |_| {}).unwrap();
+    assert_eq!((report.records, report.fragments, report.findings.len(), report.torn_tail), (20, 14, 0, None));
+    let chunks: Vec<u64> = held(&store).iter().map(|(id, _)| id.chunk_id).collect();
+    assert_eq!(chunks, [0, 1, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 15, 99]);
+    assert_eq!(store.get(id(3, 1)).unwrap().read_header().unwrap().meta, meta(8));
+    assert_eq!(store.stats().deletes, 3);
+    let (log, report) = LogStore::open(disk, LogOptions::default()).unwrap();
+    assert_eq!(report, LogReport::default());
+    let state = log.state();
+    assert_eq!((state.term, state.last_seq, state.last_term, state.snapshot.unwrap().seq), (3, 20, 3, 6));
+    assert_eq!(log.entries(20, 1).unwrap()[0].bytes, b"entry 20");
+    log.verify_snapshot().unwrap();
+}
