@@ -9,6 +9,10 @@
 //!
 //! Start reading at [`device`]; then the module documentation of each family.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod boundaries;
 pub mod checksum;
 pub mod device;
