@@ -50,7 +50,9 @@ pub enum WriteError {
         error: WireError,
     },
     /// The manager did not answer.
-    #[error("{file}: the manager did not answer {request} for {waited_ms} ms ({last}); check that it runs, then write again")]
+    #[error(
+        "{file}: the manager did not answer {request} for {waited_ms} ms ({last}); check that it runs, then write again"
+    )]
     ManagerSilent {
         /// The file.
         file: String,
@@ -62,7 +64,9 @@ pub enum WriteError {
         last: String,
     },
     /// No node took a fragment.
-    #[error("{file}: fragment {fragment} of the chunk at {offset} was not stored by anyone for {waited_ms} ms ({last})")]
+    #[error(
+        "{file}: fragment {fragment} of the chunk at {offset} was not stored by anyone for {waited_ms} ms ({last})"
+    )]
     NotStored {
         /// The file.
         file: String,
@@ -113,7 +117,9 @@ pub enum WriteError {
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ReadError {
     /// Fewer fragments than needed could be had.
-    #[error("{file}: chunk {chunk_id} needs {needed} of its fragments, {got} can be read; {missing}; start the nodes or disks that are missing")]
+    #[error(
+        "{file}: chunk {chunk_id} needs {needed} of its fragments, {got} can be read; {missing}; start the nodes or disks that are missing"
+    )]
     TooFewFragments {
         /// The file.
         file: String,
@@ -127,7 +133,9 @@ pub enum ReadError {
         missing: String,
     },
     /// Enough fragments, but no choice of them has the chunk's name.
-    #[error("{file}: chunk {chunk_id}: more fragments are corrupt than its redundancy can replace ({bad}); restore the file from elsewhere")]
+    #[error(
+        "{file}: chunk {chunk_id}: more fragments are corrupt than its redundancy can replace ({bad}); restore the file from elsewhere"
+    )]
     Corrupt {
         /// The file.
         file: String,

@@ -8,8 +8,8 @@
 
 use crate::class::Class;
 use crate::config::{Options, ms};
-use crate::job::{Assemble, Assembled, Held};
 use crate::error::ReadError;
+use crate::job::{Assemble, Assembled, Held};
 use crate::view::View;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -248,14 +248,7 @@ impl Fetch {
     }
 
     /// What the assembling found.
-    pub fn on_assembled(
-        &mut self,
-        result: Assembled,
-        now: i64,
-        view: &View,
-        options: &Options,
-        out: &mut Vec<Step>,
-    ) {
+    pub fn on_assembled(&mut self, result: Assembled, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
         self.assembling = false;
         if self.finished {
             return;

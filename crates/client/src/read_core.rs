@@ -222,13 +222,7 @@ const AHEAD_BYTES: u64 = 8 << 20;
 
 impl ReadCore {
     /// A session that is not open yet. `op_seed`: random, different for every core of a client.
-    pub fn new(
-        params: ReadParams,
-        options: Arc<Options>,
-        view: SharedView,
-        cache: SharedCache,
-        op_seed: u64,
-    ) -> Self {
+    pub fn new(params: ReadParams, options: Arc<Options>, view: SharedView, cache: SharedCache, op_seed: u64) -> Self {
         ReadCore {
             params,
             options,

@@ -215,7 +215,8 @@ impl WriteCore {
             return None;
         }
         let again = self.put_again.first().map(|(at, _)| *at);
-        let renew = (self.session_id != 0 && self.committed.is_none()).then(|| self.renewed_ns.saturating_add(self.session_ns / 3));
+        let renew = (self.session_id != 0 && self.committed.is_none())
+            .then(|| self.renewed_ns.saturating_add(self.session_ns / 3));
         let view = self.view.read();
         let fetch = self.fetches.values().filter_map(|f| f.next_due(&view, &self.options)).min();
         [again, renew, fetch, self.calls.next_due()].into_iter().flatten().min()
@@ -311,7 +312,8 @@ impl WriteCore {
         match Policy::from_hints(hints) {
             Ok(policy) => self.policy = policy,
             Err(error) => {
-                let message = format!("the manager knows a policy that this client does not ({error}); upgrade the client");
+                let message =
+                    format!("the manager knows a policy that this client does not ({error}); upgrade the client");
                 self.session_id = reply.session_id;
                 return self.fail(WriteError::Policy { file: self.params.file.clone(), message });
             }

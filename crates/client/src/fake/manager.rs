@@ -90,8 +90,13 @@ impl Fake {
             parent => self.names.get(&(parent, request.name.clone())).copied().unwrap_or(0),
         };
         let session_id = self.id();
-        let session =
-            Session { parent: request.parent, name: request.name, ino, reserved_bytes: request.size_hint_bytes, ..Default::default() };
+        let session = Session {
+            parent: request.parent,
+            name: request.name,
+            ino,
+            reserved_bytes: request.size_hint_bytes,
+            ..Default::default()
+        };
         self.sessions.insert(session_id, session);
         let base = self.files.get(&ino).map(|f| f.attr.clone()).unwrap_or_default();
         let allocated = match request.chunks.is_empty() {
@@ -130,7 +135,10 @@ impl Fake {
 
     fn allocate_one(&mut self, class: &ClassInfo, name: &ChunkName, avoid: &[u64]) -> Result<ChunkAnswer, Error> {
         let same = |c: &FakeChunk| {
-            c.class_id == class.class_id && c.hash == name.hash && c.len_bytes == name.len_bytes && !avoid.contains(&c.pg_id)
+            c.class_id == class.class_id
+                && c.hash == name.hash
+                && c.len_bytes == name.len_bytes
+                && !avoid.contains(&c.pg_id)
         };
         if let Some((&chunk_id, chunk)) = self.chunks.iter().find(|(_, c)| same(c)) {
             let missing: Vec<u32> = match chunk.committed {
@@ -166,14 +174,14 @@ impl Fake {
         }
         if !self.pgs.values().any(|pg| pg.members.len() == width) {
             for first in 0..disks.len() {
-                let member = |i| PgMember { disk_id: disks[(first + i) % disks.len()], since_epoch: 1, ..Default::default() };
+                let member =
+                    |i| PgMember { disk_id: disks[(first + i) % disks.len()], since_epoch: 1, ..Default::default() };
                 let pg_id = self.id();
                 self.pgs.insert(pg_id, PgInfo { pg_id, epoch: 1, members: (0..width).map(member).collect() });
             }
             self.map_version += 1;
         }
-        let down: Vec<u64> =
-            self.nodes.values().filter(|n| n.info.health() != Health::Up).map(|n| n.disk_id).collect();
+        let down: Vec<u64> = self.nodes.values().filter(|n| n.info.health() != Health::Up).map(|n| n.disk_id).collect();
         let usable = |pg: &&PgInfo| {
             pg.members.len() == width
                 && !avoid.contains(&pg.pg_id)
@@ -403,8 +411,9 @@ impl Fake {
     fn list(&mut self, request: List) -> Result<ListReply, Error> {
         let inside = |((parent, name), _): &(&(u64, Vec<u8>), &u64)| *parent == request.ino && *name > request.after;
         let all = self.names.iter().filter(inside);
-        let entry = |((_, name), ino): (&(u64, Vec<u8>), &u64)| {
-            Dirent { name: name.clone(), attr: Some(self.files[ino].attr.clone()) }
+        let entry = |((_, name), ino): (&(u64, Vec<u8>), &u64)| Dirent {
+            name: name.clone(),
+            attr: Some(self.files[ino].attr.clone()),
         };
         let mut entries: Vec<Dirent> = all.map(entry).take(3).collect();
         let more = entries.len() == 3;

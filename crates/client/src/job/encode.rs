@@ -69,8 +69,7 @@ pub(super) fn parity(class: &Class, chunk: &Bytes, pool: &BufferPool) -> Bytes {
         return Bytes::new();
     }
     let mut room = pool.get(full * code.m());
-    let data: Vec<&[u8]> =
-        (0..class.needed()).map(|i| &chunk[class.plain_range(chunk.len() as u64, i)]).collect();
+    let data: Vec<&[u8]> = (0..class.needed()).map(|i| &chunk[class.plain_range(chunk.len() as u64, i)]).collect();
     let mut rows: Vec<&mut [u8]> = room.chunks_exact_mut(full).collect();
     code.encode(&data, full, &mut rows).expect("shapes follow from the class");
     room.freeze()

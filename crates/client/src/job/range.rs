@@ -75,7 +75,8 @@ impl RangeJob {
     /// Positions `positions` of fragment `number`, as received or decoded from the others.
     fn fill(&self, number: u32, positions: Range<usize>, out: &mut [u8]) -> Option<()> {
         let plain = |part: &&RangePart| part.number == number || self.class.code().is_none();
-        let here = self.parts.iter().filter(plain).find_map(|p| covering(p, &positions).filter(|b| b.len() == out.len()));
+        let here =
+            self.parts.iter().filter(plain).find_map(|p| covering(p, &positions).filter(|b| b.len() == out.len()));
         if let Some(bytes) = here {
             out.copy_from_slice(bytes);
             return Some(());

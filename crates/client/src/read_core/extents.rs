@@ -43,9 +43,8 @@ impl Pages {
     /// Whether a reader at `at` has used half of the last page it can know.
     pub fn is_near_end(&self, at: u64) -> bool {
         let found = self.by_start.range(..=at).next_back().filter(|(_, page)| at < page.end);
-        found.is_some_and(|(start, page)| {
-            at - start >= (page.end - start) / 2 && !self.by_start.contains_key(&page.end)
-        })
+        found
+            .is_some_and(|(start, page)| at - start >= (page.end - start) / 2 && !self.by_start.contains_key(&page.end))
     }
 
     fn insert(&mut self, start: u64, page: Page) {
@@ -65,7 +64,8 @@ impl ReadCore {
         }
         self.pages.asked = Some(from);
         let known_map_version = self.view.read().known_version();
-        let request = ListExtents { session_id: self.session_id, offset: from, len_bytes: end - from, known_map_version };
+        let request =
+            ListExtents { session_id: self.session_id, offset: from, len_bytes: end - from, known_map_version };
         self.calls.manager(self.now, &request, Purpose::Extents { offset: from }, &self.options);
     }
 

@@ -40,13 +40,8 @@ impl ReadCore {
     pub(super) fn want_fragment(&mut self, chunk_id: u64, want: Want) {
         let Some(whole) = self.fetches.get(&chunk_id) else { return };
         let bytes = whole.fetch.stored_len(want.fragment);
-        let item = GetItem {
-            chunk_id,
-            fragment: want.fragment,
-            disk_id: want.disk_id,
-            whole: true,
-            ..Default::default()
-        };
+        let item =
+            GetItem { chunk_id, fragment: want.fragment, disk_id: want.disk_id, whole: true, ..Default::default() };
         self.wants.0.entry(want.node_id).or_default().push((item, For::Whole { chunk_id, want }, bytes));
     }
 

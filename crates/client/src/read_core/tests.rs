@@ -195,7 +195,9 @@ fn small_reads_fetch_groups_and_survive_damage() {
             for number in 0..3 {
                 let mut drive = stored(6, spec, &bytes, 1_000_000);
                 harm(&mut drive, number, harmed);
-                for (offset, len) in [(0u64, 100u64), (249_900, 300), (16_384, 16_384), (999_999, 1), (500_000, 100_000)] {
+                for (offset, len) in
+                    [(0u64, 100u64), (249_900, 300), (16_384, 16_384), (999_999, 1), (500_000, 100_000)]
+                {
                     let read = drive.read("f", offset, len, false).unwrap();
                     let wanted = &bytes[offset as usize..(offset + len) as usize];
                     assert!(read == wanted, "{spec} {harmed:?} {number} {offset}");
@@ -219,7 +221,10 @@ fn small_reads_move_little() {
     // Reads in order fetch whole chunks, and then find them in the cache.
     for i in 0..20 {
         let at = 300_000 + i * 1000;
-        assert_eq!(drive.read_with(&mut core, 10 + i, at, 1000, false).unwrap(), bytes[at as usize..at as usize + 1000]);
+        assert_eq!(
+            drive.read_with(&mut core, 10 + i, at, 1000, false).unwrap(),
+            bytes[at as usize..at as usize + 1000]
+        );
     }
     assert!(drive.fake.count("GetFragments") <= 2 + 1 + 4, "{:#?}", drive.trace);
 }

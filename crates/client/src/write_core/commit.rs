@@ -57,15 +57,22 @@ impl WriteCore {
             chunk_id: p.chunk.map_or(0, |i| self.chunks[i].chunk_id),
             chunk_offset: 0,
         });
-        let extents = extents.collect();
+        let mut extents: Vec<Extent> = extents.collect();
+        if self.params.mode == CommitMode::Patch {
+            // Patches come in the order of their writing.
+            extents.sort_by_key(|e| e.offset);
+        }
         let mut acks = Vec::new();
         let restored = std::mem::take(&mut self.restoring);
         for index in pieces.iter().filter_map(|p| p.chunk).chain(restored) {
-            self.note_missing(index);
+            if self.chunks[index].told_epoch < self.chunks[index].epoch {
+                self.note_missing(index);
+            }
             let chunk = &mut self.chunks[index];
             chunk.pinned = true;
             if !chunk.durable && chunk.told_epoch < chunk.epoch {
                 chunk.told_epoch = chunk.epoch;
+                self.completed.retain(|f| f.chunk_id != chunk.chunk_id);
                 acks.push(ChunkAck { chunk_id: chunk.chunk_id, epoch: chunk.epoch, missing: chunk.missing.clone() });
             }
         }

@@ -133,12 +133,8 @@ impl WriteCore {
             }
         }
         self.sent_bytes += items.iter().map(|s| s.len_bytes as u64).sum::<u64>();
-        let request = PutFragments {
-            session_id: self.session_id,
-            items: wire,
-            no_sync: false,
-            hints: self.params.hints.clone(),
-        };
+        let request =
+            PutFragments { session_id: self.session_id, items: wire, no_sync: false, hints: self.params.hints.clone() };
         let call = Call::new(Peer::Node(node_id), 0, &request, payload, self.options.put_timeout_ms);
         if let Some(queue) = self.nodes.get_mut(&node_id) {
             queue.in_flight += 1;
@@ -175,7 +171,8 @@ impl WriteCore {
 
     fn acknowledged(&mut self, sent: Sent) {
         let Some(chunk) = self.chunks.get_mut(sent.chunk).filter(|c| c.chunk_id == sent.chunk_id) else { return };
-        let late = self.committed.is_some() && chunk.missing.contains(&sent.number);
+        // A commit that names it as missing is on its way, or through.
+        let late = chunk.pinned && chunk.missing.contains(&sent.number);
         let Some(frag) = chunk.active.as_mut().and_then(|a| a.frags.iter_mut().find(|f| f.number == sent.number))
         else {
             return;

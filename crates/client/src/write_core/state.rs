@@ -185,10 +185,18 @@ pub(super) enum FragState {
     /// To be queued once it is known where it goes.
     Waiting,
     /// In its node's queue or on its way, to this disk under this epoch.
-    Sent { disk_id: u64, epoch: u64 },
-    Acked { epoch: u64 },
+    Sent {
+        disk_id: u64,
+        epoch: u64,
+    },
+    Acked {
+        epoch: u64,
+    },
     /// Refused by this disk; `hopeless`: the disk will not take it later either.
-    Failed { disk_id: u64, hopeless: bool },
+    Failed {
+        disk_id: u64,
+        hopeless: bool,
+    },
 }
 
 impl Chunk {
@@ -227,9 +235,7 @@ impl Chunk {
     /// Fragments wanted that are acknowledged.
     pub fn acked(&self) -> u32 {
         match &self.active {
-            Some(active) => {
-                active.frags.iter().filter(|f| matches!(f.state, FragState::Acked { .. })).count() as u32
-            }
+            Some(active) => active.frags.iter().filter(|f| matches!(f.state, FragState::Acked { .. })).count() as u32,
             None => self.wanted_fragments - self.missing.len() as u32,
         }
     }

@@ -132,12 +132,16 @@ fn empty_files_and_holes_cost_no_chunks() {
 fn chunks_move_when_a_node_dies() {
     for kill in 1..=8 {
         let mut drive = cluster("ec:4+2");
-        drive.fake.hooks.push((Kind::PutFragments, Box::new(move |fake| fake.nodes.get_mut(&kill).unwrap().down = true)));
+        drive
+            .fake
+            .hooks
+            .push((Kind::PutFragments, Box::new(move |fake| fake.nodes.get_mut(&kill).unwrap().down = true)));
         put(&mut drive, "a", &data(95_000, kill)).unwrap();
         for chunk in drive.fake.chunks.values_mut() {
             chunk.committed = false;
         }
-        let used: Vec<u64> = drive.fake.files.values().flat_map(|f| &f.versions).flat_map(|(_, e)| e).map(|e| e.chunk_id).collect();
+        let used: Vec<u64> =
+            drive.fake.files.values().flat_map(|f| &f.versions).flat_map(|(_, e)| e).map(|e| e.chunk_id).collect();
         used.iter().for_each(|id| drive.fake.chunks.get_mut(id).unwrap().committed = true);
         drive.fake.check_all_stored();
         assert_eq!(read_all(&mut drive, "a").unwrap(), data(95_000, kill));
@@ -363,8 +367,9 @@ fn sessions_are_renewed_and_space_is_reserved_ahead() {
     let result = drive.fake.call(&open);
     core.handle(drive.now, WriteEvent::Answer(Answer { token: open.token, result }));
     core.handle(drive.now, WriteEvent::Chunk(ChunkReady::new(0, 0, Bytes::from_static(b"x"))));
-    let calls: Vec<Call> =
-        std::iter::from_fn(|| core.poll()).filter_map(|a| if let WriteAction::Call(c) = a { Some(c) } else { None }).collect();
+    let calls: Vec<Call> = std::iter::from_fn(|| core.poll())
+        .filter_map(|a| if let WriteAction::Call(c) = a { Some(c) } else { None })
+        .collect();
     let renew = calls.iter().find(|c| c.kind == Kind::RenewSession).unwrap();
     drive.fake.call(renew).unwrap();
     assert!(drive.fake.sessions.values().any(|s| s.reserved_bytes >= 64 << 20));

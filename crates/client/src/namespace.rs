@@ -1,0 +1,136 @@
+//! Directories the client knows under leases, and the service that gives leases back when the manager asks.
+
+use crate::path::StorePath;
+use parking_lot::Mutex;
+use prost::Message;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tessera_net::{Connection, Service};
+use tessera_wire::meta::{Entry, RecallLease};
+use tessera_wire::{Ack, Code, Error, Frame, Hint, Kind};
+
+/// A directory as it was found.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Directory {
+    pub ino: u64,
+    pub hints: Vec<Hint>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Directories(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    by_path: HashMap<StorePath, Leased>,
+    /// Grows with every recall: an answer that was on its way meanwhile is used once and not kept.
+    recalls: u64,
+}
+
+#[derive(Debug)]
+struct Leased {
+    directory: Directory,
+    /// It, and the directories passed on the way.
+    inos: Vec<u64>,
+    until: Instant,
+}
+
+/// Directories kept; when there are more, all are forgotten.
+const MAX_KEPT: usize = 100_000;
+
+impl Directories {
+    /// The directory, if a lease on it runs; else the number to give to [`Directories::keep`].
+    pub fn find(&self, path: &StorePath) -> Result<Directory, u64> {
+        let known = self.0.lock();
+        match known.by_path.get(path).filter(|leased| leased.until > Instant::now()) {
+            Some(leased) => Ok(leased.directory.clone()),
+            None => Err(known.recalls),
+        }
+    }
+
+    /// Keeps an answer to a question asked at `asked`, when [`Directories::find`] gave `recalls`.
+    pub fn keep(&self, path: &StorePath, entry: &Entry, asked: Instant, recalls: u64) {
+        let Some(attr) = &entry.attr else { return };
+        let mut known = self.0.lock();
+        if entry.lease_ms == 0 || known.recalls != recalls {
+            return;
+        }
+        if known.by_path.len() >= MAX_KEPT {
+            known.by_path.clear();
+        }
+        let mut inos = entry.path.clone();
+        inos.push(attr.ino);
+        // The lease runs from when the manager granted it, which was not before we asked.
+        let until = asked + Duration::from_millis(entry.lease_ms);
+        let directory = Directory { ino: attr.ino, hints: entry.hints.clone() };
+        known.by_path.insert(path.clone(), Leased { directory, inos, until });
+    }
+
+    /// Forgets what depends on these inodes.
+    pub fn recall(&self, inos: &[u64]) {
+        let mut known = self.0.lock();
+        known.recalls += 1;
+        known.by_path.retain(|_, leased| !leased.inos.iter().any(|ino| inos.contains(ino)));
+    }
+
+    /// Forgets everything: this client changed names itself, for which the manager does not recall its leases.
+    pub fn forget(&self) {
+        let mut known = self.0.lock();
+        known.recalls += 1;
+        known.by_path.clear();
+    }
+}
+
+/// Answers the manager's recalls.
+pub(crate) struct Recalls(pub Arc<Directories>);
+
+impl Service for Recalls {
+    fn request(&self, connection: &Arc<Connection>, frame: Frame) {
+        let (kind, id) = (frame.header.kind, frame.header.request_id);
+        if kind != Kind::RecallLease as u16 {
+            let error = Error::new(Code::Unsupported, format!("a client answers no requests of kind {kind:#06x}"));
+            return connection.reply(kind, id, Err(error));
+        }
+        match RecallLease::decode(&frame.body[..]) {
+            Ok(request) => self.0.recall(&request.inos),
+            Err(_) => self.0.forget(),
+        }
+        connection.reply(kind, id, Ok((Ack {}.encode_to_vec().into(), Vec::new())));
+    }
+
+    fn closed(&self, _connection: &Arc<Connection>) {
+        // A recall may have been on its way: nothing is known any more.
+        self.0.forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tessera_wire::Attr;
+
+    #[test]
+    fn leases_end_by_time_by_recall_and_by_a_recall_that_overtook_the_answer() {
+        let (directories, path) = (Directories::default(), StorePath::parse("tess:/a/b").unwrap());
+        let attr = Some(Attr { ino: 7, ..Default::default() });
+        let entry = Entry { attr, path: vec![1, 5], lease_ms: 60_000, ..Default::default() };
+        let keep = |recalls| directories.keep(&path, &entry, Instant::now(), recalls);
+        let recalls = directories.find(&path).unwrap_err();
+        keep(recalls);
+        assert_eq!(directories.find(&path).unwrap().ino, 7);
+        directories.recall(&[6]);
+        assert!(directories.find(&path).is_ok());
+        // A directory on the way changed.
+        directories.recall(&[5]);
+        assert!(directories.find(&path).is_err());
+        keep(recalls);
+        assert!(directories.find(&path).is_err(), "the answer is older than the recall");
+        keep(directories.find(&path).unwrap_err());
+        assert!(directories.find(&path).is_ok());
+        directories.forget();
+        let old = Instant::now() - Duration::from_secs(61);
+        directories.keep(&path, &entry, old, directories.find(&path).unwrap_err());
+        assert!(directories.find(&path).is_err(), "the lease ran out");
+    }
+}

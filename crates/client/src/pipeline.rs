@@ -1,0 +1,241 @@
+//! From input to named chunks: buffers are filled, cut, and handed to the threads that hash them, while the
+//! next buffer is filled. Chunks are slices of the buffers; only the piece of a chunk that hangs over the
+//! end of a buffer is copied, to the front of the next. Input that is in memory already is not copied at all.
+
+use crate::config::Options;
+use bytes::Bytes;
+use std::io::{self, Read};
+use tessera_accel::boundaries::{Cutter, Rule};
+use tessera_net::BufferPool;
+use tessera_policy::Chunking;
+
+/// Where the bytes of a write come from.
+pub enum Source<'a> {
+    /// Memory that can be shared: never copied.
+    Bytes(Bytes),
+    /// Borrowed memory: copied once.
+    Slice(&'a [u8]),
+    /// A stream or a file; its length, if it is known.
+    Reader {
+        /// The stream.
+        reader: &'a mut (dyn Read + Send),
+        /// Bytes it will give, if known: room is reserved for them at once.
+        len_bytes: Option<u64>,
+    },
+}
+
+impl Source<'_> {
+    /// Its length, if known.
+    pub fn len_bytes(&self) -> Option<u64> {
+        match self {
+            Source::Bytes(bytes) => Some(bytes.len() as u64),
+            Source::Slice(slice) => Some(slice.len() as u64),
+            Source::Reader { len_bytes, .. } => *len_bytes,
+        }
+    }
+}
+
+impl From<Bytes> for Source<'_> {
+    fn from(bytes: Bytes) -> Self {
+        Source::Bytes(bytes)
+    }
+}
+
+impl<'a> From<&'a [u8]> for Source<'a> {
+    fn from(slice: &'a [u8]) -> Self {
+        Source::Slice(slice)
+    }
+}
+
+/// The rule that cuts as a policy asks.
+pub(crate) fn rule(chunking: Chunking) -> Result<Rule, String> {
+    match chunking {
+        Chunking::Fixed { size_bytes } => Rule::fixed(size_bytes as usize),
+        Chunking::Cdc { min_bytes, max_bytes } => Rule::cdc(min_bytes as usize, max_bytes as usize),
+    }
+    .map_err(|e| e.to_string())
+}
+
+/// A stretch of input: `bytes[fresh..]` follow what came before, `bytes[..fresh]` are repeated from it.
+pub(crate) struct Stretch {
+    pub bytes: Bytes,
+    pub fresh: usize,
+    pub last: bool,
+}
+
+/// Reads a source stretch by stretch.
+pub(crate) struct Input<'a> {
+    source: Source<'a>,
+    at: usize,
+    pool: BufferPool,
+    buffer_bytes: usize,
+}
+
+/// Memory that is shared is cut in stretches of this length, so that hashing starts before the end is cut.
+const STRETCH_BYTES: usize = 4 << 20;
+
+impl<'a> Input<'a> {
+    pub fn new(source: Source<'a>, pool: BufferPool, options: &Options) -> Self {
+        // Room for the longest chunk beside new bytes, whatever is configured.
+        let buffer_bytes = options.buffer_bytes.max(2 * tessera_policy::MAX_CHUNK_BYTES as usize);
+        Input { source, at: 0, pool, buffer_bytes }
+    }
+
+    /// The next stretch; `rest` is what the last one left uncut (its last bytes).
+    pub fn next(&mut self, rest: Bytes) -> io::Result<Stretch> {
+        match &mut self.source {
+            Source::Bytes(bytes) => {
+                let start = self.at - rest.len();
+                let end = (self.at + STRETCH_BYTES).min(bytes.len());
+                self.at = end;
+                Ok(Stretch { bytes: bytes.slice(start..end), fresh: rest.len(), last: end == bytes.len() })
+            }
+            Source::Slice(slice) => {
+                let take = (slice.len() - self.at).min(self.buffer_bytes - rest.len());
+                let mut buffer = self.pool.get(rest.len() + take);
+                buffer[..rest.len()].copy_from_slice(&rest);
+                buffer[rest.len()..].copy_from_slice(&slice[self.at..self.at + take]);
+                self.at += take;
+                Ok(Stretch { fresh: rest.len(), last: self.at == slice.len(), bytes: buffer.freeze() })
+            }
+            Source::Reader { reader, len_bytes } => {
+                // A short file needs no long buffer; one byte more tells its end from a file that grew.
+                let left = len_bytes.and_then(|len| usize::try_from(len).ok()?.checked_sub(self.at + 1));
+                let left = left.map_or(usize::MAX, |left| left + 1);
+                let room = self.buffer_bytes.min(left.saturating_add(rest.len()).saturating_add(1));
+                let mut buffer = self.pool.get(room);
+                buffer[..rest.len()].copy_from_slice(&rest);
+                let mut filled = rest.len();
+                let mut last = false;
+                while filled < buffer.len() && !last {
+                    match reader.read(&mut buffer[filled..]) {
+                        Ok(0) => last = true,
+                        Ok(n) => filled += n,
+                        Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                        Err(e) => return Err(e),
+                    }
+                }
+                self.at += filled - rest.len();
+                buffer.truncate(filled);
+                Ok(Stretch { bytes: buffer.freeze(), fresh: rest.len(), last })
+            }
+        }
+    }
+}
+
+/// Cuts stretches into chunks.
+pub(crate) struct Cutting {
+    cutter: Cutter,
+    cuts: Vec<u64>,
+}
+
+impl Cutting {
+    pub fn new(rule: Rule) -> Self {
+        Cutting { cutter: Cutter::new(rule), cuts: Vec::new() }
+    }
+
+    /// The chunks that end in this stretch (offset in the stream, bytes), and what is left.
+    pub fn feed(&mut self, stretch: &Stretch) -> (Vec<(u64, Bytes)>, Bytes) {
+        let base = self.cutter.position() - stretch.fresh as u64;
+        let mut from = self.cutter.chunk_start();
+        debug_assert_eq!(from, base);
+        self.cuts.clear();
+        self.cutter.feed(&stretch.bytes[stretch.fresh..], &mut self.cuts);
+        if stretch.last {
+            self.cuts.extend(self.cutter.finish());
+        }
+        let mut chunks = Vec::with_capacity(self.cuts.len());
+        for &to in &self.cuts {
+            chunks.push((from, stretch.bytes.slice((from - base) as usize..(to - base) as usize)));
+            from = to;
+        }
+        (chunks, stretch.bytes.slice((from - base) as usize..))
+    }
+}
+
+/// Whether a chunk is nothing but zeros, and long enough that a hole is the better way to say so.
+pub(crate) fn is_hole(chunk: &[u8]) -> bool {
+    chunk.len() >= 4096 && chunk[..64].iter().all(|b| *b == 0) && chunk[64..].iter().all(|b| *b == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(len: usize) -> Vec<u8> {
+        let mut state = 88_172_645_463_325_252u64;
+        let next = |_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 24) as u8
+        };
+        (0..len).map(next).collect()
+    }
+
+    fn cut(source: Source<'_>) -> Vec<(u64, Bytes)> {
+        let options = Options { buffer_bytes: 0, ..Options::default() };
+        let mut input = Input::new(source, BufferPool::new(1 << 26), &options);
+        let mut cutting = Cutting::new(Rule::cdc(256 << 10, 4 << 20).unwrap());
+        let (mut all, mut rest) = (Vec::new(), Bytes::new());
+        loop {
+            let stretch = input.next(rest).unwrap();
+            let (chunks, left) = cutting.feed(&stretch);
+            all.extend(chunks);
+            rest = left;
+            if stretch.last {
+                assert!(rest.is_empty());
+                return all;
+            }
+        }
+    }
+
+    /// A reader that gives a few bytes at a time.
+    struct Dribble<'a>(&'a [u8]);
+    impl Read for Dribble<'_> {
+        fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+            let n = out.len().min(self.0.len()).min(777_777);
+            out[..n].copy_from_slice(&self.0[..n]);
+            self.0 = &self.0[n..];
+            Ok(n)
+        }
+    }
+
+    #[test]
+    fn every_kind_of_source_gives_the_same_chunks_and_all_the_bytes() {
+        let bytes = data(50_000_000);
+        let expected = cut(Source::Bytes(bytes.clone().into()));
+        assert!(expected.len() > 20);
+        let mut at = 0;
+        for (offset, chunk) in &expected {
+            assert_eq!((*offset, &chunk[..]), (at as u64, &bytes[at..at + chunk.len()]));
+            at += chunk.len();
+        }
+        assert_eq!(at, bytes.len());
+        assert!(cut(Source::Slice(&bytes)) == expected);
+        for len_bytes in [None, Some(50_000_000), Some(1), Some(60_000_000)] {
+            assert!(cut(Source::Reader { reader: &mut Dribble(&bytes), len_bytes }) == expected, "{len_bytes:?}");
+        }
+        for len in [0usize, 1, 1000] {
+            assert_eq!(cut(Source::Slice(&bytes[..len])).len(), usize::from(len > 0));
+            assert_eq!(cut(Source::Bytes(bytes[..len].to_vec().into())).len(), usize::from(len > 0));
+        }
+    }
+
+    /// Chunks of shared memory are that memory.
+    #[test]
+    fn shared_memory_is_not_copied() {
+        let bytes = Bytes::from(data(10_000_000));
+        for (offset, chunk) in cut(Source::Bytes(bytes.clone())) {
+            assert_eq!(chunk.as_ptr(), bytes[offset as usize..].as_ptr());
+        }
+    }
+
+    #[test]
+    fn only_zeros_are_holes() {
+        let mut chunk = vec![0u8; 5000];
+        assert!(is_hole(&chunk) && !is_hole(&chunk[..4000]));
+        chunk[4999] = 1;
+        assert!(!is_hole(&chunk));
+    }
+}

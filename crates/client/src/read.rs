@@ -1,0 +1,248 @@
+//! Reading: whole versions into a sink ([`get`]) and open files ([`ReadHandle`]).
+
+use crate::error::ReadError;
+use crate::job::{Numbered, Output};
+use crate::read_core::{Delivery, Opened, ReadAction, ReadCore, ReadEvent, ReadParams};
+use crate::session::{Core, Session, Sorted};
+use crate::shell::Context;
+use crate::write::{Cancel, LOOK, Progress, ProgressFn};
+use std::collections::{HashMap, VecDeque};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tessera_wire::rpc::Answer;
+
+/// Where the bytes of a read go, in order.
+pub enum Sink<'a> {
+    /// A stream or a file.
+    Writer(&'a mut (dyn Write + Send)),
+    /// Memory, filled from its start; the read must fit.
+    Slice(&'a mut [u8]),
+}
+
+/// What readers see.
+#[derive(Default)]
+pub(crate) struct ReadFront {
+    opened: Option<Result<Opened, ReadError>>,
+    reads: HashMap<u64, Arrived>,
+}
+
+#[derive(Default)]
+struct Arrived {
+    deliveries: VecDeque<Delivery>,
+    done: Option<Result<(), ReadError>>,
+}
+
+impl Core for ReadCore {
+    type Event = ReadEvent;
+    type Action = ReadAction;
+    type Front = ReadFront;
+
+    fn handle(&mut self, now: i64, event: ReadEvent) {
+        ReadCore::handle(self, now, event);
+    }
+    fn poll(&mut self) -> Option<ReadAction> {
+        ReadCore::poll(self)
+    }
+    fn next_due(&self) -> Option<i64> {
+        ReadCore::next_due(self)
+    }
+    fn is_over(&self) -> bool {
+        self.is_closed()
+    }
+    fn answer(answer: Answer) -> ReadEvent {
+        ReadEvent::Answer(answer)
+    }
+    fn computed(output: Numbered<Output>) -> ReadEvent {
+        ReadEvent::Computed(output)
+    }
+    fn tick() -> ReadEvent {
+        ReadEvent::Tick
+    }
+    fn sort(action: ReadAction) -> Sorted<ReadAction> {
+        match action {
+            ReadAction::Call(call) => Sorted::Call(call),
+            ReadAction::Compute(job) => Sorted::Compute(job),
+            other => Sorted::Show(other),
+        }
+    }
+    fn show(action: ReadAction, front: &mut ReadFront) {
+        match action {
+            ReadAction::Opened(opened) => front.opened = Some(Ok(*opened)),
+            ReadAction::OpenFailed(error) => front.opened = Some(Err(error)),
+            // A read that was forgotten has no place here any more.
+            ReadAction::Deliver { id, delivery } => {
+                if let Some(read) = front.reads.get_mut(&id) {
+                    read.deliveries.push_back(delivery);
+                }
+            }
+            ReadAction::Done { id, result } => {
+                if let Some(read) = front.reads.get_mut(&id) {
+                    read.done = Some(result);
+                }
+            }
+            ReadAction::Call(_) | ReadAction::Compute(_) => {}
+        }
+    }
+    fn refresh(&mut self, _front: &mut ReadFront) {}
+}
+
+/// An open version. It stays readable while the handle lives, whatever happens to the name. Threads may share it.
+pub struct ReadHandle {
+    session: Arc<Session<ReadCore>>,
+    file: String,
+    opened: Opened,
+    next_read: AtomicU64,
+}
+
+impl ReadHandle {
+    pub(crate) fn open(context: &Arc<Context>, params: ReadParams, cancel: &Cancel) -> Result<Self, ReadError> {
+        let file = params.file.clone();
+        let (options, view, cache) = (context.options.clone(), context.view.clone(), context.cache.clone());
+        let core = ReadCore::new(params, options, view, cache, context.seed());
+        let session = Session::new(core, context.clone());
+        session.push_here([ReadEvent::Open]);
+        let opened = loop {
+            if let Some(opened) = session.wait(LOOK, |front| front.opened.take()) {
+                break opened?;
+            }
+            if cancel.is_cancelled() {
+                session.push_here([ReadEvent::Close]);
+                return Err(ReadError::Cancelled { file });
+            }
+        };
+        Ok(ReadHandle { session, file, opened, next_read: AtomicU64::new(1) })
+    }
+
+    /// The version that is open, the file's attributes and policy.
+    pub fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
+    /// Length of the version in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.opened.version.size_bytes
+    }
+
+    /// Reads at `offset` as much as there is and fits; returns how many bytes. Verified (P2).
+    pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, ReadError> {
+        let len = out.len() as u64;
+        let mut sink = Sink::Slice(out);
+        self.read_range(offset, len, false, &mut sink, None, &Cancel::default()).map(|n| n as usize)
+    }
+
+    pub(crate) fn read_range(
+        &self,
+        offset: u64,
+        len_bytes: u64,
+        stream: bool,
+        sink: &mut Sink<'_>,
+        mut progress: Option<ProgressFn<'_>>,
+        cancel: &Cancel,
+    ) -> Result<u64, ReadError> {
+        let total = len_bytes.min(self.len_bytes().saturating_sub(offset));
+        if total == 0 {
+            return Ok(0);
+        }
+        let id = self.next_read.fetch_add(1, Ordering::Relaxed);
+        self.session.with_front(|front| front.reads.insert(id, Arrived::default()));
+        self.session.push_here([ReadEvent::Read { id, offset, len_bytes: total, stream }]);
+        let mut done = 0;
+        let result = loop {
+            match self.next(id, cancel) {
+                Ok(None) => break Ok(done),
+                Err(error) => break Err(error),
+                Ok(Some(delivery)) => {
+                    if let Err(message) = sink.take(done, &delivery) {
+                        break Err(ReadError::Sink { file: self.file.clone(), message });
+                    }
+                    let bytes = delivery.len_bytes();
+                    drop(delivery);
+                    done += bytes;
+                    if done < total {
+                        self.session.push_here([ReadEvent::Consumed { id, bytes }]);
+                    }
+                    if let Some(progress) = progress.as_mut() {
+                        progress(Progress { done, total: Some(total) });
+                    }
+                }
+            }
+        };
+        self.session.with_front(|front| front.reads.remove(&id));
+        if result.is_err() {
+            self.session.push_here([ReadEvent::Forget { id }]);
+        }
+        result
+    }
+
+    /// The next bytes of a read; none when it is complete.
+    fn next(&self, id: u64, cancel: &Cancel) -> Result<Option<Delivery>, ReadError> {
+        loop {
+            let found = self.session.wait(LOOK, |front| {
+                let read = front.reads.get_mut(&id)?;
+                match read.deliveries.pop_front() {
+                    Some(delivery) => Some(Ok(Some(delivery))),
+                    None => read.done.take().map(|result| result.map(|()| None)),
+                }
+            });
+            if let Some(found) = found {
+                return found;
+            }
+            if cancel.is_cancelled() {
+                return Err(ReadError::Cancelled { file: self.file.clone() });
+            }
+        }
+    }
+}
+
+impl Drop for ReadHandle {
+    fn drop(&mut self) {
+        self.session.push_here([ReadEvent::Close]);
+    }
+}
+
+impl Sink<'_> {
+    /// Takes what comes at `at` bytes from the start of the read.
+    fn take(&mut self, at: u64, delivery: &Delivery) -> Result<(), String> {
+        match (self, delivery) {
+            (Sink::Slice(out), delivery) => {
+                let (from, to) = (at as usize, at as usize + delivery.len_bytes() as usize);
+                let len = out.len();
+                let mut room = out.get_mut(from..to).ok_or_else(|| format!("no room for {to} bytes in {len}"))?;
+                match delivery {
+                    Delivery::Zeros(_) => room.fill(0),
+                    Delivery::Bytes(parts) => {
+                        for part in parts {
+                            let (here, rest) = room.split_at_mut(part.len());
+                            here.copy_from_slice(part);
+                            room = rest;
+                        }
+                    }
+                }
+                Ok(())
+            }
+            (Sink::Writer(writer), Delivery::Bytes(parts)) => {
+                parts.iter().try_for_each(|part| writer.write_all(part)).map_err(|e| e.to_string())
+            }
+            (Sink::Writer(writer), Delivery::Zeros(len)) => {
+                std::io::copy(&mut std::io::Read::take(std::io::repeat(0), *len), writer).map_err(|e| e.to_string())?;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Reads a range of a version into a sink, in order.
+pub(crate) fn get(
+    context: &Arc<Context>,
+    params: ReadParams,
+    sink: &mut Sink<'_>,
+    progress: Option<ProgressFn<'_>>,
+    cancel: &Cancel,
+) -> Result<(Opened, u64), ReadError> {
+    let range = params.first.clone();
+    let handle = ReadHandle::open(context, params, cancel)?;
+    let len_bytes = range.end.saturating_sub(range.start);
+    let read = handle.read_range(range.start, len_bytes, true, sink, progress, cancel)?;
+    Ok((handle.opened.clone(), read))
+}

@@ -1,0 +1,225 @@
+//! A core at work: its events queue up, one thread at a time takes them in and does what the core wants done.
+//!
+//! Whoever brings an event (an answer, a finished job, the clock) leaves it in the inbox. If the session's owner
+//! is waiting, it is woken and drives the core itself; else a worker does. So a small write runs on its caller's
+//! thread from end to end, and a large one overlaps with everything.
+
+use crate::shell::{Context, now_ns};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tessera_wire::rpc::{Answer, Call};
+
+use crate::job::{Job, Numbered, Output};
+
+/// A sans-io core as a session drives it.
+pub(crate) trait Core: Send + 'static {
+    type Event: Send + 'static;
+    type Action;
+    /// What the session's owner sees: outcomes, deliveries, fill levels.
+    type Front: Default + Send + 'static;
+
+    fn handle(&mut self, now: i64, event: Self::Event);
+    fn poll(&mut self) -> Option<Self::Action>;
+    fn next_due(&self) -> Option<i64>;
+    /// Nothing more will come of it.
+    fn is_over(&self) -> bool;
+    fn answer(answer: Answer) -> Self::Event;
+    fn computed(output: Numbered<Output>) -> Self::Event;
+    fn tick() -> Self::Event;
+    /// What the session has to do for an action; the rest goes into the front.
+    fn sort(action: Self::Action) -> Sorted<Self::Action>;
+    fn show(action: Self::Action, front: &mut Self::Front);
+    /// After events: fill levels and the like.
+    fn refresh(&mut self, front: &mut Self::Front);
+}
+
+/// An action by who carries it out.
+pub(crate) enum Sorted<A> {
+    Call(Call),
+    Compute(Numbered<Job>),
+    Show(A),
+}
+
+/// Jobs on at most so many bytes run where they come up: handing them over would cost more.
+const INLINE_BYTES: usize = 32 << 10;
+
+/// See the module.
+pub(crate) struct Session<C: Core> {
+    core: Mutex<C>,
+    inbox: Mutex<VecDeque<C::Event>>,
+    /// Somebody has taken on to drive.
+    scheduled: AtomicBool,
+    front: Mutex<Gate<C::Front>>,
+    wake: Condvar,
+    context: Arc<Context>,
+}
+
+struct Gate<F> {
+    front: F,
+    waiting: usize,
+    /// A waiter has been asked to drive.
+    handed: bool,
+}
+
+impl<C: Core> Session<C> {
+    pub fn new(core: C, context: Arc<Context>) -> Arc<Self> {
+        let session = Arc::new(Session {
+            core: Mutex::new(core),
+            inbox: Mutex::default(),
+            scheduled: AtomicBool::new(false),
+            front: Mutex::new(Gate { front: C::Front::default(), waiting: 0, handed: false }),
+            wake: Condvar::new(),
+            context: context.clone(),
+        });
+        context.watch(Arc::downgrade(&session) as std::sync::Weak<dyn Ticking>);
+        session
+    }
+
+    /// Brings an event; somebody will take it in soon.
+    pub fn push(self: &Arc<Self>, event: C::Event) {
+        self.inbox.lock().push_back(event);
+        if self.scheduled.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        {
+            let mut gate = self.front.lock();
+            if gate.waiting > 0 {
+                gate.handed = true;
+                drop(gate);
+                self.wake.notify_one();
+                return;
+            }
+        }
+        let session = self.clone();
+        self.context.workers.urgent(move || session.drive());
+    }
+
+    /// Brings events and takes them in on this thread, unless another is at it.
+    pub fn push_here(self: &Arc<Self>, events: impl IntoIterator<Item = C::Event>) {
+        self.inbox.lock().extend(events);
+        if !self.scheduled.swap(true, Ordering::AcqRel) {
+            self.drive();
+        }
+    }
+
+    /// Waits until `look` finds in the front what it looks for, driving meanwhile; `None` after `limit`.
+    pub fn wait<T>(self: &Arc<Self>, limit: Duration, mut look: impl FnMut(&mut C::Front) -> Option<T>) -> Option<T> {
+        let deadline = std::time::Instant::now() + limit;
+        let mut gate = self.front.lock();
+        let found = loop {
+            if let Some(found) = look(&mut gate.front) {
+                break Some(found);
+            }
+            if std::mem::take(&mut gate.handed) {
+                drop(gate);
+                self.drive();
+                gate = self.front.lock();
+                continue;
+            }
+            gate.waiting += 1;
+            let late = self.wake.wait_until(&mut gate, deadline).timed_out();
+            gate.waiting -= 1;
+            if late && !gate.handed {
+                break look(&mut gate.front);
+            }
+        };
+        if std::mem::take(&mut gate.handed) {
+            drop(gate);
+            let session = self.clone();
+            self.context.workers.urgent(move || session.drive());
+        }
+        found
+    }
+
+    /// Looks at the front.
+    pub fn with_front<T>(&self, look: impl FnOnce(&mut C::Front) -> T) -> T {
+        look(&mut self.front.lock().front)
+    }
+
+    /// Takes in what is in the inbox until it stays empty.
+    fn drive(self: &Arc<Self>) {
+        loop {
+            let events = std::mem::take(&mut *self.inbox.lock());
+            if events.is_empty() {
+                self.scheduled.store(false, Ordering::Release);
+                // An event that came between the look and the store found `scheduled` set.
+                let missed = !self.inbox.lock().is_empty();
+                if missed && !self.scheduled.swap(true, Ordering::AcqRel) {
+                    continue;
+                }
+                return;
+            }
+            self.take_in(events);
+        }
+    }
+
+    fn take_in(self: &Arc<Self>, mut events: VecDeque<C::Event>) {
+        let (mut calls, mut shows) = (Vec::new(), Vec::new());
+        {
+            let mut core = self.core.lock();
+            while let Some(event) = events.pop_front() {
+                core.handle(now_ns(), event);
+                while let Some(action) = core.poll() {
+                    match C::sort(action) {
+                        Sorted::Call(call) => calls.push(call),
+                        Sorted::Compute(job) if job.value.bytes() <= INLINE_BYTES => {
+                            let value = job.value.run(&self.context.pool);
+                            events.push_back(C::computed(Numbered { id: job.id, value }));
+                        }
+                        Sorted::Compute(job) => self.compute(job),
+                        Sorted::Show(action) => shows.push(action),
+                    }
+                }
+            }
+            // The core stays locked: what is shown must not overtake what was shown before.
+            let mut gate = self.front.lock();
+            shows.into_iter().for_each(|action| C::show(action, &mut gate.front));
+            core.refresh(&mut gate.front);
+            if gate.waiting > 0 {
+                drop(gate);
+                self.wake.notify_all();
+            }
+        }
+        for call in calls {
+            let session = self.clone();
+            self.context.transport.call(call, Box::new(move |answer| session.push(C::answer(answer))));
+        }
+    }
+
+    fn compute(self: &Arc<Self>, job: Numbered<Job>) {
+        let session = self.clone();
+        self.context.workers.submit(move || {
+            let value = job.value.run(&session.context.pool);
+            session.push_here([C::computed(Numbered { id: job.id, value })]);
+        });
+    }
+
+    /// The client this session belongs to.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+/// What the clock wants of a session.
+pub(crate) trait Ticking: Send + Sync {
+    fn tick(self: Arc<Self>, now: i64);
+    /// Whether nothing more will come of it.
+    fn is_over(&self) -> bool;
+}
+
+impl<C: Core> Ticking for Session<C> {
+    fn tick(self: Arc<Self>, now: i64) {
+        // A core that is at work now will be looked at again in a moment.
+        let due = self.core.try_lock().and_then(|core| core.next_due());
+        if due.is_some_and(|at| at <= now) {
+            self.push(C::tick());
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.core.lock().is_over()
+    }
+}

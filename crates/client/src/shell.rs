@@ -1,0 +1,146 @@
+//! What all sessions of a client share: the transport, the threads, the buffers, what is known of the cluster,
+//! and the clock.
+
+use crate::cache::{ChunkCache, SharedCache};
+use crate::config::Options;
+use crate::session::Ticking;
+use crate::transport::Transport;
+use crate::view::SharedView;
+use crate::workers::Workers;
+use parking_lot::Mutex;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tessera_net::BufferPool;
+use tessera_wire::meta::GetMap;
+use tessera_wire::rpc::{Answer, Call, Peer};
+use tessera_wire::{Error, Request};
+
+/// How often sessions are looked at for something that is due.
+const TICK: Duration = Duration::from_millis(10);
+
+/// See the module.
+pub(crate) struct Context {
+    pub transport: Arc<dyn Transport>,
+    pub workers: Workers,
+    pub pool: BufferPool,
+    pub view: SharedView,
+    pub cache: SharedCache,
+    pub options: Arc<Options>,
+    seeds: AtomicU64,
+    watched: Mutex<Vec<Weak<dyn Ticking>>>,
+    background: Mutex<Vec<Arc<dyn Ticking>>>,
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// A number nobody can guess, different at each call: the standard library seeds its hash maps with such.
+pub(crate) fn random() -> u64 {
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+impl Context {
+    pub fn start(
+        transport: Arc<dyn Transport>,
+        pool: BufferPool,
+        view: SharedView,
+        options: Arc<Options>,
+    ) -> std::io::Result<Arc<Self>> {
+        let context = Arc::new(Context {
+            transport,
+            workers: Workers::start(options.worker_threads)?,
+            pool,
+            view,
+            cache: ChunkCache::shared(options.chunk_cache_bytes),
+            options,
+            seeds: AtomicU64::new(random()),
+            watched: Mutex::default(),
+            background: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&context);
+        std::thread::Builder::new().name("client-clock".into()).spawn(move || clock(weak))?;
+        Ok(context)
+    }
+
+    /// A seed for op ids, different for every session of this client. The step is odd, so it returns to none.
+    pub fn seed(&self) -> u64 {
+        self.seeds.fetch_add(0xda94_2042_e4dd_58b5, Ordering::Relaxed)
+    }
+
+    /// An op id of its own.
+    pub fn op_id(&self) -> u64 {
+        crate::calls::Calls::<()>::new(self.seed()).op_id()
+    }
+
+    pub fn watch(&self, session: Weak<dyn Ticking>) {
+        self.watched.lock().push(session);
+    }
+
+    /// Keeps a session at work though its owner has gone on (redundancy of an optimistic write).
+    pub fn keep(&self, session: Arc<dyn Ticking>) {
+        self.background.lock().push(session);
+    }
+
+    /// Sessions kept at work.
+    pub fn in_background(&self) -> usize {
+        let mut background = self.background.lock();
+        background.retain(|session| !session.is_over());
+        background.len()
+    }
+
+    /// Asks once and waits.
+    pub fn ask_once<R: Request>(&self, peer: Peer, request: &R, timeout_ms: u64) -> Result<R::Reply, Error> {
+        let call = Call::new(peer, 0, request, Vec::new(), timeout_ms);
+        let (sender, receiver) = std::sync::mpsc::sync_channel::<Answer>(1);
+        self.transport.call(call, Box::new(move |answer| drop(sender.send(answer))));
+        let lost = |_| Error::new(tessera_wire::Code::Unavailable, "the call was dropped");
+        Ok(receiver.recv().map_err(lost)?.decode::<R>()?.0)
+    }
+
+    /// Asks the manager, the same again (P8) until it answers or the deadline passes.
+    pub fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
+        let started = std::time::Instant::now();
+        for attempt in 1.. {
+            match self.ask_once(Peer::Manager, request, self.options.manager_timeout_ms) {
+                Err(error) if error.is_retryable() => {
+                    if started.elapsed() >= Duration::from_millis(self.options.manager_deadline_ms) {
+                        return Err(error);
+                    }
+                    std::thread::sleep(Duration::from_nanos(self.options.backoff_ns(attempt) as u64));
+                }
+                done => return done,
+            }
+        }
+        unreachable!("the loop has no end of its own")
+    }
+
+    /// Brings the view up to date.
+    pub fn refresh_map(&self) -> Result<(), Error> {
+        let known_version = self.view.read().known_version();
+        let map = self.ask(&GetMap { known_version, pg_ids: Vec::new(), all_nodes: known_version == 0 })?;
+        self.view.write().merge(&map, true);
+        Ok(())
+    }
+}
+
+/// Looks at all sessions again and again, until the client is gone.
+fn clock(context: Weak<Context>) {
+    loop {
+        std::thread::sleep(TICK);
+        let Some(context) = context.upgrade() else { return };
+        let alive: Vec<Arc<dyn Ticking>> = {
+            let mut watched = context.watched.lock();
+            watched.retain(|session| session.strong_count() > 0);
+            watched.iter().filter_map(Weak::upgrade).collect()
+        };
+        context.in_background();
+        drop(context);
+        let now = now_ns();
+        alive.into_iter().for_each(|session| session.tick(now));
+    }
+}

@@ -1,0 +1,277 @@
+//! The whole library against the cluster in memory: threads, pipeline, caches, handles.
+
+use crate::fake::Fake;
+use crate::namespace::Directories;
+use crate::transport::{Done, Transport};
+use crate::view::View;
+use crate::*;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::mpsc;
+use tessera_net::BufferPool;
+use tessera_wire::rpc::{Answer, Call};
+
+/// A cluster whose answers come from a thread of their own, as from a connection.
+struct Loopback {
+    fake: Arc<Mutex<Fake>>,
+    queue: Mutex<mpsc::Sender<(Call, Done)>>,
+}
+
+impl Loopback {
+    fn start(fake: Fake) -> Arc<Self> {
+        let (sender, receiver) = mpsc::channel::<(Call, Done)>();
+        let fake = Arc::new(Mutex::new(fake));
+        let answering = fake.clone();
+        std::thread::spawn(move || {
+            for (call, done) in receiver {
+                let result = answering.lock().call(&call);
+                done(Answer { token: call.token, result });
+            }
+        });
+        Arc::new(Loopback { fake, queue: Mutex::new(sender) })
+    }
+}
+
+impl Transport for Loopback {
+    fn call(&self, call: Call, done: Done) {
+        self.queue.lock().send((call, done)).unwrap();
+    }
+}
+
+fn client(fake: Fake, options: Options) -> (Client, Arc<Mutex<Fake>>) {
+    let view = View::shared();
+    view.write().merge(&fake.map(), true);
+    let transport = Loopback::start(fake);
+    let fake = transport.fake.clone();
+    let directories = Arc::<Directories>::default();
+    let client = Client::with_transport(transport, BufferPool::new(64 << 20), view, directories, options).unwrap();
+    (client, fake)
+}
+
+fn path(text: &str) -> StorePath {
+    StorePath::parse(text).unwrap()
+}
+
+fn data(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..len).map(next).collect()
+}
+
+fn read(client: &Client, name: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    client.get(&path(name), Sink::Writer(&mut out), GetOptions::default()).unwrap();
+    out
+}
+
+#[test]
+fn files_of_all_sizes_come_back_from_every_kind_of_source() {
+    let (client, fake) = client(Fake::new(8), Options { write_window_bytes: 8 << 20, ..Options::default() });
+    for (i, len) in [0, 1, 4096, 200_000, 300_000, 5_000_000, 40_000_000].into_iter().enumerate() {
+        let bytes = data(len, i as u64 + 1);
+        let name = path(&format!("tess:/f{i}"));
+        client.put(&name, &bytes[..], PutOptions::default()).unwrap();
+        assert!(read(&client, &name.to_string()) == bytes, "{len} from a slice");
+        let again = client.put(&name, Bytes::from(bytes.clone()), PutOptions::default()).unwrap();
+        assert_eq!((again.number, again.sent_bytes), (2, 0), "{len} from memory, known");
+        let reader: &mut (dyn Read + Send) = &mut &bytes[..];
+        let done = client.put(&name, Source::Reader { reader, len_bytes: None }, PutOptions::default()).unwrap();
+        assert_eq!(done.input_bytes, len as u64);
+        let mut out = vec![0; len];
+        client.get(&name, Sink::Slice(&mut out), GetOptions::default()).unwrap();
+        assert!(out == bytes, "{len} from a reader");
+    }
+    fake.lock().check_all_stored();
+}
+
+#[test]
+fn many_writers_share_a_client() {
+    let (client, fake) = client(Fake::new(8), Options::default());
+    std::thread::scope(|scope| {
+        for writer in 0..16u64 {
+            let client = client.clone();
+            scope.spawn(move || {
+                for i in 0..20u64 {
+                    let name = format!("tess:/w{writer}-{i}");
+                    client.put(&path(&name), &data(4096, writer * 100 + i)[..], PutOptions::default()).unwrap();
+                }
+            });
+        }
+    });
+    for writer in 0..16u64 {
+        assert!(read(&client, &format!("tess:/w{writer}-7")) == data(4096, writer * 100 + 7));
+    }
+    let fake = fake.lock();
+    assert_eq!((fake.count("OpenWrite"), fake.count("AllocateChunks"), fake.count("Commit")), (320, 0, 320));
+    assert!(fake.count("Resolve") <= 16, "the directory is known under a lease: {}", fake.count("Resolve"));
+}
+
+#[test]
+fn nodes_die_while_files_are_written_and_read() {
+    let (client, fake) = client(Fake::new(8), Options { write_window_bytes: 4 << 20, ..Options::default() });
+    let bytes = data(20_000_000, 1);
+    let mut seen = 0;
+    let mut progress = |p: Progress| {
+        seen = p.done;
+        if p.done > 5_000_000 {
+            fake.lock().nodes.get_mut(&3).unwrap().down = true;
+        }
+    };
+    let options = PutOptions { progress: Some(&mut progress), ..PutOptions::default() };
+    client.put(&path("tess:/f"), Bytes::from(bytes.clone()), options).unwrap();
+    assert_eq!(seen, 20_000_000);
+    fake.lock().nodes.get_mut(&5).unwrap().down = true;
+    assert!(read(&client, "tess:/f") == bytes);
+}
+
+#[test]
+fn ranges_versions_and_handles() {
+    let (client, _fake) = client(Fake::new(8), Options::default());
+    let (old, new) = (data(3_000_000, 1), data(2_000_000, 2));
+    client.put(&path("tess:/f"), &old[..], PutOptions::default()).unwrap();
+    let handle = client.open_read(&path("tess:/f"), 0).unwrap();
+    client.put(&path("tess:/f"), &new[..], PutOptions::default()).unwrap();
+    let mut out = vec![0; 1000];
+    assert_eq!(handle.read_at(2_999_500, &mut out).unwrap(), 500);
+    assert_eq!(out[..500], old[2_999_500..]);
+    let options = GetOptions { version: 1, range: Some(1_000_000..1_500_000), ..GetOptions::default() };
+    let mut out = Vec::new();
+    let (opened, len) = client.get(&path("tess:/f"), Sink::Writer(&mut out), options).unwrap();
+    assert_eq!((opened.version.number, len), (1, 500_000));
+    assert!(out == old[1_000_000..1_500_000]);
+    assert_eq!(client.versions(&path("tess:/f")).unwrap().len(), 2);
+    std::thread::scope(|scope| {
+        for i in 0..8u64 {
+            let (handle, old) = (&handle, &old);
+            scope.spawn(move || {
+                let at = i as usize * 300_000;
+                let mut out = vec![0; 70_000];
+                assert_eq!(handle.read_at(at as u64, &mut out).unwrap(), 70_000);
+                assert!(out == old[at..at + 70_000]);
+            });
+        }
+    });
+}
+
+#[test]
+fn open_files_are_written_piece_by_piece_patched_and_synced() {
+    let (client, fake) = client(Fake::new(8), Options::default());
+    let mut expected = data(1_000_000, 1);
+    let mut file = client.open_write(&path("tess:/f"), PutOptions::default()).unwrap();
+    expected.chunks(77_777).for_each(|piece| file.write(piece).unwrap());
+    assert!(client.get(&path("tess:/f"), Sink::Writer(&mut Vec::new()), GetOptions::default()).is_err());
+    file.sync().unwrap();
+    assert!(read(&client, "tess:/f") == expected);
+    file.write(b"more").unwrap();
+    expected.extend_from_slice(b"more");
+    file.finish().unwrap();
+    assert!(read(&client, "tess:/f") == expected);
+
+    let options = PutOptions { mode: PutMode::Patch { offset: 0 }, ..PutOptions::default() };
+    let mut file = client.open_write(&path("tess:/f"), options).unwrap();
+    // Out of order, and over what was just written.
+    for (at, len) in [(500_000usize, 10_000usize), (100, 50), (505_000, 100), (1_200_000, 10), (0, 1)] {
+        let patch = data(len, at as u64);
+        file.write_at(at as u64, &patch).unwrap();
+        if expected.len() < at + len {
+            expected.resize(at + len, 0);
+        }
+        expected[at..at + len].copy_from_slice(&patch);
+    }
+    file.finish().unwrap();
+    assert!(read(&client, "tess:/f") == expected);
+
+    let options = PutOptions { mode: PutMode::Patch { offset: 12_345 }, ..PutOptions::default() };
+    client.put(&path("tess:/f"), &b"patched"[..], options).unwrap();
+    expected[12_345..12_352].copy_from_slice(b"patched");
+    let options = PutOptions { mode: PutMode::Append, ..PutOptions::default() };
+    client.put(&path("tess:/f"), &b"appended"[..], options).unwrap();
+    expected.extend_from_slice(b"appended");
+    assert!(read(&client, "tess:/f") == expected);
+
+    let mut dropped = client.open_write(&path("tess:/g"), PutOptions::default()).unwrap();
+    dropped.write(b"never").unwrap();
+    drop(dropped);
+    assert!(!fake.lock().names.contains_key(&(1, b"g".to_vec())));
+}
+
+#[test]
+fn cancelled_writes_and_failing_sources_leave_nothing() {
+    let (client, fake) = client(Fake::new(8), Options { write_window_bytes: 1 << 20, ..Options::default() });
+    let cancel = Cancel::default();
+    let mut stop = |p: Progress| {
+        if p.done > 3_000_000 {
+            cancel.cancel();
+            fake.lock().nodes.values_mut().for_each(|node| node.down = true);
+        }
+    };
+    let options = PutOptions { progress: Some(&mut stop), cancel: cancel.clone(), ..PutOptions::default() };
+    let error = client.put(&path("tess:/f"), &data(20_000_000, 1)[..], options).unwrap_err();
+    assert!(matches!(error, Error::Write(WriteError::Cancelled { .. })), "{error}");
+
+    struct Broken(usize);
+    impl Read for Broken {
+        fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+            self.0 = self.0.checked_sub(out.len().min(100_000)).ok_or_else(|| std::io::Error::other("cable pulled"))?;
+            Ok(out.len().min(100_000))
+        }
+    }
+    let source = Source::Reader { reader: &mut Broken(2_000_000), len_bytes: None };
+    let error = client.put(&path("tess:/g"), source, PutOptions::default()).unwrap_err();
+    assert!(matches!(&error, Error::Write(WriteError::Source { message, .. }) if message.contains("cable")), "{error}");
+    assert!(fake.lock().names.is_empty());
+}
+
+#[test]
+fn optimistic_redundancy_follows_in_the_background() {
+    let fake = Fake::new(8).with("redundancy", "ec:4+2").with("durability", "optimistic");
+    let (client, fake) = client(fake, Options::default());
+    let bytes = data(10_000_000, 1);
+    client.put(&path("tess:/f"), &bytes[..], PutOptions::default()).unwrap();
+    assert!(client.flush(std::time::Duration::from_secs(30)));
+    assert!(fake.lock().chunks.values().all(|chunk| chunk.missing.is_empty()));
+    fake.lock().check_all_stored();
+}
+
+#[test]
+fn directories_names_and_attributes() {
+    let (client, _fake) = client(Fake::new(4), Options::default());
+    client.mkdir_all(&path("tess:/a/b/c")).unwrap();
+    client.mkdir_all(&path("tess:/a/b/c")).unwrap();
+    assert!(client.mkdir(&path("tess:/a")).is_err());
+    for i in 0..5 {
+        client.put(&path(&format!("tess:/a/b/f{i}")), &b"x"[..], PutOptions::default()).unwrap();
+    }
+    let names: Vec<Vec<u8>> = client.list(&path("tess:/a/b")).unwrap().into_iter().map(|e| e.name).collect();
+    assert_eq!(names, [&b"c"[..], b"f0", b"f1", b"f2", b"f3", b"f4"]);
+    client.rename(&path("tess:/a/b"), &path("tess:/z"), false).unwrap();
+    assert_eq!(read(&client, "tess:/z/f3"), b"x");
+    let gone = client.get(&path("tess:/a/b/f3"), Sink::Writer(&mut Vec::new()), GetOptions::default()).unwrap_err();
+    assert_eq!(gone.code(), tessera_wire::Code::NotFound);
+    client.set_policy(&path("tess:/z"), &[("chunking".into(), "fixed:1048576".into())]).unwrap();
+    assert_eq!(client.xattrs(&path("tess:/z")).unwrap()[0].value, b"fixed:1M");
+    let wrong = client.set_policy(&path("tess:/z"), &[("redundancy".into(), "raid0".into())]).unwrap_err();
+    assert!(wrong.to_string().contains("allowed"), "{wrong}");
+    let mut count = 0;
+    let removed = client.remove_all(&path("tess:/z"), Some(&mut |p| count = p.done), &Cancel::default()).unwrap();
+    assert_eq!((removed, count), (7, 7));
+    assert_eq!(client.list(&StorePath::root()).unwrap().len(), 1);
+}
+
+/// P14: hints and paths are checked before anybody is asked.
+#[test]
+fn bad_hints_and_paths_change_nothing() {
+    let (client, fake) = client(Fake::new(4), Options::default());
+    let options = PutOptions { hints: vec![("colour".into(), "red".into())], ..PutOptions::default() };
+    assert!(client.put(&path("tess:/f"), &b"x"[..], options).unwrap_err().to_string().contains("redundancy"));
+    let error = client.put(&StorePath::root(), &b"x"[..], PutOptions::default()).unwrap_err();
+    assert_eq!(error.code(), tessera_wire::Code::Invalid);
+    assert!(fake.lock().calls.is_empty());
+}
