@@ -54,7 +54,10 @@ pub enum RestoreError {
         b: String,
     },
     /// The best replica could not be read.
-    #[error("replica {address}: {why}; it has the newest entries (term {term}, {seq}), no other will do")]
+    #[error(
+        "replica {address}: {why}; it alone has the newest entries (term {term}, {seq}): mend its disk, or restore from \
+         the others (--without-missing) if that many log copies cannot be lost"
+    )]
     Replica {
         /// Its address.
         address: String,
@@ -100,6 +103,8 @@ pub struct Restore {
     copies: u32,
     states: BTreeMap<usize, Result<ReplicaState, String>>,
     best: usize,
+    /// Of any replica, damaged ones included: the new manager must exceed it.
+    highest_term: u64,
     phase: Phase,
     image: Option<Bytes>,
     entries: Vec<LogEntry>,
@@ -134,6 +139,7 @@ impl Restore {
             copies: config.log_copies,
             states: BTreeMap::new(),
             best: 0,
+            highest_term: 0,
             phase: Phase::States,
             image: None,
             entries: Vec::new(),
@@ -159,23 +165,21 @@ impl Restore {
     /// # Errors
     /// Why nothing can be restored.
     pub fn handle(&mut self, answer: Answer) -> Result<Option<Restored>, RestoreError> {
-        match std::mem::replace(&mut self.phase, Phase::Done) {
-            Phase::States => self.state(answer)?,
-            Phase::Snapshot(image) => self.piece(image, answer)?,
-            Phase::Entries => self.more(answer)?,
+        let taken = match std::mem::replace(&mut self.phase, Phase::Done) {
+            Phase::States => self.state(answer),
+            Phase::Snapshot(image) => self.piece(image, answer),
+            Phase::Entries => self.more(answer),
             Phase::Done => return Ok(None),
+        };
+        match taken {
+            Err(RestoreError::Replica { address, why, term, seq }) => self.try_another(address, why, term, seq)?,
+            taken => taken?,
         }
         Ok(matches!(self.phase, Phase::Done).then(|| Restored {
             cluster_id: self.best_state().cluster_id,
             image: self.image.take(),
             entries: std::mem::take(&mut self.entries),
-            highest_term: self
-                .states
-                .values()
-                .flatten()
-                .map(|s| s.state.term.max(s.state.last_term))
-                .max()
-                .unwrap_or(0),
+            highest_term: self.highest_term,
             from: self.addresses[self.best].clone(),
         }))
     }
@@ -187,6 +191,9 @@ impl Restore {
                 <[u8; 16]>::try_from(&reply.cluster_id[..]).map_err(|_| "answers without a cluster id".to_string())?;
             Ok(ReplicaState { state: reply.state.unwrap_or_default(), cluster_id })
         });
+        if let Ok(ReplicaState { state, .. }) = &state {
+            self.highest_term = self.highest_term.max(state.term).max(state.last_term);
+        }
         self.states.insert(from, state);
         self.phase = Phase::States;
         if self.states.len() == self.addresses.len() {
@@ -204,6 +211,25 @@ impl Restore {
             let silent = silent.iter().map(|(i, _)| name(*i)).collect::<Vec<_>>().join(", ");
             return Err(RestoreError::Silent { silent, why, copies: self.copies });
         }
+        self.choose_best(why)
+    }
+
+    /// The best replica is damaged. One that is as far will do; one that is less far only if losing this one is
+    /// allowed: what it alone held was never acknowledged, unless too many others are lost.
+    fn try_another(&mut self, address: String, why: String, term: u64, seq: u64) -> Result<(), RestoreError> {
+        let as_far = |s: &ReplicaState| (s.state.last_term, s.state.last_seq) == (term, seq);
+        self.states.insert(self.best, Err(why.clone()));
+        if !self.without_missing && !self.states.values().flatten().any(as_far) {
+            return Err(RestoreError::Replica { address, why, term, seq });
+        }
+        tracing::warn!(%address, %why, "a damaged log replica is passed over");
+        self.image = None;
+        self.entries.clear();
+        self.choose_best(why)
+    }
+
+    fn choose_best(&mut self, why: String) -> Result<(), RestoreError> {
+        let name = |i: usize| self.addresses[i].clone();
         let good: Vec<(usize, &ReplicaState)> = self
             .states
             .iter()
