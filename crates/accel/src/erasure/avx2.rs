@@ -118,22 +118,37 @@ unsafe fn step<const R: usize, const V: usize>(
 /// AVX2; all slices have the same length, at least 32, and `range` lies inside.
 #[target_feature(enable = "avx2")]
 unsafe fn xor(sources: &[Source<'_>], row: &mut Target<'_>, range: Range<usize>) {
+    let out = row.bytes.as_mut_ptr();
     let mut at = range.start;
+    while at + 4 * VECTOR <= range.end {
+        // SAFETY: [at, at + 128) lies in every slice.
+        unsafe { xor_step::<4>(sources, out, at) };
+        at += 4 * VECTOR;
+    }
     while at < range.end {
-        let vectors = if at + 4 * VECTOR <= range.end { 4 } else { 1 };
-        at = at.min(range.end.max(vectors * VECTOR) - vectors * VECTOR);
-        let mut sums = [_mm256_setzero_si256(); 4];
-        for source in sources {
-            for (v, sum) in sums.iter_mut().enumerate().take(vectors) {
-                // SAFETY: `vectors` vectors at `at` lie in every slice, as in `pass`.
-                let x = unsafe { _mm256_loadu_si256(source.bytes.as_ptr().add(at + v * VECTOR).cast()) };
-                *sum = _mm256_xor_si256(*sum, x);
-            }
+        // As in `pass`, the last vector may do bytes twice.
+        at = at.min(range.end.max(VECTOR) - VECTOR);
+        // SAFETY: [at, at + 32) lies in every slice.
+        unsafe { xor_step::<1>(sources, out, at) };
+        at += VECTOR;
+    }
+}
+
+/// # Safety
+/// AVX2; `V` vectors at `at` lie in every source and in `out`.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn xor_step<const V: usize>(sources: &[Source<'_>], out: *mut u8, at: usize) {
+    let mut sums = [_mm256_setzero_si256(); V];
+    for source in sources {
+        for (v, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: the caller vouches for the bytes.
+            let x = unsafe { _mm256_loadu_si256(source.bytes.as_ptr().add(at + v * VECTOR).cast()) };
+            *sum = _mm256_xor_si256(*sum, x);
         }
-        for (v, sum) in sums.iter().enumerate().take(vectors) {
-            // SAFETY: as above.
-            unsafe { _mm256_storeu_si256(row.bytes.as_mut_ptr().add(at + v * VECTOR).cast(), *sum) };
-        }
-        at += vectors * VECTOR;
+    }
+    for (v, sum) in sums.iter().enumerate() {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { _mm256_storeu_si256(out.add(at + v * VECTOR).cast(), *sum) };
     }
 }
