@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -50,12 +51,21 @@ def sample(roles, work, directory, callers):
         files[role] = os.path.join(directory, f"{role}.perf")
         words = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "997", "-o", files[role], "-p", ",".join(map(str, pids))]
         recorders.append(procs.start(words + (["-g"] if callers else []), os.path.join(directory, "perf.log")))
+    # perf reads /proc and opens an event per thread and CPU before it samples.
+    time.sleep(2)
     try:
         return work(), files
     finally:
         for recorder in recorders:
             recorder.send_signal(signal.SIGINT)
             recorder.wait(60)
+
+
+def measured(driver, roles, words):
+    """A command's facts, and CPU seconds by role."""
+    before = {role: procs.cpu_seconds(pids) for role, pids in roles.items()}
+    facts = driver.ask(*words)
+    return facts, {role: procs.cpu_seconds(pids) - before[role] for role, pids in roles.items()}
 
 
 def hottest(path, top):
@@ -83,9 +93,7 @@ def main():
             for words in before:
                 driver.ask(*words)
             roles = {"client": [driver.pid], **cluster.pids()}
-            cpu = {role: procs.cpu_seconds(pids) for role, pids in roles.items()}
-            facts, files = sample(roles, lambda: driver.ask(*last), directory, config.callers)
-            used = {role: procs.cpu_seconds(pids) - cpu[role] for role, pids in roles.items()}
+            (facts, used), files = sample(roles, lambda: measured(driver, roles, last), directory, config.callers)
             amount = facts.get("bytes", 0) / 1e9 or facts.get("files", 0) / 1e3
             print(f"\n== {name}: {facts}\n   CPU a GB (or a thousand files): "
                   + ", ".join(f"{role} {s / amount:.3f} s" for role, s in used.items()))

@@ -33,7 +33,8 @@ class Cluster:
         self.knobs = {"manager": manager_set, "node": node_set}
         self.log_level = log_level
         self.processes = {}
-        os.makedirs(os.path.join(directory, "logs"), exist_ok=True)
+        for place in ("logs", *self.node_names):
+            os.makedirs(os.path.join(directory, place), exist_ok=True)
 
     def _command(self, name):
         kind = "manager" if name == "manager" else "node"
@@ -80,7 +81,7 @@ class Cluster:
             if all_alive and self._dead():
                 break
             time.sleep(0.1)
-        raise procs.ProcessFailed(f"waited {timeout_s} s for {what}; status {status}; {error or ''}{self._dead()}")
+        raise procs.ProcessFailed(f"waited for {what}, at most {timeout_s} s; status {status}; {error or ''}{self._dead()}")
 
     def _dead(self):
         said = ""
