@@ -234,7 +234,8 @@ mod tests {
     #[test]
     fn bad_puts_are_refused_one_by_one() {
         let data = [1u8; 100];
-        let spoilt: Vec<(&str, Box<dyn Fn(&mut PutItem)>)> = vec![
+        type Spoil = Box<dyn Fn(&mut PutItem)>;
+        let spoilt: Vec<(&str, Spoil)> = vec![
             ("none may be 0", Box::new(|i| i.chunk_id = 0)),
             ("none may be 0", Box::new(|i| i.disk_id = 0)),
             ("none may be 0", Box::new(|i| i.pg_id = 0)),

@@ -1,0 +1,221 @@
+//! Joining, heartbeats, leases, rejoining (P8, P11).
+
+use super::*;
+
+#[test]
+fn a_node_registers_then_beats() {
+    let mut play = Play::new();
+    assert_eq!(play.tick(0), ["call Manager RegisterNode"]);
+    assert_eq!(play.tick(10), NOTHING, "one at a time");
+    let register: RegisterNode = play.sent(Kind::RegisterNode);
+    assert_eq!(register.disks.iter().map(|d| d.uuid[0]).collect::<Vec<_>>(), [1, 2]);
+    let lines = play.answer(Kind::RegisterNode, Ok(welcome(1)));
+    assert_eq!(lines, ["keep term 1", "disks are [101, 102]", "call Manager Heartbeat"]);
+    let first: Heartbeat = play.sent(Kind::Heartbeat);
+    assert_eq!((first.node_id, first.incarnation, first.number), (9, 1, 1));
+    assert_eq!(first.disks.iter().map(|d| d.disk_id).collect::<Vec<_>>(), [101, 102]);
+    assert_eq!(play.answer(Kind::Heartbeat, Ok(beat())), NOTHING);
+    assert_eq!(play.core.next_deadline_ns(), (play.now_ms + 200) * MS);
+    assert_eq!(play.tick(199), NOTHING);
+    assert_eq!(play.tick(1), ["call Manager Heartbeat"]);
+}
+
+/// P8: as long as an attempt may have been heard, the next one carries the same number; waits grow, within bounds.
+#[test]
+fn registration_is_tried_again_under_the_same_number() {
+    let mut play = Play::new();
+    play.tick(0);
+    let first: RegisterNode = play.sent(Kind::RegisterNode);
+    let mut waits = Vec::new();
+    for _ in 0..10 {
+        assert_eq!(play.answer::<RegisterNodeReply>(Kind::RegisterNode, lost(Code::Timeout)), NOTHING);
+        let wait_ns = play.core.next_deadline_ns() - play.now_ms * MS;
+        waits.push(wait_ns / MS);
+        assert_eq!(play.tick(wait_ns / MS), ["call Manager RegisterNode"]);
+        assert_eq!(play.sent::<RegisterNode>(Kind::RegisterNode).op_id, first.op_id);
+    }
+    assert!(waits[0] < 200 && waits[9] >= 5_000 && waits[9] <= 5_100, "{waits:?}");
+    // An outright refusal would be repeated under the same number: ask anew.
+    play.answer::<RegisterNodeReply>(Kind::RegisterNode, lost(Code::Internal));
+    play.tick(6_000);
+    assert_ne!(play.sent::<RegisterNode>(Kind::RegisterNode).op_id, first.op_id);
+}
+
+#[test]
+fn another_cluster_is_fatal() {
+    let mut play = Play::new();
+    play.tick(0);
+    let theirs = RegisterNodeReply { cluster_id: vec![8; 16], ..welcome(1) };
+    assert_eq!(play.answer(Kind::RegisterNode, Ok(theirs)), ["fatal: WrongCluster"]);
+    let mut play = Play::new();
+    play.tick(0);
+    let lines = play.answer::<RegisterNodeReply>(Kind::RegisterNode, lost(Code::WrongCluster));
+    assert_eq!(lines, ["fatal: WrongCluster"]);
+}
+
+/// P14: an answer that cannot be is not believed.
+#[test]
+fn a_senseless_welcome_is_refused() {
+    for reply in [RegisterNodeReply { disk_ids: vec![1], ..welcome(1) }, welcome(0)] {
+        let mut play = Play::new();
+        play.tick(0);
+        assert_eq!(play.answer(Kind::RegisterNode, Ok(reply)), NOTHING);
+        assert_eq!(play.tick(1_000), ["call Manager RegisterNode"]);
+    }
+}
+
+/// P11: the lease counts from when the answered heartbeat was sent, not from when the answer came.
+#[test]
+fn the_lease_runs_from_the_sending() {
+    let mut play = Play::joined();
+    // Sent at 1,000; answered at 1,900.
+    play.now_ms = 1_900;
+    play.answer(Kind::Heartbeat, Ok(beat()));
+    assert_eq!(play.put(1, 1, &[(7, 0, 101)]), ["disk 0 append 7.0 of session 3"]);
+    play.now_ms = 1_999;
+    assert_eq!(play.disk(stored(1)), ["reply 1: ok in life 1"]);
+    play.now_ms = 2_000;
+    assert_eq!(play.put(2, 1, &[(7, 1, 101)]), ["reply 2: Unavailable"]);
+}
+
+/// P11: what was stored while the lease ran out is not acknowledged; what comes later neither; reads need no core.
+#[test]
+fn nothing_is_acknowledged_after_the_lease() {
+    let mut play = Play::joined();
+    assert_eq!(play.put(1, 1, &[(7, 0, 101)]), ["disk 0 append 7.0 of session 3"]);
+    play.now_ms = 2_000;
+    assert_eq!(play.disk(stored(1)), ["reply 1: Unavailable"]);
+    // The heartbeat of 1,000 ms is answered now: its lease is over already.
+    play.answer(Kind::Heartbeat, Ok(beat()));
+    assert_eq!(play.put(2, 1, &[(7, 0, 101)]), ["reply 2: Unavailable"]);
+    play.tick(0);
+    play.answer(Kind::Heartbeat, Ok(beat()));
+    assert_eq!(play.put(3, 1, &[(7, 0, 101)]), ["disk 0 append 7.0 of session 3"]);
+    assert_eq!(play.disk(stored(1)), ["reply 3: ok in life 1"]);
+}
+
+/// A clock that is set back does not lengthen the lease of what was sent before.
+#[test]
+fn time_does_not_run_backwards() {
+    let mut play = Play::served(beat());
+    play.now_ms = 1_999;
+    play.tick(0);
+    play.now_ms = 500;
+    play.answer(Kind::Heartbeat, Ok(beat()));
+    play.now_ms = 2_998;
+    assert_eq!(play.put(1, 1, &[(7, 0, 101)])[..1], ["disk 0 append 7.0 of session 3"]);
+    play.now_ms = 2_999;
+    assert_eq!(play.disk(stored(1)), ["reply 1: Unavailable"]);
+}
+
+#[test]
+fn before_registration_nothing_is_stored() {
+    let mut play = Play::new();
+    play.tick(0);
+    assert_eq!(play.put(1, 1, &[(7, 0, 101)]), ["reply 1: Unavailable"]);
+}
+
+/// A lost heartbeat is repeated soon, then less often, with everything it said; the answer takes it off the lists.
+#[test]
+fn reports_are_repeated_until_answered() {
+    let mut play = Play::served(HeartbeatReply { deletes: vec![of(7, 0, 101)], ..beat() });
+    play.disk(Ok(DiskReply::Deleted));
+    play.happen(Event::FoundBad(of(8, 1, 102)));
+    assert_eq!(play.tick(50), ["call Manager Heartbeat"], "news goes out early");
+    for wait_ms in [100, 200, 200] {
+        let sent: Heartbeat = play.sent(Kind::Heartbeat);
+        assert_eq!((sent.deleted, sent.bad), (vec![of(7, 0, 101)], vec![of(8, 1, 102)]));
+        assert_eq!(play.answer::<HeartbeatReply>(Kind::Heartbeat, lost(Code::Unavailable)), NOTHING);
+        assert_eq!(play.tick(wait_ms - 1), NOTHING);
+        assert_eq!(play.tick(1), ["call Manager Heartbeat"]);
+    }
+    // Found while the heartbeat is on its way: not taken off by its answer.
+    play.happen(Event::FoundBad(of(9, 0, 101)));
+    play.answer(Kind::Heartbeat, Ok(beat()));
+    play.tick(200);
+    let sent: Heartbeat = play.sent(Kind::Heartbeat);
+    assert_eq!((sent.deleted, sent.bad), (vec![], vec![of(9, 0, 101)]));
+}
+
+/// P11: declared out, it acknowledges nothing, drops its tasks, and comes back under a new life and number.
+#[test]
+fn a_node_that_was_given_up_rejoins() {
+    let verify = VerifyTask { fragments: vec![of(7, 0, 101)] };
+    let task = Task { task_id: 4, verify: Some(verify), ..Task::default() };
+    let mut play = Play::joined();
+    let before: u64 = play.core.incarnation();
+    play.put(1, 1, &[(7, 0, 101)]);
+    play.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], ..beat() }));
+    play.tick(200);
+    assert_eq!(play.sent::<Heartbeat>(Kind::Heartbeat).running_tasks, [4]);
+    let lines = play.answer(Kind::Heartbeat, Ok(HeartbeatReply { must_register: true, ..beat() }));
+    assert_eq!(lines, ["call Manager RegisterNode"]);
+    assert_eq!(play.put(2, 1, &[(7, 0, 101)]), ["reply 2: Fenced"]);
+    play.answer(Kind::RegisterNode, Ok(welcome(before + 1)));
+    assert_eq!(play.disk(stored(1)), ["reply 1: Unavailable"], "stored in another life");
+    assert_eq!(play.put(3, 1, &[(7, 0, 101)]), ["disk 0 append 7.0 of session 3"]);
+    play.ops.remove(0); // the verification nobody waits for
+    assert_eq!(play.disk(stored(1)), ["reply 3: ok in life 2"]);
+    let sent: Heartbeat = play.sent(Kind::Heartbeat);
+    assert_eq!((sent.incarnation, sent.number, sent.running_tasks), (2, 1, vec![]));
+}
+
+/// P11: an answer to a heartbeat of an earlier life gives no lease.
+#[test]
+fn a_late_answer_of_an_earlier_life_is_nothing() {
+    let mut play = Play::joined();
+    let (_, old, _) = play.calls.remove(0);
+    // The transport answers each call once; here the manager's own answer comes late, after a refusal by another way.
+    play.core
+        .handle(play.now_ms * MS, Event::Answer(Answer { token: old, result: Err(Error::new(Code::Fenced, "out")) }));
+    while play.core.poll().is_some() {}
+    let late = Answer { token: old, result: Ok((beat().encode_to_vec().into(), Default::default())) };
+    assert_eq!(play.happen(Event::Answer(late)), NOTHING);
+    assert_eq!(play.put(1, 1, &[(7, 0, 101)]), ["reply 1: Fenced"]);
+}
+
+/// P3, P11: a manager whose metadata went backwards neither deletes, nor hands out tasks, nor gives a lease.
+#[test]
+fn a_manager_that_went_backwards_is_refused() {
+    for (term, log_seq) in [(1, 9), (0, 99)] {
+        let mut play = Play::served(beat());
+        play.tick(900);
+        let reply = HeartbeatReply {
+            term,
+            log_seq,
+            deletes: vec![of(7, 0, 101)],
+            tasks: vec![Task { task_id: 1, scrub: Some(ScrubTask { disk_id: 101 }), ..Task::default() }],
+            ..beat()
+        };
+        assert_eq!(play.answer(Kind::Heartbeat, Ok(reply)), NOTHING);
+        play.now_ms = 2_000;
+        assert_eq!(play.put(1, 1, &[(7, 0, 101)]), ["reply 1: Unavailable"]);
+        assert_eq!(play.core.counters().manager_went_backwards, 1);
+    }
+}
+
+/// A higher term with a shorter log is a restored manager: believed, and kept durably before anything is deleted for it.
+#[test]
+fn a_newer_term_is_believed() {
+    let mut play = Play::joined();
+    let reply = HeartbeatReply { term: 2, log_seq: 3, deletes: vec![of(7, 0, 101)], ..beat() };
+    assert_eq!(play.answer(Kind::Heartbeat, Ok(reply)), ["keep term 2", "disk 0 delete 7.0"]);
+    assert_eq!(play.happen(Event::ManagerSeen { term: 2 }), NOTHING);
+    assert_eq!(play.happen(Event::ManagerSeen { term: 3 }), ["keep term 3"]);
+    play.tick(200);
+    play.answer(Kind::Heartbeat, Ok(HeartbeatReply { term: 2, log_seq: 4, deletes: vec![of(8, 0, 101)], ..beat() }));
+    assert_eq!(play.ops.len(), 1, "the superseded manager's delete is refused");
+}
+
+/// Answers that overtake each other are no step backwards: each is judged by what was known when it was asked.
+#[test]
+fn answers_may_overtake_each_other() {
+    let inventory = Task { task_id: 1, inventory: Some(InventoryTask { disk_id: 101 }), ..Task::default() };
+    let mut play = Play::served(HeartbeatReply { tasks: vec![inventory], ..beat() });
+    play.disk(Ok(DiskReply::Listed { held: vec![FragmentKey { chunk_id: 7, fragment: 0 }], last: true }));
+    play.tick(200);
+    play.answer(Kind::Heartbeat, Ok(HeartbeatReply { log_seq: 50, ..beat() }));
+    let reply = InventoryReply { remove: vec![of(7, 0, 0)], term: 1, log_seq: 49 };
+    assert_eq!(play.answer(Kind::Inventory, Ok(reply)), ["disk 0 delete 7.0"]);
+    assert_eq!(play.core.counters().manager_went_backwards, 0);
+}

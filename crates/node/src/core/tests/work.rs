@@ -1,0 +1,351 @@
+//! Deletes, rebuilds, verification, inventories, scrubbing, compaction.
+
+use super::*;
+use crate::compute::rebuild;
+
+fn serving(task: Task) -> Play {
+    Play::served(HeartbeatReply { tasks: vec![task], ..beat() })
+}
+
+/// Everything that heartbeats report from now on. The last of them is left unanswered.
+fn results(play: &mut Play) -> Vec<TaskResult> {
+    let waiting = |play: &Play| play.calls.iter().any(|(kind, ..)| *kind == Kind::Heartbeat);
+    let mut all = Vec::new();
+    if waiting(play) {
+        all.extend(play.sent::<Heartbeat>(Kind::Heartbeat).results);
+        play.answer(Kind::Heartbeat, Ok(beat()));
+    }
+    if !waiting(play) {
+        play.tick(200);
+    }
+    all.extend(play.sent::<Heartbeat>(Kind::Heartbeat).results);
+    all
+}
+
+/// The manager repeats a delete until it is reported; it is carried out once.
+#[test]
+fn deletes_are_done_once_and_reported() {
+    let deletes = vec![of(7, 0, 101), of(7, 1, 102), of(7, 0, 999)];
+    let mut play = Play::joined();
+    let reply = HeartbeatReply { deletes: deletes.clone(), ..beat() };
+    assert_eq!(play.answer(Kind::Heartbeat, Ok(reply.clone())), ["disk 0 delete 7.0", "disk 1 delete 7.1"]);
+    play.tick(200);
+    assert_eq!(play.answer(Kind::Heartbeat, Ok(reply.clone())), NOTHING, "under way");
+    play.disk(Ok(DiskReply::Deleted));
+    play.disk(Err(fault(false)));
+    play.tick(200);
+    assert_eq!(play.sent::<Heartbeat>(Kind::Heartbeat).deleted, [of(7, 0, 101)]);
+    let lines = play.answer(Kind::Heartbeat, Ok(reply));
+    assert!(lines.contains(&"disk 1 delete 7.1".to_string()), "what failed is tried again: {lines:?}");
+}
+
+/// Nodes 20.. serve disks 201..; fragment 1 of ec:4+2 is wanted on our disk 102.
+fn rebuild_task(chunk: &[u8], task_id: u64) -> (Task, ClusterMap) {
+    let node = |i: u64| NodeInfo { node_id: 20 + i, health: Health::Up as i32, ..NodeInfo::default() };
+    let disk =
+        |i: u64| DiskInfo { disk_id: 200 + i, node_id: 20 + i, health: Health::Up as i32, ..DiskInfo::default() };
+    let mut members: Vec<PgMember> = (0..6).map(|i| PgMember { disk_id: 200 + i, ..PgMember::default() }).collect();
+    members[1] = PgMember { disk_id: 201, incoming_disk_id: 102, since_epoch: 4, put_to_incoming: true };
+    let chunk = ChunkInfo {
+        chunk_id: 77,
+        hash: tessera_accel::hash::chunk_hash(chunk).0.to_vec().into(),
+        len_bytes: chunk.len() as u64,
+        class_id: 1,
+        pg_id: 5,
+        missing: vec![1],
+    };
+    let rebuild = RebuildTask {
+        pg: Some(PgInfo { pg_id: 5, epoch: 4, members }),
+        fragment: 1,
+        disk_id: 102,
+        class: Some(class(4, 2)),
+        chunks: vec![chunk],
+        domain: 0,
+    };
+    let map = ClusterMap {
+        version: 3,
+        nodes: (0..6).map(node).collect(),
+        disks: (0..6).map(disk).collect(),
+        ..ClusterMap::default()
+    };
+    (Task { task_id, rebuild: Some(rebuild), ..Task::default() }, map)
+}
+
+fn fetched(play: &mut Play, source: &crate::compute::Source) -> Vec<String> {
+    let result = tessera_wire::data::GetResult {
+        len_bytes: source.data.len() as u32,
+        fragment_len_bytes: source.data.len() as u32,
+        crc32c: source.crc32c,
+        ..Default::default()
+    };
+    let reply = tessera_wire::data::GetFragmentsReply { results: vec![result] };
+    play.answer_with(Kind::GetFragments, Ok(reply), source.data.to_vec())
+}
+
+/// The whole way of a rebuild, with one source that cannot be reached and one that lies.
+#[test]
+fn a_rebuild_from_end_to_end() {
+    let chunk = bytes(1, 40_000);
+    let all = fragments(&class(4, 2), &chunk);
+    let (task, map) = rebuild_task(&chunk, 1);
+    let mut play = Play::joined();
+    let lines = play.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], map: Some(map), ..beat() }));
+    assert_eq!(lines, ["disk 1 verify 77.1"], "perhaps it is at home");
+    let lines = play.disk(Ok(DiskReply::Verified(vec![Verdict::Missing])));
+    assert_eq!(lines.len(), 4, "k sources at once: {lines:?}");
+    let asked: Vec<u32> = play
+        .calls
+        .iter()
+        .filter(|(kind, ..)| *kind == Kind::GetFragments)
+        .map(|(_, _, body)| tessera_wire::data::GetFragments::decode(&body[..]).unwrap().items[0].fragment)
+        .collect();
+    let other = (0..6).find(|f| *f != 1 && !asked.contains(f)).unwrap();
+    // The first is unreachable: the one that was left is asked instead.
+    let lines = play.answer::<tessera_wire::data::GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
+    assert_eq!(lines, [format!("call Node({}) GetFragments", 20 + other)]);
+    // The second gives a wrong fragment; its own checksum says so.
+    let mut wrong = all[asked[1] as usize].clone();
+    wrong.crc32c ^= 1;
+    assert_eq!(fetched(&mut play, &wrong), NOTHING);
+    for fragment in [asked[2], asked[3], other] {
+        fetched(&mut play, &all[fragment as usize]);
+    }
+    let (op_id, job) = play.jobs.remove(0);
+    let lines = play.happen(Event::Computed { op_id, outcome: rebuild(&job) });
+    // Of six, one is lost, one unreachable, one wrong: three are left, that is too few.
+    assert_eq!(lines[..1], ["call Manager ReportBad"]);
+    let reported: ReportBad = play.sent(Kind::ReportBad);
+    assert_eq!(reported.fragments[0].fragment, asked[1]);
+    let result = results(&mut play).remove(0);
+    assert!(result.finished && result.done.is_empty(), "{result:?}");
+    assert!(result.reason.contains("3 of the 4"), "{}", result.reason);
+
+    // Handed out again, with all sources well.
+    let (task, _) = rebuild_task(&chunk, 2);
+    play.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], ..beat() }));
+    play.disk(Ok(DiskReply::Verified(vec![Verdict::Bad("rot".into())])));
+    while let Some((_, _, body)) = play.calls.iter().find(|(kind, ..)| *kind == Kind::GetFragments) {
+        let wanted = tessera_wire::data::GetFragments::decode(&body[..]).unwrap().items[0].fragment;
+        fetched(&mut play, &all[wanted as usize]);
+    }
+    let (op_id, job) = play.jobs.remove(0);
+    let lines = play.happen(Event::Computed { op_id, outcome: rebuild(&job) });
+    assert_eq!(lines, ["disk 1 append 77.1 of session 0"]);
+    let Some((_, DiskOp::Append { items, .. })) = play.ops.first() else { panic!("an append") };
+    assert_eq!((items[0].data.clone(), items[0].epoch), (all[1].data.clone(), 4));
+    play.disk(stored(1));
+    let result = results(&mut play).remove(0);
+    assert_eq!(result.done, [FragmentRef { epoch: 4, ..of(77, 1, 102) }]);
+    assert_eq!((result.finished, result.bytes), (true, all[1].data.len() as u64));
+    // Reported until answered, then forgotten.
+    play.answer(Kind::Heartbeat, Ok(beat()));
+    assert_eq!(results(&mut play), []);
+}
+
+/// P3: a delete overtakes a rebuild: nothing is stored or reported afterwards.
+#[test]
+fn a_deleted_fragment_is_not_rebuilt() {
+    let chunk = bytes(2, 1_000);
+    let (task, map) = rebuild_task(&chunk, 1);
+    let mut play = serving(task);
+    play.tick(200);
+    let reply = HeartbeatReply { deletes: vec![of(77, 1, 102)], map: Some(map), ..beat() };
+    assert_eq!(play.answer(Kind::Heartbeat, Ok(reply))[0], "disk 1 delete 77.1");
+    assert_eq!(play.disk(Ok(DiskReply::Verified(vec![Verdict::Missing]))), NOTHING);
+    play.disk(Ok(DiskReply::Deleted));
+    let result = results(&mut play).remove(0);
+    assert!(result.finished && result.done.is_empty() && result.failed.is_empty());
+}
+
+/// P11: while it was rebuilt the group gave the place to another disk: not reported as done.
+#[test]
+fn a_rebuild_for_a_group_that_moved_on() {
+    let chunk = bytes(3, 1_000);
+    let (task, _) = rebuild_task(&chunk, 1);
+    let mut pg = task.rebuild.clone().unwrap().pg.unwrap();
+    let mut play = serving(task);
+    (pg.epoch, pg.members[1].incoming_disk_id) = (5, 300);
+    play.tick(200);
+    play.answer(Kind::Heartbeat, Ok(HeartbeatReply { pgs: vec![pg], ..beat() }));
+    let hash = tessera_accel::hash::chunk_hash(&chunk).0;
+    let len_bytes = fragments(&class(4, 2), &chunk)[1].data.len() as u32;
+    play.disk(Ok(DiskReply::Verified(vec![Verdict::Good { hash, len_bytes }])));
+    let result = results(&mut play).remove(0);
+    assert_eq!((result.done.len(), result.failed.len()), (0, 1));
+    assert!(result.reason.contains("no longer has disk 102"), "{}", result.reason);
+}
+
+/// The bandwidth bound holds: chunks start only as the bucket allows.
+#[test]
+fn rebuilds_are_paced() {
+    let chunk = bytes(4, 1 << 20);
+    let (mut task, _) = rebuild_task(&chunk, 1);
+    if let Some(rebuild) = &mut task.rebuild {
+        rebuild.chunks = vec![rebuild.chunks[0].clone(); 100];
+        (0..100).for_each(|i| rebuild.chunks[i].chunk_id = i as u64 + 1);
+    }
+    // Each costs 5 × 256 KiB; at 4 MiB/s that is 3.2 a second.
+    let mut play = Play::joined();
+    let reply = HeartbeatReply { tasks: vec![task], repair_bytes_per_s: 4 << 20, ..beat() };
+    play.answer(Kind::Heartbeat, Ok(reply));
+    let mut started = 0;
+    for _ in 0..1_000 {
+        // At home already: done at once.
+        while !play.ops.is_empty() {
+            started += 1;
+            let hash = tessera_accel::hash::chunk_hash(&chunk).0;
+            play.disk(Ok(DiskReply::Verified(vec![Verdict::Good { hash, len_bytes: 262_144 }])));
+        }
+        play.calls.retain(|(kind, ..)| *kind != Kind::Heartbeat);
+        play.tick(10);
+    }
+    assert!((31..=34).contains(&started), "{started} in ten seconds");
+}
+
+#[test]
+fn tasks_are_bounded_and_not_started_twice() {
+    let verify = |task_id, disk_id| Task {
+        task_id,
+        verify: Some(VerifyTask { fragments: vec![of(7, 0, disk_id)] }),
+        ..Task::default()
+    };
+    let mut play = Play::with(NodeConfig { max_tasks: 2, scrub_every_s: 0, ..NodeConfig::default() });
+    play.join();
+    let tasks = vec![verify(1, 101), verify(1, 101), verify(2, 999), verify(3, 101), verify(4, 101), verify(5, 101)];
+    let lines = play.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks, ..beat() }));
+    assert_eq!(lines, ["disk 0 verify 7.0"]);
+    let told: BTreeMap<u64, String> = results(&mut play).into_iter().map(|r| (r.task_id, r.reason)).collect();
+    assert_eq!(told.keys().copied().collect::<Vec<_>>(), [2, 3, 4], "5 is dropped: the manager sees it does not run");
+    assert!(told[&3].contains("hand it out later"), "{told:?}");
+}
+
+#[test]
+fn senseless_tasks_are_refused_with_a_reason() {
+    let rebuild = |task: RebuildTask| Task { task_id: 1, rebuild: Some(task), ..Task::default() };
+    let strange = [
+        (Task { task_id: 1, ..Task::default() }, "does not know"),
+        (rebuild(RebuildTask { disk_id: 102, ..RebuildTask::default() }), "no group"),
+        (rebuild(RebuildTask { disk_id: 5, ..RebuildTask::default() }), "not served"),
+        (Task { task_id: 1, scrub: Some(ScrubTask { disk_id: 5 }), ..Task::default() }, "not served"),
+    ];
+    for (task, expected) in strange {
+        let result = results(&mut serving(task)).remove(0);
+        assert!(result.finished && result.reason.contains(expected), "{result:?}");
+    }
+}
+
+#[test]
+fn verification_tells_good_from_bad() {
+    let fragments = vec![of(1, 0, 101), of(2, 0, 101), of(3, 0, 101), of(4, 0, 102), of(5, 0, 888)];
+    let task = Task { task_id: 1, verify: Some(VerifyTask { fragments }), ..Task::default() };
+    let mut play = Play::joined();
+    let lines = play.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], ..beat() }));
+    assert_eq!(lines, ["disk 0 verify 1.0 2.0 3.0"]);
+    let good = Verdict::Good { hash: [0; 32], len_bytes: 10 };
+    let verdicts = vec![good.clone(), Verdict::Missing, Verdict::Bad("rot".into())];
+    assert_eq!(play.disk(Ok(DiskReply::Verified(verdicts))), ["disk 1 verify 4.0"]);
+    play.disk(Ok(DiskReply::Verified(vec![good])));
+    let result = results(&mut play).remove(0);
+    assert_eq!(result.done, [of(1, 0, 101), of(4, 0, 102)]);
+    assert_eq!(result.failed, [of(2, 0, 101), of(3, 0, 101), of(5, 0, 888)]);
+    assert!(result.finished);
+}
+
+/// Pages follow each other; one that is not answered is sent again; what does not belong is deleted.
+#[test]
+fn an_inventory_in_pages() {
+    let key = |chunk_id| FragmentKey { chunk_id, fragment: 0 };
+    let task = Task { task_id: 1, inventory: Some(InventoryTask { disk_id: 101 }), ..Task::default() };
+    let mut play = serving(task);
+    assert!(matches!(&play.ops[0].1, DiskOp::List { after: None, .. }));
+    play.disk(Ok(DiskReply::Listed { held: vec![key(1), key(2)], last: false }));
+    let page: Inventory = play.sent(Kind::Inventory);
+    assert_eq!((page.disk_id, page.node_id, page.incarnation, page.last), (101, 9, 1, false));
+    play.answer::<InventoryReply>(Kind::Inventory, lost(Code::Timeout));
+    assert_eq!(play.tick(999).iter().filter(|l| l.contains("Inventory")).count(), 0);
+    assert_eq!(play.tick(1).iter().filter(|l| l.contains("Inventory")).count(), 1);
+    assert_eq!(play.sent::<Inventory>(Kind::Inventory), page);
+    let reply = InventoryReply { remove: vec![of(2, 0, 0)], term: 1, log_seq: 10 };
+    let lines = play.answer(Kind::Inventory, Ok(reply));
+    assert_eq!(lines, ["disk 0 delete 2.0", "disk 0 list 8192 after 2.0"]);
+    play.disk(Ok(DiskReply::Deleted));
+    play.disk(Ok(DiskReply::Listed { held: vec![], last: true }));
+    let page: Inventory = play.sent(Kind::Inventory);
+    assert_eq!((page.after, page.last), (Some(of(2, 0, 101)), true));
+    play.answer(Kind::Inventory, Ok(InventoryReply { term: 1, log_seq: 10, ..InventoryReply::default() }));
+    assert!(results(&mut play)[0].finished);
+}
+
+/// P13: a cycle goes on from step to step; rot is reported by itself and with the task; a new one starts from the front.
+#[test]
+fn scrubbing_on_request() {
+    let task = |task_id| Task { task_id, scrub: Some(ScrubTask { disk_id: 102 }), ..Task::default() };
+    let mut play = serving(task(1));
+    assert!(matches!(play.ops[0].1, DiskOp::Scrub { cursor: None, .. }));
+    let at = |offset| Some(ScrubCursor { segment: 1, offset });
+    let lines = play.disk(Ok(DiskReply::Scrubbed {
+        next: at(5),
+        bytes: 100,
+        bad: vec![FragmentKey { chunk_id: 7, fragment: 2 }],
+    }));
+    assert_eq!(lines, ["disk 1 scrub from 5"]);
+    // Asked again in the middle: the step under way does not count for the new cycle.
+    play.tick(200);
+    let sent: Heartbeat = play.sent(Kind::Heartbeat);
+    assert_eq!((sent.bad, sent.scrubbed_bytes), (vec![of(7, 2, 102)], vec![0, 100]));
+    assert_eq!(sent.results[0].failed, [of(7, 2, 102)]);
+    play.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task(2)], ..beat() }));
+    let lines = play.disk(Ok(DiskReply::Scrubbed { next: None, bytes: 50, bad: vec![] }));
+    assert_eq!(lines, ["disk 1 scrub from 0"]);
+    play.disk(Ok(DiskReply::Scrubbed { next: None, bytes: 150, bad: vec![] }));
+    let finished: Vec<u64> = results(&mut play).iter().filter(|r| r.finished).map(|r| r.task_id).collect();
+    assert_eq!(finished, [1, 2]);
+}
+
+/// P13: without being asked, a disk is scrubbed within the interval, at the pace of the background.
+#[test]
+fn scrubbing_in_the_background() {
+    let config = NodeConfig { scrub_every_s: 100, compact_every_ms: 0, ..NodeConfig::default() };
+    let mut play = Play::with(config);
+    play.join();
+    play.answer(Kind::Heartbeat, Ok(HeartbeatReply { scrub_bytes_per_s: 1_000, ..beat() }));
+    let mut started = Vec::new();
+    let done = |next, bytes| Ok(DiskReply::Scrubbed { next, bytes, bad: vec![] });
+    for _ in 0..1_000 {
+        play.calls.clear();
+        started.extend(play.tick(100).into_iter().filter(|l| l.contains("scrub")));
+        while !play.ops.is_empty() {
+            play.disk(done(None, 0));
+        }
+    }
+    started.sort();
+    assert_eq!(started, ["disk 0 scrub from 0", "disk 1 scrub from 0"]);
+    // The next cycle: a step of 5,000 bytes is five seconds' worth.
+    while play.ops.is_empty() {
+        play.tick(100);
+    }
+    play.disk(done(Some(ScrubCursor { segment: 1, offset: 9 }), 5_000));
+    let steps = |lines: Vec<String>| lines.iter().filter(|l| l.contains("scrub from 9")).count();
+    assert_eq!(steps(play.tick(4_700)), 0);
+    assert_eq!(steps(play.tick(300)), 1);
+}
+
+#[test]
+fn compaction_by_itself_and_on_request() {
+    let config = NodeConfig { scrub_every_s: 0, compact_every_ms: 5_000, ..NodeConfig::default() };
+    let mut play = Play::with(config);
+    play.join();
+    play.answer(Kind::Heartbeat, Ok(beat()));
+    let lines = play.tick(5_000);
+    assert!(lines.contains(&"disk 0 compact above 50 %".into()), "{lines:?}");
+    assert_eq!(play.disk(Ok(DiskReply::Compacted { freed_bytes: 10, more: true })), ["disk 0 compact above 50 %"]);
+    play.ops.retain(|(_, op)| !matches!(op, DiskOp::Compact { .. }));
+
+    let task = Task { task_id: 1, compact: Some(CompactTask { disk_id: 101 }), ..Task::default() };
+    let mut play = serving(task);
+    assert!(matches!(play.ops[0].1, DiskOp::Compact { dead_percent: 0, .. }));
+    play.disk(Ok(DiskReply::Compacted { freed_bytes: 10, more: true }));
+    play.disk(Ok(DiskReply::Compacted { freed_bytes: 5, more: false }));
+    let result = results(&mut play).remove(0);
+    assert_eq!((result.finished, result.bytes), (true, 15));
+}
