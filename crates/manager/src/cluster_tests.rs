@@ -3,6 +3,7 @@
 use crate::config::ns;
 use crate::fake_cluster::*;
 use crate::internal::{AdvanceFill, CollectGarbage, FinishFill, FinishFills, Move, MoveMembers};
+use crate::planted::{self, Bug};
 use crate::state::Internal;
 use crate::{garbage, rows};
 use std::collections::BTreeSet;
@@ -316,9 +317,7 @@ fn repair_survives_a_restart_of_the_manager() {
     fake.kill(0);
     fake.until(40, "filling", |f| f.status().members_filling > 0);
     fake.run(1_000);
-    fake.soft = crate::state::Soft { started_ns: fake.now_ns, replicated_seq: u64::MAX, ..Default::default() };
-    fake.meta.term += 1;
-    fake.view(crate::cluster::after_start);
+    fake.restart_manager();
     fake.until(200, "repaired", |f| f.is_whole());
 }
 
@@ -592,4 +591,253 @@ fn heartbeats_bring_what_changed() {
     let running = Heartbeat { running_tasks: vec![first[0].task_id], ..fake.heartbeat(0) };
     assert!(fake.ask(&running).unwrap().tasks.is_empty());
     assert!(ns(1) == MS);
+}
+
+/// A writer that has put its fragments and not yet committed.
+struct Waiting {
+    opened: OpenWriteReply,
+    acks: Vec<ChunkAck>,
+    name: String,
+}
+
+/// Numbers for a random scenario.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = crate::layout::mix(self.0);
+        (self.0 % n.max(1) as u64) as usize
+    }
+}
+
+/// Puts what a commit needs where it goes now; None when a disk that takes puts is away.
+fn put_all(fake: &mut Fake, answers: &[ChunkAnswer]) -> Option<Vec<ChunkAck>> {
+    let mut acks = Vec::new();
+    for answer in answers.iter().filter(|a| a.state != ChunkState::Durable as i32) {
+        let members = rows::members(fake.db.conn(), answer.pg_id).unwrap();
+        let up = |d: u64| fake.nodes.iter().any(|n| n.alive && n.disks.contains(&d));
+        if !members.iter().all(|m| up(m.put_disk())) {
+            return None;
+        }
+        let epoch = fake.put(answer);
+        acks.push(ChunkAck { chunk_id: answer.chunk_id, epoch, missing: vec![] });
+    }
+    Some(acks)
+}
+
+/// Commits, putting again what came under an old epoch; whether it came through.
+fn commit(fake: &mut Fake, mut writer: Waiting) -> bool {
+    for _ in 0..4 {
+        let request = fake.commit_request(&writer.opened, writer.acks.clone());
+        let reply = fake.command(&request).unwrap_or_else(|e| panic!("{}: {e}", writer.name));
+        if reply.stale.is_empty() {
+            fake.check();
+            return true;
+        }
+        let answers = writer.opened.allocated.clone().unwrap().answers;
+        let Some(acks) = put_all(fake, &answers) else { break };
+        writer.acks = acks;
+    }
+    fake.command(&CloseSession { session_id: writer.opened.session_id }).unwrap();
+    false
+}
+
+/// P3 to P6, P11, P12 over random writes, deletions, losses, returns, drains, joins, rot and restarts of the manager. At
+/// most two nodes' worth of damage at a time; after every step redundancy must not have fallen by itself.
+fn random_scenario(seed: u64, steps: usize) {
+    let mut dice = Dice(seed);
+    let mut fake = Fake::new(9, 1);
+    let (mut files, mut next, mut waiting) = (Vec::<String>::new(), 0u64, Vec::<Waiting>::new());
+    let (mut damage, mut draining) = (0, None::<usize>);
+    for _ in 0..steps {
+        match dice.below(14) {
+            0..=3 => {
+                next += 1;
+                let seeds: Vec<u64> = (0..1 + dice.below(3))
+                    .map(|_| dice.below(400) as u64)
+                    .collect::<BTreeSet<_>>()
+                    .into_iter()
+                    .collect();
+                let name = format!("r{next}");
+                let class = ["ec:4+2", "replica:3", "ec:2+1"][dice.below(2)];
+                if let Ok(opened) = fake.open(&name, class, &seeds) {
+                    let answers = opened.allocated.clone().unwrap().answers;
+                    match put_all(&mut fake, &answers) {
+                        Some(acks) => waiting.push(Waiting { opened, acks, name }),
+                        None => _ = fake.command(&CloseSession { session_id: opened.session_id }).unwrap(),
+                    }
+                }
+                while waiting.len() > dice.below(4) {
+                    let writer = waiting.remove(dice.below(waiting.len()));
+                    let name = writer.name.clone();
+                    if commit(&mut fake, writer) {
+                        files.push(name);
+                    }
+                }
+            }
+            4 => {
+                if !files.is_empty() {
+                    let name = files.swap_remove(dice.below(files.len()));
+                    fake.unlink(&name);
+                }
+            }
+            5 | 6 => {
+                if fake.is_whole() {
+                    damage = fake.nodes.iter().filter(|n| !n.alive).count();
+                }
+                let victim = dice.below(fake.nodes.len());
+                if damage < 2 && fake.nodes[victim].alive {
+                    fake.kill(victim);
+                    damage += 1;
+                }
+            }
+            7 => {
+                if let Some(dead) = fake.nodes.iter().position(|n| !n.alive) {
+                    fake.restart(dead);
+                }
+            }
+            8 => {
+                let op_id = fake.op();
+                let (undo, node) = match draining.take() {
+                    Some(node) => (true, node),
+                    None => (false, dice.below(fake.nodes.len())),
+                };
+                let request = Drain { op_id, node_id: fake.nodes[node].node_id, undo, ..Drain::default() };
+                if fake.command(&request).is_ok() && !undo {
+                    draining = Some(node);
+                }
+            }
+            9 => {
+                if fake.nodes.len() < 12 {
+                    fake.join(1);
+                }
+            }
+            10 => {
+                fake.restart_manager();
+            }
+            11 => {
+                let node = dice.below(fake.nodes.len());
+                fake.nodes[node].lazy = !fake.nodes[node].lazy;
+            }
+            _ => {}
+        }
+        let pause = 500 * (1 + dice.below(8) as i64);
+        fake.run(pause);
+    }
+    for writer in waiting {
+        fake.command(&CloseSession { session_id: writer.opened.session_id }).unwrap();
+    }
+    for node in 0..fake.nodes.len() {
+        fake.nodes[node].lazy = false;
+        if !fake.nodes[node].alive {
+            fake.restart(node);
+        }
+    }
+    if let Some(node) = draining {
+        let request = Drain { op_id: fake.op(), node_id: fake.nodes[node].node_id, undo: true, ..Drain::default() };
+        fake.command(&request).unwrap();
+    }
+    fake.until(400, &format!("seed {seed}: whole"), |f| f.is_whole());
+    fake.run(2_000);
+    let status = fake.status();
+    assert_eq!((status.chunks_full, status.chunks_lost), (status.chunks, 0), "seed {seed}");
+    assert_eq!(garbage::recount(&fake.db).unwrap(), Vec::<String>::new(), "seed {seed}");
+    for name in files {
+        fake.unlink(&name);
+    }
+    fake.until(40, &format!("seed {seed}: collected"), |f| f.status().garbage_chunks == 0);
+    let want: Vec<u64> = fake.disks.keys().copied().collect();
+    let list = crate::internal::SetInventory { want, done_disk_id: 0, done_wanted: 0 };
+    fake.propose(vec![list.propose()]);
+    fake.until(60, &format!("seed {seed}: nothing left"), |f| {
+        f.disks.values().all(|d| d.held.is_empty()) && f.status().deletes_pending == 0
+    });
+    let status = fake.status();
+    assert_eq!((status.chunks, status.unique_bytes, status.stored_bytes), (0, 0, 0), "seed {seed}");
+    assert_eq!(garbage::recount(&fake.db).unwrap(), Vec::<String>::new(), "seed {seed}");
+    fake.check_replay();
+}
+
+#[test]
+fn random_scenarios_keep_the_promises() {
+    for seed in 0..8 {
+        random_scenario(seed, 40);
+    }
+}
+
+/// The scenarios above can fail: every bug of the table is caught, by the random ones within a few seeds or by the one that
+/// is made for it.
+#[test]
+fn planted_bugs_are_caught() {
+    let caught = |bug: Bug, scenario: &dyn Fn()| {
+        planted::plant(Some(bug));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(scenario));
+        planted::plant(None);
+        outcome.is_err()
+    };
+    let random = || (0..12).for_each(|seed| random_scenario(seed, 40));
+    let table: [(Bug, &dyn Fn()); 6] = [
+        (Bug::NoGrace, &garbage_waits_for_older_sessions),
+        (Bug::StaleEpochCounts, &acknowledgements_under_an_old_epoch_do_not_count),
+        (Bug::MoveEndsEarly, &a_commit_behind_the_cursor_of_a_move_is_caught_up),
+        (Bug::PassedChunksForgotten, &a_commit_during_a_batch_of_a_move_is_caught_up),
+        (Bug::ReturnsUnlisted, &a_node_returns_after_it_was_given_up),
+        (Bug::SharedHost, &random),
+    ];
+    for (bug, scenario) in table {
+        assert!(caught(bug, scenario), "{bug:?} was planted and nothing noticed");
+    }
+    assert!(caught(Bug::NoGrace, &random), "no grace, random scenarios");
+}
+
+/// P6: a chunk that is committed to the old disk while a batch of a move is under way is not in the batch, and is noted.
+#[test]
+fn a_commit_during_a_batch_of_a_move_is_caught_up() {
+    let mut fake = Fake::new(8, 1);
+    write_files(&mut fake, 1, 2);
+    let opened = fake.open("slow", "ec:4+2", &[9_000]).unwrap();
+    let answer = opened.allocated.clone().unwrap().answers[0].clone();
+    let epoch = fake.put(&answer);
+    let members = rows::members(fake.db.conn(), answer.pg_id).unwrap();
+    let free = fake.nodes.iter().map(|n| n.disks[0]).find(|d| !members.iter().any(|m| m.disk_id == *d)).unwrap();
+    let change =
+        Move { pg_id: answer.pg_id, position: 0, disk_id: members[0].disk_id, incoming_was: 0, incoming: free };
+    fake.propose(vec![MoveMembers { moves: vec![change] }.propose()]);
+    let done: Vec<u64> = fake.chunks().iter().filter(|c| c.1 == answer.pg_id).map(|c| c.0).collect();
+    done.iter().for_each(|chunk| _ = fake.disks.get_mut(&free).unwrap().held.insert((*chunk, 0)));
+    // Committed before the cursor moves: no row of its own commit says that the incoming disk lacks it.
+    let request = fake.commit_request(&opened, vec![ChunkAck { chunk_id: answer.chunk_id, epoch, missing: vec![] }]);
+    assert!(fake.command(&request).unwrap().version > 0);
+    let to = fake.meta.next_chunk;
+    fake.propose(vec![
+        AdvanceFill { pg_id: answer.pg_id, position: 0, incoming: free, from: 0, to, done }.propose(),
+        FinishFills { fills: vec![FinishFill { pg_id: answer.pg_id, position: 0, incoming: free }] }.propose(),
+    ]);
+    assert_eq!(rows::member(fake.db.conn(), answer.pg_id, 0).unwrap().unwrap().disk_id, members[0].disk_id);
+    fake.until(60, "caught up", |f| {
+        f.is_whole() && rows::member(f.db.conn(), answer.pg_id, 0).unwrap().unwrap().disk_id == free
+    });
+    fake.check_replay();
+}
+
+/// P11: nobody is declared out while a lease may run, however much repair is hurried.
+#[test]
+fn nobody_is_given_up_while_a_lease_may_run() {
+    let mut fake = Fake::new(8, 1);
+    write_files(&mut fake, 1, 2);
+    fake.config.down_after_ms = 700;
+    fake.config.out_after_ms = 0;
+    fake.kill(3);
+    let silent_from = fake.now_ns;
+    for _ in 0..20 {
+        fake.ask(&Maintain { what: Upkeep::Repair as i32, start: true }).unwrap();
+        fake.run(500);
+        if fake.status().nodes[3].health() == Health::Out {
+            assert!(fake.now_ns - silent_from > ns(fake.config.node_lease_ms), "out before its lease had ended");
+            fake.until(100, "repaired", |f| f.is_whole());
+            assert!(!fake.ask(&Maintain { what: Upkeep::Repair as i32, start: false }).unwrap().running);
+            return;
+        }
+    }
+    panic!("never given up");
 }

@@ -13,7 +13,8 @@ use crate::config::Config;
 use crate::db::Db;
 use crate::meta::Meta;
 use crate::rows;
-use crate::state::{Proposal, Soft, View};
+use crate::state::{Internal, Proposal, Soft, View};
+use crate::upkeep::NewTerm;
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
@@ -394,6 +395,14 @@ impl Fake {
         }
     }
 
+    /// The manager starts again: a new term, nothing soft is left.
+    pub fn restart_manager(&mut self) {
+        self.soft = Soft { started_ns: self.now_ns, replicated_seq: u64::MAX, ..Soft::default() };
+        let term = self.meta.term + 1;
+        self.propose(vec![NewTerm { term, restored: false }.propose()]);
+        self.view(cluster::after_start);
+    }
+
     /// A node stops.
     pub fn kill(&mut self, index: usize) {
         self.nodes[index].alive = false;
@@ -484,10 +493,18 @@ impl Fake {
         self.command(&request).unwrap();
     }
 
+    /// Members of all groups.
+    fn groups(&self) -> BTreeMap<u64, Vec<rows::Member>> {
+        let mut groups: BTreeMap<u64, Vec<rows::Member>> = BTreeMap::new();
+        for m in rows::all_members(self.db.conn(), 0).unwrap() {
+            groups.entry(m.pg_id).or_default().push(m);
+        }
+        groups
+    }
+
     /// Fragments of a chunk that readers who go by the map find: on a disk that serves its member.
-    pub fn fragments_within_reach(&self, chunk: u64, pg: u64) -> usize {
-        rows::members(self.db.conn(), pg)
-            .unwrap()
+    fn fragments_within_reach(&self, chunk: u64, members: &[rows::Member]) -> usize {
+        members
             .iter()
             .filter(|m| {
                 let key = (chunk, m.position);
@@ -528,8 +545,9 @@ impl Fake {
     /// "full" is.
     pub fn check(&mut self) {
         let mut now = BTreeMap::new();
+        let members = self.groups();
         for (chunk, pg, _) in self.chunks() {
-            now.insert(chunk, self.fragments_within_reach(chunk, pg));
+            now.insert(chunk, self.fragments_within_reach(chunk, &members[&pg]));
         }
         for (chunk, before) in &self.reachable {
             if let Some(after) = now.get(chunk) {
@@ -540,7 +558,7 @@ impl Fake {
         let disks: BTreeMap<u64, String> =
             rows::disks(self.db.conn()).unwrap().into_iter().map(|d| (d.disk_id, d.host)).collect();
         let mut groups: BTreeMap<u64, Vec<(&str, u32)>> = BTreeMap::new();
-        for m in rows::all_members(self.db.conn(), 0).unwrap() {
+        for m in members.values().flatten() {
             for disk in [m.disk_id, m.incoming].into_iter().filter(|d| *d != 0) {
                 groups.entry(m.pg_id).or_default().push((disks[&disk].as_str(), m.position));
             }
@@ -558,11 +576,10 @@ impl Fake {
 
     /// Every chunk has all its fragments on the disks that are its members, none is being filled.
     pub fn is_whole(&self) -> bool {
-        let settled = rows::members_filling(self.db.conn()).unwrap().is_empty();
-        settled
+        let groups = self.groups();
+        groups.values().flatten().all(|m| m.incoming == 0)
             && self.chunks().iter().all(|(chunk, pg, n)| {
-                let members = rows::members(self.db.conn(), *pg).unwrap();
-                members.iter().filter(|m| self.serves(m.disk_id, (*chunk, m.position))).count() == *n
+                groups[pg].iter().filter(|m| self.serves(m.disk_id, (*chunk, m.position))).count() == *n
             })
     }
 

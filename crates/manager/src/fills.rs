@@ -11,21 +11,19 @@
 //! Every change raises the group's epoch; when the disk that takes puts changes, `since_epoch` rises too, and older
 //! acknowledgements no longer count (P11). Here the rows change and moves are planned; [`crate::tasks`] hands out the work.
 
+use crate::commit::CAUSE_PASSED;
 use crate::error::Outcome;
 use crate::internal::{AdvanceFill, FinishFill, FinishFills, Move, MoveMembers};
 use crate::layout::{Layout, LayoutDisk};
+use crate::planted::{self, Bug};
 use crate::rows::{self, DiskRow, Member, unsigned};
 use crate::state::{Ctx, View};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_wire::Health;
 
-/// Cause of a missing row: not acknowledged at commit.
-pub const CAUSE_COMMIT: i32 = 1;
-/// Cause of a missing row: found bad or absent.
-pub const CAUSE_BAD: i32 = 2;
-/// Cause of a missing row: a fill passed it without success.
-pub const CAUSE_FILL: i32 = 3;
+/// `missing_fragments.cause`: found bad or absent. The others are in commit.rs.
+pub const CAUSE_BAD: i64 = 2;
 
 /// Most moves in one command.
 const MOVES_PER_COMMAND: usize = 256;
@@ -49,7 +47,9 @@ pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Outcome<()> {
             continue;
         }
         let epoch = rows::raise_epoch(ctx, m.pg_id)?;
-        m.since_epoch = epoch;
+        if !planted::is(Bug::StaleEpochCounts) {
+            m.since_epoch = epoch;
+        }
         if m.incoming != 0 {
             become_lost(ctx, &mut m)?;
         }
@@ -120,8 +120,10 @@ fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Outcome<()> {
     m.fill_cursor = 0;
     if old.health() == Health::Out {
         m.put_to_incoming = true;
-        m.since_epoch = epoch;
         m.fill_until = ctx.meta.next_chunk;
+        if !planted::is(Bug::StaleEpochCounts) {
+            m.since_epoch = epoch;
+        }
     } else {
         m.put_to_incoming = false;
         m.fill_until = 0;
@@ -135,6 +137,9 @@ fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Outcome<()> {
 fn host_is_free(conn: &Connection, m: &Member, new: &DiskRow) -> Outcome<bool> {
     for other in rows::members(conn, m.pg_id)?.iter().filter(|o| o.position != m.position) {
         for disk_id in [other.disk_id, other.incoming] {
+            if planted::is(Bug::SharedHost) {
+                continue;
+            }
             if disk_id != 0 && rows::disk(conn, disk_id)?.is_some_and(|d| d.host == new.host) {
                 return Ok(false);
             }
@@ -198,8 +203,8 @@ pub fn advance_fill(ctx: &mut Ctx<'_>, command: &AdvanceFill) -> Outcome<()> {
             crate::garbage::order_delete(ctx, m.incoming, *chunk, m.position)?;
         }
     }
-    for &chunk in passed.difference(&done) {
-        note_missing(ctx, chunk, m.position, lacking_on_incoming, m.pg_id, CAUSE_FILL)?;
+    for &chunk in passed.difference(&done).filter(|_| !planted::is(Bug::PassedChunksForgotten)) {
+        note_missing(ctx, chunk, m.position, lacking_on_incoming, m.pg_id, CAUSE_PASSED)?;
     }
     // The cursor is no part of the map: it raises no epoch.
     m.fill_cursor = command.to;
@@ -208,7 +213,7 @@ pub fn advance_fill(ctx: &mut Ctx<'_>, command: &AdvanceFill) -> Outcome<()> {
 }
 
 /// Writes a missing row.
-pub fn note_missing(ctx: &Ctx<'_>, chunk: u64, fragment: u32, incoming: i32, pg: u64, cause: i32) -> Outcome<()> {
+pub fn note_missing(ctx: &Ctx<'_>, chunk: u64, fragment: u32, incoming: i32, pg: u64, cause: i64) -> Outcome<()> {
     ctx.db
         .stmt(
             "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
@@ -231,7 +236,7 @@ pub fn is_through(conn: &Connection, m: &Member) -> Outcome<bool> {
             "SELECT EXISTS (SELECT 1 FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = ?3)",
         )?
         .query_row(params![m.pg_id as i64, m.position, !m.put_to_incoming], |row| row.get(0))?;
-    Ok(!ahead && !lacking)
+    Ok(!ahead && (!lacking || planted::is(Bug::MoveEndsEarly)))
 }
 
 /// Members whose fill is through, at most `limit`.
@@ -320,6 +325,8 @@ impl<'a> Plan<'a> {
             .flat_map(|o| [o.disk_id, o.incoming])
             .filter(|d| *d != 0)
             .collect();
+        let before = if planted::is(Bug::SharedHost) { vec![m.disk_id; before.len()] } else { before };
+        let used = if planted::is(Bug::SharedHost) { Vec::new() } else { used };
         let share = self.share.get(&m.pg_id).copied().unwrap_or(0);
         let (disks, room) = (self.disks, &self.room);
         let fits = |d: &LayoutDisk| {

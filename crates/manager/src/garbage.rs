@@ -11,10 +11,12 @@ use crate::error::Outcome;
 use crate::internal::{CollectGarbage, DeletesDone};
 use crate::meta::fragment_bytes;
 use crate::pages;
+use crate::planted::{self, Bug};
 use crate::refs::{COMMITTED, forget_chunk};
 use crate::rows::{self, Member, unsigned};
 use crate::state::{Ctx, View};
 use rusqlite::params;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_wire::Health;
 use tessera_wire::meta::FragmentRef;
@@ -35,7 +37,10 @@ pub struct DeleteCursor {
 
 /// What to collect now, if anything is collectable.
 pub fn due(view: &View<'_>) -> Outcome<Option<CollectGarbage>> {
-    let before_ns = view.soft.sessions.oldest_start(view.now_ns);
+    let before_ns = match planted::is(Bug::NoGrace) {
+        true => view.now_ns,
+        false => view.soft.sessions.oldest_start(view.now_ns),
+    };
     let any =
         view.db.stmt("SELECT 1 FROM chunks WHERE refs = 0 AND zero_since_ns < ?1 LIMIT 1")?.exists([before_ns])?;
     Ok(any.then_some(CollectGarbage { before_ns, limit: CHUNKS_PER_COMMAND }))
@@ -53,6 +58,7 @@ struct Dead {
 pub fn collect(ctx: &mut Ctx<'_>, command: &CollectGarbage) -> Outcome<()> {
     // Sessions with rows are looked at once more here, where no soft state can be wrong about them (P4).
     let oldest: Option<i64> = ctx.db.stmt("SELECT min(started_ns) FROM sessions")?.query_row([], |row| row.get(0))?;
+    let oldest = oldest.filter(|_| !planted::is(Bug::NoGrace));
     let before_ns = oldest.map_or(command.before_ns, |o| o.min(command.before_ns));
     let dead: Vec<Dead> = ctx
         .db
@@ -73,10 +79,11 @@ pub fn collect(ctx: &mut Ctx<'_>, command: &CollectGarbage) -> Outcome<()> {
     let kept = disks_with_orders(ctx)?;
     let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
     for chunk in &dead {
-        if !groups.contains_key(&chunk.pg_id) {
-            groups.insert(chunk.pg_id, rows::members(ctx.db.conn(), chunk.pg_id)?);
-        }
-        remove(ctx, chunk, &groups[&chunk.pg_id], &kept)?;
+        let members = match groups.entry(chunk.pg_id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(rows::members(ctx.db.conn(), chunk.pg_id)?),
+        };
+        remove(ctx, chunk, members, &kept)?;
     }
     Ok(())
 }

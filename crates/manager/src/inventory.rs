@@ -15,6 +15,7 @@ use crate::rows::{self, Member, unsigned};
 use crate::state::{Ctx, View};
 use crate::tasks::{Given, Listing, Work};
 use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_wire::Health;
 use tessera_wire::meta::{FragmentRef, Inventory, InventoryReply, InventoryTask, Task};
@@ -148,10 +149,11 @@ pub fn reply(view: &View<'_>, page: &Inventory) -> Outcome<InventoryReply> {
         let wanted = match pg {
             None => false,
             Some(pg) => {
-                if !groups.contains_key(&pg) {
-                    groups.insert(pg, rows::members(conn, pg)?);
-                }
-                let member = groups[&pg].iter().find(|m| m.position == held.fragment);
+                let members = match groups.entry(pg) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => new.insert(rows::members(conn, pg)?),
+                };
+                let member = members.iter().find(|m| m.position == held.fragment);
                 let belongs = member.is_some_and(|m| m.disk_id == page.disk_id || m.incoming == page.disk_id);
                 belongs || (member.is_some() && is_missing(conn, held)?)
             }

@@ -37,6 +37,7 @@ pub mod namespace;
 pub mod pages;
 pub mod passes;
 pub mod placement;
+pub mod planted;
 pub mod reads;
 pub mod refs;
 pub mod repair;

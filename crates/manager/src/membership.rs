@@ -9,6 +9,7 @@ use crate::config::ns;
 use crate::error::{Outcome, invalid, refuse};
 use crate::internal::{FailDisks, SetNodeHealth};
 use crate::meta::draw;
+use crate::planted::{self, Bug};
 use crate::rows::{self, DiskRow, NodeRow};
 use crate::state::{Ctx, Internal, Proposal, View};
 use rusqlite::params;
@@ -210,6 +211,7 @@ fn write_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo, old: Option<&Dis
         .execute(params![old.disk_id as i64, said.path, said.capacity_bytes as i64, version])?;
     match old.own_health {
         // It missed deletes, and may have lost its content: listed before it serves again.
+        Health::Out if planted::is(Bug::ReturnsUnlisted) => rows::set_disk_health(ctx, old.disk_id, Health::Up)?,
         Health::Out => {
             rows::want_inventory(ctx, old.disk_id)?;
             rows::set_disk_health(ctx, old.disk_id, Health::Down)?;

@@ -102,7 +102,7 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Outcome<()> {
     for i in 0..count as usize {
         let mut disks = Vec::with_capacity(width as usize);
         for j in 0..width as usize {
-            disks.push(ctx.decide(|_| Ok(plan[i][j]))?);
+            disks.push(ctx.decide(|_| Ok(plan.get(i).and_then(|group| group.get(j)).copied().unwrap_or(0)))?);
         }
         create_group(ctx, &disks)?;
     }

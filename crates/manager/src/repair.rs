@@ -5,15 +5,17 @@
 //! others, checks the chunk's name and puts the one that lacks. Per node only so many tasks are out at a time.
 //! Nobody's word that a fragment is bad is believed before the node that holds it has looked ([`report_bad`]).
 
+use crate::commit::CAUSE_UNACKNOWLEDGED;
 use crate::error::Outcome;
-use crate::fills::{self, CAUSE_BAD, CAUSE_COMMIT};
+use crate::fills::{self, CAUSE_BAD};
 use crate::internal::{AdvanceFill, FragmentsBad, FragmentsDone};
 use crate::rows::{self, DiskRow, Member, unsigned};
 use crate::state::{Ctx, Internal, Proposal, View};
 use crate::tasks::{FillRun, Given, MissingRow, Work, retry_at};
 use rusqlite::{Connection, OptionalExtension, params};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use tessera_wire::meta::{CompleteFragments, FragmentRef, RebuildTask, Task, TaskResult};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
 use tessera_wire::{ChunkInfo, PgInfo};
 
 /// Missing rows kept in queues at most.
@@ -60,11 +62,13 @@ impl Round {
     }
 
     fn pg(&mut self, conn: &Connection, pg_id: u64) -> Outcome<Option<&(PgInfo, Vec<Member>)>> {
-        if !self.pgs.contains_key(&pg_id) {
-            let Some(info) = rows::pg_info(conn, pg_id)? else { return Ok(None) };
-            self.pgs.insert(pg_id, (info, rows::members(conn, pg_id)?));
-        }
-        Ok(self.pgs.get(&pg_id))
+        Ok(Some(match self.pgs.entry(pg_id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let Some(info) = rows::pg_info(conn, pg_id)? else { return Ok(None) };
+                new.insert((info, rows::members(conn, pg_id)?))
+            }
+        }))
     }
 
     fn readable(&self, disk_id: u64) -> bool {
@@ -83,7 +87,7 @@ pub fn queue_missing(view: &mut View<'_>) -> Outcome<()> {
     let any: bool =
         conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM missing_fragments)")?.query_row([], |row| row.get(0))?;
     let tasks = &mut view.soft.cluster.tasks;
-    let waiting: usize = tasks.missing.values().map(VecDequeLen::len_of).sum();
+    let waiting: usize = tasks.missing.values().map(VecDeque::len).sum();
     if !any {
         tasks.missing_backoff.clear();
         return Ok(());
@@ -95,13 +99,13 @@ pub fn queue_missing(view: &mut View<'_>) -> Outcome<()> {
         conn,
         "SELECT chunk_id, fragment, incoming, pg_id FROM missing_fragments WHERE cause = ?1 AND since_ns < ?2
          ORDER BY since_ns DESC, chunk_id DESC LIMIT ?3",
-        params![CAUSE_COMMIT, view.now_ns - WRITER_GRACE_NS, MAX_QUEUED as i64 / 2],
+        params![CAUSE_UNACKNOWLEDGED, view.now_ns - WRITER_GRACE_NS, MAX_QUEUED as i64 / 2],
     )?;
     let others = select_missing(
         conn,
         "SELECT chunk_id, fragment, incoming, pg_id FROM missing_fragments WHERE cause != ?1 AND pg_id >= ?2
          ORDER BY pg_id, fragment LIMIT ?3",
-        params![CAUSE_COMMIT, view.soft.cluster.missing_from as i64, MAX_QUEUED as i64 / 2],
+        params![CAUSE_UNACKNOWLEDGED, view.soft.cluster.missing_from as i64, MAX_QUEUED as i64 / 2],
     )?;
     // The next round goes on behind the last group of a full page, so that rows that cannot be repaired do not hide others.
     let full = others.len() >= MAX_QUEUED / 2;
@@ -118,17 +122,6 @@ pub fn queue_missing(view: &mut View<'_>) -> Outcome<()> {
         }
     }
     Ok(())
-}
-
-/// Length of a queue, for summing up.
-trait VecDequeLen {
-    fn len_of(&self) -> usize;
-}
-
-impl VecDequeLen for std::collections::VecDeque<MissingRow> {
-    fn len_of(&self) -> usize {
-        self.len()
-    }
 }
 
 fn select_missing(conn: &Connection, sql: &str, args: impl rusqlite::Params) -> rusqlite::Result<Vec<MissingRow>> {
@@ -194,7 +187,7 @@ fn next_missing(view: &mut View<'_>, round: &mut Round, node_id: u64, disk_id: u
         let Some(first) = queue.front().copied() else { return Ok(None) };
         let same = |r: &MissingRow| (r.pg_id, r.fragment, r.incoming) == (first.pg_id, first.fragment, first.incoming);
         let mut rows_of_task: Vec<MissingRow> = Vec::new();
-        let mut rest = std::collections::VecDeque::new();
+        let mut rest = VecDeque::new();
         for row in queue.drain(..) {
             if rows_of_task.len() < limit && same(&row) { rows_of_task.push(row) } else { rest.push_back(row) }
         }
@@ -542,24 +535,6 @@ fn clear_missing(ctx: &Ctx<'_>, done: &FragmentRef, incoming: i32) -> Outcome<()
     ctx.db
         .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3")?
         .execute(params![done.chunk_id as i64, done.fragment, incoming])?;
-    Ok(())
-}
-
-/// A writer has completed fragments of an optimistic commit.
-pub fn complete(ctx: &mut Ctx<'_>, request: &CompleteFragments) -> Outcome<()> {
-    for done in &request.fragments {
-        let pg: Option<u64> = ctx
-            .db
-            .stmt("SELECT pg_id FROM chunks WHERE chunk_id = ?1")?
-            .query_row([done.chunk_id as i64], |row| unsigned(row, 0))
-            .optional()?;
-        let Some(pg) = pg else { continue };
-        let Some(m) = rows::member(ctx.db.conn(), pg, done.fragment)? else { continue };
-        // An acknowledgement under an older epoch came from a disk that no longer takes this member's puts (P11).
-        if done.epoch >= m.since_epoch {
-            clear_missing(ctx, done, 0)?;
-        }
-    }
     Ok(())
 }
 
