@@ -4,11 +4,12 @@ use crate::args::Common;
 use crate::exit::{Exit, Failure, Outcome};
 use std::io::{Read, Write};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tessera_client::path::StorePath;
+use tessera_client::{Cancel, Client, Error, GetOptions, Options, Owner, Progress, PutMode, PutOptions, Sink, Source};
 use tessera_net::{BufferPool, Dialer, DialerOptions, dialer::NoService};
-use tessera_wire::meta::{ClusterStatus, GetStatus, MaintainReply, Upkeep, VersionInfo};
-use tessera_wire::{Hello, InodeKind, Request, Role};
+use tessera_wire::meta::{ClusterStatus, Dirent, GetStatus, MaintainReply, Upkeep, VersionInfo};
+use tessera_wire::{Attr, Hello, InodeKind, Request, Role};
 
 /// An inode and the path it was found at.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,82 +71,259 @@ pub struct Stored {
     pub version: u64,
     /// Its length.
     pub bytes: u64,
+    /// Bytes of chunks that the cluster did not have.
+    pub new_bytes: u64,
 }
 
 /// A connection to the cluster.
-pub struct Store {}
-
-fn later<T>() -> Outcome<T> {
-    Err(Failure::new(Exit::Failed, "not built yet"))
+pub struct Store {
+    client: Client,
 }
 
+/// Between two attempts to reach a manager that is starting.
+const RETRY: Duration = Duration::from_millis(200);
+/// Redundancy of optimistic writes gets this long to follow before a command ends.
+const SETTLE: Duration = Duration::from_secs(120);
+
 impl Store {
-    pub fn connect(_common: &Common) -> Outcome<Store> {
-        later()
+    /// Connects. A manager that does not answer is asked again until `--wait` is over.
+    pub fn connect(common: &Common) -> Outcome<Store> {
+        let wait_ms = common.wait.saturating_mul(1000);
+        let options = Options {
+            manager_timeout_ms: Options::default().manager_timeout_ms.min(wait_ms.max(1000)),
+            manager_deadline_ms: wait_ms,
+            host: crate::daemon::config::host_name(),
+            ..Options::default()
+        };
+        let deadline = Instant::now() + Duration::from_secs(common.wait);
+        loop {
+            match Client::connect(&common.manager, options.clone()) {
+                Ok(client) => return Ok(Store { client }),
+                Err(Error::Connect { address, error }) => {
+                    if error.is_retryable() && Instant::now() + RETRY < deadline {
+                        std::thread::sleep(RETRY);
+                        continue;
+                    }
+                    return Err(unreachable_manager(&address, &error));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
-    pub fn resolve(&self, _path: &StorePath) -> Outcome<Item> {
-        later()
+
+    /// What a path names.
+    pub fn resolve(&self, path: &StorePath) -> Outcome<Item> {
+        let entry = self.client.resolve(path)?;
+        Ok(Item::new(path.clone(), entry.attr.unwrap_or_default()))
     }
-    pub fn list(&self, _path: &StorePath) -> Outcome<Vec<Item>> {
-        later()
+
+    /// Entries of a directory, in byte order of names.
+    pub fn list(&self, path: &StorePath) -> Outcome<Vec<Item>> {
+        let item = |entry: Dirent| {
+            let path = path.join(&entry.name).map_err(|e| Failure::usage(e.to_string()))?;
+            Ok(Item::new(path, entry.attr.unwrap_or_default()))
+        };
+        self.client.list(path)?.into_iter().map(item).collect()
     }
-    pub fn make_directory(&self, _path: &StorePath, _mode: u32, _exist_ok: bool) -> Outcome {
-        later()
+
+    /// Makes a directory; with `exist_ok` one that is there will do.
+    pub fn make_directory(&self, path: &StorePath, exist_ok: bool) -> Outcome {
+        if path.is_root() && exist_ok {
+            return Ok(());
+        }
+        match self.client.mkdir(path).map_err(Failure::from) {
+            Ok(_) => Ok(()),
+            Err(failure) if failure.exit == Exit::Conflict && exist_ok => match self.resolve(path)?.kind {
+                InodeKind::Directory => Ok(()),
+                _ => Err(Failure::new(Exit::Conflict, format!("{path}: is in the way of a directory and is none"))),
+            },
+            Err(failure) => Err(failure),
+        }
     }
-    pub fn make_all(&self, _path: &StorePath) -> Outcome {
-        later()
+
+    /// Makes a directory and those above it.
+    pub fn make_all(&self, path: &StorePath) -> Outcome {
+        self.client.mkdir_all(path)?;
+        Ok(())
     }
-    pub fn unlink(&self, _path: &StorePath) -> Outcome {
-        later()
+
+    /// Removes a file or symbolic link.
+    pub fn unlink(&self, path: &StorePath) -> Outcome {
+        Ok(self.client.unlink(path, false)?)
     }
-    pub fn remove_all(&self, _path: &StorePath) -> Outcome<u64> {
-        later()
+
+    /// Removes everything below a directory and it; how many entries that were.
+    pub fn remove_all(&self, path: &StorePath) -> Outcome<u64> {
+        Ok(self.client.remove_all(path, None, &Cancel::default())?)
     }
-    pub fn rename(&self, _from: &StorePath, _to: &StorePath, _no_replace: bool) -> Outcome {
-        later()
+
+    /// Moves a name.
+    pub fn rename(&self, from: &StorePath, to: &StorePath, no_replace: bool) -> Outcome {
+        Ok(self.client.rename(from, to, no_replace)?)
     }
-    pub fn symlink(&self, _path: &StorePath, _target: &[u8]) -> Outcome {
-        later()
+
+    /// Makes a symbolic link; a link or file of that name gives way.
+    pub fn symlink(&self, path: &StorePath, target: &[u8]) -> Outcome {
+        match self.client.symlink(target, path).map_err(Failure::from) {
+            Ok(_) => Ok(()),
+            Err(failure) if failure.exit == Exit::Conflict => {
+                let item = self.resolve(path)?;
+                if item.kind == InodeKind::Symlink && item.symlink_target == target {
+                    return Ok(());
+                }
+                self.unlink(path)?;
+                self.client.symlink(target, path)?;
+                Ok(())
+            }
+            Err(failure) => Err(failure),
+        }
     }
-    pub fn set_attributes(&self, _path: &StorePath, _mode: u32, _mtime_ns: i64) -> Outcome {
-        later()
+
+    /// Changes mode and time, and makes this process's user the owner.
+    pub fn set_attributes(&self, path: &StorePath, mode: u32, mtime_ns: i64) -> Outcome {
+        let owner = owner(mode);
+        self.client.set_attr(path, Some(mode), Some(owner.uid), Some(owner.gid), Some(mtime_ns))?;
+        Ok(())
     }
-    pub fn hints(&self, _path: &StorePath) -> Outcome<Vec<(String, String)>> {
-        later()
+
+    /// Hints that are set on a path: name and value.
+    pub fn hints(&self, path: &StorePath) -> Outcome<Vec<(String, String)>> {
+        let entry = self.client.resolve(path)?;
+        Ok(entry.hints.into_iter().map(|h| (h.name, h.value)).collect())
     }
-    pub fn set_hints(&self, _path: &StorePath, _hints: &[(String, String)]) -> Outcome {
-        later()
+
+    /// Sets hints; an empty value takes one away.
+    pub fn set_hints(&self, path: &StorePath, hints: &[(String, String)]) -> Outcome {
+        let (gone, set): (Vec<_>, Vec<_>) = hints.iter().cloned().partition(|(_, value)| value.is_empty());
+        self.client.set_policy(path, &set)?;
+        let there = if gone.is_empty() { Vec::new() } else { self.hints(path)? };
+        for (name, _) in gone.iter().filter(|(name, _)| there.iter().any(|(n, _)| n == name)) {
+            self.client.remove_xattr(path, &format!("{}{name}", tessera_policy::PREFIX))?;
+        }
+        Ok(())
     }
-    pub fn versions(&self, _path: &StorePath) -> Outcome<Vec<VersionInfo>> {
-        later()
+
+    /// Versions of a file, oldest first.
+    pub fn versions(&self, path: &StorePath) -> Outcome<Vec<VersionInfo>> {
+        Ok(self.client.versions(path)?)
     }
+
+    /// Stores a file; `progress` hears how many bytes more have been read.
     pub fn put(
         &self,
-        _path: &StorePath,
-        _source: impl Read + Send,
-        _given: &Given,
-        _len: Option<u64>,
-        _progress: &(dyn Fn(u64) + Sync),
+        path: &StorePath,
+        mut source: impl Read + Send,
+        given: &Given,
+        len_bytes: Option<u64>,
+        progress: &(dyn Fn(u64) + Sync),
     ) -> Outcome<Stored> {
-        later()
+        let mut hear = steps(progress);
+        let options = PutOptions {
+            hints: given.hints.clone(),
+            mode: PutMode::Replace,
+            if_version: given.if_version,
+            mtime_ns: given.mtime_ns,
+            owner: owner(given.mode),
+            progress: Some(&mut hear),
+            cancel: Cancel::default(),
+        };
+        let done = self.client.put(path, Source::Reader { reader: &mut source, len_bytes }, options)?;
+        Ok(Stored { version: done.version, bytes: done.input_bytes, new_bytes: done.new_bytes })
     }
+
+    /// Fetches a file; `progress` hears how many bytes more have arrived. How many there were.
     pub fn get(
         &self,
-        _path: &StorePath,
-        _sink: &mut (impl Write + Send),
-        _wanted: &Wanted,
-        _progress: &(dyn Fn(u64) + Sync),
+        path: &StorePath,
+        sink: &mut (dyn Write + Send),
+        wanted: &Wanted,
+        progress: &(dyn Fn(u64) + Sync),
     ) -> Outcome<u64> {
-        later()
+        let mut hear = steps(progress);
+        let options = GetOptions {
+            version: wanted.version.unwrap_or(0),
+            range: wanted.range.map(|(start, end)| start..end.unwrap_or(u64::MAX)),
+            progress: Some(&mut hear),
+            cancel: Cancel::default(),
+        };
+        Ok(self.client.get(path, Sink::Writer(sink), options)?.1)
     }
+
+    /// Waits for the redundancy of optimistic writes; says so if it does not come.
+    pub fn settle(&self) -> Outcome {
+        match self.client.flush(SETTLE) {
+            true => Ok(()),
+            false => Err(Failure::new(
+                Exit::Unavailable,
+                "everything is stored and can be read, but not all redundancy has followed; the cluster repairs it",
+            )),
+        }
+    }
+
+    /// The state of the cluster.
     pub fn status(&self) -> Outcome<ClusterStatus> {
-        later()
+        Ok(self.client.status()?)
     }
-    pub fn drain(&self, _node: u64, _disk: u64, _undo: bool) -> Outcome {
-        later()
+
+    /// Empties a node or one of its disks (0: all), or takes that back.
+    pub fn drain(&self, node: u64, disk: u64, undo: bool) -> Outcome {
+        Ok(self.client.drain(&node.to_string(), disk, undo)?)
     }
-    pub fn maintain(&self, _what: Upkeep, _start: bool) -> Outcome<MaintainReply> {
-        later()
+
+    /// Starts or looks at a pass of upkeep.
+    pub fn maintain(&self, what: Upkeep, start: bool) -> Outcome<MaintainReply> {
+        Ok(self.client.maintain(what, start)?)
+    }
+}
+
+impl Item {
+    fn new(path: StorePath, attr: Attr) -> Item {
+        Item {
+            path,
+            kind: attr.kind(),
+            ino: attr.ino,
+            size_bytes: attr.size_bytes,
+            mode: attr.mode,
+            uid: attr.uid,
+            gid: attr.gid,
+            nlink: attr.nlink,
+            mtime_ns: attr.mtime_ns,
+            ctime_ns: attr.ctime_ns,
+            version: attr.version,
+            version_number: attr.version_number,
+            symlink_target: attr.symlink_target,
+        }
+    }
+}
+
+/// Progress in steps, from progress in sums.
+fn steps(hear: &(dyn Fn(u64) + Sync)) -> impl FnMut(Progress) + Send + '_ {
+    let mut last = 0;
+    move |progress: Progress| {
+        hear(progress.done.saturating_sub(last));
+        last = progress.done;
+    }
+}
+
+fn owner(mode: u32) -> Owner {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    Owner { mode, uid: uid.as_raw(), gid: gid.as_raw() }
+}
+
+fn unreachable_manager(address: &str, error: &tessera_wire::Error) -> Failure {
+    let failure = Failure::from(error.clone()).of(format!("manager {address}"));
+    match error.is_retryable() {
+        true => Failure {
+            message: format!("{}; check that it runs, or name it with --manager or TESSERA_MANAGER", failure.message),
+            ..failure
+        },
+        false => failure,
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::new(Exit::of_code(error.code()), error.to_string())
     }
 }
 

@@ -131,6 +131,9 @@ pub struct ManagerArgs {
     /// Address of a node to restore from; name all you can, the newest log wins.
     #[arg(long, value_name = "NODEADDR", requires = "restore")]
     pub from: Vec<String>,
+    /// Restore although some of the named nodes do not answer: right only if fewer are silent than hold the log.
+    #[arg(long, requires = "restore")]
+    pub without_missing: bool,
     /// Shared.
     #[command(flatten)]
     pub flags: DaemonFlags,

@@ -36,7 +36,7 @@ Start here:
 
 /// One store over many disks: deduplicated, erasure-coded, verified.
 #[derive(Debug, Parser)]
-#[command(name = "tessera", version, after_help = EXIT_CODES, max_term_width = 110, propagate_version = true)]
+#[command(name = "tessera", version, after_help = EXIT_CODES, max_term_width = 110)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -108,4 +108,32 @@ pub enum Command {
     Gc(UpkeepArgs),
     /// Run a manager.
     Manager(ManagerArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_words_are_consistent_and_every_command_shows_an_example() {
+        let mut command = Cli::command();
+        command.build();
+        command.clone().debug_assert();
+        for sub in command.get_subcommands().filter(|c| c.get_name() != "help" && !c.has_subcommands()) {
+            let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:\n  tessera "), "{} has no examples", sub.get_name());
+        }
+    }
+
+    #[test]
+    fn a_node_is_run_and_nodes_are_looked_at_with_the_same_word() {
+        let parse = |words: &[&str]| Cli::try_parse_from([&["tessera"], words].concat()).map(|c| c.command);
+        assert!(matches!(parse(&["node", "--disk", "d"]), Ok(Command::Node(NodeArgs { command: None, .. }))));
+        let drain = parse(&["node", "drain", "n1", "--follow"]);
+        assert!(matches!(drain, Ok(Command::Node(NodeArgs { command: Some(NodeCommand::Drain { .. }), .. }))));
+        assert!(parse(&["node", "--disk", "d", "list"]).is_err());
+        assert!(parse(&["manager", "--dir", "d", "--restore"]).is_err(), "restore needs --from");
+        assert!(parse(&["put", "only-one"]).is_err());
+    }
 }

@@ -22,8 +22,6 @@ pub struct Shared {
     pub log_format: Option<LogFormat>,
     /// Level or directives.
     pub log_level: Option<String>,
-    /// Knobs.
-    pub tuning: Tuning,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -71,6 +69,8 @@ pub struct ManagerSettings {
     pub listen: Vec<Endpoint>,
     /// Nodes to restore from; empty: no restore.
     pub restore_from: Vec<Endpoint>,
+    /// Restore although some of them do not answer.
+    pub without_missing: bool,
     /// The rest.
     pub shared: Shared,
     /// Knobs.
@@ -125,6 +125,7 @@ impl ManagerSettings {
             dir,
             listen: listen.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
             restore_from: args.from.iter().map(|a| endpoint(a)).collect::<Outcome<_>>()?,
+            without_missing: args.without_missing,
             shared: shared(args.flags, file.metrics, file.log_format, file.log_level),
             core,
         })
@@ -169,7 +170,6 @@ fn shared(flags: DaemonFlags, metrics: Option<String>, format: Option<LogFormat>
         metrics: flags.metrics.or(metrics),
         log_format: flags.log_format.or(format),
         log_level: flags.log_level.or(level),
-        tuning: Tuning::new(),
     }
 }
 

@@ -126,7 +126,7 @@ pub fn set<T>(knobs: &[Knob<T>], target: &mut T, key: &str, value: &Value) -> Re
             "bytes" | "bytes/s" => format!("a number of {} (K, M, G, T may follow)", knob.unit),
             unit => format!("a number of {unit}"),
         };
-        format!("{key} cannot be {value}: write {what}, as in {key} = {}", (knob.get)(target))
+        format!("{key} cannot be {value}: write {what}, as in {key} = {} ({})", (knob.get)(target), knob.help)
     };
     let number = number.ok_or_else(wrong)?;
     let text = wrong();

@@ -1,10 +1,136 @@
-//! `tessera manager`.
+//! `tessera manager`: the metadata service on its embedded database.
 
+use super::announce::Announcement;
+use super::config::ManagerSettings;
+use super::metrics::{self, Family};
+use super::signals::{Event, Events};
 use crate::args::ManagerArgs;
-use crate::exit::Outcome;
+use crate::exit::{Exit, Failure, Outcome};
+use crossbeam_channel::RecvTimeoutError;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tessera_manager::core::StartError;
+use tessera_manager::db::DbError;
+use tessera_manager::metrics::Metrics;
+use tessera_manager::restore::RestoreError;
+use tessera_manager::shell::{ManagerServer, ServeError};
+use tessera_net::Endpoint;
 
-/// Runs a manager until it is asked to stop.
+/// Between two looks whether the manager still serves.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Runs a manager until it is asked to stop, or cannot go on.
 pub fn run(args: ManagerArgs) -> Outcome {
-    let _ = crate::daemon::config::ManagerSettings::new(args)?;
-    Ok(())
+    let (announce, follow_stdin) = (args.flags.announce, args.flags.follow_stdin);
+    let settings = ManagerSettings::new(args)?;
+    super::logging::start(&settings.shared)?;
+    let events = Events::listen(false)?;
+    if follow_stdin {
+        events.follow_stdin()?;
+    }
+    let server: Arc<Mutex<Option<ManagerServer>>> = Arc::default();
+    let measured = server.clone();
+    let snapshot = Box::new(move || measured.lock().as_ref().map(|s| families(&s.metrics())).unwrap_or_default());
+    let metrics =
+        settings.shared.metrics.as_ref().map(|address| metrics::Server::start(address, snapshot)).transpose()?;
+    let started = start(&settings)?;
+    let listen: Vec<String> = started.endpoints().iter().map(Endpoint::to_string).collect();
+    tracing::info!(cluster = tessera_wire::hex(&started.cluster_id()), listen = listen.join(" "), "serving");
+    *server.lock() = Some(started);
+    let metrics_address = metrics.as_ref().map(metrics::Server::address);
+    Announcement { role: "manager".into(), listen, metrics: metrics_address }.print(announce);
+    wait(&server, &events);
+    let stopping = server.lock().take();
+    match stopping.and_then(ManagerServer::stop) {
+        None => {
+            tracing::info!("stopped");
+            Ok(())
+        }
+        Some(why) => {
+            tracing::error!("{why}");
+            Err(why.into())
+        }
+    }
+}
+
+fn start(settings: &ManagerSettings) -> Outcome<ManagerServer> {
+    let (dir, listen, config) = (&settings.dir, &settings.listen, settings.core.clone());
+    if settings.restore_from.is_empty() {
+        return ManagerServer::start(dir, Some(rand::random()), listen, config).map_err(refused);
+    }
+    let addresses: Vec<String> = settings.restore_from.iter().map(Endpoint::to_string).collect();
+    ManagerServer::start_restored(dir, &addresses, settings.without_missing, listen, config).map_err(refused)
+}
+
+/// Until a stop is asked for or the manager ended by itself.
+fn wait(server: &Mutex<Option<ManagerServer>>, events: &Events) {
+    loop {
+        match events.receiver().recv_timeout(LOOK_EVERY) {
+            Ok(Event::Stop(why)) => {
+                tracing::info!(why, "stopping");
+                return;
+            }
+            Ok(Event::Child) => {}
+            Err(RecvTimeoutError::Timeout) if server.lock().as_ref().is_some_and(|s| !s.is_finished()) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn refused(error: ServeError) -> Failure {
+    let exit = match &error {
+        ServeError::Db(error) | ServeError::Start(StartError::Open(error)) => of_database(error),
+        ServeError::Restore(RestoreError::Db(error)) => of_database(error),
+        ServeError::Start(StartError::Refused(error)) => Exit::of_code(error.kind()),
+        ServeError::Restore(RestoreError::NoReplica { .. } | RestoreError::Silent { .. }) => Exit::Unavailable,
+        ServeError::Restore(RestoreError::TwoClusters { .. }) => Exit::Refused,
+        _ => Exit::Failed,
+    };
+    Failure::new(exit, error.to_string())
+}
+
+fn of_database(error: &DbError) -> Exit {
+    match error {
+        DbError::FromTheFuture { .. } | DbError::NotOurs { .. } | DbError::Locked { .. } => Exit::Refused,
+        DbError::Absent { .. } => Exit::NotFound,
+        DbError::Exists { .. } => Exit::Conflict,
+        _ => Exit::Failed,
+    }
+}
+
+fn families(m: &Metrics) -> Vec<Family> {
+    let requests = m.requests.iter().map(|(kind, n)| (vec![("kind", kind.to_string())], *n));
+    let mut families = vec![
+        Family { counter: true, ..Family::each("manager_requests", "Requests by kind", requests) },
+        Family::counter("manager_refused", "Requests answered with an error", m.refused),
+        Family::counter("manager_group_commits", "Group commits", m.batches),
+        Family::counter("manager_commands", "Commands in group commits", m.commands),
+        Family::counter("manager_failed_group_commits", "Group commits that failed", m.failed_batches),
+    ];
+    families.extend(m.gauges.iter().map(|(name, value)| Family::gauge(format!("manager_{name}"), help(name), *value)));
+    families
+}
+
+fn help(gauge: &str) -> &'static str {
+    match gauge {
+        "term" => "Term of the manager",
+        "log_seq" => "Last entry of the command log",
+        "log_replicated_seq" => "Last entry that enough replicas hold",
+        "log_replicas_up_to_date" => "Nodes that hold the whole log",
+        "map_version" => "Version of the map of nodes, disks and groups",
+        "sessions" => "Open sessions",
+        "reserved_bytes" => "Bytes reserved by sessions",
+        "leases" => "Leases held by clients",
+        "answers_kept" => "Answers kept for requests that may be repeated",
+        "requests_waiting" => "Requests that wait for a group commit",
+        "files" => "Regular files",
+        "directories" => "Directories",
+        "versions" => "Versions kept",
+        "logical_bytes" => "Bytes of all versions, every use of a chunk counted",
+        "chunks" => "Chunks committed",
+        "unique_bytes" => "Bytes of distinct chunks",
+        "stored_bytes" => "Bytes of all fragments",
+        _ => "See tessera status",
+    }
 }

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Family {
     /// Without the `tessera_` prefix and without `_total`.
-    pub name: &'static str,
+    pub name: String,
     /// One line.
     pub help: &'static str,
     /// It only grows (until the daemon restarts).
@@ -28,22 +28,22 @@ pub struct Family {
 
 impl Family {
     /// A number that goes up and down.
-    pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Self {
-        Family { name, help, counter: false, samples: vec![(Vec::new(), value)] }
+    pub fn gauge(name: impl Into<String>, help: &'static str, value: u64) -> Self {
+        Family { name: name.into(), help, counter: false, samples: vec![(Vec::new(), value)] }
     }
 
     /// A number that only grows.
-    pub fn counter(name: &'static str, help: &'static str, value: u64) -> Self {
+    pub fn counter(name: impl Into<String>, help: &'static str, value: u64) -> Self {
         Family { counter: true, ..Self::gauge(name, help, value) }
     }
 
     /// A gauge for each of several things.
     pub fn each(
-        name: &'static str,
+        name: impl Into<String>,
         help: &'static str,
         samples: impl IntoIterator<Item = (Vec<(&'static str, String)>, u64)>,
     ) -> Self {
-        Family { name, help, counter: false, samples: samples.into_iter().collect() }
+        Family { name: name.into(), help, counter: false, samples: samples.into_iter().collect() }
     }
 }
 
@@ -62,7 +62,7 @@ impl Collector for Numbers {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         for family in (self.0)().into_iter().chain(process()) {
             let kind = if family.counter { MetricType::Counter } else { MetricType::Gauge };
-            let mut metric = encoder.encode_descriptor(family.name, family.help, None, kind)?;
+            let mut metric = encoder.encode_descriptor(&family.name, family.help, None, kind)?;
             match &family.samples[..] {
                 [(labels, value)] if labels.is_empty() => one(family.counter, *value, metric)?,
                 samples => samples

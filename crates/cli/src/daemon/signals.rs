@@ -72,17 +72,6 @@ impl Events {
     pub fn receiver(&self) -> &Receiver<Event> {
         &self.receiver
     }
-
-    /// Waits until asked to stop; says why.
-    pub fn wait_for_stop(&self) -> &'static str {
-        loop {
-            match self.receiver.recv() {
-                Ok(Event::Stop(why)) => return why,
-                Ok(Event::Child) => {}
-                Err(_) => return "the signals ended",
-            }
-        }
-    }
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Outcome {

@@ -108,12 +108,12 @@ impl Story<'_> {
         let store = self.connect()?;
         let before = store.status()?;
         let root = path(tree, &[])?;
-        store.make_directory(&root, 0o755, true)?;
+        store.make_directory(&root, true)?;
         let mut made = std::collections::BTreeSet::new();
         for file in &self.files {
             for depth in 1..file.names.len() {
                 if made.insert(file.names[..depth].to_vec()) {
-                    store.make_directory(&path(tree, &file.names[..depth])?, 0o755, true)?;
+                    store.make_directory(&path(tree, &file.names[..depth])?, true)?;
                 }
             }
         }

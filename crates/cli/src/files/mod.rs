@@ -14,8 +14,8 @@ mod show;
 mod target;
 
 pub use cat::cat;
-pub use get::{get, tree};
+pub use get::get;
 pub use namespace::{mkdir, mv, rm};
 pub use policy::policy;
-pub use put::{hints, put};
+pub use put::put;
 pub use show::{ls, stat, versions};

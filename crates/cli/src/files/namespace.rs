@@ -72,7 +72,7 @@ pub fn mkdir(args: MkdirArgs) -> Outcome {
     for path in &paths {
         match args.parents {
             true => store.make_all(path)?,
-            false => store.make_directory(path, 0o755, false)?,
+            false => store.make_directory(path, false)?,
         }
         store.set_hints(path, &hints)?;
     }

@@ -70,18 +70,16 @@ mod tests {
         for jobs in [1, 2, 16] {
             let sum = AtomicU64::new(0);
             let items = (0..100u64).map(|i| ((i % 3) * LARGE_BYTES, i)).collect();
-            let failures = run(items, jobs, |i| drop(sum.fetch_add(i, Ordering::Relaxed)).pipe(Ok), |_| ());
+            let failures = run(items, jobs, |i| count(&sum, i), |_| ());
             assert!(failures.is_empty());
             assert_eq!(sum.into_inner(), 4950);
         }
     }
 
-    trait Pipe: Sized {
-        fn pipe<T>(self, f: impl FnOnce(Self) -> T) -> T {
-            f(self)
-        }
+    fn count(counter: &AtomicU64, number: u64) -> Outcome {
+        counter.fetch_add(number, Ordering::Relaxed);
+        Ok(())
     }
-    impl Pipe for () {}
 
     #[test]
     fn one_bad_file_does_not_stop_the_others_but_a_full_store_does() {
@@ -89,7 +87,7 @@ mod tests {
             let done = AtomicU64::new(0);
             let work = |i: u64| match i {
                 0 => Err(Failure::new(exit, "no")),
-                _ => drop(done.fetch_add(1, Ordering::Relaxed)).pipe(Ok),
+                _ => count(&done, 1),
             };
             let failures = run((0..10).map(|i| (0, i)).collect(), 1, work, |_| ());
             (failures.len(), done.into_inner())

@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tessera_client::path::StorePath;
 
@@ -54,27 +55,31 @@ pub fn put(args: PutArgs) -> Outcome {
     skipped.iter().for_each(|s| out.note(format!("skipped {s}: neither file, directory nor symbolic link")));
     let bytes: u64 = plan.files.iter().map(|(len, _)| len).sum();
     let progress = Progress::bytes(&out, "put", Some(bytes));
-    let failures = carry_out(&store, plan, &given, args.jobs.into(), &out, &progress);
+    let new_bytes = AtomicU64::new(0);
+    let failures = carry_out(&store, plan, &given, args.jobs.into(), &out, (&progress, &new_bytes));
+    let settled = store.settle();
     progress.finish();
+    let new_bytes = new_bytes.into_inner();
     let stored = files.saturating_sub(failures.len());
     if out.json() {
         out.document(&json!({
-            "files": stored, "bytes": progress.done(), "directories": directories, "symlinks": links,
+            "files": stored, "bytes": progress.done(), "new_bytes": new_bytes, "directories": directories, "symlinks": links,
             "skipped": skipped, "failed": failures.len(), "seconds": started.elapsed().as_secs_f64(),
         }))?;
     } else {
         let links = if links > 0 { format!(", {} symbolic links", units::count(links as u64)) } else { String::new() };
         let skipped = if skipped.is_empty() { String::new() } else { format!(", {} skipped", skipped.len()) };
         out.note(format!(
-            "stored {} file{}{links}, {} in {} ({}){skipped}",
+            "stored {} file{}{links}, {}, {} of it new, in {} ({}){skipped}",
             units::count(stored as u64),
             if stored == 1 { "" } else { "s" },
             units::bytes(progress.done()),
+            units::bytes(new_bytes),
             units::duration(started.elapsed()),
             units::rate(progress.done(), started.elapsed()),
         ));
     }
-    pool::sum(failures)
+    pool::sum(failures).and(settled)
 }
 
 /// Sources and target: the last word is the target.
@@ -87,7 +92,7 @@ pub(super) fn split(paths: &[OsString]) -> Outcome<(&[OsString], &OsString)> {
 
 /// `NAME=VALUE` words, each checked against the registry of hints (P14). An empty value is kept: it means "take
 /// it away" to `policy set`.
-pub fn hints(words: &[String]) -> Outcome<Vec<(String, String)>> {
+pub(super) fn hints(words: &[String]) -> Outcome<Vec<(String, String)>> {
     let mut policy = tessera_policy::Policy::default();
     let mut hints = Vec::new();
     for word in words {
@@ -120,6 +125,7 @@ fn put_stdin(store: &Store, target: &Target<StorePath>, sources: &[OsString], gi
     }
     let progress = Progress::bytes(out, "put", None);
     let put = store.put(to, std::io::stdin(), given, None, &|n| progress.add(n))?;
+    store.settle()?;
     progress.finish();
     if out.json() {
         return out.document(&json!({"path": to.to_string(), "version": put.version, "files": 1, "bytes": put.bytes}));
@@ -164,18 +170,25 @@ impl Plan {
     }
 }
 
-fn carry_out(store: &Store, plan: Plan, given: &Given, jobs: usize, out: &Out, progress: &Progress) -> Vec<Failure> {
+fn carry_out(
+    store: &Store,
+    plan: Plan,
+    given: &Given,
+    jobs: usize,
+    out: &Out,
+    (progress, new_bytes): (&Progress, &AtomicU64),
+) -> Vec<Failure> {
     let mut failures = plan.failures;
-    for (path, found) in &plan.directories {
-        // The owner must be able to fill it; its own mode comes last.
-        if let Err(failure) = store.make_directory(path, found.mode | 0o700, true) {
+    for (path, _) in &plan.directories {
+        // Its own mode and time come last, when it is filled.
+        if let Err(failure) = store.make_directory(path, true) {
             out.warn(&failure);
             failures.push(failure);
             return failures;
         }
     }
     let tell = |failure: &Failure| progress.suspend(|| out.warn(failure));
-    failures.extend(pool::run(plan.files, jobs, |job| put_file(store, &job, given, progress), tell));
+    failures.extend(pool::run(plan.files, jobs, |job| put_file(store, &job, given, (progress, new_bytes)), tell));
     let links = plan.links.into_iter().map(|link| (0, link)).collect();
     failures.extend(pool::run(links, jobs, |(path, target)| store.symlink(&path, &target), tell));
     // Filling a directory changed its time.
@@ -188,7 +201,7 @@ fn carry_out(store: &Store, plan: Plan, given: &Given, jobs: usize, out: &Out, p
     failures
 }
 
-fn put_file(store: &Store, job: &FileJob, given: &Given, progress: &Progress) -> Outcome {
+fn put_file(store: &Store, job: &FileJob, given: &Given, (progress, new_bytes): (&Progress, &AtomicU64)) -> Outcome {
     let path = &job.found.path;
     let file = File::open(path).map_err(|e| Failure::io(path.display(), &e))?;
     let Kind::File(len) = job.found.kind else {
@@ -196,7 +209,9 @@ fn put_file(store: &Store, job: &FileJob, given: &Given, progress: &Progress) ->
     };
     let given = Given { mode: job.found.mode, mtime_ns: job.found.mtime_ns, ..given.clone() };
     let put = store.put(&job.to, file, &given, Some(len), &|n| progress.add(n));
-    put.map(drop).map_err(|f| f.of(path.display()))
+    let put = put.map_err(|f| f.of(path.display()))?;
+    new_bytes.fetch_add(put.new_bytes, Ordering::Relaxed);
+    Ok(())
 }
 
 #[cfg(test)]
