@@ -105,6 +105,8 @@ struct DiskState {
     failed: Option<String>,
     /// Operations under way.
     waiting_ops: u32,
+    /// Writes that failed since the last one that did not.
+    write_faults: u32,
     stats_asked: bool,
     scrub: upkeep::Scrub,
     compact: upkeep::Compaction,
@@ -292,13 +294,8 @@ impl NodeCore {
     fn on_disk_done(&mut self, op_id: u64, result: Result<DiskReply, DiskFault>) {
         let Some(PendingOp { disk, purpose, .. }) = self.ops.remove(&op_id) else { return };
         self.disks[disk].waiting_ops -= 1;
-        if let Err(fault) = &result {
-            self.counters.disk_errors += 1;
-            if fault.poisoned {
-                let reason = fault.error.message.clone();
-                self.fail_disk(disk, &reason);
-            }
-        }
+        let wrote = matches!(purpose, OpFor::Put { .. } | OpFor::Delete { .. } | OpFor::RebuildAppend { .. });
+        self.judge_disk(disk, wrote, result.as_ref().err());
         match purpose {
             OpFor::Put { put_id, slots, bytes } => self.on_put_stored(put_id, &slots, bytes, result),
             OpFor::Delete { keys } => self.on_deleted(disk, keys, result),
@@ -368,6 +365,20 @@ impl NodeCore {
         }
     }
 
+    /// A failed sync condemns a disk at once; failing writes do when they do not stop.
+    fn judge_disk(&mut self, disk: usize, wrote: bool, fault: Option<&DiskFault>) {
+        let Some(fault) = fault else {
+            self.disks[disk].write_faults *= u32::from(!wrote);
+            return;
+        };
+        self.counters.disk_errors += 1;
+        let failing = wrote && fault.error.kind() == tessera_wire::Code::Io;
+        self.disks[disk].write_faults += u32::from(failing);
+        if fault.poisoned || self.disks[disk].write_faults >= self.config.disk_write_faults.max(1) {
+            self.fail_disk(disk, &fault.error.message);
+        }
+    }
+
     /// An operation that never ends is a failure too.
     fn find_stuck_disks(&mut self) {
         let limit = ms(self.config.disk_stuck_ms);
@@ -416,6 +427,7 @@ impl DiskState {
             disk_id: 0,
             failed: None,
             waiting_ops: 0,
+            write_faults: 0,
             stats_asked: false,
             scrub: upkeep::Scrub::default(),
             compact: upkeep::Compaction::default(),

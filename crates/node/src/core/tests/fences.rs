@@ -101,6 +101,24 @@ fn a_poisoned_disk_is_reported_and_left_alone() {
     assert_eq!(register.disks.iter().map(|d| d.disk_id).collect::<Vec<_>>(), [102]);
 }
 
+/// A disk that vanished fails every write without a sync ever being tried: after a few it is given up. One that is
+/// merely full is not.
+#[test]
+fn a_disk_that_only_fails_is_given_up() {
+    let failed = |play: &Play| play.core.disks().filter(|d| !d.2.is_empty()).count();
+    let mut play = Play::served(beat());
+    let full = DiskFault { error: Error::new(Code::NoSpace, "full"), poisoned: false };
+    let results = [Err(full.clone()), Err(full.clone()), Err(full), Err(fault(false)), stored(1), Err(fault(false))];
+    for result in results.into_iter().chain([Err(fault(false))]) {
+        play.put(1, 1, &[(7, 0, 101)]);
+        play.disk(result);
+        assert_eq!(failed(&play), 0);
+    }
+    play.put(1, 1, &[(7, 0, 101)]);
+    play.disk(Err(fault(false)));
+    assert_eq!(failed(&play), 1);
+}
+
 /// An operation that never ends is a failure; a process that was stopped for long is not.
 #[test]
 fn a_stuck_disk_is_found_out() {
