@@ -54,8 +54,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            write_window_bytes: 96 << 20,
-            read_window_bytes: 64 << 20,
+            write_window_bytes: 64 << 20,
+            read_window_bytes: 32 << 20,
             chunk_cache_bytes: 128 << 20,
             buffer_bytes: 16 << 20,
             ask_chunks: 256,
