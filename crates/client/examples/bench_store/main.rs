@@ -28,7 +28,7 @@ struct Driver {
 /// What the commands are, for a person who starts this by hand.
 const HELP: &str = "prepare BYTES SEED | memcpy ROUNDS | kernels | tcp | verify | quit | \
     posix-write PATH | posix-read PATH | posix-small DIR WRITERS FILES BYTES | \
-    connect MANAGER | disconnect | mkdir PATH [HINT=VALUE ...] | write PATH | read PATH | \
+    connect MANAGER [KNOB=NUMBER ...] | disconnect | mkdir PATH [HINT=VALUE ...] | write PATH | read PATH | \
     small DIR WRITERS FILES BYTES";
 
 impl Driver {
@@ -47,7 +47,7 @@ impl Driver {
             ["posix-small", dir, writers, files, bytes] => {
                 small_args(writers, files, bytes).and_then(|a| posix::small(dir.as_ref(), a, &self.source))
             }
-            ["connect", manager] => store::Store::connect(manager).map(|s| {
+            ["connect", manager, knobs @ ..] => store::Store::connect(manager, knobs).map(|s| {
                 self.store = Some(s);
                 String::new()
             }),

@@ -11,9 +11,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// Connects to the manager at `address`, with nothing in any cache.
-    pub fn connect(address: &str) -> Result<Store, Box<dyn Error>> {
-        Ok(Store { client: Client::connect(address, Options::default())? })
+    /// Connects to the manager at `address`, with nothing in any cache; `knobs` are `name=number` over the defaults.
+    pub fn connect(address: &str, knobs: &[&str]) -> Result<Store, Box<dyn Error>> {
+        let mut options = Options::default();
+        for knob in knobs {
+            set(&mut options, knob)?;
+        }
+        Ok(Store { client: Client::connect(address, options)? })
     }
 
     /// Makes a directory and sets hints on it, each `name=value`.
@@ -58,4 +62,20 @@ impl Store {
             self.client.put(path, content, PutOptions::default()).map(|_| ())
         })
     }
+}
+
+/// Sets a knob of the client library that speed depends on.
+fn set(options: &mut Options, knob: &str) -> Result<(), Box<dyn Error>> {
+    let (name, value) = knob.split_once('=').ok_or("a knob is NAME=NUMBER")?;
+    match name {
+        "write_window_bytes" => options.write_window_bytes = value.parse()?,
+        "read_window_bytes" => options.read_window_bytes = value.parse()?,
+        "ask_chunks" => options.ask_chunks = value.parse()?,
+        "put_bytes" => options.put_bytes = value.parse()?,
+        "puts_in_flight" => options.puts_in_flight = value.parse()?,
+        "get_bytes" => options.get_bytes = value.parse()?,
+        "worker_threads" => options.worker_threads = value.parse()?,
+        _ => return Err(format!("{name} is no knob that this driver sets").into()),
+    }
+    Ok(())
 }
