@@ -610,6 +610,9 @@ impl ManagerCore {
     }
 
     fn answer(&mut self, answer: rpc::Answer) {
+        if self.stopped.is_some() {
+            return;
+        }
         if let Some((connection, inos)) = self.recalls.remove(&answer.token) {
             // An answer, even a refusal, comes from a client that has understood; silence waits for the lease's end.
             let heard = !matches!(&answer.result, Err(error) if error.is_retryable());

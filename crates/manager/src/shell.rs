@@ -147,9 +147,8 @@ impl ManagerServer {
         }
         let served = metrics.clone();
         let thread = std::thread::Builder::new().name("core".into());
-        let core = thread
-            .spawn(move || CoreLoop::new(core, events, outboxes, served).run())
-            .map_err(ServeError::Thread)?;
+        let core =
+            thread.spawn(move || CoreLoop::new(core, events, outboxes, served).run()).map_err(ServeError::Thread)?;
         // From here on a failure is cleaned up by dropping.
         let mut manager = ManagerServer {
             shared: shared.clone(),
@@ -231,7 +230,10 @@ impl Shared {
     fn accept(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<Option<Bytes>, Error> {
         let header = &frame.header;
         let Some(kind) = Kind::from_number(header.kind) else {
-            return Err(Error::new(Code::Unsupported, format!("no message has number {:#06x} in this release", header.kind)));
+            return Err(Error::new(
+                Code::Unsupported,
+                format!("no message has number {:#06x} in this release", header.kind),
+            ));
         };
         if kind == Kind::Hello {
             let hello = decode_message::<Hello>(header.kind, &frame.body)
@@ -349,7 +351,9 @@ impl CoreLoop {
                         Some(endpoint) => self.post(node, Job::Ask { endpoint, call }),
                         None => self.core.handle(now_ns(), unavailable(&call, format!("node {node} has no address"))),
                     },
-                    _ => self.core.handle(now_ns(), unavailable(&call, "a manager calls nodes and clients only".into())),
+                    _ => {
+                        self.core.handle(now_ns(), unavailable(&call, "a manager calls nodes and clients only".into()))
+                    }
                 },
             }
         }

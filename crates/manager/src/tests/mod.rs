@@ -1,3 +1,10 @@
 //! Tests of the core as a whole, through its events and actions.
 
+mod bad_input;
+mod files;
+mod leases;
+mod log;
+mod namespace;
 mod requests;
+mod restart;
+mod shell;

@@ -1,0 +1,235 @@
+//! Bad input at the manager's door changes nothing and gets a typed error that says what to do (P14).
+
+use crate::rig::*;
+use bytes::Bytes;
+use prost::Message;
+use tessera_wire::meta::*;
+use tessera_wire::{Code, Extent, Hint, Kind, Request, Role};
+
+struct Cases {
+    rig: Rig,
+    before: String,
+}
+
+/// Tables that remember that something was asked and refused.
+const REMEMBERED: &[&str] = &["ops", "command_log", "meta"];
+
+impl Cases {
+    fn new(rig: Rig) -> Cases {
+        let before = rig.dump(REMEMBERED);
+        Cases { rig, before }
+    }
+
+    fn refused<R: Request + std::fmt::Debug>(&mut self, code: Code, request: R) -> String {
+        let error = self.rig.ask(&request).err().unwrap_or_else(|| panic!("accepted: {request:?}"));
+        assert_eq!(error.kind(), code, "{request:?}: {error}");
+        assert!(error.message.len() > 10 && !error.message.contains('\n'), "{error}");
+        assert_eq!(self.rig.dump(REMEMBERED), self.before, "{request:?}");
+        error.message
+    }
+}
+
+#[test]
+fn bad_names_and_attributes() {
+    let mut rig = Rig::new(4);
+    let file = rig.put(1, "file", b"a").unwrap().ino;
+    let dir = rig.mkdir(1, "dir");
+    let inside = rig.mkdir(dir, "inside");
+    let mut cases = Cases::new(rig);
+    let long = vec![b'x'; 256];
+    let names: [(&[u8], Code); 7] = [
+        (b"", Code::Invalid),
+        (b".", Code::Invalid),
+        (b"..", Code::Invalid),
+        (b"a/b", Code::Invalid),
+        (b"a\0b", Code::Invalid),
+        (b"/", Code::Invalid),
+        (&long, Code::NameTooLong),
+    ];
+    for (name, code) in names {
+        let name = name.to_vec();
+        let op_id = cases.rig.op();
+        cases.refused(code, MakeDir { op_id, parent: 1, name: name.clone(), ..Default::default() });
+        let op_id = cases.rig.op();
+        cases.refused(code, Unlink { op_id, parent: 1, name: name.clone(), directory: false });
+        let op_id = cases.rig.op();
+        cases.refused(code, Symlink { op_id, parent: 1, name: name.clone(), target: vec![1], ..Default::default() });
+        let op_id = cases.rig.op();
+        cases.refused(code, Link { op_id, ino: file, parent: 1, name: name.clone() });
+        let op_id = cases.rig.op();
+        cases.refused(code, OpenWrite { op_id, parent: 1, name: name.clone(), ..Default::default() });
+        cases.refused(code, OpenRead { parent: 1, name: name.clone(), ..Default::default() });
+        cases.refused(code, Lookup { parent: 1, name: name.clone(), want_lease: true });
+        cases.refused(code, Resolve { start: 1, components: vec![name.clone()], want_lease: false });
+        for (from, to) in [(name.clone(), b"x".to_vec()), (b"file".to_vec(), name.clone())] {
+            let op_id = cases.rig.op();
+            cases.refused(
+                code,
+                Rename { op_id, from_parent: 1, from_name: from, to_parent: 1, to_name: to, no_replace: false },
+            );
+        }
+    }
+    let op_id = cases.rig.op();
+    let into_itself = Rename {
+        op_id,
+        from_parent: 1,
+        from_name: b"dir".to_vec(),
+        to_parent: inside,
+        to_name: b"d".to_vec(),
+        no_replace: false,
+    };
+    cases.refused(Code::Invalid, into_itself);
+    let op_id = cases.rig.op();
+    cases.refused(Code::NotEmpty, Unlink { op_id, parent: 1, name: b"dir".to_vec(), directory: true });
+    let op_id = cases.rig.op();
+    cases.refused(Code::IsDirectory, Link { op_id, ino: dir, parent: 1, name: b"l".to_vec() });
+    let op_id = cases.rig.op();
+    cases.refused(
+        Code::Invalid,
+        Symlink { op_id, parent: 1, name: b"l".to_vec(), target: vec![b'x'; 4096], ..Default::default() },
+    );
+    cases.refused(Code::NotDirectory, List { ino: file, ..Default::default() });
+    cases.refused(Code::IsDirectory, OpenRead { ino: dir, ..Default::default() });
+    cases.refused(Code::IsDirectory, ListVersions { ino: dir });
+    cases.refused(Code::NotFound, OpenRead { ino: file, version: 999, ..Default::default() });
+    cases.refused(Code::NotFound, GetAttr { ino: u64::MAX, want_lease: false });
+    let op_id = cases.rig.op();
+    cases.refused(Code::Invalid, SetAttr { op_id, ino: file, mode: Some(0o100644), ..Default::default() });
+    let mut xattr = |code, name: &str, value: &[u8]| {
+        let op_id = cases.rig.op();
+        let (name, value) = (name.to_string(), value.to_vec());
+        cases.refused(code, SetXattr { op_id, ino: file, name, value, ..Default::default() })
+    };
+    assert!(xattr(Code::Invalid, "user.tessera.redundancy", b"ec:0+2").contains("allowed"));
+    assert!(xattr(Code::Invalid, "user.tessera.colour", b"red").contains("redundancy"));
+    xattr(Code::Invalid, "user.tessera.dedup", b"\xff\xfe");
+    xattr(Code::Invalid, "", b"");
+    xattr(Code::Invalid, &"x".repeat(256), b"");
+    xattr(Code::Invalid, "user.big", &vec![0; 65 << 10]);
+    let op_id = cases.rig.op();
+    cases.refused(Code::NotFound, RemoveXattr { op_id, ino: file, name: "user.none".into() });
+    let hints = vec![Hint { name: "chunking".into(), value: "1M".into() }];
+    let op_id = cases.rig.op();
+    cases.refused(Code::Invalid, OpenWrite { op_id, parent: 1, name: b"n".to_vec(), hints, ..Default::default() });
+    // Without a number a request could not be recognized when it is repeated.
+    cases.refused(Code::Invalid, MakeDir { op_id: 0, parent: 1, name: b"n".to_vec(), ..Default::default() });
+}
+
+#[test]
+fn bad_dedup_questions() {
+    let mut rig = Rig::new(4);
+    let session_id = rig.open_write(1, "f", &[]).unwrap().session_id;
+    rig.allocate(session_id, &[chunk(1)]).unwrap(); // the class has its row
+    let mut cases = Cases::new(rig);
+    let mut ask = |code, redundancy: &str, chunks: Vec<ChunkName>, session_id: u64| {
+        let op_id = cases.rig.op();
+        cases.refused(
+            code,
+            AllocateChunks { op_id, session_id, redundancy: redundancy.into(), chunks, ..Default::default() },
+        )
+    };
+    let named = |hash: usize, len_bytes: u64| ChunkName { hash: Bytes::from(vec![1; hash]), len_bytes };
+    ask(Code::Invalid, "ec:2+1", vec![named(31, 100)], session_id);
+    ask(Code::Invalid, "ec:2+1", vec![named(33, 100)], session_id);
+    ask(Code::Invalid, "ec:2+1", vec![named(32, 0)], session_id);
+    ask(Code::Invalid, "ec:2+1", vec![named(32, u64::MAX)], session_id);
+    ask(Code::Invalid, "ec:2+1", vec![named(32, 1); 20_000], session_id);
+    ask(Code::Invalid, "", vec![named(32, 1)], session_id);
+    ask(Code::Invalid, "raid7", vec![named(32, 1)], session_id);
+    ask(Code::SessionExpired, "ec:2+1", vec![named(32, 1)], 4711);
+    let message = ask(Code::TooFewHosts, "ec:4+2", vec![named(32, 1)], session_id);
+    assert!(message.contains("ec:4+2") && message.contains('6'), "{message}");
+}
+
+#[test]
+fn bad_commits() {
+    let mut rig = Rig::new(4);
+    let session_id = rig.open_write(1, "f", &[]).unwrap().session_id;
+    let good = rig.replacing(session_id, &[1, 2]).unwrap();
+    let mut cases = Cases::new(rig);
+    let refuse = |cases: &mut Cases, code, change: &dyn Fn(&mut Commit)| {
+        let mut commit = good.clone();
+        commit.op_id = cases.rig.op();
+        change(&mut commit);
+        cases.refused(code, commit)
+    };
+    let refuse = &mut |code, change: &dyn Fn(&mut Commit)| refuse(&mut cases, code, change);
+    refuse(Code::Invalid, &|c| c.mode = 0);
+    refuse(Code::Invalid, &|c| c.mode = 99);
+    refuse(Code::Invalid, &|c| c.extents.swap(0, 1));
+    refuse(Code::Invalid, &|c| c.extents[1].offset = 99);
+    refuse(Code::Invalid, &|c| c.extents[1].offset = 101);
+    refuse(Code::Invalid, &|c| c.extents[0].offset = 1);
+    refuse(Code::Invalid, &|c| c.extents[0].len_bytes = 0);
+    refuse(Code::Invalid, &|c| c.extents[1].len_bytes = u64::MAX);
+    refuse(Code::Invalid, &|c| c.extents[1].offset = u64::MAX - 5);
+    refuse(Code::Invalid, &|c| c.extents[0].chunk_offset = 1);
+    refuse(Code::Invalid, &|c| c.extents[0].chunk_offset = u64::MAX);
+    refuse(Code::Invalid, &|c| c.extents[0].chunk_id = 4711);
+    refuse(Code::Invalid, &|c| c.extents[0].chunk_id = u64::MAX);
+    refuse(Code::Invalid, &|c| {
+        c.extents[0].chunk_id = 0;
+        c.extents[0].chunk_offset = 7;
+    });
+    refuse(Code::Invalid, &|c| c.size_bytes = 199);
+    refuse(Code::Invalid, &|c| c.size_bytes = 201);
+    refuse(Code::Invalid, &|c| c.size_bytes = u64::MAX);
+    refuse(Code::Invalid, &|c| c.acks[0].chunk_id = 4711);
+    refuse(Code::Invalid, &|c| c.acks[0].epoch = 0);
+    refuse(Code::Invalid, &|c| c.acks[0].epoch = 1 << 40);
+    refuse(Code::Invalid, &|c| c.acks[0].missing = vec![3]);
+    refuse(Code::TooFewFragments, &|c| c.acks[0].missing = vec![0]);
+    refuse(Code::Invalid, &|c| {
+        let again = c.acks[0].clone();
+        c.acks.push(again);
+    });
+    refuse(Code::Invalid, &|c| _ = c.acks.remove(0));
+    refuse(Code::Invalid, &|c| c.extents = vec![Extent { len_bytes: 1, ..Default::default() }; 70_000]);
+    refuse(Code::SessionExpired, &|c| c.session_id = 4711);
+    refuse(Code::VersionConflict, &|c| c.if_version = Some(4711));
+    refuse(Code::Invalid, &|c| c.op_id = 0);
+    // Parts of different modes.
+    let mut part = good.clone();
+    (part.op_id, part.partial) = (cases.rig.op(), true);
+    part.extents.truncate(1);
+    cases.rig.ask(&part).unwrap();
+    cases.before = cases.rig.dump(REMEMBERED);
+    let op_id = cases.rig.op();
+    cases.refused(Code::Invalid, Commit { op_id, mode: CommitMode::Patch as i32, ..good.clone() });
+    let op_id = cases.rig.op();
+    cases.refused(Code::Invalid, Commit { op_id, ..good.clone() }); // overlaps what is staged
+    // And the good one still goes through.
+    let op_id = cases.rig.op();
+    let (extents, acks) = (good.extents[1..].to_vec(), good.acks[1..].to_vec());
+    cases.rig.ask(&Commit { op_id, extents, acks, ..good }).unwrap();
+    cases.rig.audit();
+}
+
+#[test]
+fn bytes_that_are_no_message() {
+    let mut rig = Rig::new(4);
+    let before = rig.dump(REMEMBERED);
+    // The question for the state of the cluster has no fields: whatever comes with it is skipped.
+    for &kind in Kind::ALL.iter().filter(|&&kind| kind != Kind::GetStatus) {
+        for body in [&b"\xff\xff\xff\xff\xff"[..], b"\x0a\x7f", b"\x08"] {
+            let id = rig.send_raw(Role::Client, ALICE, kind, Bytes::from_static(body));
+            rig.settle();
+            let result = rig.replies.remove(&id).expect("answered");
+            assert!(result.is_err(), "{}", kind.name());
+        }
+    }
+    assert_eq!(rig.dump(REMEMBERED), before);
+}
+
+#[test]
+fn a_flood_is_turned_away() {
+    let mut rig = Rig::new(4);
+    let request = MakeDir { op_id: 0, parent: 1, name: b"x".to_vec(), ..Default::default() };
+    let mut last = 0;
+    for i in 0..70_000u64 {
+        let body = MakeDir { op_id: i + 1_000_000, ..request.clone() }.encode_to_vec();
+        last = rig.send_raw(Role::Client, ALICE, Kind::MakeDir, body.into());
+    }
+    rig.drain();
+    assert_eq!(rig.replies[&last].as_ref().unwrap_err().kind(), Code::Unavailable);
+}

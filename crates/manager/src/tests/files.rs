@@ -1,0 +1,503 @@
+//! Files and versions against a model that knows, for every byte of every version, which byte of which content it is.
+
+use crate::rig::*;
+use proptest::prelude::*;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use tessera_wire::meta::*;
+use tessera_wire::{Code, Error, Extent};
+
+/// Name of a byte: content and offset in it; content 0 is a hole.
+type Byte = (u8, u64);
+
+/// A piece to write: gap before it, content (0: an explicit hole), part of the content's 100 bytes.
+#[derive(Debug, Clone)]
+struct Part {
+    gap: u64,
+    content: u8,
+    skip: u64,
+    len: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Replace { file: u8, parts: Vec<Part>, staged: usize },
+    Patch { file: u8, parts: Vec<Part>, staged: usize, size: u64 },
+    Append { file: u8, parts: Vec<Part>, staged: usize },
+    Lifetime { file: u8, keep: u64 },
+    Unlink { file: u8 },
+    Rename { file: u8, to: u8 },
+    OpenRead { file: u8 },
+    CloseRead,
+    Abandon { file: u8, parts: Vec<Part> },
+    Tick { ms: i64 },
+}
+
+fn parts() -> impl Strategy<Value = Vec<Part>> {
+    let part = (0u64..60, 0u8..7, 0u64..90, 1u64..100).prop_map(|(gap, content, skip, len)| Part {
+        gap,
+        content,
+        skip,
+        len: len.min(100 - skip),
+    });
+    prop::collection::vec(part, 0..7)
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let file = || 0u8..3;
+    prop_oneof![
+        3 => (file(), parts(), 0usize..3).prop_map(|(file, parts, staged)| Op::Replace { file, parts, staged }),
+        6 => (file(), parts(), 0usize..3, 0u64..900)
+            .prop_map(|(file, parts, staged, size)| Op::Patch { file, parts, staged, size }),
+        4 => (file(), parts(), 0usize..3).prop_map(|(file, parts, staged)| Op::Append { file, parts, staged }),
+        1 => (file(), 0u64..4).prop_map(|(file, keep)| Op::Lifetime { file, keep }),
+        1 => file().prop_map(|file| Op::Unlink { file }),
+        1 => (file(), file()).prop_map(|(file, to)| Op::Rename { file, to }),
+        2 => file().prop_map(|file| Op::OpenRead { file }),
+        1 => Just(Op::CloseRead),
+        1 => (file(), parts()).prop_map(|(file, parts)| Op::Abandon { file, parts }),
+        1 => (1i64..3000).prop_map(|ms| Op::Tick { ms }),
+    ]
+}
+
+#[derive(Debug, Clone, Default)]
+struct File {
+    ino: u64,
+    versions: BTreeMap<u64, Vec<Byte>>,
+    number: u64,
+    /// None: keep all.
+    keep: Option<u64>,
+}
+
+struct Open {
+    session: u64,
+    bytes: Vec<Byte>,
+}
+
+struct Model {
+    dir: u64,
+    files: BTreeMap<u8, File>,
+    open: Vec<Open>,
+    /// What chunk ids stand for.
+    contents: BTreeMap<u64, u8>,
+}
+
+fn name(file: u8) -> String {
+    format!("f{file}")
+}
+
+/// The bytes that parts cover: (offset, bytes). `contiguous`: gaps become explicit holes.
+fn lay_out(parts: &[Part], contiguous: bool) -> Vec<(u64, u8, u64, u64)> {
+    let mut at = 0;
+    let mut out = Vec::new();
+    for part in parts {
+        if part.gap > 0 && contiguous {
+            out.push((at, 0, 0, part.gap));
+        }
+        at += part.gap;
+        out.push((at, part.content, if part.content == 0 { 0 } else { part.skip }, part.len));
+        at += part.len;
+    }
+    out
+}
+
+fn paint(bytes: &mut Vec<Byte>, shift: u64, pieces: &[(u64, u8, u64, u64)]) {
+    for &(at, content, skip, len) in pieces {
+        let end = (shift + at + len) as usize;
+        if bytes.len() < end {
+            bytes.resize(end, (0, 0));
+        }
+        for i in 0..len {
+            bytes[(shift + at + i) as usize] = if content == 0 { (0, 0) } else { (content, skip + i) };
+        }
+    }
+}
+
+/// Allocates, stages and commits; `stop_before` leaves the session open with what was staged.
+fn write(
+    rig: &mut Rig,
+    model: &mut Model,
+    file: u8,
+    mode: CommitMode,
+    pieces: &[(u64, u8, u64, u64)],
+    size_bytes: u64,
+    staged: usize,
+    abandon: bool,
+) -> Result<CommitReply, Error> {
+    let session_id = rig.open_write(model.dir, &name(file), &[])?.session_id;
+    let names: Vec<ChunkName> = pieces.iter().filter(|p| p.1 != 0).map(|p| chunk(p.1)).collect();
+    let answers = if names.is_empty() { Vec::new() } else { rig.allocate(session_id, &names)?.answers };
+    let mut ids: BTreeMap<u8, u64> = BTreeMap::new();
+    for (piece, answer) in pieces.iter().filter(|p| p.1 != 0).zip(&answers) {
+        ids.insert(piece.1, answer.chunk_id);
+        model.contents.insert(answer.chunk_id, piece.1);
+    }
+    let extents: Vec<Extent> = pieces
+        .iter()
+        .map(|&(offset, content, skip, len)| Extent {
+            offset,
+            len_bytes: len,
+            chunk_id: if content == 0 { 0 } else { ids[&content] },
+            chunk_offset: skip,
+        })
+        .collect();
+    let mut acks = acks(&answers);
+    let staged = staged.min(extents.len());
+    let (first, rest) = extents.split_at(staged);
+    let commit = Commit { session_id, mode: mode as i32, size_bytes, ..Default::default() };
+    if staged > 0 || abandon {
+        let op_id = rig.op();
+        let partial = Commit { op_id, partial: true, extents: first.to_vec(), acks: acks.clone(), ..commit.clone() };
+        rig.ask(&partial)?;
+        acks.clear();
+        if abandon {
+            return Ok(CommitReply::default());
+        }
+        // What the first part did not name is acknowledged with the second.
+        acks = crate::rig::acks(&answers);
+        acks.retain(|a| {
+            rest.iter().any(|e| e.chunk_id == a.chunk_id) && !first.iter().any(|e| e.chunk_id == a.chunk_id)
+        });
+    }
+    let op_id = rig.op();
+    rig.ask(&Commit { op_id, extents: rest.to_vec(), acks, ..commit })
+}
+
+fn committed(model: &mut Model, file: u8, reply: &CommitReply, bytes: Vec<Byte>) {
+    let entry = model.files.entry(file).or_insert_with(|| File { keep: Some(1), ..Default::default() });
+    entry.ino = reply.ino;
+    entry.number += 1;
+    assert_eq!(reply.number, entry.number);
+    entry.versions.insert(entry.number, bytes);
+    if let Some(keep) = entry.keep {
+        while entry.versions.len() as u64 > keep {
+            entry.versions.pop_first();
+        }
+    }
+}
+
+fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
+    match op {
+        Op::Replace { file, parts, staged } => {
+            let pieces = lay_out(parts, true);
+            let mut bytes = Vec::new();
+            paint(&mut bytes, 0, &pieces);
+            let reply =
+                write(rig, model, *file, CommitMode::Replace, &pieces, bytes.len() as u64, *staged, false).unwrap();
+            committed(model, *file, &reply, bytes);
+        }
+        Op::Patch { file, parts, staged, size } => {
+            let pieces = lay_out(parts, false);
+            let mut bytes = model.files.get(file).map_or(Vec::new(), |f| f.versions[&f.number].clone());
+            paint(&mut bytes, 0, &pieces);
+            let end = pieces.last().map_or(0, |p| p.0 + p.3);
+            let size = (*size).max(end);
+            bytes.resize(size as usize, (0, 0));
+            let reply = write(rig, model, *file, CommitMode::Patch, &pieces, size, *staged, false).unwrap();
+            committed(model, *file, &reply, bytes);
+        }
+        Op::Append { file, parts, staged } => {
+            let pieces = lay_out(parts, true);
+            let mut bytes = model.files.get(file).map_or(Vec::new(), |f| f.versions[&f.number].clone());
+            let base = bytes.len() as u64;
+            paint(&mut bytes, base, &pieces);
+            let len = bytes.len() as u64 - base;
+            let reply = write(rig, model, *file, CommitMode::Append, &pieces, len, *staged, false).unwrap();
+            assert_eq!(reply.append_offset, base);
+            committed(model, *file, &reply, bytes);
+        }
+        Op::Lifetime { file, keep } => {
+            let Some(entry) = model.files.get_mut(file) else { return };
+            let value = if *keep == 0 { "keep".to_string() } else { format!("replace:{keep}") };
+            let (op_id, ino) = (rig.op(), entry.ino);
+            let name = "user.tessera.lifetime".to_string();
+            rig.ask(&SetXattr { op_id, ino, name, value: value.into_bytes(), ..Default::default() }).unwrap();
+            entry.keep = (*keep > 0).then_some(*keep);
+        }
+        Op::Unlink { file } => {
+            let op_id = rig.op();
+            let request = Unlink { op_id, parent: model.dir, name: name(*file).into(), directory: false };
+            let expected = model.files.remove(file).map(|_| ()).ok_or(Code::NotFound);
+            assert_eq!(rig.ask(&request).map(|_| ()).map_err(|e| e.kind()), expected);
+        }
+        Op::Rename { file, to } => {
+            let (op_id, from_parent, to_parent) = (rig.op(), model.dir, model.dir);
+            let (from_name, to_name) = (name(*file).into(), name(*to).into());
+            let request = Rename { op_id, from_parent, from_name, to_parent, to_name, no_replace: false };
+            let result = rig.ask(&request);
+            if let Some(moved) = model.files.remove(file) {
+                result.unwrap();
+                model.files.insert(*to, moved);
+            } else {
+                assert_eq!(result.unwrap_err().kind(), Code::NotFound);
+            }
+        }
+        Op::OpenRead { file } => {
+            let Some(entry) = model.files.get(file) else { return };
+            let session = rig.ask(&OpenRead { ino: entry.ino, ..Default::default() }).unwrap().session_id;
+            model.open.push(Open { session, bytes: entry.versions[&entry.number].clone() });
+        }
+        Op::CloseRead => {
+            if let Some(open) = model.open.pop() {
+                rig.ask(&CloseSession { session_id: open.session }).unwrap();
+            }
+        }
+        Op::Abandon { file, parts } => {
+            let pieces = lay_out(parts, true);
+            write(rig, model, *file, CommitMode::Replace, &pieces, 0, pieces.len(), true).unwrap();
+        }
+        Op::Tick { ms } => rig.tick(*ms),
+    }
+}
+
+/// Reads a version through a session in answers of a few bytes, and names each byte.
+fn read(rig: &mut Rig, model: &Model, session_id: u64, len: usize, stride: u64) -> Vec<Byte> {
+    let mut bytes: Vec<Byte> = Vec::new();
+    while bytes.len() < len {
+        let offset = bytes.len() as u64;
+        let request = ListExtents { session_id, offset, len_bytes: stride, known_map_version: u64::MAX };
+        let answer = rig.ask(&request).unwrap();
+        assert!(answer.next_offset > offset, "no progress at {offset}");
+        assert!(answer.next_offset >= (offset + stride).min(len as u64), "less than was asked for");
+        let mut at = offset;
+        for extent in &answer.extents {
+            assert!(extent.offset <= at, "a gap at {at}");
+            for i in at - extent.offset..extent.len_bytes {
+                let byte = match extent.chunk_id {
+                    0 => (0, 0),
+                    id => (model.contents[&id], extent.chunk_offset + i),
+                };
+                bytes.push(byte);
+            }
+            at = extent.offset + extent.len_bytes;
+        }
+        assert_eq!(at, answer.next_offset);
+    }
+    assert_eq!(bytes.len(), len, "longer than the file");
+    bytes
+}
+
+fn compare(rig: &mut Rig, model: &Model) {
+    for file in model.files.values() {
+        let versions = rig.ask(&ListVersions { ino: file.ino }).unwrap().versions;
+        // Readers may hold older ones for longer.
+        let kept: Vec<u64> = versions.iter().map(|v| v.number).collect();
+        assert!(
+            file.versions.keys().all(|number| kept.contains(number)),
+            "{kept:?}, expected {:?}",
+            file.versions.keys()
+        );
+        for (&number, bytes) in &file.versions {
+            let request = OpenRead { ino: file.ino, number, ..Default::default() };
+            let opened = rig.ask(&request).unwrap();
+            assert_eq!(opened.version.unwrap().size_bytes, bytes.len() as u64);
+            assert_eq!(&read(rig, model, opened.session_id, bytes.len(), 70), bytes, "version {number}");
+            rig.ask(&CloseSession { session_id: opened.session_id }).unwrap();
+        }
+    }
+    for open in &model.open {
+        assert_eq!(read(rig, model, open.session, open.bytes.len(), 333), open.bytes, "an open version changed");
+    }
+}
+
+thread_local! {
+    static RIG: RefCell<Option<(Rig, u32)>> = const { RefCell::new(None) };
+}
+
+/// The rig is used for many cases, and made anew now and then so that recounts stay quick.
+fn run(ops: &[Op]) {
+    RIG.with_borrow_mut(|slot| {
+        let (mut rig, cases) = slot.take().filter(|(_, cases)| *cases < 100).unwrap_or_else(|| (Rig::new(4), 0));
+        let name = format!("case-{}", rig.op());
+        let dir = rig.mkdir(1, &name);
+        let mut model = Model { dir, files: BTreeMap::new(), open: Vec::new(), contents: contents(&rig) };
+        for op in ops {
+            step(&mut rig, &mut model, op);
+        }
+        compare(&mut rig, &model);
+        if cases % 20 == 19 {
+            rig.audit();
+        }
+        for open in std::mem::take(&mut model.open) {
+            rig.ask(&CloseSession { session_id: open.session }).unwrap();
+        }
+        if cases == 99 {
+            at_rest(&mut rig);
+        }
+        *slot = Some((rig, cases + 1));
+    });
+}
+
+/// Chunks that earlier cases have stored: dedup hits may name them.
+fn contents(rig: &Rig) -> BTreeMap<u64, u8> {
+    let mut rows = rig.core.db().stmt("SELECT chunk_id, hash FROM chunks").unwrap();
+    let rows = rows.query_map([], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, Vec<u8>>(1)?[0]))).unwrap();
+    rows.map(|row| row.unwrap()).collect()
+}
+
+/// When sessions have ended, what they staged and held is gone, and the counts are right (P4, P5).
+fn at_rest(rig: &mut Rig) {
+    rig.tick(1);
+    rig.tick(61_000);
+    for _ in 0..50 {
+        rig.tick(100);
+    }
+    rig.audit();
+    let count = |sql: &str| rig.core.db().conn().query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(count("SELECT count(*) FROM sessions"), 0);
+    assert_eq!(count("SELECT count(*) FROM staged_pages"), 0);
+    assert_eq!(count("SELECT count(*) FROM dropped_pages"), 0);
+    assert_eq!(count("SELECT count(*) FROM inodes WHERE nlink = 0"), 0);
+    assert_eq!(count("SELECT count(*) FROM overdue"), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn files_hold_what_was_committed_to_them(ops in prop::collection::vec(op(), 1..9)) {
+        run(&ops);
+    }
+}
+
+#[test]
+fn a_small_patch_of_a_long_file_writes_one_page() {
+    let mut rig = Rig::new(4);
+    let session = rig.open_write(1, "long", &[("lifetime", "keep")]).unwrap().session_id;
+    let answer = rig.allocate(session, &[chunk(1), chunk(2)]).unwrap().answers;
+    let extent = |i: u64, which: usize| Extent {
+        offset: i * 100,
+        len_bytes: 100,
+        chunk_id: answer[which].chunk_id,
+        chunk_offset: 0,
+    };
+    // Alternating chunks, so that extents do not join.
+    let extents: Vec<Extent> = (0..10_000).map(|i| extent(i, (i % 2) as usize)).collect();
+    let op_id = rig.op();
+    let mode = CommitMode::Replace as i32;
+    let commit = Commit {
+        op_id,
+        session_id: session,
+        mode,
+        size_bytes: 1_000_000,
+        extents,
+        acks: acks(&answer),
+        keep_session: true,
+        ..Default::default()
+    };
+    rig.ask(&commit).unwrap();
+    let pages =
+        |rig: &Rig| rig.core.db().conn().query_row("SELECT count(*) FROM pages", [], |r| r.get::<_, i64>(0)).unwrap();
+    let before = pages(&rig);
+    let op_id = rig.op();
+    let mode = CommitMode::Patch as i32;
+    let patch = Commit { op_id, mode, extents: vec![extent(5_000, 1)], acks: vec![], ..commit };
+    rig.ask(&patch).unwrap();
+    assert_eq!(pages(&rig), before + 1);
+    rig.audit();
+}
+
+#[test]
+fn if_version_lets_one_of_two_writers_win() {
+    let mut rig = Rig::new(4);
+    let first = rig.put(1, "f", b"a").unwrap();
+    let (a, b) = (rig.open_write(1, "f", &[]).unwrap(), rig.open_write(1, "f", &[]).unwrap());
+    assert_eq!(a.base_version, first.version);
+    let commit = |rig: &mut Rig, session: &OpenWriteReply, content: &[u8]| {
+        let request = rig.replacing(session.session_id, content).unwrap();
+        rig.ask(&Commit { if_version: Some(session.base_version), ..request })
+    };
+    let won = commit(&mut rig, &a, b"b").unwrap();
+    let lost = commit(&mut rig, &b, b"c").unwrap_err();
+    assert_eq!((lost.kind(), lost.current), (Code::VersionConflict, won.version));
+    // Without it the later one wins, and says what it replaced.
+    let request = rig.replacing(b.session_id, b"c").unwrap();
+    assert_eq!(rig.ask(&request).unwrap().superseded, won.version);
+    // 0: the file must not exist.
+    let c = rig.open_write(1, "new", &[]).unwrap();
+    commit(&mut rig, &c, b"d").unwrap();
+    let d = rig.open_write(1, "new", &[]).unwrap();
+    let request = rig.replacing(d.session_id, b"e").unwrap();
+    let error = rig.ask(&Commit { if_version: Some(0), ..request }).unwrap_err();
+    assert_eq!(error.kind(), Code::VersionConflict);
+}
+
+#[test]
+fn an_unlinked_file_lives_until_its_last_session_ends() {
+    let mut rig = Rig::new(4);
+    let ino = rig.put(1, "f", b"abc").unwrap().ino;
+    let reader = rig.read(1, "f").unwrap().session_id;
+    let op_id = rig.op();
+    rig.ask(&Unlink { op_id, parent: 1, name: b"f".to_vec(), directory: false }).unwrap();
+    rig.tick(100);
+    let again = ListExtents { session_id: reader, offset: 0, len_bytes: 300, known_map_version: 0 };
+    assert_eq!(rig.ask(&again).unwrap().extents.len(), 3);
+    rig.tick(2_000); // Old enough to get a row.
+    let mut rig = rig.restart();
+    rig.tick(100);
+    assert_eq!(rig.ask(&again).unwrap().extents.len(), 3, "a reader survives the manager's restart");
+    rig.ask(&CloseSession { session_id: reader }).unwrap();
+    rig.tick(100);
+    rig.tick(100);
+    assert_eq!(rig.ask(&GetAttr { ino, want_lease: false }).unwrap_err().kind(), Code::NotFound);
+    rig.audit();
+}
+
+#[test]
+fn dedup_follows_the_policy() {
+    let mut rig = Rig::new(4);
+    rig.put(1, "shared", b"a").unwrap();
+    let state = |rig: &mut Rig, name: &str, dedup: &str| {
+        let session = rig.open_write(1, name, &[("dedup", dedup)]).unwrap().session_id;
+        let answers = rig.allocate(session, &[chunk(b'a'), chunk(b'a')]).unwrap().answers;
+        assert_eq!(answers[0], answers[1], "repeated in one question: answered alike");
+        let op_id = rig.op();
+        let extents = vec![Extent { offset: 0, len_bytes: 100, chunk_id: answers[0].chunk_id, chunk_offset: 0 }];
+        let mode = CommitMode::Replace as i32;
+        let commit = Commit {
+            op_id,
+            session_id: session,
+            mode,
+            size_bytes: 100,
+            extents,
+            acks: acks(&answers),
+            ..Default::default()
+        };
+        rig.ask(&commit).unwrap();
+        ChunkState::try_from(answers[0].state).unwrap()
+    };
+    assert_eq!(state(&mut rig, "f", "all"), ChunkState::Durable);
+    assert_eq!(state(&mut rig, "g", "version"), ChunkState::New);
+    assert_eq!(state(&mut rig, "g", "version"), ChunkState::Durable);
+    assert_eq!(state(&mut rig, "h", "off"), ChunkState::New);
+    assert_eq!(state(&mut rig, "h", "off"), ChunkState::New);
+    rig.audit();
+}
+
+#[test]
+fn a_pessimistic_file_leans_on_nothing_that_is_not_durable() {
+    let mut rig = Rig::new(4);
+    let a = rig.open_write(1, "a", &[]).unwrap().session_id;
+    let b = rig.open_write(1, "b", &[]).unwrap().session_id;
+    rig.allocate(a, &[chunk(1)]).unwrap();
+    // Another's pending chunk: all of it is to be supplied.
+    let answers = rig.allocate(b, &[chunk(1)]).unwrap().answers;
+    assert_eq!((answers[0].state, answers[0].missing.clone()), (ChunkState::Incomplete as i32, vec![0, 1, 2]));
+    let mut commit = rig.replacing(b, &[1]).unwrap();
+    commit.acks[0].missing = vec![2];
+    let error = rig.ask(&commit).unwrap_err();
+    assert_eq!(error.kind(), Code::TooFewFragments);
+    assert!(error.message.contains("avoid_pgs"), "{error}");
+    // An optimistic file may, down to what can be read; the rest is noted and completed.
+    let c = rig.open_write(1, "c", &[("durability", "optimistic")]).unwrap().session_id;
+    let mut commit = rig.replacing(c, &[1]).unwrap();
+    let ack = commit.acks[0].clone();
+    commit.acks[0].missing = vec![2];
+    assert_eq!(rig.ask(&commit).unwrap().missing_fragments, 1);
+    let missing = |rig: &mut Rig| rig.read(1, "c").unwrap().extents.unwrap().chunks[0].missing.clone();
+    assert_eq!(missing(&mut rig), [2]);
+    let op_id = rig.op();
+    let fragment = FragmentRef { chunk_id: ack.chunk_id, fragment: 2, epoch: ack.epoch, disk_id: 0 };
+    rig.ask(&CompleteFragments { op_id, fragments: vec![fragment] }).unwrap();
+    assert_eq!(missing(&mut rig), [0u32; 0]);
+    rig.audit();
+}

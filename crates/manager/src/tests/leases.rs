@@ -1,0 +1,117 @@
+//! Leases: what a client caches is taken back before it changes.
+
+use crate::rig::*;
+use bytes::Bytes;
+use prost::Message;
+use tessera_wire::meta::*;
+use tessera_wire::rpc::Peer;
+use tessera_wire::{Ack, Code, Error, Kind, Role};
+
+fn lookup(rig: &mut Rig, client: u64) -> Entry {
+    let request = Lookup { parent: 1, name: b"f".to_vec(), want_lease: true };
+    rig.ask_as(Role::Client, client, &request).unwrap()
+}
+
+/// A rig in which a file `f` is there and leases are granted.
+fn rig() -> Rig {
+    let mut rig = Rig::new(4);
+    rig.put(1, "f", b"a").unwrap();
+    assert_eq!(lookup(&mut rig, ALICE).lease_ms, 0, "that leases exist is noted first");
+    assert_eq!(lookup(&mut rig, ALICE).lease_ms, 3_000);
+    rig
+}
+
+fn chmod(rig: &mut Rig, client: u64, ino: u64) -> u64 {
+    let request = SetAttr { op_id: rig.op(), ino, mode: Some(0o600), ..Default::default() };
+    let id = rig.send(Role::Client, client, &request);
+    rig.settle();
+    id
+}
+
+#[test]
+fn a_change_waits_for_the_holders_answer() {
+    let mut rig = rig();
+    let ino = lookup(&mut rig, ALICE).attr.unwrap().ino;
+    let id = chmod(&mut rig, BOB, ino);
+    assert!(!rig.replies.contains_key(&id), "applied before the holder was asked");
+    let recall = rig.calls.pop_front().expect("a recall");
+    assert_eq!((recall.peer.clone(), recall.kind), (Peer::Connection(ALICE), Kind::RecallLease));
+    assert_eq!(RecallLease::decode(recall.body).unwrap().inos, [ino]);
+    assert_eq!(lookup(&mut rig, ALICE).lease_ms, 0, "about to change: no new lease");
+    rig.answer(recall.token, Ok(Bytes::from(Ack {}.encode_to_vec())));
+    rig.settle();
+    assert!(rig.replies[&id].is_ok());
+    assert_eq!(lookup(&mut rig, ALICE).lease_ms, 3_000);
+}
+
+#[test]
+fn a_holder_that_is_silent_is_waited_out() {
+    let mut rig = rig();
+    let ino = lookup(&mut rig, ALICE).attr.unwrap().ino;
+    let id = chmod(&mut rig, BOB, ino);
+    let token = rig.calls.pop_front().unwrap().token;
+    rig.answer(token, Err(Error::new(Code::Unavailable, "gone")));
+    rig.settle();
+    assert!(!rig.replies.contains_key(&id), "a client that cannot be reached may still use its cache");
+    rig.tick(2_900);
+    assert!(!rig.replies.contains_key(&id));
+    rig.tick(200);
+    assert!(rig.replies[&id].is_ok());
+}
+
+#[test]
+fn ones_own_lease_is_no_obstacle() {
+    let mut rig = rig();
+    let ino = lookup(&mut rig, ALICE).attr.unwrap().ino;
+    let id = chmod(&mut rig, ALICE, ino);
+    assert!(rig.replies[&id].is_ok());
+}
+
+#[test]
+fn a_restarted_manager_waits_as_long_as_leases_last() {
+    let mut rig = rig().restart();
+    let ino = lookup(&mut rig, ALICE).attr.unwrap().ino;
+    let id = chmod(&mut rig, ALICE, ino);
+    assert!(!rig.replies.contains_key(&id), "somebody may hold a lease of the manager before");
+    rig.mkdir(1, "new names do not wait");
+    rig.tick(3_100);
+    assert!(rig.replies[&id].is_ok());
+}
+
+#[test]
+fn commits_unlinks_and_renames_recall_too() {
+    let mut rig = rig();
+    let session = rig.open_write(1, "f", &[]).unwrap().session_id;
+    let commit = rig.replacing(session, b"b").unwrap();
+    let op_id = rig.op();
+    let rename = Rename {
+        op_id,
+        from_parent: 1,
+        from_name: b"f".to_vec(),
+        to_parent: 1,
+        to_name: b"g".to_vec(),
+        no_replace: false,
+    };
+    let op_id = rig.op();
+    let unlink = Unlink { op_id, parent: 1, name: b"f".to_vec(), directory: false };
+    let mut recalls = |kind: Kind, body: Vec<u8>| {
+        assert_eq!(lookup(&mut rig, ALICE).lease_ms, 3_000);
+        let id = rig.send_raw(Role::Client, BOB, kind, body.into());
+        rig.settle();
+        assert!(!rig.replies.contains_key(&id), "{}", kind.name());
+        let token = rig.calls.pop_front().expect("a recall").token;
+        rig.answer(token, Ok(Bytes::new()));
+        rig.settle();
+        assert!(rig.replies[&id].is_ok(), "{}", kind.name());
+    };
+    recalls(Kind::Commit, commit.encode_to_vec());
+    recalls(Kind::Rename, rename.encode_to_vec());
+    rig.put(1, "f", b"c").unwrap();
+    let mut recalls = |kind: Kind, body: Vec<u8>| {
+        assert_eq!(lookup(&mut rig, ALICE).lease_ms, 3_000);
+        let id = rig.send_raw(Role::Client, BOB, kind, body.into());
+        rig.settle();
+        assert!(!rig.replies.contains_key(&id));
+    };
+    recalls(Kind::Unlink, unlink.encode_to_vec());
+}

@@ -1,0 +1,341 @@
+//! The namespace against the plainest model there is (P7): a map from inode to node, and maps of names.
+
+use crate::rig::*;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use tessera_wire::meta::*;
+use tessera_wire::{Code, Error, InodeKind};
+
+#[derive(Debug, Clone)]
+enum Op {
+    MakeDir { dir: usize, name: u8, exist_ok: bool },
+    Symlink { dir: usize, name: u8 },
+    Create { dir: usize, name: u8 },
+    Link { from: usize, dir: usize, name: u8 },
+    Unlink { dir: usize, name: u8, directory: bool },
+    Rename { from: usize, name: u8, to: usize, to_name: u8, no_replace: bool },
+    SetHint { dir: usize },
+    SetMode { dir: usize, mode: u32 },
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let dir = || 0usize..6;
+    let name = || b'a'..b'e';
+    prop_oneof![
+        3 => (dir(), name(), any::<bool>()).prop_map(|(dir, name, exist_ok)| Op::MakeDir { dir, name, exist_ok }),
+        1 => (dir(), name()).prop_map(|(dir, name)| Op::Symlink { dir, name }),
+        2 => (dir(), name()).prop_map(|(dir, name)| Op::Create { dir, name }),
+        1 => (0usize..8, dir(), name()).prop_map(|(from, dir, name)| Op::Link { from, dir, name }),
+        2 => (dir(), name(), any::<bool>()).prop_map(|(dir, name, directory)| Op::Unlink { dir, name, directory }),
+        4 => (dir(), name(), dir(), name(), any::<bool>())
+            .prop_map(|(from, name, to, to_name, no_replace)| Op::Rename { from, name, to, to_name, no_replace }),
+        1 => dir().prop_map(|dir| Op::SetHint { dir }),
+        1 => (dir(), 0u32..0o1000).prop_map(|(dir, mode)| Op::SetMode { dir, mode }),
+    ]
+}
+
+#[derive(Debug, Clone)]
+struct Node {
+    kind: InodeKind,
+    names: BTreeMap<u8, u64>,
+    parent: u64,
+    nlink: u32,
+    hinted: bool,
+    mode: u32,
+}
+
+struct Model {
+    nodes: BTreeMap<u64, Node>,
+    root: u64,
+    /// Directories and files as they were made, for ops to pick from; may be gone.
+    dirs: Vec<u64>,
+    files: Vec<u64>,
+}
+
+impl Model {
+    fn dir(&self, index: usize) -> u64 {
+        self.dirs[index % self.dirs.len()]
+    }
+
+    fn directory(&self, ino: u64) -> Result<&Node, Code> {
+        self.nodes.get(&ino).ok_or(Code::NotFound)
+    }
+
+    fn child(&self, dir: u64, name: u8) -> Result<Option<u64>, Code> {
+        Ok(self.directory(dir)?.names.get(&name).copied())
+    }
+
+    fn inside(&self, moved: u64, mut at: u64) -> bool {
+        while at != self.root {
+            if at == moved {
+                return true;
+            }
+            at = self.nodes[&at].parent;
+        }
+        at == moved
+    }
+
+    fn add(&mut self, ino: u64, kind: InodeKind, dir: u64, name: u8, mode: u32) {
+        let hinted = self.nodes[&dir].hinted && kind != InodeKind::Symlink;
+        let node = Node { kind, names: BTreeMap::new(), parent: dir, nlink: 1, hinted, mode };
+        self.nodes.insert(ino, node);
+        self.nodes.get_mut(&dir).unwrap().names.insert(name, ino);
+    }
+
+    fn remove(&mut self, dir: u64, name: u8) {
+        let ino = self.nodes.get_mut(&dir).unwrap().names.remove(&name).unwrap();
+        let node = self.nodes.get_mut(&ino).unwrap();
+        node.nlink -= 1;
+        if node.nlink == 0 {
+            self.nodes.remove(&ino);
+        }
+    }
+
+    fn removable(&self, ino: u64) -> Result<(), Code> {
+        if self.nodes[&ino].names.is_empty() { Ok(()) } else { Err(Code::NotEmpty) }
+    }
+
+    /// What the manager must do: Ok, or this code.
+    fn expect(&self, op: &Op) -> Result<(), Code> {
+        match *op {
+            Op::MakeDir { dir, name, exist_ok } => match self.child(self.dir(dir), name)? {
+                Some(there) if exist_ok && self.nodes[&there].kind == InodeKind::Directory => Ok(()),
+                Some(_) => Err(Code::Exists),
+                None => Ok(()),
+            },
+            Op::Symlink { dir, name } => match self.child(self.dir(dir), name)? {
+                Some(_) => Err(Code::Exists),
+                None => Ok(()),
+            },
+            Op::Create { dir, name } => match self.child(self.dir(dir), name)? {
+                Some(there) => match self.nodes[&there].kind {
+                    InodeKind::Directory => Err(Code::IsDirectory),
+                    InodeKind::Symlink => Err(Code::Unsupported),
+                    _ => Ok(()),
+                },
+                None => Ok(()),
+            },
+            Op::Link { from, dir, name } => {
+                let Some(&from) = self.files.get(from) else { return Err(Code::NotFound) };
+                self.nodes.get(&from).ok_or(Code::NotFound)?;
+                match self.child(self.dir(dir), name)? {
+                    Some(_) => Err(Code::Exists),
+                    None => Ok(()),
+                }
+            }
+            Op::Unlink { dir, name, directory } => {
+                let ino = self.child(self.dir(dir), name)?.ok_or(Code::NotFound)?;
+                match (directory, self.nodes[&ino].kind == InodeKind::Directory) {
+                    (false, true) => Err(Code::IsDirectory),
+                    (true, false) => Err(Code::NotDirectory),
+                    _ => self.removable(ino),
+                }
+            }
+            Op::Rename { from, name, to, to_name, no_replace } => {
+                let ino = self.child(self.dir(from), name)?.ok_or(Code::NotFound)?;
+                let to = self.dir(to);
+                self.directory(to)?;
+                let is_dir = self.nodes[&ino].kind == InodeKind::Directory;
+                if is_dir && self.inside(ino, to) {
+                    return Err(Code::Invalid);
+                }
+                let Some(there) = self.child(to, to_name)? else { return Ok(()) };
+                match (is_dir, self.nodes[&there].kind == InodeKind::Directory) {
+                    _ if no_replace => Err(Code::Exists),
+                    _ if there == ino => Ok(()),
+                    (true, false) => Err(Code::NotDirectory),
+                    (false, true) => Err(Code::IsDirectory),
+                    _ => self.removable(there),
+                }
+            }
+            Op::SetHint { dir } | Op::SetMode { dir, .. } => self.directory(self.dir(dir)).map(|_| ()),
+        }
+    }
+}
+
+/// Carries `op` out on both; the manager's refusal, if any.
+fn step(rig: &mut Rig, model: &mut Model, op: &Op) -> Result<(), Error> {
+    let op_id = rig.op();
+    match *op {
+        Op::MakeDir { dir, name, exist_ok } => {
+            let parent = model.dir(dir);
+            let request = MakeDir { op_id, parent, name: vec![name], mode: 0o750, exist_ok, ..Default::default() };
+            let ino = rig.ask(&request)?.attr.unwrap().ino;
+            if !model.nodes.contains_key(&ino) {
+                model.add(ino, InodeKind::Directory, parent, name, 0o750);
+                model.dirs.push(ino);
+            }
+        }
+        Op::Symlink { dir, name } => {
+            let parent = model.dir(dir);
+            let request = Symlink { op_id, parent, name: vec![name], target: b"x/y".to_vec(), ..Default::default() };
+            let ino = rig.ask(&request)?.attr.unwrap().ino;
+            model.add(ino, InodeKind::Symlink, parent, name, 0o777);
+            model.files.push(ino);
+        }
+        Op::Create { dir, name } => {
+            let parent = model.dir(dir);
+            let ino = rig.put(parent, std::str::from_utf8(&[name]).unwrap(), b"")?.ino;
+            if !model.nodes.contains_key(&ino) {
+                model.add(ino, InodeKind::File, parent, name, 0o644);
+                model.files.push(ino);
+            }
+        }
+        Op::Link { from, dir, name } => {
+            let ino = model.files.get(from).copied().unwrap_or(u64::MAX / 4);
+            let parent = model.dir(dir);
+            rig.ask(&Link { op_id, ino, parent, name: vec![name] })?;
+            model.nodes.get_mut(&ino).unwrap().nlink += 1;
+            model.nodes.get_mut(&parent).unwrap().names.insert(name, ino);
+        }
+        Op::Unlink { dir, name, directory } => {
+            let parent = model.dir(dir);
+            rig.ask(&Unlink { op_id, parent, name: vec![name], directory })?;
+            model.remove(parent, name);
+        }
+        Op::Rename { from, name, to, to_name, no_replace } => {
+            let (from_parent, to_parent) = (model.dir(from), model.dir(to));
+            let (from_name, to_name_bytes) = (vec![name], vec![to_name]);
+            rig.ask(&Rename { op_id, from_parent, from_name, to_parent, to_name: to_name_bytes, no_replace })?;
+            let ino = model.nodes[&from_parent].names[&name];
+            match model.nodes[&to_parent].names.get(&to_name) {
+                Some(&there) if there == ino => return Ok(()),
+                Some(_) => model.remove(to_parent, to_name),
+                None => {}
+            }
+            model.nodes.get_mut(&from_parent).unwrap().names.remove(&name);
+            model.nodes.get_mut(&to_parent).unwrap().names.insert(to_name, ino);
+            if model.nodes[&ino].kind == InodeKind::Directory {
+                model.nodes.get_mut(&ino).unwrap().parent = to_parent;
+            }
+        }
+        Op::SetHint { dir } => {
+            let ino = model.dir(dir);
+            let (name, value) = ("user.tessera.lifetime".into(), b"replace:3".to_vec());
+            rig.ask(&SetXattr { op_id, ino, name, value, ..Default::default() })?;
+            model.nodes.get_mut(&ino).unwrap().hinted = true;
+        }
+        Op::SetMode { dir, mode } => {
+            let ino = model.dir(dir);
+            rig.ask(&SetAttr { op_id, ino, mode: Some(mode), ..Default::default() })?;
+            model.nodes.get_mut(&ino).unwrap().mode = mode;
+        }
+    }
+    Ok(())
+}
+
+fn compare(rig: &mut Rig, model: &Model) {
+    for (&ino, node) in &model.nodes {
+        let entry = rig.ask(&GetAttr { ino, want_lease: false }).unwrap();
+        let attr = entry.attr.unwrap();
+        assert_eq!((attr.kind, attr.nlink, attr.mode), (node.kind as i32, node.nlink, node.mode), "inode {ino}");
+        assert_eq!(!entry.hints.is_empty(), node.hinted, "hints of {ino}");
+        if node.kind == InodeKind::Directory {
+            // In pages of two: the seams are part of it.
+            let mut listed = Vec::new();
+            loop {
+                let after = listed.last().map_or(Vec::new(), |(name, _): &(u8, u64)| vec![*name]);
+                let page = rig.ask(&List { ino, after, limit: 2 }).unwrap();
+                listed.extend(page.entries.iter().map(|e| (e.name[0], e.attr.as_ref().unwrap().ino)));
+                if !page.more {
+                    break;
+                }
+            }
+            assert_eq!(listed, node.names.iter().map(|(&n, &i)| (n, i)).collect::<Vec<_>>(), "names in {ino}");
+        }
+    }
+}
+
+thread_local! {
+    static RIG: RefCell<Rig> = RefCell::new(Rig::new(4));
+}
+
+fn run(ops: &[Op]) {
+    RIG.with_borrow_mut(|rig| {
+        let name = format!("case-{}", rig.op());
+        let root = rig.mkdir(1, &name);
+        let node = Node {
+            kind: InodeKind::Directory,
+            names: BTreeMap::new(),
+            parent: root,
+            nlink: 1,
+            hinted: false,
+            mode: 0o755,
+        };
+        let mut model = Model { nodes: BTreeMap::from([(root, node)]), root, dirs: vec![root], files: Vec::new() };
+        for op in ops {
+            let expected = model.expect(op);
+            let got = step(rig, &mut model, op).map_err(|e| e.kind());
+            assert_eq!(got, expected, "{op:?}");
+        }
+        compare(rig, &model);
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn the_namespace_does_what_its_model_does(ops in prop::collection::vec(op(), 1..16)) {
+        run(&ops);
+    }
+}
+
+#[test]
+fn a_long_history_leaves_counts_that_a_recount_confirms() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let strategy = prop::collection::vec(op(), 400);
+    for _ in 0..5 {
+        run(&strategy.new_tree(&mut runner).unwrap().current());
+    }
+    RIG.with_borrow(|rig| rig.audit());
+}
+
+#[test]
+fn paths_resolve_and_name_the_directories_passed() {
+    let mut rig = Rig::new(4);
+    let a = rig.mkdir(1, "a");
+    let b = rig.mkdir(a, "b");
+    rig.put(b, "f", b"x").unwrap();
+    let path = |text: &str| Resolve {
+        start: 0,
+        components: text.split('/').map(|c| c.as_bytes().to_vec()).collect(),
+        want_lease: false,
+    };
+    let found = rig.ask(&path("a/b/f")).unwrap();
+    assert_eq!(found.path, [1, a, b]);
+    assert_eq!(found.attr.unwrap().size_bytes, 100);
+    assert_eq!(rig.ask(&path("a/b/f/g")).unwrap_err().kind(), Code::NotDirectory);
+    assert_eq!(rig.ask(&path("a/c")).unwrap_err().kind(), Code::NotFound);
+    assert_eq!(rig.ask(&path("a/../a")).unwrap_err().kind(), Code::Invalid);
+}
+
+#[test]
+fn a_new_file_takes_its_directorys_hints_and_keeps_them() {
+    let mut rig = Rig::new(4);
+    let a = rig.mkdir(1, "a");
+    let set = |rig: &mut Rig, ino, value: &str| {
+        let op_id = rig.op();
+        let name = "user.tessera.redundancy".to_string();
+        rig.ask(&SetXattr { op_id, ino, name, value: value.as_bytes().to_vec(), ..Default::default() })
+    };
+    set(&mut rig, a, "auto").unwrap();
+    let sub = rig.mkdir(a, "sub");
+    let ino = rig.put(sub, "f", b"x").unwrap().ino;
+    set(&mut rig, a, "none").unwrap();
+    let op_id = rig.op();
+    let request = Rename {
+        op_id,
+        from_parent: sub,
+        from_name: b"f".to_vec(),
+        to_parent: 1,
+        to_name: b"f".to_vec(),
+        no_replace: true,
+    };
+    rig.ask(&request).unwrap();
+    let xattrs = rig.ask(&ListXattrs { ino }).unwrap().xattrs;
+    assert_eq!(xattrs, [Xattr { name: "user.tessera.redundancy".into(), value: b"auto:4+2".to_vec() }]);
+    let error = set(&mut rig, a, "raid0").unwrap_err();
+    assert!(error.message.contains("allowed"), "{error}");
+}

@@ -1,0 +1,233 @@
+//! Repeated requests (P8), failing commits, restarts.
+
+use crate::config::Config;
+use crate::core::ManagerCore;
+use crate::db::{Db, DbError, FILE_NAME, FailPoint};
+use crate::rig::*;
+use bytes::Bytes;
+use tessera_wire::meta::*;
+use tessera_wire::{Code, Error, Kind, Request, Role};
+
+/// One of each mutating request, in an order in which all succeed, and some that are refused.
+fn requests(rig: &mut Rig) -> Vec<(Kind, Bytes)> {
+    fn encoded<R: Request>(request: R) -> (Kind, Bytes) {
+        (R::KIND, request.encode_to_vec().into())
+    }
+    let file = rig.put(1, "file", b"abc").unwrap();
+    let session_id = rig.open_write(1, "new", &[]).unwrap().session_id;
+    let commit = rig.replacing(session_id, b"xyz").unwrap();
+    let other = rig.open_write(1, "other", &[]).unwrap().session_id;
+    let mut op = || rig.op();
+    let name = |text: &str| text.as_bytes().to_vec();
+    vec![
+        encoded(MakeDir { op_id: op(), parent: 1, name: name("d"), ..Default::default() }),
+        encoded(MakeDir { op_id: op(), parent: 1, name: name("d"), ..Default::default() }), // refused
+        encoded(Symlink { op_id: op(), parent: 1, name: name("s"), target: name("t"), ..Default::default() }),
+        encoded(Link { op_id: op(), ino: file.ino, parent: 1, name: name("hard") }),
+        encoded(SetAttr { op_id: op(), ino: file.ino, mode: Some(0o600), ..Default::default() }),
+        encoded(SetXattr {
+            op_id: op(),
+            ino: file.ino,
+            name: "user.x".into(),
+            value: name("v"),
+            create_only: true,
+            ..Default::default()
+        }),
+        encoded(RemoveXattr { op_id: op(), ino: file.ino, name: "user.x".into() }),
+        encoded(OpenWrite {
+            op_id: op(),
+            parent: 1,
+            name: name("w"),
+            chunks: vec![chunk(77)],
+            redundancy: "ec:2+1".into(),
+            ..Default::default()
+        }),
+        encoded(AllocateChunks {
+            op_id: op(),
+            session_id: other,
+            redundancy: "ec:2+1".into(),
+            chunks: vec![chunk(78), chunk(b'a')],
+            ..Default::default()
+        }),
+        encoded(commit.clone()),
+        encoded(Commit { op_id: op(), ..commit }), // refused: the session has ended
+        encoded(CompleteFragments { op_id: op(), fragments: vec![] }),
+        encoded(Rename {
+            op_id: op(),
+            from_parent: 1,
+            from_name: name("hard"),
+            to_parent: 1,
+            to_name: name("s"),
+            no_replace: false,
+        }),
+        encoded(Unlink { op_id: op(), parent: 1, name: name("s"), directory: false }),
+        encoded(Unlink { op_id: op(), parent: 1, name: name("s"), directory: false }), // refused
+        encoded(CloseSession { session_id: other }),
+    ]
+}
+
+fn send(rig: &mut Rig, (kind, body): &(Kind, Bytes)) -> Result<Bytes, Error> {
+    let id = rig.send_raw(Role::Client, ALICE, *kind, body.clone());
+    rig.settle();
+    rig.replies.remove(&id).expect("answered")
+}
+
+#[test]
+fn p8_a_request_sent_twice_has_one_effect_and_one_answer() {
+    let mut rig = Rig::new(4);
+    for request in requests(&mut rig) {
+        let first = send(&mut rig, &request);
+        let before = rig.dump(&[]);
+        assert_eq!(send(&mut rig, &request), first, "{:?}", request.0);
+        let changing = request.0 == Kind::CloseSession; // has no number: repeating it is logged and does nothing
+        let without: &[&str] = if changing { &["meta", "command_log"] } else { &[] };
+        if !changing {
+            assert_eq!(rig.dump(without), before, "{:?}", request.0);
+        }
+        // After a restart too, and in the same batch as another.
+        rig = rig.restart();
+        let before = rig.dump(&["meta", "command_log"]);
+        let a = rig.send_raw(Role::Client, ALICE, request.0, request.1.clone());
+        let b = rig.send_raw(Role::Client, ALICE, request.0, request.1.clone());
+        rig.settle();
+        assert_eq!((&rig.replies[&a], &rig.replies[&b]), (&first, &first), "{:?}", request.0);
+        assert_eq!(rig.dump(&["meta", "command_log"]), before, "{:?}", request.0);
+    }
+    rig.audit();
+}
+
+#[test]
+fn p8_two_copies_in_one_batch_have_one_effect() {
+    let mut rig = Rig::new(4);
+    for request in requests(&mut rig) {
+        let a = rig.send_raw(Role::Client, ALICE, request.0, request.1.clone());
+        let b = rig.send_raw(Role::Client, ALICE, request.0, request.1.clone());
+        rig.settle();
+        assert_eq!(rig.replies[&a], rig.replies[&b], "{:?}", request.0);
+    }
+    rig.audit();
+}
+
+#[test]
+fn another_client_with_the_same_number_is_another_request() {
+    let mut rig = Rig::new(4);
+    let request = MakeDir { op_id: 5, parent: 1, name: b"d".to_vec(), ..Default::default() };
+    rig.ask_as(Role::Client, ALICE, &request).unwrap();
+    assert_eq!(rig.ask_as(Role::Client, BOB, &request).unwrap_err().kind(), Code::Exists);
+}
+
+#[test]
+fn answers_are_forgotten_in_the_end() {
+    let mut rig = Rig::new(4);
+    rig.mkdir(1, "d");
+    assert!(rig.dump(&[]).contains("\nops "));
+    rig.tick(61_000);
+    rig.tick(100);
+    assert!(!rig.dump(&[]).contains("\nops "), "{}", rig.dump(&[]));
+}
+
+#[test]
+fn a_commit_that_fails_leaves_nothing() {
+    for point in [FailPoint::CommitLost, FailPoint::CommitFull] {
+        let mut rig = Rig::new(4);
+        rig.put(1, "f", b"ab").unwrap();
+        for request in requests(&mut rig) {
+            let before = rig.dump(&[]);
+            rig.core.db().fail_next_commit(point);
+            let error = send(&mut rig, &request).unwrap_err();
+            assert_eq!(error.kind(), if point == FailPoint::CommitFull { Code::NoSpace } else { Code::Io });
+            assert_eq!(rig.dump(&[]), before);
+            if point == FailPoint::CommitLost {
+                assert_eq!(
+                    send(&mut rig, &request).unwrap_err().kind(),
+                    Code::Unavailable,
+                    "in doubt: a restart tells"
+                );
+                rig = rig.restart();
+            }
+            let _ = send(&mut rig, &request);
+            rig.audit();
+        }
+    }
+}
+
+#[test]
+fn a_commit_that_failed_in_doubt_is_found_after_a_restart() {
+    let mut rig = Rig::new(4);
+    let request = MakeDir { op_id: 9, parent: 1, name: b"d".to_vec(), ..Default::default() };
+    rig.core.db().fail_next_commit(FailPoint::CommitUnknown);
+    assert_eq!(rig.ask(&request).unwrap_err().kind(), Code::Io);
+    let mut rig = rig.restart();
+    let entry = rig.ask(&request).unwrap();
+    assert_eq!(rig.ask(&Lookup { parent: 1, name: b"d".to_vec(), want_lease: false }).unwrap().attr, entry.attr);
+}
+
+#[test]
+fn a_refusal_after_writing_is_undone_alone() {
+    // An optimistic commit has noted what is missing before it finds that the version is another one.
+    let mut rig = Rig::new(4);
+    let session = rig.open_write(1, "f", &[("durability", "optimistic")]).unwrap().session_id;
+    let mut bad = rig.replacing(session, b"a").unwrap();
+    bad.acks[0].missing = vec![2];
+    bad.if_version = Some(12345);
+    let before = rig.dump(&["meta", "command_log", "ops", "inodes", "dentries"]);
+    let good = MakeDir { op_id: rig.op(), parent: 1, name: b"good".to_vec(), ..Default::default() };
+    let also = MakeDir { op_id: rig.op(), parent: 1, name: b"also".to_vec(), ..Default::default() };
+    let ids = [
+        rig.send(Role::Client, ALICE, &good),
+        rig.send(Role::Client, ALICE, &bad),
+        rig.send(Role::Client, ALICE, &also),
+    ];
+    rig.settle();
+    assert!(rig.replies[&ids[0]].is_ok() && rig.replies[&ids[2]].is_ok());
+    assert_eq!(rig.replies[&ids[1]].as_ref().unwrap_err().kind(), Code::VersionConflict);
+    assert_eq!(rig.dump(&["meta", "command_log", "ops", "inodes", "dentries"]), before);
+    rig.audit();
+}
+
+#[test]
+fn databases_on_disk_are_created_opened_locked_and_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(matches!(Db::open(dir.path()), Err(DbError::Absent { .. })));
+    let db = Db::create(dir.path(), [3; 16]).unwrap();
+    assert!(matches!(Db::open(dir.path()), Err(DbError::Locked { .. })));
+    assert_eq!(db.meta().unwrap().cluster_id, [3; 16]);
+    let core = ManagerCore::start(db, Config::default(), 5).unwrap();
+    let (term, seq) = (core.meta().term, core.meta().log_seq);
+    assert_eq!((term, seq), (1, 1));
+    drop(core);
+    assert!(matches!(Db::create(dir.path(), [3; 16]), Err(DbError::Exists { .. })));
+    let core = ManagerCore::start(Db::open(dir.path()).unwrap(), Config::default(), 1).unwrap();
+    assert_eq!((core.meta().term, core.meta().last_now_ns), (2, 5), "a higher term, and time does not run backwards");
+    drop(core);
+    // From the future.
+    let path = dir.path().join(FILE_NAME);
+    rusqlite::Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let error = Db::open(dir.path()).map(|_| ()).unwrap_err();
+    assert!(matches!(error, DbError::FromTheFuture { got: 99, .. }), "{error}");
+    assert!(error.to_string().contains("--restore"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), bytes, "left as it was");
+    // Not ours, not even SQLite.
+    for content in [&b"not a database, far from it, but long enough to look like one"[..], b""] {
+        std::fs::write(&path, content).unwrap();
+        assert!(matches!(Db::open(dir.path()), Err(DbError::NotOurs { .. })));
+        assert_eq!(std::fs::read(&path).unwrap(), content);
+    }
+}
+
+#[test]
+fn a_writers_session_ends_when_it_is_not_used() {
+    let mut rig = Rig::new(4);
+    let session = rig.open_write(1, "f", &[]).unwrap().session_id;
+    rig.tick(40_000);
+    rig.ask(&RenewSession { session_id: session, reserve_bytes: 0 }).unwrap();
+    rig.tick(40_000);
+    let commit = rig.replacing(session, b"a").unwrap();
+    rig.tick(61_000);
+    assert_eq!(rig.ask(&commit).unwrap_err().kind(), Code::SessionExpired);
+    assert_eq!(
+        rig.ask(&RenewSession { session_id: session, reserve_bytes: 0 }).unwrap_err().kind(),
+        Code::SessionExpired
+    );
+}

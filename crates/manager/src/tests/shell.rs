@@ -1,0 +1,71 @@
+//! The manager over real sockets.
+
+use crate::config::Config;
+use crate::shell::ManagerServer;
+use std::sync::Arc;
+use std::time::Duration;
+use tessera_net::{BufferPool, Dialer, DialerOptions, Endpoint, dialer::NoService};
+use tessera_wire::meta::*;
+use tessera_wire::{Code, Hello, PROTOCOL_VERSION, Role};
+
+fn dialer(client_id: u64, change: impl FnOnce(&mut Hello)) -> Dialer {
+    let mut hello = Hello {
+        protocol_version: PROTOCOL_VERSION,
+        role: Role::Client as i32,
+        client_id,
+        release: "test".into(),
+        ..Default::default()
+    };
+    change(&mut hello);
+    Dialer::new(hello, Arc::new(NoService), BufferPool::new(1 << 20), DialerOptions::default())
+}
+
+const WAIT: Duration = Duration::from_secs(30);
+
+fn start(dir: &std::path::Path) -> ManagerServer {
+    let listen = [Endpoint::Tcp("127.0.0.1:0".into())];
+    ManagerServer::start(dir, Some([5; 16]), &listen, Config::default()).unwrap()
+}
+
+#[test]
+fn it_serves_stops_and_finds_everything_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = start(dir.path());
+    let client = dialer(1, |_| {});
+    let request = MakeDir { op_id: 1, parent: 1, name: b"d".to_vec(), ..Default::default() };
+    let (entry, _) = client.call_wait(&manager.endpoints()[0], &request, vec![], WAIT).unwrap();
+    assert!(manager.stop().is_none());
+    let manager = start(dir.path());
+    let (again, _) = client.call_wait(&manager.endpoints()[0], &request, vec![], WAIT).unwrap();
+    assert_eq!(again, entry, "the same request, the same answer (P8)");
+    let many: Vec<_> = (0..8u64)
+        .map(|i| {
+            let (client, endpoint) = (dialer(i + 10, |_| {}), manager.endpoints()[0].clone());
+            std::thread::spawn(move || {
+                for j in 0..50u64 {
+                    let name = format!("{i}-{j}").into_bytes();
+                    let request = MakeDir { op_id: j + 1, parent: 1, name, ..Default::default() };
+                    client.call_wait(&endpoint, &request, vec![], WAIT).unwrap();
+                }
+            })
+        })
+        .collect();
+    many.into_iter().for_each(|thread| thread.join().unwrap());
+    let (listed, _) =
+        client.call_wait(&manager.endpoints()[0], &List { ino: 1, ..Default::default() }, vec![], WAIT).unwrap();
+    assert_eq!(listed.entries.len(), 401);
+    assert!(manager.metrics().render().contains("tessera_manager_requests_total"));
+}
+
+#[test]
+fn strangers_are_refused_with_a_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = start(dir.path());
+    let ask = |client: Dialer| {
+        let request = GetAttr { ino: 1, want_lease: false };
+        client.call_wait(&manager.endpoints()[0], &request, vec![], WAIT).map(|_| ()).map_err(|e| e.kind())
+    };
+    assert_eq!(ask(dialer(1, |_| {})), Ok(()));
+    assert_eq!(ask(dialer(1, |hello| hello.protocol_version = 99)), Err(Code::ProtocolVersion));
+    assert_eq!(ask(dialer(1, |hello| hello.cluster_id = vec![9; 16])), Err(Code::WrongCluster));
+}
