@@ -65,9 +65,10 @@ fn serve_item(
     payload: &mut Vec<Piece>,
 ) -> Result<GetResult, Error> {
     let Some(store) = store(item.disk_id) else {
+        // It may be ours and not named yet (the node has just started): worth asking again.
         return Err(Error::new(
-            Code::NotFound,
-            format!("disk {} is not served by this node; ask the manager for the map again", item.disk_id),
+            Code::Unavailable,
+            format!("disk {} is not served by this node (yet); ask the manager for the map again", item.disk_id),
         ));
     };
     let key = FragmentKey { chunk_id: item.chunk_id, fragment: item.fragment };
