@@ -20,6 +20,9 @@ use tessera_wire::{Ack, Code, Kind, PgInfo};
 
 /// Fragments in one verification.
 const VERIFY_AT_ONCE: usize = 256;
+/// Ticks come every 100 ms or so; after a longer pause than this (or half of `down_after_ms`) the manager was stopped, and
+/// must not take its own absence for the nodes'.
+const MIN_GAP_NS: i64 = 1_000_000_000;
 /// Groups told to a node in one answer.
 const PGS_PER_ANSWER: i64 = 4_096;
 
@@ -286,6 +289,8 @@ pub fn on_tick(view: &mut View) -> Vec<Proposal> {
 
 fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Outcome<()> {
     let now = view.now_ns;
+    let gap_ns = ns(view.config.down_after_ms / 2).max(MIN_GAP_NS);
+    view.soft.cluster.figures.tick(now, gap_ns);
     let hurry = view.soft.cluster.passes.hurry;
     proposals.extend(membership::silence(view, hurry)?);
     if hurry {

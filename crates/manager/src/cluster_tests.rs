@@ -841,3 +841,63 @@ fn nobody_is_given_up_while_a_lease_may_run() {
     }
     panic!("never given up");
 }
+
+/// P6: a manager that was stopped for an hour does not take its own silence for the nodes'.
+#[test]
+fn a_manager_that_slept_gives_nobody_up() {
+    let mut fake = Fake::new(8, 1);
+    write_files(&mut fake, 1, 2);
+    fake.run(1_000);
+    fake.now_ns += 3_600_000 * MS;
+    for _ in 0..3 {
+        // Ticks come before the heartbeats that waited.
+        let proposals = fake.view(crate::cluster::on_tick);
+        fake.propose(proposals);
+        fake.now_ns += 100 * MS;
+    }
+    assert!(fake.status().nodes.iter().all(|n| n.health() == Health::Up));
+    fake.run(1_000);
+    // The clock of silence runs again from then on.
+    fake.kill(2);
+    fake.until(20, "down", |f| f.status().nodes[2].health() == Health::Down);
+}
+
+/// New chunks go where there is room and queues are short, and not where the writer has just failed.
+#[test]
+fn groups_are_chosen_by_room_and_queue() {
+    let mut fake = Fake::new(8, 1);
+    write_files(&mut fake, 0, 1);
+    let crowded = fake.nodes[0].disks[0];
+    let count = |fake: &mut Fake, avoid: &[u64], from: u64| -> (usize, usize) {
+        let opened = fake.open(&format!("w{from}"), "replica:3", &[from]).unwrap();
+        let request = AllocateChunks {
+            op_id: fake.op(),
+            session_id: opened.session_id,
+            redundancy: "replica:3".into(),
+            chunks: (0..400).map(|i| chunk_name(from + 1 + i)).collect(),
+            avoid_pgs: avoid.to_vec(),
+            known_map_version: 0,
+        };
+        let answers = fake.command(&request).unwrap().answers;
+        fake.command(&CloseSession { session_id: opened.session_id }).unwrap();
+        let on = |pg: u64| rows::members(fake.db.conn(), pg).unwrap().iter().any(|m| m.disk_id == crowded);
+        (answers.iter().filter(|a| on(a.pg_id)).count(), answers.iter().filter(|a| avoid.contains(&a.pg_id)).count())
+    };
+    let even = count(&mut fake, &[], 10_000).0 as f64 / 400.0;
+    assert!((0.25..0.5).contains(&even), "3 of 8 disks: {even}");
+    let figures = |fake: &mut Fake, free: u64, queue: u32| {
+        let disk = fake.soft.cluster.figures.disks.get_mut(&crowded).unwrap();
+        (disk.free_bytes, disk.queue_len) = (free, queue);
+        fake.soft.cluster.figures.generation += 1;
+    };
+    figures(&mut fake, CAPACITY / 8, 0);
+    let full = count(&mut fake, &[], 20_000).0 as f64 / 400.0;
+    figures(&mut fake, CAPACITY, 64);
+    let busy = count(&mut fake, &[], 30_000).0 as f64 / 400.0;
+    assert!(full < even / 2.0 && busy < even / 2.0, "even {even}, full {full}, busy {busy}");
+    figures(&mut fake, CAPACITY, 0);
+    let pgs: Vec<u64> = (1..fake.meta.next_pg).collect();
+    let (avoid, _) = pgs.split_at(pgs.len() / 2);
+    assert_eq!(count(&mut fake, avoid, 40_000).1, 0, "other groups are there");
+    assert_eq!(count(&mut fake, &pgs, 50_000).1, 400, "better a group that failed than none (P12)");
+}

@@ -62,6 +62,11 @@ pub struct Figures {
     pub disks: BTreeMap<u64, DiskFigures>,
     /// Grows with each heartbeat: weights computed from older figures are recomputed.
     pub generation: u64,
+    /// When the manager last came to itself after it had been stopped (or its clock had jumped): heartbeats of the time
+    /// before may still wait in sockets, so that silence counts from here.
+    pub awake_ns: i64,
+    /// Last tick.
+    ticked_ns: i64,
 }
 
 impl Figures {
@@ -80,14 +85,22 @@ impl Figures {
         };
     }
 
+    /// A tick; one that comes more than `gap_ns` after the last says that the manager was away in between.
+    pub fn tick(&mut self, now_ns: i64, gap_ns: i64) {
+        if self.ticked_ns != 0 && now_ns - self.ticked_ns > gap_ns {
+            self.awake_ns = now_ns;
+        }
+        self.ticked_ns = now_ns;
+    }
+
     /// When the node was last heard; `started_ns` (the manager's start) if it never was.
     pub fn node_heard_ns(&self, node_id: u64, started_ns: i64) -> i64 {
-        self.nodes.get(&node_id).map_or(started_ns, |n| n.heard_ns.max(started_ns))
+        self.nodes.get(&node_id).map_or(started_ns, |n| n.heard_ns.max(started_ns)).max(self.awake_ns)
     }
 
     /// When the disk was last spoken of.
     pub fn disk_heard_ns(&self, disk_id: u64, started_ns: i64) -> i64 {
-        self.disks.get(&disk_id).map_or(started_ns, |d| d.heard_ns.max(started_ns))
+        self.disks.get(&disk_id).map_or(started_ns, |d| d.heard_ns.max(started_ns)).max(self.awake_ns)
     }
 
     /// Bytes that may still be put on a disk. One that has not been heard of yet counts with a part of its capacity.
