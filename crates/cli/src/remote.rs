@@ -2,6 +2,7 @@
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::term::Out;
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -96,11 +97,15 @@ impl Store {
             ..Options::default()
         };
         let deadline = Instant::now() + Duration::from_secs(common.wait);
+        let mut told = false;
         loop {
             match Client::connect(&common.manager, options.clone()) {
                 Ok(client) => return Ok(Store { client }),
                 Err(Error::Connect { address, error }) => {
                     if error.is_retryable() && Instant::now() + RETRY < deadline {
+                        if !std::mem::replace(&mut told, true) {
+                            Out::new(common.talk).note(format!("waiting for the manager at {} ...", common.manager));
+                        }
                         std::thread::sleep(RETRY);
                         continue;
                     }

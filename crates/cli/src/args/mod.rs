@@ -61,7 +61,7 @@ pub struct Common {
     #[arg(long, short = 'm', env = "TESSERA_MANAGER", default_value = DEFAULT_MANAGER, value_name = "ADDR")]
     pub manager: String,
     /// Give up when the manager cannot be reached for so many seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub wait: u64,
     /// Talk.
     #[command(flatten)]

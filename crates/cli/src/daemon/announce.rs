@@ -15,6 +15,11 @@ pub struct Announcement {
 }
 
 impl Announcement {
+    /// Its `HOST:PORT`, if it listens on one.
+    pub fn tcp(&self) -> Option<&str> {
+        self.listen.iter().map(String::as_str).find(|address| !address.starts_with("unix:"))
+    }
+
     /// Prints it. Nobody listening is no error: the daemon serves all the same.
     pub fn print(&self, as_json: bool) {
         let line = match as_json {

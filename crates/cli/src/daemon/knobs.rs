@@ -138,9 +138,10 @@ fn unknown<T>(knobs: &[Knob<T>], key: &str) -> String {
     format!("no knob is called {key:?}; did you mean {near}? docs/config.md lists them")
 }
 
-/// Pairs of neighbouring letters that two words share.
+/// Share of pairs of neighbouring letters that two words have in common (Dice's coefficient), in thousandths.
 fn likeness(a: &str, b: &str) -> usize {
-    a.as_bytes().windows(2).filter(|pair| b.as_bytes().windows(2).any(|other| other == *pair)).count()
+    let common = a.as_bytes().windows(2).filter(|pair| b.as_bytes().windows(2).any(|other| other == *pair)).count();
+    2_000 * common / (a.len() + b.len()).max(1)
 }
 
 #[cfg(test)]

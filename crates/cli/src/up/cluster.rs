@@ -105,6 +105,7 @@ struct Member {
 pub struct Cluster {
     directory: Directory,
     shape: Shape,
+    manager_address: String,
     /// The manager, then the nodes.
     members: Vec<Member>,
 }
@@ -112,7 +113,7 @@ pub struct Cluster {
 impl Cluster {
     /// Nothing is started yet.
     pub fn new(directory: Directory, shape: Shape) -> Self {
-        Cluster { directory, shape, members: Vec::new() }
+        Cluster { manager_address: shape.listen.clone(), directory, shape, members: Vec::new() }
     }
 
     /// What it consists of.
@@ -125,18 +126,21 @@ impl Cluster {
         &self.directory
     }
 
-    /// `HOST:PORT` of the manager.
-    pub fn manager_address(&self) -> String {
-        let listen = self.members.first().and_then(|m| m.child.as_ref()).map(|c| c.announced.listen.clone());
-        let tcp = listen.unwrap_or_default().into_iter().find(|a| !a.starts_with("unix:"));
-        tcp.unwrap_or_else(|| self.shape.listen.clone())
+    /// `HOST:PORT` of the manager; it keeps it when it is started again, for the nodes know it by that.
+    pub fn manager_address(&self) -> &str {
+        &self.manager_address
     }
 
     /// Starts the manager, then all nodes.
     pub fn start(&mut self, events: &Events) -> Outcome {
         let (host, port) = port(&self.shape.listen, self.shape.nodes)?;
         let manager = self.manager_recipe(&host, port, &[]);
-        self.members.push(Member { child: Some(Child::start(&manager, events)?), recipe: manager, deaths: 0 });
+        let child = Child::start(&manager, events)?;
+        if let Some(address) = child.announced.tcp() {
+            self.manager_address = address.to_string();
+        }
+        self.members.push(Member { child: Some(child), recipe: manager, deaths: 0 });
+        set_flag(&mut self.members[0].recipe.args, "--listen", &self.manager_address);
         for node in 1..=self.shape.nodes {
             let recipe = self.node_recipe(&host, port, node)?;
             self.members.push(Member { child: Some(Child::start(&recipe, events)?), recipe, deaths: 0 });
@@ -158,7 +162,7 @@ impl Cluster {
         let name = format!("n{node}");
         let step = node as u16;
         let mut args: Vec<String> = ["node", "--name", &name, "--host", &name].map(String::from).to_vec();
-        args.extend(["--manager".into(), self.manager_address()]);
+        args.extend(["--manager".into(), self.manager_address.clone()]);
         args.extend(["--listen".into(), format!("{host}:{}", behind(port, step))]);
         args.extend(["--metrics".into(), format!("{host}:{}", behind(port, step + METRICS_OFFSET))]);
         if let Some(socket) = self.directory.socket(&name) {
@@ -180,7 +184,7 @@ impl Cluster {
     pub fn wait_ready(&mut self, events: &Events, patience: Duration) -> Outcome {
         let deadline = Instant::now() + patience;
         loop {
-            let last = match remote::status_once(&self.manager_address()) {
+            let last = match remote::status_once(&self.manager_address) {
                 Ok(status) => {
                     let up: Vec<&str> =
                         status.nodes.iter().filter(|n| n.health == Health::Up as i32).map(|n| &*n.name).collect();
@@ -236,12 +240,7 @@ impl Cluster {
 
     /// Starts a dead child again.
     pub fn restart(&mut self, name: &str, events: &Events) -> Outcome {
-        let manager = self.manager_address();
         let member = self.member(name)?;
-        if member.recipe.name == "manager" {
-            // The nodes know it by the address it had.
-            set_flag(&mut member.recipe.args, "--listen", &manager);
-        }
         member.child = Some(Child::start(&member.recipe, events)?);
         self.write_file()
     }
@@ -256,11 +255,7 @@ impl Cluster {
 
     /// Kills (SIGKILL) the child called `name`, as a crash would.
     pub fn kill(&mut self, name: &str) -> Outcome {
-        let manager = self.manager_address();
         let member = self.member(name)?;
-        if member.recipe.name == "manager" {
-            set_flag(&mut member.recipe.args, "--listen", &manager);
-        }
         if let Some(mut child) = member.child.take() {
             child.kill();
         }
@@ -270,7 +265,7 @@ impl Cluster {
     /// `HOST:PORT` of every node that runs.
     pub fn node_addresses(&self) -> Vec<String> {
         let running = self.members.iter().skip(1).filter_map(|m| m.child.as_ref());
-        running.filter_map(|c| c.announced.listen.iter().find(|a| !a.starts_with("unix:")).cloned()).collect()
+        running.filter_map(|c| c.announced.tcp().map(String::from)).collect()
     }
 
     fn member(&mut self, name: &str) -> Outcome<&mut Member> {

@@ -18,7 +18,15 @@ pub fn status(args: StatusArgs) -> Outcome {
     let out = Out::new(args.common.talk);
     let store = Store::connect(&args.common)?;
     loop {
-        let status = store.status()?;
+        let status = match (store.status(), args.watch) {
+            (Err(failure), Some(seconds)) => {
+                // Who watches wants to see it come back.
+                out.warn(&failure);
+                std::thread::sleep(Duration::from_secs(seconds.max(1)));
+                continue;
+            }
+            (status, _) => status?,
+        };
         match out.json() {
             true => out.document(&document(&status))?,
             false => {

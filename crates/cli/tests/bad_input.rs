@@ -1,0 +1,231 @@
+//! «Bad input, nothing lost» (P14): each wrong thing gets one line that names it and the way out, a non-zero exit, and
+//! leaves everything that was stored as it was.
+
+mod common;
+
+use common::{Cluster, Daemon, Special, assert_refused, eventually, tree};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use tessera_wire::frame::{self, FrameHeader, HEADER_BYTES};
+use tessera_wire::{Code, Error, Hello, Request};
+
+const DATA: usize = 3 << 20;
+
+fn store(c: &Cluster) -> Vec<u8> {
+    let data = tree::bytes(42, DATA);
+    let put = c.with_stdin(&["put", "--policy", "redundancy=ec:2+2", "-", "tess:/f"], &data);
+    assert_eq!(put.code, 0, "{put:?}");
+    data
+}
+
+fn assert_intact(c: &Cluster, data: &[u8]) {
+    assert!(c.ok(&["cat", "tess:/f"]).stdout == data);
+}
+
+/// The daemon's last words: its log's last line, as one that was typed would see it.
+fn refused(result: Result<Daemon, common::Run>, code: i32, words: &[&str]) {
+    let Err(mut run) = result else { panic!("it was not refused") };
+    run.stderr = run.stderr.lines().rfind(|l| l.starts_with("tessera: ")).unwrap_or_default().to_string();
+    assert_refused(&run, code, words);
+}
+
+/// A second node on the same disk, a disk of another cluster, a directory of somebody else.
+#[test]
+fn disks_that_are_not_ours_to_take() {
+    let mut c = Cluster::start(4);
+    let data = store(&c);
+    let mut args = c.node_args(1);
+    refused(Daemon::try_start(&args, &c.log("second")), 8, &["n1", "serve"]);
+
+    let other = Cluster::start(1);
+    let at = args.iter().position(|a| a == "--manager").unwrap();
+    let disk = args.iter().position(|a| a == "--disk").unwrap();
+    // A disk of this cluster to the manager of the other.
+    c.kill_node(4);
+    args[disk + 1] = c.disk(4).display().to_string();
+    args[at + 1] = other.address().to_string();
+    match Daemon::try_start(&args, &c.log("stray")) {
+        // It serves what it has until the manager has spoken; then it ends.
+        Ok(mut daemon) => {
+            let code = daemon.wait().code();
+            assert_eq!(code, Some(8));
+            let log = std::fs::read_to_string(c.log("stray")).unwrap();
+            assert!(log.lines().last().unwrap().contains("cluster"), "{log}");
+        }
+        Err(run) => assert_eq!(run.code, 8, "{run:?}"),
+    }
+
+    // A directory with other people's files.
+    let foreign = c.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("thesis.tex"), "x").unwrap();
+    args[disk + 1] = foreign.display().to_string();
+    refused(Daemon::try_start(&args, &c.log("foreign")), 8, &["thesis.tex", "empty directory"]);
+    assert_eq!(std::fs::read(foreign.join("thesis.tex")).unwrap(), b"x");
+
+    c.start_node(4);
+    c.wait_up(4);
+    assert_intact(&c, &data);
+}
+
+/// ENOSPC in mid-write: the write fails with its own exit code, the store stays readable, and deleting helps.
+#[test]
+fn a_full_disk() {
+    let special = Special { node: vec!["--capacity", "24M", "--set", "segment_size_bytes=2M"], ..Special::default() };
+    let c = Cluster::start_special(4, special);
+    let data = store(&c);
+    let more = tree::bytes(43, 96 << 20);
+    let full = c.with_stdin(&["put", "--quiet", "--policy", "redundancy=ec:2+2", "-", "tess:/more"], &more);
+    assert_refused(&full, 7, &["tess:/more", "space"]);
+    assert_intact(&c, &data);
+    assert_refused(&c.run(&["stat", "tess:/more"]), 3, &["tess:/more"]);
+}
+
+/// Fewer live hosts than `ec:k+m` needs.
+#[test]
+fn too_few_nodes_for_a_policy() {
+    let c = Cluster::start(4);
+    let data = store(&c);
+    let put = c.with_stdin(&["put", "--quiet", "--policy", "redundancy=ec:6+3", "-", "tess:/wide"], &data);
+    assert_refused(&put, 4, &["tess:/wide", "9", "4"]);
+    assert_intact(&c, &data);
+    assert_refused(&c.run(&["stat", "tess:/wide"]), 3, &["tess:/wide"]);
+}
+
+/// A segment damaged by hand: reads return the right bytes, scrub finds it and repair puts it right (P2, P13).
+#[test]
+fn a_segment_damaged_by_hand() {
+    let c = Cluster::start(4);
+    let data = store(&c);
+    let mut damaged = 0;
+    for node in [1, 2] {
+        let segments = c.disk(node).join("segments");
+        for entry in std::fs::read_dir(segments).unwrap() {
+            let path = entry.unwrap().path();
+            let mut bytes = std::fs::read(&path).unwrap();
+            // Behind the segment's header: records.
+            let middle = 4096 + (bytes.len() - 4096) / 2;
+            if bytes.len() > 8192 {
+                bytes[middle..middle + 64].iter_mut().for_each(|b| *b = !*b);
+                std::fs::write(&path, bytes).unwrap();
+                damaged += 1;
+            }
+        }
+    }
+    assert!(damaged > 0);
+    assert_intact(&c, &data);
+    let scrub = c.ok(&["scrub", "--json"]).json();
+    assert!(scrub["counters"]["rot_found"].as_u64().unwrap() >= 1, "{scrub}");
+    eventually("what rotted is put right", || {
+        let status = c.status();
+        status["chunks"]["reduced"] == 0 && status["repair"]["fragments_to_repair"] == 0
+    });
+    let again = c.ok(&["scrub", "--json"]).json();
+    assert_eq!(again["counters"]["rot_found"], 0, "{again}");
+    assert_intact(&c, &data);
+}
+
+/// A database written by a later release, or by somebody else: refused as it is, and the right one still serves.
+#[test]
+fn a_database_from_the_future() {
+    let mut c = Cluster::start(4);
+    let data = store(&c);
+    c.manager.take().unwrap().stop();
+    let path = c.manager_dir().join("manager.db");
+    let set = |version: i64| {
+        let db = rusqlite::Connection::open(&path).unwrap();
+        let now: i64 = db.query_row("PRAGMA user_version", [], |r| r.get(0)).unwrap();
+        db.pragma_update(None, "user_version", version).unwrap();
+        now
+    };
+    let version = set(999);
+    let args = c.manager_args(&[]);
+    refused(Daemon::try_start(&args, &c.log("manager")), 8, &["manager.db", "999", "later release"]);
+    set(version);
+    c.start_manager(&[]);
+    c.wait_up(4);
+    assert_intact(&c, &data);
+
+    // A second manager on the same directory.
+    refused(
+        Daemon::try_start(&c.manager_args(&["--listen", "127.0.0.1:0"]), &c.log("second")),
+        8,
+        &["another manager"],
+    );
+    assert_intact(&c, &data);
+}
+
+/// Peers of another protocol version; frames cut short, flipped, absurdly long, or no frames at all.
+#[test]
+fn peers_that_talk_nonsense() {
+    let c = Cluster::start(4);
+    let data = store(&c);
+    let addresses = [c.address().to_string(), c.nodes[0].as_ref().unwrap().address().to_string()];
+    for address in &addresses {
+        let hello =
+            |version| Hello { protocol_version: version, release: "9.9".into(), client_id: 5, ..Hello::default() };
+        let reply = talk(address, &encode(&hello(99)));
+        let text = String::from_utf8_lossy(&reply).into_owned();
+        assert!(text.contains("protocol 99") && text.contains("9.9"), "{text}");
+
+        let good = encode(&hello(tessera_wire::PROTOCOL_VERSION));
+        for cut in [1, HEADER_BYTES - 1, HEADER_BYTES, good.len() - 1] {
+            talk(address, &good[..cut]);
+        }
+        for byte in 0..good.len() {
+            let mut flipped = good.clone();
+            flipped[byte] ^= 1 << (byte % 8);
+            talk(address, &flipped);
+        }
+        talk(address, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        talk(address, &tree::bytes(1, 70_000));
+        talk(address, &[0xff; 4096]);
+    }
+    c.wait_up(4);
+    assert_intact(&c, &data);
+    assert_eq!(c.with_stdin(&["put", "-", "tess:/g"], b"g").code, 0);
+}
+
+/// A daemon of another release: clients and nodes say so in one line and end with the code for it.
+#[test]
+fn daemons_of_another_version() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut raw = [0; HEADER_BYTES];
+            while stream.read_exact(&mut raw).is_ok() {
+                let header = FrameHeader::decode(&raw).unwrap();
+                std::io::copy(&mut (&mut stream).take(header.body_len.into()), &mut std::io::sink()).unwrap();
+                let error = Error::new(Code::ProtocolVersion, "this daemon speaks protocol 2; run the same release");
+                let flags = frame::FLAG_REPLY | frame::FLAG_ERROR;
+                let reply = frame::encode_message(header.kind, flags, header.request_id, &error, 0);
+                stream.write_all(&reply).unwrap();
+            }
+        }
+    });
+    let run = common::tessera(&["ls", "--quiet", "--manager", &address]);
+    assert_refused(&run, 8, &[&address, "protocol 2", "same release"]);
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().to_str().unwrap();
+    let args = ["node", "--manager", &address, "--disk", disk].map(String::from);
+    refused(Daemon::try_start(&args, &dir.path().with_extension("log")), 8, &[&address, "protocol 2"]);
+    assert!(!dir.path().join("tessera-disk").exists(), "the directory was made a disk of nobody's cluster");
+}
+
+fn encode<R: Request>(message: &R) -> Vec<u8> {
+    frame::encode_message(R::KIND as u16, 0, 1, message, 0)
+}
+
+/// Sends bytes, ends the sending side, and reads what comes back.
+fn talk(address: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    // A daemon that has seen enough may close before it has read all.
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut reply = Vec::new();
+    let _ = stream.read_to_end(&mut reply);
+    reply
+}

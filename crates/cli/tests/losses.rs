@@ -1,0 +1,119 @@
+//! Real processes, really killed: nothing acknowledged is lost (P1, P6, P9, P12).
+
+mod common;
+
+use common::{Cluster, Special, eventually, tree};
+
+fn stored(c: &Cluster) -> std::path::PathBuf {
+    let src = c.path().join("src");
+    std::fs::create_dir(&src).unwrap();
+    tree::make(&src);
+    c.ok(&["put", "-r", "--quiet", src.to_str().unwrap(), "tess:/tree"]);
+    src
+}
+
+fn assert_all_there(c: &Cluster, src: &std::path::Path, name: &str) {
+    let back = c.path().join(name);
+    c.ok(&["get", "-r", "--quiet", "tess:/tree", back.to_str().unwrap()]);
+    tree::assert_equal(src, &back);
+}
+
+/// P1, P6: two of eight nodes are killed; everything is read, repaired, and read again with two more gone.
+#[test]
+fn two_nodes_are_killed_and_after_repair_two_more() {
+    let special = Special { manager: vec!["out_after_ms=3000"], ..Special::default() };
+    let mut c = Cluster::start_special(8, special);
+    let src = stored(&c);
+    c.kill_node(2);
+    c.kill_node(7);
+    assert_all_there(&c, &src, "degraded");
+    eventually("repair has restored everything", || {
+        let status = c.status();
+        let out = status["nodes"].as_array().unwrap().iter().filter(|n| n["state"] == "out").count();
+        out == 2 && status["chunks"]["reduced"] == 0 && status["repair"]["members_filling"] == 0
+    });
+    assert_all_there(&c, &src, "repaired");
+    c.kill_node(1);
+    c.kill_node(4);
+    assert_all_there(&c, &src, "again");
+}
+
+/// P9: SIGTERM, and SIGKILL of everything: the next start finds all of it.
+#[test]
+fn a_restart_finds_everything() {
+    let mut c = Cluster::start(6);
+    let src = stored(&c);
+    c.stop();
+    c.start_all();
+    assert_all_there(&c, &src, "stopped");
+    c.kill_manager();
+    (1..=6).for_each(|node| c.kill_node(node));
+    c.start_all();
+    assert_all_there(&c, &src, "killed");
+    assert_eq!(c.with_stdin(&["put", "-", "tess:/after"], b"new").code, 0);
+    assert_eq!(c.ok(&["cat", "tess:/after"]).text(), "new");
+}
+
+/// The manager's disk is gone: `--restore` brings the database back from the nodes, and refuses when it should.
+#[test]
+fn a_manager_is_restored_from_the_nodes() {
+    let mut c = Cluster::start(6);
+    let src = stored(&c);
+    let before = c.status();
+    let addresses: Vec<String> = c.nodes.iter().map(|n| n.as_ref().unwrap().address().to_string()).collect();
+    c.kill_manager();
+
+    // Over a database that is there: refused, and nothing is changed.
+    let mut args = c.manager_args(&["--restore", "--from", &addresses[0]]);
+    let there = common::Daemon::try_start(&args, &c.log("manager")).err().expect("refused");
+    assert_eq!(there.code, 6, "{there:?}");
+
+    std::fs::remove_dir_all(c.manager_dir()).unwrap();
+    args.truncate(args.len() - 1);
+    args.push("127.0.0.1:1".into());
+    let nobody = common::Daemon::try_start(&args, &c.log("manager")).err().expect("refused");
+    assert_eq!(nobody.code, 4, "{nobody:?}");
+
+    let mut more = vec!["--restore"];
+    addresses.iter().for_each(|a| more.extend(["--from", a]));
+    c.start_manager(&more);
+    c.wait_up(6);
+    let after = c.status();
+    assert_eq!(before["files"], after["files"]);
+    assert_eq!(before["chunks"]["all"], after["chunks"]["all"]);
+    assert_eq!(before["cluster_id"], after["cluster_id"]);
+    assert_all_there(&c, &src, "restored");
+    assert_eq!(c.with_stdin(&["put", "-", "tess:/after"], b"new").code, 0);
+}
+
+/// P6: a drained node is empty and may go; nothing was below its redundancy on the way.
+#[test]
+fn a_drained_node_may_be_switched_off() {
+    let mut c = Cluster::start(8);
+    let src = stored(&c);
+    c.ok(&["node", "drain", "n3", "--follow", "--quiet"]);
+    let nodes = c.ok(&["node", "list", "--json"]).json();
+    let n3 = nodes.as_array().unwrap().iter().find(|n| n["name"] == "n3").unwrap().clone();
+    assert_eq!(n3["disks"][0]["state"], "drained");
+    c.kill_node(3);
+    c.kill_node(5);
+    c.kill_node(8);
+    assert_all_there(&c, &src, "drained");
+}
+
+/// P12: a write that loses a node on the way ends well.
+#[test]
+fn a_node_dies_while_a_file_is_written() {
+    let mut c = Cluster::start(7);
+    let data = tree::bytes(11, 48 << 20);
+    let mut put = c.command(&["put", "--quiet", "-", "tess:/f"]);
+    let mut child = put.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    use std::io::Write;
+    pipe.write_all(&data[..16 << 20]).unwrap();
+    c.kill_node(6);
+    pipe.write_all(&data[16 << 20..]).unwrap();
+    drop(pipe);
+    assert!(child.wait().unwrap().success());
+    assert!(c.ok(&["cat", "tess:/f"]).stdout == data);
+}

@@ -1,0 +1,161 @@
+//! Files in and out of a real cluster: what was put is got, with its modes, times, links and names.
+
+mod common;
+
+use common::{Cluster, assert_refused, tree};
+use std::process::Command;
+
+/// One cluster for the tests of this file, for starting one costs more than they do. Each works in its own directory.
+fn with_cluster(test: impl FnOnce(&Cluster)) {
+    test(&Cluster::start(6));
+}
+
+/// P1, P2: every byte, mode, time, link and odd name of a tree comes back; twice, with deduplication.
+#[test]
+fn a_tree_comes_back_as_it_was() {
+    with_cluster(|c| {
+        let (src, back) = (c.path().join("src"), c.path().join("back"));
+        std::fs::create_dir(&src).unwrap();
+        tree::make(&src);
+        let put = c.ok(&["put", "-r", "--json", src.to_str().unwrap(), "tess:/tree"]).json();
+        let files = tree::snapshot(&src).values().filter(|e| e.0 == 'f').count() as u64;
+        assert_eq!((put["files"].as_u64(), put["symlinks"].as_u64()), (Some(files), Some(2)));
+        assert_eq!(put["failed"], 0);
+        c.ok(&["get", "-r", "--quiet", "tess:/tree", back.to_str().unwrap()]);
+        tree::assert_equal(&src, &back);
+
+        // Again, into a directory: its name is kept, and nothing is stored twice.
+        let before = c.status()["bytes"]["unique"].as_u64();
+        let again = c.ok(&["put", "-r", "--json", src.to_str().unwrap(), "tess:/"]).json();
+        assert_eq!(again["new_bytes"], 0, "all of it was known");
+        assert_eq!(c.status()["bytes"]["unique"].as_u64(), before);
+        let listed = c.ok(&["ls", "tess:/"]).text();
+        assert_eq!(listed, "src/\ntree/\n");
+
+        // Over itself: links give way, files get versions.
+        c.ok(&["put", "-r", "--quiet", src.to_str().unwrap(), "tess:/"]);
+        c.ok(&["get", "-r", "--quiet", "tess:/src", back.to_str().unwrap()]);
+        tree::assert_equal(&src, &back.join("src"));
+        assert_eq!(c.ok(&["ls", "-R", "--json", "tess:/src"]).text().lines().count(), tree::snapshot(&src).len());
+        c.ok(&["rm", "-r", "tess:/src", "tess:/tree"]);
+        assert_eq!(c.ok(&["ls"]).text(), "");
+    });
+}
+
+#[test]
+fn streams_ranges_versions_names_and_policies() {
+    with_cluster(|c| {
+        let data = tree::bytes(7, 3 << 20);
+        assert_eq!(c.with_stdin(&["put", "-", "tess:/stream"], &data).code, 0);
+        assert!(c.ok(&["cat", "tess:/stream"]).stdout == data);
+        assert!(c.ok(&["get", "tess:/stream", "-"]).stdout == data);
+        let range = c.ok(&["cat", "--range", "1000003..2000005", "tess:/stream"]);
+        assert!(range.stdout == data[1_000_003..2_000_005]);
+        assert_eq!(c.with_stdin(&["put", "-", "tess:/"], &data).code, 2);
+
+        // Versions: as many as the policy says, each with its own bytes; compare and swap.
+        c.ok(&["mkdir", "--policy", "lifetime=replace:2", "tess:/kept"]);
+        for text in ["one", "two", "three"] {
+            assert_eq!(c.with_stdin(&["put", "-", "tess:/kept/f"], text.as_bytes()).code, 0);
+        }
+        let versions: Vec<serde_json::Value> = c
+            .ok(&["versions", "--json", "tess:/kept/f"])
+            .text()
+            .lines()
+            .map(|l| serde_json::from_str(l).unwrap())
+            .collect();
+        let numbers: Vec<_> = versions.iter().map(|v| v["number"].as_u64().unwrap()).collect();
+        assert_eq!(numbers, [2, 3]);
+        assert_eq!(c.ok(&["cat", "--version", "2", "tess:/kept/f"]).text(), "two");
+        assert_refused(&c.run(&["cat", "--version", "1", "tess:/kept/f"]), 3, &["tess:/kept/f"]);
+        let current = versions[1]["version"].as_u64().unwrap().to_string();
+        let older = versions[0]["version"].as_u64().unwrap().to_string();
+        let local = c.path().join("local");
+        std::fs::write(&local, "four").unwrap();
+        let local = local.to_str().unwrap();
+        let late = c.run(&["put", "--quiet", "--if-version", &older, local, "tess:/kept/f"]);
+        assert_refused(&late, 6, &["tess:/kept/f", &current]);
+        c.ok(&["put", "--if-version", &current, local, "tess:/kept/f"]);
+        assert_eq!(c.ok(&["cat", "tess:/kept/f"]).text(), "four");
+
+        // Policies are inherited at creation and stay with a file that moves.
+        c.ok(&["policy", "set", "tess:/kept", "redundancy=replica:3"]);
+        c.with_stdin(&["put", "-", "tess:/kept/g"], b"g");
+        c.ok(&["mv", "tess:/kept/g", "tess:/moved"]);
+        let policy = c.ok(&["policy", "get", "--json", "tess:/moved"]).json();
+        assert_eq!(policy["policy"]["redundancy"]["value"], "replica:3");
+        c.ok(&["policy", "set", "tess:/moved", "redundancy="]);
+        let policy = c.ok(&["policy", "get", "--json", "tess:/moved"]).json();
+        assert_eq!(policy["policy"]["redundancy"]["set"], false);
+
+        // Names: what is there, what is not, what is in the way.
+        c.ok(&["mkdir", "--parents", "tess:/a/b/c"]);
+        assert_refused(&c.run(&["mkdir", "tess:/a"]), 6, &["tess:/a"]);
+        assert_refused(&c.run(&["mkdir", "tess:/no/way"]), 3, &["tess:/no"]);
+        assert_refused(&c.run(&["rm", "tess:/a"]), 2, &["tess:/a", "--recursive"]);
+        assert_refused(&c.run(&["rm", "tess:/nope"]), 3, &["tess:/nope"]);
+        c.ok(&["rm", "-f", "tess:/nope"]);
+        assert_refused(&c.run(&["mv", "-n", "tess:/moved", "tess:/stream"]), 6, &["tess:/moved"]);
+        assert_refused(&c.run(&["get", "tess:/a", c.path().to_str().unwrap()]), 2, &["tess:/a", "--recursive"]);
+        assert_refused(&c.run(&["put", "--quiet", c.path().to_str().unwrap(), "tess:/x"]), 2, &["--recursive"]);
+        assert_refused(&c.run(&["put", "--quiet", local, "tess:/no/such/"]), 3, &["tess:/no/such", "mkdir"]);
+        let stat = c.ok(&["stat", "--json", "tess:/kept/f"]).json();
+        assert_eq!((stat["kind"].as_str(), stat["size_bytes"].as_u64()), (Some("file"), Some(4)));
+    });
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_cat_quietly_and_a_failed_get_leaves_the_old_file() {
+    with_cluster(|c| {
+        let data = tree::bytes(3, 4 << 20);
+        assert_eq!(c.with_stdin(&["put", "-", "tess:/big"], &data).code, 0);
+        let script = format!("{} cat tess:/big | head -c 10 | wc -c", common::TESSERA);
+        let mut shell = Command::new("sh");
+        let run = common::run(shell.args(["-c", &script]).env("TESSERA_MANAGER", c.address()), b"");
+        assert_eq!((run.text().trim(), run.stderr.as_str()), ("10", ""));
+
+        let target = c.path().join("target");
+        std::fs::write(&target, "old").unwrap();
+        assert_refused(&c.run(&["get", "--quiet", "tess:/nope", target.to_str().unwrap()]), 3, &["tess:/nope"]);
+        assert_eq!(std::fs::read(&target).unwrap(), b"old");
+        c.ok(&["get", "--quiet", "tess:/big", target.to_str().unwrap()]);
+        assert!(std::fs::read(&target).unwrap() == data);
+        let left: Vec<_> = std::fs::read_dir(c.path()).unwrap().flatten().map(|e| e.file_name()).collect();
+        assert!(!left.iter().any(|n| n.to_string_lossy().contains(".part")), "{left:?}");
+    });
+}
+
+#[test]
+fn status_nodes_and_metrics_tell_what_is_there() {
+    with_cluster(|c| {
+        let data = tree::bytes(9, 2 << 20);
+        assert_eq!(c.with_stdin(&["put", "-", "tess:/f"], &data).code, 0);
+        let status = c.status();
+        assert_eq!((status["files"].as_u64(), status["chunks"]["reduced"].as_u64()), (Some(1), Some(0)));
+        assert_eq!(status["bytes"]["logical"].as_u64(), Some(2 << 20));
+        assert_eq!(status["nodes"].as_array().unwrap().len(), 6);
+        assert_eq!(status["chunks"]["full"], status["chunks"]["all"]);
+        let text = c.ok(&["status"]).text();
+        assert!(text.contains("healthy") && text.contains("n6") && text.contains("2.0 MiB logical"), "{text}");
+        let nodes = c.ok(&["node", "list", "--json"]).json();
+        assert_eq!(nodes.as_array().unwrap().len(), 6);
+        assert_refused(&c.run(&["node", "drain", "n9"]), 3, &["n9", "n1"]);
+
+        let manager = c.manager.as_ref().unwrap().metrics.clone().unwrap();
+        common::eventually("the manager's figures are fresh", || {
+            common::http(&manager, "/metrics").contains("\ntessera_manager_files 1\n")
+        });
+        let node = c.nodes[0].as_ref().unwrap().metrics.clone().unwrap();
+        let text = common::http(&node, "/metrics");
+        assert!(
+            text.contains("\ntessera_node_has_lease 1\n") && text.contains("tessera_disk_fragments{disk="),
+            "{text}"
+        );
+
+        for pass in ["repair", "scrub", "gc"] {
+            let done = c.ok(&[pass, "--json"]).json();
+            assert_eq!((done["pass"].as_str(), done["running"].as_bool()), (Some(pass), Some(false)));
+        }
+        assert!(c.ok(&["cat", "tess:/f"]).stdout == data);
+    });
+}

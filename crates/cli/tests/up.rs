@@ -1,0 +1,135 @@
+//! `tessera up` and `tessera demo`, as a person would run them.
+
+mod common;
+
+use common::{Run, TESSERA, assert_refused, eventually, run, tessera, tree};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A running `tessera up --json`. Asked to stop when dropped; its children follow it whatever happens.
+struct Up {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+    said: Value,
+}
+
+impl Up {
+    fn start(dir: &Path, more: &[&str]) -> Up {
+        let mut child = Command::new(TESSERA)
+            .args(["up", "--json", "--listen", "127.0.0.1:0", "--dir", dir.to_str().unwrap()])
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let said = serde_json::from_str(&line).unwrap_or_else(|_| {
+            let mut words = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut words).unwrap();
+            panic!("up said {line:?} and {words}")
+        });
+        Up { child, out, said }
+    }
+
+    fn event(&mut self) -> Value {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    fn tessera(&self, args: &[&str], stdin: &[u8]) -> Run {
+        let manager = self.said["manager"]["listen"][0].as_str().unwrap();
+        run(Command::new(TESSERA).args(args).env("TESSERA_MANAGER", manager), stdin)
+    }
+
+    fn kill_child(&self, member: &Value) {
+        let pid = rustix::process::Pid::from_raw(member["pid"].as_i64().unwrap() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+
+    fn stop(mut self) -> i32 {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap().code().unwrap()
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn up_runs_stops_and_is_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let data = tree::bytes(1, 2 << 20);
+    let mut up = Up::start(dir.path(), &["--nodes", "6", "--disks", "2"]);
+    assert_eq!(up.said["nodes"].as_array().unwrap().len(), 6);
+    assert_eq!(up.tessera(&["put", "--quiet", "-", "tess:/f"], &data).code, 0);
+    let file: Value = serde_json::from_slice(&std::fs::read(dir.path().join("cluster.json")).unwrap()).unwrap();
+    assert_eq!(file, up.said);
+
+    // Nobody else may have the directory; a store does not shrink by starting less of it.
+    assert_refused(&tessera(&["up", "--quiet", "--dir", path]), 8, &[path, "running", &up.child.id().to_string()]);
+
+    // A child that dies is reported.
+    up.kill_child(&up.said["nodes"][2]);
+    let event = up.event();
+    assert_eq!((event["event"].as_str(), event["name"].as_str()), (Some("died"), Some("n3")));
+    assert!(up.tessera(&["cat", "tess:/f"], b"").stdout == data);
+    assert_eq!(up.stop(), 0);
+
+    assert_refused(&tessera(&["up", "--quiet", "--dir", path, "--nodes", "5"]), 2, &["6 nodes", "--nodes 5", "drain"]);
+    assert_refused(&tessera(&["up", "--quiet", "--dir", path, "--disks", "1"]), 2, &["2 disks", "--disks 1"]);
+
+    // The next start finds everything, and starts again who dies when asked to.
+    let mut up = Up::start(dir.path(), &["--restart"]);
+    assert_eq!(up.said["nodes"].as_array().unwrap().len(), 6);
+    assert!(up.tessera(&["cat", "tess:/f"], b"").stdout == data);
+    up.kill_child(&up.said["nodes"][0]);
+    assert_eq!(up.event()["event"], "died");
+    let event = up.event();
+    assert_eq!((event["event"].as_str(), event["name"].as_str()), (Some("restarted"), Some("n1")));
+    up.kill_child(&up.said["manager"]);
+    assert_eq!(up.event()["name"], "manager");
+    assert_eq!(up.event()["event"], "restarted");
+    eventually("the manager serves again", || up.tessera(&["cat", "tess:/f"], b"").stdout == data);
+    assert_eq!(up.stop(), 0);
+}
+
+/// Children do not outlive `up`, even when it is killed.
+#[test]
+fn children_end_with_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let up = Up::start(dir.path(), &["--nodes", "1"]);
+    let pid = up.said["nodes"][0]["pid"].as_i64().unwrap();
+    drop(up);
+    let cmdline = format!("/proc/{pid}/cmdline");
+    // A process that ended, or one of that number that is somebody else's.
+    let ours =
+        || std::fs::read(&cmdline).is_ok_and(|c| String::from_utf8_lossy(&c).contains(dir.path().to_str().unwrap()));
+    eventually("the node ends", || !ours());
+}
+
+/// P1: the whole story, small.
+#[test]
+fn the_demo_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let scratch = dir.path().join("scratch");
+    let run = tessera(&["demo", "--json", "--size", "12M", "--dir", scratch.to_str().unwrap()]);
+    assert_eq!(run.code, 0, "{run:?}");
+    let story = run.json();
+    assert_eq!((story["ok"].as_bool(), story["different_bytes"].as_u64()), (Some(true), Some(0)));
+    let steps = story["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 8);
+    assert!(steps[1]["new_bytes"].as_u64() < steps[1]["logical_bytes"].as_u64(), "the copy was not deduplicated");
+    assert!(!scratch.exists(), "the scratch store was left behind");
+}

@@ -1,0 +1,126 @@
+//! What can be said wrong without a cluster: each gets one line that names it, and the exit code for usage (P14).
+
+mod common;
+
+use common::{assert_refused, tessera};
+
+#[test]
+fn help_lists_every_command_and_every_exit_code() {
+    let help = tessera(&["--help"]);
+    assert_eq!(help.code, 0);
+    let text = help.text();
+    for word in [
+        "up", "demo", "put", "get", "cat", "ls", "stat", "rm", "mv", "mkdir", "versions", "policy", "status", "node",
+        "repair", "scrub", "gc", "manager",
+    ] {
+        assert!(text.contains(&format!("\n  {word} ")), "{word} is not in:\n{text}");
+        let own = tessera(&[word, "--help"]);
+        assert_eq!(own.code, 0, "{word}");
+    }
+    for code in ["  0  done", "  3  not found", "  5  corrupt", "  8  refused"] {
+        assert!(text.contains(code), "{code} is not in:\n{text}");
+    }
+}
+
+/// The options of `put` are a contract with scripts: this text changes only on purpose.
+#[test]
+fn the_help_of_put_is_as_it_was() {
+    let text = tessera(&["put", "--help"]).text();
+    for line in [
+        "Usage: tessera put [OPTIONS] <SOURCE> <TESS:/TARGET>...",
+        "  -r, --recursive",
+        "  -p, --policy <NAME=VALUE>",
+        "      --if-version <VERSION>",
+        "  -j, --jobs <N>",
+        "  -m, --manager <ADDR>",
+        "  -q, --quiet",
+        "      --json",
+        "  tessera put -r ~/src tess:/backup",
+    ] {
+        assert!(text.contains(line), "{line} is not in:\n{text}");
+    }
+}
+
+#[test]
+fn words_that_are_none_are_usage_errors() {
+    assert_eq!(tessera(&["frobnicate"]).code, 2);
+    assert_eq!(tessera(&["put", "--colour", "a", "tess:/a"]).code, 2);
+    assert_eq!(tessera(&["put", "one"]).code, 2);
+    assert_eq!(tessera(&["up", "--nodes", "0"]).code, 2);
+}
+
+/// P14: unknown or malformed policies, before anything is opened or asked.
+#[test]
+fn policies_that_cannot_be_are_named_with_what_is_allowed() {
+    for (policy, words) in [
+        ("redundancy=ec:4+0", ["ec:4+0", "allowed"]),
+        ("redundancy=ec:200+100", ["255", "allowed"]),
+        ("redundancy=replica:1", ["replica:1", "none"]),
+        ("chunking=fixed:1", ["fixed:1", "4K"]),
+        ("chunking=cdc:1M..2M", ["four times", "allowed"]),
+        ("lifetime=purge", ["purge", "replace:N"]),
+        ("colour=red", ["colour", "redundancy"]),
+        ("redundancy", ["redundancy", "NAME=VALUE"]),
+    ] {
+        let run = tessera(&["put", "--policy", policy, "Cargo.toml", "tess:/x"]);
+        assert_refused(&run, 2, &words);
+        let set = tessera(&["policy", "set", "tess:/x", policy]);
+        assert_refused(&set, 2, &words);
+    }
+}
+
+/// P14: paths that are none, escape, or have names that are too long.
+#[test]
+fn store_paths_that_cannot_be_are_named() {
+    let long = format!("tess:/{}", "x".repeat(256));
+    for (path, words) in [
+        ("/no/scheme", vec!["/no/scheme", "tess:/"]),
+        ("tess:/a/../b", vec!["'..'", "root"]),
+        ("tess:..", vec!["'..'"]),
+        (&long, vec!["256 bytes", "255"]),
+    ] {
+        for command in ["cat", "stat", "rm", "versions", "mkdir", "ls"] {
+            assert_refused(&tessera(&[command, path]), 2, &words);
+        }
+        assert_refused(&tessera(&["put", "Cargo.toml", path]), 2, &words);
+        assert_refused(&tessera(&["mv", path, "tess:/b"]), 2, &words);
+    }
+    assert_refused(&tessera(&["rm", "-r", "tess:/"]), 2, &["tess:/", "cannot be removed"]);
+    assert_refused(&tessera(&["cat", "--range", "9..1", "tess:/a"]), 2, &["9..1"]);
+}
+
+/// P14: configuration, by flag and by file.
+#[test]
+fn configuration_that_cannot_be_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.toml");
+    std::fs::write(&file, "disks = ['d']\ncolour = 'red'\n").unwrap();
+    let file = file.to_str().unwrap();
+    assert_refused(&tessera(&["node", "--config", file]), 2, &["node.toml line 2", "colour", "expected one of"]);
+    assert_refused(&tessera(&["node", "--config", "/nowhere.toml"]), 3, &["/nowhere.toml"]);
+    assert_refused(&tessera(&["node"]), 2, &["--disk"]);
+    assert_refused(&tessera(&["manager"]), 2, &["--dir"]);
+    assert_refused(&tessera(&["manager", "--dir", "d", "--listen", "nowhere"]), 2, &["nowhere", "HOST:PORT"]);
+    assert_refused(&tessera(&["manager", "--dir", "d", "--set", "heartbeats=1"]), 2, &["heartbeats", "heartbeat_ms"]);
+    assert_refused(&tessera(&["manager", "--dir", "d", "--log-level", "lots="]), 2, &["lots", "debug"]);
+    assert_refused(&tessera(&["node", "--disk", "/nowhere/d1"]), 3, &["/nowhere/d1", "make the directory"]);
+    assert_refused(&tessera(&["up", "--listen", "127.0.0.1:65530", "--dir", "/tmp"]), 8, &["/tmp"]);
+}
+
+#[test]
+fn nobody_there_is_said_with_the_way_out_and_as_json() {
+    let run = tessera(&["ls", "--quiet", "--wait", "0", "--manager", "127.0.0.1:1"]);
+    assert_refused(&run, 4, &["127.0.0.1:1", "TESSERA_MANAGER"]);
+    let run = tessera(&["ls", "--json", "--wait", "0", "--manager", "127.0.0.1:1"]);
+    let error: serde_json::Value = serde_json::from_str(&run.stderr).unwrap();
+    assert_eq!((run.code, error["error"]["exit"].as_u64()), (4, Some(4)));
+    assert_eq!(error["error"]["code"], "unavailable");
+    assert!(run.stdout.is_empty());
+}
+
+#[test]
+fn policies_are_listed_for_people_and_programs() {
+    assert!(tessera(&["policy", "list"]).text().contains("default auto:4+2"));
+    let list = tessera(&["policy", "list", "--json"]).json();
+    assert!(list.as_array().unwrap().iter().any(|h| h["name"] == "redundancy" && h["default"] == "auto:4+2"));
+}
