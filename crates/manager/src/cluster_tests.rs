@@ -675,11 +675,9 @@ fn random_scenario(seed: u64, steps: usize) {
                     }
                 }
             }
-            4 => {
-                if !files.is_empty() {
-                    let name = files.swap_remove(dice.below(files.len()));
-                    fake.unlink(&name);
-                }
+            4 if !files.is_empty() => {
+                let name = files.swap_remove(dice.below(files.len()));
+                fake.unlink(&name);
             }
             5 | 6 => {
                 if fake.is_whole() {
@@ -707,11 +705,7 @@ fn random_scenario(seed: u64, steps: usize) {
                     draining = Some(node);
                 }
             }
-            9 => {
-                if fake.nodes.len() < 12 {
-                    fake.join(1);
-                }
-            }
+            9 if fake.nodes.len() < 12 => _ = fake.join(1),
             10 => {
                 fake.restart_manager();
             }
