@@ -111,26 +111,35 @@ def count_whole(cluster, needles):
 
 
 def _reported(cluster, said):
-    """Damage must be visible to a person: in the command's words or in a daemon's log."""
+    """Damage must be visible to a person: in the command's words, in status, or in a daemon's log."""
     places = {"command": said}
+    counters = cluster.status().get("counters", {})
+    found = {name: n for name, n in counters.items() if name.startswith("bad_fragments") and n}
     for name in cluster.processes:
         with open(cluster.log(name), errors="replace") as f:
-            places["manager" if name == "manager" else "nodes"] = places.get("nodes", "") + f.read()
+            place = "manager's log" if name == "manager" else "nodes' logs"
+            places[place] = places.get(place, "") + f.read()
     words = ("corrupt", "checksum", "damaged")
-    return ", ".join(p for p, text in sorted(places.items()) if any(w in text.lower() for w in words)) or "no"
+    where = [place for place, text in places.items() if any(w in text.lower() for w in words)]
+    if found:
+        where.append("status: " + ", ".join(f"{n} {name}" for name, n in sorted(found.items())))
+    return "yes (" + "; ".join(where) + ")" if where else "no"
 
 
 def _repaired(cluster, needles, stored, timeout_s=60):
     """All slices lie whole on the disks again, and status calls every chunk whole."""
     begun = time.monotonic()
     try:
-        cluster.cli("scrub", "--quiet", timeout_s=timeout_s)
-        cluster.cli("repair", "--quiet", timeout_s=timeout_s)
-        cluster.wait_for(healthy, "full redundancy", timeout_s)
+        times = []
+        for step in (lambda: cluster.cli("scrub", "--quiet", timeout_s=timeout_s),
+                     lambda: cluster.cli("repair", "--quiet", timeout_s=timeout_s),
+                     lambda: cluster.wait_for(healthy, "full redundancy", timeout_s)):
+            step()
+            times.append(f"{time.monotonic() - begun:.1f}")
         missing = stored - count_whole(cluster, needles)
         if missing > 0:
             return f"no: {missing} of {stored} pieces are still damaged"
-        return f"yes, {time.monotonic() - begun:.1f} s after a scrub was asked for"
+        return f"yes; scrubbed, repaired, whole after {', '.join(times)} s"
     except procs.ProcessFailed as error:
         return f"no: {str(error)[:200]}"
 

@@ -200,7 +200,7 @@ def _gest(result):
     return ["", "## Coding against copies at equal fault tolerance (Gest), eight nodes on tmpfs", ""] + table(
         ["m", "coded", "copies", "bytes stored per byte", "write GB/s", "read GB/s", "write CPU s/GB",
          "speed, write and read together, coded / copies"], rows) + [
-        "", "Each pair is coded / copies. The paper (five machines with GPUs) has 1.82 at m = 6 and a tie at m = 2."]
+        "", "Each pair is coded / copies. The paper (eight nodes of a GPU cluster) has 1.82 at m = 6 and about a tie at m = 2."]
 
 
 def write(result, directory):
