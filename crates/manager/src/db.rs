@@ -4,6 +4,7 @@
 //! statements in both. One thread owns a [`Db`].
 
 use crate::meta::Meta;
+use rusqlite::config::DbConfig;
 use rusqlite::{CachedStatement, Connection, OpenFlags, ffi};
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -174,6 +175,8 @@ impl Db {
              PRAGMA cache_size = -131072; PRAGMA wal_autocheckpoint = 8192; PRAGMA foreign_keys = OFF;",
         )
         .map_err(sqlite(path))?;
+        // Plans must not depend on what is bound: without this, SQLite prepares some statements anew at every use.
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite(path))?;
         Ok(Db { conn, fail: Cell::new(None), _lock: lock })
     }
 
