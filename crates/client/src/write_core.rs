@@ -196,6 +196,25 @@ impl WriteCore {
         self.held_bytes
     }
 
+    /// Where its unsettled chunks are, for messages.
+    pub fn describe(&self) -> String {
+        let open = self.chunks.iter().enumerate().filter(|(_, c)| c.active.is_some());
+        let say = |(index, chunk): (usize, &Chunk)| {
+            let frags = chunk.active.iter().flat_map(|a| &a.frags).map(|f| format!("{}:{:?}", f.number, f.state));
+            let frags = frags.collect::<Vec<_>>().join(" ");
+            format!("chunk {index} (id {}, {:?}, missing {:?}): {frags}", chunk.chunk_id, chunk.stage, chunk.missing)
+        };
+        let chunks = open.map(say).collect::<Vec<_>>().join("; ");
+        let (asks, puts, jobs) = (self.asks_in_flight, self.puts_in_flight, self.jobs.len());
+        let (committed, map) = (self.committed.is_some(), self.map_asked);
+        let queued = self.nodes.iter().filter(|(_, q)| q.in_flight + q.urgent.len() + q.later.len() > 0);
+        let queues = queued.map(|(id, q)| {
+            format!("node {id}: {} in flight, {} urgent, {} later; ", q.in_flight, q.urgent.len(), q.later.len())
+        });
+        let queues: String = queues.collect();
+        format!("{asks} asks, {puts} puts, {jobs} jobs, committed {committed}, map asked {map}; {queues}{chunks}")
+    }
+
     /// Whether nothing more will come of it.
     pub fn is_finished(&self) -> bool {
         self.finished

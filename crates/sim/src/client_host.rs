@@ -20,6 +20,8 @@ pub const RECORD_BYTES: usize = 700;
 /// Bytes of the pieces a write is cut into.
 const PIECE_BYTES: usize = 3000;
 const ROOT: u64 = 1;
+/// Cores number their calls from 1; above these bits stands the number of the operation.
+const TOKEN_BITS: u32 = 40;
 
 enum Op {
     Write { core: Box<WriteCore>, path: String, content: Content },
@@ -39,6 +41,8 @@ pub struct ClientHost {
     /// Errors operations ended with, for the story.
     pub errors: Vec<String>,
     op: Option<Op>,
+    /// Number of the operation under way: an answer to an earlier one's call is nobody's.
+    op_number: u64,
     dice: Dice,
     view: SharedView,
     options: Arc<Options>,
@@ -71,6 +75,7 @@ impl ClientHost {
             todo,
             errors: Vec::new(),
             op: None,
+            op_number: 0,
             dice: Dice::new(seed),
             view: View::shared(),
             options: Arc::new(options),
@@ -84,9 +89,22 @@ impl ClientHost {
         self.op.is_none() && self.todo == 0
     }
 
+    /// What it is doing, for messages.
+    pub fn doing(&self) -> String {
+        let what = match &self.op {
+            None => "nothing".into(),
+            Some(Op::Write { core, path, .. }) => format!("writing {path}: {}", core.describe()),
+            Some(Op::Append { core, .. }) => format!("appending: {}", core.describe()),
+            Some(Op::Read { path, got, .. }) => format!("reading {path}, {} bytes so far", got.len()),
+            Some(Op::Remove { path, .. }) => format!("removing {path}"),
+        };
+        format!("{what}, {} to do, next at {:?}", self.todo, self.next_due())
+    }
+
     /// Forgets what it was doing, without a word to anybody.
     pub fn kill(&mut self) {
         self.op = None;
+        self.op_number += 1;
         self.life += 1;
         self.view = View::shared();
     }
@@ -134,13 +152,16 @@ impl ClientHost {
     }
 
     /// An answer came.
-    pub fn answer(&mut self, now_ns: i64, answer: Answer, oracle: &mut Oracle) -> Result<Vec<Call>, Violation> {
+    pub fn answer(&mut self, now_ns: i64, mut answer: Answer, oracle: &mut Oracle) -> Result<Vec<Call>, Violation> {
+        if answer.token >> TOKEN_BITS != self.op_number {
+            return Ok(Vec::new());
+        }
+        answer.token &= (1 << TOKEN_BITS) - 1;
         match &mut self.op {
             None => {}
             Some(Op::Write { core, .. } | Op::Append { core, .. }) => core.handle(now_ns, WriteEvent::Answer(answer)),
             Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Answer(answer)),
-            Some(Op::Remove { op_id, .. }) if *op_id == answer.token => self.removed(now_ns, answer.result, oracle),
-            Some(Op::Remove { .. }) => {}
+            Some(Op::Remove { .. }) => self.removed(now_ns, answer.result, oracle),
         }
         self.go_on(now_ns, oracle)
     }
@@ -235,13 +256,17 @@ impl ClientHost {
                 if *again_at_ns <= now_ns {
                     *again_at_ns = now_ns + 1_200_000_000;
                     let unlink = Unlink { op_id: *op_id, parent: ROOT, name: path.clone().into(), directory: false };
-                    calls.push(Call::new(Peer::Manager, *op_id, &unlink, Vec::new(), 1_000));
+                    calls.push(Call::new(Peer::Manager, 0, &unlink, Vec::new(), 1_000));
                 }
                 false
             }
         };
-        if !over {
-            self.op = Some(op);
+        for call in &mut calls {
+            call.token |= self.op_number << TOKEN_BITS;
+        }
+        match over {
+            true => self.op_number += 1,
+            false => self.op = Some(op),
         }
         Ok(calls)
     }
@@ -326,6 +351,7 @@ impl ClientHost {
             _ => {
                 oracle.acknowledged(path, None);
                 self.op = None;
+                self.op_number += 1;
             }
         }
     }

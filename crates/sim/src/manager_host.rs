@@ -7,6 +7,7 @@ use prost::Message;
 use tessera_manager::config::Config;
 use tessera_manager::core::{Action, Event, ManagerCore};
 use tessera_manager::db::Db;
+use tessera_manager::restore::Restore;
 use tessera_wire::meta::{ClusterStatus, Drain, GetStatus, Maintain, Upkeep};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Error, Kind, Request, Role};
@@ -22,7 +23,9 @@ pub struct ManagerHost {
     /// Grows with every start.
     pub life: u64,
     config: Config,
-    cluster_id: [u8; 16],
+    nodes: usize,
+    /// Of a restored database: its manager takes a term above this.
+    above_term: u64,
     /// While nothing runs: what is on disk.
     db: Option<Db>,
     core: Option<ManagerCore>,
@@ -35,12 +38,13 @@ pub struct ManagerHost {
 
 impl ManagerHost {
     /// A machine with a fresh database. Nothing runs yet.
-    pub fn new(cluster_id: [u8; 16], config: Config, salt: u64) -> ManagerHost {
+    pub fn new(cluster_id: [u8; 16], nodes: usize, config: Config, salt: u64) -> ManagerHost {
         let db = Db::in_memory(cluster_id).expect("a fresh database");
         ManagerHost {
             life: 0,
             config,
-            cluster_id,
+            nodes,
+            above_term: 0,
             db: Some(db),
             core: None,
             calls: Vec::new(),
@@ -75,6 +79,31 @@ impl ManagerHost {
         }
         self.calls.clear();
         self.answers.clear();
+    }
+
+    /// The machine is gone, and its disk with it.
+    pub fn lose(&mut self) {
+        self.kill();
+        self.db = None;
+    }
+
+    /// Whether there is nothing to start.
+    pub fn is_lost(&self) -> bool {
+        self.core.is_none() && self.db.is_none()
+    }
+
+    /// Rebuilds the database from log replicas; `ask` carries a call to a node.
+    pub fn restore(&mut self, ask: &mut dyn FnMut(&Call) -> Result<(Bytes, Bytes), Error>) {
+        let addresses = (0..self.nodes).map(|i| format!("n{i}:1")).collect();
+        let mut restore = Restore::new(addresses, true, &self.config);
+        while let Some(call) = restore.poll() {
+            let answer = Answer { token: call.token, result: ask(&call) };
+            let restored = restore.handle(answer).unwrap_or_else(|error| panic!("{error}"));
+            if let Some(restored) = restored {
+                self.above_term = restored.highest_term;
+                self.db = Some(restored.into_db(None, &self.config).unwrap_or_else(|error| panic!("{error}")));
+            }
+        }
     }
 
     /// Time passed.

@@ -81,6 +81,7 @@ pub struct World {
     queue: BinaryHeap<Reverse<Scheduled>>,
     next_number: u64,
     dice: Dice,
+    calm: bool,
     network: Network,
     manager: ManagerHost,
     nodes: Vec<NodeHost>,
@@ -88,7 +89,7 @@ pub struct World {
     oracle: Oracle,
     /// Ticket of a request under way to who asked it.
     askers: BTreeMap<u64, (Actor, Actor)>,
-    next_tick: BTreeMap<Actor, i64>,
+    next_tick: BTreeMap<(Actor, u64), i64>,
     events: u64,
     trace: u64,
     log: Option<Vec<String>>,
@@ -105,9 +106,10 @@ impl World {
             .collect();
         World {
             network: Network::new(plan.network, dice.any()),
-            manager: ManagerHost::new(cluster_id, planted.manager_config(plan.m), dice.any()),
+            manager: ManagerHost::new(cluster_id, plan.nodes, planted.manager_config(plan.m), dice.any()),
             plan,
             planted,
+            calm: false,
             now_ns: DAWN_NS,
             queue: BinaryHeap::new(),
             next_number: 0,
@@ -151,6 +153,7 @@ impl World {
 
     fn calm_down(&mut self) {
         self.say("calm");
+        self.calm = true;
         self.network.heal();
         let faults = std::mem::take(&mut self.queue).into_sorted_vec();
         self.queue = faults.into_iter().filter(|Reverse(s)| !matches!(s.what, Happening::Fault(_))).collect();
@@ -161,12 +164,32 @@ impl World {
             }
             self.start_node(node);
         }
+        self.restore_manager();
         self.start_manager();
+    }
+
+    /// Asks the machines that live what their log replicas hold, and rebuilds the database from it.
+    fn restore_manager(&mut self) {
+        if !self.manager.is_lost() {
+            return;
+        }
+        self.say("restore");
+        let now = self.now_ns;
+        let nodes = &mut self.nodes;
+        self.manager.restore(&mut |call| {
+            let Peer::Address(address) = &call.peer else { unreachable!("only addresses are asked") };
+            let index = address.trim_start_matches('n').trim_end_matches(":1").parse::<usize>().unwrap_or(usize::MAX);
+            let payload = call.payload.concat().into();
+            let wishes = nodes.get_mut(index).map_or(Vec::new(), |n| n.request(now, 0, call.kind, &call.body, payload));
+            let answered =
+                wishes.into_iter().find_map(|w| if let Wish::Answer { result, .. } = w { Some(result) } else { None });
+            answered.unwrap_or_else(|| Err(Error::new(tessera_wire::Code::Unavailable, "nobody there")))
+        });
     }
 
     fn judge(&mut self, deadline: i64) -> Result<(), Violation> {
         if let Some(client) = self.clients.iter().find(|c| !c.is_done()) {
-            return broken("P12", format!("client {} could not finish in calm", client.index));
+            return broken("P12", format!("client {} could not finish in calm: {}", client.index, client.doing()));
         }
         if !self.manager.is_whole(self.now_ns) {
             return broken("P6", format!("redundancy has not returned: {}", self.manager.status_line(self.now_ns)));
@@ -275,11 +298,14 @@ impl World {
         let wishes = act(host, self.now_ns);
         if host.disk().is_off() {
             host.power_off(CrashKind::KeepSome);
+            if self.calm {
+                self.start_node(node);
+            }
             return Ok(());
         }
         self.grant(node, wishes);
         let next = self.nodes[node].next_deadline_ns();
-        self.schedule_tick(Actor::Node(node), next, Happening::NodeTick { node, life });
+        self.schedule_tick((Actor::Node(node), life), next, Happening::NodeTick { node, life });
         Ok(())
     }
 
@@ -324,7 +350,7 @@ impl World {
         }
         let pause = self.now_ns + self.dice.between(1, 900) as i64 * MS;
         let next = self.clients[client].next_due().unwrap_or(pause);
-        self.schedule_tick(Actor::Client(client), Some(next), Happening::ClientTick { client, life });
+        self.schedule_tick((Actor::Client(client), life), Some(next), Happening::ClientTick { client, life });
     }
 
     // --- the manager ----------------------------------------------------------------------------------------
@@ -362,6 +388,9 @@ impl World {
                 address.trim_start_matches('n').trim_end_matches(":1").parse().ok().map(Actor::Node)
             }
         };
+        if matches!(from, Actor::Client(_)) && self.log.is_some() {
+            self.say(&format!("{from:?} -> {:?} {}", call.peer, call.kind.name()));
+        }
         self.mix(call.kind as u64, call.token);
         // Nobody has that id: the connection cannot even be tried.
         let to = to.unwrap_or(Actor::Node(usize::MAX));
@@ -436,6 +465,9 @@ impl World {
             }
             Actor::Node(node) => return self.with_node(node, life, |host, now| host.answer(now, answer)),
             Actor::Client(client) if self.clients[client].life == life => {
+                if let (Err(error), true) = (&answer.result, self.log.is_some()) {
+                    self.say(&format!("{actor:?} <- {:?}: {error}", error.kind()));
+                }
                 let calls = self.clients[client].answer(self.now_ns, answer, &mut self.oracle)?;
                 self.after_client(client, calls);
             }
@@ -459,7 +491,8 @@ impl World {
             Fault::LoseNode(node) => self.nodes[node].lose(),
             Fault::KillManager => self.manager.kill(),
             Fault::StartManager => self.start_manager(),
-            Fault::LoseManager => self.lose_manager(),
+            // Until the calm there is no manager: it is restored when every machine that lives can be asked.
+            Fault::LoseManager => self.manager.lose(),
             Fault::Partition { node, outbound, inbound } => self.partition(node, outbound, inbound),
             Fault::HealPartitions => self.network.mend(),
             Fault::Rot(node) => drop(self.nodes[node].disk().rot_somewhere()),
@@ -497,11 +530,6 @@ impl World {
         }
     }
 
-    /// The new manager knows what the replicas know. It is restored when every machine that lives can be asked.
-    fn lose_manager(&mut self) {
-        // RESTORE
-    }
-
     fn partition(&mut self, node: usize, outbound: bool, inbound: bool) {
         let others = (0..self.nodes.len())
             .map(Actor::Node)
@@ -525,7 +553,7 @@ impl World {
     }
 
     /// Ticks are cheap, but not worth having twice for the same moment.
-    fn schedule_tick(&mut self, actor: Actor, at_ns: Option<i64>, what: Happening) {
+    fn schedule_tick(&mut self, actor: (Actor, u64), at_ns: Option<i64>, what: Happening) {
         let Some(at_ns) = at_ns else { return };
         let at_ns = at_ns.max(self.now_ns + 1_000);
         let known = self.next_tick.get(&actor).copied().unwrap_or(i64::MIN);
