@@ -23,7 +23,15 @@ pub fn maintain(what: Upkeep, args: UpkeepArgs) -> Outcome {
     if out.json() {
         return out.document(&document(what, &state));
     }
-    out.line(sentence(what, &state, started.elapsed()))
+    out.line(sentence(what, &state, started.elapsed()))?;
+    let waiting = state.counters.iter().find(|c| c.name == "garbage_chunks").map_or(0, |c| c.value);
+    if what == Upkeep::Gc && !state.running && waiting > 0 {
+        out.note(format!(
+            "{} chunks wait for sessions that began before they became garbage (after a restart of the manager: for those it may not know); they go by themselves",
+            units::count(waiting)
+        ));
+    }
+    Ok(())
 }
 
 fn follow(store: &Store, what: Upkeep, mut state: MaintainReply, out: &Out) -> Outcome<MaintainReply> {

@@ -71,11 +71,11 @@ fn verdict(s: &ClusterStatus) -> String {
         );
     }
     let not_up = s.nodes.iter().filter(|n| n.health == Health::Down as i32).count();
-    if s.chunks_reduced > 0 || s.fragments_to_repair > 0 || s.members_filling > 0 {
+    if s.chunks_reduced > 0 {
         return format!(
-            "reduced redundancy: everything can be read; {} fragments to repair or move, {} group members being filled",
-            units::count(s.fragments_to_repair),
-            units::count(s.members_filling)
+            "reduced redundancy: everything can be read; {} chunks miss fragments, {} fragments to repair or move",
+            units::count(s.chunks_reduced),
+            units::count(s.fragments_to_repair)
         );
     }
     match not_up {
@@ -318,7 +318,7 @@ mod tests {
         assert!(verdict_of(|_| ()).starts_with("healthy"));
         assert!(verdict_of(|s| s.nodes[0].health = Health::Down as i32).starts_with("1 node down"));
         assert!(verdict_of(|s| s.chunks_reduced = 3).starts_with("reduced"));
-        assert!(verdict_of(|s| s.members_filling = 1).starts_with("reduced"));
+        assert!(verdict_of(|s| s.members_filling = 1).starts_with("healthy"), "a drain lowers no redundancy (P6)");
         assert!(verdict_of(|s| (s.chunks_reduced, s.chunks_lost) = (1, 1)).starts_with("DATA UNREADABLE: 1 chunks"));
     }
 
