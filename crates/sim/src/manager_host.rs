@@ -93,17 +93,33 @@ impl ManagerHost {
     }
 
     /// Rebuilds the database from log replicas; `ask` carries a call to a node.
-    pub fn restore(&mut self, ask: &mut dyn FnMut(&Call) -> Result<(Bytes, Bytes), Error>) {
+    pub fn restore(&mut self, ask: &mut dyn FnMut(&Call) -> Result<(Bytes, Bytes), Error>) -> Result<(), String> {
         let addresses = (0..self.nodes).map(|i| format!("n{i}:1")).collect();
         let mut restore = Restore::new(addresses, true, &self.config);
         while let Some(call) = restore.poll() {
             let answer = Answer { token: call.token, result: ask(&call) };
-            let restored = restore.handle(answer).unwrap_or_else(|error| panic!("{error}"));
-            if let Some(restored) = restored {
+            if let Some(restored) = restore.handle(answer).map_err(|e| e.to_string())? {
                 self.above_term = restored.highest_term;
-                self.db = Some(restored.into_db(None, &self.config).unwrap_or_else(|error| panic!("{error}")));
+                self.db = Some(restored.into_db(None, &self.config).map_err(|e| e.to_string())?);
             }
         }
+        Ok(())
+    }
+
+    /// Every fragment of every committed chunk, and the node that should hold it.
+    pub fn fragments(&self) -> Vec<(u64, u32, Option<usize>)> {
+        let Some(core) = &self.core else { return Vec::new() };
+        let sql = "SELECT c.chunk_id, m.position, n.name FROM chunks c JOIN pg_members m ON m.pg_id = c.pg_id
+                   JOIN disks d ON d.disk_id = m.disk_id JOIN nodes n ON n.node_id = d.node_id
+                   WHERE c.state = 2 ORDER BY 1, 2";
+        let conn = core.db().conn();
+        let mut statement = conn.prepare(sql).expect("the schema is ours");
+        let row = |r: &rusqlite::Row<'_>| {
+            let name: String = r.get(2)?;
+            Ok((r.get::<_, i64>(0)? as u64, r.get(1)?, name.strip_prefix('n').and_then(|n| n.parse().ok())))
+        };
+        let rows = statement.query_map([], row).expect("the schema is ours");
+        rows.map(|row| row.expect("the schema is ours")).collect()
     }
 
     /// Time passed.

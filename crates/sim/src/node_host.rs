@@ -12,7 +12,7 @@ use tessera_node::core::{
 use tessera_node::disk_worker::{self, Waiting};
 use tessera_node::log_replica;
 use tessera_node::read::{self, Piece};
-use tessera_segment::{LogOptions, LogStore, Options, SegmentStore};
+use tessera_segment::{FragmentId, LogOptions, LogStore, Options, SegmentStore};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Code, Error, Kind, NodeInfo};
 
@@ -68,12 +68,15 @@ const SEGMENT_BYTES: u64 = 128 << 10;
 
 impl NodeHost {
     /// A machine with a fresh disk of the cluster. It does not run yet.
-    pub fn new(index: usize, cluster_id: [u8; 16], config: NodeConfig, seed: u64) -> NodeHost {
+    pub fn new(index: usize, cluster_id: [u8; 16], config: NodeConfig, disk_lies: bool, seed: u64) -> NodeHost {
         let disk = SimDisk::new(seed);
         let mut disk_uuid = [0u8; 16];
         disk_uuid[..8].copy_from_slice(&(index as u64 + 1).to_le_bytes());
         let identity = Identity { cluster_id, disk_uuid, created_ms: 0 };
         identity.create(&disk).expect("a fresh disk takes its identity");
+        if disk_lies {
+            disk.set_rates(tessera_disk::FaultRates { sync_lies: 1_000_000, ..Default::default() });
+        }
         NodeHost {
             index,
             life: 0,
@@ -98,9 +101,10 @@ impl NodeHost {
         &self.disk
     }
 
-    /// Fragments on its disk, if it runs.
-    pub fn fragments(&self) -> u64 {
-        self.running.as_ref().map_or(0, |r| r.store.stats().fragments)
+    /// Whether it runs and holds this fragment.
+    pub fn holds(&self, chunk_id: u64, fragment: u32) -> bool {
+        let id = FragmentId { chunk_id, fragment: fragment as u16 };
+        self.running.as_ref().is_some_and(|r| r.store.get(id).is_some())
     }
 
     /// Starts the node on what its disk holds. A disk that cannot be opened any more stays down.

@@ -7,8 +7,8 @@
 use tessera_manager::config::Config as ManagerConfig;
 use tessera_node::NodeConfig;
 use tessera_wire::Kind;
-use tessera_wire::data::PutFragments;
-use tessera_wire::meta::Commit;
+use tessera_wire::data::{PutFragments, PutFragmentsReply};
+use tessera_wire::meta::{AllocateChunks, ChunkName, Commit, HeartbeatReply, OpenWrite, Unlink};
 use tessera_wire::rpc::Call;
 
 /// What is wrong with this world.
@@ -18,24 +18,26 @@ pub enum Planted {
     Nothing,
     /// Nodes acknowledge before they have synced (their disks lie about it).
     AckBeforeSync,
-    /// A writer counts one acknowledgement too many: the last fragment of each chunk is never sent.
+    /// A writer counts fragments as stored that are not.
     QuorumMinusOne,
     /// Nodes take what comes, damaged or not, and the damage is in their checksum too.
     SkippedChecksum,
-    /// Garbage is collected without regard to sessions.
-    ZeroGcGrace,
-    /// The manager takes acknowledgements of any epoch.
-    StaleEpochAccepted,
     /// One parity row is computed wrongly.
     WrongParityRow,
     /// Two fragments of a chunk change places on their way.
     SwappedFragments,
     /// The command log is acknowledged by the manager alone.
     LogWithoutReplicas,
-    /// A repeated request is a new one.
-    ForgottenOpIds,
-    /// Extents of a commit name the wrong part of a chunk.
-    ShiftedExtent,
+    /// Orders to delete never reach the nodes.
+    LostDeletes,
+    /// The first two extents of a commit name each other's chunks.
+    SwappedExtents,
+    /// The last extent of a commit is forgotten.
+    LostExtent,
+    /// A file is removed under another name.
+    UnlinkElsewhere,
+    /// Chunks are told apart by one byte of their hash.
+    TruncatedHash,
 }
 
 impl Planted {
@@ -44,19 +46,20 @@ impl Planted {
         Planted::AckBeforeSync,
         Planted::QuorumMinusOne,
         Planted::SkippedChecksum,
-        Planted::ZeroGcGrace,
-        Planted::StaleEpochAccepted,
         Planted::WrongParityRow,
         Planted::SwappedFragments,
         Planted::LogWithoutReplicas,
-        Planted::ForgottenOpIds,
-        Planted::ShiftedExtent,
+        Planted::LostDeletes,
+        Planted::SwappedExtents,
+        Planted::LostExtent,
+        Planted::UnlinkElsewhere,
+        Planted::TruncatedHash,
     ];
 
     /// Knobs of the manager in simulated worlds: everything happens within seconds.
     pub fn manager_config(self, m: usize) -> ManagerConfig {
         ManagerConfig {
-            session_ms: if self == Planted::ZeroGcGrace { 1 } else { 5_000 },
+            session_ms: 5_000,
             reader_persist_ms: 100,
             answers_ms: 60_000,
             lease_entry_ms: 200,
@@ -65,7 +68,7 @@ impl Planted {
             log_retry_ms: 50,
             snapshot_log_bytes: 40 << 10,
             snapshot_piece_bytes: 64 << 10,
-            heartbeat_ms: 100,
+            heartbeat_ms: 200,
             node_lease_ms: 600,
             down_after_ms: 700,
             out_after_ms: 2_500,
@@ -81,7 +84,7 @@ impl Planted {
     /// Knobs of nodes in simulated worlds.
     pub fn node_config(self) -> NodeConfig {
         NodeConfig {
-            heartbeat_ms: 100,
+            heartbeat_ms: 200,
             heartbeat_timeout_ms: 400,
             register_timeout_ms: 500,
             early_heartbeat_ms: 10,
@@ -98,22 +101,41 @@ impl Planted {
     /// What becomes of a call that somebody sends.
     pub fn corrupt_call(self, call: &mut Call) {
         match (self, call.kind) {
-            (Planted::QuorumMinusOne | Planted::StaleEpochAccepted | Planted::ShiftedExtent, Kind::Commit) => {
-                edit(call, |c: &mut Commit| match self {
-                    Planted::QuorumMinusOne => c.acks.iter_mut().for_each(|a| a.missing.clear()),
-                    Planted::StaleEpochAccepted => c.acks.iter_mut().for_each(|a| a.epoch = u64::MAX >> 1),
-                    _ => {
-                        c.extents.iter_mut().filter(|e| e.len_bytes > 1 && e.chunk_offset == 0).take(1).for_each(|e| {
-                            e.len_bytes -= 1;
-                            e.chunk_offset += 1;
-                        })
-                    }
-                })
+            (Planted::QuorumMinusOne, Kind::Commit) => {
+                edit(call, |c: &mut Commit| c.acks.iter_mut().for_each(|a| a.missing.clear()));
+            }
+            (Planted::SwappedExtents, Kind::Commit) => edit(call, |c: &mut Commit| {
+                if let [a, b, ..] = &mut c.extents[..]
+                    && a.len_bytes == b.len_bytes
+                {
+                    std::mem::swap(&mut a.chunk_id, &mut b.chunk_id);
+                }
+            }),
+            (Planted::LostExtent, Kind::Commit) => edit(call, |c: &mut Commit| {
+                if let (false, Some(last)) = (c.partial, c.extents.pop()) {
+                    c.size_bytes -= last.len_bytes.min(c.size_bytes);
+                }
+            }),
+            (Planted::UnlinkElsewhere, Kind::Unlink) => edit(call, |u: &mut Unlink| u.name = b"elsewhere".to_vec()),
+            (Planted::TruncatedHash, Kind::OpenWrite) => edit(call, |o: &mut OpenWrite| truncate(&mut o.chunks)),
+            (Planted::TruncatedHash, Kind::AllocateChunks) => {
+                edit(call, |a: &mut AllocateChunks| truncate(&mut a.chunks))
             }
             (Planted::SwappedFragments, Kind::PutFragments) => edit(call, |p: &mut PutFragments| {
                 p.items.iter_mut().filter(|i| i.fragment < 2).for_each(|i| i.fragment ^= 1);
             }),
             (Planted::WrongParityRow | Planted::SkippedChecksum, Kind::PutFragments) => self.damage_payload(call),
+            _ => {}
+        }
+    }
+
+    /// What becomes of an answer to a request of this kind.
+    pub fn corrupt_answer(self, kind: Kind, body: &mut bytes::Bytes) {
+        match (self, kind) {
+            (Planted::LostDeletes, Kind::Heartbeat) => edit_body(body, |r: &mut HeartbeatReply| r.deletes.clear()),
+            (Planted::QuorumMinusOne, Kind::PutFragments) => {
+                edit_body(body, |r: &mut PutFragmentsReply| r.results.iter_mut().for_each(|one| one.error = None));
+            }
             _ => {}
         }
     }
@@ -145,9 +167,21 @@ impl Planted {
     }
 }
 
+fn truncate(chunks: &mut [ChunkName]) {
+    for chunk in chunks {
+        let mut hash = vec![0; 32];
+        hash[0] = chunk.hash.first().map_or(0, |b| b & 7);
+        chunk.hash = hash.into();
+    }
+}
+
 fn edit<M: prost::Message + Default>(call: &mut Call, change: impl FnOnce(&mut M)) {
-    if let Ok(mut message) = M::decode(call.body.clone()) {
+    edit_body(&mut call.body, change);
+}
+
+fn edit_body<M: prost::Message + Default>(body: &mut bytes::Bytes, change: impl FnOnce(&mut M)) {
+    if let Ok(mut message) = M::decode(body.clone()) {
         change(&mut message);
-        call.body = message.encode_to_vec().into();
+        *body = message.encode_to_vec().into();
     }
 }

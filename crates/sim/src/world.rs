@@ -15,8 +15,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use tessera_disk::{CrashKind, Fault as DiskFault};
 use tessera_node::core::Event;
-use tessera_wire::Error;
 use tessera_wire::rpc::{Call, Peer};
+use tessera_wire::{Error, Kind};
 
 const MS: i64 = 1_000_000;
 /// Where simulated time begins, ns since 1970.
@@ -88,7 +88,7 @@ pub struct World {
     clients: Vec<ClientHost>,
     oracle: Oracle,
     /// Ticket of a request under way to who asked it.
-    askers: BTreeMap<u64, (Actor, Actor)>,
+    askers: BTreeMap<u64, (Actor, Kind)>,
     next_tick: BTreeMap<(Actor, u64), i64>,
     events: u64,
     trace: u64,
@@ -100,7 +100,9 @@ impl World {
     pub fn new(plan: Plan, planted: Planted, keep_log: bool) -> World {
         let mut dice = Dice::new(plan.seed ^ 0x5eed);
         let cluster_id = *b"simulated world!";
-        let nodes = (0..plan.nodes).map(|i| NodeHost::new(i, cluster_id, planted.node_config(), dice.any())).collect();
+        let nodes = (0..plan.nodes)
+            .map(|i| NodeHost::new(i, cluster_id, planted.node_config(), planted.disks_lie(), dice.any()))
+            .collect();
         let clients = (0..plan.clients)
             .map(|i| ClientHost::new(i, plan.operations, plan.redundancy, plan.optimistic, dice.any()))
             .collect();
@@ -145,13 +147,13 @@ impl World {
             self.push(DAWN_NS + 1_000 * MS + at_ms as i64 * MS, Happening::Fault(fault));
         }
         self.run_until(DAWN_NS + 1_000 * MS + self.plan.calm_at_ms as i64 * MS, |_| false)?;
-        self.calm_down();
+        self.calm_down()?;
         let deadline = self.now_ns + PATIENCE_MS * MS;
         self.run_until(deadline, |w| w.clients.iter().all(ClientHost::is_done) && w.manager.is_whole(w.now_ns))?;
         self.judge(deadline)
     }
 
-    fn calm_down(&mut self) {
+    fn calm_down(&mut self) -> Result<(), Violation> {
         self.say("calm");
         self.calm = true;
         self.network.heal();
@@ -164,19 +166,20 @@ impl World {
             }
             self.start_node(node);
         }
-        self.restore_manager();
+        self.restore_manager()?;
         self.start_manager();
+        Ok(())
     }
 
     /// Asks the machines that live what their log replicas hold, and rebuilds the database from it.
-    fn restore_manager(&mut self) {
+    fn restore_manager(&mut self) -> Result<(), Violation> {
         if !self.manager.is_lost() {
-            return;
+            return Ok(());
         }
         self.say("restore");
         let now = self.now_ns;
         let nodes = &mut self.nodes;
-        self.manager.restore(&mut |call| {
+        let restored = self.manager.restore(&mut |call| {
             let Peer::Address(address) = &call.peer else { unreachable!("only addresses are asked") };
             let index = address.trim_start_matches('n').trim_end_matches(":1").parse::<usize>().unwrap_or(usize::MAX);
             let payload = call.payload.concat().into();
@@ -185,6 +188,7 @@ impl World {
                 wishes.into_iter().find_map(|w| if let Wish::Answer { result, .. } = w { Some(result) } else { None });
             answered.unwrap_or_else(|| Err(Error::new(tessera_wire::Code::Unavailable, "nobody there")))
         });
+        restored.map_err(|fact| Violation { promise: "P7", fact: format!("the manager cannot be restored: {fact}") })
     }
 
     fn judge(&mut self, deadline: i64) -> Result<(), Violation> {
@@ -206,7 +210,19 @@ impl World {
             }
         }
         self.manager.recount().map_err(|fact| Violation { promise: "P4", fact })?;
+        self.count_fragments()?;
         self.collect_garbage(deadline)
+    }
+
+    /// What the manager believes to be in place is in place (P6).
+    fn count_fragments(&mut self) -> Result<(), Violation> {
+        for (chunk_id, fragment, node) in self.manager.fragments() {
+            let there = node.is_some_and(|n| self.nodes.get(n).is_some_and(|host| host.holds(chunk_id, fragment)));
+            if !there {
+                return broken("P6", format!("fragment {chunk_id}.{fragment} should be on node {node:?} and is not"));
+            }
+        }
+        Ok(())
     }
 
     /// With all sessions over, what the manager counts as stored is all that nodes hold (P5).
@@ -256,7 +272,7 @@ impl World {
                 if self.manager.life == life && self.manager.is_running() {
                     self.manager.tick(self.now_ns);
                     self.pump_manager();
-                    self.push(self.now_ns + 20 * MS, Happening::ManagerTick { life });
+                    self.push(self.now_ns + 50 * MS, Happening::ManagerTick { life });
                 }
                 Ok(())
             }
@@ -395,19 +411,23 @@ impl World {
         // Nobody has that id: the connection cannot even be tried.
         let to = to.unwrap_or(Actor::Node(usize::MAX));
         let outcome = self.network.call((from, life), to, call);
-        self.under_way(from, to, outcome);
+        self.under_way(from, outcome);
     }
 
     fn answer(&mut self, from: Actor, life: u64, ticket: u64, result: Result<(bytes::Bytes, bytes::Bytes), Error>) {
-        let Some((asker, _)) = self.askers.get(&ticket).copied() else { return };
+        let Some((asker, kind)) = self.askers.get(&ticket).copied() else { return };
+        let result = result.map(|(mut body, payload)| {
+            self.planted.corrupt_answer(kind, &mut body);
+            (body, payload)
+        });
         let outcome = self.network.answer((from, life), asker, ticket, result);
-        self.under_way(from, asker, outcome);
+        self.under_way(from, outcome);
     }
 
-    fn under_way(&mut self, from: Actor, to: Actor, outcome: Outcome) {
+    fn under_way(&mut self, from: Actor, outcome: Outcome) {
         for (delay_ns, envelope) in outcome.deliveries {
-            if matches!(envelope.content, Message::Request { .. }) {
-                self.askers.insert(envelope.ticket, (from, to));
+            if let Message::Request { kind, .. } = envelope.content {
+                self.askers.insert(envelope.ticket, (from, kind));
             }
             self.push(self.now_ns + delay_ns as i64, Happening::Deliver(envelope));
         }
