@@ -40,8 +40,16 @@ pub struct OpAnswers {
 #[derive(Default)]
 pub struct Answers {
     by_op: HashMap<(u64, u64), Answer>,
-    /// (log seq, time, keys), oldest first.
-    batches: VecDeque<(u64, i64, Vec<(u64, u64)>)>,
+    /// Oldest first.
+    batches: VecDeque<Kept>,
+}
+
+/// What one group commit answered.
+struct Kept {
+    log_seq: u64,
+    now_ns: i64,
+    /// (client id, op id).
+    keys: Vec<(u64, u64)>,
 }
 
 impl Answers {
@@ -71,17 +79,17 @@ impl Answers {
             self.by_op.insert(key, answer.error.map_or(Ok(answer.reply), Err));
         }
         if !keys.is_empty() {
-            self.batches.push_back((log_seq, now_ns, keys));
+            self.batches.push_back(Kept { log_seq, now_ns, keys });
         }
     }
 
     /// Forgets answers older than `before_ns`; the last group commit forgotten, if any.
     pub fn prune(&mut self, before_ns: i64) -> Option<u64> {
         let mut last = None;
-        while self.batches.front().is_some_and(|(_, now_ns, _)| *now_ns < before_ns) {
-            let (seq, _, keys) = self.batches.pop_front()?;
-            keys.iter().for_each(|key| _ = self.by_op.remove(key));
-            last = Some(seq);
+        while self.batches.front().is_some_and(|kept| kept.now_ns < before_ns) {
+            let kept = self.batches.pop_front()?;
+            kept.keys.iter().for_each(|key| _ = self.by_op.remove(key));
+            last = Some(kept.log_seq);
         }
         last
     }

@@ -2,10 +2,13 @@
 //!
 //! A replica is asked for its state first, under our term, so that nothing of an older manager can reach it any more; then it
 //! gets entries, one call at a time with all that has accumulated, or a snapshot when it lacks what we no longer
-//! keep. An entry counts once a replica has answered that its last entry is ours, by position and term.
+//! keep. An entry counts once a replica has answered that its last entry is ours, by position and term. Position and
+//! term name an entry and all before it, snapshots included: a snapshot may be of entries that were never
+//! acknowledged, and one that a lost manager left behind may differ from ours.
 
 use crate::config::{Config, ns};
 use crate::db::Db;
+use crate::planted::{self, Bug};
 use bytes::Bytes;
 use rusqlite::OptionalExtension;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -55,6 +58,8 @@ struct Replica {
     next: u64,
     /// Its newest complete snapshot.
     snapshot_seq: u64,
+    /// Its newest complete snapshot is of another history: only a snapshot of ours behind this position helps. 0: it is not.
+    foreign_seq: u64,
     /// An AppendLog is under way: its token.
     append: Option<u64>,
     /// A PutSnapshot is under way: its token.
@@ -92,6 +97,7 @@ pub struct CommandLog {
     snapshot: Option<Snapshot>,
     /// Bytes of entries since the last snapshot.
     since_snapshot: u64,
+    /// Entries from here on can be sent. The one before is kept too, for its term, unless this is 1.
     oldest_kept: u64,
     dropped_to: u64,
 }
@@ -102,7 +108,9 @@ impl CommandLog {
         let (oldest, bytes): (Option<i64>, i64) = db
             .stmt("SELECT min(seq), ifnull(sum(length(entry)), 0) FROM command_log")?
             .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let oldest_kept = oldest.map_or(last_seq + 1, |seq| seq as u64);
+        let first = oldest.map_or(last_seq + 1, |seq| seq as u64);
+        // What follows an entry of unknown term cannot be sent: the replica's might be another.
+        let oldest_kept = if first == 1 { 1 } else { first + 1 };
         Ok(CommandLog { term, last_seq, oldest_kept, since_snapshot: bytes as u64, ..Default::default() })
     }
 
@@ -177,7 +185,8 @@ impl CommandLog {
         }
         let mut matched: Vec<u64> = self.replicas.values().map(|replica| replica.matched).collect();
         matched.sort_unstable_by(|a, b| b.cmp(a));
-        matched.get(self.needed - 1).copied().unwrap_or(0).min(committed)
+        let enough = if planted::is(Bug::OneReplicaTooFew) { self.needed.max(2) - 1 } else { self.needed };
+        matched.get(enough - 1).copied().unwrap_or(0).min(committed)
     }
 
     /// Nodes that hold everything.
@@ -231,6 +240,7 @@ impl CommandLog {
         }
         let entries = self.entries(db, replica.next, config.log_call_bytes)?;
         request.first_seq = replica.next;
+        request.prev_term = self.term_of(db, replica.next - 1)?.unwrap_or(0);
         request.terms = entries.iter().map(|kept| kept.term).collect();
         request.lengths = entries.iter().map(|kept| kept.bytes.len() as u32).collect();
         Ok((!entries.is_empty()).then(|| (request, entries.into_iter().map(|kept| kept.bytes).collect())))
@@ -331,22 +341,28 @@ impl CommandLog {
         let last_seq = self.last_seq;
         let Some(replica) = self.replicas.get_mut(&id) else { return Ok(()) };
         replica.snapshot_seq = reply.snapshot_seq;
-        if replica.sending.is_some_and(|(seq, _)| reply.snapshot_seq >= seq) {
+        let is_whole = replica.sending.is_some_and(|(seq, _)| reply.snapshot_seq >= seq);
+        if is_whole {
             replica.sending = None;
         }
-        if was_piece && replica.snapshot_seq < replica.next {
+        if was_piece && (!is_whole || replica.snapshot_seq < replica.next) {
             return Ok(()); // Entries take their own way; a snapshot changes nothing for them until it is whole.
         }
-        let snapshot_is_last = reply.last_seq == reply.snapshot_seq && reply.last_seq <= last_seq;
-        if reply.last_seq == 0 || snapshot_is_last || ours == Some(reply.last_term) {
+        replica.known = true;
+        replica.foreign_seq = 0;
+        if reply.last_seq == 0 || ours == Some(reply.last_term) {
             replica.matched = reply.last_seq;
             replica.next = reply.last_seq + 1;
+        } else if is_snapshot_foreign(reply, ours, last_seq) {
+            replica.foreign_seq = reply.snapshot_seq;
+            replica.matched = 0;
+            replica.next = 0;
         } else {
-            // Something else stands there, or a hole: what we send from the snapshot on overrules it.
+            // Something else stands there, or a hole: what we send from the snapshot on overrules it, and is refused if
+            // the snapshot is not ours.
             replica.matched = replica.matched.min(reply.snapshot_seq);
             replica.next = reply.snapshot_seq + 1;
         }
-        replica.known = true;
         Ok(())
     }
 
@@ -362,15 +378,21 @@ impl CommandLog {
             .optional()
     }
 
-    /// Whether a snapshot should be taken: the log has grown long, or a replica lacks what is no longer kept.
-    pub fn wants_snapshot(&self, config: &Config) -> bool {
+    /// Whether a snapshot should be taken to shorten the log, which has grown long.
+    pub fn has_grown(&self, config: &Config) -> bool {
         let newest = self.snapshot.as_ref();
-        let grown = self.since_snapshot > config.snapshot_log_bytes
-            && newest.is_none_or(|s| self.since_snapshot > s.image.len() as u64 * config.snapshot_log_percent / 100);
-        let held = newest.map_or(0, |s| s.seq);
-        let lacking =
-            self.replicas.values().any(|r| r.known && r.next < self.oldest_kept && held < self.oldest_kept - 1);
-        grown || lacking
+        self.since_snapshot > config.snapshot_log_bytes
+            && newest.is_none_or(|s| self.since_snapshot > s.image.len() as u64 * config.snapshot_log_percent / 100)
+    }
+
+    /// Whether a replica can go on only from a snapshot newer than the one in memory, if there is one.
+    pub fn needs_snapshot(&self) -> bool {
+        let held = self.snapshot.as_ref().map_or(0, |s| s.seq);
+        self.replicas.values().filter(|r| r.known).any(|r| match r.foreign_seq {
+            0 => r.next < self.oldest_kept && held + 1 < self.oldest_kept,
+            // Replicas keep the newer of two snapshots.
+            foreign => held <= foreign && foreign < self.last_seq,
+        })
     }
 
     /// A snapshot was taken of the state after the last entry.
@@ -379,18 +401,28 @@ impl CommandLog {
         self.snapshot = Some(snapshot);
     }
 
-    /// Entries that may go from table `command_log`, once every replica has the snapshot that covers them.
+    /// Entries up to here may go from table `command_log`, once every replica has the snapshot that covers them. The
+    /// entry at the snapshot's position stays: its term tells, after a restart too, whether a replica's snapshot is ours.
     pub fn droppable(&mut self) -> Option<u64> {
         let snapshot = self.snapshot.as_ref()?;
         let enough = self.replicas.len() >= self.needed && !self.replicas.is_empty();
-        if !enough || self.replicas.values().any(|r| r.snapshot_seq < snapshot.seq) || self.oldest_kept > snapshot.seq {
+        let lacks = |r: &Replica| r.snapshot_seq < snapshot.seq || r.matched < snapshot.seq;
+        if !enough || self.replicas.values().any(lacks) || self.oldest_kept > snapshot.seq {
             return None;
         }
         self.oldest_kept = snapshot.seq + 1;
         self.dropped_to = snapshot.seq;
-        while self.recent.front().is_some_and(|kept| kept.seq <= snapshot.seq) {
+        while self.recent.front().is_some_and(|kept| kept.seq < snapshot.seq) {
             self.recent_bytes -= self.recent.pop_front().map_or(0, |kept| kept.bytes.len());
         }
-        Some(snapshot.seq)
+        Some(snapshot.seq - 1)
     }
+}
+
+/// Whether a replica's snapshot is certainly not of our history, in which the entry at its last position is of term
+/// `ours` (if known), and `last_seq` the last. One that lacks what is behind the snapshot because it refused our term there
+/// says so by a last entry before its snapshot.
+fn is_snapshot_foreign(reply: &AppendLogReply, ours: Option<u64>, last_seq: u64) -> bool {
+    let is_last = reply.last_seq == reply.snapshot_seq && reply.last_term != 0;
+    reply.snapshot_seq > last_seq || reply.last_seq < reply.snapshot_seq || is_last && ours.is_some()
 }

@@ -12,7 +12,8 @@ pub struct Config {
     /// A reader's session is written to the database once it is this old; younger ones live in memory, so that
     /// opening a small file costs no transaction.
     pub reader_persist_ms: u64,
-    /// Answers to mutating requests are kept for this long (P8): clients give up retrying well before.
+    /// Answers to mutating requests are kept for this long (P8). Must exceed the longest time for which a client repeats
+    /// a request (`manager_deadline_ms` of the client, 120 s by default).
     pub answers_ms: u64,
     /// How long a client may cache an entry if nobody recalls it. A restarted manager waits this long
     /// before it changes anything a client may have cached.
@@ -81,7 +82,7 @@ impl Default for Config {
         Config {
             session_ms: 60_000,
             reader_persist_ms: 1_000,
-            answers_ms: 60_000,
+            answers_ms: 150_000,
             lease_entry_ms: 3_000,
             max_leases: 1 << 20,
             max_batch_commands: 2_048,

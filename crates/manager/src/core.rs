@@ -21,6 +21,7 @@ use crate::error::{Failure, Outcome};
 use crate::leases;
 use crate::meta::Meta;
 use crate::metrics::Metrics;
+use crate::planted::{self, Bug};
 use crate::reads::{self, Asker, Read};
 use crate::sessions::SoftSessions;
 use crate::state::{Internal, Proposal, Soft, View};
@@ -405,8 +406,8 @@ impl ManagerCore {
         if !full {
             self.stop(Error::new(Code::Unavailable, answer.message.clone()));
         }
-        let all = origins.into_iter().map(|(origin, changes)| (origin, changes));
-        for (origin, changes) in all.chain(composed.into_iter().map(|(origin, _)| (Some(origin), Vec::new()))) {
+        let composed = composed.into_iter().map(|(origin, _)| (Some(origin), Vec::new()));
+        for (origin, changes) in origins.into_iter().chain(composed) {
             self.soft.leases.end_change(&changes);
             if let Some(origin) = origin {
                 self.actions.push_back(origin.reply(Err(answer.clone())));
@@ -452,7 +453,7 @@ impl ManagerCore {
     /// A command joins the queue, unless it was answered before or must wait for leases.
     fn admit(&mut self, origin: Origin, queued: Queued) {
         if let Some(op_id) = queued.command.op_id() {
-            let given = self.answers.get(queued.client_id, op_id).cloned();
+            let given = self.answers.get(queued.client_id, op_id).filter(|_| !planted::is(Bug::RepeatsApply)).cloned();
             if let Some(answer) = given {
                 return self.reply(origin, answer);
             }
@@ -479,6 +480,7 @@ impl ManagerCore {
         };
         self.soft.leases.begin_change(&changes);
         let holders = self.soft.leases.holders(&changes, origin.connection, self.now_ns);
+        let holders = if planted::is(Bug::NoRecall) { HashMap::new() } else { holders };
         if holders.is_empty() && (changes.is_empty() || self.now_ns >= self.leases_end_ns) {
             return self.queue.push_back(Waiting::Command { queued, origin: Some(origin), changes });
         }
@@ -570,7 +572,7 @@ impl ManagerCore {
         }
         let action = origin.reply(result);
         let seq = if origin.role == Role::Node { 0 } else { self.visible_seq };
-        if seq <= self.soft.replicated_seq {
+        if seq <= self.soft.replicated_seq || planted::is(Bug::AnswersBeforeReplicas) {
             self.actions.push_back(action);
         } else {
             self.held.push_back((seq, action));
@@ -698,8 +700,12 @@ impl ManagerCore {
     }
 
     fn tend_log(&mut self) {
-        let settled = self.open.is_none() && self.soft.replicated_seq == self.meta.log_seq;
-        if settled && self.log.wants_snapshot(&self.config) {
+        // To shorten the log, a snapshot waits until enough replicas hold all that is in it. For a replica that can go on only
+        // from one, it cannot: answers wait for that very replica. Its snapshot then holds entries that were not
+        // acknowledged, as its log would; position and term tell them from another history's.
+        let settled = self.soft.replicated_seq == self.meta.log_seq;
+        let wanted = self.log.needs_snapshot() || settled && self.log.has_grown(&self.config);
+        if self.open.is_none() && wanted {
             match self.db.image() {
                 Ok(image) => self.log.set_snapshot(Snapshot::new(self.meta.log_seq, self.meta.term, image)),
                 Err(error) => tracing::error!(%error, "taking a snapshot"),

@@ -18,6 +18,20 @@ pub enum Bug {
     ReturnsUnlisted,
     /// A member may be replaced by a disk on another member's host (P6).
     SharedHost,
+    /// Answers leave before the log's replicas have what they tell (P7).
+    AnswersBeforeReplicas,
+    /// One replica less than asked for is enough.
+    OneReplicaTooFew,
+    /// A repeated request is applied again (P8).
+    RepeatsApply,
+    /// Pages go although an older kept version needs them (P1, P4).
+    PagesDroppedEarly,
+    /// References of dropped pages are not taken off (P5).
+    ReferencesLeak,
+    /// A staged page's references are counted again when it is committed (P5).
+    StagedCountedTwice,
+    /// What clients have cached is changed without asking them (P7).
+    NoRecall,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]

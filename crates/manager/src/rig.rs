@@ -120,8 +120,12 @@ impl Rig {
 
     /// Stops the core and starts another on the same database.
     pub fn restart(self) -> Rig {
+        self.restart_with(config())
+    }
+
+    pub fn restart_with(self, config: Config) -> Rig {
         let Rig { core, now_ns, next, .. } = self;
-        let core = ManagerCore::start(core.into_db(), config(), now_ns).unwrap();
+        let core = ManagerCore::start(core.into_db(), config, now_ns).unwrap();
         Rig { core, now_ns, calls: VecDeque::new(), replies: BTreeMap::new(), next }
     }
 

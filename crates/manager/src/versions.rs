@@ -8,6 +8,7 @@ use crate::db::Db;
 use crate::error::Outcome;
 use crate::inodes::{self, Inode};
 use crate::pages::{self, MAX_PAGE_EXTENTS, Piece};
+use crate::planted::{self, Bug};
 use crate::refs::RefChanges;
 use crate::state::Ctx;
 use rusqlite::{OptionalExtension, Row, params};
@@ -232,6 +233,7 @@ fn drop_version(ctx: &mut Ctx, ino: u64, number: u64, refs: &mut RefChanges) -> 
         ctx.db.stmt(sql)?.query_row(at, |row| row.get::<_, Option<i64>>(0)).map(|n| n.unwrap_or(0))
     };
     let before = kept("SELECT max(number) FROM versions WHERE ino = ?1 AND number < ?2")?;
+    let before = if planted::is(Bug::PagesDroppedEarly) { 0 } else { before };
     let behind = kept("SELECT min(number) FROM versions WHERE ino = ?1 AND number > ?2")?;
     let rows = ctx
         .db

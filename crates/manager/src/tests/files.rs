@@ -2,6 +2,7 @@
 
 use crate::rig::*;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use tessera_wire::meta::*;
@@ -113,17 +114,19 @@ fn paint(bytes: &mut Vec<Byte>, shift: u64, pieces: &[(u64, u8, u64, u64)]) {
     }
 }
 
-/// Allocates, stages and commits; `stop_before` leaves the session open with what was staged.
-fn write(
-    rig: &mut Rig,
-    model: &mut Model,
+/// A write to be made: the first `staged` pieces by a partial commit; `abandon`: no other follows.
+struct Write<'a> {
     file: u8,
     mode: CommitMode,
-    pieces: &[(u64, u8, u64, u64)],
+    pieces: &'a [(u64, u8, u64, u64)],
     size_bytes: u64,
     staged: usize,
     abandon: bool,
-) -> Result<CommitReply, Error> {
+}
+
+/// Allocates, stages and commits.
+fn write(rig: &mut Rig, model: &mut Model, write: Write) -> Result<CommitReply, Error> {
+    let Write { file, mode, pieces, size_bytes, staged, abandon } = write;
     let session_id = rig.open_write(model.dir, &name(file), &[])?.session_id;
     let names: Vec<ChunkName> = pieces.iter().filter(|p| p.1 != 0).map(|p| chunk(p.1)).collect();
     let answers = if names.is_empty() { Vec::new() } else { rig.allocate(session_id, &names)?.answers };
@@ -182,8 +185,19 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
             let pieces = lay_out(parts, true);
             let mut bytes = Vec::new();
             paint(&mut bytes, 0, &pieces);
-            let reply =
-                write(rig, model, *file, CommitMode::Replace, &pieces, bytes.len() as u64, *staged, false).unwrap();
+            let reply = write(
+                rig,
+                model,
+                Write {
+                    file: *file,
+                    mode: CommitMode::Replace,
+                    pieces: &pieces,
+                    size_bytes: bytes.len() as u64,
+                    staged: *staged,
+                    abandon: false,
+                },
+            )
+            .unwrap();
             committed(model, *file, &reply, bytes);
         }
         Op::Patch { file, parts, staged, size } => {
@@ -193,7 +207,19 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
             let end = pieces.last().map_or(0, |p| p.0 + p.3);
             let size = (*size).max(end);
             bytes.resize(size as usize, (0, 0));
-            let reply = write(rig, model, *file, CommitMode::Patch, &pieces, size, *staged, false).unwrap();
+            let reply = write(
+                rig,
+                model,
+                Write {
+                    file: *file,
+                    mode: CommitMode::Patch,
+                    pieces: &pieces,
+                    size_bytes: size,
+                    staged: *staged,
+                    abandon: false,
+                },
+            )
+            .unwrap();
             committed(model, *file, &reply, bytes);
         }
         Op::Append { file, parts, staged } => {
@@ -202,7 +228,19 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
             let base = bytes.len() as u64;
             paint(&mut bytes, base, &pieces);
             let len = bytes.len() as u64 - base;
-            let reply = write(rig, model, *file, CommitMode::Append, &pieces, len, *staged, false).unwrap();
+            let reply = write(
+                rig,
+                model,
+                Write {
+                    file: *file,
+                    mode: CommitMode::Append,
+                    pieces: &pieces,
+                    size_bytes: len,
+                    staged: *staged,
+                    abandon: false,
+                },
+            )
+            .unwrap();
             assert_eq!(reply.append_offset, base);
             committed(model, *file, &reply, bytes);
         }
@@ -244,7 +282,19 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
         }
         Op::Abandon { file, parts } => {
             let pieces = lay_out(parts, true);
-            write(rig, model, *file, CommitMode::Replace, &pieces, 0, pieces.len(), true).unwrap();
+            write(
+                rig,
+                model,
+                Write {
+                    file: *file,
+                    mode: CommitMode::Replace,
+                    pieces: &pieces,
+                    size_bytes: 0,
+                    staged: pieces.len(),
+                    abandon: true,
+                },
+            )
+            .unwrap();
         }
         Op::Tick { ms } => rig.tick(*ms),
     }
@@ -356,6 +406,16 @@ proptest! {
     #[test]
     fn files_hold_what_was_committed_to_them(ops in prop::collection::vec(op(), 1..9)) {
         run(&ops);
+    }
+}
+
+/// Runs up to `cases` cases from a fixed seed; used to see planted bugs caught.
+pub(super) fn cases(cases: u32) {
+    RIG.set(None);
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let strategy = prop::collection::vec(op(), 1..9);
+    for _ in 0..cases {
+        run(&strategy.new_tree(&mut runner).unwrap().current());
     }
 }
 

@@ -29,7 +29,7 @@ fn chmod(rig: &mut Rig, client: u64, ino: u64) -> u64 {
 }
 
 #[test]
-fn a_change_waits_for_the_holders_answer() {
+pub(super) fn a_change_waits_for_the_holders_answer() {
     let mut rig = rig();
     let ino = lookup(&mut rig, ALICE).attr.unwrap().ino;
     let id = chmod(&mut rig, BOB, ino);

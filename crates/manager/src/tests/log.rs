@@ -68,6 +68,13 @@ impl Replica {
     fn append(&mut self, request: &AppendLog, payload: Bytes) -> Result<(Bytes, Bytes), Error> {
         self.fence(request.term)?;
         let state = self.state();
+        let before = request.first_seq - 1;
+        let at_snapshot = self.snapshot.as_ref().filter(|s| s.0 == before).map(|s| s.1);
+        let held = at_snapshot.or(self.entries.get(&before).map(|e| e.0));
+        if request.prev_term != 0 && held.is_some_and(|term| term != request.prev_term) {
+            let reply = AppendLogReply { last_seq: before - 1, last_term: 0, ..state };
+            return Ok((reply.encode_to_vec().into(), Bytes::new()));
+        }
         if request.first_seq <= state.last_seq + 1 {
             let mut at = 0;
             for ((seq, &term), &len) in (request.first_seq..).zip(&request.terms).zip(&request.lengths) {
@@ -95,7 +102,13 @@ impl Replica {
         self.building.extend_from_slice(&payload);
         if self.building.len() as u64 == request.total_bytes {
             assert_eq!(blake3::hash(&self.building).as_bytes()[..], request.hash[..]);
-            self.snapshot = Some((request.seq, request.seq_term, std::mem::take(&mut self.building)));
+            let image = std::mem::take(&mut self.building);
+            if self.snapshot.as_ref().is_none_or(|s| s.0 <= request.seq) {
+                self.snapshot = Some((request.seq, request.seq_term, image));
+            }
+            if self.entries.get(&request.seq).is_some_and(|e| e.0 != request.seq_term) {
+                self.entries.clear();
+            }
         }
         Ok((self.state().encode_to_vec().into(), Bytes::new()))
     }
@@ -168,6 +181,18 @@ impl Logged {
         self.rig.replies.contains_key(&id)
     }
 
+    /// Time passes and calls are carried, for a few rounds.
+    fn rounds(&mut self) {
+        for _ in 0..20 {
+            self.rig.tick(20);
+            self.carry();
+        }
+    }
+
+    fn restart(self, config: Config) -> Logged {
+        Logged { rig: self.rig.restart_with(config), replicas: self.replicas }
+    }
+
     fn holders(&self) -> Vec<u64> {
         let seq = self.rig.core.meta().log_seq;
         self.replicas.iter().filter(|(_, r)| r.state().last_seq == seq).map(|(&n, _)| n).collect()
@@ -192,7 +217,7 @@ impl Logged {
 }
 
 #[test]
-fn an_answer_waits_for_as_many_replicas_as_there_must_be() {
+pub(super) fn an_answer_waits_for_as_many_replicas_as_there_must_be() {
     let mut logged = Logged::new(config());
     let id = logged.mkdir("d");
     assert!(!logged.is_answered(id));
@@ -279,6 +304,67 @@ fn snapshots_shorten_the_log_and_serve_new_replicas() {
     let restored = logged.restore(true).unwrap();
     let without = ["command_log", "ops", "meta", "pgs"];
     assert_eq!(dump(restored.db(), &without), dump(logged.rig.core.db(), &without));
+}
+
+#[test]
+fn p7_a_restarted_manager_makes_a_snapshot_for_a_replica_far_behind() {
+    let small = Config {
+        log_copies: 3,
+        snapshot_log_bytes: 400,
+        snapshot_log_percent: 0,
+        snapshot_piece_bytes: 20_000,
+        ..config()
+    };
+    let mut logged = Logged::new(small.clone());
+    logged.mkdir("first");
+    logged.carry();
+    let held_by_1 = logged.replicas[&1].state().last_seq;
+    assert!(held_by_1 > 0);
+    logged.replicas.get_mut(&1).unwrap().dead = true;
+    for i in 0..20 {
+        logged.mkdir(&format!("d{i}"));
+        logged.rounds();
+    }
+    let oldest = "SELECT min(seq) FROM command_log";
+    let oldest = logged.rig.core.db().conn().query_row(oldest, [], |r| r.get::<_, i64>(0)).unwrap() as u64;
+    assert!(oldest > held_by_1 + 1, "kept from {oldest} on, node 1 holds up to {held_by_1}");
+    // The restarted manager chooses node 1 again, has no image any more, and nothing is acknowledged without node 1.
+    logged.replicas.get_mut(&1).unwrap().dead = false;
+    let mut logged = logged.restart(Config { snapshot_log_bytes: 1 << 30, ..small });
+    let write = logged.mkdir("late");
+    let status = logged.rig.send(Role::Client, ALICE, &GetStatus {});
+    logged.carry();
+    assert!(!logged.is_answered(write) && !logged.is_answered(status));
+    logged.rounds();
+    assert!(logged.is_answered(write) && logged.is_answered(status));
+    assert_eq!(logged.holders(), [1, 2, 3]);
+    (2..=4).for_each(|node| logged.replicas.get_mut(&node).unwrap().dead = true);
+    let restored = logged.restore(true).unwrap();
+    let without = ["command_log", "ops", "meta", "pgs"];
+    assert_eq!(dump(restored.db(), &without), dump(logged.rig.core.db(), &without));
+}
+
+#[test]
+fn p7_a_snapshot_of_another_history_is_no_copy_of_ours() {
+    // Its position, from our last.
+    for offset in [-3, -1, 0, 1, 5] {
+        let mut logged = Logged::new(config());
+        (0..6).for_each(|i| _ = logged.mkdir(&format!("a{i}")));
+        logged.carry();
+        let seq = logged.rig.core.meta().log_seq.checked_add_signed(offset).unwrap();
+        // A manager whose disk was lost left it on node 3, which now takes the place of node 1.
+        logged.replicas.get_mut(&3).unwrap().snapshot = Some((seq, 99, b"another history".to_vec()));
+        logged.replicas.get_mut(&1).unwrap().dead = true;
+        let ids: Vec<u64> = (0..8).map(|i| logged.mkdir(&format!("b{i}"))).collect();
+        logged.rounds();
+        assert!(ids.iter().all(|id| logged.is_answered(*id)), "{offset}");
+        let (_, term, _) = logged.replicas[&3].snapshot.as_ref().unwrap();
+        assert_ne!(*term, 99, "{offset}");
+        logged.replicas.get_mut(&2).unwrap().dead = true;
+        let restored = logged.restore(true).unwrap();
+        let without = ["command_log", "ops", "meta", "pgs"];
+        assert_eq!(dump(restored.db(), &without), dump(logged.rig.core.db(), &without), "{offset}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod files;
 mod leases;
 mod log;
 mod namespace;
+mod planted;
 mod requests;
 mod restart;
 mod shell;
