@@ -41,12 +41,20 @@ impl WriteCore {
                 }
                 _ => {}
             }
-            frag.state = FragState::Sent { disk_id, epoch: pg.epoch };
+            // Not acknowledged under this epoch any more (P11), and not queued yet.
+            frag.state = FragState::Waiting;
             let (chunk_id, number, len_bytes) = (chunk.chunk_id, frag.number, frag.bytes.len());
             sends.push(Sent { chunk: index, chunk_id, number, disk_id, epoch: pg.epoch, len_bytes });
         }
+        // Nothing is queued, so nothing may be marked as sent: nobody would ever answer for it. It waits for
+        // another group, or for this one to be tried again.
         if hopeless {
             return self.move_elsewhere(index);
+        }
+        for sent in &sends {
+            if let Some(frag) = active.frags.iter_mut().find(|f| f.number == sent.number) {
+                frag.state = FragState::Sent { disk_id: sent.disk_id, epoch: sent.epoch };
+            }
         }
         let later = self.optimistic();
         for sent in sends {

@@ -383,3 +383,26 @@ fn nodes_that_are_down_are_not_allocated() {
     put(&mut drive, "a", &data(30_000, 1)).unwrap();
     assert!(!drive.trace.iter().any(|l| l.starts_with("n4")));
 }
+
+/// P12: a fragment that waits while another one's disk is full is not taken for sent: once there is no other
+/// group to go to, it is sent where it was to go, whether the version is visible by then or not.
+#[test]
+fn what_waits_beside_a_hopeless_fragment_is_sent_later() {
+    for durability in ["pessimistic", "optimistic"] {
+        for (full, garbles) in (1..=6).map(|n| (n, n % 6 + 1)) {
+            let fake = Fake::new(6).with("redundancy", "ec:4+2").with("durability", durability);
+            let mut drive = Drive::new(fake);
+            drive.fake.nodes.get_mut(&full).unwrap().refuse_puts = Some(Error::new(Code::NoSpace, "full"));
+            drive.fake.nodes.get_mut(&garbles).unwrap().refuse_puts = Some(Error::new(Code::Corrupt, "garbled"));
+            let well = |node: u64| -> crate::fake::Hook {
+                Box::new(move |fake| fake.nodes.get_mut(&node).unwrap().refuse_puts = None)
+            };
+            drive.fake.hooks.push((Kind::GetMap, well(garbles)));
+            // The full disk has space again when the map is asked for the third time.
+            drive.fake.hooks.push((Kind::GetMap, Box::new(|_| {})));
+            drive.fake.hooks.push((Kind::GetMap, well(full)));
+            put(&mut drive, "a", &data(9_000, 1)).unwrap();
+            drive.fake.check_all_stored();
+        }
+    }
+}
