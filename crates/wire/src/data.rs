@@ -67,7 +67,7 @@ pub struct PutResult {
     /// Absent: stored as durably as asked. A put of a fragment that is already there succeeds (P8).
     #[prost(message, optional, tag = "1")]
     pub error: Option<Error>,
-    /// Life of the node that acknowledged; the commit names it (P11).
+    /// Life of the node that acknowledged.
     #[prost(uint64, tag = "2")]
     pub incarnation: u64,
 }

@@ -1,0 +1,332 @@
+//! Names: paths, directories, attributes, hints, versions, leases.
+
+use crate::common::*;
+
+/// Path components from `start` to an inode.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Resolve {
+    /// Directory to start at; 0 or 1 is the root.
+    #[prost(uint64, tag = "1")]
+    pub start: u64,
+    /// Components, without `.`, `..` or empty ones (those are refused).
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub components: Vec<Vec<u8>>,
+    /// Ask for a lease: the manager recalls it before what was answered changes.
+    #[prost(bool, tag = "3")]
+    pub want_lease: bool,
+}
+
+/// An inode as found.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Entry {
+    /// Attributes.
+    #[prost(message, optional, tag = "1")]
+    pub attr: Option<Attr>,
+    /// Its hints (`user.tessera.*`), inherited ones included: they were copied at creation.
+    #[prost(message, repeated, tag = "2")]
+    pub hints: Vec<Hint>,
+    /// How long the lease lasts if nobody recalls it; 0: no lease.
+    #[prost(uint64, tag = "3")]
+    pub lease_ms: u64,
+    /// Inodes of the directories passed on the way, `start` first (with [`Resolve`]).
+    #[prost(uint64, repeated, tag = "4")]
+    pub path: Vec<u64>,
+}
+
+/// Entry `name` of directory `parent`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Lookup {
+    /// Directory.
+    #[prost(uint64, tag = "1")]
+    pub parent: u64,
+    /// Name, 1 to 255 bytes, no `/` and no NUL.
+    #[prost(bytes = "vec", tag = "2")]
+    pub name: Vec<u8>,
+    /// As in [`Resolve`].
+    #[prost(bool, tag = "3")]
+    pub want_lease: bool,
+}
+
+/// Attributes of `ino`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct GetAttr {
+    /// Inode.
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    /// As in [`Resolve`].
+    #[prost(bool, tag = "2")]
+    pub want_lease: bool,
+}
+
+/// A page of a directory, in byte order of names.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct List {
+    /// Directory.
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+    /// Names after this one; empty for the first page.
+    #[prost(bytes = "vec", tag = "2")]
+    pub after: Vec<u8>,
+    /// At most so many (the manager has a limit of its own).
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+}
+
+/// One name in a directory.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Dirent {
+    /// The name.
+    #[prost(bytes = "vec", tag = "1")]
+    pub name: Vec<u8>,
+    /// What it names.
+    #[prost(message, optional, tag = "2")]
+    pub attr: Option<Attr>,
+}
+
+/// A page of a directory.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ListReply {
+    /// Entries.
+    #[prost(message, repeated, tag = "1")]
+    pub entries: Vec<Dirent>,
+    /// There is more after the last of them.
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+
+/// New directory; it takes over its parent's hints.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MakeDir {
+    /// Idempotency number.
+    #[prost(uint64, tag = "1")]
+    pub op_id: u64,
+    /// Parent directory.
+    #[prost(uint64, tag = "2")]
+    pub parent: u64,
+    /// Name.
+    #[prost(bytes = "vec", tag = "3")]
+    pub name: Vec<u8>,
+    /// Permission bits.
+    #[prost(uint32, tag = "4")]
+    pub mode: u32,
+    /// Owner.
+    #[prost(uint32, tag = "5")]
+    pub uid: u32,
+    /// Group.
+    #[prost(uint32, tag = "6")]
+    pub gid: u32,
+    /// Succeed when the directory is there already.
+    #[prost(bool, tag = "7")]
+    pub exist_ok: bool,
+}
+
+/// Remove a name; the inode goes with its last name and last session.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Unlink {
+    /// Idempotency number.
+    #[prost(uint64, tag = "1")]
+    pub op_id: u64,
+    /// Directory.
+    #[prost(uint64, tag = "2")]
+    pub parent: u64,
+    /// Name.
+    #[prost(bytes = "vec", tag = "3")]
+    pub name: Vec<u8>,
+    /// Remove an (empty) directory rather than a file.
+    #[prost(bool, tag = "4")]
+    pub directory: bool,
+}
+
+/// Move a name. An existing file (or empty directory) at the target is replaced in the same step. Hints stay with the inode.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Rename {
+    /// Idempotency number.
+    #[prost(uint64, tag = "1")]
+    pub op_id: u64,
+    /// From directory.
+    #[prost(uint64, tag = "2")]
+    pub from_parent: u64,
+    /// From name.
+    #[prost(bytes = "vec", tag = "3")]
+    pub from_name: Vec<u8>,
+    /// To directory.
+    #[prost(uint64, tag = "4")]
+    pub to_parent: u64,
+    /// To name.
+    #[prost(bytes = "vec", tag = "5")]
+    pub to_name: Vec<u8>,
+    /// Fail if the target exists.
+    #[prost(bool, tag = "6")]
+    pub no_replace: bool,
+}
+
+/// Another name for a file.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Link {
+    /// Idempotency number.
+    #[prost(uint64, tag = "1")]
+    pub op_id: u64,
+    /// The file.
+    #[prost(uint64, tag = "2")]
+    pub ino: u64,
+    /// Directory of the new name.
+    #[prost(uint64, tag = "3")]
+    pub parent: u64,
+    /// New name.
+    #[prost(bytes = "vec", tag = "4")]
+    pub name: Vec<u8>,
+}
+
+/// Symbolic link.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Symlink {
+    /// Idempotency number.
+    #[prost(uint64, tag = "1")]
+    pub op_id: u64,
+    /// Directory.
+    #[prost(uint64, tag = "2")]
+    pub parent: u64,
+    /// Name.
+    #[prost(bytes = "vec", tag = "3")]
+    pub name: Vec<u8>,
+    /// Target, at most 4,095 bytes.
+    #[prost(bytes = "vec", tag = "4")]
+    pub target: Vec<u8>,
+    /// Owner.
+    #[prost(uint32, tag = "5")]
+    pub uid: u32,
+    /// Group.
+    #[prost(uint32, tag = "6")]
+    pub gid: u32,
+}
+
+/// Change attributes; absent fields stay.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SetAttr {
+    /// Idempotency number.
+    #[prost(uint64, tag = "1")]
+    pub op_id: u64,
+    /// Inode.
+    #[prost(uint64, tag = "2")]
+    pub ino: u64,
+    /// Permission bits.
+    #[prost(uint32, optional, tag = "3")]
+    pub mode: Option<u32>,
+    /// Owner.
+    #[prost(uint32, optional, tag = "4")]
+    pub uid: Option<u32>,
+    /// Group.
+    #[prost(uint32, optional, tag = "5")]
+    pub gid: Option<u32>,
+    /// Modification time, ns since 1970.
+    #[prost(sint64, optional, tag = "6")]
+    pub mtime_ns: Option<i64>,
+}
+
+/// Set an extended attribute. `user.tessera.*` are hints and validated: a malformed one is refused with the allowed values.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SetXattr {
+    /// Idempotency number.
+    #[prost(uint64, tag = "1")]
+    pub op_id: u64,
+    /// Inode.
+    #[prost(uint64, tag = "2")]
+    pub ino: u64,
+    /// Full name.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// Value, at most 64 KiB.
+    #[prost(bytes = "vec", tag = "4")]
+    pub value: Vec<u8>,
+    /// Must not exist yet.
+    #[prost(bool, tag = "5")]
+    pub create_only: bool,
+    /// Must exist.
+    #[prost(bool, tag = "6")]
+    pub replace_only: bool,
+}
+
+/// All extended attributes.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ListXattrs {
+    /// Inode.
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+}
+
+/// One attribute.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Xattr {
+    /// Full name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Value.
+    #[prost(bytes = "vec", tag = "2")]
+    pub value: Vec<u8>,
+}
+
+/// All extended attributes.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ListXattrsReply {
+    /// In byte order of names.
+    #[prost(message, repeated, tag = "1")]
+    pub xattrs: Vec<Xattr>,
+}
+
+/// Remove an attribute (a hint falls back to the default).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RemoveXattr {
+    /// Idempotency number.
+    #[prost(uint64, tag = "1")]
+    pub op_id: u64,
+    /// Inode.
+    #[prost(uint64, tag = "2")]
+    pub ino: u64,
+    /// Full name.
+    #[prost(string, tag = "3")]
+    pub name: String,
+}
+
+/// Versions of a file.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ListVersions {
+    /// The file.
+    #[prost(uint64, tag = "1")]
+    pub ino: u64,
+}
+
+/// One version.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct VersionInfo {
+    /// Version id, unique in the cluster.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// Its number within the file, from 1.
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+    /// Length in bytes.
+    #[prost(uint64, tag = "3")]
+    pub size_bytes: u64,
+    /// When it was committed, ns since 1970.
+    #[prost(sint64, tag = "4")]
+    pub committed_ns: i64,
+    /// Bytes of chunks that were new with this version.
+    #[prost(uint64, tag = "5")]
+    pub new_bytes: u64,
+}
+
+/// Versions, oldest first.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ListVersionsReply {
+    /// The versions.
+    #[prost(message, repeated, tag = "1")]
+    pub versions: Vec<VersionInfo>,
+}
+
+/// Manager to client: give back what you cached of these inodes, then answer.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RecallLease {
+    /// The inodes.
+    #[prost(uint64, repeated, tag = "1")]
+    pub inos: Vec<u64>,
+}
