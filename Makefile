@@ -15,6 +15,13 @@ test:           ## everything: lints, docs, all tests, real processes killed
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
 	cargo test --workspace --quiet
+	python3 -m unittest discover -q -s bench/tests
+	python3 bench/chaos.py --binary target/debug/tessera --kills 10
+
+soak:           ## hours: many more seeds, and a hundred kills
+	SIM_SEEDS=100000 cargo test --release -p tessera-sim --test stories -- --nocapture
+	cargo build --release -p tessera-cli
+	python3 bench/chaos.py --binary target/release/tessera
 
 bench:          ## side by side with GlusterFS and the ceilings; writes bench/results/
 	cargo build --release -p tessera-cli -p tessera-client --examples

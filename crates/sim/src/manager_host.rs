@@ -10,7 +10,7 @@ use tessera_manager::db::Db;
 use tessera_manager::restore::Restore;
 use tessera_wire::meta::{ClusterStatus, Drain, GetStatus, Maintain, Upkeep};
 use tessera_wire::rpc::{Answer, Call};
-use tessera_wire::{Error, Kind, Request, Role};
+use tessera_wire::{Error, Health, Kind, NodeInfo, Request, Role};
 
 /// Answers to requests, by ticket.
 pub type Answers = Vec<(u64, Result<(Bytes, Bytes), Error>)>;
@@ -174,10 +174,13 @@ impl ManagerHost {
         name.strip_prefix('n')?.parse().ok().map(Actor::Node)
     }
 
-    /// Whether every chunk has all its fragments and nothing is being rebuilt or moved.
-    pub fn is_whole(&mut self, now_ns: i64) -> bool {
-        self.status(now_ns)
-            .is_some_and(|s| s.chunks_full == s.chunks && s.members_filling == 0 && s.fragments_to_repair == 0)
+    /// Whether the manager knows that the `lost` nodes are gone, every chunk has all its fragments, and nothing is
+    /// being rebuilt or moved.
+    pub fn is_whole(&mut self, now_ns: i64, lost: &[String]) -> bool {
+        let given_up = |n: &NodeInfo| n.health() == Health::Out || !lost.contains(&n.name);
+        let at_rest = |s: &ClusterStatus| s.members_filling == 0 && s.fragments_to_repair == 0;
+        let whole = |s: ClusterStatus| s.chunks_full == s.chunks && at_rest(&s) && s.nodes.iter().all(given_up);
+        self.status(now_ns).is_some_and(whole)
     }
 
     /// Whether no garbage is left.

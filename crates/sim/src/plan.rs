@@ -123,8 +123,9 @@ impl Plan {
             ("replica:2", 2, 1),
             ("auto:2+1", 3, 1),
         ]);
-        // One host to spare for each that may be lost, so that repair can end (P12).
-        let nodes = width + m + dice.between(0, 2) as usize;
+        // One host to spare for each that may be lost or drained, so that repair can end (P12).
+        let drains = dice.percent(10);
+        let nodes = width + m + usize::from(drains) + dice.between(0, 2) as usize;
         let calm_at_ms = dice.between(3_000, 20_000);
         let mut plan = Plan {
             seed,
@@ -139,6 +140,10 @@ impl Plan {
             calm_at_ms,
         };
         plan.draw_faults(&mut dice);
+        if drains {
+            let node = plan.node(&mut dice);
+            plan.faults.push((plan.moment(&mut dice), Fault::Drain(node)));
+        }
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
     }
@@ -194,10 +199,6 @@ impl Plan {
         }
         if dice.percent(30) {
             self.faults.push((self.moment(dice), Fault::CollectGarbage));
-        }
-        if dice.percent(10) {
-            let node = self.node(dice);
-            self.faults.push((self.moment(dice), Fault::Drain(node)));
         }
     }
 

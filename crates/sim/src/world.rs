@@ -149,7 +149,7 @@ impl World {
         self.run_until(DAWN_NS + 1_000 * MS + self.plan.calm_at_ms as i64 * MS, |_| false)?;
         self.calm_down()?;
         let deadline = self.now_ns + PATIENCE_MS * MS;
-        self.run_until(deadline, |w| w.clients.iter().all(ClientHost::is_done) && w.manager.is_whole(w.now_ns))?;
+        self.run_until(deadline, |w| w.clients.iter().all(ClientHost::is_done) && w.is_whole())?;
         self.judge(deadline)
     }
 
@@ -195,7 +195,7 @@ impl World {
         if let Some(client) = self.clients.iter().find(|c| !c.is_done()) {
             return broken("P12", format!("client {} could not finish in calm: {}", client.index, client.doing()));
         }
-        if !self.manager.is_whole(self.now_ns) {
+        if !self.is_whole() {
             return broken("P6", format!("redundancy has not returned: {}", self.manager.status_line(self.now_ns)));
         }
         self.say("judgement");
@@ -212,6 +212,11 @@ impl World {
         self.manager.recount().map_err(|fact| Violation { promise: "P4", fact })?;
         self.count_fragments()?;
         self.collect_garbage(deadline)
+    }
+
+    fn is_whole(&mut self) -> bool {
+        let lost: Vec<String> = self.nodes.iter().filter(|n| n.lost).map(|n| format!("n{}", n.index)).collect();
+        self.manager.is_whole(self.now_ns, &lost)
     }
 
     /// What the manager believes to be in place is in place (P6).
