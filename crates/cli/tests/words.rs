@@ -96,15 +96,31 @@ fn configuration_that_cannot_be_is_named() {
     let file = dir.path().join("node.toml");
     std::fs::write(&file, "disks = ['d']\ncolour = 'red'\n").unwrap();
     let file = file.to_str().unwrap();
+    let d = dir.path().join("d");
+    let d = d.to_str().unwrap();
+    // A daemon that is not refused ends with its stdin, and fails the test instead of holding it up.
+    let tessera = |words: &[&str]| match words {
+        ["up", ..] => tessera(words),
+        words => tessera(&[words, &["--follow-stdin"]].concat()),
+    };
     assert_refused(&tessera(&["node", "--config", file]), 2, &["node.toml line 2", "colour", "expected one of"]);
     assert_refused(&tessera(&["node", "--config", "/nowhere.toml"]), 3, &["/nowhere.toml"]);
     assert_refused(&tessera(&["node"]), 2, &["--disk"]);
     assert_refused(&tessera(&["manager"]), 2, &["--dir"]);
-    assert_refused(&tessera(&["manager", "--dir", "d", "--listen", "nowhere"]), 2, &["nowhere", "HOST:PORT"]);
-    assert_refused(&tessera(&["manager", "--dir", "d", "--set", "heartbeats=1"]), 2, &["heartbeats", "heartbeat_ms"]);
-    assert_refused(&tessera(&["manager", "--dir", "d", "--log-level", "lots="]), 2, &["lots", "debug"]);
+    assert_refused(&tessera(&["manager", "--dir", d, "--listen", "nowhere"]), 2, &["nowhere", "HOST:PORT"]);
+    assert_refused(&tessera(&["manager", "--dir", d, "--set", "heartbeats=1"]), 2, &["heartbeats", "heartbeat_ms"]);
+    assert_refused(&tessera(&["manager", "--dir", d, "--log-level", "loud"]), 2, &["loud", "debug"]);
     assert_refused(&tessera(&["node", "--disk", "/nowhere/d1"]), 3, &["/nowhere/d1", "make the directory"]);
-    assert_refused(&tessera(&["up", "--listen", "127.0.0.1:65530", "--dir", "/tmp"]), 8, &["/tmp"]);
+    assert_refused(
+        &tessera(&["up", "--quiet", "--listen", "127.0.0.1:65530", "--dir", d]),
+        2,
+        &["65530", "lower port"],
+    );
+    let foreign = dir.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("thesis.tex"), "x").unwrap();
+    let foreign = foreign.to_str().unwrap();
+    assert_refused(&tessera(&["up", "--quiet", "--dir", foreign]), 8, &["thesis.tex", "empty directory"]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ The next `tessera up` there finds everything again. Ctrl-C stops the manager, th
 Examples:
   tessera up
   tessera up --nodes 12 --disks 2 --dir /srv/tessera --listen 127.0.0.1:9000
-  tessera up --dir /tmp/t --listen 127.0.0.1:0 --restart    any free ports; dead daemons are started again")]
+  tessera up --dir ./scratch --listen 127.0.0.1:0 --restart    any free ports; dead daemons are started again")]
 pub struct UpArgs {
     /// Nodes, each with a host label of its own (default: as many as the directory has, else 8).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200))]
@@ -95,7 +95,7 @@ pub struct DaemonFlags {
     /// error, warn, info, debug, trace, or directives such as info,tessera_node=debug.
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
-    /// Knob from the configuration file's [tuning] table, as KEY=VALUE; may be repeated.
+    /// Knob from the configuration file's `[tuning]` table, as KEY=VALUE; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Print the addresses as one line of JSON on stdout when ready.

@@ -44,7 +44,7 @@ one stays as it is.
 
 Examples:
   tessera get tess:/films/movie.mkv .            fetch a file
-  tessera get -r tess:/backup/src /tmp/src       fetch a directory
+  tessera get -r tess:/backup/src ./copy       fetch a directory
   tessera get tess:/db.sql - | psql db           write to stdout
   tessera get --version 3 tess:/notes notes.3    an earlier version, by its number")]
 pub struct GetArgs {

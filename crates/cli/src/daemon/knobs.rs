@@ -104,6 +104,8 @@ knobs! {
         scrub_every_s = node.scrub_every_s, "s", "A disk is scrubbed again this long after its last cycle ended; 0: only when asked";
         compact_every_ms = node.compact_every_ms, "ms", "How often a disk is asked whether a segment is worth compacting; 0: only when asked";
         compact_dead_percent = node.compact_dead_percent, "%", "A segment with at least this share of dead bytes is compacted";
+        compact_step_bytes = node.compact_step_bytes, "bytes", "Bytes copied in one step of compaction: puts wait for it";
+        disk_write_faults = node.disk_write_faults, "", "A disk whose writes fail this often in a row (other than for want of space) has failed";
         disk_stuck_ms = node.disk_stuck_ms, "ms", "An operation that a disk does not finish for so long means that the disk has failed";
         segment_size_bytes = segments.segment_size_bytes, "bytes", "Segments are sealed before they would pass this size";
         reserve_bytes = segments.reserve_bytes, "bytes", "Fragments are refused when less than this would stay free on the disk, so that deletes and compaction always find room";
@@ -177,6 +179,24 @@ mod tests {
             } else {
                 assert_eq!(&text[from..to], table, "run this test with TESSERA_BLESS=1 and read the difference");
             }
+        }
+    }
+
+    /// Names of the fields of a struct, as its `Debug` shows them.
+    fn fields(shown: &str) -> Vec<String> {
+        shown.lines().filter_map(|l| l.strip_prefix("    ")?.split_once(": ")).map(|(name, _)| name.into()).collect()
+    }
+
+    #[test]
+    fn no_knob_of_manager_or_node_is_forgotten() {
+        let manager = fields(&format!("{:#?}", tessera_manager::config::Config::default()));
+        let node = fields(&format!("{:#?}", tessera_node::config::NodeConfig::default()));
+        assert!(manager.len() > 20 && node.len() > 20);
+        for name in manager {
+            assert!(MANAGER.iter().any(|k| k.key == name), "{name} is missing in MANAGER");
+        }
+        for name in node {
+            assert!(NODE.iter().any(|k| k.key == name), "{name} is missing in NODE");
         }
     }
 

@@ -26,15 +26,41 @@ pub fn start_for_command() -> Outcome {
 }
 
 fn start_at(level: &str, format: LogFormat) -> Outcome {
-    let filter = EnvFilter::builder().parse(level).map_err(|error| {
-        Failure::usage(format!(
-            "log level {level:?}: {error}; write error, warn, info, debug, trace, or target=level pairs with commas"
-        ))
-    })?;
+    let filter = filter(level)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
     Ok(())
+}
+
+/// The filter parser takes any bare word for a target and logs nothing else: a typing error would be silence (P14).
+fn filter(level: &str) -> Outcome<EnvFilter> {
+    let is_level = |word: &str| ["off", "error", "warn", "info", "debug", "trace"].contains(&word.trim());
+    let bad = level.split(',').find(|part| !is_level(part.rsplit_once('=').map_or(*part, |(_, level)| level)));
+    let wrong = |part: &str| {
+        Failure::usage(format!(
+            "log level {part:?} is none; write error, warn, info, debug, trace, or target=level pairs with commas"
+        ))
+    };
+    match bad {
+        Some(part) => Err(wrong(part)),
+        None => EnvFilter::builder().parse(level).map_err(|_| wrong(level)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typing_error_is_no_silence() {
+        for good in ["info", "warn,tessera_node=debug", "off"] {
+            assert!(filter(good).is_ok(), "{good}");
+        }
+        for bad in ["loud", "", "info,tessera_node", "tessera_node=", "x=loud", "info;debug"] {
+            assert!(filter(bad).is_err(), "{bad}");
+        }
+    }
 }

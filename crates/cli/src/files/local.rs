@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn names_that_escape_are_refused() {
         for name in [&b".."[..], b".", b"", b"a/b", b"/etc", b"a\0"] {
-            assert!(below(Path::new("/tmp/x"), &[b"ok".to_vec(), name.to_vec()]).is_err(), "{name:?}");
+            assert!(below(Path::new("root"), &[b"ok".to_vec(), name.to_vec()]).is_err(), "{name:?}");
         }
         assert_eq!(below(Path::new("x"), &[b"a".to_vec(), b"b".to_vec()]).unwrap(), Path::new("x/a/b"));
     }
