@@ -13,7 +13,7 @@ check:          ## what to run all day: format, lints, unit tests (under three m
 test:           ## everything: lints, docs, all tests, real processes killed
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --quiet
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --quiet
 	cargo test --workspace --quiet
 	python3 -m unittest discover -q -s bench/tests
 	python3 bench/chaos.py --binary target/debug/tessera --kills 10

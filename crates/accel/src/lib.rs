@@ -7,7 +7,7 @@
 //! other crate of the project. Inputs may come from a network or a disk: what can be wrong with them is a
 //! typed error, never a panic (P14).
 //!
-//! Start reading at [`device`]; then the module documentation of each family.
+//! Start reading at [`mod@device`]; then the module documentation of each family.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 macro_rules! meta {
     ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
-        /// The manager's counters and totals; see table `meta` in schema.sql. Ids are drawn with [`Meta::draw`].
+        /// The manager's counters and totals; see table `meta` in schema.sql. Ids are drawn with [`draw`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub struct Meta {
             /// 16 bytes.

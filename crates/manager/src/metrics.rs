@@ -30,7 +30,7 @@ impl Metrics {
         self.commands += commands as u64;
     }
 
-    /// The text format of Prometheus (https://prometheus.io/docs/instrumenting/exposition_formats/).
+    /// The text format of Prometheus (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
     pub fn render(&self) -> String {
         use std::fmt::Write;
         let mut out = String::new();

@@ -12,8 +12,10 @@ use tessera_wire::meta::{ClusterStatus, Drain, GetStatus, Maintain, Upkeep};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Error, Health, Kind, NodeInfo, Request, Role};
 
+/// What came of a call: encoded reply and payload, or the error.
+pub type Outcome = Result<(Bytes, Bytes), Error>;
 /// Answers to requests, by ticket.
-pub type Answers = Vec<(u64, Result<(Bytes, Bytes), Error>)>;
+pub type Answers = Vec<(u64, Outcome)>;
 
 /// Connection number of the simulator's own questions.
 const OURSELVES: u64 = u64::MAX;
@@ -93,7 +95,7 @@ impl ManagerHost {
     }
 
     /// Rebuilds the database from log replicas; `ask` carries a call to a node.
-    pub fn restore(&mut self, ask: &mut dyn FnMut(&Call) -> Result<(Bytes, Bytes), Error>) -> Result<(), String> {
+    pub fn restore(&mut self, ask: &mut dyn FnMut(&Call) -> Outcome) -> Result<(), String> {
         let addresses = (0..self.nodes).map(|i| format!("n{i}:1")).collect();
         let mut restore = Restore::new(addresses, true, &self.config);
         while let Some(call) = restore.poll() {

@@ -73,7 +73,7 @@ impl FromStr for Hash {
     }
 }
 
-/// Why something is not a [`Hash`].
+/// Why something is not a [`struct@Hash`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HashParseError {
     /// Not 32 bytes.
