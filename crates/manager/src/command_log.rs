@@ -313,7 +313,10 @@ impl CommandLog {
         match reply {
             Ok(reply) if reply.term > self.term => Ok(Heard::Superseded(reply.term)),
             Ok(reply) => {
-                replica.failures = 0;
+                // A disk that fails every write still answers a probe, which writes nothing: that proves nothing.
+                if replica.known {
+                    replica.failures = 0;
+                }
                 self.take_in(db, id, &reply, was_piece)?;
                 Ok(Heard::Nothing)
             }
