@@ -14,7 +14,7 @@ use tessera_node::log_replica;
 use tessera_node::read::{self, Piece};
 use tessera_segment::{FragmentId, LogOptions, LogStore, Options, SegmentStore};
 use tessera_wire::rpc::{Answer, Call};
-use tessera_wire::{Code, Error, Kind, NodeInfo};
+use tessera_wire::{Error, Kind, NodeInfo};
 
 /// What a node wants of the world.
 #[derive(Debug)]
@@ -117,10 +117,14 @@ impl NodeHost {
         self.disk.set_capacity(self.capacity_bytes);
         let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
         let options = Options { segment_size_bytes: SEGMENT_BYTES, reserve_bytes: 64 << 10, ..Options::default() };
-        let Ok((store, report)) = SegmentStore::open(disk.clone(), options, &mut |_| {}) else { return };
-        let Ok((log, _)) = LogStore::open(disk, LogOptions { file_size_bytes: 64 << 10, ..LogOptions::default() })
-        else {
-            return;
+        let (store, report) = match SegmentStore::open(disk.clone(), options, &mut |_| {}) {
+            Ok(opened) => opened,
+            Err(error) => return tell(&format!("n{} cannot open its segments: {error}", self.index)),
+        };
+        let log_options = LogOptions { file_size_bytes: 64 << 10, ..LogOptions::default() };
+        let (log, _) = match LogStore::open(disk, log_options) {
+            Ok(opened) => opened,
+            Err(error) => return tell(&format!("n{} cannot open its log: {error}", self.index)),
         };
         let mut stats = disk_worker::stats(&store).unwrap_or_default();
         stats.rot = disk_worker::rot_of_opening(&report);
@@ -267,7 +271,7 @@ impl Running {
                 Action::DisksNamed { disk_ids } => self.disk_ids = disk_ids,
                 Action::KeepTerm(term) => drop(self.log.observe_term(term)),
                 Action::Fatal(error) => {
-                    tracing_line(&error);
+                    tell(&format!("a node stops for good: {error}"));
                     self.failed = true;
                 }
             }
@@ -292,8 +296,8 @@ impl Running {
     }
 }
 
-fn tracing_line(error: &Error) {
-    if std::env::var_os("SIM_TRACE").is_some() {
-        eprintln!("a node stops for good: {:?} {error}", Code::try_from(error.code));
+fn tell(line: &str) {
+    if std::env::var_os("SIM_LOG").is_some() {
+        println!("{line}");
     }
 }
