@@ -1,9 +1,8 @@
 //! What one seed does: the cluster's shape, its policy, the faults and when they strike. Everything is drawn here, before
 //! the first event, so that the same seed is the same story.
 //!
-//! Faults come in two families. *Survivable* plans keep damage within what was promised: at most `m` disks of the cluster are
-//! lost for good, everything else comes back; then every loss is our bug. *Beyond* plans destroy more than
-//! `m` on purpose: reads may fail, but only cleanly, and nothing that can still be had may be lost.
+//! Plans keep damage within what was promised: stored bytes are harmed on at most `m` nodes, everything else comes
+//! back; so every loss is our bug. Plans that destroy more than `m`, and must fail cleanly, are not drawn yet.
 
 use crate::network::NetworkFaults;
 use tessera_disk::SplitMix64;
