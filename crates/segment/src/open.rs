@@ -409,6 +409,7 @@ impl Opening {
             open,
             next_segment: highest + 1,
             next_sequence: self.next_sequence,
+            granted_bytes: 0,
             tail_dirty: false,
             sync_needed: false,
             staged: Vec::new(),

@@ -52,6 +52,8 @@ pub(crate) struct Writer {
     pub(crate) open: Option<Arc<Segment>>,
     pub(crate) next_segment: u64,
     pub(crate) next_sequence: u64,
+    /// Bytes that may be appended before free space is asked for again.
+    pub(crate) granted_bytes: u64,
     /// A failed write may have left bytes behind the end.
     pub(crate) tail_dirty: bool,
     /// Something must be synced although nothing is staged: a cut-off tail.
@@ -61,6 +63,9 @@ pub(crate) struct Writer {
     pub(crate) staged_ids: HashMap<FragmentId, Staged>,
     pub(crate) graves: Graves,
 }
+
+/// Free space is asked for at least once in so many bytes appended.
+const MAX_GRANT_BYTES: u64 = 64 << 20;
 
 /// A record about to be written, wherever its bytes come from.
 pub(crate) struct Outgoing<'a> {
@@ -134,7 +139,7 @@ impl SegmentStore {
         }
         let needed_bytes: u64 = outgoing.iter().map(Outgoing::bytes).sum();
         if needed_bytes > 0 {
-            self.check_reserve(needed_bytes)?;
+            self.check_reserve(&mut writer, needed_bytes)?;
         }
         let entries = self.write(&mut writer, &outgoing)?;
         let written: HashMap<usize, Entry> = slots.into_iter().zip(entries).collect();
@@ -231,10 +236,18 @@ impl SegmentStore {
         if writer.graves.is_deleted(record.id) { refuse_deleted(record) } else { None }
     }
 
-    fn check_reserve(&self, needed_bytes: u64) -> Result<(), StoreError> {
+    /// Leaves the reserve alone. Asking the file system costs as much as a small append, so one answer is good for
+    /// some bytes: few enough that whoever fills the disk beside us meanwhile leaves most of the reserve.
+    fn check_reserve(&self, writer: &mut Writer, needed_bytes: u64) -> Result<(), StoreError> {
+        if let Some(left) = writer.granted_bytes.checked_sub(needed_bytes) {
+            writer.granted_bytes = left;
+            return Ok(());
+        }
+        writer.granted_bytes = 0;
         let free_bytes = self.disk.space()?.free_bytes;
         let reserve_bytes = self.options.reserve_bytes;
-        if free_bytes >= needed_bytes.saturating_add(reserve_bytes) {
+        if let Some(spare_bytes) = free_bytes.checked_sub(needed_bytes.saturating_add(reserve_bytes)) {
+            writer.granted_bytes = (spare_bytes / 16).min(reserve_bytes / 4).min(MAX_GRANT_BYTES);
             return Ok(());
         }
         Err(StoreError::Full { disk: self.disk.describe(), free_bytes, reserve_bytes, needed_bytes })
