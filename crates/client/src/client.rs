@@ -103,7 +103,7 @@ impl Client {
         let timeout = Duration::from_millis(options.manager_timeout_ms);
         let (map, _) = dialer.call_wait(&manager, &first, Vec::new(), timeout).map_err(failed)?;
         view.write().merge(&map, true);
-        let transport = NetTransport::new(dialer, manager, view.clone(), options.host.clone());
+        let transport = NetTransport::new(dialer, manager, view.clone());
         Self::with_transport(Arc::new(transport), pool, view, directories, options)
             .map_err(|e| failed(WireError::new(Code::Io, format!("cannot start threads: {e}"))))
     }

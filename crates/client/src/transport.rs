@@ -15,18 +15,19 @@ pub trait Transport: Send + Sync + 'static {
     fn call(&self, call: Call, done: Done);
 }
 
-/// Calls over sockets: nodes are found in the view, on the same host over their Unix socket.
+/// Calls over sockets: nodes are found in the view, on the same machine over their Unix socket.
 pub struct NetTransport {
     dialer: Dialer,
     manager: Endpoint,
     view: SharedView,
-    host: String,
+    /// See [`tessera_net::machine`].
+    machine: String,
 }
 
 impl NetTransport {
-    /// `host`: this process's host label; may be empty.
-    pub fn new(dialer: Dialer, manager: Endpoint, view: SharedView, host: String) -> Self {
-        NetTransport { dialer, manager, view, host }
+    /// Calls through `dialer`; nothing is opened yet.
+    pub fn new(dialer: Dialer, manager: Endpoint, view: SharedView) -> Self {
+        NetTransport { dialer, manager, view, machine: tessera_net::machine() }
     }
 
     fn endpoint(&self, peer: &Peer) -> Result<Endpoint, String> {
@@ -37,10 +38,7 @@ impl NetTransport {
             Peer::Node(id) => {
                 let view = self.view.read();
                 let node = view.node(*id).ok_or_else(|| format!("node {id} is not in the map"))?;
-                match !node.unix_socket.is_empty() && !self.host.is_empty() && node.host == self.host {
-                    true => Ok(Endpoint::Unix(node.unix_socket.clone().into())),
-                    false => node.address.parse().map_err(|e| format!("node {}: {e}", node.name)),
-                }
+                Ok(Endpoint::to_node(node, &self.machine))
             }
         }
     }

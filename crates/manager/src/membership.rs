@@ -163,10 +163,10 @@ fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64
     let version = ctx.next_map_version() as i64;
     ctx.db
         .stmt(
-            "INSERT INTO nodes (node_id, name, host, address, unix_socket, metrics_address, health, health_since_ns, incarnation, map_version)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+            "INSERT INTO nodes (node_id, name, host, address, unix_socket, metrics_address, health, health_since_ns, incarnation, map_version, machine)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
              ON CONFLICT (node_id) DO UPDATE SET name = ?2, host = ?3, address = ?4, unix_socket = ?5, metrics_address = ?6,
-                health_since_ns = CASE WHEN health = ?7 THEN health_since_ns ELSE ?8 END, health = ?7, incarnation = ?9, map_version = ?10",
+                health_since_ns = CASE WHEN health = ?7 THEN health_since_ns ELSE ?8 END, health = ?7, incarnation = ?9, map_version = ?10, machine = ?11",
         )?
         .execute(params![
             node_id as i64,
@@ -178,7 +178,8 @@ fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64
             Health::Up as i32,
             ctx.now_ns,
             incarnation as i64,
-            version
+            version,
+            said.machine
         ])?;
     ctx.db.stmt("UPDATE disks SET map_version = ?2 WHERE node_id = ?1")?.execute([node_id as i64, version])?;
     Ok(())

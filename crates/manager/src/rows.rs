@@ -23,6 +23,8 @@ pub struct NodeRow {
     pub unix_socket: String,
     /// Metrics address or empty.
     pub metrics_address: String,
+    /// Machine of the Unix socket or empty.
+    pub machine: String,
     /// Up, down or out.
     pub health: Health,
     /// Since when, ns since 1970.
@@ -129,7 +131,7 @@ impl Member {
 }
 
 const NODE_COLUMNS: &str =
-    "node_id, name, host, address, unix_socket, metrics_address, health, health_since_ns, incarnation";
+    "node_id, name, host, address, unix_socket, metrics_address, health, health_since_ns, incarnation, machine";
 const DISK_COLUMNS: &str = "d.disk_id, d.node_id, d.uuid, d.path, d.health, n.health, n.host, d.capacity_bytes, \
      d.inventory_wanted FROM disks d JOIN nodes n ON n.node_id = d.node_id";
 const MEMBER_COLUMNS: &str =
@@ -155,6 +157,7 @@ fn node_from(row: &Row<'_>) -> rusqlite::Result<NodeRow> {
         health: health(row, 6)?,
         health_since_ns: row.get(7)?,
         incarnation: unsigned(row, 8)?,
+        machine: row.get(9)?,
     })
 }
 
@@ -373,6 +376,7 @@ pub fn node_to_wire(node: &NodeRow, disks: &[DiskRow]) -> NodeInfo {
         health: health as i32,
         incarnation: node.incarnation,
         metrics_address: node.metrics_address.clone(),
+        machine: node.machine.clone(),
     }
 }
 

@@ -205,6 +205,7 @@ CREATE TABLE nodes (
     address         TEXT    NOT NULL,
     unix_socket     TEXT    NOT NULL DEFAULT '',
     metrics_address TEXT    NOT NULL DEFAULT '',
+    machine         TEXT    NOT NULL DEFAULT '',      -- who may use unix_socket: wire::NodeInfo
     health          INTEGER NOT NULL,                 -- wire::Health
     health_since_ns INTEGER NOT NULL,
     incarnation     INTEGER NOT NULL,

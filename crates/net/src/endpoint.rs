@@ -7,6 +7,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
+use tessera_wire::NodeInfo;
 
 /// Kernel buffer of a Unix socket each way, bytes: one fragment, so that sender and receiver need not alternate and
 /// bytes are still in the cache when they are taken out (4 MiB costs half as much CPU again). TCP sizes its own.
@@ -23,6 +24,36 @@ pub enum Endpoint {
     Tcp(String),
     /// Path of a Unix socket.
     Unix(PathBuf),
+    /// A daemon on this machine: its Unix socket, or its address where the socket will not have us (permissions,
+    /// another root directory). Only to connect to.
+    Near {
+        /// Path of its Unix socket.
+        socket: PathBuf,
+        /// `HOST:PORT`.
+        address: String,
+    },
+}
+
+/// Names the machine and the tree of files this process sees: two processes for which it is equal, and not empty,
+/// reach the same Unix socket by the same path. (Linux: the boot id and the mount namespace.)
+pub fn machine() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mounts = std::fs::read_link("/proc/self/ns/mnt").unwrap_or_default();
+    match (boot.trim(), mounts.to_str().unwrap_or_default()) {
+        ("", _) | (_, "") => String::new(),
+        (boot, mounts) => format!("{boot}/{mounts}"),
+    }
+}
+
+impl Endpoint {
+    /// How a process on `machine` ([`machine`]) reaches a node: over its Unix socket if both see the same files.
+    pub fn to_node(node: &NodeInfo, machine: &str) -> Endpoint {
+        let near = !machine.is_empty() && node.machine == machine && !node.unix_socket.is_empty();
+        match near {
+            true => Endpoint::Near { socket: (&node.unix_socket).into(), address: node.address.clone() },
+            false => Endpoint::Tcp(node.address.clone()),
+        }
+    }
 }
 
 impl fmt::Display for Endpoint {
@@ -30,6 +61,7 @@ impl fmt::Display for Endpoint {
         match self {
             Endpoint::Tcp(address) => f.write_str(address),
             Endpoint::Unix(path) => write!(f, "unix:{}", path.display()),
+            Endpoint::Near { socket, address } => write!(f, "unix:{} or {address}", socket.display()),
         }
     }
 }
@@ -64,15 +96,9 @@ impl Stream {
     pub fn connect(endpoint: &Endpoint, timeout: Duration) -> io::Result<Stream> {
         match endpoint {
             Endpoint::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
-            Endpoint::Tcp(address) => {
-                let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-                for address in address.to_socket_addrs()? {
-                    match TcpStream::connect_timeout(&address, timeout) {
-                        Ok(stream) => return Ok(Stream::Tcp(stream)),
-                        Err(error) => last = error,
-                    }
-                }
-                Err(last)
+            Endpoint::Tcp(address) => connect_tcp(address, timeout),
+            Endpoint::Near { socket, address } => {
+                UnixStream::connect(socket).map(Stream::Unix).or_else(|_| connect_tcp(address, timeout))
             }
         }
     }
@@ -107,6 +133,17 @@ impl Stream {
             Stream::Unix(_) => "unix peer".into(),
         }
     }
+}
+
+fn connect_tcp(address: &str, timeout: Duration) -> io::Result<Stream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, timeout) {
+            Ok(stream) => return Ok(Stream::Tcp(stream)),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 impl AsFd for Stream {

@@ -204,6 +204,9 @@ pub struct NodeInfo {
     /// Where `/metrics` is served; empty if nowhere.
     #[prost(string, tag = "8")]
     pub metrics_address: String,
+    /// Where its Unix socket can be reached: a client for which this is equal may use it. Empty: nowhere.
+    #[prost(string, tag = "9")]
+    pub machine: String,
 }
 
 /// A disk of a node.

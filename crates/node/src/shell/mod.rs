@@ -200,13 +200,15 @@ fn build(
     log: LogStore,
     pool: BufferPool,
 ) -> Result<NodeServer, StartError> {
-    let unix_socket = options.unix_socket.as_ref().map_or(String::new(), |path| path.display().to_string());
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string();
+    let unix_socket = options.unix_socket.as_ref().map_or(String::new(), absolute);
     let info = NodeInfo {
         name: options.name.clone(),
         host: options.host.clone(),
         address,
         unix_socket,
         metrics_address: options.metrics_address.clone(),
+        machine: tessera_net::machine(),
         ..NodeInfo::default()
     };
     let random = open::random16()?;
@@ -239,6 +241,7 @@ fn build(
         computing,
         manager: options.manager.clone(),
         dialer,
+        machine: tessera_net::machine(),
         deadline_ns: AtomicI64::new(i64::MIN),
         asleep_until_ns: AtomicI64::new(i64::MIN),
         timer: OnceLock::new(),
@@ -305,7 +308,7 @@ fn greet(options: &NodeOptions) -> Result<Vec<u8>, Error> {
 fn public_address(options: &NodeOptions, server: &Server) -> Result<String, StartError> {
     let bound = server.endpoints().iter().find_map(|e| match e {
         Endpoint::Tcp(address) => Some(address.clone()),
-        Endpoint::Unix(_) => None,
+        Endpoint::Unix(_) | Endpoint::Near { .. } => None,
     });
     let listen = bound.unwrap_or_else(|| options.listen.clone());
     match &options.advertise {

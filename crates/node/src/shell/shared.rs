@@ -37,6 +37,8 @@ pub(super) struct Shared {
     pub(super) computing: Sender<Job<(u64, RebuildJob)>>,
     pub(super) manager: Endpoint,
     pub(super) dialer: Dialer,
+    /// See [`tessera_net::machine`].
+    pub(super) machine: String,
     /// When the timer has to call again.
     pub(super) deadline_ns: AtomicI64,
     /// Until when the timer sleeps.
@@ -94,7 +96,7 @@ impl Shared {
             Action::Call(call) => {
                 let endpoint = match &call.peer {
                     Peer::Manager => Some(self.manager.clone()),
-                    Peer::Node(id) => core.node(*id).map(|node| Endpoint::Tcp(node.address.clone())),
+                    Peer::Node(id) => core.node(*id).map(|node| Endpoint::to_node(node, &self.machine)),
                     Peer::Address(address) => Some(Endpoint::Tcp(address.clone())),
                     Peer::Connection(_) => None,
                 };
