@@ -23,6 +23,13 @@ pub trait Service: Send + Sync + 'static {
     /// the connection's reading thread: while it runs, nothing more is read from that peer.
     fn request(&self, connection: &Arc<Connection>, frame: Frame);
 
+    /// Lengths of the pieces of a request's long payload that are checksummed one by one: it is cheapest while they
+    /// come in ([`Frame::sums`]). Empty, or not adding up to the payload: none are.
+    fn pieces(&self, header: &FrameHeader, body: &[u8]) -> Vec<u32> {
+        let _ = (header, body);
+        Vec::new()
+    }
+
     /// The connection is gone; nothing more will come from it.
     fn closed(&self, connection: &Arc<Connection>) {
         let _ = connection;
@@ -49,6 +56,10 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// Small frames are read many at once through a buffer of this many bytes; of a payload at most this much is copied twice.
 const READ_BUFFER_BYTES: usize = 16 << 10;
+/// Payloads of at least this many bytes are worth a checksum while they come in.
+const LONG_PAYLOAD_BYTES: u32 = 32 << 10;
+/// Received and checksummed at once: stays in the cache between the two.
+const STEP_BYTES: usize = 128 << 10;
 
 impl Connection {
     /// Takes over a connected stream and starts its reading thread.
@@ -163,7 +174,7 @@ impl Connection {
     fn read_loop(self: &Arc<Self>, service: &dyn Service, pool: &BufferPool) -> Result<(), ReadError> {
         let mut reader =
             Reader { connection: self, buffer: vec![0; READ_BUFFER_BYTES], start: 0, end: 0, swept: Instant::now() };
-        while let Some(frame) = reader.frame(pool)? {
+        while let Some(frame) = reader.frame(service, pool)? {
             if frame.header.flags & FLAG_REPLY == 0 {
                 service.request(self, frame);
             } else {
@@ -224,7 +235,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// The next frame; `None` when the peer has closed between frames.
-    fn frame(&mut self, pool: &BufferPool) -> Result<Option<Frame>, ReadError> {
+    fn frame(&mut self, service: &dyn Service, pool: &BufferPool) -> Result<Option<Frame>, ReadError> {
         let mut raw = [0u8; HEADER_BYTES];
         if !self.fill(&mut raw, true)? {
             return Ok(None);
@@ -234,8 +245,29 @@ impl Reader<'_> {
         self.fill(&mut body, false)?;
         header.check_body(&body)?;
         let mut payload = pool.get(header.payload_len as usize);
-        self.fill(&mut payload, false)?;
-        Ok(Some(Frame { header, body: body.into(), payload: payload.freeze() }))
+        let summed = header.payload_len >= LONG_PAYLOAD_BYTES && header.flags & FLAG_REPLY == 0;
+        let pieces = if summed { service.pieces(&header, &body) } else { Vec::new() };
+        let sums = match pieces.iter().map(|len| u64::from(*len)).sum::<u64>() {
+            total if total == u64::from(header.payload_len) => self.fill_summed(&mut payload, &pieces)?,
+            _ => self.fill(&mut payload, false).map(|_| Vec::new())?,
+        };
+        Ok(Some(Frame { header, body: body.into(), payload: payload.freeze(), sums }))
+    }
+
+    /// Fills `out` with pieces of these lengths; gives the checksum of each.
+    fn fill_summed(&mut self, mut out: &mut [u8], pieces: &[u32]) -> Result<Vec<u32>, ReadError> {
+        let mut sums = Vec::with_capacity(pieces.len());
+        for len in pieces {
+            let (piece, rest) = out.split_at_mut(*len as usize);
+            out = rest;
+            let mut sum = 0;
+            for step in piece.chunks_mut(STEP_BYTES) {
+                self.fill(step, false)?;
+                sum = crc32c::crc32c_append(sum, step);
+            }
+            sums.push(sum);
+        }
+        Ok(sums)
     }
 
     /// Fills `out`; false if the stream ended before its first byte and that is allowed.

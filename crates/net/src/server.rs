@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tessera_wire::Frame;
+use tessera_wire::frame::FrameHeader;
 use thiserror::Error;
 
 /// More connections than this at once are refused.
@@ -127,6 +128,10 @@ fn listen(endpoint: &Endpoint) -> Result<(Listener, Endpoint), ServerError> {
             let listener = UnixListener::bind(path).map_err(bind_error)?;
             Ok((Listener::Unix(listener), endpoint.clone()))
         }
+        Endpoint::Near { .. } => {
+            let message = "an endpoint to connect to, not to listen on; give the socket or the address";
+            Err(bind_error(io::Error::new(io::ErrorKind::InvalidInput, message)))
+        }
     }
 }
 
@@ -183,6 +188,10 @@ struct Tracked {
 impl Service for Tracked {
     fn request(&self, connection: &Arc<Connection>, frame: Frame) {
         self.inner.request(connection, frame);
+    }
+
+    fn pieces(&self, header: &FrameHeader, body: &[u8]) -> Vec<u32> {
+        self.inner.pieces(header, body)
     }
 
     fn closed(&self, connection: &Arc<Connection>) {

@@ -49,6 +49,76 @@ fn payloads_of_all_sizes_come_back_equal_over_both_families() {
     }
 }
 
+/// A node is called over its socket by who sees the same files, over TCP by all others, and by those the socket refuses.
+#[test]
+fn a_node_nearby_is_reached_over_its_socket_and_else_by_its_address() {
+    let scratch = tempfile::tempdir().unwrap();
+    let socket = scratch.path().join("s");
+    let server = server(&["127.0.0.1:0".parse().unwrap(), Endpoint::Unix(socket.clone())]);
+    let node = NodeInfo {
+        address: server.endpoints()[0].to_string(),
+        unix_socket: socket.display().to_string(),
+        machine: machine(),
+        ..NodeInfo::default()
+    };
+    assert!(!machine().is_empty());
+    let reach = |endpoint: &Endpoint| {
+        let stream = Stream::connect(endpoint, WAIT).unwrap();
+        matches!(stream, Stream::Unix(_))
+    };
+    assert!(reach(&Endpoint::to_node(&node, &machine())));
+    assert!(!reach(&Endpoint::to_node(&node, "another")) && !reach(&Endpoint::to_node(&node, "")));
+    assert!(!reach(&Endpoint::to_node(&NodeInfo { machine: String::new(), ..node.clone() }, "")));
+    let gone = NodeInfo { unix_socket: scratch.path().join("gone").display().to_string(), ..node };
+    assert!(!reach(&Endpoint::to_node(&gone, &machine())));
+}
+
+/// Answers with the checksums it got; takes the payload's pieces from the body, four bytes each.
+struct Sums;
+
+impl Service for Sums {
+    fn request(&self, connection: &Arc<Connection>, frame: Frame) {
+        let sums: Vec<u8> = frame.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        let body = match frame.header.kind == Kind::Hello as u16 {
+            true => prost::Message::encode_to_vec(&HelloReply::default()).into(),
+            false => Bytes::new(),
+        };
+        connection.reply(frame.header.kind, frame.header.request_id, Ok((body, vec![Part::Bytes(sums.into())])));
+    }
+
+    fn pieces(&self, _: &tessera_wire::frame::FrameHeader, body: &[u8]) -> Vec<u32> {
+        let put = <data::PutFragments as prost::Message>::decode(body).unwrap_or_default();
+        put.items.iter().map(|item| item.len_bytes).collect()
+    }
+}
+
+#[test]
+fn pieces_of_a_long_payload_are_summed_as_they_come_in() {
+    let server = Server::start(&["127.0.0.1:0".parse().unwrap()], Arc::new(Sums), BufferPool::new(1 << 20)).unwrap();
+    let (dialer, endpoint) = (dialer(), &server.endpoints()[0]);
+    let ask = |lens: &[u32], payload_len: usize| {
+        let payload: Vec<u8> = (0..payload_len).map(|i| (i * 7 % 251) as u8).collect();
+        let items = lens.iter().map(|len_bytes| data::PutItem { len_bytes: *len_bytes, ..Default::default() });
+        let put = data::PutFragments { items: items.collect(), ..Default::default() };
+        let (_, sums) = dialer.call_wait(endpoint, &put, vec![payload.clone().into()], WAIT).unwrap();
+        (sums, payload)
+    };
+    for lens in [&[1 << 20][..], &[300_000, 0, 1, 131_073, 5], &[65_536, 65_536]] {
+        let (sums, payload) = ask(lens, lens.iter().sum::<u32>() as usize);
+        let mut rest = &payload[..];
+        let expected = lens.iter().flat_map(|len| {
+            let (piece, behind) = rest.split_at(*len as usize);
+            rest = behind;
+            crc32c::crc32c(piece).to_le_bytes()
+        });
+        assert_eq!(sums, expected.collect::<Vec<u8>>(), "{lens:?}");
+    }
+    // What does not add up, and what is short, is received and not summed.
+    assert_eq!(ask(&[300_000], 300_001).0, Bytes::new());
+    assert_eq!(ask(&[u32::MAX, 1], 100_000).0, Bytes::new());
+    assert_eq!(ask(&[100], 100).0, Bytes::new());
+}
+
 #[test]
 fn many_threads_share_one_connection_and_each_gets_its_own_answer() {
     let server = server(&["127.0.0.1:0".parse().unwrap()]);

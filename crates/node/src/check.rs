@@ -45,10 +45,19 @@ pub enum NodeRequest {
     Log(LogRequest),
 }
 
-/// Decodes and checks a request.
-pub fn decode(config: &NodeConfig, kind: u16, body: &[u8], payload: Bytes) -> Result<NodeRequest, Error> {
+/// Lengths of the fragments that a request's payload consists of, as far as it has such.
+pub fn pieces(kind: u16, body: &[u8]) -> Vec<u32> {
+    let put = match kind == Kind::PutFragments as u16 {
+        true => message::<PutFragments>(kind, body).unwrap_or_default(),
+        false => PutFragments::default(),
+    };
+    put.items.iter().map(|item| item.len_bytes).collect()
+}
+
+/// Decodes and checks a request. `sums`: checksums of its [`pieces`], if they were computed as the payload came in.
+pub fn decode(config: &NodeConfig, kind: u16, body: &[u8], payload: Bytes, sums: &[u32]) -> Result<NodeRequest, Error> {
     match Kind::from_number(kind) {
-        Some(Kind::PutFragments) => Ok(NodeRequest::Put(check_put(config, message(kind, body)?, &payload)?)),
+        Some(Kind::PutFragments) => Ok(NodeRequest::Put(check_put(config, message(kind, body)?, &payload, sums)?)),
         Some(Kind::GetFragments) => {
             no_payload(kind, &payload)?;
             let get: GetFragments = message(kind, body)?;
@@ -81,8 +90,8 @@ fn no_payload(kind: u16, payload: &Bytes) -> Result<(), Error> {
     }
 }
 
-/// Checks a put and cuts its payload into fragments, without copying them.
-pub fn check_put(config: &NodeConfig, put: PutFragments, payload: &Bytes) -> Result<CheckedPut, Error> {
+/// Checks a put and cuts its payload into fragments, without copying them. `sums`: see [`decode`].
+pub fn check_put(config: &NodeConfig, put: PutFragments, payload: &Bytes, sums: &[u32]) -> Result<CheckedPut, Error> {
     check_count(config, put.items.len())?;
     let announced: u64 = put.items.iter().map(|item| u64::from(item.len_bytes)).sum();
     if announced != payload.len() as u64 {
@@ -93,15 +102,15 @@ pub fn check_put(config: &NodeConfig, put: PutFragments, payload: &Bytes) -> Res
     }
     let mut items = Vec::with_capacity(put.items.len());
     let mut at = 0;
-    for item in put.items {
+    for (number, item) in put.items.into_iter().enumerate() {
         let end = at + item.len_bytes as usize;
-        items.push(check_item(config, item, payload.slice(at..end))?);
+        items.push(check_item(config, item, payload.slice(at..end), sums.get(number).copied())?);
         at = end;
     }
     Ok(CheckedPut { session_id: put.session_id, sync: !put.no_sync, items })
 }
 
-fn check_item(config: &NodeConfig, item: PutItem, data: Bytes) -> Result<(u64, AppendItem), Error> {
+fn check_item(config: &NodeConfig, item: PutItem, data: Bytes, sum: Option<u32>) -> Result<(u64, AppendItem), Error> {
     let bad = |what: String| invalid(format!("chunk {} fragment {}: {what}", item.chunk_id, item.fragment));
     if item.chunk_id == 0 || item.disk_id == 0 || item.pg_id == 0 {
         return Err(bad("chunk, disk and group must be named (none may be 0)".into()));
@@ -130,7 +139,7 @@ fn check_item(config: &NodeConfig, item: PutItem, data: Bytes) -> Result<(u64, A
             item.groups.len()
         )));
     }
-    let got = crc32c(&data);
+    let got = sum.unwrap_or_else(|| crc32c(&data));
     if got != item.crc32c {
         return Err(Error::new(
             Code::Corrupt,
@@ -216,7 +225,7 @@ mod tests {
 
     fn put(items: Vec<PutItem>, payload: &[u8]) -> Result<CheckedPut, Error> {
         let put = PutFragments { session_id: 5, items, no_sync: false, hints: vec![] };
-        check_put(&NodeConfig::default(), put, &Bytes::copy_from_slice(payload))
+        check_put(&NodeConfig::default(), put, &Bytes::copy_from_slice(payload), &[])
     }
 
     #[test]
@@ -224,7 +233,7 @@ mod tests {
         let payload = Bytes::from((0..200u8).collect::<Vec<_>>());
         let (a, b) = (item(&payload[..128]), item(&payload[128..]));
         let request = PutFragments { session_id: 5, items: vec![a, b], no_sync: true, hints: vec![] };
-        let checked = check_put(&NodeConfig::default(), request, &payload).unwrap();
+        let checked = check_put(&NodeConfig::default(), request, &payload, &[]).unwrap();
         assert!(!checked.sync);
         assert_eq!(checked.items[1].1.data.as_ptr(), payload[128..].as_ptr());
         assert_eq!(checked.len_bytes(), 200);
@@ -273,11 +282,11 @@ mod tests {
         assert!(get(GetItem { offset: u32::MAX, ..base.clone() }).is_err());
         assert!(get(GetItem { len_bytes: MAX_PAYLOAD_BYTES + 1, ..base }).is_err());
         for (kind, code) in [(0x7777, Code::Unsupported), (Kind::OpenWrite as u16, Code::Unsupported)] {
-            assert_eq!(decode(&config, kind, &[], Bytes::new()).unwrap_err().kind(), code);
+            assert_eq!(decode(&config, kind, &[], Bytes::new(), &[]).unwrap_err().kind(), code);
         }
-        let garbage = decode(&config, Kind::PutFragments as u16, &[0xff; 40], Bytes::new()).unwrap_err();
+        let garbage = decode(&config, Kind::PutFragments as u16, &[0xff; 40], Bytes::new(), &[]).unwrap_err();
         assert_eq!(garbage.kind(), Code::Invalid);
-        let noise = decode(&config, Kind::GetNodeStatus as u16, &[], Bytes::from_static(b"x")).unwrap_err();
+        let noise = decode(&config, Kind::GetNodeStatus as u16, &[], Bytes::from_static(b"x"), &[]).unwrap_err();
         assert_eq!(noise.kind(), Code::Invalid);
     }
 }

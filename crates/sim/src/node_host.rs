@@ -209,7 +209,7 @@ impl NodeHost {
     pub fn request(&mut self, now_ns: i64, ticket: u64, kind: Kind, body: &[u8], payload: Bytes) -> Vec<Wish> {
         let mut wishes = Vec::new();
         let Some(running) = &mut self.running else { return wishes };
-        match check::decode(&self.config, kind as u16, body, payload) {
+        match check::decode(&self.config, kind as u16, body, payload, &[]) {
             Err(error) => wishes.push(Wish::Answer { ticket, result: Err(error) }),
             Ok(NodeRequest::Put(put)) => running.core.handle(now_ns, Event::Put { request: ticket, put }),
             Ok(NodeRequest::Status) => running.core.handle(now_ns, Event::Status { request: ticket }),

@@ -164,6 +164,8 @@ pub struct Frame {
     pub body: Bytes,
     /// Raw bytes behind it.
     pub payload: Bytes,
+    /// crc32c of the payload's pieces, where the receiver asked for them while the bytes came in; else empty.
+    pub sums: Vec<u32>,
 }
 
 /// Header and body of a frame as one buffer, ready to be written before `payload_len` raw bytes.

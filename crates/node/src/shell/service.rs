@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use tessera_disk::DiskFile;
 use tessera_net::{Connection, FileRange, Part, Service};
 use tessera_wire::data::GetFragments;
+use tessera_wire::frame::FrameHeader;
 use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION, Role};
 
 /// The door: there from the moment the node listens, opened when its disks are.
@@ -60,7 +61,7 @@ impl Service for Door {
             return connection.reply(kind, request_id, Err(error));
         }
         node.metrics.received_bytes.fetch_add(frame.payload.len() as u64, Relaxed);
-        match check::decode(&node.config, kind, &frame.body, frame.payload) {
+        match check::decode(&node.config, kind, &frame.body, frame.payload, &frame.sums) {
             Ok(NodeRequest::Put(put)) => {
                 node.metrics.puts.fetch_add(1, Relaxed);
                 let request = node.remember(connection, kind, request_id);
@@ -74,6 +75,10 @@ impl Service for Door {
             Ok(NodeRequest::Log(request)) => node.log(connection, kind, request_id, request),
             Err(error) => connection.reply(kind, request_id, Err(error)),
         }
+    }
+
+    fn pieces(&self, header: &FrameHeader, body: &[u8]) -> Vec<u32> {
+        check::pieces(header.kind, body)
     }
 
     fn closed(&self, connection: &Arc<Connection>) {
