@@ -19,6 +19,8 @@ pub mod device;
 pub mod erasure;
 pub mod hash;
 mod isa;
+#[cfg(target_arch = "x86_64")]
+mod simd;
 
 pub use device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, device};
 pub use hash::{GROUP_BYTES, Hash, Tree};

@@ -5,7 +5,7 @@
 //! they lack counts as zeros. The code works position by position, so every function here also works on equal
 //! byte ranges of the fragments.
 //!
-//! Start at [`Code`]. Reading order inside: `field`, `matrix`, `code`, `dispatch`, `reference`, then leaves.
+//! Start at [`Code`]. Reading order inside: `field`, `matrix`, `code`, `dispatch`, `reference`, `frame`, then leaves.
 //! Source: Plank, "A tutorial on Reed-Solomon coding for fault-tolerance in RAID-like systems", 1997, with the
 //! matrices of ISA-L; SIMD multiplication after Plank, Greenan, Miller, "Screaming fast Galois field
 //! arithmetic using Intel SIMD instructions", FAST 2013.
@@ -19,6 +19,8 @@ mod code;
 mod dispatch;
 mod errors;
 pub mod field;
+#[cfg(target_arch = "x86_64")]
+mod frame;
 #[cfg(target_arch = "x86_64")]
 mod gfni;
 mod matrix;

@@ -1,0 +1,66 @@
+//! Vectors of the instruction sets behind traits, so that each kernel's loop is written once: [`Bytes`] moves
+//! and XORs, the kernel families add what they need. Kernels over them are `#[inline(always)]` and are entered
+//! through a leaf's function that enables the instruction set.
+//!
+//! Nothing here decides which set is used: that is `isa` and each family's `dispatch`.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+#[cfg(target_arch = "x86_64")]
+pub use x86::{Avx2, Avx512};
+
+/// A vector of bytes.
+///
+/// # Safety
+/// Every method may only be called where the CPU has the implementor's instruction set.
+pub unsafe trait Bytes: Copy {
+    /// Bytes in a vector.
+    const LEN: usize;
+
+    /// All zeros.
+    ///
+    /// # Safety
+    /// The instruction set.
+    unsafe fn zero() -> Self;
+
+    /// The vector at `from`.
+    ///
+    /// # Safety
+    /// The instruction set; `LEN` bytes are readable.
+    unsafe fn load(from: *const u8) -> Self;
+
+    /// Writes the vector at `to`.
+    ///
+    /// # Safety
+    /// The instruction set; `LEN` bytes are writable.
+    unsafe fn store(self, to: *mut u8);
+
+    /// The first `len` < `LEN` bytes at `from`, then zeros.
+    ///
+    /// # Safety
+    /// The instruction set; `len` bytes are readable.
+    unsafe fn load_part(from: *const u8, len: usize) -> Self;
+
+    /// Writes the first `len` < `LEN` bytes at `to`.
+    ///
+    /// # Safety
+    /// The instruction set; `len` bytes are writable.
+    unsafe fn store_part(self, to: *mut u8, len: usize);
+
+    /// Bit by bit.
+    ///
+    /// # Safety
+    /// The instruction set.
+    unsafe fn xor(self, other: Self) -> Self;
+
+    /// `self` xor `a` xor `b`, in one instruction where there is one.
+    ///
+    /// # Safety
+    /// The instruction set.
+    #[inline(always)]
+    unsafe fn xor3(self, a: Self, b: Self) -> Self {
+        // SAFETY: the caller vouches for the instruction set.
+        unsafe { self.xor(a).xor(b) }
+    }
+}
