@@ -5,6 +5,7 @@ use super::dispatch::{Coefficients, Source, Target, multiply_ragged};
 use super::matrix::decode_rows;
 use super::{CodeError, EncodeError, MAX_FRAGMENTS, Matrix, ReconstructError, data_slice, fragment_len};
 use crate::isa::Isa;
+use std::ops::Deref;
 
 /// A Reed–Solomon code with k data and m parity fragments. Cheap to share; all methods take `&self`.
 #[derive(Debug)]
@@ -160,7 +161,16 @@ impl Code {
         })
     }
 
-    fn check_encode(&self, data: &[&[u8]], frag_len: usize, parity: &[&mut [u8]]) -> Result<(), EncodeError> {
+    pub(super) fn parity_coefficients(&self) -> &Coefficients {
+        &self.parity
+    }
+
+    pub(super) fn check_encode(
+        &self,
+        data: &[&[u8]],
+        frag_len: usize,
+        parity: &[impl Deref<Target = [u8]>],
+    ) -> Result<(), EncodeError> {
         if data.len() != self.k {
             return Err(EncodeError::DataCount { expected: self.k, got: data.len() });
         }

@@ -30,7 +30,7 @@ pub enum CodeError {
         m: usize,
     },
     /// No matrix of this name.
-    #[error("no matrix is called {name:?}; known are cauchy1 and vandermonde")]
+    #[error("no matrix is called {name:?}; known are {}", Matrix::ALL.map(Matrix::name).join(", "))]
     UnknownMatrix {
         /// Name given.
         name: String,
@@ -75,6 +75,45 @@ pub enum EncodeError {
         got: usize,
         /// Bytes in a fragment.
         frag_len: usize,
+    },
+}
+
+/// Why a call of [`super::Code::update`] was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UpdateError {
+    /// No data fragment of this number.
+    #[error("data fragment {index} does not exist, the code has {k}")]
+    Index {
+        /// Number given.
+        index: usize,
+        /// Data fragments.
+        k: usize,
+    },
+    /// The old and the new bytes differ in length.
+    #[error("{old} old bytes, {new} new ones: a fragment changes in place")]
+    DataLength {
+        /// Old bytes.
+        old: usize,
+        /// New bytes.
+        new: usize,
+    },
+    /// Not m parity slices.
+    #[error("the code has {expected} parity fragments, got {got}")]
+    ParityCount {
+        /// m.
+        expected: usize,
+        /// Slices given.
+        got: usize,
+    },
+    /// A parity slice is not as long as the data.
+    #[error("parity fragment {index} has {got} bytes, the data has {expected}: pass the same range of each")]
+    ParityLength {
+        /// Index among the parity fragments (0..m).
+        index: usize,
+        /// Its bytes.
+        got: usize,
+        /// Bytes of data.
+        expected: usize,
     },
 }
 

@@ -1,7 +1,7 @@
 //! Named encoding matrices, and the rows that turn k surviving fragments into missing ones.
 
-use super::CodeError;
-use super::field;
+use super::galois::Galois;
+use super::{CodeError, field, named};
 use std::fmt;
 use std::str::FromStr;
 
@@ -17,31 +17,53 @@ pub enum Matrix {
     /// `vandermonde`: entry (i, j) is 2^(i·j). ISA-L's `gf_gen_rs_matrix`. Row 0 is all ones, so one parity
     /// is plain XOR and two are RAID-6's P and Q. Only safe for some k and m; others are refused.
     Vandermonde,
+    /// `reed_sol_van`: the systematic Vandermonde matrix of Jerasure's `reed_sol_vandermonde_coding_matrix`. Its
+    /// first row is all ones. Any k + m ≤ 255.
+    ReedSolVan,
+    /// `cauchy_orig`: entry (i, j) is 1 / (i xor (m + j)). Jerasure's `cauchy_original_coding_matrix`.
+    CauchyOrig,
+    /// `cauchy_good`: `cauchy_orig` scaled to few ones as a bit matrix; row 0 is all ones. Jerasure's
+    /// `cauchy_good_general_coding_matrix`.
+    CauchyGood,
 }
 
 impl Matrix {
+    /// Every matrix there is.
+    pub const ALL: [Matrix; 5] =
+        [Matrix::Cauchy1, Matrix::Vandermonde, Matrix::ReedSolVan, Matrix::CauchyOrig, Matrix::CauchyGood];
+
     /// Name as policies, the wire and the schema write it.
     pub fn name(self) -> &'static str {
         match self {
             Matrix::Cauchy1 => "cauchy1",
             Matrix::Vandermonde => "vandermonde",
+            Matrix::ReedSolVan => "reed_sol_van",
+            Matrix::CauchyOrig => "cauchy_orig",
+            Matrix::CauchyGood => "cauchy_good",
         }
     }
 
     /// Parity rows, m × k, row by row.
     pub(super) fn parity_rows(self, k: usize, m: usize) -> Vec<u8> {
-        let entry = |i: usize, j: usize| match self {
-            Matrix::Cauchy1 => field::inverse(((k + i) ^ j) as u8),
-            Matrix::Vandermonde => field::power(2, (i * j % 255) as u32),
+        let rows = |entry: fn(usize, usize, usize) -> u8| -> Vec<u8> {
+            (0..m).flat_map(|i| (0..k).map(move |j| entry(k, i, j))).collect()
         };
-        (0..m).flat_map(|i| (0..k).map(move |j| entry(i, j))).collect()
+        // Elements of GF(2^8) fit a byte.
+        let narrow = |elements: Vec<u32>| elements.into_iter().map(|x| x as u8).collect();
+        match (self, Galois::new(8)) {
+            (Matrix::ReedSolVan, Some(gf)) => narrow(named::reed_sol_van(gf, k, m)),
+            (Matrix::CauchyOrig, Some(gf)) => narrow(named::cauchy_orig(gf, k, m)),
+            (Matrix::CauchyGood, Some(gf)) => narrow(named::cauchy_good(gf, k, m, 8)),
+            (Matrix::Vandermonde, _) => rows(|_, i, j| field::power(2, (i * j % 255) as u32)),
+            _ => rows(|k, i, j| field::inverse(((k + i) ^ j) as u8)),
+        }
     }
 
     /// Whether any k of the k + m fragments determine the rest. For `vandermonde` the ranges are the ones
     /// ISA-L's documentation of `gf_gen_rs_matrix` gives as safe.
     pub(super) fn any_k_suffice(self, k: usize, m: usize) -> bool {
         match self {
-            Matrix::Cauchy1 => true,
+            Matrix::Cauchy1 | Matrix::ReedSolVan | Matrix::CauchyOrig | Matrix::CauchyGood => true,
             Matrix::Vandermonde => m <= 3 || k <= 3 || (k == 4 && m <= 21) || (k == 5 && m <= 5) || (k <= 21 && m == 4),
         }
     }
@@ -56,11 +78,8 @@ impl fmt::Display for Matrix {
 impl FromStr for Matrix {
     type Err = CodeError;
     fn from_str(name: &str) -> Result<Matrix, CodeError> {
-        match name {
-            "cauchy1" => Ok(Matrix::Cauchy1),
-            "vandermonde" => Ok(Matrix::Vandermonde),
-            _ => Err(CodeError::UnknownMatrix { name: name.to_owned() }),
-        }
+        let found = Matrix::ALL.into_iter().find(|matrix| matrix.name() == name);
+        found.ok_or_else(|| CodeError::UnknownMatrix { name: name.to_owned() })
     }
 }
 

@@ -5,7 +5,7 @@
 //! they lack counts as zeros. The code works position by position, so every function here also works on equal
 //! byte ranges of the fragments.
 //!
-//! Start at [`Code`]. Reading order inside: `field`, `matrix`, `code`, `dispatch`, `reference`, `frame`, then leaves.
+//! Start at [`Code`]. Reading order inside: `field`, `matrix`, `named`, `code`, `dispatch`, `reference`, `frame`, then leaves.
 //! Source: Plank, "A tutorial on Reed-Solomon coding for fault-tolerance in RAID-like systems", 1997, with the
 //! matrices of ISA-L; SIMD multiplication after Plank, Greenan, Miller, "Screaming fast Galois field
 //! arithmetic using Intel SIMD instructions", FAST 2013.
@@ -21,16 +21,19 @@ mod errors;
 pub mod field;
 #[cfg(target_arch = "x86_64")]
 mod frame;
+mod galois;
 #[cfg(target_arch = "x86_64")]
 mod gfni;
 mod matrix;
+mod named;
 mod reference;
+mod upkeep;
 
 #[cfg(test)]
 mod tests;
 
 pub use code::Code;
-pub use errors::{CodeError, EncodeError, ReconstructError};
+pub use errors::{CodeError, EncodeError, ReconstructError, UpdateError};
 pub use matrix::Matrix;
 
 /// Fragment lengths are multiples of this, so that fragments start on cache lines.

@@ -120,6 +120,98 @@ fn the_widest_codes_rebuild_what_they_can() {
     }
 }
 
+/// P1 for every matrix by every name: every loss of up to m fragments.
+#[test]
+fn every_named_matrix_rebuilds_every_loss() {
+    for matrix in Matrix::ALL {
+        for (k, m) in [(1, 1), (4, 2), (6, 3), (10, 4), (3, 5), (17, 3)] {
+            let Ok(code) = Code::new(k, m, matrix) else { continue };
+            assert_eq!(matrix.name().parse(), Ok(matrix));
+            let fragments = encoded(&code, &painted(k * 67 - 29, 0));
+            for lost in losses(k + m, m) {
+                check_rebuild(&code, Isa::best(), &fragments, &lost);
+            }
+        }
+    }
+}
+
+/// Rows that Jerasure 2 gives for 4 + 3 (and cauchy_good for 4 + 2, which is made in another way).
+#[test]
+fn jerasures_matrices_have_the_known_rows() {
+    let rows = |matrix: Matrix, m: usize| -> Vec<Vec<u8>> {
+        let code = Code::new(4, m, matrix).unwrap();
+        (0..m).map(|i| (0..4).map(|j| code.coefficient(i, j).unwrap()).collect()).collect()
+    };
+    assert_eq!(rows(Matrix::ReedSolVan, 3), [[1, 1, 1, 1], [1, 217, 92, 172], [1, 70, 143, 200]]);
+    assert_eq!(rows(Matrix::CauchyOrig, 3), [[244, 71, 167, 122], [142, 167, 71, 186], [1, 122, 186, 71]]);
+    assert_eq!(rows(Matrix::CauchyGood, 3), [[1, 1, 1, 1], [200, 151, 172, 1], [140, 1, 92, 70]]);
+    assert_eq!(rows(Matrix::CauchyGood, 2), [[1, 1, 1, 1], [1, 2, 142, 4]]);
+}
+
+/// Parity that follows a change is the parity of the changed data, for every range and by every set; verify
+/// notices any flipped bit, and in which parity (P2).
+#[test]
+fn parity_follows_changes_and_verify_notices_what_does_not() {
+    let mut rng = StdRng::seed_from_u64(12);
+    for case in 0..600 {
+        let (k, m) = (rng.random_range(1..12), rng.random_range(1..6));
+        let code = Code::new(k, m, Matrix::ALL[case % 2 * 2]).unwrap();
+        let len = rng.random_range(1..10_000);
+        let mut data: Vec<Vec<u8>> = (0..k).map(|i| test_bytes((case * 99 + i) as u64, len)).collect();
+        let encode = |data: &[Vec<u8>]| {
+            let data: Vec<&[u8]> = data.iter().map(|d| d.as_slice()).collect();
+            let mut parity = vec![vec![0u8; len]; m];
+            let mut room: Vec<&mut [u8]> = parity.iter_mut().map(|p| p.as_mut_slice()).collect();
+            code.encode(&data, len, &mut room).unwrap();
+            parity
+        };
+        let mut parity = encode(&data);
+        let (index, start) = (rng.random_range(0..k), rng.random_range(0..len));
+        let end = rng.random_range(start..=len);
+        let new = test_bytes(case as u64, end - start);
+        for isa in Isa::supported() {
+            let mut changed = parity.clone();
+            let mut room: Vec<&mut [u8]> = changed.iter_mut().map(|p| &mut p[start..end]).collect();
+            code.update_on(isa, index, &data[index][start..end], &new, &mut room).unwrap();
+            let mut after = data.clone();
+            after[index][start..end].copy_from_slice(&new);
+            assert!(changed == encode(&after), "{isa:?} {k}+{m} {start}..{end} of {len}");
+        }
+        let wrong = rng.random_range(0..m);
+        let verify = |data: &[Vec<u8>], parity: &[Vec<u8>]| {
+            let data: Vec<&[u8]> = data.iter().map(|d| d.as_slice()).collect();
+            let parity: Vec<&[u8]> = parity.iter().map(|p| p.as_slice()).collect();
+            let isa = Isa::supported()[case % Isa::supported().len()];
+            code.verify_on(isa, &data, len, &parity).unwrap()
+        };
+        assert_eq!(verify(&data, &parity), []);
+        parity[wrong][start] ^= 1;
+        assert_eq!(verify(&data, &parity), [wrong]);
+        parity[wrong][start] ^= 1;
+        data[index][start] ^= 0x80;
+        assert_eq!(verify(&data, &parity), (0..m).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn misuse_of_update_and_verify_is_a_typed_error() {
+    use UpdateError::*;
+    let code = Code::new(2, 1, Matrix::Cauchy1).unwrap();
+    let mut parity = [0u8; 8];
+    let bytes = [0u8; 9];
+    let mut update = |index, old: usize, new: usize, parity_len: usize| {
+        code.update(index, &bytes[..old], &bytes[..new], &mut [&mut parity[..parity_len]])
+    };
+    assert_eq!(update(1, 8, 8, 8), Ok(()));
+    assert_eq!(update(0, 0, 0, 0), Ok(()));
+    assert_eq!(update(2, 8, 8, 8), Err(Index { index: 2, k: 2 }));
+    assert_eq!(update(0, 8, 9, 8), Err(DataLength { old: 8, new: 9 }));
+    assert_eq!(update(0, 8, 8, 7), Err(ParityLength { index: 0, got: 7, expected: 8 }));
+    assert_eq!(code.update(0, &bytes, &bytes, &mut []), Err(ParityCount { expected: 1, got: 0 }));
+    let refused = code.verify(&[&bytes, &bytes], 9, &[&bytes[..8]]);
+    assert_eq!(refused, Err(EncodeError::ParityLength { index: 0, got: 8, frag_len: 9 }));
+}
+
 fn encoded(code: &Code, chunk: &[u8]) -> Vec<Vec<u8>> {
     let mut parity = Vec::new();
     let frag_len = code.encode_chunk(chunk, &mut parity);

@@ -1,0 +1,102 @@
+//! What a stripe needs after it was encoded: parity that follows a changed data fragment, and a check that parity
+//! belongs to its data.
+
+use super::dispatch::{Source, Target, multiply_ragged};
+use super::{Code, EncodeError, UpdateError};
+use crate::isa::Isa;
+
+/// Bytes of each fragment done at a time, so that scratch space stays in the first-level cache.
+const BLOCK_BYTES: usize = 4096;
+
+impl Code {
+    /// Changes parity in place as data fragment `index` changes from `old` to `new`, without reading the other
+    /// data: parity_i += c_i · (old + new). All slices are equally long; they may be any equal byte range of the
+    /// fragments, so a small write costs its own length m + 1 times and no more.
+    pub fn update(&self, index: usize, old: &[u8], new: &[u8], parity: &mut [&mut [u8]]) -> Result<(), UpdateError> {
+        self.update_on(Isa::best(), index, old, new, parity)
+    }
+
+    /// [`Code::update`] by the kernels of `isa`; the bytes are the same (P10).
+    pub fn update_on(
+        &self,
+        isa: Isa,
+        index: usize,
+        old: &[u8],
+        new: &[u8],
+        parity: &mut [&mut [u8]],
+    ) -> Result<(), UpdateError> {
+        self.check_update(index, old, new, parity)?;
+        let mut delta = [0u8; BLOCK_BYTES];
+        let mut scratch = vec![0u8; self.m() * BLOCK_BYTES];
+        for (number, (old, new)) in old.chunks(BLOCK_BYTES).zip(new.chunks(BLOCK_BYTES)).enumerate() {
+            let (start, len) = (number * BLOCK_BYTES, old.len());
+            delta[..len].copy_from_slice(old);
+            add(&mut delta[..len], new);
+            let source = Source { column: index, bytes: &delta[..len] };
+            self.product(isa, &[source], &mut scratch, len);
+            for (parity, change) in parity.iter_mut().zip(scratch.chunks(BLOCK_BYTES)) {
+                add(&mut parity[start..start + len], &change[..len]);
+            }
+        }
+        Ok(())
+    }
+
+    /// The parity fragments (0..m) that are not what `data` gives; none if all is well. Arguments as
+    /// [`Code::encode`] takes and fills them. Says that something differs, not whether data or parity is wrong.
+    pub fn verify(&self, data: &[&[u8]], frag_len: usize, parity: &[&[u8]]) -> Result<Vec<usize>, EncodeError> {
+        self.verify_on(Isa::best(), data, frag_len, parity)
+    }
+
+    /// [`Code::verify`] by the kernels of `isa`.
+    pub fn verify_on(
+        &self,
+        isa: Isa,
+        data: &[&[u8]],
+        frag_len: usize,
+        parity: &[&[u8]],
+    ) -> Result<Vec<usize>, EncodeError> {
+        self.check_encode(data, frag_len, parity)?;
+        let mut wrong = vec![false; self.m()];
+        let mut scratch = vec![0u8; self.m() * BLOCK_BYTES];
+        for start in (0..frag_len).step_by(BLOCK_BYTES) {
+            let len = BLOCK_BYTES.min(frag_len - start);
+            let part = |d: &'_ [u8]| start.min(d.len())..(start + len).min(d.len());
+            let sources: Vec<_> =
+                data.iter().enumerate().map(|(column, d)| Source { column, bytes: &d[part(d)] }).collect();
+            self.product(isa, &sources, &mut scratch, len);
+            for (i, (parity, expected)) in parity.iter().zip(scratch.chunks(BLOCK_BYTES)).enumerate() {
+                wrong[i] |= parity[start..start + len] != expected[..len];
+            }
+        }
+        Ok((0..self.m()).filter(|i| wrong[*i]).collect())
+    }
+
+    /// All parity rows times `sources`, `len` bytes a row, at multiples of [`BLOCK_BYTES`] in `scratch`.
+    fn product(&self, isa: Isa, sources: &[Source<'_>], scratch: &mut [u8], len: usize) {
+        let rows = scratch.chunks_mut(BLOCK_BYTES).enumerate();
+        let mut targets: Vec<_> = rows.map(|(row, bytes)| Target { row, bytes: &mut bytes[..len] }).collect();
+        // Where no source reaches, nothing is written.
+        targets.iter_mut().for_each(|t| t.bytes.fill(0));
+        multiply_ragged(isa, self.parity_coefficients(), sources, &mut targets);
+    }
+
+    fn check_update(&self, index: usize, old: &[u8], new: &[u8], parity: &[&mut [u8]]) -> Result<(), UpdateError> {
+        if index >= self.k() {
+            return Err(UpdateError::Index { index, k: self.k() });
+        }
+        if old.len() != new.len() {
+            return Err(UpdateError::DataLength { old: old.len(), new: new.len() });
+        }
+        if parity.len() != self.m() {
+            return Err(UpdateError::ParityCount { expected: self.m(), got: parity.len() });
+        }
+        match parity.iter().position(|p| p.len() != old.len()) {
+            Some(index) => Err(UpdateError::ParityLength { index, got: parity[index].len(), expected: old.len() }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn add(sum: &mut [u8], x: &[u8]) {
+    sum.iter_mut().zip(x).for_each(|(sum, x)| *sum ^= x);
+}
