@@ -4,6 +4,7 @@
 
 use crate::config::Options;
 use bytes::Bytes;
+use std::cell::Cell;
 use std::io::{self, Read};
 use tessera_accel::boundaries::{Cutter, Rule};
 use tessera_net::BufferPool;
@@ -47,13 +48,25 @@ impl<'a> From<&'a [u8]> for Source<'a> {
     }
 }
 
+thread_local! {
+    /// The last rule this thread cut by: finding the thresholds of one costs as much as hashing a small file.
+    static LAST_RULE: Cell<Option<(Chunking, Rule)>> = const { Cell::new(None) };
+}
+
 /// The rule that cuts as a policy asks.
 pub(crate) fn rule(chunking: Chunking) -> Result<Rule, String> {
-    match chunking {
+    if let Some((last, rule)) = LAST_RULE.get()
+        && last == chunking
+    {
+        return Ok(rule);
+    }
+    let rule = match chunking {
         Chunking::Fixed { size_bytes } => Rule::fixed(size_bytes as usize),
         Chunking::Cdc { min_bytes, max_bytes } => Rule::cdc(min_bytes as usize, max_bytes as usize),
-    }
-    .map_err(|e| e.to_string())
+    };
+    let rule = rule.map_err(|e| e.to_string())?;
+    LAST_RULE.set(Some((chunking, rule)));
+    Ok(rule)
 }
 
 /// A stretch of input: `bytes[fresh..]` follow what came before, `bytes[..fresh]` are repeated from it.

@@ -6,6 +6,7 @@ use crate::read_core::{Delivery, Opened, ReadAction, ReadCore, ReadEvent, ReadPa
 use crate::session::{Core, Session, Sorted};
 use crate::shell::Context;
 use crate::write::{Cancel, LOOK, Progress, ProgressFn};
+use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::io::Write;
 use std::sync::Arc;
@@ -18,7 +19,13 @@ pub enum Sink<'a> {
     Writer(&'a mut (dyn Write + Send)),
     /// Memory, filled from its start; the read must fit.
     Slice(&'a mut [u8]),
+    /// Takes verified pieces as they lie in the library's buffers: nothing is copied. A piece that is kept keeps its
+    /// buffer. Holes come as zeros.
+    Lend(&'a mut (dyn FnMut(Bytes) -> std::io::Result<()> + Send)),
 }
+
+/// What holes are made of when they are lent.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// What readers see.
 #[derive(Default)]
@@ -84,7 +91,9 @@ impl Core for ReadCore {
             ReadAction::Call(_) | ReadAction::Compute(_) => {}
         }
     }
-    fn refresh(&mut self, _front: &mut ReadFront) {}
+    fn refresh(&mut self, _front: &mut ReadFront) -> bool {
+        false
+    }
 }
 
 /// An open version. It stays readable while the handle lives, whatever happens to the name. Threads may share it.
@@ -218,6 +227,18 @@ impl Sink<'_> {
                             room = rest;
                         }
                     }
+                }
+                Ok(())
+            }
+            (Sink::Lend(take), Delivery::Bytes(parts)) => {
+                parts.iter().try_for_each(|part| take(part.clone())).map_err(|e| e.to_string())
+            }
+            (Sink::Lend(take), Delivery::Zeros(len)) => {
+                let mut left = *len as usize;
+                while left > 0 {
+                    let piece = Bytes::from_static(&ZEROS[..left.min(ZEROS.len())]);
+                    left -= piece.len();
+                    take(piece).map_err(|e| e.to_string())?;
                 }
                 Ok(())
             }

@@ -1,8 +1,9 @@
 //! A core at work: its events queue up, one thread at a time takes them in and does what the core wants done.
 //!
-//! Whoever brings an event (an answer, a finished job, the clock) leaves it in the inbox. If the session's owner
-//! is waiting, it is woken and drives the core itself; else a worker does. So a small write runs on its caller's
-//! thread from end to end, and a large one overlaps with everything.
+//! Whoever brings an event (an answer, a finished job, the clock) leaves it in the inbox and, unless another is at
+//! it, lets the core take it in: that takes microseconds and waits for nothing, so that a connection's reading thread
+//! may do it. Sending may wait for a slow peer; so what the core then wants sent is left to the session's owner if it
+//! is waiting, else to a worker. Most acknowledgements lead to nothing that is sent, and wake nobody.
 
 use crate::shell::{Context, now_ns};
 use parking_lot::{Condvar, Mutex};
@@ -32,8 +33,8 @@ pub(crate) trait Core: Send + 'static {
     /// What the session has to do for an action; the rest goes into the front.
     fn sort(action: Self::Action) -> Sorted<Self::Action>;
     fn show(action: Self::Action, front: &mut Self::Front);
-    /// After events: fill levels and the like.
-    fn refresh(&mut self, front: &mut Self::Front);
+    /// After events: fill levels and the like. Whether anything changed that a waiter may wait for.
+    fn refresh(&mut self, front: &mut Self::Front) -> bool;
 }
 
 /// An action by who carries it out.
@@ -50,7 +51,9 @@ const INLINE_BYTES: usize = 32 << 10;
 pub(crate) struct Session<C: Core> {
     core: Mutex<C>,
     inbox: Mutex<VecDeque<C::Event>>,
-    /// Somebody has taken on to drive.
+    /// Calls that whoever took the last events in was not to send. Only for who has taken on to drive.
+    unsent: Mutex<Vec<Call>>,
+    /// Somebody has taken on to drive, and may pass that on with what is unsent.
     scheduled: AtomicBool,
     front: Mutex<Gate<C::Front>>,
     wake: Condvar,
@@ -69,6 +72,7 @@ impl<C: Core> Session<C> {
         let session = Arc::new(Session {
             core: Mutex::new(core),
             inbox: Mutex::default(),
+            unsent: Mutex::default(),
             scheduled: AtomicBool::new(false),
             front: Mutex::new(Gate { front: C::Front::default(), waiting: 0, handed: false }),
             wake: Condvar::new(),
@@ -78,12 +82,23 @@ impl<C: Core> Session<C> {
         session
     }
 
-    /// Brings an event; somebody will take it in soon.
+    /// Brings an event, and takes it in unless another is at it; sends nothing on this thread.
     pub fn push(self: &Arc<Self>, event: C::Event) {
         self.inbox.lock().push_back(event);
         if self.scheduled.swap(true, Ordering::AcqRel) {
             return;
         }
+        while let Some(events) = self.next_events() {
+            let calls = self.take_in(events);
+            if !calls.is_empty() {
+                self.unsent.lock().extend(calls);
+                return self.hand_over();
+            }
+        }
+    }
+
+    /// Lets another drive: the owner if it waits, else a worker.
+    fn hand_over(self: &Arc<Self>) {
         {
             let mut gate = self.front.lock();
             if gate.waiting > 0 {
@@ -139,50 +154,63 @@ impl<C: Core> Session<C> {
         look(&mut self.front.lock().front)
     }
 
-    /// Takes in what is in the inbox until it stays empty.
+    /// Sends what is unsent, and takes in what is in the inbox until it stays empty.
     fn drive(self: &Arc<Self>) {
-        loop {
-            let events = std::mem::take(&mut *self.inbox.lock());
-            if events.is_empty() {
-                self.scheduled.store(false, Ordering::Release);
-                // An event that came between the look and the store found `scheduled` set.
-                let missed = !self.inbox.lock().is_empty();
-                if missed && !self.scheduled.swap(true, Ordering::AcqRel) {
-                    continue;
-                }
-                return;
-            }
-            self.take_in(events);
+        let unsent = std::mem::take(&mut *self.unsent.lock());
+        self.send(unsent);
+        while let Some(events) = self.next_events() {
+            let calls = self.take_in(events);
+            self.send(calls);
         }
     }
 
-    fn take_in(self: &Arc<Self>, mut events: VecDeque<C::Event>) {
-        let (mut calls, mut shows) = (Vec::new(), Vec::new());
-        {
-            let mut core = self.core.lock();
-            while let Some(event) = events.pop_front() {
-                core.handle(now_ns(), event);
-                while let Some(action) = core.poll() {
-                    match C::sort(action) {
-                        Sorted::Call(call) => calls.push(call),
-                        Sorted::Compute(job) if job.value.bytes() <= INLINE_BYTES => {
-                            let value = job.value.run(&self.context.pool);
-                            events.push_back(C::computed(Numbered { id: job.id, value }));
-                        }
-                        Sorted::Compute(job) => self.compute(job),
-                        Sorted::Show(action) => shows.push(action),
-                    }
-                }
+    /// What is in the inbox; when that is nothing, driving ends.
+    fn next_events(&self) -> Option<VecDeque<C::Event>> {
+        loop {
+            let events = std::mem::take(&mut *self.inbox.lock());
+            if !events.is_empty() {
+                return Some(events);
             }
-            // The core stays locked: what is shown must not overtake what was shown before.
-            let mut gate = self.front.lock();
-            shows.into_iter().for_each(|action| C::show(action, &mut gate.front));
-            core.refresh(&mut gate.front);
-            if gate.waiting > 0 {
-                drop(gate);
-                self.wake.notify_all();
+            self.scheduled.store(false, Ordering::Release);
+            // An event that came between the look and the store found `scheduled` set.
+            let missed = !self.inbox.lock().is_empty();
+            if !missed || self.scheduled.swap(true, Ordering::AcqRel) {
+                return None;
             }
         }
+    }
+
+    /// Lets the core take events in; gives what it wants sent.
+    fn take_in(self: &Arc<Self>, mut events: VecDeque<C::Event>) -> Vec<Call> {
+        let (mut calls, mut shows) = (Vec::new(), Vec::new());
+        let mut core = self.core.lock();
+        while let Some(event) = events.pop_front() {
+            core.handle(now_ns(), event);
+            while let Some(action) = core.poll() {
+                match C::sort(action) {
+                    Sorted::Call(call) => calls.push(call),
+                    Sorted::Compute(job) if job.value.bytes() <= INLINE_BYTES => {
+                        let value = job.value.run(&self.context.pool);
+                        events.push_back(C::computed(Numbered { id: job.id, value }));
+                    }
+                    Sorted::Compute(job) => self.compute(job),
+                    Sorted::Show(action) => shows.push(action),
+                }
+            }
+        }
+        // The core stays locked: what is shown must not overtake what was shown before.
+        let mut gate = self.front.lock();
+        let shown = !shows.is_empty();
+        shows.into_iter().for_each(|action| C::show(action, &mut gate.front));
+        let changed = core.refresh(&mut gate.front);
+        if gate.waiting > 0 && (shown || changed) {
+            drop(gate);
+            self.wake.notify_all();
+        }
+        calls
+    }
+
+    fn send(self: &Arc<Self>, calls: Vec<Call>) {
         for call in calls {
             let session = self.clone();
             self.context.transport.call(call, Box::new(move |answer| session.push(C::answer(answer))));

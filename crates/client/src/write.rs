@@ -105,9 +105,11 @@ impl Core for WriteDriver {
             WriteAction::Call(_) | WriteAction::Compute(_) | WriteAction::Finished => {}
         }
     }
-    fn refresh(&mut self, front: &mut WriteFront) {
+    fn refresh(&mut self, front: &mut WriteFront) -> bool {
+        let before = (front.held_bytes, front.hashing_bytes);
         front.held_bytes = self.core.held_bytes();
         front.hashing_bytes = front.hashing_bytes.saturating_sub(std::mem::take(&mut self.taken_bytes));
+        before != (front.held_bytes, front.hashing_bytes)
     }
 }
 

@@ -27,8 +27,8 @@ struct Driver {
 
 /// What the commands are, for a person who starts this by hand.
 const HELP: &str = "prepare BYTES SEED | memcpy ROUNDS | kernels | tcp | verify | quit | \
-    posix-write PATH | posix-read PATH | posix-small DIR WRITERS FILES BYTES | \
-    connect MANAGER [KNOB=NUMBER ...] | disconnect | mkdir PATH [HINT=VALUE ...] | write PATH | read PATH | \
+    posix-write PATH | posix-read PATH | posix-take PATH | posix-small DIR WRITERS FILES BYTES | \
+    connect MANAGER [KNOB=NUMBER ...] | disconnect | mkdir PATH [HINT=VALUE ...] | write PATH | read PATH | take PATH | \
     small DIR WRITERS FILES BYTES";
 
 impl Driver {
@@ -44,6 +44,7 @@ impl Driver {
             ["verify"] => self.verify(),
             ["posix-write", path] => timed(self.source.len(), || posix::write(path.as_ref(), &self.source)),
             ["posix-read", path] => timed(self.sink.len(), || posix::read(path.as_ref(), &mut self.sink)),
+            ["posix-take", path] => timed(self.sink.len(), || posix::take(path.as_ref(), self.sink.len())),
             ["posix-small", dir, writers, files, bytes] => {
                 small_args(writers, files, bytes).and_then(|a| posix::small(dir.as_ref(), a, &self.source))
             }
@@ -69,6 +70,10 @@ impl Driver {
                     Some(s) => timed(sink.len(), || s.read(path, sink)),
                     None => Err(UNCONNECTED.into()),
                 }
+            }
+            ["take", path] => {
+                let len = self.sink.len();
+                self.store().and_then(|s| timed(len, || s.take(path, len)))
             }
             ["small", dir, writers, files, bytes] => {
                 small_args(writers, files, bytes).and_then(|a| self.store().and_then(|s| s.small(dir, a, &self.source)))

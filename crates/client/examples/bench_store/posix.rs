@@ -32,6 +32,20 @@ pub fn read(path: &Path, sink: &mut [u8]) -> Result<(), Box<dyn Error>> {
     }
 }
 
+/// Reads a whole file of `len` bytes through one buffer, as a consumer does that works on what comes and lets it go.
+pub fn take(path: &Path, len: usize) -> Result<(), Box<dyn Error>> {
+    let mut file = File::open(path)?;
+    let mut block = vec![0; BLOCK_BYTES];
+    let mut taken = 0;
+    loop {
+        match file.read(std::hint::black_box(&mut block))? {
+            0 if taken == len => return Ok(()),
+            0 => return Err(format!("{taken} of {len} bytes came").into()),
+            got => taken += got,
+        }
+    }
+}
+
 /// Small files, each synced before its writer goes on.
 pub fn small(dir: &Path, args: Small, source: &Bytes) -> Reply {
     for writer in 0..args.writers {

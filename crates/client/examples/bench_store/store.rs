@@ -47,6 +47,17 @@ impl Store {
         }
     }
 
+    /// Reads one whole file of `len` bytes, taking each piece where it lies.
+    pub fn take(&self, path: &str, len: usize) -> Result<(), Box<dyn Error>> {
+        let mut taken = 0;
+        let mut take = |piece: Bytes| {
+            taken += std::hint::black_box(piece).len();
+            Ok(())
+        };
+        self.client.get(&StorePath::parse(path)?, Sink::Lend(&mut take), GetOptions::default())?;
+        if taken == len { Ok(()) } else { Err(format!("{taken} of {len} bytes came").into()) }
+    }
+
     /// Small files, each committed before its writer goes on; the writers share one client.
     pub fn small(&self, dir: &str, args: Small, source: &Bytes) -> Reply {
         let mut names = Vec::with_capacity(args.writers * args.files_per_writer);
