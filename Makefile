@@ -24,7 +24,7 @@ soak:           ## hours: many more seeds, and a hundred kills
 	python3 bench/chaos.py --binary target/release/tessera
 
 bench:          ## side by side with GlusterFS and the ceilings; writes bench/results/
-	cargo build --release -p tessera-cli -p tessera-client --examples
+	cargo build --release -p tessera-cli -p tessera-client --bins --examples
 	python3 bench/store.py
 
 fmt:

@@ -25,7 +25,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 WORKS = {
     "write new": [("prepare", "{bytes}", 11), ("write", "tess:/big/a")],
-    "read": [("read", "tess:/big/a")],
+    "read": [("take", "tess:/big/a")],
     "write again": [("write", "tess:/big/b")],
     "small files": [("small", "tess:/small", 32, "{files}", 4096)],
 }

@@ -39,7 +39,8 @@ def _one(config, cluster, driver, redundancy, seed):
     write = meter.measure("write", "tess:/d/f")
     stored = cluster.stored_bytes() - empty
     driver.ask("connect", cluster.address)
-    read = meter.measure("read", "tess:/d/f")
+    read = meter.measure("take", "tess:/d/f")
+    driver.ask("read", "tess:/d/f")
     wrong = driver.ask("verify")["wrong_bytes"]
     driver.ask("disconnect")
     total = config.gest_bytes

@@ -21,7 +21,7 @@ def bars(rows):
                     goal = next((t[4] for t in TARGETS if t[:3] == (medium, work, "rate") and system == "tessera"), None)
                     lines.append((system, system, spread([r["rate"] for r in found]), goal))
             if lines:
-                key = {"write new": "fio_write", "write again": "fio_write", "read": "fio_read"}.get(work, "small")
+                key = {"write new": "fio_write", "write again": "fio_write", "read": "fio_read", "read, kept": "fio_read"}.get(work, "small")
                 each = {r["round"]: r["ceiling"][key] for r in pick(rows, medium=medium, work=work)}
                 name = "bare file system" if key == "small" else "fio"
                 lines.append((name, "ceiling", spread(list(each.values())), None))

@@ -111,9 +111,11 @@ class Round:
             driver.ask("connect", cluster.address)
             if self.medium == "disk":
                 cluster.evict()
-            read = meter.measure("read", "tess:/big/a")
-            read["wrong_bytes"] = driver.ask("verify")["wrong_bytes"]
+            read = meter.measure("take", "tess:/big/a")
+            kept = meter.measure("read", "tess:/big/a")
+            read["wrong_bytes"] = kept["wrong_bytes"] = driver.ask("verify")["wrong_bytes"]
             self.add("tessera", "read", read)
+            self.add("tessera", "read, kept", kept)
             again = meter.measure("write", "tess:/big/b")
             again["stored_bytes"] = cluster.stored_bytes() - new["stored_bytes"]
             self.add("tessera", "write again", again)
@@ -139,11 +141,13 @@ class Round:
             if self.medium == "disk":
                 peer.remount()
             else:
-                peer.unmount()
-                peer.mount()
-            read = meter.measure("posix-read", place("a"))
-            read["wrong_bytes"] = driver.ask("verify")["wrong_bytes"]
+                self.forget(peer)
+            read = meter.measure("posix-take", place("a"))
+            self.forget(peer)
+            kept = meter.measure("posix-read", place("a"))
+            read["wrong_bytes"] = kept["wrong_bytes"] = driver.ask("verify")["wrong_bytes"]
             self.add("gluster", "read", read)
+            self.add("gluster", "read, kept", kept)
             again = meter.measure("posix-write", place("b"))
             again["stored_bytes"] = self.brick_bytes(peer) - before - new["stored_bytes"]
             self.add("gluster", "write again", again)
@@ -152,6 +156,12 @@ class Round:
             self.config.peer_version = peer.version()
         finally:
             peer.close()
+
+    @staticmethod
+    def forget(peer):
+        """Empties the mount's cache, not the bricks'."""
+        peer.unmount()
+        peer.mount()
 
     @staticmethod
     def brick_bytes(peer):
