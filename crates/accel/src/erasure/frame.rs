@@ -1,9 +1,12 @@
 //! The loops of the matrix product, once for all instruction sets: blocks that the first-level cache holds of all
 //! sources, up to six rows a pass, two vectors a step. A leaf says what a vector is and how it is multiplied.
+//!
+//! No closure may stand around a vector's method: it would be compiled without the leaf's instruction set, and the
+//! method then called instead of inlined, at a tenth of the speed.
 #![allow(unsafe_code, clippy::needless_range_loop)] // Rows and vectors of a pass are indexes, side by side.
 
 use super::dispatch::{Coefficients, Source, Target, block_bytes};
-use crate::simd::Bytes;
+use crate::simd::{Bytes, load, store};
 use std::ops::Range;
 
 /// How vectors of bytes are multiplied by constants of GF(2^8).
@@ -82,26 +85,16 @@ unsafe fn pass<F: Factors, const R: usize>(
 ) {
     let entries: [&[F::Entry]; R] = std::array::from_fn(|r| F::factors(coefficients, rows[r].row));
     let out: [*mut u8; R] = std::array::from_fn(|r| rows[r].bytes.as_mut_ptr());
-    // SAFETY: what a step is asked for lies in `range`, so in every slice; rows have an entry for each column.
-    for_each_step(range, F::Vector::LEN, 2, |at, vectors, part| unsafe {
-        match (vectors, part) {
-            (2, _) => step::<F, R, 2>(&entries, &out, sources, at, F::Vector::LEN),
-            (_, part) => step::<F, R, 1>(&entries, &out, sources, at, part),
-        }
-    });
-}
-
-/// Walks `range` in steps of `unroll` vectors, then of one, then of what is left: `step(at, vectors, bytes)`.
-#[inline(always)]
-fn for_each_step(range: Range<usize>, vector: usize, unroll: usize, mut step: impl FnMut(usize, usize, usize)) {
     let mut at = range.start;
-    while at + unroll * vector <= range.end {
-        step(at, unroll, vector);
-        at += unroll * vector;
+    while at + 2 * F::Vector::LEN <= range.end {
+        // SAFETY: two vectors at `at` lie in `range`, so in every slice; rows have an entry for each column.
+        unsafe { step::<F, R, 2>(&entries, &out, sources, at, F::Vector::LEN) };
+        at += 2 * F::Vector::LEN;
     }
     while at < range.end {
-        step(at, 1, vector.min(range.end - at));
-        at += vector;
+        // SAFETY: as above, for the bytes up to the end.
+        unsafe { step::<F, R, 1>(&entries, &out, sources, at, F::Vector::LEN.min(range.end - at)) };
+        at += F::Vector::LEN;
     }
 }
 
@@ -123,7 +116,10 @@ unsafe fn step<F: Factors, const R: usize, const N: usize>(
         let mut sums = [[F::Vector::zero(); N]; R];
         for source in sources {
             let bytes = source.bytes.as_ptr().add(at);
-            let x: [F::Operand; N] = std::array::from_fn(|n| F::prepare(load::<F::Vector, N>(bytes, n, part)));
+            let mut x = [F::prepare(F::Vector::zero()); N];
+            for n in 0..N {
+                x[n] = F::prepare(load::<F::Vector, N>(bytes, n, part));
+            }
             for r in 0..R {
                 let factor = F::factor(entries[r].get_unchecked(source.column));
                 for n in 0..N {
@@ -139,26 +135,6 @@ unsafe fn step<F: Factors, const R: usize, const N: usize>(
     }
 }
 
-/// Vector `n` of `N` at `from`; of a single one only the first `part` bytes.
-///
-/// # Safety
-/// The instruction set; those bytes are readable.
-#[inline(always)]
-unsafe fn load<V: Bytes, const N: usize>(from: *const u8, n: usize, part: usize) -> V {
-    // SAFETY: the caller vouches for the set and the bytes.
-    unsafe { if N > 1 || part == V::LEN { V::load(from.add(n * V::LEN)) } else { V::load_part(from, part) } }
-}
-
-/// Writes vector `n` of `N` at `to`; of a single one only the first `part` bytes.
-///
-/// # Safety
-/// The instruction set; those bytes are writable.
-#[inline(always)]
-unsafe fn store<V: Bytes, const N: usize>(x: V, to: *mut u8, n: usize, part: usize) {
-    // SAFETY: the caller vouches for the set and the bytes.
-    unsafe { if N > 1 || part == V::LEN { x.store(to.add(n * V::LEN)) } else { x.store_part(to, part) } }
-}
-
 /// A row of ones: the XOR of the sources.
 ///
 /// # Safety
@@ -166,13 +142,17 @@ unsafe fn store<V: Bytes, const N: usize>(x: V, to: *mut u8, n: usize, part: usi
 #[inline(always)]
 unsafe fn xor<V: Bytes>(sources: &[Source<'_>], row: &mut Target<'_>, range: Range<usize>) {
     let out = row.bytes.as_mut_ptr();
-    // SAFETY: what a step is asked for lies in `range`, so in every slice.
-    for_each_step(range, V::LEN, 4, |at, vectors, part| unsafe {
-        match (vectors, part) {
-            (4, _) => xor_step::<V, 4>(sources, out, at, V::LEN),
-            (_, part) => xor_step::<V, 1>(sources, out, at, part),
-        }
-    });
+    let mut at = range.start;
+    while at + 4 * V::LEN <= range.end {
+        // SAFETY: four vectors at `at` lie in `range`, so in every slice.
+        unsafe { xor_step::<V, 4>(sources, out, at, V::LEN) };
+        at += 4 * V::LEN;
+    }
+    while at < range.end {
+        // SAFETY: as above, for the bytes up to the end.
+        unsafe { xor_step::<V, 1>(sources, out, at, V::LEN.min(range.end - at)) };
+        at += V::LEN;
+    }
 }
 
 /// # Safety

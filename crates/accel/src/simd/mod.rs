@@ -64,3 +64,23 @@ pub unsafe trait Bytes: Copy {
         unsafe { self.xor(a).xor(b) }
     }
 }
+
+/// Vector `n` of `N` at `from`; of a single one only the first `part` bytes.
+///
+/// # Safety
+/// The instruction set; those bytes are readable.
+#[inline(always)]
+pub unsafe fn load<V: Bytes, const N: usize>(from: *const u8, n: usize, part: usize) -> V {
+    // SAFETY: the caller vouches for the set and the bytes.
+    unsafe { if N > 1 || part == V::LEN { V::load(from.add(n * V::LEN)) } else { V::load_part(from, part) } }
+}
+
+/// Writes vector `n` of `N` at `to`; of a single one only the first `part` bytes.
+///
+/// # Safety
+/// The instruction set; those bytes are writable.
+#[inline(always)]
+pub unsafe fn store<V: Bytes, const N: usize>(x: V, to: *mut u8, n: usize, part: usize) {
+    // SAFETY: the caller vouches for the set and the bytes.
+    unsafe { if N > 1 || part == V::LEN { x.store(to.add(n * V::LEN)) } else { x.store_part(to, part) } }
+}
