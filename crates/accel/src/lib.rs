@@ -21,6 +21,7 @@ pub mod hash;
 mod isa;
 #[cfg(target_arch = "x86_64")]
 mod simd;
+pub mod xorcode;
 
 pub use device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, device};
 pub use hash::{GROUP_BYTES, Hash, Tree};

@@ -1,6 +1,5 @@
-//! A small least-recently-used store of decode matrices: repair asks for the same pattern thousands of times.
+//! A small least-recently-used store of what decoding a pattern takes: repair asks for the same one thousands of times.
 
-use super::dispatch::Coefficients;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Patterns kept per code. A node that dies gives one pattern per fragment number it held.
@@ -14,16 +13,20 @@ pub struct Pattern {
 }
 
 /// Most recently used last.
-#[derive(Default, Debug)]
-pub struct Cache(Mutex<Vec<(Pattern, Arc<Coefficients>)>>);
+#[derive(Debug)]
+pub struct Cache<T>(Mutex<Kept<T>>);
 
-impl Cache {
-    /// The rows for `pattern`, computed by `make` (outside the lock) if they are not kept.
-    pub fn get_or_make<E>(
-        &self,
-        pattern: Pattern,
-        make: impl FnOnce() -> Result<Coefficients, E>,
-    ) -> Result<Arc<Coefficients>, E> {
+type Kept<T> = Vec<(Pattern, Arc<T>)>;
+
+impl<T> Default for Cache<T> {
+    fn default() -> Cache<T> {
+        Cache(Mutex::default())
+    }
+}
+
+impl<T> Cache<T> {
+    /// What `pattern` takes, computed by `make` (outside the lock) if they are not kept.
+    pub fn get_or_make<E>(&self, pattern: Pattern, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
         if let Some(found) = self.find(&pattern) {
             return Ok(found);
         }
@@ -36,7 +39,7 @@ impl Cache {
         Ok(made)
     }
 
-    fn find(&self, pattern: &Pattern) -> Option<Arc<Coefficients>> {
+    fn find(&self, pattern: &Pattern) -> Option<Arc<T>> {
         let mut kept = self.lock();
         let at = kept.iter().rposition(|(p, _)| p == pattern)?;
         let entry = kept.remove(at);
@@ -45,7 +48,7 @@ impl Cache {
         Some(found)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Pattern, Arc<Coefficients>)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Kept<T>> {
         // The list is whole between any two statements, so a panic elsewhere has not hurt it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

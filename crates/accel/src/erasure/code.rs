@@ -14,7 +14,7 @@ pub struct Code {
     m: usize,
     matrix: Matrix,
     parity: Coefficients,
-    decoders: Cache,
+    decoders: Cache<Coefficients>,
 }
 
 impl Code {

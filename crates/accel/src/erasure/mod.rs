@@ -14,18 +14,18 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod cache;
+pub(crate) mod cache;
 mod code;
 mod dispatch;
 mod errors;
 pub mod field;
 #[cfg(target_arch = "x86_64")]
 mod frame;
-mod galois;
+pub(crate) mod galois;
 #[cfg(target_arch = "x86_64")]
 mod gfni;
 mod matrix;
-mod named;
+pub(crate) mod named;
 mod reference;
 mod upkeep;
 

@@ -1,0 +1,279 @@
+//! [`XorCode`]: checks what callers pass, then runs programs.
+
+use super::bits::BitRow;
+use super::dispatch::{self, Slot};
+use super::program::{Equations, Program, Wanted};
+use super::solve::Shape;
+use super::{Technique, XorCallError, XorCodeError};
+use crate::erasure::cache::{Cache, Pattern};
+use crate::isa::Isa;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+/// A code of k data and m parity fragments made of XOR alone. Cheap to share; all methods take `&self`.
+#[derive(Debug)]
+pub struct XorCode {
+    technique: Technique,
+    packet_bytes: usize,
+    shape: Shape,
+    encoder: Program,
+    decoders: Cache<Program>,
+}
+
+impl XorCode {
+    /// The code by `technique` with stripes of `w` packets of `packet_bytes` (a positive multiple of 8). Which k, m
+    /// and w there are is said at each [`Technique`].
+    pub fn new(
+        technique: Technique,
+        k: usize,
+        m: usize,
+        w: usize,
+        packet_bytes: usize,
+    ) -> Result<XorCode, XorCodeError> {
+        technique.check(k, m, w)?;
+        // A stripe's length must be a number.
+        let countable = packet_bytes.checked_mul(w).is_some_and(|stripe| stripe <= isize::MAX as usize);
+        if packet_bytes == 0 || !packet_bytes.is_multiple_of(8) || !countable {
+            return Err(XorCodeError::PacketBytes { got: packet_bytes });
+        }
+        let shape = Shape { k, m, w, rows: technique.rows(k, m, w) };
+        let nothing_else = Equations { rows: Vec::new(), lost: BitRow::new(shape.words()) };
+        let encoder = Program::optimised(w, &wanted_parity(&shape, 0..m * w, &[], &[]), nothing_else);
+        Ok(XorCode { technique, packet_bytes, shape, encoder, decoders: Cache::default() })
+    }
+
+    /// Data fragments.
+    pub fn k(&self) -> usize {
+        self.shape.k
+    }
+
+    /// Parity fragments.
+    pub fn m(&self) -> usize {
+        self.shape.m
+    }
+
+    /// Packets of a fragment in a stripe.
+    pub fn w(&self) -> usize {
+        self.shape.w
+    }
+
+    /// Bytes in a packet.
+    pub fn packet_bytes(&self) -> usize {
+        self.packet_bytes
+    }
+
+    /// The construction of the bit matrix.
+    pub fn technique(&self) -> Technique {
+        self.technique
+    }
+
+    /// Bytes of a fragment in a stripe; fragment lengths are multiples of this.
+    pub fn stripe_bytes(&self) -> usize {
+        self.shape.w * self.packet_bytes
+    }
+
+    /// Bytes that each fragment of a chunk of `chunk_len` bytes has: a k-th of it in whole stripes. `None` if that is
+    /// more than memory can address.
+    pub fn fragment_len(&self, chunk_len: usize) -> Option<usize> {
+        chunk_len.div_ceil(self.k()).checked_next_multiple_of(self.stripe_bytes())
+    }
+
+    /// Whether packet `i` of parity fragment `parity` contains packet `j` of data fragment `data`. False out of range.
+    pub fn bit(&self, parity: usize, i: usize, data: usize, j: usize) -> bool {
+        let Shape { k, m, w, rows } = &self.shape;
+        parity < *m && i < *w && data < *k && j < *w && rows[parity * w + i].has(data * w + j)
+    }
+
+    /// The encoding schedule.
+    pub fn encode_program(&self) -> &Program {
+        &self.encoder
+    }
+
+    /// Encoding with every parity packet from data packets alone, for devices that compute all of them at once.
+    pub fn encode_direct(&self) -> Program {
+        Program::direct(self.w(), &wanted_parity(&self.shape, 0..self.m() * self.w(), &[], &[]))
+    }
+
+    /// Fills the m `parity` slices from the k `data` slices; all have the same length, whole stripes.
+    pub fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
+        self.encode_on(Isa::best(), data, parity)
+    }
+
+    /// [`XorCode::encode`] by the kernels of `isa`; the bytes are the same (P10).
+    pub fn encode_on(&self, isa: Isa, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
+        let len = self.check_stripes(data, parity)?;
+        let mut slots: Vec<Slot<'_>> = data.iter().map(|d| Slot::In(d)).collect();
+        slots.extend(parity.iter_mut().map(|p| Slot::Out(p)));
+        self.run(isa, &self.encoder, &mut slots, len);
+        Ok(())
+    }
+
+    /// Fills `out[i]` with fragment `wanted[i]` from the `present` (number, bytes) fragments, of which at least k are
+    /// needed; all have the same length, whole stripes.
+    pub fn reconstruct(
+        &self,
+        present: &[(usize, &[u8])],
+        wanted: &[usize],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), XorCallError> {
+        self.reconstruct_on(Isa::best(), present, wanted, out)
+    }
+
+    /// [`XorCode::reconstruct`] by the kernels of `isa`; the bytes are the same (P10).
+    pub fn reconstruct_on(
+        &self,
+        isa: Isa,
+        present: &[(usize, &[u8])],
+        wanted: &[usize],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), XorCallError> {
+        let (mut slots, len) = self.check_reconstruct(present, wanted, out)?;
+        let mut missing = Vec::new();
+        for (&index, room) in wanted.iter().zip(out.iter_mut()) {
+            match &slots[index] {
+                Slot::In(bytes) => room.copy_from_slice(bytes),
+                _ => {
+                    missing.push(index);
+                    slots[index] = Slot::Out(room);
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let program = self.decode_program(&present.iter().map(|(i, _)| *i).collect::<Vec<_>>(), &missing)?;
+        self.run(isa, &program, &mut slots, len);
+        Ok(())
+    }
+
+    /// The schedule that gives the fragments `missing` from the fragments `present`; kept for the next call.
+    pub fn decode_program(&self, present: &[usize], missing: &[usize]) -> Result<Arc<Program>, XorCallError> {
+        // Fragment numbers are below 255, so a byte each. Order makes no difference to what is computed.
+        let narrow = |list: &[usize]| {
+            let mut list: Vec<u8> = list.iter().map(|i| *i as u8).collect();
+            list.sort_unstable();
+            list.into_boxed_slice()
+        };
+        let pattern = Pattern { sources: narrow(present), wanted: narrow(missing) };
+        self.decoders.get_or_make(pattern, || {
+            let rows = self.decode_rows(present, missing)?;
+            Ok(Program::optimised(self.w(), &rows, self.equations(present)))
+        })
+    }
+
+    /// What the packets of `missing` consist of, data before parity.
+    fn decode_rows(&self, present: &[usize], missing: &[usize]) -> Result<Vec<Wanted>, XorCallError> {
+        let Shape { k, m, w, .. } = self.shape;
+        let lost: Vec<usize> = (0..k).filter(|f| !present.contains(f)).collect();
+        let parities: Vec<usize> = (0..m).filter(|r| present.contains(&(k + r))).take(lost.len()).collect();
+        if parities.len() < lost.len() {
+            return Err(XorCallError::TooFewFragments { needed: k, got: present.len() });
+        }
+        let solved = self.shape.lost_data(&lost, &parities);
+        let solved = solved.ok_or(XorCallError::Singular { technique: self.technique })?;
+        let mut rows = Vec::new();
+        for (e, fragment) in lost.iter().enumerate().filter(|(_, f)| missing.contains(f)) {
+            for packet in 0..w {
+                let present = solved[e * w + packet].clone();
+                rows.push(Wanted { target: fragment * w + packet, present });
+            }
+        }
+        for parity in (0..m).filter(|r| missing.contains(&(k + r))) {
+            rows.extend(wanted_parity(&self.shape, parity * w..(parity + 1) * w, &lost, &solved));
+        }
+        Ok(rows)
+    }
+
+    /// Each parity packet with what it is the sum of.
+    fn equations(&self, present: &[usize]) -> Equations {
+        let Shape { k, m, w, .. } = self.shape;
+        let mut lost = BitRow::new(self.shape.words());
+        (0..k + m).filter(|f| !present.contains(f)).flat_map(|f| f * w..(f + 1) * w).for_each(|word| lost.flip(word));
+        let rows = wanted_parity(&self.shape, 0..m * w, &[], &[]).into_iter().map(|x| {
+            let mut row = x.present;
+            row.flip(x.target);
+            row
+        });
+        Equations { rows: rows.collect(), lost }
+    }
+
+    pub(super) fn run(&self, isa: Isa, program: &Program, slots: &mut [Slot<'_>], len: usize) {
+        dispatch::run(isa, program, self.w(), self.packet_bytes, slots, len);
+    }
+
+    pub(super) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Checks counts and lengths of whole stripes; returns the length.
+    pub(super) fn check_stripes(
+        &self,
+        data: &[&[u8]],
+        parity: &[impl Deref<Target = [u8]>],
+    ) -> Result<usize, XorCallError> {
+        if data.len() != self.k() {
+            return Err(XorCallError::Count { what: "data fragments", expected: self.k(), got: data.len() });
+        }
+        if parity.len() != self.m() {
+            return Err(XorCallError::Count { what: "parity fragments", expected: self.m(), got: parity.len() });
+        }
+        let lengths = data.iter().map(|d| d.len()).chain(parity.iter().map(|p| p.len()));
+        self.check_lengths(lengths.enumerate())
+    }
+
+    /// Checks (fragment number, length) pairs; returns the one length they all have, 0 for none.
+    pub(super) fn check_lengths(
+        &self,
+        mut lengths: impl Iterator<Item = (usize, usize)>,
+    ) -> Result<usize, XorCallError> {
+        let Some((_, expected)) = lengths.next() else { return Ok(0) };
+        if let Some((index, got)) = lengths.find(|(_, got)| *got != expected) {
+            return Err(XorCallError::UnequalLength { index, expected, got });
+        }
+        if !expected.is_multiple_of(self.stripe_bytes()) {
+            return Err(XorCallError::Stripe { got: expected, stripe_bytes: self.stripe_bytes() });
+        }
+        Ok(expected)
+    }
+
+    /// Checks a call of reconstruct; returns the present fragments by number, and their length.
+    fn check_reconstruct<'a>(
+        &self,
+        present: &[(usize, &'a [u8])],
+        wanted: &[usize],
+        out: &[&mut [u8]],
+    ) -> Result<(Vec<Slot<'a>>, usize), XorCallError> {
+        let total = self.k() + self.m();
+        let mut slots: Vec<Slot<'a>> = (0..total).map(|_| Slot::Absent).collect();
+        for &(index, bytes) in present {
+            let slot = slots.get_mut(index).ok_or(XorCallError::Index { index, total })?;
+            if !matches!(std::mem::replace(slot, Slot::In(bytes)), Slot::Absent) {
+                return Err(XorCallError::Duplicate { index });
+            }
+        }
+        if wanted.len() != out.len() {
+            return Err(XorCallError::Count { what: "fragments wanted", expected: wanted.len(), got: out.len() });
+        }
+        for (at, &index) in wanted.iter().enumerate() {
+            if index >= total {
+                return Err(XorCallError::Index { index, total });
+            }
+            if wanted[..at].contains(&index) {
+                return Err(XorCallError::Duplicate { index });
+            }
+        }
+        let there = present.iter().map(|(index, bytes)| (*index, bytes.len()));
+        let len = self.check_lengths(there.chain(wanted.iter().zip(out).map(|(index, room)| (*index, room.len()))))?;
+        let missing = wanted.iter().any(|index| matches!(slots[*index], Slot::Absent));
+        if missing && present.len() < self.k() {
+            return Err(XorCallError::TooFewFragments { needed: self.k(), got: present.len() });
+        }
+        Ok((slots, len))
+    }
+}
+
+/// Parity packets `rows` where the data fragments `lost` consist of `solved`.
+fn wanted_parity(shape: &Shape, rows: Range<usize>, lost: &[usize], solved: &[BitRow]) -> Vec<Wanted> {
+    let target = |row: usize| shape.k * shape.w + row;
+    rows.map(|row| Wanted { target: target(row), present: shape.lost_parity(row, lost, solved) }).collect()
+}

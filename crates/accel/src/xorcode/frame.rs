@@ -1,0 +1,138 @@
+//! Programs on vectors: every target packet is summed in registers, so that each source is loaded once for each sum it
+//! is in and nothing is written twice (Jerasure XORs into memory, operation by operation). Work goes stripe by stripe,
+//! and by slices of the packets where a stripe of all fragments does not fit the second-level cache.
+#![allow(unsafe_code)]
+
+use super::dispatch::Slot;
+use super::program::Program;
+use crate::isa::{Isa, Level};
+use crate::simd::{Avx2, Avx512, Bytes, load, store};
+
+/// Bytes of all packets that a slice may touch: what the first-level cache holds, or else the second-level one.
+const CACHE_BYTES: [usize; 2] = [28 * 1024, 512 * 1024];
+/// Smallest slice: long enough to keep the cost of a step's pointers down.
+const MIN_SLICE_BYTES: usize = 512;
+/// Vectors summed side by side.
+const WIDE: usize = 8;
+
+/// See [`super::dispatch::run`], which has checked what this relies on.
+pub fn run_avx2(isa: Isa, program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
+    assert!(isa.level() >= Level::Avx2);
+    #[target_feature(enable = "avx2")]
+    unsafe fn enabled(program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
+        // SAFETY: the caller's contract is the frame's.
+        unsafe { run::<Avx2>(program, w, packet, slots, len) }
+    }
+    // SAFETY: an Isa of this level exists only if the CPU has AVX2; dispatch has checked the rest.
+    unsafe { enabled(program, w, packet, slots, len) }
+}
+
+/// See [`super::dispatch::run`], which has checked what this relies on.
+pub fn run_avx512(isa: Isa, program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
+    assert!(isa.level() >= Level::Avx512);
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn enabled(program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
+        // SAFETY: the caller's contract is the frame's.
+        unsafe { run::<Avx512>(program, w, packet, slots, len) }
+    }
+    // SAFETY: an Isa of this level exists only if the CPU has AVX-512F and BW; dispatch has checked the rest.
+    unsafe { enabled(program, w, packet, slots, len) }
+}
+
+/// # Safety
+/// The instruction set of `V`; every fragment that the program names has `len` bytes, a whole number of stripes of `w`
+/// packets, and packets below w; targets are `Out`.
+#[inline(always)]
+unsafe fn run<V: Bytes>(program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
+    let bases: Vec<*mut u8> = slots
+        .iter_mut()
+        .map(|slot| match slot {
+            Slot::Absent => std::ptr::null_mut(),
+            Slot::In(bytes) => bytes.as_ptr().cast_mut(),
+            Slot::Out(bytes) => bytes.as_mut_ptr(),
+        })
+        .collect();
+    let words = slots.len() * w;
+    let slice = slice_bytes(words, packet);
+    // Word i of the program is packet i % w of fragment i / w; here is where it lies in the stripe at hand.
+    let mut at: Vec<*mut u8> = Vec::with_capacity(words);
+    for start in (0..len).step_by(w * packet) {
+        at.clear();
+        for base in &bases {
+            at.extend((0..w).map(|p| base.wrapping_add(start + p * packet)));
+        }
+        for from in (0..packet).step_by(slice) {
+            let bytes = slice.min(packet - from);
+            let mut steps = program.flat();
+            while let [target, count, rest @ ..] = steps {
+                let (sources, rest) = rest.split_at(*count as usize);
+                // SAFETY: the program names words of fragments with `len` bytes, and from + bytes ≤ packet.
+                unsafe { sum::<V>(&at, *target, sources, from, bytes) };
+                steps = rest;
+            }
+        }
+    }
+}
+
+/// Bytes of each packet done at a time.
+fn slice_bytes(words: usize, packet: usize) -> usize {
+    let fitting = CACHE_BYTES.map(|cache| cache / words / MIN_SLICE_BYTES * MIN_SLICE_BYTES);
+    let slice = fitting.into_iter().find(|slice| *slice > 0).unwrap_or(MIN_SLICE_BYTES);
+    slice.min(packet)
+}
+
+/// Target = sum of the sources, `bytes` of them at offset `from` of each packet.
+///
+/// # Safety
+/// The instruction set; all words are indexes of `at`; the bytes are readable, and writable in the target.
+#[inline(always)]
+unsafe fn sum<V: Bytes>(at: &[*mut u8], target: u32, sources: &[u32], from: usize, bytes: usize) {
+    let (mut done, end) = (from, from + bytes);
+    // SAFETY: the caller vouches for words and bytes; done + what is asked for never passes the end.
+    unsafe {
+        while done + WIDE * V::LEN <= end {
+            step::<V, WIDE>(at, target, sources, done, V::LEN);
+            done += WIDE * V::LEN;
+        }
+        while done < end {
+            step::<V, 1>(at, target, sources, done, V::LEN.min(end - done));
+            done += V::LEN;
+        }
+    }
+}
+
+/// `N` vectors at offset `from`; of a single one only the first `part` bytes.
+///
+/// # Safety
+/// As [`sum`]; there is at least one source.
+#[inline(always)]
+unsafe fn step<V: Bytes, const N: usize>(at: &[*mut u8], target: u32, sources: &[u32], from: usize, part: usize) {
+    // SAFETY: the caller vouches for words and bytes.
+    unsafe {
+        // No closure but this one: it would be compiled without the leaf's instruction set.
+        let word = |i: u32| at.get_unchecked(i as usize).add(from);
+        let (first, mut rest) = sources.split_first().unwrap_unchecked();
+        let first = word(*first);
+        let mut sums = [V::zero(); N];
+        for (n, sum) in sums.iter_mut().enumerate() {
+            *sum = load::<V, N>(first, n, part);
+        }
+        while let [a, b, more @ ..] = rest {
+            let (a, b) = (word(*a), word(*b));
+            for (n, sum) in sums.iter_mut().enumerate() {
+                *sum = sum.xor3(load::<V, N>(a, n, part), load::<V, N>(b, n, part));
+            }
+            rest = more;
+        }
+        if let [a] = rest {
+            let a = word(*a);
+            for (n, sum) in sums.iter_mut().enumerate() {
+                *sum = sum.xor(load::<V, N>(a, n, part));
+            }
+        }
+        let out = word(target);
+        for (n, sum) in sums.into_iter().enumerate() {
+            store::<V, N>(sum, out, n, part);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Schedules: in which order packets are computed, and from which others, so that few are read.
+//!
+//! Two rows of the bit matrix often differ in fewer packets than either has. Whoever has computed one gets the other
+//! by XORing the difference to it. Finding the order with the fewest XORs of this kind is a minimum spanning tree
+//! from the empty row over the rows, which Prim's algorithm grows (Plank, "The RAID-6 Liberation codes", §5, calls a
+//! greedy version of it bit-matrix scheduling). Decoding gains the most, as solved equations have many ones; and there
+//! the code's own equations help: a packet that is the last unknown of one costs what that equation has.
+
+use super::bits::BitRow;
+
+/// A packet of a stripe.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct Word {
+    /// Fragment number, 0..k+m.
+    pub fragment: u8,
+    /// Packet in the fragment's stripe, 0..w.
+    pub packet: u8,
+}
+
+/// One packet computed: `target` = XOR of `sources`. Sources may be targets of earlier steps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// Packet that is written.
+    pub target: Word,
+    /// Packets that are read, at least one.
+    pub sources: Vec<Word>,
+}
+
+/// What to compute, in order.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Program {
+    steps: Vec<Step>,
+    /// For each step its target, the number of its sources, and these; packet p of fragment f is f·w + p.
+    flat: Vec<u32>,
+}
+
+/// A packet to compute.
+pub struct Wanted {
+    /// Number of the packet.
+    pub target: usize,
+    /// The present packets it is the sum of.
+    pub present: BitRow,
+}
+
+/// What is known beside the wanted packets' own sums: sets of packets that sum to zero.
+pub struct Equations {
+    /// The sets.
+    pub rows: Vec<BitRow>,
+    /// Packets that are not there, until they are computed.
+    pub lost: BitRow,
+}
+
+impl Program {
+    /// Every packet from present ones alone, in any order: what a device that computes all at once wants.
+    pub fn direct(w: usize, wanted: &[Wanted]) -> Program {
+        Program::of(w, wanted.iter().map(|x| step(w, x.target, &x.present, None)).collect())
+    }
+
+    /// The packets in an order, and from sources, that need few XORs.
+    pub fn optimised(w: usize, wanted: &[Wanted], mut equations: Equations) -> Program {
+        let mut ways: Vec<Way> = wanted.iter().map(|x| Way { reads: x.present.count(), from: From::Present }).collect();
+        equations.offer(wanted, &mut ways);
+        let mut left: Vec<usize> = (0..wanted.len()).collect();
+        let mut steps = Vec::with_capacity(wanted.len());
+        while let Some(at) = (0..left.len()).min_by_key(|at| (ways[left[*at]].reads, left[*at])) {
+            let i = left.remove(at);
+            let (target, present) = (wanted[i].target, &wanted[i].present);
+            steps.push(match ways[i].from {
+                From::Present => step(w, target, present, None),
+                From::Done(base) => step(w, target, present, Some(&wanted[base])),
+                From::Equation(row) => {
+                    let mut others = equations.rows[row].clone();
+                    others.flip(target);
+                    step(w, target, &others, None)
+                }
+            });
+            for &j in &left {
+                ways[j].offer(wanted[j].present.distance(present) + 1, From::Done(i));
+            }
+            if equations.lost.has(target) {
+                equations.lost.flip(target);
+                equations.offer(wanted, &mut ways);
+            }
+        }
+        Program::of(w, steps)
+    }
+
+    fn of(w: usize, steps: Vec<Step>) -> Program {
+        let number = |word: &Word| u32::from(word.fragment) * w as u32 + u32::from(word.packet);
+        let mut flat = Vec::new();
+        for step in &steps {
+            flat.extend([number(&step.target), step.sources.len() as u32]);
+            flat.extend(step.sources.iter().map(number));
+        }
+        Program { steps, flat }
+    }
+
+    /// The steps, in order.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn flat(&self) -> &[u32] {
+        &self.flat
+    }
+
+    /// Packets read in all; a packet XORed from n others reads n.
+    pub fn reads(&self) -> usize {
+        self.steps.iter().map(|s| s.sources.len()).sum()
+    }
+}
+
+/// The cheapest way found so far to compute a packet.
+struct Way {
+    reads: usize,
+    from: From,
+}
+
+#[derive(Clone, Copy)]
+enum From {
+    /// Its present packets.
+    Present,
+    /// Another wanted packet that is done, and the difference.
+    Done(usize),
+    /// The other packets of an equation.
+    Equation(usize),
+}
+
+impl Way {
+    fn offer(&mut self, reads: usize, from: From) {
+        if reads < self.reads {
+            *self = Way { reads, from };
+        }
+    }
+}
+
+impl Equations {
+    /// Offers every equation with one packet left to that packet.
+    fn offer(&self, wanted: &[Wanted], ways: &mut [Way]) {
+        for (number, row) in self.rows.iter().enumerate() {
+            let mut unknown = row.ones().filter(|word| self.lost.has(*word));
+            if let (Some(last), None) = (unknown.next(), unknown.next())
+                && let Some(i) = wanted.iter().position(|x| x.target == last)
+            {
+                ways[i].offer(row.count() - 1, From::Equation(number));
+            }
+        }
+    }
+}
+
+fn step(w: usize, target: usize, row: &BitRow, base: Option<&Wanted>) -> Step {
+    // Fragment numbers and w are below 256.
+    let word = |i: usize| Word { fragment: (i / w) as u8, packet: (i % w) as u8 };
+    let mut sources = Vec::new();
+    let mut row = row.clone();
+    if let Some(base) = base {
+        sources.push(word(base.target));
+        row.add(&base.present);
+    }
+    sources.extend(row.ones().map(word));
+    Step { target: word(target), sources }
+}
