@@ -3,7 +3,8 @@
 use crate::Bench;
 use std::hint::black_box;
 use tessera_accel::erasure::{Code, Matrix};
-use tessera_bench_accel::peers::Isal;
+use tessera_accel::xorcode::{Technique, XorCode};
+use tessera_bench_accel::peers::{Isal, Jerasure};
 use tessera_bench_accel::roofs::Memory;
 use tessera_bench_accel::timing::noise;
 
@@ -95,4 +96,101 @@ fn decode_rows(code: &Code, wanted: &[usize], present: &[(usize, &[u8])]) -> Vec
         out.iter().enumerate().for_each(|(r, x)| rows[r * present.len() + j] = x[0]);
     }
     rows
+}
+
+/// XOR codes beside Jerasure at the same w and packet size, and beside our own Reed–Solomon (the roof's column says
+/// what memory allows). Fragments are the whole stripes nearest below 1 MiB.
+pub fn xor(bench: &Bench) {
+    let jerasure = Jerasure::load();
+    use Technique::*;
+    for (technique, k, m, w) in [
+        (Liberation, 4, 2, 7),
+        (Liberation, 10, 2, 11),
+        (Liberation, 16, 2, 17),
+        (BlaumRoth, 10, 2, 10),
+        (CauchyGood, 10, 4, 4),
+        (CauchyGood, 16, 2, 5),
+    ] {
+        for packet in [1024, 4096] {
+            xor_encode(bench, jerasure.as_ref(), technique, k, m, w, packet);
+            xor_decode(bench, jerasure.as_ref(), technique, k, m, w, packet);
+        }
+    }
+}
+
+fn xor_encode(
+    bench: &Bench,
+    jerasure: Option<&Jerasure>,
+    technique: Technique,
+    k: usize,
+    m: usize,
+    w: usize,
+    packet: usize,
+) {
+    let name = format!("{technique} encode {k}+{m} w={w} packet={packet}");
+    if !bench.wants(&name) {
+        return;
+    }
+    let code = XorCode::new(technique, k, m, w, packet).expect("valid code");
+    let len = FRAGMENT_BYTES / code.stripe_bytes() * code.stripe_bytes();
+    let data = fragments(k);
+    let data: Vec<&[u8]> = data.iter().map(|d| &d[..len]).collect();
+    let (mut ours, mut theirs) = (vec![vec![0u8; len]; m], vec![vec![0u8; len]; m]);
+    let peer = jerasure.map(|j| (j, j.code(technique.name(), k, m, w)));
+    let mut run_ours = || {
+        let mut room: Vec<&mut [u8]> = ours.iter_mut().map(|p| p.as_mut_slice()).collect();
+        code.encode(black_box(&data), &mut room).expect("valid call");
+    };
+    let mut run_theirs = || {
+        if let Some((jerasure, code)) = &peer {
+            jerasure.encode(code, black_box(&data), &mut theirs, packet);
+        }
+    };
+    let rates = bench.timing.compare(k * len, &mut [&mut run_ours, &mut run_theirs]);
+    assert!(jerasure.is_none() || ours == theirs, "{name}: bytes differ");
+    let roof = Memory::measure(bench.timing, (k + m) * len).code(k, m);
+    bench.row(&name, rates[0], jerasure.map(|_| rates[1]), Some(roof));
+}
+
+fn xor_decode(
+    bench: &Bench,
+    jerasure: Option<&Jerasure>,
+    technique: Technique,
+    k: usize,
+    m: usize,
+    w: usize,
+    packet: usize,
+) {
+    let name = format!("{technique} decode {m} of {k}+{m} w={w} packet={packet}");
+    if !bench.wants(&name) {
+        return;
+    }
+    let code = XorCode::new(technique, k, m, w, packet).expect("valid code");
+    let len = FRAGMENT_BYTES / code.stripe_bytes() * code.stripe_bytes();
+    let mut all: Vec<Vec<u8>> = fragments(k).iter().map(|f| f[..len].to_vec()).collect();
+    let mut parity = vec![vec![0u8; len]; m];
+    {
+        let data: Vec<&[u8]> = all.iter().map(|d| d.as_slice()).collect();
+        let mut room: Vec<&mut [u8]> = parity.iter_mut().map(|p| p.as_mut_slice()).collect();
+        code.encode(&data, &mut room).expect("valid call");
+    }
+    all.append(&mut parity);
+    let lost: Vec<usize> = (0..m).collect();
+    let mut theirs = all.clone();
+    let mut ours = vec![vec![0u8; len]; m];
+    let present: Vec<(usize, &[u8])> = (m..k + m).map(|i| (i, all[i].as_slice())).collect();
+    let peer = jerasure.map(|j| (j, j.code(technique.name(), k, m, w)));
+    let mut run_ours = || {
+        let mut room: Vec<&mut [u8]> = ours.iter_mut().map(|p| p.as_mut_slice()).collect();
+        code.reconstruct(black_box(&present), &lost, &mut room).expect("valid call");
+    };
+    let mut run_theirs = || {
+        if let Some((jerasure, code)) = &peer {
+            jerasure.decode(code, &lost, &mut theirs, packet);
+        }
+    };
+    let rates = bench.timing.compare(k * len, &mut [&mut run_ours, &mut run_theirs]);
+    assert!(ours[..] == all[..m] && theirs == all, "{name}: bytes differ");
+    let roof = Memory::measure(bench.timing, (k + m) * len).code(k, m);
+    bench.row(&name, rates[0], jerasure.map(|_| rates[1]), Some(roof));
 }

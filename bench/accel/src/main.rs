@@ -46,4 +46,5 @@ fn main() {
     println!("instruction sets: {:?}, used: {:?}", Isa::supported(), Isa::best());
     println!("{:<40} {:>8} {:>8} {:>6} {:>8}", "GB/s of data, one thread", "ours", "peer", "ratio", "roof");
     codes::reed_solomon(&bench);
+    codes::xor(&bench);
 }
