@@ -1,0 +1,4 @@
+// The translation unit: everything that is compiled to PTX, and for the emulated device.
+#include "blake3.cu"
+#include "boundaries.cu"
+#include "gf.cu"
