@@ -2,10 +2,11 @@
 //! ([`checksum`]) and chunk boundaries ([`boundaries`]), and the [`Device`]s that run them.
 //!
 //! Each family has one plain `reference.rs`, one `dispatch.rs` that picks an instruction set, and leaves
-//! (`avx2.rs`, `avx512.rs`, …) that must equal the reference byte for byte (P10). Only leaves contain
-//! `unsafe`. This crate never does I/O, never starts threads, knows no file, node or policy, and imports no
-//! other crate of the project. Inputs may come from a network or a disk: what can be wrong with them is a
-//! typed error, never a panic (P14).
+//! (`avx2.rs`, `avx512.rs`, …) that must equal the reference byte for byte (P10). The same holds for the GPU's
+//! [`kernels`], which every test run executes on [`emulated`] devices. Only leaves and what touches a device's
+//! memory contain `unsafe`. This crate never does I/O, knows no file, node or policy, and imports no other crate of
+//! the project; only the [`runtime`] starts threads. Inputs may come from a network or a disk: what can be wrong
+//! with them is a typed error, never a panic (P14).
 //!
 //! Start reading at [`mod@device`]; then the module documentation of each family.
 
@@ -16,9 +17,12 @@ struct Readme;
 pub mod boundaries;
 pub mod checksum;
 pub mod device;
+pub mod emulated;
 pub mod erasure;
 pub mod hash;
 mod isa;
+pub mod kernels;
+pub mod runtime;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 pub mod xorcode;

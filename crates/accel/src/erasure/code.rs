@@ -6,6 +6,7 @@ use super::matrix::decode_rows;
 use super::{CodeError, EncodeError, MAX_FRAGMENTS, Matrix, ReconstructError, data_slice, fragment_len};
 use crate::isa::Isa;
 use std::ops::Deref;
+use std::sync::Arc;
 
 /// A Reed–Solomon code with k data and m parity fragments. Cheap to share; all methods take `&self`.
 #[derive(Debug)]
@@ -13,7 +14,7 @@ pub struct Code {
     k: usize,
     m: usize,
     matrix: Matrix,
-    parity: Coefficients,
+    parity: Arc<Coefficients>,
     decoders: Cache<Coefficients>,
 }
 
@@ -32,7 +33,7 @@ impl Code {
         if !matrix.any_k_suffice(k, m) {
             return Err(CodeError::Unsafe { matrix, k, m });
         }
-        let parity = Coefficients::new(k, matrix.parity_rows(k, m));
+        let parity = Arc::new(Coefficients::new(k, matrix.parity_rows(k, m)));
         Ok(Code { k, m, matrix, parity, decoders: Cache::default() })
     }
 
@@ -146,11 +147,17 @@ impl Code {
         Ok(())
     }
 
-    fn decoder(
+    /// The parity rows, for whoever multiplies with them elsewhere.
+    pub(super) fn parity(&self) -> Arc<Coefficients> {
+        self.parity.clone()
+    }
+
+    /// Rows over the k fragments `sources` (rising) that give the fragments `wanted`.
+    pub(super) fn decoder(
         &self,
         sources: Vec<usize>,
         wanted: Vec<usize>,
-    ) -> Result<std::sync::Arc<Coefficients>, ReconstructError> {
+    ) -> Result<Arc<Coefficients>, ReconstructError> {
         // Fragment numbers are below 255, so a byte each.
         let narrow = |list: &[usize]| list.iter().map(|i| *i as u8).collect();
         let pattern = Pattern { sources: narrow(&sources), wanted: narrow(&wanted) };

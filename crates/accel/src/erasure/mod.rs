@@ -27,6 +27,7 @@ mod gfni;
 mod matrix;
 pub(crate) mod named;
 mod reference;
+mod rows;
 mod upkeep;
 
 #[cfg(test)]
@@ -35,6 +36,7 @@ mod tests;
 pub use code::Code;
 pub use errors::{CodeError, EncodeError, ReconstructError, UpdateError};
 pub use matrix::Matrix;
+pub(crate) use rows::{Rows, multiply_equal};
 
 /// Fragment lengths are multiples of this, so that fragments start on cache lines.
 pub const FRAGMENT_ALIGN_BYTES: usize = 64;

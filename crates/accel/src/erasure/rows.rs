@@ -1,0 +1,57 @@
+//! Rows of a code as other devices need them: the numbers, and the CPU's product with the same rows.
+
+use super::Code;
+use super::dispatch::{Coefficients, Source, Target, multiply};
+use crate::isa::Isa;
+use std::sync::Arc;
+
+/// Coefficient rows over k source fragments.
+#[derive(Debug, Clone)]
+pub(crate) struct Rows {
+    columns: usize,
+    coefficients: Arc<Coefficients>,
+}
+
+impl Rows {
+    /// Source fragments.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Target fragments.
+    pub fn rows(&self) -> usize {
+        self.coefficients.values().len() / self.columns
+    }
+
+    /// All coefficients, row by row.
+    pub fn values(&self) -> &[u8] {
+        self.coefficients.values()
+    }
+}
+
+impl Code {
+    /// Rows that give the parity fragments from the data fragments.
+    pub(crate) fn parity_rows(&self) -> Rows {
+        Rows { columns: self.k(), coefficients: self.parity() }
+    }
+
+    /// Rows that give the fragments `wanted` from the k fragments `sources` (rising). None if these are not k
+    /// fragments of the code, or do not determine the wanted ones.
+    pub(crate) fn decode_rows(&self, sources: &[usize], wanted: &[usize]) -> Option<Rows> {
+        let total = self.fragments();
+        let rising = sources.windows(2).all(|pair| pair[0] < pair[1]);
+        let known = sources.iter().chain(wanted).all(|i| *i < total);
+        if sources.len() != self.k() || !rising || !known {
+            return None;
+        }
+        let coefficients = self.decoder(sources.to_vec(), wanted.to_vec()).ok()?;
+        Some(Rows { columns: self.k(), coefficients })
+    }
+}
+
+/// Sets each target to its row times the sources, all of one length.
+pub(crate) fn multiply_equal(isa: Isa, rows: &Rows, sources: &[&[u8]], targets: &mut [&mut [u8]]) {
+    let sources: Vec<_> = sources.iter().enumerate().map(|(column, bytes)| Source { column, bytes }).collect();
+    let mut targets: Vec<_> = targets.iter_mut().enumerate().map(|(row, bytes)| Target { row, bytes }).collect();
+    multiply(isa, &rows.coefficients, &sources, &mut targets);
+}

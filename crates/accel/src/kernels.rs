@@ -1,0 +1,132 @@
+//! The kernels in `kernels/`, as the host sees them: the embedded PTX, each kernel's name, and the arguments of
+//! a launch. What a field means is said beside its twin in the kernel's source; here is only how it is passed.
+//!
+//! Addresses are those of the device's memory: real ones on CUDA, the host's on the emulated device.
+
+/// All kernels as PTX for compute_75, which the CUDA driver compiles for the card it finds.
+pub const PTX: &str = include_str!("../kernels/kernels.ptx");
+
+/// A kernel by name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kernel {
+    /// Rows of a matrix over GF(2^8) times fragments.
+    GfMultiply,
+    /// Every leaf of a batch of buffers.
+    Blake3Leaves,
+    /// Up to 64 neighbouring chaining values to one.
+    Blake3Parents,
+    /// Chunk boundary candidates.
+    BoundaryCandidates,
+}
+
+impl Kernel {
+    /// Every kernel.
+    pub const ALL: [Kernel; 4] =
+        [Kernel::GfMultiply, Kernel::Blake3Leaves, Kernel::Blake3Parents, Kernel::BoundaryCandidates];
+
+    /// Name in the PTX and in `kernels/list.h`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kernel::GfMultiply => "gf_multiply",
+            Kernel::Blake3Leaves => "blake3_leaves",
+            Kernel::Blake3Parents => "blake3_parents",
+            Kernel::BoundaryCandidates => "boundary_candidates",
+        }
+    }
+
+    /// Threads in a block, as the source fixes them.
+    pub fn threads(self) -> u32 {
+        match self {
+            Kernel::GfMultiply | Kernel::BoundaryCandidates => 256,
+            Kernel::Blake3Leaves | Kernel::Blake3Parents => 128,
+        }
+    }
+}
+
+/// One kernel to run: blocks in x and y, and its argument as the bytes of the C struct.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Launch {
+    /// Which kernel.
+    pub kernel: Kernel,
+    /// Blocks in x and y; each at least 1.
+    pub grid: [u32; 2],
+    /// The argument, laid out as C lays out the kernel's struct.
+    pub argument: Vec<u8>,
+}
+
+/// Declares a kernel's argument. Fields are written one after the other, so a struct must need no padding.
+macro_rules! argument {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default)]
+        pub(crate) struct $name { $(pub $field: $type),+ }
+
+        impl $name {
+            /// The bytes of the C struct.
+            pub fn to_bytes(self) -> Vec<u8> {
+                let mut bytes = Vec::new();
+                $(
+                    debug_assert!(bytes.len().is_multiple_of(size_of::<$type>()), "a field would need padding");
+                    bytes.extend_from_slice(&self.$field.to_ne_bytes());
+                )+
+                debug_assert!(bytes.len().is_multiple_of(8), "the struct would need padding");
+                bytes
+            }
+        }
+    };
+}
+
+argument! {
+    /// `struct gf_multiply`.
+    GfMultiply {
+        sources: u64, targets: u64, tables: u64,
+        source_stripe: u64, source_column: u64, target_stripe: u64, target_row: u64,
+        pieces: u64, stripes: u32, rows: u32, columns: u32, unused: u32,
+    }
+}
+
+argument! {
+    /// `struct blake3_leaves`.
+    Blake3Leaves { data: u64, buffers: u64, values: u64, buffer_count: u32, leaf_count: u32 }
+}
+
+argument! {
+    /// `struct blake3_buffer`.
+    Blake3Buffer { offset: u64, bytes: u64, first_leaf: u32, value: u32 }
+}
+
+argument! {
+    /// `struct blake3_parents`.
+    Blake3Parents { values: u64, items: u64, item_count: u32, unused: u32 }
+}
+
+argument! {
+    /// `struct blake3_item`.
+    Blake3Item { from: u32, count: u32, to: u32, root: u32 }
+}
+
+argument! {
+    /// `struct boundary_candidates`.
+    BoundaryCandidates {
+        data: u64, found: u64, any_below: u64, strong_below: u64,
+        bytes: u32, context: u32, capacity: u32, above: i32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_embedded_ptx_has_every_kernel_and_no_other() {
+        for kernel in Kernel::ALL {
+            let declared = format!(".visible .entry {}(", kernel.name());
+            assert!(PTX.contains(&declared), "{} is not in kernels.ptx", kernel.name());
+            let body = PTX.split(&declared).nth(1).unwrap();
+            let threads = format!(".maxntid {}, 1, 1", kernel.threads());
+            assert!(body[..body.find('{').unwrap()].contains(&threads), "{}: {threads}", kernel.name());
+        }
+        assert_eq!(PTX.matches(".visible .entry").count(), Kernel::ALL.len());
+        assert!(PTX.contains(".target sm_75"));
+    }
+}

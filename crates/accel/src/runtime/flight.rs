@@ -1,0 +1,126 @@
+//! One job on one stream: where its memory lies, what is queued, and what comes back.
+#![allow(unsafe_code)]
+
+use super::{Buffer, Fault, NoMemory, Operation, Places, Pool, Stream};
+use std::sync::Arc;
+
+/// Where a job's input is.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// In a buffer of the host.
+    Host(Buffer),
+    /// On the device already, in memory that is not ours: read in place, after what is queued on `stream`.
+    Device { address: u64, stream: Option<u64> },
+}
+
+/// Why a flight could not begin. The input is given back.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    Fault(Fault),
+    Host(NoMemory),
+}
+
+impl From<Fault> for Refusal {
+    fn from(fault: Fault) -> Refusal {
+        Refusal::Fault(fault)
+    }
+}
+
+/// A job that has been queued on a stream. Its buffers stay here until the stream is done with them.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub operation: Arc<dyn Operation>,
+    pub input: Input,
+    pub output: Buffer,
+    /// Uploaded too, so it must live as long.
+    _tables: Buffer,
+}
+
+const ALIGN: u64 = 256;
+
+impl Flight {
+    /// Queues everything the job needs. If the stream fails on the way it must not be used again, and what is
+    /// given back may still be read by it.
+    pub fn start(
+        stream: &mut dyn Stream,
+        pool: &Pool,
+        operation: Arc<dyn Operation>,
+        input: Input,
+    ) -> Result<Flight, (Refusal, Input)> {
+        let bytes = operation.tables();
+        let buffers = pool.take(bytes.len()).and_then(|t| Ok((t, pool.take(operation.output_bytes())?)));
+        let (mut tables, mut output) = match buffers {
+            Ok(buffers) => buffers,
+            Err(no_memory) => return Err((Refusal::Host(no_memory), input)),
+        };
+        tables.copy_from_slice(&bytes);
+        match queue(stream, operation.as_ref(), &input, &tables, &mut output) {
+            Ok(()) => Ok(Flight { operation, input, output, _tables: tables }),
+            Err(fault) => {
+                if !matches!(fault, Fault::NoMemory { .. }) {
+                    // The device may still be at work with them: never used again, never freed.
+                    std::mem::forget((tables, output));
+                }
+                Err((fault.into(), input))
+            }
+        }
+    }
+
+    /// Gives up on the stream: the input comes back (the device at worst still reads it), what it might write to
+    /// is lost.
+    pub fn abandon(self) -> Input {
+        std::mem::forget((self.output, self._tables));
+        self.input
+    }
+}
+
+fn queue(
+    stream: &mut dyn Stream,
+    operation: &dyn Operation,
+    input: &Input,
+    tables: &[u8],
+    output: &mut Buffer,
+) -> Result<(), Fault> {
+    let place = |at: &mut u64, bytes: usize| {
+        let start = *at;
+        // Kernels read whole pieces of 16 bytes.
+        *at = (start + bytes as u64 + 16).next_multiple_of(ALIGN);
+        start
+    };
+    let mut end = 0;
+    let tables_at = place(&mut end, tables.len());
+    let input_at = match input {
+        Input::Host(buffer) => place(&mut end, buffer.len()),
+        Input::Device { .. } => 0,
+    };
+    let result_at = place(&mut end, operation.output_bytes() + operation.scratch_bytes());
+    let base = stream.reserve(end as usize)?;
+    let mut at = Places { tables: base + tables_at, input: base + input_at, result: base + result_at };
+    if let Input::Device { address, .. } = input {
+        at.input = *address;
+    }
+    // Before anything is queued: should this panic, no device is at work with our buffers.
+    let launches = operation.launches(&at);
+    // SAFETY: all addresses lie in the reservation, with the lengths it was made for; the caller keeps `tables`,
+    // the input and `output` until the stream is done, and vouches for memory that is not ours.
+    unsafe {
+        match input {
+            Input::Host(buffer) if !buffer.is_empty() => stream.upload(at.input, buffer)?,
+            Input::Device { stream: Some(theirs), .. } => stream.wait_for(*theirs)?,
+            _ => {}
+        }
+        if !tables.is_empty() {
+            stream.upload(at.tables, tables)?;
+        }
+        if operation.cleared_bytes() > 0 {
+            stream.clear(at.result, operation.cleared_bytes())?;
+        }
+        for launch in &launches {
+            stream.launch(launch)?;
+        }
+        if !output.is_empty() {
+            stream.download(output.as_mut_ptr(), at.result, output.len())?;
+        }
+    }
+    Ok(())
+}

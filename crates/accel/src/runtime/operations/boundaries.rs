@@ -1,0 +1,118 @@
+//! Chunk boundary candidates of one slice.
+
+use crate::boundaries::{Candidate, Params, WINDOW_BYTES, candidates_on};
+use crate::isa::Isa;
+use crate::kernels::{BoundaryCandidates, Kernel, Launch};
+use crate::runtime::Buffer;
+use crate::runtime::operation::{Operation, Places};
+
+/// Positions a block decides: BOUNDARY_TILE words of four.
+const TILE_POSITIONS: usize = 4096;
+/// The densest real data has one candidate in about 150 positions (docs/chunking.md, section 1.4).
+const POSITIONS_PER_ENTRY: usize = 128;
+
+/// [`crate::boundaries::candidates`] of `bytes` after `context` bytes.
+///
+/// Input: the context, then the bytes. Output: a count, then so many entries, each 2 · position + strong; all u32.
+#[derive(Debug, Clone)]
+pub struct FindCandidates {
+    params: Params,
+    context: usize,
+    bytes: usize,
+}
+
+impl FindCandidates {
+    /// Most bytes of one job.
+    pub const MAX_BYTES: usize = (1 << 30) - WINDOW_BYTES;
+
+    /// The search of `bytes` bytes after `context` ones, of which only the last 63 matter. None if there are more
+    /// than [`FindCandidates::MAX_BYTES`].
+    pub fn new(params: &Params, context: usize, bytes: usize) -> Option<FindCandidates> {
+        let context = context.min(WINDOW_BYTES - 1);
+        (bytes <= FindCandidates::MAX_BYTES).then_some(FindCandidates { params: *params, context, bytes })
+    }
+
+    /// Fills the input.
+    pub fn pack(&self, context: &[u8], data: &[u8], input: &mut [u8]) {
+        let context = &context[context.len().saturating_sub(self.context)..];
+        input[..self.context].copy_from_slice(context);
+        input[self.context..self.context + self.bytes].copy_from_slice(data);
+    }
+
+    /// Reads the output.
+    pub fn read(&self, output: &[u8], found: &mut Vec<Candidate>) {
+        let entries = words(output).skip(1).take(words(output).next().unwrap_or(0) as usize);
+        found.extend(entries.map(|e| Candidate { position: (e / 2) as usize, strong: e % 2 == 1 }));
+    }
+
+    fn capacity(&self) -> usize {
+        self.bytes / POSITIONS_PER_ENTRY + 64
+    }
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.chunks_exact(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+impl Operation for FindCandidates {
+    fn primitive(&self) -> &'static str {
+        "candidates"
+    }
+
+    fn input_bytes(&self) -> usize {
+        self.context + self.bytes
+    }
+
+    fn output_bytes(&self) -> usize {
+        4 + 4 * self.capacity()
+    }
+
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+        let (context, data) = input.split_at(self.context);
+        let mut found = Vec::new();
+        candidates_on(isa, &self.params, context, data, &mut found);
+        output.resize(4 + 4 * found.len().max(self.capacity()));
+        output[..4].copy_from_slice(&(found.len() as u32).to_ne_bytes());
+        for (slot, c) in output[4..].chunks_exact_mut(4).zip(&found) {
+            slot.copy_from_slice(&(2 * c.position as u32 + u32::from(c.strong)).to_ne_bytes());
+        }
+    }
+
+    fn cleared_bytes(&self) -> usize {
+        4
+    }
+
+    fn launches(&self, at: &Places) -> Vec<Launch> {
+        let bytes = self.context + self.bytes;
+        if bytes < WINDOW_BYTES {
+            return Vec::new();
+        }
+        let argument = BoundaryCandidates {
+            data: at.input,
+            found: at.result,
+            any_below: self.params.any_below(),
+            strong_below: self.params.strong_below(),
+            bytes: bytes as u32,
+            context: self.context as u32,
+            capacity: self.capacity() as u32,
+            above: i32::from(self.params.above()),
+        };
+        let blocks = bytes.div_ceil(TILE_POSITIONS) as u32;
+        vec![Launch { kernel: Kernel::BoundaryCandidates, grid: [blocks, 1], argument: argument.to_bytes() }]
+    }
+
+    /// Entries come in any order; data where nearly every survivor of the prefilter is a candidate can have more
+    /// than there is room for.
+    fn finish(&self, output: &mut [u8]) -> bool {
+        let count = words(output).next().unwrap_or(0) as usize;
+        if count > self.capacity() {
+            return false;
+        }
+        let mut entries: Vec<u32> = words(output).skip(1).take(count).collect();
+        entries.sort_unstable();
+        for (slot, entry) in output[4..].chunks_exact_mut(4).zip(entries) {
+            slot.copy_from_slice(&entry.to_ne_bytes());
+        }
+        true
+    }
+}

@@ -1,0 +1,226 @@
+//! BLAKE3 of a batch of buffers, with or without the hashes of their 16 KiB groups.
+
+use crate::hash::{GROUP_BYTES, HASH_BYTES, Hash, Tree, chunk_hash_on, group_count, tree_on};
+use crate::isa::Isa;
+use crate::kernels::{Blake3Buffer, Blake3Item, Blake3Leaves, Blake3Parents, Kernel, Launch};
+use crate::runtime::Buffer;
+use crate::runtime::operation::{Operation, Places, padded};
+
+const LEAF_BYTES: usize = 1024;
+const GROUP_LEAVES: u32 = (GROUP_BYTES / LEAF_BYTES) as u32;
+/// Chaining values that one warp joins.
+const JOINED: u32 = 64;
+
+/// Names (and group hashes) of a batch of buffers.
+///
+/// Input: the buffers, each beginning at a multiple of 16. Output: a digest each, then, if asked for, the group
+/// hashes of the first buffer, the second, and so on; 32 bytes all.
+#[derive(Debug, Clone)]
+pub struct HashBatch {
+    with_groups: bool,
+    lens: Vec<usize>,
+    starts: Vec<usize>,
+    input_bytes: usize,
+    plan: Plan,
+}
+
+impl HashBatch {
+    /// Names of buffers of these lengths. None if the batch is too large: 2^31 leaves of 1 KiB are the most.
+    pub fn names(lens: &[usize]) -> Option<HashBatch> {
+        HashBatch::new(lens, false)
+    }
+
+    /// Names and group hashes.
+    pub fn trees(lens: &[usize]) -> Option<HashBatch> {
+        HashBatch::new(lens, true)
+    }
+
+    fn new(lens: &[usize], with_groups: bool) -> Option<HashBatch> {
+        let (mut starts, mut end, mut leaves) = (Vec::with_capacity(lens.len()), 0usize, 0usize);
+        for len in lens {
+            starts.push(end);
+            end = end.checked_add(len.checked_next_multiple_of(16)?)?;
+            leaves += len / LEAF_BYTES + 1;
+        }
+        if leaves >= 1 << 31 {
+            return None;
+        }
+        let plan = Plan::new(lens, &starts);
+        Some(HashBatch { with_groups, lens: lens.to_vec(), starts, input_bytes: end, plan })
+    }
+
+    /// Copies a buffer to its place in the input.
+    pub fn pack(&self, index: usize, bytes: &[u8], input: &mut [u8]) {
+        let start = self.starts[index];
+        input[start..start + bytes.len()].copy_from_slice(bytes);
+        input[start + bytes.len()..start + padded(bytes.len())].fill(0);
+    }
+
+    /// Reads the names.
+    pub fn read_names(&self, output: &[u8]) -> Vec<Hash> {
+        output.chunks_exact(HASH_BYTES).take(self.lens.len()).map(|b| Hash(value(b))).collect()
+    }
+
+    /// Reads names and group hashes.
+    pub fn read_trees(&self, output: &[u8]) -> Vec<Tree> {
+        let mut groups = output.chunks_exact(HASH_BYTES).skip(self.lens.len()).map(value);
+        let counts = self.lens.iter().map(|len| group_count(*len as u64) as usize);
+        let names = self.read_names(output);
+        names
+            .into_iter()
+            .zip(counts)
+            .map(|(root, n)| Tree { root, groups: groups.by_ref().take(n).collect() })
+            .collect()
+    }
+
+    fn group_total(&self) -> usize {
+        self.lens.iter().map(|len| group_count(*len as u64) as usize).sum()
+    }
+
+    fn bytes_of<'a>(&self, index: usize, input: &'a [u8]) -> &'a [u8] {
+        &input[self.starts[index]..self.starts[index] + self.lens[index]]
+    }
+}
+
+fn value(bytes: &[u8]) -> [u8; HASH_BYTES] {
+    let mut value = [0; HASH_BYTES];
+    value.copy_from_slice(bytes);
+    value
+}
+
+/// Which chaining value goes where. Values are numbered: names, groups, then what is only needed on the way.
+#[derive(Debug, Clone, Default)]
+struct Plan {
+    buffers: Vec<Blake3Buffer>,
+    leaf_count: u32,
+    /// What to join, level by level; a level needs all of the one before.
+    levels: Vec<Vec<Blake3Item>>,
+    next: u32,
+}
+
+impl Plan {
+    fn new(lens: &[usize], starts: &[usize]) -> Plan {
+        let names = lens.len() as u32;
+        let groups: u64 = lens.iter().map(|len| group_count(*len as u64)).sum();
+        let mut plan = Plan { next: names + groups as u32, ..Plan::default() };
+        let mut group = names;
+        for (index, (len, start)) in lens.iter().zip(starts).enumerate() {
+            let leaves = len.div_ceil(LEAF_BYTES).max(1) as u32;
+            let first = if leaves == 1 { index as u32 } else { plan.take(leaves) };
+            let first_leaf = plan.leaf_count;
+            let (offset, bytes) = (*start as u64, *len as u64);
+            plan.buffers.push(Blake3Buffer { offset, bytes, first_leaf, value: first });
+            plan.leaf_count += leaves;
+            if leaves > GROUP_LEAVES {
+                let groups = leaves.div_ceil(GROUP_LEAVES);
+                plan.join_all(0, first, leaves, GROUP_LEAVES, group);
+                plan.join_to_root(1, group, groups, index as u32);
+                group += groups;
+            } else if leaves > 1 {
+                plan.join_to_root(0, first, leaves, index as u32);
+            }
+        }
+        plan
+    }
+
+    fn take(&mut self, count: u32) -> u32 {
+        let first = self.next;
+        self.next += count;
+        first
+    }
+
+    fn push(&mut self, level: usize, item: Blake3Item) {
+        self.levels.resize_with(self.levels.len().max(level + 1), Vec::new);
+        self.levels[level].push(item);
+    }
+
+    /// Joins `count` values from `from` on, `by` at a time, to values from `to` on.
+    fn join_all(&mut self, level: usize, from: u32, count: u32, by: u32, to: u32) {
+        for i in 0..count.div_ceil(by) {
+            let item = Blake3Item { from: from + i * by, count: by.min(count - i * by), to: to + i, root: 0 };
+            self.push(level, item);
+        }
+    }
+
+    fn join_to_root(&mut self, mut level: usize, mut from: u32, mut count: u32, to: u32) {
+        while count > JOINED {
+            let joined = count.div_ceil(JOINED);
+            let above = self.take(joined);
+            self.join_all(level, from, count, JOINED, above);
+            (level, from, count) = (level + 1, above, joined);
+        }
+        self.push(level, Blake3Item { from, count, to, root: 1 });
+    }
+}
+
+impl Operation for HashBatch {
+    fn primitive(&self) -> &'static str {
+        if self.with_groups { "tree" } else { "hash" }
+    }
+
+    fn input_bytes(&self) -> usize {
+        self.input_bytes
+    }
+
+    fn output_bytes(&self) -> usize {
+        let groups = if self.with_groups { self.group_total() } else { 0 };
+        HASH_BYTES * (self.lens.len() + groups)
+    }
+
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+        let mut at = HASH_BYTES * self.lens.len();
+        for index in 0..self.lens.len() {
+            let bytes = self.bytes_of(index, input);
+            let root = if self.with_groups {
+                let tree = tree_on(isa, bytes);
+                for group in &tree.groups {
+                    output[at..at + HASH_BYTES].copy_from_slice(group);
+                    at += HASH_BYTES;
+                }
+                tree.root
+            } else {
+                chunk_hash_on(isa, bytes)
+            };
+            output[HASH_BYTES * index..][..HASH_BYTES].copy_from_slice(root.as_bytes());
+        }
+    }
+
+    fn tables(&self) -> Vec<u8> {
+        let plan = &self.plan;
+        let mut tables: Vec<u8> = plan.buffers.iter().flat_map(|b| b.to_bytes()).collect();
+        tables.resize(padded(tables.len()), 0);
+        tables.extend(plan.levels.iter().flatten().flat_map(|i| i.to_bytes()));
+        tables
+    }
+
+    /// Everything numbered after the downloaded values.
+    fn scratch_bytes(&self) -> usize {
+        (self.plan.next as usize * HASH_BYTES).saturating_sub(self.output_bytes())
+    }
+
+    fn launches(&self, at: &Places) -> Vec<Launch> {
+        let plan = &self.plan;
+        if plan.leaf_count == 0 {
+            return Vec::new();
+        }
+        let leaves = Blake3Leaves {
+            data: at.input,
+            buffers: at.tables,
+            values: at.result,
+            buffer_count: plan.buffers.len() as u32,
+            leaf_count: plan.leaf_count,
+        };
+        let blocks = plan.leaf_count.div_ceil(Kernel::Blake3Leaves.threads());
+        let mut launches =
+            vec![Launch { kernel: Kernel::Blake3Leaves, grid: [blocks, 1], argument: leaves.to_bytes() }];
+        let mut items = at.tables + padded(plan.buffers.len() * 24) as u64;
+        for level in &plan.levels {
+            let argument = Blake3Parents { values: at.result, items, item_count: level.len() as u32, unused: 0 };
+            let warps = Kernel::Blake3Parents.threads() / 32;
+            let grid = [(level.len() as u32).div_ceil(warps), 1];
+            launches.push(Launch { kernel: Kernel::Blake3Parents, grid, argument: argument.to_bytes() });
+            items += 16 * level.len() as u64;
+        }
+        launches
+    }
+}

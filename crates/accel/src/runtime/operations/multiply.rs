@@ -1,0 +1,126 @@
+//! Reed–Solomon on fragments: rows of a matrix times stripes of fragments.
+
+use crate::erasure::{Code, Rows, field, multiply_equal};
+use crate::isa::Isa;
+use crate::kernels::{GfMultiply, Kernel, Launch};
+use crate::runtime::Buffer;
+use crate::runtime::operation::{Operation, Places, padded};
+
+/// Rows a block computes together, GF_ROWS in the kernel.
+const ROWS_PER_BLOCK: usize = 4;
+const PIECE_BYTES: usize = 16;
+
+/// Coefficient rows times fragments, for a batch of stripes (chunks) at once.
+///
+/// Input: for each stripe its source fragments one after the other, each padded with zeros to a multiple of 16.
+/// Output: for each stripe one fragment per row, padded likewise.
+#[derive(Debug, Clone)]
+pub struct Multiply {
+    primitive: &'static str,
+    rows: Rows,
+    fragment: usize,
+    stripes: usize,
+}
+
+impl Multiply {
+    /// Parity of `stripes` chunks with fragments of `frag_len` bytes.
+    pub fn encode(code: &Code, frag_len: usize, stripes: usize) -> Multiply {
+        Multiply { primitive: "encode", rows: code.parity_rows(), fragment: padded(frag_len), stripes }
+    }
+
+    /// Fragments `wanted` of `stripes` chunks, from the k fragments `sources`, of which each is `frag_len` bytes.
+    /// None if these sources do not determine them.
+    pub fn reconstruct(
+        code: &Code,
+        sources: &[usize],
+        wanted: &[usize],
+        frag_len: usize,
+        stripes: usize,
+    ) -> Option<Multiply> {
+        let rows = code.decode_rows(sources, wanted)?;
+        Some(Multiply { primitive: "reconstruct", rows, fragment: padded(frag_len), stripes })
+    }
+
+    /// Room in the input for source `column` of `stripe`; what a shorter source leaves must be zero.
+    pub fn source_range(&self, stripe: usize, column: usize) -> std::ops::Range<usize> {
+        let start = (stripe * self.rows.columns() + column) * self.fragment;
+        start..start + self.fragment
+    }
+
+    /// Copies a source to its place in the input.
+    pub fn pack(&self, stripe: usize, column: usize, bytes: &[u8], input: &mut [u8]) {
+        let room = &mut input[self.source_range(stripe, column)];
+        room[..bytes.len()].copy_from_slice(bytes);
+        room[bytes.len()..].fill(0);
+    }
+
+    /// Where target `row` of `stripe` lies in the output.
+    pub fn target_range(&self, stripe: usize, row: usize) -> std::ops::Range<usize> {
+        let start = (stripe * self.rows.rows() + row) * self.fragment;
+        start..start + self.fragment
+    }
+}
+
+impl Operation for Multiply {
+    fn primitive(&self) -> &'static str {
+        self.primitive
+    }
+
+    fn input_bytes(&self) -> usize {
+        self.stripes * self.rows.columns() * self.fragment
+    }
+
+    fn output_bytes(&self) -> usize {
+        self.stripes * self.rows.rows() * self.fragment
+    }
+
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+        if self.fragment == 0 {
+            return;
+        }
+        let (columns, rows) = (self.rows.columns(), self.rows.rows());
+        let stripes = input.chunks(columns * self.fragment).zip(output.chunks_mut(rows * self.fragment));
+        for (sources, targets) in stripes.take(self.stripes) {
+            let sources: Vec<&[u8]> = sources.chunks(self.fragment).collect();
+            let mut targets: Vec<&mut [u8]> = targets.chunks_mut(self.fragment).collect();
+            multiply_equal(isa, &self.rows, &sources, &mut targets);
+        }
+    }
+
+    /// Eight words a coefficient: products of bits 0–2 (two words), 3–5 (two), 6–7 (one), three unused.
+    fn tables(&self) -> Vec<u8> {
+        let mut tables = Vec::with_capacity(self.rows.values().len() * 32);
+        for &c in self.rows.values() {
+            tables.extend((0..8).map(|x| field::multiply(c, x)));
+            tables.extend((0..8).map(|x| field::multiply(c, x << 3)));
+            tables.extend((0..4).map(|x| field::multiply(c, x << 6)));
+            tables.extend([0; 12]);
+        }
+        tables
+    }
+
+    fn launches(&self, at: &Places) -> Vec<Launch> {
+        let (rows, columns) = (self.rows.rows(), self.rows.columns());
+        let pieces = self.fragment / PIECE_BYTES;
+        if pieces * self.stripes * rows == 0 {
+            return Vec::new();
+        }
+        let argument = GfMultiply {
+            sources: at.input,
+            targets: at.result,
+            tables: at.tables,
+            source_stripe: (columns * self.fragment) as u64,
+            source_column: self.fragment as u64,
+            target_stripe: (rows * self.fragment) as u64,
+            target_row: self.fragment as u64,
+            pieces: pieces as u64,
+            stripes: self.stripes as u32,
+            rows: rows as u32,
+            columns: columns as u32,
+            unused: 0,
+        };
+        let blocks = (pieces * self.stripes).div_ceil(Kernel::GfMultiply.threads() as usize) as u32;
+        let grid = [blocks, rows.div_ceil(ROWS_PER_BLOCK) as u32];
+        vec![Launch { kernel: Kernel::GfMultiply, grid, argument: argument.to_bytes() }]
+    }
+}

@@ -1,0 +1,253 @@
+//! Buffers that jobs are packed into: aligned, of a few sizes, and reused, because memory that a GPU can read
+//! without a copy (pinned) is dear to make. What the pool keeps is CrystalGPU's idle queue.
+#![allow(unsafe_code)]
+
+use parking_lot::Mutex;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Smallest size a buffer has room for.
+const SMALLEST_BYTES: usize = 4096;
+/// Buffers begin at multiples of this.
+const ALIGN_BYTES: usize = 4096;
+
+/// Where a pool's memory comes from.
+///
+/// # Safety
+/// `take` returns memory of `bytes` initialised bytes, aligned to 64, that is nobody else's until it is given to
+/// `give` of the same object, with the same size.
+pub unsafe trait HostMemory: Send + Sync + fmt::Debug {
+    /// Memory, or none if there is no more of this kind.
+    fn take(&self, bytes: usize) -> Option<NonNull<u8>>;
+
+    /// Takes memory back.
+    ///
+    /// # Safety
+    /// It came from [`HostMemory::take`] of the same object and size, and is not used again.
+    unsafe fn give(&self, memory: NonNull<u8>, bytes: usize);
+}
+
+/// Ordinary memory.
+#[derive(Debug, Default)]
+pub struct Pageable;
+
+fn layout(bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes, ALIGN_BYTES).ok().filter(|l| l.size() > 0)
+}
+
+// SAFETY: the allocator's zeroed blocks.
+unsafe impl HostMemory for Pageable {
+    fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let layout = layout(bytes)?;
+        // SAFETY: the layout is not empty.
+        NonNull::new(unsafe { alloc_zeroed(layout) })
+    }
+
+    unsafe fn give(&self, memory: NonNull<u8>, bytes: usize) {
+        if let Some(layout) = layout(bytes) {
+            // SAFETY: `take` allocated it with this layout.
+            unsafe { dealloc(memory.as_ptr(), layout) };
+        }
+    }
+}
+
+/// No memory for a buffer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no memory for a buffer of {bytes} bytes; submit smaller batches")]
+pub struct NoMemory {
+    /// Bytes asked for.
+    pub bytes: usize,
+}
+
+#[derive(Debug)]
+struct Shared {
+    memory: Arc<dyn HostMemory>,
+    keep_bytes: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Buffers nobody uses, by size.
+    idle: HashMap<usize, Vec<Block>>,
+    idle_bytes: usize,
+    idle_buffers: usize,
+    made: u64,
+    reused: u64,
+}
+
+#[derive(Debug)]
+struct Block(NonNull<u8>);
+
+// SAFETY: a block is plain memory that one owner at a time has.
+unsafe impl Send for Block {}
+
+/// A pool of buffers. Cloning gives another handle to the same pool.
+#[derive(Debug, Clone)]
+pub struct Pool(Arc<Shared>);
+
+/// How a pool is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PoolUse {
+    /// Buffers nobody uses.
+    pub idle_buffers: usize,
+    /// Their bytes.
+    pub idle_bytes: usize,
+    /// Buffers made so far.
+    pub made: u64,
+    /// Times one was used again instead.
+    pub reused: u64,
+}
+
+impl Pool {
+    /// A pool that keeps up to `keep_bytes` of unused buffers; with 0 every buffer is made anew.
+    pub fn new(memory: Arc<dyn HostMemory>, keep_bytes: usize) -> Pool {
+        Pool(Arc::new(Shared { memory, keep_bytes, state: Mutex::default() }))
+    }
+
+    /// A buffer of `len` bytes of arbitrary content.
+    pub fn take(&self, len: usize) -> Result<Buffer, NoMemory> {
+        let room = len.max(SMALLEST_BYTES).checked_next_power_of_two().ok_or(NoMemory { bytes: len })?;
+        let idle = {
+            let mut state = self.0.state.lock();
+            let block = state.idle.get_mut(&room).and_then(Vec::pop);
+            if block.is_some() {
+                state.idle_bytes -= room;
+                state.idle_buffers -= 1;
+                state.reused += 1;
+            } else {
+                state.made += 1;
+            }
+            block
+        };
+        let block = match idle {
+            Some(block) => block,
+            None => Block(self.0.memory.take(room).ok_or(NoMemory { bytes: len })?),
+        };
+        Ok(Buffer { block, len, room, pool: self.0.clone() })
+    }
+
+    /// How it is used.
+    pub fn usage(&self) -> PoolUse {
+        let s = self.0.state.lock();
+        PoolUse { idle_buffers: s.idle_buffers, idle_bytes: s.idle_bytes, made: s.made, reused: s.reused }
+    }
+}
+
+impl Shared {
+    fn give_back(&self, block: Block, room: usize) {
+        {
+            let mut state = self.state.lock();
+            if state.idle_bytes + room <= self.keep_bytes {
+                state.idle_bytes += room;
+                state.idle_buffers += 1;
+                state.idle.entry(room).or_default().push(block);
+                return;
+            }
+        }
+        // SAFETY: the buffer that owned it is gone.
+        unsafe { self.memory.give(block.0, room) };
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for (room, blocks) in self.state.get_mut().idle.drain() {
+            // SAFETY: idle blocks have no owner.
+            blocks.into_iter().for_each(|block| unsafe { self.memory.give(block.0, room) });
+        }
+    }
+}
+
+/// Memory from a pool, which it returns to when dropped. Begins at a multiple of 64, and is readable up to the next
+/// multiple of 16 past its end.
+pub struct Buffer {
+    block: Block,
+    len: usize,
+    room: usize,
+    pool: Arc<Shared>,
+}
+
+// SAFETY: a buffer owns its memory; shared references only read it.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Makes it `len` bytes long. What it held is kept where it has room for that, and arbitrary otherwise.
+    ///
+    /// # Panics
+    /// Without memory, like a `Vec`.
+    pub fn resize(&mut self, len: usize) {
+        if len > self.room {
+            let pool = Pool(self.pool.clone());
+            match pool.take(len) {
+                Ok(larger) => *self = larger,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        self.len = len;
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block has `room` ≥ `len` initialised bytes, and is ours.
+        unsafe { std::slice::from_raw_parts(self.block.0.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.block.0.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.pool.give_back(Block(self.block.0), self.room);
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} of {} bytes)", self.len, self.room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_that_comes_back_is_used_again_and_no_more_is_kept_than_told() {
+        let pool = Pool::new(Arc::new(Pageable), 2 * SMALLEST_BYTES);
+        let (a, b, c) = (pool.take(1).unwrap(), pool.take(4096).unwrap(), pool.take(7).unwrap());
+        assert_eq!(pool.usage(), PoolUse { made: 3, ..PoolUse::default() });
+        let first = a.as_ptr();
+        drop((a, b, c));
+        let kept = PoolUse { idle_buffers: 2, idle_bytes: 2 * SMALLEST_BYTES, made: 3, reused: 0 };
+        assert_eq!(pool.usage(), kept);
+        let (a, b) = (pool.take(10).unwrap(), pool.take(20).unwrap());
+        assert!(a.as_ptr() == first || b.as_ptr() == first);
+        assert_eq!(pool.usage(), PoolUse { made: 3, reused: 2, ..PoolUse::default() });
+    }
+
+    #[test]
+    fn lengths_alignment_and_growth() {
+        let pool = Pool::new(Arc::new(Pageable), 1 << 20);
+        let mut buffer = pool.take(0).unwrap();
+        assert!(buffer.is_empty());
+        buffer.resize(5000);
+        buffer.fill(7);
+        assert_eq!((buffer.len(), buffer.as_ptr() as usize % 64), (5000, 0));
+        buffer.resize(3);
+        assert_eq!(&buffer[..], [7, 7, 7]);
+        assert_eq!(pool.take(usize::MAX).unwrap_err(), NoMemory { bytes: usize::MAX });
+        assert_eq!(pool.take(usize::MAX / 2).unwrap_err(), NoMemory { bytes: usize::MAX / 2 });
+    }
+}

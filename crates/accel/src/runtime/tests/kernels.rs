@@ -1,0 +1,247 @@
+//! Every kernel on the emulated device against the CPU's reference (P10): edges first, then random cases. The
+//! emulated device is slow, so most cases are small.
+
+use crate::boundaries::{Candidate, Params};
+use crate::device::test_bytes;
+use crate::emulated::Emulated;
+use crate::erasure::{Code, Matrix};
+use crate::isa::Isa;
+use crate::runtime::flight::{Flight, Input};
+use crate::runtime::operations::{FindCandidates, HashBatch, Multiply};
+use crate::runtime::{Backend, Buffer, Operation, Pageable, Pool, Stream};
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt, SeedableRng};
+use std::sync::Arc;
+
+/// A stream of an emulated device, and the reference beside it.
+struct Bench {
+    pool: Pool,
+    stream: Box<dyn Stream>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench { pool: Pool::new(Arc::new(Pageable), 1 << 26), stream: Emulated::new(0).stream().unwrap() }
+    }
+
+    /// The output, which is the same on the device and by the reference.
+    fn run(&mut self, operation: impl Operation + Clone + 'static, fill: impl FnOnce(&mut [u8])) -> Buffer {
+        let mut input = self.pool.take(operation.input_bytes()).unwrap();
+        fill(&mut input);
+        let mut expected = self.pool.take(operation.output_bytes()).unwrap();
+        operation.on_cpu(Isa::REFERENCE, &input, &mut expected);
+        let shared = Arc::new(operation.clone());
+        let mut flight = Flight::start(self.stream.as_mut(), &self.pool, shared, Input::Host(input)).unwrap();
+        flight.output.fill(0x77);
+        assert!(self.stream.is_done().unwrap());
+        if operation.finish(&mut flight.output) {
+            let len = meaningful_bytes(&operation, &expected);
+            assert!(flight.output[..len] == expected[..len], "{operation:?}");
+        }
+        expected
+    }
+}
+
+/// Candidates leave room behind the last entry, whose content means nothing.
+fn meaningful_bytes(operation: &dyn Operation, output: &[u8]) -> usize {
+    if operation.primitive() != "candidates" {
+        return output.len();
+    }
+    4 + 4 * u32::from_ne_bytes([output[0], output[1], output[2], output[3]]) as usize
+}
+
+fn hash(bench: &mut Bench, buffers: &[&[u8]]) {
+    let lens: Vec<usize> = buffers.iter().map(|b| b.len()).collect();
+    for operation in [HashBatch::names(&lens).unwrap(), HashBatch::trees(&lens).unwrap()] {
+        let output = bench.run(operation.clone(), |input| {
+            buffers.iter().enumerate().for_each(|(i, bytes)| operation.pack(i, bytes, input));
+        });
+        let trees = buffers.iter().map(|b| crate::hash::tree(b));
+        if operation.primitive() == "tree" {
+            assert_eq!(operation.read_trees(&output), trees.collect::<Vec<_>>());
+        } else {
+            assert_eq!(operation.read_names(&output), trees.map(|t| t.root).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn blake3_of_every_length_around_an_edge() {
+    let mut bench = Bench::new();
+    let bytes = test_bytes(1, 1_200_000);
+    let mut lens = vec![0, 1, 3, 4, 15, 16, 17, 63, 64, 65, 127, 1000];
+    for edge in [1024, 2048, 3072, 5 * 1024, 16 * 1024, 17 * 1024, 32 * 1024, 33 * 1024, 130 * 1024] {
+        lens.extend([edge - 1, edge, edge + 1]);
+    }
+    // More groups than one warp joins: three levels.
+    lens.extend([1024 * 1024, 1024 * 1024 + 1, 1_200_000]);
+    lens.iter().for_each(|len| hash(&mut bench, &[&bytes[..*len]]));
+    let all: Vec<&[u8]> = lens.iter().map(|len| &bytes[..*len]).collect();
+    hash(&mut bench, &all);
+    hash(&mut bench, &[]);
+}
+
+#[test]
+fn blake3_of_random_batches() {
+    let (mut bench, mut rng) = (Bench::new(), StdRng::seed_from_u64(2));
+    let bytes = test_bytes(3, 40_000);
+    for _ in 0..1_000 {
+        let buffers: Vec<&[u8]> = (0..rng.random_range(0..6))
+            .map(|_| {
+                let most = if rng.random_ratio(1, 50) { 40_000 } else { 600 };
+                let len = rng.random_range(0..most);
+                let at = rng.random_range(0..=bytes.len() - len);
+                &bytes[at..at + len]
+            })
+            .collect();
+        hash(&mut bench, &buffers);
+    }
+}
+
+fn multiply(bench: &mut Bench, operation: &Multiply, columns: usize, stripes: usize, len: usize, rng: &mut StdRng) {
+    bench.run(operation.clone(), |input| {
+        let mut fragment = vec![0; len];
+        for stripe in 0..stripes {
+            for column in 0..columns {
+                rng.fill_bytes(&mut fragment);
+                operation.pack(stripe, column, &fragment, input);
+            }
+        }
+    });
+}
+
+#[test]
+fn parity_of_every_shape() {
+    let (mut bench, mut rng) = (Bench::new(), StdRng::seed_from_u64(4));
+    for (k, m) in [(1, 1), (2, 3), (4, 2), (5, 4), (10, 4), (12, 5), (17, 3), (31, 2), (32, 2), (33, 2), (70, 9)] {
+        let code = Code::new(k, m, Matrix::Cauchy1).unwrap();
+        for (len, stripes) in [(0, 1), (1, 1), (16, 3), (17, 2), (64, 1), (4096, 1), (4100, 2), (1000, 0)] {
+            multiply(&mut bench, &Multiply::encode(&code, len, stripes), k, stripes, len, &mut rng);
+        }
+    }
+}
+
+/// P1 on the device: for each code of the list every set of m lost fragments comes back. Fragments are tiny: what
+/// is tested is that each pattern's rows reach the kernel right.
+#[test]
+fn every_loss_of_m_fragments_is_rebuilt() {
+    let mut bench = Bench::new();
+    for (k, m) in [(4, 2), (6, 3), (8, 3), (10, 4), (12, 4), (16, 4), (17, 3)] {
+        let code = Code::new(k, m, Matrix::Cauchy1).unwrap();
+        let fragments: Vec<Vec<u8>> = {
+            let data: Vec<Vec<u8>> = (0..k).map(|i| test_bytes(i as u64, 16)).collect();
+            let slices: Vec<&[u8]> = data.iter().map(|d| d.as_slice()).collect();
+            let mut parity = vec![vec![0; 16]; m];
+            let mut room: Vec<&mut [u8]> = parity.iter_mut().map(|p| p.as_mut_slice()).collect();
+            code.encode(&slices, 16, &mut room).unwrap();
+            data.into_iter().chain(parity).collect()
+        };
+        for_each_loss(k + m, m, &mut |lost| {
+            let sources: Vec<usize> = (0..k + m).filter(|i| !lost.contains(i)).collect();
+            let operation = Multiply::reconstruct(&code, &sources, lost, 16, 1).unwrap();
+            let mut input = bench.pool.take(operation.input_bytes()).unwrap();
+            sources.iter().enumerate().for_each(|(c, i)| operation.pack(0, c, &fragments[*i], &mut input));
+            let shared = Arc::new(operation.clone());
+            let flight = Flight::start(bench.stream.as_mut(), &bench.pool, shared, Input::Host(input)).unwrap();
+            assert!(bench.stream.is_done().unwrap());
+            for (row, index) in lost.iter().enumerate() {
+                assert!(flight.output[operation.target_range(0, row)] == fragments[*index], "{k}+{m} lost {lost:?}");
+            }
+        });
+    }
+}
+
+fn for_each_loss(total: usize, lost: usize, visit: &mut dyn FnMut(&[usize])) {
+    let mut chosen: Vec<usize> = (0..lost).collect();
+    loop {
+        visit(&chosen);
+        let Some(at) = (0..lost).rev().find(|i| chosen[*i] < total - lost + i) else { return };
+        chosen[at] += 1;
+        (at + 1..lost).for_each(|i| chosen[i] = chosen[i - 1] + 1);
+    }
+}
+
+#[test]
+fn random_products() {
+    let (mut bench, mut rng) = (Bench::new(), StdRng::seed_from_u64(5));
+    for _ in 0..4_000 {
+        let (k, m) = (rng.random_range(1..12), rng.random_range(1..7));
+        let code = Code::new(k, m, Matrix::Cauchy1).unwrap();
+        let (len, stripes) = (rng.random_range(0..200), rng.random_range(1..3));
+        let operation = if rng.random() {
+            Multiply::encode(&code, len, stripes)
+        } else {
+            let mut order: Vec<usize> = (0..k + m).collect();
+            for i in 0..k {
+                order.swap(i, rng.random_range(i..k + m));
+            }
+            let (sources, lost) = order.split_at_mut(k);
+            sources.sort_unstable();
+            Multiply::reconstruct(&code, sources, &lost[..rng.random_range(1..=m)], len, stripes).unwrap()
+        };
+        multiply(&mut bench, &operation, k, stripes, len, &mut rng);
+    }
+}
+
+fn candidates(bench: &mut Bench, params: &Params, context: &[u8], data: &[u8]) -> Vec<Candidate> {
+    let operation = FindCandidates::new(params, context.len(), data.len()).unwrap();
+    let output = bench.run(operation.clone(), |input| operation.pack(context, data, input));
+    let mut found = Vec::new();
+    operation.read(&output, &mut found);
+    found
+}
+
+#[test]
+fn boundaries_around_every_edge() {
+    let mut bench = Bench::new();
+    let params = Params::new(4096, 65536).unwrap().with_everything_a_candidate();
+    let bytes = test_bytes(6, 20_000);
+    let mut seen = 0;
+    for context in [0, 1, 5, 62, 63, 64, 100] {
+        for len in [0, 1, 2, 3, 4, 63, 64, 65, 127, 128, 700, 4095, 4096, 4097, 4200, 8192, 12_345] {
+            seen += candidates(&mut bench, &params, &bytes[..context], &bytes[context..context + len]).len();
+        }
+    }
+    assert!(seen > 500, "{seen} candidates are no test");
+}
+
+#[test]
+fn boundaries_of_random_slices_and_kinds_of_data() {
+    let (mut bench, mut rng) = (Bench::new(), StdRng::seed_from_u64(7));
+    let wild = Params::new(4096, 65536).unwrap();
+    let (mut seen, mut bytes) = (0, vec![0u8; 1 << 16]);
+    for case in 0..3_000 {
+        if case % 100 == 0 {
+            rng.fill_bytes(&mut bytes);
+            let mask = [0xff, 0x0f, 0x01, 0x7f, 0xf0][case / 100 % 5];
+            bytes.iter_mut().for_each(|b| *b &= mask);
+        }
+        let params = if case % 7 == 0 { Params::new(262_144, 4_194_304).unwrap() } else { wild };
+        let params = if case % 3 == 0 { params } else { params.with_everything_a_candidate() };
+        let (context, len) = (rng.random_range(0..70), rng.random_range(0..1_500));
+        let at = rng.random_range(context..bytes.len() - len);
+        seen += candidates(&mut bench, &params, &bytes[at - context..at], &bytes[at..at + len]).len();
+    }
+    assert!(seen > 1_000, "{seen} candidates are no test");
+}
+
+/// So many candidates that they do not fit: the device says so, and the CPU is asked.
+#[test]
+fn more_candidates_than_there_is_room_for_are_left_to_the_cpu() {
+    let mut bench = Bench::new();
+    let params = Params::new(4096, 65536).unwrap().with_everything_a_candidate();
+    // A window that passes, over and over: every 67th position is a candidate.
+    let noise = test_bytes(8, 200_000);
+    let mut found = Vec::new();
+    crate::boundaries::candidates(&params, &[], &noise, &mut found);
+    let at = found[0].position;
+    let data: Vec<u8> = noise[at - 64..at].iter().copied().cycle().take(100_000).collect();
+    let operation = FindCandidates::new(&params, 0, data.len()).unwrap();
+    assert!(candidates(&mut bench, &params, &[], &data).len() > 100_000 / 128 + 64);
+    let mut input = bench.pool.take(data.len()).unwrap();
+    input.copy_from_slice(&data);
+    let shared = Arc::new(operation.clone());
+    let mut flight = Flight::start(bench.stream.as_mut(), &bench.pool, shared, Input::Host(input)).unwrap();
+    assert!(bench.stream.is_done().unwrap());
+    assert!(!operation.finish(&mut flight.output));
+}
