@@ -67,6 +67,10 @@ impl Backend for Emulated {
         "the kernels on the host, for tests".into()
     }
 
+    fn is_for_tests(&self) -> bool {
+        true
+    }
+
     fn memory_bytes(&self) -> u64 {
         self.memory_bytes as u64
     }

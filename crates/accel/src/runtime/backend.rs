@@ -53,6 +53,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// What it is, for people: the card's name.
     fn description(&self) -> String;
 
+    /// Whether it exists to be tested with: then no job goes there unless told to.
+    fn is_for_tests(&self) -> bool {
+        false
+    }
+
     /// Its memory in bytes.
     fn memory_bytes(&self) -> u64;
 

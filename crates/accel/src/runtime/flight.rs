@@ -29,7 +29,6 @@ impl From<Fault> for Refusal {
 /// A job that has been queued on a stream. Its buffers stay here until the stream is done with them.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    pub operation: Arc<dyn Operation>,
     pub input: Input,
     pub output: Buffer,
     /// Uploaded too, so it must live as long.
@@ -55,7 +54,7 @@ impl Flight {
         };
         tables.copy_from_slice(&bytes);
         match queue(stream, operation.as_ref(), &input, &tables, &mut output) {
-            Ok(()) => Ok(Flight { operation, input, output, _tables: tables }),
+            Ok(()) => Ok(Flight { input, output, _tables: tables }),
             Err(fault) => {
                 if !matches!(fault, Fault::NoMemory { .. }) {
                     // The device may still be at work with them: never used again, never freed.

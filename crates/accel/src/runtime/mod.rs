@@ -2,19 +2,303 @@
 //! call back.
 //!
 //! After CrystalGPU (Gharaibeh, Al-Kiswany, Gopalakrishnan, Ripeanu, "A GPU accelerated storage system",
-//! HPDC 2010, §3.2.3). What is here so far: what a device must do ([`Backend`]), what a job computes
-//! ([`Operation`]), and the buffers both work on ([`Pool`]).
+//! HPDC 2010, §3.2.3): idle buffers in a [`pool`](Pool), one queue of outstanding jobs that all devices drain, one
+//! manager thread per device, which keeps several jobs running so that one's transfers overlap another's kernels.
+//!
+//! - A device that fails, hangs or gives wrong bytes is retired; its jobs, and those that wait for it, are done by
+//!   the CPU from the same input, with equal bytes (P10).
+//! - Jobs that wait or run hold at most [`Options::bound_bytes`]; [`Runtime::submit`] waits for room, so a slow
+//!   device makes its submitters slow, not the memory full.
+//! - [`Target::Auto`] goes where a [`Calibration`] says that it is done first, and [`Runtime::explain`] says why.
+//!
+//! What it never does: I/O, knowing a file or a node. Start at [`Runtime`]; inside, read `job`, `central`,
+//! `flight`, `manager`.
 
 mod backend;
-#[allow(dead_code)] // Until jobs and queues are here.
+mod calibrate;
+mod central;
 mod flight;
+mod job;
+mod manager;
 mod operation;
 pub mod operations;
 mod pool;
+mod routing;
+mod workers;
 
 #[cfg(test)]
 mod tests;
 
 pub use backend::{Backend, Fault, Stream};
+pub use central::{DeviceState, Queues};
+pub use job::{Callback, Done, Job, JobError, Request, Target};
 pub use operation::{Operation, Places};
 pub use pool::{Buffer, HostMemory, NoMemory, Pageable, Pool, PoolUse};
+pub use routing::{CPU, Calibration, CalibrationError, Cost, Decision, Why};
+
+use crate::isa::Isa;
+use central::Central;
+use flight::Input;
+use job::Ticket;
+use manager::{Manager, Settings};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How a runtime works.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Bytes that waiting and running jobs may hold together, inputs and outputs.
+    pub bound_bytes: usize,
+    /// Bytes of unused buffers that are kept for reuse.
+    pub keep_bytes: usize,
+    /// Jobs that run at once on one device: with 1 nothing overlaps.
+    pub slots: usize,
+    /// Whether a device's memory is kept between jobs.
+    pub keep_device_memory: bool,
+    /// CPU threads.
+    pub cpu_threads: usize,
+    /// A job that has not come back after this long retires its device.
+    pub stuck_after: Duration,
+    /// The CPU's instruction set.
+    pub isa: Isa,
+    /// Where buffers come from; pinned memory for CUDA.
+    pub memory: Arc<dyn HostMemory>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            bound_bytes: 512 << 20,
+            keep_bytes: 512 << 20,
+            slots: 3,
+            keep_device_memory: true,
+            cpu_threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            stuck_after: Duration::from_secs(30),
+            isa: Isa::best(),
+            memory: Arc::new(Pageable),
+        }
+    }
+}
+
+/// Why a job was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// The input is not as long as the operation says.
+    #[error("{primitive}: the input has {got} bytes, the operation needs {expected}; pack it by the operation")]
+    InputLength {
+        /// Primitive.
+        primitive: &'static str,
+        /// Bytes needed.
+        expected: usize,
+        /// Bytes given.
+        got: usize,
+    },
+    /// There is no such device.
+    #[error("device {index} asked for, there are {count}; `tessera accel list` names them")]
+    NoSuchDevice {
+        /// Index asked for.
+        index: usize,
+        /// Devices there are.
+        count: usize,
+    },
+    /// The queues are full (only [`Runtime::try_submit`]), or the runtime is stopping.
+    #[error("the queues hold all the bytes they may; wait for a job, or raise bound_bytes")]
+    Busy,
+}
+
+/// Devices, the CPU's threads, and the queues between them. Dropping it ends queued jobs and waits for running ones.
+#[derive(Debug)]
+pub struct Runtime {
+    central: Arc<Central>,
+    pool: Pool,
+    calibration: Mutex<Calibration>,
+    backends: Vec<Arc<dyn Backend>>,
+    options: Options,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Runtime {
+    /// A runtime over these devices (none is fine). Devices open on their own threads; one that cannot is retired.
+    pub fn new(backends: Vec<Arc<dyn Backend>>, options: Options) -> Runtime {
+        let devices = backends.iter().map(|b| describe(b.as_ref())).collect();
+        let central = Arc::new(Central::new(devices, options.bound_bytes));
+        let pool = Pool::new(options.memory.clone(), options.keep_bytes);
+        let mut runtime =
+            Runtime { central, pool, calibration: Mutex::default(), backends, options, threads: Vec::new() };
+        runtime.start_managers();
+        runtime.start_workers();
+        runtime
+    }
+
+    fn start_managers(&mut self) {
+        for (index, backend) in self.backends.iter().enumerate() {
+            let settings = Settings {
+                slots: self.options.slots,
+                keep_memory: self.options.keep_device_memory,
+                stuck_after: self.options.stuck_after,
+            };
+            let (central, pool) = (self.central.clone(), self.pool.clone());
+            let manager = Manager { index, backend: backend.clone(), central, pool, settings };
+            let spawned = std::thread::Builder::new().name(format!("accel {}", backend.name())).spawn(|| manager.run());
+            match spawned {
+                Ok(thread) => self.threads.push(thread),
+                Err(error) => {
+                    let (device, what) = (backend.name().into(), "start its manager thread".into());
+                    self.central.retire(index, Fault::Failed { device, what, why: error.to_string() });
+                }
+            }
+        }
+    }
+
+    fn start_workers(&mut self) {
+        let name: Arc<str> = format!("{CPU} ({})", self.options.isa.name()).into();
+        for number in 0..self.options.cpu_threads.max(1) {
+            let (central, pool, name, isa) = (self.central.clone(), self.pool.clone(), name.clone(), self.options.isa);
+            let thread = std::thread::Builder::new().name(format!("accel cpu {number}"));
+            // Without a single thread jobs would wait for ever; then the process cannot start threads at all.
+            self.threads.push(thread.spawn(move || workers::run(&central, &pool, isa, &name)).expect("a thread"));
+        }
+    }
+
+    /// A buffer of `len` bytes of arbitrary content, to pack a job's input in.
+    pub fn buffer(&self, len: usize) -> Result<Buffer, NoMemory> {
+        self.pool.take(len)
+    }
+
+    /// Queues a job. Waits while the queues hold all the bytes they may.
+    pub fn submit(&self, operation: Arc<dyn Operation>, input: Buffer, request: Request) -> Result<Job, SubmitError> {
+        self.queue(operation, Input::Host(input), request, None, true)
+    }
+
+    /// [`Runtime::submit`] that never waits.
+    pub fn try_submit(
+        &self,
+        operation: Arc<dyn Operation>,
+        input: Buffer,
+        request: Request,
+    ) -> Result<Job, SubmitError> {
+        self.queue(operation, Input::Host(input), request, None, false)
+    }
+
+    /// [`Runtime::submit`] with a callback instead of waiting.
+    pub fn submit_then(
+        &self,
+        operation: Arc<dyn Operation>,
+        input: Buffer,
+        request: Request,
+        callback: Callback,
+    ) -> Result<Job, SubmitError> {
+        self.queue(operation, Input::Host(input), request, Some(callback), true)
+    }
+
+    /// A job whose input lies in the memory of device `index` already: it is read where it is, and never freed.
+    /// With `stream` (the device library's handle) the job begins after what is queued there.
+    ///
+    /// # Safety
+    /// [`Operation::input_bytes`] bytes from `address` on, a multiple of 16, can be read by the device, rounded up
+    /// to a multiple of 16, and nobody changes or frees them until the job has ended; `stream` is a live stream.
+    #[allow(unsafe_code)]
+    pub unsafe fn submit_in_place(
+        &self,
+        operation: Arc<dyn Operation>,
+        index: usize,
+        address: u64,
+        stream: Option<u64>,
+        deadline: Option<std::time::Instant>,
+    ) -> Result<Job, SubmitError> {
+        let request = Request { target: Target::Device(index), deadline };
+        self.queue(operation, Input::Device { address, stream }, request, None, true)
+    }
+
+    fn queue(
+        &self,
+        operation: Arc<dyn Operation>,
+        input: Input,
+        mut request: Request,
+        callback: Option<Callback>,
+        wait: bool,
+    ) -> Result<Job, SubmitError> {
+        let (primitive, expected) = (operation.primitive(), operation.input_bytes());
+        match &input {
+            Input::Host(buffer) if buffer.len() != expected => {
+                return Err(SubmitError::InputLength { primitive, expected, got: buffer.len() });
+            }
+            _ => {}
+        }
+        match request.target {
+            Target::Device(index) if index >= self.backends.len() => {
+                return Err(SubmitError::NoSuchDevice { index, count: self.backends.len() });
+            }
+            _ => {}
+        }
+        if request.target == Target::Auto {
+            let on_device = !self.backends.is_empty() && self.explain(primitive, expected).on_device;
+            request.target = if on_device { Target::AnyDevice } else { Target::Cpu };
+        }
+        let ticket = Ticket::new(operation, input, request, callback);
+        let ticket = self.central.submit(ticket, wait).map_err(|_| SubmitError::Busy)?;
+        Ok(Job { ticket, central: self.central.clone() })
+    }
+
+    /// Where a job would go now, and why.
+    pub fn explain(&self, primitive: &str, bytes: usize) -> Decision {
+        let devices = self.central.devices();
+        let in_use: Vec<&str> =
+            devices.iter().filter(|d| d.retired.is_none() && !d.is_for_tests).map(|d| &*d.name).collect();
+        self.calibration.lock().choose(primitive, bytes, &in_use)
+    }
+
+    /// Costs as they were measured ([`Runtime::calibrate`]) or set.
+    pub fn calibration(&self) -> Calibration {
+        self.calibration.lock().clone()
+    }
+
+    /// Uses costs that were measured before on this machine.
+    pub fn set_calibration(&self, calibration: Calibration) {
+        *self.calibration.lock() = calibration;
+    }
+
+    /// The devices, what they did, and why some are not used any more.
+    pub fn devices(&self) -> Vec<DeviceState> {
+        self.central.devices()
+    }
+
+    /// Jobs that the CPU did for this runtime, and their input bytes, by primitive.
+    pub fn done_on_cpu(&self) -> BTreeMap<&'static str, (u64, u64)> {
+        self.central.done_on_cpu()
+    }
+
+    /// How full the queues are.
+    pub fn queues(&self) -> Queues {
+        self.central.queues()
+    }
+
+    /// How the buffers are used.
+    pub fn buffers(&self) -> PoolUse {
+        self.pool.usage()
+    }
+}
+
+fn describe(backend: &dyn Backend) -> DeviceState {
+    DeviceState {
+        name: backend.name().into(),
+        description: backend.description(),
+        memory_bytes: backend.memory_bytes(),
+        is_for_tests: backend.is_for_tests(),
+        retired: None,
+        done: BTreeMap::new(),
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.central.stop();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has nothing left to tell.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,3 +1,5 @@
 //! Tests of the runtime, on emulated devices.
 
+mod faulty;
+mod jobs;
 mod kernels;

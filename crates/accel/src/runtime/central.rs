@@ -1,0 +1,258 @@
+//! The queues that everybody shares: outstanding jobs for devices, jobs for the CPU, what runs, and how many bytes
+//! all of them hold (the bound that makes submitters wait).
+
+use super::Fault;
+use super::job::{Done, JobError, Target, Ticket};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A device as its users see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceState {
+    /// Name.
+    pub name: Arc<str>,
+    /// What it is.
+    pub description: String,
+    /// Its memory in bytes.
+    pub memory_bytes: u64,
+    /// Whether it gets only jobs that name it, being emulated.
+    pub is_for_tests: bool,
+    /// Why it is not used any more; none while it is.
+    pub retired: Option<Fault>,
+    /// Jobs it did, and their input bytes, by primitive.
+    pub done: BTreeMap<&'static str, (u64, u64)>,
+}
+
+/// How full the queues are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Queues {
+    /// Jobs that wait for a device.
+    pub outstanding: usize,
+    /// Jobs that wait for the CPU.
+    pub outstanding_cpu: usize,
+    /// Jobs that run.
+    pub running: usize,
+    /// Bytes that waiting and running jobs hold.
+    pub bytes: usize,
+    /// Jobs that a device could not do and the CPU did.
+    pub fallen_back: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    outstanding: VecDeque<Arc<Ticket>>,
+    cpu: VecDeque<Arc<Ticket>>,
+    running: usize,
+    bytes: usize,
+    fallen_back: u64,
+    devices: Vec<DeviceState>,
+    done_on_cpu: BTreeMap<&'static str, (u64, u64)>,
+    stopping: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Central {
+    state: Mutex<State>,
+    bound_bytes: usize,
+    device_work: Condvar,
+    cpu_work: Condvar,
+    room: Condvar,
+}
+
+/// Who did a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum By {
+    Device(usize),
+    Cpu,
+}
+
+/// What a thread that asked for work gets.
+pub(crate) enum Next {
+    Job(Arc<Ticket>),
+    Nothing,
+    Stop,
+}
+
+impl Central {
+    pub fn new(devices: Vec<DeviceState>, bound_bytes: usize) -> Central {
+        let state = Mutex::new(State { devices, ..State::default() });
+        let (device_work, cpu_work, room) = (Condvar::new(), Condvar::new(), Condvar::new());
+        Central { state, bound_bytes, device_work, cpu_work, room }
+    }
+
+    /// Queues a job. If all jobs together would hold more than the bound, waits until they do not (`wait`), or
+    /// gives it back. A job larger than the bound runs when it is alone.
+    pub fn submit(&self, ticket: Ticket, wait: bool) -> Result<Arc<Ticket>, Box<Ticket>> {
+        let mut state = self.state.lock();
+        while state.bytes > 0 && state.bytes.saturating_add(ticket.bytes) > self.bound_bytes {
+            if !wait || state.stopping {
+                return Err(Box::new(ticket));
+            }
+            self.room.wait(&mut state);
+        }
+        state.bytes += ticket.bytes;
+        let ticket = Arc::new(ticket);
+        self.enqueue(&mut state, ticket.clone());
+        Ok(ticket)
+    }
+
+    fn enqueue(&self, state: &mut State, ticket: Arc<Ticket>) {
+        let alive = |index: usize| state.devices.get(index).is_some_and(|d| d.retired.is_none());
+        let on_device = match ticket.target {
+            Target::Auto | Target::Cpu => false,
+            Target::AnyDevice => (0..state.devices.len()).any(alive),
+            Target::Device(index) => alive(index),
+        };
+        if on_device {
+            state.outstanding.push_back(ticket);
+            self.device_work.notify_all();
+        } else {
+            state.cpu.push_back(ticket);
+            self.cpu_work.notify_one();
+        }
+    }
+
+    /// The next job for device `index`; waits up to `patience` for one.
+    pub fn next_for_device(&self, index: usize, patience: Duration) -> Next {
+        let mut state = self.state.lock();
+        let mut waited = false;
+        loop {
+            let mine = |t: &Arc<Ticket>| matches!(t.target, Target::AnyDevice) || t.target == Target::Device(index);
+            let first = state.outstanding.iter().position(mine);
+            if let Some(ticket) = first.and_then(|at| state.outstanding.remove(at)) {
+                state.running += 1;
+                return Next::Job(ticket);
+            }
+            if state.stopping {
+                return Next::Stop;
+            }
+            if waited || patience.is_zero() {
+                return Next::Nothing;
+            }
+            waited = self.device_work.wait_for(&mut state, patience).timed_out();
+        }
+    }
+
+    /// The next job for a CPU thread; waits for one.
+    pub fn next_for_cpu(&self) -> Next {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(ticket) = state.cpu.pop_front() {
+                state.running += 1;
+                return Next::Job(ticket);
+            }
+            // Devices may still hand jobs over while they stop.
+            if state.stopping && state.outstanding.is_empty() && state.running == 0 {
+                return Next::Stop;
+            }
+            self.cpu_work.wait(&mut state);
+        }
+    }
+
+    /// Ends a job that has not begun, or was cancelled in its queue.
+    pub fn finish(&self, ticket: &Ticket, result: Result<Done, JobError>) {
+        // Lock order: a ticket's cell, then the queues; never the other way round.
+        ticket.finish(result, || self.freed(ticket.bytes));
+    }
+
+    /// Ends a job that a thread took from a queue.
+    pub fn finish_running(&self, ticket: &Ticket, result: Result<Done, JobError>, by: By) {
+        {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            state.running -= 1;
+            let done = match by {
+                By::Device(index) => state.devices.get_mut(index).map(|d| &mut d.done),
+                By::Cpu => Some(&mut state.done_on_cpu),
+            };
+            if let (Some(done), Ok(_)) = (done, &result) {
+                let work = done.entry(ticket.operation.primitive()).or_default();
+                work.0 += 1;
+                work.1 += ticket.operation.input_bytes() as u64;
+            }
+        }
+        self.finish(ticket, result);
+        self.cpu_work.notify_all();
+    }
+
+    /// A job that a thread took is for the CPU now.
+    pub fn hand_to_cpu(&self, ticket: Arc<Ticket>) {
+        let mut state = self.state.lock();
+        state.running -= 1;
+        state.fallen_back += 1;
+        state.cpu.push_back(ticket);
+        self.cpu_work.notify_one();
+    }
+
+    /// A job that a thread took waits again, first in line.
+    pub fn put_back(&self, ticket: Arc<Ticket>) {
+        let mut state = self.state.lock();
+        state.running -= 1;
+        state.outstanding.push_front(ticket);
+        self.device_work.notify_all();
+    }
+
+    /// Device `index` is not used any more; jobs that no other device may do go to the CPU.
+    pub fn retire(&self, index: usize, fault: Fault) {
+        let mut state = self.state.lock();
+        if let Some(device) = state.devices.get_mut(index) {
+            device.retired.get_or_insert(fault);
+        }
+        for ticket in std::mem::take(&mut state.outstanding) {
+            let waits_in_vain =
+                ticket.target == Target::Device(index) || state.devices.iter().all(|d| d.retired.is_some());
+            state.fallen_back += u64::from(waits_in_vain);
+            self.enqueue(&mut state, ticket);
+        }
+    }
+
+    /// Whether device `index` is in use.
+    pub fn is_alive(&self, index: usize) -> bool {
+        self.state.lock().devices.get(index).is_some_and(|d| d.retired.is_none())
+    }
+
+    pub fn devices(&self) -> Vec<DeviceState> {
+        self.state.lock().devices.clone()
+    }
+
+    /// Jobs the CPU did for this runtime, and their input bytes, by primitive.
+    pub fn done_on_cpu(&self) -> BTreeMap<&'static str, (u64, u64)> {
+        self.state.lock().done_on_cpu.clone()
+    }
+
+    pub fn queues(&self) -> Queues {
+        let s = self.state.lock();
+        Queues {
+            outstanding: s.outstanding.len(),
+            outstanding_cpu: s.cpu.len(),
+            running: s.running,
+            bytes: s.bytes,
+            fallen_back: s.fallen_back,
+        }
+    }
+
+    /// Nothing more begins: queued jobs end with [`JobError::Stopped`], threads stop once nothing runs.
+    pub fn stop(&self) {
+        let queued: Vec<Arc<Ticket>> = {
+            let mut state = self.state.lock();
+            state.stopping = true;
+            let mut queued: Vec<_> = state.outstanding.drain(..).collect();
+            queued.extend(state.cpu.drain(..));
+            queued
+        };
+        for ticket in queued {
+            self.finish(&ticket, Err(JobError::Stopped));
+        }
+        self.device_work.notify_all();
+        self.cpu_work.notify_all();
+        self.room.notify_all();
+    }
+
+    fn freed(&self, bytes: usize) {
+        self.state.lock().bytes -= bytes;
+        self.room.notify_all();
+    }
+}

@@ -1,0 +1,203 @@
+//! A device's manager thread: takes jobs from the common queue, keeps a few of them running, each on a stream of
+//! its own, and retires the device when it fails.
+
+use super::central::{By, Central, Next};
+use super::flight::{Flight, Input, Refusal};
+use super::job::{Done, JobError, Ticket};
+use super::{Backend, Fault, Pool, Stream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often running jobs are looked at.
+const POLL: Duration = Duration::from_micros(50);
+/// How long an idle manager sleeps unless it is woken.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// What a manager is told.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Jobs that run at once on the device.
+    pub slots: usize,
+    /// Keep device memory between jobs.
+    pub keep_memory: bool,
+    /// A job that takes longer retires the device.
+    pub stuck_after: Duration,
+}
+
+/// See the module.
+pub(crate) struct Manager {
+    pub index: usize,
+    pub backend: Arc<dyn Backend>,
+    pub central: Arc<Central>,
+    pub pool: Pool,
+    pub settings: Settings,
+}
+
+struct Slot {
+    stream: Box<dyn Stream>,
+    running: Option<Running>,
+}
+
+struct Running {
+    ticket: Arc<Ticket>,
+    flight: Flight,
+    since: Instant,
+}
+
+impl Manager {
+    /// The thread.
+    pub fn run(self) {
+        let opened: Result<Vec<Slot>, Fault> = (0..self.settings.slots.max(1))
+            .map(|_| Ok(Slot { stream: self.backend.stream()?, running: None }))
+            .collect();
+        let mut slots = match opened {
+            Ok(slots) => slots,
+            Err(fault) => return self.central.retire(self.index, fault),
+        };
+        let served = catch_unwind(AssertUnwindSafe(|| self.serve(&mut slots)));
+        if let Err(fault) = served.unwrap_or_else(|_| Err(self.fault("manage its jobs", "panicked; this is a bug"))) {
+            self.retire(slots, fault);
+        }
+    }
+
+    fn fault(&self, what: &str, why: &str) -> Fault {
+        Fault::Failed { device: self.backend.name().into(), what: what.into(), why: why.into() }
+    }
+
+    /// Runs jobs until told to stop, or the device fails.
+    fn serve(&self, slots: &mut [Slot]) -> Result<(), Fault> {
+        loop {
+            if !self.central.is_alive(self.index) {
+                // Somebody else found out, by comparing bytes: what runs now is not to be trusted either.
+                return Err(self.fault("go on", "it was retired"));
+            }
+            let busy = slots.iter().any(|s| s.running.is_some());
+            if let Some(free) = slots.iter().position(|s| s.running.is_none()) {
+                match self.central.next_for_device(self.index, if busy { Duration::ZERO } else { IDLE }) {
+                    Next::Job(ticket) => {
+                        self.begin(slots, free, ticket)?;
+                        continue; // Fill the other slots before looking at what runs.
+                    }
+                    Next::Stop if !busy => return Ok(()),
+                    Next::Stop | Next::Nothing => {}
+                }
+            }
+            let mut ended = false;
+            for slot in slots.iter_mut() {
+                ended |= self.look_at(slot)?;
+            }
+            if busy && !ended {
+                std::thread::sleep(POLL);
+            }
+        }
+    }
+
+    fn begin(&self, slots: &mut [Slot], free: usize, ticket: Arc<Ticket>) -> Result<(), Fault> {
+        let input = match ticket.begin() {
+            None => return self.skip(&ticket),
+            Some(Err(why)) => {
+                self.central.finish_running(&ticket, Err(why), By::Device(self.index));
+                return Ok(());
+            }
+            Some(Ok(input)) => input,
+        };
+        let others = slots.iter().any(|s| s.running.is_some());
+        let stream = slots[free].stream.as_mut();
+        let operation = ticket.operation.clone();
+        let started = catch_unwind(AssertUnwindSafe(|| Flight::start(stream, &self.pool, operation, input)));
+        let Ok(started) = started else {
+            let primitive = ticket.operation.primitive();
+            self.central.finish_running(&ticket, Err(JobError::Panicked { primitive }), By::Device(self.index));
+            return Ok(());
+        };
+        match started {
+            Ok(flight) => {
+                slots[free].running = Some(Running { ticket, flight, since: Instant::now() });
+                Ok(())
+            }
+            Err((Refusal::Host(no_memory), _)) => {
+                self.central.finish_running(&ticket, Err(no_memory.into()), By::Device(self.index));
+                Ok(())
+            }
+            Err((Refusal::Fault(Fault::NoMemory { .. }), input)) => {
+                ticket.put_back(input);
+                // What idle streams keep is in the way; what running ones have will come back.
+                slots.iter_mut().filter(|s| s.running.is_none()).for_each(|s| s.stream.release());
+                if others {
+                    return self.wait_for_memory(slots, ticket);
+                }
+                self.central.hand_to_cpu(ticket);
+                Ok(())
+            }
+            Err((Refusal::Fault(fault), input)) => {
+                ticket.put_back(input);
+                self.central.hand_to_cpu(ticket);
+                Err(fault)
+            }
+        }
+    }
+
+    /// A job that ended in the queue (cancelled) leaves no trace.
+    fn skip(&self, ticket: &Arc<Ticket>) -> Result<(), Fault> {
+        self.central.finish_running(ticket, Err(JobError::Cancelled), By::Device(self.index));
+        Ok(())
+    }
+
+    /// Waits until one running job is done, then lets the refused one try again.
+    fn wait_for_memory(&self, slots: &mut [Slot], ticket: Arc<Ticket>) -> Result<(), Fault> {
+        self.central.put_back(ticket);
+        loop {
+            for slot in slots.iter_mut() {
+                if self.look_at(slot)? {
+                    slot.stream.release();
+                    return Ok(());
+                }
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Ends the slot's job if it is done; says whether.
+    fn look_at(&self, slot: &mut Slot) -> Result<bool, Fault> {
+        let Some(running) = &slot.running else { return Ok(false) };
+        if !slot.stream.is_done()? {
+            let waited = running.since.elapsed();
+            if waited > self.settings.stuck_after {
+                let (device, waited_ms) = (self.backend.name().into(), waited.as_millis() as u64);
+                return Err(Fault::Stuck { device, waited_ms });
+            }
+            return Ok(false);
+        }
+        let Some(Running { ticket, mut flight, .. }) = slot.running.take() else { return Ok(false) };
+        if !self.settings.keep_memory {
+            slot.stream.release();
+        }
+        let finish = || ticket.operation.finish(&mut flight.output);
+        if !catch_unwind(AssertUnwindSafe(finish)).unwrap_or(false) {
+            ticket.put_back(flight.input);
+            self.central.hand_to_cpu(ticket);
+            return Ok(true);
+        }
+        let input = match flight.input {
+            Input::Host(buffer) => Some(buffer),
+            Input::Device { .. } => None,
+        };
+        let done = Done { input, output: flight.output, device: self.backend.name().into() };
+        self.central.finish_running(&ticket, Ok(done), By::Device(self.index));
+        Ok(true)
+    }
+
+    /// The device failed: its jobs go to the CPU, its streams are never touched again (one that is stuck would
+    /// make whoever closes it wait for ever).
+    fn retire(&self, slots: Vec<Slot>, fault: Fault) {
+        self.central.retire(self.index, fault);
+        for slot in slots {
+            if let Some(Running { ticket, flight, .. }) = slot.running {
+                ticket.put_back(flight.abandon());
+                self.central.hand_to_cpu(ticket);
+            }
+            std::mem::forget(slot.stream);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A device that fails as it is told: what the runtime is tested against.
+#![allow(unsafe_code)]
+
+use crate::emulated::Emulated;
+use crate::kernels::Launch;
+use crate::runtime::{Backend, Fault, Stream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What goes wrong, and when: from the given job (from 0) on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Nothing.
+    Healthy,
+    /// Streams cannot be made.
+    NeverOpens,
+    /// The kernel of this job is refused.
+    LaunchFails(u64),
+    /// The job's upload is refused, with another one in flight perhaps.
+    UploadFails(u64),
+    /// The job is queued well and then found to have failed.
+    DiesRunning(u64),
+    /// The job never comes back.
+    Hangs(u64),
+    /// One bit of this job's result, and of all later ones', is wrong.
+    FlipsBits(u64),
+    /// A kernel's thread panics the manager: a bug of ours.
+    Panics(u64),
+}
+
+/// An emulated device with a plan. Jobs begin only while its gate is open.
+#[derive(Debug)]
+pub struct Faulty {
+    inner: Emulated,
+    plan: Plan,
+    jobs: AtomicU64,
+    gate: AtomicBool,
+}
+
+impl Faulty {
+    pub fn new(number: usize, plan: Plan) -> Arc<Faulty> {
+        Faulty::on(Emulated::new(number), plan)
+    }
+
+    pub fn on(inner: Emulated, plan: Plan) -> Arc<Faulty> {
+        Arc::new(Faulty { inner, plan, jobs: AtomicU64::new(0), gate: AtomicBool::new(true) })
+    }
+
+    /// While shut nothing that runs is ever done.
+    pub fn shut(&self) {
+        self.gate.store(false, Ordering::SeqCst);
+    }
+
+    pub fn open(&self) {
+        self.gate.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The same device, as the runtime gets it.
+#[derive(Debug)]
+pub struct Handle(pub Arc<Faulty>);
+
+impl Backend for Handle {
+    fn name(&self) -> &str {
+        self.0.inner.name()
+    }
+
+    fn description(&self) -> String {
+        format!("{:?}", self.0.plan)
+    }
+
+    fn is_for_tests(&self) -> bool {
+        true
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.0.inner.memory_bytes()
+    }
+
+    fn calibration_bytes(&self) -> usize {
+        self.0.inner.calibration_bytes()
+    }
+
+    fn stream(&self) -> Result<Box<dyn Stream>, Fault> {
+        if self.0.plan == Plan::NeverOpens {
+            return Err(failed(self, "open"));
+        }
+        Ok(Box::new(FaultyStream { inner: self.0.inner.stream()?, device: self.0.clone(), job: 0 }))
+    }
+}
+
+fn failed(device: &Handle, what: &str) -> Fault {
+    Fault::Failed { device: device.name().into(), what: what.into(), why: "as planned".into() }
+}
+
+struct FaultyStream {
+    inner: Box<dyn Stream>,
+    device: Arc<Faulty>,
+    job: u64,
+}
+
+impl FaultyStream {
+    fn fail_if(&self, due: bool, what: &str) -> Result<(), Fault> {
+        if due { Err(failed(&Handle(self.device.clone()), what)) } else { Ok(()) }
+    }
+
+    fn due(&self, plan: impl Fn(u64) -> Plan) -> bool {
+        (0..=self.job).any(|job| self.device.plan == plan(job))
+    }
+}
+
+impl Stream for FaultyStream {
+    fn reserve(&mut self, bytes: usize) -> Result<u64, Fault> {
+        let given = self.inner.reserve(bytes)?;
+        self.job = self.device.jobs.fetch_add(1, Ordering::SeqCst);
+        Ok(given)
+    }
+
+    fn release(&mut self) {
+        self.inner.release();
+    }
+
+    unsafe fn wait_for(&mut self, stream: u64) -> Result<(), Fault> {
+        // SAFETY: as our caller has it.
+        unsafe { self.inner.wait_for(stream) }
+    }
+
+    unsafe fn upload(&mut self, to: u64, from: &[u8]) -> Result<(), Fault> {
+        self.fail_if(self.due(Plan::UploadFails), "upload")?;
+        // SAFETY: as our caller has it.
+        unsafe { self.inner.upload(to, from) }
+    }
+
+    unsafe fn clear(&mut self, at: u64, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: as our caller has it.
+        unsafe { self.inner.clear(at, bytes) }
+    }
+
+    unsafe fn launch(&mut self, launch: &Launch) -> Result<(), Fault> {
+        self.fail_if(self.due(Plan::LaunchFails), "launch")?;
+        assert!(!self.due(Plan::Panics), "as planned");
+        // SAFETY: as our caller has it.
+        unsafe { self.inner.launch(launch) }
+    }
+
+    unsafe fn download(&mut self, to: *mut u8, from: u64, bytes: usize) -> Result<(), Fault> {
+        // SAFETY: as our caller has it.
+        unsafe { self.inner.download(to, from, bytes)? };
+        if self.due(Plan::FlipsBits) {
+            assert!(self.inner.is_done()?);
+            // SAFETY: there is room for `bytes`, and the download is done.
+            unsafe { *to.add(bytes / 2) ^= 4 };
+        }
+        Ok(())
+    }
+
+    fn is_done(&mut self) -> Result<bool, Fault> {
+        if !self.device.gate.load(Ordering::SeqCst) || self.due(Plan::Hangs) {
+            return Ok(false);
+        }
+        self.fail_if(self.due(Plan::DiesRunning), "run")?;
+        self.inner.is_done()
+    }
+}

@@ -1,0 +1,313 @@
+//! Jobs, queues and devices that fail. Results are always compared with the CPU's.
+
+use super::faulty::{Faulty, Handle, Plan};
+use crate::device::test_bytes;
+use crate::emulated::Emulated;
+use crate::hash::{Hash, chunk_hash};
+use crate::isa::Isa;
+use crate::kernels::Launch;
+use crate::runtime::operations::HashBatch;
+use crate::runtime::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+fn options() -> Options {
+    Options { cpu_threads: 2, ..Options::default() }
+}
+
+fn runtime(plans: &[Plan], options: Options) -> (Runtime, Vec<Arc<Faulty>>) {
+    let devices: Vec<Arc<Faulty>> = plans.iter().enumerate().map(|(i, plan)| Faulty::new(i, *plan)).collect();
+    let backends = devices.iter().map(|d| Arc::new(Handle(d.clone())) as Arc<dyn Backend>).collect();
+    (Runtime::new(backends, options), devices)
+}
+
+const LENS: [usize; 3] = [700, 5000, 1];
+
+fn expected(seed: u64) -> Vec<Hash> {
+    LENS.iter().enumerate().map(|(i, len)| chunk_hash(&test_bytes(seed + i as u64, *len))).collect()
+}
+
+/// A job whose result depends on `seed`: operation and input.
+fn packed(runtime: &Runtime, seed: u64) -> (HashBatch, Buffer) {
+    let operation = HashBatch::names(&LENS).unwrap();
+    let mut input = runtime.buffer(operation.input_bytes()).unwrap();
+    for (i, len) in LENS.iter().enumerate() {
+        operation.pack(i, &test_bytes(seed + i as u64, *len), &mut input);
+    }
+    (operation, input)
+}
+
+fn submit(runtime: &Runtime, seed: u64, request: Request) -> Job {
+    let (operation, input) = packed(runtime, seed);
+    runtime.submit(Arc::new(operation), input, request).unwrap()
+}
+
+fn check(done: Done, seed: u64) -> Arc<str> {
+    assert_eq!(HashBatch::names(&LENS).unwrap().read_names(&done.output), expected(seed));
+    done.device
+}
+
+const ANY: Request = Request { target: Target::AnyDevice, deadline: None };
+
+#[test]
+fn several_devices_drain_one_queue_and_the_cpu_serves_its_own() {
+    let (runtime, _) = runtime(&[Plan::Healthy; 3], options());
+    let jobs: Vec<Job> = (0..60).map(|seed| submit(&runtime, seed, ANY)).collect();
+    for (seed, job) in jobs.into_iter().enumerate() {
+        assert!(check(job.wait().unwrap(), seed as u64).starts_with("emulated:"));
+    }
+    let cpu = submit(&runtime, 7, Request { target: Target::Cpu, deadline: None });
+    assert!(check(cpu.wait().unwrap(), 7).starts_with("cpu ("));
+    let second = submit(&runtime, 8, Request { target: Target::Device(1), deadline: None });
+    assert_eq!(&*check(second.wait().unwrap(), 8), "emulated:1");
+    let done: u64 = runtime.devices().iter().filter_map(|d| d.done.get("hash")).map(|w| w.0).sum();
+    assert_eq!((done, runtime.done_on_cpu()["hash"].0), (61, 1));
+    assert_eq!(runtime.queues(), Queues::default());
+    let use_ = runtime.buffers();
+    assert!(use_.reused > 0 && use_.idle_buffers > 0, "{use_:?}");
+}
+
+/// P10, and no job is lost: whatever a device does wrong, every job ends with the CPU's bytes.
+#[test]
+fn a_device_that_fails_in_mid_job_is_retired_and_the_cpu_gives_equal_bytes() {
+    for plan in [
+        Plan::NeverOpens,
+        Plan::LaunchFails(0),
+        Plan::LaunchFails(5),
+        Plan::UploadFails(2),
+        Plan::DiesRunning(0),
+        Plan::DiesRunning(4),
+        Plan::Hangs(3),
+        Plan::Panics(1),
+    ] {
+        let options = Options { stuck_after: Duration::from_millis(20), ..options() };
+        let (runtime, _) = runtime(&[plan], options);
+        let jobs: Vec<Job> = (0..12).map(|seed| submit(&runtime, seed, ANY)).collect();
+        for (seed, job) in jobs.into_iter().enumerate() {
+            let ended = job.wait();
+            if let (Plan::Panics(_), Err(JobError::Panicked { .. })) = (plan, &ended) {
+                continue; // A bug in an operation ends its own job, and no other.
+            }
+            check(ended.unwrap_or_else(|e| panic!("{plan:?}: {e}")), seed as u64);
+        }
+        let device = &runtime.devices()[0];
+        assert!(plan == Plan::Panics(1) || device.retired.is_some(), "{plan:?}");
+        assert!(!matches!(plan, Plan::Hangs(_)) || matches!(device.retired, Some(Fault::Stuck { .. })));
+        // Later jobs go to the CPU at once.
+        if device.retired.is_some() {
+            let later = submit(&runtime, 99, Request { target: Target::Device(0), deadline: None });
+            assert!(check(later.wait().unwrap(), 99).starts_with("cpu"));
+        }
+        assert_eq!(Queues { fallen_back: 0, ..runtime.queues() }, Queues::default(), "{plan:?}");
+    }
+}
+
+#[test]
+fn the_other_devices_go_on_when_one_is_lost() {
+    let (runtime, _) = runtime(&[Plan::Healthy, Plan::DiesRunning(1)], options());
+    let jobs: Vec<Job> = (0..40).map(|seed| submit(&runtime, seed, ANY)).collect();
+    for (seed, job) in jobs.into_iter().enumerate() {
+        check(job.wait().unwrap(), seed as u64);
+    }
+    let bound_to_it = submit(&runtime, 50, Request { target: Target::Device(1), deadline: None });
+    check(bound_to_it.wait().unwrap(), 50);
+    assert!(runtime.devices()[0].retired.is_none());
+}
+
+#[test]
+fn a_device_that_gives_wrong_bytes_is_found_by_calibration_and_retired() {
+    let (runtime, _) = runtime(&[Plan::FlipsBits(0), Plan::Healthy], options());
+    let calibration = runtime.calibrate();
+    let devices = runtime.devices();
+    assert!(matches!(devices[0].retired, Some(Fault::WrongBytes { .. })), "{:?}", devices[0]);
+    assert_eq!(devices[1].retired, None);
+    assert!(calibration.cost("emulated:0", "hash").is_none());
+    for primitive in ["hash", "tree", "encode", "reconstruct", "candidates"] {
+        assert!(calibration.cost(CPU, primitive).is_some() && calibration.cost("emulated:1", primitive).is_some());
+        // However it was measured, an emulated device is not asked.
+        let decision = runtime.explain(primitive, 1 << 20);
+        assert_eq!((decision.on_device, decision.why), (false, Why::NoDevice), "{decision}");
+    }
+    let auto = submit(&runtime, 3, Request::default());
+    assert!(check(auto.wait().unwrap(), 3).starts_with("cpu"));
+}
+
+#[test]
+fn a_job_too_large_for_the_device_is_done_by_the_cpu_and_the_device_stays() {
+    let small = Faulty::on(Emulated::new(0).with_memory(64 << 10), Plan::Healthy);
+    let runtime = Runtime::new(vec![Arc::new(Handle(small))], options());
+    let large = vec![5u8; 100_000];
+    let operation = HashBatch::names(&[large.len()]).unwrap();
+    let mut input = runtime.buffer(operation.input_bytes()).unwrap();
+    operation.pack(0, &large, &mut input);
+    let done = runtime.submit(Arc::new(operation.clone()), input, ANY).unwrap().wait().unwrap();
+    assert_eq!(operation.read_names(&done.output), [chunk_hash(&large)]);
+    assert!(done.device.starts_with("cpu"));
+    assert_eq!(runtime.queues().fallen_back, 1);
+    assert_eq!(&*check(submit(&runtime, 1, ANY).wait().unwrap(), 1), "emulated:0");
+}
+
+#[test]
+fn jobs_can_be_cancelled_before_and_while_they_run() {
+    let (runtime, devices) = runtime(&[Plan::Healthy], Options { slots: 1, ..options() });
+    devices[0].shut();
+    let running = submit(&runtime, 0, ANY);
+    until(|| runtime.queues().running == 1);
+    let (waiting, last) = (submit(&runtime, 1, ANY), submit(&runtime, 2, ANY));
+    waiting.cancel();
+    assert_eq!(waiting.wait().unwrap_err(), JobError::Cancelled);
+    running.cancel();
+    devices[0].open();
+    assert_eq!(running.wait().unwrap_err(), JobError::Cancelled);
+    check(last.wait().unwrap(), 2);
+    until(|| runtime.queues() == Queues::default());
+}
+
+#[test]
+fn nobody_waits_longer_than_the_deadline_and_nothing_begins_after_it() {
+    let (runtime, devices) = runtime(&[Plan::Healthy], Options { slots: 1, ..options() });
+    devices[0].shut();
+    let stuck = submit(&runtime, 0, ANY);
+    let soon = Request { deadline: Some(Instant::now() + Duration::from_millis(5)), ..ANY };
+    assert_eq!(submit(&runtime, 1, soon).wait().unwrap_err(), JobError::Deadline);
+    let past = Request { deadline: Some(Instant::now()), target: Target::Cpu };
+    let (told, ends) = mpsc::channel();
+    let (operation, input) = packed(&runtime, 2);
+    let callback: Callback = Box::new(move |end| told.send(end.map(|_| ())).unwrap());
+    runtime.submit_then(Arc::new(operation), input, past, callback).unwrap();
+    assert_eq!(ends.recv().unwrap(), Err(JobError::Deadline));
+    devices[0].open();
+    check(stuck.wait().unwrap(), 0);
+}
+
+#[test]
+fn a_saturated_device_makes_its_submitters_wait_not_the_memory_grow() {
+    let (probe, _) = runtime(&[], options());
+    let (operation, input) = packed(&probe, 0);
+    let one_job = input.len() + operation.output_bytes();
+    let (runtime, devices) = runtime(&[Plan::Healthy], Options { bound_bytes: 3 * one_job, ..options() });
+    devices[0].shut();
+    let held: Vec<Job> = (0..3).map(|seed| submit(&runtime, seed, ANY)).collect();
+    let (operation, input) = packed(&runtime, 9);
+    let refused = runtime.try_submit(Arc::new(operation), input, ANY);
+    assert!(matches!(refused, Err(SubmitError::Busy)));
+    let most = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| {
+            (10..40u64).map(|seed| (seed, submit(&runtime, seed, ANY))).for_each(|(seed, job)| {
+                most.fetch_max(runtime.queues().bytes, Ordering::SeqCst);
+                check(job.wait().unwrap(), seed);
+            });
+        });
+        assert_eq!(runtime.queues().bytes, 3 * one_job);
+        devices[0].open();
+        late.join().unwrap();
+    });
+    held.into_iter().enumerate().for_each(|(seed, job)| drop(check(job.wait().unwrap(), seed as u64)));
+    assert!(most.load(Ordering::SeqCst) <= 3 * one_job);
+}
+
+#[test]
+fn callbacks_are_called_once_and_one_that_panics_hurts_nobody() {
+    let (runtime, _) = runtime(&[Plan::Healthy], options());
+    let (told, ends) = mpsc::channel();
+    for seed in 0..20u64 {
+        let (operation, input) = packed(&runtime, seed);
+        let told = told.clone();
+        let callback: Callback = Box::new(move |end| {
+            told.send((seed, end.map(|done| check(done, seed)).is_ok())).unwrap();
+            assert!(seed % 5 != 0, "as planned");
+        });
+        runtime.submit_then(Arc::new(operation), input, ANY, callback).unwrap();
+    }
+    drop(told);
+    let mut seen: Vec<(u64, bool)> = ends.iter().collect();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..20).map(|seed| (seed, true)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_runtime_that_is_dropped_ends_every_job() {
+    let (runtime, devices) = runtime(&[Plan::Healthy], Options { slots: 1, ..options() });
+    devices[0].shut();
+    let running = submit(&runtime, 0, ANY);
+    until(|| runtime.queues().running == 1);
+    let waiting = submit(&runtime, 1, ANY);
+    let dropper = std::thread::spawn(move || drop(runtime));
+    assert_eq!(waiting.wait().unwrap_err(), JobError::Stopped);
+    devices[0].open();
+    check(running.wait().unwrap(), 0);
+    dropper.join().unwrap();
+}
+
+#[test]
+fn data_on_the_device_is_read_where_it_is() {
+    let (runtime, _) = runtime(&[Plan::Healthy], options());
+    let (operation, theirs) = packed(&runtime, 4);
+    let address = theirs.as_ptr() as u64; // An emulated device's memory is the host's.
+    #[allow(unsafe_code)]
+    // SAFETY: `theirs` outlives the job.
+    let job = unsafe { runtime.submit_in_place(Arc::new(operation), 0, address, Some(0), None) }.unwrap();
+    let done = job.wait().unwrap();
+    assert!(done.input.is_none());
+    check(done, 4);
+    drop(theirs);
+}
+
+/// P14.
+#[test]
+fn what_cannot_be_is_refused() {
+    let (runtime, _) = runtime(&[Plan::Healthy], options());
+    let (operation, mut input) = packed(&runtime, 0);
+    input.resize(3);
+    let refused = runtime.submit(Arc::new(operation.clone()), input, ANY);
+    assert!(matches!(refused, Err(SubmitError::InputLength { got: 3, .. })));
+    let (operation, input) = packed(&runtime, 0);
+    let nowhere = Request { target: Target::Device(1), deadline: None };
+    let refused = runtime.submit(Arc::new(operation), input, nowhere);
+    assert!(matches!(refused, Err(SubmitError::NoSuchDevice { index: 1, count: 1 })));
+}
+
+/// An operation with a bug.
+#[derive(Debug)]
+struct Buggy;
+
+impl Operation for Buggy {
+    fn primitive(&self) -> &'static str {
+        "buggy"
+    }
+    fn input_bytes(&self) -> usize {
+        16
+    }
+    fn output_bytes(&self) -> usize {
+        16
+    }
+    fn on_cpu(&self, _: Isa, _: &[u8], _: &mut Buffer) {
+        panic!("as planned")
+    }
+    fn launches(&self, _: &Places) -> Vec<Launch> {
+        panic!("as planned")
+    }
+}
+
+#[test]
+fn an_operation_that_panics_ends_its_own_job_and_no_other() {
+    let (runtime, _) = runtime(&[Plan::Healthy], options());
+    for target in [Target::AnyDevice, Target::Cpu] {
+        let input = runtime.buffer(16).unwrap();
+        let job = runtime.submit(Arc::new(Buggy), input, Request { target, deadline: None }).unwrap();
+        assert_eq!(job.wait().unwrap_err(), JobError::Panicked { primitive: "buggy" });
+        check(submit(&runtime, 1, Request { target, deadline: None }).wait().unwrap(), 1);
+    }
+    assert_eq!(runtime.devices()[0].retired, None);
+}
+
+/// Waits for what another thread is about to do.
+fn until(mut reached: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !reached() {
+        assert!(Instant::now() < limit, "it never came");
+        std::thread::yield_now();
+    }
+}
