@@ -16,6 +16,8 @@ struct Readme;
 
 pub mod boundaries;
 pub mod checksum;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod device;
 pub mod emulated;
 pub mod erasure;

@@ -1,4 +1,4 @@
-//! Every kernel on the emulated device against the CPU's reference (P10): edges first, then random cases. The
+//! Every kernel, on an emulated device and on whatever GPUs there are, against the CPU's reference (P10): edges first, then random cases. The
 //! emulated device is slow, so most cases are small.
 
 use crate::boundaries::{Candidate, Params};
@@ -13,30 +13,53 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use std::sync::Arc;
 
-/// A stream of an emulated device, and the reference beside it.
+/// A stream of an emulated device and of every GPU there is.
 struct Bench {
     pool: Pool,
-    stream: Box<dyn Stream>,
+    streams: Vec<Box<dyn Stream>>,
 }
 
 impl Bench {
     fn new() -> Bench {
-        Bench { pool: Pool::new(Arc::new(Pageable), 1 << 26), stream: Emulated::new(0).stream().unwrap() }
+        let mut streams = vec![Emulated::new(0).stream().unwrap()];
+        #[cfg(feature = "cuda")]
+        match crate::cuda::devices() {
+            Ok(devices) => streams.extend(devices.iter().map(|d| d.stream().unwrap())),
+            Err(why) => println!("skipped on GPUs: {why}"),
+        }
+        Bench { pool: Pool::new(Arc::new(Pageable), 1 << 26), streams }
     }
 
-    /// The output, which is the same on the device and by the reference.
-    fn run(&mut self, operation: impl Operation + Clone + 'static, fill: impl FnOnce(&mut [u8])) -> Buffer {
+    /// What each device leaves in the output.
+    fn outputs(&mut self, operation: &(impl Operation + Clone + 'static), fill: impl Fn(&mut [u8])) -> Vec<Buffer> {
+        let mut outputs = Vec::new();
+        for (index, stream) in self.streams.iter_mut().enumerate() {
+            let mut input = self.pool.take(operation.input_bytes()).unwrap();
+            fill(&mut input);
+            let shared = Arc::new(operation.clone());
+            let mut flight = Flight::start(stream.as_mut(), &self.pool, shared, Input::Host(input)).unwrap();
+            if index == 0 {
+                flight.output.fill(0x77); // Nothing has happened yet on an emulated stream, so all of this must go.
+            }
+            while !stream.is_done().unwrap() {
+                std::thread::yield_now();
+            }
+            outputs.push(flight.output);
+        }
+        outputs
+    }
+
+    /// The output, which is the same on every device and by the reference.
+    fn run(&mut self, operation: &(impl Operation + Clone + 'static), fill: impl Fn(&mut [u8])) -> Buffer {
         let mut input = self.pool.take(operation.input_bytes()).unwrap();
         fill(&mut input);
         let mut expected = self.pool.take(operation.output_bytes()).unwrap();
         operation.on_cpu(Isa::REFERENCE, &input, &mut expected);
-        let shared = Arc::new(operation.clone());
-        let mut flight = Flight::start(self.stream.as_mut(), &self.pool, shared, Input::Host(input)).unwrap();
-        flight.output.fill(0x77);
-        assert!(self.stream.is_done().unwrap());
-        if operation.finish(&mut flight.output) {
-            let len = meaningful_bytes(&operation, &expected);
-            assert!(flight.output[..len] == expected[..len], "{operation:?}");
+        let len = meaningful_bytes(operation, &expected);
+        for mut output in self.outputs(operation, fill) {
+            if operation.finish(&mut output) {
+                assert!(output[..len] == expected[..len], "{operation:?}");
+            }
         }
         expected
     }
@@ -53,7 +76,7 @@ fn meaningful_bytes(operation: &dyn Operation, output: &[u8]) -> usize {
 fn hash(bench: &mut Bench, buffers: &[&[u8]]) {
     let lens: Vec<usize> = buffers.iter().map(|b| b.len()).collect();
     for operation in [HashBatch::names(&lens).unwrap(), HashBatch::trees(&lens).unwrap()] {
-        let output = bench.run(operation.clone(), |input| {
+        let output = bench.run(&operation, |input| {
             buffers.iter().enumerate().for_each(|(i, bytes)| operation.pack(i, bytes, input));
         });
         let trees = buffers.iter().map(|b| crate::hash::tree(b));
@@ -98,13 +121,13 @@ fn blake3_of_random_batches() {
     }
 }
 
-fn multiply(bench: &mut Bench, operation: &Multiply, columns: usize, stripes: usize, len: usize, rng: &mut StdRng) {
-    bench.run(operation.clone(), |input| {
-        let mut fragment = vec![0; len];
+fn multiply(bench: &mut Bench, operation: &Multiply, columns: usize, stripes: usize, len: usize, seed: u64) {
+    let bytes = test_bytes(seed, columns * stripes * len);
+    bench.run(operation, |input| {
         for stripe in 0..stripes {
             for column in 0..columns {
-                rng.fill_bytes(&mut fragment);
-                operation.pack(stripe, column, &fragment, input);
+                let at = (stripe * columns + column) * len;
+                operation.pack(stripe, column, &bytes[at..at + len], input);
             }
         }
     });
@@ -112,11 +135,11 @@ fn multiply(bench: &mut Bench, operation: &Multiply, columns: usize, stripes: us
 
 #[test]
 fn parity_of_every_shape() {
-    let (mut bench, mut rng) = (Bench::new(), StdRng::seed_from_u64(4));
+    let mut bench = Bench::new();
     for (k, m) in [(1, 1), (2, 3), (4, 2), (5, 4), (10, 4), (12, 5), (17, 3), (31, 2), (32, 2), (33, 2), (70, 9)] {
         let code = Code::new(k, m, Matrix::Cauchy1).unwrap();
         for (len, stripes) in [(0, 1), (1, 1), (16, 3), (17, 2), (64, 1), (4096, 1), (4100, 2), (1000, 0)] {
-            multiply(&mut bench, &Multiply::encode(&code, len, stripes), k, stripes, len, &mut rng);
+            multiply(&mut bench, &Multiply::encode(&code, len, stripes), k, stripes, len, len as u64);
         }
     }
 }
@@ -139,13 +162,13 @@ fn every_loss_of_m_fragments_is_rebuilt() {
         for_each_loss(k + m, m, &mut |lost| {
             let sources: Vec<usize> = (0..k + m).filter(|i| !lost.contains(i)).collect();
             let operation = Multiply::reconstruct(&code, &sources, lost, 16, 1).unwrap();
-            let mut input = bench.pool.take(operation.input_bytes()).unwrap();
-            sources.iter().enumerate().for_each(|(c, i)| operation.pack(0, c, &fragments[*i], &mut input));
-            let shared = Arc::new(operation.clone());
-            let flight = Flight::start(bench.stream.as_mut(), &bench.pool, shared, Input::Host(input)).unwrap();
-            assert!(bench.stream.is_done().unwrap());
-            for (row, index) in lost.iter().enumerate() {
-                assert!(flight.output[operation.target_range(0, row)] == fragments[*index], "{k}+{m} lost {lost:?}");
+            let fill = |input: &mut [u8]| {
+                sources.iter().enumerate().for_each(|(c, i)| operation.pack(0, c, &fragments[*i], input));
+            };
+            for output in bench.outputs(&operation, fill) {
+                for (row, index) in lost.iter().enumerate() {
+                    assert!(output[operation.target_range(0, row)] == fragments[*index], "{k}+{m} lost {lost:?}");
+                }
             }
         });
     }
@@ -179,13 +202,13 @@ fn random_products() {
             sources.sort_unstable();
             Multiply::reconstruct(&code, sources, &lost[..rng.random_range(1..=m)], len, stripes).unwrap()
         };
-        multiply(&mut bench, &operation, k, stripes, len, &mut rng);
+        multiply(&mut bench, &operation, k, stripes, len, rng.random());
     }
 }
 
 fn candidates(bench: &mut Bench, params: &Params, context: &[u8], data: &[u8]) -> Vec<Candidate> {
     let operation = FindCandidates::new(params, context.len(), data.len()).unwrap();
-    let output = bench.run(operation.clone(), |input| operation.pack(context, data, input));
+    let output = bench.run(&operation, |input| operation.pack(context, data, input));
     let mut found = Vec::new();
     operation.read(&output, &mut found);
     found
@@ -238,10 +261,7 @@ fn more_candidates_than_there_is_room_for_are_left_to_the_cpu() {
     let data: Vec<u8> = noise[at - 64..at].iter().copied().cycle().take(100_000).collect();
     let operation = FindCandidates::new(&params, 0, data.len()).unwrap();
     assert!(candidates(&mut bench, &params, &[], &data).len() > 100_000 / 128 + 64);
-    let mut input = bench.pool.take(data.len()).unwrap();
-    input.copy_from_slice(&data);
-    let shared = Arc::new(operation.clone());
-    let mut flight = Flight::start(bench.stream.as_mut(), &bench.pool, shared, Input::Host(input)).unwrap();
-    assert!(bench.stream.is_done().unwrap());
-    assert!(!operation.finish(&mut flight.output));
+    for mut output in bench.outputs(&operation, |input| input.copy_from_slice(&data)) {
+        assert!(!operation.finish(&mut output));
+    }
 }
