@@ -17,12 +17,28 @@ pub enum Kernel {
     Blake3Parents,
     /// Chunk boundary candidates.
     BoundaryCandidates,
+    /// Coding words of an XOR-schedule code.
+    XorRows,
+    /// MD5 of messages, a thread each.
+    Md5Batch,
+    /// SHA-1 of messages, a thread each.
+    Sha1Batch,
+    /// SHA-256 of messages, a thread each.
+    Sha256Batch,
 }
 
 impl Kernel {
     /// Every kernel.
-    pub const ALL: [Kernel; 4] =
-        [Kernel::GfMultiply, Kernel::Blake3Leaves, Kernel::Blake3Parents, Kernel::BoundaryCandidates];
+    pub const ALL: [Kernel; 8] = [
+        Kernel::GfMultiply,
+        Kernel::Blake3Leaves,
+        Kernel::Blake3Parents,
+        Kernel::BoundaryCandidates,
+        Kernel::XorRows,
+        Kernel::Md5Batch,
+        Kernel::Sha1Batch,
+        Kernel::Sha256Batch,
+    ];
 
     /// Name in the PTX and in `kernels/list.h`.
     pub fn name(self) -> &'static str {
@@ -31,14 +47,19 @@ impl Kernel {
             Kernel::Blake3Leaves => "blake3_leaves",
             Kernel::Blake3Parents => "blake3_parents",
             Kernel::BoundaryCandidates => "boundary_candidates",
+            Kernel::XorRows => "xor_rows",
+            Kernel::Md5Batch => "md5_batch",
+            Kernel::Sha1Batch => "sha1_batch",
+            Kernel::Sha256Batch => "sha256_batch",
         }
     }
 
     /// Threads in a block, as the source fixes them.
     pub fn threads(self) -> u32 {
         match self {
-            Kernel::GfMultiply | Kernel::BoundaryCandidates => 256,
+            Kernel::GfMultiply | Kernel::BoundaryCandidates | Kernel::XorRows => 256,
             Kernel::Blake3Leaves | Kernel::Blake3Parents => 128,
+            Kernel::Md5Batch | Kernel::Sha1Batch | Kernel::Sha256Batch => 128,
         }
     }
 }
@@ -110,6 +131,15 @@ argument! {
     BoundaryCandidates {
         data: u64, found: u64, any_below: u64, strong_below: u64,
         bytes: u32, context: u32, capacity: u32, above: i32,
+    }
+}
+
+argument! {
+    /// `struct xor_rows`.
+    XorRows {
+        sources: u64, targets: u64, firsts: u64, words: u64, lists: u64,
+        source_chunk: u64, target_chunk: u64, fragment: u64,
+        stripes: u64, packet: u64, chunks: u32, w: u32,
     }
 }
 

@@ -23,10 +23,10 @@ struct kernel {
     int fibers;
 };
 
-#define WRAP(name, threads, fibers) \
-    static void run_##name(const void *argument) { name(*(const struct name *)argument); }
+#define WRAP(name, type, threads, fibers) \
+    static void run_##name(const void *argument) { name(*(const struct type *)argument); }
 KERNEL_LIST(WRAP)
-#define ENTRY(name, threads, fibers) {#name, run_##name, sizeof(struct name), threads, fibers},
+#define ENTRY(name, type, threads, fibers) {#name, run_##name, sizeof(struct type), threads, fibers},
 static const struct kernel KERNELS[] = {KERNEL_LIST(ENTRY)};
 #define KERNEL_COUNT (sizeof(KERNELS) / sizeof(KERNELS[0]))
 

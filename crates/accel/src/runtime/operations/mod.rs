@@ -4,7 +4,9 @@
 mod boundaries;
 mod hash;
 mod multiply;
+mod xor;
 
 pub use boundaries::FindCandidates;
 pub use hash::HashBatch;
 pub use multiply::Multiply;
+pub use xor::XorFragments;

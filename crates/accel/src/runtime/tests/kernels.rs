@@ -7,8 +7,9 @@ use crate::emulated::Emulated;
 use crate::erasure::{Code, Matrix};
 use crate::isa::Isa;
 use crate::runtime::flight::{Flight, Input};
-use crate::runtime::operations::{FindCandidates, HashBatch, Multiply};
+use crate::runtime::operations::{FindCandidates, HashBatch, Multiply, XorFragments};
 use crate::runtime::{Backend, Buffer, Operation, Pageable, Pool, Stream};
+use crate::xorcode::{Technique, XorCode};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use std::sync::Arc;
@@ -204,6 +205,50 @@ fn random_products() {
         };
         multiply(&mut bench, &operation, k, stripes, len, rng.random());
     }
+}
+
+/// Every loss of up to m fragments of XOR codes of each technique, and their parity.
+#[test]
+fn xor_codes_of_each_technique_and_every_loss() {
+    let mut bench = Bench::new();
+    for (technique, k, m, w, packet) in [
+        (Technique::Liberation, 2, 2, 3, 8),
+        (Technique::Liberation, 5, 2, 5, 24),
+        (Technique::Liberation, 7, 2, 7, 8),
+        (Technique::BlaumRoth, 4, 2, 4, 16),
+        (Technique::BlaumRoth, 6, 2, 6, 8),
+        (Technique::CauchyOrig, 4, 3, 4, 8),
+        (Technique::CauchyOrig, 6, 3, 8, 8),
+        (Technique::CauchyGood, 5, 3, 4, 40),
+    ] {
+        let code = Arc::new(XorCode::new(technique, k, m, w, packet).unwrap());
+        for stripes in [0, 1, 3] {
+            let operation = XorFragments::encode(&code, stripes * w * packet, 2).unwrap();
+            let bytes = test_bytes(stripes as u64, operation.input_bytes());
+            bench.run(&operation, |input| input.copy_from_slice(&bytes));
+        }
+        for lost in 1..=m {
+            for_each_loss(k + m, lost, &mut |lost| {
+                let present: Vec<usize> = (0..k + m).filter(|i| !lost.contains(i)).collect();
+                let operation = XorFragments::reconstruct(&code, &present, lost, w * packet, 1).unwrap();
+                let bytes = consistent(&code, w * packet, &present);
+                let expected = bench.run(&operation, |input| input.copy_from_slice(&bytes));
+                assert_eq!(expected[..], consistent(&code, w * packet, lost)[..], "{technique} {k}+{m} lost {lost:?}");
+            });
+        }
+        assert!(XorFragments::encode(&code, w * packet + 8, 1).is_none());
+    }
+}
+
+/// The fragments `numbers` of some chunk, one after the other.
+fn consistent(code: &XorCode, len: usize, numbers: &[usize]) -> Vec<u8> {
+    let data: Vec<Vec<u8>> = (0..code.k()).map(|i| test_bytes(i as u64, len)).collect();
+    let slices: Vec<&[u8]> = data.iter().map(|d| d.as_slice()).collect();
+    let mut parity = vec![vec![0; len]; code.m()];
+    let mut room: Vec<&mut [u8]> = parity.iter_mut().map(|p| p.as_mut_slice()).collect();
+    code.encode(&slices, &mut room).unwrap();
+    let all: Vec<Vec<u8>> = data.into_iter().chain(parity).collect();
+    numbers.iter().flat_map(|i| all[*i].clone()).collect()
 }
 
 fn candidates(bench: &mut Bench, params: &Params, context: &[u8], data: &[u8]) -> Vec<Candidate> {

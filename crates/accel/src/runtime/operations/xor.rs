@@ -1,0 +1,199 @@
+//! XOR-schedule codes on fragments.
+
+use crate::isa::Isa;
+use crate::kernels::{Kernel, Launch, XorRows};
+use crate::runtime::Buffer;
+use crate::runtime::operation::{Operation, Places};
+use crate::xorcode::{Program, Word, XorCode};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+const PIECE_BYTES: usize = 8;
+
+/// Fragments of an XOR code from others, for a batch of chunks at once.
+///
+/// A device computes all packets at once, so each is computed from present packets alone; the CPU's schedules, which
+/// use one result for the next, give the same bytes with fewer XORs.
+///
+/// Input: for each chunk its present fragments in rising order. Output: for each chunk the wanted ones, likewise.
+#[derive(Debug, Clone)]
+pub struct XorFragments {
+    code: Arc<XorCode>,
+    primitive: &'static str,
+    present: Vec<usize>,
+    wanted: Vec<usize>,
+    rows: Vec<Row>,
+    fragment: usize,
+    chunks: usize,
+}
+
+/// A wanted packet and the present ones it is the sum of, numbered slot · w + packet.
+#[derive(Debug, Clone)]
+struct Row {
+    word: u32,
+    list: Vec<u32>,
+}
+
+impl XorFragments {
+    /// Parity of `chunks` chunks with fragments of `fragment` bytes; none if that is no whole number of stripes.
+    pub fn encode(code: &Arc<XorCode>, fragment: usize, chunks: usize) -> Option<XorFragments> {
+        let (k, m) = (code.k(), code.m());
+        let (present, wanted) = ((0..k).collect(), (k..k + m).collect());
+        XorFragments::new(code, "xor-encode", &code.encode_direct(), present, wanted, fragment, chunks)
+    }
+
+    /// Fragments `wanted` from the fragments `present`, of which none is wanted; none if that cannot be.
+    pub fn reconstruct(
+        code: &Arc<XorCode>,
+        present: &[usize],
+        wanted: &[usize],
+        fragment: usize,
+        chunks: usize,
+    ) -> Option<XorFragments> {
+        let total = code.k() + code.m();
+        let rising = |list: &[usize]| list.windows(2).all(|pair| pair[0] < pair[1]);
+        let known = present.iter().chain(wanted).all(|f| *f < total);
+        if !known || !rising(present) || !rising(wanted) || wanted.iter().any(|f| present.contains(f)) {
+            return None;
+        }
+        let program = code.decode_program(present, wanted).ok()?;
+        let (present, wanted) = (present.to_vec(), wanted.to_vec());
+        XorFragments::new(code, "xor-reconstruct", &program, present, wanted, fragment, chunks)
+    }
+
+    fn new(
+        code: &Arc<XorCode>,
+        primitive: &'static str,
+        program: &Program,
+        present: Vec<usize>,
+        wanted: Vec<usize>,
+        fragment: usize,
+        chunks: usize,
+    ) -> Option<XorFragments> {
+        if !fragment.is_multiple_of(code.stripe_bytes()) {
+            return None;
+        }
+        let rows = direct_rows(program, code.w(), &present, &wanted);
+        Some(XorFragments { code: code.clone(), primitive, present, wanted, rows, fragment, chunks })
+    }
+
+    /// Room in the input for present fragment number `slot` (its place in the list) of a chunk.
+    pub fn source_range(&self, chunk: usize, slot: usize) -> Range<usize> {
+        let start = (chunk * self.present.len() + slot) * self.fragment;
+        start..start + self.fragment
+    }
+
+    /// Where wanted fragment number `slot` of a chunk lies in the output.
+    pub fn target_range(&self, chunk: usize, slot: usize) -> Range<usize> {
+        let start = (chunk * self.wanted.len() + slot) * self.fragment;
+        start..start + self.fragment
+    }
+
+    /// Tables: where each row's list begins (and the last ends), each row's word, the lists.
+    fn table_words(&self) -> [Vec<u32>; 3] {
+        let mut firsts = vec![0u32];
+        let mut lists = Vec::new();
+        for row in &self.rows {
+            lists.extend(&row.list);
+            firsts.push(lists.len() as u32);
+        }
+        [firsts, self.rows.iter().map(|r| r.word).collect(), lists]
+    }
+}
+
+/// Every wanted packet as a sum of present packets: a source that an earlier step computed is replaced by its sum.
+fn direct_rows(program: &Program, w: usize, present: &[usize], wanted: &[usize]) -> Vec<Row> {
+    let slot_of = |list: &[usize], word: Word| {
+        let slot = list.iter().position(|f| *f == usize::from(word.fragment));
+        slot.map(|s| (s * w + usize::from(word.packet)) as u32)
+    };
+    let mut sums: BTreeMap<Word, Vec<u32>> = BTreeMap::new();
+    for step in program.steps() {
+        let mut sum = Vec::new();
+        for source in &step.sources {
+            let terms = sums.get(source).cloned().unwrap_or_else(|| slot_of(present, *source).into_iter().collect());
+            terms.into_iter().for_each(|term| toggle(&mut sum, term));
+        }
+        sums.insert(step.target, sum);
+    }
+    let rows = sums.into_iter().filter_map(|(word, mut list)| {
+        list.sort_unstable();
+        slot_of(wanted, word).map(|word| Row { word, list })
+    });
+    rows.collect()
+}
+
+/// A term that comes twice cancels out.
+fn toggle(sum: &mut Vec<u32>, term: u32) {
+    match sum.iter().position(|t| *t == term) {
+        Some(at) => drop(sum.swap_remove(at)),
+        None => sum.push(term),
+    }
+}
+
+impl Operation for XorFragments {
+    fn primitive(&self) -> &'static str {
+        self.primitive
+    }
+
+    fn input_bytes(&self) -> usize {
+        self.chunks * self.present.len() * self.fragment
+    }
+
+    fn output_bytes(&self) -> usize {
+        self.chunks * self.wanted.len() * self.fragment
+    }
+
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+        if self.fragment == 0 {
+            return;
+        }
+        for chunk in 0..self.chunks {
+            let sources: Vec<&[u8]> = (0..self.present.len()).map(|s| &input[self.source_range(chunk, s)]).collect();
+            let first = self.target_range(chunk, 0).start;
+            let room = &mut output[first..first + self.wanted.len() * self.fragment];
+            let mut targets: Vec<&mut [u8]> = room.chunks_mut(self.fragment).collect();
+            let done = if self.primitive == "xor-encode" {
+                self.code.encode_on(isa, &sources, &mut targets)
+            } else {
+                let present: Vec<(usize, &[u8])> = self.present.iter().copied().zip(sources).collect();
+                self.code.reconstruct_on(isa, &present, &self.wanted, &mut targets)
+            };
+            // Lengths, counts and numbers were checked when the operation was made.
+            done.expect("a checked call");
+        }
+    }
+
+    fn tables(&self) -> Vec<u8> {
+        self.table_words().concat().iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    fn launches(&self, at: &Places) -> Vec<Launch> {
+        let (w, packet) = (self.code.w(), self.code.packet_bytes());
+        let stripes = self.fragment / self.code.stripe_bytes();
+        let threads = self.chunks * stripes * (packet / PIECE_BYTES);
+        if threads * self.rows.len() == 0 {
+            return Vec::new();
+        }
+        let [firsts, words, _] = self.table_words();
+        let words_at = at.tables + 4 * firsts.len() as u64;
+        let argument = XorRows {
+            sources: at.input,
+            targets: at.result,
+            firsts: at.tables,
+            words: words_at,
+            lists: words_at + 4 * words.len() as u64,
+            source_chunk: (self.present.len() * self.fragment) as u64,
+            target_chunk: (self.wanted.len() * self.fragment) as u64,
+            fragment: self.fragment as u64,
+            stripes: stripes as u64,
+            packet: packet as u64,
+            chunks: self.chunks as u32,
+            w: w as u32,
+        };
+        let blocks = threads.div_ceil(Kernel::XorRows.threads() as usize) as u32;
+        let grid = [blocks, self.rows.len() as u32];
+        vec![Launch { kernel: Kernel::XorRows, grid, argument: argument.to_bytes() }]
+    }
+}
