@@ -2,8 +2,8 @@
 //!
 //! Calls are synchronous and run on the caller's thread; a caller that wants two cores calls from two threads.
 //! Primitives take batches, because a device that is far away (a GPU) is only worth its latency for many
-//! buffers at once. All devices give equal bytes (P10). Other devices will stand behind the same trait; a
-//! device that fails is expected to hand its jobs to [`Cpu`], so no method here can fail for the device's sake.
+//! buffers at once. All devices give equal bytes (P10). [`crate::Accelerated`] puts GPUs behind the same trait;
+//! a device that fails hands its jobs to [`Cpu`], so no method here can fail for the device's sake.
 
 use crate::boundaries::{self, Candidate, Params};
 use crate::checksum;
@@ -62,12 +62,23 @@ pub trait Device: Send + Sync {
 
     /// What this device has done since it was made.
     fn usage(&self) -> Usage;
+
+    /// The same for each device that had a part in it, by name.
+    fn usage_by_device(&self) -> Vec<(String, Usage)> {
+        vec![(self.name().to_owned(), self.usage())]
+    }
 }
 
-/// The device that upper crates use: the best of this process, made once.
+static DEVICE: OnceLock<Box<dyn Device>> = OnceLock::new();
+
+/// The device that upper crates use: what [`set_device`] said, or the CPU.
 pub fn device() -> &'static dyn Device {
-    static DEVICE: OnceLock<Cpu> = OnceLock::new();
-    DEVICE.get_or_init(Cpu::new)
+    DEVICE.get_or_init(|| Box::new(Cpu::new())).as_ref()
+}
+
+/// Says, once and before anybody has asked, which device upper crates use. False if it is too late.
+pub fn set_device(device: Box<dyn Device>) -> bool {
+    DEVICE.set(device).is_ok()
 }
 
 /// Work done by one primitive.

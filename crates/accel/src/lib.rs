@@ -14,6 +14,7 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub mod accelerated;
 pub mod boundaries;
 pub mod checksum;
 #[cfg(feature = "cuda")]
@@ -29,6 +30,7 @@ pub mod runtime;
 mod simd;
 pub mod xorcode;
 
-pub use device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, device};
+pub use accelerated::{Accelerated, DeviceError, Spec};
+pub use device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, device, set_device};
 pub use hash::{GROUP_BYTES, Hash, Tree};
 pub use isa::Isa;

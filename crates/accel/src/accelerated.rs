@@ -1,0 +1,541 @@
+//! Devices with kernels behind the [`Device`] interface: batches that are worth it become jobs of a [`Runtime`], the
+//! rest is done by the CPU on the caller's thread. And [`Spec`]: devices by name, as users write them.
+//!
+//! Nothing here can fail for a device's sake: what a device does not do, or is not asked because the call is wrong
+//! anyway, the CPU does, with the same bytes (P10) or the CPU's typed error (P14).
+
+use crate::boundaries::{Candidate, Params};
+use crate::device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, Work};
+use crate::emulated::Emulated;
+use crate::erasure::{Code, EncodeError, ReconstructError};
+use crate::hash::{Hash, Tree};
+use crate::runtime::operations::{FindCandidates, HashBatch, Multiply};
+use crate::runtime::{Backend, Buffer, Done, Job, Operation, Options, Request, Runtime, Target};
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Input bytes of one job: large batches are split, so that one job's transfers overlap another's kernels.
+const JOB_BYTES: usize = 16 << 20;
+
+/// Devices by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spec {
+    /// `cpu`: no other device.
+    Cpu,
+    /// `auto`: CUDA devices where they are done sooner than the CPU, by measurement.
+    Auto,
+    /// `cuda`: every job on some CUDA device; `cuda:N`: on the Nth, from 0.
+    Cuda(Option<usize>),
+    /// `emulated`: every job on an emulated device; `emulated:N`: on N of them. For tests; slow.
+    Emulated(usize),
+}
+
+/// Why there is no such device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// Not a device's name.
+    #[error("no device is called {got:?}; use cpu, auto, cuda, cuda:N, emulated or emulated:N (N of them, up to 64)")]
+    Name {
+        /// Name given.
+        got: String,
+    },
+    /// No CUDA.
+    #[error("no CUDA device: {why}")]
+    NoCuda {
+        /// Why not.
+        why: String,
+    },
+    /// Fewer devices than that.
+    #[error("cuda:{index} asked for, this host has {count} CUDA devices, from cuda:0 on")]
+    NoSuchDevice {
+        /// Number asked for.
+        index: usize,
+        /// Devices there are.
+        count: usize,
+    },
+}
+
+impl FromStr for Spec {
+    type Err = DeviceError;
+    fn from_str(name: &str) -> Result<Spec, DeviceError> {
+        let wrong = || DeviceError::Name { got: name.to_owned() };
+        let (kind, number) = match name.split_once(':') {
+            None => (name, None),
+            Some((kind, number)) => (kind, Some(number.parse::<usize>().map_err(|_| wrong())?)),
+        };
+        match (kind, number) {
+            ("cpu", None) => Ok(Spec::Cpu),
+            ("auto", None) => Ok(Spec::Auto),
+            ("cuda", index) => Ok(Spec::Cuda(index)),
+            ("emulated", count @ (None | Some(1..=64))) => Ok(Spec::Emulated(count.unwrap_or(1))),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Spec::Cpu => f.write_str("cpu"),
+            Spec::Auto => f.write_str("auto"),
+            Spec::Cuda(None) => f.write_str("cuda"),
+            Spec::Cuda(Some(index)) => write!(f, "cuda:{index}"),
+            Spec::Emulated(count) => write!(f, "emulated:{count}"),
+        }
+    }
+}
+
+impl Spec {
+    /// A runtime over these devices, and where its jobs go. `options.memory` becomes pinned where there is CUDA.
+    pub fn runtime(self, mut options: Options) -> Result<(Runtime, Target), DeviceError> {
+        let (backends, target): (Vec<Arc<dyn Backend>>, Target) = match self {
+            Spec::Cpu => (Vec::new(), Target::Cpu),
+            Spec::Auto => (cuda(None, &mut options).unwrap_or_default(), Target::Auto),
+            Spec::Cuda(index) => (cuda(index, &mut options)?, Target::AnyDevice),
+            Spec::Emulated(count) => {
+                let emulated = (0..count).map(|i| Arc::new(Emulated::new(i)) as Arc<dyn Backend>);
+                (emulated.collect(), Target::AnyDevice)
+            }
+        };
+        Ok((Runtime::new(backends, options), target))
+    }
+
+    /// These devices behind the [`Device`] interface. With `auto` there is a calibration first.
+    pub fn open(self, options: Options) -> Result<Box<dyn Device>, DeviceError> {
+        if self == Spec::Cpu {
+            return Ok(Box::new(Cpu::with(options.isa)));
+        }
+        let cpu = Cpu::with(options.isa);
+        let (runtime, target) = self.runtime(options)?;
+        if self == Spec::Auto && runtime.devices().is_empty() {
+            return Ok(Box::new(cpu));
+        }
+        if self == Spec::Auto {
+            runtime.calibrate();
+        }
+        Ok(Box::new(Accelerated::new(runtime, target, cpu)))
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn cuda(index: Option<usize>, options: &mut Options) -> Result<Vec<Arc<dyn Backend>>, DeviceError> {
+    let found = crate::cuda::devices().map_err(|why| DeviceError::NoCuda { why: why.to_string() })?;
+    let count = found.len();
+    if count == 0 {
+        return Err(DeviceError::NoCuda { why: "the driver finds none".into() });
+    }
+    let wanted: Vec<_> = found.into_iter().enumerate().filter(|(i, _)| index.is_none_or(|n| n == *i)).collect();
+    let first = wanted.first().ok_or(DeviceError::NoSuchDevice { index: index.unwrap_or(0), count })?;
+    options.memory = Arc::new(first.1.pinned());
+    Ok(wanted.into_iter().map(|(_, device)| Arc::new(device) as Arc<dyn Backend>).collect())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda(_: Option<usize>, _: &mut Options) -> Result<Vec<Arc<dyn Backend>>, DeviceError> {
+    Err(DeviceError::NoCuda { why: "this build has none; build with the feature `cuda`".into() })
+}
+
+/// A runtime's devices and the CPU as one [`Device`].
+#[derive(Debug)]
+pub struct Accelerated {
+    runtime: Runtime,
+    target: Target,
+    cpu: Cpu,
+    name: String,
+}
+
+impl Accelerated {
+    /// Jobs go where `target` says; [`Target::Auto`] asks the runtime's calibration for each batch.
+    pub fn new(runtime: Runtime, target: Target, cpu: Cpu) -> Accelerated {
+        let names: Vec<String> = runtime.devices().iter().map(|d| d.name.to_string()).collect();
+        let name = [names, vec![cpu.name().to_owned()]].concat().join(" + ");
+        Accelerated { runtime, target, cpu, name }
+    }
+
+    /// The runtime, to look at.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Whether a batch is for a device.
+    fn is_for_device(&self, primitive: &str, bytes: usize) -> bool {
+        let somewhere = || self.runtime.devices().iter().any(|d| d.retired.is_none());
+        match self.target {
+            Target::Cpu => false,
+            Target::Auto => self.runtime.explain(primitive, bytes).on_device,
+            Target::AnyDevice | Target::Device(_) => bytes > 0 && somewhere(),
+        }
+    }
+
+    /// Submits an operation whose input `fill` writes.
+    fn submit(&self, operation: &(impl Operation + Clone + 'static), fill: impl FnOnce(&mut [u8])) -> Option<Job> {
+        let mut input = self.runtime.buffer(operation.input_bytes()).ok()?;
+        fill(&mut input);
+        // The decision is made: `auto` would ask again, with the size of a part.
+        let target = if self.target == Target::Auto { Target::AnyDevice } else { self.target };
+        self.runtime.submit(Arc::new(operation.clone()), input, Request { target, deadline: None }).ok()
+    }
+
+    /// Hashes on devices, in jobs of about [`JOB_BYTES`]; `read` takes a job's results.
+    fn hash_on_devices<T>(
+        &self,
+        chunks: &[&[u8]],
+        make: impl Fn(&[usize]) -> Option<HashBatch>,
+        read: impl Fn(&HashBatch, &[u8]) -> Vec<T>,
+    ) -> Option<Vec<T>> {
+        let lens: Vec<usize> = chunks.iter().map(|c| c.len()).collect();
+        let mut jobs = Vec::new();
+        for range in parts(&lens) {
+            let operation = make(&lens[range.clone()])?;
+            let pack = |input: &mut [u8]| {
+                chunks[range.clone()].iter().enumerate().for_each(|(i, chunk)| operation.pack(i, chunk, input));
+            };
+            jobs.push((self.submit(&operation, pack)?, operation));
+        }
+        let mut results = Vec::with_capacity(chunks.len());
+        for (job, operation) in jobs {
+            results.extend(read(&operation, &job.wait().ok()?.output));
+        }
+        Some(results)
+    }
+
+    /// Encodes jobs that are all right and have one fragment length.
+    fn encode_on_devices(&self, code: &Code, jobs: &mut [EncodeJob<'_>]) -> Option<()> {
+        let frag_len = jobs.first()?.frag_len;
+        let sizes = vec![code.k() * frag_len; jobs.len()];
+        let mut running = Vec::new();
+        for range in parts(&sizes) {
+            let operation = Multiply::encode(code, frag_len, range.len());
+            let pack = |input: &mut [u8]| {
+                for (stripe, job) in jobs[range.clone()].iter().enumerate() {
+                    job.data.iter().enumerate().for_each(|(c, bytes)| operation.pack(stripe, c, bytes, input));
+                }
+            };
+            running.push((self.submit(&operation, pack)?, operation, range));
+        }
+        for (job, operation, range) in running {
+            let done = job.wait().ok()?;
+            for (stripe, job) in jobs[range].iter_mut().enumerate() {
+                let parity = job.parity.iter_mut().map(|p| &mut **p);
+                copy_rows(&operation, &done.output, stripe, parity);
+            }
+        }
+        Some(())
+    }
+
+    /// Rebuilds fragments of jobs that share one pattern.
+    fn reconstruct_on_devices(&self, code: &Code, pattern: &Pattern, jobs: &mut [ReconstructJob<'_>]) -> Option<()> {
+        let sizes = vec![code.k() * pattern.frag_len; jobs.len()];
+        let mut running = Vec::new();
+        for range in parts(&sizes) {
+            let Pattern { sources, wanted, frag_len } = pattern;
+            let operation = Multiply::reconstruct(code, sources, wanted, *frag_len, range.len())?;
+            let pack = |input: &mut [u8]| {
+                for (stripe, job) in jobs[range.clone()].iter().enumerate() {
+                    for (number, bytes) in &job.present {
+                        let column = sources.iter().position(|s| s == number);
+                        column.into_iter().for_each(|c| operation.pack(stripe, c, bytes, input));
+                    }
+                }
+            };
+            running.push((self.submit(&operation, pack)?, operation, range));
+        }
+        for (job, operation, range) in running {
+            let done = job.wait().ok()?;
+            for (stripe, job) in jobs[range].iter_mut().enumerate() {
+                copy_rows(&operation, &done.output, stripe, job.out.iter_mut().map(|o| &mut **o));
+            }
+        }
+        Some(())
+    }
+
+    fn candidates_on_device(&self, params: &Params, context: &[u8], data: &[u8]) -> Option<(FindCandidates, Done)> {
+        let operation = FindCandidates::new(params, context.len(), data.len())?;
+        let job = self.submit(&operation, |input| operation.pack(context, data, input))?;
+        Some((operation, job.wait().ok()?))
+    }
+}
+
+fn copy_rows<'a>(operation: &Multiply, output: &Buffer, stripe: usize, room: impl Iterator<Item = &'a mut [u8]>) {
+    for (row, room) in room.enumerate() {
+        let made = &output[operation.target_range(stripe, row)];
+        room.copy_from_slice(&made[..room.len()]);
+    }
+}
+
+/// Splits a list of sizes into runs of about [`JOB_BYTES`] each.
+fn parts(sizes: &[usize]) -> Vec<Range<usize>> {
+    let (mut parts, mut start, mut bytes) = (Vec::new(), 0, 0usize);
+    for (i, size) in sizes.iter().enumerate() {
+        if i > start && bytes.saturating_add(*size) > JOB_BYTES {
+            parts.push(start..i);
+            (start, bytes) = (i, 0);
+        }
+        bytes = bytes.saturating_add(*size);
+    }
+    if start < sizes.len() {
+        parts.push(start..sizes.len());
+    }
+    parts
+}
+
+/// What jobs must share to be rebuilt together.
+#[derive(PartialEq, Eq)]
+struct Pattern {
+    sources: Vec<usize>,
+    wanted: Vec<usize>,
+    frag_len: usize,
+}
+
+impl Pattern {
+    /// The pattern of a job that a device may do; none if the CPU must look at it: because it is wrong, or wants
+    /// fragments that are there.
+    fn of(code: &Code, job: &ReconstructJob<'_>) -> Option<Pattern> {
+        let fits = |index: usize, len: usize| match index < code.k() {
+            true => len <= job.frag_len,
+            false => index < code.fragments() && len == job.frag_len,
+        };
+        let mut sources: Vec<usize> = job.present.iter().map(|(i, _)| *i).collect();
+        sources.sort_unstable();
+        let distinct = |sorted: &[usize]| sorted.windows(2).all(|pair| pair[0] < pair[1]);
+        let mut sorted = job.wanted.clone();
+        sorted.sort_unstable();
+        let sound = distinct(&sources)
+            && distinct(&sorted)
+            && job.present.iter().all(|(i, bytes)| fits(*i, bytes.len()))
+            && job.wanted.len() == job.out.len()
+            && job.wanted.iter().zip(&job.out).all(|(i, room)| fits(*i, room.len()) && !sources.contains(i))
+            && sources.len() >= code.k()
+            && !sorted.is_empty();
+        sources.truncate(code.k());
+        sound.then(|| Pattern { sources, wanted: job.wanted.clone(), frag_len: job.frag_len })
+    }
+}
+
+/// Whether the code will take the job.
+fn is_sound(code: &Code, job: &EncodeJob<'_>) -> bool {
+    job.data.len() == code.k()
+        && job.parity.len() == code.m()
+        && job.data.iter().all(|d| d.len() <= job.frag_len)
+        && job.parity.iter().all(|p| p.len() == job.frag_len)
+}
+
+impl Device for Accelerated {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn hash(&self, chunks: &[&[u8]]) -> Vec<Hash> {
+        let bytes = chunks.iter().map(|c| c.len()).sum();
+        let worth_it = self.is_for_device("hash", bytes);
+        let done = || self.hash_on_devices(chunks, HashBatch::names, HashBatch::read_names);
+        worth_it.then(done).flatten().unwrap_or_else(|| self.cpu.hash(chunks))
+    }
+
+    fn tree(&self, chunks: &[&[u8]]) -> Vec<Tree> {
+        let bytes = chunks.iter().map(|c| c.len()).sum();
+        let worth_it = self.is_for_device("tree", bytes);
+        let done = || self.hash_on_devices(chunks, HashBatch::trees, HashBatch::read_trees);
+        worth_it.then(done).flatten().unwrap_or_else(|| self.cpu.tree(chunks))
+    }
+
+    fn crc32c(&self, buffers: &[&[u8]]) -> Vec<u32> {
+        self.cpu.crc32c(buffers) // As fast as memory is read: nothing to gain anywhere else.
+    }
+
+    fn encode(&self, code: &Code, jobs: &mut [EncodeJob<'_>]) -> Result<(), EncodeError> {
+        let mut rest = jobs;
+        while let Some(first) = rest.first() {
+            let frag_len = first.frag_len;
+            let alike = rest.iter().take_while(|j| j.frag_len == frag_len && is_sound(code, j)).count();
+            let (now, later) = rest.split_at_mut(alike.max(1));
+            rest = later;
+            let worth_it = alike > 0 && self.is_for_device("encode", alike * code.k() * frag_len);
+            if !worth_it || self.encode_on_devices(code, now).is_none() {
+                self.cpu.encode(code, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn reconstruct(&self, code: &Code, jobs: &mut [ReconstructJob<'_>]) -> Result<(), ReconstructError> {
+        let mut rest = jobs;
+        while let Some(first) = rest.first() {
+            let pattern = Pattern::of(code, first);
+            let alike = rest.iter().take_while(|j| pattern.is_some() && Pattern::of(code, j) == pattern).count();
+            let (now, later) = rest.split_at_mut(alike.max(1));
+            rest = later;
+            let bytes = |p: &Pattern| alike * code.k() * p.frag_len;
+            let worth_it = pattern.filter(|p| self.is_for_device("reconstruct", bytes(p)));
+            if worth_it.and_then(|pattern| self.reconstruct_on_devices(code, &pattern, now)).is_none() {
+                self.cpu.reconstruct(code, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn candidates(&self, params: &Params, context: &[u8], data: &[u8], out: &mut Vec<Candidate>) {
+        let worth_it = self.is_for_device("candidates", data.len());
+        match worth_it.then(|| self.candidates_on_device(params, context, data)).flatten() {
+            Some((operation, done)) => operation.read(&done.output, out),
+            None => self.cpu.candidates(params, context, data, out),
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        let all = self.usage_by_device();
+        let sum = |name: &str| {
+            let add = |a: Work, b: Work| Work { jobs: a.jobs + b.jobs, bytes: a.bytes + b.bytes };
+            all.iter().map(|(_, usage)| usage.of(name)).fold(Work::default(), add)
+        };
+        Usage(self.cpu.usage().0.into_iter().map(|(name, _)| (name, sum(name))).collect())
+    }
+
+    /// Work of devices counts jobs and packed bytes; the CPU's, chunks and their bytes.
+    fn usage_by_device(&self) -> Vec<(String, Usage)> {
+        let of = |done: &std::collections::BTreeMap<&'static str, (u64, u64)>| {
+            Usage(done.iter().map(|(name, (jobs, bytes))| (*name, Work { jobs: *jobs, bytes: *bytes })).collect())
+        };
+        let mut all: Vec<(String, Usage)> =
+            self.runtime.devices().iter().map(|d| (d.name.to_string(), of(&d.done))).collect();
+        let mut cpu = self.cpu.usage();
+        for (name, (jobs, bytes)) in self.runtime.done_on_cpu() {
+            if let Some((_, work)) = cpu.0.iter_mut().find(|(n, _)| *n == name) {
+                work.jobs += jobs;
+                work.bytes += bytes;
+            }
+        }
+        all.push((self.cpu.name().to_owned(), cpu));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::test_bytes;
+    use crate::erasure::Matrix;
+
+    fn emulated(count: usize) -> Accelerated {
+        let (runtime, target) =
+            Spec::Emulated(count).runtime(Options { cpu_threads: 1, ..Options::default() }).unwrap();
+        Accelerated::new(runtime, target, Cpu::new())
+    }
+
+    #[test]
+    fn names_of_devices() {
+        for (text, spec) in [
+            ("cpu", Spec::Cpu),
+            ("auto", Spec::Auto),
+            ("cuda", Spec::Cuda(None)),
+            ("cuda:3", Spec::Cuda(Some(3))),
+            ("emulated:2", Spec::Emulated(2)),
+        ] {
+            assert_eq!(text.parse(), Ok(spec));
+            assert_eq!(spec.to_string(), text);
+        }
+        assert_eq!("emulated".parse(), Ok(Spec::Emulated(1)));
+        for wrong in ["", "gpu", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "emulated:0", "emulated:65", "auto:1"] {
+            assert_eq!(wrong.parse::<Spec>(), Err(DeviceError::Name { got: wrong.into() }));
+        }
+        let nowhere = Spec::Cuda(Some(usize::MAX)).open(Options::default());
+        assert!(matches!(nowhere.err(), Some(DeviceError::NoCuda { .. } | DeviceError::NoSuchDevice { .. })));
+    }
+
+    /// P10 through the interface that upper crates use: batches with every oddity a caller may have.
+    #[test]
+    fn a_device_behind_the_interface_gives_the_reference_bytes() {
+        let (device, cpu) = (emulated(2), Cpu::reference());
+        let chunks = [test_bytes(1, 40_000), Vec::new(), test_bytes(2, 1), test_bytes(3, 17_000)];
+        let slices: Vec<&[u8]> = chunks.iter().map(|c| c.as_slice()).collect();
+        assert_eq!(device.hash(&slices), cpu.hash(&slices));
+        assert_eq!(device.tree(&slices), cpu.tree(&slices));
+        assert_eq!(device.crc32c(&slices), cpu.crc32c(&slices));
+        let params = Params::new(4096, 65536).unwrap();
+        let [mut found, mut expected] = [Vec::new(), Vec::new()];
+        device.candidates(&params, &chunks[0][..70], &chunks[0][70..], &mut found);
+        cpu.candidates(&params, &chunks[0][..70], &chunks[0][70..], &mut expected);
+        assert_eq!(found, expected);
+        assert_eq!(device.usage().of("hash").jobs, 1);
+        assert!(
+            device
+                .usage_by_device()
+                .iter()
+                .any(|(name, usage)| name.starts_with("emulated") && usage.of("tree").jobs == 1)
+        );
+    }
+
+    #[test]
+    fn codes_behind_the_interface_with_short_slices_and_mixed_jobs() {
+        let (device, cpu) = (emulated(1), Cpu::reference());
+        let code = Code::new(4, 2, Matrix::Cauchy1).unwrap();
+        let bytes = test_bytes(4, 2_000);
+        let encode = |device: &dyn Device, third: usize| {
+            let mut parity = vec![vec![9u8; 256]; 6];
+            let data: [[&[u8]; 4]; 3] = [
+                [&bytes[..256], &bytes[1..257], &bytes[..7], &[]],
+                [&bytes[256..512], &bytes[..256], &bytes[..256], &bytes[5..200]],
+                [&bytes[..third], &bytes[..1], &bytes[..2], &bytes[..3]],
+            ];
+            let rooms = parity.chunks_mut(2);
+            let mut jobs: Vec<EncodeJob<'_>> = rooms
+                .zip(data)
+                .map(|(room, data)| EncodeJob {
+                    data: data.to_vec(),
+                    frag_len: 256,
+                    parity: room.iter_mut().map(|p| p.as_mut_slice()).collect(),
+                })
+                .collect();
+            let result = device.encode(&code, &mut jobs);
+            (result, parity)
+        };
+        assert_eq!(encode(&device, 100), encode(&cpu, 100));
+        assert!(encode(&device, 100).0.is_ok());
+        // The third job is wrong: the first two are done, and the error is the CPU's (P14).
+        assert_eq!(encode(&device, 300), encode(&cpu, 300));
+        assert!(encode(&device, 300).0.is_err());
+
+        let (_, parity) = encode(&cpu, 100);
+        let rebuild = |device: &dyn Device, present: &[usize], wanted: &[usize], room: usize| {
+            let all: [&[u8]; 6] = [&bytes[..256], &bytes[1..257], &bytes[..7], &[], &parity[0], &parity[1]];
+            let mut out = vec![vec![1u8; room]; wanted.len()];
+            let job = ReconstructJob {
+                frag_len: 256,
+                present: present.iter().map(|i| (*i, all[*i])).collect(),
+                wanted: wanted.to_vec(),
+                out: out.iter_mut().map(|o| o.as_mut_slice()).collect(),
+            };
+            let result = device.reconstruct(&code, &mut [job]);
+            (result, out)
+        };
+        for (present, wanted, room) in [
+            (&[0, 1, 2, 3][..], &[4, 5][..], 256),
+            (&[5, 2, 1, 4], &[3, 0], 256),
+            (&[1, 4, 3, 5, 2], &[0], 256),
+            (&[1, 2, 3, 5], &[0], 10),
+            (&[1, 2, 3, 5], &[0, 1], 256),
+            (&[1, 2, 3], &[0], 256),
+            (&[1, 2, 3, 3], &[0], 256),
+            (&[1, 2, 3, 5], &[4], 10),
+            (&[1, 2, 3, 5], &[9], 256),
+            (&[1, 2, 3, 5], &[], 256),
+        ] {
+            assert_eq!(
+                rebuild(&device, present, wanted, room),
+                rebuild(&cpu, present, wanted, room),
+                "{present:?} {wanted:?}"
+            );
+        }
+        assert!(device.usage_by_device()[0].1.of("reconstruct").jobs >= 4);
+    }
+
+    #[test]
+    fn large_batches_become_several_jobs() {
+        assert_eq!(parts(&[]), []);
+        assert_eq!(parts(&[JOB_BYTES * 2, 1]), [0..1, 1..2]);
+        assert_eq!(parts(&[1, JOB_BYTES, usize::MAX, 5]), [0..1, 1..2, 2..3, 3..4]);
+        assert_eq!(parts(&[JOB_BYTES / 2; 5]), [0..2, 2..4, 4..5]);
+    }
+}
