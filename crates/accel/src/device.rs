@@ -160,7 +160,7 @@ impl Device for Cpu {
 
     fn hash(&self, chunks: &[&[u8]]) -> Vec<Hash> {
         self.count("hash", chunks.len(), total(chunks));
-        chunks.iter().map(|chunk| hash::chunk_hash_on(self.isa, chunk)).collect()
+        hash::batch_on(self.isa, chunks)
     }
 
     fn tree(&self, chunks: &[&[u8]]) -> Vec<Tree> {

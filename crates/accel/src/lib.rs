@@ -20,13 +20,13 @@ pub mod checksum;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod device;
+pub mod digest;
 pub mod emulated;
 pub mod erasure;
 pub mod hash;
 mod isa;
 pub mod kernels;
 pub mod runtime;
-#[cfg(target_arch = "x86_64")]
 mod simd;
 pub mod xorcode;
 

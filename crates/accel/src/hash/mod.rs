@@ -11,6 +11,8 @@
 //! | L ≤ 16,384 | none: the chunk is one group, and its name verifies it |
 //! | L > 16,384 | ⌈L / 16,384⌉ chaining values of 32 bytes, in order; the last group may be short |
 
+mod batch;
+mod lanes;
 mod reference;
 
 #[cfg(test)]
@@ -20,6 +22,8 @@ use crate::isa::Isa;
 use blake3::hazmat::{self, HasherExt, Mode};
 use std::fmt;
 use std::str::FromStr;
+
+pub use batch::{batch, batch_on};
 
 /// Bytes that one group covers (the last one of a chunk may cover fewer).
 pub const GROUP_BYTES: usize = 16 * 1024;

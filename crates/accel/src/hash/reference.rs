@@ -5,16 +5,16 @@
 
 use super::{GROUP_BYTES, HASH_BYTES, Hash, Tree};
 
-const LEAF_BYTES: usize = 1024;
-const BLOCK_BYTES: usize = 64;
-const CHUNK_START: u32 = 1;
-const CHUNK_END: u32 = 2;
-const PARENT: u32 = 4;
-const ROOT: u32 = 8;
+pub const LEAF_BYTES: usize = 1024;
+pub const BLOCK_BYTES: usize = 64;
+pub const CHUNK_START: u32 = 1;
+pub const CHUNK_END: u32 = 2;
+pub const PARENT: u32 = 4;
+pub const ROOT: u32 = 8;
 
-const IV: [u32; 8] =
+pub const IV: [u32; 8] =
     [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
-const PERMUTATION: [usize; 16] = [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8];
+pub const PERMUTATION: [usize; 16] = [2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8];
 
 /// [`super::chunk_hash`] and [`super::tree`], slowly.
 pub fn tree(chunk: &[u8]) -> Tree {

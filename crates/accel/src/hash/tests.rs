@@ -51,6 +51,48 @@ fn trees_equal_the_reference_and_the_standard_digest_at_every_edge() {
     }
 }
 
+/// A batch of every length around every edge, alone, together and many times over.
+#[test]
+fn batches_equal_the_reference_by_every_set() {
+    let lengths: Vec<usize> = lengths().into_iter().filter(|len| *len < 140_000).collect();
+    let input = painted(140_000);
+    let buffers: Vec<&[u8]> = lengths.iter().map(|len| &input[..*len]).collect();
+    let expected = batch_on(Isa::REFERENCE, &buffers);
+    for isa in Isa::supported() {
+        assert_eq!(batch_on(isa, &buffers), expected, "{isa:?}");
+        assert_eq!(batch_on(isa, &[]), []);
+        for (buffer, expected) in buffers.iter().zip(&expected) {
+            assert_eq!(batch_on(isa, &[buffer]), [*expected], "{isa:?} length {}", buffer.len());
+            let many = if buffer.len() < 5000 { 37 } else { 3 };
+            assert_eq!(batch_on(isa, &vec![*buffer; many]), vec![*expected; many], "{isa:?} length {}", buffer.len());
+        }
+    }
+}
+
+/// More than 100,000 random messages per instruction set, in batches of random sizes and lengths.
+#[test]
+fn batches_equal_the_crate_on_a_hundred_thousand_random_messages() {
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+    let mut rng = StdRng::seed_from_u64(8);
+    let pool = crate::device::test_bytes(8, 1 << 16);
+    let mut messages = 0;
+    while messages < 110_000 {
+        let most = [70, 1100, 3000, 9000][rng.random_range(0..4)];
+        let buffers: Vec<&[u8]> = (0..rng.random_range(0..60))
+            .map(|_| {
+                let len = rng.random_range(0..most);
+                let at = rng.random_range(0..pool.len() - len);
+                &pool[at..at + len]
+            })
+            .collect();
+        messages += buffers.len();
+        let expected: Vec<Hash> = buffers.iter().map(|b| chunk_hash(b)).collect();
+        for isa in Isa::supported().into_iter().skip(1) {
+            assert!(batch_on(isa, &buffers) == expected, "{isa:?} after {messages} messages");
+        }
+    }
+}
+
 #[test]
 fn wrong_counts_indexes_and_lengths_are_typed_errors() {
     let input = painted(3 * GROUP_BYTES + 5);

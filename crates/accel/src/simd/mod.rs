@@ -4,7 +4,11 @@
 //!
 //! Nothing here decides which set is used: that is `isa` and each family's `dispatch`.
 #![allow(unsafe_code)]
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
+pub mod words;
+#[cfg(target_arch = "x86_64")]
+mod words_x86;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]

@@ -1,0 +1,162 @@
+//! Feeds messages to lanes: each lane walks one message block by block, and takes the next when it is through.
+#![allow(unsafe_code, clippy::needless_range_loop)] // Lanes and words are indexes, side by side.
+
+use super::functions::{Compression, MAX_STATE};
+use super::{Digest, MAX_DIGEST_BYTES};
+use crate::isa::{Isa, Level};
+use crate::simd::words::{BLOCK_BYTES, MAX_LANES, One, Words};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512};
+
+/// Digests of all buffers, in order.
+pub fn batch<H: Compression>(isa: Isa, buffers: &[&[u8]]) -> Vec<Digest> {
+    let mut digests = vec![Digest::default(); buffers.len()];
+    match isa.level() {
+        // SAFETY: a plain word needs no instruction set.
+        Level::Reference | Level::Portable => unsafe { all::<H, One>(buffers, &mut digests) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an Isa of this level exists only if the CPU has AVX2.
+        Level::Avx2 => unsafe { avx2::<H>(buffers, &mut digests) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an Isa of these levels exists only if the CPU has AVX-512F, BW and VL.
+        Level::Avx512 | Level::Gfni => unsafe { avx512::<H>(buffers, &mut digests) },
+    }
+    digests
+}
+
+/// # Safety
+/// AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn avx2<H: Compression>(buffers: &[&[u8]], digests: &mut [Digest]) {
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe { all::<H, Avx2>(buffers, digests) }
+}
+
+/// # Safety
+/// AVX-512F and BW.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn avx512<H: Compression>(buffers: &[&[u8]], digests: &mut [Digest]) {
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe { all::<H, Avx512>(buffers, digests) }
+}
+
+/// A message on its way: its whole blocks where they lie, then its end, padded.
+#[derive(Clone, Copy)]
+struct Lane {
+    message: usize,
+    at: *const u8,
+    /// Blocks left at `at`.
+    blocks: usize,
+    /// Blocks of padding still to come after those: 1, 2 or 0.
+    end_blocks: usize,
+}
+
+/// The last bytes of a message, the one bit, zeros, and the message's length in bits: one or two blocks.
+#[derive(Clone, Copy)]
+struct End([u8; 2 * BLOCK_BYTES]);
+
+impl End {
+    fn of<H: Compression>(message: &[u8]) -> (End, usize) {
+        let tail = &message[message.len() / BLOCK_BYTES * BLOCK_BYTES..];
+        let mut end = [0u8; 2 * BLOCK_BYTES];
+        end[..tail.len()].copy_from_slice(tail);
+        end[tail.len()] = 0x80;
+        let blocks = if tail.len() + 9 <= BLOCK_BYTES { 1 } else { 2 };
+        let bits = (message.len() as u64).wrapping_mul(8);
+        let bits = if H::BIG_ENDIAN { bits.to_be_bytes() } else { bits.to_le_bytes() };
+        end[blocks * BLOCK_BYTES - 8..blocks * BLOCK_BYTES].copy_from_slice(&bits);
+        (End(end), blocks)
+    }
+}
+
+/// # Safety
+/// The instruction set of `V`.
+#[inline(always)]
+unsafe fn all<H: Compression, V: Words>(buffers: &[&[u8]], digests: &mut [Digest]) {
+    let mut ends = [End([0; 2 * BLOCK_BYTES]); MAX_LANES];
+    let mut lanes: [Option<Lane>; MAX_LANES] = [None; MAX_LANES];
+    // Word by word, lane by lane.
+    let mut state = [[0u32; MAX_LANES]; MAX_STATE];
+    let mut next = 0;
+    loop {
+        for lane in 0..V::LANES {
+            if lanes[lane].is_none() && next < buffers.len() {
+                let message = buffers[next];
+                let (end, end_blocks) = End::of::<H>(message);
+                ends[lane] = end;
+                lanes[lane] =
+                    Some(Lane { message: next, at: message.as_ptr(), blocks: message.len() / BLOCK_BYTES, end_blocks });
+                for i in 0..H::STATE {
+                    state[i][lane] = H::START[i];
+                }
+                next += 1;
+            }
+            if let Some(lane_now) = lanes[lane].as_mut().filter(|l| l.blocks == 0) {
+                (lane_now.at, lane_now.blocks) = (ends[lane].0.as_ptr(), lane_now.end_blocks);
+                lane_now.end_blocks = 0;
+            }
+        }
+        let Some(blocks) = lanes.iter().flatten().map(|lane| lane.blocks).min() else { return };
+        // Idle lanes walk along with a busy one that has enough blocks; nobody looks at what they get.
+        let any = lanes.iter().flatten().map(|lane| lane.at).next().unwrap_or(std::ptr::null());
+        let mut at = [any; MAX_LANES];
+        for lane in 0..V::LANES {
+            if let Some(busy) = &lanes[lane] {
+                at[lane] = busy.at;
+            }
+        }
+        // SAFETY: the instruction set, by the contract; every busy lane has as many blocks at its pointer.
+        unsafe { run::<H, V>(&mut state, &at, blocks) };
+        for lane in 0..V::LANES {
+            let Some(busy) = &mut lanes[lane] else { continue };
+            (busy.at, busy.blocks) = (busy.at.wrapping_add(blocks * BLOCK_BYTES), busy.blocks - blocks);
+            if busy.blocks == 0 && busy.end_blocks == 0 {
+                digests[busy.message] = finish::<H>(&state, lane);
+                lanes[lane] = None;
+            }
+        }
+    }
+}
+
+/// `blocks` blocks in every lane.
+///
+/// # Safety
+/// The instruction set; that many blocks are readable from each of the first LANES pointers on.
+#[inline(always)]
+unsafe fn run<H: Compression, V: Words>(
+    state: &mut [[u32; MAX_LANES]; MAX_STATE],
+    at: &[*const u8; MAX_LANES],
+    blocks: usize,
+) {
+    // SAFETY: the caller vouches for the instruction set and the pointers.
+    unsafe {
+        let mut value = [V::splat(0); MAX_STATE];
+        for i in 0..H::STATE {
+            value[i] = V::load(state[i].as_ptr());
+        }
+        for number in 0..blocks {
+            let mut block = V::transposed(at, number * BLOCK_BYTES);
+            if H::BIG_ENDIAN {
+                for word in &mut block {
+                    *word = word.swap_bytes();
+                }
+            }
+            H::compress(&mut value, &mut block);
+        }
+        for i in 0..H::STATE {
+            value[i].store(state[i].as_mut_ptr());
+        }
+    }
+}
+
+fn finish<H: Compression>(state: &[[u32; MAX_LANES]; MAX_STATE], lane: usize) -> Digest {
+    let mut bytes = [0u8; MAX_DIGEST_BYTES];
+    for i in 0..H::STATE {
+        let word = state[i][lane];
+        let word = if H::BIG_ENDIAN { word.to_be_bytes() } else { word.to_le_bytes() };
+        bytes[4 * i..4 * i + 4].copy_from_slice(&word);
+    }
+    Digest::new(&bytes[..4 * H::STATE])
+}

@@ -1,0 +1,158 @@
+//! MD5, SHA-1, SHA-256 and BLAKE3 of batches of buffers, and the papers' *direct hashing*: a large buffer hashed
+//! segment by segment, then the digests.
+//!
+//! One message of MD5, SHA-1 or SHA-256 is a chain that no vector can shorten. A batch is as many chains as there are
+//! buffers, and every lane of a vector walks one: [`batch`]. HashGPU's construction makes a batch of one large
+//! buffer: [`segmented`].
+//!
+//! Names of chunks are BLAKE3 ([`crate::hash`]). MD5 and SHA-1 are here because the systems that Tessera descends
+//! from name data by them; neither resists somebody who makes collisions on purpose.
+//!
+//! Reading order inside: `functions` (the three compression functions), `lanes` (the loop that feeds them), `segments`.
+//! The reference is RustCrypto's crates (`md-5`, `sha1`, `sha2`); every faster path must equal them (P10).
+//!
+//! Sources: RFC 1321 (MD5), FIPS 180-4 (SHA-1, SHA-256); Al-Kiswany et al., "StoreGPU", HPDC 2008 (direct hashing);
+//! Damgård, "A design principle for hash functions", CRYPTO 1989 (hashing the digests of segments is as strong).
+
+mod functions;
+mod lanes;
+mod segments;
+
+#[cfg(test)]
+mod tests;
+
+use crate::hash;
+use crate::isa::Isa;
+use functions::{Md5, Sha1, Sha256};
+use std::fmt;
+use std::str::FromStr;
+
+pub use segments::{SEGMENT_BYTES, SegmentError, segmented, segmented_on};
+
+/// Most bytes that a digest has.
+pub const MAX_DIGEST_BYTES: usize = 32;
+
+/// A hash function.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Function {
+    /// RFC 1321, 16 bytes. Broken against attackers; what HashGPU and MosaStore measured.
+    Md5,
+    /// FIPS 180-4, 20 bytes. Broken against attackers.
+    Sha1,
+    /// FIPS 180-4, 32 bytes.
+    Sha256,
+    /// BLAKE3-256, 32 bytes.
+    Blake3,
+}
+
+impl Function {
+    /// Every function there is.
+    pub const ALL: [Function; 4] = [Function::Md5, Function::Sha1, Function::Sha256, Function::Blake3];
+
+    /// Name on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Function::Md5 => "md5",
+            Function::Sha1 => "sha1",
+            Function::Sha256 => "sha256",
+            Function::Blake3 => "blake3",
+        }
+    }
+
+    /// Bytes in a digest.
+    pub fn digest_bytes(self) -> usize {
+        match self {
+            Function::Md5 => 16,
+            Function::Sha1 => 20,
+            Function::Sha256 | Function::Blake3 => 32,
+        }
+    }
+}
+
+impl fmt::Display for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No hash function has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no hash function is called {name:?}; known are {}", Function::ALL.map(Function::name).join(", "))]
+pub struct UnknownFunction {
+    /// Name given.
+    pub name: String,
+}
+
+impl FromStr for Function {
+    type Err = UnknownFunction;
+    fn from_str(name: &str) -> Result<Function, UnknownFunction> {
+        let found = Function::ALL.into_iter().find(|function| function.name() == name);
+        found.ok_or_else(|| UnknownFunction { name: name.to_owned() })
+    }
+}
+
+/// What a function gives: 16 to 32 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Digest {
+    /// The digest, then zeros.
+    bytes: [u8; MAX_DIGEST_BYTES],
+    len: u8,
+}
+
+impl Digest {
+    /// The digest that is `bytes`; none longer than [`MAX_DIGEST_BYTES`] exists, what is beyond that is left out.
+    pub(crate) fn new(bytes: &[u8]) -> Digest {
+        let len = bytes.len().min(MAX_DIGEST_BYTES);
+        let mut digest = Digest { bytes: [0; MAX_DIGEST_BYTES], len: len as u8 };
+        digest.bytes[..len].copy_from_slice(&bytes[..len]);
+        digest
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_bytes().iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({self})")
+    }
+}
+
+/// Digest of one buffer.
+pub fn digest(function: Function, bytes: &[u8]) -> Digest {
+    match function {
+        Function::Md5 => Digest::new(&<md5::Md5 as md5::Digest>::digest(bytes)),
+        Function::Sha1 => Digest::new(&<sha1::Sha1 as sha1::Digest>::digest(bytes)),
+        Function::Sha256 => Digest::new(&<sha2::Sha256 as sha2::Digest>::digest(bytes)),
+        Function::Blake3 => Digest::new(hash::chunk_hash(bytes).as_bytes()),
+    }
+}
+
+/// [`digest`] of every buffer, in order: as fast as the buffers are many.
+pub fn batch(function: Function, buffers: &[&[u8]]) -> Vec<Digest> {
+    batch_on(Isa::best(), function, buffers)
+}
+
+/// [`batch`] by the kernels of `isa`; the digests are the same (P10).
+pub fn batch_on(isa: Isa, function: Function, buffers: &[&[u8]]) -> Vec<Digest> {
+    if function == Function::Blake3 {
+        return hash::batch_on(isa, buffers).iter().map(|hash| Digest::new(hash.as_bytes())).collect();
+    }
+    // A chain by itself is what the reference crates are best at.
+    if isa == Isa::REFERENCE || buffers.len() == 1 {
+        return buffers.iter().map(|bytes| digest(function, bytes)).collect();
+    }
+    match function {
+        Function::Md5 => lanes::batch::<Md5>(isa, buffers),
+        Function::Sha1 => lanes::batch::<Sha1>(isa, buffers),
+        _ => lanes::batch::<Sha256>(isa, buffers),
+    }
+}
