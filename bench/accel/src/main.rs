@@ -5,6 +5,7 @@
 //! machine's memory allows, measured in the same run; a peer that is not installed shows as `-`.
 
 mod codes;
+mod hashes;
 
 use std::time::Duration;
 use tessera_accel::Isa;
@@ -26,7 +27,7 @@ impl Bench {
     pub fn row(&self, name: &str, ours: f64, peer: Option<f64>, roof: Option<f64>) {
         let or_dash = |figure: Option<f64>| figure.map_or("-".to_owned(), |f| format!("{f:.2}"));
         let ratio = peer.map(|p| ours / p);
-        println!("{name:<40} {ours:>8.2} {:>8} {:>6} {:>8}", or_dash(peer), or_dash(ratio), or_dash(roof));
+        println!("{name:<44} {ours:>8.2} {:>8} {:>6} {:>8}", or_dash(peer), or_dash(ratio), or_dash(roof));
     }
 }
 
@@ -44,7 +45,9 @@ fn main() {
     }
     let bench = Bench { timing: Timing { budget: Duration::from_secs_f64(seconds) }, filters };
     println!("instruction sets: {:?}, used: {:?}", Isa::supported(), Isa::best());
-    println!("{:<40} {:>8} {:>8} {:>6} {:>8}", "GB/s of data, one thread", "ours", "peer", "ratio", "roof");
+    println!("{:<44} {:>8} {:>8} {:>6} {:>8}", "GB/s of data, one thread", "ours", "peer", "ratio", "roof");
     codes::reed_solomon(&bench);
     codes::xor(&bench);
+    hashes::batches(&bench);
+    hashes::segmented(&bench);
 }
