@@ -88,7 +88,10 @@ fn files_of_all_sizes_come_back_from_every_kind_of_source() {
         client.get(&name, Sink::Slice(&mut out), GetOptions::default()).unwrap();
         assert!(out == bytes, "{len} from a reader");
         let mut lent = Vec::new();
-        let mut take = |piece: Bytes| Ok(lent.extend_from_slice(&piece));
+        let mut take = |piece: Bytes| {
+            lent.extend_from_slice(&piece);
+            Ok(())
+        };
         client.get(&name, Sink::Lend(&mut take), GetOptions::default()).unwrap();
         assert!(lent == bytes, "{len} lent");
     }

@@ -124,6 +124,8 @@ pub struct WriteCore {
     map_wanted: BTreeMap<u64, Vec<usize>>,
     map_asked: bool,
     put_again: BTreeSet<(i64, usize)>,
+    /// When to ask for another group for which chunk.
+    ask_again: BTreeSet<(i64, usize)>,
     jobs: HashMap<u64, usize>,
     next_job: u64,
     fetches: BTreeMap<usize, Fetch>,
@@ -178,6 +180,7 @@ impl WriteCore {
             map_wanted: BTreeMap::new(),
             map_asked: false,
             put_again: BTreeSet::new(),
+            ask_again: BTreeSet::new(),
             jobs: HashMap::new(),
             next_job: 1,
             fetches: BTreeMap::new(),
@@ -233,7 +236,7 @@ impl WriteCore {
         if self.finished {
             return None;
         }
-        let again = self.put_again.first().map(|(at, _)| *at);
+        let again = self.put_again.first().into_iter().chain(self.ask_again.first()).map(|(at, _)| *at).min();
         let renew = (self.session_id != 0 && self.committed.is_none())
             .then(|| self.renewed_ns.saturating_add(self.session_ns / 3));
         let view = self.view.read();
@@ -412,6 +415,10 @@ impl WriteCore {
         while let Some(&(at, chunk)) = self.put_again.first().filter(|(at, _)| *at <= self.now) {
             self.put_again.remove(&(at, chunk));
             self.want_map(chunk);
+        }
+        while let Some(&(at, chunk)) = self.ask_again.first().filter(|(at, _)| *at <= self.now) {
+            self.ask_again.remove(&(at, chunk));
+            self.ask.push_back(chunk);
         }
         let due = self.renewed_ns.saturating_add(self.session_ns / 3) <= self.now;
         if self.session_id != 0 && self.committed.is_none() && due {

@@ -245,8 +245,12 @@ impl Question<'_> {
             }
         }
         if let Some((candidate, pg, missing)) = incomplete {
-            touch(ctx, &candidate)?;
-            return Ok(reply(ChunkState::Incomplete, candidate.chunk_id, &pg, missing));
+            // A disk that is full since will not take the rest.
+            let room = |ctx: &mut Ctx<'_>| Ok(placement::pg_has_room(ctx, self.class, chunk.len_bytes, &pg).into());
+            if ctx.decide(room)? != 0 {
+                touch(ctx, &candidate)?;
+                return Ok(reply(ChunkState::Incomplete, candidate.chunk_id, &pg, missing));
+            }
         }
         self.allocate(ctx, chunk)
     }

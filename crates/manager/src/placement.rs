@@ -18,7 +18,7 @@ use rusqlite::{Connection, params};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tessera_policy::{Scheme, format_size};
+use tessera_policy::{Scheme, human_size};
 use tessera_wire::meta::ClusterMap;
 use tessera_wire::{ClassInfo, Code, Error, Health};
 
@@ -93,7 +93,7 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Outcome<()> {
     let mut plan: Vec<Vec<u64>> = Vec::new();
     let count = ctx.decide(|ctx| {
         let disks = rows::disks(ctx.db.conn())?;
-        plan = propose_groups(&disks, width, &[], GROUPS_PER_COMMAND);
+        plan = propose_groups(&fit_for_chunks(&disks, &ctx.soft.cluster.figures), width, &[], GROUPS_PER_COMMAND);
         match plan.len() {
             0 => Err(too_few_hosts(ctx.db.conn(), spec, width)?.into()),
             n => Ok(n as u64),
@@ -109,15 +109,23 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Outcome<()> {
     Ok(())
 }
 
+/// The disks that take new chunks now: writable, and not full.
+fn fit_for_chunks(disks: &[DiskRow], figures: &Figures) -> Vec<LayoutDisk> {
+    let fit = |d: &&DiskRow| d.writable() && has_room(figures, d.disk_id, d.capacity_bytes, 0);
+    let disk = |d: &DiskRow| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes };
+    disks.iter().filter(fit).map(disk).collect()
+}
+
+/// Whether a disk has room for a fragment, and for what compaction and repair need beside it.
+fn has_room(figures: &Figures, disk_id: u64, capacity_bytes: u64, fragment_bytes: u64) -> bool {
+    let reserve = (capacity_bytes / 64).min(RESERVE_CAP_BYTES);
+    figures.available_bytes(disk_id, capacity_bytes) >= reserve.saturating_add(fragment_bytes)
+}
+
 /// Groups to open so that there are enough among the disks that take new chunks now.
-fn propose_groups(disks: &[DiskRow], width: u32, usable: &[Vec<u64>], limit: usize) -> Vec<Vec<u64>> {
-    let fit: Vec<LayoutDisk> = disks
-        .iter()
-        .filter(|d| d.writable())
-        .map(|d| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes })
-        .collect();
+fn propose_groups(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], limit: usize) -> Vec<Vec<u64>> {
     let wanted = open_groups(fit.len(), width as usize).saturating_sub(usable.len()).min(limit);
-    let mut layout = Layout::new(&fit, width as usize, usable);
+    let mut layout = Layout::new(fit, width as usize, usable);
     (0..wanted).map_while(|_| layout.propose()).collect()
 }
 
@@ -166,40 +174,35 @@ pub fn groups_due(view: &View<'_>) -> Outcome<Option<SetGroups>> {
         .prepare_cached("SELECT DISTINCT k + m FROM classes ORDER BY 1")?
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
-    let disks = rows::disks(conn)?;
+    let figures = &view.soft.cluster.figures;
+    let fit = fit_for_chunks(&rows::disks(conn)?, figures);
     let mut create = Vec::new();
     for width in widths {
         let usable: Vec<Vec<u64>> = load_open(conn, width)?
             .into_iter()
-            .filter(|g| g.unable == 0 && !close.contains(&g.pg_id))
+            .filter(|g| g.unable == 0 && g.has_room(figures, 0) && !close.contains(&g.pg_id))
             .map(|g| g.disks.iter().map(|d| d.0).collect())
             .collect();
-        let fit = disks.iter().filter(|d| d.writable()).count();
         // Half of the wished-for number will do: a node that is down for a minute is no reason to open many more.
         // A disk that no usable group uses (it joined) is.
-        let idle = disks.iter().any(|d| d.writable() && !usable.iter().any(|g| g.contains(&d.disk_id)));
-        if usable.len() * 2 >= open_groups(fit, width as usize) && !idle {
+        let idle = fit.iter().any(|d| !usable.iter().any(|g| g.contains(&d.id)));
+        if usable.len() * 2 >= open_groups(fit.len(), width as usize) && !idle {
             continue;
         }
         let room = GROUPS_PER_COMMAND - create.len().min(GROUPS_PER_COMMAND);
-        let mut proposed = propose_groups(&disks, width, &usable, room);
+        let mut proposed = propose_groups(&fit, width, &usable, room);
         if proposed.is_empty() && idle {
-            proposed = one_more_each(&disks, width, &usable, room);
+            proposed = one_more_each(&fit, width, &usable, room);
         }
         create.extend(proposed.into_iter().map(|disk_ids| NewGroup { disk_ids }));
     }
     Ok((!create.is_empty() || !close.is_empty()).then_some(SetGroups { create, close }))
 }
 
-/// Groups until every writable disk is in one, though there are enough: for disks that joined.
-fn one_more_each(disks: &[DiskRow], width: u32, usable: &[Vec<u64>], limit: usize) -> Vec<Vec<u64>> {
-    let mut idle: BTreeSet<u64> = disks.iter().filter(|d| d.writable()).map(|d| d.disk_id).collect();
-    let fit: Vec<LayoutDisk> = disks
-        .iter()
-        .filter(|d| d.writable())
-        .map(|d| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes })
-        .collect();
-    let mut layout = Layout::new(&fit, width as usize, usable);
+/// Groups until every disk that takes chunks is in one, though there are enough: for disks that joined.
+fn one_more_each(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], limit: usize) -> Vec<Vec<u64>> {
+    let mut idle: BTreeSet<u64> = fit.iter().map(|d| d.id).collect();
+    let mut layout = Layout::new(fit, width as usize, usable);
     usable.iter().flatten().for_each(|d| {
         idle.remove(d);
     });
@@ -216,6 +219,14 @@ fn one_more_each(disks: &[DiskRow], width: u32, usable: &[Vec<u64>], limit: usiz
         groups.push(group);
     }
     groups
+}
+
+/// Whether the group's disks have room for fragments of a chunk that was begun there. Soft state decides: commands ask
+/// through `Ctx::decide`.
+pub fn pg_has_room(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &crate::cache::Pg) -> bool {
+    let figures = &ctx.soft.cluster.figures;
+    let fragment = len_bytes.div_ceil(u64::from(class.k.max(1)));
+    pg.members.iter().all(|m| figures.disks.get(&m.wire.put_disk_id()).is_none_or(|d| d.available_bytes() >= fragment))
 }
 
 /// Chooses the group for a new chunk of `len_bytes`: open, not among `avoid`, all members able to take puts (with
@@ -281,10 +292,7 @@ impl Chooser {
 
 impl OpenGroup {
     fn has_room(&self, figures: &Figures, fragment: u64) -> bool {
-        self.disks.iter().all(|&(disk, capacity)| {
-            let reserve = (capacity / 64).min(RESERVE_CAP_BYTES);
-            figures.available_bytes(disk, capacity) >= reserve.saturating_add(fragment)
-        })
+        self.disks.iter().all(|&(disk, capacity)| has_room(figures, disk, capacity, fragment))
     }
 
     /// As much as its fullest disk has free, less when one of them has a long queue.
@@ -365,17 +373,32 @@ fn why_none(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Outcome<Error> 
             format!("{}: no open group has all its members up; new ones are being opened, try again", class.spec),
         ));
     }
-    let space = Space::of(&disks, &ctx.soft.cluster.figures);
+    let figures = &ctx.soft.cluster.figures;
+    let fragment = len_bytes.div_ceil(u64::from(class.k.max(1)));
+    let roomy = |d: &&DiskRow| d.writable() && has_room(figures, d.disk_id, d.capacity_bytes, fragment);
+    let hosts: BTreeSet<&str> = disks.iter().filter(roomy).map(|d| d.host.as_str()).collect();
+    if hosts.len() as u32 >= class.fragments() {
+        return Ok(Error::new(
+            Code::Unavailable,
+            format!("{}: each of {able} open groups has a full disk; new ones are being opened, try again", class.spec),
+        ));
+    }
+    let full: BTreeSet<&str> = disks
+        .iter()
+        .filter(|d| d.writable() && !roomy(d))
+        .map(|d| d.host.as_str())
+        .filter(|h| !hosts.contains(h))
+        .collect();
+    let shown = full.iter().take(8).copied().collect::<Vec<_>>().join(", ");
     Ok(Error::new(
         Code::NoSpace,
         format!(
-            "{}: none of {able} open groups has room for a chunk of {} on each of its disks; {} of {} are free on {} disks; \
+            "{}: a chunk of {} needs room on {} hosts, {} have it; full: {shown}; \
              delete files and run `tessera gc`, or add disks",
             class.spec,
-            format_size(len_bytes),
-            format_size(space.free_bytes),
-            format_size(space.capacity_bytes),
-            space.disks,
+            human_size(len_bytes),
+            class.fragments(),
+            hosts.len(),
         ),
     ))
 }
@@ -444,9 +467,9 @@ pub fn check_space(
         format!(
             "{} cannot be reserved: as {spec} there is room for {}, of which sessions under way have reserved {}; \
              delete files and run `tessera gc`, or add disks",
-            format_size(want_bytes),
-            format_size(logical),
-            format_size(reserved_bytes),
+            human_size(want_bytes),
+            human_size(logical),
+            human_size(reserved_bytes),
         ),
     )
 }

@@ -214,7 +214,8 @@ pub fn stats(store: &SegmentStore) -> Result<DiskStats, DiskError> {
     let (stats, space) = (store.stats(), store.disk().space()?);
     Ok(DiskStats {
         capacity_bytes: space.capacity_bytes,
-        free_bytes: space.free_bytes,
+        // What the store would refuse is not to be had.
+        free_bytes: store.spare_bytes()?,
         segments: stats.segments,
         fragments: stats.fragments,
         live_bytes: stats.live_bytes,

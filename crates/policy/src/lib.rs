@@ -9,7 +9,7 @@ mod redundancy;
 mod size;
 
 pub use redundancy::{Redundancy, RedundancyError, Scheme};
-pub use size::{SizeError, format_size, parse_size};
+pub use size::{SizeError, format_size, human_size, parse_size};
 
 use std::fmt;
 use thiserror::Error;

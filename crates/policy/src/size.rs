@@ -35,6 +35,20 @@ pub fn format_size(bytes: u64) -> String {
     }
 }
 
+/// For people, not exact: `0 B`, `999 B`, `1.5 KiB`, `12 GiB`, at most four digits.
+pub fn human_size(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit == 0 || value >= 99.95 {
+        true => format!("{value:.0} {}", UNITS[unit]),
+        false => format!("{value:.1} {}", UNITS[unit]),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,5 +70,15 @@ mod tests {
         for text in ["", "K", "-1", "+1", "1.5M", "1 M", "99999999999999999999", "99999999T", "1iB", "é"] {
             assert!(parse_size(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn sizes_read_well() {
+        for (n, text) in [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1 << 20, "1.0 MiB"), (200 << 30, "200 GiB")]
+        {
+            assert_eq!(human_size(n), text);
+        }
+        assert_eq!(human_size(u64::MAX), "16.0 EiB");
+        assert_eq!(human_size((1 << 20) - 1), "1.0 MiB");
     }
 }

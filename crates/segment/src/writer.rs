@@ -236,6 +236,11 @@ impl SegmentStore {
         if writer.graves.is_deleted(record.id) { refuse_deleted(record) } else { None }
     }
 
+    /// Bytes that may still be appended, in bytes: what is free beyond the reserve.
+    pub fn spare_bytes(&self) -> Result<u64, DiskError> {
+        Ok(self.disk.space()?.free_bytes.saturating_sub(self.options.reserve_bytes))
+    }
+
     /// Leaves the reserve alone. Asking the file system costs as much as a small append, so one answer is good for
     /// some bytes: few enough that whoever fills the disk beside us meanwhile leaves most of the reserve.
     fn check_reserve(&self, writer: &mut Writer, needed_bytes: u64) -> Result<(), StoreError> {

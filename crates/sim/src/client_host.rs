@@ -40,6 +40,8 @@ pub struct ClientHost {
     pub todo: usize,
     /// Errors operations ended with, for the story.
     pub errors: Vec<String>,
+    /// Length in bytes of what the last read found; none if there was no such file.
+    pub found_bytes: Option<usize>,
     op: Option<Op>,
     /// Number of the operation under way: an answer to an earlier one's call is nobody's.
     op_number: u64,
@@ -74,6 +76,7 @@ impl ClientHost {
             life: 1,
             todo,
             errors: Vec::new(),
+            found_bytes: None,
             op: None,
             op_number: 0,
             dice: Dice::new(seed),
@@ -120,6 +123,7 @@ impl ClientHost {
 
     /// Begins a read of a file, when idle.
     pub fn read(&mut self, now_ns: i64, path: &str) {
+        self.found_bytes = None;
         let params = ReadParams {
             file: path.into(),
             parent: ROOT,
@@ -138,6 +142,22 @@ impl ClientHost {
         ));
         core.handle(now_ns, ReadEvent::Open);
         self.op = Some(Op::Read { core, path: path.into(), got: Vec::new() });
+    }
+
+    /// Begins a write of a file of this redundancy, when idle.
+    pub fn put(&mut self, now_ns: i64, path: &str, bytes: &[u8], redundancy: &str, oracle: &mut Oracle) {
+        self.hints = vec![Hint { name: "redundancy".into(), value: redundancy.into() }];
+        let content = Some(Arc::new(bytes.to_vec()));
+        oracle.begin(path, content.clone());
+        let core = self.write_core(now_ns, path, CommitMode::Replace, bytes);
+        self.op = Some(Op::Write { core, path: path.into(), content });
+    }
+
+    /// Begins to remove a file, when idle.
+    pub fn remove(&mut self, now_ns: i64, path: &str, oracle: &mut Oracle) {
+        oracle.begin(path, None);
+        let op_id = self.dice.any() >> 1;
+        self.op = Some(Op::Remove { path: path.into(), op_id, again_at_ns: now_ns });
     }
 
     /// Time passed: goes on, or begins the next operation.
@@ -176,11 +196,7 @@ impl ClientHost {
             0..=44 => self.begin_write(now_ns, path, oracle),
             45..=64 => self.begin_append(now_ns, oracle),
             65..=89 => self.read(now_ns, &path),
-            _ => {
-                oracle.begin(&path, None);
-                let op_id = self.dice.any() >> 1;
-                self.op = Some(Op::Remove { path, op_id, again_at_ns: now_ns });
-            }
+            _ => self.remove(now_ns, &path, oracle),
         }
     }
 
@@ -333,6 +349,7 @@ impl ClientHost {
                 }
                 ReadAction::Done { result, .. } => {
                     over = true;
+                    self.found_bytes = result.is_ok().then_some(got.len());
                     match result {
                         Ok(()) => judge(path, &Some(Arc::new(std::mem::take(got))), oracle)?,
                         Err(error) => self.errors.push(error.to_string()),

@@ -4,6 +4,8 @@
 //! clients finish, repair ends (P6, P12). *Judgement*: everything is read back and compared, references are
 //! recounted (P4), and garbage must be gone (P5).
 
+pub mod script;
+
 use crate::client_host::ClientHost;
 use crate::manager_host::ManagerHost;
 use crate::network::{Actor, Content as Message, Envelope, Network, Outcome};

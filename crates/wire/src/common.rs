@@ -227,7 +227,7 @@ pub struct DiskInfo {
     /// Size of the file system (or the configured limit), bytes.
     #[prost(uint64, tag = "5")]
     pub capacity_bytes: u64,
-    /// Bytes still to be had.
+    /// Bytes that may still be put.
     #[prost(uint64, tag = "6")]
     pub free_bytes: u64,
     /// Fragments held.

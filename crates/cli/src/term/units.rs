@@ -1,20 +1,7 @@
 //! Numbers with their units, as people read them and as people write them.
 
 use std::time::Duration;
-
-/// `0 B`, `999 B`, `1.5 KiB`, `12 GiB`: at most four digits.
-pub fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let (mut value, mut unit) = (bytes as f64, 0);
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    match unit == 0 || value >= 99.95 {
-        true => format!("{value:.0} {}", UNITS[unit]),
-        false => format!("{value:.1} {}", UNITS[unit]),
-    }
-}
+pub use tessera_policy::human_size as bytes;
 
 /// Bytes per second over `elapsed`.
 pub fn rate(count: u64, elapsed: Duration) -> String {
@@ -126,12 +113,6 @@ mod tests {
 
     #[test]
     fn numbers_read_well() {
-        for (n, text) in [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (1 << 20, "1.0 MiB"), (200 << 30, "200 GiB")]
-        {
-            assert_eq!(bytes(n), text);
-        }
-        assert_eq!(bytes(u64::MAX), "16.0 EiB");
-        assert_eq!(bytes((1 << 20) - 1), "1.0 MiB");
         assert_eq!((count(1_234_567), count(12)), ("1,234,567".into(), "12".into()));
         assert_eq!(duration(Duration::from_millis(61_000)), "1 min 01 s");
         assert_eq!((mode('d', 0o755), mode('-', 0o4644)), ("drwxr-xr-x".into(), "-rwSr--r--".into()));

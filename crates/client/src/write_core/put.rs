@@ -327,11 +327,18 @@ impl WriteCore {
         if waited_ns >= ms(self.options.put_deadline_ms) {
             return self.fail_put(index, (waited_ns / crate::config::MS) as u64);
         }
+        let mut moves = 0;
         if let Some(active) = &mut self.chunks[index].active {
             active.attempts = 0;
+            active.moves += 1;
+            moves = active.moves;
         }
         self.chunks[index].stage = Stage::Queued;
-        self.ask.push_back(index);
+        match moves {
+            0..=2 => self.ask.push_back(index),
+            // Whatever it is will not go away by asking faster.
+            _ => drop(self.ask_again.insert((self.now.saturating_add(self.options.backoff_ns(moves - 2)), index))),
+        }
     }
 
     /// Enough fragments for a degraded write, if the policy allows one: at least one more than needed.
@@ -454,6 +461,7 @@ impl WriteCore {
             groups: tree.groups.concat().into(),
             frags: again.into_iter().map(Frag::waiting).collect(),
             attempts: 0,
+            moves: 0,
             trouble_since: None,
             last_error: String::new(),
         }));

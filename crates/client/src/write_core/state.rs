@@ -154,6 +154,8 @@ pub(super) struct Active {
     pub groups: Bytes,
     pub frags: Vec<Frag>,
     pub attempts: u32,
+    /// How often it was given to another group.
+    pub moves: u32,
     pub trouble_since: Option<i64>,
     pub last_error: String,
 }
@@ -206,6 +208,7 @@ impl Chunk {
             groups: ready.groups.clone(),
             frags: Vec::new(),
             attempts: 0,
+            moves: 0,
             trouble_since: None,
             last_error: String::new(),
         };

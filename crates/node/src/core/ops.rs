@@ -131,7 +131,7 @@ pub enum Verdict {
 pub struct DiskStats {
     /// Size of the file system, bytes.
     pub capacity_bytes: u64,
-    /// Bytes still to be had.
+    /// Bytes that may still be put: the reserve for deletes and compaction is not counted.
     pub free_bytes: u64,
     /// Segments on it.
     pub segments: u64,

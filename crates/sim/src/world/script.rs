@@ -1,0 +1,281 @@
+//! Scripts a reviewer can read: one command a line, what came of it indented beneath it.
+//!
+//! ```text
+//! cluster nodes=8 m=2
+//! put a 20000 ec:4+2
+//!   stored; manager: OpenWrite, Commit; nodes: 6 PutFragments
+//! lose n3
+//! settle
+//!   ...
+//! ```
+//!
+//! [`play`] runs the commands on a cluster of the real cores, on a network without faults, and gives the script back
+//! with what really came of them. `tests/scripts.rs` compares; the list of commands is in [`Player::carry_out`].
+
+use super::{DAWN_NS, Happening, MS, PATIENCE_MS, World};
+use crate::network::NetworkFaults;
+use crate::plan::{Dice, Fault, Plan};
+use crate::planted::Planted;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use tessera_wire::Health;
+
+/// What is written under a command starts with this.
+const INDENT: &str = "  ";
+
+/// Plays a script; what came of its commands replaces what is written there.
+///
+/// # Errors
+/// A line that is no command, with its number.
+pub fn play(script: &str) -> Result<String, String> {
+    let mut player = Player::default();
+    let mut out = String::new();
+    for (number, line) in script.lines().enumerate().filter(|(_, line)| !line.starts_with(INDENT)) {
+        let _ = writeln!(out, "{line}");
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if words.is_empty() || words[0].starts_with('#') {
+            continue;
+        }
+        let said = player.carry_out(&words).map_err(|e| format!("line {}: {line}: {e}", number + 1))?;
+        for said in said {
+            let _ = writeln!(out, "{INDENT}{said}");
+        }
+    }
+    Ok(out)
+}
+
+#[derive(Default)]
+struct Player {
+    world: Option<World>,
+    /// What was stored under each name.
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+type Said = Result<Vec<String>, String>;
+
+impl Player {
+    fn carry_out(&mut self, words: &[&str]) -> Said {
+        match *words {
+            ["cluster", nodes, m] => self.cluster(after(nodes, "nodes=")?, after(m, "m=")?),
+            ["put", name, size, redundancy] => {
+                let bytes = content(name, parse(size)?);
+                self.put(name, bytes, redundancy)
+            }
+            // The same as another file, but for a byte (or none).
+            ["copy", from, name, redundancy] => self.copy(from, name, None, redundancy),
+            ["edit", from, name, offset, redundancy] => self.copy(from, name, Some(parse(offset)?), redundancy),
+            ["get", name] => self.get(name),
+            ["rm", name] => self.remove(name),
+            ["kill", who] => self.strike(who, Fault::KillNode, Some(Fault::KillManager)),
+            ["poweroff", who] => self.strike(who, Fault::PowerOffNode, None),
+            ["lose", who] => self.strike(who, Fault::LoseNode, Some(Fault::LoseManager)),
+            ["start", who] => self.strike(who, Fault::StartNode, Some(Fault::StartManager)),
+            ["pause", who] => self.strike(who, Fault::PauseNode, None),
+            ["resume", who] => self.strike(who, Fault::ResumeNode, None),
+            ["rot", who] => self.strike(who, Fault::Rot, None),
+            ["drain", who] => self.strike(who, Fault::Drain, None),
+            ["fill", who] => self.strike(who, Fault::FillDisk, None),
+            ["restore", "manager"] => self.restore(),
+            ["gc"] => self.collect_garbage(),
+            ["wait", seconds] => self.wait(parse(after_end(seconds, "s")?)?),
+            ["settle"] => self.settle(),
+            ["status"] => self.status(),
+            _ => Err("no such command; crates/sim/src/world/script.rs has them all".into()),
+        }
+    }
+
+    fn world(&mut self) -> Result<&mut World, String> {
+        self.world.as_mut().ok_or_else(|| "there is no cluster yet".into())
+    }
+
+    fn cluster(&mut self, nodes: &str, m: &str) -> Said {
+        // A plan of which nothing is left to chance.
+        let plan = Plan {
+            nodes: parse(nodes)?,
+            clients: 1,
+            redundancy: "auto",
+            m: parse(m)?,
+            optimistic: false,
+            operations: 0,
+            network: NetworkFaults { min_delay_us: 100, max_delay_us: 100, ..NetworkFaults::default() },
+            faults: Vec::new(),
+            ..Plan::survivable(1)
+        };
+        let mut world = World::new(plan, Planted::Nothing, true);
+        world.start_manager();
+        (0..world.nodes.len()).for_each(|node| world.start_node(node));
+        self.world = Some(world);
+        self.files.clear();
+        self.wait(1)?;
+        self.status()
+    }
+
+    fn copy(&mut self, from: &str, name: &str, edited: Option<usize>, redundancy: &str) -> Said {
+        let mut bytes = self.files.get(from).ok_or("that file was not put")?.clone();
+        if let Some(at) = edited {
+            *bytes.get_mut(at).ok_or("the file is shorter")? ^= 1;
+        }
+        self.put(name, bytes, redundancy)
+    }
+
+    fn put(&mut self, name: &str, bytes: Vec<u8>, redundancy: &str) -> Said {
+        let world = self.world()?;
+        world.clients[0].put(world.now_ns, name, &bytes, redundancy, &mut world.oracle);
+        let said = world.operation("stored")?;
+        if world.clients[0].errors.is_empty() {
+            self.files.insert(name.into(), bytes);
+        }
+        Ok(said)
+    }
+
+    fn get(&mut self, name: &str) -> Said {
+        let world = self.world()?;
+        world.clients[0].read(world.now_ns, name);
+        world.operation("read")
+    }
+
+    fn remove(&mut self, name: &str) -> Said {
+        let world = self.world()?;
+        world.clients[0].remove(world.now_ns, name, &mut world.oracle);
+        let said = world.operation("removed")?;
+        self.files.remove(name);
+        Ok(said)
+    }
+
+    fn strike(&mut self, who: &str, node_fault: fn(usize) -> Fault, manager_fault: Option<Fault>) -> Said {
+        let world = self.world()?;
+        let fault = match (who, manager_fault) {
+            ("manager", Some(fault)) => fault,
+            (who, _) => {
+                let node = parse(after(who, "n")?)?;
+                (node < world.nodes.len()).then(|| node_fault(node)).ok_or("there is no such node")?
+            }
+        };
+        world.strike(fault);
+        Ok(Vec::new())
+    }
+
+    fn restore(&mut self) -> Said {
+        let world = self.world()?;
+        world.restore_manager().map_err(|v| v.fact)?;
+        world.start_manager();
+        Ok(Vec::new())
+    }
+
+    fn collect_garbage(&mut self) -> Said {
+        let world = self.world()?;
+        let deadline = world.now_ns + PATIENCE_MS * MS;
+        let done = world.collect_garbage(deadline);
+        world.told();
+        Ok(vec![done.map_or_else(|v| v.fact, |()| "nothing is left over".into())])
+    }
+
+    fn wait(&mut self, seconds: i64) -> Said {
+        let world = self.world()?;
+        let until = world.now_ns + seconds * 1_000 * MS;
+        world.run_until(until, |_| false).map_err(|v| format!("{} {}", v.promise, v.fact))?;
+        world.told();
+        Ok(Vec::new())
+    }
+
+    /// Waits until every chunk has all its fragments on nodes that live.
+    fn settle(&mut self) -> Said {
+        let world = self.world()?;
+        let deadline = world.now_ns + PATIENCE_MS * MS;
+        world.run_until(deadline, |w| w.is_whole()).map_err(|v| format!("{} {}", v.promise, v.fact))?;
+        world.told();
+        self.status()
+    }
+
+    fn status(&mut self) -> Said {
+        let world = self.world()?;
+        let Some(status) = world.manager.status(world.now_ns) else { return Ok(vec!["no manager runs".into()]) };
+        let up = status.nodes.iter().filter(|n| n.health() == Health::Up).count();
+        let mut nodes = format!("{up} of {} nodes up", status.nodes.len());
+        for node in status.nodes.iter().filter(|n| n.health() != Health::Up) {
+            let _ = write!(nodes, ", {} {:?}", node.name, node.health());
+        }
+        let chunks = format!(
+            "{} chunks: {} full, {} reduced, {} lost; {} fragments to repair, {} garbage",
+            status.chunks,
+            status.chunks_full,
+            status.chunks_reduced,
+            status.chunks_lost,
+            status.fragments_to_repair,
+            status.garbage_chunks
+        );
+        Ok(vec![nodes, chunks])
+    }
+}
+
+impl World {
+    /// Lets the client finish what it was given; how it went and what it asked of whom.
+    fn operation(&mut self, well: &str) -> Said {
+        self.told();
+        self.clients[0].errors.clear();
+        self.push(self.now_ns, Happening::ClientTick { client: 0, life: self.clients[0].life });
+        let deadline = self.now_ns + 2 * PATIENCE_MS * MS;
+        let judged = self.run_until(deadline, |w| w.clients[0].is_done());
+        let result = match (judged, self.clients[0].errors.first()) {
+            (Err(broken), _) => format!("BROKEN {}: {}", broken.promise, broken.fact),
+            (Ok(()), Some(error)) => format!("failed: {error}"),
+            (Ok(()), None) if !self.clients[0].is_done() => "does not end".into(),
+            // What was found was what it should be, else the oracle would have spoken.
+            (Ok(()), None) if well == "read" => {
+                self.clients[0].found_bytes.map_or("no such file".into(), |len| format!("{len} bytes, equal"))
+            }
+            (Ok(()), None) => well.to_string(),
+        };
+        let (manager, nodes) = asked(&self.told());
+        let mut said = result;
+        if !manager.is_empty() {
+            let _ = write!(said, "; manager: {manager}");
+        }
+        if !nodes.is_empty() {
+            let _ = write!(said, "; nodes: {nodes}");
+        }
+        Ok(vec![said])
+    }
+
+    /// What was told since this was asked last.
+    fn told(&mut self) -> Vec<String> {
+        self.log.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+}
+
+/// What the client asked the manager and the nodes, each kind once, in the order of first appearance.
+fn asked(told: &[String]) -> (String, String) {
+    let mut counts: [Vec<(String, usize)>; 2] = Default::default();
+    for line in told {
+        let Some((_, call)) = line.split_once("Client(0) -> ") else { continue };
+        let Some((whom, kind)) = call.rsplit_once(' ') else { continue };
+        let list = &mut counts[usize::from(whom != "Manager")];
+        match list.iter_mut().find(|(known, _)| known == kind) {
+            Some((_, count)) => *count += 1,
+            None => list.push((kind.to_string(), 1)),
+        }
+    }
+    let text = |list: &Vec<(String, usize)>| {
+        let each = list.iter().map(|(kind, n)| if *n == 1 { kind.clone() } else { format!("{n} {kind}") });
+        each.collect::<Vec<_>>().join(", ")
+    };
+    (text(&counts[0]), text(&counts[1]))
+}
+
+/// Bytes that occur nowhere else, the same for the same name.
+fn content(name: &str, size: usize) -> Vec<u8> {
+    let mut dice = Dice::new(u64::from(tessera_accel::checksum::crc32c(name.as_bytes())) ^ DAWN_NS as u64);
+    std::iter::repeat_with(|| dice.any().to_le_bytes()).flatten().take(size).collect()
+}
+
+fn parse<T: std::str::FromStr>(word: &str) -> Result<T, String> {
+    word.parse().map_err(|_| format!("{word:?} is not a number"))
+}
+
+fn after<'a>(word: &'a str, prefix: &str) -> Result<&'a str, String> {
+    word.strip_prefix(prefix).ok_or_else(|| format!("{word:?} should start with {prefix}"))
+}
+
+fn after_end<'a>(word: &'a str, suffix: &str) -> Result<&'a str, String> {
+    word.strip_suffix(suffix).ok_or_else(|| format!("{word:?} should end with {suffix}"))
+}
