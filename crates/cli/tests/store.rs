@@ -159,3 +159,26 @@ fn status_nodes_and_metrics_tell_what_is_there() {
         assert!(c.ok(&["cat", "tess:/f"]).stdout == data);
     });
 }
+
+/// P5: what was removed and collected is off the disks, also what lay in segments that were still written to.
+#[test]
+fn gc_frees_the_disks() {
+    with_cluster(|c| {
+        let data = tree::bytes(11, 12 << 20);
+        assert_eq!(c.with_stdin(&["put", "-", "tess:/gone"], &data).code, 0);
+        assert_eq!(c.with_stdin(&["put", "-", "tess:/kept"], b"kept").code, 0);
+        let on_disks = || -> u64 {
+            let segments = (1..=6).flat_map(|n| std::fs::read_dir(c.disk(n).join("segments")).unwrap().flatten());
+            segments.map(|file| file.metadata().map_or(0, |m| m.len())).sum()
+        };
+        assert!(on_disks() > 18 << 20);
+        c.ok(&["rm", "tess:/gone"]);
+        let mut freed = 0;
+        common::eventually("the space is back", || {
+            freed += c.ok(&["gc", "--json"]).json()["counters"]["freed_bytes"].as_u64().unwrap();
+            on_disks() < 1 << 20
+        });
+        assert!(freed > 17 << 20, "gc says that it freed {freed} bytes");
+        assert_eq!(c.ok(&["cat", "tess:/kept"]).text(), "kept");
+    });
+}

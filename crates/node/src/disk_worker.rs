@@ -56,8 +56,8 @@ pub fn write_batch(store: &SegmentStore, now_ms: u64, batch: Vec<Waiting>, done:
 fn write(store: &SegmentStore, now_ms: u64, now: &[Waiting]) -> Vec<DiskResult> {
     match now {
         [Waiting { op: DiskOp::Delete(keys), .. }] => vec![delete(store, now_ms, keys)],
-        [Waiting { op: DiskOp::Compact { dead_percent, max_bytes }, .. }] => {
-            vec![compact(store, *dead_percent, *max_bytes)]
+        [Waiting { op: DiskOp::Compact { dead_percent, seal, max_bytes }, .. }] => {
+            vec![compact(store, *dead_percent, *seal, *max_bytes)]
         }
         [Waiting { op, .. }] if !op.is_write() => vec![read(store, op)],
         appends => match append(store, now_ms, appends) {
@@ -163,7 +163,12 @@ fn delete(store: &SegmentStore, now_ms: u64, keys: &[FragmentKey]) -> DiskResult
     Ok(DiskReply::Deleted)
 }
 
-fn compact(store: &SegmentStore, dead_percent: u8, max_bytes: u64) -> DiskResult {
+fn compact(store: &SegmentStore, dead_percent: u8, seal: bool, max_bytes: u64) -> DiskResult {
+    match if seal { store.seal_dead() } else { Ok(false) } {
+        // No room for another segment: what is sealed already may make some.
+        Err(e) if !e.is_no_space() => return Err(fault(store, &e)),
+        _ => {}
+    }
     let report = store.compact_step_above(u64::from(dead_percent), max_bytes).map_err(|e| fault(store, &e))?;
     let freed_bytes = report.removed_bytes.saturating_sub(report.moved_bytes);
     Ok(DiskReply::Compacted { freed_bytes, more: report.more })

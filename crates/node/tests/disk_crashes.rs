@@ -88,7 +88,7 @@ fn run(disk: &SimDisk, seed: u64, fail_at: Option<u64>, planted: PlantedBug) -> 
             }
         }
         if random.below(4) == 0 {
-            batch.push(Waiting { op_id: 99, op: DiskOp::Compact { dead_percent: 1, max_bytes: 10_000 } });
+            batch.push(Waiting { op_id: 99, op: DiskOp::Compact { dead_percent: 1, seal: true, max_bytes: 10_000 } });
         }
         // Begun: until it is answered, either may be found; but what is gone stays gone (P3).
         for id in ops.values().flat_map(|(_, ids, _)| ids) {

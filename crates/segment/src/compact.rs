@@ -3,7 +3,8 @@
 //!
 //! A crash at any point leaves each living record at least once; the copy has the higher sequence. A record that
 //! fails its checksums is not copied, and keeps its segment until it was repaired or deleted. A delete record is
-//! copied on as long as an older record of its fragment exists anywhere (P3).
+//! copied on as long as an older record of its fragment exists anywhere (P3). The open segment is sealed first when
+//! it is mostly dead, or when somebody asked for the space (`seal_dead`): no record is out of reach for good (P5).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +16,10 @@ use crate::planted::PlantedBug;
 use crate::scan::{Item, Scanner};
 use crate::segment::{SEGMENTS_DIR, Segment};
 use crate::store::SegmentStore;
-use crate::writer::{Outgoing, Writer, entry_of};
+use crate::writer::{Outgoing, Staged, Writer, entry_of};
+
+/// The open segment is sealed for compaction by itself when at least this share of it is dead.
+const OPEN_DEAD_PERCENT_MIN: u64 = 50;
 
 /// What one step of compaction did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,7 +74,7 @@ impl SegmentStore {
         let mut left = budget_bytes;
         loop {
             if compactor.current.is_none() {
-                compactor.current = self.choose(&compactor.blocked, dead_percent).map(|s| (s, SEGMENT_HEADER_BYTES));
+                compactor.current = self.choose(&compactor.blocked, dead_percent)?.map(|s| (s, SEGMENT_HEADER_BYTES));
             }
             let Some((segment, at)) = compactor.current.clone() else { return Ok(report) };
             if left == 0 && segment.live_bytes() > 0 {
@@ -87,18 +91,47 @@ impl SegmentStore {
         }
     }
 
-    /// The sealed segment with the greatest dead share, if any is worth it.
-    fn choose(&self, blocked: &HashMap<u64, u64>, dead_percent: u64) -> Option<Arc<Segment>> {
-        let open = self.writer.lock().open.as_ref().map(|s| s.number);
-        let segments = self.segments.read();
-        let worth = segments.values().filter(|s| {
-            let (live, total) = (s.live_bytes(), s.record_bytes());
-            let dead_enough = live < total && (total - live) * 100 >= dead_percent * total;
-            Some(s.number) != open
-                && blocked.get(&s.number) != Some(&live)
-                && (live == 0 || dead_enough || s.is_damaged())
-        });
-        worth.min_by_key(|s| (u128::from(s.live_bytes()) << 32) / u128::from(s.record_bytes().max(1))).cloned()
+    /// Seals the open segment if any record in it is dead, so that the steps that follow can win its space back (P5).
+    /// For a pass that was asked for: call it once, before the first step. True if there was something to seal.
+    ///
+    /// # Errors
+    /// The disk's, or no space for the header of the next segment; the open one stays open then.
+    pub fn seal_dead(&self) -> Result<bool, StoreError> {
+        let mut writer = self.writer.lock();
+        let dead = dead_in_open(&writer).is_some_and(|(_, dead_bytes)| dead_bytes > 0);
+        if dead {
+            self.rotate(&mut writer)?;
+        }
+        Ok(dead)
+    }
+
+    /// The segment with the greatest dead share, if any is worth it. The open one is sealed first, and only when no
+    /// other is left and at least half of it is dead, whatever `dead_percent` says: the copies and delete records that
+    /// compaction itself writes there would else be copied again and again.
+    fn choose(&self, blocked: &HashMap<u64, u64>, dead_percent: u64) -> Result<Option<Arc<Segment>>, StoreError> {
+        let mut writer = self.writer.lock();
+        let open = writer.open.as_ref().map(|s| s.number);
+        let sealed = {
+            let segments = self.segments.read();
+            let worth = segments.values().filter(|s| {
+                let (live, total) = (s.live_bytes(), s.record_bytes());
+                let dead_enough = live < total && (total - live) * 100 >= dead_percent * total;
+                Some(s.number) != open
+                    && blocked.get(&s.number) != Some(&live)
+                    && (live == 0 || dead_enough || s.is_damaged())
+            });
+            worth.min_by_key(|s| (u128::from(s.live_bytes()) << 32) / u128::from(s.record_bytes().max(1))).cloned()
+        };
+        if sealed.is_some() {
+            return Ok(sealed);
+        }
+        let Some((segment, dead_bytes)) = dead_in_open(&writer) else { return Ok(None) };
+        let percent = dead_percent.max(OPEN_DEAD_PERCENT_MIN);
+        if dead_bytes == 0 || dead_bytes * 100 < percent * segment.record_bytes() {
+            return Ok(None);
+        }
+        self.rotate(&mut writer)?;
+        Ok(Some(segment))
     }
 
     /// Copies living records from `at` on, at most about `budget` bytes; gives where to go on and what was moved.
@@ -259,4 +292,13 @@ impl SegmentStore {
     fn scanner<'a>(&self, segment: &'a Segment, at: u64) -> Scanner<'a> {
         Scanner::new(&*segment.file, self.place(segment.number), at, segment.end(), segment.after_sequence)
     }
+}
+
+/// The open segment, and how much of it is dead: neither alive nor waiting for its sync.
+fn dead_in_open(writer: &Writer) -> Option<(Arc<Segment>, u64)> {
+    let open = writer.open.clone()?;
+    let staged = writer.staged.iter().map(Staged::entry).filter(|e| e.segment == open.number);
+    let waiting_bytes: u64 = staged.map(|e| e.record_bytes()).sum();
+    let dead_bytes = open.record_bytes().saturating_sub(open.live_bytes() + waiting_bytes);
+    Some((open, dead_bytes))
 }

@@ -348,8 +348,16 @@ impl SegmentStore {
             if end == SEGMENT_HEADER_BYTES || end + bytes <= open.size_limit_bytes {
                 return Ok(open.clone());
             }
-            // Sealing: only the last segment may have an unsynced tail.
-            let open = open.clone();
+        }
+        self.rotate(writer)
+    }
+
+    /// Seals the open segment and makes the next one, which exists before the old one can go: numbers are
+    /// never used twice, also when nothing else is left on the disk.
+    pub(crate) fn rotate(&self, writer: &mut Writer) -> Result<Arc<Segment>, StoreError> {
+        self.cut_failed_write(writer)?;
+        if let Some(open) = writer.open.clone() {
+            // Only the last segment may have an unsynced tail.
             open.file.sync_data()?;
             open.set_durable_end(open.end());
             let up_to = writer.next_sequence;

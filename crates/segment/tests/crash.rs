@@ -86,6 +86,10 @@ impl World {
         }
     }
 
+    fn seal(&mut self) {
+        self.failures += u64::from(self.store.seal_dead().is_err());
+    }
+
     fn compact(&mut self) {
         for _ in 0..6 {
             match self.store.compact_step(1500) {
@@ -115,6 +119,7 @@ fn live(world: &mut World, from: u64) {
     world.put(from + 12, 700);
     world.delete(from + 1);
     world.sync();
+    world.seal();
     world.compact();
 }
 

@@ -16,6 +16,7 @@ enum Op {
     Put { chunk: u64, fragment: u16, len: usize, session: u64 },
     Delete { chunk: u64, fragment: u16 },
     Sync,
+    Seal,
     Compact { budget: u64 },
     Restart,
     Crash(CrashKind),
@@ -30,6 +31,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (chunk.clone(), 0..2u16).prop_map(|(chunk, fragment)| Op::Delete { chunk, fragment }),
         6 => Just(Op::Sync),
         3 => (1..2000u64).prop_map(|budget| Op::Compact { budget }),
+        1 => Just(Op::Seal),
         1 => Just(Op::Restart),
         1 => prop_oneof![Just(CrashKind::KeepNone), Just(CrashKind::KeepAll), Just(CrashKind::KeepSome), Just(CrashKind::Torn)]
             .prop_map(Op::Crash),
@@ -82,6 +84,9 @@ impl Model {
             Op::Compact { budget } => {
                 let report = self.store.compact_step(budget).unwrap();
                 assert!(report.findings.is_empty());
+            }
+            Op::Seal => {
+                self.store.seal_dead().unwrap();
             }
             Op::Restart => {
                 // The cache survives, so what was appended is there, and opening has synced it.

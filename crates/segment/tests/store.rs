@@ -139,6 +139,48 @@ fn all_space_comes_back() {
     );
 }
 
+/// P5: a segment that is far from full gives its dead bytes back when somebody asks, and by itself once most of it is
+/// dead; what lives in it, and what waits for its sync, stays.
+#[test]
+fn the_open_segment_is_sealed_when_it_is_asked_for_or_mostly_dead() {
+    let disk = sim(1);
+    let (store, _) = open(&disk, Options { segment_size_bytes: 1 << 20, ..small() }).unwrap();
+    assert!(!store.seal_dead().unwrap(), "there is no segment yet");
+    (0..10).for_each(|chunk| assert!(put(&store, id(chunk, 0), 1000).is_ok()));
+    assert!(!store.seal_dead().unwrap(), "what waits for its sync is not dead");
+    store.sync().unwrap();
+    delete(&store, id(0, 0)).unwrap();
+    store.sync().unwrap();
+    assert_eq!(compact_all(&store).unwrap(), 0, "a tenth is not worth copying the rest unasked");
+
+    assert!(store.seal_dead().unwrap());
+    let report = store.compact_step_above(0, u64::MAX).unwrap();
+    assert_eq!((report.removed_segments, report.moved_records), (1, 10), "nine fragments and the delete record");
+    assert_eq!(held(&store).len(), 9);
+    let stats = store.stats();
+    assert_eq!((stats.segments, stats.dead_bytes), (1, 128), "the delete record died with what it deleted");
+    assert!(store.compact_step_above(0, u64::MAX).unwrap().removed_segments == 0, "not over and over for its sake");
+
+    (1..9).for_each(|chunk| assert!(delete(&store, id(chunk, 0)).is_ok()));
+    put(&store, id(10, 0), 100).unwrap();
+    store.sync().unwrap();
+    assert!(compact_all(&store).unwrap() >= 1, "mostly dead");
+    assert_eq!(held(&store), [(id(9, 0), 1000), (id(10, 0), 100)]);
+    for chunk in [9, 10] {
+        delete(&store, id(chunk, 0)).unwrap();
+    }
+    store.sync().unwrap();
+    compact_all(&store).unwrap();
+    let stats = store.stats();
+    assert_eq!((stats.segments, stats.file_bytes), (1, SEGMENT_HEADER_BYTES), "{stats:?}");
+    // Numbers go on where they were: a segment is never called like one that was there before.
+    put(&store, id(11, 0), 10).unwrap();
+    store.sync().unwrap();
+    let segment = store.get(id(11, 0)).unwrap().entry().segment;
+    assert!(segment > 3, "segment {segment}");
+    assert_eq!(held(&opened(&disk.crash(CrashKind::KeepNone)).0), [(id(11, 0), 10)]);
+}
+
 /// A full disk refuses fragments, keeps what it has, and can be emptied.
 #[test]
 fn a_full_disk_refuses_fragments_and_can_still_be_emptied() {

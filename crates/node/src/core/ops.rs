@@ -69,6 +69,8 @@ pub enum DiskOp {
     Compact {
         /// Percent; 0: any dead byte counts.
         dead_percent: u8,
+        /// Seal the open segment first if anything in it is dead.
+        seal: bool,
         /// About so many bytes in this step.
         max_bytes: u64,
     },

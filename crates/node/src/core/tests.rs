@@ -176,7 +176,9 @@ fn show(op: &DiskOp) -> String {
         DiskOp::Delete(of) => format!("delete {}", keys(of)),
         DiskOp::Verify(of) => format!("verify {}", keys(of)),
         DiskOp::Read(of) => format!("read {}", key(of)),
-        DiskOp::Compact { dead_percent, .. } => format!("compact above {dead_percent} %"),
+        DiskOp::Compact { dead_percent, seal, .. } => {
+            format!("{}compact above {dead_percent} %", if *seal { "seal and " } else { "" })
+        }
         DiskOp::List { after, limit } => format!("list {limit} after {}", after.as_ref().map_or("-".into(), key)),
         DiskOp::Scrub { cursor, .. } => format!("scrub from {}", cursor.map_or(0, |c| c.offset)),
         DiskOp::Stats => "stats".into(),

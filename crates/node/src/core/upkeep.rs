@@ -26,6 +26,8 @@ pub(super) struct Scrub {
 pub(super) struct Compaction {
     in_flight: bool,
     tasks: Vec<u64>,
+    /// A task came since the last step began: the next one starts over with the open segment too.
+    asked_anew: bool,
     freed_bytes: u64,
     next_ns: i64,
 }
@@ -61,10 +63,12 @@ impl Compaction {
     /// Compacts whatever is dead now, for a task.
     pub(super) fn start_for(&mut self, task_id: u64) {
         self.tasks.push(task_id);
+        self.asked_anew = true;
     }
 
     pub(super) fn forget_tasks(&mut self) {
         self.tasks.clear();
+        self.asked_anew = false;
     }
 }
 
@@ -198,7 +202,8 @@ impl NodeCore {
         }
         compact.in_flight = true;
         let dead_percent = if hurried { 0 } else { dead_percent };
-        let op = DiskOp::Compact { dead_percent, max_bytes: self.config.compact_step_bytes.max(1) };
+        let seal = std::mem::take(&mut compact.asked_anew);
+        let op = DiskOp::Compact { dead_percent, seal, max_bytes: self.config.compact_step_bytes.max(1) };
         self.disk_op(disk, op, OpFor::Compact);
     }
 
@@ -213,7 +218,7 @@ impl NodeCore {
         };
         compact.freed_bytes += freed_bytes;
         self.counters.compacted_bytes += freed_bytes;
-        if more {
+        if more || compact.asked_anew {
             compact.next_ns = now_ns;
             return;
         }
