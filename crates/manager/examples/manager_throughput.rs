@@ -1,7 +1,7 @@
 //! How many small files a second the manager's core takes: clients that write 4 KiB files, two requests each (OpenWrite with
 //! the dedup question, Commit), on a database on disk. No sockets, no nodes: what is measured is the core and SQLite.
 //!
-//! `cargo run --release -p tessera-manager --example throughput [CLIENTS] [FILES] [DIR]`
+//! `cargo run --release -p tessera-manager --example manager_throughput [CLIENTS] [FILES] [DIR]`
 
 use prost::Message;
 use std::path::PathBuf;

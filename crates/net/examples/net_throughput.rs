@@ -1,6 +1,6 @@
 //! What the sockets cost: one caller, six peers, fragments of 256 KiB there and back, Unix and TCP.
 //!
-//! `cargo run --release -p tessera-net --example throughput`
+//! `cargo run --release -p tessera-net --example net_throughput`
 
 use bytes::Bytes;
 use std::sync::Arc;
