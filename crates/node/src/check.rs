@@ -93,6 +93,9 @@ fn no_payload(kind: u16, payload: &Bytes) -> Result<(), Error> {
 /// Checks a put and cuts its payload into fragments, without copying them. `sums`: see [`decode`].
 pub fn check_put(config: &NodeConfig, put: PutFragments, payload: &Bytes, sums: &[u32]) -> Result<CheckedPut, Error> {
     check_count(config, put.items.len())?;
+    if put.session_id == 0 {
+        return Err(invalid("a put names its session; only repair on this very node writes without one".into()));
+    }
     let announced: u64 = put.items.iter().map(|item| u64::from(item.len_bytes)).sum();
     if announced != payload.len() as u64 {
         return Err(invalid(format!(
@@ -267,6 +270,11 @@ mod tests {
         }
         assert_eq!(put(vec![], &[]).unwrap_err().kind(), Code::Invalid);
         assert_eq!(put(vec![item(&data); 5000], &[]).unwrap_err().kind(), Code::Invalid);
+        let sessionless = PutFragments { session_id: 0, items: vec![item(&data)], no_sync: false, hints: vec![] };
+        let payload = Bytes::copy_from_slice(&data);
+        // Session 0 may bring back what was deleted (P3).
+        let error = check_put(&NodeConfig::default(), sessionless, &payload, &[crc32c(&data)]).unwrap_err();
+        assert!(error.kind() == Code::Invalid && error.message.contains("session"), "{error}");
         let mut rotten = item(&data);
         rotten.crc32c ^= 1;
         assert_eq!(put(vec![rotten], &data).unwrap_err().kind(), Code::Corrupt);

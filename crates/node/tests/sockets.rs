@@ -11,7 +11,7 @@ use tessera_node::NodeServer;
 use tessera_wire::data::*;
 use tessera_wire::log::*;
 use tessera_wire::meta::*;
-use tessera_wire::{ChunkInfo, Code, PgInfo, PgMember};
+use tessera_wire::{ChunkInfo, Code, PgInfo, PgMember, Role};
 
 const WAIT: Duration = Duration::from_secs(30);
 
@@ -189,7 +189,7 @@ fn the_log_replica() {
     let dir = tempfile::tempdir().unwrap();
     let manager = Manager::start();
     let a = started(&manager, "a", &[&dir.path().join("1")]);
-    let client = client();
+    let client = peer(Role::Manager);
     let at = a.endpoints()[0].clone();
     let append = |term, first_seq, lengths: Vec<u32>| AppendLog {
         term,
@@ -226,6 +226,34 @@ fn the_log_replica() {
     let get = GetSnapshot { seq: 2, offset: 5_000, max_bytes: 9_000 };
     let (reply, payload) = client.call_wait(&at, &get, vec![], WAIT).unwrap();
     assert_eq!((reply.total_bytes, &payload[..]), (10_000, &snapshot[5_000..]));
+}
+
+/// P14: the log is a manager's and fragments are not; who says so is the greeting.
+#[test]
+fn requests_of_another_role_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = Manager::start();
+    let a = started(&manager, "a", &[&dir.path().join("1")]);
+    let at = a.endpoints()[0].clone();
+    let chunk = common::bytes(1, 1_000);
+    let pieces = fragments(&chunk);
+    let piece = || vec![pieces[0].clone().into()];
+    let put = put_of(vec![item(&chunk, 1, 101, 0, &pieces[0])]);
+    let append = AppendLog { term: 9, first_seq: 1, terms: vec![9], lengths: vec![1], ..AppendLog::default() };
+    for role in [Role::Unknown, Role::Client, Role::Node] {
+        let refused = peer(role).call_wait(&at, &append, vec![b"x"[..].into()], WAIT).unwrap_err();
+        assert_eq!(refused.kind(), Code::Permission, "{role:?}");
+        let read = ReadLog { from_seq: 1, max_bytes: 1 << 20 };
+        assert_eq!(peer(role).call_wait(&at, &read, vec![], WAIT).unwrap_err().kind(), Code::Permission);
+    }
+    for role in [Role::Unknown, Role::Manager, Role::Node] {
+        assert_eq!(peer(role).call_wait(&at, &put, piece(), WAIT).unwrap_err().kind(), Code::Permission, "{role:?}");
+    }
+    let (state, _) = peer(Role::Manager).call_wait(&at, &ReadLog { from_seq: 1, max_bytes: 1 }, vec![], WAIT).unwrap();
+    assert!(state.lengths.is_empty(), "{state:?}");
+    let held = peer(Role::Client).call_wait(&at, &get(vec![whole(1, 0, 101)]), vec![], WAIT).unwrap().0;
+    assert_eq!(held.results[0].error.as_ref().unwrap().kind(), Code::NotFound);
+    assert_eq!(peer(Role::Client).call_wait(&at, &put, piece(), WAIT).unwrap().0.results[0].error, None);
 }
 
 /// P14: each directory that is not ours to serve is refused with one line, and left as it was.

@@ -1,5 +1,6 @@
 //! The table of message kinds: one line ties a number, a request and its answer together.
 
+use crate::error::{Code, Error};
 use crate::{common::*, data::*, log::*, meta::*};
 
 /// A request that can be sent: its kind and the type of its answer.
@@ -34,6 +35,40 @@ macro_rules! messages {
 
         $(impl Request for $name { const KIND: Kind = Kind::$name; type Reply = $reply; })*
     };
+}
+
+impl Kind {
+    /// Whether a peer that greeted as `role` may send this: what speaks for a node comes from nodes only, what speaks for
+    /// the manager from managers only, and neither does what clients do (docs/wire.md, section 3).
+    pub fn is_for(self, role: Role) -> bool {
+        use Kind::*;
+        match self {
+            Hello => true,
+            RecallLease | AppendLog | ReadLog | PutSnapshot | GetSnapshot => role == Role::Manager,
+            RegisterNode | Heartbeat | Inventory => role == Role::Node,
+            ReportBad | GetMap | GetStatus | Drain | Maintain | GetFragments | GetNodeStatus => {
+                matches!(role, Role::Client | Role::Node)
+            }
+            _ => role == Role::Client,
+        }
+    }
+
+    /// Refuses what a peer of this role may not send (P14).
+    ///
+    /// # Errors
+    /// [`Code::Permission`], naming the message and the role.
+    pub fn check_role(self, role: Role) -> Result<(), Error> {
+        match self.is_for(role) {
+            true => Ok(()),
+            false => Err(Error::new(
+                Code::Permission,
+                format!(
+                    "{} is not for a peer that greeted as {role:?} to send; docs/wire.md says whose it is",
+                    self.name()
+                ),
+            )),
+        }
+    }
 }
 
 messages! {

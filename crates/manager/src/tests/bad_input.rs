@@ -4,7 +4,7 @@ use crate::rig::*;
 use bytes::Bytes;
 use prost::Message;
 use tessera_wire::meta::*;
-use tessera_wire::{Code, Extent, Hint, Kind, Request, Role};
+use tessera_wire::{Code, DiskInfo, Extent, Hint, Kind, NodeInfo, Request, Role};
 
 struct Cases {
     rig: Rig,
@@ -212,13 +212,42 @@ fn bytes_that_are_no_message() {
     // The question for the state of the cluster has no fields: whatever comes with it is skipped.
     for &kind in Kind::ALL.iter().filter(|&&kind| kind != Kind::GetStatus) {
         for body in [&b"\xff\xff\xff\xff\xff"[..], b"\x0a\x7f", b"\x08"] {
-            let id = rig.send_raw(Role::Client, ALICE, kind, Bytes::from_static(body));
-            rig.settle();
-            let result = rig.replies.remove(&id).expect("answered");
-            assert!(result.is_err(), "{}", kind.name());
+            for role in [Role::Client, Role::Node] {
+                let id = rig.send_raw(role, ALICE, kind, Bytes::from_static(body));
+                rig.settle();
+                let result = rig.replies.remove(&id).expect("answered");
+                assert!(result.is_err(), "{}", kind.name());
+            }
         }
     }
     assert_eq!(rig.dump(REMEMBERED), before);
+}
+
+/// Nobody speaks for somebody else: what is wrong with these is only who sends them.
+#[test]
+fn requests_of_another_role() {
+    let mut rig = Rig::new(4);
+    let before = rig.dump(REMEMBERED);
+    let not_a_node = [Role::Unknown, Role::Client, Role::Manager];
+    for role in not_a_node {
+        let beat = Heartbeat { node_id: 1, incarnation: 1, number: 7, failed_disks: vec![1], ..Default::default() };
+        assert_eq!(rig.ask_as(role, ALICE, &beat).unwrap_err().kind(), Code::Permission);
+        let page = Inventory { node_id: 1, incarnation: 1, disk_id: 1, last: true, ..Default::default() };
+        assert_eq!(rig.ask_as(role, ALICE, &page).unwrap_err().kind(), Code::Permission);
+        let info = NodeInfo { name: "n1".into(), host: "h1".into(), address: "x:1".into(), ..Default::default() };
+        let disk = DiskInfo { uuid: vec![1; 16], ..Default::default() };
+        let register = RegisterNode { op_id: 77, node: Some(info), disks: vec![disk] };
+        assert_eq!(rig.ask_as(role, ALICE, &register).unwrap_err().kind(), Code::Permission);
+    }
+    for role in [Role::Unknown, Role::Node, Role::Manager] {
+        let make = MakeDir { op_id: 78, parent: 1, name: b"d".to_vec(), ..Default::default() };
+        assert_eq!(rig.ask_as(role, ALICE, &make).unwrap_err().kind(), Code::Permission);
+        let open = OpenWrite { op_id: 79, parent: 1, name: b"f".to_vec(), ..Default::default() };
+        assert_eq!(rig.ask_as(role, ALICE, &open).unwrap_err().kind(), Code::Permission);
+    }
+    rig.tick(1_000);
+    assert_eq!(rig.dump(REMEMBERED), before);
+    assert!(rig.ask_as(Role::Node, 0, &Heartbeat { node_id: 1, incarnation: 1, ..Default::default() }).is_ok());
 }
 
 #[test]

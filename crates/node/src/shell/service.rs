@@ -8,7 +8,7 @@ use crate::read::{self, Piece, Served};
 use bytes::Bytes;
 use parking_lot::RwLock;
 use prost::Message;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use tessera_disk::DiskFile;
@@ -21,8 +21,8 @@ use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION
 #[derive(Default)]
 pub(super) struct Door {
     node: OnceLock<Arc<Shared>>,
-    /// Connections whose greeting was accepted.
-    greeted: RwLock<HashSet<u64>>,
+    /// Connections whose greeting was accepted, and what they said they are.
+    greeted: RwLock<HashMap<u64, Role>>,
 }
 
 impl Door {
@@ -34,7 +34,8 @@ impl Door {
     fn greet(&self, node: &Shared, connection: &Connection, body: &[u8]) -> Result<Bytes, Error> {
         let hello: Hello = check::message(Kind::Hello as u16, body)?;
         hello.check(&node.cluster_id)?;
-        self.greeted.write().insert(connection.id());
+        let role = Role::try_from(hello.role).unwrap_or(Role::Unknown);
+        self.greeted.write().insert(connection.id(), role);
         let reply = HelloReply {
             protocol_version: PROTOCOL_VERSION,
             cluster_id: node.cluster_id.to_vec(),
@@ -56,8 +57,12 @@ impl Service for Door {
             let result = self.greet(node, connection, &frame.body);
             return connection.reply(kind, request_id, result.map(|body| (body, Vec::new())));
         }
-        if !self.greeted.read().contains(&connection.id()) {
-            let error = Error::new(Code::Invalid, "the first message on a connection is Hello");
+        let greeted = self.greeted.read().get(&connection.id()).copied();
+        let allowed = match greeted {
+            None => Err(Error::new(Code::Invalid, "the first message on a connection is Hello")),
+            Some(role) => Kind::from_number(kind).map_or(Ok(()), |kind| kind.check_role(role)),
+        };
+        if let Err(error) = allowed {
             return connection.reply(kind, request_id, Err(error));
         }
         node.metrics.received_bytes.fetch_add(frame.payload.len() as u64, Relaxed);

@@ -212,9 +212,14 @@ pub fn started(manager: &Manager, name: &str, dirs: &[&std::path::Path]) -> Node
 
 /// A client's connections.
 pub fn client() -> Dialer {
+    peer(Role::Client)
+}
+
+/// Connections of somebody who greets as `role`.
+pub fn peer(role: Role) -> Dialer {
     let hello = Hello {
         protocol_version: PROTOCOL_VERSION,
-        role: Role::Client as i32,
+        role: role as i32,
         cluster_id: CLUSTER.to_vec(),
         release: "test".into(),
         client_id: 1,
