@@ -68,6 +68,33 @@ fn a_manager_is_restored_from_the_nodes() {
     let there = common::Daemon::try_start(&args, &c.log("manager")).err().expect("refused");
     assert_eq!(there.code, 6, "{there:?}");
 
+    // A manager on an empty directory serves a new cluster. The nodes of this one do not join it, stay up, and are shown.
+    std::fs::remove_dir_all(c.manager_dir()).unwrap();
+    c.start_manager(&[]);
+    let mut status = c.status();
+    eventually("the new manager has seen strangers", || {
+        status = c.status();
+        status["strangers"].as_array().is_some_and(|s| !s.is_empty())
+    });
+    assert_eq!(status["strangers"][0]["cluster_id"], before["cluster_id"]);
+    let text = c.ok(&["status"]).text();
+    assert!(text.contains("REFUSED") && text.contains("--restore") && !text.contains("n1 "), "{text}");
+    c.kill_node(2);
+    let node = common::Daemon::try_start(&c.node_args(2), &c.log("n2"));
+    if let Ok(mut node) = node {
+        assert_eq!(node.wait().code(), Some(8), "a node that starts anew gives up");
+    }
+    let log = std::fs::read_to_string(c.log("n2")).unwrap();
+    let last = log.lines().last().unwrap();
+    for words in [before["cluster_id"].as_str().unwrap(), status["cluster_id"].as_str().unwrap(), "--restore"] {
+        assert!(last.contains(words), "{last}");
+    }
+    c.kill_manager();
+    // Whoever knows his cluster starts without a manager.
+    args[4] = c.address().to_string();
+    c.nodes[1] = Some(common::Daemon::start(&c.node_args(2), &c.log("n2")));
+    let addresses: Vec<String> = c.nodes.iter().map(|n| n.as_ref().unwrap().address().to_string()).collect();
+
     std::fs::remove_dir_all(c.manager_dir()).unwrap();
     args.truncate(args.len() - 1);
     args.push("127.0.0.1:1".into());

@@ -105,6 +105,28 @@ fn up_runs_stops_and_is_found_again() {
     assert_eq!(up.stop(), 0);
 }
 
+/// The manager's directory is lost: `up` does not put a new manager over the old nodes, and `--restore` brings it back.
+#[test]
+fn a_lost_manager_is_noticed_and_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let data = tree::bytes(1, 1 << 20);
+    let up = Up::start(dir.path(), &["--nodes", "6"]);
+    assert_eq!(up.tessera(&["put", "--quiet", "-", "tess:/f"], &data).code, 0);
+    let cluster = up.tessera(&["status", "--json"], b"").json()["cluster_id"].as_str().unwrap().to_string();
+    assert_eq!(up.stop(), 0);
+    assert_refused(&tessera(&["up", "--quiet", "--dir", path, "--restore"]), 6, &["manager.db", "nothing to restore"]);
+    std::fs::remove_dir_all(dir.path().join("manager")).unwrap();
+    assert_refused(&tessera(&["up", "--quiet", "--dir", path]), 8, &["n1", &cluster, "up --restore", "--dir"]);
+    let up = Up::start(dir.path(), &["--restore"]);
+    assert_eq!(up.tessera(&["status", "--json"], b"").json()["cluster_id"], cluster.as_str());
+    assert!(up.tessera(&["cat", "tess:/f"], b"").stdout == data);
+    assert_eq!(up.stop(), 0);
+    let up = Up::start(dir.path(), &[]);
+    assert!(up.tessera(&["cat", "tess:/f"], b"").stdout == data);
+    assert_eq!(up.stop(), 0);
+}
+
 /// Children do not outlive `up`, even when it is killed.
 #[test]
 fn children_end_with_up() {

@@ -189,7 +189,7 @@ impl CommandLog {
         matched.get(enough - 1).copied().unwrap_or(0).min(committed)
     }
 
-    /// Nodes that hold everything.
+    /// Nodes that hold everything up to entry `committed`.
     pub fn up_to_date(&self, committed: u64) -> Vec<u64> {
         self.replicas.iter().filter(|(_, r)| r.known && r.matched >= committed).map(|(&id, _)| id).collect()
     }

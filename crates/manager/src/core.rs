@@ -57,6 +57,13 @@ pub enum Event {
         /// Its number.
         connection: u64,
     },
+    /// A node of another cluster greeted, and was refused.
+    Stranger {
+        /// The cluster it belongs to.
+        cluster_id: Vec<u8>,
+        /// Its host label.
+        host: String,
+    },
     /// What came of a call.
     Answer(rpc::Answer),
     /// Time passes; to be sent every 100 ms or so.
@@ -252,6 +259,9 @@ impl ManagerCore {
             }
             // A client that cannot be asked may still use what it holds: its leases run out by themselves.
             Event::ConnectionClosed { .. } => {}
+            Event::Stranger { cluster_id, host } => {
+                self.soft.strangers.note(self.now_ns, &self.meta.cluster_id, cluster_id, host);
+            }
             Event::Answer(answer) => self.answer(answer),
             Event::Tick => self.tick(),
         }
@@ -441,6 +451,9 @@ impl ManagerCore {
         if let Some(error) = self.stopped.clone() {
             return self.actions.push_back(origin.reply(Err(error)));
         }
+        if let Err(error) = origin.kind.check_role(origin.role) {
+            return self.reply(origin, Err(error));
+        }
         match Command::from_request(origin.kind, &body) {
             Some(Ok(command)) => {
                 self.admit(origin, Queued { command, kind: origin.kind as u32, body, client_id });
@@ -511,6 +524,7 @@ impl ManagerCore {
     fn answer_now(&mut self, origin: Origin, client_id: u64, body: Bytes) {
         match origin.kind {
             Kind::GetMap | Kind::GetStatus => {
+                self.soft.log_replicas = self.log.up_to_date(self.soft.replicated_seq);
                 let result = cluster::read(&mut view!(self), origin.kind, &body);
                 self.reply(origin, encoded(result));
             }
@@ -646,7 +660,7 @@ impl ManagerCore {
         }
         self.soft.leases.expire(self.now_ns);
         self.unpark();
-        self.soft.log_replicas = self.log.up_to_date(self.meta.log_seq);
+        self.soft.log_replicas = self.log.up_to_date(self.soft.replicated_seq);
         // Upkeep waits while the queue is long: nothing in it is urgent.
         if self.queue.len() < self.config.max_batch_commands {
             self.tend_sessions();

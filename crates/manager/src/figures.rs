@@ -29,6 +29,8 @@ pub struct DiskFigures {
     pub heard_ns: i64,
     /// Bytes still to be had, as the node sees it.
     pub free_bytes: u64,
+    /// Bytes of its segment files.
+    pub used_bytes: u64,
     /// Fragments held.
     pub fragments: u64,
     /// Operations waiting.
@@ -77,6 +79,7 @@ impl Figures {
         *disk = DiskFigures {
             heard_ns: now_ns,
             free_bytes: said.free_bytes,
+            used_bytes: said.used_bytes,
             fragments: said.fragments,
             queue_len: said.queue_len,
             scrubbed_bytes,

@@ -47,6 +47,7 @@ pub mod sessions;
 pub mod shell;
 pub mod state;
 pub mod status;
+pub mod strangers;
 pub mod tasks;
 pub mod upkeep;
 pub mod versions;

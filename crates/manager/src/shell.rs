@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tessera_net::{BufferPool, Connection, Dialer, DialerOptions, Endpoint, Server, ServerError, Service};
 use tessera_wire::frame::decode_message;
 use tessera_wire::rpc::{Answer, Call, Peer};
-use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION, Role};
+use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION, Role, hex};
 use thiserror::Error as ThisError;
 
 /// Release that greetings name.
@@ -100,7 +100,16 @@ impl ManagerServer {
     ) -> Result<ManagerServer, ServeError> {
         let there = dir.join(crate::db::FILE_NAME).exists();
         let db = match create.filter(|_| !there) {
-            Some(cluster_id) => Db::create(dir, cluster_id)?,
+            Some(cluster_id) => {
+                let db = Db::create(dir, cluster_id)?;
+                tracing::warn!(
+                    "{} held no database: this manager serves a new cluster, {}; if it should serve one that exists, stop it, \
+                     move the directory away and use --restore",
+                    dir.display(),
+                    hex(&cluster_id)
+                );
+                db
+            }
             None => Db::open(dir)?,
         };
         let core = ManagerCore::start(db, config, now_ns())?;
@@ -214,8 +223,8 @@ impl Shared {
     }
 
     fn greet(&self, connection: &Arc<Connection>, hello: &Hello) -> Result<Bytes, Error> {
-        hello.check(&self.cluster_id)?;
         let role = Role::try_from(hello.role).unwrap_or(Role::Unknown);
+        hello.check(&self.cluster_id).map_err(|error| self.turn_away(hello, role, error))?;
         let greeted = Greeted { connection: connection.clone(), role, client_id: hello.client_id };
         self.greeted.lock().insert(connection.id(), greeted);
         let reply = HelloReply {
@@ -225,6 +234,23 @@ impl Shared {
             role: Role::Manager as i32,
         };
         Ok(prost::Message::encode_to_vec(&reply).into())
+    }
+
+    /// A node of another cluster is told what it may mean, and so are those who look after this manager.
+    fn turn_away(&self, hello: &Hello, role: Role, error: Error) -> Error {
+        if role != Role::Node || error.kind() != Code::WrongCluster {
+            return error;
+        }
+        self.push(Event::Stranger { cluster_id: hello.cluster_id.clone(), host: hello.host.clone() });
+        Error::new(
+            Code::WrongCluster,
+            format!(
+                "these disks belong to cluster {}, the manager serves cluster {}; check --manager, and if the manager lost its \
+                 directory, start it with --restore",
+                hex(&hello.cluster_id),
+                hex(&self.cluster_id)
+            ),
+        )
     }
 
     fn accept(&self, connection: &Arc<Connection>, frame: &Frame) -> Result<Option<Bytes>, Error> {

@@ -24,8 +24,10 @@ pub struct Soft {
     pub started_ns: i64,
     /// Entries up to here are held by enough log replicas. Deletes of later ones are not handed out.
     pub replicated_seq: u64,
-    /// Nodes that hold the log up to date.
+    /// Nodes that hold all of the log that was acknowledged. As of the last tick or question for the status.
     pub log_replicas: Vec<u64>,
+    /// Nodes of other clusters that tried to join this one.
+    pub strangers: crate::strangers::Strangers,
     /// Sessions: when last used, young readers.
     pub sessions: SoftSessions,
     /// Leases on inodes.

@@ -67,6 +67,7 @@ pub fn get_status(view: &View<'_>) -> Outcome<ClusterStatus> {
         release: env!("CARGO_PKG_VERSION").to_string(),
         counters: counters(view),
         map_version: meta.map_version,
+        strangers: view.soft.strangers.known(view.now_ns),
     })
 }
 
@@ -78,6 +79,7 @@ fn disk_with_figures(view: &View<'_>, disk: &DiskRow) -> tessera_wire::DiskInfo 
     let mut info = rows::disk_to_wire(disk);
     if let Some(figures) = view.soft.cluster.figures.disks.get(&disk.disk_id) {
         info.free_bytes = figures.free_bytes;
+        info.used_bytes = figures.used_bytes;
         info.fragments = figures.fragments;
         info.queue_len = figures.queue_len;
     }

@@ -221,6 +221,7 @@ pub fn stats(store: &SegmentStore) -> Result<DiskStats, DiskError> {
         capacity_bytes: space.capacity_bytes,
         // What the store would refuse is not to be had.
         free_bytes: store.spare_bytes()?,
+        used_bytes: stats.file_bytes,
         segments: stats.segments,
         fragments: stats.fragments,
         live_bytes: stats.live_bytes,

@@ -239,6 +239,9 @@ pub struct DiskInfo {
     /// Directory, for people.
     #[prost(string, tag = "9")]
     pub path: String,
+    /// What Tessera uses of it: bytes of its segment files, dead records included.
+    #[prost(uint64, tag = "10")]
+    pub used_bytes: u64,
 }
 
 /// Member `i` of a placement group holds fragment `i` of each of its chunks.

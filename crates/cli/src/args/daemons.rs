@@ -30,6 +30,9 @@ pub struct UpArgs {
     /// Start daemons that died again (with growing pauses) instead of only reporting them.
     #[arg(long)]
     pub restart: bool,
+    /// The manager's directory was lost: rebuild its database from the nodes' log and snapshots, then go on.
+    #[arg(long)]
+    pub restore: bool,
     /// Configuration file for the manager (see `tessera manager --help`).
     #[arg(long, value_name = "FILE")]
     pub manager_config: Option<PathBuf>,

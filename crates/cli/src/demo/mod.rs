@@ -44,6 +44,7 @@ pub fn run(args: DemoArgs) -> Outcome {
         listen: "127.0.0.1:0".into(),
         manager_args: set(HASTE),
         node_args: set(&["reserve_bytes=0"]),
+        restore: false,
     };
     let mut cluster = Cluster::new(directory, shape);
     let outcome = story::tell(&mut cluster, &source, &events, &out);

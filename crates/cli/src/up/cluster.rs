@@ -31,13 +31,16 @@ pub struct Shape {
     pub manager_args: Vec<String>,
     /// More arguments for every node.
     pub node_args: Vec<String>,
+    /// The manager's database is rebuilt from the nodes.
+    pub restore: bool,
 }
 
 impl Shape {
     /// As asked, or as the directory says.
     ///
     /// # Errors
-    /// Fewer nodes or disks than the directory holds: their data would be missing (P14).
+    /// Fewer nodes or disks than the directory holds: their data would be missing; or nodes without their manager's
+    /// database, which a new one would not know (P14).
     pub fn of(args: &UpArgs, directory: &Directory) -> Outcome<Shape> {
         let (nodes, disks) = directory.found();
         let pick = |asked: Option<u32>, found: u32, default: u32, what: &str| match asked {
@@ -54,7 +57,9 @@ impl Shape {
         let nodes = pick(args.nodes, nodes, 8, "nodes")?;
         let disks = pick(args.disks, disks, 1, "disks")?;
         port(&args.listen, nodes)?;
+        directory.check_manager(nodes, disks, args.restore)?;
         Ok(Shape {
+            restore: args.restore,
             nodes,
             disks,
             listen: args.listen.clone(),
@@ -134,18 +139,42 @@ impl Cluster {
     /// Starts the manager, then all nodes.
     pub fn start(&mut self, events: &Events) -> Outcome {
         let (host, port) = port(&self.shape.listen, self.shape.nodes)?;
-        let manager = self.manager_recipe(&host, port, &[]);
-        let child = Child::start(&manager, events)?;
-        if let Some(address) = child.announced.tcp() {
-            self.manager_address = address.to_string();
-        }
-        self.members.push(Member { child: Some(child), recipe: manager, deaths: 0 });
-        set_flag(&mut self.members[0].recipe.args, "--listen", &self.manager_address);
-        for node in 1..=self.shape.nodes {
-            let recipe = self.node_recipe(&host, port, node)?;
-            self.members.push(Member { child: Some(Child::start(&recipe, events)?), recipe, deaths: 0 });
+        let recipe = self.manager_recipe(&host, port, &[]);
+        self.members.push(Member { child: None, recipe, deaths: 0 });
+        match self.shape.restore {
+            false => {
+                self.start_manager(&[], events)?;
+                self.start_nodes(&host, port, events)?;
+            }
+            true => {
+                // Nodes that know their cluster serve their log before a manager is there.
+                self.manager_address = free_address(&host, port)?;
+                set_flag(&mut self.members[0].recipe.args, "--listen", &self.manager_address);
+                self.start_nodes(&host, port, events)?;
+                let from = self.node_addresses().into_iter().flat_map(|address| ["--from".into(), address]);
+                let more: Vec<String> = std::iter::once("--restore".into()).chain(from).collect();
+                self.start_manager(&more, events)?;
+            }
         }
         self.write_file()
+    }
+
+    fn start_manager(&mut self, more: &[String], events: &Events) -> Outcome {
+        self.restart_manager_with(more, events)?;
+        let manager = &mut self.members[0];
+        if let Some(address) = manager.child.as_ref().and_then(|c| c.announced.tcp()) {
+            self.manager_address = address.to_string();
+        }
+        set_flag(&mut manager.recipe.args, "--listen", &self.manager_address);
+        Ok(())
+    }
+
+    fn start_nodes(&mut self, host: &str, port: u16, events: &Events) -> Outcome {
+        for node in 1..=self.shape.nodes {
+            let recipe = self.node_recipe(host, port, node)?;
+            self.members.push(Member { child: Some(Child::start(&recipe, events)?), recipe, deaths: 0 });
+        }
+        Ok(())
     }
 
     fn manager_recipe(&self, host: &str, port: u16, more: &[String]) -> Recipe {
@@ -363,6 +392,15 @@ impl Drop for Cluster {
 /// Port `step` behind `port`; any port stays any.
 fn behind(port: u16, step: u16) -> u16 {
     if port == 0 { 0 } else { port.saturating_add(step) }
+}
+
+/// The address itself; for any port, one that is free now.
+fn free_address(host: &str, port: u16) -> Outcome<String> {
+    if port != 0 {
+        return Ok(format!("{host}:{port}"));
+    }
+    let found = std::net::TcpListener::bind((host, 0)).and_then(|listener| listener.local_addr());
+    found.map(|address| address.to_string()).map_err(|e| Failure::io(format!("--listen {host}:0"), &e))
 }
 
 fn set_flag(args: &mut [String], flag: &str, value: &str) {

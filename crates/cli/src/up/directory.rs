@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use tessera_disk::{Identity, RealDisk, hex16};
 
 /// Longest path of a Unix socket that the system takes, with room for its end mark.
 const MAX_SOCKET_PATH: usize = 100;
@@ -96,6 +97,47 @@ impl Directory {
         (nodes, count(&|disk| self.disk(1, disk).is_dir()))
     }
 
+    /// Refuses to go on with disks whose manager's database is gone, unless it is to be restored, and to restore where
+    /// there is nothing to do or nothing to do it from. `nodes` and `disks` are those to be started.
+    ///
+    /// # Errors
+    /// With the way out (P14).
+    pub fn check_manager(&self, nodes: u32, disks: u32, restore: bool) -> Outcome {
+        let database = self.manager().join(tessera_manager::db::FILE_NAME);
+        let of_a_cluster = self.first_disk_of_a_cluster(nodes, disks);
+        match (database.exists(), restore, of_a_cluster) {
+            (true, true, _) => Err(Failure::new(
+                Exit::Conflict,
+                format!("{} exists: there is nothing to restore; start without --restore", database.display()),
+            )),
+            (false, true, None) => Err(Failure::new(
+                Exit::NotFound,
+                format!("{}: no disk here belongs to a cluster; there is nothing to restore from", self.root.display()),
+            )),
+            (false, false, Some((disk, cluster))) => Err(Failure::new(
+                Exit::Refused,
+                format!(
+                    "{} belongs to cluster {cluster}, but {} is gone: a new manager would know nothing of what the disks hold; \
+                     rebuild it from them with `tessera up --restore`, or choose another --dir for a new store",
+                    disk.display(),
+                    database.display()
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A disk that carries a cluster's id, and the id. What cannot be read is left to the node, which will say so.
+    fn first_disk_of_a_cluster(&self, nodes: u32, disks: u32) -> Option<(PathBuf, String)> {
+        let all = (1..=nodes).flat_map(|node| (1..=disks).map(move |disk| self.disk(node, disk)));
+        let mut found = all.filter_map(|path| {
+            let disk = RealDisk::open(&path).ok()?;
+            let identity = Identity::load(&disk).ok().flatten()?;
+            Some((path, hex16(&identity.cluster_id)))
+        });
+        found.next()
+    }
+
     /// Writes `cluster.json`, whole or not at all.
     pub fn write_cluster_file(&self, value: &Value) -> Outcome {
         let path = self.root.join(CLUSTER_FILE);
@@ -147,6 +189,26 @@ mod tests {
         std::fs::write(dir.path().join("thesis.tex"), "x").unwrap();
         assert!(Directory::open(dir.path()).unwrap_err().message.contains("thesis.tex"));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    /// P14: disks are not given to a manager that does not know them.
+    #[test]
+    fn disks_without_their_managers_database_are_told_apart_from_new_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path()).unwrap();
+        let refused = |restore| directory.check_manager(2, 1, restore).unwrap_err();
+        assert!(directory.check_manager(2, 1, false).is_ok(), "a first start");
+        assert_eq!(refused(true).exit, Exit::NotFound);
+        let disk = RealDisk::create(directory.disk(2, 1)).unwrap();
+        assert!(directory.check_manager(2, 1, false).is_ok(), "a first start that got no further");
+        Identity { cluster_id: [0xab; 16], disk_uuid: [1; 16], created_ms: 1 }.create(&disk).unwrap();
+        let failure = refused(false);
+        assert_eq!(failure.exit, Exit::Refused);
+        assert!(failure.message.contains("abab") && failure.message.contains("up --restore"), "{failure}");
+        assert!(directory.check_manager(2, 1, true).is_ok());
+        std::fs::write(directory.manager().join("manager.db"), "").unwrap();
+        assert!(directory.check_manager(2, 1, false).is_ok());
+        assert_eq!(refused(true).exit, Exit::Conflict);
     }
 
     #[test]

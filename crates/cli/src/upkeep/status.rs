@@ -5,9 +5,10 @@ use crate::exit::Outcome;
 use crate::remote::Store;
 use crate::term::{Align, Out, Table, units};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
-use tessera_wire::meta::ClusterStatus;
+use tessera_wire::meta::{ClusterStatus, Stranger};
 use tessera_wire::{DiskInfo, Health, hex};
 
 /// Cells of a space bar.
@@ -87,14 +88,26 @@ fn verdict(s: &ClusterStatus) -> String {
     }
 }
 
-fn used(disk: &DiskInfo) -> u64 {
-    disk.capacity_bytes.saturating_sub(disk.free_bytes)
+/// Nodes of other clusters that knock: one line a cluster.
+fn strangers(s: &ClusterStatus) -> Vec<String> {
+    let mut hosts: BTreeMap<&[u8], Vec<&str>> = BTreeMap::new();
+    s.strangers.iter().for_each(|it| hosts.entry(&it.cluster_id).or_default().push(&it.host));
+    let line = |(cluster, hosts): (&[u8], Vec<&str>)| {
+        format!(
+            "REFUSED: nodes of another cluster, {}, on {}; if this manager has lost its directory, stop it, move the directory \
+             away and start it with --restore; else correct those nodes' --manager",
+            hex(cluster),
+            hosts.join(", ")
+        )
+    };
+    hosts.into_iter().map(line).collect()
 }
 
 /// The whole state, for people.
 pub fn lines(s: &ClusterStatus) -> Vec<String> {
     let mut lines = vec![format!("cluster {}   release {}   term {}", hex(&s.cluster_id), s.release, s.term)];
     lines.push(verdict(s));
+    lines.extend(strangers(s));
     lines.push(String::new());
     lines.extend(node_table(s).lines());
     lines.push(String::new());
@@ -182,7 +195,7 @@ fn log(s: &ClusterStatus) -> String {
     )
 }
 
-/// Nodes, and the disks of each.
+/// Nodes, and the disks of each: what Tessera uses, what its file system has free and in all, and (the bar) how full that is.
 pub fn node_table(s: &ClusterStatus) -> Table {
     let mut table = Table::new([
         ("node", Align::Left),
@@ -191,6 +204,7 @@ pub fn node_table(s: &ClusterStatus) -> Table {
         ("disk", Align::Right),
         ("state", Align::Left),
         ("used", Align::Right),
+        ("free", Align::Right),
         ("of", Align::Right),
         ("", Align::Left),
         ("fragments", Align::Right),
@@ -215,9 +229,10 @@ fn add(table: &mut Table, [name, state, address]: [String; 3], disk: &DiskInfo) 
         address,
         disk.disk_id.to_string(),
         health_name(disk.health).into(),
-        units::bytes(used(disk)),
+        units::bytes(disk.used_bytes),
+        units::bytes(disk.free_bytes),
         units::bytes(disk.capacity_bytes),
-        units::bar(used(disk), disk.capacity_bytes, BAR),
+        units::bar(disk.capacity_bytes.saturating_sub(disk.free_bytes), disk.capacity_bytes, BAR),
         units::count(disk.fragments),
         disk.path.clone(),
     ]);
@@ -247,8 +262,13 @@ pub fn document(s: &ClusterStatus) -> Value {
         "sessions": {"open": s.sessions, "reserved_bytes": s.reserved_bytes},
         "log": {"seq": s.log_seq, "replicas": s.log_replicas, "copies": s.log_copies},
         "map_version": s.map_version,
+        "strangers": s.strangers.iter().map(stranger).collect::<Vec<_>>(),
         "counters": s.counters.iter().map(|c| (c.name.clone(), c.value.into())).collect::<serde_json::Map<_, _>>(),
     })
+}
+
+fn stranger(it: &Stranger) -> Value {
+    json!({"cluster_id": hex(&it.cluster_id), "host": it.host, "seen_ns": it.seen_ns, "times": it.times})
 }
 
 /// Nodes with their disks, for programs.
@@ -256,8 +276,8 @@ pub fn nodes_document(s: &ClusterStatus) -> Value {
     let disk = |d: &DiskInfo| {
         json!({
             "disk_id": d.disk_id, "uuid": hex(&d.uuid), "state": health_name(d.health), "path": d.path,
-            "capacity_bytes": d.capacity_bytes, "free_bytes": d.free_bytes, "fragments": d.fragments,
-            "queue": d.queue_len,
+            "capacity_bytes": d.capacity_bytes, "free_bytes": d.free_bytes, "used_bytes": d.used_bytes,
+            "fragments": d.fragments, "queue": d.queue_len,
         })
     };
     let node = |n: &tessera_wire::NodeInfo| {
@@ -290,6 +310,7 @@ mod tests {
             health: Health::Up as i32,
             capacity_bytes: 100 << 30,
             free_bytes: 75 << 30,
+            used_bytes: 3 << 30,
             fragments: 1234,
             path: format!("/d{id}"),
             ..DiskInfo::default()
@@ -326,7 +347,20 @@ mod tests {
     fn a_disk_has_a_line_and_its_node_a_name() {
         let text = lines(&sample()).join("\n");
         assert_eq!(text.matches("████░░░░░░░░░░░░").count(), 3, "{text}");
+        assert!(text.contains(" 3.0 GiB  75.0 GiB  100 GiB "), "{text}");
         assert!(text.contains("60.0 % saved") && text.contains("on 2 of 3 replicas (n1, n2)"), "{text}");
         assert_eq!(document(&sample())["nodes"][0]["disks"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn nodes_of_another_cluster_are_a_line_with_the_way_out() {
+        let stranger = |host: &str| Stranger { cluster_id: vec![0xcd; 16], host: host.into(), ..Stranger::default() };
+        let status = ClusterStatus { strangers: vec![stranger("a"), stranger("b")], ..sample() };
+        let text = lines(&status).join("\n");
+        let line = text.lines().find(|l| l.starts_with("REFUSED")).expect("a line");
+        for words in ["cdcdcd", "a, b", "--restore", "--manager"] {
+            assert!(line.contains(words), "{line}");
+        }
+        assert_eq!(document(&status)["strangers"][1]["host"], "b");
     }
 }

@@ -75,3 +75,31 @@ fn strangers_are_refused_with_a_reason() {
     assert_eq!(ask(dialer(1, |hello| hello.protocol_version = 99)), Err(Code::ProtocolVersion));
     assert_eq!(ask(dialer(1, |hello| hello.cluster_id = vec![9; 16])), Err(Code::WrongCluster));
 }
+
+/// A manager that was started on an empty directory instead of being restored is found out by the first node.
+#[test]
+fn nodes_of_another_cluster_are_told_of_restore_and_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = start(dir.path());
+    let status = || {
+        let client = dialer(1, |_| {});
+        client.call_wait(&manager.endpoints()[0], &GetStatus {}, vec![], WAIT).unwrap().0
+    };
+    assert!(status().strangers.is_empty());
+    for _ in 0..2 {
+        let node = dialer(0, |hello| {
+            hello.role = Role::Node as i32;
+            hello.cluster_id = vec![9; 16];
+            hello.host = "h7".into();
+        });
+        let beat = Heartbeat { node_id: 1, incarnation: 1, ..Default::default() };
+        let error = node.call_wait(&manager.endpoints()[0], &beat, vec![], WAIT).unwrap_err();
+        assert_eq!(error.kind(), Code::WrongCluster);
+        for words in ["09090909", "05050505", "--restore"] {
+            assert!(error.message.contains(words), "{error}");
+        }
+    }
+    let strangers = status().strangers;
+    assert_eq!((strangers.len(), &strangers[0].host[..], strangers[0].times), (1, "h7", 2));
+    assert_eq!(strangers[0].cluster_id, [9; 16]);
+}

@@ -339,6 +339,7 @@ impl NodeCore {
             fragments: state.about.stats.fragments,
             queue_len: state.waiting_ops,
             path: state.about.path.clone(),
+            used_bytes: state.about.stats.used_bytes,
         }
     }
 }

@@ -135,6 +135,8 @@ pub struct DiskStats {
     pub capacity_bytes: u64,
     /// Bytes that may still be put: the reserve for deletes and compaction is not counted.
     pub free_bytes: u64,
+    /// Bytes of its segment files.
+    pub used_bytes: u64,
     /// Segments on it.
     pub segments: u64,
     /// Living fragments.

@@ -134,6 +134,26 @@ pub struct ClusterStatus {
     /// Map version.
     #[prost(uint64, tag = "30")]
     pub map_version: u64,
+    /// Nodes of other clusters that tried to join within the last hour.
+    #[prost(message, repeated, tag = "31")]
+    pub strangers: Vec<Stranger>,
+}
+
+/// Nodes of another cluster on one host, that tried to join this one and were refused.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Stranger {
+    /// The cluster they belong to, 16 bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub cluster_id: Vec<u8>,
+    /// Their host label.
+    #[prost(string, tag = "2")]
+    pub host: String,
+    /// When last, ns since 1970.
+    #[prost(sint64, tag = "3")]
+    pub seen_ns: i64,
+    /// How often.
+    #[prost(uint64, tag = "4")]
+    pub times: u64,
 }
 
 /// A named count.

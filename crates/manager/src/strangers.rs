@@ -1,0 +1,85 @@
+//! Nodes of other clusters that knocked: soft, bounded, shown in `tessera status`.
+//!
+//! Most often one is a mistake in the node's `--manager`. But a manager that lost its directory and was started on an
+//! empty one serves a new cluster, and then every node of the old one is a stranger: nothing is lost yet, the log and
+//! its snapshots lie on those nodes, and both sides must hear of `--restore` before somebody wipes a disk.
+
+use std::collections::BTreeMap;
+use tessera_wire::hex;
+use tessera_wire::meta::Stranger;
+
+/// Remembered at most; further ones are only counted out.
+const MAX_STRANGERS: usize = 64;
+/// Forgotten when not seen for this long.
+const FORGET_NS: i64 = 3_600_000_000_000;
+/// The same one is logged again after this long.
+const LOG_AGAIN_NS: i64 = 60_000_000_000;
+/// Longest host label kept.
+const MAX_HOST: usize = 255;
+
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    last_ns: i64,
+    logged_ns: i64,
+    times: u64,
+}
+
+/// Who knocked, by cluster and host.
+#[derive(Debug, Default)]
+pub struct Strangers(BTreeMap<(Vec<u8>, String), Seen>);
+
+impl Strangers {
+    /// A node of cluster `theirs` on `host` was refused by this manager of cluster `ours`.
+    pub fn note(&mut self, now_ns: i64, ours: &[u8], theirs: Vec<u8>, host: String) {
+        self.0.retain(|_, seen| now_ns - seen.last_ns < FORGET_NS);
+        let who = (theirs, host.chars().take(MAX_HOST).collect());
+        if self.0.len() >= MAX_STRANGERS && !self.0.contains_key(&who) {
+            return;
+        }
+        let (theirs, host) = (hex(&who.0), who.1.clone());
+        let seen = self.0.entry(who).or_insert(Seen { last_ns: now_ns, logged_ns: i64::MIN / 2, times: 0 });
+        seen.last_ns = now_ns;
+        seen.times += 1;
+        if now_ns - seen.logged_ns >= LOG_AGAIN_NS {
+            seen.logged_ns = now_ns;
+            tracing::error!(
+                "a node on host {host} belongs to cluster {theirs} and was refused: this manager serves cluster {}. If this \
+                 manager has lost its directory, stop it, move the directory away and start it with --restore --from NODE \
+                 (the nodes hold its log); else correct the node's --manager",
+                hex(ours)
+            );
+        }
+    }
+
+    /// Those seen within the last hour.
+    pub fn known(&self, now_ns: i64) -> Vec<Stranger> {
+        let fresh = self.0.iter().filter(|(_, seen)| now_ns - seen.last_ns < FORGET_NS);
+        fresh
+            .map(|((cluster_id, host), seen)| Stranger {
+                cluster_id: cluster_id.clone(),
+                host: host.clone(),
+                seen_ns: seen.last_ns,
+                times: seen.times,
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_are_bounded_and_forgotten() {
+        let mut strangers = Strangers::default();
+        for i in 0..1_000u64 {
+            strangers.note(1, &[1; 16], vec![2; 16], format!("h{i}"));
+        }
+        strangers.note(2, &[1; 16], vec![2; 16], "h0".into());
+        assert_eq!(strangers.known(2).len(), MAX_STRANGERS);
+        assert_eq!(strangers.known(2)[0].times, 2);
+        assert!(strangers.known(2 + FORGET_NS).is_empty());
+        strangers.note(2 + FORGET_NS, &[1; 16], vec![3; 16], "x".repeat(1_000));
+        assert_eq!(strangers.known(2 + FORGET_NS).iter().map(|s| s.host.len()).collect::<Vec<_>>(), [MAX_HOST]);
+    }
+}
