@@ -388,6 +388,11 @@ impl CommandLog {
             && newest.is_none_or(|s| self.since_snapshot > s.image.len() as u64 * config.snapshot_log_percent / 100)
     }
 
+    /// Position of the newest snapshot in memory; 0: none.
+    pub fn snapshot_seq(&self) -> u64 {
+        self.snapshot.as_ref().map_or(0, |s| s.seq)
+    }
+
     /// Whether a replica can go on only from a snapshot newer than the one in memory, if there is one.
     pub fn needs_snapshot(&self) -> bool {
         let held = self.snapshot.as_ref().map_or(0, |s| s.seq);
@@ -398,9 +403,10 @@ impl CommandLog {
         })
     }
 
-    /// A snapshot was taken of the state after the last entry.
+    /// A snapshot was taken, of the state after the last entry or an earlier one.
     pub fn set_snapshot(&mut self, snapshot: Snapshot) {
-        self.since_snapshot = 0;
+        let since = self.recent.iter().rev().take_while(|kept| kept.seq > snapshot.seq);
+        self.since_snapshot = since.map(|kept| kept.bytes.len() as u64).sum();
         self.snapshot = Some(snapshot);
     }
 

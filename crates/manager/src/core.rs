@@ -140,6 +140,17 @@ struct Parked {
     not_before_ns: i64,
 }
 
+/// Snapshots that the shell takes beside the core.
+#[derive(Default)]
+struct Snapshots {
+    /// It does; else the core takes them itself (a database in memory).
+    elsewhere: bool,
+    wanted: bool,
+    under_way: bool,
+    /// Taken, and of entries that not enough replicas hold yet.
+    waiting: Option<Snapshot>,
+}
+
 struct Open {
     applied: Applied,
     origins: Vec<(Option<Origin>, Vec<u64>)>,
@@ -172,6 +183,7 @@ pub struct ManagerCore {
     map_version_seen: u64,
     last_prune_ns: i64,
     drop_log_to: Option<u64>,
+    snapshots: Snapshots,
     needs_term: bool,
     stopped: Option<Error>,
     metrics: Metrics,
@@ -230,6 +242,7 @@ impl ManagerCore {
             map_version_seen: u64::MAX,
             last_prune_ns: now_ns,
             drop_log_to: None,
+            snapshots: Snapshots::default(),
             needs_term: false,
             stopped: None,
             metrics: Metrics::default(),
@@ -717,9 +730,14 @@ impl ManagerCore {
         // To shorten the log, a snapshot waits until enough replicas hold all that is in it. For a replica that can go on only
         // from one, it cannot: answers wait for that very replica. Its snapshot then holds entries that were not
         // acknowledged, as its log would; position and term tell them from another history's.
-        let settled = self.soft.replicated_seq == self.meta.log_seq;
-        let wanted = self.log.needs_snapshot() || settled && self.log.has_grown(&self.config);
-        if self.open.is_none() && wanted {
+        let (needed, grown) = (self.log.needs_snapshot(), self.log.has_grown(&self.config));
+        let replicated_seq = self.soft.replicated_seq;
+        if let Some(snapshot) = self.snapshots.waiting.take_if(|s| needed || s.seq <= replicated_seq) {
+            self.log.set_snapshot(snapshot);
+        } else if self.snapshots.elsewhere {
+            let idle = !self.snapshots.under_way && self.snapshots.waiting.is_none();
+            self.snapshots.wanted |= idle && (needed || grown);
+        } else if self.open.is_none() && (needed || grown && replicated_seq == self.meta.log_seq) {
             match self.db.image() {
                 Ok(image) => self.log.set_snapshot(Snapshot::new(self.meta.log_seq, self.meta.term, image)),
                 Err(error) => tracing::error!(%error, "taking a snapshot"),
@@ -727,6 +745,30 @@ impl ManagerCore {
         }
         if let Some(seq) = self.log.droppable() {
             self.drop_log_to = Some(seq);
+        }
+    }
+
+    /// From now on the shell takes snapshots: it asks [`ManagerCore::snapshot_wanted`] and brings each to
+    /// [`ManagerCore::snapshot_taken`]. A copy of a large database would hold up every request for seconds.
+    pub fn take_snapshots_elsewhere(&mut self) {
+        self.snapshots.elsewhere = true;
+    }
+
+    /// Whether a snapshot is to be taken now. Said once; the next after its outcome was brought.
+    pub fn snapshot_wanted(&mut self) -> bool {
+        let wanted = std::mem::take(&mut self.snapshots.wanted);
+        self.snapshots.under_way |= wanted;
+        wanted
+    }
+
+    /// What came of it. The snapshot is of a state that was committed here, after some entry at or behind which the log
+    /// has gone on meanwhile: entries that were committed are never taken back, so it stays right.
+    pub fn snapshot_taken(&mut self, result: Result<Snapshot, String>) {
+        self.snapshots.under_way = false;
+        match result {
+            Ok(snapshot) if snapshot.seq <= self.meta.log_seq => self.snapshots.waiting = Some(snapshot),
+            Ok(snapshot) => tracing::error!(seq = snapshot.seq, "a snapshot of entries that were never committed"),
+            Err(error) => tracing::error!(error, "taking a snapshot"),
         }
     }
 
@@ -767,7 +809,8 @@ impl ManagerCore {
             ("term", self.meta.term),
             ("log_seq", self.meta.log_seq),
             ("log_replicated_seq", self.soft.replicated_seq),
-            ("log_replicas_up_to_date", self.soft.log_replicas.len() as u64),
+            ("log_replicas_up_to_date", self.log.up_to_date(self.soft.replicated_seq).len() as u64),
+            ("log_snapshot_seq", self.log.snapshot_seq()),
             ("map_version", self.meta.map_version),
             ("sessions", self.soft.sessions.len() as u64),
             ("reserved_bytes", self.soft.sessions.reserved_bytes()),

@@ -90,6 +90,8 @@ pub enum FailPoint {
 pub struct Db {
     conn: Connection,
     fail: Cell<Option<FailPoint>>,
+    /// None: in memory.
+    file: Option<PathBuf>,
     /// Held while the directory is served; dropped (and so released) with the database.
     _lock: Option<std::fs::File>,
 }
@@ -163,7 +165,7 @@ impl Db {
         let conn = Connection::open_with_flags(path, flags).map_err(sqlite(&name))?;
         // Before anything is written, WAL mode included: a file that is not ours stays as it is.
         check_ours(&conn, &name)?;
-        let db = Db::wrap(conn, Some(lock), &name)?;
+        let db = Db { file: Some(path.to_path_buf()), ..Db::wrap(conn, Some(lock), &name)? };
         db.check_version(&name)?;
         Ok(db)
     }
@@ -177,7 +179,7 @@ impl Db {
         .map_err(sqlite(path))?;
         // Plans must not depend on what is bound: without this, SQLite prepares some statements anew at every use.
         conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite(path))?;
-        Ok(Db { conn, fail: Cell::new(None), _lock: lock })
+        Ok(Db { conn, fail: Cell::new(None), file: None, _lock: lock })
     }
 
     fn create_schema(&self, cluster_id: [u8; 16]) -> rusqlite::Result<()> {
@@ -251,13 +253,33 @@ impl Db {
 
     /// The whole database as bytes: a snapshot for the log replicas. Not inside a transaction.
     pub fn image(&mut self) -> rusqlite::Result<Vec<u8>> {
-        let mut image = self.conn.serialize("main")?.to_vec();
-        // Bytes 18 and 19 are the file format's read and write version; 2 asks for WAL, which an image has not
-        // (https://www.sqlite.org/fileformat.html, section 1.3.3).
-        if let Some(versions) = image.get_mut(18..20) {
-            versions.fill(1);
-        }
-        Ok(image)
+        image(&mut self.conn)
+    }
+
+    /// The file; none for a database in memory.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// As [`Db::image`], of the database in `file` while its owner goes on writing, from any thread; with the counters
+    /// as they are in the image.
+    ///
+    /// A connection of its own reads within one transaction. In WAL mode a reader sees the database as the last commit
+    /// before its first read left it, whatever is committed meanwhile (<https://www.sqlite.org/isolation.html>): so the
+    /// counters, which name the last entry of the command log, and every page of the image are of the same state, the
+    /// one after that entry. The writer is never held up; what it commits stays in the WAL until this reader is done.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn image_of(file: &Path) -> rusqlite::Result<(Meta, Vec<u8>)> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut conn = Connection::open_with_flags(file, flags)?;
+        conn.busy_timeout(std::time::Duration::from_secs(10))?;
+        conn.execute_batch("BEGIN")?;
+        let meta = Meta::load(&conn)?;
+        let image = image(&mut conn)?;
+        conn.execute_batch("COMMIT")?;
+        Ok((meta, image))
     }
 
     /// Reads the row of counters.
@@ -291,6 +313,16 @@ impl Db {
         }
         Ok(out)
     }
+}
+
+fn image(conn: &mut Connection) -> rusqlite::Result<Vec<u8>> {
+    let mut image = conn.serialize("main")?.to_vec();
+    // Bytes 18 and 19 are the file format's read and write version; 2 asks for WAL, which an image has not
+    // (https://www.sqlite.org/fileformat.html, section 1.3.3).
+    if let Some(versions) = image.get_mut(18..20) {
+        versions.fill(1);
+    }
+    Ok(image)
 }
 
 /// "TSRA": marks the file as ours (PRAGMA application_id).

@@ -4,6 +4,7 @@
 //! senders, and syncs the transaction while they travel. SIGTERM is the binary's business: it calls
 //! [`ManagerServer::stop`], which ends after the group commit under way.
 
+use crate::command_log::Snapshot;
 use crate::config::Config;
 use crate::core::{Action, Event, ManagerCore, StartError};
 use crate::db::{Db, DbError};
@@ -54,6 +55,7 @@ pub enum ServeError {
 
 enum In {
     Event(Event),
+    Snapshot(Result<Snapshot, String>),
     Stop,
 }
 
@@ -141,8 +143,11 @@ impl ManagerServer {
     /// An address or a thread that cannot be had.
     pub fn serve(core: ManagerCore, listen: &[Endpoint]) -> Result<ManagerServer, ServeError> {
         let (inbox, events) = channel();
-        let shared =
-            Arc::new(Shared { cluster_id: core.cluster_id(), inbox: Mutex::new(inbox), greeted: Mutex::default() });
+        let shared = Arc::new(Shared {
+            cluster_id: core.cluster_id(),
+            inbox: Mutex::new(inbox.clone()),
+            greeted: Mutex::default(),
+        });
         let metrics = Arc::new(Mutex::new(core.metrics()));
         let dialer = dialer(&core.cluster_id());
         let mut outboxes = Vec::new();
@@ -156,8 +161,9 @@ impl ManagerServer {
         }
         let served = metrics.clone();
         let thread = std::thread::Builder::new().name("core".into());
-        let core =
-            thread.spawn(move || CoreLoop::new(core, events, outboxes, served).run()).map_err(ServeError::Thread)?;
+        let core = thread
+            .spawn(move || CoreLoop::new(core, events, inbox, outboxes, served).run())
+            .map_err(ServeError::Thread)?;
         // From here on a failure is cleaned up by dropping.
         let mut manager = ManagerServer {
             shared: shared.clone(),
@@ -302,6 +308,9 @@ impl Service for Shared {
 struct CoreLoop {
     core: ManagerCore,
     events: Receiver<In>,
+    /// For the thread that takes a snapshot.
+    inbox: Sender<In>,
+    snapshot: Option<JoinHandle<()>>,
     outboxes: Vec<Sender<Job>>,
     metrics: Arc<Mutex<Metrics>>,
     /// Addresses of nodes, as of a map version.
@@ -310,19 +319,55 @@ struct CoreLoop {
 }
 
 impl CoreLoop {
-    fn new(core: ManagerCore, events: Receiver<In>, outboxes: Vec<Sender<Job>>, metrics: Arc<Mutex<Metrics>>) -> Self {
+    fn new(
+        mut core: ManagerCore,
+        events: Receiver<In>,
+        inbox: Sender<In>,
+        outboxes: Vec<Sender<Job>>,
+        metrics: Arc<Mutex<Metrics>>,
+    ) -> Self {
         let addresses = (u64::MAX, HashMap::new());
-        CoreLoop { core, events, outboxes, metrics, addresses, next_tick: Instant::now() }
+        if core.db().file().is_some() {
+            core.take_snapshots_elsewhere();
+        }
+        CoreLoop { core, events, inbox, snapshot: None, outboxes, metrics, addresses, next_tick: Instant::now() }
     }
 
     /// Until it is told to stop, or the core stops by itself: then why.
     fn run(mut self) -> Option<Error> {
+        let why = self.serve();
+        // It reads the database, which must be closed when this returns.
+        if let Some(snapshot) = self.snapshot.take() {
+            let _ = snapshot.join();
+        }
+        why
+    }
+
+    /// Has another thread copy the database, if that is wanted.
+    fn take_snapshot(&mut self) {
+        let Some(file) = self.core.db().file().map(Path::to_path_buf) else { return };
+        if !self.core.snapshot_wanted() {
+            return;
+        }
+        let inbox = self.inbox.clone();
+        let thread = std::thread::Builder::new().name("snapshot".into()).spawn(move || {
+            let taken = Db::image_of(&file).map(|(meta, image)| Snapshot::new(meta.log_seq, meta.term, image));
+            let _ = inbox.send(In::Snapshot(taken.map_err(|e| e.to_string())));
+        });
+        match thread {
+            Ok(thread) => self.snapshot = Some(thread),
+            Err(error) => self.core.snapshot_taken(Err(error.to_string())),
+        }
+    }
+
+    fn serve(&mut self) -> Option<Error> {
         loop {
             let goes_on = self.take_in();
             if Instant::now() >= self.next_tick {
                 self.next_tick = Instant::now() + TICK;
                 self.core.handle(now_ns(), Event::Tick);
                 *self.metrics.lock() = self.core.metrics();
+                self.take_snapshot();
             }
             if self.core.wants_commit() {
                 let begun = self.core.begin_batch(now_ns());
@@ -357,6 +402,7 @@ impl CoreLoop {
         while let Some(event) = next {
             match event {
                 In::Event(event) => self.core.handle(now_ns, event),
+                In::Snapshot(result) => self.core.snapshot_taken(result),
                 In::Stop => return false,
             }
             taken += 1;

@@ -537,6 +537,42 @@ fn p7_the_log_applied_again_gives_the_same_database() {
     assert!(matches!(error, batch::ReplayError::Gap { at: 0, got: 2 }), "{error}");
 }
 
+/// P7: an image taken beside a manager that goes on committing is the state after the entry it names: with the entries
+/// behind that one it becomes the same database.
+#[test]
+fn p7_images_taken_while_commands_go_on_are_of_the_entry_they_name() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join(crate::db::FILE_NAME);
+    let mut rig = Rig::with(Db::create(dir.path(), [7; 16]).unwrap(), rig::config(), 4);
+    let done = AtomicBool::new(false);
+    let images = std::thread::scope(|scope| {
+        let taking = scope.spawn(|| {
+            let mut images: Vec<(u64, Vec<u8>)> = Vec::new();
+            while images.len() < 3 || !done.load(Ordering::Relaxed) {
+                let (meta, image) = Db::image_of(&file).unwrap();
+                if images.last().is_none_or(|(seq, _)| *seq < meta.log_seq) || done.load(Ordering::Relaxed) {
+                    images.push((meta.log_seq, image));
+                }
+            }
+            images
+        });
+        workload(&mut rig, 40);
+        done.store(true, Ordering::Relaxed);
+        taking.join().unwrap()
+    });
+    let entries = logged_entries(rig.core.db());
+    let seqs: Vec<u64> = images.iter().map(|(seq, _)| *seq).collect();
+    assert!(seqs.first() < seqs.last(), "nothing was committed meanwhile: {seqs:?}");
+    for (seq, image) in images.iter().step_by(images.len().div_ceil(12)) {
+        let db = Db::from_image(image).unwrap();
+        assert_eq!(db.meta().unwrap().log_seq, *seq);
+        let rest: Vec<LogEntry> = entries.iter().filter(|e| e.seq > *seq).cloned().collect();
+        replay_all(&db, &rest);
+        assert_eq!(dump(&db, &[]), dump(rig.core.db(), &[]), "from entry {seq} on");
+    }
+}
+
 fn replay_all(db: &Db, entries: &[LogEntry]) {
     let (mut meta, caches) = (db.meta().unwrap(), Caches::default());
     for entry in entries {

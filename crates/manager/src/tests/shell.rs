@@ -63,6 +63,35 @@ fn it_serves_stops_and_finds_everything_again() {
     assert!(published());
 }
 
+/// The log is shortened by snapshots that are taken while commands go on; a restart finds all of it.
+#[test]
+fn snapshots_are_taken_beside_the_core() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = || Config { snapshot_log_bytes: 2_000, snapshot_log_percent: 0, log_copies: 0, ..Config::default() };
+    let listen = [Endpoint::Tcp("127.0.0.1:0".into())];
+    let manager = ManagerServer::start(dir.path(), Some([5; 16]), &listen, config()).unwrap();
+    let client = dialer(1, |_| {});
+    let snapshots = || {
+        let text = manager.metrics().render();
+        let line = text.lines().find(|l| l.starts_with("tessera_manager_log_snapshot_seq "))?;
+        line.rsplit(' ').next()?.parse::<f64>().ok()
+    };
+    let (mut made, mut seen) = (0u64, std::collections::BTreeSet::new());
+    let deadline = std::time::Instant::now() + WAIT;
+    while seen.len() < 4 {
+        assert!(std::time::Instant::now() < deadline, "only these snapshots: {seen:?}");
+        made += 1;
+        let name = format!("{made}").into_bytes();
+        let request = MakeDir { op_id: made, parent: 1, name, ..Default::default() };
+        client.call_wait(&manager.endpoints()[0], &request, vec![], WAIT).unwrap();
+        seen.extend(snapshots().map(|seq| seq as u64));
+    }
+    assert!(manager.stop().is_none());
+    let manager = ManagerServer::start(dir.path(), None, &listen, config()).unwrap();
+    let status = client.call_wait(&manager.endpoints()[0], &GetStatus {}, vec![], WAIT).unwrap().0;
+    assert_eq!(status.directories, made + 1);
+}
+
 #[test]
 fn strangers_are_refused_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
