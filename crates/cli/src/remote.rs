@@ -2,12 +2,16 @@
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::files::holes;
 use crate::term::Out;
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_client::path::StorePath;
-use tessera_client::{Cancel, Client, Error, GetOptions, Options, Owner, Progress, PutMode, PutOptions, Sink, Source};
+use tessera_client::{
+    Cancel, Client, Error, GetOptions, Options, Owner, Progress, PutMode, PutOptions, ReadReport, Sink, Source,
+};
 use tessera_net::{BufferPool, Dialer, DialerOptions, dialer::NoService};
 use tessera_wire::meta::{ClusterStatus, Dirent, GetStatus, MaintainReply, Upkeep, VersionInfo};
 use tessera_wire::{Attr, Hello, InodeKind, Request, Role};
@@ -54,6 +58,8 @@ pub struct Given {
     pub mode: u32,
     /// Modification time, ns since 1970; 0: now.
     pub mtime_ns: i64,
+    /// User and group; none: this process's.
+    pub owner: Option<(u32, u32)>,
 }
 
 /// What of a file is wanted.
@@ -81,6 +87,8 @@ pub struct Store {
     client: Client,
 }
 
+/// Bytes read at a time of a file with holes.
+const SPARSE_BUFFER: usize = 1 << 20;
 /// Between two attempts to reach a manager that is starting.
 const RETRY: Duration = Duration::from_millis(200);
 /// Redundancy of optimistic writes gets this long to follow before a command ends.
@@ -184,9 +192,9 @@ impl Store {
         }
     }
 
-    /// Changes mode and time, and makes this process's user the owner.
-    pub fn set_attributes(&self, path: &StorePath, mode: u32, mtime_ns: i64) -> Outcome {
-        let owner = owner(mode);
+    /// Changes mode and time, and makes somebody the owner; none: this process's user.
+    pub fn set_attributes(&self, path: &StorePath, mode: u32, mtime_ns: i64, of: Option<(u32, u32)>) -> Outcome {
+        let owner = owner(mode, of);
         self.client.set_attr(path, Some(mode), Some(owner.uid), Some(owner.gid), Some(mtime_ns))?;
         Ok(())
     }
@@ -223,17 +231,45 @@ impl Store {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Outcome<Stored> {
         let mut hear = steps(progress);
-        let options = PutOptions {
-            hints: given.hints.clone(),
-            mode: PutMode::Replace,
-            if_version: given.if_version,
-            mtime_ns: given.mtime_ns,
-            owner: owner(given.mode),
-            progress: Some(&mut hear),
-            cancel: Cancel::default(),
-        };
+        let options = PutOptions { progress: Some(&mut hear), ..put_options(given) };
         let done = self.client.put(path, Source::Reader { reader: &mut source, len_bytes }, options)?;
         Ok(Stored { version: done.version, bytes: done.input_bytes, new_bytes: done.new_bytes })
+    }
+
+    /// Stores a file that has holes: they are not read, and stay holes.
+    pub fn put_sparse(
+        &self,
+        path: &StorePath,
+        file: &mut File,
+        given: &Given,
+        len_bytes: u64,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Outcome<Stored> {
+        let io = |e: std::io::Error| Failure::io(path, &e);
+        let mut handle = self.client.open_write(path, put_options(given))?;
+        let (mut buffer, mut at) = (vec![0; SPARSE_BUFFER], 0);
+        while let Some(stretch) = holes::next_data(file, at, len_bytes).map_err(io)? {
+            progress(stretch.start - at);
+            handle.skip_to(stretch.start).map_err(Error::from)?;
+            file.seek(SeekFrom::Start(stretch.start)).map_err(io)?;
+            at = stretch.start;
+            while at < stretch.end {
+                let room = buffer.len().min(usize::try_from(stretch.end - at).unwrap_or(usize::MAX));
+                match file.read(&mut buffer[..room]).map_err(io)? {
+                    // It became shorter meanwhile.
+                    0 => break,
+                    n => {
+                        handle.write(&buffer[..n]).map_err(Error::from)?;
+                        progress(n as u64);
+                        at += n as u64;
+                    }
+                }
+            }
+        }
+        progress(len_bytes.saturating_sub(at));
+        handle.skip_to(len_bytes.max(at)).map_err(Error::from)?;
+        let done = handle.finish().map_err(Error::from)?;
+        Ok(Stored { version: done.version, bytes: len_bytes.max(at), new_bytes: done.new_bytes })
     }
 
     /// Fetches a file; `progress` hears how many bytes more have arrived. How many there were.
@@ -252,6 +288,11 @@ impl Store {
             cancel: Cancel::default(),
         };
         Ok(self.client.get(path, Sink::Writer(sink), options)?.1)
+    }
+
+    /// What the reads so far had to do without.
+    pub fn read_report(&self) -> ReadReport {
+        self.client.read_report()
     }
 
     /// Waits for the redundancy of optimistic writes; says so if it does not come.
@@ -310,9 +351,22 @@ fn steps(hear: &(dyn Fn(u64) + Sync)) -> impl FnMut(Progress) + Send + '_ {
     }
 }
 
-fn owner(mode: u32) -> Owner {
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    Owner { mode, uid: uid.as_raw(), gid: gid.as_raw() }
+fn put_options(given: &Given) -> PutOptions<'static> {
+    PutOptions {
+        hints: given.hints.clone(),
+        mode: PutMode::Replace,
+        if_version: given.if_version,
+        mtime_ns: given.mtime_ns,
+        owner: owner(given.mode, given.owner),
+        progress: None,
+        cancel: Cancel::default(),
+    }
+}
+
+fn owner(mode: u32, owner: Option<(u32, u32)>) -> Owner {
+    let ours = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let (uid, gid) = owner.unwrap_or_else(ours);
+    Owner { mode, uid, gid }
 }
 
 fn unreachable_manager(address: &str, error: &tessera_wire::Error) -> Failure {

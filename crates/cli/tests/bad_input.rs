@@ -125,6 +125,33 @@ fn a_segment_damaged_by_hand() {
     assert_intact(&c, &data);
 }
 
+/// P2: what a read had to do without is said, in one line and to programs; the bytes are right all the same.
+#[test]
+fn what_was_read_around_is_told() {
+    let c = Cluster::start(4);
+    let data = tree::bytes(44, 24 << 20);
+    assert_eq!(c.with_stdin(&["put", "--quiet", "--policy", "redundancy=ec:2+2", "-", "tess:/f"], &data).code, 0);
+    let target = c.path().join("target");
+    let target = target.to_str().unwrap();
+    let get = || c.ok(&["get", "--json", "tess:/f", target]).json()["read_around"]["bad"].as_u64().unwrap();
+    assert_eq!(get(), 0);
+    assert!(!c.ok(&["get", "tess:/f", target]).stderr.contains("read around"));
+    // Every fragment on two of four nodes: of some chunk one of them is a data fragment.
+    for node in [1, 2] {
+        for entry in std::fs::read_dir(c.disk(node).join("segments")).unwrap() {
+            let path = entry.unwrap().path();
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes[4096..].iter_mut().step_by(16 << 10).for_each(|b| *b = !*b);
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    let run = c.ok(&["cat", "tess:/f"]);
+    assert!(run.stdout == data);
+    let line = run.stderr.trim_end();
+    assert!(line.starts_with("fragments read around: ") && line.contains("reported for repair"), "{line}");
+    assert!(!line.contains('\n'), "{line}");
+}
+
 /// A database written by a later release, or by somebody else: refused as it is, and the right one still serves.
 #[test]
 fn a_database_from_the_future() {

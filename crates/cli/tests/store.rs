@@ -160,6 +160,65 @@ fn status_nodes_and_metrics_tell_what_is_there() {
     });
 }
 
+/// Holes are free: a terabyte of nothing with a little data in it is stored and fetched in a moment, and stays sparse.
+#[test]
+fn holes_stay_holes() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    with_cluster(|c| {
+        let path = c.path().join("sparse");
+        let file = std::fs::File::create(&path).unwrap();
+        let data = tree::bytes(5, 300_000);
+        file.set_len(1 << 40).unwrap();
+        file.write_all_at(&data, 7 << 30).unwrap();
+        file.write_all_at(b"last words", 500 << 30).unwrap();
+        if file.metadata().unwrap().blocks() * 512 > 1 << 30 {
+            return; // This file system knows no holes.
+        }
+        let put = c.ok(&["put", "--json", path.to_str().unwrap(), "tess:/sparse"]).json();
+        assert_eq!((put["bytes"].as_u64(), put["failed"].as_u64()), (Some(1 << 40), Some(0)));
+        assert!(put["new_bytes"].as_u64().unwrap() < 4 << 20, "{put}");
+        let range = |from: u64, len: u64| {
+            let range = format!("{from}..{}", from + len);
+            c.ok(&["cat", "--range", &range, "tess:/sparse"]).stdout
+        };
+        assert!(range(7 << 30, data.len() as u64) == data);
+        assert_eq!(range((500 << 30) - 3, 20), b"\0\0\0last words\0\0\0\0\0\0\0");
+        assert_eq!(range((1 << 40) - 5, 100), [0; 5]);
+
+        let small = c.path().join("small");
+        let file = std::fs::File::create(&small).unwrap();
+        file.set_len(64 << 20).unwrap();
+        file.write_all_at(&data, 33_333_333).unwrap();
+        c.ok(&["put", "--quiet", small.to_str().unwrap(), "tess:/small"]);
+        let back = c.path().join("back");
+        c.ok(&["get", "--quiet", "tess:/small", back.to_str().unwrap()]);
+        assert!(std::fs::read(&back).unwrap() == std::fs::read(&small).unwrap());
+        assert!(back.metadata().unwrap().blocks() * 512 < 16 << 20, "the holes were filled");
+    });
+}
+
+/// A writer may pause for longer than a session lasts: the client keeps it alive.
+#[test]
+fn a_pause_in_the_input_does_not_end_the_write() {
+    let special = common::Special { manager: vec!["session_ms=400"], ..Default::default() };
+    let c = Cluster::start_special(6, special);
+    let data = tree::bytes(6, 40 << 20);
+    let mut put =
+        c.command(&["put", "--quiet", "-", "tess:/slow"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut pipe = put.stdin.take().unwrap();
+    std::io::Write::write_all(&mut pipe, &data[..36 << 20]).unwrap();
+    let metrics = c.manager.as_ref().unwrap().metrics.clone().unwrap();
+    common::eventually("the session was renewed for several of its lives", || {
+        let text = common::http(&metrics, "/metrics");
+        let line = text.lines().find(|l| l.starts_with("tessera_manager_requests_total{kind=\"RenewSession\"}"));
+        line.and_then(|l| l.rsplit(' ').next()?.parse::<u64>().ok()).is_some_and(|n| n >= 15)
+    });
+    std::io::Write::write_all(&mut pipe, &data[36 << 20..]).unwrap();
+    drop(pipe);
+    assert!(put.wait().unwrap().success());
+    assert!(c.ok(&["cat", "tess:/slow"]).stdout == data);
+}
+
 /// P5: what was removed and collected is off the disks, also what lay in segments that were still written to.
 #[test]
 fn gc_frees_the_disks() {

@@ -6,7 +6,7 @@ use crate::namespace::{Directories, Directory, Recalls};
 use crate::path::StorePath;
 use crate::pipeline::Source;
 use crate::read::{ReadHandle, Sink};
-use crate::read_core::{Opened, ReadParams};
+use crate::read_core::{Opened, ReadParams, ReadReport};
 use crate::shell::{Context, random};
 use crate::transport::{NetTransport, Transport};
 use crate::view::{SharedView, View};
@@ -399,6 +399,11 @@ impl Client {
         let range = options.range.unwrap_or(0..u64::MAX);
         let params = self.read_params(path, options.version, range)?;
         Ok(crate::read::get(&self.context, params, &mut sink, options.progress, &options.cancel)?)
+    }
+
+    /// What all reads of this client that have ended had to do without, together.
+    pub fn read_report(&self) -> ReadReport {
+        self.context.read_report()
     }
 
     /// Opens a version (its number; 0: the current one) for reads at any offset.

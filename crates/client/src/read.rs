@@ -2,7 +2,7 @@
 
 use crate::error::ReadError;
 use crate::job::{Numbered, Output};
-use crate::read_core::{Delivery, Opened, ReadAction, ReadCore, ReadEvent, ReadParams};
+use crate::read_core::{Delivery, Opened, ReadAction, ReadCore, ReadEvent, ReadParams, ReadReport};
 use crate::session::{Core, Session, Sorted};
 use crate::shell::Context;
 use crate::write::{Cancel, LOOK, Progress, ProgressFn};
@@ -32,6 +32,7 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 pub(crate) struct ReadFront {
     opened: Option<Result<Opened, ReadError>>,
     reads: HashMap<u64, Arrived>,
+    report: ReadReport,
 }
 
 #[derive(Default)]
@@ -91,7 +92,8 @@ impl Core for ReadCore {
             ReadAction::Call(_) | ReadAction::Compute(_) => {}
         }
     }
-    fn refresh(&mut self, _front: &mut ReadFront) -> bool {
+    fn refresh(&mut self, front: &mut ReadFront) -> bool {
+        front.report = self.report();
         false
     }
 }
@@ -131,6 +133,11 @@ impl ReadHandle {
     /// Length of the version in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.opened.version.size_bytes
+    }
+
+    /// What the reads of this handle so far had to do without.
+    pub fn report(&self) -> ReadReport {
+        self.session.with_front(|front| front.report)
     }
 
     /// Reads at `offset` as much as there is and fits; returns how many bytes. Verified (P2).
@@ -206,6 +213,7 @@ impl ReadHandle {
 
 impl Drop for ReadHandle {
     fn drop(&mut self) {
+        self.session.context().note_read(self.report());
         self.session.push_here([ReadEvent::Close]);
     }
 }

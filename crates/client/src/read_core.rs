@@ -26,7 +26,9 @@ use gets::{Purpose, Wants};
 use small::SmallRead;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use tessera_wire::meta::{CloseSession, GetMap, OpenRead, OpenReadReply, RenewSession, ReportBad, VersionInfo};
+use tessera_wire::meta::{
+    CloseSession, FragmentRef, GetMap, OpenRead, OpenReadReply, RenewSession, ReportBad, VersionInfo,
+};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Attr, ChunkInfo, Code, Error, Hint};
 
@@ -144,6 +146,25 @@ pub struct Opened {
     pub policy: Vec<Hint>,
 }
 
+/// Fragments that a read had to do without: others took their places, and every byte was verified all the same (P2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReadReport {
+    /// Missing on their disk, or wrong; reported for repair.
+    pub bad: u64,
+    /// On nodes that could not be reached.
+    pub unreachable: u64,
+    /// Asked for, and not waited for.
+    pub late: u64,
+}
+
+impl std::ops::AddAssign for ReadReport {
+    fn add_assign(&mut self, other: Self) {
+        self.bad += other.bad;
+        self.unreachable += other.unreachable;
+        self.late += other.late;
+    }
+}
+
 /// See the module.
 pub struct ReadCore {
     params: ReadParams,
@@ -173,6 +194,7 @@ pub struct ReadCore {
     map_wanted: BTreeMap<u64, Vec<u64>>,
     map_asked: bool,
     last_end: u64,
+    report: ReadReport,
 }
 
 /// A read under way.
@@ -249,6 +271,7 @@ impl ReadCore {
             map_wanted: BTreeMap::new(),
             map_asked: false,
             last_end: u64::MAX,
+            report: ReadReport::default(),
         }
     }
 
@@ -263,6 +286,11 @@ impl ReadCore {
     /// Whether the session was closed (its last calls may still be on their way).
     pub fn is_closed(&self) -> bool {
         self.closed
+    }
+
+    /// What the reads so far had to do without.
+    pub fn report(&self) -> ReadReport {
+        self.report
     }
 
     /// When a [`ReadEvent::Tick`] has something to do, ns since 1970.
@@ -558,13 +586,11 @@ impl ReadCore {
         let mut steps = Vec::new();
         step(&mut whole.fetch, self.now, &self.view.read(), &self.options, &mut steps);
         let (bad, late) = (whole.fetch.take_bad(), whole.fetch.take_late());
+        self.report.late += late.len() as u64;
         for node_id in late {
             self.view.write().suspect(node_id, self.now, &self.options);
         }
-        if !bad.is_empty() {
-            tracing::info!(file = %self.params.file, ?bad, "fragments missing or corrupt; reported for repair");
-            self.calls.manager(self.now, &ReportBad { fragments: bad }, Purpose::Report, &self.options);
-        }
+        self.report_bad(bad);
         for step in steps {
             match step {
                 Step::Get(want) => self.want_fragment(chunk_id, want),
@@ -578,6 +604,16 @@ impl ReadCore {
                 }
             }
         }
+    }
+
+    /// Has the manager see to fragments that are missing or corrupt.
+    fn report_bad(&mut self, bad: Vec<FragmentRef>) {
+        if bad.is_empty() {
+            return;
+        }
+        tracing::info!(file = %self.params.file, ?bad, "fragments missing or corrupt; reported for repair");
+        self.report.bad += bad.len() as u64;
+        self.calls.manager(self.now, &ReportBad { fragments: bad }, Purpose::Report, &self.options);
     }
 
     fn whole_done(&mut self, chunk_id: u64, parts: Vec<Bytes>) {

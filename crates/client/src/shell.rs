@@ -3,6 +3,7 @@
 
 use crate::cache::{ChunkCache, SharedCache};
 use crate::config::Options;
+use crate::read_core::ReadReport;
 use crate::session::Ticking;
 use crate::transport::Transport;
 use crate::view::SharedView;
@@ -31,6 +32,7 @@ pub(crate) struct Context {
     seeds: AtomicU64,
     watched: Mutex<Vec<Weak<dyn Ticking>>>,
     background: Mutex<Vec<Arc<dyn Ticking>>>,
+    read_report: Mutex<ReadReport>,
 }
 
 /// Nanoseconds since 1970.
@@ -61,6 +63,7 @@ impl Context {
             seeds: AtomicU64::new(random()),
             watched: Mutex::default(),
             background: Mutex::default(),
+            read_report: Mutex::default(),
         });
         let weak = Arc::downgrade(&context);
         std::thread::Builder::new().name("client-clock".into()).spawn(move || clock(weak))?;
@@ -91,6 +94,16 @@ impl Context {
         let mut background = self.background.lock();
         background.retain(|session| !session.is_over());
         background.len()
+    }
+
+    /// A read session ended, and had to do without these.
+    pub fn note_read(&self, report: ReadReport) {
+        *self.read_report.lock() += report;
+    }
+
+    /// The sum of all read sessions that ended.
+    pub fn read_report(&self) -> ReadReport {
+        *self.read_report.lock()
     }
 
     /// Asks once and waits.

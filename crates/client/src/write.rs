@@ -350,6 +350,16 @@ impl WriteHandle {
         Ok(())
     }
 
+    /// Leaves a hole up to `offset`: the next write goes there, and a file that ends here is that long. Holes cost
+    /// neither space nor time.
+    pub fn skip_to(&mut self, offset: u64) -> Result<(), WriteError> {
+        let here = self.run_at + self.run.len() as u64;
+        if offset == here {
+            return Ok(());
+        }
+        self.write_at(offset, &[])
+    }
+
     /// Changes the file's length; what is added is a hole.
     pub fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError> {
         if self.mode != CommitMode::Patch {

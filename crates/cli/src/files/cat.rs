@@ -6,6 +6,7 @@ use crate::exit::{Failure, Outcome};
 use crate::remote::{Store, Wanted};
 use crate::term::{Out, units};
 use std::io::{self, Write};
+use tessera_client::ReadReport;
 use tessera_client::path::StorePath;
 
 /// `tessera cat`.
@@ -14,8 +15,29 @@ pub fn cat(args: CatArgs) -> Outcome {
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
     let wanted = Wanted { version: args.version, range };
+    let out = Out::new(args.common.talk);
     paths.iter().try_for_each(|path| write_out(&store, path, wanted.clone()))?;
-    Out::new(args.common.talk).flush()
+    tell_report(store.read_report(), &out);
+    out.flush()
+}
+
+/// One line on what was read around, if anything but slowness was.
+pub(super) fn tell_report(report: ReadReport, out: &Out) {
+    let clauses = [
+        (report.bad, "missing or wrong (reported for repair)"),
+        (report.unreachable, "on nodes that cannot be reached"),
+        (report.late, "late"),
+    ];
+    let clauses = clauses.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", units::count(n)));
+    if report.bad + report.unreachable > 0 {
+        let clauses: Vec<String> = clauses.collect();
+        out.note(format!("fragments read around: {}; every byte was verified", clauses.join(", ")));
+    }
+}
+
+/// The same for programs.
+pub(super) fn report_document(report: ReadReport) -> serde_json::Value {
+    serde_json::json!({"bad": report.bad, "unreachable": report.unreachable, "late": report.late})
 }
 
 /// Writes a file to stdout. A reader that went away ends it without complaint.

@@ -1,5 +1,6 @@
 //! `tessera get`.
 
+use super::holes::Sparse;
 use super::local::{self, Pending};
 use super::pool;
 use super::put::split;
@@ -49,7 +50,10 @@ pub fn get(args: GetArgs) -> Outcome {
     if out.json() {
         let seconds = time.as_secs_f64();
         let failed = failures.len();
-        out.document(&json!({"files": fetched, "bytes": progress.done(), "failed": failed, "seconds": seconds}))?;
+        out.document(&json!({
+            "files": fetched, "bytes": progress.done(), "failed": failed, "seconds": seconds,
+            "read_around": super::cat::report_document(store.read_report()),
+        }))?;
     } else {
         out.note(format!(
             "fetched {} file{}, {} in {} ({}), every byte verified",
@@ -59,12 +63,14 @@ pub fn get(args: GetArgs) -> Outcome {
             units::duration(time),
             units::rate(progress.done(), time),
         ));
+        super::cat::tell_report(store.read_report(), &out);
     }
     pool::sum(failures)
 }
 
 fn to_stdout(store: &Store, sources: &[StorePath], version: Option<u64>, out: &Out) -> Outcome {
     sources.iter().try_for_each(|path| super::cat::write_out(store, path, Wanted { version, range: None }))?;
+    super::cat::tell_report(store.read_report(), out);
     out.flush()
 }
 
@@ -139,7 +145,7 @@ fn carry_out(
     let links = links.into_iter().map(|job| (0, job)).collect();
     failures.extend(pool::run(links, 1, |job: Job| local::make_symlink(&job.to, &job.item.symlink_target), tell));
     for directory in directories.iter().rev() {
-        if let Err(failure) = local::finish_directory(&directory.to, directory.item.mode, directory.item.mtime_ns) {
+        if let Err(failure) = finish(directory) {
             out.warn(&failure);
             failures.push(failure);
         }
@@ -162,6 +168,11 @@ fn make_directory(path: &Path) -> Outcome {
     }
 }
 
+fn finish(directory: &Job) -> Outcome {
+    let item = &directory.item;
+    local::finish_directory(&directory.to, item.mode, item.mtime_ns, (item.uid, item.gid))
+}
+
 fn get_file(store: &Store, job: &Job, version: Option<u64>, progress: &Progress) -> Outcome {
     if job.to.is_dir() {
         let message = format!("{}: is a directory, {} is a file", job.to.display(), job.item.path);
@@ -169,8 +180,10 @@ fn get_file(store: &Store, job: &Job, version: Option<u64>, progress: &Progress)
     }
     let mut pending = Pending::create(&job.to)?;
     let wanted = Wanted { version, range: None };
-    store.get(&job.item.path, pending.file()?, &wanted, &|n| progress.add(n))?;
-    pending.finish(job.item.mode, job.item.mtime_ns)
+    let mut sink = Sparse::new(pending.file()?);
+    store.get(&job.item.path, &mut sink, &wanted, &|n| progress.add(n))?;
+    sink.finish().map_err(|e| Failure::io(job.to.display(), &e))?;
+    pending.finish(job.item.mode, job.item.mtime_ns, (job.item.uid, job.item.gid))
 }
 
 #[cfg(test)]

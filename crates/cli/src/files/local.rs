@@ -34,6 +34,10 @@ pub struct Found {
     pub mode: u32,
     /// Modification time, ns since 1970.
     pub mtime_ns: i64,
+    /// User and group, for root to keep; none for everybody else.
+    pub owner: Option<(u32, u32)>,
+    /// A file that may have holes.
+    pub sparse: bool,
 }
 
 impl Found {
@@ -50,8 +54,15 @@ impl Found {
             _ => Kind::Special,
         };
         let mtime_ns = meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
-        Ok(Found { path, names, kind, mode: meta.mode() & 0o7777, mtime_ns })
+        let owner = is_root().then(|| (meta.uid(), meta.gid()));
+        let sparse = meta.is_file() && super::holes::may_be_sparse(meta.len(), meta.blocks());
+        Ok(Found { path, names, kind, mode: meta.mode() & 0o7777, mtime_ns, owner, sparse })
     }
+}
+
+/// Whether owners are kept: only root may give files away.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// What `path` is; a symbolic link is followed.
@@ -143,9 +154,10 @@ impl Pending {
     }
 
     /// Gives it its mode, time and name.
-    pub fn finish(mut self, mode: u32, mtime_ns: i64) -> Outcome {
+    pub fn finish(mut self, mode: u32, mtime_ns: i64, owner: (u32, u32)) -> Outcome {
         let failed = |e: std::io::Error| Failure::io(self.target.display(), &e);
         if let Some(file) = self.file.take() {
+            set_owner(&file, owner).map_err(failed)?;
             set_mode(&file, mode).map_err(failed)?;
             file.set_modified(system_time(mtime_ns)).map_err(failed)?;
         }
@@ -165,16 +177,23 @@ impl Drop for Pending {
     }
 }
 
+/// Gives a file or directory to whom it belonged, if we are root. Before its mode: a change of owner takes
+/// set-user-id bits away.
+fn set_owner(file: &File, (uid, gid): (u32, u32)) -> std::io::Result<()> {
+    if is_root() { std::os::unix::fs::fchown(file, Some(uid), Some(gid)) } else { Ok(()) }
+}
+
 fn set_mode(file: &File, mode: u32) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     file.set_permissions(std::fs::Permissions::from_mode(mode & 0o7777))
 }
 
 /// Gives a finished directory its mode and time.
-pub fn finish_directory(path: &Path, mode: u32, mtime_ns: i64) -> Outcome {
+pub fn finish_directory(path: &Path, mode: u32, mtime_ns: i64, owner: (u32, u32)) -> Outcome {
     let open = File::open(path);
     open.and_then(|dir| {
         dir.set_modified(system_time(mtime_ns))?;
+        set_owner(&dir, owner)?;
         set_mode(&dir, mode)
     })
     .map_err(|e| Failure::io(path.display(), &e))
@@ -240,7 +259,8 @@ mod tests {
         drop(Pending::create(&target).unwrap());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
         assert_eq!(std::fs::read(&target).unwrap(), b"old");
-        Pending::create(&target).unwrap().finish(0o640, 5_000_000_007).unwrap();
+        let ours = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Pending::create(&target).unwrap().finish(0o640, 5_000_000_007, ours).unwrap();
         let meta = std::fs::metadata(&target).unwrap();
         assert_eq!((meta.len(), meta.mode() & 0o7777, meta.mtime(), meta.mtime_nsec()), (0, 0o640, 5, 7));
     }

@@ -5,6 +5,7 @@
 
 mod cat;
 mod get;
+pub mod holes;
 pub mod local;
 mod namespace;
 mod policy;

@@ -35,7 +35,8 @@ struct Plan {
 /// `tessera put`.
 pub fn put(args: PutArgs) -> Outcome {
     let out = Out::new(args.common.talk);
-    let given = Given { hints: hints(&args.policy)?, if_version: args.if_version, mode: 0o644, mtime_ns: 0 };
+    let given =
+        Given { hints: hints(&args.policy)?, if_version: args.if_version, mode: 0o644, mtime_ns: 0, owner: None };
     let (sources, target) = split(&args.paths)?;
     super::target::store_path(target)?;
     let single = sources.len() == 1 && !args.recursive;
@@ -195,7 +196,7 @@ fn carry_out(
     let finishing = plan.directories.into_iter().map(|d| (0, d)).collect();
     let finish = |(path, found): (StorePath, Found)| match path.is_root() {
         true => Ok(()),
-        false => store.set_attributes(&path, found.mode, found.mtime_ns),
+        false => store.set_attributes(&path, found.mode, found.mtime_ns, found.owner),
     };
     failures.extend(pool::run(finishing, jobs, finish, tell));
     failures
@@ -203,12 +204,15 @@ fn carry_out(
 
 fn put_file(store: &Store, job: &FileJob, given: &Given, (progress, new_bytes): (&Progress, &AtomicU64)) -> Outcome {
     let path = &job.found.path;
-    let file = File::open(path).map_err(|e| Failure::io(path.display(), &e))?;
+    let mut file = File::open(path).map_err(|e| Failure::io(path.display(), &e))?;
     let Kind::File(len) = job.found.kind else {
         return Err(Failure::new(Exit::Failed, format!("{} changed its kind", path.display())));
     };
-    let given = Given { mode: job.found.mode, mtime_ns: job.found.mtime_ns, ..given.clone() };
-    let put = store.put(&job.to, file, &given, Some(len), &|n| progress.add(n));
+    let given = Given { mode: job.found.mode, mtime_ns: job.found.mtime_ns, owner: job.found.owner, ..given.clone() };
+    let put = match job.found.sparse {
+        true => store.put_sparse(&job.to, &mut file, &given, len, &|n| progress.add(n)),
+        false => store.put(&job.to, file, &given, Some(len), &|n| progress.add(n)),
+    };
     let put = put.map_err(|f| f.of(path.display()))?;
     new_bytes.fetch_add(put.new_bytes, Ordering::Relaxed);
     Ok(())

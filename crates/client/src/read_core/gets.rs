@@ -83,6 +83,7 @@ impl ReadCore {
             Err(error) => {
                 if is_transport(&error) {
                     self.view.write().suspect(node_id, self.now, &self.options);
+                    self.report.unreachable += items.len() as u64;
                 }
                 items.iter().map(|_| Err(error.clone())).collect()
             }

@@ -195,7 +195,15 @@ impl ReadCore {
                     read.groups = Some(got.groups);
                 }
             }
-            _ => part.state = PartState::Failed,
+            Ok(_) => part.state = PartState::Failed,
+            Err(error) => {
+                part.state = PartState::Failed;
+                if matches!(error.kind(), Code::NotFound | Code::Corrupt | Code::Io) {
+                    let (chunk_id, fragment) = (read.chunk.chunk_id, part.number);
+                    let disk_id = read.pg.members.get(fragment as usize).map_or(0, |m| m.disk_id);
+                    self.report_bad(vec![FragmentRef { chunk_id, fragment, epoch: 0, disk_id }]);
+                }
+            }
         }
         self.small_advance(key);
     }
@@ -257,10 +265,11 @@ impl ReadCore {
         let due = |read: &SmallRead| read.next_due(hedge_ns).is_some_and(|at| at <= self.now);
         let late: Vec<u64> = self.smalls.iter().filter(|(_, read)| due(read)).map(|(key, _)| *key).collect();
         for key in late {
-            let now = self.now;
+            let (now, late) = (self.now, &mut self.report.late);
             if let Some(read) = self.smalls.get_mut(&key) {
                 for part in &mut read.parts {
                     if part.state == PartState::Asked && now.saturating_sub(part.asked_ns) >= hedge_ns {
+                        *late += 1;
                         part.state = PartState::Failed;
                     }
                 }

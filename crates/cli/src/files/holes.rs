@@ -1,0 +1,112 @@
+//! Holes in local files: found where they are, made where zeros are to be written.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::Range;
+
+/// Shorter runs of zeros are written like anything else.
+const HOLE_MIN: usize = 4096;
+
+/// Whether a file of this length and so many 512-byte blocks may have holes.
+pub fn may_be_sparse(len_bytes: u64, blocks: u64) -> bool {
+    len_bytes >= HOLE_MIN as u64 && blocks.saturating_mul(512) < len_bytes
+}
+
+/// The next stretch of data at or behind `at`, up to `len_bytes`; none: only a hole is left. A file system that knows no
+/// holes says that everything is data (lseek(2)).
+///
+/// # Errors
+/// The system's.
+pub fn next_data(file: &File, at: u64, len_bytes: u64) -> io::Result<Option<Range<u64>>> {
+    if at >= len_bytes {
+        return Ok(None);
+    }
+    let start = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+        Ok(start) => start,
+        Err(rustix::io::Errno::NXIO) => return Ok(None),
+        Err(rustix::io::Errno::INVAL) => at,
+        Err(e) => return Err(e.into()),
+    };
+    if start >= len_bytes {
+        return Ok(None);
+    }
+    let end = match rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start)) {
+        Ok(end) => end.min(len_bytes),
+        Err(_) => len_bytes,
+    };
+    Ok(Some(start..end.max(start + 1)))
+}
+
+/// Writes to a new, empty file and leaves holes where there are only zeros. [`Sparse::finish`] gives it its length.
+pub struct Sparse<'a> {
+    file: &'a mut File,
+    at: u64,
+    /// The file's end lies behind what was written.
+    short: bool,
+}
+
+impl<'a> Sparse<'a> {
+    /// For a file that is empty.
+    pub fn new(file: &'a mut File) -> Self {
+        Sparse { file, at: 0, short: false }
+    }
+
+    /// Ends the file here, be it in a hole.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn finish(self) -> io::Result<()> {
+        if self.short { self.file.set_len(self.at) } else { Ok(()) }
+    }
+}
+
+impl Write for Sparse<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let zeros = bytes.len() >= HOLE_MIN && bytes.iter().all(|b| *b == 0);
+        if zeros {
+            self.file.seek(SeekFrom::Current(bytes.len() as i64))?;
+        } else {
+            self.file.write_all(bytes)?;
+        }
+        self.short = zeros;
+        self.at += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    #[test]
+    fn holes_are_found_and_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = File::options().create_new(true).read(true).write(true).open(dir.path().join("a")).unwrap();
+        assert_eq!(next_data(&file, 0, 0).unwrap(), None);
+        file.set_len(3 << 20).unwrap();
+        file.write_all_at(&[7; 100], 1 << 20).unwrap();
+        let first = next_data(&file, 0, 3 << 20).unwrap().unwrap();
+        // A file system may know no holes: then all of it is data.
+        assert!(first.start <= 1 << 20 && first.end >= (1 << 20) + 100, "{first:?}");
+        assert!(!may_be_sparse(3 << 20, 3 << 11) && may_be_sparse(3 << 20, 8) && !may_be_sparse(100, 0));
+
+        let mut bytes = Vec::new();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.read_to_end(&mut bytes).unwrap();
+        let mut copy = File::options().create_new(true).read(true).write(true).open(dir.path().join("b")).unwrap();
+        let mut sparse = Sparse::new(&mut copy);
+        bytes.chunks(64 << 10).for_each(|piece| sparse.write_all(piece).unwrap());
+        sparse.finish().unwrap();
+        let mut again = Vec::new();
+        copy.seek(SeekFrom::Start(0)).unwrap();
+        copy.read_to_end(&mut again).unwrap();
+        assert!(again == bytes);
+        assert!(copy.metadata().unwrap().blocks() * 512 <= file.metadata().unwrap().blocks() * 512 + (128 << 10));
+    }
+}
