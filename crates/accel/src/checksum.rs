@@ -2,19 +2,24 @@
 //! records, frames and fragments. It finds rot and torn writes; it proves nothing against an adversary, which
 //! is what [`crate::hash`] is for.
 
+use crc_fast::CrcAlgorithm;
+
 /// CRC-32C of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    ::crc32c::crc32c(bytes)
+    crc_fast::crc32_iscsi(bytes)
 }
 
 /// CRC-32C of `a ‖ b`, given `crc`, the checksum of `a`, and `b` itself.
 pub fn crc32c_append(crc: u32, b: &[u8]) -> u32 {
-    ::crc32c::crc32c_append(crc, b)
+    // The register holds the complement of the checksum.
+    let mut rest = crc_fast::Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
+    rest.update(b);
+    rest.finalize() as u32
 }
 
 /// CRC-32C of `a ‖ b`, given the checksums of both and the length of `b`, without touching the bytes.
 pub fn crc32c_combine(crc_a: u32, crc_b: u32, len_b_bytes: usize) -> u32 {
-    ::crc32c::crc32c_combine(crc_a, crc_b, len_b_bytes)
+    crc_fast::checksum_combine(CrcAlgorithm::Crc32Iscsi, crc_a.into(), crc_b.into(), len_b_bytes as u64) as u32
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ impl Identity {
         bytes[16..32].copy_from_slice(&self.cluster_id);
         bytes[32..48].copy_from_slice(&self.disk_uuid);
         bytes[48..56].copy_from_slice(&self.created_ms.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..60]);
+        let crc = crc_fast::crc32_iscsi(&bytes[..60]);
         bytes[60..64].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -142,7 +142,7 @@ impl Identity {
             return Err(IdentityError::Magic { disk: disk() });
         }
         let expected = u32::from_le_bytes(field(bytes, 60));
-        let got = crc32c::crc32c(&bytes[..60]);
+        let got = crc_fast::crc32_iscsi(&bytes[..60]);
         if expected != got {
             return Err(IdentityError::Checksum { disk: disk(), expected, got });
         }

@@ -118,7 +118,7 @@ fn damaged_identities_are_told_apart() {
     }
     let mut newer = good.to_vec();
     newer[8] = 2;
-    let crc = crc32c::crc32c(&newer[..60]);
+    let crc = crc_fast::crc32_iscsi(&newer[..60]);
     newer[60..64].copy_from_slice(&crc.to_le_bytes());
     newer.extend_from_slice(b"what version 2 added");
     let text = match Identity::decode(&newer, "d") {

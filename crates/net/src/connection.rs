@@ -263,7 +263,7 @@ impl Reader<'_> {
             let mut sum = 0;
             for step in piece.chunks_mut(STEP_BYTES) {
                 self.fill(step, false)?;
-                sum = crc32c::crc32c_append(sum, step);
+                sum = tessera_accel::checksum::crc32c_append(sum, step);
             }
             sums.push(sum);
         }

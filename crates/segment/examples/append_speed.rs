@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Identity { cluster_id: [1; 16], disk_uuid: [2; 16], created_ms: 0 }.create(&disk)?;
     let data: Vec<u8> = (0..len * BATCH).map(|i| (i % 251) as u8).collect();
     let groups = vec![0; 64 * 32];
-    let crcs: Vec<u32> = data.chunks(len).map(crc32c::crc32c).collect();
+    let crcs: Vec<u32> = data.chunks(len).map(tessera_accel::checksum::crc32c).collect();
 
     let mut copy = vec![0; data.len()];
     let start = Instant::now();

@@ -52,7 +52,7 @@ impl SegmentHeader {
         bytes[48..56].copy_from_slice(&self.number.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.size_limit_bytes.to_le_bytes());
         bytes[64..72].copy_from_slice(&self.after_sequence.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..SEGMENT_CRC_AT]);
+        let crc = tessera_accel::checksum::crc32c(&bytes[..SEGMENT_CRC_AT]);
         bytes[SEGMENT_CRC_AT..SEGMENT_CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -61,7 +61,7 @@ impl SegmentHeader {
         if bytes.len() < SEGMENT_CRC_AT + 4 || bytes[0..8] != SEGMENT_MAGIC {
             return Err(HeaderFault::Damaged);
         }
-        if u32_at(bytes, SEGMENT_CRC_AT) != crc32c::crc32c(&bytes[..SEGMENT_CRC_AT]) {
+        if u32_at(bytes, SEGMENT_CRC_AT) != tessera_accel::checksum::crc32c(&bytes[..SEGMENT_CRC_AT]) {
             return Err(HeaderFault::Damaged);
         }
         match u32_at(bytes, 8) {
@@ -149,7 +149,7 @@ impl Place {
         place[..16].copy_from_slice(&self.disk_uuid);
         place[16..24].copy_from_slice(&self.file.to_le_bytes());
         place[24..].copy_from_slice(&offset.to_le_bytes());
-        crc32c::crc32c_append(crc32c::crc32c(bytes), &place)
+        tessera_accel::checksum::crc32c_append(tessera_accel::checksum::crc32c(bytes), &place)
     }
 }
 

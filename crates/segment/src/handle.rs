@@ -100,7 +100,7 @@ impl FragmentHandle {
     }
 
     fn compare(&self, bytes: &[u8], expected: u32, damage: impl Fn(u32, u32) -> Damage) -> Result<(), StoreError> {
-        let got = crc32c::crc32c(bytes);
+        let got = tessera_accel::checksum::crc32c(bytes);
         if got == expected { Ok(()) } else { Err(self.finding(damage(expected, got)).into()) }
     }
 

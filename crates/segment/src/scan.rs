@@ -173,7 +173,7 @@ fn crc_of(file: &dyn DiskFile, mut at: u64, len: u64, buf: &mut Vec<u8>) -> Resu
     while at < end {
         buf.resize((end - at).min(1 << 20) as usize, 0);
         file.read_at(at, buf).or_else(|_| file.read_at(at, buf))?;
-        crc = crc32c::crc32c_append(crc, buf);
+        crc = tessera_accel::checksum::crc32c_append(crc, buf);
         at += buf.len() as u64;
     }
     Ok(crc)

@@ -129,7 +129,7 @@ impl SegmentStore {
                     id: record.id,
                     meta: record.meta,
                     groups: record.groups,
-                    groups_crc: crc32c::crc32c(record.groups),
+                    groups_crc: tessera_accel::checksum::crc32c(record.groups),
                     data: record.data,
                     data_crc: record.data_crc,
                     from: None,

@@ -252,7 +252,7 @@ fn logs_from_elsewhere_and_from_the_future_are_refused() {
             let again = disk.reopen();
             let mut bytes = disk.contents(path).unwrap();
             bytes[at] ^= 3;
-            let crc = crc32c::crc32c(&bytes[..104]);
+            let crc = tessera_accel::checksum::crc32c(&bytes[..104]);
             bytes[104..108].copy_from_slice(&crc.to_le_bytes());
             again.open(path, OpenMode::Existing).unwrap().write_at(0, &bytes).unwrap();
             let result = LogStore::open(Arc::new(again.clone()), LogOptions::default()).map(drop);

@@ -61,7 +61,13 @@ fn the_same_fragment_twice_is_written_once() {
     assert!(matches!(put(&store, id(1, 0), 101).unwrap(), Appended::Conflict { .. }));
     assert_eq!(store.stats().unsynced_records, 0);
     let data = data_of(id(2, 0), 5);
-    let record = Record { id: id(2, 0), meta: meta(1), groups: &[], data: &data, data_crc: crc32c::crc32c(&data) };
+    let record = Record {
+        id: id(2, 0),
+        meta: meta(1),
+        groups: &[],
+        data: &data,
+        data_crc: tessera_accel::checksum::crc32c(&data),
+    };
     let other = Record { data: &data[1..], ..record };
     let outcomes = store.append(&[record, record, other]).unwrap();
     assert!(
@@ -271,7 +277,7 @@ fn segments_from_elsewhere_and_from_the_future_are_refused() {
         let again = disk.reopen();
         let mut bytes = good.clone();
         change(&mut bytes);
-        let crc = crc32c::crc32c(&bytes[..72]);
+        let crc = tessera_accel::checksum::crc32c(&bytes[..72]);
         bytes[72..76].copy_from_slice(&crc.to_le_bytes());
         again.open(path, OpenMode::Existing).unwrap().write_at(0, &bytes).unwrap();
         let result = open(&again, small()).map(drop);
@@ -296,7 +302,13 @@ fn a_segment_stored_as_a_fragment_is_only_a_fragment() {
     put(&store, id(1, 0), 1000).unwrap();
     store.sync().unwrap();
     let inner = disk.contents("segments/0000000000000001.seg").unwrap();
-    let record = Record { id: id(2, 0), meta: meta(1), groups: &[], data: &inner, data_crc: crc32c::crc32c(&inner) };
+    let record = Record {
+        id: id(2, 0),
+        meta: meta(1),
+        groups: &[],
+        data: &inner,
+        data_crc: tessera_accel::checksum::crc32c(&inner),
+    };
     store.append(&[record]).unwrap();
     store.sync().unwrap();
     put(&store, id(3, 0), 10).unwrap();

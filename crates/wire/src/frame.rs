@@ -108,7 +108,7 @@ impl FrameHeader {
         out[16..20].copy_from_slice(&self.body_len.to_le_bytes());
         out[20..24].copy_from_slice(&self.payload_len.to_le_bytes());
         out[24..28].copy_from_slice(&self.body_crc.to_le_bytes());
-        let crc = crc32c::crc32c(&out[..28]);
+        let crc = crc_fast::crc32_iscsi(&out[..28]);
         out[28..32].copy_from_slice(&crc.to_le_bytes());
         out
     }
@@ -123,7 +123,7 @@ impl FrameHeader {
         if raw[4] != FRAME_VERSION {
             return Err(FrameError::Version { got: raw[4] });
         }
-        let (got, expected) = (word(28), crc32c::crc32c(&raw[..28]));
+        let (got, expected) = (word(28), crc_fast::crc32_iscsi(&raw[..28]));
         if got != expected {
             return Err(FrameError::HeaderChecksum { got, expected });
         }
@@ -146,7 +146,7 @@ impl FrameHeader {
 
     /// Checks a body against the header's checksum.
     pub fn check_body(&self, body: &[u8]) -> Result<(), FrameError> {
-        let expected = crc32c::crc32c(body);
+        let expected = crc_fast::crc32_iscsi(body);
         match expected == self.body_crc {
             true => Ok(()),
             false => Err(FrameError::BodyChecksum { got: self.body_crc, expected, kind: self.kind }),
@@ -181,7 +181,7 @@ pub fn encode_message(
 
 /// As [`encode_message`], for a message that is encoded already.
 pub fn encode_raw(kind: u16, flags: u8, request_id: u64, body: &[u8], payload_len: u32) -> Vec<u8> {
-    let body_crc = crc32c::crc32c(body);
+    let body_crc = crc_fast::crc32_iscsi(body);
     let header = FrameHeader { flags, kind, request_id, body_len: body.len() as u32, payload_len, body_crc };
     let mut out = Vec::with_capacity(HEADER_BYTES + body.len());
     out.extend_from_slice(&header.encode());

@@ -37,7 +37,7 @@ fn the_header_is_as_drawn() {
     assert_eq!(&raw[..8], &[b'T', b'S', b'R', b'A', 1, 0, 0x00, 0x05]);
     assert_eq!(raw[8..16], 42u64.to_le_bytes());
     assert_eq!(raw[20..24], 30u32.to_le_bytes());
-    assert_eq!(raw[28..32], crc32c::crc32c(&raw[..28]).to_le_bytes());
+    assert_eq!(raw[28..32], crc_fast::crc32_iscsi(&raw[..28]).to_le_bytes());
 }
 
 #[test]

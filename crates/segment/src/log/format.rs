@@ -55,14 +55,14 @@ fn begin(magic: [u8; 8], cluster_id: &[u8; 16], disk_uuid: &[u8; 16]) -> [u8; FI
 }
 
 fn seal(mut b: [u8; FILE_HEADER_BYTES as usize]) -> [u8; FILE_HEADER_BYTES as usize] {
-    let crc = crc32c::crc32c(&b[..CRC_AT]);
+    let crc = tessera_accel::checksum::crc32c(&b[..CRC_AT]);
     b[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     b
 }
 
 fn open(bytes: &[u8], magic: [u8; 8]) -> Result<&[u8; FILE_HEADER_BYTES as usize], Fault> {
     let b: &[u8; FILE_HEADER_BYTES as usize] = bytes.first_chunk().ok_or(Fault::Damaged)?;
-    if b[0..8] != magic || u32_at(b, CRC_AT) != crc32c::crc32c(&b[..CRC_AT]) {
+    if b[0..8] != magic || u32_at(b, CRC_AT) != tessera_accel::checksum::crc32c(&b[..CRC_AT]) {
         return Err(Fault::Damaged);
     }
     match u32_at(b, 8) {
@@ -178,6 +178,6 @@ impl EntryHeader {
         };
         let data = bytes.get(ENTRY_HEADER_BYTES as usize..)?.get(..header.len as usize)?;
         let whole = bytes.len() as u64 >= header.total_bytes();
-        (whole && crc32c::crc32c(data) == header.crc).then_some(header)
+        (whole && tessera_accel::checksum::crc32c(data) == header.crc).then_some(header)
     }
 }

@@ -275,7 +275,8 @@ impl LogStore {
         }
         let Some(held) = self.entries.get(&entry.seq) else { return Ok(false) };
         if held.term == entry.term {
-            let same = held.len as usize == entry.bytes.len() && held.crc == crc32c::crc32c(entry.bytes);
+            let same =
+                held.len as usize == entry.bytes.len() && held.crc == tessera_accel::checksum::crc32c(entry.bytes);
             // A copy that rotted is written again, by the same rule as one of another term.
             return match (same, self.read(entry.seq)) {
                 (true, read) => Ok(read.is_ok()),
@@ -290,7 +291,7 @@ impl LogStore {
         let Some(file) = self.files.get(&at.file) else { return Err(LogError::NotHeld { seq }) };
         let mut bytes = vec![0; at.len as usize];
         file.file.read_at(at.offset + ENTRY_HEADER_BYTES, &mut bytes)?;
-        let got = crc32c::crc32c(&bytes);
+        let got = tessera_accel::checksum::crc32c(&bytes);
         if got != at.crc {
             let (file, offset, expected) = (at.file, at.offset, at.crc);
             return Err(LogError::Damaged { seq, file, offset, expected, got });
@@ -308,7 +309,7 @@ impl LogStore {
         let records: Vec<&LogEntry<&[u8]>> = raised.iter().chain(entries).collect();
         for record in &records {
             let kind = if record.seq == 0 { EntryKind::Term } else { EntryKind::Entry };
-            let (len, crc) = (record.bytes.len() as u32, crc32c::crc32c(record.bytes));
+            let (len, crc) = (record.bytes.len() as u32, tessera_accel::checksum::crc32c(record.bytes));
             let header = EntryHeader { kind, term: record.term, seq: record.seq, synced_to: start, len, crc };
             headers.push(header.encode(place, end));
             if kind == EntryKind::Entry {

@@ -43,7 +43,7 @@ pub fn put(store: &SegmentStore, id: FragmentId, len: usize) -> Result<Appended,
 
 pub fn put_session(store: &SegmentStore, id: FragmentId, len: usize, session: u64) -> Result<Appended, StoreError> {
     let (data, groups) = (data_of(id, len), groups_of(id, 1));
-    let data_crc = crc32c::crc32c(&data);
+    let data_crc = tessera_accel::checksum::crc32c(&data);
     let record = Record { id, meta: meta(session), groups: &groups, data: &data, data_crc };
     store.append(&[record]).map(|outcomes| outcomes[0])
 }
