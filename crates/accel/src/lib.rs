@@ -26,8 +26,10 @@ pub mod erasure;
 pub mod hash;
 mod isa;
 pub mod kernels;
+pub mod lookup;
 pub mod runtime;
 mod simd;
+pub mod windows;
 pub mod xorcode;
 
 pub use accelerated::{Accelerated, DeviceError, Spec};

@@ -1,7 +1,8 @@
 //! Phase 2: walks a stream and decides where its chunks end.
 
+use super::cbch::{Cbch, Search};
 use super::dispatch;
-use super::{Candidate, Params, Rule, WINDOW_BYTES};
+use super::{Candidate, MAX_CHUNK_BYTES, Params, Rule, WINDOW_BYTES};
 use crate::isa::Isa;
 
 const CONTEXT_BYTES: usize = WINDOW_BYTES - 1;
@@ -16,8 +17,10 @@ pub struct Cutter {
     position: u64,
     /// Where the current chunk begins.
     start: u64,
-    /// The last bytes fed, at most a window less one.
+    /// Of `cdc`, the last bytes fed, at most a window less one; of `cbch`, all from `next` on.
     tail: Vec<u8>,
+    /// Of `cbch`, where the next window starts.
+    next: u64,
     found: Vec<Candidate>,
 }
 
@@ -29,7 +32,7 @@ impl Cutter {
 
     /// [`Cutter::new`], with phase 1 by the kernels of `isa`; the cuts are the same (P10).
     pub fn new_on(isa: Isa, rule: Rule) -> Cutter {
-        Cutter { rule, isa, position: 0, start: 0, tail: Vec::with_capacity(CONTEXT_BYTES), found: Vec::new() }
+        Cutter { rule, isa, position: 0, start: 0, tail: Vec::with_capacity(CONTEXT_BYTES), next: 0, found: Vec::new() }
     }
 
     /// Bytes fed so far.
@@ -54,17 +57,20 @@ impl Cutter {
                 self.search(&params, data, cuts);
                 self.remember(data);
             }
+            Rule::Cbch(rule) => self.feed_windows(&rule, data, cuts),
         }
     }
 
     /// Takes the next `len_bytes` of the stream, whose candidates a device has found already (positions count
     /// from the first of these bytes), and appends cuts as [`Cutter::feed`] does. Fixed rules ignore the
-    /// candidates. A stream is fed either bytes or candidates, not both.
+    /// candidates. A stream is fed either bytes or candidates, not both; a `cbch` stream is fed bytes, without which
+    /// nothing but the maximum ends its chunks.
     pub fn feed_candidates(&mut self, len_bytes: usize, candidates: &[Candidate], cuts: &mut Vec<u64>) {
         let base = self.position;
         self.position += len_bytes as u64;
         match self.rule {
             Rule::Fixed(size) => self.cut_every(size as u64, cuts),
+            Rule::Cbch(_) => self.cut_every(MAX_CHUNK_BYTES as u64, cuts),
             Rule::Cdc(params) => {
                 for candidate in candidates {
                     let at = base + candidate.position as u64;
@@ -84,8 +90,40 @@ impl Cutter {
         let last = (self.position > self.start).then_some(self.position);
         self.position = 0;
         self.start = 0;
+        self.next = 0;
         self.tail.clear();
         last
+    }
+
+    fn feed_windows(&mut self, rule: &Cbch, data: &[u8], cuts: &mut Vec<u64>) {
+        let mut bytes = std::mem::take(&mut self.tail);
+        let base = self.position - bytes.len() as u64;
+        bytes.extend_from_slice(data);
+        self.position += data.len() as u64;
+        loop {
+            let limit = self.start + MAX_CHUNK_BYTES as u64;
+            if self.next >= limit.min(self.position) {
+                if self.position < limit {
+                    break;
+                }
+                self.cut(limit, cuts);
+                self.next = limit;
+                continue;
+            }
+            let into = (self.next - self.start) as usize;
+            match rule.search(self.isa, &bytes[(self.next - base) as usize..], into) {
+                Search::End(at) => {
+                    self.cut(self.next + at as u64, cuts);
+                    self.next = self.start;
+                }
+                Search::Next(at) => {
+                    self.next += at as u64;
+                    break;
+                }
+            }
+        }
+        bytes.drain(..bytes.len().min((self.next - base) as usize));
+        self.tail = bytes;
     }
 
     fn cut(&mut self, at: u64, cuts: &mut Vec<u64>) {

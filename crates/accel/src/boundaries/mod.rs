@@ -1,5 +1,5 @@
-//! Where chunks are cut: fixed sizes, or content-defined boundaries in two phases. docs/chunking.md is the
-//! contract, precise enough to write another implementation from.
+//! Where chunks are cut: fixed sizes, content-defined boundaries in two phases, or stdchk's rule (`cbch`).
+//! docs/chunking.md is the contract, precise enough to write another implementation from.
 //!
 //! Phase 1 ([`candidates`]) is position-pure: whether a position may be cut, and how strongly, depends on the
 //! [`WINDOW_BYTES`] bytes before it and on nothing else. Any device can search any slice, in any order, given
@@ -12,6 +12,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod cbch;
 mod cutter;
 mod dispatch;
 mod params;
@@ -22,6 +23,7 @@ mod reference;
 mod tests;
 
 use crate::isa::Isa;
+pub use cbch::Cbch;
 pub use cutter::Cutter;
 pub use params::{MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, Params, ParamsError, Rule};
 

@@ -1,6 +1,8 @@
 //! Chunk size limits, and the thresholds that make the mean come out right. Integers only, so that every
 //! implementation derives the same numbers.
 
+use super::Cbch;
+
 /// Smallest chunk size that may be asked for (a stream's last chunk may be smaller).
 pub const MIN_CHUNK_BYTES: usize = 4 * 1024;
 
@@ -30,6 +32,19 @@ pub enum ParamsError {
         /// Maximum asked for, in bytes.
         max: usize,
     },
+    /// No windows, or chunks that would be too small or too large.
+    #[error(
+        "cbch:{window_bytes},{low_bits},{advance_bytes}: windows have 1 to 65536 bytes and advance by at least 1, and the \
+         mean chunk, m + (2^k - 1)·p bytes, lies between {MIN_CHUNK_BYTES} and {MAX_CHUNK_BYTES}; try cbch:20,14,20"
+    )]
+    Cbch {
+        /// m asked for.
+        window_bytes: usize,
+        /// k asked for.
+        low_bits: u32,
+        /// p asked for.
+        advance_bytes: usize,
+    },
 }
 
 /// How a stream is cut into chunks.
@@ -39,6 +54,8 @@ pub enum Rule {
     Fixed(usize),
     /// Content-defined.
     Cdc(Params),
+    /// stdchk's content-based rule.
+    Cbch(Cbch),
 }
 
 impl Rule {
@@ -53,9 +70,15 @@ impl Rule {
         Params::new(min, max).map(Rule::Cdc)
     }
 
+    /// stdchk's rule `cbch:m,k,p`: windows of m bytes that advance by p, a boundary where k bits are zero.
+    pub fn cbch(window_bytes: usize, low_bits: u32, advance_bytes: usize) -> Result<Rule, ParamsError> {
+        Cbch::new(window_bytes, low_bits, advance_bytes).map(Rule::Cbch)
+    }
+
     /// No chunk is larger than this.
     pub fn max_bytes(&self) -> usize {
         match self {
+            Rule::Cbch(_) => MAX_CHUNK_BYTES,
             Rule::Fixed(size) => *size,
             Rule::Cdc(params) => params.max(),
         }
@@ -64,6 +87,7 @@ impl Rule {
     /// Mean chunk size on random data.
     pub fn mean_bytes(&self) -> usize {
         match self {
+            Rule::Cbch(rule) => rule.mean_bytes(),
             Rule::Fixed(size) => *size,
             Rule::Cdc(params) => params.mean(),
         }

@@ -266,3 +266,80 @@ proptest! {
         prop_assert!(sizes.iter().all(|size| *size > 0 && *size <= params.max() as u64));
     }
 }
+
+/// stdchk's rule, window by window from its definition.
+fn defined_cbch_cuts(m: usize, k: u32, p: usize, bytes: &[u8]) -> Vec<u64> {
+    let (mut cuts, mut start, mut at) = (Vec::new(), 0, 0);
+    loop {
+        let limit = start + MAX_CHUNK_BYTES;
+        let end = at + m;
+        if end > limit.min(bytes.len()) {
+            if bytes.len() < limit {
+                return cuts;
+            }
+            (start, at) = (limit, limit);
+            cuts.push(limit as u64);
+            continue;
+        }
+        let digest = crate::digest::digest(crate::digest::Function::Md5, &bytes[at..end]);
+        let low = u32::from_le_bytes(digest.as_bytes()[..4].try_into().unwrap());
+        if low & ((1 << k) - 1) == 0 {
+            (start, at) = (end, end);
+            cuts.push(end as u64);
+        } else {
+            at += p;
+        }
+    }
+}
+
+#[test]
+fn cbch_cuts_are_the_definitions_by_every_set_and_however_the_stream_is_split() {
+    let bytes = test_bytes(21, 300_000);
+    for (m, k, p) in [(20, 12, 1), (20, 8, 20), (64, 7, 64), (100, 6, 300), (2, 12, 1), (4096, 1, 1000), (55, 9, 17)] {
+        let rule = Rule::cbch(m, k, p).unwrap();
+        let expected = defined_cbch_cuts(m, k, p, &bytes);
+        assert!(expected.len() > 8, "cbch:{m},{k},{p} cuts {} times", expected.len());
+        let mean = expected[expected.len() - 1] as usize / expected.len();
+        assert!((rule.mean_bytes() / 2..rule.mean_bytes() * 2).contains(&mean), "mean {mean} of {rule:?}");
+        for (number, isa) in Isa::supported().into_iter().enumerate() {
+            for piece in [bytes.len(), 1000 + number, 61] {
+                let mut cutter = Cutter::new_on(isa, rule);
+                let mut cuts = Vec::new();
+                bytes.chunks(piece).for_each(|part| cutter.feed(part, &mut cuts));
+                assert!(cuts == expected, "{isa:?} {rule:?} pieces of {piece}");
+                assert_eq!(cutter.finish(), Some(bytes.len() as u64));
+                assert_eq!((cutter.position(), cutter.chunk_start()), (0, 0));
+            }
+        }
+    }
+}
+
+/// Without a boundary the maximum cuts; and steps may jump over it.
+#[test]
+fn cbch_chunks_end_at_the_maximum() {
+    let bytes = vec![0u8; 2 * MAX_CHUNK_BYTES + 5];
+    for (m, k, p) in [(20, 11, 1000), (20, 10, 5000), (20, 3, 1_000_000)] {
+        let mut cuts = Vec::new();
+        Cutter::new(Rule::cbch(m, k, p).unwrap()).feed(&bytes, &mut cuts);
+        assert_eq!(cuts, defined_cbch_cuts(m, k, p, &bytes), "cbch:{m},{k},{p}");
+        assert_eq!(cuts, [MAX_CHUNK_BYTES as u64, 2 * MAX_CHUNK_BYTES as u64], "cbch:{m},{k},{p}");
+    }
+}
+
+#[test]
+fn cbch_rules_that_cannot_be_are_refused() {
+    for (m, k, p) in [
+        (0, 14, 1),
+        (20, 14, 0),
+        (20, 11, 1),
+        (20, 24, 1),
+        (20, 64, 1),
+        (20, u32::MAX, 1),
+        (65_537, 1, 1),
+        (20, 12, usize::MAX),
+    ] {
+        let refused = ParamsError::Cbch { window_bytes: m, low_bits: k, advance_bytes: p };
+        assert_eq!(Rule::cbch(m, k, p), Err(refused));
+    }
+    assert_eq!(Rule::cbch(20, 14, 1).map(|rule| (rule.mean_bytes(), rule.max_bytes())), Ok((16_403, MAX_CHUNK_BYTES)));
+}

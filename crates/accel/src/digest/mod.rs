@@ -14,7 +14,7 @@
 //! Sources: RFC 1321 (MD5), FIPS 180-4 (SHA-1, SHA-256); Al-Kiswany et al., "StoreGPU", HPDC 2008 (direct hashing);
 //! Damgård, "A design principle for hash functions", CRYPTO 1989 (hashing the digests of segments is as strong).
 
-mod functions;
+pub(crate) mod functions;
 mod lanes;
 mod segments;
 

@@ -148,6 +148,26 @@ fn jerasures_matrices_have_the_known_rows() {
     assert_eq!(rows(Matrix::CauchyGood, 2), [[1, 1, 1, 1], [1, 2, 142, 4]]);
 }
 
+/// Parity that ISA-L and Jerasure gave for painted data, by its digest: `fixtures/parity.txt`, which `bench/accel` writes.
+#[test]
+fn parity_is_the_libraries_by_the_fixtures() {
+    let mut seen = 0;
+    let fixtures = include_str!("../../fixtures/parity.txt");
+    for line in fixtures.lines().filter(|l| l.starts_with("isal ") || l.starts_with("jerasure ")) {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let number = |i: usize| fields[i].parse::<usize>().unwrap();
+        let (k, len) = (number(2), number(4));
+        let code = Code::new(k, number(3), fields[1].parse().unwrap()).unwrap();
+        let bytes = painted(k * len, 0);
+        let data: Vec<&[u8]> = bytes.chunks(len).collect();
+        let mut parity = vec![vec![0u8; len]; code.m()];
+        code.encode(&data, len, &mut parity.iter_mut().map(|p| p.as_mut_slice()).collect::<Vec<_>>()).unwrap();
+        assert_eq!(crate::hash::chunk_hash(&parity.concat()).to_string(), fields[5], "{line}");
+        seen += 1;
+    }
+    assert!(seen >= 40, "{seen} fixtures");
+}
+
 /// Parity that follows a change is the parity of the changed data, for every range and by every set; verify
 /// notices any flipped bit, and in which parity (P2).
 #[test]

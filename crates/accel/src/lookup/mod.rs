@@ -1,0 +1,23 @@
+//! Batches of look-ups: keys against sorted arrays, against levels of sorted arrays, and against membership filters.
+//!
+//! One binary search waits for memory at every step; sixteen side by side wait for sixteen lines at once. That is all
+//! there is to the fast paths here, which are plain Rust; each has a reference that looks up one key after another.
+//!
+//! [`Sorted`] and [`Levels`] are what CONA's levels and a flash translation table are made of (newest level first: the
+//! first level that holds a key is right). [`Fragments`] is CONA's filter: a few low bits of each key, in the order of
+//! the sorted data. [`BlockedBloom`] is for keys without a place in an order.
+//!
+//! Sources: Bender et al., "Cache-oblivious streaming B-trees", SPAA 2007 (levels); Lim et al., "SILT", SOSP 2011 (key
+//! fragments); Putze, Sanders, Singler, "Cache-, hash- and space-efficient Bloom filters", JEA 14, 2009, with the
+//! eight-word blocks and salts of the Apache Parquet specification.
+
+mod bloom;
+mod fragments;
+mod sorted;
+
+#[cfg(test)]
+mod tests;
+
+pub use bloom::{BlockedBloom, BloomError};
+pub use fragments::{Fragment, Fragments, FragmentsError};
+pub use sorted::{Found, Levels, LookupError, Sorted};

@@ -1,0 +1,145 @@
+//! Sorted arrays, and levels of them.
+
+/// Searches that go on side by side.
+const SIDE_BY_SIDE: usize = 16;
+
+/// Why an array cannot be searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    /// A key is not above the one before it.
+    #[error("key {index} is not above the one before it: keys must rise strictly; sort and deduplicate them first")]
+    Unsorted {
+        /// Index of the key.
+        index: usize,
+    },
+    /// More keys than positions are counted with.
+    #[error("{got} keys: an array has at most 4,294,967,295; split it into levels")]
+    TooMany {
+        /// Keys given.
+        got: usize,
+    },
+    /// More levels than are counted with.
+    #[error("{got} levels: there are at most 65,535")]
+    TooManyLevels {
+        /// Levels given.
+        got: usize,
+    },
+}
+
+/// Strictly rising keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Sorted<'a, K> {
+    keys: &'a [K],
+}
+
+impl<'a, K: Copy + Ord> Sorted<'a, K> {
+    /// Checks once that the keys rise.
+    pub fn new(keys: &'a [K]) -> Result<Sorted<'a, K>, LookupError> {
+        if u32::try_from(keys.len()).is_err() {
+            return Err(LookupError::TooMany { got: keys.len() });
+        }
+        match keys.windows(2).position(|pair| pair[0] >= pair[1]) {
+            Some(before) => Err(LookupError::Unsorted { index: before + 1 }),
+            None => Ok(Sorted { keys }),
+        }
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> &'a [K] {
+        self.keys
+    }
+
+    /// For each query, how many keys are below it: the position of the first that is not.
+    pub fn lower_bounds(&self, queries: &[K]) -> Vec<u32> {
+        let mut out = Vec::with_capacity(queries.len());
+        let mut groups = queries.chunks_exact(SIDE_BY_SIDE);
+        for group in &mut groups {
+            out.extend_from_slice(&self.side_by_side(group));
+        }
+        out.extend(self.lower_bounds_reference(groups.remainder()));
+        out
+    }
+
+    /// [`Sorted::lower_bounds`], one query after another: the definition (P10).
+    pub fn lower_bounds_reference(&self, queries: &[K]) -> Vec<u32> {
+        // `new` has made sure that positions fit.
+        queries.iter().map(|query| self.keys.partition_point(|key| key < query) as u32).collect()
+    }
+
+    /// For each query, its position among the keys if it is one of them.
+    pub fn find(&self, queries: &[K]) -> Vec<Option<u32>> {
+        let positions = self.lower_bounds(queries).into_iter().zip(queries);
+        positions.map(|(at, query)| self.keys.get(at as usize).filter(|key| *key == query).map(|_| at)).collect()
+    }
+
+    /// Sixteen queries. All searches halve the same length, so that they need no branches and differ in where they
+    /// are alone.
+    fn side_by_side(&self, queries: &[K]) -> [u32; SIDE_BY_SIDE] {
+        let mut low = [0usize; SIDE_BY_SIDE];
+        let mut len = self.keys.len();
+        while len > 1 {
+            let half = len / 2;
+            for (low, query) in low.iter_mut().zip(queries) {
+                // low + half ≤ low + len ≤ keys.len(), by induction.
+                *low += if self.keys[*low + half - 1] < *query { half } else { 0 };
+            }
+            len -= half;
+        }
+        let mut out = [0u32; SIDE_BY_SIDE];
+        for ((out, low), query) in out.iter_mut().zip(low).zip(queries) {
+            *out = low as u32 + u32::from(self.keys.get(low).is_some_and(|key| key < query));
+        }
+        out
+    }
+}
+
+/// Where a key was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Index of the level.
+    pub level: u16,
+    /// Position among its keys.
+    pub index: u32,
+}
+
+/// Levels of sorted arrays, newest first: what a newer level says of a key hides what older ones say.
+#[derive(Clone, Debug)]
+pub struct Levels<'a, K> {
+    levels: Vec<Sorted<'a, K>>,
+}
+
+impl<'a, K: Copy + Ord> Levels<'a, K> {
+    /// The levels, newest first.
+    pub fn new(levels: Vec<Sorted<'a, K>>) -> Result<Levels<'a, K>, LookupError> {
+        if levels.len() > usize::from(u16::MAX) {
+            return Err(LookupError::TooManyLevels { got: levels.len() });
+        }
+        Ok(Levels { levels })
+    }
+
+    /// For each query, where the newest level that has it keeps it. A level is asked only for what newer ones lack.
+    pub fn find(&self, queries: &[K]) -> Vec<Option<Found>> {
+        let mut found = vec![None; queries.len()];
+        let mut left: Vec<usize> = (0..queries.len()).collect();
+        for (level, sorted) in self.levels.iter().enumerate() {
+            let asked: Vec<K> = left.iter().map(|i| queries[*i]).collect();
+            let mut answers = sorted.find(&asked).into_iter();
+            left.retain(|i| {
+                found[*i] = answers.next().flatten().map(|index| Found { level: level as u16, index });
+                found[*i].is_none()
+            });
+        }
+        found
+    }
+
+    /// [`Levels::find`], one query and one level after another: the definition (P10).
+    pub fn find_reference(&self, queries: &[K]) -> Vec<Option<Found>> {
+        let find = |query: &K| {
+            self.levels.iter().enumerate().find_map(|(level, sorted)| {
+                let index = sorted.keys.binary_search(query).ok()?;
+                Some(Found { level: level as u16, index: index as u32 })
+            })
+        };
+        queries.iter().map(find).collect()
+    }
+}

@@ -1,0 +1,159 @@
+//! Windows side by side: each lane reads one where it lies in the buffer, and the padding that all of them share is
+//! put in with masks, so that nothing is copied.
+#![allow(unsafe_code, clippy::needless_range_loop)] // Lanes and words are indexes, side by side.
+
+use super::Windows;
+use crate::digest::MAX_DIGEST_BYTES;
+use crate::digest::functions::{Compression, MAX_STATE};
+use crate::isa::{Isa, Level};
+use crate::simd::words::{BLOCK_BYTES, MAX_LANES, One, Words};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512};
+
+/// See [`Windows::append`].
+pub fn append<H: Compression>(isa: Isa, windows: &Windows, buffer: &[u8], out: &mut Vec<u8>) {
+    let count = windows.count(buffer.len());
+    let plan = Plan::new::<H>(windows);
+    // Lanes read whole blocks. Windows whose last block passes the buffer's end are hashed in a copy of the end.
+    let reads = (plan.whole + 1) * BLOCK_BYTES;
+    let safe = buffer.len().checked_sub(reads).map_or(0, |room| room / windows.step_bytes + 1).min(count);
+    run::<H>(isa, &plan, buffer, safe, out);
+    if safe < count {
+        let mut end = buffer[safe * windows.step_bytes..].to_vec();
+        end.resize(end.len() + reads, 0);
+        run::<H>(isa, &plan, &end, count - safe, out);
+    }
+}
+
+/// What all windows of a call have in common.
+struct Plan {
+    step: usize,
+    width: usize,
+    /// Whole blocks of a window.
+    whole: usize,
+    /// What of the block after them belongs to the window, by word.
+    keep: [u32; 16],
+    /// Padding: one or two blocks, by word.
+    padding: [[u32; 16]; 2],
+    padding_blocks: usize,
+}
+
+impl Plan {
+    fn new<H: Compression>(windows: &Windows) -> Plan {
+        let rest = windows.window_bytes % BLOCK_BYTES;
+        let padding_blocks = if rest + 9 <= BLOCK_BYTES { 1 } else { 2 };
+        let (mut keep, mut padding) = ([0u8; BLOCK_BYTES], [0u8; 2 * BLOCK_BYTES]);
+        keep[..rest].fill(!0);
+        padding[rest] = 0x80;
+        let bits = (windows.window_bytes as u64).wrapping_mul(8);
+        let bits = if H::BIG_ENDIAN { bits.to_be_bytes() } else { bits.to_le_bytes() };
+        padding[padding_blocks * BLOCK_BYTES - 8..padding_blocks * BLOCK_BYTES].copy_from_slice(&bits);
+        let word = |bytes: &[u8], i: usize| {
+            u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
+        };
+        Plan {
+            step: windows.step_bytes,
+            width: windows.width_bytes,
+            whole: windows.window_bytes / BLOCK_BYTES,
+            keep: std::array::from_fn(|i| word(&keep, i)),
+            padding: std::array::from_fn(|b| std::array::from_fn(|i| word(&padding, 16 * b + i))),
+            padding_blocks,
+        }
+    }
+}
+
+/// The first `count` windows of `buffer`, which reaches a block beyond the whole blocks of the last one.
+fn run<H: Compression>(isa: Isa, plan: &Plan, buffer: &[u8], count: usize, out: &mut Vec<u8>) {
+    assert!(count == 0 || (count - 1) * plan.step + (plan.whole + 1) * BLOCK_BYTES <= buffer.len());
+    match isa.level() {
+        // SAFETY: a plain word needs no instruction set; the buffer is long enough.
+        Level::Reference | Level::Portable => unsafe { all::<H, One>(plan, buffer, count, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an Isa of this level exists only if the CPU has AVX2; the buffer is long enough.
+        Level::Avx2 => unsafe { avx2::<H>(plan, buffer, count, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an Isa of these levels exists only if the CPU has AVX-512F, BW and VL; the buffer is long enough.
+        Level::Avx512 | Level::Gfni => unsafe { avx512::<H>(plan, buffer, count, out) },
+    }
+}
+
+/// # Safety
+/// AVX2; as [`all`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn avx2<H: Compression>(plan: &Plan, buffer: &[u8], count: usize, out: &mut Vec<u8>) {
+    // SAFETY: the caller's contract.
+    unsafe { all::<H, Avx2>(plan, buffer, count, out) }
+}
+
+/// # Safety
+/// AVX-512F and BW; as [`all`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn avx512<H: Compression>(plan: &Plan, buffer: &[u8], count: usize, out: &mut Vec<u8>) {
+    // SAFETY: the caller's contract.
+    unsafe { all::<H, Avx512>(plan, buffer, count, out) }
+}
+
+/// # Safety
+/// The instruction set of `V`; `buffer` reaches a block beyond the whole blocks of the last window.
+#[inline(always)]
+unsafe fn all<H: Compression, V: Words>(plan: &Plan, buffer: &[u8], count: usize, out: &mut Vec<u8>) {
+    for first in (0..count).step_by(V::LANES) {
+        let busy = V::LANES.min(count - first);
+        // Idle lanes hash the first window once more; nobody looks at what they get.
+        let mut at = [buffer[first * plan.step..].as_ptr(); MAX_LANES];
+        for lane in 1..busy {
+            at[lane] = at[0].wrapping_add(lane * plan.step);
+        }
+        let mut words = [[0u32; MAX_LANES]; MAX_STATE];
+        // SAFETY: the instruction set and the buffer's length, by the contract.
+        unsafe {
+            let mut state = [V::splat(0); MAX_STATE];
+            for i in 0..H::STATE {
+                state[i] = V::splat(H::START[i]);
+            }
+            for block in 0..plan.whole {
+                add_block::<H, V>(&mut state, V::transposed(&at, block * BLOCK_BYTES));
+            }
+            let mut end = V::transposed(&at, plan.whole * BLOCK_BYTES);
+            for i in 0..16 {
+                end[i] = end[i].and(V::splat(plan.keep[i])).or(V::splat(plan.padding[0][i]));
+            }
+            add_block::<H, V>(&mut state, end);
+            if plan.padding_blocks == 2 {
+                for i in 0..16 {
+                    end[i] = V::splat(plan.padding[1][i]);
+                }
+                add_block::<H, V>(&mut state, end);
+            }
+            for i in 0..H::STATE {
+                state[i].store(words[i].as_mut_ptr());
+            }
+        }
+        for lane in 0..busy {
+            let mut digest = [0u8; MAX_DIGEST_BYTES];
+            for i in 0..H::STATE {
+                let word = words[i][lane];
+                let bytes = if H::BIG_ENDIAN { word.to_be_bytes() } else { word.to_le_bytes() };
+                digest[4 * i..4 * i + 4].copy_from_slice(&bytes);
+            }
+            out.extend_from_slice(&digest[..plan.width]);
+        }
+    }
+}
+
+/// # Safety
+/// The instruction set.
+#[inline(always)]
+unsafe fn add_block<H: Compression, V: Words>(state: &mut [V; MAX_STATE], mut block: [V; 16]) {
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe {
+        if H::BIG_ENDIAN {
+            for i in 0..16 {
+                block[i] = block[i].swap_bytes();
+            }
+        }
+        H::compress(state, &mut block);
+    }
+}
