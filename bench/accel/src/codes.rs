@@ -98,8 +98,8 @@ fn decode_rows(code: &Code, wanted: &[usize], present: &[(usize, &[u8])]) -> Vec
     rows
 }
 
-/// XOR codes beside Jerasure at the same w and packet size, and beside our own Reed–Solomon (the roof's column says
-/// what memory allows). Fragments are the whole stripes nearest below 1 MiB.
+/// XOR codes beside Jerasure at the same w and packet size, and beside our own Reed–Solomon with as many parities.
+/// Fragments are the whole stripes nearest below 1 MiB.
 pub fn xor(bench: &Bench) {
     let jerasure = Jerasure::load();
     use Technique::*;
@@ -115,6 +115,27 @@ pub fn xor(bench: &Bench) {
             xor_encode(bench, jerasure.as_ref(), technique, k, m, w, packet);
             xor_decode(bench, jerasure.as_ref(), technique, k, m, w, packet);
         }
+    }
+}
+
+/// Encoding by Liberation beside Reed–Solomon, k + 2.
+pub fn xor_beside_reed_solomon(bench: &Bench) {
+    for (k, w) in [(4, 7), (10, 11), (16, 17)] {
+        let name = format!("liberation {k}+2 w={w} vs our rs {k}+2");
+        if !bench.wants(&name) {
+            continue;
+        }
+        let xor = XorCode::new(Technique::Liberation, k, 2, w, 1024).expect("valid code");
+        let rs = Code::new(k, 2, Matrix::Cauchy1).expect("valid code");
+        let len = FRAGMENT_BYTES / xor.stripe_bytes() * xor.stripe_bytes();
+        let data = fragments(k);
+        let data: Vec<&[u8]> = data.iter().map(|d| &d[..len]).collect();
+        let (mut p, mut q) = (vec![0u8; len], vec![0u8; len]);
+        let (mut r, mut s) = (vec![0u8; len], vec![0u8; len]);
+        let mut by_xor = || xor.encode(black_box(&data), &mut [&mut p, &mut q]).expect("valid call");
+        let mut by_rs = || rs.encode(black_box(&data), len, &mut [&mut r, &mut s]).expect("valid call");
+        let rates = bench.timing.compare(k * len, &mut [&mut by_xor, &mut by_rs]);
+        bench.row(&name, rates[0], Some(rates[1]), None);
     }
 }
 

@@ -2,8 +2,10 @@
 
 use crate::Bench;
 use std::hint::black_box;
+use tessera_accel::boundaries::{Cutter, Rule};
 use tessera_accel::digest::{self, Function, SEGMENT_BYTES};
 use tessera_accel::hash;
+use tessera_accel::windows::Windows;
 use tessera_bench_accel::roofs::Memory;
 use tessera_bench_accel::timing::noise;
 
@@ -61,6 +63,42 @@ pub fn segmented(bench: &Bench) {
             black_box(digest::digest(function, black_box(&data)));
         };
         let rates = bench.timing.compare(TOTAL_BYTES, &mut [&mut ours, &mut theirs]);
+        bench.row(&name, rates[0], Some(rates[1]), None);
+    }
+}
+
+/// HashGPU's sliding windows, and stdchk's rule on them, beside hashing one window after another.
+pub fn windows(bench: &Bench) {
+    let data = noise(TOTAL_BYTES / 8);
+    for (window, step) in [(20, 20), (20, 4), (48, 1)] {
+        let name = format!("md5 of {window} B windows each {step} B vs one by one");
+        if !bench.wants(&name) {
+            continue;
+        }
+        let windows = Windows::new(Function::Md5, window, step, 4).expect("valid windows");
+        let mut ours = || {
+            black_box(windows.hash(black_box(&data)));
+        };
+        let mut theirs = || {
+            black_box(windows.hash_on(tessera_accel::Isa::REFERENCE, black_box(&data)));
+        };
+        let rates = bench.timing.compare(data.len(), &mut [&mut ours, &mut theirs]);
+        bench.row(&name, rates[0], Some(rates[1]), None);
+    }
+    for (m, k, p) in [(20, 14, 20), (20, 14, 1)] {
+        let name = format!("cbch:{m},{k},{p} vs one window by one");
+        if !bench.wants(&name) {
+            continue;
+        }
+        let rule = Rule::cbch(m, k, p).expect("valid rule");
+        let cut = |isa| {
+            let mut cuts = Vec::new();
+            Cutter::new_on(isa, rule).feed(black_box(&data), &mut cuts);
+            black_box(cuts);
+        };
+        let mut ours = || cut(tessera_accel::Isa::best());
+        let mut theirs = || cut(tessera_accel::Isa::REFERENCE);
+        let rates = bench.timing.compare(data.len(), &mut [&mut ours, &mut theirs]);
         bench.row(&name, rates[0], Some(rates[1]), None);
     }
 }

@@ -6,6 +6,7 @@
 
 mod codes;
 mod hashes;
+mod lookups;
 
 use std::time::Duration;
 use tessera_accel::Isa;
@@ -48,6 +49,9 @@ fn main() {
     println!("{:<44} {:>8} {:>8} {:>6} {:>8}", "GB/s of data, one thread", "ours", "peer", "ratio", "roof");
     codes::reed_solomon(&bench);
     codes::xor(&bench);
+    codes::xor_beside_reed_solomon(&bench);
     hashes::batches(&bench);
     hashes::segmented(&bench);
+    hashes::windows(&bench);
+    lookups::all(&bench);
 }

@@ -1,0 +1,48 @@
+//! Batches of look-ups beside one after another, in millions a second.
+
+use crate::Bench;
+use std::hint::black_box;
+use tessera_accel::lookup::{BlockedBloom, Sorted};
+use tessera_bench_accel::timing::noise;
+
+const QUERIES: usize = 1 << 16;
+
+/// Sorted arrays that fit a cache and ones that do not; a filter.
+pub fn all(bench: &Bench) {
+    let words = |len: usize| -> Vec<u64> {
+        noise(8 * len).chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().expect("eight bytes"))).collect()
+    };
+    let queries: Vec<u64> = words(QUERIES + 1).split_off(1);
+    for keys in [1 << 12, 1 << 20, 1 << 23] {
+        let name = format!("find in {keys} keys, M/s, vs one by one");
+        if !bench.wants(&name) {
+            continue;
+        }
+        let mut sorted = words(keys);
+        sorted.sort_unstable();
+        sorted.dedup();
+        let sorted = Sorted::new(&sorted).expect("sorted");
+        let mut ours = || {
+            black_box(sorted.lower_bounds(black_box(&queries)));
+        };
+        let mut theirs = || {
+            black_box(sorted.lower_bounds_reference(black_box(&queries)));
+        };
+        // A query counted as a thousand bytes turns GB/s into millions a second.
+        let rates = bench.timing.compare(1000 * QUERIES, &mut [&mut ours, &mut theirs]);
+        bench.row(&name, rates[0], Some(rates[1]), None);
+    }
+    let name = "filter of 8388608 keys, M/s, vs one by one";
+    if bench.wants(name) {
+        let mut filter = BlockedBloom::new(1 << 23, 8).expect("memory");
+        filter.insert(&words(1 << 23));
+        let mut ours = || {
+            black_box(filter.may_hold(black_box(&queries)));
+        };
+        let mut theirs = || {
+            black_box(filter.may_hold_reference(black_box(&queries)));
+        };
+        let rates = bench.timing.compare(1000 * QUERIES, &mut [&mut ours, &mut theirs]);
+        bench.row(name, rates[0], Some(rates[1]), None);
+    }
+}
