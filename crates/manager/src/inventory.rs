@@ -142,6 +142,8 @@ pub fn reply(view: &View<'_>, page: &Inventory) -> Outcome<InventoryReply> {
             tracing::warn!(disk = page.disk_id, chunk = held.chunk_id, "a disk holds a chunk id that was never issued");
             continue;
         }
+        // The chunk is gone for good, or lives and is not wanted here as the group is now: it may come back (P11).
+        let mut epoch = 0;
         let pg: Option<u64> = conn
             .prepare_cached("SELECT pg_id FROM chunks WHERE chunk_id = ?1")?
             .query_row([held.chunk_id as i64], |row| unsigned(row, 0))
@@ -153,18 +155,14 @@ pub fn reply(view: &View<'_>, page: &Inventory) -> Outcome<InventoryReply> {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(new) => new.insert(rows::members(conn, pg)?),
                 };
+                epoch = rows::epoch(conn, pg)?.unwrap_or(0);
                 let member = members.iter().find(|m| m.position == held.fragment);
                 let belongs = member.is_some_and(|m| m.disk_id == page.disk_id || m.incoming == page.disk_id);
                 belongs || (member.is_some() && is_missing(conn, held)?)
             }
         };
         if !wanted {
-            remove.push(FragmentRef {
-                chunk_id: held.chunk_id,
-                fragment: held.fragment,
-                epoch: 0,
-                disk_id: page.disk_id,
-            });
+            remove.push(FragmentRef { chunk_id: held.chunk_id, fragment: held.fragment, epoch, disk_id: page.disk_id });
         }
     }
     Ok(InventoryReply { remove, term: view.meta.term, log_seq: view.meta.log_seq })

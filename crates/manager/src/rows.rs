@@ -278,13 +278,16 @@ pub fn all_members(conn: &Connection, width: u32) -> rusqlite::Result<Vec<Member
     }
 }
 
+/// Epoch of a group; None if there is none of that id.
+pub fn epoch(conn: &Connection, pg_id: u64) -> rusqlite::Result<Option<u64>> {
+    conn.prepare_cached("SELECT epoch FROM pgs WHERE pg_id = ?1")?
+        .query_row([pg_id as i64], |row| unsigned(row, 0))
+        .optional()
+}
+
 /// A group as it travels; None if there is none of that id.
 pub fn pg_info(conn: &Connection, pg_id: u64) -> rusqlite::Result<Option<PgInfo>> {
-    let epoch = conn
-        .prepare_cached("SELECT epoch FROM pgs WHERE pg_id = ?1")?
-        .query_row([pg_id as i64], |row| unsigned(row, 0))
-        .optional()?;
-    let Some(epoch) = epoch else { return Ok(None) };
+    let Some(epoch) = epoch(conn, pg_id)? else { return Ok(None) };
     let members = members(conn, pg_id)?.iter().map(Member::to_wire).collect();
     Ok(Some(PgInfo { pg_id, epoch, members }))
 }

@@ -5,9 +5,11 @@
 //! of it answered (P9). Reads ([`read`]) never wait for that.
 
 use crate::core::{AppendItem, ScrubCursor};
-use crate::core::{DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, Verdict};
+use crate::core::{DiskFault, DiskOp, DiskReply, DiskStats, Doomed, FragmentKey, Verdict};
 use tessera_disk::DiskError;
-use tessera_segment::{Appended, FragmentHandle, FragmentId, OpenReport, Record, RecordMeta, SegmentStore, StoreError};
+use tessera_segment::{
+    Appended, DeleteOrder, FragmentHandle, FragmentId, OpenReport, Record, RecordMeta, SegmentStore, StoreError,
+};
 use tessera_wire::{Code, Error};
 
 /// What came of one operation.
@@ -55,7 +57,7 @@ pub fn write_batch(store: &SegmentStore, now_ms: u64, batch: Vec<Waiting>, done:
 /// One operation, or any number of appends, which become one gathered write.
 fn write(store: &SegmentStore, now_ms: u64, now: &[Waiting]) -> Vec<DiskResult> {
     match now {
-        [Waiting { op: DiskOp::Delete(keys), .. }] => vec![delete(store, now_ms, keys)],
+        [Waiting { op: DiskOp::Delete(doomed), .. }] => vec![delete(store, now_ms, doomed)],
         [Waiting { op: DiskOp::Compact { dead_percent, seal, max_bytes }, .. }] => {
             vec![compact(store, *dead_percent, *seal, *max_bytes)]
         }
@@ -148,18 +150,19 @@ fn fate(id: FragmentId, outcome: Appended) -> Result<(), Error> {
 }
 
 fn replace(store: &SegmentStore, now_ms: u64, record: &Record<'_>) -> Result<(), Error> {
-    store.delete(&[(record.id, record.meta.pg_id)], now_ms).map_err(|e| store_error(&e))?;
+    let order = DeleteOrder { id: record.id, pg_id: record.meta.pg_id, epoch: 0 };
+    store.delete(&[order], now_ms).map_err(|e| store_error(&e))?;
     let outcome = store.append(std::slice::from_ref(record)).map_err(|e| store_error(&e))?;
     outcome.into_iter().next().map_or(Ok(()), |outcome| fate(record.id, outcome))
 }
 
-fn delete(store: &SegmentStore, now_ms: u64, keys: &[FragmentKey]) -> DiskResult {
-    let ids: Vec<(FragmentId, u64)> = keys
+fn delete(store: &SegmentStore, now_ms: u64, doomed: &[Doomed]) -> DiskResult {
+    let pg_of = |id| store.get(id).map_or(0, |held| held.entry().pg_id);
+    let orders: Vec<DeleteOrder> = doomed
         .iter()
-        .filter_map(|&key| fragment_id(key))
-        .map(|id| (id, store.get(id).map_or(0, |held| held.entry().pg_id)))
+        .filter_map(|d| fragment_id(d.key).map(|id| DeleteOrder { id, pg_id: pg_of(id), epoch: d.epoch }))
         .collect();
-    store.delete(&ids, now_ms).map_err(|e| fault(store, &e))?;
+    store.delete(&orders, now_ms).map_err(|e| fault(store, &e))?;
     Ok(DiskReply::Deleted)
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tessera_disk::{CrashKind, Disk, Fault, Identity, SimDisk, SplitMix64};
-use tessera_node::core::{AppendItem, DiskOp, DiskReply, FragmentKey, Verdict};
+use tessera_node::core::{AppendItem, DiskOp, DiskReply, Doomed, FragmentKey, Verdict};
 use tessera_node::disk_worker::{DiskResult, Waiting, read, write_batch};
 use tessera_segment::planted::PlantedBug;
 use tessera_segment::{Options, SegmentStore};
@@ -76,7 +76,7 @@ fn run(disk: &SimDisk, seed: u64, fail_at: Option<u64>, planted: PlantedBug) -> 
             let delete = next_chunk > 4 && random.below(3) == 0;
             if delete {
                 let ids: Vec<u64> = (0..2).map(|_| 1 + random.below(next_chunk - 1)).collect();
-                let keys = ids.iter().map(|&id| key(id)).collect();
+                let keys = ids.iter().map(|&id| Doomed { key: key(id), epoch: 0 }).collect();
                 batch.push(Waiting { op_id, op: DiskOp::Delete(keys) });
                 ops.insert(op_id, (true, ids, true));
             } else {
@@ -252,7 +252,7 @@ fn a_full_disk() {
     assert!(!refused.poisoned);
     assert_eq!(answered[&3], Ok(DiskReply::Appended(vec![Ok(())])));
     let mut answered = Vec::new();
-    let delete = Waiting { op_id: 4, op: DiskOp::Delete(vec![key(1)]) };
+    let delete = Waiting { op_id: 4, op: DiskOp::Delete(vec![Doomed { key: key(1), epoch: 0 }]) };
     write_batch(&store, 7, vec![delete], &mut |done| answered.extend(done));
     assert_eq!(answered, vec![(4, Ok(DiskReply::Deleted))]);
     drop(store);

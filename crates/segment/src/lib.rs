@@ -40,4 +40,4 @@ pub use log::{
 };
 pub use open::{OpenProgress, OpenReport, TornTail};
 pub use scrub::{ScrubCursor, ScrubReport};
-pub use store::{Appended, Deleted, Record, SegmentStore, Stats};
+pub use store::{Appended, DeleteOrder, Deleted, Record, SegmentStore, Stats};

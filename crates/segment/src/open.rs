@@ -85,10 +85,6 @@ struct Grave {
 }
 
 impl Graves {
-    pub(crate) fn is_deleted(&self, id: FragmentId) -> bool {
-        self.0.get(&id).is_some_and(|g| g.tombstone.is_some())
-    }
-
     pub(crate) fn delete_records(&self) -> u64 {
         self.0.values().filter(|g| g.tombstone.is_some()).count() as u64
     }

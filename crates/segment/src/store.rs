@@ -51,7 +51,8 @@ pub enum Appended {
     Written(Entry),
     /// The same fragment with the same checksum was there (P8); held once `sync` returns.
     AlreadyHeld(Entry),
-    /// The fragment was deleted, and this is not a repair (session 0): refused (P3).
+    /// The fragment was deleted, this is not a repair (session 0), and it was not written under a newer epoch than
+    /// the delete's: refused (P3).
     Deleted,
     /// The same identity with other bytes is held, sound: refused. A mistake of the sender.
     Conflict {
@@ -60,12 +61,25 @@ pub enum Appended {
     },
 }
 
+/// An order to delete a fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeleteOrder {
+    /// Which.
+    pub id: FragmentId,
+    /// Its group.
+    pub pg_id: u64,
+    /// 0: its chunk is gone for good. Else the group's epoch when it was found not to belong here: what was, or will be,
+    /// written under a newer one belongs here again and is not meant (P4, P11).
+    pub epoch: u64,
+}
+
 /// What became of a fragment that was to be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
     /// It was held; it is gone once [`SegmentStore::sync`] returns.
     Removed,
-    /// It was not held, or deleted before: nothing to do, also after `sync`.
+    /// It was not held, or deleted before, or written under a newer epoch than the order's: nothing to do, also after
+    /// `sync`.
     NotHeld,
 }
 

@@ -16,7 +16,7 @@ use crate::index::{Entry, FragmentId};
 use crate::open::Graves;
 use crate::planted::PlantedBug;
 use crate::segment::{SEGMENTS_DIR, Segment};
-use crate::store::{Appended, Deleted, Record, SegmentStore};
+use crate::store::{Appended, DeleteOrder, Deleted, Record, SegmentStore};
 
 static PADDING: [u8; ALIGN as usize] = [0; ALIGN as usize];
 
@@ -152,19 +152,21 @@ impl SegmentStore {
     }
 
     /// Deletes fragments: writes a delete record for each that is held. Gone once [`SegmentStore::sync`]
-    /// returns, and for good (P3). Works on a full disk while any of the reserve is left.
-    pub fn delete(&self, ids: &[(FragmentId, u64)], written_ms: u64) -> Result<Vec<Deleted>, StoreError> {
+    /// returns, and for good (P3), unless the order names an epoch: then until a put under a newer one.
+    /// Works on a full disk while any of the reserve is left.
+    pub fn delete(&self, orders: &[DeleteOrder], written_ms: u64) -> Result<Vec<Deleted>, StoreError> {
         let mut writer = self.writer.lock();
-        let mut outcomes = Vec::with_capacity(ids.len());
+        let mut outcomes = Vec::with_capacity(orders.len());
         let mut outgoing: Vec<Outgoing<'_>> = Vec::new();
         let mut seen = std::collections::HashSet::new();
-        for &(id, pg_id) in ids {
+        for &DeleteOrder { id, pg_id, epoch } in orders {
             let held = match writer.staged_ids.get(&id) {
-                Some(Staged::Put(_) | Staged::Move { .. }) => true,
-                Some(Staged::Delete(_) | Staged::MoveDelete { .. }) => false,
-                None => self.index.get(id).is_some(),
+                Some(Staged::Put(e) | Staged::Move { to: e, .. }) => Some(*e),
+                Some(Staged::Delete(_) | Staged::MoveDelete { .. }) => None,
+                None => self.index.get(id),
             };
-            if !held || !seen.insert(id) {
+            let meant = held.is_some_and(|e| epoch == 0 || self.epoch_of(&e).is_none_or(|written| written <= epoch));
+            if !meant || !seen.insert(id) {
                 outcomes.push(Deleted::NotHeld);
                 continue;
             }
@@ -172,7 +174,7 @@ impl SegmentStore {
             outgoing.push(Outgoing {
                 kind: RecordKind::Delete,
                 id,
-                meta: RecordMeta { pg_id, written_ms, ..RecordMeta::default() },
+                meta: RecordMeta { pg_id, epoch, written_ms, ..RecordMeta::default() },
                 groups: &[],
                 groups_crc: 0,
                 data: &[],
@@ -221,7 +223,7 @@ impl SegmentStore {
             Some(Staged::Put(e) | Staged::Move { to: e, .. }) => {
                 return Some(Appended::Conflict { held_crc: e.data_crc });
             }
-            Some(Staged::Delete(_) | Staged::MoveDelete { .. }) => return refuse_deleted(record),
+            Some(Staged::Delete(e) | Staged::MoveDelete { to: e, .. }) => return self.refuse_deleted(record, e),
             None => {}
         }
         if let Some(entry) = self.index.get(record.id) {
@@ -233,7 +235,22 @@ impl SegmentStore {
                 (false, true) => None,
             };
         }
-        if writer.graves.is_deleted(record.id) { refuse_deleted(record) } else { None }
+        writer.graves.tombstone(record.id).and_then(|tombstone| self.refuse_deleted(record, tombstone))
+    }
+
+    /// A late put must not bring back what was deleted (P3). What the manager knows of may: a repair, or a put under
+    /// a newer epoch than that in which the fragment was found not to belong here (it moved away and comes back).
+    fn refuse_deleted(&self, record: &Record<'_>, tombstone: &Entry) -> Option<Appended> {
+        let epoch = self.epoch_of(tombstone).unwrap_or(0);
+        let comes_back = record.meta.session_id == 0 || (epoch != 0 && record.meta.epoch > epoch);
+        (!comes_back).then_some(Appended::Deleted)
+    }
+
+    /// Epoch of a record, from its header; `None` if that cannot be read.
+    fn epoch_of(&self, entry: &Entry) -> Option<u64> {
+        let file = self.segment(entry.segment)?.file.clone();
+        let handle = crate::handle::FragmentHandle::new(*entry, file, self.identity.disk_uuid);
+        handle.read_header().ok().map(|header| header.meta.epoch)
     }
 
     /// Bytes that may still be appended, in bytes: what is free beyond the reserve.
@@ -460,12 +477,6 @@ impl SegmentStore {
             segment.sub_live(entry.record_bytes());
         }
     }
-}
-
-fn refuse_deleted(record: &Record<'_>) -> Option<Appended> {
-    // A late put must not bring back what was deleted (P3); a repair or a move, which the
-    // manager orders knowing of the delete, may (a fragment can move away and come back).
-    (record.meta.session_id != 0).then_some(Appended::Deleted)
 }
 
 fn check_lengths(record: &Record<'_>) -> Result<(), StoreError> {

@@ -97,6 +97,44 @@ fn deleted_stays_deleted_but_a_repair_may_write_again() {
     assert_eq!(store.stats().deletes, 0);
 }
 
+/// P4, P11: what moved away and was removed may be put again under a newer epoch (nobody could finish a write into that
+/// group otherwise), and a removal that comes late does not hit it.
+#[test]
+fn what_moved_away_comes_back_under_a_newer_epoch_only() {
+    let disk = sim(1);
+    let (mut store, _) = opened(&disk);
+    let put = |store: &SegmentStore, epoch: u64| {
+        let (data, id) = (data_of(id(1, 0), 100), id(1, 0));
+        let record = Record {
+            id,
+            meta: RecordMeta { epoch, ..meta(8) },
+            groups: &[],
+            data: &data,
+            data_crc: crc32c::crc32c(&data),
+        };
+        let outcome = store.append(&[record]).unwrap()[0];
+        store.sync().unwrap();
+        outcome
+    };
+    let remove = |store: &SegmentStore, epoch: u64| {
+        let outcome = store.delete(&[DeleteOrder { id: id(1, 0), pg_id: 4, epoch }], 0).unwrap()[0];
+        store.sync().unwrap();
+        outcome
+    };
+    assert!(matches!(put(&store, 5), Appended::Written(_)));
+    assert_eq!(remove(&store, 4), Deleted::NotHeld, "put again since");
+    assert_eq!(remove(&store, 5), Deleted::Removed);
+    for _ in 0..2 {
+        assert_eq!(put(&store, 5), Appended::Deleted, "a late put");
+        drop(store);
+        store = opened(&disk.reopen()).0;
+    }
+    assert!(matches!(put(&store, 6), Appended::Written(_)));
+    assert_eq!(remove(&store, 5), Deleted::NotHeld, "a late removal");
+    assert_eq!(remove(&store, 0), Deleted::Removed);
+    assert_eq!(put(&store, 7), Appended::Deleted, "the chunk is gone for good");
+}
+
 #[test]
 fn a_handle_reads_on_while_compaction_removes_its_segment() {
     let (store, _) = opened(&sim(1));

@@ -1,6 +1,6 @@
 //! Deletes: ordered by the manager, made durable by the disks, reported until the manager has heard (P3, P5).
 
-use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey};
+use super::ops::{DiskFault, DiskOp, DiskReply, Doomed, FragmentKey};
 use super::{NodeCore, OpFor};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use tessera_wire::meta::FragmentRef;
@@ -32,7 +32,7 @@ impl Deletes {
 impl NodeCore {
     /// Carries out deletes of a manager that was found to be up to date.
     pub(super) fn delete_all(&mut self, deletes: &[FragmentRef]) {
-        let mut by_disk: BTreeMap<usize, Vec<FragmentKey>> = BTreeMap::new();
+        let mut by_disk: BTreeMap<usize, Vec<Doomed>> = BTreeMap::new();
         for it in deletes {
             let Some(disk) = self.disk_index(it.disk_id) else {
                 tracing::warn!(disk = it.disk_id, "a delete for a disk that is not here is left alone");
@@ -42,12 +42,13 @@ impl NodeCore {
             if self.disks[disk].failed.is_none() && self.deletes.known.insert((it.disk_id, key)) {
                 // What is deleted must not be rebuilt a moment later (P3).
                 self.forget_rebuild(disk, key);
-                by_disk.entry(disk).or_default().push(key);
+                by_disk.entry(disk).or_default().push(Doomed::from(it));
             }
         }
-        for (disk, keys) in by_disk {
-            for keys in keys.chunks(BATCH).map(<[_]>::to_vec) {
-                self.disk_op(disk, DiskOp::Delete(keys.clone()), OpFor::Delete { keys });
+        for (disk, doomed) in by_disk {
+            for doomed in doomed.chunks(BATCH).map(<[_]>::to_vec) {
+                let keys = doomed.iter().map(|d| d.key).collect();
+                self.disk_op(disk, DiskOp::Delete(doomed), OpFor::Delete { keys });
             }
         }
     }

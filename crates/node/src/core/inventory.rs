@@ -107,7 +107,7 @@ impl NodeCore {
                     return self.finish_task(task_id, "the manager's metadata went backwards");
                 }
                 let remove: Vec<FragmentRef> =
-                    reply.remove.iter().map(|it| FragmentKey::from(it).on_disk(disk_id)).collect();
+                    reply.remove.into_iter().map(|it| FragmentRef { disk_id, ..it }).collect();
                 self.delete_all(&remove);
                 if last {
                     self.finish_task(task_id, "");

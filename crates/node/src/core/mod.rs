@@ -21,7 +21,7 @@ mod upkeep;
 mod tests;
 
 pub use event::{Action, Event, ManagerMark};
-pub use ops::{AppendItem, DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, ScrubCursor, Verdict};
+pub use ops::{AppendItem, DiskFault, DiskOp, DiskReply, DiskStats, Doomed, FragmentKey, ScrubCursor, Verdict};
 pub use status::Counters;
 
 use crate::config::{NodeConfig, ms};

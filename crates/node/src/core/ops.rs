@@ -64,7 +64,7 @@ pub enum DiskOp {
         items: Vec<AppendItem>,
     },
     /// Remove fragments, durably. Those that are not there count as removed. Writer.
-    Delete(Vec<FragmentKey>),
+    Delete(Vec<Doomed>),
     /// Copy living records out of segments with at least this share of dead bytes, and remove those. Writer.
     Compact {
         /// Percent; 0: any dead byte counts.
@@ -94,6 +94,22 @@ pub enum DiskOp {
     },
     /// How full it is. Reader.
     Stats,
+}
+
+/// A fragment to be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doomed {
+    /// Which.
+    pub key: FragmentKey,
+    /// 0: its chunk is gone. Else what was written under this epoch of its group or an older one does not belong here
+    /// (P11).
+    pub epoch: u64,
+}
+
+impl From<&tessera_wire::meta::FragmentRef> for Doomed {
+    fn from(it: &tessera_wire::meta::FragmentRef) -> Doomed {
+        Doomed { key: FragmentKey::from(it), epoch: it.epoch }
+    }
 }
 
 impl DiskOp {

@@ -173,7 +173,7 @@ fn show(op: &DiskOp) -> String {
             let named: Vec<String> = items.iter().map(|i| key(&i.key)).collect();
             format!("append {} of session {session_id}", named.join(" "))
         }
-        DiskOp::Delete(of) => format!("delete {}", keys(of)),
+        DiskOp::Delete(of) => format!("delete {}", keys(&of.iter().map(|d| d.key).collect::<Vec<_>>())),
         DiskOp::Verify(of) => format!("verify {}", keys(of)),
         DiskOp::Read(of) => format!("read {}", key(of)),
         DiskOp::Compact { dead_percent, seal, .. } => {

@@ -49,7 +49,7 @@ pub fn put_session(store: &SegmentStore, id: FragmentId, len: usize, session: u6
 }
 
 pub fn delete(store: &SegmentStore, id: FragmentId) -> Result<Deleted, StoreError> {
-    store.delete(&[(id, 4)], 0).map(|outcomes| outcomes[0])
+    store.delete(&[DeleteOrder { id, pg_id: 4, epoch: 0 }], 0).map(|outcomes| outcomes[0])
 }
 
 pub fn sim(seed: u64) -> SimDisk {

@@ -392,7 +392,8 @@ pub struct FragmentRef {
     /// Fragment number.
     #[prost(uint32, tag = "2")]
     pub fragment: u32,
-    /// Epoch of the put (with [`CompleteFragments`]).
+    /// Epoch of the put (with [`CompleteFragments`]). In what a disk is to remove: 0 if the chunk is gone, else the
+    /// group's epoch; what was put under a newer one is not meant (P11).
     #[prost(uint64, tag = "3")]
     pub epoch: u64,
     /// Disk it was (not) found on (with [`ReportBad`]).
