@@ -147,6 +147,11 @@ impl Network {
         Some((call.caller, Answer { token: call.token, result }))
     }
 
+    /// Who waits for the answer to a call, if anybody still does.
+    pub fn caller(&self, ticket: u64) -> Option<(Actor, u64)> {
+        self.calls.get(&ticket).map(|call| call.caller)
+    }
+
     fn carry(&mut self, envelope: Envelope) -> Outcome {
         let mut outcome = Outcome::default();
         let (from, to) = (envelope.from.0, envelope.to);

@@ -92,6 +92,8 @@ pub struct World {
     /// Ticket of a request under way to who asked it.
     askers: BTreeMap<u64, (Actor, Kind)>,
     next_tick: BTreeMap<(Actor, u64), i64>,
+    /// What reached paused nodes: the kernel keeps it for them until they go on.
+    asleep: Vec<(usize, Happening)>,
     events: u64,
     trace: u64,
     log: Option<Vec<String>>,
@@ -123,6 +125,7 @@ impl World {
             oracle: Oracle::default(),
             askers: BTreeMap::new(),
             next_tick: BTreeMap::new(),
+            asleep: Vec::new(),
             events: 0,
             trace: 0,
             log: keep_log.then(Vec::new),
@@ -163,10 +166,7 @@ impl World {
         self.queue = faults.into_iter().filter(|Reverse(s)| !matches!(s.what, Happening::Fault(_))).collect();
         for node in 0..self.nodes.len() {
             self.nodes[node].set_capacity(1 << 30);
-            if self.nodes[node].paused {
-                self.nodes[node].paused = false;
-            }
-            self.start_node(node);
+            self.resume(node);
         }
         self.restore_manager()?;
         self.start_manager();
@@ -217,7 +217,9 @@ impl World {
     }
 
     fn is_whole(&mut self) -> bool {
-        let lost: Vec<String> = self.nodes.iter().filter(|n| n.lost).map(|n| format!("n{}", n.index)).collect();
+        // Lost, or on a disk that cannot be opened any more.
+        let gone = |n: &&NodeHost| n.lost || !n.is_running();
+        let lost: Vec<String> = self.nodes.iter().filter(gone).map(|n| format!("n{}", n.index)).collect();
         self.manager.is_whole(self.now_ns, &lost)
     }
 
@@ -267,6 +269,10 @@ impl World {
 
     fn happen(&mut self, what: Happening) -> Result<(), Violation> {
         self.events += 1;
+        if let Some(node) = self.sleeper(&what) {
+            self.asleep.push((node, what));
+            return Ok(());
+        }
         match what {
             Happening::Deliver(envelope) => self.deliver(envelope),
             Happening::Verdict { ticket, error } => self.close_call(ticket, Err(error)),
@@ -297,10 +303,44 @@ impl World {
     fn start_node(&mut self, node: usize) {
         let host = &mut self.nodes[node];
         if !host.is_running() {
+            // Connections of an earlier life died with it.
+            self.asleep.retain(|(of, _)| *of != node);
             host.start();
         }
         let life = host.life;
         self.push(self.now_ns, Happening::NodeTick { node, life });
+    }
+
+    /// The paused node that this would reach.
+    fn sleeper(&self, what: &Happening) -> Option<usize> {
+        let node = match what {
+            Happening::NodeTick { node, .. } | Happening::NodeDisk { node, .. } | Happening::NodeEvent { node, .. } => {
+                *node
+            }
+            Happening::Deliver(Envelope { to: Actor::Node(node), content: Message::Request { .. }, .. }) => *node,
+            Happening::Deliver(Envelope { ticket, .. }) | Happening::Verdict { ticket, .. } => {
+                match self.network.caller(*ticket) {
+                    Some((Actor::Node(node), _)) => node,
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        };
+        self.nodes.get(node).is_some_and(|host| host.paused && host.is_running()).then_some(node)
+    }
+
+    /// A paused node goes on, and everything that reached it meanwhile does so at once, in any order: too late for
+    /// many, which is the point. A node that stands still for another reason starts.
+    fn resume(&mut self, node: usize) {
+        self.nodes[node].paused = false;
+        self.start_node(node);
+        let (due, others) = std::mem::take(&mut self.asleep).into_iter().partition(|(of, _)| *of == node);
+        self.asleep = others;
+        let due: Vec<(usize, Happening)> = due;
+        for (_, what) in due {
+            let at = self.now_ns + self.dice.between(0, 1_000) as i64 * 1_000;
+            self.push(at, what);
+        }
     }
 
     fn with_node(
@@ -311,11 +351,6 @@ impl World {
     ) -> Result<(), Violation> {
         let host = &mut self.nodes[node];
         if host.life != life || !host.is_running() {
-            return Ok(());
-        }
-        if host.paused {
-            // What was due while it stood still happens when it goes on: too late for many, which is the point.
-            self.push(self.now_ns + 50 * MS, Happening::NodeTick { node, life });
             return Ok(());
         }
         let wishes = act(host, self.now_ns);
@@ -453,11 +488,6 @@ impl World {
         match to {
             Actor::Node(node) if node < self.nodes.len() => {
                 let life = self.nodes[node].life;
-                if self.nodes[node].paused {
-                    let again = Envelope { from, to, ticket, content: Message::Request { kind, body, payload } };
-                    self.push(self.now_ns + 50 * MS, Happening::Deliver(again));
-                    return Ok(());
-                }
                 self.with_node(node, life, |host, now| host.request(now, ticket, kind, &body, payload))
             }
             Actor::Manager => {
@@ -511,10 +541,7 @@ impl World {
             Fault::PowerOffNode(node) => self.power_off(node),
             Fault::StartNode(node) => self.start_node(node),
             Fault::PauseNode(node) => self.nodes[node].paused = true,
-            Fault::ResumeNode(node) => {
-                self.nodes[node].paused = false;
-                self.start_node(node);
-            }
+            Fault::ResumeNode(node) => self.resume(node),
             Fault::LoseNode(node) => self.nodes[node].lose(),
             Fault::KillManager => self.manager.kill(),
             Fault::StartManager => self.start_manager(),

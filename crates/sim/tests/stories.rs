@@ -9,7 +9,7 @@ use tessera_sim::planted::Planted;
 use tessera_sim::world::{Report, World};
 
 /// Seeds that once broke a promise, or a simulator.
-const OLD_FAILURES: &[u64] = &[3, 13, 15, 18, 31, 47, 50, 53, 62, 97, 104, 346, 371, 466];
+const OLD_FAILURES: &[u64] = &[3, 13, 15, 18, 31, 47, 50, 53, 62, 97, 104, 346, 371, 466, 176, 338, 429, 555, 1021];
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
