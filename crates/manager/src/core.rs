@@ -173,6 +173,8 @@ pub struct ManagerCore {
     held: VecDeque<(u64, Action)>,
     actions: VecDeque<Action>,
     now_ns: i64,
+    /// What is added to the shell's time: a clock that was set back must not stop ours (P6, P12).
+    ahead_ns: i64,
     next_token: u64,
     recalls: HashMap<u64, (u64, Vec<u64>)>,
     /// Nothing that clients may have cached is changed before.
@@ -221,7 +223,8 @@ impl ManagerCore {
     ) -> Result<ManagerCore, StartError> {
         crate::placement::check_config(&config).map_err(StartError::Refused)?;
         let meta = db.meta()?;
-        let now_ns = now_ns.max(meta.last_now_ns);
+        let ahead_ns = meta.last_now_ns.saturating_sub(now_ns).max(0);
+        let now_ns = now_ns.saturating_add(ahead_ns);
         let sessions = SoftSessions::load(&db, now_ns, &config)?;
         let leases_end_ns = if meta.leases_granted == 1 { now_ns + ns(config.lease_entry_ms) } else { 0 };
         let mut core = ManagerCore {
@@ -234,6 +237,7 @@ impl ManagerCore {
             held: VecDeque::new(),
             actions: VecDeque::new(),
             now_ns,
+            ahead_ns,
             next_token: 1,
             recalls: HashMap::new(),
             leases_end_ns,
@@ -253,7 +257,7 @@ impl ManagerCore {
         };
         let term = core.meta.term.max(above_term) + 1;
         core.propose(NewTerm { term, restored }.propose());
-        core.commit_batch(now_ns);
+        core.commit_batch(now_ns - ahead_ns);
         cluster::after_start(&mut view!(core));
         match core.stopped.clone() {
             Some(error) => Err(StartError::Refused(error)),
@@ -261,9 +265,9 @@ impl ManagerCore {
         }
     }
 
-    /// Takes in one event. Time that runs backwards is taken as standing still.
+    /// Takes in one event. Time never runs backwards here: when the shell's is set back, ours goes on from where it was.
     pub fn handle(&mut self, now_ns: i64, event: Event) {
-        self.now_ns = self.now_ns.max(now_ns);
+        self.advance(now_ns);
         match event {
             Event::Request { connection, role, client_id, request_id, kind, body } => {
                 let origin = Origin { connection, request_id, kind, role };
@@ -278,6 +282,12 @@ impl ManagerCore {
             Event::Answer(answer) => self.answer(answer),
             Event::Tick => self.tick(),
         }
+    }
+
+    fn advance(&mut self, shell_ns: i64) {
+        let now_ns = shell_ns.saturating_add(self.ahead_ns);
+        self.ahead_ns += self.now_ns.saturating_sub(now_ns).max(0);
+        self.now_ns = self.now_ns.max(now_ns);
     }
 
     /// The next thing to do, if any.
@@ -300,7 +310,7 @@ impl ManagerCore {
     /// First half of a group commit: applies what waits. If true, the actions that are there now may be carried out while
     /// [`ManagerCore::finish_batch`], which must be called next, syncs.
     pub fn begin_batch(&mut self, now_ns: i64) -> bool {
-        self.now_ns = self.now_ns.max(now_ns);
+        self.advance(now_ns);
         if self.stopped.is_some() {
             return false;
         }

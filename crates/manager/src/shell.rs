@@ -14,8 +14,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tessera_net::{BufferPool, Connection, Dialer, DialerOptions, Endpoint, Server, ServerError, Service};
@@ -534,6 +534,12 @@ pub fn fetch(addresses: &[String], without_missing: bool, config: &Config) -> Re
     }
 }
 
+/// The wall clock's time when the process started, then only forward: a clock that is set must not end sessions, or
+/// give nodes up, at once.
 fn now_ns() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+    static START: LazyLock<(i64, Instant)> = LazyLock::new(|| {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        (i64::try_from(wall.as_nanos()).unwrap_or(0), Instant::now())
+    });
+    START.0.saturating_add(i64::try_from(START.1.elapsed().as_nanos()).unwrap_or(i64::MAX))
 }

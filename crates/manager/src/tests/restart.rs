@@ -231,3 +231,24 @@ fn a_writers_session_ends_when_it_is_not_used() {
         Code::SessionExpired
     );
 }
+
+/// P6, P12: a clock that is set back, or that a restart finds behind what was written before, does not stop the manager's time.
+#[test]
+fn a_clock_that_is_set_back_does_not_stop_time() {
+    let config = Config { down_after_ms: 1_000, out_after_ms: 60_000, node_lease_ms: 900, ..config() };
+    let mut rig = Rig::with(Db::in_memory([7; 16]).unwrap(), config.clone(), 1);
+    let health = |rig: &mut Rig| rig.ask(&GetStatus {}).unwrap().nodes[0].health();
+    let silence = |rig: &mut Rig| (0..20).for_each(|_| rig.tick(100));
+    rig.tick(100);
+    rig.now_ns -= 3_600_000 * MS;
+    silence(&mut rig);
+    assert_eq!(health(&mut rig), tessera_wire::Health::Down);
+    rig.now_ns -= 3_600_000 * MS;
+    let before_ns = rig.core.meta().last_now_ns;
+    rig.core = ManagerCore::start(rig.core.into_db(), config, rig.now_ns).unwrap();
+    rig.register(1);
+    assert_eq!(health(&mut rig), tessera_wire::Health::Up);
+    silence(&mut rig);
+    assert_eq!(health(&mut rig), tessera_wire::Health::Down);
+    assert!(rig.core.meta().last_now_ns > before_ns);
+}
