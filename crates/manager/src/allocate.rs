@@ -86,7 +86,7 @@ fn reserve(ctx: &mut Ctx, policy: &Policy, bytes: u64) -> Outcome<()> {
     ctx.decide(|ctx| {
         let (figures, others) = (&ctx.soft.cluster.figures, ctx.soft.sessions.reserved_bytes());
         let code = (scheme.needed(), scheme.losses());
-        placement::check_space(ctx.db, figures, &scheme.to_string(), code, bytes, others)?;
+        placement::check_space((ctx.db, ctx.caches), figures, &scheme.to_string(), code, bytes, others)?;
         Ok(1)
     })?;
     Ok(())

@@ -1,10 +1,12 @@
-//! Read-through caches of the rows nearly every command looks at: placement groups and classes.
+//! Read-through caches of the rows nearly every command looks at: placement groups and classes (and, in
+//! [`crate::roster`], nodes and disks).
 //!
 //! Whoever changes rows of `pgs` or `pg_members` calls [`Caches::forget_pg`] in the same command. What a command that is
 //! refused or rolled back may have read is forgotten by the core.
 
 use crate::db::Db;
 use crate::error::{Outcome, refuse};
+use crate::roster::RosterCache;
 use rusqlite::OptionalExtension;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -60,6 +62,7 @@ pub struct Caches {
     pgs: RefCell<HashMap<u64, Arc<Pg>>>,
     classes: RefCell<HashMap<u32, Arc<ClassInfo>>>,
     specs: RefCell<HashMap<String, u32>>,
+    pub(crate) roster: RosterCache,
     dirty: Cell<bool>,
 }
 
@@ -112,6 +115,13 @@ impl Caches {
     pub fn forget_pg(&self, pg_id: u64) {
         self.dirty.set(true);
         self.pgs.borrow_mut().remove(&pg_id);
+        self.roster.forget_filling();
+    }
+
+    /// Rows of nodes or disks were changed by the running command, in what groups do not depend on.
+    pub fn forget_roster(&self) {
+        self.dirty.set(true);
+        self.roster.forget();
     }
 
     /// Rows of nodes, disks or classes (or of many groups) were changed by the running command.
@@ -120,6 +130,8 @@ impl Caches {
         self.pgs.borrow_mut().clear();
         self.classes.borrow_mut().clear();
         self.specs.borrow_mut().clear();
+        self.roster.forget();
+        self.roster.forget_filling();
     }
 
     /// A command ended; `undone` when its changes were.

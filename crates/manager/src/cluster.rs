@@ -14,7 +14,7 @@ use crate::repair::RepairCounters;
 use crate::state::{Ctx, Internal, Proposal, View};
 use crate::tasks::{Given, Tasks, Work};
 use crate::{fills, garbage, inventory, membership, passes, placement, repair, rows, status};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use tessera_wire::meta::*;
 use tessera_wire::{Ack, Code, Kind, PgInfo};
 
@@ -184,7 +184,7 @@ fn check_current(view: &View, node_id: u64, incarnation: u64) -> Outcome<()> {
 }
 
 fn check_own(view: &View, node_id: u64, disk_id: u64) -> Outcome<()> {
-    match rows::need_disk(view.db.conn(), disk_id)?.node_id == node_id {
+    match view.caches.roster(view.db)?.owns(node_id, disk_id) {
         true => Ok(()),
         false => invalid(format!("disk {disk_id} is not one of node {node_id}")),
     }
@@ -198,9 +198,9 @@ fn take_heartbeat(view: &mut View, beat: &Heartbeat) -> Outcome<Vec<Proposal>> {
     for result in &beat.results {
         proposals.extend(repair::take_result(view, beat.node_id, result)?);
     }
-    let own: BTreeSet<u64> = rows::disks_of(view.db.conn(), beat.node_id)?.iter().map(|d| d.disk_id).collect();
+    let roster = view.caches.roster(view.db)?;
     let of_own = |refs: &[FragmentRef]| -> Vec<FragmentRef> {
-        refs.iter().filter(|r| own.contains(&r.disk_id)).cloned().collect()
+        refs.iter().filter(|r| roster.owns(beat.node_id, r.disk_id)).cloned().collect()
     };
     let (deleted, bad) = (of_own(&beat.deleted), of_own(&beat.bad));
     if !deleted.is_empty() {
@@ -227,8 +227,8 @@ fn answer_heartbeat(view: &mut View, beat: &Heartbeat) -> Outcome<HeartbeatReply
         reply.map = Some(placement::map_since(view.db, view.meta.map_version, view.caches, known, &[])?);
         reply.pgs = groups_of(view, beat.node_id, known)?;
     }
-    let disks: Vec<u64> =
-        rows::disks_of(view.db.conn(), beat.node_id)?.iter().filter(|d| d.readable()).map(|d| d.disk_id).collect();
+    let roster = view.caches.roster(view.db)?;
+    let disks: Vec<u64> = roster.disks_of(beat.node_id).filter(|d| d.readable()).map(|d| d.disk_id).collect();
     reply.deletes = garbage::orders(view, &disks)?;
     reply.tasks = view.soft.cluster.tasks.unheard(beat.node_id, &beat.running_tasks);
     reply.tasks.extend(inventory::hand_out(view, beat.node_id)?);
@@ -294,7 +294,7 @@ fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Outcome<()> {
     let hurry = view.soft.cluster.passes.hurry;
     proposals.extend(membership::silence(view, hurry)?);
     if hurry {
-        let waits = rows::nodes(view.db.conn())?.iter().any(|n| n.health == tessera_wire::Health::Down);
+        let waits = view.caches.roster(view.db)?.nodes.values().any(|n| n.health == tessera_wire::Health::Down);
         view.soft.cluster.passes.hurry = waits;
     }
     plan_members(view, proposals)?;
@@ -338,7 +338,7 @@ fn plan_members(view: &mut View, proposals: &mut Vec<Proposal>) -> Outcome<()> {
         }
     }
     if elapsed(&mut view.soft.cluster.pace.balance_ns, now, 5_000) {
-        let disks = rows::disks(view.db.conn())?.len();
+        let disks = view.caches.roster(view.db)?.disks.len();
         let moves = fills::rebalance(view, (disks / 2).max(2))?;
         if !moves.is_empty() {
             proposals.push(MoveMembers { moves }.propose());
@@ -366,7 +366,8 @@ fn scrub_due(view: &mut View) -> Outcome<()> {
         return Ok(());
     }
     let started = view.soft.started_ns;
-    for disk in rows::disks(view.db.conn())?.iter().filter(|d| d.readable()) {
+    let roster = view.caches.roster(view.db)?;
+    for disk in roster.readable() {
         let cluster = &mut view.soft.cluster;
         let last = cluster.scrubbed_ns.entry(disk.disk_id).or_insert(started);
         if view.now_ns - *last >= every {

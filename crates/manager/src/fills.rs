@@ -242,8 +242,8 @@ pub fn is_through(conn: &Connection, m: &Member) -> Outcome<bool> {
 /// Members whose fill is through, at most `limit`.
 pub fn fills_through(view: &View<'_>, limit: usize) -> Outcome<Vec<FinishFill>> {
     let mut through = Vec::new();
-    for m in rows::members_filling(view.db.conn())? {
-        if through.len() < limit && is_through(view.db.conn(), &m)? {
+    for m in view.caches.filling(view.db)?.iter() {
+        if through.len() < limit && is_through(view.db.conn(), m)? {
             through.push(FinishFill { pg_id: m.pg_id, position: m.position, incoming: m.incoming });
         }
     }
@@ -416,7 +416,7 @@ pub fn moves_due(view: &View<'_>) -> Outcome<Vec<Move>> {
 pub fn rebalance(view: &View<'_>, limit: usize) -> Outcome<Vec<Move>> {
     let conn = view.db.conn();
     let disks = disk_map(conn)?;
-    let busy = rows::members_filling(conn)?;
+    let busy = view.caches.filling(view.db)?;
     let upset = disks.values().any(|d| matches!(d.health(), Health::Draining | Health::Down));
     if upset || busy.len() >= limit || busy.iter().any(|m| m.put_to_incoming) {
         return Ok(Vec::new());

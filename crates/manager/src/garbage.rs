@@ -107,9 +107,9 @@ fn remove(ctx: &mut Ctx<'_>, chunk: &Dead, members: &[Member], kept: &BTreeSet<u
 
 /// Disks whose deletes are kept: one that is out will be listed when it returns, and needs none.
 fn disks_with_orders(ctx: &Ctx<'_>) -> Outcome<BTreeSet<u64>> {
-    let disks = rows::disks(ctx.db.conn())?;
+    let roster = ctx.caches.roster(ctx.db)?;
     let gone = |h: Health| matches!(h, Health::Out | Health::Drained);
-    Ok(disks.iter().filter(|d| !gone(d.own_health)).map(|d| d.disk_id).collect())
+    Ok(roster.disks.values().filter(|d| !gone(d.own_health)).map(|d| d.disk_id).collect())
 }
 
 fn insert_order(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Outcome<()> {

@@ -26,7 +26,8 @@ const MAX_PAGE: usize = 65_536;
 /// Starts the listing of those disks of a node that want it.
 pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Outcome<Vec<Task>> {
     let mut given = Vec::new();
-    for disk in rows::disks_of(view.db.conn(), node_id)? {
+    let roster = view.caches.roster(view.db)?;
+    for disk in roster.disks_of(node_id) {
         let serving = matches!(disk.own_health, Health::Up | Health::Draining | Health::Down);
         let running = view.soft.cluster.tasks.has(disk.disk_id, |w| matches!(w, Work::Inventory(_)));
         if disk.inventory_wanted == 0 || !serving || running {
@@ -181,6 +182,7 @@ pub fn set_inventory(ctx: &mut Ctx<'_>, command: &SetInventory) -> Outcome<()> {
     if command.done_disk_id == 0 {
         return Ok(());
     }
+    ctx.caches.forget_roster();
     let done = ctx
         .db
         .stmt("UPDATE disks SET inventory_wanted = 0 WHERE disk_id = ?1 AND inventory_wanted = ?2")?
@@ -199,7 +201,8 @@ pub fn due(view: &mut View<'_>) -> Outcome<Option<SetInventory>> {
         return Ok(None);
     }
     let (started, now) = (view.soft.started_ns, view.now_ns);
-    for disk in rows::disks(view.db.conn())? {
+    let roster = view.caches.roster(view.db)?;
+    for disk in roster.disks.values() {
         let listed = view.soft.cluster.listed_ns.entry(disk.disk_id).or_insert(started);
         if disk.readable() && disk.inventory_wanted == 0 && now - *listed >= every {
             *listed = now;

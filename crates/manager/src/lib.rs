@@ -42,6 +42,7 @@ pub mod reads;
 pub mod refs;
 pub mod repair;
 pub mod restore;
+pub mod roster;
 pub mod rows;
 pub mod sessions;
 pub mod shell;

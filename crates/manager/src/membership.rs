@@ -187,6 +187,7 @@ fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64
 
 /// Writes a disk of the node that registers; returns its id.
 fn write_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo, old: Option<&DiskRow>) -> Outcome<u64> {
+    ctx.caches.forget_all();
     let version = ctx.next_map_version() as i64;
     let Some(old) = old else {
         let disk_id = draw(&mut ctx.meta.next_disk);
@@ -249,13 +250,15 @@ fn hear_after_commit(ctx: &mut Ctx<'_>, node_id: u64, incarnation: u64, request:
 
 /// Whether a heartbeat (or inventory page) comes from the life of the node that counts. Else it must register (P11).
 pub fn is_current(view: &View<'_>, node_id: u64, incarnation: u64) -> Outcome<bool> {
-    Ok(rows::node(view.db.conn(), node_id)?.is_some_and(|n| n.incarnation == incarnation && n.health != Health::Out))
+    let roster = view.caches.roster(view.db)?;
+    Ok(roster.nodes.get(&node_id).is_some_and(|n| n.incarnation == incarnation && n.health != Health::Out))
 }
 
 /// Takes in what a heartbeat says about node and disks. Proposes what has to be logged: it is up again, disks failed.
 pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Outcome<Vec<Proposal>> {
     let mut proposals = Vec::new();
-    let Some(node) = rows::node(view.db.conn(), beat.node_id)? else { return Ok(proposals) };
+    let roster = view.caches.roster(view.db)?;
+    let Some(node) = roster.nodes.get(&beat.node_id) else { return Ok(proposals) };
     let figures = &mut view.soft.cluster.figures;
     let heard = figures.nodes.entry(beat.node_id).or_default();
     let repeated = heard.incarnation == beat.incarnation && beat.number != 0 && beat.number <= heard.number;
@@ -269,17 +272,15 @@ pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Outcome<Vec<Proposal>> {
         known_map_version: beat.known_map_version,
         running: beat.running_tasks.clone(),
     };
-    let own: BTreeSet<u64> = rows::disks_of(view.db.conn(), beat.node_id)?.iter().map(|d| d.disk_id).collect();
-    for (i, disk) in beat.disks.iter().enumerate().filter(|(_, d)| own.contains(&d.disk_id)) {
+    for (i, disk) in beat.disks.iter().enumerate().filter(|(_, d)| roster.owns(node.node_id, d.disk_id)) {
         figures.hear_disk(view.now_ns, disk.disk_id, disk, beat.scrubbed_bytes.get(i).copied().unwrap_or(0));
     }
     if node.health == Health::Down {
-        proposals.push(set_health(&node, Health::Up));
+        proposals.push(set_health(node, Health::Up));
     }
-    let failed: Vec<u64> = beat.failed_disks.iter().copied().filter(|d| own.contains(d)).collect();
-    let newly = rows::disks_of(view.db.conn(), beat.node_id)?
-        .iter()
-        .filter(|d| failed.contains(&d.disk_id) && !matches!(d.own_health, Health::Out | Health::Drained))
+    let newly = roster
+        .disks_of(node.node_id)
+        .filter(|d| beat.failed_disks.contains(&d.disk_id) && !matches!(d.own_health, Health::Out | Health::Drained))
         .map(|d| d.disk_id)
         .collect::<Vec<_>>();
     if !newly.is_empty() {
@@ -304,8 +305,8 @@ pub fn silence(view: &View<'_>, hurry: bool) -> Outcome<Vec<Proposal>> {
         true => lease_over,
         false => ns(config.down_after_ms.saturating_add(config.out_after_ms)).max(lease_over),
     };
-    let nodes = rows::nodes(view.db.conn())?;
-    for node in &nodes {
+    let roster = view.caches.roster(view.db)?;
+    for node in roster.nodes.values() {
         let silent_ns = view.now_ns - figures.node_heard_ns(node.node_id, started);
         match node.health {
             Health::Up if silent_ns >= ns(config.down_after_ms) => proposals.push(set_health(node, Health::Down)),
@@ -313,8 +314,9 @@ pub fn silence(view: &View<'_>, hurry: bool) -> Outcome<Vec<Proposal>> {
             _ => {}
         }
     }
-    let away: Vec<u64> = rows::disks(view.db.conn())?
-        .iter()
+    let away: Vec<u64> = roster
+        .disks
+        .values()
         .filter(|d| d.node_health == Health::Up && d.own_health == Health::Down && d.inventory_wanted == 0)
         .filter(|d| view.now_ns - figures.disk_heard_ns(d.disk_id, started) >= out_after)
         .map(|d| d.disk_id)
@@ -420,7 +422,8 @@ fn undrain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Outcome<()> {
 /// Draining disks that hold no member any more.
 pub fn emptied(view: &View<'_>) -> Outcome<Vec<u64>> {
     let mut empty = Vec::new();
-    for disk in rows::disks(view.db.conn())?.iter().filter(|d| d.own_health == Health::Draining) {
+    let roster = view.caches.roster(view.db)?;
+    for disk in roster.disks.values().filter(|d| d.own_health == Health::Draining) {
         if rows::members_on(view.db.conn(), disk.disk_id)?.is_empty()
             && rows::members_incoming(view.db.conn(), disk.disk_id)?.is_empty()
         {

@@ -1,7 +1,6 @@
 //! Passes of upkeep that somebody asked for: collect garbage, scrub, repair. Soft: a restart forgets that they ran.
 
 use crate::error::{Outcome, invalid};
-use crate::rows;
 use crate::state::View;
 use crate::tasks::Work;
 use tessera_wire::meta::{Counter, Maintain, MaintainReply, Upkeep};
@@ -56,7 +55,7 @@ pub fn start(view: &mut View<'_>, request: &Maintain) -> Outcome<()> {
     if !request.start {
         return Ok(());
     }
-    let disks: Vec<u64> = rows::disks(view.db.conn())?.iter().filter(|d| d.readable()).map(|d| d.disk_id).collect();
+    let disks: Vec<u64> = view.caches.roster(view.db)?.readable().map(|d| d.disk_id).collect();
     let cluster = &mut view.soft.cluster;
     let fresh = Pass {
         running: true,
@@ -92,7 +91,7 @@ pub fn on_tick(view: &mut View<'_>) -> Outcome<()> {
     let repair_over =
         repair.running && !passes.hurry && crate::status::redundancy(view.db.conn(), view.meta.chunks)?.to_repair == 0;
     let disks: Vec<u64> = match gc_ready {
-        true => rows::disks(view.db.conn())?.iter().filter(|d| d.readable()).map(|d| d.disk_id).collect(),
+        true => view.caches.roster(view.db)?.readable().map(|d| d.disk_id).collect(),
         false => Vec::new(),
     };
     let cluster = &mut view.soft.cluster;
@@ -114,7 +113,8 @@ fn is_clean(view: &View<'_>) -> Outcome<bool> {
         return Ok(false);
     }
     let mut pending = view.db.stmt("SELECT 1 FROM deletes WHERE disk_id = ?1 LIMIT 1")?;
-    for disk in rows::disks(view.db.conn())?.iter().filter(|d| d.readable()) {
+    let roster = view.caches.roster(view.db)?;
+    for disk in roster.readable() {
         if pending.exists([disk.disk_id as i64])? {
             return Ok(false);
         }
@@ -130,8 +130,10 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Outcome<MaintainReply> {
         Upkeep::Scrub => {
             let pass = cluster.passes.scrub;
             let figures = &cluster.figures.disks;
-            let total = rows::disks(view.db.conn())?
-                .iter()
+            let roster = view.caches.roster(view.db)?;
+            let total = roster
+                .disks
+                .values()
                 .filter_map(|d| Some(d.capacity_bytes.saturating_sub(figures.get(&d.disk_id)?.free_bytes)))
                 .sum();
             let now: u64 = figures.values().map(|d| d.scrubbed_bytes).sum();

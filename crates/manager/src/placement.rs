@@ -434,8 +434,8 @@ pub struct Space {
 }
 
 impl Space {
-    fn of(disks: &[DiskRow], figures: &Figures) -> Space {
-        disks.iter().filter(|d| d.writable()).fold(Space::default(), |s, d| Space {
+    fn of<'a>(disks: impl Iterator<Item = &'a DiskRow>, figures: &Figures) -> Space {
+        disks.filter(|d| d.writable()).fold(Space::default(), |s, d| Space {
             disks: s.disks + 1,
             capacity_bytes: s.capacity_bytes.saturating_add(d.capacity_bytes),
             free_bytes: s.free_bytes.saturating_add(
@@ -450,14 +450,14 @@ impl Space {
 /// Refuses a reservation of `want_bytes` (logical) that does not fit beside the `reserved_bytes` that other sessions hold.
 /// `k` and `m` are the class's; soft state decides, so commands ask through `Ctx::decide`.
 pub fn check_space(
-    db: &Db,
+    (db, caches): (&Db, &Caches),
     figures: &Figures,
     spec: &str,
     (k, m): (u32, u32),
     want_bytes: u64,
     reserved_bytes: u64,
 ) -> Outcome<()> {
-    let space = Space::of(&rows::disks(db.conn())?, figures);
+    let space = Space::of(caches.roster(db)?.disks.values(), figures);
     let logical = (u128::from(space.free_bytes) * u128::from(k) / u128::from((k + m).max(1))) as u64;
     if want_bytes.saturating_add(reserved_bytes) <= logical {
         return Ok(());

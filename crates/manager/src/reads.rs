@@ -231,7 +231,7 @@ fn renew(view: &mut View, request: &RenewSession) -> Outcome<RenewSessionReply> 
         let scheme = HintSet::read(&session.hints).policy()?.redundancy.scheme(wanted);
         let (spec, code) = (scheme.to_string(), (scheme.needed(), scheme.losses()));
         let others = view.soft.sessions.reserved_bytes().saturating_sub(reserved);
-        placement::check_space(view.db, &view.soft.cluster.figures, &spec, code, wanted, others)?;
+        placement::check_space((view.db, view.caches), &view.soft.cluster.figures, &spec, code, wanted, others)?;
     }
     let reserved_bytes = view.soft.sessions.renew(id, now_ns, Some(wanted)).unwrap_or(0);
     Ok(RenewSessionReply { session_ms: view.config.session_ms, reserved_bytes })

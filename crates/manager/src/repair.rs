@@ -9,12 +9,14 @@ use crate::commit::CAUSE_UNACKNOWLEDGED;
 use crate::error::Outcome;
 use crate::fills::{self, CAUSE_BAD};
 use crate::internal::{AdvanceFill, FragmentsBad, FragmentsDone};
+use crate::roster::Roster;
 use crate::rows::{self, DiskRow, Member, unsigned};
 use crate::state::{Ctx, Internal, Proposal, View};
 use crate::tasks::{FillRun, Given, MissingRow, Work, retry_at};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
 use tessera_wire::{ChunkInfo, PgInfo};
 
@@ -52,13 +54,13 @@ struct Wanted {
 
 /// Groups and disks as the planning of one round sees them.
 struct Round {
-    disks: BTreeMap<u64, DiskRow>,
+    roster: Arc<Roster>,
     pgs: HashMap<u64, (PgInfo, Vec<Member>)>,
 }
 
 impl Round {
-    fn new(conn: &Connection) -> Outcome<Round> {
-        Ok(Round { disks: rows::disks(conn)?.into_iter().map(|d| (d.disk_id, d)).collect(), pgs: HashMap::new() })
+    fn new(view: &View<'_>) -> Outcome<Round> {
+        Ok(Round { roster: view.caches.roster(view.db)?, pgs: HashMap::new() })
     }
 
     fn pg(&mut self, conn: &Connection, pg_id: u64) -> Outcome<Option<&(PgInfo, Vec<Member>)>> {
@@ -72,7 +74,7 @@ impl Round {
     }
 
     fn readable(&self, disk_id: u64) -> bool {
-        self.disks.get(&disk_id).is_some_and(DiskRow::readable)
+        self.roster.disks.get(&disk_id).is_some_and(DiskRow::readable)
     }
 
     /// Members of a group from which their fragment of a chunk can be read now.
@@ -110,7 +112,7 @@ pub fn queue_missing(view: &mut View<'_>) -> Outcome<()> {
     // The next round goes on behind the last group of a full page, so that rows that cannot be repaired do not hide others.
     let full = others.len() >= MAX_QUEUED / 2;
     view.soft.cluster.missing_from = if full { others.last().map_or(0, |r| r.pg_id + 1) } else { 0 };
-    let mut round = Round::new(conn)?;
+    let mut round = Round::new(view)?;
     for row in newest.into_iter().chain(others) {
         let Some((_, members)) = round.pg(conn, row.pg_id)? else { continue };
         let Some(m) = members.iter().find(|m| m.position == row.fragment) else { continue };
@@ -144,16 +146,15 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Outcome<Vec<Task>> {
     if view.soft.cluster.tasks.rebuilding(node_id) >= limit {
         return Ok(given);
     }
-    let mut round = Round::new(view.db.conn())?;
-    let own: Vec<u64> =
-        round.disks.values().filter(|d| d.node_id == node_id && d.readable()).map(|d| d.disk_id).collect();
+    let mut round = Round::new(view)?;
+    let own: Vec<u64> = round.roster.disks_of(node_id).filter(|d| d.readable()).map(|d| d.disk_id).collect();
     for &disk_id in &own {
         while view.soft.cluster.tasks.rebuilding(node_id) < limit {
             let Some(task) = next_missing(view, &mut round, node_id, disk_id)? else { break };
             given.push(task);
         }
     }
-    for m in fills_onto(view.db.conn(), &own)? {
+    for m in fills_onto(view, &own)? {
         if view.soft.cluster.tasks.rebuilding(node_id) >= limit {
             break;
         }
@@ -163,15 +164,15 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Outcome<Vec<Task>> {
 }
 
 /// Fills onto these disks: groups that lost most first, lost members before moving ones.
-fn fills_onto(conn: &Connection, disks: &[u64]) -> Outcome<Vec<Member>> {
+fn fills_onto(view: &View<'_>, disks: &[u64]) -> Outcome<Vec<Member>> {
+    let filling = view.caches.filling(view.db)?;
+    let lost_of = |pg: u64| {
+        let group = &filling[filling.partition_point(|m| m.pg_id < pg)..];
+        group.iter().take_while(|m| m.pg_id == pg).filter(|m| m.put_to_incoming).count()
+    };
     let mut fills = Vec::new();
-    for &disk in disks {
-        for m in rows::members_incoming(conn, disk)? {
-            let lost: u32 = conn
-                .prepare_cached("SELECT count(*) FROM pg_members WHERE pg_id = ?1 AND put_to_incoming = 1")?
-                .query_row([m.pg_id as i64], |row| row.get(0))?;
-            fills.push((std::cmp::Reverse((lost, m.put_to_incoming)), m.pg_id, m));
-        }
+    for m in filling.iter().filter(|m| disks.contains(&m.incoming)) {
+        fills.push((std::cmp::Reverse((lost_of(m.pg_id), m.put_to_incoming)), m.pg_id, *m));
     }
     fills.sort_by_key(|(urgency, pg, _)| (*urgency, *pg));
     Ok(fills.into_iter().map(|(_, _, m)| m).collect())

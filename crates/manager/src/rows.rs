@@ -322,6 +322,7 @@ pub fn set_node_health(ctx: &mut Ctx<'_>, node_id: u64, health: Health) -> rusql
 
 /// Wants the disk listed (again): what was wanted before and is under way does not count.
 pub fn want_inventory(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
+    ctx.caches.forget_roster();
     ctx.db
         .conn()
         .prepare_cached("UPDATE disks SET inventory_wanted = inventory_wanted + 1 WHERE disk_id = ?1")?
