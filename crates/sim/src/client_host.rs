@@ -1,7 +1,7 @@
 //! A simulated program that uses the store: the client's real cores, one operation after another.
 
 use crate::oracle::{Content, Oracle, Violation};
-use crate::plan::Dice;
+use crate::plan::{Dice, Family, Plan};
 use bytes::Bytes;
 use std::sync::Arc;
 use tessera_client::cache::ChunkCache;
@@ -38,8 +38,8 @@ pub struct ClientHost {
     pub life: u64,
     /// Operations still to begin.
     pub todo: usize,
-    /// Errors operations ended with, for the story.
-    pub errors: Vec<String>,
+    /// Errors operations ended with: code and text.
+    pub errors: Vec<(Code, String)>,
     /// Length in bytes of what the last read found; none if there was no such file.
     pub found_bytes: Option<usize>,
     op: Option<Op>,
@@ -53,17 +53,22 @@ pub struct ClientHost {
 }
 
 impl ClientHost {
-    /// A client that will do `todo` operations with files of this policy.
-    pub fn new(index: usize, todo: usize, redundancy: &str, optimistic: bool, seed: u64) -> ClientHost {
+    /// A client that will do the plan's operations with files of its policy.
+    pub fn new(index: usize, plan: &Plan, seed: u64) -> ClientHost {
         let hint = |name: &str, value: &str| Hint { name: name.into(), value: value.into() };
-        let durability = if optimistic { "optimistic" } else { "pessimistic" };
+        let durability = if plan.optimistic { "optimistic" } else { "pessimistic" };
+        // What cannot be had any more is given up in the end; all else comes back, however long it takes.
+        let (get_deadline_ms, put_deadline_ms) = match plan.family {
+            Family::Survivable => (60_000, 600_000),
+            Family::Beyond => (5_000, 10_000),
+        };
         let options = Options {
             manager_timeout_ms: 1_000,
             manager_deadline_ms: 600_000,
             put_timeout_ms: 1_000,
-            put_deadline_ms: 600_000,
+            put_deadline_ms,
             get_timeout_ms: 1_000,
-            get_deadline_ms: 60_000,
+            get_deadline_ms,
             avoid_ms: 2_000,
             suspect_ms: 1_000,
             ask_chunks: 5,
@@ -74,7 +79,7 @@ impl ClientHost {
         ClientHost {
             index,
             life: 1,
-            todo,
+            todo: plan.operations,
             errors: Vec::new(),
             found_bytes: None,
             op: None,
@@ -83,7 +88,7 @@ impl ClientHost {
             view: View::shared(),
             options: Arc::new(options),
             pool: BufferPool::new(0),
-            hints: vec![hint("redundancy", redundancy), hint("durability", durability)],
+            hints: vec![hint("redundancy", plan.redundancy), hint("durability", durability)],
         }
     }
 
@@ -304,7 +309,7 @@ impl ClientHost {
                 WriteAction::Opened { .. } => {}
                 WriteAction::Done(Ok(_)) => done(Ok(())),
                 WriteAction::Done(Err(error)) => {
-                    self.errors.push(error.to_string());
+                    self.errors.push((error.code(), error.to_string()));
                     done(Err(()));
                 }
                 WriteAction::Finished => {}
@@ -337,7 +342,7 @@ impl ClientHost {
                     over = true;
                     match error.code() {
                         Code::NotFound => judge(path, &None, oracle)?,
-                        _ => self.errors.push(error.to_string()),
+                        _ => self.errors.push((error.code(), error.to_string())),
                     }
                 }
                 ReadAction::Deliver { id, delivery } => {
@@ -352,7 +357,7 @@ impl ClientHost {
                     self.found_bytes = result.is_ok().then_some(got.len());
                     match result {
                         Ok(()) => judge(path, &Some(Arc::new(std::mem::take(got))), oracle)?,
-                        Err(error) => self.errors.push(error.to_string()),
+                        Err(error) => self.errors.push((error.code(), error.to_string())),
                     }
                     core.handle(now_ns, ReadEvent::Close);
                 }

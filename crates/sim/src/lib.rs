@@ -8,6 +8,7 @@
 //! Start at [`plan`] (what a seed may draw), then [`world`] (how events flow), then [`oracle`] (what is judged).
 
 pub mod client_host;
+pub mod clock;
 pub mod manager_host;
 pub mod network;
 pub mod node_host;

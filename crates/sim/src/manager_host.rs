@@ -4,11 +4,13 @@
 use crate::network::Actor;
 use bytes::Bytes;
 use prost::Message;
+use std::collections::{BTreeMap, BTreeSet};
 use tessera_manager::config::Config;
 use tessera_manager::core::{Action, Event, ManagerCore};
 use tessera_manager::db::Db;
 use tessera_manager::restore::Restore;
-use tessera_wire::meta::{ClusterStatus, Drain, GetStatus, Maintain, Upkeep};
+use tessera_manager::rows;
+use tessera_wire::meta::{ClusterStatus, Drain, GetStatus, Maintain, MaintainReply, Upkeep};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Error, Health, Kind, NodeInfo, Request, Role};
 
@@ -19,6 +21,21 @@ pub type Answers = Vec<(u64, Outcome)>;
 
 /// Connection number of the simulator's own questions.
 const OURSELVES: u64 = u64::MAX;
+
+/// A committed chunk and where its fragments should be.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    /// Id.
+    pub chunk_id: u64,
+    /// Fragments that suffice to read it.
+    pub needed: usize,
+    /// (fragment, node), `None` if no node is known to serve it.
+    pub fragments: Vec<(u32, Option<usize>)>,
+}
+
+fn given_up(status: &ClusterStatus, lost: &[String]) -> bool {
+    status.nodes.iter().all(|n: &NodeInfo| n.health() == Health::Out || !lost.contains(&n.name))
+}
 
 /// The manager's machine.
 pub struct ManagerHost {
@@ -36,6 +53,8 @@ pub struct ManagerHost {
     ours: Vec<(u64, Result<Bytes, Error>)>,
     next_question: u64,
     salt: u64,
+    /// Index of each node id ever asked for; what a lost database had issued may be issued again.
+    indexes: BTreeMap<u64, usize>,
 }
 
 impl ManagerHost {
@@ -54,6 +73,7 @@ impl ManagerHost {
             ours: Vec::new(),
             next_question: 1,
             salt,
+            indexes: BTreeMap::new(),
         }
     }
 
@@ -86,6 +106,7 @@ impl ManagerHost {
     /// The machine is gone, and its disk with it.
     pub fn lose(&mut self) {
         self.kill();
+        self.indexes.clear();
         self.db = None;
     }
 
@@ -108,20 +129,44 @@ impl ManagerHost {
         Ok(())
     }
 
-    /// Every fragment of every committed chunk, and the node that should hold it.
-    pub fn fragments(&self) -> Vec<(u64, u32, Option<usize>)> {
+    /// Every committed chunk, and the nodes that should hold its fragments now.
+    pub fn placed(&self) -> Vec<Placed> {
         let Some(core) = &self.core else { return Vec::new() };
-        let sql = "SELECT c.chunk_id, m.position, n.name FROM chunks c JOIN pg_members m ON m.pg_id = c.pg_id
-                   JOIN disks d ON d.disk_id = m.disk_id JOIN nodes n ON n.node_id = d.node_id
-                   WHERE c.state = 2 ORDER BY 1, 2";
         let conn = core.db().conn();
-        let mut statement = conn.prepare(sql).expect("the schema is ours");
-        let row = |r: &rusqlite::Row<'_>| {
-            let name: String = r.get(2)?;
-            Ok((r.get::<_, i64>(0)? as u64, r.get(1)?, name.strip_prefix('n').and_then(|n| n.parse().ok())))
+        let hosts: BTreeMap<u64, usize> = rows::disks(conn)
+            .expect("the schema is ours")
+            .iter()
+            .filter_map(|disk| Some((disk.disk_id, disk.host.strip_prefix('n')?.parse().ok()?)))
+            .collect();
+        let sql = "SELECT c.chunk_id, c.pg_id, k.k FROM chunks c JOIN classes k ON k.class_id = c.class_id
+                   WHERE c.state = 2 ORDER BY 1";
+        let mut statement = conn.prepare_cached(sql).expect("the schema is ours");
+        let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)? as u64, r.get::<_, i64>(1)? as u64, r.get(2)?));
+        let chunks = statement.query_map([], row).expect("the schema is ours");
+        let mut groups: BTreeMap<u64, Vec<rows::Member>> = BTreeMap::new();
+        let place = |(chunk_id, pg_id, needed): (u64, u64, u32)| {
+            let members =
+                groups.entry(pg_id).or_insert_with(|| rows::members(conn, pg_id).expect("the schema is ours"));
+            let at = |m: &rows::Member| (m.position, hosts.get(&m.serving_disk(chunk_id)).copied());
+            Placed { chunk_id, needed: needed as usize, fragments: members.iter().map(at).collect() }
         };
-        let rows = statement.query_map([], row).expect("the schema is ours");
-        rows.map(|row| row.expect("the schema is ours")).collect()
+        chunks.map(|row| row.expect("the schema is ours")).map(place).collect()
+    }
+
+    /// Chunks of the current version of a file in the root directory.
+    pub fn chunks_of(&self, name: &str) -> BTreeSet<u64> {
+        let mut chunks = BTreeSet::new();
+        let Some(core) = &self.core else { return chunks };
+        let sql = "SELECT p.extents FROM dentries d JOIN pages p ON p.ino = d.ino
+                   WHERE d.parent = 1 AND d.name = ?1 AND p.died IS NULL";
+        let mut statement = core.db().conn().prepare_cached(sql).expect("the schema is ours");
+        let pages = statement.query_map([name.as_bytes()], |r| r.get::<_, Vec<u8>>(0)).expect("the schema is ours");
+        for page in pages {
+            tessera_manager::pages::for_each_chunk(&page.expect("the schema is ours"), |chunk| {
+                chunks.insert(chunk);
+            });
+        }
+        chunks
     }
 
     /// Time passed.
@@ -169,20 +214,43 @@ impl ManagerHost {
     }
 
     /// Index of a node by its id.
-    pub fn node_index(&self, node_id: u64) -> Option<Actor> {
+    pub fn node_index(&mut self, node_id: u64) -> Option<Actor> {
+        if let Some(index) = self.indexes.get(&node_id) {
+            return Some(Actor::Node(*index));
+        }
         let db = self.core.as_ref().map(ManagerCore::db).or(self.db.as_ref())?;
         let name: String =
             db.conn().query_row("SELECT name FROM nodes WHERE node_id = ?1", [node_id as i64], |r| r.get(0)).ok()?;
-        name.strip_prefix('n')?.parse().ok().map(Actor::Node)
+        let index = name.strip_prefix('n')?.parse().ok()?;
+        self.indexes.insert(node_id, index);
+        Some(Actor::Node(index))
     }
 
     /// Whether the manager knows that the `lost` nodes are gone, every chunk has all its fragments, and nothing is
     /// being rebuilt or moved.
     pub fn is_whole(&mut self, now_ns: i64, lost: &[String]) -> bool {
-        let given_up = |n: &NodeInfo| n.health() == Health::Out || !lost.contains(&n.name);
         let at_rest = |s: &ClusterStatus| s.members_filling == 0 && s.fragments_to_repair == 0;
-        let whole = |s: ClusterStatus| s.chunks_full == s.chunks && at_rest(&s) && s.nodes.iter().all(given_up);
+        let whole = |s: ClusterStatus| s.chunks_full == s.chunks && at_rest(&s) && given_up(&s, lost);
         self.status(now_ns).is_some_and(whole)
+    }
+
+    /// Whether the manager knows that the `lost` nodes are gone, and that the others are there.
+    pub fn has_given_up(&mut self, now_ns: i64, lost: &[String]) -> bool {
+        let here = |s: &ClusterStatus| {
+            s.nodes.iter().all(|n| lost.contains(&n.name) || matches!(n.health(), Health::Up | Health::Draining))
+        };
+        self.status(now_ns).is_some_and(|s| given_up(&s, lost) && here(&s))
+    }
+
+    /// Has every disk re-read.
+    pub fn scrub(&mut self, now_ns: i64) {
+        self.ask(now_ns, &Maintain { what: Upkeep::Scrub as i32, start: true });
+    }
+
+    /// Whether the last scrub is over.
+    pub fn has_scrubbed(&mut self, now_ns: i64) -> bool {
+        let Some(id) = self.ask(now_ns, &Maintain { what: Upkeep::Scrub as i32, start: false }) else { return false };
+        self.take_answer(id).and_then(|body| MaintainReply::decode(body).ok()).is_some_and(|reply| !reply.running)
     }
 
     /// Whether no garbage is left.
@@ -212,10 +280,13 @@ impl ManagerHost {
     /// What `tessera status` would show.
     pub fn status(&mut self, now_ns: i64) -> Option<ClusterStatus> {
         let id = self.ask(now_ns, &GetStatus {})?;
+        ClusterStatus::decode(self.take_answer(id)?).ok()
+    }
+
+    fn take_answer(&mut self, id: u64) -> Option<Bytes> {
         self.drain();
         let at = self.ours.iter().position(|(known, _)| *known == id)?;
-        let (_, answer) = self.ours.swap_remove(at);
-        ClusterStatus::decode(answer.ok()?).ok()
+        self.ours.swap_remove(at).1.ok()
     }
 
     /// Starts a garbage collection.

@@ -1,8 +1,9 @@
 //! What one seed does: the cluster's shape, its policy, the faults and when they strike. Everything is drawn here, before
 //! the first event, so that the same seed is the same story.
 //!
-//! Plans keep damage within what was promised: stored bytes are harmed on at most `m` nodes, everything else comes
-//! back; so every loss is our bug. Plans that destroy more than `m`, and must fail cleanly, are not drawn yet.
+//! Two families. *Survivable* plans keep damage within what was promised: stored bytes are harmed on at most `m` nodes,
+//! everything else comes back; so every loss is our bug. Plans *beyond* destroy more than `m` on purpose: what is lost then
+//! must be said, in typed errors and in `status`, and nothing else may suffer.
 
 use crate::network::NetworkFaults;
 use tessera_disk::SplitMix64;
@@ -83,13 +84,42 @@ pub enum Fault {
     CollectGarbage,
     /// Somebody drains the node.
     Drain(usize),
+    /// The manager's clock is set forward (or back) by so many ms.
+    SetClock(i64),
+    /// Many stored bytes on the node rot.
+    RotMuch(usize),
 }
+
+/// What a plan may destroy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// At most `m` nodes' bytes.
+    Survivable,
+    /// More.
+    Beyond,
+}
+
+/// Redundancy as a hint, hosts a group needs, losses it survives.
+const CLASSES: &[(&str, usize, usize)] = &[
+    ("ec:4+2", 6, 2),
+    ("ec:2+1", 3, 1),
+    ("ec:3+2", 5, 2),
+    ("replica:3", 3, 2),
+    ("replica:2", 2, 1),
+    ("auto:2+1", 3, 1),
+];
 
 /// The story of a seed.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The seed.
     pub seed: u64,
+    /// What it may destroy.
+    pub family: Family,
+    /// Whether everybody's clock goes its own way.
+    pub clocks_differ: bool,
+    /// Whether enough hosts outlive the plan for every group to be whole again.
+    pub spare_hosts: bool,
     /// Nodes.
     pub nodes: usize,
     /// Clients.
@@ -114,37 +144,85 @@ impl Plan {
     /// The plan of a seed, of the survivable family.
     pub fn survivable(seed: u64) -> Plan {
         let mut dice = Dice::new(seed);
-        let (redundancy, width, m) = *dice.pick(&[
-            ("ec:4+2", 6, 2),
-            ("ec:2+1", 3, 1),
-            ("ec:3+2", 5, 2),
-            ("replica:3", 3, 2),
-            ("replica:2", 2, 1),
-            ("auto:2+1", 3, 1),
-        ]);
+        let (redundancy, width, m) = *dice.pick(CLASSES);
         // One host to spare for each that may be lost or drained, so that repair can end (P12).
         let drains = dice.percent(10);
         let nodes = width + m + usize::from(drains) + dice.between(0, 2) as usize;
-        let calm_at_ms = dice.between(3_000, 20_000);
-        let mut plan = Plan {
-            seed,
-            nodes,
-            clients: dice.between(1, 3) as usize,
-            redundancy,
-            m,
-            optimistic: dice.percent(20),
-            operations: dice.between(4, 14) as usize,
-            network: network(&mut dice),
-            faults: Vec::new(),
-            calm_at_ms,
-        };
+        let mut plan = Plan::quiet(seed, Family::Survivable, (redundancy, m), nodes, &mut dice);
         plan.draw_faults(&mut dice);
+        plan.draw_clocks(&mut dice);
         if drains {
             let node = plan.node(&mut dice);
             plan.faults.push((plan.moment(&mut dice), Fault::Drain(node)));
         }
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
+    }
+
+    /// The plan of a seed, of the family beyond: more than `m` nodes are destroyed, all at once or one after the other.
+    pub fn beyond(seed: u64) -> Plan {
+        let mut dice = Dice::new(!seed);
+        let (redundancy, width, m) = *dice.pick(CLASSES);
+        let losses = m + dice.between(1, 2) as usize;
+        let spare_hosts = dice.percent(75);
+        let nodes = match spare_hosts {
+            true => width + losses + dice.between(0, 1) as usize,
+            false => width + dice.between(0, losses as u64 - 1) as usize,
+        };
+        let mut plan = Plan::quiet(seed, Family::Beyond, (redundancy, m), nodes, &mut dice);
+        plan.spare_hosts = spare_hosts;
+        if dice.percent(40) {
+            plan.draw_restarts(&mut dice);
+        }
+        plan.draw_manager_kills(&mut dice, 25);
+        plan.draw_partitions(&mut dice, 20);
+        plan.draw_garbage(&mut dice);
+        plan.draw_clocks(&mut dice);
+        plan.destroy(losses, &mut dice);
+        plan.faults.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
+    /// A plan without faults.
+    fn quiet(seed: u64, family: Family, (redundancy, m): (&'static str, usize), nodes: usize, dice: &mut Dice) -> Plan {
+        Plan {
+            seed,
+            family,
+            clocks_differ: false,
+            spare_hosts: true,
+            nodes,
+            calm_at_ms: dice.between(2_000, 14_000),
+            clients: dice.between(1, 3) as usize,
+            redundancy,
+            m,
+            optimistic: dice.percent(20),
+            operations: dice.between(4, 14) as usize,
+            network: network(dice),
+            faults: Vec::new(),
+        }
+    }
+
+    /// Destroys that many different nodes: most are lost, some keep running on rotten bytes.
+    fn destroy(&mut self, losses: usize, dice: &mut Dice) {
+        let mut left: Vec<usize> = (0..self.nodes).collect();
+        let together = dice.percent(50).then(|| self.moment(dice));
+        for _ in 0..losses.min(self.nodes - 1) {
+            let node = left.swap_remove(dice.between(0, left.len() as u64 - 1) as usize);
+            let at = together.unwrap_or_else(|| self.moment(dice)) + dice.between(0, 20);
+            let fault = if dice.percent(75) { Fault::LoseNode(node) } else { Fault::RotMuch(node) };
+            self.faults.push((at, fault));
+        }
+    }
+
+    fn draw_clocks(&mut self, dice: &mut Dice) {
+        self.clocks_differ = dice.percent(30);
+        if dice.percent(15) {
+            for _ in 0..dice.between(1, 3) {
+                let by_ms = dice.between(100, 600_000) as i64;
+                let at = self.moment(dice);
+                self.faults.push((at, Fault::SetClock(if dice.percent(50) { by_ms } else { -by_ms })));
+            }
+        }
     }
 
     fn draw_faults(&mut self, dice: &mut Dice) {
@@ -162,25 +240,12 @@ impl Plan {
                 self.faults.push((at, if lose { Fault::LoseNode(*node) } else { Fault::FailSync(*node) }));
             }
         }
-        if dice.percent(35) {
-            for _ in 0..dice.between(1, 2) {
-                let back = self.moment(dice);
-                self.faults.push((back, Fault::KillManager));
-                self.faults.push((back + dice.between(1, 3_000), Fault::StartManager));
-            }
-        }
+        self.draw_manager_kills(dice, 35);
         if dice.percent(15) {
             let at = self.moment(dice);
             self.faults.push((at, Fault::LoseManager));
         }
-        if dice.percent(35) {
-            for _ in 0..dice.between(1, 3) {
-                let (at, node) = (self.moment(dice), self.node(dice));
-                let (outbound, inbound) = *dice.pick(&[(true, true), (true, false), (false, true)]);
-                self.faults.push((at, Fault::Partition { node, outbound, inbound }));
-                self.faults.push((at + dice.between(10, 6_000), Fault::HealPartitions));
-            }
-        }
+        self.draw_partitions(dice, 35);
         if dice.percent(25) && !self.optimistic {
             for _ in 0..dice.between(1, 4) {
                 let (at, node) = (self.moment(dice), *dice.pick(&victims));
@@ -196,8 +261,33 @@ impl Plan {
             let client = dice.between(0, self.clients as u64 - 1) as usize;
             self.faults.push((self.moment(dice), Fault::KillClient(client)));
         }
+        self.draw_garbage(dice);
+    }
+
+    fn draw_garbage(&mut self, dice: &mut Dice) {
         if dice.percent(30) {
             self.faults.push((self.moment(dice), Fault::CollectGarbage));
+        }
+    }
+
+    fn draw_manager_kills(&mut self, dice: &mut Dice, percent: u64) {
+        if dice.percent(percent) {
+            for _ in 0..dice.between(1, 2) {
+                let back = self.moment(dice);
+                self.faults.push((back, Fault::KillManager));
+                self.faults.push((back + dice.between(1, 3_000), Fault::StartManager));
+            }
+        }
+    }
+
+    fn draw_partitions(&mut self, dice: &mut Dice, percent: u64) {
+        if dice.percent(percent) {
+            for _ in 0..dice.between(1, 3) {
+                let (at, node) = (self.moment(dice), self.node(dice));
+                let (outbound, inbound) = *dice.pick(&[(true, true), (true, false), (false, true)]);
+                self.faults.push((at, Fault::Partition { node, outbound, inbound }));
+                self.faults.push((at + dice.between(10, 6_000), Fault::HealPartitions));
+            }
         }
     }
 
@@ -211,6 +301,11 @@ impl Plan {
                 _ => self.faults.extend([(at, Fault::PauseNode(node)), (back, Fault::ResumeNode(node))]),
             }
         }
+    }
+
+    /// Whether stored bytes rot in it.
+    pub fn rots(&self) -> bool {
+        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Rot(_) | Fault::RotMuch(_)))
     }
 
     fn moment(&self, dice: &mut Dice) -> u64 {

@@ -8,7 +8,9 @@ use tessera_manager::config::Config as ManagerConfig;
 use tessera_node::NodeConfig;
 use tessera_wire::Kind;
 use tessera_wire::data::{PutFragments, PutFragmentsReply};
-use tessera_wire::meta::{AllocateChunks, ChunkName, Commit, HeartbeatReply, OpenWrite, Unlink};
+use tessera_wire::meta::{
+    AllocateChunks, ChunkName, ClusterStatus, Commit, Heartbeat, HeartbeatReply, OpenWrite, Unlink,
+};
 use tessera_wire::rpc::Call;
 
 /// What is wrong with this world.
@@ -38,6 +40,10 @@ pub enum Planted {
     UnlinkElsewhere,
     /// Chunks are told apart by one byte of their hash.
     TruncatedHash,
+    /// A node reports fragments that it could not rebuild as rebuilt.
+    FailedAsDone,
+    /// `status` knows of no lost chunks.
+    LossesHidden,
 }
 
 impl Planted {
@@ -55,6 +61,9 @@ impl Planted {
         Planted::UnlinkElsewhere,
         Planted::TruncatedHash,
     ];
+
+    /// Bugs that show only when more is lost than can be replaced.
+    pub const BEYOND: &'static [Planted] = &[Planted::FailedAsDone, Planted::LossesHidden];
 
     /// Knobs of the manager in simulated worlds: everything happens within seconds.
     pub fn manager_config(self, m: usize) -> ManagerConfig {
@@ -125,7 +134,20 @@ impl Planted {
                 p.items.iter_mut().filter(|i| i.fragment < 2).for_each(|i| i.fragment ^= 1);
             }),
             (Planted::WrongParityRow | Planted::SkippedChecksum, Kind::PutFragments) => self.damage_payload(call),
+            (Planted::FailedAsDone, Kind::Heartbeat) => edit(call, |h: &mut Heartbeat| {
+                for result in &mut h.results {
+                    let failed = std::mem::take(&mut result.failed);
+                    result.done.extend(failed);
+                }
+            }),
             _ => {}
+        }
+    }
+
+    /// What `status` shows.
+    pub fn corrupt_status(self, status: &mut ClusterStatus) {
+        if self == Planted::LossesHidden {
+            status.chunks_lost = 0;
         }
     }
 

@@ -1,5 +1,6 @@
 //! The world: one queue of happenings in order of time, and what each sets off.
 //!
+//! Here is the queue; `nodes` and `traffic` say what each happening sets off, `faults` what strikes, `judge` what must hold.
 //! A story has three parts. *Trouble*: clients work while faults strike. *Calm*: faults stop, what can come back comes back,
 //! clients finish, repair ends (P6, P12). *Judgement*: everything is read back and compared, references are
 //! recounted (P4), and garbage must be gone (P5).
@@ -7,7 +8,8 @@
 pub mod script;
 
 use crate::client_host::ClientHost;
-use crate::manager_host::ManagerHost;
+use crate::clock::Clocks;
+use crate::manager_host::{ManagerHost, Placed};
 use crate::network::{Actor, Content as Message, Envelope, Network, Outcome};
 use crate::node_host::{NodeHost, Wish};
 use crate::oracle::{Oracle, Violation};
@@ -18,13 +20,18 @@ use std::collections::{BTreeMap, BinaryHeap};
 use tessera_disk::{CrashKind, Fault as DiskFault};
 use tessera_node::core::Event;
 use tessera_wire::rpc::{Call, Peer};
-use tessera_wire::{Error, Kind};
+use tessera_wire::{Code, Error, Kind};
 
 const MS: i64 = 1_000_000;
 /// Where simulated time begins, ns since 1970.
 const DAWN_NS: i64 = 1_000_000_000_000_000_000;
 /// After the calm began the cluster has this long to become whole (P6, P12), ms.
 const PATIENCE_MS: i64 = 400_000;
+
+mod faults;
+mod judge;
+mod nodes;
+mod traffic;
 
 enum Happening {
     Deliver(Envelope),
@@ -84,8 +91,10 @@ pub struct World {
     next_number: u64,
     dice: Dice,
     calm: bool,
+    scrubbed: bool,
     network: Network,
     manager: ManagerHost,
+    clocks: Clocks,
     nodes: Vec<NodeHost>,
     clients: Vec<ClientHost>,
     oracle: Oracle,
@@ -107,15 +116,15 @@ impl World {
         let nodes = (0..plan.nodes)
             .map(|i| NodeHost::new(i, cluster_id, planted.node_config(), planted.disks_lie(), dice.any()))
             .collect();
-        let clients = (0..plan.clients)
-            .map(|i| ClientHost::new(i, plan.operations, plan.redundancy, plan.optimistic, dice.any()))
-            .collect();
-        World {
+        let clients = (0..plan.clients).map(|i| ClientHost::new(i, &plan, dice.any())).collect();
+        let mut world = World {
             network: Network::new(plan.network, dice.any()),
             manager: ManagerHost::new(cluster_id, plan.nodes, planted.manager_config(plan.m), dice.any()),
+            clocks: Clocks::new(DAWN_NS),
             plan,
             planted,
             calm: false,
+            scrubbed: false,
             now_ns: DAWN_NS,
             queue: BinaryHeap::new(),
             next_number: 0,
@@ -129,13 +138,27 @@ impl World {
             events: 0,
             trace: 0,
             log: keep_log.then(Vec::new),
+        };
+        if world.plan.clocks_differ {
+            let actors = world.everybody();
+            world.clocks.draw(actors.into_iter(), &mut world.dice);
         }
+        world
+    }
+
+    fn everybody(&self) -> Vec<Actor> {
+        let nodes = (0..self.nodes.len()).map(Actor::Node);
+        nodes.chain((0..self.clients.len()).map(Actor::Client)).chain([Actor::Manager]).collect()
+    }
+
+    fn manager_now(&self) -> i64 {
+        self.clocks.of(Actor::Manager, self.now_ns)
     }
 
     /// Tells the whole story.
     pub fn run(mut self) -> Report {
         let violation = self.tell().err();
-        let errors = self.clients.iter().flat_map(|c| c.errors.clone()).collect();
+        let errors = self.clients.iter().flat_map(|c| c.errors.iter().map(|(_, text)| text.clone())).collect();
         Report { events: self.events, trace: self.trace, violation, errors, log: self.log.unwrap_or_default() }
     }
 
@@ -153,97 +176,7 @@ impl World {
         }
         self.run_until(DAWN_NS + 1_000 * MS + self.plan.calm_at_ms as i64 * MS, |_| false)?;
         self.calm_down()?;
-        let deadline = self.now_ns + PATIENCE_MS * MS;
-        self.run_until(deadline, |w| w.clients.iter().all(ClientHost::is_done) && w.is_whole())?;
-        self.judge(deadline)
-    }
-
-    fn calm_down(&mut self) -> Result<(), Violation> {
-        self.say("calm");
-        self.calm = true;
-        self.network.heal();
-        let faults = std::mem::take(&mut self.queue).into_sorted_vec();
-        self.queue = faults.into_iter().filter(|Reverse(s)| !matches!(s.what, Happening::Fault(_))).collect();
-        for node in 0..self.nodes.len() {
-            self.nodes[node].set_capacity(1 << 30);
-            self.resume(node);
-        }
-        self.restore_manager()?;
-        self.start_manager();
-        Ok(())
-    }
-
-    /// Asks the machines that live what their log replicas hold, and rebuilds the database from it.
-    fn restore_manager(&mut self) -> Result<(), Violation> {
-        if !self.manager.is_lost() {
-            return Ok(());
-        }
-        self.say("restore");
-        let now = self.now_ns;
-        let nodes = &mut self.nodes;
-        let restored = self.manager.restore(&mut |call| {
-            let Peer::Address(address) = &call.peer else { unreachable!("only addresses are asked") };
-            let index = address.trim_start_matches('n').trim_end_matches(":1").parse::<usize>().unwrap_or(usize::MAX);
-            let payload = call.payload.concat().into();
-            let wishes = nodes.get_mut(index).map_or(Vec::new(), |n| n.request(now, 0, call.kind, &call.body, payload));
-            let answered =
-                wishes.into_iter().find_map(|w| if let Wish::Answer { result, .. } = w { Some(result) } else { None });
-            answered.unwrap_or_else(|| Err(Error::new(tessera_wire::Code::Unavailable, "nobody there")))
-        });
-        restored.map_err(|fact| Violation { promise: "P7", fact: format!("the manager cannot be restored: {fact}") })
-    }
-
-    fn judge(&mut self, deadline: i64) -> Result<(), Violation> {
-        if let Some(client) = self.clients.iter().find(|c| !c.is_done()) {
-            return broken("P12", format!("client {} could not finish in calm: {}", client.index, client.doing()));
-        }
-        if !self.is_whole() {
-            return broken("P6", format!("redundancy has not returned: {}", self.manager.status_line(self.now_ns)));
-        }
-        self.say("judgement");
-        for path in self.oracle.paths().into_iter().chain(self.oracle.logs()) {
-            let reader = &mut self.clients[0];
-            reader.errors.clear();
-            reader.read(self.now_ns, &path);
-            self.push(self.now_ns, Happening::ClientTick { client: 0, life: self.clients[0].life });
-            self.run_until(deadline, |w| w.clients[0].is_done())?;
-            if let Some(error) = self.clients[0].errors.first() {
-                return broken("P1", format!("{path} cannot be read in calm: {error}"));
-            }
-        }
-        self.manager.recount().map_err(|fact| Violation { promise: "P4", fact })?;
-        self.count_fragments()?;
-        self.collect_garbage(deadline)
-    }
-
-    fn is_whole(&mut self) -> bool {
-        // Lost, or on a disk that cannot be opened any more.
-        let gone = |n: &&NodeHost| n.lost || !n.is_running();
-        let lost: Vec<String> = self.nodes.iter().filter(gone).map(|n| format!("n{}", n.index)).collect();
-        self.manager.is_whole(self.now_ns, &lost)
-    }
-
-    /// What the manager believes to be in place is in place (P6).
-    fn count_fragments(&mut self) -> Result<(), Violation> {
-        for (chunk_id, fragment, node) in self.manager.fragments() {
-            let there = node.is_some_and(|n| self.nodes.get(n).is_some_and(|host| host.holds(chunk_id, fragment)));
-            if !there {
-                return broken("P6", format!("fragment {chunk_id}.{fragment} should be on node {node:?} and is not"));
-            }
-        }
-        Ok(())
-    }
-
-    /// With all sessions over, what the manager counts as stored is all that nodes hold (P5).
-    fn collect_garbage(&mut self, deadline: i64) -> Result<(), Violation> {
-        let now = self.now_ns;
-        self.manager.collect_garbage(now);
-        self.pump_manager();
-        self.run_until(deadline + PATIENCE_MS * MS, |w| w.manager.is_clean(w.now_ns))?;
-        match self.manager.is_clean(self.now_ns) {
-            true => Ok(()),
-            false => broken("P5", format!("garbage stays: {}", self.manager.status_line(self.now_ns))),
-        }
+        self.judge()
     }
 
     fn run_until(&mut self, until_ns: i64, done: impl Fn(&mut World) -> bool) -> Result<(), Violation> {
@@ -258,7 +191,7 @@ impl World {
             self.happen(next.what)?;
             // Asking whether all is well costs a query: now and then is enough.
             if self.now_ns >= check_at {
-                check_at = self.now_ns + 100 * MS;
+                check_at = self.now_ns + 250 * MS;
                 if done(self) {
                     return Ok(());
                 }
@@ -283,9 +216,9 @@ impl World {
             }
             Happening::ManagerTick { life } => {
                 if self.manager.life == life && self.manager.is_running() {
-                    self.manager.tick(self.now_ns);
+                    self.manager.tick(self.manager_now());
                     self.pump_manager();
-                    self.push(self.now_ns + 50 * MS, Happening::ManagerTick { life });
+                    self.push(self.now_ns + 100 * MS, Happening::ManagerTick { life });
                 }
                 Ok(())
             }
@@ -294,307 +227,6 @@ impl World {
                 self.say(&format!("{fault:?}"));
                 self.strike(fault);
                 Ok(())
-            }
-        }
-    }
-
-    // --- nodes ----------------------------------------------------------------------------------------------
-
-    fn start_node(&mut self, node: usize) {
-        let host = &mut self.nodes[node];
-        if !host.is_running() {
-            // Connections of an earlier life died with it.
-            self.asleep.retain(|(of, _)| *of != node);
-            host.start();
-        }
-        let life = host.life;
-        self.push(self.now_ns, Happening::NodeTick { node, life });
-    }
-
-    /// The paused node that this would reach.
-    fn sleeper(&self, what: &Happening) -> Option<usize> {
-        let node = match what {
-            Happening::NodeTick { node, .. } | Happening::NodeDisk { node, .. } | Happening::NodeEvent { node, .. } => {
-                *node
-            }
-            Happening::Deliver(Envelope { to: Actor::Node(node), content: Message::Request { .. }, .. }) => *node,
-            Happening::Deliver(Envelope { ticket, .. }) | Happening::Verdict { ticket, .. } => {
-                match self.network.caller(*ticket) {
-                    Some((Actor::Node(node), _)) => node,
-                    _ => return None,
-                }
-            }
-            _ => return None,
-        };
-        self.nodes.get(node).is_some_and(|host| host.paused && host.is_running()).then_some(node)
-    }
-
-    /// A paused node goes on, and everything that reached it meanwhile does so at once, in any order: too late for
-    /// many, which is the point. A node that stands still for another reason starts.
-    fn resume(&mut self, node: usize) {
-        self.nodes[node].paused = false;
-        self.start_node(node);
-        let (due, others) = std::mem::take(&mut self.asleep).into_iter().partition(|(of, _)| *of == node);
-        self.asleep = others;
-        let due: Vec<(usize, Happening)> = due;
-        for (_, what) in due {
-            let at = self.now_ns + self.dice.between(0, 1_000) as i64 * 1_000;
-            self.push(at, what);
-        }
-    }
-
-    fn with_node(
-        &mut self,
-        node: usize,
-        life: u64,
-        act: impl FnOnce(&mut NodeHost, i64) -> Vec<Wish>,
-    ) -> Result<(), Violation> {
-        let host = &mut self.nodes[node];
-        if host.life != life || !host.is_running() {
-            return Ok(());
-        }
-        let wishes = act(host, self.now_ns);
-        if host.disk().is_off() {
-            host.power_off(CrashKind::KeepSome);
-            if self.calm {
-                self.start_node(node);
-            }
-            return Ok(());
-        }
-        self.grant(node, wishes);
-        let next = self.nodes[node].next_deadline_ns();
-        self.schedule_tick((Actor::Node(node), life), next, Happening::NodeTick { node, life });
-        Ok(())
-    }
-
-    fn grant(&mut self, node: usize, wishes: Vec<Wish>) {
-        let life = self.nodes[node].life;
-        for wish in wishes {
-            match wish {
-                Wish::Call(call) => self.send(Actor::Node(node), life, call),
-                Wish::Answer { ticket, result } => self.answer(Actor::Node(node), life, ticket, result),
-                Wish::DiskLater => {
-                    let at = self.now_ns + self.dice.between(50, 4_000) as i64 * 1_000;
-                    self.push(at, Happening::NodeDisk { node, life });
-                }
-                Wish::EventLater(event) => {
-                    let at = self.now_ns + self.dice.between(20, 1_000) as i64 * 1_000;
-                    self.push(at, Happening::NodeEvent { node, life, event: Box::new(event) });
-                }
-            }
-        }
-    }
-
-    // --- clients --------------------------------------------------------------------------------------------
-
-    fn tick_client(&mut self, client: usize, life: u64) -> Result<(), Violation> {
-        let host = &mut self.clients[client];
-        if host.life != life {
-            return Ok(());
-        }
-        let calls = host.tick(self.now_ns, &mut self.oracle)?;
-        self.after_client(client, calls);
-        Ok(())
-    }
-
-    fn after_client(&mut self, client: usize, calls: Vec<Call>) {
-        let life = self.clients[client].life;
-        for call in calls {
-            self.send(Actor::Client(client), life, call);
-        }
-        let host = &self.clients[client];
-        if host.is_done() {
-            return;
-        }
-        let pause = self.now_ns + self.dice.between(1, 900) as i64 * MS;
-        let next = self.clients[client].next_due().unwrap_or(pause);
-        self.schedule_tick((Actor::Client(client), life), Some(next), Happening::ClientTick { client, life });
-    }
-
-    // --- the manager ----------------------------------------------------------------------------------------
-
-    fn start_manager(&mut self) {
-        if self.manager.is_running() {
-            return;
-        }
-        self.manager.start(self.now_ns);
-        self.pump_manager();
-        self.push(self.now_ns, Happening::ManagerTick { life: self.manager.life });
-    }
-
-    /// Commits what waits and sends what the manager has to say.
-    fn pump_manager(&mut self) {
-        let life = self.manager.life;
-        let (calls, answers) = self.manager.pump(self.now_ns);
-        for call in calls {
-            self.send(Actor::Manager, life, call);
-        }
-        for (ticket, result) in answers {
-            self.answer(Actor::Manager, life, ticket, result);
-        }
-    }
-
-    // --- messages -------------------------------------------------------------------------------------------
-
-    fn send(&mut self, from: Actor, life: u64, mut call: Call) {
-        self.planted.corrupt_call(&mut call);
-        let to = match &call.peer {
-            Peer::Manager => Some(Actor::Manager),
-            Peer::Node(id) => self.manager.node_index(*id),
-            Peer::Connection(number) => Some(Actor::Client(*number as usize)),
-            Peer::Address(address) => {
-                address.trim_start_matches('n').trim_end_matches(":1").parse().ok().map(Actor::Node)
-            }
-        };
-        if matches!(from, Actor::Client(_)) && self.log.is_some() {
-            self.say(&format!("{from:?} -> {:?} {}", call.peer, call.kind.name()));
-        }
-        self.mix(call.kind as u64, call.token);
-        // Nobody has that id: the connection cannot even be tried.
-        let to = to.unwrap_or(Actor::Node(usize::MAX));
-        let outcome = self.network.call((from, life), to, call);
-        self.under_way(from, outcome);
-    }
-
-    fn answer(&mut self, from: Actor, life: u64, ticket: u64, result: Result<(bytes::Bytes, bytes::Bytes), Error>) {
-        let Some((asker, kind)) = self.askers.get(&ticket).copied() else { return };
-        let result = result.map(|(mut body, payload)| {
-            self.planted.corrupt_answer(kind, &mut body);
-            (body, payload)
-        });
-        let outcome = self.network.answer((from, life), asker, ticket, result);
-        self.under_way(from, outcome);
-    }
-
-    fn under_way(&mut self, from: Actor, outcome: Outcome) {
-        for (delay_ns, envelope) in outcome.deliveries {
-            if let Message::Request { kind, .. } = envelope.content {
-                self.askers.insert(envelope.ticket, (from, kind));
-            }
-            self.push(self.now_ns + delay_ns as i64, Happening::Deliver(envelope));
-        }
-        for (delay_ns, ticket, error) in outcome.verdicts {
-            self.push(self.now_ns + delay_ns as i64, Happening::Verdict { ticket, error });
-        }
-    }
-
-    fn deliver(&mut self, envelope: Envelope) -> Result<(), Violation> {
-        self.mix(envelope.ticket, envelope.from.1);
-        let Envelope { from, to, ticket, content } = envelope;
-        let (kind, body, payload) = match content {
-            Message::Answer(result) => return self.close_call(ticket, result),
-            Message::Request { kind, body, payload } => (kind, body, payload),
-        };
-        match to {
-            Actor::Node(node) if node < self.nodes.len() => {
-                let life = self.nodes[node].life;
-                self.with_node(node, life, |host, now| host.request(now, ticket, kind, &body, payload))
-            }
-            Actor::Manager => {
-                let client_id = match from.0 {
-                    Actor::Client(index) => 1_000 + index as u64 + from.1 * 1_000_000,
-                    Actor::Node(index) => 1 + index as u64 + from.1 * 1_000_000,
-                    Actor::Manager => 0,
-                };
-                self.manager.request(self.now_ns, ticket, from.0, client_id, kind, body, payload);
-                self.pump_manager();
-                Ok(())
-            }
-            // Simulated clients hold no leases: an answer is all a recall needs.
-            Actor::Client(index) => {
-                self.answer(Actor::Client(index), 0, ticket, Ok(Default::default()));
-                Ok(())
-            }
-            Actor::Node(_) => Ok(()),
-        }
-    }
-
-    fn close_call(
-        &mut self,
-        ticket: u64,
-        result: Result<(bytes::Bytes, bytes::Bytes), Error>,
-    ) -> Result<(), Violation> {
-        let Some(((actor, life), answer)) = self.network.close(ticket, result) else { return Ok(()) };
-        match actor {
-            Actor::Manager if self.manager.life == life && self.manager.is_running() => {
-                self.manager.answer(self.now_ns, answer);
-                self.pump_manager();
-            }
-            Actor::Node(node) => return self.with_node(node, life, |host, now| host.answer(now, answer)),
-            Actor::Client(client) if self.clients[client].life == life => {
-                if let (Err(error), true) = (&answer.result, self.log.is_some()) {
-                    self.say(&format!("{actor:?} <- {:?}: {error}", error.kind()));
-                }
-                let calls = self.clients[client].answer(self.now_ns, answer, &mut self.oracle)?;
-                self.after_client(client, calls);
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    // --- faults ---------------------------------------------------------------------------------------------
-
-    fn strike(&mut self, fault: Fault) {
-        match fault {
-            Fault::KillNode(node) => self.nodes[node].kill(),
-            Fault::PowerOffNode(node) => self.power_off(node),
-            Fault::StartNode(node) => self.start_node(node),
-            Fault::PauseNode(node) => self.nodes[node].paused = true,
-            Fault::ResumeNode(node) => self.resume(node),
-            Fault::LoseNode(node) => self.nodes[node].lose(),
-            Fault::KillManager => self.manager.kill(),
-            Fault::StartManager => self.start_manager(),
-            // Until the calm there is no manager: it is restored when every machine that lives can be asked.
-            Fault::LoseManager => self.manager.lose(),
-            Fault::Partition { node, outbound, inbound } => self.partition(node, outbound, inbound),
-            Fault::HealPartitions => self.network.mend(),
-            Fault::Rot(node) => drop(self.nodes[node].disk().rot_somewhere()),
-            Fault::FailSync(node) => {
-                let disk = self.nodes[node].disk();
-                disk.set_rates(tessera_disk::FaultRates { sync_fails: 1_000_000, ..Default::default() });
-            }
-            Fault::FillDisk(node) => self.nodes[node].set_capacity(1),
-            Fault::EmptyDisk(node) => self.nodes[node].set_capacity(1 << 30),
-            Fault::KillClient(client) => {
-                self.clients[client].kill();
-                let life = self.clients[client].life;
-                self.push(self.now_ns + MS, Happening::ClientTick { client, life });
-            }
-            Fault::CollectGarbage => {
-                self.manager.collect_garbage(self.now_ns);
-                self.pump_manager();
-            }
-            Fault::Drain(node) => {
-                self.manager.drain_node(self.now_ns, node);
-                self.pump_manager();
-            }
-        }
-    }
-
-    /// At once, or in the middle of one of the next disk operations.
-    fn power_off(&mut self, node: usize) {
-        let kind = *self.dice.pick(&[CrashKind::KeepNone, CrashKind::KeepAll, CrashKind::KeepSome, CrashKind::Torn]);
-        let host = &mut self.nodes[node];
-        if host.is_running() && self.dice.percent(60) {
-            let at = host.disk().io_count() + self.dice.between(1, 12);
-            host.disk().fail_at(at, DiskFault::PowerLoss);
-        } else {
-            host.power_off(kind);
-        }
-    }
-
-    fn partition(&mut self, node: usize, outbound: bool, inbound: bool) {
-        let others = (0..self.nodes.len())
-            .map(Actor::Node)
-            .chain((0..self.clients.len()).map(Actor::Client))
-            .chain([Actor::Manager]);
-        for other in others.filter(|o| *o != Actor::Node(node)).collect::<Vec<_>>() {
-            if outbound {
-                self.network.cut(Actor::Node(node), other);
-            }
-            if inbound {
-                self.network.cut(other, Actor::Node(node));
             }
         }
     }

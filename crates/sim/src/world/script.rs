@@ -14,7 +14,7 @@
 
 use super::{DAWN_NS, Happening, MS, PATIENCE_MS, World};
 use crate::network::NetworkFaults;
-use crate::plan::{Dice, Fault, Plan};
+use crate::plan::{Dice, Family, Fault, Plan};
 use crate::planted::Planted;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -91,6 +91,8 @@ impl Player {
     fn cluster(&mut self, nodes: &str, m: &str) -> Said {
         // A plan of which nothing is left to chance.
         let plan = Plan {
+            family: Family::Survivable,
+            clocks_differ: false,
             nodes: parse(nodes)?,
             clients: 1,
             redundancy: "auto",
@@ -182,7 +184,7 @@ impl Player {
     fn settle(&mut self) -> Said {
         let world = self.world()?;
         let deadline = world.now_ns + PATIENCE_MS * MS;
-        world.run_until(deadline, |w| w.is_whole()).map_err(|v| format!("{} {}", v.promise, v.fact))?;
+        world.run_until(deadline, |w| w.is_settled()).map_err(|v| format!("{} {}", v.promise, v.fact))?;
         world.told();
         self.status()
     }
@@ -218,7 +220,7 @@ impl World {
         let judged = self.run_until(deadline, |w| w.clients[0].is_done());
         let result = match (judged, self.clients[0].errors.first()) {
             (Err(broken), _) => format!("BROKEN {}: {}", broken.promise, broken.fact),
-            (Ok(()), Some(error)) => format!("failed: {error}"),
+            (Ok(()), Some((_, error))) => format!("failed: {error}"),
             (Ok(()), None) if !self.clients[0].is_done() => "does not end".into(),
             // What was found was what it should be, else the oracle would have spoken.
             (Ok(()), None) if well == "read" => {

@@ -1,0 +1,67 @@
+//! Faults striking.
+
+use super::*;
+
+impl World {
+    pub(super) fn strike(&mut self, fault: Fault) {
+        match fault {
+            Fault::KillNode(node) => self.nodes[node].kill(),
+            Fault::PowerOffNode(node) => self.power_off(node),
+            Fault::StartNode(node) => self.start_node(node),
+            Fault::PauseNode(node) => self.nodes[node].paused = true,
+            Fault::ResumeNode(node) => self.resume(node),
+            Fault::LoseNode(node) => self.nodes[node].lose(),
+            Fault::KillManager => self.manager.kill(),
+            Fault::StartManager => self.start_manager(),
+            // Until the calm there is no manager: it is restored when every machine that lives can be asked.
+            Fault::LoseManager => self.manager.lose(),
+            Fault::Partition { node, outbound, inbound } => self.partition(node, outbound, inbound),
+            Fault::HealPartitions => self.network.mend(),
+            Fault::Rot(node) => drop(self.nodes[node].disk().rot_somewhere()),
+            Fault::FailSync(node) => {
+                let disk = self.nodes[node].disk();
+                disk.set_rates(tessera_disk::FaultRates { sync_fails: 1_000_000, ..Default::default() });
+            }
+            Fault::FillDisk(node) => self.nodes[node].set_capacity(1),
+            Fault::EmptyDisk(node) => self.nodes[node].set_capacity(1 << 30),
+            Fault::KillClient(client) => {
+                self.clients[client].kill();
+                let life = self.clients[client].life;
+                self.push(self.now_ns + MS, Happening::ClientTick { client, life });
+            }
+            Fault::CollectGarbage => {
+                self.manager.collect_garbage(self.manager_now());
+                self.pump_manager();
+            }
+            Fault::SetClock(by_ms) => self.clocks.set(Actor::Manager, by_ms),
+            Fault::RotMuch(node) => (0..200).for_each(|_| drop(self.nodes[node].disk().rot_somewhere())),
+            Fault::Drain(node) => {
+                self.manager.drain_node(self.manager_now(), node);
+                self.pump_manager();
+            }
+        }
+    }
+
+    /// At once, or in the middle of one of the next disk operations.
+    pub(super) fn power_off(&mut self, node: usize) {
+        let kind = *self.dice.pick(&[CrashKind::KeepNone, CrashKind::KeepAll, CrashKind::KeepSome, CrashKind::Torn]);
+        let host = &mut self.nodes[node];
+        if host.is_running() && self.dice.percent(60) {
+            let at = host.disk().io_count() + self.dice.between(1, 12);
+            host.disk().fail_at(at, DiskFault::PowerLoss);
+        } else {
+            host.power_off(kind);
+        }
+    }
+
+    pub(super) fn partition(&mut self, node: usize, outbound: bool, inbound: bool) {
+        for other in self.everybody().into_iter().filter(|o| *o != Actor::Node(node)) {
+            if outbound {
+                self.network.cut(Actor::Node(node), other);
+            }
+            if inbound {
+                self.network.cut(other, Actor::Node(node));
+            }
+        }
+    }
+}

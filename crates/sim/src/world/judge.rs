@@ -1,0 +1,186 @@
+//! The calm after the trouble, and what is judged then.
+//!
+//! Of a survivable plan everything must be whole again. Of a plan beyond `m` the simulator looks at the nodes' disks itself: a
+//! chunk of which k sound fragments are where they belong must be whole again and be read, the others must be counted
+//! as lost, reads of their files must fail with a typed error, and nothing else may differ.
+
+use super::*;
+use crate::plan::Family;
+use std::collections::BTreeSet;
+
+impl World {
+    pub(super) fn calm_down(&mut self) -> Result<(), Violation> {
+        self.say("calm");
+        self.calm = true;
+        self.network.heal();
+        let faults = std::mem::take(&mut self.queue).into_sorted_vec();
+        self.queue = faults.into_iter().filter(|Reverse(s)| !matches!(s.what, Happening::Fault(_))).collect();
+        for node in 0..self.nodes.len() {
+            self.nodes[node].set_capacity(1 << 30);
+            self.resume(node);
+        }
+        self.restore_manager()?;
+        self.start_manager();
+        let deadline = self.now_ns + PATIENCE_MS * MS;
+        self.run_until(deadline, |w| w.clients.iter().all(ClientHost::is_done) && w.is_settled())?;
+        if self.plan.rots() && !self.is_unsettled() {
+            self.say("scrub");
+            self.scrubbed = true;
+            self.manager.scrub(self.manager_now());
+            self.pump_manager();
+            self.run_until(deadline, |w| w.manager.has_scrubbed(w.manager_now()) && w.is_settled())?;
+        }
+        Ok(())
+    }
+
+    /// Asks the machines that live what their log replicas hold, and rebuilds the database from it.
+    pub(super) fn restore_manager(&mut self) -> Result<(), Violation> {
+        if !self.manager.is_lost() {
+            return Ok(());
+        }
+        self.say("restore");
+        let (now_ns, clocks) = (self.now_ns, &self.clocks);
+        let nodes = &mut self.nodes;
+        let restored = self.manager.restore(&mut |call| {
+            let Peer::Address(address) = &call.peer else { unreachable!("only addresses are asked") };
+            let index = address.trim_start_matches('n').trim_end_matches(":1").parse::<usize>().unwrap_or(usize::MAX);
+            let payload = call.payload.concat().into();
+            let now = clocks.of(Actor::Node(index), now_ns);
+            let wishes = nodes.get_mut(index).map_or(Vec::new(), |n| n.request(now, 0, call.kind, &call.body, payload));
+            let answered =
+                wishes.into_iter().find_map(|w| if let Wish::Answer { result, .. } = w { Some(result) } else { None });
+            answered.unwrap_or_else(|| Err(Error::new(tessera_wire::Code::Unavailable, "nobody there")))
+        });
+        restored.map_err(|fact| Violation { promise: "P7", fact: format!("the manager cannot be restored: {fact}") })
+    }
+
+    pub(super) fn judge(&mut self) -> Result<(), Violation> {
+        let deadline = self.now_ns + PATIENCE_MS * MS;
+        if let Some(client) = self.clients.iter().find(|c| !c.is_done()) {
+            return broken("P12", format!("client {} could not finish in calm: {}", client.index, client.doing()));
+        }
+        if self.is_unsettled() {
+            let now = self.manager_now();
+            let status = self.manager.status_line(now);
+            let reduced: Vec<Placed> = self.manager.placed().into_iter().filter(|c| self.is_reduced(c)).collect();
+            return broken("P6", format!("redundancy has not returned: {status}; to be rebuilt: {reduced:?}"));
+        }
+        self.say("judgement");
+        let lost = self.lost_chunks();
+        for path in self.oracle.paths().into_iter().chain(self.oracle.logs()) {
+            self.read_back(&path, &lost, deadline)?;
+        }
+        self.manager.recount().map_err(|fact| Violation { promise: "P4", fact })?;
+        // Reading took its time: what nobody refers to may have been collected.
+        let lost = self.lost_chunks();
+        self.count_fragments(&lost)?;
+        self.count_lost(&lost)?;
+        self.collect_garbage(deadline)
+    }
+
+    /// Reads a file. That fails only if a chunk of it is lost, and then it does.
+    fn read_back(&mut self, path: &str, lost: &BTreeSet<u64>, deadline: i64) -> Result<(), Violation> {
+        let reader = &mut self.clients[0];
+        reader.errors.clear();
+        reader.read(self.clocks.of(Actor::Client(0), self.now_ns), path);
+        self.push(self.now_ns, Happening::ClientTick { client: 0, life: self.clients[0].life });
+        self.run_until(deadline, |w| w.clients[0].is_done())?;
+        let harmed = self.manager.chunks_of(path).iter().any(|chunk| lost.contains(chunk));
+        match (self.clients[0].errors.first(), harmed, self.clients[0].is_done()) {
+            (_, _, false) => broken("P12", format!("{path}: a read in calm does not end: {}", self.clients[0].doing())),
+            (Some((_, error)), false, _) => broken("P1", format!("{path} cannot be read in calm: {error}")),
+            (None, true, _) => broken("P2", format!("{path} was read, and a chunk of it is lost")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Nodes that are gone for good: lost, or with a disk that cannot be opened any more.
+    fn gone(&self) -> Vec<String> {
+        let gone = |n: &&NodeHost| n.lost || !n.is_running();
+        self.nodes.iter().filter(gone).map(|n| format!("n{}", n.index)).collect()
+    }
+
+    /// Nothing is left to be repaired that can be.
+    pub(super) fn is_settled(&mut self) -> bool {
+        let (now, gone) = (self.manager_now(), self.gone());
+        match self.plan.family {
+            Family::Survivable => self.manager.is_whole(now, &gone),
+            Family::Beyond => {
+                // What rots is found by the scrub, and need not be before.
+                let can_be_whole = self.plan.spare_hosts && (self.scrubbed || !self.plan.rots());
+                let placed = if can_be_whole { self.manager.placed() } else { Vec::new() };
+                self.manager.has_given_up(now, &gone) && !placed.iter().any(|chunk| self.is_reduced(chunk))
+            }
+        }
+    }
+
+    /// Not lost, and not whole.
+    fn is_reduced(&self, chunk: &Placed) -> bool {
+        let sound = self.sound_fragments(chunk);
+        sound >= chunk.needed && sound < chunk.fragments.len()
+    }
+
+    fn is_unsettled(&mut self) -> bool {
+        !self.is_settled()
+    }
+
+    fn sound_fragments(&self, chunk: &Placed) -> usize {
+        let rots = self.plan.rots();
+        let sound = |(fragment, node): &&(u32, Option<usize>)| {
+            let host = node.and_then(|n| self.nodes.get(n));
+            host.is_some_and(|host| match rots {
+                true => host.holds_sound(chunk.chunk_id, *fragment),
+                false => host.holds(chunk.chunk_id, *fragment),
+            })
+        };
+        chunk.fragments.iter().filter(sound).count()
+    }
+
+    /// Chunks of which fewer fragments than needed are where they belong, and sound.
+    fn lost_chunks(&self) -> BTreeSet<u64> {
+        let placed = self.manager.placed();
+        placed.iter().filter(|chunk| self.sound_fragments(chunk) < chunk.needed).map(|chunk| chunk.chunk_id).collect()
+    }
+
+    /// What the manager believes to be in place is in place (P6), sound (P13), of all chunks that are not lost.
+    fn count_fragments(&mut self, lost: &BTreeSet<u64>) -> Result<(), Violation> {
+        if !self.plan.spare_hosts {
+            return Ok(());
+        }
+        for chunk in self.manager.placed().iter().filter(|chunk| !lost.contains(&chunk.chunk_id)) {
+            let sound = self.sound_fragments(chunk);
+            if sound < chunk.fragments.len() {
+                let (id, all) = (chunk.chunk_id, &chunk.fragments);
+                return broken("P6", format!("chunk {id}: {sound} fragments are in place of (fragment, node) {all:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// `status` counts what is lost, and no plan within what was promised loses anything (P1).
+    fn count_lost(&mut self, lost: &BTreeSet<u64>) -> Result<(), Violation> {
+        if let (Family::Survivable, Some(chunk)) = (self.plan.family, lost.first()) {
+            return broken("P1", format!("chunk {chunk} is lost"));
+        }
+        let now = self.manager_now();
+        let Some(mut status) = self.manager.status(now) else { return broken("P7", "no status".into()) };
+        self.planted.corrupt_status(&mut status);
+        match status.chunks_lost == lost.len() as u64 {
+            true => Ok(()),
+            false => broken("P6", format!("status counts {} chunks as lost, {lost:?} are", status.chunks_lost)),
+        }
+    }
+
+    /// With all sessions over, what the manager counts as stored is all that nodes hold (P5).
+    pub(super) fn collect_garbage(&mut self, deadline: i64) -> Result<(), Violation> {
+        let now = self.manager_now();
+        self.manager.collect_garbage(now);
+        self.pump_manager();
+        self.run_until(deadline + PATIENCE_MS * MS, |w| w.manager.is_clean(w.manager_now()))?;
+        let now = self.manager_now();
+        match self.manager.is_clean(now) {
+            true => Ok(()),
+            false => broken("P5", format!("garbage stays: {}", self.manager.status_line(now))),
+        }
+    }
+}
