@@ -2,7 +2,7 @@
 //!
 //! Of a survivable plan everything must be whole again. Of a plan beyond `m` the simulator looks at the nodes' disks itself: a
 //! chunk of which k sound fragments are where they belong must be whole again and be read, the others must be counted
-//! as lost, reads of their files must fail with a typed error, and nothing else may differ.
+//! as lost, reads of their files may fail, with a typed error, and nothing else may differ.
 
 use super::*;
 use crate::plan::Family;
@@ -78,7 +78,8 @@ impl World {
         self.collect_garbage(deadline)
     }
 
-    /// Reads a file. That fails only if a chunk of it is lost, and then it does.
+    /// Reads a file. That fails only if a chunk of it is lost. (It may succeed even then: a reader also finds fragments
+    /// that are not where they belong. Its bytes are judged all the same.)
     fn read_back(&mut self, path: &str, lost: &BTreeSet<u64>, deadline: i64) -> Result<(), Violation> {
         let reader = &mut self.clients[0];
         reader.errors.clear();
@@ -89,7 +90,6 @@ impl World {
         match (self.clients[0].errors.first(), harmed, self.clients[0].is_done()) {
             (_, _, false) => broken("P12", format!("{path}: a read in calm does not end: {}", self.clients[0].doing())),
             (Some((_, error)), false, _) => broken("P1", format!("{path} cannot be read in calm: {error}")),
-            (None, true, _) => broken("P2", format!("{path} was read, and a chunk of it is lost")),
             _ => Ok(()),
         }
     }
