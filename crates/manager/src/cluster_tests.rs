@@ -347,9 +347,15 @@ fn rot_is_found_and_rebuilt() {
         (disk, key)
     };
     let (disk, _) = rot(&mut fake, 0);
+    // Where a record's header has rotted the disk does not even know what it lacks.
+    let silent = fake.nodes[1].disks[0];
+    let unknown = fake.disks.get_mut(&silent).unwrap().held.pop_first().unwrap();
+    fake.damaged();
     let reply = fake.ask(&Maintain { what: Upkeep::Scrub as i32, start: true }).unwrap();
     assert!(reply.running);
-    fake.until(60, "scrubbed and rebuilt", |f| f.disks[&disk].rotten.is_empty() && f.is_whole());
+    fake.until(60, "scrubbed and rebuilt", |f| {
+        f.disks[&disk].rotten.is_empty() && f.disks[&silent].held.contains(&unknown) && f.is_whole()
+    });
     fake.run(1_000);
     let reply = fake.ask(&Maintain { what: Upkeep::Scrub as i32, start: false }).unwrap();
     assert_eq!(reply.counters.iter().find(|c| c.name == "rot_found").unwrap().value, 1);

@@ -82,8 +82,11 @@ pub fn start(view: &mut View<'_>, request: &Maintain) -> Outcome<()> {
 
 /// Moves passes on.
 pub fn on_tick(view: &mut View<'_>) -> Outcome<()> {
+    let listing = view.caches.roster(view.db)?.readable().any(|d| d.inventory_wanted > 0);
     let tasks = &view.soft.cluster.tasks;
-    let scrubbing = !tasks.scrub_wanted.is_empty() || tasks.given.values().any(|g| matches!(g.work, Work::Scrub));
+    // A disk that was re-read is listed before the pass is over.
+    let scrubbing =
+        listing || !tasks.scrub_wanted.is_empty() || tasks.given.values().any(|g| matches!(g.work, Work::Scrub));
     let compacting = !tasks.compact_wanted.is_empty() || tasks.given.values().any(|g| matches!(g.work, Work::Compact));
     let passes = &view.soft.cluster.passes;
     let (gc, repair) = (passes.gc, passes.repair);
