@@ -13,7 +13,8 @@ use tessera_sim::world::{Report, World};
 
 /// Seeds that once broke a promise, or a simulator (the plans of their time were others: what they found in the product
 /// has a test of its own beside the code).
-const OLD_FAILURES: &[u64] = &[3, 13, 15, 18, 31, 47, 50, 53, 62, 97, 104, 346, 371, 466, 176, 338, 429, 555, 1021];
+const OLD_FAILURES: &[u64] =
+    &[3, 13, 15, 18, 31, 47, 50, 53, 62, 97, 104, 346, 371, 466, 176, 338, 429, 555, 1021, 551790116480];
 
 /// Fresh seeds of an everyday run, of each family.
 const SURVIVABLE_SEEDS: u64 = 1_500;
