@@ -17,8 +17,8 @@ const OLD_FAILURES: &[u64] =
     &[3, 13, 15, 18, 31, 47, 50, 53, 62, 97, 104, 346, 371, 466, 176, 338, 429, 555, 1021, 551790116480];
 
 /// Fresh seeds of an everyday run, of each family.
-const SURVIVABLE_SEEDS: u64 = 1_500;
-const BEYOND_SEEDS: u64 = 300;
+const SURVIVABLE_SEEDS: u64 = 1_000;
+const BEYOND_SEEDS: u64 = 200;
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
