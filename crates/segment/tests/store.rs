@@ -110,7 +110,7 @@ fn what_moved_away_comes_back_under_a_newer_epoch_only() {
             meta: RecordMeta { epoch, ..meta(8) },
             groups: &[],
             data: &data,
-            data_crc: crc32c::crc32c(&data),
+            data_crc: tessera_accel::checksum::crc32c(&data),
         };
         let outcome = store.append(&[record]).unwrap()[0];
         store.sync().unwrap();
