@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_client::path::StorePath;
 use tessera_client::{
-    Cancel, Client, Error, GetOptions, Options, Owner, Progress, PutMode, PutOptions, ReadReport, Sink, Source,
+    Cancel, Client, Error, GetOptions, Options, Owner, PathOpError, Progress, PutMode, PutOptions, ReadReport, Sink,
+    Source,
 };
 use tessera_net::{BufferPool, Dialer, DialerOptions, dialer::NoService};
 use tessera_wire::meta::{ClusterStatus, Dirent, GetStatus, MaintainReply, Upkeep, VersionInfo};
@@ -308,17 +309,17 @@ impl Store {
 
     /// The state of the cluster.
     pub fn status(&self) -> Outcome<ClusterStatus> {
-        Ok(self.client.status()?)
+        self.client.status().map_err(of_cluster)
     }
 
     /// Empties a node or one of its disks (0: all), or takes that back.
     pub fn drain(&self, node: u64, disk: u64, undo: bool) -> Outcome {
-        Ok(self.client.drain(&node.to_string(), disk, undo)?)
+        self.client.drain(&node.to_string(), disk, undo).map_err(of_cluster)
     }
 
     /// Starts or looks at a pass of upkeep.
     pub fn maintain(&self, what: Upkeep, start: bool) -> Outcome<MaintainReply> {
-        Ok(self.client.maintain(what, start)?)
+        self.client.maintain(what, start).map_err(of_cluster)
     }
 }
 
@@ -339,6 +340,14 @@ impl Item {
             version_number: attr.version_number,
             symlink_target: attr.symlink_target,
         }
+    }
+}
+
+/// A failure of what is about no path.
+fn of_cluster(error: Error) -> Failure {
+    match error {
+        Error::PathOp(PathOpError::Refused { error, .. }) => error.into(),
+        error => error.into(),
     }
 }
 

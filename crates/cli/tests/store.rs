@@ -99,6 +99,8 @@ fn streams_ranges_versions_names_and_policies() {
         assert_refused(&c.run(&["get", "tess:/a", c.path().to_str().unwrap()]), 2, &["tess:/a", "--recursive"]);
         assert_refused(&c.run(&["put", "--quiet", c.path().to_str().unwrap(), "tess:/x"]), 2, &["--recursive"]);
         assert_refused(&c.run(&["put", "--quiet", local, "tess:/no/such/"]), 3, &["tess:/no/such", "mkdir"]);
+        assert_refused(&c.run(&["put", local, "tess:/no/such/name"]), 3, &["tess:/no/such", "mkdir --parents"]);
+        assert_refused(&c.run(&["cat", "tess:/a"]), 2, &["tess:/a", "ls"]);
         let stat = c.ok(&["stat", "--json", "tess:/kept/f"]).json();
         assert_eq!((stat["kind"].as_str(), stat["size_bytes"].as_u64()), (Some("file"), Some(4)));
     });

@@ -86,7 +86,7 @@ fn leased(entry: Entry, wanted: bool, path: &[u64]) -> Read {
 fn file(inode: Inode) -> Outcome<Inode> {
     match (inode.is_file(), inode.is_directory()) {
         (true, _) => Ok(inode),
-        (_, true) => refuse(Code::IsDirectory, format!("inode {} is a directory", inode.ino)),
+        (_, true) => refuse(Code::IsDirectory, "is a directory, not a file; `tessera ls` shows what is in it"),
         _ => refuse(Code::Unsupported, format!("inode {} is a symbolic link; resolve it first", inode.ino)),
     }
 }

@@ -13,7 +13,9 @@ The next `tessera up` there finds everything again. Ctrl-C stops the manager, th
 Examples:
   tessera up
   tessera up --nodes 12 --disks 2 --dir /srv/tessera --listen 127.0.0.1:9000
-  tessera up --dir ./scratch --listen 127.0.0.1:0 --restart    any free ports; dead daemons are started again")]
+  tessera up --dir ./scratch --listen 127.0.0.1:0    any free ports
+  tessera up --restart                               dead daemons are started again
+  tessera up --restore                               after manager/ was lost")]
 pub struct UpArgs {
     /// Nodes, each with a host label of its own (default: as many as the directory has, else 8).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200))]

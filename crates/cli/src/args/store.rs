@@ -6,9 +6,10 @@ use clap::{Args, Subcommand};
 /// `tessera put`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A directory as target, or several sources, put each source into the target under its own name. Modes,
-modification times, symbolic links and holes are kept; sockets, pipes and devices are skipped and counted.
-Owners are kept when root stores (and restored when root fetches); else files belong to whoever stores them.
+A directory as target, or several sources, put each source into the target under its own name.
+Modes, modification times, symbolic links and holes are kept; sockets, pipes and devices are
+skipped and counted. Owners are kept when root stores, and restored when root fetches; else files
+belong to whoever stores them.
 
 Examples:
   tessera put movie.mkv tess:/films/             store a file under its name
@@ -229,9 +230,9 @@ pub enum PolicyCommand {
     },
     /// Set hints. New files and directories inherit those of their directory; what is there keeps its own.
     #[command(after_help = "\
-Set on a directory, hints are for what is created in it from then on. Files and directories that are there keep
-theirs, and there is no --recursive: what was stored under an old policy changes when it is stored again.
-Set on a file, they are for its next version.
+Set on a directory, hints are for what is created in it from then on. Files and directories that
+are there keep theirs, and there is no --recursive: what was stored under an old policy changes
+when it is stored again. Set on a file, they are for its next version.
 
 All hints are checked before the first is set. An empty value takes a hint back to its default.
 

@@ -55,7 +55,13 @@ pub fn get(args: GetArgs) -> Outcome {
             "read_around": super::cat::report_document(store.read_report()),
         }))?;
     } else {
-        out.note(format!(
+        let any = fetched > 0 || failures.is_empty();
+        let note = |line: String| {
+            if any {
+                out.note(line)
+            }
+        };
+        note(format!(
             "fetched {} file{}, {} in {} ({}), every byte verified",
             units::count(fetched as u64),
             if fetched == 1 { "" } else { "s" },

@@ -67,8 +67,12 @@ pub fn put(args: PutArgs) -> Outcome {
             "files": stored, "bytes": progress.done(), "new_bytes": new_bytes, "directories": directories, "symlinks": links,
             "skipped": skipped, "failed": failures.len(), "seconds": started.elapsed().as_secs_f64(),
         }))?;
-    } else {
-        let links = if links > 0 { format!(", {} symbolic links", units::count(links as u64)) } else { String::new() };
+    } else if stored > 0 || failures.is_empty() {
+        let links = if links > 0 {
+            format!(", {} symbolic link{}", units::count(links as u64), if links == 1 { "" } else { "s" })
+        } else {
+            String::new()
+        };
         let skipped = if skipped.is_empty() { String::new() } else { format!(", {} skipped", skipped.len()) };
         out.note(format!(
             "stored {} file{}{links}, {}, {} of it new, in {} ({}){skipped}",

@@ -41,7 +41,18 @@ impl Target<StorePath> {
                 Exit::NotFound,
                 format!("{path}: no such directory; make it with `tessera mkdir --parents {path}`"),
             )),
-            Err(failure) if failure.exit == Exit::NotFound => Ok(Target::As(path)),
+            Err(failure) if failure.exit == Exit::NotFound => {
+                let above = path.split_last().map(|(above, _)| above);
+                match above.ok().map(|above| (store.resolve(&above), above)) {
+                    Some((Err(failure), above)) if failure.exit == Exit::NotFound => Err(Failure::new(
+                        Exit::NotFound,
+                        format!(
+                            "{path}: there is no directory {above}; make it with `tessera mkdir --parents {above}`"
+                        ),
+                    )),
+                    _ => Ok(Target::As(path)),
+                }
+            }
             Err(failure) => Err(failure),
         }
     }

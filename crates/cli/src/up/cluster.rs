@@ -159,6 +159,20 @@ impl Cluster {
         self.write_file()
     }
 
+    /// Starts a child; a port that is taken is a matter of `up`'s own flag.
+    fn start_child(recipe: &Recipe, events: &Events) -> Outcome<Child> {
+        Child::start(recipe, events).map_err(|failure| match failure.message.contains("Address already in use") {
+            true => Failure {
+                message: format!(
+                    "{}; `up` takes its ports from --listen: choose another there, or port 0 for any free ones",
+                    failure.message
+                ),
+                ..failure
+            },
+            false => failure,
+        })
+    }
+
     fn start_manager(&mut self, more: &[String], events: &Events) -> Outcome {
         self.restart_manager_with(more, events)?;
         let manager = &mut self.members[0];
@@ -172,7 +186,7 @@ impl Cluster {
     fn start_nodes(&mut self, host: &str, port: u16, events: &Events) -> Outcome {
         for node in 1..=self.shape.nodes {
             let recipe = self.node_recipe(host, port, node)?;
-            self.members.push(Member { child: Some(Child::start(&recipe, events)?), recipe, deaths: 0 });
+            self.members.push(Member { child: Some(Self::start_child(&recipe, events)?), recipe, deaths: 0 });
         }
         Ok(())
     }
@@ -278,7 +292,7 @@ impl Cluster {
     pub fn restart_manager_with(&mut self, more: &[String], events: &Events) -> Outcome {
         let member = self.member("manager")?;
         let recipe = Recipe { args: [&member.recipe.args[..], more].concat(), ..member.recipe.clone() };
-        member.child = Some(Child::start(&recipe, events)?);
+        member.child = Some(Self::start_child(&recipe, events)?);
         self.write_file()
     }
 

@@ -63,19 +63,24 @@ fn document(what: Upkeep, state: &MaintainReply) -> Value {
 }
 
 fn sentence(what: Upkeep, state: &MaintainReply, elapsed: Duration) -> String {
-    let amount = |n: u64| if what == Upkeep::Scrub { units::bytes(n) } else { units::count(n) };
-    let counters: Vec<String> = state
-        .counters
-        .iter()
-        .map(|c| match c.name.ends_with("bytes") {
-            true => format!("{} {}", c.name, units::bytes(c.value)),
-            false => format!("{} {}", c.name, units::count(c.value)),
-        })
-        .collect();
-    let counters = if counters.is_empty() { String::new() } else { format!(": {}", counters.join(", ")) };
+    let amount = |n: u64| match what {
+        Upkeep::Scrub => units::bytes(n),
+        Upkeep::Gc => format!("{} disks", units::count(n)),
+        _ => format!("{} fragments", units::count(n)),
+    };
+    let words: Vec<String> = state.counters.iter().map(|c| phrase(&c.name, c.value)).collect();
+    let words = if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) };
     match state.running {
-        true => format!("{} runs, {} of {}{counters}", name(what), amount(state.done), amount(state.total)),
-        false => format!("{} done in {}, {}{counters}", name(what), units::duration(elapsed), amount(state.done)),
+        true => format!("{} runs, {} of {}{words}", name(what), amount(state.done), amount(state.total)),
+        false => format!("{} done in {}, {}{words}", name(what), units::duration(elapsed), amount(state.done)),
+    }
+}
+
+/// A counter in words: `freed_bytes` 3 MiB is "3.0 MiB freed".
+fn phrase(name: &str, value: u64) -> String {
+    match name.strip_suffix("_bytes") {
+        Some(name) => format!("{} {}", units::bytes(value), name.replace('_', " ")),
+        None => format!("{} {}", units::count(value), name.replace('_', " ")),
     }
 }
 
@@ -94,9 +99,10 @@ mod tests {
         };
         assert_eq!(
             sentence(Upkeep::Scrub, &state, Duration::from_secs(2)),
-            "scrub done in 2.0 s, 3.0 MiB: rot_found 1"
+            "scrub done in 2.0 s, 3.0 MiB: 1 rot found"
         );
         let state = MaintainReply { running: true, ..state };
-        assert!(sentence(Upkeep::Repair, &state, Duration::ZERO).starts_with("repair runs, 3,145,728 of"));
+        assert!(sentence(Upkeep::Repair, &state, Duration::ZERO).starts_with("repair runs, 3,145,728 fragments of"));
+        assert_eq!(phrase("freed_bytes", 3 << 20), "3.0 MiB freed");
     }
 }

@@ -268,7 +268,7 @@ pub fn document(s: &ClusterStatus) -> Value {
 }
 
 fn stranger(it: &Stranger) -> Value {
-    json!({"cluster_id": hex(&it.cluster_id), "host": it.host, "seen_ns": it.seen_ns, "times": it.times})
+    json!({"cluster_id": hex(&it.cluster_id), "host": it.host, "seen": units::rfc3339(it.seen_ns), "times": it.times})
 }
 
 /// Nodes with their disks, for programs.
