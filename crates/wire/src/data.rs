@@ -47,7 +47,8 @@ pub struct PutItem {
 /// Store fragments. Payload: their bytes, back to back, in order.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PutFragments {
-    /// Session that writes; 0 for repair.
+    /// Session that writes. Never 0: that is repair's, which writes on its own node only and may bring back what was
+    /// deleted (P3).
     #[prost(uint64, tag = "1")]
     pub session_id: u64,
     /// The fragments.
