@@ -8,8 +8,9 @@ use super::program::Program;
 use crate::isa::{Isa, Level};
 use crate::simd::{Avx2, Avx512, Bytes, load, store};
 
-/// Bytes of all packets that a slice may touch: what the first-level cache holds, or else the second-level one.
-const CACHE_BYTES: [usize; 2] = [28 * 1024, 512 * 1024];
+/// Bytes of all packets that a slice may touch: what the second-level cache holds. Slices for the first level would be
+/// so short that memory is no longer read in a row, which costs more than they save.
+const CACHE_BYTES: usize = 512 * 1024;
 /// Smallest slice: long enough to keep the cost of a step's pointers down.
 const MIN_SLICE_BYTES: usize = 512;
 /// Vectors summed side by side.
@@ -76,9 +77,7 @@ unsafe fn run<V: Bytes>(program: &Program, w: usize, packet: usize, slots: &mut 
 
 /// Bytes of each packet done at a time.
 fn slice_bytes(words: usize, packet: usize) -> usize {
-    let fitting = CACHE_BYTES.map(|cache| cache / words / MIN_SLICE_BYTES * MIN_SLICE_BYTES);
-    let slice = fitting.into_iter().find(|slice| *slice > 0).unwrap_or(MIN_SLICE_BYTES);
-    slice.min(packet)
+    (CACHE_BYTES / words / MIN_SLICE_BYTES * MIN_SLICE_BYTES).max(MIN_SLICE_BYTES).min(packet)
 }
 
 /// Target = sum of the sources, `bytes` of them at offset `from` of each packet.
