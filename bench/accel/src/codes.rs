@@ -120,12 +120,14 @@ pub fn xor(bench: &Bench) {
 
 /// Encoding by Liberation beside Reed–Solomon, k + 2.
 pub fn xor_beside_reed_solomon(bench: &Bench) {
-    for (k, w) in [(4, 7), (10, 11), (16, 17)] {
-        let name = format!("liberation {k}+2 w={w} vs our rs {k}+2");
+    for (k, w, packet) in
+        [(4, 5, 512), (4, 7, 512), (4, 7, 1024), (10, 11, 512), (10, 11, 1024), (16, 17, 512), (16, 17, 1024)]
+    {
+        let name = format!("liberation {k}+2 w={w} p={packet} vs our rs");
         if !bench.wants(&name) {
             continue;
         }
-        let xor = XorCode::new(Technique::Liberation, k, 2, w, 1024).expect("valid code");
+        let xor = XorCode::new(Technique::Liberation, k, 2, w, packet).expect("valid code");
         let rs = Code::new(k, 2, Matrix::Cauchy1).expect("valid code");
         let len = FRAGMENT_BYTES / xor.stripe_bytes() * xor.stripe_bytes();
         let data = fragments(k);
