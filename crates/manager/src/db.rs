@@ -116,37 +116,46 @@ impl Db {
 
     /// Creates `dir`/manager.db for a new cluster; `dir` is created too.
     pub fn create(dir: &Path, cluster_id: [u8; 16]) -> Result<Db, DbError> {
-        std::fs::create_dir_all(dir).map_err(io(dir))?;
-        let path = dir.join(FILE_NAME);
-        let lock = lock(dir)?;
-        if path.exists() {
-            return Err(DbError::Exists { path: path.display().to_string() });
-        }
-        // Built beside and renamed into place: a crash leaves either no database or a whole one.
-        let building = dir.join("manager.db.new");
-        remove_database(&building)?;
-        {
-            let conn = Connection::open(&building).map_err(sqlite(&building.display()))?;
-            let db = Db::wrap(conn, None, &building.display().to_string())?;
-            db.create_schema(cluster_id).map_err(sqlite(&building.display()))?;
-        }
-        publish(dir, &building, &path)?;
-        Db::open_locked(&path, lock)
+        Db::build(dir, cluster_id, None, |_| Ok(()))
     }
 
-    /// Writes an image as `dir`/manager.db (restore) and opens it.
-    pub fn create_from_image(dir: &Path, image: &[u8]) -> Result<Db, DbError> {
+    /// Creates `dir`/manager.db from an image (else empty) and what `fill` adds. Built beside and renamed into place:
+    /// a crash, or a failure of `fill`, leaves no database, never one that lacks what was acknowledged (P9). That is
+    /// also why nothing is synced before the end.
+    ///
+    /// # Errors
+    /// There is a database already; the file system's or SQLite's error; what `fill` said.
+    pub fn build<E: From<DbError>>(
+        dir: &Path,
+        cluster_id: [u8; 16],
+        image: Option<&[u8]>,
+        fill: impl FnOnce(&Db) -> Result<(), E>,
+    ) -> Result<Db, E> {
         std::fs::create_dir_all(dir).map_err(io(dir))?;
         let path = dir.join(FILE_NAME);
         let lock = lock(dir)?;
         if path.exists() {
-            return Err(DbError::Exists { path: path.display().to_string() });
+            return Err(DbError::Exists { path: path.display().to_string() }.into());
         }
         let building = dir.join("manager.db.new");
+        let name = building.display().to_string();
         remove_database(&building)?;
-        std::fs::write(&building, image).map_err(io(&building))?;
+        if let Some(image) = image {
+            std::fs::write(&building, image).map_err(io(&building))?;
+        }
+        let conn = Connection::open(&building).map_err(sqlite(&name))?;
+        let db = Db::wrap(conn, None, &name)?;
+        db.conn.pragma_update(None, "synchronous", "OFF").map_err(sqlite(&name))?;
+        match image {
+            Some(_) => db.check_version(&name)?,
+            None => db.create_schema(cluster_id).map_err(sqlite(&name))?,
+        }
+        fill(&db)?;
+        db.conn.flush_prepared_statement_cache();
+        // Closing the last connection brings everything from the write-ahead log into the file.
+        db.conn.close().map_err(|(_, e)| sqlite(&name)(e))?;
         publish(dir, &building, &path)?;
-        Db::open_locked(&path, lock)
+        Ok(Db::open_locked(&path, lock)?)
     }
 
     /// Opens `dir`/manager.db; migrates an older schema, refuses one from the future (P14).

@@ -329,22 +329,31 @@ impl Restore {
 }
 
 impl Restored {
-    /// The database, in `dir` or (None) in memory.
+    /// The database, in `dir` or (None) in memory. `progress` hears of entries applied and of all of them.
     ///
     /// # Errors
-    /// What is wrong with the directory or the log.
-    pub fn into_db(self, dir: Option<&Path>, config: &Config) -> Result<Db, RestoreError> {
-        let db = match (dir, &self.image) {
-            (Some(dir), Some(image)) => Db::create_from_image(dir, image)?,
-            (Some(dir), None) => Db::create(dir, self.cluster_id)?,
-            (None, Some(image)) => Db::from_image(image)?,
-            (None, None) => Db::in_memory(self.cluster_id)?,
+    /// What is wrong with the directory or the log; the directory holds no database then.
+    pub fn into_db(
+        self,
+        dir: Option<&Path>,
+        config: &Config,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Db, RestoreError> {
+        let image = self.image.as_deref();
+        let mut apply = |db: &Db| -> Result<(), RestoreError> {
+            let caches = Caches::default();
+            let mut meta = db.meta().map_err(ReplayError::from)?;
+            for (done, entry) in self.entries.iter().enumerate() {
+                batch::replay(db, &mut meta, &caches, config, entry)?;
+                progress(done + 1, self.entries.len());
+            }
+            Ok(())
         };
-        let caches = Caches::default();
-        let mut meta = db.meta().map_err(ReplayError::from)?;
-        for entry in &self.entries {
-            batch::replay(&db, &mut meta, &caches, config, entry)?;
+        if let Some(dir) = dir {
+            return Db::build(dir, self.cluster_id, image, apply);
         }
+        let db = image.map_or_else(|| Db::in_memory(self.cluster_id), Db::from_image)?;
+        apply(&db)?;
         Ok(db)
     }
 }

@@ -26,6 +26,8 @@ use thiserror::Error as ThisError;
 
 /// Release that greetings name.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
+/// How often long work says how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 /// The core is told of time passing this often.
 const TICK: Duration = Duration::from_millis(100);
 /// Threads that write to sockets; a peer that takes nothing holds up those that share its thread.
@@ -132,7 +134,13 @@ impl ManagerServer {
         let restored = fetch(addresses, without_missing, &config)?;
         let above = restored.highest_term;
         tracing::info!(from = restored.from, entries = restored.entries.len(), "restoring the manager");
-        let db = restored.into_db(Some(dir), &config)?;
+        let mut said = Instant::now();
+        let db = restored.into_db(Some(dir), &config, &mut |done, all| {
+            if said.elapsed() >= TELL_EVERY {
+                said = Instant::now();
+                tracing::info!(done, all, "applying entries of the log");
+            }
+        })?;
         let core = ManagerCore::start_with(db, config, now_ns(), above, true)?;
         ManagerServer::serve(core, listen)
     }

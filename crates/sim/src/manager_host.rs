@@ -123,7 +123,7 @@ impl ManagerHost {
             let answer = Answer { token: call.token, result: ask(&call) };
             if let Some(restored) = restore.handle(answer).map_err(|e| e.to_string())? {
                 self.above_term = restored.highest_term;
-                self.db = Some(restored.into_db(None, &self.config).map_err(|e| e.to_string())?);
+                self.db = Some(restored.into_db(None, &self.config, &mut |_, _| ()).map_err(|e| e.to_string())?);
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use crate::daemon::announce::Announcement;
 use crate::daemon::signals::{Event, Events};
 use crate::exit::{Exit, Failure, Outcome};
-use crossbeam_channel::{after, bounded, select};
+use crossbeam_channel::{bounded, select, tick};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -11,8 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child as Process, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A daemon that has not said where it listens after this long will not.
-const ANNOUNCE_WITHIN: Duration = Duration::from_secs(120);
+/// A daemon that neither said where it listens nor wrote to its log for this long will not serve any more. One that
+/// restores much tells how far it is.
+const SILENT_FOR: Duration = Duration::from_secs(120);
+/// How often its log is looked at meanwhile.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A running daemon. It stops when this process ends, however that ends: it follows its stdin.
 pub struct Child {
@@ -114,7 +117,9 @@ fn hear(process: &mut Process, recipe: &Recipe, events: &Events) -> Outcome<Anno
         let _ = stdout.read_line(&mut String::new());
     });
     reading.map_err(|e| Failure::io("cannot start a thread", &e))?;
-    let deadline = after(ANNOUNCE_WITHIN);
+    let log_len = || std::fs::metadata(&recipe.log).map_or(0, |m| m.len());
+    let looks = tick(LOOK_EVERY);
+    let (mut heard, mut len) = (Instant::now(), log_len());
     loop {
         select! {
             recv(receiver) -> line => {
@@ -124,7 +129,14 @@ fn hear(process: &mut Process, recipe: &Recipe, events: &Events) -> Outcome<Anno
                 Ok(Event::Stop(why)) => return Err(interrupted(why)),
                 _ => continue,
             },
-            recv(deadline) -> _ => return Err(silent(process, recipe)),
+            recv(looks) -> _ => {
+                let now_len = log_len();
+                if now_len != len {
+                    (heard, len) = (Instant::now(), now_len);
+                } else if heard.elapsed() > SILENT_FOR {
+                    return Err(silent(process, recipe));
+                }
+            }
         }
     }
 }

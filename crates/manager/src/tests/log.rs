@@ -6,7 +6,7 @@ use crate::cache::Caches;
 use crate::config::Config;
 use crate::core::{Event, ManagerCore};
 use crate::db::Db;
-use crate::restore::{Restore, RestoreError};
+use crate::restore::{Restore, RestoreError, Restored};
 use crate::rig::{self, ALICE, MS, Rig, chunk};
 use bytes::Bytes;
 use prost::Message;
@@ -199,6 +199,13 @@ impl Logged {
     }
 
     fn restore(&self, without_missing: bool) -> Result<ManagerCore, RestoreError> {
+        let restored = self.restored(without_missing)?;
+        let above = restored.highest_term;
+        let db = restored.into_db(None, &config(), &mut |_, _| ())?;
+        Ok(ManagerCore::start_with(db, config(), self.rig.now_ns, above, true).unwrap())
+    }
+
+    fn restored(&self, without_missing: bool) -> Result<Restored, RestoreError> {
         let mut replicas = self.replicas.clone();
         let addresses = replicas.keys().map(u64::to_string).collect();
         let mut restore = Restore::new(addresses, without_missing, &config());
@@ -208,9 +215,7 @@ impl Logged {
             let replica = replicas.get_mut(&address.parse::<u64>().unwrap()).unwrap();
             let result = replica.serve(call.kind, &call.body, &call.payload);
             if let Some(restored) = restore.handle(Answer { token: call.token, result })? {
-                let above = restored.highest_term;
-                let db = restored.into_db(None, &config())?;
-                return Ok(ManagerCore::start_with(db, config(), self.rig.now_ns, above, true).unwrap());
+                return Ok(restored);
             }
         }
     }
@@ -584,4 +589,30 @@ fn workload_again(rig: &mut Rig) {
     rig.now_ns += 5 * MS;
     let dir = rig.mkdir(1, "after the restart");
     rig.put(dir, "f", b"abcdef").unwrap();
+}
+
+/// P9: a restore that ends half-way leaves no database that could be taken for a whole one.
+#[test]
+pub(super) fn a_restore_leaves_a_whole_database_or_none() {
+    let mut logged = Logged::new(config());
+    for name in ["a", "b", "c"] {
+        logged.mkdir(name);
+        logged.carry();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("manager.db");
+    let mut broken = logged.restored(true).unwrap();
+    assert!(broken.entries.len() >= 3);
+    broken.entries.last_mut().unwrap().commands[0].body = b"\xff".as_slice().into();
+    let mut seen = Vec::new();
+    assert!(broken.into_db(Some(dir.path()), &config(), &mut |done, all| seen.push((done, all))).is_err());
+    assert!(!file.exists() && seen.len() >= 2);
+    assert!(Db::open(dir.path()).is_err());
+
+    let whole = logged.restored(true).unwrap().into_db(Some(dir.path()), &config(), &mut |_, _| ()).unwrap();
+    assert!(file.exists());
+    assert_eq!(whole.meta().unwrap().log_seq, logged.rig.core.meta().log_seq);
+    drop(whole);
+    let again = logged.restored(true).unwrap().into_db(Some(dir.path()), &config(), &mut |_, _| ());
+    assert!(matches!(again, Err(RestoreError::Db(_))), "what is there is not overwritten");
 }
