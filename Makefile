@@ -20,7 +20,7 @@ test:           ## everything: lints, docs, all tests, real processes killed
 	python3 bench/chaos.py --binary target/debug/tessera --kills 10
 
 soak:           ## hours: many more seeds, and a hundred kills
-	SIM_SEEDS=100000 cargo test --release -p tessera-sim --test stories -- --nocapture
+	SIM_FROM=fresh SIM_SEEDS=100000 cargo test --release -p tessera-sim --test stories -- --nocapture
 	cargo build --release -p tessera-cli
 	python3 bench/chaos.py --binary target/release/tessera
 

@@ -236,8 +236,12 @@ impl ManagerHost {
 
     /// Whether the manager knows that the `lost` nodes are gone, and that the others are there.
     pub fn has_given_up(&mut self, now_ns: i64, lost: &[String]) -> bool {
+        // A disk that returns is `Down` until it has been listed.
+        let serves = |h: Health| matches!(h, Health::Up | Health::Draining | Health::Drained);
         let here = |s: &ClusterStatus| {
-            s.nodes.iter().all(|n| lost.contains(&n.name) || matches!(n.health(), Health::Up | Health::Draining))
+            let gone = |id: u64| s.nodes.iter().any(|n| n.node_id == id && lost.contains(&n.name));
+            s.nodes.iter().all(|n| gone(n.node_id) || serves(n.health()))
+                && s.disks.iter().all(|d| gone(d.node_id) || serves(d.health()))
         };
         self.status(now_ns).is_some_and(|s| given_up(&s, lost) && here(&s))
     }

@@ -55,6 +55,8 @@ pub struct NodeHost {
     pub paused: bool,
     /// Gone for good.
     pub lost: bool,
+    /// Its power will fail in the middle of one of its next disk operations.
+    pub power_fails_soon: bool,
     disk: SimDisk,
     cluster_id: [u8; 16],
     config: NodeConfig,
@@ -82,6 +84,7 @@ impl NodeHost {
             life: 0,
             paused: false,
             lost: false,
+            power_fails_soon: false,
             disk,
             cluster_id,
             config,
@@ -160,6 +163,7 @@ impl NodeHost {
     /// The process is gone; what the kernel had is still there.
     pub fn kill(&mut self) {
         if self.running.take().is_some() {
+            self.power_fails_soon = false;
             self.life += 1;
             self.disk = self.disk.reopen();
         }
@@ -167,6 +171,7 @@ impl NodeHost {
 
     /// The power is gone: unsynced bytes are what `kind` says.
     pub fn power_off(&mut self, kind: CrashKind) {
+        self.power_fails_soon = false;
         if !self.lost {
             self.running = None;
             self.life += 1;

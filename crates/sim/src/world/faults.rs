@@ -49,6 +49,7 @@ impl World {
         if host.is_running() && self.dice.percent(60) {
             let at = host.disk().io_count() + self.dice.between(1, 12);
             host.disk().fail_at(at, DiskFault::PowerLoss);
+            host.power_fails_soon = true;
         } else {
             host.power_off(kind);
         }

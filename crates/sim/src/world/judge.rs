@@ -17,6 +17,10 @@ impl World {
         self.queue = faults.into_iter().filter(|Reverse(s)| !matches!(s.what, Happening::Fault(_))).collect();
         for node in 0..self.nodes.len() {
             self.nodes[node].set_capacity(1 << 30);
+            // What was to strike has struck before the calm.
+            if self.nodes[node].power_fails_soon {
+                self.nodes[node].power_off(CrashKind::KeepSome);
+            }
             self.resume(node);
         }
         self.restore_manager()?;
