@@ -32,6 +32,8 @@ struct Step {
     what: String,
     files: u64,
     bytes: u64,
+    /// The bytes moved in this time, so that a rate makes sense.
+    moved: bool,
     time: Duration,
     result: String,
     facts: Value,
@@ -136,6 +138,7 @@ impl Story<'_> {
             what: what.into(),
             files: self.files.len() as u64,
             bytes: logical,
+            moved: true,
             time,
             result: format!(
                 "{} new, {} saved by deduplication; {} on disks",
@@ -159,6 +162,7 @@ impl Story<'_> {
             what: format!("kill -9 {}", names.join(" and ")),
             files: 0,
             bytes: 0,
+            moved: false,
             time: started.elapsed(),
             result: format!("{} of {} nodes are left", self.cluster.node_addresses().len(), self.cluster.shape().nodes),
             facts: json!({"killed": names}),
@@ -195,6 +199,7 @@ impl Story<'_> {
             what: what.into(),
             files: self.files.len() as u64 * 2,
             bytes: compared,
+            moved: true,
             time: started.elapsed(),
             result: format!("{} bytes compared, {different} differ", units::count(compared)),
             facts: json!({"compared_bytes": compared, "different_bytes": different}),
@@ -261,6 +266,7 @@ impl Story<'_> {
             what: "wipe the manager's disk, restore it".into(),
             files: after.files,
             bytes: after.logical_bytes,
+            moved: false,
             time: started.elapsed(),
             result: format!("from the log on the nodes: entry {}, term {}", after.log_seq, after.term),
             facts: json!({"log_seq": after.log_seq, "term": after.term}),
@@ -298,7 +304,7 @@ impl Story<'_> {
                 of(s.files, units::count(s.files)),
                 of(s.bytes, units::bytes(s.bytes)),
                 units::duration(s.time),
-                of(s.bytes, units::rate(s.bytes, s.time)),
+                of(if s.moved { s.bytes } else { 0 }, units::rate(s.bytes, s.time)),
                 s.result.clone(),
             ]);
         }
@@ -316,6 +322,8 @@ fn repaired(status: &ClusterStatus, time: Duration) -> Step {
         what: "wait for repair".into(),
         files: 0,
         bytes: status.repaired_bytes,
+        // Most were rebuilt while everything was being read.
+        moved: false,
         time,
         result: format!(
             "{} fragments rebuilt; {} of {} chunks at full redundancy",
