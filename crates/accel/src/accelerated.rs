@@ -10,7 +10,7 @@ use crate::emulated::Emulated;
 use crate::erasure::{Code, EncodeError, ReconstructError};
 use crate::hash::{Hash, Tree};
 use crate::runtime::operations::{FindCandidates, HashBatch, Multiply};
-use crate::runtime::{Backend, Buffer, Done, Job, Operation, Options, Request, Runtime, Target};
+use crate::runtime::{Backend, Buffer, Done, Job, JobError, Operation, Options, Request, Runtime, SubmitError, Target};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -137,6 +137,17 @@ fn cuda(_: Option<usize>, _: &mut Options) -> Result<Vec<Arc<dyn Backend>>, Devi
     Err(DeviceError::NoCuda { why: "this build has none; build with the feature `cuda`".into() })
 }
 
+/// Why an operation gave no result.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It was not taken.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// It ended without one.
+    #[error(transparent)]
+    Job(#[from] JobError),
+}
+
 /// A runtime's devices and the CPU as one [`Device`].
 #[derive(Debug)]
 pub struct Accelerated {
@@ -157,6 +168,18 @@ impl Accelerated {
     /// The runtime, to look at.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
+    }
+
+    /// Runs one operation, of whatever kind, where this device's jobs go, and waits for it. `fill` writes its input.
+    pub fn run(
+        &self,
+        operation: &(impl Operation + Clone + 'static),
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Done, RunError> {
+        let mut input = self.runtime.buffer(operation.input_bytes()).map_err(JobError::NoMemory)?;
+        fill(&mut input);
+        let request = Request { target: self.target, deadline: None };
+        Ok(self.runtime.submit(Arc::new(operation.clone()), input, request)?.wait()?)
     }
 
     /// Whether a batch is for a device.

@@ -32,7 +32,7 @@ mod simd;
 pub mod windows;
 pub mod xorcode;
 
-pub use accelerated::{Accelerated, DeviceError, Spec};
+pub use accelerated::{Accelerated, DeviceError, RunError, Spec};
 pub use device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, device, set_device};
 pub use hash::{GROUP_BYTES, Hash, Tree};
 pub use isa::Isa;

@@ -1,10 +1,11 @@
 //! The `tessera` binary: every daemon and every command.
 //!
 //! Here lives what a user types and reads: words ([`args`]), daemons' configuration, logs and metrics
-//! ([`daemon`]), the local store ([`up`]), commands on files ([`files`]) and on the cluster ([`upkeep`]), the
-//! [`demo`], and how all of them end ([`exit`]). What the store does lives in the crates below; nothing here
+//! ([`daemon`]), the local store ([`up`]), commands on files ([`files`]) and on the cluster ([`upkeep`]), what
+//! computes on bytes ([`accel`]), the [`demo`], and how all of them end ([`exit`]). What the store does lives in the crates below; nothing here
 //! knows how a chunk is cut or a group laid out. Start at [`args::Command`] and [`run`].
 
+mod accel;
 mod args;
 mod cleanup;
 mod daemon;
@@ -42,6 +43,7 @@ fn run(command: Command) -> Outcome {
         Command::Manager(args) => daemon::manager::run(args),
         Command::Node(NodeArgs { command: None, run }) => daemon::node::run(run),
         Command::Demo(args) => demo::run(args),
+        Command::Accel(command) => accel::run(command),
         command => {
             daemon::logging::start_for_command()?;
             ask(command)
@@ -67,7 +69,7 @@ fn ask(command: Command) -> Outcome {
         Command::Repair(args) => upkeep::maintain(Upkeep::Repair, args),
         Command::Scrub(args) => upkeep::maintain(Upkeep::Scrub, args),
         Command::Gc(args) => upkeep::maintain(Upkeep::Gc, args),
-        Command::Up(_) | Command::Demo(_) | Command::Manager(_) | Command::Node(_) => {
+        Command::Up(_) | Command::Demo(_) | Command::Manager(_) | Command::Node(_) | Command::Accel(_) => {
             Err(exit::Failure::usage("this command runs no client"))
         }
     }

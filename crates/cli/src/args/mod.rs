@@ -2,10 +2,12 @@
 //!
 //! Start at [`Command`]. Each command's `--help` ends with examples; docs/config.md documents the daemons' keys.
 
+mod accel;
 mod daemons;
 mod store;
 mod upkeep;
 
+pub use accel::*;
 pub use daemons::*;
 pub use store::*;
 pub use upkeep::*;
@@ -108,6 +110,9 @@ pub enum Command {
     Gc(UpkeepArgs),
     /// Run a manager.
     Manager(ManagerArgs),
+    /// Hash, cut and code files on the CPU or a GPU, without a store; look at the devices.
+    #[command(subcommand)]
+    Accel(AccelCommand),
 }
 
 #[cfg(test)]

@@ -1,0 +1,62 @@
+//! `tessera accel`: the primitives on files of anybody, on any device, without a store. Every device prints the same
+//! results (P10); only `list` and `bench` tell them apart. Files are read whole: what is larger than memory is for
+//! the store.
+
+mod bench;
+mod fragments;
+mod list;
+mod names;
+
+use crate::args::{AccelCommand, OnDevice};
+use crate::exit::{Exit, Failure, Outcome};
+use std::path::Path;
+use tessera_accel::runtime::Options;
+use tessera_accel::{Accelerated, Cpu, DeviceError, RunError};
+
+/// Carries a command out.
+pub fn run(command: AccelCommand) -> Outcome {
+    match command {
+        AccelCommand::List { talk } => list::list(talk),
+        AccelCommand::Bench(args) => bench::bench(&args),
+        AccelCommand::Hash(args) => names::hash(&args),
+        AccelCommand::Boundaries { chunking, files } => names::boundaries(chunking, &files),
+        AccelCommand::Encode(args) => fragments::encode(&args),
+        AccelCommand::Decode { output, force, files } => fragments::decode(output.as_deref(), force, &files),
+        AccelCommand::Verify(args) => fragments::verify(&args),
+    }
+}
+
+/// The devices that the user named.
+fn open(on: &OnDevice) -> Outcome<Accelerated> {
+    open_with(on, Options::default())
+}
+
+fn open_with(on: &OnDevice, options: Options) -> Outcome<Accelerated> {
+    let cpu = Cpu::with(options.isa);
+    let (runtime, target) = on.device.runtime(options)?;
+    if on.device == tessera_accel::Spec::Auto {
+        runtime.calibrate();
+    }
+    Ok(Accelerated::new(runtime, target, cpu))
+}
+
+/// A file's bytes.
+fn read(path: &Path) -> Outcome<Vec<u8>> {
+    std::fs::read(path).map_err(|e| Failure::io(path.display(), &e))
+}
+
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Failure {
+        let exit = match error {
+            DeviceError::Name { .. } => Exit::Usage,
+            DeviceError::NoCuda { .. } | DeviceError::NoSuchDevice { .. } => Exit::NotFound,
+        };
+        Failure::new(exit, error.to_string())
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Failure {
+        Failure::new(Exit::Failed, error.to_string())
+    }
+}

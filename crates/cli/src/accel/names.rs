@@ -1,0 +1,83 @@
+//! `tessera accel hash` and `boundaries`.
+
+use super::{open, read};
+use crate::args::FilesArgs;
+use crate::exit::{Failure, Outcome};
+use crate::term::Out;
+use serde_json::json;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use tessera_accel::boundaries::{Cutter, Rule, WINDOW_BYTES};
+use tessera_accel::{Accelerated, Device};
+use tessera_policy::Chunking;
+
+/// Bytes searched at a time.
+const SLICE_BYTES: usize = 16 << 20;
+
+pub fn hash(args: &FilesArgs) -> Outcome {
+    let (out, device) = (Out::new(args.on.talk), open(&args.on)?);
+    for path in &args.files {
+        let bytes = read(path)?;
+        let digest = device.hash(&[&bytes])[0];
+        if out.json() {
+            let file = path.display().to_string();
+            out.document(&json!({"file": file, "blake3": digest.to_string(), "bytes": bytes.len()}))?;
+        } else {
+            out.line(format!("{digest}  {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+pub fn boundaries(chunking: Chunking, args: &FilesArgs) -> Outcome {
+    let (out, device) = (Out::new(args.on.talk), open(&args.on)?);
+    let rule = rule(chunking)?;
+    for path in &args.files {
+        let mut start = 0;
+        cuts(&device, rule, path, &mut |end: u64| {
+            let length = end - start;
+            let line = match out.json() {
+                true => json!({"file": path.display().to_string(), "offset": start, "bytes": length}).to_string(),
+                false => format!("{start:>14} {length:>9}  {}", path.display()),
+            };
+            start = end;
+            out.line(line)
+        })?;
+    }
+    Ok(())
+}
+
+fn rule(chunking: Chunking) -> Outcome<Rule> {
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let rule = match chunking {
+        Chunking::Fixed { size_bytes } => Rule::fixed(size(size_bytes)),
+        Chunking::Cdc { min_bytes, max_bytes } => Rule::cdc(size(min_bytes), size(max_bytes)),
+    };
+    rule.map_err(|e| Failure::usage(e.to_string()))
+}
+
+/// Calls `cut` with the end of each chunk of a file. Candidates of one slice are found on the device, then walked.
+fn cuts(device: &Accelerated, rule: Rule, path: &Path, cut: &mut dyn FnMut(u64) -> Outcome) -> Outcome {
+    let failed = |e: std::io::Error| Failure::io(path.display(), &e);
+    let mut file = File::open(path).map_err(failed)?;
+    let mut cutter = Cutter::new(rule);
+    // The end of the last slice, then the slice: a window may begin in the one and end in the other.
+    let mut buffer: Vec<u8> = Vec::new();
+    loop {
+        let kept = buffer.len().min(WINDOW_BYTES - 1);
+        buffer.drain(..buffer.len() - kept);
+        let got = file.by_ref().take(SLICE_BYTES as u64).read_to_end(&mut buffer).map_err(failed)?;
+        if got == 0 {
+            break;
+        }
+        let (context, data) = buffer.split_at(kept);
+        let (mut found, mut ends) = (Vec::new(), Vec::new());
+        if let Rule::Cdc(params) = rule {
+            device.candidates(&params, context, data, &mut found);
+        }
+        cutter.feed_candidates(data.len(), &found, &mut ends);
+        ends.into_iter().try_for_each(&mut *cut)?;
+    }
+    cutter.finish().map_or(Ok(()), cut)
+}

@@ -1,0 +1,187 @@
+//! `tessera accel`: what computes on bytes, on files of anybody, without a store.
+
+use super::Talk;
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use tessera_accel::Spec;
+use tessera_accel::erasure::Matrix;
+use tessera_accel::xorcode::Technique;
+use tessera_policy::{Chunking, Policy};
+
+/// Where and how an accelerator command runs.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct OnDevice {
+    /// Who computes: cpu, auto, cuda, cuda:N, emulated, emulated:N (N of them; for tests, slow).
+    #[arg(long, short, value_name = "DEVICE", default_value = "cpu")]
+    pub device: Spec,
+    /// Talk.
+    #[command(flatten)]
+    pub talk: Talk,
+}
+
+/// `tessera accel …`.
+#[derive(Debug, Subcommand)]
+pub enum AccelCommand {
+    /// Show the devices of this machine, and why some are not there.
+    #[command(after_help = "\
+Examples:
+  tessera accel list
+  tessera accel list --json")]
+    List {
+        /// Talk.
+        #[command(flatten)]
+        talk: Talk,
+    },
+    /// Measure every primitive on a device beside the CPU, and say what would go where.
+    #[command(after_help = "\
+Examples:
+  tessera accel bench
+  tessera accel bench --device cuda:0 --size 64M
+  tessera accel bench --device cuda --ablate       what buffer reuse, overlap and a second device bring")]
+    Bench(BenchArgs),
+    /// BLAKE3 digests of files: the names that the store would give them, as b3sum prints them.
+    #[command(after_help = "\
+Examples:
+  tessera accel hash model.bin
+  tessera accel hash --json --device cuda:0 *.bin")]
+    Hash(FilesArgs),
+    /// Where the store would cut files into chunks.
+    #[command(after_help = "\
+Examples:
+  tessera accel boundaries --chunking cdc:64K..1M disk.img
+  tessera accel boundaries --json db.sql")]
+    Boundaries {
+        /// Rule: cdc:MIN..MAX or fixed:SIZE, as the policy's hint has it.
+        #[arg(long, value_name = "RULE", default_value = "cdc:256K..4M", value_parser = chunking)]
+        chunking: Chunking,
+        /// Files.
+        #[command(flatten)]
+        files: FilesArgs,
+    },
+    /// Split files into k data and m parity fragments, written beside each file.
+    #[command(after_help = "\
+FILE.fragment.N are the fragments, FILE.fragments.json says how they were made and what their digests are.
+
+Examples:
+  tessera accel encode -k 4 -m 2 model.bin
+  tessera accel encode --code liberation -k 5 -m 2 -w 7 --packet 4K model.bin")]
+    Encode(EncodeArgs),
+    /// Put files together again from any k of their fragments.
+    #[command(after_help = "\
+Fragments that are missing, or are not what their digest says, are done without.
+
+Examples:
+  tessera accel decode model.bin                    from model.bin.fragment.N
+  tessera accel decode --output copy.bin model.bin")]
+    Decode {
+        /// Write here instead of to FILE itself; only with one FILE.
+        #[arg(long, short, value_name = "PATH")]
+        output: Option<PathBuf>,
+        /// Overwrite what is there.
+        #[arg(long)]
+        force: bool,
+        /// Files.
+        #[command(flatten)]
+        files: FilesArgs,
+    },
+    /// Say which fragments of files are missing or damaged; ends with code 5 if any is.
+    #[command(after_help = "\
+Examples:
+  tessera accel verify model.bin
+  tessera accel verify --json *.img")]
+    Verify(FilesArgs),
+}
+
+/// `tessera accel bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Bytes of input in a job.
+    #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = size)]
+    pub size: usize,
+    /// Measure again without buffer reuse, without overlap, and with one device more.
+    #[arg(long)]
+    pub ablate: bool,
+    /// Device.
+    #[command(flatten)]
+    pub on: OnDevice,
+}
+
+/// Files for a device.
+#[derive(Debug, Args)]
+pub struct FilesArgs {
+    /// Files.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Device.
+    #[command(flatten)]
+    pub on: OnDevice,
+}
+
+/// Families of codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum CodeName {
+    /// Reed–Solomon over GF(2^8), any k + m up to 255.
+    Rs,
+    /// XOR code for m = 2, w an odd prime, k ≤ w.
+    Liberation,
+    /// XOR code for m = 2, w + 1 prime, k ≤ w.
+    BlaumRoth,
+    /// Cauchy bit matrix, k + m ≤ 2^w.
+    CauchyOrig,
+    /// Cauchy bit matrix with few ones.
+    CauchyGood,
+}
+
+impl CodeName {
+    /// The technique of an XOR code.
+    pub fn technique(self) -> Option<Technique> {
+        match self {
+            CodeName::Rs => None,
+            CodeName::Liberation => Some(Technique::Liberation),
+            CodeName::BlaumRoth => Some(Technique::BlaumRoth),
+            CodeName::CauchyOrig => Some(Technique::CauchyOrig),
+            CodeName::CauchyGood => Some(Technique::CauchyGood),
+        }
+    }
+}
+
+/// `tessera accel encode`.
+#[derive(Debug, Args)]
+pub struct EncodeArgs {
+    /// Code.
+    #[arg(long, value_enum, default_value = "rs")]
+    pub code: CodeName,
+    /// Matrix of `rs`: cauchy1, vandermonde, reed_sol_van, cauchy_orig, cauchy_good.
+    #[arg(long, value_name = "NAME", default_value = "cauchy1")]
+    pub matrix: Matrix,
+    /// Data fragments.
+    #[arg(short, value_name = "K", default_value_t = 4)]
+    pub k: usize,
+    /// Parity fragments.
+    #[arg(short, value_name = "M", default_value_t = 2)]
+    pub m: usize,
+    /// Packets of a fragment in a stripe, of XOR codes.
+    #[arg(short, value_name = "W", default_value_t = 7)]
+    pub w: usize,
+    /// Bytes in a packet, of XOR codes.
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
+    pub packet: usize,
+    /// Overwrite fragments that are there.
+    #[arg(long)]
+    pub force: bool,
+    /// Files.
+    #[command(flatten)]
+    pub files: FilesArgs,
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let bytes = tessera_policy::parse_size(text).map_err(|e| e.to_string())?;
+    usize::try_from(bytes).map_err(|_| format!("{text} is more than this machine can address"))
+}
+
+fn chunking(text: &str) -> Result<Chunking, String> {
+    let mut policy = Policy::default();
+    policy.set("chunking", text).map_err(|e| e.to_string())?;
+    Ok(policy.chunking)
+}

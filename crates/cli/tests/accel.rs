@@ -1,0 +1,135 @@
+//! `tessera accel`: the same results on every device (P10), fragments that survive losses (P1), and bad input that
+//! changes nothing (P14).
+
+mod common;
+
+use common::{assert_refused, tessera, tree};
+use serde_json::json;
+use std::fs;
+use std::path::Path;
+
+fn path(dir: &Path, name: &str) -> String {
+    dir.join(name).display().to_string()
+}
+
+#[test]
+fn names_and_boundaries_are_the_same_on_every_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = path(dir.path(), "f");
+    fs::write(&file, tree::bytes(1, 300_000)).unwrap();
+    let empty = path(dir.path(), "empty");
+    fs::write(&empty, b"").unwrap();
+    let on = |device: &str, words: &[&str]| {
+        let run = tessera(&[&["accel"], words, &["--device", device, &file, &empty]].concat());
+        assert_eq!(run.code, 0, "{run:?}");
+        run.text()
+    };
+    let hash = on("cpu", &["hash"]);
+    assert!(hash.contains("af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262  "), "{hash}");
+    assert_eq!(on("emulated:2", &["hash"]), hash);
+    let cuts = on("cpu", &["boundaries", "--chunking", "cdc:4K..64K"]);
+    assert!(cuts.lines().count() > 5, "{cuts}");
+    assert_eq!(on("emulated", &["boundaries", "--chunking", "cdc:4K..64K"]), cuts);
+    let fixed = on("cpu", &["boundaries", "--json", "--chunking", "fixed:100000"]);
+    assert_eq!(fixed.lines().count(), 3);
+}
+
+#[test]
+fn fragments_made_on_one_device_are_put_together_on_another() {
+    let dir = tempfile::tempdir().unwrap();
+    for (number, code) in [
+        &["-k", "4", "-m", "2"][..],
+        &["-k", "5", "-m", "3", "--matrix", "reed_sol_van"],
+        &["--code", "liberation", "-k", "4", "-w", "5", "--packet", "1K"],
+        &["--code", "blaum_roth", "-k", "4", "-w", "6", "--packet", "512"],
+        &["--code", "cauchy_good", "-k", "3", "-m", "3", "-w", "4", "--packet", "64"],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let file = path(dir.path(), &format!("f{number}"));
+        let data = tree::bytes(number as u64, 50_000 + number);
+        fs::write(&file, &data).unwrap();
+        let encoded = tessera(&[&["accel", "encode", "--device", "emulated"], *code, &[&file]].concat());
+        assert_eq!(encoded.code, 0, "{encoded:?}");
+        let before = fs::read(format!("{file}.fragment.5")).unwrap();
+        let again = tessera(&[&["accel", "encode", "--force"], *code, &[&file]].concat());
+        assert_eq!(again.code, 0, "{again:?}");
+        assert!(fs::read(format!("{file}.fragment.5")).unwrap() == before, "{code:?} on the CPU");
+        assert_eq!(tessera(&["accel", "verify", &file]).code, 0);
+
+        // One fragment gone, one damaged in one bit.
+        fs::remove_file(format!("{file}.fragment.0")).unwrap();
+        let mut damaged = fs::read(format!("{file}.fragment.2")).unwrap();
+        damaged[17] ^= 1;
+        fs::write(format!("{file}.fragment.2"), damaged).unwrap();
+        let verify = tessera(&["accel", "verify", "--json", &file]);
+        assert_eq!((verify.code, &verify.json()["missing"], &verify.json()["damaged"]), (5, &json!([0]), &json!([2])));
+        fs::remove_file(&file).unwrap();
+        for (device, copy) in [("cpu", format!("{file}.a")), ("emulated:2", format!("{file}.b"))] {
+            let decoded = tessera(&["accel", "decode", "--device", device, "--output", &copy, &file]);
+            assert_eq!(decoded.code, 0, "{code:?} {decoded:?}");
+            assert!(fs::read(copy).unwrap() == data, "{code:?} on {device}");
+        }
+    }
+}
+
+#[test]
+fn too_many_losses_are_said_and_nothing_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = path(dir.path(), "f");
+    fs::write(&file, tree::bytes(3, 10_000)).unwrap();
+    assert_eq!(tessera(&["accel", "encode", &file]).code, 0);
+    assert_refused(&tessera(&["accel", "encode", &file]), 6, &["--force"]);
+    assert_refused(&tessera(&["accel", "decode", &file]), 6, &["exists", "--output"]);
+    (0..3).for_each(|i| fs::remove_file(format!("{file}.fragment.{i}")).unwrap());
+    let copy = path(dir.path(), "copy");
+    assert_refused(&tessera(&["accel", "decode", "-o", &copy, &file]), 5, &["3 sound fragments", "4 are needed"]);
+    assert!(!Path::new(&copy).exists());
+    let page = format!("{file}.fragments.json");
+    for wrong in ["", "{}", "[1]", &fs::read_to_string(&page).unwrap().replace("\"k\": 4", "\"k\": 400")] {
+        fs::write(&page, wrong).unwrap();
+        assert_eq!(tessera(&["accel", "decode", "-o", &copy, &file]).code, 5);
+        assert!(!Path::new(&copy).exists());
+    }
+}
+
+#[test]
+fn devices_and_codes_that_cannot_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = path(dir.path(), "f");
+    fs::write(&file, b"x").unwrap();
+    assert_eq!(tessera(&["accel", "hash", "--device", "gpu", &file]).code, 2);
+    assert_eq!(tessera(&["accel", "hash"]).code, 2);
+    assert_eq!(tessera(&["accel", "hash", "--device", "cuda:99", &file]).code, 3);
+    assert_refused(&tessera(&["accel", "hash", &path(dir.path(), "none")]), 3, &["none"]);
+    assert_refused(&tessera(&["accel", "encode", "-k", "200", "-m", "100", &file]), 2, &["200", "100"]);
+    assert_refused(&tessera(&["accel", "encode", "--code", "liberation", "-w", "4", "-k", "3", &file]), 2, &["w = 4"]);
+    assert_refused(
+        &tessera(&["accel", "encode", "--matrix", "vandermonde", "-k", "30", "-m", "4", &file]),
+        2,
+        &["vandermonde"],
+    );
+    assert!(fs::read_dir(dir.path()).unwrap().count() == 1, "nothing was written");
+}
+
+#[test]
+fn the_list_and_the_bench_print_every_device_and_primitive() {
+    let list = tessera(&["accel", "list", "--json"]);
+    assert_eq!(list.code, 0, "{list:?}");
+    assert!(list.text().lines().any(|l| l.contains("\"device\":\"cpu\"")));
+    assert!(list.text().contains("cuda") && list.text().contains("emulated"));
+    let bench = tessera(&["accel", "bench", "--size", "64K"]);
+    for word in ["hash", "tree", "encode", "reconstruct", "candidates", "goes to the CPU"] {
+        assert!(bench.text().contains(word), "{bench:?}");
+    }
+    let ablate = tessera(&["accel", "bench", "--ablate", "--json", "--device", "emulated", "--size", "16K"]);
+    let made = |name: &str| {
+        let text = ablate.text();
+        let line = text.lines().find(|l| l.contains(name)).unwrap_or_else(|| panic!("{ablate:?}")).to_owned();
+        serde_json::from_str::<serde_json::Value>(&line).unwrap()
+    };
+    assert!(made("everything")["buffers_reused"].as_u64() > Some(0));
+    assert_eq!(made("no buffer reuse")["buffers_reused"], 0);
+    assert_eq!(made("more devices")["devices"], 2);
+}
