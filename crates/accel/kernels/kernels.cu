@@ -3,4 +3,5 @@
 #include "boundaries.cu"
 #include "digests.cu"
 #include "gf.cu"
+#include "lookup.cu"
 #include "xor.cu"

@@ -8,4 +8,6 @@
     X(xor_rows, xor_rows, XOR_THREADS, 0)                        \
     X(md5_batch, digests, DIGEST_THREADS, 0)                     \
     X(sha1_batch, digests, DIGEST_THREADS, 0)                    \
-    X(sha256_batch, digests, DIGEST_THREADS, 0)
+    X(sha256_batch, digests, DIGEST_THREADS, 0) \
+    X(lookup_levels, lookup_levels, LOOKUP_THREADS, 0)           \
+    X(bloom_query, bloom_query, LOOKUP_THREADS, 0)

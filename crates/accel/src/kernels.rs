@@ -25,11 +25,15 @@ pub enum Kernel {
     Sha1Batch,
     /// SHA-256 of messages, a thread each.
     Sha256Batch,
+    /// Keys against levels of sorted arrays.
+    LookupLevels,
+    /// Hashes against a blocked Bloom filter.
+    BloomQuery,
 }
 
 impl Kernel {
     /// Every kernel.
-    pub const ALL: [Kernel; 8] = [
+    pub const ALL: [Kernel; 10] = [
         Kernel::GfMultiply,
         Kernel::Blake3Leaves,
         Kernel::Blake3Parents,
@@ -38,6 +42,8 @@ impl Kernel {
         Kernel::Md5Batch,
         Kernel::Sha1Batch,
         Kernel::Sha256Batch,
+        Kernel::LookupLevels,
+        Kernel::BloomQuery,
     ];
 
     /// Name in the PTX and in `kernels/list.h`.
@@ -51,6 +57,8 @@ impl Kernel {
             Kernel::Md5Batch => "md5_batch",
             Kernel::Sha1Batch => "sha1_batch",
             Kernel::Sha256Batch => "sha256_batch",
+            Kernel::LookupLevels => "lookup_levels",
+            Kernel::BloomQuery => "bloom_query",
         }
     }
 
@@ -58,6 +66,7 @@ impl Kernel {
     pub fn threads(self) -> u32 {
         match self {
             Kernel::GfMultiply | Kernel::BoundaryCandidates | Kernel::XorRows => 256,
+            Kernel::LookupLevels | Kernel::BloomQuery => 256,
             Kernel::Blake3Leaves | Kernel::Blake3Parents => 128,
             Kernel::Md5Batch | Kernel::Sha1Batch | Kernel::Sha256Batch => 128,
         }
@@ -141,6 +150,31 @@ argument! {
         source_chunk: u64, target_chunk: u64, fragment: u64,
         stripes: u64, packet: u64, chunks: u32, w: u32,
     }
+}
+
+argument! {
+    /// `struct digest_message`.
+    DigestMessage { offset: u64, bytes: u64 }
+}
+
+argument! {
+    /// `struct digests`.
+    Digests {
+        data: u64, messages: u64, out: u64, step: u64, window: u64, total: u64,
+        count: u64, width: u32, unused: u32,
+    }
+}
+
+argument! {
+    /// `struct lookup_levels`.
+    LookupLevels {
+        keys: u64, firsts: u64, queries: u64, found: u64, query_count: u64, level_count: u32, unused: u32,
+    }
+}
+
+argument! {
+    /// `struct bloom_query`.
+    BloomQuery { blocks: u64, hashes: u64, passes: u64, block_count: u64, query_count: u64 }
 }
 
 #[cfg(test)]

@@ -2,11 +2,17 @@
 //! result is read.
 
 mod boundaries;
+mod digests;
 mod hash;
+mod lookup;
 mod multiply;
+mod windows;
 mod xor;
 
 pub use boundaries::FindCandidates;
+pub use digests::{DigestBatch, Segmented};
 pub use hash::HashBatch;
+pub use lookup::{AskBloom, FindInLevels};
 pub use multiply::Multiply;
+pub use windows::HashWindows;
 pub use xor::XorFragments;

@@ -1,0 +1,168 @@
+//! Look-ups on a device: keys against levels of sorted arrays, hashes against a blocked Bloom filter. What is searched
+//! is part of the input; an index that stays on the device is searched in place
+//! ([`crate::runtime::Runtime::submit_in_place`]), queries behind it.
+
+use crate::isa::Isa;
+use crate::kernels::{BloomQuery, Kernel, Launch, LookupLevels};
+use crate::runtime::Buffer;
+use crate::runtime::operation::{Operation, Places};
+
+fn words(bytes: &[u8]) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
+    bytes.chunks_exact(8).map(|b| u64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
+}
+
+fn blocks(kernel: Kernel, threads: usize) -> [u32; 2] {
+    [threads.div_ceil(kernel.threads() as usize) as u32, 1]
+}
+
+/// For each query the newest level that has it, and where.
+///
+/// Input: the levels' keys, newest level first, each strictly rising; then the queries; all u64. Output: a u64 for
+/// each query, level · 2^32 + index, or all ones.
+#[derive(Debug, Clone)]
+pub struct FindInLevels {
+    lens: Vec<usize>,
+    keys: usize,
+    queries: usize,
+}
+
+impl FindInLevels {
+    /// Levels of these lengths, and so many queries; none if the keys are more than 2^32 − 1 in all.
+    pub fn new(lens: &[usize], queries: usize) -> Option<FindInLevels> {
+        let keys = lens.iter().try_fold(0usize, |sum, len| sum.checked_add(*len))?;
+        let fits = u32::try_from(keys).is_ok() && queries < 1 << 31 && lens.len() < 1 << 16;
+        fits.then(|| FindInLevels { lens: lens.to_vec(), keys, queries })
+    }
+
+    /// Fills the input.
+    pub fn pack<'a>(&self, levels: impl IntoIterator<Item = &'a [u64]>, queries: &'a [u64], input: &mut [u8]) {
+        let all = levels.into_iter().flatten().chain(queries);
+        input.chunks_exact_mut(8).zip(all).for_each(|(room, key)| room.copy_from_slice(&key.to_ne_bytes()));
+    }
+
+    /// Reads the output: (level, index in it) for each query that is somewhere.
+    pub fn read(&self, output: &[u8]) -> Vec<Option<(u16, u32)>> {
+        words(output).map(|found| (found != u64::MAX).then_some(((found >> 32) as u16, found as u32))).collect()
+    }
+
+    /// Where each level begins, and where the last ends.
+    fn firsts(&self) -> Vec<u32> {
+        let ends = self.lens.iter().scan(0, |end, len| {
+            *end += *len as u32;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
+    }
+}
+
+impl Operation for FindInLevels {
+    fn primitive(&self) -> &'static str {
+        "lookup"
+    }
+
+    fn input_bytes(&self) -> usize {
+        8 * (self.keys + self.queries)
+    }
+
+    fn output_bytes(&self) -> usize {
+        8 * self.queries
+    }
+
+    fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) {
+        let all: Vec<u64> = words(input).collect();
+        let (keys, queries) = all.split_at(self.keys);
+        let firsts = self.firsts();
+        for (room, query) in output.chunks_exact_mut(8).zip(queries) {
+            let levels = firsts.windows(2).enumerate();
+            let found = levels.map(|(level, ends)| (level, &keys[ends[0] as usize..ends[1] as usize]));
+            let found = found.filter_map(|(level, keys)| Some((level, keys.binary_search(query).ok()?))).next();
+            let found = found.map_or(u64::MAX, |(level, index)| (level as u64) << 32 | index as u64);
+            room.copy_from_slice(&found.to_ne_bytes());
+        }
+    }
+
+    fn tables(&self) -> Vec<u8> {
+        self.firsts().into_iter().flat_map(u32::to_ne_bytes).collect()
+    }
+
+    fn launches(&self, at: &Places) -> Vec<Launch> {
+        if self.queries == 0 {
+            return Vec::new();
+        }
+        let argument = LookupLevels {
+            keys: at.input,
+            firsts: at.tables,
+            queries: at.input + 8 * self.keys as u64,
+            found: at.result,
+            query_count: self.queries as u64,
+            level_count: self.lens.len() as u32,
+            unused: 0,
+        };
+        let kernel = Kernel::LookupLevels;
+        vec![Launch { kernel, grid: blocks(kernel, self.queries), argument: argument.to_bytes() }]
+    }
+}
+
+/// For each hash whether a blocked Bloom filter may hold its key. Block and bits of a hash are those of the Apache
+/// Parquet specification's split block filter, with the block picked by (high half · blocks) / 2^32.
+///
+/// Input: the filter's blocks of eight u32, then the hashes, u64. Output: a byte each, 1 or 0.
+#[derive(Debug, Clone)]
+pub struct AskBloom {
+    blocks: usize,
+    queries: usize,
+}
+
+const BLOCK_BYTES: usize = 32;
+const SALTS: [u32; 8] =
+    [0x47b6_137b, 0x4497_4d91, 0x8824_ad5b, 0xa2b7_289d, 0x7054_95c7, 0x2df1_424b, 0x9efc_4947, 0x5c6b_fb31];
+
+impl AskBloom {
+    /// A filter of so many blocks, and so many hashes; none without a block, or beyond 2^32 of them.
+    pub fn new(blocks: usize, queries: usize) -> Option<AskBloom> {
+        let fits = blocks > 0 && u32::try_from(blocks).is_ok() && queries < 1 << 31;
+        fits.then_some(AskBloom { blocks, queries })
+    }
+}
+
+impl Operation for AskBloom {
+    fn primitive(&self) -> &'static str {
+        "bloom"
+    }
+
+    fn input_bytes(&self) -> usize {
+        BLOCK_BYTES * self.blocks + 8 * self.queries
+    }
+
+    fn output_bytes(&self) -> usize {
+        self.queries
+    }
+
+    fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) {
+        let (filter, hashes) = input.split_at(BLOCK_BYTES * self.blocks);
+        for (passes, hash) in output.iter_mut().zip(words(hashes)) {
+            let block = (((hash >> 32) * self.blocks as u64) >> 32) as usize;
+            let words = filter[BLOCK_BYTES * block..][..BLOCK_BYTES].chunks_exact(4);
+            let holds = |(word, salt): (&[u8], u32)| {
+                let word = u32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
+                word >> ((hash as u32).wrapping_mul(salt) >> 27) & 1 == 1
+            };
+            *passes = u8::from(words.zip(SALTS).all(holds));
+        }
+    }
+
+    fn launches(&self, at: &Places) -> Vec<Launch> {
+        if self.queries == 0 {
+            return Vec::new();
+        }
+        let argument = BloomQuery {
+            blocks: at.input,
+            hashes: at.input + (BLOCK_BYTES * self.blocks) as u64,
+            passes: at.result,
+            block_count: self.blocks as u64,
+            query_count: self.queries as u64,
+        };
+        let kernel = Kernel::BloomQuery;
+        vec![Launch { kernel, grid: blocks(kernel, self.queries), argument: argument.to_bytes() }]
+    }
+}

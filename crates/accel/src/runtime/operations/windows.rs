@@ -1,0 +1,58 @@
+//! Sliding-window hashing on a device.
+
+use super::digests::{kernel_of, launch};
+use crate::isa::Isa;
+use crate::kernels::{Digests, Kernel, Launch};
+use crate::runtime::Buffer;
+use crate::runtime::operation::{Operation, Places};
+use crate::windows::Windows;
+
+/// [`Windows::hash`] of one buffer: the first bytes of the digest of each window, one after the other.
+#[derive(Debug, Clone)]
+pub struct HashWindows {
+    windows: Windows,
+    kernel: Kernel,
+    len: usize,
+}
+
+impl HashWindows {
+    /// The windows of a buffer of `len` bytes; none for BLAKE3, or beyond 2^31 windows.
+    pub fn new(windows: Windows, len: usize) -> Option<HashWindows> {
+        let kernel = kernel_of(windows.function())?;
+        let fits = windows.count(len) < 1 << 31;
+        fits.then_some(HashWindows { windows, kernel, len })
+    }
+}
+
+impl Operation for HashWindows {
+    fn primitive(&self) -> &'static str {
+        "windows"
+    }
+
+    fn input_bytes(&self) -> usize {
+        self.len
+    }
+
+    fn output_bytes(&self) -> usize {
+        self.windows.count(self.len) * self.windows.width_bytes()
+    }
+
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+        output.copy_from_slice(&self.windows.hash_on(isa, input));
+    }
+
+    fn launches(&self, at: &Places) -> Vec<Launch> {
+        let argument = Digests {
+            data: at.input,
+            messages: 0,
+            out: at.result,
+            step: self.windows.step_bytes() as u64,
+            window: self.windows.window_bytes() as u64,
+            total: self.len as u64,
+            count: self.windows.count(self.len) as u64,
+            width: self.windows.width_bytes() as u32,
+            unused: 0,
+        };
+        launch(self.kernel, argument).into_iter().collect()
+    }
+}
