@@ -205,7 +205,9 @@ impl WriteCore {
         let say = |(index, chunk): (usize, &Chunk)| {
             let frags = chunk.active.iter().flat_map(|a| &a.frags).map(|f| format!("{}:{:?}", f.number, f.state));
             let frags = frags.collect::<Vec<_>>().join(" ");
-            format!("chunk {index} (id {}, {:?}, missing {:?}): {frags}", chunk.chunk_id, chunk.stage, chunk.missing)
+            let said = chunk.active.as_ref().map_or("", |a| &a.last_error);
+            let (id, stage, missing) = (chunk.chunk_id, chunk.stage, &chunk.missing);
+            format!("chunk {index} (id {id}, {stage:?}, missing {missing:?}): {frags}, last refused: {said:?}")
         };
         let chunks = open.map(say).collect::<Vec<_>>().join("; ");
         let (asks, puts, jobs) = (self.asks_in_flight, self.puts_in_flight, self.jobs.len());

@@ -565,8 +565,9 @@ pub fn fragments_bad(ctx: &mut Ctx<'_>, command: &FragmentsBad) -> Outcome<()> {
 pub fn lacking_where(m: &Member, disk_id: u64, chunk_id: u64) -> Option<i32> {
     let filled = chunk_id <= m.fill_cursor || (m.fill_until != 0 && chunk_id >= m.fill_until);
     match m.put_to_incoming {
-        // The old disk was given up: the fill will supply what it had.
-        true => (disk_id == m.incoming && filled).then_some(0),
+        // A lost disk that is back serves what the fill has not reached; what it lacks cannot wait for the fill to
+        // come along, nor may it count as a source until then (P6).
+        true => (disk_id == if filled { m.incoming } else { m.disk_id }).then_some(0),
         false if disk_id == m.disk_id => Some(0),
         false => (m.incoming != 0 && disk_id == m.incoming && filled).then_some(1),
     }

@@ -176,7 +176,8 @@ CREATE INDEX chunks_unreferenced ON chunks (zero_since_ns) WHERE refs = 0;
 CREATE TABLE missing_fragments (
     chunk_id    INTEGER NOT NULL,
     fragment    INTEGER NOT NULL,
-    incoming    INTEGER NOT NULL DEFAULT 0,           -- 0: the disk that takes this member's puts lacks it; 1: only the
+    incoming    INTEGER NOT NULL DEFAULT 0,           -- 0: it is not where readers look, and wanted on the disk that takes
+                                                      -- this member's puts; 1: only the
                                                       -- incoming disk of a member that is still served by its old disk
     pg_id       INTEGER NOT NULL,
     cause       INTEGER NOT NULL,                     -- 1 not acknowledged at commit, 2 found bad or absent, 3 passed by a fill

@@ -210,6 +210,9 @@ impl WriteCore {
         active.trouble_since.get_or_insert(now);
         active.last_error = error.message.clone();
         match error.kind() {
+            // The version stands without this fragment (`durability=optimistic`), and is gone already: the node has
+            // deleted the chunk. It would refuse for ever.
+            Code::NotFound if chunk.told_epoch != 0 => return self.leave_to_repair(sent.chunk),
             // The group changed: the newer map says what still counts and where the rest goes (P11).
             Code::StaleEpoch if active.attempts < 6 => {
                 frag.state = FragState::Waiting;
@@ -339,6 +342,12 @@ impl WriteCore {
             // Whatever it is will not go away by asking faster.
             _ => drop(self.ask_again.insert((self.now.saturating_add(self.options.backoff_ns(moves - 2)), index))),
         }
+    }
+
+    /// What is not acknowledged by now is noted as missing, and no more sent: that is repair's work, if any.
+    fn leave_to_repair(&mut self, index: usize) {
+        self.note_missing(index);
+        self.settle(index);
     }
 
     /// Enough fragments for a degraded write, if the policy allows one: at least one more than needed.
