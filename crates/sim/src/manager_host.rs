@@ -153,6 +153,21 @@ impl ManagerHost {
         chunks.map(|row| row.expect("the schema is ours")).map(place).collect()
     }
 
+    /// What the manager knows of a chunk's fragments, for messages.
+    pub fn describe_chunk(&self, chunk_id: u64) -> String {
+        let Some(core) = &self.core else { return String::new() };
+        let conn = core.db().conn();
+        let sql = "SELECT fragment || iif(incoming, ' (incoming)', '') || ' for cause ' || cause FROM missing_fragments
+                   WHERE chunk_id = ?1";
+        let mut statement = conn.prepare_cached(sql).expect("the schema is ours");
+        let missing = statement.query_map([chunk_id as i64], |r| r.get::<_, String>(0)).expect("the schema is ours");
+        let missing: Vec<String> = missing.map(|row| row.expect("the schema is ours")).collect();
+        let sql = "SELECT pg_id FROM chunks WHERE chunk_id = ?1";
+        let pg: i64 = conn.query_row(sql, [chunk_id as i64], |r| r.get(0)).expect("the chunk is committed");
+        let members = rows::members(conn, pg as u64).expect("the schema is ours");
+        format!("chunk {chunk_id} lacks {missing:?} in group {pg} of {members:?}")
+    }
+
     /// Chunks of the current version of a file in the root directory.
     pub fn chunks_of(&self, name: &str) -> BTreeSet<u64> {
         let mut chunks = BTreeSet::new();

@@ -171,7 +171,11 @@ impl World {
         self.planted.corrupt_status(&mut status);
         match status.chunks_lost == lost.len() as u64 {
             true => Ok(()),
-            false => broken("P6", format!("status counts {} chunks as lost, {lost:?} are", status.chunks_lost)),
+            false => {
+                let known: Vec<String> = lost.iter().map(|chunk| self.manager.describe_chunk(*chunk)).collect();
+                let known = known.join("; ");
+                broken("P6", format!("status counts {} chunks as lost, {lost:?} are: {known}", status.chunks_lost))
+            }
         }
     }
 

@@ -70,7 +70,7 @@ impl World {
                 address.trim_start_matches('n').trim_end_matches(":1").parse().ok().map(Actor::Node)
             }
         };
-        if matches!(from, Actor::Client(_)) && self.log.is_some() {
+        if self.log.is_some() && call.kind != Kind::Heartbeat {
             self.say(&format!("{from:?} -> {:?} {}", call.peer, call.kind.name()));
         }
         self.mix(call.kind as u64, call.token);
