@@ -23,7 +23,8 @@ impl WriteCore {
         if self.committing || self.committed.is_some() {
             return self.pump_completed();
         }
-        // What is ready stays ready (unless a commit says otherwise), so no piece is looked at twice.
+        // What is ready stays ready (unless a commit says otherwise, or the chunk moves), so no piece is looked at
+        // twice.
         while let Some(piece) = self.extents.get(self.extents.ready) {
             if !piece.chunk.is_none_or(|i| self.is_ready(i)) {
                 break;
@@ -45,6 +46,14 @@ impl WriteCore {
         self.restoring.iter().all(|i| self.chunks[*i].stage == Stage::Settled)
     }
 
+    /// Chunks that were asked for again and are stored; their acknowledgements go with the next commit.
+    fn take_restored(&mut self) -> Vec<usize> {
+        let settled = |i: &usize| self.chunks[*i].stage == Stage::Settled;
+        let restored: Vec<usize> = self.restoring.iter().copied().filter(settled).collect();
+        restored.iter().for_each(|i| _ = self.restoring.remove(i));
+        restored
+    }
+
     fn send_commit(&mut self, count: usize, partial: bool) {
         let base = match self.params.mode {
             CommitMode::Append => self.committed_bytes,
@@ -63,7 +72,7 @@ impl WriteCore {
             extents.sort_by_key(|e| e.offset);
         }
         let mut acks = Vec::new();
-        let restored = std::mem::take(&mut self.restoring);
+        let restored = self.take_restored();
         for index in pieces.iter().filter_map(|p| p.chunk).chain(restored) {
             if self.chunks[index].told_epoch < self.chunks[index].epoch {
                 self.note_missing(index);
@@ -73,7 +82,11 @@ impl WriteCore {
             if !chunk.durable && chunk.told_epoch < chunk.epoch {
                 chunk.told_epoch = chunk.epoch;
                 self.completed.retain(|f| f.chunk_id != chunk.chunk_id);
-                acks.push(ChunkAck { chunk_id: chunk.chunk_id, epoch: chunk.epoch, missing: chunk.missing.clone() });
+                acks.push(ChunkAck {
+                    chunk_id: chunk.chunk_id,
+                    epoch: chunk.ack_epoch(),
+                    missing: chunk.missing.clone(),
+                });
             }
         }
         let request = Commit {
@@ -147,8 +160,20 @@ impl WriteCore {
                     _ => {}
                 }
             }
-            return self.place(index);
+            // Those of a chunk that was read back are not all held.
+            let unheld = |f: &u32| active.frags.iter().all(|frag| frag.number != *f);
+            let unheld: Vec<u32> = ack.fragments.into_iter().filter(unheld).collect();
+            if chunk.rest_epoch != 0 {
+                chunk.rest_epoch = ack.epoch;
+            }
+            if unheld.is_empty() {
+                return self.place(index);
+            }
+            chunk.wanted_fragments += unheld.len() as u32;
+            active.frags.extend(unheld.into_iter().map(Frag::waiting));
+            return self.encode(index);
         }
+        chunk.rest_epoch = ack.epoch;
         if chunk.stage == Stage::Settled {
             chunk.stage = Stage::Storing;
             self.unsettled += 1;

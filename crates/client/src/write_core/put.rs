@@ -318,6 +318,8 @@ impl WriteCore {
         if chunk.pinned || self.committed.is_some() {
             return self.put_later(index);
         }
+        // An optimistic chunk may have been found ready where it was; it is not any more.
+        self.extents.ready = 0;
         self.avoid.insert(chunk.pg_id, until);
         for frag in &active.frags {
             if let FragState::Failed { disk_id, .. } = frag.state {

@@ -131,6 +131,9 @@ pub(super) struct Chunk {
     pub pg_id: u64,
     /// Epoch under which all acknowledgements so far are good.
     pub epoch: u64,
+    /// Where some were stored again after the chunk had been settled: the epoch under which the manager found the
+    /// others good, which nobody here watches any more. 0: all are watched.
+    pub rest_epoch: u64,
     pub stage: Stage,
     /// Answered `Durable`: needs no acknowledgement.
     pub durable: bool,
@@ -219,6 +222,7 @@ impl Chunk {
             chunk_id: 0,
             pg_id: 0,
             epoch: 0,
+            rest_epoch: 0,
             stage: Stage::Queued,
             durable: false,
             pinned: false,
@@ -233,6 +237,11 @@ impl Chunk {
 
     pub fn wire_name(&self) -> ChunkName {
         ChunkName { hash: Bytes::copy_from_slice(&self.hash), len_bytes: self.len_bytes }
+    }
+
+    /// The epoch under which all acknowledgements are good, as far as is known here (P11).
+    pub fn ack_epoch(&self) -> u64 {
+        if self.rest_epoch == 0 { self.epoch } else { self.epoch.min(self.rest_epoch) }
     }
 
     /// Fragments wanted that are acknowledged.
