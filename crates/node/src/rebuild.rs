@@ -82,8 +82,9 @@ enum Place {
     Member,
     /// It is being filled: it may not have the fragment yet.
     Filling,
-    /// It was given up, and may be back.
-    GivenUp,
+    /// It was given up, and may be back; or the fragment is known to be missing where readers look for it. A disk that
+    /// was lost and came back may be the last to have what a fill could not supply.
+    LastResort,
 }
 
 #[derive(Debug)]
@@ -359,11 +360,12 @@ impl ChunkRebuild {
 fn candidates(pg: &PgInfo, class: &ClassInfo, chunk: &ChunkInfo, task: &RebuildTask) -> Vec<Candidate> {
     let mut all = Vec::new();
     for (fragment, member) in (0..class.fragments()).zip(&pg.members) {
-        if chunk.missing.contains(&fragment) {
-            continue;
-        }
-        let serves = if member.put_to_incoming { Place::GivenUp } else { Place::Member };
-        for (disk_id, place) in [(member.disk_id, serves), (member.incoming_disk_id, Place::Filling)] {
+        let (serves, fills) = match (chunk.missing.contains(&fragment), member.put_to_incoming) {
+            (true, _) => (Place::LastResort, Place::LastResort),
+            (false, true) => (Place::LastResort, Place::Filling),
+            (false, false) => (Place::Member, Place::Filling),
+        };
+        for (disk_id, place) in [(member.disk_id, serves), (member.incoming_disk_id, fills)] {
             // The target itself was looked at already.
             let is_target = fragment == task.fragment && disk_id == task.disk_id;
             if disk_id != 0 && !is_target {

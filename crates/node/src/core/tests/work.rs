@@ -112,7 +112,10 @@ fn a_rebuild_from_end_to_end() {
     }
     let (op_id, job) = play.jobs.remove(0);
     let lines = play.happen(Event::Computed { op_id, outcome: rebuild(&job) });
-    // Of six, one is lost, one unreachable, one wrong: three are left, that is too few.
+    // Of six, one is lost, one unreachable, one wrong: three are left, that is too few. The disk that was given up is
+    // the last resort; it has not come back.
+    assert_eq!(lines, ["call Node(21) GetFragments"]);
+    let lines = play.answer::<tessera_wire::data::GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
     assert_eq!(lines[..1], ["call Manager ReportBad"]);
     let reported: ReportBad = play.sent(Kind::ReportBad);
     assert_eq!(reported.fragments[0].fragment, asked[1]);
