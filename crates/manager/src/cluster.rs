@@ -287,10 +287,14 @@ pub fn on_tick(view: &mut View) -> Vec<Proposal> {
     proposals
 }
 
+/// Ticks further apart than this say that the manager was stopped, or its clock set forward.
+pub fn gap_ns(config: &crate::config::Config) -> i64 {
+    ns(config.down_after_ms / 2).max(MIN_GAP_NS)
+}
+
 fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Outcome<()> {
     let now = view.now_ns;
-    let gap_ns = ns(view.config.down_after_ms / 2).max(MIN_GAP_NS);
-    view.soft.cluster.figures.tick(now, gap_ns);
+    view.soft.cluster.figures.tick(now, gap_ns(view.config));
     let hurry = view.soft.cluster.passes.hurry;
     proposals.extend(membership::silence(view, hurry)?);
     if hurry {

@@ -681,6 +681,7 @@ impl ManagerCore {
         if self.stopped.is_some() {
             return;
         }
+        self.soft.cluster.figures.tick(self.now_ns, cluster::gap_ns(&self.config));
         self.soft.leases.expire(self.now_ns);
         self.unpark();
         self.soft.log_replicas = self.log.up_to_date(self.soft.replicated_seq);
@@ -696,8 +697,15 @@ impl ManagerCore {
         self.release_held();
     }
 
+    /// What was last used before this has been unused for so long. A clock that was set forward (or a manager that
+    /// was stopped) has let nobody use anything in between: nothing is that old before the time has passed again.
+    fn unused_before_ns(&self, after_ms: u64) -> i64 {
+        let before_ns = self.now_ns.saturating_sub(ns(after_ms));
+        if self.soft.cluster.figures.awake_ns > before_ns { i64::MIN } else { before_ns }
+    }
+
     fn tend_sessions(&mut self) {
-        let (rows, soft) = self.soft.sessions.expired(self.now_ns.saturating_sub(ns(self.config.session_ms)));
+        let (rows, soft) = self.soft.sessions.expired(self.unused_before_ns(self.config.session_ms));
         soft.into_iter().for_each(|id| self.soft.sessions.forget(id));
         rows.chunks(1024).for_each(|ids| self.propose(EndSessions { session_ids: ids.to_vec() }.propose()));
         let old = self.soft.sessions.take_unpersisted(self.now_ns.saturating_sub(ns(self.config.reader_persist_ms)));
@@ -728,9 +736,13 @@ impl ManagerCore {
         if dropped.unwrap_or(false) {
             self.propose(SweepPages { limit: self.config.sweep_pages }.propose());
         }
+        if self.now_ns < self.last_prune_ns {
+            self.answers.set_back(self.now_ns);
+            self.last_prune_ns = self.now_ns;
+        }
         if self.now_ns - self.last_prune_ns >= 1_000_000_000 {
             self.last_prune_ns = self.now_ns;
-            if let Some(to_seq) = self.answers.prune(self.now_ns.saturating_sub(ns(self.config.answers_ms))) {
+            if let Some(to_seq) = self.answers.prune(self.unused_before_ns(self.config.answers_ms)) {
                 self.propose(PruneAnswers { to_seq }.propose());
             }
         }

@@ -121,8 +121,28 @@ fn answers_are_forgotten_in_the_end() {
     let mut rig = Rig::new(4);
     rig.mkdir(1, "d");
     assert!(rig.dump(&[]).contains("\nops "));
-    rig.tick(151_000);
+    (0..152).for_each(|_| rig.tick(1_000));
     rig.tick(100);
+    assert!(!rig.dump(&[]).contains("\nops "), "{}", rig.dump(&[]));
+}
+
+/// P8: a clock that is set forward (or a process that was stopped) is no time in which a client could have repeated a
+/// request, or renewed a session. Set back, it does not keep what it has for so much longer.
+#[test]
+fn p8_a_clock_that_is_set_forgets_no_answer_and_no_session() {
+    let config = Config { down_after_ms: 5_000, ..config() };
+    let mut rig = Rig::with(Db::in_memory([7; 16]).unwrap(), config, 4);
+    rig.tick(1_000);
+    let session = rig.open_write(1, "f", &[]).unwrap().session_id;
+    let commit = rig.replacing(session, b"ab").unwrap();
+    let request = MakeDir { op_id: 5, parent: 1, name: b"d".to_vec(), ..Default::default() };
+    let first = rig.ask(&request).unwrap();
+    rig.tick(600_000);
+    (0..20).for_each(|_| rig.tick(1_000));
+    assert_eq!(rig.ask(&request).unwrap(), first);
+    rig.ask(&commit).unwrap();
+    rig.tick(-3_600_000);
+    (0..152).for_each(|_| rig.tick(1_000));
     assert!(!rig.dump(&[]).contains("\nops "), "{}", rig.dump(&[]));
 }
 
