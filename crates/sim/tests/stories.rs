@@ -12,8 +12,11 @@ use tessera_sim::world::{Report, World};
 
 /// Seeds that once broke a promise, or a simulator (the plans of their time were others: what they found in the product
 /// has a test of its own beside the code).
-const OLD_FAILURES: &[u64] =
-    &[3, 13, 15, 18, 31, 47, 50, 53, 62, 97, 104, 346, 371, 466, 176, 338, 429, 555, 1021, 500074, 551790116480];
+#[rustfmt::skip]
+const OLD_FAILURES: &[u64] = &[
+    3, 13, 15, 18, 31, 47, 50, 53, 62, 97, 104, 346, 371, 466,
+    176, 338, 429, 555, 1021, 500074, 710252, 710301, 711412, 712170, 712459, 551790116480,
+];
 const OLD_FAILURES_BEYOND: &[u64] = &[1032, 500038, 700624];
 
 /// Seeds of an everyday run, of each family.

@@ -67,7 +67,11 @@ impl World {
             let now = self.manager_now();
             let status = self.manager.status_line(now);
             let reduced: Vec<Placed> = self.manager.placed().into_iter().filter(|c| self.is_reduced(c)).collect();
-            return broken("P6", format!("redundancy has not returned: {status}; to be rebuilt: {reduced:?}"));
+            let lost = self.describe(&self.lost_chunks());
+            return broken(
+                "P6",
+                format!("redundancy has not returned: {status}; to be rebuilt: {reduced:?}; lost: {lost}"),
+            );
         }
         self.say("judgement");
         let lost = self.lost_chunks();
@@ -129,15 +133,15 @@ impl World {
     }
 
     fn sound_fragments(&self, chunk: &Placed) -> usize {
-        let rots = self.plan.rots();
-        let sound = |(fragment, node): &&(u32, Option<usize>)| {
-            let host = node.and_then(|n| self.nodes.get(n));
-            host.is_some_and(|host| match rots {
-                true => host.holds_sound(chunk.chunk_id, *fragment),
-                false => host.holds(chunk.chunk_id, *fragment),
-            })
-        };
-        chunk.fragments.iter().filter(sound).count()
+        chunk.fragments.iter().filter(|at| self.is_sound(chunk, at)).count()
+    }
+
+    fn is_sound(&self, chunk: &Placed, &(fragment, node): &(u32, Option<usize>)) -> bool {
+        let host = node.and_then(|n| self.nodes.get(n));
+        host.is_some_and(|host| match self.plan.rots() {
+            true => host.holds_sound(chunk.chunk_id, fragment),
+            false => host.holds(chunk.chunk_id, fragment),
+        })
     }
 
     /// Chunks of which fewer fragments than needed are where they belong, and sound.
@@ -146,16 +150,21 @@ impl World {
         placed.iter().filter(|chunk| self.sound_fragments(chunk) < chunk.needed).map(|chunk| chunk.chunk_id).collect()
     }
 
+    /// What the manager knows of chunks.
+    fn describe(&self, chunks: &BTreeSet<u64>) -> String {
+        chunks.iter().map(|chunk| self.manager.describe_chunk(*chunk)).collect::<Vec<_>>().join("; ")
+    }
+
     /// What the manager believes to be in place is in place (P6), sound (P13), of all chunks that are not lost.
     fn count_fragments(&mut self, lost: &BTreeSet<u64>) -> Result<(), Violation> {
         if !self.plan.spare_hosts {
             return Ok(());
         }
         for chunk in self.manager.placed().iter().filter(|chunk| !lost.contains(&chunk.chunk_id)) {
-            let sound = self.sound_fragments(chunk);
-            if sound < chunk.fragments.len() {
-                let (id, all) = (chunk.chunk_id, &chunk.fragments);
-                return broken("P6", format!("chunk {id}: {sound} fragments are in place of (fragment, node) {all:?}"));
+            let bad: Vec<_> = chunk.fragments.iter().filter(|at| !self.is_sound(chunk, at)).collect();
+            if !bad.is_empty() {
+                let known = self.manager.describe_chunk(chunk.chunk_id);
+                return broken("P6", format!("(fragment, node) {bad:?} are not in place; {known}"));
             }
         }
         Ok(())
@@ -172,8 +181,7 @@ impl World {
         match status.chunks_lost == lost.len() as u64 {
             true => Ok(()),
             false => {
-                let known: Vec<String> = lost.iter().map(|chunk| self.manager.describe_chunk(*chunk)).collect();
-                let known = known.join("; ");
+                let known = self.describe(lost);
                 broken("P6", format!("status counts {} chunks as lost, {lost:?} are: {known}", status.chunks_lost))
             }
         }
