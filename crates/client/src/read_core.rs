@@ -7,8 +7,10 @@
 //!
 //! Start at [`ReadCore::handle`].
 
+mod chunks;
 mod extents;
 mod gets;
+mod opening;
 mod small;
 #[cfg(test)]
 mod tests;
@@ -345,98 +347,6 @@ impl ReadCore {
         self.smalls.clear();
     }
 
-    fn open(&mut self) {
-        let pinned = self.opened.as_ref();
-        let ino = pinned.map_or(self.params.ino, |o| o.attr.ino);
-        let request = OpenRead {
-            ino,
-            version: pinned.map_or(self.params.version, |o| o.version.version),
-            number: if pinned.is_some() { 0 } else { self.params.number },
-            offset: self.params.first.start,
-            len_bytes: self.params.first.end.saturating_sub(self.params.first.start),
-            known_map_version: self.view.read().known_version(),
-            parent: if pinned.is_some() { 0 } else { self.params.parent },
-            name: if pinned.is_some() { Vec::new() } else { self.params.name.clone() },
-        };
-        self.calls.manager(self.now, &request, Purpose::Open, &self.options);
-    }
-
-    fn answered(&mut self, done: Final<Purpose>) {
-        let Final { what, sent_ns, waited_ms, answer } = done;
-        match what {
-            Purpose::Open => match answer.decode::<OpenRead>() {
-                Ok((reply, _)) => self.on_opened(reply),
-                Err(error) => self.open_failed(error, waited_ms),
-            },
-            Purpose::Extents { offset } => self.on_extents(answer, offset, waited_ms),
-            Purpose::Map { chunks } => self.on_map(answer, chunks),
-            Purpose::Get { node_id, items } => self.on_got(node_id, items, sent_ns, answer),
-            Purpose::Renew => match answer.decode::<RenewSession>() {
-                Ok((reply, _)) => self.session_ns = ms(reply.session_ms.max(1)),
-                Err(error) if error.kind() == Code::SessionExpired => self.reopen(),
-                Err(error) => tracing::debug!(%error, "read session not renewed"),
-            },
-            Purpose::Report | Purpose::Close => {}
-        }
-    }
-
-    fn on_opened(&mut self, reply: OpenReadReply) {
-        self.session_id = reply.session_id;
-        self.session_ns = ms(reply.session_ms.max(1));
-        self.renewed_ns = self.now;
-        if std::mem::take(&mut self.reopening) {
-            self.pages.asked = None;
-            return;
-        }
-        let (Some(attr), Some(version)) = (reply.attr, reply.version) else {
-            let message = "a version was opened that has no description".to_string();
-            return self.open_ends(ReadError::Nonsense { file: self.params.file.clone(), message });
-        };
-        let opened = Opened { attr, version, policy: reply.policy };
-        self.opened = Some(opened.clone());
-        self.actions.push_back(ReadAction::Opened(Box::new(opened)));
-        if let Some(extents) = reply.extents {
-            self.take_extents(self.params.first.start, extents);
-        }
-        // Reads that came before the length was known.
-        let early: Vec<u64> = self.reads.keys().copied().collect();
-        for id in early {
-            self.clip(id);
-        }
-    }
-
-    fn open_failed(&mut self, error: Error, waited_ms: u64) {
-        let error = self.refusal("OpenRead", error, waited_ms);
-        if std::mem::take(&mut self.reopening) {
-            return self.fail_all(error);
-        }
-        self.open_ends(error);
-    }
-
-    fn open_ends(&mut self, error: ReadError) {
-        self.fail_all(error.clone());
-        self.actions.push_back(ReadAction::OpenFailed(error));
-        self.close();
-    }
-
-    /// The session expired (the client was cut off for long): the same version, under a new one.
-    fn reopen(&mut self) {
-        if !self.reopening {
-            self.reopening = true;
-            self.open();
-        }
-    }
-
-    fn refusal(&self, request: &'static str, error: Error, waited_ms: u64) -> ReadError {
-        let file = self.params.file.clone();
-        match error.kind() {
-            Code::Unavailable | Code::Timeout => {
-                ReadError::ManagerSilent { file, request, waited_ms, last: error.message }
-            }
-            _ => ReadError::Refused { file, error },
-        }
-    }
-
     fn fail_all(&mut self, error: ReadError) {
         for (id, _) in std::mem::take(&mut self.reads) {
             self.actions.push_back(ReadAction::Done { id, result: Err(error.clone()) });
@@ -526,115 +436,6 @@ impl ReadCore {
             if self.pages.is_near_end(cursor) {
                 self.ask_extents(cursor, end);
             }
-        }
-    }
-
-    fn want_piece(&mut self, chunk: ChunkInfo, waiter: Waiter, in_order: bool, keep: bool) {
-        let cached = self.cache.lock().chunk(chunk.chunk_id);
-        if let Some(parts) = cached {
-            return self.fulfil(&waiter, &parts);
-        }
-        let small = chunk.len_bytes > SMALL_CHUNK_BYTES && waiter.len_bytes * 4 <= chunk.len_bytes && !in_order;
-        if small && !self.fetches.contains_key(&chunk.chunk_id) {
-            self.start_small(chunk, waiter, keep);
-        } else {
-            self.want_whole(chunk, Some(waiter), keep);
-        }
-    }
-
-    /// Whole chunks ahead of a reader that goes through the file in order.
-    fn read_ahead(&mut self, from: u64) {
-        let mut at = from;
-        while at < from + AHEAD_BYTES {
-            let Some((extent, chunk)) = self.pages.find(at) else { return };
-            if let Some(chunk) = chunk {
-                let known = self.cache.lock().has_chunk(chunk.chunk_id) || self.fetches.contains_key(&chunk.chunk_id);
-                if !known {
-                    self.want_whole(chunk, None, true);
-                }
-            }
-            at = extent.offset + extent.len_bytes;
-        }
-    }
-
-    fn want_whole(&mut self, chunk: ChunkInfo, waiter: Option<Waiter>, keep: bool) {
-        let chunk_id = chunk.chunk_id;
-        if let Some(whole) = self.fetches.get_mut(&chunk_id) {
-            whole.waiters.extend(waiter);
-            whole.keep |= keep;
-            return;
-        }
-        let class = self.view.read().class(chunk.class_id);
-        let made = class
-            .ok_or_else(|| format!("chunk {chunk_id} is of class {}, which this build does not know", chunk.class_id))
-            .and_then(|class| Fetch::new(chunk, class, self.now));
-        match made {
-            Ok(fetch) => {
-                self.fetches.insert(chunk_id, Whole { fetch, waiters: waiter.into_iter().collect(), keep });
-                self.step(chunk_id, |fetch, now, view, options, out| fetch.start(now, view, options, out));
-            }
-            Err(message) => {
-                let error = ReadError::Nonsense { file: self.params.file.clone(), message };
-                waiter.into_iter().for_each(|w| self.fail(w.read, error.clone()));
-            }
-        }
-    }
-
-    /// Lets a fetch take a step, and does what it wants done.
-    fn step(&mut self, chunk_id: u64, step: impl FnOnce(&mut Fetch, i64, &View, &Options, &mut Vec<Step>)) {
-        let Some(whole) = self.fetches.get_mut(&chunk_id) else { return };
-        let mut steps = Vec::new();
-        step(&mut whole.fetch, self.now, &self.view.read(), &self.options, &mut steps);
-        let (bad, late) = (whole.fetch.take_bad(), whole.fetch.take_late());
-        self.report.late += late.len() as u64;
-        for node_id in late {
-            self.view.write().suspect(node_id, self.now, &self.options);
-        }
-        self.report_bad(bad);
-        for step in steps {
-            match step {
-                Step::Get(want) => self.want_fragment(chunk_id, want),
-                Step::Assemble(job) => self.compute(Job::Assemble(job), JobFor::Whole(chunk_id)),
-                Step::NeedMap => self.want_map(chunk_id),
-                Step::Done(parts) => self.whole_done(chunk_id, parts),
-                Step::Failed(fault) => {
-                    let Some(whole) = self.fetches.remove(&chunk_id) else { return };
-                    let error = fault.into_error(&self.params.file, chunk_id);
-                    whole.waiters.into_iter().for_each(|w| self.fail(w.read, error.clone()));
-                }
-            }
-        }
-    }
-
-    /// Has the manager see to fragments that are missing or corrupt.
-    fn report_bad(&mut self, bad: Vec<FragmentRef>) {
-        if bad.is_empty() {
-            return;
-        }
-        tracing::info!(file = %self.params.file, ?bad, "fragments missing or corrupt; reported for repair");
-        self.report.bad += bad.len() as u64;
-        self.calls.manager(self.now, &ReportBad { fragments: bad }, Purpose::Report, &self.options);
-    }
-
-    fn whole_done(&mut self, chunk_id: u64, parts: Vec<Bytes>) {
-        let Some(whole) = self.fetches.remove(&chunk_id) else { return };
-        if whole.keep {
-            self.cache.lock().keep_chunk(chunk_id, &parts);
-        }
-        for waiter in whole.waiters {
-            self.fulfil(&waiter, &parts);
-        }
-    }
-
-    /// Gives a waiter its range of a chunk.
-    fn fulfil(&mut self, waiter: &Waiter, parts: &[Bytes]) {
-        self.set_ready(waiter, slice_parts(parts, waiter.from, waiter.len_bytes));
-    }
-
-    fn set_ready(&mut self, waiter: &Waiter, parts: Vec<Bytes>) {
-        let Some(read) = self.reads.get_mut(&waiter.read) else { return };
-        if let Some(piece) = read.pieces.iter_mut().find(|p| p.number == waiter.piece) {
-            piece.ready = Some(Delivery::Bytes(parts));
         }
     }
 

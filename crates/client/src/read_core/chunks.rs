@@ -1,0 +1,114 @@
+//! Chunks on their way: pieces that wait for them, read-ahead, what was bad, and who gets what came.
+
+use super::*;
+
+impl ReadCore {
+    pub(super) fn want_piece(&mut self, chunk: ChunkInfo, waiter: Waiter, in_order: bool, keep: bool) {
+        let cached = self.cache.lock().chunk(chunk.chunk_id);
+        if let Some(parts) = cached {
+            return self.fulfil(&waiter, &parts);
+        }
+        let small = chunk.len_bytes > SMALL_CHUNK_BYTES && waiter.len_bytes * 4 <= chunk.len_bytes && !in_order;
+        if small && !self.fetches.contains_key(&chunk.chunk_id) {
+            self.start_small(chunk, waiter, keep);
+        } else {
+            self.want_whole(chunk, Some(waiter), keep);
+        }
+    }
+
+    /// Whole chunks ahead of a reader that goes through the file in order.
+    pub(super) fn read_ahead(&mut self, from: u64) {
+        let mut at = from;
+        while at < from + AHEAD_BYTES {
+            let Some((extent, chunk)) = self.pages.find(at) else { return };
+            if let Some(chunk) = chunk {
+                let known = self.cache.lock().has_chunk(chunk.chunk_id) || self.fetches.contains_key(&chunk.chunk_id);
+                if !known {
+                    self.want_whole(chunk, None, true);
+                }
+            }
+            at = extent.offset + extent.len_bytes;
+        }
+    }
+
+    pub(super) fn want_whole(&mut self, chunk: ChunkInfo, waiter: Option<Waiter>, keep: bool) {
+        let chunk_id = chunk.chunk_id;
+        if let Some(whole) = self.fetches.get_mut(&chunk_id) {
+            whole.waiters.extend(waiter);
+            whole.keep |= keep;
+            return;
+        }
+        let class = self.view.read().class(chunk.class_id);
+        let made = class
+            .ok_or_else(|| format!("chunk {chunk_id} is of class {}, which this build does not know", chunk.class_id))
+            .and_then(|class| Fetch::new(chunk, class, self.now));
+        match made {
+            Ok(fetch) => {
+                self.fetches.insert(chunk_id, Whole { fetch, waiters: waiter.into_iter().collect(), keep });
+                self.step(chunk_id, |fetch, now, view, options, out| fetch.start(now, view, options, out));
+            }
+            Err(message) => {
+                let error = ReadError::Nonsense { file: self.params.file.clone(), message };
+                waiter.into_iter().for_each(|w| self.fail(w.read, error.clone()));
+            }
+        }
+    }
+
+    /// Lets a fetch take a step, and does what it wants done.
+    pub(super) fn step(&mut self, chunk_id: u64, step: impl FnOnce(&mut Fetch, i64, &View, &Options, &mut Vec<Step>)) {
+        let Some(whole) = self.fetches.get_mut(&chunk_id) else { return };
+        let mut steps = Vec::new();
+        step(&mut whole.fetch, self.now, &self.view.read(), &self.options, &mut steps);
+        let (bad, late) = (whole.fetch.take_bad(), whole.fetch.take_late());
+        self.report.late += late.len() as u64;
+        for node_id in late {
+            self.view.write().suspect(node_id, self.now, &self.options);
+        }
+        self.report_bad(bad);
+        for step in steps {
+            match step {
+                Step::Get(want) => self.want_fragment(chunk_id, want),
+                Step::Assemble(job) => self.compute(Job::Assemble(job), JobFor::Whole(chunk_id)),
+                Step::NeedMap => self.want_map(chunk_id),
+                Step::Done(parts) => self.whole_done(chunk_id, parts),
+                Step::Failed(fault) => {
+                    let Some(whole) = self.fetches.remove(&chunk_id) else { return };
+                    let error = fault.into_error(&self.params.file, chunk_id);
+                    whole.waiters.into_iter().for_each(|w| self.fail(w.read, error.clone()));
+                }
+            }
+        }
+    }
+
+    /// Has the manager see to fragments that are missing or corrupt.
+    pub(super) fn report_bad(&mut self, bad: Vec<FragmentRef>) {
+        if bad.is_empty() {
+            return;
+        }
+        tracing::info!(file = %self.params.file, ?bad, "fragments missing or corrupt; reported for repair");
+        self.report.bad += bad.len() as u64;
+        self.calls.manager(self.now, &ReportBad { fragments: bad }, Purpose::Report, &self.options);
+    }
+
+    pub(super) fn whole_done(&mut self, chunk_id: u64, parts: Vec<Bytes>) {
+        let Some(whole) = self.fetches.remove(&chunk_id) else { return };
+        if whole.keep {
+            self.cache.lock().keep_chunk(chunk_id, &parts);
+        }
+        for waiter in whole.waiters {
+            self.fulfil(&waiter, &parts);
+        }
+    }
+
+    /// Gives a waiter its range of a chunk.
+    pub(super) fn fulfil(&mut self, waiter: &Waiter, parts: &[Bytes]) {
+        self.set_ready(waiter, slice_parts(parts, waiter.from, waiter.len_bytes));
+    }
+
+    pub(super) fn set_ready(&mut self, waiter: &Waiter, parts: Vec<Bytes>) {
+        let Some(read) = self.reads.get_mut(&waiter.read) else { return };
+        if let Some(piece) = read.pieces.iter_mut().find(|p| p.number == waiter.piece) {
+            piece.ready = Some(Delivery::Bytes(parts));
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Opening the version, opening it again after its session was lost, and refusals in words.
+
+use super::*;
+
+impl ReadCore {
+    pub(super) fn open(&mut self) {
+        let pinned = self.opened.as_ref();
+        let ino = pinned.map_or(self.params.ino, |o| o.attr.ino);
+        let request = OpenRead {
+            ino,
+            version: pinned.map_or(self.params.version, |o| o.version.version),
+            number: if pinned.is_some() { 0 } else { self.params.number },
+            offset: self.params.first.start,
+            len_bytes: self.params.first.end.saturating_sub(self.params.first.start),
+            known_map_version: self.view.read().known_version(),
+            parent: if pinned.is_some() { 0 } else { self.params.parent },
+            name: if pinned.is_some() { Vec::new() } else { self.params.name.clone() },
+        };
+        self.calls.manager(self.now, &request, Purpose::Open, &self.options);
+    }
+
+    pub(super) fn answered(&mut self, done: Final<Purpose>) {
+        let Final { what, sent_ns, waited_ms, answer } = done;
+        match what {
+            Purpose::Open => match answer.decode::<OpenRead>() {
+                Ok((reply, _)) => self.on_opened(reply),
+                Err(error) => self.open_failed(error, waited_ms),
+            },
+            Purpose::Extents { offset } => self.on_extents(answer, offset, waited_ms),
+            Purpose::Map { chunks } => self.on_map(answer, chunks),
+            Purpose::Get { node_id, items } => self.on_got(node_id, items, sent_ns, answer),
+            Purpose::Renew => match answer.decode::<RenewSession>() {
+                Ok((reply, _)) => self.session_ns = ms(reply.session_ms.max(1)),
+                Err(error) if error.kind() == Code::SessionExpired => self.reopen(),
+                Err(error) => tracing::debug!(%error, "read session not renewed"),
+            },
+            Purpose::Report | Purpose::Close => {}
+        }
+    }
+
+    pub(super) fn on_opened(&mut self, reply: OpenReadReply) {
+        self.session_id = reply.session_id;
+        self.session_ns = ms(reply.session_ms.max(1));
+        self.renewed_ns = self.now;
+        if std::mem::take(&mut self.reopening) {
+            self.pages.asked = None;
+            return;
+        }
+        let (Some(attr), Some(version)) = (reply.attr, reply.version) else {
+            let message = "a version was opened that has no description".to_string();
+            return self.open_ends(ReadError::Nonsense { file: self.params.file.clone(), message });
+        };
+        let opened = Opened { attr, version, policy: reply.policy };
+        self.opened = Some(opened.clone());
+        self.actions.push_back(ReadAction::Opened(Box::new(opened)));
+        if let Some(extents) = reply.extents {
+            self.take_extents(self.params.first.start, extents);
+        }
+        // Reads that came before the length was known.
+        let early: Vec<u64> = self.reads.keys().copied().collect();
+        for id in early {
+            self.clip(id);
+        }
+    }
+
+    pub(super) fn open_failed(&mut self, error: Error, waited_ms: u64) {
+        let error = self.refusal("OpenRead", error, waited_ms);
+        if std::mem::take(&mut self.reopening) {
+            return self.fail_all(error);
+        }
+        self.open_ends(error);
+    }
+
+    pub(super) fn open_ends(&mut self, error: ReadError) {
+        self.fail_all(error.clone());
+        self.actions.push_back(ReadAction::OpenFailed(error));
+        self.close();
+    }
+
+    /// The session expired (the client was cut off for long): the same version, under a new one.
+    pub(super) fn reopen(&mut self) {
+        if !self.reopening {
+            self.reopening = true;
+            self.open();
+        }
+    }
+
+    pub(super) fn refusal(&self, request: &'static str, error: Error, waited_ms: u64) -> ReadError {
+        let file = self.params.file.clone();
+        match error.kind() {
+            Code::Unavailable | Code::Timeout => {
+                ReadError::ManagerSilent { file, request, waited_ms, last: error.message }
+            }
+            _ => ReadError::Refused { file, error },
+        }
+    }
+}

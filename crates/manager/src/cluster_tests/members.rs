@@ -1,0 +1,265 @@
+//! Nodes and disks that are lost, return, drain and join, and what moves then.
+
+use super::*;
+
+/// P6, P12: two of eight nodes lost for good; everything is rebuilt on the rest, evenly, and nothing fell on the way.
+#[test]
+fn two_lost_nodes_are_rebuilt_on_the_rest() {
+    let mut fake = Fake::new(8, 1);
+    write_files(&mut fake, 0, 40);
+    fake.run(1_000);
+    assert!(fake.is_whole());
+    fake.kill(1);
+    fake.kill(5);
+    fake.until(40, "both out", |f| f.status().nodes.iter().filter(|n| n.health() == Health::Out).count() == 2);
+    let during = fake.status();
+    assert!(during.chunks_reduced > 0 && during.chunks_lost == 0, "{during:?}");
+    assert!(during.fragments_to_repair > 0);
+    // Writing goes on meanwhile.
+    write_files(&mut fake, 100, 5);
+    fake.until(200, "repaired", |f| f.is_whole());
+    let after = fake.status();
+    assert_eq!((after.chunks_full, after.chunks_reduced, after.chunks_lost), (after.chunks, 0, 0));
+    assert_eq!((after.fragments_to_repair, after.members_filling), (0, 0));
+    assert!(after.fragments_repaired > 0);
+    for node in [1, 5] {
+        assert_eq!(disk_members(&fake, fake.nodes[node].disks[0]), 0, "a lost disk holds no member any more");
+    }
+    assert_eq!(garbage::recount(&fake.db).unwrap(), Vec::<String>::new());
+    fake.check_replay();
+}
+
+/// P6: rebuild work spreads over all that are left.
+#[test]
+fn rebuilds_spread_over_all_survivors() {
+    let mut fake = Fake::new(12, 1);
+    write_files(&mut fake, 0, 100);
+    fake.kill(3);
+    let before: Vec<usize> = fake.nodes.iter().map(|n| fake.disks[&n.disks[0]].held.len()).collect();
+    fake.until(300, "repaired", |f| f.status().nodes[3].health() == Health::Out && f.is_whole());
+    let got: Vec<usize> = fake
+        .nodes
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| *i != 3)
+        .map(|(i, n)| fake.disks[&n.disks[0]].held.len() - before[i])
+        .collect();
+    let mean = got.iter().sum::<usize>() as f64 / got.len() as f64;
+    assert!(mean >= 3.0);
+    assert!(got.iter().all(|g| (*g as f64) < 2.5 * mean + 4.0), "{got:?}");
+    assert!(got.iter().filter(|g| **g > 0).count() >= 8, "{got:?}");
+}
+
+/// A short absence moves nothing.
+#[test]
+fn a_node_that_is_down_for_a_moment_moves_nothing() {
+    let mut fake = Fake::new(8, 1);
+    write_files(&mut fake, 0, 10);
+    fake.kill(2);
+    fake.until(10, "down", |f| f.status().nodes[2].health() == Health::Down);
+    assert!(fake.status().chunks_reduced > 0);
+    let epochs = |f: &Fake| -> Vec<u64> {
+        (1..f.meta.next_pg).map(|p| rows::pg_info(f.db.conn(), p).unwrap().unwrap().epoch).collect()
+    };
+    let before = epochs(&fake);
+    fake.restart(2);
+    fake.run(1_000);
+    let status = fake.status();
+    assert_eq!(status.nodes[2].health(), Health::Up);
+    assert_eq!(status.chunks_full, status.chunks);
+    assert_eq!(epochs(&fake)[..before.len()], before[..]);
+}
+
+/// P3, P11: a node that was out must register, its disk is listed before it serves again, what was deleted or rebuilt
+/// meanwhile is removed from it.
+#[test]
+pub(super) fn a_node_returns_after_it_was_given_up() {
+    let mut fake = Fake::new(8, 1);
+    write_files(&mut fake, 0, 20);
+    let disk = fake.nodes[4].disks[0];
+    let held_before = fake.disks[&disk].held.clone();
+    assert!(!held_before.is_empty());
+    fake.kill(4);
+    fake.until(200, "repaired without it", |f| f.status().nodes[4].health() == Health::Out && f.is_whole());
+    fake.unlink("f1");
+    fake.run(2_000);
+    // Its heartbeats do not count: it is told to register, and nothing else.
+    fake.nodes[4].alive = true;
+    let reply = fake.ask(&fake.heartbeat(4)).unwrap();
+    assert!(reply.must_register && reply.lease_ms == 0 && reply.tasks.is_empty() && reply.deletes.is_empty());
+    let late =
+        Inventory { node_id: fake.nodes[4].node_id, incarnation: 1, disk_id: disk, last: true, ..Inventory::default() };
+    assert_eq!(fake.ask(&late).unwrap_err().kind(), Code::NotRegistered);
+    let incarnation = fake.nodes[4].incarnation;
+    fake.restart(4);
+    assert!(fake.nodes[4].incarnation > incarnation);
+    let row = rows::disk(fake.db.conn(), disk).unwrap().unwrap();
+    assert!(row.own_health == Health::Down && row.inventory_wanted > 0, "listed before anything else");
+    fake.until(50, "listed and clean", |f| {
+        let d = f.status().disks.iter().find(|d| d.disk_id == disk).unwrap().health();
+        d == Health::Up && f.disks[&disk].held.is_empty()
+    });
+    assert!(fake.is_whole());
+    fake.check_replay();
+}
+
+/// P12: more than m nodes are out, so nothing can be rebuilt; when they return with what they held, all is well again.
+#[test]
+fn chunks_beyond_repair_come_back_with_their_disks() {
+    let mut fake = Fake::new(8, 1);
+    write_files(&mut fake, 1, 2);
+    for node in 0..4 {
+        fake.kill(node);
+    }
+    fake.until(60, "out", |f| f.status().nodes.iter().filter(|n| n.health() == Health::Out).count() == 4);
+    assert!(fake.status().chunks_lost > 0);
+    fake.run(10_000);
+    assert!(fake.status().chunks_lost > 0, "nothing was invented");
+    for node in 0..4 {
+        fake.restart(node);
+    }
+    fake.until(300, "whole again", |f| f.is_whole());
+    let status = fake.status();
+    assert_eq!((status.chunks_full, status.chunks_lost), (status.chunks, 0));
+    fake.check_replay();
+}
+
+/// A failed disk is replaced although its node lives.
+#[test]
+fn a_failed_disk_is_rebuilt_elsewhere() {
+    let mut fake = Fake::new(8, 2);
+    write_files(&mut fake, 0, 20);
+    let disk = fake.nodes[0].disks[1];
+    fake.disks.get_mut(&disk).unwrap().failed = true;
+    fake.damaged();
+    fake.until(200, "rebuilt", |f| disk_members(f, disk) == 0 && f.is_whole());
+    let status = fake.status();
+    assert_eq!(status.nodes[0].health(), Health::Up);
+    assert_eq!(status.disks.iter().find(|d| d.disk_id == disk).unwrap().health(), Health::Out);
+}
+
+/// P6: a drain moves everything, redundancy never falls ([`Fake::check`]), and can be taken back.
+#[test]
+fn a_drained_node_is_empty_and_may_be_switched_off() {
+    let mut fake = Fake::new(8, 1);
+    write_files(&mut fake, 0, 30);
+    let (node_id, disk) = (fake.nodes[6].node_id, fake.nodes[6].disks[0]);
+    let op_id = fake.op();
+    fake.command(&Drain { op_id, node_id, ..Drain::default() }).unwrap();
+    assert_eq!(fake.status().nodes[6].health(), Health::Draining);
+    write_files(&mut fake, 100, 5);
+    fake.until(200, "drained", |f| f.status().nodes[6].health() == Health::Drained);
+    assert_eq!(disk_members(&fake, disk), 0);
+    assert!(fake.is_whole());
+    fake.kill(6);
+    fake.run(20_000);
+    assert!(fake.is_whole());
+    // It comes back, the drain is taken back: it serves again once what it still holds has been removed.
+    fake.restart(6);
+    let op_id = fake.op();
+    fake.command(&Drain { op_id, node_id, undo: true, ..Drain::default() }).unwrap();
+    fake.until(60, "clean", |f| f.disks[&disk].held.is_empty());
+    assert_eq!(fake.status().nodes[6].health(), Health::Up);
+    fake.check_replay();
+}
+
+/// A drain that is taken back half way leaves the members where they were.
+#[test]
+fn a_drain_is_taken_back() {
+    let mut fake = Fake::new(8, 1);
+    write_files(&mut fake, 0, 30);
+    let (node_id, disk) = (fake.nodes[6].node_id, fake.nodes[6].disks[0]);
+    let members = disk_members(&fake, disk);
+    for node in fake.nodes.iter_mut() {
+        node.lazy = true;
+    }
+    let op_id = fake.op();
+    fake.command(&Drain { op_id, node_id, ..Drain::default() }).unwrap();
+    fake.run(2_000);
+    let moving = rows::members_filling(fake.db.conn()).unwrap().len();
+    assert!(moving > 0);
+    let op_id = fake.op();
+    fake.command(&Drain { op_id, node_id, undo: true, ..Drain::default() }).unwrap();
+    assert_eq!(rows::members_filling(fake.db.conn()).unwrap().len(), 0);
+    for node in fake.nodes.iter_mut() {
+        node.lazy = false;
+    }
+    let kept = disk_members(&fake, disk);
+    assert!(kept > members / 2 && kept <= members, "{kept} of {members}: only groups without chunks had moved");
+    fake.until(60, "settled", |f| f.is_whole());
+}
+
+/// P14: a drain that cannot end is refused with the way out.
+#[test]
+fn a_drain_without_enough_other_hosts_is_refused() {
+    let mut fake = Fake::new(6, 1);
+    write_files(&mut fake, 1, 1);
+    let (op_id, node_id) = (fake.op(), fake.nodes[0].node_id);
+    let error = fake.command(&Drain { op_id, node_id, ..Drain::default() }).unwrap_err();
+    assert_eq!(error.kind(), Code::TooFewHosts);
+    assert!(error.message.contains("add nodes"), "{error}");
+    let op_id = fake.op();
+    assert_eq!(fake.command(&Drain { op_id, node_id: 99, ..Drain::default() }).unwrap_err().kind(), Code::NotFound);
+}
+
+/// P6: a node that joins takes members over from the others until the load is even.
+#[test]
+fn a_joining_node_takes_its_share() {
+    let mut fake = Fake::new(7, 1);
+    write_files(&mut fake, 0, 60);
+    let new = fake.join(1);
+    let disk = fake.nodes[new].disks[0];
+    fake.until(400, "balanced", |f| f.disks[&disk].held.len() >= 20 && f.is_whole());
+    fake.run(60_000);
+    fake.until(20, "settled", |f| f.is_whole());
+    let held: Vec<u64> = fake.nodes.iter().map(|n| fake.bytes_on(n.disks[0])).collect();
+    let mean = held.iter().sum::<u64>() as f64 / held.len() as f64;
+    assert!(held.iter().all(|h| (*h as f64) < 1.4 * mean && (*h as f64) > 0.6 * mean), "{held:?}, mean {mean}");
+    // New chunks come here too.
+    let before = fake.disks[&disk].held.len();
+    write_files(&mut fake, 200, 20);
+    assert!(fake.disks[&disk].held.len() > before);
+    fake.check_replay();
+}
+
+/// P11: nobody is declared out while a lease may run, however much repair is hurried.
+#[test]
+fn nobody_is_given_up_while_a_lease_may_run() {
+    let mut fake = Fake::new(8, 1);
+    write_files(&mut fake, 1, 2);
+    fake.config.down_after_ms = 700;
+    fake.config.out_after_ms = 0;
+    fake.kill(3);
+    let silent_from = fake.now_ns;
+    for _ in 0..20 {
+        fake.ask(&Maintain { what: Upkeep::Repair as i32, start: true }).unwrap();
+        fake.run(500);
+        if fake.status().nodes[3].health() == Health::Out {
+            assert!(fake.now_ns - silent_from > ns(fake.config.node_lease_ms), "out before its lease had ended");
+            fake.until(100, "repaired", |f| f.is_whole());
+            assert!(!fake.ask(&Maintain { what: Upkeep::Repair as i32, start: false }).unwrap().running);
+            return;
+        }
+    }
+    panic!("never given up");
+}
+
+/// P6: a manager that was stopped for an hour does not take its own silence for the nodes'.
+#[test]
+fn a_manager_that_slept_gives_nobody_up() {
+    let mut fake = Fake::new(8, 1);
+    write_files(&mut fake, 1, 2);
+    fake.run(1_000);
+    fake.now_ns += 3_600_000 * MS;
+    for _ in 0..3 {
+        // Ticks come before the heartbeats that waited.
+        let proposals = fake.view(crate::cluster::on_tick);
+        fake.propose(proposals);
+        fake.now_ns += 100 * MS;
+    }
+    assert!(fake.status().nodes.iter().all(|n| n.health() == Health::Up));
+    fake.run(1_000);
+    // The clock of silence runs again from then on.
+    fake.kill(2);
+    fake.until(20, "down", |f| f.status().nodes[2].health() == Health::Down);
+}

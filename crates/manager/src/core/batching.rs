@@ -1,0 +1,180 @@
+//! Group commits: what waits is applied in one transaction, logged and synced, and answered; or the core stops.
+
+use super::*;
+
+impl ManagerCore {
+    /// Whether a group commit has something to do.
+    pub fn wants_commit(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// A whole group commit.
+    pub fn commit_batch(&mut self, now_ns: i64) {
+        if self.begin_batch(now_ns) {
+            self.finish_batch();
+        }
+    }
+
+    /// First half of a group commit: applies what waits. If true, the actions that are there now may be carried out while
+    /// [`ManagerCore::finish_batch`], which must be called next, syncs.
+    pub fn begin_batch(&mut self, now_ns: i64) -> bool {
+        self.advance(now_ns);
+        if self.stopped.is_some() {
+            return false;
+        }
+        if self.needs_term && !self.queue.is_empty() {
+            let term = NewTerm { term: self.meta.term + 1, restored: false };
+            if let Ok(queued) = queued(&term.propose()) {
+                self.queue.push_front(Waiting::Command { queued, origin: None, changes: Vec::new() });
+            }
+        }
+        let (commands, origins, composed) = self.take_waiting();
+        if commands.is_empty() {
+            composed.into_iter().for_each(|(origin, body)| self.compose(origin, &body));
+            return false;
+        }
+        let mut tables = Tables {
+            db: &self.db,
+            meta: &mut self.meta,
+            caches: &self.caches,
+            soft: &self.soft,
+            config: &self.config,
+            answers: &self.answers,
+        };
+        match batch::apply(&mut tables, self.now_ns, &commands).and_then(|applied| self.drop_log().map(|()| applied)) {
+            Ok(applied) => {
+                self.metrics.batch(commands.len());
+                if let Some(entry) = &applied.entry {
+                    if entry.term != applied.before.term {
+                        self.log.set_term(entry.term);
+                    }
+                    if entry
+                        .commands
+                        .iter()
+                        .any(|command| command.client_id != 0 || command.kind == RecordRefusal::KIND)
+                    {
+                        self.visible_seq = entry.seq;
+                    }
+                    self.log.push(entry.seq, entry.term, applied.encoded.clone());
+                    self.pump();
+                }
+                self.open = Some(Open { applied, origins, composed });
+                true
+            }
+            Err(error) => {
+                _ = self.db.rollback();
+                self.fail(error, origins, composed);
+                false
+            }
+        }
+    }
+
+    pub(super) fn drop_log(&self) -> rusqlite::Result<()> {
+        if let Some(seq) = self.drop_log_to {
+            self.db.stmt("DELETE FROM command_log WHERE seq <= ?1")?.execute([seq as i64])?;
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::type_complexity, reason = "three lists that belong together, taken apart at once by both callers")]
+    pub(super) fn take_waiting(&mut self) -> (Vec<Queued>, Vec<(Option<Origin>, Vec<u64>)>, Vec<(Origin, Bytes)>) {
+        let (mut commands, mut origins, mut composed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bytes = 0;
+        while commands.len() < self.config.max_batch_commands && bytes < self.config.max_batch_bytes {
+            match self.queue.pop_front() {
+                None => break,
+                Some(Waiting::Composed { origin, body }) => composed.push((origin, body)),
+                Some(Waiting::Command { queued, origin, changes }) => {
+                    bytes += queued.body.len();
+                    commands.push(queued);
+                    origins.push((origin, changes));
+                }
+            }
+        }
+        (commands, origins, composed)
+    }
+
+    /// Second half: syncs the transaction, then lets answers go as far as the log's replicas allow.
+    pub fn finish_batch(&mut self) {
+        let Some(Open { applied, origins, composed }) = self.open.take() else { return };
+        if let Err(error) = self.db.commit() {
+            _ = self.db.rollback();
+            self.meta = applied.before;
+            self.caches.forget_all();
+            if let Some(entry) = &applied.entry {
+                self.log.pop(entry.seq);
+            }
+            return self.fail(error, origins, composed);
+        }
+        self.needs_term = false;
+        self.drop_log_to = None;
+        let (seq, now_ns) = (self.meta.log_seq, self.meta.last_now_ns);
+        self.answers.remember(seq, now_ns, applied.kept);
+        applied.effects.into_iter().for_each(|effect| effect(&mut self.soft));
+        for ((origin, changes), answer) in origins.into_iter().zip(applied.answers) {
+            self.soft.leases.end_change(&changes);
+            if let Some(origin) = origin {
+                self.reply(origin, answer);
+            }
+        }
+        composed.into_iter().for_each(|(origin, body)| self.compose(origin, &body));
+        self.pump();
+        self.release_held();
+    }
+
+    /// A batch came to nothing. Unless the disk was merely full, what is on it is in doubt and only a restart tells.
+    pub(super) fn fail(
+        &mut self,
+        error: rusqlite::Error,
+        origins: Vec<(Option<Origin>, Vec<u64>)>,
+        composed: Vec<(Origin, Bytes)>,
+    ) {
+        let full = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
+        let answer = match full {
+            true => {
+                Error::new(Code::NoSpace, "the manager's disk is full: nothing was changed; make room in its directory")
+            }
+            false => Error::new(
+                Code::Io,
+                format!("the manager's database failed ({error}); restart the manager to see what is on disk"),
+            ),
+        };
+        tracing::error!(%error, "group commit failed");
+        self.metrics.failed_batches += 1;
+        // A replica may hold the entry that never was: its position is written again under a new term only.
+        self.needs_term = true;
+        self.visible_seq = self.visible_seq.min(self.meta.log_seq);
+        if !full {
+            self.stop(Error::new(Code::Unavailable, answer.message.clone()));
+        }
+        let composed = composed.into_iter().map(|(origin, _)| (Some(origin), Vec::new()));
+        for (origin, changes) in origins.into_iter().chain(composed) {
+            self.soft.leases.end_change(&changes);
+            if let Some(origin) = origin {
+                self.actions.push_back(origin.reply(Err(answer.clone())));
+            }
+        }
+    }
+
+    /// From now on everything is refused with `error`; what waits is, too.
+    pub(super) fn stop(&mut self, error: Error) {
+        let waiting = std::mem::take(&mut self.queue);
+        for waiting in waiting {
+            match waiting {
+                Waiting::Command { origin: Some(origin), .. } | Waiting::Composed { origin, .. } => {
+                    self.actions.push_back(origin.reply(Err(error.clone())));
+                }
+                Waiting::Command { origin: None, .. } => {}
+            }
+        }
+        for parked in std::mem::take(&mut self.parked) {
+            self.actions.push_back(parked.origin.reply(Err(error.clone())));
+        }
+        for (_, action) in std::mem::take(&mut self.held) {
+            if let Action::Reply { connection, request_id, kind, .. } = action {
+                self.actions.push_back(Action::Reply { connection, request_id, kind, result: Err(error.clone()) });
+            }
+        }
+        self.stopped = Some(error);
+    }
+}

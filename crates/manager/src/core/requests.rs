@@ -1,0 +1,212 @@
+//! Requests as they come: answered before, answered at once, queued as commands, or parked until leases are given back.
+
+use super::*;
+
+impl ManagerCore {
+    pub(super) fn request(&mut self, origin: Origin, client_id: u64, body: Bytes) {
+        if let Some(error) = self.stopped.clone() {
+            return self.actions.push_back(origin.reply(Err(error)));
+        }
+        if let Err(error) = origin.kind.check_role(origin.role) {
+            return self.reply(origin, Err(error));
+        }
+        match Command::from_request(origin.kind, &body) {
+            Some(Ok(command)) => {
+                self.admit(origin, Queued { command, kind: origin.kind as u32, body, client_id });
+            }
+            Some(Err(failure)) => self.reply(origin, Err(failure.into_wire())),
+            None => self.answer_now(origin, client_id, body),
+        }
+    }
+
+    /// A command joins the queue, unless it was answered before or must wait for leases.
+    pub(super) fn admit(&mut self, origin: Origin, queued: Queued) {
+        if let Some(op_id) = queued.command.op_id() {
+            let given = self.answers.get(queued.client_id, op_id).filter(|_| !planted::is(Bug::RepeatsApply)).cloned();
+            if let Some(answer) = given {
+                return self.reply(origin, answer);
+            }
+        }
+        if self.queue.len() + self.parked.len() >= self.config.max_waiting_requests {
+            let text = format!("{} requests wait already; try again shortly", self.config.max_waiting_requests);
+            return self.reply(origin, Err(Error::new(Code::Unavailable, text)));
+        }
+        match &queued.command {
+            Command::CloseSession(CloseSession { session_id }) if self.soft.sessions.is_soft_reader(*session_id) => {
+                self.soft.sessions.forget(*session_id);
+                return self.reply(origin, Ok(Ack {}.encode_to_vec().into()));
+            }
+            Command::AllocateChunks(r) => _ = self.soft.sessions.renew(r.session_id, self.now_ns, None),
+            Command::Commit(r) => _ = self.soft.sessions.renew(r.session_id, self.now_ns, None),
+            _ => {}
+        }
+        let changes = match self.meta.leases_granted {
+            0 => Vec::new(),
+            _ => match leases::changed_by(&self.db, &queued.command) {
+                Ok(changes) => changes,
+                Err(failure) => return self.reply(origin, Err(failure.into_wire())),
+            },
+        };
+        self.soft.leases.begin_change(&changes);
+        let holders = self.soft.leases.holders(&changes, origin.connection, self.now_ns);
+        let holders = if planted::is(Bug::NoRecall) { HashMap::new() } else { holders };
+        if holders.is_empty() && (changes.is_empty() || self.now_ns >= self.leases_end_ns) {
+            return self.queue.push_back(Waiting::Command { queued, origin: Some(origin), changes });
+        }
+        for (connection, inos) in holders {
+            let token = self.token();
+            self.recalls.insert(token, (connection, inos.clone()));
+            let recall = RecallLease { inos };
+            let call = Call::new(Peer::Connection(connection), token, &recall, Vec::new(), self.config.lease_entry_ms);
+            self.actions.push_back(Action::Call(call));
+        }
+        let not_before_ns = if changes.is_empty() { 0 } else { self.leases_end_ns };
+        self.parked.push(Parked { queued, origin, changes, not_before_ns });
+    }
+
+    /// Commands whose leases are given back or over join the queue, in the order they came.
+    pub(super) fn unpark(&mut self) {
+        let (now_ns, leases) = (self.now_ns, &self.soft.leases);
+        let free = |p: &Parked| {
+            now_ns >= p.not_before_ns && leases.holders(&p.changes, p.origin.connection, now_ns).is_empty()
+        };
+        let (ready, parked) = std::mem::take(&mut self.parked).into_iter().partition(free);
+        self.parked = parked;
+        for Parked { queued, origin, changes, .. } in ready {
+            self.queue.push_back(Waiting::Command { queued, origin: Some(origin), changes });
+        }
+    }
+
+    pub(super) fn answer_now(&mut self, origin: Origin, client_id: u64, body: Bytes) {
+        match origin.kind {
+            Kind::GetMap | Kind::GetStatus => {
+                self.soft.log_replicas = self.log.up_to_date(self.soft.replicated_seq);
+                let result = cluster::read(&mut view!(self), origin.kind, &body);
+                self.reply(origin, encoded(result));
+            }
+            Kind::Heartbeat | Kind::Inventory | Kind::ReportBad | Kind::Maintain => {
+                match cluster::take_in(&mut view!(self), origin.kind, &body) {
+                    Ok(proposals) if proposals.is_empty() => self.compose(origin, &body),
+                    Ok(proposals) => {
+                        proposals.into_iter().for_each(|proposal| self.propose(proposal));
+                        self.queue.push_back(Waiting::Composed { origin, body });
+                    }
+                    Err(failure) => self.reply(origin, Err(failure.into_wire())),
+                }
+            }
+            kind => {
+                let asker = Asker { connection: origin.connection, client_id };
+                let result = match reads::read(&mut view!(self), asker, kind, &body) {
+                    Some(Ok(Read::Plain(reply))) => Ok(reply.into()),
+                    Some(Ok(Read::Leased(entry, inos))) => Ok(self.lease(origin, entry, &inos)),
+                    Some(Err(failure)) => Err(failure.into_wire()),
+                    None => Err(Error::new(Code::Unsupported, format!("{} is not for a manager", kind.name()))),
+                };
+                self.reply(origin, result);
+            }
+        }
+    }
+
+    pub(super) fn lease(&mut self, origin: Origin, mut entry: tessera_wire::meta::Entry, inos: &[u64]) -> Bytes {
+        if self.meta.leases_granted == 0 {
+            // That there are leases must be known after a restart before there is the first.
+            if !self.lease_noted {
+                self.lease_noted = true;
+                self.propose(NoteLeases {}.propose());
+            }
+        } else {
+            let until = self.now_ns + ns(self.config.lease_entry_ms);
+            if self.soft.leases.grant(inos, origin.connection, until, self.config.max_leases) {
+                entry.lease_ms = self.config.lease_entry_ms;
+            }
+        }
+        entry.encode_to_vec().into()
+    }
+
+    pub(super) fn compose(&mut self, origin: Origin, body: &Bytes) {
+        let result = cluster::reply(&mut view!(self), origin.kind, body);
+        self.reply(origin, encoded(result));
+    }
+
+    pub(super) fn propose(&mut self, proposal: Proposal) {
+        match queued(&proposal) {
+            Ok(queued) => self.queue.push_back(Waiting::Command { queued, origin: None, changes: Vec::new() }),
+            Err(failure) => tracing::error!(%failure, "a proposal of the manager's own"),
+        }
+    }
+
+    /// Answers once all that the asker may have seen is held by enough replicas; nodes at once.
+    pub(super) fn reply(&mut self, origin: Origin, result: Answer) {
+        if result.is_err() {
+            self.metrics.refused += 1;
+        }
+        let action = origin.reply(result);
+        let seq = if origin.role == Role::Node { 0 } else { self.visible_seq };
+        if seq <= self.soft.replicated_seq || planted::is(Bug::AnswersBeforeReplicas) {
+            self.actions.push_back(action);
+        } else {
+            self.held.push_back((seq, action));
+        }
+    }
+
+    pub(super) fn release_held(&mut self) {
+        self.soft.replicated_seq =
+            self.log.replicated(self.meta.log_seq).max(self.soft.replicated_seq.min(self.meta.log_seq));
+        while self.held.front().is_some_and(|(seq, _)| *seq <= self.soft.replicated_seq) {
+            self.actions.extend(self.held.pop_front().map(|(_, action)| action));
+        }
+    }
+
+    /// Sends the log's replicas what they lack.
+    pub(super) fn pump(&mut self) {
+        if self.map_version_seen != self.meta.map_version {
+            if let Err(error) = self.log.read_nodes(&self.db) {
+                tracing::error!(%error, "reading nodes");
+            }
+            self.map_version_seen = self.meta.map_version;
+        }
+        let next_token = &mut self.next_token;
+        let token = || {
+            *next_token += 1;
+            *next_token
+        };
+        match self.log.pump(&self.db, self.now_ns, &self.config, token) {
+            Ok(calls) => self.actions.extend(calls.into_iter().map(Action::Call)),
+            Err(error) => tracing::error!(%error, "reading the command log"),
+        }
+    }
+
+    pub(super) fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token
+    }
+
+    pub(super) fn answer(&mut self, answer: rpc::Answer) {
+        if self.stopped.is_some() {
+            return;
+        }
+        if let Some((connection, inos)) = self.recalls.remove(&answer.token) {
+            // An answer, even a refusal, comes from a client that has understood; silence waits for the lease's end.
+            let heard = !matches!(&answer.result, Err(error) if error.is_retryable());
+            if heard {
+                self.soft.leases.release(connection, &inos);
+            }
+            return self.unpark();
+        }
+        match self.log.hear(&self.db, self.now_ns, &self.config, answer) {
+            Ok(Heard::Nothing) => {}
+            Ok(Heard::Superseded(term)) => self.stop(Error::new(
+                Code::Fenced,
+                format!(
+                    "a manager of term {term} serves this cluster, this one's term is {}; stop this one",
+                    self.meta.term
+                ),
+            )),
+            Err(error) => tracing::error!(%error, "reading the command log"),
+        }
+        if self.open.is_none() {
+            self.pump();
+            self.release_held();
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What time brings: sessions that ended, garbage, answers to forget, snapshots of the log.
+
+use super::*;
+
+impl ManagerCore {
+    pub(super) fn tick(&mut self) {
+        if self.stopped.is_some() {
+            return;
+        }
+        self.soft.cluster.figures.tick(self.now_ns, cluster::gap_ns(&self.config));
+        self.soft.leases.expire(self.now_ns);
+        self.unpark();
+        self.soft.log_replicas = self.log.up_to_date(self.soft.replicated_seq);
+        // Upkeep waits while the queue is long: nothing in it is urgent.
+        if self.queue.len() < self.config.max_batch_commands {
+            self.tend_sessions();
+            self.tend_garbage();
+            let proposals = cluster::on_tick(&mut view!(self));
+            proposals.into_iter().for_each(|proposal| self.propose(proposal));
+        }
+        self.tend_log();
+        self.pump();
+        self.release_held();
+    }
+
+    /// What was last used before this has been unused for so long. A clock that was set forward (or a manager that
+    /// was stopped) has let nobody use anything in between: nothing is that old before the time has passed again.
+    pub(super) fn unused_before_ns(&self, after_ms: u64) -> i64 {
+        let before_ns = self.now_ns.saturating_sub(ns(after_ms));
+        if self.soft.cluster.figures.awake_ns > before_ns { i64::MIN } else { before_ns }
+    }
+
+    pub(super) fn tend_sessions(&mut self) {
+        let (rows, soft) = self.soft.sessions.expired(self.unused_before_ns(self.config.session_ms));
+        soft.into_iter().for_each(|id| self.soft.sessions.forget(id));
+        rows.chunks(1024).for_each(|ids| self.propose(EndSessions { session_ids: ids.to_vec() }.propose()));
+        let old = self.soft.sessions.take_unpersisted(self.now_ns.saturating_sub(ns(self.config.reader_persist_ms)));
+        let readers: Vec<ReaderRow> = old
+            .into_iter()
+            .map(|(session_id, r)| ReaderRow {
+                session_id,
+                client_id: r.client_id,
+                started_ns: r.started_ns,
+                ino: r.ino,
+                version: r.version,
+                number: r.number,
+            })
+            .collect();
+        readers.chunks(1024).for_each(|readers| self.propose(PersistReaders { readers: readers.to_vec() }.propose()));
+        let (trim, release) = self.soft.sessions.take_overdue();
+        trim.chunks(256).for_each(|inos| self.propose(TrimVersions { inos: inos.to_vec() }.propose()));
+        let release: Vec<u64> = release.into_iter().filter(|&ino| self.is_orphan(ino)).collect();
+        release.chunks(256).for_each(|inos| self.propose(ReleaseOrphans { inos: inos.to_vec() }.propose()));
+    }
+
+    pub(super) fn is_orphan(&self, ino: u64) -> bool {
+        matches!(crate::inodes::find(&self.db, ino), Ok(Some(inode)) if inode.nlink == 0)
+    }
+
+    pub(super) fn tend_garbage(&mut self) {
+        let dropped = self.db.stmt("SELECT 1 FROM dropped_pages LIMIT 1").and_then(|mut rows| rows.exists([]));
+        if dropped.unwrap_or(false) {
+            self.propose(SweepPages { limit: self.config.sweep_pages }.propose());
+        }
+        if self.now_ns < self.last_prune_ns {
+            self.answers.set_back(self.now_ns);
+            self.last_prune_ns = self.now_ns;
+        }
+        if self.now_ns - self.last_prune_ns >= 1_000_000_000 {
+            self.last_prune_ns = self.now_ns;
+            if let Some(to_seq) = self.answers.prune(self.unused_before_ns(self.config.answers_ms)) {
+                self.propose(PruneAnswers { to_seq }.propose());
+            }
+        }
+    }
+
+    pub(super) fn tend_log(&mut self) {
+        // To shorten the log, a snapshot waits until enough replicas hold all that is in it. For a replica that can go on only
+        // from one, it cannot: answers wait for that very replica. Its snapshot then holds entries that were not
+        // acknowledged, as its log would; position and term tell them from another history's.
+        let (needed, grown) = (self.log.needs_snapshot(), self.log.has_grown(&self.config));
+        let replicated_seq = self.soft.replicated_seq;
+        if let Some(snapshot) = self.snapshots.waiting.take_if(|s| needed || s.seq <= replicated_seq) {
+            self.log.set_snapshot(snapshot);
+        } else if self.snapshots.elsewhere {
+            let idle = !self.snapshots.under_way && self.snapshots.waiting.is_none();
+            self.snapshots.wanted |= idle && (needed || grown);
+        } else if self.open.is_none() && (needed || grown && replicated_seq == self.meta.log_seq) {
+            match self.db.image() {
+                Ok(image) => self.log.set_snapshot(Snapshot::new(self.meta.log_seq, self.meta.term, image)),
+                Err(error) => tracing::error!(%error, "taking a snapshot"),
+            }
+        }
+        if let Some(seq) = self.log.droppable() {
+            self.drop_log_to = Some(seq);
+        }
+    }
+
+    /// From now on the shell takes snapshots: it asks [`ManagerCore::snapshot_wanted`] and brings each to
+    /// [`ManagerCore::snapshot_taken`]. A copy of a large database would hold up every request for seconds.
+    pub fn take_snapshots_elsewhere(&mut self) {
+        self.snapshots.elsewhere = true;
+    }
+
+    /// Whether a snapshot is to be taken now. Said once; the next after its outcome was brought.
+    pub fn snapshot_wanted(&mut self) -> bool {
+        let wanted = std::mem::take(&mut self.snapshots.wanted);
+        self.snapshots.under_way |= wanted;
+        wanted
+    }
+
+    /// What came of it. The snapshot is of a state that was committed here, after some entry at or behind which the log
+    /// has gone on meanwhile: entries that were committed are never taken back, so it stays right.
+    pub fn snapshot_taken(&mut self, result: Result<Snapshot, String>) {
+        self.snapshots.under_way = false;
+        match result {
+            Ok(snapshot) if snapshot.seq <= self.meta.log_seq => self.snapshots.waiting = Some(snapshot),
+            Ok(snapshot) => tracing::error!(seq = snapshot.seq, "a snapshot of entries that were never committed"),
+            Err(error) => tracing::error!(error, "taking a snapshot"),
+        }
+    }
+}
