@@ -4,8 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates from the ground up; a crate may depend only on those before it.
-const FLOORS: &[&[&str]] =
-    &[&["accel", "disk", "policy", "wire"], &["segment", "net"], &["manager", "node"], &["client"], &["cli", "sim"]];
+const FLOORS: &[&[&str]] = &[
+    &["accel", "disk", "policy", "wire"],
+    &["cona", "net"],
+    &["segment"],
+    &["manager", "node"],
+    &["client"],
+    &["cli", "sim"],
+];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -1,0 +1,252 @@
+//! An insert buffer: the newest writes, sorted, in memory.
+//!
+//! Readers look up while one writer inserts. A key keeps older versions only while a snapshot may want them. A small filter
+//! in front answers most lookups of keys that are not here without touching the tree.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+/// A value, or a delete.
+pub(crate) type Held = Option<Arc<[u8]>>;
+
+const INLINE: usize = 30;
+
+/// A key; short ones need no memory of their own, so that comparing them touches none.
+#[derive(Clone, Debug)]
+pub(crate) enum SmallKey {
+    Inline(u8, [u8; INLINE]),
+    Heap(Box<[u8]>),
+}
+
+impl SmallKey {
+    pub(crate) fn new(key: &[u8]) -> Self {
+        if key.len() > INLINE {
+            return SmallKey::Heap(key.into());
+        }
+        let mut inline = [0; INLINE];
+        inline[..key.len()].copy_from_slice(key);
+        SmallKey::Inline(key.len() as u8, inline)
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        match self {
+            SmallKey::Inline(len, bytes) => &bytes[..usize::from(*len)],
+            SmallKey::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl PartialEq for SmallKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+impl Eq for SmallKey {}
+impl PartialOrd for SmallKey {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for SmallKey {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+impl std::borrow::Borrow<[u8]> for SmallKey {
+    fn borrow(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
+
+struct Slot {
+    seq: u64,
+    value: Held,
+    /// Versions that a snapshot may want, newest first.
+    older: Vec<(u64, Held)>,
+}
+
+/// One change of a batch.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) key: SmallKey,
+    pub(crate) hash: u64,
+    pub(crate) value: Held,
+}
+
+/// An insert buffer.
+pub(crate) struct Buffer {
+    map: RwLock<BTreeMap<SmallKey, Slot>>,
+    filter: Box<[AtomicU64]>,
+    bytes: AtomicU64,
+    /// Sequence of the last batch in it.
+    last_seq: AtomicU64,
+    /// Logs that hold its batches.
+    pub(crate) logs: Mutex<Vec<u64>>,
+}
+
+/// What an entry costs beside its bytes.
+const ENTRY_BYTES: u64 = 96;
+
+impl Buffer {
+    pub(crate) fn new(buffer_bytes: u64) -> Self {
+        let words = (buffer_bytes / 1024).next_power_of_two().max(16) as usize;
+        Buffer {
+            map: RwLock::default(),
+            filter: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            bytes: AtomicU64::new(0),
+            last_seq: AtomicU64::new(0),
+            logs: Mutex::default(),
+        }
+    }
+
+    fn filter_of(&self, hash: u64) -> (&AtomicU64, u64) {
+        let word = (hash >> 12) as usize & (self.filter.len() - 1);
+        (&self.filter[word], 1 << (hash & 63) | 1 << ((hash >> 6) & 63))
+    }
+
+    /// Bytes of keys and values that were put in, overwritten ones included, and what entries cost.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn last_seq(&self) -> u64 {
+        self.last_seq.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map.read().is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.map.read().len()
+    }
+
+    /// Applies batches, whole: nobody sees a part of one. `newest_snapshot` is asked under the lock, and `done` called.
+    pub(crate) fn apply<'a>(
+        &self,
+        batches: impl Iterator<Item = (u64, &'a [Change])>,
+        newest_snapshot: &AtomicU64,
+        visible: &AtomicU64,
+    ) {
+        let mut map = self.map.write();
+        let wanted = newest_snapshot.load(Ordering::Acquire);
+        let mut last = 0;
+        for (seq, changes) in batches {
+            changes.iter().for_each(|change| self.apply_one(&mut map, seq, change, wanted));
+            last = seq;
+        }
+        if last > 0 {
+            self.last_seq.store(last, Ordering::Release);
+            visible.store(last, Ordering::Release);
+        }
+    }
+
+    fn apply_one(&self, map: &mut BTreeMap<SmallKey, Slot>, seq: u64, change: &Change, wanted: u64) {
+        let (word, bits) = self.filter_of(change.hash);
+        word.fetch_or(bits, Ordering::Relaxed);
+        let size = change.value.as_ref().map_or(0, |v| v.len()) as u64;
+        match map.get_mut(change.key.as_bytes()) {
+            Some(slot) => {
+                let old = std::mem::replace(&mut slot.value, change.value.clone());
+                let freed = old.as_ref().map_or(0, |v| v.len()) as u64;
+                if slot.seq <= wanted && slot.seq != seq {
+                    slot.older.insert(0, (slot.seq, old));
+                    self.bytes.fetch_add(size + 32, Ordering::Relaxed);
+                } else {
+                    self.bytes.fetch_add(size, Ordering::Relaxed);
+                    self.bytes.fetch_sub(freed, Ordering::Relaxed);
+                }
+                slot.seq = seq;
+            }
+            None => {
+                self.bytes.fetch_add(size + change.key.as_bytes().len() as u64 + ENTRY_BYTES, Ordering::Relaxed);
+                map.insert(change.key.clone(), Slot { seq, value: change.value.clone(), older: Vec::new() });
+            }
+        }
+    }
+
+    /// The newest version with a sequence of at most `upto`. `None`: nothing is known here.
+    pub(crate) fn get(&self, key: &[u8], hash: u64, upto: u64) -> Option<Held> {
+        let (word, bits) = self.filter_of(hash);
+        if word.load(Ordering::Relaxed) & bits != bits {
+            return None;
+        }
+        version(self.map.read().get(key)?, upto).cloned()
+    }
+
+    /// Runs `f` while no batch is being applied.
+    pub(crate) fn quietly<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _guard = self.map.read();
+        f()
+    }
+
+    /// Calls `f` with every key and its newest version, in order, until it fails.
+    pub(crate) fn for_each<E>(&self, mut f: impl FnMut(&[u8], Option<&[u8]>) -> Result<(), E>) -> Result<(), E> {
+        self.map.read().iter().try_for_each(|(key, slot)| f(key.as_bytes(), slot.value.as_deref()))
+    }
+}
+
+fn version(slot: &Slot, upto: u64) -> Option<&Held> {
+    if slot.seq <= upto {
+        return Some(&slot.value);
+    }
+    slot.older.iter().find(|(seq, _)| *seq <= upto).map(|(_, value)| value)
+}
+
+/// Entries that a cursor takes out at once.
+const CHUNK: usize = 64;
+
+/// Walks a buffer in order, as it was at one sequence, while others write to it.
+pub(crate) struct BufferCursor {
+    buffer: Arc<Buffer>,
+    upto: u64,
+    chunk: Vec<(SmallKey, Held)>,
+    at: usize,
+    ended: bool,
+}
+
+impl BufferCursor {
+    /// Stands at the first key that is not below `from`.
+    pub(crate) fn seek(buffer: Arc<Buffer>, upto: u64, from: &[u8]) -> Self {
+        let mut cursor = BufferCursor { buffer, upto, chunk: Vec::new(), at: 0, ended: false };
+        cursor.fill(Bound::Included(from));
+        cursor
+    }
+
+    fn fill(&mut self, from: Bound<&[u8]>) {
+        let buffer = self.buffer.clone();
+        let map = buffer.map.read();
+        let mut chunk = std::mem::take(&mut self.chunk);
+        chunk.clear();
+        self.at = 0;
+        self.ended = true;
+        for (key, slot) in map.range::<[u8], _>((from, Bound::Unbounded)) {
+            if let Some(value) = version(slot, self.upto) {
+                chunk.push((key.clone(), value.clone()));
+                if chunk.len() == CHUNK {
+                    self.ended = false;
+                    break;
+                }
+            }
+        }
+        self.chunk = chunk;
+    }
+
+    pub(crate) fn current(&self) -> Option<(&[u8], Option<&[u8]>)> {
+        self.chunk.get(self.at).map(|(key, value)| (key.as_bytes(), value.as_deref()))
+    }
+
+    pub(crate) fn advance(&mut self) {
+        self.at += 1;
+        if self.at >= self.chunk.len() && !self.ended {
+            let last = self.chunk.last().map(|(key, _)| key.clone());
+            if let Some(last) = last {
+                self.fill(Bound::Excluded(last.as_bytes()));
+            }
+        }
+    }
+}

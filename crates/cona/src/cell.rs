@@ -1,0 +1,348 @@
+//! A cell: an immutable file of pages in key order, its index and filter behind them, a footer (docs/formats.md, section 5.3).
+//!
+//! [`Cell`] opens one (reading only what is behind the pages) and looks keys up, one page read each.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tessera_disk::{Disk, DiskError, DiskFile, OpenMode};
+
+use crate::error::Error;
+use crate::index::PageIndex;
+use crate::page::{self, Page, RUN_HEADER_BYTES, crc32c};
+
+/// Format version of cells that this code writes and reads.
+pub(crate) const CELL_VERSION: u32 = 1;
+pub(crate) const FOOTER_BYTES: usize = 96;
+const MAGIC: [u8; 8] = *b"CONACELL";
+
+/// What the footer says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Footer {
+    pub(crate) number: u64,
+    pub(crate) page_bytes: u32,
+    pub(crate) pages: u32,
+    pub(crate) index_bytes: u32,
+    pub(crate) bounds_bytes: u32,
+    pub(crate) records: u64,
+    pub(crate) deletes: u64,
+    /// Bytes of keys and values.
+    pub(crate) user_bytes: u64,
+    /// crc32c of index and bounds.
+    pub(crate) index_crc: u32,
+}
+
+impl Footer {
+    pub(crate) fn encode(&self) -> [u8; FOOTER_BYTES] {
+        let mut bytes = [0; FOOTER_BYTES];
+        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&CELL_VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.page_bytes.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.number.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.pages.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.index_bytes.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.bounds_bytes.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.index_crc.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.records.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.deletes.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.user_bytes.to_le_bytes());
+        let crc = crc32c(&bytes[..92]);
+        bytes[92..96].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; FOOTER_BYTES], file: &str, at: u64) -> Result<Self, Error> {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let long = |at: usize| u64::from(word(at)) | (u64::from(word(at + 4)) << 32);
+        if bytes[0..8] != MAGIC {
+            return Err(Error::damaged(file, at, "the footer does not begin with CONACELL"));
+        }
+        let (got, expected) = (crc32c(&bytes[..92]), word(92));
+        if got != expected {
+            return Err(Error::damaged(
+                file,
+                at,
+                format!("checksum of the footer is {got:#010x}, expected {expected:#010x}"),
+            ));
+        }
+        if word(8) != CELL_VERSION {
+            return Err(Error::NewerFormat { file: file.into(), found: word(8), supported: CELL_VERSION });
+        }
+        Ok(Footer {
+            number: long(16),
+            page_bytes: word(12),
+            pages: word(24),
+            index_bytes: word(28),
+            bounds_bytes: word(32),
+            index_crc: word(36),
+            records: long(40),
+            deletes: long(48),
+            user_bytes: long(56),
+        })
+    }
+
+    pub(crate) fn file_bytes(&self) -> u64 {
+        u64::from(self.pages) * u64::from(self.page_bytes)
+            + u64::from(self.index_bytes)
+            + u64::from(self.bounds_bytes)
+            + FOOTER_BYTES as u64
+    }
+}
+
+/// A file's path in the store's directory.
+pub(crate) fn path_in(dir: &str, name: &str) -> String {
+    if dir.is_empty() { name.into() } else { format!("{dir}/{name}") }
+}
+
+pub(crate) fn cell_name(number: u64) -> String {
+    format!("{number:016x}.cell")
+}
+
+/// What happened to pages, for figures.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) lookups: AtomicU64,
+    pub(crate) page_reads: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) cache_hits: AtomicU64,
+    pub(crate) buffer_hits: AtomicU64,
+    pub(crate) log_bytes: AtomicU64,
+    pub(crate) cell_bytes: AtomicU64,
+    pub(crate) manifest_bytes: AtomicU64,
+    pub(crate) user_bytes: AtomicU64,
+    pub(crate) merges: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) wait_us: AtomicU64,
+}
+
+/// Files of which the last user was dropped.
+pub(crate) type Trash = Arc<Mutex<Vec<String>>>;
+
+/// What a lookup in one cell gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Value(Vec<u8>),
+    Deleted,
+}
+
+/// An open cell.
+pub(crate) struct Cell {
+    pub(crate) footer: Footer,
+    pub(crate) level: u32,
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) path: String,
+    pub(crate) index: PageIndex,
+    pub(crate) first_key: Vec<u8>,
+    pub(crate) last_key: Vec<u8>,
+    /// No longer named by the manifest: its file goes with its last user.
+    pub(crate) doomed: AtomicBool,
+    /// A merge met damage in it: it is left as it is.
+    pub(crate) spoiled: AtomicBool,
+    pub(crate) trash: Trash,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) check_pages: bool,
+}
+
+impl std::fmt::Debug for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cell").field("number", &self.footer.number).field("level", &self.level).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        if *self.doomed.get_mut() {
+            self.trash.lock().push(std::mem::take(&mut self.path));
+        }
+    }
+}
+
+/// What all cells of a store share.
+#[derive(Clone)]
+pub(crate) struct Surroundings {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) dir: String,
+    pub(crate) trash: Trash,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) check_pages: bool,
+}
+
+/// A read past the end of a file is damage: its length is known.
+pub(crate) fn read_exact(file: &dyn DiskFile, path: &str, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
+    file.read_at(offset, bytes).map_err(|e| match e {
+        DiskError::ShortRead { expected, got, .. } => {
+            Error::damaged(path, offset, format!("the file ends here: {got} of {expected} bytes"))
+        }
+        other => other.into(),
+    })
+}
+
+/// First and last key, as they stand behind the index.
+pub(crate) fn encode_bounds(first: &[u8], last: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(first.len() + last.len() + 4);
+    bytes.extend_from_slice(&(first.len() as u16).to_le_bytes());
+    bytes.extend_from_slice(&(last.len() as u16).to_le_bytes());
+    bytes.extend_from_slice(first);
+    bytes.extend_from_slice(last);
+    bytes
+}
+
+fn decode_bounds(bytes: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let first = usize::from(u16::from_le_bytes(bytes.get(0..2)?.try_into().ok()?));
+    let last = usize::from(u16::from_le_bytes(bytes.get(2..4)?.try_into().ok()?));
+    let keys = bytes.get(4..).filter(|k| k.len() == first + last)?;
+    Some((keys[..first].to_vec(), keys[first..].to_vec()))
+}
+
+impl Cell {
+    /// Opens a cell that the manifest names. Reads footer, index and bounds.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] naming file and offset, [`Error::NewerFormat`], or the disk's.
+    pub(crate) fn open(around: &Surroundings, number: u64, level: u32, file_bytes: u64) -> Result<Self, Error> {
+        let path = path_in(&around.dir, &cell_name(number));
+        let file = around.disk.open(&path, OpenMode::Existing).map_err(|e| match e {
+            DiskError::NotFound { .. } => Error::damaged(&path, 0, "the manifest names this cell, but it is gone"),
+            other => other.into(),
+        })?;
+        let len = file.len()?;
+        if len != file_bytes || len < FOOTER_BYTES as u64 {
+            return Err(Error::damaged(
+                &path,
+                len,
+                format!("the cell has {len} bytes, the manifest says {file_bytes}"),
+            ));
+        }
+        let at = len - FOOTER_BYTES as u64;
+        let mut bytes = [0; FOOTER_BYTES];
+        read_exact(&*file, &path, at, &mut bytes)?;
+        let footer = Footer::decode(&bytes, &path, at)?;
+        if footer.number != number || footer.file_bytes() != len || footer.page_bytes < RUN_HEADER_BYTES as u32 {
+            return Err(Error::damaged(&path, at, "the footer is of another cell or does not fit the file's length"));
+        }
+        let index_at = u64::from(footer.pages) * u64::from(footer.page_bytes);
+        let mut section = vec![0; footer.index_bytes as usize + footer.bounds_bytes as usize];
+        read_exact(&*file, &path, index_at, &mut section)?;
+        let got = crc32c(&section);
+        if got != footer.index_crc {
+            let what = format!("checksum of the index is {got:#010x}, expected {:#010x}", footer.index_crc);
+            return Err(Error::damaged(&path, index_at, what));
+        }
+        let (index, bounds) = section.split_at(footer.index_bytes as usize);
+        let index = PageIndex::decode(index).map_err(|what| Error::damaged(&path, index_at, what))?;
+        let bounds =
+            decode_bounds(bounds).ok_or_else(|| Error::damaged(&path, index_at, "the bounds are malformed"))?;
+        Ok(Self::assemble(around, footer, level, file, path, index, bounds))
+    }
+
+    pub(crate) fn assemble(
+        around: &Surroundings,
+        footer: Footer,
+        level: u32,
+        file: Arc<dyn DiskFile>,
+        path: String,
+        index: PageIndex,
+        (first_key, last_key): (Vec<u8>, Vec<u8>),
+    ) -> Self {
+        Cell {
+            footer,
+            level,
+            file,
+            path,
+            index,
+            first_key,
+            last_key,
+            doomed: AtomicBool::new(false),
+            spoiled: AtomicBool::new(false),
+            trash: around.trash.clone(),
+            counters: around.counters.clone(),
+            check_pages: around.check_pages,
+        }
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.footer.number
+    }
+
+    fn page_at(&self, page: u32) -> u64 {
+        u64::from(page) * u64::from(self.footer.page_bytes)
+    }
+
+    pub(crate) fn parse<'a>(&self, bytes: &'a [u8], page: u32) -> Result<Page<'a>, Error> {
+        page::parse(bytes, self.footer.number, page, self.check_pages)
+            .map_err(|what| Error::damaged(&self.path, self.page_at(page), what))
+    }
+
+    pub(crate) fn malformed(&self, page: u32) -> Error {
+        Error::damaged(&self.path, self.page_at(page), "a record reaches beyond its page")
+    }
+
+    pub(crate) fn read_pages(&self, page: u32, bytes: &mut [u8]) -> Result<(), Error> {
+        self.counters.read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        read_exact(&*self.file, &self.path, self.page_at(page), bytes)
+    }
+
+    /// The record of a run, whose first page was read into `head`.
+    pub(crate) fn read_run(&self, page: u32, head: &[u8], record_bytes: u32, rest_crc: u32) -> Result<Vec<u8>, Error> {
+        let total = record_bytes as usize + RUN_HEADER_BYTES;
+        let pages = total.div_ceil(head.len());
+        if pages < 2 || page as usize + pages > self.footer.pages as usize {
+            return Err(self.malformed(page));
+        }
+        let mut record = vec![0; record_bytes as usize];
+        let here = head.len() - RUN_HEADER_BYTES;
+        record[..here].copy_from_slice(&head[RUN_HEADER_BYTES..]);
+        self.read_pages(page + 1, &mut record[here..])?;
+        let got = crc32c(&record[here..]) ^ page::place(self.footer.number, page + 1);
+        if self.check_pages && got != rest_crc {
+            let what = format!("checksum of the value is {got:#010x}, expected {rest_crc:#010x}");
+            return Err(Error::damaged(&self.path, self.page_at(page + 1), what));
+        }
+        Ok(record)
+    }
+
+    /// Looks a key up: the pages that may hold it, the likelier ones first, each read once.
+    pub(crate) fn get(&self, key: &[u8], hash: u64, scratch: &mut Vec<u8>) -> Result<Option<Found>, Error> {
+        if key < &self.first_key[..] || key > &self.last_key[..] {
+            return Ok(None);
+        }
+        let Some(candidates) = self.index.candidates(key) else { return Ok(None) };
+        for page in (candidates.from..=candidates.to).rev() {
+            if self.index.may_hold(candidates.block, page, hash)
+                && let Some(found) = self.get_in_page(self.index.physical(candidates.block, page), key, scratch)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn get_in_page(&self, page: u32, key: &[u8], scratch: &mut Vec<u8>) -> Result<Option<Found>, Error> {
+        scratch.resize(self.footer.page_bytes as usize, 0);
+        self.counters.page_reads.fetch_add(1, Ordering::Relaxed);
+        self.read_pages(page, scratch)?;
+        match self.parse(scratch, page)? {
+            Page::Records(records) => {
+                let (at, equal) = records.search(key).ok_or_else(|| self.malformed(page))?;
+                if !equal {
+                    return Ok(None);
+                }
+                let spot = records.spot(at).ok_or_else(|| self.malformed(page))?;
+                Ok(Some(spot.value(scratch).map_or(Found::Deleted, |v| Found::Value(v.to_vec()))))
+            }
+            Page::Run { record_bytes, rest_crc } => {
+                let spot = page::spot(scratch, RUN_HEADER_BYTES).ok_or_else(|| self.malformed(page))?;
+                if spot.key(scratch) != key {
+                    return Ok(None);
+                }
+                let mut record = self.read_run(page, scratch, record_bytes, rest_crc)?;
+                let spot = page::spot(&record, 0).ok_or_else(|| self.malformed(page))?;
+                spot.value(&record).ok_or_else(|| self.malformed(page))?;
+                record.truncate(spot.value_at + spot.value_len);
+                record.drain(..spot.value_at);
+                Ok(Some(Found::Value(record)))
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Writes a cell in one pass: pages in large writes, the index built meanwhile, then the index and the footer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tessera_disk::{DiskFile, OpenMode};
+
+use crate::cell::{Cell, Footer, Surroundings, cell_name, encode_bounds, path_in};
+use crate::error::Error;
+use crate::index::{IndexBuilder, hash_key};
+use crate::page::{self, PAGE_HEADER_BYTES, RUN_HEADER_BYTES, crc32c};
+
+/// Bytes that are gathered before they are written.
+const WRITE_BYTES: usize = 1 << 20;
+/// Bytes after which what was written is pushed to the medium, so that the last sync has little left to do.
+const SYNC_BYTES: u64 = 32 << 20;
+
+/// A cell that is being written; dropped unfinished, it leaves a file that [`CellWriter::abandon`] or the next opening removes.
+pub(crate) struct CellWriter {
+    around: Surroundings,
+    pub(crate) number: u64,
+    level: u32,
+    page_bytes: usize,
+    path: String,
+    file: Arc<dyn DiskFile>,
+    out: Vec<u8>,
+    /// Where `out` goes.
+    out_at: u64,
+    synced_at: u64,
+    /// Where the open page begins in `out`.
+    page_from: usize,
+    slots: Vec<u16>,
+    hashes: Vec<u64>,
+    page_first: Vec<u8>,
+    last_key: Vec<u8>,
+    last_before: Vec<u8>,
+    first_key: Vec<u8>,
+    index: IndexBuilder,
+    pages: u32,
+    footer: Footer,
+}
+
+impl CellWriter {
+    pub(crate) fn create(
+        around: &Surroundings,
+        number: u64,
+        level: u32,
+        page_bytes: u32,
+        filter_bits: u32,
+    ) -> Result<Self, Error> {
+        let path = path_in(&around.dir, &cell_name(number));
+        let file = around.disk.open(&path, OpenMode::CreateNew)?;
+        Ok(CellWriter {
+            around: around.clone(),
+            number,
+            level,
+            page_bytes: page_bytes as usize,
+            path,
+            file,
+            out: Vec::with_capacity(WRITE_BYTES + 2 * page_bytes as usize),
+            out_at: 0,
+            synced_at: 0,
+            page_from: 0,
+            slots: Vec::new(),
+            hashes: Vec::new(),
+            page_first: Vec::new(),
+            last_key: Vec::new(),
+            last_before: Vec::new(),
+            first_key: Vec::new(),
+            index: IndexBuilder::new(filter_bits),
+            pages: 0,
+            footer: Footer { number, page_bytes, ..Footer::default() },
+        })
+    }
+
+    /// Appends a record; keys must ascend. `None` is a delete.
+    pub(crate) fn add(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
+        debug_assert!(self.footer.records == 0 || key > &self.last_key[..], "keys must ascend");
+        let record = page::record_bytes(key, value);
+        if !self.slots.is_empty() && self.used() + record + 2 > self.page_bytes {
+            self.finish_page()?;
+        }
+        if self.footer.records == 0 {
+            self.first_key = key.to_vec();
+        }
+        self.footer.records += 1;
+        self.footer.deletes += u64::from(value.is_none());
+        self.footer.user_bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
+        if PAGE_HEADER_BYTES + record + 2 > self.page_bytes {
+            return self.add_run(key, value, record);
+        }
+        if self.slots.is_empty() {
+            self.out.resize(self.page_from + PAGE_HEADER_BYTES, 0);
+            self.page_first.clear();
+            self.page_first.extend_from_slice(key);
+        }
+        self.slots.push((self.out.len() - self.page_from) as u16);
+        page::put_record(&mut self.out, key, value);
+        self.hashes.push(hash_key(key));
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        Ok(())
+    }
+
+    /// Bytes of the open page, its slots included.
+    fn used(&self) -> usize {
+        self.out.len() - self.page_from + 2 * self.slots.len()
+    }
+
+    fn finish_page(&mut self) -> Result<(), Error> {
+        let end = self.page_from + self.page_bytes;
+        self.out.resize(end, 0);
+        for (i, slot) in self.slots.iter().enumerate() {
+            let at = end - 2 * (i + 1);
+            self.out[at..at + 2].copy_from_slice(&slot.to_le_bytes());
+        }
+        page::seal_records(&mut self.out[self.page_from..end], self.slots.len(), self.number, self.pages);
+        self.index.page(&self.page_first, &self.last_before, &self.hashes, 1);
+        self.pages += 1;
+        self.end_page();
+        self.write_out(WRITE_BYTES)
+    }
+
+    /// Both kinds of pages end alike.
+    fn end_page(&mut self) {
+        self.page_from = self.out.len();
+        self.slots.clear();
+        self.hashes.clear();
+        self.last_before.clear();
+        self.last_before.extend_from_slice(&self.last_key);
+    }
+
+    /// A record that is longer than a page has pages of its own.
+    fn add_run(&mut self, key: &[u8], value: Option<&[u8]>, record: usize) -> Result<(), Error> {
+        let pages = (RUN_HEADER_BYTES + record).div_ceil(self.page_bytes);
+        let from = self.page_from;
+        self.out.resize(from + RUN_HEADER_BYTES, 0);
+        page::put_record(&mut self.out, key, value);
+        let rest = crc32c(&self.out[from + self.page_bytes..]) ^ page::place(self.number, self.pages + 1);
+        self.out.resize(from + pages * self.page_bytes, 0);
+        page::seal_run(&mut self.out[from..from + self.page_bytes], record as u32, rest, self.number, self.pages);
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        self.index.page(key, &self.last_before, &[hash_key(key)], pages as u32);
+        self.pages += pages as u32;
+        self.end_page();
+        self.write_out(WRITE_BYTES)
+    }
+
+    fn write_out(&mut self, at_least: usize) -> Result<(), Error> {
+        if self.out.len() < at_least || self.out.is_empty() {
+            return Ok(());
+        }
+        self.file.write_at(self.out_at, &self.out)?;
+        self.around.counters.cell_bytes.fetch_add(self.out.len() as u64, Ordering::Relaxed);
+        self.out_at += self.out.len() as u64;
+        self.out.clear();
+        self.page_from = 0;
+        if self.out_at - self.synced_at >= SYNC_BYTES {
+            self.file.sync_data()?;
+            self.synced_at = self.out_at;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn records(&self) -> u64 {
+        self.footer.records
+    }
+
+    /// Bytes of memory held while writing.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.out.capacity() + self.index.heap_bytes()
+    }
+
+    /// Writes what is left, syncs (unless `sync` is false: a planted bug) and gives the cell, whose name is not durable yet.
+    pub(crate) fn finish(mut self, sync: bool) -> Result<Cell, Error> {
+        if !self.slots.is_empty() {
+            self.finish_page()?;
+        }
+        let index = std::mem::replace(&mut self.index, IndexBuilder::new(0)).finish();
+        let mut section = index.encode();
+        self.footer.pages = self.pages;
+        self.footer.index_bytes = section.len() as u32;
+        let bounds = encode_bounds(&self.first_key, &self.last_key);
+        self.footer.bounds_bytes = bounds.len() as u32;
+        section.extend_from_slice(&bounds);
+        self.footer.index_crc = crc32c(&section);
+        self.out.extend_from_slice(&section);
+        self.out.extend_from_slice(&self.footer.encode());
+        self.write_out(1)?;
+        if sync {
+            self.file.sync_data()?;
+        }
+        let bounds = (std::mem::take(&mut self.first_key), std::mem::take(&mut self.last_key));
+        let path = std::mem::take(&mut self.path);
+        Ok(Cell::assemble(&self.around, self.footer.clone(), self.level, self.file.clone(), path, index, bounds))
+    }
+
+    /// Removes what was written.
+    pub(crate) fn abandon(self) {
+        let _ = self.around.disk.remove(&self.path);
+    }
+}

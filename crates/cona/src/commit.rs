@@ -1,0 +1,235 @@
+//! From a batch to the log and the active buffer; writers that come at the same time go together.
+//!
+//! The first writer that finds nobody at work leads: it takes all that waits, writes it to the log at once, syncs once if any of them asked
+//! for it, applies it, and wakes the others. What readers see has been acknowledged or is about to be, in the same order as in the log.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::buffer::{Buffer, Change};
+use crate::error::Error;
+use crate::log::{Log, encode_changes, log_name};
+use crate::options::{Background, Durability};
+use crate::planted::PlantedBug;
+use crate::state::{Shared, State};
+
+/// Cells beyond which writers are slowed down, bit by bit, so that merges keep up.
+const CELLS_AT_EASE: usize = 24;
+/// Bytes after which a slowed writer pauses.
+const PAUSE_BYTES: u64 = 64 << 10;
+
+/// The one who writes: the logs.
+pub(crate) struct Committer {
+    pub(crate) log: Log,
+    /// Logs that were written to earlier and are not synced.
+    older: Vec<Log>,
+    pub(crate) next_seq: u64,
+    /// Batches up to here are durable.
+    pub(crate) durable_seq: u64,
+    out: Vec<u8>,
+    since_pause: u64,
+}
+
+impl Committer {
+    pub(crate) fn new(log: Log, next_seq: u64) -> Self {
+        Committer { log, older: Vec::new(), next_seq, durable_seq: next_seq - 1, out: Vec::new(), since_pause: 0 }
+    }
+
+    /// Makes everything durable that was written so far.
+    fn sync(&mut self, shared: &Shared) -> Result<(), Error> {
+        while let Some(log) = self.older.first_mut() {
+            // One that was flushed and removed meanwhile needs no sync, but it does no harm.
+            log.sync()?;
+            self.older.remove(0);
+        }
+        if self.log.name_dirty {
+            shared.around.disk.sync_dir(&shared.around.dir)?;
+            self.log.name_dirty = false;
+        }
+        if self.log.dirty {
+            self.log.sync()?;
+        }
+        self.durable_seq = self.next_seq - 1;
+        Ok(())
+    }
+}
+
+struct Request {
+    changes: Vec<Change>,
+    payload: Vec<u8>,
+    sync: bool,
+    done: Mutex<Option<Result<(), Error>>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    requests: Vec<Arc<Request>>,
+    busy: bool,
+}
+
+/// Writers that wait.
+#[derive(Default)]
+pub(crate) struct Queue {
+    waiting: Mutex<Waiting>,
+    turn: Condvar,
+}
+
+impl Shared {
+    /// Writes one batch.
+    pub(crate) fn commit(self: &Arc<Self>, changes: Vec<Change>, durability: Durability) -> Result<(), Error> {
+        let mut payload = Vec::with_capacity(changes.iter().map(|c| c.key.as_bytes().len() + 16).sum());
+        encode_changes(&changes, &mut payload);
+        let bytes: usize =
+            changes.iter().map(|c| c.key.as_bytes().len() + c.value.as_ref().map_or(0, |v| v.len())).sum();
+        self.around.counters.user_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let sync = durability == Durability::Sync;
+        let request = Arc::new(Request { changes, payload, sync, done: Mutex::new(None) });
+        let mut waiting = self.queue.waiting.lock();
+        waiting.requests.push(request.clone());
+        loop {
+            if let Some(result) = request.done.lock().take() {
+                return result;
+            }
+            if !waiting.busy {
+                break;
+            }
+            self.queue.turn.wait(&mut waiting);
+        }
+        waiting.busy = true;
+        let group = std::mem::take(&mut waiting.requests);
+        drop(waiting);
+        let result = self.commit_group(&group);
+        for done in &group {
+            *done.done.lock() = Some(result.clone());
+        }
+        let mut waiting = self.queue.waiting.lock();
+        waiting.busy = false;
+        if group.len() > 1 || !waiting.requests.is_empty() {
+            self.queue.turn.notify_all();
+        }
+        result
+    }
+
+    fn commit_group(self: &Arc<Self>, group: &[Arc<Request>]) -> Result<(), Error> {
+        self.check_running()?;
+        let mut committer = self.committer.lock();
+        self.make_room(&mut committer)?;
+        let result = self.log_and_apply(&mut committer, group);
+        let pause = self.pause_due(&mut committer, group);
+        drop(committer);
+        if let Err(error) = &result {
+            self.note_failure(error);
+        }
+        if let Some(pause) = pause {
+            std::thread::sleep(pause);
+        }
+        result
+    }
+
+    fn log_and_apply(&self, committer: &mut Committer, group: &[Arc<Request>]) -> Result<(), Error> {
+        let first = committer.next_seq;
+        let numbered = || (first..).zip(group.iter().filter(|r| !r.changes.is_empty()));
+        let Committer { log, out, durable_seq, .. } = &mut *committer;
+        let written = log.append(numbered().map(|(seq, r)| (seq, &r.payload[..])), *durable_seq, out)?;
+        self.around.counters.log_bytes.fetch_add(written, Ordering::Relaxed);
+        committer.next_seq = first + numbered().count() as u64;
+        if group.iter().any(|r| r.sync) && !self.has_bug(PlantedBug::AckBeforeSync) {
+            committer.sync(self)?;
+        }
+        let state = self.current();
+        state.active.apply(numbered().map(|(seq, r)| (seq, &r.changes[..])), &self.snapshots.newest, &self.visible_seq);
+        Ok(())
+    }
+
+    /// While many cells wait to be merged, every so many bytes cost a moment.
+    fn pause_due(&self, committer: &mut Committer, group: &[Arc<Request>]) -> Option<Duration> {
+        let cells = self.current().cells.len();
+        if cells <= CELLS_AT_EASE || self.options.background == Background::Inline {
+            return None;
+        }
+        committer.since_pause += group.iter().map(|r| r.payload.len() as u64).sum::<u64>();
+        if committer.since_pause < PAUSE_BYTES {
+            return None;
+        }
+        committer.since_pause = 0;
+        let pause = Duration::from_micros(100 * (cells - CELLS_AT_EASE).min(100) as u64);
+        self.around.counters.wait_us.fetch_add(pause.as_micros() as u64, Ordering::Relaxed);
+        Some(pause)
+    }
+
+    /// Begins a new buffer if the active one is full, waiting for a free one if there is none.
+    fn make_room(self: &Arc<Self>, committer: &mut Committer) -> Result<(), Error> {
+        if self.current().active.bytes() < self.options.buffer_bytes {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let free = self.options.buffers as usize - 1;
+        while self.current().frozen.len() >= free {
+            self.check_running()?;
+            if self.options.background == Background::Inline {
+                let done = self.work_until_done();
+                if self.current().frozen.len() >= free {
+                    done?;
+                }
+                continue;
+            }
+            let mut signal = self.signal.lock();
+            if self.current().frozen.len() >= free && self.failures.lock().flush.is_none() {
+                self.changed.wait_for(&mut signal, Duration::from_millis(100));
+            }
+            drop(signal);
+            if self.current().frozen.len() >= free
+                && let Some(error) = self.failures.lock().flush.clone()
+            {
+                return Err(error);
+            }
+        }
+        self.around.counters.wait_us.fetch_add(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
+        self.rotate(committer)?;
+        if self.options.background == Background::Inline {
+            // The batch at hand does not depend on it; what fails here is tried again when a buffer is needed.
+            let _ = self.work_until_done();
+        }
+        Ok(())
+    }
+
+    /// Freezes the active buffer and begins a new one with a log of its own.
+    pub(crate) fn rotate(&self, committer: &mut Committer) -> Result<(), Error> {
+        let log = Log::create(&self.around, self.new_file())?;
+        let active = Arc::new(Buffer::new(self.options.buffer_bytes));
+        active.logs.lock().push(log.number);
+        let old = std::mem::replace(&mut committer.log, log);
+        committer.older.push(old);
+        self.change_state(|state| {
+            let mut frozen = vec![state.active.clone()];
+            frozen.extend_from_slice(&state.frozen);
+            State { active, frozen, ..state.clone() }
+        });
+        // Logs whose batches all are in cells need no sync any more.
+        let needed: Vec<u64> = self.current().frozen.iter().flat_map(|b| b.logs.lock().clone()).collect();
+        committer.older.retain(|log| log.dirty && needed.contains(&log.number));
+        self.notify();
+        Ok(())
+    }
+
+    /// Makes durable what was acknowledged with less.
+    pub(crate) fn sync_log(&self) -> Result<(), Error> {
+        self.check_running()?;
+        let mut committer = self.committer.lock();
+        let result = committer.sync(self);
+        if let Err(error) = &result {
+            self.note_failure(error);
+        }
+        result
+    }
+
+    /// Removes logs whose batches all are in cells.
+    pub(crate) fn remove_logs(&self, numbers: &[u64]) {
+        for number in numbers {
+            let _ = self.around.disk.remove(&crate::cell::path_in(&self.around.dir, &log_name(*number)));
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Why an operation failed: facts as fields, the way out in the text (P14).
+
+use tessera_disk::DiskError;
+
+use crate::options::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+/// Why a store could not do what it was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// Nothing is stored under an empty key.
+    #[error("the key is empty; keys have 1 to {KEY_BYTES_MAX} bytes")]
+    EmptyKey,
+    /// A key that is too long.
+    #[error("the key has {len_bytes} bytes, at most {KEY_BYTES_MAX} are allowed; store a hash of it")]
+    KeyTooLong {
+        /// Its length.
+        len_bytes: usize,
+    },
+    /// A value that is too long.
+    #[error("the value has {len_bytes} bytes, at most {VALUE_BYTES_MAX} are allowed; split it")]
+    ValueTooLong {
+        /// Its length.
+        len_bytes: usize,
+    },
+    /// An option outside its range.
+    #[error("option {option} is {value}, allowed is {allowed}")]
+    BadOption {
+        /// Its name.
+        option: &'static str,
+        /// What was given.
+        value: u64,
+        /// What may be given.
+        allowed: &'static str,
+    },
+    /// No store where one was expected.
+    #[error("{dir}: no CONA store (no file MANIFEST); check the path, or allow that it is created")]
+    NotAStore {
+        /// The directory.
+        dir: String,
+    },
+    /// A store is in the way.
+    #[error("{dir}: already holds a CONA store; choose an empty directory")]
+    AlreadyThere {
+        /// The directory.
+        dir: String,
+    },
+    /// A directory that cannot be written.
+    #[error("{dir}: cannot be written ({reason}); a store needs a directory that it may write")]
+    ReadOnly {
+        /// The directory.
+        dir: String,
+        /// What the system said.
+        reason: String,
+    },
+    /// Another process (or another part of this one) has the store open.
+    #[error("{dir}: the store is open already; close it there first")]
+    Locked {
+        /// The directory.
+        dir: String,
+    },
+    /// Written by a newer release.
+    #[error("{file}: format version {found}, but this program knows {supported}; use a newer release")]
+    NewerFormat {
+        /// The file.
+        file: String,
+        /// Its version.
+        found: u32,
+        /// The newest this code reads.
+        supported: u32,
+    },
+    /// Bytes that are not what was written.
+    #[error("{file} at {offset}: {what}; restore it from a backup (`cona verify` lists all damage)")]
+    Damaged {
+        /// The file.
+        file: String,
+        /// Where the damaged unit begins.
+        offset: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The disk is full.
+    #[error("{what}: no space left; free space, then go on (nothing that was acknowledged is lost)")]
+    NoSpace {
+        /// What was being written.
+        what: String,
+    },
+    /// A sync failed earlier: nothing may be written before the store was opened anew.
+    #[error("the store takes no more writes since {reason}; close and open it again")]
+    Stopped {
+        /// The first failure.
+        reason: String,
+    },
+    /// The disk failed.
+    #[error("{0}")]
+    Disk(std::sync::Arc<DiskError>),
+}
+
+impl From<DiskError> for Error {
+    fn from(error: DiskError) -> Self {
+        match error {
+            DiskError::NoSpace { path, .. } => Error::NoSpace { what: path },
+            DiskError::Locked { disk } => Error::Locked { dir: disk },
+            other => Error::Disk(std::sync::Arc::new(other)),
+        }
+    }
+}
+
+impl Error {
+    pub(crate) fn damaged(file: &str, offset: u64, what: impl Into<String>) -> Self {
+        Error::Damaged { file: file.into(), offset, what: what.into() }
+    }
+
+    /// True if trying again can help once there is space.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Error::NoSpace { .. })
+    }
+
+    /// True if stored bytes are not what was written.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Error::Damaged { .. })
+    }
+}

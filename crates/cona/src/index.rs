@@ -1,0 +1,435 @@
+//! The index and the filter of a cell: which page holds a key, in about a byte a key, built while the cell is written.
+//!
+//! **Fences.** Pages are grouped in blocks of up to [`BLOCK_PAGES`]. A block keeps one *separator* (the shortest prefix
+//! of its first key that is above the last key before it) as bytes. Within it, behind the prefix that its keys share, keys are
+//! read as numbers in the base of the bytes that occur there, and shifted right as far as three boundaries of four stay
+//! distinct; these numbers, one a page, are kept after Elias and Fano. The mapping from keys to numbers keeps order but
+//! is not one to one: where a key's number equals a fence, the page before it is a candidate too. So fences of random
+//! keys take about `2 + log2(keys a page) + 4` bits a page whatever the keys' length, and ordered scans stay possible.
+//!
+//! **Filter.** For each page, `filter_bits` bits of each key's hash, in buckets (quotienting: as many buckets as the page has keys,
+//! chosen by other bits of the hash). So one fragment is compared instead of all of the page's: `filter_bits + 2` bits a key give
+//! the rate of false positives of `filter_bits` bits.
+//!
+//! Start reading at [`PageIndex::candidates`]; docs/formats.md, section 5, draws the bytes.
+
+use crate::bits::{BitWriter, Sorted, low_bits_for};
+
+/// Most pages a block has.
+pub(crate) const BLOCK_PAGES: usize = 64;
+/// Bytes behind the common prefix that any block can tell apart: 256^8 numbers fit 64 bits.
+const WINDOW_BYTES: usize = 8;
+/// Bytes of a block's description.
+const BLOCK_BYTES: usize = 24;
+/// Bytes before the blocks' descriptions.
+const HEADER_BYTES: usize = 32;
+/// Most bits of a key's hash that a filter keeps.
+pub const FILTER_BITS_MAX: u32 = 16;
+
+/// How many symbols of a base fit 64 bits.
+const SYMBOLS: [u8; 257] = {
+    let mut table = [0; 257];
+    let mut base = 2;
+    while base <= 256 {
+        let (mut count, mut power) = (0, 1_u128);
+        while power * base as u128 <= 1 << 64 {
+            power *= base as u128;
+            count += 1;
+        }
+        table[base] = count;
+        base += 1;
+    }
+    table
+};
+
+/// What a page's keys are to the filter and the index: a 64-bit hash of all bytes.
+pub(crate) fn hash_key(key: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(key)
+}
+
+fn fragment(hash: u64, keys: u64, filter_bits: u32) -> u64 {
+    let bucket = ((hash & 0xffff_ffff) * keys) >> 32;
+    (bucket << filter_bits) | ((hash >> 40) & ((1 << filter_bits) - 1))
+}
+
+/// Length of the common prefix.
+pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Block {
+    /// Where its separator begins.
+    separator_at: u32,
+    /// Its first word of bits.
+    words_at: u32,
+    /// Its first page in the file.
+    first_page: u32,
+    pages: u8,
+    /// Bytes that all its fences share.
+    prefix: u8,
+    /// Smallest and largest byte that tells fences apart.
+    lo: u8,
+    hi: u8,
+    /// Bytes behind the prefix that make the number, and how far it is shifted.
+    symbols: u8,
+    shift: u8,
+    fence_low: u8,
+    fence_buckets: u8,
+    count_low: u8,
+    count_buckets: u8,
+}
+
+/// Bytes read as a number in base `hi - lo + 1`, so that order is kept (equal numbers may come of different bytes).
+fn number(bytes: &[u8], lo: u8, hi: u8, symbols: u8) -> u64 {
+    let base = u64::from(hi.saturating_sub(lo)).max(1) + 1;
+    let symbols = symbols.min(SYMBOLS[base as usize]);
+    let (mut value, mut rest) = (0_u64, None);
+    for i in 0..usize::from(symbols) {
+        let digit = match (rest, bytes.get(i)) {
+            (Some(digit), _) => digit,
+            (None, Some(&byte)) if byte >= lo && byte <= hi => u64::from(byte - lo),
+            // Once out of range, what follows must not matter, or order would be lost.
+            (None, byte) => *rest.insert(if byte.is_some_and(|&b| b > hi) { base - 1 } else { 0 }),
+        };
+        value = value.wrapping_mul(base).wrapping_add(digit);
+    }
+    value
+}
+
+impl Block {
+    fn number(&self, key: &[u8], separator: &[u8]) -> u64 {
+        let prefix = usize::from(self.prefix);
+        let own = separator.get(..prefix).unwrap_or(separator);
+        match key.get(..prefix).unwrap_or(key).cmp(own) {
+            std::cmp::Ordering::Less => 0,
+            std::cmp::Ordering::Greater => u64::MAX,
+            std::cmp::Ordering::Equal => {
+                let base = number(separator.get(prefix..).unwrap_or(&[]), self.lo, self.hi, self.symbols);
+                let this = number(key.get(prefix..).unwrap_or(&[]), self.lo, self.hi, self.symbols);
+                this.saturating_sub(base) >> self.shift.min(63)
+            }
+        }
+    }
+
+    fn fences<'a>(&self, words: &'a [u64]) -> Sorted<'a> {
+        Sorted {
+            words,
+            at: u64::from(self.words_at) * 64,
+            n: u64::from(self.pages).saturating_sub(1),
+            buckets: u64::from(self.fence_buckets),
+            low_bits: u32::from(self.fence_low).min(63),
+        }
+    }
+
+    fn counts<'a>(&self, words: &'a [u64]) -> Sorted<'a> {
+        let fences = self.fences(words);
+        Sorted {
+            words,
+            at: fences.at + fences.len_bits(),
+            n: u64::from(self.pages),
+            buckets: u64::from(self.count_buckets),
+            low_bits: u32::from(self.count_low).min(63),
+        }
+    }
+
+    fn encode(&self) -> [u8; BLOCK_BYTES] {
+        let mut bytes = [0; BLOCK_BYTES];
+        bytes[0..4].copy_from_slice(&self.separator_at.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.words_at.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.first_page.to_le_bytes());
+        let small = [self.pages, self.prefix, self.lo, self.hi, self.symbols, self.shift, self.fence_low];
+        bytes[12..19].copy_from_slice(&small);
+        bytes[19..22].copy_from_slice(&[self.fence_buckets, self.count_low, self.count_buckets]);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Self {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        Block {
+            separator_at: word(0),
+            words_at: word(4),
+            first_page: word(8),
+            pages: bytes[12],
+            prefix: bytes[13],
+            lo: bytes[14],
+            hi: bytes[15],
+            symbols: bytes[16],
+            shift: bytes[17],
+            fence_low: bytes[18],
+            fence_buckets: bytes[19],
+            count_low: bytes[20],
+            count_buckets: bytes[21],
+        }
+    }
+}
+
+/// Pages of one block that may hold a key: `from..=to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Candidates {
+    pub(crate) block: usize,
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+}
+
+/// The index and filter of one cell, in memory.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct PageIndex {
+    filter_bits: u32,
+    keys: u64,
+    pages: u32,
+    blocks: Vec<Block>,
+    separators: Vec<u8>,
+    words: Vec<u64>,
+}
+
+impl PageIndex {
+    /// Bytes of memory: the index, and the filter.
+    pub(crate) fn memory_bytes(&self) -> (u64, u64) {
+        let all = self.blocks.len() * size_of::<Block>() + self.separators.len() + self.words.len() * 8;
+        let filter = if self.filter_bits == 0 { 0 } else { self.keys * u64::from(self.filter_bits + 2) / 8 };
+        ((all as u64).saturating_sub(filter), filter)
+    }
+
+    fn separator(&self, block: usize) -> &[u8] {
+        let from = self.blocks[block].separator_at as usize;
+        let to = self.blocks.get(block + 1).map_or(self.separators.len(), |b| b.separator_at as usize);
+        self.separators.get(from..to).unwrap_or(&[])
+    }
+
+    /// Where a key can be. `None` only if there are no pages.
+    pub(crate) fn candidates(&self, key: &[u8]) -> Option<Candidates> {
+        let (mut low, mut high) = (0, self.blocks.len());
+        while low < high {
+            let middle = (low + high) / 2;
+            if self.separator(middle) <= key { low = middle + 1 } else { high = middle }
+        }
+        let index = low.saturating_sub(1);
+        let block = self.blocks.get(index)?;
+        if block.pages <= 1 {
+            return Some(Candidates { block: index, from: 0, to: 0 });
+        }
+        let (below, upto) = block.fences(&self.words).ranks(block.number(key, self.separator(index)));
+        Some(Candidates { block: index, from: below as u32, to: upto as u32 })
+    }
+
+    /// The page's place in the file.
+    pub(crate) fn physical(&self, block: usize, page: u32) -> u32 {
+        self.blocks[block].first_page.saturating_add(page)
+    }
+
+    /// False if the page certainly has no key of this hash.
+    pub(crate) fn may_hold(&self, block: usize, page: u32, hash: u64) -> bool {
+        if self.filter_bits == 0 {
+            return true;
+        }
+        let counts = self.blocks[block].counts(&self.words);
+        let before = if page == 0 { 0 } else { counts.get(u64::from(page) - 1) };
+        let keys = counts.get(u64::from(page)).saturating_sub(before);
+        let at = counts.at + counts.len_bits() + before.saturating_mul(u64::from(self.filter_bits + 2));
+        let run = Sorted { words: &self.words, at, n: keys, buckets: keys, low_bits: self.filter_bits };
+        keys > 0 && run.contains(fragment(hash, keys, self.filter_bits))
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_BYTES];
+        let head = [self.filter_bits, self.blocks.len() as u32, self.separators.len() as u32, self.words.len() as u32];
+        for (i, value) in head.iter().enumerate() {
+            bytes[i * 4..i * 4 + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        bytes[16..24].copy_from_slice(&self.keys.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.pages.to_le_bytes());
+        self.blocks.iter().for_each(|b| bytes.extend_from_slice(&b.encode()));
+        bytes.extend_from_slice(&self.separators);
+        self.words.iter().for_each(|w| bytes.extend_from_slice(&w.to_le_bytes()));
+        bytes
+    }
+
+    /// Reads what [`PageIndex::encode`] wrote; `Err` says what is wrong with it.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let head = bytes.get(..HEADER_BYTES).ok_or("the index is shorter than its header")?;
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (blocks, separators, words) = (word(4) as usize, word(8) as usize, word(12) as usize);
+        let long = u64::from(word(16)) | (u64::from(word(20)) << 32);
+        let expected = HEADER_BYTES as u64 + blocks as u64 * BLOCK_BYTES as u64 + separators as u64 + words as u64 * 8;
+        if expected != bytes.len() as u64 {
+            return Err("the index's parts do not add up to its length");
+        }
+        if word(0) > FILTER_BITS_MAX {
+            return Err("the filter has more bits than this program knows");
+        }
+        let (table, rest) = bytes[HEADER_BYTES..].split_at(blocks * BLOCK_BYTES);
+        let blocks: Vec<Block> = table.chunks_exact(BLOCK_BYTES).map(Block::decode).collect();
+        let (separators, rest) = rest.split_at(separators);
+        let words = rest.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default())).collect();
+        let ordered = |a: &Block, b: &Block| a.separator_at <= b.separator_at && a.first_page < b.first_page;
+        if !blocks.is_sorted_by(ordered) || blocks.iter().any(|b| b.pages == 0 || b.first_page >= word(24)) {
+            return Err("the index's blocks are out of order");
+        }
+        let separators = separators.to_vec();
+        Ok(PageIndex { filter_bits: word(0), keys: long, pages: word(24), blocks, separators, words })
+    }
+}
+
+struct Pending {
+    first_key: Vec<u8>,
+    /// The last key of the page before.
+    last_before: Vec<u8>,
+    common: usize,
+    keys: u64,
+}
+
+/// Builds the index page by page.
+pub(crate) struct IndexBuilder {
+    filter_bits: u32,
+    blocks: Vec<Block>,
+    separators: Vec<u8>,
+    bits: BitWriter,
+    pending: Vec<Pending>,
+    fragments: Vec<u64>,
+    first_page: u32,
+    /// The longest separator of the pending pages but the first.
+    longest: usize,
+    pages: u32,
+    keys: u64,
+}
+
+impl IndexBuilder {
+    pub(crate) fn new(filter_bits: u32) -> Self {
+        IndexBuilder {
+            filter_bits: filter_bits.min(FILTER_BITS_MAX),
+            blocks: Vec::new(),
+            separators: Vec::new(),
+            bits: BitWriter::default(),
+            pending: Vec::new(),
+            fragments: Vec::new(),
+            first_page: 0,
+            longest: 0,
+            pages: 0,
+            keys: 0,
+        }
+    }
+
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.bits.heap_bytes() + self.separators.capacity() + self.blocks.capacity() * size_of::<Block>()
+    }
+
+    /// The next page: its first key, the last key of the page before, the hashes of its keys, and how many pages of the
+    /// file it takes (more than one only for a single record that is longer than a page).
+    pub(crate) fn page(&mut self, first_key: &[u8], last_before: &[u8], hashes: &[u64], file_pages: u32) {
+        let common = common_prefix(first_key, last_before);
+        if let Some(first) = self.pending.first() {
+            let shared = common_prefix(&first.first_key, first_key).min(255);
+            let longest = self.longest.max(common + 1);
+            // A block whose fences differ too far behind their common prefix could not tell them apart.
+            if longest > shared + WINDOW_BYTES || self.pending.len() == BLOCK_PAGES || file_pages > 1 {
+                self.close_block();
+            } else {
+                self.longest = longest;
+            }
+        }
+        if self.pending.is_empty() {
+            self.first_page = self.pages;
+            self.longest = 0;
+        }
+        let keys = hashes.len() as u64;
+        if self.filter_bits > 0 {
+            let from = self.fragments.len();
+            self.fragments.extend(hashes.iter().map(|&h| fragment(h, keys, self.filter_bits)));
+            self.fragments[from..].sort_unstable();
+        }
+        let (first_key, last_before) = (first_key.to_vec(), last_before.to_vec());
+        self.pending.push(Pending { first_key, last_before, common, keys });
+        self.pages += file_pages;
+        self.keys += keys;
+        if file_pages > 1 {
+            self.close_block();
+        }
+    }
+
+    fn close_block(&mut self) {
+        let pending = std::mem::take(&mut self.pending);
+        let (Some(first), Some(last)) = (pending.first(), pending.last()) else { return };
+        let shared = if pending.len() == 1 { 0 } else { common_prefix(&first.first_key, &last.first_key).min(255) };
+        let keep = shared.max(first.common + 1).min(first.first_key.len());
+        let mut block = Block {
+            separator_at: self.separators.len() as u32,
+            words_at: (self.bits.len_bits() / 64) as u32,
+            first_page: self.first_page,
+            pages: pending.len() as u8,
+            prefix: shared as u8,
+            ..Block::default()
+        };
+        let separator = &first.first_key[..keep];
+        self.separators.extend_from_slice(separator);
+        let numbers = choose_numbers(&mut block, &pending, separator, if self.filter_bits == 0 { 20 } else { 4 });
+        self.push_sorted(&numbers, |low, buckets| (block.fence_low, block.fence_buckets) = (low, buckets));
+        let mut sum = 0;
+        let counts: Vec<u64> = pending.iter().map(|p| (sum += p.keys, sum).1).collect();
+        self.push_sorted(&counts, |low, buckets| (block.count_low, block.count_buckets) = (low, buckets));
+        if self.filter_bits > 0 {
+            let mut from = 0;
+            for page in &pending {
+                let to = from + page.keys as usize;
+                self.bits.push_sorted(&self.fragments[from..to], page.keys, self.filter_bits);
+                from = to;
+            }
+        }
+        self.bits.align();
+        self.fragments.clear();
+        self.blocks.push(block);
+    }
+
+    fn push_sorted(&mut self, numbers: &[u64], describe: impl FnOnce(u8, u8)) {
+        let max = numbers.last().copied().unwrap_or(0);
+        let low_bits = low_bits_for(numbers.len() as u64, max);
+        let buckets = if numbers.is_empty() { 0 } else { (max >> low_bits) + 1 };
+        self.bits.push_sorted(numbers, buckets, low_bits);
+        describe(low_bits as u8, buckets as u8);
+    }
+
+    pub(crate) fn finish(mut self) -> PageIndex {
+        self.close_block();
+        self.blocks.shrink_to_fit();
+        self.separators.shrink_to_fit();
+        PageIndex {
+            filter_bits: self.filter_bits,
+            keys: self.keys,
+            pages: self.pages,
+            blocks: self.blocks,
+            separators: self.separators,
+            words: self.bits.into_words(),
+        }
+    }
+}
+
+/// Chooses alphabet, window and shift of a block so that all but one boundary in `blurred` stay distinct, and gives the
+/// fences' numbers.
+fn choose_numbers(block: &mut Block, pending: &[Pending], separator: &[u8], blurred: usize) -> Vec<u64> {
+    let prefix = usize::from(block.prefix);
+    let fences = || pending[1..].iter().map(|p| (&p.first_key[..(p.common + 1).min(p.first_key.len())], p));
+    let tails = || fences().flat_map(|(fence, _)| fence.get(prefix..).unwrap_or(&[]));
+    block.lo = tails().copied().min().unwrap_or(0);
+    block.hi = tails().copied().max().unwrap_or(0).max(block.lo.saturating_add(1));
+    block.lo = block.lo.min(block.hi - 1);
+    let most = SYMBOLS[usize::from(block.hi - block.lo) + 1];
+    let mut needs: Vec<usize> = fences().map(|(fence, _)| fence.len().saturating_sub(prefix)).collect();
+    needs.sort_unstable();
+    let need = needs.get((needs.len().saturating_sub(1)) * 9 / 10).copied().unwrap_or(1);
+    block.symbols = (need + 1).min(usize::from(most)) as u8;
+    let of = |key: &[u8]| number(key.get(prefix..).unwrap_or(&[]), block.lo, block.hi, block.symbols);
+    let base = of(separator);
+    let exact: Vec<u64> = fences().map(|(fence, _)| of(fence).saturating_sub(base)).collect();
+    let mut shifts: Vec<u32> = fences()
+        .zip(&exact)
+        .map(|((_, page), &fence)| (fence ^ of(&page.last_before).saturating_sub(base)).checked_ilog2().unwrap_or(0))
+        .collect();
+    shifts.sort_unstable();
+    let shift = shifts.get(shifts.len() / blurred).copied().unwrap_or(0);
+    block.shift = shift as u8;
+    exact.into_iter().map(|n| n >> shift).collect()
+}
+
+#[cfg(test)]
+#[path = "index_tests.rs"]
+mod tests;

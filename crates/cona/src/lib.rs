@@ -1,0 +1,53 @@
+//! CONA, a cache-oblivious no-lookahead array: keys and values on flash, sorted, with about a byte of memory a key and one
+//! read a lookup. Its ancestor is the COLA (Bender et al., "Cache-oblivious streaming B-trees", SPAA 2007), without its pointers.
+//!
+//! What lives here: insert buffers, a write-ahead log, immutable sorted cells with their succinct index and filter, merges in the
+//! background, snapshots, scans, backups. What may not: anything about fragments, chunks, networks; any file access that
+//! does not go through `tessera_disk::Disk` (P9); any reading of stored bytes without their checksum (P2).
+//!
+//! ```
+//! # fn main() -> Result<(), tessera_cona::Error> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! use tessera_cona::{Options, Store};
+//! let store = Store::open(dir.path(), Options::default())?;
+//! store.put(b"mosaic", b"tessera")?;
+//! assert_eq!(store.get(b"mosaic")?.as_deref(), Some(&b"tessera"[..]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Start reading at `store.rs` (the public face), then `state.rs` (what a reader holds, the way of a lookup), `commit.rs` (the way of a
+//! write), `merge_job.rs` (flushes and merges), `plan.rs` (which cells are merged, and when), `index.rs` (fences and filter),
+//! `cell.rs`, `page.rs`, `log.rs`, `manifest.rs` (bytes; docs/formats.md, section 5), `open.rs` (what a restart makes of them).
+
+mod backup;
+mod bits;
+mod buffer;
+mod cache;
+mod cell;
+mod cell_writer;
+mod commit;
+mod error;
+mod index;
+mod log;
+mod manifest;
+mod merge;
+mod merge_job;
+mod open;
+mod options;
+mod page;
+mod plan;
+#[doc(hidden)]
+pub mod planted;
+mod snapshot;
+mod state;
+mod stats;
+mod store;
+
+pub use backup::VerifyReport;
+pub use error::Error;
+pub use index::FILTER_BITS_MAX;
+pub use options::{Background, Durability, FilterBits, KEY_BYTES_MAX, Options, Shape, VALUE_BYTES_MAX};
+pub use snapshot::{Scan, Snapshot};
+pub use stats::Stats;
+pub use store::{Batch, Pair, Store};

@@ -1,0 +1,269 @@
+//! The write-ahead log: batches in frames (docs/formats.md, section 5.4).
+//!
+//! Each frame names its sequence, the header checksum of the frame before it (so what an earlier, failed write left can never pass
+//! for a continuation), and the newest sequence that was durable when it was written. Replay takes a prefix of the history: it ends
+//! at the first frame that is not whole, or not the next. If anything later says that more had been durable, that is damage, and an error.
+
+use std::sync::Arc;
+
+use tessera_disk::{DiskFile, OpenMode};
+
+use crate::buffer::{Change, SmallKey};
+use crate::cell::{Surroundings, path_in, read_exact};
+use crate::error::Error;
+use crate::index::hash_key;
+use crate::page::{self, crc32c};
+
+/// Format version of logs that this code writes and reads.
+pub(crate) const LOG_VERSION: u32 = 1;
+const MAGIC: [u8; 8] = *b"CONAWLOG";
+const FILE_HEADER_BYTES: usize = 32;
+const FRAME_MAGIC: [u8; 4] = *b"CWFR";
+const FRAME_HEADER_BYTES: usize = 40;
+
+pub(crate) fn log_name(number: u64) -> String {
+    format!("{number:016x}.log")
+}
+
+/// Mixed into a frame's checksum: it is valid only where it was written.
+fn place(number: u64, offset: u64) -> u32 {
+    page::place(number ^ offset.rotate_left(32), offset as u32)
+}
+
+/// The log that is written to.
+pub(crate) struct Log {
+    pub(crate) number: u64,
+    file: Arc<dyn DiskFile>,
+    end: u64,
+    /// Header checksum of the last frame.
+    chain: u32,
+    /// Something was written since the last sync.
+    pub(crate) dirty: bool,
+    /// Its name may not be durable.
+    pub(crate) name_dirty: bool,
+}
+
+impl Log {
+    pub(crate) fn create(around: &Surroundings, number: u64) -> Result<Self, Error> {
+        let path = path_in(&around.dir, &log_name(number));
+        let file = around.disk.open(&path, OpenMode::CreateNew)?;
+        let mut header = [0; FILE_HEADER_BYTES];
+        header[0..8].copy_from_slice(&MAGIC);
+        header[8..12].copy_from_slice(&LOG_VERSION.to_le_bytes());
+        header[16..24].copy_from_slice(&number.to_le_bytes());
+        let crc = crc32c(&header[..28]);
+        header[28..32].copy_from_slice(&crc.to_le_bytes());
+        if let Err(e) = file.write_at(0, &header) {
+            let _ = around.disk.remove(&path);
+            return Err(e.into());
+        }
+        let end = FILE_HEADER_BYTES as u64;
+        Ok(Log { number, file, end, chain: 0, dirty: true, name_dirty: true })
+    }
+
+    /// Appends batches, given as their sequences and encoded changes, in one write. After an error none of them is in the log, except
+    /// perhaps after a crash now.
+    pub(crate) fn append<'a>(
+        &mut self,
+        batches: impl Iterator<Item = (u64, &'a [u8])>,
+        durable_seq: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<u64, Error> {
+        out.clear();
+        let mut chain = self.chain;
+        for (seq, payload) in batches {
+            let at = out.len();
+            let offset = self.end + at as u64;
+            out.extend_from_slice(&FRAME_MAGIC);
+            out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+            out.extend_from_slice(&seq.to_le_bytes());
+            out.extend_from_slice(&durable_seq.to_le_bytes());
+            out.extend_from_slice(&chain.to_le_bytes());
+            out.extend_from_slice(&crc32c(payload).to_le_bytes());
+            out.extend_from_slice(&[0; 4]);
+            chain = crc32c(&out[at..at + 36]) ^ place(self.number, offset);
+            out.extend_from_slice(&chain.to_le_bytes());
+            out.extend_from_slice(payload);
+            out.resize(out.len().next_multiple_of(8), 0);
+        }
+        if out.is_empty() {
+            return Ok(0);
+        }
+        // Even a failed write may have left bytes: the next sync must cover their removal.
+        self.dirty = true;
+        if let Err(e) = self.file.write_at(self.end, out) {
+            let _ = self.file.truncate(self.end);
+            return Err(e.into());
+        }
+        self.end += out.len() as u64;
+        self.chain = chain;
+        Ok(out.len() as u64)
+    }
+
+    pub(crate) fn sync(&mut self) -> Result<(), Error> {
+        self.file.sync_data()?;
+        self.dirty = false;
+        Ok(())
+    }
+}
+
+/// Encodes a batch's changes.
+pub(crate) fn encode_changes(changes: &[Change], out: &mut Vec<u8>) {
+    changes.iter().for_each(|c| page::put_record(out, c.key.as_bytes(), c.value.as_deref()));
+}
+
+fn decode_changes(bytes: &[u8]) -> Option<Vec<Change>> {
+    let (mut changes, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        let spot = page::spot(bytes, at)?;
+        let key = spot.key(bytes);
+        let value = if spot.deleted { None } else { Some(spot.value(bytes)?.into()) };
+        changes.push(Change { key: SmallKey::new(key), hash: hash_key(key), value });
+        at = spot.value_at + spot.value_len;
+    }
+    Some(changes)
+}
+
+/// A frame's header, valid by itself.
+struct Frame {
+    len: usize,
+    seq: u64,
+    durable_seq: u64,
+    before: u32,
+    payload_crc: u32,
+    crc: u32,
+}
+
+fn frame_at(bytes: &[u8], at: usize, number: u64) -> Option<Frame> {
+    let header = bytes.get(at..at.checked_add(FRAME_HEADER_BYTES)?)?;
+    let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let long = |at: usize| u64::from(word(at)) | (u64::from(word(at + 4)) << 32);
+    if header[0..4] != FRAME_MAGIC || crc32c(&header[..36]) ^ place(number, at as u64) != word(36) {
+        return None;
+    }
+    Some(Frame {
+        len: word(4) as usize,
+        seq: long(8),
+        durable_seq: long(16),
+        before: word(24),
+        payload_crc: word(28),
+        crc: word(36),
+    })
+}
+
+/// One log as replay reads it.
+pub(crate) struct LogReader {
+    pub(crate) number: u64,
+    pub(crate) path: String,
+    bytes: Vec<u8>,
+    at: usize,
+    chain: u32,
+}
+
+/// What replay met next.
+pub(crate) enum Next {
+    /// A batch.
+    Batch(u64, Vec<Change>),
+    /// No whole frame, or none at all.
+    End,
+}
+
+impl LogReader {
+    /// Reads a log and makes what is there durable before it is believed: after a kill, the system's cache may hold what the medium
+    /// does not. `None` if its making was cut short.
+    pub(crate) fn open(around: &Surroundings, number: u64) -> Result<Option<Self>, Error> {
+        let path = path_in(&around.dir, &log_name(number));
+        let file = around.disk.open(&path, OpenMode::Existing)?;
+        file.sync_data()?;
+        let mut bytes = vec![0; file.len()? as usize];
+        read_exact(&*file, &path, 0, &mut bytes)?;
+        let Some(header) = bytes.get(..FILE_HEADER_BYTES) else { return Ok(None) };
+        let crc = u32::from_le_bytes([header[28], header[29], header[30], header[31]]);
+        let version = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+        if header[..8] != MAGIC || crc32c(&header[..28]) != crc || header[16..24] != number.to_le_bytes() {
+            return Ok(None);
+        }
+        if version != LOG_VERSION {
+            return Err(Error::NewerFormat { file: path, found: version, supported: LOG_VERSION });
+        }
+        Ok(Some(LogReader { number, path, bytes, at: FILE_HEADER_BYTES, chain: 0 }))
+    }
+
+    /// The sequence of the next frame, if it is whole.
+    pub(crate) fn peek(&self) -> Option<u64> {
+        self.whole().map(|frame| frame.seq)
+    }
+
+    fn whole(&self) -> Option<Frame> {
+        let frame = frame_at(&self.bytes, self.at, self.number).filter(|f| f.before == self.chain)?;
+        let from = self.at + FRAME_HEADER_BYTES;
+        let payload = self.bytes.get(from..from.checked_add(frame.len)?)?;
+        (crc32c(payload) == frame.payload_crc).then_some(frame)
+    }
+
+    pub(crate) fn next(&mut self) -> Result<Next, Error> {
+        let Some(frame) = self.whole() else { return Ok(Next::End) };
+        let from = self.at + FRAME_HEADER_BYTES;
+        let changes = decode_changes(&self.bytes[from..from + frame.len]).ok_or_else(|| {
+            Error::damaged(&self.path, self.at as u64, "a batch is malformed although its checksum fits")
+        })?;
+        self.at = (from + frame.len).next_multiple_of(8);
+        self.chain = frame.crc;
+        Ok(Next::Batch(frame.seq, changes))
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.at as u64
+    }
+
+    /// The newest sequence that any frame from here on says was durable.
+    pub(crate) fn durable_later(&self) -> u64 {
+        let from = self.at.next_multiple_of(8);
+        (from..self.bytes.len())
+            .step_by(8)
+            .filter_map(|at| frame_at(&self.bytes, at, self.number))
+            .map(|f| f.durable_seq)
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// P14: flipped bits end the replay or give an error, never a panic and never another batch.
+        #[test]
+        fn damaged_logs_give_a_prefix(flips in proptest::collection::vec((any::<prop::sample::Index>(), 0_u8..8), 0..4)) {
+            let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::MemDisk::new());
+            let around = Surroundings { disk: disk.clone(), dir: String::new(), trash: Default::default(), counters: Default::default(), check_pages: true };
+            let mut log = Log::create(&around, 7).unwrap();
+            let mut out = Vec::new();
+            let payloads: Vec<Vec<u8>> = (1..20_u8).map(|i| {
+                let mut payload = Vec::new();
+                page::put_record(&mut payload, &[b'k', i], Some(&vec![i; usize::from(i) * 3]));
+                payload
+            }).collect();
+            log.append(payloads.iter().enumerate().map(|(i, p)| (i as u64 + 1, &p[..])), 0, &mut out).unwrap();
+            let file = disk.open(&log_name(7), OpenMode::Existing).unwrap();
+            let mut bytes = vec![0; file.len().unwrap() as usize];
+            file.read_at(0, &mut bytes).unwrap();
+            for (index, bit) in flips {
+                let at = index.index(bytes.len());
+                bytes[at] ^= 1 << bit;
+            }
+            file.write_at(0, &bytes).unwrap();
+            if let Ok(Some(mut reader)) = LogReader::open(&around, 7) {
+                let mut expected = 1;
+                while let Ok(Next::Batch(seq, changes)) = reader.next() {
+                    prop_assert_eq!(seq, expected);
+                    prop_assert_eq!(changes[0].value.as_deref(), Some(&vec![seq as u8; seq as usize * 3][..]));
+                    expected += 1;
+                }
+                let _ = reader.durable_later();
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Walking cells and buffers in order, and several of them as one: the newest record of each key wins.
+
+use std::sync::Arc;
+
+use crate::buffer::BufferCursor;
+use crate::cell::Cell;
+use crate::error::Error;
+use crate::index::common_prefix;
+use crate::page::{self, PAGE_HEADER_BYTES, Page, RUN_HEADER_BYTES, Spot};
+
+/// Walks a cell's records in order, reading ahead.
+pub(crate) struct CellCursor {
+    cell: Arc<Cell>,
+    /// Pages read ahead, from `chunk_page` on.
+    chunk: Vec<u8>,
+    chunk_page: u32,
+    /// Pages to read at once next time, and at most.
+    ahead: u32,
+    ahead_max: u32,
+    page: u32,
+    /// Where the current page begins in `chunk`.
+    page_from: usize,
+    /// Records of the page behind the current one, and where the next begins in the page.
+    left: usize,
+    next_at: usize,
+    run: Option<Vec<u8>>,
+    spot: Option<Spot>,
+}
+
+impl CellCursor {
+    /// Stands at the first record whose key is not below `from`. Reads `ahead` pages at first, up to `ahead_max` later.
+    pub(crate) fn seek(cell: Arc<Cell>, from: &[u8], ahead: u32, ahead_max: u32) -> Result<Self, Error> {
+        let page = if from <= &cell.first_key[..] {
+            0
+        } else {
+            cell.index.candidates(from).map_or(0, |c| cell.index.physical(c.block, c.from))
+        };
+        let mut cursor = CellCursor {
+            cell,
+            chunk: Vec::new(),
+            chunk_page: 0,
+            ahead,
+            ahead_max,
+            page,
+            page_from: 0,
+            left: 0,
+            next_at: 0,
+            run: None,
+            spot: None,
+        };
+        if from > &cursor.cell.last_key[..] {
+            return Ok(cursor);
+        }
+        cursor.load_page()?;
+        while cursor.current().is_some_and(|(key, _)| key < from) {
+            cursor.advance()?;
+        }
+        Ok(cursor)
+    }
+
+    /// The current record's page, and where it begins in the file.
+    pub(crate) fn page(&self) -> u32 {
+        self.page
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        u64::from(self.page) * u64::from(self.cell.footer.page_bytes)
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.cell.footer.page_bytes as usize
+    }
+
+    pub(crate) fn current(&self) -> Option<(&[u8], Option<&[u8]>)> {
+        let spot = self.spot?;
+        let bytes = match &self.run {
+            Some(run) => &run[..],
+            None => &self.chunk[self.page_from..self.page_from + self.page_bytes()],
+        };
+        Some((spot.key(bytes), spot.value(bytes)))
+    }
+
+    pub(crate) fn advance(&mut self) -> Result<(), Error> {
+        if self.left > 0 {
+            let end = self.page_from + self.page_bytes();
+            let bytes = &self.chunk[self.page_from..end];
+            let spot = page::spot(bytes, self.next_at).filter(|s| s.value_at + s.value_len <= bytes.len());
+            let spot = spot.ok_or_else(|| self.cell.malformed(self.page))?;
+            self.left -= 1;
+            self.next_at = spot.value_at + spot.value_len;
+            self.spot = Some(spot);
+            return Ok(());
+        }
+        let run_bytes = self.run.take().map_or(0, |run| run.len() + RUN_HEADER_BYTES);
+        self.page += run_bytes.div_ceil(self.page_bytes()).max(1) as u32;
+        self.load_page()
+    }
+
+    /// Makes the first record of page `self.page` the current one.
+    fn load_page(&mut self) -> Result<(), Error> {
+        self.spot = None;
+        if self.page >= self.cell.footer.pages {
+            return Ok(());
+        }
+        let size = self.page_bytes();
+        let held = (self.chunk.len() / size) as u32;
+        if self.page < self.chunk_page || self.page >= self.chunk_page + held {
+            let pages = self.ahead.min(self.cell.footer.pages - self.page);
+            self.chunk.resize(pages as usize * size, 0);
+            self.chunk_page = self.page;
+            if let Err(e) = self.cell.read_pages(self.page, &mut self.chunk) {
+                self.chunk.clear();
+                return Err(e);
+            }
+            self.ahead = (self.ahead * 2).min(self.ahead_max);
+        }
+        self.page_from = (self.page - self.chunk_page) as usize * size;
+        let bytes = &self.chunk[self.page_from..self.page_from + size];
+        match self.cell.parse(bytes, self.page)? {
+            Page::Records(records) => {
+                self.left = records.len();
+                self.next_at = PAGE_HEADER_BYTES;
+                if self.left == 0 {
+                    return Err(self.cell.malformed(self.page));
+                }
+                self.advance()
+            }
+            Page::Run { record_bytes, rest_crc } => {
+                let record = self.cell.read_run(self.page, bytes, record_bytes, rest_crc)?;
+                let spot = page::spot(&record, 0).filter(|s| s.value_at + s.value_len == record.len());
+                self.spot = Some(spot.ok_or_else(|| self.cell.malformed(self.page))?);
+                self.left = 0;
+                self.run = Some(record);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// One of several sorted sources.
+pub(crate) enum Cursor {
+    Cell(Box<CellCursor>),
+    Buffer(BufferCursor),
+}
+
+impl Cursor {
+    pub(crate) fn current(&self) -> Option<(&[u8], Option<&[u8]>)> {
+        match self {
+            Cursor::Cell(cursor) => cursor.current(),
+            Cursor::Buffer(cursor) => cursor.current(),
+        }
+    }
+
+    fn advance(&mut self) -> Result<(), Error> {
+        match self {
+            Cursor::Cell(cursor) => cursor.advance(),
+            Cursor::Buffer(cursor) => {
+                cursor.advance();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Several sources as one, newest first: of equal keys the first source's record is given.
+pub(crate) struct Merger {
+    sources: Vec<Cursor>,
+    /// Eight bytes of each source's key behind `skip`, to compare first; `None` where a source has ended.
+    heads: Vec<Option<u64>>,
+    /// Bytes that all keys of all sources share.
+    skip: usize,
+    /// Sources that stand at the smallest key, the one that wins first.
+    winners: Vec<usize>,
+}
+
+fn head(key: &[u8], skip: usize) -> u64 {
+    let tail = key.get(skip..).unwrap_or(&[]);
+    let mut bytes = [0; 8];
+    let len = tail.len().min(8);
+    bytes[..len].copy_from_slice(&tail[..len]);
+    u64::from_be_bytes(bytes)
+}
+
+impl Merger {
+    pub(crate) fn new(sources: Vec<Cursor>) -> Self {
+        let mut merger = Merger { heads: vec![None; sources.len()], sources, skip: 0, winners: Vec::new() };
+        (0..merger.sources.len()).for_each(|i| merger.note(i));
+        merger.choose();
+        merger
+    }
+
+    /// Merges whole cells, newest first.
+    pub(crate) fn of_cells(cells: &[Arc<Cell>], ahead: u32) -> Result<Self, Error> {
+        let mut sources = Vec::with_capacity(cells.len());
+        for cell in cells {
+            sources.push(Cursor::Cell(Box::new(CellCursor::seek(cell.clone(), &[], ahead, ahead)?)));
+        }
+        let mut merger = Merger::new(sources);
+        let one = cells.first().map_or(&[][..], |c| &c.first_key);
+        let bounds = cells.iter().flat_map(|c| [&c.first_key, &c.last_key]);
+        merger.skip = bounds.map(|key| common_prefix(one, key)).min().unwrap_or(0);
+        (0..merger.sources.len()).for_each(|i| merger.note(i));
+        merger.choose();
+        Ok(merger)
+    }
+
+    fn note(&mut self, source: usize) {
+        self.heads[source] = self.sources[source].current().map(|(key, _)| head(key, self.skip));
+    }
+
+    fn choose(&mut self) {
+        self.winners.clear();
+        let mut best: Option<(u64, &[u8])> = None;
+        for (i, source) in self.sources.iter().enumerate() {
+            let (Some(head), Some((key, _))) = (self.heads[i], source.current()) else { continue };
+            let order = best.map_or(std::cmp::Ordering::Less, |(h, k)| head.cmp(&h).then_with(|| key.cmp(k)));
+            match order {
+                std::cmp::Ordering::Less => {
+                    best = Some((head, key));
+                    self.winners.clear();
+                    self.winners.push(i);
+                }
+                std::cmp::Ordering::Equal => self.winners.push(i),
+                std::cmp::Ordering::Greater => {}
+            }
+        }
+    }
+
+    /// The smallest key and its newest version (`None` is a delete); the oldest version if `keep_older` (a planted bug).
+    pub(crate) fn current(&self, keep_older: bool) -> Option<(&[u8], Option<&[u8]>)> {
+        let winner = if keep_older { self.winners.last() } else { self.winners.first() };
+        self.sources[*winner?].current()
+    }
+
+    /// Moves behind the current key in all sources.
+    pub(crate) fn advance(&mut self) -> Result<(), Error> {
+        for at in 0..self.winners.len() {
+            let source = self.winners[at];
+            self.sources[source].advance()?;
+            self.note(source);
+        }
+        self.choose();
+        Ok(())
+    }
+}

@@ -1,0 +1,330 @@
+//! Work in the background: a full buffer becomes a cell; neighbouring cells become one, slice by slice, so that a flush never waits
+//! for a long merge.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::buffer::Buffer;
+use crate::cell::Cell;
+use crate::cell_writer::CellWriter;
+use crate::error::Error;
+use crate::manifest::{Entry, Manifest};
+use crate::merge::Merger;
+use crate::options::Background;
+use crate::plan::{self, Plan, View};
+use crate::planted::PlantedBug;
+use crate::state::{Shared, State};
+
+/// Bytes that a merge reads ahead from each cell.
+const AHEAD_BYTES: u32 = 512 << 10;
+
+/// What is under way.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    waiting: Vec<MergeJob>,
+    flushing: bool,
+    /// Cells in a merge.
+    busy: HashSet<u64>,
+    /// Merge everything into one cell as soon as nothing is busy.
+    pub(crate) whole: bool,
+}
+
+/// A merge that can be left and taken up again.
+struct MergeJob {
+    /// Newest first.
+    inputs: Vec<Arc<Cell>>,
+    merger: Merger,
+    writer: CellWriter,
+    oldest: bool,
+    done_bytes: u64,
+    total_bytes: u64,
+}
+
+fn damaged_path(error: &Error) -> Option<&str> {
+    match error {
+        Error::Damaged { file, .. } => Some(file),
+        _ => None,
+    }
+}
+
+impl Shared {
+    /// Does one piece of what is due. False: nothing is.
+    pub(crate) fn work_step(&self) -> Result<bool, Error> {
+        self.check_running()?;
+        let flushed = self.flush_one();
+        let done = match &flushed {
+            Ok(false) => self.merge_slice(),
+            _ => flushed.clone(),
+        };
+        self.empty_trash();
+        let mut failures = self.failures.lock();
+        match (&flushed, &done) {
+            (Ok(true), _) => failures.flush = None,
+            (Err(error), _) => failures.flush = Some(error.clone()),
+            (Ok(false), Err(error)) => failures.merge = Some(error.clone()),
+            (Ok(false), Ok(_)) => {}
+        }
+        drop(failures);
+        if let Err(error) = &done {
+            self.note_failure(error);
+            self.notify();
+        }
+        done
+    }
+
+    /// Does all that is due.
+    pub(crate) fn work_until_done(&self) -> Result<(), Error> {
+        while self.work_step()? {}
+        Ok(())
+    }
+
+    /// The loop of a thread of the store's own.
+    pub(crate) fn work_loop(&self) {
+        loop {
+            let seen = *self.signal.lock();
+            if self.stopping.load(Ordering::Acquire) {
+                return;
+            }
+            if matches!(self.work_step(), Ok(true)) {
+                continue;
+            }
+            // Nothing to do, or a failure that may pass: wait for news, but not for ever.
+            let mut signal = self.signal.lock();
+            if *signal == seen && !self.stopping.load(Ordering::Acquire) {
+                self.changed.wait_for(&mut signal, std::time::Duration::from_millis(200));
+            }
+        }
+    }
+
+    /// Turns the oldest full buffer into a cell.
+    fn flush_one(&self) -> Result<bool, Error> {
+        let state = self.current();
+        let Some(buffer) = state.frozen.last().cloned() else { return Ok(false) };
+        if std::mem::replace(&mut self.jobs.lock().flushing, true) {
+            return Ok(false);
+        }
+        let result = if self.current().frozen.last().is_some_and(|b| Arc::ptr_eq(b, &buffer)) {
+            self.flush(&buffer)
+        } else {
+            Ok(())
+        };
+        self.jobs.lock().flushing = false;
+        self.notify();
+        result.map(|()| true)
+    }
+
+    fn flush(&self, buffer: &Arc<Buffer>) -> Result<(), Error> {
+        let logs = buffer.logs.lock().clone();
+        if self.has_bug(PlantedBug::RemoveLogEarly) {
+            self.remove_logs(&logs);
+        }
+        // No cell below and no merge that will put one there: deletes have nothing to hide.
+        let oldest = self.current().cells.is_empty();
+        let cell = if buffer.is_empty() { None } else { self.write_buffer(buffer, oldest)? };
+        self.around.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        self.publish(&[], cell, Some(buffer))?;
+        self.remove_logs(&logs);
+        Ok(())
+    }
+
+    fn write_buffer(&self, buffer: &Buffer, oldest: bool) -> Result<Option<Cell>, Error> {
+        let mut writer = self.new_cell(0, oldest)?;
+        let written =
+            buffer.for_each(|key, value| if value.is_none() && oldest { Ok(()) } else { writer.add(key, value) });
+        self.finish_cell(writer, written)
+    }
+
+    fn new_cell(&self, level: u32, oldest: bool) -> Result<CellWriter, Error> {
+        let filter_bits = self.options.filter_bits_of(level, oldest);
+        CellWriter::create(&self.around, self.new_file(), level, self.options.page_bytes, filter_bits)
+    }
+
+    /// Completes a cell, or removes it if it is empty or could not be written.
+    fn finish_cell(&self, writer: CellWriter, written: Result<(), Error>) -> Result<Option<Cell>, Error> {
+        if let Err(error) = written {
+            writer.abandon();
+            return Err(error);
+        }
+        if writer.records() == 0 {
+            writer.abandon();
+            return Ok(None);
+        }
+        let path = crate::cell::path_in(&self.around.dir, &crate::cell::cell_name(writer.number));
+        let cell = writer.finish(!self.has_bug(PlantedBug::CellNotSynced)).inspect_err(|_| {
+            let _ = self.around.disk.remove(&path);
+        })?;
+        Ok(Some(cell))
+    }
+
+    /// Puts a new cell in place of `inputs` (or on top, for a buffer), first in the manifest, then for readers.
+    fn publish(&self, inputs: &[Arc<Cell>], cell: Option<Cell>, buffer: Option<&Arc<Buffer>>) -> Result<(), Error> {
+        let mut flushed_seq = self.flushed_seq.lock();
+        let cell = cell.map(Arc::new);
+        let state = self.current();
+        let gone: HashSet<u64> = inputs.iter().map(|c| c.number()).collect();
+        let at = state.cells.iter().position(|c| gone.contains(&c.number())).unwrap_or(0);
+        let mut cells: Vec<Arc<Cell>> = state.cells.iter().filter(|c| !gone.contains(&c.number())).cloned().collect();
+        if let Some(cell) = &cell {
+            cells.insert(at, cell.clone());
+        }
+        let flushed = buffer.map_or(*flushed_seq, |b| b.last_seq().max(*flushed_seq));
+        let entry = |c: &Arc<Cell>| Entry { number: c.number(), file_bytes: c.footer.file_bytes(), level: c.level };
+        let manifest = Manifest {
+            next_file: self.next_file.load(Ordering::Relaxed),
+            flushed_seq: flushed,
+            cells: cells.iter().map(entry).collect(),
+        };
+        // The new cell's name must be durable before the manifest counts on it.
+        let written = self.around.disk.sync_dir(&self.around.dir).map_err(Error::from);
+        let written = written.and_then(|()| manifest.write(&self.around)).inspect_err(|_| {
+            self.discard_unnamed(cell.as_ref());
+        })?;
+        self.around.counters.manifest_bytes.fetch_add(written, Ordering::Relaxed);
+        *flushed_seq = flushed;
+        let version = state.version + u64::from(buffer.is_some());
+        if let Some(buffer) = buffer {
+            self.cache.begin(version);
+            if !self.has_bug(PlantedBug::StaleCache) {
+                let _ = buffer.for_each(|key, _| {
+                    self.cache.remove(key);
+                    Ok::<(), Error>(())
+                });
+            }
+        }
+        drop(state);
+        let cells = Arc::new(cells);
+        self.change_state(|state| State {
+            active: state.active.clone(),
+            frozen: state.frozen.iter().filter(|b| buffer.is_none_or(|gone| !Arc::ptr_eq(b, gone))).cloned().collect(),
+            cells,
+            version,
+        });
+        for input in inputs {
+            input.doomed.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// After a failed change of the manifest: the new cell goes if the manifest that is there does not name it.
+    fn discard_unnamed(&self, cell: Option<&Arc<Cell>>) {
+        if let (Some(cell), Ok(Some(manifest))) = (cell, Manifest::read(&self.around))
+            && manifest.cells.iter().all(|entry| entry.number != cell.number())
+        {
+            cell.doomed.store(true, Ordering::Release);
+        }
+    }
+
+    fn due(&self, jobs: &Jobs, cells: &[Arc<Cell>]) -> Option<Plan> {
+        let usual = cells.last().map_or(0, |c| c.footer.user_bytes / c.footer.records.max(1));
+        let views: Vec<View> = cells
+            .iter()
+            .map(|c| View {
+                level: c.level,
+                weight: c.footer.user_bytes + c.footer.deletes * usual,
+                busy: jobs.busy.contains(&c.number()) || c.spoiled.load(Ordering::Relaxed),
+            })
+            .collect();
+        if jobs.whole { plan::whole(&views) } else { plan::next(&views, self.options.shape) }
+    }
+
+    fn plan(&self, jobs: &mut Jobs) -> Result<Option<MergeJob>, Error> {
+        let state = self.current();
+        let cells = &state.cells;
+        let plan = self.due(jobs, cells);
+        jobs.whole &= plan.is_none() && !jobs.busy.is_empty();
+        let Some(plan) = plan else { return Ok(None) };
+        let inputs = cells[plan.from..=plan.to].to_vec();
+        let oldest = plan.to + 1 == cells.len();
+        let ahead = (AHEAD_BYTES / self.options.page_bytes).max(1);
+        let merger = Merger::of_cells(&inputs, ahead).inspect_err(|e| spoil(&inputs, e))?;
+        let writer = self.new_cell(plan.level, oldest)?;
+        jobs.busy.extend(inputs.iter().map(|c| c.number()));
+        let total_bytes = inputs.iter().map(|c| c.footer.user_bytes).sum();
+        Ok(Some(MergeJob { inputs, merger, writer, oldest, done_bytes: 0, total_bytes }))
+    }
+
+    /// Advances the merge that is soonest done by a slice.
+    fn merge_slice(&self) -> Result<bool, Error> {
+        let mut jobs = self.jobs.lock();
+        while let Some(job) = self.plan(&mut jobs)? {
+            jobs.waiting.push(job);
+        }
+        let left = |job: &MergeJob| job.total_bytes.saturating_sub(job.done_bytes);
+        let Some(soonest) = (0..jobs.waiting.len()).min_by_key(|&i| left(&jobs.waiting[i])) else { return Ok(false) };
+        let mut job = jobs.waiting.swap_remove(soonest);
+        drop(jobs);
+        match self.advance_merge(&mut job) {
+            Ok(false) => {
+                self.jobs.lock().waiting.push(job);
+                Ok(true)
+            }
+            Ok(true) => self.finish_merge(job, Ok(())).map(|()| true),
+            Err(error) => self.finish_merge(job, Err(error)).map(|()| true),
+        }
+    }
+
+    /// True once all is merged.
+    fn advance_merge(&self, job: &mut MergeJob) -> Result<bool, Error> {
+        let (mut bytes, limit) = (0, self.options.merge_slice_bytes);
+        let limit = if self.options.background == Background::Inline { u64::MAX } else { limit };
+        let keep_older = self.has_bug(PlantedBug::KeepOlder);
+        let drop_deletes = job.oldest || self.has_bug(PlantedBug::DropDeletesEarly);
+        while let Some((key, value)) = job.merger.current(keep_older) {
+            bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
+            if value.is_some() || !drop_deletes {
+                job.writer.add(key, value)?;
+            }
+            job.merger.advance()?;
+            if bytes >= limit {
+                job.done_bytes += bytes;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn finish_merge(&self, job: MergeJob, merged: Result<(), Error>) -> Result<(), Error> {
+        let MergeJob { inputs, merger, writer, .. } = job;
+        drop(merger);
+        if let Err(error) = &merged {
+            spoil(&inputs, error);
+        }
+        let result = self.finish_cell(writer, merged).and_then(|cell| self.publish(&inputs, cell, None));
+        let mut jobs = self.jobs.lock();
+        inputs.iter().for_each(|c| {
+            jobs.busy.remove(&c.number());
+        });
+        drop(jobs);
+        drop(inputs);
+        self.around.counters.merges.fetch_add(1, Ordering::Relaxed);
+        self.notify();
+        result
+    }
+
+    /// Gives up merges that were begun; their files go with the next opening.
+    pub(crate) fn drop_jobs(&self) {
+        let waiting = std::mem::take(&mut self.jobs.lock().waiting);
+        waiting.into_iter().for_each(|job| job.writer.abandon());
+    }
+
+    /// Bytes of memory that merges hold.
+    pub(crate) fn jobs_bytes(&self) -> u64 {
+        self.jobs.lock().waiting.iter().map(|job| job.writer.heap_bytes() as u64).sum()
+    }
+
+    /// True if nothing is under way or due.
+    pub(crate) fn is_idle(&self) -> bool {
+        let jobs = self.jobs.lock();
+        let state = self.current();
+        let quiet = jobs.waiting.is_empty() && !jobs.flushing && jobs.busy.is_empty() && state.frozen.is_empty();
+        quiet && !jobs.whole && self.due(&jobs, &state.cells).is_none()
+    }
+}
+
+/// A damaged cell is left as it is: its other records can still be read, and no merge hides the damage.
+fn spoil(inputs: &[Arc<Cell>], error: &Error) {
+    if let Some(path) = damaged_path(error) {
+        inputs.iter().filter(|c| c.path == path).for_each(|c| c.spoiled.store(true, Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,177 @@
+//! How a store behaves. Every knob is declared here, with its default, unit and range.
+
+use crate::error::Error;
+use crate::index::FILTER_BITS_MAX;
+use crate::planted::PlantedBug;
+
+/// Longest key.
+pub const KEY_BYTES_MAX: usize = 1024;
+/// Longest value.
+pub const VALUE_BYTES_MAX: usize = 256 << 20;
+
+/// When a write is acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Once it is in the log and the log was synced; writers that wait at the same time share one sync.
+    Sync,
+    /// Once the operating system has it: survives the end of the process, not of the power. What survives a power loss
+    /// is a prefix of the history all the same.
+    #[default]
+    Os,
+}
+
+/// How cells are merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// The default. `growth` cells of one level become one of the next, and as soon as all newer cells together weigh
+    /// `fold_percent` of the oldest one, everything is folded into that: few bytes written, and nearly all keys in
+    /// one cell with the leanest filter.
+    Folded {
+        /// Cells of one level that are merged, 2 to 8.
+        growth: u32,
+        /// Weight of the newer cells in percent of the oldest at which they are folded into it, 10 to 400.
+        fold_percent: u32,
+    },
+    /// The paper's: `growth` cells of one level become one of the next, at any depth.
+    Doubling {
+        /// Cells of one level that are merged; 2, 3 or 4 in the paper, up to 8 here.
+        growth: u32,
+    },
+}
+
+/// Bits of each key's hash in the filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilterBits {
+    /// 12, 11, 10, 9 from the smallest cells on, 5 in the oldest cell.
+    Auto,
+    /// The same in all cells but the oldest, and in the oldest; 0 is no filter (the paper's: 16 and 0).
+    Fixed {
+        /// In every cell but the oldest.
+        upper: u32,
+        /// In the oldest, which holds most keys.
+        last: u32,
+    },
+}
+
+/// Who merges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Background {
+    /// Threads of the store's own.
+    Threads(u32),
+    /// Whoever writes: everything due is done before the write returns. For simulations, and for the paper's
+    /// single-threaded variant.
+    Inline,
+}
+
+/// How a store behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Make a store if there is none.
+    pub create: bool,
+    /// Bytes of keys and values that an insert buffer takes before the next one begins, 4 KiB to 1 GiB.
+    pub buffer_bytes: u64,
+    /// Insert buffers, the one being filled included, 2 to 16.
+    pub buffers: u32,
+    /// Bytes of records that were read and are kept in memory, 0 for none.
+    pub cache_bytes: u64,
+    /// Bytes of a page of a cell, 2 KiB to 32 KiB, a power of two: what one lookup reads.
+    pub page_bytes: u32,
+    /// How cells are merged.
+    pub shape: Shape,
+    /// Bits of the filters.
+    pub filter_bits: FilterBits,
+    /// When a write is acknowledged, where it does not say itself.
+    pub durability: Durability,
+    /// Who merges.
+    pub background: Background,
+    /// Bytes that a merge handles before it looks whether something more urgent waits, 64 KiB to 64 MiB.
+    pub merge_slice_bytes: u64,
+    /// Take the disk's lock; no, if the caller has it.
+    pub lock: bool,
+    /// A bug to commit; for tests.
+    #[doc(hidden)]
+    pub planted: PlantedBug,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            create: true,
+            buffer_bytes: 16 << 20,
+            buffers: 2,
+            cache_bytes: 32 << 20,
+            page_bytes: 4096,
+            shape: Shape::Folded { growth: 4, fold_percent: 60 },
+            filter_bits: FilterBits::Auto,
+            durability: Durability::Os,
+            background: Background::Threads(1),
+            merge_slice_bytes: 2 << 20,
+            lock: true,
+            planted: PlantedBug::None,
+        }
+    }
+}
+
+impl Options {
+    /// The paper's configuration: two buffers of 64 KiB, doubling cells, 16-bit fragments in all cells but the last.
+    #[must_use]
+    pub fn paper() -> Self {
+        Options {
+            buffer_bytes: 64 << 10,
+            cache_bytes: 0,
+            shape: Shape::Doubling { growth: 2 },
+            filter_bits: FilterBits::Fixed { upper: 16, last: 0 },
+            ..Options::default()
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let within = |option, value: u64, from: u64, to: u64, allowed| {
+            if (from..=to).contains(&value) { Ok(()) } else { Err(Error::BadOption { option, value, allowed }) }
+        };
+        within("buffer_bytes", self.buffer_bytes, 4096, 1 << 30, "4 KiB to 1 GiB")?;
+        within("buffers", self.buffers.into(), 2, 16, "2 to 16")?;
+        within("page_bytes", self.page_bytes.into(), 2048, 32 << 10, "a power of two, 2 KiB to 32 KiB")?;
+        let power = u64::from(self.page_bytes.is_power_of_two());
+        within("page_bytes", u64::from(self.page_bytes) * power, 2048, 32 << 10, "a power of two, 2 KiB to 32 KiB")?;
+        within("merge_slice_bytes", self.merge_slice_bytes, 64 << 10, 64 << 20, "64 KiB to 64 MiB")?;
+        let growth = match self.shape {
+            Shape::Folded { growth, fold_percent } => {
+                within("fold_percent", fold_percent.into(), 10, 400, "10 to 400")?;
+                growth
+            }
+            Shape::Doubling { growth } => growth,
+        };
+        within("growth", growth.into(), 2, 8, "2 to 8")?;
+        if let FilterBits::Fixed { upper, last } = self.filter_bits {
+            within("filter_bits", upper.max(last).into(), 0, FILTER_BITS_MAX.into(), "0 to 16")?;
+        }
+        if let Background::Threads(threads) = self.background {
+            within("background threads", threads.into(), 1, 16, "1 to 16")?;
+        }
+        Ok(())
+    }
+
+    /// Filter bits of a new cell.
+    pub(crate) fn filter_bits_of(&self, level: u32, oldest: bool) -> u32 {
+        match self.filter_bits {
+            FilterBits::Auto if oldest => 5,
+            FilterBits::Auto => 12_u32.saturating_sub(level).max(9),
+            FilterBits::Fixed { last, .. } if oldest => last,
+            FilterBits::Fixed { upper, .. } => upper,
+        }
+    }
+}
+
+/// Refuses what no store can hold.
+pub(crate) fn check_key(key: &[u8]) -> Result<(), Error> {
+    match key.len() {
+        0 => Err(Error::EmptyKey),
+        1..=KEY_BYTES_MAX => Ok(()),
+        len_bytes => Err(Error::KeyTooLong { len_bytes }),
+    }
+}
+
+pub(crate) fn check_value(value: &[u8]) -> Result<(), Error> {
+    if value.len() > VALUE_BYTES_MAX { Err(Error::ValueTooLong { len_bytes: value.len() }) } else { Ok(()) }
+}

@@ -1,0 +1,129 @@
+//! Which cells to merge next: a pure function of what there is. Cells are listed from the newest to the oldest, and a merge always
+//! takes neighbours, so that age keeps deciding which record of a key counts.
+
+use crate::options::Shape;
+
+/// Level of a cell into which everything older was folded.
+pub(crate) const BOTTOM: u32 = 255;
+
+/// What planning knows of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) level: u32,
+    /// Bytes, with each delete counted as a record of the usual size: so deletes, too, bring on the fold that frees space.
+    pub(crate) weight: u64,
+    /// In a merge already, or damaged.
+    pub(crate) busy: bool,
+}
+
+/// Cells `from..=to` become one of `level`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) level: u32,
+}
+
+/// Everything that is free, down to the oldest, becomes one cell.
+pub(crate) fn whole(cells: &[View]) -> Option<Plan> {
+    let from = free_tail(cells);
+    (from + 1 < cells.len()).then_some(Plan { from, to: cells.len() - 1, level: BOTTOM })
+}
+
+/// First of the free cells that reach down to the oldest; the number of cells if the oldest is busy.
+fn free_tail(cells: &[View]) -> usize {
+    cells.iter().rposition(|c| c.busy).map_or(0, |busy| busy + 1)
+}
+
+/// The next merge that is due.
+pub(crate) fn next(cells: &[View], shape: Shape) -> Option<Plan> {
+    match shape {
+        Shape::Doubling { growth } => level_merge(cells, growth as usize, u64::MAX),
+        Shape::Folded { growth, fold_percent } => {
+            let oldest = cells.last()?;
+            let due = oldest.weight.saturating_mul(u64::from(fold_percent)) / 100;
+            let fold =
+                whole(cells).filter(|plan| cells[plan.from..plan.to].iter().map(|c| c.weight).sum::<u64>() >= due);
+            // A merge that the next fold would soon swallow is not worth its writes.
+            fold.or_else(|| level_merge(&cells[..cells.len() - 1], growth as usize, due / 2))
+        }
+    }
+}
+
+/// `growth` or more neighbours of one level, the smallest level first.
+fn level_merge(cells: &[View], growth: usize, weight_max: u64) -> Option<Plan> {
+    let mut from = 0;
+    while from < cells.len() {
+        let level = cells[from].level;
+        let same = cells[from..].iter().take_while(|c| c.level == level && !c.busy).count();
+        if same >= growth {
+            // The oldest ones first, so that the rest stay neighbours.
+            let first = from + same - growth;
+            let weight: u64 = cells[first..from + same].iter().map(|c| c.weight).sum();
+            if weight <= weight_max {
+                return Some(Plan { from: first, to: from + same - 1, level: (level + 1).min(BOTTOM - 1) });
+            }
+        }
+        from += same.max(1);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Grows a store of equal flushes; gives (bytes written per byte flushed, most cells seen, cells' weights at the end).
+    fn grow(shape: Shape, flushes: u64) -> (f64, usize, Vec<u64>) {
+        let (mut cells, mut written, mut most): (Vec<View>, u64, usize) = (Vec::new(), 0, 0);
+        for _ in 0..flushes {
+            cells.insert(0, View { level: 0, weight: 100, busy: false });
+            written += 100;
+            while let Some(plan) = next(&cells, shape) {
+                let weight: u64 = cells[plan.from..=plan.to].iter().map(|c| c.weight).sum();
+                written += weight;
+                cells.drain(plan.from..=plan.to);
+                cells.insert(plan.from, View { level: plan.level, weight, busy: false });
+            }
+            most = most.max(cells.len());
+        }
+        (written as f64 / (flushes * 100) as f64, most, cells.iter().map(|c| c.weight).collect())
+    }
+
+    #[test]
+    fn doubling_is_the_papers_binary_counter() {
+        let (written, most, weights) = grow(Shape::Doubling { growth: 2 }, 64);
+        assert_eq!((written, weights), (7.0, vec![6400]));
+        assert_eq!(most, 6);
+        assert_eq!(grow(Shape::Doubling { growth: 2 }, 63).2, [100, 200, 400, 800, 1600, 3200]);
+        assert_eq!(grow(Shape::Doubling { growth: 4 }, 64).0, 4.0);
+    }
+
+    #[test]
+    fn folding_writes_little_and_keeps_most_in_the_oldest_cell() {
+        for flushes in [50, 70, 128, 500, 1000, 3000] {
+            let (written, most, weights) = grow(Shape::Folded { growth: 4, fold_percent: 60 }, flushes);
+            println!("{flushes}: {written:.2} bytes a byte, {most} cells, {weights:?}");
+            assert!(written < 7.0 && most <= 20, "{flushes}: {written} {most}");
+            let newer: u64 = weights[..weights.len() - 1].iter().sum();
+            assert!(newer * 10 <= weights.last().unwrap() * 6, "{weights:?}");
+        }
+    }
+
+    #[test]
+    fn busy_cells_are_left_alone_and_neighbours_stay_neighbours() {
+        let cell = |level, busy| View { level, weight: 100, busy };
+        let shape = Shape::Doubling { growth: 2 };
+        assert_eq!(next(&[cell(0, false), cell(0, true), cell(0, false)], shape), None);
+        assert_eq!(
+            next(&[cell(0, false), cell(0, false), cell(0, true)], shape),
+            Some(Plan { from: 0, to: 1, level: 1 })
+        );
+        assert_eq!(
+            whole(&[cell(0, false), cell(3, true), cell(1, false), cell(2, false)]),
+            Some(Plan { from: 2, to: 3, level: BOTTOM })
+        );
+        assert_eq!(whole(&[cell(0, false), cell(3, true)]), None);
+        assert_eq!(next(&[], Shape::Folded { growth: 4, fold_percent: 60 }), None);
+    }
+}

@@ -1,0 +1,194 @@
+//! Snapshots and scans: a reader keeps its buffers and cells, whatever is written and merged meanwhile.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::buffer::BufferCursor;
+use crate::error::Error;
+use crate::index::hash_key;
+use crate::merge::{CellCursor, Cursor, Merger};
+use crate::state::{Shared, State};
+
+/// Pages that a scan reads ahead at first, and at most.
+const SCAN_AHEAD: (u32, u32) = (2, 64);
+
+/// Sequences that snapshots hold on to.
+#[derive(Default)]
+pub(crate) struct Registry {
+    live: Mutex<BTreeMap<u64, u64>>,
+    /// The newest of them: versions up to it may still be wanted.
+    pub(crate) newest: AtomicU64,
+}
+
+impl Registry {
+    fn add(&self, seq: u64) {
+        let mut live = self.live.lock();
+        *live.entry(seq).or_default() += 1;
+        self.newest.store(live.last_key_value().map_or(0, |(seq, _)| *seq), Ordering::Release);
+    }
+
+    fn remove(&self, seq: u64) {
+        let mut live = self.live.lock();
+        if let Some(count) = live.get_mut(&seq) {
+            *count -= 1;
+            if *count == 0 {
+                live.remove(&seq);
+            }
+        }
+        self.newest.store(live.last_key_value().map_or(0, |(seq, _)| *seq), Ordering::Release);
+    }
+}
+
+/// The store as it was at one moment. Holds the files it needs until it is dropped.
+pub struct Snapshot {
+    pub(crate) state: Arc<State>,
+    seq: u64,
+    /// Dropped after `state`.
+    _hold: Hold,
+}
+
+struct Hold {
+    shared: Arc<Shared>,
+    seq: u64,
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").field("seq", &self.seq).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.shared.snapshots.remove(self.seq);
+        self.shared.empty_trash();
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn take(shared: &Arc<Shared>) -> Self {
+        let state = shared.current();
+        // While no batch is being applied: a version that this snapshot wants must not be thrown away before it is known. If the
+        // buffer was frozen just now, what follows it is in a buffer that this state does not have: still a prefix.
+        let seq = state.active.quietly(|| {
+            let seq = shared.visible_seq.load(Ordering::Acquire);
+            shared.snapshots.add(seq);
+            seq
+        });
+        Snapshot { state, seq, _hold: Hold { shared: shared.clone(), seq } }
+    }
+
+    /// The value of a key at that moment.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] or the disk's.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let hash = hash_key(key);
+        match self.state.in_buffers(key, hash, self.seq) {
+            Some(held) => Ok(held.map(|v| v.to_vec())),
+            None => self.state.in_cells(key, hash),
+        }
+    }
+
+    fn buffer_cursors(&self, from: &[u8]) -> Vec<Cursor> {
+        let buffers = std::iter::once(&self.state.active).chain(&self.state.frozen);
+        buffers.map(|b| Cursor::Buffer(BufferCursor::seek(b.clone(), self.seq, from))).collect()
+    }
+
+    /// What is in buffers, deletes included.
+    pub(crate) fn buffers(&self) -> Merger {
+        Merger::new(self.buffer_cursors(&[]))
+    }
+
+    /// All records with keys in `range`, in order of their keys (bytewise).
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`], also from each step.
+    pub fn range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<Scan<'_>, Error> {
+        let (from, skip) = match range.start_bound() {
+            Bound::Included(key) => (key.to_vec(), None),
+            Bound::Excluded(key) => (key.to_vec(), Some(key.to_vec())),
+            Bound::Unbounded => (Vec::new(), None),
+        };
+        let end = match range.end_bound() {
+            Bound::Included(key) => Bound::Included(key.to_vec()),
+            Bound::Excluded(key) => Bound::Excluded(key.to_vec()),
+            Bound::Unbounded => Bound::Unbounded,
+        };
+        let mut sources = self.buffer_cursors(&from);
+        for cell in self.state.cells.iter() {
+            let cursor = CellCursor::seek(cell.clone(), &from, SCAN_AHEAD.0, SCAN_AHEAD.1)?;
+            sources.push(Cursor::Cell(Box::new(cursor)));
+        }
+        Ok(Scan { merger: Merger::new(sources), skip, end, failed: false, _snapshot: std::marker::PhantomData })
+    }
+
+    /// All records whose keys begin with `prefix`, in order.
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`].
+    pub fn prefix(&self, prefix: &[u8]) -> Result<Scan<'_>, Error> {
+        match after_prefix(prefix) {
+            Some(end) => self.range((Bound::Included(prefix), Bound::Excluded(&end[..]))),
+            None => self.range((Bound::Included(prefix), Bound::Unbounded)),
+        }
+    }
+}
+
+/// The smallest key above all keys that begin with `prefix`.
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let keep = prefix.iter().rposition(|&byte| byte < 255)?;
+    let mut end = prefix[..=keep].to_vec();
+    end[keep] += 1;
+    Some(end)
+}
+
+/// Records in order. After an error it ends.
+pub struct Scan<'s> {
+    merger: Merger,
+    skip: Option<Vec<u8>>,
+    end: Bound<Vec<u8>>,
+    failed: bool,
+    _snapshot: std::marker::PhantomData<&'s Snapshot>,
+}
+
+impl Scan<'_> {
+    /// For a caller that keeps the snapshot by other means.
+    pub(crate) fn detach(self) -> Scan<'static> {
+        let Scan { merger, skip, end, failed, .. } = self;
+        Scan { merger, skip, end, failed, _snapshot: std::marker::PhantomData }
+    }
+}
+
+impl Iterator for Scan<'_> {
+    type Item = Result<crate::store::Pair, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.failed {
+            let (key, value) = self.merger.current(false)?;
+            let beyond = match &self.end {
+                Bound::Included(end) => key > &end[..],
+                Bound::Excluded(end) => key >= &end[..],
+                Bound::Unbounded => false,
+            };
+            if beyond {
+                return None;
+            }
+            let skipped = self.skip.as_deref() == Some(key);
+            let item = value.filter(|_| !skipped).map(|value| (key.to_vec(), value.to_vec()));
+            if let Err(error) = self.merger.advance() {
+                // The error comes first; nothing is given that might not be followed by what belongs behind it.
+                self.failed = true;
+                return Some(Err(error));
+            }
+            if let Some(item) = item {
+                return Some(Ok(item));
+            }
+        }
+        None
+    }
+}

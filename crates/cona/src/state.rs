@@ -1,0 +1,162 @@
+//! What the parts of an open store share: the current state, the files, the figures.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::buffer::{Buffer, Held};
+use crate::cache::RecordCache;
+use crate::cell::{Cell, Found, Surroundings};
+use crate::commit::Committer;
+use crate::error::Error;
+use crate::index::hash_key;
+use crate::merge_job::Jobs;
+use crate::options::Options;
+use crate::planted::PlantedBug;
+
+/// What a reader holds: buffers and cells that do not go away while it does.
+#[derive(Clone)]
+pub(crate) struct State {
+    pub(crate) active: Arc<Buffer>,
+    /// Full buffers, newest first.
+    pub(crate) frozen: Vec<Arc<Buffer>>,
+    /// Newest first.
+    pub(crate) cells: Arc<Vec<Arc<Cell>>>,
+    /// Grows with every flush: what a reader may put into the cache.
+    pub(crate) version: u64,
+}
+
+/// Failures that are remembered.
+#[derive(Default)]
+pub(crate) struct Failures {
+    /// Nothing may be written any more.
+    pub(crate) stopped: Option<Error>,
+    /// The last failure to turn a buffer into a cell; cleared by the next success. Writers that need room get it.
+    pub(crate) flush: Option<Error>,
+    /// The last failure of a merge.
+    pub(crate) merge: Option<Error>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) around: Surroundings,
+    pub(crate) state: RwLock<Arc<State>>,
+    pub(crate) cache: RecordCache,
+    pub(crate) committer: Mutex<Committer>,
+    pub(crate) queue: crate::commit::Queue,
+    /// Taken while the manifest changes; holds the sequence up to which batches are in cells.
+    pub(crate) flushed_seq: Mutex<u64>,
+    pub(crate) next_file: AtomicU64,
+    /// The newest batch that readers see.
+    pub(crate) visible_seq: AtomicU64,
+    pub(crate) snapshots: crate::snapshot::Registry,
+    pub(crate) jobs: Mutex<Jobs>,
+    pub(crate) failures: Mutex<Failures>,
+    /// Something changed: for workers and for writers that wait for a buffer.
+    pub(crate) changed: Condvar,
+    pub(crate) signal: Mutex<u64>,
+    pub(crate) stopping: AtomicBool,
+}
+
+thread_local! {
+    static SCRATCH: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+impl Shared {
+    pub(crate) fn current(&self) -> Arc<State> {
+        self.state.read().clone()
+    }
+
+    pub(crate) fn new_file(&self) -> u64 {
+        self.next_file.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Tells workers and waiting writers that something changed.
+    pub(crate) fn notify(&self) {
+        *self.signal.lock() += 1;
+        self.changed.notify_all();
+    }
+
+    /// After this no write succeeds until the store is opened anew.
+    pub(crate) fn stop(&self, error: &Error) {
+        let mut failures = self.failures.lock();
+        failures.stopped.get_or_insert_with(|| Error::Stopped { reason: error.to_string() });
+        drop(failures);
+        self.notify();
+    }
+
+    pub(crate) fn check_running(&self) -> Result<(), Error> {
+        self.failures.lock().stopped.clone().map_or(Ok(()), Err)
+    }
+
+    /// Notes a failed write; a failed sync is for good.
+    pub(crate) fn note_failure(&self, error: &Error) {
+        if self.around.disk.is_poisoned() {
+            self.stop(error);
+        }
+    }
+
+    /// Removes the files of cells that nobody uses any more.
+    pub(crate) fn empty_trash(&self) {
+        let doomed = std::mem::take(&mut *self.around.trash.lock());
+        for path in doomed {
+            // One that stays is removed by the next opening.
+            let _ = self.around.disk.remove(&path);
+        }
+    }
+
+    /// Looks a key up as of now.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let counters = &self.around.counters;
+        counters.lookups.fetch_add(1, Ordering::Relaxed);
+        let state = self.current();
+        let hash = hash_key(key);
+        if let Some(held) = state.in_buffers(key, hash, u64::MAX) {
+            counters.buffer_hits.fetch_add(1, Ordering::Relaxed);
+            return Ok(held.map(|v| v.to_vec()));
+        }
+        if let Some(value) = self.cache.get(key) {
+            counters.cache_hits.fetch_add(1, Ordering::Relaxed);
+            return Ok(Some(value.to_vec()));
+        }
+        let found = state.in_cells(key, hash)?;
+        if let Some(value) = &found {
+            self.cache.insert(state.version, key, value);
+        }
+        Ok(found)
+    }
+
+    /// Puts a new state in place of the current one.
+    pub(crate) fn change_state(&self, change: impl FnOnce(&State) -> State) {
+        let mut state = self.state.write();
+        let new = Arc::new(change(&state));
+        let old = std::mem::replace(&mut *state, new);
+        drop(state);
+        // The last user of a cell may go with it, outside the lock.
+        drop(old);
+    }
+
+    pub(crate) fn has_bug(&self, bug: PlantedBug) -> bool {
+        self.options.planted == bug
+    }
+}
+
+impl State {
+    pub(crate) fn in_buffers(&self, key: &[u8], hash: u64, upto: u64) -> Option<Held> {
+        self.active.get(key, hash, upto).or_else(|| self.frozen.iter().find_map(|b| b.get(key, hash, upto)))
+    }
+
+    pub(crate) fn in_cells(&self, key: &[u8], hash: u64) -> Result<Option<Vec<u8>>, Error> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            for cell in self.cells.iter() {
+                match cell.get(key, hash, scratch)? {
+                    Some(Found::Value(value)) => return Ok(Some(value)),
+                    Some(Found::Deleted) => return Ok(None),
+                    None => {}
+                }
+            }
+            Ok(None)
+        })
+    }
+}

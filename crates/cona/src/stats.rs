@@ -1,0 +1,111 @@
+//! Figures.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::state::Shared;
+
+/// A store in numbers; counts are since it was opened.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Records in cells, overwritten and deleted ones included.
+    pub cell_records: u64,
+    /// Deletes in cells.
+    pub cell_deletes: u64,
+    /// Records in insert buffers.
+    pub buffer_records: u64,
+    /// Cells from the newest to the oldest: level, records, bytes of the file.
+    pub cells: Vec<(u32, u64, u64)>,
+    /// Bytes of all cells' files.
+    pub cell_file_bytes: u64,
+    /// Memory of the indexes.
+    pub index_bytes: u64,
+    /// Memory of the filters.
+    pub filter_bytes: u64,
+    /// Memory of the insert buffers.
+    pub buffer_bytes: u64,
+    /// Memory of the records kept after reading.
+    pub cache_bytes: u64,
+    /// Memory of merges under way.
+    pub merge_bytes: u64,
+    /// Lookups.
+    pub lookups: u64,
+    /// Lookups answered by the insert buffers.
+    pub buffer_hits: u64,
+    /// Lookups answered by the cache.
+    pub cache_hits: u64,
+    /// Pages read for lookups.
+    pub page_reads: u64,
+    /// Bytes read from cells, by lookups, scans and merges.
+    pub read_bytes: u64,
+    /// Bytes of keys and values written by the user.
+    pub user_bytes: u64,
+    /// Bytes written to logs.
+    pub log_bytes: u64,
+    /// Bytes written to cells.
+    pub written_cell_bytes: u64,
+    /// Bytes written to manifests.
+    pub manifest_bytes: u64,
+    /// Buffers turned into cells.
+    pub flushes: u64,
+    /// Merges finished.
+    pub merges: u64,
+    /// Time that writers waited for room or were slowed down.
+    pub wait_us: u64,
+    /// Cells in which a merge met damage.
+    pub spoiled_cells: u64,
+    /// What the last background failure was.
+    pub failure: Option<String>,
+}
+
+impl Stats {
+    /// Bytes to disk a byte from the user.
+    #[must_use]
+    pub fn write_amplification(&self) -> f64 {
+        (self.log_bytes + self.written_cell_bytes + self.manifest_bytes) as f64 / self.user_bytes.max(1) as f64
+    }
+
+    /// Memory of index and filter a record.
+    #[must_use]
+    pub fn bytes_per_record(&self) -> f64 {
+        (self.index_bytes + self.filter_bytes) as f64 / self.cell_records.max(1) as f64
+    }
+}
+
+pub(crate) fn collect(shared: &Shared) -> Stats {
+    let state = shared.current();
+    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let c = &shared.around.counters;
+    let mut stats = Stats {
+        buffer_records: (state.active.len() + state.frozen.iter().map(|b| b.len()).sum::<usize>()) as u64,
+        buffer_bytes: state.active.bytes() + state.frozen.iter().map(|b| b.bytes()).sum::<u64>(),
+        cache_bytes: shared.cache.bytes(),
+        merge_bytes: shared.jobs_bytes(),
+        lookups: of(&c.lookups),
+        buffer_hits: of(&c.buffer_hits),
+        cache_hits: of(&c.cache_hits),
+        page_reads: of(&c.page_reads),
+        read_bytes: of(&c.read_bytes),
+        user_bytes: of(&c.user_bytes),
+        log_bytes: of(&c.log_bytes),
+        written_cell_bytes: of(&c.cell_bytes),
+        manifest_bytes: of(&c.manifest_bytes),
+        flushes: of(&c.flushes),
+        merges: of(&c.merges),
+        wait_us: of(&c.wait_us),
+        ..Stats::default()
+    };
+    for cell in state.cells.iter() {
+        let (index, filter) = cell.index.memory_bytes();
+        stats.index_bytes += index;
+        stats.filter_bytes += filter;
+        stats.cell_records += cell.footer.records;
+        stats.cell_deletes += cell.footer.deletes;
+        stats.cell_file_bytes += cell.footer.file_bytes();
+        stats.spoiled_cells += u64::from(cell.spoiled.load(Ordering::Relaxed));
+        stats.cells.push((cell.level, cell.footer.records, cell.footer.file_bytes()));
+    }
+    let failures = shared.failures.lock();
+    let failure = failures.stopped.as_ref().or(failures.flush.as_ref()).or(failures.merge.as_ref());
+    stats.failure = failure.map(ToString::to_string);
+    stats
+}

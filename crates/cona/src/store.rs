@@ -1,0 +1,336 @@
+//! [`Store`]: the public face.
+
+use std::ops::RangeBounds;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tessera_disk::{Disk, DiskLock, RealDisk};
+
+use crate::buffer::{Change, SmallKey};
+use crate::error::Error;
+use crate::index::hash_key;
+use crate::open;
+use crate::options::{Background, Durability, Options, check_key, check_value};
+use crate::snapshot::Snapshot;
+use crate::state::Shared;
+use crate::stats::{self, Stats};
+
+/// Changes that happen all or not at all. A later change of the same key counts.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    changes: Vec<Change>,
+    error: Option<Error>,
+}
+
+impl Batch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets a key's value. A key or value that is too long is reported by the write.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> &mut Self {
+        self.push(key, check_value(value), Some(value))
+    }
+
+    /// Removes a key, if it is there.
+    pub fn delete(&mut self, key: &[u8]) -> &mut Self {
+        self.push(key, Ok(()), None)
+    }
+
+    fn push(&mut self, key: &[u8], value_ok: Result<(), Error>, value: Option<&[u8]>) -> &mut Self {
+        match check_key(key).and(value_ok) {
+            Ok(()) => {
+                self.changes.push(Change { key: SmallKey::new(key), hash: hash_key(key), value: value.map(Arc::from) })
+            }
+            Err(error) => {
+                self.error.get_or_insert(error);
+            }
+        }
+        self
+    }
+
+    /// Number of changes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// True if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+}
+
+/// A key and its value.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// Keys and values, sorted by key, on a disk. Every method may be called from many threads at once.
+pub struct Store {
+    pub(crate) shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    _lock: Option<DiskLock>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("place", &open::place_name(&self.shared.around)).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Opens the store in a directory, or makes one there.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] if it is open elsewhere, [`Error::ReadOnly`], [`Error::NewerFormat`], [`Error::Damaged`], or the disk's.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let disk = if options.create { RealDisk::create(path) } else { RealDisk::open(path) };
+        let disk = disk.map_err(|e| match e {
+            tessera_disk::DiskError::Io { source, .. } if source.kind() != std::io::ErrorKind::NotADirectory => {
+                Error::ReadOnly { dir: path.display().to_string(), reason: source.to_string() }
+            }
+            tessera_disk::DiskError::NotFound { .. } => Error::NotAStore { dir: path.display().to_string() },
+            other => other.into(),
+        })?;
+        Self::open_on(Arc::new(disk), "", options)
+    }
+
+    /// Opens the store in directory `dir` (`""`: the root) of a disk.
+    ///
+    /// # Errors
+    /// As for [`Store::open`].
+    pub fn open_on(disk: Arc<dyn Disk>, dir: &str, options: Options) -> Result<Self, Error> {
+        let refused = |e: tessera_disk::DiskError| match e {
+            tessera_disk::DiskError::Io { source, .. } => {
+                Error::ReadOnly { dir: disk.describe(), reason: source.to_string() }
+            }
+            other => other.into(),
+        };
+        let lock = if options.lock { Some(disk.lock().map_err(refused)?) } else { None };
+        let background = options.background;
+        let shared = open::open(disk, dir, options)?;
+        let count = if let Background::Threads(count) = background { count } else { 0 };
+        let mut workers = Vec::new();
+        for i in 0..count {
+            let shared = shared.clone();
+            let thread = std::thread::Builder::new().name(format!("cona-{i}"));
+            let spawned = thread.spawn(move || shared.work_loop());
+            workers.push(spawned.map_err(|source| {
+                let (path, op) = ("worker thread".into(), tessera_disk::DiskOp::Open);
+                Error::from(tessera_disk::DiskError::Io { path, op, offset: 0, source })
+            })?);
+        }
+        Ok(Store { shared, workers, _lock: lock })
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] or the disk's; never a wrong value.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.shared.get(key)
+    }
+
+    /// The values of several keys, in their order.
+    ///
+    /// # Errors
+    /// As for [`Store::get`].
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        keys.iter().map(|key| self.shared.get(key.as_ref())).collect()
+    }
+
+    /// True if the key is there.
+    ///
+    /// # Errors
+    /// As for [`Store::get`].
+    pub fn contains(&self, key: &[u8]) -> Result<bool, Error> {
+        Ok(self.shared.get(key)?.is_some())
+    }
+
+    /// Sets a key's value, as durable as the options say.
+    ///
+    /// # Errors
+    /// [`Error::EmptyKey`], [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::NoSpace`] (nothing was written, try again when
+    /// there is room), [`Error::Stopped`], or the disk's. After any error but the first three a restart may find the write done.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        batch.put(key, value);
+        self.write(batch)
+    }
+
+    /// Removes a key, if it is there.
+    ///
+    /// # Errors
+    /// As for [`Store::put`].
+    pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        batch.delete(key);
+        self.write(batch)
+    }
+
+    /// Writes a batch, all or nothing.
+    ///
+    /// # Errors
+    /// As for [`Store::put`].
+    pub fn write(&self, batch: Batch) -> Result<(), Error> {
+        let durability = self.shared.options.durability;
+        self.write_with(batch, durability)
+    }
+
+    /// Writes a batch, all or nothing, with a durability of its own.
+    ///
+    /// # Errors
+    /// As for [`Store::put`].
+    pub fn write_with(&self, batch: Batch, durability: Durability) -> Result<(), Error> {
+        if let Some(error) = batch.error {
+            return Err(error);
+        }
+        if batch.changes.is_empty() {
+            return Ok(());
+        }
+        self.shared.commit(batch.changes, durability)
+    }
+
+    /// Makes durable what was acknowledged with less.
+    ///
+    /// # Errors
+    /// The disk's; the store then takes no more writes.
+    pub fn sync(&self) -> Result<(), Error> {
+        self.shared.sync_log()
+    }
+
+    /// The store as it is now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::take(&self.shared)
+    }
+
+    /// All records with keys in `range`, in order, as they are now.
+    ///
+    /// # Errors
+    /// As for [`Store::get`], also from each step.
+    pub fn range<'k>(
+        &self,
+        range: impl RangeBounds<&'k [u8]>,
+    ) -> Result<impl Iterator<Item = Result<Pair, Error>>, Error> {
+        Owned::new(self.snapshot(), |snapshot| snapshot.range(range))
+    }
+
+    /// All records whose keys begin with `prefix`, in order, as they are now.
+    ///
+    /// # Errors
+    /// As for [`Store::get`], also from each step.
+    pub fn prefix(&self, prefix: &[u8]) -> Result<impl Iterator<Item = Result<Pair, Error>>, Error> {
+        Owned::new(self.snapshot(), |snapshot| snapshot.prefix(prefix))
+    }
+
+    /// Turns the insert buffers into cells.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.shared.check_running()?;
+        if !self.shared.current().active.is_empty() {
+            let mut committer = self.shared.committer.lock();
+            self.shared.rotate(&mut committer)?;
+        }
+        self.wait(|shared| shared.current().frozen.is_empty())
+    }
+
+    /// Waits until no merge is due.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn settle(&self) -> Result<(), Error> {
+        self.wait(Shared::is_idle)
+    }
+
+    /// Merges everything into one cell: no deleted or overwritten byte is left.
+    ///
+    /// # Errors
+    /// The disk's, or [`Error::Damaged`].
+    pub fn compact(&self) -> Result<(), Error> {
+        self.flush()?;
+        self.settle()?;
+        let state = self.shared.current();
+        let deletes: u64 = state.cells.iter().map(|c| c.footer.deletes).sum();
+        if state.cells.len() + deletes as usize > 1 {
+            drop(state);
+            self.shared.jobs.lock().whole = true;
+            self.shared.notify();
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    fn wait(&self, done: impl Fn(&Shared) -> bool) -> Result<(), Error> {
+        let shared = &self.shared;
+        shared.failures.lock().merge = None;
+        loop {
+            if done(shared) {
+                shared.empty_trash();
+                return Ok(());
+            }
+            shared.check_running()?;
+            if self.workers.is_empty() {
+                shared.work_until_done()?;
+                continue;
+            }
+            let failures = shared.failures.lock();
+            if let Some(error) = failures.flush.clone().or_else(|| failures.merge.clone()) {
+                return Err(error);
+            }
+            drop(failures);
+            let mut signal = shared.signal.lock();
+            shared.changed.wait_for(&mut signal, Duration::from_millis(20));
+        }
+    }
+
+    /// Figures of this store since it was opened.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        stats::collect(&self.shared)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.notify();
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+        self.shared.drop_jobs();
+        self.shared.empty_trash();
+    }
+}
+
+/// A scan that owns its snapshot.
+struct Owned {
+    scan: crate::snapshot::Scan<'static>,
+    _snapshot: Snapshot,
+}
+
+impl Owned {
+    fn new(
+        snapshot: Snapshot,
+        scan: impl FnOnce(&Snapshot) -> Result<crate::snapshot::Scan<'_>, Error>,
+    ) -> Result<Self, Error> {
+        let scan = scan(&snapshot)?.detach();
+        Ok(Owned { scan, _snapshot: snapshot })
+    }
+}
+
+impl Iterator for Owned {
+    type Item = Result<Pair, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.scan.next()
+    }
+}
