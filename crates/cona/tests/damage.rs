@@ -1,0 +1,177 @@
+//! P2, P14: damaged files and bad requests give clear errors, never wrong values and never a panic.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use tessera_cona::planted::PlantedBug;
+use tessera_cona::*;
+use tessera_disk::{Disk, MemDisk, OpenMode, SimDisk, SplitMix64};
+
+fn filled(options: &Options) -> (SimDisk, Model) {
+    let disk = SimDisk::new(1);
+    let store = Store::open_on(Arc::new(disk.clone()), "", options.clone()).unwrap();
+    let mut rng = SplitMix64::new(3);
+    let mut model = Model::new();
+    for i in 0..160 {
+        let (key, value) = (key(&mut rng, 500), value(&mut rng));
+        store.put(&key, &value).unwrap();
+        model.insert(key, value);
+        if i == 120 {
+            store.flush().unwrap();
+        }
+    }
+    store.sync().unwrap();
+    (disk, model)
+}
+
+/// Reads everything; `Err` if anything was not as it should be and nothing said so.
+fn read_all(disk: &SimDisk, model: &Model, options: &Options) -> Result<Vec<Error>, String> {
+    let mut errors = Vec::new();
+    let store = match Store::open_on(Arc::new(disk.clone()), "", options.clone()) {
+        Ok(store) => store,
+        Err(error) => return Ok(vec![error]),
+    };
+    for (key, value) in model {
+        match store.get(key) {
+            Ok(got) if got.as_ref() == Some(value) => {}
+            Ok(got) => return Err(format!("{key:?}: wrong value ({:?} bytes)", got.map(|v| v.len()))),
+            Err(error) => errors.push(error),
+        }
+    }
+    match store.range(..).and_then(all) {
+        Ok(got) if &got == model => {}
+        Ok(_) => return Err("a scan gave wrong records".into()),
+        Err(error) => errors.push(error),
+    }
+    if store.verify().damage.is_empty() && !errors.is_empty() {
+        return Err("verify did not see what lookups saw".into());
+    }
+    Ok(errors)
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_an_error_or_harmless() {
+    let options = small();
+    let (disk, model) = filled(&options);
+    let files: Vec<(String, u64)> =
+        disk.paths().into_iter().map(|p| (p.clone(), disk.contents(&p).unwrap().len() as u64)).collect();
+    let total: u64 = files.iter().map(|(_, len)| len).sum();
+    let (mut seen, mut tried) = (0, 0);
+    for n in 0..1500_u64 {
+        let mut at = n * total / 1500;
+        let Some((path, _)) = files.iter().find(|(_, len)| {
+            at < *len || {
+                at -= len;
+                false
+            }
+        }) else {
+            continue;
+        };
+        let flipped = disk.reopen_copy();
+        flipped.rot(path, at, 1 << (n % 8));
+        // A flip behind the last frame that anything says was durable passes for a torn tail: batches may be missing, none wrong.
+        let outcome = read_all(&flipped, &model, &options);
+        tried += 1;
+        match outcome {
+            Ok(errors) => {
+                seen += usize::from(!errors.is_empty());
+                for error in errors {
+                    assert!(error.is_damage() || matches!(error, Error::NewerFormat { .. }), "{path} at {at}: {error}");
+                    assert!(
+                        error.to_string().contains(path.as_str()) || path.ends_with(".log"),
+                        "{path} at {at}: {error}"
+                    );
+                }
+            }
+            Err(what) => assert!(path.ends_with(".log"), "{path} at {at}: {what}"),
+        }
+    }
+    assert!(seen * 10 > tried * 5, "only {seen} of {tried} flips were noticed");
+}
+
+trait Copied {
+    fn reopen_copy(&self) -> SimDisk;
+}
+
+impl Copied for SimDisk {
+    /// The same files on another disk.
+    fn reopen_copy(&self) -> SimDisk {
+        let copy = SimDisk::new(5);
+        for path in self.paths() {
+            let file = copy.open(&path, OpenMode::Create).unwrap();
+            file.write_at(0, &self.contents(&path).unwrap()).unwrap();
+        }
+        copy
+    }
+}
+
+#[test]
+fn a_page_that_is_believed_unchecked_is_caught() {
+    let options = Options { planted: PlantedBug::SkipPageCheck, ..small() };
+    let (disk, model) = filled(&options);
+    let wrong = (0..400_u64).any(|n| {
+        let copy = disk.reopen_copy();
+        let cells: Vec<String> = copy.paths().into_iter().filter(|p| p.ends_with(".cell")).collect();
+        copy.rot(&cells[n as usize % cells.len()], 40 + n * 5, 4);
+        read_all(&copy, &model, &options).is_err()
+    });
+    assert!(wrong, "skipping the checksum was not caught");
+}
+
+#[test]
+fn requests_that_cannot_be_are_refused_with_the_fact_and_the_limit() {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let store = open(&disk, &small());
+    let long = vec![1; KEY_BYTES_MAX + 1];
+    assert_eq!(
+        store.put(&long, b"").unwrap_err().to_string(),
+        "the key has 1025 bytes, at most 1024 are allowed; store a hash of it"
+    );
+    assert!(matches!(store.put(b"", b"x"), Err(Error::EmptyKey)));
+    assert!(matches!(store.delete(&long), Err(Error::KeyTooLong { len_bytes: 1025 })));
+    let mut batch = Batch::new();
+    batch.put(b"good", b"1").put(&long, b"2");
+    assert!(store.write(batch).is_err());
+    assert_eq!(store.get(b"good").unwrap(), None, "a batch is all or nothing");
+    store.put(&long[..KEY_BYTES_MAX], &vec![9; 1 << 20]).unwrap();
+    assert_eq!(store.get(&long[..KEY_BYTES_MAX]).unwrap(), Some(vec![9; 1 << 20]));
+    assert!(store.get(b"").unwrap().is_none() && store.get(&long).unwrap().is_none());
+    assert!(matches!(Store::open_on(disk.clone(), "", small()), Err(Error::Locked { .. })));
+    for bad in [
+        Options { page_bytes: 5000, ..small() },
+        Options { buffers: 1, ..small() },
+        Options { shape: Shape::Doubling { growth: 9 }, ..small() },
+        Options { filter_bits: FilterBits::Fixed { upper: 17, last: 0 }, ..small() },
+    ] {
+        let error = Store::open_on(Arc::new(MemDisk::new()), "", bad).unwrap_err();
+        assert!(matches!(error, Error::BadOption { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_no_store_or_is_in_use_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = Options { create: false, ..small() };
+    let error = Store::open(dir.path(), missing.clone()).unwrap_err();
+    assert!(matches!(error, Error::NotAStore { .. }), "{error}");
+    assert!(matches!(Store::open(dir.path().join("none"), missing), Err(Error::NotAStore { .. })));
+    let store = Store::open(dir.path(), small()).unwrap();
+    store.put(b"a", b"1").unwrap();
+    assert!(matches!(Store::open(dir.path(), small()), Err(Error::Locked { .. })));
+    drop(store);
+    let file = dir.path().join("file");
+    std::fs::write(&file, b"x").unwrap();
+    assert!(Store::open(&file, small()).is_err());
+    assert_eq!(Store::open(dir.path(), small()).unwrap().get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
+}
+
+#[test]
+fn a_lost_manifest_beside_cells_is_no_empty_store() {
+    let (disk, _) = filled(&small());
+    let disk = disk.reopen_copy();
+    disk.remove("MANIFEST").unwrap();
+    let error = Store::open_on(Arc::new(disk), "", small()).unwrap_err();
+    assert!(error.is_damage() && error.to_string().contains("the manifest is gone"), "{error}");
+}
