@@ -7,6 +7,8 @@ use common::{assert_refused, tessera, tree};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
+use tessera_accel::digest::{self, Function};
+use tessera_accel::windows::Windows;
 
 fn path(dir: &Path, name: &str) -> String {
     dir.join(name).display().to_string()
@@ -30,8 +32,105 @@ fn names_and_boundaries_are_the_same_on_every_device() {
     let cuts = on("cpu", &["boundaries", "--chunking", "cdc:4K..64K"]);
     assert!(cuts.lines().count() > 5, "{cuts}");
     assert_eq!(on("emulated", &["boundaries", "--chunking", "cdc:4K..64K"]), cuts);
+    for function in ["md5", "sha1", "sha256", "blake3"] {
+        for segment in [&[][..], &["--segment", "4K"], &["--segment", "1000"]] {
+            let words = [&["hash", "--function", function][..], segment].concat();
+            assert_eq!(on("emulated:2", &words), on("cpu", &words), "{words:?}");
+        }
+    }
     let fixed = on("cpu", &["boundaries", "--json", "--chunking", "fixed:100000"]);
     assert_eq!(fixed.lines().count(), 3);
+}
+
+/// Published digests (RFC 1321, FIPS 180-4) and HashGPU's direct hashing of one segment, f(f(x)).
+#[test]
+fn digests_are_those_that_were_published() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = path(dir.path(), "abc");
+    fs::write(&file, b"abc").unwrap();
+    for (words, digest) in [
+        (&["md5"][..], "900150983cd24fb0d6963f7d28e17f72"),
+        (&["sha1"], "a9993e364706816aba3e25717850c26c9cd0d89d"),
+        (&["sha256"], "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+        (&["md5", "--segment", "4K"], "af5da9f45af7a300e3aded972f8ff687"),
+    ] {
+        let run = tessera(&[&["accel", "hash", &file, "--json", "--function"], words].concat());
+        assert_eq!(run.json()[words[0]], digest, "{run:?}");
+    }
+}
+
+/// Files of several pieces give what the library gives of all their bytes.
+#[test]
+fn long_files_are_hashed_in_pieces_without_a_seam() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, results) = (path(dir.path(), "f"), path(dir.path(), "results"));
+    let data = tree::bytes(5, 68_000_000);
+    fs::write(&file, &data).unwrap();
+    let hash = |words: &[&str]| {
+        let run = tessera(&[&["accel", "hash", "--function", "md5", &file], words].concat());
+        run.text().split("  ").next().unwrap_or_default().to_owned()
+    };
+    let whole = digest::digest(Function::Md5, &data).to_string();
+    assert_eq!(hash(&[]), whole);
+    for segment in [100_000usize, 20_000_000] {
+        let expected = digest::segmented(Function::Md5, &data, segment).unwrap().to_string();
+        assert_eq!(hash(&["--segment", &segment.to_string()]), expected);
+    }
+
+    let data = &data[..2_500_000];
+    fs::write(&file, data).unwrap();
+    for (window, step, width) in [(3_000, 1_009, 5), (10, 700_000, 16), (1_500_000, 400_000, 16), (20, 50, 1)] {
+        let numbers = [window, step, width].map(|n: usize| n.to_string());
+        let [w, s, n] = numbers.each_ref().map(|n| n.as_str());
+        let words = ["accel", "windows", "--window", w, "--step", s, "--width", n, "--output", &results, &file];
+        assert_eq!(tessera(&words).code, 0);
+        let expected = Windows::new(Function::Md5, window, step, width).unwrap().hash(data);
+        assert!(fs::read(&results).unwrap() == expected, "windows of {window} at {step}");
+    }
+}
+
+#[test]
+fn windows_are_the_same_on_every_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = path(dir.path(), "f");
+    fs::write(&file, tree::bytes(6, 3_000)).unwrap();
+    for function in ["md5", "sha1", "sha256", "blake3"] {
+        let on = |device| {
+            let words = ["accel", "windows", "--function", function, "--width", "6", "--device", device, &file];
+            tessera(&words).text()
+        };
+        let lines = on("cpu");
+        assert_eq!(lines.lines().count(), (3_000 - 20) / 4 + 1);
+        assert_eq!(on("emulated"), lines, "{function}");
+    }
+    assert_refused(&tessera(&["accel", "windows", "--step", "0", &file]), 2, &["steps of 0 bytes"]);
+    assert_refused(&tessera(&["accel", "windows", "--width", "17", &file]), 2, &["17 bytes", "md5"]);
+}
+
+/// Fragments longer than a piece: the file comes back through losses, and is never put in place half.
+#[test]
+fn long_files_are_coded_in_pieces() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, copy) = (path(dir.path(), "f"), path(dir.path(), "copy"));
+    let data = tree::bytes(7, 40_000_003);
+    fs::write(&file, &data).unwrap();
+    for code in [&["-k", "3", "-m", "2"][..], &["--code", "liberation", "-k", "3", "-w", "5", "--packet", "4K"]] {
+        let encoded = tessera(&[&["accel", "encode", "--force", &file], code].concat());
+        assert_eq!(encoded.code, 0, "{encoded:?}");
+        (0..2).for_each(|i| fs::remove_file(format!("{file}.fragment.{i}")).unwrap());
+        let decoded = tessera(&["accel", "decode", "--force", "-o", &copy, &file]);
+        assert_eq!(decoded.code, 0, "{decoded:?}");
+        assert!(fs::read(&copy).unwrap() == data, "{code:?}");
+    }
+    // P2: sound fragments, but a page that names another file.
+    let page = format!("{file}.fragments.json");
+    let text = fs::read_to_string(&page).unwrap();
+    let digest = serde_json::from_str::<serde_json::Value>(&text).unwrap()["blake3"].as_str().unwrap().to_owned();
+    fs::write(&page, text.replace(&digest, &digest.replace(['0', '1', '2'], "3"))).unwrap();
+    fs::remove_file(&copy).unwrap();
+    assert_refused(&tessera(&["accel", "decode", "-o", &copy, &file]), 5, &["nothing was written"]);
+    let names = || fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    assert!(!names().any(|name| name == "copy" || name.ends_with(".part")), "{:?}", names().collect::<Vec<_>>());
 }
 
 #[test]

@@ -15,6 +15,7 @@
 //! Damgård, "A design principle for hash functions", CRYPTO 1989 (hashing the digests of segments is as strong).
 
 pub(crate) mod functions;
+mod hasher;
 mod lanes;
 mod segments;
 
@@ -27,6 +28,7 @@ use functions::{Md5, Sha1, Sha256};
 use std::fmt;
 use std::str::FromStr;
 
+pub use hasher::Hasher;
 pub use segments::{SEGMENT_BYTES, SegmentError, segmented, segmented_on};
 
 /// Most bytes that a digest has.
@@ -111,6 +113,12 @@ impl Digest {
     /// Its bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl From<hash::Hash> for Digest {
+    fn from(hash: hash::Hash) -> Digest {
+        Digest::new(hash.as_bytes())
     }
 }
 

@@ -125,3 +125,21 @@ fn functions_are_known_by_name() {
     let unknown = "md4".parse::<Function>().unwrap_err();
     assert_eq!(unknown.to_string(), "no hash function is called \"md4\"; known are md5, sha1, sha256, blake3");
 }
+
+/// Pieces of any length, none of them too, are as good as the whole.
+#[test]
+fn pieces_give_the_digest_of_the_whole() {
+    let mut rng = StdRng::seed_from_u64(8);
+    let bytes = test_bytes(9, 5_000);
+    for function in Function::ALL {
+        for len in EDGES {
+            let (mut hasher, mut rest) = (Hasher::new(function), &bytes[..len]);
+            while !rest.is_empty() {
+                let (piece, later) = rest.split_at(rng.random_range(0..=rest.len()));
+                hasher.update(piece);
+                rest = later;
+            }
+            assert_eq!(hasher.finish(), digest(function, &bytes[..len]), "{function} {len}");
+        }
+    }
+}

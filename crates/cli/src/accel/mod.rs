@@ -1,15 +1,18 @@
 //! `tessera accel`: the primitives on files of anybody, on any device, without a store. Every device prints the same
-//! results (P10); only `list` and `bench` tell them apart. Files are read whole: what is larger than memory is for
-//! the store.
+//! results (P10); only `list` and `bench` tell them apart. Files are read piece by piece, and may be larger than
+//! memory.
 
 mod bench;
+mod boundaries;
 mod fragments;
+mod hash;
 mod list;
-mod names;
+mod page;
+mod streams;
+mod windows;
 
 use crate::args::{AccelCommand, OnDevice};
 use crate::exit::{Exit, Failure, Outcome};
-use std::path::Path;
 use tessera_accel::runtime::Options;
 use tessera_accel::{Accelerated, Cpu, DeviceError, RunError};
 
@@ -18,8 +21,9 @@ pub fn run(command: AccelCommand) -> Outcome {
     match command {
         AccelCommand::List { talk } => list::list(talk),
         AccelCommand::Bench(args) => bench::bench(&args),
-        AccelCommand::Hash(args) => names::hash(&args),
-        AccelCommand::Boundaries { chunking, files } => names::boundaries(chunking, &files),
+        AccelCommand::Hash(args) => hash::hash(&args),
+        AccelCommand::Windows(args) => windows::windows(&args),
+        AccelCommand::Boundaries { chunking, files } => boundaries::boundaries(chunking, &files),
         AccelCommand::Encode(args) => fragments::encode(&args),
         AccelCommand::Decode { output, force, files } => fragments::decode(output.as_deref(), force, &files),
         AccelCommand::Verify(args) => fragments::verify(&args),
@@ -38,11 +42,6 @@ fn open_with(on: &OnDevice, options: Options) -> Outcome<Accelerated> {
         runtime.calibrate();
     }
     Ok(Accelerated::new(runtime, target, cpu))
-}
-
-/// A file's bytes.
-fn read(path: &Path) -> Outcome<Vec<u8>> {
-    std::fs::read(path).map_err(|e| Failure::io(path.display(), &e))
 }
 
 impl From<DeviceError> for Failure {

@@ -4,6 +4,7 @@ use super::Talk;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tessera_accel::Spec;
+use tessera_accel::digest::Function;
 use tessera_accel::erasure::Matrix;
 use tessera_accel::xorcode::Technique;
 use tessera_policy::{Chunking, Policy};
@@ -39,12 +40,21 @@ Examples:
   tessera accel bench --device cuda:0 --size 64M
   tessera accel bench --device cuda --ablate       what buffer reuse, overlap and a second device bring")]
     Bench(BenchArgs),
-    /// BLAKE3 digests of files: the names that the store would give them, as b3sum prints them.
+    /// Digests of files: BLAKE3, as the store names chunks and b3sum prints it, or MD5, SHA-1, SHA-256.
     #[command(after_help = "\
+With --segment the segments of a file are hashed side by side, and the result is the digest of their digests.
+
 Examples:
   tessera accel hash model.bin
-  tessera accel hash --json --device cuda:0 *.bin")]
-    Hash(FilesArgs),
+  tessera accel hash --function sha256 --device cuda:0 *.bin
+  tessera accel hash --function md5 --segment 4K --json disk.img")]
+    Hash(HashArgs),
+    /// The hash of every window of W bytes at steps of S.
+    #[command(after_help = "\
+Examples:
+  tessera accel windows --window 20 --step 4 model.bin
+  tessera accel windows --function sha1 --window 64 --step 1 --width 4 --output hashes.bin model.bin")]
+    Windows(WindowsArgs),
     /// Where the store would cut files into chunks.
     #[command(after_help = "\
 Examples:
@@ -115,6 +125,43 @@ pub struct FilesArgs {
     /// Device.
     #[command(flatten)]
     pub on: OnDevice,
+}
+
+/// `tessera accel hash`.
+#[derive(Debug, Args)]
+pub struct HashArgs {
+    /// Hash function: blake3, md5, sha1, sha256.
+    #[arg(long, value_name = "NAME", default_value = "blake3")]
+    pub function: Function,
+    /// The digest of the digests of segments of so many bytes, instead of that of the whole file.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub segment: Option<usize>,
+    /// Files.
+    #[command(flatten)]
+    pub files: FilesArgs,
+}
+
+/// `tessera accel windows`.
+#[derive(Debug, Args)]
+pub struct WindowsArgs {
+    /// Hash function: md5, sha1, sha256, blake3 (that one always on the CPU).
+    #[arg(long, value_name = "NAME", default_value = "md5")]
+    pub function: Function,
+    /// Bytes in a window.
+    #[arg(long, value_name = "SIZE", default_value = "20", value_parser = size)]
+    pub window: usize,
+    /// Bytes from one window's start to the next one's.
+    #[arg(long, value_name = "SIZE", default_value = "4", value_parser = size)]
+    pub step: usize,
+    /// First bytes of each digest that are kept. [default: all]
+    #[arg(long, value_name = "BYTES")]
+    pub width: Option<usize>,
+    /// Write the results there, one after another, instead of a line each; only with one FILE.
+    #[arg(long, short, value_name = "PATH")]
+    pub output: Option<PathBuf>,
+    /// Files.
+    #[command(flatten)]
+    pub files: FilesArgs,
 }
 
 /// Families of codes.

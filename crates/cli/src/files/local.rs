@@ -153,6 +153,11 @@ impl Pending {
         self.file.as_mut().ok_or_else(|| Failure::usage("the file was finished already"))
     }
 
+    /// Where it is until then.
+    pub fn path(&self) -> &Path {
+        &self.temporary
+    }
+
     /// Gives it its mode, time and name.
     pub fn finish(mut self, mode: u32, mtime_ns: i64, owner: (u32, u32)) -> Outcome {
         let failed = |e: std::io::Error| Failure::io(self.target.display(), &e);
@@ -161,6 +166,12 @@ impl Pending {
             set_mode(&file, mode).map_err(failed)?;
             file.set_modified(system_time(mtime_ns)).map_err(failed)?;
         }
+        self.place()
+    }
+
+    /// Gives it its name.
+    pub fn place(mut self) -> Outcome {
+        let failed = |e: std::io::Error| Failure::io(self.target.display(), &e);
         std::fs::rename(&self.temporary, &self.target).map_err(failed)?;
         crate::cleanup::forget(&self.temporary);
         self.temporary = PathBuf::new();

@@ -1,34 +1,15 @@
-//! `tessera accel hash` and `boundaries`.
+//! `tessera accel boundaries`.
 
-use super::{open, read};
+use super::open;
+use super::streams::{PIECE_BYTES, open_file, read_more};
 use crate::args::FilesArgs;
 use crate::exit::{Failure, Outcome};
 use crate::term::Out;
 use serde_json::json;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use tessera_accel::boundaries::{Cutter, Rule, WINDOW_BYTES};
 use tessera_accel::{Accelerated, Device};
 use tessera_policy::Chunking;
-
-/// Bytes searched at a time.
-const SLICE_BYTES: usize = 16 << 20;
-
-pub fn hash(args: &FilesArgs) -> Outcome {
-    let (out, device) = (Out::new(args.on.talk), open(&args.on)?);
-    for path in &args.files {
-        let bytes = read(path)?;
-        let digest = device.hash(&[&bytes])[0];
-        if out.json() {
-            let file = path.display().to_string();
-            out.document(&json!({"file": file, "blake3": digest.to_string(), "bytes": bytes.len()}))?;
-        } else {
-            out.line(format!("{digest}  {}", path.display()))?;
-        }
-    }
-    Ok(())
-}
 
 pub fn boundaries(chunking: Chunking, args: &FilesArgs) -> Outcome {
     let (out, device) = (Out::new(args.on.talk), open(&args.on)?);
@@ -59,16 +40,14 @@ fn rule(chunking: Chunking) -> Outcome<Rule> {
 
 /// Calls `cut` with the end of each chunk of a file. Candidates of one slice are found on the device, then walked.
 fn cuts(device: &Accelerated, rule: Rule, path: &Path, cut: &mut dyn FnMut(u64) -> Outcome) -> Outcome {
-    let failed = |e: std::io::Error| Failure::io(path.display(), &e);
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = open_file(path)?;
     let mut cutter = Cutter::new(rule);
     // The end of the last slice, then the slice: a window may begin in the one and end in the other.
     let mut buffer: Vec<u8> = Vec::new();
     loop {
         let kept = buffer.len().min(WINDOW_BYTES - 1);
         buffer.drain(..buffer.len() - kept);
-        let got = file.by_ref().take(SLICE_BYTES as u64).read_to_end(&mut buffer).map_err(failed)?;
-        if got == 0 {
+        if read_more(&mut file, path, PIECE_BYTES, &mut buffer)? == 0 {
             break;
         }
         let (context, data) = buffer.split_at(kept);

@@ -1,0 +1,120 @@
+//! `tessera accel hash`: many small files as one batch, a large one segment by segment or, where its digest is one
+//! chain, on the CPU in pieces.
+
+use super::open;
+use super::streams::{PIECE_BYTES, digest_rest, open_file, read_more};
+use crate::args::HashArgs;
+use crate::exit::{Failure, Outcome};
+use crate::term::Out;
+use serde_json::{Map, Value};
+use std::fs::File;
+use std::path::Path;
+use tessera_accel::digest::{Digest, Function, Hasher, digest};
+use tessera_accel::runtime::operations::{DigestBatch, HashBatch};
+use tessera_accel::{Accelerated, RunError};
+
+/// A file of more bytes is hashed in pieces; files of as many together are one batch.
+const BATCH_BYTES: usize = 64 << 20;
+/// Files in a batch at most.
+const BATCH_FILES: usize = 4096;
+
+pub fn hash(args: &HashArgs) -> Outcome {
+    let (out, device) = (Out::new(args.files.on.talk), open(&args.files.on)?);
+    let Some(segment) = args.segment else { return whole_files(args, &device, &out) };
+    if segment == 0 {
+        return Err(Failure::usage("segments of 0 bytes: a segment has at least 1 byte; 4K is usual"));
+    }
+    args.files.files.iter().try_for_each(|path| {
+        let (bytes, digest) = segmented(&device, args.function, segment, path)?;
+        show(args, &out, path, bytes, digest)
+    })
+}
+
+fn show(args: &HashArgs, out: &Out, path: &Path, bytes: u64, digest: Digest) -> Outcome {
+    if !out.json() {
+        return out.line(format!("{digest}  {}", path.display()));
+    }
+    let mut page = Map::new();
+    page.insert("file".into(), path.display().to_string().into());
+    page.insert(args.function.name().into(), digest.to_string().into());
+    page.insert("bytes".into(), bytes.into());
+    args.segment.into_iter().for_each(|segment| drop(page.insert("segment_bytes".into(), segment.into())));
+    out.document(&Value::Object(page))
+}
+
+/// Digests in the order of the files.
+fn whole_files(args: &HashArgs, device: &Accelerated, out: &Out) -> Outcome {
+    let (mut batch, mut held): (Vec<(&Path, Vec<u8>)>, usize) = Default::default();
+    let flush = |batch: &mut Vec<(&Path, Vec<u8>)>| {
+        let digests = digests(device, args.function, &batch.iter().map(|(_, b)| b.as_slice()).collect::<Vec<_>>())?;
+        let files = batch.drain(..).zip(digests);
+        files.into_iter().try_for_each(|((path, bytes), d)| show(args, out, path, bytes.len() as u64, d))
+    };
+    for path in &args.files.files {
+        let (mut file, mut bytes) = (open_file(path)?, Vec::new());
+        if read_more(&mut file, path, BATCH_BYTES + 1, &mut bytes)? > BATCH_BYTES {
+            flush(&mut batch)?;
+            held = 0;
+            let (bytes, digest) = digest_rest(args.function, &bytes, &mut file, path)?;
+            show(args, out, path, bytes, digest)?;
+            continue;
+        }
+        held += bytes.len();
+        batch.push((path, bytes));
+        if held >= BATCH_BYTES || batch.len() >= BATCH_FILES {
+            flush(&mut batch)?;
+            held = 0;
+        }
+    }
+    flush(&mut batch)
+}
+
+/// Digests of buffers, by the device.
+fn digests(device: &Accelerated, function: Function, buffers: &[&[u8]]) -> Result<Vec<Digest>, RunError> {
+    let lens: Vec<usize> = buffers.iter().map(|b| b.len()).collect();
+    if let Some(batch) = DigestBatch::new(function, &lens) {
+        let fill = |input: &mut [u8]| buffers.iter().enumerate().for_each(|(i, b)| batch.pack(i, b, input));
+        return Ok(batch.read(&device.run(&batch, fill)?.output));
+    }
+    match HashBatch::names(&lens).filter(|_| function == Function::Blake3) {
+        Some(batch) => {
+            let fill = |input: &mut [u8]| buffers.iter().enumerate().for_each(|(i, b)| batch.pack(i, b, input));
+            let names = batch.read_names(&device.run(&batch, fill)?.output);
+            Ok(names.into_iter().map(Digest::from).collect())
+        }
+        None => Ok(buffers.iter().map(|bytes| digest(function, bytes)).collect()),
+    }
+}
+
+/// Length, and the digest of the digests of the segments ([`tessera_accel::digest::segmented`]).
+fn segmented(device: &Accelerated, function: Function, segment: usize, path: &Path) -> Outcome<(u64, Digest)> {
+    let (mut file, mut all, mut bytes) = (open_file(path)?, Hasher::new(function), 0);
+    let mut piece = Vec::new();
+    loop {
+        piece.clear();
+        if segment > PIECE_BYTES {
+            let Some((len, digest)) = long_segment(function, segment, &mut file, path)? else { break };
+            bytes += len;
+            all.update(digest.as_bytes());
+            continue;
+        }
+        if read_more(&mut file, path, PIECE_BYTES / segment * segment, &mut piece)? == 0 {
+            break;
+        }
+        bytes += piece.len() as u64;
+        let segments: Vec<&[u8]> = piece.chunks(segment).collect();
+        digests(device, function, &segments)?.iter().for_each(|digest| all.update(digest.as_bytes()));
+    }
+    Ok((bytes, all.finish()))
+}
+
+/// The next segment of a file, where it is longer than a piece; none at the end.
+fn long_segment(function: Function, segment: usize, file: &mut File, path: &Path) -> Outcome<Option<(u64, Digest)>> {
+    let (mut hasher, mut left, mut piece) = (Hasher::new(function), segment, Vec::new());
+    while left > 0 && read_more(file, path, left.min(PIECE_BYTES), &mut piece)? > 0 {
+        hasher.update(&piece);
+        left -= piece.len();
+        piece.clear();
+    }
+    Ok((left < segment).then(|| ((segment - left) as u64, hasher.finish())))
+}

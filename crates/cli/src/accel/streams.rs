@@ -1,0 +1,37 @@
+//! Files piece by piece: no command here holds more than a few pieces of one in memory.
+
+use crate::exit::{Failure, Outcome};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use tessera_accel::digest::{Digest, Function, Hasher};
+
+/// Bytes read at a time.
+pub const PIECE_BYTES: usize = 16 << 20;
+
+/// The file, to be read.
+pub fn open_file(path: &Path) -> Outcome<File> {
+    File::open(path).map_err(|e| Failure::io(path.display(), &e))
+}
+
+/// Appends up to `most` of the next bytes to `buffer`; how many, 0 at the end.
+pub fn read_more(file: &mut File, path: &Path, most: usize, buffer: &mut Vec<u8>) -> Outcome<usize> {
+    file.take(most as u64).read_to_end(buffer).map_err(|e| Failure::io(path.display(), &e))
+}
+
+/// Length and digest of what is left of a file, after `before`, which has been read of it.
+pub fn digest_rest(function: Function, before: &[u8], file: &mut File, path: &Path) -> Outcome<(u64, Digest)> {
+    let (mut hasher, mut bytes, mut piece) = (Hasher::new(function), before.len() as u64, Vec::new());
+    hasher.update(before);
+    while read_more(file, path, PIECE_BYTES, &mut piece)? > 0 {
+        hasher.update(&piece);
+        bytes += piece.len() as u64;
+        piece.clear();
+    }
+    Ok((bytes, hasher.finish()))
+}
+
+/// Length and digest of a file.
+pub fn digest_file(function: Function, path: &Path) -> Outcome<(u64, Digest)> {
+    digest_rest(function, &[], &mut open_file(path)?, path)
+}

@@ -1,0 +1,94 @@
+//! `tessera accel windows`: the hash of every window of a file, piece by piece, without losing those that straddle
+//! two pieces.
+
+use super::open;
+use super::streams::{PIECE_BYTES, open_file, read_more};
+use crate::args::WindowsArgs;
+use crate::exit::{Failure, Outcome};
+use crate::term::Out;
+use serde_json::json;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use tessera_accel::runtime::operations::HashWindows;
+use tessera_accel::windows::Windows;
+use tessera_accel::{Accelerated, RunError};
+
+/// Bytes read at a time: at steps of one byte there are thirty times as many bytes of results.
+const READ_BYTES: usize = 1 << 20;
+
+pub fn windows(args: &WindowsArgs) -> Outcome {
+    let width = args.width.unwrap_or(args.function.digest_bytes());
+    let windows = Windows::new(args.function, args.window, args.step, width);
+    let windows = windows.map_err(|e| Failure::usage(e.to_string()))?;
+    if args.window > PIECE_BYTES {
+        return Err(Failure::usage(format!("windows of {} bytes: {PIECE_BYTES} are the most", args.window)));
+    }
+    if args.output.is_some() && args.files.files.len() > 1 {
+        return Err(Failure::usage("--output names one path, but there are several files; hash them one by one"));
+    }
+    let (out, device) = (Out::new(args.files.on.talk), open(&args.files.on)?);
+    for path in &args.files.files {
+        let Some(target) = &args.output else {
+            each(&device, windows, path, &mut |first, results| show(&out, windows, path, first, results))?;
+            continue;
+        };
+        let failed = |e: std::io::Error| Failure::io(target.display(), &e);
+        let mut file = BufWriter::new(File::create(target).map_err(failed)?);
+        let mut count = 0;
+        each(&device, windows, path, &mut |_, results| {
+            count += results.len() / width;
+            file.write_all(results).map_err(failed)
+        })?;
+        file.flush().map_err(failed)?;
+        let (path, target) = (path.display().to_string(), target.display().to_string());
+        match out.json() {
+            true => out.document(&json!({"file": path, "output": target, "windows": count}))?,
+            false => out.line(format!("{path}: {count} windows, {width} bytes of each in {target}"))?,
+        }
+    }
+    Ok(())
+}
+
+/// A line for each window, from that at offset `first` on.
+fn show(out: &Out, windows: Windows, path: &Path, first: u64, results: &[u8]) -> Outcome {
+    for (number, result) in results.chunks_exact(windows.width_bytes()).enumerate() {
+        let offset = first + (number * windows.step_bytes()) as u64;
+        let digits: String = result.iter().map(|b| format!("{b:02x}")).collect();
+        match out.json() {
+            true => out.document(&json!({"file": path.display().to_string(), "offset": offset, "hash": digits}))?,
+            false => out.line(format!("{offset:>14} {digits}  {}", path.display()))?,
+        }
+    }
+    Ok(())
+}
+
+/// Calls `take` with the offset of the first of some windows and their results, until all have been.
+fn each(device: &Accelerated, windows: Windows, path: &Path, take: &mut dyn FnMut(u64, &[u8]) -> Outcome) -> Outcome {
+    let mut file = open_file(path)?;
+    // What the buffer's first byte is in the file, and how far beyond the buffer the next window begins.
+    let (mut buffer, mut base, mut skip) = (Vec::new(), 0u64, 0usize);
+    while read_more(&mut file, path, READ_BYTES, &mut buffer)? > 0 {
+        let skipped = skip.min(buffer.len());
+        buffer.drain(..skipped);
+        (base, skip) = (base + skipped as u64, skip - skipped);
+        let count = windows.count(buffer.len());
+        if skip > 0 || count == 0 {
+            continue;
+        }
+        let end = (count - 1) * windows.step_bytes() + windows.window_bytes();
+        take(base, &hashes(device, windows, &buffer[..end])?)?;
+        let next = count * windows.step_bytes();
+        let done = next.min(buffer.len());
+        buffer.drain(..done);
+        (base, skip) = (base + done as u64, next - done);
+    }
+    Ok(())
+}
+
+fn hashes(device: &Accelerated, windows: Windows, bytes: &[u8]) -> Result<Vec<u8>, RunError> {
+    match HashWindows::new(windows, bytes.len()) {
+        Some(operation) => Ok(device.run(&operation, |input| input.copy_from_slice(bytes))?.output.to_vec()),
+        None => Ok(windows.hash(bytes)),
+    }
+}
