@@ -83,11 +83,6 @@ impl Answers {
         }
     }
 
-    /// The clock was set back to `now_ns`: what seems to come from the future is as young as can be.
-    pub fn set_back(&mut self, now_ns: i64) {
-        self.batches.iter_mut().for_each(|kept| kept.now_ns = kept.now_ns.min(now_ns));
-    }
-
     /// Forgets answers older than `before_ns`; the last group commit forgotten, if any.
     pub fn prune(&mut self, before_ns: i64) -> Option<u64> {
         let mut last = None;

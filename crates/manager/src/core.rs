@@ -260,6 +260,7 @@ impl ManagerCore {
             meta,
             db,
         };
+        core.soft.cluster.figures.awake_ns = now_ns;
         let term = core.meta.term.max(above_term) + 1;
         core.propose(NewTerm { term, restored }.propose());
         core.commit_batch(now_ns - ahead_ns);

@@ -64,8 +64,8 @@ pub struct Figures {
     pub disks: BTreeMap<u64, DiskFigures>,
     /// Grows with each heartbeat: weights computed from older figures are recomputed.
     pub generation: u64,
-    /// When the manager last came to itself after it had been stopped (or its clock had jumped): heartbeats of the time
-    /// before may still wait in sockets, so that silence counts from here.
+    /// When the manager started, or last came to itself after it had been stopped (or its clock had jumped): heartbeats
+    /// and requests of the time before may still wait in sockets, so that silence counts from here.
     pub awake_ns: i64,
     /// Last tick.
     ticked_ns: i64,

@@ -23,8 +23,8 @@ impl ManagerCore {
         self.release_held();
     }
 
-    /// What was last used before this has been unused for so long. A clock that was set forward (or a manager that
-    /// was stopped) has let nobody use anything in between: nothing is that old before the time has passed again.
+    /// What was last used before this has been unused for so long. A clock that was set forward, or a manager that
+    /// was away, has let nobody use anything in between: nothing is that old before the time has passed again.
     pub(super) fn unused_before_ns(&self, after_ms: u64) -> i64 {
         let before_ns = self.now_ns.saturating_sub(ns(after_ms));
         if self.soft.cluster.figures.awake_ns > before_ns { i64::MIN } else { before_ns }
@@ -61,10 +61,6 @@ impl ManagerCore {
         let dropped = self.db.stmt("SELECT 1 FROM dropped_pages LIMIT 1").and_then(|mut rows| rows.exists([]));
         if dropped.unwrap_or(false) {
             self.propose(SweepPages { limit: self.config.sweep_pages }.propose());
-        }
-        if self.now_ns < self.last_prune_ns {
-            self.answers.set_back(self.now_ns);
-            self.last_prune_ns = self.now_ns;
         }
         if self.now_ns - self.last_prune_ns >= 1_000_000_000 {
             self.last_prune_ns = self.now_ns;
