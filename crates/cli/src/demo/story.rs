@@ -126,9 +126,9 @@ impl Story<'_> {
             let (reader, len) = open(tree, file)?;
             store.put(&path(tree, &file.names)?, reader, &given, Some(len), &|n| progress.add(n)).map(drop)
         };
-        let failures = pool::run(self.jobs(), JOBS, work, |f| progress.suspend(|| self.out.warn(f)));
+        let ran = pool::run(self.jobs(), JOBS, work, |f| progress.suspend(|| self.out.warn(f)));
         progress.finish();
-        pool::sum(failures)?;
+        pool::sum(ran)?;
         let time = started.elapsed();
         let after = store.status()?;
         let logical = after.logical_bytes.saturating_sub(before.logical_bytes);
@@ -190,11 +190,11 @@ impl Story<'_> {
         };
         let both = [Tree::Original, Tree::Edited].into_iter();
         let jobs = both.flat_map(|tree| self.files.iter().map(move |f| (f.len_bytes(), (tree, f)))).collect();
-        let failures = pool::run(jobs, JOBS, work, |f| progress.suspend(|| self.out.warn(f)));
+        let ran = pool::run(jobs, JOBS, work, |f| progress.suspend(|| self.out.warn(f)));
         progress.finish();
         let (compared, different) = sums.into_inner();
         self.different += different;
-        pool::sum(failures)?;
+        pool::sum(ran)?;
         self.steps.push(Step {
             what: what.into(),
             files: self.files.len() as u64 * 2,

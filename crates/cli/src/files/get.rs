@@ -2,7 +2,7 @@
 
 use super::holes::Sparse;
 use super::local::{self, Pending};
-use super::pool;
+use super::pool::{self, Ran};
 use super::put::split;
 use super::target::{Target, store_path};
 use crate::args::GetArgs;
@@ -42,20 +42,18 @@ pub fn get(args: GetArgs) -> Outcome {
     }
     let bytes = jobs.iter().filter(|j| j.item.kind == InodeKind::File).map(|j| j.item.size_bytes).sum();
     let progress = Progress::bytes(&out, "get", Some(bytes));
-    let files = jobs.iter().filter(|j| j.item.kind == InodeKind::File).count();
-    let failures = carry_out(&store, jobs, args.version, args.jobs.into(), &out, &progress);
+    let ran = carry_out(&store, jobs, args.version, args.jobs.into(), &out, &progress);
     progress.finish();
-    let fetched = files.saturating_sub(failures.len());
+    let (fetched, failed) = (ran.done, ran.failures.len());
     let time = started.elapsed();
     if out.json() {
         let seconds = time.as_secs_f64();
-        let failed = failures.len();
         out.document(&json!({
-            "files": fetched, "bytes": progress.done(), "failed": failed, "seconds": seconds,
+            "files": fetched, "bytes": progress.done(), "failed": failed, "untried": ran.untried, "seconds": seconds,
             "read_around": super::cat::report_document(store.read_report()),
         }))?;
     } else {
-        let any = fetched > 0 || failures.is_empty();
+        let any = fetched > 0 || failed == 0;
         let note = |line: String| {
             if any {
                 out.note(line)
@@ -63,7 +61,7 @@ pub fn get(args: GetArgs) -> Outcome {
         };
         note(format!(
             "fetched {} file{}, {} in {} ({}), every byte verified",
-            units::count(fetched as u64),
+            units::count(fetched),
             if fetched == 1 { "" } else { "s" },
             units::bytes(progress.done()),
             units::duration(time),
@@ -71,7 +69,7 @@ pub fn get(args: GetArgs) -> Outcome {
         ));
         super::cat::tell_report(store.read_report(), &out);
     }
-    pool::sum(failures)
+    pool::sum(ran)
 }
 
 fn to_stdout(store: &Store, sources: &[StorePath], version: Option<u64>, out: &Out) -> Outcome {
@@ -134,29 +132,29 @@ fn carry_out(
     at_once: usize,
     out: &Out,
     progress: &Progress,
-) -> Vec<Failure> {
+) -> Ran {
     let of_kind = |kind: InodeKind| move |job: &Job| job.item.kind == kind;
     let (directories, rest): (Vec<_>, Vec<_>) = jobs.into_iter().partition(of_kind(InodeKind::Directory));
     let (files, links): (Vec<_>, Vec<_>) = rest.into_iter().partition(of_kind(InodeKind::File));
     for directory in &directories {
         if let Err(failure) = make_directory(&directory.to) {
             out.warn(&failure);
-            return vec![failure];
+            return Ran { failures: vec![failure], untried: files.len() as u64, ..Ran::default() };
         }
     }
     let tell = |failure: &Failure| progress.suspend(|| out.warn(failure));
     let files = files.into_iter().map(|job| (job.item.size_bytes, job)).collect();
-    let mut failures = pool::run(files, at_once, |job| get_file(store, &job, version, progress), tell);
+    let mut ran = pool::run(files, at_once, |job| get_file(store, &job, version, progress), tell);
     // Links come after files, so that nothing is written through one of them.
     let links = links.into_iter().map(|job| (0, job)).collect();
-    failures.extend(pool::run(links, 1, |job: Job| local::make_symlink(&job.to, &job.item.symlink_target), tell));
+    ran = ran.and(pool::run(links, 1, |job: Job| local::make_symlink(&job.to, &job.item.symlink_target), tell));
     for directory in directories.iter().rev() {
         if let Err(failure) = finish(directory) {
             out.warn(&failure);
-            failures.push(failure);
+            ran.failures.push(failure);
         }
     }
-    failures
+    ran
 }
 
 /// Makes a directory, or takes the one that is there; a symbolic link of that name is not followed (P14).

@@ -1,6 +1,6 @@
 //! `tessera rm`, `mv`, `mkdir`.
 
-use super::pool;
+use super::pool::{self, Ran};
 use super::put::hints;
 use super::target::{Target, store_path};
 use crate::args::{MkdirArgs, MvArgs, RmArgs};
@@ -35,7 +35,7 @@ pub fn rm(args: RmArgs) -> Outcome {
         false if args.recursive => out.note(format!("removed {} entries", units::count(removed))),
         false => {}
     }
-    pool::sum(failures)
+    pool::sum(Ran { done: removed, untried: 0, failures })
 }
 
 fn remove(store: &Store, path: &StorePath, recursive: bool) -> Outcome<u64> {

@@ -4,34 +4,56 @@
 use crate::exit::{Exit, Failure, Outcome};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Files longer than this are large.
 const LARGE_BYTES: u64 = 16 << 20;
 /// Large files on their way at once.
 const LARGE_AT_ONCE: usize = 2;
 
-/// Runs `work` on every item, at most `jobs` at once, and returns what failed, each told to `tell` as it happens.
+/// What came of a run.
+#[derive(Default)]
+pub struct Ran {
+    /// Items that went well.
+    pub done: u64,
+    /// Items that were left alone, since something had failed that they would have met too.
+    pub untried: u64,
+    /// What failed, in order.
+    pub failures: Vec<Failure>,
+}
+
+impl Ran {
+    /// Takes in what came of work that counts for nothing by itself: links, attributes of directories.
+    pub fn and(mut self, minor: Ran) -> Ran {
+        self.failures.extend(minor.failures);
+        self
+    }
+}
+
+/// Runs `work` on every item, at most `jobs` at once; failures are told to `tell` as they happen.
 /// A failure that the next item would meet too (nobody answers, no space, refused) ends the run.
 pub fn run<T: Send>(
     items: Vec<(u64, T)>,
     jobs: usize,
     work: impl Fn(T) -> Outcome + Sync,
     tell: impl Fn(&Failure) + Sync,
-) -> Vec<Failure> {
+) -> Ran {
     let jobs = jobs.max(1);
     let (large, small): (VecDeque<_>, VecDeque<_>) = items.into_iter().partition(|(len, _)| *len > LARGE_BYTES);
     let queues = [Mutex::new(large), Mutex::new(small)];
-    let (failures, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let (failures, done, stop) = (Mutex::new(Vec::new()), AtomicU64::new(0), AtomicBool::new(false));
     let worker = |order: &[usize]| {
         while !stop.load(Ordering::Relaxed) {
             let Some((_, item)) = order.iter().find_map(|i| queues[*i].lock().pop_front()) else { return };
-            if let Err(failure) = work(item) {
-                tell(&failure);
-                if is_general(&failure) {
-                    stop.store(true, Ordering::Relaxed);
+            match work(item) {
+                Ok(()) => _ = done.fetch_add(1, Ordering::Relaxed),
+                Err(failure) => {
+                    tell(&failure);
+                    if is_general(&failure) {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    failures.lock().push(failure);
                 }
-                failures.lock().push(failure);
             }
         }
     };
@@ -43,7 +65,8 @@ pub fn run<T: Send>(
             worker(&[0, 1]);
         }
     });
-    failures.into_inner()
+    let untried = queues.iter().map(|queue| queue.lock().len() as u64).sum();
+    Ran { done: done.into_inner(), untried, failures: failures.into_inner() }
 }
 
 fn is_general(failure: &Failure) -> bool {
@@ -51,27 +74,28 @@ fn is_general(failure: &Failure) -> bool {
 }
 
 /// What a command that met these failures ends with. They were told already: the sum is not repeated for one.
-pub fn sum(failures: Vec<Failure>) -> Outcome {
+pub fn sum(ran: Ran) -> Outcome {
+    let Ran { untried, failures, .. } = ran;
     let Some(first) = failures.first() else { return Ok(()) };
     let exit = if failures.iter().all(|f| f.exit == first.exit) { first.exit } else { Exit::Failed };
-    match failures.len() {
-        1 => Err(Failure { exit, message: String::new() }),
-        n => Err(Failure::new(exit, format!("{n} failed"))),
+    match (failures.len(), untried) {
+        (1, 0) => Err(Failure { exit, message: String::new() }),
+        (n, 0) => Err(Failure::new(exit, format!("{n} failed"))),
+        (n, left) => Err(Failure::new(exit, format!("{n} failed, {left} were not tried after that"))),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU64;
 
     #[test]
     fn every_item_is_done_once_whatever_its_size() {
         for jobs in [1, 2, 16] {
             let sum = AtomicU64::new(0);
             let items = (0..100u64).map(|i| ((i % 3) * LARGE_BYTES, i)).collect();
-            let failures = run(items, jobs, |i| count(&sum, i), |_| ());
-            assert!(failures.is_empty());
+            let ran = run(items, jobs, |i| count(&sum, i), |_| ());
+            assert_eq!((ran.done, ran.untried, ran.failures.len()), (100, 0, 0));
             assert_eq!(sum.into_inner(), 4950);
         }
     }
@@ -89,10 +113,11 @@ mod tests {
                 0 => Err(Failure::new(exit, "no")),
                 _ => count(&done, 1),
             };
-            let failures = run((0..10).map(|i| (0, i)).collect(), 1, work, |_| ());
-            (failures.len(), done.into_inner())
+            let ran = run((0..10).map(|i| (0, i)).collect(), 1, work, |_| ());
+            assert_eq!(ran.done, done.into_inner());
+            (ran.failures.len(), ran.done, ran.untried)
         };
-        assert_eq!(run_with(Exit::NotFound), (1, 9));
-        assert_eq!(run_with(Exit::NoSpace), (1, 0));
+        assert_eq!(run_with(Exit::NotFound), (1, 9, 0));
+        assert_eq!(run_with(Exit::NoSpace), (1, 0, 9));
     }
 }

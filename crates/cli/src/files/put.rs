@@ -1,7 +1,7 @@
 //! `tessera put`.
 
 use super::local::{self, Found, Kind};
-use super::pool;
+use super::pool::{self, Ran};
 use super::target::Target;
 use crate::args::PutArgs;
 use crate::exit::{Exit, Failure, Outcome};
@@ -51,23 +51,23 @@ pub fn put(args: PutArgs) -> Outcome {
     let started = Instant::now();
     let plan = plan(sources, &target, args.recursive)?;
     plan.failures.iter().for_each(|f| out.warn(f));
-    let (files, directories, links) = (plan.files.len(), plan.directories.len(), plan.links.len());
+    let (directories, links) = (plan.directories.len(), plan.links.len());
     let skipped = plan.skipped.clone();
     skipped.iter().for_each(|s| out.note(format!("skipped {s}: neither file, directory nor symbolic link")));
     let bytes: u64 = plan.files.iter().map(|(len, _)| len).sum();
     let progress = Progress::bytes(&out, "put", Some(bytes));
     let new_bytes = AtomicU64::new(0);
-    let failures = carry_out(&store, plan, &given, args.jobs.into(), &out, (&progress, &new_bytes));
+    let ran = carry_out(&store, plan, &given, args.jobs.into(), &out, (&progress, &new_bytes));
     let settled = store.settle();
     progress.finish();
     let new_bytes = new_bytes.into_inner();
-    let stored = files.saturating_sub(failures.len());
+    let (stored, failed) = (ran.done, ran.failures.len());
     if out.json() {
         out.document(&json!({
             "files": stored, "bytes": progress.done(), "new_bytes": new_bytes, "directories": directories, "symlinks": links,
-            "skipped": skipped, "failed": failures.len(), "seconds": started.elapsed().as_secs_f64(),
+            "skipped": skipped, "failed": failed, "untried": ran.untried, "seconds": started.elapsed().as_secs_f64(),
         }))?;
-    } else if stored > 0 || failures.is_empty() {
+    } else if stored > 0 || failed == 0 {
         let links = if links > 0 {
             format!(", {} symbolic link{}", units::count(links as u64), if links == 1 { "" } else { "s" })
         } else {
@@ -76,7 +76,7 @@ pub fn put(args: PutArgs) -> Outcome {
         let skipped = if skipped.is_empty() { String::new() } else { format!(", {} skipped", skipped.len()) };
         out.note(format!(
             "stored {} file{}{links}, {}, {} of it new, in {} ({}){skipped}",
-            units::count(stored as u64),
+            units::count(stored),
             if stored == 1 { "" } else { "s" },
             units::bytes(progress.done()),
             units::bytes(new_bytes),
@@ -84,7 +84,7 @@ pub fn put(args: PutArgs) -> Outcome {
             units::rate(progress.done(), started.elapsed()),
         ));
     }
-    pool::sum(failures).and(settled)
+    pool::sum(ran).and(settled)
 }
 
 /// Sources and target: the last word is the target.
@@ -182,28 +182,28 @@ fn carry_out(
     jobs: usize,
     out: &Out,
     (progress, new_bytes): (&Progress, &AtomicU64),
-) -> Vec<Failure> {
-    let mut failures = plan.failures;
+) -> Ran {
+    let mut before = Ran { failures: plan.failures, ..Ran::default() };
     for (path, _) in &plan.directories {
         // Its own mode and time come last, when it is filled.
         if let Err(failure) = store.make_directory(path, true) {
             out.warn(&failure);
-            failures.push(failure);
-            return failures;
+            before.failures.push(failure);
+            before.untried = plan.files.len() as u64;
+            return before;
         }
     }
     let tell = |failure: &Failure| progress.suspend(|| out.warn(failure));
-    failures.extend(pool::run(plan.files, jobs, |job| put_file(store, &job, given, (progress, new_bytes)), tell));
+    let files = pool::run(plan.files, jobs, |job| put_file(store, &job, given, (progress, new_bytes)), tell);
     let links = plan.links.into_iter().map(|link| (0, link)).collect();
-    failures.extend(pool::run(links, jobs, |(path, target)| store.symlink(&path, &target), tell));
+    let links = pool::run(links, jobs, |(path, target)| store.symlink(&path, &target), tell);
     // Filling a directory changed its time.
     let finishing = plan.directories.into_iter().map(|d| (0, d)).collect();
     let finish = |(path, found): (StorePath, Found)| match path.is_root() {
         true => Ok(()),
         false => store.set_attributes(&path, found.mode, found.mtime_ns, found.owner),
     };
-    failures.extend(pool::run(finishing, jobs, finish, tell));
-    failures
+    files.and(before).and(links).and(pool::run(finishing, jobs, finish, tell))
 }
 
 fn put_file(store: &Store, job: &FileJob, given: &Given, (progress, new_bytes): (&Progress, &AtomicU64)) -> Outcome {
