@@ -261,7 +261,9 @@ impl ManagerCore {
             db,
         };
         core.soft.cluster.figures.awake_ns = now_ns;
-        let term = core.meta.term.max(above_term) + 1;
+        // A message of the lost manager may still be on its way, of a term that no replica has seen.
+        let step = if restored { TERM_JUMP } else { 1 };
+        let term = core.meta.term.max(above_term) + step;
         core.propose(NewTerm { term, restored }.propose());
         core.commit_batch(now_ns - ahead_ns);
         cluster::after_start(&mut view!(core));

@@ -132,6 +132,9 @@ pub struct NoteLeases {}
 /// By how much epochs jump when a manager was restored.
 const EPOCH_JUMP: i64 = 1 << 20;
 
+/// By how much the term jumps then: more than the lost manager can have been started unheard.
+pub const TERM_JUMP: u64 = 1 << 10;
+
 /// Applies [`NewTerm`].
 pub fn new_term(ctx: &mut Ctx, command: &NewTerm) -> Outcome<()> {
     ctx.meta.term = ctx.meta.term.max(command.term);

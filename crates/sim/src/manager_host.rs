@@ -43,8 +43,8 @@ pub struct ManagerHost {
     pub life: u64,
     config: Config,
     nodes: usize,
-    /// Of a restored database: its manager takes a term above this.
-    above_term: u64,
+    /// Of a database that was restored and not started yet: the highest term that a replica has seen.
+    restored_above_term: Option<u64>,
     /// While nothing runs: what is on disk.
     db: Option<Db>,
     core: Option<ManagerCore>,
@@ -65,7 +65,7 @@ impl ManagerHost {
             life: 0,
             config,
             nodes,
-            above_term: 0,
+            restored_above_term: None,
             db: Some(db),
             core: None,
             calls: Vec::new(),
@@ -86,8 +86,9 @@ impl ManagerHost {
     pub fn start(&mut self, now_ns: i64) {
         let Some(db) = self.db.take() else { return };
         self.life += 1;
-        self.core =
-            Some(ManagerCore::start(db, self.config.clone(), now_ns).expect("a manager starts on its own database"));
+        let restored = self.restored_above_term.take();
+        let core = ManagerCore::start_with(db, self.config.clone(), now_ns, restored.unwrap_or(0), restored.is_some());
+        self.core = Some(core.expect("a manager starts on its own database"));
     }
 
     /// The process is gone; a transaction under way is undone.
@@ -122,7 +123,7 @@ impl ManagerHost {
         while let Some(call) = restore.poll() {
             let answer = Answer { token: call.token, result: ask(&call) };
             if let Some(restored) = restore.handle(answer).map_err(|e| e.to_string())? {
-                self.above_term = restored.highest_term;
+                self.restored_above_term = Some(restored.highest_term);
                 self.db = Some(restored.into_db(None, &self.config, &mut |_, _| ()).map_err(|e| e.to_string())?);
             }
         }
