@@ -1,141 +1,20 @@
 //! Devices with kernels behind the [`Device`] interface: batches that are worth it become jobs of a [`Runtime`], the
-//! rest is done by the CPU on the caller's thread. And [`Spec`]: devices by name, as users write them.
+//! rest is done by the CPU on the caller's thread.
 //!
 //! Nothing here can fail for a device's sake: what a device does not do, or is not asked because the call is wrong
 //! anyway, the CPU does, with the same bytes (P10) or the CPU's typed error (P14).
 
 use crate::boundaries::{Candidate, Params};
 use crate::device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, Work};
-use crate::emulated::Emulated;
 use crate::erasure::{Code, EncodeError, ReconstructError};
 use crate::hash::{Hash, Tree};
 use crate::runtime::operations::{FindCandidates, HashBatch, Multiply};
-use crate::runtime::{Backend, Buffer, Done, Job, JobError, Operation, Options, Request, Runtime, SubmitError, Target};
-use std::fmt;
+use crate::runtime::{Buffer, Done, Job, JobError, Operation, Request, Runtime, SubmitError, Target};
 use std::ops::Range;
-use std::str::FromStr;
 use std::sync::Arc;
 
 /// Input bytes of one job: large batches are split, so that one job's transfers overlap another's kernels.
 const JOB_BYTES: usize = 16 << 20;
-
-/// Devices by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spec {
-    /// `cpu`: no other device.
-    Cpu,
-    /// `auto`: CUDA devices where they are done sooner than the CPU, by measurement.
-    Auto,
-    /// `cuda`: every job on some CUDA device; `cuda:N`: on the Nth, from 0.
-    Cuda(Option<usize>),
-    /// `emulated`: every job on an emulated device; `emulated:N`: on N of them. For tests; slow.
-    Emulated(usize),
-}
-
-/// Why there is no such device.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DeviceError {
-    /// Not a device's name.
-    #[error("no device is called {got:?}; use cpu, auto, cuda, cuda:N, emulated or emulated:N (N of them, up to 64)")]
-    Name {
-        /// Name given.
-        got: String,
-    },
-    /// No CUDA.
-    #[error("no CUDA device: {why}")]
-    NoCuda {
-        /// Why not.
-        why: String,
-    },
-    /// Fewer devices than that.
-    #[error("cuda:{index} asked for, this host has {count} CUDA devices, from cuda:0 on")]
-    NoSuchDevice {
-        /// Number asked for.
-        index: usize,
-        /// Devices there are.
-        count: usize,
-    },
-}
-
-impl FromStr for Spec {
-    type Err = DeviceError;
-    fn from_str(name: &str) -> Result<Spec, DeviceError> {
-        let wrong = || DeviceError::Name { got: name.to_owned() };
-        let (kind, number) = match name.split_once(':') {
-            None => (name, None),
-            Some((kind, number)) => (kind, Some(number.parse::<usize>().map_err(|_| wrong())?)),
-        };
-        match (kind, number) {
-            ("cpu", None) => Ok(Spec::Cpu),
-            ("auto", None) => Ok(Spec::Auto),
-            ("cuda", index) => Ok(Spec::Cuda(index)),
-            ("emulated", count @ (None | Some(1..=64))) => Ok(Spec::Emulated(count.unwrap_or(1))),
-            _ => Err(wrong()),
-        }
-    }
-}
-
-impl fmt::Display for Spec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Spec::Cpu => f.write_str("cpu"),
-            Spec::Auto => f.write_str("auto"),
-            Spec::Cuda(None) => f.write_str("cuda"),
-            Spec::Cuda(Some(index)) => write!(f, "cuda:{index}"),
-            Spec::Emulated(count) => write!(f, "emulated:{count}"),
-        }
-    }
-}
-
-impl Spec {
-    /// A runtime over these devices, and where its jobs go. `options.memory` becomes pinned where there is CUDA.
-    pub fn runtime(self, mut options: Options) -> Result<(Runtime, Target), DeviceError> {
-        let (backends, target): (Vec<Arc<dyn Backend>>, Target) = match self {
-            Spec::Cpu => (Vec::new(), Target::Cpu),
-            Spec::Auto => (cuda(None, &mut options).unwrap_or_default(), Target::Auto),
-            Spec::Cuda(index) => (cuda(index, &mut options)?, Target::AnyDevice),
-            Spec::Emulated(count) => {
-                let emulated = (0..count).map(|i| Arc::new(Emulated::new(i)) as Arc<dyn Backend>);
-                (emulated.collect(), Target::AnyDevice)
-            }
-        };
-        Ok((Runtime::new(backends, options), target))
-    }
-
-    /// These devices behind the [`Device`] interface. With `auto` there is a calibration first.
-    pub fn open(self, options: Options) -> Result<Box<dyn Device>, DeviceError> {
-        if self == Spec::Cpu {
-            return Ok(Box::new(Cpu::with(options.isa)));
-        }
-        let cpu = Cpu::with(options.isa);
-        let (runtime, target) = self.runtime(options)?;
-        if self == Spec::Auto && runtime.devices().is_empty() {
-            return Ok(Box::new(cpu));
-        }
-        if self == Spec::Auto {
-            runtime.calibrate();
-        }
-        Ok(Box::new(Accelerated::new(runtime, target, cpu)))
-    }
-}
-
-#[cfg(feature = "cuda")]
-fn cuda(index: Option<usize>, options: &mut Options) -> Result<Vec<Arc<dyn Backend>>, DeviceError> {
-    let found = crate::cuda::devices().map_err(|why| DeviceError::NoCuda { why: why.to_string() })?;
-    let count = found.len();
-    if count == 0 {
-        return Err(DeviceError::NoCuda { why: "the driver finds none".into() });
-    }
-    let wanted: Vec<_> = found.into_iter().enumerate().filter(|(i, _)| index.is_none_or(|n| n == *i)).collect();
-    let first = wanted.first().ok_or(DeviceError::NoSuchDevice { index: index.unwrap_or(0), count })?;
-    options.memory = Arc::new(first.1.pinned());
-    Ok(wanted.into_iter().map(|(_, device)| Arc::new(device) as Arc<dyn Backend>).collect())
-}
-
-#[cfg(not(feature = "cuda"))]
-fn cuda(_: Option<usize>, _: &mut Options) -> Result<Vec<Arc<dyn Backend>>, DeviceError> {
-    Err(DeviceError::NoCuda { why: "this build has none; build with the feature `cuda`".into() })
-}
 
 /// Why an operation gave no result.
 #[derive(Debug, thiserror::Error)]
@@ -357,6 +236,25 @@ impl Device for Accelerated {
         worth_it.then(done).flatten().unwrap_or_else(|| self.cpu.hash(chunks))
     }
 
+    fn hash_parts(&self, parts: &[&[u8]]) -> Hash {
+        let bytes = parts.iter().map(|p| p.len()).sum();
+        let done = || {
+            let operation = HashBatch::names(&[bytes])?;
+            let job = self.submit(&operation, |input| {
+                let mut room = &mut input[..];
+                for part in parts {
+                    let (now, later) = room.split_at_mut(part.len());
+                    now.copy_from_slice(part);
+                    room = later;
+                }
+                room.fill(0);
+            })?;
+            operation.read_names(&job.wait().ok()?.output).pop()
+        };
+        let worth_it = self.is_for_device("hash", bytes);
+        worth_it.then(done).flatten().unwrap_or_else(|| self.cpu.hash_parts(parts))
+    }
+
     fn tree(&self, chunks: &[&[u8]]) -> Vec<Tree> {
         let bytes = chunks.iter().map(|c| c.len()).sum();
         let worth_it = self.is_for_device("tree", bytes);
@@ -407,6 +305,14 @@ impl Device for Accelerated {
         }
     }
 
+    fn takes(&self, primitive: &str, bytes: usize) -> bool {
+        self.is_for_device(primitive, bytes)
+    }
+
+    fn note(&self, primitive: &str, work: Work) {
+        self.cpu.note(primitive, work);
+    }
+
     fn usage(&self) -> Usage {
         let all = self.usage_by_device();
         let sum = |name: &str| {
@@ -438,33 +344,15 @@ impl Device for Accelerated {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Spec;
     use crate::device::test_bytes;
     use crate::erasure::Matrix;
+    use crate::runtime::Options;
 
     fn emulated(count: usize) -> Accelerated {
         let (runtime, target) =
             Spec::Emulated(count).runtime(Options { cpu_threads: 1, ..Options::default() }).unwrap();
         Accelerated::new(runtime, target, Cpu::new())
-    }
-
-    #[test]
-    fn names_of_devices() {
-        for (text, spec) in [
-            ("cpu", Spec::Cpu),
-            ("auto", Spec::Auto),
-            ("cuda", Spec::Cuda(None)),
-            ("cuda:3", Spec::Cuda(Some(3))),
-            ("emulated:2", Spec::Emulated(2)),
-        ] {
-            assert_eq!(text.parse(), Ok(spec));
-            assert_eq!(spec.to_string(), text);
-        }
-        assert_eq!("emulated".parse(), Ok(Spec::Emulated(1)));
-        for wrong in ["", "gpu", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "emulated:0", "emulated:65", "auto:1"] {
-            assert_eq!(wrong.parse::<Spec>(), Err(DeviceError::Name { got: wrong.into() }));
-        }
-        let nowhere = Spec::Cuda(Some(usize::MAX)).open(Options::default());
-        assert!(matches!(nowhere.err(), Some(DeviceError::NoCuda { .. } | DeviceError::NoSuchDevice { .. })));
     }
 
     /// P10 through the interface that upper crates use: batches with every oddity a caller may have.
@@ -475,13 +363,18 @@ mod tests {
         let slices: Vec<&[u8]> = chunks.iter().map(|c| c.as_slice()).collect();
         assert_eq!(device.hash(&slices), cpu.hash(&slices));
         assert_eq!(device.tree(&slices), cpu.tree(&slices));
+        // Parts of any lengths are one chunk; none is the empty one.
+        for parts in [&[][..], &[&chunks[0][..70], &[], &chunks[0][70..]], &slices] {
+            assert_eq!(device.hash_parts(parts), cpu.hash(&[&parts.concat()])[0]);
+            assert_eq!(cpu.hash_parts(parts), cpu.hash(&[&parts.concat()])[0]);
+        }
         assert_eq!(device.crc32c(&slices), cpu.crc32c(&slices));
         let params = Params::new(4096, 65536).unwrap();
         let [mut found, mut expected] = [Vec::new(), Vec::new()];
         device.candidates(&params, &chunks[0][..70], &chunks[0][70..], &mut found);
         cpu.candidates(&params, &chunks[0][..70], &chunks[0][70..], &mut expected);
         assert_eq!(found, expected);
-        assert_eq!(device.usage().of("hash").jobs, 1);
+        assert_eq!(device.usage().of("hash").jobs, 4);
         assert!(
             device
                 .usage_by_device()

@@ -39,11 +39,14 @@ pub struct ReconstructJob<'a> {
 
 /// Something that computes on bytes.
 pub trait Device: Send + Sync {
-    /// Name as `status` prints it: `cpu (avx2)`, later `cuda:0`, `emulated`.
+    /// Name as `status` prints it: `cpu (avx2)`, `cuda:0 + cpu (avx2)`.
     fn name(&self) -> &str;
 
     /// Names of chunks.
     fn hash(&self, chunks: &[&[u8]]) -> Vec<Hash>;
+
+    /// Name of the one chunk that these parts are, one after another.
+    fn hash_parts(&self, parts: &[&[u8]]) -> Hash;
 
     /// Names and group hashes of chunks.
     fn tree(&self, chunks: &[&[u8]]) -> Vec<Tree>;
@@ -59,6 +62,15 @@ pub trait Device: Send + Sync {
 
     /// Chunk boundary candidates of one slice; see [`boundaries::candidates`].
     fn candidates(&self, params: &Params, context: &[u8], data: &[u8], out: &mut Vec<Candidate>);
+
+    /// Whether a call of `primitive` with so many bytes leaves the caller's thread. If not, who works on small pieces
+    /// while they are in the cache calls the functions of this crate by itself, and [`Device::note`]s it.
+    fn takes(&self, _primitive: &str, _bytes: usize) -> bool {
+        false
+    }
+
+    /// Counts work that a caller did on the CPU by itself.
+    fn note(&self, primitive: &str, work: Work);
 
     /// What this device has done since it was made.
     fn usage(&self) -> Usage;
@@ -139,11 +151,7 @@ impl Cpu {
     }
 
     fn count(&self, primitive: &str, jobs: usize, bytes: usize) {
-        // Statistics only: nothing is ordered by them.
-        if let Some(i) = PRIMITIVES.iter().position(|p| *p == primitive) {
-            self.counters[i].jobs.fetch_add(jobs as u64, Ordering::Relaxed);
-            self.counters[i].bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        }
+        self.note(primitive, Work { jobs: jobs as u64, bytes: bytes as u64 });
     }
 }
 
@@ -161,6 +169,11 @@ impl Device for Cpu {
     fn hash(&self, chunks: &[&[u8]]) -> Vec<Hash> {
         self.count("hash", chunks.len(), total(chunks));
         hash::batch_on(self.isa, chunks)
+    }
+
+    fn hash_parts(&self, parts: &[&[u8]]) -> Hash {
+        self.count("hash", 1, total(parts));
+        hash::chunk_hash_parts(parts.iter().copied())
     }
 
     fn tree(&self, chunks: &[&[u8]]) -> Vec<Tree> {
@@ -192,6 +205,14 @@ impl Device for Cpu {
     fn candidates(&self, params: &Params, context: &[u8], data: &[u8], out: &mut Vec<Candidate>) {
         self.count("candidates", 1, data.len());
         boundaries::candidates_on(self.isa, params, context, data, out);
+    }
+
+    fn note(&self, primitive: &str, work: Work) {
+        // Statistics only: nothing is ordered by them.
+        if let Some(i) = PRIMITIVES.iter().position(|p| *p == primitive) {
+            self.counters[i].jobs.fetch_add(work.jobs, Ordering::Relaxed);
+            self.counters[i].bytes.fetch_add(work.bytes, Ordering::Relaxed);
+        }
     }
 
     fn usage(&self) -> Usage {

@@ -29,10 +29,12 @@ pub mod kernels;
 pub mod lookup;
 pub mod runtime;
 mod simd;
+pub mod spec;
 pub mod windows;
 pub mod xorcode;
 
-pub use accelerated::{Accelerated, DeviceError, RunError, Spec};
+pub use accelerated::{Accelerated, RunError};
 pub use device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, device, set_device};
 pub use hash::{GROUP_BYTES, Hash, Tree};
 pub use isa::Isa;
+pub use spec::{DeviceError, Spec, use_device};

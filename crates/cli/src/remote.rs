@@ -88,6 +88,13 @@ pub struct Store {
     client: Client,
 }
 
+impl Drop for Store {
+    /// `tessera status` tells what clients computed.
+    fn drop(&mut self) {
+        self.client.report_work();
+    }
+}
+
 /// Bytes read at a time of a file with holes.
 const SPARSE_BUFFER: usize = 1 << 20;
 /// Between two attempts to reach a manager that is starting.
@@ -103,6 +110,7 @@ impl Store {
             manager_timeout_ms: Options::default().manager_timeout_ms.min(wait_ms.max(1000)),
             manager_deadline_ms: wait_ms,
             host: crate::daemon::config::host_name(),
+            device: common.device,
             ..Options::default()
         };
         let deadline = Instant::now() + Duration::from_secs(common.wait);

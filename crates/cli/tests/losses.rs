@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Cluster, Special, eventually, tree};
+use common::{Cluster, Daemon, Special, eventually, tree};
 
 fn stored(c: &Cluster) -> std::path::PathBuf {
     let src = c.path().join("src");
@@ -36,6 +36,50 @@ fn two_nodes_are_killed_and_after_repair_two_more() {
     c.kill_node(1);
     c.kill_node(4);
     assert_all_there(&c, &src, "again");
+}
+
+/// P10: cut, named, coded, verified and rebuilt on emulated devices, by client and nodes, the bytes and names are those of
+/// the CPU; status and metrics tell who computed.
+#[test]
+fn a_store_on_emulated_devices_is_the_same_store() {
+    let special = Special { manager: vec!["out_after_ms=3000"], node: vec!["--device", "emulated"] };
+    let mut c = Cluster::start_special(7, special);
+    let (file, data) = (c.path().join("f"), tree::bytes(21, 400_000));
+    std::fs::write(&file, &data).unwrap();
+    let put = |device: &str, to: &str| {
+        let policy = ["-p", "redundancy=ec:4+2", "-p", "chunking=cdc:64K..256K"];
+        let words = [&["put", "--json", "--device", device, file.to_str().unwrap(), to], &policy[..]].concat();
+        c.ok(&words).json()
+    };
+    assert_eq!(put("emulated:2", "tess:/f")["new_bytes"], 400_000);
+    assert_eq!(put("cpu", "tess:/again")["new_bytes"], 0, "the same cuts and names");
+    c.kill_node(3);
+    assert!(c.ok(&["cat", "--device", "emulated", "tess:/f"]).stdout == data);
+    eventually("a node has rebuilt what was lost", || {
+        let status = c.status();
+        status["chunks"]["reduced"] == 0 && status["repair"]["fragments_repaired"].as_u64() > Some(0)
+    });
+    assert!(c.ok(&["cat", "tess:/f"]).stdout == data);
+    let bytes = |of_clients: bool, device: &str, primitive: &str| {
+        let status = c.status();
+        let works = status["device_work"].as_array().unwrap().iter().filter(|w| (w["node_id"] == 0) == of_clients);
+        let works = works.filter(|w| w["device"].as_str().unwrap().starts_with(device) && w["primitive"] == primitive);
+        works.map(|w| w["bytes"].as_u64().unwrap()).sum::<u64>()
+    };
+    for primitive in ["candidates", "tree", "encode", "hash"] {
+        assert!(bytes(true, "emulated", primitive) >= 400_000, "{primitive}: {}", c.status());
+    }
+    assert_eq!(bytes(true, "cpu", "tree"), 400_000);
+    eventually("heartbeats tell what nodes computed", || {
+        bytes(false, "emulated:0", "tree") > 0 && bytes(false, "emulated:0", "reconstruct") > 0
+    });
+    let text = c.ok(&["status"]).text();
+    assert!(text.contains("by clients on ") && text.contains("by nodes on "), "{text}");
+    let rebuilt = |node: &Daemon| {
+        let metrics = common::http(node.metrics.as_ref().unwrap(), "/metrics");
+        metrics.contains("tessera_device_bytes_total{device=\"emulated:0\",primitive=\"reconstruct\"}")
+    };
+    assert!(c.nodes.iter().flatten().any(rebuilt));
 }
 
 /// P9: SIGTERM, and SIGKILL of everything: the next start finds all of it.

@@ -12,8 +12,11 @@ use crate::transport::{NetTransport, Transport};
 use crate::view::{SharedView, View};
 use crate::write::{Cancel, Progress, ProgressFn, WriteHandle};
 use crate::write_core::{Owner, Target, WriteDone, WriteParams};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tessera_accel::device::Work;
 use tessera_net::{BufferPool, Dialer, DialerOptions, Endpoint};
 use tessera_policy::Policy;
 use tessera_wire::data::{GetNodeStatus, NodeStatus};
@@ -82,8 +85,9 @@ impl Client {
     /// Connects to the manager at `address` (`HOST:PORT` or `unix:PATH`).
     ///
     /// # Errors
-    /// The address is none, nobody answers there, or it is not a manager of this release.
+    /// The address is none, nobody answers there, or it is not a manager of this release; or there is no such device.
     pub fn connect(address: &str, options: Options) -> Result<Self, Error> {
+        options.use_device()?;
         let failed = |error| Error::Connect { address: address.to_string(), error };
         let manager: Endpoint =
             address.parse().map_err(|message: String| failed(WireError::new(Code::Invalid, message)))?;
@@ -434,6 +438,32 @@ impl Client {
     /// Starts a pass of upkeep, or looks at the one that runs.
     pub fn maintain(&self, what: Upkeep, start: bool) -> Result<MaintainReply, Error> {
         Ok(self.ask("maintain", &StorePath::root(), &Maintain { what: what as i32, start })?)
+    }
+
+    /// Tells the manager what this process's devices computed since the last call, for `tessera status`. A manager that
+    /// cannot be told is not told.
+    pub fn report_work(&self) {
+        // Of this process, whatever clients it has: devices are the process's, too.
+        static REPORTED: Mutex<BTreeMap<(String, &str), Work>> = Mutex::new(BTreeMap::new());
+        let mut reported = REPORTED.lock();
+        let mut device_work = Vec::new();
+        for (device, usage) in tessera_accel::device().usage_by_device() {
+            for (primitive, work) in usage.0 {
+                let known = reported.entry((device.clone(), primitive)).or_default();
+                let (jobs, bytes) = (work.jobs.saturating_sub(known.jobs), work.bytes.saturating_sub(known.bytes));
+                if jobs > 0 {
+                    let (device, primitive) = (device.clone(), primitive.to_owned());
+                    device_work.push(DeviceWork { node_id: 0, device, primitive, jobs, bytes });
+                    *known = work;
+                }
+            }
+        }
+        if !device_work.is_empty() {
+            let timeout_ms = self.context.options.manager_timeout_ms;
+            if let Err(error) = self.context.ask_once(Peer::Manager, &ReportWork { device_work }, timeout_ms) {
+                tracing::debug!(%error, "the manager was not told what was computed");
+            }
+        }
     }
 
     /// What a node (by id or name) holds and does, as it says itself.

@@ -1,5 +1,7 @@
 //! Every knob of the client, once: name, meaning, unit, default.
 
+use tessera_accel::{DeviceError, Spec};
+
 /// How a client behaves. `Options::default()` suits a program that stores large files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -49,6 +51,9 @@ pub struct Options {
     pub worker_threads: usize,
     /// Host label of this process; a node with the same label is read from first. Empty: none.
     pub host: String,
+    /// Who computes, for the whole process: the first client that says it decides. None: what the variable
+    /// `TESSERA_DEVICE` says, and if that is not set, whatever the process uses already, the CPU if nothing.
+    pub device: Option<Spec>,
 }
 
 impl Default for Options {
@@ -77,6 +82,7 @@ impl Default for Options {
             suspect_ms: 5_000,
             worker_threads: 0,
             host: String::new(),
+            device: None,
         }
     }
 }
@@ -85,6 +91,15 @@ impl Default for Options {
 pub(crate) const MS: i64 = 1_000_000;
 
 impl Options {
+    /// Makes the process compute where these options, or the environment, say.
+    pub(crate) fn use_device(&self) -> Result<(), DeviceError> {
+        let named = || std::env::var("TESSERA_DEVICE").ok().filter(|name| !name.is_empty()).map(|name| name.parse());
+        match self.device.map(Ok).or_else(named).transpose()? {
+            Some(spec) => tessera_accel::use_device(spec, Default::default()).map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// Pause before attempt number `attempt` (from 1), in nanoseconds.
     pub(crate) fn backoff_ns(&self, attempt: u32) -> i64 {
         ms(self.backoff_ms) << attempt.saturating_sub(1).min(5)

@@ -242,6 +242,9 @@ pub enum Error {
         /// What came of it.
         error: WireError,
     },
+    /// Of the device that was to compute.
+    #[error(transparent)]
+    Device(#[from] tessera_accel::DeviceError),
 }
 
 impl From<PathError> for Error {
@@ -260,6 +263,10 @@ impl Error {
             Error::PathOp(PathOpError::Path(_) | PathOpError::Hint { .. }) => Code::Invalid,
             Error::PathOp(PathOpError::Refused { error, .. }) | Error::Connect { error, .. } => error.kind(),
             Error::PathOp(PathOpError::Cancelled { .. }) => Code::Timeout,
+            Error::Device(
+                tessera_accel::DeviceError::NoSuchDevice { .. } | tessera_accel::DeviceError::NoCuda { .. },
+            ) => Code::NotFound,
+            Error::Device(_) => Code::Invalid,
         }
     }
 }

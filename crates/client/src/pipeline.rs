@@ -7,6 +7,7 @@ use bytes::Bytes;
 use std::cell::Cell;
 use std::io::{self, Read};
 use tessera_accel::boundaries::{Cutter, Rule};
+use tessera_accel::device;
 use tessera_net::BufferPool;
 use tessera_policy::Chunking;
 
@@ -153,7 +154,7 @@ impl Cutting {
         let mut from = self.cutter.chunk_start();
         debug_assert_eq!(from, base);
         self.cuts.clear();
-        self.cutter.feed(&stretch.bytes[stretch.fresh..], &mut self.cuts);
+        self.cutter.feed_on(device(), &stretch.bytes[stretch.fresh..], &mut self.cuts);
         if stretch.last {
             self.cuts.extend(self.cutter.finish());
         }

@@ -136,7 +136,7 @@ fn get_map(view: &View, request: &GetMap) -> Outcome<ClusterMap> {
     Ok(map)
 }
 
-/// Heartbeat, Inventory, ReportBad, Maintain: takes in what is soft, and proposes what must be logged. The answer
+/// Heartbeat, Inventory, ReportBad, ReportWork, Maintain: takes in what is soft, and proposes what must be logged. The answer
 /// ([`reply`]) is composed once the proposals are committed (at once when there are none).
 pub fn take_in(view: &mut View, kind: Kind, body: &[u8]) -> Outcome<Vec<Proposal>> {
     match kind {
@@ -149,6 +149,10 @@ pub fn take_in(view: &mut View, kind: Kind, body: &[u8]) -> Outcome<Vec<Proposal
         }
         Kind::ReportBad => {
             repair::report_bad(view, &decode::<ReportBad>(body)?.fragments)?;
+            Ok(Vec::new())
+        }
+        Kind::ReportWork => {
+            view.soft.cluster.figures.hear_work(&decode::<ReportWork>(body)?.device_work);
             Ok(Vec::new())
         }
         Kind::Maintain => {
@@ -164,7 +168,7 @@ pub fn reply(view: &mut View, kind: Kind, body: &[u8]) -> Outcome<Vec<u8>> {
     match kind {
         Kind::Heartbeat => Ok(encode(&answer_heartbeat(view, &decode::<Heartbeat>(body)?)?)),
         Kind::Inventory => Ok(encode(&inventory::reply(view, &decode::<Inventory>(body)?)?)),
-        Kind::ReportBad => Ok(encode(&Ack {})),
+        Kind::ReportBad | Kind::ReportWork => Ok(encode(&Ack {})),
         Kind::Maintain => Ok(encode(&passes::report(view, &decode::<Maintain>(body)?)?)),
         _ => refuse(Code::Unsupported, format!("{} is not known to this release", kind.name())),
     }

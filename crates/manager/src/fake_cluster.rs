@@ -277,6 +277,7 @@ impl Fake {
             running_tasks: node.tasks.iter().map(|t| t.task_id).collect(),
             scrubbed_bytes: Vec::new(),
             known_map_version: node.known_map,
+            device_work: Vec::new(),
         }
     }
 

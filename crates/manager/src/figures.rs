@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use tessera_wire::DiskInfo;
+use tessera_wire::meta::DeviceWork;
 
 /// What a node's last heartbeat said.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +21,23 @@ pub struct NodeFigures {
     pub known_map_version: u64,
     /// Tasks it runs.
     pub running: Vec<u64>,
+    /// What its devices computed since it started.
+    pub device_work: Vec<DeviceWork>,
+}
+
+/// Devices times primitives that are remembered of a node, and of all clients: what is sent is not bounded otherwise.
+const MOST_WORK: usize = 64;
+/// Bytes of a device's or primitive's name that are remembered.
+const LONGEST_NAME: usize = 200;
+
+fn is_sensible(work: &DeviceWork) -> bool {
+    work.device.len() <= LONGEST_NAME && work.primitive.len() <= LONGEST_NAME
+}
+
+/// What a node says of its devices, as far as it is sensible (P14).
+pub fn sensible_work(node_id: u64, said: &[DeviceWork]) -> Vec<DeviceWork> {
+    let of_node = |work: &DeviceWork| DeviceWork { node_id, ..work.clone() };
+    said.iter().filter(|w| is_sensible(w)).take(MOST_WORK).map(of_node).collect()
 }
 
 /// What a node's last heartbeat said of one of its disks.
@@ -67,11 +85,36 @@ pub struct Figures {
     /// When the manager started, or last came to itself after it had been stopped (or its clock had jumped): heartbeats
     /// and requests of the time before may still wait in sockets, so that silence counts from here.
     pub awake_ns: i64,
+    /// What clients' devices computed since this manager started, by device and primitive.
+    pub client_work: BTreeMap<(String, String), (u64, u64)>,
     /// Last tick.
     ticked_ns: i64,
 }
 
 impl Figures {
+    /// Adds what a client's devices computed.
+    pub fn hear_work(&mut self, said: &[DeviceWork]) {
+        for work in said.iter().filter(|w| is_sensible(w)) {
+            let name = (work.device.clone(), work.primitive.clone());
+            if self.client_work.len() < MOST_WORK || self.client_work.contains_key(&name) {
+                let (jobs, bytes) = self.client_work.entry(name).or_default();
+                (*jobs, *bytes) = (jobs.saturating_add(work.jobs), bytes.saturating_add(work.bytes));
+            }
+        }
+    }
+
+    /// What devices computed: clients' (node 0), then nodes'.
+    pub fn work(&self) -> Vec<DeviceWork> {
+        let of_clients = self.client_work.iter().map(|((device, primitive), (jobs, bytes))| DeviceWork {
+            node_id: 0,
+            device: device.clone(),
+            primitive: primitive.clone(),
+            jobs: *jobs,
+            bytes: *bytes,
+        });
+        of_clients.chain(self.nodes.values().flat_map(|n| n.device_work.iter().cloned())).collect()
+    }
+
     /// Takes in what a heartbeat (or a registration) says of a disk.
     pub fn hear_disk(&mut self, now_ns: i64, disk_id: u64, said: &DiskInfo, scrubbed_bytes: u64) {
         self.generation += 1;

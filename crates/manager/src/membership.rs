@@ -271,6 +271,7 @@ pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Outcome<Vec<Proposal>> {
         number: beat.number,
         known_map_version: beat.known_map_version,
         running: beat.running_tasks.clone(),
+        device_work: crate::figures::sensible_work(beat.node_id, &beat.device_work),
     };
     for (i, disk) in beat.disks.iter().enumerate().filter(|(_, d)| roster.owns(node.node_id, d.disk_id)) {
         figures.hear_disk(view.now_ns, disk.disk_id, disk, beat.scrubbed_bytes.get(i).copied().unwrap_or(0));

@@ -68,6 +68,7 @@ pub fn get_status(view: &View<'_>) -> Outcome<ClusterStatus> {
         counters: counters(view),
         map_version: meta.map_version,
         strangers: view.soft.strangers.known(view.now_ns),
+        device_work: view.soft.cluster.figures.work(),
     })
 }
 

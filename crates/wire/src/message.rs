@@ -124,6 +124,8 @@ messages! {
     0x0207 CompleteFragments => Ack;
     /// Fragments found missing or corrupt while reading.
     0x0208 ReportBad => Ack;
+    /// What a client's devices computed.
+    0x0209 ReportWork => Ack;
 
     /// Placement groups, disks and nodes.
     0x0300 GetMap => ClusterMap;

@@ -3,6 +3,7 @@
 use super::cbch::{Cbch, Search};
 use super::dispatch;
 use super::{Candidate, MAX_CHUNK_BYTES, Params, Rule, WINDOW_BYTES};
+use crate::device::{Device, Work};
 use crate::isa::Isa;
 
 const CONTEXT_BYTES: usize = WINDOW_BYTES - 1;
@@ -58,6 +59,22 @@ impl Cutter {
                 self.remember(data);
             }
             Rule::Cbch(rule) => self.feed_windows(&rule, data, cuts),
+        }
+    }
+
+    /// [`Cutter::feed`], with phase 1 on a device where that takes it; the cuts are the same (P10).
+    pub fn feed_on(&mut self, device: &dyn Device, data: &[u8], cuts: &mut Vec<u64>) {
+        let Rule::Cdc(params) = self.rule else { return self.feed(data, cuts) };
+        if device.takes("candidates", data.len()) {
+            let mut found = std::mem::take(&mut self.found);
+            found.clear();
+            device.candidates(&params, &self.tail, data, &mut found);
+            self.feed_candidates(data.len(), &found, cuts);
+            self.found = found;
+            self.remember(data);
+        } else {
+            device.note("candidates", Work { jobs: 1, bytes: data.len() as u64 });
+            self.feed(data, cuts);
         }
     }
 

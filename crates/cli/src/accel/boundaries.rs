@@ -7,8 +7,8 @@ use crate::exit::{Failure, Outcome};
 use crate::term::Out;
 use serde_json::json;
 use std::path::Path;
-use tessera_accel::boundaries::{Cutter, Rule, WINDOW_BYTES};
-use tessera_accel::{Accelerated, Device};
+use tessera_accel::Accelerated;
+use tessera_accel::boundaries::{Cutter, Rule};
 use tessera_policy::Chunking;
 
 pub fn boundaries(chunking: Chunking, args: &FilesArgs) -> Outcome {
@@ -38,25 +38,15 @@ fn rule(chunking: Chunking) -> Outcome<Rule> {
     rule.map_err(|e| Failure::usage(e.to_string()))
 }
 
-/// Calls `cut` with the end of each chunk of a file. Candidates of one slice are found on the device, then walked.
+/// Calls `cut` with the end of each chunk of a file. Candidates of one piece are found on the device, then walked.
 fn cuts(device: &Accelerated, rule: Rule, path: &Path, cut: &mut dyn FnMut(u64) -> Outcome) -> Outcome {
     let mut file = open_file(path)?;
     let mut cutter = Cutter::new(rule);
-    // The end of the last slice, then the slice: a window may begin in the one and end in the other.
-    let mut buffer: Vec<u8> = Vec::new();
-    loop {
-        let kept = buffer.len().min(WINDOW_BYTES - 1);
-        buffer.drain(..buffer.len() - kept);
-        if read_more(&mut file, path, PIECE_BYTES, &mut buffer)? == 0 {
-            break;
-        }
-        let (context, data) = buffer.split_at(kept);
-        let (mut found, mut ends) = (Vec::new(), Vec::new());
-        if let Rule::Cdc(params) = rule {
-            device.candidates(&params, context, data, &mut found);
-        }
-        cutter.feed_candidates(data.len(), &found, &mut ends);
-        ends.into_iter().try_for_each(&mut *cut)?;
+    let (mut piece, mut ends) = (Vec::new(), Vec::new());
+    while read_more(&mut file, path, PIECE_BYTES, &mut piece)? > 0 {
+        cutter.feed_on(device, &piece, &mut ends);
+        ends.drain(..).try_for_each(&mut *cut)?;
+        piece.clear();
     }
     cutter.finish().map_or(Ok(()), cut)
 }

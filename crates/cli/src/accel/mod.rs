@@ -47,7 +47,7 @@ fn open_with(on: &OnDevice, options: Options) -> Outcome<Accelerated> {
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Failure {
         let exit = match error {
-            DeviceError::Name { .. } => Exit::Usage,
+            DeviceError::Name { .. } | DeviceError::InUse { .. } => Exit::Usage,
             DeviceError::NoCuda { .. } | DeviceError::NoSuchDevice { .. } => Exit::NotFound,
         };
         Failure::new(exit, error.to_string())

@@ -13,7 +13,7 @@ use tessera_policy::{Chunking, Policy};
 #[derive(Debug, Clone, Copy, Args)]
 pub struct OnDevice {
     /// Who computes: cpu, auto, cuda, cuda:N, emulated, emulated:N (N of them; for tests, slow).
-    #[arg(long, short, value_name = "DEVICE", default_value = "cpu")]
+    #[arg(long, short, env = "TESSERA_DEVICE", value_name = "DEVICE", default_value = "cpu")]
     pub device: Spec,
     /// Talk.
     #[command(flatten)]

@@ -3,6 +3,7 @@
 use super::Talk;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
+use tessera_accel::Spec;
 
 /// `tessera up`.
 #[derive(Debug, Args)]
@@ -168,6 +169,9 @@ pub struct NodeRunArgs {
     /// Host label: fragments of one chunk go to distinct hosts. [default: the host's name]
     #[arg(long)]
     pub host: Option<String>,
+    /// Who computes rebuilds: cpu, auto, cuda, cuda:N, emulated:N; see tessera accel list. [default: cpu]
+    #[arg(long, env = "TESSERA_DEVICE", value_name = "DEVICE")]
+    pub device: Option<Spec>,
     /// Bytes each disk may use at most. [default: what its file system has]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub capacity: Option<u64>,

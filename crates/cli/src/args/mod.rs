@@ -13,6 +13,7 @@ pub use store::*;
 pub use upkeep::*;
 
 use clap::{Parser, Subcommand};
+use tessera_accel::Spec;
 
 /// Address a client asks when nothing else is said: where `tessera up` listens.
 pub const DEFAULT_MANAGER: &str = "127.0.0.1:7700";
@@ -65,13 +66,17 @@ pub struct Common {
     /// Give up when the manager cannot be reached for so many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub wait: u64,
+    /// Who hashes, cuts and codes here: cpu, auto, cuda, cuda:N, emulated:N; see tessera accel list. [default: cpu]
+    #[arg(long, env = "TESSERA_DEVICE", value_name = "DEVICE")]
+    pub device: Option<Spec>,
     /// Talk.
     #[command(flatten)]
     pub talk: Talk,
 }
 
-/// Every command.
+/// Every command. There is one in a process: how large it is does not matter.
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant)]
 pub enum Command {
     /// Run a whole store on this machine: one manager and some nodes.
     Up(UpArgs),

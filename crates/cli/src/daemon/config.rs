@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use tessera_accel::Spec;
 use tessera_net::Endpoint;
 
 /// Values of the `[tuning]` table, by knob.
@@ -45,6 +46,7 @@ struct NodeFile {
     unix_socket: Option<PathBuf>,
     name: Option<String>,
     host: Option<String>,
+    device: Option<String>,
     capacity: Option<SizeValue>,
     metrics: Option<String>,
     log_format: Option<LogFormat>,
@@ -94,6 +96,8 @@ pub struct NodeSettings {
     pub name: String,
     /// Host label.
     pub host: String,
+    /// Who computes.
+    pub device: Spec,
     /// Bytes each disk may use.
     pub capacity_bytes: Option<u64>,
     /// The rest.
@@ -146,6 +150,7 @@ impl NodeSettings {
             Some(SizeValue::Bytes(bytes)) => Some(bytes),
             None => None,
         };
+        let device = file.device.as_deref().map(str::parse).transpose()?;
         let manager = args.manager.or(file.manager).unwrap_or_else(|| crate::args::DEFAULT_MANAGER.into());
         let host = args.host.or(file.host).unwrap_or_else(host_name);
         let mut node_knobs = knobs::NodeKnobs::default();
@@ -159,6 +164,7 @@ impl NodeSettings {
             name: args.name.or(file.name).unwrap_or_else(|| host.clone()),
             host,
             capacity_bytes: args.capacity.or(capacity),
+            device: args.device.or(device).unwrap_or(Spec::Cpu),
             shared: shared(args.flags, file.metrics, file.log_format, file.log_level),
             knobs: node_knobs,
         })
@@ -258,6 +264,14 @@ mod tests {
         let (_dir, path) = file("disks=['a','b']\ncapacity='2G'\n[tuning]\nsegment_size_bytes='1M'\n");
         let settings = node(&["--config", &path]).unwrap();
         assert_eq!((settings.disks.len(), settings.capacity_bytes), (2, Some(2 << 30)));
+        assert_eq!(settings.device, Spec::Cpu);
+        let (_dir, path) = file("disks=['a']\ndevice='auto'");
+        assert_eq!(node(&["--config", &path]).unwrap().device, Spec::Auto);
+        assert_eq!(node(&["--config", &path, "--device", "emulated:2"]).unwrap().device, Spec::Emulated(2));
+        let (_dir, path) = file("disks=['a']\ndevice='gpu'");
+        assert!(node(&["--config", &path]).unwrap_err().message.contains("\"gpu\""));
+        let (_dir, path) = file("disks=['a','b']\n[tuning]\nsegment_size_bytes='1M'\n");
+        let settings = node(&["--config", &path]).unwrap();
         assert_eq!(settings.knobs.segments.segment_size_bytes, 1 << 20);
     }
 

@@ -14,12 +14,14 @@ use tessera_disk::{Disk, DiskError, IdentityError, RealDisk};
 use tessera_net::Endpoint;
 use tessera_node::shell::NodeMetrics;
 use tessera_node::{NodeOptions, NodeServer, StartError};
+use tessera_wire::meta::DeviceWork;
 
 /// Runs a node until it is asked to stop, or cannot go on.
 pub fn run(args: NodeRunArgs) -> Outcome {
     let (announce, follow_stdin) = (args.flags.announce, args.flags.follow_stdin);
     let settings = NodeSettings::new(args)?;
     super::logging::start(&settings.shared)?;
+    tessera_accel::use_device(settings.device, Default::default())?;
     let events = Events::listen(false)?;
     if follow_stdin {
         events.follow_stdin()?;
@@ -148,6 +150,19 @@ fn families(m: &NodeMetrics) -> Vec<Family> {
         .disks
         .iter()
         .map(|(path, id, why, _)| (vec![("disk", id.to_string()), ("path", path.clone())], u64::from(!why.is_empty())));
+    families.extend(device_families(&m.device_work));
     families.push(Family::each("disk_failed", "The disk takes no more writes", failed));
     families
+}
+
+/// What each device computed.
+fn device_families(all: &[DeviceWork]) -> [Family; 2] {
+    let each = |name, help, value: fn(&DeviceWork) -> u64| {
+        let labels = |w: &DeviceWork| vec![("device", w.device.clone()), ("primitive", w.primitive.clone())];
+        Family { counter: true, ..Family::each(name, help, all.iter().map(|w| (labels(w), value(w)))) }
+    };
+    [
+        each("device_jobs", "Jobs each device of this process did", |w| w.jobs),
+        each("device_bytes", "Input bytes of the jobs each device of this process did", |w| w.bytes),
+    ]
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
-use tessera_wire::meta::{ClusterStatus, Stranger};
+use tessera_wire::meta::{ClusterStatus, DeviceWork, Stranger};
 use tessera_wire::{DiskInfo, Health, hex};
 
 /// Cells of a space bar.
@@ -158,7 +158,26 @@ pub fn lines(s: &ClusterStatus) -> Vec<String> {
         format!("{} open, {} reserved", units::count(s.sessions), units::bytes(s.reserved_bytes)),
     ));
     lines.push(row("log", log(s)));
+    lines.extend(computed(s).into_iter().map(|text| row("computed", text)));
     lines
+}
+
+/// What devices computed: a line for clients, one for all nodes together.
+fn computed(s: &ClusterStatus) -> Vec<String> {
+    let line = |who: &str, of_clients: bool| {
+        let mut sums: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+        for work in s.device_work.iter().filter(|w| (w.node_id == 0) == of_clients) {
+            let sum = sums.entry((&work.device, &work.primitive)).or_default();
+            *sum = sum.saturating_add(work.bytes);
+        }
+        let mut devices: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for ((device, primitive), bytes) in sums {
+            devices.entry(device).or_default().push(format!("{primitive} {}", units::bytes(bytes)));
+        }
+        let devices: Vec<String> = devices.iter().map(|(name, work)| format!("{name}: {}", work.join(", "))).collect();
+        (!devices.is_empty()).then(|| format!("by {who} on {}", devices.join("; ")))
+    };
+    line("clients", true).into_iter().chain(line("nodes", false)).collect()
 }
 
 fn repair(s: &ClusterStatus) -> String {
@@ -263,7 +282,14 @@ pub fn document(s: &ClusterStatus) -> Value {
         "log": {"seq": s.log_seq, "replicas": s.log_replicas, "copies": s.log_copies},
         "map_version": s.map_version,
         "strangers": s.strangers.iter().map(stranger).collect::<Vec<_>>(),
+        "device_work": s.device_work.iter().map(device_work).collect::<Vec<_>>(),
         "counters": s.counters.iter().map(|c| (c.name.clone(), c.value.into())).collect::<serde_json::Map<_, _>>(),
+    })
+}
+
+fn device_work(it: &DeviceWork) -> Value {
+    json!({
+        "node_id": it.node_id, "device": it.device, "primitive": it.primitive, "jobs": it.jobs, "bytes": it.bytes,
     })
 }
 
@@ -350,6 +376,30 @@ mod tests {
         assert!(text.contains(" 3.0 GiB  75.0 GiB  100 GiB "), "{text}");
         assert!(text.contains("60.0 % saved") && text.contains("on 2 of 3 replicas (n1, n2)"), "{text}");
         assert_eq!(document(&sample())["nodes"][0]["disks"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_devices_computed_is_a_line_for_clients_and_one_for_nodes() {
+        let work = |node_id, device: &str, primitive: &str, bytes| DeviceWork {
+            node_id,
+            device: device.into(),
+            primitive: primitive.into(),
+            jobs: 1,
+            bytes,
+        };
+        let device_work = vec![
+            work(0, "cpu", "tree", 3 << 30),
+            work(0, "cuda:0", "encode", 5 << 20),
+            work(0, "cuda:0", "tree", 1 << 10),
+            work(1, "cpu", "tree", 1 << 20),
+            work(2, "cpu", "tree", 2 << 20),
+        ];
+        let status = ClusterStatus { device_work, ..sample() };
+        let text = lines(&status).join("\n");
+        assert!(text.contains("by clients on cpu: tree 3.0 GiB; cuda:0: encode 5.0 MiB, tree 1.0 KiB\n"), "{text}");
+        assert!(text.contains("by nodes on cpu: tree 3.0 MiB"), "{text}");
+        assert!(!lines(&sample()).join("\n").contains("computed"));
+        assert_eq!(document(&status)["device_work"][1]["bytes"], 5 << 20);
     }
 
     #[test]

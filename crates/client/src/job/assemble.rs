@@ -8,7 +8,8 @@ use crate::class::Class;
 use bytes::Bytes;
 use std::sync::Arc;
 use tessera_accel::checksum::crc32c;
-use tessera_accel::hash::{Hash, chunk_hash_parts};
+use tessera_accel::hash::Hash;
+use tessera_accel::{ReconstructJob, device};
 use tessera_net::BufferPool;
 
 /// A fragment at hand.
@@ -84,7 +85,8 @@ impl Assemble {
     /// The chunk from exactly these k fragments, if it has the name.
     fn attempt(&self, from: &[Held], pool: &BufferPool) -> Option<Vec<Bytes>> {
         let parts = self.decode(from, pool)?;
-        (chunk_hash_parts(parts.iter().map(|p| &p[..])) == self.name).then_some(parts)
+        let slices: Vec<&[u8]> = parts.iter().map(|p| &p[..]).collect();
+        (device().hash_parts(&slices) == self.name).then_some(parts)
     }
 
     fn decode(&self, from: &[Held], pool: &BufferPool) -> Option<Vec<Bytes>> {
@@ -98,8 +100,10 @@ impl Assemble {
             let present: Vec<(usize, &[u8])> = from.iter().map(|h| (h.number as usize, &h.bytes[..])).collect();
             let lens = wanted.iter().map(|i| self.class.stored_len(self.chunk_len, *i as u32));
             let mut rooms: Vec<_> = lens.map(|len| pool.get(len)).collect();
-            let mut out: Vec<&mut [u8]> = rooms.iter_mut().map(|r| &mut r[..]).collect();
-            code.reconstruct(self.class.full_len(self.chunk_len), &present, &wanted, &mut out).ok()?;
+            let out: Vec<&mut [u8]> = rooms.iter_mut().map(|r| &mut r[..]).collect();
+            let frag_len = self.class.full_len(self.chunk_len);
+            let job = ReconstructJob { frag_len, present, wanted: wanted.clone(), out };
+            device().reconstruct(code, &mut [job]).ok()?;
             for (index, room) in wanted.into_iter().zip(rooms) {
                 parts[index] = Some(room.freeze());
             }

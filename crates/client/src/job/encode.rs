@@ -4,7 +4,9 @@ use crate::class::Class;
 use bytes::Bytes;
 use std::sync::Arc;
 use tessera_accel::checksum::{crc32c, crc32c_append};
+use tessera_accel::device::Work;
 use tessera_accel::erasure::FRAGMENT_ALIGN_BYTES;
+use tessera_accel::{Device, EncodeJob, device};
 use tessera_net::BufferPool;
 
 /// Make fragments `wanted` of the chunk `data`.
@@ -60,6 +62,8 @@ impl Encode {
     }
 }
 
+const SHAPES: &str = "shapes follow from the class";
+
 /// Bytes of all fragments together that are coded and then summed while they are still in the cache.
 const STRIPE_BYTES: usize = 192 << 10;
 
@@ -68,9 +72,14 @@ pub(super) fn parity(class: &Class, chunk: &Bytes, pool: &BufferPool) -> Bytes {
     parity_and_sums(class, chunk, pool).0
 }
 
-/// The m parity fragments of `chunk`, back to back, and the crc32c of all its fragments; nothing for copies. Goes
-/// through the chunk once, a stripe of it at a time: memory is slower than both computations.
+/// The m parity fragments of `chunk`, back to back, and the crc32c of all its fragments; nothing for copies.
 fn parity_and_sums(class: &Class, chunk: &Bytes, pool: &BufferPool) -> (Bytes, Vec<u32>) {
+    parity_and_sums_on(device(), class, chunk, pool)
+}
+
+/// The CPU goes through the chunk once, a stripe of it at a time: memory is slower than both computations. Another
+/// device gets the chunk whole.
+fn parity_and_sums_on(device: &dyn Device, class: &Class, chunk: &Bytes, pool: &BufferPool) -> (Bytes, Vec<u32>) {
     let Some(code) = class.code() else { return Default::default() };
     let full = class.full_len(chunk.len() as u64);
     if full == 0 {
@@ -79,13 +88,20 @@ fn parity_and_sums(class: &Class, chunk: &Bytes, pool: &BufferPool) -> (Bytes, V
     let mut room = pool.get(full * code.m());
     let data: Vec<&[u8]> = (0..class.needed()).map(|i| &chunk[class.plain_range(chunk.len() as u64, i)]).collect();
     let mut rows: Vec<&mut [u8]> = room.chunks_exact_mut(full).collect();
+    if device.takes("encode", chunk.len()) {
+        let mut sums: Vec<u32> = data.iter().map(|d| crc32c(d)).collect();
+        device.encode(code, &mut [EncodeJob { data, frag_len: full, parity: rows }]).expect(SHAPES);
+        sums.extend(room.chunks_exact(full).map(crc32c));
+        return (room.freeze(), sums);
+    }
+    device.note("encode", Work { jobs: 1, bytes: chunk.len() as u64 });
     let mut sums = vec![0; data.len() + rows.len()];
     let step = (STRIPE_BYTES / sums.len()).next_multiple_of(FRAGMENT_ALIGN_BYTES).min(full);
     for start in (0..full).step_by(step) {
         let end = (start + step).min(full);
         let data: Vec<&[u8]> = data.iter().map(|d| &d[start.min(d.len())..end.min(d.len())]).collect();
         let mut rows: Vec<&mut [u8]> = rows.iter_mut().map(|row| &mut row[start..end]).collect();
-        code.encode(&data, end - start, &mut rows).expect("shapes follow from the class");
+        code.encode(&data, end - start, &mut rows).expect(SHAPES);
         let pieces = data.into_iter().chain(rows.into_iter().map(|row| &*row));
         sums.iter_mut().zip(pieces).for_each(|(sum, piece)| *sum = crc32c_append(*sum, piece));
     }
@@ -97,6 +113,23 @@ mod tests {
     use super::*;
     use crate::class::tests::class;
     use tessera_accel::erasure::fragment_len;
+
+    /// P10: a device that takes whole chunks gives the bytes and checksums that the CPU gives stripe by stripe.
+    #[test]
+    fn another_device_gives_the_same_fragments() {
+        let (pool, cpu) = (BufferPool::new(1 << 20), tessera_accel::Cpu::new());
+        let emulated = tessera_accel::Spec::Emulated(2).open(Default::default()).unwrap();
+        for (spec, len) in [("ec:4+2", 0), ("ec:4+2", 1), ("ec:4+2", 60_003), ("ec:10+4", 30_000), ("replica:3", 100)] {
+            let (class, data): (_, Vec<u8>) = (class(spec), (0..len).map(|i: usize| (i * i % 241) as u8).collect());
+            let chunk = data.into();
+            let expected = parity_and_sums_on(&cpu, &class, &chunk, &pool);
+            assert_eq!(parity_and_sums_on(emulated.as_ref(), &class, &chunk, &pool), expected, "{spec} {len}");
+        }
+        assert_eq!(cpu.usage().of("encode").bytes, 90_004);
+        let on_devices = emulated.usage_by_device();
+        let jobs = on_devices.iter().filter(|(name, _)| name.starts_with("emulated")).map(|(_, u)| u.of("encode").jobs);
+        assert_eq!(jobs.sum::<u64>(), 3);
+    }
 
     /// Coding stripe by stripe gives what coding at once gives, and every checksum is that of its fragment (P2, P10).
     #[test]
@@ -117,6 +150,7 @@ mod tests {
             let encoded = Encode { class: class.clone(), data: data.clone().into(), wanted }.run(&pool);
             let expected = plain.into_iter().chain(rows.iter().map(|r| &r[..]));
             assert_eq!(encoded.fragments.len(), code.k() + code.m());
+            assert_eq!(device().usage_by_device().len(), 1, "the CPU alone");
             for (fragment, expected) in encoded.fragments.iter().zip(expected) {
                 assert!(fragment.bytes == expected, "{spec} {len} {}", fragment.number);
                 assert_eq!(fragment.crc32c, crc32c(expected));

@@ -80,7 +80,8 @@ pub struct ChunkReady {
 impl ChunkReady {
     /// Names a piece.
     pub fn new(index: u64, offset: u64, data: Bytes) -> Self {
-        let Tree { root, groups } = tessera_accel::hash::tree(&data);
+        let tree = tessera_accel::device().tree(&[&data]).pop();
+        let Tree { root, groups } = tree.expect("a tree for each chunk");
         ChunkReady { index, offset, hash: root.0, groups: groups.concat().into(), data }
     }
 }

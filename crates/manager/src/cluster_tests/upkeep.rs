@@ -267,3 +267,30 @@ fn groups_are_chosen_by_room_and_queue() {
     assert_eq!(count(&mut fake, avoid, 40_000).1, 0, "other groups are there");
     assert_eq!(count(&mut fake, &pgs, 50_000).1, 400, "better a group that failed than none (P12)");
 }
+
+/// Each node's last word counts, clients' words add up; what is not sensible is not kept (P14).
+#[test]
+fn status_tells_what_devices_computed() {
+    let mut fake = Fake::new(2, 1);
+    let work = |node_id, device: &str, jobs| DeviceWork {
+        node_id,
+        device: device.into(),
+        primitive: "encode".into(),
+        jobs,
+        bytes: jobs.saturating_mul(10),
+    };
+    for jobs in [3, 4] {
+        let long = work(0, &"x".repeat(201), 1);
+        let beat = Heartbeat { device_work: vec![work(77, "cuda:0", jobs), long.clone()], ..fake.heartbeat(1) };
+        fake.nodes[1].number += 1;
+        fake.ask(&beat).unwrap();
+        fake.ask(&ReportWork { device_work: vec![work(9, "cpu", jobs), long] }).unwrap();
+    }
+    let node_id = fake.nodes[1].node_id;
+    assert_eq!(fake.status().device_work, [work(0, "cpu", 7), work(node_id, "cuda:0", 4)]);
+    for i in 0..100 {
+        fake.ask(&ReportWork { device_work: vec![work(0, &format!("device {i}"), u64::MAX)] }).unwrap();
+    }
+    fake.ask(&ReportWork { device_work: vec![work(0, "device 3", u64::MAX)] }).unwrap();
+    assert_eq!(fake.status().device_work.len(), 65);
+}

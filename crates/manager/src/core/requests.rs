@@ -84,7 +84,7 @@ impl ManagerCore {
                 let result = cluster::read(&mut view!(self), origin.kind, &body);
                 self.reply(origin, encoded(result));
             }
-            Kind::Heartbeat | Kind::Inventory | Kind::ReportBad | Kind::Maintain => {
+            Kind::Heartbeat | Kind::Inventory | Kind::ReportBad | Kind::ReportWork | Kind::Maintain => {
                 match cluster::take_in(&mut view!(self), origin.kind, &body) {
                     Ok(proposals) if proposals.is_empty() => self.compose(origin, &body),
                     Ok(proposals) => {

@@ -228,6 +228,7 @@ impl NodeCore {
             scrubbed_bytes: named.iter().map(|&i| self.disks[i].scrub.scrubbed_bytes()).collect(),
             deleted,
             bad,
+            device_work: self.device_work.clone(),
         };
         let sent = SentHeartbeat {
             sent_ns: self.now_ns,

@@ -29,6 +29,7 @@ use bucket::TokenBucket;
 use std::collections::{HashMap, VecDeque};
 use tessera_disk::SplitMix64;
 use tessera_wire::data::PutFragmentsReply;
+use tessera_wire::meta::DeviceWork;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{ClassInfo, NodeInfo, PgInfo, Request};
 
@@ -83,6 +84,8 @@ pub struct NodeCore {
     repair_bucket: TokenBucket,
     scrub_bucket: TokenBucket,
     counters: Counters,
+    /// What was computed, as the shell last said.
+    device_work: Vec<DeviceWork>,
 }
 
 /// What the manager told of the cluster.
@@ -186,7 +189,13 @@ impl NodeCore {
             tasks: tasks::Tasks::default(),
             rebuilds: rebuilds::Rebuilds::default(),
             counters: Counters::default(),
+            device_work: Vec::new(),
         }
+    }
+
+    /// What this node's devices computed since it started: said with the next heartbeat.
+    pub fn tell_work(&mut self, work: Vec<DeviceWork>) {
+        self.device_work = work;
     }
 
     /// Something happened at `now_ns` (ns since 1970, of a clock that runs on while the process is stopped).

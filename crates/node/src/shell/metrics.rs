@@ -2,6 +2,7 @@
 
 use crate::core::{Counters, DiskStats};
 use std::sync::atomic::AtomicU64;
+use tessera_wire::meta::DeviceWork;
 
 /// Counts kept outside the core.
 #[derive(Debug, Default)]
@@ -33,4 +34,18 @@ pub struct NodeMetrics {
     pub incarnation: u64,
     /// Disks: directory, id, why it failed (empty: it has not), state.
     pub disks: Vec<(String, u64, String, DiskStats)>,
+    /// What the process's devices computed.
+    pub device_work: Vec<DeviceWork>,
+}
+
+/// What the process's devices computed since it started, as heartbeats and metrics say it.
+pub(super) fn device_work() -> Vec<DeviceWork> {
+    let mut all = Vec::new();
+    for (device, usage) in tessera_accel::device().usage_by_device() {
+        for (primitive, work) in usage.0.into_iter().filter(|(_, work)| work.jobs > 0) {
+            let (device, primitive) = (device.clone(), primitive.to_owned());
+            all.push(DeviceWork { node_id: 0, device, primitive, jobs: work.jobs, bytes: work.bytes });
+        }
+    }
+    all
 }

@@ -1,7 +1,7 @@
 //! What a node's threads share, and the one way through the core: [`Shared::drive`].
 
 use super::clock::Clock;
-use super::metrics::{NodeMetrics, ShellCounters};
+use super::metrics::{NodeMetrics, ShellCounters, device_work};
 use super::threads::{DiskLine, Job};
 use crate::compute::RebuildJob;
 use crate::config::NodeConfig;
@@ -197,6 +197,7 @@ impl Shared {
             node_id: core.node_id(),
             incarnation: core.incarnation(),
             disks: core.disks().collect(),
+            device_work: device_work(),
         }
     }
 }

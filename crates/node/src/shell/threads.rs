@@ -1,5 +1,6 @@
 //! A node's threads: per disk one writer and a few readers, for all of it a timer and some that compute.
 
+use super::metrics::device_work;
 use super::shared::Shared;
 use crate::compute::{RebuildJob, rebuild};
 use crate::core::{DiskFault, DiskOp, Event};
@@ -136,6 +137,8 @@ fn timer_loop(shared: &Arc<Shared>) {
         let now_ns = shared.clock.now_ns();
         let deadline_ns = shared.deadline_ns().min(now_ns.saturating_add(60_000_000_000));
         if deadline_ns <= now_ns {
+            // A heartbeat may be due.
+            shared.core.lock().tell_work(device_work());
             shared.drive([Event::Tick]);
             continue;
         }

@@ -137,6 +137,37 @@ pub struct ClusterStatus {
     /// Nodes of other clusters that tried to join within the last hour.
     #[prost(message, repeated, tag = "31")]
     pub strangers: Vec<Stranger>,
+    /// What devices computed: of each node since it started, of all clients together since the manager did.
+    #[prost(message, repeated, tag = "32")]
+    pub device_work: Vec<DeviceWork>,
+}
+
+/// What a device did of one primitive.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeviceWork {
+    /// The node; 0: clients. In heartbeats 0.
+    #[prost(uint64, tag = "1")]
+    pub node_id: u64,
+    /// Device, as `tessera accel list` names it, or the CPU with its instruction set.
+    #[prost(string, tag = "2")]
+    pub device: String,
+    /// Primitive: `tree`, `encode`, …
+    #[prost(string, tag = "3")]
+    pub primitive: String,
+    /// Chunks, or jobs of several.
+    #[prost(uint64, tag = "4")]
+    pub jobs: u64,
+    /// Input bytes.
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+}
+
+/// What a client's devices computed since it last said so.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ReportWork {
+    /// By device and primitive.
+    #[prost(message, repeated, tag = "1")]
+    pub device_work: Vec<DeviceWork>,
 }
 
 /// Nodes of another cluster on one host, that tried to join this one and were refused.
@@ -328,6 +359,9 @@ pub struct Heartbeat {
     /// Map the node has (see [`ClusterMap::version`]): the answer brings what changed since. 0: nothing.
     #[prost(uint64, tag = "11")]
     pub known_map_version: u64,
+    /// What this node's devices computed since it started.
+    #[prost(message, repeated, tag = "12")]
+    pub device_work: Vec<DeviceWork>,
 }
 
 /// Rebuild fragments of one group onto one disk of this node.
