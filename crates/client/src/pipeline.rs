@@ -64,6 +64,9 @@ pub(crate) fn rule(chunking: Chunking) -> Result<Rule, String> {
     let rule = match chunking {
         Chunking::Fixed { size_bytes } => Rule::fixed(size_bytes as usize),
         Chunking::Cdc { min_bytes, max_bytes } => Rule::cdc(min_bytes as usize, max_bytes as usize),
+        Chunking::Cbch { window_bytes, low_bits, advance_bytes } => {
+            Rule::cbch(window_bytes as usize, low_bits, advance_bytes as usize)
+        }
     };
     let rule = rule.map_err(|e| e.to_string())?;
     LAST_RULE.set(Some((chunking, rule)));
@@ -233,6 +236,26 @@ mod tests {
         for len in [0usize, 1, 1000] {
             assert_eq!(cut(Source::Slice(&bytes[..len])).len(), usize::from(len > 0));
             assert_eq!(cut(Source::Bytes(bytes[..len].to_vec().into())).len(), usize::from(len > 0));
+        }
+    }
+
+    /// What a policy may ask for can be cut by, and the policy refuses what cannot.
+    #[test]
+    fn the_rules_of_policies_are_rules() {
+        let parsed = |text: &str| {
+            let mut policy = tessera_policy::Policy::default();
+            policy.set("chunking", text).ok().map(|()| policy.chunking)
+        };
+        for m in [1, 20, 4096, 65_535, 65_536, 65_537] {
+            for (k, p) in [(0, 1), (0, 9), (7, 20), (8, 20), (12, 1), (14, 20), (23, 1), (22, 2), (32, 1), (10, 65_536)]
+            {
+                let may = parsed(&format!("cbch:{m},{k},{p}"));
+                assert_eq!(may.is_some(), Rule::cbch(m, k, p).is_ok(), "cbch:{m},{k},{p}");
+                assert!(may.is_none_or(|chunking| rule(chunking).is_ok()));
+            }
+        }
+        for text in ["cdc:4K..16K", "cdc:2M..8M", "cdc:256K..4M", "fixed:4K", "fixed:8M"] {
+            assert!(parsed(text).is_some_and(|chunking| rule(chunking).is_ok()), "{text}");
         }
     }
 

@@ -34,6 +34,9 @@ fn rule(chunking: Chunking) -> Outcome<Rule> {
     let rule = match chunking {
         Chunking::Fixed { size_bytes } => Rule::fixed(size(size_bytes)),
         Chunking::Cdc { min_bytes, max_bytes } => Rule::cdc(size(min_bytes), size(max_bytes)),
+        Chunking::Cbch { window_bytes, low_bits, advance_bytes } => {
+            Rule::cbch(size(window_bytes), low_bits, size(advance_bytes))
+        }
     };
     rule.map_err(|e| Failure::usage(e.to_string()))
 }

@@ -61,7 +61,7 @@ Examples:
   tessera accel boundaries --chunking cdc:64K..1M disk.img
   tessera accel boundaries --json db.sql")]
     Boundaries {
-        /// Rule: cdc:MIN..MAX or fixed:SIZE, as the policy's hint has it.
+        /// Rule: cdc:MIN..MAX, fixed:SIZE or cbch:M,K,P, as the policy's hint has it.
         #[arg(long, value_name = "RULE", default_value = "cdc:256K..4M", value_parser = chunking)]
         chunking: Chunking,
         /// Files.
