@@ -43,6 +43,11 @@ impl BlockedBloom {
         Ok(BlockedBloom { blocks })
     }
 
+    /// The blocks, for whoever asks them elsewhere.
+    pub fn blocks(&self) -> &[[u32; WORDS]] {
+        &self.blocks
+    }
+
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
         size_of_val(self.blocks.as_slice())

@@ -119,6 +119,11 @@ impl<'a, K: Copy + Ord> Levels<'a, K> {
         Ok(Levels { levels })
     }
 
+    /// The levels, newest first.
+    pub fn levels(&self) -> &[Sorted<'a, K>] {
+        &self.levels
+    }
+
     /// For each query, where the newest level that has it keeps it. A level is asked only for what newer ones lack.
     pub fn find(&self, queries: &[K]) -> Vec<Option<Found>> {
         let mut found = vec![None; queries.len()];

@@ -4,6 +4,7 @@
 
 use crate::isa::Isa;
 use crate::kernels::{BloomQuery, Kernel, Launch, LookupLevels};
+use crate::lookup::{BlockedBloom, Found, Levels};
 use crate::runtime::Buffer;
 use crate::runtime::operation::{Operation, Places};
 
@@ -34,15 +35,16 @@ impl FindInLevels {
         fits.then(|| FindInLevels { lens: lens.to_vec(), keys, queries })
     }
 
-    /// Fills the input.
-    pub fn pack<'a>(&self, levels: impl IntoIterator<Item = &'a [u64]>, queries: &'a [u64], input: &mut [u8]) {
-        let all = levels.into_iter().flatten().chain(queries);
+    /// Fills the input with levels of these lengths, of which it is known that they rise, and with the queries.
+    pub fn pack(&self, levels: &Levels<'_, u64>, queries: &[u64], input: &mut [u8]) {
+        let all = levels.levels().iter().flat_map(|level| level.keys()).chain(queries);
         input.chunks_exact_mut(8).zip(all).for_each(|(room, key)| room.copy_from_slice(&key.to_ne_bytes()));
     }
 
-    /// Reads the output: (level, index in it) for each query that is somewhere.
-    pub fn read(&self, output: &[u8]) -> Vec<Option<(u16, u32)>> {
-        words(output).map(|found| (found != u64::MAX).then_some(((found >> 32) as u16, found as u32))).collect()
+    /// Reads the output: where each query is.
+    pub fn read(&self, output: &[u8]) -> Vec<Option<Found>> {
+        let found = |at: u64| Found { level: (at >> 32) as u16, index: at as u32 };
+        words(output).map(|at| (at != u64::MAX).then(|| found(at))).collect()
     }
 
     /// Where each level begins, and where the last ends.
@@ -122,6 +124,14 @@ impl AskBloom {
     pub fn new(blocks: usize, queries: usize) -> Option<AskBloom> {
         let fits = blocks > 0 && u32::try_from(blocks).is_ok() && queries < 1 << 31;
         fits.then_some(AskBloom { blocks, queries })
+    }
+
+    /// Fills the input with a filter of so many blocks, and the hashes.
+    pub fn pack(&self, filter: &BlockedBloom, hashes: &[u64], input: &mut [u8]) {
+        let (blocks, room) = input.split_at_mut(BLOCK_BYTES * self.blocks);
+        let words = filter.blocks().iter().flatten();
+        blocks.chunks_exact_mut(4).zip(words).for_each(|(room, word)| room.copy_from_slice(&word.to_ne_bytes()));
+        room.chunks_exact_mut(8).zip(hashes).for_each(|(room, hash)| room.copy_from_slice(&hash.to_ne_bytes()));
     }
 }
 
