@@ -55,7 +55,7 @@ impl Store {
             disk.create_dir(dir)?;
         }
         let to = Surroundings { disk: disk.clone(), dir: dir.into(), ..self.shared.around.clone() };
-        let to = Surroundings { trash: Default::default(), counters: Default::default(), ..to };
+        let to = Surroundings { trash: Default::default(), counters: Default::default(), durable: true, ..to };
         if disk.list(dir)?.iter().any(|name| name == MANIFEST) {
             return Err(Error::AlreadyThere { dir: crate::open::place_name(&to) });
         }
@@ -77,7 +77,7 @@ impl Store {
 
     /// The newest records, those in buffers, as a cell.
     fn copy_buffers(&self, to: &Surroundings, snapshot: &crate::Snapshot, number: u64) -> Result<Option<Entry>, Error> {
-        let mut writer = CellWriter::create(to, number, 0, self.shared.options.page_bytes, 12)?;
+        let mut writer = CellWriter::create(to, number, 0, self.shared.options.page_bytes, 10)?;
         let mut merger = snapshot.buffers();
         while let Some((key, value)) = merger.current(false) {
             writer.add(key, value)?;

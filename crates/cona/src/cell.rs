@@ -166,6 +166,8 @@ pub(crate) struct Surroundings {
     pub(crate) trash: Trash,
     pub(crate) counters: Arc<Counters>,
     pub(crate) check_pages: bool,
+    /// Files are synced; not those of a volatile store.
+    pub(crate) durable: bool,
 }
 
 /// A read past the end of a file is damage: its length is known.

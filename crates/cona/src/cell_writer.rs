@@ -156,7 +156,7 @@ impl CellWriter {
         self.out_at += self.out.len() as u64;
         self.out.clear();
         self.page_from = 0;
-        if self.out_at - self.synced_at >= SYNC_BYTES {
+        if self.around.durable && self.out_at - self.synced_at >= SYNC_BYTES {
             self.file.sync_data()?;
             self.synced_at = self.out_at;
         }

@@ -23,7 +23,8 @@ const PAUSE_BYTES: u64 = 64 << 10;
 
 /// The one who writes: the logs.
 pub(crate) struct Committer {
-    pub(crate) log: Log,
+    /// None in a volatile store.
+    log: Option<Log>,
     /// Logs that were written to earlier and are not synced.
     older: Vec<Log>,
     pub(crate) next_seq: u64,
@@ -34,7 +35,7 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(log: Log, next_seq: u64) -> Self {
+    pub(crate) fn new(log: Option<Log>, next_seq: u64) -> Self {
         Committer { log, older: Vec::new(), next_seq, durable_seq: next_seq - 1, out: Vec::new(), since_pause: 0 }
     }
 
@@ -45,12 +46,14 @@ impl Committer {
             log.sync()?;
             self.older.remove(0);
         }
-        if self.log.name_dirty {
-            shared.around.disk.sync_dir(&shared.around.dir)?;
-            self.log.name_dirty = false;
-        }
-        if self.log.dirty {
-            self.log.sync()?;
+        if let Some(log) = &mut self.log {
+            if log.name_dirty {
+                shared.around.disk.sync_dir(&shared.around.dir)?;
+                log.name_dirty = false;
+            }
+            if log.dirty {
+                log.sync()?;
+            }
         }
         self.durable_seq = self.next_seq - 1;
         Ok(())
@@ -133,8 +136,10 @@ impl Shared {
         let first = committer.next_seq;
         let numbered = || (first..).zip(group.iter().filter(|r| !r.changes.is_empty()));
         let Committer { log, out, durable_seq, .. } = &mut *committer;
-        let written = log.append(numbered().map(|(seq, r)| (seq, &r.payload[..])), *durable_seq, out)?;
-        self.around.counters.log_bytes.fetch_add(written, Ordering::Relaxed);
+        if let Some(log) = log {
+            let written = log.append(numbered().map(|(seq, r)| (seq, &r.payload[..])), *durable_seq, out)?;
+            self.around.counters.log_bytes.fetch_add(written, Ordering::Relaxed);
+        }
         committer.next_seq = first + numbered().count() as u64;
         if group.iter().any(|r| r.sync) && !self.has_bug(PlantedBug::AckBeforeSync) {
             committer.sync(self)?;
@@ -198,11 +203,11 @@ impl Shared {
 
     /// Freezes the active buffer and begins a new one with a log of its own.
     pub(crate) fn rotate(&self, committer: &mut Committer) -> Result<(), Error> {
-        let log = Log::create(&self.around, self.new_file())?;
+        let log = if self.around.durable { Some(Log::create(&self.around, self.new_file())?) } else { None };
         let active = Arc::new(Buffer::new(self.options.buffer_bytes));
-        active.logs.lock().push(log.number);
+        active.logs.lock().extend(log.as_ref().map(|log| log.number));
         let old = std::mem::replace(&mut committer.log, log);
-        committer.older.push(old);
+        committer.older.extend(old);
         self.change_state(|state| {
             let mut frozen = vec![state.active.clone()];
             frozen.extend_from_slice(&state.frozen);

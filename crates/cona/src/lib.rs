@@ -43,6 +43,8 @@ mod snapshot;
 mod state;
 mod stats;
 mod store;
+#[cfg(test)]
+mod trie;
 
 pub use backup::VerifyReport;
 pub use error::Error;

@@ -151,9 +151,10 @@ impl Shared {
             return Ok(None);
         }
         let path = crate::cell::path_in(&self.around.dir, &crate::cell::cell_name(writer.number));
-        let cell = writer.finish(!self.has_bug(PlantedBug::CellNotSynced)).inspect_err(|_| {
-            let _ = self.around.disk.remove(&path);
-        })?;
+        let cell =
+            writer.finish(self.around.durable && !self.has_bug(PlantedBug::CellNotSynced)).inspect_err(|_| {
+                let _ = self.around.disk.remove(&path);
+            })?;
         Ok(Some(cell))
     }
 
@@ -175,11 +176,8 @@ impl Shared {
             flushed_seq: flushed,
             cells: cells.iter().map(entry).collect(),
         };
-        // The new cell's name must be durable before the manifest counts on it.
-        let written = self.around.disk.sync_dir(&self.around.dir).map_err(Error::from);
-        let written = written.and_then(|()| manifest.write(&self.around)).inspect_err(|_| {
-            self.discard_unnamed(cell.as_ref());
-        })?;
+        let written = if self.around.durable { self.write_manifest(&manifest) } else { Ok(0) };
+        let written = written.inspect_err(|_| self.discard_unnamed(cell.as_ref()))?;
         self.around.counters.manifest_bytes.fetch_add(written, Ordering::Relaxed);
         *flushed_seq = flushed;
         let version = state.version + u64::from(buffer.is_some());
@@ -204,6 +202,12 @@ impl Shared {
             input.doomed.store(true, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// The new cell's name must be durable before the manifest counts on it.
+    fn write_manifest(&self, manifest: &Manifest) -> Result<u64, Error> {
+        self.around.disk.sync_dir(&self.around.dir)?;
+        manifest.write(&self.around)
     }
 
     /// After a failed change of the manifest: the new cell goes if the manifest that is there does not name it.

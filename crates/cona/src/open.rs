@@ -77,8 +77,14 @@ fn create(around: &Surroundings, files: &Files, options: &Options) -> Result<Man
 pub(crate) fn open(disk: Arc<dyn Disk>, dir: &str, options: Options) -> Result<Arc<Shared>, Error> {
     options.check()?;
     let check_pages = options.planted != PlantedBug::SkipPageCheck;
-    let around =
-        Surroundings { disk, dir: dir.into(), trash: Default::default(), counters: Default::default(), check_pages };
+    let around = Surroundings {
+        disk,
+        dir: dir.into(),
+        trash: Default::default(),
+        counters: Default::default(),
+        check_pages,
+        durable: !options.volatile,
+    };
     open_around(around.clone(), options).map_err(|error| refused(&around, error))
 }
 
@@ -86,12 +92,16 @@ fn open_around(around: Surroundings, options: Options) -> Result<Arc<Shared>, Er
     if !around.dir.is_empty() && options.create {
         around.disk.create_dir(&around.dir)?;
     }
-    let files = list(&around)?;
+    let mut files = list(&around)?;
+    if options.volatile {
+        clear(&around, &mut files)?;
+    }
     for leftover in &files.leftovers {
         around.disk.remove(&path_in(&around.dir, leftover))?;
     }
     let manifest = match Manifest::read(&around)? {
         Some(manifest) => manifest,
+        None if options.volatile => Manifest { next_file: 1, ..Manifest::default() },
         None => create(&around, &files, &options)?,
     };
     let mut cells = Vec::with_capacity(manifest.cells.len());
@@ -106,8 +116,8 @@ fn open_around(around: Surroundings, options: Options) -> Result<Arc<Shared>, Er
     let replayed = replay(&around, &files.logs, manifest.flushed_seq, &active)?;
     let used = files.cells.iter().chain(&files.logs).map(|n| n + 1).max().unwrap_or(0);
     let number = manifest.next_file.max(used);
-    let log = Log::create(&around, number)?;
-    active.logs.lock().extend(replayed.logs.iter().chain([&number]));
+    let log = if around.durable { Some(Log::create(&around, number)?) } else { None };
+    active.logs.lock().extend(replayed.logs.iter().chain(log.as_ref().map(|log| &log.number)));
     let next_seq = replayed.last_seq + 1;
     let state = State { active: Arc::new(active), frozen: Vec::new(), cells: Arc::new(cells), version: 0 };
     Ok(Arc::new(Shared {
@@ -127,6 +137,20 @@ fn open_around(around: Surroundings, options: Options) -> Result<Arc<Shared>, Er
         signal: Mutex::new(0),
         stopping: AtomicBool::new(false),
     }))
+}
+
+/// Removes all that an earlier volatile store left.
+fn clear(around: &Surroundings, files: &mut Files) -> Result<(), Error> {
+    let cells = files.cells.drain(..).map(cell_name);
+    let logs = files.logs.drain(..).map(log_name);
+    let manifest = [MANIFEST.to_owned()];
+    for name in cells.chain(logs).chain(manifest) {
+        match around.disk.remove(&path_in(&around.dir, &name)) {
+            Err(DiskError::NotFound { .. }) => {}
+            removed => removed?,
+        }
+    }
+    Ok(())
 }
 
 struct Replayed {
@@ -168,7 +192,9 @@ fn replay(around: &Surroundings, numbers: &[u64], flushed_seq: u64, buffer: &Buf
     for number in &gone {
         around.disk.remove(&path_in(&around.dir, &log_name(*number)))?;
     }
-    around.disk.sync_dir(&around.dir)?;
+    if around.durable {
+        around.disk.sync_dir(&around.dir)?;
+    }
     Ok(done)
 }
 

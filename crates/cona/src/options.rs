@@ -42,7 +42,7 @@ pub enum Shape {
 /// Bits of each key's hash in the filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterBits {
-    /// 12, 11, 10, 9 from the smallest cells on, 5 in the oldest cell.
+    /// 10 in the smallest cells, 9 in larger ones, 5 in the oldest.
     Auto,
     /// The same in all cells but the oldest, and in the oldest; 0 is no filter (the paper's: 16 and 0).
     Fixed {
@@ -88,6 +88,9 @@ pub struct Options {
     pub merge_slice_bytes: u64,
     /// Take the disk's lock; no, if the caller has it.
     pub lock: bool,
+    /// Nothing needs to survive: whatever the directory holds is removed at opening, nothing is logged or synced. For indexes that
+    /// can be rebuilt.
+    pub volatile: bool,
     /// A bug to commit; for tests.
     #[doc(hidden)]
     pub planted: PlantedBug,
@@ -101,12 +104,13 @@ impl Default for Options {
             buffers: 2,
             cache_bytes: 32 << 20,
             page_bytes: 4096,
-            shape: Shape::Folded { growth: 4, fold_percent: 60 },
+            shape: Shape::Folded { growth: 4, fold_percent: 50 },
             filter_bits: FilterBits::Auto,
             durability: Durability::Os,
             background: Background::Threads(1),
             merge_slice_bytes: 2 << 20,
             lock: true,
+            volatile: false,
             planted: PlantedBug::None,
         }
     }
@@ -156,7 +160,7 @@ impl Options {
     pub(crate) fn filter_bits_of(&self, level: u32, oldest: bool) -> u32 {
         match self.filter_bits {
             FilterBits::Auto if oldest => 5,
-            FilterBits::Auto => 12_u32.saturating_sub(level).max(9),
+            FilterBits::Auto => 10_u32.saturating_sub(level).max(9),
             FilterBits::Fixed { last, .. } if oldest => last,
             FilterBits::Fixed { upper, .. } => upper,
         }

@@ -1,0 +1,68 @@
+//! Stores of every format version so far must stay readable. `REWRITE_FIXTURES=1` writes the current version's anew.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::*;
+use tessera_cona::*;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1")
+}
+
+/// What the fixture holds: short and long values, deletes, keys of all kinds; cells, and batches that are in the log only.
+fn contents() -> Model {
+    let mut model = Model::new();
+    for i in 0..120_u32 {
+        model.insert(format!("user{:08}", i * 37).into_bytes(), vec![i as u8; (i * 7 % 90) as usize]);
+    }
+    model.insert(b"long".to_vec(), (0..5000_u32).map(|i| (i % 251) as u8).collect());
+    model.insert(vec![0xff; 300], b"a long key".to_vec());
+    model
+}
+
+fn write() {
+    let dir = folder();
+    let _ = std::fs::remove_dir_all(&dir);
+    let store =
+        Store::open(&dir, Options { buffer_bytes: 1 << 20, shape: Shape::Doubling { growth: 8 }, ..small() }).unwrap();
+    store.put(b"gone", b"deleted in a later cell").unwrap();
+    for (n, (key, value)) in contents().iter().enumerate() {
+        store.put(key, b"overwritten").unwrap();
+        store.put(key, value).unwrap();
+        if n == 60 {
+            store.flush().unwrap();
+            store.delete(b"gone").unwrap();
+        }
+        if n == 90 {
+            store.flush().unwrap();
+        }
+    }
+    drop(store);
+    std::fs::remove_file(dir.join("lock")).unwrap();
+}
+
+#[test]
+fn version_1_is_read() {
+    if std::env::var_os("REWRITE_FIXTURES").is_some() {
+        write();
+    }
+    let copy = tempfile::tempdir().unwrap();
+    let mut kinds = Vec::new();
+    for entry in std::fs::read_dir(folder()).unwrap().map(Result::unwrap) {
+        kinds.extend(entry.path().extension().map(|e| e.to_string_lossy().into_owned()));
+        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    kinds.sort_unstable();
+    assert_eq!(kinds, ["cell", "cell", "log"]);
+    let store = Store::open(copy.path(), Options { create: false, ..small() }).unwrap();
+    assert_eq!(all(store.range(..).unwrap()).unwrap(), contents());
+    for (key, value) in contents() {
+        assert_eq!(store.get(&key).unwrap(), Some(value));
+    }
+    assert_eq!(store.get(b"gone").unwrap(), None);
+    assert!(store.verify().damage.is_empty());
+    store.compact().unwrap();
+    assert_eq!(all(store.range(..).unwrap()).unwrap(), contents());
+}
