@@ -1,5 +1,5 @@
 # The ways in: `make run` and `make test` are the two commands of the README.
-.PHONY: run test check fmt bench soak clean
+.PHONY: run test check fmt bench bench-cona soak clean
 
 run:            ## build and start a store of eight nodes here, under ./tessera-data
 	cargo build --release -p tessera-cli
@@ -27,6 +27,10 @@ soak:           ## hours: many more seeds, and a hundred kills
 bench:          ## side by side with GlusterFS and the ceilings; writes bench/results/
 	cargo build --release -p tessera-cli -p tessera-client --bins --examples
 	python3 bench/store.py
+
+bench-cona:     ## CONA beside LevelDB, RocksDB and fjall under YCSB (needs libleveldb-dev, librocksdb-dev); writes bench/results/cona.*
+	cargo build --release --manifest-path bench/cona/Cargo.toml
+	python3 bench/cona.py
 
 fmt:
 	cargo fmt --all

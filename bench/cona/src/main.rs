@@ -1,0 +1,212 @@
+//! One engine through YCSB's load, A, B, C, D and F; prints a line of JSON a phase.
+
+mod engines;
+mod workload;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use engines::Engine;
+use workload::{Histogram, Rng, Zipf, key, value};
+
+const VALUE_BYTES: usize = 200;
+const SAMPLES: u64 = 100;
+
+/// YCSB over one engine.
+#[derive(Parser)]
+struct Cli {
+    /// cona, leveldb, rocksdb or fjall
+    #[arg(long)]
+    system: String,
+    /// A new directory
+    #[arg(long)]
+    dir: PathBuf,
+    #[arg(long, default_value_t = 5_000_000)]
+    records: u64,
+    /// Operations a phase
+    #[arg(long, default_value_t = 1_000_000)]
+    ops: u64,
+    /// Phases, of load, A, B, C, D, F, in this order; in small letters with the page cache evicted all the time
+    #[arg(long, default_value = "load,A,B,C,D,F,a,b,c,d,f")]
+    phases: String,
+    /// CONA's options, name=value,…
+    #[arg(long, default_value = "")]
+    variant: String,
+}
+
+fn proc_numbers(path: &str) -> HashMap<String, u64> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let pair = |line: &str| {
+        let (name, rest) = line.split_once(':')?;
+        Some((name.to_owned(), rest.trim().trim_end_matches(" kB").parse().ok()?))
+    };
+    text.lines().filter_map(pair).collect()
+}
+
+fn io() -> (u64, u64) {
+    let io = proc_numbers("/proc/self/io");
+    (io.get("read_bytes").copied().unwrap_or(0), io.get("write_bytes").copied().unwrap_or(0))
+}
+
+/// Waits until the engine has stopped writing for a while; gives how long that took.
+fn quiet() -> f64 {
+    let begun = Instant::now();
+    let (mut last, mut since) = (io().1, Instant::now());
+    while since.elapsed() < Duration::from_millis(1500) {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = io().1;
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    begun.elapsed().as_secs_f64() - 1.5
+}
+
+/// Takes the engine's files out of the page cache, those it has mapped, too.
+fn evict(dir: &Path) {
+    let here = format!("{}/", dir.display());
+    for line in std::fs::read_to_string("/proc/self/maps").unwrap_or_default().lines().filter(|l| l.contains(&here)) {
+        let range = line.split(' ').next().and_then(|r| r.split_once('-'));
+        let Some((from, to)) = range else { continue };
+        let parse = |hex: &str| usize::from_str_radix(hex, 16).unwrap_or(0);
+        // SAFETY: the engines map files for reading only; the pages come back from the file when touched.
+        unsafe { libc::madvise(parse(from) as *mut libc::c_void, parse(to) - parse(from), libc::MADV_DONTNEED) };
+    }
+    let mut dirs = vec![dir.to_path_buf()];
+    while let Some(next) = dirs.pop() {
+        for entry in std::fs::read_dir(next).into_iter().flatten().flatten() {
+            if entry.path().is_dir() {
+                dirs.push(entry.path());
+            } else if let Ok(file) = std::fs::File::open(entry.path()) {
+                // SAFETY: a valid descriptor; advice only.
+                unsafe { libc::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(&file), 0, 0, libc::POSIX_FADV_DONTNEED) };
+            }
+        }
+    }
+}
+
+struct Run<'e> {
+    engine: &'e dyn Engine,
+    records: u64,
+    rng: Rng,
+    reads: Histogram,
+    writes: Histogram,
+    value: Vec<u8>,
+}
+
+impl Run<'_> {
+    fn put(&mut self, i: u64) {
+        value(i, &mut self.value, &mut self.rng);
+        let key = key(i);
+        let begun = Instant::now();
+        self.engine.put(&key, &self.value);
+        self.writes.add(begun.elapsed().as_nanos() as u64);
+    }
+
+    fn get(&mut self, i: u64) {
+        let key = key(i);
+        let begun = Instant::now();
+        let mut whose = u64::MAX;
+        let found = self.engine.get(&key, &mut |v| {
+            assert_eq!(v.len(), VALUE_BYTES);
+            whose = u64::from_le_bytes(v[..8].try_into().unwrap());
+        });
+        self.reads.add(begun.elapsed().as_nanos() as u64);
+        assert!(found && whose == i, "record {i}: found {found}, of {whose}");
+    }
+
+    fn operation(&mut self, phase: &str, step: u64, zipf: &Zipf) {
+        // Popular records are scattered over the keys.
+        let popular = |run: &mut Self| workload::mixed(zipf.next(&mut run.rng)) % run.records;
+        match phase {
+            "load" => self.put(step),
+            "A" => {
+                let i = popular(self);
+                if self.rng.next() & 1 == 0 { self.get(i) } else { self.put(i) }
+            }
+            "B" => {
+                let i = popular(self);
+                if self.rng.next() % 100 < 95 { self.get(i) } else { self.put(i) }
+            }
+            "C" => {
+                let i = popular(self);
+                self.get(i);
+            }
+            "D" => {
+                if self.rng.next() % 100 < 95 {
+                    let back = zipf.next(&mut self.rng);
+                    self.get(self.records - 1 - back);
+                } else {
+                    self.put(self.records);
+                    self.records += 1;
+                }
+            }
+            "F" => {
+                let i = popular(self);
+                self.get(i);
+                if self.rng.next() & 1 == 0 {
+                    self.put(i);
+                }
+            }
+            other => panic!("phase {other}: choose load, A, B, C, D, F"),
+        }
+    }
+}
+
+fn main() {
+    let cli = Cli::parse();
+    std::fs::create_dir_all(&cli.dir).unwrap();
+    let engine = engines::open(&cli.system, &cli.dir, &cli.variant);
+    let zipf = Zipf::new(cli.records);
+    let mut records = cli.records;
+    for phase in cli.phases.split(',') {
+        let cold = phase.chars().all(char::is_lowercase) && phase != "load";
+        let name = if phase == "load" { phase.to_owned() } else { phase.to_uppercase() };
+        let ops = if phase == "load" { cli.records } else if cold { cli.ops / 4 } else { cli.ops };
+        let stop = Arc::new(AtomicBool::new(false));
+        let evictor = cold.then(|| {
+            let (stop, dir) = (stop.clone(), cli.dir.clone());
+            evict(&dir);
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Acquire) {
+                    evict(&dir);
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            })
+        });
+        let (histograms, value) = (Histogram::default(), vec![0; VALUE_BYTES]);
+        let seed = 1 + records + u64::from(cold);
+        let mut run =
+            Run { engine: &*engine, records, rng: Rng(seed), reads: histograms, writes: Histogram::default(), value };
+        let (before, figures_before) = (io(), engine.figures());
+        let begun = Instant::now();
+        let (mut series, mut sampled) = (Vec::new(), begun);
+        for step in 0..ops {
+            run.operation(&name, step, &zipf);
+            if (step + 1) % (ops / SAMPLES).max(1) == 0 {
+                series.push((ops / SAMPLES) as f64 / sampled.elapsed().as_secs_f64());
+                sampled = Instant::now();
+            }
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        let read_bytes = io().0 - before.0;
+        stop.store(true, Ordering::Release);
+        if let Some(evictor) = evictor {
+            evictor.join().unwrap();
+        }
+        let anonymous = proc_numbers("/proc/self/status").get("RssAnon").copied().unwrap_or(0) * 1024;
+        let settle = quiet();
+        records = run.records;
+        let line = serde_json::json!({
+            "system": cli.system, "variant": cli.variant, "phase": name, "cold": cold, "records": records, "ops": ops, "seconds": seconds,
+            "ops_per_s": ops as f64 / seconds, "reads": run.reads.json(), "writes": run.writes.json(),
+            "disk_read_bytes": read_bytes, "disk_written_bytes": io().1 - before.1, "settle_s": settle, "anonymous_bytes": anonymous,
+            "series": series, "before": figures_before, "after": engine.figures(),
+        });
+        println!("{line}");
+    }
+}
