@@ -81,6 +81,8 @@ pub trait Index: Send + Sync {
     fn list(&self, after: Option<FragmentId>, limit: usize) -> Vec<Entry>;
     /// Number of entries.
     fn len(&self) -> u64;
+    /// Bytes of memory it takes, roughly.
+    fn memory_bytes(&self) -> u64;
     /// True if there is none.
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -111,5 +113,9 @@ impl Index for MemIndex {
 
     fn len(&self) -> u64 {
         self.0.read().len() as u64
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.len() * 100
     }
 }

@@ -12,6 +12,7 @@
 //! The log replica is apart, in `log/`.
 
 mod compact;
+mod cona_index;
 mod config;
 mod error;
 mod format;
@@ -28,6 +29,7 @@ mod store;
 mod writer;
 
 pub use compact::CompactReport;
+pub use cona_index::{ConaIndex, INDEX_DIR};
 pub use config::Options;
 pub use error::{Damage, Finding, OpenError, StoreError};
 pub use format::{
@@ -41,3 +43,4 @@ pub use log::{
 pub use open::{OpenProgress, OpenReport, TornTail};
 pub use scrub::{ScrubCursor, ScrubReport};
 pub use store::{Appended, DeleteOrder, Deleted, Record, SegmentStore, Stats};
+pub use tessera_cona::Error as IndexError;

@@ -98,6 +98,8 @@ pub struct Stats {
     pub dead_bytes: u64,
     /// Bytes of all segment files.
     pub file_bytes: u64,
+    /// Bytes of memory that the index takes, roughly.
+    pub index_bytes: u64,
     /// Appended and not yet synced records.
     pub unsynced_records: u64,
 }
@@ -173,6 +175,7 @@ impl SegmentStore {
         let writer = self.writer.lock();
         let mut stats = Stats {
             fragments: self.index.len(),
+            index_bytes: self.index.memory_bytes(),
             deletes: writer.graves.delete_records(),
             unsynced_records: writer.staged.len() as u64,
             ..Stats::default()
