@@ -2,7 +2,8 @@
 //!
 //! Each file has one writer at a time, so what it may hold is known: after an acknowledged write exactly
 //! that; after a write whose fate is unknown (the client died, or gave up without an answer) that or what was
-//! there before. A read that began and ended between two writes must find one of these. Shared logs, which
+//! there before. Such a write may also take effect later, for its last message may still be on its way when the next
+//! writer has been answered. What was acknowledged and overwritten never comes back. A read that began and ended between two writes must find one of these. Shared logs, which
 //! several clients append to, must hold each acknowledged record exactly once and any other at most once, whole.
 
 use std::collections::BTreeMap;
@@ -20,10 +21,19 @@ pub struct Violation {
     pub fact: String,
 }
 
+/// What one file may hold.
+#[derive(Debug, Default, Clone)]
+struct File {
+    /// By the last acknowledgement.
+    known: Content,
+    /// Of writes whose fate is unknown, in the order in which they began.
+    unknown: Vec<Content>,
+}
+
 /// All files and what each may hold.
 #[derive(Debug, Default)]
 pub struct Oracle {
-    files: BTreeMap<String, Vec<Content>>,
+    files: BTreeMap<String, File>,
     /// Records of shared logs: (text, acknowledged).
     records: BTreeMap<String, Vec<(Vec<u8>, bool)>>,
 }
@@ -31,28 +41,22 @@ pub struct Oracle {
 impl Oracle {
     /// What the file may hold now.
     pub fn possible(&self, path: &str) -> Vec<Content> {
-        self.files.get(path).cloned().unwrap_or_else(|| vec![None])
+        let file = self.files.get(path).cloned().unwrap_or_default();
+        std::iter::once(file.known).chain(file.unknown).collect()
     }
 
     /// A write is about to start: from now on either is right.
     pub fn begin(&mut self, path: &str, content: Content) {
-        let mut possible = self.possible(path);
-        if !possible.contains(&content) {
-            possible.push(content);
-        }
-        self.files.insert(path.to_string(), possible);
+        self.files.entry(path.to_string()).or_default().unknown.push(content);
     }
 
-    /// The write was acknowledged.
+    /// The write that began last was acknowledged.
     pub fn acknowledged(&mut self, path: &str, content: Content) {
-        self.files.insert(path.to_string(), vec![content]);
-    }
-
-    /// The write was refused for certain: nothing changed.
-    pub fn refused(&mut self, path: &str, content: &Content, before: Vec<Content>) {
-        if !before.contains(content) {
-            self.files.insert(path.to_string(), before);
+        let file = self.files.entry(path.to_string()).or_default();
+        if let Some(at) = file.unknown.iter().rposition(|unknown| *unknown == content) {
+            file.unknown.remove(at);
         }
+        file.known = content;
     }
 
     /// An append to a shared log is about to start.
@@ -144,6 +148,12 @@ mod tests {
         assert_eq!(oracle.check("f", &content("b")).unwrap_err().promise, "P2");
         oracle.acknowledged("f", None);
         assert_eq!(oracle.check("f", &content("a")).unwrap_err().promise, "P3");
+        // Its writer died: it may come late. What was acknowledged before may not.
+        oracle.begin("f", content("c"));
+        oracle.begin("f", content("d"));
+        oracle.acknowledged("f", content("d"));
+        assert!(oracle.check("f", &content("c")).is_ok() && oracle.check("f", &content("d")).is_ok());
+        assert_eq!(oracle.check("f", &content("a")).unwrap_err().promise, "P2");
     }
 
     #[test]
