@@ -133,12 +133,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Outcome<MaintainReply> {
         Upkeep::Scrub => {
             let pass = cluster.passes.scrub;
             let figures = &cluster.figures.disks;
-            let roster = view.caches.roster(view.db)?;
-            let total = roster
-                .disks
-                .values()
-                .filter_map(|d| Some(d.capacity_bytes.saturating_sub(figures.get(&d.disk_id)?.free_bytes)))
-                .sum();
+            let total = figures.values().map(|d| d.used_bytes).sum();
             let now: u64 = figures.values().map(|d| d.scrubbed_bytes).sum();
             let done = if pass.running { now.max(pass.bytes) } else { pass.bytes };
             let counters = vec![

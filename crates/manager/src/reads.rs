@@ -87,7 +87,7 @@ fn file(inode: Inode) -> Outcome<Inode> {
     match (inode.is_file(), inode.is_directory()) {
         (true, _) => Ok(inode),
         (_, true) => refuse(Code::IsDirectory, "is a directory, not a file; `tessera ls` shows what is in it"),
-        _ => refuse(Code::Unsupported, format!("inode {} is a symbolic link; resolve it first", inode.ino)),
+        _ => refuse(Code::Unsupported, "is a symbolic link; name what it points to (`tessera stat` shows that)"),
     }
 }
 
@@ -141,7 +141,7 @@ fn which(db: &Db, inode: &Inode, request: &OpenRead) -> Outcome<VersionInfo> {
         Some(version) => Ok(version),
         None => refuse(
             Code::NotFound,
-            format!("file {} has no version {wanted:?}; `tessera versions` lists those that are kept", inode.ino),
+            format!("there is no such version of it ({wanted}); `tessera versions` lists those that are kept"),
         ),
     }
 }

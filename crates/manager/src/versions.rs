@@ -312,6 +312,15 @@ pub enum Which {
     Number(u64),
 }
 
+impl std::fmt::Display for Which {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Which::Id(id) => write!(f, "id {id}"),
+            Which::Number(number) => write!(f, "number {number}"),
+        }
+    }
+}
+
 /// One version of a file, if it is kept.
 pub fn find(db: &Db, ino: u64, which: Which) -> rusqlite::Result<Option<VersionInfo>> {
     let (sql, value) = match which {

@@ -57,7 +57,7 @@ pub struct GetArgs {
     #[arg(long, short)]
     pub recursive: bool,
     /// Number of the version (see `tessera versions`).
-    #[arg(long, value_name = "NUMBER", conflicts_with = "recursive")]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "recursive", value_parser = clap::value_parser!(u64).range(1..))]
     pub version: Option<u64>,
     /// Files on their way at once.
     #[arg(long, short, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -82,7 +82,7 @@ pub struct CatArgs {
     #[arg(long, value_name = "START..END")]
     pub range: Option<String>,
     /// Number of the version.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     pub version: Option<u64>,
     /// Common.
     #[command(flatten)]

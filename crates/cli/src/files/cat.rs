@@ -31,7 +31,7 @@ pub(super) fn tell_report(report: ReadReport, out: &Out) {
     let clauses = clauses.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", units::count(n)));
     if report.bad + report.unreachable > 0 {
         let clauses: Vec<String> = clauses.collect();
-        out.note(format!("fragments read around: {}; every byte was verified", clauses.join(", ")));
+        out.note(format!("fragments read around: {}; every byte that was delivered is verified", clauses.join(", ")));
     }
 }
 

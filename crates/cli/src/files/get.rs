@@ -4,7 +4,7 @@ use super::holes::Sparse;
 use super::local::{self, Pending};
 use super::pool::{self, Ran};
 use super::put::split;
-use super::target::{Target, store_path};
+use super::target::{Target, all_differ, store_path};
 use crate::args::GetArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::remote::{Item, Store, Wanted};
@@ -40,6 +40,8 @@ pub fn get(args: GetArgs) -> Outcome {
     for source in &sources {
         plan(&store, source, &target, args.recursive, &mut jobs)?;
     }
+    let places = jobs.iter().filter(|j| j.item.kind != InodeKind::Directory);
+    all_differ(places.map(|j| (j.to.display().to_string(), j.item.path.to_string())))?;
     let bytes = jobs.iter().filter(|j| j.item.kind == InodeKind::File).map(|j| j.item.size_bytes).sum();
     let progress = Progress::bytes(&out, "get", Some(bytes));
     let ran = carry_out(&store, jobs, args.version, args.jobs.into(), &out, &progress);

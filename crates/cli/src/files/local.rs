@@ -1,6 +1,6 @@
 //! Local files and directories: walking them, and making them as they were.
 
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -133,8 +133,20 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Starts writing beside `target`.
+    /// Starts writing beside `target`; where that is a symbolic link, beside what it points to.
+    ///
+    /// # Errors
+    /// What is there under that name is no regular file: it would be replaced, which nobody means who names a device.
     pub fn create(target: &Path) -> Outcome<Pending> {
+        let target = &match std::fs::symlink_metadata(target) {
+            Ok(meta) if meta.is_symlink() => target.canonicalize().map_err(|e| Failure::io(target.display(), &e))?,
+            _ => target.to_path_buf(),
+        };
+        if std::fs::metadata(target).is_ok_and(|meta| !meta.is_file()) {
+            let place = target.display();
+            let message = format!("{place}: is no regular file; write into it with `tessera cat TESS:/FILE > {place}`");
+            return Err(Failure::new(Exit::Conflict, message));
+        }
         let name = target.file_name().ok_or_else(|| Failure::usage(format!("{} is no file name", target.display())))?;
         // Names may be as long as the system takes: the temporary one leaves part of it away.
         let short = &name.as_bytes()[..name.len().min(200)];
@@ -232,6 +244,23 @@ fn system_time(ns: i64) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_regular_files_are_replaced() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (file, link, gone) = (scratch.path().join("f"), scratch.path().join("l"), scratch.path().join("gone"));
+        std::fs::write(&file, b"old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        std::os::unix::fs::symlink(scratch.path().join("nothing"), &gone).unwrap();
+        let mut pending = Pending::create(&link).unwrap();
+        std::io::Write::write_all(pending.file().unwrap(), b"new").unwrap();
+        pending.place().unwrap();
+        assert_eq!((std::fs::read(&file).unwrap(), std::fs::read_link(&link).unwrap()), (b"new".to_vec(), file));
+        assert!(Pending::create(&gone).is_err());
+        for special in [Path::new("/dev/null"), scratch.path()] {
+            assert_eq!(Pending::create(special).err().unwrap().exit, Exit::Conflict);
+        }
+    }
 
     #[test]
     fn a_walk_goes_parents_first_and_keeps_links() {

@@ -2,7 +2,7 @@
 
 use super::pool::{self, Ran};
 use super::put::hints;
-use super::target::{Target, store_path};
+use super::target::{Target, all_differ, store_path};
 use crate::args::{MkdirArgs, MvArgs, RmArgs};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::remote::Store;
@@ -54,9 +54,10 @@ pub fn mv(args: MvArgs) -> Outcome {
     let sources = sources.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
     let target = Target::in_store(&store, target.as_ref(), sources.len())?;
+    let places = sources.iter().map(|from| target.place(from.name())).collect::<Outcome<Vec<_>>>()?;
+    all_differ(places.iter().zip(&sources).map(|(to, from)| (to.to_string(), from.to_string())))?;
     let mut moved = Vec::new();
-    for from in &sources {
-        let to = target.place(from.name())?;
+    for (from, to) in sources.iter().zip(places) {
         store.rename(from, &to, args.no_replace)?;
         moved.push(json!({"from": from.to_string(), "to": to.to_string()}));
     }

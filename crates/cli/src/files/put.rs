@@ -2,7 +2,7 @@
 
 use super::local::{self, Found, Kind};
 use super::pool::{self, Ran};
-use super::target::Target;
+use super::target::{Target, all_differ};
 use crate::args::PutArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::remote::{Given, Store};
@@ -153,9 +153,20 @@ fn plan(sources: &[OsString], target: &Target<StorePath>, recursive: bool) -> Ou
             if found.kind == Kind::Directory && !recursive {
                 return Err(Failure::usage(format!("{} is a directory; store it with --recursive", path.display())));
             }
+            // Below a directory such things are passed over, and said; one that was named is wanted.
+            if found.kind == Kind::Special && found.names.is_empty() {
+                let message = "is no regular file; store what it gives with `tessera put - TESS:/FILE`";
+                return Err(Failure::usage(format!("{}: {message}", path.display())));
+            }
             plan.add(found, &to)?;
         }
     }
+    let files = plan.files.iter().map(|(_, job)| (job.to.to_string(), job.found.path.display().to_string()));
+    let links = plan
+        .links
+        .iter()
+        .map(|(to, target)| (to.to_string(), format!("a link to {}", String::from_utf8_lossy(target))));
+    all_differ(files.chain(links))?;
     Ok(plan)
 }
 

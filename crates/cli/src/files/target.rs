@@ -66,9 +66,32 @@ impl Target<StorePath> {
     }
 }
 
+/// Refuses sources of which one would overwrite another that was placed just before.
+///
+/// # Errors
+/// Names both and the place.
+pub fn all_differ(places: impl IntoIterator<Item = (String, String)>) -> Outcome {
+    let mut taken = std::collections::HashMap::new();
+    for (to, from) in places {
+        if let Some(other) = taken.get(&to) {
+            return Err(Failure::usage(format!("{other} and {from} would both become {to}; give them other names")));
+        }
+        taken.insert(to, from);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_sources_do_not_become_one() {
+        let pair = |to: &str, from: &str| (to.to_string(), from.to_string());
+        assert!(all_differ([pair("x", "a/x"), pair("y", "b/y")]).is_ok());
+        let error = all_differ([pair("x", "a/x"), pair("x", "b/x")]).unwrap_err();
+        assert_eq!((error.exit, error.message.starts_with("a/x and b/x would both become x")), (Exit::Usage, true));
+    }
 
     #[test]
     fn names_are_bytes() {
