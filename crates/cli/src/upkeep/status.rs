@@ -186,9 +186,13 @@ fn repair(s: &ClusterStatus) -> String {
         units::count(s.fragments_repaired),
         units::bytes(s.repaired_bytes)
     );
-    match s.members_filling == 0 && s.fragments_to_repair == 0 {
-        true => format!("nothing to do; {done}"),
-        false => format!(
+    match (s.members_filling == 0 && s.fragments_to_repair == 0, s.chunks_reduced + s.chunks_lost) {
+        (true, 0) => format!("nothing to do; {done}"),
+        (true, short) => format!(
+            "{} chunks miss fragments on nodes that are down; repair begins when they count as out, or ends when they return; {done}",
+            units::count(short)
+        ),
+        (false, _) => format!(
             "{} fragments to go, {} group members being filled; {done}",
             units::count(s.fragments_to_repair),
             units::count(s.members_filling)
