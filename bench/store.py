@@ -152,6 +152,9 @@ def main():
             machine.remove(config.disk_dir)
     private = ("disk_dir", "tmpfs_dir", "results", "binary", "driver", "keep")
     result["config"] = {k: v for k, v in vars(config).items() if k not in private}
+    # Results name no directory of the machine they come from.
+    for name, place in (("disk", config.disk_dir), ("tmpfs", config.tmpfs_dir)):
+        problems = [problem.replace(place, f"<{name}>") for problem in problems]
     result["load_after"], result["problems"] = machine.load_average(), problems
     result["targets"] = report.judge(result["rows"])
     print(report.write(result, config.results))

@@ -7,6 +7,7 @@ but takes a name that resolves to one; its own run and log directories; and no s
 
 import glob
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -25,6 +26,8 @@ class Gluster:
         self.mount_point = os.path.join(directory, "mnt")
         self.bricks = [os.path.join(directory, f"brick{i}") for i in range(bricks)]
         self.daemon = None
+        # A run that was killed leaves its volume's description behind.
+        shutil.rmtree(directory, ignore_errors=True)
         for name in ["work", "run", "log", "mnt", *self.bricks]:
             os.makedirs(os.path.join(directory, name), exist_ok=True)
         try:

@@ -104,7 +104,7 @@ def markdown(result):
         [[t["medium"], t["work"], f"{t['sense']} {figure_text(t['what'], t['work'], t['goal'])}",
           _spread_text(t["what"], t["work"], t["got"]),
           "hit" if t["hit"] else f"**missed** by {abs(t['off_by']) * 100:.0f} %", t["bound"]] for t in result["targets"]])
-    lines += _side_by_side(result) + _ceilings(result) + _parts(result) + _integrity(result) + _gest(result)
+    lines += _side_by_side(result) + _ceilings(result) + _parts(result) + _integrity(result) + _gest(result) + _problems(result)
     return "\n".join(lines) + "\n"
 
 
@@ -201,6 +201,13 @@ def _gest(result):
         ["m", "coded", "copies", "bytes stored per byte", "write GB/s", "read GB/s", "write CPU s/GB",
          "speed, write and read together, coded / copies"], rows) + [
         "", "Each pair is coded / copies. The paper (eight nodes of a GPU cluster) has 1.82 at m = 6 and about a tie at m = 2."]
+
+
+def _problems(result):
+    """What of the run failed: its figures are missing above."""
+    if not result.get("problems"):
+        return []
+    return ["", "## What failed, and is missing above", ""] + [f"- {problem}" for problem in result["problems"]]
 
 
 def write(result, directory):
