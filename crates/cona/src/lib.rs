@@ -1,4 +1,4 @@
-//! CONA, a cache-oblivious no-lookahead array: keys and values on flash, sorted, with about a byte of memory a key and one
+//! CONA, a cache-oblivious no-lookahead array: keys and values on flash, sorted, with little more than a byte of memory a key and one
 //! read a lookup. Its ancestor is the COLA (Bender et al., "Cache-oblivious streaming B-trees", SPAA 2007), without its pointers.
 //!
 //! What lives here: insert buffers, a write-ahead log, immutable sorted cells with their succinct index and filter, merges in the
