@@ -103,6 +103,18 @@ impl Failure {
         Self::new(exit, format!("{what}: {error}"))
     }
 
+    /// Makes a local directory, and those above it, unless it is there.
+    pub fn or_make_directory(path: &std::path::Path) -> Outcome {
+        match std::fs::create_dir_all(path) {
+            Ok(()) => Ok(()),
+            Err(_) if path.exists() && !path.is_dir() => Err(Self::new(
+                Exit::Conflict,
+                format!("{}: is no directory; name one, or what can become one", path.display()),
+            )),
+            Err(error) => Err(Self::io(path.display(), &error)),
+        }
+    }
+
     /// The same failure, saying what it happened to.
     pub fn of(self, what: impl fmt::Display) -> Self {
         Failure { exit: self.exit, message: format!("{what}: {}", self.message) }

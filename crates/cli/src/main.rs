@@ -24,16 +24,33 @@ use std::process::ExitCode;
 use tessera_wire::meta::Upkeep;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli.command) {
+    let json = says("--json");
+    let outcome = match Cli::try_parse() {
+        Ok(cli) => run(cli.command),
+        Err(error) if json && error.use_stderr() => Err(misspoken(&error)),
+        Err(error) => error.exit(),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
-                failure.report(std::env::args_os().any(|a| a == "--json"));
+                failure.report(json);
             }
             ExitCode::from(failure.exit as u8)
         }
     }
+}
+
+/// Whether a flag was given: needed before, and even if, the words are understood.
+fn says(flag: &str) -> bool {
+    std::env::args_os().take_while(|a| a != "--").any(|a| a == flag)
+}
+
+/// Words that make no command, for programs: the facts without the page of usage that people are shown.
+fn misspoken(error: &clap::Error) -> exit::Failure {
+    let text = error.render().to_string();
+    let facts = text.split("\n\nUsage:").next().unwrap_or_default();
+    exit::Failure::usage(facts.strip_prefix("error: ").unwrap_or(facts))
 }
 
 /// Carries a command out.
@@ -45,7 +62,7 @@ fn run(command: Command) -> Outcome {
         Command::Demo(args) => demo::run(args),
         Command::Accel(command) => accel::run(command),
         command => {
-            daemon::logging::start_for_command()?;
+            daemon::logging::start_for_command(!["--json", "--quiet", "-q"].into_iter().any(says))?;
             ask(command)
         }
     }

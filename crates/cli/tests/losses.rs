@@ -38,6 +38,25 @@ fn two_nodes_are_killed_and_after_repair_two_more() {
     assert_all_there(&c, &src, "again");
 }
 
+/// A repair that can only wait says for whom, and programs see it.
+#[test]
+fn a_repair_without_hosts_ends_and_says_who_is_missing() {
+    let special = Special { manager: vec!["down_after_ms=1500", "node_lease_ms=1000"], ..Special::default() };
+    let mut c = Cluster::start_special(6, special);
+    let src = stored(&c);
+    c.kill_node(2);
+    c.kill_node(5);
+    eventually("two are down", || {
+        c.status()["nodes"].as_array().unwrap().iter().filter(|n| n["state"] == "down").count() == 2
+    });
+    common::assert_refused(&c.run(&["repair", "--quiet"]), 4, &["node n2", "node n5", "add nodes"]);
+    assert_all_there(&c, &src, "still");
+    c.start_node(2);
+    c.start_node(5);
+    c.ok(&["repair"]);
+    assert_eq!(c.status()["chunks"]["reduced"], 0);
+}
+
 /// P10: cut, named, coded, verified and rebuilt on emulated devices, by client and nodes, the bytes and names are those of
 /// the CPU; status and metrics tell who computed.
 #[test]

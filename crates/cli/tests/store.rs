@@ -106,6 +106,50 @@ fn streams_ranges_versions_names_and_policies() {
     });
 }
 
+/// What fails is named, by names and never by inode; what can be done is done all the same, and said.
+#[test]
+fn one_of_several_paths_is_wrong() {
+    with_cluster(|c| {
+        for name in ["a", "b"] {
+            assert_eq!(c.with_stdin(&["put", "-", &format!("tess:/{name}")], name.as_bytes()).code, 0);
+        }
+        c.ok(&["mkdir", "tess:/d"]);
+        let link = c.path().join("link");
+        std::os::unix::fs::symlink("../d", &link).unwrap();
+        let tree = c.path().join("tree");
+        std::fs::create_dir(&tree).unwrap();
+        std::fs::rename(link, tree.join("link")).unwrap();
+        c.ok(&["put", "-r", "--quiet", tree.to_str().unwrap(), "tess:/"]);
+
+        for (words, wanted) in [
+            (["ls", "tess:/a", "tess:/no", "tess:/b"], "tess:/a\ntess:/b\n"),
+            (["cat", "tess:/a", "tess:/no", "tess:/b"], "ab"),
+        ] {
+            let run = c.run(&words);
+            assert_eq!((run.code, run.text()), (3, wanted.to_string()), "{run:?}");
+            assert_eq!((run.stderr.lines().count(), run.stderr.contains("tess:/no")), (1, true), "{run:?}");
+        }
+        let made = c.run(&["mkdir", "--json", "tess:/e", "tess:/a", "tess:/f"]);
+        assert_eq!((made.code, made.json()["made"].as_array().unwrap().len()), (6, 2), "{made:?}");
+        serde_json::from_str::<serde_json::Value>(made.stderr.trim()).expect("one line of JSON");
+        let moved = c.run(&["mv", "--json", "tess:/nope", "tess:/b", "tess:/d"]);
+        assert_eq!((moved.code, moved.json()["moved"].as_array().unwrap().len()), (3, 1), "{moved:?}");
+
+        for path in ["tess:/a/x", "tess:/a"] {
+            assert_refused(&c.run(&["mkdir", "-p", path]), 6, &["tess:/a", "in the way"]);
+        }
+        for words in [&["cat", "tess:/tree/link/b"][..], &["mv", "tess:/d", "tess:/d"]] {
+            let run = c.run(words);
+            assert!(run.code == 2 && !run.stderr.contains("inode"), "{run:?}");
+        }
+        let deep = format!("tess:/{}", "x/".repeat(3_000));
+        let run = c.run(&["put", tree.join("link").to_str().unwrap(), &deep]);
+        assert!(run.code != 0 && run.stderr.len() < 2_000, "{} bytes", run.stderr.len());
+        let got = c.run(&["get", "tess:/tree/link", c.path().join("got").to_str().unwrap()]);
+        assert!(got.stderr.contains("1 symbolic link"), "{got:?}");
+    });
+}
+
 #[test]
 fn a_reader_that_goes_away_ends_cat_quietly_and_a_failed_get_leaves_the_old_file() {
     with_cluster(|c| {

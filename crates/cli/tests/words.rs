@@ -85,6 +85,7 @@ fn store_paths_that_cannot_be_are_named() {
         assert_refused(&tessera(&["put", "Cargo.toml", path]), 2, &words);
         assert_refused(&tessera(&["mv", path, "tess:/b"]), 2, &words);
     }
+    assert_refused(&tessera(&["put", "", "tess:/x"]), 2, &["empty word"]);
     assert_refused(&tessera(&["rm", "-r", "tess:/"]), 2, &["tess:/", "cannot be removed"]);
     assert_refused(&tessera(&["cat", "--range", "9..1", "tess:/a"]), 2, &["9..1"]);
 }
@@ -121,6 +122,12 @@ fn configuration_that_cannot_be_is_named() {
     std::fs::write(foreign.join("thesis.tex"), "x").unwrap();
     let foreign = foreign.to_str().unwrap();
     assert_refused(&tessera(&["up", "--quiet", "--dir", foreign]), 8, &["thesis.tex", "empty directory"]);
+    assert_refused(&tessera(&["manager", "--dir", foreign]), 8, &["thesis.tex", "empty directory"]);
+    assert_refused(&tessera(&["manager", "--dir", d, "--set", "log_copies=0"]), 2, &["log_copies cannot be 0", "3"]);
+    for words in [["manager", "--dir", file], ["up", "--dir", file]] {
+        assert_refused(&tessera(&words), 6, &["node.toml", "no directory"]);
+    }
+    assert_refused(&tessera(&["node", "--disk", file]), 6, &["node.toml", "no directory"]);
 }
 
 #[test]
@@ -132,6 +139,17 @@ fn nobody_there_is_said_with_the_way_out_and_as_json() {
     assert_eq!((run.code, error["error"]["exit"].as_u64()), (4, Some(4)));
     assert_eq!(error["error"]["code"], "unavailable");
     assert!(run.stdout.is_empty());
+}
+
+/// Programs read one line of JSON also when the words make no command.
+#[test]
+fn words_that_make_no_command_are_json_too() {
+    for words in [&["ls", "--json", "--colour"][..], &["put", "--json"], &["frobnicate", "--json"]] {
+        let run = tessera(words);
+        let error: serde_json::Value = serde_json::from_str(&run.stderr).unwrap_or_else(|e| panic!("{e}: {run:?}"));
+        assert_eq!((run.code, error["error"]["code"].as_str()), (2, Some("usage")), "{run:?}");
+        assert!(!error["error"]["message"].as_str().unwrap().contains("Usage:"), "{run:?}");
+    }
 }
 
 #[test]

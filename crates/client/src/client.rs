@@ -1,7 +1,7 @@
 //! [`Client`]: everything a front end can ask for.
 
 use crate::config::Options;
-use crate::error::{Error, PathOpError, ReadError, WriteError};
+use crate::error::{Error, PathOpError, ReadError, WriteError, by_name};
 use crate::namespace::{Directories, Directory, Recalls};
 use crate::path::StorePath;
 use crate::pipeline::Source;
@@ -499,11 +499,11 @@ impl Client {
 }
 
 fn refused(operation: &'static str, path: &StorePath, error: WireError) -> PathOpError {
-    PathOpError::Refused { operation, path: path.to_string(), error }
+    PathOpError::Refused { operation, path: path.brief(), error: by_name(error) }
 }
 
 fn hint_error(path: &StorePath, error: tessera_policy::HintError) -> PathOpError {
-    PathOpError::Hint { path: path.to_string(), message: error.to_string() }
+    PathOpError::Hint { path: path.brief(), message: error.to_string() }
 }
 
 /// Hints in canonical form, or which of them is wrong.

@@ -304,3 +304,13 @@ impl ReadError {
         }
     }
 }
+
+/// The manager knows inodes; whoever asked knows names.
+pub(crate) fn by_name(error: WireError) -> WireError {
+    match error.kind() {
+        Code::NotDirectory => {
+            WireError::new(Code::NotDirectory, "a name in this path should be a directory and is none")
+        }
+        _ => error,
+    }
+}

@@ -389,6 +389,10 @@ impl Fetch {
         let hope = self.slots.iter().any(|slot| !slot.is_sound() && slot.sources.iter().any(may_return));
         if hope && now.saturating_sub(self.started_ns) < ms(options.get_deadline_ms) {
             self.attempts += 1;
+            if self.attempts == 1 {
+                let (needed, waits_ms) = (self.class.needed(), options.get_deadline_ms);
+                tracing::warn!(needed, held, waits_ms, missing = %self.describe(), "too few fragments within reach; waiting for more");
+            }
             for source in self.slots.iter_mut().flat_map(|s| s.sources.iter_mut()).filter(|s| may_return(s)) {
                 source.state = SourceState::Untried;
             }

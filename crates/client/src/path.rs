@@ -113,6 +113,19 @@ impl StorePath {
         self.components.last().map(Vec::as_slice)
     }
 
+    /// Enough of the path to recognise it in a message: a long one loses its middle.
+    pub fn brief(&self) -> String {
+        const MOST_CHARS: usize = 400;
+        let text = self.to_string();
+        let chars = text.chars().count();
+        if chars <= MOST_CHARS {
+            return text;
+        }
+        let head: String = text.chars().take(MOST_CHARS / 2).collect();
+        let tail: String = text.chars().skip(chars - MOST_CHARS / 4).collect();
+        format!("{head}…{tail}")
+    }
+
     /// Whether `self` is `other` or lies above it.
     pub fn contains(&self, other: &StorePath) -> bool {
         other.components.starts_with(&self.components)

@@ -23,7 +23,7 @@ pub use state::{ChunkReady, Owner, Target, WriteDone, WriteParams};
 
 use crate::calls::{Calls, Final};
 use crate::config::{Options, ms};
-use crate::error::WriteError;
+use crate::error::{WriteError, by_name};
 use crate::fetch::{Fetch, Step};
 use crate::job::{Job, Numbered, Output};
 use crate::view::SharedView;
@@ -473,7 +473,7 @@ impl WriteCore {
                 WriteError::VersionConflict { file, expected, current: error.current }
             }
             Code::Unavailable | Code::Timeout => WriteError::ManagerSilent { file, request, waited_ms, last: message },
-            _ => WriteError::Refused { file, error },
+            _ => WriteError::Refused { file, error: by_name(error) },
         });
     }
 

@@ -15,6 +15,8 @@ pub const SCHEMA_VERSION: i64 = 1;
 const SCHEMA: &str = include_str!("schema.sql");
 /// Name of the database in the manager's directory.
 pub const FILE_NAME: &str = "manager.db";
+/// Held locked by whoever serves the directory.
+const LOCK_NAME: &str = "lock";
 
 /// Steps from schema version `i + 1` to `i + 2`.
 const MIGRATIONS: &[&str] = &[];
@@ -49,6 +51,20 @@ pub enum DbError {
     #[error("{path}: exists already; a new cluster needs a directory without one")]
     Exists {
         /// The file.
+        path: String,
+    },
+    /// Somebody else's files lie where a new database should.
+    #[error("{dir}: holds {name:?} and no manager database; give the manager an empty directory of its own (--dir)")]
+    Foreign {
+        /// The directory.
+        dir: String,
+        /// A file in it.
+        name: String,
+    },
+    /// What should be a directory is none.
+    #[error("{path}: is no directory; name one, or what can become one (--dir)")]
+    NoDirectory {
+        /// What it is called.
         path: String,
     },
     /// Another process serves it.
@@ -131,12 +147,13 @@ impl Db {
         image: Option<&[u8]>,
         fill: impl FnOnce(&Db) -> Result<(), E>,
     ) -> Result<Db, E> {
-        std::fs::create_dir_all(dir).map_err(io(dir))?;
+        make_directory(dir)?;
         let path = dir.join(FILE_NAME);
-        let lock = lock(dir)?;
         if path.exists() {
             return Err(DbError::Exists { path: path.display().to_string() }.into());
         }
+        refuse_foreign(dir)?;
+        let lock = lock(dir)?;
         let building = dir.join("manager.db.new");
         let name = building.display().to_string();
         remove_database(&building)?;
@@ -361,8 +378,26 @@ fn injected(code: std::ffi::c_int) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(code), Some("injected failure".into()))
 }
 
+fn make_directory(dir: &Path) -> Result<(), DbError> {
+    match std::fs::create_dir_all(dir) {
+        Err(_) if dir.exists() && !dir.is_dir() => Err(DbError::NoDirectory { path: dir.display().to_string() }),
+        made => made.map_err(io(dir)),
+    }
+}
+
+/// A directory with other people's files gets no database: it was hardly meant (P14).
+fn refuse_foreign(dir: &Path) -> Result<(), DbError> {
+    for entry in std::fs::read_dir(dir).map_err(io(dir))? {
+        let name = entry.map_err(io(dir))?.file_name().to_string_lossy().into_owned();
+        if name != LOCK_NAME && name != "lost+found" && !name.starts_with(FILE_NAME) {
+            return Err(DbError::Foreign { dir: dir.display().to_string(), name });
+        }
+    }
+    Ok(())
+}
+
 fn lock(dir: &Path) -> Result<std::fs::File, DbError> {
-    let path = dir.join("lock");
+    let path = dir.join(LOCK_NAME);
     let file = std::fs::OpenOptions::new().create(true).append(true).open(&path).map_err(io(&path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),

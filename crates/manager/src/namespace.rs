@@ -105,6 +105,10 @@ pub fn make_dir(ctx: &mut Ctx, request: &MakeDir) -> Outcome<Entry> {
         let there = inodes::get(ctx.db, ino)?;
         return match request.exist_ok && there.is_directory() {
             true => Ok(there.entry()),
+            false if request.exist_ok => refuse(
+                Code::Exists,
+                format!("{:?} is in the way of a directory and is none", String::from_utf8_lossy(&request.name)),
+            ),
             false => exists(&request.name),
         };
     }
@@ -225,7 +229,7 @@ fn check_not_inside(ctx: &Ctx, moved: &Inode, target: &Inode) -> Outcome<()> {
     let mut at = target.ino;
     while at != inodes::ROOT {
         if at == moved.ino {
-            return invalid(format!("directory {} cannot be moved into itself or below", moved.ino));
+            return invalid("a directory cannot be moved into itself or below".to_string());
         }
         at = inodes::get(ctx.db, at)?.parent;
     }

@@ -108,10 +108,13 @@ pub enum Command {
     /// Run a storage node; or look at nodes (`node list`), or empty one (`node drain`).
     Node(NodeArgs),
     /// Rebuild what is missing, now.
+    #[command(after_help = REPAIR_HELP)]
     Repair(UpkeepArgs),
     /// Re-read every fragment on every disk, now.
+    #[command(after_help = SCRUB_HELP)]
     Scrub(UpkeepArgs),
     /// Collect garbage, now.
+    #[command(after_help = GC_HELP)]
     Gc(UpkeepArgs),
     /// Run a manager.
     Manager(ManagerArgs),

@@ -19,15 +19,8 @@ pub struct StatusArgs {
     pub common: Common,
 }
 
-/// `tessera repair`, `scrub`, `gc`.
+/// `tessera repair`, `scrub`, `gc`. Each command has its own examples.
 #[derive(Debug, Args)]
-#[command(after_help = "\
-The pass runs in the cluster: Ctrl-C stops watching it, not the pass.
-
-Examples:
-  tessera repair
-  tessera scrub --no-wait
-  tessera gc --json")]
 pub struct UpkeepArgs {
     /// Start the pass and return.
     #[arg(long, conflicts_with = "look")]
@@ -94,3 +87,32 @@ Examples:
         common: Common,
     },
 }
+
+/// End of `tessera repair --help`.
+pub const REPAIR_HELP: &str = "\
+Nodes that are down count as out at once: what they held is rebuilt elsewhere, as far as there are hosts for it.
+The pass runs in the cluster: Ctrl-C stops watching it, not the pass.
+
+Examples:
+  tessera repair
+  tessera repair --look                     how far it is
+  tessera repair --no-wait --json";
+
+/// End of `tessera scrub --help`.
+pub const SCRUB_HELP: &str = "\
+Every fragment is compared with its checksum; what is bad is rebuilt from the others.
+The pass runs in the cluster: Ctrl-C stops watching it, not the pass.
+
+Examples:
+  tessera scrub
+  tessera scrub --no-wait
+  tessera scrub --look --json | jq .counters.rot_found";
+
+/// End of `tessera gc --help`.
+pub const GC_HELP: &str = "\
+Chunks that no version uses are deleted, and disks give back their space, also without being asked.
+The pass runs in the cluster: Ctrl-C stops watching it, not the pass.
+
+Examples:
+  tessera gc
+  tessera gc --json | jq .counters.freed_bytes";

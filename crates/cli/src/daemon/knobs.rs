@@ -44,7 +44,7 @@ knobs! {
     /// Of the manager.
     MANAGER: tessera_manager::config::Config {
         session_ms = session_ms, "ms", "A session ends when it was not used for this long";
-        reader_persist_ms = reader_persist_ms, "ms", "A reader's session is written to the database once it is this old; younger ones live in memory, so that opening a small file costs no transaction";
+        reader_persist_ms = reader_persist_ms, "ms", "A reader's session is written to the database once it is this old; younger ones live in memory, so that opening a small file costs no transaction; 0: all are";
         answers_ms = answers_ms, "ms", "Answers to mutating requests are kept for this long: clients give up retrying well before";
         lease_entry_ms = lease_entry_ms, "ms", "How long a client may cache an entry if nobody recalls it. A restarted manager waits this long before it changes anything a client may have cached";
         max_leases = max_leases, "", "Leases in memory; when more are asked for, entries are answered without one";
@@ -61,7 +61,7 @@ knobs! {
         log_call_timeout_ms = log_call_timeout_ms, "ms", "A call to a log replica is given up after this long";
         log_retry_ms = log_retry_ms, "ms", "A replica that failed is tried again after this long";
         snapshot_log_bytes = snapshot_log_bytes, "bytes", "A snapshot is taken when the log since the last one has grown past this many bytes …";
-        snapshot_log_percent = snapshot_log_percent, "%", "… and past this share of the last snapshot's size";
+        snapshot_log_percent = snapshot_log_percent, "%", "… and past this share of the last snapshot's size; 0: whatever its size";
         snapshot_piece_bytes = snapshot_piece_bytes, "bytes", "Bytes of one piece of a snapshot";
         heartbeat_ms = heartbeat_ms, "ms", "Nodes are asked to beat this often";
         node_lease_ms = node_lease_ms, "ms", "A node acknowledges puts for this long after it sent the last answered heartbeat";
@@ -108,7 +108,7 @@ knobs! {
         disk_write_faults = node.disk_write_faults, "", "A disk whose writes fail this often in a row (other than for want of space) has failed";
         disk_stuck_ms = node.disk_stuck_ms, "ms", "An operation that a disk does not finish for so long means that the disk has failed";
         segment_size_bytes = segments.segment_size_bytes, "bytes", "Segments are sealed before they would pass this size";
-        reserve_bytes = segments.reserve_bytes, "bytes", "Fragments are refused when less than this would stay free on the disk, so that deletes and compaction always find room";
+        reserve_bytes = segments.reserve_bytes, "bytes", "Fragments are refused when less than this would stay free on the disk, so that deletes and compaction always find room; 0: none is kept free";
         compact_buffer_bytes = segments.compact_buffer_bytes, "bytes", "Most that compaction of one disk holds in memory";
     }
 }
@@ -131,6 +131,10 @@ pub fn set<T>(knobs: &[Knob<T>], target: &mut T, key: &str, value: &Value) -> Re
         format!("{key} cannot be {value}: write {what}, as in {key} = {} ({})", (knob.get)(target), knob.help)
     };
     let number = number.ok_or_else(wrong)?;
+    // What zero means is said where it means something; elsewhere it would mean never, nothing, or without end.
+    if number == 0 && !knob.help.contains("0: ") {
+        return Err(format!("{key} cannot be 0; the default is {} ({})", (knob.get)(target), knob.help));
+    }
     let text = wrong();
     if (knob.set)(target, number) { Ok(()) } else { Err(text) }
 }
@@ -198,6 +202,15 @@ mod tests {
         for name in node {
             assert!(NODE.iter().any(|k| k.key == name), "{name} is missing in NODE");
         }
+    }
+
+    #[test]
+    fn zero_is_taken_where_it_is_said_what_it_means() {
+        let mut config = tessera_manager::config::Config::default();
+        let zero = Value::String("0".into());
+        let refused = set(MANAGER, &mut config, "log_copies", &zero).unwrap_err();
+        assert!(refused.contains("log_copies cannot be 0") && config.log_copies == 3, "{refused}");
+        set(MANAGER, &mut config, "repair_bytes_per_s", &zero).unwrap();
     }
 
     #[test]

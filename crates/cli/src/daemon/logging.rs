@@ -17,10 +17,15 @@ pub fn start(shared: &Shared) -> Outcome {
     start_at(shared.log_level.as_deref().unwrap_or(DEFAULT_LEVEL), shared.log_format.unwrap_or(LogFormat::Text))
 }
 
-/// Starts the log of a command: `TESSERA_LOG`, or nothing below errors.
-pub fn start_for_command() -> Outcome {
+/// Starts the log of a command: `TESSERA_LOG`, or warnings, which people see and programs do not.
+pub fn start_for_command(people: bool) -> Outcome {
     match std::env::var("TESSERA_LOG") {
         Ok(level) => start_at(&level, LogFormat::Text),
+        Err(_) if people => {
+            let builder = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr);
+            builder.with_ansi(std::io::stderr().is_terminal()).without_time().with_target(false).init();
+            Ok(())
+        }
         Err(_) => Ok(()),
     }
 }

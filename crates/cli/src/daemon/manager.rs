@@ -92,7 +92,10 @@ fn refused(error: ServeError) -> Failure {
 
 fn of_database(error: &DbError) -> Exit {
     match error {
-        DbError::FromTheFuture { .. } | DbError::NotOurs { .. } | DbError::Locked { .. } => Exit::Refused,
+        DbError::FromTheFuture { .. } | DbError::NotOurs { .. } | DbError::Locked { .. } | DbError::Foreign { .. } => {
+            Exit::Refused
+        }
+        DbError::NoDirectory { .. } => Exit::Conflict,
         DbError::Absent { .. } => Exit::NotFound,
         DbError::Exists { .. } => Exit::Conflict,
         _ => Exit::Failed,

@@ -93,6 +93,10 @@ fn missing(path: &std::path::Path, error: DiskError) -> Failure {
             Exit::NotFound,
             format!("disk {}: no such directory; mount the disk, or make the directory", path.display()),
         ),
+        _ if path.exists() && !path.is_dir() => Failure::new(
+            Exit::Conflict,
+            format!("disk {}: is no directory; name the one it is mounted at", path.display()),
+        ),
         error => Failure::new(Exit::Failed, error.to_string()),
     }
 }

@@ -1,5 +1,6 @@
 //! `tessera cat`, and `get … -`.
 
+use super::pool;
 use super::target::store_path;
 use crate::args::CatArgs;
 use crate::exit::{Failure, Outcome};
@@ -16,9 +17,9 @@ pub fn cat(args: CatArgs) -> Outcome {
     let store = Store::connect(&args.common)?;
     let wanted = Wanted { version: args.version, range };
     let out = Out::new(args.common.talk);
-    paths.iter().try_for_each(|path| write_out(&store, path, wanted.clone()))?;
+    let ran = pool::each(&out, &paths, |path| write_out(&store, path, wanted.clone()));
     tell_report(store.read_report(), &out);
-    out.flush()
+    pool::sum(ran).and(out.flush())
 }
 
 /// One line on what was read around, if anything but slowness was.

@@ -43,6 +43,7 @@ pub fn get(args: GetArgs) -> Outcome {
     let places = jobs.iter().filter(|j| j.item.kind != InodeKind::Directory);
     all_differ(places.map(|j| (j.to.display().to_string(), j.item.path.to_string())))?;
     let bytes = jobs.iter().filter(|j| j.item.kind == InodeKind::File).map(|j| j.item.size_bytes).sum();
+    let links = jobs.iter().filter(|j| j.item.kind == InodeKind::Symlink).count();
     let progress = Progress::bytes(&out, "get", Some(bytes));
     let ran = carry_out(&store, jobs, args.version, args.jobs.into(), &out, &progress);
     progress.finish();
@@ -51,7 +52,7 @@ pub fn get(args: GetArgs) -> Outcome {
     if out.json() {
         let seconds = time.as_secs_f64();
         out.document(&json!({
-            "files": fetched, "bytes": progress.done(), "failed": failed, "untried": ran.untried, "seconds": seconds,
+            "files": fetched, "symlinks": links, "bytes": progress.done(), "failed": failed, "untried": ran.untried, "seconds": seconds,
             "read_around": super::cat::report_document(store.read_report()),
         }))?;
     } else {
@@ -62,9 +63,9 @@ pub fn get(args: GetArgs) -> Outcome {
             }
         };
         note(format!(
-            "fetched {} file{}, {} in {} ({}), every byte verified",
-            units::count(fetched),
-            if fetched == 1 { "" } else { "s" },
+            "fetched {}{}, {} in {} ({}), every byte verified",
+            units::things(fetched, "file"),
+            if links > 0 { format!(", {}", units::things(links as u64, "symbolic link")) } else { String::new() },
             units::bytes(progress.done()),
             units::duration(time),
             units::rate(progress.done(), time),
@@ -75,9 +76,9 @@ pub fn get(args: GetArgs) -> Outcome {
 }
 
 fn to_stdout(store: &Store, sources: &[StorePath], version: Option<u64>, out: &Out) -> Outcome {
-    sources.iter().try_for_each(|path| super::cat::write_out(store, path, Wanted { version, range: None }))?;
+    let ran = pool::each(out, sources, |path| super::cat::write_out(store, path, Wanted { version, range: None }));
     super::cat::tell_report(store.read_report(), out);
-    out.flush()
+    pool::sum(ran).and(out.flush())
 }
 
 fn local_target(word: &OsString, sources: usize) -> Outcome<Target<PathBuf>> {

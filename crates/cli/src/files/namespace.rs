@@ -1,6 +1,6 @@
 //! `tessera rm`, `mv`, `mkdir`.
 
-use super::pool::{self, Ran};
+use super::pool;
 use super::put::hints;
 use super::target::{Target, all_differ, store_path};
 use crate::args::{MkdirArgs, MvArgs, RmArgs};
@@ -19,23 +19,21 @@ pub fn rm(args: RmArgs) -> Outcome {
         return Err(Failure::usage("tess:/ itself cannot be removed; name what is in it"));
     }
     let store = Store::connect(&args.common)?;
-    let (mut removed, mut failures) = (0, Vec::new());
-    for path in &paths {
-        match remove(&store, path, args.recursive) {
-            Ok(count) => removed += count,
-            Err(failure) if failure.exit == Exit::NotFound && args.force => {}
-            Err(failure) => {
-                out.warn(&failure);
-                failures.push(failure);
-            }
+    let mut removed = 0;
+    let ran = pool::each(&out, &paths, |path| match remove(&store, path, args.recursive) {
+        Ok(count) => {
+            removed += count;
+            Ok(())
         }
-    }
+        Err(failure) if failure.exit == Exit::NotFound && args.force => Ok(()),
+        Err(failure) => Err(failure),
+    });
     match out.json() {
-        true => out.document(&json!({"removed": removed, "failed": failures.len()}))?,
+        true => out.document(&json!({"removed": removed, "failed": ran.failures.len(), "untried": ran.untried}))?,
         false if args.recursive => out.note(format!("removed {} entries", units::count(removed))),
         false => {}
     }
-    pool::sum(Ran { done: removed, untried: 0, failures })
+    pool::sum(ran)
 }
 
 fn remove(store: &Store, path: &StorePath, recursive: bool) -> Outcome<u64> {
@@ -57,11 +55,15 @@ pub fn mv(args: MvArgs) -> Outcome {
     let places = sources.iter().map(|from| target.place(from.name())).collect::<Outcome<Vec<_>>>()?;
     all_differ(places.iter().zip(&sources).map(|(to, from)| (to.to_string(), from.to_string())))?;
     let mut moved = Vec::new();
-    for (from, to) in sources.iter().zip(places) {
+    let ran = pool::each(&out, sources.iter().zip(places), |(from, to)| {
         store.rename(from, &to, args.no_replace)?;
         moved.push(json!({"from": from.to_string(), "to": to.to_string()}));
+        Ok(())
+    });
+    if out.json() {
+        out.document(&json!({"moved": moved, "failed": ran.failures.len(), "untried": ran.untried}))?;
     }
-    if out.json() { out.document(&json!({"moved": moved})) } else { Ok(()) }
+    pool::sum(ran)
 }
 
 /// `tessera mkdir`.
@@ -70,15 +72,18 @@ pub fn mkdir(args: MkdirArgs) -> Outcome {
     let hints = hints(&args.policy)?;
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
-    for path in &paths {
+    let mut made = Vec::new();
+    let ran = pool::each(&out, &paths, |path| {
         match args.parents {
             true => store.make_all(path)?,
             false => store.make_directory(path, false)?,
         }
         store.set_hints(path, &hints)?;
+        made.push(path.to_string());
+        Ok(())
+    });
+    if out.json() {
+        out.document(&json!({"made": made, "failed": ran.failures.len(), "untried": ran.untried}))?;
     }
-    match out.json() {
-        true => out.document(&json!({"made": paths.iter().map(ToString::to_string).collect::<Vec<_>>()})),
-        false => Ok(()),
-    }
+    pool::sum(ran)
 }

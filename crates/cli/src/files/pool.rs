@@ -2,6 +2,7 @@
 //! fills the pipes alone and holds buffers.
 
 use crate::exit::{Exit, Failure, Outcome};
+use crate::term::Out;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -69,8 +70,33 @@ pub fn run<T: Send>(
     Ran { done: done.into_inner(), untried, failures: failures.into_inner() }
 }
 
+/// Does `work` for one item after the other, telling failures as they happen; ends early for what ends [`run`] early.
+pub fn each<T>(out: &Out, items: impl IntoIterator<Item = T>, mut work: impl FnMut(T) -> Outcome) -> Ran {
+    let mut ran = Ran::default();
+    let mut items = items.into_iter();
+    for item in items.by_ref() {
+        match work(item) {
+            Ok(()) => ran.done += 1,
+            Err(failure) => {
+                let stop = is_general(&failure);
+                if !failure.message.is_empty() {
+                    out.warn(&failure);
+                }
+                ran.failures.push(failure);
+                if stop {
+                    break;
+                }
+            }
+        }
+    }
+    ran.untried = items.count() as u64;
+    ran
+}
+
+/// Whether what comes next would meet it too. A failure without words is the reader of stdout that went away.
 fn is_general(failure: &Failure) -> bool {
-    matches!(failure.exit, Exit::Unavailable | Exit::NoSpace | Exit::Refused | Exit::Interrupted)
+    failure.message.is_empty()
+        || matches!(failure.exit, Exit::Unavailable | Exit::NoSpace | Exit::Refused | Exit::Interrupted)
 }
 
 /// What a command that met these failures ends with. They were told already: the sum is not repeated for one.
@@ -80,6 +106,7 @@ pub fn sum(ran: Ran) -> Outcome {
     let exit = if failures.iter().all(|f| f.exit == first.exit) { first.exit } else { Exit::Failed };
     match (failures.len(), untried) {
         (1, 0) => Err(Failure { exit, message: String::new() }),
+        _ if failures.iter().any(|f| f.message.is_empty()) => Err(Failure { exit, message: String::new() }),
         (n, 0) => Err(Failure::new(exit, format!("{n} failed"))),
         (n, left) => Err(Failure::new(exit, format!("{n} failed, {left} were not tried after that"))),
     }

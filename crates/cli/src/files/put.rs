@@ -68,16 +68,12 @@ pub fn put(args: PutArgs) -> Outcome {
             "skipped": skipped, "failed": failed, "untried": ran.untried, "seconds": started.elapsed().as_secs_f64(),
         }))?;
     } else if stored > 0 || failed == 0 {
-        let links = if links > 0 {
-            format!(", {} symbolic link{}", units::count(links as u64), if links == 1 { "" } else { "s" })
-        } else {
-            String::new()
-        };
+        let links =
+            if links > 0 { format!(", {}", units::things(links as u64, "symbolic link")) } else { String::new() };
         let skipped = if skipped.is_empty() { String::new() } else { format!(", {} skipped", skipped.len()) };
         out.note(format!(
-            "stored {} file{}{links}, {}, {} of it new, in {} ({}){skipped}",
-            units::count(stored),
-            if stored == 1 { "" } else { "s" },
+            "stored {}{links}, {}, {} of it new, in {} ({}){skipped}",
+            units::things(stored, "file"),
             units::bytes(progress.done()),
             units::bytes(new_bytes),
             units::duration(started.elapsed()),
@@ -89,6 +85,9 @@ pub fn put(args: PutArgs) -> Outcome {
 
 /// Sources and target: the last word is the target.
 pub(super) fn split(paths: &[OsString]) -> Outcome<(&[OsString], &OsString)> {
+    if paths.iter().any(|p| p.is_empty()) {
+        return Err(Failure::usage("an empty word is no path; name a file, a directory or - in its place"));
+    }
     match paths.split_last() {
         Some((target, sources)) if !sources.is_empty() => Ok((sources, target)),
         _ => Err(Failure::usage("name at least one source, and the target")),

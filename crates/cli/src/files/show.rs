@@ -1,5 +1,6 @@
 //! `tessera ls`, `stat`, `versions`.
 
+use super::pool;
 use super::target::store_path;
 use crate::args::{LsArgs, StatArgs, VersionsArgs};
 use crate::exit::Outcome;
@@ -14,18 +15,17 @@ pub fn ls(args: LsArgs) -> Outcome {
     let out = Out::new(args.common.talk);
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
-    for path in &paths {
+    let ran = pool::each(&out, &paths, |path| {
         let item = store.resolve(path)?;
         if item.kind != InodeKind::Directory {
-            print(&out, &[item], args.long, &shown(path))?;
-            continue;
+            return print(&out, &[item], args.long, &shown(path));
         }
         if paths.len() > 1 && !args.recursive && !out.json() {
             out.line(format!("{}:", shown(path)))?;
         }
-        directory(&store, &out, path, &args)?;
-    }
-    out.flush()
+        directory(&store, &out, path, &args)
+    });
+    pool::sum(ran).and(out.flush())
 }
 
 /// Directories as they come: nothing waits for the whole tree.
@@ -138,7 +138,7 @@ pub fn stat(args: StatArgs) -> Outcome {
     let out = Out::new(args.common.talk);
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
-    for (i, path) in paths.iter().enumerate() {
+    let ran = pool::each(&out, paths.iter().enumerate(), |(i, path)| {
         let item = store.resolve(path)?;
         let hints = store.hints(path)?;
         if out.json() {
@@ -148,15 +148,14 @@ pub fn stat(args: StatArgs) -> Outcome {
                 .map(|(n, v)| (n.clone(), Value::from(v.clone())))
                 .collect::<serde_json::Map<_, _>>()
                 .into();
-            out.document(&value)?;
-            continue;
+            return out.document(&value);
         }
         if i > 0 {
             out.line("")?;
         }
-        describe(&out, &item, &hints)?;
-    }
-    out.flush()
+        describe(&out, &item, &hints)
+    });
+    pool::sum(ran).and(out.flush())
 }
 
 fn describe(out: &Out, item: &Item, hints: &[(String, String)]) -> Outcome {

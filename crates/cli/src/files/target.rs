@@ -32,14 +32,15 @@ impl Target<StorePath> {
     /// A directory is needed and is not there, or is a file.
     pub fn in_store(store: &Store, word: &OsStr, sources: usize) -> Outcome<Self> {
         let path = store_path(word)?;
+        let shown = path.brief();
         let wants_directory = sources > 1 || word.as_bytes().ends_with(b"/");
         match store.resolve(&path) {
             Ok(entry) if entry.kind == InodeKind::Directory => Ok(Target::Into(path)),
-            Ok(_) if wants_directory => Err(Failure::usage(format!("{path} is not a directory"))),
+            Ok(_) if wants_directory => Err(Failure::usage(format!("{shown} is not a directory"))),
             Ok(_) => Ok(Target::As(path)),
             Err(failure) if failure.exit == Exit::NotFound && wants_directory => Err(Failure::new(
                 Exit::NotFound,
-                format!("{path}: no such directory; make it with `tessera mkdir --parents {path}`"),
+                format!("{shown}: no such directory; make it with `tessera mkdir --parents`"),
             )),
             Err(failure) if failure.exit == Exit::NotFound => {
                 let above = path.split_last().map(|(above, _)| above);
@@ -47,7 +48,8 @@ impl Target<StorePath> {
                     Some((Err(failure), above)) if failure.exit == Exit::NotFound => Err(Failure::new(
                         Exit::NotFound,
                         format!(
-                            "{path}: there is no directory {above}; make it with `tessera mkdir --parents {above}`"
+                            "{shown}: there is no directory {}; make it with `tessera mkdir --parents`",
+                            above.brief()
                         ),
                     )),
                     _ => Ok(Target::As(path)),

@@ -33,6 +33,11 @@ pub fn count(number: u64) -> String {
     out
 }
 
+/// So many of a thing: "1 file", "2 files".
+pub fn things(number: u64, thing: &str) -> String {
+    format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
 /// `12.3 %`; nothing of nothing is nothing.
 pub fn percent(part: u64, whole: u64) -> String {
     match whole {

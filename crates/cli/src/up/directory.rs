@@ -27,7 +27,7 @@ impl Directory {
     /// # Errors
     /// Another `up` holds it; it is no directory; it holds other people's files.
     pub fn open(path: &Path) -> Outcome<Self> {
-        std::fs::create_dir_all(path).map_err(|e| Failure::io(path.display(), &e))?;
+        Failure::or_make_directory(path)?;
         let root = path.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
         refuse_foreign(&root)?;
         let lock_path = root.join(LOCK_FILE);
@@ -152,8 +152,9 @@ impl Directory {
 /// A directory with files but none of ours is somebody else's: nothing is put there (P14).
 fn refuse_foreign(root: &Path) -> Outcome {
     let entries = std::fs::read_dir(root).map_err(|e| Failure::io(root.display(), &e))?;
-    let names: Vec<String> = entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
-    let ours = names.is_empty() || names.iter().any(|n| n == LOCK_FILE || n == "lost+found");
+    let names = entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+    let names: Vec<String> = names.filter(|n| n != "lost+found").collect();
+    let ours = names.is_empty() || names.iter().any(|n| n == LOCK_FILE);
     match ours {
         true => Ok(()),
         false => Err(Failure::new(

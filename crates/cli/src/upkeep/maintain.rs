@@ -1,15 +1,19 @@
 //! `tessera repair`, `scrub` and `gc`: passes that run in the cluster, watched from here.
 
 use crate::args::UpkeepArgs;
-use crate::exit::Outcome;
+use crate::exit::{Exit, Failure, Outcome};
 use crate::remote::Store;
 use crate::term::{Out, Progress, units};
 use serde_json::{Map, Value, json};
 use std::time::{Duration, Instant};
-use tessera_wire::meta::{MaintainReply, Upkeep};
+use tessera_wire::Health;
+use tessera_wire::meta::{ClusterStatus, MaintainReply, Upkeep};
 
 /// Between two looks at a pass.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// A repair that gets nothing done for this long, while nodes or disks are missing and nobody works at it, waits for them.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
 
 /// Starts a pass of `what` and follows it to its end.
 pub fn maintain(what: Upkeep, args: UpkeepArgs) -> Outcome {
@@ -20,8 +24,13 @@ pub fn maintain(what: Upkeep, args: UpkeepArgs) -> Outcome {
     if !args.no_wait && !args.look {
         state = follow(&store, what, state, &out)?;
     }
+    let unrepaired = match what == Upkeep::Repair && !args.no_wait && !args.look {
+        true => unrepaired(&state, &store.status()?),
+        false => Ok(()),
+    };
     if out.json() {
-        return out.document(&document(what, &state));
+        out.document(&document(what, &state))?;
+        return unrepaired;
     }
     out.line(sentence(what, &state, started.elapsed()))?;
     let waiting = state.counters.iter().find(|c| c.name == "garbage_chunks").map_or(0, |c| c.value);
@@ -31,7 +40,49 @@ pub fn maintain(what: Upkeep, args: UpkeepArgs) -> Outcome {
             units::count(waiting)
         ));
     }
-    Ok(())
+    unrepaired
+}
+
+/// What a repair that ended, or got stuck, had to leave: programs see it in the exit code.
+fn unrepaired(state: &MaintainReply, status: &ClusterStatus) -> Outcome {
+    let counter = |name: &str| state.counters.iter().find(|c| c.name == name).map_or(0, |c| c.value);
+    let (reduced, lost) = (counter("chunks_reduced"), counter("chunks_lost"));
+    if !state.running && reduced + lost == 0 {
+        return Ok(());
+    }
+    let away = away(status);
+    let way_out = match away.is_empty() {
+        true => "see `tessera status`".to_string(),
+        false => format!(
+            "{} missing: start what is missing, or add nodes; the cluster then goes on by itself",
+            away.join(", ")
+        ),
+    };
+    let left = state.total.saturating_sub(state.done);
+    Err(Failure::new(
+        Exit::Unavailable,
+        format!(
+            "repair cannot go on: {} to rebuild, {} with reduced redundancy, {} unreadable; {way_out}",
+            units::things(left, "fragment"),
+            units::things(reduced, "chunk"),
+            units::things(lost, "chunk"),
+        ),
+    ))
+}
+
+/// Names of nodes and disks that do not serve.
+fn away(status: &ClusterStatus) -> Vec<String> {
+    let serves = |health: i32| !matches!(Health::try_from(health), Ok(Health::Down | Health::Out));
+    let nodes = status.nodes.iter().filter(|n| !serves(n.health)).map(|n| format!("node {}", n.name));
+    let of_live_node = |id: u64| status.nodes.iter().any(|n| n.node_id == id && serves(n.health));
+    let disks = status.disks.iter().filter(|d| !serves(d.health) && of_live_node(d.node_id));
+    nodes.chain(disks.map(|d| format!("disk {} ({})", d.disk_id, d.path))).collect()
+}
+
+/// Whether a repair that has stood still can only wait: something is missing, and no node has a task.
+fn is_stuck(status: &ClusterStatus) -> bool {
+    let tasks_out = status.counters.iter().find(|c| c.name == "tasks_out").map_or(0, |c| c.value);
+    tasks_out == 0 && !away(status).is_empty()
 }
 
 fn follow(store: &Store, what: Upkeep, mut state: MaintainReply, out: &Out) -> Outcome<MaintainReply> {
@@ -39,10 +90,16 @@ fn follow(store: &Store, what: Upkeep, mut state: MaintainReply, out: &Out) -> O
         Upkeep::Scrub => Progress::bytes(out, name(what), Some(state.total)),
         _ => Progress::things(out, name(what), Some(state.total)),
     };
+    let mut moved = (Instant::now(), state.done, state.total);
     while state.running {
         progress.set(state.done, state.total.max(state.done));
         std::thread::sleep(LOOK_EVERY);
         state = store.maintain(what, false)?;
+        if (moved.1, moved.2) != (state.done, state.total) {
+            moved = (Instant::now(), state.done, state.total);
+        } else if what == Upkeep::Repair && moved.0.elapsed() >= STUCK_AFTER && is_stuck(&store.status()?) {
+            break;
+        }
     }
     progress.finish();
     Ok(state)

@@ -80,6 +80,12 @@ fn verdict(s: &ClusterStatus) -> String {
         );
     }
     match not_up {
+        0 if s.members_filling > 0 => {
+            format!(
+                "healthy: every chunk has all its fragments; {} being moved",
+                units::things(s.members_filling, "group member")
+            )
+        }
         0 => "healthy: every chunk has all its fragments".into(),
         n => format!(
             "{n} node{} down: everything can be read; repair starts when they are declared out",

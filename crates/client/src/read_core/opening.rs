@@ -91,7 +91,7 @@ impl ReadCore {
             Code::Unavailable | Code::Timeout => {
                 ReadError::ManagerSilent { file, request, waited_ms, last: error.message }
             }
-            _ => ReadError::Refused { file, error },
+            _ => ReadError::Refused { file, error: crate::error::by_name(error) },
         }
     }
 }
