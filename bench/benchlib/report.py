@@ -153,6 +153,10 @@ NEEDS = {"boundaries": (1, 0), "blake3": (1, 1), "encode": (1, 0), "crc32c": (3,
          "write to page cache": (1.5, 0), "read from page cache": (0, 1)}
 
 
+# Seconds a GB that the parts of a coded write and read took on the machine the targets were set for.
+TARGET_FLOORS = (1.0, 0.65)
+
+
 def _parts(result):
     """The floor of CPU time: the parts of the data path alone, times what a write and a read need of them."""
     each = [c["parts"] for c in {r["round"]: r["ceiling"] for r in pick(result["rows"], medium="tmpfs")}.values()
@@ -161,12 +165,25 @@ def _parts(result):
         return []
     alone = {name: statistics.median([p[name] for p in each]) for name in NEEDS}
     rows = [[name, f"{s:.3f}", f"{s * NEEDS[name][0]:.3f}", f"{s * NEEDS[name][1]:.3f}"] for name, s in alone.items()]
-    rows.append(["sum", "", *(f"{sum(s * NEEDS[n][i] for n, s in alone.items()):.3f}" for i in (0, 1))])
+    sums = [sum(s * NEEDS[n][i] for n, s in alone.items()) for i in (0, 1)]
+    rows.append(["sum", "", *(f"{s:.3f}" for s in sums)])
+    measured = [[r["cpu_s_per_gb"] for r in pick(result["rows"], medium="tmpfs", system="tessera", work=work)]
+                for work in ("write new", "read")]
+    if all(measured):
+        measured = [statistics.median(m) for m in measured]
+        goals = [goal for medium, _, what, _, goal in TARGETS if what == "cpu_s_per_gb"]
+        rows += [["measured, all processes", "", *(f"{m:.3f}" for m in measured)],
+                 ["measured / sum", "", *(f"**{m / s:.2f}**" for m, s in zip(measured, sums))],
+                 ["target / floor it was set by", "", *(f"{g / f:.2f}" for g, f in zip(goals, TARGET_FLOORS))],
+                 ["sum here / that floor", "", *(f"{s / f:.2f}" for s, f in zip(sums, TARGET_FLOORS))]]
     return ["", "## Floor of the CPU time, seconds a GB", ""] + table(
         ["part, measured alone", "a GB of it", "in a GB written new", "in a GB read"], rows) + [
         "", "Written: 1.5 bytes cross sockets and enter the page cache for each byte of the file; checksums are computed by the "
         "client and checked by the node. Read: fragments go from the page cache to sockets; whether the node copies them is "
-        "its choice (counted here as one read). Manager and metadata are not counted."]
+        "its choice (counted here as one read). Manager and metadata are not counted.",
+        "", f"The targets suppose a machine on which these parts take {TARGET_FLOORS[0]} and {TARGET_FLOORS[1]} s; the last row says how "
+        "much slower this one was while it was measured. Measured / sum compares the store with its own parts on the same "
+        "machine in the same minutes, whatever its speed."]
 
 
 def _integrity(result):
