@@ -1,5 +1,5 @@
 # The ways in: `make run` and `make test` are the two commands of the README.
-.PHONY: run test check fmt bench bench-cona soak clean
+.PHONY: run test check fmt bench bench-accel bench-cona soak clean
 
 run:            ## build and start a store of eight nodes here, under ./tessera-data
 	cargo build --release -p tessera-cli
@@ -24,9 +24,12 @@ soak:           ## hours: many more seeds, and a hundred kills
 	cargo build --release -p tessera-cli
 	python3 bench/chaos.py --binary target/release/tessera
 
-bench:          ## side by side with GlusterFS and the ceilings; writes bench/results/
+bench: bench-accel ## side by side: hashes and codes with their peers, the store with GlusterFS and the ceilings; writes bench/results/
 	cargo build --release -p tessera-cli -p tessera-client --bins --examples
 	python3 bench/store.py
+
+bench-accel:    ## the accelerator beside ISA-L, Jerasure (libisal2, libjerasure2; skipped where they are not), the blake3 crate, with roofs; writes bench/results/accel.*
+	cargo run --release --manifest-path bench/accel/Cargo.toml -- --out bench/results
 
 bench-cona:     ## CONA beside LevelDB, RocksDB and fjall under YCSB (needs libleveldb-dev, librocksdb-dev); writes bench/results/cona.*
 	cargo build --release --manifest-path bench/cona/Cargo.toml

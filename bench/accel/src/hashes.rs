@@ -1,15 +1,88 @@
-//! Batches of hashes beside the crates that hash one message at a time.
+//! Hashes of one buffer and of batches beside the crates that hash one message at a time; the search for boundaries.
 
 use crate::Bench;
 use std::hint::black_box;
-use tessera_accel::boundaries::{Cutter, Rule};
+use tessera_accel::Isa;
+use tessera_accel::boundaries::{self, Cutter, Params, Rule};
 use tessera_accel::digest::{self, Function, SEGMENT_BYTES};
 use tessera_accel::hash;
 use tessera_accel::windows::Windows;
-use tessera_bench_accel::roofs::Memory;
+use tessera_bench_accel::report::Row;
+use tessera_bench_accel::roofs::{self, Roof};
 use tessera_bench_accel::timing::noise;
 
 const TOTAL_BYTES: usize = 2 << 20;
+
+/// Two ways through the same bytes.
+struct Race<'a> {
+    name: &'a str,
+    data: &'a [u8],
+    goal: Option<f64>,
+    compute: Option<Roof>,
+}
+
+impl Race<'_> {
+    /// Times `ours`, `theirs` and reading the same bytes in turns, and prints the row.
+    fn run(self, bench: &Bench, ours: &mut dyn FnMut(), theirs: &mut dyn FnMut()) {
+        let mut read = || roofs::read(self.data);
+        let rates = bench.timing.compare(self.data.len(), &mut [ours, theirs, &mut read]);
+        bench.row(Row {
+            name: self.name.to_owned(),
+            ours: rates.of(0),
+            peer: Some(rates.of(1)),
+            ratio: Some(rates.ratio(0, 1)),
+            roof: Roof::lower(self.compute, Roof::memory(rates.of(2))),
+            goal: self.goal,
+        });
+    }
+}
+
+/// BLAKE3 of one buffer beside the crate.
+pub fn one_buffer(bench: &Bench) {
+    let data = noise(TOTAL_BYTES);
+    for len in [64 << 10, TOTAL_BYTES] {
+        let name = format!("blake3 of {} KiB vs blake3 crate", len >> 10);
+        if bench.wants(&name) {
+            let data = &data[..len];
+            let compute = bench.vectors.and_then(|v| v.digest("blake3", len));
+            let mut ours = || {
+                black_box(hash::chunk_hash(black_box(data)));
+            };
+            let mut theirs = || {
+                black_box(blake3::hash(black_box(data)));
+            };
+            Race { name: &name, data, goal: Some(1.0), compute }.run(bench, &mut ours, &mut theirs);
+        }
+    }
+}
+
+/// The search for boundaries by each instruction set beside `memcpy` of the same bytes.
+pub fn search(bench: &Bench) {
+    let params = Params::new(256 << 10, 4 << 20).expect("valid sizes");
+    for len in [256 << 10, TOTAL_BYTES] {
+        let (data, mut copy) = (noise(len), vec![0u8; len]);
+        for isa in Isa::supported().into_iter().skip(2) {
+            let name = format!("boundaries of {} KiB, {}, vs memcpy", len >> 10, isa.name());
+            if !bench.wants(&name) {
+                continue;
+            }
+            let mut found = Vec::new();
+            let mut ours = || {
+                found.clear();
+                boundaries::candidates_on(isa, &params, &[], black_box(&data), &mut found);
+                black_box(&found);
+            };
+            let mut theirs = || {
+                copy.copy_from_slice(black_box(&data));
+                black_box(&mut copy);
+            };
+            let compute = bench.vectors.filter(|_| isa == Isa::best()).and_then(|v| v.boundaries());
+            // Twelve GB/s where memcpy does 32 in the second-level cache and 16 beyond it.
+            let goal = Some(if len > 1 << 20 { 0.75 } else { 0.375 });
+            Race { name: &name, data: &data, goal, compute }.run(bench, &mut ours, &mut theirs);
+        }
+    }
+}
 
 /// BLAKE3, MD5, SHA-1 and SHA-256 of 2 MiB in buffers of one size.
 pub fn batches(bench: &Bench) {
@@ -18,6 +91,8 @@ pub fn batches(bench: &Bench) {
         let buffers: Vec<&[u8]> = data.chunks(len).collect();
         let name = format!("blake3 batch of {len} B vs blake3 crate");
         if bench.wants(&name) {
+            let goal = [(1024, 3.0), (4096, 1.7)].into_iter().find(|(at, _)| *at == len).map(|(_, goal)| goal);
+            let compute = bench.vectors.and_then(|v| v.digest("blake3", len));
             let mut ours = || {
                 black_box(hash::batch(black_box(&buffers)));
             };
@@ -26,8 +101,7 @@ pub fn batches(bench: &Bench) {
                     black_box(blake3::hash(black_box(b)));
                 })
             };
-            let rates = bench.timing.compare(TOTAL_BYTES, &mut [&mut ours, &mut theirs]);
-            bench.row(&name, rates[0], Some(rates[1]), Some(Memory::measure(bench.timing, TOTAL_BYTES).read));
+            Race { name: &name, data: &data, goal, compute }.run(bench, &mut ours, &mut theirs);
         }
         for function in [Function::Md5, Function::Sha1, Function::Sha256] {
             let name = format!("{function} batch of {len} B vs rustcrypto");
@@ -42,8 +116,8 @@ pub fn batches(bench: &Bench) {
                     black_box(digest::digest(function, black_box(b)));
                 })
             };
-            let rates = bench.timing.compare(TOTAL_BYTES, &mut [&mut ours, &mut theirs]);
-            bench.row(&name, rates[0], Some(rates[1]), None);
+            let compute = bench.vectors.and_then(|v| v.digest(&function.to_string(), len));
+            Race { name: &name, data: &data, goal: None, compute }.run(bench, &mut ours, &mut theirs);
         }
     }
 }
@@ -62,14 +136,19 @@ pub fn segmented(bench: &Bench) {
         let mut theirs = || {
             black_box(digest::digest(function, black_box(&data)));
         };
-        let rates = bench.timing.compare(TOTAL_BYTES, &mut [&mut ours, &mut theirs]);
-        bench.row(&name, rates[0], Some(rates[1]), None);
+        let compute = bench.vectors.and_then(|v| v.digest(&function.to_string(), SEGMENT_BYTES));
+        Race { name: &name, data: &data, goal: None, compute }.run(bench, &mut ours, &mut theirs);
     }
 }
 
 /// HashGPU's sliding windows, and stdchk's rule on them, beside hashing one window after another.
 pub fn windows(bench: &Bench) {
     let data = noise(TOTAL_BYTES / 8);
+    // A window is a message of its own; its bytes count only as far as the next one is away.
+    let compute = |window: usize, step: usize| {
+        let whole = bench.vectors.and_then(|v| v.digest("md5", window))?;
+        Some(Roof { rate: whole.rate * step as f64 / window as f64, ..whole })
+    };
     for (window, step) in [(20, 20), (20, 4), (48, 1)] {
         let name = format!("md5 of {window} B windows each {step} B vs one by one");
         if !bench.wants(&name) {
@@ -80,10 +159,10 @@ pub fn windows(bench: &Bench) {
             black_box(windows.hash(black_box(&data)));
         };
         let mut theirs = || {
-            black_box(windows.hash_on(tessera_accel::Isa::REFERENCE, black_box(&data)));
+            black_box(windows.hash_on(Isa::REFERENCE, black_box(&data)));
         };
-        let rates = bench.timing.compare(data.len(), &mut [&mut ours, &mut theirs]);
-        bench.row(&name, rates[0], Some(rates[1]), None);
+        let race = Race { name: &name, data: &data, goal: None, compute: compute(window, step) };
+        race.run(bench, &mut ours, &mut theirs);
     }
     for (m, k, p) in [(20, 14, 20), (20, 14, 1)] {
         let name = format!("cbch:{m},{k},{p} vs one window by one");
@@ -96,9 +175,8 @@ pub fn windows(bench: &Bench) {
             Cutter::new_on(isa, rule).feed(black_box(&data), &mut cuts);
             black_box(cuts);
         };
-        let mut ours = || cut(tessera_accel::Isa::best());
-        let mut theirs = || cut(tessera_accel::Isa::REFERENCE);
-        let rates = bench.timing.compare(data.len(), &mut [&mut ours, &mut theirs]);
-        bench.row(&name, rates[0], Some(rates[1]), None);
+        let (mut ours, mut theirs) = (|| cut(Isa::best()), || cut(Isa::REFERENCE));
+        let race = Race { name: &name, data: &data, goal: None, compute: compute(m, p) };
+        race.run(bench, &mut ours, &mut theirs);
     }
 }

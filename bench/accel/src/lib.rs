@@ -3,5 +3,6 @@
 //! depends on this crate.
 
 pub mod peers;
+pub mod report;
 pub mod roofs;
 pub mod timing;

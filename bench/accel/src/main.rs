@@ -1,21 +1,29 @@
 //! GB/s of `tessera-accel` beside its peers, one thread, in one run:
-//! `cargo run --release --manifest-path bench/accel/Cargo.toml -- [--seconds S] [--best] [FILTER…]`.
+//! `cargo run --release --manifest-path bench/accel/Cargo.toml -- [--seconds S] [--best] [--out DIR] [FILTER…]`.
 //!
-//! The ways of a row take turns; each figure is a median, or with `--best` the best sample, in GB/s (10^9 bytes of data). `roof` is what this
-//! machine's memory allows, measured in the same run; a peer that is not installed shows as `-`.
+//! The ways of a row take turns; each figure is a median, or with `--best` the best sample, in GB/s (10^9 bytes of
+//! data). `roof` is what this machine allows, measured in the same run; a peer that is not installed shows as `-`. With
+//! `--out`, `accel.md`, `accel.json` and `accel.svg` are written to the directory.
 
 mod codes;
 mod hashes;
 mod lookups;
+mod threads;
 
+use std::cell::RefCell;
+use std::path::Path;
 use std::time::Duration;
 use tessera_accel::Isa;
+use tessera_bench_accel::report::{self, Conditions, Row};
+use tessera_bench_accel::roofs::{Roof, Vectors};
 use tessera_bench_accel::timing::Timing;
 
 /// What every group of rows needs.
 pub struct Bench {
     timing: Timing,
     filters: Vec<String>,
+    vectors: Option<Vectors>,
+    rows: RefCell<Vec<Row>>,
 }
 
 impl Bench {
@@ -24,36 +32,85 @@ impl Bench {
         self.filters.iter().all(|f| name.contains(f.as_str()))
     }
 
-    /// Prints a row: ours, the peer, their ratio, the roof.
-    pub fn row(&self, name: &str, ours: f64, peer: Option<f64>, roof: Option<f64>) {
+    /// Prints a row, and keeps it for the report.
+    pub fn row(&self, row: Row) {
         let or_dash = |figure: Option<f64>| figure.map_or("-".to_owned(), |f| format!("{f:.2}"));
-        let ratio = peer.map(|p| ours / p);
-        println!("{name:<44} {ours:>8.2} {:>8} {:>6} {:>8}", or_dash(peer), or_dash(ratio), or_dash(roof));
+        println!(
+            "{:<46} {:>8.2} {:>8} {:>6} {:>8} {}",
+            row.name,
+            row.ours,
+            or_dash(row.peer),
+            or_dash(row.ratio),
+            or_dash(row.roof.map(|roof| roof.rate)),
+            row.roof.map_or("", |roof| roof.by),
+        );
+        self.rows.borrow_mut().push(row);
+    }
+
+    /// What the vector units allow Reed–Solomon with m parities.
+    pub fn vectors_for_rs(&self, m: usize) -> Option<Roof> {
+        self.vectors.and_then(|v| v.reed_solomon(m))
     }
 }
 
-fn main() {
-    let mut filters: Vec<String> = std::env::args().skip(1).collect();
-    let mut seconds = 0.4;
-    if let Some(at) = filters.iter().position(|a| a == "--seconds") {
-        let given = filters.get(at + 1).and_then(|s| s.parse::<f64>().ok()).filter(|s| *s > 0.0 && *s < 1e4);
-        let Some(given) = given else {
-            eprintln!("--seconds takes a number above 0");
-            std::process::exit(2);
-        };
-        seconds = given;
-        filters.drain(at..at + 2);
+/// What was asked for on the command line.
+struct Asked {
+    seconds: f64,
+    best: bool,
+    out: Option<String>,
+    filters: Vec<String>,
+}
+
+fn asked() -> Result<Asked, &'static str> {
+    let mut asked = Asked { seconds: 0.4, best: false, out: None, filters: Vec::new() };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--best" => asked.best = true,
+            "--seconds" => {
+                let given = arguments.next().and_then(|s| s.parse::<f64>().ok()).filter(|s| *s > 0.0 && *s < 1e4);
+                asked.seconds = given.ok_or("--seconds takes a number above 0")?;
+            }
+            "--out" => {
+                let folder = arguments.next().filter(|folder| Path::new(folder).is_dir());
+                asked.out = Some(folder.ok_or("--out takes a directory that exists")?);
+            }
+            _ => asked.filters.push(argument),
+        }
     }
-    let best = filters.iter().any(|a| a == "--best");
-    filters.retain(|a| a != "--best");
-    let bench = Bench { timing: Timing { budget: Duration::from_secs_f64(seconds), best }, filters };
+    Ok(asked)
+}
+
+fn main() {
+    let Asked { seconds, best, out, filters } = asked().unwrap_or_else(|why| {
+        eprintln!("{why}");
+        std::process::exit(2);
+    });
+    let load = report::load();
+    let timing = Timing { budget: Duration::from_secs_f64(seconds), best };
+    let bench = Bench { timing, filters, vectors: Vectors::measure(), rows: RefCell::default() };
     println!("instruction sets: {:?}, used: {:?}", Isa::supported(), Isa::best());
-    println!("{:<44} {:>8} {:>8} {:>6} {:>8}", "GB/s of data, one thread", "ours", "peer", "ratio", "roof");
+    println!("{:<46} {:>8} {:>8} {:>6} {:>8}", "GB/s of data, one thread", "ours", "peer", "ratio", "roof");
     codes::reed_solomon(&bench);
     codes::xor(&bench);
     codes::xor_beside_reed_solomon(&bench);
+    hashes::one_buffer(&bench);
+    hashes::search(&bench);
     hashes::batches(&bench);
     hashes::segmented(&bench);
     hashes::windows(&bench);
     lookups::all(&bench);
+    threads::all(&bench);
+    let Some(folder) = out else { return };
+    let conditions = Conditions {
+        processor: report::processor(),
+        threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        isa: Isa::best().name(),
+        sampling: format!("{} samples of {seconds} s a row", if best { "best of" } else { "medians of" }),
+        load: [load, report::load()],
+    };
+    if let Err(why) = report::write(Path::new(&folder), &conditions, &bench.rows.borrow()) {
+        eprintln!("{folder}: {why}");
+        std::process::exit(1);
+    }
 }

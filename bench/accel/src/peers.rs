@@ -3,6 +3,7 @@
 
 use libloading::Library;
 use std::ffi::c_int;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// ISA-L's erasure code functions.
 pub struct Isal {
@@ -75,9 +76,11 @@ impl Isal {
     }
 }
 
-/// Jerasure 2, with gf-complete's default fields.
+/// Jerasure 2, with gf-complete's default fields. It keeps those in variables of the process without a lock: whoever
+/// holds this is alone with it.
 pub struct Jerasure {
     library: Library,
+    _alone: MutexGuard<'static, ()>,
 }
 
 /// A bit-matrix code of Jerasure with its encoding schedule. Both leak: a benchmark makes few.
@@ -104,11 +107,13 @@ impl JerasureCode {
 type ThreeInts = unsafe extern "C" fn(c_int, c_int, c_int) -> *mut c_int;
 
 impl Jerasure {
-    /// The installed library.
+    /// The installed library; waits until no other holds it, and so must not be called twice by one thread.
     pub fn load() -> Option<Jerasure> {
+        static IN_USE: Mutex<()> = Mutex::new(());
+        let _alone = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: loading runs the library's initialisers, which the system's package vouches for.
         let library = unsafe { Library::new("libJerasure.so.2") }.ok()?;
-        Some(Jerasure { library })
+        Some(Jerasure { library, _alone })
     }
 
     fn matrix(&self, name: &str, k: usize, m: usize, w: usize) -> *mut c_int {

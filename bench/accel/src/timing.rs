@@ -12,27 +12,46 @@ pub struct Timing {
     pub best: bool,
 }
 
+/// GB/s, 10^9 bytes a second, of every way: one list a way, one sample a round.
+pub struct Rates {
+    rounds: Vec<Vec<f64>>,
+    best: bool,
+}
+
 impl Timing {
-    /// Median (or best) GB/s, 10^9 bytes of `bytes` a call, of each way; the ways take turns.
-    pub fn compare(&self, bytes: usize, ways: &mut [&mut dyn FnMut()]) -> Vec<f64> {
+    /// Times every way, `bytes` a call; the ways take turns.
+    pub fn compare(&self, bytes: usize, ways: &mut [&mut dyn FnMut()]) -> Rates {
         // Small work is repeated so that the clock's own cost does not show.
         let calls = (256 * 1024 / bytes).max(1);
-        let mut rates = vec![Vec::new(); ways.len()];
+        let mut rounds = vec![Vec::new(); ways.len()];
         ways.iter_mut().for_each(|way| way());
         let begin = Instant::now();
-        while rates[0].len() < 5 || (begin.elapsed() < self.budget && rates[0].len() < 10_000) {
-            for (way, rates) in ways.iter_mut().zip(&mut rates) {
+        while rounds[0].len() < 5 || (begin.elapsed() < self.budget && rounds[0].len() < 10_000) {
+            for (way, rates) in ways.iter_mut().zip(&mut rounds) {
                 let start = Instant::now();
                 (0..calls).for_each(|_| way());
                 rates.push((bytes * calls) as f64 / start.elapsed().as_secs_f64() / 1e9);
             }
         }
-        rates.into_iter().map(|rates| if self.best { maximum(&rates) } else { median(rates) }).collect()
+        Rates { rounds, best: self.best }
     }
 }
 
-fn maximum(rates: &[f64]) -> f64 {
-    rates.iter().fold(0.0, |most, rate| rate.max(most))
+impl Rates {
+    /// Median (or best) of way `way`.
+    pub fn of(&self, way: usize) -> f64 {
+        let rates = &self.rounds[way];
+        if self.best { rates.iter().fold(0.0, |most, rate| rate.max(most)) } else { median(rates.clone()) }
+    }
+
+    /// How many times as fast way `way` is as way `other`: the median of the ratios within a round, whose samples were
+    /// taken one after the other. Of the best samples, where these are asked for.
+    pub fn ratio(&self, way: usize, other: usize) -> f64 {
+        if self.best {
+            return self.of(way) / self.of(other);
+        }
+        median(self.rounds[way].iter().zip(&self.rounds[other]).map(|(a, b)| a / b).collect())
+    }
 }
 
 fn median(mut rates: Vec<f64>) -> f64 {
@@ -53,4 +72,18 @@ pub fn noise(len: usize) -> Vec<u8> {
     }
     bytes.truncate(len);
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_taken_within_rounds() {
+        // Both ways slow down threefold after the first round: the ratio of the rounds stays.
+        let rounds = vec![vec![30.0, 10.0, 10.0], vec![15.0, 5.0, 5.0]];
+        let rates = Rates { rounds: rounds.clone(), best: false };
+        assert_eq!((rates.of(0), rates.of(1), rates.ratio(0, 1)), (10.0, 5.0, 2.0));
+        assert_eq!(Rates { rounds, best: true }.of(0), 30.0);
+    }
 }
