@@ -2,6 +2,7 @@
 
 use crate::config::Options;
 use crate::error::{Error, PathOpError, ReadError, WriteError, by_name};
+use crate::inodes::Inodes;
 use crate::namespace::{Directories, Directory, Recalls};
 use crate::path::StorePath;
 use crate::pipeline::Source;
@@ -30,7 +31,7 @@ const POOL_BYTES: usize = 384 << 20;
 /// A connection to a cluster. Threads may share it; clones share everything.
 #[derive(Clone)]
 pub struct Client {
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     directories: Arc<Directories>,
 }
 
@@ -121,6 +122,17 @@ impl Client {
     ) -> std::io::Result<Self> {
         let context = Context::start(transport, pool, view, Arc::new(options))?;
         Ok(Client { context, directories })
+    }
+
+    /// By inode number instead of path.
+    pub fn inodes(&self) -> Inodes<'_> {
+        Inodes(self)
+    }
+
+    /// Hears of inodes whose leases the manager takes back, before it is answered; none: all are over, the connection
+    /// was lost. What is done there must not ask the cluster anything.
+    pub fn on_recall(&self, hear: impl Fn(Option<&[u64]>) + Send + Sync + 'static) {
+        self.directories.on_recall(Box::new(hear));
     }
 
     fn ask<R: Request>(&self, operation: &'static str, path: &StorePath, request: &R) -> Result<R::Reply, PathOpError> {
@@ -266,6 +278,7 @@ impl Client {
             to_parent: to_parent.ino,
             to_name,
             no_replace,
+            exchange: false,
         };
         let answer = self.ask("rename", from, &request);
         self.directories.forget();
@@ -299,7 +312,7 @@ impl Client {
         mtime_ns: Option<i64>,
     ) -> Result<Attr, Error> {
         let ino = self.stat(path)?.ino;
-        let request = SetAttr { op_id: self.context.op_id(), ino, mode, uid, gid, mtime_ns };
+        let request = SetAttr { op_id: self.context.op_id(), ino, mode, uid, gid, mtime_ns, atime_ns: None };
         Ok(self.ask("change", path, &request)?.attr.unwrap_or_default())
     }
 

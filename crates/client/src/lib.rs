@@ -18,6 +18,7 @@ pub mod error;
 #[cfg(test)]
 pub(crate) mod fake;
 mod fetch;
+pub mod inodes;
 pub mod job;
 mod namespace;
 pub mod path;

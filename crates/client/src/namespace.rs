@@ -4,7 +4,7 @@ use crate::path::StorePath;
 use parking_lot::Mutex;
 use prost::Message;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tessera_net::{Connection, Service};
 use tessera_wire::meta::{Entry, RecallLease};
@@ -18,8 +18,14 @@ pub(crate) struct Directory {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
-pub(crate) struct Directories(Mutex<Known>);
+#[derive(Default)]
+pub(crate) struct Directories {
+    known: Mutex<Known>,
+    hear: OnceLock<Hear>,
+}
+
+/// Told of recalled inodes; none: of all.
+type Hear = Box<dyn Fn(Option<&[u64]>) + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Known {
@@ -42,7 +48,7 @@ const MAX_KEPT: usize = 100_000;
 impl Directories {
     /// The directory, if a lease on it runs; else the number to give to [`Directories::keep`].
     pub fn find(&self, path: &StorePath) -> Result<Directory, u64> {
-        let known = self.0.lock();
+        let known = self.known.lock();
         match known.by_path.get(path).filter(|leased| leased.until > Instant::now()) {
             Some(leased) => Ok(leased.directory.clone()),
             None => Err(known.recalls),
@@ -52,7 +58,7 @@ impl Directories {
     /// Keeps an answer to a question asked at `asked`, when [`Directories::find`] gave `recalls`.
     pub fn keep(&self, path: &StorePath, entry: &Entry, asked: Instant, recalls: u64) {
         let Some(attr) = &entry.attr else { return };
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         if entry.lease_ms == 0 || known.recalls != recalls {
             return;
         }
@@ -69,14 +75,25 @@ impl Directories {
 
     /// Forgets what depends on these inodes.
     pub fn recall(&self, inos: &[u64]) {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         known.recalls += 1;
         known.by_path.retain(|_, leased| !leased.inos.iter().any(|ino| inos.contains(ino)));
     }
 
+    /// Who else keeps things under leases; the first to say so stays.
+    pub fn on_recall(&self, hear: Hear) {
+        let _ = self.hear.set(hear);
+    }
+
+    fn tell(&self, inos: Option<&[u64]>) {
+        if let Some(hear) = self.hear.get() {
+            hear(inos);
+        }
+    }
+
     /// Forgets everything: this client changed names itself, for which the manager does not recall its leases.
     pub fn forget(&self) {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         known.recalls += 1;
         known.by_path.clear();
     }
@@ -93,8 +110,14 @@ impl Service for Recalls {
             return connection.reply(kind, id, Err(error));
         }
         match RecallLease::decode(&frame.body[..]) {
-            Ok(request) => self.0.recall(&request.inos),
-            Err(_) => self.0.forget(),
+            Ok(request) => {
+                self.0.recall(&request.inos);
+                self.0.tell(Some(&request.inos));
+            }
+            Err(_) => {
+                self.0.forget();
+                self.0.tell(None);
+            }
         }
         connection.reply(kind, id, Ok((Ack {}.encode_to_vec().into(), Vec::new())));
     }
@@ -102,6 +125,7 @@ impl Service for Recalls {
     fn closed(&self, _connection: &Arc<Connection>) {
         // A recall may have been on its way: nothing is known any more.
         self.0.forget();
+        self.0.tell(None);
     }
 }
 

@@ -63,6 +63,7 @@ macro_rules! commands {
 
 commands! {
     MakeDir: op_id;
+    MakeNode: op_id;
     Unlink: op_id;
     Rename: op_id;
     Link: op_id;
@@ -115,6 +116,7 @@ impl Command {
         }
         match self {
             Command::MakeDir(r) => reply(r, namespace::make_dir(ctx, r)?),
+            Command::MakeNode(r) => reply(r, namespace::make_node(ctx, r)?),
             Command::Unlink(r) => reply(r, namespace::unlink(ctx, r)?),
             Command::Rename(r) => reply(r, namespace::rename(ctx, r)?),
             Command::Link(r) => reply(r, namespace::link(ctx, r)?),

@@ -37,6 +37,10 @@ pub struct Inode {
     pub mtime_ns: i64,
     /// Changed.
     pub ctime_ns: i64,
+    /// Access time that was set; 0: none.
+    pub atime_ns: i64,
+    /// Devices: their number.
+    pub rdev: u32,
     /// Current version id.
     pub version_id: u64,
     /// Its number.
@@ -48,7 +52,7 @@ pub struct Inode {
 }
 
 const SELECT: &str = "SELECT i.ino, i.kind, i.mode, i.uid, i.gid, i.nlink, i.parent, i.domain, i.size_bytes, i.mtime_ns, \
-                      i.ctime_ns, i.version_id, i.version_number, i.symlink_target, i.hints FROM inodes i WHERE i.ino = ?1";
+                      i.ctime_ns, i.version_id, i.version_number, i.symlink_target, i.hints, i.atime_ns, i.rdev FROM inodes i WHERE i.ino = ?1";
 
 impl Inode {
     /// Reads the columns of a row, in the order of `SELECT`, from position `at` on.
@@ -70,6 +74,8 @@ impl Inode {
             version_number: number(12)?,
             symlink_target: row.get(at + 13)?,
             hints: row.get(at + 14)?,
+            atime_ns: row.get(at + 15)?,
+            rdev: row.get(at + 16)?,
         })
     }
 
@@ -101,6 +107,8 @@ impl Inode {
             version: self.version_id,
             version_number: self.version_number,
             symlink_target: self.symlink_target.clone().unwrap_or_default(),
+            atime_ns: if self.atime_ns == 0 { self.mtime_ns } else { self.atime_ns },
+            rdev: self.rdev,
         }
     }
 
@@ -113,8 +121,8 @@ impl Inode {
     pub fn insert(&self, db: &Db) -> rusqlite::Result<()> {
         db.stmt(
             "INSERT INTO inodes (ino, kind, mode, uid, gid, nlink, parent, domain, size_bytes, mtime_ns, ctime_ns,
-                                 version_id, version_number, symlink_target, hints)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+                                 version_id, version_number, symlink_target, hints, atime_ns, rdev)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
         )?
         .execute(params![
             self.ino as i64,
@@ -131,7 +139,9 @@ impl Inode {
             self.version_id as i64,
             self.version_number as i64,
             self.symlink_target,
-            self.hints
+            self.hints,
+            self.atime_ns,
+            self.rdev
         ])?;
         Ok(())
     }
@@ -140,7 +150,8 @@ impl Inode {
     pub fn update(&self, db: &Db) -> rusqlite::Result<()> {
         db.stmt(
             "UPDATE inodes SET mode = ?2, uid = ?3, gid = ?4, nlink = ?5, parent = ?6, size_bytes = ?7, mtime_ns = ?8,
-                               ctime_ns = ?9, version_id = ?10, version_number = ?11, hints = ?12 WHERE ino = ?1",
+                               ctime_ns = ?9, version_id = ?10, version_number = ?11, hints = ?12, atime_ns = ?13
+             WHERE ino = ?1",
         )?
         .execute(params![
             self.ino as i64,
@@ -154,7 +165,8 @@ impl Inode {
             self.ctime_ns,
             self.version_id as i64,
             self.version_number as i64,
-            self.hints
+            self.hints,
+            self.atime_ns
         ])?;
         Ok(())
     }

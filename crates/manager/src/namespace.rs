@@ -69,7 +69,7 @@ pub fn list(db: &Db, request: &List, max_entries: u32) -> Outcome<ListReply> {
     };
     let mut rows = db.stmt(
         "SELECT d.name, i.ino, i.kind, i.mode, i.uid, i.gid, i.nlink, i.parent, i.domain, i.size_bytes, i.mtime_ns,
-                i.ctime_ns, i.version_id, i.version_number, i.symlink_target, i.hints
+                i.ctime_ns, i.version_id, i.version_number, i.symlink_target, i.hints, i.atime_ns, i.rdev
          FROM dentries d JOIN inodes i ON i.ino = d.ino WHERE d.parent = ?1 AND d.name > ?2 ORDER BY d.name LIMIT ?3",
     )?;
     let mut entries = rows
@@ -117,6 +117,34 @@ pub fn make_dir(ctx: &mut Ctx, request: &MakeDir) -> Outcome<Entry> {
     inode.insert(ctx.db)?;
     add_name(ctx, &parent, &request.name, inode.ino)?;
     ctx.meta.directories += 1;
+    Ok(inode.entry())
+}
+
+/// New empty file, or something that is only a name to us: a pipe, a socket, a device.
+pub fn make_node(ctx: &mut Ctx, request: &MakeNode) -> Outcome<Entry> {
+    check_name(&request.name)?;
+    let kind = request.kind();
+    if matches!(kind, InodeKind::Unknown | InodeKind::Directory | InodeKind::Symlink) {
+        return invalid(format!("MakeNode makes no inode of kind {}; there are MakeDir and Symlink", request.kind));
+    }
+    let parent = inodes::directory(ctx.db, request.parent)?;
+    if let Some(ino) = inodes::lookup(ctx.db, parent.ino, &request.name)? {
+        let there = inodes::get(ctx.db, ino)?;
+        return match request.exist_ok && there.is_file() && kind == InodeKind::File {
+            true => Ok(there.entry()),
+            false => exists(&request.name),
+        };
+    }
+    let mut inode = new_inode(ctx, kind, &parent, request.mode, request.uid, request.gid);
+    match kind {
+        InodeKind::File => ctx.meta.files += 1,
+        _ => inode.hints = Vec::new(),
+    }
+    if matches!(kind, InodeKind::CharDevice | InodeKind::BlockDevice) {
+        inode.rdev = request.rdev;
+    }
+    inode.insert(ctx.db)?;
+    add_name(ctx, &parent, &request.name, inode.ino)?;
     Ok(inode.entry())
 }
 
@@ -190,6 +218,9 @@ pub fn rename(ctx: &mut Ctx, request: &Rename) -> Outcome<Ack> {
     if inode.is_directory() {
         check_not_inside(ctx, &inode, &to)?;
     }
+    if request.exchange {
+        return exchange(ctx, request, inode, (&from, &to));
+    }
     if let Some(there) = inodes::lookup(ctx.db, to.ino, &request.to_name)? {
         if request.no_replace {
             return exists(&request.to_name);
@@ -221,6 +252,34 @@ pub fn rename(ctx: &mut Ctx, request: &Rename) -> Outcome<Ack> {
     }
     inode.ctime_ns = ctx.now_ns;
     inode.update(ctx.db)?;
+    Ok(Ack {})
+}
+
+/// Two names change places, whatever they name.
+fn exchange(ctx: &mut Ctx, request: &Rename, mut one: Inode, (from, to): (&Inode, &Inode)) -> Outcome<Ack> {
+    let mut other = child(ctx.db, to, &request.to_name)?;
+    if request.no_replace {
+        return invalid("a rename either exchanges or replaces nothing, not both");
+    }
+    if other.is_directory() {
+        check_not_inside(ctx, &other, from)?;
+    }
+    if (from.ino, &request.from_name) == (to.ino, &request.to_name) {
+        return Ok(Ack {});
+    }
+    inodes::remove_name(ctx.db, from.ino, &request.from_name)?;
+    inodes::remove_name(ctx.db, to.ino, &request.to_name)?;
+    for (inode, place, name) in [(&mut one, to, &request.to_name), (&mut other, from, &request.from_name)] {
+        add_name(ctx, place, name, inode.ino)?;
+        if inode.is_directory() {
+            inode.parent = place.ino;
+        }
+        inode.ctime_ns = ctx.now_ns;
+    }
+    one.update(ctx.db)?;
+    if one.ino != other.ino {
+        other.update(ctx.db)?;
+    }
     Ok(Ack {})
 }
 
@@ -281,6 +340,7 @@ pub fn set_attr(ctx: &mut Ctx, request: &SetAttr) -> Outcome<Entry> {
     inode.uid = request.uid.unwrap_or(inode.uid);
     inode.gid = request.gid.unwrap_or(inode.gid);
     inode.mtime_ns = request.mtime_ns.unwrap_or(inode.mtime_ns);
+    inode.atime_ns = request.atime_ns.unwrap_or(inode.atime_ns);
     inode.ctime_ns = ctx.now_ns;
     inode.update(ctx.db)?;
     Ok(inode.entry())
@@ -390,6 +450,8 @@ pub(crate) fn new_inode(ctx: &mut Ctx, kind: InodeKind, parent: &Inode, mode: u3
         version_number: 0,
         symlink_target: None,
         hints: parent.hints.clone(),
+        atime_ns: 0,
+        rdev: 0,
     }
 }
 

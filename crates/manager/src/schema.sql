@@ -54,6 +54,8 @@ CREATE TABLE inodes (
     size_bytes     INTEGER NOT NULL DEFAULT 0,
     mtime_ns       INTEGER NOT NULL,
     ctime_ns       INTEGER NOT NULL,
+    atime_ns       INTEGER NOT NULL DEFAULT 0,        -- as it was set last; 0: never, the modification time stands for it
+    rdev           INTEGER NOT NULL DEFAULT 0,        -- devices: their number
     version_id     INTEGER NOT NULL DEFAULT 0,        -- current version; 0: never written
     version_number INTEGER NOT NULL DEFAULT 0,        -- its number within the file, from 1
     symlink_target BLOB,

@@ -116,6 +116,14 @@ pub enum InodeKind {
     Directory = 2,
     /// Symbolic link.
     Symlink = 3,
+    /// Named pipe: kept as a name, the reader's kernel does the rest. So are the following.
+    Fifo = 4,
+    /// Unix socket.
+    Socket = 5,
+    /// Character device.
+    CharDevice = 6,
+    /// Block device.
+    BlockDevice = 7,
 }
 
 /// What is known of an inode.
@@ -157,6 +165,12 @@ pub struct Attr {
     /// Target of a symbolic link.
     #[prost(bytes = "vec", tag = "12")]
     pub symlink_target: Vec<u8>,
+    /// Access time as it was set last, ns since 1970; reading does not change it.
+    #[prost(sint64, tag = "13")]
+    pub atime_ns: i64,
+    /// Number of a device, as `mknod` had it.
+    #[prost(uint32, tag = "14")]
+    pub rdev: u32,
 }
 
 /// State of a node or of a disk.

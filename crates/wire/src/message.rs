@@ -105,6 +105,8 @@ messages! {
     0x010d ListVersions => ListVersionsReply;
     /// The manager takes a lease back (manager to client).
     0x010e RecallLease => Ack;
+    /// New empty file, named pipe, socket or device.
+    0x010f MakeNode => Entry;
 
     /// Open a write session.
     0x0200 OpenWrite => OpenWriteReply;

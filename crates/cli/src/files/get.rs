@@ -40,6 +40,11 @@ pub fn get(args: GetArgs) -> Outcome {
     for source in &sources {
         plan(&store, source, &target, args.recursive, &mut jobs)?;
     }
+    let (jobs, special): (Vec<Job>, Vec<Job>) = jobs
+        .into_iter()
+        .partition(|j| matches!(j.item.kind, InodeKind::File | InodeKind::Directory | InodeKind::Symlink));
+    let skipped: Vec<String> = special.iter().map(|j| j.item.path.to_string()).collect();
+    skipped.iter().for_each(|s| out.note(format!("skipped {s}: neither file, directory nor symbolic link")));
     let places = jobs.iter().filter(|j| j.item.kind != InodeKind::Directory);
     all_differ(places.map(|j| (j.to.display().to_string(), j.item.path.to_string())))?;
     let bytes = jobs.iter().filter(|j| j.item.kind == InodeKind::File).map(|j| j.item.size_bytes).sum();
@@ -52,7 +57,8 @@ pub fn get(args: GetArgs) -> Outcome {
     if out.json() {
         let seconds = time.as_secs_f64();
         out.document(&json!({
-            "files": fetched, "symlinks": links, "bytes": progress.done(), "failed": failed, "untried": ran.untried, "seconds": seconds,
+            "files": fetched, "symlinks": links, "bytes": progress.done(), "skipped": skipped, "failed": failed,
+            "untried": ran.untried, "seconds": seconds,
             "read_around": super::cat::report_document(store.read_report()),
         }))?;
     } else {

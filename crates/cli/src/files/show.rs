@@ -95,6 +95,10 @@ fn letter(kind: InodeKind) -> char {
         InodeKind::Directory => 'd',
         InodeKind::Symlink => 'l',
         InodeKind::File => '-',
+        InodeKind::Fifo => 'p',
+        InodeKind::Socket => 's',
+        InodeKind::CharDevice => 'c',
+        InodeKind::BlockDevice => 'b',
         InodeKind::Unknown => '?',
     }
 }
@@ -104,6 +108,10 @@ fn kind_name(kind: InodeKind) -> &'static str {
         InodeKind::Directory => "directory",
         InodeKind::Symlink => "symlink",
         InodeKind::File => "file",
+        InodeKind::Fifo => "fifo",
+        InodeKind::Socket => "socket",
+        InodeKind::CharDevice => "char-device",
+        InodeKind::BlockDevice => "block-device",
         InodeKind::Unknown => "unknown",
     }
 }

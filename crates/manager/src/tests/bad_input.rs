@@ -65,7 +65,15 @@ fn bad_names_and_attributes() {
             let op_id = cases.rig.op();
             cases.refused(
                 code,
-                Rename { op_id, from_parent: 1, from_name: from, to_parent: 1, to_name: to, no_replace: false },
+                Rename {
+                    op_id,
+                    from_parent: 1,
+                    from_name: from,
+                    to_parent: 1,
+                    to_name: to,
+                    no_replace: false,
+                    exchange: false,
+                },
             );
         }
     }
@@ -77,6 +85,7 @@ fn bad_names_and_attributes() {
         to_parent: inside,
         to_name: b"d".to_vec(),
         no_replace: false,
+        exchange: false,
     };
     cases.refused(Code::Invalid, into_itself);
     let op_id = cases.rig.op();

@@ -261,7 +261,8 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) {
         Op::Rename { file, to } => {
             let (op_id, from_parent, to_parent) = (rig.op(), model.dir, model.dir);
             let (from_name, to_name) = (name(*file).into(), name(*to).into());
-            let request = Rename { op_id, from_parent, from_name, to_parent, to_name, no_replace: false };
+            let request =
+                Rename { op_id, from_parent, from_name, to_parent, to_name, no_replace: false, exchange: false };
             let result = rig.ask(&request);
             if let Some(moved) = model.files.remove(file) {
                 result.unwrap();

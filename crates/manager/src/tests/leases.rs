@@ -91,6 +91,7 @@ fn commits_unlinks_and_renames_recall_too() {
         to_parent: 1,
         to_name: b"g".to_vec(),
         no_replace: false,
+        exchange: false,
     };
     let op_id = rig.op();
     let unlink = Unlink { op_id, parent: 1, name: b"f".to_vec(), directory: false };

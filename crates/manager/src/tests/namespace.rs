@@ -13,9 +13,11 @@ enum Op {
     MakeDir { dir: usize, name: u8, exist_ok: bool },
     Symlink { dir: usize, name: u8 },
     Create { dir: usize, name: u8 },
+    MakeNode { dir: usize, name: u8, pipe: bool, exist_ok: bool },
     Link { from: usize, dir: usize, name: u8 },
     Unlink { dir: usize, name: u8, directory: bool },
     Rename { from: usize, name: u8, to: usize, to_name: u8, no_replace: bool },
+    Exchange { from: usize, name: u8, to: usize, to_name: u8 },
     SetHint { dir: usize },
     SetMode { dir: usize, mode: u32 },
 }
@@ -27,6 +29,9 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (dir(), name(), any::<bool>()).prop_map(|(dir, name, exist_ok)| Op::MakeDir { dir, name, exist_ok }),
         1 => (dir(), name()).prop_map(|(dir, name)| Op::Symlink { dir, name }),
         2 => (dir(), name()).prop_map(|(dir, name)| Op::Create { dir, name }),
+        2 => (dir(), name(), any::<bool>(), any::<bool>())
+            .prop_map(|(dir, name, pipe, exist_ok)| Op::MakeNode { dir, name, pipe, exist_ok }),
+        2 => (dir(), name(), dir(), name()).prop_map(|(from, name, to, to_name)| Op::Exchange { from, name, to, to_name }),
         1 => (0usize..8, dir(), name()).prop_map(|(from, dir, name)| Op::Link { from, dir, name }),
         2 => (dir(), name(), any::<bool>()).prop_map(|(dir, name, directory)| Op::Unlink { dir, name, directory }),
         4 => (dir(), name(), dir(), name(), any::<bool>())
@@ -78,7 +83,7 @@ impl Model {
     }
 
     fn add(&mut self, ino: u64, kind: InodeKind, dir: u64, name: u8, mode: u32) {
-        let hinted = self.nodes[&dir].hinted && kind != InodeKind::Symlink;
+        let hinted = self.nodes[&dir].hinted && matches!(kind, InodeKind::File | InodeKind::Directory);
         let node = Node { kind, names: BTreeMap::new(), parent: dir, nlink: 1, hinted, mode };
         self.nodes.insert(ino, node);
         self.nodes.get_mut(&dir).unwrap().names.insert(name, ino);
@@ -112,11 +117,30 @@ impl Model {
             Op::Create { dir, name } => match self.child(self.dir(dir), name)? {
                 Some(there) => match self.nodes[&there].kind {
                     InodeKind::Directory => Err(Code::IsDirectory),
-                    InodeKind::Symlink => Err(Code::Unsupported),
-                    _ => Ok(()),
+                    InodeKind::File => Ok(()),
+                    _ => Err(Code::Unsupported),
                 },
                 None => Ok(()),
             },
+            Op::MakeNode { dir, name, pipe, exist_ok } => match self.child(self.dir(dir), name)? {
+                Some(there) if exist_ok && !pipe && self.nodes[&there].kind == InodeKind::File => Ok(()),
+                Some(_) => Err(Code::Exists),
+                None => Ok(()),
+            },
+            Op::Exchange { from, name, to, to_name } => {
+                let (from, to) = (self.dir(from), self.dir(to));
+                let one = self.child(from, name)?.ok_or(Code::NotFound)?;
+                self.directory(to)?;
+                let is_dir = |ino: u64| self.nodes[&ino].kind == InodeKind::Directory;
+                if is_dir(one) && self.inside(one, to) {
+                    return Err(Code::Invalid);
+                }
+                let other = self.child(to, to_name)?.ok_or(Code::NotFound)?;
+                match is_dir(other) && self.inside(other, from) {
+                    true => Err(Code::Invalid),
+                    false => Ok(()),
+                }
+            }
             Op::Link { from, dir, name } => {
                 let Some(&from) = self.files.get(from) else { return Err(Code::NotFound) };
                 self.nodes.get(&from).ok_or(Code::NotFound)?;
@@ -183,6 +207,44 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) -> Result<(), Error> {
                 model.files.push(ino);
             }
         }
+        Op::MakeNode { dir, name, pipe, exist_ok } => {
+            let parent = model.dir(dir);
+            let kind = if pipe { InodeKind::Fifo } else { InodeKind::File };
+            let request = MakeNode {
+                op_id,
+                parent,
+                name: vec![name],
+                kind: kind as i32,
+                mode: 0o640,
+                exist_ok,
+                ..Default::default()
+            };
+            let ino = rig.ask(&request)?.attr.unwrap().ino;
+            if !model.nodes.contains_key(&ino) {
+                model.add(ino, kind, parent, name, 0o640);
+                model.files.push(ino);
+            }
+        }
+        Op::Exchange { from, name, to, to_name } => {
+            let (from_parent, to_parent) = (model.dir(from), model.dir(to));
+            let (from_name, to_name_bytes) = (vec![name], vec![to_name]);
+            rig.ask(&Rename {
+                op_id,
+                from_parent,
+                from_name,
+                to_parent,
+                to_name: to_name_bytes,
+                no_replace: false,
+                exchange: true,
+            })?;
+            let (one, other) = (model.nodes[&from_parent].names[&name], model.nodes[&to_parent].names[&to_name]);
+            for (ino, parent, name) in [(one, to_parent, to_name), (other, from_parent, name)] {
+                model.nodes.get_mut(&parent).unwrap().names.insert(name, ino);
+                if model.nodes[&ino].kind == InodeKind::Directory {
+                    model.nodes.get_mut(&ino).unwrap().parent = parent;
+                }
+            }
+        }
         Op::Link { from, dir, name } => {
             let ino = model.files.get(from).copied().unwrap_or(u64::MAX / 4);
             let parent = model.dir(dir);
@@ -198,7 +260,15 @@ fn step(rig: &mut Rig, model: &mut Model, op: &Op) -> Result<(), Error> {
         Op::Rename { from, name, to, to_name, no_replace } => {
             let (from_parent, to_parent) = (model.dir(from), model.dir(to));
             let (from_name, to_name_bytes) = (vec![name], vec![to_name]);
-            rig.ask(&Rename { op_id, from_parent, from_name, to_parent, to_name: to_name_bytes, no_replace })?;
+            rig.ask(&Rename {
+                op_id,
+                from_parent,
+                from_name,
+                to_parent,
+                to_name: to_name_bytes,
+                no_replace,
+                exchange: false,
+            })?;
             let ino = model.nodes[&from_parent].names[&name];
             match model.nodes[&to_parent].names.get(&to_name) {
                 Some(&there) if there == ino => return Ok(()),
@@ -332,6 +402,7 @@ fn a_new_file_takes_its_directorys_hints_and_keeps_them() {
         to_parent: 1,
         to_name: b"f".to_vec(),
         no_replace: true,
+        exchange: false,
     };
     rig.ask(&request).unwrap();
     let xattrs = rig.ask(&ListXattrs { ino }).unwrap().xattrs;

@@ -59,6 +59,7 @@ fn requests(rig: &mut Rig) -> Vec<(Kind, Bytes)> {
             to_parent: 1,
             to_name: name("s"),
             no_replace: false,
+            exchange: false,
         }),
         encoded(Unlink { op_id: op(), parent: 1, name: name("s"), directory: false }),
         encoded(Unlink { op_id: op(), parent: 1, name: name("s"), directory: false }), // refused

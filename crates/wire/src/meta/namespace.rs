@@ -120,6 +120,38 @@ pub struct MakeDir {
     pub exist_ok: bool,
 }
 
+/// New empty file, or a named pipe, socket or device; it takes over its directory's hints.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MakeNode {
+    /// Idempotency number.
+    #[prost(uint64, tag = "1")]
+    pub op_id: u64,
+    /// Directory.
+    #[prost(uint64, tag = "2")]
+    pub parent: u64,
+    /// Name.
+    #[prost(bytes = "vec", tag = "3")]
+    pub name: Vec<u8>,
+    /// What it becomes: anything but a directory or symbolic link.
+    #[prost(enumeration = "InodeKind", tag = "4")]
+    pub kind: i32,
+    /// Permission bits.
+    #[prost(uint32, tag = "5")]
+    pub mode: u32,
+    /// Owner.
+    #[prost(uint32, tag = "6")]
+    pub uid: u32,
+    /// Group.
+    #[prost(uint32, tag = "7")]
+    pub gid: u32,
+    /// Number of a device.
+    #[prost(uint32, tag = "8")]
+    pub rdev: u32,
+    /// Succeed when a file of that name is there already (a file is asked for): the answer is that file.
+    #[prost(bool, tag = "9")]
+    pub exist_ok: bool,
+}
+
 /// Remove a name; the inode goes with its last name and last session.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Unlink {
@@ -158,6 +190,9 @@ pub struct Rename {
     /// Fail if the target exists.
     #[prost(bool, tag = "6")]
     pub no_replace: bool,
+    /// The target must exist, and gets the other's name in the same step.
+    #[prost(bool, tag = "7")]
+    pub exchange: bool,
 }
 
 /// Another name for a file.
@@ -221,6 +256,9 @@ pub struct SetAttr {
     /// Modification time, ns since 1970.
     #[prost(sint64, optional, tag = "6")]
     pub mtime_ns: Option<i64>,
+    /// Access time, ns since 1970.
+    #[prost(sint64, optional, tag = "7")]
+    pub atime_ns: Option<i64>,
 }
 
 /// Set an extended attribute. `user.tessera.*` are hints and validated: a malformed one is refused with the allowed values.

@@ -1,0 +1,178 @@
+//! Files and directories by inode number: what a mounted file system asks for, one request each.
+//!
+//! Nothing is remembered here. Answers that ask for a lease may be kept by the caller until [`Client::on_recall`] says
+//! otherwise, or the lease ends; it runs from when the question was asked.
+
+use crate::client::Client;
+use crate::error::{ReadError, WriteError};
+use crate::read::ReadHandle;
+use crate::read_core::ReadParams;
+use crate::write::{Cancel, WriteHandle};
+use crate::write_core::{Owner, Target, WriteParams};
+use tessera_wire::meta::*;
+use tessera_wire::{Attr, Error, InodeKind};
+
+/// See the module. Errors of metadata are the manager's own.
+#[derive(Clone, Copy)]
+pub struct Inodes<'a>(pub(crate) &'a Client);
+
+/// How a name is moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// What stands at the target gives way.
+    #[default]
+    Replace,
+    /// The target must be free.
+    NoReplace,
+    /// The two names change places.
+    Exchange,
+}
+
+/// Changes of attributes; absent ones stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NewAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Modification time, ns since 1970.
+    pub mtime_ns: Option<i64>,
+    /// Access time, ns since 1970.
+    pub atime_ns: Option<i64>,
+}
+
+/// A page that asks for as many entries as the manager gives at once.
+const AS_MANY_AS_POSSIBLE: u32 = 0;
+
+impl Inodes<'_> {
+    /// Entry of a directory, under a lease if there is one to be had.
+    pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Error> {
+        self.0.context.ask(&Lookup { parent, name: name.to_vec(), want_lease: true })
+    }
+
+    /// An inode, under a lease if there is one to be had.
+    pub fn get(&self, ino: u64) -> Result<Entry, Error> {
+        self.0.context.ask(&GetAttr { ino, want_lease: true })
+    }
+
+    /// A page of a directory: names after `after` in byte order, and whether there are more.
+    pub fn list(&self, ino: u64, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
+        let reply = self.0.context.ask(&List { ino, after: after.to_vec(), limit: AS_MANY_AS_POSSIBLE })?;
+        Ok((reply.entries, reply.more))
+    }
+
+    /// New directory.
+    pub fn make_directory(&self, parent: u64, name: &[u8], owner: Owner) -> Result<Attr, Error> {
+        let Owner { mode, uid, gid } = owner;
+        let op_id = self.0.context.op_id();
+        let request = MakeDir { op_id, parent, name: name.to_vec(), mode, uid, gid, exist_ok: false };
+        attr(self.0.context.ask(&request)?)
+    }
+
+    /// New empty file, named pipe, socket or device (with its number).
+    pub fn make_node(&self, parent: u64, name: &[u8], kind: InodeKind, owner: Owner, rdev: u32) -> Result<Attr, Error> {
+        let Owner { mode, uid, gid } = owner;
+        let (op_id, kind) = (self.0.context.op_id(), kind as i32);
+        let request = MakeNode { op_id, parent, name: name.to_vec(), kind, mode, uid, gid, rdev, exist_ok: false };
+        attr(self.0.context.ask(&request)?)
+    }
+
+    /// New symbolic link.
+    pub fn symlink(&self, parent: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Attr, Error> {
+        let op_id = self.0.context.op_id();
+        attr(self.0.context.ask(&Symlink { op_id, parent, name: name.to_vec(), target: target.to_vec(), uid, gid })?)
+    }
+
+    /// Another name.
+    pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, Error> {
+        let op_id = self.0.context.op_id();
+        attr(self.0.context.ask(&Link { op_id, ino, parent, name: name.to_vec() })?)
+    }
+
+    /// Removes a name; of a directory if `directory`.
+    pub fn unlink(&self, parent: u64, name: &[u8], directory: bool) -> Result<(), Error> {
+        let op_id = self.0.context.op_id();
+        self.0.context.ask(&Unlink { op_id, parent, name: name.to_vec(), directory })?;
+        Ok(())
+    }
+
+    /// Moves a name.
+    pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Error> {
+        self.0.context.ask(&Rename {
+            op_id: self.0.context.op_id(),
+            from_parent: from.0,
+            from_name: from.1.to_vec(),
+            to_parent: to.0,
+            to_name: to.1.to_vec(),
+            no_replace: mode == RenameMode::NoReplace,
+            exchange: mode == RenameMode::Exchange,
+        })?;
+        Ok(())
+    }
+
+    /// Changes attributes; those it has then.
+    pub fn set_attr(&self, ino: u64, new: NewAttr) -> Result<Attr, Error> {
+        let NewAttr { mode, uid, gid, mtime_ns, atime_ns } = new;
+        let op_id = self.0.context.op_id();
+        attr(self.0.context.ask(&SetAttr { op_id, ino, mode, uid, gid, mtime_ns, atime_ns })?)
+    }
+
+    /// Extended attributes, hints among them.
+    pub fn xattrs(&self, ino: u64) -> Result<Vec<Xattr>, Error> {
+        Ok(self.0.context.ask(&ListXattrs { ino })?.xattrs)
+    }
+
+    /// Sets an extended attribute; `create`: it must be new, `replace`: it must be there.
+    pub fn set_xattr(&self, ino: u64, name: &str, value: &[u8], create: bool, replace: bool) -> Result<(), Error> {
+        self.0.context.ask(&SetXattr {
+            op_id: self.0.context.op_id(),
+            ino,
+            name: name.into(),
+            value: value.to_vec(),
+            create_only: create,
+            replace_only: replace,
+        })?;
+        Ok(())
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, ino: u64, name: &str) -> Result<(), Error> {
+        self.0.context.ask(&RemoveXattr { op_id: self.0.context.op_id(), ino, name: name.into() })?;
+        Ok(())
+    }
+
+    /// Versions of a file, oldest first.
+    pub fn versions(&self, ino: u64) -> Result<Vec<VersionInfo>, Error> {
+        Ok(self.0.context.ask(&ListVersions { ino })?.versions)
+    }
+
+    /// Opens a version (its id; 0: the current one) for reads at any offset. It stays readable while the handle lives,
+    /// also without a name.
+    pub fn open_read(&self, ino: u64, version: u64, first: std::ops::Range<u64>) -> Result<ReadHandle, ReadError> {
+        let file = format!("inode {ino}");
+        let params = ReadParams { file, parent: 0, name: Vec::new(), ino, version, number: 0, first };
+        ReadHandle::open(&self.0.context, params, &Cancel::default())
+    }
+
+    /// Opens a file to be changed: what is written goes over what there is (`patch`), or takes its place.
+    pub fn open_write(&self, ino: u64, patch: bool) -> Result<WriteHandle, WriteError> {
+        let params = WriteParams {
+            file: format!("inode {ino}"),
+            target: Target::Inode(ino),
+            mode: if patch { CommitMode::Patch } else { CommitMode::Replace },
+            if_version: None,
+            size_hint_bytes: None,
+            expect_policy: None,
+            hints: Vec::new(),
+            mtime_ns: 0,
+            owner: Owner::default(),
+        };
+        WriteHandle::open(&self.0.context, params, Cancel::default())
+    }
+}
+
+fn attr(entry: Entry) -> Result<Attr, Error> {
+    entry.attr.ok_or_else(|| Error::new(tessera_wire::Code::Internal, "an answer without attributes"))
+}
