@@ -23,7 +23,7 @@ const PAUSE_BYTES: u64 = 64 << 10;
 
 /// The one who writes: the logs.
 pub(crate) struct Committer {
-    /// None in a volatile store.
+    /// None in a volatile or unlogged store.
     log: Option<Log>,
     /// Logs that were written to earlier and are not synced.
     older: Vec<Log>,
@@ -203,7 +203,8 @@ impl Shared {
 
     /// Freezes the active buffer and begins a new one with a log of its own.
     pub(crate) fn rotate(&self, committer: &mut Committer) -> Result<(), Error> {
-        let log = if self.around.durable { Some(Log::create(&self.around, self.new_file())?) } else { None };
+        let logged = self.options.logged && self.around.durable;
+        let log = if logged { Some(Log::create(&self.around, self.new_file())?) } else { None };
         let active = Arc::new(Buffer::new(self.options.buffer_bytes));
         active.logs.lock().extend(log.as_ref().map(|log| log.number));
         let old = std::mem::replace(&mut committer.log, log);

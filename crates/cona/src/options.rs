@@ -88,6 +88,10 @@ pub struct Options {
     pub merge_slice_bytes: u64,
     /// Take the disk's lock; no, if the caller has it.
     pub lock: bool,
+    /// Keep a write-ahead log. Without one what was written survives once its buffer has become a cell: after
+    /// [`crate::Store::flush`], or when it was full. What a crash leaves is a prefix of the history, whole batches only, as ever. For
+    /// caches of something that can tell again what is missing.
+    pub logged: bool,
     /// Nothing needs to survive: whatever the directory holds is removed at opening, nothing is logged or synced. For indexes that
     /// can be rebuilt.
     pub volatile: bool,
@@ -110,6 +114,7 @@ impl Default for Options {
             background: Background::Threads(1),
             merge_slice_bytes: 2 << 20,
             lock: true,
+            logged: true,
             volatile: false,
             planted: PlantedBug::None,
         }

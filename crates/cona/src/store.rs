@@ -194,7 +194,9 @@ impl Store {
         if batch.changes.is_empty() {
             return Ok(());
         }
-        self.shared.commit(batch.changes, durability)
+        self.shared.commit(batch.changes, durability)?;
+        // Without a log only cells are durable.
+        if durability == Durability::Sync && !self.shared.options.logged { self.flush() } else { Ok(()) }
     }
 
     /// Makes durable what was acknowledged with less.
@@ -202,6 +204,9 @@ impl Store {
     /// # Errors
     /// The disk's; the store then takes no more writes.
     pub fn sync(&self) -> Result<(), Error> {
+        if !self.shared.options.logged {
+            return self.flush();
+        }
         self.shared.sync_log()
     }
 
@@ -241,6 +246,26 @@ impl Store {
             self.shared.rotate(&mut committer)?;
         }
         self.wait(|shared| shared.current().frozen.is_empty())
+    }
+
+    /// Like [`Store::flush`], but does not wait for it (unless the store has no threads). If no buffer is free it does nothing: a flush is
+    /// under way.
+    ///
+    /// # Errors
+    /// The disk's, from making the next log. What the flush itself meets is tried again, and told by later writes and by [`Store::stats`].
+    pub fn flush_soon(&self) -> Result<(), Error> {
+        self.shared.check_running()?;
+        let mut committer = self.shared.committer.lock();
+        let state = self.shared.current();
+        if !state.active.is_empty() && state.frozen.len() + 1 < self.shared.options.buffers as usize {
+            drop(state);
+            self.shared.rotate(&mut committer)?;
+        }
+        drop(committer);
+        if self.workers.is_empty() {
+            let _ = self.shared.work_until_done();
+        }
+        Ok(())
     }
 
     /// Waits until no merge is due.

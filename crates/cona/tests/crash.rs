@@ -63,7 +63,15 @@ impl World {
                 model.insert(key, value);
             }
         }
-        match store.write_with(batch, durability) {
+        // Without a log a write that fails to become durable has happened all the same: two steps.
+        let logged = self.options.logged;
+        match store.write_with(batch, if logged { durability } else { Durability::Os }) {
+            Ok(()) if !logged && durability == Durability::Sync => {
+                self.known.states.push((self.number, model));
+                self.known.tried.clear();
+                let done = store.sync();
+                self.durable_if(done);
+            }
             Ok(()) => {
                 self.known.states.push((self.number, model));
                 self.known.tried.clear();
@@ -99,6 +107,12 @@ impl World {
         }
     }
 
+    fn flush_soon(&mut self) {
+        if let Some(store) = &self.store {
+            self.known.failures += u64::from(store.flush_soon().is_err());
+        }
+    }
+
     fn compact(&mut self) {
         if let Some(store) = &self.store {
             let done = store.compact();
@@ -115,7 +129,7 @@ impl World {
     }
 }
 
-/// A life: writes of both kinds, flushes, merges, a restart, a compaction.
+/// A life: writes of both kinds, flushes, merges, a restart (not of an unlogged store, which would lose its buffer), a compaction.
 fn live(world: &mut World) {
     world.reopen();
     for i in 0..46 {
@@ -123,7 +137,8 @@ fn live(world: &mut World) {
         match i {
             9 | 30 => world.flush(),
             15 => world.sync(),
-            20 | 40 => world.reopen(),
+            20 | 40 if world.options.logged => world.reopen(),
+            23 => world.flush_soon(),
             36 => world.compact(),
             _ => {}
         }
@@ -139,6 +154,13 @@ fn begin(seed: u64, planted: PlantedBug) -> World {
     let disk = SimDisk::with_options(&SimOptions::new(seed));
     let options = Options { planted, shape, ..small() };
     World { disk, options, store: None, known: Known::default(), rng, number: 0 }
+}
+
+/// The same without a log.
+fn begin_unlogged(seed: u64) -> World {
+    let mut world = begin(seed, PlantedBug::None);
+    world.options.logged = false;
+    world
 }
 
 /// The store on `disk` must be a prefix that has all that was durable; gives the number of its last batch.
@@ -201,6 +223,27 @@ fn power_loss_at_every_io_leaves_a_prefix_with_all_that_was_durable() {
         for at in 0..io_count(seed) {
             for kind in KINDS {
                 story(seed, at, Fault::PowerLoss, kind, PlantedBug::None).unwrap();
+            }
+        }
+    }
+}
+
+/// Without a log: what was flushed, or written with `Sync`, is there, and it is a prefix.
+#[test]
+fn power_loss_at_every_io_of_an_unlogged_store_leaves_a_prefix() {
+    for seed in 20..22 {
+        let mut world = begin_unlogged(seed);
+        live(&mut world);
+        assert_eq!(world.known.failures, 0);
+        assert_eq!(world.store.as_ref().unwrap().stats().log_bytes, 0);
+        for at in 0..world.disk.io_count() {
+            for kind in KINDS {
+                let mut world = begin_unlogged(seed);
+                world.disk.fail_at(at, Fault::PowerLoss);
+                live(&mut world);
+                world.store = None;
+                let disk = world.disk.crash(kind);
+                check(&world.known, &disk, &format!("unlogged, seed {seed}, I/O {at}, {kind:?}")).unwrap();
             }
         }
     }
