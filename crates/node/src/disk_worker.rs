@@ -74,9 +74,12 @@ fn write(store: &SegmentStore, now_ms: u64, now: &[Waiting]) -> Vec<DiskResult> 
 /// Carries out an operation that does not write.
 pub fn read(store: &SegmentStore, op: &DiskOp) -> DiskResult {
     match op {
-        DiskOp::Verify(keys) => Ok(DiskReply::Verified(keys.iter().map(|&key| verify(store, key)).collect())),
+        DiskOp::Verify(keys) => {
+            let verdicts: Result<Vec<Verdict>, StoreError> = keys.iter().map(|&key| verify(store, key)).collect();
+            verdicts.map(DiskReply::Verified).map_err(|e| fault(store, &e))
+        }
         DiskOp::Read(key) => read_whole(store, *key),
-        DiskOp::List { after, limit } => Ok(list(store, *after, *limit)),
+        DiskOp::List { after, limit } => list(store, *after, *limit),
         DiskOp::Scrub { cursor, max_bytes } => scrub(store, *cursor, *max_bytes),
         DiskOp::Stats => stats(store).map(DiskReply::Stats).map_err(|e| fault(store, &StoreError::Disk(e))),
         DiskOp::Append { .. } | DiskOp::Delete(_) | DiskOp::Compact { .. } => {
@@ -157,11 +160,16 @@ fn replace(store: &SegmentStore, now_ms: u64, record: &Record<'_>) -> Result<(),
 }
 
 fn delete(store: &SegmentStore, now_ms: u64, doomed: &[Doomed]) -> DiskResult {
-    let pg_of = |id| store.get(id).map_or(0, |held| held.entry().pg_id);
-    let orders: Vec<DeleteOrder> = doomed
-        .iter()
-        .filter_map(|d| fragment_id(d.key).map(|id| DeleteOrder { id, pg_id: pg_of(id), epoch: d.epoch }))
-        .collect();
+    let possible: Vec<(FragmentId, u64)> =
+        doomed.iter().filter_map(|d| fragment_id(d.key).map(|id| (id, d.epoch))).collect();
+    let ids: Vec<FragmentId> = possible.iter().map(|(id, _)| *id).collect();
+    let held = store.get_many(&ids).map_err(|e| fault(store, &e))?;
+    let order = |(&(id, epoch), held): (&(FragmentId, u64), Option<tessera_segment::Entry>)| DeleteOrder {
+        id,
+        pg_id: held.map_or(0, |e| e.pg_id),
+        epoch,
+    };
+    let orders: Vec<DeleteOrder> = possible.iter().zip(held).map(order).collect();
     store.delete(&orders, now_ms).map_err(|e| fault(store, &e))?;
     Ok(DiskReply::Deleted)
 }
@@ -179,16 +187,17 @@ fn compact(store: &SegmentStore, dead_percent: u8, seal: bool, max_bytes: u64) -
 
 // --- reading ------------------------------------------------------------------------------------------------
 
-fn verify(store: &SegmentStore, key: FragmentKey) -> Verdict {
-    let Some(held) = fragment_id(key).and_then(|id| store.get(id)) else { return Verdict::Missing };
-    match held.verify().and_then(|()| held.read_header()) {
+/// An index that cannot tell is the disk's fault, not a fragment that is missing.
+fn verify(store: &SegmentStore, key: FragmentKey) -> Result<Verdict, StoreError> {
+    let Some(held) = find(store, key)? else { return Ok(Verdict::Missing) };
+    Ok(match held.verify().and_then(|()| held.read_header()) {
         Ok(header) => Verdict::Good { hash: header.meta.chunk_hash, len_bytes: header.data_len },
         Err(error) => Verdict::Bad(error.to_string()),
-    }
+    })
 }
 
 fn read_whole(store: &SegmentStore, key: FragmentKey) -> DiskResult {
-    let Some(held) = fragment_id(key).and_then(|id| store.get(id)) else {
+    let Some(held) = find(store, key).map_err(|e| fault(store, &e))? else {
         let error = Error::new(Code::NotFound, format!("fragment {}.{} is not here", key.chunk_id, key.fragment));
         return Err(DiskFault { error, poisoned: false });
     };
@@ -197,10 +206,10 @@ fn read_whole(store: &SegmentStore, key: FragmentKey) -> DiskResult {
     Ok(DiskReply::Read { data: data.into(), crc32c: held.entry().data_crc })
 }
 
-fn list(store: &SegmentStore, after: Option<FragmentKey>, limit: usize) -> DiskReply {
-    let held = store.list(after.and_then(fragment_id), limit);
+fn list(store: &SegmentStore, after: Option<FragmentKey>, limit: usize) -> DiskResult {
+    let held = store.list(after.and_then(fragment_id), limit).map_err(|e| fault(store, &e))?;
     let last = held.len() < limit;
-    DiskReply::Listed { held: held.iter().map(|entry| key_of(entry.id)).collect(), last }
+    Ok(DiskReply::Listed { held: held.iter().map(|entry| key_of(entry.id)).collect(), last })
 }
 
 fn scrub(store: &SegmentStore, cursor: Option<ScrubCursor>, max_bytes: u64) -> DiskResult {
@@ -254,6 +263,6 @@ fn fault(store: &SegmentStore, error: &StoreError) -> DiskFault {
 }
 
 /// A held fragment, for those who serve it.
-pub(crate) fn find(store: &SegmentStore, key: FragmentKey) -> Option<FragmentHandle> {
-    fragment_id(key).and_then(|id| store.get(id))
+pub(crate) fn find(store: &SegmentStore, key: FragmentKey) -> Result<Option<FragmentHandle>, StoreError> {
+    fragment_id(key).map_or(Ok(None), |id| store.get(id))
 }

@@ -72,7 +72,7 @@ fn serve_item(
         ));
     };
     let key = FragmentKey { chunk_id: item.chunk_id, fragment: item.fragment };
-    let Some(held) = find(&store, key) else {
+    let Some(held) = find(&store, key).map_err(|e| store_error(&e))? else {
         return Err(Error::new(
             Code::NotFound,
             format!("fragment {}.{} is not on disk {}", item.chunk_id, item.fragment, item.disk_id),

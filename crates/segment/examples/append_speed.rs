@@ -70,12 +70,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let start = Instant::now();
     let mut buf = vec![0; len];
     for nth in 0..count {
-        store.get(id(nth)).ok_or("a fragment is missing")?.read_data(0, &mut buf)?;
+        store.get(id(nth))?.ok_or("a fragment is missing")?.read_data(0, &mut buf)?;
     }
     report("read", count * len, start);
     let start = Instant::now();
     for nth in 0..count {
-        store.get(id(nth)).ok_or("a fragment is missing")?.read_verified()?;
+        store.get(id(nth))?.ok_or("a fragment is missing")?.read_verified()?;
     }
     report("read and check", count * len, start);
     drop(store);

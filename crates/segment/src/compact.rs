@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::error::{Finding, StoreError};
 use crate::format::{RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES};
-use crate::index::FragmentId;
+use crate::index::{Changes, FragmentId};
 use crate::planted::PlantedBug;
 use crate::scan::{Item, Scanner};
 use crate::segment::{SEGMENTS_DIR, Segment};
@@ -147,24 +147,23 @@ impl SegmentStore {
         }
         let (load, next) = self.load(segment, at, budget.min(self.options.compact_buffer_bytes), report)?;
         let mut writer = self.writer.lock();
-        let outgoing: Vec<Outgoing<'_>> = load
-            .records
-            .iter()
-            .filter(|(header, offset, _)| self.still_needed(&writer, header, segment.number, *offset))
-            .map(|(header, offset, bytes)| {
-                let (groups, data) = bytes.split_at(header.groups_len as usize);
-                Outgoing {
-                    kind: header.kind,
-                    id: header.id,
-                    meta: header.meta,
-                    groups,
-                    groups_crc: header.groups_crc,
-                    data,
-                    data_crc: header.data_crc,
-                    from: Some((segment.number, *offset)),
-                }
-            })
-            .collect();
+        let mut outgoing: Vec<Outgoing<'_>> = Vec::with_capacity(load.records.len());
+        for (header, offset, bytes) in &load.records {
+            if !self.still_needed(&writer, header, segment.number, *offset)? {
+                continue;
+            }
+            let (groups, data) = bytes.split_at(header.groups_len as usize);
+            outgoing.push(Outgoing {
+                kind: header.kind,
+                id: header.id,
+                meta: header.meta,
+                groups,
+                groups_crc: header.groups_crc,
+                data,
+                data_crc: header.data_crc,
+                from: Some((segment.number, *offset)),
+            });
+        }
         let entries = self.write(&mut writer, &outgoing)?;
         report.moved_records += entries.len() as u64;
         report.moved_bytes += entries.iter().map(|e| e.record_bytes()).sum::<u64>();
@@ -186,7 +185,7 @@ impl SegmentStore {
             let Item::Record { offset, header } = item else { continue };
             let needed = {
                 let writer = self.writer.lock();
-                self.still_needed(&writer, &header, segment.number, offset)
+                self.still_needed(&writer, &header, segment.number, offset)?
             };
             if !needed {
                 continue;
@@ -219,16 +218,22 @@ impl SegmentStore {
     }
 
     /// True if this record decides about its fragment, and no newer word on it is under way.
-    fn still_needed(&self, writer: &Writer, header: &RecordHeader, segment: u64, offset: u64) -> bool {
+    fn still_needed(
+        &self,
+        writer: &Writer,
+        header: &RecordHeader,
+        segment: u64,
+        offset: u64,
+    ) -> Result<bool, StoreError> {
         if writer.staged_ids.contains_key(&header.id) {
-            return false;
+            return Ok(false);
         }
         let here = |e: &crate::index::Entry| (e.segment, e.offset) == (segment, offset);
-        match header.kind {
-            RecordKind::Fragment => self.index.get(header.id).as_ref().is_some_and(here),
+        Ok(match header.kind {
+            RecordKind::Fragment => self.index.get(header.id)?.as_ref().is_some_and(here),
             RecordKind::Delete if self.options.planted == PlantedBug::DropDeletesEarly => false,
             RecordKind::Delete => writer.graves.tombstone(header.id).is_some_and(here),
-        }
+        })
     }
 
     /// Syncs the copies and, if nothing in the segment is alive any more, removes it.
@@ -268,25 +273,29 @@ impl SegmentStore {
         self.disk.sync_dir(SEGMENTS_DIR)?;
         report.removed_segments += 1;
         report.removed_bytes += segment.end();
-        self.forget_copies(segment, &ids);
-        Ok(())
+        self.forget_copies(segment, &ids)
     }
 
-    /// The dead records of a removed segment are gone; delete records that waited for that die with them.
-    fn forget_copies(&self, removed: &Segment, ids: &[FragmentId]) {
+    /// The dead records of a removed segment are gone; delete records that waited for that die with them. An index that did not hear of
+    /// it (the crash came in between) still names the segment, and is made anew at the next opening.
+    fn forget_copies(&self, removed: &Segment, ids: &[FragmentId]) -> Result<(), StoreError> {
         let mut writer = self.writer.lock();
         // A damaged segment's records were perhaps never counted: then better too many copies than too few.
         if !removed.is_damaged() {
             ids.iter().for_each(|&id| writer.graves.drop_copy(id));
         }
-        if self.any_damaged() {
-            return;
+        if !self.any_damaged() {
+            // Graves that only waited for a damaged segment to go are not among its ids.
+            let candidates = (!removed.is_damaged()).then_some(ids);
+            for tombstone in writer.graves.close_empty(candidates) {
+                self.dead(&mut writer, &tombstone);
+            }
         }
-        // Graves that only waited for a damaged segment to go are not among its ids.
-        let candidates = (!removed.is_damaged()).then_some(ids);
-        for tombstone in writer.graves.close_empty(candidates) {
-            self.dead(&tombstone);
-        }
+        writer.touched.insert(removed.number);
+        self.apply(&mut writer, Changes::default())?;
+        drop(writer);
+        let _ = self.index.persist(false);
+        Ok(())
     }
 
     fn scanner<'a>(&self, segment: &'a Segment, at: u64) -> Scanner<'a> {

@@ -1,184 +1,265 @@
 //! [`ConaIndex`]: the index on flash, with about a byte of memory a fragment.
 //!
-//! It is a cache of the segments like any other index: made anew when the disk is opened, never logged or synced. So its writes
-//! cannot poison the disk, and a crash leaves nothing to repair. Entries that cannot be written (the disk is full) stay in memory until they are
-//! replaced or removed.
+//! It is a CONA store without a log, in a directory of the disk that it is of. Each [`Changes`] is one batch, so that what a crash leaves is
+//! what a scan up to some point would have made; the segments behind that point tell the rest. No write of a fragment waits for a sync of
+//! the index: its cells are synced in the background, when a buffer is full and when [`Index::persist`] asks.
+//!
+//! Whatever is wrong with it is an error here and a scan at the next opening, never a wrong entry: a file `damaged` beside the cells says
+//! so to whoever opens it next. What cannot be written (the disk is full) stays in memory until it can.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::RwLock;
-use tessera_cona::{Background, Error, Options, Snapshot, Store};
-use tessera_disk::Disk;
+use parking_lot::{Mutex, RwLock};
+use tessera_cona::{Background, Batch, Error, Options, Store};
+use tessera_disk::{Disk, DiskError, Identity, OpenMode};
 
-use crate::index::{Entry, FragmentId, Index};
+use crate::index::{Changes, Entry, FragmentId, Index, IndexError, Recovered};
+use crate::index_rows::{
+    FRAGMENT, GRAVE, HEAD, Head, SEGMENT, decode_entry, decode_grave, decode_head, decode_id, decode_segment,
+    decode_segment_key, encode_entry, encode_grave, encode_head, encode_segment, id_key, segment_key,
+};
 
-/// The index's directory on the disk.
+/// The index's directory on the disk. Every file in it is the index's.
 pub const INDEX_DIR: &str = "index";
+/// Beside the cells: they are not to be believed.
+const DAMAGED_FILE: &str = "index/damaged";
 /// Bytes of one of its two insert buffers.
 const BUFFER_BYTES: u64 = 4 << 20;
-const KEY_BYTES: usize = 10;
-const VALUE_BYTES: usize = 48;
+/// Rows in memory that make one more try to write them wait for one more change.
+const WAITING_A_TRY: u64 = 1000;
+
+/// Rows that could not be written; `None` is a removal.
+type Unwritten = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// An index on the disk that it is of.
 pub struct ConaIndex {
-    store: Store,
-    /// What could not be written; `None` is a removal.
-    unwritten: RwLock<BTreeMap<FragmentId, Option<Entry>>>,
+    disk: Arc<dyn Disk>,
+    options: Options,
+    /// None: what is there cannot be opened, for this reason.
+    store: Result<Store, IndexError>,
+    unwritten: RwLock<Unwritten>,
+    /// Changes since rows wait to be written.
+    tries: AtomicU64,
+    head: Mutex<Head>,
     len: AtomicU64,
+    damaged: AtomicBool,
 }
 
-fn key_of(id: FragmentId) -> [u8; KEY_BYTES] {
-    let mut key = [0; KEY_BYTES];
-    key[..8].copy_from_slice(&id.chunk_id.to_be_bytes());
-    key[8..].copy_from_slice(&id.fragment.to_be_bytes());
-    key
-}
-
-fn encode(entry: &Entry) -> [u8; VALUE_BYTES] {
-    let mut value = [0; VALUE_BYTES];
-    let long = [entry.pg_id, entry.sequence, entry.segment, entry.offset];
-    value.chunks_exact_mut(8).zip(long).for_each(|(to, from)| to.copy_from_slice(&from.to_le_bytes()));
-    let short = [entry.groups_len, entry.data_len, entry.groups_crc, entry.data_crc];
-    value[32..].chunks_exact_mut(4).zip(short).for_each(|(to, from)| to.copy_from_slice(&from.to_le_bytes()));
-    value
-}
-
-fn decode(key: &[u8], value: &[u8]) -> Entry {
-    // Both were written by this process and passed CONA's checksums.
-    assert!(key.len() == KEY_BYTES && value.len() == VALUE_BYTES, "an entry of the index has another length");
-    let long = |at: usize| u64::from_le_bytes(value[at..at + 8].try_into().unwrap_or_default());
-    let short = |at: usize| u32::from_le_bytes(value[at..at + 4].try_into().unwrap_or_default());
-    Entry {
-        id: FragmentId {
-            chunk_id: u64::from_be_bytes(key[..8].try_into().unwrap_or_default()),
-            fragment: u16::from_be_bytes(key[8..].try_into().unwrap_or_default()),
-        },
-        pg_id: long(0),
-        sequence: long(8),
-        segment: long(16),
-        offset: long(24),
-        groups_len: short(32),
-        data_len: short(36),
-        groups_crc: short(40),
-        data_crc: short(44),
+impl std::fmt::Debug for ConaIndex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConaIndex").field("disk", &self.disk.describe()).finish_non_exhaustive()
     }
-}
-
-/// An index that cannot be read must not pass for one that has nothing: the thread ends, the disk counts as failed, and the next
-/// opening makes the index anew.
-fn readable<T>(result: Result<T, Error>) -> T {
-    result.unwrap_or_else(|e| {
-        panic!("the index of this disk cannot be read ({e}); restart the node: it is made anew from the segments")
-    })
 }
 
 impl ConaIndex {
-    /// An empty index in directory [`INDEX_DIR`] of `disk`; what an earlier one left there is removed. It has one thread of its own.
-    ///
-    /// # Errors
-    /// CONA's.
-    pub fn create(disk: Arc<dyn Disk>) -> Result<Self, Error> {
-        Self::with_options(disk, Options { buffer_bytes: BUFFER_BYTES, cache_bytes: 0, ..Options::default() })
+    /// The index in directory [`INDEX_DIR`] of `disk`, with one thread of its own. What is wrong with it, [`Index::recover`] tells.
+    #[must_use]
+    pub fn open(disk: Arc<dyn Disk>) -> Self {
+        Self::with_options(disk, Options { buffer_bytes: BUFFER_BYTES, ..Options::default() })
     }
 
-    /// Like [`ConaIndex::create`], merging on the caller's thread. For simulations.
-    ///
-    /// # Errors
-    /// CONA's.
-    pub fn create_inline(disk: Arc<dyn Disk>, buffer_bytes: u64) -> Result<Self, Error> {
-        let background = Background::Inline;
-        Self::with_options(disk, Options { buffer_bytes, cache_bytes: 0, background, ..Options::default() })
+    /// Like [`ConaIndex::open`], merging on the caller's thread. For simulations.
+    #[must_use]
+    pub fn open_inline(disk: Arc<dyn Disk>, buffer_bytes: u64) -> Self {
+        Self::with_options(disk, Options { buffer_bytes, background: Background::Inline, ..Options::default() })
     }
 
-    fn with_options(disk: Arc<dyn Disk>, options: Options) -> Result<Self, Error> {
-        let store = Store::open_on(disk, INDEX_DIR, Options { volatile: true, lock: false, ..options })?;
-        Ok(ConaIndex { store, unwritten: RwLock::default(), len: AtomicU64::new(0) })
+    fn with_options(disk: Arc<dyn Disk>, options: Options) -> Self {
+        let options = Options { logged: false, cache_bytes: 0, lock: false, ..options };
+        let store = open_store(&disk, &options);
+        let nobody = Identity { cluster_id: [0; 16], disk_uuid: [0; 16], created_ms: 0 };
+        ConaIndex {
+            disk,
+            options,
+            store,
+            unwritten: RwLock::default(),
+            tries: AtomicU64::new(0),
+            head: Mutex::new(Head::of(&nobody)),
+            len: AtomicU64::new(0),
+            damaged: AtomicBool::new(false),
+        }
+    }
+
+    fn store(&self) -> Result<&Store, IndexError> {
+        self.store.as_ref().map_err(Clone::clone)
     }
 
     /// CONA's figures.
     #[must_use]
     pub fn stats(&self) -> tessera_cona::Stats {
-        self.store.stats()
+        self.store.as_ref().map(Store::stats).unwrap_or_default()
     }
 
     /// Waits until buffers are written and no merge is due.
     ///
     /// # Errors
     /// CONA's.
-    pub fn settle(&self) -> Result<(), Error> {
-        self.store.flush()?;
-        self.store.settle()
+    pub fn settle(&self) -> Result<(), IndexError> {
+        self.persist(true)?;
+        Ok(self.store()?.settle()?)
     }
 
-    fn set(&self, id: FragmentId, entry: Option<Entry>) {
-        let key = key_of(id);
-        let written = match &entry {
-            Some(entry) => self.store.put(&key, &encode(entry)),
-            None => self.store.delete(&key),
-        };
-        if written.is_err() || !self.unwritten.read().is_empty() {
-            let mut unwritten = self.unwritten.write();
-            if written.is_ok() {
-                unwritten.remove(&id)
-            } else {
-                unwritten.insert(id, entry)
+    /// Tells the next opening that something could not be read: damage, or a bad sector.
+    fn noted<T>(&self, result: Result<T, IndexError>) -> Result<T, IndexError> {
+        if result.is_err() && !self.damaged.swap(true, Ordering::Relaxed) {
+            // If this fails too, whoever meets the damage again says so again.
+            let _ = self.disk.open(DAMAGED_FILE, OpenMode::Create);
+        }
+        result
+    }
+
+    /// Reads may be tried again; a flip on the way is not one on the medium.
+    fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, IndexError> {
+        if let Some(row) = self.unwritten.read().get(key) {
+            return Ok(row.clone());
+        }
+        let store = self.store()?;
+        Ok(store.get(key).or_else(|_| store.get(key))?)
+    }
+
+    fn entry(&self, id: FragmentId) -> Result<Option<Entry>, IndexError> {
+        self.value(&id_key(FRAGMENT, id))?.map(|value| decode_entry(id, &value)).transpose()
+    }
+
+    /// Up to `limit` written rows with keys above `after` and of this kind, and unwritten ones among them.
+    fn rows(&self, kind: u8, after: Option<&[u8]>, limit: usize) -> Result<Unwritten, IndexError> {
+        let end = [kind + 1];
+        let from = after.map_or(Bound::Included(&end[..0]), Bound::Excluded);
+        let first = [kind];
+        let from = if after.is_none() { Bound::Included(&first[..]) } else { from };
+        let unwritten = self.unwritten.read();
+        // Each unwritten removal hides at most one of those written.
+        let wanted = limit.saturating_add(unwritten.len());
+        let mut rows = Unwritten::new();
+        for row in self.store()?.snapshot().range((from, Bound::Excluded(&end[..])))?.take(wanted) {
+            let (key, value) = row?;
+            rows.insert(key, Some(value));
+        }
+        let beyond = if rows.len() < wanted { None } else { rows.last_key_value().map(|(key, _)| key.clone()) };
+        let newer = unwritten.range::<[u8], _>((from, Bound::Excluded(&end[..])));
+        for (key, value) in newer.take_while(|(key, _)| beyond.as_ref().is_none_or(|b| *key <= b)) {
+            rows.insert(key.clone(), value.clone());
+        }
+        rows.retain(|_, value| value.is_some());
+        Ok(rows)
+    }
+
+    fn list_rows(&self, after: Option<FragmentId>, limit: usize) -> Result<Vec<Entry>, IndexError> {
+        let after = after.map(|id| id_key(FRAGMENT, id));
+        let rows = self.rows(FRAGMENT, after.as_ref().map(|key| &key[..]), limit)?;
+        rows.into_iter()
+            .take(limit)
+            .map(|(key, value)| decode_entry(decode_id(&key)?, &value.unwrap_or_default()))
+            .collect()
+    }
+
+    fn recover_rows(&self, identity: &Identity) -> Result<Option<Recovered>, IndexError> {
+        let Some(head) = self.value(&[HEAD])? else { return Ok(None) };
+        let head = decode_head(&head)?;
+        let ours = Head { point: head.point, len: head.len, ..Head::of(identity) };
+        if head != ours {
+            return Ok(None);
+        }
+        let mut recovered = Recovered { point: head.point, ..Recovered::default() };
+        for (key, value) in self.rows(SEGMENT, None, usize::MAX)? {
+            recovered.segments.insert(decode_segment_key(&key)?, decode_segment(&value.unwrap_or_default())?);
+        }
+        for (key, value) in self.rows(GRAVE, None, usize::MAX)? {
+            let id = decode_id(&key)?;
+            recovered.graves.insert(id, decode_grave(id, &value.unwrap_or_default())?);
+        }
+        self.len.store(head.len, Ordering::Relaxed);
+        *self.head.lock() = head;
+        Ok(Some(recovered))
+    }
+
+    /// The rows of changes.
+    fn rows_of(&self, changes: &Changes) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+        let mut rows = Vec::with_capacity(changes.entries.len() + changes.graves.len() + changes.segments.len() + 1);
+        rows.extend(
+            changes.entries.iter().map(|(id, e)| (id_key(FRAGMENT, *id).to_vec(), e.as_ref().map(encode_entry))),
+        );
+        rows.extend(changes.graves.iter().map(|(id, g)| (id_key(GRAVE, *id).to_vec(), g.as_ref().map(encode_grave))));
+        let segments = changes.segments.iter();
+        rows.extend(segments.map(|(number, s)| (segment_key(*number).to_vec(), s.as_ref().map(encode_segment))));
+        let mut head = self.head.lock();
+        head.len = head.len.saturating_add_signed(changes.added);
+        head.point = changes.point.unwrap_or(head.point);
+        self.len.store(head.len, Ordering::Relaxed);
+        rows.push((vec![HEAD], Some(encode_head(&head))));
+        rows
+    }
+
+    fn write<'r>(&self, rows: impl Iterator<Item = (&'r Vec<u8>, &'r Option<Vec<u8>>)>) -> Result<(), IndexError> {
+        let mut batch = Batch::new();
+        for (key, value) in rows {
+            match value {
+                Some(value) => batch.put(key, value),
+                None => batch.delete(key),
             };
         }
+        Ok(self.store()?.write(batch)?)
     }
 
-    fn list_written(&self, snapshot: &Snapshot, after: Option<FragmentId>, limit: usize) -> Vec<Entry> {
-        let after = after.map(key_of);
-        let from = after.as_ref().map_or(Bound::Unbounded, |key| Bound::Excluded(&key[..]));
-        let scan = readable(snapshot.range((from, Bound::Unbounded)));
-        scan.take(limit).map(readable).map(|(key, value)| decode(&key, &value)).collect()
+    /// Writes what waits: together it is the newest state, so it is one batch.
+    fn write_waiting(&self) -> Result<(), IndexError> {
+        self.write(self.unwritten.read().iter())?;
+        self.unwritten.write().clear();
+        Ok(())
     }
 }
 
+/// Opens what is there, or an empty index.
+fn open_store(disk: &Arc<dyn Disk>, options: &Options) -> Result<Store, IndexError> {
+    disk.create_dir(INDEX_DIR).map_err(Error::from)?;
+    if disk.list(INDEX_DIR).map_err(Error::from)?.iter().any(|name| DAMAGED_FILE.ends_with(name)) {
+        return Err(IndexError::Gone);
+    }
+    Ok(Store::open_on(disk.clone(), INDEX_DIR, options.clone())?)
+}
+
+/// Removes every file of an index; the manifest first, without which no cell is believed, and the word of damage last.
+fn remove_all(disk: &dyn Disk) -> Result<(), DiskError> {
+    disk.create_dir(INDEX_DIR)?;
+    let mut names = disk.list(INDEX_DIR)?;
+    names.sort_by_key(|name| (name != "MANIFEST", DAMAGED_FILE.ends_with(name)));
+    for name in names {
+        match disk.remove(&format!("{INDEX_DIR}/{name}")) {
+            Err(DiskError::NotFound { .. }) => {}
+            removed => removed?,
+        }
+    }
+    disk.sync_dir(INDEX_DIR)
+}
+
 impl Index for ConaIndex {
-    fn get(&self, id: FragmentId) -> Option<Entry> {
-        if let Some(unwritten) = self.unwritten.read().get(&id) {
-            return *unwritten;
-        }
-        let key = key_of(id);
-        readable(self.store.get(&key)).map(|value| decode(&key, &value))
+    fn get(&self, id: FragmentId) -> Result<Option<Entry>, IndexError> {
+        self.noted(self.entry(id))
     }
 
-    fn insert(&self, entry: Entry) -> Option<Entry> {
-        let old = self.get(entry.id);
-        self.set(entry.id, Some(entry));
-        self.len.fetch_add(u64::from(old.is_none()), Ordering::Relaxed);
-        old
+    fn list(&self, after: Option<FragmentId>, limit: usize) -> Result<Vec<Entry>, IndexError> {
+        let listed = self.list_rows(after, limit).or_else(|_| self.list_rows(after, limit));
+        self.noted(listed)
     }
 
-    fn remove(&self, id: FragmentId) -> Option<Entry> {
-        let old = self.get(id)?;
-        self.set(id, None);
-        self.len.fetch_sub(1, Ordering::Relaxed);
-        Some(old)
-    }
-
-    fn list(&self, after: Option<FragmentId>, limit: usize) -> Vec<Entry> {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let unwritten = self.unwritten.read();
-        let snapshot = self.store.snapshot();
-        if unwritten.is_empty() {
-            return self.list_written(&snapshot, after, limit);
-        }
-        // Each unwritten removal hides at most one of those written.
-        let written = self.list_written(&snapshot, after, limit.saturating_add(unwritten.len()));
-        let mut all: BTreeMap<FragmentId, Entry> = written.into_iter().map(|e| (e.id, e)).collect();
-        let beyond = if all.len() < limit { None } else { all.last_key_value().map(|(id, _)| *id) };
-        for (id, entry) in unwritten.range((from, Bound::Unbounded)).filter(|(id, _)| beyond.is_none_or(|b| **id <= b))
-        {
-            match entry {
-                Some(entry) => all.insert(*id, *entry),
-                None => all.remove(id),
-            };
-        }
-        all.into_values().take(limit).collect()
+    fn apply(&self, changes: &Changes) -> Result<(), IndexError> {
+        let rows = self.rows_of(changes);
+        let waiting = self.unwritten.read().len() as u64;
+        let written = if waiting == 0 {
+            let written = self.write(rows.iter().map(|(key, value)| (key, value)));
+            if written.is_err() {
+                self.unwritten.write().extend(rows);
+            }
+            written
+        } else {
+            self.unwritten.write().extend(rows);
+            let due = self.tries.fetch_add(1, Ordering::Relaxed).is_multiple_of(1 + waiting / WAITING_A_TRY);
+            if due { self.write_waiting() } else { Ok(()) }
+        };
+        written.or_else(|e| if e.is_no_space() { Ok(()) } else { Err(e) })
     }
 
     fn len(&self) -> u64 {
@@ -186,8 +267,37 @@ impl Index for ConaIndex {
     }
 
     fn memory_bytes(&self) -> u64 {
-        let stats = self.store.stats();
-        let unwritten = self.unwritten.read().len() as u64 * 100;
+        let stats = self.stats();
+        let unwritten = self.unwritten.read().len() as u64 * 150;
         stats.index_bytes + stats.filter_bytes + stats.buffer_bytes + stats.merge_bytes + unwritten
+    }
+
+    fn recover(&self, identity: &Identity) -> Result<Option<Recovered>, IndexError> {
+        self.noted(self.recover_rows(identity))
+    }
+
+    fn reset(&mut self, identity: &Identity) -> Result<(), IndexError> {
+        // Its thread must have ended before its files go.
+        self.store = Err(IndexError::Gone);
+        remove_all(&*self.disk).map_err(Error::from)?;
+        self.unwritten.get_mut().clear();
+        *self.head.get_mut() = Head::of(identity);
+        *self.len.get_mut() = 0;
+        *self.damaged.get_mut() = false;
+        self.store = open_store(&self.disk, &self.options);
+        self.store().map(|_| ())
+    }
+
+    fn persist(&self, wait: bool) -> Result<(), IndexError> {
+        let store = self.store()?;
+        let mut done = if self.unwritten.read().is_empty() { Ok(()) } else { self.write_waiting() };
+        if done.is_ok() {
+            done = if wait { store.flush() } else { store.flush_soon() }.map_err(IndexError::from);
+        }
+        if store.stats().spoiled_cells > 0 {
+            // Merges met damage; a look-up may never.
+            let _ = self.noted(Err::<(), _>(IndexError::Gone));
+        }
+        done.or_else(|e| if e.is_no_space() { Ok(()) } else { Err(e) })
     }
 }

@@ -2,7 +2,7 @@
 
 use tessera_disk::DiskError;
 
-use crate::index::FragmentId;
+use crate::index::{FragmentId, IndexError};
 
 /// What is wrong with a stretch of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,6 +88,9 @@ pub enum OpenError {
         /// What the file has.
         found: String,
     },
+    /// The index cannot be made.
+    #[error("{0}; see that the disk can be written")]
+    Index(#[from] IndexError),
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
@@ -135,6 +138,9 @@ pub enum StoreError {
     /// What is stored is not what was written.
     #[error(transparent)]
     Damaged(#[from] Finding),
+    /// The index cannot tell. The segments are as they were.
+    #[error("{0}; the fragments are safe: restart the node, and the index is made anew from the segments")]
+    Index(#[from] IndexError),
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
@@ -147,6 +153,7 @@ impl StoreError {
         match self {
             StoreError::Full { .. } => true,
             StoreError::Disk(e) => e.is_no_space(),
+            StoreError::Index(e) => e.is_no_space(),
             _ => false,
         }
     }

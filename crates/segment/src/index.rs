@@ -2,12 +2,17 @@
 //!
 //! The index is a cache of the segments and holds only what is durable: an entry appears when its
 //! record was synced, and goes when the delete record was. Losing it costs a scan.
+//!
+//! An index that survives a restart keeps, beside the entries, what else a scan would tell: the *graves*, the *segments*, and the *point* up to
+//! which records were taken in. All of a [`Changes`] becomes durable at once or not at all, and in order; so whatever a crash leaves of
+//! such an index is what a scan up to its point would have made, and opening goes on from there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Bound;
 
 use parking_lot::RwLock;
+use tessera_disk::Identity;
 
 use crate::format::{RECORD_HEADER_BYTES, record_bytes};
 
@@ -69,46 +74,202 @@ impl Entry {
     }
 }
 
+/// Why an index did not answer. What it is of, the segments, is not touched.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum IndexError {
+    /// Its files are damaged, gone, or cannot be read or written.
+    #[error("index: {0}")]
+    Files(#[from] tessera_cona::Error),
+    /// A record in it has a form that no release of this format wrote.
+    #[error("index: a {what} of {len_bytes} bytes, which none has")]
+    Malformed {
+        /// What kind of record.
+        what: &'static str,
+        /// Its length.
+        len_bytes: usize,
+    },
+    /// What it says of a segment cannot be, together with the records that were read.
+    #[error("index: more than all of segment {segment:016x} is dead")]
+    Contradicts {
+        /// Segment number.
+        segment: u64,
+    },
+    /// An earlier failure left none.
+    #[error("index: there is none; it is made anew when the disk is opened")]
+    Gone,
+}
+
+impl IndexError {
+    /// True if there is no room for it on the disk: what was changed is kept in memory.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, IndexError::Files(e) if e.is_no_space())
+    }
+
+    /// True if what it holds is not what was written: it has to be made anew.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            IndexError::Files(e) => e.is_damage(),
+            IndexError::Malformed { .. } | IndexError::Contradicts { .. } | IndexError::Gone => true,
+        }
+    }
+}
+
+/// What is known of a fragment of which dead records are on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grave {
+    /// Dead fragment records.
+    pub copies: u32,
+    /// The delete record, if the fragment is deleted.
+    pub tombstone: Option<Entry>,
+}
+
+/// What is known of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentRow {
+    /// Where its records end; the point's offset if it is the point's segment.
+    pub end: u64,
+    /// Bytes of living records.
+    pub live_bytes: u64,
+    /// Some stretch of it could not be understood.
+    pub damaged: bool,
+    /// It takes no more records, though it may be the last one.
+    pub sealed: bool,
+}
+
+/// Records before this place are taken in, and were durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Segment number; 0: nothing yet.
+    pub segment: u64,
+    /// Offset in it.
+    pub offset: u64,
+    /// Sequences of the records before are below this one.
+    pub next_sequence: u64,
+}
+
+impl Default for Point {
+    fn default() -> Self {
+        Point { segment: 0, offset: 0, next_sequence: 1 }
+    }
+}
+
+/// Changes that belong together. `None` is a removal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Entries.
+    pub entries: BTreeMap<FragmentId, Option<Entry>>,
+    /// How many more entries there are than before.
+    pub added: i64,
+    /// Graves.
+    pub graves: BTreeMap<FragmentId, Option<Grave>>,
+    /// Segments.
+    pub segments: BTreeMap<u64, Option<SegmentRow>>,
+    /// The new point.
+    pub point: Option<Point>,
+}
+
+impl Changes {
+    /// True if there is nothing to be written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.graves.is_empty() && self.segments.is_empty() && self.point.is_none()
+    }
+}
+
+/// What an index brings from an earlier life, beside the entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Where a scan has to go on.
+    pub point: Point,
+    /// All segments up to the point.
+    pub segments: BTreeMap<u64, SegmentRow>,
+    /// All graves.
+    pub graves: HashMap<FragmentId, Grave>,
+}
+
 /// (chunk id, fragment number) → entry. Calls come from many threads at once; one thread writes.
 pub trait Index: Send + Sync {
     /// The entry of a fragment.
-    fn get(&self, id: FragmentId) -> Option<Entry>;
-    /// Sets the entry of `entry.id`; gives the one it replaces.
-    fn insert(&self, entry: Entry) -> Option<Entry>;
-    /// Removes an entry and gives it.
-    fn remove(&self, id: FragmentId) -> Option<Entry>;
+    ///
+    /// # Errors
+    /// [`IndexError`]: it cannot be told whether there is one.
+    fn get(&self, id: FragmentId) -> Result<Option<Entry>, IndexError>;
+
+    /// The entries of several fragments, in their order.
+    ///
+    /// # Errors
+    /// As for [`Index::get`].
+    fn get_many(&self, ids: &[FragmentId]) -> Result<Vec<Option<Entry>>, IndexError> {
+        ids.iter().map(|&id| self.get(id)).collect()
+    }
+
     /// Up to `limit` entries behind `after` (from the first on if `None`), in order of their ids.
-    fn list(&self, after: Option<FragmentId>, limit: usize) -> Vec<Entry>;
+    ///
+    /// # Errors
+    /// As for [`Index::get`].
+    fn list(&self, after: Option<FragmentId>, limit: usize) -> Result<Vec<Entry>, IndexError>;
+
+    /// Applies changes, all at once. They count from now on whatever is returned.
+    ///
+    /// # Errors
+    /// They could not be written, and are kept in memory until they can be. A full disk is no error here.
+    fn apply(&self, changes: &Changes) -> Result<(), IndexError>;
+
     /// Number of entries.
     fn len(&self) -> u64;
+
     /// Bytes of memory it takes, roughly.
     fn memory_bytes(&self) -> u64;
+
     /// True if there is none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// What it brings from an earlier life on the same disk; `None` if that is nothing.
+    ///
+    /// # Errors
+    /// [`IndexError`]: it must not be used before [`Index::reset`].
+    fn recover(&self, identity: &Identity) -> Result<Option<Recovered>, IndexError>;
+
+    /// Forgets everything, for a disk of this identity.
+    ///
+    /// # Errors
+    /// [`IndexError`]: nothing can be kept.
+    fn reset(&mut self, identity: &Identity) -> Result<(), IndexError>;
+
+    /// Makes durable what was applied, if it survives at all: at once if `wait`, else in the background.
+    ///
+    /// # Errors
+    /// [`IndexError`]; what was applied counts all the same.
+    fn persist(&self, wait: bool) -> Result<(), IndexError>;
 }
 
-/// The index in memory: about 100 bytes a fragment.
+/// The index in memory, for tests and simulations: about 100 bytes a fragment, and a scan at each opening.
 #[derive(Debug, Default)]
 pub struct MemIndex(RwLock<BTreeMap<FragmentId, Entry>>);
 
 impl Index for MemIndex {
-    fn get(&self, id: FragmentId) -> Option<Entry> {
-        self.0.read().get(&id).copied()
+    fn get(&self, id: FragmentId) -> Result<Option<Entry>, IndexError> {
+        Ok(self.0.read().get(&id).copied())
     }
 
-    fn insert(&self, entry: Entry) -> Option<Entry> {
-        self.0.write().insert(entry.id, entry)
-    }
-
-    fn remove(&self, id: FragmentId) -> Option<Entry> {
-        self.0.write().remove(&id)
-    }
-
-    fn list(&self, after: Option<FragmentId>, limit: usize) -> Vec<Entry> {
+    fn list(&self, after: Option<FragmentId>, limit: usize) -> Result<Vec<Entry>, IndexError> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.0.read().range((from, Bound::Unbounded)).take(limit).map(|(_, e)| *e).collect()
+        Ok(self.0.read().range((from, Bound::Unbounded)).take(limit).map(|(_, e)| *e).collect())
+    }
+
+    fn apply(&self, changes: &Changes) -> Result<(), IndexError> {
+        let mut map = self.0.write();
+        for (id, entry) in &changes.entries {
+            match entry {
+                Some(entry) => map.insert(*id, *entry),
+                None => map.remove(id),
+            };
+        }
+        Ok(())
     }
 
     fn len(&self) -> u64 {
@@ -117,5 +278,18 @@ impl Index for MemIndex {
 
     fn memory_bytes(&self) -> u64 {
         self.len() * 100
+    }
+
+    fn recover(&self, _: &Identity) -> Result<Option<Recovered>, IndexError> {
+        Ok(None)
+    }
+
+    fn reset(&mut self, _: &Identity) -> Result<(), IndexError> {
+        self.0.get_mut().clear();
+        Ok(())
+    }
+
+    fn persist(&self, _: bool) -> Result<(), IndexError> {
+        Ok(())
     }
 }

@@ -8,7 +8,7 @@
 //! scrub, and in which thread.
 //!
 //! Start reading at `store.rs` (the public face and the locks), then `format.rs` (bytes),
-//! `writer.rs` (append, sync, publish), `open.rs` (what a restart makes of the bytes), `compact.rs`.
+//! `writer.rs` (append, sync), `publish.rs` (how records reach the index), `open.rs` (what a restart makes of the bytes), `compact.rs`.
 //! The log replica is apart, in `log/`.
 
 mod compact;
@@ -16,12 +16,16 @@ mod cona_index;
 mod config;
 mod error;
 mod format;
+mod graves;
 mod handle;
 mod index;
+mod index_rows;
 pub mod log;
 mod open;
 #[doc(hidden)]
 pub mod planted;
+mod publish;
+mod resume;
 mod scan;
 mod scrub;
 mod segment;
@@ -36,11 +40,10 @@ pub use format::{
     RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordMeta, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader,
 };
 pub use handle::FragmentHandle;
-pub use index::{Entry, FragmentId, Index, MemIndex};
+pub use index::{Changes, Entry, FragmentId, Grave, Index, IndexError, MemIndex, Point, Recovered, SegmentRow};
 pub use log::{
     LogDamage, LogEntry, LogError, LogOpenError, LogOptions, LogReport, LogState, LogStore, Snapshot, SnapshotProgress,
 };
 pub use open::{OpenProgress, OpenReport, TornTail};
 pub use scrub::{ScrubCursor, ScrubReport};
 pub use store::{Appended, DeleteOrder, Deleted, Record, SegmentStore, Stats};
-pub use tessera_cona::Error as IndexError;

@@ -5,8 +5,10 @@
 //! whole and valid, unless a later record says that this place was durable when it was written. Then, and
 //! in any other segment, it is damage: reported, left in place, and no reason to refuse the rest. Nothing that was found becomes visible
 //! before it was synced: a process that was killed leaves records in the system's cache.
+//!
+//! An index that survived saves most of the reading: `resume.rs`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
@@ -18,8 +20,10 @@ use crate::error::{Damage, Finding, OpenError};
 use crate::format::{
     HeaderFault, Place, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader, parse_file_name,
 };
-use crate::index::{Entry, FragmentId, Index};
+use crate::graves::Graves;
+use crate::index::{Entry, FragmentId, Index, IndexError, Point, SegmentRow};
 use crate::planted::PlantedBug;
+use crate::publish::{Overlay, row_of};
 use crate::scan::{Item, Scanner, check_payload};
 use crate::segment::{SEGMENTS_DIR, Segment};
 use crate::store::SegmentStore;
@@ -55,8 +59,12 @@ pub struct TornTail {
 pub struct OpenReport {
     /// Segment files.
     pub segments: u64,
-    /// Valid records, dead ones too.
+    /// Valid records that were read, dead ones too.
     pub records: u64,
+    /// True: the index of an earlier life was used, and only what came after it was read.
+    pub resumed: bool,
+    /// Why the index of an earlier life was thrown away, if it was.
+    pub index_lost: Option<String>,
     /// Living fragments.
     pub fragments: u64,
     /// Bytes cut off the last segment.
@@ -69,94 +77,40 @@ pub struct OpenReport {
     pub foreign_files: Vec<String>,
 }
 
-/// The fragments of which dead records are still on the disk, and their delete records.
-///
-/// A delete record must outlive every older record of its fragment (P3): it is needed while `copies` is above 0, or
-/// while a damaged stretch somewhere may hide a copy.
-#[derive(Default)]
-pub(crate) struct Graves(HashMap<FragmentId, Grave>);
+/// Records that are taken in before the index is told.
+const TAKEN_AT_ONCE: usize = 4096;
 
-#[derive(Default)]
-struct Grave {
-    /// Dead fragment records on the disk.
-    copies: u32,
-    /// The delete record, if the fragment is deleted.
-    tombstone: Option<Entry>,
+/// A segment file and its header, if that can be read.
+pub(crate) struct Headed {
+    pub(crate) number: u64,
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) header: Option<SegmentHeader>,
 }
 
-impl Graves {
-    pub(crate) fn delete_records(&self) -> u64 {
-        self.0.values().filter(|g| g.tombstone.is_some()).count() as u64
-    }
-
-    pub(crate) fn add_copy(&mut self, id: FragmentId) {
-        self.0.entry(id).or_default().copies += 1;
-    }
-
-    /// One dead record is gone from the disk.
-    pub(crate) fn drop_copy(&mut self, id: FragmentId) {
-        if let Some(grave) = self.0.get_mut(&id) {
-            grave.copies = grave.copies.saturating_sub(1);
-        }
-    }
-
-    /// The delete record is no longer needed, for the fragment lives again.
-    pub(crate) fn take_tombstone(&mut self, id: FragmentId) -> Option<Entry> {
-        self.0.get_mut(&id)?.tombstone.take()
-    }
-
-    /// Sets the delete record; gives the one it replaces.
-    pub(crate) fn bury(&mut self, tombstone: Entry) -> Option<Entry> {
-        self.0.entry(tombstone.id).or_default().tombstone.replace(tombstone)
-    }
-
-    pub(crate) fn tombstone(&self, id: FragmentId) -> Option<&Entry> {
-        self.0.get(&id)?.tombstone.as_ref()
-    }
-
-    /// True if it was at `from` and is at `to` now.
-    pub(crate) fn move_tombstone(&mut self, to: Entry, from: (u64, u64)) -> bool {
-        match self.0.get_mut(&to.id).and_then(|g| g.tombstone.as_mut()) {
-            Some(tombstone) if (tombstone.segment, tombstone.offset) == from => {
-                *tombstone = to;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Forgets graves without copies; gives their delete records, which are dead now.
-    pub(crate) fn close_empty(&mut self, ids: Option<&[FragmentId]>) -> Vec<Entry> {
-        let mut closed = Vec::new();
-        match ids {
-            Some(ids) => {
-                for id in ids {
-                    if self.0.get(id).is_some_and(|g| g.copies == 0) {
-                        closed.extend(self.0.remove(id).and_then(|g| g.tombstone));
-                    }
-                }
-            }
-            None => self.0.retain(|_, grave| {
-                if grave.copies == 0 {
-                    closed.extend(grave.tombstone.take());
-                }
-                grave.copies > 0
-            }),
-        }
-        closed
-    }
+/// What is known of a segment before it is read.
+pub(crate) struct Known {
+    pub(crate) row: SegmentRow,
+    /// Reading begins here.
+    pub(crate) from: u64,
+    /// Sequences of the records before.
+    pub(crate) after_sequence: u64,
 }
 
 /// One run of opening.
-struct Opening {
-    disk: Arc<dyn Disk>,
-    identity: Identity,
+pub(crate) struct Opening {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) identity: Identity,
     planted: PlantedBug,
-    index: Box<dyn Index>,
-    graves: Graves,
-    segments: std::collections::BTreeMap<u64, Arc<Segment>>,
-    next_sequence: u64,
-    report: OpenReport,
+    pub(crate) index: Box<dyn Index>,
+    pub(crate) graves: Graves,
+    pub(crate) segments: BTreeMap<u64, Arc<Segment>>,
+    pub(crate) next_sequence: u64,
+    /// Up to where records were taken in.
+    pub(crate) point: Point,
+    /// What the index was not told yet.
+    overlay: Overlay,
+    touched: BTreeSet<u64>,
+    pub(crate) report: OpenReport,
 }
 
 pub(crate) fn open(
@@ -174,20 +128,22 @@ pub(crate) fn open(
         planted: options.planted,
         index,
         graves: Graves::default(),
-        segments: std::collections::BTreeMap::new(),
+        segments: BTreeMap::new(),
         next_sequence: 1,
+        point: Point::default(),
+        overlay: Overlay::default(),
+        touched: BTreeSet::new(),
         report: OpenReport::default(),
     };
     let numbers = opening.list()?;
-    let headers = opening.read_headers(&numbers)?;
-    for (done, (number, file, header)) in headers.into_iter().enumerate() {
-        let last = done + 1 == numbers.len();
-        opening.segment(number, file, header, last)?;
-        progress(OpenProgress {
-            segments_done: done as u64 + 1,
-            segments_total: numbers.len() as u64,
-            records: opening.report.records,
-        });
+    let headed = opening.read_headers(&numbers)?;
+    if !opening.resume(&headed, progress)? {
+        opening.start_over()?;
+        for at in 0..headed.len() {
+            opening.segment(&headed[at], None, at + 1 == headed.len())?;
+            opening.tell(progress, at, headed.len());
+        }
+        opening.close_graves()?;
     }
     Ok(opening.finish(options, numbers.last().copied().unwrap_or(0)))
 }
@@ -208,9 +164,8 @@ impl Opening {
     }
 
     /// Reads and judges all headers before anything is changed (P14).
-    #[allow(clippy::type_complexity, reason = "a list of three things that are only passed on")]
-    fn read_headers(&self, numbers: &[u64]) -> Result<Vec<(u64, Arc<dyn DiskFile>, Option<SegmentHeader>)>, OpenError> {
-        let mut headers = Vec::with_capacity(numbers.len());
+    fn read_headers(&self, numbers: &[u64]) -> Result<Vec<Headed>, OpenError> {
+        let mut headed = Vec::with_capacity(numbers.len());
         for &number in numbers {
             let file = self.disk.open(&Segment::path(number), OpenMode::Existing)?;
             let mut bytes = vec![0; file.len()?.min(SEGMENT_HEADER_BYTES) as usize];
@@ -224,9 +179,28 @@ impl Opening {
                 }
                 Ok(Err(HeaderFault::Damaged)) | Err(_) => None,
             };
-            headers.push((number, file, header));
+            headed.push(Headed { number, file, header });
         }
-        Ok(headers)
+        Ok(headed)
+    }
+
+    /// Forgets what was begun, and the index with it. What was cut or removed stays told.
+    fn start_over(&mut self) -> Result<(), IndexError> {
+        self.index.reset(&self.identity)?;
+        self.graves = Graves::default();
+        self.segments.clear();
+        self.next_sequence = 1;
+        self.point = Point::default();
+        self.overlay = Overlay::default();
+        self.touched.clear();
+        (self.report.records, self.report.segments) = (0, 0);
+        self.report.findings.clear();
+        Ok(())
+    }
+
+    pub(crate) fn tell(&self, progress: &mut dyn FnMut(OpenProgress), at: usize, of: usize) {
+        let (segments_done, segments_total) = (at as u64 + 1, of as u64);
+        progress(OpenProgress { segments_done, segments_total, records: self.report.records });
     }
 
     fn check_home(&self, segment: u64, header: &SegmentHeader) -> Result<(), OpenError> {
@@ -243,43 +217,76 @@ impl Opening {
         Ok(())
     }
 
-    fn segment(
-        &mut self,
-        number: u64,
-        file: Arc<dyn DiskFile>,
-        header: Option<SegmentHeader>,
-        last: bool,
-    ) -> Result<(), OpenError> {
-        let len = file.len()?;
+    /// Reads a segment, or what of it is not known yet, and takes its records in.
+    pub(crate) fn segment(&mut self, it: &Headed, known: Option<Known>, last: bool) -> Result<(), OpenError> {
+        let Headed { number, file, header } = it;
+        let (number, len) = (*number, file.len()?);
         let after_sequence = header.map_or(0, |h| h.after_sequence);
-        let found = self.scan(number, &*file, len, after_sequence, last)?;
-        if header.is_none() && last && len <= SEGMENT_HEADER_BYTES {
-            // The crash came while it was made: no record is written before header and name are durable.
-            self.disk.remove(&Segment::path(number))?;
-            self.disk.sync_dir(SEGMENTS_DIR)?;
-            self.report.removed_unborn = Some(number);
-            self.report.findings.retain(|f| f.segment != number);
-            return Ok(());
+        let fresh = Known { row: SegmentRow::default(), from: SEGMENT_HEADER_BYTES, after_sequence };
+        let is_fresh = known.is_none();
+        let known = known.unwrap_or(fresh);
+        if is_fresh && header.is_none() && last && len <= SEGMENT_HEADER_BYTES {
+            return Ok(self.remove_unborn(number)?);
         }
+        let found = self.scan(number, &**file, known.from..len, known.after_sequence, last)?;
         // A segment whose header is damaged, or whose tail cannot be read, takes no more records.
-        let size_limit = header.filter(|_| !found.sealed).map_or(0, |h| h.size_limit_bytes);
-        let segment = Arc::new(Segment::new(number, file, after_sequence, size_limit, len.max(SEGMENT_HEADER_BYTES)));
+        let size_limit = header.filter(|_| !found.sealed && !known.row.sealed).map_or(0, |h| h.size_limit_bytes);
+        let end = len.max(SEGMENT_HEADER_BYTES);
+        let segment = Arc::new(Segment::new(number, file.clone(), after_sequence, size_limit, end));
+        segment.add_live(known.row.live_bytes);
         if header.is_none() {
             self.damage(number, 0, SEGMENT_HEADER_BYTES, Damage::SegmentHeader);
         }
-        if found.damaged || header.is_none() {
+        if found.damaged || header.is_none() || known.row.damaged {
             segment.set_damaged();
         }
         self.segments.insert(number, segment.clone());
-        for entry in found.entries {
-            self.learn(entry);
-        }
         self.next_sequence = self.next_sequence.max(after_sequence + 1);
         if last {
+            // Before anything of it is taken in: the index may become durable before the segment does.
             self.settle_tail(&segment, found.torn)?;
         }
         self.report.segments += 1;
+        self.take_in(&segment, &found.entries)?;
         Ok(())
+    }
+
+    /// The crash came while it was made: no record is written before header and name are durable.
+    fn remove_unborn(&mut self, number: u64) -> Result<(), DiskError> {
+        if self.report.removed_unborn != Some(number) {
+            self.disk.remove(&Segment::path(number))?;
+            self.disk.sync_dir(SEGMENTS_DIR)?;
+            self.report.removed_unborn = Some(number);
+        }
+        Ok(())
+    }
+
+    /// Takes the records of a segment, or the rest of them, into account.
+    fn take_in(&mut self, segment: &Segment, entries: &[(RecordKind, Entry)]) -> Result<(), IndexError> {
+        let number = segment.number;
+        let mut chunks = entries.chunks(TAKEN_AT_ONCE).peekable();
+        while let Some(chunk) = chunks.next() {
+            chunk.iter().try_for_each(|&(kind, entry)| self.learn(kind, entry))?;
+            if let (Some((_, last)), Some(_)) = (chunk.last(), chunks.peek()) {
+                let offset = last.offset + last.record_bytes();
+                self.tell_index(Point { segment: number, offset, next_sequence: last.sequence + 1 })?;
+            }
+        }
+        let point = Point { segment: number, offset: segment.end(), next_sequence: self.next_sequence };
+        if point == self.point { Ok(()) } else { self.tell_index(point) }
+    }
+
+    /// Tells the index what was taken in since the last time.
+    fn tell_index(&mut self, point: Point) -> Result<(), IndexError> {
+        self.point = point;
+        self.touched.insert(point.segment);
+        let mut changes = std::mem::take(&mut self.overlay).into_changes();
+        changes.point = Some(point);
+        changes.graves = self.graves.take_changes();
+        for number in std::mem::take(&mut self.touched) {
+            changes.segments.insert(number, self.segments.get(&number).map(|s| row_of(s, point)));
+        }
+        self.index.apply(&changes)
     }
 
     /// Cuts the torn tail and syncs: what a killed process wrote may not be on the medium yet.
@@ -298,16 +305,17 @@ impl Opening {
     }
 
     /// Reads a segment's records. Of the last one the data too, to find where its tail is torn.
-    fn scan(
+    pub(crate) fn scan(
         &mut self,
         number: u64,
         file: &dyn DiskFile,
-        len: u64,
+        range: std::ops::Range<u64>,
         after_sequence: u64,
         last: bool,
     ) -> Result<Found, OpenError> {
+        let len = range.end;
         let place = Place { disk_uuid: self.identity.disk_uuid, file: number };
-        let mut scanner = Scanner::new(file, place, SEGMENT_HEADER_BYTES, len, after_sequence);
+        let mut scanner = Scanner::new(file, place, range.start, len, after_sequence);
         let mut found = Found::default();
         let mut doubt = Doubt::default();
         let mut buf = Vec::new();
@@ -346,60 +354,88 @@ impl Opening {
         Ok(found)
     }
 
-    fn damage(&mut self, segment: u64, offset: u64, len_bytes: u64, damage: Damage) {
+    pub(crate) fn damage(&mut self, segment: u64, offset: u64, len_bytes: u64, damage: Damage) {
         self.report.findings.push(SegmentStore::finding(segment, offset, len_bytes, damage));
     }
 
+    fn entry_of(&mut self, id: FragmentId) -> Result<Option<Entry>, IndexError> {
+        if let Some(entry) = self.overlay.get(id) {
+            return Ok(entry);
+        }
+        let entry = self.index.get(id)?;
+        self.overlay.looked_up(id, entry);
+        Ok(entry)
+    }
+
     /// Takes a record into account; the higher sequence decides.
-    fn learn(&mut self, (kind, entry): (RecordKind, Entry)) {
+    fn learn(&mut self, kind: RecordKind, entry: Entry) -> Result<(), IndexError> {
         let id = entry.id;
         self.next_sequence = self.next_sequence.max(entry.sequence + 1);
-        let alive = self.index.get(id);
+        let alive = self.entry_of(id)?;
         let known = alive.map_or(0, |e| e.sequence).max(self.graves.tombstone(id).map_or(0, |t| t.sequence));
         let newest = entry.sequence > known;
         match kind {
             RecordKind::Fragment if newest => {
-                self.account(&entry, true);
+                self.account(&entry, true)?;
                 if let Some(tombstone) = self.graves.take_tombstone(id) {
-                    self.account(&tombstone, false);
+                    self.account(&tombstone, false)?;
                 }
-                if let Some(old) = self.index.insert(entry) {
-                    self.account(&old, false);
+                if let Some(old) = self.overlay.set(id, Some(entry)) {
+                    self.account(&old, false)?;
                     self.graves.add_copy(id);
                 }
             }
             RecordKind::Fragment => self.graves.add_copy(id),
             RecordKind::Delete if newest => {
-                if let Some(old) = self.index.remove(id) {
-                    self.account(&old, false);
+                if alive.is_some() {
+                    self.overlay.set(id, None);
+                }
+                if let Some(old) = alive {
+                    self.account(&old, false)?;
                     self.graves.add_copy(id);
                 }
-                self.account(&entry, true);
+                self.account(&entry, true)?;
                 if let Some(old) = self.graves.bury(entry) {
-                    self.account(&old, false);
+                    self.account(&old, false)?;
                 }
             }
             RecordKind::Delete => {}
         }
+        Ok(())
     }
 
-    fn account(&self, entry: &Entry, alive: bool) {
-        if let Some(segment) = self.segments.get(&entry.segment) {
-            if alive { segment.add_live(entry.record_bytes()) } else { segment.sub_live(entry.record_bytes()) }
+    fn account(&mut self, entry: &Entry, alive: bool) -> Result<(), IndexError> {
+        let Some(segment) = self.segments.get(&entry.segment) else { return Ok(()) };
+        let bytes = entry.record_bytes();
+        if alive {
+            segment.add_live(bytes);
+        } else if segment.live_bytes() >= bytes {
+            segment.sub_live(bytes);
+        } else {
+            return Err(IndexError::Contradicts { segment: entry.segment });
         }
+        self.touched.insert(entry.segment);
+        Ok(())
+    }
+
+    /// Forgets delete records that nothing older is left of.
+    pub(crate) fn close_graves(&mut self) -> Result<(), IndexError> {
+        if !self.segments.values().any(|s| s.is_damaged()) {
+            for tombstone in self.graves.close_empty(None) {
+                self.account(&tombstone, false)?;
+            }
+            self.tell_index(self.point)?;
+        }
+        for finding in &mut self.report.findings {
+            let held = finding.id.map(|id| self.index.get(id)).transpose()?.flatten();
+            finding.live = held.is_some_and(|e| (e.segment, e.offset) == (finding.segment, finding.offset));
+        }
+        // A restart need not read all that again.
+        self.index.persist(false)
     }
 
     fn finish(mut self, options: Options, highest: u64) -> (SegmentStore, OpenReport) {
-        if !self.segments.values().any(|s| s.is_damaged()) {
-            for tombstone in self.graves.close_empty(None) {
-                self.account(&tombstone, false);
-            }
-        }
         self.report.fragments = self.index.len();
-        for finding in &mut self.report.findings {
-            let held = finding.id.and_then(|id| self.index.get(id));
-            finding.live = held.is_some_and(|e| (e.segment, e.offset) == (finding.segment, finding.offset));
-        }
         let open = self.segments.last_key_value().map(|(_, s)| s.clone()).filter(|s| s.size_limit_bytes > 0);
         let writer = Writer {
             open,
@@ -411,6 +447,8 @@ impl Opening {
             staged: Vec::new(),
             staged_ids: HashMap::new(),
             graves: self.graves,
+            point: self.point,
+            touched: self.touched,
         };
         let store = SegmentStore {
             disk: self.disk,
@@ -428,7 +466,7 @@ impl Opening {
 
 /// What the scan of one segment gave.
 #[derive(Default)]
-struct Found {
+pub(crate) struct Found {
     entries: Vec<(RecordKind, Entry)>,
     damaged: bool,
     sealed: bool,

@@ -18,6 +18,10 @@ pub enum PlantedBug {
     RemoveBeforeSync,
     /// A failed append leaves its bytes in place, and the next one is written behind them.
     KeepFailedAppend,
+    /// The index on flash is not told of dead records.
+    IndexForgetsGraves,
+    /// The index on flash is told that records were taken in, but not of them.
+    IndexForgetsEntries,
     /// A duplicate put is acknowledged without looking whether the copy is sound.
     TrustDuplicates,
 }

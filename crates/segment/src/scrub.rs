@@ -87,14 +87,14 @@ impl SegmentStore {
                     report.records += 1;
                     report.bytes += header.total_bytes();
                     if let Some(damage) = check_payload(&*segment.file, offset, &header, buf) {
-                        let finding = self.record_finding(segment, offset, &header, damage);
+                        let finding = self.record_finding(segment, offset, &header, damage)?;
                         report.findings.push(finding);
                     }
                 }
                 Item::Gap { from, to, damage } => {
                     report.bytes += to - from;
                     let stale_cursor = from == offset;
-                    self.gap_findings(segment, from, to, &damage, stale_cursor, &mut report.findings);
+                    self.gap_findings(segment, from, to, &damage, stale_cursor, &mut report.findings)?;
                 }
             }
             if report.bytes >= budget_bytes {
@@ -113,19 +113,25 @@ impl SegmentStore {
         };
         if !sound {
             let damage = Damage::SegmentHeader;
-            segment.set_damaged();
+            self.mark_damaged(segment);
             report.findings.push(Self::finding(segment.number, 0, SEGMENT_HEADER_BYTES, damage));
         }
     }
 
-    fn record_finding(&self, segment: &Segment, offset: u64, header: &RecordHeader, damage: Damage) -> Finding {
+    fn record_finding(
+        &self,
+        segment: &Segment,
+        offset: u64,
+        header: &RecordHeader,
+        damage: Damage,
+    ) -> Result<Finding, StoreError> {
         let entry = entry_of(header, segment.number, offset);
-        Finding {
+        Ok(Finding {
             id: Some(header.id),
             pg_id: Some(header.meta.pg_id),
-            live: self.index.get(header.id) == Some(entry),
+            live: self.index.get(header.id)? == Some(entry),
             ..Self::finding(segment.number, offset, header.total_bytes(), damage)
-        }
+        })
     }
 
     /// A stretch that is no record: whatever the index says should lie there is looked at by itself. A cursor from
@@ -138,13 +144,13 @@ impl SegmentStore {
         damage: &Damage,
         stale_cursor: bool,
         findings: &mut Vec<Finding>,
-    ) {
-        let held = self.held_in(segment.number, from, to);
+    ) -> Result<(), StoreError> {
+        let held = self.held_in(segment.number, from, to)?;
         let bad: Vec<_> = held.iter().filter(|entry| self.verify(entry).is_err()).collect();
         if bad.is_empty() && (stale_cursor || !held.is_empty()) {
-            return;
+            return Ok(());
         }
-        segment.set_damaged();
+        self.mark_damaged(segment);
         if bad.is_empty() {
             findings.push(Self::finding(segment.number, from, to - from, damage.clone()));
         }
@@ -154,5 +160,12 @@ impl SegmentStore {
             live: true,
             ..Self::finding(segment.number, entry.offset, entry.record_bytes(), damage.clone())
         }));
+        Ok(())
+    }
+
+    /// It may hold records that nobody counted; the index hears of it with the next change.
+    fn mark_damaged(&self, segment: &Segment) {
+        segment.set_damaged();
+        self.writer.lock().touched.insert(segment.number);
     }
 }

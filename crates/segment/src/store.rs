@@ -4,7 +4,7 @@
 //!
 //! Every method takes `&self`. Lookups, listings and reads take only the index's and the segment table's
 //! read locks, for as long as a map access takes, and never wait for I/O of a writer.
-//! `append`, `delete` and the publishing half of `sync` share the writer's lock; it is held during a gathered
+//! (An index on flash reads a page, and may have to write a full insert buffer.) `append`, `delete` and the publishing half of `sync` share the writer's lock; it is held during a gathered
 //! write, not during a sync. Syncs, compaction steps and scrub steps each exclude their own kind.
 //! One writer thread a disk is the intended use; more are safe.
 //!
@@ -24,7 +24,7 @@ use crate::config::Options;
 use crate::error::{Finding, OpenError, StoreError};
 use crate::format::{Place, RecordMeta};
 use crate::handle::FragmentHandle;
-use crate::index::{Entry, FragmentId, Index, MemIndex};
+use crate::index::{Entry, FragmentId, Index, IndexError, MemIndex};
 use crate::open::{self, OpenProgress, OpenReport};
 use crate::segment::Segment;
 use crate::writer::Writer;
@@ -98,7 +98,7 @@ pub struct Stats {
     pub dead_bytes: u64,
     /// Bytes of all segment files.
     pub file_bytes: u64,
-    /// Bytes of memory that the index takes, roughly.
+    /// Bytes of memory that the index takes, roughly, with what is known of dead records.
     pub index_bytes: u64,
     /// Appended and not yet synced records.
     pub unsynced_records: u64,
@@ -139,7 +139,11 @@ impl SegmentStore {
         Self::open_with_index(disk, options, Box::<MemIndex>::default(), progress)
     }
 
-    /// Like [`SegmentStore::open`], with an index of the caller's, which must be empty.
+    /// Like [`SegmentStore::open`], with an index of the caller's. What it brings from an earlier life of this disk is used if it fits the
+    /// segments that are there: then only what was written since is scanned. Else it is reset, and all segments are scanned.
+    ///
+    /// # Errors
+    /// As there.
     pub fn open_with_index(
         disk: Arc<dyn Disk>,
         options: Options,
@@ -150,23 +154,47 @@ impl SegmentStore {
     }
 
     /// Finds a fragment. `None` also for one that was appended but not synced.
-    #[must_use]
-    pub fn get(&self, id: FragmentId) -> Option<FragmentHandle> {
+    ///
+    /// # Errors
+    /// [`StoreError::Index`]: it cannot be told.
+    pub fn get(&self, id: FragmentId) -> Result<Option<FragmentHandle>, StoreError> {
         let mut last = None;
-        loop {
-            let entry = self.index.get(id)?;
+        while let Some(entry) = self.index.get(id)? {
             if let Some(handle) = self.handle(entry) {
-                return Some(handle);
+                return Ok(Some(handle));
             }
             // Compaction moved it between the two look-ups: the index knows the new place by now.
-            assert_ne!(last.replace(entry), Some(entry), "the index names a segment that is gone");
+            if last.replace(entry) == Some(entry) {
+                return Err(IndexError::Gone.into());
+            }
         }
+        Ok(None)
+    }
+
+    /// Which of several fragments are held, and where, in their order: one question to the index.
+    ///
+    /// # Errors
+    /// As for [`SegmentStore::get`].
+    pub fn get_many(&self, ids: &[FragmentId]) -> Result<Vec<Option<Entry>>, StoreError> {
+        Ok(self.index.get_many(ids)?)
     }
 
     /// Up to `limit` fragments behind `after`, in order of (chunk id, fragment number): the inventory.
-    #[must_use]
-    pub fn list(&self, after: Option<FragmentId>, limit: usize) -> Vec<Entry> {
-        self.index.list(after, limit)
+    ///
+    /// # Errors
+    /// As for [`SegmentStore::get`].
+    pub fn list(&self, after: Option<FragmentId>, limit: usize) -> Result<Vec<Entry>, StoreError> {
+        Ok(self.index.list(after, limit)?)
+    }
+
+    /// Makes durable what was appended, and the index, so that the next opening has nothing to scan. For a clean end; the store may be
+    /// used on.
+    ///
+    /// # Errors
+    /// As for [`SegmentStore::sync`], or the index's.
+    pub fn close(&self) -> Result<(), StoreError> {
+        self.sync()?;
+        Ok(self.index.persist(true)?)
     }
 
     /// The store in numbers.
@@ -175,7 +203,7 @@ impl SegmentStore {
         let writer = self.writer.lock();
         let mut stats = Stats {
             fragments: self.index.len(),
-            index_bytes: self.index.memory_bytes(),
+            index_bytes: self.index.memory_bytes() + writer.graves.memory_bytes(),
             deletes: writer.graves.delete_records(),
             unsynced_records: writer.staged.len() as u64,
             ..Stats::default()
@@ -237,13 +265,13 @@ impl SegmentStore {
         }
     }
 
-    /// The finding that says: this held fragment is bad.
-    pub(crate) fn held_in(&self, segment: u64, from: u64, to: u64) -> Vec<Entry> {
+    /// Held fragments whose records touch a stretch of a segment.
+    pub(crate) fn held_in(&self, segment: u64, from: u64, to: u64) -> Result<Vec<Entry>, StoreError> {
         let mut hit = Vec::new();
         let mut after = None;
         loop {
-            let page = self.index.list(after, 4096);
-            let Some(last) = page.last() else { return hit };
+            let page = self.index.list(after, 4096)?;
+            let Some(last) = page.last() else { return Ok(hit) };
             after = Some(last.id);
             hit.extend(
                 page.iter().filter(|e| e.segment == segment && e.offset < to && from < e.offset + e.record_bytes()),

@@ -4,7 +4,7 @@
 //! *published* (visible in the index) once a sync has covered it. A write that fails is cut off
 //! again; if even that fails, it is tried again before the next write, and the next sync syncs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use tessera_disk::{DiskError, OpenMode};
 
 use crate::error::StoreError;
 use crate::format::{ALIGN, OFFSET_MAX, RecordHeader, RecordKind, RecordMeta, SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::index::{Entry, FragmentId};
-use crate::open::Graves;
+use crate::graves::Graves;
+use crate::index::{Entry, FragmentId, Point};
 use crate::planted::PlantedBug;
 use crate::segment::{SEGMENTS_DIR, Segment};
 use crate::store::{Appended, DeleteOrder, Deleted, Record, SegmentStore};
@@ -62,6 +62,10 @@ pub(crate) struct Writer {
     /// The newest staged word on a fragment.
     pub(crate) staged_ids: HashMap<FragmentId, Staged>,
     pub(crate) graves: Graves,
+    /// Up to where the index has taken records in.
+    pub(crate) point: Point,
+    /// Segments of which the index does not know what they are like now.
+    pub(crate) touched: BTreeSet<u64>,
 }
 
 /// Free space is asked for at least once in so many bytes appended.
@@ -120,7 +124,7 @@ impl SegmentStore {
                 outcomes.push(if same { None } else { Some(Appended::Conflict { held_crc: batch[first].data_crc }) });
                 continue;
             }
-            let known = self.known(&writer, record);
+            let known = self.known(&writer, record)?;
             if known.is_none() {
                 batch_ids.insert(record.id, slot);
                 slots.push(slot);
@@ -163,7 +167,7 @@ impl SegmentStore {
             let held = match writer.staged_ids.get(&id) {
                 Some(Staged::Put(e) | Staged::Move { to: e, .. }) => Some(*e),
                 Some(Staged::Delete(_) | Staged::MoveDelete { .. }) => None,
-                None => self.index.get(id),
+                None => self.index.get(id)?,
             };
             let meant = held.is_some_and(|e| epoch == 0 || self.epoch_of(&e).is_none_or(|written| written <= epoch));
             if !meant || !seen.insert(id) {
@@ -194,7 +198,7 @@ impl SegmentStore {
     /// acknowledged: open the store anew, or give the disk up.
     pub fn sync(&self) -> Result<(), StoreError> {
         let _turn = self.sync_turn.lock();
-        let (segment, end, up_to) = {
+        let (segment, point) = {
             let mut writer = self.writer.lock();
             self.cut_failed_write(&mut writer)?;
             if writer.staged.is_empty() && !writer.sync_needed {
@@ -202,40 +206,39 @@ impl SegmentStore {
             }
             let Some(open) = writer.open.clone() else { return Ok(()) };
             writer.sync_needed = false;
-            let end = open.end();
-            (open, end, writer.next_sequence)
+            let point = Point { segment: open.number, offset: open.end(), next_sequence: writer.next_sequence };
+            (open, point)
         };
         if self.options.planted != PlantedBug::AckBeforeSync {
             segment.file.sync_data()?;
         }
         let mut writer = self.writer.lock();
         // Only what was written when the sync began; a rotation may have published some of it already.
-        segment.set_durable_end(segment.durable_end().max(end));
-        self.publish(&mut writer, up_to);
-        Ok(())
+        segment.set_durable_end(segment.durable_end().max(point.offset));
+        self.publish(&mut writer, point)
     }
 
     /// What is known of a fragment that is to be appended; `None` if it must be written.
-    fn known(&self, writer: &Writer, record: &Record<'_>) -> Option<Appended> {
+    fn known(&self, writer: &Writer, record: &Record<'_>) -> Result<Option<Appended>, StoreError> {
         let same = |e: &Entry| e.data_crc == record.data_crc && e.data_len as usize == record.data.len();
         match writer.staged_ids.get(&record.id) {
-            Some(Staged::Put(e) | Staged::Move { to: e, .. }) if same(e) => return Some(Appended::AlreadyHeld(*e)),
+            Some(Staged::Put(e) | Staged::Move { to: e, .. }) if same(e) => return Ok(Some(Appended::AlreadyHeld(*e))),
             Some(Staged::Put(e) | Staged::Move { to: e, .. }) => {
-                return Some(Appended::Conflict { held_crc: e.data_crc });
+                return Ok(Some(Appended::Conflict { held_crc: e.data_crc }));
             }
-            Some(Staged::Delete(e) | Staged::MoveDelete { to: e, .. }) => return self.refuse_deleted(record, e),
+            Some(Staged::Delete(e) | Staged::MoveDelete { to: e, .. }) => return Ok(self.refuse_deleted(record, e)),
             None => {}
         }
-        if let Some(entry) = self.index.get(record.id) {
+        if let Some(entry) = self.index.get(record.id)? {
             // Never acknowledge a copy unseen: a repair of rot must not be taken for a retry (P8, P13).
             let sound = self.options.planted == PlantedBug::TrustDuplicates || self.verify(&entry).is_ok();
-            return match (sound, same(&entry)) {
+            return Ok(match (sound, same(&entry)) {
                 (_, false) => Some(Appended::Conflict { held_crc: entry.data_crc }),
                 (true, true) => Some(Appended::AlreadyHeld(entry)),
                 (false, true) => None,
-            };
+            });
         }
-        writer.graves.tombstone(record.id).and_then(|tombstone| self.refuse_deleted(record, tombstone))
+        Ok(writer.graves.tombstone(record.id).and_then(|tombstone| self.refuse_deleted(record, tombstone)))
     }
 
     /// A late put must not bring back what was deleted (P3). What the manager knows of may: a repair, or a put under
@@ -377,9 +380,11 @@ impl SegmentStore {
             // Only the last segment may have an unsynced tail.
             open.file.sync_data()?;
             open.set_durable_end(open.end());
-            let up_to = writer.next_sequence;
+            let point = Point { segment: open.number, offset: open.end(), next_sequence: writer.next_sequence };
             writer.sync_needed = false;
-            self.publish(writer, up_to);
+            self.publish(writer, point)?;
+            // So that a restart has little more than the last segment to read. What fails here is tried again, and told by later changes.
+            let _ = self.index.persist(false);
         }
         let segment = Arc::new(self.create_segment(writer)?);
         self.segments.write().insert(segment.number, segment.clone());
@@ -408,74 +413,6 @@ impl SegmentStore {
         file.sync_data()?;
         self.disk.sync_dir(SEGMENTS_DIR)?;
         Ok(Segment::new(header.number, file, header.after_sequence, header.size_limit_bytes, SEGMENT_HEADER_BYTES))
-    }
-
-    /// Makes visible what is durable now: staged records with sequences below `up_to`.
-    pub(crate) fn publish(&self, writer: &mut Writer, up_to: u64) {
-        let count = writer.staged.partition_point(|s| s.entry().sequence < up_to);
-        let published: Vec<Staged> = writer.staged.drain(..count).collect();
-        for staged in published {
-            let id = staged.entry().id;
-            if writer.staged_ids.get(&id).is_some_and(|s| s.entry().sequence < up_to) {
-                writer.staged_ids.remove(&id);
-            }
-            self.publish_one(&mut writer.graves, staged);
-        }
-    }
-
-    fn publish_one(&self, graves: &mut Graves, staged: Staged) {
-        match staged {
-            Staged::Put(entry) => {
-                self.live(&entry, 1);
-                if let Some(tombstone) = graves.take_tombstone(entry.id) {
-                    self.dead(&tombstone);
-                }
-                if let Some(old) = self.index.insert(entry) {
-                    self.dead(&old);
-                    graves.add_copy(entry.id);
-                }
-            }
-            Staged::Delete(entry) => {
-                if let Some(old) = self.index.remove(entry.id) {
-                    self.dead(&old);
-                    graves.add_copy(entry.id);
-                }
-                self.live(&entry, 1);
-                if let Some(tombstone) = graves.bury(entry) {
-                    self.dead(&tombstone);
-                }
-            }
-            Staged::Move { to, from } => {
-                let current = self.index.get(to.id).filter(|e| (e.segment, e.offset) == from);
-                // Overtaken by a newer record: the copy is dead at birth.
-                graves.add_copy(to.id);
-                if let Some(old) = current {
-                    self.live(&to, 1);
-                    self.dead(&old);
-                    self.index.insert(to);
-                }
-            }
-            Staged::MoveDelete { to, from } => {
-                if graves.move_tombstone(to, from) {
-                    self.live(&to, 1);
-                    if let Some(segment) = self.segment(from.0) {
-                        segment.sub_live(to.record_bytes());
-                    }
-                }
-            }
-        }
-    }
-
-    fn live(&self, entry: &Entry, count: u64) {
-        if let Some(segment) = self.segment(entry.segment) {
-            segment.add_live(entry.record_bytes() * count);
-        }
-    }
-
-    pub(crate) fn dead(&self, entry: &Entry) {
-        if let Some(segment) = self.segment(entry.segment) {
-            segment.sub_live(entry.record_bytes());
-        }
     }
 }
 

@@ -35,7 +35,7 @@ fn filled() -> (SimDisk, SegmentStore) {
 fn the_scrubber_finds_every_flipped_bit_of_live_records() {
     let (disk, store) = filled();
     assert!(scrub_all(&store, 1).is_empty());
-    for entry in store.list(None, 100) {
+    for entry in store.list(None, 100).unwrap() {
         let path = format!("segments/{:016x}.seg", entry.segment);
         let payload = 128 + u64::from(entry.groups_len) + u64::from(entry.data_len);
         for at in (0..payload).step_by(37).chain([0, 3, 4, 127, payload - 1]) {
@@ -44,7 +44,7 @@ fn the_scrubber_finds_every_flipped_bit_of_live_records() {
             let live: Vec<_> = findings.iter().filter(|f| f.live).collect();
             assert!(live.len() == 1 && live[0].id == Some(entry.id), "byte {at} of {}: {findings:?}", entry.id);
             assert_eq!((live[0].segment, live[0].offset), (entry.segment, entry.offset));
-            assert!(store.get(entry.id).unwrap().verify().is_err());
+            assert!(store.get(entry.id).unwrap().unwrap().verify().is_err());
             assert!(disk.rot(&path, entry.offset + at, 1 << (at % 8)));
         }
     }
@@ -56,14 +56,14 @@ fn the_scrubber_finds_every_flipped_bit_of_live_records() {
 #[test]
 fn unreadable_sectors_are_findings_not_failures() {
     let (disk, store) = filled();
-    let entry = *store.get(id(3, 1)).unwrap().entry();
+    let entry = *store.get(id(3, 1)).unwrap().unwrap().entry();
     let path = format!("segments/{:016x}.seg", entry.segment);
     disk.break_sector(&path, entry.offset + 300);
     let findings = scrub_all(&store, 500);
     assert!(findings.iter().any(|f| f.live && f.id == Some(entry.id)), "{findings:?}");
     let (again, report) = opened(&disk.reopen());
     assert!(report.torn_tail.is_none());
-    assert!(again.get(id(4, 1)).is_some() && again.get(id(99, 0)).is_some());
+    assert!(again.get(id(4, 1)).unwrap().is_some() && again.get(id(99, 0)).unwrap().is_some());
 }
 
 /// P8, P13: the put that repairs a rotten fragment is not mistaken for a retry.
@@ -75,14 +75,14 @@ fn a_repair_of_rot_is_written() {
         put(&store, id(1, 0), 100).unwrap();
         store.sync().unwrap();
         disk.rot("segments/0000000000000001.seg", 4096 + 128 + 32 + 50, 4);
-        let handle = store.get(id(1, 0)).unwrap();
+        let handle = store.get(id(1, 0)).unwrap().unwrap();
         assert!(matches!(
             handle.read_verified(),
             Err(StoreError::Damaged(Finding { damage: Damage::Data { .. }, .. }))
         ));
         put_session(&store, id(1, 0), 100, 0).unwrap();
         store.sync().unwrap();
-        store.get(id(1, 0)).unwrap().read_verified().is_ok()
+        store.get(id(1, 0)).unwrap().unwrap().read_verified().is_ok()
     };
     assert!(repaired(PlantedBug::None));
     assert!(!repaired(PlantedBug::TrustDuplicates), "the planted bug survived");
@@ -92,7 +92,7 @@ fn a_repair_of_rot_is_written() {
 #[test]
 fn compaction_leaves_rotten_records_where_they_are() {
     let (disk, store) = filled();
-    let entry = *store.get(id(1, 1)).unwrap().entry();
+    let entry = *store.get(id(1, 1)).unwrap().unwrap().entry();
     for chunk in [0, 3, 4] {
         delete(&store, id(chunk, 1)).unwrap();
     }
@@ -104,12 +104,12 @@ fn compaction_leaves_rotten_records_where_they_are() {
         findings.extend(store.compact_step(10_000).unwrap().findings);
     }
     assert!(findings.len() == 1 && findings[0].id == Some(id(1, 1)), "{findings:?}");
-    assert_eq!(store.get(id(1, 1)).unwrap().entry(), &entry);
+    assert_eq!(store.get(id(1, 1)).unwrap().unwrap().entry(), &entry);
     put_session(&store, id(1, 1), 700, 0).unwrap();
     store.sync().unwrap();
     compact_all(&store).unwrap();
     assert!(!disk.paths().contains(&path));
-    store.get(id(1, 1)).unwrap().verify().unwrap();
+    store.get(id(1, 1)).unwrap().unwrap().verify().unwrap();
 }
 
 /// A segment whose header is damaged is read, rewritten by compaction, and then gone.
@@ -131,7 +131,8 @@ fn a_damaged_segment_header_loses_nothing() {
 #[test]
 fn a_delete_outlives_a_record_that_could_not_be_read() {
     let (disk, store) = filled();
-    let header_of_2 = store.get(id(1, 1)).unwrap().entry().offset + store.get(id(1, 1)).unwrap().entry().record_bytes();
+    let header_of_2 = store.get(id(1, 1)).unwrap().unwrap().entry().offset
+        + store.get(id(1, 1)).unwrap().unwrap().entry().record_bytes();
     disk.rot("segments/0000000000000001.seg", header_of_2, 1);
     let disk = disk.reopen();
     let (store, report) = opened(&disk);
@@ -140,20 +141,21 @@ fn a_delete_outlives_a_record_that_could_not_be_read() {
     // The bit flips back, as a bad cable's would; the deleted fragment must not come back with it.
     disk.rot("segments/0000000000000001.seg", header_of_2, 1);
     let (store, _) = opened(&disk.reopen());
-    assert!(store.get(id(2, 1)).is_none());
+    assert!(store.get(id(2, 1)).unwrap().is_none());
 }
 
 /// Rot among synced records of the open segment is told from a torn tail.
 #[test]
 fn rot_before_the_tail_is_not_cut() {
     let (disk, store) = filled();
-    let last = *store.list(None, 100).iter().filter(|e| e.id.chunk_id < 99).max_by_key(|e| e.sequence).unwrap();
+    let last =
+        *store.list(None, 100).unwrap().iter().filter(|e| e.id.chunk_id < 99).max_by_key(|e| e.sequence).unwrap();
     let path = format!("segments/{:016x}.seg", last.segment);
     disk.rot(&path, last.data_offset() + 1, 1);
     let (store, report) = opened(&disk.reopen());
     assert_eq!(report.torn_tail, None);
     assert!(report.findings.len() == 1 && report.findings[0].id == Some(last.id) && report.findings[0].live);
-    assert!(store.get(id(99, 0)).is_some() && store.get(last.id).unwrap().verify().is_err());
+    assert!(store.get(id(99, 0)).unwrap().is_some() && store.get(last.id).unwrap().unwrap().verify().is_err());
 }
 
 #[test]
@@ -170,10 +172,10 @@ fn lost_and_misdirected_writes_are_found() {
         store.sync().unwrap();
         let findings = scrub_all(&store, 1 << 20);
         assert!(findings.iter().any(|f| f.live && f.id == Some(id(2, 0))), "{fault:?}: {findings:?}");
-        assert!(store.get(id(2, 0)).unwrap().verify().is_err());
+        assert!(store.get(id(2, 0)).unwrap().unwrap().verify().is_err());
         let (store, _) = opened(&disk.reopen());
-        store.get(id(1, 0)).unwrap().verify().unwrap();
-        store.get(id(3, 0)).unwrap().verify().unwrap();
+        store.get(id(1, 0)).unwrap().unwrap().verify().unwrap();
+        store.get(id(3, 0)).unwrap().unwrap().verify().unwrap();
     }
 }
 
@@ -243,11 +245,11 @@ fn no_damage_makes_a_store_return_wrong_bytes() {
             apply(&disk, &segments[which % segments.len()], harm);
         }
         let Ok((store, _)) = SegmentStore::open(Arc::new(disk), small(), &mut |_| {}) else { return Ok(()) };
-        for entry in store.list(None, 100) {
+        for entry in store.list(None, 100).unwrap() {
             let known = written.iter().any(|(id, len)| *id == entry.id && *len == entry.data_len as usize);
             // A cut may take a delete record away with what follows it: the fragment it deleted is genuine.
             prop_assert!(known || [2, 5, 6].contains(&entry.id.chunk_id));
-            if let Ok(data) = store.get(entry.id).unwrap().read_verified() {
+            if let Ok(data) = store.get(entry.id).unwrap().unwrap().read_verified() {
                 prop_assert_eq!(data, data_of(entry.id, entry.data_len as usize));
             }
         }
@@ -258,7 +260,7 @@ fn no_damage_makes_a_store_return_wrong_bytes() {
         put(&store, id(500, 0), 300).unwrap();
         store.sync().unwrap();
         compact_all(&store).unwrap();
-        prop_assert!(store.get(id(500, 0)).unwrap().verify().is_ok());
+        prop_assert!(store.get(id(500, 0)).unwrap().unwrap().verify().is_ok());
     });
 }
 
@@ -332,7 +334,7 @@ fn fixtures_of_version_1() {
     assert_eq!((report.records, report.fragments, report.findings.len(), report.torn_tail), (20, 14, 0, None));
     let chunks: Vec<u64> = held(&store).iter().map(|(id, _)| id.chunk_id).collect();
     assert_eq!(chunks, [0, 1, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 15, 99]);
-    assert_eq!(store.get(id(3, 1)).unwrap().read_header().unwrap().meta, meta(8));
+    assert_eq!(store.get(id(3, 1)).unwrap().unwrap().read_header().unwrap().meta, meta(8));
     assert_eq!(store.stats().deletes, 3);
     let (log, report) = LogStore::open(disk, LogOptions::default()).unwrap();
     assert_eq!(report, LogReport::default());

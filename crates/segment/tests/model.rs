@@ -100,7 +100,7 @@ impl Model {
             Op::Get { chunk, fragment } => {
                 let id = id(chunk, fragment);
                 // A rotation or a compaction may have synced more than the model knows.
-                let found = self.store.get(id).map(|handle| handle.entry().data_len as usize);
+                let found = self.store.get(id).unwrap().map(|handle| handle.entry().data_len as usize);
                 assert!(self.may_be(id, found));
             }
         }

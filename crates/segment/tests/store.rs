@@ -14,7 +14,7 @@ fn fragments_are_held_once_synced_and_found_again_after_a_restart() {
     for chunk in 0..20 {
         assert!(matches!(put(&store, id(chunk, 1), 100 * chunk as usize).unwrap(), Appended::Written(_)));
     }
-    assert!(store.get(id(19, 1)).is_none(), "not synced, not visible");
+    assert!(store.get(id(19, 1)).unwrap().is_none(), "not synced, not visible");
     store.sync().unwrap();
     let want: Vec<_> = (0..20).map(|c| (id(c, 1), 100 * c as usize)).collect();
     assert_eq!(held(&store), want);
@@ -30,7 +30,7 @@ fn the_header_tells_everything_about_the_chunk() {
     let (store, _) = opened(&sim(1));
     put(&store, id(1, 2), 10).unwrap();
     store.sync().unwrap();
-    let header = store.get(id(1, 2)).unwrap().read_header().unwrap();
+    let header = store.get(id(1, 2)).unwrap().unwrap().read_header().unwrap();
     assert_eq!((header.kind, header.meta), (RecordKind::Fragment, meta(8)));
     assert_eq!((header.data_len, header.groups_len), (10, 32));
 }
@@ -40,7 +40,7 @@ fn ranges_are_read_and_those_past_the_end_refused() {
     let (store, _) = opened(&sim(1));
     put(&store, id(1, 0), 100).unwrap();
     store.sync().unwrap();
-    let handle = store.get(id(1, 0)).unwrap();
+    let handle = store.get(id(1, 0)).unwrap().unwrap();
     let mut buf = [0; 10];
     handle.read_data(90, &mut buf).unwrap();
     assert_eq!(buf[..], data_of(id(1, 0), 100)[90..]);
@@ -85,9 +85,9 @@ fn deleted_stays_deleted_but_a_repair_may_write_again() {
     assert_eq!(delete(&store, id(1, 0)).unwrap(), Deleted::Removed);
     assert_eq!(delete(&store, id(1, 0)).unwrap(), Deleted::NotHeld);
     assert_eq!(delete(&store, id(2, 0)).unwrap(), Deleted::NotHeld);
-    assert!(store.get(id(1, 0)).is_some(), "a delete, too, counts once it is synced");
+    assert!(store.get(id(1, 0)).unwrap().is_some(), "a delete, too, counts once it is synced");
     store.sync().unwrap();
-    assert!(store.get(id(1, 0)).is_none());
+    assert!(store.get(id(1, 0)).unwrap().is_none());
     let (store, _) = opened(&disk.crash(CrashKind::KeepNone));
     assert!(held(&store).is_empty());
     assert_eq!(put(&store, id(1, 0), 100).unwrap(), Appended::Deleted);
@@ -142,14 +142,14 @@ fn a_handle_reads_on_while_compaction_removes_its_segment() {
         put(&store, id(chunk, 0), 900).unwrap();
     }
     store.sync().unwrap();
-    let handle = store.get(id(3, 0)).unwrap();
+    let handle = store.get(id(3, 0)).unwrap().unwrap();
     for chunk in (0..30).filter(|c| c % 10 != 3) {
         delete(&store, id(chunk, 0)).unwrap();
     }
     store.sync().unwrap();
     let before = store.stats();
     assert!(compact_all(&store).unwrap() >= 3);
-    assert_ne!(store.get(id(3, 0)).unwrap().entry(), handle.entry());
+    assert_ne!(store.get(id(3, 0)).unwrap().unwrap().entry(), handle.entry());
     assert_eq!(handle.read_verified().unwrap(), data_of(id(3, 0), 900));
     assert_eq!(held(&store).len(), 3);
     let after = store.stats();
@@ -220,7 +220,7 @@ fn the_open_segment_is_sealed_when_it_is_asked_for_or_mostly_dead() {
     // Numbers go on where they were: a segment is never called like one that was there before.
     put(&store, id(11, 0), 10).unwrap();
     store.sync().unwrap();
-    let segment = store.get(id(11, 0)).unwrap().entry().segment;
+    let segment = store.get(id(11, 0)).unwrap().unwrap().entry().segment;
     assert!(segment > 3, "segment {segment}");
     assert_eq!(held(&opened(&disk.crash(CrashKind::KeepNone)).0), [(id(11, 0), 10)]);
 }
@@ -352,7 +352,7 @@ fn a_segment_stored_as_a_fragment_is_only_a_fragment() {
     put(&store, id(3, 0), 10).unwrap();
     store.sync().unwrap();
     let again = disk.reopen();
-    let entry = *store.get(id(2, 0)).unwrap().entry();
+    let entry = *store.get(id(2, 0)).unwrap().unwrap().entry();
     assert!(again.rot(&format!("segments/{:016x}.seg", entry.segment), entry.offset + 9, 1));
     let (store, report) = opened(&again);
     assert_eq!(held(&store), [(id(1, 0), 1000), (id(3, 0), 10)]);
@@ -375,7 +375,7 @@ fn real_and_memory_disks_hold_fragments_too() {
             }
             store.sync().unwrap();
             assert_eq!(held(&store).len() as u64, (round + 1) * 30);
-            let (file, offset, len) = store.get(id(0, 0)).unwrap().source();
+            let (file, offset, len) = store.get(id(0, 0)).unwrap().unwrap().source();
             let mut data = vec![0; len as usize];
             file.read_at(offset, &mut data).unwrap();
             assert_eq!(data, data_of(id(0, 0), 3000));
@@ -405,8 +405,12 @@ fn readers_go_on_while_the_writer_writes_and_compacts() {
             scope.spawn(|| {
                 while !done.load(std::sync::atomic::Ordering::Relaxed) {
                     for chunk in 0..50 {
-                        let data =
-                            store.get(id(chunk, 0)).expect("a kept fragment is missing").read_verified().unwrap();
+                        let data = store
+                            .get(id(chunk, 0))
+                            .unwrap()
+                            .expect("a kept fragment is missing")
+                            .read_verified()
+                            .unwrap();
                         assert_eq!(data, data_of(id(chunk, 0), 200));
                     }
                 }

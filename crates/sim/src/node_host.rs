@@ -107,13 +107,13 @@ impl NodeHost {
     /// Whether it runs and holds this fragment.
     pub fn holds(&self, chunk_id: u64, fragment: u32) -> bool {
         let id = FragmentId { chunk_id, fragment: fragment as u16 };
-        self.running.as_ref().is_some_and(|r| r.store.get(id).is_some())
+        self.running.as_ref().is_some_and(|r| r.store.get(id).is_ok_and(|held| held.is_some()))
     }
 
     /// Whether it holds this fragment with all bytes as they were written.
     pub fn holds_sound(&self, chunk_id: u64, fragment: u32) -> bool {
         let id = FragmentId { chunk_id, fragment: fragment as u16 };
-        self.running.as_ref().and_then(|r| r.store.get(id)).is_some_and(|held| held.verify().is_ok())
+        self.running.as_ref().and_then(|r| r.store.get(id).ok().flatten()).is_some_and(|held| held.verify().is_ok())
     }
 
     /// Starts the node on what its disk holds. A disk that cannot be opened any more stays down.

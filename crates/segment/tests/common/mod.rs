@@ -79,11 +79,11 @@ pub fn held(store: &SegmentStore) -> Vec<(FragmentId, usize)> {
     let mut held = Vec::new();
     let mut after = None;
     loop {
-        let page = store.list(after, 3);
+        let page = store.list(after, 3).unwrap();
         let Some(last) = page.last() else { return held };
         after = Some(last.id);
         for entry in page {
-            let handle = store.get(entry.id).unwrap();
+            let handle = store.get(entry.id).unwrap().unwrap();
             assert_eq!(handle.entry(), &entry);
             let data = handle.read_verified().unwrap();
             assert_eq!(data, data_of(entry.id, data.len()), "wrong bytes of {}", entry.id);

@@ -1,0 +1,212 @@
+//! The bytes of [`crate::ConaIndex`]: keys and values in its CONA store (docs/formats.md, section 6).
+
+use tessera_disk::Identity;
+
+use crate::index::{Entry, FragmentId, Grave, IndexError, Point, SegmentRow};
+
+/// Format version of an index. One of another version is made anew: it is a cache.
+pub(crate) const INDEX_VERSION: u32 = 1;
+/// First byte of a key: what kind of row it is of.
+pub(crate) const FRAGMENT: u8 = 1;
+pub(crate) const GRAVE: u8 = 2;
+pub(crate) const SEGMENT: u8 = 3;
+pub(crate) const HEAD: u8 = 4;
+pub(crate) const ID_KEY_BYTES: usize = 11;
+const ENTRY_BYTES: usize = 48;
+
+/// What the index says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) version: u32,
+    pub(crate) cluster_id: [u8; 16],
+    pub(crate) disk_uuid: [u8; 16],
+    pub(crate) point: Point,
+    /// Number of entries.
+    pub(crate) len: u64,
+}
+
+impl Head {
+    pub(crate) fn of(identity: &Identity) -> Self {
+        Head {
+            version: INDEX_VERSION,
+            cluster_id: identity.cluster_id,
+            disk_uuid: identity.disk_uuid,
+            point: Point::default(),
+            len: 0,
+        }
+    }
+}
+
+/// Key of a fragment's row of `kind`.
+pub(crate) fn id_key(kind: u8, id: FragmentId) -> [u8; ID_KEY_BYTES] {
+    let mut key = [kind; ID_KEY_BYTES];
+    key[1..9].copy_from_slice(&id.chunk_id.to_be_bytes());
+    key[9..].copy_from_slice(&id.fragment.to_be_bytes());
+    key
+}
+
+pub(crate) fn segment_key(number: u64) -> [u8; 9] {
+    let mut key = [SEGMENT; 9];
+    key[1..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// Takes fields off a row, in order.
+struct Fields<'a> {
+    bytes: &'a [u8],
+}
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let Some((field, rest)) = self.bytes.split_first_chunk::<N>() else { return [0; N] };
+        self.bytes = rest;
+        *field
+    }
+
+    fn long(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+
+    fn word(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+}
+
+/// The row, if it has the length that it must have.
+fn row<'a>(what: &'static str, bytes: &'a [u8], len_bytes: usize) -> Result<Fields<'a>, IndexError> {
+    if bytes.len() == len_bytes {
+        Ok(Fields { bytes })
+    } else {
+        Err(IndexError::Malformed { what, len_bytes: bytes.len() })
+    }
+}
+
+pub(crate) fn decode_id(key: &[u8]) -> Result<FragmentId, IndexError> {
+    let mut fields = row("fragment key", key, ID_KEY_BYTES)?;
+    let [_] = fields.take();
+    let (chunk_id, fragment) = (u64::from_be_bytes(fields.take()), u16::from_be_bytes(fields.take()));
+    Ok(FragmentId { chunk_id, fragment })
+}
+
+pub(crate) fn decode_segment_key(key: &[u8]) -> Result<u64, IndexError> {
+    let mut fields = row("segment key", key, 9)?;
+    let [_] = fields.take();
+    Ok(u64::from_be_bytes(fields.take()))
+}
+
+pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(ENTRY_BYTES);
+    let long = [entry.pg_id, entry.sequence, entry.segment, entry.offset];
+    long.iter().for_each(|n| bytes.extend_from_slice(&n.to_le_bytes()));
+    let short = [entry.groups_len, entry.data_len, entry.groups_crc, entry.data_crc];
+    short.iter().for_each(|n| bytes.extend_from_slice(&n.to_le_bytes()));
+    bytes
+}
+
+pub(crate) fn decode_entry(id: FragmentId, value: &[u8]) -> Result<Entry, IndexError> {
+    let mut fields = row("fragment row", value, ENTRY_BYTES)?;
+    Ok(Entry {
+        id,
+        pg_id: fields.long(),
+        sequence: fields.long(),
+        segment: fields.long(),
+        offset: fields.long(),
+        groups_len: fields.word(),
+        data_len: fields.word(),
+        groups_crc: fields.word(),
+        data_crc: fields.word(),
+    })
+}
+
+pub(crate) fn encode_grave(grave: &Grave) -> Vec<u8> {
+    let mut bytes = grave.copies.to_le_bytes().to_vec();
+    bytes.extend(grave.tombstone.as_ref().map(encode_entry).unwrap_or_default());
+    bytes
+}
+
+pub(crate) fn decode_grave(id: FragmentId, value: &[u8]) -> Result<Grave, IndexError> {
+    let buried = value.len() > 4;
+    let mut fields = row("grave", value, if buried { 4 + ENTRY_BYTES } else { 4 })?;
+    let copies = fields.word();
+    let tombstone = if buried { Some(decode_entry(id, fields.bytes)?) } else { None };
+    Ok(Grave { copies, tombstone })
+}
+
+pub(crate) fn encode_segment(row: &SegmentRow) -> Vec<u8> {
+    let flags = u32::from(row.damaged) | u32::from(row.sealed) << 1;
+    [&row.end.to_le_bytes()[..], &row.live_bytes.to_le_bytes(), &flags.to_le_bytes()].concat()
+}
+
+pub(crate) fn decode_segment(value: &[u8]) -> Result<SegmentRow, IndexError> {
+    let mut fields = row("segment row", value, 20)?;
+    let (end, live_bytes, flags) = (fields.long(), fields.long(), fields.word());
+    Ok(SegmentRow { end, live_bytes, damaged: flags & 1 != 0, sealed: flags & 2 != 0 })
+}
+
+pub(crate) fn encode_head(head: &Head) -> Vec<u8> {
+    let Point { segment, offset, next_sequence } = head.point;
+    let mut bytes = [&head.version.to_le_bytes()[..], &[0; 4], &head.cluster_id, &head.disk_uuid].concat();
+    [segment, offset, next_sequence, head.len].iter().for_each(|n| bytes.extend_from_slice(&n.to_le_bytes()));
+    bytes
+}
+
+pub(crate) fn decode_head(value: &[u8]) -> Result<Head, IndexError> {
+    let mut fields = row("head", value, 72)?;
+    let (version, _) = (fields.word(), fields.word());
+    let (cluster_id, disk_uuid) = (fields.take(), fields.take());
+    let point = Point { segment: fields.long(), offset: fields.long(), next_sequence: fields.long() };
+    Ok(Head { version, cluster_id, disk_uuid, point, len: fields.long() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entry(id: FragmentId, n: u64) -> Entry {
+        let long = |k: u64| n.wrapping_mul(k).rotate_left(k as u32);
+        let short = |k: u64| long(k) as u32;
+        Entry {
+            id,
+            pg_id: long(3),
+            sequence: long(5),
+            segment: long(7),
+            offset: long(11),
+            groups_len: short(13),
+            data_len: short(17),
+            groups_crc: short(19),
+            data_crc: short(23),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn rows_come_back(chunk_id: u64, fragment: u16, n: u64, copies: u32, buried: bool, flags in 0..4_u8) {
+            let id = FragmentId { chunk_id, fragment };
+            prop_assert_eq!(decode_id(&id_key(FRAGMENT, id)).unwrap(), id);
+            prop_assert_eq!(decode_segment_key(&segment_key(n)).unwrap(), n);
+            let entry = entry(id, n);
+            prop_assert_eq!(decode_entry(id, &encode_entry(&entry)).unwrap(), entry);
+            let grave = Grave { copies, tombstone: buried.then_some(entry) };
+            prop_assert_eq!(decode_grave(id, &encode_grave(&grave)).unwrap(), grave);
+            let row = SegmentRow { end: n, live_bytes: chunk_id, damaged: flags & 1 != 0, sealed: flags & 2 != 0 };
+            prop_assert_eq!(decode_segment(&encode_segment(&row)).unwrap(), row);
+            let head = Head {
+                version: copies,
+                cluster_id: [fragment as u8; 16],
+                disk_uuid: [3; 16],
+                point: Point { segment: n, offset: chunk_id, next_sequence: !n },
+                len: 5,
+            };
+            prop_assert_eq!(decode_head(&encode_head(&head)).unwrap(), head);
+        }
+
+        /// P14: no length and no bytes make these panic.
+        #[test]
+        fn any_bytes_give_a_row_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..90)) {
+            let id = FragmentId { chunk_id: 1, fragment: 1 };
+            let _ = (decode_id(&bytes).is_ok(), decode_segment_key(&bytes).is_ok(), decode_head(&bytes).is_ok());
+            let _ = (decode_entry(id, &bytes).is_ok(), decode_grave(id, &bytes).is_ok(), decode_segment(&bytes).is_ok());
+        }
+    }
+}
