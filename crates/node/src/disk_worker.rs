@@ -238,6 +238,7 @@ pub fn stats(store: &SegmentStore) -> Result<DiskStats, DiskError> {
         fragments: stats.fragments,
         live_bytes: stats.live_bytes,
         dead_bytes: stats.dead_bytes,
+        index_bytes: stats.index_bytes,
         rot: Vec::new(),
     })
 }

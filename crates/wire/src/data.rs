@@ -183,6 +183,9 @@ pub struct DiskStatus {
     /// Rotten fragments found since start.
     #[prost(uint64, tag = "9")]
     pub rot_found: u64,
+    /// Bytes of memory that the disk's index takes, roughly.
+    #[prost(uint64, tag = "10")]
+    pub index_bytes: u64,
 }
 
 /// What a node holds and does.

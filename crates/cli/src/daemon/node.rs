@@ -150,6 +150,7 @@ fn families(m: &NodeMetrics) -> Vec<Family> {
     families.push(each("disk_fragments", "Living fragments", |s| s.fragments));
     families.push(each("disk_live_bytes", "Bytes of living records", |s| s.live_bytes));
     families.push(each("disk_dead_bytes", "Bytes compaction can win back", |s| s.dead_bytes));
+    families.push(each("disk_index_bytes", "Memory of the disk's index", |s| s.index_bytes));
     let failed = m
         .disks
         .iter()

@@ -161,6 +161,8 @@ pub struct DiskStats {
     pub live_bytes: u64,
     /// Bytes compaction can win back.
     pub dead_bytes: u64,
+    /// Bytes of memory that its index takes, roughly.
+    pub index_bytes: u64,
     /// Rotten fragments found when it was opened; the core reports them once.
     pub rot: Vec<FragmentKey>,
 }

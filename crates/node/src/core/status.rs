@@ -52,6 +52,7 @@ impl NodeCore {
             fragments: d.about.stats.fragments,
             live_bytes: d.about.stats.live_bytes,
             dead_bytes: d.about.stats.dead_bytes,
+            index_bytes: d.about.stats.index_bytes,
             poisoned: d.failed.clone().unwrap_or_default(),
             scrubbed_bytes: d.scrub.scrubbed_bytes(),
             rot_found: d.scrub.rot_found(),

@@ -5,7 +5,7 @@ use crate::core::{DiskDescription, FragmentKey};
 use crate::disk_worker;
 use std::sync::Arc;
 use tessera_disk::{Disk, DiskLock, Identity, IdentityError, hex16};
-use tessera_segment::{LogOptions, LogStore, OpenProgress, Options, SegmentStore};
+use tessera_segment::{ConaIndex, LogOptions, LogStore, OpenProgress, Options, SegmentStore};
 
 /// A disk whose lock we hold; nothing on it was changed yet.
 pub(super) struct LockedDisk {
@@ -89,7 +89,8 @@ fn open_one(it: LockedDisk, options: &Options) -> Result<OpenDisk, StartError> {
     let path = it.disk.describe();
     let mut progress =
         |p: OpenProgress| tracing::debug!(disk = path, done = p.segments_done, of = p.segments_total, "scan");
-    let (store, report) = SegmentStore::open(it.disk, options.clone(), &mut progress)
+    let index = Box::new(ConaIndex::open(it.disk.clone()));
+    let (store, report) = SegmentStore::open_with_index(it.disk, options.clone(), index, &mut progress)
         .map_err(|source| StartError::Store { disk: path.clone(), source })?;
     if let Some(tail) = &report.torn_tail {
         tracing::info!(
@@ -102,7 +103,11 @@ fn open_one(it: LockedDisk, options: &Options) -> Result<OpenDisk, StartError> {
     for finding in &report.findings {
         tracing::warn!(disk = path, %finding, "found while opening");
     }
-    tracing::info!(disk = path, segments = report.segments, fragments = report.fragments, "disk is open");
+    if let Some(reason) = &report.index_lost {
+        tracing::warn!(disk = path, reason, "the index was made anew from the segments");
+    }
+    let (segments, fragments, records_read) = (report.segments, report.fragments, report.records);
+    tracing::info!(disk = path, segments, fragments, records_read, resumed = report.resumed, "disk is open");
     let rot: Vec<FragmentKey> = disk_worker::rot_of_opening(&report);
     let stats = disk_worker::stats(&store)?;
     let about =

@@ -120,7 +120,7 @@ fn write_loop(shared: &Arc<Shared>, store: &SegmentStore, writes: &Receiver<Job<
             });
         }
     }
-    if let Err(error) = store.sync() {
+    if let Err(error) = store.close() {
         tracing::error!(disk = %store.disk().describe(), %error, "the last sync failed; nothing of it was acknowledged");
     }
 }
