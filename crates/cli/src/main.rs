@@ -12,6 +12,7 @@ mod daemon;
 mod demo;
 mod exit;
 mod files;
+mod mount;
 mod remote;
 mod term;
 mod up;
@@ -61,6 +62,7 @@ fn run(command: Command) -> Outcome {
         Command::Node(NodeArgs { command: None, run }) => daemon::node::run(run),
         Command::Demo(args) => demo::run(args),
         Command::Accel(command) => accel::run(command),
+        Command::Mount(args) => mount::run(args),
         command => {
             daemon::logging::start_for_command(!["--json", "--quiet", "-q"].into_iter().any(says))?;
             ask(command)
@@ -86,8 +88,11 @@ fn ask(command: Command) -> Outcome {
         Command::Repair(args) => upkeep::maintain(Upkeep::Repair, args),
         Command::Scrub(args) => upkeep::maintain(Upkeep::Scrub, args),
         Command::Gc(args) => upkeep::maintain(Upkeep::Gc, args),
-        Command::Up(_) | Command::Demo(_) | Command::Manager(_) | Command::Node(_) | Command::Accel(_) => {
-            Err(exit::Failure::usage("this command runs no client"))
-        }
+        Command::Up(_)
+        | Command::Demo(_)
+        | Command::Manager(_)
+        | Command::Node(_)
+        | Command::Accel(_)
+        | Command::Mount(_) => Err(exit::Failure::usage("this command runs no client")),
     }
 }

@@ -109,15 +109,19 @@ impl Store {
         let options = Options {
             manager_timeout_ms: Options::default().manager_timeout_ms.min(wait_ms.max(1000)),
             manager_deadline_ms: wait_ms,
-            host: crate::daemon::config::host_name(),
-            device: common.device,
             ..Options::default()
         };
+        Ok(Store { client: Store::client(common, options)? })
+    }
+
+    /// A client of the cluster, with its patience in `options`; reached as [`Store::connect`] does.
+    pub fn client(common: &Common, options: Options) -> Outcome<Client> {
+        let options = Options { host: crate::daemon::config::host_name(), device: common.device, ..options };
         let deadline = Instant::now() + Duration::from_secs(common.wait);
         let mut told = false;
         loop {
             match Client::connect(&common.manager, options.clone()) {
-                Ok(client) => return Ok(Store { client }),
+                Ok(client) => return Ok(client),
                 Err(Error::Connect { address, error }) => {
                     if error.is_retryable() && Instant::now() + RETRY < deadline {
                         if !std::mem::replace(&mut told, true) {

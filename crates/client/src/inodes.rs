@@ -5,10 +5,13 @@
 
 use crate::client::Client;
 use crate::error::{ReadError, WriteError};
+use crate::pipeline::Source;
 use crate::read::ReadHandle;
 use crate::read_core::ReadParams;
 use crate::write::{Cancel, WriteHandle};
-use crate::write_core::{Owner, Target, WriteParams};
+use crate::write_core::{Owner, Target, WriteDone, WriteParams};
+use bytes::Bytes;
+use tessera_policy::Policy;
 use tessera_wire::meta::*;
 use tessera_wire::{Attr, Error, InodeKind};
 
@@ -156,20 +159,37 @@ impl Inodes<'_> {
         ReadHandle::open(&self.0.context, params, &Cancel::default())
     }
 
+    /// Replaces a file's content by `bytes`, as one version; `policy` is the file's, as far as it is known (small files
+    /// are then asked about and opened in one question). `mtime_ns` 0: now.
+    pub fn write_whole(
+        &self,
+        ino: u64,
+        bytes: Bytes,
+        policy: Option<Policy>,
+        mtime_ns: i64,
+    ) -> Result<WriteDone, WriteError> {
+        let size = Some(bytes.len() as u64);
+        let params = WriteParams { expect_policy: policy, size_hint_bytes: size, mtime_ns, ..params(ino, false) };
+        crate::write::put(&self.0.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
+    }
+
     /// Opens a file to be changed: what is written goes over what there is (`patch`), or takes its place.
     pub fn open_write(&self, ino: u64, patch: bool) -> Result<WriteHandle, WriteError> {
-        let params = WriteParams {
-            file: format!("inode {ino}"),
-            target: Target::Inode(ino),
-            mode: if patch { CommitMode::Patch } else { CommitMode::Replace },
-            if_version: None,
-            size_hint_bytes: None,
-            expect_policy: None,
-            hints: Vec::new(),
-            mtime_ns: 0,
-            owner: Owner::default(),
-        };
-        WriteHandle::open(&self.0.context, params, Cancel::default())
+        WriteHandle::open(&self.0.context, params(ino, patch), Cancel::default())
+    }
+}
+
+fn params(ino: u64, patch: bool) -> WriteParams {
+    WriteParams {
+        file: format!("inode {ino}"),
+        target: Target::Inode(ino),
+        mode: if patch { CommitMode::Patch } else { CommitMode::Replace },
+        if_version: None,
+        size_hint_bytes: None,
+        expect_policy: None,
+        hints: Vec::new(),
+        mtime_ns: 0,
+        owner: Owner::default(),
     }
 }
 

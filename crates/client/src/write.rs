@@ -371,10 +371,16 @@ impl WriteHandle {
         Ok(())
     }
 
+    /// Records this modification time (ns since 1970) with the next version, instead of when it is committed.
+    pub fn set_mtime(&mut self, mtime_ns: i64) {
+        self.writer.session.push_here([WriteEvent::SetMtime { mtime_ns }]);
+    }
+
     /// Makes what was written visible and durable, and goes on.
     pub fn sync(&mut self) -> Result<WriteDone, WriteError> {
         self.end_run()?;
         let done = self.writer.finish(self.size_bytes, true)?;
+        self.set_mtime(0);
         self.written.clear();
         if self.mode == CommitMode::Replace {
             self.mode = CommitMode::Patch;

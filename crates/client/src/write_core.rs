@@ -56,6 +56,11 @@ pub enum WriteEvent {
     Answer(Answer),
     /// A job is done.
     Computed(Numbered<Output>),
+    /// Modification time to record with the next versions, ns since 1970; 0: when they are committed.
+    SetMtime {
+        /// The time.
+        mtime_ns: i64,
+    },
     /// No piece follows those so far: make the version visible.
     EndOfInput {
         /// Length of the file (`Append`: of what is appended), in bytes.
@@ -265,6 +270,7 @@ impl WriteCore {
                 }
             }
             WriteEvent::Computed(done) => self.computed(done),
+            WriteEvent::SetMtime { mtime_ns } => self.params.mtime_ns = mtime_ns,
             WriteEvent::EndOfInput { size_bytes, keep_session } => {
                 self.ending = Some(Ending { size_bytes, keep_session });
             }

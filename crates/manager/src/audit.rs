@@ -66,10 +66,14 @@ fn totals(db: &Db) -> rusqlite::Result<Vec<String>> {
     let links = one(
         "SELECT count(*) FROM inodes i WHERE kind != 2 AND nlink != (SELECT count(*) FROM dentries d WHERE d.ino = i.ino)",
     )?;
+    let parents = one("SELECT count(*) FROM inodes i WHERE kind = 2
+         AND nlink != 2 + (SELECT count(*) FROM inodes d WHERE d.parent = i.ino AND d.kind = 2 AND d.ino != i.ino)")?;
     let nameless =
         one("SELECT count(*) FROM dentries d WHERE NOT EXISTS (SELECT 1 FROM inodes i WHERE i.ino = d.ino)")?;
-    if links + nameless > 0 {
-        wrong.push(format!("{links} inodes with a wrong count of names, {nameless} names of nothing"));
+    if links + parents + nameless > 0 {
+        wrong.push(format!(
+            "{links} inodes with a wrong count of names, {parents} directories with one of subdirectories, {nameless} names of nothing"
+        ));
     }
     Ok(wrong)
 }

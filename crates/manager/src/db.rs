@@ -214,7 +214,7 @@ impl Db {
         self.conn.execute("INSERT INTO meta (one, cluster_id) VALUES (1, ?1)", [cluster_id.as_slice()])?;
         self.conn.execute(
             "INSERT INTO inodes (ino, kind, mode, uid, gid, nlink, parent, mtime_ns, ctime_ns)
-             VALUES (1, 2, 493, 0, 0, 1, 1, 0, 0)",
+             VALUES (1, 2, 493, 0, 0, 2, 1, 0, 0)",
             [],
         )?;
         self.conn.pragma_update(None, "application_id", APPLICATION_ID)?;

@@ -224,6 +224,15 @@ pub fn touch(db: &Db, directory: u64, now_ns: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
+/// Links of a directory without subdirectories: its name and its `.`; each subdirectory's `..` is one more.
+pub const EMPTY_DIRECTORY_LINKS: u32 = 2;
+
+/// A directory has got or lost a subdirectory.
+pub fn count_subdirectories(db: &Db, directory: u64, by: i64) -> rusqlite::Result<()> {
+    db.stmt("UPDATE inodes SET nlink = nlink + ?2 WHERE ino = ?1")?.execute([directory as i64, by])?;
+    Ok(())
+}
+
 /// Removes an inode's row and its attributes.
 pub fn remove(db: &Db, ino: u64) -> rusqlite::Result<()> {
     db.stmt("DELETE FROM xattrs WHERE ino = ?1")?.execute([ino as i64])?;

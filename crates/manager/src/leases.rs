@@ -2,7 +2,7 @@
 //!
 //! A lease on inode x covers the answer's attributes and hints of x and the name x was reached by. Before a command that
 //! changes them is applied, every other holder is asked to forget; the command waits for the answers or for the leases'
-//! end. A directory's modification time is not covered: names appear in directories all the time, and a client that must know
+//! end. A directory's times and count of links are not covered: names appear in directories all the time, and a client that must know
 //! asks. Leases live in memory; a manager that starts waits as long as a lease lasts before it changes anything,
 //! if leases were ever granted (`meta.leases_granted`).
 

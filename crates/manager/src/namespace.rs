@@ -114,8 +114,10 @@ pub fn make_dir(ctx: &mut Ctx, request: &MakeDir) -> Outcome<Entry> {
     }
     let mut inode = new_inode(ctx, InodeKind::Directory, &parent, request.mode, request.uid, request.gid);
     inode.parent = parent.ino;
+    inode.nlink = inodes::EMPTY_DIRECTORY_LINKS;
     inode.insert(ctx.db)?;
     add_name(ctx, &parent, &request.name, inode.ino)?;
+    inodes::count_subdirectories(ctx.db, parent.ino, 1)?;
     ctx.meta.directories += 1;
     Ok(inode.entry())
 }
@@ -247,12 +249,22 @@ pub fn rename(ctx: &mut Ctx, request: &Rename) -> Outcome<Ack> {
     if from.ino != to.ino {
         inodes::touch(ctx.db, from.ino, ctx.now_ns)?;
     }
-    if inode.is_directory() {
-        inode.parent = to.ino;
-    }
     inode.ctime_ns = ctx.now_ns;
-    inode.update(ctx.db)?;
+    place(ctx, inode, to.ino)?;
     Ok(Ack {})
+}
+
+/// Writes an inode whose name has moved; a directory has another parent then, and counts there.
+fn place(ctx: &Ctx, mut inode: Inode, parent: u64) -> Outcome<()> {
+    if inode.is_directory() && inode.parent != parent {
+        inodes::count_subdirectories(ctx.db, inode.parent, -1)?;
+        inodes::count_subdirectories(ctx.db, parent, 1)?;
+        inode.parent = parent;
+    }
+    // The counts above may have been its own row's.
+    inode.nlink = inodes::get(ctx.db, inode.ino)?.nlink;
+    inode.update(ctx.db)?;
+    Ok(())
 }
 
 /// Two names change places, whatever they name.
@@ -269,17 +281,11 @@ fn exchange(ctx: &mut Ctx, request: &Rename, mut one: Inode, (from, to): (&Inode
     }
     inodes::remove_name(ctx.db, from.ino, &request.from_name)?;
     inodes::remove_name(ctx.db, to.ino, &request.to_name)?;
-    for (inode, place, name) in [(&mut one, to, &request.to_name), (&mut other, from, &request.from_name)] {
-        add_name(ctx, place, name, inode.ino)?;
-        if inode.is_directory() {
-            inode.parent = place.ino;
-        }
-        inode.ctime_ns = ctx.now_ns;
-    }
-    one.update(ctx.db)?;
-    if one.ino != other.ino {
-        other.update(ctx.db)?;
-    }
+    add_name(ctx, to, &request.to_name, one.ino)?;
+    add_name(ctx, from, &request.from_name, other.ino)?;
+    (one.ctime_ns, other.ctime_ns) = (ctx.now_ns, ctx.now_ns);
+    place(ctx, one, to.ino)?;
+    place(ctx, other, from.ino)?;
     Ok(Ack {})
 }
 
@@ -310,6 +316,7 @@ fn check_removable(ctx: &Ctx, inode: &Inode, name: &[u8]) -> Outcome<()> {
 fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Outcome<()> {
     if inode.is_directory() {
         ctx.meta.directories -= 1;
+        inodes::count_subdirectories(ctx.db, inode.parent, -1)?;
         inodes::remove(ctx.db, inode.ino)?;
         return Ok(());
     }

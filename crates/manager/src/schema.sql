@@ -48,7 +48,8 @@ CREATE TABLE inodes (
     mode           INTEGER NOT NULL,
     uid            INTEGER NOT NULL,
     gid            INTEGER NOT NULL,
-    nlink          INTEGER NOT NULL,                  -- names; 0: an orphan that waits for its last session
+    nlink          INTEGER NOT NULL,                  -- names; 0: an orphan that waits for its last session;
+                                                      -- directories: 2, and one for each subdirectory
     parent         INTEGER NOT NULL DEFAULT 0,        -- directories: their one parent; others 0
     domain         INTEGER NOT NULL DEFAULT 1,        -- files: whose chunks they may share
     size_bytes     INTEGER NOT NULL DEFAULT 0,

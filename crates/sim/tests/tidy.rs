@@ -10,6 +10,7 @@ const FLOORS: &[&[&str]] = &[
     &["segment"],
     &["manager", "node"],
     &["client"],
+    &["fuse"],
     &["cli", "sim"],
 ];
 

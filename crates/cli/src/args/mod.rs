@@ -4,11 +4,13 @@
 
 mod accel;
 mod daemons;
+mod mount;
 mod store;
 mod upkeep;
 
 pub use accel::*;
 pub use daemons::*;
+pub use mount::*;
 pub use store::*;
 pub use upkeep::*;
 
@@ -82,6 +84,8 @@ pub enum Command {
     Up(UpArgs),
     /// Show on a scratch store that lost nodes and a lost manager lose nothing.
     Demo(DemoArgs),
+    /// Mount the store as a directory.
+    Mount(MountArgs),
     /// Store files and directories.
     Put(PutArgs),
     /// Fetch files and directories.

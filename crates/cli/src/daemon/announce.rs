@@ -6,9 +6,9 @@ use std::io::Write;
 /// Where a daemon listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Announcement {
-    /// `manager` or `node`.
+    /// `manager`, `node` or `mount`.
     pub role: String,
-    /// Addresses served: `HOST:PORT` or `unix:PATH`, with the ports that were chosen.
+    /// Addresses served: `HOST:PORT` or `unix:PATH`, with the ports that were chosen; of a mount: where it is.
     pub listen: Vec<String>,
     /// `HOST:PORT` of `/metrics`, if served.
     pub metrics: Option<String>,

@@ -1,0 +1,50 @@
+//! `mount`'s words.
+
+use super::Common;
+use clap::Args;
+use std::path::PathBuf;
+
+/// `tessera mount`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Runs until it is unmounted or asked to stop (SIGTERM, Ctrl-C); what is open is committed first. Close makes a file
+visible to other mounts, fsync makes it durable whatever its policy. docs/mount.md says what is promised.
+
+Examples:
+  mkdir -p /mnt/tessera && tessera mount /mnt/tessera
+  tessera mount /mnt/tessera --strict       never answer from a cache without asking
+  umount /mnt/tessera")]
+pub struct MountArgs {
+    /// Where. The directory must be there.
+    pub dir: PathBuf,
+    /// The kernel may answer from its cache for so many milliseconds; changes made elsewhere usually show at once.
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    pub cache_ms: u64,
+    /// Every look at a name asks: the same as --cache-ms 0 --no-write-back.
+    #[arg(long, conflicts_with = "cache_ms")]
+    pub strict: bool,
+    /// Small writes are not collected by the kernel.
+    #[arg(long)]
+    pub no_write_back: bool,
+    /// Only the user who mounts may use it (root's mounts are for everybody otherwise).
+    #[arg(long, conflicts_with = "allow_other")]
+    pub private: bool,
+    /// Other users may use it (needs user_allow_other in /etc/fuse.conf unless root mounts).
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Nothing can be changed.
+    #[arg(long)]
+    pub read_only: bool,
+    /// Requests served at a time.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: u16,
+    /// Say where it is mounted as JSON.
+    #[arg(long, hide = true)]
+    pub announce: bool,
+    /// End with stdin, too: with the process that started this one.
+    #[arg(long, hide = true)]
+    pub follow_stdin: bool,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}

@@ -1,0 +1,227 @@
+//! The mount as programs see it: a plain directory (docs/mount.md). Skipped, with a line that says so, where there is no
+//! FUSE.
+
+mod common;
+
+use common::{Cluster, Daemon, eventually};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// A mount, unmounted when it is dropped.
+struct Mounted {
+    daemon: Daemon,
+    path: PathBuf,
+}
+
+impl Mounted {
+    fn new(c: &Cluster, name: &str, more: &[&str]) -> Mounted {
+        let path = c.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        let shown = path.display().to_string();
+        let words = ["mount", &shown, "--manager", c.address()];
+        let args: Vec<String> = words.iter().chain(more).map(|w| w.to_string()).collect();
+        Mounted { daemon: Daemon::start(&args, &c.log(name)), path }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+/// Whether this machine can mount; a test that says no says so.
+fn can_mount(c: &Cluster) -> bool {
+    let can = Path::new("/dev/fuse").exists() && File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    if !can {
+        eprintln!("skipped: /dev/fuse cannot be opened ({})", c.path().display());
+    }
+    can
+}
+
+fn with_mount(test: impl FnOnce(&Cluster, &Mounted)) {
+    let c = Cluster::start(6);
+    if can_mount(&c) {
+        let m = Mounted::new(&c, "mnt", &[]);
+        test(&c, &m);
+    }
+}
+
+/// Bytes that look like data, different for each seed.
+fn data(seed: u64, len: usize) -> Vec<u8> {
+    common::tree::bytes(seed, len)
+}
+
+#[test]
+fn what_is_written_here_is_read_there_and_the_other_way_round() {
+    with_mount(|c, m| {
+        let big = data(1, 21 << 20);
+        fs::write(m.at("big"), &big).unwrap();
+        assert!(fs::read(m.at("big")).unwrap() == big);
+        assert!(c.ok(&["cat", "tess:/big"]).stdout == big);
+        let small = c.path().join("small");
+        fs::write(&small, b"put").unwrap();
+        c.ok(&["put", "--quiet", small.to_str().unwrap(), "tess:/small"]);
+        assert_eq!(fs::read(m.at("small")).unwrap(), b"put");
+        fs::write(m.at("empty"), b"").unwrap();
+        assert_eq!(c.ok(&["stat", "--json", "tess:/empty"]).json()["size_bytes"], 0);
+    });
+}
+
+#[test]
+fn any_bytes_of_a_file_can_be_changed() {
+    with_mount(|_, m| {
+        let mut wanted = data(2, 9 << 20);
+        fs::write(m.at("f"), &wanted).unwrap();
+        let file = File::options().read(true).write(true).open(m.at("f")).unwrap();
+        for i in 0..120u64 {
+            let piece = data(100 + i, 1 + (i as usize * 7919) % 60_000);
+            let at = (i * 2_654_435_761) % (10 << 20);
+            file.write_all_at(&piece, at).unwrap();
+            let end = at as usize + piece.len();
+            wanted.resize(wanted.len().max(end), 0);
+            wanted[at as usize..end].copy_from_slice(&piece);
+            match i % 30 {
+                10 => file.sync_all().unwrap(),
+                29 => {
+                    let len = (i * 99_991) % (11 << 20);
+                    file.set_len(len).unwrap();
+                    wanted.resize(len as usize, 0);
+                }
+                _ => {}
+            }
+        }
+        let mut seen = Vec::new();
+        (&file).read_to_end(&mut seen).unwrap();
+        assert!(seen == wanted, "as written, {} and {} bytes", seen.len(), wanted.len());
+        drop(file);
+        assert!(fs::read(m.at("f")).unwrap() == wanted, "as committed");
+        let mut append = File::options().append(true).open(m.at("f")).unwrap();
+        append.write_all(b"the end").unwrap();
+        drop(append);
+        assert_eq!(fs::metadata(m.at("f")).unwrap().len(), wanted.len() as u64 + 7);
+        fs::write(m.at("f"), b"short").unwrap();
+        assert_eq!(fs::read(m.at("f")).unwrap(), b"short");
+    });
+}
+
+#[test]
+fn names_links_modes_and_times_are_those_of_a_file_system() {
+    with_mount(|_, m| {
+        fs::create_dir(m.at("d")).unwrap();
+        fs::write(m.at("d/f"), b"x").unwrap();
+        fs::hard_link(m.at("d/f"), m.at("h")).unwrap();
+        symlink("d/f", m.at("s")).unwrap();
+        assert_eq!(fs::read_link(m.at("s")).unwrap(), Path::new("d/f"));
+        assert_eq!(fs::metadata(m.at("s")).unwrap().nlink(), 2);
+        fs::rename(m.at("d/f"), m.at("d/g")).unwrap();
+        assert_eq!(fs::read(m.at("h")).unwrap(), b"x");
+        fs::set_permissions(m.at("h"), fs::Permissions::from_mode(0o640)).unwrap();
+        let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
+        File::options().write(true).open(m.at("h")).unwrap().set_modified(time).unwrap();
+        let meta = fs::metadata(m.at("d/g")).unwrap();
+        assert_eq!((meta.mode() & 0o7777, meta.modified().unwrap()), (0o640, time));
+        let not_empty = fs::remove_dir(m.at("d")).unwrap_err();
+        assert_eq!(not_empty.kind(), std::io::ErrorKind::DirectoryNotEmpty);
+        fs::remove_file(m.at("d/g")).unwrap();
+        fs::remove_dir(m.at("d")).unwrap();
+        assert_eq!(fs::metadata(m.at("h")).unwrap().nlink(), 1);
+        let long = fs::write(m.at(&"x".repeat(256)), b"").unwrap_err();
+        assert_eq!(long.kind(), std::io::ErrorKind::InvalidFilename);
+    });
+}
+
+#[test]
+fn a_file_without_a_name_lives_while_it_is_open() {
+    with_mount(|_, m| {
+        let bytes = data(3, 6 << 20);
+        let mut file = File::options().read(true).write(true).create(true).truncate(true).open(m.at("gone")).unwrap();
+        file.write_all(&bytes).unwrap();
+        fs::remove_file(m.at("gone")).unwrap();
+        assert!(!m.at("gone").exists());
+        file.sync_all().unwrap();
+        file.write_all_at(b"still here", 1 << 20).unwrap();
+        file.sync_all().unwrap();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        let mut seen = Vec::new();
+        file.read_to_end(&mut seen).unwrap();
+        let mut wanted = bytes;
+        wanted[1 << 20..(1 << 20) + 10].copy_from_slice(b"still here");
+        assert!(seen == wanted);
+    });
+}
+
+#[test]
+fn a_directory_of_many_names_is_listed_while_it_changes() {
+    with_mount(|_, m| {
+        fs::create_dir(m.at("many")).unwrap();
+        let name = |i: usize| m.at(&format!("many/{i:05}"));
+        (0..600).for_each(|i| drop(File::create(name(i)).unwrap()));
+        let mut listing = fs::read_dir(m.at("many")).unwrap();
+        let first = listing.next().unwrap().unwrap().file_name();
+        (0..600).step_by(2).for_each(|i| fs::remove_file(name(i)).unwrap());
+        let mut seen: Vec<_> = listing.map(|e| e.unwrap().file_name()).chain([first]).collect();
+        seen.sort();
+        seen.dedup();
+        let odd = (1..600).step_by(2).map(|i| format!("{i:05}"));
+        assert!(odd.into_iter().all(|n| seen.iter().any(|s| s.to_str() == Some(&n))), "what stayed is shown");
+        assert_eq!(fs::read_dir(m.at("many")).unwrap().count(), 300);
+    });
+}
+
+/// Close-to-open between two mounts: what was closed there is seen by whoever opens here, its length too.
+#[test]
+fn two_mounts_see_what_the_other_has_closed() {
+    with_mount(|c, a| {
+        let b = Mounted::new(c, "other", &[]);
+        fs::write(a.at("f"), data(4, 100_000)).unwrap();
+        assert!(fs::read(b.at("f")).unwrap() == data(4, 100_000));
+        fs::write(b.at("f"), data(5, 5 << 20)).unwrap();
+        eventually("the other mount's file is seen", || {
+            fs::metadata(a.at("f")).unwrap().len() == 5 << 20 && fs::read(a.at("f")).unwrap() == data(5, 5 << 20)
+        });
+        fs::write(a.at("f"), b"short again").unwrap();
+        eventually("and back", || fs::read(b.at("f")).unwrap() == b"short again");
+        fs::remove_file(a.at("f")).unwrap();
+        eventually("it is gone there too", || !b.at("f").exists());
+        let strict = Mounted::new(c, "strict", &["--strict"]);
+        for i in 0..20u64 {
+            fs::write(a.at("g"), data(i, 1000 + i as usize)).unwrap();
+            assert!(fs::read(strict.at("g")).unwrap() == data(i, 1000 + i as usize), "at once, {i}");
+        }
+    });
+}
+
+/// What is open when the mount is asked to stop is committed, and nothing stays mounted.
+#[test]
+fn sigterm_commits_and_detaches() {
+    with_mount(|c, _| {
+        let mut m = Mounted::new(c, "short", &[]);
+        let mut file = File::create(m.at("open")).unwrap();
+        file.write_all(&data(6, 3 << 20)).unwrap();
+        assert!(m.daemon.stop().success());
+        assert_eq!(fs::read_dir(&m.path).unwrap().count(), 0, "nothing is mounted");
+        assert!(c.ok(&["cat", "tess:/open"]).stdout == data(6, 3 << 20));
+    });
+}
+
+/// A node that dies and a manager that restarts are a delay.
+#[test]
+fn losses_are_a_delay() {
+    let mut c = Cluster::start(7);
+    if !can_mount(&c) {
+        return;
+    }
+    let m = Mounted::new(&c, "mnt", &[]);
+    let bytes = data(7, 24 << 20);
+    fs::write(m.at("f"), &bytes).unwrap();
+    c.kill_node(2);
+    c.kill_node(5);
+    assert!(fs::read(m.at("f")).unwrap() == bytes);
+    c.kill_manager();
+    let path = m.at("g");
+    let writer = std::thread::spawn(move || fs::write(path, b"while it was away"));
+    c.start_manager(&[]);
+    writer.join().unwrap().unwrap();
+    assert!(c.ok(&["cat", "tess:/g"]).stdout == b"while it was away");
+}

@@ -1,0 +1,42 @@
+//! Open directories: entries in byte order of names, fetched page by page as they are read.
+//!
+//! A handle keeps the entries it has shown, so that positions stay true while names come and go: what is removed meanwhile
+//! may still be shown, what is added behind the last page is. Reading from the start again asks again.
+
+use tessera_client::inodes::Inodes;
+use tessera_wire::meta::Dirent;
+use tessera_wire::{Error, InodeKind};
+
+/// Positions before the first entry: `.` and `..`.
+pub const DOTS: u64 = 2;
+
+/// See the module.
+#[derive(Default)]
+pub struct OpenDirectory {
+    entries: Vec<Dirent>,
+    complete: bool,
+}
+
+impl OpenDirectory {
+    /// Forgets what was fetched: somebody reads from the start.
+    pub fn rewind(&mut self) {
+        *self = OpenDirectory::default();
+    }
+
+    /// The entry at a position from [`DOTS`] on; none at the end.
+    pub fn entry(&mut self, inodes: &Inodes<'_>, ino: u64, position: u64) -> Result<Option<&Dirent>, Error> {
+        let index = position.saturating_sub(DOTS) as usize;
+        while index >= self.entries.len() && !self.complete {
+            let after = self.entries.last().map(|entry| entry.name.clone()).unwrap_or_default();
+            let (page, more) = inodes.list(ino, &after)?;
+            self.complete = !more || page.is_empty();
+            self.entries.extend(page);
+        }
+        Ok(self.entries.get(index))
+    }
+}
+
+/// Kind of an entry.
+pub fn kind(entry: &Dirent) -> InodeKind {
+    entry.attr.as_ref().map_or(InodeKind::Unknown, |attr| attr.kind())
+}

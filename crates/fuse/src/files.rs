@@ -1,0 +1,408 @@
+//! Open files: what this mount has written and not committed yet, and the version under it.
+//!
+//! All handles of an inode share one [`OpenFile`], so programs on one mount see each other's writes at once. Other mounts
+//! see them when they are committed: at fsync, and when a handle that wrote is closed (close-to-open). Bytes wait in
+//! [`Pieces`] until there are enough to be cut, then stream into a write session. A read of bytes that are in the
+//! session but in no version yet commits first.
+
+use crate::attr;
+use crate::mount::Store;
+use crate::ranges::Pieces;
+use bytes::Bytes;
+use fuser::Errno;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use tessera_client::{ReadHandle, WriteDone, WriteHandle};
+use tessera_policy::Policy;
+
+/// Bytes that wait before a write session is opened: smaller files are committed as a whole, in one go.
+const STREAM_FROM_BYTES: usize = 4 << 20;
+/// Bytes that may wait for the gap before them to be filled.
+const HOLD_BYTES: usize = 32 << 20;
+/// A read opens a version with the extents of this many bytes.
+const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
+
+/// Open files by inode.
+#[derive(Default)]
+pub struct Files(Mutex<HashMap<u64, Slot>>);
+
+struct Slot {
+    file: Arc<OpenFile>,
+    handles: usize,
+    writers: usize,
+}
+
+/// See the module.
+pub struct OpenFile {
+    ino: u64,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Length as it is seen here.
+    size_bytes: u64,
+    /// The version under what was written; opened when it is read.
+    base: Option<Arc<ReadHandle>>,
+    /// Nothing of the version under it is part of the file any more.
+    replaced: bool,
+    /// It has lost its last name here: sessions alone keep it.
+    unlinked: bool,
+    pieces: Pieces,
+    session: Option<Session>,
+    /// There is something to commit.
+    changed: bool,
+    /// Modification time to commit, ns since 1970; 0: when it happens.
+    mtime_ns: i64,
+    /// A write failed: what was acknowledged to the kernel is lost, and whoever asks hears of it.
+    failed: Option<Errno>,
+}
+
+/// An open write session.
+struct Session {
+    handle: WriteHandle,
+    /// Where the next byte of the stream goes.
+    position: u64,
+    /// Everything handed over since the last commit lies in here.
+    uncommitted: Option<Range<u64>>,
+    /// It patches; else it replaces and can only go forward.
+    patches: bool,
+}
+
+impl Files {
+    /// Whether somebody has the file open.
+    pub fn is_open(&self, ino: u64) -> bool {
+        self.0.lock().contains_key(&ino)
+    }
+
+    /// Whether none is open.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    /// The open file, if somebody has it open.
+    pub fn get(&self, ino: u64) -> Option<Arc<OpenFile>> {
+        self.0.lock().get(&ino).map(|slot| slot.file.clone())
+    }
+
+    /// One more handle. `size_bytes`: the length it has if nobody has it open yet.
+    pub fn open(&self, ino: u64, size_bytes: u64, writes: bool) -> Arc<OpenFile> {
+        let mut files = self.0.lock();
+        let slot = files.entry(ino).or_insert_with(|| Slot {
+            file: Arc::new(OpenFile { ino, state: Mutex::new(State::new(size_bytes)) }),
+            handles: 0,
+            writers: 0,
+        });
+        slot.handles += 1;
+        slot.writers += usize::from(writes);
+        slot.file.clone()
+    }
+
+    /// One handle less. The last one, and the last that writes, commits what is left.
+    pub fn release(&self, store: &Store, file: &OpenFile, writes: bool) {
+        let leaves = |slot: &Slot| (slot.handles == 1, writes && slot.writers == 1);
+        let (last, last_writer) = self.0.lock().get(&file.ino).map(leaves).unwrap_or_default();
+        if last || last_writer {
+            // Who closed has heard of failures at flush.
+            let _ = file.close_session(store);
+        }
+        let mut files = self.0.lock();
+        if let Some(slot) = files.get_mut(&file.ino) {
+            slot.handles -= 1;
+            slot.writers -= usize::from(writes);
+            if slot.handles == 0 {
+                files.remove(&file.ino);
+            }
+        }
+    }
+
+    /// Commits everything that is open; how many failed.
+    pub fn commit_all(&self, store: &Store) -> usize {
+        let all: Vec<Arc<OpenFile>> = self.0.lock().values().map(|slot| slot.file.clone()).collect();
+        all.iter().filter(|file| file.commit(store).is_err()).count()
+    }
+}
+
+impl State {
+    fn new(size_bytes: u64) -> State {
+        State {
+            size_bytes,
+            base: None,
+            replaced: size_bytes == 0,
+            unlinked: false,
+            pieces: Pieces::default(),
+            session: None,
+            changed: false,
+            mtime_ns: 0,
+            failed: None,
+        }
+    }
+}
+
+impl OpenFile {
+    /// Its number.
+    pub fn ino(&self) -> u64 {
+        self.ino
+    }
+
+    /// Length as it is seen here, and whether something waits to be committed.
+    pub fn size(&self) -> (u64, bool) {
+        let state = self.state.lock();
+        (state.size_bytes, state.changed)
+    }
+
+    /// Looks at the version that is current now, as an open does, unless something written here waits; the version under
+    /// it and its length.
+    pub fn refresh(&self, store: &Store) -> Result<(u64, u64), Errno> {
+        let mut state = self.state.lock();
+        if !state.changed {
+            let base = open_base(store, self.ino)?;
+            state.size_bytes = base.len_bytes();
+            state.replaced = state.size_bytes == 0;
+            state.base = Some(base);
+        }
+        let version = state.base.as_ref().map_or(0, |base| base.opened().version.version);
+        Ok((version, state.size_bytes))
+    }
+
+    /// Keeps the file alive: its last name is about to go.
+    pub fn pin(&self, store: &Store) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        if state.base.is_none() {
+            state.base = Some(open_base(store, self.ino)?);
+        }
+        Ok(())
+    }
+
+    /// Its last name may have gone: from now on there is always a session that keeps it.
+    pub fn unlinked(&self) {
+        self.state.lock().unlinked = true;
+    }
+
+    /// Reads at `offset`, as much as there is of `len`.
+    pub fn read(&self, store: &Store, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+        let mut state = self.state.lock();
+        let end = offset.saturating_add(len as u64).min(state.size_bytes);
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        let under_way = |r: &Range<u64>| r.start < end && r.end > offset;
+        if state.session.as_ref().and_then(|s| s.uncommitted.as_ref()).is_some_and(under_way) {
+            state.commit(store, self.ino)?;
+        }
+        let mut out = vec![0; (end - offset) as usize];
+        if state.replaced {
+            state.pieces.overlay(offset, &mut out);
+            return Ok(out);
+        }
+        let base = match &state.base {
+            Some(base) => base.clone(),
+            None => {
+                let base = open_base(store, self.ino)?;
+                state.base = Some(base.clone());
+                base
+            }
+        };
+        if state.pieces.is_empty() {
+            MutexGuard::unlocked(&mut state, || read_base(&base, offset, &mut out))?;
+        } else {
+            read_base(&base, offset, &mut out)?;
+            state.pieces.overlay(offset, &mut out);
+        }
+        Ok(out)
+    }
+
+    /// Writes at `offset`.
+    pub fn write(&self, store: &Store, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        if let Some(errno) = state.failed {
+            return Err(errno);
+        }
+        state.pieces.write(offset, bytes);
+        state.size_bytes = state.size_bytes.max(offset + bytes.len() as u64);
+        state.changed = true;
+        let fed = state.feed(store, self.ino, false);
+        state.note(fed)
+    }
+
+    /// Changes the length.
+    pub fn truncate(&self, store: &Store, size_bytes: u64) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        let done = state.truncate(store, self.ino, size_bytes);
+        state.note(done)
+    }
+
+    /// Takes a modification time along with what waits to be committed; false if nothing does.
+    pub fn set_mtime(&self, mtime_ns: i64) -> bool {
+        let mut state = self.state.lock();
+        if state.changed {
+            state.mtime_ns = mtime_ns;
+        }
+        state.changed
+    }
+
+    /// Commits, and gives the write session back.
+    fn close_session(&self, store: &Store) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        let done = state.commit(store, self.ino);
+        state.session = None;
+        done
+    }
+
+    /// Makes everything written so far a version, durable as its policy says.
+    pub fn commit(&self, store: &Store) -> Result<(), Errno> {
+        self.state.lock().commit(store, self.ino)
+    }
+}
+
+impl State {
+    /// Remembers a failure.
+    fn note<T>(&mut self, result: Result<T, Errno>) -> Result<T, Errno> {
+        if let Err(errno) = &result {
+            self.failed = Some(*errno);
+            self.session = None;
+        }
+        result
+    }
+
+    /// Hands over what can be cut; `all` of it, in order, or what continues the stream.
+    fn feed(&mut self, store: &Store, ino: u64, all: bool) -> Result<(), Errno> {
+        while all || self.pieces.len_bytes() >= STREAM_FROM_BYTES {
+            let follows = self.session.as_ref().map(|s| s.position).and_then(|at| Some((at, self.pieces.take_at(at)?)));
+            let jumps = all || self.session.is_none() || self.pieces.len_bytes() > HOLD_BYTES;
+            let next = match follows {
+                None if jumps => self.pieces.pop_first(),
+                follows => follows,
+            };
+            let Some((offset, bytes)) = next else { return Ok(()) };
+            self.hand_over(store, ino, offset, &bytes)?;
+        }
+        Ok(())
+    }
+
+    fn hand_over(&mut self, store: &Store, ino: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let goes_back = self.session.as_ref().is_some_and(|s| !s.patches && offset < s.position);
+        if goes_back {
+            self.sync_session(store, ino)?;
+        }
+        let session = self.session(store, ino)?;
+        session.handle.write_at(offset, bytes).map_err(|e| failed("write", ino, e.code(), &e))?;
+        session.position = offset + bytes.len() as u64;
+        let hull = session.uncommitted.get_or_insert(offset..offset);
+        *hull = hull.start.min(offset)..hull.end.max(session.position);
+        Ok(())
+    }
+
+    /// The write session, opened if there is none.
+    fn session(&mut self, store: &Store, ino: u64) -> Result<&mut Session, Errno> {
+        if self.session.is_none() {
+            let patches = !self.replaced;
+            let opened = store.client.inodes().open_write(ino, patches);
+            let handle = opened.map_err(|e| failed("open for writing", ino, e.code(), &e))?;
+            self.session = Some(Session { handle, position: 0, uncommitted: None, patches });
+        }
+        self.session.as_mut().ok_or(Errno::EIO)
+    }
+
+    /// Commits what the session has, and keeps it.
+    fn sync_session(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
+        let Some(session) = self.session.as_mut() else { return Ok(()) };
+        if self.mtime_ns != 0 {
+            session.handle.set_mtime(self.mtime_ns);
+        }
+        let done = session.handle.sync().map_err(|e| failed("commit", ino, e.code(), &e))?;
+        session.patches = true;
+        session.uncommitted = None;
+        self.committed(store, ino, &done)
+    }
+
+    fn truncate(&mut self, store: &Store, ino: u64, size_bytes: u64) -> Result<(), Errno> {
+        if size_bytes == self.size_bytes {
+            return Ok(());
+        }
+        self.pieces.cut(size_bytes, u64::MAX);
+        if size_bytes == 0 {
+            // What was handed over and is in no version is given up with the session.
+            self.session = None;
+            self.replaced = true;
+        } else if size_bytes < self.size_bytes && !(self.replaced && self.session.is_none()) {
+            self.commit(store, ino)?;
+            let session = self.session(store, ino)?;
+            session.handle.set_len(size_bytes).map_err(|e| failed("truncate", ino, e.code(), &e))?;
+            self.size_bytes = size_bytes;
+            return self.sync_session(store, ino);
+        }
+        self.size_bytes = size_bytes;
+        self.changed = true;
+        Ok(())
+    }
+
+    fn commit(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
+        if let Some(errno) = self.failed {
+            return Err(errno);
+        }
+        if self.changed {
+            let done = self.commit_changes(store, ino);
+            self.note(done)?;
+        }
+        Ok(())
+    }
+
+    fn commit_changes(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
+        if let Some(bytes) = self.whole() {
+            let policy = store.names.get(ino).and_then(|known| {
+                Policy::from_hints(known.hints.iter().map(|h| (h.name.as_str(), h.value.as_str()))).ok()
+            });
+            let done = store.client.inodes().write_whole(ino, Bytes::from(bytes), policy, self.mtime_ns);
+            let done = done.map_err(|e| failed("commit", ino, e.code(), &e))?;
+            return self.committed(store, ino, &done);
+        }
+        self.feed(store, ino, true)?;
+        let size_bytes = self.size_bytes;
+        let session = self.session(store, ino)?;
+        if session.handle.len_bytes() < size_bytes {
+            session.handle.skip_to(size_bytes).map_err(|e| failed("extend", ino, e.code(), &e))?;
+            session.position = size_bytes;
+        }
+        self.sync_session(store, ino)
+    }
+
+    /// The whole content, if it is all here and no session has been opened for it.
+    fn whole(&mut self) -> Option<Vec<u8>> {
+        match (&self.session, self.size_bytes) {
+            (Some(_), _) => None,
+            (None, 0) => Some(Vec::new()),
+            (None, size) => self.pieces.take_whole(size),
+        }
+    }
+
+    /// A version was made.
+    fn committed(&mut self, store: &Store, ino: u64, done: &WriteDone) -> Result<(), Errno> {
+        self.changed = !self.pieces.is_empty();
+        self.mtime_ns = 0;
+        self.replaced = false;
+        store.names.forget(Some(&[ino]));
+        store.kernel.wrote(ino, done.version, self.size_bytes);
+        // A file without a name lives by its sessions: the new one first.
+        self.base = if self.unlinked { Some(open_base(store, ino)?) } else { None };
+        Ok(())
+    }
+}
+
+fn open_base(store: &Store, ino: u64) -> Result<Arc<ReadHandle>, Errno> {
+    let opened = store.client.inodes().open_read(ino, 0, 0..FIRST_EXTENTS_BYTES);
+    Ok(Arc::new(opened.map_err(|e| failed("open", ino, e.code(), &e))?))
+}
+
+fn read_base(base: &ReadHandle, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
+    let there = base.len_bytes().saturating_sub(offset).min(out.len() as u64) as usize;
+    let ino = base.opened().attr.ino;
+    base.read_at(offset, &mut out[..there]).map_err(|e| failed("read", ino, e.code(), &e))?;
+    Ok(())
+}
+
+fn failed(what: &str, ino: u64, code: tessera_wire::Code, error: &dyn std::fmt::Display) -> Errno {
+    tracing::warn!(what, ino, %error, "failed");
+    attr::errno(code)
+}

@@ -1,0 +1,667 @@
+//! The kernel's requests, one function each: looked up, carried out, answered.
+//!
+//! Nothing is decided here that another room could decide: bytes belong to [`crate::files`], names under leases to
+//! [`crate::names`]. Permissions are checked by the kernel (`default_permissions`).
+
+use crate::attr::{errno, explained, file_attr, file_type, nanoseconds, node_kind};
+use crate::dirs::{self, OpenDirectory};
+use crate::files::OpenFile;
+use crate::mount::Store;
+use crate::names::Known;
+use crate::xattrs;
+use fuser::*;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+use tessera_client::Owner;
+use tessera_client::inodes::{NewAttr, RenameMode};
+use tessera_wire::{Attr, InodeKind};
+
+/// Longest write the kernel sends at once, bytes.
+const MAX_WRITE_BYTES: u32 = 1 << 20;
+/// Requests the kernel has under way in the background.
+const MAX_BACKGROUND: u16 = 64;
+const SET_GROUP_ID: u32 = 0o2000;
+/// `O_EXCL`.
+const EXCLUSIVE: i32 = 0o200;
+/// Sizes in `statfs` are multiples of this, bytes.
+const STATFS_BLOCK_BYTES: u32 = 1 << 20;
+
+/// See the module.
+pub struct TesseraFs {
+    store: Arc<Store>,
+    handles: Mutex<HashMap<u64, Handle>>,
+    next_handle: AtomicU64,
+}
+
+#[derive(Clone)]
+enum Handle {
+    File { file: Arc<OpenFile>, writes: bool },
+    Directory(Arc<Mutex<OpenDirectory>>),
+}
+
+impl TesseraFs {
+    /// Over a store.
+    pub fn new(store: Arc<Store>) -> Self {
+        TesseraFs { store, handles: Mutex::default(), next_handle: AtomicU64::new(1) }
+    }
+
+    fn ttl(&self) -> Duration {
+        self.store.options.cache_ttl
+    }
+
+    fn keep(&self, handle: Handle) -> FileHandle {
+        let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.handles.lock().insert(number, handle);
+        FileHandle(number)
+    }
+
+    fn file(&self, fh: FileHandle) -> Result<Arc<OpenFile>, Errno> {
+        match self.handles.lock().get(&fh.0) {
+            Some(Handle::File { file, .. }) => Ok(file.clone()),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    fn known(&self, ino: u64) -> Result<Known, Errno> {
+        if let Some(known) = self.store.names.get(ino) {
+            return Ok(known);
+        }
+        let asked = self.store.names.asking();
+        let entry = self.store.client.inodes().get(ino).map_err(|e| explained("get", ino, &e))?;
+        self.store.names.keep(asked, None, &entry);
+        Ok(Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints })
+    }
+
+    fn lookup_known(&self, parent: u64, name: &[u8]) -> Result<Known, Errno> {
+        if let Some(known) = self.store.names.lookup(parent, name) {
+            return Ok(known);
+        }
+        let asked = self.store.names.asking();
+        let entry = self.store.client.inodes().lookup(parent, name).map_err(|e| explained("look up", parent, &e))?;
+        self.store.names.keep(asked, Some((parent, name)), &entry);
+        Ok(Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints })
+    }
+
+    /// Attributes as they are seen here: an open file may be longer than its version.
+    fn seen(&self, mut attr: Attr) -> Attr {
+        if let Some(file) = self.store.files.get(attr.ino) {
+            let (size_bytes, changed) = file.size();
+            attr.size_bytes = size_bytes;
+            if changed {
+                attr.mtime_ns = nanoseconds(SystemTime::now());
+            }
+        }
+        attr
+    }
+
+    /// What the kernel is told of an inode it learns of.
+    fn entry(&self, attr: Attr) -> (FileAttr, Generation) {
+        let generation = self.store.kernel.learns(&attr, self.store.files.is_open(attr.ino));
+        (file_attr(&self.seen(attr)), generation)
+    }
+
+    fn reply_entry(&self, result: Result<Attr, Errno>, reply: ReplyEntry) {
+        match result {
+            Ok(attr) => {
+                let (attr, generation) = self.entry(attr);
+                reply.entry(&self.ttl(), &attr, generation);
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    /// Owner of something new: in a directory with the set-group-id bit the group is the directory's (and new directories
+    /// pass the bit on).
+    fn owner(&self, parent: u64, req: &Request, mode: u32, directory: bool) -> Result<Owner, Errno> {
+        let above = self.known(parent)?.attr;
+        let inherits = above.mode & SET_GROUP_ID != 0;
+        let gid = if inherits { above.gid } else { req.gid() };
+        let bit = if inherits && directory { SET_GROUP_ID } else { 0 };
+        Ok(Owner { mode: mode & 0o7777 | bit, uid: req.uid(), gid })
+    }
+
+    /// A name is about to go: an open file behind it must outlive it.
+    fn pin(&self, parent: u64, name: &[u8]) -> Option<Arc<OpenFile>> {
+        if self.store.files.is_empty() {
+            return None;
+        }
+        let attr = self.lookup_known(parent, name).ok()?.attr;
+        let file = self.store.files.get(attr.ino)?;
+        if let Err(errno) = file.pin(&self.store) {
+            tracing::warn!(ino = attr.ino, ?errno, "a file that is open cannot be kept beyond its name");
+        }
+        Some(file)
+    }
+
+    fn make_node(&self, req: &Request, parent: u64, name: &OsStr, mode: u32, rdev: u32) -> Result<Attr, Errno> {
+        let kind = node_kind(mode).ok_or(Errno::EINVAL)?;
+        let owner = self.owner(parent, req, mode, false)?;
+        let made = self.store.client.inodes().make_node(parent, name.as_bytes(), kind, owner, rdev);
+        self.store.names.forget_name(parent, name.as_bytes());
+        made.map_err(|e| explained("make", parent, &e))
+    }
+
+    fn set_attributes(&self, ino: u64, new: NewAttr, size: Option<u64>) -> Result<Attr, Errno> {
+        if let Some(size) = size {
+            self.truncate(ino, size)?;
+        }
+        let mut new = new;
+        if let (Some(mtime_ns), Some(file)) = (new.mtime_ns, self.store.files.get(ino))
+            && file.set_mtime(mtime_ns)
+        {
+            new.mtime_ns = None;
+        }
+        if new == NewAttr::default() {
+            return self.known(ino).map(|known| known.attr);
+        }
+        let attr = self.store.client.inodes().set_attr(ino, new).map_err(|e| explained("set attributes", ino, &e))?;
+        self.store.names.forget(Some(&[ino]));
+        Ok(attr)
+    }
+
+    fn truncate(&self, ino: u64, size: u64) -> Result<(), Errno> {
+        if let Some(file) = self.store.files.get(ino) {
+            return file.truncate(&self.store, size);
+        }
+        let there = self.known(ino)?.attr.size_bytes;
+        let file = self.store.files.open(ino, there, true);
+        let done = file.truncate(&self.store, size).and_then(|()| file.commit(&self.store));
+        self.store.files.release(&self.store, &file, true);
+        done
+    }
+
+    fn open_file(&self, ino: u64, flags: OpenFlags) -> Result<(FileHandle, FopenFlags), Errno> {
+        let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        let file = self.store.files.open(ino, 0, writes);
+        let (version, size_bytes) = match file.refresh(&self.store) {
+            Ok(found) => found,
+            Err(errno) => {
+                self.store.files.release(&self.store, &file, writes);
+                return Err(errno);
+            }
+        };
+        let fresh = self.store.kernel.has_data_of(ino, version, size_bytes);
+        let cache = if fresh { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+        Ok((self.keep(Handle::File { file, writes }), cache))
+    }
+
+    /// Somebody else made the file between the kernel's look and its wish to make it.
+    fn open_existing(&self, parent: u64, name: &[u8], flags: OpenFlags, reply: ReplyCreate) {
+        self.store.names.forget_name(parent, name);
+        let opened =
+            self.lookup_known(parent, name).and_then(|known| Ok((self.open_file(known.attr.ino, flags)?, known)));
+        match opened {
+            Ok(((fh, flags), known)) => {
+                let (attr, generation) = self.entry(known.attr);
+                reply.created(&self.ttl(), &attr, generation, fh, flags);
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn rename_names(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Errno> {
+        let replaced = if mode == RenameMode::Replace { self.pin(to.0, to.1) } else { None };
+        let done = self.store.client.inodes().rename(from, to, mode);
+        self.store.names.forget_name(from.0, from.1);
+        self.store.names.forget_name(to.0, to.1);
+        done.map_err(|e| explained("rename", from.0, &e))?;
+        if let Some(file) = replaced {
+            file.unlinked();
+        }
+        Ok(())
+    }
+
+    fn remove(&self, parent: u64, name: &[u8], directory: bool) -> Result<(), Errno> {
+        let open = if directory { None } else { self.pin(parent, name) };
+        let done = self.store.client.inodes().unlink(parent, name, directory);
+        self.store.names.forget_name(parent, name);
+        done.map_err(|e| explained("remove", parent, &e))?;
+        if let Some(file) = open {
+            file.unlinked();
+        }
+        Ok(())
+    }
+
+    fn directory(&self, fh: FileHandle) -> Result<Arc<Mutex<OpenDirectory>>, Errno> {
+        match self.handles.lock().get(&fh.0) {
+            Some(Handle::Directory(directory)) => Ok(directory.clone()),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    /// Shows entries from `position` on until `add` says that there is no room.
+    fn show(
+        &self,
+        ino: u64,
+        fh: FileHandle,
+        position: u64,
+        mut add: impl FnMut(u64, &[u8], Option<&Attr>, InodeKind, u64) -> bool,
+    ) -> Result<(), Errno> {
+        let directory = self.directory(fh)?;
+        let mut directory = directory.lock();
+        if position == 0 {
+            directory.rewind();
+        }
+        for next in position.. {
+            if next < dirs::DOTS {
+                let name: &[u8] = if next == 0 { b"." } else { b".." };
+                if add(ino, name, None, InodeKind::Directory, next + 1) {
+                    return Ok(());
+                }
+                continue;
+            }
+            let found = directory.entry(&self.store.client.inodes(), ino, next);
+            let Some(entry) = found.map_err(|e| explained("list", ino, &e))? else { return Ok(()) };
+            let child = entry.attr.as_ref().map_or(0, |attr| attr.ino);
+            if add(child, &entry.name, entry.attr.as_ref(), dirs::kind(entry), next + 1) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn space(&self) -> Result<(u64, u64, u64), Errno> {
+        let status = self.store.client.status().map_err(|e| errno(e.code()))?;
+        let sum = |each: fn(&tessera_wire::DiskInfo) -> u64| status.disks.iter().map(each).sum::<u64>();
+        Ok((sum(|d| d.capacity_bytes), sum(|d| d.free_bytes), status.files + status.directories))
+    }
+}
+
+fn done(result: Result<(), Errno>, reply: ReplyEmpty) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn at(time: TimeOrNow) -> i64 {
+    match time {
+        TimeOrNow::SpecificTime(time) => nanoseconds(time),
+        TimeOrNow::Now => nanoseconds(SystemTime::now()),
+    }
+}
+
+impl Filesystem for TesseraFs {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_CACHE_SYMLINKS;
+        if self.store.options.write_back {
+            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
+        }
+        let _ = config.add_capabilities(wanted & config.capabilities());
+        let _ = config.set_max_write(MAX_WRITE_BYTES);
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        if let Err(most) = config.set_max_readahead((self.store.options.read_ahead_kib << 10) as u32) {
+            let _ = config.set_max_readahead(most);
+        }
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.reply_entry(self.lookup_known(parent.0, name.as_bytes()).map(|known| known.attr), reply);
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
+        self.store.kernel.forgets(ino.0, lookups);
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        match self.known(ino.0) {
+            Ok(known) => reply.attr(&self.ttl(), &file_attr(&self.seen(known.attr))),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let mode = mode.map(|mode| mode & 0o7777);
+        let new = NewAttr { mode, uid, gid, mtime_ns: mtime.map(at), atime_ns: atime.map(at) };
+        match self.set_attributes(ino.0, new, size) {
+            Ok(attr) => reply.attr(&self.ttl(), &file_attr(&self.seen(attr))),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.known(ino.0) {
+            Ok(known) if known.attr.kind() == InodeKind::Symlink => reply.data(&known.attr.symlink_target),
+            Ok(_) => reply.error(Errno::EINVAL),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        self.reply_entry(self.make_node(req, parent.0, name, mode, rdev), reply);
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let made = self.owner(parent.0, req, mode, true).and_then(|owner| {
+            let made = self.store.client.inodes().make_directory(parent.0, name.as_bytes(), owner);
+            self.store.names.forget_name(parent.0, name.as_bytes());
+            made.map_err(|e| explained("make directory", parent.0, &e))
+        });
+        self.reply_entry(made, reply);
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.remove(parent.0, name.as_bytes(), false), reply);
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(self.remove(parent.0, name.as_bytes(), true), reply);
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let made = self.owner(parent.0, req, 0o777, false).and_then(|owner| {
+            let target = target.as_os_str().as_bytes();
+            let made = self.store.client.inodes().symlink(parent.0, name.as_bytes(), target, owner.uid, owner.gid);
+            self.store.names.forget_name(parent.0, name.as_bytes());
+            made.map_err(|e| explained("make symbolic link", parent.0, &e))
+        });
+        self.reply_entry(made, reply);
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let mode = match flags {
+            f if f.is_empty() => RenameMode::Replace,
+            f if f == RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,
+            f if f == RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
+        done(self.rename_names(from, to, mode), reply);
+    }
+
+    fn link(&self, _req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let made = self.store.client.inodes().link(ino.0, parent.0, name.as_bytes());
+        self.store.names.forget(Some(&[ino.0, parent.0]));
+        self.reply_entry(made.map_err(|e| explained("link", ino.0, &e)), reply);
+    }
+
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.open_file(ino.0, flags) {
+            Ok((fh, flags)) => reply.opened(fh, flags),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match self.make_node(req, parent.0, name, mode & 0o7777, 0) {
+            Err(errno) if errno.code() == Errno::EEXIST.code() && flags & EXCLUSIVE == 0 => {
+                self.open_existing(parent.0, name.as_bytes(), OpenFlags(flags), reply);
+            }
+            Ok(attr) => {
+                let writes = OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY;
+                let file = self.store.files.open(attr.ino, 0, writes);
+                let (attr, generation) = self.entry(attr);
+                let fh = self.keep(Handle::File { file, writes });
+                reply.created(&self.ttl(), &attr, generation, fh, FopenFlags::FOPEN_KEEP_CACHE);
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match self.file(fh).and_then(|file| file.read(&self.store, offset, size as usize)) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.file(fh).and_then(|file| file.write(&self.store, offset, data)) {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn flush(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        let handle = self.handles.lock().get(&fh.0).cloned();
+        match handle {
+            Some(Handle::File { file, writes: true }) => done(file.commit(&self.store), reply),
+            _ => reply.ok(),
+        }
+    }
+
+    fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        done(self.file(fh).and_then(|file| file.commit(&self.store)), reply);
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let handle = self.handles.lock().remove(&fh.0);
+        if let Some(Handle::File { file, writes }) = handle {
+            self.store.files.release(&self.store, &file, writes);
+        }
+        reply.ok();
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.opened(self.keep(Handle::Directory(Arc::default())), FopenFlags::empty());
+    }
+
+    fn readdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let shown = self.show(ino.0, fh, offset, |child, name, _, kind, next| {
+            reply.add(INodeNo(child), next, file_type(kind), OsStr::from_bytes(name))
+        });
+        match shown {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let ttl = self.ttl();
+        let shown = self.show(ino.0, fh, offset, |child, name, attr, kind, next| {
+            let name = OsStr::from_bytes(name);
+            let Some(attr) = attr else {
+                let dot = Attr { ino: child, kind: kind as i32, ..Attr::default() };
+                return reply.add(INodeNo(child), next, name, &Duration::ZERO, &file_attr(&dot), Generation(0));
+            };
+            let (shown, generation) = self.entry(attr.clone());
+            let full = reply.add(INodeNo(child), next, name, &ttl, &shown, generation);
+            if full {
+                self.store.kernel.forgets(child, 1);
+            }
+            full
+        });
+        match shown {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn releasedir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        self.handles.lock().remove(&fh.0);
+        reply.ok();
+    }
+
+    /// Names are durable when the call that made them returns.
+    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        const LONGEST_NAME: u32 = 255;
+        let block = u64::from(STATFS_BLOCK_BYTES);
+        match self.space() {
+            Ok((capacity, free, inodes)) => {
+                let (blocks, free) = (capacity / block, free / block);
+                let no_limit = u64::from(u32::MAX);
+                reply.statfs(
+                    blocks,
+                    free,
+                    free,
+                    inodes + no_limit,
+                    no_limit,
+                    STATFS_BLOCK_BYTES,
+                    LONGEST_NAME,
+                    STATFS_BLOCK_BYTES,
+                );
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        done(xattrs::set(&self.store, ino.0, name.as_bytes(), value, flags), reply);
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        xattrs::reply(xattrs::get(&self.store, ino.0, name.as_bytes()), size, reply);
+    }
+
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        xattrs::reply(xattrs::list(&self.store, ino.0), size, reply);
+    }
+
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        done(xattrs::remove(&self.store, ino.0, name.as_bytes()), reply);
+    }
+
+    /// No device is behind a file.
+    fn ioctl(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    /// The kernel does it, and does not ask again.
+    fn lseek(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _offset: i64, _whence: i32, reply: ReplyLseek) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// The kernel reads and writes instead; what is copied is found again by its content.
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        _ino_in: INodeNo,
+        _fh_in: FileHandle,
+        _offset_in: u64,
+        _ino_out: INodeNo,
+        _fh_out: FileHandle,
+        _offset_out: u64,
+        _len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// There are no blocks to be had in advance; only the length can be made longer.
+    fn fallocate(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let extend = |file: Arc<OpenFile>| match (mode, offset.checked_add(length)) {
+            (0, Some(end)) if end > file.size().0 => file.truncate(&self.store, end),
+            (0, Some(_)) => Ok(()),
+            _ => Err(Errno::EOPNOTSUPP),
+        };
+        done(self.file(fh).and_then(extend), reply);
+    }
+}

@@ -1,0 +1,107 @@
+//! What the kernel holds of us: how often it knows each inode, and which version of a file it took for current.
+//!
+//! With its write-back cache the kernel trusts the length and times it has of a file over those it is told
+//! (`fuse_change_attributes`). A file that somebody else changed is therefore given a new generation when it is looked up
+//! and nobody here has it open: the kernel takes that for another inode and drops what it knew (FUSE,
+//! `fuse_stale_inode`).
+
+use fuser::Generation;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use tessera_wire::{Attr, InodeKind};
+
+/// See the module.
+#[derive(Default)]
+pub struct Kernel(Mutex<Held>);
+
+#[derive(Default)]
+struct Held {
+    inodes: HashMap<u64, Inode>,
+    generations: u64,
+}
+
+struct Inode {
+    /// Lookups not yet forgotten.
+    lookups: u64,
+    generation: u64,
+    version: u64,
+    size_bytes: u64,
+}
+
+impl Kernel {
+    /// The kernel is about to learn of an inode; `open`: a file that somebody here has open.
+    pub fn learns(&self, attr: &Attr, open: bool) -> Generation {
+        let mut held = self.0.lock();
+        let (version, size_bytes) = (attr.version, attr.size_bytes);
+        let next = held.generations + 1;
+        let fresh = Inode { lookups: 0, generation: 0, version, size_bytes };
+        let inode = held.inodes.entry(attr.ino).or_insert(fresh);
+        inode.lookups += 1;
+        let changed = (inode.version, inode.size_bytes) != (version, size_bytes);
+        let mut used = false;
+        if attr.kind() == InodeKind::File && changed && !open {
+            (inode.version, inode.size_bytes, inode.generation) = (version, size_bytes, next);
+            used = true;
+        }
+        let generation = Generation(inode.generation);
+        if used {
+            held.generations = next;
+        }
+        generation
+    }
+
+    /// The kernel forgot it so many times.
+    pub fn forgets(&self, ino: u64, lookups: u64) {
+        let mut held = self.0.lock();
+        if let Some(inode) = held.inodes.get_mut(&ino) {
+            inode.lookups = inode.lookups.saturating_sub(lookups);
+            if inode.lookups == 0 {
+                held.inodes.remove(&ino);
+            }
+        }
+    }
+
+    /// A version that was written here: the kernel knows its length.
+    pub fn wrote(&self, ino: u64, version: u64, size_bytes: u64) {
+        if let Some(inode) = self.0.lock().inodes.get_mut(&ino) {
+            (inode.version, inode.size_bytes) = (version, size_bytes);
+        }
+    }
+
+    /// Whether what the kernel cached of a file's data is of this version. It is taken for so from now on.
+    pub fn has_data_of(&self, ino: u64, version: u64, size_bytes: u64) -> bool {
+        match self.0.lock().inodes.get_mut(&ino) {
+            Some(inode) if inode.version == version => true,
+            Some(inode) => {
+                (inode.version, inode.size_bytes) = (version, size_bytes);
+                false
+            }
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr(version: u64, size_bytes: u64) -> Attr {
+        Attr { ino: 5, kind: InodeKind::File as i32, version, size_bytes, ..Attr::default() }
+    }
+
+    #[test]
+    fn a_file_changed_elsewhere_becomes_another_inode_unless_it_is_open() {
+        let kernel = Kernel::default();
+        let first = kernel.learns(&attr(1, 10), false);
+        assert_eq!(kernel.learns(&attr(1, 10), false), first);
+        assert_eq!(kernel.learns(&attr(2, 20), true), first, "open here");
+        let second = kernel.learns(&attr(2, 20), false);
+        assert_ne!(second, first);
+        kernel.wrote(5, 3, 30);
+        assert_eq!(kernel.learns(&attr(3, 30), false), second, "written here");
+        assert!(kernel.has_data_of(5, 3, 30));
+        assert!(!kernel.has_data_of(5, 4, 31));
+        kernel.forgets(5, 5);
+        assert!(!kernel.has_data_of(5, 4, 31), "forgotten");
+    }
+}

@@ -1,0 +1,17 @@
+//! The mount: a store as an ordinary directory, through FUSE.
+//!
+//! Here live the translation of the kernel's requests into client calls ([`fs`]), what is open ([`files`], [`dirs`]), what is
+//! remembered under leases ([`names`]) and what the kernel holds ([`kernel`]). How bytes become chunks and how they come
+//! back is the client library's; nothing here knows. Start at [`Mount::new`]; docs/mount.md says what is promised.
+
+pub mod attr;
+pub mod dirs;
+pub mod files;
+pub mod fs;
+pub mod kernel;
+mod mount;
+pub mod names;
+pub mod ranges;
+mod xattrs;
+
+pub use mount::{Mount, MountError, Options, Store};

@@ -1,0 +1,222 @@
+//! Mounting, serving until unmounted, and leaving nothing unwritten behind.
+
+use crate::files::Files;
+use crate::fs::TesseraFs;
+use crate::kernel::Kernel;
+use crate::names::Names;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, SessionACL};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tessera_client::Client;
+use thiserror::Error;
+
+/// How a store is mounted.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The kernel may answer from its cache for so long without asking; 0: never (strict). What changes elsewhere is also
+    /// taken back from it as soon as the manager says so.
+    pub cache_ttl: Duration,
+    /// The kernel collects small writes.
+    pub write_back: bool,
+    /// Other users than the one that mounts may use it.
+    pub allow_other: bool,
+    /// Nothing can be changed.
+    pub read_only: bool,
+    /// Requests served at a time.
+    pub threads: usize,
+    /// The kernel reads ahead this many KiB of a file that is read in order.
+    pub read_ahead_kib: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            cache_ttl: Duration::from_secs(1),
+            write_back: true,
+            allow_other: rustix::process::geteuid().is_root(),
+            read_only: false,
+            threads: 16,
+            read_ahead_kib: 8 << 10,
+        }
+    }
+}
+
+/// Why nothing was mounted.
+#[derive(Debug, Error)]
+pub enum MountError {
+    /// The mount point is no directory.
+    #[error("{path}: {error}; make the directory first")]
+    NoDirectory {
+        /// Mount point.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// There is no FUSE.
+    #[error("/dev/fuse: {0}; load the fuse module, or give the container the device")]
+    NoFuse(std::io::Error),
+    /// The kernel or `fusermount3` refused.
+    #[error("{path}: cannot be mounted: {error}")]
+    Refused {
+        /// Mount point.
+        path: PathBuf,
+        /// What was said.
+        error: std::io::Error,
+    },
+}
+
+/// What every operation needs.
+pub struct Store {
+    /// The cluster.
+    pub client: Client,
+    /// Names under leases.
+    pub names: Names,
+    /// What the kernel knows.
+    pub kernel: Kernel,
+    /// Open files.
+    pub files: Files,
+    /// As asked.
+    pub options: Options,
+}
+
+/// Requests under way get this long to end after the mount is gone.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
+
+/// Names the kernel is to forget.
+type Stale = Vec<(u64, Vec<u8>)>;
+
+/// A mounted store.
+pub struct Mount {
+    session: BackgroundSession,
+    store: Arc<Store>,
+    path: PathBuf,
+    _forgetting: JoinHandle<()>,
+}
+
+impl Mount {
+    /// Mounts the store `client` is connected to at `path`.
+    ///
+    /// # Errors
+    /// Why not, with the way out.
+    pub fn new(client: Client, path: &Path, options: Options) -> Result<Mount, MountError> {
+        let refused = |error| MountError::Refused { path: path.to_path_buf(), error };
+        let found = path
+            .canonicalize()
+            .and_then(|p| if p.is_dir() { Ok(p) } else { Err(std::io::ErrorKind::NotADirectory.into()) });
+        let path = found.map_err(|error| MountError::NoDirectory { path: path.to_path_buf(), error })?;
+        std::fs::metadata("/dev/fuse").map_err(MountError::NoFuse)?;
+        let config = config(&options);
+        let store = Arc::new(Store {
+            client,
+            names: Names::default(),
+            kernel: Kernel::default(),
+            files: Files::default(),
+            options,
+        });
+        let (stale, to_forget) = unbounded();
+        hear_recalls(&store, stale);
+        let session = fuser::Session::new(TesseraFs::new(store.clone()), &path, &config).map_err(refused)?;
+        let session = session.spawn().map_err(refused)?;
+        read_ahead(&path, store.options.read_ahead_kib);
+        let notifier = session.notifier();
+        let forgetting = std::thread::Builder::new().name("forget".into());
+        let forgetting = forgetting.spawn(move || forget(&notifier, &to_forget)).map_err(refused)?;
+        Ok(Mount { session, store, path, _forgetting: forgetting })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether somebody else unmounted it.
+    pub fn is_over(&self) -> bool {
+        self.session.guard.is_finished()
+    }
+
+    /// Commits what is open and unmounts; how many files could not be committed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn unmount(self) -> std::io::Result<usize> {
+        if !self.is_over() {
+            // What the kernel holds back is written now; then what we hold back is committed.
+            if let Ok(root) = std::fs::File::open(&self.path) {
+                let _ = rustix::fs::syncfs(&root);
+            }
+        }
+        let failed = self.store.files.commit_all(&self.store);
+        if !self.is_over() {
+            detach(&self.path)?;
+        }
+        self.store.client.report_work();
+        let deadline = Instant::now() + LEAVE_WITHIN;
+        while !self.is_over() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Programs that still have files open keep the session; it ends with this process, and they are told ENOTCONN.
+        if self.is_over() { self.session.join().map(|()| failed) } else { Ok(failed) }
+    }
+}
+
+/// Takes the mount out of the tree, also while programs use it; without the right to, `fusermount3` has it.
+fn detach(path: &Path) -> std::io::Result<()> {
+    match rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH) {
+        Err(rustix::io::Errno::PERM) => {
+            let ended = std::process::Command::new("fusermount3").args(["-u", "-z"]).arg(path).status()?;
+            if ended.success() { Ok(()) } else { Err(std::io::Error::other(format!("fusermount3 ended with {ended}"))) }
+        }
+        done => Ok(done?),
+    }
+}
+
+fn config(options: &Options) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName("tessera".into()),
+        MountOption::Subtype("tessera".into()),
+        MountOption::DefaultPermissions,
+        MountOption::NoAtime,
+        if options.read_only { MountOption::RO } else { MountOption::RW },
+    ];
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = true;
+    config
+}
+
+/// What the manager takes back is forgotten here at once, and in the kernel as soon as it can be: a recall must not wait
+/// for the kernel, which may be waiting for us.
+fn hear_recalls(store: &Arc<Store>, stale: Sender<Stale>) {
+    let names = Arc::downgrade(store);
+    store.client.on_recall(move |inos| {
+        let Some(store) = names.upgrade() else { return };
+        let gone = store.names.forget(inos);
+        if !gone.is_empty() {
+            let _ = stale.send(gone);
+        }
+    });
+}
+
+fn forget(notifier: &Notifier, stale: &Receiver<Stale>) {
+    for (parent, name) in stale.iter().flatten() {
+        // A name that the kernel does not know is no failure.
+        let _ = notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(&name));
+    }
+}
+
+/// The kernel's default is 128 KiB. Where it cannot be set, reading goes on at that.
+fn read_ahead(path: &Path, kib: u64) {
+    let Ok(meta) = std::fs::metadata(path) else { return };
+    let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
+    let knob = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    if let Err(error) = std::fs::write(&knob, kib.to_string()) {
+        tracing::debug!(%error, knob, "read-ahead stays at the kernel's default");
+    }
+}

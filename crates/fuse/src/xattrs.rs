@@ -1,0 +1,66 @@
+//! Extended attributes: hints, knowledge, and what programs keep there.
+//!
+//! `user.tessera.*` are hints, validated by the manager. Names outside `user.` and `trusted.` are not stored.
+
+use crate::attr::explained;
+use crate::mount::Store;
+use fuser::{Errno, ReplyXattr};
+use tessera_wire::{Code, Error};
+
+const CREATE: i32 = 1;
+const REPLACE: i32 = 2;
+
+/// The name as text, if it is one that is kept.
+fn kept(name: &[u8]) -> Result<&str, Errno> {
+    let text = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
+    match text.starts_with("user.") || text.starts_with("trusted.") {
+        true => Ok(text),
+        false => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+/// An attribute that is not there has an errno of its own.
+fn refusal(what: &str, ino: u64, error: &Error) -> Errno {
+    match error.kind() {
+        Code::NotFound => Errno::ENODATA,
+        _ => explained(what, ino, error),
+    }
+}
+
+/// Value of an attribute.
+pub fn get(store: &Store, ino: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    let name = kept(name)?;
+    let all = store.client.inodes().xattrs(ino).map_err(|e| explained("attributes", ino, &e))?;
+    all.into_iter().find(|x| x.name == name).map(|x| x.value).ok_or(Errno::ENODATA)
+}
+
+/// Names of all, each ended by a NUL.
+pub fn list(store: &Store, ino: u64) -> Result<Vec<u8>, Errno> {
+    let all = store.client.inodes().xattrs(ino).map_err(|e| explained("attributes", ino, &e))?;
+    Ok(all.iter().flat_map(|x| x.name.bytes().chain([0])).collect())
+}
+
+/// Sets an attribute.
+pub fn set(store: &Store, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
+    let name = kept(name)?;
+    let done = store.client.inodes().set_xattr(ino, name, value, flags & CREATE != 0, flags & REPLACE != 0);
+    store.names.forget(Some(&[ino]));
+    done.map_err(|e| refusal("set attribute", ino, &e))
+}
+
+/// Removes an attribute.
+pub fn remove(store: &Store, ino: u64, name: &[u8]) -> Result<(), Errno> {
+    let done = store.client.inodes().remove_xattr(ino, kept(name)?);
+    store.names.forget(Some(&[ino]));
+    done.map_err(|e| refusal("remove attribute", ino, &e))
+}
+
+/// Answers with the bytes, or with how many they are if that is asked (`size` 0).
+pub fn reply(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
+    match result {
+        Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(bytes) => reply.data(&bytes),
+        Err(errno) => reply.error(errno),
+    }
+}
