@@ -57,6 +57,39 @@ fn a_repair_without_hosts_ends_and_says_who_is_missing() {
     assert_eq!(c.status()["chunks"]["reduced"], 0);
 }
 
+/// P12: a policy that allows it writes while some hosts are down, once, and repair completes what is missing.
+#[test]
+fn degraded_writes_finish_leave_no_garbage_and_are_completed() {
+    let special = Special { manager: vec!["down_after_ms=1500", "node_lease_ms=1000"], ..Special::default() };
+    let mut c = Cluster::start_special(5, special);
+    let data = tree::bytes(77, 9 << 20);
+    let put = |c: &Cluster, name: &str, more: &[&str]| {
+        let words = [&["put", "-p", "redundancy=ec:3+2", "-p", "chunking=fixed:256K"], more, &["-", name]].concat();
+        c.with_stdin(&words, &data[..])
+    };
+    assert_eq!(put(&c, "tess:/a", &["-p", "dedup=off"]).code, 0);
+    c.kill_node(3);
+    for (name, known_down) in [("tess:/b", false), ("tess:/c", true)] {
+        if known_down {
+            eventually("it is known to be down", || {
+                c.status()["nodes"].as_array().unwrap().iter().any(|n| n["state"] == "down")
+            });
+        }
+        let put = put(&c, name, &["-p", "degraded-writes=yes", "-p", "dedup=off"]);
+        assert_eq!(put.code, 0, "{put:?}");
+        assert!(c.ok(&["cat", name]).stdout == data);
+    }
+    let status = c.status();
+    assert!(status["garbage"]["bytes"].as_u64().unwrap() < data.len() as u64, "{status}");
+    c.start_node(3);
+    eventually("nothing is missing any more", || {
+        c.status()["chunks"]["reduced"] == 0 && c.status()["repair"]["fragments_to_repair"] == 0
+    });
+    c.kill_node(1);
+    c.kill_node(2);
+    ["tess:/a", "tess:/b", "tess:/c"].iter().for_each(|name| assert!(c.ok(&["cat", name]).stdout == data));
+}
+
 /// P10: cut, named, coded, verified and rebuilt on emulated devices, by client and nodes, the bytes and names are those of
 /// the CPU; status and metrics tell who computed.
 #[test]

@@ -269,11 +269,13 @@ impl Chooser {
         }
         let fragment = len_bytes.div_ceil(u64::from(class.k.max(1)));
         let spare = if degraded { class.m.saturating_sub(1) } else { 0 };
-        let fits = |g: &OpenGroup| g.unable <= spare && g.has_room(figures, fragment);
-        let chosen = choices.roll(self.next(), |g| fits(g) && !avoid.contains(&g.pg_id));
-        // Better a group that failed this client a moment ago than none: it may have recovered, and P12 wants writes
-        // to finish.
-        let chosen = chosen.or_else(|| choices.roll(self.next(), fits));
+        let fits = |g: &OpenGroup, unable: u32| g.unable <= unable && g.has_room(figures, fragment);
+        let wanted = |g: &OpenGroup, unable: u32| fits(g, unable) && !avoid.contains(&g.pg_id);
+        // Full redundancy first, whatever the policy allows. Better a group that failed this client a moment ago than
+        // none: it may have recovered, and P12 wants writes to finish.
+        let chosen = choices.roll(self.next(), |g| wanted(g, 0));
+        let chosen = chosen.or_else(|| if spare > 0 { choices.roll(self.next(), |g| wanted(g, spare)) } else { None });
+        let chosen = chosen.or_else(|| choices.roll(self.next(), |g| fits(g, spare)));
         if let Some(group) = chosen {
             for (disk, _) in &group.disks {
                 if let Some(disk) = figures.disks.get(disk) {

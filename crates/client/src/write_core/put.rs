@@ -17,8 +17,11 @@ impl WriteCore {
         let Some(pg) = self.view.read().pg(chunk.pg_id).filter(|pg| pg.epoch >= chunk.epoch) else {
             return self.want_map(index);
         };
+        let no_better = self.has_no_better_group(index);
         let chunk = &mut self.chunks[index];
         chunk.epoch = pg.epoch;
+        let needed = chunk.class.as_ref().map_or(u32::MAX, |c| c.needed());
+        let in_place_else = chunk.in_place() - chunk.acked();
         let Some(active) = &mut chunk.active else { return };
         let first_needed = chunk.class.as_ref().map_or(0, |c| c.needed());
         let mut hopeless = false;
@@ -48,7 +51,9 @@ impl WriteCore {
         }
         // Nothing is queued, so nothing may be marked as sent: nobody would ever answer for it. It waits for
         // another group, or for this one to be tried again.
-        if hopeless {
+        let failed = |f: &&Frag| matches!(f.state, FragState::Failed { .. });
+        let possible = in_place_else + (active.frags.len() - active.frags.iter().filter(failed).count()) as u32;
+        if hopeless && !(no_better && possible > needed) {
             return self.move_elsewhere(index);
         }
         for sent in &sends {
@@ -364,6 +369,14 @@ impl WriteCore {
         true
     }
 
+    /// The policy allows a degraded write, and asking for another group was in vain, or would be: the group was given
+    /// although groups with the failed disk were to be avoided.
+    fn has_no_better_group(&self, index: usize) -> bool {
+        let chunk = &self.chunks[index];
+        let moved = chunk.active.as_ref().is_some_and(|a| a.moves > 0);
+        self.policy.degraded_writes && (moved || self.avoid.contains_key(&chunk.pg_id))
+    }
+
     /// Notes which wanted fragments are not acknowledged now.
     pub(super) fn note_missing(&mut self, index: usize) {
         let chunk = &mut self.chunks[index];
@@ -376,9 +389,14 @@ impl WriteCore {
     pub(super) fn check_settled(&mut self, index: usize) {
         let chunk = &self.chunks[index];
         let acked = |f: &Frag| matches!(f.state, FragState::Acked { .. });
-        if chunk.active.as_ref().is_some_and(|a| a.is_encoded() && a.frags.iter().all(acked)) {
+        let Some(active) = chunk.active.as_ref().filter(|a| a.is_encoded()) else { return };
+        if active.frags.iter().all(acked) {
             self.chunks[index].missing.clear();
-            self.settle(index);
+            return self.settle(index);
+        }
+        let over = |f: &Frag| acked(f) || matches!(f.state, FragState::Failed { hopeless: true, .. });
+        if active.frags.iter().all(over) && self.has_no_better_group(index) {
+            self.settle_degraded(index);
         }
     }
 
