@@ -256,3 +256,48 @@ fn talk(address: &str, bytes: &[u8]) -> Vec<u8> {
     let _ = stream.read_to_end(&mut reply);
     reply
 }
+
+/// A log that cannot be written ends nobody: who writes it serves on.
+#[test]
+fn a_full_disk_under_the_log_stops_no_daemon() {
+    let mut c = Cluster::start(4);
+    let data = store(&c);
+    c.kill_manager();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut manager = std::process::Command::new(common::TESSERA)
+        .args(c.manager_args(&["--log-level", "trace"]))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .stderr(full)
+        .spawn()
+        .unwrap();
+    assert_intact(&c, &data);
+    assert!(manager.try_wait().unwrap().is_none(), "it serves on");
+    manager.kill().unwrap();
+    manager.wait().unwrap();
+}
+
+/// More fragments rotten than redundancy has: reads, scrub, repair and status say so and end, and name the way out.
+#[test]
+fn damage_beyond_redundancy_ends_every_pass_with_a_clear_line() {
+    let c = Cluster::start(4);
+    let data = store(&c);
+    for node in 1..=4 {
+        let mut segments: Vec<_> =
+            std::fs::read_dir(c.disk(node).join("segments")).unwrap().flatten().map(|e| e.path()).collect();
+        segments.retain(|p| p.extension().is_some_and(|e| e == "seg"));
+        for path in segments {
+            let mut bytes = std::fs::read(&path).unwrap();
+            (8192..bytes.len()).step_by(20_000).for_each(|at| bytes[at] ^= 0x55);
+            std::fs::write(&path, bytes).unwrap();
+        }
+    }
+    assert_refused(&c.run(&["cat", "--quiet", "tess:/f"]), 5, &["tess:/f"]);
+    assert_refused(&c.run(&["scrub", "--quiet"]), 5, &["damaged beyond repair", "get -r"]);
+    assert_refused(&c.run(&["repair", "--quiet"]), 5, &["damaged beyond repair", "get -r"]);
+    let status = c.ok(&["status"]).text();
+    assert!(status.contains("DATA UNREADABLE") && !status.contains("start what is missing"), "{status}");
+    // The same bytes again heal it.
+    assert_eq!(c.with_stdin(&["put", "--policy", "redundancy=ec:2+2", "-", "tess:/again"], &data).code, 0);
+    assert_intact(&c, &data);
+}

@@ -142,6 +142,12 @@ fn one_of_several_paths_is_wrong() {
             let run = c.run(words);
             assert!(run.code == 2 && !run.stderr.contains("inode"), "{run:?}");
         }
+        let time = std::fs::symlink_metadata(tree.join("link")).unwrap().modified().unwrap();
+        let out = c.path().join("with-times");
+        c.ok(&["get", "-r", "--quiet", "tess:/tree", out.to_str().unwrap()]);
+        let stat = c.ok(&["stat", "--json", "tess:/tree/link"]).json();
+        let wanted = time.duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos();
+        assert!(stat["mtime"].as_str().unwrap().contains(&format!(".{wanted:09}")), "{stat} {wanted}");
         let deep = format!("tess:/{}", "x/".repeat(3_000));
         let run = c.run(&["put", tree.join("link").to_str().unwrap(), &deep]);
         assert!(run.code != 0 && run.stderr.len() < 2_000, "{} bytes", run.stderr.len());

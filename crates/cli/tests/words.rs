@@ -27,7 +27,7 @@ fn help_lists_every_command_and_every_exit_code() {
 fn the_help_of_put_is_as_it_was() {
     let text = tessera(&["put", "--help"]).text();
     for line in [
-        "Usage: tessera put [OPTIONS] <SOURCE> <TESS:/TARGET>...",
+        "Usage: tessera put [OPTIONS] <SOURCE>... <TESS:/TARGET>",
         "  -r, --recursive",
         "  -p, --policy <NAME=VALUE>",
         "      --if-version <VERSION>",

@@ -38,6 +38,8 @@ pub(crate) enum Step {
     NeedMap,
     /// The chunk.
     Done(Vec<Bytes>),
+    /// Too few of its fragments are within reach; they are waited for. How many are needed, at hand, and what is missing.
+    Waits(Fault),
     /// It cannot be had.
     Failed(Fault),
 }
@@ -390,8 +392,8 @@ impl Fetch {
         if hope && now.saturating_sub(self.started_ns) < ms(options.get_deadline_ms) {
             self.attempts += 1;
             if self.attempts == 1 {
-                let (needed, waits_ms) = (self.class.needed(), options.get_deadline_ms);
-                tracing::warn!(needed, held, waits_ms, missing = %self.describe(), "too few fragments within reach; waiting for more");
+                let needed = self.class.needed();
+                out.push(Step::Waits(Fault::TooFew { needed, got: held, missing: self.describe() }));
             }
             for source in self.slots.iter_mut().flat_map(|s| s.sources.iter_mut()).filter(|s| may_return(s)) {
                 source.state = SourceState::Untried;

@@ -197,6 +197,8 @@ pub struct ReadCore {
     map_asked: bool,
     last_end: u64,
     report: ReadReport,
+    /// That fragments are waited for has been said.
+    told_wait: bool,
 }
 
 /// A read under way.
@@ -274,6 +276,7 @@ impl ReadCore {
             map_asked: false,
             last_end: u64::MAX,
             report: ReadReport::default(),
+            told_wait: false,
         }
     }
 

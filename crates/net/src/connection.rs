@@ -80,8 +80,12 @@ impl Connection {
         });
         let reading = connection.clone();
         std::thread::Builder::new().name("connection".into()).spawn(move || {
-            if let Err(error) = reading.read_loop(&*service, &pool) {
-                tracing::debug!(peer = %reading.peer, %error, "connection ends");
+            match reading.read_loop(&*service, &pool) {
+                Err(ReadError::Frame(error)) => {
+                    tracing::warn!(peer = %reading.peer, %error, "connection dropped: what came is no frame of this protocol");
+                }
+                Err(error) => tracing::debug!(peer = %reading.peer, %error, "connection ends"),
+                Ok(()) => {}
             }
             reading.close();
             service.closed(&reading);

@@ -151,6 +151,9 @@ mod tests {
         assert!(matches!(drain, Ok(Command::Node(NodeArgs { command: Some(NodeCommand::Drain { .. }), .. }))));
         assert!(parse(&["node", "--disk", "d", "list"]).is_err());
         assert!(parse(&["manager", "--dir", "d", "--restore"]).is_err(), "restore needs --from");
-        assert!(parse(&["put", "only-one"]).is_err());
+        let Ok(Command::Put(put)) = parse(&["put", "a", "-p", "redundancy=none", "b", "--json", "tess:/x"]) else {
+            panic!("options may stand between paths")
+        };
+        assert_eq!(put.paths.len(), 3);
     }
 }

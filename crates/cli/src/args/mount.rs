@@ -11,7 +11,7 @@ Runs until it is unmounted or asked to stop (SIGTERM, Ctrl-C); what is open is c
 visible to other mounts, fsync makes it durable whatever its policy. docs/mount.md says what is promised.
 
 Examples:
-  mkdir -p /mnt/tessera && tessera mount /mnt/tessera
+  tessera mount /mnt/tessera                (after mkdir -p /mnt/tessera)
   tessera mount /mnt/tessera --strict       never answer from a cache without asking
   umount /mnt/tessera")]
 pub struct MountArgs {

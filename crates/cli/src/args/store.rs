@@ -5,7 +5,9 @@ use clap::{Args, Subcommand};
 
 /// `tessera put`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "tessera put [OPTIONS] <SOURCE>... <TESS:/TARGET>",
+    after_help = "\
 A directory as target, or several sources, put each source into the target under its own name.
 Modes, modification times, symbolic links and holes are kept; sockets, pipes and devices are
 skipped and counted. Owners are kept when root stores, and restored when root fetches; else files
@@ -16,10 +18,11 @@ Examples:
   tessera put -r ~/src tess:/backup              store a directory
   pg_dump db | tessera put - tess:/db.sql        store stdin
   tessera put -p redundancy=ec:8+3 -p lifetime=keep model.bin tess:/models/m1
-  tessera put --if-version 42 notes tess:/notes  only over the version I have seen")]
+  tessera put --if-version 42 notes tess:/notes  only over the version I have seen"
+)]
 pub struct PutArgs {
     /// Local files or directories, then the store path. `-` is stdin.
-    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "TESS:/TARGET"])]
+    #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<std::ffi::OsString>,
     /// Store directories with all below them.
     #[arg(long, short)]
@@ -40,7 +43,9 @@ pub struct PutArgs {
 
 /// `tessera get`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "tessera get [OPTIONS] <TESS:/SOURCE>... <TARGET>",
+    after_help = "\
 A file appears under its name only when every byte has arrived and was verified; until then an existing
 one stays as it is.
 
@@ -48,10 +53,11 @@ Examples:
   tessera get tess:/films/movie.mkv .            fetch a file
   tessera get -r tess:/backup/src ./copy       fetch a directory
   tessera get tess:/db.sql - | psql db           write to stdout
-  tessera get --version 3 tess:/notes notes.3    an earlier version, by its number")]
+  tessera get --version 3 tess:/notes notes.3    an earlier version, by its number"
+)]
 pub struct GetArgs {
     /// Store paths, then the local target. `-` is stdout.
-    #[arg(required = true, num_args = 2.., value_names = ["TESS:/SOURCE", "TARGET"])]
+    #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<std::ffi::OsString>,
     /// Fetch directories with all below them.
     #[arg(long, short)]
@@ -150,17 +156,20 @@ pub struct RmArgs {
 
 /// `tessera mv`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "tessera mv [OPTIONS] <TESS:/SOURCE>... <TESS:/TARGET>",
+    after_help = "\
 A moved file keeps the policy it was created with. An existing file at the target is replaced in the
 same step.
 
 Examples:
   tessera mv tess:/a tess:/b
   tessera mv tess:/a tess:/b tess:/directory/
-  tessera mv -n tess:/a tess:/b                 not over an existing b")]
+  tessera mv -n tess:/a tess:/b                 not over an existing b"
+)]
 pub struct MvArgs {
     /// Sources, then the target.
-    #[arg(required = true, num_args = 2.., value_names = ["TESS:/SOURCE", "TESS:/TARGET"])]
+    #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<String>,
     /// Fail when the target exists.
     #[arg(long, short)]

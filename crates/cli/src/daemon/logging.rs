@@ -23,6 +23,7 @@ pub fn start_for_command(people: bool) -> Outcome {
         Ok(level) => start_at(&level, LogFormat::Text),
         Err(_) if people => {
             let builder = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(std::io::stderr);
+            let builder = builder.log_internal_errors(false);
             builder.with_ansi(std::io::stderr().is_terminal()).without_time().with_target(false).init();
             Ok(())
         }
@@ -33,6 +34,9 @@ pub fn start_for_command(people: bool) -> Outcome {
 fn start_at(level: &str, format: LogFormat) -> Outcome {
     let filter = filter(level)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A log that cannot be written (a full disk) must not end who writes it: by default a line about that is printed to
+    // the same stderr, which panics.
+    let builder = builder.log_internal_errors(false);
     match format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => builder.json().flatten_event(true).init(),

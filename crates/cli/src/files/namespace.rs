@@ -48,7 +48,9 @@ fn remove(store: &Store, path: &StorePath, recursive: bool) -> Outcome<u64> {
 /// `tessera mv`.
 pub fn mv(args: MvArgs) -> Outcome {
     let out = Out::new(args.common.talk);
-    let (target, sources) = args.paths.split_last().ok_or_else(|| Failure::usage("name source and target"))?;
+    let Some((target, sources)) = args.paths.split_last().filter(|(_, sources)| !sources.is_empty()) else {
+        return Err(Failure::usage("name at least one source, and the target"));
+    };
     let sources = sources.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
     let target = Target::in_store(&store, target.as_ref(), sources.len())?;

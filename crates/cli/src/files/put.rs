@@ -11,6 +11,7 @@ use serde_json::json;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -27,9 +28,19 @@ struct FileJob {
 struct Plan {
     directories: Vec<(StorePath, Found)>,
     files: Vec<(u64, FileJob)>,
-    links: Vec<(StorePath, Vec<u8>)>,
+    links: Vec<(StorePath, Vec<u8>, Found)>,
     skipped: Vec<String>,
     failures: Vec<Failure>,
+}
+
+/// Permission bits of symbolic links: nobody looks at them.
+const LINK_MODE: u32 = 0o777;
+
+/// What has been stored so far.
+#[derive(Default)]
+struct Sums {
+    bytes: AtomicU64,
+    new_bytes: AtomicU64,
 }
 
 /// `tessera put`.
@@ -56,15 +67,15 @@ pub fn put(args: PutArgs) -> Outcome {
     skipped.iter().for_each(|s| out.note(format!("skipped {s}: neither file, directory nor symbolic link")));
     let bytes: u64 = plan.files.iter().map(|(len, _)| len).sum();
     let progress = Progress::bytes(&out, "put", Some(bytes));
-    let new_bytes = AtomicU64::new(0);
-    let ran = carry_out(&store, plan, &given, args.jobs.into(), &out, (&progress, &new_bytes));
+    let sums = Sums::default();
+    let ran = carry_out(&store, plan, &given, args.jobs.into(), &out, &progress, &sums);
     let settled = store.settle();
     progress.finish();
-    let new_bytes = new_bytes.into_inner();
+    let (bytes, new_bytes) = (sums.bytes.into_inner(), sums.new_bytes.into_inner());
     let (stored, failed) = (ran.done, ran.failures.len());
     if out.json() {
         out.document(&json!({
-            "files": stored, "bytes": progress.done(), "new_bytes": new_bytes, "directories": directories, "symlinks": links,
+            "files": stored, "bytes": bytes, "new_bytes": new_bytes, "directories": directories, "symlinks": links,
             "skipped": skipped, "failed": failed, "untried": ran.untried, "seconds": started.elapsed().as_secs_f64(),
         }))?;
     } else if stored > 0 || failed == 0 {
@@ -74,10 +85,10 @@ pub fn put(args: PutArgs) -> Outcome {
         out.note(format!(
             "stored {}{links}, {}, {} of it new, in {} ({}){skipped}",
             units::things(stored, "file"),
-            units::bytes(progress.done()),
+            units::bytes(bytes),
             units::bytes(new_bytes),
             units::duration(started.elapsed()),
-            units::rate(progress.done(), started.elapsed()),
+            units::rate(bytes, started.elapsed()),
         ));
     }
     pool::sum(ran).and(settled)
@@ -164,7 +175,7 @@ fn plan(sources: &[OsString], target: &Target<StorePath>, recursive: bool) -> Ou
     let links = plan
         .links
         .iter()
-        .map(|(to, target)| (to.to_string(), format!("a link to {}", String::from_utf8_lossy(target))));
+        .map(|(to, target, _)| (to.to_string(), format!("a link to {}", String::from_utf8_lossy(target))));
     all_differ(files.chain(links))?;
     Ok(plan)
 }
@@ -178,7 +189,7 @@ impl Plan {
         match found.kind {
             Kind::Directory => self.directories.push((to, found)),
             Kind::File(len) => self.files.push((len, FileJob { found, to })),
-            Kind::Symlink(target) => self.links.push((to, target)),
+            Kind::Symlink(ref target) => self.links.push((to, target.clone(), found)),
             Kind::Special => self.skipped.push(found.path.display().to_string()),
         }
         Ok(())
@@ -191,7 +202,8 @@ fn carry_out(
     given: &Given,
     jobs: usize,
     out: &Out,
-    (progress, new_bytes): (&Progress, &AtomicU64),
+    progress: &Progress,
+    stored: &Sums,
 ) -> Ran {
     let mut before = Ran { failures: plan.failures, ..Ran::default() };
     for (path, _) in &plan.directories {
@@ -204,9 +216,13 @@ fn carry_out(
         }
     }
     let tell = |failure: &Failure| progress.suspend(|| out.warn(failure));
-    let files = pool::run(plan.files, jobs, |job| put_file(store, &job, given, (progress, new_bytes)), tell);
+    let files = pool::run(plan.files, jobs, |job| put_file(store, &job, given, progress, stored), tell);
     let links = plan.links.into_iter().map(|link| (0, link)).collect();
-    let links = pool::run(links, jobs, |(path, target)| store.symlink(&path, &target), tell);
+    let link = |(path, target, found): (StorePath, Vec<u8>, Found)| {
+        store.symlink(&path, &target)?;
+        store.set_attributes(&path, LINK_MODE, found.mtime_ns, found.owner)
+    };
+    let links = pool::run(links, jobs, link, tell);
     // Filling a directory changed its time.
     let finishing = plan.directories.into_iter().map(|d| (0, d)).collect();
     let finish = |(path, found): (StorePath, Found)| match path.is_root() {
@@ -216,20 +232,35 @@ fn carry_out(
     files.and(before).and(links).and(pool::run(finishing, jobs, finish, tell))
 }
 
-fn put_file(store: &Store, job: &FileJob, given: &Given, (progress, new_bytes): (&Progress, &AtomicU64)) -> Outcome {
+fn put_file(store: &Store, job: &FileJob, given: &Given, progress: &Progress, stored: &Sums) -> Outcome {
     let path = &job.found.path;
     let mut file = File::open(path).map_err(|e| Failure::io(path.display(), &e))?;
     let Kind::File(len) = job.found.kind else {
         return Err(Failure::new(Exit::Failed, format!("{} changed its kind", path.display())));
     };
+    let before = file.metadata().map_err(|e| Failure::io(path.display(), &e))?;
+    let watch = file.try_clone().map_err(|e| Failure::io(path.display(), &e))?;
     let given = Given { mode: job.found.mode, mtime_ns: job.found.mtime_ns, owner: job.found.owner, ..given.clone() };
     let put = match job.found.sparse {
         true => store.put_sparse(&job.to, &mut file, &given, len, &|n| progress.add(n)),
         false => store.put(&job.to, file, &given, Some(len), &|n| progress.add(n)),
     };
     let put = put.map_err(|f| f.of(path.display()))?;
-    new_bytes.fetch_add(put.new_bytes, Ordering::Relaxed);
-    Ok(())
+    stored.new_bytes.fetch_add(put.new_bytes, Ordering::Relaxed);
+    stored.bytes.fetch_add(put.bytes, Ordering::Relaxed);
+    let after = watch.metadata().map_err(|e| Failure::io(path.display(), &e))?;
+    match changes(&before) == changes(&after) && put.bytes == after.len() {
+        true => Ok(()),
+        false => Err(Failure::new(
+            Exit::Failed,
+            format!("{}: changed while it was read; {} holds a mixture, store it again", path.display(), job.to),
+        )),
+    }
+}
+
+/// What differs when somebody has written to a file.
+fn changes(meta: &std::fs::Metadata) -> (u64, i64, i64) {
+    (meta.len(), meta.mtime(), meta.mtime_nsec())
 }
 
 #[cfg(test)]

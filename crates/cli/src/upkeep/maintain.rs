@@ -1,5 +1,6 @@
 //! `tessera repair`, `scrub` and `gc`: passes that run in the cluster, watched from here.
 
+use super::status::HEAL;
 use crate::args::UpkeepArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::remote::Store;
@@ -12,7 +13,7 @@ use tessera_wire::meta::{ClusterStatus, MaintainReply, Upkeep};
 /// Between two looks at a pass.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// A repair that gets nothing done for this long, while nodes or disks are missing and nobody works at it, waits for them.
+/// A repair that gets nothing done for this long, while something is missing or lost and nobody works at it, can only wait.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
 /// Starts a pass of `what` and follows it to its end.
@@ -24,9 +25,11 @@ pub fn maintain(what: Upkeep, args: UpkeepArgs) -> Outcome {
     if !args.no_wait && !args.look {
         state = follow(&store, what, state, &out)?;
     }
-    let unrepaired = match what == Upkeep::Repair && !args.no_wait && !args.look {
-        true => unrepaired(&state, &store.status()?),
-        false => Ok(()),
+    let watched = !args.no_wait && !args.look;
+    let unrepaired = match what {
+        Upkeep::Repair if watched => unrepaired(&state, &store.status()?),
+        Upkeep::Scrub if watched => lost(store.status()?.chunks_lost),
+        _ => Ok(()),
     };
     if out.json() {
         out.document(&document(what, &state))?;
@@ -51,6 +54,9 @@ fn unrepaired(state: &MaintainReply, status: &ClusterStatus) -> Outcome {
         return Ok(());
     }
     let away = away(status);
+    if away.is_empty() && lost > 0 {
+        return self::lost(lost);
+    }
     let way_out = match away.is_empty() {
         true => "see `tessera status`".to_string(),
         false => format!(
@@ -70,8 +76,16 @@ fn unrepaired(state: &MaintainReply, status: &ClusterStatus) -> Outcome {
     ))
 }
 
+/// Chunks damaged beyond what the others can make good are the one thing no pass puts right.
+fn lost(chunks: u64) -> Outcome {
+    match chunks {
+        0 => Ok(()),
+        n => Err(Failure::new(Exit::Corrupt, format!("{} damaged beyond repair; {HEAL}", units::things(n, "chunk")))),
+    }
+}
+
 /// Names of nodes and disks that do not serve.
-fn away(status: &ClusterStatus) -> Vec<String> {
+pub(super) fn away(status: &ClusterStatus) -> Vec<String> {
     let serves = |health: i32| !matches!(Health::try_from(health), Ok(Health::Down | Health::Out));
     let nodes = status.nodes.iter().filter(|n| !serves(n.health)).map(|n| format!("node {}", n.name));
     let of_live_node = |id: u64| status.nodes.iter().any(|n| n.node_id == id && serves(n.health));
@@ -82,7 +96,7 @@ fn away(status: &ClusterStatus) -> Vec<String> {
 /// Whether a repair that has stood still can only wait: something is missing, and no node has a task.
 fn is_stuck(status: &ClusterStatus) -> bool {
     let tasks_out = status.counters.iter().find(|c| c.name == "tasks_out").map_or(0, |c| c.value);
-    tasks_out == 0 && !away(status).is_empty()
+    tasks_out == 0 && (status.chunks_lost > 0 || !away(status).is_empty())
 }
 
 fn follow(store: &Store, what: Upkeep, mut state: MaintainReply, out: &Out) -> Outcome<MaintainReply> {

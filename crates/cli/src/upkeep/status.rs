@@ -46,6 +46,10 @@ pub fn status(args: StatusArgs) -> Outcome {
     }
 }
 
+/// What to do about chunks that nothing here can make good.
+pub const HEAL: &str =
+    "`tessera get -r tess:/ DIR` names the files; storing the same bytes again heals them, else remove them";
+
 /// A state in one word.
 pub fn health_name(health: i32) -> &'static str {
     match Health::try_from(health).unwrap_or(Health::Unknown) {
@@ -66,8 +70,13 @@ pub fn is_healthy(s: &ClusterStatus) -> bool {
 /// The state in one line.
 fn verdict(s: &ClusterStatus) -> String {
     if s.chunks_lost > 0 {
+        let away = super::maintain::away(s);
+        let way_out = match away.is_empty() {
+            true => HEAL.to_string(),
+            false => format!("start what is missing: {}", away.join(", ")),
+        };
         return format!(
-            "DATA UNREADABLE: {} chunks have fewer fragments within reach than they need; start the nodes and disks that are missing",
+            "DATA UNREADABLE: {} chunks have fewer good fragments within reach than they need; {way_out}",
             units::count(s.chunks_lost)
         );
     }

@@ -1,8 +1,18 @@
 //! Chunks on their way: pieces that wait for them, read-ahead, what was bad, and who gets what came.
 
 use super::*;
+use crate::fetch::Fault;
 
 impl ReadCore {
+    /// Says, once a file, that fragments are waited for: a silent half minute looks like a hang.
+    fn tell_wait(&mut self, fault: Fault, chunk_id: u64) {
+        if !std::mem::replace(&mut self.told_wait, true) {
+            let waits_s = self.options.get_deadline_ms / 1000;
+            let error = fault.into_error(&self.params.file, chunk_id);
+            tracing::warn!(%error, "waiting up to {waits_s} s for more fragments to come within reach");
+        }
+    }
+
     pub(super) fn want_piece(&mut self, chunk: ChunkInfo, waiter: Waiter, in_order: bool, keep: bool) {
         let cached = self.cache.lock().chunk(chunk.chunk_id);
         if let Some(parts) = cached {
@@ -71,6 +81,7 @@ impl ReadCore {
                 Step::Assemble(job) => self.compute(Job::Assemble(job), JobFor::Whole(chunk_id)),
                 Step::NeedMap => self.want_map(chunk_id),
                 Step::Done(parts) => self.whole_done(chunk_id, parts),
+                Step::Waits(fault) => self.tell_wait(fault, chunk_id),
                 Step::Failed(fault) => {
                     let Some(whole) = self.fetches.remove(&chunk_id) else { return };
                     let error = fault.into_error(&self.params.file, chunk_id);

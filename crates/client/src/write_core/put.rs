@@ -451,6 +451,7 @@ impl WriteCore {
                     self.actions.push_back(WriteAction::Compute(Numbered { id, value: Job::Assemble(job) }));
                 }
                 Step::NeedMap => self.want_map(index),
+                Step::Waits(_) => {}
                 Step::Done(parts) => self.refetched(index, parts),
                 Step::Failed(fault) => self.fail_refetch(index, fault),
             }
