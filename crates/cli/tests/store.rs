@@ -189,6 +189,9 @@ fn status_nodes_and_metrics_tell_what_is_there() {
         assert_eq!(status["chunks"]["full"], status["chunks"]["all"]);
         let text = c.ok(&["status"]).text();
         assert!(text.contains("healthy") && text.contains("n6") && text.contains("2.0 MiB logical"), "{text}");
+        assert!(text.contains("of memory for "), "{text}");
+        let disk = &status["nodes"][0]["disks"][0];
+        assert!(disk["index_bytes"].is_u64(), "{disk}");
         let nodes = c.ok(&["node", "list", "--json"]).json();
         assert_eq!(nodes.as_array().unwrap().len(), 6);
         assert_refused(&c.run(&["node", "drain", "n9"]), 3, &["n9", "n1"]);

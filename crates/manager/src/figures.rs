@@ -51,6 +51,8 @@ pub struct DiskFigures {
     pub used_bytes: u64,
     /// Fragments held.
     pub fragments: u64,
+    /// Memory of the node's index of them, bytes.
+    pub index_bytes: u64,
     /// Operations waiting.
     pub queue_len: u32,
     /// Bytes re-read by the running scrub pass.
@@ -124,6 +126,7 @@ impl Figures {
             free_bytes: said.free_bytes,
             used_bytes: said.used_bytes,
             fragments: said.fragments,
+            index_bytes: said.index_bytes,
             queue_len: said.queue_len,
             scrubbed_bytes,
             assigned: Cell::new(0),

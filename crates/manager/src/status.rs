@@ -82,6 +82,7 @@ fn disk_with_figures(view: &View<'_>, disk: &DiskRow) -> tessera_wire::DiskInfo 
         info.free_bytes = figures.free_bytes;
         info.used_bytes = figures.used_bytes;
         info.fragments = figures.fragments;
+        info.index_bytes = figures.index_bytes;
         info.queue_len = figures.queue_len;
     }
     info

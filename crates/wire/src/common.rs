@@ -256,6 +256,9 @@ pub struct DiskInfo {
     /// What Tessera uses of it: bytes of its segment files, dead records included.
     #[prost(uint64, tag = "10")]
     pub used_bytes: u64,
+    /// Bytes of memory that the node's index of its fragments takes, roughly.
+    #[prost(uint64, tag = "11")]
+    pub index_bytes: u64,
 }
 
 /// Member `i` of a placement group holds fragment `i` of each of its chunks.

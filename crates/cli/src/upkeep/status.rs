@@ -173,8 +173,23 @@ pub fn lines(s: &ClusterStatus) -> Vec<String> {
         format!("{} open, {} reserved", units::count(s.sessions), units::bytes(s.reserved_bytes)),
     ));
     lines.push(row("log", log(s)));
+    lines.push(row("index", index(s)));
     lines.extend(computed(s).into_iter().map(|text| row("computed", text)));
     lines
+}
+
+/// Memory a million fragments, where there are any; it says little while buffers outweigh them.
+fn index_bytes_per_million(index_bytes: u64, fragments: u64) -> Option<u64> {
+    u64::try_from(u128::from(index_bytes) * 1_000_000 / u128::from(fragments.max(1))).ok().filter(|_| fragments > 0)
+}
+
+/// What nodes' indexes take of their memory.
+fn index(s: &ClusterStatus) -> String {
+    let bytes = s.disks.iter().fold(0_u64, |sum, d| sum.saturating_add(d.index_bytes));
+    let fragments = s.disks.iter().fold(0_u64, |sum, d| sum.saturating_add(d.fragments));
+    let rate = index_bytes_per_million(bytes, fragments);
+    let rate = rate.map_or(String::new(), |rate| format!(", {} a million", units::bytes(rate)));
+    format!("{} of memory for {} fragments{rate}", units::bytes(bytes), units::count(fragments))
 }
 
 /// What devices computed: a line for clients, one for all nodes together.
@@ -322,7 +337,8 @@ pub fn nodes_document(s: &ClusterStatus) -> Value {
         json!({
             "disk_id": d.disk_id, "uuid": hex(&d.uuid), "state": health_name(d.health), "path": d.path,
             "capacity_bytes": d.capacity_bytes, "free_bytes": d.free_bytes, "used_bytes": d.used_bytes,
-            "fragments": d.fragments, "queue": d.queue_len,
+            "fragments": d.fragments, "queue": d.queue_len, "index_bytes": d.index_bytes,
+            "index_bytes_per_million_fragments": index_bytes_per_million(d.index_bytes, d.fragments),
         })
     };
     let node = |n: &tessera_wire::NodeInfo| {
@@ -357,6 +373,7 @@ mod tests {
             free_bytes: 75 << 30,
             used_bytes: 3 << 30,
             fragments: 1234,
+            index_bytes: 2468,
             path: format!("/d{id}"),
             ..DiskInfo::default()
         };
@@ -394,7 +411,10 @@ mod tests {
         assert_eq!(text.matches("████░░░░░░░░░░░░").count(), 3, "{text}");
         assert!(text.contains(" 3.0 GiB  75.0 GiB  100 GiB "), "{text}");
         assert!(text.contains("60.0 % saved") && text.contains("on 2 of 3 replicas (n1, n2)"), "{text}");
-        assert_eq!(document(&sample())["nodes"][0]["disks"].as_array().unwrap().len(), 2);
+        assert!(text.contains("7.2 KiB of memory for 3,702 fragments, 1.9 MiB a million"), "{text}");
+        let document = document(&sample());
+        assert_eq!(document["nodes"][0]["disks"].as_array().unwrap().len(), 2);
+        assert_eq!(document["nodes"][0]["disks"][0]["index_bytes_per_million_fragments"], 2_000_000);
     }
 
     #[test]

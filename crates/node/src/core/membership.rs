@@ -341,6 +341,7 @@ impl NodeCore {
             queue_len: state.waiting_ops,
             path: state.about.path.clone(),
             used_bytes: state.about.stats.used_bytes,
+            index_bytes: state.about.stats.index_bytes,
         }
     }
 }
