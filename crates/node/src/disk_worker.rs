@@ -81,7 +81,7 @@ pub fn read(store: &SegmentStore, op: &DiskOp) -> DiskResult {
         DiskOp::Read(key) => read_whole(store, *key),
         DiskOp::List { after, limit } => list(store, *after, *limit),
         DiskOp::Scrub { cursor, max_bytes } => scrub(store, *cursor, *max_bytes),
-        DiskOp::Stats => stats(store).map(DiskReply::Stats).map_err(|e| fault(store, &StoreError::Disk(e))),
+        DiskOp::Stats => remade(store).map(DiskReply::Stats).map_err(|e| fault(store, &StoreError::Disk(e))),
         DiskOp::Append { .. } | DiskOp::Delete(_) | DiskOp::Compact { .. } => {
             Err(DiskFault { error: Error::new(Code::Internal, "a write was given to a reader"), poisoned: false })
         }
@@ -224,6 +224,19 @@ fn scrub(store: &SegmentStore, cursor: Option<ScrubCursor>, max_bytes: u64) -> D
         bytes: report.bytes,
         bad: report.findings.iter().filter(|f| f.live).filter_map(|f| f.id).map(key_of).collect(),
     })
+}
+
+/// [`stats`], after an index that failed was made anew: heartbeats ask for them all the time.
+fn remade(store: &SegmentStore) -> Result<DiskStats, DiskError> {
+    if store.index_failed() {
+        let disk = store.disk().describe();
+        tracing::warn!(%disk, "the index cannot be read; it is being made anew from the segments");
+        match store.remake_index() {
+            Ok(report) => tracing::info!(%disk, records_read = report.records, "the index was made anew"),
+            Err(error) => tracing::error!(%disk, %error, "the index could not be made anew; restart the node"),
+        }
+    }
+    stats(store)
 }
 
 /// How full a store and its disk are.

@@ -230,7 +230,7 @@ impl SegmentStore {
         }
         let here = |e: &crate::index::Entry| (e.segment, e.offset) == (segment, offset);
         Ok(match header.kind {
-            RecordKind::Fragment => self.index.get(header.id)?.as_ref().is_some_and(here),
+            RecordKind::Fragment => self.index.read().get(header.id)?.as_ref().is_some_and(here),
             RecordKind::Delete if self.options.planted == PlantedBug::DropDeletesEarly => false,
             RecordKind::Delete => writer.graves.tombstone(header.id).is_some_and(here),
         })
@@ -294,7 +294,7 @@ impl SegmentStore {
         writer.touched.insert(removed.number);
         self.apply(&mut writer, Changes::default())?;
         drop(writer);
-        let _ = self.index.persist(false);
+        let _ = self.index.read().persist(false);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use tessera_cona::{Background, Batch, Error, Options, Store};
 use tessera_disk::{Disk, DiskError, Identity, OpenMode};
 
-use crate::index::{Changes, Entry, FragmentId, Index, IndexError, Recovered};
+use crate::index::{Changes, Entry, FragmentId, Index, IndexError, IndexFigures, Recovered};
 use crate::index_rows::{
     FRAGMENT, GRAVE, HEAD, Head, SEGMENT, decode_entry, decode_grave, decode_head, decode_id, decode_segment,
     decode_segment_key, encode_entry, encode_grave, encode_head, encode_segment, id_key, segment_key,
@@ -270,6 +270,24 @@ impl Index for ConaIndex {
         let stats = self.stats();
         let unwritten = self.unwritten.read().len() as u64 * 150;
         stats.index_bytes + stats.filter_bytes + stats.buffer_bytes + stats.merge_bytes + unwritten
+    }
+
+    fn failed(&self) -> bool {
+        self.damaged.load(Ordering::Relaxed)
+    }
+
+    fn figures(&self) -> IndexFigures {
+        let stats = self.stats();
+        IndexFigures {
+            fences_bytes: stats.index_bytes,
+            filter_bytes: stats.filter_bytes,
+            buffer_bytes: stats.buffer_bytes + stats.merge_bytes,
+            file_bytes: stats.cell_file_bytes,
+            files: stats.cells.len() as u64,
+            written_bytes: stats.written_cell_bytes + stats.manifest_bytes,
+            lookups: stats.lookups,
+            page_reads: stats.page_reads,
+        }
     }
 
     fn recover(&self, identity: &Identity) -> Result<Option<Recovered>, IndexError> {

@@ -139,8 +139,13 @@ pub enum StoreError {
     #[error(transparent)]
     Damaged(#[from] Finding),
     /// The index cannot tell. The segments are as they were.
-    #[error("{0}; the fragments are safe: restart the node, and the index is made anew from the segments")]
+    #[error(
+        "{0}; the fragments are safe: the node makes the index anew from the segments, at the latest when it is restarted"
+    )]
     Index(#[from] IndexError),
+    /// The segments cannot be opened again.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),

@@ -189,6 +189,27 @@ pub struct Recovered {
     pub graves: HashMap<FragmentId, Grave>,
 }
 
+/// An index in numbers; counts are since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexFigures {
+    /// Memory that leads to the page of an entry, bytes.
+    pub fences_bytes: u64,
+    /// Memory of the filters, bytes.
+    pub filter_bytes: u64,
+    /// Memory of what is not on the disk yet, bytes.
+    pub buffer_bytes: u64,
+    /// Bytes of its files.
+    pub file_bytes: u64,
+    /// Files.
+    pub files: u64,
+    /// Bytes written to them.
+    pub written_bytes: u64,
+    /// Look-ups.
+    pub lookups: u64,
+    /// Pages read for them.
+    pub page_reads: u64,
+}
+
 /// (chunk id, fragment number) → entry. Calls come from many threads at once; one thread writes.
 pub trait Index: Send + Sync {
     /// The entry of a fragment.
@@ -222,6 +243,16 @@ pub trait Index: Send + Sync {
 
     /// Bytes of memory it takes, roughly.
     fn memory_bytes(&self) -> u64;
+
+    /// True if something in it could not be read: it has to be made anew.
+    fn failed(&self) -> bool {
+        false
+    }
+
+    /// Figures, where it has files.
+    fn figures(&self) -> IndexFigures {
+        IndexFigures::default()
+    }
 
     /// True if there is none.
     fn is_empty(&self) -> bool {

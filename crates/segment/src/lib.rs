@@ -25,6 +25,7 @@ mod open;
 #[doc(hidden)]
 pub mod planted;
 mod publish;
+mod remake;
 mod resume;
 mod scan;
 mod scrub;
@@ -40,7 +41,9 @@ pub use format::{
     RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordMeta, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader,
 };
 pub use handle::FragmentHandle;
-pub use index::{Changes, Entry, FragmentId, Grave, Index, IndexError, MemIndex, Point, Recovered, SegmentRow};
+pub use index::{
+    Changes, Entry, FragmentId, Grave, Index, IndexError, IndexFigures, MemIndex, Point, Recovered, SegmentRow,
+};
 pub use log::{
     LogDamage, LogEntry, LogError, LogOpenError, LogOptions, LogReport, LogState, LogStore, Snapshot, SnapshotProgress,
 };

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::{Mutex, RwLock};
 use tessera_disk::{Disk, DiskError, DiskFile, Identity, IdentityError, OpenMode, hex16};
@@ -110,6 +111,8 @@ pub(crate) struct Opening {
     /// What the index was not told yet.
     overlay: Overlay,
     touched: BTreeSet<u64>,
+    /// Highest segment number on the disk.
+    highest: u64,
     pub(crate) report: OpenReport,
 }
 
@@ -122,33 +125,65 @@ pub(crate) fn open(
     let Some(identity) = Identity::load(&*disk)? else {
         return Err(IdentityError::Missing { disk: disk.describe() }.into());
     };
-    let mut opening = Opening {
+    let mut opening = Opening::new(disk.clone(), identity, options.planted, index);
+    opening.run(progress)?;
+    let Opened { index, segments, writer, report } = opening.finish();
+    let store = SegmentStore {
         disk,
         identity,
-        planted: options.planted,
-        index,
-        graves: Graves::default(),
-        segments: BTreeMap::new(),
-        next_sequence: 1,
-        point: Point::default(),
-        overlay: Overlay::default(),
-        touched: BTreeSet::new(),
-        report: OpenReport::default(),
+        options,
+        index: RwLock::new(index),
+        index_given_up: AtomicBool::new(false),
+        segments: RwLock::new(segments),
+        writer: Mutex::new(writer),
+        sync_turn: Mutex::new(()),
+        compactor: Mutex::new(Compactor::default()),
     };
-    let numbers = opening.list()?;
-    let headed = opening.read_headers(&numbers)?;
-    if !opening.resume(&headed, progress)? {
-        opening.start_over()?;
-        for at in 0..headed.len() {
-            opening.segment(&headed[at], None, at + 1 == headed.len())?;
-            opening.tell(progress, at, headed.len());
-        }
-        opening.close_graves()?;
-    }
-    Ok(opening.finish(options, numbers.last().copied().unwrap_or(0)))
+    Ok((store, report))
+}
+
+/// What opening made.
+pub(crate) struct Opened {
+    pub(crate) index: Box<dyn Index>,
+    pub(crate) segments: BTreeMap<u64, Arc<Segment>>,
+    pub(crate) writer: Writer,
+    pub(crate) report: OpenReport,
 }
 
 impl Opening {
+    pub(crate) fn new(disk: Arc<dyn Disk>, identity: Identity, planted: PlantedBug, index: Box<dyn Index>) -> Self {
+        Opening {
+            disk,
+            identity,
+            planted,
+            index,
+            graves: Graves::default(),
+            segments: BTreeMap::new(),
+            next_sequence: 1,
+            point: Point::default(),
+            overlay: Overlay::default(),
+            touched: BTreeSet::new(),
+            highest: 0,
+            report: OpenReport::default(),
+        }
+    }
+
+    /// From what the index kept, or from all segments.
+    pub(crate) fn run(&mut self, progress: &mut dyn FnMut(OpenProgress)) -> Result<(), OpenError> {
+        let numbers = self.list()?;
+        self.highest = numbers.last().copied().unwrap_or(0);
+        let headed = self.read_headers(&numbers)?;
+        if !self.resume(&headed, progress)? {
+            self.start_over()?;
+            for at in 0..headed.len() {
+                self.segment(&headed[at], None, at + 1 == headed.len())?;
+                self.tell(progress, at, headed.len());
+            }
+            self.close_graves()?;
+        }
+        Ok(())
+    }
+
     /// The segment numbers on the disk, ascending.
     fn list(&mut self) -> Result<Vec<u64>, DiskError> {
         self.disk.create_dir(SEGMENTS_DIR)?;
@@ -434,12 +469,12 @@ impl Opening {
         self.index.persist(false)
     }
 
-    fn finish(mut self, options: Options, highest: u64) -> (SegmentStore, OpenReport) {
+    pub(crate) fn finish(mut self) -> Opened {
         self.report.fragments = self.index.len();
         let open = self.segments.last_key_value().map(|(_, s)| s.clone()).filter(|s| s.size_limit_bytes > 0);
         let writer = Writer {
             open,
-            next_segment: highest + 1,
+            next_segment: self.highest + 1,
             next_sequence: self.next_sequence,
             granted_bytes: 0,
             tail_dirty: false,
@@ -450,17 +485,7 @@ impl Opening {
             point: self.point,
             touched: self.touched,
         };
-        let store = SegmentStore {
-            disk: self.disk,
-            identity: self.identity,
-            options,
-            index: self.index,
-            segments: RwLock::new(self.segments),
-            writer: Mutex::new(writer),
-            sync_turn: Mutex::new(()),
-            compactor: Mutex::new(Compactor::default()),
-        };
-        (store, self.report)
+        Opened { index: self.index, segments: self.segments, writer, report: self.report }
     }
 }
 

@@ -80,7 +80,7 @@ impl SegmentStore {
     fn look_up(&self, staged: &[Staged]) -> Result<Overlay, StoreError> {
         let ids: BTreeSet<FragmentId> = staged.iter().map(|s| s.entry().id).collect();
         let ids: Vec<FragmentId> = ids.into_iter().collect();
-        let entries = self.index.get_many(&ids)?;
+        let entries = self.index.read().get_many(&ids)?;
         let mut overlay = Overlay::default();
         ids.into_iter().zip(entries).for_each(|(id, entry)| overlay.looked_up(id, entry));
         Ok(overlay)
@@ -99,7 +99,7 @@ impl SegmentStore {
             PlantedBug::IndexForgetsEntries => changes.entries.retain(|id, _| id.chunk_id % 7 != 0),
             _ => {}
         }
-        Ok(self.index.apply(&changes)?)
+        Ok(self.index.read().apply(&changes)?)
     }
 
     fn publish_one(&self, writer: &mut Writer, overlay: &mut Overlay, staged: Staged) {

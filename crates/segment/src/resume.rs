@@ -17,6 +17,9 @@ impl Opening {
         headed: &[Headed],
         progress: &mut dyn FnMut(OpenProgress),
     ) -> Result<bool, OpenError> {
+        if self.index.failed() {
+            return Ok(false);
+        }
         let recovered = match self.index.recover(&self.identity) {
             Ok(Some(recovered)) => recovered,
             Ok(None) => return Ok(false),

@@ -129,7 +129,7 @@ impl SegmentStore {
         Ok(Finding {
             id: Some(header.id),
             pg_id: Some(header.meta.pg_id),
-            live: self.index.get(header.id)? == Some(entry),
+            live: self.index.read().get(header.id)? == Some(entry),
             ..Self::finding(segment.number, offset, header.total_bytes(), damage)
         })
     }

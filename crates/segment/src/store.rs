@@ -15,6 +15,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::{Mutex, RwLock};
 use tessera_disk::{Disk, Identity};
@@ -24,7 +25,7 @@ use crate::config::Options;
 use crate::error::{Finding, OpenError, StoreError};
 use crate::format::{Place, RecordMeta};
 use crate::handle::FragmentHandle;
-use crate::index::{Entry, FragmentId, Index, IndexError, MemIndex};
+use crate::index::{Entry, FragmentId, Index, IndexError, IndexFigures, MemIndex};
 use crate::open::{self, OpenProgress, OpenReport};
 use crate::segment::Segment;
 use crate::writer::Writer;
@@ -109,7 +110,9 @@ pub struct SegmentStore {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) identity: Identity,
     pub(crate) options: Options,
-    pub(crate) index: Box<dyn Index>,
+    pub(crate) index: RwLock<Box<dyn Index>>,
+    /// The index could not be made anew: no use trying again.
+    pub(crate) index_given_up: AtomicBool,
     pub(crate) segments: RwLock<BTreeMap<u64, Arc<Segment>>>,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) sync_turn: Mutex<()>,
@@ -159,7 +162,7 @@ impl SegmentStore {
     /// [`StoreError::Index`]: it cannot be told.
     pub fn get(&self, id: FragmentId) -> Result<Option<FragmentHandle>, StoreError> {
         let mut last = None;
-        while let Some(entry) = self.index.get(id)? {
+        while let Some(entry) = self.index.read().get(id)? {
             if let Some(handle) = self.handle(entry) {
                 return Ok(Some(handle));
             }
@@ -176,7 +179,7 @@ impl SegmentStore {
     /// # Errors
     /// As for [`SegmentStore::get`].
     pub fn get_many(&self, ids: &[FragmentId]) -> Result<Vec<Option<Entry>>, StoreError> {
-        Ok(self.index.get_many(ids)?)
+        Ok(self.index.read().get_many(ids)?)
     }
 
     /// Up to `limit` fragments behind `after`, in order of (chunk id, fragment number): the inventory.
@@ -184,7 +187,7 @@ impl SegmentStore {
     /// # Errors
     /// As for [`SegmentStore::get`].
     pub fn list(&self, after: Option<FragmentId>, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        Ok(self.index.list(after, limit)?)
+        Ok(self.index.read().list(after, limit)?)
     }
 
     /// Makes durable what was appended, and the index, so that the next opening has nothing to scan. For a clean end; the store may be
@@ -194,7 +197,7 @@ impl SegmentStore {
     /// As for [`SegmentStore::sync`], or the index's.
     pub fn close(&self) -> Result<(), StoreError> {
         self.sync()?;
-        Ok(self.index.persist(true)?)
+        Ok(self.index.read().persist(true)?)
     }
 
     /// The store in numbers.
@@ -202,8 +205,8 @@ impl SegmentStore {
     pub fn stats(&self) -> Stats {
         let writer = self.writer.lock();
         let mut stats = Stats {
-            fragments: self.index.len(),
-            index_bytes: self.index.memory_bytes() + writer.graves.memory_bytes(),
+            fragments: self.index.read().len(),
+            index_bytes: self.index.read().memory_bytes() + writer.graves.memory_bytes(),
             deletes: writer.graves.delete_records(),
             unsynced_records: writer.staged.len() as u64,
             ..Stats::default()
@@ -215,6 +218,12 @@ impl SegmentStore {
             stats.dead_bytes += segment.record_bytes() - segment.live_bytes();
         }
         stats
+    }
+
+    /// The index in numbers.
+    #[must_use]
+    pub fn index_figures(&self) -> IndexFigures {
+        self.index.read().figures()
     }
 
     /// The disk's identity.
@@ -270,7 +279,7 @@ impl SegmentStore {
         let mut hit = Vec::new();
         let mut after = None;
         loop {
-            let page = self.index.list(after, 4096)?;
+            let page = self.index.read().list(after, 4096)?;
             let Some(last) = page.last() else { return Ok(hit) };
             after = Some(last.id);
             hit.extend(

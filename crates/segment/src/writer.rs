@@ -167,7 +167,7 @@ impl SegmentStore {
             let held = match writer.staged_ids.get(&id) {
                 Some(Staged::Put(e) | Staged::Move { to: e, .. }) => Some(*e),
                 Some(Staged::Delete(_) | Staged::MoveDelete { .. }) => None,
-                None => self.index.get(id)?,
+                None => self.index.read().get(id)?,
             };
             let meant = held.is_some_and(|e| epoch == 0 || self.epoch_of(&e).is_none_or(|written| written <= epoch));
             if !meant || !seen.insert(id) {
@@ -229,7 +229,7 @@ impl SegmentStore {
             Some(Staged::Delete(e) | Staged::MoveDelete { to: e, .. }) => return Ok(self.refuse_deleted(record, e)),
             None => {}
         }
-        if let Some(entry) = self.index.get(record.id)? {
+        if let Some(entry) = self.index.read().get(record.id)? {
             // Never acknowledge a copy unseen: a repair of rot must not be taken for a retry (P8, P13).
             let sound = self.options.planted == PlantedBug::TrustDuplicates || self.verify(&entry).is_ok();
             return Ok(match (sound, same(&entry)) {
@@ -352,7 +352,7 @@ impl SegmentStore {
     }
 
     /// Removes what a failed write left behind the end, so that half a batch never shows.
-    fn cut_failed_write(&self, writer: &mut Writer) -> Result<(), DiskError> {
+    pub(crate) fn cut_failed_write(&self, writer: &mut Writer) -> Result<(), DiskError> {
         if let (true, Some(open)) = (writer.tail_dirty, &writer.open) {
             open.file.truncate(open.end())?;
             writer.tail_dirty = false;
@@ -384,7 +384,7 @@ impl SegmentStore {
             writer.sync_needed = false;
             self.publish(writer, point)?;
             // So that a restart has little more than the last segment to read. What fails here is tried again, and told by later changes.
-            let _ = self.index.persist(false);
+            let _ = self.index.read().persist(false);
         }
         let segment = Arc::new(self.create_segment(writer)?);
         self.segments.write().insert(segment.number, segment.clone());

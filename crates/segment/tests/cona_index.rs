@@ -315,6 +315,14 @@ fn an_index_that_does_not_fit_the_segments_is_not_believed() {
     }
 }
 
+fn damage_cells(disk: &SimDisk) {
+    for name in disk.list(INDEX_DIR).unwrap().iter().filter(|name| name.ends_with(".cell")) {
+        for page in 0..2 {
+            disk.rot(&format!("{INDEX_DIR}/{name}"), page * 4096 + 100, 4);
+        }
+    }
+}
+
 /// Damage met by a running store is an error of that call, and the next opening makes the index anew.
 #[test]
 fn damage_under_a_running_store_is_an_error() {
@@ -323,17 +331,41 @@ fn damage_under_a_running_store_is_an_error() {
     round(&store, 0);
     store.close().unwrap();
     let expected = store.list(None, usize::MAX).unwrap();
-    for name in disk.list(INDEX_DIR).unwrap().iter().filter(|name| name.ends_with(".cell")) {
-        for page in 0..2 {
-            disk.rot(&format!("{INDEX_DIR}/{name}"), page * 4096 + 100, 4);
-        }
-    }
+    damage_cells(&disk);
     let failed = expected.iter().filter(|e| store.get(e.id).is_err()).count();
     assert!(failed > 0 && store.list(None, usize::MAX).is_err());
     let error = store.get(expected[0].id).unwrap_err();
-    assert!(error.to_string().contains("made anew from the segments"), "{error}");
+    assert!(error.to_string().contains("makes the index anew"), "{error}");
     drop(store);
     let (store, report) = open_on_flash(&disk);
     assert!(!report.resumed && report.index_lost.is_some());
     assert_eq!(store.list(None, usize::MAX).unwrap(), expected);
+}
+
+/// … or the store itself does, with what was written and not yet synced, and goes on.
+#[test]
+fn a_running_store_makes_its_index_anew() {
+    let disk = sim(8);
+    let (store, _) = open_on_flash(&disk);
+    round(&store, 0);
+    store.close().unwrap();
+    let expected = store.list(None, usize::MAX).unwrap();
+    put(&store, id(1000, 0), 300).unwrap();
+    assert!(!store.index_failed());
+    damage_cells(&disk);
+    assert!(store.list(None, usize::MAX).is_err() && store.index_failed());
+    let report = store.remake_index().unwrap();
+    assert!(!report.resumed && report.records > 0 && !store.index_failed());
+    let listed = store.list(None, usize::MAX).unwrap();
+    assert_eq!((&listed[..expected.len()], listed.len()), (&expected[..], expected.len() + 1));
+    agrees_with_a_scan(&store, &disk);
+    store.sync().unwrap();
+    round(&store, 1);
+    while store.compact_step(50_000).unwrap().more {}
+    agrees_with_a_scan(&store, &disk);
+    store.close().unwrap();
+    drop(store);
+    let (store, report) = open_on_flash(&disk);
+    assert!(report.resumed && report.records == 0, "{report:?}");
+    agrees_with_a_scan(&store, &disk);
 }

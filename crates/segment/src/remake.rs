@@ -1,0 +1,87 @@
+//! An index that cannot be read any more is made anew from the segments, under a running store.
+//!
+//! Meanwhile reads are refused and writes wait, as while a node opens the disk. Nothing is lost: what was written and not yet synced is found
+//! again, synced, and visible; to whoever waits for that sync it is as if it had been his.
+
+use std::sync::atomic::Ordering;
+
+use tessera_disk::Identity;
+
+use crate::compact::Compactor;
+use crate::error::StoreError;
+use crate::index::{Changes, Entry, FragmentId, Index, IndexError, Recovered};
+use crate::open::{OpenReport, Opened, Opening};
+use crate::store::SegmentStore;
+
+/// Stands where an index is being made.
+struct NoIndex;
+
+impl Index for NoIndex {
+    fn get(&self, _: FragmentId) -> Result<Option<Entry>, IndexError> {
+        Err(IndexError::Gone)
+    }
+
+    fn list(&self, _: Option<FragmentId>, _: usize) -> Result<Vec<Entry>, IndexError> {
+        Err(IndexError::Gone)
+    }
+
+    fn apply(&self, _: &Changes) -> Result<(), IndexError> {
+        Err(IndexError::Gone)
+    }
+
+    fn len(&self) -> u64 {
+        0
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
+    fn recover(&self, _: &Identity) -> Result<Option<Recovered>, IndexError> {
+        Err(IndexError::Gone)
+    }
+
+    fn reset(&mut self, _: &Identity) -> Result<(), IndexError> {
+        Err(IndexError::Gone)
+    }
+
+    fn persist(&self, _: bool) -> Result<(), IndexError> {
+        Err(IndexError::Gone)
+    }
+}
+
+impl SegmentStore {
+    /// True if the index could not read something of itself, and [`SegmentStore::remake_index`] may help.
+    #[must_use]
+    pub fn index_failed(&self) -> bool {
+        self.index.read().failed() && !self.index_given_up.load(Ordering::Relaxed)
+    }
+
+    /// Makes a failed index anew from the segments; else does nothing. Takes as long as opening the disk without one.
+    ///
+    /// # Errors
+    /// The disk's, or the index's. The store goes on refusing what needs the index, and does not try this again.
+    pub fn remake_index(&self) -> Result<OpenReport, StoreError> {
+        let mut compactor = self.compactor.lock();
+        let _turn = self.sync_turn.lock();
+        let mut writer = self.writer.lock();
+        if !self.index_failed() {
+            return Ok(OpenReport::default());
+        }
+        self.cut_failed_write(&mut writer)?;
+        let failed = std::mem::replace(&mut *self.index.write(), Box::new(NoIndex));
+        let mut opening = Opening::new(self.disk.clone(), self.identity, self.options.planted, failed);
+        let made = opening.run(&mut |_| {});
+        let Opened { index, segments, writer: renewed, report } = opening.finish();
+        if let Err(e) = made {
+            self.index_given_up.store(true, Ordering::Relaxed);
+            *self.index.write() = index;
+            return Err(e.into());
+        }
+        *compactor = Compactor::default();
+        *writer = renewed;
+        *self.segments.write() = segments;
+        *self.index.write() = index;
+        Ok(report)
+    }
+}
