@@ -110,6 +110,70 @@ mod tests {
         }
     }
 
+    /// What a shape costs, over the second half of `flushes`: bytes written a byte, mean and most cells, share of keys in the oldest cell, filter
+    /// bytes a key, pages read for an absent and for a present key.
+    fn cost(shape: Shape, flushes: u64) -> [f64; 7] {
+        let options = crate::Options { shape, ..crate::Options::default() };
+        let (mut cells, mut sums, mut written): (Vec<View>, [f64; 7], u64) = (Vec::new(), [0.0; 7], 0);
+        for flush in 0..flushes {
+            cells.insert(0, View { level: 0, weight: 100, busy: false });
+            written += 100;
+            while let Some(plan) = next(&cells, shape) {
+                let weight: u64 = cells[plan.from..=plan.to].iter().map(|c| c.weight).sum();
+                written += weight;
+                cells.drain(plan.from..=plan.to);
+                cells.insert(plan.from, View { level: plan.level, weight, busy: false });
+            }
+            sums[2] = sums[2].max(cells.len() as f64);
+            if flush < flushes / 2 {
+                continue;
+            }
+            let all: u64 = cells.iter().map(|c| c.weight).sum();
+            let share = |weight: u64| weight as f64 / all as f64 / (flushes - flushes / 2) as f64;
+            let (mut false_reads, last) = (0.0, cells.len() - 1);
+            for (at, cell) in cells.iter().enumerate() {
+                let bits = options.filter_bits_of(cell.level, at == last);
+                sums[4] += share(cell.weight) * f64::from(bits + 2) / 8.0;
+                sums[6] += share(cell.weight) * (1.0 + false_reads);
+                false_reads += 0.5_f64.powi(bits as i32);
+            }
+            sums[1] += share(all) * cells.len() as f64;
+            sums[3] += share(cells[last].weight);
+            sums[5] += share(all) * false_reads;
+        }
+        sums[0] = written as f64 / (flushes * 100) as f64;
+        sums
+    }
+
+    /// The table of docs/cona.md: `cargo test -p tessera-cona plan -- --nocapture`.
+    #[test]
+    fn what_shapes_cost() {
+        let doubling = |growth| Shape::Doubling { growth };
+        let folded = |growth, fold_percent| Shape::Folded { growth, fold_percent };
+        let shapes = [
+            doubling(2),
+            doubling(3),
+            doubling(4),
+            folded(2, 50),
+            folded(4, 25),
+            folded(4, 50),
+            folded(4, 100),
+            folded(8, 50),
+        ];
+        for shape in shapes {
+            for flushes in [64, 400, 1600] {
+                let [written, mean, most, oldest, filter, absent, present] = cost(shape, flushes);
+                println!(
+                    "{shape:?} {flushes}: {written:.1} | {mean:.1} ({most}) | {:.0} % | {filter:.3} | {absent:.3} | {present:.4}",
+                    oldest * 100.0
+                );
+                assert!(present < 1.02 && absent < 0.05 && filter < 1.2 && written < 11.0);
+            }
+        }
+        let [written, _, most, oldest, filter, ..] = cost(crate::Options::default().shape, 1600);
+        assert!(written < 7.5 && most <= 14.0 && oldest > 0.75 && filter < 1.0);
+    }
+
     #[test]
     fn busy_cells_are_left_alone_and_neighbours_stay_neighbours() {
         let cell = |level, busy| View { level, weight: 100, busy };
