@@ -369,3 +369,41 @@ fn a_running_store_makes_its_index_anew() {
     assert!(report.resumed && report.records == 0, "{report:?}");
     agrees_with_a_scan(&store, &disk);
 }
+
+/// A store with many small fragments: its index stays within 1.3 bytes a fragment beside its buffers, a look-up reads one page, and a
+/// restart next to nothing. `examples/many_fragments.rs` does it with 20 million (bench/results/index.md).
+#[test]
+fn many_fragments_take_little_memory_and_one_read_each() {
+    const COUNT: u64 = 200_000;
+    let disk = MemDisk::new();
+    IDENTITY.create(&disk).unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let open = || {
+        let index = Box::new(ConaIndex::open(disk.clone()));
+        let options = Options { reserve_bytes: 0, segment_size_bytes: 8 << 20, ..Options::default() };
+        SegmentStore::open_with_index(disk.clone(), options, index, &mut |_| {}).unwrap()
+    };
+    let (store, _) = open();
+    let (data, id_of) = ([7; 40], |nth: u64| id(1 + nth / 2, (nth % 2) as u16));
+    let data_crc = tessera_accel::checksum::crc32c(&data);
+    for from in (0..COUNT).step_by(1000) {
+        let record = |nth| Record { id: id_of(nth), meta: meta(1), groups: &[], data: &data, data_crc };
+        let batch: Vec<Record<'_>> = (from..from + 1000).map(record).collect();
+        store.append(&batch).unwrap();
+        store.sync().unwrap();
+    }
+    let (buffers, stats) = (2 * (4 << 20) + (4 << 20), store.stats());
+    assert!(stats.index_bytes < COUNT * 13 / 10 + buffers, "{stats:?}");
+    store.close().unwrap();
+    drop(store);
+    let (store, report) = open();
+    assert_eq!((report.resumed, report.records, report.fragments), (true, 0, COUNT));
+    let before = store.index_figures();
+    assert!((0..COUNT).step_by(11).all(|nth| store.get(id_of(nth)).unwrap().is_some()));
+    assert!((0..COUNT).step_by(11).all(|nth| store.get(id(1 + nth, 5)).unwrap().is_none()));
+    let after = store.index_figures();
+    let rate = (after.page_reads - before.page_reads) as f64 / ((after.lookups - before.lookups) as f64 / 2.0);
+    let bytes = (after.fences_bytes + after.filter_bytes) as f64 / COUNT as f64;
+    println!("{bytes:.3} B a fragment, {rate:.4} reads a look-up of one held and one not");
+    assert!(bytes < 1.4 && rate < 1.1, "{bytes} B a fragment, {rate} reads");
+}
