@@ -18,6 +18,7 @@ test:           ## everything: lints, docs, all tests, real processes killed
 	python3 crates/accel/kernels/ptx.py check
 	python3 -m unittest discover -q -s bench/tests
 	python3 bench/chaos.py --binary target/debug/tessera --kills 10
+	python3 tests/suites.py $(if $(CI),--require)
 
 soak:           ## hours: many more seeds, and a hundred kills
 	SIM_FROM=fresh SIM_SEEDS=100000 cargo test --release -p tessera-sim --test stories -- --nocapture

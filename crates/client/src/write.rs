@@ -366,7 +366,9 @@ impl WriteHandle {
             let message = "only a handle that patches can change the length".to_string();
             return Err(WriteError::Source { file: self.writer.file.clone(), message });
         }
-        self.sync()?;
+        if !self.run.is_empty() || !self.written.is_empty() {
+            self.sync()?;
+        }
         self.size_bytes = size_bytes;
         Ok(())
     }

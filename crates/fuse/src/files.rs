@@ -51,6 +51,9 @@ struct State {
     unlinked: bool,
     pieces: Pieces,
     session: Option<Session>,
+    /// It was made shorter, and no version says so yet: nothing may go behind its end before one does, or what was cut off
+    /// would show through.
+    cut: bool,
     /// There is something to commit.
     changed: bool,
     /// Modification time to commit, ns since 1970; 0: when it happens.
@@ -133,6 +136,7 @@ impl State {
             unlinked: false,
             pieces: Pieces::default(),
             session: None,
+            cut: false,
             changed: false,
             mtime_ns: 0,
             failed: None,
@@ -219,8 +223,12 @@ impl OpenFile {
         if let Some(errno) = state.failed {
             return Err(errno);
         }
+        let end = offset + bytes.len() as u64;
+        if state.cut && end > state.size_bytes {
+            state.commit(store, self.ino)?;
+        }
         state.pieces.write(offset, bytes);
-        state.size_bytes = state.size_bytes.max(offset + bytes.len() as u64);
+        state.size_bytes = state.size_bytes.max(end);
         state.changed = true;
         let fed = state.feed(store, self.ino, false);
         state.note(fed)
@@ -321,17 +329,20 @@ impl State {
         if size_bytes == self.size_bytes {
             return Ok(());
         }
+        let shrinks = size_bytes < self.size_bytes;
         self.pieces.cut(size_bytes, u64::MAX);
         if size_bytes == 0 {
             // What was handed over and is in no version is given up with the session.
             self.session = None;
             self.replaced = true;
-        } else if size_bytes < self.size_bytes && !(self.replaced && self.session.is_none()) {
+            self.cut = false;
+        } else if shrinks && !(self.replaced && self.session.is_none()) {
+            if self.session.as_ref().is_some_and(|s| s.uncommitted.is_some() || !s.patches) {
+                self.sync_session(store, ino)?;
+            }
+            self.cut = true;
+        } else if self.cut {
             self.commit(store, ino)?;
-            let session = self.session(store, ino)?;
-            session.handle.set_len(size_bytes).map_err(|e| failed("truncate", ino, e.code(), &e))?;
-            self.size_bytes = size_bytes;
-            return self.sync_session(store, ino);
         }
         self.size_bytes = size_bytes;
         self.changed = true;
@@ -358,13 +369,18 @@ impl State {
             let done = done.map_err(|e| failed("commit", ino, e.code(), &e))?;
             return self.committed(store, ino, &done);
         }
-        self.feed(store, ino, true)?;
         let size_bytes = self.size_bytes;
+        if self.cut {
+            let session = self.session(store, ino)?;
+            session.handle.set_len(size_bytes).map_err(|e| failed("truncate", ino, e.code(), &e))?;
+        }
+        self.feed(store, ino, true)?;
         let session = self.session(store, ino)?;
         if session.handle.len_bytes() < size_bytes {
             session.handle.skip_to(size_bytes).map_err(|e| failed("extend", ino, e.code(), &e))?;
             session.position = size_bytes;
         }
+        self.cut = false;
         self.sync_session(store, ino)
     }
 
@@ -372,6 +388,7 @@ impl State {
     fn whole(&mut self) -> Option<Vec<u8>> {
         match (&self.session, self.size_bytes) {
             (Some(_), _) => None,
+            (None, _) if self.cut => None,
             (None, 0) => Some(Vec::new()),
             (None, size) => self.pieces.take_whole(size),
         }
@@ -379,7 +396,7 @@ impl State {
 
     /// A version was made.
     fn committed(&mut self, store: &Store, ino: u64, done: &WriteDone) -> Result<(), Errno> {
-        self.changed = !self.pieces.is_empty();
+        self.changed = !self.pieces.is_empty() || self.cut;
         self.mtime_ns = 0;
         self.replaced = false;
         store.names.forget(Some(&[ino]));

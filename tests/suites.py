@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Other people's test suites on a mounted store: pjdfstest (POSIX semantics) and fsx (random operations on one file).
+
+Starts a store of six nodes and a mount in a scratch directory, runs the suites, and takes everything down. The suites are
+installed once under target/suites, at the versions named here. Where there is no FUSE nothing is run, and said so; with
+--require that is a failure if the kernel has it.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TOOLS = ROOT / "target" / "suites"
+SUITES = {"fsx": "0.3.2", "pjdfstest": "0.2.2"}
+PJDFSTEST_CONFIG = """
+[features]
+posix_fallocate = {}
+utimensat = {}
+utime_now = {}
+[settings]
+naptime = 0.05
+allow_remount = false
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"], ["bin", "bin"]]
+"""
+
+
+def can_mount():
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+        return True
+    except OSError:
+        return False
+
+
+def install():
+    """The suites, unless they are there already."""
+    for name, version in SUITES.items():
+        marker = TOOLS / f"{name}-{version}"
+        if not marker.exists():
+            subprocess.run(["cargo", "install", "--quiet", "--root", TOOLS, "--version", version, name], check=True)
+            marker.touch()
+
+
+class Daemon:
+    """A child of ours; `serves` is what its stdout says when it does."""
+
+    def __init__(self, words, log, serves):
+        self.log = open(log, "ab")
+        self.process = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=self.log)
+        for line in self.process.stdout:
+            if serves in line.decode():
+                return
+        raise SystemExit(f"{' '.join(map(str, words))} did not start; its last words:\n{pathlib.Path(log).read_text()[-2000:]}")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=120)
+
+
+def pjdfstest(mount, scratch):
+    """All cases pass; how many."""
+    config = scratch / "pjdfstest.toml"
+    config.write_text(PJDFSTEST_CONFIG)
+    here = mount / "pjdfstest"
+    here.mkdir()
+    run = subprocess.run([TOOLS / "bin" / "pjdfstest", "-c", config, "-p", here], capture_output=True, text=True)
+    summary = re.search(r"Summary: (\d+) failed, (\d+) skipped, (\d+) passed", run.stdout)
+    if not summary:
+        raise SystemExit(f"pjdfstest said no summary:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+    failed, skipped, passed = map(int, summary.groups())
+    for line in run.stdout.splitlines():
+        if "FAILED" in line:
+            print(f"pjdfstest: {line}")
+    print(f"pjdfstest: {passed} passed, {failed} failed, {skipped} do not apply (read-only or second file systems, link limits)")
+    return failed == 0 and passed > 300
+
+
+def fsx(mount, scratch, operations, files):
+    """Random operations on some files side by side; every read and the end are right."""
+    runs = []
+    for seed in range(1, files + 1):
+        words = [TOOLS / "bin" / "fsx", "-N", str(operations // files), "-S", str(seed), "-P", scratch, mount / f"fsx{seed}"]
+        runs.append((seed, subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)))
+    good = True
+    for seed, run in runs:
+        said, _ = run.communicate()
+        if run.returncode != 0 or "A-OK" not in said:
+            good = False
+            print(f"fsx: seed {seed} failed:\n{said[-3000:]}")
+    print(f"fsx: {operations} operations on {files} files, {'all right' if good else 'WRONG'}")
+    return good
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    a.add_argument("--binary", default=ROOT / "target" / "debug" / "tessera")
+    a.add_argument("--operations", type=int, default=100_000, help="of fsx, in all")
+    a.add_argument("--files", type=int, default=4, help="of fsx, side by side")
+    a.add_argument("--require", action="store_true", help="fail where there is no FUSE")
+    args = a.parse_args()
+    if not can_mount():
+        has_fuse = "fuse" in pathlib.Path("/proc/filesystems").read_text().split()
+        print(f"skipped: /dev/fuse cannot be opened{', though the kernel has FUSE' if has_fuse else ''}")
+        sys.exit(1 if args.require and has_fuse else 0)
+    install()
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix="tessera-suites-"))
+    mount = scratch / "mnt"
+    mount.mkdir()
+    scratch.chmod(0o755)  # users without rights test that they have none
+    started = time.monotonic()
+    store = Daemon([args.binary, "up", "--nodes", 6, "--dir", scratch / "store", "--listen", "127.0.0.1:0"], scratch / "up.log", "Ctrl-C")
+    good = False
+    try:
+        manager = json.loads((scratch / "store" / "cluster.json").read_text())["manager"]["listen"][0]
+        mounted = Daemon([args.binary, "mount", mount, "--manager", manager], scratch / "mount.log", "mounted")
+        try:
+            if os.geteuid() == 0:
+                good = pjdfstest(mount, scratch)
+            else:
+                print("pjdfstest: skipped, it needs root")
+                good = True
+            good = fsx(mount, scratch, args.operations, args.files) and good
+        finally:
+            good = mounted.stop() == 0 and good
+    finally:
+        store.stop()
+        print(f"took {time.monotonic() - started:.0f} s")
+        if good:
+            shutil.rmtree(scratch)
+        else:
+            print(f"left as it was: {scratch}")
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
