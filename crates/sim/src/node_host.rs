@@ -12,7 +12,7 @@ use tessera_node::core::{
 use tessera_node::disk_worker::{self, Waiting};
 use tessera_node::log_replica;
 use tessera_node::read::{self, Piece};
-use tessera_segment::{FragmentId, LogOptions, LogStore, Options, SegmentStore};
+use tessera_segment::{ConaIndex, FragmentId, Index, LogOptions, LogStore, MemIndex, Options, SegmentStore};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Error, Kind, NodeInfo};
 
@@ -126,7 +126,12 @@ impl NodeHost {
         self.disk.set_capacity(self.capacity_bytes);
         let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
         let options = Options { segment_size_bytes: SEGMENT_BYTES, reserve_bytes: 64 << 10, ..Options::default() };
-        let (store, report) = match SegmentStore::open(disk.clone(), options, &mut |_| {}) {
+        // One of four has the index that real nodes have, with buffers so small that it is on the disk.
+        let index: Box<dyn Index> = match self.index % 4 {
+            1 => Box::new(ConaIndex::open_inline(disk.clone(), 4096)),
+            _ => Box::<MemIndex>::default(),
+        };
+        let (store, report) = match SegmentStore::open_with_index(disk.clone(), options, index, &mut |_| {}) {
             Ok(opened) => opened,
             Err(error) => return tell(&format!("n{} cannot open its segments: {error}", self.index)),
         };
