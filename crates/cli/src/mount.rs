@@ -1,6 +1,6 @@
 //! `tessera mount`: the store as a directory, until it is unmounted or asked to stop.
 
-use crate::args::MountArgs;
+use crate::args::{Common, MountArgs};
 use crate::daemon::announce::Announcement;
 use crate::daemon::logging;
 use crate::daemon::signals::{Event, Events};
@@ -9,6 +9,7 @@ use crate::remote::Store;
 use crate::term::Out;
 use crossbeam_channel::RecvTimeoutError;
 use serde_json::json;
+use std::path::Path;
 use std::time::Duration;
 use tessera_fuse::{Mount, MountError, Options};
 
@@ -23,9 +24,7 @@ pub fn run(args: MountArgs) -> Outcome {
     if args.follow_stdin {
         events.follow_stdin()?;
     }
-    // A manager that restarts is waited for: programs on the mount see a delay, not an error.
-    let client = Store::client(&args.common, tessera_client::Options::default())?;
-    let mount = Mount::new(client, &args.dir, options(&args))?;
+    let mount = start(&args.common, &args.dir, options(&args))?;
     let shown = mount.path().display().to_string();
     match out.json() {
         _ if args.announce => {
@@ -41,6 +40,19 @@ pub fn run(args: MountArgs) -> Outcome {
             Ok(Event::Child) | Err(RecvTimeoutError::Timeout) => {}
         }
     }
+    end(mount)
+}
+
+/// Mounts the store that `common` names at `dir`.
+pub fn start(common: &Common, dir: &Path, options: Options) -> Outcome<Mount> {
+    // A manager that restarts is waited for: programs on the mount see a delay, not an error.
+    let client = Store::client(common, tessera_client::Options::default())?;
+    Ok(Mount::new(client, dir, options)?)
+}
+
+/// Commits what is open, and unmounts.
+pub fn end(mount: Mount) -> Outcome {
+    let shown = mount.path().display().to_string();
     match mount.unmount() {
         Ok(0) => Ok(()),
         Ok(failed) => Err(Failure::new(

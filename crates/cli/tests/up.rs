@@ -155,3 +155,23 @@ fn the_demo_loses_nothing() {
     assert!(steps[1]["new_bytes"].as_u64() < steps[1]["logical_bytes"].as_u64(), "the copy was not deduplicated");
     assert!(!scratch.exists(), "the scratch store was left behind");
 }
+
+#[test]
+fn up_mounts_too_and_commits_before_it_stops() {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: there is no /dev/fuse");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (data, mount) = (dir.path().join("data"), dir.path().join("mnt"));
+    std::fs::create_dir(&mount).unwrap();
+    let up = Up::start(&data, &["--nodes", "6", "--mount", mount.to_str().unwrap()]);
+    std::fs::write(mount.join("closed"), b"closed").unwrap();
+    let mut open = std::fs::File::create(mount.join("open")).unwrap();
+    std::io::Write::write_all(&mut open, b"still open").unwrap();
+    assert_eq!(up.stop(), 0);
+    assert_eq!(std::fs::read_dir(&mount).unwrap().count(), 0, "nothing is mounted");
+    let up = Up::start(&data, &[]);
+    assert_eq!(up.tessera(&["cat", "tess:/closed", "tess:/open"], b"").text(), "closedstill open");
+    assert_eq!(up.stop(), 0);
+}

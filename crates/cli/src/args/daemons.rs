@@ -15,6 +15,7 @@ Examples:
   tessera up
   tessera up --nodes 12 --disks 2 --dir /srv/tessera --listen 127.0.0.1:9000
   tessera up --dir ./scratch --listen 127.0.0.1:0    any free ports
+  tessera up --mount /mnt/tessera                    a directory to work in, as well
   tessera up --restart                               dead daemons are started again
   tessera up --restore                               after manager/ was lost")]
 pub struct UpArgs {
@@ -30,6 +31,9 @@ pub struct UpArgs {
     /// Manager's address. Nodes take the ports after it, metrics those from 100 after it; port 0: any free ones.
     #[arg(long, value_name = "ADDR", default_value = super::DEFAULT_MANAGER)]
     pub listen: String,
+    /// Mount the store there, too (see `tessera mount --help`).
+    #[arg(long, value_name = "DIR")]
+    pub mount: Option<PathBuf>,
     /// Start daemons that died again (with growing pauses) instead of only reporting them.
     #[arg(long)]
     pub restart: bool,

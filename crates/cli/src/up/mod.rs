@@ -7,7 +7,7 @@ pub mod child;
 pub mod cluster;
 pub mod directory;
 
-use crate::args::UpArgs;
+use crate::args::{Common, UpArgs};
 use crate::daemon::signals::{Event, Events};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::term::Out;
@@ -15,12 +15,16 @@ use cluster::{Cluster, Death, Shape};
 use crossbeam_channel::RecvTimeoutError;
 use directory::Directory;
 use serde_json::json;
+use std::path::Path;
 use std::time::{Duration, Instant};
+use tessera_fuse::Mount;
 
 /// Shortest and longest pause before a dead child is started again.
 const RESTART_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 /// Nodes get this long to be up before it is said which are not.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+/// The mount waits so many seconds for the manager, which has been heard already.
+const MOUNT_WAIT_S: u64 = 10;
 
 /// `tessera up`.
 pub fn run(args: UpArgs) -> Outcome {
@@ -36,7 +40,7 @@ pub fn run(args: UpArgs) -> Outcome {
         directory.root().display()
     ));
     let mut cluster = Cluster::new(directory, shape);
-    let outcome = serve(&mut cluster, &events, &out, args.restart);
+    let outcome = serve(&mut cluster, &events, &out, &args);
     let stopped = cluster.stop(&mut |line| out.note(line));
     if outcome.is_ok() && stopped.is_ok() {
         out.note("Stopped. Everything is kept; the next `tessera up` finds it again.");
@@ -44,15 +48,25 @@ pub fn run(args: UpArgs) -> Outcome {
     outcome.and(stopped)
 }
 
-fn serve(cluster: &mut Cluster, events: &Events, out: &Out, restart: bool) -> Outcome {
+fn serve(cluster: &mut Cluster, events: &Events, out: &Out, args: &UpArgs) -> Outcome {
     cluster.start(events)?;
     cluster.wait_ready(events, READY_WITHIN)?;
-    welcome(cluster, out)?;
-    watch(cluster, events, out, restart)
+    let mounted = args.mount.as_ref().map(|dir| mount(cluster, dir, args)).transpose()?;
+    welcome(cluster, out, mounted.as_ref())?;
+    let watched = watch(cluster, events, out, args.restart);
+    // While the cluster still serves: what is open is committed.
+    mounted.map_or(Ok(()), crate::mount::end).and(watched)
+}
+
+fn mount(cluster: &Cluster, dir: &Path, args: &UpArgs) -> Outcome<Mount> {
+    let common =
+        Common { manager: cluster.manager_address().into(), wait: MOUNT_WAIT_S, device: None, talk: args.talk };
+    crate::daemon::logging::start_for_command(!args.talk.json)?;
+    crate::mount::start(&common, dir, tessera_fuse::Options::default())
 }
 
 /// Says where things listen and what to type next.
-fn welcome(cluster: &Cluster, out: &Out) -> Outcome {
+fn welcome(cluster: &Cluster, out: &Out, mounted: Option<&Mount>) -> Outcome {
     if out.json() {
         out.document(&cluster.describe())?;
         return out.flush();
@@ -70,6 +84,9 @@ fn welcome(cluster: &Cluster, out: &Out) -> Outcome {
         out.line(format!("  {program} put -r DIRECTORY tess:/"))?;
         out.line(format!("  {program} ls -l tess:/"))?;
         out.line(format!("  {program} status"))?;
+        if let Some(mounted) = mounted {
+            out.line(format!("  ls {}", mounted.path().display()))?;
+        }
         out.line("")?;
         out.line("Ctrl-C stops everything cleanly.")?;
     }
