@@ -81,6 +81,7 @@ fn ask(command: Command) -> Outcome {
         Command::Rm(args) => files::rm(args),
         Command::Mv(args) => files::mv(args),
         Command::Mkdir(args) => files::mkdir(args),
+        Command::Locate(args) => files::locate(args),
         Command::Versions(args) => files::versions(args),
         Command::Policy(command) => files::policy(command),
         Command::Status(args) => upkeep::status(args),

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tessera_client::locate::Located;
 use tessera_client::path::StorePath;
 use tessera_client::{
     Cancel, Client, Error, GetOptions, Options, Owner, PathOpError, Progress, PutMode, PutOptions, ReadReport, Sink,
@@ -227,6 +228,11 @@ impl Store {
             self.client.remove_xattr(path, &format!("{}{name}", tessera_policy::PREFIX))?;
         }
         Ok(())
+    }
+
+    /// Where a file lies.
+    pub fn locate(&self, path: &StorePath) -> Outcome<Located> {
+        Ok(self.client.locate(path)?)
     }
 
     /// Versions of a file, oldest first.

@@ -225,3 +225,42 @@ fn losses_are_a_delay() {
     writer.join().unwrap().unwrap();
     assert!(c.ok(&["cat", "tess:/g"]).stdout == b"while it was away");
 }
+
+/// The store says where a file lies and how safe it is, on the mount and by command, and it is so on the nodes.
+#[test]
+fn files_tell_where_they_are() {
+    let mut c = Cluster::start(6);
+    c.with_stdin(&["put", "-p", "redundancy=ec:4+2", "-", "tess:/f"], &data(8, 5 << 20));
+    let located = c.ok(&["locate", "--json", "--extents", "tess:/f"]).json();
+    assert_eq!(located["state"]["chunks"], located["state"]["chunks_full"]);
+    assert_eq!(located["state"]["classes"][0], "ec:4+2");
+    let hosts = located["hosts"].as_object().unwrap();
+    let sum: u64 = hosts.values().map(|b| b.as_u64().unwrap()).sum();
+    assert!(sum.abs_diff(5 << 20) < 100, "each byte is some host's own: {located}");
+    let held = |node: &str| {
+        c.status()["nodes"].as_array().unwrap().iter().find(|n| n["name"] == node).unwrap()["disks"][0]["fragments"]
+            .as_u64()
+            .unwrap()
+    };
+    let mut said: std::collections::BTreeMap<String, u64> = Default::default();
+    for fragment in located["extents"].as_array().unwrap().iter().flat_map(|e| e["fragments"].as_array().unwrap()) {
+        *said.entry(fragment["node"].as_str().unwrap().into()).or_default() += 1;
+    }
+    eventually("nodes report what they hold", || said.iter().all(|(node, fragments)| held(node) == *fragments));
+    c.kill_node(3);
+    eventually("the lost node's fragments are not readable", || {
+        let state = &c.ok(&["locate", "--json", "tess:/f"]).json()["state"];
+        state["chunks_reduced"] == state["chunks"]
+    });
+    if !can_mount(&c) {
+        return;
+    }
+    let m = Mounted::new(&c, "mnt", &[]);
+    let mut value = vec![0; 1 << 20];
+    let len = rustix::fs::getxattr(m.at("f"), "user.tessera.state", &mut value).unwrap();
+    let state: serde_json::Value = serde_json::from_slice(&value[..len]).unwrap();
+    assert_eq!(state["logical_bytes"], 5 << 20);
+    let len = rustix::fs::getxattr(m.at("f"), "user.tessera.location", &mut value).unwrap();
+    let location: serde_json::Value = serde_json::from_slice(&value[..len]).unwrap();
+    assert_eq!(location["extents"].as_array().unwrap().len() as u64, state["chunks"].as_u64().unwrap());
+}

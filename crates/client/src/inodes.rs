@@ -5,6 +5,7 @@
 
 use crate::client::Client;
 use crate::error::{ReadError, WriteError};
+use crate::locate::Located;
 use crate::pipeline::Source;
 use crate::read::ReadHandle;
 use crate::read_core::ReadParams;
@@ -144,6 +145,11 @@ impl Inodes<'_> {
     pub fn remove_xattr(&self, ino: u64, name: &str) -> Result<(), Error> {
         self.0.context.ask(&RemoveXattr { op_id: self.0.context.op_id(), ino, name: name.into() })?;
         Ok(())
+    }
+
+    /// Where the current version of a file lies.
+    pub fn locate(&self, ino: u64) -> Result<Located, Error> {
+        self.0.locate_inode(ino)
     }
 
     /// Versions of a file, oldest first.

@@ -20,6 +20,7 @@ pub(crate) mod fake;
 mod fetch;
 pub mod inodes;
 pub mod job;
+pub mod locate;
 mod namespace;
 pub mod path;
 mod pipeline;

@@ -5,7 +5,18 @@
 use crate::attr::explained;
 use crate::mount::Store;
 use fuser::{Errno, ReplyXattr};
+use tessera_client::locate::Located;
 use tessera_wire::{Code, Error};
+
+/// Makes an attribute of what is known.
+type Tell = fn(&Located) -> serde_json::Value;
+
+/// What the store says of a file, by attribute: a name and a function. They are computed when they are asked for, and not
+/// listed: `getfattr -n` has them, `getfattr -d` does not print a map of every chunk.
+const KNOWLEDGE: &[(&str, Tell)] = &[
+    ("user.tessera.location", |located| serde_json::json!(located)),
+    ("user.tessera.state", |located| serde_json::json!(located.state())),
+];
 
 const CREATE: i32 = 1;
 const REPLACE: i32 = 2;
@@ -30,6 +41,10 @@ fn refusal(what: &str, ino: u64, error: &Error) -> Errno {
 /// Value of an attribute.
 pub fn get(store: &Store, ino: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
     let name = kept(name)?;
+    if let Some((_, tell)) = KNOWLEDGE.iter().find(|(known, _)| *known == name) {
+        let located = store.client.inodes().locate(ino).map_err(|e| explained("locate", ino, &e))?;
+        return Ok(tell(&located).to_string().into_bytes());
+    }
     let all = store.client.inodes().xattrs(ino).map_err(|e| explained("attributes", ino, &e))?;
     all.into_iter().find(|x| x.name == name).map(|x| x.value).ok_or(Errno::ENODATA)
 }
@@ -43,6 +58,9 @@ pub fn list(store: &Store, ino: u64) -> Result<Vec<u8>, Errno> {
 /// Sets an attribute.
 pub fn set(store: &Store, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
     let name = kept(name)?;
+    if KNOWLEDGE.iter().any(|(known, _)| *known == name) {
+        return Err(Errno::EPERM);
+    }
     let done = store.client.inodes().set_xattr(ino, name, value, flags & CREATE != 0, flags & REPLACE != 0);
     store.names.forget(Some(&[ino]));
     done.map_err(|e| refusal("set attribute", ino, &e))

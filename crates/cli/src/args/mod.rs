@@ -102,6 +102,8 @@ pub enum Command {
     Mv(MvArgs),
     /// Make directories.
     Mkdir(MkdirArgs),
+    /// Show where files lie: which hosts hold how much of them, and how safe they are.
+    Locate(LocateArgs),
     /// List a file's versions.
     Versions(VersionsArgs),
     /// Look at and change policies.

@@ -260,3 +260,24 @@ Examples:
         common: Common,
     },
 }
+
+/// `tessera locate`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A host's bytes are those of the file's own slices on it: what a task there can read without the network.
+
+Examples:
+  tessera locate tess:/model.bin
+  tessera locate tess:/model.bin --json | jq .hosts
+  tessera locate tess:/model.bin --extents       every extent with its fragments")]
+pub struct LocateArgs {
+    /// Files in the store.
+    #[arg(required = true, value_name = "TESS:/FILE")]
+    pub paths: Vec<std::ffi::OsString>,
+    /// Every extent.
+    #[arg(long)]
+    pub extents: bool,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}

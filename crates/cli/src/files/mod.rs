@@ -7,6 +7,7 @@ mod cat;
 mod get;
 pub mod holes;
 pub mod local;
+mod locate;
 mod namespace;
 mod policy;
 pub mod pool;
@@ -16,6 +17,7 @@ mod target;
 
 pub use cat::cat;
 pub use get::get;
+pub use locate::locate;
 pub use namespace::{mkdir, mv, rm};
 pub use policy::policy;
 pub use put::put;

@@ -1,0 +1,296 @@
+//! Where a file's bytes lie: for schedulers that send work to data, and for people who want to know how safe it is.
+
+use crate::client::Client;
+use crate::error::{Error, ReadError};
+use crate::path::StorePath;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use tessera_wire::meta::*;
+use tessera_wire::{ChunkInfo, ClassInfo, Error as WireError, Extent, Health};
+
+/// A file's current version, extent by extent.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Located {
+    /// Inode number.
+    pub ino: u64,
+    /// Version id.
+    pub version: u64,
+    /// Its number within the file.
+    pub version_number: u64,
+    /// Its length.
+    pub size_bytes: u64,
+    /// Bytes of chunks that were new with it.
+    pub new_bytes: u64,
+    /// Pieces in order of offset.
+    pub extents: Vec<LocatedExtent>,
+}
+
+/// A piece of a file: bytes of one chunk, or a hole.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LocatedExtent {
+    /// Where in the file it starts.
+    pub offset: u64,
+    /// How long it is.
+    pub len_bytes: u64,
+    /// The chunk; 0 for a hole.
+    pub chunk_id: u64,
+    /// The chunk's whole length.
+    pub chunk_len_bytes: u64,
+    /// Redundancy class: `ec:4+2`, `replica:3`; empty for a hole.
+    pub class: String,
+    /// Fragments that suffice to read it.
+    pub needed: u32,
+    /// Where the chunk's fragments are; of `ec:k+m` the first k are slices of the chunk itself.
+    pub fragments: Vec<LocatedFragment>,
+}
+
+/// A fragment and its place.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LocatedFragment {
+    /// Its number.
+    pub fragment: u32,
+    /// Name of the node.
+    pub node: String,
+    /// The node's host label.
+    pub host: String,
+    /// The node's address.
+    pub address: String,
+    /// The disk.
+    pub disk_id: u64,
+    /// It is there, and its node is up.
+    pub readable: bool,
+}
+
+/// How a file stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FileState {
+    /// Version id.
+    pub version: u64,
+    /// Its number within the file.
+    pub version_number: u64,
+    /// Length of the file.
+    pub logical_bytes: u64,
+    /// Bytes of chunks that were new with this version.
+    pub unique_bytes: u64,
+    /// Bytes on disks for its chunks, those it shares included.
+    pub stored_bytes: u64,
+    /// Distinct chunks.
+    pub chunks: u64,
+    /// Of them with all fragments readable.
+    pub chunks_full: u64,
+    /// Readable with fewer.
+    pub chunks_reduced: u64,
+    /// Not readable now.
+    pub chunks_lost: u64,
+    /// Redundancy classes of its chunks.
+    pub classes: Vec<String>,
+}
+
+impl Located {
+    /// Bytes of the file whose own slices (not parity) each host holds and could read: what is local where.
+    pub fn bytes_by_host(&self) -> BTreeMap<String, u64> {
+        let mut hosts = BTreeMap::new();
+        for extent in &self.extents {
+            let copies = extent.class.starts_with("replica") || extent.class == "none";
+            let share = if copies { extent.len_bytes } else { extent.len_bytes / u64::from(extent.needed.max(1)) };
+            let own = |f: &&LocatedFragment| f.readable && (copies || f.fragment < extent.needed);
+            for fragment in extent.fragments.iter().filter(own) {
+                *hosts.entry(fragment.host.clone()).or_default() += share;
+            }
+        }
+        hosts
+    }
+
+    /// What it comes to.
+    pub fn state(&self) -> FileState {
+        let mut state = FileState {
+            version: self.version,
+            version_number: self.version_number,
+            logical_bytes: self.size_bytes,
+            unique_bytes: self.new_bytes,
+            stored_bytes: 0,
+            chunks: 0,
+            chunks_full: 0,
+            chunks_reduced: 0,
+            chunks_lost: 0,
+            classes: Vec::new(),
+        };
+        let (mut seen, mut classes) = (BTreeSet::new(), BTreeSet::new());
+        for extent in self.extents.iter().filter(|e| e.chunk_id != 0) {
+            if !seen.insert(extent.chunk_id) {
+                continue;
+            }
+            classes.insert(extent.class.clone());
+            let readable = extent.fragments.iter().filter(|f| f.readable).count();
+            state.chunks += 1;
+            state.stored_bytes +=
+                extent.chunk_len_bytes.div_ceil(u64::from(extent.needed.max(1))) * extent.fragments.len() as u64;
+            match readable {
+                n if n == extent.fragments.len() => state.chunks_full += 1,
+                n if n as u32 >= extent.needed => state.chunks_reduced += 1,
+                _ => state.chunks_lost += 1,
+            }
+        }
+        state.classes = classes.into_iter().collect();
+        state
+    }
+}
+
+impl Client {
+    /// Where the current version of a file lies.
+    pub fn locate(&self, path: &StorePath) -> Result<Located, Error> {
+        let ino = self.stat(path)?.ino;
+        self.inodes().locate(ino).map_err(|error| {
+            let error = crate::error::by_name(error);
+            ReadError::Refused { file: path.brief(), error }.into()
+        })
+    }
+
+    pub(crate) fn locate_inode(&self, ino: u64) -> Result<Located, WireError> {
+        let opened = self.context.ask(&OpenRead { ino, len_bytes: u64::MAX, ..OpenRead::default() })?;
+        let listed = self.all_extents(&opened);
+        // Nobody waits for the answer; a session that is not closed ends by itself.
+        let _ = self.context.ask(&CloseSession { session_id: opened.session_id });
+        let (extents, chunks, classes) = listed?;
+        let pg_ids: Vec<u64> = chunks.values().map(|c| c.pg_id).collect::<BTreeSet<_>>().into_iter().collect();
+        let map = self.context.ask(&GetMap { known_version: 0, pg_ids, all_nodes: true })?;
+        let places = Places::new(&map);
+        let version = opened.version.unwrap_or_default();
+        Ok(Located {
+            ino,
+            version: version.version,
+            version_number: version.number,
+            size_bytes: version.size_bytes,
+            new_bytes: version.new_bytes,
+            extents: extents.iter().map(|extent| places.locate(extent, &chunks, &classes)).collect(),
+        })
+    }
+
+    fn all_extents(&self, opened: &OpenReadReply) -> Result<Extents, WireError> {
+        let size_bytes = opened.version.as_ref().map_or(0, |v| v.size_bytes);
+        let (mut extents, mut chunks, mut classes) = (Vec::new(), HashMap::new(), HashMap::new());
+        let mut page = opened.extents.clone().unwrap_or_default();
+        loop {
+            let next = page.next_offset;
+            extents.extend(std::mem::take(&mut page.extents));
+            chunks.extend(page.chunks.drain(..).map(|c| (c.chunk_id, c)));
+            classes.extend(page.classes.drain(..).map(|c| (c.class_id, c)));
+            if next >= size_bytes || extents.is_empty() {
+                return Ok((extents, chunks, classes));
+            }
+            let (session_id, len_bytes) = (opened.session_id, size_bytes - next);
+            let reply = self.context.ask(&ListExtents { session_id, offset: next, len_bytes, known_map_version: 0 })?;
+            if reply.next_offset <= next {
+                return Ok((extents, chunks, classes));
+            }
+            page = reply;
+        }
+    }
+}
+
+type Extents = (Vec<Extent>, HashMap<u64, ChunkInfo>, HashMap<u32, ClassInfo>);
+
+/// The map, for looking up.
+struct Places<'a> {
+    map: &'a ClusterMap,
+    nodes: HashMap<u64, &'a tessera_wire::NodeInfo>,
+    disks: HashMap<u64, &'a tessera_wire::DiskInfo>,
+    groups: HashMap<u64, &'a tessera_wire::PgInfo>,
+}
+
+impl<'a> Places<'a> {
+    fn new(map: &'a ClusterMap) -> Self {
+        Places {
+            map,
+            nodes: map.nodes.iter().map(|n| (n.node_id, n)).collect(),
+            disks: map.disks.iter().map(|d| (d.disk_id, d)).collect(),
+            groups: map.pgs.iter().map(|g| (g.pg_id, g)).collect(),
+        }
+    }
+
+    fn locate(
+        &self,
+        extent: &Extent,
+        chunks: &HashMap<u64, ChunkInfo>,
+        classes: &HashMap<u32, ClassInfo>,
+    ) -> LocatedExtent {
+        let chunk = chunks.get(&extent.chunk_id);
+        let class = chunk.and_then(|c| {
+            classes.get(&c.class_id).or_else(|| self.map.classes.iter().find(|k| k.class_id == c.class_id))
+        });
+        let fragments = chunk.and_then(|c| Some((c, self.groups.get(&c.pg_id)?, class?)));
+        let fragments = fragments.map(|(chunk, group, class)| {
+            let members = group.members.iter().enumerate().take(class.fragments() as usize);
+            members.map(|(i, member)| self.fragment(i as u32, member.disk_id, chunk)).collect()
+        });
+        LocatedExtent {
+            offset: extent.offset,
+            len_bytes: extent.len_bytes,
+            chunk_id: extent.chunk_id,
+            chunk_len_bytes: chunk.map_or(0, |c| c.len_bytes),
+            class: class.map(|c| c.spec.clone()).unwrap_or_default(),
+            needed: class.map_or(0, |c| c.k),
+            fragments: fragments.unwrap_or_default(),
+        }
+    }
+
+    fn fragment(&self, fragment: u32, disk_id: u64, chunk: &ChunkInfo) -> LocatedFragment {
+        let disk = self.disks.get(&disk_id);
+        let node = disk.and_then(|d| self.nodes.get(&d.node_id));
+        let serves =
+            |health: i32| matches!(Health::try_from(health), Ok(Health::Up | Health::Draining | Health::Drained));
+        let up = node.is_some_and(|n| serves(n.health)) && disk.is_some_and(|d| serves(d.health));
+        LocatedFragment {
+            fragment,
+            node: node.map(|n| n.name.clone()).unwrap_or_default(),
+            host: node.map(|n| n.host.clone()).unwrap_or_default(),
+            address: node.map(|n| n.address.clone()).unwrap_or_default(),
+            disk_id,
+            readable: up && !chunk.missing.contains(&fragment),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fragment(fragment: u32, host: &str, readable: bool) -> LocatedFragment {
+        let (host, node, address) = (host.to_string(), host.to_string(), String::new());
+        LocatedFragment { fragment, node, host, address, disk_id: 1, readable }
+    }
+
+    #[test]
+    fn a_file_is_where_its_own_slices_are_and_as_safe_as_its_weakest_chunk_says() {
+        let extent = |chunk_id, len_bytes, class: &str, needed, fragments| LocatedExtent {
+            offset: 0,
+            len_bytes,
+            chunk_id,
+            chunk_len_bytes: len_bytes,
+            class: class.into(),
+            needed,
+            fragments,
+        };
+        let coded = vec![fragment(0, "a", true), fragment(1, "b", true), fragment(2, "c", false)];
+        let copies = vec![fragment(0, "a", true), fragment(1, "c", true)];
+        let located = Located {
+            ino: 1,
+            version: 2,
+            version_number: 1,
+            size_bytes: 300,
+            new_bytes: 300,
+            extents: vec![
+                extent(1, 100, "ec:2+1", 2, coded.clone()),
+                extent(2, 50, "replica:2", 1, copies),
+                extent(0, 50, "", 0, Vec::new()),
+                extent(1, 100, "ec:2+1", 2, coded),
+            ],
+        };
+        let hosts = located.bytes_by_host();
+        assert_eq!(hosts, BTreeMap::from([("a".into(), 150), ("b".into(), 100), ("c".into(), 50)]));
+        let state = located.state();
+        assert_eq!((state.chunks, state.chunks_full, state.chunks_reduced, state.chunks_lost), (2, 1, 1, 0));
+        assert_eq!(state.stored_bytes, 150 + 100);
+        assert_eq!(state.classes, ["ec:2+1", "replica:2"]);
+    }
+}
