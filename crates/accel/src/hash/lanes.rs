@@ -1,5 +1,5 @@
 //! BLAKE3's compression function on as many nodes of trees at once as a vector has lanes. The nodes may belong to
-//! one message or to many: a lane is a leaf or a parent, with its own counter, length and flags.
+//! one message or to many: a lane is a leaf with its own counter, length and flags, or a parent with its own flags.
 #![allow(unsafe_code, clippy::needless_range_loop)] // Words of the state are indexes, side by side.
 
 use super::reference::{CHUNK_END, CHUNK_START, IV, PERMUTATION};
@@ -7,41 +7,73 @@ use crate::isa::{Isa, Level};
 use crate::simd::words::{BLOCK_BYTES, MAX_LANES, One, Words};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
+use std::ops::Range;
 
-/// A node: up to 1,024 bytes of a message, or the 64 bytes of two children's chaining values.
+/// Up to 1,024 bytes of a message.
 #[derive(Clone, Copy)]
-pub struct Node<'a> {
+pub struct Leaf<'a> {
     /// What is compressed, block by block.
     pub bytes: &'a [u8],
-    /// Index of a leaf in its message; 0 for a parent.
-    pub counter: u64,
-    /// Whether the first and last block are flagged as a leaf's.
-    pub leaf: bool,
-    /// Flags of the last block: [`super::reference::PARENT`], [`super::reference::ROOT`].
+    /// Its index in its message.
+    pub counter: u32,
+    /// Flags of the last block beside its own: [`super::reference::ROOT`], or none.
     pub flags: u32,
+}
+
+/// Two neighbouring values, or one that has no neighbour.
+#[derive(Clone, Copy)]
+pub struct Pair {
+    /// Index of the left one; the right one is next to it.
+    pub left: u32,
+    /// Flags of the parent's block: [`super::reference::PARENT`], [`super::reference::ROOT`]; none if there is no right
+    /// one, and the left one stays as it is.
+    pub flags: u32,
+}
+
+/// Chaining values, word by word: so do lanes leave them, and so parents take them.
+#[derive(Default)]
+pub struct Values {
+    /// Word w of value i is at w · `room` + i.
+    words: Vec<u32>,
+    room: usize,
+}
+
+impl Values {
+    /// Makes room for `count`, and for what lanes without a value write and pairs at the end read.
+    fn make_room(&mut self, count: usize) {
+        self.room = count.next_multiple_of(MAX_LANES) + 2 * MAX_LANES;
+        self.words.resize(self.words.len().max(8 * self.room), 0);
+    }
+
+    /// The bytes of value `i`.
+    pub fn get(&self, i: usize) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        for (w, bytes) in bytes.chunks_exact_mut(4).enumerate() {
+            bytes.copy_from_slice(&self.words[w * self.room + i].to_le_bytes());
+        }
+        bytes
+    }
 }
 
 /// How far ahead each lane's bytes are asked for: nothing else would see sixteen streams coming.
 const PREFETCH_BYTES: usize = 256;
 
-impl Node<'_> {
-    fn blocks(&self) -> usize {
-        self.bytes.len().div_ceil(BLOCK_BYTES).max(1)
-    }
+/// Chaining values of `leaves`, in order.
+pub fn compress_leaves(isa: Isa, leaves: &[Leaf<'_>], out: &mut Values) {
+    out.make_room(leaves.len());
+    run(isa, Work::Leaves(leaves), out);
 }
 
-/// Chaining values of `nodes`, in order, into `out`, which has as many entries.
-pub fn compress_all(isa: Isa, nodes: &[Node<'_>], out: &mut [[u8; 32]]) {
-    assert_eq!(nodes.len(), out.len());
-    match isa.level() {
-        // SAFETY: a plain word needs no instruction set.
-        Level::Reference | Level::Portable => unsafe { all::<One>(nodes, out) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an Isa of this level exists only if the CPU has AVX2.
-        Level::Avx2 => unsafe { avx2(nodes, out) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: an Isa of these levels exists only if the CPU has AVX-512F, BW and VL.
-        Level::Avx512 | Level::Gfni => unsafe { avx512(nodes, out) },
+/// A value for each of `pairs` of the values `below`, in order.
+pub fn compress_pairs(isa: Isa, below: &Values, pairs: &[Pair], out: &mut Values) {
+    // A vector of pairs is read from its first one on, whole.
+    assert!(pairs.iter().all(|pair| pair.left as usize + 2 * MAX_LANES <= below.room));
+    out.make_room(pairs.len());
+    run(isa, Work::Pairs(below, pairs), out);
+    for (i, pair) in pairs.iter().enumerate().filter(|(_, pair)| pair.flags == 0) {
+        for w in 0..8 {
+            out.words[w * out.room + i] = below.words[w * below.room + pair.left as usize];
+        }
     }
 }
 
@@ -56,157 +88,232 @@ pub fn lanes(isa: Isa) -> usize {
     }
 }
 
-/// # Safety
-/// AVX2.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-unsafe fn avx2(nodes: &[Node<'_>], out: &mut [[u8; 32]]) {
-    // SAFETY: the caller vouches for the instruction set.
-    unsafe { all::<Avx2>(nodes, out) }
+#[derive(Clone, Copy)]
+enum Work<'a> {
+    Leaves(&'a [Leaf<'a>]),
+    Pairs(&'a Values, &'a [Pair]),
 }
 
-/// # Safety
-/// AVX-512F and BW.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn avx512(nodes: &[Node<'_>], out: &mut [[u8; 32]]) {
-    // SAFETY: the caller vouches for the instruction set.
-    unsafe { all::<Avx512>(nodes, out) }
-}
-
-/// # Safety
-/// The instruction set of `V`.
-#[inline(always)]
-unsafe fn all<V: Words>(nodes: &[Node<'_>], out: &mut [[u8; 32]]) {
-    for (nodes, out) in nodes.chunks(V::LANES).zip(out.chunks_mut(V::LANES)) {
-        // SAFETY: the caller vouches for the instruction set; there are at most LANES nodes, and as many outputs.
-        unsafe { side_by_side::<V>(nodes, out) };
+fn run(isa: Isa, work: Work<'_>, out: &mut Values) {
+    match isa.level() {
+        // SAFETY: a plain word needs no instruction set.
+        Level::Reference | Level::Portable => unsafe { all::<One>(work, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an Isa of this level exists only if the CPU has AVX2.
+        Level::Avx2 => unsafe { avx2(work, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: an Isa of these levels exists only if the CPU has AVX-512F, BW and VL.
+        Level::Avx512 | Level::Gfni => unsafe { avx512(work, out) },
     }
 }
 
-/// What the lanes walk: every lane its node, lanes without a node the first one's (and nobody looks at what they get).
+/// # Safety
+/// AVX2; as [`all`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn avx2(work: Work<'_>, out: &mut Values) {
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe { all::<Avx2>(work, out) }
+}
+
+/// # Safety
+/// AVX-512F and BW; as [`all`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn avx512(work: Work<'_>, out: &mut Values) {
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe { all::<Avx512>(work, out) }
+}
+
+/// # Safety
+/// The instruction set of `V`; `out` has room for as many values as there are leaves or pairs; the values below have
+/// room for two vectors from each pair's left one on.
+#[inline(always)]
+unsafe fn all<V: Words>(work: Work<'_>, out: &mut Values) {
+    // SAFETY: the caller vouches for the instruction set and the room; there are at most LANES at a time.
+    unsafe {
+        match work {
+            Work::Leaves(leaves) => {
+                for (i, leaves) in leaves.chunks(V::LANES).enumerate() {
+                    put(out, i * V::LANES, &side_by_side::<V>(leaves));
+                }
+            }
+            Work::Pairs(below, pairs) => {
+                for (i, pairs) in pairs.chunks(V::LANES).enumerate() {
+                    put(out, i * V::LANES, &parents::<V>(below, pairs));
+                }
+            }
+        }
+    }
+}
+
+/// Writes LANES values from value `at` on.
+///
+/// # Safety
+/// The instruction set; there is room for them.
+#[inline(always)]
+unsafe fn put<V: Words>(out: &mut Values, at: usize, value: &[V; 8]) {
+    for w in 0..8 {
+        // SAFETY: the caller vouches for the set and the room.
+        unsafe { value[w].store(out.words.as_mut_ptr().add(w * out.room + at)) };
+    }
+}
+
+/// Parents of up to LANES pairs.
+///
+/// # Safety
+/// The instruction set; 1 to LANES pairs, and two vectors of words from each one's left value on.
+#[inline(always)]
+unsafe fn parents<V: Words>(below: &Values, pairs: &[Pair]) -> [V; 8] {
+    let (first, last) = (pairs[0].left as usize, pairs[pairs.len() - 1].left as usize);
+    let mut flags = [0u32; MAX_LANES];
+    flags.iter_mut().zip(pairs).for_each(|(flags, pair)| *flags = pair.flags);
+    // SAFETY: the caller vouches for the instruction set, and for the words that are read.
+    unsafe {
+        let mut message = [V::splat(0); 16];
+        for w in 0..8 {
+            let plane = below.words.as_ptr().add(w * below.room);
+            // Pairs rise, by two each if none is without its neighbour.
+            if last - first == 2 * (pairs.len() - 1) {
+                (message[w], message[8 + w]) = V::pairs(plane.add(first));
+            } else {
+                let mut words = [[0u32; MAX_LANES]; 2];
+                for (lane, pair) in pairs.iter().enumerate() {
+                    let at = plane.add(pair.left as usize);
+                    (words[0][lane], words[1][lane]) = (*at, *at.add(1));
+                }
+                (message[w], message[8 + w]) = (V::load(words[0].as_ptr()), V::load(words[1].as_ptr()));
+            }
+        }
+        let (zero, len) = (V::splat(0), V::splat(BLOCK_BYTES as u32));
+        compress(&initial(), &message, [zero, zero], len, V::load(flags.as_ptr()))
+    }
+}
+
+/// What every chain begins with.
+///
+/// # Safety
+/// The instruction set.
+#[inline(always)]
+unsafe fn initial<V: Words>() -> [V; 8] {
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe {
+        let mut value = [V::splat(0); 8];
+        for i in 0..8 {
+            value[i] = V::splat(IV[i]);
+        }
+        value
+    }
+}
+
+/// What the lanes walk: every lane its leaf, lanes without a leaf the first one's (and nobody looks at what they get).
 struct Walk {
-    /// Where the node's blocks begin.
+    /// Where the leaf's blocks begin.
     at: [*const u8; MAX_LANES],
-    /// Where its last block is: in the node, or padded with zeros.
-    last: [*const u8; MAX_LANES],
-    blocks: [usize; MAX_LANES],
-    last_len: [u32; MAX_LANES],
-    first_flags: [u32; MAX_LANES],
-    last_flags: [u32; MAX_LANES],
-    counter_low: [u32; MAX_LANES],
-    counter_high: [u32; MAX_LANES],
+    counter: [u32; MAX_LANES],
+    /// Flags of the last block.
+    flags: [u32; MAX_LANES],
+    /// Bytes of the shortest and of the longest.
+    fewest: usize,
+    most: usize,
 }
 
 impl Walk {
-    /// At least one node, at most as many as lanes; `padded` gets the last blocks that are not whole.
-    fn new(nodes: &[Node<'_>], padded: &mut [[u8; BLOCK_BYTES]; MAX_LANES]) -> Walk {
-        let nothing = std::ptr::null();
+    /// At least one leaf, at most as many as lanes.
+    #[inline(always)]
+    fn new(leaves: &[Leaf<'_>], lanes: usize) -> Walk {
         let mut walk = Walk {
-            at: [nothing; MAX_LANES],
-            last: [nothing; MAX_LANES],
-            blocks: [0; MAX_LANES],
-            last_len: [0; MAX_LANES],
-            first_flags: [0; MAX_LANES],
-            last_flags: [0; MAX_LANES],
-            counter_low: [0; MAX_LANES],
-            counter_high: [0; MAX_LANES],
+            at: [leaves[0].bytes.as_ptr(); MAX_LANES],
+            counter: [0; MAX_LANES],
+            flags: [0; MAX_LANES],
+            fewest: usize::MAX,
+            most: 0,
         };
-        for lane in 0..MAX_LANES {
-            let node = nodes.get(lane).unwrap_or(&nodes[0]);
-            let blocks = node.blocks();
-            let last = &node.bytes[(blocks - 1) * BLOCK_BYTES..];
-            walk.at[lane] = node.bytes.as_ptr();
-            walk.last[lane] = last.as_ptr();
-            if last.len() < BLOCK_BYTES {
-                padded[lane] = [0; BLOCK_BYTES];
-                padded[lane][..last.len()].copy_from_slice(last);
-                walk.last[lane] = padded[lane].as_ptr();
-            }
-            walk.blocks[lane] = blocks;
-            walk.last_len[lane] = last.len() as u32;
-            walk.first_flags[lane] = if node.leaf { CHUNK_START } else { 0 };
-            walk.last_flags[lane] = if node.leaf { CHUNK_END | node.flags } else { node.flags };
-            (walk.counter_low[lane], walk.counter_high[lane]) = (node.counter as u32, (node.counter >> 32) as u32);
+        for (lane, leaf) in leaves.iter().enumerate().take(lanes) {
+            walk.at[lane] = leaf.bytes.as_ptr();
+            walk.counter[lane] = leaf.counter;
+            walk.flags[lane] = CHUNK_END | leaf.flags;
+            walk.fewest = walk.fewest.min(leaf.bytes.len());
+            walk.most = walk.most.max(leaf.bytes.len());
         }
         walk
     }
 }
 
-/// Up to LANES nodes, block by block.
+/// Up to LANES leaves, block by block.
 ///
 /// # Safety
-/// The instruction set; 1 to LANES nodes, and as many outputs.
+/// The instruction set; 1 to LANES leaves.
 #[inline(always)]
-unsafe fn side_by_side<V: Words>(nodes: &[Node<'_>], out: &mut [[u8; 32]]) {
-    let mut padded = [[0u8; BLOCK_BYTES]; MAX_LANES];
-    let walk = Walk::new(nodes, &mut padded);
-    let blocks = &walk.blocks[..V::LANES];
-    let (fewest, most) = (blocks.iter().min().map_or(1, |n| *n), blocks.iter().max().map_or(1, |n| *n));
-    // SAFETY: the instruction set, by the contract; blocks that are read are whole blocks of a node, or padded.
+unsafe fn side_by_side<V: Words>(leaves: &[Leaf<'_>]) -> [V; 8] {
+    let walk = Walk::new(leaves, V::LANES);
+    // While every lane has a whole block, and none or all of them their last one, they differ in little but bytes.
+    let (fewest, most) = (walk.fewest.div_ceil(BLOCK_BYTES).max(1), walk.most.div_ceil(BLOCK_BYTES).max(1));
+    let together = walk.fewest == walk.most && walk.most == most * BLOCK_BYTES;
+    let alike = if together { most } else { fewest - 1 };
+    // SAFETY: the instruction set, by the contract; every leaf has `alike` whole blocks.
     unsafe {
-        let counter = [V::load(walk.counter_low.as_ptr()), V::load(walk.counter_high.as_ptr())];
-        let mut value = [V::splat(0); 8];
-        for i in 0..8 {
-            value[i] = V::splat(IV[i]);
-        }
-        // While every lane has a whole block, and none or all of them their last one, they differ in little but bytes.
-        let whole = walk.last_len[..V::LANES].iter().all(|len| *len == BLOCK_BYTES as u32);
-        let (first, last) = (V::load(walk.first_flags.as_ptr()), V::load(walk.last_flags.as_ptr()));
-        let alike = if whole && fewest == most { most } else { fewest - 1 };
+        let counter = [V::load(walk.counter.as_ptr()), V::splat(0)];
+        let mut value = initial();
         for block in 0..alike {
-            let mut flags = if block == 0 { first } else { V::splat(0) };
+            let mut flags = V::splat(if block == 0 { CHUNK_START } else { 0 });
             if block + 1 == most {
-                flags = flags.or(last);
+                flags = flags.or(V::load(walk.flags.as_ptr()));
             }
             let message = V::transposed(&walk.at, block * BLOCK_BYTES);
             V::prefetch(&walk.at, block * BLOCK_BYTES + PREFETCH_BYTES);
             value = compress(&value, &message, counter, V::splat(BLOCK_BYTES as u32), flags);
         }
-        for block in alike..most {
-            value = near_the_end(&walk, value, counter, block);
+        if alike < most {
+            value = to_the_end(leaves, &walk, value, counter, alike..most);
         }
-        let mut words = [[0u32; MAX_LANES]; 8];
-        for i in 0..8 {
-            value[i].store(words[i].as_mut_ptr());
-        }
-        for (lane, out) in out.iter_mut().enumerate() {
-            for i in 0..8 {
-                out[4 * i..4 * i + 4].copy_from_slice(&words[i][lane].to_le_bytes());
-            }
-        }
+        value
     }
 }
 
-/// One block where some lanes may be at their last block, or through.
+/// Blocks where some lanes may be at their last one, or through.
 ///
 /// # Safety
-/// The instruction set; `walk` points to what it says.
+/// The instruction set; `walk` is that of the leaves.
 #[inline(always)]
-unsafe fn near_the_end<V: Words>(walk: &Walk, value: [V; 8], counter: [V; 2], block: usize) -> [V; 8] {
-    let mut at = walk.last;
-    let (mut len, mut flags, mut active) = ([0u32; MAX_LANES], [0u32; MAX_LANES], [0u32; MAX_LANES]);
-    for lane in 0..V::LANES {
-        let last = block + 1 >= walk.blocks[lane];
-        if !last {
-            at[lane] = walk.at[lane].wrapping_add(block * BLOCK_BYTES);
+unsafe fn to_the_end<V: Words>(
+    leaves: &[Leaf<'_>],
+    walk: &Walk,
+    mut value: [V; 8],
+    counter: [V; 2],
+    blocks: Range<usize>,
+) -> [V; 8] {
+    let mut padded = [[0u8; BLOCK_BYTES]; MAX_LANES];
+    for block in blocks {
+        // A lane that has no leaf, or is through, reads zeros, and keeps the value that it has.
+        let mut at = [padded[0].as_ptr(); MAX_LANES];
+        let (mut len, mut flags, mut active) = ([0u32; MAX_LANES], [0u32; MAX_LANES], [0u32; MAX_LANES]);
+        for (lane, leaf) in leaves.iter().enumerate() {
+            let rest = leaf.bytes.get(block * BLOCK_BYTES..).unwrap_or_default();
+            if rest.is_empty() && block > 0 {
+                continue;
+            }
+            (active[lane], at[lane], len[lane]) = (!0, rest.as_ptr(), BLOCK_BYTES as u32);
+            flags[lane] = if block == 0 { CHUNK_START } else { 0 };
+            if rest.len() <= BLOCK_BYTES {
+                flags[lane] |= walk.flags[lane];
+            }
+            if rest.len() < BLOCK_BYTES {
+                padded[lane][..rest.len()].copy_from_slice(rest);
+                (at[lane], len[lane]) = (padded[lane].as_ptr(), rest.len() as u32);
+            }
         }
-        len[lane] = if last { walk.last_len[lane] } else { BLOCK_BYTES as u32 };
-        let first = if block == 0 { walk.first_flags[lane] } else { 0 };
-        flags[lane] = first | if last { walk.last_flags[lane] } else { 0 };
-        active[lane] = if block < walk.blocks[lane] { !0 } else { 0 };
-    }
-    // SAFETY: the caller vouches for the instruction set and the pointers; lanes that are through read their last
-    // block again.
-    unsafe {
-        let message = V::transposed(&at, 0);
-        let mut next = compress(&value, &message, counter, V::load(len.as_ptr()), V::load(flags.as_ptr()));
-        let active = V::load(active.as_ptr());
-        for i in 0..8 {
-            next[i] = active.choose(next[i], value[i]);
+        // SAFETY: the caller vouches for the instruction set; every pointer is to a whole block.
+        unsafe {
+            let message = V::transposed(&at, 0);
+            let next = compress(&value, &message, counter, V::load(len.as_ptr()), V::load(flags.as_ptr()));
+            let active = V::load(active.as_ptr());
+            for i in 0..8 {
+                value[i] = active.choose(next[i], value[i]);
+            }
         }
-        next
     }
+    value
 }
 
 /// Which message word goes where in each round: the permutation of table 2, applied again and again.

@@ -76,6 +76,12 @@ pub unsafe trait Words: Copy {
     /// The instruction set; 64 bytes are readable there for each of the first `LANES` pointers.
     unsafe fn transposed(at: &[*const u8; MAX_LANES], offset: usize) -> [Self; 16];
 
+    /// The words at `from` + 2 · lane, and those at `from` + 2 · lane + 1.
+    ///
+    /// # Safety
+    /// The instruction set; 2 · `LANES` words are readable.
+    unsafe fn pairs(from: *const u32) -> (Self, Self);
+
     /// Asks for the bytes at each pointer + `offset`, which need not be readable.
     #[inline(always)]
     fn prefetch(_at: &[*const u8; MAX_LANES], _offset: usize) {}
@@ -179,6 +185,12 @@ unsafe impl Words for One {
     #[inline(always)]
     unsafe fn swap_bytes(self) -> Self {
         One(self.0.swap_bytes())
+    }
+
+    #[inline(always)]
+    unsafe fn pairs(from: *const u32) -> (Self, Self) {
+        // SAFETY: two readable words, by the contract.
+        unsafe { (Self::load(from), Self::load(from.add(1))) }
     }
 
     #[inline(always)]

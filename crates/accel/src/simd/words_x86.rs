@@ -76,6 +76,19 @@ unsafe impl Words for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn pairs(from: *const u32) -> (Self, Self) {
+        // SAFETY: AVX2 and sixteen readable words, by the contract.
+        unsafe {
+            let first = _mm256_castsi256_ps(_mm256_loadu_si256(from.cast()));
+            let second = _mm256_castsi256_ps(_mm256_loadu_si256(from.add(8).cast()));
+            // Within halves: 0 2 8 10 | 4 6 12 14; then the quarters in order.
+            let even = _mm256_castps_si256(_mm256_shuffle_ps::<0x88>(first, second));
+            let odd = _mm256_castps_si256(_mm256_shuffle_ps::<0xdd>(first, second));
+            (Avx2(_mm256_permute4x64_epi64::<0xd8>(even)), Avx2(_mm256_permute4x64_epi64::<0xd8>(odd)))
+        }
+    }
+
+    #[inline(always)]
     fn prefetch(at: &[*const u8; MAX_LANES], offset: usize) {
         for pointer in &at[..Self::LANES] {
             // SAFETY: every x86-64 CPU has SSE; a prefetch of an address that cannot be read does nothing.
@@ -88,28 +101,20 @@ unsafe impl Words for Avx2 {
         // SAFETY: AVX2 and 64 readable bytes at each pointer, by the contract.
         unsafe {
             let mut words = [Avx2(_mm256_setzero_si256()); 16];
-            for half in 0..2 {
-                let mut rows = [_mm256_setzero_si256(); 8];
-                for lane in 0..8 {
-                    rows[lane] = _mm256_loadu_si256(at[lane].add(offset + 32 * half).cast());
+            for piece in 0..4 {
+                // Sixteen bytes of lanes r and r + 4. What is put into a half from memory takes no shuffle unit.
+                let mut rows = [_mm256_setzero_si256(); 4];
+                for r in 0..4 {
+                    let from = |lane: usize| _mm_loadu_si128(at[lane].add(offset + 16 * piece).cast());
+                    rows[r] = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(from(r)), from(r + 4));
                 }
-                // Pairs of words, pairs of pairs, then halves.
-                let (mut two, mut four) = (rows, rows);
-                for i in 0..4 {
-                    two[2 * i] = _mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-                    two[2 * i + 1] = _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-                }
-                for i in 0..2 {
-                    let t = 4 * i;
-                    four[t] = _mm256_unpacklo_epi64(two[t], two[t + 2]);
-                    four[t + 1] = _mm256_unpackhi_epi64(two[t], two[t + 2]);
-                    four[t + 2] = _mm256_unpacklo_epi64(two[t + 1], two[t + 3]);
-                    four[t + 3] = _mm256_unpackhi_epi64(two[t + 1], two[t + 3]);
-                }
-                for i in 0..4 {
-                    words[8 * half + i] = Avx2(_mm256_permute2x128_si256::<0x20>(four[i], four[i + 4]));
-                    words[8 * half + i + 4] = Avx2(_mm256_permute2x128_si256::<0x31>(four[i], four[i + 4]));
-                }
+                // Pairs of words, then all four, in both halves alike.
+                let (a, b) = (_mm256_unpacklo_epi32(rows[0], rows[1]), _mm256_unpackhi_epi32(rows[0], rows[1]));
+                let (c, d) = (_mm256_unpacklo_epi32(rows[2], rows[3]), _mm256_unpackhi_epi32(rows[2], rows[3]));
+                words[4 * piece] = Avx2(_mm256_unpacklo_epi64(a, c));
+                words[4 * piece + 1] = Avx2(_mm256_unpackhi_epi64(a, c));
+                words[4 * piece + 2] = Avx2(_mm256_unpacklo_epi64(b, d));
+                words[4 * piece + 3] = Avx2(_mm256_unpackhi_epi64(b, d));
             }
             words
         }
@@ -207,6 +212,18 @@ unsafe impl Words for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn pairs(from: *const u32) -> (Self, Self) {
+        // SAFETY: AVX-512F and 32 readable words, by the contract.
+        unsafe {
+            let (first, second) = (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(16).cast()));
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
+            let pick = |which| Avx512(_mm512_permutex2var_epi32(first, which, second));
+            (pick(even), pick(odd))
+        }
+    }
+
+    #[inline(always)]
     fn prefetch(at: &[*const u8; MAX_LANES], offset: usize) {
         for pointer in &at[..Self::LANES] {
             // SAFETY: every x86-64 CPU has SSE; a prefetch of an address that cannot be read does nothing.
@@ -218,33 +235,23 @@ unsafe impl Words for Avx512 {
     unsafe fn transposed(at: &[*const u8; MAX_LANES], offset: usize) -> [Self; 16] {
         // SAFETY: AVX-512F and 64 readable bytes at each pointer, by the contract.
         unsafe {
-            let mut rows = [_mm512_setzero_si512(); 16];
-            for lane in 0..16 {
-                rows[lane] = _mm512_loadu_si512(at[lane].add(offset).cast());
-            }
-            // Pairs of words, pairs of pairs: then quarter q of four[4g + i] holds word 4q + i of lanes 4g..4g+4.
-            let (mut two, mut four) = (rows, rows);
-            for i in 0..8 {
-                two[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-                two[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-            }
-            for g in 0..4 {
-                let t = 4 * g;
-                four[t] = _mm512_unpacklo_epi64(two[t], two[t + 2]);
-                four[t + 1] = _mm512_unpackhi_epi64(two[t], two[t + 2]);
-                four[t + 2] = _mm512_unpacklo_epi64(two[t + 1], two[t + 3]);
-                four[t + 3] = _mm512_unpackhi_epi64(two[t + 1], two[t + 3]);
-            }
-            let mut words = [Avx512(rows[0]); 16];
-            for i in 0..4 {
-                // Quarters 0, 2 and 1, 3 of two groups; then of all four.
-                let (a, b, c, d) = (four[i], four[i + 4], four[i + 8], four[i + 12]);
-                let (ab_02, ab_13) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
-                let (cd_02, cd_13) = (_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d));
-                words[i] = Avx512(_mm512_shuffle_i32x4::<0x88>(ab_02, cd_02));
-                words[i + 4] = Avx512(_mm512_shuffle_i32x4::<0x88>(ab_13, cd_13));
-                words[i + 8] = Avx512(_mm512_shuffle_i32x4::<0xdd>(ab_02, cd_02));
-                words[i + 12] = Avx512(_mm512_shuffle_i32x4::<0xdd>(ab_13, cd_13));
+            let mut words = [Avx512(_mm512_setzero_si512()); 16];
+            for piece in 0..4 {
+                // Sixteen bytes of lanes r, r + 4, r + 8 and r + 12. What is put into a quarter from memory takes no
+                // shuffle unit, of which there is one.
+                let mut rows = [_mm512_setzero_si512(); 4];
+                for r in 0..4 {
+                    let from = |lane: usize| _mm_loadu_si128(at[lane].add(offset + 16 * piece).cast());
+                    let row = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(from(r)), from(r + 4));
+                    rows[r] = _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(row, from(r + 8)), from(r + 12));
+                }
+                // Pairs of words, then all four, in all quarters alike.
+                let (a, b) = (_mm512_unpacklo_epi32(rows[0], rows[1]), _mm512_unpackhi_epi32(rows[0], rows[1]));
+                let (c, d) = (_mm512_unpacklo_epi32(rows[2], rows[3]), _mm512_unpackhi_epi32(rows[2], rows[3]));
+                words[4 * piece] = Avx512(_mm512_unpacklo_epi64(a, c));
+                words[4 * piece + 1] = Avx512(_mm512_unpackhi_epi64(a, c));
+                words[4 * piece + 2] = Avx512(_mm512_unpacklo_epi64(b, d));
+                words[4 * piece + 3] = Avx512(_mm512_unpackhi_epi64(b, d));
             }
             words
         }
