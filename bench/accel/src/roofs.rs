@@ -38,15 +38,40 @@ pub fn coded(rates: &Rates, read: usize, copy: usize, k: usize, m: usize) -> Opt
     Roof::memory(k / (k / read + m * (1.0 / copy - 1.0 / read).max(0.0)))
 }
 
-/// XOR of all words, eight at a time: reads as fast as memory delivers.
+/// XOR of all words, eight at a time, asked for well ahead: reads as fast as memory delivers.
 pub fn read(bytes: &[u8]) {
     let mut sums = [0u64; 16];
     for chunk in black_box(bytes).chunks_exact(128) {
+        ask_for(chunk, 1024, 128);
         for (sum, word) in sums.iter_mut().zip(chunk.chunks_exact(8)) {
             *sum ^= u64::from_ne_bytes(word.try_into().expect("eight bytes"));
         }
     }
     black_box(sums.iter().fold(0, |a, b| a ^ b));
+}
+
+/// Copies, both sides asked for well ahead.
+pub fn copy(from: &[u8], to: &mut [u8]) {
+    for (from, to) in black_box(from).chunks(1024).zip(to.chunks_mut(1024)) {
+        ask_for(from, 1024, 1024);
+        ask_for(to, 1024, 1024);
+        to.copy_from_slice(from);
+    }
+    black_box(to);
+}
+
+/// Asks for `len` bytes that begin `ahead` of where `bytes` do.
+#[inline(always)]
+fn ask_for(bytes: &[u8], ahead: usize, len: usize) {
+    for at in (ahead..ahead + len).step_by(64) {
+        // SAFETY: every x86-64 CPU has SSE; a prefetch of an address that cannot be read does nothing.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(at).cast())
+        };
+        let _ = (bytes, at);
+    }
 }
 
 /// The vector units of one core.

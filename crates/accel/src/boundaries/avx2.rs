@@ -2,21 +2,22 @@
 //! 32 bytes back is in registers already.
 #![allow(unsafe_code)]
 
+use super::dispatch::Masks;
 use super::reference::{FAR, MIDDLE, NEAR, TARGET};
 use super::{Candidate, Params, WINDOW_BYTES};
 use crate::isa::{Isa, Level};
 use std::arch::x86_64::*;
 
 const VECTOR: usize = 32;
-/// Positions between two looks at the results: survivors are rare, and a look costs a branch.
-const GROUP: usize = 4 * VECTOR;
+/// Positions of a mask.
+const GROUP: usize = 2 * VECTOR;
 
 /// See [`super::reference::scan`].
 pub fn scan(isa: Isa, params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
     assert!(isa.level() >= Level::Avx2);
     // SAFETY: an Isa of this level exists only if the CPU has AVX2.
-    super::dispatch::scan_in_groups(params, bytes, GROUP, out, |next, bytes, survivors| unsafe {
-        scan_groups(params, bytes, next, survivors)
+    super::dispatch::scan_in_groups(params, bytes, out, |next, bytes, masks| unsafe {
+        scan_groups(params, bytes, next, masks)
     });
 }
 
@@ -33,15 +34,16 @@ struct Tables {
     far: __m256i,
 }
 
-/// Prefilters positions from `next` on in whole groups, and returns the first one not looked at.
+/// Prefilters positions from `next` on in whole groups, and returns how many it has looked at.
 ///
 /// # Safety
 /// AVX2.
 #[target_feature(enable = "avx2")]
-unsafe fn scan_groups(params: &Params, bytes: &[u8], mut next: usize, survivors: &mut dyn FnMut(usize, u64)) -> usize {
-    assert!(next >= WINDOW_BYTES);
-    if next + GROUP > bytes.len() + 1 {
-        return next;
+unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut Masks) -> usize {
+    assert!(first >= WINDOW_BYTES);
+    let count = (bytes.len() + 1).saturating_sub(first).min(64 * masks.passed.len()) / GROUP * GROUP;
+    if count == 0 {
+        return 0;
     }
     let table = |t: &[u8; 16]| {
         // SAFETY: sixteen bytes are read from an array of sixteen.
@@ -51,26 +53,26 @@ unsafe fn scan_groups(params: &Params, bytes: &[u8], mut next: usize, survivors:
     let target = _mm256_set1_epi8(TARGET as i8);
     let above = _mm256_set1_epi8(params.above());
     // SAFETY: the newest byte of position p is p − 1 ≥ 63; the look back is 64 + 3 less a half vector.
-    let mut before = unsafe { warm_up(&tables, bytes.as_ptr().add(next - 1)) };
-    while next + GROUP <= bytes.len() + 1 {
-        let mut passed = [0u64; 2];
-        for i in 0..4 {
-            // SAFETY: the vector ends with byte next − 1 + 32·(i + 1) − 1 ≤ next + GROUP − 2 < len.
-            let near = unsafe { near(&tables, bytes.as_ptr().add(next - 1 + i * VECTOR)) };
+    let mut before = unsafe { warm_up(&tables, bytes.as_ptr().add(first - 1)) };
+    let mut some = 0;
+    for (i, passed) in masks.passed[..count / GROUP].iter_mut().enumerate() {
+        super::dispatch::prefetch(bytes, first + i * GROUP);
+        let mut halves = [0u32; 2];
+        for (j, half) in halves.iter_mut().enumerate() {
+            // SAFETY: the vector ends with byte first − 1 + 64·i + 32·(j + 1) − 1 ≤ first + count − 2 < len.
+            let near = unsafe { near(&tables, bytes.as_ptr().add(first - 1 + i * GROUP + j * VECTOR)) };
             let near_16_back = _mm256_permute2x128_si256::<0x21>(before.near, near);
             let middle = _mm256_add_epi8(near, _mm256_shuffle_epi8(tables.middle, near_16_back));
             let sum = _mm256_add_epi8(middle, _mm256_shuffle_epi8(tables.far, before.middle));
             let hit = _mm256_and_si256(_mm256_cmpeq_epi8(sum, target), _mm256_cmpgt_epi8(before.near, above));
-            passed[i / 2] |= u64::from(_mm256_movemask_epi8(hit) as u32) << (32 * (i % 2));
+            *half = _mm256_movemask_epi8(hit) as u32;
             before = Before { near, middle };
         }
-        if passed[0] | passed[1] != 0 {
-            survivors(next, passed[0]);
-            survivors(next + 64, passed[1]);
-        }
-        next += GROUP;
+        *passed = u64::from(halves[0]) | u64::from(halves[1]) << 32;
+        some |= u64::from(*passed != 0) << i;
     }
-    next
+    masks.some = some;
+    count
 }
 
 /// State as if the vector before the one at `at` had been seen.

@@ -1,21 +1,21 @@
 //! Phase 1 with AVX-512BW: as `avx2`, 64 positions at a time.
 #![allow(unsafe_code)]
 
+use super::dispatch::Masks;
 use super::reference::{FAR, MIDDLE, NEAR, TARGET};
 use super::{Candidate, Params, WINDOW_BYTES};
 use crate::isa::{Isa, Level};
 use std::arch::x86_64::*;
 
+/// Positions of a vector, and of a mask.
 const VECTOR: usize = 64;
-/// Positions between two looks at the results.
-const GROUP: usize = 2 * VECTOR;
 
 /// See [`super::reference::scan`].
 pub fn scan(isa: Isa, params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
     assert!(isa.level() >= Level::Avx512);
     // SAFETY: an Isa of this level exists only if the CPU has AVX-512F and BW.
-    super::dispatch::scan_in_groups(params, bytes, GROUP, out, |next, bytes, survivors| unsafe {
-        scan_groups(params, bytes, next, survivors)
+    super::dispatch::scan_in_groups(params, bytes, out, |next, bytes, masks| unsafe {
+        scan_groups(params, bytes, next, masks)
     });
 }
 
@@ -25,15 +25,16 @@ struct Tables {
     far: __m512i,
 }
 
-/// Prefilters positions from `next` on in whole groups, and returns the first one not looked at.
+/// Prefilters positions from `next` on in whole groups, and returns how many it has looked at.
 ///
 /// # Safety
 /// AVX-512F and BW.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn scan_groups(params: &Params, bytes: &[u8], mut next: usize, survivors: &mut dyn FnMut(usize, u64)) -> usize {
-    assert!(next >= WINDOW_BYTES);
-    if next + GROUP > bytes.len() + 1 {
-        return next;
+unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut Masks) -> usize {
+    assert!(first >= WINDOW_BYTES);
+    let count = (bytes.len() + 1).saturating_sub(first).min(64 * masks.passed.len()) / VECTOR * VECTOR;
+    if count == 0 {
+        return 0;
     }
     let table = |t: &[u8; 16]| {
         // SAFETY: sixteen bytes are read from an array of sixteen.
@@ -43,27 +44,23 @@ unsafe fn scan_groups(params: &Params, bytes: &[u8], mut next: usize, survivors:
     let target = _mm512_set1_epi8(TARGET as i8);
     let above = _mm512_set1_epi8(params.above());
     // SAFETY: the newest byte of position p is p − 1 ≥ 63; masked loads look back 51 bytes from there.
-    let (mut near_before, mut middle_before) = unsafe { warm_up(&tables, bytes.as_ptr().add(next - 1)) };
-    while next + GROUP <= bytes.len() + 1 {
-        let mut passed = [0u64; 2];
-        for (i, passed) in passed.iter_mut().enumerate() {
-            // SAFETY: the vector ends with byte next − 1 + 64·(i + 1) − 1 ≤ next + GROUP − 2 < len.
-            let near = unsafe { near(&tables, bytes.as_ptr().add(next - 1 + i * VECTOR), !0) };
-            let near_16_back = _mm512_alignr_epi64::<6>(near, near_before);
-            let near_32_back = _mm512_alignr_epi64::<4>(near, near_before);
-            let middle = _mm512_add_epi8(near, _mm512_shuffle_epi8(tables.middle, near_16_back));
-            let middle_32_back = _mm512_alignr_epi64::<4>(middle, middle_before);
-            let sum = _mm512_add_epi8(middle, _mm512_shuffle_epi8(tables.far, middle_32_back));
-            *passed = _mm512_mask_cmpgt_epi8_mask(_mm512_cmpeq_epi8_mask(sum, target), near_32_back, above);
-            (near_before, middle_before) = (near, middle);
-        }
-        if passed[0] | passed[1] != 0 {
-            survivors(next, passed[0]);
-            survivors(next + 64, passed[1]);
-        }
-        next += GROUP;
+    let (mut near_before, mut middle_before) = unsafe { warm_up(&tables, bytes.as_ptr().add(first - 1)) };
+    let mut some = 0;
+    for (i, passed) in masks.passed[..count / VECTOR].iter_mut().enumerate() {
+        // SAFETY: the vector ends with byte first − 1 + 64·(i + 1) − 1 ≤ first + count − 2 < len.
+        let near = unsafe { near(&tables, bytes.as_ptr().add(first - 1 + i * VECTOR), !0) };
+        super::dispatch::prefetch(bytes, first + i * VECTOR);
+        let near_16_back = _mm512_alignr_epi64::<6>(near, near_before);
+        let near_32_back = _mm512_alignr_epi64::<4>(near, near_before);
+        let middle = _mm512_add_epi8(near, _mm512_shuffle_epi8(tables.middle, near_16_back));
+        let middle_32_back = _mm512_alignr_epi64::<4>(middle, middle_before);
+        let sum = _mm512_add_epi8(middle, _mm512_shuffle_epi8(tables.far, middle_32_back));
+        *passed = _mm512_mask_cmpgt_epi8_mask(_mm512_cmpeq_epi8_mask(sum, target), near_32_back, above);
+        some |= u64::from(*passed != 0) << i;
+        (near_before, middle_before) = (near, middle);
     }
-    next
+    masks.some = some;
+    count
 }
 
 /// `near` and `middle` as if the vector before the one at `at` had been seen, as far as anything looks back.

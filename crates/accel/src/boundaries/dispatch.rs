@@ -32,31 +32,73 @@ pub fn scan(isa: Isa, params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
     }
 }
 
-/// Scans with a kernel that prefilters whole groups of `group` positions: `kernel(next, bytes, survivors)`
-/// starts at position `next`, reports (position of bit 0, mask of positions that passed) and returns the first
-/// position it did not look at. A last group that overlaps the one before does the rest.
+/// Positions that a kernel prefilters at a time, a bit each.
+#[cfg(target_arch = "x86_64")]
+pub struct Masks {
+    /// Which of the positions passed.
+    pub passed: [u64; 64],
+    /// Bit i: some position of `passed[i]` did.
+    pub some: u64,
+}
+
+/// Asks for the bytes that will be looked at some hundred cycles after those at `at`: left alone, the loads of a kernel
+/// wait for the second-level cache.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(unsafe_code)]
+pub fn prefetch(bytes: &[u8], at: usize) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    const AHEAD_BYTES: usize = 1024;
+    // SAFETY: every x86-64 CPU has SSE; a prefetch of an address that cannot be read does nothing.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(at + AHEAD_BYTES).cast()) };
+}
+
+/// Scans with a kernel that prefilters whole groups of 64 positions: `kernel(next, bytes, masks)` starts at position
+/// `next`, fills masks as far as there are whole groups (bit b of mask i: position next + 64·i + b) and returns how many
+/// positions it has looked at. A last group that overlaps the one before does the rest.
+///
+/// What passed is looked at afterwards: a branch at every group would be guessed wrong whenever one has a survivor.
 #[cfg(target_arch = "x86_64")]
 pub fn scan_in_groups(
     params: &Params,
     bytes: &[u8],
-    group: usize,
     out: &mut Vec<Candidate>,
-    kernel: impl Fn(usize, &[u8], &mut dyn FnMut(usize, u64)) -> usize,
+    kernel: impl Fn(usize, &[u8], &mut Masks) -> usize,
 ) {
-    if bytes.len() < WINDOW_BYTES + group {
+    if bytes.len() < WINDOW_BYTES + 64 {
         return reference::scan(params, bytes, out);
     }
-    let mut take = |not_before: usize, at: usize, mut passed: u64| {
+    let mut masks = Masks { passed: [0; 64], some: 0 };
+    let mut next = WINDOW_BYTES;
+    loop {
+        let count = kernel(next, bytes, &mut masks);
+        if count == 0 {
+            break;
+        }
+        judge_survivors(params, bytes, next, &masks, out);
+        next += count;
+    }
+    if next <= bytes.len() {
+        // Positions before `next` have had their turn.
+        let last = bytes.len() + 1 - 64;
+        kernel(last, bytes, &mut masks);
+        masks.passed[0] &= !0 << (next - last);
+        judge_survivors(params, bytes, last, &masks, out);
+    }
+}
+
+/// Appends what is a candidate among the positions from `first` on that passed.
+#[cfg(target_arch = "x86_64")]
+fn judge_survivors(params: &Params, bytes: &[u8], first: usize, masks: &Masks, out: &mut Vec<Candidate>) {
+    let mut some = masks.some;
+    while some != 0 {
+        let i = some.trailing_zeros() as usize;
+        let mut passed = masks.passed[i];
         while passed != 0 {
-            let position = at + passed.trailing_zeros() as usize;
-            if position >= not_before {
-                reference::judge(params, &bytes[position - WINDOW_BYTES..position], position, out);
-            }
+            let position = first + 64 * i + passed.trailing_zeros() as usize;
+            reference::judge(params, &bytes[position - WINDOW_BYTES..position], position, out);
             passed &= passed - 1;
         }
-    };
-    let done = kernel(WINDOW_BYTES, bytes, &mut |at, passed| take(0, at, passed));
-    if done <= bytes.len() {
-        kernel(bytes.len() + 1 - group, bytes, &mut |at, passed| take(done, at, passed));
+        some &= some - 1;
     }
 }

@@ -44,6 +44,7 @@ pub fn scan(params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
 }
 
 /// Appends the position if its window, which has passed the prefilter, mixes to a candidate.
+#[inline]
 pub fn judge(params: &Params, window: &[u8], position: usize, out: &mut Vec<Candidate>) {
     let mixed = mix(window);
     if mixed < params.any_below() {

@@ -6,8 +6,12 @@
 #![allow(unsafe_code, clippy::needless_range_loop)] // Rows and vectors of a pass are indexes, side by side.
 
 use super::dispatch::{Coefficients, Source, Target, block_bytes};
-use crate::simd::{Bytes, load, store};
+use crate::simd::{Bytes, load, prefetch, store};
 use std::ops::Range;
+
+/// How far ahead bytes are asked for. As many streams as there are fragments, each soon at the end of its page, are more
+/// than a CPU sees coming by itself.
+const AHEAD_BYTES: usize = 512;
 
 /// How vectors of bytes are multiplied by constants of GF(2^8).
 ///
@@ -116,6 +120,9 @@ unsafe fn step<F: Factors, const R: usize, const N: usize>(
         let mut sums = [[F::Vector::zero(); N]; R];
         for source in sources {
             let bytes = source.bytes.as_ptr().add(at);
+            if N > 1 {
+                prefetch::<F::Vector>(bytes.wrapping_add(AHEAD_BYTES), N * F::Vector::LEN);
+            }
             let mut x = [F::prepare(F::Vector::zero()); N];
             for n in 0..N {
                 x[n] = F::prepare(load::<F::Vector, N>(bytes, n, part));
@@ -128,6 +135,9 @@ unsafe fn step<F: Factors, const R: usize, const N: usize>(
             }
         }
         for r in 0..R {
+            if N > 1 {
+                prefetch::<F::Vector>(out[r].wrapping_add(at + AHEAD_BYTES), N * F::Vector::LEN);
+            }
             for n in 0..N {
                 store::<F::Vector, N>(sums[r][n], out[r].add(at), n, part);
             }

@@ -58,6 +58,10 @@ pub unsafe trait Bytes: Copy {
     /// The instruction set.
     unsafe fn xor(self, other: Self) -> Self;
 
+    /// Asks for the line of memory at `at`, which need not be readable.
+    #[inline(always)]
+    fn prefetch(_at: *const u8) {}
+
     /// `self` xor `a` xor `b`, in one instruction where there is one.
     ///
     /// # Safety
@@ -66,6 +70,14 @@ pub unsafe trait Bytes: Copy {
     unsafe fn xor3(self, a: Self, b: Self) -> Self {
         // SAFETY: the caller vouches for the instruction set.
         unsafe { self.xor(a).xor(b) }
+    }
+}
+
+/// Asks for `bytes` at `from`, a line of 64 each.
+#[inline(always)]
+pub fn prefetch<V: Bytes>(from: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(64) {
+        V::prefetch(from.wrapping_add(at));
     }
 }
 

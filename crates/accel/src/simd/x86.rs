@@ -51,6 +51,12 @@ unsafe impl Bytes for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch(at: *const u8) {
+        // SAFETY: every x86-64 CPU has SSE; a prefetch of an address that cannot be read does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn xor(self, other: Self) -> Self {
         // SAFETY: AVX2, by the contract.
         Avx2(unsafe { _mm256_xor_si256(self.0, other.0) })
@@ -93,6 +99,12 @@ unsafe impl Bytes for Avx512 {
     unsafe fn store_part(self, to: *mut u8, len: usize) {
         // SAFETY: len < 64 writable bytes, by the contract; masked-out bytes are not touched.
         unsafe { _mm512_mask_storeu_epi8(to.cast(), (1 << len) - 1, self.0) }
+    }
+
+    #[inline(always)]
+    fn prefetch(at: *const u8) {
+        // SAFETY: every x86-64 CPU has SSE; a prefetch of an address that cannot be read does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 
     #[inline(always)]
