@@ -160,14 +160,22 @@ impl Mount {
         while !self.is_over() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
-        // Programs that still have files open keep the session; it ends with this process, and they are told ENOTCONN.
-        if self.is_over() { self.session.join().map(|()| failed) } else { Ok(failed) }
+        if self.is_over() {
+            return self.session.join().map(|()| failed);
+        }
+        // Programs that still have files open keep the session; it ends with this process, and they are told ENOTCONN. It
+        // must not be dropped before: that would unmount whatever is mounted at this place by then.
+        std::mem::forget(self.session);
+        Ok(failed)
     }
 }
 
 /// Takes the mount out of the tree, also while programs use it; without the right to, `fusermount3` has it.
 fn detach(path: &Path) -> std::io::Result<()> {
-    match rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH) {
+    use rustix::mount::{UnmountFlags, unmount};
+    let plain = unmount(path, UnmountFlags::empty());
+    let done = if plain == Err(rustix::io::Errno::BUSY) { unmount(path, UnmountFlags::DETACH) } else { plain };
+    match done {
         Err(rustix::io::Errno::PERM) => {
             let ended = std::process::Command::new("fusermount3").args(["-u", "-z"]).arg(path).status()?;
             if ended.success() { Ok(()) } else { Err(std::io::Error::other(format!("fusermount3 ended with {ended}"))) }
