@@ -122,8 +122,14 @@ impl Service for Recalls {
         connection.reply(kind, id, Ok((Ack {}.encode_to_vec().into(), Vec::new())));
     }
 
+    /// The manager takes an end of the stream for all leases given back, so nothing may be known any more when it sees one.
+    fn closing(&self) {
+        self.0.forget();
+        self.0.tell(None);
+    }
+
     fn closed(&self, _connection: &Arc<Connection>) {
-        // A recall may have been on its way: nothing is known any more.
+        // The manager ended it, perhaps: a recall may have been on its way.
         self.0.forget();
         self.0.tell(None);
     }

@@ -74,6 +74,8 @@ pub enum Event {
     ConnectionClosed {
         /// Its number.
         connection: u64,
+        /// The other side ended it, and was not merely lost: then a client has forgotten what it knew under leases.
+        by_peer: bool,
     },
     /// A node of another cluster greeted, and was refused.
     Stranger {
@@ -282,8 +284,7 @@ impl ManagerCore {
                 self.metrics.request(kind);
                 self.request(origin, client_id, body);
             }
-            // A client that cannot be asked may still use what it holds: its leases run out by themselves.
-            Event::ConnectionClosed { .. } => {}
+            Event::ConnectionClosed { connection, by_peer } => self.connection_closed(connection, by_peer),
             Event::Stranger { cluster_id, host } => {
                 self.soft.strangers.note(self.now_ns, &self.meta.cluster_id, cluster_id, host);
             }

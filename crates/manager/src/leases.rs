@@ -69,10 +69,19 @@ impl Leases {
         }
     }
 
+    /// A holder has given back all it had.
+    pub fn release_all(&mut self, connection: u64) {
+        self.retain_everywhere(|holder| holder.connection != connection);
+    }
+
     /// Forgets leases that have ended.
     pub fn expire(&mut self, now_ns: i64) {
+        self.retain_everywhere(|holder| holder.until_ns > now_ns);
+    }
+
+    fn retain_everywhere(&mut self, mut keep: impl FnMut(&Holder) -> bool) {
         let inos: Vec<u64> = self.by_ino.keys().copied().collect();
-        inos.into_iter().for_each(|ino| self.retain(ino, |holder| holder.until_ns > now_ns));
+        inos.into_iter().for_each(|ino| self.retain(ino, &mut keep));
     }
 
     fn retain(&mut self, ino: u64, keep: impl FnMut(&Holder) -> bool) {
@@ -156,7 +165,12 @@ mod tests {
         assert_eq!(leases.holders(&[2], 7, 50), HashMap::new(), "ended");
         leases.release(7, &[1, 2]);
         assert_eq!(leases.holders(&[1, 2], 0, 10), HashMap::from([(8, vec![2])]));
+        assert!(leases.grant(&[3], 8, 500, 10));
+        leases.release_all(7);
+        assert_eq!(leases.len(), 2, "of another connection");
         leases.expire(60);
+        assert_eq!(leases.len(), 1);
+        leases.release_all(8);
         assert!(leases.is_empty());
     }
 

@@ -307,7 +307,7 @@ impl Service for Shared {
 
     fn closed(&self, connection: &Arc<Connection>) {
         if self.greeted.lock().remove(&connection.id()).is_some() {
-            self.push(Event::ConnectionClosed { connection: connection.id() });
+            self.push(Event::ConnectionClosed { connection: connection.id(), by_peer: connection.ended_by_peer() });
         }
     }
 }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io::{self, Read};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 use tessera_wire::frame::{self, FLAG_ERROR, FLAG_REPLY, Frame, FrameError, FrameHeader, HEADER_BYTES};
 use tessera_wire::{Code, Error, Kind, Request};
@@ -30,6 +30,10 @@ pub trait Service: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// This side is about to end the connection. What may be relied on only while the connection lives is forgotten here: the peer
+    /// sees the end only after this has returned. Called once, from whatever thread ends the connection; must not wait for anything.
+    fn closing(&self) {}
+
     /// The connection is gone; nothing more will come from it.
     fn closed(&self, connection: &Arc<Connection>) {
         let _ = connection;
@@ -50,6 +54,11 @@ pub struct Connection {
     pending: Mutex<HashMap<u64, Pending>>,
     next_request: AtomicU64,
     closed: AtomicBool,
+    /// Its end was announced to the service ([`Service::closing`]).
+    announced: Once,
+    /// The reading thread holds the service; a service may hold its connections.
+    service: Weak<dyn Service>,
+    ended_by_peer: AtomicBool,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -77,15 +86,19 @@ impl Connection {
             pending: Mutex::default(),
             next_request: AtomicU64::new(1),
             closed: AtomicBool::new(false),
+            announced: Once::new(),
+            service: Arc::downgrade(&service),
+            ended_by_peer: AtomicBool::new(false),
         });
         let reading = connection.clone();
         std::thread::Builder::new().name("connection".into()).spawn(move || {
             match reading.read_loop(&*service, &pool) {
+                // Our own shutdown ends the stream, too; the flag is up before.
+                Ok(()) => reading.ended_by_peer.store(!reading.is_closed(), Ordering::Release),
                 Err(ReadError::Frame(error)) => {
                     tracing::warn!(peer = %reading.peer, %error, "connection dropped: what came is no frame of this protocol");
                 }
                 Err(error) => tracing::debug!(peer = %reading.peer, %error, "connection ends"),
-                Ok(()) => {}
             }
             reading.close();
             service.closed(&reading);
@@ -108,9 +121,21 @@ impl Connection {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// Whether the peer ended the stream, between two frames and before this side did: it closed its socket, or its process
+    /// ended. False for a connection that broke or was reset: then the peer may not know yet. Final in [`Service::closed`].
+    pub fn ended_by_peer(&self) -> bool {
+        self.ended_by_peer.load(Ordering::Acquire)
+    }
+
     /// Ends the connection; every pending call is answered with [`Code::Unavailable`].
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
+        // Who comes second waits here: the end must not be seen before it was announced.
+        self.announced.call_once(|| {
+            if let Some(service) = self.service.upgrade() {
+                service.closing();
+            }
+        });
         self.stream.shutdown();
         self.outbox.close();
         let pending = std::mem::take(&mut *self.pending.lock());

@@ -194,6 +194,10 @@ impl Service for Tracked {
         self.inner.pieces(header, body)
     }
 
+    fn closing(&self) {
+        self.inner.closing();
+    }
+
     fn closed(&self, connection: &Arc<Connection>) {
         if let Some(shared) = self.shared.upgrade() {
             shared.connections.lock().remove(&connection.id());

@@ -206,3 +206,71 @@ fn a_file_is_sent_as_part_of_a_payload() {
     let (_, got) = dialer().call_wait(&server.endpoints()[0], &data::GetFragments::default(), vec![], WAIT).unwrap();
     assert_eq!(got, [b"head", &content[3..100_003], b"tail"].concat());
 }
+
+/// Notes what happens to connections.
+#[derive(Default)]
+struct Ends(parking_lot::Mutex<Vec<&'static str>>);
+
+impl Service for Ends {
+    fn request(&self, connection: &Arc<Connection>, frame: Frame) {
+        match Kind::from_number(frame.header.kind) {
+            Some(Kind::Hello) => {
+                let reply = prost::Message::encode_to_vec(&HelloReply::default());
+                connection.reply(frame.header.kind, frame.header.request_id, Ok((reply.into(), Vec::new())));
+            }
+            _ => connection.close(),
+        }
+    }
+    fn closing(&self) {
+        self.0.lock().push("closing");
+    }
+    fn closed(&self, connection: &Arc<Connection>) {
+        self.0.lock().push(if connection.ended_by_peer() { "ended by peer" } else { "not by peer" });
+    }
+}
+
+impl Ends {
+    fn after(&self, count: usize) -> Vec<&'static str> {
+        let deadline = std::time::Instant::now() + WAIT;
+        while self.0.lock().len() < count && std::time::Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        self.0.lock().clone()
+    }
+}
+
+/// Who ends a connection has announced that before the other side sees it; an end that is not the peer's is told from one that is.
+#[test]
+fn an_end_is_announced_first_and_is_known_to_be_the_peers_or_not() {
+    let greeted = |service: &Arc<Ends>| {
+        let server =
+            Server::start(&["127.0.0.1:0".parse().unwrap()], service.clone(), BufferPool::new(1 << 20)).unwrap();
+        let mine = Arc::<Ends>::default();
+        let dialer = Dialer::new(Hello::default(), mine.clone(), BufferPool::new(1 << 20), DialerOptions::default());
+        (server, mine, dialer)
+    };
+    // This side closes.
+    let service = Arc::<Ends>::default();
+    let (server, mine, dialer) = greeted(&service);
+    let _ = dialer.call_wait(&server.endpoints()[0], &Hello::default(), vec![], WAIT).unwrap();
+    dialer.close();
+    assert_eq!(service.after(2), ["closing", "ended by peer"]);
+    assert_eq!(mine.0.lock()[0], "closing", "before the server could see the end");
+    assert_eq!(mine.after(2), ["closing", "not by peer"]);
+
+    // The server closes.
+    let service = Arc::<Ends>::default();
+    let (server, mine, dialer) = greeted(&service);
+    let _ = dialer.call_wait(&server.endpoints()[0], &meta::GetStatus {}, vec![], WAIT).unwrap_err();
+    assert_eq!(service.after(2), ["closing", "not by peer"]);
+    assert_eq!(mine.after(2), ["closing", "ended by peer"]);
+
+    // A frame is cut off in its middle.
+    let service = Arc::<Ends>::default();
+    let (server, ..) = greeted(&service);
+    let stream = Stream::connect(&server.endpoints()[0], WAIT).unwrap();
+    let Stream::Tcp(mut tcp) = stream else { unreachable!() };
+    tcp.write_all(&[b'T', b'S', b'R']).unwrap();
+    drop(tcp);
+    assert_eq!(service.after(2), ["closing", "not by peer"]);
+}

@@ -64,6 +64,16 @@ impl ManagerCore {
         self.parked.push(Parked { queued, origin, changes, not_before_ns });
     }
 
+    /// A client forgets what it knew under leases before it ends a connection, and a process that ended uses nothing: the end
+    /// of the stream gives all of them back (P7). A client that was merely lost may still use what it holds: its leases run out
+    /// by themselves.
+    pub(super) fn connection_closed(&mut self, connection: u64, by_peer: bool) {
+        if by_peer {
+            self.soft.leases.release_all(connection);
+            self.unpark();
+        }
+    }
+
     /// Commands whose leases are given back or over join the queue, in the order they came.
     pub(super) fn unpark(&mut self) {
         let (now_ns, leases) = (self.now_ns, &self.soft.leases);

@@ -1,5 +1,6 @@
 //! Leases: what a client caches is taken back before it changes.
 
+use crate::core::Event;
 use crate::rig::*;
 use bytes::Bytes;
 use prost::Message;
@@ -57,6 +58,22 @@ fn a_holder_that_is_silent_is_waited_out() {
     assert!(!rig.replies.contains_key(&id));
     rig.tick(200);
     assert!(rig.replies[&id].is_ok());
+}
+
+/// P7: whoever ended its connection has forgotten what it knew; whoever was lost may still use it.
+#[test]
+fn only_an_orderly_end_of_the_connection_gives_its_leases_back() {
+    for by_peer in [true, false] {
+        let mut rig = rig();
+        let ino = lookup(&mut rig, ALICE).attr.unwrap().ino;
+        let waits = chmod(&mut rig, BOB, ino);
+        rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer });
+        rig.settle();
+        assert_eq!(rig.replies.contains_key(&waits), by_peer, "a change that waited");
+        let next = chmod(&mut rig, BOB, ino);
+        assert_eq!(rig.replies.contains_key(&next), by_peer, "a later one");
+        assert_eq!(rig.core.soft().leases.is_empty(), by_peer);
+    }
 }
 
 #[test]
