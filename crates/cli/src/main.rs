@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Err(error) if json && error.use_stderr() => Err(misspoken(&error)),
         Err(error) => error.exit(),
     };
+    cleanup::end_if_interrupted();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

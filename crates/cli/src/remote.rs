@@ -90,8 +90,9 @@ pub struct Store {
 }
 
 impl Drop for Store {
-    /// `tessera status` tells what clients computed.
+    /// `tessera status` tells what clients computed; sessions that failed are over for the manager, too.
     fn drop(&mut self) {
+        self.client.close(crate::cleanup::FAREWELL);
         self.client.report_work();
     }
 }
@@ -136,6 +137,11 @@ impl Store {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// An interrupted command tells the manager that nothing more will come of its sessions.
+    pub fn give_up_when_interrupted(&self) {
+        crate::cleanup::give_up(&self.client);
     }
 
     /// What a path names.

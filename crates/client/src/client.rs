@@ -498,6 +498,13 @@ impl Client {
         })?)
     }
 
+    /// Gives up whatever is under way, and waits, at most `limit`, until the manager knows of every session that it has
+    /// ended; whether it does. A process that is about to end calls this: else its sessions are kept until they expire. Reads
+    /// that other threads wait for never end after it.
+    pub fn close(&self, limit: Duration) -> bool {
+        self.context.give_up(limit)
+    }
+
     /// Waits until redundancy of optimistic writes has followed, at most `limit`; whether all has.
     pub fn flush(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;

@@ -67,6 +67,9 @@ impl Core for ReadCore {
     fn tick() -> ReadEvent {
         ReadEvent::Tick
     }
+    fn give_up() -> ReadEvent {
+        ReadEvent::Close
+    }
     fn sort(action: ReadAction) -> Sorted<ReadAction> {
         match action {
             ReadAction::Call(call) => Sorted::Call(call),

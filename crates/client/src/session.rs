@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tessera_wire::Kind;
 use tessera_wire::rpc::{Answer, Call};
 
 use crate::job::{Job, Numbered, Output};
@@ -30,6 +31,8 @@ pub(crate) trait Core: Send + 'static {
     fn answer(answer: Answer) -> Self::Event;
     fn computed(output: Numbered<Output>) -> Self::Event;
     fn tick() -> Self::Event;
+    /// Nobody waits for it any more.
+    fn give_up() -> Self::Event;
     /// What the session has to do for an action; the rest goes into the front.
     fn sort(action: Self::Action) -> Sorted<Self::Action>;
     fn show(action: Self::Action, front: &mut Self::Front);
@@ -188,7 +191,13 @@ impl<C: Core> Session<C> {
             core.handle(now_ns(), event);
             while let Some(action) = core.poll() {
                 match C::sort(action) {
-                    Sorted::Call(call) => calls.push(call),
+                    Sorted::Call(call) => {
+                        // Counted while the core is locked: who sees that it is over sees this, too.
+                        if call.kind == Kind::CloseSession {
+                            self.context.farewell_begins();
+                        }
+                        calls.push(call);
+                    }
                     Sorted::Compute(job) if job.value.bytes() <= INLINE_BYTES => {
                         let value = job.value.run(&self.context.pool);
                         events.push_back(C::computed(Numbered { id: job.id, value }));
@@ -212,8 +221,14 @@ impl<C: Core> Session<C> {
 
     fn send(self: &Arc<Self>, calls: Vec<Call>) {
         for call in calls {
-            let session = self.clone();
-            self.context.transport.call(call, Box::new(move |answer| session.push(C::answer(answer))));
+            let (session, farewell) = (self.clone(), call.kind == Kind::CloseSession);
+            let done = move |answer| {
+                if farewell {
+                    session.context.farewell_ends();
+                }
+                session.push(C::answer(answer));
+            };
+            self.context.transport.call(call, Box::new(done));
         }
     }
 
@@ -234,6 +249,7 @@ impl<C: Core> Session<C> {
 /// What the clock wants of a session.
 pub(crate) trait Ticking: Send + Sync {
     fn tick(self: Arc<Self>, now: i64);
+    fn give_up(self: Arc<Self>);
     /// Whether nothing more will come of it.
     fn is_over(&self) -> bool;
 }
@@ -245,6 +261,10 @@ impl<C: Core> Ticking for Session<C> {
         if due.is_some_and(|at| at <= now) {
             self.push(C::tick());
         }
+    }
+
+    fn give_up(self: Arc<Self>) {
+        self.push_here([C::give_up()]);
     }
 
     fn is_over(&self) -> bool {

@@ -30,6 +30,8 @@ pub(crate) struct Context {
     pub cache: SharedCache,
     pub options: Arc<Options>,
     seeds: AtomicU64,
+    /// Ends of sessions that the manager has not answered yet.
+    farewells: AtomicU64,
     watched: Mutex<Vec<Weak<dyn Ticking>>>,
     background: Mutex<Vec<Arc<dyn Ticking>>>,
     read_report: Mutex<ReadReport>,
@@ -61,6 +63,7 @@ impl Context {
             cache: ChunkCache::shared(options.chunk_cache_bytes),
             options,
             seeds: AtomicU64::new(random()),
+            farewells: AtomicU64::new(0),
             watched: Mutex::default(),
             background: Mutex::default(),
             read_report: Mutex::default(),
@@ -94,6 +97,30 @@ impl Context {
         let mut background = self.background.lock();
         background.retain(|session| !session.is_over());
         background.len()
+    }
+
+    /// A session is about to tell the manager that it ends.
+    pub fn farewell_begins(&self) {
+        self.farewells.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The manager has heard it, or never will.
+    pub fn farewell_ends(&self) {
+        self.farewells.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Gives up every session, and waits until the manager knows of all that ended, at most `limit`; whether it does.
+    pub fn give_up(&self, limit: Duration) -> bool {
+        let deadline = std::time::Instant::now() + limit;
+        let sessions: Vec<Arc<dyn Ticking>> = self.watched.lock().iter().filter_map(Weak::upgrade).collect();
+        sessions.iter().for_each(|session| session.clone().give_up());
+        while self.farewells.load(Ordering::Acquire) > 0 || sessions.iter().any(|session| !session.is_over()) {
+            if std::time::Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// A read session ended, and had to do without these.

@@ -91,6 +91,9 @@ impl Core for WriteDriver {
     fn tick() -> WriteEvent {
         WriteEvent::Tick
     }
+    fn give_up() -> WriteEvent {
+        WriteEvent::Cancel
+    }
     fn sort(action: WriteAction) -> Sorted<WriteAction> {
         match action {
             WriteAction::Call(call) => Sorted::Call(call),

@@ -143,6 +143,10 @@ pub struct WriteCore {
     committed_bytes: u64,
     committed: Option<WriteDone>,
     completed: Vec<tessera_wire::meta::FragmentRef>,
+    /// The session is being opened.
+    opening: bool,
+    /// It is given up; that the session opens is all that is still waited for, to close it.
+    given_up: bool,
     finished: bool,
 }
 
@@ -195,6 +199,8 @@ impl WriteCore {
             committed_bytes: 0,
             committed: None,
             completed: Vec::new(),
+            opening: false,
+            given_up: false,
             finished: false,
         }
     }
@@ -243,6 +249,9 @@ impl WriteCore {
         if self.finished {
             return None;
         }
+        if self.given_up {
+            return self.calls.next_due();
+        }
         let again = self.put_again.first().into_iter().chain(self.ask_again.first()).map(|(at, _)| *at).min();
         let renew = (self.session_id != 0 && self.committed.is_none())
             .then(|| self.renewed_ns.saturating_add(self.session_ns / 3));
@@ -256,6 +265,9 @@ impl WriteCore {
         self.now = self.now.max(now);
         if self.finished {
             return;
+        }
+        if self.given_up {
+            return self.handle_given_up(event);
         }
         match event {
             WriteEvent::Open => self.open(),
@@ -319,6 +331,7 @@ impl WriteCore {
             known_map_version: self.view.read().known_version(),
         };
         self.reserved_bytes = at_least;
+        self.opening = true;
         self.calls.manager(self.now, &request, Purpose::Open { first }, &self.options);
     }
 
@@ -389,10 +402,13 @@ impl WriteCore {
     fn answered(&mut self, done: Final<Purpose>) {
         let Final { what, waited_ms, answer, .. } = done;
         match what {
-            Purpose::Open { first } => match answer.decode::<OpenWrite>() {
-                Ok((reply, _)) => self.on_opened(reply, first),
-                Err(error) => self.refused("OpenWrite", error, waited_ms),
-            },
+            Purpose::Open { first } => {
+                self.opening = false;
+                match answer.decode::<OpenWrite>() {
+                    Ok((reply, _)) => self.on_opened(reply, first),
+                    Err(error) => self.refused("OpenWrite", error, waited_ms),
+                }
+            }
             Purpose::Ask { chunks, avoided } => self.on_asked(answer, chunks, avoided, waited_ms),
             Purpose::Put { node_id, items } => self.on_put(node_id, items, answer),
             Purpose::Map { chunks } => self.on_map(answer, chunks),
@@ -487,11 +503,9 @@ impl WriteCore {
         if self.finished {
             return;
         }
-        self.calls.abandon();
-        while self.calls.poll().is_some() {}
-        if self.session_id != 0 && self.committed.is_none() {
-            let close = CloseSession { session_id: self.session_id };
-            self.calls.manager(self.now, &close, Purpose::Close, &self.options);
+        if !self.opening {
+            self.calls.abandon();
+            while self.calls.poll().is_some() {}
         }
         if self.committed.is_none() || !matches!(error, WriteError::Cancelled { .. }) {
             tracing::debug!(%error, "write ends");
@@ -499,16 +513,50 @@ impl WriteCore {
         if self.committed.is_none() {
             self.actions.push_back(WriteAction::Done(Err(error)));
         }
+        match self.opening {
+            true => self.give_up(),
+            false => self.close(),
+        }
+    }
+
+    /// The session is on its way: it must not stay open, and keep space reserved, for as long as sessions last.
+    fn give_up(&mut self) {
+        self.given_up = true;
+        self.drop_data();
+    }
+
+    fn handle_given_up(&mut self, event: WriteEvent) {
+        match event {
+            WriteEvent::Tick => self.calls.tick(self.now),
+            WriteEvent::Answer(answer) => {
+                let Some(done) = self.calls.answered(self.now, answer, &self.options) else { return };
+                self.session_id = done.answer.decode::<OpenWrite>().map_or(0, |(reply, _)| reply.session_id);
+                self.close();
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the manager that nothing more will come of the session; whether it hears is not waited for.
+    fn close(&mut self) {
+        if self.session_id != 0 && self.committed.is_none() {
+            let close = CloseSession { session_id: self.session_id };
+            self.calls.manager(self.now, &close, Purpose::Close, &self.options);
+        }
         self.finish();
     }
 
     fn finish(&mut self) {
         self.finished = true;
+        self.drop_data();
+        self.actions.push_back(WriteAction::Finished);
+    }
+
+    fn drop_data(&mut self) {
         self.chunks.iter_mut().for_each(|chunk| chunk.active = None);
         self.nodes.clear();
         self.fetches.clear();
         self.held_bytes = 0;
-        self.actions.push_back(WriteAction::Finished);
     }
 
     fn optimistic(&self) -> bool {

@@ -60,9 +60,7 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply>
         }
     };
     session.write(ctx.db)?;
-    let (id, now_ns, reserved) = (session.session_id, ctx.now_ns, session.reserved_bytes);
-    ctx.after_commit(move |soft| soft.sessions.opened(id, now_ns, now_ns, reserved));
-    Ok(OpenWriteReply {
+    let reply = OpenWriteReply {
         session_id: session.session_id,
         ino: if session.created { session.ino } else { 0 },
         base_version: session.base_version,
@@ -71,7 +69,10 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply>
         session_ms: ctx.config.session_ms,
         domain: session.domain,
         allocated,
-    })
+    };
+    let now_ns = ctx.now_ns;
+    ctx.after_commit(move |soft| soft.sessions.opened(&session, now_ns));
+    Ok(reply)
 }
 
 /// Files expected to be shorter are not worth a look at all disks: their chunks' groups are asked for room anyway.

@@ -46,7 +46,7 @@ use crate::state::{Internal, Proposal, Soft, View};
 use crate::upkeep::*;
 use bytes::Bytes;
 use prost::Message;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use tessera_wire::meta::{CloseSession, RecallLease};
 use tessera_wire::rpc::{self, Call, Peer};
 use tessera_wire::{Ack, Code, Error, Kind, Role};
@@ -76,6 +76,8 @@ pub enum Event {
         connection: u64,
         /// The other side ended it, and was not merely lost: then a client has forgotten what it knew under leases.
         by_peer: bool,
+        /// The client whose last connection it was; 0: it has others, or was none.
+        client_gone: u64,
     },
     /// A node of another cluster greeted, and was refused.
     Stranger {
@@ -188,6 +190,8 @@ pub struct ManagerCore {
     log: CommandLog,
     queue: VecDeque<Waiting>,
     parked: Vec<Parked>,
+    /// Clients without a connection, some of whose commands may still wait.
+    clients_gone: BTreeSet<u64>,
     open: Option<Open>,
     /// Answers that wait until this entry is held by enough replicas.
     held: VecDeque<(u64, Action)>,
@@ -240,6 +244,7 @@ impl ManagerCore {
             log: CommandLog::load(&db, meta.term, meta.log_seq)?,
             queue: VecDeque::new(),
             parked: Vec::new(),
+            clients_gone: BTreeSet::new(),
             open: None,
             held: VecDeque::new(),
             actions: VecDeque::new(),
@@ -284,7 +289,13 @@ impl ManagerCore {
                 self.metrics.request(kind);
                 self.request(origin, client_id, body);
             }
-            Event::ConnectionClosed { connection, by_peer } => self.connection_closed(connection, by_peer),
+            Event::ConnectionClosed { connection, by_peer, client_gone } => {
+                self.connection_closed(connection, by_peer);
+                if client_gone != 0 {
+                    self.clients_gone.insert(client_gone);
+                    self.release_reservations();
+                }
+            }
             Event::Stranger { cluster_id, host } => {
                 self.soft.strangers.note(self.now_ns, &self.meta.cluster_id, cluster_id, host);
             }

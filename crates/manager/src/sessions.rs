@@ -172,6 +172,7 @@ pub struct Reader {
 
 #[derive(Debug, Clone)]
 struct Writer {
+    client_id: u64,
     started_ns: i64,
     used_ns: i64,
     reserved_bytes: u64,
@@ -199,7 +200,7 @@ impl SoftSessions {
         for session in db.stmt(SELECT)?.query_map([], Session::read)? {
             let session = session?;
             if session.kind == WRITER {
-                soft.opened(session.session_id, session.started_ns, now_ns, session.reserved_bytes);
+                soft.opened(&session, now_ns);
                 continue;
             }
             let size_bytes = crate::versions::find(db, session.ino, crate::versions::Which::Id(session.base_version))?;
@@ -235,8 +236,17 @@ impl SoftSessions {
     }
 
     /// A writer's session was opened.
-    pub fn opened(&mut self, id: u64, started_ns: i64, now_ns: i64, reserved_bytes: u64) {
-        self.writers.insert(id, Writer { started_ns, used_ns: now_ns, reserved_bytes });
+    pub fn opened(&mut self, session: &Session, now_ns: i64) {
+        let Session { client_id, started_ns, reserved_bytes, .. } = *session;
+        self.writers.insert(session.session_id, Writer { client_id, started_ns, used_ns: now_ns, reserved_bytes });
+    }
+
+    /// Nothing is reserved any more for writers of these clients.
+    pub fn release_reservations(&mut self, clients: &BTreeSet<u64>) {
+        if !clients.is_empty() {
+            let of_them = self.writers.values_mut().filter(|w| clients.contains(&w.client_id));
+            of_them.for_each(|w| w.reserved_bytes = 0);
+        }
     }
 
     /// Opens a reader in memory; its id.

@@ -306,9 +306,17 @@ impl Service for Shared {
     }
 
     fn closed(&self, connection: &Arc<Connection>) {
-        if self.greeted.lock().remove(&connection.id()).is_some() {
-            self.push(Event::ConnectionClosed { connection: connection.id(), by_peer: connection.ended_by_peer() });
-        }
+        let (gone, another) = {
+            let mut greeted = self.greeted.lock();
+            let Some(gone) = greeted.remove(&connection.id()) else { return };
+            let another = greeted.values().any(|other| other.client_id == gone.client_id);
+            (gone, another)
+        };
+        self.push(Event::ConnectionClosed {
+            connection: connection.id(),
+            by_peer: connection.ended_by_peer(),
+            client_gone: if gone.role == Role::Client && !another { gone.client_id } else { 0 },
+        });
     }
 }
 

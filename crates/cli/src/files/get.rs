@@ -31,6 +31,7 @@ pub fn get(args: GetArgs) -> Outcome {
     let (sources, target) = split(&args.paths)?;
     let sources = sources.iter().map(|s| store_path(s)).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
+    store.give_up_when_interrupted();
     if target.as_bytes() == b"-" {
         return to_stdout(&store, &sources, args.version, &out);
     }

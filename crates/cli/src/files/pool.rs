@@ -96,6 +96,7 @@ pub fn each<T>(out: &Out, items: impl IntoIterator<Item = T>, mut work: impl FnM
 /// Whether what comes next would meet it too. A failure without words is the reader of stdout that went away.
 fn is_general(failure: &Failure) -> bool {
     failure.message.is_empty()
+        || crate::cleanup::is_interrupted()
         || matches!(failure.exit, Exit::Unavailable | Exit::NoSpace | Exit::Refused | Exit::Interrupted)
 }
 

@@ -55,6 +55,7 @@ pub fn put(args: PutArgs) -> Outcome {
         return Err(Failure::usage("--if-version is for one file"));
     }
     let store = Store::connect(&args.common)?;
+    store.give_up_when_interrupted();
     let target = Target::in_store(&store, target, sources.len())?;
     if sources.iter().any(|s| s.as_bytes() == b"-") {
         return put_stdin(&store, &target, sources, &given, &out);

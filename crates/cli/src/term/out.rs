@@ -56,7 +56,9 @@ impl Out {
 
     /// Something that went wrong and did not end the command; on stderr, `--quiet` or not.
     pub fn warn(&self, failure: &Failure) {
-        failure.report(self.talk.json);
+        if !crate::cleanup::is_interrupted() {
+            failure.report(self.talk.json);
+        }
     }
 }
 

@@ -353,6 +353,27 @@ fn a_cancelled_write_leaves_nothing_visible() {
     assert!(drive.fake.names.is_empty());
 }
 
+/// Whenever a write is given up, its session is closed, be it still on its way: sessions keep space and garbage.
+#[test]
+fn a_write_that_is_given_up_leaves_no_session() {
+    let cancelled = |events: Vec<WriteEvent>| {
+        let mut drive = cluster("ec:4+2");
+        let mut core = drive.writer("a", CommitMode::Replace, None);
+        let result = drive.write(&mut core, events).0;
+        assert!(matches!(result, Err(WriteError::Cancelled { .. })), "{result:?}");
+        while let Some(WriteAction::Call(call)) = core.poll() {
+            drive.fake.call(&call).unwrap();
+        }
+        (drive.fake.count("OpenWrite"), drive.fake.count("CloseSession"), drive.fake.sessions.len())
+    };
+    assert_eq!(cancelled(vec![WriteEvent::Cancel]), (0, 0, 0));
+    assert_eq!(cancelled(vec![WriteEvent::Open, WriteEvent::Cancel]), (1, 1, 0), "cancelled while it opens");
+    let mut events = write_all(&data(30_000, 1), 10_000);
+    events.pop();
+    events.push(WriteEvent::Cancel);
+    assert_eq!(cancelled(events), (1, 1, 0));
+}
+
 #[test]
 fn sessions_are_renewed_and_space_is_reserved_ahead() {
     let mut drive = cluster("ec:4+2");

@@ -74,6 +74,16 @@ impl ManagerCore {
         }
     }
 
+    /// What clients without a connection had reserved is free for others. Their sessions live on: a client that was only cut off
+    /// comes back, and reserves again when it renews them.
+    pub(super) fn release_reservations(&mut self) {
+        self.soft.sessions.release_reservations(&self.clients_gone);
+        // A session that one of them asked for last may still be opened.
+        if self.queue.is_empty() && self.parked.is_empty() && self.open.is_none() {
+            self.clients_gone.clear();
+        }
+    }
+
     /// Commands whose leases are given back or over join the queue, in the order they came.
     pub(super) fn unpark(&mut self) {
         let (now_ns, leases) = (self.now_ns, &self.soft.leases);

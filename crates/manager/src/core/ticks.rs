@@ -10,6 +10,7 @@ impl ManagerCore {
         self.soft.cluster.figures.tick(self.now_ns, cluster::gap_ns(&self.config));
         self.soft.leases.expire(self.now_ns);
         self.unpark();
+        self.release_reservations();
         self.soft.log_replicas = self.log.up_to_date(self.soft.replicated_seq);
         // Upkeep waits while the queue is long: nothing in it is urgent.
         if self.queue.len() < self.config.max_batch_commands {

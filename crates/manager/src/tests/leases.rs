@@ -67,7 +67,7 @@ fn only_an_orderly_end_of_the_connection_gives_its_leases_back() {
         let mut rig = rig();
         let ino = lookup(&mut rig, ALICE).attr.unwrap().ino;
         let waits = chmod(&mut rig, BOB, ino);
-        rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer });
+        rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer, client_gone: 0 });
         rig.settle();
         assert_eq!(rig.replies.contains_key(&waits), by_peer, "a change that waited");
         let next = chmod(&mut rig, BOB, ino);

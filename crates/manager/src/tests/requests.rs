@@ -1,8 +1,10 @@
 //! Requests one by one: what they do, what they refuse.
 
+use crate::core::Event;
 use crate::rig::*;
-use tessera_wire::Code;
+use prost::Message;
 use tessera_wire::meta::*;
+use tessera_wire::{Code, Role};
 
 #[test]
 fn a_file_is_written_and_read() {
@@ -33,4 +35,40 @@ fn an_unknown_chunk_is_refused_and_nothing_changes() {
     let before = rig.dump(&["ops", "command_log", "meta"]);
     assert_eq!(rig.ask(&commit).unwrap_err().kind(), Code::Invalid);
     assert_eq!(rig.dump(&["ops", "command_log", "meta"]), before);
+}
+
+fn reserved(rig: &Rig) -> u64 {
+    rig.core.soft().sessions.reserved_bytes()
+}
+
+/// A client that is gone keeps no space from others; one that was only cut off reserves again when it comes back.
+#[test]
+fn what_a_client_reserved_is_free_when_its_last_connection_ends() {
+    const WANTED: u64 = 600 << 20;
+    let mut rig = Rig::new(4);
+    let open = |rig: &mut Rig, client: u64, name: &str| {
+        let request =
+            OpenWrite { op_id: rig.op(), parent: 1, name: name.into(), size_hint_bytes: WANTED, ..Default::default() };
+        rig.send(Role::Client, client, &request)
+    };
+    let id = open(&mut rig, ALICE, "f");
+    rig.settle();
+    let session_id = OpenWriteReply::decode(rig.replies[&id].clone().unwrap()).unwrap().session_id;
+    open(&mut rig, BOB, "g");
+    rig.settle();
+    assert_eq!(reserved(&rig), 2 * WANTED);
+    let closed = |client_gone| Event::ConnectionClosed { connection: ALICE, by_peer: false, client_gone };
+    rig.core.handle(rig.now_ns, closed(0));
+    assert_eq!(reserved(&rig), 2 * WANTED, "it has another connection");
+    // A session that it asked for last is opened when it is gone already.
+    open(&mut rig, ALICE, "h");
+    rig.core.handle(rig.now_ns, closed(ALICE));
+    assert_eq!(reserved(&rig), WANTED, "Bob's");
+    rig.settle();
+    rig.tick(100);
+    assert_eq!(reserved(&rig), WANTED);
+    assert_eq!(rig.core.soft().sessions.len(), 3, "they may come back");
+    rig.ask(&RenewSession { session_id, reserve_bytes: WANTED }).unwrap();
+    rig.tick(100);
+    assert_eq!(reserved(&rig), 2 * WANTED);
 }
