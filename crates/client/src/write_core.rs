@@ -107,7 +107,10 @@ pub struct WriteCore {
     session_id: u64,
     session_ns: i64,
     renewed_ns: i64,
-    reserved_bytes: u64,
+    /// Bytes of input for which room is asked for.
+    reserved_to: u64,
+    /// Bytes of input that need no reservation any more: holes, repetitions, and what was asked places for.
+    asked_bytes: u64,
     policy: Policy,
     scheme: String,
     domain: u32,
@@ -169,7 +172,8 @@ impl WriteCore {
             session_id: 0,
             session_ns: 0,
             renewed_ns: 0,
-            reserved_bytes: 0,
+            reserved_to: 0,
+            asked_bytes: 0,
             policy: Policy::default(),
             scheme: String::new(),
             domain: 0,
@@ -274,6 +278,7 @@ impl WriteCore {
             WriteEvent::Chunk(chunk) => self.take_chunk(chunk),
             WriteEvent::Hole { index, offset, len_bytes } => {
                 self.input_bytes += len_bytes;
+                self.asked_bytes += len_bytes;
                 self.extents.put(index, state::Piece { offset, len_bytes, chunk: None });
             }
             WriteEvent::Answer(answer) => {
@@ -318,6 +323,7 @@ impl WriteCore {
         };
         for &i in &first {
             self.chunks[i].stage = Stage::Asked;
+            self.asked_bytes += self.chunks[i].len_bytes;
         }
         let request = OpenWrite {
             op_id: self.calls.op_id(),
@@ -330,7 +336,7 @@ impl WriteCore {
             redundancy: scheme.unwrap_or_default(),
             known_map_version: self.view.read().known_version(),
         };
-        self.reserved_bytes = at_least;
+        self.reserved_to = at_least;
         self.opening = true;
         self.calls.manager(self.now, &request, Purpose::Open { first }, &self.options);
     }
@@ -385,7 +391,10 @@ impl WriteCore {
         let key = (ready.hash, len_bytes);
         let index = match self.by_name.get(&key) {
             // The same content again in this write: nothing to ask, nothing to send.
-            Some(&known) => known,
+            Some(&known) => {
+                self.asked_bytes += len_bytes;
+                known
+            }
             None => {
                 let index = self.chunks.len();
                 self.held_bytes += len_bytes;
@@ -423,11 +432,9 @@ impl WriteCore {
     fn on_renewed(&mut self, answer: Answer, waited_ms: u64) {
         match answer.decode::<RenewSession>() {
             Ok((reply, _)) => {
+                // Space that could not be reserved is found missing, or not, when it is needed.
                 self.session_ns = ms(reply.session_ms.max(1));
-                self.reserved_bytes = reply.reserved_bytes.max(self.reserved_bytes);
             }
-            // Space that could not be reserved is found missing, or not, when it is needed.
-            Err(error) if error.kind() == Code::NoSpace => {}
             // The commit has ended the session meanwhile.
             Err(_) if self.committed.is_some() => {}
             Err(error) => self.refused("RenewSession", error, waited_ms),
@@ -446,13 +453,14 @@ impl WriteCore {
         }
         let due = self.renewed_ns.saturating_add(self.session_ns / 3) <= self.now;
         if self.session_id != 0 && self.committed.is_none() && due {
-            self.renew(self.reserved_bytes);
+            self.renew();
         }
         self.tick_fetches();
     }
 
-    fn renew(&mut self, reserve_bytes: u64) {
+    fn renew(&mut self) {
         self.renewed_ns = self.now;
+        let reserve_bytes = self.reserved_to.saturating_sub(self.asked_bytes);
         let request = RenewSession { session_id: self.session_id, reserve_bytes };
         self.calls.manager(self.now, &request, Purpose::Renew, &self.options);
     }
@@ -463,9 +471,9 @@ impl WriteCore {
             return;
         }
         let ahead = self.input_bytes.clamp(64 << 20, 1 << 30);
-        if self.reserved_bytes < self.input_bytes.saturating_add(ahead / 2) {
-            self.reserved_bytes = self.input_bytes.saturating_add(ahead);
-            self.renew(self.reserved_bytes);
+        if self.reserved_to < self.input_bytes.saturating_add(ahead / 2) {
+            self.reserved_to = self.input_bytes.saturating_add(ahead);
+            self.renew();
         }
     }
 

@@ -14,6 +14,7 @@ use crate::refs::{COMMITTED, PENDING};
 use crate::sessions::{self, Session, WRITER};
 use crate::state::Ctx;
 use rusqlite::params;
+use std::cell::Cell;
 use std::collections::HashMap;
 use tessera_policy::{Dedup, MAX_CHUNK_BYTES, Policy, Redundancy};
 use tessera_wire::meta::*;
@@ -32,7 +33,7 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply>
     };
     let hints = HintSet::read(own).with(&request.hints)?;
     let policy = hints.policy()?;
-    reserve(ctx, &policy, request.size_hint_bytes)?;
+    let granted_bytes = reserve(ctx, &policy, request.size_hint_bytes)?;
     let session = Session {
         session_id: draw(&mut ctx.meta.next_session),
         kind: WRITER,
@@ -56,7 +57,13 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply>
         true => None,
         false => {
             let spec = scheme_spec(&request.redundancy, &policy, request.size_hint_bytes)?;
-            Some(answer(ctx, &session, &policy, &spec, &request.chunks, &[], request.known_map_version)?)
+            let asked = Asked {
+                spec: &spec,
+                chunks: &request.chunks,
+                avoid: &[],
+                known_map_version: request.known_map_version,
+            };
+            Some(answer(ctx, &session, &policy, &asked)?)
         }
     };
     session.write(ctx.db)?;
@@ -70,27 +77,35 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply>
         domain: session.domain,
         allocated,
     };
-    let now_ns = ctx.now_ns;
-    ctx.after_commit(move |soft| soft.sessions.opened(&session, now_ns));
+    let (now_ns, ahead_bytes) = (ctx.now_ns, granted_bytes.saturating_sub(len_of(&request.chunks)));
+    ctx.after_commit(move |soft| soft.sessions.opened(&session, now_ns, ahead_bytes));
     Ok(reply)
 }
 
 /// Files expected to be shorter are not worth a look at all disks: their chunks' groups are asked for room anyway.
 const RESERVE_FROM_BYTES: u64 = 1 << 20;
 
-/// Refuses what will not fit beside what other sessions have reserved.
-fn reserve(ctx: &mut Ctx, policy: &Policy, bytes: u64) -> Outcome<()> {
+/// Reserves room for a writer: as much as there is beside what others have reserved. Whether that is enough shows when
+/// new chunks want room ([`Question::check_room`]), for nobody knows yet which of its chunks are stored already; a file whose chunks are
+/// never anybody else's is refused here.
+fn reserve(ctx: &mut Ctx, policy: &Policy, bytes: u64) -> Outcome<u64> {
     if bytes < RESERVE_FROM_BYTES {
-        return Ok(());
+        return Ok(bytes);
     }
     let scheme = policy.redundancy.scheme(bytes);
     ctx.decide(|ctx| {
-        let (figures, others) = (&ctx.soft.cluster.figures, ctx.soft.sessions.reserved_bytes());
         let code = (scheme.needed(), scheme.losses());
-        placement::check_space((ctx.db, ctx.caches), figures, &scheme.to_string(), code, bytes, others)?;
-        Ok(1)
-    })?;
-    Ok(())
+        let room =
+            placement::room((ctx.db, ctx.caches), &ctx.soft.cluster.figures, code, ctx.soft.sessions.reserved_bytes())?;
+        match policy.dedup {
+            Dedup::Off if room.unreserved_bytes() < bytes => Err(room.refusal(&scheme.to_string(), bytes).into()),
+            _ => Ok(room.unreserved_bytes().min(bytes)),
+        }
+    })
+}
+
+fn len_of(chunks: &[ChunkName]) -> u64 {
+    chunks.iter().map(|c| c.len_bytes).fold(0, u64::saturating_add)
 }
 
 /// The directory (when asked by name) and the file (when it is there).
@@ -141,7 +156,25 @@ pub fn allocate_chunks(ctx: &mut Ctx, request: &AllocateChunks) -> Outcome<Alloc
         return invalid("AllocateChunks names no class; send `none`, `replica:N` or `ec:K+M`");
     }
     let spec = scheme_spec(&request.redundancy, &policy, u64::MAX)?;
-    answer(ctx, &session, &policy, &spec, &request.chunks, &request.avoid_pgs, request.known_map_version)
+    let asked = Asked {
+        spec: &spec,
+        chunks: &request.chunks,
+        avoid: &request.avoid_pgs,
+        known_map_version: request.known_map_version,
+    };
+    let reply = answer(ctx, &session, &policy, &asked)?;
+    // Stored already or not, for these nothing need be reserved any more.
+    let (id, bytes) = (session.session_id, len_of(&request.chunks));
+    ctx.after_commit(move |soft| soft.sessions.took(id, bytes));
+    Ok(reply)
+}
+
+/// A dedup question as it was put.
+struct Asked<'a> {
+    spec: &'a str,
+    chunks: &'a [ChunkName],
+    avoid: &'a [u64],
+    known_map_version: u64,
 }
 
 struct Question<'a> {
@@ -153,17 +186,12 @@ struct Question<'a> {
     degraded: bool,
     /// Whether any fragment is missing anywhere: nearly always not, and then nobody need look.
     any_missing: bool,
+    /// Bytes of new chunks that this question may still have; none: nobody has looked yet.
+    room_bytes: Cell<Option<u64>>,
 }
 
-fn answer(
-    ctx: &mut Ctx,
-    session: &Session,
-    policy: &Policy,
-    spec: &str,
-    chunks: &[ChunkName],
-    avoid: &[u64],
-    known_map_version: u64,
-) -> Outcome<AllocateChunksReply> {
+fn answer(ctx: &mut Ctx, session: &Session, policy: &Policy, asked: &Asked<'_>) -> Outcome<AllocateChunksReply> {
+    let &Asked { spec, chunks, avoid, known_map_version } = asked;
     check(ctx, chunks)?;
     let class = placement::class_for(ctx, spec)?;
     let question = Question {
@@ -178,6 +206,7 @@ fn answer(
         avoid,
         degraded: policy.degraded_writes,
         any_missing: any_missing(ctx)?,
+        room_bytes: Cell::new(None),
     };
     let mut answers: Vec<ChunkAnswer> = Vec::with_capacity(chunks.len());
     let mut seen: HashMap<&[u8], usize> = HashMap::new();
@@ -289,9 +318,35 @@ impl Question<'_> {
         }
     }
 
+    /// A new chunk takes what its session has reserved, or what nobody has. Chunks that come with the opening of their session are let
+    /// through: they are few, and looking at all disks would cost more than they take.
+    fn check_room(&self, ctx: &Ctx, len_bytes: u64) -> Outcome<()> {
+        let sessions = &ctx.soft.sessions;
+        let own_bytes = sessions.reserved_by(self.session.session_id);
+        let others_bytes = sessions.reserved_bytes().saturating_sub(own_bytes);
+        if others_bytes == 0 || !sessions.is_writer(self.session.session_id) {
+            return Ok(());
+        }
+        let room = || {
+            let code = (self.class.k, self.class.m);
+            placement::room((ctx.db, ctx.caches), &ctx.soft.cluster.figures, code, others_bytes)
+        };
+        let left = match self.room_bytes.get() {
+            Some(left) => left,
+            None => room()?.unreserved_bytes().max(own_bytes),
+        };
+        if left < len_bytes {
+            return Err(room()?.refusal(&self.class.spec, len_bytes).into());
+        }
+        self.room_bytes.set(Some(left - len_bytes));
+        Ok(())
+    }
+
     fn allocate(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Outcome<ChunkAnswer> {
-        let pg_id =
-            ctx.decide(|ctx| placement::choose_pg(ctx, self.class, chunk.len_bytes, self.avoid, self.degraded))?;
+        let pg_id = ctx.decide(|ctx| {
+            self.check_room(ctx, chunk.len_bytes)?;
+            placement::choose_pg(ctx, self.class, chunk.len_bytes, self.avoid, self.degraded)
+        })?;
         let pg = ctx.caches.pg(ctx.db, pg_id)?;
         let chunk_id = draw(&mut ctx.meta.next_chunk);
         ctx.db

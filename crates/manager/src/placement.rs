@@ -7,7 +7,7 @@
 use crate::cache::Caches;
 use crate::config::Config;
 use crate::db::Db;
-use crate::error::{Outcome, invalid, refuse};
+use crate::error::{Outcome, invalid};
 use crate::figures::Figures;
 use crate::internal::{NewGroup, SetGroups};
 use crate::layout::{Layout, LayoutDisk, mix, open_groups};
@@ -449,31 +449,41 @@ impl Space {
     }
 }
 
-/// Refuses a reservation of `want_bytes` (logical) that does not fit beside the `reserved_bytes` that other sessions hold.
-/// `k` and `m` are the class's; soft state decides, so commands ask through `Ctx::decide`.
-pub fn check_space(
-    (db, caches): (&Db, &Caches),
-    figures: &Figures,
-    spec: &str,
-    (k, m): (u32, u32),
-    want_bytes: u64,
-    reserved_bytes: u64,
-) -> Outcome<()> {
+/// Room for data of a class, in bytes before coding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// On all disks that take new chunks.
+    pub bytes: u64,
+    /// Of it reserved by (other) sessions.
+    pub reserved_bytes: u64,
+}
+
+/// Room for a class of `k` and `m`, of which `reserved_bytes` are reserved. Soft state decides: commands ask through `Ctx::decide`.
+pub fn room((db, caches): (&Db, &Caches), figures: &Figures, (k, m): (u32, u32), reserved_bytes: u64) -> Outcome<Room> {
     let space = Space::of(caches.roster(db)?.disks.values(), figures);
-    let logical = (u128::from(space.free_bytes) * u128::from(k) / u128::from((k + m).max(1))) as u64;
-    if want_bytes.saturating_add(reserved_bytes) <= logical {
-        return Ok(());
+    let bytes = (u128::from(space.free_bytes) * u128::from(k) / u128::from((k + m).max(1))) as u64;
+    Ok(Room { bytes, reserved_bytes })
+}
+
+impl Room {
+    /// What nobody has reserved.
+    pub fn unreserved_bytes(&self) -> u64 {
+        self.bytes.saturating_sub(self.reserved_bytes)
     }
-    refuse(
-        Code::NoSpace,
-        format!(
-            "{} cannot be reserved: as {spec} there is room for {}, of which sessions under way have reserved {}; \
-             delete files and run `tessera gc`, or add disks",
-            human_size(want_bytes),
-            human_size(logical),
-            human_size(reserved_bytes),
-        ),
-    )
+
+    /// Why `want_bytes` cannot be had.
+    pub fn refusal(&self, spec: &str, want_bytes: u64) -> Error {
+        Error::new(
+            Code::NoSpace,
+            format!(
+                "no room for {}: as {spec} there is room for {}, of which other sessions have reserved {}; \
+                 delete files and run `tessera gc`, or add disks",
+                human_size(want_bytes),
+                human_size(self.bytes),
+                human_size(self.reserved_bytes),
+            ),
+        )
+    }
 }
 
 /// What changed of nodes, disks and classes since `known_version`, and the groups `pg_ids` whatever their age.

@@ -220,19 +220,31 @@ fn missing_of(db: &Db, ids: &BTreeSet<u64>) -> Outcome<BTreeMap<u64, Vec<u32>>> 
     Ok(missing)
 }
 
+/// Of the room that nobody has reserved a stream of unknown length gets one part in so many at most.
+const STREAM_SHARE: u64 = 4;
+
 fn renew(view: &mut View, request: &RenewSession) -> Outcome<RenewSessionReply> {
     let wanted = request.reserve_bytes;
     let (id, now_ns) = (request.session_id, view.now_ns);
     let Some(reserved) = view.soft.sessions.renew(id, now_ns, None) else {
         return refuse(Code::SessionExpired, format!("session {id} has expired or never was; open the file again"));
     };
-    if wanted > reserved {
-        let session = sessions::writer(view.db, id)?;
-        let scheme = HintSet::read(&session.hints).policy()?.redundancy.scheme(wanted);
-        let (spec, code) = (scheme.to_string(), (scheme.needed(), scheme.losses()));
-        let others = view.soft.sessions.reserved_bytes().saturating_sub(reserved);
-        placement::check_space((view.db, view.caches), &view.soft.cluster.figures, &spec, code, wanted, others)?;
-    }
-    let reserved_bytes = view.soft.sessions.renew(id, now_ns, Some(wanted)).unwrap_or(0);
+    let granted = match wanted > reserved {
+        true => grant(view, id, wanted, reserved)?,
+        false => wanted,
+    };
+    let reserved_bytes = view.soft.sessions.renew(id, now_ns, Some(granted)).unwrap_or(0);
     Ok(RenewSessionReply { session_ms: view.config.session_ms, reserved_bytes })
+}
+
+/// How much of what a writer wants reserved it gets: what nobody has, but a stream, which asks for more than it may ever
+/// write, at most a quarter of that. Never less than it has.
+fn grant(view: &View, id: u64, wanted: u64, reserved: u64) -> Outcome<u64> {
+    let session = sessions::writer(view.db, id)?;
+    let scheme = HintSet::read(&session.hints).policy()?.redundancy.scheme(wanted);
+    let others = view.soft.sessions.reserved_bytes().saturating_sub(reserved);
+    let code = (scheme.needed(), scheme.losses());
+    let room = placement::room((view.db, view.caches), &view.soft.cluster.figures, code, others)?.unreserved_bytes();
+    let known = session.reserved_bytes >= wanted;
+    Ok(wanted.min(if known { room } else { room / STREAM_SHARE }).max(reserved))
 }

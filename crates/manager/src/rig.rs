@@ -46,11 +46,16 @@ impl Rig {
     }
 
     pub fn register(&mut self, node: u64) {
+        self.register_disk_of(node, 1 << 50);
+    }
+
+    /// Registers a node whose disk has so many bytes, all of them free.
+    pub fn register_disk_of(&mut self, node: u64, bytes: u64) {
         let op_id = self.op();
         let disk = DiskInfo {
             uuid: vec![node as u8; 16],
-            capacity_bytes: 1 << 50,
-            free_bytes: 1 << 50,
+            capacity_bytes: bytes,
+            free_bytes: bytes,
             path: format!("disk{node}"),
             ..Default::default()
         };

@@ -175,6 +175,7 @@ struct Writer {
     client_id: u64,
     started_ns: i64,
     used_ns: i64,
+    /// For what it will still ask places for.
     reserved_bytes: u64,
 }
 
@@ -200,7 +201,8 @@ impl SoftSessions {
         for session in db.stmt(SELECT)?.query_map([], Session::read)? {
             let session = session?;
             if session.kind == WRITER {
-                soft.opened(&session, now_ns);
+                // What it still needs of what it asked for it says when it renews.
+                soft.opened(&session, now_ns, 0);
                 continue;
             }
             let size_bytes = crate::versions::find(db, session.ino, crate::versions::Which::Id(session.base_version))?;
@@ -236,9 +238,26 @@ impl SoftSessions {
     }
 
     /// A writer's session was opened.
-    pub fn opened(&mut self, session: &Session, now_ns: i64) {
-        let Session { client_id, started_ns, reserved_bytes, .. } = *session;
+    pub fn opened(&mut self, session: &Session, now_ns: i64, reserved_bytes: u64) {
+        let Session { client_id, started_ns, .. } = *session;
         self.writers.insert(session.session_id, Writer { client_id, started_ns, used_ns: now_ns, reserved_bytes });
+    }
+
+    /// A writer asked where to put so many bytes: they need no reservation any more.
+    pub fn took(&mut self, id: u64, bytes: u64) {
+        if let Some(writer) = self.writers.get_mut(&id) {
+            writer.reserved_bytes = writer.reserved_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// Whether `id` is an open writer.
+    pub fn is_writer(&self, id: u64) -> bool {
+        self.writers.contains_key(&id)
+    }
+
+    /// Bytes reserved for one writer.
+    pub fn reserved_by(&self, id: u64) -> u64 {
+        self.writers.get(&id).map_or(0, |w| w.reserved_bytes)
     }
 
     /// Nothing is reserved any more for writers of these clients.
@@ -270,7 +289,7 @@ impl SoftSessions {
         Some(reader)
     }
 
-    /// A session was used; `reserve_bytes` is what its writer wants reserved from now on. None: it does not live.
+    /// A session was used; `reserve_bytes` is what is reserved for its writer from now on. None: it does not live.
     pub fn renew(&mut self, id: u64, now_ns: i64, reserve_bytes: Option<u64>) -> Option<u64> {
         if let Some(writer) = self.writers.get_mut(&id) {
             writer.used_ns = now_ns;

@@ -17,6 +17,7 @@ impl WriteCore {
             let avoid_pgs: Vec<u64> = self.avoid.keys().copied().collect();
             for &i in &chunks {
                 self.chunks[i].stage = Stage::Asked;
+                self.asked_bytes += self.chunks[i].len_bytes;
             }
             let request = AllocateChunks {
                 op_id: self.calls.op_id(),

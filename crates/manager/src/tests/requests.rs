@@ -4,7 +4,7 @@ use crate::core::Event;
 use crate::rig::*;
 use prost::Message;
 use tessera_wire::meta::*;
-use tessera_wire::{Code, Role};
+use tessera_wire::{Code, Hint, Role};
 
 #[test]
 fn a_file_is_written_and_read() {
@@ -71,4 +71,52 @@ fn what_a_client_reserved_is_free_when_its_last_connection_ends() {
     rig.ask(&RenewSession { session_id, reserve_bytes: WANTED }).unwrap();
     rig.tick(100);
     assert_eq!(reserved(&rig), 2 * WANTED);
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Chunks of 4 MiB, named after a byte each.
+fn large(bytes: std::ops::Range<u8>) -> Vec<ChunkName> {
+    bytes.map(|c| ChunkName { hash: vec![c; 32].into(), len_bytes: 4 * MIB }).collect()
+}
+
+/// Data is refused for want of room only when it is new and what is free is reserved by others: before its chunks are named
+/// nobody knows how much of it is stored already.
+#[test]
+fn reservations_hold_room_for_new_chunks_and_refuse_no_others() {
+    let mut rig = Rig::new(0);
+    (1..=4).for_each(|node| rig.register_disk_of(node, 64 * MIB));
+    // 4 disks of 63 MiB for data, two thirds of it before coding.
+    let room = 4 * 63 * MIB * 2 / 3;
+    let open = |rig: &mut Rig, client: u64, size_hint_bytes: u64, hints: Vec<Hint>| {
+        let op_id = rig.op();
+        let name = format!("f{op_id}").into_bytes();
+        let request = OpenWrite { op_id, parent: 1, name, size_hint_bytes, hints, ..Default::default() };
+        rig.ask_as(Role::Client, client, &request).map(|reply| reply.session_id)
+    };
+    let alice = open(&mut rig, ALICE, 120 * MIB, vec![]).unwrap();
+    assert_eq!(reserved(&rig), 120 * MIB);
+    // More than there is: as much as there is is reserved, for it may be stored already.
+    let bob = open(&mut rig, BOB, 1000 * MIB, vec![]).unwrap();
+    assert_eq!(reserved(&rig), room);
+    let off = Hint { name: "dedup".into(), value: "off".into() };
+    let refusal = open(&mut rig, BOB, 1000 * MIB, vec![off]).unwrap_err();
+    assert_eq!(refusal.kind(), Code::NoSpace, "surely too much");
+    for words in ["1000 MiB", "reserved 168 MiB", "tessera gc"] {
+        assert!(refusal.message.contains(words), "{words:?}: {refusal}");
+    }
+    rig.allocate(bob, &large(0..12)).unwrap();
+    assert_eq!(reserved(&rig), 120 * MIB, "what was asked for needs no reservation");
+    assert_eq!(rig.allocate(bob, &large(12..13)).unwrap_err().kind(), Code::NoSpace);
+    assert_eq!(rig.allocate(bob, &large(0..12)).unwrap().answers.len(), 12, "known ones need no room");
+    // A stream's reservation is a guess: it gets a part of what is left, here nothing.
+    assert_eq!(rig.ask(&RenewSession { session_id: bob, reserve_bytes: 64 * MIB }).unwrap().reserved_bytes, 0);
+    rig.allocate(alice, &large(100..105)).unwrap();
+    assert_eq!(reserved(&rig), 100 * MIB);
+    rig.ask(&RenewSession { session_id: alice, reserve_bytes: 20 * MIB }).unwrap();
+    assert_eq!(reserved(&rig), 20 * MIB, "it needs no more");
+    let stream = open(&mut rig, BOB, 0, vec![]).unwrap();
+    let reply = rig.ask(&RenewSession { session_id: stream, reserve_bytes: 64 * MIB }).unwrap();
+    assert_eq!(reply.reserved_bytes, (room - 48 * MIB - 20 * MIB - 20 * MIB) / 4);
+    rig.allocate(bob, &large(12..13)).unwrap();
 }

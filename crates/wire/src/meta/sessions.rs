@@ -32,7 +32,7 @@ pub struct OpenWrite {
     /// Hints that override the file's and the directory's for this write; kept with a new file.
     #[prost(message, repeated, tag = "5")]
     pub hints: Vec<Hint>,
-    /// Expected bytes, 0 if unknown: that much space is reserved at once, more by [`RenewSession`].
+    /// Expected bytes, 0 if unknown: that much space is reserved at once, as far as there is room; more by [`RenewSession`].
     #[prost(uint64, tag = "6")]
     pub size_hint_bytes: u64,
     /// First dedup question, saving small files a round trip; needs `redundancy`.
@@ -152,7 +152,7 @@ pub struct RenewSession {
     /// Session.
     #[prost(uint64, tag = "1")]
     pub session_id: u64,
-    /// Reserve so many bytes in all (logical bytes still to be written).
+    /// Reserve so many bytes: logical ones about which no [`AllocateChunks`] has asked yet.
     #[prost(uint64, tag = "2")]
     pub reserve_bytes: u64,
 }
@@ -163,7 +163,7 @@ pub struct RenewSessionReply {
     /// For so long.
     #[prost(uint64, tag = "1")]
     pub session_ms: u64,
-    /// Reserved now.
+    /// Reserved now; less than was asked for where there is not so much room.
     #[prost(uint64, tag = "2")]
     pub reserved_bytes: u64,
 }
