@@ -61,6 +61,8 @@ pub struct NodeConfig {
     pub compact_step_bytes: u64,
     /// A segment with at least this share of dead bytes is compacted, percent.
     pub compact_dead_percent: u8,
+    /// ... and one with at least this share when a garbage collection was asked for: less is not worth copying the rest, percent.
+    pub gc_dead_percent: u8,
     /// A disk whose writes fail this often in a row (other than for want of space) has failed.
     pub disk_write_faults: u32,
     /// An operation that a disk does not finish for so long means that the disk has failed, ms.
@@ -97,6 +99,7 @@ impl Default for NodeConfig {
             compact_every_ms: 60_000,
             compact_step_bytes: 8 << 20,
             compact_dead_percent: 50,
+            gc_dead_percent: 10,
             disk_write_faults: 3,
             disk_stuck_ms: 30_000,
         }

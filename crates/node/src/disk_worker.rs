@@ -175,14 +175,13 @@ fn delete(store: &SegmentStore, now_ms: u64, doomed: &[Doomed]) -> DiskResult {
 }
 
 fn compact(store: &SegmentStore, dead_percent: u8, seal: bool, max_bytes: u64) -> DiskResult {
-    match if seal { store.seal_dead() } else { Ok(false) } {
+    match if seal { store.seal_dead(u64::from(dead_percent)) } else { Ok(false) } {
         // No room for another segment: what is sealed already may make some.
         Err(e) if !e.is_no_space() => return Err(fault(store, &e)),
         _ => {}
     }
     let report = store.compact_step_above(u64::from(dead_percent), max_bytes).map_err(|e| fault(store, &e))?;
-    let freed_bytes = report.removed_bytes.saturating_sub(report.moved_bytes);
-    Ok(DiskReply::Compacted { freed_bytes, more: report.more })
+    Ok(DiskReply::Compacted { freed_bytes: report.freed_bytes, more: report.more })
 }
 
 // --- reading ------------------------------------------------------------------------------------------------

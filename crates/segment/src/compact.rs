@@ -30,8 +30,10 @@ pub struct CompactReport {
     pub moved_bytes: u64,
     /// Segments removed.
     pub removed_segments: u64,
-    /// Bytes of the files removed; `moved_bytes` of them were written anew.
+    /// Bytes of the files removed.
     pub removed_bytes: u64,
+    /// Of them those that were won: what was copied out of these files, be it in earlier steps, takes space elsewhere now.
+    pub freed_bytes: u64,
     /// Living records that failed their checksums: rebuild them, else their segments stay.
     pub findings: Vec<Finding>,
     /// True if there is more to do now.
@@ -45,6 +47,8 @@ pub(crate) struct Compactor {
     current: Option<(Arc<Segment>, u64)>,
     /// Segments that hold damaged living records, and their live bytes then: no use trying before that changes.
     blocked: HashMap<u64, u64>,
+    /// Bytes copied so far out of segments that are not removed yet.
+    moved_bytes: HashMap<u64, u64>,
 }
 
 /// Records read from a segment, to be written again.
@@ -81,8 +85,10 @@ impl SegmentStore {
                 report.more = true;
                 return Ok(report);
             }
-            let (next, moved) = self.copy_some(&segment, at, left, &mut report)?;
-            left = left.saturating_sub(moved);
+            let moved_before = report.moved_bytes;
+            let (next, loaded) = self.copy_some(&segment, at, left, &mut report)?;
+            left = left.saturating_sub(loaded);
+            *compactor.moved_bytes.entry(segment.number).or_default() += report.moved_bytes - moved_before;
             compactor.current = Some((segment.clone(), next));
             if next >= segment.end() {
                 compactor.current = None;
@@ -91,14 +97,15 @@ impl SegmentStore {
         }
     }
 
-    /// Seals the open segment if any record in it is dead, so that the steps that follow can win its space back (P5).
-    /// For a pass that was asked for: call it once, before the first step. True if there was something to seal.
+    /// Seals the open segment if at least `dead_percent` of it (0: any record) is dead, so that the steps that follow can win its
+    /// space back (P5). For a pass that was asked for: call it once, before the first step. True if there was something to seal.
     ///
     /// # Errors
     /// The disk's, or no space for the header of the next segment; the open one stays open then.
-    pub fn seal_dead(&self) -> Result<bool, StoreError> {
+    pub fn seal_dead(&self, dead_percent: u64) -> Result<bool, StoreError> {
         let mut writer = self.writer.lock();
-        let dead = dead_in_open(&writer).is_some_and(|(_, dead_bytes)| dead_bytes > 0);
+        let worth = |(open, dead): (Arc<Segment>, u64)| dead > 0 && dead * 100 >= dead_percent * open.record_bytes();
+        let dead = dead_in_open(&writer).is_some_and(worth);
         if dead {
             self.rotate(&mut writer)?;
         }
@@ -134,7 +141,7 @@ impl SegmentStore {
         Ok(Some(segment))
     }
 
-    /// Copies living records from `at` on, at most about `budget` bytes; gives where to go on and what was moved.
+    /// Copies living records from `at` on, at most about `budget` bytes; gives where to go on and how much was read.
     fn copy_some(
         &self,
         segment: &Segment,
@@ -244,7 +251,7 @@ impl SegmentStore {
         report: &mut CompactReport,
     ) -> Result<(), StoreError> {
         if self.options.planted == PlantedBug::RemoveBeforeSync {
-            self.remove(segment, report)?;
+            self.remove(compactor, segment, report)?;
         }
         self.sync()?;
         let planted = matches!(self.options.planted, PlantedBug::DropDeletesEarly | PlantedBug::RemoveBeforeSync);
@@ -255,12 +262,17 @@ impl SegmentStore {
         }
         compactor.blocked.remove(&segment.number);
         if self.options.planted != PlantedBug::RemoveBeforeSync {
-            self.remove(segment, report)?;
+            self.remove(compactor, segment, report)?;
         }
         Ok(())
     }
 
-    fn remove(&self, segment: &Arc<Segment>, report: &mut CompactReport) -> Result<(), StoreError> {
+    fn remove(
+        &self,
+        compactor: &mut Compactor,
+        segment: &Arc<Segment>,
+        report: &mut CompactReport,
+    ) -> Result<(), StoreError> {
         let mut ids: Vec<FragmentId> = Vec::new();
         let mut scanner = self.scanner(segment, SEGMENT_HEADER_BYTES);
         while let Some(item) = scanner.next()? {
@@ -273,6 +285,8 @@ impl SegmentStore {
         self.disk.sync_dir(SEGMENTS_DIR)?;
         report.removed_segments += 1;
         report.removed_bytes += segment.end();
+        let moved_bytes = compactor.moved_bytes.remove(&segment.number).unwrap_or(0);
+        report.freed_bytes += segment.end().saturating_sub(moved_bytes);
         self.forget_copies(segment, &ids)
     }
 

@@ -124,7 +124,7 @@ impl World {
     }
 
     fn seal(&mut self) {
-        self.failures += u64::from(self.store.seal_dead().is_err());
+        self.failures += u64::from(self.store.seal_dead(0).is_err());
     }
 
     fn compact(&mut self) {

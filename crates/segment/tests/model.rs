@@ -86,7 +86,7 @@ impl Model {
                 assert!(report.findings.is_empty());
             }
             Op::Seal => {
-                self.store.seal_dead().unwrap();
+                self.store.seal_dead(0).unwrap();
             }
             Op::Restart => {
                 // The cache survives, so what was appended is there, and opening has synced it.

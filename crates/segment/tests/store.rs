@@ -189,15 +189,17 @@ fn all_space_comes_back() {
 fn the_open_segment_is_sealed_when_it_is_asked_for_or_mostly_dead() {
     let disk = sim(1);
     let (store, _) = open(&disk, Options { segment_size_bytes: 1 << 20, ..small() }).unwrap();
-    assert!(!store.seal_dead().unwrap(), "there is no segment yet");
+    assert!(!store.seal_dead(0).unwrap(), "there is no segment yet");
     (0..10).for_each(|chunk| assert!(put(&store, id(chunk, 0), 1000).is_ok()));
-    assert!(!store.seal_dead().unwrap(), "what waits for its sync is not dead");
+    assert!(!store.seal_dead(0).unwrap(), "what waits for its sync is not dead");
     store.sync().unwrap();
     delete(&store, id(0, 0)).unwrap();
     store.sync().unwrap();
     assert_eq!(compact_all(&store).unwrap(), 0, "a tenth is not worth copying the rest unasked");
 
-    assert!(store.seal_dead().unwrap());
+    assert!(!store.seal_dead(20).unwrap(), "a tenth is less than a fifth");
+    assert!(store.seal_dead(0).unwrap());
+    assert!(!store.compact_step_above(20, u64::MAX).unwrap().more);
     let report = store.compact_step_above(0, u64::MAX).unwrap();
     assert_eq!((report.removed_segments, report.moved_records), (1, 10), "nine fragments and the delete record");
     assert_eq!(held(&store).len(), 9);
@@ -430,4 +432,30 @@ fn readers_go_on_while_the_writer_writes_and_compacts() {
         done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     assert_eq!(held(&store).len(), 50);
+}
+
+/// What a pass says it freed is what the disk has more afterwards, in however many steps the living part was copied.
+#[test]
+fn what_compaction_frees_is_what_the_files_lose() {
+    for budget in [2_500, u64::MAX] {
+        let disk = sim(1);
+        let (store, _) = open(&disk, Options { segment_size_bytes: 1 << 20, ..small() }).unwrap();
+        (0..20).for_each(|chunk| assert!(put(&store, id(chunk, 0), 1000).is_ok()));
+        store.sync().unwrap();
+        (0..4).for_each(|chunk| drop(delete(&store, id(chunk, 0)).unwrap()));
+        store.sync().unwrap();
+        let before = store.stats().file_bytes;
+        assert!(store.seal_dead(10).unwrap());
+        let mut freed = 0;
+        loop {
+            let report = store.compact_step_above(10, budget).unwrap();
+            freed += report.freed_bytes;
+            if !report.more {
+                break;
+            }
+        }
+        // A segment's header goes with the old file and comes with the new one.
+        let lost = before - store.stats().file_bytes;
+        assert!(freed >= lost && freed - lost <= 4_096, "{freed} freed, {lost} less, steps of {budget}");
+    }
 }

@@ -110,7 +110,8 @@ Examples:
 
 /// End of `tessera gc --help`.
 pub const GC_HELP: &str = "\
-Chunks that no version uses are deleted, and disks give back their space, also without being asked.
+Chunks that no version uses are deleted, and disks give back their space, also without being asked. A disk rewrites
+a segment for it only when a tenth of it is dead (a node's knob gc_dead_percent); what is freed is told net of that.
 The pass runs in the cluster: Ctrl-C stops watching it, not the pass.
 
 Examples:

@@ -104,6 +104,7 @@ knobs! {
         scrub_every_s = node.scrub_every_s, "s", "A disk is scrubbed again this long after its last cycle ended; 0: only when asked";
         compact_every_ms = node.compact_every_ms, "ms", "How often a disk is asked whether a segment is worth compacting; 0: only when asked";
         compact_dead_percent = node.compact_dead_percent, "%", "A segment with at least this share of dead bytes is compacted";
+        gc_dead_percent = node.gc_dead_percent, "%", "When a garbage collection was asked for, a segment with at least this share of dead bytes is compacted; 0: any";
         compact_step_bytes = node.compact_step_bytes, "bytes", "Bytes copied in one step of compaction: puts wait for it";
         disk_write_faults = node.disk_write_faults, "", "A disk whose writes fail this often in a row (other than for want of space) has failed";
         disk_stuck_ms = node.disk_stuck_ms, "ms", "An operation that a disk does not finish for so long means that the disk has failed";

@@ -201,7 +201,7 @@ impl NodeCore {
             return;
         }
         compact.in_flight = true;
-        let dead_percent = if hurried { 0 } else { dead_percent };
+        let dead_percent = if hurried { self.config.gc_dead_percent.min(dead_percent) } else { dead_percent };
         let seal = std::mem::take(&mut compact.asked_anew);
         let op = DiskOp::Compact { dead_percent, seal, max_bytes: self.config.compact_step_bytes.max(1) };
         self.disk_op(disk, op, OpFor::Compact);

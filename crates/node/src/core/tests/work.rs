@@ -346,8 +346,8 @@ fn compaction_by_itself_and_on_request() {
 
     let task = Task { task_id: 1, compact: Some(CompactTask { disk_id: 101 }), ..Task::default() };
     let mut play = serving(task);
-    assert!(matches!(play.ops[0].1, DiskOp::Compact { dead_percent: 0, seal: true, .. }));
-    assert_eq!(play.disk(Ok(DiskReply::Compacted { freed_bytes: 10, more: true })), ["disk 0 compact above 0 %"]);
+    assert!(matches!(play.ops[0].1, DiskOp::Compact { dead_percent: 10, seal: true, .. }));
+    assert_eq!(play.disk(Ok(DiskReply::Compacted { freed_bytes: 10, more: true })), ["disk 0 compact above 10 %"]);
     play.disk(Ok(DiskReply::Compacted { freed_bytes: 5, more: false }));
     let result = results(&mut play).remove(0);
     assert_eq!((result.finished, result.bytes), (true, 15));
