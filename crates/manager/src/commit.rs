@@ -447,7 +447,7 @@ fn check_version(request: &Commit, target: Option<&Inode>) -> Outcome<()> {
 /// The inode of a new file, named, not yet written. Its number was drawn at open unless that is taken.
 fn create(ctx: &mut Ctx, request: &Commit, session: &Session) -> Outcome<Inode> {
     let parent = inodes::directory(ctx.db, session.parent)?;
-    let mode = if request.file_mode == 0 { 0o644 } else { request.file_mode };
+    let mode = request.file_mode.unwrap_or(0o644);
     let next_ino = ctx.meta.next_ino;
     let mut inode = namespace::new_inode(ctx, InodeKind::File, &parent, mode, request.uid, request.gid);
     if !session.created {

@@ -99,7 +99,7 @@ impl WriteCore {
             acks,
             partial,
             mtime_ns: self.params.mtime_ns,
-            file_mode: self.params.owner.mode,
+            file_mode: Some(self.params.owner.mode),
             uid: self.params.owner.uid,
             gid: self.params.owner.gid,
             keep_session: self.ending.is_some_and(|e| e.keep_session),

@@ -120,3 +120,15 @@ fn reservations_hold_room_for_new_chunks_and_refuse_no_others() {
     assert_eq!(reply.reserved_bytes, (room - 48 * MIB - 20 * MIB - 20 * MIB) / 4);
     rig.allocate(bob, &large(12..13)).unwrap();
 }
+
+/// A file that nobody may read stays one; a client that says no mode gets the usual one.
+#[test]
+fn a_new_file_has_the_mode_it_was_given_be_it_none() {
+    let mut rig = Rig::new(4);
+    for (name, file_mode, mode) in [("a", Some(0), 0), ("b", None, 0o644), ("c", Some(0o400), 0o400)] {
+        let session = rig.open_write(1, name, &[]).unwrap().session_id;
+        let commit = Commit { file_mode, ..rig.replacing(session, b"a").unwrap() };
+        rig.ask(&commit).unwrap();
+        assert_eq!(rig.read(1, name).unwrap().attr.unwrap().mode & 0o7777, mode, "{name}");
+    }
+}

@@ -226,9 +226,9 @@ pub struct Commit {
     /// Modification time to record, ns since 1970; 0: now.
     #[prost(sint64, tag = "9")]
     pub mtime_ns: i64,
-    /// Permission bits for a new file.
-    #[prost(uint32, tag = "10")]
-    pub file_mode: u32,
+    /// Permission bits for a new file; absent: 0644.
+    #[prost(uint32, optional, tag = "10")]
+    pub file_mode: Option<u32>,
     /// Owner of a new file.
     #[prost(uint32, tag = "11")]
     pub uid: u32,
