@@ -15,7 +15,7 @@ use crate::state::{Ctx, Internal, Proposal, View};
 use rusqlite::params;
 use std::collections::BTreeSet;
 use tessera_wire::meta::{Drain, Heartbeat, RegisterNode, RegisterNodeReply};
-use tessera_wire::{Code, DiskInfo, Health, NodeInfo, hex};
+use tessera_wire::{Code, DiskInfo, Error, Health, NodeInfo, hex};
 
 /// Most disks one node may bring.
 const MAX_DISKS: usize = 1024;
@@ -33,7 +33,8 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Outcome<RegisterNo
         None => None,
     };
     if let Some(old) = &old {
-        check_return(ctx, old, said)?;
+        let shared = known.iter().position(|d| d.as_ref().is_some_and(|d| d.node_id == old.node_id));
+        check_return(ctx, old, said, shared.map(|i| &request.disks[i]))?;
     }
     let incarnation = draw(&mut ctx.meta.next_incarnation);
     let node_id = node_id.unwrap_or_else(|| draw(&mut ctx.meta.next_node));
@@ -120,7 +121,8 @@ fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeRow>, said: &NodeInf
 }
 
 /// Whether the node may come back like this: not while another process serves the same disks, and not on another host.
-fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo) -> Outcome<()> {
+/// `shared`: a disk of the other's that it brings; none: only the name is the same.
+fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Option<&DiskInfo>) -> Outcome<()> {
     if old.host != said.host {
         let uses = rows::disks_of(ctx.db.conn(), old.node_id)?;
         for disk in uses {
@@ -148,13 +150,25 @@ fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo) -> Outcome<()
     })?;
     match alive {
         0 => Ok(()),
-        _ => refuse(
-            Code::Exists,
-            format!(
-                "node {} at {} serves these disks (or this name) and is alive; stop it before starting another at {}",
-                old.name, old.address, said.address
-            ),
-        ),
+        _ => {
+            let (name, address, here) = (&old.name, &old.address, &said.address);
+            let text = match shared {
+                Some(disk) => format!(
+                    "node {name} at {address} is alive and serves disk {}, which the one at {here} brings as {}; remove the copied \
+                     directory and give this node one of its own, or stop the other node first",
+                    hex(&disk.uuid),
+                    disk.path
+                ),
+                None => format!(
+                    "node {name} at {address} is alive, and the one at {here} has the same name; start another node on this host with \
+                     --name, or stop the other one first"
+                ),
+            };
+            let mut error = Error::new(Code::Exists, text);
+            // When the other was heard last: a node that is refused can see whether that goes on.
+            error.current = ctx.soft.cluster.figures.nodes.get(&id).map_or(0, |n| n.heard_ns.max(0) as u64);
+            Err(error.into())
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use tessera_disk::{Disk, DiskError, IdentityError, RealDisk};
 use tessera_net::Endpoint;
 use tessera_node::shell::NodeMetrics;
 use tessera_node::{NodeOptions, NodeServer, StartError};
+use tessera_wire::Code;
 use tessera_wire::meta::DeviceWork;
 
 /// Runs a node until it is asked to stop, or cannot go on.
@@ -41,7 +42,7 @@ pub fn run(args: NodeRunArgs) -> Outcome {
     let outcome = loop {
         select! {
             recv(fatal) -> error => {
-                let failure = error.map_or_else(|_| Failure::new(Exit::Failed, "the node ended"), Failure::from);
+                let failure = error.map_or_else(|_| Failure::new(Exit::Failed, "the node ended"), given_up);
                 tracing::error!("{failure}");
                 break Err(failure);
             }
@@ -98,6 +99,14 @@ fn missing(path: &std::path::Path, error: DiskError) -> Failure {
             format!("disk {}: is no directory; name the one it is mounted at", path.display()),
         ),
         error => Failure::new(Exit::Failed, error.to_string()),
+    }
+}
+
+/// Why a node that had started cannot go on: its place in the cluster is another's.
+fn given_up(error: tessera_wire::Error) -> Failure {
+    match error.kind() {
+        Code::Exists => Failure::new(Exit::Refused, error.message),
+        _ => error.into(),
     }
 }
 

@@ -19,10 +19,16 @@ pub(super) struct Membership {
     phase: Phase,
     /// The manager gave this node up: until it has rejoined, it says so.
     fenced: bool,
+    /// Another node serves these disks, or has this name: when it was last heard, and how often that was found to have gone on.
+    rival_heard_ns: u64,
+    rival_beats: u32,
     heartbeat_number: u64,
     last_beat_ns: i64,
     next_beat_ns: i64,
 }
+
+/// A node that was refused because another is alive gives up once that one was heard so often since.
+const RIVAL_BEATS: u32 = 3;
 
 #[derive(Debug)]
 enum Phase {
@@ -49,6 +55,8 @@ impl Membership {
             heartbeat_ms: config.heartbeat_ms,
             phase: Phase::Joining { op_id: 0, attempts: 0, next_try_ns: i64::MIN, token: None, disks: Vec::new() },
             fenced: false,
+            rival_heard_ns: 0,
+            rival_beats: 0,
             heartbeat_number: 0,
             last_beat_ns: i64::MIN,
             next_beat_ns: i64::MIN,
@@ -124,7 +132,7 @@ impl NodeCore {
             Ok((reply, _)) => self.try_join(sent_ns, mark, reply),
             Err(error) => {
                 let hopeless = matches!(error.kind(), Code::WrongCluster | Code::ProtocolVersion | Code::Permission);
-                if hopeless && self.membership.node_id == 0 {
+                if (hopeless && self.membership.node_id == 0) || self.has_a_rival(&error) {
                     self.out.push_back(Action::Fatal(error));
                 } else {
                     tracing::warn!(%error, "registration failed; trying again");
@@ -133,6 +141,19 @@ impl NodeCore {
                 }
             }
         }
+    }
+
+    /// Whether another node is alive in this one's place, for sure. This one's own life before, which ended a moment ago, counts as
+    /// alive for some heartbeats, and one of its heartbeats may still have been on its way; but it is not heard again and again.
+    fn has_a_rival(&mut self, error: &Error) -> bool {
+        if error.kind() != Code::Exists || error.current == 0 {
+            return false;
+        }
+        let it = &mut self.membership;
+        let beats = it.rival_heard_ns != 0 && error.current > it.rival_heard_ns;
+        it.rival_heard_ns = it.rival_heard_ns.max(error.current);
+        it.rival_beats += u32::from(beats);
+        it.rival_beats >= RIVAL_BEATS
     }
 
     fn join_later(&mut self, keep_op_id: bool) {
@@ -181,6 +202,7 @@ impl NodeCore {
         it.lease_until_ns = sent_ns.saturating_add(ms(reply.lease_ms));
         it.heartbeat_ms = reply.heartbeat_ms.max(1);
         it.fenced = false;
+        (it.rival_heard_ns, it.rival_beats) = (0, 0);
         it.heartbeat_number = 0;
         it.last_beat_ns = self.now_ns;
         it.next_beat_ns = self.now_ns;

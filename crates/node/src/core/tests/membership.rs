@@ -219,3 +219,24 @@ fn answers_may_overtake_each_other() {
     assert_eq!(play.answer(Kind::Inventory, Ok(reply)), ["disk 0 delete 7.0"]);
     assert_eq!(play.core.counters().manager_went_backwards, 0);
 }
+
+/// A node whose place another one holds ends; its own life before, which stopped a moment ago, is not another one.
+#[test]
+fn a_living_rival_is_fatal_and_ones_own_past_is_not() {
+    let refused = |heard_ns: u64| -> Result<RegisterNodeReply, Error> {
+        let mut error = Error::new(Code::Exists, "is alive");
+        error.current = heard_ns;
+        Err(error)
+    };
+    let mut play = Play::new();
+    let mut attempt = |play: &mut Play, heard_ns: u64| {
+        while !play.tick(100).contains(&"call Manager RegisterNode".to_string()) {}
+        play.answer(Kind::RegisterNode, refused(heard_ns))
+    };
+    for heard_ns in [100, 100, 200, 200, 0] {
+        assert_eq!(attempt(&mut play, heard_ns), NOTHING, "one heartbeat was on its way");
+    }
+    assert_eq!(attempt(&mut play, 300), NOTHING);
+    assert_eq!(attempt(&mut play, 300), NOTHING);
+    assert_eq!(attempt(&mut play, 400), ["fatal: Exists"]);
+}
