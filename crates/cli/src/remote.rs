@@ -5,7 +5,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::files::holes;
 use crate::term::Out;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_client::locate::Located;
@@ -301,7 +301,7 @@ impl Store {
     pub fn get(
         &self,
         path: &StorePath,
-        sink: &mut (dyn Write + Send),
+        sink: Sink<'_>,
         wanted: &Wanted,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Outcome<u64> {
@@ -312,7 +312,7 @@ impl Store {
             progress: Some(&mut hear),
             cancel: Cancel::default(),
         };
-        Ok(self.client.get(path, Sink::Writer(sink), options)?.1)
+        Ok(self.client.get(path, sink, options)?.1)
     }
 
     /// What the reads so far had to do without.

@@ -41,7 +41,7 @@ pub use config::Options;
 pub use error::{Error, PathOpError, ReadError, WriteError};
 pub use path::{PathError, StorePath};
 pub use pipeline::Source;
-pub use read::{ReadHandle, Sink};
+pub use read::{ReadHandle, Sink, WriteHoles};
 pub use read_core::{Opened, ReadReport};
 pub use write::{Cancel, Progress, ProgressFn, WriteHandle};
 pub use write_core::{Owner, WriteDone};

@@ -22,6 +22,17 @@ pub enum Sink<'a> {
     /// Takes verified pieces as they lie in the library's buffers: nothing is copied. A piece that is kept keeps its
     /// buffer. Holes come as zeros.
     Lend(&'a mut (dyn FnMut(Bytes) -> std::io::Result<()> + Send)),
+    /// A file that can have holes: they are not written, and cost no time.
+    Sparse(&'a mut (dyn WriteHoles + Send)),
+}
+
+/// What bytes and holes are written to, in order.
+pub trait WriteHoles: Write {
+    /// Leaves `len_bytes` of nothing; they are read as zeros.
+    ///
+    /// # Errors
+    /// The system's.
+    fn hole(&mut self, len_bytes: u64) -> std::io::Result<()>;
 }
 
 /// What holes are made of when they are lent.
@@ -256,6 +267,10 @@ impl Sink<'_> {
             (Sink::Writer(writer), Delivery::Bytes(parts)) => {
                 parts.iter().try_for_each(|part| writer.write_all(part)).map_err(|e| e.to_string())
             }
+            (Sink::Sparse(file), Delivery::Bytes(parts)) => {
+                parts.iter().try_for_each(|part| file.write_all(part)).map_err(|e| e.to_string())
+            }
+            (Sink::Sparse(file), Delivery::Zeros(len)) => file.hole(*len).map_err(|e| e.to_string()),
             (Sink::Writer(writer), Delivery::Zeros(len)) => {
                 std::io::copy(&mut std::io::Read::take(std::io::repeat(0), *len), writer).map_err(|e| e.to_string())?;
                 Ok(())

@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tessera_client::Sink;
 use tessera_client::path::StorePath;
 use tessera_wire::Health;
 use tessera_wire::meta::ClusterStatus;
@@ -179,7 +180,8 @@ impl Story<'_> {
         let work = |(tree, file): (Tree, &Found)| -> Outcome {
             let (reader, _) = open(tree, file)?;
             let mut compare = Compare::new(reader);
-            store.get(&path(tree, &file.names)?, &mut compare, &Wanted::default(), &|n| progress.add(n))?;
+            store
+                .get(&path(tree, &file.names)?, Sink::Writer(&mut compare), &Wanted::default(), &|n| progress.add(n))?;
             let (compared, different) = compare.finish().map_err(|e| Failure::io(file.path.display(), &e))?;
             let mut sums = sums.lock();
             *sums = (sums.0 + compared, sums.1 + different);

@@ -7,8 +7,8 @@ use crate::exit::{Failure, Outcome};
 use crate::remote::{Store, Wanted};
 use crate::term::{Out, units};
 use std::io::{self, Write};
-use tessera_client::ReadReport;
 use tessera_client::path::StorePath;
+use tessera_client::{ReadReport, Sink};
 
 /// `tessera cat`.
 pub fn cat(args: CatArgs) -> Outcome {
@@ -44,7 +44,7 @@ pub(super) fn report_document(report: ReadReport) -> serde_json::Value {
 /// Writes a file to stdout. A reader that went away ends it without complaint.
 pub(super) fn write_out(store: &Store, path: &StorePath, wanted: Wanted) -> Outcome {
     let mut sink = Stdout { broken: false };
-    let outcome = store.get(path, &mut sink, &wanted, &|_| ());
+    let outcome = store.get(path, Sink::Writer(&mut sink), &wanted, &|_| ());
     match outcome {
         Err(failure) if sink.broken => Err(Failure { message: String::new(), ..failure }),
         outcome => outcome.map(drop),

@@ -16,6 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use tessera_client::Sink;
 use tessera_client::path::StorePath;
 use tessera_wire::InodeKind;
 
@@ -195,7 +196,7 @@ fn get_file(store: &Store, job: &Job, version: Option<u64>, progress: &Progress)
     let mut pending = Pending::create(&job.to)?;
     let wanted = Wanted { version, range: None };
     let mut sink = Sparse::new(pending.file()?);
-    store.get(&job.item.path, &mut sink, &wanted, &|n| progress.add(n))?;
+    store.get(&job.item.path, Sink::Sparse(&mut sink), &wanted, &|n| progress.add(n))?;
     sink.finish().map_err(|e| Failure::io(job.to.display(), &e))?;
     pending.finish(job.item.mode, job.item.mtime_ns, (job.item.uid, job.item.gid))
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::Range;
+use tessera_client::WriteHoles;
 
 /// Shorter runs of zeros are written like anything else.
 const HOLE_MIN: usize = 4096;
@@ -78,6 +79,16 @@ impl Write for Sparse<'_> {
     }
 }
 
+impl WriteHoles for Sparse<'_> {
+    fn hole(&mut self, len_bytes: u64) -> io::Result<()> {
+        let len = i64::try_from(len_bytes).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        self.file.seek(SeekFrom::Current(len))?;
+        self.short = true;
+        self.at += len_bytes;
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,7 +113,10 @@ mod tests {
         let mut copy = File::options().create_new(true).read(true).write(true).open(dir.path().join("b")).unwrap();
         let mut sparse = Sparse::new(&mut copy);
         bytes.chunks(64 << 10).for_each(|piece| sparse.write_all(piece).unwrap());
+        sparse.hole(100 << 30).unwrap();
         sparse.finish().unwrap();
+        assert_eq!(copy.metadata().unwrap().len(), (3 << 20) + (100 << 30));
+        copy.set_len(3 << 20).unwrap();
         let mut again = Vec::new();
         copy.seek(SeekFrom::Start(0)).unwrap();
         copy.read_to_end(&mut again).unwrap();
