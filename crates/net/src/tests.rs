@@ -270,7 +270,7 @@ fn an_end_is_announced_first_and_is_known_to_be_the_peers_or_not() {
     let (server, ..) = greeted(&service);
     let stream = Stream::connect(&server.endpoints()[0], WAIT).unwrap();
     let Stream::Tcp(mut tcp) = stream else { unreachable!() };
-    tcp.write_all(&[b'T', b'S', b'R']).unwrap();
+    tcp.write_all(b"TSR").unwrap();
     drop(tcp);
     assert_eq!(service.after(2), ["closing", "not by peer"]);
 }

@@ -442,7 +442,7 @@ fn what_compaction_frees_is_what_the_files_lose() {
         let (store, _) = open(&disk, Options { segment_size_bytes: 1 << 20, ..small() }).unwrap();
         (0..20).for_each(|chunk| assert!(put(&store, id(chunk, 0), 1000).is_ok()));
         store.sync().unwrap();
-        (0..4).for_each(|chunk| drop(delete(&store, id(chunk, 0)).unwrap()));
+        (0..4).for_each(|chunk| _ = delete(&store, id(chunk, 0)).unwrap());
         store.sync().unwrap();
         let before = store.stats().file_bytes;
         assert!(store.seal_dead(10).unwrap());

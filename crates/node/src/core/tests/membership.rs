@@ -229,7 +229,7 @@ fn a_living_rival_is_fatal_and_ones_own_past_is_not() {
         Err(error)
     };
     let mut play = Play::new();
-    let mut attempt = |play: &mut Play, heard_ns: u64| {
+    let attempt = |play: &mut Play, heard_ns: u64| {
         while !play.tick(100).contains(&"call Manager RegisterNode".to_string()) {}
         play.answer(Kind::RegisterNode, refused(heard_ns))
     };
