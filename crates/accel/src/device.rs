@@ -88,6 +88,16 @@ pub fn device() -> &'static dyn Device {
     DEVICE.get_or_init(|| Box::new(Cpu::new())).as_ref()
 }
 
+/// What the devices of this process have done since it started: (device, primitive, work), where there was any.
+pub fn work_done() -> Vec<(String, &'static str, Work)> {
+    let mut all = Vec::new();
+    for (device, usage) in device().usage_by_device() {
+        let some = usage.0.into_iter().filter(|(_, work)| work.jobs > 0);
+        all.extend(some.map(|(primitive, work)| (device.clone(), primitive, work)));
+    }
+    all
+}
+
 /// Says, once and before anybody has asked, which device upper crates use. False if it is too late.
 pub fn set_device(device: Box<dyn Device>) -> bool {
     DEVICE.set(device).is_ok()

@@ -34,7 +34,7 @@ pub mod windows;
 pub mod xorcode;
 
 pub use accelerated::{Accelerated, RunError};
-pub use device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, device, set_device};
+pub use device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, device, set_device, work_done};
 pub use hash::{GROUP_BYTES, Hash, Tree};
 pub use isa::Isa;
 pub use spec::{DeviceError, Spec, use_device};

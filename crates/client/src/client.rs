@@ -460,15 +460,12 @@ impl Client {
         static REPORTED: Mutex<BTreeMap<(String, &str), Work>> = Mutex::new(BTreeMap::new());
         let mut reported = REPORTED.lock();
         let mut device_work = Vec::new();
-        for (device, usage) in tessera_accel::device().usage_by_device() {
-            for (primitive, work) in usage.0 {
-                let known = reported.entry((device.clone(), primitive)).or_default();
-                let (jobs, bytes) = (work.jobs.saturating_sub(known.jobs), work.bytes.saturating_sub(known.bytes));
-                if jobs > 0 {
-                    let (device, primitive) = (device.clone(), primitive.to_owned());
-                    device_work.push(DeviceWork { node_id: 0, device, primitive, jobs, bytes });
-                    *known = work;
-                }
+        for (device, primitive, work) in tessera_accel::work_done() {
+            let known = reported.entry((device.clone(), primitive)).or_default();
+            let (jobs, bytes) = (work.jobs.saturating_sub(known.jobs), work.bytes.saturating_sub(known.bytes));
+            if jobs > 0 {
+                device_work.push(DeviceWork::of_process(device, primitive, jobs, bytes));
+                *known = work;
             }
         }
         if !device_work.is_empty() {

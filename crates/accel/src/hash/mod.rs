@@ -189,9 +189,27 @@ pub fn tree(chunk: &[u8]) -> Tree {
     if chunk.len() <= GROUP_BYTES {
         return Tree { root: chunk_hash(chunk), groups: Vec::new() };
     }
-    let groups: Vec<_> =
-        chunk.chunks(GROUP_BYTES).enumerate().map(|(index, bytes)| group_chaining_value(index as u64, bytes)).collect();
+    let groups = group_values(0, chunk);
     Tree { root: root_of(&groups), groups }
+}
+
+/// Chaining values of the groups in `bytes`, which lie `first_group` groups into a longer chunk; the last group may be
+/// short.
+pub fn group_values(first_group: u64, bytes: &[u8]) -> Vec<[u8; HASH_BYTES]> {
+    bytes.chunks(GROUP_BYTES).zip(first_group..).map(|(bytes, index)| group_chaining_value(index, bytes)).collect()
+}
+
+/// Chaining value above those of one or more neighbouring groups, or of as many equally large parts of a chunk, the last
+/// of which may be smaller. Right where the part that they make up begins at a multiple of its size rounded up to a
+/// power of two. `None` if there are none.
+pub fn join(values: &[[u8; HASH_BYTES]]) -> Option<[u8; HASH_BYTES]> {
+    (!values.is_empty()).then(|| subtree(values))
+}
+
+/// The name of a chunk that consists of these parts, two or more: of its groups, or of parts that are [`join`]ed powers of
+/// two of groups. `None` if there are fewer.
+pub fn join_to_name(values: &[[u8; HASH_BYTES]]) -> Option<Hash> {
+    (values.len() >= 2).then(|| root_of(values))
 }
 
 /// Checks that `groups` are the group hashes of the chunk named `root`, which has `chunk_len` bytes.

@@ -1,5 +1,5 @@
-//! `tessera accel hash`: many small files as one batch, a large one segment by segment or, where its digest is one
-//! chain, on the CPU in pieces.
+//! `tessera accel hash`: many small files as one batch, a large one segment by segment, or by the subtrees of BLAKE3; where
+//! its digest is one chain, on the CPU in pieces, which is said.
 
 use super::open;
 use super::streams::{PIECE_BYTES, digest_rest, open_file, read_more};
@@ -10,8 +10,9 @@ use serde_json::{Map, Value};
 use std::fs::File;
 use std::path::Path;
 use tessera_accel::digest::{Digest, Function, Hasher, digest};
+use tessera_accel::hash::{self, GROUP_BYTES, group_values};
 use tessera_accel::runtime::operations::{DigestBatch, HashBatch};
-use tessera_accel::{Accelerated, RunError};
+use tessera_accel::{Accelerated, RunError, Spec};
 
 /// A file of more bytes is hashed in pieces; files of as many together are one batch.
 const BATCH_BYTES: usize = 64 << 20;
@@ -55,7 +56,17 @@ fn whole_files(args: &HashArgs, device: &Accelerated, out: &Out) -> Outcome {
         if read_more(&mut file, path, BATCH_BYTES + 1, &mut bytes)? > BATCH_BYTES {
             flush(&mut batch)?;
             held = 0;
-            let (bytes, digest) = digest_rest(args.function, &bytes, &mut file, path)?;
+            let (bytes, digest) = if args.function == Function::Blake3 {
+                tree_by_parts(device, bytes, &mut file, path)?
+            } else {
+                if args.files.on.device != Spec::Cpu {
+                    let (name, of) = (args.function, path.display());
+                    out.note(format!(
+                        "{of}: {name} of a long file is one chain, which the CPU does; --segment 4K goes to the device"
+                    ));
+                }
+                digest_rest(args.function, &bytes, &mut file, path)?
+            };
             show(args, out, path, bytes, digest)?;
             continue;
         }
@@ -84,6 +95,33 @@ fn digests(device: &Accelerated, function: Function, buffers: &[&[u8]]) -> Resul
         }
         None => Ok(buffers.iter().map(|bytes| digest(function, bytes)).collect()),
     }
+}
+
+/// Length and BLAKE3 digest of a file of which the bytes `next` have been read, part by part on the device: parts are
+/// subtrees of BLAKE3's tree.
+fn tree_by_parts(device: &Accelerated, mut next: Vec<u8>, file: &mut File, path: &Path) -> Outcome<(u64, Digest)> {
+    const PART_GROUPS: u64 = (PIECE_BYTES / GROUP_BYTES) as u64;
+    let (mut parts, mut total) = (Vec::new(), 0);
+    loop {
+        let wanted = next.len().next_multiple_of(PIECE_BYTES).max(PIECE_BYTES);
+        let more = wanted - next.len();
+        read_more(file, path, more, &mut next)?;
+        for bytes in next.chunks(PIECE_BYTES) {
+            let first_group = parts.len() as u64 * PART_GROUPS;
+            let groups = match HashBatch::part(first_group, bytes.len()) {
+                Some(part) => part.read_part(&device.run(&part, |input| part.pack(0, bytes, input))?.output),
+                None => group_values(first_group, bytes),
+            };
+            parts.extend(hash::join(&groups));
+        }
+        total += next.len() as u64;
+        if next.len() < wanted {
+            break;
+        }
+        next.clear();
+    }
+    let name = hash::join_to_name(&parts).unwrap_or_default();
+    Ok((total, Digest::from(name)))
 }
 
 /// Length, and the digest of the digests of the segments ([`tessera_accel::digest::segmented`]).

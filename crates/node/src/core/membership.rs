@@ -95,9 +95,14 @@ impl NodeCore {
     pub(super) fn run_membership(&mut self) {
         match &self.membership.phase {
             Phase::Joining { token: None, next_try_ns, .. } if self.now_ns >= *next_try_ns => self.register(),
-            Phase::Member { token: None, .. } if self.now_ns >= self.membership.next_beat_ns => self.beat(),
+            Phase::Member { .. } if self.is_heartbeat_due(self.now_ns) => self.beat(),
             _ => {}
         }
+    }
+
+    /// Whether an event at `now_ns` makes this node send a heartbeat.
+    pub fn is_heartbeat_due(&self, now_ns: i64) -> bool {
+        matches!(self.membership.phase, Phase::Member { token: None, .. }) && now_ns >= self.membership.next_beat_ns
     }
 
     /// There is news for the manager that should not wait for the regular heartbeat.

@@ -40,12 +40,6 @@ pub struct NodeMetrics {
 
 /// What the process's devices computed since it started, as heartbeats and metrics say it.
 pub(super) fn device_work() -> Vec<DeviceWork> {
-    let mut all = Vec::new();
-    for (device, usage) in tessera_accel::device().usage_by_device() {
-        for (primitive, work) in usage.0.into_iter().filter(|(_, work)| work.jobs > 0) {
-            let (device, primitive) = (device.clone(), primitive.to_owned());
-            all.push(DeviceWork { node_id: 0, device, primitive, jobs: work.jobs, bytes: work.bytes });
-        }
-    }
-    all
+    let done = tessera_accel::work_done().into_iter();
+    done.map(|(device, primitive, work)| DeviceWork::of_process(device, primitive, work.jobs, work.bytes)).collect()
 }

@@ -137,8 +137,11 @@ fn timer_loop(shared: &Arc<Shared>) {
         let now_ns = shared.clock.now_ns();
         let deadline_ns = shared.deadline_ns().min(now_ns.saturating_add(60_000_000_000));
         if deadline_ns <= now_ns {
-            // A heartbeat may be due.
-            shared.core.lock().tell_work(device_work());
+            let due = shared.core.lock().is_heartbeat_due(now_ns);
+            if due {
+                let work = device_work();
+                shared.core.lock().tell_work(work);
+            }
             shared.drive([Event::Tick]);
             continue;
         }

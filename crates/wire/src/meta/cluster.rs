@@ -162,6 +162,13 @@ pub struct DeviceWork {
     pub bytes: u64,
 }
 
+impl DeviceWork {
+    /// What a device of the process that says it did; whose process that is, the hearer knows.
+    pub fn of_process(device: String, primitive: &str, jobs: u64, bytes: u64) -> DeviceWork {
+        DeviceWork { node_id: 0, device, primitive: primitive.to_owned(), jobs, bytes }
+    }
+}
+
 /// What a client's devices computed since it last said so.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ReportWork {

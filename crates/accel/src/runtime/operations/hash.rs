@@ -1,6 +1,6 @@
 //! BLAKE3 of a batch of buffers, with or without the hashes of their 16 KiB groups.
 
-use crate::hash::{GROUP_BYTES, HASH_BYTES, Hash, Tree, chunk_hash_on, group_count, tree_on};
+use crate::hash::{GROUP_BYTES, HASH_BYTES, Hash, Tree, chunk_hash_on, group_count, group_values, tree_on};
 use crate::isa::Isa;
 use crate::kernels::{Blake3Buffer, Blake3Item, Blake3Leaves, Blake3Parents, Kernel, Launch};
 use crate::runtime::Buffer;
@@ -11,13 +11,15 @@ const GROUP_LEAVES: u32 = (GROUP_BYTES / LEAF_BYTES) as u32;
 /// Chaining values that one warp joins.
 const JOINED: u32 = 64;
 
-/// Names (and group hashes) of a batch of buffers.
+/// Names (and group hashes) of a batch of buffers; or the group values of a part of something longer.
 ///
-/// Input: the buffers, each beginning at a multiple of 16. Output: a digest each, then, if asked for, the group
-/// hashes of the first buffer, the second, and so on; 32 bytes all.
+/// Input: the buffers, each beginning at a multiple of 16. Output: a digest each (but of a part), then, if asked for, the
+/// group hashes of the first buffer, the second, and so on; 32 bytes all.
 #[derive(Debug, Clone)]
 pub struct HashBatch {
     with_groups: bool,
+    /// Groups before the one buffer that is a part of something longer.
+    part_of: Option<u64>,
     lens: Vec<usize>,
     starts: Vec<usize>,
     input_bytes: usize,
@@ -46,7 +48,25 @@ impl HashBatch {
             return None;
         }
         let plan = Plan::new(lens, &starts);
-        Some(HashBatch { with_groups, lens: lens.to_vec(), starts, input_bytes: end, plan })
+        Some(HashBatch { with_groups, part_of: None, lens: lens.to_vec(), starts, input_bytes: end, plan })
+    }
+
+    /// The group values of `len` bytes that lie `first_group` groups into something longer, which is hashed part by part.
+    /// None if the part is empty or a whole of a single leaf, or ends beyond 2^31 leaves of 1 KiB.
+    pub fn part(first_group: u64, len: usize) -> Option<HashBatch> {
+        let first_leaf = first_group.checked_mul(u64::from(GROUP_LEAVES))?;
+        let leaves = len.div_ceil(LEAF_BYTES) as u64;
+        if leaves == 0 || first_leaf == 0 && leaves == 1 || first_leaf.checked_add(leaves)? >= 1 << 31 {
+            return None;
+        }
+        let plan = Plan::part(first_leaf as u32, len, leaves as u32);
+        let (lens, starts, input_bytes) = (vec![len], vec![0], padded(len));
+        Some(HashBatch { with_groups: true, part_of: Some(first_group), lens, starts, input_bytes, plan })
+    }
+
+    /// Reads the group values of a part.
+    pub fn read_part(&self, output: &[u8]) -> Vec<[u8; HASH_BYTES]> {
+        output.chunks_exact(HASH_BYTES).take(self.group_total()).map(value).collect()
     }
 
     /// Copies a buffer to its place in the input.
@@ -74,6 +94,9 @@ impl HashBatch {
     }
 
     fn group_total(&self) -> usize {
+        if self.part_of.is_some() {
+            return self.lens[0].div_ceil(GROUP_BYTES);
+        }
         self.lens.iter().map(|len| group_count(*len as u64) as usize).sum()
     }
 
@@ -123,6 +146,23 @@ impl Plan {
         plan
     }
 
+    /// One buffer as if it were the whole of which it is the end: leaves are counted from the whole's beginning, and so are
+    /// where its bytes and its values lie. All these numbers wrap around; what the kernel adds brings them back.
+    fn part(first_leaf: u32, len: usize, leaves: u32) -> Plan {
+        let before = u64::from(first_leaf) * LEAF_BYTES as u64;
+        let groups = leaves.div_ceil(GROUP_LEAVES);
+        let mut plan = Plan { next: groups, leaf_count: leaves, ..Plan::default() };
+        let first = plan.take(leaves);
+        plan.buffers.push(Blake3Buffer {
+            offset: 0u64.wrapping_sub(before),
+            bytes: before + len as u64,
+            first_leaf: 0u32.wrapping_sub(first_leaf),
+            value: first.wrapping_sub(first_leaf),
+        });
+        plan.join_all(0, first, leaves, GROUP_LEAVES, 0);
+        plan
+    }
+
     fn take(&mut self, count: u32) -> u32 {
         let first = self.next;
         self.next += count;
@@ -164,10 +204,15 @@ impl Operation for HashBatch {
 
     fn output_bytes(&self) -> usize {
         let groups = if self.with_groups { self.group_total() } else { 0 };
-        HASH_BYTES * (self.lens.len() + groups)
+        let names = if self.part_of.is_some() { 0 } else { self.lens.len() };
+        HASH_BYTES * (names + groups)
     }
 
     fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+        if let Some(first_group) = self.part_of {
+            let values = group_values(first_group, self.bytes_of(0, input));
+            return output[..values.len() * HASH_BYTES].copy_from_slice(values.as_flattened());
+        }
         let mut at = HASH_BYTES * self.lens.len();
         for index in 0..self.lens.len() {
             let bytes = self.bytes_of(index, input);

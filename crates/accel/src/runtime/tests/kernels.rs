@@ -6,6 +6,7 @@ use crate::device::test_bytes;
 use crate::digest::{self, Function};
 use crate::emulated::Emulated;
 use crate::erasure::{Code, Matrix};
+use crate::hash::{self, GROUP_BYTES};
 use crate::isa::Isa;
 use crate::lookup::{BlockedBloom, Levels, Sorted};
 use crate::runtime::flight::{Flight, Input};
@@ -94,6 +95,37 @@ fn hash(bench: &mut Bench, buffers: &[&[u8]]) {
         } else {
             assert_eq!(operation.read_names(&output), trees.map(|t| t.root).collect::<Vec<_>>());
         }
+    }
+}
+
+/// A file too long for one job is hashed part by part: parts anywhere in it give the groups of the whole.
+#[test]
+fn group_values_of_parts_are_those_of_the_whole() {
+    let mut bench = Bench::new();
+    let whole = test_bytes(5, 7 * GROUP_BYTES + 1500);
+    let tree = hash::tree(&whole);
+    for (first, len) in [(0, 2 * GROUP_BYTES), (2, 1025), (3, 4 * GROUP_BYTES + 1500), (7, 1500), (7, 1024), (0, 1025)]
+    {
+        let bytes = &whole[first * GROUP_BYTES..][..len];
+        let part = HashBatch::part(first as u64, len).unwrap();
+        let output = bench.run(&part, |input| part.pack(0, bytes, input));
+        assert_eq!(part.read_part(&output), hash::group_values(first as u64, bytes), "{first} {len}");
+    }
+    // As far out as a file may go: the numbers that wrap around come back.
+    let far = (1 << 27) - 64;
+    let part = HashBatch::part(far, 3000).unwrap();
+    let output = bench.run(&part, |input| part.pack(0, &whole[..3000], input));
+    assert_eq!(part.read_part(&output), hash::group_values(far, &whole[..3000]));
+    // Parts of two groups each, the last one smaller, joined.
+    let parts: Vec<_> = whole
+        .chunks(2 * GROUP_BYTES)
+        .zip(0..)
+        .map(|(b, i)| hash::join(&hash::group_values(2 * i, b)).unwrap())
+        .collect();
+    assert_eq!(hash::join_to_name(&parts), Some(tree.root));
+    assert_eq!((hash::join(&[]), hash::join_to_name(&parts[..1])), (None, None));
+    for (first, len) in [(0, 0), (0, 1024), (9, 0), (u64::MAX, 5), (1 << 27, 5)] {
+        assert!(HashBatch::part(first, len).is_none(), "{first} {len}");
     }
 }
 
