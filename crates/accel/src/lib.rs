@@ -4,7 +4,8 @@
 //! Each family has one plain `reference.rs`, one `dispatch.rs` that picks an instruction set, and leaves
 //! (`avx2.rs`, `avx512.rs`, …) that must equal the reference byte for byte (P10). The same holds for the GPU's
 //! [`kernels`], which every test run executes on [`emulated`] devices. Only leaves and what touches a device's
-//! memory contain `unsafe`. This crate never does I/O, knows no file, node or policy, and imports no other crate of
+//! memory contain `unsafe`. This crate does no I/O but for the one small file that a
+//! calibration is kept in; it knows no node or policy, and imports no other crate of
 //! the project; only the [`runtime`] starts threads. Inputs may come from a network or a disk: what can be wrong
 //! with them is a typed error, never a panic (P14).
 //!

@@ -3,7 +3,7 @@
 use crate::accelerated::Accelerated;
 use crate::device::{Cpu, Device, device, set_device};
 use crate::emulated::Emulated;
-use crate::runtime::{Backend, Options, Runtime, Target};
+use crate::runtime::{Backend, Options, Runtime, Target, calibration_file};
 use parking_lot::Mutex;
 use std::fmt;
 use std::str::FromStr;
@@ -102,7 +102,8 @@ impl Spec {
         Ok((Runtime::new(backends, options), target))
     }
 
-    /// These devices behind the [`Device`] interface. With `auto` there is a calibration first.
+    /// These devices behind the [`Device`] interface. With `auto` there is a calibration first, or one that was kept
+    /// ([`calibration_file`]).
     pub fn open(self, options: Options) -> Result<Box<dyn Device>, DeviceError> {
         if self == Spec::Cpu {
             return Ok(Box::new(Cpu::with(options.isa)));
@@ -113,7 +114,10 @@ impl Spec {
             return Ok(Box::new(cpu));
         }
         if self == Spec::Auto {
-            runtime.calibrate();
+            match calibration_file() {
+                Some(file) => drop(runtime.calibrate_kept(&file)),
+                None => drop(runtime.calibrate()),
+            }
         }
         Ok(Box::new(Accelerated::new(runtime, target, cpu)))
     }

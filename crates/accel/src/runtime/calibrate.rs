@@ -34,6 +34,15 @@ impl Runtime {
         measured
     }
 
+    /// The known-answer test alone: every primitive, small, on every device. Those that give other bytes are retired.
+    pub(super) fn test_devices(&self) {
+        for (_, index, bytes) in self.places().into_iter().filter(|(_, index, _)| index.is_some()) {
+            for sample in samples(bytes / SMALLER) {
+                let _ = self.measure(&*sample, index);
+            }
+        }
+    }
+
     /// (name, device or the CPU, bytes to measure with).
     fn places(&self) -> Vec<(String, Option<usize>, usize)> {
         let mut places = vec![(CPU.to_owned(), None, CPU_BYTES)];

@@ -5,51 +5,49 @@ use super::words::{MAX_LANES, Words};
 use super::{Avx2, Avx512};
 use std::arch::x86_64::*;
 
+/// What differs between the sets by the names of instructions alone.
+macro_rules! plain {
+    ($vector:ident: $splat:ident, $load:ident, $store:ident, $($name:ident by $two:ident),*) => {
+        #[inline(always)]
+        unsafe fn splat(x: u32) -> Self {
+            // SAFETY: the instruction set, by the contract.
+            $vector(unsafe { $splat(x as i32) })
+        }
+
+        #[inline(always)]
+        unsafe fn load(from: *const u32) -> Self {
+            // SAFETY: LANES readable words, by the contract.
+            $vector(unsafe { $load(from.cast()) })
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, to: *mut u32) {
+            // SAFETY: LANES writable words, by the contract.
+            unsafe { $store(to.cast(), self.0) }
+        }
+
+        $(#[inline(always)]
+        unsafe fn $name(self, other: Self) -> Self {
+            // SAFETY: the instruction set, by the contract.
+            $vector(unsafe { $two(self.0, other.0) })
+        })*
+
+        #[inline(always)]
+        fn prefetch(at: &[*const u8; MAX_LANES], offset: usize) {
+            for pointer in &at[..Self::LANES] {
+                // SAFETY: every x86-64 CPU has SSE; a prefetch of an address that cannot be read does nothing.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.wrapping_add(offset).cast()) };
+            }
+        }
+    };
+}
+
 // SAFETY: every method uses AVX2 alone and touches only what its contract names.
 unsafe impl Words for Avx2 {
     const LANES: usize = 8;
 
-    #[inline(always)]
-    unsafe fn splat(x: u32) -> Self {
-        // SAFETY: AVX2, by the contract.
-        Avx2(unsafe { _mm256_set1_epi32(x as i32) })
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const u32) -> Self {
-        // SAFETY: eight readable words, by the contract.
-        Avx2(unsafe { _mm256_loadu_si256(from.cast()) })
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut u32) {
-        // SAFETY: eight writable words, by the contract.
-        unsafe { _mm256_storeu_si256(to.cast(), self.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        // SAFETY: AVX2, by the contract.
-        Avx2(unsafe { _mm256_add_epi32(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn xor(self, other: Self) -> Self {
-        // SAFETY: AVX2, by the contract.
-        Avx2(unsafe { _mm256_xor_si256(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn and(self, other: Self) -> Self {
-        // SAFETY: AVX2, by the contract.
-        Avx2(unsafe { _mm256_and_si256(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn or(self, other: Self) -> Self {
-        // SAFETY: AVX2, by the contract.
-        Avx2(unsafe { _mm256_or_si256(self.0, other.0) })
-    }
+    plain!(Avx2: _mm256_set1_epi32, _mm256_loadu_si256, _mm256_storeu_si256,
+        add by _mm256_add_epi32, xor by _mm256_xor_si256, and by _mm256_and_si256, or by _mm256_or_si256);
 
     #[inline(always)]
     unsafe fn rotate<const L: i32, const R: i32>(self) -> Self {
@@ -85,14 +83,6 @@ unsafe impl Words for Avx2 {
             let even = _mm256_castps_si256(_mm256_shuffle_ps::<0x88>(first, second));
             let odd = _mm256_castps_si256(_mm256_shuffle_ps::<0xdd>(first, second));
             (Avx2(_mm256_permute4x64_epi64::<0xd8>(even)), Avx2(_mm256_permute4x64_epi64::<0xd8>(odd)))
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch(at: &[*const u8; MAX_LANES], offset: usize) {
-        for pointer in &at[..Self::LANES] {
-            // SAFETY: every x86-64 CPU has SSE; a prefetch of an address that cannot be read does nothing.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.wrapping_add(offset).cast()) };
         }
     }
 
@@ -151,47 +141,8 @@ const XOR_OR_NOT: i32 = 0xf0 ^ (0xcc | (0xff ^ 0xaa));
 unsafe impl Words for Avx512 {
     const LANES: usize = 16;
 
-    #[inline(always)]
-    unsafe fn splat(x: u32) -> Self {
-        // SAFETY: AVX-512F, by the contract.
-        Avx512(unsafe { _mm512_set1_epi32(x as i32) })
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const u32) -> Self {
-        // SAFETY: sixteen readable words, by the contract.
-        Avx512(unsafe { _mm512_loadu_si512(from.cast()) })
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut u32) {
-        // SAFETY: sixteen writable words, by the contract.
-        unsafe { _mm512_storeu_si512(to.cast(), self.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        // SAFETY: AVX-512F, by the contract.
-        Avx512(unsafe { _mm512_add_epi32(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn xor(self, other: Self) -> Self {
-        // SAFETY: AVX-512F, by the contract.
-        Avx512(unsafe { _mm512_xor_si512(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn and(self, other: Self) -> Self {
-        // SAFETY: AVX-512F, by the contract.
-        Avx512(unsafe { _mm512_and_si512(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    unsafe fn or(self, other: Self) -> Self {
-        // SAFETY: AVX-512F, by the contract.
-        Avx512(unsafe { _mm512_or_si512(self.0, other.0) })
-    }
+    plain!(Avx512: _mm512_set1_epi32, _mm512_loadu_si512, _mm512_storeu_si512,
+        add by _mm512_add_epi32, xor by _mm512_xor_si512, and by _mm512_and_si512, or by _mm512_or_si512);
 
     #[inline(always)]
     unsafe fn rotate<const L: i32, const R: i32>(self) -> Self {
@@ -220,14 +171,6 @@ unsafe impl Words for Avx512 {
             let odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
             let pick = |which| Avx512(_mm512_permutex2var_epi32(first, which, second));
             (pick(even), pick(odd))
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch(at: &[*const u8; MAX_LANES], offset: usize) {
-        for pointer in &at[..Self::LANES] {
-            // SAFETY: every x86-64 CPU has SSE; a prefetch of an address that cannot be read does nothing.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.wrapping_add(offset).cast()) };
         }
     }
 

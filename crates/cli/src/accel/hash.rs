@@ -57,7 +57,7 @@ fn whole_files(args: &HashArgs, device: &Accelerated, out: &Out) -> Outcome {
             flush(&mut batch)?;
             held = 0;
             let (bytes, digest) = if args.function == Function::Blake3 {
-                tree_by_parts(device, bytes, &mut file, path)?
+                tree_by_parts(device, PIECE_BYTES, bytes, &mut file, path)?
             } else {
                 if args.files.on.device != Spec::Cpu {
                     let (name, of) = (args.function, path.display());
@@ -97,17 +97,23 @@ fn digests(device: &Accelerated, function: Function, buffers: &[&[u8]]) -> Resul
     }
 }
 
-/// Length and BLAKE3 digest of a file of which the bytes `next` have been read, part by part on the device: parts are
-/// subtrees of BLAKE3's tree.
-fn tree_by_parts(device: &Accelerated, mut next: Vec<u8>, file: &mut File, path: &Path) -> Outcome<(u64, Digest)> {
-    const PART_GROUPS: u64 = (PIECE_BYTES / GROUP_BYTES) as u64;
+/// Length and BLAKE3 digest of a file of which the bytes `next`, more than `part_bytes`, have been read, part by part on the
+/// device: parts are subtrees of BLAKE3's tree, a power of two of groups each.
+fn tree_by_parts(
+    device: &Accelerated,
+    part_bytes: usize,
+    mut next: Vec<u8>,
+    file: &mut File,
+    path: &Path,
+) -> Outcome<(u64, Digest)> {
+    let part_groups = (part_bytes / GROUP_BYTES) as u64;
     let (mut parts, mut total) = (Vec::new(), 0);
     loop {
-        let wanted = next.len().next_multiple_of(PIECE_BYTES).max(PIECE_BYTES);
+        let wanted = next.len().next_multiple_of(part_bytes).max(part_bytes);
         let more = wanted - next.len();
         read_more(file, path, more, &mut next)?;
-        for bytes in next.chunks(PIECE_BYTES) {
-            let first_group = parts.len() as u64 * PART_GROUPS;
+        for bytes in next.chunks(part_bytes) {
+            let first_group = parts.len() as u64 * part_groups;
             let groups = match HashBatch::part(first_group, bytes.len()) {
                 Some(part) => part.read_part(&device.run(&part, |input| part.pack(0, bytes, input))?.output),
                 None => group_values(first_group, bytes),
@@ -155,4 +161,31 @@ fn long_segment(function: Function, segment: usize, file: &mut File, path: &Path
         piece.clear();
     }
     Ok((left < segment).then(|| ((segment - left) as u64, hasher.finish())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tessera_accel::Cpu;
+    use tessera_accel::runtime::Options;
+
+    /// P10: a file that is hashed part by part has the digest that it has in one piece; and it was the device that did it.
+    #[test]
+    fn a_file_in_parts_has_the_digest_of_the_whole() {
+        let (runtime, target) = Spec::Emulated(1).runtime(Options::default()).unwrap();
+        let device = Accelerated::new(runtime, target, Cpu::with(tessera_accel::Isa::best()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("long");
+        for len in [32_769, 65_536, 65_537, 98_304, 98_305, 131_072, 200_001] {
+            let bytes: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+            std::fs::write(&path, &bytes).unwrap();
+            let mut file = open_file(&path).unwrap();
+            let mut read = Vec::new();
+            read_more(&mut file, &path, 32_769, &mut read).unwrap();
+            let (total, found) = tree_by_parts(&device, 32_768, read, &mut file, &path).unwrap();
+            assert_eq!((total, found), (len as u64, digest(Function::Blake3, &bytes)), "{len}");
+        }
+        let done = device.runtime().devices().iter().map(|d| d.done["tree"].0).sum::<u64>();
+        assert!(done >= 7 * 2, "{done} parts");
+    }
 }

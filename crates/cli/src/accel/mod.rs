@@ -13,7 +13,8 @@ mod windows;
 
 use crate::args::{AccelCommand, OnDevice};
 use crate::exit::{Exit, Failure, Outcome};
-use tessera_accel::runtime::Options;
+use crate::term::Out;
+use tessera_accel::runtime::{Options, calibration_file};
 use tessera_accel::{Accelerated, Cpu, DeviceError, RunError};
 
 /// Carries a command out.
@@ -39,7 +40,10 @@ fn open_with(on: &OnDevice, options: Options) -> Outcome<Accelerated> {
     let cpu = Cpu::with(options.isa);
     let (runtime, target) = on.device.runtime(options)?;
     if on.device == tessera_accel::Spec::Auto {
-        runtime.calibrate();
+        match calibration_file().filter(|_| !runtime.devices().is_empty()) {
+            Some(file) => Out::new(on.talk).note(runtime.calibrate_kept(&file).to_string()),
+            None => drop(runtime.calibrate()),
+        }
     }
     Ok(Accelerated::new(runtime, target, cpu))
 }
