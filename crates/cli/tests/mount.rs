@@ -15,6 +15,14 @@ struct Mounted {
     path: PathBuf,
 }
 
+impl Drop for Mounted {
+    /// The daemon is killed next: what a killed one leaves would stay mounted for good.
+    fn drop(&mut self) {
+        let _ =
+            std::process::Command::new("umount").arg("-l").arg(&self.path).stderr(std::process::Stdio::null()).status();
+    }
+}
+
 impl Mounted {
     fn new(c: &Cluster, name: &str, more: &[&str]) -> Mounted {
         let path = c.path().join(name);
