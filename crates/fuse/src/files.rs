@@ -104,19 +104,20 @@ impl Files {
 
     /// One handle less. The last one, and the last that writes, commits what is left.
     pub fn release(&self, store: &Store, file: &OpenFile, writes: bool) {
-        let leaves = |slot: &Slot| (slot.handles == 1, writes && slot.writers == 1);
-        let (last, last_writer) = self.0.lock().get(&file.ino).map(leaves).unwrap_or_default();
-        if last || last_writer {
-            // Who closed has heard of failures at flush.
-            let _ = file.close_session(store);
-        }
-        let mut files = self.0.lock();
-        if let Some(slot) = files.get_mut(&file.ino) {
+        let leaves = |slot: &mut Slot| {
             slot.handles -= 1;
             slot.writers -= usize::from(writes);
-            if slot.handles == 0 {
-                files.remove(&file.ino);
-            }
+            slot.handles == 0 || (writes && slot.writers == 0)
+        };
+        // Counted before it is committed: of two that leave at once, one is the last.
+        if !self.0.lock().get_mut(&file.ino).is_some_and(leaves) {
+            return;
+        }
+        // Who closed has heard of failures at flush. Whoever opens it meanwhile shares this file, and keeps it.
+        let _ = file.close_session(store);
+        let mut files = self.0.lock();
+        if files.get(&file.ino).is_some_and(|slot| slot.handles == 0) {
+            files.remove(&file.ino);
         }
     }
 
@@ -145,11 +146,6 @@ impl State {
 }
 
 impl OpenFile {
-    /// Its number.
-    pub fn ino(&self) -> u64 {
-        self.ino
-    }
-
     /// Length as it is seen here, and whether something waits to be committed.
     pub fn size(&self) -> (u64, bool) {
         let state = self.state.lock();

@@ -72,11 +72,6 @@ impl Pieces {
         Some(piece)
     }
 
-    /// Where the first piece starts.
-    pub fn first_offset(&self) -> Option<u64> {
-        self.by_start.first_key_value().map(|(start, _)| *start)
-    }
-
     /// If what is held is exactly one piece from 0 to `size`: that piece, taken out.
     pub fn take_whole(&mut self, size: u64) -> Option<Vec<u8>> {
         let whole = self.by_start.len() == 1 && self.by_start.get(&0).is_some_and(|p| p.len() as u64 == size);
