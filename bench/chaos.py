@@ -99,6 +99,15 @@ class Clients:
             return victim
 
 
+    def end_all(self):
+        """No client goes on when this returns: whoever reads the directory afterwards, or removes it, is alone."""
+        with self._lock:
+            living = list(self._running)
+        for process in living:
+            process.kill()
+            process.wait()
+
+
 class Writer(threading.Thread):
     """One client program that works in a directory of its own, one operation after the other."""
 
@@ -351,6 +360,11 @@ def main():
         error = failed
     finally:
         broken = bool(history.wrong or error)
+        for writer in writers:
+            writer.stop.set()
+        while any(writer.is_alive() for writer in writers):
+            clients.end_all()
+            time.sleep(0.02)
         cluster.close(keep=True)
         events.close()
     return summary(config, directory, history, breaker, error, broken, time.monotonic() - started)
