@@ -118,7 +118,8 @@ impl Store {
 
     /// A client of the cluster, with its patience in `options`; reached as [`Store::connect`] does.
     pub fn client(common: &Common, options: Options) -> Outcome<Client> {
-        let options = Options { host: crate::daemon::config::host_name(), device: common.device, ..options };
+        let host = common.host.clone().unwrap_or_else(crate::daemon::config::host_name);
+        let options = Options { host, device: common.device, ..options };
         let deadline = Instant::now() + Duration::from_secs(common.wait);
         let mut told = false;
         loop {

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use tessera_accel::boundaries::{Cutter, Rule};
 use tessera_accel::device;
 use tessera_net::BufferPool;
-use tessera_policy::Chunking;
+use tessera_policy::{Chunking, Policy};
 
 /// Where the bytes of a write come from.
 pub enum Source<'a> {
@@ -55,7 +55,7 @@ thread_local! {
 }
 
 /// The rule that cuts as a policy asks.
-pub(crate) fn rule(chunking: Chunking) -> Result<Rule, String> {
+fn rule(chunking: Chunking) -> Result<Rule, String> {
     if let Some((last, rule)) = LAST_RULE.get()
         && last == chunking
     {
@@ -140,26 +140,71 @@ impl<'a> Input<'a> {
     }
 }
 
+/// How a file is cut: by a rule, and where one region ends and the next begins, if it has regions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CutRule {
+    rule: Rule,
+    region_bytes: Option<u64>,
+}
+
+impl CutRule {
+    /// As a policy asks.
+    pub fn of(policy: &Policy) -> Result<CutRule, String> {
+        Ok(CutRule { rule: rule(policy.chunking)?, region_bytes: policy.region_bytes() })
+    }
+}
+
 /// Cuts stretches into chunks.
 pub(crate) struct Cutting {
+    rule: CutRule,
     cutter: Cutter,
+    /// Where in the stream the cutter began.
+    began: u64,
+    /// Where in the file the stream begins.
+    base: u64,
     cuts: Vec<u64>,
 }
 
 impl Cutting {
-    pub fn new(rule: Rule) -> Self {
-        Cutting { cutter: Cutter::new(rule), cuts: Vec::new() }
+    /// For a stream that begins at `base` of a file.
+    pub fn new(rule: CutRule, base: u64) -> Self {
+        Cutting { rule, cutter: Cutter::new(rule.rule), began: 0, base, cuts: Vec::new() }
+    }
+
+    /// Bytes from here to the end of the region.
+    fn left_of_region(&self) -> usize {
+        let Some(region_bytes) = self.rule.region_bytes else { return usize::MAX };
+        let here = self.base + self.began + self.cutter.position();
+        usize::try_from(region_bytes - here % region_bytes).unwrap_or(usize::MAX)
+    }
+
+    /// Finds the cuts in more of the stream.
+    fn find(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let left = self.left_of_region();
+            let (now, later) = bytes.split_at(bytes.len().min(left));
+            let first = self.cuts.len();
+            self.cutter.feed_on(device(), now, &mut self.cuts);
+            let ends = now.len() == left;
+            let here = self.cutter.position();
+            if ends {
+                self.cuts.extend(self.cutter.finish());
+            }
+            self.cuts[first..].iter_mut().for_each(|cut| *cut += self.began);
+            self.began += if ends { here } else { 0 };
+            bytes = later;
+        }
     }
 
     /// The chunks that end in this stretch (offset in the stream, bytes), and what is left.
     pub fn feed(&mut self, stretch: &Stretch) -> (Vec<(u64, Bytes)>, Bytes) {
-        let base = self.cutter.position() - stretch.fresh as u64;
-        let mut from = self.cutter.chunk_start();
+        let base = self.began + self.cutter.position() - stretch.fresh as u64;
+        let mut from = self.began + self.cutter.chunk_start();
         debug_assert_eq!(from, base);
         self.cuts.clear();
-        self.cutter.feed_on(device(), &stretch.bytes[stretch.fresh..], &mut self.cuts);
+        self.find(&stretch.bytes[stretch.fresh..]);
         if stretch.last {
-            self.cuts.extend(self.cutter.finish());
+            self.cuts.extend(self.cutter.finish().map(|cut| cut + self.began));
         }
         let mut chunks = Vec::with_capacity(self.cuts.len());
         for &to in &self.cuts {
@@ -191,9 +236,14 @@ mod tests {
     }
 
     fn cut(source: Source<'_>) -> Vec<(u64, Bytes)> {
+        cut_as(&Policy::default(), source)
+    }
+
+    /// As if it were written at 3 MiB of a file.
+    fn cut_as(policy: &Policy, source: Source<'_>) -> Vec<(u64, Bytes)> {
         let options = Options { buffer_bytes: 0, ..Options::default() };
         let mut input = Input::new(source, BufferPool::new(1 << 26), &options);
-        let mut cutting = Cutting::new(Rule::cdc(256 << 10, 4 << 20).unwrap());
+        let mut cutting = Cutting::new(CutRule::of(policy).unwrap(), 3 << 20);
         let (mut all, mut rest) = (Vec::new(), Bytes::new());
         loop {
             let stretch = input.next(rest).unwrap();
@@ -236,6 +286,28 @@ mod tests {
         for len in [0usize, 1, 1000] {
             assert_eq!(cut(Source::Slice(&bytes[..len])).len(), usize::from(len > 0));
             assert_eq!(cut(Source::Bytes(bytes[..len].to_vec().into())).len(), usize::from(len > 0));
+        }
+    }
+
+    /// No chunk is in two regions; where they are does not depend on how the input comes.
+    #[test]
+    fn regions_are_cut_apart() {
+        let bytes = data(10_000_000);
+        for (region, chunks) in [("scatter:1M", 11..40), ("scatter:4K", 2442..2443), ("scatter:2chunks", 10..40)] {
+            let policy = Policy::from_hints([("placement", region)]).unwrap();
+            let region_bytes = policy.region_bytes().unwrap();
+            let cuts = cut_as(&policy, Source::Slice(&bytes));
+            assert!(chunks.contains(&cuts.len()), "{region}: {}", cuts.len());
+            let mut at = 0;
+            for (offset, chunk) in &cuts {
+                assert_eq!(*offset, at);
+                at += chunk.len() as u64;
+                let (first, last) = ((3 << 20) + offset, (3 << 20) + at - 1);
+                assert_eq!(first / region_bytes, last / region_bytes, "{region}: {offset} {}", chunk.len());
+            }
+            assert_eq!(at, 10_000_000);
+            assert!(cut_as(&policy, Source::Reader { reader: &mut Dribble(&bytes), len_bytes: None }) == cuts);
+            assert!(cut_as(&policy, Source::Bytes(bytes.clone().into())) == cuts);
         }
     }
 

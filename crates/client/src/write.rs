@@ -2,7 +2,7 @@
 
 use crate::error::WriteError;
 use crate::job::{Numbered, Output};
-use crate::pipeline::{Cutting, Input, Source, Stretch, is_hole, rule};
+use crate::pipeline::{CutRule, Cutting, Input, Source, Stretch, is_hole};
 use crate::session::{Core, Session, Sorted};
 use crate::shell::Context;
 use crate::write_core::{ChunkReady, WriteAction, WriteCore, WriteDone, WriteEvent, WriteParams};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tessera_policy::{Chunking, Policy};
+use tessera_policy::Policy;
 use tessera_wire::meta::CommitMode;
 use tessera_wire::rpc::Answer;
 
@@ -241,7 +241,7 @@ pub(crate) fn put(
 
     if first.last && first.bytes.len() <= SMALL_BYTES && mode != CommitMode::Patch {
         let len = first.bytes.len() as u64;
-        let mut events = cut_small(&mut writer, &first, expected.chunking)?;
+        let mut events = cut_small(&mut writer, &first, &expected)?;
         events.push(WriteEvent::EndOfInput { size_bytes: len, keep_session: false });
         events.push(WriteEvent::Open);
         writer.session.push_here(events);
@@ -252,8 +252,9 @@ pub(crate) fn put(
 
     writer.session.push_here([WriteEvent::Open]);
     let (policy, base_size) = writer.wait(|front| front.opened.take())?;
-    let rule = rule(policy.chunking).map_err(|message| WriteError::Policy { file: file.clone(), message })?;
-    let mut cutting = Cutting::new(rule);
+    let rule = CutRule::of(&policy).map_err(|message| WriteError::Policy { file: file.clone(), message })?;
+    let start = if mode == CommitMode::Append { base_size } else { base };
+    let mut cutting = Cutting::new(rule, start);
     let (mut stretch, mut at) = (first, 0);
     loop {
         let (chunks, rest) = cutting.feed(&stretch);
@@ -270,9 +271,9 @@ pub(crate) fn put(
     }
 }
 
-fn cut_small(writer: &mut Writer, stretch: &Stretch, chunking: Chunking) -> Result<Vec<WriteEvent>, WriteError> {
-    let rule = rule(chunking).map_err(|message| WriteError::Policy { file: writer.file.clone(), message })?;
-    let (chunks, _) = Cutting::new(rule).feed(stretch);
+fn cut_small(writer: &mut Writer, stretch: &Stretch, policy: &Policy) -> Result<Vec<WriteEvent>, WriteError> {
+    let rule = CutRule::of(policy).map_err(|message| WriteError::Policy { file: writer.file.clone(), message })?;
+    let (chunks, _) = Cutting::new(rule, 0).feed(stretch);
     Ok(chunks.into_iter().map(|(offset, data)| writer.name(offset, data)).collect())
 }
 
@@ -280,7 +281,9 @@ fn cut_small(writer: &mut Writer, stretch: &Stretch, chunking: Chunking) -> Resu
 /// [`WriteHandle::finish`]. Dropped without either, nothing of what was written since is kept.
 pub struct WriteHandle {
     writer: Writer,
-    rule: tessera_accel::boundaries::Rule,
+    rule: CutRule,
+    /// Where in the file offset 0 is (`Append`: as long as the file was at the opening).
+    base: u64,
     mode: CommitMode,
     /// Bytes not handed over yet, and where they start.
     run: Vec<u8>,
@@ -296,10 +299,11 @@ impl WriteHandle {
         let writer = Writer::new(context, params, cancel);
         writer.session.push_here([WriteEvent::Open]);
         let (policy, base_size) = writer.wait(|front| front.opened.take())?;
-        let rule = rule(policy.chunking).map_err(|message| WriteError::Policy { file, message })?;
+        let rule = CutRule::of(&policy).map_err(|message| WriteError::Policy { file, message })?;
         Ok(WriteHandle {
             writer,
             rule,
+            base: if mode == CommitMode::Append { base_size } else { 0 },
             mode,
             run: Vec::new(),
             run_at: 0,
@@ -418,7 +422,7 @@ impl WriteHandle {
         }
         // Cut from its start each time: a run is cut as a stream of its own, wherever it lies in the file.
         let bytes = Bytes::from(std::mem::take(&mut self.run));
-        let mut cutting = Cutting::new(self.rule);
+        let mut cutting = Cutting::new(self.rule, self.base + self.run_at);
         let (chunks, rest) = cutting.feed(&Stretch { bytes, fresh: 0, last });
         let start = self.run_at;
         for (offset, data) in chunks {

@@ -114,10 +114,13 @@ pub struct WriteCore {
     policy: Policy,
     scheme: String,
     domain: u32,
+    /// Length of the version that was current at the opening.
+    base_bytes: u64,
     opened: bool,
 
     chunks: Vec<Chunk>,
-    by_name: HashMap<([u8; 32], u64), usize>,
+    /// By hash, length and region.
+    by_name: HashMap<([u8; 32], u64, u64), usize>,
     extents: Extents,
     input_bytes: u64,
     held_bytes: u64,
@@ -177,6 +180,7 @@ impl WriteCore {
             policy: Policy::default(),
             scheme: String::new(),
             domain: 0,
+            base_bytes: 0,
             opened: false,
             chunks: Vec::new(),
             by_name: HashMap::new(),
@@ -335,6 +339,7 @@ impl WriteCore {
             chunks: first.iter().map(|i| self.chunks[*i].wire_name()).collect(),
             redundancy: scheme.unwrap_or_default(),
             known_map_version: self.view.read().known_version(),
+            host: self.options.host.clone(),
         };
         self.reserved_to = at_least;
         self.opening = true;
@@ -356,6 +361,14 @@ impl WriteCore {
         }
     }
 
+    /// Region of the file in which a piece of input at `offset` will be: by the policy, or the one that is expected.
+    fn region(&self, offset: u64) -> u64 {
+        let policy = if self.opened { Some(&self.policy) } else { self.params.expect_policy.as_ref() };
+        let Some(region_bytes) = policy.and_then(Policy::region_bytes) else { return 0 };
+        let base = if self.params.mode == CommitMode::Append { self.base_bytes } else { 0 };
+        base.saturating_add(offset) / region_bytes
+    }
+
     fn on_opened(&mut self, reply: OpenWriteReply, first: Vec<usize>) {
         let hints = reply.policy.iter().map(|h| (h.name.as_str(), h.value.as_str()));
         match Policy::from_hints(hints) {
@@ -370,6 +383,10 @@ impl WriteCore {
         self.opened = true;
         self.session_id = reply.session_id;
         self.domain = reply.domain;
+        self.base_bytes = reply.base_size_bytes;
+        for index in 0..self.chunks.len() {
+            self.chunks[index].region = self.region(self.chunks[index].offset);
+        }
         self.session_ns = ms(reply.session_ms.max(1));
         self.renewed_ns = self.now;
         self.scheme = self.policy.redundancy.scheme(self.file_bytes(reply.base_size_bytes)).to_string();
@@ -388,7 +405,8 @@ impl WriteCore {
     fn take_chunk(&mut self, ready: ChunkReady) {
         let len_bytes = ready.data.len() as u64;
         self.input_bytes += len_bytes;
-        let key = (ready.hash, len_bytes);
+        let region = self.region(ready.offset);
+        let key = (ready.hash, len_bytes, region);
         let index = match self.by_name.get(&key) {
             // The same content again in this write: nothing to ask, nothing to send.
             Some(&known) => {
@@ -400,7 +418,7 @@ impl WriteCore {
                 self.held_bytes += len_bytes;
                 self.unsettled += 1;
                 self.by_name.insert(key, index);
-                self.chunks.push(Chunk::new(&ready));
+                self.chunks.push(Chunk::new(&ready, region));
                 self.ask.push_back(index);
                 index
             }

@@ -112,7 +112,7 @@ fn open(core: &mut ManagerCore, client: &mut Client) {
         parent: 1,
         name: format!("file-{}-{}", client.id, client.written).into_bytes(),
         size_hint_bytes: 4096,
-        chunks: vec![ChunkName { hash: hash.to_vec().into(), len_bytes: 4096 }],
+        chunks: vec![ChunkName { hash: hash.to_vec().into(), len_bytes: 4096, region: 0 }],
         redundancy: "auto".into(),
         known_map_version: client.map_version,
         ..Default::default()

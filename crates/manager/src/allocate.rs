@@ -4,7 +4,9 @@
 //! sent. It is *incomplete* when its missing fragments can be put where they belong. Else a new row is made: a chunk may
 //! live in more than one group. Whatever is handed out at zero references counts as used now (P4).
 
+use crate::anchors::{Anchors, Wish, plain_positions};
 use crate::cache::Pg;
+use crate::choose::{self, Wanted};
 use crate::error::{Outcome, invalid, refuse};
 use crate::hints::{self, HintSet};
 use crate::inodes::{self, check_name};
@@ -23,8 +25,14 @@ use tessera_wire::{ClassInfo, Code};
 /// `chunks.scope` of a chunk that is nobody's dedup hit.
 const SCOPE_NOBODY: i64 = -1;
 
+/// Longest host label.
+const MAX_HOST_BYTES: usize = 255;
+
 /// Opens a write session.
 pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply> {
+    if request.host.len() > MAX_HOST_BYTES {
+        return invalid(format!("a host label of {} bytes; at most {MAX_HOST_BYTES}", request.host.len()));
+    }
     let (parent, inode) = target(ctx, request)?;
     let own = match (&inode, &parent) {
         (Some(inode), _) => &inode.hints,
@@ -50,6 +58,7 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply>
         base_number: inode.as_ref().map_or(0, |inode| inode.version_number),
         domain: inode.as_ref().map_or(1, |inode| inode.domain),
         hints: hints.column(),
+        host: request.host.clone(),
         reserved_bytes: request.size_hint_bytes,
         ..Default::default()
     };
@@ -184,6 +193,7 @@ struct Question<'a> {
     dedup: bool,
     avoid: &'a [u64],
     degraded: bool,
+    anchors: Anchors,
     /// Whether any fragment is missing anywhere: nearly always not, and then nobody need look.
     any_missing: bool,
     /// Bytes of new chunks that this question may still have; none: nobody has looked yet.
@@ -205,19 +215,20 @@ fn answer(ctx: &mut Ctx, session: &Session, policy: &Policy, asked: &Asked<'_>) 
         dedup: policy.dedup != Dedup::Off,
         avoid,
         degraded: policy.degraded_writes,
+        anchors: Anchors::of(policy, session, &*ctx.caches.roster(ctx.db)?),
         any_missing: any_missing(ctx)?,
         room_bytes: Cell::new(None),
     };
     let mut answers: Vec<ChunkAnswer> = Vec::with_capacity(chunks.len());
-    let mut seen: HashMap<&[u8], usize> = HashMap::new();
+    let mut seen: HashMap<(&[u8], u64), usize> = HashMap::new();
     let mut pgs: Vec<u64> = Vec::new();
     for chunk in chunks {
-        let repeated = if chunks.len() > 1 { seen.get(&chunk.hash[..]).copied() } else { None };
+        let repeated = if chunks.len() > 1 { seen.get(&(&chunk.hash[..], chunk.region)).copied() } else { None };
         let answer = match repeated {
             Some(at) => answers[at].clone(),
             None => question.answer(ctx, chunk)?,
         };
-        seen.insert(&chunk.hash, answers.len());
+        seen.insert((&chunk.hash, chunk.region), answers.len());
         pgs.push(answer.pg_id);
         answers.push(answer);
     }
@@ -257,15 +268,53 @@ struct Candidate {
 }
 
 impl Question<'_> {
+    /// What asks for no place takes any copy there is; what asks for one, only copies there: sharing never moves anybody's data.
     fn answer(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Outcome<ChunkAnswer> {
+        let near = match self.anchors.wish(chunk.region) {
+            Wish::Anywhere => None,
+            Wish::Host(host) => Some(host),
+            Wish::Impossible => {
+                not_met(ctx);
+                None
+            }
+        };
+        if let Some(known) = self.reuse(ctx, chunk, near)? {
+            return Ok(known);
+        }
+        let Some(host) = near else { return self.allocate(ctx, chunk) };
+        let pg_id = ctx.decide(|ctx| {
+            self.check_room(ctx, chunk.len_bytes)?;
+            Ok(choose::choose_near(ctx, &self.wanted(chunk), host)?.unwrap_or(0))
+        })?;
+        if pg_id != 0 {
+            return self.allocate_in(ctx, chunk, pg_id);
+        }
+        not_met(ctx);
+        match self.reuse(ctx, chunk, None)? {
+            Some(known) => Ok(known),
+            None => self.allocate(ctx, chunk),
+        }
+    }
+
+    fn wanted<'a>(&'a self, chunk: &ChunkName) -> Wanted<'a> {
+        Wanted { class: self.class, len_bytes: chunk.len_bytes, avoid: self.avoid, degraded: self.degraded }
+    }
+
+    /// A known chunk (on `near`, if a host is given) as an answer, if there is one.
+    fn reuse(&self, ctx: &mut Ctx, chunk: &ChunkName, near: Option<&str>) -> Outcome<Option<ChunkAnswer>> {
         let mut incomplete = None;
         if self.dedup {
             for candidate in self.candidates(ctx, chunk)? {
                 let pg = ctx.caches.pg(ctx.db, candidate.pg_id)?;
+                if let Some(host) = near
+                    && !self.is_on(ctx, &pg, host)?
+                {
+                    continue;
+                }
                 let missing = self.missing(ctx, &candidate)?;
                 if missing.is_empty() && pg.is_in_place() {
                     touch(ctx, &candidate)?;
-                    return Ok(reply(ChunkState::Durable, candidate.chunk_id, &pg, Vec::new()));
+                    return Ok(Some(reply(ChunkState::Durable, candidate.chunk_id, &pg, Vec::new())));
                 }
                 let can_be_supplied = !missing.is_empty() && pg.is_puttable() && !self.avoid.contains(&candidate.pg_id);
                 let rest_in_place = candidate.state == PENDING || pg.is_in_place();
@@ -276,13 +325,21 @@ impl Question<'_> {
         }
         if let Some((candidate, pg, missing)) = incomplete {
             // A disk that is full since will not take the rest.
-            let room = |ctx: &mut Ctx<'_>| Ok(placement::pg_has_room(ctx, self.class, chunk.len_bytes, &pg).into());
+            let room = |ctx: &mut Ctx<'_>| Ok(choose::pg_has_room(ctx, self.class, chunk.len_bytes, &pg).into());
             if ctx.decide(room)? != 0 {
                 touch(ctx, &candidate)?;
-                return Ok(reply(ChunkState::Incomplete, candidate.chunk_id, &pg, missing));
+                return Ok(Some(reply(ChunkState::Incomplete, candidate.chunk_id, &pg, missing)));
             }
         }
-        self.allocate(ctx, chunk)
+        Ok(None)
+    }
+
+    /// Whether `host` holds, in this group, bytes of chunks as they are.
+    fn is_on(&self, ctx: &Ctx, pg: &Pg, host: &str) -> Outcome<bool> {
+        let roster = ctx.caches.roster(ctx.db)?;
+        let plain = pg.members.iter().take(plain_positions(self.class) as usize);
+        let mut hosts = plain.filter_map(|m| roster.disks.get(&m.wire.put_disk_id()));
+        Ok(hosts.any(|disk| disk.host == host))
     }
 
     fn candidates(&self, ctx: &Ctx, chunk: &ChunkName) -> Outcome<Vec<Candidate>> {
@@ -345,8 +402,12 @@ impl Question<'_> {
     fn allocate(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Outcome<ChunkAnswer> {
         let pg_id = ctx.decide(|ctx| {
             self.check_room(ctx, chunk.len_bytes)?;
-            placement::choose_pg(ctx, self.class, chunk.len_bytes, self.avoid, self.degraded)
+            choose::choose_pg(ctx, &self.wanted(chunk))
         })?;
+        self.allocate_in(ctx, chunk, pg_id)
+    }
+
+    fn allocate_in(&self, ctx: &mut Ctx, chunk: &ChunkName, pg_id: u64) -> Outcome<ChunkAnswer> {
         let pg = ctx.caches.pg(ctx.db, pg_id)?;
         let chunk_id = draw(&mut ctx.meta.next_chunk);
         ctx.db
@@ -367,6 +428,11 @@ impl Question<'_> {
         *ctx.pg_bytes.entry(pg_id).or_default() += chunk.len_bytes;
         Ok(reply(ChunkState::New, chunk_id, &pg, Vec::new()))
     }
+}
+
+/// A placement hint that could not be followed is counted.
+fn not_met(ctx: &mut Ctx) {
+    ctx.after_commit(|soft| soft.cluster.placements_not_met += 1);
 }
 
 /// A hit at zero references lives on as if it had just got there (P4).

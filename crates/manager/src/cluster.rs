@@ -4,12 +4,12 @@
 //! commands for what must be logged ([`take_in`], then [`reply`]); time proposes the rest ([`on_tick`]).
 //! The work itself is in the modules named after it.
 
+use crate::choose::Chooser;
 use crate::config::ns;
 use crate::error::{Outcome, invalid, refuse};
 use crate::figures::Figures;
 use crate::internal::{DeletesDone, DisksDrained, FinishFills, FragmentsBad, InternalCommand, MoveMembers};
 use crate::passes::Passes;
-use crate::placement::Chooser;
 use crate::repair::RepairCounters;
 use crate::state::{Ctx, Internal, Proposal, View};
 use crate::tasks::{Given, Tasks, Work};
@@ -31,6 +31,8 @@ const PGS_PER_ANSWER: i64 = 4_096;
 pub struct ClusterSoft {
     /// The open groups and their weights.
     pub chooser: Chooser,
+    /// New chunks that went elsewhere than their placement hint asked.
+    pub placements_not_met: u64,
     /// What nodes say of themselves and their disks.
     pub figures: Figures,
     /// Work that is handed out.

@@ -607,7 +607,7 @@ pub fn fragment(key: (u64, u32), disk_id: u64) -> FragmentRef {
 pub fn chunk_name(seed: u64) -> ChunkName {
     let mut hash = [0u8; 32];
     hash[..8].copy_from_slice(&seed.to_le_bytes());
-    ChunkName { hash: Bytes::copy_from_slice(&hash), len_bytes: CHUNK_BYTES }
+    ChunkName { hash: Bytes::copy_from_slice(&hash), len_bytes: CHUNK_BYTES, region: 0 }
 }
 
 pub fn uuid(node: usize, disk: usize) -> Vec<u8> {

@@ -126,6 +126,17 @@ impl Layout {
         Some(group)
     }
 
+    /// A group whose first member is on `host`, not counted. None: that host is not there, or too few others are.
+    pub fn propose_at(&self, host: &str) -> Option<Vec<u64>> {
+        let on_host = (0..self.disks.len()).filter(|&d| self.disks[d].host == host);
+        let mut members = vec![on_host.min_by(|&a, &b| self.order(&[], a, b))?];
+        while members.len() < self.width {
+            let best = self.candidates(&members).min_by(|&a, &b| self.order(&members, a, b))?;
+            members.push(best);
+        }
+        Some(members.into_iter().map(|d| self.disks[d].id).collect())
+    }
+
     /// Chooses who takes over position `position` of `group`: a disk that `eligible` accepts, on a host that no
     /// other member (nor any of `also_used`, disks that members are moving to) stands on. The counts do not
     /// change; call [`Layout::remove`] and [`Layout::add`] with the group before and after.

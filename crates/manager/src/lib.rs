@@ -9,10 +9,12 @@
 //! and the modules named after what they do. Modules called by the seam in [`cluster`] know groups, nodes and disks.
 
 pub mod allocate;
+pub mod anchors;
 pub mod answers;
 pub mod audit;
 pub mod batch;
 pub mod cache;
+pub mod choose;
 pub mod cluster;
 pub mod command;
 pub mod command_log;

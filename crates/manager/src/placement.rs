@@ -1,26 +1,25 @@
-//! Classes, placement groups, and the choice of a group for a new chunk.
+//! Classes and placement groups: when they are opened and closed, what room there is, what maps say of them.
 //!
-//! Placement is choosing a group; everything else (repair, balance) works on groups. Groups are laid out by
-//! [`crate::layout`]; here is when they are opened and closed, and which one a chunk goes to: one whose members all
-//! take puts, at random with weights by free space and queue length ([`choose_pg`]).
+//! Placement is choosing a group ([`crate::choose`]); everything else (repair, balance) works on groups. They are laid out by
+//! [`crate::layout`].
 
 use crate::cache::Caches;
+use crate::choose::load_open;
 use crate::config::Config;
 use crate::db::Db;
 use crate::error::{Outcome, invalid};
 use crate::figures::Figures;
 use crate::internal::{NewGroup, SetGroups};
-use crate::layout::{Layout, LayoutDisk, mix, open_groups};
+use crate::layout::{Layout, LayoutDisk, open_groups};
 use crate::meta::draw;
 use crate::rows::{self, DiskRow, unsigned};
 use crate::state::{Ctx, View};
 use rusqlite::{Connection, params};
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tessera_policy::{Scheme, human_size};
 use tessera_wire::meta::ClusterMap;
-use tessera_wire::{ClassInfo, Code, Error, Health};
+use tessera_wire::{ClassInfo, Code, Error};
 
 /// A disk is full for new chunks when less than 1/64 of it, or this many bytes if that is less, is free:
 /// compaction and repair need room to work in.
@@ -28,31 +27,6 @@ const RESERVE_CAP_BYTES: u64 = 1 << 30;
 
 /// Most groups created by one command: so many fit a command log entry with room to spare.
 const GROUPS_PER_COMMAND: usize = 256;
-
-/// The open groups and their weights, remembered between choices.
-#[derive(Debug, Default)]
-pub struct Chooser {
-    widths: RefCell<BTreeMap<u32, Choices>>,
-    dice: Cell<u64>,
-}
-
-#[derive(Debug)]
-struct Choices {
-    map_version: u64,
-    generation: u64,
-    groups: Vec<OpenGroup>,
-    /// Running sums of the weights of `groups`.
-    sums: Vec<f64>,
-}
-
-#[derive(Debug)]
-struct OpenGroup {
-    pg_id: u64,
-    /// (disk that takes puts, its capacity) per member.
-    disks: Vec<(u64, u64)>,
-    /// Members that take no puts now.
-    unable: u32,
-}
 
 /// The class of a canonical or hand-written spec: `none`, `replica:3`, `ec:4+2`. Its row is created when the
 /// class is first used, and groups of its width with it; refused when the cluster has too few hosts for it.
@@ -117,7 +91,7 @@ fn fit_for_chunks(disks: &[DiskRow], figures: &Figures) -> Vec<LayoutDisk> {
 }
 
 /// Whether a disk has room for a fragment, and for what compaction and repair need beside it.
-fn has_room(figures: &Figures, disk_id: u64, capacity_bytes: u64, fragment_bytes: u64) -> bool {
+pub(crate) fn has_room(figures: &Figures, disk_id: u64, capacity_bytes: u64, fragment_bytes: u64) -> bool {
     let reserve = (capacity_bytes / 64).min(RESERVE_CAP_BYTES);
     figures.available_bytes(disk_id, capacity_bytes) >= reserve.saturating_add(fragment_bytes)
 }
@@ -186,17 +160,31 @@ pub fn groups_due(view: &View<'_>) -> Outcome<Option<SetGroups>> {
         // Half of the wished-for number will do: a node that is down for a minute is no reason to open many more.
         // A disk that no usable group uses (it joined) is.
         let idle = fit.iter().any(|d| !usable.iter().any(|g| g.contains(&d.id)));
-        if usable.len() * 2 >= open_groups(fit.len(), width as usize) && !idle {
-            continue;
-        }
         let room = GROUPS_PER_COMMAND - create.len().min(GROUPS_PER_COMMAND);
-        let mut proposed = propose_groups(&fit, width, &usable, room);
-        if proposed.is_empty() && idle {
-            proposed = one_more_each(&fit, width, &usable, room);
+        let mut proposed = Vec::new();
+        if usable.len() * 2 < open_groups(fit.len(), width as usize) || idle {
+            proposed = propose_groups(&fit, width, &usable, room);
+            if proposed.is_empty() && idle {
+                proposed = one_more_each(&fit, width, &usable, room);
+            }
         }
+        anchored(&fit, width, &usable, &view.soft.cluster.chooser.asked_hosts(width), &mut proposed);
         create.extend(proposed.into_iter().map(|disk_ids| NewGroup { disk_ids }));
     }
     Ok((!create.is_empty() || !close.is_empty()).then_some(SetGroups { create, close }))
+}
+
+/// A group that begins on each of `hosts`, where there is none.
+fn anchored(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], hosts: &[String], proposed: &mut Vec<Vec<u64>>) {
+    for host in hosts {
+        let on_host = |id: &u64| fit.iter().any(|d| d.id == *id && d.host == *host);
+        let begins = |group: &Vec<u64>| group.first().is_some_and(on_host);
+        if proposed.len() >= GROUPS_PER_COMMAND || usable.iter().chain(proposed.iter()).any(begins) {
+            continue;
+        }
+        let counted: Vec<Vec<u64>> = usable.iter().chain(proposed.iter()).cloned().collect();
+        proposed.extend(Layout::new(fit, width as usize, &counted).propose_at(host));
+    }
 }
 
 /// Groups until every disk that takes chunks is in one, though there are enough: for disks that joined.
@@ -219,190 +207,6 @@ fn one_more_each(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], limit: usi
         groups.push(group);
     }
     groups
-}
-
-/// Whether the group's disks have room for fragments of a chunk that was begun there. Soft state decides: commands ask
-/// through `Ctx::decide`.
-pub fn pg_has_room(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &crate::cache::Pg) -> bool {
-    let figures = &ctx.soft.cluster.figures;
-    let fragment = len_bytes.div_ceil(u64::from(class.k.max(1)));
-    pg.members.iter().all(|m| figures.disks.get(&m.wire.put_disk_id()).is_none_or(|d| d.available_bytes() >= fragment))
-}
-
-/// Chooses the group for a new chunk of `len_bytes`: open, not among `avoid`, all members able to take puts (with
-/// `degraded`, at least k+1 of them). Soft state weighs in: commands ask through `Ctx::decide`.
-pub fn choose_pg(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, avoid: &[u64], degraded: bool) -> Outcome<u64> {
-    let chooser = &ctx.soft.cluster.chooser;
-    for _ in 0..2 {
-        match chooser.choose(ctx, class, len_bytes, avoid, degraded)? {
-            Some(pg_id) if ctx.caches.pg(ctx.db, pg_id).is_ok() => return Ok(pg_id),
-            // Remembered from a command that was undone after all.
-            Some(_) => chooser.widths.borrow_mut().clear(),
-            None => break,
-        }
-    }
-    Err(why_none(ctx, class, len_bytes)?.into())
-}
-
-impl Chooser {
-    fn choose(
-        &self,
-        ctx: &Ctx<'_>,
-        class: &ClassInfo,
-        len_bytes: u64,
-        avoid: &[u64],
-        degraded: bool,
-    ) -> Outcome<Option<u64>> {
-        let width = class.fragments();
-        let figures = &ctx.soft.cluster.figures;
-        let mut widths = self.widths.borrow_mut();
-        let stale = widths.get(&width).is_none_or(|c| c.map_version != ctx.meta.map_version);
-        if stale {
-            let groups = load_open(ctx.db.conn(), width)?;
-            let choices = Choices { map_version: ctx.meta.map_version, generation: u64::MAX, groups, sums: Vec::new() };
-            widths.insert(width, choices);
-        }
-        let Some(choices) = widths.get_mut(&width) else { return Ok(None) };
-        if choices.generation != figures.generation {
-            choices.weigh(figures);
-            choices.generation = figures.generation;
-        }
-        let fragment = len_bytes.div_ceil(u64::from(class.k.max(1)));
-        let spare = if degraded { class.m.saturating_sub(1) } else { 0 };
-        let fits = |g: &OpenGroup, unable: u32| g.unable <= unable && g.has_room(figures, fragment);
-        let wanted = |g: &OpenGroup, unable: u32| fits(g, unable) && !avoid.contains(&g.pg_id);
-        // Full redundancy first, whatever the policy allows. Better a group that failed this client a moment ago than
-        // none: it may have recovered, and P12 wants writes to finish.
-        let chosen = choices.roll(self.next(), |g| wanted(g, 0));
-        let chosen = chosen.or_else(|| if spare > 0 { choices.roll(self.next(), |g| wanted(g, spare)) } else { None });
-        let chosen = chosen.or_else(|| choices.roll(self.next(), |g| fits(g, spare)));
-        if let Some(group) = chosen {
-            for (disk, _) in &group.disks {
-                if let Some(disk) = figures.disks.get(disk) {
-                    disk.assign(fragment);
-                }
-            }
-        }
-        Ok(chosen.map(|g| g.pg_id))
-    }
-
-    fn next(&self) -> u64 {
-        self.dice.set(self.dice.get().wrapping_add(1));
-        mix(self.dice.get())
-    }
-}
-
-impl OpenGroup {
-    fn has_room(&self, figures: &Figures, fragment: u64) -> bool {
-        self.disks.iter().all(|&(disk, capacity)| has_room(figures, disk, capacity, fragment))
-    }
-
-    /// As much as its fullest disk has free, less when one of them has a long queue.
-    fn weight(&self, figures: &Figures) -> f64 {
-        let free = self.disks.iter().map(|&(d, capacity)| figures.available_bytes(d, capacity)).min().unwrap_or(0);
-        let queue = self.disks.iter().filter_map(|(d, _)| figures.disks.get(d)).map(|d| d.queue_len).max().unwrap_or(0);
-        free as f64 / (1.0 + f64::from(queue) / 8.0)
-    }
-}
-
-impl Choices {
-    fn weigh(&mut self, figures: &Figures) {
-        let mut sum = 0.0;
-        self.sums.clear();
-        for group in &self.groups {
-            sum += group.weight(figures).max(1.0);
-            self.sums.push(sum);
-        }
-    }
-
-    /// A group at random by weight among those that fit: a few throws, then the next that fits.
-    fn roll(&self, random: u64, fits: impl Fn(&OpenGroup) -> bool) -> Option<&OpenGroup> {
-        let total = *self.sums.last()?;
-        let mut random = random;
-        let mut at = 0;
-        for _ in 0..4 {
-            let point = (random >> 11) as f64 / (1u64 << 53) as f64 * total;
-            at = self.sums.partition_point(|s| *s <= point).min(self.groups.len() - 1);
-            if fits(&self.groups[at]) {
-                return Some(&self.groups[at]);
-            }
-            random = mix(random);
-        }
-        (0..self.groups.len()).map(|i| &self.groups[(at + i) % self.groups.len()]).find(|g| fits(g))
-    }
-}
-
-/// Open groups of a width with the disks that take their puts. A group with a member that is being moved away
-/// is not able: its new chunks would have to move too.
-fn load_open(conn: &Connection, width: u32) -> rusqlite::Result<Vec<OpenGroup>> {
-    let mut groups: Vec<OpenGroup> = Vec::new();
-    let mut query = conn.prepare_cached(
-        "SELECT p.pg_id, d.disk_id, d.capacity_bytes, d.health, n.health, m.incoming_disk_id != 0 AND NOT m.put_to_incoming
-         FROM pgs p JOIN pg_members m ON m.pg_id = p.pg_id
-         JOIN disks d ON d.disk_id = CASE WHEN m.put_to_incoming THEN m.incoming_disk_id ELSE m.disk_id END
-         JOIN nodes n ON n.node_id = d.node_id
-         WHERE p.open = 1 AND p.width = ?1 ORDER BY p.pg_id, m.position",
-    )?;
-    let mut rows = query.query([width])?;
-    while let Some(row) = rows.next()? {
-        let pg_id = unsigned(row, 0)?;
-        if groups.last().is_none_or(|g| g.pg_id != pg_id) {
-            groups.push(OpenGroup { pg_id, disks: Vec::with_capacity(width as usize), unable: 0 });
-        }
-        let up = Health::Up as i32;
-        let able = row.get::<_, i32>(3)? == up && row.get::<_, i32>(4)? == up && !row.get::<_, bool>(5)?;
-        if let Some(group) = groups.last_mut() {
-            group.disks.push((unsigned(row, 1)?, unsigned(row, 2)?));
-            group.unable += u32::from(!able);
-        }
-    }
-    Ok(groups)
-}
-
-/// Why no group could be chosen.
-fn why_none(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Outcome<Error> {
-    let conn = ctx.db.conn();
-    let disks = rows::disks(conn)?;
-    let hosts: BTreeSet<&str> = disks.iter().filter(|d| d.writable()).map(|d| d.host.as_str()).collect();
-    if (hosts.len() as u32) < class.fragments() {
-        return Ok(too_few_hosts(conn, &class.spec, class.fragments())?);
-    }
-    let groups = load_open(conn, class.fragments())?;
-    let able = groups.iter().filter(|g| g.unable == 0).count();
-    if able == 0 {
-        return Ok(Error::new(
-            Code::Unavailable,
-            format!("{}: no open group has all its members up; new ones are being opened, try again", class.spec),
-        ));
-    }
-    let figures = &ctx.soft.cluster.figures;
-    let fragment = len_bytes.div_ceil(u64::from(class.k.max(1)));
-    let roomy = |d: &&DiskRow| d.writable() && has_room(figures, d.disk_id, d.capacity_bytes, fragment);
-    let hosts: BTreeSet<&str> = disks.iter().filter(roomy).map(|d| d.host.as_str()).collect();
-    if hosts.len() as u32 >= class.fragments() {
-        return Ok(Error::new(
-            Code::Unavailable,
-            format!("{}: each of {able} open groups has a full disk; new ones are being opened, try again", class.spec),
-        ));
-    }
-    let full: BTreeSet<&str> = disks
-        .iter()
-        .filter(|d| d.writable() && !roomy(d))
-        .map(|d| d.host.as_str())
-        .filter(|h| !hosts.contains(h))
-        .collect();
-    let shown = full.iter().take(8).copied().collect::<Vec<_>>().join(", ");
-    Ok(Error::new(
-        Code::NoSpace,
-        format!(
-            "{}: a chunk of {} needs room on {} hosts, {} have it; full: {shown}; \
-             delete files and run `tessera gc`, or add disks",
-            class.spec,
-            human_size(len_bytes),
-            class.fragments(),
-            hosts.len(),
-        ),
-    ))
 }
 
 /// The error that says which hosts are there, which are wanting, and what to do.

@@ -201,7 +201,7 @@ impl Rig {
 
 /// A chunk of 100 bytes named after one byte.
 pub fn chunk(c: u8) -> ChunkName {
-    ChunkName { hash: Bytes::from(vec![c; 32]), len_bytes: 100 }
+    ChunkName { hash: Bytes::from(vec![c; 32]), len_bytes: 100, region: 0 }
 }
 
 /// Everything that was asked for is acknowledged, each chunk once.

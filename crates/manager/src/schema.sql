@@ -272,6 +272,7 @@ CREATE TABLE sessions (
     base_number    INTEGER NOT NULL DEFAULT 0,
     domain         INTEGER NOT NULL DEFAULT 1,
     hints          BLOB    NOT NULL DEFAULT x'',      -- encoded HintSet in effect (defaults left out)
+    host           TEXT    NOT NULL DEFAULT '',       -- the writer's host label: what placement=local means
     reserved_bytes INTEGER NOT NULL DEFAULT 0,        -- asked for at open; what is left of it is soft
     staged         INTEGER NOT NULL DEFAULT 0,        -- 1: has rows in staged_pages
     staged_end     INTEGER NOT NULL DEFAULT 0,        -- end of the last staged extent

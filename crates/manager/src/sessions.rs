@@ -47,6 +47,8 @@ pub struct Session {
     pub domain: u32,
     /// Encoded hints in effect.
     pub hints: Vec<u8>,
+    /// Host label of the writer.
+    pub host: String,
     /// Reserved at open.
     pub reserved_bytes: u64,
     /// Commit mode of the staged pages; 0: nothing is staged.
@@ -60,7 +62,7 @@ pub struct Session {
 }
 
 const SELECT: &str = "SELECT session_id, kind, client_id, started_ns, ino, created, parent, name, base_version, base_number, domain, \
-                      hints, reserved_bytes, staged, staged_end, staged_new, staged_missing FROM sessions";
+                      hints, host, reserved_bytes, staged, staged_end, staged_new, staged_missing FROM sessions";
 
 impl Session {
     fn read(row: &Row) -> rusqlite::Result<Session> {
@@ -78,11 +80,12 @@ impl Session {
             base_number: number(9)?,
             domain: row.get(10)?,
             hints: row.get(11)?,
-            reserved_bytes: number(12)?,
-            staged: row.get(13)?,
-            staged_end: number(14)?,
-            staged_new: number(15)?,
-            staged_missing: number(16)?,
+            host: row.get(12)?,
+            reserved_bytes: number(13)?,
+            staged: row.get(14)?,
+            staged_end: number(15)?,
+            staged_new: number(16)?,
+            staged_missing: number(17)?,
         })
     }
 
@@ -90,8 +93,8 @@ impl Session {
     pub fn write(&self, db: &Db) -> rusqlite::Result<()> {
         db.stmt(
             "INSERT OR REPLACE INTO sessions (session_id, kind, client_id, started_ns, ino, created, parent, name, base_version,
-                 base_number, domain, hints, reserved_bytes, staged, staged_end, staged_new, staged_missing)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+                 base_number, domain, hints, host, reserved_bytes, staged, staged_end, staged_new, staged_missing)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
         )?
         .execute(params![
             self.session_id as i64,
@@ -106,6 +109,7 @@ impl Session {
             self.base_number as i64,
             self.domain,
             self.hints,
+            self.host,
             self.reserved_bytes as i64,
             self.staged,
             self.staged_end as i64,

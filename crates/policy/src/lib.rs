@@ -5,9 +5,13 @@
 //! Here is no I/O and no knowledge of who asks. Start at [`HINTS`]; a new hint is one row there and one
 //! field of [`Policy`].
 
+mod chunking;
+mod placement;
 mod redundancy;
 mod size;
 
+pub use chunking::{Chunking, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES};
+pub use placement::{Placement, Region};
 pub use redundancy::{Redundancy, RedundancyError, Scheme};
 pub use size::{SizeError, format_size, human_size, parse_size};
 
@@ -83,6 +87,14 @@ pub const HINTS: &[HintSpec] = &[
         get: |p| p.chunking.to_string(),
     },
     HintSpec {
+        name: "placement",
+        allowed: "spread, local, collocate:GROUP (1..=64 characters), scatter:SIZE (from 4K), scatter:Nchunks (N>=1)",
+        default: "spread",
+        help: "on which hosts a file's own bytes go: any, the writer's, one for all files of GROUP, or region after region on the next",
+        set: |p, v| Placement::parse(v).map(|placement| p.placement = placement),
+        get: |p| p.placement.to_string(),
+    },
+    HintSpec {
         name: "durability",
         allowed: "pessimistic, optimistic",
         default: "pessimistic",
@@ -120,96 +132,6 @@ pub const HINTS: &[HintSpec] = &[
         get: |p| if p.degraded_writes { "yes" } else { "no" }.to_string(),
     },
 ];
-
-/// Where chunks are cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Chunking {
-    /// Every `size_bytes`.
-    Fixed {
-        /// Chunk size.
-        size_bytes: u64,
-    },
-    /// By content, between these lengths.
-    Cdc {
-        /// No chunk but the last is shorter.
-        min_bytes: u64,
-        /// No chunk is longer.
-        max_bytes: u64,
-    },
-    /// stdchk's content-based rule (docs/chunking.md, section 1): slow, for comparing with it.
-    Cbch {
-        /// Bytes in a window (m).
-        window_bytes: u64,
-        /// Bits of a window's hash that are zero where a chunk ends (k).
-        low_bits: u32,
-        /// Bytes a window advances (p).
-        advance_bytes: u64,
-    },
-}
-
-/// Smallest chunk size that may be asked for.
-pub const MIN_CHUNK_BYTES: u64 = 4 << 10;
-/// Largest chunk size that may be asked for.
-pub const MAX_CHUNK_BYTES: u64 = 8 << 20;
-/// Largest window of `cbch` that may be asked for.
-const MAX_WINDOW_BYTES: u64 = 64 << 10;
-
-impl Chunking {
-    fn parse(value: &str) -> Result<Self, String> {
-        let size = |text: &str| -> Result<u64, String> {
-            let bytes = parse_size(text).map_err(|e| e.to_string())?;
-            match (MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES).contains(&bytes) {
-                true => Ok(bytes),
-                false => Err(format!("{text} is outside 4K..8M")),
-            }
-        };
-        if let Some(text) = value.strip_prefix("fixed:") {
-            return Ok(Chunking::Fixed { size_bytes: size(text)? });
-        }
-        if let Some(text) = value.strip_prefix("cbch:") {
-            return Chunking::parse_cbch(text);
-        }
-        let range = value.strip_prefix("cdc:").ok_or("neither fixed:, cdc: nor cbch:")?;
-        let (min, max) = range.split_once("..").ok_or("no MIN..MAX")?;
-        let (min_bytes, max_bytes) = (size(min)?, size(max)?);
-        match min_bytes.checked_mul(4).is_some_and(|four| four <= max_bytes) {
-            true => Ok(Chunking::Cdc { min_bytes, max_bytes }),
-            false => Err("MAX must be at least four times MIN, or there is no room for content to decide".into()),
-        }
-    }
-
-    fn parse_cbch(text: &str) -> Result<Self, String> {
-        let mut numbers = text.split(',').map(|n| n.trim().parse::<u64>().map_err(|_| format!("{n:?} is no number")));
-        let (m, k, p) = (numbers.next(), numbers.next(), numbers.next());
-        let (Some(m), Some(k), Some(p), None) = (m, k, p, numbers.next()) else {
-            return Err("cbch: has three numbers, M,K,P".into());
-        };
-        let (window_bytes, k, advance_bytes) = (m?, k?, p?);
-        let low_bits = u32::try_from(k).ok().filter(|k| *k <= 32).ok_or("K is a number of bits up to 32")?;
-        if !(1..=MAX_WINDOW_BYTES).contains(&window_bytes) || advance_bytes == 0 {
-            return Err(format!("M is 1 to {MAX_WINDOW_BYTES} and P at least 1"));
-        }
-        let mean = ((1 << low_bits) - 1u64).checked_mul(advance_bytes).and_then(|rest| rest.checked_add(window_bytes));
-        match mean {
-            Some(MIN_CHUNK_BYTES..=MAX_CHUNK_BYTES) => Ok(Chunking::Cbch { window_bytes, low_bits, advance_bytes }),
-            _ => Err("the mean chunk, M + (2^K - 1)·P bytes, is outside 4K..8M".into()),
-        }
-    }
-}
-
-impl fmt::Display for Chunking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Chunking::Fixed { size_bytes } => write!(f, "fixed:{}", format_size(*size_bytes)),
-            Chunking::Cdc { min_bytes, max_bytes } => {
-                write!(f, "cdc:{}..{}", format_size(*min_bytes), format_size(*max_bytes))
-            }
-            Chunking::Cbch { window_bytes, low_bits, advance_bytes } => {
-                write!(f, "cbch:{window_bytes},{low_bits},{advance_bytes}")
-            }
-        }
-    }
-}
 
 /// What an acknowledged write promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -290,6 +212,8 @@ pub struct Policy {
     /// See [`HINTS`].
     pub chunking: Chunking,
     /// See [`HINTS`].
+    pub placement: Placement,
+    /// See [`HINTS`].
     pub durability: Durability,
     /// See [`HINTS`].
     pub dedup: Dedup,
@@ -304,6 +228,7 @@ impl Default for Policy {
         Policy {
             redundancy: Redundancy::Auto { k: 4, m: 2 },
             chunking: Chunking::Cdc { min_bytes: 256 << 10, max_bytes: 4 << 20 },
+            placement: Placement::Spread,
             durability: Durability::Pessimistic,
             dedup: Dedup::All,
             lifetime: Lifetime::Replace { versions: 1 },
@@ -337,6 +262,15 @@ impl Policy {
             why,
             allowed: spec.allowed,
         })
+    }
+
+    /// Bytes of a region of a file whose regions go to different hosts (`placement=scatter`).
+    pub fn region_bytes(&self) -> Option<u64> {
+        match self.placement {
+            Placement::Scatter(Region::Bytes(bytes)) => Some(bytes),
+            Placement::Scatter(Region::Chunks(count)) => Some(count.saturating_mul(self.chunking.mean_bytes())),
+            _ => None,
+        }
     }
 
     /// All hints in canonical form, in the order of [`HINTS`].
@@ -390,6 +324,10 @@ mod tests {
             ("chunking", "cdc:65536..1M", "cdc:64K..1M"),
             ("chunking", "cbch:20, 14,20", "cbch:20,14,20"),
             ("lifetime", "replace", "replace:1"),
+            ("placement", "local", "local"),
+            ("placement", "collocate: merge 7 ", "collocate:merge 7"),
+            ("placement", "scatter:1024K", "scatter:1M"),
+            ("placement", "scatter:4 chunks", "scatter:4chunks"),
             ("durability", " optimistic ", "optimistic"),
         ] {
             assert_eq!(canonical(name, value).unwrap(), expected, "{name}={value}");
@@ -422,6 +360,12 @@ mod tests {
             ("chunking", "cbch:20,4,20"),
             ("chunking", "cbch:20,14,18446744073709551615"),
             ("chunking", "cbch:20,-1,20"),
+            ("placement", "collocate:"),
+            ("placement", "collocate:a\nb"),
+            ("placement", "scatter:1K"),
+            ("placement", "scatter:0chunks"),
+            ("placement", "scatter:99999999999999999999chunks"),
+            ("placement", "near"),
             ("dedup", "maybe"),
             ("lifetime", "replace:0"),
             ("lifetime", "purge"),

@@ -68,6 +68,9 @@ pub struct Common {
     /// Give up when the manager cannot be reached for so many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub wait: u64,
+    /// Host label of this client: nodes with the same are near, `placement=local` means them. [default: the host's name]
+    #[arg(long, env = "TESSERA_HOST", value_name = "LABEL")]
+    pub host: Option<String>,
     /// Who hashes, cuts and codes here: cpu, auto, cuda, cuda:N, emulated:N; see tessera accel list. [default: cpu]
     #[arg(long, env = "TESSERA_DEVICE", value_name = "DEVICE")]
     pub device: Option<Spec>,

@@ -104,7 +104,13 @@ impl Story<'_> {
 
     fn connect(&self) -> Outcome<Store> {
         let talk = Talk { quiet: true, json: false };
-        Store::connect(&Common { manager: self.cluster.manager_address().to_string(), wait: 60, device: None, talk })
+        Store::connect(&Common {
+            manager: self.cluster.manager_address().to_string(),
+            wait: 60,
+            host: None,
+            device: None,
+            talk,
+        })
     }
 
     fn store(&mut self, tree: Tree, what: &str) -> Outcome {

@@ -59,8 +59,13 @@ fn serve(cluster: &mut Cluster, events: &Events, out: &Out, args: &UpArgs) -> Ou
 }
 
 fn mount(cluster: &Cluster, dir: &Path, args: &UpArgs) -> Outcome<Mount> {
-    let common =
-        Common { manager: cluster.manager_address().into(), wait: MOUNT_WAIT_S, device: None, talk: args.talk };
+    let common = Common {
+        manager: cluster.manager_address().into(),
+        wait: MOUNT_WAIT_S,
+        host: None,
+        device: None,
+        talk: args.talk,
+    };
     crate::daemon::logging::start_for_command(!args.talk.json)?;
     crate::mount::start(&common, dir, tessera_fuse::Options::default())
 }

@@ -126,8 +126,10 @@ pub(super) enum Stage {
 pub(super) struct Chunk {
     pub hash: [u8; 32],
     pub len_bytes: u64,
-    /// Where it first occurs, for messages.
+    /// Where it first occurs.
     pub offset: u64,
+    /// Region of the file that it is stored for (`placement=scatter`).
+    pub region: u64,
     pub chunk_id: u64,
     pub pg_id: u64,
     /// Epoch under which all acknowledgements so far are good.
@@ -206,7 +208,7 @@ pub(super) enum FragState {
 }
 
 impl Chunk {
-    pub fn new(ready: &ChunkReady) -> Self {
+    pub fn new(ready: &ChunkReady, region: u64) -> Self {
         let active = Active {
             data: ready.data.clone(),
             groups: ready.groups.clone(),
@@ -220,6 +222,7 @@ impl Chunk {
             hash: ready.hash,
             len_bytes: ready.data.len() as u64,
             offset: ready.offset,
+            region,
             chunk_id: 0,
             pg_id: 0,
             epoch: 0,
@@ -237,7 +240,7 @@ impl Chunk {
     }
 
     pub fn wire_name(&self) -> ChunkName {
-        ChunkName { hash: Bytes::copy_from_slice(&self.hash), len_bytes: self.len_bytes }
+        ChunkName { hash: Bytes::copy_from_slice(&self.hash), len_bytes: self.len_bytes, region: self.region }
     }
 
     /// The epoch under which all acknowledgements are good, as far as is known here (P11).

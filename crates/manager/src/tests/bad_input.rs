@@ -137,7 +137,7 @@ fn bad_dedup_questions() {
             AllocateChunks { op_id, session_id, redundancy: redundancy.into(), chunks, ..Default::default() },
         )
     };
-    let named = |hash: usize, len_bytes: u64| ChunkName { hash: Bytes::from(vec![1; hash]), len_bytes };
+    let named = |hash: usize, len_bytes: u64| ChunkName { hash: Bytes::from(vec![1; hash]), len_bytes, region: 0 };
     ask(Code::Invalid, "ec:2+1", vec![named(31, 100)], session_id);
     ask(Code::Invalid, "ec:2+1", vec![named(33, 100)], session_id);
     ask(Code::Invalid, "ec:2+1", vec![named(32, 0)], session_id);

@@ -5,6 +5,7 @@ mod files;
 mod leases;
 mod log;
 mod namespace;
+mod placement;
 mod planted;
 mod requests;
 mod restart;

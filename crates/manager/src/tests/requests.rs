@@ -77,7 +77,7 @@ const MIB: u64 = 1 << 20;
 
 /// Chunks of 4 MiB, named after a byte each.
 fn large(bytes: std::ops::Range<u8>) -> Vec<ChunkName> {
-    bytes.map(|c| ChunkName { hash: vec![c; 32].into(), len_bytes: 4 * MIB }).collect()
+    bytes.map(|c| ChunkName { hash: vec![c; 32].into(), len_bytes: 4 * MIB, region: 0 }).collect()
 }
 
 /// Data is refused for want of room only when it is new and what is free is reserved by others: before its chunks are named

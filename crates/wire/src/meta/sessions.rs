@@ -12,6 +12,9 @@ pub struct ChunkName {
     /// Length in bytes.
     #[prost(uint64, tag = "2")]
     pub len_bytes: u64,
+    /// Region of the file it is in, when the file's regions go to different hosts (`placement=scatter`); else 0.
+    #[prost(uint64, tag = "3")]
+    pub region: u64,
 }
 
 /// Open a write session on `parent`/`name` (created at commit if it is not there) or on `ino`.
@@ -44,6 +47,9 @@ pub struct OpenWrite {
     /// Map the client has (see [`ClusterMap::version`]).
     #[prost(uint64, tag = "9")]
     pub known_map_version: u64,
+    /// Host label of the writer: where `placement=local` is. Empty: none.
+    #[prost(string, tag = "10")]
+    pub host: String,
 }
 
 /// A write session.
