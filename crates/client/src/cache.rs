@@ -35,6 +35,17 @@ impl ChunkCache {
         self.chunks.put(chunk_id, parts.to_vec(), len);
     }
 
+    /// Bytes of chunks kept now.
+    #[cfg(test)]
+    pub(crate) fn chunk_bytes(&self) -> u64 {
+        self.chunks.bytes
+    }
+
+    /// Lets go of a chunk before its time.
+    pub(crate) fn forget_chunk(&mut self, chunk_id: u64) {
+        self.chunks.remove(chunk_id);
+    }
+
     pub(crate) fn groups(&mut self, chunk_id: u64) -> Option<Bytes> {
         self.groups.get(chunk_id)
     }
@@ -63,6 +74,13 @@ struct Entry<T> {
 }
 
 impl<T: Clone> Lru<T> {
+    fn remove(&mut self, key: u64) {
+        if let Some(entry) = self.entries.remove(&key) {
+            self.by_use.remove(&entry.used);
+            self.bytes -= entry.bytes;
+        }
+    }
+
     fn new(limit_bytes: u64) -> Self {
         Lru { entries: HashMap::new(), by_use: BTreeMap::new(), clock: 0, bytes: 0, limit_bytes }
     }
@@ -106,5 +124,8 @@ mod tests {
         assert_eq!((lru.get(1), lru.get(2), lru.get(3), lru.get(4)), (Some(1), None, Some(3), Some(4)));
         lru.put(5, 5, 11);
         assert_eq!((lru.get(5), lru.bytes), (None, 9));
+        lru.remove(1);
+        lru.remove(5);
+        assert_eq!((lru.get(1), lru.bytes, lru.by_use.len()), (None, 6, 2));
     }
 }

@@ -526,8 +526,8 @@ fn hint_error(path: &StorePath, error: tessera_policy::HintError) -> PathOpError
 /// Hints in canonical form, or which of them is wrong.
 fn canonical(path: &StorePath, hints: &[(String, String)]) -> Result<Vec<Hint>, PathOpError> {
     let check = |(name, value): &(String, String)| {
-        let value = tessera_policy::canonical(name, value).map_err(|e| hint_error(path, e))?;
-        Ok(Hint { name: name.clone(), value })
+        let (name, value) = tessera_policy::canonical(name, value).map_err(|e| hint_error(path, e))?;
+        Ok(Hint { name: name.to_string(), value })
     };
     hints.iter().map(check).collect()
 }

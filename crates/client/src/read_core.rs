@@ -173,6 +173,8 @@ pub struct ReadCore {
     options: Arc<Options>,
     view: SharedView,
     cache: SharedCache,
+    /// Bytes of it that this file may have (`cache=SIZE`), and what it has, oldest first.
+    kept: Kept,
     now: i64,
     calls: Calls<Purpose>,
     actions: VecDeque<ReadAction>,
@@ -199,6 +201,14 @@ pub struct ReadCore {
     report: ReadReport,
     /// That fragments are waited for has been said.
     told_wait: bool,
+}
+
+/// What a file keeps in the cache whose policy sets a limit.
+#[derive(Debug, Default)]
+struct Kept {
+    limit_bytes: Option<u64>,
+    chunks: VecDeque<(u64, u64)>,
+    bytes: u64,
 }
 
 /// A read under way.
@@ -254,6 +264,7 @@ impl ReadCore {
             options,
             view,
             cache,
+            kept: Kept::default(),
             now: i64::MIN,
             calls: Calls::new(op_seed),
             actions: VecDeque::new(),
@@ -348,6 +359,7 @@ impl ReadCore {
         self.reads.clear();
         self.fetches.clear();
         self.smalls.clear();
+        self.let_go(self.kept.limit_bytes.unwrap_or(u64::MAX));
     }
 
     fn fail_all(&mut self, error: ReadError) {

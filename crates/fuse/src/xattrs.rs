@@ -1,11 +1,13 @@
 //! Extended attributes: hints, knowledge, and what programs keep there.
 //!
-//! `user.tessera.*` are hints, validated by the manager. Names outside `user.` and `trusted.` are not stored.
+//! `user.tessera.*`, and the papers' names for them (`user.DP`, …), are hints, validated by the manager. Names outside `user.` and `trusted.` are not stored.
 
 use crate::attr::explained;
 use crate::mount::Store;
 use fuser::{Errno, ReplyXattr};
 use tessera_client::locate::Located;
+use tessera_policy::{CLASSIC, Classic, PREFIX, Policy};
+use tessera_wire::meta::Xattr;
 use tessera_wire::{Code, Error};
 
 /// Makes an attribute of what is known.
@@ -46,7 +48,17 @@ pub fn get(store: &Store, ino: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
         return Ok(tell(&located).to_string().into_bytes());
     }
     let all = store.client.inodes().xattrs(ino).map_err(|e| explained("attributes", ino, &e))?;
-    all.into_iter().find(|x| x.name == name).map(|x| x.value).ok_or(Errno::ENODATA)
+    match name.strip_prefix("user.").and_then(|name| CLASSIC.iter().find(|classic| classic.name == name)) {
+        Some(classic) => classic_value(classic, &all).ok_or(Errno::ENODATA),
+        None => all.into_iter().find(|x| x.name == name).map(|x| x.value).ok_or(Errno::ENODATA),
+    }
+}
+
+/// What a hint that is set is called by a paper.
+fn classic_value(classic: &Classic, all: &[Xattr]) -> Option<Vec<u8>> {
+    let hint = all.iter().find(|x| x.name.strip_prefix(PREFIX) == Some(classic.hint))?;
+    let policy = Policy::from_hints([(classic.hint, std::str::from_utf8(&hint.value).ok()?)]).ok()?;
+    Some(classic.value(&policy).into_bytes())
 }
 
 /// Names of all, each ended by a NUL.

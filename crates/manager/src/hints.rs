@@ -2,7 +2,7 @@
 
 use crate::error::{Failure, Outcome, invalid};
 use prost::Message;
-use tessera_policy::{PREFIX, Policy, canonical};
+use tessera_policy::{Policy, canonical};
 use tessera_wire::Hint;
 
 /// The hints that were set on an inode or inherited at its creation; defaults are left out.
@@ -24,10 +24,10 @@ impl HintSet {
         self.encode_to_vec()
     }
 
-    /// Sets one hint, validated and made canonical (P14).
+    /// Sets one hint, by its own or a classic name, validated and made canonical (P14).
     pub fn set(&mut self, name: &str, value: &str) -> Outcome<()> {
-        let value = match canonical(name, value) {
-            Ok(value) => value,
+        let (name, value) = match canonical(name, value) {
+            Ok(canonical) => canonical,
             Err(error) => return invalid(error.to_string()),
         };
         match self.hints.binary_search_by(|h| h.name.as_str().cmp(name)) {
@@ -62,11 +62,6 @@ impl HintSet {
         Policy::from_hints(self.hints.iter().map(|h| (h.name.as_str(), h.value.as_str())))
             .map_err(|e| Failure::refused(tessera_wire::Code::Invalid, e.to_string()))
     }
-}
-
-/// The hint that an attribute name stands for, if it is one.
-pub fn hint_name(attribute: &str) -> Option<&str> {
-    attribute.strip_prefix(PREFIX)
 }
 
 /// All hints of a policy, defaults included.

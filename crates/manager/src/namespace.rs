@@ -5,12 +5,13 @@
 
 use crate::db::Db;
 use crate::error::{Outcome, invalid, refuse};
-use crate::hints::{HintSet, hint_name};
+use crate::hints::HintSet;
 use crate::inodes::{self, Inode, check_name};
 use crate::meta::draw;
 use crate::state::Ctx;
 use crate::versions;
 use rusqlite::{OptionalExtension, params};
+use tessera_policy::hint_of_attribute;
 use tessera_wire::meta::*;
 use tessera_wire::{Ack, Code, InodeKind};
 
@@ -364,13 +365,15 @@ pub fn set_xattr(ctx: &mut Ctx, request: &SetXattr) -> Outcome<Ack> {
             request.value.len()
         ));
     }
-    if let Some(hint) = hint_name(&request.name) {
+    if let Some(hint) = hint_of_attribute(&request.name) {
         let Ok(value) = std::str::from_utf8(&request.value) else {
             return invalid(format!("hint {hint}: the value is not UTF-8"));
         };
         let mut hints = HintSet::read(&inode.hints);
         check_presence(request, hints.get(hint).is_some())?;
-        hints.set(hint, value)?;
+        // A classic name has values of its own.
+        let name = request.name.strip_prefix(tessera_policy::PREFIX).or_else(|| request.name.strip_prefix("user."));
+        hints.set(name.unwrap_or(hint), value)?;
         inode.hints = hints.column();
     } else {
         let there = xattr_exists(ctx.db, inode.ino, &request.name)?;
@@ -389,7 +392,7 @@ pub fn set_xattr(ctx: &mut Ctx, request: &SetXattr) -> Outcome<Ack> {
 /// Removes an extended attribute.
 pub fn remove_xattr(ctx: &mut Ctx, request: &RemoveXattr) -> Outcome<Ack> {
     let mut inode = inodes::get(ctx.db, request.ino)?;
-    let removed = match hint_name(&request.name) {
+    let removed = match hint_of_attribute(&request.name) {
         Some(hint) => {
             let mut hints = HintSet::read(&inode.hints);
             let removed = hints.remove(hint);

@@ -6,11 +6,13 @@
 //! field of [`Policy`].
 
 mod chunking;
+mod classic;
 mod placement;
 mod redundancy;
 mod size;
 
 pub use chunking::{Chunking, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES};
+pub use classic::{CLASSIC, Classic};
 pub use placement::{Placement, Region};
 pub use redundancy::{Redundancy, RedundancyError, Scheme};
 pub use size::{SizeError, format_size, human_size, parse_size};
@@ -116,6 +118,14 @@ pub const HINTS: &[HintSpec] = &[
         get: |p| p.dedup.to_string(),
     },
     HintSpec {
+        name: "cache",
+        allowed: "auto, none, SIZE",
+        default: "auto",
+        help: "memory that clients keep this file's chunks in: a share of their cache, none once it is read, or at most so much",
+        set: |p, v| Cache::parse(v).map(|c| p.cache = c),
+        get: |p| p.cache.to_string(),
+    },
+    HintSpec {
         name: "lifetime",
         allowed: "keep, replace, replace:N (N>=1)",
         default: "replace:1",
@@ -169,6 +179,38 @@ impl fmt::Display for Dedup {
     }
 }
 
+/// What clients keep of a file in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cache {
+    /// What its use earns it, beside other files.
+    Auto,
+    /// At most so many bytes; while it is being read, what was read ahead besides.
+    Limit {
+        /// 0: nothing stays.
+        bytes: u64,
+    },
+}
+
+impl Cache {
+    fn parse(value: &str) -> Result<Self, String> {
+        match value {
+            "auto" => Ok(Cache::Auto),
+            "none" => Ok(Cache::Limit { bytes: 0 }),
+            size => parse_size(size).map(|bytes| Cache::Limit { bytes }).map_err(|e| e.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cache::Auto => f.write_str("auto"),
+            Cache::Limit { bytes: 0 } => f.write_str("none"),
+            Cache::Limit { bytes } => f.write_str(&format_size(*bytes)),
+        }
+    }
+}
+
 /// Which versions stay when a new one is committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
@@ -218,6 +260,8 @@ pub struct Policy {
     /// See [`HINTS`].
     pub dedup: Dedup,
     /// See [`HINTS`].
+    pub cache: Cache,
+    /// See [`HINTS`].
     pub lifetime: Lifetime,
     /// See [`HINTS`].
     pub degraded_writes: bool,
@@ -231,6 +275,7 @@ impl Default for Policy {
             placement: Placement::Spread,
             durability: Durability::Pessimistic,
             dedup: Dedup::All,
+            cache: Cache::Auto,
             lifetime: Lifetime::Replace { versions: 1 },
             degraded_writes: false,
         }
@@ -255,8 +300,12 @@ impl Policy {
     /// # Errors
     /// Unknown name or malformed value; the policy is unchanged then.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), HintError> {
-        let spec = spec(name)?;
-        (spec.set)(self, value.trim()).map_err(|why| HintError::Value {
+        let (own, translated) = match classic::find(name) {
+            Some(classic) => (classic.hint, (classic.read)(value.trim()).map_err(|why| classic.error(value, why))?),
+            None => (name, value.trim().to_string()),
+        };
+        let spec = spec(own)?;
+        (spec.set)(self, &translated).map_err(|why| HintError::Value {
             name: spec.name,
             value: value.to_string(),
             why,
@@ -279,14 +328,29 @@ impl Policy {
     }
 }
 
-/// The canonical form of a hint's value.
+/// The canonical form of a hint (its own name, its value) that may go by a classic name.
 ///
 /// # Errors
 /// Unknown name or malformed value.
-pub fn canonical(name: &str, value: &str) -> Result<String, HintError> {
+pub fn canonical(name: &str, value: &str) -> Result<(&'static str, String), HintError> {
     let mut policy = Policy::default();
     policy.set(name, value)?;
-    Ok((spec(name)?.get)(&policy))
+    let spec = spec(own_name(name))?;
+    Ok((spec.name, (spec.get)(&policy)))
+}
+
+/// The hint that an extended attribute is, by its own name: of `user.tessera.placement` and `user.DP`, `placement`. A name
+/// that starts with [`PREFIX`] is taken for a hint whether there is such a one or not.
+pub fn hint_of_attribute(attribute: &str) -> Option<&str> {
+    match attribute.strip_prefix(PREFIX) {
+        Some(name) => Some(name),
+        None => classic::find(attribute.strip_prefix("user.")?).map(|classic| classic.hint),
+    }
+}
+
+/// A hint's own name, if it is asked for by a classic one.
+pub fn own_name(name: &str) -> &str {
+    classic::find(name).map_or(name, |classic| classic.hint)
 }
 
 fn spec(name: &str) -> Result<&'static HintSpec, HintError> {
@@ -308,7 +372,7 @@ mod tests {
     fn defaults_of_the_table_and_of_the_struct_agree() {
         for (spec, (name, value)) in HINTS.iter().zip(Policy::default().to_hints()) {
             assert_eq!((spec.name, spec.default), (name, value.as_str()));
-            assert_eq!(canonical(spec.name, spec.default).unwrap(), spec.default);
+            assert_eq!(canonical(spec.name, spec.default).unwrap(), (spec.name, spec.default.to_string()));
         }
     }
 
@@ -329,8 +393,10 @@ mod tests {
             ("placement", "scatter:1024K", "scatter:1M"),
             ("placement", "scatter:4 chunks", "scatter:4chunks"),
             ("durability", " optimistic ", "optimistic"),
+            ("cache", "0", "none"),
+            ("cache", "1024K", "1M"),
         ] {
-            assert_eq!(canonical(name, value).unwrap(), expected, "{name}={value}");
+            assert_eq!(canonical(name, value).unwrap(), (name, expected.to_string()), "{name}={value}");
         }
     }
 
@@ -366,6 +432,7 @@ mod tests {
             ("placement", "scatter:0chunks"),
             ("placement", "scatter:99999999999999999999chunks"),
             ("placement", "near"),
+            ("cache", "some"),
             ("dedup", "maybe"),
             ("lifetime", "replace:0"),
             ("lifetime", "purge"),
@@ -382,7 +449,7 @@ mod tests {
         fn no_text_panics_and_canonical_is_a_fixed_point(index in 0..HINTS.len(), value in "\\PC{0,24}") {
             let name = HINTS[index].name;
             if let Ok(once) = canonical(name, &value) {
-                assert_eq!(canonical(name, &once).unwrap(), once);
+                assert_eq!(canonical(name, &once.1).unwrap(), once);
             }
         }
     }

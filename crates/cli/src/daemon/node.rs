@@ -134,6 +134,8 @@ fn families(m: &NodeMetrics) -> Vec<Family> {
         Family::counter("node_gets", "Get requests served", m.gets),
         Family::counter("node_received_bytes", "Payload bytes received", m.received_bytes),
         Family::counter("node_sent_bytes", "Payload bytes sent", m.sent_bytes),
+        Family::counter("node_far_received_bytes", "Of them from other hosts, by label", m.far_received_bytes),
+        Family::counter("node_far_sent_bytes", "Payload bytes sent to other hosts, by label", m.far_sent_bytes),
         Family::counter("node_fragments_stored", "Fragments acknowledged", c.fragments_stored),
         Family::counter("node_fragments_refused", "Fragments refused one by one", c.fragments_refused),
         Family::counter("node_puts_refused", "Puts refused as a whole", c.puts_refused),

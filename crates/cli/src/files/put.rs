@@ -119,17 +119,20 @@ pub(super) fn hints(words: &[String]) -> Outcome<Vec<(String, String)>> {
         })?;
         let name = name.strip_prefix(tessera_policy::PREFIX).unwrap_or(name);
         if value.is_empty() {
-            tessera_policy::canonical(name, default_of(name))?;
+            tessera_policy::canonical(tessera_policy::own_name(name), default_of(name))?;
         } else {
             policy.set(name, value)?;
         }
-        hints.push((name.to_string(), value.to_string()));
+        match value.is_empty() {
+            true => hints.push((tessera_policy::own_name(name).to_string(), String::new())),
+            false => hints.push((name.to_string(), value.to_string())),
+        }
     }
     Ok(hints)
 }
 
 fn default_of(name: &str) -> &'static str {
-    tessera_policy::HINTS.iter().find(|h| h.name == name).map_or("", |h| h.default)
+    tessera_policy::HINTS.iter().find(|h| h.name == tessera_policy::own_name(name)).map_or("", |h| h.default)
 }
 
 fn put_stdin(store: &Store, target: &Target<StorePath>, sources: &[OsString], given: &Given, out: &Out) -> Outcome {

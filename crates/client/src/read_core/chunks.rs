@@ -104,10 +104,29 @@ impl ReadCore {
     pub(super) fn whole_done(&mut self, chunk_id: u64, parts: Vec<Bytes>) {
         let Some(whole) = self.fetches.remove(&chunk_id) else { return };
         if whole.keep {
-            self.cache.lock().keep_chunk(chunk_id, &parts);
+            self.keep(chunk_id, &parts);
         }
         for waiter in whole.waiters {
             self.fulfil(&waiter, &parts);
+        }
+    }
+
+    /// Keeps a chunk for reads to come. A file with a limit has, while it is read, room for what is read ahead besides.
+    fn keep(&mut self, chunk_id: u64, parts: &[Bytes]) {
+        self.cache.lock().keep_chunk(chunk_id, parts);
+        let Some(limit_bytes) = self.kept.limit_bytes else { return };
+        let len_bytes = parts.iter().map(|p| p.len() as u64).sum();
+        self.kept.chunks.push_back((chunk_id, len_bytes));
+        self.kept.bytes += len_bytes;
+        self.let_go(limit_bytes.saturating_add(2 * AHEAD_BYTES));
+    }
+
+    /// Lets go of the file's oldest chunks until it keeps at most `limit_bytes`.
+    pub(super) fn let_go(&mut self, limit_bytes: u64) {
+        while self.kept.bytes > limit_bytes {
+            let Some((chunk_id, len_bytes)) = self.kept.chunks.pop_front() else { return };
+            self.kept.bytes -= len_bytes;
+            self.cache.lock().forget_chunk(chunk_id);
         }
     }
 

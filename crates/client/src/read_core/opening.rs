@@ -1,6 +1,7 @@
 //! Opening the version, opening it again after its session was lost, and refusals in words.
 
 use super::*;
+use tessera_policy::{Cache, Policy};
 
 impl ReadCore {
     pub(super) fn open(&mut self) {
@@ -49,6 +50,12 @@ impl ReadCore {
         let (Some(attr), Some(version)) = (reply.attr, reply.version) else {
             let message = "a version was opened that has no description".to_string();
             return self.open_ends(ReadError::Nonsense { file: self.params.file.clone(), message });
+        };
+        let hints = reply.policy.iter().map(|h| (h.name.as_str(), h.value.as_str()));
+        // Hints that this build does not know are none of its business here.
+        self.kept.limit_bytes = match Policy::from_hints(hints).map(|policy| policy.cache) {
+            Ok(Cache::Limit { bytes }) => Some(bytes),
+            _ => None,
         };
         let opened = Opened { attr, version, policy: reply.policy };
         self.opened = Some(opened.clone());

@@ -229,6 +229,30 @@ fn small_reads_move_little() {
     assert!(drive.fake.count("GetFragments") <= 2 + 1 + 4, "{:#?}", drive.trace);
 }
 
+/// `cache=SIZE` holds while a file is read (and what is read ahead besides), and exactly once it is closed.
+#[test]
+fn a_file_keeps_no_more_in_the_cache_than_its_policy_allows() {
+    let bytes = data(40 << 20, 9);
+    for (hint, closed_bytes) in [("auto", 40 << 20), ("8M", 8 << 20), ("none", 0)] {
+        let mut drive = Drive::new(Fake::new(6).with("redundancy", "ec:4+2").with("cache", hint));
+        let mut core = drive.writer("f", CommitMode::Replace, Some(bytes.len() as u64));
+        drive.write(&mut core, write_all(&bytes, 1 << 20)).0.unwrap();
+        let cache = ChunkCache::shared(1 << 30);
+        let mut core = drive.reader("f", cache.clone(), 0, 0);
+        let mut most = 0;
+        for i in 0..40usize {
+            let at = i << 20;
+            let read = drive.read_with(&mut core, i as u64 + 1, at as u64, 1 << 20, false).unwrap();
+            assert!(read == bytes[at..at + (1 << 20)]);
+            most = most.max(cache.lock().chunk_bytes());
+        }
+        let room = if hint == "auto" { 40 << 20 } else { closed_bytes + (16 << 20) };
+        assert!(most <= room, "{hint}: {most}");
+        core.handle(drive.now, ReadEvent::Close);
+        assert_eq!(cache.lock().chunk_bytes(), closed_bytes, "{hint}");
+    }
+}
+
 #[test]
 fn versions_stay_readable_after_newer_ones() {
     let (old, new) = (data(20_000, 7), data(25_000, 8));

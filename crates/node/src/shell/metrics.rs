@@ -1,7 +1,7 @@
 //! What a running node can be asked about itself, for `/metrics`.
 
 use crate::core::{Counters, DiskStats};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tessera_wire::meta::DeviceWork;
 
 /// Counts kept outside the core.
@@ -11,6 +11,22 @@ pub(super) struct ShellCounters {
     pub(super) gets: AtomicU64,
     pub(super) received_bytes: AtomicU64,
     pub(super) sent_bytes: AtomicU64,
+    pub(super) far_received_bytes: AtomicU64,
+    pub(super) far_sent_bytes: AtomicU64,
+}
+
+impl ShellCounters {
+    /// Payload bytes came; `far`: from another host.
+    pub(super) fn received(&self, bytes: u64, far: bool) {
+        self.received_bytes.fetch_add(bytes, Relaxed);
+        self.far_received_bytes.fetch_add(if far { bytes } else { 0 }, Relaxed);
+    }
+
+    /// Payload bytes go; `far`: to another host.
+    pub(super) fn sent(&self, bytes: u64, far: bool) {
+        self.sent_bytes.fetch_add(bytes, Relaxed);
+        self.far_sent_bytes.fetch_add(if far { bytes } else { 0 }, Relaxed);
+    }
 }
 
 /// A snapshot of a node's figures.
@@ -26,6 +42,10 @@ pub struct NodeMetrics {
     pub received_bytes: u64,
     /// Payload bytes sent.
     pub sent_bytes: u64,
+    /// Of the bytes received, those from peers with another host label.
+    pub far_received_bytes: u64,
+    /// Of the bytes sent, those to peers with another host label.
+    pub far_sent_bytes: u64,
     /// Whether puts are acknowledged now.
     pub has_lease: bool,
     /// Node id; 0 before the first registration.

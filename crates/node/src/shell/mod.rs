@@ -240,6 +240,7 @@ fn build(
         next_request: AtomicU64::new(1),
         computing,
         manager: options.manager.clone(),
+        host: options.host.clone(),
         dialer,
         machine: tessera_net::machine(),
         deadline_ns: AtomicI64::new(i64::MIN),

@@ -22,7 +22,15 @@ use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION
 pub(super) struct Door {
     node: OnceLock<Arc<Shared>>,
     /// Connections whose greeting was accepted, and what they said they are.
-    greeted: RwLock<HashMap<u64, Role>>,
+    greeted: RwLock<HashMap<u64, Greeted>>,
+}
+
+/// A peer, by its own word.
+#[derive(Debug, Clone, Copy)]
+struct Greeted {
+    role: Role,
+    /// On another host: its bytes cross the network.
+    far: bool,
 }
 
 impl Door {
@@ -35,7 +43,7 @@ impl Door {
         let hello: Hello = check::message(Kind::Hello as u16, body)?;
         hello.check(&node.cluster_id)?;
         let role = Role::try_from(hello.role).unwrap_or(Role::Unknown);
-        self.greeted.write().insert(connection.id(), role);
+        self.greeted.write().insert(connection.id(), Greeted { role, far: hello.host != node.host });
         let reply = HelloReply {
             protocol_version: PROTOCOL_VERSION,
             cluster_id: node.cluster_id.to_vec(),
@@ -60,12 +68,13 @@ impl Service for Door {
         let greeted = self.greeted.read().get(&connection.id()).copied();
         let allowed = match greeted {
             None => Err(Error::new(Code::Invalid, "the first message on a connection is Hello")),
-            Some(role) => Kind::from_number(kind).map_or(Ok(()), |kind| kind.check_role(role)),
+            Some(it) => Kind::from_number(kind).map_or(Ok(()), |kind| kind.check_role(it.role)),
         };
         if let Err(error) = allowed {
             return connection.reply(kind, request_id, Err(error));
         }
-        node.metrics.received_bytes.fetch_add(frame.payload.len() as u64, Relaxed);
+        let far = greeted.is_some_and(|it| it.far);
+        node.metrics.received(frame.payload.len() as u64, far);
         match check::decode(&node.config, kind, &frame.body, frame.payload, &frame.sums) {
             Ok(NodeRequest::Put(put)) => {
                 node.metrics.puts.fetch_add(1, Relaxed);
@@ -76,7 +85,7 @@ impl Service for Door {
                 let request = node.remember(connection, kind, request_id);
                 node.drive([Event::Status { request }]);
             }
-            Ok(NodeRequest::Get(get)) => node.get(connection, request_id, &get),
+            Ok(NodeRequest::Get(get)) => node.get(connection, request_id, &get, far),
             Ok(NodeRequest::Log(request)) => node.log(connection, kind, request_id, request),
             Err(error) => connection.reply(kind, request_id, Err(error)),
         }
@@ -92,12 +101,12 @@ impl Service for Door {
 }
 
 impl Shared {
-    fn get(self: &Arc<Self>, connection: &Connection, request_id: u64, get: &GetFragments) {
+    fn get(self: &Arc<Self>, connection: &Connection, request_id: u64, get: &GetFragments, far: bool) {
         let served = read::serve(get, self.sendfile_min_bytes, &|disk_id| self.store(disk_id));
         let Served { reply, payload, bad } = served;
         let payload: Vec<Part> = payload.into_iter().map(part).collect();
         self.metrics.gets.fetch_add(1, Relaxed);
-        self.metrics.sent_bytes.fetch_add(payload.iter().map(|p| p.len() as u64).sum(), Relaxed);
+        self.metrics.sent(payload.iter().map(|p| p.len() as u64).sum(), far);
         connection.reply(Kind::GetFragments as u16, request_id, Ok((reply.encode_to_vec().into(), payload)));
         if !bad.is_empty() {
             self.drive(bad.into_iter().map(Event::FoundBad));

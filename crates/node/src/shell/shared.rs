@@ -37,6 +37,8 @@ pub(super) struct Shared {
     pub(super) computing: Sender<Job<(u64, RebuildJob)>>,
     pub(super) manager: Endpoint,
     pub(super) dialer: Dialer,
+    /// Host label of this node.
+    pub(super) host: String,
     /// See [`tessera_net::machine`].
     pub(super) machine: String,
     /// When the timer has to call again.
@@ -193,6 +195,8 @@ impl Shared {
             gets: self.metrics.gets.load(Relaxed),
             received_bytes: self.metrics.received_bytes.load(Relaxed),
             sent_bytes: self.metrics.sent_bytes.load(Relaxed),
+            far_received_bytes: self.metrics.far_received_bytes.load(Relaxed),
+            far_sent_bytes: self.metrics.far_sent_bytes.load(Relaxed),
             has_lease: core.has_lease(),
             node_id: core.node_id(),
             incarnation: core.incarnation(),

@@ -1,0 +1,148 @@
+//! Hints: what a file asks for is what the nodes have, read back from them; what cannot be is refused, or done without and
+//! counted (docs/hints.md).
+
+mod common;
+
+use common::{Cluster, assert_refused, run, tree};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Stores `bytes` from host `host` under the given hints, and says where they are.
+fn put(c: &Cluster, host: &str, name: &str, bytes: &[u8], hints: &[&str]) -> Value {
+    let path = format!("tess:/{name}");
+    let mut words = vec!["put", "-", &path, "--host", host];
+    hints.iter().for_each(|hint| words.extend(["-p", hint]));
+    let put = c.with_stdin(&words, bytes);
+    assert_eq!(put.code, 0, "{words:?}: {put:?}");
+    let back = c.ok(&["get", &path, "-"]);
+    assert!(back.stdout == bytes, "{name} comes back other than it was stored");
+    c.ok(&["locate", &path, "--extents", "--json"]).json()
+}
+
+/// Bytes of the file as they are, by host.
+fn by_host(located: &Value) -> BTreeMap<String, u64> {
+    located["hosts"].as_object().unwrap().iter().map(|(host, bytes)| (host.clone(), bytes.as_u64().unwrap())).collect()
+}
+
+/// Hosts of the given fragments of each chunk, in order of offset.
+fn hosts_of(located: &Value, fragment: usize) -> Vec<String> {
+    let extents = located["extents"].as_array().unwrap();
+    extents.iter().map(|e| e["fragments"][fragment]["host"].as_str().unwrap().to_string()).collect()
+}
+
+fn counter(c: &Cluster, name: &str) -> u64 {
+    c.status()["counters"][name].as_u64().unwrap()
+}
+
+#[test]
+fn each_placement_is_where_it_was_asked_for() {
+    let c = Cluster::start(6);
+    let bytes = tree::bytes(1, 3_000_000);
+    let len = bytes.len() as u64;
+
+    let local = put(&c, "n3", "none", &bytes, &["placement=local", "redundancy=none"]);
+    assert_eq!(by_host(&local), [("n3".to_string(), len)].into());
+    let local = put(&c, "n3", "copies", &bytes, &["placement=local", "redundancy=replica:2"]);
+    assert_eq!(by_host(&local)["n3"], len);
+    let local = put(&c, "n3", "coded", &bytes, &["placement=local", "redundancy=ec:2+1"]);
+    assert!(by_host(&local)["n3"] >= len / 2 - 10, "{local}");
+
+    // Two files that share all content and not their place: each has what it asked for.
+    let other = put(&c, "n5", "none too", &bytes, &["placement=local", "redundancy=none"]);
+    assert_eq!(by_host(&other), [("n5".to_string(), len)].into());
+
+    let group = |name: &str, seed| {
+        let located =
+            put(&c, "n1", name, &tree::bytes(seed, 500_000), &["placement=collocate:merge", "redundancy=none"]);
+        by_host(&located).into_keys().collect::<Vec<_>>()
+    };
+    let first = group("a", 2);
+    assert_eq!(first.len(), 1);
+    assert_eq!(group("b", 3), first);
+
+    let hints = ["placement=scatter:512K", "redundancy=none"];
+    let scattered = put(&c, "n1", "scattered", &bytes, &hints);
+    let (mut regions, mut round) = (BTreeMap::<u64, BTreeSet<String>>::new(), BTreeSet::new());
+    for (extent, host) in scattered["extents"].as_array().unwrap().iter().zip(hosts_of(&scattered, 0)) {
+        let (offset, bytes) = (extent["offset"].as_u64().unwrap(), extent["len_bytes"].as_u64().unwrap());
+        assert_eq!(offset >> 19, (offset + bytes - 1) >> 19, "a chunk lies in one region");
+        round.insert(host.clone());
+        regions.entry(offset >> 19).or_default().insert(host);
+    }
+    assert_eq!((regions.len(), round.len()), (6, 6), "{regions:?}");
+    assert!(regions.values().all(|hosts| hosts.len() == 1), "{regions:?}");
+    assert_eq!(counter(&c, "placements_not_met"), 0);
+}
+
+#[test]
+fn hints_that_cannot_be_followed_are_counted_and_those_that_make_no_sense_are_refused() {
+    let c = Cluster::start(3);
+    let located = put(&c, "elsewhere", "f", b"content", &["placement=local", "redundancy=replica:2"]);
+    assert_eq!(by_host(&located).len(), 2);
+    assert_eq!(counter(&c, "placements_not_met"), 1);
+    for (hint, word) in [
+        ("placement=near", "collocate:GROUP"),
+        ("placement=scatter:1", "4K"),
+        ("DP=collocation", "collocation | GROUP"),
+        ("Replication=0", "copies"),
+        ("BlockSize=1", "4K..8M"),
+        ("cache=lots", "SIZE"),
+    ] {
+        assert_refused(&c.with_stdin(&["put", "-", "tess:/g", "-p", hint], b"x"), 2, &[word]);
+    }
+    assert_refused(&c.run(&["stat", "tess:/g"]), 3, &["tess:/g"]);
+}
+
+/// The papers' names are other names of the same hints.
+#[test]
+fn classic_names_do_what_they_did() {
+    let c = Cluster::start(4);
+    let bytes = tree::bytes(4, 2_500_000);
+    let located = put(&c, "n2", "f", &bytes, &["DP=local", "Replication=3", "BlockSize=1M", "RepSmntc=Pessimestic"]);
+    assert_eq!(located["state"]["classes"], serde_json::json!(["replica:3"]));
+    assert_eq!(located["state"]["chunks"], 3);
+    assert_eq!(by_host(&located)["n2"], bytes.len() as u64);
+    let got = c.ok(&["policy", "get", "tess:/f", "--json"]).json();
+    assert_eq!(got["policy"]["placement"], serde_json::json!({"value": "local", "set": true}));
+    assert_eq!(got["policy"]["chunking"]["value"], "fixed:1M");
+
+    // A file inherits from its directory, under whatever name it was set.
+    c.ok(&["mkdir", "tess:/d"]);
+    c.ok(&["policy", "set", "tess:/d", "DP=scatter | 2", "CacheSize=1M", "redundancy=none", "BlockSize=64K"]);
+    let scattered = put(&c, "n1", "d/f", &tree::bytes(5, 1 << 20), &[]);
+    let hosts = hosts_of(&scattered, 0);
+    assert_eq!(hosts.len(), 16);
+    assert!(hosts.chunks(2).all(|pair| pair[0] == pair[1]) && hosts[0] != hosts[2], "{hosts:?}");
+    c.ok(&["policy", "set", "tess:/d", "DP="]);
+    let got = c.ok(&["policy", "get", "tess:/d", "--json"]).json();
+    assert_eq!(got["policy"]["placement"], serde_json::json!({"value": "spread", "set": false}));
+    assert_eq!(got["policy"]["cache"]["value"], "1M");
+}
+
+/// Clients on a node's host read its copies, not those of others.
+#[test]
+fn what_is_local_is_read_locally() {
+    let c = Cluster::start(3);
+    let bytes = tree::bytes(6, 4_000_000);
+    let located = put(&c, "n2", "f", &bytes, &["placement=local", "redundancy=replica:2"]);
+    assert_eq!(by_host(&located)["n2"], bytes.len() as u64);
+    let figure = |node: usize, name: &str| -> u64 {
+        let text = common::http(c.nodes[node - 1].as_ref().unwrap().metrics.as_ref().unwrap(), "/metrics");
+        let line = text.lines().find(|l| l.starts_with(name));
+        line.and_then(|l| l.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name}:\n{text}"))
+    };
+    let served = |node| figure(node, "tessera_node_sent_bytes_total");
+    let before: Vec<u64> = (1..=3).map(served).collect();
+    let got = run(c.command(&["get", "tess:/f", "-"]).env("TESSERA_HOST", "n2"), b"");
+    assert!(got.code == 0 && got.stdout == bytes);
+    let after: Vec<u64> = (1..=3).map(served).collect();
+    let read: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
+    assert!(read[0] == 0 && read[2] == 0 && read[1] >= bytes.len() as u64, "{read:?}");
+    // What crossed between hosts: of this reading nothing, of the putting one copy.
+    let far = |name: &str| (1..=3).map(|node| figure(node, name)).sum::<u64>();
+    let put = far("tessera_node_far_received_bytes_total");
+    let len = bytes.len() as u64;
+    assert!((len..len + len / 10).contains(&put), "{put}: one copy, and the command log");
+    let sent_before: u64 = before.iter().sum();
+    assert!(far("tessera_node_far_sent_bytes_total") <= sent_before);
+}
