@@ -4,6 +4,7 @@ use crate::allocate;
 use crate::cluster;
 use crate::commit;
 use crate::error::{Failure, Outcome, invalid, refuse};
+use crate::expiry::{self, ExpireFiles};
 use crate::namespace;
 use crate::sessions;
 use crate::state::Ctx;
@@ -31,6 +32,7 @@ macro_rules! commands {
             SweepPages(SweepPages),
             PruneAnswers(PruneAnswers),
             NoteLeases(NoteLeases),
+            ExpireFiles(ExpireFiles),
             /// Applied by [`cluster::apply`]: kind, encoded message, its `op_id`.
             Cluster(u32, Bytes, Option<u64>),
         }
@@ -96,6 +98,7 @@ impl Command {
             SweepPages::KIND => Command::SweepPages(decode(kind, body)?),
             PruneAnswers::KIND => Command::PruneAnswers(decode(kind, body)?),
             NoteLeases::KIND => Command::NoteLeases(decode(kind, body)?),
+            ExpireFiles::KIND => Command::ExpireFiles(decode(kind, body)?),
             0x8100.. => Command::Cluster(kind, body.clone(), None),
             _ => match u16::try_from(kind).ok().and_then(Kind::from_number).and_then(|k| Self::from_request(k, body)) {
                 Some(command) => command?,
@@ -140,6 +143,7 @@ impl Command {
             Command::ReleaseOrphans(c) => done(upkeep::release_orphans(ctx, c)),
             Command::SweepPages(c) => done(upkeep::sweep_pages(ctx, c)),
             Command::PruneAnswers(c) => done(upkeep::prune_answers(ctx, c)),
+            Command::ExpireFiles(c) => done(expiry::expire_files(ctx, c)),
             Command::NoteLeases(_) => {
                 ctx.meta.leases_granted = 1;
                 Ok(Bytes::new())

@@ -386,6 +386,7 @@ fn finish(
         inode.update(ctx.db)?;
         versions::trim(ctx, &inode, policy.lifetime, refs)?;
     }
+    crate::expiry::note(ctx, &inode, policy)?;
     end_session(ctx, request, session, &inode)?;
     Ok(CommitReply {
         ino: inode.ino,

@@ -36,6 +36,7 @@ use crate::command_log::{CommandLog, Heard, Snapshot};
 use crate::config::{Config, ns};
 use crate::db::{Db, DbError};
 use crate::error::{Failure, Outcome};
+use crate::expiry;
 use crate::leases;
 use crate::meta::Meta;
 use crate::metrics::Metrics;
@@ -157,7 +158,8 @@ enum Waiting {
 /// A command that waits for leases to be given back.
 struct Parked {
     queued: Queued,
-    origin: Origin,
+    /// None: the manager itself.
+    origin: Option<Origin>,
     changes: Vec<u64>,
     not_before_ns: i64,
 }
@@ -208,6 +210,7 @@ pub struct ManagerCore {
     visible_seq: u64,
     map_version_seen: u64,
     last_prune_ns: i64,
+    last_expiry_ns: i64,
     drop_log_to: Option<u64>,
     snapshots: Snapshots,
     needs_term: bool,
@@ -257,6 +260,7 @@ impl ManagerCore {
             visible_seq: meta.log_seq,
             map_version_seen: u64::MAX,
             last_prune_ns: now_ns,
+            last_expiry_ns: now_ns,
             drop_log_to: None,
             snapshots: Snapshots::default(),
             needs_term: false,

@@ -133,6 +133,7 @@ pub fn changed_by(db: &Db, command: &Command) -> Outcome<Vec<u64>> {
             let from = named(r.from_parent, &r.from_name)?;
             from.into_iter().chain(named(r.to_parent, &r.to_name)?).collect()
         }
+        Command::ExpireFiles(c) => c.inos.clone(),
         Command::Link(r) => vec![r.ino],
         Command::SetAttr(r) => vec![r.ino],
         Command::SetXattr(r) => vec![r.ino],

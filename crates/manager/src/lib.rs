@@ -23,6 +23,7 @@ pub mod config;
 pub mod core;
 pub mod db;
 pub mod error;
+pub mod expiry;
 pub mod figures;
 pub mod fills;
 pub mod garbage;

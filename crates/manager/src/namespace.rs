@@ -314,7 +314,7 @@ fn check_removable(ctx: &Ctx, inode: &Inode, name: &[u8]) -> Outcome<()> {
 }
 
 /// One name less: directories and symbolic links go at once, files when nobody has them open.
-fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Outcome<()> {
+pub(crate) fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Outcome<()> {
     if inode.is_directory() {
         ctx.meta.directories -= 1;
         inodes::count_subdirectories(ctx.db, inode.parent, -1)?;
@@ -375,6 +375,7 @@ pub fn set_xattr(ctx: &mut Ctx, request: &SetXattr) -> Outcome<Ack> {
         let name = request.name.strip_prefix(tessera_policy::PREFIX).or_else(|| request.name.strip_prefix("user."));
         hints.set(name.unwrap_or(hint), value)?;
         inode.hints = hints.column();
+        crate::expiry::hints_changed(ctx, &inode)?;
     } else {
         let there = xattr_exists(ctx.db, inode.ino, &request.name)?;
         check_presence(request, there)?;
@@ -397,6 +398,7 @@ pub fn remove_xattr(ctx: &mut Ctx, request: &RemoveXattr) -> Outcome<Ack> {
             let mut hints = HintSet::read(&inode.hints);
             let removed = hints.remove(hint);
             inode.hints = hints.column();
+            crate::expiry::hints_changed(ctx, &inode)?;
             removed
         }
         None => {

@@ -72,6 +72,15 @@ CREATE TABLE dentries (
     ino    INTEGER NOT NULL,
     PRIMARY KEY (parent, name)
 ) WITHOUT ROWID;
+-- The names of a file.
+CREATE INDEX dentries_by_ino ON dentries (ino);
+
+-- Files that go by themselves (lifetime=purge), and when.
+CREATE TABLE purges (
+    ino    INTEGER PRIMARY KEY,
+    due_ns INTEGER NOT NULL
+);
+CREATE INDEX purges_by_due ON purges (due_ns);
 
 -- Extended attributes that are not hints.
 CREATE TABLE xattrs (

@@ -30,6 +30,10 @@ pub struct Soft {
     pub strangers: crate::strangers::Strangers,
     /// Sessions: when last used, young readers.
     pub sessions: SoftSessions,
+    /// Files committed since the last tick that may be checkpoint images in a directory where time steps replace each other.
+    pub step_files: Vec<u64>,
+    /// Names that went by themselves ([`crate::expiry`]).
+    pub files_expired: u64,
     /// Leases on inodes.
     pub leases: Leases,
     /// Everything about nodes, disks and tasks.

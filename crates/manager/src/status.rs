@@ -94,6 +94,7 @@ fn counters(view: &View<'_>) -> Vec<Counter> {
         ("bad_fragments_found", cluster.repaired.bad),
         ("bad_fragments_reported", cluster.repaired.reports),
         ("rebuilds_failed", cluster.repaired.failed),
+        ("files_expired", view.soft.files_expired),
         ("placements_not_met", cluster.placements_not_met),
         ("tasks_out", cluster.tasks.given.len() as u64),
         ("scrubbed_bytes", cluster.figures.disks.values().map(|d| d.scrubbed_bytes).sum()),

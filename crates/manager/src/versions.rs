@@ -201,7 +201,7 @@ pub fn data_bytes(db: &Db, ino: u64, number: u64) -> rusqlite::Result<u64> {
 
 /// Drops what `lifetime` keeps no longer, but for what readers hold: those versions go once they are released.
 pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChanges) -> Outcome<()> {
-    let Lifetime::Replace { versions: keep } = lifetime else { return Ok(()) };
+    let Some(keep) = lifetime.versions_kept() else { return Ok(()) };
     if inode.version_number <= 1 {
         return Ok(());
     }
@@ -259,6 +259,7 @@ pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Outcome<()> {
         return Ok(());
     }
     ctx.db.stmt("DELETE FROM overdue WHERE ino = ?1")?.execute([ino as i64])?;
+    ctx.db.stmt("DELETE FROM purges WHERE ino = ?1")?.execute([ino as i64])?;
     let (count, bytes) = ctx
         .db
         .stmt("SELECT count(*), ifnull(sum(data_bytes), 0) FROM versions WHERE ino = ?1")?

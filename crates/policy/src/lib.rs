@@ -7,12 +7,14 @@
 
 mod chunking;
 mod classic;
+mod lifetime;
 mod placement;
 mod redundancy;
 mod size;
 
 pub use chunking::{Chunking, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES};
 pub use classic::{CLASSIC, Classic};
+pub use lifetime::{Lifetime, StepName, obsolete_steps};
 pub use placement::{Placement, Region};
 pub use redundancy::{Redundancy, RedundancyError, Scheme};
 pub use size::{SizeError, format_size, human_size, parse_size};
@@ -127,9 +129,10 @@ pub const HINTS: &[HintSpec] = &[
     },
     HintSpec {
         name: "lifetime",
-        allowed: "keep, replace, replace:N (N>=1)",
+        allowed: "keep, replace, replace:N (N>=1), purge:DURATION (1s to 10000d; s, m, h, d)",
         default: "replace:1",
-        help: "versions kept when a new one is committed: all, or the newest N",
+        help: "versions kept when a new one is committed: all, or the newest N; purge: the file goes so long after it was last written. \
+               Set on a directory, replace:N also keeps the newest N complete time steps of checkpoints named A.Ni.Tj",
         set: |p, v| Lifetime::parse(v).map(|l| p.lifetime = l),
         get: |p| p.lifetime.to_string(),
     },
@@ -207,41 +210,6 @@ impl fmt::Display for Cache {
             Cache::Auto => f.write_str("auto"),
             Cache::Limit { bytes: 0 } => f.write_str("none"),
             Cache::Limit { bytes } => f.write_str(&format_size(*bytes)),
-        }
-    }
-}
-
-/// Which versions stay when a new one is committed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lifetime {
-    /// All.
-    Keep,
-    /// The newest `versions`.
-    Replace {
-        /// At least 1.
-        versions: u64,
-    },
-}
-
-impl Lifetime {
-    fn parse(value: &str) -> Result<Self, String> {
-        match value.split_once(':') {
-            None if value == "keep" => Ok(Lifetime::Keep),
-            None if value == "replace" => Ok(Lifetime::Replace { versions: 1 }),
-            Some(("replace", n)) => match n.parse() {
-                Ok(versions @ 1..) => Ok(Lifetime::Replace { versions }),
-                _ => Err(format!("{n:?} is not a number from 1 on")),
-            },
-            _ => Err("not a lifetime".into()),
-        }
-    }
-}
-
-impl fmt::Display for Lifetime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Lifetime::Keep => f.write_str("keep"),
-            Lifetime::Replace { versions } => write!(f, "replace:{versions}"),
         }
     }
 }
@@ -388,6 +356,8 @@ mod tests {
             ("chunking", "cdc:65536..1M", "cdc:64K..1M"),
             ("chunking", "cbch:20, 14,20", "cbch:20,14,20"),
             ("lifetime", "replace", "replace:1"),
+            ("lifetime", "purge:120s", "purge:2m"),
+            ("lifetime", "purge:48h", "purge:2d"),
             ("placement", "local", "local"),
             ("placement", "collocate: merge 7 ", "collocate:merge 7"),
             ("placement", "scatter:1024K", "scatter:1M"),
@@ -436,6 +406,9 @@ mod tests {
             ("dedup", "maybe"),
             ("lifetime", "replace:0"),
             ("lifetime", "purge"),
+            ("lifetime", "purge:0s"),
+            ("lifetime", "purge:5"),
+            ("lifetime", "purge:99999999999999d"),
             ("degraded-writes", "1"),
         ] {
             let error = canonical(name, value).unwrap_err().to_string();

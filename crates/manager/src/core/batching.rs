@@ -168,7 +168,7 @@ impl ManagerCore {
             }
         }
         for parked in std::mem::take(&mut self.parked) {
-            self.actions.push_back(parked.origin.reply(Err(error.clone())));
+            self.actions.extend(parked.origin.map(|origin| origin.reply(Err(error.clone()))));
         }
         for (_, action) in std::mem::take(&mut self.held) {
             if let Action::Reply { connection, request_id, kind, .. } = action {

@@ -40,18 +40,28 @@ impl ManagerCore {
             Command::Commit(r) => _ = self.soft.sessions.renew(r.session_id, self.now_ns, None),
             _ => {}
         }
-        let changes = match self.meta.leases_granted {
-            0 => Vec::new(),
-            _ => match leases::changed_by(&self.db, &queued.command) {
-                Ok(changes) => changes,
-                Err(failure) => return self.reply(origin, Err(failure.into_wire())),
-            },
-        };
+        match self.changes(&queued.command) {
+            Ok(changes) => self.queue_when_free(queued, Some(origin), changes),
+            Err(failure) => self.reply(origin, Err(failure.into_wire())),
+        }
+    }
+
+    /// Inodes whose leases must be given back before the command.
+    fn changes(&self, command: &Command) -> Outcome<Vec<u64>> {
+        match self.meta.leases_granted {
+            0 => Ok(Vec::new()),
+            _ => leases::changed_by(&self.db, command),
+        }
+    }
+
+    /// Queues a command once nobody else holds leases on what it changes; recalls them.
+    fn queue_when_free(&mut self, queued: Queued, origin: Option<Origin>, changes: Vec<u64>) {
         self.soft.leases.begin_change(&changes);
-        let holders = self.soft.leases.holders(&changes, origin.connection, self.now_ns);
+        let asker = origin.as_ref().map_or(0, |origin| origin.connection);
+        let holders = self.soft.leases.holders(&changes, asker, self.now_ns);
         let holders = if planted::is(Bug::NoRecall) { HashMap::new() } else { holders };
         if holders.is_empty() && (changes.is_empty() || self.now_ns >= self.leases_end_ns) {
-            return self.queue.push_back(Waiting::Command { queued, origin: Some(origin), changes });
+            return self.queue.push_back(Waiting::Command { queued, origin, changes });
         }
         for (connection, inos) in holders {
             let token = self.token();
@@ -88,12 +98,13 @@ impl ManagerCore {
     pub(super) fn unpark(&mut self) {
         let (now_ns, leases) = (self.now_ns, &self.soft.leases);
         let free = |p: &Parked| {
-            now_ns >= p.not_before_ns && leases.holders(&p.changes, p.origin.connection, now_ns).is_empty()
+            let asker = p.origin.as_ref().map_or(0, |origin| origin.connection);
+            now_ns >= p.not_before_ns && leases.holders(&p.changes, asker, now_ns).is_empty()
         };
         let (ready, parked) = std::mem::take(&mut self.parked).into_iter().partition(free);
         self.parked = parked;
         for Parked { queued, origin, changes, .. } in ready {
-            self.queue.push_back(Waiting::Command { queued, origin: Some(origin), changes });
+            self.queue.push_back(Waiting::Command { queued, origin, changes });
         }
     }
 
@@ -150,7 +161,10 @@ impl ManagerCore {
 
     pub(super) fn propose(&mut self, proposal: Proposal) {
         match queued(&proposal) {
-            Ok(queued) => self.queue.push_back(Waiting::Command { queued, origin: None, changes: Vec::new() }),
+            Ok(queued) => match self.changes(&queued.command) {
+                Ok(changes) => self.queue_when_free(queued, None, changes),
+                Err(failure) => tracing::error!(%failure, "a proposal of the manager's own"),
+            },
             Err(failure) => tracing::error!(%failure, "a proposal of the manager's own"),
         }
     }

@@ -16,6 +16,7 @@ impl ManagerCore {
         if self.queue.len() < self.config.max_batch_commands {
             self.tend_sessions();
             self.tend_garbage();
+            self.tend_expiry();
             let proposals = cluster::on_tick(&mut view!(self));
             proposals.into_iter().for_each(|proposal| self.propose(proposal));
         }
@@ -52,6 +53,20 @@ impl ManagerCore {
         trim.chunks(256).for_each(|inos| self.propose(TrimVersions { inos: inos.to_vec() }.propose()));
         let release: Vec<u64> = release.into_iter().filter(|&ino| self.is_orphan(ino)).collect();
         release.chunks(256).for_each(|inos| self.propose(ReleaseOrphans { inos: inos.to_vec() }.propose()));
+    }
+
+    /// Files whose time is over go, once a second; not while some are going already.
+    pub(super) fn tend_expiry(&mut self) {
+        let going = self.parked.iter().any(|p| matches!(p.queued.command, Command::ExpireFiles(_)));
+        if going || self.now_ns - self.last_expiry_ns < 1_000_000_000 {
+            return;
+        }
+        self.last_expiry_ns = self.now_ns;
+        let committed = std::mem::take(&mut self.soft.step_files);
+        match expiry::due(&self.db, self.now_ns, &committed) {
+            Ok(commands) => commands.into_iter().for_each(|command| self.propose(command.propose())),
+            Err(failure) => tracing::error!(%failure, "looking for files whose time is over"),
+        }
     }
 
     pub(super) fn is_orphan(&self, ino: u64) -> bool {
