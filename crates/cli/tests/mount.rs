@@ -272,3 +272,101 @@ fn files_tell_where_they_are() {
     let location: serde_json::Value = serde_json::from_slice(&value[..len]).unwrap();
     assert_eq!(location["extents"].as_array().unwrap().len() as u64, state["chunks"].as_u64().unwrap());
 }
+
+/// Old versions are files; what is in there cannot be changed, and is not in the way.
+#[test]
+fn old_versions_can_be_read_as_files() {
+    with_mount(|c, m| {
+        fs::create_dir_all(m.at("d/e")).unwrap();
+        rustix::fs::setxattr(m.at("d"), "user.tessera.lifetime", b"keep", rustix::fs::XattrFlags::empty()).unwrap();
+        let contents: Vec<Vec<u8>> = (1..=3u64).map(|seed| data(seed, 300_000 * seed as usize)).collect();
+        for content in &contents {
+            fs::write(m.at("d/f"), content).unwrap();
+        }
+        fs::write(m.at("d/e/other"), b"x").unwrap();
+        symlink("f", m.at("d/link")).unwrap();
+
+        let listed = |path: &str| {
+            let mut names: Vec<String> =
+                fs::read_dir(m.at(path)).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(listed(""), ["d"]);
+        assert_eq!(listed(".tessera"), ["versions"]);
+        assert_eq!(listed(".tessera/versions/d"), ["e", "f"]);
+        let versions = listed(".tessera/versions/d/f");
+        let last = &versions[versions.len() - 1];
+        assert_eq!(c.ok(&["versions", "tess:/d/f", "--json"]).text().lines().count(), versions.len());
+        let found: Vec<Vec<u8>> =
+            versions.iter().map(|v| fs::read(m.at(&format!(".tessera/versions/d/f/{v}"))).unwrap()).collect();
+        for content in &contents {
+            assert!(found.contains(content), "a version of {} bytes is not there", content.len());
+        }
+        let path = m.at(&format!(".tessera/versions/d/f/{last}"));
+        let meta = fs::metadata(&path).unwrap();
+        assert_eq!((meta.len(), meta.permissions().mode() & 0o777), (900_000, 0o444));
+        assert!(fs::metadata(m.at(".tessera/versions/d/f/99")).is_err());
+
+        let refused = |result: std::io::Result<()>| assert_eq!(result.unwrap_err().raw_os_error(), Some(30), "EROFS");
+        refused(fs::write(&path, b"changed"));
+        refused(fs::remove_file(&path));
+        refused(fs::create_dir(m.at(".tessera/versions/d/new")));
+        refused(fs::rename(m.at("d/f"), m.at(".tessera/versions/d/g")));
+        refused(fs::set_permissions(&path, fs::Permissions::from_mode(0o600)));
+        // A version that is dropped is gone, one that is open is not.
+        let open = File::open(m.at(&format!(".tessera/versions/d/f/{}", versions[0]))).unwrap();
+        let kept = found[0].clone();
+        rustix::fs::setxattr(m.at("d/f"), "user.tessera.lifetime", b"replace:1", rustix::fs::XattrFlags::empty())
+            .unwrap();
+        fs::write(m.at("d/f"), b"the only one").unwrap();
+        let mut bytes = Vec::new();
+        (&open).read_to_end(&mut bytes).unwrap();
+        assert!(bytes == kept);
+        drop(open);
+        common::eventually("old versions are dropped", || listed(".tessera/versions/d/f").len() == 1);
+    });
+}
+
+/// The papers' attributes, as their programs set and read them.
+#[test]
+fn classic_attributes_are_hints() {
+    with_mount(|c, m| {
+        let none = rustix::fs::XattrFlags::empty();
+        let get = |name: &str| {
+            let mut value = [0; 100];
+            rustix::fs::getxattr(m.at("d"), name, &mut value)
+                .map(|len| String::from_utf8(value[..len].to_vec()).unwrap())
+        };
+        fs::create_dir(m.at("d")).unwrap();
+        for (name, value, back) in [
+            ("user.DP", "collocation | merge", "collocation | merge"),
+            ("user.Replication", "2", "2"),
+            ("user.RepSmntc", "Pessimestic", "Pessimistic"),
+            ("user.BlockSize", "64K", "64K"),
+        ] {
+            assert_eq!(get(name), Err(rustix::io::Errno::NODATA), "{name}");
+            rustix::fs::setxattr(m.at("d"), name, value.as_bytes(), none).unwrap();
+            assert_eq!(get(name).unwrap(), back, "{name}");
+        }
+        assert_eq!(get("user.tessera.placement").unwrap(), "collocate:merge");
+        for (name, value) in [("user.DP", "near"), ("user.Replication", "0"), ("user.tessera.placement", "collocate:")]
+        {
+            let refused = rustix::fs::setxattr(m.at("d"), name, value.as_bytes(), none);
+            assert_eq!(refused, Err(rustix::io::Errno::INVAL), "{name}={value}");
+        }
+        let hosts: Vec<String> = (0..4u64)
+            .map(|i| {
+                let (name, bytes) = (format!("d/{i}"), data(i + 50, 200_000));
+                fs::write(m.at(&name), &bytes).unwrap();
+                let located = c.ok(&["locate", &format!("tess:/{name}"), "--json"]).json();
+                assert_eq!(located["state"]["classes"], serde_json::json!(["replica:2"]));
+                let hosts = located["hosts"].as_object().unwrap();
+                let whole = hosts.iter().filter(|(_, held)| held.as_u64() == Some(200_000));
+                whole.map(|(host, _)| host.clone()).collect::<Vec<_>>()
+            })
+            .reduce(|all, next| all.into_iter().filter(|host| next.contains(host)).collect())
+            .unwrap();
+        assert!(!hosts.is_empty(), "no host has all files of the group");
+    });
+}

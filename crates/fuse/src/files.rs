@@ -408,6 +408,13 @@ fn open_base(store: &Store, ino: u64) -> Result<Arc<ReadHandle>, Errno> {
     Ok(Arc::new(opened.map_err(|e| failed("open", ino, e.code(), &e))?))
 }
 
+/// Reads at `offset` of a version, as much as there is of `len`.
+pub fn read_version(version: &ReadHandle, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+    let mut out = vec![0; version.len_bytes().saturating_sub(offset).min(len as u64) as usize];
+    read_base(version, offset, &mut out)?;
+    Ok(out)
+}
+
 fn read_base(base: &ReadHandle, offset: u64, out: &mut [u8]) -> Result<(), Errno> {
     let there = base.len_bytes().saturating_sub(offset).min(out.len() as u64) as usize;
     let ino = base.opened().attr.ino;

@@ -5,7 +5,8 @@
 
 use crate::attr::{errno, explained, file_attr, file_type, nanoseconds, node_kind};
 use crate::dirs::{self, OpenDirectory};
-use crate::files::OpenFile;
+use crate::files::{self, OpenFile};
+use crate::history::{self, History};
 use crate::mount::Store;
 use crate::names::Known;
 use crate::xattrs;
@@ -19,8 +20,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
-use tessera_client::Owner;
 use tessera_client::inodes::{NewAttr, RenameMode};
+use tessera_client::{Owner, ReadHandle};
 use tessera_wire::{Attr, InodeKind};
 
 /// Longest write the kernel sends at once, bytes.
@@ -36,20 +37,33 @@ const STATFS_BLOCK_BYTES: u32 = 1 << 20;
 /// See the module.
 pub struct TesseraFs {
     store: Arc<Store>,
+    history: History,
     handles: Mutex<HashMap<u64, Handle>>,
     next_handle: AtomicU64,
 }
 
 #[derive(Clone)]
 enum Handle {
-    File { file: Arc<OpenFile>, writes: bool },
+    File {
+        file: Arc<OpenFile>,
+        writes: bool,
+    },
     Directory(Arc<Mutex<OpenDirectory>>),
+    /// An old version of a file.
+    Version(Arc<ReadHandle>),
+    /// A directory of those.
+    Versions(Arc<Vec<history::Entry>>),
+}
+
+/// Nothing can be changed among old versions.
+fn writable(ino: u64) -> Result<u64, Errno> {
+    if history::is_made_up(ino) { Err(Errno::EROFS) } else { Ok(ino) }
 }
 
 impl TesseraFs {
     /// Over a store.
     pub fn new(store: Arc<Store>) -> Self {
-        TesseraFs { store, handles: Mutex::default(), next_handle: AtomicU64::new(1) }
+        TesseraFs { store, history: History::default(), handles: Mutex::default(), next_handle: AtomicU64::new(1) }
     }
 
     fn ttl(&self) -> Duration {
@@ -70,6 +84,7 @@ impl TesseraFs {
     }
 
     fn known(&self, ino: u64) -> Result<Known, Errno> {
+        writable(ino)?;
         if let Some(known) = self.store.names.get(ino) {
             return Ok(known);
         }
@@ -149,6 +164,7 @@ impl TesseraFs {
     }
 
     fn set_attributes(&self, ino: u64, new: NewAttr, size: Option<u64>) -> Result<Attr, Errno> {
+        writable(ino)?;
         if let Some(size) = size {
             self.truncate(ino, size)?;
         }
@@ -179,6 +195,14 @@ impl TesseraFs {
 
     fn open_file(&self, ino: u64, flags: OpenFlags) -> Result<(FileHandle, FopenFlags), Errno> {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        if history::is_made_up(ino) {
+            return match writes {
+                true => Err(Errno::EROFS),
+                false => {
+                    Ok((self.keep(Handle::Version(self.history.open(&self.store, ino)?)), FopenFlags::FOPEN_KEEP_CACHE))
+                }
+            };
+        }
         let file = self.store.files.open(ino, 0, writes);
         let (version, size_bytes) = match file.refresh(&self.store) {
             Ok(found) => found,
@@ -207,6 +231,7 @@ impl TesseraFs {
     }
 
     fn rename_names(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Errno> {
+        writable(from.0).and(writable(to.0))?;
         let replaced = if mode == RenameMode::Replace { self.pin(to.0, to.1) } else { None };
         let done = self.store.client.inodes().rename(from, to, mode);
         self.store.names.forget_name(from.0, from.1);
@@ -219,6 +244,7 @@ impl TesseraFs {
     }
 
     fn remove(&self, parent: u64, name: &[u8], directory: bool) -> Result<(), Errno> {
+        writable(parent)?;
         let open = if directory { None } else { self.pin(parent, name) };
         let done = self.store.client.inodes().unlink(parent, name, directory);
         self.store.names.forget_name(parent, name);
@@ -233,6 +259,14 @@ impl TesseraFs {
         match self.handles.lock().get(&fh.0) {
             Some(Handle::Directory(directory)) => Ok(directory.clone()),
             _ => Err(Errno::EBADF),
+        }
+    }
+
+    /// The entries of an open directory of old versions.
+    fn versions(&self, fh: FileHandle) -> Option<Arc<Vec<history::Entry>>> {
+        match self.handles.lock().get(&fh.0) {
+            Some(Handle::Versions(entries)) => Some(entries.clone()),
+            _ => None,
         }
     }
 
@@ -307,6 +341,12 @@ impl Filesystem for TesseraFs {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if history::is_made_up(parent.0) || (parent == INodeNo::ROOT && name.as_bytes() == history::DOOR) {
+            return match self.history.lookup(&self.store, parent.0, name.as_bytes()) {
+                Ok(attr) => reply.entry(&self.ttl(), &attr, Generation(0)),
+                Err(errno) => reply.error(errno),
+            };
+        }
         self.reply_entry(self.lookup_known(parent.0, name.as_bytes()).map(|known| known.attr), reply);
     }
 
@@ -315,6 +355,12 @@ impl Filesystem for TesseraFs {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        if history::is_made_up(ino.0) {
+            return match self.history.attr(&self.store, ino.0) {
+                Ok(attr) => reply.attr(&self.ttl(), &attr),
+                Err(errno) => reply.error(errno),
+            };
+        }
         match self.known(ino.0) {
             Ok(known) => reply.attr(&self.ttl(), &file_attr(&self.seen(known.attr))),
             Err(errno) => reply.error(errno),
@@ -416,9 +462,12 @@ impl Filesystem for TesseraFs {
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let made = self.store.client.inodes().link(ino.0, parent.0, name.as_bytes());
-        self.store.names.forget(Some(&[ino.0, parent.0]));
-        self.reply_entry(made.map_err(|e| explained("link", ino.0, &e)), reply);
+        let made = writable(ino.0).and(writable(parent.0)).and_then(|_| {
+            let made = self.store.client.inodes().link(ino.0, parent.0, name.as_bytes());
+            self.store.names.forget(Some(&[ino.0, parent.0]));
+            made.map_err(|e| explained("link", ino.0, &e))
+        });
+        self.reply_entry(made, reply);
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -464,7 +513,13 @@ impl Filesystem for TesseraFs {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.file(fh).and_then(|file| file.read(&self.store, offset, size as usize)) {
+        let handle = self.handles.lock().get(&fh.0).cloned();
+        let read = match handle {
+            Some(Handle::Version(version)) => files::read_version(&version, offset, size as usize),
+            Some(Handle::File { file, .. }) => file.read(&self.store, offset, size as usize),
+            _ => Err(Errno::EBADF),
+        };
+        match read {
             Ok(bytes) => reply.data(&bytes),
             Err(errno) => reply.error(errno),
         }
@@ -517,11 +572,26 @@ impl Filesystem for TesseraFs {
         reply.ok();
     }
 
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(self.keep(Handle::Directory(Arc::default())), FopenFlags::empty());
+    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let handle = match history::is_made_up(ino.0) {
+            true => self.history.entries(&self.store, ino.0).map(|entries| Handle::Versions(Arc::new(entries))),
+            false => Ok(Handle::Directory(Arc::default())),
+        };
+        match handle {
+            Ok(handle) => reply.opened(self.keep(handle), FopenFlags::empty()),
+            Err(errno) => reply.error(errno),
+        }
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        if let Some(entries) = self.versions(fh) {
+            for (next, entry) in (1u64..).zip(entries.iter()).skip(offset as usize) {
+                if reply.add(entry.attr.ino, next, entry.attr.kind, OsStr::from_bytes(&entry.name)) {
+                    break;
+                }
+            }
+            return reply.ok();
+        }
         let shown = self.show(ino.0, fh, offset, |child, name, _, kind, next| {
             reply.add(INodeNo(child), next, file_type(kind), OsStr::from_bytes(name))
         });
@@ -533,6 +603,15 @@ impl Filesystem for TesseraFs {
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let ttl = self.ttl();
+        if let Some(entries) = self.versions(fh) {
+            for (next, entry) in (1u64..).zip(entries.iter()).skip(offset as usize) {
+                let name = OsStr::from_bytes(&entry.name);
+                if reply.add(entry.attr.ino, next, name, &ttl, &entry.attr, Generation(0)) {
+                    break;
+                }
+            }
+            return reply.ok();
+        }
         let shown = self.show(ino.0, fh, offset, |child, name, attr, kind, next| {
             let name = OsStr::from_bytes(name);
             let Some(attr) = attr else {
@@ -594,19 +673,25 @@ impl Filesystem for TesseraFs {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        done(xattrs::set(&self.store, ino.0, name.as_bytes(), value, flags), reply);
+        let set = |ino| xattrs::set(&self.store, ino, name.as_bytes(), value, flags);
+        done(writable(ino.0).and_then(set), reply);
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        xattrs::reply(xattrs::get(&self.store, ino.0, name.as_bytes()), size, reply);
+        let value = match history::is_made_up(ino.0) {
+            true => Err(Errno::ENODATA),
+            false => xattrs::get(&self.store, ino.0, name.as_bytes()),
+        };
+        xattrs::reply(value, size, reply);
     }
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        xattrs::reply(xattrs::list(&self.store, ino.0), size, reply);
+        let names = if history::is_made_up(ino.0) { Ok(Vec::new()) } else { xattrs::list(&self.store, ino.0) };
+        xattrs::reply(names, size, reply);
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        done(xattrs::remove(&self.store, ino.0, name.as_bytes()), reply);
+        done(writable(ino.0).and_then(|ino| xattrs::remove(&self.store, ino, name.as_bytes())), reply);
     }
 
     /// No device is behind a file.
