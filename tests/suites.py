@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Other people's test suites on a mounted store: pjdfstest (POSIX semantics) and fsx (random operations on one file).
+"""Other people's test suites on a mounted store: pjdfstest (POSIX semantics), fsx (random operations on one file), and
+programs people use (tests/programs.py), these on two mounts.
 
 Starts a store of six nodes and a mount in a scratch directory, runs the suites, and takes everything down. The suites are
 installed once under target/suites, at the versions named here. Where there is no FUSE nothing is run, and said so; with
@@ -17,6 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.dont_write_bytecode = True
+import programs  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOOLS = ROOT / "target" / "suites"
@@ -101,11 +105,27 @@ def fsx(mount, scratch, operations, files):
     return good
 
 
+def run_suites(args, mount, second, scratch):
+    """Those that are wanted; whether all went well."""
+    wanted = [args.only] if args.only else ["pjdfstest", "fsx", "programs"]
+    good = True
+    if "pjdfstest" in wanted and os.geteuid() != 0:
+        print("pjdfstest: skipped, it needs root")
+    elif "pjdfstest" in wanted:
+        good = pjdfstest(mount, scratch)
+    if "fsx" in wanted:
+        good = fsx(mount, scratch, args.operations, args.files) and good
+    if "programs" in wanted:
+        good = programs.run_all(mount, second, scratch, args.require) and good
+    return good
+
+
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--binary", default=ROOT / "target" / "debug" / "tessera")
     a.add_argument("--operations", type=int, default=100_000, help="of fsx, in all")
     a.add_argument("--files", type=int, default=4, help="of fsx, side by side")
+    a.add_argument("--only", choices=["pjdfstest", "fsx", "programs"], help="one of them")
     a.add_argument("--require", action="store_true", help="fail where there is no FUSE")
     args = a.parse_args()
     if not can_mount():
@@ -114,24 +134,21 @@ def main():
         sys.exit(1 if args.require and has_fuse else 0)
     install()
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="tessera-suites-"))
-    mount = scratch / "mnt"
+    mount, second = scratch / "mnt", scratch / "mnt2"
     mount.mkdir()
+    second.mkdir()
     scratch.chmod(0o755)  # users without rights test that they have none
     started = time.monotonic()
     store = Daemon([args.binary, "up", "--nodes", 6, "--dir", scratch / "store", "--listen", "127.0.0.1:0"], scratch / "up.log", "Ctrl-C")
     good = False
     try:
         manager = json.loads((scratch / "store" / "cluster.json").read_text())["manager"]["listen"][0]
-        mounted = Daemon([args.binary, "mount", mount, "--manager", manager], scratch / "mount.log", "mounted")
+        places = [(mount, "mount.log"), (second, "mount2.log")]
+        mounts = [Daemon([args.binary, "mount", at, "--manager", manager], scratch / log, "mounted") for at, log in places]
         try:
-            if os.geteuid() == 0:
-                good = pjdfstest(mount, scratch)
-            else:
-                print("pjdfstest: skipped, it needs root")
-                good = True
-            good = fsx(mount, scratch, args.operations, args.files) and good
+            good = run_suites(args, mount, second, scratch)
         finally:
-            good = mounted.stop() == 0 and good
+            good = all([mounted.stop() == 0 for mounted in mounts]) and good
     finally:
         store.stop()
         print(f"took {time.monotonic() - started:.0f} s")

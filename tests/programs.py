@@ -1,0 +1,243 @@
+"""Programs people use, on a mounted store: each does its work, and what it left is compared from another mount.
+
+tests/suites.py runs them. Each takes a `Place` and returns what it did, in a few words; anything wrong is an exception.
+"""
+
+import filecmp
+import os
+import pathlib
+import random
+import shutil
+import sqlite3
+import subprocess
+import threading
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# A tree with what trees have: small and large files, deep directories, links, modes; not too large for every day.
+TREE = [pathlib.Path("/usr/include/linux"), pathlib.Path("/etc")]
+
+
+class Place:
+    """A directory on a mount, the same on another one, and room beside the store."""
+
+    def __init__(self, here, there, scratch):
+        self.here, self.there, self.scratch = here, there, scratch
+
+    def under(self, name):
+        (self.here / name).mkdir()
+        scratch = self.scratch / name
+        scratch.mkdir()
+        return Place(self.here / name, self.there / name, scratch)
+
+
+def run(*words, **more):
+    """A command that must succeed; its stdout."""
+    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, errors="replace", **more)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
+    return done.stdout
+
+
+def source(place):
+    """A tree to copy: what of TREE is here and readable, without what changes meanwhile."""
+    tree = place.scratch / "tree"
+    for top in TREE:
+        if top.is_dir():
+            shutil.copytree(top, tree / top.name, symlinks=True, ignore_dangling_symlinks=True)
+    return tree
+
+
+def names(tree):
+    return sum(len(files) + len(directories) for _, directories, files in os.walk(tree))
+
+
+def tar(place):
+    """A tree goes in through tar, and tar finds no difference from the other mount; back out it is the same archive."""
+    tree = source(place)
+    archive = place.scratch / "a.tar"
+    run("tar", "-C", tree, "--sort=name", "-cf", archive, ".")
+    run("tar", "-C", place.here, "--same-owner", "-xpf", archive)
+    run("tar", "-C", place.there, "--compare", "-f", archive)
+    back = place.scratch / "b.tar"
+    run("tar", "-C", place.there, "--sort=name", "-cf", back, ".")
+    # The top directory's own times are not the tree's.
+    run("tar", "-C", tree, "--compare", "-f", back, "--exclude=.", "--exclude=./")
+    return f"{names(tree)} names in and out, no difference"
+
+
+def rsync(place):
+    """Both ways with checksums; a second run finds nothing to do."""
+    tree = source(place)
+    args = ["rsync", "-aH", "--checksum", "--itemize-changes"]
+    run(*args, f"{tree}/", f"{place.here}/")
+    again = run(*args, "--dry-run", f"{tree}/", f"{place.there}/")
+    if again:
+        raise RuntimeError(f"rsync would copy again:\n{again[:2000]}")
+    back = place.scratch / "back"
+    run(*args, f"{place.there}/", f"{back}/")
+    again = run(*args, "--dry-run", f"{tree}/", f"{back}/")
+    if again:
+        raise RuntimeError(f"what came back is different:\n{again[:2000]}")
+    return f"{names(tree)} names both ways, equal by checksum"
+
+
+def git(place):
+    """A clone, its fsck, an edit, a commit, a repack and a clone of the clone; all on the mount."""
+    origin = place.scratch / "origin"
+    run("git", "init", "-q", origin)
+    me = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]
+    for top in ("docs", "bench", "crates/policy", "crates/cli"):
+        if (ROOT / top).is_dir():
+            ignore = shutil.ignore_patterns("target", "results")
+            shutil.copytree(ROOT / top, origin / top, ignore=ignore)
+            run("git", "-C", origin, "add", ".")
+            run("git", "-C", origin, *me, "commit", "-qm", top)
+    clone, second = place.here / "clone", place.there / "second"
+    run("git", "clone", "-q", origin, clone)
+    run("git", "-C", clone, "fsck", "--full", "--strict")
+    with open(clone / "docs" / "hints.md", "a", encoding="utf-8") as f:
+        f.write("one line more\n")
+    run("git", "-C", clone, *me, "commit", "-qam", "edit")
+    run("git", "-C", clone, "repack", "-adq")
+    run("git", "clone", "-q", place.there / "clone", second)
+    run("git", "-C", second, "fsck", "--full", "--strict")
+    if run("git", "-C", second, "status", "--porcelain") or run("git", "-C", clone, "status", "--porcelain"):
+        raise RuntimeError("git sees changes that nobody made")
+    if not filecmp.cmp(clone / "docs" / "hints.md", second / "docs" / "hints.md", shallow=False):
+        raise RuntimeError("the clones differ")
+    return f"{names(second)} names cloned twice, fsck finds nothing"
+
+
+def build(place):
+    """A source tree is compiled on the mount, by make and the C compiler, and what comes out runs."""
+    parts = 24
+    for i in range(parts):
+        (place.here / f"part{i}.c").write_text(f"int part{i}(int x) {{ return x + {i}; }}\n")
+    calls = " + ".join(f"part{i}(0)" for i in range(parts))
+    declarations = "".join(f"int part{i}(int);\n" for i in range(parts))
+    (place.here / "main.c").write_text(f"#include <stdio.h>\n{declarations}int main(void) {{ printf(\"%d\\n\", {calls}); return 0; }}\n")
+    objects = " ".join(f"part{i}.o" for i in range(parts))
+    (place.here / "Makefile").write_text(f"sum: main.o {objects}\n\t$(CC) -o $@ $^\nlib.a: {objects}\n\tar rcs $@ $^\nall: sum lib.a\n")
+    run("make", "-s", "-j4", "-C", place.here, "all")
+    said = run(place.there / "sum").strip()
+    if said != str(sum(range(parts))):
+        raise RuntimeError(f"the program says {said}")
+    again = run("make", "-C", place.here, "all")
+    if "cc" in again or "ar " in again:
+        raise RuntimeError(f"make finds work to do again: {again}")
+    return f"{parts + 1} sources compiled, linked, run; nothing to make again"
+
+
+def sqlite(place):
+    """Transactions from two threads of this process and from the other mount by turns, in each journal mode; the sums fit."""
+    rows = 0
+    for mode in ("DELETE", "TRUNCATE", "PERSIST"):
+        path = place.here / f"{mode}.db"
+        with sqlite3.connect(path, timeout=60) as db:
+            if db.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0].upper() != mode:
+                raise RuntimeError(f"no journal mode {mode}")
+            db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, who TEXT, bytes BLOB)")
+        wrong = []
+
+        def insert(who, path=path, wrong=wrong):
+            try:
+                db = sqlite3.connect(path, timeout=60)
+                for i in range(25):
+                    with db:
+                        db.execute("BEGIN IMMEDIATE")
+                        db.execute("INSERT INTO t (who, bytes) VALUES (?, ?)", (who, os.urandom(random.randrange(9000))))
+                db.close()
+            except sqlite3.Error as error:
+                wrong.append(f"{who} in mode {path.name}: {error}")
+
+        threads = [threading.Thread(target=insert, args=(who,)) for who in ("one", "two")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if wrong:
+            raise RuntimeError("; ".join(wrong))
+        with sqlite3.connect(place.there / f"{mode}.db", timeout=60) as db:
+            db.execute("INSERT INTO t (who) VALUES ('three')")
+        db.close()
+        db = sqlite3.connect(path, timeout=60)
+        found = dict(db.execute("SELECT who, count(*) FROM t GROUP BY who"))
+        if found != {"one": 25, "two": 25, "three": 1} or db.execute("PRAGMA integrity_check").fetchone()[0] != "ok":
+            raise RuntimeError(f"mode {mode}: {found}, integrity {db.execute('PRAGMA integrity_check').fetchall()[:3]}")
+        rows += sum(found.values())
+        db.close()
+    return f"{rows} rows in 3 journal modes, two mounts, integrity ok"
+
+
+def fio(place):
+    """Blocks with checksums, written at random and read back: by calls, by mmap, unbuffered syncs between."""
+    common = ["--directory", place.here, "--size=24M", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--output-format=terse"]
+    jobs = [
+        ["--name=random", "--rw=randwrite", "--bs=4k-64k", "--ioengine=psync", "--fsync=64", "--number_ios=400"],
+        ["--name=mapped", "--rw=randwrite", "--bs=4k", "--ioengine=mmap", "--number_ios=400"],
+        ["--name=stream", "--rw=write", "--bs=1M", "--ioengine=psync", "--numjobs=2"],
+    ]
+    for job in jobs:
+        run("fio", *job, *common)
+    return f"{len(jobs)} ways of writing verified"
+
+
+def together(place):
+    """Writers on both mounts; each reads what the other has closed."""
+    rounds, failures = 40, []
+
+    def work(mine, sends, awaits, who):
+        rng = random.Random(who)
+        for i in range(rounds):
+            content = rng.randbytes(rng.choice([10, 5000, 300_000]))
+            (mine / f"{who}{i}").write_bytes(content)
+            sends.append(content)
+            if i < len(awaits):
+                there = "b" if who == "a" else "a"
+                if (mine / f"{there}{i}").read_bytes() != awaits[i]:
+                    failures.append(f"{who}: {there}{i} is not what was closed")
+
+    sent = {"a": [], "b": []}
+    threads = [threading.Thread(target=work, args=(place.here, sent["a"], sent["b"], "a")),
+               threading.Thread(target=work, args=(place.there, sent["b"], sent["a"], "b"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for who, contents in sent.items():
+        for at in (place.here, place.there):
+            failures += [f"{at / who}{i}" for i, content in enumerate(contents) if (at / f"{who}{i}").read_bytes() != content]
+    if failures:
+        raise RuntimeError("; ".join(failures[:5]))
+    return f"{2 * rounds} files written on two mounts, all read on both"
+
+
+# Name: (function, program it needs, package that has it).
+ALL = {
+    "tar": (tar, "tar", "tar"),
+    "rsync": (rsync, "rsync", "rsync"),
+    "git": (git, "git", "git"),
+    "build": (build, "make", "make"),
+    "sqlite": (sqlite, None, None),
+    "fio": (fio, "fio", "fio"),
+    "together": (together, None, None),
+}
+
+
+def run_all(here, there, scratch, require):
+    """All of them; whether all went well. A program that is not here is installed if it must be there, else left out, and said so."""
+    wanted = sorted({package for _, program, package in ALL.values() if program and not shutil.which(program)})
+    if wanted and require:
+        run("apt-get", "update", "-qq")
+        run("apt-get", "install", "-y", "-qq", *wanted)
+    good = True
+    for name, (work, program, _) in ALL.items():
+        if program and not shutil.which(program):
+            print(f"{name}: skipped, {program} is not installed")
+            continue
+        try:
+            print(f"{name}: {work(Place(here, there, scratch).under(name))}", flush=True)
+        except Exception as error:  # noqa: BLE001 - the others are to run too
+            good = False
+            print(f"{name}: FAILED: {type(error).__name__}: {error}", flush=True)
+    return good
