@@ -84,6 +84,7 @@ fn ask(command: Command) -> Outcome {
         Command::Mkdir(args) => files::mkdir(args),
         Command::Locate(args) => files::locate(args),
         Command::Versions(args) => files::versions(args),
+        Command::Rewrite(args) => files::rewrite(args),
         Command::Policy(command) => files::policy(command),
         Command::Status(args) => upkeep::status(args),
         Command::Node(NodeArgs { command: Some(command), .. }) => upkeep::node(command),

@@ -12,7 +12,7 @@ use tessera_client::locate::Located;
 use tessera_client::path::StorePath;
 use tessera_client::{
     Cancel, Client, Error, GetOptions, Options, Owner, PathOpError, Progress, PutMode, PutOptions, ReadReport, Sink,
-    Source,
+    Source, WriteDone,
 };
 use tessera_net::{BufferPool, Dialer, DialerOptions, dialer::NoService};
 use tessera_wire::meta::{ClusterStatus, Dirent, GetStatus, MaintainReply, Upkeep, VersionInfo};
@@ -235,6 +235,17 @@ impl Store {
             self.client.remove_xattr(path, &format!("{}{name}", tessera_policy::PREFIX))?;
         }
         Ok(())
+    }
+
+    /// Stores a file anew as its policy asks now; `progress` hears how many bytes more are done.
+    pub fn rewrite(&self, item: &Item, progress: &(dyn Fn(u64) + Sync)) -> Outcome<WriteDone> {
+        let mut told = 0;
+        let mut hear = |p: Progress| {
+            progress(p.done.saturating_sub(told));
+            told = told.max(p.done);
+        };
+        let done = self.client.inodes().rewrite(item.ino, &mut hear, &Cancel::default());
+        done.map_err(|e| Failure::from(e).of(&item.path))
     }
 
     /// Where a file lies.

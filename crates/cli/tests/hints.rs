@@ -146,3 +146,33 @@ fn what_is_local_is_read_locally() {
     let sent_before: u64 = before.iter().sum();
     assert!(far("tessera_node_far_sent_bytes_total") <= sent_before);
 }
+
+/// A hint that is changed holds for new data at once, for old data after a rewrite; who reads or shares it loses nothing.
+#[test]
+fn a_rewrite_makes_old_data_follow_new_hints() {
+    let c = Cluster::start(6);
+    let (bytes, other) = (tree::bytes(7, 3_000_000), tree::bytes(8, 700_000));
+    c.ok(&["mkdir", "--parents", "tess:/d/e"]);
+    put(&c, "n1", "d/f", &bytes, &["redundancy=ec:2+1"]);
+    put(&c, "n1", "d/e/g", &other, &["redundancy=ec:2+1"]);
+    put(&c, "n1", "twin", &bytes, &["redundancy=ec:2+1"]);
+    for name in ["d/f", "d/e/g"] {
+        c.ok(&["policy", "set", &format!("tess:/{name}"), "redundancy=replica:2", "placement=collocate:x"]);
+    }
+    let classes = |name: &str| c.ok(&["locate", &format!("tess:/{name}"), "--json"]).json()["state"]["classes"].clone();
+    assert_eq!(classes("d/f"), serde_json::json!(["ec:2+1"]));
+    assert_refused(&c.run(&["rewrite", "tess:/d"]), 2, &["--recursive"]);
+    let done = c.ok(&["rewrite", "-r", "tess:/d", "--json"]).json();
+    assert_eq!(
+        (done["files"].as_u64(), done["bytes"].as_u64(), done["new_bytes"].as_u64()),
+        (Some(2), Some(3_700_000), Some(3_700_000))
+    );
+    for (name, content) in [("d/f", &bytes), ("d/e/g", &other)] {
+        assert_eq!(classes(name), serde_json::json!(["replica:2"]));
+        assert!(c.ok(&["get", &format!("tess:/{name}"), "-"]).stdout == *content);
+    }
+    assert_eq!(classes("twin"), serde_json::json!(["ec:2+1"]));
+    // Once more there is nothing to store.
+    let again = c.ok(&["rewrite", "-r", "tess:/", "--json"]).json();
+    assert_eq!((again["files"].as_u64(), again["new_bytes"].as_u64()), (Some(3), Some(0)));
+}

@@ -370,3 +370,31 @@ fn classic_attributes_are_hints() {
         assert!(!hosts.is_empty(), "no host has all files of the group");
     });
 }
+
+/// A hint that is set on a file that is there takes effect for what it holds, in the background.
+#[test]
+fn files_follow_hints_that_are_set_later() {
+    with_mount(|c, m| {
+        let bytes = data(60, 2_000_000);
+        fs::write(m.at("f"), &bytes).unwrap();
+        let before = fs::metadata(m.at("f")).unwrap();
+        let state = || {
+            let mut value = [0; 4096];
+            let len = rustix::fs::getxattr(m.at("f"), "user.tessera.state", &mut value).unwrap();
+            serde_json::from_slice::<serde_json::Value>(&value[..len]).unwrap()
+        };
+        assert_eq!((&state()["classes"][0], &state()["rewriting"]), (&"ec:4+2".into(), &serde_json::Value::Null));
+        for (name, value) in [("user.tessera.redundancy", "replica:2"), ("user.BlockSize", "256K")] {
+            rustix::fs::setxattr(m.at("f"), name, value.as_bytes(), rustix::fs::XattrFlags::empty()).unwrap();
+        }
+        common::eventually("the file is rewritten", || state()["classes"] == serde_json::json!(["replica:2"]));
+        common::eventually("nothing is left to do", || state()["rewriting"].is_null());
+        assert_eq!((state()["chunks"].as_u64(), state()["version_number"].as_u64()), (Some(8), Some(2)));
+        let after = fs::metadata(m.at("f")).unwrap();
+        assert_eq!((after.len(), after.modified().unwrap()), (before.len(), before.modified().unwrap()));
+        assert!(fs::read(m.at("f")).unwrap() == bytes && c.ok(&["get", "tess:/f", "-"]).stdout == bytes);
+        // One that is about other things leaves it alone.
+        rustix::fs::setxattr(m.at("f"), "user.tessera.lifetime", b"keep", rustix::fs::XattrFlags::empty()).unwrap();
+        assert!(state()["rewriting"].is_null());
+    });
+}

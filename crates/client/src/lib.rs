@@ -26,6 +26,7 @@ pub mod path;
 mod pipeline;
 mod read;
 pub mod read_core;
+mod rewrite;
 mod session;
 mod shell;
 #[cfg(test)]

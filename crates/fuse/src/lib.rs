@@ -13,6 +13,7 @@ pub mod kernel;
 mod mount;
 pub mod names;
 pub mod ranges;
+mod rewrites;
 mod xattrs;
 
 pub use mount::{Mount, MountError, Options, Store};

@@ -4,6 +4,7 @@ use crate::files::Files;
 use crate::fs::TesseraFs;
 use crate::kernel::Kernel;
 use crate::names::Names;
+use crate::rewrites::{self, Rewrites};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, SessionACL};
 use std::ffi::OsStr;
@@ -81,6 +82,8 @@ pub struct Store {
     pub kernel: Kernel,
     /// Open files.
     pub files: Files,
+    /// Rewriting in the background.
+    pub rewrites: Rewrites,
     /// As asked.
     pub options: Options,
 }
@@ -112,11 +115,13 @@ impl Mount {
         let path = found.map_err(|error| MountError::NoDirectory { path: path.to_path_buf(), error })?;
         std::fs::metadata("/dev/fuse").map_err(MountError::NoFuse)?;
         let config = config(&options);
+        let (rewrites, to_rewrite) = Rewrites::new();
         let store = Arc::new(Store {
             client,
             names: Names::default(),
             kernel: Kernel::default(),
             files: Files::default(),
+            rewrites,
             options,
         });
         let (stale, to_forget) = unbounded();
@@ -127,6 +132,9 @@ impl Mount {
         let notifier = session.notifier();
         let forgetting = std::thread::Builder::new().name("forget".into());
         let forgetting = forgetting.spawn(move || forget(&notifier, &to_forget)).map_err(refused)?;
+        let weak = Arc::downgrade(&store);
+        let rewriting = std::thread::Builder::new().name("rewrite".into());
+        rewriting.spawn(move || rewrites::work(&weak, &to_rewrite)).map_err(refused)?;
         Ok(Mount { session, store, path, _forgetting: forgetting })
     }
 
@@ -151,6 +159,7 @@ impl Mount {
                 let _ = rustix::fs::syncfs(&root);
             }
         }
+        self.store.rewrites.stop();
         let failed = self.store.files.commit_all(&self.store);
         if !self.is_over() {
             detach(&self.path)?;

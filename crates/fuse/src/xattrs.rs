@@ -6,18 +6,26 @@ use crate::attr::explained;
 use crate::mount::Store;
 use fuser::{Errno, ReplyXattr};
 use tessera_client::locate::Located;
-use tessera_policy::{CLASSIC, Classic, PREFIX, Policy};
+use tessera_policy::{CLASSIC, Classic, PREFIX, Policy, hint_of_attribute};
 use tessera_wire::meta::Xattr;
-use tessera_wire::{Code, Error};
+use tessera_wire::{Code, Error, InodeKind};
 
 /// Makes an attribute of what is known.
-type Tell = fn(&Located) -> serde_json::Value;
+type Tell = fn(&Store, &Located) -> serde_json::Value;
 
 /// What the store says of a file, by attribute: a name and a function. They are computed when they are asked for, and not
 /// listed: `getfattr -n` has them, `getfattr -d` does not print a map of every chunk.
 const KNOWLEDGE: &[(&str, Tell)] = &[
-    ("user.tessera.location", |located| serde_json::json!(located)),
-    ("user.tessera.state", |located| serde_json::json!(located.state())),
+    ("user.tessera.location", |_, located| serde_json::json!(located)),
+    ("user.tessera.state", |store, located| {
+        let mut state = serde_json::json!(located.state());
+        let rewriting = store.rewrites.of(located.ino);
+        state["rewriting"] = rewriting.map_or(
+            serde_json::Value::Null,
+            |r| serde_json::json!({"done_bytes": r.done_bytes, "total_bytes": r.total_bytes}),
+        );
+        state
+    }),
 ];
 
 const CREATE: i32 = 1;
@@ -45,7 +53,7 @@ pub fn get(store: &Store, ino: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
     let name = kept(name)?;
     if let Some((_, tell)) = KNOWLEDGE.iter().find(|(known, _)| *known == name) {
         let located = store.client.inodes().locate(ino).map_err(|e| explained("locate", ino, &e))?;
-        return Ok(tell(&located).to_string().into_bytes());
+        return Ok(tell(store, &located).to_string().into_bytes());
     }
     let all = store.client.inodes().xattrs(ino).map_err(|e| explained("attributes", ino, &e))?;
     match name.strip_prefix("user.").and_then(|name| CLASSIC.iter().find(|classic| classic.name == name)) {
@@ -75,14 +83,28 @@ pub fn set(store: &Store, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Re
     }
     let done = store.client.inodes().set_xattr(ino, name, value, flags & CREATE != 0, flags & REPLACE != 0);
     store.names.forget(Some(&[ino]));
-    done.map_err(|e| refusal("set attribute", ino, &e))
+    done.map_err(|e| refusal("set attribute", ino, &e))?;
+    hint_changed(store, ino, name);
+    Ok(())
+}
+
+/// What a file holds follows its hints.
+fn hint_changed(store: &Store, ino: u64, name: &str) {
+    let Some(hint) = hint_of_attribute(name) else { return };
+    let attr = store.client.inodes().get(ino).ok().and_then(|entry| entry.attr);
+    if attr.is_some_and(|attr| attr.kind() == InodeKind::File && attr.version != 0) {
+        store.rewrites.hint_changed(ino, hint);
+    }
 }
 
 /// Removes an attribute.
 pub fn remove(store: &Store, ino: u64, name: &[u8]) -> Result<(), Errno> {
-    let done = store.client.inodes().remove_xattr(ino, kept(name)?);
+    let name = kept(name)?;
+    let done = store.client.inodes().remove_xattr(ino, name);
     store.names.forget(Some(&[ino]));
-    done.map_err(|e| refusal("remove attribute", ino, &e))
+    done.map_err(|e| refusal("remove attribute", ino, &e))?;
+    hint_changed(store, ino, name);
+    Ok(())
 }
 
 /// Answers with the bytes, or with how many they are if that is asked (`size` 0).

@@ -109,6 +109,8 @@ pub enum Command {
     Locate(LocateArgs),
     /// List a file's versions.
     Versions(VersionsArgs),
+    /// Store files anew as their policies ask now.
+    Rewrite(RewriteArgs),
     /// Look at and change policies.
     #[command(subcommand)]
     Policy(PolicyCommand),

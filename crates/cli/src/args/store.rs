@@ -218,6 +218,31 @@ pub struct VersionsArgs {
     pub common: Common,
 }
 
+/// `tessera rewrite`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A hint that is changed holds for what is written from then on. This writes what is there already once more, so that it holds for that, too: each file gets
+a version with the same content. Chunks that are as they should be are not stored again.
+
+Examples:
+  tessera policy set tess:/model.bin redundancy=replica:3 placement=local
+  tessera rewrite tess:/model.bin
+  tessera rewrite -r tess:/archive")]
+pub struct RewriteArgs {
+    /// Files or, with --recursive, directories.
+    #[arg(required = true, value_name = "TESS:/PATH")]
+    pub paths: Vec<std::ffi::OsString>,
+    /// All files below a directory.
+    #[arg(long, short = 'r')]
+    pub recursive: bool,
+    /// Files at once.
+    #[arg(long, short = 'j', value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub jobs: u16,
+    /// Common.
+    #[command(flatten)]
+    pub common: Common,
+}
+
 /// `tessera policy`.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {

@@ -123,7 +123,7 @@ fn plan(store: &Store, source: &StorePath, target: &Target<PathBuf>, recursive: 
 }
 
 /// `root` and everything below it, parents before children.
-fn tree(store: &Store, root: Item) -> Outcome<Vec<Item>> {
+pub(super) fn tree(store: &Store, root: Item) -> Outcome<Vec<Item>> {
     let (mut all, mut todo) = (Vec::new(), vec![root]);
     while let Some(item) = todo.pop() {
         if item.kind == InodeKind::Directory {

@@ -12,6 +12,7 @@ mod namespace;
 mod policy;
 pub mod pool;
 mod put;
+mod rewrite;
 mod show;
 mod target;
 
@@ -21,4 +22,5 @@ pub use locate::locate;
 pub use namespace::{mkdir, mv, rm};
 pub use policy::policy;
 pub use put::put;
+pub use rewrite::rewrite;
 pub use show::{ls, stat, versions};

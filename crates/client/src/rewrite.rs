@@ -1,0 +1,78 @@
+//! Storing anew what a file holds, as its policy asks now: hints that were changed take effect for old data.
+//!
+//! The current version is read and written as the next one, with the same content and modification time. It appears only if nobody
+//! has changed the file meanwhile; then it is tried again from what is there by then.
+
+use crate::error::{Error, WriteError};
+use crate::inodes::Inodes;
+use crate::pipeline::Source;
+use crate::read::ReadHandle;
+use crate::write::{Cancel, ProgressFn};
+use crate::write_core::{Target, WriteDone, WriteParams};
+use std::io::{self, Read};
+use tessera_wire::meta::CommitMode;
+
+/// A file that is written all the time is tried so often.
+const ATTEMPTS: u32 = 4;
+/// A version is opened with the extents of this many bytes.
+const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
+
+impl Inodes<'_> {
+    /// Rewrites a file's current version under the policy it has now. A file that was never written, or is empty, stays as it is.
+    ///
+    /// # Errors
+    /// Of reading, of writing, or that others change the file faster than it can be rewritten.
+    pub fn rewrite(&self, ino: u64, progress: ProgressFn<'_>, cancel: &Cancel) -> Result<WriteDone, Error> {
+        for attempt in 1.. {
+            let from = self.open_read(ino, 0, 0..FIRST_EXTENTS_BYTES)?;
+            if from.len_bytes() == 0 {
+                return Ok(WriteDone::default());
+            }
+            match self.rewrite_version(ino, &from, &mut *progress, cancel) {
+                Err(WriteError::VersionConflict { .. }) if attempt < ATTEMPTS => {}
+                result => return Ok(result?),
+            }
+        }
+        Ok(WriteDone::default())
+    }
+
+    fn rewrite_version(
+        &self,
+        ino: u64,
+        from: &ReadHandle,
+        progress: ProgressFn<'_>,
+        cancel: &Cancel,
+    ) -> Result<WriteDone, WriteError> {
+        let opened = from.opened();
+        let size_bytes = from.len_bytes();
+        let params = WriteParams {
+            file: format!("inode {ino}"),
+            target: Target::Inode(ino),
+            hints: Vec::new(),
+            mode: CommitMode::Replace,
+            if_version: Some(opened.version.version),
+            size_hint_bytes: Some(size_bytes),
+            expect_policy: None,
+            mtime_ns: opened.attr.mtime_ns,
+            owner: Default::default(),
+        };
+        let mut reader = InOrder { from, at: 0 };
+        let source = Source::Reader { reader: &mut reader, len_bytes: Some(size_bytes) };
+        crate::write::put(&self.0.context, params, source, 0, Some(progress), cancel.clone())
+    }
+}
+
+/// A version as a stream.
+struct InOrder<'a> {
+    from: &'a ReadHandle,
+    at: u64,
+}
+
+impl Read for InOrder<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let there = self.from.len_bytes().saturating_sub(self.at).min(out.len() as u64) as usize;
+        let read = self.from.read_at(self.at, &mut out[..there])?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}

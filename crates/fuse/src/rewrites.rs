@@ -1,0 +1,93 @@
+//! Rewriting in the background: a hint about how a file is stored, set on a file that is there, takes effect for what it holds.
+//!
+//! One thread, one file at a time. Hints that are set one after the other are waited for, so that a file is rewritten once; a file that has
+//! something to be committed comes later. What is on its way, and how far, `user.tessera.state` shows. Unmounting gives the rest up: the files are
+//! whole, stored as they were.
+
+use crate::mount::Store;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tessera_client::{Cancel, Progress};
+
+/// More hints may follow within this time.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// Hints that say how bytes are stored; the others have nothing to do with those that are.
+const OF_STORED_BYTES: [&str; 3] = ["redundancy", "chunking", "placement"];
+
+/// How far a rewriting has come, in bytes of the file; total 0: it waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rewriting {
+    /// Rewritten.
+    pub done_bytes: u64,
+    /// All of it.
+    pub total_bytes: u64,
+}
+
+/// See the module.
+pub struct Rewrites {
+    under_way: Mutex<BTreeMap<u64, Rewriting>>,
+    wanted: Sender<u64>,
+    cancel: Cancel,
+}
+
+impl Rewrites {
+    /// Nothing to do yet, and where it will hear of work.
+    pub fn new() -> (Rewrites, Receiver<u64>) {
+        let (wanted, work) = unbounded();
+        (Rewrites { under_way: Mutex::default(), wanted, cancel: Cancel::default() }, work)
+    }
+
+    /// A hint of a file was set or taken away.
+    pub fn hint_changed(&self, ino: u64, hint: &str) {
+        if OF_STORED_BYTES.contains(&hint) && self.under_way.lock().insert(ino, Rewriting::default()).is_none() {
+            let _ = self.wanted.send(ino);
+        }
+    }
+
+    /// How far the rewriting of a file is, if there is one.
+    pub fn of(&self, ino: u64) -> Option<Rewriting> {
+        self.under_way.lock().get(&ino).copied()
+    }
+
+    /// Gives up what is under way.
+    pub fn stop(&self) {
+        self.cancel.cancel();
+    }
+}
+
+/// Works until the mount is gone or told to stop.
+pub fn work(store: &Weak<Store>, wanted: &Receiver<u64>) {
+    for ino in wanted {
+        std::thread::sleep(SETTLE);
+        let Some(store) = store.upgrade() else { return };
+        if store.rewrites.cancel.is_cancelled() {
+            return;
+        }
+        if store.files.get(ino).is_some_and(|file| file.size().1) {
+            let _ = store.rewrites.wanted.send(ino);
+            continue;
+        }
+        rewrite(&store, ino);
+    }
+}
+
+fn rewrite(store: &Arc<Store>, ino: u64) {
+    let mut hear = |p: Progress| {
+        let rewriting = Rewriting { done_bytes: p.done, total_bytes: p.total.unwrap_or(p.done) };
+        store.rewrites.under_way.lock().insert(ino, rewriting);
+    };
+    let done = store.client.inodes().rewrite(ino, &mut hear, &store.rewrites.cancel);
+    store.rewrites.under_way.lock().remove(&ino);
+    match done {
+        Ok(done) if done.version != 0 => {
+            tracing::info!(ino, new_bytes = done.new_bytes, "rewritten as its hints ask now");
+            store.names.forget(Some(&[ino]));
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(ino, %error, "not rewritten; `tessera rewrite` tries again"),
+    }
+}
