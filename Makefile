@@ -1,5 +1,5 @@
 # The ways in: `make run` and `make test` are the two commands of the README.
-.PHONY: run test check fmt bench bench-accel bench-cona bench-index soak clean
+.PHONY: run test check fmt bench bench-accel bench-cona bench-index bench-mount soak clean
 
 run:            ## build and start a store of eight nodes here, under ./tessera-data
 	cargo build --release -p tessera-cli
@@ -31,6 +31,10 @@ bench: bench-accel ## side by side: hashes and codes with their peers, the store
 
 bench-accel:    ## the accelerator beside ISA-L, Jerasure (libisal2, libjerasure2; skipped where they are not), the blake3 crate, with roofs; writes bench/results/accel.*
 	cargo run --release --manifest-path bench/accel/Cargo.toml -- --out bench/results
+
+bench-mount:    ## the mount beside libfuse's passthrough and a GlusterFS mount; writes bench/results/mount.*
+	cargo build --release -p tessera-cli
+	python3 bench/mount.py
 
 bench-index:    ## the index of a disk with 20 million fragments: memory, pages read, put latency, restarts (8 GB of disk); writes bench/results/index.md
 	cargo run --release -p tessera-segment --example many_fragments -- target --fragments 20000000 --out bench/results/index.md
