@@ -10,6 +10,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tessera_net::{BufferPool, PooledBuf};
 use tessera_policy::Policy;
 use tessera_wire::meta::CommitMode;
 use tessera_wire::rpc::Answer;
@@ -286,7 +287,7 @@ pub struct WriteHandle {
     base: u64,
     mode: CommitMode,
     /// Bytes not handed over yet, and where they start.
-    run: Vec<u8>,
+    run: Run,
     run_at: u64,
     /// Ranges written since the last commit: start → end.
     written: std::collections::BTreeMap<u64, u64>,
@@ -305,7 +306,7 @@ impl WriteHandle {
             rule,
             base: if mode == CommitMode::Append { base_size } else { 0 },
             mode,
-            run: Vec::new(),
+            run: Run::new(context.pool.clone()),
             run_at: 0,
             written: Default::default(),
             size_bytes: if mode == CommitMode::Patch { base_size } else { 0 },
@@ -349,10 +350,16 @@ impl WriteHandle {
             self.sync()?;
             self.run_at = offset;
         }
-        self.run.extend_from_slice(bytes);
         self.size_bytes = self.size_bytes.max(end);
-        if self.run.len() >= self.writer.session.context().options.buffer_bytes {
-            self.cut_run(false)?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let room = RUN_BYTES - self.run.len();
+            let (now, later) = rest.split_at(rest.len().min(room));
+            self.run.push(now);
+            rest = later;
+            if now.len() == room {
+                self.cut_run(false)?;
+            }
         }
         Ok(())
     }
@@ -373,7 +380,7 @@ impl WriteHandle {
             let message = "only a handle that patches can change the length".to_string();
             return Err(WriteError::Source { file: self.writer.file.clone(), message });
         }
-        if !self.run.is_empty() || !self.written.is_empty() {
+        if self.run.len() > 0 || !self.written.is_empty() {
             self.sync()?;
         }
         self.size_bytes = size_bytes;
@@ -417,11 +424,11 @@ impl WriteHandle {
 
     /// Hands over what is cut of the run; all of it if it ends here.
     fn cut_run(&mut self, last: bool) -> Result<(), WriteError> {
-        if self.run.is_empty() {
+        if self.run.len() == 0 {
             return Ok(());
         }
         // Cut from its start each time: a run is cut as a stream of its own, wherever it lies in the file.
-        let bytes = Bytes::from(std::mem::take(&mut self.run));
+        let bytes = self.run.take();
         let mut cutting = Cutting::new(self.rule, self.base + self.run_at);
         let (chunks, rest) = cutting.feed(&Stretch { bytes, fresh: 0, last });
         let start = self.run_at;
@@ -431,12 +438,56 @@ impl WriteHandle {
             self.writer.add(from, data)?;
             self.run_at = to;
         }
-        self.run = rest.to_vec();
-        if last {
-            self.run_at += self.run.len() as u64;
-            self.run.clear();
-        }
+        self.run.push(&rest);
         Ok(())
+    }
+}
+
+/// A run is cut when it is this long: more than the longest chunk, so that there is always something to be cut.
+const RUN_BYTES: usize = 2 * tessera_policy::MAX_CHUNK_BYTES as usize;
+/// A run that has not grown beyond this has a short buffer.
+const SHORT_RUN_BYTES: usize = 256 << 10;
+
+/// Bytes one after the other, in pooled memory: fresh pages cost more than copying into them.
+struct Run {
+    pool: BufferPool,
+    buffer: Option<PooledBuf>,
+    len: usize,
+}
+
+impl Run {
+    fn new(pool: BufferPool) -> Run {
+        Run { pool, buffer: None, len: 0 }
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Puts bytes behind those that are there; [`RUN_BYTES`] at most in all.
+    fn push(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        let room = self.buffer.as_ref().map_or(0, |buffer| buffer.len());
+        if end > room {
+            let mut larger = self.pool.get(if end <= SHORT_RUN_BYTES { SHORT_RUN_BYTES } else { RUN_BYTES.max(end) });
+            if let Some(buffer) = &self.buffer {
+                larger[..self.len].copy_from_slice(&buffer[..self.len]);
+            }
+            self.buffer = Some(larger);
+        }
+        if let Some(buffer) = &mut self.buffer {
+            buffer[self.len..end].copy_from_slice(bytes);
+            self.len = end;
+        }
+    }
+
+    /// All of them; none are left.
+    fn take(&mut self) -> Bytes {
+        let len = std::mem::take(&mut self.len);
+        self.buffer.take().map_or_else(Bytes::new, |mut buffer| {
+            buffer.truncate(len);
+            buffer.freeze()
+        })
     }
 }
 

@@ -223,11 +223,16 @@ impl OpenFile {
         if state.cut && end > state.size_bytes {
             state.commit(store, self.ino)?;
         }
-        state.pieces.write(offset, bytes);
         state.size_bytes = state.size_bytes.max(end);
         state.changed = true;
-        let fed = state.feed(store, self.ino, false);
-        state.note(fed)
+        let done = match state.continues(offset, end) {
+            true => state.stream(store, self.ino, offset, bytes),
+            false => {
+                state.pieces.write(offset, bytes);
+                state.feed(store, self.ino, false)
+            }
+        };
+        state.note(done)
     }
 
     /// Changes the length.
@@ -268,6 +273,22 @@ impl State {
             self.session = None;
         }
         result
+    }
+
+    /// Whether these bytes come next in the open session's stream, and nothing of them waits in pieces.
+    fn continues(&self, offset: u64, end: u64) -> bool {
+        self.session.as_ref().is_some_and(|s| s.position == offset) && !self.pieces.holds(offset, end)
+    }
+
+    /// Hands over what continues the stream, without a copy of its own, and the pieces that come next.
+    fn stream(&mut self, store: &Store, ino: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.hand_over(store, ino, offset, bytes)?;
+        while let Some((at, piece)) =
+            self.session.as_ref().map(|s| s.position).and_then(|at| Some((at, self.pieces.take_at(at)?)))
+        {
+            self.hand_over(store, ino, at, &piece)?;
+        }
+        Ok(())
     }
 
     /// Hands over what can be cut; `all` of it, in order, or what continues the stream.

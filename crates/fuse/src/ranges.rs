@@ -36,6 +36,11 @@ impl Pieces {
         self.by_start.insert(offset, bytes.to_vec());
     }
 
+    /// Whether anything of `from..to` is held.
+    pub fn holds(&self, from: u64, to: u64) -> bool {
+        self.by_start.range(..to).next_back().is_some_and(|(start, piece)| start + piece.len() as u64 > from)
+    }
+
     /// Takes away what lies in `from..to`.
     pub fn cut(&mut self, from: u64, to: u64) {
         let over: Vec<u64> =
@@ -117,6 +122,10 @@ mod tests {
                 let wanted: Vec<u8> = model.iter().map(|b| b.unwrap_or(255)).collect();
                 prop_assert_eq!(&seen, &wanted);
                 prop_assert_eq!(pieces.len_bytes(), model.iter().flatten().count());
+                for from in (0..390).step_by(13) {
+                    let any = model[from..from + 7].iter().any(Option::is_some);
+                    prop_assert_eq!(pieces.holds(from as u64, from as u64 + 7), any);
+                }
             }
             let mut last = None;
             while let Some((start, piece)) = pieces.pop_first() {
