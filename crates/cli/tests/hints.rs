@@ -80,6 +80,8 @@ fn hints_that_cannot_be_followed_are_counted_and_those_that_make_no_sense_are_re
     let located = put(&c, "elsewhere", "f", b"content", &["placement=local", "redundancy=replica:2"]);
     assert_eq!(by_host(&located).len(), 2);
     assert_eq!(counter(&c, "placements_not_met"), 1);
+    let status = c.ok(&["status"]).text();
+    assert!(status.contains("1 new chunks not where their placement asked"), "{status}");
     for (hint, word) in [
         ("placement=near", "collocate:GROUP"),
         ("placement=scatter:1", "4K"),

@@ -7,7 +7,7 @@ use crate::exit::{Failure, Outcome};
 use crate::remote::Store;
 use crate::term::{Align, Out, Table};
 use serde_json::{Map, Value, json};
-use tessera_policy::{HINTS, PREFIX, Policy};
+use tessera_policy::{CLASSIC, HINTS, PREFIX, Policy};
 
 /// `tessera policy`.
 pub fn policy(command: PolicyCommand) -> Outcome {
@@ -42,7 +42,12 @@ fn list(talk: Talk) -> Outcome {
         out.line(format!("{} = {}   (default {})", hint.name, hint.allowed, hint.default))?;
         out.line(format!("    {}", hint.help))?;
     }
-    out.line(format!("\nAs extended attributes their names start with {PREFIX}"))
+    out.line(format!("\nAs extended attributes their names start with {PREFIX}"))?;
+    out.line("Other names, from the papers (as extended attributes user.NAME):")?;
+    for classic in CLASSIC {
+        out.line(format!("    {} = {}   (is {})", classic.name, classic.allowed, classic.hint))?;
+    }
+    Ok(())
 }
 
 /// What is in effect, and whether it was set or is the default.

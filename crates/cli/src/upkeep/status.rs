@@ -172,10 +172,22 @@ pub fn lines(s: &ClusterStatus) -> Vec<String> {
         "sessions",
         format!("{} open, {} reserved", units::count(s.sessions), units::bytes(s.reserved_bytes)),
     ));
+    lines.extend(hints(s).map(|text| row("hints", text)));
     lines.push(row("log", log(s)));
     lines.push(row("index", index(s)));
     lines.extend(computed(s).into_iter().map(|text| row("computed", text)));
     lines
+}
+
+/// What hints came to since the manager started, if they came to anything: placements done without, files that went by themselves.
+fn hints(s: &ClusterStatus) -> Option<String> {
+    let value = |name: &str| s.counters.iter().find(|c| c.name == name).map_or(0, |c| c.value);
+    let clauses = [
+        (value("placements_not_met"), "new chunks not where their placement asked (no such host, or full)"),
+        (value("files_expired"), "files gone by their lifetime"),
+    ];
+    let clauses = clauses.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", units::count(n)));
+    Some(clauses.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
 }
 
 /// Memory a million fragments, where there are any; it says little while buffers outweigh them.
