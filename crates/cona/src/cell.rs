@@ -11,6 +11,7 @@ use tessera_disk::{Disk, DiskError, DiskFile, OpenMode};
 use crate::error::Error;
 use crate::index::PageIndex;
 use crate::page::{self, Page, RUN_HEADER_BYTES, crc32c};
+use crate::plan::BOTTOM;
 
 /// Format version of cells that this code writes and reads.
 pub(crate) const CELL_VERSION: u32 = 1;
@@ -114,6 +115,22 @@ pub(crate) struct Counters {
     pub(crate) merges: AtomicU64,
     pub(crate) flushes: AtomicU64,
     pub(crate) wait_us: AtomicU64,
+    pub(crate) flush_us: AtomicU64,
+    pub(crate) merge_us: AtomicU64,
+    pub(crate) merged_records: AtomicU64,
+    /// Lookups that cells of each level answered; the last is [`BOTTOM`]'s.
+    pub(crate) level_hits: [AtomicU64; LEVELS],
+}
+
+/// Levels that figures tell apart; deeper ones count as the deepest.
+pub(crate) const LEVELS: usize = 32;
+
+impl Counters {
+    /// Notes that a cell of `level` answered a lookup.
+    pub(crate) fn hit(&self, level: u32) {
+        let at = if level == BOTTOM { LEVELS - 1 } else { (level as usize).min(LEVELS - 2) };
+        self.level_hits[at].fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Files of which the last user was dropped.
@@ -345,6 +362,39 @@ impl Cell {
                 record.drain(..spot.value_at);
                 Ok(Some(Found::Value(record)))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// P14: another version is told from damage, with both numbers.
+    #[test]
+    fn a_newer_footer_is_told_from_damage() {
+        let mut bytes = Footer { number: 7, page_bytes: 4096, ..Footer::default() }.encode();
+        bytes[8] = 2;
+        let crc = crc32c(&bytes[..92]);
+        bytes[92..].copy_from_slice(&crc.to_le_bytes());
+        let error = Footer::decode(&bytes, "7.cell", 4096).unwrap_err();
+        assert_eq!(error.to_string(), "7.cell: format version 2, but this program knows 1; use a newer release");
+    }
+
+    proptest! {
+        /// P14: whatever the bytes behind the pages are, they give an error or what they say, never a panic.
+        #[test]
+        fn any_footer_and_bounds_parse_or_fail(bytes in proptest::collection::vec(any::<u8>(), FOOTER_BYTES), bit in 0_usize..FOOTER_BYTES * 8) {
+            let mut footer: [u8; FOOTER_BYTES] = bytes[..].try_into().unwrap();
+            prop_assert!(Footer::decode(&footer, "c", 0).is_err());
+            footer = Footer { number: 3, records: 9, ..Footer::default() }.encode();
+            footer[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Footer::decode(&footer, "c", 0).is_err());
+            if let Some((first, last)) = decode_bounds(&bytes) {
+                prop_assert_eq!(first.len() + last.len() + 4, bytes.len());
+            }
+            prop_assert_eq!(decode_bounds(&encode_bounds(&bytes[..5], &bytes[..9])), Some((bytes[..5].to_vec(), bytes[..9].to_vec())));
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The first writer that finds nobody at work leads: it takes all that waits, writes it to the log at once, syncs once if any of them asked
 //! for it, applies it, and wakes the others. What readers see has been acknowledged or is about to be, in the same order as in the log.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,6 +19,9 @@ use crate::state::{Shared, State};
 
 /// Cells beyond which writers are slowed down, bit by bit, so that merges keep up.
 const CELLS_AT_EASE: usize = 24;
+/// Cells beyond which a writer that needs another buffer waits for merges: flushes go before merges, so that tiny buffers could make cells
+/// faster than they are merged, without end.
+const CELLS_MAX: usize = 128;
 /// Bytes after which a slowed writer pauses.
 const PAUSE_BYTES: u64 = 64 << 10;
 
@@ -83,14 +87,22 @@ pub(crate) struct Queue {
 impl Shared {
     /// Writes one batch.
     pub(crate) fn commit(self: &Arc<Self>, changes: Vec<Change>, durability: Durability) -> Result<(), Error> {
-        let mut payload = Vec::with_capacity(changes.iter().map(|c| c.key.as_bytes().len() + 16).sum());
-        encode_changes(&changes, &mut payload);
         let bytes: usize =
             changes.iter().map(|c| c.key.as_bytes().len() + c.value.as_ref().map_or(0, |v| v.len())).sum();
+        let mut payload = Vec::with_capacity(bytes + 8 * changes.len());
+        encode_changes(&changes, &mut payload);
         self.around.counters.user_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let sync = durability == Durability::Sync;
-        let request = Arc::new(Request { changes, payload, sync, done: Mutex::new(None) });
+        let request = Request { changes, payload, sync, done: Mutex::new(None) };
         let mut waiting = self.queue.waiting.lock();
+        if !waiting.busy && waiting.requests.is_empty() {
+            waiting.busy = true;
+            drop(waiting);
+            let result = self.commit_group(&[&request]);
+            self.hand_on(1);
+            return result;
+        }
+        let request = Arc::new(request);
         waiting.requests.push(request.clone());
         loop {
             if let Some(result) = request.done.lock().take() {
@@ -108,21 +120,26 @@ impl Shared {
         for done in &group {
             *done.done.lock() = Some(result.clone());
         }
-        let mut waiting = self.queue.waiting.lock();
-        waiting.busy = false;
-        if group.len() > 1 || !waiting.requests.is_empty() {
-            self.queue.turn.notify_all();
-        }
+        self.hand_on(group.len());
         result
     }
 
-    fn commit_group(self: &Arc<Self>, group: &[Arc<Request>]) -> Result<(), Error> {
+    /// The leader of a group has done its work.
+    fn hand_on(&self, group: usize) {
+        let mut waiting = self.queue.waiting.lock();
+        waiting.busy = false;
+        if group > 1 || !waiting.requests.is_empty() {
+            self.queue.turn.notify_all();
+        }
+    }
+
+    fn commit_group<R: Deref<Target = Request>>(self: &Arc<Self>, group: &[R]) -> Result<(), Error> {
         self.check_running()?;
         let mut committer = self.committer.lock();
-        self.make_room(&mut committer)?;
-        let result = self.log_and_apply(&mut committer, group);
-        let pause = self.pause_due(&mut committer, group);
-        drop(committer);
+        let state = self.make_room(&mut committer)?;
+        let result = self.log_and_apply(&mut committer, &state, group);
+        let pause = self.pause_due(&mut committer, state.cells.len(), group);
+        drop((committer, state));
         if let Err(error) = &result {
             self.note_failure(error);
         }
@@ -132,7 +149,12 @@ impl Shared {
         result
     }
 
-    fn log_and_apply(&self, committer: &mut Committer, group: &[Arc<Request>]) -> Result<(), Error> {
+    fn log_and_apply<R: Deref<Target = Request>>(
+        &self,
+        committer: &mut Committer,
+        state: &State,
+        group: &[R],
+    ) -> Result<(), Error> {
         let first = committer.next_seq;
         let numbered = || (first..).zip(group.iter().filter(|r| !r.changes.is_empty()));
         let Committer { log, out, durable_seq, .. } = &mut *committer;
@@ -144,14 +166,17 @@ impl Shared {
         if group.iter().any(|r| r.sync) && !self.has_bug(PlantedBug::AckBeforeSync) {
             committer.sync(self)?;
         }
-        let state = self.current();
         state.active.apply(numbered().map(|(seq, r)| (seq, &r.changes[..])), &self.snapshots.newest, &self.visible_seq);
         Ok(())
     }
 
     /// While many cells wait to be merged, every so many bytes cost a moment.
-    fn pause_due(&self, committer: &mut Committer, group: &[Arc<Request>]) -> Option<Duration> {
-        let cells = self.current().cells.len();
+    fn pause_due<R: Deref<Target = Request>>(
+        &self,
+        committer: &mut Committer,
+        cells: usize,
+        group: &[R],
+    ) -> Option<Duration> {
         if cells <= CELLS_AT_EASE || self.options.background == Background::Inline {
             return None;
         }
@@ -165,11 +190,15 @@ impl Shared {
         Some(pause)
     }
 
-    /// Begins a new buffer if the active one is full, waiting for a free one if there is none.
-    fn make_room(self: &Arc<Self>, committer: &mut Committer) -> Result<(), Error> {
-        if self.current().active.bytes() < self.options.buffer_bytes {
-            return Ok(());
+    /// Begins a new buffer if the active one is full, waiting for a free one if there is none. Gives the state to write to: only who holds
+    /// the committer changes its active buffer.
+    fn make_room(self: &Arc<Self>, committer: &mut Committer) -> Result<Arc<State>, Error> {
+        let state = self.current();
+        let log_full = committer.log.as_ref().is_some_and(|log| log.bytes() >= self.options.log_bytes_max());
+        if state.active.bytes() < self.options.buffer_bytes && !log_full {
+            return Ok(state);
         }
+        drop(state);
         let begun = Instant::now();
         let free = self.options.buffers as usize - 1;
         while self.current().frozen.len() >= free {
@@ -192,19 +221,28 @@ impl Shared {
                 return Err(error);
             }
         }
+        while self.current().cells.len() > CELLS_MAX && self.merges_go_on() {
+            self.check_running()?;
+            let mut signal = self.signal.lock();
+            self.changed.wait_for(&mut signal, Duration::from_millis(5));
+        }
         self.around.counters.wait_us.fetch_add(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
         self.rotate(committer)?;
         if self.options.background == Background::Inline {
             // The batch at hand does not depend on it; what fails here is tried again when a buffer is needed.
             let _ = self.work_until_done();
         }
-        Ok(())
+        Ok(self.current())
     }
 
     /// Freezes the active buffer and begins a new one with a log of its own.
     pub(crate) fn rotate(&self, committer: &mut Committer) -> Result<(), Error> {
         let logged = self.options.logged && self.around.durable;
-        let log = if logged { Some(Log::create(&self.around, self.new_file())?) } else { None };
+        let log = if logged {
+            Some(Log::create(&self.around, self.new_file(), self.options.log_step_bytes())?)
+        } else {
+            None
+        };
         let active = Arc::new(Buffer::new(self.options.buffer_bytes));
         active.logs.lock().extend(log.as_ref().map(|log| log.number));
         let old = std::mem::replace(&mut committer.log, log);

@@ -17,6 +17,8 @@ use crate::bits::{BitWriter, Sorted, low_bits_for};
 
 /// Most pages a block has.
 pub(crate) const BLOCK_PAGES: usize = 64;
+/// Pages that a block must have, in the mean, for its eight bytes of head.
+const HEAD_PAGES: usize = 8;
 /// Bytes behind the common prefix that any block can tell apart: 256^8 numbers fit 64 bits.
 const WINDOW_BYTES: usize = 8;
 /// Bytes of a block's description.
@@ -48,13 +50,23 @@ pub(crate) fn hash_key(key: &[u8]) -> u64 {
 }
 
 fn fragment(hash: u64, keys: u64, filter_bits: u32) -> u64 {
-    let bucket = ((hash & 0xffff_ffff) * keys) >> 32;
+    // More keys than a page has only damage can say.
+    let bucket = (hash & 0xffff_ffff).wrapping_mul(keys) >> 32;
     (bucket << filter_bits) | ((hash >> 40) & ((1 << filter_bits) - 1))
 }
 
 /// Length of the common prefix.
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
+}
+
+/// Eight bytes behind the first `skip`, as a number: to compare keys that share these. Equal heads say nothing.
+pub(crate) fn head(key: &[u8], skip: usize) -> u64 {
+    let tail = key.get(skip..).unwrap_or(&[]);
+    let mut bytes = [0; 8];
+    let len = tail.len().min(8);
+    bytes[..len].copy_from_slice(&tail[..len]);
+    u64::from_be_bytes(bytes)
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -181,12 +193,27 @@ pub(crate) struct PageIndex {
     blocks: Vec<Block>,
     separators: Vec<u8>,
     words: Vec<u64>,
+    /// Bytes that all separators share.
+    skip: usize,
+    /// The separators' heads behind them, side by side: most of a search touches nothing else. None if blocks are small: too dear then.
+    heads: Vec<u64>,
 }
 
 impl PageIndex {
+    /// Adds what is not stored.
+    fn with_heads(mut self) -> Self {
+        let last = self.blocks.len().saturating_sub(1);
+        self.skip = if last == 0 { 0 } else { common_prefix(self.separator(0), self.separator(last)) };
+        let paying = self.blocks.len() <= self.pages as usize / HEAD_PAGES;
+        let heads = (0..if paying { self.blocks.len() } else { 0 }).map(|block| head(self.separator(block), self.skip));
+        self.heads = heads.collect();
+        self
+    }
+
     /// Bytes of memory: the index, and the filter.
     pub(crate) fn memory_bytes(&self) -> (u64, u64) {
-        let all = self.blocks.len() * size_of::<Block>() + self.separators.len() + self.words.len() * 8;
+        let heads = self.heads.len() * 8;
+        let all = self.blocks.len() * size_of::<Block>() + heads + self.separators.len() + self.words.len() * 8;
         let filter = if self.filter_bits == 0 { 0 } else { self.keys * u64::from(self.filter_bits + 2) / 8 };
         ((all as u64).saturating_sub(filter), filter)
     }
@@ -197,14 +224,32 @@ impl PageIndex {
         self.separators.get(from..to).unwrap_or(&[])
     }
 
-    /// Where a key can be. `None` only if there are no pages.
-    pub(crate) fn candidates(&self, key: &[u8]) -> Option<Candidates> {
-        let (mut low, mut high) = (0, self.blocks.len());
+    /// How many blocks begin at or before a key.
+    fn blocks_upto(&self, key: &[u8]) -> usize {
+        if self.skip > 0 {
+            let shared = self.separator(0).get(..self.skip).unwrap_or(&[]);
+            match key.get(..self.skip).unwrap_or(key).cmp(shared) {
+                std::cmp::Ordering::Less => return 0,
+                std::cmp::Ordering::Greater => return self.blocks.len(),
+                std::cmp::Ordering::Equal => {}
+            }
+        }
+        let wanted = head(key, self.skip);
+        let mut low = self.heads.partition_point(|&head| head < wanted);
+        let mut high = low + self.heads[low..].partition_point(|&head| head == wanted);
+        if self.heads.is_empty() {
+            high = self.blocks.len();
+        }
         while low < high {
             let middle = (low + high) / 2;
             if self.separator(middle) <= key { low = middle + 1 } else { high = middle }
         }
-        let index = low.saturating_sub(1);
+        low
+    }
+
+    /// Where a key can be. `None` only if there are no pages.
+    pub(crate) fn candidates(&self, key: &[u8]) -> Option<Candidates> {
+        let index = self.blocks_upto(key).saturating_sub(1);
         let block = self.blocks.get(index)?;
         if block.pages <= 1 {
             return Some(Candidates { block: index, from: 0, to: 0 });
@@ -267,7 +312,9 @@ impl PageIndex {
             return Err("the index's blocks are out of order");
         }
         let separators = separators.to_vec();
-        Ok(PageIndex { filter_bits: word(0), keys: long, pages: word(24), blocks, separators, words })
+        let (filter_bits, pages) = (word(0), word(24));
+        let index = PageIndex { filter_bits, keys: long, pages, blocks, separators, words, ..PageIndex::default() };
+        Ok(index.with_heads())
     }
 }
 
@@ -392,14 +439,16 @@ impl IndexBuilder {
         self.close_block();
         self.blocks.shrink_to_fit();
         self.separators.shrink_to_fit();
-        PageIndex {
+        let index = PageIndex {
             filter_bits: self.filter_bits,
             keys: self.keys,
             pages: self.pages,
             blocks: self.blocks,
             separators: self.separators,
             words: self.bits.into_words(),
-        }
+            ..PageIndex::default()
+        };
+        index.with_heads()
     }
 }
 

@@ -134,3 +134,28 @@ fn numbers_keep_order() {
         assert!(keys.is_sorted_by_key(|k| number(k, lo, hi, symbols)), "{lo} {hi}");
     }
 }
+
+proptest::proptest! {
+    /// P14: an index whose bytes are not what was written (its checksum would tell) is refused or gives some page, never a panic.
+    #[test]
+    fn any_index_parses_or_fails(
+        flips in proptest::collection::vec((proptest::prelude::any::<proptest::sample::Index>(), 0_u8..8), 1..6),
+        cut in 0_usize..3,
+        bits in 0_u32..17,
+    ) {
+        let mut bytes = build(&numbers(300, |n| format!("user{n:016}").into_bytes()), 18, bits).index.encode();
+        for (at, bit) in flips {
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+        }
+        bytes.truncate(bytes.len() - cut);
+        if let Ok(index) = PageIndex::decode(&bytes) {
+            for key in [&b"user"[..], b"user0000000000000007", b"userZ", b"", &[255; 40]] {
+                let Some(found) = index.candidates(key) else { continue };
+                for page in (found.from..=found.to).take(100) {
+                    let _ = (index.may_hold(found.block, page, hash_key(key)), index.physical(found.block, page));
+                }
+            }
+        }
+    }
+}

@@ -35,6 +35,11 @@ pub(crate) struct Log {
     pub(crate) number: u64,
     file: Arc<dyn DiskFile>,
     end: u64,
+    /// The file is at least so long. Writing within its length changes no metadata of the file system, or rarely; without
+    /// this every batch would, and would wait for the journal whenever that is being committed.
+    len: u64,
+    /// Bytes by which it grows.
+    step_bytes: u64,
     /// Header checksum of the last frame.
     chain: u32,
     /// Something was written since the last sync.
@@ -44,7 +49,8 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn create(around: &Surroundings, number: u64) -> Result<Self, Error> {
+    /// Makes an empty log that grows by `step_bytes`.
+    pub(crate) fn create(around: &Surroundings, number: u64, step_bytes: u64) -> Result<Self, Error> {
         let path = path_in(&around.dir, &log_name(number));
         let file = around.disk.open(&path, OpenMode::CreateNew)?;
         let mut header = [0; FILE_HEADER_BYTES];
@@ -58,7 +64,7 @@ impl Log {
             return Err(e.into());
         }
         let end = FILE_HEADER_BYTES as u64;
-        Ok(Log { number, file, end, chain: 0, dirty: true, name_dirty: true })
+        Ok(Log { number, file, end, len: end, step_bytes, chain: 0, dirty: true, name_dirty: true })
     }
 
     /// Appends batches, given as their sequences and encoded changes, in one write. After an error none of them is in the log, except
@@ -91,13 +97,25 @@ impl Log {
         }
         // Even a failed write may have left bytes: the next sync must cover their removal.
         self.dirty = true;
+        let end = self.end + out.len() as u64;
+        if end > self.len {
+            // Zeros behind the last frame are no frame: replay ends there. A disk without room for them may have some for the batch.
+            self.len = end + self.step_bytes;
+            let _ = self.file.truncate(self.len);
+        }
         if let Err(e) = self.file.write_at(self.end, out) {
             let _ = self.file.truncate(self.end);
+            self.len = self.end;
             return Err(e.into());
         }
         self.end += out.len() as u64;
         self.chain = chain;
         Ok(out.len() as u64)
+    }
+
+    /// Bytes of all batches in it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.end
     }
 
     pub(crate) fn sync(&mut self) -> Result<(), Error> {
@@ -233,13 +251,37 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// P14: another version is told from damage, with both numbers.
+    #[test]
+    fn a_newer_log_is_told_from_a_torn_one() {
+        let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::MemDisk::new());
+        let around = Surroundings {
+            disk: disk.clone(),
+            dir: String::new(),
+            trash: Default::default(),
+            counters: Default::default(),
+            check_pages: true,
+            durable: true,
+        };
+        drop(Log::create(&around, 7, 64).unwrap());
+        let file = disk.open(&log_name(7), OpenMode::Existing).unwrap();
+        let mut header = [0; FILE_HEADER_BYTES];
+        file.read_at(0, &mut header).unwrap();
+        header[8] = 2;
+        let crc = crc32c(&header[..28]);
+        header[28..].copy_from_slice(&crc.to_le_bytes());
+        file.write_at(0, &header).unwrap();
+        let error = LogReader::open(&around, 7).err().unwrap();
+        assert!(error.to_string().contains("format version 2, but this program knows 1"), "{error}");
+    }
+
     proptest! {
         /// P14: flipped bits end the replay or give an error, never a panic and never another batch.
         #[test]
         fn damaged_logs_give_a_prefix(flips in proptest::collection::vec((any::<prop::sample::Index>(), 0_u8..8), 0..4)) {
             let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::MemDisk::new());
             let around = Surroundings { disk: disk.clone(), dir: String::new(), trash: Default::default(), counters: Default::default(), check_pages: true, durable: true };
-            let mut log = Log::create(&around, 7).unwrap();
+            let mut log = Log::create(&around, 7, 64).unwrap();
             let mut out = Vec::new();
             let payloads: Vec<Vec<u8>> = (1..20_u8).map(|i| {
                 let mut payload = Vec::new();

@@ -1,11 +1,12 @@
 //! Walking cells and buffers in order, and several of them as one: the newest record of each key wins.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::buffer::BufferCursor;
 use crate::cell::Cell;
 use crate::error::Error;
-use crate::index::common_prefix;
+use crate::index::{common_prefix, head};
 use crate::page::{self, PAGE_HEADER_BYTES, Page, RUN_HEADER_BYTES, Spot};
 
 /// Walks a cell's records in order, reading ahead.
@@ -173,14 +174,6 @@ pub(crate) struct Merger {
     winners: Vec<usize>,
 }
 
-fn head(key: &[u8], skip: usize) -> u64 {
-    let tail = key.get(skip..).unwrap_or(&[]);
-    let mut bytes = [0; 8];
-    let len = tail.len().min(8);
-    bytes[..len].copy_from_slice(&tail[..len]);
-    u64::from_be_bytes(bytes)
-}
-
 impl Merger {
     pub(crate) fn new(sources: Vec<Cursor>) -> Self {
         let mut merger = Merger { heads: vec![None; sources.len()], sources, skip: 0, winners: Vec::new() };
@@ -210,20 +203,28 @@ impl Merger {
 
     fn choose(&mut self) {
         self.winners.clear();
-        let mut best: Option<(u64, &[u8])> = None;
-        for (i, source) in self.sources.iter().enumerate() {
-            let (Some(head), Some((key, _))) = (self.heads[i], source.current()) else { continue };
-            let order = best.map_or(std::cmp::Ordering::Less, |(h, k)| head.cmp(&h).then_with(|| key.cmp(k)));
+        let mut best: Option<(u64, usize)> = None;
+        for (i, head) in self.heads.iter().enumerate() {
+            let Some(head) = *head else { continue };
+            let order = match best {
+                None => Ordering::Less,
+                Some((least, _)) if head != least => head.cmp(&least),
+                Some((_, at)) => self.key(i).cmp(self.key(at)),
+            };
             match order {
-                std::cmp::Ordering::Less => {
-                    best = Some((head, key));
+                Ordering::Less => {
+                    best = Some((head, i));
                     self.winners.clear();
                     self.winners.push(i);
                 }
-                std::cmp::Ordering::Equal => self.winners.push(i),
-                std::cmp::Ordering::Greater => {}
+                Ordering::Equal => self.winners.push(i),
+                Ordering::Greater => {}
             }
         }
+    }
+
+    fn key(&self, source: usize) -> &[u8] {
+        self.sources[source].current().map_or(&[], |(key, _)| key)
     }
 
     /// The smallest key and its newest version (`None` is a delete); the oldest version if `keep_older` (a planted bug).
@@ -232,14 +233,15 @@ impl Merger {
         self.sources[*winner?].current()
     }
 
-    /// Moves behind the current key in all sources.
-    pub(crate) fn advance(&mut self) -> Result<(), Error> {
+    /// Moves behind the current key in all sources; gives in how many it was.
+    pub(crate) fn advance(&mut self) -> Result<u64, Error> {
         for at in 0..self.winners.len() {
             let source = self.winners[at];
             self.sources[source].advance()?;
             self.note(source);
         }
+        let moved = self.winners.len() as u64;
         self.choose();
-        Ok(())
+        Ok(moved)
     }
 }

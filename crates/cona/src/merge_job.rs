@@ -3,7 +3,8 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crate::buffer::Buffer;
 use crate::cell::Cell;
@@ -41,6 +42,16 @@ struct MergeJob {
     total_bytes: u64,
 }
 
+/// Adds the time that work took, if there was any.
+fn timed(us: &AtomicU64, work: impl FnOnce() -> Result<bool, Error>) -> Result<bool, Error> {
+    let begun = Instant::now();
+    let done = work();
+    if !matches!(done, Ok(false)) {
+        us.fetch_add(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
+    }
+    done
+}
+
 fn damaged_path(error: &Error) -> Option<&str> {
     match error {
         Error::Damaged { file, .. } => Some(file),
@@ -52,9 +63,10 @@ impl Shared {
     /// Does one piece of what is due. False: nothing is.
     pub(crate) fn work_step(&self) -> Result<bool, Error> {
         self.check_running()?;
-        let flushed = self.flush_one();
+        let counters = &self.around.counters;
+        let flushed = timed(&counters.flush_us, || self.flush_one());
         let done = match &flushed {
-            Ok(false) => self.merge_slice(),
+            Ok(false) => timed(&counters.merge_us, || self.merge_slice()),
             _ => flushed.clone(),
         };
         self.empty_trash();
@@ -270,6 +282,13 @@ impl Shared {
 
     /// True once all is merged.
     fn advance_merge(&self, job: &mut MergeJob) -> Result<bool, Error> {
+        let mut moved = 0;
+        let done = self.merge_records(job, &mut moved);
+        self.around.counters.merged_records.fetch_add(moved, Ordering::Relaxed);
+        done
+    }
+
+    fn merge_records(&self, job: &mut MergeJob, moved: &mut u64) -> Result<bool, Error> {
         let (mut bytes, limit) = (0, self.options.merge_slice_bytes);
         let limit = if self.options.background == Background::Inline { u64::MAX } else { limit };
         let keep_older = self.has_bug(PlantedBug::KeepOlder);
@@ -279,7 +298,7 @@ impl Shared {
             if value.is_some() || !drop_deletes {
                 job.writer.add(key, value)?;
             }
-            job.merger.advance()?;
+            *moved += job.merger.advance()?;
             if bytes >= limit {
                 job.done_bytes += bytes;
                 return Ok(false);
@@ -315,6 +334,13 @@ impl Shared {
     /// Bytes of memory that merges hold.
     pub(crate) fn jobs_bytes(&self) -> u64 {
         self.jobs.lock().waiting.iter().map(|job| job.writer.heap_bytes() as u64).sum()
+    }
+
+    /// True if merges are under way or due and the last did not fail: waiting for fewer cells will end.
+    pub(crate) fn merges_go_on(&self) -> bool {
+        let jobs = self.jobs.lock();
+        let threads = self.options.background != Background::Inline && self.failures.lock().merge.is_none();
+        threads && (!jobs.busy.is_empty() || self.due(&jobs, &self.current().cells).is_some())
     }
 
     /// True if nothing is under way or due.

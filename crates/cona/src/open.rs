@@ -117,7 +117,7 @@ fn open_around(around: Surroundings, options: Options) -> Result<Arc<Shared>, Er
     let used = files.cells.iter().chain(&files.logs).map(|n| n + 1).max().unwrap_or(0);
     let number = manifest.next_file.max(used);
     let logged = options.logged && around.durable;
-    let log = if logged { Some(Log::create(&around, number)?) } else { None };
+    let log = if logged { Some(Log::create(&around, number, options.log_step_bytes())?) } else { None };
     active.logs.lock().extend(replayed.logs.iter().chain(log.as_ref().map(|log| &log.number)));
     let next_seq = replayed.last_seq + 1;
     let state = State { active: Arc::new(active), frozen: Vec::new(), cells: Arc::new(cells), version: 0 };

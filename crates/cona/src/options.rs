@@ -51,6 +51,13 @@ pub enum FilterBits {
         /// In the oldest, which holds most keys.
         last: u32,
     },
+    /// Level by level.
+    Levels {
+        /// In cells of level 0 (flushed buffers), 1, 2, …; deeper ones have what the eighth has.
+        levels: [u32; 8],
+        /// In the oldest cell, whatever its level.
+        last: u32,
+    },
 }
 
 /// Who merges.
@@ -152,13 +159,26 @@ impl Options {
             Shape::Doubling { growth } => growth,
         };
         within("growth", growth.into(), 2, 8, "2 to 8")?;
-        if let FilterBits::Fixed { upper, last } = self.filter_bits {
-            within("filter_bits", upper.max(last).into(), 0, FILTER_BITS_MAX.into(), "0 to 16")?;
-        }
+        let most = match self.filter_bits {
+            FilterBits::Auto => 0,
+            FilterBits::Fixed { upper, last } => upper.max(last),
+            FilterBits::Levels { levels, last } => levels.into_iter().fold(last, u32::max),
+        };
+        within("filter_bits", most.into(), 0, FILTER_BITS_MAX.into(), "0 to 16")?;
         if let Background::Threads(threads) = self.background {
             within("background threads", threads.into(), 1, 16, "1 to 16")?;
         }
         Ok(())
+    }
+
+    /// Bytes by which a log grows.
+    pub(crate) fn log_step_bytes(&self) -> u64 {
+        (self.buffer_bytes / 16).clamp(256, 1 << 20)
+    }
+
+    /// Bytes of a log at which its buffer counts as full: records that are overwritten in it take no more room there, but here.
+    pub(crate) fn log_bytes_max(&self) -> u64 {
+        self.buffer_bytes.saturating_mul(4)
     }
 
     /// Filter bits of a new cell.
@@ -166,8 +186,9 @@ impl Options {
         match self.filter_bits {
             FilterBits::Auto if oldest => 5,
             FilterBits::Auto => 10_u32.saturating_sub(level).max(9),
-            FilterBits::Fixed { last, .. } if oldest => last,
+            FilterBits::Fixed { last, .. } | FilterBits::Levels { last, .. } if oldest => last,
             FilterBits::Fixed { upper, .. } => upper,
+            FilterBits::Levels { levels, .. } => levels[(level as usize).min(levels.len() - 1)],
         }
     }
 }

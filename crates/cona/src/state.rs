@@ -150,11 +150,12 @@ impl State {
     pub(crate) fn in_cells(&self, key: &[u8], hash: u64) -> Result<Option<Vec<u8>>, Error> {
         SCRATCH.with_borrow_mut(|scratch| {
             for cell in self.cells.iter() {
-                match cell.get(key, hash, scratch)? {
-                    Some(Found::Value(value)) => return Ok(Some(value)),
-                    Some(Found::Deleted) => return Ok(None),
-                    None => {}
-                }
+                let Some(found) = cell.get(key, hash, scratch)? else { continue };
+                cell.counters.hit(cell.level);
+                return Ok(match found {
+                    Found::Value(value) => Some(value),
+                    Found::Deleted => None,
+                });
             }
             Ok(None)
         })

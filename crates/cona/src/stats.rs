@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::cell::{Counters, LEVELS};
+use crate::plan::BOTTOM;
 use crate::state::Shared;
 
 /// A store in numbers; counts are since it was opened.
@@ -51,6 +53,14 @@ pub struct Stats {
     pub merges: u64,
     /// Time that writers waited for room or were slowed down.
     pub wait_us: u64,
+    /// Time that turning buffers into cells took, whoever did it.
+    pub flush_us: u64,
+    /// Time that merging took, whoever did it.
+    pub merge_us: u64,
+    /// Records that merges read, each as often as it was.
+    pub merged_records: u64,
+    /// Lookups that cells answered, by their level (255: the oldest, into which others were folded); levels without any are left out.
+    pub level_hits: Vec<(u32, u64)>,
     /// Cells in which a merge met damage.
     pub spoiled_cells: u64,
     /// What the last background failure was.
@@ -69,6 +79,12 @@ impl Stats {
     pub fn bytes_per_record(&self) -> f64 {
         (self.index_bytes + self.filter_bytes) as f64 / self.cell_records.max(1) as f64
     }
+}
+
+fn level_hits(counters: &Counters) -> Vec<(u32, u64)> {
+    let level = |at: usize| if at + 1 == LEVELS { BOTTOM } else { at as u32 };
+    let hits = counters.level_hits.iter().enumerate();
+    hits.map(|(at, n)| (level(at), n.load(Ordering::Relaxed))).filter(|(_, n)| *n > 0).collect()
 }
 
 pub(crate) fn collect(shared: &Shared) -> Stats {
@@ -92,6 +108,10 @@ pub(crate) fn collect(shared: &Shared) -> Stats {
         flushes: of(&c.flushes),
         merges: of(&c.merges),
         wait_us: of(&c.wait_us),
+        flush_us: of(&c.flush_us),
+        merge_us: of(&c.merge_us),
+        merged_records: of(&c.merged_records),
+        level_hits: level_hits(c),
         ..Stats::default()
     };
     for cell in state.cells.iter() {
