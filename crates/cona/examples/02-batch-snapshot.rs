@@ -11,7 +11,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut transfer = Batch::new();
     transfer.put(b"account:a", b"60").put(b"account:b", b"40");
     store.write_with(transfer, Durability::Sync)?;
-    assert_eq!(before.get(b"account:b")?.as_deref(), Some(&b"0"[..]));
-    assert_eq!(store.get(b"account:b")?.as_deref(), Some(&b"40"[..]));
+    let show = |value: Option<Vec<u8>>| String::from_utf8_lossy(&value.unwrap_or_default()).into_owned();
+    let (then, now) = (show(before.get(b"account:b")?), show(store.get(b"account:b")?));
+    println!("b had {then} before and has {now} now");
     Ok(())
 }

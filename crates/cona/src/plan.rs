@@ -50,12 +50,13 @@ pub(crate) fn next(cells: &[View], shape: Shape) -> Option<Plan> {
     }
 }
 
-/// `growth` or more neighbours of one level, the smallest level first.
+/// `growth` or more neighbours of one level, the smallest level first. Small merges overtake large ones, so that a cell may be older than
+/// one of a higher level; it counts as of that level, or it would never have neighbours again.
 fn level_merge(cells: &[View], growth: usize, weight_max: u64) -> Option<Plan> {
-    let mut from = 0;
+    let (mut from, mut level) = (0, 0);
     while from < cells.len() {
-        let level = cells[from].level;
-        let same = cells[from..].iter().take_while(|c| c.level == level && !c.busy).count();
+        level = cells[from].level.max(level);
+        let same = cells[from..].iter().take_while(|c| c.level <= level && !c.busy).count();
         if same >= growth {
             // The oldest ones first, so that the rest stay neighbours.
             let first = from + same - growth;
@@ -172,6 +173,44 @@ mod tests {
         }
         let [written, _, most, oldest, filter, ..] = cost(crate::Options::default().shape, 1600);
         assert!(written < 7.5 && most <= 14.0 && oldest > 0.75 && filter < 1.0);
+    }
+
+    /// Work comes faster than it is done, and small merges overtake large ones, as in the store: whatever is left, all becomes few cells.
+    #[test]
+    fn a_backlog_leaves_no_cell_behind() {
+        for (shape, most) in [
+            (Shape::Doubling { growth: 2 }, 12),
+            (Shape::Doubling { growth: 4 }, 24),
+            (crate::Options::default().shape, 24),
+        ] {
+            // A cell and, if it is in a merge, that merge's number; merges by their weights left.
+            let (mut cells, mut merges, mut numbers): (Vec<(View, u64)>, Vec<(u64, u64, u32)>, u64) =
+                (Vec::new(), Vec::new(), 0);
+            for step in 0..20_000_u64 {
+                if step < 1500 {
+                    cells.insert(0, (View { level: 0, weight: 100, busy: false }, 0));
+                }
+                while let Some(plan) = next(&cells.iter().map(|(view, _)| *view).collect::<Vec<_>>(), shape) {
+                    numbers += 1;
+                    let taken = &mut cells[plan.from..=plan.to];
+                    taken.iter_mut().for_each(|(view, merge)| (view.busy, *merge) = (true, numbers));
+                    merges.push((taken.iter().map(|(view, _)| view.weight).sum(), numbers, plan.level));
+                }
+                merges.sort_unstable();
+                let Some(first) = merges.first_mut() else { continue };
+                first.0 = first.0.saturating_sub(300);
+                if first.0 == 0 {
+                    let (_, number, level) = merges.remove(0);
+                    let at = cells.iter().position(|(_, merge)| *merge == number).unwrap();
+                    let weight = cells.iter().filter(|(_, merge)| *merge == number).map(|(view, _)| view.weight).sum();
+                    cells.retain(|(_, merge)| *merge != number);
+                    cells.insert(at, (View { level, weight, busy: false }, 0));
+                }
+            }
+            let weights: Vec<u64> = cells.iter().map(|(view, _)| view.weight).collect();
+            assert!(merges.is_empty() && cells.len() <= most, "{shape:?}: {weights:?}");
+            assert_eq!(weights.iter().sum::<u64>(), 150_000);
+        }
     }
 
     #[test]

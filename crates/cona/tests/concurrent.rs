@@ -126,6 +126,40 @@ fn a_checkpoint_is_one_moment() {
     assert!(matches!(error, Error::AlreadyThere { .. }), "{error}");
 }
 
+/// A buffer that only sees the same key never fills; its log must not grow for ever all the same.
+#[test]
+fn one_key_overwritten_for_ever_takes_bounded_space() {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let store = open(&disk, &small());
+    let most = (0..3000_u32).map(|n| {
+        store.put(b"counter", &[n as u8; 100]).unwrap();
+        let space = disk.space().unwrap();
+        space.capacity_bytes - space.free_bytes
+    });
+    let (most, log_bytes) = (most.max().unwrap(), store.stats().log_bytes);
+    assert!(most < 64 << 10 && log_bytes > 400 << 10, "{most} bytes were used, {log_bytes} written");
+    drop(store);
+    assert_eq!(open(&disk, &small()).get(b"counter").unwrap(), Some(vec![2999_u32 as u8; 100]));
+}
+
+/// Tiny buffers make cells faster than one thread merges them: writers then wait, and cells do not pile up.
+#[test]
+fn cells_stay_few_whatever_the_buffers() {
+    let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
+    let shape = Shape::Doubling { growth: 2 };
+    let store = open(&disk, &Options { buffer_bytes: 4096, shape, volatile: true, ..threaded(1) });
+    let most = (0..30_000_u64).map(|n| {
+        store.put(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), &[1; 100]).unwrap();
+        if n.is_multiple_of(64) { store.stats().cells.len() } else { 0 }
+    });
+    let most = most.max().unwrap();
+    assert!(most <= 140, "{most} cells");
+    store.flush().unwrap();
+    store.settle().unwrap();
+    let stats = store.stats();
+    assert!(stats.cells.len() < 16 && stats.merged_records > 30_000 && stats.merge_us > 0, "{stats:?}");
+}
+
 /// A snapshot keeps the files of its cells; dropping it frees them, and disk use stays within what the README says.
 #[test]
 fn space_comes_back_when_readers_let_go() {

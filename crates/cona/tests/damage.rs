@@ -144,6 +144,7 @@ fn requests_that_cannot_be_are_refused_with_the_fact_and_the_limit() {
         Options { buffers: 1, ..small() },
         Options { shape: Shape::Doubling { growth: 9 }, ..small() },
         Options { filter_bits: FilterBits::Fixed { upper: 17, last: 0 }, ..small() },
+        Options { filter_bits: FilterBits::Levels { levels: [1, 2, 3, 4, 5, 6, 7, 17], last: 0 }, ..small() },
     ] {
         let error = Store::open_on(Arc::new(MemDisk::new()), "", bad).unwrap_err();
         assert!(matches!(error, Error::BadOption { .. }), "{error}");
@@ -165,6 +166,59 @@ fn a_directory_that_is_no_store_or_is_in_use_is_refused() {
     std::fs::write(&file, b"x").unwrap();
     assert!(Store::open(&file, small()).is_err());
     assert_eq!(Store::open(dir.path(), small()).unwrap().get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
+}
+
+/// Runs `f` on a thread that may not write where others' permissions forbid it, also if the tests are run by root.
+fn as_nobody<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    let unprivileged = || {
+        if rustix::process::geteuid().is_root() {
+            let nobody = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(None, Some(nobody), None).unwrap();
+        }
+        f()
+    };
+    std::thread::scope(|scope| scope.spawn(unprivileged).join().unwrap())
+}
+
+fn names(dir: &std::path::Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// P14: a directory that may not be written is said to be so, with its name, whether there is a store in it or not; nothing in it changes.
+#[test]
+fn a_read_only_directory_is_refused_by_name() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let allow = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let (empty, full) = (dir.path().join("empty"), dir.path().join("full"));
+    std::fs::create_dir(&empty).unwrap();
+    Store::open(&full, small()).unwrap().put(b"a", b"1").unwrap();
+    for path in [dir.path(), &empty, &full] {
+        allow(path, 0o555);
+    }
+    // The store's files may be written or not: what its directory forbids is enough.
+    for mode in [0o444, 0o666] {
+        names(&full).iter().for_each(|name| allow(&full.join(name), mode));
+        let before = names(&full);
+        for create in [true, false] {
+            for path in [&full, &empty, &dir.path().join("none")] {
+                let error = as_nobody(|| Store::open(path, Options { create, ..small() })).unwrap_err();
+                let absent = !create && !path.exists();
+                let named = error.to_string().contains(path.to_str().unwrap());
+                assert!(named && (absent || matches!(error, Error::ReadOnly { .. })), "{create}, {mode:o}: {error}");
+            }
+        }
+        assert_eq!((names(&full), names(&empty).len()), (before, 0));
+    }
+    for path in [dir.path(), &empty, &full] {
+        allow(path, 0o755);
+    }
+    assert_eq!(Store::open(&full, small()).unwrap().get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
 }
 
 #[test]

@@ -31,9 +31,10 @@ pub fn drawn(rng: &mut SplitMix64) -> Options {
             0 => Shape::Doubling { growth },
             _ => Shape::Folded { growth, fold_percent: 20 + rng.below(200) as u32 },
         },
-        filter_bits: match rng.below(3) {
+        filter_bits: match rng.below(4) {
             0 => FilterBits::Fixed { upper: 16, last: 0 },
             1 => FilterBits::Fixed { upper: 0, last: 3 },
+            2 => FilterBits::Levels { levels: [12, 9, 0, 7, 1, 16, 4, 2], last: 6 },
             _ => FilterBits::Auto,
         },
         buffers: 2 + rng.below(2) as u32,
