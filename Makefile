@@ -1,5 +1,5 @@
 # The ways in: `make run` and `make test` are the two commands of the README.
-.PHONY: run test check fmt bench bench-accel bench-cona bench-index bench-mount soak clean
+.PHONY: run test check fmt bench bench-accel bench-cona bench-cona-study bench-index bench-mount soak clean
 
 run:            ## build and start a store of eight nodes here, under ./tessera-data
 	cargo build --release -p tessera-cli
@@ -42,6 +42,10 @@ bench-index:    ## the index of a disk with 20 million fragments: memory, pages 
 bench-cona:     ## CONA beside LevelDB, RocksDB and fjall under YCSB (needs libleveldb-dev, librocksdb-dev); writes bench/results/cona.*
 	cargo build --release --manifest-path bench/cona/Cargo.toml
 	python3 bench/cona.py
+
+bench-cona-study: ## the studies of CONA's paper: buffer sizes, merges per insert, what merging hides, reads per level; writes bench/results/cona-study.*
+	cargo build --release --manifest-path bench/cona/Cargo.toml
+	python3 bench/cona_study.py
 
 fmt:
 	cargo fmt --all

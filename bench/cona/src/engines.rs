@@ -11,6 +11,10 @@ pub trait Engine {
     fn put(&self, key: &[u8], value: &[u8]);
     /// Calls `f` with the value, if there is one.
     fn get(&self, key: &[u8], f: &mut dyn FnMut(&[u8])) -> bool;
+    /// What may be read often: records merged, microseconds of merging and of waiting, cells.
+    fn moment(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
     /// Figures of its own, if it has any.
     fn figures(&self) -> serde_json::Value {
         serde_json::Value::Null
@@ -31,7 +35,7 @@ struct Cona(tessera_cona::Store);
 
 impl Cona {
     fn open(dir: &Path, variant: &str) -> Self {
-        use tessera_cona::{Options, Shape};
+        use tessera_cona::{Background, Options, Shape};
         let mut options = Options { cache_bytes: CACHE_BYTES as u64, buffer_bytes: BUFFER_BYTES as u64, ..Options::default() };
         for word in variant.split(',').filter(|w| !w.is_empty()) {
             let (name, value) = word.split_once('=').expect("variants are name=value,…");
@@ -42,8 +46,11 @@ impl Cona {
                 "buffers" => options.buffers = number as u32,
                 "cache_mib" => options.cache_bytes = number << 20,
                 "doubling" => options.shape = Shape::Doubling { growth: number as u32 },
+                "volatile" => options.volatile = number > 0,
+                "inline" => options.background = Background::Inline,
+                "threads" => options.background = Background::Threads(number as u32),
                 "fold" => options.shape = Shape::Folded { growth: 4, fold_percent: number as u32 },
-                _ => panic!("variant {name}: choose paper, buffer_kib, buffers, cache_mib, doubling, fold"),
+                _ => panic!("variant {name}: choose paper, buffer_kib, buffers, cache_mib, doubling, fold, volatile, inline, threads"),
             }
         }
         Cona(tessera_cona::Store::open(dir, options).unwrap())
@@ -58,12 +65,18 @@ impl Engine for Cona {
         let found = self.0.get(key).unwrap();
         found.as_deref().map(f).is_some()
     }
+    fn moment(&self) -> serde_json::Value {
+        let s = self.0.stats();
+        serde_json::json!([s.merged_records, s.merge_us, s.wait_us, s.cells.len()])
+    }
     fn figures(&self) -> serde_json::Value {
         let s = self.0.stats();
         serde_json::json!({
             "index_bytes": s.index_bytes, "filter_bytes": s.filter_bytes, "cell_records": s.cell_records, "cells": s.cells.len(),
             "lookups": s.lookups, "buffer_hits": s.buffer_hits, "cache_hits": s.cache_hits, "page_reads": s.page_reads,
             "user_bytes": s.user_bytes, "written_bytes": s.log_bytes + s.written_cell_bytes + s.manifest_bytes,
+            "flush_us": s.flush_us, "merge_us": s.merge_us, "merged_records": s.merged_records, "level_hits": s.level_hits,
+            "level_max": s.cells.iter().map(|c| c.0).filter(|level| *level < 255).max().unwrap_or(0),
             "wait_us": s.wait_us, "merges": s.merges, "flushes": s.flushes, "file_bytes": s.cell_file_bytes,
             "cache_bytes": s.cache_bytes, "buffer_bytes": s.buffer_bytes, "merge_bytes": s.merge_bytes,
         })

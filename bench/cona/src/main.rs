@@ -22,7 +22,7 @@ struct Cli {
     /// cona, leveldb, rocksdb or fjall
     #[arg(long)]
     system: String,
-    /// A new directory
+    /// A new directory, or with --existing one of an earlier run
     #[arg(long)]
     dir: PathBuf,
     #[arg(long, default_value_t = 5_000_000)]
@@ -30,9 +30,13 @@ struct Cli {
     /// Operations a phase
     #[arg(long, default_value_t = 1_000_000)]
     ops: u64,
-    /// Phases, of load, A, B, C, D, F, in this order; in small letters with the page cache evicted all the time
+    /// Phases, of load, A, B, C, D, F, in this order; in small letters with the page cache evicted all the time. -: from standard input,
+    /// a line each
     #[arg(long, default_value = "load,A,B,C,D,F,a,b,c,d,f")]
     phases: String,
+    /// The directory has a store of so many records already: its opening is measured, then phases go on
+    #[arg(long)]
+    existing: Option<u64>,
     /// CONA's options, name=value,…
     #[arg(long, default_value = "")]
     variant: String,
@@ -73,8 +77,13 @@ fn evict(dir: &Path) {
         let range = line.split(' ').next().and_then(|r| r.split_once('-'));
         let Some((from, to)) = range else { continue };
         let parse = |hex: &str| usize::from_str_radix(hex, 16).unwrap_or(0);
-        // SAFETY: the engines map files for reading only; the pages come back from the file when touched.
-        unsafe { libc::madvise(parse(from) as *mut libc::c_void, parse(to) - parse(from), libc::MADV_DONTNEED) };
+        let (at, len) = (parse(from) as *mut libc::c_void, parse(to).saturating_sub(parse(from)));
+        // SAFETY: neither advice changes what memory holds, even if something else is mapped there by now. Without the first a fault
+        // would read the pages around it as well, and show the kernel's readahead instead of the engine.
+        unsafe {
+            libc::madvise(at, len, libc::MADV_RANDOM);
+            libc::madvise(at, len, libc::MADV_PAGEOUT);
+        }
     }
     let mut dirs = vec![dir.to_path_buf()];
     while let Some(next) = dirs.pop() {
@@ -157,56 +166,108 @@ impl Run<'_> {
     }
 }
 
-fn main() {
-    let cli = Cli::parse();
-    std::fs::create_dir_all(&cli.dir).unwrap();
-    let engine = engines::open(&cli.system, &cli.dir, &cli.variant);
-    let zipf = Zipf::new(cli.records);
-    let mut records = cli.records;
-    for phase in cli.phases.split(',') {
+/// An open engine and what is known of its records.
+struct Bench {
+    cli: Cli,
+    engine: Box<dyn Engine>,
+    zipf: Zipf,
+    records: u64,
+}
+
+impl Bench {
+    fn phase(&mut self, phase: &str) -> serde_json::Value {
         let cold = phase.chars().all(char::is_lowercase) && phase != "load";
         let name = if phase == "load" { phase.to_owned() } else { phase.to_uppercase() };
-        let ops = if phase == "load" { cli.records } else if cold { cli.ops / 4 } else { cli.ops };
-        let stop = Arc::new(AtomicBool::new(false));
-        let evictor = cold.then(|| {
-            let (stop, dir) = (stop.clone(), cli.dir.clone());
-            evict(&dir);
-            std::thread::spawn(move || {
-                while !stop.load(Ordering::Acquire) {
-                    evict(&dir);
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-            })
-        });
-        let (histograms, value) = (Histogram::default(), vec![0; VALUE_BYTES]);
-        let seed = 1 + records + u64::from(cold);
-        let mut run =
-            Run { engine: &*engine, records, rng: Rng(seed), reads: histograms, writes: Histogram::default(), value };
-        let (before, figures_before) = (io(), engine.figures());
+        let ops = if phase == "load" { self.cli.records } else if cold { self.cli.ops / 4 } else { self.cli.ops };
+        let evictor = cold.then(|| Evictor::start(&self.cli.dir));
+        let (reads, writes, value) = (Histogram::default(), Histogram::default(), vec![0; VALUE_BYTES]);
+        let (records, rng) = (self.records, Rng(1 + self.records + u64::from(cold)));
+        let mut run = Run { engine: &*self.engine, records, rng, reads, writes, value };
+        let (before, figures_before) = (io(), self.engine.figures());
+        let (mut series, mut inside) = (Vec::new(), Vec::new());
         let begun = Instant::now();
-        let (mut series, mut sampled) = (Vec::new(), begun);
+        let mut sampled = begun;
         for step in 0..ops {
-            run.operation(&name, step, &zipf);
+            run.operation(&name, step, &self.zipf);
             if (step + 1) % (ops / SAMPLES).max(1) == 0 {
                 series.push((ops / SAMPLES) as f64 / sampled.elapsed().as_secs_f64());
+                inside.push(self.engine.moment());
                 sampled = Instant::now();
             }
         }
         let seconds = begun.elapsed().as_secs_f64();
-        let read_bytes = io().0 - before.0;
-        stop.store(true, Ordering::Release);
-        if let Some(evictor) = evictor {
-            evictor.join().unwrap();
-        }
-        let anonymous = proc_numbers("/proc/self/status").get("RssAnon").copied().unwrap_or(0) * 1024;
+        let (read_bytes, at_end) = (io().0 - before.0, self.engine.figures());
+        drop(evictor);
+        let anonymous = anonymous();
+        let Run { records, reads, writes, .. } = run;
         let settle = quiet();
-        records = run.records;
-        let line = serde_json::json!({
-            "system": cli.system, "variant": cli.variant, "phase": name, "cold": cold, "records": records, "ops": ops, "seconds": seconds,
-            "ops_per_s": ops as f64 / seconds, "reads": run.reads.json(), "writes": run.writes.json(),
+        self.records = records;
+        serde_json::json!({
+            "system": self.cli.system, "variant": self.cli.variant, "phase": name, "cold": cold, "records": records, "ops": ops, "seconds": seconds,
+            "ops_per_s": ops as f64 / seconds, "reads": reads.json(), "writes": writes.json(),
             "disk_read_bytes": read_bytes, "disk_written_bytes": io().1 - before.1, "settle_s": settle, "anonymous_bytes": anonymous,
-            "series": series, "before": figures_before, "after": engine.figures(),
+            "series": series, "inside": inside, "before": figures_before, "at_end": at_end, "after": self.engine.figures(),
+        })
+    }
+}
+
+fn anonymous() -> u64 {
+    proc_numbers("/proc/self/status").get("RssAnon").copied().unwrap_or(0) * 1024
+}
+
+/// Evicts all the time, until it is dropped.
+struct Evictor {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Evictor {
+    fn start(dir: &Path) -> Self {
+        let (stop, dir) = (Arc::new(AtomicBool::new(false)), dir.to_path_buf());
+        evict(&dir);
+        let seen = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !seen.load(Ordering::Acquire) {
+                evict(&dir);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        Evictor { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Evictor {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+fn main() {
+    let cli = Cli::parse();
+    std::fs::create_dir_all(&cli.dir).unwrap();
+    // Opening is measured with nothing in the page cache.
+    evict(&cli.dir);
+    let (before, begun) = (io(), Instant::now());
+    let engine = engines::open(&cli.system, &cli.dir, &cli.variant);
+    let seconds = begun.elapsed().as_secs_f64();
+    if let Some(records) = cli.existing {
+        let line = serde_json::json!({
+            "system": cli.system, "variant": cli.variant, "phase": "open", "cold": true, "records": records, "ops": 1, "seconds": seconds,
+            "ops_per_s": 1.0 / seconds, "reads": null, "writes": null, "disk_read_bytes": io().0 - before.0, "disk_written_bytes": 0,
+            "anonymous_bytes": anonymous(), "series": [], "after": engine.figures(),
         });
         println!("{line}");
+    }
+    let (zipf, phases) = (Zipf::new(cli.records), cli.phases.clone());
+    let records = cli.existing.unwrap_or(cli.records);
+    let mut bench = Bench { cli, engine, zipf, records };
+    // From standard input a phase at a time, so that several engines can take turns.
+    if phases == "-" {
+        for phase in std::io::stdin().lines() {
+            println!("{}", bench.phase(phase.unwrap().trim()));
+        }
+    } else {
+        phases.split(',').for_each(|phase| println!("{}", bench.phase(phase)));
     }
 }
