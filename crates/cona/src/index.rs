@@ -50,8 +50,7 @@ pub(crate) fn hash_key(key: &[u8]) -> u64 {
 }
 
 fn fragment(hash: u64, keys: u64, filter_bits: u32) -> u64 {
-    // More keys than a page has only damage can say.
-    let bucket = (hash & 0xffff_ffff).wrapping_mul(keys) >> 32;
+    let bucket = ((hash & 0xffff_ffff) * keys) >> 32;
     (bucket << filter_bits) | ((hash >> 40) & ((1 << filter_bits) - 1))
 }
 
@@ -271,7 +270,12 @@ impl PageIndex {
         let counts = self.blocks[block].counts(&self.words);
         let before = if page == 0 { 0 } else { counts.get(u64::from(page) - 1) };
         let keys = counts.get(u64::from(page)).saturating_sub(before);
-        let at = counts.at + counts.len_bits() + before.saturating_mul(u64::from(self.filter_bits + 2));
+        let filters_at = counts.at + counts.len_bits();
+        let at = filters_at.saturating_add(before.saturating_mul(u64::from(self.filter_bits + 2)));
+        if keys > u64::from(u16::MAX) || at > self.words.len() as u64 * 64 {
+            // Only damage says so; the page itself tells.
+            return true;
+        }
         let run = Sorted { words: &self.words, at, n: keys, buckets: keys, low_bits: self.filter_bits };
         keys > 0 && run.contains(fragment(hash, keys, self.filter_bits))
     }

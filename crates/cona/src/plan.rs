@@ -184,8 +184,9 @@ mod tests {
             (crate::Options::default().shape, 24),
         ] {
             // A cell and, if it is in a merge, that merge's number; merges by their weights left.
-            let (mut cells, mut merges, mut numbers): (Vec<(View, u64)>, Vec<(u64, u64, u32)>, u64) =
-                (Vec::new(), Vec::new(), 0);
+            let mut cells: Vec<(View, u64)> = Vec::new();
+            let mut merges: Vec<(u64, u64, u32)> = Vec::new();
+            let mut numbers = 0_u64;
             for step in 0..20_000_u64 {
                 if step < 1500 {
                     cells.insert(0, (View { level: 0, weight: 100, busy: false }, 0));
