@@ -13,6 +13,7 @@ pub(super) struct ShellCounters {
     pub(super) sent_bytes: AtomicU64,
     pub(super) far_received_bytes: AtomicU64,
     pub(super) far_sent_bytes: AtomicU64,
+    pub(super) log_received_bytes: AtomicU64,
 }
 
 impl ShellCounters {
@@ -20,6 +21,12 @@ impl ShellCounters {
     pub(super) fn received(&self, bytes: u64, far: bool) {
         self.received_bytes.fetch_add(bytes, Relaxed);
         self.far_received_bytes.fetch_add(if far { bytes } else { 0 }, Relaxed);
+    }
+
+    /// Payload bytes of the manager's log came: traffic of the cluster itself, not of anybody's data.
+    pub(super) fn received_log(&self, bytes: u64) {
+        self.received(bytes, false);
+        self.log_received_bytes.fetch_add(bytes, Relaxed);
     }
 
     /// Payload bytes go; `far`: to another host.
@@ -42,10 +49,12 @@ pub struct NodeMetrics {
     pub received_bytes: u64,
     /// Payload bytes sent.
     pub sent_bytes: u64,
-    /// Of the bytes received, those from peers with another host label.
+    /// Of the bytes received, fragments from peers with another host label.
     pub far_received_bytes: u64,
     /// Of the bytes sent, those to peers with another host label.
     pub far_sent_bytes: u64,
+    /// Of the bytes received, the manager's command log and snapshots.
+    pub log_received_bytes: u64,
     /// Whether puts are acknowledged now.
     pub has_lease: bool,
     /// Node id; 0 before the first registration.

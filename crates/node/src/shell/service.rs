@@ -74,8 +74,13 @@ impl Service for Door {
             return connection.reply(kind, request_id, Err(error));
         }
         let far = greeted.is_some_and(|it| it.far);
-        node.metrics.received(frame.payload.len() as u64, far);
-        match check::decode(&node.config, kind, &frame.body, frame.payload, &frame.sums) {
+        let payload_bytes = frame.payload.len() as u64;
+        let request = check::decode(&node.config, kind, &frame.body, frame.payload, &frame.sums);
+        match &request {
+            Ok(NodeRequest::Log(_)) => node.metrics.received_log(payload_bytes),
+            _ => node.metrics.received(payload_bytes, far),
+        }
+        match request {
             Ok(NodeRequest::Put(put)) => {
                 node.metrics.puts.fetch_add(1, Relaxed);
                 let request = node.remember(connection, kind, request_id);

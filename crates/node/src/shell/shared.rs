@@ -197,6 +197,7 @@ impl Shared {
             sent_bytes: self.metrics.sent_bytes.load(Relaxed),
             far_received_bytes: self.metrics.far_received_bytes.load(Relaxed),
             far_sent_bytes: self.metrics.far_sent_bytes.load(Relaxed),
+            log_received_bytes: self.metrics.log_received_bytes.load(Relaxed),
             has_lease: core.has_lease(),
             node_id: core.node_id(),
             incarnation: core.incarnation(),
