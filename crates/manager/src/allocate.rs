@@ -6,7 +6,7 @@
 
 use crate::anchors::{Anchors, Wish, plain_positions};
 use crate::cache::Pg;
-use crate::choose::{self, Wanted};
+use crate::choose::{self, Near, Wanted};
 use crate::error::{Outcome, invalid, refuse};
 use crate::hints::{self, HintSet};
 use crate::inodes::{self, check_name};
@@ -284,7 +284,7 @@ impl Question<'_> {
         let Some(host) = near else { return self.allocate(ctx, chunk) };
         let pg_id = ctx.decide(|ctx| {
             self.check_room(ctx, chunk.len_bytes)?;
-            Ok(choose::choose_near(ctx, &self.wanted(chunk), host)?.unwrap_or(0))
+            Ok(choose::choose_near(ctx, &self.wanted(chunk), Near { host, writer: &self.session.host })?.unwrap_or(0))
         })?;
         if pg_id != 0 {
             return self.allocate_in(ctx, chunk, pg_id);

@@ -74,14 +74,23 @@ pub fn choose_pg(ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> Outcome<u64> {
     }
 }
 
-/// Such a group in which `host` holds bytes of the chunk as they are, if there is one.
-pub fn choose_near(ctx: &Ctx<'_>, wanted: &Wanted<'_>, host: &str) -> Outcome<Option<u64>> {
-    let asked = (wanted.class.fragments(), host.to_string());
-    ctx.soft.cluster.chooser.asked.borrow_mut().insert(asked);
-    known(ctx, wanted, Some(host))
+/// Where a group is wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct Near<'a> {
+    /// Holds bytes of the chunk as they are.
+    pub host: &'a str,
+    /// Better one that this host is in, too: what it keeps it need not send.
+    pub writer: &'a str,
 }
 
-fn known(ctx: &Ctx<'_>, wanted: &Wanted<'_>, near: Option<&str>) -> Outcome<Option<u64>> {
+/// Such a group in which the asked host holds bytes of the chunk as they are, if there is one.
+pub fn choose_near(ctx: &Ctx<'_>, wanted: &Wanted<'_>, near: Near<'_>) -> Outcome<Option<u64>> {
+    let asked = (wanted.class.fragments(), near.host.to_string());
+    ctx.soft.cluster.chooser.asked.borrow_mut().insert(asked);
+    known(ctx, wanted, Some(near))
+}
+
+fn known(ctx: &Ctx<'_>, wanted: &Wanted<'_>, near: Option<Near<'_>>) -> Outcome<Option<u64>> {
     let chooser = &ctx.soft.cluster.chooser;
     for _ in 0..2 {
         match chooser.choose(ctx, wanted, near)? {
@@ -100,7 +109,7 @@ impl Chooser {
         self.asked.borrow().iter().filter(|(w, _)| *w == width).map(|(_, host)| host.clone()).collect()
     }
 
-    fn choose(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>, near: Option<&str>) -> Outcome<Option<u64>> {
+    fn choose(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>, near: Option<Near<'_>>) -> Outcome<Option<u64>> {
         let Wanted { class, len_bytes, avoid, degraded } = *wanted;
         let width = class.fragments();
         let figures = &ctx.soft.cluster.figures;
@@ -119,12 +128,16 @@ impl Chooser {
         let fragment = len_bytes.div_ceil(u64::from(class.k.max(1)));
         let spare = if degraded { class.m.saturating_sub(1) } else { 0 };
         let plain = plain_positions(class) as usize;
-        let is_near = |g: &OpenGroup| near.is_none_or(|host| g.hosts.iter().take(plain).any(|h| **h == *host));
+        let is_near = |g: &OpenGroup| near.is_none_or(|n| g.hosts.iter().take(plain).any(|h| **h == *n.host));
         let fits = |g: &OpenGroup, unable: u32| g.unable <= unable && g.has_room(figures, fragment) && is_near(g);
         let is_wanted = |g: &OpenGroup, unable: u32| fits(g, unable) && !avoid.contains(&g.pg_id);
         // Full redundancy first, whatever the policy allows. Better a group that failed this client a moment ago than
         // none: it may have recovered, and P12 wants writes to finish.
-        let chosen = choices.roll(self.next(), |g| is_wanted(g, 0));
+        let at_writer = |near: Near<'_>| {
+            let in_it = |g: &OpenGroup| g.hosts.iter().any(|h| **h == *near.writer);
+            choices.roll(self.next(), |g| is_wanted(g, 0) && in_it(g))
+        };
+        let chosen = near.and_then(at_writer).or_else(|| choices.roll(self.next(), |g| is_wanted(g, 0)));
         let chosen =
             chosen.or_else(|| if spare > 0 { choices.roll(self.next(), |g| is_wanted(g, spare)) } else { None });
         // A hint is no reason to insist on what failed.

@@ -70,6 +70,25 @@ fn a_group_of_files_is_on_one_host_and_groups_are_on_many() {
     assert!(all.len() >= 5, "{all:?}");
 }
 
+/// A copy that the writer's own host can hold need not be sent.
+#[test]
+fn a_further_copy_of_what_goes_elsewhere_stays_with_the_writer() {
+    let mut rig = Rig::new(8);
+    for (redundancy, plain, placement) in
+        [("replica:2", 2, "collocate:g"), ("ec:4+2", 6, "collocate:g"), ("replica:2", 2, "scatter:1M")]
+    {
+        for host in 1..=8u8 {
+            let host_name = format!("h{host}");
+            let session = open(&mut rig, &format!("{redundancy} {placement} {host}"), &host_name, placement);
+            let chunks: Vec<ChunkName> = (0..16).map(|i| named(host * 16 + i, u64::from(i))).collect();
+            let reply = ask(&mut rig, session, redundancy, &chunks);
+            let with_writer = anchors(&reply, plain).iter().filter(|hosts| hosts.contains(&host_name)).count();
+            assert_eq!(with_writer, 16, "{redundancy} {placement} from {host_name}");
+        }
+    }
+    assert_eq!(not_met(&mut rig), 0);
+}
+
 #[test]
 fn regions_go_from_host_to_host() {
     let mut rig = Rig::new(8);
