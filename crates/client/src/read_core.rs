@@ -175,6 +175,8 @@ pub struct ReadCore {
     cache: SharedCache,
     /// Bytes of it that this file may have (`cache=SIZE`), and what it has, oldest first.
     kept: Kept,
+    /// Regions of a file whose regions are on different hosts (`placement=scatter`): nobody reads ahead into the next one.
+    region_bytes: Option<u64>,
     now: i64,
     calls: Calls<Purpose>,
     actions: VecDeque<ReadAction>,
@@ -265,6 +267,7 @@ impl ReadCore {
             view,
             cache,
             kept: Kept::default(),
+            region_bytes: None,
             now: i64::MIN,
             calls: Calls::new(op_seed),
             actions: VecDeque::new(),

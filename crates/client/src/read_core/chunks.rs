@@ -26,10 +26,12 @@ impl ReadCore {
         }
     }
 
-    /// Whole chunks ahead of a reader that goes through the file in order.
+    /// Whole chunks ahead of a reader that goes through the file in order; not into the next region, which another host has and
+    /// another task will read.
     pub(super) fn read_ahead(&mut self, from: u64) {
         let mut at = from;
-        while at < from + AHEAD_BYTES {
+        let region_end = self.region_bytes.and_then(|bytes| from.checked_next_multiple_of(bytes)).unwrap_or(u64::MAX);
+        while at < region_end.min(from + AHEAD_BYTES) {
             let Some((extent, chunk)) = self.pages.find(at) else { return };
             if let Some(chunk) = chunk {
                 let known = self.cache.lock().has_chunk(chunk.chunk_id) || self.fetches.contains_key(&chunk.chunk_id);

@@ -53,8 +53,10 @@ impl ReadCore {
         };
         let hints = reply.policy.iter().map(|h| (h.name.as_str(), h.value.as_str()));
         // Hints that this build does not know are none of its business here.
-        self.kept.limit_bytes = match Policy::from_hints(hints).map(|policy| policy.cache) {
-            Ok(Cache::Limit { bytes }) => Some(bytes),
+        let policy = Policy::from_hints(hints).ok();
+        self.region_bytes = policy.as_ref().and_then(Policy::region_bytes);
+        self.kept.limit_bytes = match policy.map(|policy| policy.cache) {
+            Some(Cache::Limit { bytes }) => Some(bytes),
             _ => None,
         };
         let opened = Opened { attr, version, policy: reply.policy };

@@ -253,6 +253,30 @@ fn a_file_keeps_no_more_in_the_cache_than_its_policy_allows() {
     }
 }
 
+/// Who reads a region of a scattered file in order fetches that region, and nothing of what is another task's on another host.
+#[test]
+fn nobody_reads_ahead_into_the_next_region() {
+    let bytes = data(16 << 20, 10);
+    for placement in ["scatter:4M", "spread"] {
+        let mut drive = Drive::new(Fake::new(4).with("redundancy", "none").with("placement", placement));
+        let mut core = drive.writer("f", CommitMode::Replace, Some(bytes.len() as u64));
+        drive.write(&mut core, write_all(&bytes, 1 << 20)).0.unwrap();
+        let cache = ChunkCache::shared(1 << 30);
+        let mut core = drive.reader("f", cache.clone(), 0, bytes.len() as u64);
+        for i in 0..4u64 {
+            let at = i << 20;
+            let read = drive.read_with(&mut core, i + 1, at, 1 << 20, false).unwrap();
+            assert!(read == bytes[at as usize..][..1 << 20]);
+        }
+        // What was read, and what is on its way.
+        let (bytes, coming) = (cache.lock().chunk_bytes(), core.fetches.len());
+        match placement {
+            "spread" => assert!(bytes > 4 << 20 || coming > 0, "nothing was read ahead"),
+            _ => assert_eq!((bytes, coming), (4 << 20, 0), "{placement}"),
+        }
+    }
+}
+
 #[test]
 fn versions_stay_readable_after_newer_ones() {
     let (old, new) = (data(20_000, 7), data(25_000, 8));
