@@ -19,6 +19,7 @@ test:           ## everything: lints, docs, all tests, real processes killed
 	python3 -m unittest discover -q -s bench/tests
 	python3 bench/chaos.py --binary target/debug/tessera --kills 10
 	python3 tests/suites.py $(if $(CI),--require)
+	python3 tests/workflows.py $(if $(CI),--require)
 
 # What Miri gets through in minutes, with AVX2 as Rust's intrinsics spell it; it knows neither assembler (blake3's) nor C++ (the emulated device).
 MIRI_TESTS = erasure::tests::parity_is_the_documented_sum erasure::tests::misuse erasure::tests::lengths \

@@ -1,0 +1,144 @@
+"""One machine as several hosts: a manager and, for each host, a node and a mount of its own on 127.0.0.2, 127.0.0.3, ….
+
+What lives here: starting, asking and ending the daemons, and the count of bytes that cross from host to host. As root each host gets a
+mount namespace of its own, so that, as on real hosts, only what is on the same one is reached over its Unix socket and all
+else over TCP, whose rate can then be limited a host (`link_mbit`, by tc). Without root everything goes over Unix
+sockets; bytes are counted by host label, so the count is the same. What tasks do is none of this file's business.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+
+INSIDE = "TESSERA_WORKFLOWS_INSIDE"
+
+
+def enter_namespaces():
+    """As root: goes on in network, mount and process namespaces of its own, which end with us. Whether it could."""
+    if os.environ.get(INSIDE):
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        return True
+    words = ["unshare", "--net", "--mount", "--propagation", "shared", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    tools = all(map(shutil.which, ("unshare", "nsenter", "ip", "tc")))
+    if os.geteuid() != 0 or not tools or subprocess.run([*words, "true"], stderr=subprocess.DEVNULL).returncode:
+        return False
+    os.environ[INSIDE] = "1"
+    os.execvp("unshare", [*words, sys.executable, *sys.argv])
+
+
+class Daemon:
+    """A child that says on stdout where it serves, and ends when our end of its stdin does."""
+
+    def __init__(self, words, log):
+        with open(log, "ab") as errors:
+            self.process = subprocess.Popen([str(w) for w in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+        self.words, self.log = words, log
+
+    def announced(self):
+        """What it said when it began to serve; waits for that."""
+        line = self.process.stdout.readline()
+        if not line:
+            said = pathlib.Path(self.log).read_text(errors="replace")[-2000:]
+            raise SystemExit(f"{' '.join(map(str, self.words))} did not start:\n{said}")
+        return json.loads(line)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+class Site:
+    """Hosts `host1` … `hostN`. A context: everything ends, and its files go, when it is left."""
+
+    def __init__(self, binary, directory, hosts, link_mbit=None, apart=False):
+        self.binary, self.directory = pathlib.Path(binary).resolve(), pathlib.Path(directory)
+        self.hosts = [f"host{i + 1}" for i in range(hosts)]
+        self.mounts = {host: self.directory / host / "mnt" for host in self.hosts}
+        self.link_mbit, self.apart = link_mbit, apart
+        self.metrics, self.daemons = {}, []
+
+    def __enter__(self):
+        try:
+            if self.link_mbit:
+                self._limit_links()
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for daemon in reversed(self.daemons):
+            daemon.stop()
+        if self.link_mbit:
+            subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], stderr=subprocess.DEVNULL)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _start(self):
+        for host, mount in self.mounts.items():
+            mount.mkdir(parents=True)
+            (self.directory / host / "disk").mkdir()
+        manager = self._daemon("manager", "--dir", self.directory / "manager", "--listen", "127.0.0.1:0")
+        self.manager = manager.announced()["listen"][0]
+        nodes = {host: self._node(i, host) for i, host in enumerate(self.hosts)}
+        for host, node in nodes.items():
+            self.metrics[host] = node.announced()["metrics"]
+        mounts = [self._mount(host, nodes[host]) for host in self.hosts]
+        for mount in mounts:
+            mount.announced()
+
+    def _node(self, i, host):
+        address = f"127.0.0.{i + 2}:0"
+        # A namespace of its own whose mounts the others see all the same.
+        own = ["unshare", "--mount", "--propagation", "unchanged"] if self.apart else []
+        return self._daemon(
+            "node", "--manager", self.manager, "--host", host, "--listen", address, "--metrics", address, "--disk",
+            self.directory / host / "disk", "--unix-socket", self.directory / host / "node.sock", name=host, before=own)
+
+    def _mount(self, host, node):
+        near = ["nsenter", f"--mount=/proc/{node.process.pid}/ns/mnt"] if self.apart else []
+        return self._daemon("mount", self.mounts[host], "--manager", self.manager, "--host", host, name=f"{host}.mount", before=near)
+
+    def _daemon(self, role, *words, name="manager", before=()):
+        log = self.directory / f"{name}.log"
+        daemon = Daemon([*before, self.binary, role, *words, "--announce", "--follow-stdin"], log)
+        self.daemons.append(daemon)
+        return daemon
+
+    def _limit_links(self):
+        """Each host sends, and receives, at most so much over TCP; a client's receiving is bounded by whom it reads from."""
+        def tc(*words):
+            subprocess.run(["tc", *words], check=True)
+
+        rate = f"{self.link_mbit}mbit"
+        tc("qdisc", "replace", "dev", "lo", "root", "handle", "1:", "htb")
+        for i in range(len(self.hosts)):
+            for way, minor in (("src", 2 * i + 1), ("dst", 2 * i + 2)):
+                tc("class", "add", "dev", "lo", "parent", "1:", "classid", f"1:{minor:x}", "htb", "rate", rate, "quantum", "65536")
+                tc("filter", "add", "dev", "lo", "parent", "1:", "protocol", "ip", "prio", "1", "u32",
+                   "match", "ip", way, f"127.0.0.{i + 2}/32", "flowid", f"1:{minor:x}")
+
+    def tessera(self, *words):
+        """Runs `tessera WORDS` against this store; its stdout."""
+        environment = {**os.environ, "TESSERA_MANAGER": self.manager}
+        done = subprocess.run([str(self.binary), *map(str, words)], env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"tessera {' '.join(map(str, words))} ended with {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def figures(self):
+        """Bytes since the start, all nodes together: `between_hosts`, of files, and `log`, of the manager's commands to their replicas."""
+        total = {}
+        for address in self.metrics.values():
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as page:
+                for line in page.read().decode().splitlines():
+                    name, _, value = line.rpartition(" ")
+                    total[name] = total.get(name, 0) + (0 if line.startswith("#") else float(value))
+        between = total["tessera_node_far_sent_bytes_total"] + total["tessera_node_far_received_bytes_total"]
+        return {"between_hosts": int(between), "log": int(total["tessera_node_log_received_bytes_total"])}
