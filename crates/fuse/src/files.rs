@@ -43,6 +43,8 @@ pub struct OpenFile {
 struct State {
     /// Length as it is seen here.
     size_bytes: u64,
+    /// The version that was looked at, or made here, last.
+    version: u64,
     /// The version under what was written; opened when it is read.
     base: Option<Arc<ReadHandle>>,
     /// Nothing of the version under it is part of the file any more.
@@ -132,6 +134,7 @@ impl State {
     fn new(size_bytes: u64) -> State {
         State {
             size_bytes,
+            version: 0,
             base: None,
             replaced: size_bytes == 0,
             unlinked: false,
@@ -158,6 +161,11 @@ impl OpenFile {
         let mut state = self.state.lock();
         if !state.changed {
             let base = open_base(store, self.ino)?;
+            if base.opened().version.version != state.version {
+                // Somebody else changed it: the session would go on from what it was.
+                state.session = None;
+                state.version = base.opened().version.version;
+            }
             state.size_bytes = base.len_bytes();
             state.replaced = state.size_bytes == 0;
             state.base = Some(base);
@@ -414,6 +422,7 @@ impl State {
     /// A version was made.
     fn committed(&mut self, store: &Store, ino: u64, done: &WriteDone) -> Result<(), Errno> {
         self.changed = !self.pieces.is_empty() || self.cut;
+        self.version = done.version;
         self.mtime_ns = 0;
         self.replaced = false;
         store.names.forget(Some(&[ino]));
