@@ -7,7 +7,7 @@
 use crate::mount::Store;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tessera_client::{Cancel, Progress};
@@ -29,7 +29,9 @@ pub struct Rewriting {
 
 /// See the module.
 pub struct Rewrites {
-    under_way: Mutex<BTreeMap<u64, Rewriting>>,
+    /// In the queue, each once. A file leaves it before its hints are read: what is set from then on puts it in again.
+    waiting: Mutex<BTreeSet<u64>>,
+    running: Mutex<Option<(u64, Rewriting)>>,
     wanted: Sender<u64>,
     cancel: Cancel,
 }
@@ -38,19 +40,20 @@ impl Rewrites {
     /// Nothing to do yet, and where it will hear of work.
     pub fn new() -> (Rewrites, Receiver<u64>) {
         let (wanted, work) = unbounded();
-        (Rewrites { under_way: Mutex::default(), wanted, cancel: Cancel::default() }, work)
+        (Rewrites { waiting: Mutex::default(), running: Mutex::default(), wanted, cancel: Cancel::default() }, work)
     }
 
     /// A hint of a file was set or taken away.
     pub fn hint_changed(&self, ino: u64, hint: &str) {
-        if OF_STORED_BYTES.contains(&hint) && self.under_way.lock().insert(ino, Rewriting::default()).is_none() {
+        if OF_STORED_BYTES.contains(&hint) && self.waiting.lock().insert(ino) {
             let _ = self.wanted.send(ino);
         }
     }
 
     /// How far the rewriting of a file is, if there is one.
     pub fn of(&self, ino: u64) -> Option<Rewriting> {
-        self.under_way.lock().get(&ino).copied()
+        let running = self.running.lock().filter(|(file, _)| *file == ino).map(|(_, rewriting)| rewriting);
+        running.or_else(|| self.waiting.lock().contains(&ino).then(Rewriting::default))
     }
 
     /// Gives up what is under way.
@@ -76,12 +79,15 @@ pub fn work(store: &Weak<Store>, wanted: &Receiver<u64>) {
 }
 
 fn rewrite(store: &Arc<Store>, ino: u64) {
+    let running = &store.rewrites.running;
+    *running.lock() = Some((ino, Rewriting::default()));
+    store.rewrites.waiting.lock().remove(&ino);
     let mut hear = |p: Progress| {
         let rewriting = Rewriting { done_bytes: p.done, total_bytes: p.total.unwrap_or(p.done) };
-        store.rewrites.under_way.lock().insert(ino, rewriting);
+        *running.lock() = Some((ino, rewriting));
     };
     let done = store.client.inodes().rewrite(ino, &mut hear, &store.rewrites.cancel);
-    store.rewrites.under_way.lock().remove(&ino);
+    *running.lock() = None;
     match done {
         Ok(done) if done.version != 0 => {
             tracing::info!(ino, new_bytes = done.new_bytes, "rewritten as its hints ask now");
@@ -89,5 +95,28 @@ fn rewrite(store: &Arc<Store>, ino: u64) {
         }
         Ok(_) => {}
         Err(error) => tracing::warn!(ino, %error, "not rewritten; `tessera rewrite` tries again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_that_is_set_while_a_file_is_rewritten_has_it_rewritten_once_more() {
+        let (rewrites, work) = Rewrites::new();
+        rewrites.hint_changed(7, "lifetime");
+        assert_eq!((rewrites.of(7), work.len()), (None, 0));
+        rewrites.hint_changed(7, "redundancy");
+        rewrites.hint_changed(7, "placement");
+        assert_eq!((rewrites.of(7), work.len()), (Some(Rewriting::default()), 1), "waits once");
+        // As `rewrite` begins.
+        let half = Rewriting { done_bytes: 5, total_bytes: 10 };
+        *rewrites.running.lock() = Some((7, half));
+        rewrites.waiting.lock().remove(&7);
+        rewrites.hint_changed(7, "chunking");
+        assert_eq!((rewrites.of(7), work.len()), (Some(half), 2));
+        *rewrites.running.lock() = None;
+        assert_eq!(rewrites.of(7), Some(Rewriting::default()), "and waits for that");
     }
 }

@@ -134,6 +134,7 @@ mod tests {
             assert_eq!(hint_of_attribute(&format!("user.{name}")), Some(hint));
         }
         assert_eq!(hint_of_attribute("user.tessera.placement"), Some("placement"));
+        assert_eq!(hint_of_attribute("user.tessera.DP"), Some("placement"));
         assert_eq!(hint_of_attribute("user.placement"), None);
         assert_eq!(hint_of_attribute("DP"), None);
     }

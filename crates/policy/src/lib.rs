@@ -92,7 +92,7 @@ pub const HINTS: &[HintSpec] = &[
     },
     HintSpec {
         name: "placement",
-        allowed: "spread, local, collocate:GROUP (1..=64 characters), scatter:SIZE (from 4K), scatter:Nchunks (N>=1)",
+        allowed: "spread, local, collocate:GROUP (1..=64 bytes), scatter:SIZE (from 4K), scatter:Nchunks (N>=1)",
         default: "spread",
         help: "on which hosts a file's own bytes go: any, the writer's, one for all files of GROUP, or region after region on the next",
         set: |p, v| Placement::parse(v).map(|placement| p.placement = placement),
@@ -311,7 +311,7 @@ pub fn canonical(name: &str, value: &str) -> Result<(&'static str, String), Hint
 /// that starts with [`PREFIX`] is taken for a hint whether there is such a one or not.
 pub fn hint_of_attribute(attribute: &str) -> Option<&str> {
     match attribute.strip_prefix(PREFIX) {
-        Some(name) => Some(name),
+        Some(name) => Some(own_name(name)),
         None => classic::find(attribute.strip_prefix("user.")?).map(|classic| classic.hint),
     }
 }
