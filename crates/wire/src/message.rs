@@ -160,4 +160,13 @@ messages! {
     0x0602 PutSnapshot => AppendLogReply;
     /// Read a piece of the newest snapshot.
     0x0603 GetSnapshot => GetSnapshotReply;
+
+    /// Set, change or give up a lock on a file.
+    0x0700 SetLock => SetLockReply;
+    /// Who is in the way of a lock?
+    0x0701 TestLock => TestLockReply;
+    /// Stop waiting for a lock.
+    0x0702 CancelLock => Ack;
+    /// Hold locks, go on holding them, or assert them to a new manager.
+    0x0703 HoldLocks => HoldLocksReply;
 }

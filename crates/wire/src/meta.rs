@@ -4,9 +4,11 @@
 //! and one answer (P8). Directory entries are bytes, not text.
 
 mod cluster;
+mod locks;
 mod namespace;
 mod sessions;
 
 pub use cluster::*;
+pub use locks::*;
 pub use namespace::*;
 pub use sessions::*;
