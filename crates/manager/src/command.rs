@@ -33,6 +33,7 @@ macro_rules! commands {
             PruneAnswers(PruneAnswers),
             NoteLeases(NoteLeases),
             ExpireFiles(ExpireFiles),
+            NoteLockers(NoteLockers),
             /// Applied by [`cluster::apply`]: kind, encoded message, its `op_id`.
             Cluster(u32, Bytes, Option<u64>),
         }
@@ -99,6 +100,7 @@ impl Command {
             PruneAnswers::KIND => Command::PruneAnswers(decode(kind, body)?),
             NoteLeases::KIND => Command::NoteLeases(decode(kind, body)?),
             ExpireFiles::KIND => Command::ExpireFiles(decode(kind, body)?),
+            NoteLockers::KIND => Command::NoteLockers(decode(kind, body)?),
             0x8100.. => Command::Cluster(kind, body.clone(), None),
             _ => match u16::try_from(kind).ok().and_then(Kind::from_number).and_then(|k| Self::from_request(k, body)) {
                 Some(command) => command?,
@@ -148,6 +150,7 @@ impl Command {
                 ctx.meta.leases_granted = 1;
                 Ok(Bytes::new())
             }
+            Command::NoteLockers(c) => done(upkeep::note_lockers(ctx, c)),
             Command::Cluster(kind, body, _) => cluster::apply(ctx, *kind, body).map(Bytes::from),
         }
     }

@@ -18,6 +18,13 @@ pub struct Config {
     /// How long a client may cache an entry if nobody recalls it. A restarted manager waits this long
     /// before it changes anything a client may have cached.
     pub lease_entry_ms: u64,
+    /// A client that was not heard of for this long has lost its locks. A restarted manager lets clients assert what they held
+    /// for as long, and gives nothing new away meanwhile.
+    pub lock_session_ms: u64,
+    /// Locks of a client whose last connection ended in order are gone after this, unless it comes back.
+    pub lock_orphan_ms: u64,
+    /// Locks that one client may hold or wait for.
+    pub max_locks_per_client: usize,
     /// Leases in memory; when more are asked for, entries are answered without one.
     pub max_leases: usize,
     /// Commands in one group commit at most.
@@ -84,6 +91,9 @@ impl Default for Config {
             reader_persist_ms: 1_000,
             answers_ms: 150_000,
             lease_entry_ms: 3_000,
+            lock_session_ms: 30_000,
+            lock_orphan_ms: 2_000,
+            max_locks_per_client: 1 << 16,
             max_leases: 1 << 20,
             max_batch_commands: 2_048,
             max_batch_bytes: 8 << 20,

@@ -24,6 +24,7 @@ macro_rules! view {
 }
 
 mod batching;
+mod locking;
 mod requests;
 mod ticks;
 
@@ -38,6 +39,8 @@ use crate::db::{Db, DbError};
 use crate::error::{Failure, Outcome};
 use crate::expiry;
 use crate::leases;
+use crate::locks::Lockers;
+use crate::locks::table::Ticket;
 use crate::meta::Meta;
 use crate::metrics::Metrics;
 use crate::planted::{self, Bug};
@@ -203,6 +206,8 @@ pub struct ManagerCore {
     ahead_ns: i64,
     next_token: u64,
     recalls: HashMap<u64, (u64, Vec<u64>)>,
+    /// Requests that wait for a lock, and until when.
+    lock_waits: HashMap<Ticket, (Origin, i64)>,
     /// Nothing that clients may have cached is changed before.
     leases_end_ns: i64,
     lease_noted: bool,
@@ -255,6 +260,7 @@ impl ManagerCore {
             ahead_ns,
             next_token: 1,
             recalls: HashMap::new(),
+            lock_waits: HashMap::new(),
             leases_end_ns,
             lease_noted: false,
             visible_seq: meta.log_seq,
@@ -275,6 +281,7 @@ impl ManagerCore {
         // A message of the lost manager may still be on its way, of a term that no replica has seen.
         let step = if restored { TERM_JUMP } else { 1 };
         let term = core.meta.term.max(above_term) + step;
+        core.soft.locks = Lockers::start(term, crate::locks::noted(&core.db)?, now_ns, &core.config);
         core.propose(NewTerm { term, restored }.propose());
         core.commit_batch(now_ns - ahead_ns);
         cluster::after_start(&mut view!(core));
@@ -296,6 +303,9 @@ impl ManagerCore {
             Event::ConnectionClosed { connection, by_peer, client_gone } => {
                 self.connection_closed(connection, by_peer);
                 if client_gone != 0 {
+                    if by_peer {
+                        self.soft.locks.orphan(self.now_ns, client_gone, &self.config);
+                    }
                     self.clients_gone.insert(client_gone);
                     self.release_reservations();
                 }
@@ -362,6 +372,9 @@ impl ManagerCore {
             ("sessions", self.soft.sessions.len() as u64),
             ("reserved_bytes", self.soft.sessions.reserved_bytes()),
             ("leases", self.soft.leases.len() as u64),
+            ("locks", self.soft.locks.figures().0 as u64),
+            ("locks_waiting", self.soft.locks.figures().1 as u64),
+            ("lock_clients", self.soft.locks.figures().2 as u64),
             ("answers_kept", self.answers.len() as u64),
             ("requests_waiting", (self.queue.len() + self.parked.len() + self.held.len()) as u64),
             ("files", self.meta.files),

@@ -33,6 +33,7 @@ pub mod internal;
 pub mod inventory;
 pub mod layout;
 pub mod leases;
+pub mod locks;
 pub mod membership;
 pub mod meta;
 pub mod metrics;

@@ -290,6 +290,11 @@ CREATE TABLE sessions (
 );
 CREATE INDEX sessions_by_ino ON sessions (ino);
 
+-- Clients that may hold locks on files: a manager that starts gives none away before they have said which.
+CREATE TABLE lock_clients (
+    client_id INTEGER PRIMARY KEY
+);
+
 -- Answers already given (P8): one row per group commit, an encoded OpAnswers. Read into memory at start; a
 -- row goes when no client retries that long any more.
 CREATE TABLE ops (

@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::db::Db;
 use crate::error::{Failure, Outcome};
 use crate::leases::Leases;
+use crate::locks::Lockers;
 use crate::meta::Meta;
 use crate::sessions::SoftSessions;
 use bytes::Bytes;
@@ -36,6 +37,8 @@ pub struct Soft {
     pub files_expired: u64,
     /// Leases on inodes.
     pub leases: Leases,
+    /// Locks on files.
+    pub locks: Lockers,
     /// Everything about nodes, disks and tasks.
     pub cluster: crate::cluster::ClusterSoft,
 }

@@ -26,6 +26,7 @@ kinds! {
     0x8007 SweepPages;
     0x8008 PruneAnswers;
     0x8009 NoteLeases;
+    0x800b NoteLockers;
 }
 
 /// A manager has started (or taken up after a failed commit): its entries bear this term from now on.
@@ -129,6 +130,14 @@ pub struct PruneAnswers {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NoteLeases {}
 
+/// Who may hold locks: they come back to a restarted manager before it gives any away.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct NoteLockers {
+    /// The clients, all of them.
+    #[prost(fixed64, repeated, tag = "1")]
+    pub client_ids: Vec<u64>,
+}
+
 /// By how much epochs jump when a manager was restored.
 const EPOCH_JUMP: i64 = 1 << 20;
 
@@ -202,6 +211,17 @@ pub fn release_orphans(ctx: &mut Ctx, command: &ReleaseOrphans) -> Outcome<()> {
 /// Applies [`SweepPages`].
 pub fn sweep_pages(ctx: &mut Ctx, command: &SweepPages) -> Outcome<()> {
     refs::sweep(ctx, command.limit).map(|_| ())
+}
+
+/// Applies [`NoteLockers`].
+pub fn note_lockers(ctx: &mut Ctx, command: &NoteLockers) -> Outcome<()> {
+    ctx.db.stmt("DELETE FROM lock_clients")?.execute([])?;
+    for &client_id in &command.client_ids {
+        ctx.db.stmt("INSERT OR IGNORE INTO lock_clients (client_id) VALUES (?1)")?.execute([client_id as i64])?;
+    }
+    let noted = command.client_ids.iter().copied().collect();
+    ctx.after_commit(move |soft| soft.locks.noted(noted));
+    Ok(())
 }
 
 /// Applies [`PruneAnswers`].

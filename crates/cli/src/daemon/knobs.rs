@@ -47,6 +47,9 @@ knobs! {
         reader_persist_ms = reader_persist_ms, "ms", "A reader's session is written to the database once it is this old; younger ones live in memory, so that opening a small file costs no transaction; 0: all are";
         answers_ms = answers_ms, "ms", "Answers to mutating requests are kept for this long: clients give up retrying well before";
         lease_entry_ms = lease_entry_ms, "ms", "How long a client may cache an entry if nobody recalls it. A restarted manager waits this long before it changes anything a client may have cached";
+        lock_session_ms = lock_session_ms, "ms", "A client that was not heard of for this long has lost its locks. A restarted manager lets clients assert what they held for as long, and gives nothing new away meanwhile";
+        lock_orphan_ms = lock_orphan_ms, "ms", "Locks of a client whose last connection ended in order are gone after this, unless it comes back";
+        max_locks_per_client = max_locks_per_client, "", "Locks that one client may hold or wait for";
         max_leases = max_leases, "", "Leases in memory; when more are asked for, entries are answered without one";
         max_batch_commands = max_batch_commands, "", "Commands in one group commit at most";
         max_batch_bytes = max_batch_bytes, "bytes", "Bytes of commands in one group commit at most (an entry must fit a frame's payload with room to spare)";

@@ -1,6 +1,7 @@
 //! Group commits: what waits is applied in one transaction, logged and synced, and answered; or the core stops.
 
 use super::*;
+use tessera_wire::log::LoggedCommand;
 
 impl ManagerCore {
     /// Whether a group commit has something to do.
@@ -48,11 +49,11 @@ impl ManagerCore {
                     if entry.term != applied.before.term {
                         self.log.set_term(entry.term);
                     }
-                    if entry
-                        .commands
-                        .iter()
-                        .any(|command| command.client_id != 0 || command.kind == RecordRefusal::KIND)
-                    {
+                    // A client that holds locks must be known to whoever is restored from the log.
+                    let seen = |c: &LoggedCommand| {
+                        c.client_id != 0 || c.kind == RecordRefusal::KIND || c.kind == NoteLockers::KIND
+                    };
+                    if entry.commands.iter().any(seen) {
                         self.visible_seq = entry.seq;
                     }
                     self.log.push(entry.seq, entry.term, applied.encoded.clone());
@@ -111,6 +112,8 @@ impl ManagerCore {
         let (seq, now_ns) = (self.meta.log_seq, self.meta.last_now_ns);
         self.answers.remember(seq, now_ns, applied.kept);
         applied.effects.into_iter().for_each(|effect| effect(&mut self.soft));
+        // Locks of clients that are on record as gone were given away.
+        self.answer_granted();
         for ((origin, changes), answer) in origins.into_iter().zip(applied.answers) {
             self.soft.leases.end_change(&changes);
             if let Some(origin) = origin {
@@ -169,6 +172,9 @@ impl ManagerCore {
         }
         for parked in std::mem::take(&mut self.parked) {
             self.actions.extend(parked.origin.map(|origin| origin.reply(Err(error.clone()))));
+        }
+        for (_, (origin, _)) in std::mem::take(&mut self.lock_waits) {
+            self.actions.push_back(origin.reply(Err(error.clone())));
         }
         for (_, action) in std::mem::take(&mut self.held) {
             if let Action::Reply { connection, request_id, kind, .. } = action {

@@ -125,6 +125,9 @@ impl ManagerCore {
                     Err(failure) => self.reply(origin, Err(failure.into_wire())),
                 }
             }
+            Kind::SetLock | Kind::TestLock | Kind::CancelLock | Kind::HoldLocks => {
+                self.locking(origin, client_id, body)
+            }
             kind => {
                 let asker = Asker { connection: origin.connection, client_id };
                 let result = match reads::read(&mut view!(self), asker, kind, &body) {
@@ -155,6 +158,10 @@ impl ManagerCore {
     }
 
     pub(super) fn compose(&mut self, origin: Origin, body: &Bytes) {
+        if origin.kind == Kind::HoldLocks {
+            // Its answer waited for what it says to be known.
+            return self.reply(origin, Ok(body.clone()));
+        }
         let result = cluster::reply(&mut view!(self), origin.kind, body);
         self.reply(origin, encoded(result));
     }

@@ -11,6 +11,7 @@ impl ManagerCore {
         self.soft.leases.expire(self.now_ns);
         self.unpark();
         self.release_reservations();
+        self.tend_locks();
         self.soft.log_replicas = self.log.up_to_date(self.soft.replicated_seq);
         // Upkeep waits while the queue is long: nothing in it is urgent.
         if self.queue.len() < self.config.max_batch_commands {

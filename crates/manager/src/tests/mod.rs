@@ -4,6 +4,7 @@ mod bad_input;
 mod expiry;
 mod files;
 mod leases;
+mod locks;
 mod log;
 mod namespace;
 mod placement;

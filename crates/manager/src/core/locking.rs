@@ -1,0 +1,102 @@
+//! Requests about locks: answered at once, or held back until their turn or their time has come.
+
+use super::*;
+use crate::locks::Set;
+use tessera_wire::meta::{CancelLock, HoldLocks, LockOutcome, SetLock, SetLockReply, TestLock};
+
+impl ManagerCore {
+    pub(super) fn locking(&mut self, origin: Origin, client_id: u64, body: Bytes) {
+        let answer = match origin.kind {
+            Kind::SetLock => self.set_lock(origin, client_id, &body),
+            Kind::TestLock => decode::<TestLock>(&body).and_then(|request| {
+                let reply = self.soft.locks.test(self.now_ns, client_id, &request)?;
+                Ok(Some(reply.encode_to_vec().into()))
+            }),
+            Kind::CancelLock => self.cancel_lock(client_id, &body),
+            _ => self.hold_locks(origin, client_id, &body),
+        };
+        match answer {
+            Ok(Some(reply)) => self.reply(origin, Ok(reply)),
+            Ok(None) => {}
+            Err(error) => self.reply(origin, Err(error)),
+        }
+        self.answer_granted();
+    }
+
+    fn set_lock(&mut self, origin: Origin, client_id: u64, body: &Bytes) -> Result<Option<Bytes>, Error> {
+        let request = decode::<SetLock>(body)?;
+        match self.soft.locks.set(self.now_ns, client_id, &request, &self.config)? {
+            Set::Answer(outcome) => Ok(Some(set(outcome))),
+            Set::Park(ticket, wait_ms) => {
+                let until_ns = self.now_ns + ns(wait_ms);
+                // Who asks again on another connection hears nothing on the first any more.
+                if let Some((before, _)) = self.lock_waits.insert(ticket, (origin, until_ns)) {
+                    self.reply(before, Ok(set(LockOutcome::Waiting)));
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn cancel_lock(&mut self, client_id: u64, body: &Bytes) -> Result<Option<Bytes>, Error> {
+        let request = decode::<CancelLock>(body)?;
+        let cancelled = self.soft.locks.cancel(self.now_ns, client_id, &request)?;
+        if let Some((waiting, _)) = cancelled.and_then(|ticket| self.lock_waits.remove(&ticket)) {
+            self.reply(waiting, Ok(set(LockOutcome::Cancelled)));
+        }
+        Ok(Some(Ack {}.encode_to_vec().into()))
+    }
+
+    fn hold_locks(&mut self, origin: Origin, client_id: u64, body: &Bytes) -> Result<Option<Bytes>, Error> {
+        let request = decode::<HoldLocks>(body)?;
+        let reply: Bytes = self.soft.locks.hold(self.now_ns, client_id, &request, &self.config)?.encode_to_vec().into();
+        // That it may hold locks must be known after a restart before it does.
+        match self.soft.locks.note() {
+            None => Ok(Some(reply)),
+            Some(note) => {
+                self.propose(note.propose());
+                self.queue.push_back(Waiting::Composed { origin, body: reply });
+                Ok(None)
+            }
+        }
+    }
+
+    /// Tells those whose turn has come.
+    pub(super) fn answer_granted(&mut self) {
+        for ticket in self.soft.locks.take_granted() {
+            if let Some((origin, _)) = self.lock_waits.remove(&ticket) {
+                self.reply(origin, Ok(set(LockOutcome::Granted)));
+            }
+        }
+    }
+
+    /// Gives up on silent clients, tells those whose time is over to ask again, and puts on record who may hold locks.
+    pub(super) fn tend_locks(&mut self) {
+        let unused_before_ns = self.unused_before_ns(self.config.lock_session_ms);
+        self.soft.locks.expire(self.now_ns, unused_before_ns);
+        self.answer_granted();
+        let (now_ns, locks) = (self.now_ns, &self.soft.locks);
+        let over = |(ticket, (_, until_ns)): (&Ticket, &(Origin, i64))| {
+            (*until_ns <= now_ns || !locks.is_waiting(*ticket)).then_some(*ticket)
+        };
+        let over: Vec<Ticket> = self.lock_waits.iter().filter_map(over).collect();
+        for ticket in over {
+            if let Some((origin, _)) = self.lock_waits.remove(&ticket) {
+                self.reply(origin, Ok(set(LockOutcome::Waiting)));
+            }
+        }
+        if self.queue.is_empty()
+            && let Some(note) = self.soft.locks.note()
+        {
+            self.propose(note.propose());
+        }
+    }
+}
+
+fn set(outcome: LockOutcome) -> Bytes {
+    SetLockReply { outcome: outcome as i32 }.encode_to_vec().into()
+}
+
+fn decode<M: Message + Default>(body: &Bytes) -> Result<M, Error> {
+    M::decode(body.clone()).map_err(|why| Error::new(Code::Invalid, format!("this request cannot be decoded: {why}")))
+}

@@ -1,0 +1,286 @@
+//! The table against a model of bytes, its queues, and the life of those who hold locks.
+
+use super::table::{LockTable, Outcome, Owner, Ticket, Want};
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const INO: u64 = 5;
+
+fn owner(number: u64) -> Owner {
+    Owner { client_id: number % 3 + 1, number }
+}
+
+fn ticket(number: u64, seq: u64) -> Ticket {
+    Ticket { client_id: owner(number).client_id, seq }
+}
+
+fn want(ino: u64, number: u64, start: u64, end: u64, mode: Mode, families: u8) -> Want {
+    let held = Held { mode, families: Families(families), pid: number as u32 };
+    Want { ino, owner: owner(number), bytes: Bytes { start, end }, held }
+}
+
+fn read(number: u64, start: u64, end: u64) -> Want {
+    want(INO, number, start, end, Mode::Read, 1)
+}
+
+fn write(number: u64, start: u64, end: u64) -> Want {
+    want(INO, number, start, end, Mode::Write, 1)
+}
+
+#[test]
+fn readers_share_and_writers_do_not() {
+    let mut table = LockTable::default();
+    assert_eq!(table.lock(read(1, 0, 9), None), Outcome::Granted);
+    assert_eq!(table.lock(read(2, 5, 15), None), Outcome::Granted);
+    assert_eq!(table.lock(write(1, 0, 4), None), Outcome::Granted, "where it is alone");
+    assert_eq!(table.lock(write(1, 4, 5), None), Outcome::Refused);
+    let (who, bytes, held) = table.in_the_way(&write(3, 0, 20)).unwrap();
+    assert_eq!((who, bytes, held.mode, held.pid), (owner(1), Bytes { start: 0, end: 4 }, Mode::Write, 1));
+    table.unlock(INO, owner(2), Bytes { start: 0, end: LAST_BYTE });
+    assert_eq!(table.lock(write(1, 4, 30), None), Outcome::Granted);
+    assert_eq!((table.held_by(owner(1).client_id), table.held_by(owner(2).client_id)), (1, 0), "joined; gone");
+}
+
+#[test]
+fn families_ignore_each_other_and_either_ignores_none() {
+    let mut table = LockTable::default();
+    assert_eq!(table.lock(want(INO, 1, 0, 9, Mode::Write, 1), None), Outcome::Granted);
+    assert_eq!(table.lock(want(INO, 2, 0, 9, Mode::Write, 2), None), Outcome::Granted);
+    assert_eq!(table.lock(want(INO, 3, 0, 9, Mode::Read, 3), None), Outcome::Refused);
+    assert_eq!(table.lock(want(INO, 1, 0, 9, Mode::Write, 2), None), Outcome::Refused);
+}
+
+#[test]
+fn a_writer_that_waits_is_not_starved_by_readers() {
+    let mut table = LockTable::default();
+    table.lock(read(1, 0, 9), None);
+    assert_eq!(table.lock(write(2, 0, 9), Some(ticket(2, 1))), Outcome::Waiting);
+    assert_eq!(table.lock(read(3, 0, 9), Some(ticket(3, 2))), Outcome::Waiting, "behind the writer");
+    assert_eq!(table.lock(read(4, 20, 29), Some(ticket(4, 3))), Outcome::Granted, "elsewhere");
+    table.unlock(INO, owner(1), Bytes { start: 0, end: 9 });
+    assert_eq!(table.take_granted(), [ticket(2, 1)]);
+    table.unlock(INO, owner(2), Bytes { start: 0, end: 9 });
+    assert_eq!(table.take_granted(), [ticket(3, 2)]);
+    assert!(table.cancel(ticket(3, 2)).is_none(), "granted is granted");
+}
+
+/// Who holds what an earlier one waits for goes first: behind it neither would ever be served.
+#[test]
+fn a_reader_that_asks_for_more_is_not_held_up_by_the_writer_that_waits_for_it() {
+    let mut table = LockTable::default();
+    table.lock(read(1, 0, 9), None);
+    table.lock(write(2, 0, 19), Some(ticket(2, 1)));
+    assert_eq!(table.lock(read(1, 10, 19), Some(ticket(1, 2))), Outcome::Granted);
+    // A third is behind the writer, until the writer comes to wait for it.
+    assert_eq!(table.lock(read(3, 15, 19), Some(ticket(3, 3))), Outcome::Waiting);
+    table.lock(write(3, 30, 39), None);
+    assert_eq!(table.lock(write(1, 30, 39), Some(ticket(1, 4))), Outcome::Waiting);
+    assert_eq!(table.take_granted(), [ticket(3, 3)], "1 waits for 3, and 2 for 1");
+}
+
+#[test]
+fn the_wait_that_closes_a_circle_is_refused_and_flock_waits() {
+    for (families, outcome) in [(1, Outcome::Deadlock), (2, Outcome::Waiting)] {
+        let mut table = LockTable::default();
+        let want = |ino, number| want(ino, number, 0, 9, Mode::Write, families);
+        (1..=3).for_each(|n| assert_eq!(table.lock(want(n, n), None), Outcome::Granted));
+        assert_eq!(table.lock(want(2, 1), Some(ticket(1, 1))), Outcome::Waiting);
+        assert_eq!(table.lock(want(3, 2), Some(ticket(2, 2))), Outcome::Waiting);
+        assert_eq!(table.lock(want(1, 3), Some(ticket(3, 3))), outcome);
+        table.cancel(ticket(2, 2));
+        table.unlock(2, owner(2), Bytes { start: 0, end: 9 });
+        assert_eq!(table.take_granted(), [ticket(1, 1)]);
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Lock { number: u64, ino: u64, a: u64, b: u64, write: bool, families: u8, wait: bool },
+    Unlock { number: u64, ino: u64, a: u64, b: u64 },
+    Cancel(usize),
+    End(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => (0u64..6, 1u64..3, 0u64..12, 0u64..12, any::<bool>(), 1u8..4, any::<bool>()).prop_map(
+            |(number, ino, a, b, write, families, wait)| Step::Lock { number, ino, a, b, write, families, wait }
+        ),
+        5 => (0u64..6, 1u64..3, 0u64..12, 0u64..12).prop_map(|(number, ino, a, b)| Step::Unlock { number, ino, a, b }),
+        1 => (0usize..8).prop_map(Step::Cancel),
+        1 => (1u64..4).prop_map(Step::End),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+/// Each byte: who holds it, how.
+type Model = BTreeMap<(u64, u64), BTreeMap<Owner, Held>>;
+
+fn free(model: &Model, want: &Want) -> bool {
+    (want.bytes.start..=want.bytes.end).all(|byte| {
+        let holders = model.get(&(want.ino, byte));
+        holders.is_none_or(|h| h.iter().all(|(who, held)| *who == want.owner || !held.excludes(&want.held)))
+    })
+}
+
+fn take(model: &mut Model, want: &Want) {
+    for byte in want.bytes.start..=want.bytes.end {
+        model.entry((want.ino, byte)).or_default().insert(want.owner, want.held);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_500))]
+
+    /// What is granted is what bytes allow; who waits is served as soon as nobody is in its way; nobody is forgotten.
+    #[test]
+    fn the_table_is_what_each_byte_allows(steps in steps()) {
+        let (mut table, mut model) = (LockTable::default(), Model::new());
+        let mut waiting: Vec<(Ticket, Want)> = Vec::new();
+        for (seq, step) in (1u64..).zip(steps) {
+            match step {
+                Step::Lock { number, ino, a, b, write, families, wait } => {
+                    // An owner that waits asks for nothing else, as a process of one thread.
+                    if waiting.iter().any(|(_, w)| w.owner == owner(number)) {
+                        continue;
+                    }
+                    let mode = if write { Mode::Write } else { Mode::Read };
+                    let want = want(ino, number, a.min(b), a.max(b), mode, families);
+                    let allowed = free(&model, &want);
+                    let outcome = table.lock(want, wait.then_some(ticket(number, seq)));
+                    match outcome {
+                        Outcome::Granted => {
+                            prop_assert!(allowed);
+                            take(&mut model, &want);
+                        }
+                        Outcome::Refused => prop_assert!(!wait && !allowed),
+                        Outcome::Waiting => {
+                            prop_assert!(wait);
+                            waiting.push((ticket(number, seq), want));
+                        }
+                        Outcome::Deadlock => prop_assert!(wait && !allowed && !waiting.is_empty()),
+                    }
+                }
+                Step::Unlock { number, ino, a, b } => {
+                    let bytes = Bytes { start: a.min(b), end: a.max(b) };
+                    table.unlock(ino, owner(number), bytes);
+                    for byte in bytes.start..=bytes.end {
+                        model.entry((ino, byte)).or_default().remove(&owner(number));
+                    }
+                }
+                Step::Cancel(which) => {
+                    if which < waiting.len() {
+                        let (ticket, want) = waiting.remove(which);
+                        prop_assert_eq!(table.cancel(ticket), Some(want));
+                    }
+                }
+                Step::End(client_id) => {
+                    table.end(client_id);
+                    waiting.retain(|(t, _)| t.client_id != client_id);
+                    model.values_mut().for_each(|h| h.retain(|who, _| who.client_id != client_id));
+                }
+            }
+            for granted in table.take_granted() {
+                let at = waiting.iter().position(|(t, _)| *t == granted);
+                prop_assert!(at.is_some(), "granted what nobody waits for");
+                let (_, want) = waiting.remove(at.unwrap());
+                prop_assert!(free(&model, &want));
+                take(&mut model, &want);
+            }
+            for (i, (t, want)) in waiting.iter().enumerate() {
+                prop_assert!(table.is_waiting(*t));
+                let behind = waiting[..i].iter().any(|(_, w)| {
+                    w.ino == want.ino && w.bytes.overlaps(&want.bytes) && w.held.excludes(&want.held)
+                });
+                prop_assert!(behind || !free(&model, want), "it waits for nobody: {:?}", want);
+            }
+        }
+        // Every owner that holds and does not wait lets go: in the end everybody is served, but for circles of flocks.
+        for _ in 0..12 {
+            let busy: Vec<Owner> = waiting.iter().map(|(_, w)| w.owner).collect();
+            for number in (0..6).filter(|n| !busy.contains(&owner(*n))) {
+                (1..3).for_each(|ino| table.unlock(ino, owner(number), Bytes { start: 0, end: LAST_BYTE }));
+                model.values_mut().for_each(|h| _ = h.remove(&owner(number)));
+            }
+            for granted in table.take_granted() {
+                waiting.retain(|(t, _)| *t != granted);
+            }
+        }
+        prop_assert!(waiting.iter().all(|(_, w)| w.held.families.0 == 2) || waiting.len() != 1, "{:?}", waiting);
+        if waiting.is_empty() {
+            prop_assert!(table.is_empty() && table.waiting() == 0);
+        }
+    }
+}
+
+fn config() -> Config {
+    Config { lock_session_ms: 1_000, lock_orphan_ms: 100, max_locks_per_client: 3, ..Default::default() }
+}
+
+fn file_lock(number: u64, start: u64, end: u64, mode: LockMode) -> FileLock {
+    FileLock { ino: INO, owner: number, family: LockFamily::Posix as i32, mode: mode as i32, start, end, pid: 77 }
+}
+
+fn set(seq: u64, table: u64, lock: FileLock) -> SetLock {
+    SetLock { seq, table, lock: Some(lock), ..Default::default() }
+}
+
+#[test]
+fn nonsense_is_refused_and_changes_nothing() {
+    let mut lockers = Lockers::start(9, Default::default(), 0, &config());
+    let begun = lockers.hold(0, 1, &HoldLocks::default(), &config()).unwrap();
+    assert_eq!((begun.table, begun.lease_ms, begun.lost), (9, 1_000, false));
+    let good = file_lock(1, 0, 9, LockMode::Write);
+    let bad = [
+        FileLock { start: 10, ..good.clone() },
+        FileLock { end: u64::MAX, ..good.clone() },
+        FileLock { family: 0, ..good.clone() },
+        FileLock { family: 9, ..good.clone() },
+        FileLock { mode: 0, ..good.clone() },
+    ];
+    for lock in bad {
+        assert_eq!(lockers.set(0, 1, &set(1, 9, lock), &config()).unwrap_err().kind(), Code::Invalid);
+    }
+    assert_eq!(
+        lockers.set(0, 1, &SetLock { table: 9, ..Default::default() }, &config()).unwrap_err().kind(),
+        Code::Invalid
+    );
+    let too_many = HoldLocks { held: vec![good.clone(); 4], ..Default::default() };
+    assert_eq!(lockers.hold(0, 2, &too_many, &config()).unwrap_err().kind(), Code::Invalid);
+    for (client, table) in [(1, 8), (2, 9)] {
+        let error = lockers.set(0, client, &set(1, table, good.clone()), &config()).unwrap_err();
+        assert_eq!(error.kind(), Code::SessionExpired);
+    }
+    assert_eq!(lockers.figures(), (0, 0, 1));
+}
+
+/// P8: what was overtaken changes nothing, and a repetition is one.
+#[test]
+fn a_request_that_comes_late_or_twice_has_no_effect() {
+    let mut lockers = Lockers::start(9, Default::default(), 0, &config());
+    lockers.hold(0, 1, &HoldLocks::default(), &config()).unwrap();
+    let mut ask = |seq, mode| lockers.set(0, 1, &set(seq, 9, file_lock(1, 0, 9, mode)), &config()).unwrap();
+    let (granted, overtaken) = (Set::Answer(LockOutcome::Granted), Set::Answer(LockOutcome::Overtaken));
+    assert_eq!(ask(5, LockMode::Write), granted);
+    assert_eq!(ask(5, LockMode::Write), granted);
+    assert_eq!(ask(4, LockMode::Unlock), overtaken);
+    assert_eq!(ask(6, LockMode::Unlock), granted);
+    assert_eq!(ask(5, LockMode::Write), overtaken);
+    assert_eq!(lockers.figures().0, 0);
+    lockers.cancel(0, 1, &CancelLock { seq: 20, table: 9 }).unwrap();
+    let late = lockers.set(0, 1, &set(20, 9, file_lock(1, 0, 9, LockMode::Write)), &config()).unwrap();
+    assert_eq!(late, overtaken, "its cancellation came first");
+}
+
+#[test]
+fn a_client_has_only_so_many_locks() {
+    let mut lockers = Lockers::start(9, Default::default(), 0, &config());
+    lockers.hold(0, 1, &HoldLocks::default(), &config()).unwrap();
+    for i in 0..4 {
+        let lock = file_lock(1, i * 10, i * 10, LockMode::Write);
+        let outcome = lockers.set(0, 1, &set(i + 1, 9, lock), &config()).unwrap();
+        let wanted = if i < 3 { LockOutcome::Granted } else { LockOutcome::TooMany };
+        assert_eq!(outcome, Set::Answer(wanted));
+    }
+}

@@ -1,0 +1,165 @@
+//! Locks through the core: waiting answers, clients that go, managers that start anew.
+
+use crate::core::Event;
+use crate::rig::*;
+use prost::Message;
+use tessera_wire::meta::*;
+use tessera_wire::{Code, Error, Role};
+
+fn lock(mode: LockMode) -> FileLock {
+    let (family, mode) = (LockFamily::Posix as i32, mode as i32);
+    FileLock { ino: 5, owner: 1, family, mode, start: 0, end: 9, pid: 77 }
+}
+
+fn hold(rig: &mut Rig, client: u64, table: u64, held: &[FileLock]) -> HoldLocksReply {
+    rig.ask_as(Role::Client, client, &HoldLocks { table, held: held.to_vec(), machine: "here".into() }).unwrap()
+}
+
+fn request(rig: &mut Rig, table: u64, mode: LockMode, wait_ms: u64) -> SetLock {
+    SetLock { seq: rig.op(), table, lock: Some(lock(mode)), wait: wait_ms > 0, wait_ms }
+}
+
+fn set(rig: &mut Rig, client: u64, table: u64, mode: LockMode) -> Result<LockOutcome, Error> {
+    let request = request(rig, table, mode, 0);
+    rig.ask_as(Role::Client, client, &request).map(|reply| reply.outcome())
+}
+
+fn waits(rig: &mut Rig, client: u64, table: u64, wait_ms: u64) -> (u64, SetLock) {
+    let request = request(rig, table, LockMode::Write, wait_ms);
+    let id = rig.send(Role::Client, client, &request);
+    rig.settle();
+    (id, request)
+}
+
+fn told(rig: &mut Rig, id: u64) -> Option<LockOutcome> {
+    let reply = rig.replies.remove(&id)?;
+    Some(SetLockReply::decode(reply.unwrap()).unwrap().outcome())
+}
+
+/// Alice and Bob may hold locks; Alice holds one.
+fn rig() -> (Rig, u64) {
+    let mut rig = Rig::new(4);
+    let table = hold(&mut rig, ALICE, 0, &[]).table;
+    assert_eq!(hold(&mut rig, BOB, 0, &[]), HoldLocksReply { table, lease_ms: 30_000, lost: false });
+    assert_eq!(set(&mut rig, ALICE, table, LockMode::Write), Ok(LockOutcome::Granted));
+    (rig, table)
+}
+
+#[test]
+fn who_waits_is_told_when_its_turn_comes() {
+    let (mut rig, table) = rig();
+    assert_eq!(set(&mut rig, BOB, table, LockMode::Read), Ok(LockOutcome::Refused));
+    let in_the_way = rig.ask_as(Role::Client, BOB, &TestLock { table, lock: Some(lock(LockMode::Read)) }).unwrap();
+    assert_eq!(in_the_way.lock, Some(FileLock { owner: 0, ..lock(LockMode::Write) }));
+    let (id, _) = waits(&mut rig, BOB, table, 5_000);
+    assert_eq!(told(&mut rig, id), None);
+    rig.mkdir(1, "others go on");
+    assert_eq!(set(&mut rig, ALICE, table, LockMode::Unlock), Ok(LockOutcome::Granted));
+    assert_eq!(told(&mut rig, id), Some(LockOutcome::Granted));
+    let free = rig.ask_as(Role::Client, BOB, &TestLock { table, lock: Some(lock(LockMode::Write)) }).unwrap();
+    assert_eq!(free.lock, None, "one's own is no obstacle");
+}
+
+#[test]
+fn who_waits_long_is_told_to_ask_again_and_keeps_its_place() {
+    let (mut rig, table) = rig();
+    let (id, again) = waits(&mut rig, BOB, table, 1_000);
+    rig.tick(1_100);
+    assert_eq!(told(&mut rig, id), Some(LockOutcome::Waiting));
+    let carol = 0xca401;
+    hold(&mut rig, carol, 0, &[]);
+    let (later, _) = waits(&mut rig, carol, table, 5_000);
+    let id = rig.send(Role::Client, BOB, &again);
+    assert_eq!(set(&mut rig, ALICE, table, LockMode::Unlock), Ok(LockOutcome::Granted));
+    assert_eq!((told(&mut rig, id), told(&mut rig, later)), (Some(LockOutcome::Granted), None));
+}
+
+#[test]
+fn waiting_can_be_cancelled() {
+    let (mut rig, table) = rig();
+    let (id, request) = waits(&mut rig, BOB, table, 5_000);
+    rig.ask_as(Role::Client, BOB, &CancelLock { seq: request.seq, table }).unwrap();
+    assert_eq!(told(&mut rig, id), Some(LockOutcome::Cancelled));
+    set(&mut rig, ALICE, table, LockMode::Unlock).unwrap();
+    let free = rig.ask_as(Role::Client, ALICE, &TestLock { table, lock: Some(lock(LockMode::Write)) }).unwrap();
+    assert_eq!(free.lock, None);
+}
+
+/// A process that ended gives its locks back soon; one that was cut off has as long as a client may be silent.
+#[test]
+fn a_client_that_is_gone_loses_its_locks() {
+    for (by_peer, after_ms) in [(true, 2_100), (false, 30_100)] {
+        let (mut rig, table) = rig();
+        let (mut id, request) = waits(&mut rig, BOB, table, 60_000);
+        rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer, client_gone: ALICE });
+        rig.tick(after_ms - 200);
+        assert_eq!(told(&mut rig, id), None);
+        // The one that waits is heard of.
+        rig.send(Role::Client, BOB, &request);
+        rig.settle();
+        id = rig.send(Role::Client, BOB, &request);
+        rig.tick(200);
+        assert_eq!(told(&mut rig, id), Some(LockOutcome::Granted));
+        let late = set(&mut rig, ALICE, table, LockMode::Read).unwrap_err();
+        assert_eq!(late.kind(), Code::SessionExpired);
+        let back = hold(&mut rig, ALICE, table, &[lock(LockMode::Write)]);
+        assert!(back.lost && back.table == table);
+        assert_eq!(set(&mut rig, ALICE, table, LockMode::Read), Ok(LockOutcome::Refused));
+    }
+}
+
+#[test]
+fn a_client_that_comes_back_in_time_keeps_its_locks() {
+    let (mut rig, table) = rig();
+    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer: true, client_gone: ALICE });
+    rig.tick(1_000);
+    assert!(!hold(&mut rig, ALICE, table, &[lock(LockMode::Write)]).lost);
+    rig.tick(5_000);
+    assert_eq!(set(&mut rig, BOB, table, LockMode::Read), Ok(LockOutcome::Refused));
+}
+
+/// A manager that starts gives nothing away before those who held locks have said what, and they keep it.
+#[test]
+fn locks_outlive_the_manager() {
+    let (rig, before) = rig();
+    // Twice: what was not asserted to the second manager can still be asserted to the third.
+    let mut rig = rig.restart().restart();
+    let begun = hold(&mut rig, BOB, before, &[]);
+    assert!(!begun.lost && begun.table > before);
+    let table = begun.table;
+    assert_eq!(set(&mut rig, BOB, table, LockMode::Read), Ok(LockOutcome::Grace));
+    assert_eq!(set(&mut rig, BOB, table, LockMode::Unlock), Ok(LockOutcome::Granted));
+    let held = [lock(LockMode::Write)];
+    assert!(!hold(&mut rig, ALICE, before, &held).lost);
+    assert_eq!(hold(&mut rig, ALICE, before, &held), HoldLocksReply { table, lease_ms: 30_000, lost: false }, "again");
+    assert_eq!(set(&mut rig, BOB, table, LockMode::Read), Ok(LockOutcome::Refused), "all are back: the grace is over");
+    assert_eq!(set(&mut rig, ALICE, table, LockMode::Unlock), Ok(LockOutcome::Granted));
+    assert_eq!(set(&mut rig, BOB, table, LockMode::Read), Ok(LockOutcome::Granted));
+}
+
+#[test]
+fn the_grace_ends_and_who_comes_later_has_lost_its_locks() {
+    let (rig, before) = rig();
+    let mut rig = rig.restart();
+    let table = hold(&mut rig, BOB, before, &[]).table;
+    for _ in 0..31 {
+        rig.tick(1_000);
+        hold(&mut rig, BOB, table, &[]);
+    }
+    assert_eq!(set(&mut rig, BOB, table, LockMode::Write), Ok(LockOutcome::Granted));
+    assert!(hold(&mut rig, ALICE, before, &[lock(LockMode::Write)]).lost);
+    assert_eq!(set(&mut rig, ALICE, table, LockMode::Write), Ok(LockOutcome::Refused));
+}
+
+#[test]
+fn where_nobody_held_locks_there_is_no_grace() {
+    let (mut rig, _) = rig();
+    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, by_peer: true, client_gone: ALICE });
+    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: BOB, by_peer: true, client_gone: BOB });
+    rig.tick(3_000);
+    rig.tick(100);
+    let mut rig = rig.restart();
+    let table = hold(&mut rig, ALICE, 0, &[]).table;
+    assert_eq!(set(&mut rig, ALICE, table, LockMode::Write), Ok(LockOutcome::Granted));
+    rig.audit();
+}
