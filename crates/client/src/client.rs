@@ -3,6 +3,7 @@
 use crate::config::Options;
 use crate::error::{Error, PathOpError, ReadError, WriteError, by_name};
 use crate::inodes::Inodes;
+use crate::locks::Locks;
 use crate::namespace::{Directories, Directory, Recalls};
 use crate::path::StorePath;
 use crate::pipeline::Source;
@@ -33,6 +34,7 @@ const POOL_BYTES: usize = 384 << 20;
 pub struct Client {
     pub(crate) context: Arc<Context>,
     directories: Arc<Directories>,
+    locks: Arc<Locks>,
 }
 
 /// How a file is written.
@@ -121,7 +123,15 @@ impl Client {
         options: Options,
     ) -> std::io::Result<Self> {
         let context = Context::start(transport, pool, view, Arc::new(options))?;
-        Ok(Client { context, directories })
+        let locks = Locks::new(&context);
+        let held = Arc::downgrade(&locks);
+        directories.on_cut_off(Box::new(move || _ = held.upgrade().map(|locks| locks.cut_off())));
+        Ok(Client { context, directories, locks })
+    }
+
+    /// Locks on files.
+    pub fn locks(&self) -> &Arc<Locks> {
+        &self.locks
     }
 
     /// By inode number instead of path.

@@ -21,6 +21,7 @@ mod fetch;
 pub mod inodes;
 pub mod job;
 pub mod locate;
+pub mod locks;
 mod namespace;
 pub mod path;
 mod pipeline;

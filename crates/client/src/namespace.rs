@@ -22,7 +22,11 @@ pub(crate) struct Directory {
 pub(crate) struct Directories {
     known: Mutex<Known>,
     hear: OnceLock<Hear>,
+    cut_off: OnceLock<CutOff>,
 }
+
+/// Told that a connection is gone.
+type CutOff = Box<dyn Fn() + Send + Sync>;
 
 /// Told of recalled inodes; none: of all.
 type Hear = Box<dyn Fn(Option<&[u64]>) + Send + Sync>;
@@ -85,6 +89,11 @@ impl Directories {
         let _ = self.hear.set(hear);
     }
 
+    /// Who wants to know that a connection is gone.
+    pub fn on_cut_off(&self, hear: CutOff) {
+        let _ = self.cut_off.set(hear);
+    }
+
     fn tell(&self, inos: Option<&[u64]>) {
         if let Some(hear) = self.hear.get() {
             hear(inos);
@@ -132,6 +141,9 @@ impl Service for Recalls {
         // The manager ended it, perhaps: a recall may have been on its way.
         self.0.forget();
         self.0.tell(None);
+        if let Some(cut_off) = self.0.cut_off.get() {
+            cut_off();
+        }
     }
 }
 
