@@ -81,6 +81,16 @@ impl Files {
         self.0.lock().contains_key(&ino)
     }
 
+    /// Whether somebody has it open for writing.
+    pub fn has_writers(&self, ino: u64) -> bool {
+        self.0.lock().get(&ino).is_some_and(|slot| slot.writers > 0)
+    }
+
+    /// Whether one handle alone has it open.
+    pub fn is_open_once(&self, ino: u64) -> bool {
+        self.0.lock().get(&ino).is_some_and(|slot| slot.handles == 1)
+    }
+
     /// Whether none is open.
     pub fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
@@ -379,6 +389,10 @@ impl State {
             return Err(errno);
         }
         if self.changed {
+            if store.client.locks().are_lost(ino) {
+                tracing::error!(ino, "what was written under a lock that was lost is not committed");
+                return self.note(Err(Errno::EIO));
+            }
             let done = self.commit_changes(store, ino);
             self.note(done)?;
         }

@@ -7,6 +7,7 @@ use crate::attr::{errno, explained, file_attr, file_type, nanoseconds, node_kind
 use crate::dirs::{self, OpenDirectory};
 use crate::files::{self, OpenFile};
 use crate::history::{self, History};
+use crate::locking::{self, Asked};
 use crate::mount::Store;
 use crate::names::Known;
 use crate::xattrs;
@@ -182,6 +183,23 @@ impl TesseraFs {
         Ok(attr)
     }
 
+    /// The kernel takes over a length that it is told ([`crate::beside`]): nothing changes.
+    fn show_attributes(&self, ino: u64, reply: ReplyAttr) {
+        match self.known(ino) {
+            Ok(known) => reply.attr(&self.ttl(), &file_attr(&self.seen(known.attr))),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    /// An open of our own.
+    fn open_beside(&self, ino: u64, flags: OpenFlags) -> (FileHandle, FopenFlags) {
+        let size_bytes = self.known(ino).map_or(0, |known| known.attr.size_bytes);
+        let file = self.store.files.open(ino, size_bytes, false);
+        let forgets = crate::beside::forgets(flags.0);
+        let cache = if forgets { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
+        (self.keep(Handle::File { file, writes: false }), cache)
+    }
+
     fn truncate(&self, ino: u64, size: u64) -> Result<(), Errno> {
         if let Some(file) = self.store.files.get(ino) {
             return file.truncate(&self.store, size);
@@ -211,6 +229,11 @@ impl TesseraFs {
                 return Err(errno);
             }
         };
+        if self.store.files.is_open_once(ino) && self.store.kernel.must_look_again(ino, size_bytes) {
+            self.store.names.forget(Some(&[ino]));
+            self.store.files.release(&self.store, &file, writes);
+            return Err(Errno::ESTALE);
+        }
         let fresh = self.store.kernel.has_data_of(ino, version, size_bytes);
         let cache = if fresh { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
         Ok((self.keep(Handle::File { file, writes }), cache))
@@ -327,7 +350,9 @@ impl Filesystem for TesseraFs {
         let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_CACHE_SYMLINKS;
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_POSIX_LOCKS
+            | InitFlags::FUSE_FLOCK_LOCKS;
         if self.store.options.write_back {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
@@ -340,7 +365,19 @@ impl Filesystem for TesseraFs {
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if parent == INodeNo::ROOT
+            && self.store.beside.is_ours(req.pid())
+            && let Some(ino) = self.store.beside.number(name.as_bytes())
+        {
+            return match self.known(ino) {
+                Ok(known) => {
+                    let generation = self.store.kernel.learns(&known.attr, true);
+                    reply.entry(&Duration::ZERO, &file_attr(&self.seen(known.attr)), generation);
+                }
+                Err(errno) => reply.error(errno),
+            };
+        }
         if history::is_made_up(parent.0) || (parent == INodeNo::ROOT && name.as_bytes() == history::DOOR) {
             return match self.history.lookup(&self.store, parent.0, name.as_bytes()) {
                 Ok(attr) => reply.entry(&self.ttl(), &attr, Generation(0)),
@@ -369,7 +406,7 @@ impl Filesystem for TesseraFs {
 
     fn setattr(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -385,6 +422,9 @@ impl Filesystem for TesseraFs {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        if self.store.beside.is_ours(req.pid()) {
+            return self.show_attributes(ino.0, reply);
+        }
         let mode = mode.map(|mode| mode & 0o7777);
         let new = NewAttr { mode, uid, gid, mtime_ns: mtime.map(at), atime_ns: atime.map(at) };
         match self.set_attributes(ino.0, new, size) {
@@ -470,7 +510,11 @@ impl Filesystem for TesseraFs {
         self.reply_entry(made, reply);
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if self.store.beside.is_ours(req.pid()) {
+            let (fh, flags) = self.open_beside(ino.0, flags);
+            return reply.opened(fh, flags);
+        }
         match self.open_file(ino.0, flags) {
             Ok((fh, flags)) => reply.opened(fh, flags),
             Err(errno) => reply.error(errno),
@@ -543,12 +587,14 @@ impl Filesystem for TesseraFs {
         }
     }
 
-    fn flush(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, _req: &Request, ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
         let handle = self.handles.lock().get(&fh.0).cloned();
-        match handle {
-            Some(Handle::File { file, writes: true }) => done(file.commit(&self.store), reply),
-            _ => reply.ok(),
-        }
+        let flushed = match handle {
+            Some(Handle::File { file, writes: true }) => file.commit(&self.store),
+            _ => Ok(()),
+        };
+        let closed = locking::closes(&self.store, ino.0, lock_owner.0);
+        done(flushed.and(closed), reply);
     }
 
     fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
@@ -558,16 +604,22 @@ impl Filesystem for TesseraFs {
     fn release(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         let handle = self.handles.lock().remove(&fh.0);
-        if let Some(Handle::File { file, writes }) = handle {
-            self.store.files.release(&self.store, &file, writes);
+        let release = || {
+            if let Some(Handle::File { file, writes }) = handle {
+                self.store.files.release(&self.store, &file, writes);
+            }
+        };
+        match lock_owner {
+            Some(owner) => locking::leaves(&self.store, ino.0, owner.0, release),
+            None => release(),
         }
         reply.ok();
     }
@@ -729,6 +781,39 @@ impl Filesystem for TesseraFs {
         reply: ReplyWrite,
     ) {
         reply.error(Errno::ENOSYS);
+    }
+
+    fn getlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let (ino, owner, tid) = (ino.0, lock_owner.0, req.pid());
+        locking::test(&self.store, &Asked { ino, owner, start, end, kind: typ, pid, tid, wait: false }, reply);
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (ino, owner, tid) = (ino.0, lock_owner.0, req.pid());
+        locking::set(&self.store, Asked { ino, owner, start, end, kind: typ, pid, tid, wait: sleep }, reply);
     }
 
     /// There are no blocks to be had in advance; only the length can be made longer.

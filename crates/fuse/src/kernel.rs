@@ -26,6 +26,10 @@ struct Inode {
     generation: u64,
     version: u64,
     size_bytes: u64,
+    /// The length the kernel takes it for.
+    shown_bytes: u64,
+    /// An open was refused since, for the kernel to look again.
+    sent_back: bool,
 }
 
 impl Kernel {
@@ -34,13 +38,15 @@ impl Kernel {
         let mut held = self.0.lock();
         let (version, size_bytes) = (attr.version, attr.size_bytes);
         let next = held.generations + 1;
-        let fresh = Inode { lookups: 0, generation: 0, version, size_bytes };
+        let shown_bytes = size_bytes;
+        let fresh = Inode { lookups: 0, generation: 0, version, size_bytes, shown_bytes, sent_back: false };
         let inode = held.inodes.entry(attr.ino).or_insert(fresh);
         inode.lookups += 1;
         let changed = (inode.version, inode.size_bytes) != (version, size_bytes);
         let mut used = false;
         if attr.kind() == InodeKind::File && changed && !open {
             (inode.version, inode.size_bytes, inode.generation) = (version, size_bytes, next);
+            (inode.shown_bytes, inode.sent_back) = (size_bytes, false);
             used = true;
         }
         let generation = Generation(inode.generation);
@@ -65,6 +71,31 @@ impl Kernel {
     pub fn wrote(&self, ino: u64, version: u64, size_bytes: u64) {
         if let Some(inode) = self.0.lock().inodes.get_mut(&ino) {
             (inode.version, inode.size_bytes) = (version, size_bytes);
+            (inode.shown_bytes, inode.sent_back) = (size_bytes, false);
+        }
+    }
+
+    /// Whether the kernel has this version's length, and nothing of older ones' data.
+    pub fn shows(&self, ino: u64, version: u64, size_bytes: u64) -> bool {
+        let held = self.0.lock();
+        held.inodes.get(&ino).is_some_and(|inode| (inode.version, inode.shown_bytes) == (version, size_bytes))
+    }
+
+    /// The kernel was made to forget what it had of a file, and took over this length.
+    pub fn refreshed(&self, ino: u64, version: u64, size_bytes: u64) {
+        self.wrote(ino, version, size_bytes);
+    }
+
+    /// Whether an open is to be refused with ESTALE: the kernel then looks the name up again, once, and learns of the length it does
+    /// not know.
+    pub fn must_look_again(&self, ino: u64, size_bytes: u64) -> bool {
+        match self.0.lock().inodes.get_mut(&ino) {
+            Some(inode) => {
+                let again = inode.shown_bytes != size_bytes && !inode.sent_back;
+                inode.sent_back = again;
+                again
+            }
+            None => false,
         }
     }
 
@@ -101,6 +132,10 @@ mod tests {
         assert_eq!(kernel.learns(&attr(3, 30), false), second, "written here");
         assert!(kernel.has_data_of(5, 3, 30));
         assert!(!kernel.has_data_of(5, 4, 31));
+        assert!(!kernel.shows(5, 4, 31), "its length is the old one");
+        assert!(kernel.must_look_again(5, 31) && !kernel.must_look_again(5, 31), "once");
+        kernel.refreshed(5, 4, 31);
+        assert!(kernel.shows(5, 4, 31) && !kernel.must_look_again(5, 31));
         kernel.forgets(5, 5);
         assert!(!kernel.has_data_of(5, 4, 31), "forgotten");
     }

@@ -1,15 +1,18 @@
 //! The mount: a store as an ordinary directory, through FUSE.
 //!
 //! Here live the translation of the kernel's requests into client calls ([`fs`]), what is open ([`files`], [`dirs`]), old versions (`history`), what is
-//! remembered under leases ([`names`]) and what the kernel holds ([`kernel`]). How bytes become chunks and how they come
+//! remembered under leases ([`names`]), what the kernel holds ([`kernel`]), and locks ([`locking`]). How bytes become chunks and how they come
 //! back is the client library's; nothing here knows. Start at [`Mount::new`]; docs/mount.md says what is promised.
 
 pub mod attr;
+pub mod beside;
+pub mod callers;
 pub mod dirs;
 pub mod files;
 pub mod fs;
 mod history;
 pub mod kernel;
+pub mod locking;
 mod mount;
 pub mod names;
 pub mod ranges;

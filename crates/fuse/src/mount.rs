@@ -1,11 +1,13 @@
 //! Mounting, serving until unmounted, and leaving nothing unwritten behind.
 
+use crate::beside::Beside;
 use crate::files::Files;
 use crate::fs::TesseraFs;
 use crate::kernel::Kernel;
+use crate::locking::Locking;
 use crate::names::Names;
 use crate::rewrites::{self, Rewrites};
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, SessionACL};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -84,15 +86,35 @@ pub struct Store {
     pub files: Files,
     /// Rewriting in the background.
     pub rewrites: Rewrites,
+    /// Locks.
+    pub locking: Locking,
+    /// Threads that may use the mount.
+    pub beside: Beside,
     /// As asked.
     pub options: Options,
+    stale: Sender<Stale>,
+}
+
+impl Store {
+    /// Waits until the kernel has forgotten all that was taken back until now.
+    pub fn wait_for_kernel(&self) {
+        let (done, forgotten) = bounded(1);
+        if self.stale.send(Stale::Tell(done)).is_ok() {
+            let _ = forgotten.recv_timeout(LEAVE_WITHIN);
+        }
+    }
 }
 
 /// Requests under way get this long to end after the mount is gone.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Names the kernel is to forget.
-type Stale = Vec<(u64, Vec<u8>)>;
+/// What the kernel is to be told, in order.
+enum Stale {
+    /// These names it is to forget.
+    Names(Vec<(u64, Vec<u8>)>),
+    /// Say when it has.
+    Tell(Sender<()>),
+}
 
 /// A mounted store.
 pub struct Mount {
@@ -116,16 +138,21 @@ impl Mount {
         std::fs::metadata("/dev/fuse").map_err(MountError::NoFuse)?;
         let config = config(&options);
         let (rewrites, to_rewrite) = Rewrites::new();
+        // Before the mount's device is opened.
+        let beside = Beside::start(&path).map_err(refused)?;
+        let (stale, to_forget) = unbounded();
         let store = Arc::new(Store {
             client,
             names: Names::default(),
             kernel: Kernel::default(),
             files: Files::default(),
             rewrites,
+            locking: Locking::default(),
+            beside,
             options,
+            stale,
         });
-        let (stale, to_forget) = unbounded();
-        hear_recalls(&store, stale);
+        hear_recalls(&store);
         let session = fuser::Session::new(TesseraFs::new(store.clone()), &path, &config).map_err(refused)?;
         let session = session.spawn().map_err(refused)?;
         read_ahead(&path, store.options.read_ahead_kib);
@@ -210,21 +237,26 @@ fn config(options: &Options) -> Config {
 
 /// What the manager takes back is forgotten here at once, and in the kernel as soon as it can be: a recall must not wait
 /// for the kernel, which may be waiting for us.
-fn hear_recalls(store: &Arc<Store>, stale: Sender<Stale>) {
+fn hear_recalls(store: &Arc<Store>) {
     let names = Arc::downgrade(store);
     store.client.on_recall(move |inos| {
         let Some(store) = names.upgrade() else { return };
         let gone = store.names.forget(inos);
         if !gone.is_empty() {
-            let _ = stale.send(gone);
+            let _ = store.stale.send(Stale::Names(gone));
         }
     });
 }
 
 fn forget(notifier: &Notifier, stale: &Receiver<Stale>) {
-    for (parent, name) in stale.iter().flatten() {
-        // A name that the kernel does not know is no failure.
-        let _ = notifier.inval_entry(INodeNo(parent), OsStr::from_bytes(&name));
+    for stale in stale {
+        match stale {
+            // A name that the kernel does not know is no failure.
+            Stale::Names(names) => names.iter().for_each(|(parent, name)| {
+                let _ = notifier.inval_entry(INodeNo(*parent), OsStr::from_bytes(name));
+            }),
+            Stale::Tell(done) => drop(done.send(())),
+        }
     }
 }
 

@@ -1,0 +1,315 @@
+//! Locks between mounts: `flock` and `fcntl` as programs on two mounts of one store see them (docs/mount.md). The programs are
+//! Python's, for whoever holds `fcntl` locks must be a process of its own. Skipped, with a line that says so, where there is no FUSE.
+
+mod common;
+
+use common::{Cluster, Daemon, Special, eventually, http};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// A mount, unmounted when it is dropped.
+struct Mounted {
+    daemon: Daemon,
+    path: PathBuf,
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.path).stderr(Stdio::null()).status();
+    }
+}
+
+impl Mounted {
+    fn new(c: &Cluster, name: &str) -> Mounted {
+        let path = c.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        let shown = path.display().to_string();
+        let args = ["mount", &shown, "--manager", c.address()].map(String::from);
+        Mounted { daemon: Daemon::start(&args, &c.log(name)), path }
+    }
+}
+
+fn with_two_mounts(test: impl FnOnce(&mut Cluster, &mut Mounted, &mut Mounted)) {
+    let mut c = Cluster::start_special(
+        6,
+        Special { manager: vec!["lock_orphan_ms=500", "lock_session_ms=10000"], ..Special::default() },
+    );
+    if !Path::new("/dev/fuse").exists() || File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        return eprintln!("skipped: /dev/fuse cannot be opened ({})", c.path().display());
+    }
+    let (mut a, mut b) = (Mounted::new(&c, "a"), Mounted::new(&c, "b"));
+    fs::write(a.path.join("f"), b"0").unwrap();
+    test(&mut c, &mut a, &mut b);
+}
+
+/// Reads a line, does it, says what came of it.
+const PROGRAM: &str = r#"
+import errno, fcntl, os, signal, struct, sys
+signal.signal(signal.SIGUSR1, lambda *_: (_ for _ in ()).throw(InterruptedError(errno.EINTR, "")))
+f = open(sys.argv[1], "r+b", buffering=0)
+def locked(how, word):
+    if word[0] == "flock":
+        fcntl.flock(f, how)
+    else:
+        fcntl.lockf(f, how, int(word[3]), int(word[2]))
+def add():
+    n = int(os.pread(f.fileno(), 100, 0)) + 1
+    text = str(n).encode()
+    if n % 7 == 0:
+        os.ftruncate(f.fileno(), 0)
+    os.pwrite(f.fileno(), text.rjust(n % 5 + 3), 0)
+    os.ftruncate(f.fileno(), max(len(text), n % 5 + 3))
+print("ready", flush=True)
+for line in sys.stdin:
+    word = line.split()
+    try:
+        if word[0] in ("flock", "range"):
+            how = {"r": fcntl.LOCK_SH, "w": fcntl.LOCK_EX, "u": fcntl.LOCK_UN}[word[1][0]]
+            locked(how | (fcntl.LOCK_NB if word[1].endswith("?") else 0), word)
+            print("ok", flush=True)
+        elif word[0] == "test":
+            ask = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, int(word[1]), int(word[2]), 0)
+            kind, _, start, length, pid = struct.unpack("hhqqi4x", fcntl.fcntl(f, fcntl.F_GETLK, ask))
+            print("free" if kind == fcntl.F_UNLCK else f"{'rw'[kind]} {start} {length} {pid}", flush=True)
+        elif word[0] == "add":
+            for _ in range(int(word[2])):
+                if word[1] == "range":
+                    fcntl.lockf(f, fcntl.LOCK_EX, 1, 1000)
+                    add()
+                    fcntl.lockf(f, fcntl.LOCK_UN, 1, 1000)
+                else:
+                    fcntl.flock(f, fcntl.LOCK_EX)
+                    add()
+                    fcntl.flock(f, fcntl.LOCK_UN)
+            print("ok", flush=True)
+        elif word[0] == "file":
+            for _ in range(int(word[1])):
+                fcntl.flock(f, fcntl.LOCK_EX)
+                with open(sys.argv[1] + ".n") as g:
+                    n = int(g.read())
+                with open(sys.argv[1] + ".n", "w") as g:
+                    g.write(str(n + 1))
+                fcntl.flock(f, fcntl.LOCK_UN)
+            print("ok", flush=True)
+        elif word[0] == "pread":
+            print(os.pread(f.fileno(), 1000, 0).decode(), os.fstat(f.fileno()).st_size, flush=True)
+    except OSError as e:
+        print(errno.errorcode[e.errno], flush=True)
+"#;
+
+/// A program that has a file open.
+struct Program {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Program {
+    fn on(m: &Mounted) -> Program {
+        let mut child = Command::new("python3")
+            .args(["-c", PROGRAM])
+            .arg(m.path.join("f"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 starts");
+        let (stdin, stdout) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut program = Program { child, stdin, stdout };
+        assert_eq!(program.answer(), "ready");
+        program
+    }
+
+    fn begin(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").unwrap();
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_string()
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        self.begin(line);
+        self.answer()
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Begins to wait for a lock: alone, as the manager counts.
+    fn begin_waiting(&mut self, c: &Cluster, line: &str) {
+        eventually("nobody waits", || waiting(c) == 0);
+        self.begin(line);
+        eventually("it waits", || waiting(c) == 1);
+    }
+}
+
+/// Requests for locks that wait.
+fn waiting(c: &Cluster) -> u64 {
+    let metrics = http(c.manager.as_ref().unwrap().metrics.as_ref().unwrap(), "/metrics");
+    let line = metrics.lines().find(|line| line.contains("locks_waiting") && !line.starts_with('#'));
+    line.unwrap_or_else(|| panic!("no such figure: {metrics}")).rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn locks_exclude_programs_on_other_mounts() {
+    with_two_mounts(|_, a, b| {
+        let (mut one, mut two) = (Program::on(a), Program::on(b));
+        assert_eq!(one.ask("range w 10 10"), "ok");
+        assert_eq!(two.ask("range w? 0 10"), "ok");
+        assert_eq!(two.ask("range r? 15 1"), "EAGAIN");
+        assert_eq!(two.ask("test 0 0"), format!("w 10 10 {}", one.child.id()));
+        assert_eq!(one.ask("range u 12 2"), "ok");
+        assert_eq!(two.ask("range r? 12 2"), "ok");
+        assert_eq!(one.ask("range r 12 2"), "ok", "readers share");
+        assert_eq!(two.ask("range w? 12 2"), "EAGAIN");
+        assert_eq!(one.ask("flock w"), "ok", "the other kind is free");
+        assert_eq!(two.ask("flock r?"), "EAGAIN");
+        assert_eq!(two.ask("range w? 100 0"), "ok", "to the end");
+        assert_eq!(one.ask("range w? 999999 1"), "EAGAIN");
+        assert_eq!(one.ask("flock r"), "ok");
+        assert_eq!(two.ask("flock r?"), "ok");
+        assert_eq!(two.ask("flock w?"), "EAGAIN");
+        // Whoever ends gives up what it had, on its own mount and for others.
+        let mut three = Program::on(a);
+        assert_eq!(three.ask("flock w?"), "EAGAIN");
+        drop(one);
+        eventually("it is gone", || two.ask("flock w?") == "ok");
+        assert_eq!(three.ask("range w? 10 2"), "ok");
+        drop(two);
+        eventually("it is gone, too", || three.ask("flock w?") == "ok");
+        assert_eq!(three.ask("range w 0 0"), "ok");
+        assert_eq!(three.ask("test 0 0"), "free");
+    });
+}
+
+#[test]
+fn who_waits_gets_its_turn_and_can_be_interrupted() {
+    with_two_mounts(|c, a, b| {
+        let (mut one, mut two, mut three) = (Program::on(a), Program::on(b), Program::on(a));
+        for kind in ["flock w", "range w 0 0", "range w 5 5"] {
+            let unlock = kind.replace('w', "u");
+            assert_eq!(one.ask(kind), "ok");
+            two.begin_waiting(c, kind);
+            assert_eq!(one.ask(&unlock), "ok");
+            assert_eq!(two.answer(), "ok");
+            three.begin_waiting(c, kind);
+            three.signal(rustix::process::Signal::USR1);
+            assert_eq!(three.answer(), "EINTR", "{kind}");
+            assert_eq!(two.ask(&unlock), "ok");
+            assert_eq!(one.ask(&kind.replace('w', "w?")), "ok", "who was interrupted got nothing");
+            assert_eq!(one.ask(&unlock), "ok");
+        }
+        assert_eq!(one.ask("flock w"), "ok");
+        two.begin_waiting(c, "flock w");
+        two.child.kill().unwrap();
+        two.child.wait().unwrap();
+        assert_eq!(one.ask("range w 1 1"), "ok");
+        assert_eq!(three.ask("range w 2 1"), "ok");
+        three.begin_waiting(c, "range w 1 1");
+        assert_eq!(one.ask("range w 2 1"), "EDEADLOCK", "Python's other name of EDEADLK");
+        assert_eq!(one.ask("range u 1 1"), "ok");
+        assert_eq!(three.answer(), "ok");
+    });
+}
+
+/// Who locks sees what others wrote before they unlocked, its length too, though the file was open all the time.
+#[test]
+fn what_is_written_under_a_lock_is_seen_under_the_next() {
+    with_two_mounts(|c, a, b| {
+        let mut programs = [Program::on(a), Program::on(b), Program::on(a)];
+        for kind in ["range", "flock"] {
+            programs.iter_mut().for_each(|p| p.begin(&format!("add {kind} 8")));
+            programs.iter_mut().for_each(|p| assert_eq!(p.answer(), "ok", "{kind}"));
+        }
+        let [one, two, _] = &mut programs;
+        assert_eq!((one.ask("flock r"), two.ask("flock r")), ("ok".into(), "ok".into()));
+        assert_eq!(one.ask("pread"), "    48 6");
+        assert_eq!(two.ask("pread"), "    48 6");
+        assert_eq!(c.ok(&["cat", "tess:/f"]).text(), "    48");
+        fs::write(a.path.join("f.n"), "0").unwrap();
+        drop((one.ask("flock u"), two.ask("flock u")));
+        // The lock is on one file, what it guards in another that is opened each time.
+        programs.iter_mut().for_each(|p| p.begin("file 6"));
+        programs.iter_mut().for_each(|p| assert_eq!(p.answer(), "ok"));
+        assert_eq!(c.ok(&["cat", "tess:/f.n"]).text(), "18");
+    });
+}
+
+#[test]
+fn a_mount_that_is_killed_loses_its_locks() {
+    with_two_mounts(|c, a, b| {
+        let (mut one, mut two) = (Program::on(a), Program::on(b));
+        assert_eq!(one.ask("range w 0 0"), "ok");
+        assert_eq!(one.ask("flock w"), "ok");
+        two.begin_waiting(c, "range w 0 0");
+        a.daemon.kill();
+        assert_eq!(two.answer(), "ok");
+        assert_eq!(two.ask("flock w"), "ok");
+    });
+}
+
+#[test]
+fn locks_outlive_a_manager_that_is_killed() {
+    with_two_mounts(|c, a, b| {
+        let (mut one, mut two) = (Program::on(a), Program::on(b));
+        assert_eq!(one.ask("range w 0 10"), "ok");
+        assert_eq!(one.ask("flock w"), "ok");
+        two.begin_waiting(c, "range w 0 5");
+        c.kill_manager();
+        c.start_manager(&[]);
+        let mut three = Program::on(b);
+        assert_eq!(three.ask("range r? 9 1"), "EAGAIN");
+        assert_eq!(three.ask("range r? 10 1"), "ok");
+        assert_eq!(three.ask("flock r?"), "EAGAIN");
+        eventually("it still waits", || waiting(c) == 1);
+        assert_eq!(one.ask("range u 0 10"), "ok");
+        assert_eq!(two.answer(), "ok");
+        assert_eq!(one.ask("flock u"), "ok");
+        assert_eq!(three.ask("flock w?"), "ok");
+    });
+}
+
+/// SQLite coordinates by `fcntl` ranges alone, on a file that all have open.
+#[test]
+fn two_mounts_share_a_database() {
+    const INSERTS: &str = r#"
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
+for i in range(6):
+    db.execute("BEGIN IMMEDIATE")
+    n = db.execute("SELECT coalesce(max(n), 0) FROM t").fetchone()[0]
+    db.execute("INSERT INTO t VALUES (?, ?, ?)", (n + 1, sys.argv[2], "x" * (n * 97 % 3000)))
+    db.execute("COMMIT")
+print(db.execute("PRAGMA integrity_check").fetchone()[0])
+"#;
+    with_two_mounts(|_, a, b| {
+        let script = |m: &Mounted, text: &str, who: &str| {
+            let mut command = Command::new("python3");
+            command.args(["-c", text]).arg(m.path.join("db")).arg(who).stdout(Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let create = "import sqlite3,sys; sqlite3.connect(sys.argv[1]).execute('CREATE TABLE t (n INTEGER PRIMARY KEY, who, x)')";
+        assert!(script(a, create, "").wait().unwrap().success());
+        let programs: Vec<Child> = [(&*a, "1"), (&*b, "2"), (&*a, "3")].map(|(m, who)| script(m, INSERTS, who)).into();
+        for program in programs {
+            let output = program.wait_with_output().unwrap();
+            assert!(output.status.success());
+            assert_eq!(output.stdout, b"ok\n");
+        }
+        let count = "import sqlite3,sys; print(*sqlite3.connect(sys.argv[1]).execute('SELECT count(*), max(n), count(DISTINCT who) FROM t').fetchone())";
+        let counted = script(b, count, "").wait_with_output().unwrap();
+        assert_eq!(String::from_utf8(counted.stdout).unwrap(), "18 18 3\n");
+    });
+}
