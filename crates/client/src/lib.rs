@@ -9,6 +9,7 @@
 //! Start at [`Client`], or, for how it works, at [`write_core::WriteCore::handle`] and
 //! [`read_core::ReadCore::handle`]. Knobs are in [`config`], failures in [`error`].
 
+pub mod blanks;
 pub mod cache;
 mod calls;
 pub mod class;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tessera_net::BufferPool;
-use tessera_wire::meta::GetMap;
+use tessera_wire::meta::{CloseSession, GetMap};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Error, Request};
 
@@ -110,10 +110,11 @@ impl Context {
     }
 
     /// Gives up every session, and waits until the manager knows of all that ended, at most `limit`; whether it does.
-    pub fn give_up(&self, limit: Duration) -> bool {
+    pub fn give_up(self: &Arc<Self>, limit: Duration) -> bool {
         let deadline = std::time::Instant::now() + limit;
         let sessions: Vec<Arc<dyn Ticking>> = self.watched.lock().iter().filter_map(Weak::upgrade).collect();
         sessions.iter().for_each(|session| session.clone().give_up());
+        self.give_back_blanks();
         while self.farewells.load(Ordering::Acquire) > 0 || sessions.iter().any(|session| !session.is_over()) {
             if std::time::Instant::now() >= deadline {
                 return false;
@@ -121,6 +122,17 @@ impl Context {
             std::thread::sleep(Duration::from_millis(1));
         }
         true
+    }
+
+    fn give_back_blanks(self: &Arc<Self>) {
+        let sessions = self.view.write().blanks.clear();
+        for session_id in sessions {
+            let call =
+                Call::new(Peer::Manager, 0, &CloseSession { session_id }, Vec::new(), self.options.manager_timeout_ms);
+            let context = self.clone();
+            self.farewell_begins();
+            self.transport.call(call, Box::new(move |_| context.farewell_ends()));
+        }
     }
 
     /// A read session ended, and had to do without these.

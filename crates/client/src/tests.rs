@@ -116,7 +116,9 @@ fn many_writers_share_a_client() {
         assert!(read(&client, &format!("tess:/w{writer}-7")) == data(4096, writer * 100 + 7));
     }
     let fake = fake.lock();
-    assert_eq!((fake.count("OpenWrite"), fake.count("AllocateChunks"), fake.count("Commit")), (320, 0, 320));
+    assert_eq!((fake.count("AllocateChunks"), fake.count("Commit")), (0, 320));
+    // Each writer may open files until the first blanks have come.
+    assert!(fake.count("OpenWrite") <= 48, "one trip for most small files: {}", fake.count("OpenWrite"));
     assert!(fake.count("Resolve") <= 16, "the directory is known under a lease: {}", fake.count("Resolve"));
 }
 

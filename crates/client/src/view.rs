@@ -1,6 +1,7 @@
 //! What the client knows of the cluster: nodes, disks, groups and classes, merged from the answers it
 //! gets; which nodes did not answer lately, and how long answers take. Plain data; cores share it.
 
+use crate::blanks::Blanks;
 use crate::class::Class;
 use crate::config::{Options, ms};
 use parking_lot::RwLock;
@@ -22,6 +23,8 @@ pub struct View {
     classes: HashMap<u32, Arc<Class>>,
     suspects: HashMap<u64, i64>,
     latencies: Latencies,
+    /// Chunk ids in advance.
+    pub blanks: Blanks,
 }
 
 #[derive(Debug)]

@@ -18,6 +18,9 @@ mod put;
 mod state;
 #[cfg(test)]
 mod tests;
+mod unopened;
+#[cfg(test)]
+mod unopened_tests;
 
 pub use state::{ChunkReady, Owner, Target, WriteDone, WriteParams};
 
@@ -105,6 +108,8 @@ pub struct WriteCore {
     actions: VecDeque<WriteAction>,
 
     session_id: u64,
+    /// The session that puts name: this one, or that of blanks.
+    put_session_id: u64,
     session_ns: i64,
     renewed_ns: i64,
     /// Bytes of input for which room is asked for.
@@ -149,6 +154,10 @@ pub struct WriteCore {
     committed_bytes: u64,
     committed: Option<WriteDone>,
     completed: Vec<tessera_wire::meta::FragmentRef>,
+    /// There is no session, and the commit is to open the file.
+    unopened: Option<unopened::Unopened>,
+    /// That did not go well.
+    opened_after_all: bool,
     /// The session is being opened.
     opening: bool,
     /// It is given up; that the session opens is all that is still waited for, to close it.
@@ -173,6 +182,7 @@ impl WriteCore {
             calls: Calls::new(op_seed),
             actions: VecDeque::new(),
             session_id: 0,
+            put_session_id: 0,
             session_ns: 0,
             renewed_ns: 0,
             reserved_to: 0,
@@ -207,6 +217,8 @@ impl WriteCore {
             committed_bytes: 0,
             committed: None,
             completed: Vec::new(),
+            unopened: None,
+            opened_after_all: false,
             opening: false,
             given_up: false,
             finished: false,
@@ -314,36 +326,49 @@ impl WriteCore {
     }
 
     fn open(&mut self) {
-        let at_least = self.params.size_hint_bytes.unwrap_or(0).max(self.input_bytes);
         let whole = self.ending.is_some() && self.ask.len() <= self.options.ask_chunks;
         let first: Vec<usize> = match whole && self.params.expect_policy.is_some() {
             true => self.ask.drain(..).collect(),
             false => Vec::new(),
         };
+        let mut request = self.open_request(&first);
+        if whole && self.may_stay_unopened() {
+            if self.start_unopened(&request.redundancy, &first) {
+                return self.close_used_up();
+            }
+            request.blanks = self.view.write().blanks.wanted(&request.redundancy, self.now, &self.options);
+        }
+        for &i in &first {
+            self.chunks[i].stage = Stage::Asked;
+            self.asked_bytes += self.chunks[i].len_bytes;
+        }
+        request.op_id = self.calls.op_id();
+        self.reserved_to = request.size_hint_bytes;
+        self.opening = true;
+        self.calls.manager(self.now, &request, Purpose::Open { first }, &self.options);
+        self.close_used_up();
+    }
+
+    /// What opening the file and asking about these chunks takes.
+    fn open_request(&self, chunks: &[usize]) -> OpenWrite {
         let scheme = self.params.expect_policy.as_ref().map(|p| p.redundancy.scheme(self.file_bytes(0)).to_string());
         let (parent, name, ino) = match &self.params.target {
             Target::Name { parent, name } => (*parent, name.clone(), 0),
             Target::Inode(ino) => (0, Vec::new(), *ino),
         };
-        for &i in &first {
-            self.chunks[i].stage = Stage::Asked;
-            self.asked_bytes += self.chunks[i].len_bytes;
-        }
-        let request = OpenWrite {
-            op_id: self.calls.op_id(),
+        OpenWrite {
+            op_id: 0,
             parent,
             name,
             ino,
             hints: self.params.hints.clone(),
-            size_hint_bytes: at_least,
-            chunks: first.iter().map(|i| self.chunks[*i].wire_name()).collect(),
+            size_hint_bytes: self.params.size_hint_bytes.unwrap_or(0).max(self.input_bytes),
+            chunks: chunks.iter().map(|i| self.chunks[*i].wire_name()).collect(),
             redundancy: scheme.unwrap_or_default(),
             known_map_version: self.view.read().known_version(),
             host: self.options.host.clone(),
-        };
-        self.reserved_to = at_least;
-        self.opening = true;
-        self.calls.manager(self.now, &request, Purpose::Open { first }, &self.options);
+            blanks: 0,
+        }
     }
 
     /// Length the file will have, as far as known: what `redundancy=auto` goes by. A stream of unknown length
@@ -369,7 +394,8 @@ impl WriteCore {
         base.saturating_add(offset) / region_bytes
     }
 
-    fn on_opened(&mut self, reply: OpenWriteReply, first: Vec<usize>) {
+    fn on_opened(&mut self, mut reply: OpenWriteReply, first: Vec<usize>) {
+        self.take_blanks(reply.blanks.take());
         let hints = reply.policy.iter().map(|h| (h.name.as_str(), h.value.as_str()));
         match Policy::from_hints(hints) {
             Ok(policy) => self.policy = policy,
@@ -382,6 +408,7 @@ impl WriteCore {
         }
         self.opened = true;
         self.session_id = reply.session_id;
+        self.put_session_id = reply.session_id;
         self.domain = reply.domain;
         self.base_bytes = reply.base_size_bytes;
         for index in 0..self.chunks.len() {
@@ -502,7 +529,8 @@ impl WriteCore {
             return;
         }
         chunk.stage = Stage::Settled;
-        if chunk.active.take().is_some() {
+        // Without a session the bytes may be needed once more.
+        if self.unopened.is_none() && chunk.active.take().is_some() {
             self.held_bytes -= chunk.len_bytes;
         }
         self.unsettled -= 1;
@@ -556,7 +584,9 @@ impl WriteCore {
             WriteEvent::Tick => self.calls.tick(self.now),
             WriteEvent::Answer(answer) => {
                 let Some(done) = self.calls.answered(self.now, answer, &self.options) else { return };
-                self.session_id = done.answer.decode::<OpenWrite>().map_or(0, |(reply, _)| reply.session_id);
+                let opened = done.answer.decode::<OpenWrite>().map(|(reply, _)| reply).unwrap_or_default();
+                self.session_id = opened.session_id;
+                self.take_blanks(opened.blanks);
                 self.close();
             }
             _ => {}
@@ -573,6 +603,7 @@ impl WriteCore {
     }
 
     fn finish(&mut self) {
+        self.drop_blanks();
         self.finished = true;
         self.drop_data();
         self.actions.push_back(WriteAction::Finished);

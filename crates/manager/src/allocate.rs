@@ -5,6 +5,7 @@
 //! live in more than one group. Whatever is handed out at zero references counts as used now (P4).
 
 use crate::anchors::{Anchors, Wish, plain_positions};
+use crate::blanks;
 use crate::cache::Pg;
 use crate::choose::{self, Near, Wanted};
 use crate::error::{Outcome, invalid, refuse};
@@ -23,13 +24,60 @@ use tessera_wire::meta::*;
 use tessera_wire::{ClassInfo, Code};
 
 /// `chunks.scope` of a chunk that is nobody's dedup hit.
-const SCOPE_NOBODY: i64 = -1;
+pub(crate) const SCOPE_NOBODY: i64 = -1;
 
 /// Longest host label.
 const MAX_HOST_BYTES: usize = 255;
 
 /// Opens a write session.
 pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply> {
+    let Begun { mut session, policy, base_size_bytes } = begin(ctx, request)?;
+    let granted_bytes = reserve(ctx, &policy, request.size_hint_bytes)?;
+    session.session_id = draw(&mut ctx.meta.next_session);
+    let spec = || scheme_spec(&request.redundancy, &policy, request.size_hint_bytes);
+    let allocated = match request.chunks.is_empty() {
+        true => None,
+        false => {
+            let asked = Asked {
+                spec: &spec()?,
+                chunks: &request.chunks,
+                avoid: &[],
+                known_map_version: request.known_map_version,
+            };
+            Some(answer(ctx, &session, &policy, &asked)?)
+        }
+    };
+    let blanks = match request.blanks {
+        0 => None,
+        _ => blanks::draw_blanks(ctx, &session, &policy, &spec()?, request)?,
+    };
+    session.write(ctx.db)?;
+    let reply = OpenWriteReply {
+        session_id: session.session_id,
+        ino: if session.created { session.ino } else { 0 },
+        base_version: session.base_version,
+        base_size_bytes,
+        policy: hints::all(&policy),
+        session_ms: ctx.config.session_ms,
+        domain: session.domain,
+        allocated,
+        blanks,
+    };
+    let (now_ns, ahead_bytes) = (ctx.now_ns, granted_bytes.saturating_sub(len_of(&request.chunks)));
+    ctx.after_commit(move |soft| soft.sessions.opened(&session, now_ns, ahead_bytes));
+    Ok(reply)
+}
+
+/// A write session that has no id, and no row, yet.
+pub(crate) struct Begun {
+    pub session: Session,
+    pub policy: Policy,
+    /// Length of the version that is current.
+    pub base_size_bytes: u64,
+}
+
+/// What opening a file for writing finds.
+pub(crate) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<Begun> {
     if request.host.len() > MAX_HOST_BYTES {
         return invalid(format!("a host label of {} bytes; at most {MAX_HOST_BYTES}", request.host.len()));
     }
@@ -41,9 +89,7 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply>
     };
     let hints = HintSet::read(own).with(&request.hints)?;
     let policy = hints.policy()?;
-    let granted_bytes = reserve(ctx, &policy, request.size_hint_bytes)?;
     let session = Session {
-        session_id: draw(&mut ctx.meta.next_session),
         kind: WRITER,
         client_id: ctx.client_id,
         started_ns: ctx.now_ns,
@@ -62,33 +108,7 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply>
         reserved_bytes: request.size_hint_bytes,
         ..Default::default()
     };
-    let allocated = match request.chunks.is_empty() {
-        true => None,
-        false => {
-            let spec = scheme_spec(&request.redundancy, &policy, request.size_hint_bytes)?;
-            let asked = Asked {
-                spec: &spec,
-                chunks: &request.chunks,
-                avoid: &[],
-                known_map_version: request.known_map_version,
-            };
-            Some(answer(ctx, &session, &policy, &asked)?)
-        }
-    };
-    session.write(ctx.db)?;
-    let reply = OpenWriteReply {
-        session_id: session.session_id,
-        ino: if session.created { session.ino } else { 0 },
-        base_version: session.base_version,
-        base_size_bytes: inode.map_or(0, |inode| inode.size_bytes),
-        policy: hints::all(&policy),
-        session_ms: ctx.config.session_ms,
-        domain: session.domain,
-        allocated,
-    };
-    let (now_ns, ahead_bytes) = (ctx.now_ns, granted_bytes.saturating_sub(len_of(&request.chunks)));
-    ctx.after_commit(move |soft| soft.sessions.opened(&session, now_ns, ahead_bytes));
-    Ok(reply)
+    Ok(Begun { session, policy, base_size_bytes: inode.map_or(0, |inode| inode.size_bytes) })
 }
 
 /// Files expected to be shorter are not worth a look at all disks: their chunks' groups are asked for room anyway.
@@ -142,7 +162,7 @@ fn target(ctx: &Ctx, request: &OpenWrite) -> Outcome<(Option<inodes::Inode>, Opt
 }
 
 /// The class that is meant: as asked, else as the policy says, `auto` resolved by the file's length.
-fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Outcome<String> {
+pub(crate) fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Outcome<String> {
     let redundancy = match asked {
         "" => policy.redundancy,
         text => match text.parse::<Redundancy>() {
@@ -186,7 +206,7 @@ struct Asked<'a> {
     known_map_version: u64,
 }
 
-struct Question<'a> {
+pub(crate) struct Question<'a> {
     session: &'a Session,
     class: &'a ClassInfo,
     scope: i64,
@@ -204,21 +224,7 @@ fn answer(ctx: &mut Ctx, session: &Session, policy: &Policy, asked: &Asked<'_>) 
     let &Asked { spec, chunks, avoid, known_map_version } = asked;
     check(ctx, chunks)?;
     let class = placement::class_for(ctx, spec)?;
-    let question = Question {
-        session,
-        class: &class,
-        scope: match policy.dedup {
-            Dedup::All => 0,
-            Dedup::Version => session.ino as i64,
-            Dedup::Off => SCOPE_NOBODY,
-        },
-        dedup: policy.dedup != Dedup::Off,
-        avoid,
-        degraded: policy.degraded_writes,
-        anchors: Anchors::of(policy, session, &*ctx.caches.roster(ctx.db)?),
-        any_missing: any_missing(ctx)?,
-        room_bytes: Cell::new(None),
-    };
+    let question = Question::new(ctx, session, policy, &class, avoid)?;
     let mut answers: Vec<ChunkAnswer> = Vec::with_capacity(chunks.len());
     let mut seen: HashMap<(&[u8], u64), usize> = HashMap::new();
     let mut pgs: Vec<u64> = Vec::new();
@@ -238,12 +244,21 @@ fn answer(ctx: &mut Ctx, session: &Session, policy: &Policy, asked: &Asked<'_>) 
     Ok(AllocateChunksReply { answers, class: Some(class.as_ref().clone()), map: Some(map) })
 }
 
+/// `chunks.scope` of what a file with this policy stores.
+pub(crate) fn scope(policy: &Policy, ino: u64) -> i64 {
+    match policy.dedup {
+        Dedup::All => 0,
+        Dedup::Version => ino as i64,
+        Dedup::Off => SCOPE_NOBODY,
+    }
+}
+
 /// Whether the table of missing fragments has any row.
 pub fn any_missing(ctx: &Ctx) -> Outcome<bool> {
     Ok(ctx.db.stmt("SELECT 1 FROM missing_fragments LIMIT 1")?.exists([])?)
 }
 
-fn check(ctx: &Ctx, chunks: &[ChunkName]) -> Outcome<()> {
+pub(crate) fn check(ctx: &Ctx, chunks: &[ChunkName]) -> Outcome<()> {
     if chunks.len() > ctx.config.max_allocate_chunks {
         let (got, most) = (chunks.len(), ctx.config.max_allocate_chunks);
         return invalid(format!("{got} chunks in one question, at most {most} are answered; ask in parts"));
@@ -267,7 +282,27 @@ struct Candidate {
     refs: i64,
 }
 
-impl Question<'_> {
+impl<'a> Question<'a> {
+    pub(crate) fn new(
+        ctx: &Ctx,
+        session: &'a Session,
+        policy: &Policy,
+        class: &'a ClassInfo,
+        avoid: &'a [u64],
+    ) -> Outcome<Question<'a>> {
+        Ok(Question {
+            session,
+            class,
+            scope: scope(policy, session.ino),
+            dedup: policy.dedup != Dedup::Off,
+            avoid,
+            degraded: policy.degraded_writes,
+            anchors: Anchors::of(policy, session, &*ctx.caches.roster(ctx.db)?),
+            any_missing: any_missing(ctx)?,
+            room_bytes: Cell::new(None),
+        })
+    }
+
     /// What asks for no place takes any copy there is; what asks for one, only copies there: sharing never moves anybody's data.
     fn answer(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Outcome<ChunkAnswer> {
         let near = match self.anchors.wish(chunk.region) {
@@ -296,12 +331,12 @@ impl Question<'_> {
         }
     }
 
-    fn wanted<'a>(&'a self, chunk: &ChunkName) -> Wanted<'a> {
+    fn wanted(&self, chunk: &ChunkName) -> Wanted<'_> {
         Wanted { class: self.class, len_bytes: chunk.len_bytes, avoid: self.avoid, degraded: self.degraded }
     }
 
     /// A known chunk (on `near`, if a host is given) as an answer, if there is one.
-    fn reuse(&self, ctx: &mut Ctx, chunk: &ChunkName, near: Option<&str>) -> Outcome<Option<ChunkAnswer>> {
+    pub(crate) fn reuse(&self, ctx: &mut Ctx, chunk: &ChunkName, near: Option<&str>) -> Outcome<Option<ChunkAnswer>> {
         let mut incomplete = None;
         if self.dedup {
             for candidate in self.candidates(ctx, chunk)? {
@@ -445,6 +480,6 @@ fn touch(ctx: &Ctx, candidate: &Candidate) -> Outcome<()> {
     Ok(())
 }
 
-fn reply(state: ChunkState, chunk_id: u64, pg: &Pg, missing: Vec<u32>) -> ChunkAnswer {
+pub(crate) fn reply(state: ChunkState, chunk_id: u64, pg: &Pg, missing: Vec<u32>) -> ChunkAnswer {
     ChunkAnswer { state: state as i32, chunk_id, pg_id: pg.pg_id, epoch: pg.epoch, missing }
 }

@@ -6,6 +6,7 @@
 //! asked about needs nothing.
 
 use crate::allocate::any_missing;
+use crate::blanks;
 use crate::cache::Pg;
 use crate::error::{Outcome, invalid, refuse};
 use crate::hints::HintSet;
@@ -32,11 +33,24 @@ pub const CAUSE_PASSED: i64 = 3;
 
 /// Applies a commit.
 pub fn commit(ctx: &mut Ctx, request: &Commit) -> Outcome<CommitReply> {
-    let mut session = sessions::writer(ctx.db, request.session_id)?;
-    let mode = check(ctx, request, &session)?;
+    if let Some(open) = &request.open {
+        return blanks::open_and_commit(ctx, request, open);
+    }
+    let session = sessions::writer(ctx.db, request.session_id)?;
     let policy = HintSet::read(&session.hints).policy()?;
+    commit_in(ctx, request, session, &policy)
+}
+
+/// Applies a commit of this session.
+pub(crate) fn commit_in(
+    ctx: &mut Ctx,
+    request: &Commit,
+    mut session: Session,
+    policy: &Policy,
+) -> Outcome<CommitReply> {
+    let mode = check(ctx, request, &session)?;
     let mut refs = RefChanges::default();
-    let accepted = match accept_chunks(ctx, request, &session, &policy, &mut refs)? {
+    let accepted = match accept_chunks(ctx, request, &session, policy, &mut refs)? {
         Ok(accepted) => accepted,
         Err(stale) => return Ok(stale),
     };
@@ -46,7 +60,7 @@ pub fn commit(ctx: &mut Ctx, request: &Commit) -> Outcome<CommitReply> {
         session.write(ctx.db)?;
         return Ok(CommitReply { missing_fragments: session.staged_missing, ..Default::default() });
     }
-    let reply = finish(ctx, request, &mut session, mode, &policy, &accepted, &mut refs)?;
+    let reply = finish(ctx, request, &mut session, mode, policy, &accepted, &mut refs)?;
     refs.apply(ctx)?;
     Ok(reply)
 }
@@ -568,8 +582,10 @@ fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode
         next.write(ctx.db)?;
         return Ok(());
     }
-    ctx.db.stmt("DELETE FROM sessions WHERE session_id = ?1")?.execute([id as i64])?;
-    ctx.after_commit(move |soft| soft.sessions.forget(id));
+    if id != 0 {
+        ctx.db.stmt("DELETE FROM sessions WHERE session_id = ?1")?.execute([id as i64])?;
+        ctx.after_commit(move |soft| soft.sessions.forget(id));
+    }
     Ok(())
 }
 

@@ -147,6 +147,7 @@ struct Origin {
     role: Role,
 }
 
+#[allow(clippy::large_enum_variant, reason = "nearly all that waits are commands")]
 enum Waiting {
     Command {
         queued: Queued,

@@ -12,6 +12,7 @@ use crate::error::Outcome;
 use crate::inodes;
 use rusqlite::OptionalExtension;
 use std::collections::HashMap;
+use tessera_wire::meta::Commit;
 
 /// Who holds a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +139,10 @@ pub fn changed_by(db: &Db, command: &Command) -> Outcome<Vec<u64>> {
         Command::SetAttr(r) => vec![r.ino],
         Command::SetXattr(r) => vec![r.ino],
         Command::RemoveXattr(r) => vec![r.ino],
+        Command::Commit(Commit { open: Some(open), .. }) => match (open.parent, open.ino) {
+            (0, ino) => vec![ino],
+            (parent, _) => named(parent, &open.name)?.into_iter().collect(),
+        },
         Command::Commit(r) if !r.partial => {
             let target: Option<(i64, i64, Vec<u8>)> = db
                 .stmt("SELECT ino, parent, name FROM sessions WHERE session_id = ?1")?

@@ -13,6 +13,7 @@ pub mod anchors;
 pub mod answers;
 pub mod audit;
 pub mod batch;
+mod blanks;
 pub mod cache;
 pub mod choose;
 pub mod cluster;

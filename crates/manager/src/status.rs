@@ -32,8 +32,9 @@ pub fn get_status(view: &View<'_>) -> Outcome<ClusterStatus> {
     let meta = view.meta;
     let disks = rows::disks(conn)?;
     let redundancy = redundancy(conn, meta.chunks)?;
+    // Blanks are neither kept nor garbage.
     let (garbage_chunks, garbage_bytes) = conn
-        .prepare_cached("SELECT count(*), coalesce(sum(len_bytes), 0) FROM chunks WHERE refs = 0")?
+        .prepare_cached("SELECT count(*), coalesce(sum(len_bytes), 0) FROM chunks WHERE refs = 0 AND hash <> x''")?
         .query_row([], |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?)))?;
     let repaired = view.soft.cluster.repaired;
     Ok(ClusterStatus {

@@ -74,6 +74,10 @@ impl ClientHost {
             ask_chunks: 5,
             put_bytes: 8_000,
             commit_extents: 7,
+            blanks_after: 1,
+            blanks: 4,
+            blanks_pause_ms: 60_000,
+            remembered_chunks: 2,
             ..Options::default()
         };
         ClientHost {
@@ -220,11 +224,11 @@ impl ClientHost {
         self.op = Some(Op::Append { core, log: "log".into(), record });
     }
 
-    /// Self-similar content: few kinds of pieces, so that chunks are found again in other files and versions.
+    /// Self-similar content: mostly few kinds of pieces, so that chunks are found again in other files and versions.
     fn content(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for _ in 0..self.dice.between(0, 12) {
-            let kind = self.dice.between(0, 9);
+            let kind = if self.dice.percent(20) { self.dice.any() } else { self.dice.between(0, 9) };
             let mut piece = Dice::new(kind);
             bytes.extend(std::iter::repeat_with(|| piece.any().to_le_bytes()).flatten().take(PIECE_BYTES));
         }
@@ -242,7 +246,7 @@ impl ClientHost {
             mode,
             if_version: None,
             size_hint_bytes: Some(bytes.len() as u64),
-            expect_policy: self.dice.percent(50).then_some(policy),
+            expect_policy: self.dice.percent(70).then_some(policy),
             mtime_ns: 0,
             owner: Owner::default(),
         };

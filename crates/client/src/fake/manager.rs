@@ -112,7 +112,54 @@ impl Fake {
             session_ms: 30_000,
             domain: 7,
             allocated,
+            blanks: self.draw(&request.redundancy, request.blanks)?,
         })
+    }
+
+    fn draw(&mut self, spec: &str, count: u32) -> Result<Option<Blanks>, Error> {
+        if count == 0 {
+            return Ok(None);
+        }
+        let session_id = self.id();
+        self.sessions.insert(session_id, Session::default());
+        let class = self.class_of(spec);
+        let mut chunks = Vec::new();
+        for _ in 0..count {
+            chunks.push(self.allocate_one(&class, &ChunkName::default(), &[])?);
+        }
+        let (class, map) = (Some(class), Some(self.map()));
+        Ok(Some(Blanks { session_id, session_ms: 30_000, chunks, class, domain: 7, map }))
+    }
+
+    /// Names what blanks hold, and opens the file.
+    fn fill(&mut self, request: &mut Commit, open: OpenWrite) -> Result<Vec<u64>, Error> {
+        if !request.filled.is_empty() {
+            self.session(request.session_id)?;
+        }
+        let hints = self.hints();
+        let policy = tessera_policy::Policy::from_hints(hints.iter().map(|h| (h.name.as_str(), h.value.as_str())));
+        if policy.unwrap().redundancy.scheme(request.size_bytes).to_string() != open.redundancy {
+            return Err(error(Code::SessionExpired, "another class than the policy asks for"));
+        }
+        let class = self.class_of(&open.redundancy);
+        let mut known = Vec::new();
+        for (id, name) in request.filled.clone().into_iter().zip(&open.chunks) {
+            let there = |c: &FakeChunk| {
+                (c.class_id, &c.hash, c.committed && c.missing.is_empty()) == (class.class_id, &name.hash, true)
+            };
+            if let Some((&chunk_id, _)) = self.chunks.iter().find(|(_, c)| there(c)) {
+                known.push(id);
+                request.acks.retain(|ack| ack.chunk_id != id);
+                request.extents.iter_mut().filter(|e| e.chunk_id == id).for_each(|e| e.chunk_id = chunk_id);
+                continue;
+            }
+            let blank = |c: &&mut FakeChunk| c.hash.is_empty() && c.class_id == class.class_id;
+            let gone = || error(Code::SessionExpired, "no such blank");
+            let chunk = self.chunks.get_mut(&id).filter(blank).ok_or_else(gone)?;
+            (chunk.hash, chunk.len_bytes) = (name.hash.clone(), name.len_bytes);
+        }
+        request.session_id = self.open_write(OpenWrite { chunks: Vec::new(), blanks: 0, ..open })?.session_id;
+        Ok(known)
     }
 
     fn allocate(&mut self, request: AllocateChunks) -> Result<AllocateChunksReply, Error> {
@@ -135,7 +182,8 @@ impl Fake {
 
     fn allocate_one(&mut self, class: &ClassInfo, name: &ChunkName, avoid: &[u64]) -> Result<ChunkAnswer, Error> {
         let same = |c: &FakeChunk| {
-            c.class_id == class.class_id
+            !c.hash.is_empty()
+                && c.class_id == class.class_id
                 && c.hash == name.hash
                 && c.len_bytes == name.len_bytes
                 && !avoid.contains(&c.pg_id)
@@ -203,7 +251,20 @@ impl Fake {
         Ok(Ack {})
     }
 
-    fn commit(&mut self, request: Commit) -> Result<CommitReply, Error> {
+    fn commit(&mut self, mut request: Commit) -> Result<CommitReply, Error> {
+        let Some(open) = request.open.take() else { return self.commit_opened(request) };
+        let (spec, wanted) = (open.redundancy.clone(), open.blanks);
+        let known = self.fill(&mut request, *open)?;
+        let session_id = request.session_id;
+        let reply = self.commit_opened(request)?;
+        self.sessions.remove(&session_id);
+        match reply.stale.is_empty() {
+            true => Ok(CommitReply { known, blanks: self.draw(&spec, wanted)?, ..reply }),
+            false => Ok(reply),
+        }
+    }
+
+    fn commit_opened(&mut self, request: Commit) -> Result<CommitReply, Error> {
         let session = self.session(request.session_id)?;
         let mut acks = session.acks.clone();
         acks.extend(request.acks.iter().map(|ack| (ack.chunk_id, ack.clone())));

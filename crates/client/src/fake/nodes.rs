@@ -34,6 +34,7 @@ impl Fake {
         match call.kind {
             Kind::PutFragments => {
                 let request = PutFragments::decode(&call.body[..]).unwrap();
+                assert_ne!(request.session_id, 0, "a put names its session");
                 let mut payload = Bytes::from(call.payload.concat());
                 let results = request.items.iter().map(|item| {
                     let bytes = payload.split_to(item.len_bytes as usize);

@@ -91,7 +91,7 @@ impl WriteCore {
         }
     }
 
-    fn on_chunk_answer(&mut self, index: usize, answer: &ChunkAnswer) {
+    pub(super) fn on_chunk_answer(&mut self, index: usize, answer: &ChunkAnswer) {
         let chunk = &mut self.chunks[index];
         let all = chunk.class.as_ref().map_or(0, |c| c.fragments());
         let wanted: Vec<u32> = match answer.state() {

@@ -5,6 +5,9 @@ use super::*;
 use tessera_wire::Extent;
 use tessera_wire::meta::{ChunkAck, Commit, CommitReply, CompleteFragments, StaleAck};
 
+/// Files of at most so many bytes are remembered by their chunks ([`crate::blanks`]).
+const SMALL_FILE_BYTES: u64 = 256 << 10;
+
 impl WriteCore {
     /// A chunk that may be committed as it is now.
     fn is_ready(&self, index: usize) -> bool {
@@ -89,7 +92,7 @@ impl WriteCore {
                 });
             }
         }
-        let request = Commit {
+        let mut request = Commit {
             op_id: self.calls.op_id(),
             session_id: self.session_id,
             mode: self.params.mode as i32,
@@ -103,7 +106,9 @@ impl WriteCore {
             uid: self.params.owner.uid,
             gid: self.params.owner.gid,
             keep_session: self.ending.is_some_and(|e| e.keep_session),
+            ..Commit::default()
         };
+        self.open_with(&mut request);
         self.committing = true;
         let partial = if partial { count } else { 0 };
         self.calls.manager(self.now, &request, Purpose::Commit { partial }, &self.options);
@@ -113,13 +118,20 @@ impl WriteCore {
         self.committing = false;
         let reply = match answer.decode::<Commit>() {
             Ok((reply, _)) => reply,
+            Err(error) if self.is_unopened() && error.kind() == Code::SessionExpired => return self.open_after_all(),
             Err(error) => return self.refused("Commit", error, waited_ms),
         };
         if let Some(map) = &reply.map {
             self.view.write().merge(map, false);
         }
         if !reply.stale.is_empty() {
-            return self.on_stale(reply.stale);
+            return match self.is_unopened() {
+                true => self.open_after_all(),
+                false => self.on_stale(reply.stale),
+            };
+        }
+        if self.is_unopened() {
+            self.committed_unopened(&reply.known, reply.blanks.clone());
         }
         if partial > 0 {
             return self.extents.forget(partial);
@@ -197,6 +209,10 @@ impl WriteCore {
             chunks: self.chunks.len() as u64,
             known_chunks: known.count() as u64,
         };
+        if self.input_bytes <= SMALL_FILE_BYTES {
+            let known = done.known_chunks > 0;
+            self.view.write().blanks.note(self.chunks.iter().map(|c| c.hash), known, &self.options);
+        }
         self.extents.forget(self.extents.len());
         let ending = self.ending.take();
         self.actions.push_back(WriteAction::Done(Ok(done.clone())));

@@ -146,8 +146,12 @@ impl WriteCore {
             }
         }
         self.sent_bytes += items.iter().map(|s| s.len_bytes as u64).sum::<u64>();
-        let request =
-            PutFragments { session_id: self.session_id, items: wire, no_sync: false, hints: self.params.hints.clone() };
+        let request = PutFragments {
+            session_id: self.put_session_id,
+            items: wire,
+            no_sync: false,
+            hints: self.params.hints.clone(),
+        };
         let call = Call::new(Peer::Node(node_id), 0, &request, payload, self.options.put_timeout_ms);
         if let Some(queue) = self.nodes.get_mut(&node_id) {
             queue.in_flight += 1;
@@ -317,6 +321,9 @@ impl WriteCore {
 
     /// A member will not take its fragment: the chunk goes to another group, if it still can.
     fn move_elsewhere(&mut self, index: usize) {
+        if self.is_unopened() && self.committed.is_none() && !self.committing {
+            return self.open_after_all();
+        }
         let until = self.now.saturating_add(ms(self.options.avoid_ms));
         let chunk = &self.chunks[index];
         let Some(active) = &chunk.active else { return };

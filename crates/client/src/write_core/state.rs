@@ -344,3 +344,12 @@ pub(super) struct NodeQueue {
     pub queued_bytes: usize,
     pub in_flight: usize,
 }
+
+impl NodeQueue {
+    /// What has not left yet is not sent.
+    pub fn forget_queued(&mut self) {
+        self.urgent.clear();
+        self.later.clear();
+        self.queued_bytes = 0;
+    }
+}

@@ -484,6 +484,11 @@ fn workload(rig: &mut Rig, rounds: u64) {
         if i % 4 == 0 {
             rig.ask(&CloseSession { session_id: session }).unwrap();
         }
+        let blanks = super::blanks::draw(rig, 4, super::blanks::redundancy("ec:2+1")).blanks.unwrap();
+        let small = super::blanks::filling(rig, &format!("small{i}"), &[(i * 7) as u8, 100 + i as u8], &blanks);
+        rig.ask(&small).unwrap();
+        let again = super::blanks::filling(rig, "small", &[1, 2], &blanks); // used already
+        rig.ask(&again).unwrap_err();
         let op_id = rig.op();
         let _ = rig.ask(&Unlink { op_id, parent: 1, name: b"nothing".to_vec(), directory: false });
         if i % 3 == 0 {

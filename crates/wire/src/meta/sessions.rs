@@ -50,6 +50,33 @@ pub struct OpenWrite {
     /// Host label of the writer: where `placement=local` is. Empty: none.
     #[prost(string, tag = "10")]
     pub host: String,
+    /// Blanks of the class that is wanted with the answer, for files to come; the manager gives as many as it likes.
+    #[prost(uint32, tag = "11")]
+    pub blanks: u32,
+}
+
+/// Chunk ids with a group and no content yet: what small files to come are stored under, so that each needs one trip to the
+/// manager ([`Commit::open`]). Each serves one chunk, once.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Blanks {
+    /// A session of their own. It ends like any that is not renewed (a commit that names it renews it), and they with it.
+    #[prost(uint64, tag = "1")]
+    pub session_id: u64,
+    /// After how long.
+    #[prost(uint64, tag = "2")]
+    pub session_ms: u64,
+    /// Their ids and groups; all are [`ChunkState::New`].
+    #[prost(message, repeated, tag = "3")]
+    pub chunks: Vec<ChunkAnswer>,
+    /// The class they are of.
+    #[prost(message, optional, tag = "4")]
+    pub class: Option<ClassInfo>,
+    /// The domain they are of.
+    #[prost(uint32, tag = "5")]
+    pub domain: u32,
+    /// Map for their groups.
+    #[prost(message, optional, tag = "6")]
+    pub map: Option<ClusterMap>,
 }
 
 /// A write session.
@@ -79,6 +106,9 @@ pub struct OpenWriteReply {
     /// Answer to `chunks`.
     #[prost(message, optional, tag = "8")]
     pub allocated: Option<AllocateChunksReply>,
+    /// Answer to `blanks`.
+    #[prost(message, optional, tag = "9")]
+    pub blanks: Option<Blanks>,
 }
 
 /// Which of these exist, and where do new ones go? Chunks repeated in one question are answered once each, alike.
@@ -244,6 +274,14 @@ pub struct Commit {
     /// Keep the session open for further commits (an open file that is synced).
     #[prost(bool, tag = "13")]
     pub keep_session: bool,
+    /// Open the file and commit it in one: a whole small file, replaced. No session is opened; `session_id` is that of the
+    /// blanks. `chunks` say what `filled` hold; `op_id` is not looked at. Refused as [`crate::Code::SessionExpired`] when
+    /// the blanks are gone or not what the file's policy asks for: then it is to be opened.
+    #[prost(message, optional, boxed, tag = "14")]
+    pub open: Option<Box<OpenWrite>>,
+    /// With `open`: the blank that holds each of its `chunks`. Extents and acks name these ids.
+    #[prost(uint64, repeated, tag = "15")]
+    pub filled: Vec<u64>,
 }
 
 /// Fragments whose acknowledgement came under an old epoch: put them again where the map says now, then commit again.
@@ -290,6 +328,12 @@ pub struct CommitReply {
     /// Fragments that are not yet stored (optimistic or degraded writes): redundancy follows.
     #[prost(uint64, tag = "8")]
     pub missing_fragments: u64,
+    /// With `open`: the blanks whose content was stored already, under another id, which the file has now.
+    #[prost(uint64, repeated, tag = "9")]
+    pub known: Vec<u64>,
+    /// Answer to the `blanks` of `open`.
+    #[prost(message, optional, tag = "10")]
+    pub blanks: Option<Blanks>,
 }
 
 /// Give a session up (a reader is done, a writer aborts).

@@ -1,0 +1,159 @@
+//! Small files in one trip: no session is opened. Chunks go under blanks that are at hand ([`crate::blanks`]), and the
+//! commit opens the file and says what they hold. Whatever does not go smoothly (a group that moved, blanks that are gone,
+//! another policy than was expected) is left to the ordinary way: the file is opened after all, and its chunks, whose bytes are
+//! kept until the commit, are asked about.
+
+use super::*;
+use crate::blanks::Blank;
+use tessera_policy::Placement;
+use tessera_wire::meta::{Blanks as Drawn, ChunkAnswer, Commit};
+
+/// A file that is written without having been opened.
+#[derive(Debug, Default)]
+pub(super) struct Unopened {
+    /// Its chunks, and the blanks they are stored under.
+    pub blanks: Vec<(usize, Blank)>,
+    /// Blanks to ask for with the commit.
+    pub wanted: u32,
+}
+
+impl Unopened {
+    /// The session that keeps its blanks; 0: it has none.
+    fn session_id(&self) -> u64 {
+        self.blanks.first().map_or(0, |(_, blank)| blank.session_id())
+    }
+}
+
+impl WriteCore {
+    /// Whether there is no session: the commit is to open the file.
+    pub(super) fn is_unopened(&self) -> bool {
+        self.unopened.is_some()
+    }
+
+    /// Whether the file, all of which is here, could be written without being opened.
+    pub(super) fn may_stay_unopened(&self) -> bool {
+        let placed = self.params.expect_policy.as_ref().is_none_or(|p| p.placement != Placement::Spread);
+        let ends = self.ending.is_some_and(|ending| !ending.keep_session);
+        !placed && ends && !self.opened_after_all && self.params.mode == CommitMode::Replace
+    }
+
+    /// Starts without opening if there are blanks for all of `first` (the file's chunks).
+    pub(super) fn start_unopened(&mut self, scheme: &str, first: &[usize]) -> bool {
+        let Some(policy) = self.params.expect_policy.clone() else { return false };
+        let mut unopened = Unopened::default();
+        let taken = match first.is_empty() {
+            true => None,
+            false => {
+                let hashes: Vec<[u8; 32]> = first.iter().map(|i| self.chunks[*i].hash).collect();
+                let mut view = self.view.write();
+                let Some(taken) = view.blanks.take(scheme, &hashes, self.now, &self.options) else { return false };
+                unopened.wanted = view.blanks.wanted(scheme, self.now, &self.options);
+                Some(taken)
+            }
+        };
+        self.opened = true;
+        self.scheme = scheme.to_string();
+        self.actions.push_back(WriteAction::Opened { policy: Box::new(policy.clone()), base_size_bytes: 0 });
+        self.policy = policy;
+        let Some(taken) = taken else {
+            self.unopened = Some(unopened);
+            return true;
+        };
+        self.domain = taken.domain;
+        let answers: Vec<ChunkAnswer> = taken.blanks.iter().map(|blank| blank.answer.clone()).collect();
+        unopened.blanks = first.iter().copied().zip(taken.blanks).collect();
+        self.put_session_id = unopened.session_id();
+        self.unopened = Some(unopened);
+        for (&index, answer) in first.iter().zip(&answers) {
+            self.chunks[index].class = Some(taken.class.clone());
+            self.on_chunk_answer(index, answer);
+        }
+        true
+    }
+
+    /// Has the commit open the file.
+    pub(super) fn open_with(&mut self, commit: &mut Commit) {
+        let Some(unopened) = &self.unopened else { return };
+        let (chunks, wanted): (Vec<usize>, u32) = (unopened.blanks.iter().map(|(i, _)| *i).collect(), unopened.wanted);
+        commit.session_id = unopened.session_id();
+        commit.filled = unopened.blanks.iter().map(|(_, blank)| blank.answer.chunk_id).collect();
+        commit.open = Some(Box::new(OpenWrite { blanks: wanted, ..self.open_request(&chunks) }));
+    }
+
+    /// The commit has opened the file and made the version.
+    pub(super) fn committed_unopened(&mut self, known: &[u64], drawn: Option<Drawn>) {
+        for index in 0..self.chunks.len() {
+            self.chunks[index].durable |= known.contains(&self.chunks[index].chunk_id);
+        }
+        self.take_blanks(drawn);
+        self.drop_blanks();
+    }
+
+    /// The ordinary way: opens the file and asks about its chunks.
+    pub(super) fn open_after_all(&mut self) {
+        let Some(unopened) = &self.unopened else { return };
+        let chunks: Vec<usize> = unopened.blanks.iter().map(|(index, _)| *index).collect();
+        self.drop_blanks();
+        self.opened_after_all = true;
+        self.opened = false;
+        self.extents.ready = 0;
+        for &index in &chunks {
+            let chunk = &mut self.chunks[index];
+            (chunk.chunk_id, chunk.pg_id, chunk.epoch, chunk.told_epoch) = (0, 0, 0, 0);
+            (chunk.pinned, chunk.durable, chunk.wanted_fragments) = (false, false, 0);
+            chunk.missing.clear();
+            if let Some(active) = &mut chunk.active {
+                active.frags.clear();
+            }
+            if chunk.stage == Stage::Settled {
+                self.unsettled += 1;
+            }
+            chunk.stage = Stage::Queued;
+        }
+        self.ask.clear();
+        self.ask_again.clear();
+        self.put_again.clear();
+        self.map_wanted.clear();
+        self.nodes.values_mut().for_each(|queue| queue.forget_queued());
+        self.ask.extend(chunks);
+        self.open();
+    }
+
+    /// Takes in blanks that came with an answer.
+    pub(super) fn take_blanks(&mut self, drawn: Option<Drawn>) {
+        let Some(mut drawn) = drawn else { return };
+        let map = drawn.map.take();
+        let info = drawn.class.take().unwrap_or_default();
+        let class = {
+            let mut view = self.view.write();
+            if let Some(map) = &map {
+                view.merge(map, false);
+            }
+            view.add_class(&info);
+            view.class(info.class_id).filter(|class| class.info == info)
+        };
+        match class {
+            Some(class) => self.view.write().blanks.put(&info.spec, drawn, class, self.now),
+            None => self.close_session(drawn.session_id),
+        }
+        self.close_used_up();
+    }
+
+    /// No blank is this file's any more.
+    pub(super) fn drop_blanks(&mut self) {
+        let Some(unopened) = self.unopened.take() else { return };
+        for session_id in unopened.blanks.into_iter().filter_map(|(_, blank)| blank.last_of()) {
+            self.close_session(session_id);
+        }
+    }
+
+    /// Ends the sessions of blanks of which none are left.
+    pub(super) fn close_used_up(&mut self) {
+        let used_up = self.view.write().blanks.take_over();
+        used_up.into_iter().for_each(|session_id| self.close_session(session_id));
+    }
+
+    fn close_session(&mut self, session_id: u64) {
+        self.calls.manager(self.now, &CloseSession { session_id }, Purpose::Close, &self.options);
+    }
+}

@@ -1,0 +1,169 @@
+//! Small files under blanks: one trip to the manager each, and the ordinary way when anything is not as it was expected.
+
+use super::*;
+use crate::config::MS;
+use crate::fake::{Drive, Fake, read_all, write_all};
+use tessera_wire::Kind;
+
+fn content(seed: u64) -> Vec<u8> {
+    (0..4096u64).map(|i| (i.wrapping_mul(seed.wrapping_mul(0x9e37_79b9) | 1) >> 5) as u8).collect()
+}
+
+/// Writes a small file as `put` does: all of it is there before it is opened.
+fn put(drive: &mut Drive, name: &str, bytes: &[u8]) -> WriteDone {
+    put_expecting(drive, name, bytes, "replica:3")
+}
+
+fn put_expecting(drive: &mut Drive, name: &str, bytes: &[u8], redundancy: &str) -> WriteDone {
+    let policy = Policy { redundancy: redundancy.parse().unwrap(), ..Policy::default() };
+    let mut core = drive.writer_with(WriteParams {
+        file: format!("tess:/{name}"),
+        target: Target::Name { parent: 1, name: name.as_bytes().to_vec() },
+        hints: Vec::new(),
+        mode: CommitMode::Replace,
+        if_version: None,
+        size_hint_bytes: Some(bytes.len() as u64),
+        expect_policy: Some(policy),
+        mtime_ns: 0,
+        owner: Owner::default(),
+    });
+    let mut events = write_all(bytes, 10_000);
+    events.rotate_left(1);
+    drive.trace.clear();
+    drive.write(&mut core, events).0.unwrap()
+}
+
+/// A client that has blanks: it has written some small files one after another.
+fn warm() -> Drive {
+    let mut drive = Drive::new(Fake::new(8).with("redundancy", "replica:3"));
+    for i in 0..3 {
+        put(&mut drive, &format!("warm{i}"), &content(i));
+    }
+    drive
+}
+
+fn manager_calls(drive: &Drive) -> Vec<&str> {
+    let calls = drive.trace.iter().filter_map(|line| line.strip_prefix("manager "));
+    calls.map(|line| line.split_once(' ').map_or(line, |(kind, _)| kind)).collect()
+}
+
+#[test]
+fn the_manager_is_asked_once_for_each_of_many_small_files() {
+    let mut drive = warm();
+    for i in 10..200 {
+        let done = put(&mut drive, &format!("f{i}"), &content(i));
+        assert_eq!((done.number, done.new_bytes, done.known_chunks), (1, 4096, 0));
+        let closed = |kind: &&str| *kind == "CloseSession";
+        let asked: Vec<&str> = manager_calls(&drive).into_iter().filter(|k| !closed(k)).collect();
+        assert_eq!(asked, ["Commit"], "file {i}: {:#?}", drive.trace);
+    }
+    // Sessions of blanks that were all used are ended: those of the last draws are left.
+    assert!(drive.fake.sessions.len() <= 2, "{} sessions", drive.fake.sessions.len());
+    for i in 10..200 {
+        assert_eq!(read_all(&mut drive, &format!("f{i}")).unwrap(), content(i));
+    }
+    drive.fake.check_all_stored();
+}
+
+#[test]
+fn an_empty_file_needs_no_blank_and_one_trip() {
+    let mut drive = Drive::new(Fake::new(8).with("redundancy", "replica:3"));
+    put(&mut drive, "empty", b"");
+    assert_eq!(manager_calls(&drive), ["Commit"]);
+    assert_eq!(read_all(&mut drive, "empty").unwrap(), b"");
+}
+
+#[test]
+fn content_that_is_stored_already_is_kept_once() {
+    let mut drive = warm();
+    // Written by somebody else: this client cannot know.
+    let known = content(77);
+    let view = std::mem::replace(&mut drive.view, crate::view::View::shared());
+    put(&mut drive, "other", &known);
+    drive.view = view;
+    let chunks = |drive: &Drive| drive.fake.chunks.values().filter(|c| c.committed).count();
+    let before = chunks(&drive);
+    let done = put(&mut drive, "same", &known);
+    assert_eq!((done.new_bytes, done.known_chunks, chunks(&drive)), (0, 1, before));
+    assert_eq!(read_all(&mut drive, "same").unwrap(), known);
+    // What follows is asked about first, until something new comes.
+    let done = put(&mut drive, "more", &content(1));
+    assert_eq!((done.sent_bytes, done.known_chunks), (0, 1));
+    assert_eq!(manager_calls(&drive)[0], "OpenWrite");
+    put(&mut drive, "new", &content(78));
+    assert_eq!(manager_calls(&drive)[0], "OpenWrite");
+    put(&mut drive, "newer", &content(79));
+    assert_eq!(manager_calls(&drive)[0], "Commit");
+}
+
+#[test]
+fn blanks_that_are_gone_lead_to_the_ordinary_way() {
+    let mut drive = warm();
+    drive.fake.sessions.clear();
+    let done = put(&mut drive, "a", &content(50));
+    assert_eq!((done.number, done.new_bytes), (1, 4096));
+    assert_eq!(manager_calls(&drive)[..2], ["Commit", "OpenWrite"], "{:#?}", drive.trace);
+    assert_eq!(read_all(&mut drive, "a").unwrap(), content(50));
+    drive.fake.check_all_stored();
+}
+
+#[test]
+fn blanks_are_not_kept_for_long() {
+    let mut drive = warm();
+    drive.now += 16_000 * MS;
+    put(&mut drive, "a", &content(50));
+    assert_eq!(manager_calls(&drive)[0], "OpenWrite");
+    assert!(manager_calls(&drive).contains(&"CloseSession"), "{:#?}", drive.trace);
+    assert!(drive.fake.sessions.is_empty());
+}
+
+#[test]
+fn a_policy_that_was_not_expected_leads_to_the_ordinary_way() {
+    let mut drive = warm();
+    drive.fake = std::mem::replace(&mut drive.fake, Fake::new(1)).with("redundancy", "ec:2+1");
+    put(&mut drive, "a", &content(50));
+    assert_eq!(manager_calls(&drive)[..2], ["Commit", "OpenWrite"], "{:#?}", drive.trace);
+    assert_eq!(read_all(&mut drive, "a").unwrap(), content(50));
+    drive.fake.check_all_stored();
+}
+
+/// P11: what was acknowledged under an epoch that has passed is stored again.
+#[test]
+fn a_stale_commit_leads_to_the_ordinary_way() {
+    let mut drive = warm();
+    let lose = |fake: &mut Fake| {
+        for pg in fake.pgs.keys().copied().collect::<Vec<_>>() {
+            let to = fake.outsider(pg);
+            fake.replace_member(pg, 0, to);
+        }
+    };
+    drive.fake.hooks.push((Kind::Commit, Box::new(lose)));
+    put(&mut drive, "a", &content(50));
+    assert_eq!(manager_calls(&drive).iter().filter(|k| **k == "Commit").count(), 2, "{:#?}", drive.trace);
+    assert_eq!(read_all(&mut drive, "a").unwrap(), content(50));
+    let (&id, _) = drive.fake.chunks.iter().rfind(|(_, chunk)| chunk.committed).unwrap();
+    (0..3).for_each(|number| assert!(drive.fake.fragment(id, number).is_some(), "fragment {number}"));
+}
+
+#[test]
+fn a_node_that_dies_leads_to_the_ordinary_way() {
+    let mut drive = warm();
+    for i in 0..20 {
+        drive.fake.nodes.get_mut(&3).unwrap().down = i % 2 == 0;
+        put(&mut drive, &format!("a{i}"), &content(50 + i));
+        assert_eq!(read_all(&mut drive, &format!("a{i}")).unwrap(), content(50 + i));
+    }
+    drive.fake.nodes.get_mut(&3).unwrap().down = false;
+    drive.fake.check_all_stored();
+}
+
+/// P8: an answer that gets lost changes nothing.
+#[test]
+fn a_lost_answer_has_one_effect() {
+    let mut drive = warm();
+    drive.fake.lose_answers.insert(Kind::Commit, 2);
+    let done = put(&mut drive, "a", &content(50));
+    assert_eq!(done.number, 1);
+    assert_eq!(manager_calls(&drive), ["Commit"; 3], "{:#?}", drive.trace);
+    drive.fake.check_all_stored();
+}
