@@ -75,12 +75,20 @@ impl Inodes<'_> {
         attr(self.0.context.ask(&request)?)
     }
 
-    /// New empty file, named pipe, socket or device (with its number).
-    pub fn make_node(&self, parent: u64, name: &[u8], kind: InodeKind, owner: Owner, rdev: u32) -> Result<Attr, Error> {
+    /// New empty file, named pipe, socket or device (with its number). Its change time is now the directory's modification
+    /// time.
+    pub fn make_node(
+        &self,
+        parent: u64,
+        name: &[u8],
+        kind: InodeKind,
+        owner: Owner,
+        rdev: u32,
+    ) -> Result<Entry, Error> {
         let Owner { mode, uid, gid } = owner;
         let (op_id, kind) = (self.0.context.op_id(), kind as i32);
         let request = MakeNode { op_id, parent, name: name.to_vec(), kind, mode, uid, gid, rdev, exist_ok: false };
-        attr(self.0.context.ask(&request)?)
+        self.0.context.ask(&request)
     }
 
     /// New symbolic link.
@@ -95,11 +103,11 @@ impl Inodes<'_> {
         attr(self.0.context.ask(&Link { op_id, ino, parent, name: name.to_vec() })?)
     }
 
-    /// Removes a name; of a directory if `directory`.
-    pub fn unlink(&self, parent: u64, name: &[u8], directory: bool) -> Result<(), Error> {
+    /// Removes a name; of a directory if `directory`. What it meant, as it is after that: its change time is now the
+    /// directory's modification time.
+    pub fn unlink(&self, parent: u64, name: &[u8], directory: bool) -> Result<Attr, Error> {
         let op_id = self.0.context.op_id();
-        self.0.context.ask(&Unlink { op_id, parent, name: name.to_vec(), directory })?;
-        Ok(())
+        attr(self.0.context.ask(&Unlink { op_id, parent, name: name.to_vec(), directory })?)
     }
 
     /// Moves a name.

@@ -7,6 +7,7 @@
 
 use crate::attr;
 use crate::mount::Store;
+use crate::names::Known;
 use crate::ranges::Pieces;
 use bytes::Bytes;
 use fuser::Errno;
@@ -60,6 +61,8 @@ struct State {
     changed: bool,
     /// Modification time to commit, ns since 1970; 0: when it happens.
     mtime_ns: i64,
+    /// What it was made as, until there is a version.
+    made: Option<Known>,
     /// A write failed: what was acknowledged to the kernel is lost, and whoever asks hears of it.
     failed: Option<Errno>,
 }
@@ -153,6 +156,7 @@ impl State {
             cut: false,
             changed: false,
             mtime_ns: 0,
+            made: None,
             failed: None,
         }
     }
@@ -182,6 +186,21 @@ impl OpenFile {
         }
         let version = state.base.as_ref().map_or(0, |base| base.opened().version.version);
         Ok((version, state.size_bytes))
+    }
+
+    /// It was made here just now.
+    pub fn made(&self, known: Known) {
+        self.state.lock().made = Some(known);
+    }
+
+    /// What it was made as, if that was here and there is no version yet.
+    pub fn made_as(&self) -> Option<Known> {
+        self.state.lock().made.clone()
+    }
+
+    /// Attributes were changed: what it was made as is past.
+    pub fn forget_made(&self) {
+        self.state.lock().made = None;
     }
 
     /// Keeps the file alive: its last name is about to go.
@@ -401,7 +420,9 @@ impl State {
 
     fn commit_changes(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
         if let Some(bytes) = self.whole() {
-            let policy = store.names.get(ino).and_then(|known| {
+            // An expectation: whoever is wrong about it has asked in vain, and asks again.
+            let known = store.names.get(ino).or_else(|| self.made.clone());
+            let policy = known.and_then(|known| {
                 Policy::from_hints(known.hints.iter().map(|h| (h.name.as_str(), h.value.as_str()))).ok()
             });
             let done = store.client.inodes().write_whole(ino, Bytes::from(bytes), policy, self.mtime_ns);
@@ -437,6 +458,7 @@ impl State {
     fn committed(&mut self, store: &Store, ino: u64, done: &WriteDone) -> Result<(), Errno> {
         self.changed = !self.pieces.is_empty() || self.cut;
         self.version = done.version;
+        self.made = None;
         self.mtime_ns = 0;
         self.replaced = false;
         store.names.forget(Some(&[ino]));

@@ -156,12 +156,20 @@ impl TesseraFs {
         Some(file)
     }
 
-    fn make_node(&self, req: &Request, parent: u64, name: &OsStr, mode: u32, rdev: u32) -> Result<Attr, Errno> {
+    fn make_node(&self, req: &Request, parent: u64, name: &OsStr, mode: u32, rdev: u32) -> Result<Known, Errno> {
         let kind = node_kind(mode).ok_or(Errno::EINVAL)?;
         let owner = self.owner(parent, req, mode, false)?;
-        let made = self.store.client.inodes().make_node(parent, name.as_bytes(), kind, owner, rdev);
-        self.store.names.forget_name(parent, name.as_bytes());
-        made.map_err(|e| explained("make", parent, &e))
+        match self.store.client.inodes().make_node(parent, name.as_bytes(), kind, owner, rdev) {
+            Ok(entry) => {
+                let known = Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints };
+                self.store.names.renamed(parent, name.as_bytes(), &known.attr);
+                Ok(known)
+            }
+            Err(error) => {
+                self.store.names.forget_name(parent, name.as_bytes());
+                Err(explained("make", parent, &error))
+            }
+        }
     }
 
     fn set_attributes(&self, ino: u64, new: NewAttr, size: Option<u64>) -> Result<Attr, Errno> {
@@ -169,14 +177,24 @@ impl TesseraFs {
         if let Some(size) = size {
             self.truncate(ino, size)?;
         }
+        if let Some(attr) = self.store.kernel.gone(ino)
+            && !self.store.files.is_open(ino)
+        {
+            return Ok(attr);
+        }
         let mut new = new;
         if let (Some(mtime_ns), Some(file)) = (new.mtime_ns, self.store.files.get(ino))
             && file.set_mtime(mtime_ns)
         {
             new.mtime_ns = None;
         }
+        let file = self.store.files.get(ino);
         if new == NewAttr::default() {
-            return self.known(ino).map(|known| known.attr);
+            let made = file.and_then(|file| file.made_as());
+            return made.map_or_else(|| self.known(ino), Ok).map(|known| known.attr);
+        }
+        if let Some(file) = file {
+            file.forget_made();
         }
         let attr = self.store.client.inodes().set_attr(ino, new).map_err(|e| explained("set attributes", ino, &e))?;
         self.store.names.forget(Some(&[ino]));
@@ -269,9 +287,17 @@ impl TesseraFs {
     fn remove(&self, parent: u64, name: &[u8], directory: bool) -> Result<(), Errno> {
         writable(parent)?;
         let open = if directory { None } else { self.pin(parent, name) };
-        let done = self.store.client.inodes().unlink(parent, name, directory);
-        self.store.names.forget_name(parent, name);
-        done.map_err(|e| explained("remove", parent, &e))?;
+        match self.store.client.inodes().unlink(parent, name, directory) {
+            Ok(left) if !directory => {
+                self.store.names.renamed(parent, name, &left);
+                self.store.kernel.lost_name(left);
+            }
+            Ok(_) => self.store.names.forget_name(parent, name),
+            Err(error) => {
+                self.store.names.forget_name(parent, name);
+                return Err(explained("remove", parent, &error));
+            }
+        }
         if let Some(file) = open {
             file.unlinked();
         }
@@ -451,7 +477,7 @@ impl Filesystem for TesseraFs {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.reply_entry(self.make_node(req, parent.0, name, mode, rdev), reply);
+        self.reply_entry(self.make_node(req, parent.0, name, mode, rdev).map(|known| known.attr), reply);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
@@ -535,9 +561,11 @@ impl Filesystem for TesseraFs {
             Err(errno) if errno.code() == Errno::EEXIST.code() && flags & EXCLUSIVE == 0 => {
                 self.open_existing(parent.0, name.as_bytes(), OpenFlags(flags), reply);
             }
-            Ok(attr) => {
+            Ok(known) => {
+                let attr = known.attr.clone();
                 let writes = OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY;
                 let file = self.store.files.open(attr.ino, 0, writes);
+                file.made(known);
                 let (attr, generation) = self.entry(attr);
                 let fh = self.keep(Handle::File { file, writes });
                 reply.created(&self.ttl(), &attr, generation, fh, FopenFlags::FOPEN_KEEP_CACHE);

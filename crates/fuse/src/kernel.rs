@@ -30,6 +30,8 @@ struct Inode {
     shown_bytes: u64,
     /// An open was refused since, for the kernel to look again.
     sent_back: bool,
+    /// It has lost its last name here, and was like this then.
+    gone: Option<Attr>,
 }
 
 impl Kernel {
@@ -39,7 +41,7 @@ impl Kernel {
         let (version, size_bytes) = (attr.version, attr.size_bytes);
         let next = held.generations + 1;
         let shown_bytes = size_bytes;
-        let fresh = Inode { lookups: 0, generation: 0, version, size_bytes, shown_bytes, sent_back: false };
+        let fresh = Inode { lookups: 0, generation: 0, version, size_bytes, shown_bytes, sent_back: false, gone: None };
         let inode = held.inodes.entry(attr.ino).or_insert(fresh);
         inode.lookups += 1;
         let changed = (inode.version, inode.size_bytes) != (version, size_bytes);
@@ -54,6 +56,20 @@ impl Kernel {
             held.generations = next;
         }
         generation
+    }
+
+    /// A name of it was removed here, and it is like this now.
+    pub fn lost_name(&self, attr: Attr) {
+        if let Some(inode) = self.0.lock().inodes.get_mut(&attr.ino)
+            && attr.nlink == 0
+        {
+            inode.gone = Some(attr);
+        }
+    }
+
+    /// What is left of a file that has lost its last name here. The kernel may still want its times written.
+    pub fn gone(&self, ino: u64) -> Option<Attr> {
+        self.0.lock().inodes.get(&ino)?.gone.clone()
     }
 
     /// The kernel forgot it so many times.
@@ -136,7 +152,12 @@ mod tests {
         assert!(kernel.must_look_again(5, 31) && !kernel.must_look_again(5, 31), "once");
         kernel.refreshed(5, 4, 31);
         assert!(kernel.shows(5, 4, 31) && !kernel.must_look_again(5, 31));
+        kernel.lost_name(Attr { nlink: 1, ..attr(3, 30) });
+        assert!(kernel.gone(5).is_none(), "it has another name");
+        kernel.lost_name(attr(3, 30));
+        assert_eq!(kernel.gone(5), Some(attr(3, 30)));
         kernel.forgets(5, 5);
+        assert!(kernel.gone(5).is_none());
         assert!(!kernel.has_data_of(5, 4, 31), "forgotten");
     }
 }

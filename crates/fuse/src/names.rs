@@ -5,13 +5,15 @@
 //! was told of.
 
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 use tessera_wire::meta::Entry;
 use tessera_wire::{Attr, Hint, InodeKind};
 
 /// Inodes remembered; when there are more, all are forgotten.
 const MAX_KEPT: usize = 200_000;
+/// Changes remembered, for answers that were on their way meanwhile.
+const MAX_CHANGES: usize = 1_024;
 
 /// An inode under a lease.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,8 +32,19 @@ pub struct Names(Mutex<Kept>);
 struct Kept {
     inodes: HashMap<u64, Leased>,
     names: HashMap<(u64, Vec<u8>), u64>,
-    /// Grows with every recall and every change of our own: answers that were on their way meanwhile are not kept.
+    /// Recalls and changes of our own, counted: answers that were on their way meanwhile, and may be about the same, are not kept.
     changes: u64,
+    /// The last of them.
+    changed: VecDeque<Change>,
+}
+
+/// What changed.
+#[derive(PartialEq)]
+enum Change {
+    Inode(u64),
+    Name(u64, Vec<u8>),
+    /// Nobody knows.
+    Anything,
 }
 
 struct Leased {
@@ -72,11 +85,11 @@ impl Names {
         let keeps = |attr: &Attr| entry.lease_ms > 0 && (attr.nlink <= 1 || attr.kind() == InodeKind::Directory);
         let Some(attr) = entry.attr.clone().filter(keeps) else { return };
         let mut kept = self.0.lock();
-        if kept.changes != asked.changes {
+        if kept.may_have_changed(asked, attr.ino, name) {
             return;
         }
         if kept.inodes.len() >= MAX_KEPT {
-            *kept = Kept { changes: kept.changes, ..Kept::default() };
+            (kept.inodes, kept.names) = Default::default();
         }
         let (ino, known) = (attr.ino, Known { attr, hints: entry.hints.clone() });
         // The lease runs from when the manager granted it, which was not before we asked.
@@ -94,9 +107,9 @@ impl Names {
     /// Forgets inodes and the names they were reached by; none: everything. The names, for the kernel to forget too.
     pub fn forget(&self, inos: Option<&[u64]>) -> Vec<(u64, Vec<u8>)> {
         let mut kept = self.0.lock();
-        kept.changes += 1;
         match inos {
             None => {
+                kept.note(Change::Anything);
                 let names = kept.names.drain().map(|(key, _)| key).collect();
                 kept.inodes.clear();
                 names
@@ -104,6 +117,7 @@ impl Names {
             Some(inos) => {
                 let mut gone = Vec::new();
                 for ino in inos {
+                    kept.note(Change::Inode(*ino));
                     let names = kept.inodes.remove(ino).map(|l| l.names).unwrap_or_default();
                     for key in names {
                         // The name may mean another inode by now.
@@ -121,16 +135,59 @@ impl Names {
     /// Forgets a name that was made, removed or given to another inode, and its directory's times.
     pub fn forget_name(&self, parent: u64, name: &[u8]) {
         self.forget(Some(&[parent]));
+        self.0.lock().forget_name(parent, name, None);
+    }
+
+    /// Something that is no directory was given this name in `parent`, or lost it, and is like this now. The directory's new times are
+    /// known by that.
+    pub fn renamed(&self, parent: u64, name: &[u8], attr: &Attr) {
         let mut kept = self.0.lock();
-        let key = (parent, name.to_vec());
-        if let Some(ino) = kept.names.remove(&key) {
-            // Its attributes changed with it.
-            kept.inodes.remove(&ino);
+        kept.forget_name(parent, name, Some(attr.ino));
+        kept.note(Change::Inode(parent));
+        if let Some(directory) = kept.inodes.get_mut(&parent) {
+            let times = &mut directory.known.attr;
+            // Of two changes the later may be heard of first.
+            times.mtime_ns = times.mtime_ns.max(attr.ctime_ns);
+            times.ctime_ns = times.ctime_ns.max(attr.ctime_ns);
         }
     }
 }
 
 impl Kept {
+    fn note(&mut self, change: Change) {
+        self.changes += 1;
+        self.changed.push_back(change);
+        if self.changed.len() > MAX_CHANGES {
+            self.changed.pop_front();
+        }
+    }
+
+    /// Whether what an answer says of an inode may have changed since it was asked for.
+    fn may_have_changed(&self, asked: Asked, ino: u64, name: Option<(u64, &[u8])>) -> bool {
+        let since = (self.changes - asked.changes) as usize;
+        let same = |change: &Change| match change {
+            Change::Anything => true,
+            Change::Inode(changed) => *changed == ino,
+            Change::Name(parent, changed) => name == Some((*parent, changed)),
+        };
+        since > self.changed.len() || self.changed.iter().rev().take(since).any(same)
+    }
+
+    /// `ino`: what the name means or meant, if that is known.
+    fn forget_name(&mut self, parent: u64, name: &[u8], ino: Option<u64>) {
+        let key = (parent, name.to_vec());
+        let meant = self.names.remove(&key);
+        self.note(Change::Name(parent, key.1));
+        // Its attributes changed with it.
+        for ino in meant.into_iter().chain(ino) {
+            self.inodes.remove(&ino);
+            self.note(Change::Inode(ino));
+        }
+        if meant.or(ino).is_none() {
+            self.note(Change::Anything);
+        }
+    }
+
     fn get(&self, ino: u64) -> Option<Known> {
         self.inodes.get(&ino).filter(|leased| leased.until > Instant::now()).map(|leased| leased.known.clone())
     }
@@ -168,6 +225,36 @@ mod tests {
         assert!(names.lookup(1, b"a").is_none());
         names.keep(names.asking(), Some((1, b"a")), &entry(7, 0));
         assert!(names.lookup(1, b"a").is_none(), "no lease");
+    }
+
+    #[test]
+    fn an_answer_about_something_else_is_kept() {
+        let names = Names::default();
+        let asked = names.asking();
+        names.forget(Some(&[8]));
+        names.renamed(1, b"new", &Attr { ino: 9, ..Attr::default() });
+        names.keep(asked, Some((1, b"a")), &entry(7, 60_000));
+        assert!(names.lookup(1, b"a").is_some());
+        names.keep(asked, Some((1, b"new")), &entry(9, 60_000));
+        assert!(names.lookup(1, b"new").is_none());
+        // Which inode lost this name is not known: it may be any.
+        names.forget_name(2, b"x");
+        names.keep(asked, Some((1, b"b")), &entry(10, 60_000));
+        assert!(names.lookup(1, b"b").is_none());
+        let asked = names.asking();
+        (0..2 * MAX_CHANGES as u64).for_each(|ino| drop(names.forget(Some(&[1_000 + ino]))));
+        names.keep(asked, Some((1, b"b")), &entry(10, 60_000));
+        assert!(names.lookup(1, b"b").is_none(), "more has changed than is remembered");
+    }
+
+    #[test]
+    fn a_directory_is_known_though_its_times_change() {
+        let names = Names::default();
+        names.keep(names.asking(), None, &entry(1, 60_000));
+        names.renamed(1, b"b", &Attr { ino: 8, ctime_ns: 20, ..Attr::default() });
+        names.renamed(1, b"a", &Attr { ino: 7, ctime_ns: 10, ..Attr::default() });
+        let attr = names.get(1).unwrap().attr;
+        assert_eq!((attr.mtime_ns, attr.ctime_ns), (20, 20));
     }
 
     #[test]

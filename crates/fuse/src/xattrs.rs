@@ -83,6 +83,9 @@ pub fn set(store: &Store, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Re
     }
     let done = store.client.inodes().set_xattr(ino, name, value, flags & CREATE != 0, flags & REPLACE != 0);
     store.names.forget(Some(&[ino]));
+    if let Some(file) = store.files.get(ino) {
+        file.forget_made();
+    }
     done.map_err(|e| refusal("set attribute", ino, &e))?;
     hint_changed(store, ino, name);
     Ok(())
@@ -102,6 +105,9 @@ pub fn remove(store: &Store, ino: u64, name: &[u8]) -> Result<(), Errno> {
     let name = kept(name)?;
     let done = store.client.inodes().remove_xattr(ino, name);
     store.names.forget(Some(&[ino]));
+    if let Some(file) = store.files.get(ino) {
+        file.forget_made();
+    }
     done.map_err(|e| refusal("remove attribute", ino, &e))?;
     hint_changed(store, ino, name);
     Ok(())

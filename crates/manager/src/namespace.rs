@@ -193,8 +193,8 @@ pub fn link(ctx: &mut Ctx, request: &Link) -> Outcome<Entry> {
     Ok(inode.entry())
 }
 
-/// Removes a name.
-pub fn unlink(ctx: &mut Ctx, request: &Unlink) -> Outcome<Ack> {
+/// Removes a name. What it meant, as it is after that; its `ctime_ns` is now the directory's modification time, too.
+pub fn unlink(ctx: &mut Ctx, request: &Unlink) -> Outcome<Entry> {
     check_name(&request.name)?;
     let parent = inodes::directory(ctx.db, request.parent)?;
     let inode = child(ctx.db, &parent, &request.name)?;
@@ -207,8 +207,10 @@ pub fn unlink(ctx: &mut Ctx, request: &Unlink) -> Outcome<Ack> {
     check_removable(ctx, &inode, &request.name)?;
     inodes::remove_name(ctx.db, parent.ino, &request.name)?;
     inodes::touch(ctx.db, parent.ino, ctx.now_ns)?;
+    let links = if inode.is_directory() { 0 } else { inode.nlink - 1 };
+    let left = Inode { nlink: links, ctime_ns: ctx.now_ns, ..inode.clone() };
     drop_name(ctx, inode)?;
-    Ok(Ack {})
+    Ok(left.entry())
 }
 
 /// Moves a name; what is at the target is replaced in the same step.

@@ -86,7 +86,7 @@ messages! {
     /// New directory.
     0x0104 MakeDir => Entry;
     /// Remove a name.
-    0x0105 Unlink => Ack;
+    0x0105 Unlink => Entry;
     /// Move a name.
     0x0106 Rename => Ack;
     /// Another name for a file.

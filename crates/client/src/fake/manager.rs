@@ -482,14 +482,14 @@ impl Fake {
         Ok(ListReply { entries, more })
     }
 
-    fn unlink(&mut self, request: Unlink) -> Result<Ack, Error> {
+    fn unlink(&mut self, request: Unlink) -> Result<Entry, Error> {
         let key = (request.parent, request.name);
         let ino = *self.names.get(&key).ok_or_else(|| error(Code::NotFound, "no such name"))?;
         if self.names.keys().any(|(parent, _)| *parent == ino) {
             return Err(error(Code::NotEmpty, "the directory has entries"));
         }
         self.names.remove(&key);
-        Ok(Ack {})
+        Ok(Entry { attr: Some(Attr { ino, ..Attr::default() }), ..Entry::default() })
     }
 
     fn rename(&mut self, request: Rename) -> Result<Ack, Error> {
