@@ -3,13 +3,15 @@
 //! Nothing is decided here that another room could decide: bytes belong to [`crate::files`], names under leases to
 //! [`crate::names`]. Permissions are checked by the kernel (`default_permissions`).
 
-use crate::attr::{errno, explained, file_attr, file_type, nanoseconds, node_kind};
+mod opening;
+mod tree;
+
+use crate::attr::{errno, explained, file_attr, file_type, nanoseconds};
 use crate::dirs::{self, OpenDirectory};
 use crate::files::{self, OpenFile};
 use crate::history::{self, History};
 use crate::locking::{self, Asked};
 use crate::mount::Store;
-use crate::names::Known;
 use crate::xattrs;
 use fuser::*;
 use parking_lot::Mutex;
@@ -19,17 +21,16 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
+use tessera_client::ReadHandle;
 use tessera_client::inodes::{NewAttr, RenameMode};
-use tessera_client::{Owner, ReadHandle};
 use tessera_wire::{Attr, InodeKind};
 
 /// Longest write the kernel sends at once, bytes.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
 /// Requests the kernel has under way in the background.
 const MAX_BACKGROUND: u16 = 64;
-const SET_GROUP_ID: u32 = 0o2000;
 /// `O_EXCL`.
 const EXCLUSIVE: i32 = 0o200;
 /// Sizes in `statfs` are multiples of this, bytes.
@@ -71,58 +72,6 @@ impl TesseraFs {
         self.store.options.cache_ttl
     }
 
-    fn keep(&self, handle: Handle) -> FileHandle {
-        let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        self.handles.lock().insert(number, handle);
-        FileHandle(number)
-    }
-
-    fn file(&self, fh: FileHandle) -> Result<Arc<OpenFile>, Errno> {
-        match self.handles.lock().get(&fh.0) {
-            Some(Handle::File { file, .. }) => Ok(file.clone()),
-            _ => Err(Errno::EBADF),
-        }
-    }
-
-    fn known(&self, ino: u64) -> Result<Known, Errno> {
-        writable(ino)?;
-        if let Some(known) = self.store.names.get(ino) {
-            return Ok(known);
-        }
-        let asked = self.store.names.asking();
-        let entry = self.store.client.inodes().get(ino).map_err(|e| explained("get", ino, &e))?;
-        self.store.names.keep(asked, None, &entry);
-        Ok(Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints })
-    }
-
-    fn lookup_known(&self, parent: u64, name: &[u8]) -> Result<Known, Errno> {
-        if let Some(known) = self.store.names.lookup(parent, name) {
-            return Ok(known);
-        }
-        let asked = self.store.names.asking();
-        let entry = self.store.client.inodes().lookup(parent, name).map_err(|e| explained("look up", parent, &e))?;
-        self.store.names.keep(asked, Some((parent, name)), &entry);
-        Ok(Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints })
-    }
-
-    /// Attributes as they are seen here: an open file may be longer than its version.
-    fn seen(&self, mut attr: Attr) -> Attr {
-        if let Some(file) = self.store.files.get(attr.ino) {
-            let (size_bytes, changed) = file.size();
-            attr.size_bytes = size_bytes;
-            if changed {
-                attr.mtime_ns = nanoseconds(SystemTime::now());
-            }
-        }
-        attr
-    }
-
-    /// What the kernel is told of an inode it learns of.
-    fn entry(&self, attr: Attr) -> (FileAttr, Generation) {
-        let generation = self.store.kernel.learns(&attr, self.store.files.is_open(attr.ino));
-        (file_attr(&self.seen(attr)), generation)
-    }
-
     fn reply_entry(&self, result: Result<Attr, Errno>, reply: ReplyEntry) {
         match result {
             Ok(attr) => {
@@ -133,189 +82,11 @@ impl TesseraFs {
         }
     }
 
-    /// Owner of something new: in a directory with the set-group-id bit the group is the directory's (and new directories
-    /// pass the bit on).
-    fn owner(&self, parent: u64, req: &Request, mode: u32, directory: bool) -> Result<Owner, Errno> {
-        let above = self.known(parent)?.attr;
-        let inherits = above.mode & SET_GROUP_ID != 0;
-        let gid = if inherits { above.gid } else { req.gid() };
-        let bit = if inherits && directory { SET_GROUP_ID } else { 0 };
-        Ok(Owner { mode: mode & 0o7777 | bit, uid: req.uid(), gid })
-    }
-
-    /// A name is about to go: an open file behind it must outlive it.
-    fn pin(&self, parent: u64, name: &[u8]) -> Option<Arc<OpenFile>> {
-        if self.store.files.is_empty() {
-            return None;
-        }
-        let attr = self.lookup_known(parent, name).ok()?.attr;
-        let file = self.store.files.get(attr.ino)?;
-        if let Err(errno) = file.pin(&self.store) {
-            tracing::warn!(ino = attr.ino, ?errno, "a file that is open cannot be kept beyond its name");
-        }
-        Some(file)
-    }
-
-    fn make_node(&self, req: &Request, parent: u64, name: &OsStr, mode: u32, rdev: u32) -> Result<Known, Errno> {
-        let kind = node_kind(mode).ok_or(Errno::EINVAL)?;
-        let owner = self.owner(parent, req, mode, false)?;
-        match self.store.client.inodes().make_node(parent, name.as_bytes(), kind, owner, rdev) {
-            Ok(entry) => {
-                let known = Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints };
-                self.store.names.renamed(parent, name.as_bytes(), &known.attr);
-                Ok(known)
-            }
-            Err(error) => {
-                self.store.names.forget_name(parent, name.as_bytes());
-                Err(explained("make", parent, &error))
-            }
-        }
-    }
-
-    fn set_attributes(&self, ino: u64, new: NewAttr, size: Option<u64>) -> Result<Attr, Errno> {
-        writable(ino)?;
-        if let Some(size) = size {
-            self.truncate(ino, size)?;
-        }
-        if let Some(attr) = self.store.kernel.gone(ino)
-            && !self.store.files.is_open(ino)
-        {
-            return Ok(attr);
-        }
-        let mut new = new;
-        if let (Some(mtime_ns), Some(file)) = (new.mtime_ns, self.store.files.get(ino))
-            && file.set_mtime(mtime_ns)
-        {
-            new.mtime_ns = None;
-        }
-        let file = self.store.files.get(ino);
-        if new == NewAttr::default() {
-            let made = file.and_then(|file| file.made_as());
-            return made.map_or_else(|| self.known(ino), Ok).map(|known| known.attr);
-        }
-        if let Some(file) = file {
-            file.forget_made();
-        }
-        let attr = self.store.client.inodes().set_attr(ino, new).map_err(|e| explained("set attributes", ino, &e))?;
-        self.store.names.forget(Some(&[ino]));
-        Ok(attr)
-    }
-
     /// The kernel takes over a length that it is told ([`crate::beside`]): nothing changes.
     fn show_attributes(&self, ino: u64, reply: ReplyAttr) {
         match self.known(ino) {
             Ok(known) => reply.attr(&self.ttl(), &file_attr(&self.seen(known.attr))),
             Err(errno) => reply.error(errno),
-        }
-    }
-
-    /// An open of our own.
-    fn open_beside(&self, ino: u64, flags: OpenFlags) -> (FileHandle, FopenFlags) {
-        let size_bytes = self.known(ino).map_or(0, |known| known.attr.size_bytes);
-        let file = self.store.files.open(ino, size_bytes, false);
-        let forgets = crate::beside::forgets(flags.0);
-        let cache = if forgets { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
-        (self.keep(Handle::File { file, writes: false }), cache)
-    }
-
-    fn truncate(&self, ino: u64, size: u64) -> Result<(), Errno> {
-        if let Some(file) = self.store.files.get(ino) {
-            return file.truncate(&self.store, size);
-        }
-        let there = self.known(ino)?.attr.size_bytes;
-        let file = self.store.files.open(ino, there, true);
-        let done = file.truncate(&self.store, size).and_then(|()| file.commit(&self.store));
-        self.store.files.release(&self.store, &file, true);
-        done
-    }
-
-    fn open_file(&self, ino: u64, flags: OpenFlags) -> Result<(FileHandle, FopenFlags), Errno> {
-        let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
-        if history::is_made_up(ino) {
-            return match writes {
-                true => Err(Errno::EROFS),
-                false => {
-                    Ok((self.keep(Handle::Version(self.history.open(&self.store, ino)?)), FopenFlags::FOPEN_KEEP_CACHE))
-                }
-            };
-        }
-        let file = self.store.files.open(ino, 0, writes);
-        let (version, size_bytes) = match file.refresh(&self.store) {
-            Ok(found) => found,
-            Err(errno) => {
-                self.store.files.release(&self.store, &file, writes);
-                return Err(errno);
-            }
-        };
-        if self.store.files.is_open_once(ino) && self.store.kernel.must_look_again(ino, size_bytes) {
-            self.store.names.forget(Some(&[ino]));
-            self.store.files.release(&self.store, &file, writes);
-            return Err(Errno::ESTALE);
-        }
-        let fresh = self.store.kernel.has_data_of(ino, version, size_bytes);
-        let cache = if fresh { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
-        Ok((self.keep(Handle::File { file, writes }), cache))
-    }
-
-    /// Somebody else made the file between the kernel's look and its wish to make it.
-    fn open_existing(&self, parent: u64, name: &[u8], flags: OpenFlags, reply: ReplyCreate) {
-        self.store.names.forget_name(parent, name);
-        let opened =
-            self.lookup_known(parent, name).and_then(|known| Ok((self.open_file(known.attr.ino, flags)?, known)));
-        match opened {
-            Ok(((fh, flags), known)) => {
-                let (attr, generation) = self.entry(known.attr);
-                reply.created(&self.ttl(), &attr, generation, fh, flags);
-            }
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn rename_names(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Errno> {
-        writable(from.0).and(writable(to.0))?;
-        let replaced = if mode == RenameMode::Replace { self.pin(to.0, to.1) } else { None };
-        let done = self.store.client.inodes().rename(from, to, mode);
-        self.store.names.forget_name(from.0, from.1);
-        self.store.names.forget_name(to.0, to.1);
-        done.map_err(|e| explained("rename", from.0, &e))?;
-        if let Some(file) = replaced {
-            file.unlinked();
-        }
-        Ok(())
-    }
-
-    fn remove(&self, parent: u64, name: &[u8], directory: bool) -> Result<(), Errno> {
-        writable(parent)?;
-        let open = if directory { None } else { self.pin(parent, name) };
-        match self.store.client.inodes().unlink(parent, name, directory) {
-            Ok(left) if !directory => {
-                self.store.names.renamed(parent, name, &left);
-                self.store.kernel.lost_name(left);
-            }
-            Ok(_) => self.store.names.forget_name(parent, name),
-            Err(error) => {
-                self.store.names.forget_name(parent, name);
-                return Err(explained("remove", parent, &error));
-            }
-        }
-        if let Some(file) = open {
-            file.unlinked();
-        }
-        Ok(())
-    }
-
-    fn directory(&self, fh: FileHandle) -> Result<Arc<Mutex<OpenDirectory>>, Errno> {
-        match self.handles.lock().get(&fh.0) {
-            Some(Handle::Directory(directory)) => Ok(directory.clone()),
-            _ => Err(Errno::EBADF),
-        }
-    }
-
-    /// The entries of an open directory of old versions.
-    fn versions(&self, fh: FileHandle) -> Option<Arc<Vec<history::Entry>>> {
-        match self.handles.lock().get(&fh.0) {
-            Some(Handle::Versions(entries)) => Some(entries.clone()),
-            _ => None,
         }
     }
 

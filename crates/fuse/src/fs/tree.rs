@@ -1,0 +1,165 @@
+//! Names and attributes: looked up, made, removed, changed.
+
+use super::{TesseraFs, writable};
+use crate::attr::{explained, file_attr, nanoseconds, node_kind};
+use crate::files::OpenFile;
+use crate::names::Known;
+use fuser::{Errno, FileAttr, Generation, Request};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::SystemTime;
+use tessera_client::Owner;
+use tessera_client::inodes::{NewAttr, RenameMode};
+use tessera_wire::Attr;
+
+const SET_GROUP_ID: u32 = 0o2000;
+
+impl TesseraFs {
+    pub(super) fn known(&self, ino: u64) -> Result<Known, Errno> {
+        writable(ino)?;
+        if let Some(known) = self.store.names.get(ino) {
+            return Ok(known);
+        }
+        let asked = self.store.names.asking();
+        let entry = self.store.client.inodes().get(ino).map_err(|e| explained("get", ino, &e))?;
+        self.store.names.keep(asked, None, &entry);
+        Ok(Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints })
+    }
+
+    pub(super) fn lookup_known(&self, parent: u64, name: &[u8]) -> Result<Known, Errno> {
+        if let Some(known) = self.store.names.lookup(parent, name) {
+            return Ok(known);
+        }
+        let asked = self.store.names.asking();
+        let entry = self.store.client.inodes().lookup(parent, name).map_err(|e| explained("look up", parent, &e))?;
+        self.store.names.keep(asked, Some((parent, name)), &entry);
+        Ok(Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints })
+    }
+
+    /// Attributes as they are seen here: an open file may be longer than its version.
+    pub(super) fn seen(&self, mut attr: Attr) -> Attr {
+        if let Some(file) = self.store.files.get(attr.ino) {
+            let (size_bytes, changed) = file.size();
+            attr.size_bytes = size_bytes;
+            if changed {
+                attr.mtime_ns = nanoseconds(SystemTime::now());
+            }
+        }
+        attr
+    }
+
+    /// What the kernel is told of an inode it learns of.
+    pub(super) fn entry(&self, attr: Attr) -> (FileAttr, Generation) {
+        let generation = self.store.kernel.learns(&attr, self.store.files.is_open(attr.ino));
+        (file_attr(&self.seen(attr)), generation)
+    }
+
+    /// Owner of something new: in a directory with the set-group-id bit the group is the directory's (and new directories
+    /// pass the bit on).
+    pub(super) fn owner(&self, parent: u64, req: &Request, mode: u32, directory: bool) -> Result<Owner, Errno> {
+        let above = self.known(parent)?.attr;
+        let inherits = above.mode & SET_GROUP_ID != 0;
+        let gid = if inherits { above.gid } else { req.gid() };
+        let bit = if inherits && directory { SET_GROUP_ID } else { 0 };
+        Ok(Owner { mode: mode & 0o7777 | bit, uid: req.uid(), gid })
+    }
+
+    /// A name is about to go: an open file behind it must outlive it.
+    pub(super) fn pin(&self, parent: u64, name: &[u8]) -> Option<Arc<OpenFile>> {
+        if self.store.files.is_empty() {
+            return None;
+        }
+        let attr = self.lookup_known(parent, name).ok()?.attr;
+        let file = self.store.files.get(attr.ino)?;
+        if let Err(errno) = file.pin(&self.store) {
+            tracing::warn!(ino = attr.ino, ?errno, "a file that is open cannot be kept beyond its name");
+        }
+        Some(file)
+    }
+
+    pub(super) fn make_node(
+        &self,
+        req: &Request,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Known, Errno> {
+        let kind = node_kind(mode).ok_or(Errno::EINVAL)?;
+        let owner = self.owner(parent, req, mode, false)?;
+        match self.store.client.inodes().make_node(parent, name.as_bytes(), kind, owner, rdev) {
+            Ok(entry) => {
+                let known = Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints };
+                self.store.names.renamed(parent, name.as_bytes(), &known.attr);
+                Ok(known)
+            }
+            Err(error) => {
+                self.store.names.forget_name(parent, name.as_bytes());
+                Err(explained("make", parent, &error))
+            }
+        }
+    }
+
+    pub(super) fn set_attributes(&self, ino: u64, new: NewAttr, size: Option<u64>) -> Result<Attr, Errno> {
+        writable(ino)?;
+        if let Some(size) = size {
+            self.truncate(ino, size)?;
+        }
+        if let Some(attr) = self.store.kernel.gone(ino)
+            && !self.store.files.is_open(ino)
+        {
+            return Ok(attr);
+        }
+        let mut new = new;
+        if let (Some(mtime_ns), Some(file)) = (new.mtime_ns, self.store.files.get(ino))
+            && file.set_mtime(mtime_ns)
+        {
+            new.mtime_ns = None;
+        }
+        let file = self.store.files.get(ino);
+        if new == NewAttr::default() {
+            let made = file.and_then(|file| file.made_as());
+            return made.map_or_else(|| self.known(ino), Ok).map(|known| known.attr);
+        }
+        if let Some(file) = file {
+            file.forget_made();
+        }
+        let attr = self.store.client.inodes().set_attr(ino, new).map_err(|e| explained("set attributes", ino, &e))?;
+        self.store.names.forget(Some(&[ino]));
+        Ok(attr)
+    }
+
+    pub(super) fn rename_names(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Errno> {
+        writable(from.0).and(writable(to.0))?;
+        let replaced = if mode == RenameMode::Replace { self.pin(to.0, to.1) } else { None };
+        let done = self.store.client.inodes().rename(from, to, mode);
+        self.store.names.forget_name(from.0, from.1);
+        self.store.names.forget_name(to.0, to.1);
+        done.map_err(|e| explained("rename", from.0, &e))?;
+        if let Some(file) = replaced {
+            file.unlinked();
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, parent: u64, name: &[u8], directory: bool) -> Result<(), Errno> {
+        writable(parent)?;
+        let open = if directory { None } else { self.pin(parent, name) };
+        match self.store.client.inodes().unlink(parent, name, directory) {
+            Ok(left) if !directory => {
+                self.store.names.renamed(parent, name, &left);
+                self.store.kernel.lost_name(left);
+            }
+            Ok(_) => self.store.names.forget_name(parent, name),
+            Err(error) => {
+                self.store.names.forget_name(parent, name);
+                return Err(explained("remove", parent, &error));
+            }
+        }
+        if let Some(file) = open {
+            file.unlinked();
+        }
+        Ok(())
+    }
+}
