@@ -47,6 +47,19 @@ fn each_placement_is_where_it_was_asked_for() {
     let local = put(&c, "n3", "coded", &bytes, &["placement=local", "redundancy=ec:2+1"]);
     assert!(by_host(&local)["n3"] >= len / 2 - 10, "{local}");
 
+    // The copy is at home, and is the chunk; its pieces are elsewhere.
+    let local = put(&c, "n3", "copy", &bytes, &["placement=local", "redundancy=copy+ec:4+2"]);
+    assert_eq!(by_host(&local)["n3"], len);
+    assert!(hosts_of(&local, 0).iter().all(|host| host == "n3"), "{local}");
+    for extent in local["extents"].as_array().unwrap() {
+        let holds: Vec<&str> =
+            extent["fragments"].as_array().unwrap().iter().map(|f| f["holds"].as_str().unwrap()).collect();
+        assert_eq!(holds, ["copy", "slice", "slice", "slice", "parity", "parity"]);
+    }
+    assert_eq!(local["state"]["chunks_full"], local["state"]["chunks"]);
+    let stored = local["state"]["stored_bytes"].as_u64().unwrap();
+    assert!((len * 9 / 4..len * 9 / 4 + 1000).contains(&stored), "{stored} of {len}");
+
     // Two files that share all content and not their place: each has what it asked for.
     let other = put(&c, "n5", "none too", &bytes, &["placement=local", "redundancy=none"]);
     assert_eq!(by_host(&other), [("n5".to_string(), len)].into());
@@ -89,6 +102,8 @@ fn hints_that_cannot_be_followed_are_counted_and_those_that_make_no_sense_are_re
         ("Replication=0", "copies"),
         ("BlockSize=1", "4K..8M"),
         ("cache=lots", "SIZE"),
+        ("redundancy=copy+ec:4", "copy+ec:K+M"),
+        ("redundancy=copy+ec:1+2", "replica:3"),
     ] {
         assert_refused(&c.with_stdin(&["put", "-", "tess:/g", "-p", hint], b"x"), 2, &[word]);
     }

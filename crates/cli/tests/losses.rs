@@ -24,18 +24,52 @@ fn two_nodes_are_killed_and_after_repair_two_more() {
     let special = Special { manager: vec!["out_after_ms=3000"], ..Special::default() };
     let mut c = Cluster::start_special(8, special);
     let src = stored(&c);
+    // One file's copies are all on the first node that goes.
+    let bytes = copies_on(&c, "n2");
+    let is_there = |c: &Cluster| assert!(c.ok(&["cat", "tess:/copies"]).stdout == bytes);
     c.kill_node(2);
     c.kill_node(7);
     assert_all_there(&c, &src, "degraded");
+    is_there(&c);
     eventually("repair has restored everything", || {
         let status = c.status();
         let out = status["nodes"].as_array().unwrap().iter().filter(|n| n["state"] == "out").count();
         out == 2 && status["chunks"]["reduced"] == 0 && status["repair"]["members_filling"] == 0
     });
     assert_all_there(&c, &src, "repaired");
+    let located = c.ok(&["locate", "tess:/copies", "--json"]).json();
+    assert_eq!(located["state"]["chunks_full"], located["state"]["chunks"]);
     c.kill_node(1);
     c.kill_node(4);
     assert_all_there(&c, &src, "again");
+    is_there(&c);
+}
+
+/// A file `tess:/copies` of which a copy is on `host`, and coded pieces elsewhere.
+fn copies_on(c: &Cluster, host: &str) -> Vec<u8> {
+    let bytes = tree::bytes(31, 2_500_000);
+    let words = ["put", "-", "tess:/copies", "--host", host, "-p", "placement=local", "-p", "redundancy=copy+ec:4+2"];
+    assert_eq!(c.with_stdin(&words, &bytes).code, 0);
+    let hosts = &c.ok(&["locate", "tess:/copies", "--json"]).json()["hosts"];
+    assert_eq!(hosts[host].as_u64(), Some(bytes.len() as u64), "{hosts}");
+    bytes
+}
+
+/// P1, P2: a copy and pieces. The copy alone is the file; without it any four pieces are.
+#[test]
+fn a_copy_and_its_pieces_stand_in_for_each_other() {
+    let mut c = Cluster::start(6);
+    let bytes = copies_on(&c, "n3");
+    let others = [1, 2, 4, 5, 6];
+    others.iter().for_each(|node| c.kill_node(*node));
+    assert!(c.ok(&["cat", "tess:/copies"]).stdout == bytes, "the copy is the file");
+    others.iter().for_each(|node| c.start_node(*node));
+    c.kill_node(3);
+    for node in others {
+        c.kill_node(node);
+        assert!(c.ok(&["cat", "tess:/copies"]).stdout == bytes, "without the copy and n{node}");
+        c.start_node(node);
+    }
 }
 
 /// A repair that can only wait says for whom, and programs see it.

@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use std::ops::Range;
-use tessera_accel::erasure::{Code, Matrix, fragment_len};
+use tessera_accel::erasure::{Code, Matrix};
 use tessera_wire::ClassInfo;
+use tessera_wire::class::{COPIES, COPY_AND_REED_SOLOMON, REED_SOLOMON};
 
-/// A class and, for `ec`, its code.
+/// A class and, unless it has copies only, its code. Which fragments suffice and which are plain is said by [`ClassInfo`].
 #[derive(Debug)]
 pub struct Class {
     /// As the manager described it.
@@ -17,8 +18,8 @@ impl Class {
     /// Checks what the manager said and builds the code; the text of a failure names what does not fit.
     pub fn new(info: ClassInfo) -> Result<Self, String> {
         let code = match info.code.as_str() {
-            "copy" if info.k == 1 && info.m < 255 => None,
-            "rs" => {
+            COPIES if info.k == 1 && info.m < 255 => None,
+            REED_SOLOMON | COPY_AND_REED_SOLOMON => {
                 let matrix = [Matrix::Cauchy1, Matrix::Vandermonde].into_iter().find(|m| m.name() == info.matrix);
                 let matrix = matrix.ok_or_else(|| format!("class {}: no matrix {:?} here", info.spec, info.matrix))?;
                 let code = Code::new(info.k as usize, info.m as usize, matrix);
@@ -36,43 +37,54 @@ impl Class {
 
     /// Fragments of a chunk.
     pub fn fragments(&self) -> u32 {
-        self.info.k + self.info.m
+        self.info.fragments()
     }
 
-    /// Fragments that suffice to read.
+    /// Fragments of any kind that suffice to read: the size of the sets that a code decodes. Whether *these* do, ask
+    /// [`ClassInfo::suffices`].
     pub fn needed(&self) -> u32 {
         self.info.k
     }
 
     /// Fragments whose bytes are the chunk's own: reading these needs no decoding.
     pub fn is_plain(&self, fragment: u32) -> bool {
-        self.code.is_none() || fragment < self.info.k
+        self.info.is_plain(fragment)
     }
 
-    /// Length F of a fragment before the end of a short chunk is cut off, in bytes.
+    /// Length F of a slice before the end of a short chunk is cut off, and of a parity, in bytes.
     pub fn full_len(&self, chunk_len: u64) -> usize {
-        match &self.code {
-            Some(code) => fragment_len(chunk_len as usize, code.k()),
-            None => chunk_len as usize,
-        }
+        self.info.slice_bytes(chunk_len) as usize
     }
 
-    /// The bytes of the chunk that plain fragment `fragment` holds.
-    pub fn plain_range(&self, chunk_len: u64, fragment: u32) -> Range<usize> {
+    /// The bytes of the chunk that the code takes as its data fragment `slice`; of copies, all.
+    pub fn slice_range(&self, chunk_len: u64, slice: u32) -> Range<usize> {
         let (len, full) = (chunk_len as usize, self.full_len(chunk_len));
         match self.code {
             Some(_) => {
-                let start = (fragment as usize).saturating_mul(full).min(len);
+                let start = (slice as usize).saturating_mul(full).min(len);
                 start..start.saturating_add(full).min(len)
             }
             None => 0..len,
         }
     }
 
+    /// The bytes of the chunk that plain fragment `fragment` holds.
+    pub fn plain_range(&self, chunk_len: u64, fragment: u32) -> Range<usize> {
+        match self.info.is_copy(fragment) {
+            true => 0..chunk_len as usize,
+            false => self.slice_range(chunk_len, fragment),
+        }
+    }
+
     /// Length in bytes of fragment `fragment` as it is stored.
     pub fn stored_len(&self, chunk_len: u64, fragment: u32) -> usize {
+        self.info.fragment_bytes(chunk_len, fragment).unwrap_or(0) as usize
+    }
+
+    /// Length in bytes of what the code takes of fragment `fragment`: all of it, or of a copy beside coded pieces the first slice.
+    pub fn coded_len(&self, chunk_len: u64, fragment: u32) -> usize {
         match self.is_plain(fragment) {
-            true => self.plain_range(chunk_len, fragment).len(),
+            true => self.slice_range(chunk_len, fragment).len(),
             false => self.full_len(chunk_len),
         }
     }
@@ -81,6 +93,11 @@ impl Class {
     pub fn plain(&self, chunk: &Bytes, fragment: u32) -> Bytes {
         chunk.slice(self.plain_range(chunk.len() as u64, fragment))
     }
+
+    /// Whether `fragment` is among those that an optimistic write sends first: with them the chunk can be read.
+    pub fn is_first(&self, fragment: u32) -> bool {
+        if self.info.copies() > 0 { fragment == 0 } else { fragment < self.needed() }
+    }
 }
 
 #[cfg(test)]
@@ -88,33 +105,37 @@ pub(crate) mod tests {
     use super::*;
     use std::sync::Arc;
 
-    /// The class that `spec` (`ec:4+2`, `replica:3`, `none`) names.
+    /// The class that `spec` (`ec:4+2`, `copy+ec:4+2`, `replica:3`, `none`) names.
     pub(crate) fn class(spec: &str) -> Arc<Class> {
         let (k, m, code) = match spec.split_once(':') {
             None => (1, 0, "copy"),
             Some(("replica", n)) => (1, n.parse::<u32>().unwrap() - 1, "copy"),
-            Some((_, km)) => {
+            Some((kind, km)) => {
                 let (k, m) = km.split_once('+').unwrap();
-                (k.parse().unwrap(), m.parse().unwrap(), "rs")
+                (k.parse().unwrap(), m.parse().unwrap(), if kind == "ec" { "rs" } else { "copy+rs" })
             }
         };
-        let matrix = if code == "rs" { "cauchy1" } else { "" };
+        let matrix = if code == "copy" { "" } else { "cauchy1" };
         let info = ClassInfo { class_id: 1, spec: spec.into(), k, m, code: code.into(), matrix: matrix.into() };
         Arc::new(Class::new(info).unwrap())
     }
 
     #[test]
     fn plain_fragments_tile_the_chunk() {
-        for spec in ["ec:4+2", "ec:1+1", "ec:10+4"] {
+        for spec in ["ec:4+2", "ec:1+1", "ec:10+4", "copy+ec:4+2"] {
             let class = class(spec);
             for len in [0u64, 1, 63, 64, 65, 255, 256, 257, 1 << 20, (1 << 20) + 1] {
                 let mut at = 0;
                 for i in 0..class.needed() {
-                    let range = class.plain_range(len, i);
-                    assert_eq!((range.start, range.len()), (at, class.stored_len(len, i)), "{spec} {len} {i}");
+                    let range = class.slice_range(len, i);
+                    assert_eq!((range.start, range.len()), (at, class.coded_len(len, i)), "{spec} {len} {i}");
+                    assert_eq!(class.plain_range(len, i).len(), class.stored_len(len, i), "{spec} {len} {i}");
                     at = range.end;
                 }
                 assert_eq!(at as u64, len);
+                // What the class says is what the code computes.
+                let k = class.needed() as usize;
+                assert_eq!(class.full_len(len), tessera_accel::erasure::fragment_len(len as usize, k), "{spec} {len}");
             }
         }
     }
@@ -133,5 +154,8 @@ pub(crate) mod tests {
         assert!(Class::new(info("rs", 0, 2)).is_err());
         assert!(Class::new(info("rs", 250, 20)).is_err());
         assert!(Class::new(info("copy", 2, 2)).is_err());
+        assert!(Class::new(info("copy+rs", 0, 2)).is_err());
+        assert!(Class::new(info("copy+rs", u32::MAX, 2)).is_err());
+        assert!(Class::new(info("copy+xor", 4, 2)).unwrap_err().contains("copy+xor"));
     }
 }

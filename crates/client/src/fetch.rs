@@ -1,10 +1,11 @@
 //! One chunk, whatever it takes: which fragments to ask whom for, until the bytes have the chunk's name.
 //!
-//! A [`Fetch`] asks for k fragments of the members that answer best. A missing or late one is replaced by
+//! A [`Fetch`] asks for one copy, if the class has one and its member answers as well as any, or for k fragments of the members
+//! that answer best: a copy is one request and nothing to decode, wherever the reader is. A missing or late one is replaced by
 //! another, by the disk that is being filled to take over, or by the members of a newer map. When the name
 //! does not fit, checksums tell which fragment was wrong; when they do not, all that can be had is fetched
 //! and every choice tried. It ends with verified bytes (P2) or with what was missing or corrupt, and never
-//! gives up while k members answer (P12). It speaks no messages: the core that owns it batches what it wants.
+//! gives up while enough members answer (P12). It speaks no messages: the core that owns it batches what it wants.
 
 use crate::class::Class;
 use crate::config::{Options, ms};
@@ -325,31 +326,31 @@ impl Fetch {
         if self.finished || self.assembling || self.waits_for_map || self.retry_at.is_some() {
             return;
         }
-        let needed = self.class.needed() as usize;
-        let sound = self.slots.iter().filter(|s| s.is_sound()).count();
-        if sound >= needed && !self.search {
+        if self.suffices(Slot::is_sound) && !self.search {
             return self.assemble(false, out);
         }
-        let target = if self.search { self.slots.len() } else { needed };
-        let mut coming = self.slots.iter().filter(|s| s.is_coming()).count();
-        while sound + coming < target {
+        while self.search || !self.suffices(|slot| slot.is_sound() || slot.is_coming()) {
             let Some((i, j, node_id)) = self.choose(now, view, options) else { break };
             let source = &mut self.slots[i].sources[j];
             source.state = SourceState::Asked { at: now, late: false };
             out.push(Step::Get(Want { fragment: i as u32, disk_id: source.disk_id, node_id }));
-            coming += 1;
         }
         if self.slots.iter().any(Slot::is_asked) {
             return;
         }
         // Nothing is on its way and nothing is left to ask for.
-        let at_hand = self.slots.iter().filter(|s| s.held.is_some()).count();
-        if at_hand >= needed && !self.searched {
+        if self.suffices(|slot| slot.held.is_some()) && !self.searched {
             self.search = true;
             return self.assemble(true, out);
         }
         self.waits_for_map = true;
         out.push(Step::NeedMap);
+    }
+
+    /// Whether the chunk can be read from the fragments whose slots are so.
+    fn suffices(&self, so: impl Fn(&Slot) -> bool) -> bool {
+        let numbers = self.slots.iter().enumerate().filter(|(_, slot)| so(slot)).map(|(i, _)| i as u32);
+        self.class.info.suffices(numbers)
     }
 
     fn assemble(&mut self, search: bool, out: &mut Vec<Step>) {
@@ -375,8 +376,9 @@ impl Fetch {
                 Some(_) => i as u64,
                 None => (i as u64 + self.chunk.chunk_id) % count,
             };
-            let decode = !self.class.is_plain(i as u32);
-            Some(((slot.known_missing, view.readiness(source.disk_id, now), decode, !local, turn, j), (i, j, node_id)))
+            let (copy, plain) = (self.class.info.is_copy(i as u32), self.class.is_plain(i as u32));
+            let cost = (slot.known_missing, view.readiness(source.disk_id, now), !copy, !plain, !local, turn, j);
+            Some((cost, (i, j, node_id)))
         });
         rated.min_by_key(|(cost, _)| *cost).map(|(_, choice)| choice)
     }
@@ -403,7 +405,7 @@ impl Fetch {
             return;
         }
         let needed = self.class.needed();
-        let fault = match held >= needed {
+        let fault = match self.suffices(|slot| slot.held.is_some()) {
             true => Fault::Corrupt { bad: self.describe() },
             false => Fault::TooFew { needed, got: held, missing: self.describe() },
         };

@@ -9,7 +9,7 @@ mod range;
 
 pub use assemble::{Assemble, Assembled, Held};
 pub use encode::{Encode, Encoded, Fragment};
-pub(crate) use range::pieces;
+pub(crate) use range::slices;
 pub use range::{RangeJob, RangeOutcome, RangePart};
 
 use tessera_net::BufferPool;

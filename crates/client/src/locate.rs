@@ -36,12 +36,37 @@ pub struct LocatedExtent {
     pub chunk_id: u64,
     /// The chunk's whole length.
     pub chunk_len_bytes: u64,
-    /// Redundancy class: `ec:4+2`, `replica:3`; empty for a hole.
+    /// Redundancy class: `ec:4+2`, `copy+ec:4+2`, `replica:3`; empty for a hole.
     pub class: String,
-    /// Fragments that suffice to read it.
+    /// Fragments that suffice to read it, whichever they are (a copy may suffice alone).
     pub needed: u32,
-    /// Where the chunk's fragments are; of `ec:k+m` the first k are slices of the chunk itself.
+    /// Where the chunk's fragments are.
     pub fragments: Vec<LocatedFragment>,
+    /// The class in full: what its fragments hold, and which of them suffice.
+    #[serde(skip)]
+    pub coding: ClassInfo,
+}
+
+/// What a fragment is of its chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Holds {
+    /// All of it.
+    Copy,
+    /// Some of its bytes as they are.
+    Slice,
+    /// What lost slices are computed from.
+    Parity,
+}
+
+impl Holds {
+    fn of(class: &ClassInfo, fragment: u32) -> Holds {
+        match (class.is_copy(fragment), class.is_plain(fragment)) {
+            (true, _) => Holds::Copy,
+            (_, true) => Holds::Slice,
+            _ => Holds::Parity,
+        }
+    }
 }
 
 /// A fragment and its place.
@@ -49,6 +74,8 @@ pub struct LocatedExtent {
 pub struct LocatedFragment {
     /// Its number.
     pub fragment: u32,
+    /// What it is.
+    pub holds: Holds,
     /// Name of the node.
     pub node: String,
     /// The node's host label.
@@ -91,11 +118,14 @@ impl Located {
     pub fn bytes_by_host(&self) -> BTreeMap<String, u64> {
         let mut hosts = BTreeMap::new();
         for extent in &self.extents {
-            let copies = extent.class.starts_with("replica") || extent.class == "none";
-            let share = if copies { extent.len_bytes } else { extent.len_bytes / u64::from(extent.needed.max(1)) };
-            let own = |f: &&LocatedFragment| f.readable && (copies || f.fragment < extent.needed);
-            for fragment in extent.fragments.iter().filter(own) {
-                *hosts.entry(fragment.host.clone()).or_default() += share;
+            let slice = extent.len_bytes / u64::from(extent.needed.max(1));
+            for fragment in extent.fragments.iter().filter(|f| f.readable) {
+                let own = match fragment.holds {
+                    Holds::Copy => extent.len_bytes,
+                    Holds::Slice => slice,
+                    Holds::Parity => continue,
+                };
+                *hosts.entry(fragment.host.clone()).or_default() += own;
             }
         }
         hosts
@@ -121,14 +151,13 @@ impl Located {
                 continue;
             }
             classes.insert(extent.class.clone());
-            let readable = extent.fragments.iter().filter(|f| f.readable).count();
+            let readable = extent.fragments.iter().filter(|f| f.readable).map(|f| f.fragment);
             state.chunks += 1;
-            state.stored_bytes +=
-                extent.chunk_len_bytes.div_ceil(u64::from(extent.needed.max(1))) * extent.fragments.len() as u64;
-            match readable {
-                n if n == extent.fragments.len() => state.chunks_full += 1,
-                n if n as u32 >= extent.needed => state.chunks_reduced += 1,
-                _ => state.chunks_lost += 1,
+            state.stored_bytes += extent.coding.stored_bytes(extent.chunk_len_bytes);
+            match extent.coding.suffices(readable) {
+                true if extent.fragments.iter().all(|f| f.readable) => state.chunks_full += 1,
+                true => state.chunks_reduced += 1,
+                false => state.chunks_lost += 1,
             }
         }
         state.classes = classes.into_iter().collect();
@@ -221,7 +250,7 @@ impl<'a> Places<'a> {
         let fragments = chunk.and_then(|c| Some((c, self.groups.get(&c.pg_id)?, class?)));
         let fragments = fragments.map(|(chunk, group, class)| {
             let members = group.members.iter().enumerate().take(class.fragments() as usize);
-            members.map(|(i, member)| self.fragment(i as u32, member.disk_id, chunk)).collect()
+            members.map(|(i, member)| self.fragment((class, i as u32), member.disk_id, chunk)).collect()
         });
         LocatedExtent {
             offset: extent.offset,
@@ -231,10 +260,11 @@ impl<'a> Places<'a> {
             class: class.map(|c| c.spec.clone()).unwrap_or_default(),
             needed: class.map_or(0, |c| c.k),
             fragments: fragments.unwrap_or_default(),
+            coding: class.cloned().unwrap_or_default(),
         }
     }
 
-    fn fragment(&self, fragment: u32, disk_id: u64, chunk: &ChunkInfo) -> LocatedFragment {
+    fn fragment(&self, (class, fragment): (&ClassInfo, u32), disk_id: u64, chunk: &ChunkInfo) -> LocatedFragment {
         let disk = self.disks.get(&disk_id);
         let node = disk.and_then(|d| self.nodes.get(&d.node_id));
         let serves =
@@ -242,6 +272,7 @@ impl<'a> Places<'a> {
         let up = node.is_some_and(|n| serves(n.health)) && disk.is_some_and(|d| serves(d.health));
         LocatedFragment {
             fragment,
+            holds: Holds::of(class, fragment),
             node: node.map(|n| n.name.clone()).unwrap_or_default(),
             host: node.map(|n| n.host.clone()).unwrap_or_default(),
             address: node.map(|n| n.address.clone()).unwrap_or_default(),
@@ -255,42 +286,55 @@ impl<'a> Places<'a> {
 mod tests {
     use super::*;
 
-    fn fragment(fragment: u32, host: &str, readable: bool) -> LocatedFragment {
-        let (host, node, address) = (host.to_string(), host.to_string(), String::new());
-        LocatedFragment { fragment, node, host, address, disk_id: 1, readable }
+    fn extent(chunk_id: u64, len_bytes: u64, spec: &str, hosts: &[(&str, bool)]) -> LocatedExtent {
+        let coding = if spec.is_empty() { ClassInfo::default() } else { crate::class::tests::class(spec).info.clone() };
+        let fragment = |(i, (host, readable)): (usize, &(&str, bool))| LocatedFragment {
+            fragment: i as u32,
+            holds: Holds::of(&coding, i as u32),
+            node: host.to_string(),
+            host: host.to_string(),
+            address: String::new(),
+            disk_id: 1,
+            readable: *readable,
+        };
+        let fragments = hosts.iter().enumerate().map(fragment).collect();
+        let (class, needed) = (spec.into(), coding.k);
+        LocatedExtent { offset: 0, len_bytes, chunk_id, chunk_len_bytes: len_bytes, class, needed, fragments, coding }
+    }
+
+    fn located(extents: Vec<LocatedExtent>) -> Located {
+        Located { ino: 1, version: 2, version_number: 1, size_bytes: 300, new_bytes: 300, extents }
     }
 
     #[test]
     fn a_file_is_where_its_own_slices_are_and_as_safe_as_its_weakest_chunk_says() {
-        let extent = |chunk_id, len_bytes, class: &str, needed, fragments| LocatedExtent {
-            offset: 0,
-            len_bytes,
-            chunk_id,
-            chunk_len_bytes: len_bytes,
-            class: class.into(),
-            needed,
-            fragments,
-        };
-        let coded = vec![fragment(0, "a", true), fragment(1, "b", true), fragment(2, "c", false)];
-        let copies = vec![fragment(0, "a", true), fragment(1, "c", true)];
-        let located = Located {
-            ino: 1,
-            version: 2,
-            version_number: 1,
-            size_bytes: 300,
-            new_bytes: 300,
-            extents: vec![
-                extent(1, 100, "ec:2+1", 2, coded.clone()),
-                extent(2, 50, "replica:2", 1, copies),
-                extent(0, 50, "", 0, Vec::new()),
-                extent(1, 100, "ec:2+1", 2, coded),
-            ],
-        };
+        let coded = extent(1, 100, "ec:2+1", &[("a", true), ("b", true), ("c", false)]);
+        let copies = extent(2, 50, "replica:2", &[("a", true), ("c", true)]);
+        let located = located(vec![coded.clone(), copies, extent(0, 50, "", &[]), coded]);
         let hosts = located.bytes_by_host();
         assert_eq!(hosts, BTreeMap::from([("a".into(), 150), ("b".into(), 100), ("c".into(), 50)]));
         let state = located.state();
         assert_eq!((state.chunks, state.chunks_full, state.chunks_reduced, state.chunks_lost), (2, 1, 1, 0));
         assert_eq!(state.stored_bytes, 150 + 100);
         assert_eq!(state.classes, ["ec:2+1", "replica:2"]);
+    }
+
+    #[test]
+    fn a_copy_is_all_of_a_chunk_and_enough_of_it() {
+        let at = |a, b, c| [("a", a), ("b", b), ("c", c)];
+        let class = "copy+ec:2+1";
+        let located = located(vec![
+            extent(1, 100, class, &at(true, true, true)),
+            extent(2, 100, class, &at(true, false, false)),
+            extent(3, 100, class, &at(false, true, true)),
+            extent(4, 100, class, &at(false, false, true)),
+        ]);
+        let hosts = located.bytes_by_host();
+        assert_eq!(hosts, BTreeMap::from([("a".into(), 200), ("b".into(), 100)]));
+        let state = located.state();
+        assert_eq!((state.chunks_full, state.chunks_reduced, state.chunks_lost), (1, 2, 1));
+        assert_eq!(state.stored_bytes, 4 * (100 + 2 * 50));
+        let holds: Vec<Holds> = located.extents[0].fragments.iter().map(|f| f.holds).collect();
+        assert_eq!(holds, [Holds::Copy, Holds::Slice, Holds::Parity]);
     }
 }

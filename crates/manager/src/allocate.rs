@@ -4,7 +4,7 @@
 //! sent. It is *incomplete* when its missing fragments can be put where they belong. Else a new row is made: a chunk may
 //! live in more than one group. Whatever is handed out at zero references counts as used now (P4).
 
-use crate::anchors::{Anchors, Wish, plain_positions};
+use crate::anchors::{Anchors, Wish};
 use crate::blanks;
 use crate::cache::Pg;
 use crate::choose::{self, Near, Wanted};
@@ -19,7 +19,7 @@ use crate::state::Ctx;
 use rusqlite::params;
 use std::cell::Cell;
 use std::collections::HashMap;
-use tessera_policy::{Dedup, MAX_CHUNK_BYTES, Policy, Redundancy};
+use tessera_policy::{Dedup, MAX_CHUNK_BYTES, Policy, Redundancy, SCHEMES};
 use tessera_wire::meta::*;
 use tessera_wire::{ClassInfo, Code};
 
@@ -123,9 +123,8 @@ fn reserve(ctx: &mut Ctx, policy: &Policy, bytes: u64) -> Outcome<u64> {
     }
     let scheme = policy.redundancy.scheme(bytes);
     ctx.decide(|ctx| {
-        let code = (scheme.needed(), scheme.losses());
-        let room =
-            placement::room((ctx.db, ctx.caches), &ctx.soft.cluster.figures, code, ctx.soft.sessions.reserved_bytes())?;
+        let reserved_bytes = ctx.soft.sessions.reserved_bytes();
+        let room = placement::room((ctx.db, ctx.caches), &ctx.soft.cluster.figures, scheme, reserved_bytes)?;
         match policy.dedup {
             Dedup::Off if room.unreserved_bytes() < bytes => Err(room.refusal(&scheme.to_string(), bytes).into()),
             _ => Ok(room.unreserved_bytes().min(bytes)),
@@ -168,9 +167,7 @@ pub(crate) fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Outc
         text => match text.parse::<Redundancy>() {
             Ok(redundancy) => redundancy,
             Err(error) => {
-                return invalid(format!(
-                    "redundancy {text:?}: {error}; allowed: none, replica:N, ec:K+M, auto, auto:K+M"
-                ));
+                return invalid(format!("redundancy {text:?}: {error}; allowed: {SCHEMES}"));
             }
         },
     };
@@ -182,7 +179,7 @@ pub fn allocate_chunks(ctx: &mut Ctx, request: &AllocateChunks) -> Outcome<Alloc
     let session = sessions::writer(ctx.db, request.session_id)?;
     let policy = HintSet::read(&session.hints).policy()?;
     if request.redundancy.is_empty() {
-        return invalid("AllocateChunks names no class; send `none`, `replica:N` or `ec:K+M`");
+        return invalid(format!("AllocateChunks names no class; send one of {SCHEMES}"));
     }
     let spec = scheme_spec(&request.redundancy, &policy, u64::MAX)?;
     let asked = Asked {
@@ -372,7 +369,7 @@ impl<'a> Question<'a> {
     /// Whether `host` holds, in this group, bytes of chunks as they are.
     fn is_on(&self, ctx: &Ctx, pg: &Pg, host: &str) -> Outcome<bool> {
         let roster = ctx.caches.roster(ctx.db)?;
-        let plain = pg.members.iter().take(plain_positions(self.class) as usize);
+        let plain = pg.members.iter().take(self.class.anchors() as usize);
         let mut hosts = plain.filter_map(|m| roster.disks.get(&m.wire.put_disk_id()));
         Ok(hosts.any(|disk| disk.host == host))
     }
@@ -420,8 +417,10 @@ impl<'a> Question<'a> {
             return Ok(());
         }
         let room = || {
-            let code = (self.class.k, self.class.m);
-            placement::room((ctx.db, ctx.caches), &ctx.soft.cluster.figures, code, others_bytes)
+            let Ok(scheme) = self.class.spec.parse() else {
+                return invalid(format!("class {} is of a kind that this release does not know", self.class.spec));
+            };
+            placement::room((ctx.db, ctx.caches), &ctx.soft.cluster.figures, scheme, others_bytes)
         };
         let left = match self.room_bytes.get() {
             Some(left) => left,

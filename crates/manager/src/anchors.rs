@@ -1,7 +1,7 @@
 //! Placement hints: the host that a chunk is asked to be on, its *anchor*.
 //!
 //! A hint about location is a choice among groups: those in which the anchor holds bytes of the chunk as they are (a copy,
-//! a data fragment). Repair and balance know nothing of it. Which host it is depends on rows only (the session's hints and
+//! or where there is none a slice: `ClassInfo::anchors` says at which positions). Repair and balance know nothing of it. Which host it is depends on rows only (the session's hints and
 //! host, the nodes that are up), so that a replay of the log finds the same; whether a group there has room is asked through the tape.
 
 use crate::layout::mix;
@@ -9,7 +9,6 @@ use crate::roster::Roster;
 use crate::sessions::Session;
 use std::collections::BTreeSet;
 use tessera_policy::{Placement, Policy};
-use tessera_wire::ClassInfo;
 
 /// What is asked for one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,14 +51,6 @@ impl Anchors {
             0 => Wish::Impossible,
             n => self.hosts.get((region % n) as usize).map_or(Wish::Impossible, |host| Wish::Host(host)),
         }
-    }
-}
-
-/// Positions of a group that hold bytes of a chunk as they are: 0 up to and without this one.
-pub fn plain_positions(class: &ClassInfo) -> u32 {
-    match class.code.as_str() {
-        "copy" => class.k + class.m,
-        _ => class.k,
     }
 }
 

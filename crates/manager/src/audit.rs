@@ -1,7 +1,7 @@
 //! Recounts: what the stored counts must equal at rest (P4). For tests, the simulator and `tessera` doctors.
 
+use crate::cache::all_classes;
 use crate::db::Db;
-use crate::meta::fragment_bytes;
 use crate::pages;
 use std::collections::BTreeMap;
 
@@ -42,14 +42,12 @@ fn refs(db: &Db) -> rusqlite::Result<Vec<String>> {
 fn totals(db: &Db) -> rusqlite::Result<Vec<String>> {
     let meta = db.meta()?;
     let one = |sql: &str| db.conn().query_row(sql, [], |row| row.get::<_, i64>(0)).map(|n| n as u64);
-    let mut stored = 0;
-    let mut rows = db.conn().prepare(
-        "SELECT c.len_bytes, k.k, k.m FROM chunks c JOIN classes k ON k.class_id = c.class_id WHERE c.state = 2",
-    )?;
+    let (mut stored, classes) = (0, all_classes(db.conn())?);
+    let mut rows = db.conn().prepare("SELECT len_bytes, class_id FROM chunks WHERE state = 2")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
-        stored +=
-            fragment_bytes(row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64, row.get::<_, i64>(2)? as u64);
+        let (len_bytes, class_id): (i64, u32) = (row.get(0)?, row.get(1)?);
+        stored += classes.get(&class_id).map_or(0, |class| class.stored_bytes(len_bytes as u64));
     }
     let pairs = [
         ("files", meta.files, one("SELECT count(*) FROM inodes WHERE kind = 1 AND nlink > 0")?),

@@ -7,9 +7,9 @@
 use crate::db::Db;
 use crate::error::{Outcome, refuse};
 use crate::roster::RosterCache;
-use rusqlite::OptionalExtension;
+use rusqlite::{Connection, OptionalExtension};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tessera_wire::{ClassInfo, Code, Health, PgInfo, PgMember};
 
@@ -88,7 +88,7 @@ impl Caches {
             return Ok(class.clone());
         }
         let class = db
-            .stmt("SELECT class_id, spec, k, m, code, matrix FROM classes WHERE class_id = ?1")?
+            .stmt(&format!("SELECT {CLASS_COLUMNS} FROM classes WHERE class_id = ?1"))?
             .query_row([class_id], read_class)
             .optional()?;
         match class {
@@ -143,7 +143,17 @@ impl Caches {
     }
 }
 
-/// Reads a row of `classes` (class_id, spec, k, m, code, matrix).
+/// What [`read_class`] reads.
+pub const CLASS_COLUMNS: &str = "class_id, spec, k, m, code, matrix";
+
+/// All classes, where there is no cache to ask.
+pub fn all_classes(conn: &Connection) -> rusqlite::Result<BTreeMap<u32, ClassInfo>> {
+    conn.prepare_cached(&format!("SELECT {CLASS_COLUMNS} FROM classes"))?
+        .query_map([], |row| read_class(row).map(|class| (class.class_id, class)))?
+        .collect()
+}
+
+/// Reads [`CLASS_COLUMNS`] of a row of `classes`.
 pub fn read_class(row: &rusqlite::Row) -> rusqlite::Result<ClassInfo> {
     Ok(ClassInfo {
         class_id: row.get(0)?,

@@ -1,7 +1,6 @@
 //! The choice of a group for a new chunk: one whose members all take puts, at random with weights by free space and
 //! queue length ([`choose_pg`]); with a placement hint, among those where the chunk's anchor holds its bytes ([`choose_near`]).
 
-use crate::anchors::plain_positions;
 use crate::error::Outcome;
 use crate::figures::Figures;
 use crate::layout::mix;
@@ -48,8 +47,10 @@ pub(crate) struct OpenGroup {
 /// through `Ctx::decide`.
 pub fn pg_has_room(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &crate::cache::Pg) -> bool {
     let figures = &ctx.soft.cluster.figures;
-    let fragment = len_bytes.div_ceil(u64::from(class.k.max(1)));
-    pg.members.iter().all(|m| figures.disks.get(&m.wire.put_disk_id()).is_none_or(|d| d.available_bytes() >= fragment))
+    (0..).zip(&pg.members).all(|(i, m)| {
+        let disk = figures.disks.get(&m.wire.put_disk_id());
+        disk.is_none_or(|d| d.available_bytes() >= class.room_bytes(len_bytes, i))
+    })
 }
 
 /// What a group is wanted for.
@@ -125,11 +126,11 @@ impl Chooser {
             choices.weigh(figures);
             choices.generation = figures.generation;
         }
-        let fragment = len_bytes.div_ceil(u64::from(class.k.max(1)));
         let spare = if degraded { class.m.saturating_sub(1) } else { 0 };
-        let plain = plain_positions(class) as usize;
-        let is_near = |g: &OpenGroup| near.is_none_or(|n| g.hosts.iter().take(plain).any(|h| **h == *n.host));
-        let fits = |g: &OpenGroup, unable: u32| g.unable <= unable && g.has_room(figures, fragment) && is_near(g);
+        let anchors = class.anchors() as usize;
+        let is_near = |g: &OpenGroup| near.is_none_or(|n| g.hosts.iter().take(anchors).any(|h| **h == *n.host));
+        let has_room = |g: &OpenGroup| g.has_room(figures, |i| class.room_bytes(len_bytes, i));
+        let fits = |g: &OpenGroup, unable: u32| g.unable <= unable && has_room(g) && is_near(g);
         let is_wanted = |g: &OpenGroup, unable: u32| fits(g, unable) && !avoid.contains(&g.pg_id);
         // Full redundancy first, whatever the policy allows. Better a group that failed this client a moment ago than
         // none: it may have recovered, and P12 wants writes to finish.
@@ -143,9 +144,9 @@ impl Chooser {
         // A hint is no reason to insist on what failed.
         let chosen = chosen.or_else(|| near.is_none().then(|| choices.roll(self.next(), |g| fits(g, spare))).flatten());
         if let Some(group) = chosen {
-            for (disk, _) in &group.disks {
+            for (i, (disk, _)) in (0..).zip(&group.disks) {
                 if let Some(disk) = figures.disks.get(disk) {
-                    disk.assign(fragment);
+                    disk.assign(class.room_bytes(len_bytes, i));
                 }
             }
         }
@@ -159,8 +160,9 @@ impl Chooser {
 }
 
 impl OpenGroup {
-    pub(crate) fn has_room(&self, figures: &Figures, fragment: u64) -> bool {
-        self.disks.iter().all(|&(disk, capacity)| has_room(figures, disk, capacity, fragment))
+    /// Whether each of its disks has room for as many bytes as its position asks for.
+    pub(crate) fn has_room(&self, figures: &Figures, bytes: impl Fn(u32) -> u64) -> bool {
+        (0..).zip(&self.disks).all(|(i, &(disk, capacity))| has_room(figures, disk, capacity, bytes(i)))
     }
 
     /// As much as its fullest disk has free, less when one of them has a long queue.
@@ -243,7 +245,7 @@ fn why_none(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Outcome<Error> 
         ));
     }
     let figures = &ctx.soft.cluster.figures;
-    let fragment = len_bytes.div_ceil(u64::from(class.k.max(1)));
+    let fragment = class.room_bytes(len_bytes, 0);
     let roomy = |d: &&DiskRow| d.writable() && has_room(figures, d.disk_id, d.capacity_bytes, fragment);
     let hosts: BTreeSet<&str> = disks.iter().filter(roomy).map(|d| d.host.as_str()).collect();
     if hosts.len() as u32 >= class.fragments() {

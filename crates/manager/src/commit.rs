@@ -282,19 +282,23 @@ fn judge(chunk: &Chunk, ack: Option<&ChunkAck>, pg: &Pg, class: &ClassInfo, aske
 
 /// Pessimistic: everything. Optimistic: what can be read. Degraded writes: one fragment of redundancy at least.
 fn check_durability(chunk: &Chunk, class: &ClassInfo, policy: &Policy, missing: &[u32]) -> Outcome<()> {
-    let allowed = match (policy.durability, policy.degraded_writes) {
-        (Durability::Optimistic, _) => class.m,
-        (Durability::Pessimistic, true) => class.m.saturating_sub(1),
-        (Durability::Pessimistic, false) => 0,
+    let there = class.fragments().saturating_sub(missing.len() as u32);
+    let enough = match (policy.durability, policy.degraded_writes) {
+        (Durability::Optimistic, _) => class.suffices_without(|fragment| missing.contains(&fragment)),
+        (Durability::Pessimistic, true) => class.is_redundant(there) || missing.is_empty(),
+        (Durability::Pessimistic, false) => missing.is_empty(),
     };
-    match missing.len() as u32 <= allowed {
+    match enough {
         true => Ok(()),
         false => refuse(
             Code::TooFewFragments,
             format!(
-                "chunk {}: fragments {missing:?} of {} are not acknowledged and the file's policy ({}) allows {allowed}; \
-                 store them, or move the chunk to another group (AllocateChunks with avoid_pgs)",
-                chunk.chunk_id, class.spec, policy.durability
+                "chunk {}: fragments {missing:?} of {} are not acknowledged, and the file's policy ({}{}) does not allow \
+                 that; store them, or move the chunk to another group (AllocateChunks with avoid_pgs)",
+                chunk.chunk_id,
+                class.spec,
+                policy.durability,
+                if policy.degraded_writes { ", degraded writes" } else { "" }
             ),
         ),
     }

@@ -20,7 +20,7 @@ use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_wire::log::LogEntry;
 use tessera_wire::meta::*;
-use tessera_wire::{DiskInfo, Error, Extent, Kind, NodeInfo, Request};
+use tessera_wire::{DiskInfo, Error, Extent, Kind, NodeInfo, PgMember, Request};
 
 pub const MS: i64 = 1_000_000;
 pub const CAPACITY: u64 = 1 << 40;
@@ -333,27 +333,23 @@ impl Fake {
     fn rebuild(&mut self, task: &RebuildTask, result: &mut TaskResult) {
         let (pg, class) = (task.pg.as_ref().unwrap(), task.class.as_ref().unwrap());
         for chunk in &task.chunks {
-            let sources = pg
-                .members
-                .iter()
-                .enumerate()
-                .filter(|(i, m)| {
-                    let key = (chunk.chunk_id, *i as u32);
-                    [m.disk_id, m.incoming_disk_id].iter().any(|d| self.serves(*d, key))
-                })
-                .count();
+            let serves = |(i, m): (u32, &PgMember)| {
+                let key = (chunk.chunk_id, i);
+                [m.disk_id, m.incoming_disk_id].iter().any(|d| self.serves(*d, key)).then_some(i)
+            };
+            let readable = class.suffices((0..).zip(&pg.members).filter_map(serves));
             let put = FragmentRef {
                 chunk_id: chunk.chunk_id,
                 fragment: task.fragment,
                 epoch: pg.epoch,
                 disk_id: task.disk_id,
             };
-            if sources as u32 >= class.k {
+            if readable {
                 let disk = self.disks.get_mut(&task.disk_id).unwrap();
                 disk.held.insert((chunk.chunk_id, task.fragment));
                 disk.rotten.remove(&(chunk.chunk_id, task.fragment));
                 result.done.push(put);
-                result.bytes += chunk.len_bytes / u64::from(class.k);
+                result.bytes += class.fragment_bytes(chunk.len_bytes, task.fragment).unwrap();
             } else {
                 result.failed.push(put);
             }
@@ -516,14 +512,13 @@ impl Fake {
 
     /// Bytes of the fragments a disk holds.
     pub fn bytes_on(&self, disk: u64) -> u64 {
-        let mut k = self
-            .db
-            .conn()
-            .prepare("SELECT k.k FROM chunks c JOIN classes k ON k.class_id = c.class_id WHERE c.chunk_id = ?1")
-            .unwrap();
-        let mut bytes =
-            |chunk: u64| k.query_row([chunk as i64], |r| r.get::<_, i64>(0)).map_or(0, |k| CHUNK_BYTES / k as u64);
-        self.disks[&disk].held.iter().map(|(chunk, _)| bytes(*chunk)).sum()
+        let classes = crate::cache::all_classes(self.db.conn()).unwrap();
+        let mut class = self.db.conn().prepare("SELECT class_id FROM chunks WHERE chunk_id = ?1").unwrap();
+        let mut bytes = |chunk: u64, fragment: u32| {
+            let class = class.query_row([chunk as i64], |r| r.get::<_, u32>(0)).ok();
+            class.map_or(0, |class| classes[&class].room_bytes(CHUNK_BYTES, fragment))
+        };
+        self.disks[&disk].held.iter().map(|(chunk, fragment)| bytes(*chunk, *fragment)).sum()
     }
 
     /// All committed chunks with a reference: (chunk, group, fragments in all).

@@ -11,6 +11,7 @@
 //! Every change raises the group's epoch; when the disk that takes puts changes, `since_epoch` rises too, and older
 //! acknowledgements no longer count (P11). Here the rows change and moves are planned; [`crate::tasks`] hands out the work.
 
+use crate::cache::all_classes;
 use crate::commit::CAUSE_PASSED;
 use crate::error::Outcome;
 use crate::internal::{AdvanceFill, FinishFill, FinishFills, Move, MoveMembers};
@@ -20,7 +21,7 @@ use crate::rows::{self, DiskRow, Member, unsigned};
 use crate::state::{Ctx, View};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
-use tessera_wire::Health;
+use tessera_wire::{ClassInfo, Health};
 
 /// `missing_fragments.cause`: found bad or absent. The others are in commit.rs.
 pub const CAUSE_BAD: i64 = 2;
@@ -289,8 +290,8 @@ struct Plan<'a> {
     layout: Layout,
     /// Bytes still to be had on each disk, less what was planned here.
     room: BTreeMap<u64, u64>,
-    /// Bytes that a member of a group holds, about.
-    share: BTreeMap<u64, u64>,
+    /// Bytes that the first member of a group holds, and that each other does, about.
+    shares: BTreeMap<u64, (u64, u64)>,
 }
 
 impl<'a> Plan<'a> {
@@ -312,7 +313,13 @@ impl<'a> Plan<'a> {
             })
             .collect();
         let layout = Layout::new(&specs, width as usize, &ends);
-        Ok(Plan { disks, groups, layout, room, share: shares(view.db.conn(), width)? })
+        Ok(Plan { disks, groups, layout, room, shares: shares(view.db.conn(), width)? })
+    }
+
+    /// Bytes that a member holds, about.
+    fn share(&self, m: &Member) -> u64 {
+        let (first, other) = self.shares.get(&m.pg_id).copied().unwrap_or_default();
+        if m.position == 0 { first } else { other }
     }
 
     /// Finds a disk for a member and counts it.
@@ -327,7 +334,7 @@ impl<'a> Plan<'a> {
             .collect();
         let before = if planted::is(Bug::SharedHost) { vec![m.disk_id; before.len()] } else { before };
         let used = if planted::is(Bug::SharedHost) { Vec::new() } else { used };
-        let share = self.share.get(&m.pg_id).copied().unwrap_or(0);
+        let share = self.share(m);
         let (disks, room) = (self.disks, &self.room);
         let fits = |d: &LayoutDisk| {
             disks.get(&d.id).is_some_and(DiskRow::may_take_members) && room.get(&d.id).is_some_and(|r| *r > share)
@@ -353,13 +360,20 @@ fn ends(group: &[Member]) -> Vec<u64> {
     group.iter().map(|m| if m.incoming != 0 { m.incoming } else { m.disk_id }).collect()
 }
 
-/// Bytes a member of each group of a width holds, about: chunks ever assigned, by the smallest k of the width's classes.
-fn shares(conn: &Connection, width: u32) -> rusqlite::Result<BTreeMap<u64, u64>> {
-    conn.prepare_cached(
-        "SELECT pg_id, bytes / max(1, coalesce((SELECT min(k) FROM classes WHERE k + m = ?1), 1)) FROM pgs WHERE width = ?1",
-    )?
-    .query_map([width], |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?)))?
-    .collect()
+/// Bytes the first member, and each other member, of each group of a width holds, about: chunks ever assigned, by what the most
+/// generous of the width's classes puts there.
+fn shares(conn: &Connection, width: u32) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
+    let classes = all_classes(conn)?;
+    let of_width: Vec<&ClassInfo> = classes.values().filter(|class| class.fragments() == width).collect();
+    let most = |bytes: u64, position: u32| {
+        of_width.iter().map(|class| class.room_bytes(bytes, position)).max().unwrap_or(bytes)
+    };
+    conn.prepare_cached("SELECT pg_id, bytes FROM pgs WHERE width = ?1")?
+        .query_map([width], |row| {
+            let bytes = unsigned(row, 1)?;
+            Ok((unsigned(row, 0)?, (most(bytes, 0), most(bytes, 1))))
+        })?
+        .collect()
 }
 
 fn widths(conn: &Connection) -> rusqlite::Result<Vec<u32>> {
@@ -427,8 +441,8 @@ pub fn rebalance(view: &View<'_>, limit: usize) -> Outcome<Vec<Move>> {
     let mut load: BTreeMap<u64, u64> = disks.values().filter(|d| d.readable()).map(|d| (d.disk_id, 0)).collect();
     for plan in &plans {
         for group in plan.groups.values() {
-            for disk in ends(group) {
-                load.entry(disk).and_modify(|l| *l += plan.share.get(&group[0].pg_id).copied().unwrap_or(0));
+            for (m, disk) in group.iter().zip(ends(group)) {
+                load.entry(disk).and_modify(|l| *l += plan.share(m));
             }
         }
     }
@@ -459,7 +473,7 @@ fn best_move(plans: &mut [Plan<'_>], disks: &BTreeMap<u64, DiskRow>, load: &mut 
                 let improves =
                     |share: u64| share > 0 && ratio(load, from, -(share as i64)) >= ratio(load, to, share as i64);
                 let Some(m) = plan.movable(from, target, &improves) else { continue };
-                let share = plan.share.get(&m.pg_id).copied().unwrap_or(0);
+                let share = plan.share(&m);
                 plan.take(&m, to, share);
                 load.entry(from).and_modify(|l| *l -= share.min(*l));
                 load.entry(to).and_modify(|l| *l += share);
@@ -486,12 +500,12 @@ impl Plan<'_> {
             .filter(|g| g.iter().all(|m| m.incoming == 0))
             .filter_map(|g| g.iter().find(|m| m.disk_id == from).map(|m| (g, m)))
             .filter(|(g, m)| {
-                let share = self.share.get(&m.pg_id).copied().unwrap_or(0);
+                let share = self.share(m);
                 let elsewhere =
                     g.iter().filter(|o| o.position != m.position).all(|o| host(o.disk_id) != Some(to.host.as_str()));
                 share < room && improves(share) && elsewhere
             })
-            .max_by_key(|(_, m)| (self.share.get(&m.pg_id).copied().unwrap_or(0), std::cmp::Reverse(m.pg_id)))
+            .max_by_key(|(_, m)| (self.share(m), std::cmp::Reverse(m.pg_id)))
             .map(|(_, m)| *m)
     }
 }

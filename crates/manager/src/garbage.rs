@@ -6,10 +6,10 @@
 //! are no exception: they are at zero references from when they were issued. Orders are handed out only once the log
 //! entry that wrote them is held by enough replicas, so that no restored manager wants back what it had deleted (P3).
 
+use crate::cache::all_classes;
 use crate::db::Db;
 use crate::error::Outcome;
 use crate::internal::{CollectGarbage, DeletesDone};
-use crate::meta::fragment_bytes;
 use crate::pages;
 use crate::planted::{self, Bug};
 use crate::refs::{COMMITTED, forget_chunk};
@@ -211,15 +211,14 @@ fn recount_references(db: &Db, wrong: &mut Vec<String>) -> Outcome<()> {
 
 fn recount_totals(db: &Db, wrong: &mut Vec<String>) -> Outcome<()> {
     let (mut chunks, mut unique, mut stored) = (0u64, 0u64, 0u64);
-    let mut query = db.conn().prepare(
-        "SELECT c.len_bytes, k.k, k.m FROM chunks c JOIN classes k ON k.class_id = c.class_id WHERE c.state = 2",
-    )?;
+    let classes = all_classes(db.conn())?;
+    let mut query = db.conn().prepare("SELECT len_bytes, class_id FROM chunks WHERE state = 2")?;
     let mut rows = query.query([])?;
     while let Some(row) = rows.next()? {
         let len = unsigned(row, 0)?;
         chunks += 1;
         unique += len;
-        stored += fragment_bytes(len, unsigned(row, 1)?, unsigned(row, 2)?);
+        stored += classes.get(&row.get(1)?).map_or(0, |class| class.stored_bytes(len));
     }
     let meta = db.meta()?;
     for (what, kept, found) in [

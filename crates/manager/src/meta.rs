@@ -83,8 +83,3 @@ pub fn draw(counter: &mut u64) -> u64 {
     *counter += 1;
     id
 }
-
-/// Bytes that the fragments of a chunk of `len_bytes` take in a class with `k` needed and `m` spare fragments.
-pub fn fragment_bytes(len_bytes: u64, k: u64, m: u64) -> u64 {
-    len_bytes.div_ceil(k.max(1)) * (k + m)
-}

@@ -3,7 +3,7 @@
 //! Placement is choosing a group ([`crate::choose`]); everything else (repair, balance) works on groups. They are laid out by
 //! [`crate::layout`].
 
-use crate::cache::Caches;
+use crate::cache::{CLASS_COLUMNS, Caches};
 use crate::choose::load_open;
 use crate::config::Config;
 use crate::db::Db;
@@ -17,7 +17,8 @@ use crate::state::{Ctx, View};
 use rusqlite::{Connection, params};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tessera_policy::{Scheme, human_size};
+use tessera_policy::{SCHEMES, Scheme, human_size};
+use tessera_wire::class::{COPIES, COPY_AND_REED_SOLOMON, REED_SOLOMON};
 use tessera_wire::meta::ClusterMap;
 use tessera_wire::{ClassInfo, Code, Error};
 
@@ -28,7 +29,7 @@ const RESERVE_CAP_BYTES: u64 = 1 << 30;
 /// Most groups created by one command: so many fit a command log entry with room to spare.
 const GROUPS_PER_COMMAND: usize = 256;
 
-/// The class of a canonical or hand-written spec: `none`, `replica:3`, `ec:4+2`. Its row is created when the
+/// The class of a canonical or hand-written spec: `none`, `replica:3`, `ec:4+2`, `copy+ec:4+2`. Its row is created when the
 /// class is first used, and groups of its width with it; refused when the cluster has too few hosts for it.
 pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Outcome<Arc<ClassInfo>> {
     if let Some(class) = ctx.caches.class_of_spec(ctx.db, spec)? {
@@ -36,7 +37,7 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Outcome<Arc<ClassInfo>> {
     }
     let scheme: Scheme = match spec.parse() {
         Ok(scheme) => scheme,
-        Err(why) => return invalid(format!("redundancy {spec:?}: {why}; allowed: none, replica:N, ec:K+M")),
+        Err(why) => return invalid(format!("redundancy {spec:?}: {why}; allowed: {SCHEMES}")),
     };
     let canonical = scheme.to_string();
     if canonical != spec {
@@ -48,8 +49,9 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Outcome<Arc<ClassInfo>> {
     }
     let class_id = draw(&mut ctx.meta.next_class) as u32;
     let (code, matrix) = match scheme {
-        Scheme::Copies { .. } => ("copy", ""),
-        Scheme::Code { .. } => ("rs", "cauchy1"),
+        Scheme::Copies { .. } => (COPIES, ""),
+        Scheme::Code { .. } => (REED_SOLOMON, "cauchy1"),
+        Scheme::CopyAndCode { .. } => (COPY_AND_REED_SOLOMON, "cauchy1"),
     };
     let version = ctx.next_map_version();
     ctx.db
@@ -154,7 +156,7 @@ pub fn groups_due(view: &View<'_>) -> Outcome<Option<SetGroups>> {
     for width in widths {
         let usable: Vec<Vec<u64>> = load_open(conn, width)?
             .into_iter()
-            .filter(|g| g.unable == 0 && g.has_room(figures, 0) && !close.contains(&g.pg_id))
+            .filter(|g| g.unable == 0 && g.has_room(figures, |_| 0) && !close.contains(&g.pg_id))
             .map(|g| g.disks.iter().map(|d| d.0).collect())
             .collect();
         // Half of the wished-for number will do: a node that is down for a minute is no reason to open many more.
@@ -262,10 +264,11 @@ pub struct Room {
     pub reserved_bytes: u64,
 }
 
-/// Room for a class of `k` and `m`, of which `reserved_bytes` are reserved. Soft state decides: commands ask through `Ctx::decide`.
-pub fn room((db, caches): (&Db, &Caches), figures: &Figures, (k, m): (u32, u32), reserved_bytes: u64) -> Outcome<Room> {
+/// Room for data stored by `scheme`, of which `reserved_bytes` are reserved. Soft state decides: commands ask through `Ctx::decide`.
+pub fn room((db, caches): (&Db, &Caches), figures: &Figures, scheme: Scheme, reserved_bytes: u64) -> Outcome<Room> {
     let space = Space::of(caches.roster(db)?.disks.values(), figures);
-    let bytes = (u128::from(space.free_bytes) * u128::from(k) / u128::from((k + m).max(1))) as u64;
+    let (data, stored) = scheme.expansion();
+    let bytes = (u128::from(space.free_bytes) * u128::from(data) / u128::from(stored.max(1))) as u64;
     Ok(Room { bytes, reserved_bytes })
 }
 
@@ -337,9 +340,7 @@ fn add_changed(conn: &Connection, known_version: u64, map: &mut ClusterMap) -> O
         map.disks.extend(disks.iter().filter(|d| fresh.contains(&d.disk_id)).map(rows::disk_to_wire));
     }
     map.classes = conn
-        .prepare_cached(
-            "SELECT class_id, spec, k, m, code, matrix FROM classes WHERE map_version > ?1 ORDER BY class_id",
-        )?
+        .prepare_cached(&format!("SELECT {CLASS_COLUMNS} FROM classes WHERE map_version > ?1 ORDER BY class_id"))?
         .query_map([known], crate::cache::read_class)?
         .collect::<Result<_, _>>()?;
     Ok(())

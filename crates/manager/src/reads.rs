@@ -243,8 +243,7 @@ fn grant(view: &View, id: u64, wanted: u64, reserved: u64) -> Outcome<u64> {
     let session = sessions::writer(view.db, id)?;
     let scheme = HintSet::read(&session.hints).policy()?.redundancy.scheme(wanted);
     let others = view.soft.sessions.reserved_bytes().saturating_sub(reserved);
-    let code = (scheme.needed(), scheme.losses());
-    let room = placement::room((view.db, view.caches), &view.soft.cluster.figures, code, others)?.unreserved_bytes();
+    let room = placement::room((view.db, view.caches), &view.soft.cluster.figures, scheme, others)?.unreserved_bytes();
     let known = session.reserved_bytes >= wanted;
     Ok(wanted.min(if known { room } else { room / STREAM_SHARE }).max(reserved))
 }

@@ -4,7 +4,6 @@
 //! two chunk rows and not two hundred and fifty.
 
 use crate::error::Outcome;
-use crate::meta::fragment_bytes;
 use crate::pages::{self, Piece};
 use crate::planted::{self, Bug};
 use crate::state::Ctx;
@@ -39,7 +38,7 @@ impl RefChanges {
         let class = ctx.class(class_id)?;
         ctx.meta.chunks += 1;
         ctx.meta.unique_bytes += len_bytes;
-        ctx.meta.stored_bytes += fragment_bytes(len_bytes, class.k.into(), class.m.into());
+        ctx.meta.stored_bytes += class.stored_bytes(len_bytes);
         self.sums.entry(chunk_id).or_default().1 = true;
         Ok(())
     }
@@ -85,7 +84,7 @@ pub fn forget_chunk(ctx: &mut Ctx, len_bytes: u64, class_id: u32) -> Outcome<()>
     let class = ctx.class(class_id)?;
     ctx.meta.chunks -= 1;
     ctx.meta.unique_bytes -= len_bytes;
-    ctx.meta.stored_bytes -= fragment_bytes(len_bytes, class.k.into(), class.m.into());
+    ctx.meta.stored_bytes -= class.stored_bytes(len_bytes);
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Repair: what is missing is found in rows, becomes rebuild tasks for the node whose disk lacks it, and comes back as results.
 //!
 //! Two sources of work: *fills* walk the chunks of a member that changes ([`crate::fills`]), *missing rows* name single
-//! fragments (not acknowledged at commit, found bad, passed by a fill). A node reads k verified fragments from
+//! fragments (not acknowledged at commit, found bad, passed by a fill). A node reads a copy or k verified fragments from
 //! others, checks the chunk's name and puts the one that lacks. Per node only so many tasks are out at a time.
 //! Nobody's word that a fragment is bad is believed before the node that holds it has looked ([`report_bad`]).
 
@@ -18,7 +18,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
-use tessera_wire::{ChunkInfo, PgInfo};
+use tessera_wire::{ChunkInfo, ClassInfo, PgInfo};
 
 /// Missing rows kept in queues at most.
 const MAX_QUEUED: usize = 8_192;
@@ -77,9 +77,10 @@ impl Round {
         self.roster.disks.get(&disk_id).is_some_and(DiskRow::readable)
     }
 
-    /// Members of a group from which their fragment of a chunk can be read now.
-    fn sources(&self, members: &[Member], chunk_id: u64) -> u32 {
-        members.iter().filter(|m| self.readable(m.serving_disk(chunk_id))).count() as u32
+    /// Whether a chunk of this class can be read from the members of its group whose disks can be read now.
+    fn suffices(&self, class: &ClassInfo, members: &[Member], chunk_id: u64) -> bool {
+        let readable = members.iter().filter(|m| self.readable(m.serving_disk(chunk_id)));
+        class.suffices(readable.map(|m| m.position))
     }
 }
 
@@ -222,7 +223,7 @@ fn next_missing(view: &mut View<'_>, round: &mut Round, node_id: u64, disk_id: u
         let class = view.caches.class(view.db, class_id)?;
         let Some((_, members)) = round.pg(conn, first.pg_id)? else { continue };
         let members = members.clone();
-        if round.sources(&members, first.chunk_id) < class.k {
+        if !round.suffices(&class, &members, first.chunk_id) {
             let tasks = &mut view.soft.cluster.tasks;
             release(tasks, &rows_of_task);
             rows_of_task.iter().for_each(|r| {
@@ -306,13 +307,12 @@ fn next_batch(view: &mut View<'_>, round: &mut Round, node_id: u64, m: &Member) 
     let Some(last) = batch.last().map(|w| w.info.chunk_id) else { return Ok(Vec::new()) };
     let Some((_, members)) = round.pg(conn, m.pg_id)? else { return Ok(Vec::new()) };
     let members = members.clone();
-    let sources = round.sources(&members, last);
     let mut parts: BTreeMap<(u32, u32), Vec<Wanted>> = BTreeMap::new();
     for wanted in batch {
         parts.entry((wanted.info.class_id, wanted.domain)).or_default().push(wanted);
     }
     for (class_id, _) in parts.keys() {
-        if sources < view.caches.class(view.db, *class_id)?.k {
+        if !round.suffices(&*view.caches.class(view.db, *class_id)?, &members, last) {
             let tasks = &mut view.soft.cluster.tasks;
             tasks.fill_backoff.insert(key, (retry_at(view.now_ns, 0), 0));
             return Ok(Vec::new());

@@ -1,15 +1,16 @@
 //! What `tessera status` shows: the truth as the rows and the last heartbeats have it.
 //!
 //! A chunk is *full* when each fragment is on a disk that is up, *reduced* when some are not (lost, down, missing, not yet
-//! filled), *lost* when fewer than k are. Only groups with a member in trouble are looked at chunk by chunk.
+//! filled), *lost* when those that are do not suffice. Only groups with a member in trouble are looked at chunk by chunk.
 
+use crate::cache::all_classes;
 use crate::error::Outcome;
 use crate::rows::{self, DiskRow, Member, unsigned};
 use crate::state::View;
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
-use tessera_wire::Health;
 use tessera_wire::meta::{ClusterStatus, Counter};
+use tessera_wire::{ClassInfo, Health};
 
 /// Redundancy of the committed chunks.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub struct Redundancy {
     pub full: u64,
     /// Readable, but not full.
     pub reduced: u64,
-    /// With fewer than k fragments within reach.
+    /// With too few fragments within reach.
     pub lost: u64,
     /// Fragments to be rebuilt or moved.
     pub to_repair: u64,
@@ -117,11 +118,12 @@ pub fn redundancy(conn: &Connection, chunks: u64) -> Outcome<Redundancy> {
     for m in rows::all_members(conn, 0)? {
         groups.entry(m.pg_id).or_default().push(m);
     }
+    let classes = all_classes(conn)?;
     for (pg_id, members) in &groups {
         let trouble =
             troubled.contains(pg_id) || members.iter().any(|m| m.incoming != 0 || !readable(&disks, m.disk_id));
         if trouble {
-            add_group(conn, &disks, *pg_id, members, &mut sum)?;
+            add_group(conn, (&disks, &classes), *pg_id, members, &mut sum)?;
         }
     }
     sum.full = chunks.saturating_sub(sum.reduced + sum.lost);
@@ -150,33 +152,42 @@ fn ranges(members: &[Member]) -> Vec<(u64, u64)> {
     cuts.windows(2).map(|w| (w[0], w[1])).collect()
 }
 
+/// Disks and classes.
+type Known<'a> = (&'a BTreeMap<u64, DiskRow>, &'a BTreeMap<u32, ClassInfo>);
+
+/// Chunks of a class that lack the fragments `away`: counted where they belong.
+fn stand<'a>(sum: &'a mut Redundancy, class: Option<&ClassInfo>, away: &BTreeSet<u32>) -> Option<&'a mut u64> {
+    let readable = class.is_some_and(|class| class.suffices_without(|fragment| away.contains(&fragment)));
+    match (away.is_empty(), readable) {
+        (true, _) => None,
+        (_, true) => Some(&mut sum.reduced),
+        (_, false) => Some(&mut sum.lost),
+    }
+}
+
 fn add_group(
     conn: &Connection,
-    disks: &BTreeMap<u64, DiskRow>,
+    (disks, classes): Known<'_>,
     pg_id: u64,
     members: &[Member],
     sum: &mut Redundancy,
 ) -> Outcome<()> {
     sum.filling += members.iter().filter(|m| m.incoming != 0).count() as u64;
     for (from, to) in ranges(members) {
-        let away = away(disks, members, from).len() as u64;
+        let away = away(disks, members, from);
         let unfilled = members.iter().filter(|m| to_fill(disks, m, from)).count() as u64;
-        let mut by_m = conn.prepare_cached(
-            "SELECT k.m, count(*) FROM chunks c JOIN classes k ON k.class_id = c.class_id
-             WHERE c.pg_id = ?1 AND c.chunk_id >= ?2 AND c.chunk_id < ?3 AND c.state = 2 GROUP BY k.m",
+        let mut by_class = conn.prepare_cached(
+            "SELECT class_id, count(*) FROM chunks
+             WHERE pg_id = ?1 AND chunk_id >= ?2 AND chunk_id < ?3 AND state = 2 GROUP BY class_id",
         )?;
-        let mut rows = by_m.query(params![pg_id as i64, from as i64, to as i64])?;
+        let mut rows = by_class.query(params![pg_id as i64, from as i64, to as i64])?;
         while let Some(row) = rows.next()? {
-            let (m, chunks) = (unsigned(row, 0)?, unsigned(row, 1)?);
+            let (class_id, chunks) = (row.get(0)?, unsigned(row, 1)?);
             sum.to_repair += chunks * unfilled;
-            match away {
-                0 => {}
-                a if a <= m => sum.reduced += chunks,
-                _ => sum.lost += chunks,
-            }
+            stand(sum, classes.get(&class_id), &away).into_iter().for_each(|n| *n += chunks);
         }
     }
-    add_missing_rows(conn, disks, pg_id, members, sum)
+    add_missing_rows(conn, (disks, classes), pg_id, members, sum)
 }
 
 /// A fill still has to supply this member's fragment of the chunks that start here (or will have to, when a
@@ -190,36 +201,29 @@ fn to_fill(disks: &BTreeMap<u64, DiskRow>, m: &Member, from: u64) -> bool {
 /// Chunks with missing rows are looked at one by one: what the ranges said of them is taken back.
 fn add_missing_rows(
     conn: &Connection,
-    disks: &BTreeMap<u64, DiskRow>,
+    (disks, classes): Known<'_>,
     pg_id: u64,
     members: &[Member],
     sum: &mut Redundancy,
 ) -> Outcome<()> {
-    let mut lacking: BTreeMap<(u64, u64), BTreeSet<u32>> = BTreeMap::new();
+    let mut lacking: BTreeMap<(u64, u32), BTreeSet<u32>> = BTreeMap::new();
     let mut query = conn.prepare_cached(
-        "SELECT f.chunk_id, k.m, f.fragment, f.incoming FROM missing_fragments f
-         JOIN chunks c ON c.chunk_id = f.chunk_id JOIN classes k ON k.class_id = c.class_id
+        "SELECT f.chunk_id, c.class_id, f.fragment, f.incoming FROM missing_fragments f
+         JOIN chunks c ON c.chunk_id = f.chunk_id
          WHERE f.pg_id = ?1 AND c.state = 2",
     )?;
     let mut rows = query.query([pg_id as i64])?;
     while let Some(row) = rows.next()? {
         sum.to_repair += 1;
         if row.get::<_, i32>(3)? == 0 {
-            lacking.entry((unsigned(row, 0)?, unsigned(row, 1)?)).or_default().insert(row.get(2)?);
+            lacking.entry((unsigned(row, 0)?, row.get(1)?)).or_default().insert(row.get(2)?);
         }
     }
-    for ((chunk, m), mut fragments) in lacking {
-        let away = away(disks, members, chunk);
-        match away.len() as u64 {
-            0 => {}
-            a if a <= m => sum.reduced -= 1,
-            _ => sum.lost -= 1,
-        }
+    for ((chunk, class_id), mut fragments) in lacking {
+        let (class, away) = (classes.get(&class_id), away(disks, members, chunk));
+        stand(sum, class, &away).into_iter().for_each(|n| *n -= 1);
         fragments.extend(away);
-        match fragments.len() as u64 {
-            a if a <= m => sum.reduced += 1,
-            _ => sum.lost += 1,
-        }
+        stand(sum, class, &fragments).into_iter().for_each(|n| *n += 1);
     }
     Ok(())
 }

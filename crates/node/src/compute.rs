@@ -11,6 +11,7 @@ use tessera_accel::checksum::crc32c;
 use tessera_accel::erasure::{Code, Matrix, data_slice, fragment_len};
 use tessera_accel::{ReconstructJob, Tree, device};
 use tessera_wire::ClassInfo;
+use tessera_wire::class::{COPIES, COPY_AND_REED_SOLOMON, REED_SOLOMON};
 
 /// A fragment as a source gave it.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,9 +35,9 @@ pub struct RebuildJob {
     pub chunk_len_bytes: u64,
     /// Fragment to make.
     pub wanted: u32,
-    /// Distinct fragments, at least k for hope.
+    /// Distinct fragments that suffice, if there is to be hope.
     pub sources: Vec<Source>,
-    /// Try at most so many different sets of k sources.
+    /// Try at most so many different sets of sources.
     pub max_combinations: usize,
 }
 
@@ -54,7 +55,7 @@ pub enum RebuildOutcome {
         /// Sources that were wrong.
         bad: Vec<u32>,
     },
-    /// No set of k sources gives the chunk.
+    /// No copy and no set of k sources gives the chunk.
     NoMatch {
         /// Sources that are wrong for certain (checksum or length).
         bad: Vec<u32>,
@@ -63,26 +64,10 @@ pub enum RebuildOutcome {
     Impossible(String),
 }
 
-/// Length of fragment `fragment` of a chunk; `None` if the class has no such fragment.
-pub fn fragment_len_bytes(class: &ClassInfo, chunk_len_bytes: u64, fragment: u32) -> Option<u64> {
-    if fragment >= class.k.checked_add(class.m)? {
-        return None;
-    }
-    if class.code == "copy" {
-        return Some(chunk_len_bytes);
-    }
-    let chunk_len = usize::try_from(chunk_len_bytes).ok()?;
-    let full = fragment_len(chunk_len, class.k as usize) as u64;
-    if fragment >= class.k {
-        return Some(full);
-    }
-    Some(chunk_len_bytes.saturating_sub(u64::from(fragment).saturating_mul(full)).min(full))
-}
-
 /// Decodes the chunk, compares it with its name, and makes the fragment that is wanted.
 pub fn rebuild(job: &RebuildJob) -> RebuildOutcome {
     match Decoder::of(&job.class) {
-        Ok(_) if fragment_len_bytes(&job.class, job.chunk_len_bytes, job.wanted).is_none() => {
+        Ok(_) if job.class.fragment_bytes(job.chunk_len_bytes, job.wanted).is_none() => {
             RebuildOutcome::Impossible(format!("class {} has no fragment {}", job.class.spec, job.wanted))
         }
         Ok(decoder) => Attempt { job, decoder }.run(),
@@ -99,8 +84,8 @@ enum Decoder {
 impl Decoder {
     fn of(class: &ClassInfo) -> Result<Decoder, String> {
         match class.code.as_str() {
-            "copy" if class.k == 1 => Ok(Decoder::Copies),
-            "rs" => code(class).map(Decoder::Code),
+            COPIES if class.k == 1 => Ok(Decoder::Copies),
+            REED_SOLOMON | COPY_AND_REED_SOLOMON => code(class).map(Decoder::Code),
             other => Err(format!(
                 "class {} uses code {other:?} (k={}), which this release does not know",
                 class.spec, class.k
@@ -133,7 +118,12 @@ impl Attempt<'_> {
     fn run(&self) -> RebuildOutcome {
         let (sound, mut bad) = self.sift();
         let need = self.job.class.k as usize;
-        for (tried, set) in Combinations::new(sound.len(), need).take(self.job.max_combinations.max(1)).enumerate() {
+        // Copies first (they come first), then whatever k there are.
+        let is_copy = |s: &&&Source| self.job.class.is_copy(s.fragment);
+        let copies = sound.iter().take_while(is_copy).count();
+        let codes = if self.job.class.copies() < self.job.class.fragments() { sound.len() } else { 0 };
+        let sets = (0..copies).map(|i| vec![i]).chain(Combinations::new(codes, need));
+        for (tried, set) in sets.take(self.job.max_combinations.max(1)).enumerate() {
             let chosen: Vec<&Source> = set.iter().map(|&i| sound[i]).collect();
             let Some((chunk, groups)) = self.decode(&chosen) else { continue };
             if tried > 0 || sound.len() > need {
@@ -151,18 +141,19 @@ impl Attempt<'_> {
     /// Sources with the right length and checksum, and the numbers of the others.
     fn sift(&self) -> (Vec<&Source>, Vec<u32>) {
         let is_sound = |s: &&Source| {
-            fragment_len_bytes(&self.job.class, self.job.chunk_len_bytes, s.fragment) == Some(s.data.len() as u64)
+            self.job.class.fragment_bytes(self.job.chunk_len_bytes, s.fragment) == Some(s.data.len() as u64)
                 && crc32c(&s.data) == s.crc32c
         };
         let (sound, bad): (Vec<&Source>, Vec<&Source>) = self.job.sources.iter().partition(is_sound);
         (sound, bad.iter().map(|s| s.fragment).collect())
     }
 
-    /// The chunk made of these k sources and its group hashes, if it has the name (P2).
+    /// The chunk made of this copy or these k sources and its group hashes, if it has the name (P2).
     fn decode(&self, sources: &[&Source]) -> Option<(Bytes, Bytes)> {
-        let chunk = match &self.decoder {
-            Decoder::Copies => sources[0].data.clone(),
-            Decoder::Code(code) => Bytes::from(self.decode_with(code, sources)?),
+        let chunk = match (&self.decoder, sources) {
+            (_, [copy]) if self.job.class.is_copy(copy.fragment) => copy.data.clone(),
+            (Decoder::Code(code), _) => Bytes::from(self.decode_with(code, sources)?),
+            (Decoder::Copies, _) => return None,
         };
         let tree: Tree = device().tree(&[&chunk]).pop()?;
         (tree.root.0 == self.job.hash).then(|| (chunk, Bytes::from(tree.groups.concat())))
@@ -175,7 +166,9 @@ impl Attempt<'_> {
         let mut present: Vec<(usize, &[u8])> = Vec::with_capacity(sources.len());
         let (mut wanted, mut out): (Vec<usize>, Vec<&mut [u8]>) = (Vec::new(), Vec::new());
         for s in sources {
-            present.push((s.fragment as usize, &s.data));
+            // A copy begins with the code's first slice.
+            let len = if self.job.class.is_copy(s.fragment) { frag_len.min(s.data.len()) } else { s.data.len() };
+            present.push((s.fragment as usize, &s.data[..len]));
         }
         // Pieces of a chunk of length 0 mod F are empty and there is nothing to reconstruct of them.
         for (index, piece) in chunk.chunks_mut(frag_len.max(1)).enumerate() {
@@ -196,7 +189,8 @@ impl Attempt<'_> {
     /// Fragment `number` of a verified chunk.
     fn fragment(&self, chunk: &Bytes, number: u32) -> Option<Bytes> {
         match &self.decoder {
-            Decoder::Copies => Some(chunk.clone()),
+            _ if self.job.class.is_copy(number) => Some(chunk.clone()),
+            Decoder::Copies => None,
             Decoder::Code(code) if (number as usize) < code.k() => {
                 Some(chunk.slice_ref(data_slice(chunk, code.k(), number as usize)))
             }
@@ -244,6 +238,11 @@ impl Iterator for Combinations {
 pub(crate) mod tests {
     use super::*;
 
+    /// `copy+ec:k+m`.
+    pub(crate) fn copy_class(k: u32, m: u32) -> ClassInfo {
+        ClassInfo { spec: format!("copy+ec:{k}+{m}"), code: "copy+rs".into(), ..class(k, m) }
+    }
+
     pub(crate) fn class(k: u32, m: u32) -> ClassInfo {
         let (spec, code, matrix) = match k {
             1 => (format!("replica:{}", m + 1), "copy", ""),
@@ -267,7 +266,8 @@ pub(crate) mod tests {
         let code = Code::new(class.k as usize, class.m as usize, Matrix::Cauchy1).unwrap();
         let mut parity = Vec::new();
         code.encode_chunk(chunk, &mut parity);
-        let data = (0..code.k()).map(|i| data_slice(chunk, code.k(), i).to_vec());
+        let stored = |i| if class.is_copy(i as u32) { chunk } else { data_slice(chunk, code.k(), i) };
+        let data = (0..code.k()).map(|i| stored(i).to_vec());
         data.chain(parity).enumerate().map(source).collect()
     }
 
@@ -282,32 +282,43 @@ pub(crate) mod tests {
         }
     }
 
-    /// Every pattern of ec:4+2: any 4 of 6 sources give any of the 6 fragments, at lengths around all edges (P1, P6).
+    /// Every pattern of every class: what suffices gives any fragment, at lengths around all edges (P1, P6); what does not, none.
     #[test]
-    fn any_four_of_six_give_any_fragment() {
-        let class = class(4, 2);
-        for len in [1, 63, 64, 65, 255, 256, 257, 16_384, 16_385, 100_003] {
-            let chunk = bytes(len as u64, len);
-            let all = fragments(&class, &chunk);
-            let groups = tessera_accel::hash::tree(&chunk).groups.concat();
-            for (i, fragment) in all.iter().enumerate() {
-                assert_eq!(fragment_len_bytes(&class, len as u64, i as u32), Some(fragment.data.len() as u64));
+    fn whatever_suffices_gives_any_fragment() {
+        for class in [class(4, 2), copy_class(4, 2), copy_class(2, 1)] {
+            for len in [1, 63, 64, 65, 255, 256, 257, 16_384, 16_385, 100_003] {
+                every_pattern(&class, len);
             }
-            for set in Combinations::new(6, 4) {
-                let sources: Vec<Source> = set.iter().map(|&i| all[i].clone()).collect();
-                for wanted in 0..6u32 {
-                    let expected = RebuildOutcome::Rebuilt {
+        }
+    }
+
+    fn every_pattern(class: &ClassInfo, len: usize) {
+        let chunk = bytes(len as u64, len);
+        let all = fragments(class, &chunk);
+        let groups = tessera_accel::hash::tree(&chunk).groups.concat();
+        for (i, fragment) in all.iter().enumerate() {
+            assert_eq!(class.fragment_bytes(len as u64, i as u32), Some(fragment.data.len() as u64));
+        }
+        let n = class.fragments();
+        for pattern in 0u32..1 << n {
+            let sources: Vec<Source> = all.iter().filter(|s| pattern >> s.fragment & 1 == 1).cloned().collect();
+            // All at once is nothing new, and slow.
+            if sources.len() > class.k as usize + 1 {
+                continue;
+            }
+            let enough = class.suffices(sources.iter().map(|s| s.fragment));
+            for wanted in 0..n {
+                let expected = match enough {
+                    true => RebuildOutcome::Rebuilt {
                         data: all[wanted as usize].data.clone(),
                         crc32c: all[wanted as usize].crc32c,
                         groups: groups.clone().into(),
                         bad: vec![],
-                    };
-                    assert_eq!(
-                        rebuild(&job(&class, &chunk, wanted, sources.clone())),
-                        expected,
-                        "{len} {set:?} {wanted}"
-                    );
-                }
+                    },
+                    false => RebuildOutcome::NoMatch { bad: vec![] },
+                };
+                let found = rebuild(&job(class, &chunk, wanted, sources.clone()));
+                assert_eq!(found, expected, "{} {len} {pattern:b} {wanted}", class.spec);
             }
         }
     }
@@ -315,24 +326,25 @@ pub(crate) mod tests {
     /// P2: with five sources of which one is wrong in either way, the wrong one is named and the rest suffices.
     #[test]
     fn one_wrong_source_is_found_out() {
-        let class = class(4, 2);
-        let chunk = bytes(1, 50_000);
-        let all = fragments(&class, &chunk);
-        for culprit in 0..5usize {
-            for checksum_too in [false, true] {
-                let mut sources = all[..5].to_vec();
-                let mut wrong = sources[culprit].data.to_vec();
-                wrong[17] ^= 0x40;
-                if checksum_too {
-                    sources[culprit].crc32c = crc32c(&wrong);
-                }
-                sources[culprit].data = wrong.into();
-                match rebuild(&job(&class, &chunk, 5, sources)) {
-                    RebuildOutcome::Rebuilt { data, bad, .. } => {
-                        assert_eq!(data, all[5].data);
-                        assert_eq!(bad, vec![culprit as u32], "culprit {culprit}, checksum_too {checksum_too}");
+        for class in [class(4, 2), copy_class(4, 2)] {
+            let chunk = bytes(1, 50_000);
+            let all = fragments(&class, &chunk);
+            for culprit in 0..5usize {
+                for checksum_too in [false, true] {
+                    let mut sources = all[..5].to_vec();
+                    let mut wrong = sources[culprit].data.to_vec();
+                    *wrong.last_mut().unwrap() ^= 0x40;
+                    if checksum_too {
+                        sources[culprit].crc32c = crc32c(&wrong);
                     }
-                    other => panic!("culprit {culprit}: {other:?}"),
+                    sources[culprit].data = wrong.into();
+                    match rebuild(&job(&class, &chunk, 5, sources)) {
+                        RebuildOutcome::Rebuilt { data, bad, .. } => {
+                            assert_eq!(data, all[5].data);
+                            assert_eq!(bad, vec![culprit as u32], "culprit {culprit}, checksum_too {checksum_too}");
+                        }
+                        other => panic!("culprit {culprit}: {other:?}"),
+                    }
                 }
             }
         }

@@ -1,10 +1,10 @@
-//! One chunk's rebuild as a state machine: look at home, fetch k verified fragments, compute, append.
+//! One chunk's rebuild as a state machine: look at home, fetch a copy or k fragments, compute, append.
 //!
 //! Knows no socket, disk or clock: [`ChunkRebuild::next`] says what is wanted, `on_…` takes what came. Nothing is
 //! appended that [`crate::compute::rebuild`] did not derive from bytes with the chunk's name (P2, P6). A source
 //! that fails, lies or is late is replaced by another for as long as there is one (P12).
 
-use crate::compute::{RebuildJob, RebuildOutcome, Source, fragment_len_bytes};
+use crate::compute::{RebuildJob, RebuildOutcome, Source};
 use crate::core::{AppendItem, FragmentKey, Verdict};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ pub struct Outcome {
     pub bad: Vec<FragmentRef>,
 }
 
-/// Sources tried at a time when a set of k does not match: bounds the work a liar can cause.
+/// Sets of sources tried at a time when one does not match: bounds the work a liar can cause.
 const MAX_COMBINATIONS: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ pub struct ChunkRebuild {
     domain: u32,
     candidates: Vec<Candidate>,
     got: BTreeMap<u32, Source>,
-    /// Sources wanted beyond k, since smaller sets did not match.
+    /// More than 0: so many sources are wanted beyond k, since what sufficed did not match.
     extra: usize,
     /// Sources of the last computation that did not match: the same set is not computed twice.
     computed_with: Vec<u32>,
@@ -127,7 +127,7 @@ impl ChunkRebuild {
         let Ok(hash) = <[u8; 32]>::try_from(&chunk.hash[..]) else {
             return Err(format!("chunk {}: its name has {} bytes, not 32", chunk.chunk_id, chunk.hash.len()));
         };
-        if fragment_len_bytes(class, chunk.len_bytes, task.fragment).is_none() || class.k == 0 {
+        if class.fragment_bytes(chunk.len_bytes, task.fragment).is_none() || class.k == 0 {
             return Err(format!("class {} has no fragment {}", class.spec, task.fragment));
         }
         let mut it = ChunkRebuild {
@@ -157,15 +157,18 @@ impl ChunkRebuild {
 
     /// Bytes this rebuild reads and writes when nothing goes wrong.
     pub fn cost_bytes(&self) -> u64 {
-        let length = |i| fragment_len_bytes(&self.class, self.chunk.len_bytes, i).unwrap_or(0);
-        let full = (0..self.class.fragments()).map(length).max().unwrap_or(0);
-        full * (u64::from(self.class.k) + 1)
+        let len = self.chunk.len_bytes;
+        let read = match self.class.copies() {
+            0 => self.class.slice_bytes(len).saturating_mul(u64::from(self.class.k)),
+            _ => len,
+        };
+        read.saturating_add(self.class.fragment_bytes(len, self.key.fragment).unwrap_or(0))
     }
 
     /// Data fragments behind the end of a short chunk are empty; nobody needs to be asked for them.
     fn add_empty_fragments(&mut self) {
         for fragment in 0..self.class.fragments() {
-            if fragment_len_bytes(&self.class, self.chunk.len_bytes, fragment) == Some(0) {
+            if self.class.fragment_bytes(self.chunk.len_bytes, fragment) == Some(0) {
                 self.got.insert(fragment, Source { fragment, data: Bytes::new(), crc32c: 0 });
             }
         }
@@ -185,34 +188,40 @@ impl ChunkRebuild {
     }
 
     fn fetch_or_compute(&mut self, sources: &impl Sources) -> Vec<Wish> {
-        let want = self.class.k as usize + self.extra;
         let mut wishes = Vec::new();
-        let mut in_flight = self.candidates.iter().filter(|c| c.state == State::InFlight).count();
-        while self.got.len() + in_flight < want {
+        while !self.counts_on_enough() {
             let Some(i) = self.best_candidate(sources) else { break };
             self.candidates[i].state = State::InFlight;
-            in_flight += 1;
             wishes.push(Wish::Fetch(self.candidates[i].at));
         }
         let numbers: Vec<u32> = self.got.keys().copied().collect();
-        if in_flight == 0 && wishes.is_empty() {
-            if self.got.len() >= self.class.k as usize && numbers != self.computed_with {
+        if self.candidates.iter().all(|c| c.state != State::InFlight) {
+            let enough = self.class.suffices(numbers.iter().copied());
+            if enough && numbers != self.computed_with {
                 self.step = Step::Computing;
                 self.computed_with = numbers;
                 return vec![Wish::Compute(self.job())];
             }
-            let why = match self.got.len() < self.class.k as usize {
-                true => format!(
+            let why = match enough {
+                false => format!(
                     "{} of the {} fragments needed can be read{}",
                     self.got.len(),
                     self.class.k,
                     self.why_suffix()
                 ),
-                false => "no set of readable fragments has the chunk's name".to_string(),
+                true => "no set of readable fragments has the chunk's name".to_string(),
             };
             return self.finish(Err(format!("chunk {} fragment {}: {why}", self.key.chunk_id, self.key.fragment)));
         }
         wishes
+    }
+
+    /// What is here and on its way suffices; with sources beyond that, once some that did were not right.
+    fn counts_on_enough(&self) -> bool {
+        let coming = self.candidates.iter().filter(|c| c.state == State::InFlight).map(|c| c.at.fragment);
+        let numbers: Vec<u32> = self.got.keys().copied().chain(coming).collect();
+        let beyond = self.extra == 0 || numbers.len() >= self.class.k as usize + self.extra;
+        beyond && self.class.suffices(numbers)
     }
 
     fn why_suffix(&self) -> String {
@@ -228,7 +237,9 @@ impl ChunkRebuild {
         let rank = |i: &usize| {
             let Candidate { at, place, .. } = self.candidates[*i];
             let turn = (u64::from(at.fragment) + self.key.chunk_id) % u64::from(self.class.fragments());
-            (!sources.is_up(at.disk_id), place, sources.load(at.disk_id), turn)
+            // One copy is one request, and nothing to decode.
+            let copy = self.class.is_copy(at.fragment);
+            (!sources.is_up(at.disk_id), place, !copy, sources.load(at.disk_id), turn)
         };
         let can_ask = |c: &Candidate| {
             c.state == State::Untried && !busy(c.at.fragment) && sources.node_of(c.at.disk_id).is_some()
@@ -252,7 +263,7 @@ impl ChunkRebuild {
         if !matches!(self.step, Step::Home) {
             return Vec::new();
         }
-        let expected = fragment_len_bytes(&self.class, self.chunk.len_bytes, self.key.fragment);
+        let expected = self.class.fragment_bytes(self.chunk.len_bytes, self.key.fragment);
         match verdict {
             Verdict::Good { hash, len_bytes } if *hash == self.hash && Some(u64::from(*len_bytes)) == expected => {
                 self.finish(Ok(0))

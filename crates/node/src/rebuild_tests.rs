@@ -1,8 +1,8 @@
 //! The rebuild machine against a pretended cluster: every erasure pattern, liars, and the dead.
 
 use super::*;
-use crate::compute::tests::{bytes, class, fragments};
-use crate::compute::{fragment_len_bytes, rebuild};
+use crate::compute::rebuild;
+use crate::compute::tests::{bytes, class, copy_class, fragments};
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_wire::PgMember;
 
@@ -31,7 +31,11 @@ impl Sources for Cluster {
 
 impl Cluster {
     fn new(k: u32, m: u32, len: usize) -> Self {
-        let (chunk, class) = (bytes(len as u64, len), class(k, m));
+        Cluster::of(class(k, m), len)
+    }
+
+    fn of(class: ClassInfo, len: usize) -> Self {
+        let chunk = bytes(len as u64, len);
         let held = fragments(&class, &chunk)
             .into_iter()
             .map(|s| ((11 + u64::from(s.fragment), s.fragment), Ok((s.data, s.crc32c))))
@@ -113,22 +117,59 @@ impl Cluster {
     }
 }
 
-/// P1, P6: ec:4+2, every set of at most two lost fragments, each of them rebuilt; at most m in all may be gone.
+/// P1, P6: every set of at most two lost fragments, each of them rebuilt; at most m in all may be gone.
 #[test]
 fn every_erasure_pattern_of_four_and_two() {
-    for len in [1, 300, 100_000] {
-        for wanted in 0..6u32 {
-            for other in 0..6u32 {
-                for code in [Code::NotFound, Code::Unavailable] {
-                    let mut cluster = Cluster::new(4, 2, len);
-                    cluster.lose(wanted, code);
-                    cluster.lose(other, code);
-                    let task = cluster.task(wanted, vec![wanted]);
-                    let outcome = cluster.run(&task);
-                    assert_eq!(outcome.result, Ok(()), "{len} bytes, {wanted} and {other} lost");
-                    cluster.expect_right(wanted);
-                }
+    for class in [class(4, 2), copy_class(4, 2)] {
+        for (len, wanted, other) in patterns(&[1, 300, 100_000]) {
+            for code in [Code::NotFound, Code::Unavailable] {
+                let mut cluster = Cluster::of(class.clone(), len);
+                cluster.lose(wanted, code);
+                cluster.lose(other, code);
+                let task = cluster.task(wanted, vec![wanted]);
+                let outcome = cluster.run(&task);
+                assert_eq!(outcome.result, Ok(()), "{}: {len} bytes, {wanted} and {other} lost", class.spec);
+                cluster.expect_right(wanted);
             }
+        }
+    }
+}
+
+fn patterns(lens: &[usize]) -> Vec<(usize, u32, u32)> {
+    lens.iter().flat_map(|len| (0..36).map(move |i| (*len, i / 6, i % 6))).collect()
+}
+
+/// The copy alone gives any piece, whatever else is lost; one that is wrong is found out; the copy itself comes of any k pieces,
+/// and of fewer it does not.
+#[test]
+fn copies_and_pieces_rebuild_each_other() {
+    for wanted in 1..6u32 {
+        let mut cluster = Cluster::of(copy_class(4, 2), 50_000);
+        (1..6).for_each(|i| cluster.lose(i, Code::Unavailable));
+        let task = cluster.task(wanted, vec![wanted]);
+        assert_eq!(cluster.run(&task).result, Ok(()), "{wanted}");
+        cluster.expect_right(wanted);
+        assert_eq!(cluster.asked, [SourceAt { fragment: 0, disk_id: 11 }], "nobody else is asked");
+
+        for consistently in [false, true] {
+            let mut cluster = Cluster::of(copy_class(4, 2), 50_000);
+            cluster.spoil(0, consistently);
+            let task = cluster.task(wanted, vec![wanted]);
+            let outcome = cluster.run(&task);
+            assert_eq!(outcome.result, Ok(()), "{wanted} {consistently}");
+            cluster.expect_right(wanted);
+            assert_eq!(outcome.bad.iter().map(|it| it.fragment).collect::<Vec<_>>(), [0]);
+        }
+    }
+    for (lost, possible) in [(&[1][..], true), (&[3, 5], false)] {
+        let mut cluster = Cluster::of(copy_class(4, 2), 50_000);
+        cluster.lose(0, Code::NotFound);
+        lost.iter().for_each(|i| cluster.lose(*i, Code::NotFound));
+        let task = cluster.task(0, vec![0]);
+        let result = cluster.run(&task).result;
+        match possible {
+            true => cluster.expect_right(0),
+            false => assert!(result.unwrap_err().contains("3 of the 4 fragments needed")),
         }
     }
 }
@@ -136,10 +177,10 @@ fn every_erasure_pattern_of_four_and_two() {
 /// P2, P6: one lost, one rotten or lying: found out, replaced, reported, and the result is right.
 #[test]
 fn one_lost_and_one_wrong_source() {
-    for wanted in 0..6u32 {
-        for liar in (0..6u32).filter(|&i| i != wanted) {
+    for class in [class(4, 2), copy_class(4, 2)] {
+        for (_, wanted, liar) in patterns(&[50_000]).into_iter().filter(|(_, wanted, liar)| wanted != liar) {
             for consistently in [false, true] {
-                let mut cluster = Cluster::new(4, 2, 50_000);
+                let mut cluster = Cluster::of(class.clone(), 50_000);
                 cluster.lose(wanted, Code::NotFound);
                 cluster.spoil(liar, consistently);
                 let task = cluster.task(wanted, vec![wanted]);
@@ -189,7 +230,7 @@ fn a_short_chunk_needs_one_source() {
     let task = cluster.task(0, vec![0]);
     assert_eq!(cluster.run(&task).result, Ok(()));
     cluster.expect_right(0);
-    assert_eq!(fragment_len_bytes(&cluster.class, 10, 3), Some(0));
+    assert_eq!(cluster.class.fragment_bytes(10, 3), Some(0));
 }
 
 #[test]

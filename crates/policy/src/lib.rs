@@ -31,6 +31,9 @@ pub const PREFIX: &str = "user.tessera.";
 /// that coding saves (half of it) is worth less than the operations.
 pub const AUTO_THRESHOLD_BYTES: u64 = 128 << 10;
 
+/// What `redundancy` may be, for people.
+pub const SCHEMES: &str = "none, replica:N (2..=16), ec:K+M (K>=1, M>=1, K+M<=255), copy+ec:K+M (K>=2), auto, auto:K+M";
+
 /// Why a hint was refused (P14).
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HintError {
@@ -76,7 +79,7 @@ pub struct HintSpec {
 pub const HINTS: &[HintSpec] = &[
     HintSpec {
         name: "redundancy",
-        allowed: "none, replica:N (2..=16), ec:K+M (K>=1, M>=1, K+M<=255), auto, auto:K+M",
+        allowed: SCHEMES,
         default: "auto:4+2",
         help: "how many losses a file survives, and at what price; auto = M+1 copies up to 128 KiB, ec:K+M above",
         set: |p, v| v.parse().map(|r| p.redundancy = r).map_err(|e: RedundancyError| e.to_string()),
@@ -351,6 +354,7 @@ mod tests {
             ("redundancy", "auto:8+3", "auto:8+3"),
             ("redundancy", "ec:4+2", "ec:4+2"),
             ("redundancy", "replica:3", "replica:3"),
+            ("redundancy", "copy+ec:04+2", "copy+ec:4+2"),
             ("redundancy", "none", "none"),
             ("chunking", "fixed:1048576", "fixed:1M"),
             ("chunking", "cdc:65536..1M", "cdc:64K..1M"),
@@ -379,6 +383,11 @@ mod tests {
             ("redundancy", "ec:4"),
             ("redundancy", "ec:+4+2"),
             ("redundancy", "replica:1"),
+            ("redundancy", "copy+ec:1+2"),
+            ("redundancy", "copy+ec:4+0"),
+            ("redundancy", "copy+ec:200+56"),
+            ("redundancy", "copy+replica:2"),
+            ("redundancy", "copy+4+2"),
             ("redundancy", "replica:17"),
             ("redundancy", "raid0"),
             ("redundancy", ""),

@@ -18,6 +18,12 @@ pub enum RedundancyError {
         /// Parity fragments.
         m: u64,
     },
+    /// A copy beside pieces that are copies too.
+    #[error("copy+ec:1+{m}: with k = 1 every piece is the whole chunk; ask for replica:{}", m.saturating_add(1))]
+    CopyOfOne {
+        /// Parity fragments.
+        m: u64,
+    },
     /// Copies outside the accepted range.
     #[error("replica:{n}: 2 to 16 copies; one copy is called none")]
     Copies {
@@ -26,7 +32,9 @@ pub enum RedundancyError {
     },
 }
 
-/// How a chunk becomes fragments. Text form as in `spec` of a class: `none`, `replica:3`, `ec:4+2`.
+/// How a chunk becomes fragments. Text form as in `spec` of a class: `none`, `replica:3`, `ec:4+2`,
+/// `copy+ec:4+2`. What suffices to read, and how long each fragment is, is said by the class that is made of it
+/// (`ClassInfo` in `tessera-wire`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// Whole copies, each a fragment; 1 is `none`.
@@ -41,6 +49,13 @@ pub enum Scheme {
         /// Parity fragments.
         m: u32,
     },
+    /// One whole copy and k+m−1 coded pieces: for data that is read often, or computed on where the copy is.
+    CopyAndCode {
+        /// Pieces that suffice without the copy.
+        k: u32,
+        /// Parity fragments.
+        m: u32,
+    },
 }
 
 impl Scheme {
@@ -48,19 +63,28 @@ impl Scheme {
     pub fn fragments(self) -> u32 {
         match self {
             Scheme::Copies { n } => n,
-            Scheme::Code { k, m } => k + m,
+            Scheme::Code { k, m } | Scheme::CopyAndCode { k, m } => k + m,
         }
     }
 
-    /// Fragments that suffice to read.
+    /// Fragments of any kind that suffice to read (a copy may suffice alone).
     pub fn needed(self) -> u32 {
         match self {
             Scheme::Copies { .. } => 1,
-            Scheme::Code { k, .. } => k,
+            Scheme::Code { k, .. } | Scheme::CopyAndCode { k, .. } => k,
         }
     }
 
-    /// Fragments that may be lost.
+    /// What it costs: so many bytes of data take so many bytes on disks.
+    pub fn expansion(self) -> (u64, u64) {
+        let (data, all) = (u64::from(self.needed()), u64::from(self.fragments()));
+        match self {
+            Scheme::CopyAndCode { .. } => (data, data + all - 1),
+            _ => (data, all),
+        }
+    }
+
+    /// Fragments of any kind that may be lost.
     pub fn losses(self) -> u32 {
         self.fragments() - self.needed()
     }
@@ -72,6 +96,7 @@ impl fmt::Display for Scheme {
             Scheme::Copies { n: 1 } => f.write_str("none"),
             Scheme::Copies { n } => write!(f, "replica:{n}"),
             Scheme::Code { k, m } => write!(f, "ec:{k}+{m}"),
+            Scheme::CopyAndCode { k, m } => write!(f, "copy+ec:{k}+{m}"),
         }
     }
 }
@@ -86,6 +111,12 @@ impl FromStr for Scheme {
             return match number(n)? {
                 n @ 2..=16 => Ok(Scheme::Copies { n: n as u32 }),
                 n => Err(RedundancyError::Copies { n }),
+            };
+        }
+        if let Some(size) = text.strip_prefix("copy+ec:") {
+            return match code_size(size)? {
+                (1, m) => Err(RedundancyError::CopyOfOne { m: m.into() }),
+                (k, m) => Ok(Scheme::CopyAndCode { k, m }),
             };
         }
         let (k, m) = code_size(text.strip_prefix("ec:").ok_or(RedundancyError::Form)?)?;

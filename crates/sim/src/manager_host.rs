@@ -5,6 +5,7 @@ use crate::network::Actor;
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use tessera_manager::config::Config;
 use tessera_manager::core::{Action, Event, ManagerCore};
 use tessera_manager::db::Db;
@@ -12,7 +13,7 @@ use tessera_manager::restore::Restore;
 use tessera_manager::rows;
 use tessera_wire::meta::{ClusterStatus, Drain, GetStatus, Maintain, MaintainReply, Upkeep};
 use tessera_wire::rpc::{Answer, Call};
-use tessera_wire::{Error, Health, Kind, NodeInfo, Request, Role};
+use tessera_wire::{ClassInfo, Error, Health, Kind, NodeInfo, Request, Role};
 
 /// What came of a call: encoded reply and payload, or the error.
 pub type Outcome = Result<(Bytes, Bytes), Error>;
@@ -27,8 +28,8 @@ const OURSELVES: u64 = u64::MAX;
 pub struct Placed {
     /// Id.
     pub chunk_id: u64,
-    /// Fragments that suffice to read it.
-    pub needed: usize,
+    /// Its class: which fragments suffice to read it.
+    pub class: Rc<ClassInfo>,
     /// (fragment, node), `None` if no node is known to serve it.
     pub fragments: Vec<(u32, Option<usize>)>,
 }
@@ -139,17 +140,19 @@ impl ManagerHost {
             .iter()
             .filter_map(|disk| Some((disk.disk_id, disk.host.strip_prefix('n')?.parse().ok()?)))
             .collect();
-        let sql = "SELECT c.chunk_id, c.pg_id, k.k FROM chunks c JOIN classes k ON k.class_id = c.class_id
-                   WHERE c.state = 2 ORDER BY 1";
+        let classes = tessera_manager::cache::all_classes(conn).expect("the schema is ours");
+        let classes: BTreeMap<u32, Rc<ClassInfo>> =
+            classes.into_iter().map(|(id, class)| (id, Rc::new(class))).collect();
+        let sql = "SELECT chunk_id, pg_id, class_id FROM chunks WHERE state = 2 ORDER BY 1";
         let mut statement = conn.prepare_cached(sql).expect("the schema is ours");
         let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)? as u64, r.get::<_, i64>(1)? as u64, r.get(2)?));
         let chunks = statement.query_map([], row).expect("the schema is ours");
         let mut groups: BTreeMap<u64, Vec<rows::Member>> = BTreeMap::new();
-        let place = |(chunk_id, pg_id, needed): (u64, u64, u32)| {
+        let place = |(chunk_id, pg_id, class_id): (u64, u64, u32)| {
             let members =
                 groups.entry(pg_id).or_insert_with(|| rows::members(conn, pg_id).expect("the schema is ours"));
             let at = |m: &rows::Member| (m.position, hosts.get(&m.serving_disk(chunk_id)).copied());
-            Placed { chunk_id, needed: needed as usize, fragments: members.iter().map(at).collect() }
+            Placed { chunk_id, class: classes[&class_id].clone(), fragments: members.iter().map(at).collect() }
         };
         chunks.map(|row| row.expect("the schema is ours")).map(place).collect()
     }

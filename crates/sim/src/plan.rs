@@ -107,6 +107,8 @@ const CLASSES: &[(&str, usize, usize)] = &[
     ("replica:3", 3, 2),
     ("replica:2", 2, 1),
     ("auto:2+1", 3, 1),
+    ("copy+ec:4+2", 6, 2),
+    ("copy+ec:2+1", 3, 1),
 ];
 
 /// The story of a seed.

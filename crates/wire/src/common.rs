@@ -299,36 +299,6 @@ pub struct PgInfo {
     pub members: Vec<PgMember>,
 }
 
-/// How chunks of a redundancy class become fragments.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct ClassInfo {
-    /// Class id.
-    #[prost(uint32, tag = "1")]
-    pub class_id: u32,
-    /// Canonical text: `none`, `replica:3`, `ec:4+2`.
-    #[prost(string, tag = "2")]
-    pub spec: String,
-    /// Fragments that suffice to read: k for `ec`, 1 for copies.
-    #[prost(uint32, tag = "3")]
-    pub k: u32,
-    /// Fragments that may be lost.
-    #[prost(uint32, tag = "4")]
-    pub m: u32,
-    /// `copy` or `rs` (Reed–Solomon over GF(2^8), 0x11d).
-    #[prost(string, tag = "5")]
-    pub code: String,
-    /// Coding matrix: `cauchy1`; empty for copies.
-    #[prost(string, tag = "6")]
-    pub matrix: String,
-}
-
-impl ClassInfo {
-    /// Fragments a chunk of this class has.
-    pub fn fragments(&self) -> u32 {
-        self.k + self.m
-    }
-}
-
 /// A stored chunk, as a reader needs it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ChunkInfo {

@@ -1,6 +1,6 @@
 //! The messages of Tessera and how they are framed; nothing else.
 //!
-//! Here live the frame header ([`frame`]), the types that several messages share ([`common`]), and the
+//! Here live the frame header ([`frame`]), the types that several messages share ([`common`], [`class`]), and the
 //! messages themselves: what clients and nodes ask the manager ([`meta`]), what anybody asks a node
 //! ([`data`]), and the entries of the manager's command log ([`log`]). Messages are Protocol Buffers
 //! (tagged fields, unknown ones skipped), so a new field never breaks an old peer; bulk bytes
@@ -9,6 +9,7 @@
 //! This crate never does I/O, keeps no state and knows no clock. Start at [`message`], the table of
 //! message kinds.
 
+pub mod class;
 pub mod common;
 pub mod data;
 pub mod error;
@@ -18,6 +19,7 @@ pub mod message;
 pub mod meta;
 pub mod rpc;
 
+pub use class::ClassInfo;
 pub use common::*;
 pub use error::{Code, Error};
 pub use frame::{Frame, FrameError, FrameHeader, HEADER_BYTES};

@@ -7,7 +7,7 @@ use crate::exit::Outcome;
 use crate::remote::Store;
 use crate::term::{Align, Out, Table, units};
 use serde_json::json;
-use tessera_client::locate::Located;
+use tessera_client::locate::{Holds, Located, LocatedFragment};
 
 /// `tessera locate`.
 pub fn locate(args: LocateArgs) -> Outcome {
@@ -56,8 +56,11 @@ fn extents(out: &Out, located: &Located) -> Outcome {
         ("fragments", Align::Left),
     ]);
     for extent in &located.extents {
-        let place = |f: &tessera_client::locate::LocatedFragment| {
-            format!("{}{}:{}", if f.readable { "" } else { "!" }, f.node, f.disk_id)
+        // A copy among pieces, and what cannot be read now, are marked.
+        let pieces = extent.fragments.iter().any(|f| f.holds != Holds::Copy);
+        let place = |f: &LocatedFragment| {
+            let whole = if pieces && f.holds == Holds::Copy { "*" } else { "" };
+            format!("{}{whole}{}:{}", if f.readable { "" } else { "!" }, f.node, f.disk_id)
         };
         let places: Vec<String> = extent.fragments.iter().map(place).collect();
         let class = if extent.chunk_id == 0 { "hole".into() } else { extent.class.clone() };

@@ -330,13 +330,13 @@ impl Fake {
         for extent in extents.iter().filter(|e| e.chunk_id != 0) {
             let chunk = &self.chunks[&extent.chunk_id];
             let class = &self.classes[&chunk.class_id];
-            let enough = |missing: usize| match (optimistic, degraded) {
-                (true, _) => missing as u32 <= class.m,
-                (_, true) => (missing as u32) < class.m,
-                _ => missing == 0,
+            let enough = |missing: &[u32]| match (optimistic, degraded) {
+                (true, _) => class.suffices_without(|fragment| missing.contains(&fragment)),
+                (_, true) => class.is_redundant(class.fragments() - missing.len() as u32),
+                _ => missing.is_empty(),
             };
             match acks.get(&extent.chunk_id) {
-                Some(ack) if enough(ack.missing.len()) => {}
+                Some(ack) if enough(&ack.missing) => {}
                 Some(_) => return Err(error(Code::Invalid, "too few acknowledgements")),
                 None if chunk.committed && chunk.missing.is_empty() => continue,
                 None => return Err(error(Code::Invalid, "a chunk was not acknowledged")),

@@ -1,7 +1,7 @@
-//! A chunk from any k of its fragments, verified against its name (P1, P2).
+//! A chunk from one copy or any k of its fragments, verified against its name (P1, P2).
 //!
 //! The name decides, nothing else: checksums only help to find which fragment was wrong. When they do not
-//! tell (a fragment that is whole but not the right one), every choice of k fragments is tried.
+//! tell (a fragment that is whole but not the right one), every copy and every choice of k fragments is tried.
 
 use super::encode;
 use crate::class::Class;
@@ -25,7 +25,7 @@ pub struct Held {
     pub suspect: bool,
 }
 
-/// Make the chunk of this name from these fragments, all of the right lengths, at least k of them.
+/// Make the chunk of this name from these fragments, all of the right lengths; they suffice.
 #[derive(Debug)]
 pub struct Assemble {
     /// Its class.
@@ -65,7 +65,11 @@ impl Assemble {
         let (mut good, suspect): (Vec<Held>, Vec<Held>) = self.held.iter().cloned().partition(|h| !h.suspect);
         good.sort_by_key(|h| h.number);
         let needed = self.class.needed() as usize;
-        if let Some(parts) = good.get(..needed).and_then(|first| self.attempt(first, pool)) {
+        let first = match good.first() {
+            Some(copy) if self.class.info.is_copy(copy.number) => good.get(..1),
+            _ => good.get(..needed),
+        };
+        if let Some(parts) = first.and_then(|first| self.attempt(first, pool)) {
             return Assembled::Right { parts, wrong: Vec::new() };
         }
         let lies = |h: &&Held| crc32c(&h.bytes) != h.crc32c;
@@ -82,7 +86,7 @@ impl Assemble {
         }
     }
 
-    /// The chunk from exactly these k fragments, if it has the name.
+    /// The chunk from exactly this copy or these k fragments, if it has the name.
     fn attempt(&self, from: &[Held], pool: &BufferPool) -> Option<Vec<Bytes>> {
         let parts = self.decode(from, pool)?;
         let slices: Vec<&[u8]> = parts.iter().map(|p| &p[..]).collect();
@@ -90,15 +94,21 @@ impl Assemble {
     }
 
     fn decode(&self, from: &[Held], pool: &BufferPool) -> Option<Vec<Bytes>> {
-        let Some(code) = self.class.code() else {
-            return from.first().map(|h| vec![h.bytes.clone()]);
+        let code = match (self.class.code(), from) {
+            (Some(code), [_, _, ..]) => code,
+            (Some(code), [one]) if !self.class.info.is_copy(one.number) => code,
+            (_, [copy]) => return Some(vec![copy.bytes.clone()]),
+            _ => return None,
         };
-        let find = |number: u32| from.iter().find(|h| h.number == number).map(|h| h.bytes.clone());
+        // A copy begins with the code's first slice.
+        let slice = |h: &Held| h.bytes.slice(..self.class.coded_len(self.chunk_len, h.number));
+        let find = |number: u32| from.iter().find(|h| h.number == number).map(slice);
         let mut parts: Vec<Option<Bytes>> = (0..self.class.needed()).map(find).collect();
         let wanted: Vec<usize> = (0..parts.len()).filter(|i| parts[*i].is_none()).collect();
         if !wanted.is_empty() {
-            let present: Vec<(usize, &[u8])> = from.iter().map(|h| (h.number as usize, &h.bytes[..])).collect();
-            let lens = wanted.iter().map(|i| self.class.stored_len(self.chunk_len, *i as u32));
+            let slices: Vec<(usize, Bytes)> = from.iter().map(|h| (h.number as usize, slice(h))).collect();
+            let present = slices.iter().map(|(number, bytes)| (*number, &bytes[..])).collect();
+            let lens = wanted.iter().map(|i| self.class.coded_len(self.chunk_len, *i as u32));
             let mut rooms: Vec<_> = lens.map(|len| pool.get(len)).collect();
             let out: Vec<&mut [u8]> = rooms.iter_mut().map(|r| &mut r[..]).collect();
             let frag_len = self.class.full_len(self.chunk_len);
@@ -111,8 +121,13 @@ impl Assemble {
         Some(parts.into_iter().flatten().filter(|p| !p.is_empty()).collect())
     }
 
-    /// Tries choices of k out of `held`, in lexicographic order of their places in it.
+    /// Tries the copies, then choices of k out of `held`, in lexicographic order of their places in it.
     fn search_all(&self, held: &[Held], pool: &BufferPool) -> Option<Vec<Bytes>> {
+        let mut copies = held.iter().filter(|h| self.class.info.is_copy(h.number));
+        if let Some(parts) = copies.find_map(|copy| self.attempt(std::slice::from_ref(copy), pool)) {
+            return Some(parts);
+        }
+        self.class.code()?;
         let (n, k) = (held.len(), self.class.needed() as usize);
         if n < k {
             return None;
@@ -166,14 +181,26 @@ mod tests {
         (Assemble { class, chunk_len: len as u64, name: chunk_hash(&data), held, search: false }, data, pool)
     }
 
-    /// P1: any k fragments make the chunk.
+    /// P1: any k fragments make the chunk, and so does a copy.
     #[test]
     fn every_erasure_pattern_gives_the_chunk() {
-        for (spec, len) in [("ec:4+2", 100_001), ("ec:4+2", 100), ("ec:2+1", 1), ("replica:3", 5000), ("ec:4+2", 0)] {
+        for (spec, len) in [
+            ("ec:4+2", 100_001),
+            ("ec:4+2", 100),
+            ("ec:2+1", 1),
+            ("replica:3", 5000),
+            ("ec:4+2", 0),
+            ("copy+ec:4+2", 100_001),
+            ("copy+ec:4+2", 100),
+            ("copy+ec:4+2", 0),
+            ("copy+ec:2+1", 70_000),
+            ("copy+ec:2+1", 1),
+        ] {
             let (job, data, pool) = setup(spec, len);
             for pattern in 0u32..1 << job.class.fragments() {
                 let held: Vec<_> = job.held.iter().filter(|h| pattern >> h.number & 1 == 1).cloned().collect();
-                let enough = held.len() >= job.class.needed() as usize;
+                let copy = spec.starts_with("copy+") && pattern & 1 == 1;
+                let enough = copy || held.len() >= job.class.needed() as usize;
                 let job = Assemble { held, class: job.class.clone(), search: false, ..job };
                 match job.run(&pool) {
                     Assembled::Right { parts, wrong } => {
@@ -205,6 +232,27 @@ mod tests {
                     assert!(wrong == [a as u32, b as u32] || (a, b) == (4, 5) && wrong.is_empty());
                 }
                 Assembled::Wrong { .. } => panic!("two wrong of six can be put right ({a}, {b})"),
+            }
+        }
+    }
+
+    /// P2: a copy that lies is found by the pieces, pieces that lie are not even looked at when the copy is right.
+    #[test]
+    fn copies_and_pieces_check_each_other() {
+        for wrong in 0..6u32 {
+            let (mut job, data, pool) = setup("copy+ec:4+2", 70_000);
+            let at = if wrong == 0 { 60_000 } else { 7 };
+            let mut bytes = job.held[wrong as usize].bytes.to_vec();
+            bytes[at] ^= 1;
+            job.held[wrong as usize].crc32c = crc32c(&bytes);
+            job.held[wrong as usize].bytes = bytes.into();
+            job.search = true;
+            match job.run(&pool) {
+                Assembled::Right { parts, wrong: found } => {
+                    assert_eq!(parts.concat(), data);
+                    assert_eq!(found, if wrong == 0 { vec![0] } else { vec![] });
+                }
+                Assembled::Wrong { .. } => panic!("one wrong fragment can be put right ({wrong})"),
             }
         }
     }

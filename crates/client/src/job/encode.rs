@@ -54,7 +54,9 @@ impl Encode {
                     parity.slice(row * full..(row + 1) * full)
                 }
             };
-            let known = whole_crc.or_else(|| sums.get(number as usize).copied());
+            // Of a copy beside coded pieces the sum is known of its first slice only.
+            let sum = sums.get(number as usize).copied().filter(|_| !class.info.is_copy(number));
+            let known = whole_crc.or(sum);
             let crc32c = known.unwrap_or_else(|| crc32c(&bytes));
             Fragment { number, bytes, crc32c }
         });
@@ -72,7 +74,7 @@ pub(super) fn parity(class: &Class, chunk: &Bytes, pool: &BufferPool) -> Bytes {
     parity_and_sums(class, chunk, pool).0
 }
 
-/// The m parity fragments of `chunk`, back to back, and the crc32c of all its fragments; nothing for copies.
+/// The m parity fragments of `chunk`, back to back, and the crc32c of all the code's fragments; nothing for copies.
 fn parity_and_sums(class: &Class, chunk: &Bytes, pool: &BufferPool) -> (Bytes, Vec<u32>) {
     parity_and_sums_on(device(), class, chunk, pool)
 }
@@ -86,7 +88,7 @@ fn parity_and_sums_on(device: &dyn Device, class: &Class, chunk: &Bytes, pool: &
         return Default::default();
     }
     let mut room = pool.get(full * code.m());
-    let data: Vec<&[u8]> = (0..class.needed()).map(|i| &chunk[class.plain_range(chunk.len() as u64, i)]).collect();
+    let data: Vec<&[u8]> = (0..class.needed()).map(|i| &chunk[class.slice_range(chunk.len() as u64, i)]).collect();
     let mut rows: Vec<&mut [u8]> = room.chunks_exact_mut(full).collect();
     if device.takes("encode", chunk.len()) {
         let mut sums: Vec<u32> = data.iter().map(|d| crc32c(d)).collect();
@@ -119,13 +121,15 @@ mod tests {
     fn another_device_gives_the_same_fragments() {
         let (pool, cpu) = (BufferPool::new(1 << 20), tessera_accel::Cpu::new());
         let emulated = tessera_accel::Spec::Emulated(2).open(Default::default()).unwrap();
-        for (spec, len) in [("ec:4+2", 0), ("ec:4+2", 1), ("ec:4+2", 60_003), ("ec:10+4", 30_000), ("replica:3", 100)] {
+        for (spec, len) in
+            [("ec:4+2", 0), ("ec:4+2", 1), ("ec:4+2", 60_003), ("copy+ec:4+2", 50_000), ("replica:3", 100)]
+        {
             let (class, data): (_, Vec<u8>) = (class(spec), (0..len).map(|i: usize| (i * i % 241) as u8).collect());
             let chunk = data.into();
             let expected = parity_and_sums_on(&cpu, &class, &chunk, &pool);
             assert_eq!(parity_and_sums_on(emulated.as_ref(), &class, &chunk, &pool), expected, "{spec} {len}");
         }
-        assert_eq!(cpu.usage().of("encode").bytes, 90_004);
+        assert_eq!(cpu.usage().of("encode").bytes, 110_004);
         let on_devices = emulated.usage_by_device();
         let jobs = on_devices.iter().filter(|(name, _)| name.starts_with("emulated")).map(|(_, u)| u.of("encode").jobs);
         assert_eq!(jobs.sum::<u64>(), 3);
@@ -135,9 +139,15 @@ mod tests {
     #[test]
     fn stripes_are_seamless() {
         let pool = BufferPool::new(1 << 20);
-        for (spec, len) in
-            [("ec:4+2", 1), ("ec:4+2", 1_000_003), ("ec:10+4", 3_000_000), ("ec:2+1", 98_305), ("ec:200+55", 4_000_001)]
-        {
+        for (spec, len) in [
+            ("ec:4+2", 1),
+            ("ec:4+2", 1_000_003),
+            ("copy+ec:4+2", 1_000_003),
+            ("copy+ec:4+2", 3),
+            ("ec:10+4", 3_000_000),
+            ("ec:2+1", 98_305),
+            ("ec:200+55", 4_000_001),
+        ] {
             let (class, data): (_, Vec<u8>) = (class(spec), (0..len).map(|i: usize| (i * i % 253) as u8).collect());
             let code = class.code().unwrap();
             let full = fragment_len(len, code.k());
@@ -148,6 +158,10 @@ mod tests {
             code.encode(&plain, full, &mut out).unwrap();
             let wanted = (0..class.fragments()).collect();
             let encoded = Encode { class: class.clone(), data: data.clone().into(), wanted }.run(&pool);
+            let mut plain = plain;
+            if spec.starts_with("copy") {
+                plain[0] = &data;
+            }
             let expected = plain.into_iter().chain(rows.iter().map(|r| &r[..]));
             assert_eq!(encoded.fragments.len(), code.k() + code.m());
             assert_eq!(device().usage_by_device().len(), 1, "the CPU alone");

@@ -31,8 +31,8 @@ pub struct RangeJob {
     pub groups: Bytes,
     /// Range of the chunk's bytes; starts and ends at group borders (or at the chunk's end).
     pub range: Range<u64>,
-    /// Parts: those whose fragment holds bytes of the range, and, where one is missing, as many of
-    /// the others as decoding needs, over the same positions.
+    /// Parts: one of a copy over the whole range; or those whose slice holds bytes of the range, and, where one is missing,
+    /// as many of the others as decoding needs, over the same positions.
     pub parts: Vec<RangePart>,
 }
 
@@ -60,10 +60,11 @@ impl RangeJob {
         }
         verify_groups(&self.name, self.chunk_len, hashes).ok()?;
         let mut room = pool.get((self.range.end - self.range.start) as usize);
-        for (number, positions) in pieces(&self.class, self.chunk_len, self.range.clone()) {
-            let start = self.class.plain_range(self.chunk_len, number).start as u64 + positions.start as u64;
-            let at = (start - self.range.start) as usize;
-            self.fill(number, positions.clone(), &mut room[at..at + positions.len()])?;
+        let all = self.range.start as usize..self.range.end as usize;
+        let copies = self.parts.iter().filter(|part| self.class.info.is_copy(part.number));
+        match copies.filter_map(|part| covering(part, &all)).find(|bytes| bytes.len() == room.len()) {
+            Some(bytes) => room.copy_from_slice(bytes),
+            None => self.fill_slices(&mut room)?,
         }
         let first = self.range.start / GROUP_BYTES as u64;
         for (i, group) in room.chunks(GROUP_BYTES).enumerate() {
@@ -72,22 +73,31 @@ impl RangeJob {
         Some(vec![room.freeze()])
     }
 
-    /// Positions `positions` of fragment `number`, as received or decoded from the others.
+    fn fill_slices(&self, room: &mut [u8]) -> Option<()> {
+        for (number, positions) in slices(&self.class, self.chunk_len, self.range.clone()) {
+            let start = self.class.slice_range(self.chunk_len, number).start as u64 + positions.start as u64;
+            let at = (start - self.range.start) as usize;
+            self.fill(number, positions.clone(), &mut room[at..at + positions.len()])?;
+        }
+        Some(())
+    }
+
+    /// Positions `positions` of slice `number`, as received or decoded from the others.
     fn fill(&self, number: u32, positions: Range<usize>, out: &mut [u8]) -> Option<()> {
-        let plain = |part: &&RangePart| part.number == number || self.class.code().is_none();
-        let here =
-            self.parts.iter().filter(plain).find_map(|p| covering(p, &positions).filter(|b| b.len() == out.len()));
+        let code = self.class.code()?;
+        let of_it = self.parts.iter().filter(|part| part.number == number);
+        let here = of_it.filter_map(|part| covering(part, &positions)).find(|bytes| bytes.len() == out.len());
         if let Some(bytes) = here {
             out.copy_from_slice(bytes);
             return Some(());
         }
-        let code = self.class.code()?;
         let mut present: Vec<(usize, &[u8])> = Vec::new();
         for part in self.parts.iter().filter(|p| p.number != number && p.at <= positions.start) {
             // Beyond the end of a short data fragment there are zeros, which the code supplies itself.
-            let stored = self.class.stored_len(self.chunk_len, part.number);
-            let wanted = stored.min(positions.end).saturating_sub(positions.start);
+            let coded = self.class.coded_len(self.chunk_len, part.number);
+            let wanted = coded.min(positions.end).saturating_sub(positions.start);
             let bytes = covering(part, &positions).unwrap_or_default();
+            let bytes = &bytes[..bytes.len().min(wanted)];
             let index = part.number as usize;
             if bytes.len() == wanted && present.iter().all(|(known, _)| *known != index) {
                 present.push((index, bytes));
@@ -103,13 +113,13 @@ fn covering<'a>(part: &'a RangePart, positions: &Range<usize>) -> Option<&'a [u8
     part.bytes.get(from..(from + positions.len()).min(part.bytes.len()))
 }
 
-/// Where `range` of a chunk lies: plain fragments and positions in them, in order. Copies hold all of it.
-pub fn pieces(class: &Class, chunk_len: u64, range: Range<u64>) -> Vec<(u32, Range<usize>)> {
+/// Where `range` of a chunk lies in its slices: which, and positions in them, in order. Copies hold all of it.
+pub fn slices(class: &Class, chunk_len: u64, range: Range<u64>) -> Vec<(u32, Range<usize>)> {
     if class.code().is_none() {
         return vec![(0, range.start as usize..range.end as usize)];
     }
     let cut = |number: u32| {
-        let held = class.plain_range(chunk_len, number);
+        let held = class.slice_range(chunk_len, number);
         let (from, to) = (held.start.max(range.start as usize), held.end.min(range.end as usize));
         (from < to).then(|| (number, from - held.start..to - held.start))
     };
@@ -140,14 +150,16 @@ mod tests {
 
     #[test]
     fn ranges_are_cut_out_and_verified_also_when_fragments_are_missing() {
-        for without in [vec![], vec![0], vec![0, 1], vec![2, 3], vec![3, 5]] {
+        let without = [vec![], vec![0], vec![0, 1], vec![2, 3], vec![3, 5], vec![1, 2, 3, 4, 5]];
+        let cases = without.iter().flat_map(|w| [("ec:4+2", w.clone()), ("copy+ec:4+2", w.clone())]);
+        for (spec, without) in cases.filter(|(spec, without)| without.len() <= 2 || spec.starts_with("copy")) {
             for range in [0..16384, 65536..131072, 262144..LEN, 0..LEN] {
-                let (job, data) = job("ec:4+2", range.clone(), &without);
+                let (job, data) = job(spec, range.clone(), &without);
                 match job.run(&BufferPool::new(0)) {
                     RangeOutcome::Right(parts) => {
                         assert_eq!(parts.concat(), data[range.start as usize..range.end as usize]);
                     }
-                    RangeOutcome::Wrong => panic!("{without:?} {range:?}"),
+                    RangeOutcome::Wrong => panic!("{spec} {without:?} {range:?}"),
                 }
             }
         }
@@ -156,7 +168,7 @@ mod tests {
     /// P2: a flipped bit in the bytes or in the group hashes is never passed on.
     #[test]
     fn damage_is_noticed() {
-        for spec in ["ec:4+2", "replica:3"] {
+        for spec in ["ec:4+2", "replica:3", "copy+ec:4+2"] {
             let (mut job, _) = self::job(spec, 16384..32768, &[]);
             let mut groups = job.groups.to_vec();
             groups[40] ^= 1;

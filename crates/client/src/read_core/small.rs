@@ -1,6 +1,6 @@
 //! Small reads: only the 16 KiB groups that hold the bytes, verified by the chunk's tree (P2).
 //!
-//! First the ranges of the plain fragments that hold the groups; if one is missing or late, the same
+//! First the range of a copy, or the ranges of the slices that hold the groups; if one is missing or late, the same
 //! positions of k others, since the code works position by position. Any further trouble, and any doubt about
 //! the bytes, falls back to the whole chunk, where a culprit can be found.
 
@@ -87,22 +87,34 @@ impl ReadCore {
     /// Asks for the ranges where they lie in plain fragments.
     fn ask_plain(&mut self, key: u64) {
         let Some(read) = self.smalls.get(&key) else { return };
-        let mut pieces = crate::job::pieces(&read.class, read.chunk.len_bytes, read.range.clone());
-        if read.class.code().is_none() {
-            // The best copy.
-            let best = self.best_fragments(read, &[]).first().copied();
-            match best {
-                Some(number) => pieces[0].0 = number,
-                None => return self.give_up_small(key),
-            }
+        let is_copy = |number: &u32| read.class.info.is_copy(*number);
+        let best = self.best_fragments(read, &[]).into_iter().find(is_copy);
+        match (best, read.class.code()) {
+            // The best copy, unless it is the only one and slices are in better reach.
+            (Some(copy), None) => self.ask_copy(key, copy),
+            (Some(copy), Some(_)) if !self.is_doubtful(read, copy) => self.ask_copy(key, copy),
+            (None, None) => self.give_up_small(key),
+            (_, Some(_)) => self.ask_slices(key, &[]),
         }
-        let doubtful = |(number, _): &(u32, Range<usize>)| self.rate(read, *number) > (false, Readiness::Good);
-        if pieces.iter().any(doubtful) && read.class.code().is_some() {
-            let failed = pieces.iter().filter(|p| doubtful(p)).cloned().collect();
-            let sound = pieces.iter().filter(|p| !doubtful(p)).cloned().collect();
-            return self.ask_around(key, sound, failed);
-        }
-        self.ask_parts(key, pieces);
+    }
+
+    fn ask_copy(&mut self, key: u64, copy: u32) {
+        let Some(read) = self.smalls.get(&key) else { return };
+        let range = read.range.start as usize..read.range.end as usize;
+        self.ask_parts(key, vec![(copy, range)]);
+    }
+
+    /// Asks for the ranges of slices; of doubtful ones, and those that `failed`, for what decodes them.
+    fn ask_slices(&mut self, key: u64, failed: &[u32]) {
+        let Some(read) = self.smalls.get(&key) else { return };
+        let slices = crate::job::slices(&read.class, read.chunk.len_bytes, read.range.clone());
+        let doubtful = |(number, _): &(u32, _)| failed.contains(number) || self.is_doubtful(read, *number);
+        let (without, sound): (Vec<_>, Vec<_>) = slices.into_iter().partition(doubtful);
+        if without.is_empty() { self.ask_parts(key, sound) } else { self.ask_around(key, sound, without) }
+    }
+
+    fn is_doubtful(&self, read: &SmallRead, number: u32) -> bool {
+        self.rate(read, number) > (false, Readiness::Good)
     }
 
     /// Asks k other fragments for the positions of `failed`, and for `sound` as they are.
@@ -121,8 +133,8 @@ impl ReadCore {
         let mut pieces = sound;
         for number in others.into_iter().take(needed) {
             // What lies beyond the end of a short data fragment are zeros, which need not be fetched.
-            let stored = read.class.stored_len(read.chunk.len_bytes, number);
-            pieces.push((number, from.min(stored)..to.min(stored)));
+            let coded = read.class.coded_len(read.chunk.len_bytes, number);
+            pieces.push((number, from.min(coded)..to.min(coded)));
         }
         self.ask_parts(key, pieces);
     }
@@ -216,7 +228,7 @@ impl ReadCore {
         let failed = read.parts.iter().any(|p| p.state == PartState::Failed);
         let waiting = read.parts.iter().any(|p| p.state == PartState::Asked);
         if failed {
-            // Copies, a second failure, and a part that was to bring the group hashes: the whole chunk.
+            // Copies and nothing else, and a second failure: the whole chunk.
             if read.degraded || read.class.code().is_none() {
                 return self.give_up_small(key);
             }
@@ -251,13 +263,21 @@ impl ReadCore {
         let (here, failed): (Vec<Part>, Vec<Part>) =
             std::mem::take(&mut read.parts).into_iter().partition(|p| matches!(p.state, PartState::Here(_)));
         read.parts = here;
+        let copy = failed.iter().map(|p| p.number).find(|number| read.class.info.is_copy(*number));
         let failed = failed.into_iter().map(|p| (p.number, p.at..p.at + p.len)).collect();
         // Answers on their way find other parts in their places: they are for nobody from now on.
         let moved = self.smalls.remove(&key);
         let new_key = self.next_small;
         self.next_small += 1;
         self.smalls.extend(moved.map(|read| (new_key, read)));
-        self.ask_around(new_key, Vec::new(), failed);
+        match copy {
+            // It was asked for all of the range: now the slices are, without that which it begins with.
+            Some(copy) => {
+                self.smalls.get_mut(&new_key).into_iter().for_each(|read| read.degraded = true);
+                self.ask_slices(new_key, &[copy]);
+            }
+            None => self.ask_around(new_key, Vec::new(), failed),
+        }
     }
 
     pub(super) fn tick_smalls(&mut self) {

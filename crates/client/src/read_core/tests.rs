@@ -70,23 +70,72 @@ fn golden_plain_read() {
     assert_eq!((drive.trace[0].as_str(), gets, drive.trace.len()), ("manager OpenRead", 4, 5), "{:#?}", drive.trace);
 }
 
+/// One copy is one request, nearer and farther.
+#[test]
+fn golden_read_of_a_copy() {
+    let bytes = data(100_000, 1);
+    let mut drive = stored(6, "copy+ec:4+2", &bytes, 100_000);
+    let home = drive.fake.pgs[&drive.fake.chunks.values().next().unwrap().pg_id].members[0].disk_id / 10;
+    assert_eq!(read_all(&mut drive, "f").unwrap(), bytes);
+    let get = format!("n{home} GetFragments");
+    assert!(drive.trace.len() == 2 && drive.trace[1].starts_with(&get), "{get}: {:#?}", drive.trace);
+}
+
+/// P1: whatever suffices is read, whatever does not is an error: every pattern of lost fragments, of small reads and large.
+#[test]
+fn every_pattern_of_losses_beside_a_copy() {
+    for (spec, n, k) in [("copy+ec:4+2", 6u32, 4u32), ("copy+ec:2+1", 3, 2)] {
+        let bytes = data(70_001, 2);
+        for pattern in 0u32..1 << n {
+            let lost = |i: &u32| pattern >> i & 1 == 1;
+            let enough = !lost(&0) || n - pattern.count_ones() >= k;
+            let mut drive = stored(6, spec, &bytes, 70_001);
+            (0..n).filter(lost).for_each(|i| harm(&mut drive, i, Harm::Missing));
+            match (read_all(&mut drive, "f"), enough) {
+                (Ok(read), true) => assert!(read == bytes, "{spec} {pattern:b}"),
+                (Err(ReadError::TooFewFragments { needed, got, .. }), false) => {
+                    assert_eq!((needed, got), (k, n - pattern.count_ones()), "{spec} {pattern:b}");
+                }
+                (other, _) => panic!("{spec} {pattern:b}: {:?}", other.map(|read| read.len())),
+            }
+            for (offset, len) in [(0u64, 100u64), (17_000, 20_000), (69_000, 1_001)] {
+                match (drive.read("f", offset, len, false), enough) {
+                    // A slice that is there is read, whatever became of the rest.
+                    (Ok(read), _) => assert!(read == bytes[offset as usize..][..len as usize], "{spec} {pattern:b}"),
+                    (Err(ReadError::TooFewFragments { .. }), false) => {}
+                    (other, _) => panic!("{spec} {pattern:b}: {:?}", other.map(|read| read.len())),
+                }
+            }
+        }
+    }
+}
+
 /// P1: with any m fragments gone, in any way, all bytes come back; what was wrong is reported.
 #[test]
 fn every_pattern_of_two_harms_of_a_4_2_code_is_survived() {
+    ["ec:4+2", "copy+ec:4+2"].into_iter().for_each(every_pattern_of_two_harms);
+}
+
+fn every_pattern_of_two_harms(spec: &str) {
     let bytes = data(70_001, 2);
     for (a, b) in (0..6).flat_map(|a| (a + 1..6).map(move |b| (a, b))) {
         for first in HARMS {
             // The second harm turns with the first, so that all pairs occur over the patterns.
             let second = HARMS[(first as usize + a as usize + b as usize) % HARMS.len()];
-            let mut drive = stored(6, "ec:4+2", &bytes, 70_001);
+            let mut drive = stored(6, spec, &bytes, 70_001);
             harm(&mut drive, a, first);
             harm(&mut drive, b, second);
             let read = read_all(&mut drive, "f");
-            assert_eq!(read.as_ref(), Ok(&bytes), "{a} {first:?} {b} {second:?}\n{:#?}", drive.trace);
+            assert_eq!(read.as_ref(), Ok(&bytes), "{spec} {a} {first:?} {b} {second:?}\n{:#?}", drive.trace);
             for (number, harm) in [(a, first), (b, second)] {
                 let reported = drive.fake.reports.iter().any(|r| r.fragment == number);
-                let visible = matches!(harm, Harm::Missing | Harm::Rotten | Harm::Lying) && number < 4;
-                assert!(!visible || reported, "{a} {first:?} {b} {second:?}: fragment {number} was not reported");
+                // Pieces beside a good copy are not looked at.
+                let looked_at = if spec == "ec:4+2" { number < 4 } else { number == 0 };
+                let visible = matches!(harm, Harm::Missing | Harm::Rotten | Harm::Lying) && looked_at;
+                assert!(
+                    !visible || reported,
+                    "{spec} {a} {first:?} {b} {second:?}: fragment {number} was not reported"
+                );
             }
         }
     }
@@ -109,8 +158,10 @@ fn every_pattern_of_harmed_copies_is_survived() {
 #[test]
 fn more_harm_than_redundancy_is_an_error_that_says_what() {
     let bytes = data(70_001, 2);
-    for harms in [[Harm::Missing; 3], [Harm::Rotten; 3], [Harm::Lying; 3], [Harm::Down; 3]] {
-        let mut drive = stored(6, "ec:4+2", &bytes, 70_001);
+    let harms = [[Harm::Missing; 3], [Harm::Rotten; 3], [Harm::Lying; 3], [Harm::Down; 3]];
+    let cases = harms.iter().flat_map(|harms| [("ec:4+2", *harms), ("copy+ec:4+2", *harms)]);
+    for (spec, harms) in cases {
+        let mut drive = stored(6, spec, &bytes, 70_001);
         (0..3).for_each(|i| harm(&mut drive, i * 2, harms[i as usize]));
         let error = read_all(&mut drive, "f").unwrap_err();
         let chunk = *drive.fake.chunks.keys().next().unwrap();
@@ -121,7 +172,7 @@ fn more_harm_than_redundancy_is_an_error_that_says_what() {
             (ReadError::Corrupt { file, chunk_id, .. }, Harm::Rotten | Harm::Lying) => {
                 assert!(file == "tess:/f" && *chunk_id == chunk, "{error}");
             }
-            _ => panic!("{harms:?}: {error}"),
+            _ => panic!("{spec} {harms:?}: {error}"),
         }
     }
 }
@@ -190,7 +241,7 @@ fn long_files_are_read_in_pages_of_extents_within_the_window() {
 #[test]
 fn small_reads_fetch_groups_and_survive_damage() {
     let bytes = data(1_000_000, 6);
-    for spec in ["ec:4+2", "replica:3"] {
+    for spec in ["ec:4+2", "replica:3", "copy+ec:4+2"] {
         for harmed in HARMS {
             for number in 0..3 {
                 let mut drive = stored(6, spec, &bytes, 1_000_000);
@@ -309,14 +360,15 @@ proptest! {
     #[test]
     fn reads_are_right_or_fail(
         harms in proptest::collection::vec((0u32..6, 0usize..6), 0..5),
-        code in 0usize..3,
+        code in 0usize..4,
         len in 1usize..150_000,
         chunk in 20_000usize..120_000,
         from in 0usize..150_000,
         part in 0usize..150_000,
         stream: bool,
     ) {
-        let (spec, fragments, m) = [("ec:4+2", 6, 2), ("replica:3", 3, 2), ("ec:2+1", 3, 1)][code];
+        let (spec, fragments, m) =
+            [("ec:4+2", 6, 2), ("replica:3", 3, 2), ("ec:2+1", 3, 1), ("copy+ec:4+2", 6, 2)][code];
         let bytes = data(len, len as u64);
         let mut drive = stored(6, spec, &bytes, chunk);
         let mut harmed = std::collections::BTreeSet::new();

@@ -102,7 +102,6 @@ impl WriteCore {
         (chunk.chunk_id, chunk.pg_id, chunk.epoch) = (answer.chunk_id, answer.pg_id, answer.epoch);
         chunk.rest_epoch = 0;
         chunk.durable = wanted.is_empty();
-        chunk.wanted_fragments = wanted.len() as u32;
         chunk.missing.clear();
         chunk.stage = Stage::Storing;
         if chunk.durable {

@@ -16,7 +16,7 @@ impl WriteCore {
             (Stage::Settled, _) => true,
             // Optimistic: readable is enough, whatever is still on its way.
             (Stage::Storing, Some(class)) if self.optimistic() => {
-                chunk.again.is_empty() && chunk.active.is_some() && chunk.in_place() >= class.needed()
+                chunk.again.is_empty() && chunk.active.is_some() && class.info.suffices(chunk.in_place())
             }
             _ => false,
         }
@@ -181,7 +181,6 @@ impl WriteCore {
             if unheld.is_empty() {
                 return self.place(index);
             }
-            chunk.wanted_fragments += unheld.len() as u32;
             active.frags.extend(unheld.into_iter().map(Frag::waiting));
             return self.encode(index);
         }

@@ -20,10 +20,8 @@ impl WriteCore {
         let no_better = self.has_no_better_group(index);
         let chunk = &mut self.chunks[index];
         chunk.epoch = pg.epoch;
-        let needed = chunk.class.as_ref().map_or(u32::MAX, |c| c.needed());
-        let in_place_else = chunk.in_place() - chunk.acked();
         let Some(active) = &mut chunk.active else { return };
-        let first_needed = chunk.class.as_ref().map_or(0, |c| c.needed());
+        let class = chunk.class.clone();
         let mut hopeless = false;
         let mut sends = Vec::new();
         for frag in &mut active.frags {
@@ -52,8 +50,9 @@ impl WriteCore {
         // Nothing is queued, so nothing may be marked as sent: nobody would ever answer for it. It waits for
         // another group, or for this one to be tried again.
         let failed = |f: &&Frag| matches!(f.state, FragState::Failed { .. });
-        let possible = in_place_else + (active.frags.len() - active.frags.iter().filter(failed).count()) as u32;
-        if hopeless && !(no_better && possible > needed) {
+        let failed = active.frags.iter().filter(failed).count() as u32;
+        let redundant = class.as_ref().is_some_and(|c| c.info.is_redundant(c.fragments().saturating_sub(failed)));
+        if hopeless && !(no_better && redundant) {
             return self.move_elsewhere(index);
         }
         for sent in &sends {
@@ -69,7 +68,7 @@ impl WriteCore {
             };
             let queue = self.nodes.entry(node_id).or_default();
             queue.queued_bytes += sent.len_bytes;
-            if later && sent.number >= first_needed {
+            if later && class.as_ref().is_some_and(|c| !c.is_first(sent.number)) {
                 queue.later.push_back(sent);
             } else {
                 queue.urgent.push_back(sent);
@@ -367,8 +366,8 @@ impl WriteCore {
     /// Enough fragments for a degraded write, if the policy allows one: at least one more than needed.
     pub(super) fn settle_degraded(&mut self, index: usize) -> bool {
         let chunk = &self.chunks[index];
-        let needed = chunk.class.as_ref().map_or(u32::MAX, |c| c.needed());
-        if !self.policy.degraded_writes || chunk.in_place() <= needed {
+        let redundant = chunk.class.as_ref().is_some_and(|c| c.info.is_redundant(chunk.in_place().count() as u32));
+        if !self.policy.degraded_writes || !redundant {
             return false;
         }
         self.note_missing(index);
@@ -492,7 +491,6 @@ impl WriteCore {
         let tree = tessera_accel::hash::tree(&data);
         let again = std::mem::take(&mut self.chunks[index].again);
         self.held_bytes += data.len() as u64;
-        self.chunks[index].wanted_fragments = again.len() as u32;
         self.chunks[index].active = Some(Box::new(Active {
             data,
             groups: tree.groups.concat().into(),

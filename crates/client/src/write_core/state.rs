@@ -148,7 +148,6 @@ pub(super) struct Chunk {
     pub missing: Vec<u32>,
     /// Fragments that a commit asked for again while the chunk's bytes are being read back.
     pub again: Vec<u32>,
-    pub wanted_fragments: u32,
     pub class: Option<Arc<Class>>,
     /// Present while its bytes are held.
     pub active: Option<Box<Active>>,
@@ -233,7 +232,6 @@ impl Chunk {
             told_epoch: 0,
             missing: Vec::new(),
             again: Vec::new(),
-            wanted_fragments: 0,
             class: None,
             active: Some(Box::new(active)),
         }
@@ -248,18 +246,16 @@ impl Chunk {
         if self.rest_epoch == 0 { self.epoch } else { self.epoch.min(self.rest_epoch) }
     }
 
-    /// Fragments wanted that are acknowledged.
-    pub fn acked(&self) -> u32 {
-        match &self.active {
-            Some(active) => active.frags.iter().filter(|f| matches!(f.state, FragState::Acked { .. })).count() as u32,
-            None => self.wanted_fragments - self.missing.len() as u32,
-        }
-    }
-
-    /// Fragments that are in place, wanted ones and others.
-    pub fn in_place(&self) -> u32 {
+    /// Numbers of the fragments that are in place, wanted ones and others.
+    pub fn in_place(&self) -> impl Iterator<Item = u32> {
         let all = self.class.as_ref().map_or(0, |c| c.fragments());
-        all - self.wanted_fragments.min(all) + self.acked()
+        (0..all).filter(move |number| match &self.active {
+            Some(active) => {
+                let wanted = active.frags.iter().find(|f| f.number == *number);
+                wanted.is_none_or(|f| matches!(f.state, FragState::Acked { .. }))
+            }
+            None => !self.missing.contains(number),
+        })
     }
 }
 

@@ -234,11 +234,13 @@ fn no_other_group_waits_then_fails_then_writes_degraded_if_allowed() {
     let error = put(&mut drive, "a", &data(30_000, 1)).unwrap_err();
     assert!(matches!(error, WriteError::NotStored { waited_ms: 120_000.., .. }), "{error}");
 
-    let mut drive = Drive::new(Fake::new(6).with("redundancy", "ec:4+2").with("degraded-writes", "yes"));
-    drive.fake.nodes.get_mut(&2).unwrap().down = true;
-    let done = put(&mut drive, "a", &data(30_000, 1)).unwrap();
-    assert_eq!(done.missing_fragments, 3);
-    assert_eq!(read_all(&mut drive, "a").unwrap(), data(30_000, 1));
+    for spec in ["ec:4+2", "copy+ec:4+2"] {
+        let mut drive = Drive::new(Fake::new(6).with("redundancy", spec).with("degraded-writes", "yes"));
+        drive.fake.nodes.get_mut(&2).unwrap().down = true;
+        let done = put(&mut drive, "a", &data(30_000, 1)).unwrap();
+        assert_eq!(done.missing_fragments, 3);
+        assert_eq!(read_all(&mut drive, "a").unwrap(), data(30_000, 1));
+    }
 }
 
 #[test]
@@ -269,6 +271,28 @@ fn optimistic_writes_are_done_before_their_parity() {
     drive.fake.check_all_stored();
 }
 
+/// P1: of a copy and pieces, the copy alone is acknowledged, or any k pieces, whichever there is first.
+#[test]
+fn optimistic_writes_are_done_with_the_copy_or_with_pieces() {
+    for (slow, until) in [(1..6usize, "pieces"), (0..1, "copy")] {
+        let fake = Fake::new(6).with("redundancy", "copy+ec:4+2").with("durability", "optimistic");
+        let mut drive = Drive::new(fake);
+        let hook: crate::fake::Hook = Box::new(move |fake| {
+            let pg = fake.chunks.values().next().unwrap().pg_id;
+            for i in slow.clone() {
+                let disk_id = fake.pgs[&pg].members[i].disk_id;
+                fake.node_of(disk_id).delay_ns = 5_000_000_000;
+            }
+        });
+        drive.fake.hooks.push((Kind::PutFragments, hook));
+        put(&mut drive, "a", &data(9_000, 1)).unwrap();
+        let at = |text: &str| drive.trace.iter().position(|l| l.starts_with(text));
+        assert!(at("done").unwrap() < at("manager CompleteFragments").unwrap(), "{until}: {:#?}", drive.trace);
+        drive.fake.check_all_stored();
+        assert!(drive.fake.chunks.values().all(|c| c.missing.is_empty()));
+    }
+}
+
 #[test]
 fn huge_files_are_staged_and_only_the_last_commit_shows() {
     let mut drive = cluster("replica:3");
@@ -283,7 +307,7 @@ fn huge_files_are_staged_and_only_the_last_commit_shows() {
 /// Chunks are forgotten as soon as they are stored: no more than the window is ever held.
 #[test]
 fn the_window_bounds_memory() {
-    for spec in ["ec:4+2", "replica:3"] {
+    for spec in ["ec:4+2", "replica:3", "copy+ec:4+2"] {
         let mut drive = cluster(spec);
         drive.options = Arc::new(Options { write_window_bytes: 50_000, ..Options::default() });
         let bytes = data(2_000_000, 4);

@@ -124,6 +124,40 @@ fn chunks_beyond_repair_come_back_with_their_disks() {
     fake.check_replay();
 }
 
+/// P12: as long as the copy lives, nothing is lost, and all pieces come back; without it, k of them will do.
+#[test]
+fn a_copy_brings_all_pieces_back() {
+    let mut fake = Fake::new(10, 1);
+    for f in 0..4 {
+        fake.write(&format!("f{f}"), "copy+ec:4+2", &[f * 2, f * 2 + 1]);
+    }
+    // The last chunk's copy and one piece stay.
+    let (_, pg, _) = *fake.chunks().last().unwrap();
+    let members = rows::members(fake.db.conn(), pg).unwrap();
+    let node_of = |fake: &Fake, disk: u64| fake.nodes.iter().position(|n| n.disks.contains(&disk)).unwrap();
+    let gone: Vec<usize> = members[2..].iter().map(|m| node_of(&fake, m.disk_id)).collect();
+    gone.iter().for_each(|node| fake.kill(*node));
+    fake.until(60, "out", |f| f.status().nodes.iter().filter(|n| n.health() == Health::Out).count() == 4);
+    let lost: Vec<u64> = fake
+        .chunks()
+        .iter()
+        .filter(|(_, pg, _)| {
+            let members = rows::members(fake.db.conn(), *pg).unwrap();
+            let there = members.iter().filter(|m| !gone.contains(&node_of(&fake, m.disk_id))).map(|m| m.position);
+            let there: Vec<u32> = there.collect();
+            !there.contains(&0) && there.len() < 4
+        })
+        .map(|(chunk, _, _)| *chunk)
+        .collect();
+    let status = fake.status();
+    assert_eq!((status.chunks_lost, status.chunks), (lost.len() as u64, 8));
+    fake.until(300, "what can be rebuilt is", |f| f.status().chunks_full + lost.len() as u64 == 8);
+    gone.iter().for_each(|node| fake.restart(*node));
+    fake.until(300, "whole again", |f| f.is_whole());
+    assert_eq!(fake.status().chunks_full, 8);
+    fake.check_replay();
+}
+
 /// A failed disk is replaced although its node lives.
 #[test]
 fn a_failed_disk_is_rebuilt_elsewhere() {

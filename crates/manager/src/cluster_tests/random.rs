@@ -74,7 +74,7 @@ fn random_scenario(seed: u64, steps: usize) {
                     .into_iter()
                     .collect();
                 let name = format!("r{next}");
-                let class = ["ec:4+2", "replica:3", "ec:2+1"][dice.below(2)];
+                let class = ["ec:4+2", "replica:3", "copy+ec:4+2"][dice.below(3)];
                 if let Ok(opened) = fake.open(&name, class, &seeds) {
                     let answers = opened.allocated.clone().unwrap().answers;
                     match put_all(&mut fake, &answers) {

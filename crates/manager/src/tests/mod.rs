@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod blanks;
+mod classes;
 mod expiry;
 mod files;
 mod leases;

@@ -39,7 +39,7 @@ fn not_met(rig: &mut Rig) -> u64 {
 #[test]
 fn local_chunks_are_where_they_are_written() {
     let mut rig = Rig::new(8);
-    for (redundancy, plain) in [("none", 1), ("replica:3", 3), ("ec:4+2", 4)] {
+    for (redundancy, plain) in [("none", 1), ("replica:3", 3), ("ec:4+2", 4), ("copy+ec:4+2", 1)] {
         for host in 1..=8u8 {
             let host_name = format!("h{host}");
             let session = open(&mut rig, &format!("{redundancy} {host}"), &host_name, "local");
@@ -51,6 +51,21 @@ fn local_chunks_are_where_they_are_written() {
         }
     }
     assert_eq!(not_met(&mut rig), 0);
+}
+
+/// The one copy is where it was asked for from the first chunk on, also where there are only as many hosts as fragments.
+#[test]
+fn the_first_copy_is_at_its_anchor() {
+    for hosts in [3u8, 4, 6] {
+        for host in 1..=hosts {
+            let mut rig = Rig::new(hosts.into());
+            let class = if hosts == 6 { "copy+ec:4+2" } else { "copy+ec:2+1" };
+            let session = open(&mut rig, "f", &format!("h{host}"), "local");
+            let reply = ask(&mut rig, session, class, &[named(host, 0), named(host + 10, 0)]);
+            assert_eq!(anchors(&reply, 1), vec![[format!("h{host}")]; 2], "{hosts} hosts");
+            assert_eq!(not_met(&mut rig), 0);
+        }
+    }
 }
 
 #[test]
@@ -164,14 +179,16 @@ fn what_cannot_be_followed_is_done_without_and_counted() {
 #[test]
 fn full_groups_of_an_anchor_are_followed_by_others() {
     let config = crate::config::Config { pg_cap_bytes: 1000, ..config() };
-    let mut rig = Rig::with(crate::db::Db::in_memory([7; 16]).unwrap(), config, 8);
-    for round in 0..20u8 {
-        let session = open(&mut rig, &format!("f{round}"), "h4", "local");
-        let chunks: Vec<ChunkName> = (0..10).map(|i| named(round * 10 + i, 0)).collect();
-        for hosts in anchors(&ask(&mut rig, session, "ec:4+2", &chunks), 4) {
-            assert!(hosts.contains(&"h4".to_string()), "{hosts:?}");
+    for (redundancy, plain) in [("ec:4+2", 4), ("copy+ec:4+2", 1)] {
+        let mut rig = Rig::with(crate::db::Db::in_memory([7; 16]).unwrap(), config.clone(), 8);
+        for round in 0..20u8 {
+            let session = open(&mut rig, &format!("f{round}"), "h4", "local");
+            let chunks: Vec<ChunkName> = (0..10).map(|i| named(round * 10 + i, 0)).collect();
+            for hosts in anchors(&ask(&mut rig, session, redundancy, &chunks), plain) {
+                assert!(hosts.contains(&"h4".to_string()), "{redundancy}: {hosts:?}");
+            }
+            rig.tick(2_500);
         }
-        rig.tick(2_500);
+        assert_eq!(not_met(&mut rig), 0, "{redundancy}");
     }
-    assert_eq!(not_met(&mut rig), 0);
 }

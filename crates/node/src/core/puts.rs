@@ -3,7 +3,6 @@
 use super::ops::{DiskFault, DiskOp, DiskReply};
 use super::{NodeCore, OpFor};
 use crate::check::CheckedPut;
-use crate::compute::fragment_len_bytes;
 use std::collections::BTreeMap;
 use tessera_wire::data::{PutFragmentsReply, PutResult};
 use tessera_wire::{Code, Error};
@@ -80,7 +79,7 @@ impl NodeCore {
             return Err(Error::new(Code::Io, format!("disk {disk_id} takes no more writes: {reason}")));
         }
         if let Some(class) = self.known.classes.get(&item.class_id) {
-            let expected = fragment_len_bytes(class, item.chunk_len_bytes, item.key.fragment);
+            let expected = class.fragment_bytes(item.chunk_len_bytes, item.key.fragment);
             if expected != Some(item.data.len() as u64) {
                 return Err(Error::new(
                     Code::Invalid,

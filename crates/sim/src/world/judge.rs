@@ -1,7 +1,7 @@
 //! The calm after the trouble, and what is judged then.
 //!
 //! Of a survivable plan everything must be whole again. Of a plan beyond `m` the simulator looks at the nodes' disks itself: a
-//! chunk of which k sound fragments are where they belong must be whole again and be read, the others must be counted
+//! chunk of which enough sound fragments (k, or its copy) are where they belong must be whole again and be read, the others must be counted
 //! as lost, reads of their files may fail, with a typed error, and nothing else may differ.
 
 use super::*;
@@ -125,15 +125,15 @@ impl World {
     /// Not lost, and not whole.
     fn is_reduced(&self, chunk: &Placed) -> bool {
         let sound = self.sound_fragments(chunk);
-        sound >= chunk.needed && sound < chunk.fragments.len()
+        chunk.class.suffices(sound.iter().copied()) && sound.len() < chunk.fragments.len()
     }
 
     fn is_unsettled(&mut self) -> bool {
         !self.is_settled()
     }
 
-    fn sound_fragments(&self, chunk: &Placed) -> usize {
-        chunk.fragments.iter().filter(|at| self.is_sound(chunk, at)).count()
+    fn sound_fragments(&self, chunk: &Placed) -> Vec<u32> {
+        chunk.fragments.iter().filter(|at| self.is_sound(chunk, at)).map(|(fragment, _)| *fragment).collect()
     }
 
     fn is_sound(&self, chunk: &Placed, &(fragment, node): &(u32, Option<usize>)) -> bool {
@@ -144,10 +144,11 @@ impl World {
         })
     }
 
-    /// Chunks of which fewer fragments than needed are where they belong, and sound.
+    /// Chunks of which too few fragments are where they belong, and sound.
     fn lost_chunks(&self) -> BTreeSet<u64> {
         let placed = self.manager.placed();
-        placed.iter().filter(|chunk| self.sound_fragments(chunk) < chunk.needed).map(|chunk| chunk.chunk_id).collect()
+        let lost = placed.iter().filter(|chunk| !chunk.class.suffices(self.sound_fragments(chunk)));
+        lost.map(|chunk| chunk.chunk_id).collect()
     }
 
     /// What the manager knows of chunks.

@@ -1,6 +1,7 @@
 //! The cluster: map, status, upkeep, membership, heartbeats and the tasks they carry, inventories.
 
 use super::FragmentRef;
+use crate::class::ClassInfo;
 use crate::common::*;
 
 /// Ask for the map: everything that changed since `known_version`, or just these groups.

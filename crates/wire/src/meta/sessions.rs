@@ -1,6 +1,7 @@
 //! Reading and writing: sessions, the dedup question, commits, extents, what was found bad.
 
 use super::{ClusterMap, VersionInfo};
+use crate::class::ClassInfo;
 use crate::common::*;
 
 /// A chunk by content.

@@ -1,0 +1,73 @@
+//! Redundancy classes whose fragments are not all alike: what a commit may lack, what totals count.
+
+use crate::rig::*;
+use tessera_wire::meta::*;
+use tessera_wire::{Code, Error, Extent};
+
+/// A file of one chunk in `class` under these hints, committed without the fragments `missing`.
+fn commit(
+    rig: &mut Rig,
+    name: &str,
+    class: &str,
+    hints: &[(&str, &str)],
+    missing: &[u32],
+) -> Result<CommitReply, Error> {
+    let session_id = rig.open_write(1, name, hints)?.session_id;
+    let chunks = vec![ChunkName { len_bytes: 4_000, ..chunk(name.as_bytes()[0]) }];
+    let redundancy = class.to_string();
+    let op_id = rig.op();
+    let allocated = rig.ask(&AllocateChunks { op_id, session_id, redundancy, chunks, ..Default::default() })?;
+    let mut acks = acks(&allocated.answers);
+    acks[0].missing = missing.to_vec();
+    let extents =
+        vec![Extent { offset: 0, len_bytes: 4_000, chunk_id: allocated.answers[0].chunk_id, chunk_offset: 0 }];
+    let op_id = rig.op();
+    let mode = CommitMode::Replace as i32;
+    rig.ask(&Commit { op_id, session_id, mode, size_bytes: 4_000, extents, acks, ..Default::default() })
+}
+
+/// P1: an optimistic commit needs what can be read, the copy or any k; a degraded one, what outlives another loss.
+#[test]
+fn a_commit_may_lack_what_can_be_done_without() {
+    for pattern in 1u32..64 {
+        let mut rig = Rig::new(6);
+        let missing: Vec<u32> = (0..6).filter(|i| pattern >> i & 1 == 1).collect();
+        for (name, hints, enough) in [
+            ("a", ("durability", "optimistic"), missing[0] != 0 || missing.len() <= 2),
+            ("b", ("degraded-writes", "yes"), missing.len() <= 1),
+            ("c", ("dedup", "off"), false),
+        ] {
+            let result = commit(&mut rig, name, "copy+ec:4+2", &[hints], &missing);
+            match enough {
+                true => assert_eq!(result.unwrap().missing_fragments, missing.len() as u64, "{hints:?} {missing:?}"),
+                false => assert_eq!(result.unwrap_err().kind(), Code::TooFewFragments, "{hints:?} {missing:?}"),
+            }
+        }
+        let status = rig.ask(&GetStatus {}).unwrap();
+        assert_eq!((status.chunks_lost, status.chunks_full), (0, 0), "{missing:?}");
+        rig.audit();
+    }
+}
+
+/// A copy and k+m-1 pieces of a k-th each.
+#[test]
+fn a_copy_is_counted_whole_and_pieces_as_what_they_are() {
+    let mut rig = Rig::new(6);
+    for (name, class, stored) in [("a", "copy+ec:4+2", 9_000), ("b", "ec:4+2", 6_000), ("c", "copy+ec:2+1", 8_000)] {
+        let before = rig.ask(&GetStatus {}).unwrap().stored_bytes;
+        commit(&mut rig, name, class, &[], &[]).unwrap();
+        assert_eq!(rig.ask(&GetStatus {}).unwrap().stored_bytes - before, stored, "{class}");
+        rig.audit();
+    }
+}
+
+#[test]
+fn what_is_no_class_is_refused_and_says_what_is() {
+    let mut rig = Rig::new(6);
+    for (class, word) in [("copy+ec:1+2", "replica:3"), ("copy+ec:4", "copy+ec:K+M"), ("copy+ec:200+60", "255")] {
+        let error = commit(&mut rig, "a", class, &[], &[]).unwrap_err();
+        assert!(error.kind() == Code::Invalid && error.message.contains(word), "{class}: {error}");
+    }
+    let error = commit(&mut rig, "a", "copy+ec:4+3", &[], &[]).unwrap_err();
+    assert!(error.kind() == Code::TooFewHosts && error.message.contains("7 hosts"), "{error}");
+}
