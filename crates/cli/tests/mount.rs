@@ -3,49 +3,12 @@
 
 mod common;
 
-use common::{Cluster, Daemon, eventually};
+use common::mounted::{Mounted, can_mount};
+use common::{Cluster, eventually};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-
-/// A mount, unmounted when it is dropped.
-struct Mounted {
-    daemon: Daemon,
-    path: PathBuf,
-}
-
-impl Drop for Mounted {
-    /// The daemon is killed next: what a killed one leaves would stay mounted for good.
-    fn drop(&mut self) {
-        let _ =
-            std::process::Command::new("umount").arg("-l").arg(&self.path).stderr(std::process::Stdio::null()).status();
-    }
-}
-
-impl Mounted {
-    fn new(c: &Cluster, name: &str, more: &[&str]) -> Mounted {
-        let path = c.path().join(name);
-        fs::create_dir_all(&path).unwrap();
-        let shown = path.display().to_string();
-        let words = ["mount", &shown, "--manager", c.address()];
-        let args: Vec<String> = words.iter().chain(more).map(|w| w.to_string()).collect();
-        Mounted { daemon: Daemon::start(&args, &c.log(name)), path }
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.path.join(name)
-    }
-}
-
-/// Whether this machine can mount; a test that says no says so.
-fn can_mount(c: &Cluster) -> bool {
-    let can = Path::new("/dev/fuse").exists() && File::options().read(true).write(true).open("/dev/fuse").is_ok();
-    if !can {
-        eprintln!("skipped: /dev/fuse cannot be opened ({})", c.path().display());
-    }
-    can
-}
+use std::path::Path;
 
 fn with_mount(test: impl FnOnce(&Cluster, &Mounted)) {
     let c = Cluster::start(6);

@@ -3,43 +3,21 @@
 
 mod common;
 
-use common::{Cluster, Daemon, Special, eventually, http};
-use std::fs::{self, File};
+use common::mounted::{Mounted, can_mount};
+use common::{Cluster, Special, eventually, http};
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-
-/// A mount, unmounted when it is dropped.
-struct Mounted {
-    daemon: Daemon,
-    path: PathBuf,
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.path).stderr(Stdio::null()).status();
-    }
-}
-
-impl Mounted {
-    fn new(c: &Cluster, name: &str) -> Mounted {
-        let path = c.path().join(name);
-        fs::create_dir_all(&path).unwrap();
-        let shown = path.display().to_string();
-        let args = ["mount", &shown, "--manager", c.address()].map(String::from);
-        Mounted { daemon: Daemon::start(&args, &c.log(name)), path }
-    }
-}
 
 fn with_two_mounts(test: impl FnOnce(&mut Cluster, &mut Mounted, &mut Mounted)) {
     let mut c = Cluster::start_special(
         6,
         Special { manager: vec!["lock_orphan_ms=500", "lock_session_ms=10000"], ..Special::default() },
     );
-    if !Path::new("/dev/fuse").exists() || File::options().read(true).write(true).open("/dev/fuse").is_err() {
-        return eprintln!("skipped: /dev/fuse cannot be opened ({})", c.path().display());
+    if !can_mount(&c) {
+        return;
     }
-    let (mut a, mut b) = (Mounted::new(&c, "a"), Mounted::new(&c, "b"));
+    let (mut a, mut b) = (Mounted::new(&c, "a", &[]), Mounted::new(&c, "b", &[]));
     fs::write(a.path.join("f"), b"0").unwrap();
     test(&mut c, &mut a, &mut b);
 }
