@@ -1,5 +1,5 @@
 # The ways in: `make run` and `make test` are the two commands of the README.
-.PHONY: run test check fmt bench bench-accel bench-cona bench-cona-study bench-index bench-mount miri soak clean
+.PHONY: run test check fmt bench bench-accel bench-cona bench-cona-study bench-index bench-mount bench-similarity miri soak clean
 
 run:            ## build and start a store of eight nodes here, under ./tessera-data
 	cargo build --release -p tessera-cli
@@ -46,6 +46,10 @@ bench-accel:    ## the accelerator beside ISA-L, Jerasure (libisal2, libjerasure
 bench-mount:    ## the mount beside libfuse's passthrough and a GlusterFS mount; writes bench/results/mount.*
 	cargo build --release -p tessera-cli
 	python3 bench/mount.py
+
+bench-similarity: ## MosaStore's workloads without dedup, with it, and with an oracle; images of blastn (ncbi-blast+, gdb); writes bench/results/similarity.*
+	cargo build --release -p tessera-cli -p tessera-client --bins --examples
+	python3 bench/similarity.py
 
 bench-index:    ## the index of a disk with 20 million fragments: memory, pages read, put latency, restarts (8 GB of disk); writes bench/results/index.md
 	cargo run --release -p tessera-segment --example many_fragments -- target --fragments 20000000 --out bench/results/index.md

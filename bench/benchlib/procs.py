@@ -88,9 +88,9 @@ def machine_cpu_seconds():
 class Driver:
     """The Rust driver (crates/client/examples/bench_store): commands in, facts out."""
 
-    def __init__(self, binary, log_path):
+    def __init__(self, binary, log_path, *words):
         self.buffer = bytearray()
-        self.process = start([binary], log_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = start([binary, *words], log_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     @property
     def pid(self):

@@ -5,8 +5,11 @@
 //! line: `ok key=value …` or `err what went wrong`. Data is made before the clock starts and compared after
 //! it stops. Start at [`Driver::run`]; `posix.rs` drives any mounted file system, `store.rs` Tessera.
 
+mod core_image;
 mod data;
+mod oracle;
 mod posix;
+mod similar;
 mod store;
 
 use bytes::{Bytes, BytesMut};
@@ -23,13 +26,16 @@ struct Driver {
     /// What was read last.
     sink: Vec<u8>,
     store: Option<store::Store>,
+    /// Where naming chunks costs nothing (`--oracle`).
+    oracle: Option<oracle::Oracle>,
+    seen: similar::Seen,
 }
 
 /// What the commands are, for a person who starts this by hand.
 const HELP: &str = "prepare BYTES SEED | memcpy ROUNDS | kernels | tcp | verify | quit | \
     posix-write PATH | posix-read PATH | posix-take PATH | posix-small DIR WRITERS FILES BYTES | \
     connect MANAGER [KNOB=NUMBER ...] | disconnect | mkdir PATH [HINT=VALUE ...] | write PATH | read PATH | take PATH | \
-    small DIR WRITERS FILES BYTES";
+    small DIR WRITERS FILES BYTES | load PATH | foresee CUT | similar CUT | add PATH";
 
 impl Driver {
     /// Carries out one command line; `None` ends the program.
@@ -78,6 +84,18 @@ impl Driver {
             ["small", dir, writers, files, bytes] => {
                 small_args(writers, files, bytes).and_then(|a| self.store().and_then(|s| s.small(dir, a, &self.source)))
             }
+            ["load", path] => std::fs::read(path).map_err(Into::into).map(|bytes| {
+                self.source = bytes.into();
+                String::new()
+            }),
+            ["foresee", cut] => similar::Cut::parse(cut).map(|cut| {
+                if let Some(oracle) = &self.oracle {
+                    oracle.foresee(&self.source, cut.params(), &cut.ends(&self.source));
+                }
+                String::new()
+            }),
+            ["similar", cut] => self.seen.look(cut, &self.source),
+            ["add", path] => self.add(path),
             _ => Err(format!("unknown command; there are: {HELP}").into()),
         };
         Some(reply)
@@ -85,6 +103,24 @@ impl Driver {
 
     fn store(&self) -> Result<&store::Store, Box<dyn std::error::Error>> {
         self.store.as_ref().ok_or_else(|| UNCONNECTED.into())
+    }
+
+    /// Writes the source as one file; with what the store had to take of it.
+    fn add(&self, path: &str) -> Reply {
+        let computed = || self.oracle.as_ref().map_or(0, oracle::Oracle::computed_bytes);
+        let (before, mut done) = (computed(), Default::default());
+        let reply = timed(self.source.len(), || {
+            done = self.store()?.add(path, &self.source)?;
+            Ok(())
+        })?;
+        Ok(format!(
+            "{reply} new_bytes={} sent_bytes={} chunks={} known_chunks={} computed_bytes={}",
+            done.new_bytes,
+            done.sent_bytes,
+            done.chunks,
+            done.known_chunks,
+            computed() - before,
+        ))
     }
 
     /// Fills the source with bytes that occur nowhere else, and touches every page of the sink.
@@ -192,7 +228,11 @@ fn small_files<E: std::error::Error + Send + 'static>(
 }
 
 fn main() {
-    let mut driver = Driver { source: Bytes::new(), sink: Vec::new(), store: None };
+    let oracle = std::env::args().any(|word| word == "--oracle").then(oracle::Oracle::default);
+    if let Some(oracle) = &oracle {
+        tessera_accel::set_device(Box::new(oracle.clone()));
+    }
+    let mut driver = Driver { source: Bytes::new(), sink: Vec::new(), store: None, oracle, seen: Default::default() };
     let mut out = std::io::stdout();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let said = match driver.run(&line) {

@@ -3,7 +3,7 @@
 use crate::{Reply, Small, small_files};
 use bytes::Bytes;
 use std::error::Error;
-use tessera_client::{Client, GetOptions, Options, PutOptions, Sink, StorePath};
+use tessera_client::{Client, GetOptions, Options, PutOptions, Sink, StorePath, WriteDone};
 
 /// A connection to a cluster.
 pub struct Store {
@@ -34,8 +34,12 @@ impl Store {
 
     /// Writes one file, and comes back when it is committed. The library borrows the memory, it does not copy it.
     pub fn write(&self, path: &str, source: &Bytes) -> Result<(), Box<dyn Error>> {
-        self.client.put(&StorePath::parse(path)?, source.clone(), PutOptions::default())?;
-        Ok(())
+        self.add(path, source).map(drop)
+    }
+
+    /// The same, and what was new of it.
+    pub fn add(&self, path: &str, source: &Bytes) -> Result<WriteDone, Box<dyn Error>> {
+        Ok(self.client.put(&StorePath::parse(path)?, source.clone(), PutOptions::default())?)
     }
 
     /// Reads one whole file into memory.
