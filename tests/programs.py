@@ -171,7 +171,7 @@ def sqlite(place):
 
 def fio(place):
     """Blocks with checksums, written at random and read back: by calls, by mmap, unbuffered syncs between."""
-    common = ["--directory", place.here, "--size=24M", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--output-format=terse"]
+    common = ["--directory", place.here, "--size=24M", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--verify_state_save=0", "--output-format=terse"]
     jobs = [
         ["--name=random", "--rw=randwrite", "--bs=4k-64k", "--ioengine=psync", "--fsync=64", "--number_ios=400"],
         ["--name=mapped", "--rw=randwrite", "--bs=4k", "--ioengine=mmap", "--number_ios=400"],

@@ -33,7 +33,8 @@ impl WriteCore {
     /// Whether the file, all of which is here, could be written without being opened.
     pub(super) fn may_stay_unopened(&self) -> bool {
         let placed = self.params.expect_policy.as_ref().is_none_or(|p| p.placement != Placement::Spread);
-        let ends = self.ending.is_some_and(|ending| !ending.keep_session);
+        let ends =
+            self.ending.is_some_and(|ending| !ending.keep_session) && self.extents.len() <= self.options.commit_extents;
         !placed && ends && !self.opened_after_all && self.params.mode == CommitMode::Replace
     }
 

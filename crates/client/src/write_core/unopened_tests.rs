@@ -73,6 +73,18 @@ fn an_empty_file_needs_no_blank_and_one_trip() {
     assert_eq!(read_all(&mut drive, "empty").unwrap(), b"");
 }
 
+/// A commit that is staged in parts needs a session.
+#[test]
+fn a_file_of_many_pieces_is_opened() {
+    let mut drive = warm();
+    drive.options = std::sync::Arc::new(Options { commit_extents: 3, ..(*drive.options).clone() });
+    let piece = &content(40).repeat(3)[..10_000];
+    put(&mut drive, "pieces", &piece.repeat(5));
+    assert_eq!(manager_calls(&drive)[0], "OpenWrite");
+    assert_eq!(read_all(&mut drive, "pieces").unwrap(), piece.repeat(5));
+    drive.fake.check_all_stored();
+}
+
 #[test]
 fn content_that_is_stored_already_is_kept_once() {
     let mut drive = warm();
