@@ -231,9 +231,13 @@ pub struct InventoryPage {
     /// To the end.
     #[prost(bool, tag = "4")]
     pub last: bool,
-    /// Chunks below this id were committed before the disk began to list: what lacks of them is missing.
+    /// Chunks below this id were committed before the disk began to list, but for those in `pending`: what lacks of them is
+    /// missing.
     #[prost(uint64, tag = "5")]
     pub bound: u64,
+    /// Chunks of this page that were not committed then.
+    #[prost(uint64, repeated, tag = "6")]
+    pub pending: Vec<u64>,
 }
 
 /// Draining disks that no group uses any more.

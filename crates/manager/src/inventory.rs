@@ -33,11 +33,13 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Outcome<Vec<Task>> {
         if disk.inventory_wanted == 0 || !serving || running {
             continue;
         }
-        let bound = committed_below(view.db.conn(), view.meta.next_chunk)?;
+        // Chunks that are not committed yet, blanks among them, may be put behind where the list has come to.
+        let pending = pending(view.db.conn())?;
+        let bound = view.meta.next_chunk;
         let tasks = &mut view.soft.cluster.tasks;
         let wire =
             Task { task_id: tasks.draw(), inventory: Some(InventoryTask { disk_id: disk.disk_id }), ..Task::default() };
-        let listing = Listing { wanted: disk.inventory_wanted, bound, ..Listing::default() };
+        let listing = Listing { wanted: disk.inventory_wanted, bound, pending, ..Listing::default() };
         given.push(tasks.give(Given {
             node_id,
             disk_id: disk.disk_id,
@@ -50,12 +52,11 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Outcome<Vec<Task>> {
     Ok(given)
 }
 
-/// All chunks below this id are committed (or gone): their fragments were on disk before a list begins now.
-fn committed_below(conn: &Connection, next_chunk: u64) -> rusqlite::Result<u64> {
-    let pending: Option<i64> = conn
-        .prepare_cached("SELECT min(chunk_id) FROM chunks WHERE refs = 0 AND state = 1")?
-        .query_row([], |row| row.get(0))?;
-    Ok(pending.map_or(next_chunk, |p| p as u64))
+/// Chunks that are not committed: the fragments of all others were on disk before a list begins now.
+fn pending(conn: &Connection) -> rusqlite::Result<BTreeSet<u64>> {
+    let mut rows = conn.prepare_cached("SELECT chunk_id FROM chunks WHERE refs = 0 AND state = 1")?;
+    let rows = rows.query_map([], |row| unsigned(row, 0))?;
+    rows.collect()
 }
 
 /// Takes in a page. What follows for the rows is always logged first, so that the answer, which orders removals, speaks
@@ -75,7 +76,7 @@ pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Outcome<InventoryPage
     if !sorted || (keys.is_empty() && !page.last) {
         return invalid(format!("inventory of disk {}: the page is empty or out of order", page.disk_id));
     }
-    let mut bound = 0;
+    let (mut bound, mut pending) = (0, Vec::new());
     let listing = view.soft.cluster.tasks.given.values_mut().find_map(|g| match &mut g.work {
         Work::Inventory(listing) if g.disk_id == page.disk_id && g.node_id == page.node_id => Some(listing),
         _ => None,
@@ -84,6 +85,8 @@ pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Outcome<InventoryPage
         // A page that leaves a gap says nothing about what lacks; the list is not complete then, and begins anew.
         if after <= listing.at {
             bound = listing.bound;
+            let end = if page.last { bound } else { keys.last().map_or(after.0, |key| key.0) };
+            pending = listing.pending.range(after.0..=end.max(after.0)).copied().collect();
             listing.at = keys.last().copied().unwrap_or(after).max(listing.at);
             listing.complete |= page.last;
         }
@@ -94,6 +97,7 @@ pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Outcome<InventoryPage
         held: page.held.clone(),
         last: page.last,
         bound,
+        pending,
     })
 }
 
@@ -105,6 +109,7 @@ pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Outcome<()> {
         (false, Some(last)) => (last.chunk_id, last.fragment),
         (false, None) => return Ok(()),
     };
+    let pending: BTreeSet<u64> = page.pending.iter().copied().collect();
     let held: BTreeSet<(u64, u32)> = page.held.iter().map(|h| (h.chunk_id, h.fragment)).collect();
     let members = rows::members_on(ctx.db.conn(), page.disk_id)?
         .into_iter()
@@ -121,7 +126,7 @@ pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Outcome<()> {
         for chunk in expected {
             let key = (chunk, m.position);
             let in_page = (page.after.is_none() || key > after) && (page.last || key <= end);
-            if !in_page || held.contains(&key) {
+            if !in_page || held.contains(&key) || pending.contains(&chunk) {
                 continue;
             }
             if let Some(incoming) = lacking_where(&m, page.disk_id, chunk) {

@@ -48,8 +48,10 @@ pub enum Work {
 pub struct Listing {
     /// `disks.inventory_wanted` when the listing began.
     pub wanted: u64,
-    /// Chunks below were committed before it began.
+    /// Chunks below this id had been issued before it began.
     pub bound: u64,
+    /// Those of them that were not committed then.
+    pub pending: BTreeSet<u64>,
     /// Last fragment of the last page.
     pub at: (u64, u32),
     /// The last page came.

@@ -100,6 +100,24 @@ fn pending_chunks_of_dead_writers_are_collected() {
     assert_eq!(held, 3 * 6, "only the written file is left");
 }
 
+/// P6: what lacks is noticed though some writer has been at work since before.
+#[test]
+fn inventories_look_beyond_chunks_that_are_pending() {
+    let mut fake = Fake::new(8, 1);
+    let early = fake.open("early", "ec:4+2", &[700]).unwrap().allocated.unwrap().answers[0].chunk_id;
+    write_files(&mut fake, 1, 4);
+    let disk = fake.nodes[0].disks[0];
+    let held = &mut fake.disks.get_mut(&disk).unwrap().held;
+    let lost = *held.iter().find(|(chunk, _)| *chunk > early).unwrap();
+    held.remove(&lost);
+    fake.damaged();
+    fake.propose(vec![crate::internal::SetInventory { want: vec![disk], done_disk_id: 0, done_wanted: 0 }.propose()]);
+    fake.until(30, "put right", |f| f.disks[&disk].held.contains(&lost));
+    let noted = "SELECT count(*) FROM missing_fragments WHERE chunk_id = ?1";
+    let noted: i64 = fake.db.conn().query_row(noted, [early as i64], |row| row.get(0)).unwrap();
+    assert_eq!(noted, 0, "nothing was promised of what is pending");
+}
+
 /// P3, P5: an inventory removes what was issued and dropped, leaves what it does not know, and notes what lacks.
 #[test]
 fn inventories_remove_orphans_and_note_what_lacks() {
