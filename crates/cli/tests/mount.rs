@@ -163,6 +163,27 @@ fn two_mounts_see_what_the_other_has_closed() {
     });
 }
 
+/// The kernel's writes of one flush come in any order; here the program's do. No version has only a part of them (P7).
+#[test]
+fn what_is_written_anew_is_there_as_a_whole() {
+    with_mount(|c, _| {
+        let m = Mounted::new(c, "through", &["--no-write-back"]);
+        fs::create_dir(m.at("d")).unwrap();
+        rustix::fs::setxattr(m.at("d"), "user.tessera.lifetime", b"keep", rustix::fs::XattrFlags::empty()).unwrap();
+        let (old, new) = (data(70, 6 << 20), data(71, 6 << 20));
+        fs::write(m.at("d/f"), &old).unwrap();
+        let file = File::options().write(true).truncate(true).open(m.at("d/f")).unwrap();
+        file.write_all_at(&new[1 << 20..], 1 << 20).unwrap();
+        file.write_all_at(&new[..1 << 20], 0).unwrap();
+        drop(file);
+        assert!(fs::read(m.at("d/f")).unwrap() == new);
+        for version in fs::read_dir(m.at(".tessera/versions/d/f")).unwrap() {
+            let bytes = fs::read(version.unwrap().path()).unwrap();
+            assert!(bytes.is_empty() || bytes == old || bytes == new, "a version has a part of them");
+        }
+    });
+}
+
 /// What is open when the mount is asked to stop is committed, and nothing stays mounted.
 #[test]
 fn sigterm_commits_and_detaches() {

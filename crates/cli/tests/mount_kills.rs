@@ -187,9 +187,9 @@ impl Whole {
     }
 }
 
-/// All of them below what is streamed.
+/// From below what is kept in one piece to above what is streamed.
 fn len_of(version: u64) -> usize {
-    [100, 5_000, 200_000, 3_500_000][version as usize % 4] + version as usize
+    [100, 5_000, 200_000, 5_500_000][version as usize % 4] + version as usize
 }
 
 impl Program for Whole {

@@ -332,7 +332,10 @@ impl State {
     fn feed(&mut self, store: &Store, ino: u64, all: bool) -> Result<(), Errno> {
         while all || self.pieces.len_bytes() >= STREAM_FROM_BYTES {
             let follows = self.session.as_ref().map(|s| s.position).and_then(|at| Some((at, self.pieces.take_at(at)?)));
-            let jumps = all || self.session.is_none() || self.pieces.len_bytes() > HOLD_BYTES;
+            // The kernel's writes of one flush come in any order. What replaces a file must begin with its first byte: going
+            // back would commit what there is, for all to see.
+            let begins = self.session.is_none() && (!self.replaced || self.pieces.first() == Some(0));
+            let jumps = all || begins || self.pieces.len_bytes() > HOLD_BYTES;
             let next = match follows {
                 None if jumps => self.pieces.pop_first(),
                 follows => follows,

@@ -20,6 +20,11 @@ impl Pieces {
         self.by_start.is_empty()
     }
 
+    /// Where the first piece starts.
+    pub fn first(&self) -> Option<u64> {
+        self.by_start.keys().next().copied()
+    }
+
     /// Puts a piece over what is there. Neighbours that touch become one, so that a stream stays one piece.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() {
