@@ -191,6 +191,13 @@ impl Inodes<'_> {
     pub fn open_write(&self, ino: u64, patch: bool) -> Result<WriteHandle, WriteError> {
         WriteHandle::open(&self.0.context, params(ino, patch), Cancel::default())
     }
+
+    /// As [`Inodes::open_write`]; what is written is refused (`VersionConflict`) unless `version` (0: none was ever written) is the
+    /// current one when it is committed.
+    pub fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<WriteHandle, WriteError> {
+        let params = WriteParams { if_version: Some(version), ..params(ino, patch) };
+        WriteHandle::open(&self.0.context, params, Cancel::default())
+    }
 }
 
 fn params(ino: u64, patch: bool) -> WriteParams {

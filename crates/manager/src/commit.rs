@@ -384,7 +384,7 @@ fn finish(
     refs: &mut RefChanges,
 ) -> Outcome<CommitReply> {
     let target = find_target(ctx, session, mode)?;
-    check_version(request, target.as_ref())?;
+    check_version(request, session, target.as_ref())?;
     let (mut inode, is_new) = match target {
         Some(inode) => (inode, false),
         None => (create(ctx, request, session)?, true),
@@ -444,12 +444,12 @@ fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Outcome<Option
     Ok(Some(inode))
 }
 
-/// Compare and swap: `if_version` 0 means that the file must not exist.
-fn check_version(request: &Commit, target: Option<&Inode>) -> Outcome<()> {
+/// Compare and swap: `if_version` 0 means that the file must not exist; of one that was opened by its number, that nothing was ever written.
+fn check_version(request: &Commit, session: &Session, target: Option<&Inode>) -> Outcome<()> {
     let Some(wanted) = request.if_version else { return Ok(()) };
     let current = target.map_or(0, |inode| inode.version_id);
     let same = match target {
-        Some(_) => wanted == current && wanted != 0,
+        Some(_) => wanted == current && (wanted != 0 || session.parent == 0),
         None => wanted == 0,
     };
     if same {

@@ -245,7 +245,8 @@ pub struct Commit {
     /// Replace, patch or append.
     #[prost(enumeration = "CommitMode", tag = "3")]
     pub mode: i32,
-    /// With any mode: refuse unless this is the file's current version (0: the file must not exist). Compare and swap.
+    /// With any mode: refuse unless this is the file's current version (0: the file must not exist; if it was opened by its number:
+    /// it was never written). Compare and swap.
     #[prost(uint64, optional, tag = "4")]
     pub if_version: Option<u64>,
     /// New length in bytes (`Append`: bytes appended).
