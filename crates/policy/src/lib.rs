@@ -113,6 +113,18 @@ pub const HINTS: &[HintSpec] = &[
         get: |p| p.durability.to_string(),
     },
     HintSpec {
+        name: "write-mode",
+        allowed: "sliding-window, incremental, complete-local",
+        default: "sliding-window",
+        help: "what a mount holds a file in while it is written: memory; a few bounded local files, pushed in turn; or one local file, \
+               pushed after close",
+        set: |p, v| {
+            let modes = [WriteMode::SlidingWindow, WriteMode::Incremental, WriteMode::CompleteLocal];
+            word(v, &modes.map(|mode| (mode.name(), mode))).map(|mode| p.write_mode = mode)
+        },
+        get: |p| p.write_mode.to_string(),
+    },
+    HintSpec {
         name: "dedup",
         allowed: "all, version, off",
         default: "all",
@@ -161,6 +173,34 @@ pub enum Durability {
 impl fmt::Display for Durability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if *self == Durability::Pessimistic { "pessimistic" } else { "optimistic" })
+    }
+}
+
+/// What holds a file's bytes on their way from a mount into the store (stdchk: dissertation, section 3.5.3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteMode {
+    /// Memory: they are sent while they are written.
+    SlidingWindow,
+    /// Local files of bounded length, pushed one after the other while the next one fills.
+    Incremental,
+    /// One local file, pushed after close.
+    CompleteLocal,
+}
+
+impl WriteMode {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            WriteMode::SlidingWindow => "sliding-window",
+            WriteMode::Incremental => "incremental",
+            WriteMode::CompleteLocal => "complete-local",
+        }
+    }
+}
+
+impl fmt::Display for WriteMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -229,6 +269,8 @@ pub struct Policy {
     /// See [`HINTS`].
     pub durability: Durability,
     /// See [`HINTS`].
+    pub write_mode: WriteMode,
+    /// See [`HINTS`].
     pub dedup: Dedup,
     /// See [`HINTS`].
     pub cache: Cache,
@@ -245,6 +287,7 @@ impl Default for Policy {
             chunking: Chunking::Cdc { min_bytes: 256 << 10, max_bytes: 4 << 20 },
             placement: Placement::Spread,
             durability: Durability::Pessimistic,
+            write_mode: WriteMode::SlidingWindow,
             dedup: Dedup::All,
             cache: Cache::Auto,
             lifetime: Lifetime::Replace { versions: 1 },
@@ -367,6 +410,7 @@ mod tests {
             ("placement", "scatter:1024K", "scatter:1M"),
             ("placement", "scatter:4 chunks", "scatter:4chunks"),
             ("durability", " optimistic ", "optimistic"),
+            ("write-mode", "complete-local", "complete-local"),
             ("cache", "0", "none"),
             ("cache", "1024K", "1M"),
         ] {
@@ -413,6 +457,7 @@ mod tests {
             ("placement", "near"),
             ("cache", "some"),
             ("dedup", "maybe"),
+            ("write-mode", "local"),
             ("lifetime", "replace:0"),
             ("lifetime", "purge"),
             ("lifetime", "purge:0s"),
