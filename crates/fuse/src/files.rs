@@ -356,6 +356,8 @@ impl State {
         session.position = offset + bytes.len() as u64;
         let hull = session.uncommitted.get_or_insert(offset..offset);
         *hull = hull.start.min(offset)..hull.end.max(session.position);
+        // Also if what came before has just been committed to make way.
+        self.changed = true;
         Ok(())
     }
 
