@@ -89,8 +89,12 @@ def pjdfstest(mount, scratch):
     return failed == 0 and passed > 300
 
 
-def fsx(mount, scratch, operations, files):
-    """Random operations on some files side by side; every read and the end are right."""
+def fsx(mount, scratch, operations, files, mode=None):
+    """Random operations on some files side by side, by one write mode; every read and the end are right."""
+    if mode:
+        mount = mount / mode
+        mount.mkdir()
+        os.setxattr(mount, "user.tessera.write-mode", mode.encode())
     runs = []
     for seed in range(1, files + 1):
         words = [TOOLS / "bin" / "fsx", "-N", str(operations // files), "-S", str(seed), "-P", scratch, mount / f"fsx{seed}"]
@@ -101,7 +105,7 @@ def fsx(mount, scratch, operations, files):
         if run.returncode != 0 or "A-OK" not in said:
             good = False
             print(f"fsx: seed {seed} failed:\n{said[-3000:]}")
-    print(f"fsx: {operations} operations on {files} files, {'all right' if good else 'WRONG'}")
+    print(f"fsx: {operations} operations on {files} files{f', {mode},' if mode else ''} {'all right' if good else 'WRONG'}")
     return good
 
 
@@ -115,6 +119,8 @@ def run_suites(args, mount, second, scratch):
         good = pjdfstest(mount, scratch)
     if "fsx" in wanted:
         good = fsx(mount, scratch, args.operations, args.files) and good
+        for mode in ["incremental", "complete-local"]:
+            good = fsx(mount, scratch, args.operations // 10, 2, mode) and good
     if "programs" in wanted:
         good = programs.run_all(mount, second, scratch, args.require) and good
     return good
@@ -144,7 +150,8 @@ def main():
     try:
         manager = json.loads((scratch / "store" / "cluster.json").read_text())["manager"]["listen"][0]
         places = [(mount, "mount.log"), (second, "mount2.log")]
-        mounts = [Daemon([args.binary, "mount", at, "--manager", manager], scratch / log, "mounted") for at, log in places]
+        words = lambda at: [args.binary, "mount", at, "--manager", manager, "--spool", scratch / f"{at.name}.spool"]
+        mounts = [Daemon(words(at), scratch / log, "mounted") for at, log in places]
         try:
             good = run_suites(args, mount, second, scratch)
         finally:

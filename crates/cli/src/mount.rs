@@ -11,6 +11,7 @@ use crossbeam_channel::RecvTimeoutError;
 use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
+use tessera_fuse::spool::{SpoolError, SpoolOptions};
 use tessera_fuse::{Mount, MountError, Options};
 
 /// Between two looks whether somebody unmounted it.
@@ -57,7 +58,9 @@ pub fn end(mount: Mount) -> Outcome {
         Ok(0) => Ok(()),
         Ok(failed) => Err(Failure::new(
             Exit::Failed,
-            format!("{shown}: {failed} open files could not be committed; the log above says why"),
+            format!(
+                "{shown}: {failed} files could not be committed; the log above says why, and which of them stay in the spool"
+            ),
         )),
         Err(error) => Err(Failure::io(format!("unmount {shown}"), &error)),
     }
@@ -71,6 +74,7 @@ fn options(args: &MountArgs) -> Options {
         allow_other: args.allow_other || (defaults.allow_other && !args.private),
         read_only: args.read_only,
         threads: args.threads.into(),
+        spool: args.spool.clone().map(|dir| SpoolOptions { dir, limit_bytes: args.spool_size }),
         ..defaults
     }
 }
@@ -81,6 +85,10 @@ impl From<MountError> for Failure {
             MountError::NoDirectory { .. } => Exit::NotFound,
             MountError::NoFuse(_) => Exit::Unavailable,
             MountError::Refused { .. } => Exit::Refused,
+            MountError::Unknown(_) => Exit::Unavailable,
+            MountError::Spool(SpoolError::NotPrivate { .. } | SpoolError::InUse { .. }) => Exit::Refused,
+            MountError::Spool(SpoolError::InMount { .. }) => Exit::Usage,
+            MountError::Spool(SpoolError::Io { .. }) => Exit::Failed,
         };
         Failure::new(exit, error.to_string())
     }

@@ -4,19 +4,25 @@
 //! see them when they are committed: at fsync, and when a handle that wrote is closed (close-to-open). Bytes wait in
 //! [`Pieces`] until there are enough to be cut, then stream into a write session. A read of bytes that are in the
 //! session but in no version yet commits first.
+//!
+//! A file whose `write-mode` asks for it has a log in the spool instead of pieces and a session ([`local`]).
+
+mod local;
 
 use crate::attr;
 use crate::mount::Store;
 use crate::names::Known;
 use crate::ranges::Pieces;
+use crate::spool::log::Log;
+use crate::spool::staged::Writes;
 use bytes::Bytes;
 use fuser::Errno;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use tessera_client::{ReadHandle, WriteDone, WriteHandle};
-use tessera_policy::Policy;
+use tessera_client::{ReadHandle, WriteDone};
+use tessera_policy::{Policy, WriteMode};
 
 /// Bytes that wait before a write session is opened: smaller files are committed as a whole, in one go.
 const STREAM_FROM_BYTES: usize = 4 << 20;
@@ -38,6 +44,9 @@ struct Slot {
 /// See the module.
 pub struct OpenFile {
     ino: u64,
+    /// Held while what is in the spool is brought into the store; taken before `state`.
+    turn: Mutex<()>,
+    meter: Mutex<local::Meter>,
     state: Mutex<State>,
 }
 
@@ -54,6 +63,16 @@ struct State {
     unlinked: bool,
     pieces: Pieces,
     session: Option<Session>,
+    /// Where what is written goes instead of those two.
+    log: Option<Log>,
+    /// A log whose content is in the session, until that is committed.
+    poured: Option<Log>,
+    /// How it is written.
+    mode: WriteMode,
+    /// `close` may return before all is durable.
+    optimistic: bool,
+    /// It was closed, and what is in the session is to be committed.
+    owes_commit: bool,
     /// It was made shorter, and no version says so yet: nothing may go behind its end before one does, or what was cut off
     /// would show through.
     cut: bool,
@@ -69,7 +88,7 @@ struct State {
 
 /// An open write session.
 struct Session {
-    handle: WriteHandle,
+    handle: Box<dyn Writes>,
     /// Where the next byte of the stream goes.
     position: u64,
     /// Everything handed over since the last commit lies in here.
@@ -108,12 +127,15 @@ impl Files {
     pub fn open(&self, ino: u64, size_bytes: u64, writes: bool) -> Arc<OpenFile> {
         let mut files = self.0.lock();
         let slot = files.entry(ino).or_insert_with(|| Slot {
-            file: Arc::new(OpenFile { ino, state: Mutex::new(State::new(size_bytes)) }),
+            file: Arc::new(OpenFile::new(ino, size_bytes)),
             handles: 0,
             writers: 0,
         });
         slot.handles += 1;
         slot.writers += usize::from(writes);
+        if writes {
+            slot.file.meter.lock().opened();
+        }
         slot.file.clone()
     }
 
@@ -136,10 +158,28 @@ impl Files {
         }
     }
 
-    /// Commits everything that is open; how many failed.
+    /// One handle of the spool's: a file that waits in there stays open.
+    fn hold(&self, ino: u64) {
+        if let Some(slot) = self.0.lock().get_mut(&ino) {
+            slot.handles += 1;
+        }
+    }
+
+    /// That one goes.
+    fn let_go(&self, ino: u64) {
+        let mut files = self.0.lock();
+        if let Some(slot) = files.get_mut(&ino) {
+            slot.handles -= 1;
+            if slot.handles == 0 {
+                files.remove(&ino);
+            }
+        }
+    }
+
+    /// Commits everything that is open, and is not in the spool; how many failed.
     pub fn commit_all(&self, store: &Store) -> usize {
         let all: Vec<Arc<OpenFile>> = self.0.lock().values().map(|slot| slot.file.clone()).collect();
-        all.iter().filter(|file| file.commit(store).is_err()).count()
+        all.iter().filter(|file| !file.is_safe() && file.commit(store).is_err()).count()
     }
 }
 
@@ -153,6 +193,11 @@ impl State {
             unlinked: false,
             pieces: Pieces::default(),
             session: None,
+            log: None,
+            poured: None,
+            mode: WriteMode::SlidingWindow,
+            optimistic: false,
+            owes_commit: false,
             cut: false,
             changed: false,
             mtime_ns: 0,
@@ -229,6 +274,10 @@ impl OpenFile {
             state.commit(store, self.ino)?;
         }
         let mut out = vec![0; (end - offset) as usize];
+        if state.log.is_some() {
+            local::read(state, store, self.ino, offset, &mut out)?;
+            return Ok(out);
+        }
         if state.replaced {
             state.pieces.overlay(offset, &mut out);
             return Ok(out);
@@ -256,6 +305,10 @@ impl OpenFile {
         if let Some(errno) = state.failed {
             return Err(errno);
         }
+        self.meter.lock().wrote(bytes.len());
+        if state.begin_log(store, self.ino) && state.write_log(store, self.ino, offset, bytes)? {
+            return Ok(());
+        }
         let end = offset + bytes.len() as u64;
         if state.cut && end > state.size_bytes {
             state.commit(store, self.ino)?;
@@ -275,6 +328,12 @@ impl OpenFile {
     /// Changes the length.
     pub fn truncate(&self, store: &Store, size_bytes: u64) -> Result<(), Errno> {
         let mut state = self.state.lock();
+        if size_bytes != state.size_bytes
+            && state.begin_log(store, self.ino)
+            && state.truncate_log(store, self.ino, size_bytes)?
+        {
+            return Ok(());
+        }
         let done = state.truncate(store, self.ino, size_bytes);
         state.note(done)
     }
@@ -284,20 +343,28 @@ impl OpenFile {
         let mut state = self.state.lock();
         if state.changed {
             state.mtime_ns = mtime_ns;
+            state.time_log();
         }
         state.changed
     }
 
-    /// Commits, and gives the write session back.
+    /// Closes it, and gives the write session back.
     fn close_session(&self, store: &Store) -> Result<(), Errno> {
         let mut state = self.state.lock();
-        let done = state.commit(store, self.ino);
-        state.session = None;
+        let done = state.close(store, self.ino);
+        if !state.owes_commit {
+            state.session = None;
+        }
+        self.meter.lock().ends();
+        state.leave_to_spool(store, self.ino);
         done
     }
 
     /// Makes everything written so far a version, durable as its policy says.
     pub fn commit(&self, store: &Store) -> Result<(), Errno> {
+        // What is on its way into the store already is waited for.
+        let waits = self.state.lock().log.is_some();
+        let _turn = waits.then(|| self.turn.lock());
         self.state.lock().commit(store, self.ino)
     }
 }
@@ -367,6 +434,7 @@ impl State {
             let patches = !self.replaced;
             let opened = store.client.inodes().open_write(ino, patches);
             let handle = opened.map_err(|e| failed("open for writing", ino, e.code(), &e))?;
+            let handle = self.staged(store, ino, handle)?;
             self.session = Some(Session { handle, position: 0, uncommitted: None, patches });
         }
         self.session.as_mut().ok_or(Errno::EIO)
@@ -418,12 +486,16 @@ impl State {
                 return self.note(Err(Errno::EIO));
             }
             let done = self.commit_changes(store, ino);
+            if done.is_err() && self.take_log_back() {
+                return done;
+            }
             self.note(done)?;
         }
         Ok(())
     }
 
     fn commit_changes(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
+        self.pour_log(store, ino)?;
         if let Some(bytes) = self.whole() {
             // An expectation: whoever is wrong about it has asked in vain, and asks again.
             let known = store.names.get(ino).or_else(|| self.made.clone());
@@ -468,6 +540,7 @@ impl State {
         self.replaced = false;
         store.names.forget(Some(&[ino]));
         store.kernel.wrote(ino, done.version, self.size_bytes);
+        self.is_committed(store, ino);
         // A file without a name lives by its sessions: the new one first.
         self.base = if self.unlinked { Some(open_base(store, ino)?) } else { None };
         Ok(())

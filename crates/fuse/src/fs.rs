@@ -389,7 +389,7 @@ impl Filesystem for TesseraFs {
     fn flush(&self, _req: &Request, ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
         let handle = self.handles.lock().get(&fh.0).cloned();
         let flushed = match handle {
-            Some(Handle::File { file, writes: true }) => file.commit(&self.store),
+            Some(Handle::File { file, writes: true }) => file.close(&self.store),
             _ => Ok(()),
         };
         let closed = locking::closes(&self.store, ino.0, lock_owner.0);

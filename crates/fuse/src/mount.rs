@@ -7,6 +7,8 @@ use crate::kernel::Kernel;
 use crate::locking::Locking;
 use crate::names::Names;
 use crate::rewrites::{self, Rewrites};
+use crate::spool::speed::Speeds;
+use crate::spool::{self, Spool, SpoolError, SpoolOptions};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, SessionACL};
 use std::ffi::OsStr;
@@ -35,6 +37,8 @@ pub struct Options {
     pub threads: usize,
     /// The kernel reads ahead this many KiB of a file that is read in order.
     pub read_ahead_kib: u64,
+    /// Where files whose write mode asks for it are written first; none: they are written as others.
+    pub spool: Option<SpoolOptions>,
 }
 
 impl Default for Options {
@@ -46,6 +50,7 @@ impl Default for Options {
             read_only: false,
             threads: 16,
             read_ahead_kib: 8 << 10,
+            spool: None,
         }
     }
 }
@@ -64,6 +69,12 @@ pub enum MountError {
     /// There is no FUSE.
     #[error("/dev/fuse: {0}; load the fuse module, or give the container the device")]
     NoFuse(std::io::Error),
+    /// The spool cannot be used.
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+    /// The spool needs to know whose it is.
+    #[error("the store's identity is not known: {0}")]
+    Unknown(tessera_client::Error),
     /// The kernel or `fusermount3` refused.
     #[error("{path}: cannot be mounted: {error}")]
     Refused {
@@ -90,6 +101,10 @@ pub struct Store {
     pub locking: Locking,
     /// Threads that may use the mount.
     pub beside: Beside,
+    /// Files on a local disk.
+    pub spool: Option<Spool>,
+    /// How fast files were written.
+    pub speeds: Speeds,
     /// As asked.
     pub options: Options,
     stale: Sender<Stale>,
@@ -141,6 +156,7 @@ impl Mount {
         // Before the mount's device is opened.
         let beside = Beside::start(&path).map_err(refused)?;
         let (stale, to_forget) = unbounded();
+        let (spool, to_push) = open_spool(&client, &options, &path)?.unzip();
         let store = Arc::new(Store {
             client,
             names: Names::default(),
@@ -149,10 +165,13 @@ impl Mount {
             rewrites,
             locking: Locking::default(),
             beside,
+            spool,
+            speeds: Speeds::default(),
             options,
             stale,
         });
         hear_recalls(&store);
+        spool::recover(&store);
         let session = fuser::Session::new(TesseraFs::new(store.clone()), &path, &config).map_err(refused)?;
         let session = session.spawn().map_err(refused)?;
         read_ahead(&path, store.options.read_ahead_kib);
@@ -162,6 +181,11 @@ impl Mount {
         let weak = Arc::downgrade(&store);
         let rewriting = std::thread::Builder::new().name("rewrite".into());
         rewriting.spawn(move || rewrites::work(&weak, &to_rewrite)).map_err(refused)?;
+        for _ in 0..spool::push::THREADS {
+            let (Some(to_push), weak) = (to_push.clone(), Arc::downgrade(&store)) else { break };
+            let pushing = std::thread::Builder::new().name("push".into());
+            pushing.spawn(move || spool::push::work(&weak, &to_push)).map_err(refused)?;
+        }
         Ok(Mount { session, store, path, _forgetting: forgetting })
     }
 
@@ -187,7 +211,7 @@ impl Mount {
             }
         }
         self.store.rewrites.stop();
-        let failed = self.store.files.commit_all(&self.store);
+        let failed = spool::push::push_all(&self.store) + self.store.files.commit_all(&self.store);
         if !self.is_over() {
             detach(&self.path)?;
         }
@@ -204,6 +228,12 @@ impl Mount {
         std::mem::forget(self.session);
         Ok(failed)
     }
+}
+
+fn open_spool(client: &Client, options: &Options, mount: &Path) -> Result<Option<(Spool, Receiver<u64>)>, MountError> {
+    let Some(spool) = &options.spool else { return Ok(None) };
+    let cluster_id = client.status().map_err(MountError::Unknown)?.cluster_id;
+    Ok(Some(Spool::open(spool, mount, cluster_id)?))
 }
 
 /// Takes the mount out of the tree, also while programs use it; without the right to, `fusermount3` has it.

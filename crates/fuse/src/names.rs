@@ -12,6 +12,8 @@ use tessera_wire::{Attr, Hint, InodeKind};
 
 /// Inodes remembered; when there are more, all are forgotten.
 const MAX_KEPT: usize = 200_000;
+/// Names remembered beyond leases, for people to recognise files by.
+const MAX_SEEN: usize = 16_384;
 /// Changes remembered, for answers that were on their way meanwhile.
 const MAX_CHANGES: usize = 1_024;
 
@@ -32,6 +34,8 @@ pub struct Names(Mutex<Kept>);
 struct Kept {
     inodes: HashMap<u64, Leased>,
     names: HashMap<(u64, Vec<u8>), u64>,
+    /// Where inodes were seen last; it need not be true any more.
+    seen: HashMap<u64, (u64, Vec<u8>)>,
     /// Recalls and changes of our own, counted: answers that were on their way meanwhile, and may be about the same, are not kept.
     changes: u64,
     /// The last of them.
@@ -79,9 +83,17 @@ impl Names {
         self.0.lock().get(ino)
     }
 
+    /// Directory and name that an inode was seen under last.
+    pub fn seen(&self, ino: u64) -> Option<(u64, Vec<u8>)> {
+        self.0.lock().seen.get(&ino).cloned()
+    }
+
     /// Keeps an answer as far as its lease allows; `name` is how it was reached. What has several names is not kept: one
     /// may be removed here without it being known which inode that was.
     pub fn keep(&self, asked: Asked, name: Option<(u64, &[u8])>, entry: &Entry) {
+        if let (Some(attr), Some((parent, name))) = (&entry.attr, name) {
+            self.0.lock().saw(attr.ino, (parent, name.to_vec()));
+        }
         let keeps = |attr: &Attr| entry.lease_ms > 0 && (attr.nlink <= 1 || attr.kind() == InodeKind::Directory);
         let Some(attr) = entry.attr.clone().filter(keeps) else { return };
         let mut kept = self.0.lock();
@@ -144,6 +156,9 @@ impl Names {
         let mut kept = self.0.lock();
         kept.forget_name(parent, name, Some(attr.ino));
         kept.note(Change::Inode(parent));
+        if attr.nlink > 0 {
+            kept.saw(attr.ino, (parent, name.to_vec()));
+        }
         if let Some(directory) = kept.inodes.get_mut(&parent) {
             let times = &mut directory.known.attr;
             // Of two changes the later may be heard of first.
@@ -154,6 +169,13 @@ impl Names {
 }
 
 impl Kept {
+    fn saw(&mut self, ino: u64, place: (u64, Vec<u8>)) {
+        if self.seen.len() >= MAX_SEEN {
+            self.seen.clear();
+        }
+        self.seen.insert(ino, place);
+    }
+
     fn note(&mut self, change: Change) {
         self.changes += 1;
         self.changed.push_back(change);

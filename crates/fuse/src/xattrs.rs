@@ -24,9 +24,13 @@ const KNOWLEDGE: &[(&str, Tell)] = &[
             serde_json::Value::Null,
             |r| serde_json::json!({"done_bytes": r.done_bytes, "total_bytes": r.total_bytes}),
         );
+        state["written"] = store.speeds.of(located.ino).map_or(serde_json::Value::Null, |speed| speed.shown());
         state
     }),
 ];
+
+/// How the mount itself stands, by any file or directory.
+const OF_THE_MOUNT: &str = "user.tessera.mount";
 
 const CREATE: i32 = 1;
 const REPLACE: i32 = 2;
@@ -51,6 +55,10 @@ fn refusal(what: &str, ino: u64, error: &Error) -> Errno {
 /// Value of an attribute.
 pub fn get(store: &Store, ino: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
     let name = kept(name)?;
+    if name == OF_THE_MOUNT {
+        let spool = store.spool.as_ref().map(|spool| spool.shown(store.files.spooled().len()));
+        return Ok(serde_json::json!({ "spool": spool }).to_string().into_bytes());
+    }
     if let Some((_, tell)) = KNOWLEDGE.iter().find(|(known, _)| *known == name) {
         let located = store.client.inodes().locate(ino).map_err(|e| explained("locate", ino, &e))?;
         return Ok(tell(store, &located).to_string().into_bytes());
@@ -78,7 +86,7 @@ pub fn list(store: &Store, ino: u64) -> Result<Vec<u8>, Errno> {
 /// Sets an attribute.
 pub fn set(store: &Store, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
     let name = kept(name)?;
-    if KNOWLEDGE.iter().any(|(known, _)| *known == name) {
+    if name == OF_THE_MOUNT || KNOWLEDGE.iter().any(|(known, _)| *known == name) {
         return Err(Errno::EPERM);
     }
     let done = store.client.inodes().set_xattr(ino, name, value, flags & CREATE != 0, flags & REPLACE != 0);

@@ -13,6 +13,7 @@ visible to other mounts, fsync makes it durable whatever its policy. docs/mount.
 Examples:
   tessera mount /mnt/tessera                (after mkdir -p /mnt/tessera)
   tessera mount /mnt/tessera --strict       never answer from a cache without asking
+  tessera mount /mnt/tessera --spool /var/spool/tessera --spool-size 50G
   umount /mnt/tessera")]
 pub struct MountArgs {
     /// Where. The directory must be there.
@@ -38,6 +39,13 @@ pub struct MountArgs {
     /// Requests served at a time.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
+    /// A directory on a local disk for files whose write-mode is complete-local or incremental; made with mode 0700 if it is not there, and
+    /// for this mount alone. Without it they are written as others.
+    #[arg(long, value_name = "DIR")]
+    pub spool: Option<PathBuf>,
+    /// What the spool may hold; what does not fit is written as other files are.
+    #[arg(long, value_name = "SIZE", default_value = "10G", requires = "spool", value_parser = super::parse_size)]
+    pub spool_size: u64,
     /// Say where it is mounted as JSON.
     #[arg(long, hide = true)]
     pub announce: bool,

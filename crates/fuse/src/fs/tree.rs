@@ -43,7 +43,7 @@ impl TesseraFs {
             let (size_bytes, changed) = file.size();
             attr.size_bytes = size_bytes;
             if changed {
-                attr.mtime_ns = nanoseconds(SystemTime::now());
+                attr.mtime_ns = file.mtime_ns().unwrap_or_else(|| nanoseconds(SystemTime::now()));
             }
         }
         attr

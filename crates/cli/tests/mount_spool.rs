@@ -1,0 +1,346 @@
+//! Write modes on a mount (docs/mount.md): what `close` acknowledged from the spool is found again after the mount was killed, what was not
+//! closed is not, and fsync needs no spool. Skipped, with a line that says so, where there is no FUSE.
+
+mod common;
+
+use common::{Cluster, Daemon, eventually};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const PAGE: usize = 4096;
+
+/// A mount with a spool, unmounted when it is dropped.
+struct Mounted {
+    daemon: Daemon,
+    path: PathBuf,
+    log: PathBuf,
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.path).stderr(Stdio::null()).status();
+    }
+}
+
+fn args(c: &Cluster, name: &str, more: &[&str]) -> Vec<String> {
+    let shown = c.path().join(name).display().to_string();
+    let words = ["mount", &shown, "--manager", c.address()];
+    words.iter().chain(more).map(|w| w.to_string()).collect()
+}
+
+impl Mounted {
+    fn new(c: &Cluster, name: &str, more: &[&str]) -> Mounted {
+        let path = c.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        let log = c.log(name);
+        Mounted { daemon: Daemon::start(&args(c, name, more), &log), path, log }
+    }
+
+    fn spooled(c: &Cluster, name: &str) -> Mounted {
+        Mounted::new(c, name, &["--spool", &spool(c).display().to_string()])
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn mode(&self, name: &str, mode: &str) {
+        let none = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(self.at(name), "user.tessera.write-mode", mode.as_bytes(), none).unwrap();
+    }
+
+    fn attribute(&self, name: &str, attribute: &str) -> Value {
+        let mut value = [0; 8192];
+        let len = rustix::fs::getxattr(self.at(name), attribute, &mut value).unwrap();
+        serde_json::from_slice(&value[..len]).unwrap()
+    }
+
+    fn counts(&self) -> Value {
+        self.attribute("", "user.tessera.mount")["spool"].clone()
+    }
+
+    fn pushed(&self) {
+        eventually("all is pushed", || self.counts()["waiting_files"] == 0);
+    }
+
+    /// SIGKILL, and the place is free again.
+    fn kill(mut self) {
+        self.daemon.kill();
+    }
+
+    fn said(&self, words: &str) -> bool {
+        fs::read_to_string(&self.log).unwrap().contains(words)
+    }
+}
+
+fn spool(c: &Cluster) -> PathBuf {
+    c.path().join("spool")
+}
+
+fn logs(c: &Cluster, end: &str) -> Vec<PathBuf> {
+    let listed = fs::read_dir(spool(c)).unwrap().map(|entry| entry.unwrap().path());
+    listed.filter(|path| path.extension().is_some_and(|e| e == end)).collect()
+}
+
+fn can_mount(c: &Cluster) -> bool {
+    let can = Path::new("/dev/fuse").exists() && File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    if !can {
+        eprintln!("skipped: /dev/fuse cannot be opened ({})", c.path().display());
+    }
+    can
+}
+
+fn cluster() -> Option<Cluster> {
+    let c = Cluster::start(6);
+    can_mount(&c).then_some(c)
+}
+
+fn data(seed: u64, len: usize) -> Vec<u8> {
+    common::tree::bytes(seed, len)
+}
+
+/// Nobody serves reads or writes of chunks: what waits in the spool stays there.
+fn stop_nodes(c: &Cluster, signal: rustix::process::Signal) {
+    for node in c.nodes.iter().flatten() {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&node.child), signal).unwrap();
+    }
+}
+
+#[test]
+fn what_was_closed_survives_the_mount_and_what_was_not_does_not() {
+    let Some(c) = cluster() else { return };
+    let m = Mounted::spooled(&c, "mnt");
+    fs::create_dir(m.at("d")).unwrap();
+    m.mode("d", "complete-local");
+    fs::write(m.at("d/old"), b"the old version").unwrap();
+    fs::write(m.at("d/patched"), data(9, 3 << 20)).unwrap();
+    m.pushed();
+    let synced = File::create(m.at("d/synced")).unwrap();
+    (&synced).write_all(&data(1, 2 << 20)).unwrap();
+    synced.sync_all().unwrap();
+    assert!(c.ok(&["cat", "tess:/d/synced"]).stdout == data(1, 2 << 20), "fsync is the cluster's");
+
+    stop_nodes(&c, rustix::process::Signal::STOP);
+    let big = data(2, 5_000_001);
+    fs::write(m.at("d/big"), &big).unwrap();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
+    File::options().write(true).open(m.at("d/big")).unwrap().set_modified(time).unwrap();
+    let patched = File::options().write(true).open(m.at("d/patched")).unwrap();
+    // A whole page: the kernel need not read what is there.
+    patched.write_all_at(&data(10, PAGE), 300 * PAGE as u64).unwrap();
+    patched.set_len(2 << 20).unwrap();
+    drop(patched);
+    fs::write(m.at("d/moved"), b"moved").unwrap();
+    fs::rename(m.at("d/moved"), m.at("d/elsewhere")).unwrap();
+    fs::write(m.at("d/removed"), data(3, 100_000)).unwrap();
+    fs::remove_file(m.at("d/removed")).unwrap();
+    // Seen here at once, though the store has nothing of it.
+    assert!(fs::read(m.at("d/big")).unwrap() == big);
+    assert_eq!(fs::metadata(m.at("d/big")).unwrap().modified().unwrap(), time);
+    assert_eq!(m.attribute("d/big", "user.tessera.state")["written"]["achieved_mib_per_s"], Value::Null);
+    let mut open = File::create(m.at("d/old")).unwrap();
+    open.write_all(b"never closed").unwrap();
+    let mut later = File::options().write(true).open(m.at("d/big")).unwrap();
+    later.write_all(b"not closed a second time").unwrap();
+    m.kill();
+    drop((open, later, synced));
+    stop_nodes(&c, rustix::process::Signal::CONT);
+    assert!(c.ok(&["cat", "tess:/d/big"]).stdout.is_empty(), "it was not pushed");
+
+    let m = Mounted::spooled(&c, "again");
+    assert!(fs::read(m.at("d/big")).unwrap() == big, "seen before it is pushed");
+    m.pushed();
+    let mut wanted = data(9, 2 << 20);
+    wanted[300 * PAGE..301 * PAGE].copy_from_slice(&data(10, PAGE));
+    for (name, bytes) in [("big", &big[..]), ("patched", &wanted), ("elsewhere", b"moved"), ("old", b"the old version")]
+    {
+        assert!(c.ok(&["cat", &format!("tess:/d/{name}")]).stdout == bytes, "{name}");
+    }
+    assert_eq!(fs::metadata(m.at("d/big")).unwrap().mtime_nsec(), 123_456_789);
+    assert!(!m.at("d/removed").exists());
+    assert!(m.said("not closed when the mount ended"));
+    assert_eq!((logs(&c, "spool").len(), m.counts()["used_bytes"].as_u64()), (0, Some(0)));
+}
+
+#[test]
+fn a_file_in_the_spool_is_an_ordinary_file() {
+    let Some(c) = cluster() else { return };
+    let mut m = Mounted::spooled(&c, "mnt");
+    fs::create_dir(m.at("d")).unwrap();
+    m.mode("d", "complete-local");
+    let mut wanted = data(4, 3 << 20);
+    fs::write(m.at("d/f"), &wanted).unwrap();
+    for i in 0..40u64 {
+        let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
+        let piece = data(50 + i, 1 + (i as usize * 7919) % 60_000);
+        let at = (i * 2_654_435_761) % (4 << 20);
+        file.write_all_at(&piece, at).unwrap();
+        let end = at as usize + piece.len();
+        wanted.resize(wanted.len().max(end), 0);
+        wanted[at as usize..end].copy_from_slice(&piece);
+        if i % 7 == 3 {
+            let len = (i * 99_991) % (5 << 20);
+            file.set_len(len).unwrap();
+            wanted.resize(len as usize, 0);
+        }
+        if i % 9 == 5 {
+            file.sync_all().unwrap();
+            assert!(c.ok(&["cat", "tess:/d/f"]).stdout == wanted, "fsync, {i}");
+        }
+        drop(file);
+        assert!(fs::read(m.at("d/f")).unwrap() == wanted, "round {i}");
+    }
+    fs::write(m.at("d/g"), b"short").unwrap();
+    File::options().append(true).open(m.at("d/g")).unwrap().write_all(b" and more").unwrap();
+    assert_eq!(fs::read(m.at("d/g")).unwrap(), b"short and more");
+    m.pushed();
+    assert!(c.ok(&["cat", "tess:/d/f"]).stdout == wanted);
+    let written = m.attribute("d/f", "user.tessera.state")["written"].clone();
+    assert_eq!(written["write_mode"], "complete-local");
+    let speed = |name: &str| written[name].as_f64().unwrap();
+    assert!(
+        speed("achieved_mib_per_s") <= speed("observed_mib_per_s") && speed("achieved_mib_per_s") > 0.0,
+        "{written}"
+    );
+    // What is closed when the mount is asked to end is pushed before it does.
+    fs::write(m.at("d/last"), data(7, 1 << 20)).unwrap();
+    assert!(m.daemon.stop().success());
+    assert!(c.ok(&["cat", "tess:/d/last"]).stdout == data(7, 1 << 20));
+    assert!(logs(&c, "spool").is_empty());
+}
+
+/// What does not fit goes the other way, and is counted.
+#[test]
+fn a_full_spool_is_done_without() {
+    let Some(c) = cluster() else { return };
+    let dir = spool(&c).display().to_string();
+    let m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "1M"]);
+    fs::create_dir(m.at("d")).unwrap();
+    m.mode("d", "complete-local");
+    fs::write(m.at("d/large"), data(5, 6 << 20)).unwrap();
+    assert!(c.ok(&["cat", "tess:/d/large"]).stdout == data(5, 6 << 20), "stored when it was closed");
+    fs::write(m.at("d/small"), data(6, 300_000)).unwrap();
+    m.pushed();
+    // Closed once, and then it grows beyond the spool.
+    let file = File::create(m.at("d/grows")).unwrap();
+    file.write_all_at(&data(7, 500_000), 0).unwrap();
+    drop(file.try_clone().unwrap());
+    file.write_all_at(&data(8, 2 << 20), 500_000).unwrap();
+    file.write_all_at(b"back", 7).unwrap();
+    drop(file);
+    let mut wanted = [data(7, 500_000), data(8, 2 << 20)].concat();
+    wanted[7..11].copy_from_slice(b"back");
+    assert!(fs::read(m.at("d/grows")).unwrap() == wanted);
+    m.pushed();
+    assert!(c.ok(&["cat", "tess:/d/grows"]).stdout == wanted);
+    let counts = m.counts();
+    assert!(counts["fallbacks"].as_u64() >= Some(2) && m.said("the spool is full"), "{counts}");
+    assert_eq!(counts["used_bytes"], 0);
+}
+
+/// Nothing of another mount's is overwritten by what waited here: it is kept beside it.
+#[test]
+fn two_who_changed_one_file_are_both_kept() {
+    let Some(c) = cluster() else { return };
+    let m = Mounted::spooled(&c, "mnt");
+    fs::create_dir(m.at("d")).unwrap();
+    m.mode("d", "complete-local");
+    fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
+    m.pushed();
+    stop_nodes(&c, rustix::process::Signal::STOP);
+    let file = File::options().write(true).open(m.at("d/f")).unwrap();
+    file.write_all_at(&data(3, PAGE), PAGE as u64).unwrap();
+    drop(file);
+    m.kill();
+    stop_nodes(&c, rustix::process::Signal::CONT);
+    let theirs = c.path().join("theirs");
+    fs::write(&theirs, data(2, 300_000)).unwrap();
+    c.ok(&["put", "--quiet", theirs.to_str().unwrap(), "tess:/d/f"]);
+    let m = Mounted::spooled(&c, "again");
+    assert!(fs::read(m.at("d/f")).unwrap() == data(2, 300_000));
+    m.pushed();
+    let ours = fs::read(m.at("d/f.tessera-conflict-1")).unwrap();
+    assert!(ours[PAGE..2 * PAGE] == data(3, PAGE));
+    assert_eq!(m.counts()["conflicts"], 1);
+    let below = &ours[..PAGE];
+    assert!(below == data(1, PAGE) || below == data(2, PAGE), "over what it was written over, or what is there now");
+    assert!(fs::read(m.at("d/f")).unwrap() == data(2, 300_000));
+}
+
+/// Incremental files pass through the spool while they are written; `close` waits for the store or not, as the policy says.
+#[test]
+fn incremental_files_go_through_the_spool() {
+    let Some(c) = cluster() else { return };
+    let dir = spool(&c).display().to_string();
+    let mut m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "8M"]);
+    fs::create_dir(m.at("d")).unwrap();
+    m.mode("d", "incremental");
+    let mut bytes = data(1, 21 << 20);
+    fs::write(m.at("d/f"), &bytes).unwrap();
+    assert!(c.ok(&["cat", "tess:/d/f"]).stdout == bytes, "pessimistic: stored when it was closed");
+    let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
+    file.write_all_at(&data(2, 9 << 20), 5 << 20).unwrap();
+    bytes[5 << 20..14 << 20].copy_from_slice(&data(2, 9 << 20));
+    let mut seen = vec![0; 1 << 20];
+    file.read_exact_at(&mut seen, 6 << 20).unwrap();
+    assert!(seen == bytes[6 << 20..7 << 20]);
+    file.set_len(20 << 20).unwrap();
+    bytes.truncate(20 << 20);
+    file.sync_all().unwrap();
+    assert!(c.ok(&["cat", "tess:/d/f"]).stdout == bytes);
+    drop(file);
+    let none = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(m.at("d"), "user.tessera.durability", b"optimistic", none).unwrap();
+    fs::write(m.at("d/g"), &bytes).unwrap();
+    assert_eq!(fs::metadata(m.at("d/g")).unwrap().len(), 20 << 20);
+    assert!(fs::read(m.at("d/g")).unwrap() == bytes);
+    m.pushed();
+    assert!(c.ok(&["cat", "tess:/d/g"]).stdout == bytes);
+    let written = m.attribute("d/g", "user.tessera.state")["written"].clone();
+    assert_eq!((written["write_mode"].as_str(), m.counts()["used_bytes"].as_u64()), (Some("incremental"), Some(0)));
+    fs::write(m.at("d/last"), &bytes).unwrap();
+    assert!(m.daemon.stop().success());
+    assert!(c.ok(&["cat", "tess:/d/last"]).stdout == bytes);
+}
+
+/// What cannot be a log is set aside, and nothing of it is pushed (P14).
+#[test]
+fn malformed_logs_are_set_aside() {
+    let Some(c) = cluster() else { return };
+    let m = Mounted::spooled(&c, "mnt");
+    fs::create_dir(m.at("d")).unwrap();
+    m.mode("d", "complete-local");
+    stop_nodes(&c, rustix::process::Signal::STOP);
+    for name in ["rotten", "whole"] {
+        fs::write(m.at(&format!("d/{name}")), data(1, 200_000)).unwrap();
+    }
+    let rotten = fs::metadata(m.at("d/rotten")).unwrap().ino();
+    m.kill();
+    stop_nodes(&c, rustix::process::Signal::CONT);
+    let victim = logs(&c, "spool")
+        .into_iter()
+        .find(|path| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{rotten:016x}")));
+    let victim = victim.unwrap();
+    let mut bytes = fs::read(&victim).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&victim, bytes).unwrap();
+    fs::write(spool(&c).join("junk.spool"), b"junk").unwrap();
+    fs::write(spool(&c).join("other"), b"none of ours").unwrap();
+    let m = Mounted::spooled(&c, "again");
+    m.pushed();
+    assert!(c.ok(&["cat", "tess:/d/whole"]).stdout == data(1, 200_000));
+    assert!(c.ok(&["cat", "tess:/d/rotten"]).stdout.is_empty(), "as before");
+    assert_eq!((logs(&c, "damaged").len(), m.counts()["set_aside"].as_u64()), (2, Some(2)));
+    assert!(spool(&c).join("other").exists());
+    // One spool, one mount.
+    let dir = spool(&c).display().to_string();
+    fs::create_dir(c.path().join("third")).unwrap();
+    let refused = Daemon::try_start(&args(&c, "third", &["--spool", &dir]), &c.log("third"));
+    let refused = refused.err().unwrap();
+    assert!(refused.code == 8 && refused.stderr.contains("another mount"), "{refused:?}");
+}

@@ -1,0 +1,502 @@
+//! Files that are written to the spool: while a file has a log, all that is written goes there, and all that is read comes from there and
+//! from the version below. A log begins with the first change after a version, and ends when the store has what it says: pushed in the background after
+//! the file was closed ([`crate::spool::push`]), or at once for fsync, for a lock, or when the spool can take no more.
+
+use super::{FIRST_EXTENTS_BYTES, Files, OpenFile, Slot, State, failed, read_base};
+use crate::attr::nanoseconds;
+use crate::mount::Store;
+use crate::names::Known;
+use crate::spool::log::{Log, LogError, View};
+use crate::spool::push::pour;
+use crate::spool::speed::Speed;
+use crate::spool::staged::Writes;
+use fuser::Errno;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+use tessera_client::WriteHandle;
+use tessera_policy::{Durability, Policy, WriteMode};
+use tessera_wire::{Attr, Code};
+
+/// How long a file has been written, and how much.
+#[derive(Debug, Default)]
+pub struct Meter {
+    since: Option<Instant>,
+    bytes: u64,
+    closed: Option<Instant>,
+}
+
+impl Meter {
+    /// Somebody opened it for writing.
+    pub fn opened(&mut self) {
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    /// Something was written.
+    pub fn wrote(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+    }
+
+    /// It was closed: bytes and time until now, if something was written.
+    fn closes(&mut self) -> Option<(u64, Duration)> {
+        self.closed = Some(Instant::now());
+        let since = self.since.filter(|_| self.bytes > 0)?;
+        Some((self.bytes, since.elapsed()))
+    }
+
+    /// Nobody has it open for writing any more.
+    pub fn ends(&mut self) {
+        (self.since, self.bytes) = (None, 0);
+    }
+}
+
+impl Files {
+    /// Opens a file whose log was found; the spool has it open.
+    pub fn adopt(&self, ino: u64, log: Log) -> Arc<OpenFile> {
+        let file = Arc::new(OpenFile::new(ino, log.size_bytes()));
+        {
+            let mut state = file.state.lock();
+            (state.changed, state.replaced, state.log) = (true, false, Some(log));
+        }
+        self.0.lock().insert(ino, Slot { file: file.clone(), handles: 1, writers: 0 });
+        file
+    }
+
+    /// Files that wait in the spool.
+    pub fn spooled(&self) -> Vec<Arc<OpenFile>> {
+        let all: Vec<Arc<OpenFile>> = self.0.lock().values().map(|slot| slot.file.clone()).collect();
+        let waits = |state: &State| state.log.is_some() || state.owes_commit;
+        all.into_iter().filter(|file| waits(&file.state.lock())).collect()
+    }
+}
+
+impl OpenFile {
+    pub(super) fn new(ino: u64, size_bytes: u64) -> OpenFile {
+        let state = Mutex::new(State::new(size_bytes));
+        OpenFile { ino, turn: Mutex::default(), meter: Mutex::default(), state }
+    }
+
+    /// Its inode.
+    pub fn ino(&self) -> u64 {
+        self.ino
+    }
+
+    /// Modification time of what waits in the spool, ns since 1970.
+    pub fn mtime_ns(&self) -> Option<i64> {
+        let state = self.state.lock();
+        let of_log = state.log.as_ref().and_then(Log::closed);
+        of_log.or_else(|| state.owes_commit.then_some(state.mtime_ns))
+    }
+
+    /// A program closes it: what was written is committed, or acknowledged from the spool.
+    pub fn close(&self, store: &Store) -> Result<(), Errno> {
+        let (waits, mode, done) = {
+            let mut state = self.state.lock();
+            let done = state.close(store, self.ino);
+            (state.log.is_some() || state.owes_commit, state.mode, done)
+        };
+        if done.is_ok()
+            && let Some((bytes, observed)) = self.meter.lock().closes()
+        {
+            let achieved = (!waits).then_some(observed);
+            store.speeds.closed(self.ino, Speed { mode, bytes, observed, achieved });
+        }
+        done
+    }
+
+    /// For whoever brings the log into the store; nobody else does meanwhile.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock()
+    }
+
+    /// What is to be pushed, if it was closed and not written since.
+    pub fn closed_view(&self) -> Option<View> {
+        let state = self.state.lock();
+        state.log.as_ref().filter(|log| log.owes() && log.closed().is_some()).map(Log::view)
+    }
+
+    /// Whether all that was written was acknowledged from the spool: the next mount finds it.
+    pub fn is_safe(&self) -> bool {
+        self.state.lock().log.as_ref().is_some_and(|log| log.owes() && log.closed().is_some())
+    }
+
+    /// Whether the view is of the log it has now.
+    pub fn has_log_of(&self, view: &View) -> bool {
+        self.state.lock().log.as_ref().is_some_and(|log| log.gave(view))
+    }
+
+    /// What a log said is in the store now, as `version`.
+    pub fn stored(&self, store: &Store, version: u64, view: &View) {
+        let mut state = self.state.lock();
+        (state.version, state.made) = (version, None);
+        if state.log.as_mut().is_some_and(|log| log.gave(view) && log.stored(version, view)) {
+            state.replaced = false;
+            state.drop_log(store, self.ino);
+        }
+        // A file without a name lives by its sessions: the new one first.
+        let newest = if state.unlinked { open_version(store, self.ino, version).ok() } else { None };
+        state.base = newest;
+        store.names.forget(Some(&[self.ino]));
+        store.kernel.wrote(self.ino, version, state.size_bytes);
+        drop(state);
+        self.is_pushed(store);
+    }
+
+    fn is_pushed(&self, store: &Store) {
+        if let Some(spool) = &store.spool {
+            spool.counts.pushed.fetch_add(1, Ordering::Relaxed);
+        }
+        let since_closed = self.meter.lock().closed.map(|closed| closed.elapsed());
+        if let Some(speed) = since_closed.and_then(|after| store.speeds.stored(self.ino, after)) {
+            tracing::info!(ino = self.ino, speed = %speed.shown(), "pushed from the spool");
+        }
+    }
+
+    /// Commits what was written incrementally, and closed; nobody who asks for the file's length waits while it is pushed.
+    pub fn finish_staged(&self, store: &Store) {
+        let waits_for = {
+            let mut state = self.state.lock();
+            // Whoever writes it again closes it again.
+            if !state.owes_commit || store.files.has_writers(self.ino) {
+                return;
+            }
+            state.session.as_mut().and_then(|session| session.handle.drained())
+        };
+        if let Some(drained) = waits_for {
+            drained.wait();
+        }
+        let mut state = self.state.lock();
+        if !state.owes_commit {
+            return;
+        }
+        let done = state.commit(store, self.ino);
+        if done.is_err() {
+            tracing::error!(ino = self.ino, "a file that was closed could not be stored; the version before stands");
+            state.owes_commit = false;
+            state.changed = false;
+            store.files.let_go(self.ino);
+        }
+        state.session = None;
+        drop(state);
+        if done.is_ok() {
+            self.is_pushed(store);
+        }
+    }
+
+    /// The file was removed: nobody wants what its log has.
+    pub fn spool_is_gone(&self, store: &Store, view: &View) {
+        let mut state = self.state.lock();
+        if state.log.as_ref().is_some_and(|log| log.gave(view)) {
+            tracing::debug!(ino = self.ino, "a file was removed before it was pushed");
+            if let Some(spool) = &store.spool {
+                spool.counts.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+            state.drop_log(store, self.ino);
+        }
+    }
+
+    /// The log cannot be read: what it has is lost, and everybody hears of it.
+    pub fn spool_is_lost(&self, store: &Store, error: &LogError) {
+        let mut state = self.state.lock();
+        if let Some(log) = state.log.take() {
+            let aside = log.set_aside();
+            tracing::error!(ino = self.ino, %error, aside = %aside.display(), "a file that was closed cannot be pushed");
+            if let Some(spool) = &store.spool {
+                spool.counts.set_aside.fetch_add(1, Ordering::Relaxed);
+            }
+            state.failed = Some(Errno::EIO);
+            state.changed = false;
+            store.files.let_go(self.ino);
+        }
+    }
+
+    /// Another mount's version stands; what the log said is kept elsewhere.
+    pub fn gives_way(&self, store: &Store, attr: &Attr, view: &View) {
+        let mut state = self.state.lock();
+        state.version = attr.version;
+        state.base = None;
+        let over = state.log.as_mut().is_some_and(|log| log.gave(view) && log.stored(attr.version, view));
+        if over {
+            state.size_bytes = attr.size_bytes;
+            state.replaced = false;
+            state.drop_log(store, self.ino);
+        }
+        drop(state);
+        store.names.forget(Some(&[self.ino]));
+        if over && store.files.is_open(self.ino) {
+            match store.beside.refresh(self.ino, attr.size_bytes) {
+                Ok(()) => store.kernel.refreshed(self.ino, attr.version, attr.size_bytes),
+                Err(error) => {
+                    tracing::warn!(ino = self.ino, %error, "programs that have the file open see what was written here")
+                }
+            }
+        }
+    }
+}
+
+/// Reads through a log. What it holds cannot change, so nobody is kept waiting.
+pub(super) fn read(
+    mut state: MutexGuard<'_, State>,
+    store: &Store,
+    ino: u64,
+    offset: u64,
+    out: &mut [u8],
+) -> Result<(), Errno> {
+    let Some(log) = &state.log else { return Ok(()) };
+    let kept = log.kept_bytes().saturating_sub(offset).min(out.len() as u64) as usize;
+    let (pieces, file) = log.view_of(offset, out.len() as u64);
+    if kept > 0 && state.base.is_none() {
+        let version = log.base_version();
+        state.base = Some(open_version(store, ino, version).or_else(|_| open_version(store, ino, 0))?);
+    }
+    let base = state.base.clone();
+    drop(state);
+    if let Some(base) = base {
+        read_base(&base, offset, &mut out[..kept])?;
+    }
+    for piece in pieces {
+        let at = (piece.offset - offset) as usize;
+        file.read(&piece, &mut out[at..at + piece.len_bytes as usize]).map_err(|error| {
+            tracing::error!(ino, %error, "what is in the spool cannot be read");
+            Errno::EIO
+        })?;
+    }
+    Ok(())
+}
+
+fn open_version(store: &Store, ino: u64, version: u64) -> Result<Arc<tessera_client::ReadHandle>, Errno> {
+    let opened = store.client.inodes().open_read(ino, version, 0..FIRST_EXTENTS_BYTES);
+    Ok(Arc::new(opened.map_err(|e| failed("open", ino, e.code(), &e))?))
+}
+
+impl State {
+    /// Whether what is written now goes into a log; one begins where nothing waits yet and the file's policy asks for it.
+    pub(super) fn begin_log(&mut self, store: &Store, ino: u64) -> bool {
+        if self.log.is_some() {
+            return true;
+        }
+        let Some(spool) = &store.spool else { return false };
+        if self.changed || self.unlinked || self.failed.is_some() {
+            return false;
+        }
+        let Some((policy, attr)) = self.asked(store, ino) else { return false };
+        (self.mode, self.optimistic) = (policy.write_mode, policy.durability == Durability::Optimistic);
+        if self.mode != WriteMode::CompleteLocal {
+            return false;
+        }
+        let version = if self.version == 0 { attr.version } else { self.version };
+        match spool.begin(store, ino, version, self.size_bytes) {
+            Ok(log) => {
+                self.session = None;
+                self.log = Some(log);
+                store.files.hold(ino);
+                true
+            }
+            Err(error) => {
+                spool.falls_back(ino, &error);
+                self.mode = WriteMode::SlidingWindow;
+                false
+            }
+        }
+    }
+
+    /// Writes to the log; whether it did: else the file goes by sliding window from here on.
+    pub(super) fn write_log(&mut self, store: &Store, ino: u64, offset: u64, bytes: &[u8]) -> Result<bool, Errno> {
+        self.change_log(store, ino, |log| log.write(offset, bytes))
+    }
+
+    /// As [`State::write_log`], of a new length.
+    pub(super) fn truncate_log(&mut self, store: &Store, ino: u64, size_bytes: u64) -> Result<bool, Errno> {
+        if !self.change_log(store, ino, |log| log.set_len(size_bytes))? {
+            return Ok(false);
+        }
+        // By its name, while it only waits: nobody will close it.
+        if let Some(spool) = store.spool.as_ref().filter(|_| !store.files.has_writers(ino)) {
+            self.close(store, ino)?;
+            spool.push(ino);
+        }
+        Ok(true)
+    }
+
+    fn change_log(
+        &mut self,
+        store: &Store,
+        ino: u64,
+        change: impl FnOnce(&mut Log) -> Result<(), LogError>,
+    ) -> Result<bool, Errno> {
+        let Some(log) = &mut self.log else { return Ok(false) };
+        self.changed = true;
+        match change(log) {
+            Ok(()) => {
+                self.size_bytes = log.size_bytes();
+                Ok(true)
+            }
+            Err(error) => {
+                self.fall_back(store, ino, &error)?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// The spool takes no more: what is in it goes into a session, and what was acknowledged of it into a version at once.
+    fn fall_back(&mut self, store: &Store, ino: u64, error: &LogError) -> Result<(), Errno> {
+        if let Some(spool) = &store.spool {
+            spool.falls_back(ino, error);
+        }
+        self.mode = WriteMode::SlidingWindow;
+        let owes = self.log.as_ref().is_some_and(Log::owes);
+        let done = self.pour_log(store, ino).and_then(|()| if owes { self.sync_session(store, ino) } else { Ok(()) });
+        if done.is_err() {
+            self.take_log_back();
+            return self.note(done);
+        }
+        self.drop_poured(store, ino);
+        Ok(())
+    }
+
+    /// Acknowledges what was written: from the log, or by a commit.
+    pub(super) fn close(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
+        if self.failed.is_some() || (self.changed && store.client.locks().are_lost(ino)) {
+            return self.commit(store, ino);
+        }
+        if self.changed && self.mode == WriteMode::Incremental && self.optimistic && self.session.is_some() {
+            return self.close_staged(store, ino);
+        }
+        let Some(log) = &mut self.log else { return self.commit(store, ino) };
+        let mtime_ns = match (self.mtime_ns, log.closed()) {
+            (0, Some(before)) => before,
+            (0, None) => nanoseconds(SystemTime::now()),
+            (set, _) => set,
+        };
+        match log.close(mtime_ns, !self.optimistic) {
+            Ok(()) => {
+                self.mtime_ns = 0;
+                Ok(())
+            }
+            Err(error) => {
+                if let Some(spool) = &store.spool {
+                    spool.falls_back(ino, &error);
+                }
+                self.commit(store, ino)
+            }
+        }
+    }
+
+    /// All that was written is in local files, or in the session; the rest follows.
+    fn close_staged(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
+        let handed_over = self.feed(store, ino, true);
+        self.note(handed_over)?;
+        if self.mtime_ns == 0 {
+            self.mtime_ns = nanoseconds(SystemTime::now());
+        }
+        if !std::mem::replace(&mut self.owes_commit, true) {
+            store.files.hold(ino);
+        }
+        Ok(())
+    }
+
+    /// The session that a file is written through.
+    pub(super) fn staged(&self, store: &Store, ino: u64, session: WriteHandle) -> Result<Box<dyn Writes>, Errno> {
+        match &store.spool {
+            Some(spool) if self.mode == WriteMode::Incremental => {
+                let staged = spool.stage(ino, session).map_err(|error| failed("stage", ino, Code::Io, &error))?;
+                Ok(Box::new(staged))
+            }
+            _ => Ok(Box::new(session)),
+        }
+    }
+
+    /// Nobody writes it any more.
+    pub(super) fn leave_to_spool(&mut self, store: &Store, ino: u64) {
+        if self.owes_commit
+            && let Some(spool) = &store.spool
+        {
+            return spool.push(ino);
+        }
+        let Some(log) = &self.log else { return };
+        match (&store.spool, self.failed) {
+            (Some(spool), None) => spool.push(ino),
+            _ if log.owes() => {
+                tracing::error!(ino, log = %log.path().display(), "a file that failed later stays in the spool as it was closed before");
+                self.log = None;
+                store.files.let_go(ino);
+            }
+            _ => self.drop_log(store, ino),
+        }
+    }
+
+    /// A modification time that was set after the file was closed.
+    pub(super) fn time_log(&mut self) {
+        let Some(log) = self.log.as_mut().filter(|log| log.closed().is_some()) else { return };
+        match log.close(self.mtime_ns, false) {
+            Ok(()) => self.mtime_ns = 0,
+            Err(error) => tracing::warn!(%error, "a modification time is set when the file is pushed or closed"),
+        }
+    }
+
+    /// Hands over to a session what the log has.
+    pub(super) fn pour_log(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
+        let Some(log) = self.log.take() else { return Ok(()) };
+        let mut view = log.view();
+        self.poured = Some(log);
+        (self.session, self.cut) = (None, false);
+        self.replaced = view.overlay.kept_bytes() == 0;
+        if self.mtime_ns == 0 {
+            self.mtime_ns = std::mem::take(&mut view.mtime_ns);
+        }
+        let size_bytes = self.size_bytes;
+        let session = self.session(store, ino)?;
+        pour(&view, &mut *session.handle).map_err(|e| failed("push", ino, e.code(), &e))?;
+        session.position = size_bytes;
+        session.uncommitted = Some(0..size_bytes);
+        Ok(())
+    }
+
+    /// What was handed over did not get into a version: the log has it still. Whether there is one.
+    pub(super) fn take_log_back(&mut self) -> bool {
+        let Some(log) = self.poured.take() else { return false };
+        self.session = None;
+        self.log = Some(log);
+        true
+    }
+
+    /// What was written is in a version.
+    pub(super) fn is_committed(&mut self, store: &Store, ino: u64) {
+        self.drop_poured(store, ino);
+        if std::mem::replace(&mut self.owes_commit, false) {
+            store.files.let_go(ino);
+        }
+    }
+
+    /// What was handed over need not be kept.
+    fn drop_poured(&mut self, store: &Store, ino: u64) {
+        if let Some(log) = self.poured.take() {
+            log.remove();
+            store.files.let_go(ino);
+        }
+    }
+
+    fn drop_log(&mut self, store: &Store, ino: u64) {
+        if let Some(log) = self.log.take() {
+            log.remove();
+            self.changed = false;
+            store.files.let_go(ino);
+        }
+    }
+
+    /// What the file asks for, and how it is in the store.
+    fn asked(&self, store: &Store, ino: u64) -> Option<(Policy, Attr)> {
+        let known = match store.names.get(ino).or_else(|| self.made.clone()) {
+            Some(known) => known,
+            None => {
+                let asked = store.names.asking();
+                let entry = store.client.inodes().get(ino).ok()?;
+                store.names.keep(asked, None, &entry);
+                Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints }
+            }
+        };
+        let policy = Policy::from_hints(known.hints.iter().map(|h| (h.name.as_str(), h.value.as_str()))).ok()?;
+        Some((policy, known.attr))
+    }
+}

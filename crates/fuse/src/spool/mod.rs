@@ -1,0 +1,279 @@
+//! The spool: files that are written to a local disk first, and pushed into the store after they were closed (stdchk's complete local
+//! writes; dissertation, section 3.5.3.2), or through a few bounded local files while they are written ([`staged`], its incremental writes).
+//!
+//! A file that waits is a [`log::Log`]: records of what was written to it ([`record`]), of which an [`overlay::Overlay`] says what the file is
+//! now, and [`replay`] what it was when it was closed last, if a crash left the log behind. These decide nothing about the store. [`push`] brings
+//! logs there in the background; [`crate::files`] decides which file has one, and reads through it. Nothing here talks to the kernel.
+
+pub mod log;
+pub mod overlay;
+pub mod push;
+pub mod record;
+mod recover;
+pub mod replay;
+pub mod speed;
+pub mod staged;
+
+pub use recover::recover;
+
+use crate::mount::Store;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use log::{Log, LogError, Room};
+use replay::Begun;
+use serde_json::{Value, json};
+use staged::Staged;
+use std::fs::{DirBuilder, File};
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tessera_client::WriteHandle;
+use thiserror::Error;
+
+/// Logs that cannot be read end in this.
+const EXTENSION_DAMAGED: &str = "damaged";
+
+/// Where a mount spools, and how much.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpoolOptions {
+    /// The directory; made if it is not there.
+    pub dir: PathBuf,
+    /// Bytes that all files in it may have.
+    pub limit_bytes: u64,
+}
+
+/// Why there is no spool.
+#[derive(Debug, Error)]
+pub enum SpoolError {
+    /// The system refuses.
+    #[error("spool {dir}: {error}")]
+    Io {
+        /// The spool.
+        dir: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// It would be in the mount itself.
+    #[error("spool {dir} is in the mount itself; give a directory on a local disk")]
+    InMount {
+        /// The spool.
+        dir: PathBuf,
+    },
+    /// Others may look into it.
+    #[error(
+        "spool {dir} is not this user's alone (owner {uid}, mode {mode:o}); it holds files of all users: chown it, and chmod 700"
+    )]
+    NotPrivate {
+        /// The spool.
+        dir: PathBuf,
+        /// Its owner.
+        uid: u32,
+        /// Its mode.
+        mode: u32,
+    },
+    /// Another mount has it.
+    #[error("spool {dir} is another mount's; give each mount its own")]
+    InUse {
+        /// The spool.
+        dir: PathBuf,
+    },
+}
+
+/// What was done, since the mount began.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Versions pushed.
+    pub pushed: AtomicU64,
+    /// Files that were written by sliding window although they asked for the spool.
+    pub fallbacks: AtomicU64,
+    /// Files kept beside others that had taken their place.
+    pub conflicts: AtomicU64,
+    /// Files that were removed before they were pushed.
+    pub dropped: AtomicU64,
+    /// Logs that cannot be read.
+    pub set_aside: AtomicU64,
+    /// Pushes that failed, and are tried again.
+    pub retries: AtomicU64,
+}
+
+/// See the module.
+pub struct Spool {
+    dir: PathBuf,
+    /// Locked for as long as this lives.
+    _lock: File,
+    room: Arc<Room>,
+    cluster_id: Vec<u8>,
+    wanted: Sender<u64>,
+    stopping: AtomicBool,
+    /// See there.
+    pub counts: Arc<Counts>,
+}
+
+impl Spool {
+    /// Opens the directory, for a mount at `mount`; files to be pushed will be heard of at the receiver.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub fn open(
+        options: &SpoolOptions,
+        mount: &Path,
+        cluster_id: Vec<u8>,
+    ) -> Result<(Spool, Receiver<u64>), SpoolError> {
+        let failed = |error| SpoolError::Io { dir: options.dir.clone(), error };
+        DirBuilder::new().recursive(true).mode(0o700).create(&options.dir).map_err(failed)?;
+        let dir = options.dir.canonicalize().map_err(failed)?;
+        if dir.starts_with(mount) {
+            return Err(SpoolError::InMount { dir });
+        }
+        let meta = dir.metadata().map_err(failed)?;
+        if meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o077 != 0 {
+            return Err(SpoolError::NotPrivate { dir, uid: meta.uid(), mode: meta.mode() & 0o7777 });
+        }
+        let lock = File::options().create(true).truncate(false).write(true).open(dir.join("lock")).map_err(failed)?;
+        match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(SpoolError::InUse { dir }),
+            done => done.map_err(|error| failed(error.into()))?,
+        }
+        let (wanted, work) = unbounded();
+        let (room, stopping) = (Arc::new(Room::new(options.limit_bytes)), AtomicBool::new(false));
+        let spool = Spool { dir, _lock: lock, room, cluster_id, wanted, stopping, counts: Arc::default() };
+        Ok((spool, work))
+    }
+
+    /// A log for a file over `base_version` of so many bytes.
+    ///
+    /// # Errors
+    /// The log's.
+    pub fn begin(&self, store: &Store, ino: u64, base_version: u64, base_bytes: u64) -> Result<Log, LogError> {
+        let number = std::collections::hash_map::RandomState::new().build_hasher().finish();
+        let (parent, name) = store.names.seen(ino).unwrap_or_default();
+        let begun = Begun { cluster_id: self.cluster_id.clone(), ino, parent, name, base_version, base_bytes };
+        Log::create(&self.dir, number, self.room.clone(), begun)
+    }
+
+    /// Local files before a write session.
+    ///
+    /// # Errors
+    /// There is no thread for it.
+    pub fn stage(&self, ino: u64, session: WriteHandle) -> io::Result<Staged> {
+        let counts = self.counts.clone();
+        Staged::new(session, &self.dir, self.room.clone(), move |why| {
+            counts.fallbacks.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(ino, why, "a file is written without the spool");
+        })
+    }
+
+    /// A file is to be pushed.
+    pub fn push(&self, ino: u64) {
+        let _ = self.wanted.send(ino);
+    }
+
+    /// A file goes by sliding window instead.
+    pub fn falls_back(&self, ino: u64, error: &LogError) {
+        self.counts.fallbacks.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(ino, %error, "a file is written without the spool");
+    }
+
+    /// Nothing that fails is tried again.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// How it stands.
+    pub fn shown(&self, waiting: usize) -> Value {
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        json!({
+            "directory": self.dir.to_string_lossy(),
+            "limit_bytes": self.room.limit_bytes(),
+            "used_bytes": self.room.used_bytes(),
+            "waiting_files": waiting,
+            "pushed": count(&self.counts.pushed),
+            "fallbacks": count(&self.counts.fallbacks),
+            "conflicts": count(&self.counts.conflicts),
+            "dropped": count(&self.counts.dropped),
+            "set_aside": count(&self.counts.set_aside),
+            "retries": count(&self.counts.retries),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A directory that cannot be used is refused, with the way out, and left as it is (P14).
+    #[test]
+    fn a_spool_is_one_mounts_own_private_directory_elsewhere() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path().canonicalize().unwrap();
+        let options = |name: &str| SpoolOptions { dir: place.join(name), limit_bytes: 1000 };
+        let open = |name: &str| Spool::open(&options(name), &place.join("mnt"), vec![1]);
+        let first = open("a/b").unwrap();
+        assert_eq!(place.join("a/b").metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(matches!(open("a/b"), Err(SpoolError::InUse { .. })));
+        drop(first);
+        open("a/b").unwrap();
+        std::fs::create_dir(place.join("mnt")).unwrap();
+        assert!(matches!(open("mnt/x"), Err(SpoolError::InMount { .. })));
+        std::fs::create_dir(place.join("open")).unwrap();
+        std::fs::set_permissions(place.join("open"), PermissionsExt::from_mode(0o750)).unwrap();
+        let said = open("open").err().unwrap().to_string();
+        assert!(said.contains("750") && said.contains("chmod 700"), "{said}");
+        std::fs::write(place.join("file"), b"").unwrap();
+        assert!(matches!(open("file"), Err(SpoolError::Io { .. })));
+    }
+
+    #[test]
+    fn a_spool_that_is_full_takes_nothing_more_until_something_went() {
+        let place = tempfile::tempdir().unwrap();
+        let room = Arc::new(Room::new(3000));
+        let begun = |ino| Begun { cluster_id: vec![], ino, parent: 1, name: vec![], base_version: 0, base_bytes: 0 };
+        let mut one = Log::create(place.path(), 1, room.clone(), begun(1)).unwrap();
+        one.write(0, &[1; 1000]).unwrap();
+        let before = (one.len_bytes(), room.used_bytes());
+        assert_eq!(before.0, before.1);
+        assert!(matches!(one.write(1000, &[2; 3000]), Err(LogError::Full { limit_bytes: 3000, .. })));
+        assert_eq!((one.len_bytes(), room.used_bytes(), one.size_bytes()), (before.0, before.1, 1000));
+        let view = one.view();
+        one.remove();
+        let mut out = [0; 10];
+        view.read_over(990, &mut out).unwrap();
+        assert_eq!(out, [1; 10], "who still reads it can");
+        drop(view);
+        assert_eq!(room.used_bytes(), 0);
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+        let (mut many, roomy) = (Vec::new(), Arc::new(Room::new(1 << 20)));
+        let refused = loop {
+            match Log::create(place.path(), many.len() as u64, roomy.clone(), begun(1)) {
+                Ok(log) => many.push(log),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, LogError::TooMany) && many.len() > 100);
+        many.pop();
+        Log::create(place.path(), 1 << 40, roomy, begun(2)).unwrap();
+    }
+
+    /// What is read from a log is checked (P2).
+    #[test]
+    fn a_log_that_rots_is_not_read() {
+        let place = tempfile::tempdir().unwrap();
+        let begun = Begun { cluster_id: vec![], ino: 3, parent: 1, name: vec![], base_version: 0, base_bytes: 0 };
+        let mut log = Log::create(place.path(), 9, Arc::new(Room::new(1 << 20)), begun).unwrap();
+        log.write(0, &[7; 200_000]).unwrap();
+        let mut bytes = std::fs::read(log.path()).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        std::fs::write(log.path(), &bytes).unwrap();
+        let mut out = [0; 100];
+        log.view().read_over(0, &mut out).unwrap();
+        assert!(matches!(log.view().read_over(140_000, &mut out), Err(LogError::Damaged { .. })));
+    }
+}

@@ -1,0 +1,117 @@
+//! Records of a log, byte by byte (docs/formats.md, section 7). Here is no I/O.
+//!
+//! Nothing that is read back is trusted: a header is one only if its checksum fits its place and its log, a payload only if it has the
+//! checksum that its header says (P14).
+
+use tessera_accel::checksum::{crc32c, crc32c_append};
+
+/// Bytes of a record before its payload.
+pub const HEADER_BYTES: usize = 32;
+/// Longest payload: what has to be read, and checked, for any byte of it.
+pub const MAX_PAYLOAD_BYTES: usize = 128 << 10;
+/// First bytes of every record.
+pub const MAGIC: [u8; 4] = *b"TSPL";
+
+/// What a record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// First of a log. Value: the log's own number; payload: whose file it is.
+    Begin,
+    /// Bytes. Value: where in the file; payload: they.
+    Write,
+    /// The file is so long from here on. Value: that.
+    Length,
+    /// Everything before was acknowledged: the file was closed. Value: its modification time, ns since 1970; payload: its length.
+    Closed,
+    /// The file as it was closed is in the store. Value: the version; payload: where in the log the record of that closing ends.
+    Stored,
+}
+
+const KINDS: [Kind; 5] = [Kind::Begin, Kind::Write, Kind::Length, Kind::Closed, Kind::Stored];
+
+/// A record without its payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What it says.
+    pub kind: Kind,
+    /// See [`Kind`].
+    pub value: u64,
+    /// Bytes that follow.
+    pub len_bytes: u32,
+    /// Their crc32c.
+    pub crc: u32,
+}
+
+impl Header {
+    /// Of a record with this payload.
+    pub fn new(kind: Kind, value: u64, payload: &[u8]) -> Header {
+        Header { kind, value, len_bytes: payload.len() as u32, crc: crc32c(payload) }
+    }
+
+    /// Bytes of the whole record.
+    pub fn record_bytes(&self) -> u64 {
+        HEADER_BYTES as u64 + u64::from(self.len_bytes)
+    }
+
+    /// As it is written at `position` of log number `log`.
+    pub fn encode(&self, log: u64, position: u64) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[..4].copy_from_slice(&MAGIC);
+        out[4] = KINDS.iter().position(|kind| *kind == self.kind).unwrap_or_default() as u8 + 1;
+        out[8..16].copy_from_slice(&self.value.to_le_bytes());
+        out[16..20].copy_from_slice(&self.len_bytes.to_le_bytes());
+        out[20..24].copy_from_slice(&self.crc.to_le_bytes());
+        let seal = seal(&out, log, position);
+        out[28..].copy_from_slice(&seal.to_le_bytes());
+        out
+    }
+
+    /// What was written at `position` of log number `log`, if it was.
+    pub fn decode(bytes: &[u8; HEADER_BYTES], log: u64, position: u64) -> Option<Header> {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let value = u64::from(word(8)) | u64::from(word(12)) << 32;
+        let kind = *KINDS.get(usize::from(bytes[4]).checked_sub(1)?)?;
+        // A log's first record names the log.
+        let log = if kind == Kind::Begin { value } else { log };
+        let header = Header { kind, value, len_bytes: word(16), crc: word(20) };
+        let good = bytes[..4] == MAGIC
+            && word(28) == seal(bytes, log, position)
+            && header.len_bytes as usize <= MAX_PAYLOAD_BYTES
+            && (kind == Kind::Begin) == (position == 0);
+        good.then_some(header)
+    }
+
+    /// Whether this is the payload that was written.
+    pub fn fits(&self, payload: &[u8]) -> bool {
+        payload.len() == self.len_bytes as usize && crc32c(payload) == self.crc
+    }
+}
+
+/// Binds a header to its place: neither another log's record nor a file's content that looks like one passes for one.
+fn seal(header: &[u8; HEADER_BYTES], log: u64, position: u64) -> u32 {
+    crc32c_append(crc32c_append(crc32c(&header[..28]), &position.to_le_bytes()), &log.to_le_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_fit_one_place_of_one_log_and_no_bit_of_them_may_change() {
+        for kind in KINDS {
+            let (log, position) = (7, if kind == Kind::Begin { 0 } else { 96 });
+            let value = if kind == Kind::Begin { log } else { u64::MAX - 3 };
+            let header = Header::new(kind, value, b"payload");
+            let bytes = header.encode(log, position);
+            assert_eq!(Header::decode(&bytes, log, position), Some(header));
+            assert!(header.fits(b"payload") && !header.fits(b"payloae") && !header.fits(b"payloa"));
+            assert_eq!(Header::decode(&bytes, log, position + 1), None, "another place");
+            assert!(kind == Kind::Begin || Header::decode(&bytes, 8, position).is_none(), "another log");
+            for bit in 0..HEADER_BYTES * 8 {
+                let mut bent = bytes;
+                bent[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(Header::decode(&bent, log, position), None, "bit {bit} of {kind:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What an earlier mount left in the spool: files that were closed and not pushed are opened again, and pushed.
+
+use super::EXTENSION_DAMAGED;
+use super::log::{EXTENSION, Log};
+use super::push::push;
+use super::replay::{Begun, ReplayError, replay};
+use crate::mount::Store;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Takes over what is there. From then on it is seen through this mount.
+pub fn recover(store: &Store) {
+    let Some(spool) = &store.spool else { return };
+    let listed = std::fs::read_dir(&spool.dir).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = match listed {
+        Ok(entries) => entries,
+        Err(error) => return tracing::error!(spool = %spool.dir.display(), %error, "the spool cannot be listed"),
+    };
+    let mut logs: Vec<PathBuf> = entries.iter().map(|entry| entry.path()).collect();
+    logs.retain(|path| path.extension().is_some_and(|end| end == EXTENSION));
+    logs.sort();
+    for path in logs {
+        if let Err(error) = take_over(store, &path) {
+            said(store, &path, error);
+        }
+    }
+}
+
+/// What becomes of a log that is not pushed.
+enum Fate {
+    /// Nothing in it was acknowledged, or its file is gone.
+    Remove(String, Begun),
+    /// It cannot be read.
+    SetAside(String),
+    /// It stays as it is.
+    Leave(String),
+}
+
+fn take_over(store: &Store, path: &Path) -> Result<(), Fate> {
+    let Some(spool) = &store.spool else { return Ok(()) };
+    let leave = |error: &dyn std::fmt::Display| Fate::Leave(error.to_string());
+    let file = File::options().read(true).write(true).open(path).map_err(|e| leave(&e))?;
+    let found = match replay(BufReader::with_capacity(BUFFER_BYTES, &file)) {
+        Ok(found) => found,
+        Err(ReplayError::Nothing { begun }) if begun.cluster_id == spool.cluster_id => {
+            return Err(Fate::Remove("its file was not closed when the mount ended".into(), begun));
+        }
+        Err(ReplayError::Nothing { .. }) => return Err(Fate::Leave("it is of another cluster".into())),
+        Err(ReplayError::Io(error)) => return Err(leave(&error)),
+        Err(error) => return Err(Fate::SetAside(error.to_string())),
+    };
+    let (ino, begun) = (found.begun.ino, found.begun.clone());
+    if begun.cluster_id != spool.cluster_id {
+        return Err(Fate::Leave("it is of another cluster".into()));
+    }
+    // What was deleted stays deleted (P3).
+    let there = store.client.inodes().get(ino);
+    if matches!(&there, Err(error) if error.kind() == tessera_wire::Code::NotFound) {
+        return Err(Fate::Remove("its file was removed".into(), begun));
+    }
+    if store.files.is_open(ino) {
+        return Err(Fate::SetAside("another log is of the same file".into()));
+    }
+    let (bytes, cut_bytes) = (found.overlay.size_bytes(), found.cut_bytes);
+    let log = Log::adopt(path.to_path_buf(), file, spool.room.clone(), found).map_err(|e| leave(&e))?;
+    let name = String::from_utf8_lossy(&begun.name).into_owned();
+    tracing::info!(ino, name, bytes, cut_bytes, "found in the spool: closed, and not pushed");
+    let file = store.files.adopt(ino, log);
+    let version = there.ok().and_then(|entry| entry.attr).map_or(begun.base_version, |attr| attr.version);
+    // Another mount changed it: nobody is to see the one through the other.
+    if version != begun.base_version
+        && let Err(error) = push(store, &file)
+    {
+        tracing::warn!(ino, %error, "a file stays in the spool, and is pushed later");
+    }
+    spool.push(ino);
+    Ok(())
+}
+
+fn said(store: &Store, path: &Path, fate: Fate) {
+    let log = path.display();
+    match fate {
+        Fate::Remove(why, begun) => {
+            let name = String::from_utf8_lossy(&begun.name).into_owned();
+            tracing::warn!(%log, ino = begun.ino, name, why, "a log in the spool is removed");
+            if let Err(error) = std::fs::remove_file(path) {
+                tracing::warn!(%log, %error, "it cannot be removed");
+            }
+        }
+        Fate::SetAside(why) => {
+            if let Some(spool) = &store.spool {
+                spool.counts.set_aside.fetch_add(1, Ordering::Relaxed);
+            }
+            let aside = path.with_extension(EXTENSION_DAMAGED);
+            tracing::error!(%log, why, aside = %aside.display(), "a log in the spool cannot be pushed, and is set aside");
+            if let Err(error) = std::fs::rename(path, &aside) {
+                tracing::error!(%log, %error, "it cannot be renamed");
+            }
+        }
+        Fate::Leave(why) => tracing::error!(%log, why, "a log in the spool is left alone"),
+    }
+}

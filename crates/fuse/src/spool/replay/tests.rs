@@ -1,0 +1,161 @@
+//! Logs that are cut off, torn and bent: what was acknowledged is found, or said to be damaged; never anything else.
+
+use super::super::log::{Log, Room, View};
+use super::*;
+use proptest::prelude::*;
+use std::sync::Arc;
+
+fn begun(base_bytes: u64) -> Begun {
+    Begun { cluster_id: vec![0, 255, 7], ino: 42, parent: 1, name: b"a \xff".to_vec(), base_version: 9, base_bytes }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Write(u64, usize),
+    Length(u64),
+    Close(i64),
+    /// The store has what was closed last, or the time before.
+    Stored(bool),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        4 => (0u64..3000, 1usize..2000).prop_map(|(offset, len)| Op::Write(offset, len)),
+        1 => Just(Op::Write(100, MAX_PAYLOAD_BYTES + 77)),
+        1 => (0u64..4000).prop_map(Op::Length),
+        3 => (1i64..1000).prop_map(Op::Close),
+        2 => any::<bool>().prop_map(Op::Stored),
+    ];
+    proptest::collection::vec(op, 1..14)
+}
+
+/// What is found at some length of the log: the file, its time, the version below; none: nothing is owed.
+type Owed = Option<(Overlay, i64, u64)>;
+
+/// Bytes of a log that was written so, what is owed from each of its lengths on, and where it was closed last.
+fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = Log::create(dir.path(), 77, Arc::new(Room::new(1 << 30)), begun(500)).unwrap();
+    let mut owed: Vec<(u64, Owed)> = vec![(0, None)];
+    let (mut closings, mut version, mut last_closed): (Vec<View>, u64, usize) = (Vec::new(), 9, 0);
+    for (n, op) in ops.iter().enumerate() {
+        match op {
+            Op::Write(offset, len) => log.write(*offset, &vec![n as u8 + 1; *len]).unwrap(),
+            Op::Length(len) => log.set_len(*len).unwrap(),
+            Op::Close(mtime_ns) => {
+                log.close(*mtime_ns, false).unwrap();
+                closings.push(log.view());
+                last_closed = log.len_bytes() as usize;
+                owed.push((log.len_bytes(), Some((log.view().overlay, *mtime_ns, version))));
+            }
+            Op::Stored(older) => {
+                let Some(view) = closings.iter().rev().nth(usize::from(*older)).cloned() else { continue };
+                if log.is(&view) {
+                    continue;
+                }
+                version += 1;
+                assert!(!log.stored(version, &view), "there is more");
+                let last = closings.last().filter(|_| *older && log.owes());
+                owed.push((log.len_bytes(), last.map(|last| (last.overlay.clone(), last.mtime_ns, version))));
+            }
+        }
+    }
+    let path = log.view().file.path().to_path_buf();
+    (std::fs::read(path).unwrap(), owed, last_closed)
+}
+
+fn expected(owed: &[(u64, Owed)], len: usize) -> &Owed {
+    &owed.iter().rev().find(|(from, _)| *from <= len as u64).unwrap().1
+}
+
+fn check(found: Result<Replayed, ReplayError>, owed: &Owed, what: &str) -> Result<(), TestCaseError> {
+    match (found, owed) {
+        (Ok(found), Some((overlay, mtime_ns, version))) => {
+            prop_assert_eq!(&found.overlay, overlay, "{}", what);
+            prop_assert_eq!((found.mtime_ns, found.begun.base_version), (*mtime_ns, *version), "{}", what);
+        }
+        (Err(ReplayError::Nothing { .. } | ReplayError::NoLog), None) => {}
+        (found, owed) => return Err(TestCaseError::fail(format!("{what}: {found:?}, not {owed:?}"))),
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// The process dies, or the power fails and takes the end of the log: at every byte (P9).
+    #[test]
+    fn a_log_that_is_cut_off_anywhere_is_what_was_closed_before(ops in ops()) {
+        let (bytes, owed, _) = written(&ops);
+        let near = |len: usize| owed.iter().any(|(at, _)| len.abs_diff(*at as usize) < 40);
+        for len in (0..=bytes.len()).filter(|len| near(*len) || len % 2003 == 0) {
+            check(replay(&bytes[..len]), expected(&owed, len), &format!("cut at {len}"))?;
+        }
+    }
+
+    /// What lies behind the last record is anything: zeros, an older file's bytes.
+    #[test]
+    fn what_lies_behind_the_end_is_not_looked_at(ops in ops(), rest in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let (mut bytes, owed, _) = written(&ops);
+        let wanted = expected(&owed, bytes.len()).clone();
+        bytes.extend_from_slice(&rest);
+        bytes.extend_from_slice(&bytes.clone());
+        check(replay(&bytes[..]), &wanted, "more behind it")?;
+    }
+
+    /// A bit rots: what was closed before that is found only if nothing was closed after it (P2, P14).
+    #[test]
+    fn a_bent_log_is_never_taken_for_a_sound_one(ops in ops(), bits in proptest::collection::vec(any::<prop::sample::Index>(), 60)) {
+        let (bytes, owed, last_closed) = written(&ops);
+        for bit in bits {
+            let bit = bit.index(bytes.len() * 8);
+            let mut bent = bytes.clone();
+            bent[bit / 8] ^= 1 << (bit % 8);
+            let found = replay(&bent[..]);
+            let at = bit / 8;
+            if at >= last_closed {
+                // Of what comes after the last closing, nothing but that it was stored matters.
+                let before = expected(&owed, at);
+                let after = expected(&owed, bytes.len());
+                let good = |owed| check(replay(&bent[..]), owed, "");
+                prop_assert!(good(before).is_ok() || good(after).is_ok(), "bit {} gives {:?}", bit, found);
+            } else {
+                let damaged = matches!(found, Err(ReplayError::Damaged { .. } | ReplayError::NoLog));
+                // The last closing's own record: then it is as if it had never been.
+                let torn = check(found, expected(&owed, at), "").is_ok() && at + CLOSED_BYTES >= last_closed;
+                prop_assert!(damaged || torn, "bit {} of {}", bit, last_closed);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_bytes_at_all_panic() {
+    for len in [0, 1, 31, 32, 33, 5000] {
+        for byte in [0, 1, b'T', 255] {
+            assert!(matches!(replay(&vec![byte; len][..]), Err(ReplayError::NoLog)), "{len} times {byte}");
+        }
+    }
+    for text in ["", "{}", "null", r#"{"format":2}"#, r#"{"format":1,"cluster_id":"0","ino":1}"#] {
+        assert!(Begun::decode(text.as_bytes()).is_none(), "{text}");
+    }
+    assert_eq!(Begun::decode(&begun(3).encode()), Some(begun(3)));
+    assert_eq!(unhex("é0"), None);
+}
+
+/// A content that looks like the record of a closing is no such record.
+#[test]
+fn a_files_own_bytes_close_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = Log::create(dir.path(), 5, Arc::new(Room::new(1 << 30)), begun(0)).unwrap();
+    log.write(0, b"first").unwrap();
+    log.close(1, false).unwrap();
+    let closed = log.len_bytes();
+    let fake = Header::new(Kind::Closed, 1, &9u64.to_le_bytes());
+    // Right but for the log's number, which a program cannot know.
+    let position = closed + 2 * HEADER_BYTES as u64;
+    log.write(100, &[&[0; HEADER_BYTES][..], &fake.encode(6, position), &9u64.to_le_bytes()].concat()).unwrap();
+    let mut bytes = std::fs::read(log.view().file.path()).unwrap();
+    bytes[closed as usize + 9] ^= 1;
+    assert_eq!(replay(&bytes[..]).unwrap().overlay.size_bytes(), 5);
+}

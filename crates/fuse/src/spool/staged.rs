@@ -1,0 +1,425 @@
+//! Incremental writes: bytes go to local files of bounded length in turn; while one fills, those before it are pushed (stdchk; dissertation, section
+//! 3.5.3.2).
+//!
+//! A [`Staged`] write stands before a write session, which a thread of its own has: everything reaches it in the order it was asked for. What waits
+//! in the files is lost with the process: nothing of it was acknowledged. Without room, bytes go to the session by themselves.
+
+use super::log::Room;
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tessera_accel::checksum::crc32c;
+use tessera_client::{WriteDone, WriteError, WriteHandle};
+
+/// A file is pushed when it has so many bytes; less in a small spool.
+const SEGMENT_BYTES: u64 = 64 << 20;
+/// Files that wait, beside the one that is pushed and the one that is filled.
+const WAITING: usize = 2;
+/// So the spool holds at least so many.
+const SEGMENTS: u64 = 4;
+
+/// What a write session does.
+pub trait Writes: Send + 'static {
+    /// Writes at an offset.
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError>;
+    /// Leaves a hole up to `offset`.
+    fn skip_to(&mut self, offset: u64) -> Result<(), WriteError>;
+    /// Changes the length.
+    fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError>;
+    /// Sets the next version's modification time.
+    fn set_mtime(&mut self, mtime_ns: i64);
+    /// Commits.
+    fn sync(&mut self) -> Result<WriteDone, WriteError>;
+    /// Length of the file as written so far.
+    fn len_bytes(&self) -> u64;
+    /// What to wait for until all that was written is in the session; none: it is.
+    fn drained(&mut self) -> Option<Drained> {
+        None
+    }
+}
+
+impl Writes for WriteHandle {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+        WriteHandle::write_at(self, offset, bytes)
+    }
+    fn skip_to(&mut self, offset: u64) -> Result<(), WriteError> {
+        WriteHandle::skip_to(self, offset)
+    }
+    fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError> {
+        WriteHandle::set_len(self, size_bytes)
+    }
+    fn set_mtime(&mut self, mtime_ns: i64) {
+        WriteHandle::set_mtime(self, mtime_ns);
+    }
+    fn sync(&mut self) -> Result<WriteDone, WriteError> {
+        WriteHandle::sync(self)
+    }
+    fn len_bytes(&self) -> u64 {
+        WriteHandle::len_bytes(self)
+    }
+}
+
+/// A local file's part of what is written.
+struct Segment {
+    file: File,
+    pieces: Vec<Piece>,
+    bytes: u64,
+    room: Arc<Room>,
+}
+
+struct Piece {
+    offset: u64,
+    len_bytes: usize,
+    crc: u32,
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        self.room.give_back(self.bytes);
+    }
+}
+
+impl Segment {
+    /// A file that has lost its name: it goes with the process.
+    fn create(dir: &Path, room: &Arc<Room>) -> io::Result<Segment> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let path = dir.join(format!("{:x}.segment", NUMBER.fetch_add(1, Ordering::Relaxed)));
+        let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+        std::fs::remove_file(&path)?;
+        Ok(Segment { file, pieces: Vec::new(), bytes: 0, room: room.clone() })
+    }
+
+    /// Whether there was room.
+    fn append(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        self.room.take(bytes.len() as u64).map_err(|e| e.to_string())?;
+        if let Err(error) = self.file.write_all_at(bytes, self.bytes) {
+            self.room.give_back(bytes.len() as u64);
+            return Err(error.to_string());
+        }
+        self.bytes += bytes.len() as u64;
+        self.pieces.push(Piece { offset, len_bytes: bytes.len(), crc: crc32c(bytes) });
+        Ok(())
+    }
+
+    fn push(&self, to: &mut impl Writes, abandoned: &AtomicBool) -> Result<(), WriteError> {
+        let (mut at, mut buffer) = (0, Vec::new());
+        for piece in &self.pieces {
+            if abandoned.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            buffer.resize(piece.len_bytes, 0);
+            self.file.read_exact_at(&mut buffer, at).map_err(|e| lost(&e))?;
+            if crc32c(&buffer) != piece.crc {
+                return Err(lost(&"what is read is not what was written"));
+            }
+            to.write_at(piece.offset, &buffer)?;
+            at += piece.len_bytes as u64;
+        }
+        Ok(())
+    }
+}
+
+fn lost(error: &dyn std::fmt::Display) -> WriteError {
+    WriteError::Source { file: "the spool".into(), message: error.to_string() }
+}
+
+type Reply<T> = Sender<Result<T, WriteError>>;
+
+enum Job {
+    Segment(Segment),
+    Bytes(u64, Bytes),
+    Skip(u64),
+    SetLen(u64, Reply<()>),
+    SetMtime(i64),
+    Sync(Reply<WriteDone>),
+    /// Say when all before is done.
+    Tell(Reply<()>),
+}
+
+/// See the module.
+pub struct Staged {
+    jobs: Sender<Job>,
+    abandoned: Arc<AtomicBool>,
+    failed: Arc<Mutex<Option<WriteError>>>,
+    dir: PathBuf,
+    room: Arc<Room>,
+    segment: Option<Segment>,
+    size_bytes: u64,
+    /// The local disk failed, or is full: said once.
+    without: bool,
+    falls_back: Box<dyn Fn(&str) + Send>,
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        self.abandoned.store(true, Ordering::Release);
+    }
+}
+
+/// Waits for what was handed over, without the file's lock.
+pub struct Drained(Sender<Job>);
+
+impl Drained {
+    /// Until all that was handed over is in the session.
+    pub fn wait(&self) {
+        let (reply, done) = bounded(1);
+        if self.0.send(Job::Tell(reply)).is_ok() {
+            let _ = done.recv();
+        }
+    }
+}
+
+impl Staged {
+    /// Before `session`, with files in `dir`; `falls_back` hears why bytes go without.
+    ///
+    /// # Errors
+    /// No thread.
+    pub fn new<W: Writes>(
+        session: W,
+        dir: &Path,
+        room: Arc<Room>,
+        falls_back: impl Fn(&str) + Send + 'static,
+    ) -> io::Result<Staged> {
+        let (jobs, todo) = bounded(WAITING);
+        let (abandoned, failed) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Option<WriteError>>>::default());
+        let size_bytes = session.len_bytes();
+        let (gives_up, fails) = (abandoned.clone(), failed.clone());
+        std::thread::Builder::new().name("stage".into()).spawn(move || run(session, &todo, &gives_up, &fails))?;
+        let (dir, falls_back) = (dir.to_path_buf(), Box::new(falls_back));
+        Ok(Staged { jobs, abandoned, failed, dir, room, segment: None, size_bytes, without: false, falls_back })
+    }
+
+    fn hand_over(&self, job: Job) -> Result<(), WriteError> {
+        if let Some(error) = self.failed.lock().clone() {
+            return Err(error);
+        }
+        self.jobs.send(job).map_err(|_| lost(&"the thread that pushes is gone"))
+    }
+
+    fn end_segment(&mut self) -> Result<(), WriteError> {
+        match self.segment.take() {
+            Some(segment) => self.hand_over(Job::Segment(segment)),
+            None => Ok(()),
+        }
+    }
+
+    fn ask<T>(&mut self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, WriteError> {
+        self.end_segment()?;
+        let (reply, answer) = bounded(1);
+        self.hand_over(job(reply))?;
+        answer.recv().unwrap_or_else(|_| Err(lost(&"the thread that pushes is gone")))
+    }
+
+    /// Whether the local disk took it.
+    fn stage(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        let mut segment = match self.segment.take() {
+            Some(segment) => segment,
+            None => Segment::create(&self.dir, &self.room).map_err(|e| e.to_string())?,
+        };
+        let done = segment.append(offset, bytes);
+        self.segment = Some(segment).filter(|segment| segment.bytes > 0);
+        done
+    }
+}
+
+impl Writes for Staged {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+        if let Err(why) = self.stage(offset, bytes) {
+            if !std::mem::replace(&mut self.without, true) {
+                (self.falls_back)(&why);
+            }
+            self.end_segment()?;
+            self.hand_over(Job::Bytes(offset, Bytes::copy_from_slice(bytes)))?;
+        }
+        self.size_bytes = self.size_bytes.max(offset + bytes.len() as u64);
+        let full = SEGMENT_BYTES.min(self.room.limit_bytes() / SEGMENTS);
+        match &self.segment {
+            Some(segment) if segment.bytes >= full => self.end_segment(),
+            _ => Ok(()),
+        }
+    }
+
+    fn skip_to(&mut self, offset: u64) -> Result<(), WriteError> {
+        self.end_segment()?;
+        self.size_bytes = self.size_bytes.max(offset);
+        self.hand_over(Job::Skip(offset))
+    }
+
+    fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError> {
+        self.size_bytes = size_bytes;
+        self.ask(|reply| Job::SetLen(size_bytes, reply))
+    }
+
+    fn set_mtime(&mut self, mtime_ns: i64) {
+        // A failure is heard of at the next question.
+        let _ = self.end_segment().and_then(|()| self.hand_over(Job::SetMtime(mtime_ns)));
+    }
+
+    fn sync(&mut self) -> Result<WriteDone, WriteError> {
+        self.ask(Job::Sync)
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn drained(&mut self) -> Option<Drained> {
+        // A failure is heard of at the commit.
+        let _ = self.end_segment();
+        Some(Drained(self.jobs.clone()))
+    }
+}
+
+/// Carries out what is asked until nobody is there to ask. After a failure nothing more is written.
+fn run<W: Writes>(mut session: W, jobs: &Receiver<Job>, abandoned: &AtomicBool, failed: &Mutex<Option<WriteError>>) {
+    for job in jobs {
+        let before = failed.lock().clone();
+        if abandoned.load(Ordering::Acquire) {
+            // Whoever waits for an answer hears that there is none.
+            continue;
+        }
+        let refused = |error: &WriteError| Err(error.clone());
+        let done = match (job, &before) {
+            (Job::SetLen(_, reply) | Job::Tell(reply), Some(error)) => reply.send(refused(error)).or(Ok(())),
+            (Job::Sync(reply), Some(error)) => reply.send(Err(error.clone())).or(Ok(())),
+            (_, Some(_)) => Ok(()),
+            (Job::Segment(segment), None) => segment.push(&mut session, abandoned),
+            (Job::Bytes(offset, bytes), None) => session.write_at(offset, &bytes),
+            (Job::Skip(offset), None) => session.skip_to(offset),
+            (Job::SetMtime(mtime_ns), None) => {
+                session.set_mtime(mtime_ns);
+                Ok(())
+            }
+            (Job::SetLen(size_bytes, reply), None) => answer(session.set_len(size_bytes), &reply),
+            (Job::Sync(reply), None) => answer(session.sync(), &reply),
+            (Job::Tell(reply), None) => answer(Ok(()), &reply),
+        };
+        if let Err(error) = done {
+            *failed.lock() = Some(error);
+        }
+    }
+}
+
+fn answer<T>(result: Result<T, WriteError>, reply: &Reply<T>) -> Result<(), WriteError> {
+    let failed = result.as_ref().err().cloned();
+    let _ = reply.send(result);
+    failed.map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A session that keeps what it was given, and waits at a gate before each write.
+    #[derive(Clone)]
+    struct Kept {
+        file: Arc<Mutex<Vec<u8>>>,
+        gate: Receiver<()>,
+        fails_at: u64,
+    }
+
+    impl Writes for Kept {
+        fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+            let _ = self.gate.recv();
+            if offset >= self.fails_at {
+                return Err(lost(&"full"));
+            }
+            let end = offset as usize + bytes.len();
+            let mut file = self.file.lock();
+            let len = file.len().max(end);
+            file.resize(len, 0);
+            file[offset as usize..end].copy_from_slice(bytes);
+            Ok(())
+        }
+        fn skip_to(&mut self, offset: u64) -> Result<(), WriteError> {
+            let mut file = self.file.lock();
+            let len = file.len().max(offset as usize);
+            file.resize(len, 0);
+            Ok(())
+        }
+        fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError> {
+            self.file.lock().resize(size_bytes as usize, 0);
+            Ok(())
+        }
+        fn set_mtime(&mut self, _: i64) {}
+        fn sync(&mut self) -> Result<WriteDone, WriteError> {
+            Ok(WriteDone { version: self.file.lock().len() as u64, ..WriteDone::default() })
+        }
+        fn len_bytes(&self) -> u64 {
+            0
+        }
+    }
+
+    struct Bench {
+        staged: Staged,
+        file: Arc<Mutex<Vec<u8>>>,
+        open_gate: Sender<()>,
+        room: Arc<Room>,
+        fallbacks: Arc<Mutex<Vec<String>>>,
+        _dir: tempfile::TempDir,
+    }
+
+    fn bench(limit_bytes: u64, fails_at: u64) -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        let (open_gate, gate) = crossbeam_channel::unbounded();
+        let file = Arc::<Mutex<Vec<u8>>>::default();
+        let room = Arc::new(Room::new(limit_bytes));
+        let fallbacks = Arc::<Mutex<Vec<String>>>::default();
+        let hears = fallbacks.clone();
+        let kept = Kept { file: file.clone(), gate, fails_at };
+        let staged = Staged::new(kept, dir.path(), room.clone(), move |why| hears.lock().push(why.into())).unwrap();
+        Bench { staged, file, open_gate, room, fallbacks, _dir: dir }
+    }
+
+    #[test]
+    fn what_is_written_waits_in_files_of_bounded_length_and_arrives_in_order() {
+        let mut b = bench(4000, u64::MAX);
+        // Nothing passes the gate: one file is being pushed, two wait.
+        for i in 0..3u64 {
+            b.staged.write_at(i * 1000, &[i as u8 + 1; 1000]).unwrap();
+        }
+        b.staged.write_at(500, &[9; 700]).unwrap();
+        assert_eq!((b.room.used_bytes(), b.file.lock().len()), (3700, 0));
+        assert!(b.fallbacks.lock().is_empty());
+        drop(std::mem::replace(&mut b.open_gate, bounded(1).0));
+        b.staged.skip_to(3500).unwrap();
+        assert_eq!(b.staged.sync().unwrap().version, 3500);
+        let mut wanted = [[1; 1000], [2; 1000], [3; 1000]].concat();
+        wanted[500..1200].fill(9);
+        wanted.resize(3500, 0);
+        assert_eq!((&*b.file.lock(), b.room.used_bytes()), (&wanted, 0));
+        b.staged.set_len(10).unwrap();
+        assert_eq!((b.staged.len_bytes(), b.staged.sync().unwrap().version), (10, 10));
+    }
+
+    #[test]
+    fn without_room_bytes_go_by_themselves() {
+        let mut b = bench(1000, u64::MAX);
+        drop(std::mem::replace(&mut b.open_gate, bounded(1).0));
+        b.staged.write_at(0, &[1; 200]).unwrap();
+        b.staged.write_at(200, &[2; 5000]).unwrap();
+        b.staged.write_at(5200, &[3; 5000]).unwrap();
+        assert_eq!(b.staged.sync().unwrap().version, 10_200);
+        assert_eq!(*b.file.lock(), [vec![1; 200], vec![2; 5000], vec![3; 5000]].concat());
+        assert_eq!(b.fallbacks.lock().len(), 1, "said once");
+    }
+
+    #[test]
+    fn a_failure_is_everybodys_from_then_on() {
+        let mut b = bench(1 << 20, 100);
+        drop(std::mem::replace(&mut b.open_gate, bounded(1).0));
+        b.staged.write_at(0, &[1; 50]).unwrap();
+        b.staged.write_at(100, &[2; 50]).unwrap();
+        assert!(b.staged.sync().unwrap_err().to_string().contains("full"));
+        assert!(b.staged.sync().is_err() && b.staged.set_len(5).is_err());
+        let room = b.room.clone();
+        drop(b);
+        assert_eq!(room.used_bytes(), 0);
+    }
+}
