@@ -60,6 +60,10 @@ fn each_placement_is_where_it_was_asked_for() {
     let stored = local["state"]["stored_bytes"].as_u64().unwrap();
     assert!((len * 9 / 4..len * 9 / 4 + 1000).contains(&stored), "{stored} of {len}");
 
+    // That is what `auto` takes for a large file with such a placement.
+    let local = put(&c, "n3", "auto", &bytes, &["placement=local"]);
+    assert_eq!((&local["state"]["classes"], by_host(&local)["n3"]), (&serde_json::json!(["copy+ec:4+2"]), len));
+
     // Two files that share all content and not their place: each has what it asked for.
     let other = put(&c, "n5", "none too", &bytes, &["placement=local", "redundancy=none"]);
     assert_eq!(by_host(&other), [("n5".to_string(), len)].into());

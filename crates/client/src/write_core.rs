@@ -351,7 +351,7 @@ impl WriteCore {
 
     /// What opening the file and asking about these chunks takes.
     fn open_request(&self, chunks: &[usize]) -> OpenWrite {
-        let scheme = self.params.expect_policy.as_ref().map(|p| p.redundancy.scheme(self.file_bytes(0)).to_string());
+        let scheme = self.params.expect_policy.as_ref().map(|p| p.scheme(self.file_bytes(0)).to_string());
         let (parent, name, ino) = match &self.params.target {
             Target::Name { parent, name } => (*parent, name.clone(), 0),
             Target::Inode(ino) => (0, Vec::new(), *ino),
@@ -416,7 +416,7 @@ impl WriteCore {
         }
         self.session_ns = ms(reply.session_ms.max(1));
         self.renewed_ns = self.now;
-        self.scheme = self.policy.redundancy.scheme(self.file_bytes(reply.base_size_bytes)).to_string();
+        self.scheme = self.policy.scheme(self.file_bytes(reply.base_size_bytes)).to_string();
         let policy = Box::new(self.policy.clone());
         self.actions.push_back(WriteAction::Opened { policy, base_size_bytes: reply.base_size_bytes });
         let fits = |a: &tessera_wire::meta::AllocateChunksReply| {

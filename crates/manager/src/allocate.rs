@@ -121,7 +121,7 @@ fn reserve(ctx: &mut Ctx, policy: &Policy, bytes: u64) -> Outcome<u64> {
     if bytes < RESERVE_FROM_BYTES {
         return Ok(bytes);
     }
-    let scheme = policy.redundancy.scheme(bytes);
+    let scheme = policy.scheme(bytes);
     ctx.decide(|ctx| {
         let reserved_bytes = ctx.soft.sessions.reserved_bytes();
         let room = placement::room((ctx.db, ctx.caches), &ctx.soft.cluster.figures, scheme, reserved_bytes)?;
@@ -160,7 +160,7 @@ fn target(ctx: &Ctx, request: &OpenWrite) -> Outcome<(Option<inodes::Inode>, Opt
     }
 }
 
-/// The class that is meant: as asked, else as the policy says, `auto` resolved by the file's length.
+/// The class that is meant: as asked, else as the policy says, `auto` resolved by the file's length and place.
 pub(crate) fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Outcome<String> {
     let redundancy = match asked {
         "" => policy.redundancy,
@@ -171,7 +171,7 @@ pub(crate) fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Outc
             }
         },
     };
-    Ok(redundancy.scheme(file_bytes).to_string())
+    Ok(redundancy.scheme(file_bytes, &policy.placement).to_string())
 }
 
 /// The dedup question.

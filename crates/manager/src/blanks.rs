@@ -147,7 +147,7 @@ fn fill(
     }
     let spec = allocate::scheme_spec(&open.redundancy, policy, request.size_bytes)?;
     let class = placement::class_for(ctx, &spec)?;
-    if policy.placement != Placement::Spread || policy.redundancy.scheme(request.size_bytes).to_string() != spec {
+    if policy.placement != Placement::Spread || policy.scheme(request.size_bytes).to_string() != spec {
         return refuse(Code::SessionExpired, "the file's policy asks for another place or class; open the file");
     }
     let question = Question::new(ctx, session, policy, &class, &[])?;

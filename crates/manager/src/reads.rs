@@ -241,7 +241,7 @@ fn renew(view: &mut View, request: &RenewSession) -> Outcome<RenewSessionReply> 
 /// write, at most a quarter of that. Never less than it has.
 fn grant(view: &View, id: u64, wanted: u64, reserved: u64) -> Outcome<u64> {
     let session = sessions::writer(view.db, id)?;
-    let scheme = HintSet::read(&session.hints).policy()?.redundancy.scheme(wanted);
+    let scheme = HintSet::read(&session.hints).policy()?.scheme(wanted);
     let others = view.soft.sessions.reserved_bytes().saturating_sub(reserved);
     let room = placement::room((view.db, view.caches), &view.soft.cluster.figures, scheme, others)?.unreserved_bytes();
     let known = session.reserved_bytes >= wanted;

@@ -81,7 +81,8 @@ pub const HINTS: &[HintSpec] = &[
         name: "redundancy",
         allowed: SCHEMES,
         default: "auto:4+2",
-        help: "how many losses a file survives, and at what price; auto = M+1 copies up to 128 KiB, ec:K+M above",
+        help: "how many losses a file survives, and at what price; auto = M+1 copies up to 128 KiB, ec:K+M above, \
+               copy+ec:K+M if it is to be on one host (placement local or collocate)",
         set: |p, v| v.parse().map(|r| p.redundancy = r).map_err(|e: RedundancyError| e.to_string()),
         get: |p| p.redundancy.to_string(),
     },
@@ -327,6 +328,11 @@ impl Policy {
         })
     }
 
+    /// How new chunks of the file are stored when it has `file_bytes`.
+    pub fn scheme(&self, file_bytes: u64) -> Scheme {
+        self.redundancy.scheme(file_bytes, &self.placement)
+    }
+
     /// Bytes of a region of a file whose regions go to different hosts (`placement=scatter`).
     pub fn region_bytes(&self) -> Option<u64> {
         match self.placement {
@@ -469,6 +475,23 @@ mod tests {
             assert!(error.contains("allowed"), "{name}={value}: {error}");
         }
         assert!(canonical("colour", "red").unwrap_err().to_string().contains("redundancy"));
+    }
+
+    #[test]
+    fn auto_goes_by_length_and_place() {
+        for (redundancy, placement, bytes, scheme) in [
+            ("auto", "spread", AUTO_THRESHOLD_BYTES, "replica:3"),
+            ("auto", "spread", AUTO_THRESHOLD_BYTES + 1, "ec:4+2"),
+            ("auto", "local", AUTO_THRESHOLD_BYTES, "replica:3"),
+            ("auto", "local", AUTO_THRESHOLD_BYTES + 1, "copy+ec:4+2"),
+            ("auto:8+3", "collocate:g", u64::MAX, "copy+ec:8+3"),
+            ("auto:8+3", "scatter:1M", u64::MAX, "ec:8+3"),
+            ("auto:1+2", "local", u64::MAX, "ec:1+2"),
+            ("ec:4+2", "local", u64::MAX, "ec:4+2"),
+        ] {
+            let policy = Policy::from_hints([("redundancy", redundancy), ("placement", placement)]).unwrap();
+            assert_eq!(policy.scheme(bytes).to_string(), scheme, "{redundancy} {placement} {bytes}");
+        }
     }
 
     proptest::proptest! {

@@ -1,5 +1,6 @@
 //! Redundancy: what is asked for ([`Redundancy`]) and what a chunk is stored as ([`Scheme`]).
 
+use crate::Placement;
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
@@ -129,7 +130,8 @@ impl FromStr for Scheme {
 pub enum Redundancy {
     /// Always this.
     Fixed(Scheme),
-    /// m+1 copies while the file is small, `ec:k+m` for what is written once it is larger.
+    /// m+1 copies while the file is small, for what is written once it is larger `ec:k+m`, or `copy+ec:k+m` where it is to be on
+    /// one host (so that all of it is there, and not a k-th).
     Auto {
         /// Data fragments when coded.
         k: u32,
@@ -139,11 +141,13 @@ pub enum Redundancy {
 }
 
 impl Redundancy {
-    /// The scheme for new chunks of a file of `file_bytes`.
-    pub fn scheme(self, file_bytes: u64) -> Scheme {
+    /// The scheme for new chunks of a file of `file_bytes` with this placement.
+    pub fn scheme(self, file_bytes: u64, placement: &Placement) -> Scheme {
+        let on_one_host = matches!(placement, Placement::Local | Placement::Collocate { .. });
         match self {
             Redundancy::Fixed(scheme) => scheme,
             Redundancy::Auto { m, .. } if file_bytes <= crate::AUTO_THRESHOLD_BYTES => Scheme::Copies { n: m + 1 },
+            Redundancy::Auto { k: k @ 2.., m } if on_one_host => Scheme::CopyAndCode { k, m },
             Redundancy::Auto { k, m } => Scheme::Code { k, m },
         }
     }

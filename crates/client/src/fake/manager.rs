@@ -138,7 +138,7 @@ impl Fake {
         }
         let hints = self.hints();
         let policy = tessera_policy::Policy::from_hints(hints.iter().map(|h| (h.name.as_str(), h.value.as_str())));
-        if policy.unwrap().redundancy.scheme(request.size_bytes).to_string() != open.redundancy {
+        if policy.unwrap().scheme(request.size_bytes).to_string() != open.redundancy {
             return Err(error(Code::SessionExpired, "another class than the policy asks for"));
         }
         let class = self.class_of(&open.redundancy);
