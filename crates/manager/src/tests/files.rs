@@ -6,7 +6,7 @@ use proptest::strategy::ValueTree;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use tessera_wire::meta::*;
-use tessera_wire::{Code, Error, Extent};
+use tessera_wire::{Code, Error, Extent, InodeKind};
 
 /// Name of a byte: content and offset in it; content 0 is a hole.
 type Byte = (u8, u64);
@@ -480,6 +480,18 @@ fn if_version_lets_one_of_two_writers_win() {
     let request = rig.replacing(d.session_id, b"e").unwrap();
     let error = rig.ask(&Commit { if_version: Some(0), ..request }).unwrap_err();
     assert_eq!(error.kind(), Code::VersionConflict);
+    // Of a file that was opened by its number: it was never written.
+    let (op_id, kind) = (rig.op(), InodeKind::File as i32);
+    let made = rig.ask(&MakeNode { op_id, parent: 1, name: b"empty".to_vec(), kind, ..MakeNode::default() }).unwrap();
+    let ino = made.attr.unwrap().ino;
+    let mut by_number = |content: &[u8]| {
+        let op_id = rig.op();
+        let session_id = rig.ask(&OpenWrite { op_id, ino, ..OpenWrite::default() }).unwrap().session_id;
+        let request = rig.replacing(session_id, content).unwrap();
+        rig.ask(&Commit { if_version: Some(0), ..request })
+    };
+    by_number(b"f").unwrap();
+    assert_eq!(by_number(b"g").unwrap_err().kind(), Code::VersionConflict);
 }
 
 #[test]
