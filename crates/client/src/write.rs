@@ -5,7 +5,7 @@ use crate::job::{Numbered, Output};
 use crate::pipeline::{CutRule, Cutting, Input, Source, Stretch, is_hole};
 use crate::session::{Core, Session, Sorted};
 use crate::shell::Context;
-use crate::write_core::{ChunkReady, WriteAction, WriteCore, WriteDone, WriteEvent, WriteParams};
+use crate::write_core::{ChunkReady, SMALL_BYTES, WriteAction, WriteCore, WriteDone, WriteEvent, WriteParams};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,8 +45,6 @@ impl Cancel {
 
 /// How often a waiting operation looks whether it was cancelled.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
-/// Input of at most this many bytes is named before the session is opened, and travels with the opening.
-const SMALL_BYTES: usize = 256 << 10;
 
 /// A write core with what its shell has to count.
 pub(crate) struct WriteDriver {

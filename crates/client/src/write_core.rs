@@ -39,6 +39,10 @@ use tessera_wire::meta::{ChunkName, CloseSession, CommitMode, GetMap, OpenWrite,
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Code, Error};
 
+/// Input of at most this many bytes is named before the session is opened, and travels with the opening or (under
+/// [`crate::blanks`]) with the commit.
+pub(crate) const SMALL_BYTES: usize = 256 << 10;
+
 /// What happens to a write.
 #[derive(Debug)]
 pub enum WriteEvent {

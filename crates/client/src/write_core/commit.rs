@@ -5,9 +5,6 @@ use super::*;
 use tessera_wire::Extent;
 use tessera_wire::meta::{ChunkAck, Commit, CommitReply, CompleteFragments, StaleAck};
 
-/// Files of at most so many bytes are remembered by their chunks ([`crate::blanks`]).
-const SMALL_FILE_BYTES: u64 = 256 << 10;
-
 impl WriteCore {
     /// A chunk that may be committed as it is now.
     fn is_ready(&self, index: usize) -> bool {
@@ -208,7 +205,7 @@ impl WriteCore {
             chunks: self.chunks.len() as u64,
             known_chunks: known.count() as u64,
         };
-        if self.input_bytes <= SMALL_FILE_BYTES {
+        if self.input_bytes <= SMALL_BYTES as u64 {
             let known = done.known_chunks > 0;
             self.view.write().blanks.note(self.chunks.iter().map(|c| c.hash), known, &self.options);
         }
