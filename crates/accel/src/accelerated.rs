@@ -8,8 +8,9 @@ use crate::boundaries::{Candidate, Params};
 use crate::device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, Work};
 use crate::erasure::{Code, EncodeError, ReconstructError};
 use crate::hash::{Hash, Tree};
-use crate::runtime::operations::{FindCandidates, HashBatch, Multiply};
+use crate::runtime::operations::{FindCandidates, HashBatch, Multiply, XorFragments};
 use crate::runtime::{Buffer, Done, Job, JobError, Operation, Request, Runtime, SubmitError, Target};
+use crate::xorcode::{XorCallError, XorCode};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -149,6 +150,18 @@ impl Accelerated {
             for (stripe, job) in jobs[range].iter_mut().enumerate() {
                 copy_rows(&operation, &done.output, stripe, job.out.iter_mut().map(|o| &mut **o));
             }
+        }
+        Some(())
+    }
+
+    /// Runs an operation of one chunk: slices to its input, its output to `out`, which is in the operation's order.
+    fn xor_on_device(&self, operation: &XorFragments, slices: &[&[u8]], out: &mut [&mut [u8]]) -> Option<()> {
+        let pack = |input: &mut [u8]| {
+            slices.iter().enumerate().for_each(|(i, bytes)| input[operation.source_range(0, i)].copy_from_slice(bytes));
+        };
+        let done = self.submit(operation, pack)?.wait().ok()?;
+        for (i, room) in out.iter_mut().enumerate() {
+            room.copy_from_slice(&done.output[operation.target_range(0, i)]);
         }
         Some(())
     }
@@ -295,6 +308,50 @@ impl Device for Accelerated {
             }
         }
         Ok(())
+    }
+
+    fn encode_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
+        let len = data.first().map_or(0, |d| d.len());
+        let sound = data.len() == code.k()
+            && parity.len() == code.m()
+            && data.iter().all(|d| d.len() == len)
+            && parity.iter().all(|p| p.len() == len);
+        let worth_it = sound && self.is_for_device("xor-encode", len * data.len());
+        let done = || self.xor_on_device(&XorFragments::encode(code, len, 1)?, data, parity);
+        match worth_it.then(done).flatten() {
+            Some(()) => Ok(()),
+            None => self.cpu.encode_xor(code, data, parity),
+        }
+    }
+
+    fn reconstruct_xor(
+        &self,
+        code: &Arc<XorCode>,
+        present: &[(usize, &[u8])],
+        wanted: &[usize],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), XorCallError> {
+        let len = present.first().map_or(0, |(_, bytes)| bytes.len());
+        let sound = present.len() >= code.k()
+            && present.iter().all(|(_, bytes)| bytes.len() == len)
+            && wanted.len() == out.len()
+            && out.iter().all(|o| o.len() == len);
+        let done = || {
+            // Devices want both lists in order; whatever is twice, or both there and wanted, is for the CPU to judge.
+            let mut there = present.to_vec();
+            there.sort_unstable_by_key(|(i, _)| *i);
+            let (numbers, slices): (Vec<usize>, Vec<&[u8]>) = there.into_iter().unzip();
+            let mut rooms: Vec<(usize, &mut [u8])> =
+                wanted.iter().copied().zip(out.iter_mut().map(|o| &mut **o)).collect();
+            rooms.sort_unstable_by_key(|(i, _)| *i);
+            let (sorted, mut rooms): (Vec<usize>, Vec<&mut [u8]>) = rooms.into_iter().unzip();
+            self.xor_on_device(&XorFragments::reconstruct(code, &numbers, &sorted, len, 1)?, &slices, &mut rooms)
+        };
+        let worth_it = sound && self.is_for_device("xor-reconstruct", len * present.len());
+        match worth_it.then(done).flatten() {
+            Some(()) => Ok(()),
+            None => self.cpu.reconstruct_xor(code, present, wanted, out),
+        }
     }
 
     fn candidates(&self, params: &Params, context: &[u8], data: &[u8], out: &mut Vec<Candidate>) {

@@ -10,8 +10,9 @@ use crate::checksum;
 use crate::erasure::{Code, EncodeError, ReconstructError};
 use crate::hash::{self, Hash, Tree};
 use crate::isa::Isa;
-use std::sync::OnceLock;
+use crate::xorcode::{XorCallError, XorCode};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// One chunk to encode: arguments of [`Code::encode`].
 #[derive(Debug)]
@@ -59,6 +60,27 @@ pub trait Device: Send + Sync {
 
     /// Lost fragments of chunks. Jobs before the one that is refused have been done.
     fn reconstruct(&self, code: &Code, jobs: &mut [ReconstructJob<'_>]) -> Result<(), ReconstructError>;
+
+    /// Parity of a chunk by a code of XOR alone; arguments of [`XorCode::encode`]. The CPU does it unless a device says otherwise.
+    fn encode_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
+        code.encode(data, parity)?;
+        self.note("encode", Work { jobs: 1, bytes: total(data) as u64 });
+        Ok(())
+    }
+
+    /// Lost fragments of a chunk by a code of XOR alone; arguments of [`XorCode::reconstruct`]. The same holds.
+    fn reconstruct_xor(
+        &self,
+        code: &Arc<XorCode>,
+        present: &[(usize, &[u8])],
+        wanted: &[usize],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), XorCallError> {
+        code.reconstruct(present, wanted, out)?;
+        let bytes = present.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+        self.note("reconstruct", Work { jobs: 1, bytes });
+        Ok(())
+    }
 
     /// Chunk boundary candidates of one slice; see [`boundaries::candidates`].
     fn candidates(&self, params: &Params, context: &[u8], data: &[u8], out: &mut Vec<Candidate>);
@@ -209,6 +231,24 @@ impl Device for Cpu {
             code.reconstruct_on(self.isa, job.frag_len, &job.present, &job.wanted, &mut job.out)?;
             self.count("reconstruct", 1, job.present.iter().map(|(_, bytes)| bytes.len()).sum());
         }
+        Ok(())
+    }
+
+    fn encode_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
+        code.encode_on(self.isa, data, parity)?;
+        self.count("encode", 1, total(data));
+        Ok(())
+    }
+
+    fn reconstruct_xor(
+        &self,
+        code: &Arc<XorCode>,
+        present: &[(usize, &[u8])],
+        wanted: &[usize],
+        out: &mut [&mut [u8]],
+    ) -> Result<(), XorCallError> {
+        code.reconstruct_on(self.isa, present, wanted, out)?;
+        self.count("reconstruct", 1, present.iter().map(|(_, bytes)| bytes.len()).sum());
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! Everything that computes on bytes: chunk names ([`hash`]), Reed–Solomon codes ([`erasure`]), checksums
-//! ([`checksum`]) and chunk boundaries ([`boundaries`]), and the [`Device`]s that run them.
+//! Everything that computes on bytes: chunk names ([`hash`]), Reed–Solomon codes ([`erasure`]), codes
+//! of XOR alone ([`xorcode`]), both behind one door ([`coder`]), checksums ([`checksum`]) and chunk boundaries ([`boundaries`]), and the [`Device`]s that run them.
 //!
 //! Each family has one plain `reference.rs`, one `dispatch.rs` that picks an instruction set, and leaves
 //! (`avx2.rs`, `avx512.rs`, …) that must equal the reference byte for byte (P10). The same holds for the GPU's
@@ -18,6 +18,7 @@ struct Readme;
 pub mod accelerated;
 pub mod boundaries;
 pub mod checksum;
+pub mod coder;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod device;
@@ -35,6 +36,7 @@ pub mod windows;
 pub mod xorcode;
 
 pub use accelerated::{Accelerated, RunError};
+pub use coder::{Coder, CoderError};
 pub use device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, device, set_device, work_done};
 pub use hash::{GROUP_BYTES, Hash, Tree};
 pub use isa::Isa;

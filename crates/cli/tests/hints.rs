@@ -63,6 +63,9 @@ fn each_placement_is_where_it_was_asked_for() {
     // That is what `auto` takes for a large file with such a placement.
     let local = put(&c, "n3", "auto", &bytes, &["placement=local"]);
     assert_eq!((&local["state"]["classes"], by_host(&local)["n3"]), (&serde_json::json!(["copy+ec:4+2"]), len));
+    let spread = put(&c, "n3", "raid6", &bytes, &["redundancy=raid6:4+2"]);
+    assert_eq!(spread["state"]["classes"], serde_json::json!(["raid6:4+2"]));
+    assert!(by_host(&spread).values().sum::<u64>().abs_diff(len) < 1000, "each slice once: {spread}");
 
     // Two files that share all content and not their place: each has what it asked for.
     let other = put(&c, "n5", "none too", &bytes, &["placement=local", "redundancy=none"]);
@@ -108,6 +111,7 @@ fn hints_that_cannot_be_followed_are_counted_and_those_that_make_no_sense_are_re
         ("cache=lots", "SIZE"),
         ("redundancy=copy+ec:4", "copy+ec:K+M"),
         ("redundancy=copy+ec:1+2", "replica:3"),
+        ("redundancy=raid6:8+3", "raid6:K+2"),
     ] {
         assert_refused(&c.with_stdin(&["put", "-", "tess:/g", "-p", hint], b"x"), 2, &[word]);
     }

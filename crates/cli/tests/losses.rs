@@ -26,7 +26,10 @@ fn two_nodes_are_killed_and_after_repair_two_more() {
     let src = stored(&c);
     // One file's copies are all on the first node that goes.
     let bytes = copies_on(&c, "n2");
-    let is_there = |c: &Cluster| assert!(c.ok(&["cat", "tess:/copies"]).stdout == bytes);
+    assert_eq!(c.with_stdin(&["put", "-", "tess:/raid6", "-p", "redundancy=raid6:4+2"], &bytes).code, 0);
+    let is_there = |c: &Cluster| {
+        ["tess:/copies", "tess:/raid6"].iter().for_each(|name| assert!(c.ok(&["cat", name]).stdout == bytes));
+    };
     c.kill_node(2);
     c.kill_node(7);
     assert_all_there(&c, &src, "degraded");

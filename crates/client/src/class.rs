@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use std::ops::Range;
-use tessera_accel::erasure::{Code, Matrix};
+use tessera_accel::Coder;
+use tessera_accel::coder::Description;
 use tessera_wire::ClassInfo;
 use tessera_wire::class::{COPIES, COPY_AND_REED_SOLOMON, REED_SOLOMON};
 
@@ -11,7 +12,7 @@ use tessera_wire::class::{COPIES, COPY_AND_REED_SOLOMON, REED_SOLOMON};
 pub struct Class {
     /// As the manager described it.
     pub info: ClassInfo,
-    code: Option<Code>,
+    code: Option<Coder>,
 }
 
 impl Class {
@@ -19,19 +20,24 @@ impl Class {
     pub fn new(info: ClassInfo) -> Result<Self, String> {
         let code = match info.code.as_str() {
             COPIES if info.k == 1 && info.m < 255 => None,
-            REED_SOLOMON | COPY_AND_REED_SOLOMON => {
-                let matrix = [Matrix::Cauchy1, Matrix::Vandermonde].into_iter().find(|m| m.name() == info.matrix);
-                let matrix = matrix.ok_or_else(|| format!("class {}: no matrix {:?} here", info.spec, info.matrix))?;
-                let code = Code::new(info.k as usize, info.m as usize, matrix);
-                Some(code.map_err(|e| format!("class {}: {e}", info.spec))?)
+            code => {
+                let described = Description {
+                    code: if code == COPY_AND_REED_SOLOMON { REED_SOLOMON } else { code },
+                    matrix: &info.matrix,
+                    k: info.k,
+                    m: info.m,
+                    w: info.word_bits,
+                    packet_bytes: info.packet_bytes,
+                    align_bytes: info.alignment_bytes,
+                };
+                Some(Coder::described(&described).map_err(|e| format!("class {}: {e}", info.spec))?)
             }
-            other => return Err(format!("class {} is coded by {other:?}, which this build does not know", info.spec)),
         };
         Ok(Class { info, code })
     }
 
-    /// The Reed–Solomon code; none for copies.
-    pub fn code(&self) -> Option<&Code> {
+    /// The code; none for copies.
+    pub fn code(&self) -> Option<&Coder> {
         self.code.as_ref()
     }
 
@@ -112,17 +118,38 @@ pub(crate) mod tests {
             Some(("replica", n)) => (1, n.parse::<u32>().unwrap() - 1, "copy"),
             Some((kind, km)) => {
                 let (k, m) = km.split_once('+').unwrap();
-                (k.parse().unwrap(), m.parse().unwrap(), if kind == "ec" { "rs" } else { "copy+rs" })
+                let code = match kind {
+                    "ec" => "rs",
+                    "raid6" => "xor",
+                    _ => "copy+rs",
+                };
+                (k.parse().unwrap(), m.parse().unwrap(), code)
             }
         };
-        let matrix = if code == "copy" { "" } else { "cauchy1" };
-        let info = ClassInfo { class_id: 1, spec: spec.into(), k, m, code: code.into(), matrix: matrix.into() };
+        let matrix = match code {
+            "copy" => "",
+            "xor" => "liberation",
+            _ => "cauchy1",
+        };
+        let info = ClassInfo {
+            class_id: 1,
+            spec: spec.into(),
+            k,
+            m,
+            code: code.into(),
+            matrix: matrix.into(),
+            ..ClassInfo::default()
+        };
+        let info = match code {
+            "xor" => ClassInfo { word_bits: 7, packet_bytes: 512, alignment_bytes: 3584, ..info },
+            _ => info,
+        };
         Arc::new(Class::new(info).unwrap())
     }
 
     #[test]
     fn plain_fragments_tile_the_chunk() {
-        for spec in ["ec:4+2", "ec:1+1", "ec:10+4", "copy+ec:4+2"] {
+        for spec in ["ec:4+2", "ec:1+1", "ec:10+4", "copy+ec:4+2", "raid6:4+2", "raid6:3+2"] {
             let class = class(spec);
             for len in [0u64, 1, 63, 64, 65, 255, 256, 257, 1 << 20, (1 << 20) + 1] {
                 let mut at = 0;
@@ -134,8 +161,7 @@ pub(crate) mod tests {
                 }
                 assert_eq!(at as u64, len);
                 // What the class says is what the code computes.
-                let k = class.needed() as usize;
-                assert_eq!(class.full_len(len), tessera_accel::erasure::fragment_len(len as usize, k), "{spec} {len}");
+                assert_eq!(class.full_len(len), class.code().unwrap().fragment_len(len as usize), "{spec} {len}");
             }
         }
     }
@@ -149,6 +175,7 @@ pub(crate) mod tests {
             m,
             code: code.into(),
             matrix: "cauchy1".into(),
+            ..ClassInfo::default()
         };
         assert!(Class::new(info("xor", 4, 2)).is_err());
         assert!(Class::new(info("rs", 0, 2)).is_err());
@@ -157,5 +184,17 @@ pub(crate) mod tests {
         assert!(Class::new(info("copy+rs", 0, 2)).is_err());
         assert!(Class::new(info("copy+rs", u32::MAX, 2)).is_err());
         assert!(Class::new(info("copy+xor", 4, 2)).unwrap_err().contains("copy+xor"));
+        let xor = |matrix: &str, w, packet_bytes, alignment_bytes| ClassInfo {
+            matrix: matrix.into(),
+            word_bits: w,
+            packet_bytes,
+            alignment_bytes,
+            ..info("xor", 4, 2)
+        };
+        assert!(Class::new(xor("liberation", 7, 1024, 7168)).is_ok());
+        assert!(Class::new(xor("cauchy1", 7, 1024, 7168)).is_err());
+        assert!(Class::new(xor("liberation", 8, 1024, 8192)).is_err());
+        assert!(Class::new(xor("liberation", 7, 1024, 64)).is_err());
+        assert!(Class::new(xor("liberation", 7, 1 << 30, 7 << 30)).is_err());
     }
 }

@@ -9,8 +9,8 @@ mod range;
 
 pub use assemble::{Assemble, Assembled, Held};
 pub use encode::{Encode, Encoded, Fragment};
-pub(crate) use range::slices;
 pub use range::{RangeJob, RangeOutcome, RangePart};
+pub(crate) use range::{slices, steps_around};
 
 use tessera_net::BufferPool;
 

@@ -11,6 +11,7 @@ use rusqlite::{Connection, OptionalExtension};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use tessera_wire::class::XOR;
 use tessera_wire::{ClassInfo, Code, Health, PgInfo, PgMember};
 
 /// A member of a group, with what only the manager knows about it.
@@ -144,7 +145,7 @@ impl Caches {
 }
 
 /// What [`read_class`] reads.
-pub const CLASS_COLUMNS: &str = "class_id, spec, k, m, code, matrix";
+pub const CLASS_COLUMNS: &str = "class_id, spec, k, m, code, matrix, word_bits, alignment_bytes";
 
 /// All classes, where there is no cache to ask.
 pub fn all_classes(conn: &Connection) -> rusqlite::Result<BTreeMap<u32, ClassInfo>> {
@@ -155,14 +156,20 @@ pub fn all_classes(conn: &Connection) -> rusqlite::Result<BTreeMap<u32, ClassInf
 
 /// Reads [`CLASS_COLUMNS`] of a row of `classes`.
 pub fn read_class(row: &rusqlite::Row) -> rusqlite::Result<ClassInfo> {
-    Ok(ClassInfo {
+    let class = ClassInfo {
         class_id: row.get(0)?,
         spec: row.get(1)?,
         k: row.get(2)?,
         m: row.get(3)?,
         code: row.get(4)?,
         matrix: row.get(5)?,
-    })
+        ..ClassInfo::default()
+    };
+    if class.code != XOR {
+        return Ok(class);
+    }
+    let (word_bits, alignment_bytes): (u32, u32) = (row.get(6)?, row.get(7)?);
+    Ok(ClassInfo { word_bits, alignment_bytes, packet_bytes: alignment_bytes / word_bits.max(1), ..class })
 }
 
 fn load_pg(db: &Db, pg_id: u64) -> rusqlite::Result<Option<Pg>> {

@@ -151,13 +151,13 @@ INSERT INTO domains (domain_id, name) VALUES (1, 'default');
 -- A redundancy class fixes everything about how the bytes of a chunk become fragments. Rows never change.
 CREATE TABLE classes (
     class_id        INTEGER PRIMARY KEY,
-    spec            TEXT    NOT NULL UNIQUE,          -- canonical: none, replica:3, ec:4+2, copy+ec:4+2
+    spec            TEXT    NOT NULL UNIQUE,          -- canonical: none, replica:3, ec:4+2, raid6:8+2, copy+ec:4+2
     k               INTEGER NOT NULL,                 -- fragments of any kind that suffice to read
     m               INTEGER NOT NULL,                 -- fragments of any kind that may be lost
-    code            TEXT    NOT NULL,                 -- copy, rs, copy+rs (docs/wire.md, section 6)
-    matrix          TEXT    NOT NULL,                 -- cauchy1; empty for copies
-    word_bits       INTEGER NOT NULL DEFAULT 8,
-    alignment_bytes INTEGER NOT NULL DEFAULT 1,       -- fragment lengths are rounded up to this
+    code            TEXT    NOT NULL,                 -- copy, rs, xor, copy+rs (docs/wire.md, section 6)
+    matrix          TEXT    NOT NULL,                 -- cauchy1; of xor liberation; empty for copies
+    word_bits       INTEGER NOT NULL DEFAULT 8,       -- of xor: packets of a stripe
+    alignment_bytes INTEGER NOT NULL DEFAULT 1,       -- of xor: fragment lengths are rounded up to this, a stripe
     padding         TEXT    NOT NULL DEFAULT 'zero',
     map_version     INTEGER NOT NULL DEFAULT 0        -- meta.map_version when the row was written
 );

@@ -8,7 +8,8 @@ use crate::core::{AppendItem, FragmentKey};
 use crate::log_replica::LogRequest;
 use bytes::Bytes;
 use tessera_accel::checksum::crc32c;
-use tessera_accel::erasure::{FRAGMENT_ALIGN_BYTES, MAX_FRAGMENTS};
+use tessera_accel::coder::MOST_STRIPE_BYTES;
+use tessera_accel::erasure::MAX_FRAGMENTS;
 use tessera_accel::hash::{HASH_BYTES, group_count};
 use tessera_wire::data::{GetFragments, GetItem, PutFragments, PutItem};
 use tessera_wire::frame::{MAX_PAYLOAD_BYTES, decode_message};
@@ -127,7 +128,8 @@ fn check_item(config: &NodeConfig, item: PutItem, data: Bytes, sum: Option<u32>)
     if item.chunk_len_bytes == 0 || item.chunk_len_bytes > config.max_chunk_bytes {
         return Err(bad(format!("a chunk has 1 to {} bytes, got {}", config.max_chunk_bytes, item.chunk_len_bytes)));
     }
-    let longest = item.chunk_len_bytes.next_multiple_of(FRAGMENT_ALIGN_BYTES as u64);
+    // Whatever its class: a copy, or a k-th in whole stripes. Where the class is known, the length is checked exactly.
+    let longest = item.chunk_len_bytes.saturating_add(u64::from(MOST_STRIPE_BYTES));
     if u64::from(item.len_bytes) > longest {
         return Err(bad(format!(
             "{} bytes are more than any fragment of a chunk of {} bytes has",
@@ -255,12 +257,14 @@ mod tests {
             ("name has 32 bytes", Box::new(|i| i.hash = Bytes::from_static(b"short"))),
             ("1 to", Box::new(|i| i.chunk_len_bytes = 0)),
             ("1 to", Box::new(|i| i.chunk_len_bytes = u64::MAX)),
-            ("more than any fragment", Box::new(|i| i.chunk_len_bytes = 64)),
             ("group hashes", Box::new(|i| i.groups = Bytes::from(vec![0; 32]))),
             ("group hashes", Box::new(|i| i.chunk_len_bytes = 20_000)),
             ("payload has 100", Box::new(|i| i.len_bytes = 99)),
             ("payload has 100", Box::new(|i| i.len_bytes = u32::MAX)),
         ];
+        let long = vec![1u8; MOST_STRIPE_BYTES as usize + 65];
+        let error = put(vec![PutItem { chunk_len_bytes: 64, ..item(&long) }], &long).unwrap_err();
+        assert!(error.message.contains("more than any fragment"), "{error}");
         for (expected, spoil) in spoilt {
             let mut it = item(&data);
             spoil(&mut it);

@@ -5,11 +5,10 @@
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use tessera_accel::checksum::crc32c;
-use tessera_accel::erasure::{Code, Matrix, data_slice, fragment_len};
-use tessera_accel::{ReconstructJob, Tree, device};
+use tessera_accel::coder::Description;
+use tessera_accel::{Coder, ReconstructJob, Tree, device};
 use tessera_wire::ClassInfo;
 use tessera_wire::class::{COPIES, COPY_AND_REED_SOLOMON, REED_SOLOMON};
 
@@ -78,34 +77,38 @@ pub fn rebuild(job: &RebuildJob) -> RebuildOutcome {
 /// How a class turns fragments into chunks.
 enum Decoder {
     Copies,
-    Code(Arc<Code>),
+    Code(Coder),
 }
 
 impl Decoder {
     fn of(class: &ClassInfo) -> Result<Decoder, String> {
         match class.code.as_str() {
             COPIES if class.k == 1 => Ok(Decoder::Copies),
-            REED_SOLOMON | COPY_AND_REED_SOLOMON => code(class).map(Decoder::Code),
-            other => Err(format!(
-                "class {} uses code {other:?} (k={}), which this release does not know",
-                class.spec, class.k
-            )),
+            _ => code(class).map(Decoder::Code),
         }
     }
 }
 
 /// Codes are kept: they remember their decoding matrices.
-fn code(class: &ClassInfo) -> Result<Arc<Code>, String> {
-    type Codes = Mutex<HashMap<(u32, u32, Matrix), Arc<Code>>>;
-    static CODES: OnceLock<Codes> = OnceLock::new();
-    let matrix: Matrix = class.matrix.parse().map_err(|e| format!("class {}: {e}", class.spec))?;
-    let mut codes = CODES.get_or_init(Codes::default).lock();
-    if let Some(code) = codes.get(&(class.k, class.m, matrix)) {
+fn code(class: &ClassInfo) -> Result<Coder, String> {
+    static CODES: OnceLock<Mutex<Vec<(ClassInfo, Coder)>>> = OnceLock::new();
+    let plain = if class.code == COPY_AND_REED_SOLOMON { REED_SOLOMON } else { &class.code };
+    let key = ClassInfo { class_id: 0, spec: String::new(), code: plain.into(), ..class.clone() };
+    let mut codes = CODES.get_or_init(Mutex::default).lock();
+    if let Some((_, code)) = codes.iter().find(|(known, _)| *known == key) {
         return Ok(code.clone());
     }
-    let made = Code::new(class.k as usize, class.m as usize, matrix);
-    let code = Arc::new(made.map_err(|e| format!("class {}: {e}", class.spec))?);
-    codes.insert((class.k, class.m, matrix), code.clone());
+    let described = Description {
+        code: plain,
+        matrix: &class.matrix,
+        k: class.k,
+        m: class.m,
+        w: class.word_bits,
+        packet_bytes: class.packet_bytes,
+        align_bytes: class.alignment_bytes,
+    };
+    let code = Coder::described(&described).map_err(|e| format!("class {}: {e}", class.spec))?;
+    codes.push((key, code.clone()));
     Ok(code)
 }
 
@@ -159,9 +162,9 @@ impl Attempt<'_> {
         (tree.root.0 == self.job.hash).then(|| (chunk, Bytes::from(tree.groups.concat())))
     }
 
-    fn decode_with(&self, code: &Code, sources: &[&Source]) -> Option<Vec<u8>> {
+    fn decode_with(&self, code: &Coder, sources: &[&Source]) -> Option<Vec<u8>> {
         let chunk_len = usize::try_from(self.job.chunk_len_bytes).ok()?;
-        let frag_len = fragment_len(chunk_len, code.k());
+        let frag_len = code.fragment_len(chunk_len);
         let mut chunk = vec![0; chunk_len];
         let mut present: Vec<(usize, &[u8])> = Vec::with_capacity(sources.len());
         let (mut wanted, mut out): (Vec<usize>, Vec<&mut [u8]>) = (Vec::new(), Vec::new());
@@ -181,7 +184,7 @@ impl Attempt<'_> {
             }
         }
         if !wanted.is_empty() {
-            device().reconstruct(code, &mut [ReconstructJob { frag_len, present, wanted, out }]).ok()?;
+            code.reconstruct_on(device(), ReconstructJob { frag_len, present, wanted, out }).ok()?;
         }
         Some(chunk)
     }
@@ -192,14 +195,14 @@ impl Attempt<'_> {
             _ if self.job.class.is_copy(number) => Some(chunk.clone()),
             Decoder::Copies => None,
             Decoder::Code(code) if (number as usize) < code.k() => {
-                Some(chunk.slice_ref(data_slice(chunk, code.k(), number as usize)))
+                Some(chunk.slice_ref(code.data_slice(chunk, number as usize)))
             }
             Decoder::Code(code) => {
-                let frag_len = fragment_len(chunk.len(), code.k());
+                let frag_len = code.fragment_len(chunk.len());
                 let mut parity = vec![0; frag_len];
-                let present = (0..code.k()).map(|i| (i, data_slice(chunk, code.k(), i))).collect();
+                let present = (0..code.k()).map(|i| (i, code.data_slice(chunk, i))).collect();
                 let job = ReconstructJob { frag_len, present, wanted: vec![number as usize], out: vec![&mut parity] };
-                device().reconstruct(code, &mut [job]).ok().map(|()| parity.into())
+                code.reconstruct_on(device(), job).ok().map(|()| parity.into())
             }
         }
     }
@@ -238,6 +241,12 @@ impl Iterator for Combinations {
 pub(crate) mod tests {
     use super::*;
 
+    /// `raid6:k+2`.
+    pub(crate) fn raid6_class(k: u32) -> ClassInfo {
+        let (spec, code, matrix) = (format!("raid6:{k}+2"), "xor".into(), "liberation".into());
+        ClassInfo { spec, code, matrix, word_bits: 7, packet_bytes: 512, alignment_bytes: 3584, ..class(k, 2) }
+    }
+
     /// `copy+ec:k+m`.
     pub(crate) fn copy_class(k: u32, m: u32) -> ClassInfo {
         ClassInfo { spec: format!("copy+ec:{k}+{m}"), code: "copy+rs".into(), ..class(k, m) }
@@ -248,7 +257,7 @@ pub(crate) mod tests {
             1 => (format!("replica:{}", m + 1), "copy", ""),
             _ => (format!("ec:{k}+{m}"), "rs", "cauchy1"),
         };
-        ClassInfo { class_id: 1, spec, k, m, code: code.into(), matrix: matrix.into() }
+        ClassInfo { class_id: 1, spec, k, m, code: code.into(), matrix: matrix.into(), ..ClassInfo::default() }
     }
 
     pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
@@ -263,12 +272,15 @@ pub(crate) mod tests {
         if class.code == "copy" {
             return vec![chunk.to_vec(); class.fragments() as usize].into_iter().enumerate().map(source).collect();
         }
-        let code = Code::new(class.k as usize, class.m as usize, Matrix::Cauchy1).unwrap();
-        let mut parity = Vec::new();
-        code.encode_chunk(chunk, &mut parity);
-        let stored = |i| if class.is_copy(i as u32) { chunk } else { data_slice(chunk, code.k(), i) };
-        let data = (0..code.k()).map(|i| stored(i).to_vec());
-        data.chain(parity).enumerate().map(source).collect()
+        let code = code(class).unwrap();
+        let frag_len = code.fragment_len(chunk.len());
+        let data: Vec<&[u8]> = (0..code.k()).map(|i| code.data_slice(chunk, i)).collect();
+        let mut parity = vec![vec![0; frag_len]; code.m()];
+        let mut rooms: Vec<&mut [u8]> = parity.iter_mut().map(|p| &mut p[..]).collect();
+        code.encode(&data, frag_len, &mut rooms).unwrap();
+        let stored =
+            |(i, slice): (usize, &&[u8])| if class.is_copy(i as u32) { chunk.to_vec() } else { slice.to_vec() };
+        data.iter().enumerate().map(stored).chain(parity).enumerate().map(source).collect()
     }
 
     fn job(class: &ClassInfo, chunk: &[u8], wanted: u32, sources: Vec<Source>) -> RebuildJob {
@@ -285,7 +297,7 @@ pub(crate) mod tests {
     /// Every pattern of every class: what suffices gives any fragment, at lengths around all edges (P1, P6); what does not, none.
     #[test]
     fn whatever_suffices_gives_any_fragment() {
-        for class in [class(4, 2), copy_class(4, 2), copy_class(2, 1)] {
+        for class in [class(4, 2), copy_class(4, 2), copy_class(2, 1), raid6_class(4), raid6_class(3)] {
             for len in [1, 63, 64, 65, 255, 256, 257, 16_384, 16_385, 100_003] {
                 every_pattern(&class, len);
             }
@@ -326,7 +338,7 @@ pub(crate) mod tests {
     /// P2: with five sources of which one is wrong in either way, the wrong one is named and the rest suffices.
     #[test]
     fn one_wrong_source_is_found_out() {
-        for class in [class(4, 2), copy_class(4, 2)] {
+        for class in [class(4, 2), copy_class(4, 2), raid6_class(4)] {
             let chunk = bytes(1, 50_000);
             let all = fragments(&class, &chunk);
             for culprit in 0..5usize {

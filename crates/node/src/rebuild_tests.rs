@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::compute::rebuild;
-use crate::compute::tests::{bytes, class, copy_class, fragments};
+use crate::compute::tests::{bytes, class, copy_class, fragments, raid6_class};
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_wire::PgMember;
 
@@ -120,7 +120,7 @@ impl Cluster {
 /// P1, P6: every set of at most two lost fragments, each of them rebuilt; at most m in all may be gone.
 #[test]
 fn every_erasure_pattern_of_four_and_two() {
-    for class in [class(4, 2), copy_class(4, 2)] {
+    for class in [class(4, 2), copy_class(4, 2), raid6_class(4)] {
         for (len, wanted, other) in patterns(&[1, 300, 100_000]) {
             for code in [Code::NotFound, Code::Unavailable] {
                 let mut cluster = Cluster::of(class.clone(), len);
@@ -177,7 +177,7 @@ fn copies_and_pieces_rebuild_each_other() {
 /// P2, P6: one lost, one rotten or lying: found out, replaced, reported, and the result is right.
 #[test]
 fn one_lost_and_one_wrong_source() {
-    for class in [class(4, 2), copy_class(4, 2)] {
+    for class in [class(4, 2), copy_class(4, 2), raid6_class(4)] {
         for (_, wanted, liar) in patterns(&[50_000]).into_iter().filter(|(_, wanted, liar)| wanted != liar) {
             for consistently in [false, true] {
                 let mut cluster = Cluster::of(class.clone(), 50_000);

@@ -32,7 +32,8 @@ pub const PREFIX: &str = "user.tessera.";
 pub const AUTO_THRESHOLD_BYTES: u64 = 128 << 10;
 
 /// What `redundancy` may be, for people.
-pub const SCHEMES: &str = "none, replica:N (2..=16), ec:K+M (K>=1, M>=1, K+M<=255), copy+ec:K+M (K>=2), auto, auto:K+M";
+pub const SCHEMES: &str =
+    "none, replica:N (2..=16), ec:K+M (K>=1, M>=1, K+M<=255), raid6:K+2 (K 2..=31), copy+ec:K+M (K>=2), auto, auto:K+M";
 
 /// Why a hint was refused (P14).
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -404,6 +405,7 @@ mod tests {
             ("redundancy", "ec:4+2", "ec:4+2"),
             ("redundancy", "replica:3", "replica:3"),
             ("redundancy", "copy+ec:04+2", "copy+ec:4+2"),
+            ("redundancy", "raid6:8+02", "raid6:8+2"),
             ("redundancy", "none", "none"),
             ("chunking", "fixed:1048576", "fixed:1M"),
             ("chunking", "cdc:65536..1M", "cdc:64K..1M"),
@@ -434,6 +436,10 @@ mod tests {
             ("redundancy", "ec:+4+2"),
             ("redundancy", "replica:1"),
             ("redundancy", "copy+ec:1+2"),
+            ("redundancy", "raid6:8"),
+            ("redundancy", "raid6:8+3"),
+            ("redundancy", "raid6:1+2"),
+            ("redundancy", "raid6:32+2"),
             ("redundancy", "copy+ec:4+0"),
             ("redundancy", "copy+ec:200+56"),
             ("redundancy", "copy+replica:2"),

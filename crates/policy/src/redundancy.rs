@@ -19,6 +19,14 @@ pub enum RedundancyError {
         /// Parity fragments.
         m: u64,
     },
+    /// Not a RAID-6 code.
+    #[error("raid6:{k}+{m}: 2 parities, and 2 to 31 data fragments; others are ec:{k}+{m}")]
+    Raid6Size {
+        /// Data fragments.
+        k: u64,
+        /// Parity fragments.
+        m: u64,
+    },
     /// A copy beside pieces that are copies too.
     #[error("copy+ec:1+{m}: with k = 1 every piece is the whole chunk; ask for replica:{}", m.saturating_add(1))]
     CopyOfOne {
@@ -34,7 +42,7 @@ pub enum RedundancyError {
 }
 
 /// How a chunk becomes fragments. Text form as in `spec` of a class: `none`, `replica:3`, `ec:4+2`,
-/// `copy+ec:4+2`. What suffices to read, and how long each fragment is, is said by the class that is made of it
+/// `raid6:8+2`, `copy+ec:4+2`. What suffices to read, and how long each fragment is, is said by the class that is made of it
 /// (`ClassInfo` in `tessera-wire`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
@@ -49,6 +57,11 @@ pub enum Scheme {
         k: u32,
         /// Parity fragments.
         m: u32,
+    },
+    /// k data and 2 parity fragments by XOR alone.
+    Raid6 {
+        /// Data fragments, 2 to 31.
+        k: u32,
     },
     /// One whole copy and k+m−1 coded pieces: for data that is read often, or computed on where the copy is.
     CopyAndCode {
@@ -65,6 +78,7 @@ impl Scheme {
         match self {
             Scheme::Copies { n } => n,
             Scheme::Code { k, m } | Scheme::CopyAndCode { k, m } => k + m,
+            Scheme::Raid6 { k } => k + 2,
         }
     }
 
@@ -72,7 +86,7 @@ impl Scheme {
     pub fn needed(self) -> u32 {
         match self {
             Scheme::Copies { .. } => 1,
-            Scheme::Code { k, .. } | Scheme::CopyAndCode { k, .. } => k,
+            Scheme::Code { k, .. } | Scheme::CopyAndCode { k, .. } | Scheme::Raid6 { k } => k,
         }
     }
 
@@ -98,6 +112,7 @@ impl fmt::Display for Scheme {
             Scheme::Copies { n } => write!(f, "replica:{n}"),
             Scheme::Code { k, m } => write!(f, "ec:{k}+{m}"),
             Scheme::CopyAndCode { k, m } => write!(f, "copy+ec:{k}+{m}"),
+            Scheme::Raid6 { k } => write!(f, "raid6:{k}+2"),
         }
     }
 }
@@ -118,6 +133,12 @@ impl FromStr for Scheme {
             return match code_size(size)? {
                 (1, m) => Err(RedundancyError::CopyOfOne { m: m.into() }),
                 (k, m) => Ok(Scheme::CopyAndCode { k, m }),
+            };
+        }
+        if let Some(size) = text.strip_prefix("raid6:") {
+            return match code_size(size)? {
+                (k @ 2..=31, 2) => Ok(Scheme::Raid6 { k }),
+                (k, m) => Err(RedundancyError::Raid6Size { k: k.into(), m: m.into() }),
             };
         }
         let (k, m) = code_size(text.strip_prefix("ec:").ok_or(RedundancyError::Form)?)?;

@@ -109,6 +109,8 @@ const CLASSES: &[(&str, usize, usize)] = &[
     ("auto:2+1", 3, 1),
     ("copy+ec:4+2", 6, 2),
     ("copy+ec:2+1", 3, 1),
+    ("raid6:4+2", 6, 2),
+    ("raid6:3+2", 5, 2),
 ];
 
 /// The story of a seed.

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | `copy` | m+1 whole copies (k = 1) | any |
 //! | `rs` | k slices of the chunk, m parities | any k |
+//! | `xor` | k slices of the chunk, m parities | any k |
 //! | `copy+rs` | fragment 0 is the whole chunk; then the slices of `rs` from the second on, and its m parities | fragment 0, or any k others |
 //!
 //! The first bytes of the copy are slice 0 of the code, so that of `copy+rs`, too, any k fragments suffice, and any m may be lost.
@@ -15,7 +16,7 @@ pub struct ClassInfo {
     /// Class id.
     #[prost(uint32, tag = "1")]
     pub class_id: u32,
-    /// Canonical text: `none`, `replica:3`, `ec:4+2`, `copy+ec:4+2`.
+    /// Canonical text: `none`, `replica:3`, `ec:4+2`, `raid6:8+2`, `copy+ec:4+2`.
     #[prost(string, tag = "2")]
     pub spec: String,
     /// Fragments of any kind that suffice to read: k for codes, 1 for copies.
@@ -24,18 +25,29 @@ pub struct ClassInfo {
     /// Fragments of any kind that may be lost.
     #[prost(uint32, tag = "4")]
     pub m: u32,
-    /// One of the module's table; `rs` is Reed–Solomon over GF(2^8), 0x11d.
+    /// One of the module's table; `rs` is Reed–Solomon over GF(2^8), 0x11d; `xor` a bit matrix.
     #[prost(string, tag = "5")]
     pub code: String,
-    /// Coding matrix: `cauchy1`; empty for copies.
+    /// Coding matrix: `cauchy1`; of `xor` `liberation` or another technique; empty for copies.
     #[prost(string, tag = "6")]
     pub matrix: String,
+    /// Of `xor`: packets of a stripe, w.
+    #[prost(uint32, tag = "7")]
+    pub word_bits: u32,
+    /// Of `xor`: bytes of a packet.
+    #[prost(uint32, tag = "8")]
+    pub packet_bytes: u32,
+    /// Of `xor`: slices start at multiples of this, which is a stripe.
+    #[prost(uint32, tag = "9")]
+    pub alignment_bytes: u32,
 }
 
 /// Code of whole copies.
 pub const COPIES: &str = "copy";
 /// Reed–Solomon code.
 pub const REED_SOLOMON: &str = "rs";
+/// Code of XOR alone.
+pub const XOR: &str = "xor";
 /// Reed–Solomon code whose fragment 0 is the whole chunk.
 pub const COPY_AND_REED_SOLOMON: &str = "copy+rs";
 
@@ -96,13 +108,12 @@ impl ClassInfo {
 
     /// Length F of a slice before the end of a short chunk is cut off, and of a parity.
     pub fn slice_bytes(&self, chunk_bytes: u64) -> u64 {
-        match self.code.as_str() {
-            COPIES => chunk_bytes,
-            _ => {
-                chunk_bytes.div_ceil(u64::from(self.k.max(1))).saturating_add(RS_ALIGN_BYTES - 1) / RS_ALIGN_BYTES
-                    * RS_ALIGN_BYTES
-            }
-        }
+        let align = match self.code.as_str() {
+            COPIES => return chunk_bytes,
+            XOR => u64::from(self.alignment_bytes.max(1)),
+            _ => RS_ALIGN_BYTES,
+        };
+        chunk_bytes.div_ceil(u64::from(self.k.max(1))).saturating_add(align - 1) / align * align
     }
 
     /// Length of fragment `fragment` of a chunk as it is stored; none if there is no such fragment.
@@ -116,20 +127,24 @@ impl ClassInfo {
         }
     }
 
-    /// Bytes that all fragments of a chunk take together, as totals count them: a k-th of the chunk for each slice and parity, not
+    /// Bytes that all fragments of a chunk take together, as totals count them: of `rs` a k-th of the chunk for each slice and parity, not
     /// padded. It never changes, for totals that were kept must come out again.
     pub fn stored_bytes(&self, chunk_bytes: u64) -> u64 {
-        let copies = u64::from(self.copies());
-        let pieces = u64::from(self.fragments()) - copies;
-        chunk_bytes
-            .div_ceil(u64::from(self.k.max(1)))
-            .saturating_mul(pieces)
-            .saturating_add(chunk_bytes.saturating_mul(copies))
+        let sum = |count: u32, each: u64| u64::from(count).saturating_mul(each);
+        let kth = chunk_bytes.div_ceil(u64::from(self.k.max(1)));
+        match self.code.as_str() {
+            XOR => chunk_bytes.saturating_add(sum(self.m, self.slice_bytes(chunk_bytes))),
+            _ => sum(self.fragments() - self.copies(), kth).saturating_add(sum(self.copies(), chunk_bytes)),
+        }
     }
 
     /// Room that fragment `fragment` is counted with before it is there.
     pub fn room_bytes(&self, chunk_bytes: u64, fragment: u32) -> u64 {
-        if self.is_copy(fragment) { chunk_bytes } else { chunk_bytes.div_ceil(u64::from(self.k.max(1))) }
+        match self.code.as_str() {
+            _ if self.is_copy(fragment) => chunk_bytes,
+            XOR => self.slice_bytes(chunk_bytes),
+            _ => chunk_bytes.div_ceil(u64::from(self.k.max(1))),
+        }
     }
 }
 
@@ -145,6 +160,7 @@ mod tests {
         let pairs = [(2, 1), (4, 2), (3, 2), (10, 4)];
         let mut all: Vec<_> = pairs.iter().flat_map(|(k, m)| [class("rs", *k, *m), class("copy+rs", *k, *m)]).collect();
         all.extend([class("copy", 1, 0), class("copy", 1, 2)]);
+        all.push(ClassInfo { alignment_bytes: 7168, ..class("xor", 4, 2) });
         all
     }
 
@@ -171,19 +187,22 @@ mod tests {
     #[test]
     fn lengths_add_up() {
         for class in classes() {
-            for len in [0, 1, 63, 64, 65, 255, 256, 257, 100_003] {
+            for len in [0, 1, 63, 64, 65, 255, 256, 257, 7168, 28_673, 100_003] {
                 let bytes: Vec<u64> = (0..class.fragments()).map(|i| class.fragment_bytes(len, i).unwrap()).collect();
                 assert_eq!(class.fragment_bytes(len, class.fragments()), None);
                 assert!((0..class.copies()).all(|i| bytes[i as usize] == len));
                 if class.code != "copy" {
-                    let slices = (0..class.k)
-                        .map(|i| ClassInfo { code: "rs".into(), ..class.clone() }.fragment_bytes(len, i).unwrap());
+                    let slices = (0..class.k).map(|i| {
+                        ClassInfo { code: class.code.replace("copy+", ""), ..class.clone() }
+                            .fragment_bytes(len, i)
+                            .unwrap()
+                    });
                     assert_eq!(slices.sum::<u64>(), len);
                 }
                 let padded: u64 = bytes.iter().sum();
                 let counted = class.stored_bytes(len);
                 assert!(
-                    padded.abs_diff(counted) <= 128 * u64::from(class.fragments()),
+                    padded.abs_diff(counted) <= (128 + u64::from(class.alignment_bytes)) * u64::from(class.fragments()),
                     "{class:?} {len}: {padded} {counted}"
                 );
             }

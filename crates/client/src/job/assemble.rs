@@ -113,7 +113,7 @@ impl Assemble {
             let out: Vec<&mut [u8]> = rooms.iter_mut().map(|r| &mut r[..]).collect();
             let frag_len = self.class.full_len(self.chunk_len);
             let job = ReconstructJob { frag_len, present, wanted: wanted.clone(), out };
-            device().reconstruct(code, &mut [job]).ok()?;
+            code.reconstruct_on(device(), job).ok()?;
             for (index, room) in wanted.into_iter().zip(rooms) {
                 parts[index] = Some(room.freeze());
             }
@@ -195,6 +195,11 @@ mod tests {
             ("copy+ec:4+2", 0),
             ("copy+ec:2+1", 70_000),
             ("copy+ec:2+1", 1),
+            ("raid6:4+2", 100_001),
+            ("raid6:4+2", 100),
+            ("raid6:4+2", 0),
+            ("raid6:3+2", 70_000),
+            ("raid6:3+2", 1),
         ] {
             let (job, data, pool) = setup(spec, len);
             for pattern in 0u32..1 << job.class.fragments() {

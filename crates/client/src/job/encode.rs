@@ -5,7 +5,6 @@ use bytes::Bytes;
 use std::sync::Arc;
 use tessera_accel::checksum::{crc32c, crc32c_append};
 use tessera_accel::device::Work;
-use tessera_accel::erasure::FRAGMENT_ALIGN_BYTES;
 use tessera_accel::{Device, EncodeJob, device};
 use tessera_net::BufferPool;
 
@@ -90,15 +89,15 @@ fn parity_and_sums_on(device: &dyn Device, class: &Class, chunk: &Bytes, pool: &
     let mut room = pool.get(full * code.m());
     let data: Vec<&[u8]> = (0..class.needed()).map(|i| &chunk[class.slice_range(chunk.len() as u64, i)]).collect();
     let mut rows: Vec<&mut [u8]> = room.chunks_exact_mut(full).collect();
-    if device.takes("encode", chunk.len()) {
+    if device.takes(code.encoding(), chunk.len()) {
         let mut sums: Vec<u32> = data.iter().map(|d| crc32c(d)).collect();
-        device.encode(code, &mut [EncodeJob { data, frag_len: full, parity: rows }]).expect(SHAPES);
+        code.encode_on(device, EncodeJob { data, frag_len: full, parity: rows }).expect(SHAPES);
         sums.extend(room.chunks_exact(full).map(crc32c));
         return (room.freeze(), sums);
     }
     device.note("encode", Work { jobs: 1, bytes: chunk.len() as u64 });
     let mut sums = vec![0; data.len() + rows.len()];
-    let step = (STRIPE_BYTES / sums.len()).next_multiple_of(FRAGMENT_ALIGN_BYTES).min(full);
+    let step = (STRIPE_BYTES / sums.len()).next_multiple_of(code.align_bytes()).min(full);
     for start in (0..full).step_by(step) {
         let end = (start + step).min(full);
         let data: Vec<&[u8]> = data.iter().map(|d| &d[start.min(d.len())..end.min(d.len())]).collect();
@@ -114,25 +113,32 @@ fn parity_and_sums_on(device: &dyn Device, class: &Class, chunk: &Bytes, pool: &
 mod tests {
     use super::*;
     use crate::class::tests::class;
-    use tessera_accel::erasure::fragment_len;
 
     /// P10: a device that takes whole chunks gives the bytes and checksums that the CPU gives stripe by stripe.
     #[test]
     fn another_device_gives_the_same_fragments() {
         let (pool, cpu) = (BufferPool::new(1 << 20), tessera_accel::Cpu::new());
         let emulated = tessera_accel::Spec::Emulated(2).open(Default::default()).unwrap();
-        for (spec, len) in
-            [("ec:4+2", 0), ("ec:4+2", 1), ("ec:4+2", 60_003), ("copy+ec:4+2", 50_000), ("replica:3", 100)]
-        {
+        for (spec, len) in [
+            ("ec:4+2", 0),
+            ("ec:4+2", 1),
+            ("ec:4+2", 60_003),
+            ("copy+ec:4+2", 50_000),
+            ("raid6:4+2", 40_000),
+            ("replica:3", 100),
+        ] {
             let (class, data): (_, Vec<u8>) = (class(spec), (0..len).map(|i: usize| (i * i % 241) as u8).collect());
             let chunk = data.into();
             let expected = parity_and_sums_on(&cpu, &class, &chunk, &pool);
             assert_eq!(parity_and_sums_on(emulated.as_ref(), &class, &chunk, &pool), expected, "{spec} {len}");
         }
-        assert_eq!(cpu.usage().of("encode").bytes, 110_004);
+        assert_eq!(cpu.usage().of("encode").bytes, 150_004);
         let on_devices = emulated.usage_by_device();
-        let jobs = on_devices.iter().filter(|(name, _)| name.starts_with("emulated")).map(|(_, u)| u.of("encode").jobs);
-        assert_eq!(jobs.sum::<u64>(), 3);
+        let jobs = on_devices
+            .iter()
+            .filter(|(name, _)| name.starts_with("emulated"))
+            .map(|(_, u)| u.of("encode").jobs + u.of("xor-encode").jobs);
+        assert_eq!(jobs.sum::<u64>(), 4);
     }
 
     /// Coding stripe by stripe gives what coding at once gives, and every checksum is that of its fragment (P2, P10).
@@ -144,13 +150,16 @@ mod tests {
             ("ec:4+2", 1_000_003),
             ("copy+ec:4+2", 1_000_003),
             ("copy+ec:4+2", 3),
+            ("raid6:4+2", 1_000_003),
+            ("raid6:4+2", 5),
+            ("raid6:3+2", 100_000),
             ("ec:10+4", 3_000_000),
             ("ec:2+1", 98_305),
             ("ec:200+55", 4_000_001),
         ] {
             let (class, data): (_, Vec<u8>) = (class(spec), (0..len).map(|i: usize| (i * i % 253) as u8).collect());
             let code = class.code().unwrap();
-            let full = fragment_len(len, code.k());
+            let full = code.fragment_len(len);
             let mut rows = vec![vec![0; full]; code.m()];
             let plain: Vec<&[u8]> =
                 (0..code.k()).map(|i| &data[(i * full).min(len)..((i + 1) * full).min(len)]).collect();

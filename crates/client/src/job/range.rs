@@ -4,6 +4,7 @@ use crate::class::Class;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
+use tessera_accel::ReconstructJob;
 use tessera_accel::hash::{GROUP_BYTES, HASH_BYTES, Hash, verify_group, verify_groups};
 use tessera_net::BufferPool;
 
@@ -32,7 +33,7 @@ pub struct RangeJob {
     /// Range of the chunk's bytes; starts and ends at group borders (or at the chunk's end).
     pub range: Range<u64>,
     /// Parts: one of a copy over the whole range; or those whose slice holds bytes of the range, and, where one is missing,
-    /// as many of the others as decoding needs, over the same positions.
+    /// as many of the others as decoding needs, over the same positions (widened to steps of the code).
     pub parts: Vec<RangePart>,
 }
 
@@ -91,20 +92,34 @@ impl RangeJob {
             out.copy_from_slice(bytes);
             return Some(());
         }
+        let around = steps_around(&self.class, self.chunk_len, positions.clone());
         let mut present: Vec<(usize, &[u8])> = Vec::new();
-        for part in self.parts.iter().filter(|p| p.number != number && p.at <= positions.start) {
+        for part in self.parts.iter().filter(|p| p.number != number && p.at <= around.start) {
             // Beyond the end of a short data fragment there are zeros, which the code supplies itself.
             let coded = self.class.coded_len(self.chunk_len, part.number);
-            let wanted = coded.min(positions.end).saturating_sub(positions.start);
-            let bytes = covering(part, &positions).unwrap_or_default();
+            let wanted = coded.min(around.end).saturating_sub(around.start);
+            let bytes = covering(part, &around).unwrap_or_default();
             let bytes = &bytes[..bytes.len().min(wanted)];
             let index = part.number as usize;
             if bytes.len() == wanted && present.iter().all(|(known, _)| *known != index) {
                 present.push((index, bytes));
             }
         }
-        code.reconstruct(positions.len(), &present, &[number as usize], &mut [out]).ok()
+        let mut room = vec![0; around.len()];
+        let job =
+            ReconstructJob { frag_len: around.len(), present, wanted: vec![number as usize], out: vec![&mut room] };
+        code.reconstruct(job).ok()?;
+        let from = positions.start - around.start;
+        out.copy_from_slice(room.get(from..from + out.len())?);
+        Some(())
     }
+}
+
+/// The positions that a code needs of other fragments to decode `positions` of one.
+pub fn steps_around(class: &Class, chunk_len: u64, positions: Range<usize>) -> Range<usize> {
+    let step = class.code().map_or(1, |code| code.step_bytes());
+    positions.start / step * step
+        ..positions.end.next_multiple_of(step).min(class.full_len(chunk_len)).max(positions.end)
 }
 
 /// What `part` has of `positions` (it may end early, as the last data fragments do).
@@ -151,7 +166,7 @@ mod tests {
     #[test]
     fn ranges_are_cut_out_and_verified_also_when_fragments_are_missing() {
         let without = [vec![], vec![0], vec![0, 1], vec![2, 3], vec![3, 5], vec![1, 2, 3, 4, 5]];
-        let cases = without.iter().flat_map(|w| [("ec:4+2", w.clone()), ("copy+ec:4+2", w.clone())]);
+        let cases = without.iter().flat_map(|w| ["ec:4+2", "copy+ec:4+2", "raid6:4+2"].map(|spec| (spec, w.clone())));
         for (spec, without) in cases.filter(|(spec, without)| without.len() <= 2 || spec.starts_with("copy")) {
             for range in [0..16384, 65536..131072, 262144..LEN, 0..LEN] {
                 let (job, data) = job(spec, range.clone(), &without);
@@ -168,7 +183,7 @@ mod tests {
     /// P2: a flipped bit in the bytes or in the group hashes is never passed on.
     #[test]
     fn damage_is_noticed() {
-        for spec in ["ec:4+2", "replica:3", "copy+ec:4+2"] {
+        for spec in ["ec:4+2", "replica:3", "copy+ec:4+2", "raid6:4+2"] {
             let (mut job, _) = self::job(spec, 16384..32768, &[]);
             let mut groups = job.groups.to_vec();
             groups[40] ^= 1;

@@ -1,7 +1,7 @@
 //! Small reads: only the 16 KiB groups that hold the bytes, verified by the chunk's tree (P2).
 //!
 //! First the range of a copy, or the ranges of the slices that hold the groups; if one is missing or late, the same
-//! positions of k others, since the code works position by position. Any further trouble, and any doubt about
+//! positions of k others, since codes work position by position, or stripe by stripe. Any further trouble, and any doubt about
 //! the bytes, falls back to the whole chunk, where a culprit can be found.
 
 use super::gets::Got;
@@ -124,6 +124,7 @@ impl ReadCore {
         let from = failed.iter().map(|(_, r)| r.start).min().unwrap_or(0);
         let to = failed.iter().map(|(_, r)| r.end).max().unwrap_or(0);
         let read = &self.smalls[&key];
+        let Range { start: from, end: to } = crate::job::steps_around(&read.class, read.chunk.len_bytes, from..to);
         let without: Vec<u32> = failed.iter().map(|(number, _)| *number).collect();
         let needed = read.class.needed() as usize;
         let others = self.best_fragments(read, &without);

@@ -83,12 +83,12 @@ fn golden_read_of_a_copy() {
 
 /// P1: whatever suffices is read, whatever does not is an error: every pattern of lost fragments, of small reads and large.
 #[test]
-fn every_pattern_of_losses_beside_a_copy() {
-    for (spec, n, k) in [("copy+ec:4+2", 6u32, 4u32), ("copy+ec:2+1", 3, 2)] {
+fn every_pattern_of_losses() {
+    for (spec, n, k) in [("copy+ec:4+2", 6u32, 4u32), ("copy+ec:2+1", 3, 2), ("raid6:4+2", 6, 4), ("raid6:3+2", 5, 3)] {
         let bytes = data(70_001, 2);
         for pattern in 0u32..1 << n {
             let lost = |i: &u32| pattern >> i & 1 == 1;
-            let enough = !lost(&0) || n - pattern.count_ones() >= k;
+            let enough = spec.starts_with("copy") && !lost(&0) || n - pattern.count_ones() >= k;
             let mut drive = stored(6, spec, &bytes, 70_001);
             (0..n).filter(lost).for_each(|i| harm(&mut drive, i, Harm::Missing));
             match (read_all(&mut drive, "f"), enough) {
@@ -113,7 +113,7 @@ fn every_pattern_of_losses_beside_a_copy() {
 /// P1: with any m fragments gone, in any way, all bytes come back; what was wrong is reported.
 #[test]
 fn every_pattern_of_two_harms_of_a_4_2_code_is_survived() {
-    ["ec:4+2", "copy+ec:4+2"].into_iter().for_each(every_pattern_of_two_harms);
+    ["ec:4+2", "copy+ec:4+2", "raid6:4+2"].into_iter().for_each(every_pattern_of_two_harms);
 }
 
 fn every_pattern_of_two_harms(spec: &str) {
@@ -130,7 +130,7 @@ fn every_pattern_of_two_harms(spec: &str) {
             for (number, harm) in [(a, first), (b, second)] {
                 let reported = drive.fake.reports.iter().any(|r| r.fragment == number);
                 // Pieces beside a good copy are not looked at.
-                let looked_at = if spec == "ec:4+2" { number < 4 } else { number == 0 };
+                let looked_at = if spec.starts_with("copy") { number == 0 } else { number < 4 };
                 let visible = matches!(harm, Harm::Missing | Harm::Rotten | Harm::Lying) && looked_at;
                 assert!(
                     !visible || reported,
@@ -159,7 +159,7 @@ fn every_pattern_of_harmed_copies_is_survived() {
 fn more_harm_than_redundancy_is_an_error_that_says_what() {
     let bytes = data(70_001, 2);
     let harms = [[Harm::Missing; 3], [Harm::Rotten; 3], [Harm::Lying; 3], [Harm::Down; 3]];
-    let cases = harms.iter().flat_map(|harms| [("ec:4+2", *harms), ("copy+ec:4+2", *harms)]);
+    let cases = harms.iter().flat_map(|harms| ["ec:4+2", "copy+ec:4+2", "raid6:4+2"].map(|spec| (spec, *harms)));
     for (spec, harms) in cases {
         let mut drive = stored(6, spec, &bytes, 70_001);
         (0..3).for_each(|i| harm(&mut drive, i * 2, harms[i as usize]));
@@ -241,7 +241,7 @@ fn long_files_are_read_in_pages_of_extents_within_the_window() {
 #[test]
 fn small_reads_fetch_groups_and_survive_damage() {
     let bytes = data(1_000_000, 6);
-    for spec in ["ec:4+2", "replica:3", "copy+ec:4+2"] {
+    for spec in ["ec:4+2", "replica:3", "copy+ec:4+2", "raid6:4+2"] {
         for harmed in HARMS {
             for number in 0..3 {
                 let mut drive = stored(6, spec, &bytes, 1_000_000);
@@ -360,7 +360,7 @@ proptest! {
     #[test]
     fn reads_are_right_or_fail(
         harms in proptest::collection::vec((0u32..6, 0usize..6), 0..5),
-        code in 0usize..4,
+        code in 0usize..5,
         len in 1usize..150_000,
         chunk in 20_000usize..120_000,
         from in 0usize..150_000,
@@ -368,7 +368,7 @@ proptest! {
         stream: bool,
     ) {
         let (spec, fragments, m) =
-            [("ec:4+2", 6, 2), ("replica:3", 3, 2), ("ec:2+1", 3, 1), ("copy+ec:4+2", 6, 2)][code];
+            [("ec:4+2", 6, 2), ("replica:3", 3, 2), ("ec:2+1", 3, 1), ("copy+ec:4+2", 6, 2), ("raid6:3+2", 5, 2)][code];
         let bytes = data(len, len as u64);
         let mut drive = stored(6, spec, &bytes, chunk);
         let mut harmed = std::collections::BTreeSet::new();

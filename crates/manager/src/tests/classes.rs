@@ -53,7 +53,12 @@ fn a_commit_may_lack_what_can_be_done_without() {
 #[test]
 fn a_copy_is_counted_whole_and_pieces_as_what_they_are() {
     let mut rig = Rig::new(6);
-    for (name, class, stored) in [("a", "copy+ec:4+2", 9_000), ("b", "ec:4+2", 6_000), ("c", "copy+ec:2+1", 8_000)] {
+    for (name, class, stored) in [
+        ("a", "copy+ec:4+2", 9_000),
+        ("b", "ec:4+2", 6_000),
+        ("c", "copy+ec:2+1", 8_000),
+        ("d", "raid6:4+2", 4_000 + 2 * 7_168),
+    ] {
         let before = rig.ask(&GetStatus {}).unwrap().stored_bytes;
         commit(&mut rig, name, class, &[], &[]).unwrap();
         assert_eq!(rig.ask(&GetStatus {}).unwrap().stored_bytes - before, stored, "{class}");
@@ -61,10 +66,26 @@ fn a_copy_is_counted_whole_and_pieces_as_what_they_are() {
     }
 }
 
+/// All that it takes to compute a code of XOR alone is in its row, and goes to who asks.
+#[test]
+fn a_raid6_class_says_what_its_code_is() {
+    let mut rig = Rig::new(10);
+    for (k, w) in [(2, 7), (3, 7), (4, 7), (7, 7), (8, 11)] {
+        commit(&mut rig, &format!("{k}"), &format!("raid6:{k}+2"), &[], &[]).unwrap();
+        let map = rig.ask(&GetMap { all_nodes: true, ..GetMap::default() }).unwrap();
+        let class = map.classes.iter().find(|c| c.k == k && c.m == 2).unwrap();
+        let parameters =
+            (class.code.as_str(), class.matrix.as_str(), class.word_bits, class.packet_bytes, class.alignment_bytes);
+        assert_eq!(parameters, ("xor", "liberation", w, 1024, w * 1024), "{class:?}");
+    }
+}
+
 #[test]
 fn what_is_no_class_is_refused_and_says_what_is() {
     let mut rig = Rig::new(6);
-    for (class, word) in [("copy+ec:1+2", "replica:3"), ("copy+ec:4", "copy+ec:K+M"), ("copy+ec:200+60", "255")] {
+    for (class, word) in
+        [("copy+ec:1+2", "replica:3"), ("copy+ec:4", "copy+ec:K+M"), ("copy+ec:200+60", "255"), ("raid6:4+3", "ec:4+3")]
+    {
         let error = commit(&mut rig, "a", class, &[], &[]).unwrap_err();
         assert!(error.kind() == Code::Invalid && error.message.contains(word), "{class}: {error}");
     }

@@ -252,7 +252,15 @@ pub fn put_of(items: Vec<PutItem>) -> PutFragments {
 }
 
 pub fn ec42() -> ClassInfo {
-    ClassInfo { class_id: 1, spec: "ec:4+2".into(), k: 4, m: 2, code: "rs".into(), matrix: "cauchy1".into() }
+    ClassInfo {
+        class_id: 1,
+        spec: "ec:4+2".into(),
+        k: 4,
+        m: 2,
+        code: "rs".into(),
+        matrix: "cauchy1".into(),
+        ..ClassInfo::default()
+    }
 }
 
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {

@@ -1,0 +1,378 @@
+//! The code of a redundancy class, of whichever family: what stores call, so that they need not know which it is.
+//!
+//! A chunk's data slices may be cut off where the chunk ends; what is missing counts as zeros. Reed–Solomon codes take slices
+//! like that as they are; codes of XOR alone compute whole stripes, so that short slices are copied and filled up here, and
+//! nowhere else.
+
+use crate::device::{Device, EncodeJob, ReconstructJob};
+use crate::erasure::{Code, CodeError, EncodeError, FRAGMENT_ALIGN_BYTES, Matrix, ReconstructError, fragment_len};
+use crate::xorcode::{Technique, XorCallError, XorCode, XorCodeError};
+use std::sync::Arc;
+
+/// A code of k data and m parity fragments.
+#[derive(Debug, Clone)]
+pub enum Coder {
+    /// Reed–Solomon.
+    Rs(Arc<Code>),
+    /// XOR alone.
+    Xor(Arc<XorCode>),
+}
+
+/// Why a call was refused. Nothing has been written then.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CoderError {
+    /// By a Reed–Solomon code, encoding.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// By a Reed–Solomon code, decoding.
+    #[error(transparent)]
+    Reconstruct(#[from] ReconstructError),
+    /// By a code of XOR alone.
+    #[error(transparent)]
+    Xor(#[from] XorCallError),
+}
+
+/// What a redundancy class says of its code. It comes from others, and is checked (P14).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Description<'a> {
+    /// Family: `rs` or `xor`.
+    pub code: &'a str,
+    /// Name of the matrix, or of the [`Technique`].
+    pub matrix: &'a str,
+    /// Data fragments.
+    pub k: u32,
+    /// Parity fragments.
+    pub m: u32,
+    /// Of `xor`: packets of a stripe.
+    pub w: u32,
+    /// Of `xor`: bytes of a packet.
+    pub packet_bytes: u32,
+    /// Of `xor`: what fragment lengths are multiples of, a stripe.
+    pub align_bytes: u32,
+}
+
+/// Why there is no such code here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DescriptionError {
+    /// Another family, of another release.
+    #[error("it is coded by {code:?}, which this release does not know")]
+    UnknownCode {
+        /// As described.
+        code: String,
+    },
+    /// Not a Reed–Solomon code that is safe.
+    #[error(transparent)]
+    Rs(#[from] CodeError),
+    /// Not a code of XOR alone.
+    #[error(transparent)]
+    Xor(#[from] XorCodeError),
+    /// Packets, stripes and alignment do not fit together, or are larger than anybody makes them.
+    #[error(
+        "{w} packets of {packet_bytes} bytes, aligned to {align_bytes}: a stripe is what is aligned, and at most {} bytes in at most {MOST_W} packets",
+        MOST_STRIPE_BYTES
+    )]
+    Stripe {
+        /// Packets of a stripe.
+        w: u32,
+        /// Bytes of a packet.
+        packet_bytes: u32,
+        /// What fragments are aligned to.
+        align_bytes: u32,
+    },
+}
+
+/// Most packets in a stripe of a class: making the schedules of a code takes time that grows fast with it.
+pub const MOST_W: u32 = 31;
+/// Largest stripe of a class.
+pub const MOST_STRIPE_BYTES: u32 = 256 << 10;
+
+impl Coder {
+    /// The code that a class describes.
+    pub fn described(by: &Description<'_>) -> Result<Coder, DescriptionError> {
+        let (k, m) = (by.k as usize, by.m as usize);
+        match by.code {
+            "rs" => {
+                let matrix: Matrix = by.matrix.parse()?;
+                Ok(Coder::Rs(Arc::new(Code::new(k, m, matrix)?)))
+            }
+            "xor" => {
+                let technique: Technique = by.matrix.parse()?;
+                let stripe =
+                    by.w.checked_mul(by.packet_bytes).filter(|s| *s == by.align_bytes && *s <= MOST_STRIPE_BYTES);
+                if by.w > MOST_W || stripe.is_none() {
+                    let Description { w, packet_bytes, align_bytes, .. } = *by;
+                    return Err(DescriptionError::Stripe { w, packet_bytes, align_bytes });
+                }
+                Ok(Coder::Xor(Arc::new(XorCode::new(technique, k, m, by.w as usize, by.packet_bytes as usize)?)))
+            }
+            other => Err(DescriptionError::UnknownCode { code: other.to_owned() }),
+        }
+    }
+
+    /// Data fragments.
+    pub fn k(&self) -> usize {
+        match self {
+            Coder::Rs(code) => code.k(),
+            Coder::Xor(code) => code.k(),
+        }
+    }
+
+    /// Parity fragments.
+    pub fn m(&self) -> usize {
+        match self {
+            Coder::Rs(code) => code.m(),
+            Coder::Xor(code) => code.m(),
+        }
+    }
+
+    /// Ranges of fragments that begin and end at multiples of this are coded without the rest.
+    pub fn step_bytes(&self) -> usize {
+        match self {
+            Coder::Rs(_) => 1,
+            Coder::Xor(code) => code.stripe_bytes(),
+        }
+    }
+
+    /// Fragment lengths are multiples of this.
+    pub fn align_bytes(&self) -> usize {
+        match self {
+            Coder::Rs(_) => FRAGMENT_ALIGN_BYTES,
+            Coder::Xor(code) => code.stripe_bytes(),
+        }
+    }
+
+    /// Bytes that each fragment of a chunk of `chunk_len` bytes has, before the last slices are cut off. (More than any memory
+    /// holds where that is no number: calls refuse it.)
+    pub fn fragment_len(&self, chunk_len: usize) -> usize {
+        match self {
+            Coder::Rs(code) => fragment_len(chunk_len, code.k()),
+            Coder::Xor(code) => code.fragment_len(chunk_len).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// The bytes of a chunk that data fragment `index` holds; shorter than the others at the chunk's end, even empty.
+    pub fn data_slice<'a>(&self, chunk: &'a [u8], index: usize) -> &'a [u8] {
+        let full = self.fragment_len(chunk.len());
+        let start = index.saturating_mul(full).min(chunk.len());
+        &chunk[start..start.saturating_add(full).min(chunk.len())]
+    }
+
+    /// What encoding is called where [`Device::takes`] is asked.
+    pub fn encoding(&self) -> &'static str {
+        match self {
+            Coder::Rs(_) => "encode",
+            Coder::Xor(_) => "xor-encode",
+        }
+    }
+
+    /// Fills the m parities of `frag_len` bytes from the k slices, on this thread.
+    pub fn encode(&self, data: &[&[u8]], frag_len: usize, parity: &mut [&mut [u8]]) -> Result<(), CoderError> {
+        match self {
+            Coder::Rs(code) => Ok(code.encode(data, frag_len, parity)?),
+            Coder::Xor(code) => {
+                let mut room = Vec::new();
+                Ok(code.encode(&filled_up(data, frag_len, &mut room), parity)?)
+            }
+        }
+    }
+
+    /// The same, where `device` thinks best.
+    pub fn encode_on(&self, device: &dyn Device, mut job: EncodeJob<'_>) -> Result<(), CoderError> {
+        match self {
+            Coder::Rs(code) => Ok(device.encode(code, &mut [job])?),
+            Coder::Xor(code) => {
+                let mut room = Vec::new();
+                Ok(device.encode_xor(code, &filled_up(&job.data, job.frag_len, &mut room), &mut job.parity)?)
+            }
+        }
+    }
+
+    /// Fills `out[i]` with fragment `wanted[i]` (of a slice, with its beginning) from at least k of the others, on this thread.
+    pub fn reconstruct(&self, job: ReconstructJob<'_>) -> Result<(), CoderError> {
+        self.reconstruct_by(job, |coder, mut job| match coder {
+            Coder::Rs(code) => Ok(code.reconstruct(job.frag_len, &job.present, &job.wanted, &mut job.out)?),
+            Coder::Xor(code) => Ok(code.reconstruct(&job.present, &job.wanted, &mut job.out)?),
+        })
+    }
+
+    /// The same, where `device` thinks best.
+    pub fn reconstruct_on(&self, device: &dyn Device, job: ReconstructJob<'_>) -> Result<(), CoderError> {
+        self.reconstruct_by(job, |coder, mut job| match coder {
+            Coder::Rs(code) => Ok(device.reconstruct(code, &mut [job])?),
+            Coder::Xor(code) => Ok(device.reconstruct_xor(code, &job.present, &job.wanted, &mut job.out)?),
+        })
+    }
+
+    fn reconstruct_by(
+        &self,
+        job: ReconstructJob<'_>,
+        run: impl FnOnce(&Coder, ReconstructJob<'_>) -> Result<(), CoderError>,
+    ) -> Result<(), CoderError> {
+        if let Coder::Rs(_) = self {
+            return run(self, job);
+        }
+        let ReconstructJob { frag_len, present, wanted, mut out } = job;
+        let (numbers, bytes): (Vec<usize>, Vec<&[u8]>) = present.into_iter().unzip();
+        let mut room = Vec::new();
+        let present = numbers.into_iter().zip(filled_up(&bytes, frag_len, &mut room)).collect();
+        // Whole fragments are computed in place; of those that are cut off, the beginning is kept.
+        let mut whole: Vec<Vec<u8>> =
+            out.iter().map(|o| vec![0; if o.len() < frag_len { frag_len } else { 0 }]).collect();
+        let rooms = out.iter_mut().zip(&mut whole).map(|(o, w)| if w.is_empty() { &mut o[..] } else { &mut w[..] });
+        run(self, ReconstructJob { frag_len, present, wanted, out: rooms.collect() })?;
+        for (o, w) in out.iter_mut().zip(whole).filter(|(_, w)| !w.is_empty()) {
+            o.copy_from_slice(&w[..o.len()]);
+        }
+        Ok(())
+    }
+}
+
+/// The slices, those that are shorter than `len` copied to `room` with zeros behind them.
+fn filled_up<'a>(slices: &[&'a [u8]], len: usize, room: &'a mut Vec<u8>) -> Vec<&'a [u8]> {
+    let short = slices.iter().filter(|slice| slice.len() < len).count();
+    room.resize(short * len, 0);
+    let mut places = room.chunks_exact_mut(len.max(1));
+    let fill = |slice: &&'a [u8]| match slice.len() < len {
+        true => match places.next() {
+            Some(place) => {
+                place[..slice.len()].copy_from_slice(slice);
+                &*place
+            }
+            None => slice,
+        },
+        false => slice,
+    };
+    slices.iter().map(fill).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cpu;
+    use crate::device::test_bytes;
+    use crate::erasure::Matrix;
+    use crate::xorcode::Technique;
+
+    fn coders() -> Vec<Coder> {
+        let xor = |technique, k, w| Coder::Xor(Arc::new(XorCode::new(technique, k, 2, w, 64).unwrap()));
+        vec![
+            Coder::Rs(Arc::new(Code::new(4, 2, Matrix::Cauchy1).unwrap())),
+            xor(Technique::Liberation, 4, 7),
+            xor(Technique::Liberation, 3, 7),
+            xor(Technique::BlaumRoth, 3, 4),
+        ]
+    }
+
+    /// Every family, every loss, lengths around every edge, on this thread and through a device: the same bytes (P10).
+    #[test]
+    fn chunks_of_any_length_survive_two_losses() {
+        let (cpu, emulated) = (Cpu::reference(), crate::Spec::Emulated(1).open(Default::default()).unwrap());
+        for coder in coders() {
+            let (k, align) = (coder.k(), coder.align_bytes());
+            for len in [0, 1, 63, 64, 65, align - 1, align, align + 1, k * align, k * align + 1, 3 * k * align - 5] {
+                let chunk = test_bytes(len as u64, len);
+                let full = coder.fragment_len(len);
+                assert!(full.is_multiple_of(align) && full * k >= len && (full == 0 || (full - align) * k < len));
+                let data: Vec<&[u8]> = (0..k).map(|i| coder.data_slice(&chunk, i)).collect();
+                assert_eq!(data.concat(), chunk);
+                let mut parity = vec![vec![9u8; full]; 2];
+                coder.encode(&data, full, &mut parity.iter_mut().map(|p| &mut p[..]).collect::<Vec<_>>()).unwrap();
+                for device in [&cpu as &dyn Device, emulated.as_ref()] {
+                    let mut again = vec![vec![7u8; full]; 2];
+                    let rooms = again.iter_mut().map(|p| &mut p[..]).collect();
+                    let job = EncodeJob { data: data.clone(), frag_len: full, parity: rooms };
+                    coder.encode_on(device, job).unwrap();
+                    assert_eq!(again, parity);
+                }
+                let all: Vec<&[u8]> = data.iter().copied().chain(parity.iter().map(|p| &p[..])).collect();
+                for (a, b) in (0..k + 2).flat_map(|a| (a + 1..k + 2).map(move |b| (a, b))) {
+                    let present = || (0..k + 2).filter(|i| ![a, b].contains(i)).map(|i| (i, all[i])).collect();
+                    let mut rooms = [vec![1u8; all[a].len()], vec![1u8; all[b].len()]];
+                    for way in 0..3 {
+                        let out = rooms.iter_mut().map(|r| &mut r[..]).collect();
+                        let job = ReconstructJob { frag_len: full, present: present(), wanted: vec![a, b], out };
+                        match way {
+                            0 => coder.reconstruct(job).unwrap(),
+                            1 => coder.reconstruct_on(&cpu, job).unwrap(),
+                            _ => coder.reconstruct_on(emulated.as_ref(), job).unwrap(),
+                        }
+                        assert_eq!((&rooms[0][..], &rooms[1][..]), (all[a], all[b]), "{coder:?} {len} {a} {b} {way}");
+                        rooms.iter_mut().for_each(|r| r.fill(3));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A range that begins and ends at steps is decoded from that range of the others.
+    #[test]
+    fn ranges_at_steps_are_decoded_alone() {
+        for coder in coders() {
+            let (k, step) = (coder.k(), coder.step_bytes());
+            let full = coder.align_bytes() * 4;
+            let chunk = test_bytes(5, full * k);
+            let data: Vec<&[u8]> = (0..k).map(|i| coder.data_slice(&chunk, i)).collect();
+            let mut parity = vec![vec![0u8; full]; 2];
+            coder.encode(&data, full, &mut parity.iter_mut().map(|p| &mut p[..]).collect::<Vec<_>>()).unwrap();
+            let range = step * 2..step * 3;
+            let present = (1..k).map(|i| (i, &data[i][range.clone()])).chain([(k + 1, &parity[1][range.clone()])]);
+            let mut out = vec![0u8; step];
+            let (present, out_room) = (present.collect(), vec![&mut out[..]]);
+            coder.reconstruct(ReconstructJob { frag_len: step, present, wanted: vec![0], out: out_room }).unwrap();
+            assert_eq!(out, data[0][range]);
+        }
+    }
+
+    /// P14: what another says a class is coded by is built only if it is sound.
+    #[test]
+    fn descriptions_that_make_no_sense_are_refused() {
+        let rs = Description { code: "rs", matrix: "cauchy1", k: 4, m: 2, ..Default::default() };
+        let xor =
+            Description { code: "xor", matrix: "liberation", k: 4, m: 2, w: 7, packet_bytes: 1024, align_bytes: 7168 };
+        assert!(matches!(Coder::described(&rs), Ok(Coder::Rs(_))));
+        assert!(matches!(Coder::described(&xor), Ok(Coder::Xor(_))));
+        let wrong = [
+            Description { code: "magic", ..rs },
+            Description { matrix: "liberation", ..rs },
+            Description { matrix: "cauchy1", ..xor },
+            Description { k: 0, ..rs },
+            Description { k: 200, m: 60, ..rs },
+            Description { k: u32::MAX, m: u32::MAX, ..rs },
+            Description { k: 8, ..xor },
+            Description { k: 0, ..xor },
+            Description { m: 3, ..xor },
+            Description { w: 8, align_bytes: 8192, ..xor },
+            Description { w: 0, align_bytes: 0, ..xor },
+            Description { w: 37, align_bytes: 37 * 1024, ..xor },
+            Description { packet_bytes: 1020, align_bytes: 7140, ..xor },
+            Description { packet_bytes: 0, align_bytes: 0, ..xor },
+            Description { align_bytes: 64, ..xor },
+            Description { packet_bytes: 1 << 20, align_bytes: 7 << 20, ..xor },
+            Description { packet_bytes: u32::MAX, align_bytes: u32::MAX, ..xor },
+        ];
+        for description in wrong {
+            let error = Coder::described(&description).expect_err(&format!("{description:?}"));
+            assert!(!error.to_string().is_empty());
+        }
+    }
+
+    #[test]
+    fn calls_that_cannot_be_are_typed_errors() {
+        for coder in coders() {
+            let full = coder.align_bytes();
+            let bytes = vec![0u8; full + 1];
+            let data: Vec<&[u8]> = (0..coder.k()).map(|_| &bytes[..full + 1]).collect();
+            let mut parity = vec![vec![0u8; full]; 2];
+            let mut rooms: Vec<&mut [u8]> = parity.iter_mut().map(|p| &mut p[..]).collect();
+            assert!(coder.encode(&data, full, &mut rooms).is_err(), "slices longer than fragments");
+            let mut out = vec![0u8; full];
+            let job = ReconstructJob {
+                frag_len: full,
+                present: vec![(1, &bytes[..full])],
+                wanted: vec![0],
+                out: vec![&mut out],
+            };
+            assert!(coder.reconstruct(job).is_err(), "too few");
+        }
+    }
+}
