@@ -145,6 +145,13 @@ impl Client {
         self.directories.on_recall(Box::new(hear));
     }
 
+    /// Hears of directories whose names are not this client's alone any more, but not when the connection is lost, which
+    /// [`Client::on_recall`] tells. The manager waits until the function it comes with is called: what was made in there is to be made
+    /// known first, on another thread.
+    pub fn on_names_recall(&self, hear: impl Fn(Vec<u64>, Box<dyn FnOnce() + Send>) + Send + Sync + 'static) {
+        self.directories.on_names_recall(Box::new(hear));
+    }
+
     fn ask<R: Request>(&self, operation: &'static str, path: &StorePath, request: &R) -> Result<R::Reply, PathOpError> {
         self.context.ask(request).map_err(|error| refused(operation, path, error))
     }
@@ -222,8 +229,14 @@ impl Client {
 
     fn make_dir(&self, path: &StorePath, exist_ok: bool) -> Result<Attr, Error> {
         let (parent, name) = self.place(path)?;
-        let request =
-            MakeDir { op_id: self.context.op_id(), parent: parent.ino, name, mode: 0o755, uid: 0, gid: 0, exist_ok };
+        let request = MakeDir {
+            op_id: self.context.op_id(),
+            parent: parent.ino,
+            name,
+            mode: 0o755,
+            exist_ok,
+            ..MakeDir::default()
+        };
         Ok(self.ask("mkdir", path, &request)?.attr.unwrap_or_default())
     }
 

@@ -47,6 +47,36 @@ pub struct NewAttr {
     pub atime_ns: Option<i64>,
 }
 
+/// Something new in a directory that is neither a directory nor a symbolic link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewNode {
+    /// What it is.
+    pub kind: InodeKind,
+    /// Permission bits, owner, group.
+    pub owner: Owner,
+    /// Devices: their number.
+    pub rdev: u32,
+    /// Its inode number, drawn before; 0: any.
+    pub ino: u64,
+}
+
+/// A file that is made by writing it.
+#[derive(Debug, Clone)]
+pub struct NewFile<'a> {
+    /// Its directory.
+    pub parent: u64,
+    /// Its name in there.
+    pub name: &'a [u8],
+    /// Its inode number, drawn before.
+    pub ino: u64,
+    /// Permission bits, owner, group.
+    pub owner: Owner,
+    /// Its policy: its directory's.
+    pub policy: Option<Policy>,
+    /// Numbers to draw with it, for files to come.
+    pub inos: u32,
+}
+
 /// A page that asks for as many entries as the manager gives at once.
 const AS_MANY_AS_POSSIBLE: u32 = 0;
 
@@ -67,28 +97,21 @@ impl Inodes<'_> {
         Ok((reply.entries, reply.more))
     }
 
-    /// New directory.
-    pub fn make_directory(&self, parent: u64, name: &[u8], owner: Owner) -> Result<Attr, Error> {
+    /// New directory. With `inos`, so many inode numbers are asked for, and to have the names in there for oneself
+    /// ([`Entry::names_ms`], [`Client::on_names_recall`]).
+    pub fn make_directory(&self, parent: u64, name: &[u8], owner: Owner, inos: u32) -> Result<Entry, Error> {
         let Owner { mode, uid, gid } = owner;
         let op_id = self.0.context.op_id();
-        let request = MakeDir { op_id, parent, name: name.to_vec(), mode, uid, gid, exist_ok: false };
-        attr(self.0.context.ask(&request)?)
+        let request = MakeDir { op_id, parent, name: name.to_vec(), mode, uid, gid, exist_ok: false, inos };
+        self.0.context.ask(&request)
     }
 
     /// New empty file, named pipe, socket or device (with its number). Its change time is now the directory's modification
     /// time.
-    pub fn make_node(
-        &self,
-        parent: u64,
-        name: &[u8],
-        kind: InodeKind,
-        owner: Owner,
-        rdev: u32,
-    ) -> Result<Entry, Error> {
-        let Owner { mode, uid, gid } = owner;
-        let (op_id, kind) = (self.0.context.op_id(), kind as i32);
-        let request = MakeNode { op_id, parent, name: name.to_vec(), kind, mode, uid, gid, rdev, exist_ok: false };
-        self.0.context.ask(&request)
+    pub fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
+        let NewNode { kind, owner: Owner { mode, uid, gid }, rdev, ino } = new;
+        let (op_id, kind, name) = (self.0.context.op_id(), kind as i32, name.to_vec());
+        self.0.context.ask(&MakeNode { op_id, parent, name, kind, mode, uid, gid, rdev, exist_ok: false, ino })
     }
 
     /// New symbolic link.
@@ -184,6 +207,21 @@ impl Inodes<'_> {
     ) -> Result<WriteDone, WriteError> {
         let size = Some(bytes.len() as u64);
         let params = WriteParams { expect_policy: policy, size_hint_bytes: size, mtime_ns, ..params(ino, false) };
+        crate::write::put(&self.0.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
+    }
+
+    /// As [`Inodes::write_whole`], of a file that is made with that. Refused (`VersionConflict`) if there is one of that name.
+    pub fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, WriteError> {
+        let NewFile { parent, name, ino, owner, policy, inos } = new;
+        let params = WriteParams {
+            target: Target::New { parent, name: name.to_vec(), ino, inos },
+            if_version: Some(0),
+            expect_policy: policy,
+            size_hint_bytes: Some(bytes.len() as u64),
+            mtime_ns,
+            owner,
+            ..params(ino, false)
+        };
         crate::write::put(&self.0.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
     }
 

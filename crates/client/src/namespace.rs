@@ -22,6 +22,7 @@ pub(crate) struct Directory {
 pub(crate) struct Directories {
     known: Mutex<Known>,
     hear: OnceLock<Hear>,
+    hear_names: OnceLock<HearNames>,
     cut_off: OnceLock<CutOff>,
 }
 
@@ -30,6 +31,9 @@ type CutOff = Box<dyn Fn() + Send + Sync>;
 
 /// Told of recalled inodes; none: of all.
 type Hear = Box<dyn Fn(Option<&[u64]>) + Send + Sync>;
+
+/// Told of directories whose names are others' to make, too, once the function is called.
+type HearNames = Box<dyn Fn(Vec<u64>, Box<dyn FnOnce() + Send>) + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Known {
@@ -89,6 +93,11 @@ impl Directories {
         let _ = self.hear.set(hear);
     }
 
+    /// Who has names in directories for itself; the first to say so stays.
+    pub fn on_names_recall(&self, hear: HearNames) {
+        let _ = self.hear_names.set(hear);
+    }
+
     /// Who wants to know that a connection is gone.
     pub fn on_cut_off(&self, hear: CutOff) {
         let _ = self.cut_off.set(hear);
@@ -118,17 +127,22 @@ impl Service for Recalls {
             let error = Error::new(Code::Unsupported, format!("a client answers no requests of kind {kind:#06x}"));
             return connection.reply(kind, id, Err(error));
         }
+        let connection = connection.clone();
+        let answer = move || connection.reply(kind, id, Ok((Ack {}.encode_to_vec().into(), Vec::new())));
         match RecallLease::decode(&frame.body[..]) {
             Ok(request) => {
                 self.0.recall(&request.inos);
                 self.0.tell(Some(&request.inos));
+                if let Some(hear) = self.0.hear_names.get().filter(|_| !request.names_of.is_empty()) {
+                    return hear(request.names_of, Box::new(answer));
+                }
             }
             Err(_) => {
                 self.0.forget();
                 self.0.tell(None);
             }
         }
-        connection.reply(kind, id, Ok((Ack {}.encode_to_vec().into(), Vec::new())));
+        answer();
     }
 
     /// The manager takes an end of the stream for all leases given back, so nothing may be known any more when it sees one.

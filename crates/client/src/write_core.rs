@@ -356,9 +356,10 @@ impl WriteCore {
     /// What opening the file and asking about these chunks takes.
     fn open_request(&self, chunks: &[usize]) -> OpenWrite {
         let scheme = self.params.expect_policy.as_ref().map(|p| p.scheme(self.file_bytes(0)).to_string());
-        let (parent, name, ino) = match &self.params.target {
-            Target::Name { parent, name } => (*parent, name.clone(), 0),
-            Target::Inode(ino) => (0, Vec::new(), *ino),
+        let (parent, name, ino, inos) = match &self.params.target {
+            Target::Name { parent, name } => (*parent, name.clone(), 0, 0),
+            Target::Inode(ino) => (0, Vec::new(), *ino, 0),
+            Target::New { parent, name, ino, inos } => (*parent, name.clone(), *ino, *inos),
         };
         OpenWrite {
             op_id: 0,
@@ -372,6 +373,7 @@ impl WriteCore {
             known_map_version: self.view.read().known_version(),
             host: self.options.host.clone(),
             blanks: 0,
+            inos,
         }
     }
 

@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use tessera_client::{ReadHandle, WriteDone};
-use tessera_policy::{Policy, WriteMode};
+use tessera_policy::WriteMode;
 
 /// Bytes that wait before a write session is opened: smaller files are committed as a whole, in one go.
 const STREAM_FROM_BYTES: usize = 4 << 20;
@@ -155,6 +155,8 @@ impl Files {
         let mut files = self.0.lock();
         if files.get(&file.ino).is_some_and(|slot| slot.handles == 0) {
             files.remove(&file.ino);
+            drop(files);
+            store.making.is_closed(file.ino);
         }
     }
 
@@ -432,6 +434,7 @@ impl State {
     fn session(&mut self, store: &Store, ino: u64) -> Result<&mut Session, Errno> {
         if self.session.is_none() {
             let patches = !self.replaced;
+            store.settle(ino)?;
             let opened = store.client.inodes().open_write(ino, patches);
             let handle = opened.map_err(|e| failed("open for writing", ino, e.code(), &e))?;
             let handle = self.staged(store, ino, handle)?;
@@ -485,25 +488,30 @@ impl State {
                 tracing::error!(ino, "what was written under a lock that was lost is not committed");
                 return self.note(Err(Errno::EIO));
             }
-            let done = self.commit_changes(store, ino);
+            let done = store.making.check(ino).and_then(|()| self.commit_changes(store, ino));
             if done.is_err() && self.take_log_back() {
                 return done;
             }
-            self.note(done)?;
+            return self.note(done);
         }
-        Ok(())
+        store.settle(ino)
     }
 
     fn commit_changes(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
         self.pour_log(store, ino)?;
         if let Some(bytes) = self.whole() {
             // An expectation: whoever is wrong about it has asked in vain, and asks again.
-            let known = store.names.get(ino).or_else(|| self.made.clone());
-            let policy = known.and_then(|known| {
-                Policy::from_hints(known.hints.iter().map(|h| (h.name.as_str(), h.value.as_str()))).ok()
-            });
-            let done = store.client.inodes().write_whole(ino, Bytes::from(bytes), policy, self.mtime_ns);
-            let done = done.map_err(|e| failed("commit", ino, e.code(), &e))?;
+            let policy = store.names.get(ino).or_else(|| self.made.clone()).and_then(|known| known.policy());
+            let bytes = Bytes::from(bytes);
+            let new = store.making.write(&store.client, ino, self.mtime_ns, || bytes.clone());
+            let done = match new {
+                Some(done) => done,
+                None => store.client.inodes().write_whole(ino, bytes, policy, self.mtime_ns),
+            };
+            let done = done.map_err(|e| {
+                let errno = failed("commit", ino, e.code(), &e);
+                store.making.check(ino).err().unwrap_or(errno)
+            })?;
             return self.committed(store, ino, &done);
         }
         let size_bytes = self.size_bytes;
@@ -548,6 +556,7 @@ impl State {
 }
 
 fn open_base(store: &Store, ino: u64) -> Result<Arc<ReadHandle>, Errno> {
+    store.settle(ino)?;
     let opened = store.client.inodes().open_read(ino, 0, 0..FIRST_EXTENTS_BYTES);
     Ok(Arc::new(opened.map_err(|e| failed("open", ino, e.code(), &e))?))
 }

@@ -101,6 +101,7 @@ impl TesseraFs {
         let directory = self.directory(fh)?;
         let mut directory = directory.lock();
         if position == 0 {
+            self.store.making.settle_all(&self.store.client, Some(ino))?;
             directory.rewind();
         }
         for next in position.. {
@@ -252,11 +253,7 @@ impl Filesystem for TesseraFs {
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let made = self.owner(parent.0, req, mode, true).and_then(|owner| {
-            let made = self.store.client.inodes().make_directory(parent.0, name.as_bytes(), owner);
-            self.store.names.forget_name(parent.0, name.as_bytes());
-            made.map_err(|e| explained("make directory", parent.0, &e))
-        });
+        let made = self.make_directory(req, parent.0, name.as_bytes(), mode);
         self.reply_entry(made, reply);
     }
 
@@ -271,6 +268,7 @@ impl Filesystem for TesseraFs {
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let made = self.owner(parent.0, req, 0o777, false).and_then(|owner| {
             let target = target.as_os_str().as_bytes();
+            self.store.making.adds(parent.0, name.as_bytes());
             let made = self.store.client.inodes().symlink(parent.0, name.as_bytes(), target, owner.uid, owner.gid);
             self.store.names.forget_name(parent.0, name.as_bytes());
             made.map_err(|e| explained("make symbolic link", parent.0, &e))
@@ -300,6 +298,8 @@ impl Filesystem for TesseraFs {
 
     fn link(&self, _req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let made = writable(ino.0).and(writable(parent.0)).and_then(|_| {
+            self.store.settle(ino.0)?;
+            self.store.making.adds(parent.0, name.as_bytes());
             let made = self.store.client.inodes().link(ino.0, parent.0, name.as_bytes());
             self.store.names.forget(Some(&[ino.0, parent.0]));
             made.map_err(|e| explained("link", ino.0, &e))
@@ -328,13 +328,22 @@ impl Filesystem for TesseraFs {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.make_node(req, parent.0, name, mode & 0o7777, 0) {
+        let writes = OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY;
+        let here = match writes {
+            true => self.make_here(req, parent.0, name.as_bytes(), mode & 0o7777),
+            false => Ok(None),
+        };
+        let made = match here {
+            Ok(Some(known)) => Ok(known),
+            Ok(None) => self.make_node(req, parent.0, name, mode & 0o7777, 0),
+            Err(errno) => Err(errno),
+        };
+        match made {
             Err(errno) if errno.code() == Errno::EEXIST.code() && flags & EXCLUSIVE == 0 => {
                 self.open_existing(parent.0, name.as_bytes(), OpenFlags(flags), reply);
             }
             Ok(known) => {
                 let attr = known.attr.clone();
-                let writes = OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY;
                 let file = self.store.files.open(attr.ino, 0, writes);
                 file.made(known);
                 let (attr, generation) = self.entry(attr);
@@ -487,9 +496,9 @@ impl Filesystem for TesseraFs {
         reply.ok();
     }
 
-    /// Names are durable when the call that made them returns.
-    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        reply.ok();
+    /// Names are durable when the call that made them returns, but for those of new files.
+    fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        done(self.store.making.settle_all(&self.store.client, Some(ino.0)), reply);
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {

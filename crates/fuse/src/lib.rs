@@ -13,6 +13,7 @@ pub mod fs;
 mod history;
 pub mod kernel;
 pub mod locking;
+mod making;
 mod mount;
 pub mod names;
 pub mod ranges;

@@ -93,7 +93,7 @@ pub fn set(store: &Arc<Store>, asked: Asked, reply: ReplyEmpty) {
     let thread = std::thread::Builder::new().name("lock".into()).stack_size(STACK_BYTES);
     let spawned = thread.spawn(move || {
         if let Ok(reply) = receiver.recv() {
-            match carry_out(&theirs, &asked) {
+            match theirs.settle(asked.ino).and_then(|()| carry_out(&theirs, &asked)) {
                 Ok(()) => reply.ok(),
                 Err(errno) => reply.error(errno),
             }

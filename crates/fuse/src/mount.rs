@@ -5,12 +5,13 @@ use crate::files::Files;
 use crate::fs::TesseraFs;
 use crate::kernel::Kernel;
 use crate::locking::Locking;
+use crate::making::{self, Making};
 use crate::names::Names;
 use crate::rewrites::{self, Rewrites};
 use crate::spool::speed::Speeds;
 use crate::spool::{self, Spool, SpoolError, SpoolOptions};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, SessionACL};
+use fuser::{BackgroundSession, Config, Errno, INodeNo, MountOption, Notifier, SessionACL};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -91,6 +92,8 @@ pub struct Store {
     pub client: Client,
     /// Names under leases.
     pub names: Names,
+    /// New files.
+    pub making: Making,
     /// What the kernel knows.
     pub kernel: Kernel,
     /// Open files.
@@ -111,6 +114,14 @@ pub struct Store {
 }
 
 impl Store {
+    /// The manager knows a file from here on, also if it was made just now ([`Making`]).
+    ///
+    /// # Errors
+    /// As [`Making::settle`].
+    pub fn settle(&self, ino: u64) -> Result<(), Errno> {
+        self.making.settle(&self.client, ino)
+    }
+
     /// Waits until the kernel has forgotten all that was taken back until now.
     pub fn wait_for_kernel(&self) {
         let (done, forgotten) = bounded(1);
@@ -156,10 +167,12 @@ impl Mount {
         // Before the mount's device is opened.
         let beside = Beside::start(&path).map_err(refused)?;
         let (stale, to_forget) = unbounded();
+        let (making, to_settle) = Making::new();
         let (spool, to_push) = open_spool(&client, &options, &path)?.unzip();
         let store = Arc::new(Store {
             client,
             names: Names::default(),
+            making,
             kernel: Kernel::default(),
             files: Files::default(),
             rewrites,
@@ -181,6 +194,9 @@ impl Mount {
         let weak = Arc::downgrade(&store);
         let rewriting = std::thread::Builder::new().name("rewrite".into());
         rewriting.spawn(move || rewrites::work(&weak, &to_rewrite)).map_err(refused)?;
+        let weak = Arc::downgrade(&store);
+        let settling = std::thread::Builder::new().name("settle".into());
+        settling.spawn(move || making::work(&weak, &to_settle)).map_err(refused)?;
         for _ in 0..spool::push::THREADS {
             let (Some(to_push), weak) = (to_push.clone(), Arc::downgrade(&store)) else { break };
             let pushing = std::thread::Builder::new().name("push".into());
@@ -271,10 +287,18 @@ fn hear_recalls(store: &Arc<Store>) {
     let names = Arc::downgrade(store);
     store.client.on_recall(move |inos| {
         let Some(store) = names.upgrade() else { return };
+        if inos.is_none() {
+            store.making.disowns(None);
+        }
         let gone = store.names.forget(inos);
         if !gone.is_empty() {
             let _ = store.stale.send(Stale::Names(gone));
         }
+    });
+    let making = Arc::downgrade(store);
+    store.client.on_names_recall(move |directories, answer| match making.upgrade() {
+        Some(store) => store.making.recall(directories, answer),
+        None => answer(),
     });
 }
 

@@ -7,6 +7,7 @@
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
+use tessera_policy::Policy;
 use tessera_wire::meta::Entry;
 use tessera_wire::{Attr, Hint, InodeKind};
 
@@ -24,6 +25,13 @@ pub struct Known {
     pub attr: Attr,
     /// Its hints.
     pub hints: Vec<Hint>,
+}
+
+impl Known {
+    /// What it asks for; none: this release does not understand it.
+    pub fn policy(&self) -> Option<Policy> {
+        Policy::from_hints(self.hints.iter().map(|h| (h.name.as_str(), h.value.as_str()))).ok()
+    }
 }
 
 /// See the module.

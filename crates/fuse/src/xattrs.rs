@@ -59,6 +59,7 @@ pub fn get(store: &Store, ino: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let spool = store.spool.as_ref().map(|spool| spool.shown(store.files.spooled().len()));
         return Ok(serde_json::json!({ "spool": spool }).to_string().into_bytes());
     }
+    store.settle(ino)?;
     if let Some((_, tell)) = KNOWLEDGE.iter().find(|(known, _)| *known == name) {
         let located = store.client.inodes().locate(ino).map_err(|e| explained("locate", ino, &e))?;
         return Ok(tell(store, &located).to_string().into_bytes());
@@ -79,8 +80,14 @@ fn classic_value(classic: &Classic, all: &[Xattr]) -> Option<Vec<u8>> {
 
 /// Names of all, each ended by a NUL.
 pub fn list(store: &Store, ino: u64) -> Result<Vec<u8>, Errno> {
+    store.settle(ino)?;
     let all = store.client.inodes().xattrs(ino).map_err(|e| explained("attributes", ino, &e))?;
     Ok(all.iter().flat_map(|x| x.name.bytes().chain([0])).collect())
+}
+
+/// New files must be known to have attributes, and took their directory's as it was.
+fn settle(store: &Store, ino: u64) -> Result<(), Errno> {
+    store.settle(ino).and(store.making.settle_all(&store.client, Some(ino)))
 }
 
 /// Sets an attribute.
@@ -89,6 +96,7 @@ pub fn set(store: &Store, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Re
     if name == OF_THE_MOUNT || KNOWLEDGE.iter().any(|(known, _)| *known == name) {
         return Err(Errno::EPERM);
     }
+    settle(store, ino)?;
     let done = store.client.inodes().set_xattr(ino, name, value, flags & CREATE != 0, flags & REPLACE != 0);
     store.names.forget(Some(&[ino]));
     if let Some(file) = store.files.get(ino) {
@@ -111,6 +119,7 @@ fn hint_changed(store: &Store, ino: u64, name: &str) {
 /// Removes an attribute.
 pub fn remove(store: &Store, ino: u64, name: &[u8]) -> Result<(), Errno> {
     let name = kept(name)?;
+    settle(store, ino)?;
     let done = store.client.inodes().remove_xattr(ino, name);
     store.names.forget(Some(&[ino]));
     if let Some(file) = store.files.get(ino) {

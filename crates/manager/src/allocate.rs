@@ -12,6 +12,7 @@ use crate::error::{Outcome, invalid, refuse};
 use crate::hints::{self, HintSet};
 use crate::inodes::{self, check_name};
 use crate::meta::draw;
+use crate::namespace;
 use crate::placement;
 use crate::refs::{COMMITTED, PENDING};
 use crate::sessions::{self, Session, WRITER};
@@ -95,6 +96,10 @@ pub(crate) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<Begun> {
         started_ns: ctx.now_ns,
         ino: match &inode {
             Some(inode) => inode.ino,
+            None if request.ino != 0 => {
+                namespace::check_drawn(ctx, request.ino)?;
+                request.ino
+            }
             None => draw(&mut ctx.meta.next_ino),
         },
         created: inode.is_some(),

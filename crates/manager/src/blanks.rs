@@ -11,6 +11,7 @@ use crate::choose::{self, Wanted};
 use crate::commit;
 use crate::error::{Outcome, invalid, refuse};
 use crate::meta::draw;
+use crate::namespace;
 use crate::placement;
 use crate::refs::PENDING;
 use crate::sessions::{self, Session, WRITER};
@@ -106,6 +107,9 @@ pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open: &OpenWrite)
     let mut reply = commit::commit_in(ctx, &request, session, &policy)?;
     if reply.stale.is_empty() && open.blanks > 0 {
         reply.blanks = draw_blanks(ctx, &writer, &policy, &spec, open)?;
+    }
+    if reply.stale.is_empty() {
+        reply.inos = namespace::draw_inos(ctx, open.inos);
     }
     reply.known = known.into_keys().collect();
     reply.known.sort_unstable();

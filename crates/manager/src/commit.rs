@@ -470,6 +470,8 @@ fn create(ctx: &mut Ctx, request: &Commit, session: &Session) -> Outcome<Inode> 
     let next_ino = ctx.meta.next_ino;
     let mut inode = namespace::new_inode(ctx, InodeKind::File, &parent, mode, request.uid, request.gid);
     if !session.created {
+        // The opener chose it, perhaps, and somebody else the same one.
+        namespace::check_drawn(ctx, session.ino)?;
         ctx.meta.next_ino = next_ino;
         inode.ino = session.ino;
     }

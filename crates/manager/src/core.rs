@@ -38,7 +38,7 @@ use crate::config::{Config, ns};
 use crate::db::{Db, DbError};
 use crate::error::{Failure, Outcome};
 use crate::expiry;
-use crate::leases;
+use crate::leases::{self, Covered};
 use crate::locks::Lockers;
 use crate::locks::table::Ticket;
 use crate::meta::Meta;
@@ -51,7 +51,7 @@ use crate::upkeep::*;
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use tessera_wire::meta::{CloseSession, RecallLease};
+use tessera_wire::meta::{CloseSession, CommitReply, Entry};
 use tessera_wire::rpc::{self, Call, Peer};
 use tessera_wire::{Ack, Code, Error, Kind, Role};
 use thiserror::Error as ThisError;
@@ -152,8 +152,8 @@ enum Waiting {
     Command {
         queued: Queued,
         origin: Option<Origin>,
-        /// Inodes nobody gets a lease on meanwhile.
-        changes: Vec<u64>,
+        /// Nobody gets a lease on these meanwhile.
+        changes: Vec<Covered>,
     },
     /// Its proposals are before it: the answer is composed once they are committed.
     Composed { origin: Origin, body: Bytes },
@@ -164,7 +164,7 @@ struct Parked {
     queued: Queued,
     /// None: the manager itself.
     origin: Option<Origin>,
-    changes: Vec<u64>,
+    changes: Vec<Covered>,
     not_before_ns: i64,
 }
 
@@ -179,9 +179,24 @@ struct Snapshots {
     waiting: Option<Snapshot>,
 }
 
+/// A command that is applied: who waits for its answer, and what follows from it for leases.
+struct Due {
+    /// None: the manager itself.
+    origin: Option<Origin>,
+    changes: Vec<Covered>,
+    names: Option<Names>,
+}
+
+/// A directory whose names a command may make, or keep, the asker's.
+#[derive(Clone, Copy)]
+enum Names {
+    OfNewDirectory,
+    Of(u64),
+}
+
 struct Open {
     applied: Applied,
-    origins: Vec<(Option<Origin>, Vec<u64>)>,
+    due: Vec<Due>,
     composed: Vec<(Origin, Bytes)>,
 }
 
@@ -206,7 +221,7 @@ pub struct ManagerCore {
     /// What is added to the shell's time: a clock that was set back must not stop ours (P6, P12).
     ahead_ns: i64,
     next_token: u64,
-    recalls: HashMap<u64, (u64, Vec<u64>)>,
+    recalls: HashMap<u64, (u64, Vec<Covered>)>,
     /// Requests that wait for a lock, and until when.
     lock_waits: HashMap<Ticket, (Origin, i64)>,
     /// Nothing that clients may have cached is changed before.

@@ -114,7 +114,7 @@ impl Inode {
 
     /// As an answer, without a lease.
     pub fn entry(&self) -> Entry {
-        Entry { attr: Some(self.attr()), hints: HintSet::read(&self.hints).hints, lease_ms: 0, path: Vec::new() }
+        Entry { attr: Some(self.attr()), hints: HintSet::read(&self.hints).hints, ..Entry::default() }
     }
 
     /// Writes a new row.

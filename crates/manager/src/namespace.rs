@@ -120,7 +120,29 @@ pub fn make_dir(ctx: &mut Ctx, request: &MakeDir) -> Outcome<Entry> {
     add_name(ctx, &parent, &request.name, inode.ino)?;
     inodes::count_subdirectories(ctx.db, parent.ino, 1)?;
     ctx.meta.directories += 1;
-    Ok(inode.entry())
+    Ok(Entry { inos: draw_inos(ctx, request.inos), ..inode.entry() })
+}
+
+/// Most inode numbers that one answer brings.
+const MAX_INOS: u32 = 256;
+
+/// Numbers for files to come, if any are wanted.
+pub(crate) fn draw_inos(ctx: &mut Ctx, wanted: u32) -> Option<Inos> {
+    let count = wanted.min(MAX_INOS);
+    let first = ctx.meta.next_ino;
+    ctx.meta.next_ino += u64::from(count);
+    (count > 0).then_some(Inos { first, count })
+}
+
+/// Refuses a number for a new inode that was never drawn, or is somebody's (P14).
+pub(crate) fn check_drawn(ctx: &Ctx, ino: u64) -> Outcome<()> {
+    if ino <= inodes::ROOT || ino >= ctx.meta.next_ino {
+        return invalid(format!("inode number {ino} was never drawn; ask for numbers first"));
+    }
+    match inodes::find(ctx.db, ino)? {
+        Some(_) => refuse(Code::Exists, format!("inode {ino} exists already")),
+        None => Ok(()),
+    }
 }
 
 /// New empty file, or something that is only a name to us: a pipe, a socket, a device.
@@ -138,7 +160,13 @@ pub fn make_node(ctx: &mut Ctx, request: &MakeNode) -> Outcome<Entry> {
             false => exists(&request.name),
         };
     }
+    if request.ino != 0 {
+        check_drawn(ctx, request.ino)?;
+    }
     let mut inode = new_inode(ctx, kind, &parent, request.mode, request.uid, request.gid);
+    if request.ino != 0 {
+        inode.ino = request.ino;
+    }
     match kind {
         InodeKind::File => ctx.meta.files += 1,
         _ => inode.hints = Vec::new(),

@@ -443,7 +443,7 @@ impl Fake {
 
     fn entry(&self, ino: u64) -> Entry {
         let hints = self.hints();
-        Entry { attr: Some(self.files[&ino].attr.clone()), hints, lease_ms: 10_000, path: Vec::new() }
+        Entry { attr: Some(self.files[&ino].attr.clone()), hints, lease_ms: 10_000, ..Entry::default() }
     }
 
     fn resolve(&mut self, request: Resolve) -> Result<Entry, Error> {

@@ -204,6 +204,8 @@ impl WriteCore {
             sent_bytes: self.sent_bytes,
             chunks: self.chunks.len() as u64,
             known_chunks: known.count() as u64,
+            inos: reply.inos,
+            names_ms: reply.names_ms,
         };
         if self.input_bytes <= SMALL_BYTES as u64 {
             let known = done.known_chunks > 0;

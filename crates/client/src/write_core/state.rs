@@ -5,7 +5,7 @@ use crate::class::Class;
 use crate::fetch::Want;
 use tessera_accel::hash::Tree;
 use tessera_wire::Hint;
-use tessera_wire::meta::CommitMode;
+use tessera_wire::meta::{CommitMode, Inos};
 
 /// The file a write is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,17 @@ pub enum Target {
     },
     /// A file by inode.
     Inode(u64),
+    /// A new file; refused if there is one of that name.
+    New {
+        /// Inode of the directory.
+        parent: u64,
+        /// The name.
+        name: Vec<u8>,
+        /// Its number, drawn before ([`tessera_wire::meta::Inos`]).
+        ino: u64,
+        /// Numbers to draw with the commit, for files to come.
+        inos: u32,
+    },
 }
 
 /// What a write is to do.
@@ -111,6 +122,10 @@ pub struct WriteDone {
     pub chunks: u64,
     /// Chunks that were stored already.
     pub known_chunks: u64,
+    /// Inode numbers that came with the commit ([`Target::New`]).
+    pub inos: Option<Inos>,
+    /// The directory's names are this client's for so long from when it asked ([`tessera_wire::meta::CommitReply::names_ms`]).
+    pub names_ms: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

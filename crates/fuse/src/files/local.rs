@@ -496,7 +496,6 @@ impl State {
                 Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints }
             }
         };
-        let policy = Policy::from_hints(known.hints.iter().map(|h| (h.name.as_str(), h.value.as_str()))).ok()?;
-        Some((policy, known.attr))
+        Some((known.policy()?, known.attr))
     }
 }

@@ -46,8 +46,10 @@ impl TesseraFs {
         let (version, size_bytes) = match file.refresh(&self.store) {
             Ok(found) => found,
             Err(errno) => {
+                self.store.names.forget(Some(&[ino]));
                 self.store.files.release(&self.store, &file, writes);
-                return Err(errno);
+                // What the kernel took the name for is none any more: it looks again.
+                return Err(if errno.code() == Errno::ENOENT.code() { Errno::ESTALE } else { errno });
             }
         };
         if self.store.files.is_open_once(ino) && self.store.kernel.must_look_again(ino, size_bytes) {

@@ -3,22 +3,24 @@
 use super::{TesseraFs, writable};
 use crate::attr::{explained, file_attr, nanoseconds, node_kind};
 use crate::files::OpenFile;
+use crate::making::{self, Found};
 use crate::names::Known;
 use fuser::{Errno, FileAttr, Generation, Request};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 use tessera_client::Owner;
-use tessera_client::inodes::{NewAttr, RenameMode};
-use tessera_wire::Attr;
+use tessera_client::inodes::{NewAttr, NewNode, RenameMode};
+use tessera_policy::WriteMode;
+use tessera_wire::{Attr, InodeKind};
 
 const SET_GROUP_ID: u32 = 0o2000;
 
 impl TesseraFs {
     pub(super) fn known(&self, ino: u64) -> Result<Known, Errno> {
         writable(ino)?;
-        if let Some(known) = self.store.names.get(ino) {
+        if let Some(known) = self.store.names.get(ino).or_else(|| self.store.making.known(ino)) {
             return Ok(known);
         }
         let asked = self.store.names.asking();
@@ -30,6 +32,11 @@ impl TesseraFs {
     pub(super) fn lookup_known(&self, parent: u64, name: &[u8]) -> Result<Known, Errno> {
         if let Some(known) = self.store.names.lookup(parent, name) {
             return Ok(known);
+        }
+        match self.store.making.find(parent, name) {
+            Found::New(known) => return Ok(known),
+            Found::Nothing => return Err(Errno::ENOENT),
+            Found::Unknown => {}
         }
         let asked = self.store.names.asking();
         let entry = self.store.client.inodes().lookup(parent, name).map_err(|e| explained("look up", parent, &e))?;
@@ -88,7 +95,9 @@ impl TesseraFs {
     ) -> Result<Known, Errno> {
         let kind = node_kind(mode).ok_or(Errno::EINVAL)?;
         let owner = self.owner(parent, req, mode, false)?;
-        match self.store.client.inodes().make_node(parent, name.as_bytes(), kind, owner, rdev) {
+        self.store.making.adds(parent, name.as_bytes());
+        let new = NewNode { kind, owner, rdev, ino: 0 };
+        match self.store.client.inodes().make_node(parent, name.as_bytes(), new) {
             Ok(entry) => {
                 let known = Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints };
                 self.store.names.renamed(parent, name.as_bytes(), &known.attr);
@@ -99,6 +108,51 @@ impl TesseraFs {
                 Err(explained("make", parent, &error))
             }
         }
+    }
+
+    /// A new file to be written, without asking the manager, where that may be ([`crate::making`]).
+    pub(super) fn make_here(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Option<Known>, Errno> {
+        if self.ttl().is_zero() || !self.store.making.has_names(parent) {
+            return Ok(None);
+        }
+        let Owner { mode, uid, gid } = self.owner(parent, req, mode, false)?;
+        let above = self.known(parent)?;
+        // What a spool is for is asked of the manager by its number.
+        let windowed = above.policy().is_some_and(|policy| policy.write_mode == WriteMode::SlidingWindow);
+        if self.store.spool.is_some() && !windowed {
+            return Ok(None);
+        }
+        let (kind, now) = (InodeKind::File as i32, nanoseconds(SystemTime::now()));
+        let times = Attr { mtime_ns: now, ctime_ns: now, atime_ns: now, ..Attr::default() };
+        let made = self.store.making.make(parent, name, Attr { kind, mode, uid, gid, nlink: 1, ..times }, &above);
+        if let Some(known) = &made {
+            self.store.names.renamed(parent, name, &known.attr);
+        }
+        Ok(made)
+    }
+
+    /// New directory. Its names are this mount's for a while.
+    pub(super) fn make_directory(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr, Errno> {
+        let owner = self.owner(parent, req, mode, true)?;
+        self.store.making.adds(parent, name);
+        let asked = Instant::now();
+        let made = self.store.client.inodes().make_directory(parent, name, owner, making::INOS);
+        self.store.names.forget_name(parent, name);
+        let made = made.map_err(|e| explained("make directory", parent, &e))?;
+        let attr = made.attr.ok_or(Errno::EIO)?;
+        self.store.making.owns(attr.ino, asked, made.names_ms, made.inos);
+        Ok(attr)
+    }
+
+    /// What was made in a directory, if this name means one, is known to the manager from here on.
+    fn settle_below(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        let making = &self.store.making;
+        let below = match (self.store.names.lookup(parent, name), making.find(parent, name)) {
+            (Some(known), _) => Some(known.attr.ino),
+            (None, Found::Unknown) => None,
+            (None, _) => return Ok(()),
+        };
+        making.settle_all(&self.store.client, below)
     }
 
     pub(super) fn set_attributes(&self, ino: u64, new: NewAttr, size: Option<u64>) -> Result<Attr, Errno> {
@@ -118,6 +172,13 @@ impl TesseraFs {
             new.mtime_ns = None;
         }
         let file = self.store.files.get(ino);
+        if let Some(known) = self.store.making.set_attr(ino, &new) {
+            if let Some(file) = file {
+                file.made(known.clone());
+            }
+            return Ok(known.attr);
+        }
+        self.store.settle(ino)?;
         if new == NewAttr::default() {
             let made = file.and_then(|file| file.made_as());
             return made.map_or_else(|| self.known(ino), Ok).map(|known| known.attr);
@@ -132,6 +193,10 @@ impl TesseraFs {
 
     pub(super) fn rename_names(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Errno> {
         writable(from.0).and(writable(to.0))?;
+        self.store.making.settle_name(&self.store.client, from.0, from.1)?;
+        self.store.making.settle_name(&self.store.client, to.0, to.1)?;
+        self.settle_below(to.0, to.1)?;
+        self.store.making.adds(to.0, to.1);
         let replaced = if mode == RenameMode::Replace { self.pin(to.0, to.1) } else { None };
         let done = self.store.client.inodes().rename(from, to, mode);
         self.store.names.forget_name(from.0, from.1);
@@ -145,6 +210,10 @@ impl TesseraFs {
 
     pub(super) fn remove(&self, parent: u64, name: &[u8], directory: bool) -> Result<(), Errno> {
         writable(parent)?;
+        match directory {
+            true => self.settle_below(parent, name)?,
+            false => self.store.making.settle_name(&self.store.client, parent, name)?,
+        }
         let open = if directory { None } else { self.pin(parent, name) };
         match self.store.client.inodes().unlink(parent, name, directory) {
             Ok(left) if !directory => {

@@ -12,6 +12,7 @@ use crossbeam_channel::Receiver;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tessera_client::inodes::NewNode;
 use tessera_client::{Owner, ReadHandle, WriteDone, WriteError};
 use tessera_wire::{Attr, Code, InodeKind};
 use thiserror::Error;
@@ -273,7 +274,12 @@ fn make_beside(store: &Store, view: &View, attr: &Attr) -> Result<(u64, Vec<u8>,
             let mut name = name.clone();
             name.truncate(255 - end.len());
             name.extend_from_slice(&end);
-            match store.client.inodes().make_node(parent, &name, InodeKind::File, owner, 0) {
+            store.making.adds(parent, &name);
+            match store.client.inodes().make_node(
+                parent,
+                &name,
+                NewNode { kind: InodeKind::File, owner, rdev: 0, ino: 0 },
+            ) {
                 Ok(made) => return Ok((parent, name, made.attr.unwrap_or_default().ino)),
                 Err(error) if error.kind() == Code::Exists => {}
                 Err(error) => {

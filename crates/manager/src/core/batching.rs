@@ -29,7 +29,7 @@ impl ManagerCore {
                 self.queue.push_front(Waiting::Command { queued, origin: None, changes: Vec::new() });
             }
         }
-        let (commands, origins, composed) = self.take_waiting();
+        let (commands, due, composed) = self.take_waiting();
         if commands.is_empty() {
             composed.into_iter().for_each(|(origin, body)| self.compose(origin, &body));
             return false;
@@ -59,12 +59,12 @@ impl ManagerCore {
                     self.log.push(entry.seq, entry.term, applied.encoded.clone());
                     self.pump();
                 }
-                self.open = Some(Open { applied, origins, composed });
+                self.open = Some(Open { applied, due, composed });
                 true
             }
             Err(error) => {
                 _ = self.db.rollback();
-                self.fail(error, origins, composed);
+                self.fail(error, due, composed);
                 false
             }
         }
@@ -77,9 +77,8 @@ impl ManagerCore {
         Ok(())
     }
 
-    #[allow(clippy::type_complexity, reason = "three lists that belong together, taken apart at once by both callers")]
-    pub(super) fn take_waiting(&mut self) -> (Vec<Queued>, Vec<(Option<Origin>, Vec<u64>)>, Vec<(Origin, Bytes)>) {
-        let (mut commands, mut origins, mut composed) = (Vec::new(), Vec::new(), Vec::new());
+    pub(super) fn take_waiting(&mut self) -> (Vec<Queued>, Vec<Due>, Vec<(Origin, Bytes)>) {
+        let (mut commands, mut due, mut composed) = (Vec::new(), Vec::new(), Vec::new());
         let mut bytes = 0;
         while commands.len() < self.config.max_batch_commands && bytes < self.config.max_batch_bytes {
             match self.queue.pop_front() {
@@ -87,17 +86,17 @@ impl ManagerCore {
                 Some(Waiting::Composed { origin, body }) => composed.push((origin, body)),
                 Some(Waiting::Command { queued, origin, changes }) => {
                     bytes += queued.body.len();
+                    due.push(Due { origin, changes, names: Names::of(&self.db, &queued.command) });
                     commands.push(queued);
-                    origins.push((origin, changes));
                 }
             }
         }
-        (commands, origins, composed)
+        (commands, due, composed)
     }
 
     /// Second half: syncs the transaction, then lets answers go as far as the log's replicas allow.
     pub fn finish_batch(&mut self) {
-        let Some(Open { applied, origins, composed }) = self.open.take() else { return };
+        let Some(Open { applied, due, composed }) = self.open.take() else { return };
         if let Err(error) = self.db.commit() {
             _ = self.db.rollback();
             self.meta = applied.before;
@@ -105,7 +104,7 @@ impl ManagerCore {
             if let Some(entry) = &applied.entry {
                 self.log.pop(entry.seq);
             }
-            return self.fail(error, origins, composed);
+            return self.fail(error, due, composed);
         }
         self.needs_term = false;
         self.drop_log_to = None;
@@ -114,11 +113,14 @@ impl ManagerCore {
         applied.effects.into_iter().for_each(|effect| effect(&mut self.soft));
         // Locks of clients that are on record as gone were given away.
         self.answer_granted();
-        for ((origin, changes), answer) in origins.into_iter().zip(applied.answers) {
+        for (Due { origin, changes, names }, answer) in due.into_iter().zip(applied.answers) {
             self.soft.leases.end_change(&changes);
-            if let Some(origin) = origin {
-                self.reply(origin, answer);
-            }
+            let Some(origin) = origin else { continue };
+            let answer = match (answer, names) {
+                (Ok(answer), Some(names)) => Ok(self.with_names(&origin, names, answer)),
+                (answer, _) => answer,
+            };
+            self.reply(origin, answer);
         }
         composed.into_iter().for_each(|(origin, body)| self.compose(origin, &body));
         self.pump();
@@ -126,12 +128,7 @@ impl ManagerCore {
     }
 
     /// A batch came to nothing. Unless the disk was merely full, what is on it is in doubt and only a restart tells.
-    pub(super) fn fail(
-        &mut self,
-        error: rusqlite::Error,
-        origins: Vec<(Option<Origin>, Vec<u64>)>,
-        composed: Vec<(Origin, Bytes)>,
-    ) {
+    pub(super) fn fail(&mut self, error: rusqlite::Error, due: Vec<Due>, composed: Vec<(Origin, Bytes)>) {
         let full = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
         let answer = match full {
             true => {
@@ -150,8 +147,9 @@ impl ManagerCore {
         if !full {
             self.stop(Error::new(Code::Unavailable, answer.message.clone()));
         }
-        let composed = composed.into_iter().map(|(origin, _)| (Some(origin), Vec::new()));
-        for (origin, changes) in origins.into_iter().chain(composed) {
+        let composed =
+            composed.into_iter().map(|(origin, _)| Due { origin: Some(origin), changes: Vec::new(), names: None });
+        for Due { origin, changes, .. } in due.into_iter().chain(composed) {
             self.soft.leases.end_change(&changes);
             if let Some(origin) = origin {
                 self.actions.push_back(origin.reply(Err(answer.clone())));
@@ -182,5 +180,15 @@ impl ManagerCore {
             }
         }
         self.stopped = Some(error);
+    }
+}
+
+impl Names {
+    fn of(db: &Db, command: &Command) -> Option<Names> {
+        match command {
+            Command::MakeDir(r) if r.inos > 0 => Some(Names::OfNewDirectory),
+            Command::Commit(_) => leases::names_made_in(db, command).ok().flatten().map(Names::Of),
+            _ => None,
+        }
     }
 }

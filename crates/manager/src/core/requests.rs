@@ -46,8 +46,8 @@ impl ManagerCore {
         }
     }
 
-    /// Inodes whose leases must be given back before the command.
-    fn changes(&self, command: &Command) -> Outcome<Vec<u64>> {
+    /// What leases must be given back of before the command.
+    fn changes(&self, command: &Command) -> Outcome<Vec<Covered>> {
         match self.meta.leases_granted {
             0 => Ok(Vec::new()),
             _ => leases::changed_by(&self.db, command),
@@ -55,18 +55,21 @@ impl ManagerCore {
     }
 
     /// Queues a command once nobody else holds leases on what it changes; recalls them.
-    fn queue_when_free(&mut self, queued: Queued, origin: Option<Origin>, changes: Vec<u64>) {
-        self.soft.leases.begin_change(&changes);
+    fn queue_when_free(&mut self, queued: Queued, origin: Option<Origin>, mut changes: Vec<Covered>) {
         let asker = origin.as_ref().map_or(0, |origin| origin.connection);
+        // Names in directories that are the asker's alone.
+        let (leases, now_ns) = (&self.soft.leases, self.now_ns);
+        changes.retain(|what| !matches!(what, Covered::Names(of) if leases.has_names(*of, asker, now_ns)));
+        self.soft.leases.begin_change(&changes);
         let holders = self.soft.leases.holders(&changes, asker, self.now_ns);
         let holders = if planted::is(Bug::NoRecall) { HashMap::new() } else { holders };
         if holders.is_empty() && (changes.is_empty() || self.now_ns >= self.leases_end_ns) {
             return self.queue.push_back(Waiting::Command { queued, origin, changes });
         }
-        for (connection, inos) in holders {
+        for (connection, held) in holders {
             let token = self.token();
-            self.recalls.insert(token, (connection, inos.clone()));
-            let recall = RecallLease { inos };
+            let recall = leases::recall(&held);
+            self.recalls.insert(token, (connection, held));
             let call = Call::new(Peer::Connection(connection), token, &recall, Vec::new(), self.config.lease_entry_ms);
             self.actions.push_back(Action::Call(call));
         }
@@ -141,20 +144,45 @@ impl ManagerCore {
         }
     }
 
-    pub(super) fn lease(&mut self, origin: Origin, mut entry: tessera_wire::meta::Entry, inos: &[u64]) -> Bytes {
-        if self.meta.leases_granted == 0 {
-            // That there are leases must be known after a restart before there is the first.
-            if !self.lease_noted {
-                self.lease_noted = true;
-                self.propose(NoteLeases {}.propose());
-            }
-        } else {
-            let until = self.now_ns + ns(self.config.lease_entry_ms);
-            if self.soft.leases.grant(inos, origin.connection, until, self.config.max_leases) {
-                entry.lease_ms = self.config.lease_entry_ms;
-            }
+    pub(super) fn lease(&mut self, origin: Origin, mut entry: Entry, inos: &[u64]) -> Bytes {
+        let (until, max) = (self.now_ns + ns(self.config.lease_entry_ms), self.config.max_leases);
+        if self.may_lease() && self.soft.leases.grant(inos, origin.connection, until, max) {
+            entry.lease_ms = self.config.lease_entry_ms;
         }
         entry.encode_to_vec().into()
+    }
+
+    /// Whether leases can be granted. That there are any must be known after a restart before there is the first.
+    fn may_lease(&mut self) -> bool {
+        if self.meta.leases_granted == 0 && !self.lease_noted {
+            self.lease_noted = true;
+            self.propose(NoteLeases {}.propose());
+        }
+        self.meta.leases_granted != 0
+    }
+
+    /// An answer that makes the names in a directory the asker's, or says that they are still. How that is has no place in the answer
+    /// that is kept for a repeated request.
+    pub(super) fn with_names(&mut self, origin: &Origin, names: Names, answer: Bytes) -> Bytes {
+        let connection = origin.connection;
+        let directory = match names {
+            Names::OfNewDirectory => made_anew(&answer),
+            Names::Of(directory) => {
+                Some(directory).filter(|of| self.soft.leases.has_names(*of, connection, self.now_ns))
+            }
+        };
+        let (until, max) = (self.now_ns + ns(self.config.lease_entry_ms), self.config.max_leases);
+        let Some(directory) = directory.filter(|_| self.may_lease()) else { return answer };
+        if !self.soft.leases.grant_names(directory, connection, until, max) {
+            return answer;
+        }
+        let names_ms = self.config.lease_entry_ms;
+        let more = match names {
+            Names::OfNewDirectory => Entry { names_ms, ..Default::default() }.encode_to_vec(),
+            Names::Of(_) => CommitReply { names_ms, ..Default::default() }.encode_to_vec(),
+        };
+        // A message's fields may come in several parts.
+        [&answer[..], &more[..]].concat().into()
     }
 
     pub(super) fn compose(&mut self, origin: Origin, body: &Bytes) {
@@ -226,11 +254,11 @@ impl ManagerCore {
         if self.stopped.is_some() {
             return;
         }
-        if let Some((connection, inos)) = self.recalls.remove(&answer.token) {
+        if let Some((connection, held)) = self.recalls.remove(&answer.token) {
             // An answer, even a refusal, comes from a client that has understood; silence waits for the lease's end.
             let heard = !matches!(&answer.result, Err(error) if error.is_retryable());
             if heard {
-                self.soft.leases.release(connection, &inos);
+                self.soft.leases.release(connection, &held);
             }
             return self.unpark();
         }
@@ -250,4 +278,10 @@ impl ManagerCore {
             self.release_held();
         }
     }
+}
+
+/// The directory of an answer to MakeDir that made one for somebody who wants its names.
+fn made_anew(answer: &Bytes) -> Option<u64> {
+    let entry = Entry::decode(answer.clone()).ok()?;
+    entry.inos.and(entry.attr).map(|attr| attr.ino)
 }

@@ -8,6 +8,7 @@ mod files;
 mod leases;
 mod locks;
 mod log;
+mod names;
 mod namespace;
 mod placement;
 mod planted;

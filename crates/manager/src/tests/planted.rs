@@ -1,6 +1,6 @@
 //! Bugs planted in the core, each caught by the test that watches over the promise.
 
-use super::{files, leases, log, restart};
+use super::{files, leases, log, names, restart};
 use crate::planted::{self, Bug};
 
 #[test]
@@ -12,7 +12,7 @@ fn planted_bugs_are_caught() {
         result.is_err()
     };
     let model = || files::cases(2_000);
-    let table: [(Bug, fn()); 7] = [
+    let table: [(Bug, fn()); 8] = [
         (Bug::AnswersBeforeReplicas, log::an_answer_waits_for_as_many_replicas_as_there_must_be),
         (Bug::OneReplicaTooFew, log::an_answer_waits_for_as_many_replicas_as_there_must_be),
         (Bug::RepeatsApply, restart::p8_a_request_sent_twice_has_one_effect_and_one_answer),
@@ -20,6 +20,7 @@ fn planted_bugs_are_caught() {
         (Bug::ReferencesLeak, model),
         (Bug::StagedCountedTwice, model),
         (Bug::NoRecall, leases::a_change_waits_for_the_holders_answer),
+        (Bug::NoRecall, names::others_wait_before_they_make_names),
     ];
     for (bug, scenario) in table {
         assert!(caught(bug, scenario), "{bug:?} was planted and nothing noticed");

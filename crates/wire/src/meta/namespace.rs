@@ -31,6 +31,25 @@ pub struct Entry {
     /// Inodes of the directories passed on the way, `start` first (with [`Resolve`]).
     #[prost(uint64, repeated, tag = "4")]
     pub path: Vec<u64>,
+    /// With [`MakeDir`]: for so long nobody but the asker makes names in the new directory, unless it is recalled
+    /// ([`RecallLease::names_of`]); 0: not promised.
+    #[prost(uint64, tag = "5")]
+    pub names_ms: u64,
+    /// Answer to [`MakeDir::inos`].
+    #[prost(message, optional, tag = "6")]
+    pub inos: Option<Inos>,
+}
+
+/// Inode numbers that nothing has: the files to come that the asker makes ([`super::OpenWrite::ino`], [`MakeNode::ino`]). Those that are not
+/// used are lost; there are enough.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Inos {
+    /// The first of them.
+    #[prost(uint64, tag = "1")]
+    pub first: u64,
+    /// How many.
+    #[prost(uint32, tag = "2")]
+    pub count: u32,
 }
 
 /// Entry `name` of directory `parent`.
@@ -118,6 +137,9 @@ pub struct MakeDir {
     /// Succeed when the directory is there already.
     #[prost(bool, tag = "7")]
     pub exist_ok: bool,
+    /// Ask for the directory's names ([`Entry::names_ms`]), and for so many inode numbers; the manager gives as many as it likes.
+    #[prost(uint32, tag = "8")]
+    pub inos: u32,
 }
 
 /// New empty file, or a named pipe, socket or device; it takes over its directory's hints.
@@ -150,6 +172,9 @@ pub struct MakeNode {
     /// Succeed when a file of that name is there already (a file is asked for): the answer is that file.
     #[prost(bool, tag = "9")]
     pub exist_ok: bool,
+    /// Its number, of [`Inos`]; 0: any.
+    #[prost(uint64, tag = "10")]
+    pub ino: u64,
 }
 
 /// Remove a name; the inode goes with its last name and last session.
@@ -367,4 +392,8 @@ pub struct RecallLease {
     /// The inodes.
     #[prost(uint64, repeated, tag = "1")]
     pub inos: Vec<u64>,
+    /// Directories in which others are about to make names, or that are about to change: what was made in them and is not known here yet is to
+    /// be made known before the answer.
+    #[prost(uint64, repeated, tag = "2")]
+    pub names_of: Vec<u64>,
 }

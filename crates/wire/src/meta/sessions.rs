@@ -1,6 +1,6 @@
 //! Reading and writing: sessions, the dedup question, commits, extents, what was found bad.
 
-use super::{ClusterMap, VersionInfo};
+use super::{ClusterMap, Inos, VersionInfo};
 use crate::class::ClassInfo;
 use crate::common::*;
 
@@ -30,7 +30,7 @@ pub struct OpenWrite {
     /// Name in it.
     #[prost(bytes = "vec", tag = "3")]
     pub name: Vec<u8>,
-    /// File, when `parent` is 0.
+    /// File, when `parent` is 0. Else the number that a new file gets, of [`super::Inos`]; 0: any.
     #[prost(uint64, tag = "4")]
     pub ino: u64,
     /// Hints that override the file's and the directory's for this write; kept with a new file.
@@ -54,6 +54,9 @@ pub struct OpenWrite {
     /// Blanks of the class that is wanted with the answer, for files to come; the manager gives as many as it likes.
     #[prost(uint32, tag = "11")]
     pub blanks: u32,
+    /// With [`Commit::open`]: inode numbers that are wanted with the answer, for files to come; the manager gives as many as it likes.
+    #[prost(uint32, tag = "12")]
+    pub inos: u32,
 }
 
 /// Chunk ids with a group and no content yet: what small files to come are stored under, so that each needs one trip to the
@@ -336,6 +339,13 @@ pub struct CommitReply {
     /// Answer to the `blanks` of `open`.
     #[prost(message, optional, tag = "10")]
     pub blanks: Option<Blanks>,
+    /// Answer to the `inos` of `open`.
+    #[prost(message, optional, tag = "11")]
+    pub inos: Option<Inos>,
+    /// Of a file that was opened by a name: the directory's names are the asker's for so long from now, as [`super::Entry::names_ms`] says; 0: they were
+    /// not, or are others' to change.
+    #[prost(uint64, tag = "12")]
+    pub names_ms: u64,
 }
 
 /// Give a session up (a reader is done, a writer aborts).

@@ -1,0 +1,247 @@
+//! Files that are made on a mount without asking the manager (docs/mount.md, "New files"): what the program that makes them sees, what others see, and
+//! what happens when both want the same name.
+
+mod common;
+
+use common::mounted::{Mounted, can_mount};
+use common::{Cluster, eventually, http};
+use rustix::fs::{AtFlags, CWD, XattrFlags, statat};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// A cluster, a mount, and a directory `d` that was made on it just now.
+fn with_directory(test: impl FnOnce(&Cluster, &Mounted)) {
+    let c = Cluster::start(6);
+    if can_mount(&c) {
+        let m = Mounted::new(&c, "mnt", &[]);
+        // That there are leases is on record from the first one on.
+        fs::create_dir(m.at("first")).unwrap();
+        fs::metadata(m.at("first")).unwrap();
+        fs::create_dir(m.at("d")).unwrap();
+        test(&c, &m);
+    }
+}
+
+/// How many requests of a kind the manager has answered.
+fn requests(c: &Cluster, kind: &str) -> u64 {
+    let text = http(c.manager.as_ref().unwrap().metrics.as_ref().unwrap(), "/metrics");
+    let line = format!("tessera_manager_requests_total{{kind=\"{kind}\"}} ");
+    text.lines().find_map(|l| l.strip_prefix(&line)).map_or(0, |n| n.trim().parse().unwrap())
+}
+
+/// Counts are shown a moment later: waits until they stay as they are.
+fn settled<T: PartialEq>(look: impl Fn() -> T) -> T {
+    let mut last = look();
+    eventually("counts stay", || {
+        std::thread::sleep(std::time::Duration::from_millis(1_100));
+        let now = look();
+        std::mem::replace(&mut last, now) == last
+    });
+    last
+}
+
+fn exclusive(path: &Path) -> std::io::Result<File> {
+    File::options().write(true).create_new(true).open(path)
+}
+
+#[test]
+fn a_new_small_file_costs_one_trip() {
+    with_directory(|c, m| {
+        let ask = || ["Commit", "MakeNode", "Lookup"].map(|kind| requests(c, kind));
+        // The directory is ours for seconds only: a machine that takes longer gets another.
+        let mut attempt = 0;
+        eventually("files cost a trip each", || {
+            attempt += 1;
+            let (directory, [committed, made, looked]) = (m.at(&format!("d{attempt}")), settled(ask));
+            fs::create_dir(&directory).unwrap();
+            (0..40).for_each(|i| fs::write(directory.join(i.to_string()), format!("content {i}")).unwrap());
+            // That of the directory itself is the one.
+            eventually("it is counted", || ask()[0] >= committed + 40);
+            let [_, made_now, looked_now] = settled(ask);
+            (made_now, looked_now <= looked + 1) == (made, true)
+        });
+        let d = format!("d{attempt}");
+        let other = Mounted::new(c, "other", &[]);
+        for i in 0..40 {
+            assert_eq!(fs::read_to_string(other.at(&format!("{d}/{i}"))).unwrap(), format!("content {i}"));
+        }
+    });
+}
+
+/// What a program may do with a file that it has just made.
+#[test]
+fn a_new_file_is_a_file() {
+    with_directory(|c, m| {
+        let other = Mounted::new(c, "other", &[]);
+        let there = |name: &str| fs::metadata(other.at(name));
+        // Its number and times stay what they were.
+        let mut file = File::create(m.at("d/number")).unwrap();
+        let before = file.metadata().unwrap();
+        file.write_all(b"x").unwrap();
+        drop(file);
+        let after = fs::metadata(m.at("d/number")).unwrap();
+        assert_eq!((before.ino(), before.uid(), before.mode()), (after.ino(), after.uid(), after.mode()));
+        assert_eq!(there("d/number").unwrap().ino(), before.ino());
+        // Never written.
+        drop(File::create(m.at("d/empty")).unwrap());
+        assert_eq!(there("d/empty").unwrap().len(), 0);
+        // Changed before it is closed.
+        let mut file = File::create(m.at("d/modes")).unwrap();
+        file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::fchown(&file, Some(7), Some(8)).unwrap();
+        file.write_all(b"secret").unwrap();
+        drop(file);
+        let seen = there("d/modes").unwrap();
+        assert_eq!((seen.mode() & 0o7777, seen.uid(), seen.gid(), seen.len()), (0o600, 7, 8, 6));
+        // Seen, listed and opened by another program on the same mount.
+        let file = File::create(m.at("d/seen")).unwrap();
+        assert_eq!(fs::metadata(m.at("d/seen")).unwrap().len(), 0);
+        file.write_all_at(b"abc", 0).unwrap();
+        assert_eq!(fs::read(m.at("d/seen")).unwrap(), b"abc");
+        assert!(fs::read_dir(m.at("d")).unwrap().any(|entry| entry.unwrap().file_name() == "seen"));
+        drop(file);
+        // Named anew, linked, with an attribute, without a name: while it is open for the first time.
+        let open = |name: &str| {
+            let mut file = File::options().read(true).write(true).create_new(true).open(m.at(name)).unwrap();
+            file.write_all(name.as_bytes()).unwrap();
+            file
+        };
+        let file = open("d/from");
+        fs::rename(m.at("d/from"), m.at("d/to")).unwrap();
+        drop(file);
+        assert_eq!(fs::read(other.at("d/to")).unwrap(), b"d/from");
+        assert!(!m.at("d/from").exists() && !other.at("d/from").exists());
+        let file = open("d/one");
+        fs::hard_link(m.at("d/one"), m.at("d/two")).unwrap();
+        drop(file);
+        assert_eq!(fs::read(other.at("d/two")).unwrap(), b"d/one");
+        let file = open("d/hint");
+        rustix::fs::fsetxattr(&file, "user.tessera.redundancy", b"replica:2", XattrFlags::empty()).unwrap();
+        drop(file);
+        let mut value = [0; 16];
+        let len = rustix::fs::getxattr(other.at("d/hint"), "user.tessera.redundancy", &mut value).unwrap();
+        assert_eq!(&value[..len], b"replica:2");
+        let file = open("d/gone");
+        fs::remove_file(m.at("d/gone")).unwrap();
+        let mut read = vec![0; 6];
+        file.read_exact_at(&mut read, 0).unwrap();
+        assert_eq!(read, b"d/gone");
+        drop(file);
+        assert!(!m.at("d/gone").exists() && there("d/gone").is_err());
+        // A directory is not empty while there is one in it.
+        fs::create_dir(m.at("d/sub")).unwrap();
+        let file = open("d/sub/f");
+        let refused = fs::remove_dir(m.at("d/sub")).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::NOTEMPTY.raw_os_error()));
+        drop(file);
+        // Larger than what is committed in one go.
+        let big = common::tree::bytes(5, 9 << 20);
+        fs::write(m.at("d/big"), &big).unwrap();
+        assert!(fs::read(other.at("d/big")).unwrap() == big);
+        // A name that was free until now.
+        assert!(!m.at("d/again").exists());
+        drop(open("d/again"));
+        assert_eq!(exclusive(&m.at("d/again")).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    });
+}
+
+#[test]
+fn others_see_it_at_close_or_when_they_need_to() {
+    with_directory(|c, m| {
+        let other = Mounted::new(c, "other", &[]);
+        let file = exclusive(&m.at("d/lock")).unwrap();
+        // Whoever wants the same name is told, though the file was never closed.
+        assert_eq!(exclusive(&other.at("d/lock")).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+        let mut first = File::create(m.at("d/late")).unwrap();
+        first.write_all(b"late").unwrap();
+        eventually("a file that stays open is there after a while", || other.at("d/late").exists());
+        first.sync_all().unwrap();
+        assert_eq!(fs::read(other.at("d/late")).unwrap(), b"late", "what was synced");
+        drop((file, first));
+    });
+}
+
+/// Two mounts make the same names, each only if it is not there: of each name one has made it, and its content is in there.
+#[test]
+fn of_two_that_make_a_name_one_succeeds() {
+    with_directory(|c, m| {
+        let other = Mounted::new(c, "other", &[]);
+        let make = |path: &Path, tag: &str| {
+            (0..60)
+                .map(|i| {
+                    let made = exclusive(&path.join(format!("d/both-{i}")));
+                    made.and_then(|mut file| file.write_all(tag.as_bytes())).is_ok()
+                })
+                .collect::<Vec<bool>>()
+        };
+        let (a, b) = std::thread::scope(|s| {
+            let a = s.spawn(|| make(&m.path, "first"));
+            let b = make(&other.path, "other");
+            (a.join().unwrap(), b)
+        });
+        for (i, (a, b)) in a.into_iter().zip(b).enumerate() {
+            assert!(a != b, "{i}: {a} {b}");
+            let content = c.ok(&["cat", &format!("tess:/d/both-{i}")]).stdout;
+            assert_eq!(content, if a { b"first" } else { b"other" }, "{i}");
+        }
+    });
+}
+
+/// P1: what was synced is there when the client is killed; what was not is none, or a file without content.
+#[test]
+fn a_client_that_is_killed_leaves_no_half_files() {
+    with_directory(|c, m| {
+        let mut victim = Mounted::new(c, "victim", &[]);
+        fs::create_dir(victim.at("v")).unwrap();
+        let mut synced = File::create(victim.at("v/synced")).unwrap();
+        synced.write_all(b"synced").unwrap();
+        synced.sync_all().unwrap();
+        let mut open = File::create(victim.at("v/open")).unwrap();
+        open.write_all(b"never synced").unwrap();
+        victim.daemon.kill();
+        drop((synced, open));
+        assert_eq!(fs::read(m.at("v/synced")).unwrap(), b"synced");
+        assert_eq!(fs::read(m.at("v/open")).map_or(0, |bytes| bytes.len()), 0);
+        // The dead one's names are nobody's once its lease is over.
+        fs::write(m.at("v/new"), b"new").unwrap();
+        assert_eq!(c.ok(&["cat", "tess:/v/new"]).stdout, b"new");
+    });
+}
+
+/// A client that is cut off for longer than its lease: another's file has the name, and the program hears of it.
+#[test]
+fn who_was_away_too_long_does_not_take_a_name_back() {
+    with_directory(|c, m| {
+        let away = Mounted::new(c, "away", &["--no-write-back"]);
+        fs::create_dir(away.at("w")).unwrap();
+        assert!(m.at("w").exists());
+        let pid = Pid::from_child(&away.daemon.child);
+        let mut file = exclusive(&away.at("w/f")).unwrap();
+        file.write_all(b"mine").unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        let theirs = exclusive(&m.at("w/f")).and_then(|mut file| file.write_all(b"theirs"));
+        kill_process(pid, Signal::CONT).unwrap();
+        let synced = file.sync_all();
+        match theirs {
+            Ok(()) => {
+                let errno = synced.unwrap_err().raw_os_error();
+                assert_eq!(errno, Some(rustix::io::Errno::STALE.raw_os_error()));
+                assert_eq!(c.ok(&["cat", "tess:/w/f"]).stdout, b"theirs");
+            }
+            // It was made known in time, just before the client was stopped.
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
+                synced.unwrap();
+                assert_eq!(c.ok(&["cat", "tess:/w/f"]).stdout, b"mine");
+            }
+        }
+        drop(file);
+        let mut after = String::new();
+        File::open(away.at("w/f")).unwrap().read_to_string(&mut after).unwrap();
+        assert_eq!(after.as_bytes(), c.ok(&["cat", "tess:/w/f"]).stdout, "its own mount sees what there is");
+        assert!(statat(CWD, away.at("w/f"), AtFlags::empty()).is_ok());
+    });
+}

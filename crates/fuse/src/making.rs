@@ -1,0 +1,368 @@
+//! Files that were made here, and that the manager does not know yet.
+//!
+//! Whoever makes a directory through this mount has the names in there to itself for a while
+//! ([`tessera_wire::meta::Entry::names_ms`]): what is not among them is not there, and a new file need not be asked for. It comes to be with the
+//! commit of its content, one trip instead of three; or by itself ([`Making::settle`]) as soon as anything else is to be
+//! done with it, a third of that while has passed, or others want to make names there. So all that a program on another mount can
+//! notice is that a file which is still open for its first time may not be there yet.
+//!
+//! If this client was cut off for longer than the manager waits, another's file may have taken the name: then the
+//! program hears at `close` or `fsync` that its own is none any more (`ESTALE`).
+
+use crate::attr::explained;
+use crate::mount::Store;
+use crate::names::Known;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use fuser::Errno;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use tessera_client::inodes::{NewAttr, NewFile, NewNode};
+use tessera_client::{Client, Owner, WriteDone, WriteError};
+use tessera_wire::meta::Inos;
+use tessera_wire::{Attr, Code, Error, InodeKind};
+
+const TAKEN: &str = "another file has taken a new one's name: it is none any more";
+/// Inode numbers that are asked for at once.
+pub const INOS: u32 = 128;
+/// A directory of more names than this is not kept any more.
+const MAX_NAMES: usize = 100_000;
+/// How often files are looked for that wait too long.
+const TICK: Duration = Duration::from_millis(100);
+/// A file waits for its content for at most this part of the time that the names are ours.
+const WAITS: u32 = 3;
+
+/// See the module.
+pub struct Making {
+    state: Mutex<State>,
+    recalled: Sender<Recall>,
+}
+
+/// Directories whose names are others' to make, once the function is called.
+type Recall = (Vec<u64>, Box<dyn FnOnce() + Send>);
+
+#[derive(Default)]
+struct State {
+    directories: HashMap<u64, Directory>,
+    inos: Vec<Inos>,
+    files: HashMap<u64, Arc<New>>,
+    by_name: HashMap<(u64, Vec<u8>), u64>,
+    /// Files that came to nothing, and are still open.
+    lost: HashMap<u64, Errno>,
+}
+
+/// A directory whose names are ours.
+struct Directory {
+    until: Instant,
+    for_long: Duration,
+    /// All names in it, and perhaps some that are gone.
+    names: HashSet<Vec<u8>>,
+}
+
+/// A new file.
+struct New {
+    ino: u64,
+    parent: u64,
+    name: Vec<u8>,
+    settle_at: Instant,
+    known: Mutex<Known>,
+    /// Held while the manager is told of it; true: it was, or the file came to nothing.
+    told: Mutex<bool>,
+}
+
+/// What is known here of a name.
+pub enum Found {
+    /// A new file.
+    New(Known),
+    /// Nothing has it.
+    Nothing,
+    /// Ask the manager.
+    Unknown,
+}
+
+impl Making {
+    /// Nothing is ours yet. What [`work`] is to do comes by the receiver.
+    pub fn new() -> (Making, Receiver<Recall>) {
+        let (recalled, to_settle) = unbounded();
+        (Making { state: Mutex::default(), recalled }, to_settle)
+    }
+
+    /// The names in `directory`, which is empty, are ours for so long since `asked`.
+    pub fn owns(&self, directory: u64, asked: Instant, names_ms: u64, inos: Option<Inos>) {
+        let mut state = self.state.lock();
+        state.inos.extend(inos);
+        if names_ms > 0 {
+            let for_long = Duration::from_millis(names_ms);
+            let mine = Directory { until: asked + for_long, for_long, names: HashSet::new() };
+            let now = Instant::now();
+            state.directories.retain(|_, mine| mine.until > now);
+            state.directories.insert(directory, mine);
+        }
+    }
+
+    /// The names in a directory are others' to make, too; none: in all directories.
+    pub fn disowns(&self, directory: Option<u64>) {
+        let mut state = self.state.lock();
+        match directory {
+            Some(directory) => drop(state.directories.remove(&directory)),
+            None => state.directories.clear(),
+        }
+    }
+
+    /// Whether the names in a directory are ours, as far as is known here.
+    pub fn has_names(&self, directory: u64) -> bool {
+        self.state.lock().directories.contains_key(&directory)
+    }
+
+    /// A name is about to be made in `directory` by asking the manager.
+    pub fn adds(&self, directory: u64, name: &[u8]) {
+        let mut state = self.state.lock();
+        let Some(mine) = state.directories.get_mut(&directory) else { return };
+        mine.names.insert(name.to_vec());
+        if mine.names.len() > MAX_NAMES {
+            state.directories.remove(&directory);
+        }
+    }
+
+    /// What `name` in `directory` means.
+    pub fn find(&self, directory: u64, name: &[u8]) -> Found {
+        let state = self.state.lock();
+        if state.directories.is_empty() && state.files.is_empty() {
+            return Found::Unknown;
+        }
+        if let Some(new) = state.by_name.get(&(directory, name.to_vec())).and_then(|ino| state.files.get(ino)) {
+            return Found::New(new.known.lock().clone());
+        }
+        match state.directories.get(&directory) {
+            Some(mine) if mine.until > Instant::now() && !mine.names.contains(name) => Found::Nothing,
+            _ => Found::Unknown,
+        }
+    }
+
+    /// A new file, if the manager need not be asked; `attr` is what it is like but for its number, `hints` are its directory's.
+    pub fn make(&self, parent: u64, name: &[u8], attr: Attr, above: &Known) -> Option<Known> {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        let mine = state.directories.get_mut(&parent)?;
+        // It must be settled while they are ours.
+        let settle_at = now + mine.for_long / WAITS;
+        if settle_at + mine.for_long / WAITS > mine.until || mine.names.contains(name) {
+            return None;
+        }
+        let ino = state.draw()?;
+        state.directories.get_mut(&parent)?.names.insert(name.to_vec());
+        let known = Known { attr: Attr { ino, ..attr }, hints: above.hints.clone() };
+        let (name, told) = (name.to_vec(), Mutex::new(false));
+        let new = New { ino, parent, name: name.clone(), settle_at, known: Mutex::new(known.clone()), told };
+        state.by_name.insert((parent, name), ino);
+        state.files.insert(ino, Arc::new(new));
+        Some(known)
+    }
+
+    /// A new file, as it is.
+    pub fn known(&self, ino: u64) -> Option<Known> {
+        self.get(ino).map(|new| new.known.lock().clone())
+    }
+
+    /// Changes a new file's attributes, if these are all that is to be changed; as it is then.
+    pub fn set_attr(&self, ino: u64, wanted: &NewAttr) -> Option<Known> {
+        let NewAttr { mode, uid, gid, mtime_ns: None, atime_ns: None } = *wanted else { return None };
+        let new = self.get(ino)?;
+        let told = new.told.lock();
+        if *told {
+            return None;
+        }
+        let mut known = new.known.lock();
+        let attr = &mut known.attr;
+        (attr.mode, attr.uid, attr.gid) = (mode.unwrap_or(attr.mode), uid.unwrap_or(attr.uid), gid.unwrap_or(attr.gid));
+        Some(known.clone())
+    }
+
+    fn get(&self, ino: u64) -> Option<Arc<New>> {
+        self.state.lock().files.get(&ino).cloned()
+    }
+
+    /// Numbers of those in one directory; none: of all.
+    fn waiting(&self, directory: Option<u64>) -> Vec<u64> {
+        let state = self.state.lock();
+        state.files.values().filter(|new| directory.is_none_or(|of| of == new.parent)).map(|new| new.ino).collect()
+    }
+
+    fn due(&self) -> Vec<u64> {
+        let (state, now) = (self.state.lock(), Instant::now());
+        state.files.values().filter(|new| new.settle_at <= now).map(|new| new.ino).collect()
+    }
+
+    fn is_told(&self, new: &New, mut told: MutexGuard<'_, bool>) {
+        *told = true;
+        let mut state = self.state.lock();
+        state.files.remove(&new.ino);
+        state.by_name.remove(&(new.parent, new.name.clone()));
+    }
+
+    /// Nobody has it open any more.
+    pub fn is_closed(&self, ino: u64) {
+        if let Some(new) = self.get(ino) {
+            self.is_told(&new, new.told.lock());
+        }
+        let mut state = self.state.lock();
+        if !state.lost.is_empty() {
+            state.lost.remove(&ino);
+        }
+    }
+
+    /// Fails if a file came to nothing.
+    ///
+    /// # Errors
+    /// Why.
+    pub fn check(&self, ino: u64) -> Result<(), Errno> {
+        self.state.lock().lost.get(&ino).map_or(Ok(()), |errno| Err(*errno))
+    }
+
+    /// Writes a file's first version, and makes it with that if it is new; none: it is not, or the manager knows it by now.
+    pub fn write(
+        &self,
+        client: &Client,
+        ino: u64,
+        mtime_ns: i64,
+        bytes: impl FnOnce() -> bytes::Bytes,
+    ) -> Option<Result<WriteDone, WriteError>> {
+        let new = self.get(ino)?;
+        let told = new.told.lock();
+        if *told {
+            return None;
+        }
+        let (owner, policy) = {
+            let known = new.known.lock();
+            (owner_of(&known.attr), known.policy())
+        };
+        let asked = Instant::now();
+        let inos = if self.state.lock().is_short() { INOS } else { 0 };
+        let file = NewFile { parent: new.parent, name: &new.name, ino, owner, policy, inos };
+        let done = client.inodes().write_new(file, bytes(), mtime_ns);
+        if matches!(&done, Err(error) if error.code() == Code::VersionConflict) {
+            tracing::error!(ino, parent = new.parent, "{TAKEN}");
+            self.state.lock().lost.insert(ino, Errno::ESTALE);
+        }
+        if let Ok(done) = &done {
+            self.is_told(&new, told);
+            let mut state = self.state.lock();
+            state.inos.extend(done.inos);
+            if let Some(mine) = state.directories.get_mut(&new.parent) {
+                mine.until = mine.until.max(asked + Duration::from_millis(done.names_ms));
+            }
+        }
+        Some(done)
+    }
+
+    /// Makes the manager know a file, if it is new.
+    ///
+    /// # Errors
+    /// The manager's; where it refuses for good, the file is none any more.
+    pub fn settle(&self, client: &Client, ino: u64) -> Result<(), Errno> {
+        let Some(new) = self.get(ino) else { return self.check(ino) };
+        let told = new.told.lock();
+        if *told {
+            return self.check(ino);
+        }
+        let owner = owner_of(&new.known.lock().attr);
+        let node = NewNode { kind: InodeKind::File, owner, rdev: 0, ino };
+        match client.inodes().make_node(new.parent, &new.name, node) {
+            Ok(_) => {
+                self.is_told(&new, told);
+                Ok(())
+            }
+            Err(error) => {
+                let errno = refused(&new, &error);
+                if !error.is_retryable() {
+                    self.state.lock().lost.insert(ino, errno);
+                    self.is_told(&new, told);
+                }
+                Err(errno)
+            }
+        }
+    }
+
+    /// Settles all files in a directory; none: all files.
+    ///
+    /// # Errors
+    /// As [`Making::settle`], of the first that comes to nothing; the others are tried all the same.
+    pub fn settle_all(&self, client: &Client, directory: Option<u64>) -> Result<(), Errno> {
+        self.waiting(directory).into_iter().map(|ino| self.settle(client, ino)).fold(Ok(()), Result::and)
+    }
+
+    /// Settles the file of this name, if it is new.
+    ///
+    /// # Errors
+    /// As [`Making::settle`].
+    pub fn settle_name(&self, client: &Client, directory: u64, name: &[u8]) -> Result<(), Errno> {
+        let ino = self.state.lock().by_name.get(&(directory, name.to_vec())).copied();
+        ino.map_or(Ok(()), |ino| self.settle(client, ino))
+    }
+
+    /// The manager takes names back; it is to be answered with the function.
+    pub fn recall(&self, directories: Vec<u64>, answer: Box<dyn FnOnce() + Send>) {
+        directories.iter().for_each(|directory| self.disowns(Some(*directory)));
+        let waits = directories.iter().any(|directory| !self.waiting(Some(*directory)).is_empty());
+        if !waits {
+            return answer();
+        }
+        if let Err(unsent) = self.recalled.send((directories, answer)) {
+            unsent.into_inner().1();
+        }
+    }
+}
+
+impl State {
+    fn draw(&mut self) -> Option<u64> {
+        let some = self.inos.last_mut()?;
+        let ino = some.first;
+        (some.first, some.count) = (some.first + 1, some.count.saturating_sub(1));
+        if some.count == 0 {
+            self.inos.pop();
+        }
+        Some(ino)
+    }
+
+    fn is_short(&self) -> bool {
+        self.inos.iter().map(|some| some.count).sum::<u32>() < INOS / 2
+    }
+}
+
+fn owner_of(attr: &Attr) -> Owner {
+    Owner { mode: attr.mode, uid: attr.uid, gid: attr.gid }
+}
+
+fn refused(new: &New, error: &Error) -> Errno {
+    match error.kind() {
+        Code::Exists => {
+            tracing::error!(ino = new.ino, parent = new.parent, "{TAKEN}");
+            Errno::ESTALE
+        }
+        _ => explained("make", new.parent, error),
+    }
+}
+
+/// Settles what was recalled, and what waits too long; until the store is gone.
+pub fn work(store: &Weak<Store>, recalled: &Receiver<Recall>) {
+    loop {
+        let next = recalled.recv_timeout(TICK);
+        let Some(store) = store.upgrade() else { return };
+        match next {
+            Ok((directories, answer)) => {
+                for directory in directories {
+                    // Who has such a file open hears of what went wrong when it closes it.
+                    let _ = store.making.settle_all(&store.client, Some(directory));
+                }
+                answer();
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                for ino in store.making.due() {
+                    let _ = store.making.settle(&store.client, ino);
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
