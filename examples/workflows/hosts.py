@@ -16,19 +16,50 @@ import sys
 import urllib.request
 
 INSIDE = "TESSERA_WORKFLOWS_INSIDE"
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# A daemon that is asked to end has so long: a mount commits what is open.
+PATIENCE_S = 30
+
+
+def end_cleanly():
+    """What asks us to end, once, has everything taken down that is up: contexts are left, and nothing interrupts that."""
+    def end(number, _):
+        for other in ENDING:
+            signal.signal(other, signal.SIG_IGN)
+        print(f"{signal.Signals(number).name}: unmounting, and ending the hosts", file=sys.stderr, flush=True)
+        raise SystemExit(128 + number)
+
+    for number in ENDING:
+        signal.signal(number, end)
 
 
 def enter_namespaces():
     """As root: goes on in network, mount and process namespaces of its own, which end with us. Whether it could."""
     if os.environ.get(INSIDE):
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        # Among the hosts' namespaces; the machine's own sees nothing of it, so that nothing is left there whatever ends us.
+        subprocess.run(["mount", "--make-rshared", "/"], check=True)
         return True
-    words = ["unshare", "--net", "--mount", "--propagation", "shared", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    tools = all(map(shutil.which, ("unshare", "nsenter", "ip", "tc")))
+    words = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--propagation", "slave", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    tools = all(map(shutil.which, ("setpriv", "unshare", "nsenter", "ip", "tc", "mount")))
     if os.geteuid() != 0 or not tools or subprocess.run([*words, "true"], stderr=subprocess.DEVNULL).returncode:
         return False
     os.environ[INSIDE] = "1"
-    os.execvp("unshare", [*words, sys.executable, *sys.argv])
+    sys.exit(_run_inside([*words, sys.executable, *sys.argv]))
+
+
+def _run_inside(words):
+    """Runs it, and passes on what asks us to end: `unshare` itself would not hear it. The exit code."""
+    unshare = subprocess.Popen(words)
+
+    def tell(number, _):
+        for child in pathlib.Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children").read_text().split():
+            os.kill(int(child), number)
+
+    for number in ENDING:
+        signal.signal(number, tell)
+    code = unshare.wait()
+    return code if code >= 0 else 128 - code
 
 
 class Daemon:
@@ -36,7 +67,8 @@ class Daemon:
 
     def __init__(self, words, log):
         with open(log, "ab") as errors:
-            self.process = subprocess.Popen([str(w) for w in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+            # A Ctrl-C is ours alone: we end daemons one after the other, mounts while there is somebody to commit to.
+            self.process = subprocess.Popen([str(w) for w in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
         self.words, self.log = words, log
 
     def announced(self):
@@ -50,7 +82,20 @@ class Daemon:
     def stop(self):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        try:
+            return self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            print(f"{' '.join(map(str, self.words))} did not end, and is killed", file=sys.stderr)
+            self.process.kill()
+            return self.process.wait()
+
+
+def unmount(mount):
+    """Takes away what a mount that was killed left; nothing if it ended by itself."""
+    for words in (["fusermount3", "-u", mount], ["umount", "-l", mount]):
+        mounted = any(line.split()[4] == str(mount) for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines())
+        if mounted and shutil.which(words[0]):
+            subprocess.run(words, stderr=subprocess.DEVNULL)
 
 
 class Site:
@@ -74,8 +119,11 @@ class Site:
         return self
 
     def __exit__(self, *_):
+        # Mounts first, then nodes, then the manager.
         for daemon in reversed(self.daemons):
             daemon.stop()
+        for mount in self.mounts.values():
+            unmount(mount)
         if self.link_mbit:
             subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], stderr=subprocess.DEVNULL)
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -126,8 +126,9 @@ def add_result(directory, result):
 
 def main():
     use_dask()
-    from hosts import enter_namespaces
+    from hosts import end_cleanly, enter_namespaces
     apart = enter_namespaces()
+    end_cleanly()
     args = arguments()
     if args.link and not apart:
         sys.exit("--link needs root, and unshare, nsenter, ip and tc")
