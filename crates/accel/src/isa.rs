@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 pub(crate) enum Level {
     Reference,
     Portable,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "x86_64")]
@@ -35,7 +37,13 @@ impl Isa {
 
     /// Every set of this CPU that some kernel has a leaf for, from the reference to the best. Tests run each.
     pub fn supported() -> Vec<Isa> {
+        #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_mut))]
         let mut sets = vec![Isa::REFERENCE, Isa::PORTABLE];
+        // Lanes of a vector are words as they lie in memory, so they are of the messages' order on little-endian CPUs only.
+        #[cfg(target_arch = "aarch64")]
+        if cfg!(target_endian = "little") && std::arch::is_aarch64_feature_detected!("neon") {
+            sets.push(Isa(Level::Neon));
+        }
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
             sets.push(Isa(Level::Avx2));
@@ -57,6 +65,8 @@ impl Isa {
         match self.0 {
             Level::Reference => "reference",
             Level::Portable => "portable",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "neon",
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
@@ -74,5 +84,20 @@ impl Isa {
 impl fmt::Debug for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Isa({})", self.name())
+    }
+}
+
+#[cfg(all(test, target_arch = "aarch64", target_endian = "little"))]
+mod tests {
+    use super::*;
+
+    /// Tests run what is supported: an ARM without its leaves would pass them all.
+    #[test]
+    fn arm_has_neon() {
+        assert_eq!(
+            Isa::supported().iter().map(|isa| isa.name()).collect::<Vec<_>>(),
+            ["reference", "portable", "neon"]
+        );
+        assert_eq!(Isa::best().name(), "neon");
     }
 }

@@ -2,7 +2,7 @@
 //! of XOR alone ([`xorcode`]), both behind one door ([`coder`]), checksums ([`checksum`]) and chunk boundaries ([`boundaries`]), and the [`Device`]s that run them.
 //!
 //! Each family has one plain `reference.rs`, one `dispatch.rs` that picks an instruction set, and leaves
-//! (`avx2.rs`, `avx512.rs`, …) that must equal the reference byte for byte (P10). The same holds for the GPU's
+//! (`avx2.rs`, `avx512.rs`, `neon.rs`, …) that must equal the reference byte for byte (P10). The same holds for the GPU's
 //! [`kernels`], which every test run executes on [`emulated`] devices. Only leaves and what touches a device's
 //! memory contain `unsafe`. This crate does no I/O but for the one small file that a
 //! calibration is kept in; it knows no node or policy, and imports no other crate of

@@ -1,5 +1,7 @@
 //! Joins data with what came before it, and picks who scans.
 
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 use super::{Candidate, Params, WINDOW_BYTES, portable, reference};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
@@ -25,6 +27,8 @@ pub fn scan(isa: Isa, params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
     match isa.level() {
         Level::Reference => reference::scan(params, bytes, out),
         Level::Portable => portable::scan(params, bytes, out),
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => neon::scan(isa, params, bytes, out),
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => avx2::scan(isa, params, bytes, out),
         #[cfg(target_arch = "x86_64")]
@@ -33,7 +37,7 @@ pub fn scan(isa: Isa, params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
 }
 
 /// Positions that a kernel prefilters at a time, a bit each.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub struct Masks {
     /// Which of the positions passed.
     pub passed: [u64; 64],
@@ -58,7 +62,7 @@ pub fn prefetch(bytes: &[u8], at: usize) {
 /// positions it has looked at. A last group that overlaps the one before does the rest.
 ///
 /// What passed is looked at afterwards: a branch at every group would be guessed wrong whenever one has a survivor.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub fn scan_in_groups(
     params: &Params,
     bytes: &[u8],
@@ -88,7 +92,7 @@ pub fn scan_in_groups(
 }
 
 /// Appends what is a candidate among the positions from `first` on that passed.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn judge_survivors(params: &Params, bytes: &[u8], first: usize, masks: &Masks, out: &mut Vec<Candidate>) {
     let mut some = masks.some;
     while some != 0 {

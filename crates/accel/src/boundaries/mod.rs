@@ -15,6 +15,8 @@ mod avx512;
 mod cbch;
 mod cutter;
 mod dispatch;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod params;
 mod portable;
 mod reference;

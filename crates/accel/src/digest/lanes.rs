@@ -4,6 +4,8 @@
 use super::functions::{Compression, MAX_STATE};
 use super::{Digest, MAX_DIGEST_BYTES};
 use crate::isa::{Isa, Level};
+#[cfg(target_arch = "aarch64")]
+use crate::simd::Neon;
 use crate::simd::words::{BLOCK_BYTES, MAX_LANES, One, Words};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
@@ -14,6 +16,9 @@ pub fn batch<H: Compression>(isa: Isa, buffers: &[&[u8]]) -> Vec<Digest> {
     match isa.level() {
         // SAFETY: a plain word needs no instruction set.
         Level::Reference | Level::Portable => unsafe { all::<H, One>(buffers, &mut digests) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: an Isa of this level exists only if the CPU has NEON.
+        Level::Neon => unsafe { neon::<H>(buffers, &mut digests) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an Isa of this level exists only if the CPU has AVX2.
         Level::Avx2 => unsafe { avx2::<H>(buffers, &mut digests) },
@@ -22,6 +27,15 @@ pub fn batch<H: Compression>(isa: Isa, buffers: &[&[u8]]) -> Vec<Digest> {
         Level::Avx512 | Level::Gfni => unsafe { avx512::<H>(buffers, &mut digests) },
     }
     digests
+}
+
+/// # Safety
+/// NEON.
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+unsafe fn neon<H: Compression>(buffers: &[&[u8]], digests: &mut [Digest]) {
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe { all::<H, Neon>(buffers, digests) }
 }
 
 /// # Safety

@@ -1,5 +1,8 @@
 //! The matrix product that all of erasure coding comes down to, and the choice of who computes it.
+#![cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512, gfni};
 use super::{field, reference};
@@ -13,6 +16,7 @@ pub struct Coefficients {
     /// Per coefficient c: c·x for x = 0..16, then c·(16x): the tables of the byte-shuffle kernels.
     nibbles: Vec<[u8; 32]>,
     /// Per coefficient: multiplication by it as an 8 × 8 bit matrix, in the layout of `GF2P8AFFINEQB`.
+    #[cfg(target_arch = "x86_64")]
     affine: Vec<u64>,
     /// Per row: all ones, so that it is a plain XOR.
     ones: Vec<bool>,
@@ -25,6 +29,7 @@ impl Coefficients {
         Coefficients {
             columns,
             nibbles: values.iter().map(|c| nibble_tables(*c)).collect(),
+            #[cfg(target_arch = "x86_64")]
             affine: values.iter().map(|c| affine_matrix(*c)).collect(),
             ones: values.chunks(columns).map(|row| row.iter().all(|c| *c == 1)).collect(),
             values,
@@ -52,6 +57,7 @@ impl Coefficients {
     }
 
     /// Bit matrices of a row, by column.
+    #[cfg(target_arch = "x86_64")]
     pub fn affine(&self, row: usize) -> &[u64] {
         &self.affine[row * self.columns..][..self.columns]
     }
@@ -63,6 +69,7 @@ fn nibble_tables(c: u8) -> [u8; 32] {
     )
 }
 
+#[cfg(any(target_arch = "x86_64", test))]
 fn affine_matrix(c: u8) -> u64 {
     let mut matrix = 0u64;
     for out_bit in 0..8 {
@@ -127,6 +134,8 @@ pub fn multiply(isa: Isa, coefficients: &Coefficients, sources: &[Source<'_>], t
     assert!(sources.iter().all(|s| s.bytes.len() == len) && targets.iter().all(|t| t.bytes.len() == len));
     match isa.level() {
         Level::Reference | Level::Portable => reference::multiply(coefficients, sources, targets),
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => neon::multiply(isa, coefficients, sources, targets),
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => avx2::multiply(isa, coefficients, sources, targets),
         #[cfg(target_arch = "x86_64")]

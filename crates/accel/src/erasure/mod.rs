@@ -19,13 +19,15 @@ mod code;
 mod dispatch;
 mod errors;
 pub mod field;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod frame;
 pub(crate) mod galois;
 #[cfg(target_arch = "x86_64")]
 mod gfni;
 mod matrix;
 pub(crate) mod named;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod reference;
 mod rows;
 mod upkeep;

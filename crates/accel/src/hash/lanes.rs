@@ -4,6 +4,8 @@
 
 use super::reference::{CHUNK_END, CHUNK_START, IV, PERMUTATION};
 use crate::isa::{Isa, Level};
+#[cfg(target_arch = "aarch64")]
+use crate::simd::Neon;
 use crate::simd::words::{BLOCK_BYTES, MAX_LANES, One, Words};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
@@ -81,6 +83,8 @@ pub fn compress_pairs(isa: Isa, below: &Values, pairs: &[Pair], out: &mut Values
 pub fn lanes(isa: Isa) -> usize {
     match isa.level() {
         Level::Reference | Level::Portable => One::LANES,
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => Neon::LANES,
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => Avx2::LANES,
         #[cfg(target_arch = "x86_64")]
@@ -98,6 +102,9 @@ fn run(isa: Isa, work: Work<'_>, out: &mut Values) {
     match isa.level() {
         // SAFETY: a plain word needs no instruction set.
         Level::Reference | Level::Portable => unsafe { all::<One>(work, out) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: an Isa of this level exists only if the CPU has NEON.
+        Level::Neon => unsafe { neon(work, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an Isa of this level exists only if the CPU has AVX2.
         Level::Avx2 => unsafe { avx2(work, out) },
@@ -105,6 +112,15 @@ fn run(isa: Isa, work: Work<'_>, out: &mut Values) {
         // SAFETY: an Isa of these levels exists only if the CPU has AVX-512F, BW and VL.
         Level::Avx512 | Level::Gfni => unsafe { avx512(work, out) },
     }
+}
+
+/// # Safety
+/// NEON; as [`all`].
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+unsafe fn neon(work: Work<'_>, out: &mut Values) {
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe { all::<Neon>(work, out) }
 }
 
 /// # Safety

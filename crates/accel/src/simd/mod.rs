@@ -4,13 +4,17 @@
 //!
 //! Nothing here decides which set is used: that is `isa` and each family's `dispatch`.
 #![allow(unsafe_code)]
-#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#![cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 pub mod words;
 #[cfg(target_arch = "x86_64")]
 mod words_x86;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{Avx2, Avx512};
 

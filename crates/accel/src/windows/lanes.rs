@@ -6,6 +6,8 @@ use super::Windows;
 use crate::digest::MAX_DIGEST_BYTES;
 use crate::digest::functions::{Compression, MAX_STATE};
 use crate::isa::{Isa, Level};
+#[cfg(target_arch = "aarch64")]
+use crate::simd::Neon;
 use crate::simd::words::{BLOCK_BYTES, MAX_LANES, One, Words};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
@@ -68,6 +70,9 @@ fn run<H: Compression>(isa: Isa, plan: &Plan, buffer: &[u8], count: usize, out: 
     match isa.level() {
         // SAFETY: a plain word needs no instruction set; the buffer is long enough.
         Level::Reference | Level::Portable => unsafe { all::<H, One>(plan, buffer, count, out) },
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: an Isa of this level exists only if the CPU has NEON; the buffer is long enough.
+        Level::Neon => unsafe { neon::<H>(plan, buffer, count, out) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: an Isa of this level exists only if the CPU has AVX2; the buffer is long enough.
         Level::Avx2 => unsafe { avx2::<H>(plan, buffer, count, out) },
@@ -75,6 +80,15 @@ fn run<H: Compression>(isa: Isa, plan: &Plan, buffer: &[u8], count: usize, out: 
         // SAFETY: an Isa of these levels exists only if the CPU has AVX-512F, BW and VL; the buffer is long enough.
         Level::Avx512 | Level::Gfni => unsafe { avx512::<H>(plan, buffer, count, out) },
     }
+}
+
+/// # Safety
+/// NEON; as [`all`].
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+unsafe fn neon<H: Compression>(plan: &Plan, buffer: &[u8], count: usize, out: &mut Vec<u8>) {
+    // SAFETY: the caller's contract.
+    unsafe { all::<H, Neon>(plan, buffer, count, out) }
 }
 
 /// # Safety

@@ -1,6 +1,6 @@
 //! Fragments as programs see them, and the choice of who runs a program.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::frame;
 use super::program::Program;
 use super::reference;
@@ -43,6 +43,8 @@ pub fn run(isa: Isa, program: &Program, w: usize, packet_bytes: usize, slots: &m
     }
     match isa.level() {
         Level::Reference | Level::Portable => reference::run(program, w, packet_bytes, slots, len),
+        #[cfg(target_arch = "aarch64")]
+        Level::Neon => frame::run_neon(isa, program, w, packet_bytes, slots, len),
         #[cfg(target_arch = "x86_64")]
         Level::Avx2 => frame::run_avx2(isa, program, w, packet_bytes, slots, len),
         #[cfg(target_arch = "x86_64")]

@@ -6,7 +6,11 @@
 use super::dispatch::Slot;
 use super::program::Program;
 use crate::isa::{Isa, Level};
-use crate::simd::{Avx2, Avx512, Bytes, load, store};
+#[cfg(target_arch = "aarch64")]
+use crate::simd::Neon;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{Avx2, Avx512};
+use crate::simd::{Bytes, load, store};
 
 /// Bytes of all packets that a slice may touch: what the second-level cache holds. Slices for the first level would be
 /// so short that memory is no longer read in a row, which costs more than they save.
@@ -17,6 +21,20 @@ const MIN_SLICE_BYTES: usize = 512;
 const WIDE: usize = 8;
 
 /// See [`super::dispatch::run`], which has checked what this relies on.
+#[cfg(target_arch = "aarch64")]
+pub fn run_neon(isa: Isa, program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
+    assert!(isa.level() >= Level::Neon);
+    #[target_feature(enable = "neon")]
+    unsafe fn enabled(program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
+        // SAFETY: the caller's contract is the frame's.
+        unsafe { run::<Neon>(program, w, packet, slots, len) }
+    }
+    // SAFETY: an Isa of this level exists only if the CPU has NEON; dispatch has checked the rest.
+    unsafe { enabled(program, w, packet, slots, len) }
+}
+
+/// See [`super::dispatch::run`], which has checked what this relies on.
+#[cfg(target_arch = "x86_64")]
 pub fn run_avx2(isa: Isa, program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
     assert!(isa.level() >= Level::Avx2);
     #[target_feature(enable = "avx2")]
@@ -29,6 +47,7 @@ pub fn run_avx2(isa: Isa, program: &Program, w: usize, packet: usize, slots: &mu
 }
 
 /// See [`super::dispatch::run`], which has checked what this relies on.
+#[cfg(target_arch = "x86_64")]
 pub fn run_avx512(isa: Isa, program: &Program, w: usize, packet: usize, slots: &mut [Slot<'_>], len: usize) {
     assert!(isa.level() >= Level::Avx512);
     #[target_feature(enable = "avx512f,avx512bw")]

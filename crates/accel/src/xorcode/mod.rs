@@ -19,7 +19,7 @@ mod bits;
 mod code;
 mod dispatch;
 mod errors;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod frame;
 mod program;
 mod reference;

@@ -1,0 +1,202 @@
+//! [`Bytes`] and [`Words`] with NEON: sixteen bytes, or four words. Nothing is asked for ahead of its use: the stable
+//! compiler has no name for it, and no ARM has been at hand to show that it would help.
+#![allow(unsafe_code, clippy::needless_range_loop)] // Lanes and words are indexes, side by side.
+
+use super::Bytes;
+use super::words::{MAX_LANES, Words};
+use std::arch::aarch64::*;
+
+/// 16 bytes.
+#[derive(Clone, Copy)]
+pub struct Neon(pub uint8x16_t);
+
+// SAFETY: every method uses NEON alone and touches only the bytes that its contract names.
+unsafe impl Bytes for Neon {
+    const LEN: usize = 16;
+
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: NEON, by the contract.
+        Neon(unsafe { vdupq_n_u8(0) })
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: 16 readable bytes, by the contract.
+        Neon(unsafe { vld1q_u8(from) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u8) {
+        // SAFETY: 16 writable bytes, by the contract.
+        unsafe { vst1q_u8(to, self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_part(from: *const u8, len: usize) -> Self {
+        let mut whole = [0u8; 16];
+        // SAFETY: len < 16 readable bytes, by the contract.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, whole.as_mut_ptr(), len);
+            <Self as Bytes>::load(whole.as_ptr())
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_part(self, to: *mut u8, len: usize) {
+        let mut whole = [0u8; 16];
+        // SAFETY: len < 16 writable bytes, by the contract.
+        unsafe {
+            Bytes::store(self, whole.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(whole.as_ptr(), to, len);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn xor(self, other: Self) -> Self {
+        // SAFETY: NEON, by the contract.
+        Neon(unsafe { veorq_u8(self.0, other.0) })
+    }
+}
+
+impl Neon {
+    /// As four words; no instruction.
+    #[inline(always)]
+    fn words(self) -> uint32x4_t {
+        // SAFETY: a value of this type exists only where there is NEON.
+        unsafe { vreinterpretq_u32_u8(self.0) }
+    }
+
+    /// Of four words; no instruction.
+    #[inline(always)]
+    fn of(words: uint32x4_t) -> Neon {
+        // SAFETY: a value of this type exists only where there is NEON.
+        Neon(unsafe { vreinterpretq_u8_u32(words) })
+    }
+}
+
+/// Which byte goes where when words rotate left by 24 bits.
+const BYTES_BY_THREE: [u8; 16] = [1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12];
+
+// SAFETY: every method uses NEON alone and touches only what its contract names.
+unsafe impl Words for Neon {
+    const LANES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn splat(x: u32) -> Self {
+        // SAFETY: NEON, by the contract.
+        Neon::of(unsafe { vdupq_n_u32(x) })
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const u32) -> Self {
+        // SAFETY: four readable words, by the contract. As bytes, which need no alignment.
+        Neon(unsafe { vld1q_u8(from.cast()) })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut u32) {
+        // SAFETY: four writable words, by the contract. As bytes, which need no alignment.
+        unsafe { vst1q_u8(to.cast(), self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        // SAFETY: NEON, by the contract.
+        Neon::of(unsafe { vaddq_u32(self.words(), other.words()) })
+    }
+
+    #[inline(always)]
+    unsafe fn xor(self, other: Self) -> Self {
+        // SAFETY: NEON, by the contract.
+        unsafe { Bytes::xor(self, other) }
+    }
+
+    #[inline(always)]
+    unsafe fn and(self, other: Self) -> Self {
+        // SAFETY: NEON, by the contract.
+        Neon(unsafe { vandq_u8(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn or(self, other: Self) -> Self {
+        // SAFETY: NEON, by the contract.
+        Neon(unsafe { vorrq_u8(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn rotate<const L: i32, const R: i32>(self) -> Self {
+        // SAFETY: NEON, by the contract. Whole bytes are moved by one instruction instead of two shifts.
+        unsafe {
+            match L {
+                16 => Neon(vreinterpretq_u8_u16(vrev32q_u16(vreinterpretq_u16_u8(self.0)))),
+                24 => Neon(vqtbl1q_u8(self.0, vld1q_u8(BYTES_BY_THREE.as_ptr()))),
+                _ => Neon::of(vsriq_n_u32::<R>(vshlq_n_u32::<L>(self.words()), self.words())),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_right<const R: i32>(self) -> Self {
+        // SAFETY: NEON, by the contract.
+        Neon::of(unsafe { vshrq_n_u32::<R>(self.words()) })
+    }
+
+    #[inline(always)]
+    unsafe fn swap_bytes(self) -> Self {
+        // SAFETY: NEON, by the contract.
+        Neon(unsafe { vrev32q_u8(self.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn pairs(from: *const u32) -> (Self, Self) {
+        // SAFETY: NEON and eight readable words, by the contract.
+        unsafe {
+            let (first, second) = (<Self as Words>::load(from).words(), <Self as Words>::load(from.add(4)).words());
+            (Neon::of(vuzp1q_u32(first, second)), Neon::of(vuzp2q_u32(first, second)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transposed(at: &[*const u8; MAX_LANES], offset: usize) -> [Self; 16] {
+        // SAFETY: NEON and 64 readable bytes at each of four pointers, by the contract.
+        unsafe {
+            let mut words = [Neon(vdupq_n_u8(0)); 16];
+            for piece in 0..4 {
+                let mut rows = [vdupq_n_u32(0); 4];
+                for r in 0..4 {
+                    rows[r] = Neon(vld1q_u8(at[r].add(offset + 16 * piece))).words();
+                }
+                // Words of two lanes side by side, even ones and odd ones; then of all four.
+                let pair = |r: usize| {
+                    let (even, odd) = (vtrn1q_u32(rows[r], rows[r + 1]), vtrn2q_u32(rows[r], rows[r + 1]));
+                    (vreinterpretq_u64_u32(even), vreinterpretq_u64_u32(odd))
+                };
+                let ((a, b), (c, d)) = (pair(0), pair(2));
+                words[4 * piece] = Neon(vreinterpretq_u8_u64(vtrn1q_u64(a, c)));
+                words[4 * piece + 1] = Neon(vreinterpretq_u8_u64(vtrn1q_u64(b, d)));
+                words[4 * piece + 2] = Neon(vreinterpretq_u8_u64(vtrn2q_u64(a, c)));
+                words[4 * piece + 3] = Neon(vreinterpretq_u8_u64(vtrn2q_u64(b, d)));
+            }
+            words
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn choose(self, a: Self, b: Self) -> Self {
+        // SAFETY: NEON, by the contract.
+        Neon(unsafe { vbslq_u8(self.0, a.0, b.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn majority(self, a: Self, b: Self) -> Self {
+        // SAFETY: NEON, by the contract. Where two differ the third decides; else either of them.
+        Neon(unsafe { vbslq_u8(veorq_u8(self.0, a.0), b.0, a.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn xor_or_not(self, a: Self, b: Self) -> Self {
+        // SAFETY: NEON, by the contract.
+        Neon(unsafe { veorq_u8(self.0, vornq_u8(a.0, b.0)) })
+    }
+}
