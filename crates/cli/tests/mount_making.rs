@@ -141,6 +141,11 @@ fn a_new_file_is_a_file() {
         let big = common::tree::bytes(5, 9 << 20);
         fs::write(m.at("d/big"), &big).unwrap();
         assert!(fs::read(other.at("d/big")).unwrap() == big);
+        // No name at all.
+        let long = "n".repeat(256);
+        for refused in [exclusive(&m.at(&format!("d/{long}"))).err(), fs::metadata(m.at(&format!("d/{long}"))).err()] {
+            assert_eq!(refused.unwrap().raw_os_error(), Some(rustix::io::Errno::NAMETOOLONG.raw_os_error()));
+        }
         // A name that was free until now.
         assert!(!m.at("d/again").exists());
         drop(open("d/again"));

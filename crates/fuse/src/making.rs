@@ -28,6 +28,8 @@ const TAKEN: &str = "another file has taken a new one's name: it is none any mor
 pub const INOS: u32 = 128;
 /// A directory of more names than this is not kept any more.
 const MAX_NAMES: usize = 100_000;
+/// Longer names are the manager's to refuse.
+const MAX_NAME_BYTES: usize = 255;
 /// How often files are looked for that wait too long.
 const TICK: Duration = Duration::from_millis(100);
 /// A file waits for its content for at most this part of the time that the names are ours.
@@ -128,7 +130,7 @@ impl Making {
     /// What `name` in `directory` means.
     pub fn find(&self, directory: u64, name: &[u8]) -> Found {
         let state = self.state.lock();
-        if state.directories.is_empty() && state.files.is_empty() {
+        if (state.directories.is_empty() && state.files.is_empty()) || name.len() > MAX_NAME_BYTES {
             return Found::Unknown;
         }
         if let Some(new) = state.by_name.get(&(directory, name.to_vec())).and_then(|ino| state.files.get(ino)) {
@@ -147,7 +149,7 @@ impl Making {
         let mine = state.directories.get_mut(&parent)?;
         // It must be settled while they are ours.
         let settle_at = now + mine.for_long / WAITS;
-        if settle_at + mine.for_long / WAITS > mine.until || mine.names.contains(name) {
+        if settle_at + mine.for_long / WAITS > mine.until || mine.names.contains(name) || name.len() > MAX_NAME_BYTES {
             return None;
         }
         let ino = state.draw()?;

@@ -3,6 +3,8 @@
 use crate::oracle::{Content, Oracle, Violation};
 use crate::plan::{Dice, Family, Plan};
 use bytes::Bytes;
+use prost::Message;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tessera_client::cache::ChunkCache;
 use tessera_client::config::Options;
@@ -11,7 +13,7 @@ use tessera_client::view::{SharedView, View};
 use tessera_client::write_core::{ChunkReady, Owner, Target, WriteAction, WriteCore, WriteEvent, WriteParams};
 use tessera_net::BufferPool;
 use tessera_policy::Policy;
-use tessera_wire::meta::{CommitMode, Unlink};
+use tessera_wire::meta::{CommitMode, Entry, Inos, MakeDir, Unlink};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Hint};
 
@@ -28,6 +30,8 @@ enum Op {
     Append { core: Box<WriteCore>, log: String, record: Vec<u8> },
     Read { core: Box<ReadCore>, path: String, got: Vec<u8> },
     Remove { path: String, op_id: u64, again_at_ns: i64 },
+    /// Makes a directory, for the inode numbers that come with it.
+    MakeDir { op_id: u64, again_at_ns: i64 },
 }
 
 /// One client.
@@ -50,6 +54,12 @@ pub struct ClientHost {
     options: Arc<Options>,
     pool: BufferPool,
     hints: Vec<Hint>,
+    /// Inode numbers at hand.
+    inos: Vec<u64>,
+    /// Files of this client's, and whether they are there; of others it does not know.
+    there: BTreeMap<String, bool>,
+    /// Number that the file being written is to get; 0: any.
+    chosen: u64,
 }
 
 impl ClientHost {
@@ -93,6 +103,9 @@ impl ClientHost {
             options: Arc::new(options),
             pool: BufferPool::new(0),
             hints: vec![hint("redundancy", plan.redundancy), hint("durability", durability)],
+            inos: Vec::new(),
+            there: (0..3).map(|k| (name_of(index, k), false)).collect(),
+            chosen: 0,
         }
     }
 
@@ -109,6 +122,7 @@ impl ClientHost {
             Some(Op::Append { core, .. }) => format!("appending: {}", core.describe()),
             Some(Op::Read { path, got, .. }) => format!("reading {path}, {} bytes so far", got.len()),
             Some(Op::Remove { path, .. }) => format!("removing {path}"),
+            Some(Op::MakeDir { .. }) => "making a directory".into(),
         };
         format!("{what}, {} to do, next at {:?}", self.todo, self.next_due())
     }
@@ -119,6 +133,8 @@ impl ClientHost {
         self.op_number += 1;
         self.life += 1;
         self.view = View::shared();
+        self.inos.clear();
+        self.there.clear();
     }
 
     /// When to tick next.
@@ -126,7 +142,7 @@ impl ClientHost {
         match self.op.as_ref()? {
             Op::Write { core, .. } | Op::Append { core, .. } => core.next_due(),
             Op::Read { core, .. } => core.next_due(),
-            Op::Remove { again_at_ns, .. } => Some(*again_at_ns),
+            Op::Remove { again_at_ns, .. } | Op::MakeDir { again_at_ns, .. } => Some(*again_at_ns),
         }
     }
 
@@ -175,7 +191,7 @@ impl ClientHost {
             None => self.begin(now_ns, oracle),
             Some(Op::Write { core, .. } | Op::Append { core, .. }) => core.handle(now_ns, WriteEvent::Tick),
             Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Tick),
-            Some(Op::Remove { .. }) => {}
+            Some(Op::Remove { .. } | Op::MakeDir { .. }) => {}
         }
         self.go_on(now_ns, oracle)
     }
@@ -191,6 +207,7 @@ impl ClientHost {
             Some(Op::Write { core, .. } | Op::Append { core, .. }) => core.handle(now_ns, WriteEvent::Answer(answer)),
             Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Answer(answer)),
             Some(Op::Remove { .. }) => self.removed(now_ns, answer.result, oracle),
+            Some(Op::MakeDir { .. }) => self.made(now_ns, answer.result),
         }
         self.go_on(now_ns, oracle)
     }
@@ -200,8 +217,11 @@ impl ClientHost {
             return;
         }
         self.todo -= 1;
-        let path = format!("c{}-{}", self.index, self.dice.between(0, 2));
+        let path = name_of(self.index, self.dice.between(0, 2));
         match self.dice.between(0, 99) {
+            _ if self.inos.is_empty() && self.dice.percent(30) => {
+                self.op = Some(Op::MakeDir { op_id: self.dice.any() >> 1, again_at_ns: now_ns });
+            }
             0..=44 => self.begin_write(now_ns, path, oracle),
             45..=64 => self.begin_append(now_ns, oracle),
             65..=89 => self.read(now_ns, &path),
@@ -212,7 +232,11 @@ impl ClientHost {
     fn begin_write(&mut self, now_ns: i64, path: String, oracle: &mut Oracle) {
         let bytes = Arc::new(self.content());
         oracle.begin(&path, Some(bytes.clone()));
+        // A file that is not there may be made with its content, under a number of ours.
+        let absent = self.there.insert(path.clone(), true) == Some(false);
+        self.chosen = if absent { self.inos.pop().unwrap_or(0) } else { 0 };
         let core = self.write_core(now_ns, &path, CommitMode::Replace, &bytes);
+        self.chosen = 0;
         self.op = Some(Op::Write { core, path, content: Some(bytes) });
     }
 
@@ -241,10 +265,13 @@ impl ClientHost {
         let policy = Policy::from_hints(hints).expect("the plan's hints are good");
         let params = WriteParams {
             file: path.into(),
-            target: Target::Name { parent: ROOT, name: path.into() },
+            target: match self.chosen {
+                0 => Target::Name { parent: ROOT, name: path.into() },
+                ino => Target::New { parent: ROOT, name: path.into(), ino, inos: 2 },
+            },
             hints: self.hints.clone(),
             mode,
-            if_version: None,
+            if_version: (self.chosen != 0).then_some(0),
             size_hint_bytes: Some(bytes.len() as u64),
             expect_policy: self.dice.percent(70).then_some(policy),
             mtime_ns: 0,
@@ -266,22 +293,27 @@ impl ClientHost {
         let mut calls = Vec::new();
         let Some(mut op) = self.op.take() else { return Ok(calls) };
         let over = match &mut op {
-            Op::Write { core, path, content } => self.go_on_writing(now_ns, core, &mut calls, |result| {
-                if result.is_ok() {
-                    oracle.acknowledged(path, content.clone());
-                }
-            }),
-            Op::Append { core, log, record } => self.go_on_writing(now_ns, core, &mut calls, |result| {
-                if result.is_ok() {
-                    oracle.record_acknowledged(log, record);
-                }
-            }),
+            Op::Write { core, path, content } => {
+                self.go_on_writing(now_ns, core, &mut calls, || oracle.acknowledged(path, content.clone()))
+            }
+            Op::Append { core, log, record } => {
+                self.go_on_writing(now_ns, core, &mut calls, || oracle.record_acknowledged(log, record))
+            }
             Op::Read { core, path, got } => self.go_on_reading(now_ns, core, path, got, &mut calls, oracle)?,
             Op::Remove { path, op_id, again_at_ns } => {
                 if *again_at_ns <= now_ns {
                     *again_at_ns = now_ns + 1_200_000_000;
                     let unlink = Unlink { op_id: *op_id, parent: ROOT, name: path.clone().into(), directory: false };
                     calls.push(Call::new(Peer::Manager, 0, &unlink, Vec::new(), 1_000));
+                }
+                false
+            }
+            Op::MakeDir { op_id, again_at_ns } => {
+                if *again_at_ns <= now_ns {
+                    *again_at_ns = now_ns + 1_200_000_000;
+                    let name = format!("d{}-{op_id}", self.index).into_bytes();
+                    let make = MakeDir { op_id: *op_id, parent: ROOT, name, inos: 3, ..MakeDir::default() };
+                    calls.push(Call::new(Peer::Manager, 0, &make, Vec::new(), 1_000));
                 }
                 false
             }
@@ -301,7 +333,7 @@ impl ClientHost {
         now_ns: i64,
         core: &mut WriteCore,
         calls: &mut Vec<Call>,
-        mut done: impl FnMut(Result<(), ()>),
+        mut done: impl FnMut(),
     ) -> bool {
         while let Some(action) = core.poll() {
             match action {
@@ -311,10 +343,13 @@ impl ClientHost {
                     core.handle(now_ns, WriteEvent::Computed(tessera_client::job::Numbered { id: job.id, value }));
                 }
                 WriteAction::Opened { .. } => {}
-                WriteAction::Done(Ok(_)) => done(Ok(())),
+                WriteAction::Done(Ok(made)) => {
+                    self.inos.extend(made.inos.into_iter().flat_map(numbers));
+                    done();
+                }
                 WriteAction::Done(Err(error)) => {
+                    self.there.clear();
                     self.errors.push((error.code(), error.to_string()));
-                    done(Err(()));
                 }
                 WriteAction::Finished => {}
             }
@@ -370,17 +405,39 @@ impl ClientHost {
         Ok(over)
     }
 
+    fn made(&mut self, now_ns: i64, result: Result<(Bytes, Bytes), Error>) {
+        let Some(Op::MakeDir { again_at_ns, .. }) = &mut self.op else { return };
+        match result.ok().and_then(|(body, _)| Entry::decode(body).ok()) {
+            Some(made) => {
+                self.inos.extend(made.inos.into_iter().flat_map(numbers));
+                self.op = None;
+                self.op_number += 1;
+            }
+            None => *again_at_ns = now_ns + 300_000_000,
+        }
+    }
+
     fn removed(&mut self, now_ns: i64, result: Result<(Bytes, Bytes), Error>, oracle: &mut Oracle) {
         let Some(Op::Remove { path, again_at_ns, .. }) = &mut self.op else { return };
         match result {
             Err(error) if error.kind() != Code::NotFound => *again_at_ns = now_ns + 300_000_000,
             _ => {
                 oracle.acknowledged(path, None);
+                self.there.insert(path.clone(), false);
                 self.op = None;
                 self.op_number += 1;
             }
         }
     }
+}
+
+/// One of the few files that are a client's own.
+fn name_of(index: usize, k: u64) -> String {
+    format!("c{index}-{k}")
+}
+
+fn numbers(inos: Inos) -> std::ops::Range<u64> {
+    inos.first..inos.first + u64::from(inos.count)
 }
 
 fn judge(path: &str, found: &Content, oracle: &Oracle) -> Result<(), Violation> {
