@@ -1,5 +1,5 @@
 # The ways in: `make run` and `make test` are the two commands of the README.
-.PHONY: run test check fmt bench bench-accel bench-cona bench-cona-study bench-index bench-mount bench-similarity miri soak clean
+.PHONY: run test test-arm check fmt bench bench-accel bench-cona bench-cona-study bench-index bench-mount bench-similarity miri soak clean
 
 run:            ## build and start a store of eight nodes here, under ./tessera-data
 	cargo build --release -p tessera-cli
@@ -15,11 +15,15 @@ test:           ## everything: lints, docs, all tests, real processes killed
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --quiet
 	cargo test --workspace --quiet
+	python3 tests/arm.py $(if $(CI),--require)
 	python3 crates/accel/kernels/ptx.py check
 	python3 -m unittest discover -q -s bench/tests
 	python3 bench/chaos.py --binary target/debug/tessera --kills 10
 	python3 tests/suites.py $(if $(CI),--require)
 	python3 tests/workflows.py $(if $(CI),--require)
+
+test-arm:       ## the accelerator's unit tests built for ARM, NEON leaves included, in qemu (needs gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user, Rust's library for it)
+	python3 tests/arm.py $(if $(CI),--require)
 
 # What Miri gets through in minutes, with AVX2 as Rust's intrinsics spell it; it knows neither assembler (blake3's) nor C++ (the emulated device).
 MIRI_TESTS = erasure::tests::parity_is_the_documented_sum erasure::tests::misuse erasure::tests::lengths \
