@@ -4,7 +4,8 @@ programs people use (tests/programs.py), these on two mounts.
 
 Starts a store of six nodes and a mount in a scratch directory, runs the suites, and takes everything down. The suites are
 installed once under target/suites, at the versions named here. Where there is no FUSE nothing is run, and said so; with
---require that is a failure if the kernel has it.
+--require that is a failure if the kernel has it. With --baseline pjdfstest and fsx run on libfuse's passthrough instead
+(package libfuse3-dev): what fails there no FUSE file system of that kind can help.
 """
 
 import argparse
@@ -36,6 +37,9 @@ allow_remount = false
 [dummy_auth]
 entries = [["nobody", "nogroup"], ["daemon", "daemon"], ["bin", "bin"]]
 """
+
+
+PASSTHROUGH = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c"
 
 
 def can_mount():
@@ -109,6 +113,28 @@ def fsx(mount, scratch, operations, files, mode=None):
     return good
 
 
+def baseline(args, mount, scratch):
+    """pjdfstest and fsx on a plain passthrough."""
+    (scratch / "source").mkdir()
+    (scratch / "source").chmod(0o755)
+    binary = scratch / "passthrough_ll"
+    flags = programs.run("pkg-config", "--cflags", "--libs", "fuse3").split()
+    programs.run("cc", "-O2", "-o", binary, PASSTHROUGH, *flags)
+    options = f"source={scratch / 'source'},writeback,allow_other,default_permissions"
+    passthrough = subprocess.Popen([binary, "-f", "-o", options, mount])
+    try:
+        while not mount.is_mount():
+            if passthrough.poll() is not None:
+                raise SystemExit("passthrough_ll ended")
+            time.sleep(0.05)
+        pjdfstest(mount, scratch)
+        fsx(mount, scratch, args.operations, args.files)
+    finally:
+        subprocess.run(["umount", "--lazy", mount], check=False)
+        passthrough.wait(30)
+    shutil.rmtree(scratch)
+
+
 def run_suites(args, mount, second, scratch):
     """Those that are wanted; whether all went well."""
     wanted = [args.only] if args.only else ["pjdfstest", "fsx", "programs"]
@@ -132,6 +158,7 @@ def main():
     a.add_argument("--operations", type=int, default=100_000, help="of fsx, in all")
     a.add_argument("--files", type=int, default=4, help="of fsx, side by side")
     a.add_argument("--only", choices=["pjdfstest", "fsx", "programs"], help="one of them")
+    a.add_argument("--baseline", action="store_true", help="on a passthrough instead")
     a.add_argument("--require", action="store_true", help="fail where there is no FUSE")
     args = a.parse_args()
     if not can_mount():
@@ -144,6 +171,8 @@ def main():
     mount.mkdir()
     second.mkdir()
     scratch.chmod(0o755)  # users without rights test that they have none
+    if args.baseline:
+        return baseline(args, mount, scratch)
     started = time.monotonic()
     store = Daemon([args.binary, "up", "--nodes", 6, "--dir", scratch / "store", "--listen", "127.0.0.1:0"], scratch / "up.log", "Ctrl-C")
     good = False
