@@ -271,6 +271,37 @@ fn two_who_changed_one_file_are_both_kept() {
     assert!(fs::read(m.at("d/f")).unwrap() == data(2, 300_000));
 }
 
+/// Who commits at once what was acknowledged before, by fsync, overwrites nothing of others' either; who opens the
+/// file anew sees theirs.
+#[test]
+fn fsync_of_what_waited_does_not_overwrite_what_others_committed() {
+    let Some(c) = cluster() else { return };
+    let m = Mounted::spooled(&c, "mnt");
+    fs::create_dir(m.at("d")).unwrap();
+    m.mode("d", "complete-local");
+    fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
+    m.pushed();
+    for (number, more) in [(1, false), (2, true)] {
+        let theirs = (c.path().join("theirs"), data(10 + number, 300_000 + number as usize));
+        let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
+        file.write_all_at(&data(20 + number, PAGE), PAGE as u64).unwrap();
+        // Acknowledged; nothing is pushed while somebody may go on writing.
+        drop(file.try_clone().unwrap());
+        fs::write(&theirs.0, &theirs.1).unwrap();
+        c.ok(&["put", "--quiet", theirs.0.to_str().unwrap(), "tess:/d/f"]);
+        if more {
+            file.write_all_at(b"more", 0).unwrap();
+        }
+        file.sync_all().unwrap();
+        let kept = c.ok(&["cat", &format!("tess:/d/f.tessera-conflict-{number}")]).stdout;
+        assert!(kept[PAGE..2 * PAGE] == data(20 + number, PAGE) && kept.starts_with(b"more") == more, "{number}");
+        assert!(c.ok(&["cat", "tess:/d/f"]).stdout == theirs.1, "{number}");
+        drop(file);
+        assert!(fs::read(m.at("d/f")).unwrap() == theirs.1, "seen by who opens it anew, {number}");
+    }
+    assert_eq!((m.counts()["conflicts"].as_u64(), logs(&c, "spool").len()), (Some(2), 0));
+}
+
 /// Incremental files pass through the spool while they are written; `close` waits for the store or not, as the policy says.
 #[test]
 fn incremental_files_go_through_the_spool() {
@@ -282,6 +313,7 @@ fn incremental_files_go_through_the_spool() {
     let mut bytes = data(1, 21 << 20);
     fs::write(m.at("d/f"), &bytes).unwrap();
     assert!(c.ok(&["cat", "tess:/d/f"]).stdout == bytes, "pessimistic: stored when it was closed");
+    assert!(m.counts()["segments"].as_u64() >= Some(8), "of 2 MiB each: {}", m.counts());
     let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
     file.write_all_at(&data(2, 9 << 20), 5 << 20).unwrap();
     bytes[5 << 20..14 << 20].copy_from_slice(&data(2, 9 << 20));
@@ -330,13 +362,15 @@ fn malformed_logs_are_set_aside() {
     bytes[middle] ^= 4;
     fs::write(&victim, bytes).unwrap();
     fs::write(spool(&c).join("junk.spool"), b"junk").unwrap();
+    // The mount was killed between making it and writing to it.
+    fs::write(spool(&c).join("empty.spool"), b"").unwrap();
     fs::write(spool(&c).join("other"), b"none of ours").unwrap();
     let m = Mounted::spooled(&c, "again");
     m.pushed();
     assert!(c.ok(&["cat", "tess:/d/whole"]).stdout == data(1, 200_000));
     assert!(c.ok(&["cat", "tess:/d/rotten"]).stdout.is_empty(), "as before");
     assert_eq!((logs(&c, "damaged").len(), m.counts()["set_aside"].as_u64()), (2, Some(2)));
-    assert!(spool(&c).join("other").exists());
+    assert!(spool(&c).join("other").exists() && logs(&c, "spool").is_empty());
     // One spool, one mount.
     let dir = spool(&c).display().to_string();
     fs::create_dir(c.path().join("third")).unwrap();

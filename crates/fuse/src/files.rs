@@ -14,6 +14,7 @@ use crate::mount::Store;
 use crate::names::Known;
 use crate::ranges::Pieces;
 use crate::spool::log::Log;
+use crate::spool::push::make_way;
 use crate::spool::staged::Writes;
 use bytes::Bytes;
 use fuser::Errno;
@@ -82,6 +83,8 @@ struct State {
     mtime_ns: i64,
     /// What it was made as, until there is a version.
     made: Option<Known>,
+    /// Another mount's version stands instead of what was written here, and the kernel does not know: that version, and its length.
+    gave_way: Option<(u64, u64)>,
     /// A write failed: what was acknowledged to the kernel is lost, and whoever asks hears of it.
     failed: Option<Errno>,
 }
@@ -116,6 +119,12 @@ impl Files {
     /// Whether none is open.
     pub fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
+    }
+
+    /// Files that are open, and those of them with something that is in no version.
+    pub fn figures(&self) -> (u64, u64) {
+        let all: Vec<Arc<OpenFile>> = self.0.lock().values().map(|slot| slot.file.clone()).collect();
+        (all.len() as u64, all.iter().filter(|file| file.size().1).count() as u64)
     }
 
     /// The open file, if somebody has it open.
@@ -204,6 +213,7 @@ impl State {
             changed: false,
             mtime_ns: 0,
             made: None,
+            gave_way: None,
             failed: None,
         }
     }
@@ -364,9 +374,12 @@ impl OpenFile {
 
     /// Makes everything written so far a version, durable as its policy says.
     pub fn commit(&self, store: &Store) -> Result<(), Errno> {
+        if self.state.lock().log.is_none() {
+            return self.state.lock().commit(store, self.ino);
+        }
         // What is on its way into the store already is waited for.
-        let waits = self.state.lock().log.is_some();
-        let _turn = waits.then(|| self.turn.lock());
+        let _turn = self.turn();
+        make_way(store, self).map_err(|e| failed("push", self.ino, e.code(), &e))?;
         self.state.lock().commit(store, self.ino)
     }
 }
@@ -432,15 +445,23 @@ impl State {
 
     /// The write session, opened if there is none.
     fn session(&mut self, store: &Store, ino: u64) -> Result<&mut Session, Errno> {
-        if self.session.is_none() {
-            let patches = !self.replaced;
-            store.settle(ino)?;
-            let opened = store.client.inodes().open_write(ino, patches);
-            let handle = opened.map_err(|e| failed("open for writing", ino, e.code(), &e))?;
-            let handle = self.staged(store, ino, handle)?;
-            self.session = Some(Session { handle, position: 0, uncommitted: None, patches });
+        match self.session {
+            Some(ref mut session) => Ok(session),
+            None => self.open_session(store, ino, None),
         }
-        self.session.as_mut().ok_or(Errno::EIO)
+    }
+
+    /// A new one; with `if_version` it commits only over that.
+    fn open_session(&mut self, store: &Store, ino: u64, if_version: Option<u64>) -> Result<&mut Session, Errno> {
+        let (patches, inodes) = (!self.replaced, store.client.inodes());
+        store.settle(ino)?;
+        let opened = match if_version {
+            Some(version) => inodes.open_write_if(ino, patches, version),
+            None => inodes.open_write(ino, patches),
+        };
+        let handle = opened.map_err(|e| failed("open for writing", ino, e.code(), &e))?;
+        let handle = self.staged(store, ino, handle)?;
+        Ok(self.session.insert(Session { handle, position: 0, uncommitted: None, patches }))
     }
 
     /// Commits what the session has, and keeps it.

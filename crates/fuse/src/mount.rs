@@ -227,9 +227,14 @@ impl Mount {
             }
         }
         self.store.rewrites.stop();
-        let failed = spool::push::push_all(&self.store) + self.store.files.commit_all(&self.store);
+        let store_all = || spool::push::push_all(&self.store) + self.store.files.commit_all(&self.store);
+        let mut failed = store_all();
         if !self.is_over() {
             detach(&self.path)?;
+            if failed == 0 {
+                // What programs wrote and closed meanwhile.
+                failed = store_all();
+            }
         }
         self.store.client.report_work();
         let deadline = Instant::now() + LEAVE_WITHIN;

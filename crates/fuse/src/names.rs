@@ -48,6 +48,20 @@ struct Kept {
     changes: u64,
     /// The last of them.
     changed: VecDeque<Change>,
+    /// Questions that were answered from here, and that were not.
+    known: u64,
+    unknown: u64,
+}
+
+/// What [`Names`] count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NamesFigures {
+    /// Inodes under a lease that lasts.
+    pub leased_inodes: u64,
+    /// Questions that were answered without asking the manager.
+    pub known: u64,
+    /// Questions that were not.
+    pub unknown: u64,
 }
 
 /// What changed.
@@ -81,14 +95,23 @@ impl Names {
 
     /// The inode `name` in `parent` means, if that is known.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Option<Known> {
-        let kept = self.0.lock();
-        let ino = *kept.names.get(&(parent, name.to_vec()))?;
-        kept.get(ino)
+        let mut kept = self.0.lock();
+        let known = kept.names.get(&(parent, name.to_vec())).and_then(|ino| kept.get(*ino));
+        kept.counted(known)
     }
 
     /// An inode, if it is known.
     pub fn get(&self, ino: u64) -> Option<Known> {
-        self.0.lock().get(ino)
+        let mut kept = self.0.lock();
+        let known = kept.get(ino);
+        kept.counted(known)
+    }
+
+    /// What was counted.
+    pub fn figures(&self) -> NamesFigures {
+        let (kept, now) = (self.0.lock(), Instant::now());
+        let leased_inodes = kept.inodes.values().filter(|leased| leased.until > now).count() as u64;
+        NamesFigures { leased_inodes, known: kept.known, unknown: kept.unknown }
     }
 
     /// Directory and name that an inode was seen under last.
@@ -177,6 +200,12 @@ impl Names {
 }
 
 impl Kept {
+    fn counted(&mut self, known: Option<Known>) -> Option<Known> {
+        self.known += u64::from(known.is_some());
+        self.unknown += u64::from(known.is_none());
+        known
+    }
+
     fn saw(&mut self, ino: u64, place: (u64, Vec<u8>)) {
         if self.seen.len() >= MAX_SEEN {
             self.seen.clear();

@@ -6,7 +6,8 @@ use super::{FIRST_EXTENTS_BYTES, Files, OpenFile, Slot, State, failed, read_base
 use crate::attr::nanoseconds;
 use crate::mount::Store;
 use crate::names::Known;
-use crate::spool::log::{Log, LogError, View};
+use crate::spool::log::{Log, LogError};
+use crate::spool::logfile::View;
 use crate::spool::push::pour;
 use crate::spool::speed::Speed;
 use crate::spool::staged::Writes;
@@ -18,6 +19,9 @@ use std::time::{Duration, Instant, SystemTime};
 use tessera_client::WriteHandle;
 use tessera_policy::{Durability, Policy, WriteMode};
 use tessera_wire::{Attr, Code};
+
+/// What a log has more than this that is not on the disk goes there before the file is closed.
+const SYNC_AHEAD_BYTES: u64 = 1 << 20;
 
 /// How long a file has been written, and how much.
 #[derive(Debug, Default)]
@@ -58,6 +62,7 @@ impl Files {
         {
             let mut state = file.state.lock();
             (state.changed, state.replaced, state.log) = (true, false, Some(log));
+            state.mode = WriteMode::CompleteLocal;
         }
         self.0.lock().insert(ino, Slot { file: file.clone(), handles: 1, writers: 0 });
         file
@@ -91,6 +96,7 @@ impl OpenFile {
 
     /// A program closes it: what was written is committed, or acknowledged from the spool.
     pub fn close(&self, store: &Store) -> Result<(), Errno> {
+        self.sync_ahead();
         let (waits, mode, done) = {
             let mut state = self.state.lock();
             let done = state.close(store, self.ino);
@@ -105,6 +111,17 @@ impl OpenFile {
         done
     }
 
+    /// The local disk gets most of what was written while nobody who looks at the file has to wait for it.
+    fn sync_ahead(&self) {
+        let log = {
+            let state = self.state.lock();
+            let synced = |log: &&Log| !state.optimistic && log.unsynced_bytes() > SYNC_AHEAD_BYTES;
+            state.log.as_ref().filter(synced).map(Log::file)
+        };
+        // A failure is remembered, and heard of when the log is closed.
+        let _ = log.map(|log| log.sync());
+    }
+
     /// For whoever brings the log into the store; nobody else does meanwhile.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
@@ -114,6 +131,11 @@ impl OpenFile {
     pub fn closed_view(&self) -> Option<View> {
         let state = self.state.lock();
         state.log.as_ref().filter(|log| log.owes() && log.closed().is_some()).map(Log::view)
+    }
+
+    /// What was acknowledged from the spool is in this, and what was written since.
+    pub fn owed_view(&self) -> Option<View> {
+        self.state.lock().log.as_ref().filter(|log| log.owes()).map(Log::view)
     }
 
     /// Whether all that was written was acknowledged from the spool: the next mount finds it.
@@ -129,7 +151,8 @@ impl OpenFile {
     /// What a log said is in the store now, as `version`.
     pub fn stored(&self, store: &Store, version: u64, view: &View) {
         let mut state = self.state.lock();
-        (state.version, state.made) = (version, None);
+        // Who could not wait for the push may have committed a later one.
+        (state.version, state.made) = (state.version.max(version), None);
         if state.log.as_mut().is_some_and(|log| log.gave(view) && log.stored(version, view)) {
             state.replaced = false;
             state.drop_log(store, self.ino);
@@ -214,24 +237,32 @@ impl OpenFile {
     /// Another mount's version stands; what the log said is kept elsewhere.
     pub fn gives_way(&self, store: &Store, attr: &Attr, view: &View) {
         let mut state = self.state.lock();
-        state.version = attr.version;
-        state.base = None;
-        let over = state.log.as_mut().is_some_and(|log| log.gave(view) && log.stored(attr.version, view));
-        if over {
-            state.size_bytes = attr.size_bytes;
-            state.replaced = false;
+        // What was written since is of ours, not of theirs: it is kept beside, too, all of it.
+        if state.log.as_ref().is_some_and(|log| log.is(view)) {
+            (state.version, state.size_bytes) = (attr.version, attr.size_bytes);
+            (state.base, state.replaced) = (None, false);
             state.drop_log(store, self.ino);
+            state.gave_way = Some((attr.version, attr.size_bytes));
         }
         drop(state);
         store.names.forget(Some(&[self.ino]));
-        if over && store.files.is_open(self.ino) {
-            match store.beside.refresh(self.ino, attr.size_bytes) {
-                Ok(()) => store.kernel.refreshed(self.ino, attr.version, attr.size_bytes),
-                Err(error) => {
-                    tracing::warn!(ino = self.ino, %error, "programs that have the file open see what was written here")
-                }
+    }
+
+    /// Has programs that have the file open see the version it gave way to, if it did. Waits for the kernel.
+    pub fn show_theirs(&self, store: &Store) {
+        let gave_way = self.state.lock().gave_way.take();
+        let Some((version, size_bytes)) = gave_way.filter(|_| store.files.is_open(self.ino)) else { return };
+        match store.beside.refresh(self.ino, size_bytes) {
+            Ok(()) => store.kernel.refreshed(self.ino, version, size_bytes),
+            Err(error) => {
+                tracing::warn!(ino = self.ino, %error, "programs that have the file open see what was written here")
             }
         }
+    }
+
+    /// They see it when they open it anew.
+    pub fn keeps_showing_ours(&self) {
+        self.state.lock().gave_way = None;
     }
 }
 
@@ -282,11 +313,15 @@ impl State {
         }
         let Some((policy, attr)) = self.asked(store, ino) else { return false };
         (self.mode, self.optimistic) = (policy.write_mode, policy.durability == Durability::Optimistic);
-        if self.mode != WriteMode::CompleteLocal {
+        // What is acknowledged from the spool is of a file that the manager knows.
+        if self.mode != WriteMode::CompleteLocal || store.settle(ino).is_err() {
             return false;
         }
-        let version = if self.version == 0 { attr.version } else { self.version };
-        match spool.begin(store, ino, version, self.size_bytes) {
+        if self.version == 0 {
+            // Nobody looked at it here before: both are of one answer.
+            (self.version, self.size_bytes) = (attr.version, attr.size_bytes);
+        }
+        match spool.begin(store, ino, self.version, self.size_bytes) {
             Ok(log) => {
                 self.session = None;
                 self.log = Some(log);
@@ -438,7 +473,7 @@ impl State {
     /// Hands over to a session what the log has.
     pub(super) fn pour_log(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
         let Some(log) = self.log.take() else { return Ok(()) };
-        let mut view = log.view();
+        let (mut view, owes) = (log.view(), log.owes());
         self.poured = Some(log);
         (self.session, self.cut) = (None, false);
         self.replaced = view.overlay.kept_bytes() == 0;
@@ -446,7 +481,11 @@ impl State {
             self.mtime_ns = std::mem::take(&mut view.mtime_ns);
         }
         let size_bytes = self.size_bytes;
-        let session = self.session(store, ino)?;
+        // What was acknowledged earlier is not to go over what others committed since.
+        let session = match owes {
+            true => self.open_session(store, ino, Some(view.begun.base_version))?,
+            false => self.session(store, ino)?,
+        };
         pour(&view, &mut *session.handle).map_err(|e| failed("push", ino, e.code(), &e))?;
         session.position = size_bytes;
         session.uncommitted = Some(0..size_bytes);

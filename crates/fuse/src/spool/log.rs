@@ -1,19 +1,19 @@
 //! A log on a local disk: one file of the store while it waits to be pushed. It only grows, so that what it said earlier can be read while
 //! more is written, and a crash takes nothing that was acknowledged.
 
+use super::logfile::{LogFile, View, write_all_at};
 use super::overlay::{Overlay, Piece};
 use super::record::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES};
 use super::replay::{Begun, Replayed};
+use super::room::{MAX_LOGS, Room};
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use thiserror::Error;
 
-/// Logs at a time.
-const MAX_LOGS: u64 = 256;
 /// Records that go to the disk in one call.
 const RECORDS_AT_ONCE: usize = 32;
 
@@ -31,6 +31,12 @@ pub enum LogError {
     /// Each log is an open file.
     #[error("{MAX_LOGS} files wait in the spool")]
     TooMany,
+    /// Each record is remembered.
+    #[error("the spool is full ({limit} pieces: files are written in smaller ones than it is made for)")]
+    Scattered {
+        /// Records that all logs may have.
+        limit: u64,
+    },
     /// The local disk failed.
     #[error("{path}: {error}")]
     Disk {
@@ -49,136 +55,6 @@ pub enum LogError {
     },
 }
 
-/// Bytes that all logs of a spool have, and may have.
-#[derive(Debug)]
-pub struct Room {
-    used: AtomicU64,
-    logs: AtomicU64,
-    limit_bytes: u64,
-}
-
-impl Room {
-    /// Nothing is used.
-    pub fn new(limit_bytes: u64) -> Room {
-        Room { used: AtomicU64::new(0), logs: AtomicU64::new(0), limit_bytes }
-    }
-
-    /// Bytes used.
-    pub fn used_bytes(&self) -> u64 {
-        self.used.load(Ordering::Acquire)
-    }
-
-    /// Bytes there may be.
-    pub fn limit_bytes(&self) -> u64 {
-        self.limit_bytes
-    }
-
-    /// Takes so many bytes.
-    ///
-    /// # Errors
-    /// There is not so much room.
-    pub fn take(&self, bytes: u64) -> Result<(), LogError> {
-        let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit_bytes);
-        let taken = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
-        taken.map(drop).map_err(|used_bytes| LogError::Full { used_bytes, limit_bytes: self.limit_bytes })
-    }
-
-    fn take_log(&self) -> Result<(), LogError> {
-        let taken = self.logs.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < MAX_LOGS).then_some(n + 1));
-        taken.map(drop).map_err(|_| LogError::TooMany)
-    }
-
-    /// What was there before is there, whether it fits or not.
-    fn found(&self, bytes: u64) {
-        self.logs.fetch_add(1, Ordering::AcqRel);
-        self.used.fetch_add(bytes, Ordering::AcqRel);
-    }
-
-    /// Gives them back.
-    pub fn give_back(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::AcqRel);
-    }
-}
-
-/// The file; what was written once stays as it is. Its room is given back when nobody has it open any more.
-#[derive(Debug)]
-pub struct LogFile {
-    file: File,
-    path: PathBuf,
-    number: u64,
-    room: Arc<Room>,
-    bytes: AtomicU64,
-}
-
-impl Drop for LogFile {
-    fn drop(&mut self) {
-        self.room.logs.fetch_sub(1, Ordering::AcqRel);
-        self.room.give_back(self.bytes.load(Ordering::Acquire));
-    }
-}
-
-impl LogFile {
-    fn disk(&self, error: io::Error) -> LogError {
-        LogError::Disk { path: self.path.clone(), error }
-    }
-
-    /// Reads a piece, and checks the record that it is of (P2).
-    ///
-    /// # Errors
-    /// The disk's, and that it is not what was written.
-    pub fn read(&self, piece: &Piece, out: &mut [u8]) -> Result<(), LogError> {
-        let damaged = || LogError::Damaged { path: self.path.clone(), position: piece.record };
-        let mut header = [0; HEADER_BYTES];
-        self.file.read_exact_at(&mut header, piece.record).map_err(|e| self.disk(e))?;
-        let header = Header::decode(&header, self.number, piece.record).ok_or_else(damaged)?;
-        let mut payload = vec![0; header.len_bytes as usize];
-        self.file.read_exact_at(&mut payload, piece.record + HEADER_BYTES as u64).map_err(|e| self.disk(e))?;
-        let skip = piece.skip_bytes as usize;
-        let wanted = payload.get(skip..skip + piece.len_bytes as usize).ok_or_else(damaged)?;
-        if !header.fits(&payload) {
-            return Err(damaged());
-        }
-        out.copy_from_slice(wanted);
-        Ok(())
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-/// What a log says at some moment.
-#[derive(Debug, Clone)]
-pub struct View {
-    /// Whose file it is.
-    pub begun: Begun,
-    /// The file.
-    pub overlay: Overlay,
-    /// Modification time, ns since 1970.
-    pub mtime_ns: i64,
-    /// Where the log ended.
-    end: u64,
-    /// Where the record of the last closing ended.
-    closed_end: u64,
-    /// Where the bytes are.
-    pub file: Arc<LogFile>,
-}
-
-impl View {
-    /// Reads at `offset`, over what `out` holds of the version below.
-    ///
-    /// # Errors
-    /// The log's.
-    pub fn read_over(&self, offset: u64, out: &mut [u8]) -> Result<(), LogError> {
-        for piece in self.overlay.pieces(offset..offset + out.len() as u64) {
-            let at = (piece.offset - offset) as usize;
-            self.file.read(&piece, &mut out[at..at + piece.len_bytes as usize])?;
-        }
-        Ok(())
-    }
-}
-
 /// A log that is written.
 #[derive(Debug)]
 pub struct Log {
@@ -192,8 +68,8 @@ pub struct Log {
     closed: Option<i64>,
     /// Something in it was acknowledged and is in no version.
     owes: bool,
-    /// Its name is durable.
-    named: bool,
+    /// A state of the file is durable, with all up to here; none: its name is not even.
+    durable_end: Option<u64>,
 }
 
 impl Log {
@@ -206,12 +82,12 @@ impl Log {
         room.take_log()?;
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = file.map_err(|error| {
-            room.logs.fetch_sub(1, Ordering::AcqRel);
+            room.give_back_log(0);
             LogError::Disk { path: path.clone(), error }
         })?;
-        let file = Arc::new(LogFile { file, path, number, room, bytes: AtomicU64::new(0) });
+        let file = Arc::new(LogFile::new(file, path, number, room));
         let overlay = Overlay::new(begun.base_bytes);
-        let mut log = Log { file, begun, overlay, end: 0, closed_end: 0, closed: None, owes: false, named: false };
+        let mut log = Log { file, begun, overlay, end: 0, closed_end: 0, closed: None, owes: false, durable_end: None };
         let first = log.begun.encode();
         match log.append(&[(Kind::Begin, number, &first)]) {
             Ok(()) => Ok(log),
@@ -227,14 +103,18 @@ impl Log {
     /// # Errors
     /// The disk's.
     pub fn adopt(path: PathBuf, file: File, room: Arc<Room>, found: Replayed) -> Result<Log, LogError> {
-        let Replayed { log, begun, overlay, mtime_ns, end, cut_bytes: _ } = found;
-        file.set_len(end).map_err(|error| LogError::Disk { path: path.clone(), error })?;
-        room.found(end);
-        let file = Arc::new(LogFile { file, path, number: log, room, bytes: AtomicU64::new(end) });
-        let closed = Some(mtime_ns);
-        let mut log = Log { file, begun, overlay, end, closed_end: end, closed, owes: true, named: true };
-        // What is cut off may have said so; it covers no closing.
-        log.append(&[(Kind::Stored, log.begun.base_version, &0u64.to_le_bytes())])?;
+        let Replayed { log, begun, overlay, mtime_ns, end, records, cut_bytes: _ } = found;
+        room.found(end, records);
+        let file = LogFile::new(file, path, log, room);
+        file.bytes.store(end, Ordering::Release);
+        file.records.store(records, Ordering::Release);
+        // It may be durable, and then what is written from now on must not spoil it.
+        let (closed, durable_end) = (Some(mtime_ns), Some(0));
+        let mut log =
+            Log { file: Arc::new(file), begun, overlay, end, closed_end: end, closed, owes: true, durable_end };
+        // What is cut off may have said so, and goes when this is there; it covers no closing.
+        log.append_stored(log.begun.base_version, 0);
+        log.file.file.set_len(log.end).map_err(|error| log.file.disk(error))?;
         Ok(log)
     }
 
@@ -265,6 +145,16 @@ impl Log {
         self.overlay.kept_bytes()
     }
 
+    /// Bytes that the disk may not have.
+    pub fn unsynced_bytes(&self) -> u64 {
+        self.end - self.durable_end.unwrap_or_default()
+    }
+
+    /// Its file.
+    pub fn file(&self) -> Arc<LogFile> {
+        self.file.clone()
+    }
+
     /// Bytes of the log.
     pub fn len_bytes(&self) -> u64 {
         self.end
@@ -285,6 +175,9 @@ impl Log {
     /// # Errors
     /// No room, and the disk's; the log is as it was then.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), LogError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let at = self.end;
         let records: Vec<(Kind, u64, &[u8])> = bytes
             .chunks(MAX_PAYLOAD_BYTES)
@@ -311,21 +204,27 @@ impl Log {
     /// The file is closed: what was written is found again after a crash of this process; with `sync`, after one of the machine.
     ///
     /// # Errors
-    /// As [`Log::write`]; after one of the disk nothing in the log may be taken for acknowledged.
+    /// As [`Log::write`]; after one of the disk nothing in the log may be taken for acknowledged that was not before.
     pub fn close(&mut self, mtime_ns: i64, sync: bool) -> Result<(), LogError> {
         if self.closed != Some(mtime_ns) {
+            // A disk that loses power keeps what it likes of what it had no time to sync. With the record of this closing and without one
+            // before it the log would be damaged, and the state that is durable with it.
+            if self.durable_end.is_some_and(|end| end < self.end) {
+                self.sync()?;
+            }
             let size_bytes = self.size_bytes().to_le_bytes();
             self.append(&[(Kind::Closed, mtime_ns as u64, &size_bytes)])?;
             (self.closed, self.closed_end, self.owes) = (Some(mtime_ns), self.end, true);
         }
-        if sync {
-            self.file.file.sync_data().map_err(|e| self.file.disk(e))?;
-            if !self.named {
-                let directory = self.file.path.parent().map_or_else(|| File::open("."), File::open);
-                directory.and_then(|dir| dir.sync_all()).map_err(|e| self.file.disk(e))?;
-                self.named = true;
-            }
+        if sync { self.sync() } else { Ok(()) }
+    }
+
+    fn sync(&mut self) -> Result<(), LogError> {
+        self.file.sync()?;
+        if self.durable_end.is_none() {
+            self.file.sync_name()?;
         }
+        self.durable_end = Some(self.end);
         Ok(())
     }
 
@@ -336,11 +235,16 @@ impl Log {
             return true;
         }
         self.owes &= view.closed_end != self.closed_end;
-        // Without the record the next mount pushes once more what is there.
-        if let Err(error) = self.append(&[(Kind::Stored, version, &view.closed_end.to_le_bytes())]) {
+        self.append_stored(version, view.closed_end);
+        false
+    }
+
+    /// Also where there is no room: without the record the next mount takes the version for somebody else's.
+    fn append_stored(&mut self, version: u64, closed_end: u64) {
+        self.file.room.found_bytes(HEADER_BYTES as u64 + 8);
+        if let Err(error) = self.append_taken(&[(Kind::Stored, version, &closed_end.to_le_bytes())]) {
             tracing::warn!(%error, "a log does not say what was pushed of it");
         }
-        false
     }
 
     /// Whether nothing was added since.
@@ -380,9 +284,21 @@ impl Log {
     }
 
     fn append(&mut self, records: &[(Kind, u64, &[u8])]) -> Result<(), LogError> {
-        let bytes = records.iter().map(|(_, _, payload)| (HEADER_BYTES + payload.len()) as u64).sum();
-        self.file.room.take(bytes)?;
-        let mut end = self.end;
+        self.file.room.take_records(records.len() as u64)?;
+        let taken = self.file.room.take(bytes_of(records));
+        let done = taken.and_then(|()| self.append_taken(records));
+        match done {
+            Ok(()) => {
+                self.file.records.fetch_add(records.len() as u64, Ordering::AcqRel);
+            }
+            Err(_) => self.file.room.give_back_records(records.len() as u64),
+        }
+        done
+    }
+
+    /// Appends what there is room for.
+    fn append_taken(&mut self, records: &[(Kind, u64, &[u8])]) -> Result<(), LogError> {
+        let (bytes, mut end) = (bytes_of(records), self.end);
         let done = records.chunks(RECORDS_AT_ONCE).try_for_each(|records| {
             let mut headers = Vec::with_capacity(records.len());
             let start = end;
@@ -402,28 +318,20 @@ impl Log {
             }
             Err(error) => {
                 self.file.room.give_back(bytes);
+                // Whole records among what did arrive must not come after what is written next. Where it cannot be cut off there is none.
+                let _ = self.file.file.set_len(self.end);
                 Err(self.file.disk(error))
             }
         }
     }
 }
 
+fn bytes_of(records: &[(Kind, u64, &[u8])]) -> u64 {
+    records.iter().map(|(_, _, payload)| (HEADER_BYTES + payload.len()) as u64).sum()
+}
+
 /// Logs' names end in this.
 pub const EXTENSION: &str = "spool";
 
-fn write_all_at(file: &File, mut parts: Vec<IoSlice<'_>>, mut position: u64) -> io::Result<()> {
-    let mut parts = &mut parts[..];
-    IoSlice::advance_slices(&mut parts, 0);
-    while !parts.is_empty() {
-        match rustix::io::pwritev(file, parts, position) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => {
-                position += written as u64;
-                IoSlice::advance_slices(&mut parts, written);
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
-}
+#[cfg(test)]
+mod tests;

@@ -6,11 +6,13 @@
 //! logs there in the background; [`crate::files`] decides which file has one, and reads through it. Nothing here talks to the kernel.
 
 pub mod log;
+pub mod logfile;
 pub mod overlay;
 pub mod push;
 pub mod record;
 mod recover;
 pub mod replay;
+pub mod room;
 pub mod speed;
 pub mod staged;
 
@@ -18,10 +20,11 @@ pub use recover::recover;
 
 use crate::mount::Store;
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use log::{Log, LogError, Room};
+use log::{Log, LogError};
 use replay::Begun;
+use room::Room;
 use serde_json::{Value, json};
-use staged::Staged;
+use staged::{Staged, Told};
 use std::fs::{DirBuilder, File};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
@@ -86,6 +89,8 @@ pub enum SpoolError {
 pub struct Counts {
     /// Versions pushed.
     pub pushed: AtomicU64,
+    /// Temporary files of incremental writes.
+    pub segments: AtomicU64,
     /// Files that were written by sliding window although they asked for the spool.
     pub fallbacks: AtomicU64,
     /// Files kept beside others that had taken their place.
@@ -96,6 +101,31 @@ pub struct Counts {
     pub set_aside: AtomicU64,
     /// Pushes that failed, and are tried again.
     pub retries: AtomicU64,
+}
+
+/// How a spool stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpoolFigures {
+    /// Bytes it may have.
+    pub limit_bytes: u64,
+    /// Bytes it has.
+    pub used_bytes: u64,
+    /// Files that wait.
+    pub waiting_files: u64,
+    /// Versions pushed, since the mount began.
+    pub pushed: u64,
+    /// Temporary files of incremental writes.
+    pub segments: u64,
+    /// Files that were written by sliding window although they asked for the spool.
+    pub fallbacks: u64,
+    /// Files kept beside others that had taken their place.
+    pub conflicts: u64,
+    /// Files that were removed before they were pushed.
+    pub dropped: u64,
+    /// Logs that cannot be read.
+    pub set_aside: u64,
+    /// Pushes that failed, and are tried again.
+    pub retries: u64,
 }
 
 /// See the module.
@@ -159,9 +189,12 @@ impl Spool {
     /// There is no thread for it.
     pub fn stage(&self, ino: u64, session: WriteHandle) -> io::Result<Staged> {
         let counts = self.counts.clone();
-        Staged::new(session, &self.dir, self.room.clone(), move |why| {
-            counts.fallbacks.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(ino, why, "a file is written without the spool");
+        Staged::new(session, &self.dir, self.room.clone(), move |told| match told {
+            Told::Segment => drop(counts.segments.fetch_add(1, Ordering::Relaxed)),
+            Told::FallsBack(why) => {
+                counts.fallbacks.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(ino, why, "a file is written without the spool");
+            }
         })
     }
 
@@ -185,20 +218,38 @@ impl Spool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// How it stands.
-    pub fn shown(&self, waiting: usize) -> Value {
+    /// How it stands, with so many files that wait.
+    pub fn figures(&self, waiting: usize) -> SpoolFigures {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        SpoolFigures {
+            limit_bytes: self.room.limit_bytes(),
+            used_bytes: self.room.used_bytes(),
+            waiting_files: waiting as u64,
+            pushed: count(&self.counts.pushed),
+            segments: count(&self.counts.segments),
+            fallbacks: count(&self.counts.fallbacks),
+            conflicts: count(&self.counts.conflicts),
+            dropped: count(&self.counts.dropped),
+            set_aside: count(&self.counts.set_aside),
+            retries: count(&self.counts.retries),
+        }
+    }
+
+    /// The same, as it is reported.
+    pub fn shown(&self, waiting: usize) -> Value {
+        let f = self.figures(waiting);
         json!({
             "directory": self.dir.to_string_lossy(),
-            "limit_bytes": self.room.limit_bytes(),
-            "used_bytes": self.room.used_bytes(),
-            "waiting_files": waiting,
-            "pushed": count(&self.counts.pushed),
-            "fallbacks": count(&self.counts.fallbacks),
-            "conflicts": count(&self.counts.conflicts),
-            "dropped": count(&self.counts.dropped),
-            "set_aside": count(&self.counts.set_aside),
-            "retries": count(&self.counts.retries),
+            "limit_bytes": f.limit_bytes,
+            "used_bytes": f.used_bytes,
+            "waiting_files": f.waiting_files,
+            "pushed": f.pushed,
+            "segments": f.segments,
+            "fallbacks": f.fallbacks,
+            "conflicts": f.conflicts,
+            "dropped": f.dropped,
+            "set_aside": f.set_aside,
+            "retries": f.retries,
         })
     }
 }

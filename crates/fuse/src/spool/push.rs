@@ -4,13 +4,14 @@
 //! overwritten, and what the log has is kept beside it under another name. What fails is tried again until the mount ends; the log
 //! stays for the next one.
 
-use super::log::{LogError, View};
+use super::log::LogError;
+use super::logfile::View;
 use crate::files::OpenFile;
 use crate::mount::Store;
 use crate::spool::staged::Writes;
 use crossbeam_channel::Receiver;
-use std::sync::Weak;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tessera_client::inodes::NewNode;
 use tessera_client::{Owner, ReadHandle, WriteDone, WriteError};
@@ -79,11 +80,12 @@ pub fn work(store: &Weak<Store>, wanted: &Receiver<u64>) {
     }
 }
 
-/// Pushes all that waits, once; how many files stay.
+/// Pushes all that waits, once; how many files stay, or are lost.
 pub fn push_all(store: &Store) -> usize {
     let Some(spool) = &store.spool else { return 0 };
     let waiting = store.files.spooled();
     let (all, mut failed, mut said) = (waiting.len(), 0, Instant::now());
+    let lost_before = spool.counts.set_aside.load(Ordering::Relaxed);
     if all > 0 {
         tracing::info!(files = all, bytes = spool.room.used_bytes(), "pushing what waits in the spool");
     }
@@ -103,7 +105,7 @@ pub fn push_all(store: &Store) -> usize {
         }
     }
     spool.stop();
-    failed
+    failed + (spool.counts.set_aside.load(Ordering::Relaxed) - lost_before) as usize
 }
 
 /// Pushes what a file was when it was closed last.
@@ -111,17 +113,53 @@ pub fn push_all(store: &Store) -> usize {
 /// # Errors
 /// Why it is not in the store; it can be tried again.
 pub fn push(store: &Store, file: &OpenFile) -> Result<(), PushError> {
-    let _turn = file.turn();
-    file.finish_staged(store);
+    let done = {
+        let _turn = file.turn();
+        file.finish_staged(store);
+        push_closed(store, file)
+    };
+    // Out of its turn: an fsync may wait for that, the kernel for the fsync, and this waits for the kernel.
+    file.show_theirs(store);
+    done
+}
+
+/// For who commits a file at once, and has its turn: what was acknowledged earlier is pushed as that before, so that it is not
+/// written over what others committed meanwhile. Programs that have it open then see theirs when they open it anew: the kernel, which waits
+/// for this, cannot be told.
+///
+/// # Errors
+/// As [`push`].
+pub fn make_way(store: &Store, file: &OpenFile) -> Result<(), PushError> {
+    push_closed(store, file)?;
+    while let Some(view) = file.owed_view() {
+        let attr = store.client.inodes().get(file.ino())?.attr.unwrap_or_default();
+        if attr.version == view.begun.base_version {
+            break;
+        }
+        step_aside(store, file, &view, &attr)?;
+    }
+    file.keeps_showing_ours();
+    Ok(())
+}
+
+fn push_closed(store: &Store, file: &OpenFile) -> Result<(), PushError> {
     while let Some(view) = file.closed_view() {
         match push_view(store, file, &view) {
             Ok(()) => {}
             Err(PushError::Log(error)) => file.spool_is_lost(store, &error),
-            Err(error) if error.code() == Code::NotFound => file.spool_is_gone(store, &view),
+            Err(error) if error.code() == Code::NotFound && is_gone(store, file.ino()) => {
+                file.spool_is_gone(store, &view);
+            }
             Err(error) => return Err(error),
         }
     }
     Ok(())
+}
+
+/// Whether it is the file itself that is not there: a version that goes while it is looked at is not there either, nor is a name that
+/// somebody takes away.
+fn is_gone(store: &Store, ino: u64) -> bool {
+    matches!(store.client.inodes().get(ino), Err(error) if error.kind() == Code::NotFound)
 }
 
 fn push_view(store: &Store, file: &OpenFile, view: &View) -> Result<(), PushError> {
@@ -201,34 +239,25 @@ fn step_aside(store: &Store, file: &OpenFile, view: &View, attr: &Attr) -> Resul
         return Ok(());
     }
     let ino = file.ino();
-    let current = store.client.inodes().open_read(ino, attr.version, 0..u64::MAX)?;
-    if same(view, &current)? {
-        // A crash came between the commit and the log's removal, or the file was rewritten.
-        file.stored(store, attr.version, view);
-        return Ok(());
-    }
+    let current = Arc::new(store.client.inodes().open_read(ino, attr.version, 0..u64::MAX)?);
     let below = match view.begun.base_version {
         _ if view.overlay.kept_bytes() == 0 => None,
         0 => None,
         // What it was written over may be gone by now.
-        version => Some(store.client.inodes().open_read(ino, version, 0..u64::MAX).unwrap_or(current)),
+        version => Some(store.client.inodes().open_read(ino, version, 0..u64::MAX).map_or(current.clone(), Arc::new)),
     };
-    let (parent, name, other) = make_beside(store, view, attr)?;
-    let mut handle = store.client.inodes().open_write(other, false)?;
-    let (size_bytes, kept_bytes) = (view.overlay.size_bytes(), view.overlay.kept_bytes());
-    let mut at = 0;
-    while at < size_bytes {
-        let mut out = vec![0; (size_bytes - at).min(STEP_BYTES) as usize];
-        if let Some(below) = &below {
-            let there = kept_bytes.min(below.len_bytes()).saturating_sub(at).min(out.len() as u64) as usize;
-            below.read_at(at, &mut out[..there])?;
-        }
-        view.read_over(at, &mut out)?;
-        handle.write_at(at, &out)?;
-        at += out.len() as u64;
+    let ours = Content { view, below };
+    if ours.is(&current)? {
+        // A crash came between the commit and the log's removal, or the file was rewritten.
+        file.stored(store, attr.version, view);
+        return Ok(());
     }
-    handle.set_mtime(view.mtime_ns);
-    handle.finish()?;
+    let (parent, name, other) = make_beside(store, view, attr)?;
+    if let Err(error) = ours.keep_as(store, other) {
+        // It is tried again, under a name of its own: nobody is to find all those that were not written.
+        let _ = store.client.inodes().unlink(parent, &name, false);
+        return Err(error);
+    }
     if let Some(spool) = &store.spool {
         spool.counts.conflicts.fetch_add(1, Ordering::Relaxed);
     }
@@ -243,23 +272,60 @@ fn step_aside(store: &Store, file: &OpenFile, view: &View, attr: &Attr) -> Resul
     Ok(())
 }
 
-/// Whether a version is what the log says it should be.
-fn same(view: &View, version: &ReadHandle) -> Result<bool, PushError> {
-    let size_bytes = view.overlay.size_bytes();
-    if version.len_bytes() != size_bytes {
-        return Ok(false);
-    }
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for piece in view.overlay.pieces(0..size_bytes) {
-        ours.resize(piece.len_bytes as usize, 0);
-        theirs.resize(piece.len_bytes as usize, 0);
-        view.file.read(&piece, &mut ours)?;
-        version.read_at(piece.offset, &mut theirs)?;
-        if ours != theirs {
-            return Ok(false);
+/// A file as its log has it, over the version that it was written over.
+struct Content<'a> {
+    view: &'a View,
+    below: Option<Arc<ReadHandle>>,
+}
+
+impl Content<'_> {
+    fn read(&self, at: u64, out: &mut [u8]) -> Result<(), PushError> {
+        out.fill(0);
+        if let Some(below) = &self.below {
+            let kept = self.view.overlay.kept_bytes().min(below.len_bytes());
+            let there = kept.saturating_sub(at).min(out.len() as u64) as usize;
+            below.read_at(at, &mut out[..there])?;
         }
+        Ok(self.view.read_over(at, out)?)
     }
-    Ok(true)
+
+    /// All of it, in pieces: where each is, and its bytes.
+    fn each(&self, mut take: impl FnMut(u64, &[u8]) -> Result<bool, PushError>) -> Result<bool, PushError> {
+        let (size_bytes, mut at) = (self.view.overlay.size_bytes(), 0);
+        let mut piece = Vec::new();
+        while at < size_bytes {
+            piece.resize((size_bytes - at).min(STEP_BYTES) as usize, 0);
+            self.read(at, &mut piece)?;
+            if !take(at, &piece)? {
+                return Ok(false);
+            }
+            at += piece.len() as u64;
+        }
+        Ok(true)
+    }
+
+    /// Whether a version has the same.
+    fn is(&self, version: &ReadHandle) -> Result<bool, PushError> {
+        let mut theirs = Vec::new();
+        let same = |at, ours: &[u8]| {
+            theirs.resize(ours.len(), 0);
+            version.read_at(at, &mut theirs)?;
+            Ok(ours == theirs)
+        };
+        Ok(version.len_bytes() == self.view.overlay.size_bytes() && self.each(same)?)
+    }
+
+    /// Makes it the content of a file.
+    fn keep_as(&self, store: &Store, ino: u64) -> Result<(), PushError> {
+        let mut handle = store.client.inodes().open_write(ino, false)?;
+        self.each(|at, ours| {
+            handle.write_at(at, ours)?;
+            Ok(true)
+        })?;
+        handle.set_mtime(self.view.mtime_ns);
+        handle.finish()?;
+        Ok(())
+    }
 }
 
 /// A new file beside the one that was changed, or in the root directory if where it was is not known: its directory, name, inode.
@@ -289,10 +355,5 @@ fn make_beside(store: &Store, view: &View, attr: &Attr) -> Result<(u64, Vec<u8>,
             }
         }
     }
-    Err(match refusal.kind() {
-        // It must not be taken for the file's own absence.
-        Code::NotFound => tessera_wire::Error::new(Code::Unavailable, refusal.message),
-        _ => refusal,
-    }
-    .into())
+    Err(refusal.into())
 }

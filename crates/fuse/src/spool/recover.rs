@@ -33,7 +33,7 @@ pub fn recover(store: &Store) {
 /// What becomes of a log that is not pushed.
 enum Fate {
     /// Nothing in it was acknowledged, or its file is gone.
-    Remove(String, Begun),
+    Remove(String, Option<Begun>),
     /// It cannot be read.
     SetAside(String),
     /// It stays as it is.
@@ -44,10 +44,13 @@ fn take_over(store: &Store, path: &Path) -> Result<(), Fate> {
     let Some(spool) = &store.spool else { return Ok(()) };
     let leave = |error: &dyn std::fmt::Display| Fate::Leave(error.to_string());
     let file = File::options().read(true).write(true).open(path).map_err(|e| leave(&e))?;
+    if file.metadata().is_ok_and(|meta| meta.len() == 0) {
+        return Err(Fate::Remove("nothing was written to it when the mount ended".into(), None));
+    }
     let found = match replay(BufReader::with_capacity(BUFFER_BYTES, &file)) {
         Ok(found) => found,
         Err(ReplayError::Nothing { begun }) if begun.cluster_id == spool.cluster_id => {
-            return Err(Fate::Remove("its file was not closed when the mount ended".into(), begun));
+            return Err(Fate::Remove("its file was not closed when the mount ended".into(), Some(begun)));
         }
         Err(ReplayError::Nothing { .. }) => return Err(Fate::Leave("it is of another cluster".into())),
         Err(ReplayError::Io(error)) => return Err(leave(&error)),
@@ -60,10 +63,10 @@ fn take_over(store: &Store, path: &Path) -> Result<(), Fate> {
     // What was deleted stays deleted (P3).
     let there = store.client.inodes().get(ino);
     if matches!(&there, Err(error) if error.kind() == tessera_wire::Code::NotFound) {
-        return Err(Fate::Remove("its file was removed".into(), begun));
+        return Err(Fate::Remove("its file was removed".into(), Some(begun)));
     }
     if store.files.is_open(ino) {
-        return Err(Fate::SetAside("another log is of the same file".into()));
+        return Err(Fate::Leave("another log is of the same file; the next mount takes this one".into()));
     }
     let (bytes, cut_bytes) = (found.overlay.size_bytes(), found.cut_bytes);
     let log = Log::adopt(path.to_path_buf(), file, spool.room.clone(), found).map_err(|e| leave(&e))?;
@@ -85,8 +88,9 @@ fn said(store: &Store, path: &Path, fate: Fate) {
     let log = path.display();
     match fate {
         Fate::Remove(why, begun) => {
-            let name = String::from_utf8_lossy(&begun.name).into_owned();
-            tracing::warn!(%log, ino = begun.ino, name, why, "a log in the spool is removed");
+            let (ino, name) = begun
+                .map_or_else(Default::default, |begun| (begun.ino, String::from_utf8_lossy(&begun.name).into_owned()));
+            tracing::warn!(%log, ino, name, why, "a log in the spool is removed");
             if let Err(error) = std::fs::remove_file(path) {
                 tracing::warn!(%log, %error, "it cannot be removed");
             }

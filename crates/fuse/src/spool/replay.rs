@@ -78,6 +78,8 @@ pub struct Replayed {
     pub mtime_ns: i64,
     /// The log ends here; what is behind was not acknowledged.
     pub end: u64,
+    /// Records up to the end.
+    pub records: u64,
     /// Bytes behind the end.
     pub cut_bytes: u64,
 }
@@ -131,12 +133,14 @@ pub fn replay(mut log: impl Read) -> Result<Replayed, ReplayError> {
         begun,
         mtime_ns: 0,
         end: 0,
+        records: 0,
         cut_bytes: 0,
     };
-    let (mut changes, mut waits) = (Vec::new(), false);
+    let (mut changes, mut waits, mut records) = (Vec::new(), false, 1);
     loop {
         let record = source.position;
         let Some(header) = source.next(&mut payload)? else { break };
+        records += 1;
         match header.kind {
             Kind::Write => {
                 changes.push(Change::Write { offset: header.value, len_bytes: u64::from(header.len_bytes), record });
@@ -148,6 +152,7 @@ pub fn replay(mut log: impl Read) -> Result<Replayed, ReplayError> {
                     return Err(ReplayError::Damaged { begun: now.begun, position: record, closed: record });
                 }
                 (now.mtime_ns, now.end, waits) = (header.value as i64, source.position, true);
+                now.records = records;
             }
             Kind::Stored => {
                 now.begun.base_version = header.value;

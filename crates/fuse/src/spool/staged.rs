@@ -4,7 +4,7 @@
 //! A [`Staged`] write stands before a write session, which a thread of its own has: everything reaches it in the order it was asked for. What waits
 //! in the files is lost with the process: nothing of it was acknowledged. Without room, bytes go to the session by themselves.
 
-use super::log::Room;
+use super::room::Room;
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tessera_accel::checksum::crc32c;
+use tessera_accel::checksum::{crc32c, crc32c_append};
 use tessera_client::{WriteDone, WriteError, WriteHandle};
 
 /// A file is pushed when it has so many bytes; less in a small spool.
@@ -23,6 +23,20 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 const WAITING: usize = 2;
 /// So the spool holds at least so many.
 const SEGMENTS: u64 = 4;
+
+/// A file has at most so many pieces: each is remembered.
+const MAX_PIECES: usize = 1 << 16;
+/// What is read, and checked, at once.
+const MAX_PIECE_BYTES: usize = 128 << 10;
+
+/// What is told of a staged file.
+#[derive(Debug)]
+pub enum Told<'a> {
+    /// A local file is full, or complete, and is pushed.
+    Segment,
+    /// Why bytes go without from here on.
+    FallsBack(&'a str),
+}
 
 /// What a write session does.
 pub trait Writes: Send + 'static {
@@ -79,6 +93,12 @@ struct Piece {
     crc: u32,
 }
 
+impl Piece {
+    fn end(&self) -> Option<u64> {
+        self.offset.checked_add(self.len_bytes as u64)
+    }
+}
+
 impl Drop for Segment {
     fn drop(&mut self) {
         self.room.give_back(self.bytes);
@@ -103,7 +123,14 @@ impl Segment {
             return Err(error.to_string());
         }
         self.bytes += bytes.len() as u64;
-        self.pieces.push(Piece { offset, len_bytes: bytes.len(), crc: crc32c(bytes) });
+        match self.pieces.last_mut() {
+            // Programs that write a few bytes at a time write them in order.
+            Some(last) if last.end() == Some(offset) && last.len_bytes + bytes.len() <= MAX_PIECE_BYTES => {
+                last.len_bytes += bytes.len();
+                last.crc = crc32c_append(last.crc, bytes);
+            }
+            _ => self.pieces.push(Piece { offset, len_bytes: bytes.len(), crc: crc32c(bytes) }),
+        }
         Ok(())
     }
 
@@ -153,7 +180,7 @@ pub struct Staged {
     size_bytes: u64,
     /// The local disk failed, or is full: said once.
     without: bool,
-    falls_back: Box<dyn Fn(&str) + Send>,
+    tell: Box<dyn Fn(Told<'_>) + Send>,
 }
 
 impl Drop for Staged {
@@ -176,7 +203,7 @@ impl Drained {
 }
 
 impl Staged {
-    /// Before `session`, with files in `dir`; `falls_back` hears why bytes go without.
+    /// Before `session`, with files in `dir`; `tell` hears what becomes of it.
     ///
     /// # Errors
     /// No thread.
@@ -184,15 +211,15 @@ impl Staged {
         session: W,
         dir: &Path,
         room: Arc<Room>,
-        falls_back: impl Fn(&str) + Send + 'static,
+        tell: impl Fn(Told<'_>) + Send + 'static,
     ) -> io::Result<Staged> {
         let (jobs, todo) = bounded(WAITING);
         let (abandoned, failed) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Option<WriteError>>>::default());
         let size_bytes = session.len_bytes();
         let (gives_up, fails) = (abandoned.clone(), failed.clone());
         std::thread::Builder::new().name("stage".into()).spawn(move || run(session, &todo, &gives_up, &fails))?;
-        let (dir, falls_back) = (dir.to_path_buf(), Box::new(falls_back));
-        Ok(Staged { jobs, abandoned, failed, dir, room, segment: None, size_bytes, without: false, falls_back })
+        let (dir, tell) = (dir.to_path_buf(), Box::new(tell));
+        Ok(Staged { jobs, abandoned, failed, dir, room, segment: None, size_bytes, without: false, tell })
     }
 
     fn hand_over(&self, job: Job) -> Result<(), WriteError> {
@@ -204,7 +231,10 @@ impl Staged {
 
     fn end_segment(&mut self) -> Result<(), WriteError> {
         match self.segment.take() {
-            Some(segment) => self.hand_over(Job::Segment(segment)),
+            Some(segment) => {
+                (self.tell)(Told::Segment);
+                self.hand_over(Job::Segment(segment))
+            }
             None => Ok(()),
         }
     }
@@ -214,6 +244,19 @@ impl Staged {
         let (reply, answer) = bounded(1);
         self.hand_over(job(reply))?;
         answer.recv().unwrap_or_else(|_| Err(lost(&"the thread that pushes is gone")))
+    }
+
+    /// To a local file, or to the session if there is no room for it.
+    fn write_part(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
+        if let Err(why) = self.stage(offset, bytes) {
+            if !std::mem::replace(&mut self.without, true) {
+                (self.tell)(Told::FallsBack(&why));
+            }
+            self.end_segment()?;
+            self.hand_over(Job::Bytes(offset, Bytes::copy_from_slice(bytes)))?;
+        }
+        self.size_bytes = self.size_bytes.max(offset + bytes.len() as u64);
+        Ok(())
     }
 
     /// Whether the local disk took it.
@@ -230,19 +273,19 @@ impl Staged {
 
 impl Writes for Staged {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
-        if let Err(why) = self.stage(offset, bytes) {
-            if !std::mem::replace(&mut self.without, true) {
-                (self.falls_back)(&why);
+        let full = SEGMENT_BYTES.min(self.room.limit_bytes() / SEGMENTS).max(1);
+        let (mut offset, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            // No local file gets longer than it may be, or there would be no room for as many as there are.
+            let left = full - self.segment.as_ref().map_or(0, |segment| segment.bytes);
+            let (now, later) = rest.split_at(rest.len().min(left as usize));
+            self.write_part(offset, now)?;
+            if self.segment.as_ref().is_some_and(|s| s.bytes >= full || s.pieces.len() >= MAX_PIECES) {
+                self.end_segment()?;
             }
-            self.end_segment()?;
-            self.hand_over(Job::Bytes(offset, Bytes::copy_from_slice(bytes)))?;
+            (offset, rest) = (offset + now.len() as u64, later);
         }
-        self.size_bytes = self.size_bytes.max(offset + bytes.len() as u64);
-        let full = SEGMENT_BYTES.min(self.room.limit_bytes() / SEGMENTS);
-        match &self.segment {
-            Some(segment) if segment.bytes >= full => self.end_segment(),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn skip_to(&mut self, offset: u64) -> Result<(), WriteError> {
@@ -373,7 +416,11 @@ mod tests {
         let fallbacks = Arc::<Mutex<Vec<String>>>::default();
         let hears = fallbacks.clone();
         let kept = Kept { file: file.clone(), gate, fails_at };
-        let staged = Staged::new(kept, dir.path(), room.clone(), move |why| hears.lock().push(why.into())).unwrap();
+        let tell = move |told: Told<'_>| match told {
+            Told::FallsBack(why) => hears.lock().push(why.into()),
+            Told::Segment => {}
+        };
+        let staged = Staged::new(kept, dir.path(), room.clone(), tell).unwrap();
         Bench { staged, file, open_gate, room, fallbacks, _dir: dir }
     }
 
@@ -398,16 +445,50 @@ mod tests {
         assert_eq!((b.staged.len_bytes(), b.staged.sync().unwrap().version), (10, 10));
     }
 
+    /// Of each piece a little is kept in memory.
+    #[test]
+    fn bytes_that_follow_each_other_are_one_piece_however_they_come() {
+        let mut b = bench(1 << 30, u64::MAX);
+        drop(std::mem::replace(&mut b.open_gate, bounded(1).0));
+        let wanted: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+        for (i, bytes) in wanted.chunks(1000).enumerate() {
+            b.staged.write_at(i as u64 * 1000, bytes).unwrap();
+        }
+        assert_eq!(b.staged.segment.as_ref().unwrap().pieces.len(), 3);
+        b.staged.write_at(7, b"apart").unwrap();
+        assert_eq!(b.staged.segment.as_ref().unwrap().pieces.len(), 4);
+        b.staged.sync().unwrap();
+        let there = b.file.lock().clone();
+        assert_eq!((&there[..7], &there[7..12], &there[12..]), (&wanted[..7], &b"apart"[..], &wanted[12..]));
+        for i in 0..=MAX_PIECES as u64 {
+            b.staged.write_at(i * 2, b"x").unwrap();
+        }
+        assert_eq!(b.staged.segment.as_ref().unwrap().pieces.len(), 1, "the next file");
+    }
+
     #[test]
     fn without_room_bytes_go_by_themselves() {
         let mut b = bench(1000, u64::MAX);
         drop(std::mem::replace(&mut b.open_gate, bounded(1).0));
         b.staged.write_at(0, &[1; 200]).unwrap();
+        b.room.take(700).unwrap();
         b.staged.write_at(200, &[2; 5000]).unwrap();
         b.staged.write_at(5200, &[3; 5000]).unwrap();
         assert_eq!(b.staged.sync().unwrap().version, 10_200);
         assert_eq!(*b.file.lock(), [vec![1; 200], vec![2; 5000], vec![3; 5000]].concat());
         assert_eq!(b.fallbacks.lock().len(), 1, "said once");
+    }
+
+    /// However long the pieces are that come, there is room for all files that wait.
+    #[test]
+    fn what_comes_in_long_pieces_fits_too() {
+        let mut b = bench(4000, u64::MAX);
+        drop(std::mem::replace(&mut b.open_gate, bounded(1).0));
+        for i in 0..20u64 {
+            b.staged.write_at(i * 2900, &vec![i as u8; 2900]).unwrap();
+        }
+        assert_eq!((b.staged.sync().unwrap().version, b.room.used_bytes()), (58_000, 0));
+        assert_eq!((b.file.lock()[57_999], b.fallbacks.lock().len()), (19, 0));
     }
 
     #[test]

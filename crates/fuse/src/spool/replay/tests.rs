@@ -1,6 +1,8 @@
 //! Logs that are cut off, torn and bent: what was acknowledged is found, or said to be damaged; never anything else.
 
-use super::super::log::{Log, Room, View};
+use super::super::log::Log;
+use super::super::logfile::View;
+use super::super::room::Room;
 use super::*;
 use proptest::prelude::*;
 use std::sync::Arc;

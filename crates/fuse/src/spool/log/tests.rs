@@ -1,0 +1,130 @@
+//! Disks that fail, and spools without room: what was acknowledged stays so, and nothing else is.
+
+use super::super::replay::{Replayed, replay};
+use super::*;
+use std::mem::replace;
+
+fn begun() -> Begun {
+    Begun { cluster_id: vec![1], ino: 4, parent: 1, name: vec![], base_version: 3, base_bytes: 0 }
+}
+
+fn log_in(dir: &Path, room: &Arc<Room>) -> Log {
+    Log::create(dir, 6, room.clone(), begun()).unwrap()
+}
+
+/// Writes arrive there, and nothing can be synced.
+fn failing_disk() -> File {
+    File::options().read(true).write(true).open("/dev/null").unwrap()
+}
+
+/// Puts the log on another disk; the one before.
+fn disk(log: &mut Log, file: File) -> File {
+    replace(&mut Arc::get_mut(&mut log.file).unwrap().file, file)
+}
+
+fn found(path: &Path) -> Replayed {
+    replay(File::open(path).unwrap()).unwrap()
+}
+
+/// Kernels report a page that could not be written once, and call it clean.
+#[test]
+fn a_disk_that_failed_once_acknowledges_nothing_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = log_in(dir.path(), &Arc::new(Room::new(1 << 20)));
+    log.write(0, b"bytes").unwrap();
+    let good = disk(&mut log, failing_disk());
+    assert!(matches!(log.close(5, true), Err(LogError::Disk { .. })));
+    disk(&mut log, good);
+    assert!(matches!(log.close(5, true), Err(LogError::Disk { .. })), "the same closing");
+    log.write(5, b"more").unwrap();
+    assert!(matches!(log.close(6, true), Err(LogError::Disk { .. })), "a later one");
+}
+
+/// Of what is not synced a disk that loses power may have kept the end without the beginning: no closing is in the log before all that it
+/// covers is durable, if an earlier one is (P9).
+#[test]
+fn a_closing_that_fails_does_not_spoil_one_that_is_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let room = Arc::new(Room::new(1 << 20));
+    let mut log = log_in(dir.path(), &room);
+    log.write(0, b"durable").unwrap();
+    log.close(5, true).unwrap();
+    log.write(0, b"never so").unwrap();
+    let before = log.len_bytes();
+    let good = disk(&mut log, failing_disk());
+    assert!(log.close(6, true).is_err() && log.close(7, false).is_err());
+    assert_eq!((log.len_bytes(), log.closed()), (before, None));
+    disk(&mut log, good);
+    let path = log.path().to_path_buf();
+    drop(log);
+    // The next mount's closings likewise.
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let mut log = Log::adopt(path.clone(), file, room, found(&path)).unwrap();
+    assert_eq!((log.size_bytes(), log.closed()), (7, Some(5)));
+    log.write(0, b"again").unwrap();
+    let before = log.len_bytes();
+    disk(&mut log, failing_disk());
+    assert!(log.close(8, true).is_err());
+    assert_eq!(log.len_bytes(), before);
+}
+
+/// A spool that was full when the mount was killed, or is smaller now, is taken over all the same.
+#[test]
+fn a_log_is_found_again_where_there_is_no_room_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = log_in(dir.path(), &Arc::new(Room::new(1 << 20)));
+    log.write(0, &[7; 5000]).unwrap();
+    log.close(5, true).unwrap();
+    log.write(9, b"not closed").unwrap();
+    let path = log.path().to_path_buf();
+    drop(log);
+    let small = Arc::new(Room::with_records(1000, 1));
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let mut log = Log::adopt(path.clone(), file, small.clone(), found(&path)).unwrap();
+    assert_eq!((log.size_bytes(), log.owes(), small.used_bytes()), (5000, true, log.len_bytes()));
+    assert_eq!(path.metadata().unwrap().len(), log.len_bytes(), "what was not closed is cut off");
+    assert!(matches!(log.write(0, b"x"), Err(LogError::Scattered { limit: 1 })));
+    log.remove();
+    assert_eq!(small.used_bytes(), 0);
+}
+
+/// Of each record a little is kept in memory: there are not as many as there may be bytes.
+#[test]
+fn a_file_that_is_written_byte_by_byte_goes_without_the_spool() {
+    let dir = tempfile::tempdir().unwrap();
+    let room = Arc::new(Room::with_records(1 << 20, 10));
+    let mut log = log_in(dir.path(), &room);
+    (0..9).for_each(|at| log.write(at, b"x").unwrap());
+    let before = (log.len_bytes(), room.used_bytes());
+    assert!(matches!(log.write(9, b"x"), Err(LogError::Scattered { limit: 10 })));
+    assert_eq!((log.len_bytes(), room.used_bytes(), log.size_bytes()), (before.0, before.1, 9));
+    log.remove();
+    log_in(dir.path(), &room).write(0, &[1; 1000]).unwrap();
+}
+
+/// What is pushed while more is written is on record, full spool or not: or the next mount took its own version for another's.
+#[test]
+fn what_was_pushed_is_on_record_in_a_full_spool() {
+    let dir = tempfile::tempdir().unwrap();
+    let room = Arc::new(Room::new(10_000));
+    let mut log = log_in(dir.path(), &room);
+    log.write(0, &[1; 2000]).unwrap();
+    log.close(5, true).unwrap();
+    let view = log.view();
+    let left = 10_000 - room.used_bytes() - 40 - HEADER_BYTES as u64;
+    log.write(0, &vec![2; left as usize]).unwrap();
+    log.close(6, true).unwrap();
+    assert_eq!(room.used_bytes(), 10_000);
+    assert!(!log.stored(12, &view));
+    let found = found(log.path());
+    assert_eq!((found.begun.base_version, found.mtime_ns), (12, 6));
+}
+
+#[test]
+fn a_write_of_nothing_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = log_in(dir.path(), &Arc::new(Room::new(1 << 20)));
+    log.write(1000, b"").unwrap();
+    log.close(5, true).unwrap();
+    assert_eq!((log.size_bytes(), found(log.path()).overlay.size_bytes()), (0, 0));
+}

@@ -1,0 +1,141 @@
+//! A log's file: what was written to it can be read, and checked, while more is written. Here nothing is known of what the records say.
+
+use super::log::LogError;
+use super::overlay::{Overlay, Piece};
+use super::record::{HEADER_BYTES, Header};
+use super::replay::Begun;
+use super::room::Room;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The file; what was written once stays as it is. Its room is given back when nobody has it open any more.
+#[derive(Debug)]
+pub struct LogFile {
+    pub(super) file: File,
+    pub(super) path: PathBuf,
+    pub(super) number: u64,
+    pub(super) room: Arc<Room>,
+    pub(super) bytes: AtomicU64,
+    pub(super) records: AtomicU64,
+    /// The disk did not take something: the system may say once that it did not, and count it as written.
+    failed: AtomicBool,
+}
+
+impl Drop for LogFile {
+    fn drop(&mut self) {
+        self.room.give_back(self.bytes.load(Ordering::Acquire));
+        self.room.give_back_log(self.records.load(Ordering::Acquire));
+    }
+}
+
+impl LogFile {
+    pub(super) fn new(file: File, path: PathBuf, number: u64, room: Arc<Room>) -> LogFile {
+        let (bytes, records, failed) = <(AtomicU64, AtomicU64, AtomicBool)>::default();
+        LogFile { file, path, number, room, bytes, records, failed }
+    }
+
+    pub(super) fn disk(&self, error: io::Error) -> LogError {
+        LogError::Disk { path: self.path.clone(), error }
+    }
+
+    /// Reads a piece, and checks the record that it is of (P2).
+    ///
+    /// # Errors
+    /// The disk's, and that it is not what was written.
+    pub fn read(&self, piece: &Piece, out: &mut [u8]) -> Result<(), LogError> {
+        let damaged = || LogError::Damaged { path: self.path.clone(), position: piece.record };
+        let mut header = [0; HEADER_BYTES];
+        self.file.read_exact_at(&mut header, piece.record).map_err(|e| self.disk(e))?;
+        let header = Header::decode(&header, self.number, piece.record).ok_or_else(damaged)?;
+        let mut payload = vec![0; header.len_bytes as usize];
+        self.file.read_exact_at(&mut payload, piece.record + HEADER_BYTES as u64).map_err(|e| self.disk(e))?;
+        let skip = piece.skip_bytes as usize;
+        let wanted = payload.get(skip..skip + piece.len_bytes as usize).ok_or_else(damaged)?;
+        if !header.fits(&payload) {
+            return Err(damaged());
+        }
+        out.copy_from_slice(wanted);
+        Ok(())
+    }
+
+    /// Until the disk has all that was written so far. One that failed once is not asked again.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn sync(&self) -> Result<(), LogError> {
+        if self.failed.load(Ordering::Acquire) {
+            return Err(self.disk(io::Error::other("it could not be synced before")));
+        }
+        self.noted(self.file.sync_data())
+    }
+
+    pub(super) fn sync_name(&self) -> Result<(), LogError> {
+        let directory = self.path.parent().map_or_else(|| File::open("."), File::open);
+        self.noted(directory.and_then(|directory| directory.sync_all()))
+    }
+
+    fn noted(&self, done: io::Result<()>) -> Result<(), LogError> {
+        done.map_err(|error| {
+            self.failed.store(true, Ordering::Release);
+            self.disk(error)
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// What a log says at some moment.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// Whose file it is.
+    pub begun: Begun,
+    /// The file.
+    pub overlay: Overlay,
+    /// Modification time, ns since 1970.
+    pub mtime_ns: i64,
+    /// Where the log ended.
+    pub(super) end: u64,
+    /// Where the record of the last closing ended.
+    pub(super) closed_end: u64,
+    /// Where the bytes are.
+    pub file: Arc<LogFile>,
+}
+
+impl View {
+    /// Reads at `offset`, over what `out` holds of the version below.
+    ///
+    /// # Errors
+    /// The log's.
+    pub fn read_over(&self, offset: u64, out: &mut [u8]) -> Result<(), LogError> {
+        for piece in self.overlay.pieces(offset..offset + out.len() as u64) {
+            let at = (piece.offset - offset) as usize;
+            self.file.read(&piece, &mut out[at..at + piece.len_bytes as usize])?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes all parts, one behind the other.
+pub(super) fn write_all_at(file: &File, mut parts: Vec<IoSlice<'_>>, mut position: u64) -> io::Result<()> {
+    let mut parts = &mut parts[..];
+    IoSlice::advance_slices(&mut parts, 0);
+    while !parts.is_empty() {
+        match rustix::io::pwritev(file, parts, position) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                position += written as u64;
+                IoSlice::advance_slices(&mut parts, written);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
