@@ -1,8 +1,9 @@
 //! `tessera mount`: the store as a directory, until it is unmounted or asked to stop.
 
-use crate::args::{Common, MountArgs};
+use crate::args::{Common, MountArgs, SpoolArgs};
 use crate::daemon::announce::Announcement;
 use crate::daemon::logging;
+use crate::daemon::metrics::{Family, Server, device_families};
 use crate::daemon::signals::{Event, Events};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::remote::Store;
@@ -10,9 +11,11 @@ use crate::term::Out;
 use crossbeam_channel::RecvTimeoutError;
 use serde_json::json;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tessera_fuse::spool::{SpoolError, SpoolOptions};
-use tessera_fuse::{Mount, MountError, Options};
+use tessera_fuse::{Mount, MountError, MountMetrics, Options};
+use tessera_wire::meta::DeviceWork;
 
 /// Between two looks whether somebody unmounted it.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -25,13 +28,18 @@ pub fn run(args: MountArgs) -> Outcome {
     if args.follow_stdin {
         events.follow_stdin()?;
     }
+    // Before there is a mount: an address that cannot be had leaves none behind.
+    let measured: Arc<OnceLock<Measured>> = Arc::default();
+    let metrics = args.metrics.as_ref().map(|address| serve_metrics(address, measured.clone())).transpose()?;
     let mount = start(&args.common, &args.dir, options(&args))?;
+    let _ = measured.set(Box::new(mount.metrics()));
+    let metrics_address = metrics.as_ref().map(Server::address);
     let shown = mount.path().display().to_string();
     match out.json() {
         _ if args.announce => {
-            Announcement { role: "mount".into(), listen: vec![shown.clone()], metrics: None }.print(true);
+            Announcement { role: "mount".into(), listen: vec![shown.clone()], metrics: metrics_address }.print(true);
         }
-        true => out.document(&json!({"mounted": shown, "manager": args.common.manager}))?,
+        true => out.document(&json!({"mounted": shown, "manager": args.common.manager, "metrics": metrics_address}))?,
         false => out.line(format!("tess:/ is mounted at {shown}; Ctrl-C or `umount {shown}` ends it"))?,
     }
     out.flush()?;
@@ -74,9 +82,59 @@ fn options(args: &MountArgs) -> Options {
         allow_other: args.allow_other || (defaults.allow_other && !args.private),
         read_only: args.read_only,
         threads: args.threads.into(),
-        spool: args.spool.clone().map(|dir| SpoolOptions { dir, limit_bytes: args.spool_size }),
+        spool: spool(&args.spool),
         ..defaults
     }
+}
+
+/// The spool that is asked for.
+pub fn spool(args: &SpoolArgs) -> Option<SpoolOptions> {
+    args.spool.clone().map(|dir| SpoolOptions { dir, limit_bytes: args.spool_size })
+}
+
+/// How the mount stands; none: it is gone.
+type Measured = Box<dyn Fn() -> Option<MountMetrics> + Send + Sync>;
+
+fn serve_metrics(address: &str, measured: Arc<OnceLock<Measured>>) -> Outcome<Server> {
+    let now = move || measured.get().and_then(|measured| measured());
+    Server::start(address, Box::new(move || now().map(|m| families(&m)).unwrap_or_default()))
+}
+
+fn families(m: &MountMetrics) -> Vec<Family> {
+    let requests = m.requests.iter().map(|(op, count)| (vec![("op", op.to_string())], *count));
+    let mut families = vec![
+        Family { counter: true, ..Family::each("mount_requests", "Requests of the kernel, by kind", requests) },
+        Family::counter("mount_read_bytes", "Bytes the kernel read for programs", m.read_bytes),
+        Family::counter("mount_written_bytes", "Bytes the kernel wrote for programs", m.written_bytes),
+        Family::counter("mount_names_known", "Names and attributes known under a lease when asked for", m.names.known),
+        Family::counter("mount_names_asked", "Names and attributes the manager was asked for", m.names.unknown),
+        Family::gauge(
+            "mount_leased_inodes",
+            "Inodes whose names and attributes are under a lease",
+            m.names.leased_inodes,
+        ),
+        Family::gauge("mount_open_files", "Files that are open, or wait in the spool", m.open_files),
+        Family::gauge("mount_uncommitted_files", "Of these, with bytes that are in no version", m.uncommitted_files),
+    ];
+    if let Some(s) = &m.spool {
+        families.extend([
+            Family::gauge("mount_spool_limit_bytes", "Bytes the spool may have", s.limit_bytes),
+            Family::gauge("mount_spool_used_bytes", "Bytes the spool has", s.used_bytes),
+            Family::gauge("mount_spool_waiting_files", "Files that are to be pushed", s.waiting_files),
+            Family::counter("mount_spool_pushed", "Versions pushed from the spool", s.pushed),
+            Family::counter("mount_spool_segments", "Temporary files of incremental writes", s.segments),
+            Family::counter("mount_spool_fallbacks", "Files written without the spool they asked for", s.fallbacks),
+            Family::counter("mount_spool_conflicts", "Files kept beside what another mount committed", s.conflicts),
+            Family::counter("mount_spool_dropped", "Files removed before they were pushed", s.dropped),
+            Family::counter("mount_spool_set_aside", "Logs that cannot be read", s.set_aside),
+            Family::counter("mount_spool_retries", "Pushes that failed, and are tried again", s.retries),
+        ]);
+    }
+    let device_work = tessera_accel::work_done().into_iter();
+    let device_work =
+        device_work.map(|(device, primitive, work)| DeviceWork::of_process(device, primitive, work.jobs, work.bytes));
+    families.extend(device_families(&device_work.collect::<Vec<_>>()));
+    families
 }
 
 impl From<MountError> for Failure {

@@ -218,7 +218,7 @@ fn a_file_in_the_spool_is_an_ordinary_file() {
 fn a_full_spool_is_done_without() {
     let Some(c) = cluster() else { return };
     let dir = spool(&c).display().to_string();
-    let m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "1M"]);
+    let m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "1M", "--metrics", "127.0.0.1:0"]);
     fs::create_dir(m.at("d")).unwrap();
     m.mode("d", "complete-local");
     fs::write(m.at("d/large"), data(5, 6 << 20)).unwrap();
@@ -240,6 +240,29 @@ fn a_full_spool_is_done_without() {
     let counts = m.counts();
     assert!(counts["fallbacks"].as_u64() >= Some(2) && m.said("the spool is full"), "{counts}");
     assert_eq!(counts["used_bytes"], 0);
+    // The same, and the kernel's requests, where Prometheus looks.
+    c.ok(&["put", "--quiet", c.log("mnt").to_str().unwrap(), "tess:/unread"]);
+    let unread = fs::read(m.at("unread")).unwrap().len() as u64;
+    let figures = common::http(m.daemon.metrics.as_ref().unwrap(), "/metrics");
+    let figure = |name: &str| {
+        let line = figures.lines().find(|line| line.split(' ').next() == Some(&format!("tessera_mount_{name}")));
+        line.unwrap_or_else(|| panic!("{name} is not in:\n{figures}"))
+            .split(' ')
+            .nth(1)
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    assert_eq!(Some(figure("spool_fallbacks_total")), counts["fallbacks"].as_u64());
+    assert_eq!((figure("spool_limit_bytes"), figure("spool_waiting_files")), (1 << 20, 0));
+    let written = (6 << 20) + 300_000 + 500_000 + (2 << 20);
+    assert!(
+        figure("written_bytes_total") >= written && figure("read_bytes_total") >= unread && unread > 0,
+        "{figures}"
+    );
+    let each =
+        ["create", "write", "read", "close", "lookup"].map(|op| figure(&format!("requests_total{{op=\"{op}\"}}")));
+    assert!(each.iter().all(|count| *count > 0) && figure("names_known_total") > 0, "{figures}");
 }
 
 /// Nothing of another mount's is overwritten by what waited here: it is kept beside it.

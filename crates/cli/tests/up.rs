@@ -165,7 +165,15 @@ fn up_mounts_too_and_commits_before_it_stops() {
     let dir = tempfile::tempdir().unwrap();
     let (data, mount) = (dir.path().join("data"), dir.path().join("mnt"));
     std::fs::create_dir(&mount).unwrap();
-    let up = Up::start(&data, &["--nodes", "6", "--mount", mount.to_str().unwrap()]);
+    let spool = dir.path().join("spool");
+    let refused = tessera(&["up", "--quiet", "--dir", data.to_str().unwrap(), "--spool", spool.to_str().unwrap()]);
+    assert_refused(&refused, 2, &["--spool", "--mount"]);
+    let words = ["--nodes", "6", "--mount", mount.to_str().unwrap(), "--spool", spool.to_str().unwrap()];
+    let up = Up::start(&data, &[&words[..], &["--spool-size", "5M"]].concat());
+    let mut said = [0; 4096];
+    let len = rustix::fs::getxattr(&mount, "user.tessera.mount", &mut said).unwrap();
+    let said: Value = serde_json::from_slice(&said[..len]).unwrap();
+    assert_eq!(said["spool"]["limit_bytes"], 5 << 20, "{said}");
     std::fs::write(mount.join("closed"), b"closed").unwrap();
     let mut open = std::fs::File::create(mount.join("open")).unwrap();
     std::io::Write::write_all(&mut open, b"still open").unwrap();

@@ -7,6 +7,7 @@ mod opening;
 mod tree;
 
 use crate::attr::{errno, explained, file_attr, file_type, nanoseconds};
+use crate::counts::Op;
 use crate::dirs::{self, OpenDirectory};
 use crate::files::{self, OpenFile};
 use crate::history::{self, History};
@@ -164,6 +165,7 @@ impl Filesystem for TesseraFs {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.store.counts.asked(Op::Lookup);
         if parent == INodeNo::ROOT
             && self.store.beside.is_ours(req.pid())
             && let Some(ino) = self.store.beside.number(name.as_bytes())
@@ -190,6 +192,7 @@ impl Filesystem for TesseraFs {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.store.counts.asked(Op::GetAttr);
         if history::is_made_up(ino.0) {
             return match self.history.attr(&self.store, ino.0) {
                 Ok(attr) => reply.attr(&self.ttl(), &attr),
@@ -220,6 +223,7 @@ impl Filesystem for TesseraFs {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        self.store.counts.asked(Op::SetAttr);
         if self.store.beside.is_ours(req.pid()) {
             return self.show_attributes(ino.0, reply);
         }
@@ -308,6 +312,7 @@ impl Filesystem for TesseraFs {
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.store.counts.asked(Op::Open);
         if self.store.beside.is_ours(req.pid()) {
             let (fh, flags) = self.open_beside(ino.0, flags);
             return reply.opened(fh, flags);
@@ -328,6 +333,7 @@ impl Filesystem for TesseraFs {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        self.store.counts.asked(Op::Create);
         let writes = OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY;
         let here = match writes {
             true => self.make_here(req, parent.0, name.as_bytes(), mode & 0o7777),
@@ -365,6 +371,7 @@ impl Filesystem for TesseraFs {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        self.store.counts.asked(Op::Read);
         let handle = self.handles.lock().get(&fh.0).cloned();
         let read = match handle {
             Some(Handle::Version(version)) => files::read_version(&version, offset, size as usize),
@@ -372,7 +379,10 @@ impl Filesystem for TesseraFs {
             _ => Err(Errno::EBADF),
         };
         match read {
-            Ok(bytes) => reply.data(&bytes),
+            Ok(bytes) => {
+                self.store.counts.read(bytes.len());
+                reply.data(&bytes);
+            }
             Err(errno) => reply.error(errno),
         }
     }
@@ -389,13 +399,18 @@ impl Filesystem for TesseraFs {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        self.store.counts.asked(Op::Write);
         match self.file(fh).and_then(|file| file.write(&self.store, offset, data)) {
-            Ok(()) => reply.written(data.len() as u32),
+            Ok(()) => {
+                self.store.counts.written(data.len());
+                reply.written(data.len() as u32);
+            }
             Err(errno) => reply.error(errno),
         }
     }
 
     fn flush(&self, _req: &Request, ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
+        self.store.counts.asked(Op::Close);
         let handle = self.handles.lock().get(&fh.0).cloned();
         let flushed = match handle {
             Some(Handle::File { file, writes: true }) => file.close(&self.store),
@@ -406,6 +421,7 @@ impl Filesystem for TesseraFs {
     }
 
     fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        self.store.counts.asked(Op::Fsync);
         done(self.file(fh).and_then(|file| file.commit(&self.store)), reply);
     }
 
@@ -444,6 +460,7 @@ impl Filesystem for TesseraFs {
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.store.counts.asked(Op::List);
         if let Some(entries) = self.versions(fh) {
             for (next, entry) in (1u64..).zip(entries.iter()).skip(offset as usize) {
                 if reply.add(entry.attr.ino, next, entry.attr.kind, OsStr::from_bytes(&entry.name)) {
@@ -462,6 +479,7 @@ impl Filesystem for TesseraFs {
     }
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        self.store.counts.asked(Op::List);
         let ttl = self.ttl();
         if let Some(entries) = self.versions(fh) {
             for (next, entry) in (1u64..).zip(entries.iter()).skip(offset as usize) {

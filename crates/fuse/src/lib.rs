@@ -7,6 +7,7 @@
 pub mod attr;
 pub mod beside;
 pub mod callers;
+pub mod counts;
 pub mod dirs;
 pub mod files;
 pub mod fs;
@@ -21,4 +22,5 @@ mod rewrites;
 pub mod spool;
 mod xattrs;
 
+pub use counts::MountMetrics;
 pub use mount::{Mount, MountError, Options, Store};

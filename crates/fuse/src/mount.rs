@@ -1,6 +1,7 @@
 //! Mounting, serving until unmounted, and leaving nothing unwritten behind.
 
 use crate::beside::Beside;
+use crate::counts::{Counts, MountMetrics};
 use crate::files::Files;
 use crate::fs::TesseraFs;
 use crate::kernel::Kernel;
@@ -108,6 +109,8 @@ pub struct Store {
     pub spool: Option<Spool>,
     /// How fast files were written.
     pub speeds: Speeds,
+    /// Requests.
+    pub counts: Counts,
     /// As asked.
     pub options: Options,
     stale: Sender<Stale>,
@@ -180,6 +183,7 @@ impl Mount {
             beside,
             spool,
             speeds: Speeds::default(),
+            counts: Counts::default(),
             options,
             stale,
         });
@@ -208,6 +212,12 @@ impl Mount {
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Tells how it stands, for as long as it is there.
+    pub fn metrics(&self) -> impl Fn() -> Option<MountMetrics> + Send + Sync + 'static {
+        let store = Arc::downgrade(&self.store);
+        move || store.upgrade().map(|store| MountMetrics::of(&store))
     }
 
     /// Whether somebody else unmounted it.

@@ -1,6 +1,6 @@
 //! `up`, `demo`, `manager` and `node`'s own flags.
 
-use super::Talk;
+use super::{SpoolArgs, Talk};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use tessera_accel::Spec;
@@ -34,6 +34,9 @@ pub struct UpArgs {
     /// Mount the store there, too (see `tessera mount --help`).
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
+    /// The mount's spool.
+    #[command(flatten)]
+    pub spool: SpoolArgs,
     /// Start daemons that died again (with growing pauses) instead of only reporting them.
     #[arg(long)]
     pub restart: bool,

@@ -4,6 +4,18 @@ use super::Common;
 use clap::Args;
 use std::path::PathBuf;
 
+/// Where a mount spools: of `mount`, and of `up --mount`.
+#[derive(Debug, Clone, Args)]
+pub struct SpoolArgs {
+    /// A directory on a local disk for files whose write-mode is complete-local or incremental; made with mode 0700 if it is not there, and
+    /// for this mount alone. Without it they are written as others.
+    #[arg(long, value_name = "DIR")]
+    pub spool: Option<PathBuf>,
+    /// What the spool may hold; what does not fit is written as other files are.
+    #[arg(long, value_name = "SIZE", default_value = "10G", requires = "spool", value_parser = super::parse_size)]
+    pub spool_size: u64,
+}
+
 /// `tessera mount`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -14,6 +26,7 @@ Examples:
   tessera mount /mnt/tessera                (after mkdir -p /mnt/tessera)
   tessera mount /mnt/tessera --strict       never answer from a cache without asking
   tessera mount /mnt/tessera --spool /var/spool/tessera --spool-size 50G
+  tessera mount /mnt/tessera --metrics 127.0.0.1:9790
   umount /mnt/tessera")]
 pub struct MountArgs {
     /// Where. The directory must be there.
@@ -39,13 +52,12 @@ pub struct MountArgs {
     /// Requests served at a time.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
-    /// A directory on a local disk for files whose write-mode is complete-local or incremental; made with mode 0700 if it is not there, and
-    /// for this mount alone. Without it they are written as others.
-    #[arg(long, value_name = "DIR")]
-    pub spool: Option<PathBuf>,
-    /// What the spool may hold; what does not fit is written as other files are.
-    #[arg(long, value_name = "SIZE", default_value = "10G", requires = "spool", value_parser = super::parse_size)]
-    pub spool_size: u64,
+    /// The spool.
+    #[command(flatten)]
+    pub spool: SpoolArgs,
+    /// Serve Prometheus metrics at http://ADDR/metrics.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<String>,
     /// Say where it is mounted as JSON.
     #[arg(long, hide = true)]
     pub announce: bool,

@@ -12,6 +12,7 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use tessera_wire::meta::DeviceWork;
 
 /// One family of numbers: a name, what it means, and a value for each set of labels.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,6 +96,18 @@ fn process() -> Vec<Family> {
         families.push(Family::gauge("process_resident_bytes", "Memory of this process", bytes));
     }
     families
+}
+
+/// What each device computed.
+pub fn device_families(all: &[DeviceWork]) -> [Family; 2] {
+    let each = |name, help, value: fn(&DeviceWork) -> u64| {
+        let labels = |w: &DeviceWork| vec![("device", w.device.clone()), ("primitive", w.primitive.clone())];
+        Family { counter: true, ..Family::each(name, help, all.iter().map(|w| (labels(w), value(w)))) }
+    };
+    [
+        each("device_jobs", "Jobs each device of this process did", |w| w.jobs),
+        each("device_bytes", "Input bytes of the jobs each device of this process did", |w| w.bytes),
+    ]
 }
 
 /// A running `/metrics`; stops when dropped.

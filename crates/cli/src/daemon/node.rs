@@ -3,7 +3,7 @@
 use super::announce::Announcement;
 use super::capacity::CappedDisk;
 use super::config::NodeSettings;
-use super::metrics::{self, Family};
+use super::metrics::{self, Family, device_families};
 use super::signals::{Event, Events};
 use crate::args::NodeRunArgs;
 use crate::exit::{Exit, Failure, Outcome};
@@ -15,7 +15,6 @@ use tessera_net::Endpoint;
 use tessera_node::shell::NodeMetrics;
 use tessera_node::{NodeOptions, NodeServer, StartError};
 use tessera_wire::Code;
-use tessera_wire::meta::DeviceWork;
 
 /// Runs a node until it is asked to stop, or cannot go on.
 pub fn run(args: NodeRunArgs) -> Outcome {
@@ -170,16 +169,4 @@ fn families(m: &NodeMetrics) -> Vec<Family> {
     families.extend(device_families(&m.device_work));
     families.push(Family::each("disk_failed", "The disk takes no more writes", failed));
     families
-}
-
-/// What each device computed.
-fn device_families(all: &[DeviceWork]) -> [Family; 2] {
-    let each = |name, help, value: fn(&DeviceWork) -> u64| {
-        let labels = |w: &DeviceWork| vec![("device", w.device.clone()), ("primitive", w.primitive.clone())];
-        Family { counter: true, ..Family::each(name, help, all.iter().map(|w| (labels(w), value(w)))) }
-    };
-    [
-        each("device_jobs", "Jobs each device of this process did", |w| w.jobs),
-        each("device_bytes", "Input bytes of the jobs each device of this process did", |w| w.bytes),
-    ]
 }

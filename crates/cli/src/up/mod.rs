@@ -29,6 +29,9 @@ const MOUNT_WAIT_S: u64 = 10;
 /// `tessera up`.
 pub fn run(args: UpArgs) -> Outcome {
     let out = Out::new(args.talk);
+    if args.spool.spool.is_some() && args.mount.is_none() {
+        return Err(Failure::usage("--spool is the mount's: give --mount DIR, too"));
+    }
     let events = Events::listen(true)?;
     let directory = Directory::open(&args.dir)?;
     let shape = Shape::of(&args, &directory)?;
@@ -67,7 +70,8 @@ fn mount(cluster: &Cluster, dir: &Path, args: &UpArgs) -> Outcome<Mount> {
         talk: args.talk,
     };
     crate::daemon::logging::start_for_command(!args.talk.json)?;
-    crate::mount::start(&common, dir, tessera_fuse::Options::default())
+    let spool = crate::mount::spool(&args.spool);
+    crate::mount::start(&common, dir, tessera_fuse::Options { spool, ..Default::default() })
 }
 
 /// Says where things listen and what to type next.

@@ -1,0 +1,113 @@
+//! What a mount counts, for `/metrics`: requests of the kernel, what they brought and took, and how the rooms beside stand. Nothing is decided
+//! by it.
+
+use crate::mount::Store;
+use crate::names::NamesFigures;
+use crate::spool::SpoolFigures;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Requests of the kernel that are counted, by kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// A name is looked up.
+    Lookup,
+    /// Attributes are asked for.
+    GetAttr,
+    /// Attributes are changed.
+    SetAttr,
+    /// A file is opened.
+    Open,
+    /// A file is made.
+    Create,
+    /// Bytes are read.
+    Read,
+    /// Bytes are written.
+    Write,
+    /// A program closes a file.
+    Close,
+    /// A program asks for what it wrote to be durable.
+    Fsync,
+    /// A directory is listed.
+    List,
+}
+
+/// Their names, in order.
+const OPS: [&str; 10] = ["lookup", "getattr", "setattr", "open", "create", "read", "write", "close", "fsync", "list"];
+
+/// Counts of the kernel's requests.
+#[derive(Debug, Default)]
+pub struct Counts {
+    requests: [AtomicU64; OPS.len()],
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+impl Counts {
+    /// One came.
+    pub fn asked(&self, op: Op) {
+        self.requests[op as usize].fetch_add(1, Relaxed);
+    }
+
+    /// So many bytes went to a program.
+    pub fn read(&self, bytes: usize) {
+        self.read_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// So many bytes came from a program.
+    pub fn written(&self, bytes: usize) {
+        self.written_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+}
+
+/// How a mount stands.
+#[derive(Debug, Clone, Default)]
+pub struct MountMetrics {
+    /// Requests of the kernel since the mount began, by name.
+    pub requests: Vec<(&'static str, u64)>,
+    /// Bytes that programs read, as far as the kernel asked for them.
+    pub read_bytes: u64,
+    /// Bytes that programs wrote, as far as the kernel sent them.
+    pub written_bytes: u64,
+    /// Names and attributes.
+    pub names: NamesFigures,
+    /// Files that are open, or wait in the spool.
+    pub open_files: u64,
+    /// Of these, with something that is in no version.
+    pub uncommitted_files: u64,
+    /// The spool, if there is one.
+    pub spool: Option<SpoolFigures>,
+}
+
+impl MountMetrics {
+    /// As it is now.
+    pub fn of(store: &Store) -> MountMetrics {
+        let counts = &store.counts;
+        let (open_files, uncommitted_files) = store.files.figures();
+        MountMetrics {
+            requests: OPS.into_iter().zip(counts.requests.iter().map(|count| count.load(Relaxed))).collect(),
+            read_bytes: counts.read_bytes.load(Relaxed),
+            written_bytes: counts.written_bytes.load(Relaxed),
+            names: store.names.figures(),
+            open_files,
+            uncommitted_files,
+            spool: store.spool.as_ref().map(|spool| spool.figures(store.files.spooled().len())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_request_is_counted_under_its_own_name() {
+        let counts = Counts::default();
+        [Op::List, Op::Lookup, Op::List].into_iter().for_each(|op| counts.asked(op));
+        let seen = counts.requests.each_ref().map(|count| count.load(Relaxed));
+        assert_eq!(seen, [1, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        assert_eq!(
+            (OPS[Op::Lookup as usize], OPS[Op::Fsync as usize], OPS[Op::List as usize]),
+            ("lookup", "fsync", "list")
+        );
+    }
+}
