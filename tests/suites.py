@@ -37,8 +37,13 @@ allow_remount = false
 [dummy_auth]
 entries = [["nobody", "nogroup"], ["daemon", "daemon"], ["bin", "bin"]]
 """
-
-
+# A small file is committed as a whole, a large one through a session that is opened when 4 MiB wait: few commits in between, or none would be.
+FSX_SHAPES = {
+    "small": {"flen": 256 << 10, "opsize": 64 << 10, "weights": {"mapwrite": 1, "close_open": 0.3, "fsync": 0.1, "invalidate": 0.1}},
+    "large": {"flen": 40 << 20, "opsize": 6 << 20, "weights": {"mapwrite": 0.03, "close_open": 0.1, "fsync": 0.05, "invalidate": 0.05, "mapread": 0.3, "truncate": 0.3}},
+}
+# Temporary files of incremental writes have a quarter of it; no large file fits.
+SMALL_SPOOL = 16 << 20
 PASSTHROUGH = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c"
 
 
@@ -93,15 +98,31 @@ def pjdfstest(mount, scratch):
     return failed == 0 and passed > 300
 
 
-def fsx(mount, scratch, operations, files, mode=None):
-    """Random operations on some files side by side, by one write mode; every read and the end are right."""
+def spool(mount):
+    """How the mount's spool stands."""
+    return json.loads(os.getxattr(mount, "user.tessera.mount"))["spool"]
+
+
+def fsx_config(scratch, shape):
+    """A file that tells fsx how large files and operations are, and how often each is drawn."""
+    wanted = FSX_SHAPES[shape]
+    weights = {"read": 1, "write": 1, "mapread": 1, "truncate": 1, "sendfile": 0.1, "copy_file_range": 0.1, **wanted["weights"]}
+    config = scratch / f"fsx-{shape}.toml"
+    lines = [f"flen = {wanted['flen']}", "[opsize]", f"max = {wanted['opsize']}", "[weights]", *(f"{op} = {weight:.2f}" for op, weight in weights.items())]
+    config.write_text("\n".join(lines) + "\n")
+    return config
+
+
+def fsx(mount, scratch, operations, files, mode=None, shape="small"):
+    """Random operations on some files side by side, by one write mode (none: the file system has none); every read and the end are right. What
+    went through the spool."""
+    place = mount / f"{mode}-{shape}-{mount.name}"
+    place.mkdir()
     if mode:
-        mount = mount / mode
-        mount.mkdir()
-        os.setxattr(mount, "user.tessera.write-mode", mode.encode())
-    runs = []
+        os.setxattr(place, "user.tessera.write-mode", mode.encode())
+    started, before, runs = time.monotonic(), spool(mount) if mode else {}, []
     for seed in range(1, files + 1):
-        words = [TOOLS / "bin" / "fsx", "-N", str(operations // files), "-S", str(seed), "-P", scratch, mount / f"fsx{seed}"]
+        words = [TOOLS / "bin" / "fsx", "-f", fsx_config(scratch, shape), "-N", operations // files, "-S", seed, "-P", scratch, place / f"fsx{seed}"]
         runs.append((seed, subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)))
     good = True
     for seed, run in runs:
@@ -109,8 +130,28 @@ def fsx(mount, scratch, operations, files, mode=None):
         if run.returncode != 0 or "A-OK" not in said:
             good = False
             print(f"fsx: seed {seed} failed:\n{said[-3000:]}")
-    print(f"fsx: {operations} operations on {files} files{f', {mode},' if mode else ''} {'all right' if good else 'WRONG'}")
-    return good
+    after = spool(mount) if mode else {}
+    through = {what: after[what] - before[what] for what in ("pushed", "segments", "fallbacks") if mode}
+    took = time.monotonic() - started
+    verdict = "all right" if good else "WRONG"
+    print(f"fsx: {operations} operations on {files} {shape} files, {mode or "no mode"}, {verdict} ({took:.0f} s; spool: {through})", flush=True)
+    return good, through
+
+
+def fsx_modes(mount, second, scratch, operations, files):
+    """The same number of small operations in all, most by sliding window; and large ones in every mode, with room in the spool and without."""
+    good = [fsx(mount, scratch, operations - 2 * (operations // 5), files, "sliding-window")[0]]
+    for mode in ["incremental", "complete-local"]:
+        good.append(fsx(mount, scratch, operations // 5, 2, mode)[0])
+    large = max(operations // 500, 40)
+    for place, mode, proof in [
+        (mount, "sliding-window", None), (second, "incremental", "segments"), (mount, "complete-local", "pushed"), (second, "complete-local", "fallbacks"),
+    ]:
+        right, through = fsx(place, scratch, large, 2, mode, "large")
+        if proof and not through[proof]:
+            print(f"fsx: {mode} did not reach the spool: no {proof}")
+        good.append(right and (not proof or through[proof] > 0))
+    return all(good)
 
 
 def baseline(args, mount, scratch):
@@ -144,9 +185,7 @@ def run_suites(args, mount, second, scratch):
     elif "pjdfstest" in wanted:
         good = pjdfstest(mount, scratch)
     if "fsx" in wanted:
-        good = fsx(mount, scratch, args.operations, args.files) and good
-        for mode in ["incremental", "complete-local"]:
-            good = fsx(mount, scratch, args.operations // 10, 2, mode) and good
+        good = fsx_modes(mount, second, scratch, args.operations, args.files) and good
     if "programs" in wanted:
         good = programs.run_all(mount, second, scratch, args.require) and good
     return good
@@ -180,7 +219,8 @@ def main():
         manager = json.loads((scratch / "store" / "cluster.json").read_text())["manager"]["listen"][0]
         places = [(mount, "mount.log"), (second, "mount2.log")]
         words = lambda at: [args.binary, "mount", at, "--manager", manager, "--spool", scratch / f"{at.name}.spool"]
-        mounts = [Daemon(words(at), scratch / log, "mounted") for at, log in places]
+        small = ["--spool-size", SMALL_SPOOL]
+        mounts = [Daemon(words(at) + (small if at == second else []), scratch / log, "mounted") for at, log in places]
         try:
             good = run_suites(args, mount, second, scratch)
         finally:
