@@ -134,7 +134,7 @@ def fsx(mount, scratch, operations, files, mode=None, shape="small"):
     through = {what: after[what] - before[what] for what in ("pushed", "segments", "fallbacks") if mode}
     took = time.monotonic() - started
     verdict = "all right" if good else "WRONG"
-    print(f"fsx: {operations} operations on {files} {shape} files, {mode or "no mode"}, {verdict} ({took:.0f} s; spool: {through})", flush=True)
+    print(f"fsx: {operations} operations on {files} {shape} files, {mode or 'no mode'}, {verdict} ({took:.0f} s; spool: {through})", flush=True)
     return good, through
 
 
