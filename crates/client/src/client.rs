@@ -335,7 +335,7 @@ impl Client {
         mtime_ns: Option<i64>,
     ) -> Result<Attr, Error> {
         let ino = self.stat(path)?.ino;
-        let request = SetAttr { op_id: self.context.op_id(), ino, mode, uid, gid, mtime_ns, atime_ns: None };
+        let request = SetAttr { op_id: self.context.op_id(), ino, mode, uid, gid, mtime_ns, ..SetAttr::default() };
         Ok(self.ask("change", path, &request)?.attr.unwrap_or_default())
     }
 
@@ -417,6 +417,7 @@ impl Client {
         let (parent, name) = self.place(path)?;
         let all = parent.hints.iter().chain(&hints).map(|h| (h.name.as_str(), h.value.as_str()));
         Ok(WriteParams {
+            want_lease: false,
             file: path.to_string(),
             target: Target::Name { parent: parent.ino, name },
             mode: match options.mode {

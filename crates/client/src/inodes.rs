@@ -102,7 +102,8 @@ impl Inodes<'_> {
     pub fn make_directory(&self, parent: u64, name: &[u8], owner: Owner, inos: u32) -> Result<Entry, Error> {
         let Owner { mode, uid, gid } = owner;
         let op_id = self.0.context.op_id();
-        let request = MakeDir { op_id, parent, name: name.to_vec(), mode, uid, gid, exist_ok: false, inos };
+        let request =
+            MakeDir { op_id, parent, name: name.to_vec(), mode, uid, gid, exist_ok: false, inos, want_lease: true };
         self.0.context.ask(&request)
     }
 
@@ -111,7 +112,19 @@ impl Inodes<'_> {
     pub fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
         let NewNode { kind, owner: Owner { mode, uid, gid }, rdev, ino } = new;
         let (op_id, kind, name) = (self.0.context.op_id(), kind as i32, name.to_vec());
-        self.0.context.ask(&MakeNode { op_id, parent, name, kind, mode, uid, gid, rdev, exist_ok: false, ino })
+        self.0.context.ask(&MakeNode {
+            op_id,
+            parent,
+            name,
+            kind,
+            mode,
+            uid,
+            gid,
+            rdev,
+            exist_ok: false,
+            ino,
+            want_lease: true,
+        })
     }
 
     /// New symbolic link.
@@ -147,11 +160,11 @@ impl Inodes<'_> {
         Ok(())
     }
 
-    /// Changes attributes; those it has then.
-    pub fn set_attr(&self, ino: u64, new: NewAttr) -> Result<Attr, Error> {
+    /// Changes attributes; the inode as it is then.
+    pub fn set_attr(&self, ino: u64, new: NewAttr) -> Result<Entry, Error> {
         let NewAttr { mode, uid, gid, mtime_ns, atime_ns } = new;
         let op_id = self.0.context.op_id();
-        attr(self.0.context.ask(&SetAttr { op_id, ino, mode, uid, gid, mtime_ns, atime_ns })?)
+        self.0.context.ask(&SetAttr { op_id, ino, mode, uid, gid, mtime_ns, atime_ns, want_lease: true })
     }
 
     /// Extended attributes, hints among them.
@@ -249,6 +262,7 @@ fn params(ino: u64, patch: bool) -> WriteParams {
         hints: Vec::new(),
         mtime_ns: 0,
         owner: Owner::default(),
+        want_lease: true,
     }
 }
 

@@ -55,6 +55,7 @@ impl Inodes<'_> {
             expect_policy: None,
             mtime_ns: opened.attr.mtime_ns,
             owner: Default::default(),
+            want_lease: false,
         };
         let mut reader = InOrder { from, at: 0 };
         let source = Source::Reader { reader: &mut reader, len_bytes: Some(size_bytes) };

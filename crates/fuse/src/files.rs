@@ -11,7 +11,7 @@ mod local;
 
 use crate::attr;
 use crate::mount::Store;
-use crate::names::Known;
+use crate::names::{Asked, Known};
 use crate::ranges::Pieces;
 use crate::spool::log::Log;
 use crate::spool::push::make_way;
@@ -470,10 +470,11 @@ impl State {
         if self.mtime_ns != 0 {
             session.handle.set_mtime(self.mtime_ns);
         }
+        let asked = store.names.asking();
         let done = session.handle.sync().map_err(|e| failed("commit", ino, e.code(), &e))?;
         session.patches = true;
         session.uncommitted = None;
-        self.committed(store, ino, &done)
+        self.committed(store, ino, &done, Some(asked))
     }
 
     fn truncate(&mut self, store: &Store, ino: u64, size_bytes: u64) -> Result<(), Errno> {
@@ -524,16 +525,16 @@ impl State {
             // An expectation: whoever is wrong about it has asked in vain, and asks again.
             let policy = store.names.get(ino).or_else(|| self.made.clone()).and_then(|known| known.policy());
             let bytes = Bytes::from(bytes);
-            let new = store.making.write(&store.client, ino, self.mtime_ns, || bytes.clone());
-            let done = match new {
-                Some(done) => done,
-                None => store.client.inodes().write_whole(ino, bytes, policy, self.mtime_ns),
+            let asked = store.names.asking();
+            let (done, asked) = match store.making.write(store, ino, self.mtime_ns, || bytes.clone()) {
+                Some(done) => (done, None),
+                None => (store.client.inodes().write_whole(ino, bytes, policy, self.mtime_ns), Some(asked)),
             };
             let done = done.map_err(|e| {
                 let errno = failed("commit", ino, e.code(), &e);
                 store.making.check(ino).err().unwrap_or(errno)
             })?;
-            return self.committed(store, ino, &done);
+            return self.committed(store, ino, &done, asked);
         }
         let size_bytes = self.size_bytes;
         if self.cut {
@@ -560,14 +561,18 @@ impl State {
         }
     }
 
-    /// A version was made.
-    fn committed(&mut self, store: &Store, ino: u64, done: &WriteDone) -> Result<(), Errno> {
+    /// A version was made; `asked` goes with what is said of the file, unless that is known by now.
+    fn committed(&mut self, store: &Store, ino: u64, done: &WriteDone, asked: Option<Asked>) -> Result<(), Errno> {
         self.changed = !self.pieces.is_empty() || self.cut;
         self.version = done.version;
         self.made = None;
         self.mtime_ns = 0;
         self.replaced = false;
-        store.names.forget(Some(&[ino]));
+        match (asked, &done.entry) {
+            (Some(asked), Some(entry)) => store.names.changed(asked, entry),
+            (Some(_), None) => drop(store.names.forget(Some(&[ino]))),
+            (None, _) => {}
+        }
         store.kernel.wrote(ino, done.version, self.size_bytes);
         self.is_committed(store, ino);
         // A file without a name lives by its sessions: the new one first.

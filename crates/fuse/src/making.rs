@@ -225,7 +225,7 @@ impl Making {
     /// Writes a file's first version, and makes it with that if it is new; none: it is not, or the manager knows it by now.
     pub fn write(
         &self,
-        client: &Client,
+        store: &Store,
         ino: u64,
         mtime_ns: i64,
         bytes: impl FnOnce() -> bytes::Bytes,
@@ -239,20 +239,23 @@ impl Making {
             let known = new.known.lock();
             (owner_of(&known.attr), known.policy())
         };
-        let asked = Instant::now();
+        let (now, asked) = (Instant::now(), store.names.asking());
         let inos = if self.state.lock().is_short() { INOS } else { 0 };
         let file = NewFile { parent: new.parent, name: &new.name, ino, owner, policy, inos };
-        let done = client.inodes().write_new(file, bytes(), mtime_ns);
+        let done = store.client.inodes().write_new(file, bytes(), mtime_ns);
         if matches!(&done, Err(error) if error.code() == Code::VersionConflict) {
             tracing::error!(ino, parent = new.parent, "{TAKEN}");
             self.state.lock().lost.insert(ino, Errno::ESTALE);
         }
         if let Ok(done) = &done {
+            if let Some(entry) = &done.entry {
+                store.names.made(asked, new.parent, &new.name, entry);
+            }
             self.is_told(&new, told);
             let mut state = self.state.lock();
             state.inos.extend(done.inos);
             if let Some(mine) = state.directories.get_mut(&new.parent) {
-                mine.until = mine.until.max(asked + Duration::from_millis(done.names_ms));
+                mine.until = mine.until.max(now + Duration::from_millis(done.names_ms));
             }
         }
         Some(done)

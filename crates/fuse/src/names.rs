@@ -119,31 +119,40 @@ impl Names {
         self.0.lock().seen.get(&ino).cloned()
     }
 
-    /// Keeps an answer as far as its lease allows; `name` is how it was reached. What has several names is not kept: one
-    /// may be removed here without it being known which inode that was.
+    /// Keeps an answer as far as its lease allows; `name` is how it was reached.
     pub fn keep(&self, asked: Asked, name: Option<(u64, &[u8])>, entry: &Entry) {
-        if let (Some(attr), Some((parent, name))) = (&entry.attr, name) {
-            self.0.lock().saw(attr.ino, (parent, name.to_vec()));
-        }
-        let keeps = |attr: &Attr| entry.lease_ms > 0 && (attr.nlink <= 1 || attr.kind() == InodeKind::Directory);
-        let Some(attr) = entry.attr.clone().filter(keeps) else { return };
         let mut kept = self.0.lock();
-        if kept.may_have_changed(asked, attr.ino, name) {
-            return;
+        if let (Some(attr), Some((parent, name))) = (&entry.attr, name) {
+            kept.saw(attr.ino, (parent, name.to_vec()));
         }
-        if kept.inodes.len() >= MAX_KEPT {
-            (kept.inodes, kept.names) = Default::default();
+        let Some(attr) = &entry.attr else { return };
+        if entry.lease_ms > 0 && !kept.may_have_changed(asked, attr.ino, name) {
+            kept.put(asked, name, entry, attr);
         }
-        let (ino, known) = (attr.ino, Known { attr, hints: entry.hints.clone() });
-        // The lease runs from when the manager granted it, which was not before we asked.
-        let until = asked.at + Duration::from_millis(entry.lease_ms);
-        let leased =
-            kept.inodes.entry(ino).or_insert_with(|| Leased { known: known.clone(), until, names: HashSet::new() });
-        (leased.known, leased.until) = (known, until);
-        if let Some((parent, name)) = name {
-            let key = (parent, name.to_vec());
-            leased.names.insert(key.clone());
-            kept.names.insert(key, ino);
+    }
+
+    /// This mount changed an inode, and that is how it is now: what was leased stays so, and what the answer leases is kept.
+    pub fn changed(&self, asked: Asked, entry: &Entry) {
+        let Some(attr) = &entry.attr else { return };
+        let mut kept = self.0.lock();
+        // Another change of ours, perhaps, that was answered first: which came first is not known.
+        let doubtful = kept.may_have_changed(asked, attr.ino, None);
+        kept.note(Change::Inode(attr.ino));
+        let there = kept.inodes.get(&attr.ino).is_some_and(|leased| leased.until > asked.at);
+        match doubtful || !(there || entry.lease_ms > 0) {
+            true => drop(kept.inodes.remove(&attr.ino)),
+            false => kept.put(asked, None, entry, attr),
+        }
+    }
+
+    /// This mount made something of this name in `parent`.
+    pub fn made(&self, asked: Asked, parent: u64, name: &[u8], entry: &Entry) {
+        let Some(attr) = &entry.attr else { return };
+        let mut kept = self.0.lock();
+        let overtaken = kept.may_have_changed(asked, attr.ino, Some((parent, name)));
+        kept.renamed(parent, name, attr);
+        if entry.lease_ms > 0 && !overtaken {
+            kept.put(asked, Some((parent, name)), entry, attr);
         }
     }
 
@@ -181,21 +190,10 @@ impl Names {
         self.0.lock().forget_name(parent, name, None);
     }
 
-    /// Something that is no directory was given this name in `parent`, or lost it, and is like this now. The directory's new times are
+    /// Something was given this name in `parent`, or (no directory) lost it, and is like this now. The directory's new times are
     /// known by that.
     pub fn renamed(&self, parent: u64, name: &[u8], attr: &Attr) {
-        let mut kept = self.0.lock();
-        kept.forget_name(parent, name, Some(attr.ino));
-        kept.note(Change::Inode(parent));
-        if attr.nlink > 0 {
-            kept.saw(attr.ino, (parent, name.to_vec()));
-        }
-        if let Some(directory) = kept.inodes.get_mut(&parent) {
-            let times = &mut directory.known.attr;
-            // Of two changes the later may be heard of first.
-            times.mtime_ns = times.mtime_ns.max(attr.ctime_ns);
-            times.ctime_ns = times.ctime_ns.max(attr.ctime_ns);
-        }
+        self.0.lock().renamed(parent, name, attr);
     }
 }
 
@@ -211,6 +209,50 @@ impl Kept {
             self.seen.clear();
         }
         self.seen.insert(ino, place);
+    }
+
+    fn renamed(&mut self, parent: u64, name: &[u8], attr: &Attr) {
+        self.forget_name(parent, name, Some(attr.ino));
+        self.note(Change::Inode(parent));
+        if attr.nlink > 0 {
+            self.saw(attr.ino, (parent, name.to_vec()));
+        }
+        if let Some(directory) = self.inodes.get_mut(&parent) {
+            let times = &mut directory.known.attr;
+            // Of two changes the later may be heard of first.
+            times.mtime_ns = times.mtime_ns.max(attr.ctime_ns);
+            times.ctime_ns = times.ctime_ns.max(attr.ctime_ns);
+        }
+    }
+
+    /// What has several names is not kept: one may be removed here without it being known which inode that was.
+    fn put(&mut self, asked: Asked, name: Option<(u64, &[u8])>, entry: &Entry, attr: &Attr) {
+        if attr.nlink > 1 && attr.kind() != InodeKind::Directory {
+            self.inodes.remove(&attr.ino);
+            return;
+        }
+        if self.inodes.len() >= MAX_KEPT {
+            (self.inodes, self.names) = Default::default();
+        }
+        // Between two leases nobody would have said that it lost a name.
+        if self.inodes.get(&attr.ino).is_some_and(|leased| leased.until <= asked.at) {
+            self.inodes.remove(&attr.ino).into_iter().flat_map(|leased| leased.names).for_each(|key| {
+                if self.names.get(&key) == Some(&attr.ino) {
+                    self.names.remove(&key);
+                }
+            });
+        }
+        let (ino, known) = (attr.ino, Known { attr: attr.clone(), hints: entry.hints.clone() });
+        // The lease runs from when the manager granted it, which was not before we asked.
+        let until = asked.at + Duration::from_millis(entry.lease_ms);
+        let fresh = || Leased { known: known.clone(), until, names: HashSet::new() };
+        let leased = self.inodes.entry(ino).or_insert_with(fresh);
+        (leased.known, leased.until) = (known, leased.until.max(until));
+        if let Some((parent, name)) = name {
+            let key = (parent, name.to_vec());
+            leased.names.insert(key.clone());
+            self.names.insert(key, ino);
+        }
     }
 
     fn note(&mut self, change: Change) {
@@ -258,6 +300,47 @@ mod tests {
 
     fn entry(ino: u64, lease_ms: u64) -> Entry {
         Entry { attr: Some(Attr { ino, ..Attr::default() }), lease_ms, ..Entry::default() }
+    }
+
+    #[test]
+    fn a_name_does_not_outlive_its_lease_though_its_inode_is_leased_again() {
+        let names = Names::default();
+        let mut asked = names.asking();
+        asked.at -= Duration::from_secs(10);
+        names.keep(asked, Some((1, b"a")), &entry(7, 5_000));
+        names.keep(names.asking(), None, &entry(7, 5_000));
+        assert!(names.get(7).is_some() && names.lookup(1, b"a").is_none());
+    }
+
+    #[test]
+    fn what_is_changed_here_stays_known() {
+        let names = Names::default();
+        names.keep(names.asking(), Some((1, b"a")), &entry(7, 60_000));
+        let changed = |mode, lease_ms| Entry {
+            attr: Some(Attr { ino: 7, mode, ..Attr::default() }),
+            lease_ms,
+            ..Entry::default()
+        };
+        names.changed(names.asking(), &changed(0o600, 0));
+        assert_eq!(names.lookup(1, b"a").unwrap().attr.mode, 0o600, "under the lease of before");
+        let (first, second) = (names.asking(), names.asking());
+        names.changed(second, &changed(0o640, 60_000));
+        names.changed(first, &changed(0o644, 60_000));
+        assert!(names.get(7).is_none(), "which of two came first is not known");
+        let asked = names.asking();
+        names.forget(Some(&[7]));
+        names.changed(asked, &changed(0o600, 60_000));
+        assert!(names.get(7).is_none(), "a recall overtook it");
+        names.changed(names.asking(), &changed(0o600, 0));
+        assert!(names.get(7).is_none(), "no lease");
+        names.changed(names.asking(), &changed(0o600, 60_000));
+        assert_eq!(names.get(7).unwrap().attr.mode, 0o600);
+        names.made(names.asking(), 1, b"new", &entry(9, 60_000));
+        assert_eq!(names.lookup(1, b"new").unwrap().attr.ino, 9);
+        let asked = names.asking();
+        names.forget(Some(&[10]));
+        names.made(asked, 1, b"other", &entry(10, 60_000));
+        assert!(names.lookup(1, b"other").is_none());
     }
 
     #[test]

@@ -413,6 +413,7 @@ fn finish(
         append_offset: if mode == CommitMode::Append { base_size } else { 0 },
         superseded,
         missing_fragments: session.staged_missing + accepted.missing,
+        entry: if request.want_lease { Some(inodes::get(ctx.db, inode.ino)?.entry()) } else { None },
         ..Default::default()
     })
 }

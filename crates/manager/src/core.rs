@@ -38,7 +38,7 @@ use crate::config::{Config, ns};
 use crate::db::{Db, DbError};
 use crate::error::{Failure, Outcome};
 use crate::expiry;
-use crate::leases::{self, Covered};
+use crate::leases::{self, Covered, Leases};
 use crate::locks::Lockers;
 use crate::locks::table::Ticket;
 use crate::meta::Meta;
@@ -184,6 +184,14 @@ struct Due {
     /// None: the manager itself.
     origin: Option<Origin>,
     changes: Vec<Covered>,
+    grants: Grants,
+}
+
+/// Leases that may come with a command's answer.
+#[derive(Clone, Copy, Default)]
+struct Grants {
+    /// On what was made or changed.
+    inode: bool,
     names: Option<Names>,
 }
 

@@ -26,12 +26,31 @@ const ROOT: u64 = 1;
 const TOKEN_BITS: u32 = 40;
 
 enum Op {
-    Write { core: Box<WriteCore>, path: String, content: Content },
-    Append { core: Box<WriteCore>, log: String, record: Vec<u8> },
-    Read { core: Box<ReadCore>, path: String, got: Vec<u8> },
-    Remove { path: String, op_id: u64, again_at_ns: i64 },
+    Write {
+        core: Box<WriteCore>,
+        path: String,
+        content: Content,
+    },
+    Append {
+        core: Box<WriteCore>,
+        log: String,
+        record: Vec<u8>,
+    },
+    Read {
+        core: Box<ReadCore>,
+        path: String,
+        got: Vec<u8>,
+    },
+    Remove {
+        path: String,
+        op_id: u64,
+        again_at_ns: i64,
+    },
     /// Makes a directory, for the inode numbers that come with it.
-    MakeDir { op_id: u64, again_at_ns: i64 },
+    MakeDir {
+        op_id: u64,
+        again_at_ns: i64,
+    },
 }
 
 /// One client.
@@ -276,6 +295,7 @@ impl ClientHost {
             expect_policy: self.dice.percent(70).then_some(policy),
             mtime_ns: 0,
             owner: Owner::default(),
+            want_lease: false,
         };
         let mut core = Box::new(WriteCore::new(params, self.options.clone(), self.view.clone(), self.dice.any()));
         let whole = Bytes::copy_from_slice(bytes);

@@ -102,6 +102,7 @@ impl WriteCore {
             file_mode: Some(self.params.owner.mode),
             uid: self.params.owner.uid,
             gid: self.params.owner.gid,
+            want_lease: self.params.want_lease,
             keep_session: self.ending.is_some_and(|e| e.keep_session),
             ..Commit::default()
         };
@@ -204,6 +205,7 @@ impl WriteCore {
             sent_bytes: self.sent_bytes,
             chunks: self.chunks.len() as u64,
             known_chunks: known.count() as u64,
+            entry: reply.entry,
             inos: reply.inos,
             names_ms: reply.names_ms,
         };

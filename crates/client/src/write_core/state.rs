@@ -5,7 +5,7 @@ use crate::class::Class;
 use crate::fetch::Want;
 use tessera_accel::hash::Tree;
 use tessera_wire::Hint;
-use tessera_wire::meta::{CommitMode, Inos};
+use tessera_wire::meta::{CommitMode, Entry, Inos};
 
 /// The file a write is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +54,8 @@ pub struct WriteParams {
     pub mtime_ns: i64,
     /// Permission bits, owner and group of a new file.
     pub owner: Owner,
+    /// Ask for the file as it is then, to be kept until it is recalled.
+    pub want_lease: bool,
 }
 
 /// Permission bits, owner and group of a new file.
@@ -98,7 +100,7 @@ impl ChunkReady {
 }
 
 /// A write that became a version.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct WriteDone {
     /// The file.
     pub ino: u64,
@@ -122,6 +124,8 @@ pub struct WriteDone {
     pub chunks: u64,
     /// Chunks that were stored already.
     pub known_chunks: u64,
+    /// The file as it is, under a lease, if that was wanted ([`WriteParams::want_lease`]).
+    pub entry: Option<Entry>,
     /// Inode numbers that came with the commit ([`Target::New`]).
     pub inos: Option<Inos>,
     /// The directory's names are this client's for so long from when it asked ([`tessera_wire::meta::CommitReply::names_ms`]).

@@ -82,6 +82,7 @@ fn golden_small_files_ask_when_they_open() {
         expect_policy: Some(Policy::default()),
         mtime_ns: 0,
         owner: Owner::default(),
+        want_lease: false,
     };
     let mut core = drive.writer_with(params.clone());
     let mut events = write_all(&data(4096, 1), 10_000);

@@ -96,12 +96,11 @@ impl TesseraFs {
         let kind = node_kind(mode).ok_or(Errno::EINVAL)?;
         let owner = self.owner(parent, req, mode, false)?;
         self.store.making.adds(parent, name.as_bytes());
-        let new = NewNode { kind, owner, rdev, ino: 0 };
+        let (new, asked) = (NewNode { kind, owner, rdev, ino: 0 }, self.store.names.asking());
         match self.store.client.inodes().make_node(parent, name.as_bytes(), new) {
             Ok(entry) => {
-                let known = Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints };
-                self.store.names.renamed(parent, name.as_bytes(), &known.attr);
-                Ok(known)
+                self.store.names.made(asked, parent, name.as_bytes(), &entry);
+                Ok(Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints })
             }
             Err(error) => {
                 self.store.names.forget_name(parent, name.as_bytes());
@@ -135,12 +134,17 @@ impl TesseraFs {
     pub(super) fn make_directory(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr, Errno> {
         let owner = self.owner(parent, req, mode, true)?;
         self.store.making.adds(parent, name);
-        let asked = Instant::now();
+        let (now, asked) = (Instant::now(), self.store.names.asking());
         let made = self.store.client.inodes().make_directory(parent, name, owner, making::INOS);
-        self.store.names.forget_name(parent, name);
+        if made.is_err() {
+            self.store.names.forget_name(parent, name);
+        }
         let made = made.map_err(|e| explained("make directory", parent, &e))?;
+        // The directory above has a link more.
+        self.store.names.forget(Some(&[parent]));
+        self.store.names.made(asked, parent, name, &made);
         let attr = made.attr.ok_or(Errno::EIO)?;
-        self.store.making.owns(attr.ino, asked, made.names_ms, made.inos);
+        self.store.making.owns(attr.ino, now, made.names_ms, made.inos);
         Ok(attr)
     }
 
@@ -186,9 +190,14 @@ impl TesseraFs {
         if let Some(file) = file {
             file.forget_made();
         }
-        let attr = self.store.client.inodes().set_attr(ino, new).map_err(|e| explained("set attributes", ino, &e))?;
-        self.store.names.forget(Some(&[ino]));
-        Ok(attr)
+        let asked = self.store.names.asking();
+        let changed = self.store.client.inodes().set_attr(ino, new);
+        if changed.is_err() {
+            self.store.names.forget(Some(&[ino]));
+        }
+        let entry = changed.map_err(|e| explained("set attributes", ino, &e))?;
+        self.store.names.changed(asked, &entry);
+        entry.attr.ok_or(Errno::EIO)
     }
 
     pub(super) fn rename_names(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Errno> {

@@ -86,7 +86,7 @@ impl ManagerCore {
                 Some(Waiting::Composed { origin, body }) => composed.push((origin, body)),
                 Some(Waiting::Command { queued, origin, changes }) => {
                     bytes += queued.body.len();
-                    due.push(Due { origin, changes, names: Names::of(&self.db, &queued.command) });
+                    due.push(Due { origin, changes, grants: Grants::of(&self.db, &queued.command) });
                     commands.push(queued);
                 }
             }
@@ -113,13 +113,10 @@ impl ManagerCore {
         applied.effects.into_iter().for_each(|effect| effect(&mut self.soft));
         // Locks of clients that are on record as gone were given away.
         self.answer_granted();
-        for (Due { origin, changes, names }, answer) in due.into_iter().zip(applied.answers) {
+        for (Due { origin, changes, grants }, answer) in due.into_iter().zip(applied.answers) {
             self.soft.leases.end_change(&changes);
             let Some(origin) = origin else { continue };
-            let answer = match (answer, names) {
-                (Ok(answer), Some(names)) => Ok(self.with_names(&origin, names, answer)),
-                (answer, _) => answer,
-            };
+            let answer = answer.map(|answer| self.with_leases(&origin, grants, answer));
             self.reply(origin, answer);
         }
         composed.into_iter().for_each(|(origin, body)| self.compose(origin, &body));
@@ -147,8 +144,11 @@ impl ManagerCore {
         if !full {
             self.stop(Error::new(Code::Unavailable, answer.message.clone()));
         }
-        let composed =
-            composed.into_iter().map(|(origin, _)| Due { origin: Some(origin), changes: Vec::new(), names: None });
+        let composed = composed.into_iter().map(|(origin, _)| Due {
+            origin: Some(origin),
+            changes: Vec::new(),
+            grants: Grants::default(),
+        });
         for Due { origin, changes, .. } in due.into_iter().chain(composed) {
             self.soft.leases.end_change(&changes);
             if let Some(origin) = origin {
@@ -183,12 +183,17 @@ impl ManagerCore {
     }
 }
 
-impl Names {
-    fn of(db: &Db, command: &Command) -> Option<Names> {
+impl Grants {
+    fn of(db: &Db, command: &Command) -> Grants {
         match command {
-            Command::MakeDir(r) if r.inos > 0 => Some(Names::OfNewDirectory),
-            Command::Commit(_) => leases::names_made_in(db, command).ok().flatten().map(Names::Of),
-            _ => None,
+            Command::MakeDir(r) => Grants { inode: r.want_lease, names: (r.inos > 0).then_some(Names::OfNewDirectory) },
+            Command::MakeNode(r) => Grants { inode: r.want_lease, names: None },
+            Command::SetAttr(r) => Grants { inode: r.want_lease, names: None },
+            Command::Commit(r) => {
+                let directory = leases::names_made_in(db, command).ok().flatten();
+                Grants { inode: r.want_lease, names: directory.map(Names::Of) }
+            }
+            _ => Grants::default(),
         }
     }
 }

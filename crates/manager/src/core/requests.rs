@@ -161,28 +161,51 @@ impl ManagerCore {
         self.meta.leases_granted != 0
     }
 
-    /// An answer that makes the names in a directory the asker's, or says that they are still. How that is has no place in the answer
-    /// that is kept for a repeated request.
-    pub(super) fn with_names(&mut self, origin: &Origin, names: Names, answer: Bytes) -> Bytes {
-        let connection = origin.connection;
-        let directory = match names {
-            Names::OfNewDirectory => made_anew(&answer),
-            Names::Of(directory) => {
-                Some(directory).filter(|of| self.soft.leases.has_names(*of, connection, self.now_ns))
-            }
-        };
-        let (until, max) = (self.now_ns + ns(self.config.lease_entry_ms), self.config.max_leases);
-        let Some(directory) = directory.filter(|_| self.may_lease()) else { return answer };
-        if !self.soft.leases.grant_names(directory, connection, until, max) {
+    /// An answer with the leases that come with it. How those are has no place in the answer that is kept for a repeated request.
+    pub(super) fn with_leases(&mut self, origin: &Origin, grants: Grants, answer: Bytes) -> Bytes {
+        if !grants.inode && grants.names.is_none() {
             return answer;
         }
-        let names_ms = self.config.lease_entry_ms;
-        let more = match names {
-            Names::OfNewDirectory => Entry { names_ms, ..Default::default() }.encode_to_vec(),
-            Names::Of(_) => CommitReply { names_ms, ..Default::default() }.encode_to_vec(),
+        let of_commit = origin.kind == Kind::Commit;
+        let entry = match of_commit {
+            true => CommitReply::decode(answer.clone()).ok().and_then(|reply| reply.entry),
+            false => Entry::decode(answer.clone()).ok(),
         };
+        let (ino, is_new) = match &entry {
+            Some(entry) => (entry.attr.as_ref().map(|attr| attr.ino), entry.inos.is_some()),
+            None => (None, false),
+        };
+        let names_of = match grants.names {
+            Some(Names::OfNewDirectory) => ino.filter(|_| is_new),
+            Some(Names::Of(of)) => {
+                Some(of).filter(|of| self.soft.leases.has_names(*of, origin.connection, self.now_ns))
+            }
+            None => None,
+        };
+        let lease_ms = self.granted(ino.filter(|_| grants.inode), |leases, ino, until, max| {
+            leases.grant(&[ino], origin.connection, until, max)
+        });
+        let names_ms =
+            self.granted(names_of, |leases, of, until, max| leases.grant_names(of, origin.connection, until, max));
+        if (lease_ms, names_ms) == (0, 0) {
+            return answer;
+        }
         // A message's fields may come in several parts.
+        let more = match of_commit {
+            true => {
+                let entry = (lease_ms > 0).then(|| Entry { lease_ms, ..Entry::default() });
+                CommitReply { names_ms, entry, ..Default::default() }.encode_to_vec()
+            }
+            false => Entry { names_ms, lease_ms, ..Entry::default() }.encode_to_vec(),
+        };
         [&answer[..], &more[..]].concat().into()
+    }
+
+    /// For how long something is leased, if it is wanted and can be had.
+    fn granted(&mut self, what: Option<u64>, grant: impl FnOnce(&mut Leases, u64, i64, usize) -> bool) -> u64 {
+        let (until, max) = (self.now_ns + ns(self.config.lease_entry_ms), self.config.max_leases);
+        let Some(what) = what.filter(|_| self.may_lease()) else { return 0 };
+        if grant(&mut self.soft.leases, what, until, max) { self.config.lease_entry_ms } else { 0 }
     }
 
     pub(super) fn compose(&mut self, origin: Origin, body: &Bytes) {
@@ -278,10 +301,4 @@ impl ManagerCore {
             self.release_held();
         }
     }
-}
-
-/// The directory of an answer to MakeDir that made one for somebody who wants its names.
-fn made_anew(answer: &Bytes) -> Option<u64> {
-    let entry = Entry::decode(answer.clone()).ok()?;
-    entry.inos.and(entry.attr).map(|attr| attr.ino)
 }

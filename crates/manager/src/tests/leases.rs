@@ -132,3 +132,43 @@ fn commits_unlinks_and_renames_recall_too() {
     };
     recalls(Kind::Unlink, unlink.encode_to_vec());
 }
+
+/// What was made or changed comes back under a lease, if that is wanted: it is recalled as any other, and a repeated request gets none.
+#[test]
+fn answers_to_changes_carry_leases() {
+    let mut rig = rig();
+    let ino = lookup(&mut rig, BOB).attr.unwrap().ino;
+    rig.calls.clear();
+    let set = SetAttr { op_id: rig.op(), ino, mode: Some(0o640), want_lease: true, ..Default::default() };
+    let id = rig.send(Role::Client, ALICE, &set);
+    rig.settle();
+    let token = rig.calls.pop_front().expect("BOB's is recalled").token;
+    rig.answer(token, Ok(Bytes::from(Ack {}.encode_to_vec())));
+    rig.settle();
+    let answer = Entry::decode(rig.replies[&id].clone().unwrap()).unwrap();
+    assert_eq!((answer.lease_ms, answer.attr.unwrap().mode), (3_000, 0o640));
+    assert_eq!(rig.ask(&set).unwrap().lease_ms, 0, "the same again");
+    let change = |rig: &mut Rig| {
+        let id = chmod(rig, BOB, ino);
+        let recall = rig.calls.pop_front().expect("a recall");
+        assert_eq!(RecallLease::decode(recall.body).unwrap().inos, [ino]);
+        rig.answer(recall.token, Ok(Bytes::from(Ack {}.encode_to_vec())));
+        rig.settle();
+        assert!(rig.replies[&id].is_ok());
+    };
+    change(&mut rig);
+    let session_id = rig.open_write(1, "f", &[]).unwrap().session_id;
+    let commit = Commit { want_lease: true, ..rig.replacing(session_id, b"bc").unwrap() };
+    let reply = rig.ask(&commit).unwrap();
+    let entry = reply.entry.unwrap();
+    let attr = entry.attr.unwrap();
+    assert_eq!((entry.lease_ms, attr.size_bytes, attr.version), (3_000, 200, reply.version));
+    assert_eq!(rig.ask(&commit).unwrap().entry.unwrap().lease_ms, 0, "the same again");
+    change(&mut rig);
+    let node =
+        MakeNode { op_id: rig.op(), parent: 1, name: b"n".to_vec(), kind: 1, want_lease: true, ..Default::default() };
+    assert_eq!(rig.ask(&node).unwrap().lease_ms, 3_000);
+    let session_id = rig.open_write(1, "f", &[]).unwrap().session_id;
+    let unasked = rig.replacing(session_id, b"d").unwrap();
+    assert_eq!(rig.ask(&unasked).unwrap().entry, None);
+}

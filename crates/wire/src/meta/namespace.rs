@@ -140,6 +140,9 @@ pub struct MakeDir {
     /// Ask for the directory's names ([`Entry::names_ms`]), and for so many inode numbers; the manager gives as many as it likes.
     #[prost(uint32, tag = "8")]
     pub inos: u32,
+    /// As in [`Resolve`], of the new directory.
+    #[prost(bool, tag = "9")]
+    pub want_lease: bool,
 }
 
 /// New empty file, or a named pipe, socket or device; it takes over its directory's hints.
@@ -175,6 +178,9 @@ pub struct MakeNode {
     /// Its number, of [`Inos`]; 0: any.
     #[prost(uint64, tag = "10")]
     pub ino: u64,
+    /// As in [`Resolve`].
+    #[prost(bool, tag = "11")]
+    pub want_lease: bool,
 }
 
 /// Remove a name; the inode goes with its last name and last session.
@@ -284,6 +290,9 @@ pub struct SetAttr {
     /// Access time, ns since 1970.
     #[prost(sint64, optional, tag = "7")]
     pub atime_ns: Option<i64>,
+    /// As in [`Resolve`].
+    #[prost(bool, tag = "8")]
+    pub want_lease: bool,
 }
 
 /// Set an extended attribute. `user.tessera.*` are hints and validated: a malformed one is refused with the allowed values.

@@ -1,6 +1,6 @@
 //! Reading and writing: sessions, the dedup question, commits, extents, what was found bad.
 
-use super::{ClusterMap, Inos, VersionInfo};
+use super::{ClusterMap, Entry, Inos, VersionInfo};
 use crate::class::ClassInfo;
 use crate::common::*;
 
@@ -287,6 +287,9 @@ pub struct Commit {
     /// With `open`: the blank that holds each of its `chunks`. Extents and acks name these ids.
     #[prost(uint64, repeated, tag = "15")]
     pub filled: Vec<u64>,
+    /// Ask for the file as it is then, under a lease ([`CommitReply::entry`]).
+    #[prost(bool, tag = "16")]
+    pub want_lease: bool,
 }
 
 /// Fragments whose acknowledgement came under an old epoch: put them again where the map says now, then commit again.
@@ -346,6 +349,9 @@ pub struct CommitReply {
     /// not, or are others' to change.
     #[prost(uint64, tag = "12")]
     pub names_ms: u64,
+    /// Answer to `want_lease`.
+    #[prost(message, optional, tag = "13")]
+    pub entry: Option<Entry>,
 }
 
 /// Give a session up (a reader is done, a writer aborts).
