@@ -178,8 +178,11 @@ fn what_is_written_anew_is_there_as_a_whole() {
         drop(file);
         assert!(fs::read(m.at("d/f")).unwrap() == new);
         for version in fs::read_dir(m.at(".tessera/versions/d/f")).unwrap() {
-            let bytes = fs::read(version.unwrap().path()).unwrap();
-            assert!(bytes.is_empty() || bytes == old || bytes == new, "a version has a part of them");
+            let path = version.unwrap().path();
+            let bytes = fs::read(&path).unwrap();
+            let begins = |with: &[u8]| bytes.iter().zip(with).take_while(|(a, b)| a == b).count();
+            let what = format!("{} bytes, {} as the old and {} as the new", bytes.len(), begins(&old), begins(&new));
+            assert!(bytes.is_empty() || bytes == old || bytes == new, "{}: {what}", path.display());
         }
     });
 }
