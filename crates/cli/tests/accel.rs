@@ -82,7 +82,8 @@ fn long_files_are_hashed_in_pieces_without_a_seam() {
     for (window, step, width) in [(3_000, 1_009, 5), (10, 700_000, 16), (1_500_000, 400_000, 16), (20, 50, 1)] {
         let numbers = [window, step, width].map(|n: usize| n.to_string());
         let [w, s, n] = numbers.each_ref().map(|n| n.as_str());
-        let words = ["accel", "windows", "--window", w, "--step", s, "--width", n, "--output", &results, &file];
+        let mut words = vec!["accel", "windows", "--window", w, "--step", s, "--width", n, "--output", &results, &file];
+        words.extend(Path::new(&results).exists().then_some("--force"));
         assert_eq!(tessera(&words).code, 0);
         let expected = Windows::new(Function::Md5, window, step, width).unwrap().hash(data);
         assert!(fs::read(&results).unwrap() == expected, "windows of {window} at {step}");
@@ -186,11 +187,51 @@ fn too_many_losses_are_said_and_nothing_is_written() {
     assert_refused(&tessera(&["accel", "decode", "-o", &copy, &file]), 5, &["3 sound fragments", "4 are needed"]);
     assert!(!Path::new(&copy).exists());
     let page = format!("{file}.fragments.json");
-    for wrong in ["", "{}", "[1]", &fs::read_to_string(&page).unwrap().replace("\"k\": 4", "\"k\": 400")] {
-        fs::write(&page, wrong).unwrap();
-        assert_eq!(tessera(&["accel", "decode", "-o", &copy, &file]).code, 5);
+    let text = fs::read_to_string(&page).unwrap();
+    for (from, to) in [
+        (&*text, ""),
+        (&text, "{}"),
+        (&text, "[1]"),
+        ("\"k\": 4", "\"k\": 400"),
+        ("\"rs\"", "\"sr\""),
+        ("cauchy1", "cauchy0"),
+        ("\"bytes\": 10000", "\"bytes\": 18446744073709551615"),
+    ] {
+        let wrong = text.replace(from, to);
+        assert_ne!(wrong, text);
+        fs::write(&page, &wrong).unwrap();
+        assert_eq!(tessera(&["accel", "decode", "-o", &copy, &file]).code, 5, "{wrong}");
         assert!(!Path::new(&copy).exists());
     }
+}
+
+/// P14: no result takes the place of what is there, least of all of what it is made from, unless that was asked for.
+#[test]
+fn what_is_there_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, link) = (path(dir.path(), "f"), path(dir.path(), "link"));
+    let data = tree::bytes(9, 3_000);
+    fs::write(&file, &data).unwrap();
+    fs::hard_link(&file, &link).unwrap();
+    for output in [&file, &link] {
+        let refused = tessera(&["accel", "windows", "--output", output, &file]);
+        assert_refused(&refused, 6, &["exists", "--force"]);
+        assert!(fs::read(&file).unwrap() == data);
+    }
+    // With --force even that one: all of it is read before it is replaced.
+    let expected = Windows::new(Function::Md5, 20, 4, 16).unwrap().hash(&data);
+    assert_eq!(tessera(&["accel", "windows", "--force", "--output", &file, &file]).code, 0);
+    assert!(fs::read(&file).unwrap() == expected && fs::read(&link).unwrap() == data);
+    let absent = path(dir.path(), "absent");
+    assert_eq!(tessera(&["accel", "windows", "--output", &path(dir.path(), "none"), &absent]).code, 3);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is left of what failed");
+
+    let theirs = format!("{file}.fragment.5");
+    fs::write(&theirs, b"theirs").unwrap();
+    assert_refused(&tessera(&["accel", "encode", &file]), 6, &["--force"]);
+    assert_eq!(fs::read(&theirs).unwrap(), b"theirs");
+    assert_eq!(tessera(&["accel", "encode", "-k", "3", &file]).code, 0, "which makes no fragment 5");
+    assert_eq!(fs::read(&theirs).unwrap(), b"theirs");
 }
 
 #[test]

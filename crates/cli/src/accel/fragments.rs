@@ -47,7 +47,8 @@ fn encode_one(args: &EncodeArgs, file: &Path, device: &Accelerated) -> Outcome<P
     };
     let code = AnyCode::of(&page)?; // Before the file is read: a code that cannot be costs nothing.
     let piece = code.piece_bytes(page.k)?;
-    if !args.force && page_path(file).exists() {
+    let mut written = (0..page.k + page.m).map(|i| fragment_path(file, i)).chain([page_path(file)]);
+    if !args.force && written.any(|path| path.exists()) {
         return Err(Failure::new(Exit::Conflict, "has fragments already; --force overwrites them"));
     }
     let before = state(file)?;
@@ -161,8 +162,11 @@ fn look(file: &Path) -> Outcome<Look> {
     if page.version != 1 || page.fragments.len() != page.k.saturating_add(page.m) {
         return Err(Failure::new(Exit::Corrupt, format!("{}: not a page of version 1", path.display())));
     }
-    let code = AnyCode::of(&page)?;
-    let len = code.fragment_len(&page)?;
+    // What cannot be is the page's fault, not that of the command.
+    let corrupt = |e: Failure| Failure::new(Exit::Corrupt, format!("{}: {}", path.display(), e.message));
+    let code = AnyCode::of(&page).map_err(corrupt)?;
+    let len = code.fragment_len(&page).map_err(corrupt)?;
+    code.piece_bytes(page.k).map_err(corrupt)?;
     let (mut sound, mut missing, mut damaged) = (Vec::new(), Vec::new(), Vec::new());
     for (number, digest) in page.fragments.iter().enumerate() {
         let path = fragment_path(file, number);

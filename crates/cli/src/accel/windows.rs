@@ -4,10 +4,10 @@
 use super::open;
 use super::streams::{PIECE_BYTES, open_file, read_more};
 use crate::args::WindowsArgs;
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::files::local::Pending;
 use crate::term::Out;
 use serde_json::json;
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use tessera_accel::runtime::operations::HashWindows;
@@ -33,14 +33,7 @@ pub fn windows(args: &WindowsArgs) -> Outcome {
             each(&device, windows, path, &mut |first, results| show(&out, windows, path, first, results))?;
             continue;
         };
-        let failed = |e: std::io::Error| Failure::io(target.display(), &e);
-        let mut file = BufWriter::new(File::create(target).map_err(failed)?);
-        let mut count = 0;
-        each(&device, windows, path, &mut |_, results| {
-            count += results.len() / width;
-            file.write_all(results).map_err(failed)
-        })?;
-        file.flush().map_err(failed)?;
+        let count = to_file(&device, windows, path, target, args.force)?;
         let (path, target) = (path.display().to_string(), target.display().to_string());
         match out.json() {
             true => out.document(&json!({"file": path, "output": target, "windows": count}))?,
@@ -48,6 +41,26 @@ pub fn windows(args: &WindowsArgs) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Writes the results beside `target`, where they appear when they are complete: the file that is read may be the one
+/// that is replaced. How many there are.
+fn to_file(device: &Accelerated, windows: Windows, path: &Path, target: &Path, force: bool) -> Outcome<usize> {
+    if !force && target.exists() {
+        let why = format!("{} exists; --force overwrites it, --output names another", target.display());
+        return Err(Failure::new(Exit::Conflict, why));
+    }
+    let failed = |e: std::io::Error| Failure::io(target.display(), &e);
+    let (mut pending, mut count) = (Pending::create(target)?, 0);
+    let mut file = BufWriter::new(pending.file()?);
+    each(device, windows, path, &mut |_, results| {
+        count += results.len() / windows.width_bytes();
+        file.write_all(results).map_err(failed)
+    })?;
+    file.flush().map_err(failed)?;
+    drop(file);
+    pending.place()?;
+    Ok(count)
 }
 
 /// A line for each window, from that at offset `first` on.

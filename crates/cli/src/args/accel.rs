@@ -159,6 +159,9 @@ pub struct WindowsArgs {
     /// Write the results there, one after another, instead of a line each; only with one FILE.
     #[arg(long, short, value_name = "PATH")]
     pub output: Option<PathBuf>,
+    /// Overwrite what is there.
+    #[arg(long)]
+    pub force: bool,
     /// Files.
     #[command(flatten)]
     pub files: FilesArgs,
