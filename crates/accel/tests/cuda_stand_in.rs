@@ -3,6 +3,7 @@
 //! about a real GPU's speed or compiler; P10 on real ones is the business of the unit tests, which use what there is.
 #![cfg(all(feature = "cuda", target_os = "linux"))]
 
+use cudarc::driver::result;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ fn jobs_through_the_driver_interface() {
         .unwrap();
     let said = String::from_utf8_lossy(&again.stdout);
     assert!(again.status.success(), "{said}{}", String::from_utf8_lossy(&again.stderr));
-    assert!(said.contains("the stand-in did 40 jobs"), "{said}");
+    assert!(said.contains("the stand-in did 44 jobs"), "{said}");
 }
 
 fn through_the_driver() {
@@ -80,6 +81,7 @@ fn through_the_driver() {
         (0..3).for_each(|row| assert_eq!(encoded.output[parity.target_range(0, row)], room[row]));
     }
     assert_eq!(done(&runtime) - before, 40);
+    (0..2).for_each(|index| data_in_place(&runtime, index, &bytes));
 
     // More than the stand-in's 64 MiB: the CPU does it, the device stays.
     let large = HashBatch::names(&[80 << 20]).unwrap();
@@ -90,6 +92,46 @@ fn through_the_driver() {
     println!("the stand-in did {} jobs", done(&runtime) - before);
     drop(runtime);
     assert_eq!(live(), 0, "device memory, pinned memory and contexts are all given back");
+}
+
+/// Data that another library of the process is about to put into its own memory on device `index`: a job that is given
+/// that library's stream begins when the data is there, reads it where it is, and leaves it there.
+#[allow(unsafe_code)]
+fn data_in_place(runtime: &Runtime, index: usize, bytes: &[u8]) {
+    let code = Code::new(4, 2, Matrix::Cauchy1).unwrap();
+    let parity = Multiply::encode(&code, 8192, 1);
+    let bytes = &bytes[index..index + parity.input_bytes()];
+    let chunk: Vec<&[u8]> = bytes.chunks(8192).collect();
+    let mut expected = vec![vec![0; 8192]; 2];
+    let mut rooms: Vec<&mut [u8]> = expected.iter_mut().map(|r| r.as_mut_slice()).collect();
+    code.encode(&chunk, 8192, &mut rooms).unwrap();
+
+    let device = result::device::get(index as i32).unwrap();
+    // SAFETY: the other library's side, by the driver's rules: its context is retained and current before anything is
+    // made in it; the host's bytes outlive the copy; each thing is given back once, when nobody uses it any more.
+    unsafe {
+        result::ctx::set_current(result::primary_ctx::retain(device).unwrap()).unwrap();
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking).unwrap();
+        let address = result::malloc_sync(bytes.len()).unwrap();
+        result::memcpy_htod_async(address, bytes, stream).unwrap();
+        // The stand-in's device memory is the host's.
+        let theirs =
+            || std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(address as usize), bytes.len());
+        assert!(theirs().iter().all(|b| *b == 0xa5), "the copy has not happened yet");
+        // First after what is queued there, then with what is there.
+        for after in [Some(stream.expose_provenance() as u64), None] {
+            let job = runtime.submit_in_place(Arc::new(parity.clone()), index, address, after, None).unwrap();
+            let ended = job.wait().unwrap();
+            assert_eq!(*ended.device, *format!("cuda:{index}"));
+            assert!(ended.input.is_none());
+            (0..2).for_each(|row| assert!(ended.output[parity.target_range(0, row)] == expected[row], "{after:?}"));
+            assert!(theirs() == bytes, "it is only read");
+        }
+        // Still theirs to give back: the driver takes a block or a stream once.
+        result::free_sync(address).unwrap();
+        result::stream::destroy(stream).unwrap();
+        result::primary_ctx::release(device).unwrap();
+    }
 }
 
 fn done(runtime: &Runtime) -> u64 {

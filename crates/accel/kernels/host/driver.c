@@ -2,20 +2,26 @@
 // (src/cuda.rs: contexts, streams, memory, arguments) is executed where there is no GPU. It takes only what a real
 // driver would: calls need a current context, handles and addresses must be its own, each is freed once.
 //
-// Streams do what is queued when they are asked or waited for, so whoever reads too early reads the past.
+// Streams do what is queued when they are asked or waited for, so whoever reads too early reads the past. An event is a
+// point in a stream: who waits for it has that stream do what was queued up to there, and no more.
 // Function signatures: the CUDA driver API's reference manual.
 #include "emulate.c"
 #include <stdio.h>
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_CONTEXT = 201,
        INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, LAUNCH_FAILED = 719 };
+enum { COPY, ZERO, LAUNCH, WAIT };
 #define DEVICES 2
 #define MEMORY_BYTES (64u << 20) // Little, so that running out of it is tested too.
 #define MOST 4096
 
 struct context { int device, retained; };
 struct step { int kind; void *to; const void *from; size_t bytes; int kernel; unsigned grid[2]; u64 argument[32]; };
-struct stream { struct emulator *emulator; struct step steps[64]; int count, asked; };
+// Step i of a stream is steps[i % STEPS]; those from `done` up to `queued` wait. (Its emulator is null once destroyed:
+// events still name it, so that streams themselves are never freed.)
+#define STEPS 64
+struct stream { struct emulator *emulator; struct step steps[STEPS]; u64 done, queued; int asked; };
+struct event { struct stream *stream; u64 point; int live; };
 
 static struct context contexts[DEVICES];
 static _Thread_local struct context *current;
@@ -24,6 +30,8 @@ static char lock;
 // Every allocation: address, bytes; on the device or page-locked.
 static struct { void *at; size_t bytes; int pinned; } blocks[MOST];
 static size_t device_bytes;
+static struct event events[MOST];
+static int live_streams;
 
 static void take_lock(void) { while (__atomic_test_and_set(&lock, __ATOMIC_ACQUIRE)) {} }
 static void drop_lock(void) { __atomic_clear(&lock, __ATOMIC_RELEASE); }
@@ -106,72 +114,100 @@ int cuStreamCreate(struct stream **stream, unsigned flags) {
     if (current == NULL) return INVALID_CONTEXT;
     *stream = calloc(1, sizeof(**stream));
     (*stream)->emulator = tessera_accel_emulator();
+    __atomic_add_fetch(&live_streams, 1, __ATOMIC_SEQ_CST);
     return flags == 1 ? SUCCESS : INVALID_VALUE; // Non-blocking is what is asked for.
 }
 
-static int carry_out(struct stream *stream) {
+static int carry_out(struct stream *stream, u64 point) {
     int failure = SUCCESS;
-    for (int i = 0; i < stream->count && failure == SUCCESS; i++) {
-        struct step *s = &stream->steps[i];
-        if (s->kind == 0) memcpy(s->to, s->from, s->bytes);
-        if (s->kind == 1) memset(s->to, 0, s->bytes);
-        if (s->kind == 2 && tessera_accel_launch(stream->emulator, s->kernel, s->grid[0], s->grid[1], s->argument,
-                                                 KERNELS[s->kernel].argument_bytes) != LAUNCH_OK)
+    for (; stream->done < point && failure == SUCCESS; stream->done++) {
+        struct step *s = &stream->steps[stream->done % STEPS];
+        if (s->kind == COPY) memcpy(s->to, s->from, s->bytes);
+        if (s->kind == ZERO) memset(s->to, 0, s->bytes);
+        if (s->kind == LAUNCH && tessera_accel_launch(stream->emulator, s->kernel, s->grid[0], s->grid[1], s->argument,
+                                                      KERNELS[s->kernel].argument_bytes) != LAUNCH_OK)
             failure = LAUNCH_FAILED;
+        if (s->kind == WAIT) failure = carry_out(s->to, s->bytes);
     }
-    stream->count = 0;
     return failure;
 }
 
-int cuStreamSynchronize(struct stream *stream) { return carry_out(stream); }
+int cuStreamSynchronize(struct stream *stream) { return carry_out(stream, stream->queued); }
 int cuStreamQuery(struct stream *stream) {
-    if (stream->count > 0 && stream->asked++ % 2 == 0) return NOT_READY;
-    return carry_out(stream);
+    if (stream->done < stream->queued && stream->asked++ % 2 == 0) return NOT_READY;
+    return carry_out(stream, stream->queued);
 }
 int cuStreamDestroy_v2(struct stream *stream) {
+    if (stream->emulator == NULL) return INVALID_HANDLE;
+    int result = carry_out(stream, stream->queued);
     tessera_accel_emulator_free(stream->emulator);
-    free(stream);
-    return SUCCESS;
+    stream->emulator = NULL;
+    __atomic_sub_fetch(&live_streams, 1, __ATOMIC_SEQ_CST);
+    return result;
 }
-int cuEventCreate(void **event, unsigned flags) { return *event = &contexts, flags == 2 ? SUCCESS : INVALID_VALUE; }
-int cuEventRecord(void *event, struct stream *stream) { return event == &contexts ? carry_out(stream) : INVALID_HANDLE; }
-int cuStreamWaitEvent(struct stream *stream, void *event, unsigned flags) {
-    return stream != NULL && event == &contexts && flags == 0 ? SUCCESS : INVALID_HANDLE;
+
+static struct step *queue(struct stream *stream, int kind) {
+    if (current == NULL || stream == NULL || stream->emulator == NULL || stream->queued - stream->done == STEPS)
+        return NULL;
+    struct step *step = &stream->steps[stream->queued++ % STEPS];
+    step->kind = kind;
+    return step;
 }
-int cuEventDestroy_v2(void *event) { return event == &contexts ? SUCCESS : INVALID_HANDLE; }
+
+static int is_event(const struct event *event) { return event >= events && event < events + MOST && event->live; }
+
+int cuEventCreate(struct event **event, unsigned flags) {
+    if (current == NULL) return INVALID_CONTEXT;
+    if (flags != 2) return INVALID_VALUE; // Without timing is what is asked for.
+    int result = OUT_OF_MEMORY;
+    take_lock();
+    for (int i = 0; i < MOST && result != SUCCESS; i++) {
+        if (events[i].live) continue;
+        events[i] = (struct event){.live = 1};
+        *event = &events[i];
+        result = SUCCESS;
+    }
+    drop_lock();
+    return result;
+}
+int cuEventRecord(struct event *event, struct stream *stream) {
+    if (!is_event(event) || stream == NULL || stream->emulator == NULL) return INVALID_HANDLE;
+    return event->stream = stream, event->point = stream->queued, SUCCESS;
+}
+int cuStreamWaitEvent(struct stream *stream, const struct event *event, unsigned flags) {
+    if (!is_event(event) || flags != 0) return INVALID_HANDLE;
+    if (event->stream == NULL || event->stream == stream) return SUCCESS; // Never recorded, or in order anyway.
+    struct step *s = queue(stream, WAIT);
+    return s == NULL ? INVALID_HANDLE : (s->to = event->stream, s->bytes = event->point, SUCCESS);
+}
+int cuEventDestroy_v2(struct event *event) {
+    return is_event(event) ? (event->live = 0, SUCCESS) : INVALID_HANDLE;
+}
 
 int cuMemAlloc_v2(u64 *at, size_t bytes) { return allocate((void **)at, bytes, 0); }
 int cuMemFree_v2(u64 at) { return release_block((void *)at, 0); }
 int cuMemHostAlloc(void **at, size_t bytes, unsigned flags) { return flags == 1 ? allocate(at, bytes, 1) : INVALID_VALUE; }
 int cuMemFreeHost(void *at) { return release_block(at, 1); }
 
-static struct step *queue(struct stream *stream, int kind) {
-    struct step *step = &stream->steps[stream->count];
-    if (current == NULL || stream->count == 64) return NULL;
-    stream->count++;
-    step->kind = kind;
-    return step;
-}
-
 int cuMemcpyHtoDAsync_v2(u64 to, const void *from, size_t bytes, struct stream *stream) {
-    struct step *s = queue(stream, 0);
+    struct step *s = queue(stream, COPY);
     if (s == NULL || !on_device((void *)to, bytes)) return INVALID_VALUE;
     return s->to = (void *)to, s->from = from, s->bytes = bytes, SUCCESS;
 }
 int cuMemcpyDtoHAsync_v2(void *to, u64 from, size_t bytes, struct stream *stream) {
-    struct step *s = queue(stream, 0);
+    struct step *s = queue(stream, COPY);
     if (s == NULL || !on_device((void *)from, bytes)) return INVALID_VALUE;
     return s->to = to, s->from = (void *)from, s->bytes = bytes, SUCCESS;
 }
 int cuMemsetD8Async(u64 at, unsigned char value, size_t bytes, struct stream *stream) {
-    struct step *s = queue(stream, 1);
+    struct step *s = queue(stream, ZERO);
     if (s == NULL || value != 0 || !on_device((void *)at, bytes)) return INVALID_VALUE;
     return s->to = (void *)at, s->bytes = bytes, SUCCESS;
 }
 int cuLaunchKernel(const struct kernel *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                    unsigned block_y, unsigned block_z, unsigned shared, struct stream *stream, void **parameters,
                    void **extra) {
-    struct step *s = queue(stream, 2);
+    struct step *s = queue(stream, LAUNCH);
     int sound = s != NULL && function >= KERNELS && function < KERNELS + KERNEL_COUNT && grid_x > 0 && grid_y > 0 &&
                 grid_y <= 65535 && grid_z == 1 && block_x == function->threads && block_y == 1 && block_z == 1 &&
                 shared == 0 && extra == NULL && function->argument_bytes <= sizeof(s->argument);
@@ -188,10 +224,10 @@ int cuGetErrorString(int error, const char **text) {
     return snprintf(words, sizeof(words), "error %d", error), *text = words, SUCCESS;
 }
 
-// For the test: what is still allocated, and contexts still retained.
+// For the test: what is still allocated, streams and events that were not destroyed, contexts still retained.
 int tessera_stand_in_live(void) {
-    int live = 0;
-    for (int i = 0; i < MOST; i++) live += blocks[i].at != NULL;
+    int live = live_streams;
+    for (int i = 0; i < MOST; i++) live += (blocks[i].at != NULL) + events[i].live;
     for (int i = 0; i < DEVICES; i++) live += contexts[i].retained;
     return live;
 }
