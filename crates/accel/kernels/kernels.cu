@@ -4,4 +4,5 @@
 #include "digests.cu"
 #include "gf.cu"
 #include "lookup.cu"
+#include "verify.cu"
 #include "xor.cu"

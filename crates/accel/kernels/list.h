@@ -10,4 +10,5 @@
     X(sha1_batch, digests, DIGEST_THREADS, 0)                    \
     X(sha256_batch, digests, DIGEST_THREADS, 0) \
     X(lookup_levels, lookup_levels, LOOKUP_THREADS, 0)           \
-    X(bloom_query, bloom_query, LOOKUP_THREADS, 0)
+    X(bloom_query, bloom_query, LOOKUP_THREADS, 0)               \
+    X(mark_nonzero, mark_nonzero, VERIFY_THREADS, 0)

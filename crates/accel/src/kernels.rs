@@ -29,11 +29,13 @@ pub enum Kernel {
     LookupLevels,
     /// Hashes against a blocked Bloom filter.
     BloomQuery,
+    /// Fragments that are not all zeros.
+    MarkNonzero,
 }
 
 impl Kernel {
     /// Every kernel.
-    pub const ALL: [Kernel; 10] = [
+    pub const ALL: [Kernel; 11] = [
         Kernel::GfMultiply,
         Kernel::Blake3Leaves,
         Kernel::Blake3Parents,
@@ -44,6 +46,7 @@ impl Kernel {
         Kernel::Sha256Batch,
         Kernel::LookupLevels,
         Kernel::BloomQuery,
+        Kernel::MarkNonzero,
     ];
 
     /// Name in the PTX and in `kernels/list.h`.
@@ -59,6 +62,7 @@ impl Kernel {
             Kernel::Sha256Batch => "sha256_batch",
             Kernel::LookupLevels => "lookup_levels",
             Kernel::BloomQuery => "bloom_query",
+            Kernel::MarkNonzero => "mark_nonzero",
         }
     }
 
@@ -66,7 +70,7 @@ impl Kernel {
     pub fn threads(self) -> u32 {
         match self {
             Kernel::GfMultiply | Kernel::BoundaryCandidates | Kernel::XorRows => 256,
-            Kernel::LookupLevels | Kernel::BloomQuery => 256,
+            Kernel::LookupLevels | Kernel::BloomQuery | Kernel::MarkNonzero => 256,
             Kernel::Blake3Leaves | Kernel::Blake3Parents => 128,
             Kernel::Md5Batch | Kernel::Sha1Batch | Kernel::Sha256Batch => 128,
         }
@@ -175,6 +179,11 @@ argument! {
 argument! {
     /// `struct bloom_query`.
     BloomQuery { blocks: u64, hashes: u64, passes: u64, block_count: u64, query_count: u64 }
+}
+
+argument! {
+    /// `struct mark_nonzero`.
+    MarkNonzero { data: u64, flags: u64, pieces: u64, count: u64 }
 }
 
 #[cfg(test)]

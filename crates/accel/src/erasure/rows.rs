@@ -35,6 +35,32 @@ impl Code {
         Rows { columns: self.k(), coefficients: self.parity() }
     }
 
+    /// Rows that give the new parity from: data fragment `index` as it was, as it is now, and the m parity fragments as
+    /// they were. None if there is no such data fragment.
+    pub(crate) fn update_rows(&self, index: usize) -> Option<Rows> {
+        let columns = 2 + self.m();
+        let mut values = Vec::with_capacity(self.m() * columns);
+        for row in 0..self.m() {
+            let c = self.coefficient(row, index)?;
+            values.extend([c, c]);
+            values.extend((0..self.m()).map(|other| u8::from(other == row)));
+        }
+        Some(Rows { columns, coefficients: Arc::new(Coefficients::new(columns, values)) })
+    }
+
+    /// Rows over all k + m fragments whose products are zero when parity belongs to the data: what each parity fragment
+    /// should be, plus what it is.
+    pub(crate) fn check_rows(&self) -> Rows {
+        let columns = self.fragments();
+        let parity = self.parity();
+        let mut values = Vec::with_capacity(self.m() * columns);
+        for row in 0..self.m() {
+            values.extend((0..self.k()).map(|column| parity.get(row, column)));
+            values.extend((0..self.m()).map(|other| u8::from(other == row)));
+        }
+        Rows { columns, coefficients: Arc::new(Coefficients::new(columns, values)) }
+    }
+
     /// Rows that give the fragments `wanted` from the k fragments `sources` (rising). None if these are not k
     /// fragments of the code, or do not determine the wanted ones.
     pub(crate) fn decode_rows(&self, sources: &[usize], wanted: &[usize]) -> Option<Rows> {

@@ -6,6 +6,7 @@ mod digests;
 mod hash;
 mod lookup;
 mod multiply;
+mod verify;
 mod windows;
 mod xor;
 
@@ -14,5 +15,6 @@ pub use digests::{DigestBatch, Segmented};
 pub use hash::HashBatch;
 pub use lookup::{AskBloom, FindInLevels};
 pub use multiply::Multiply;
+pub use verify::Verify;
 pub use windows::HashWindows;
 pub use xor::XorFragments;

@@ -41,6 +41,24 @@ impl Multiply {
         Some(Multiply { primitive: "reconstruct", rows, fragment: padded(frag_len), stripes })
     }
 
+    /// The parity of `stripes` chunks after data fragment `index` of each has changed. Sources: the fragment as it was, as
+    /// it is now, and the m parity fragments as they were, all `len` bytes; any equal range of the fragments will do.
+    /// None if there is no such data fragment.
+    pub fn update(code: &Code, index: usize, len: usize, stripes: usize) -> Option<Multiply> {
+        let rows = code.update_rows(index)?;
+        Some(Multiply { primitive: "update", rows, fragment: padded(len), stripes })
+    }
+
+    /// For each parity fragment, what it should be plus what it is. Sources: all k + m fragments.
+    pub(super) fn differences(code: &Code, frag_len: usize, stripes: usize) -> Multiply {
+        Multiply { primitive: "verify", rows: code.check_rows(), fragment: padded(frag_len), stripes }
+    }
+
+    /// Bytes a fragment takes, with its padding.
+    pub(super) fn fragment_bytes(&self) -> usize {
+        self.fragment
+    }
+
     /// Room in the input for source `column` of `stripe`; what a shorter source leaves must be zero.
     pub fn source_range(&self, stripe: usize, column: usize) -> std::ops::Range<usize> {
         let start = (stripe * self.rows.columns() + column) * self.fragment;

@@ -4,7 +4,7 @@ use crate::isa::Isa;
 use crate::kernels::{Kernel, Launch, XorRows};
 use crate::runtime::Buffer;
 use crate::runtime::operation::{Operation, Places};
-use crate::xorcode::{Program, Word, XorCode};
+use crate::xorcode::{Program, Word, XorCallError, XorCode};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,12 +20,25 @@ const PIECE_BYTES: usize = 8;
 #[derive(Debug, Clone)]
 pub struct XorFragments {
     code: Arc<XorCode>,
-    primitive: &'static str,
+    work: XorWork,
     present: Vec<usize>,
     wanted: Vec<usize>,
     rows: Vec<Row>,
     fragment: usize,
     chunks: usize,
+}
+
+/// What is computed from what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum XorWork {
+    /// Parity from data.
+    Encode,
+    /// Fragments from others.
+    Reconstruct,
+    /// New parity from: a data fragment as it was, as it is now, and parity as it was.
+    Update { index: usize },
+    /// What parity should be plus what it is, from all fragments.
+    Differences,
 }
 
 /// A wanted packet and the present ones it is the sum of, numbered slot · w + packet.
@@ -39,8 +52,36 @@ impl XorFragments {
     /// Parity of `chunks` chunks with fragments of `fragment` bytes; none if that is no whole number of stripes.
     pub fn encode(code: &Arc<XorCode>, fragment: usize, chunks: usize) -> Option<XorFragments> {
         let (k, m) = (code.k(), code.m());
-        let (present, wanted) = ((0..k).collect(), (k..k + m).collect());
-        XorFragments::new(code, "xor-encode", &code.encode_direct(), present, wanted, fragment, chunks)
+        let (present, wanted): (Vec<usize>, Vec<usize>) = ((0..k).collect(), (k..k + m).collect());
+        let rows = direct_rows(&code.encode_direct(), code.w(), &present, &wanted);
+        XorFragments { code: code.clone(), work: XorWork::Encode, present, wanted, rows, fragment, chunks }.checked()
+    }
+
+    /// The parity of `chunks` chunks after data fragment `index` of each has changed. Present: the fragment as it was, as it
+    /// is now, and the m parity fragments as they were, `len` bytes each: the same whole stripes of each. None if `len`
+    /// is no whole number of stripes, or there is no such fragment.
+    pub fn update(code: &Arc<XorCode>, index: usize, len: usize, chunks: usize) -> Option<XorFragments> {
+        let (k, m, w) = (code.k(), code.m(), code.w());
+        let rows = (0..m * w).map(|row| {
+            let changed = (0..w).filter(|j| code.bit(row / w, row % w, index, *j));
+            let mut list: Vec<u32> = changed.flat_map(|j| [j as u32, (w + j) as u32]).collect();
+            list.push((2 * w + row) as u32);
+            Row { word: row as u32, list }
+        });
+        let (rows, present, wanted) = (rows.collect(), (0..2 + m).collect(), (k..k + m).collect());
+        let work = XorWork::Update { index };
+        let made = XorFragments { code: code.clone(), work, present, wanted, rows, fragment: len, chunks };
+        made.checked().filter(|_| index < k)
+    }
+
+    /// For each parity fragment, what it should be plus what it is. Present: all k + m fragments.
+    pub(super) fn differences(code: &Arc<XorCode>, fragment: usize, chunks: usize) -> Option<XorFragments> {
+        let (k, m) = (code.k(), code.m());
+        let (present, wanted): (Vec<usize>, Vec<usize>) = ((0..k + m).collect(), (k..k + m).collect());
+        let mut rows = direct_rows(&code.encode_direct(), code.w(), &present, &wanted);
+        rows.iter_mut().for_each(|row| row.list.push((k * code.w()) as u32 + row.word));
+        let work = XorWork::Differences;
+        XorFragments { code: code.clone(), work, present, wanted, rows, fragment, chunks }.checked()
     }
 
     /// Fragments `wanted` from the fragments `present`, of which none is wanted; none if that cannot be.
@@ -58,24 +99,41 @@ impl XorFragments {
             return None;
         }
         let program = code.decode_program(present, wanted).ok()?;
-        let (present, wanted) = (present.to_vec(), wanted.to_vec());
-        XorFragments::new(code, "xor-reconstruct", &program, present, wanted, fragment, chunks)
+        let rows = direct_rows(&program, code.w(), present, wanted);
+        let (work, present, wanted) = (XorWork::Reconstruct, present.to_vec(), wanted.to_vec());
+        XorFragments { code: code.clone(), work, present, wanted, rows, fragment, chunks }.checked()
     }
 
-    fn new(
-        code: &Arc<XorCode>,
-        primitive: &'static str,
-        program: &Program,
-        present: Vec<usize>,
-        wanted: Vec<usize>,
-        fragment: usize,
-        chunks: usize,
-    ) -> Option<XorFragments> {
-        if !fragment.is_multiple_of(code.stripe_bytes()) {
-            return None;
+    /// Itself, if its fragments are whole stripes.
+    fn checked(self) -> Option<XorFragments> {
+        self.fragment.is_multiple_of(self.code.stripe_bytes()).then_some(self)
+    }
+
+    /// Bytes of a fragment.
+    pub(super) fn fragment_bytes(&self) -> usize {
+        self.fragment
+    }
+
+    /// One chunk on the CPU.
+    fn chunk_on_cpu(&self, isa: Isa, sources: Vec<&[u8]>, targets: &mut [&mut [u8]]) -> Result<(), XorCallError> {
+        match self.work {
+            XorWork::Encode => self.code.encode_on(isa, &sources, targets),
+            XorWork::Reconstruct => {
+                let present: Vec<(usize, &[u8])> = self.present.iter().copied().zip(sources).collect();
+                self.code.reconstruct_on(isa, &present, &self.wanted, targets)
+            }
+            XorWork::Update { index } => {
+                targets.iter_mut().zip(&sources[2..]).for_each(|(target, old)| target.copy_from_slice(old));
+                self.code.update(index, sources[0], sources[1], targets)
+            }
+            XorWork::Differences => {
+                let (data, parity) = sources.split_at(self.code.k());
+                self.code.encode_on(isa, data, targets)?;
+                let both = targets.iter_mut().zip(parity);
+                both.for_each(|(target, is)| target.iter_mut().zip(*is).for_each(|(sum, x)| *sum ^= x));
+                Ok(())
+            }
         }
-        let rows = direct_rows(program, code.w(), &present, &wanted);
-        Some(XorFragments { code: code.clone(), primitive, present, wanted, rows, fragment, chunks })
     }
 
     /// Room in the input for present fragment number `slot` (its place in the list) of a chunk.
@@ -134,7 +192,12 @@ fn toggle(sum: &mut Vec<u32>, term: u32) {
 
 impl Operation for XorFragments {
     fn primitive(&self) -> &'static str {
-        self.primitive
+        match self.work {
+            XorWork::Encode => "xor-encode",
+            XorWork::Reconstruct => "xor-reconstruct",
+            XorWork::Update { .. } => "xor-update",
+            XorWork::Differences => "xor-verify",
+        }
     }
 
     fn input_bytes(&self) -> usize {
@@ -154,14 +217,8 @@ impl Operation for XorFragments {
             let first = self.target_range(chunk, 0).start;
             let room = &mut output[first..first + self.wanted.len() * self.fragment];
             let mut targets: Vec<&mut [u8]> = room.chunks_mut(self.fragment).collect();
-            let done = if self.primitive == "xor-encode" {
-                self.code.encode_on(isa, &sources, &mut targets)
-            } else {
-                let present: Vec<(usize, &[u8])> = self.present.iter().copied().zip(sources).collect();
-                self.code.reconstruct_on(isa, &present, &self.wanted, &mut targets)
-            };
             // Lengths, counts and numbers were checked when the operation was made.
-            done.expect("a checked call");
+            self.chunk_on_cpu(isa, sources, &mut targets).expect("a checked call");
         }
     }
 

@@ -3,3 +3,4 @@
 mod faulty;
 mod jobs;
 mod kernels;
+mod upkeep;

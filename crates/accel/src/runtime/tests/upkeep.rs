@@ -1,0 +1,220 @@
+//! Parity that follows a changed fragment, and its check, by the kernels of every device and of both families of codes,
+//! against the CPU's reference (P10). As everywhere with the emulated device, cases are small.
+
+use super::kernels::Bench;
+use crate::device::test_bytes;
+use crate::erasure::{Code, Matrix};
+use crate::isa::Isa;
+use crate::runtime::operations::{Multiply, Verify, XorFragments};
+use crate::xorcode::{Technique, XorCode};
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt, SeedableRng};
+use std::sync::Arc;
+
+const XOR_CODES: [(Technique, usize, usize, usize, usize); 5] = [
+    (Technique::Liberation, 2, 2, 3, 8),
+    (Technique::Liberation, 5, 2, 5, 24),
+    (Technique::BlaumRoth, 4, 2, 4, 16),
+    (Technique::CauchyOrig, 4, 3, 4, 8),
+    (Technique::CauchyGood, 5, 3, 4, 40),
+];
+
+/// A code of either family.
+enum Any {
+    Rs(Arc<Code>),
+    Xor(Arc<XorCode>),
+}
+
+impl Any {
+    fn shape(&self) -> (usize, usize) {
+        match self {
+            Any::Rs(code) => (code.k(), code.m()),
+            Any::Xor(code) => (code.k(), code.m()),
+        }
+    }
+
+    /// The k data fragments with their parity behind them.
+    fn encoded(&self, data: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        let len = data[0].len();
+        let mut parity = vec![vec![0; len]; self.shape().1];
+        let slices: Vec<&[u8]> = data.iter().map(|d| d.as_slice()).collect();
+        let mut rooms: Vec<&mut [u8]> = parity.iter_mut().map(|p| p.as_mut_slice()).collect();
+        match self {
+            Any::Rs(code) => code.encode_on(Isa::REFERENCE, &slices, len, &mut rooms).unwrap(),
+            Any::Xor(code) => code.encode_on(Isa::REFERENCE, &slices, &mut rooms).unwrap(),
+        }
+        data.into_iter().chain(parity).collect()
+    }
+
+    fn some_chunks(&self, rng: &mut StdRng, count: usize, len: usize) -> Vec<Vec<Vec<u8>>> {
+        let k = self.shape().0;
+        (0..count).map(|_| self.encoded((0..k).map(|_| test_bytes(rng.next_u64(), len)).collect())).collect()
+    }
+}
+
+/// New parity of each chunk, from each device.
+fn updated(bench: &mut Bench, code: &Any, index: usize, len: usize, sources: &[Vec<&[u8]>]) -> Vec<Vec<Vec<u8>>> {
+    let m = code.shape().1;
+    match code {
+        Any::Rs(code) => {
+            let operation = Multiply::update(code, index, len, sources.len()).unwrap();
+            let output = bench.run(&operation, |input| {
+                for (chunk, list) in sources.iter().enumerate() {
+                    list.iter().enumerate().for_each(|(c, bytes)| operation.pack(chunk, c, bytes, input));
+                }
+            });
+            let part = |chunk, row| output[operation.target_range(chunk, row)][..len].to_vec();
+            (0..sources.len()).map(|chunk| (0..m).map(|row| part(chunk, row)).collect()).collect()
+        }
+        Any::Xor(code) => {
+            let operation = XorFragments::update(code, index, len, sources.len()).unwrap();
+            let output = bench.run(&operation, |input| {
+                for (chunk, list) in sources.iter().enumerate() {
+                    let places = list.iter().enumerate();
+                    places.for_each(|(c, bytes)| input[operation.source_range(chunk, c)].copy_from_slice(bytes));
+                }
+            });
+            let part = |chunk, row| output[operation.target_range(chunk, row)].to_vec();
+            (0..sources.len()).map(|chunk| (0..m).map(|row| part(chunk, row)).collect()).collect()
+        }
+    }
+}
+
+/// The parity that an update leaves is that of the new data, and what the CPU's own update leaves.
+fn update(bench: &mut Bench, rng: &mut StdRng, code: &Any, index: usize, len: usize, count: usize) {
+    let before = code.some_chunks(rng, count, len);
+    let (k, m) = code.shape();
+    let mut after = before.clone();
+    after.iter_mut().for_each(|chunk| {
+        chunk.truncate(k);
+        chunk[index] = test_bytes(rng.next_u64(), len);
+        *chunk = code.encoded(std::mem::take(chunk));
+    });
+    let sources: Vec<Vec<&[u8]>> = before
+        .iter()
+        .zip(&after)
+        .map(|(old, new)| {
+            let parity = old[k..].iter().map(|p| p.as_slice());
+            [&old[index][..], &new[index][..]].into_iter().chain(parity).collect()
+        })
+        .collect();
+    let found = updated(bench, code, index, len, &sources);
+    for (chunk, found) in found.iter().enumerate() {
+        assert_eq!(found[..], after[chunk][k..], "{k}+{m}, fragment {index} of {len} bytes");
+        let mut by_cpu = before[chunk][k..].to_vec();
+        let mut rooms: Vec<&mut [u8]> = by_cpu.iter_mut().map(|p| p.as_mut_slice()).collect();
+        let (old, new) = (&before[chunk][index], &after[chunk][index]);
+        match code {
+            Any::Rs(code) => code.update_on(Isa::REFERENCE, index, old, new, &mut rooms).unwrap(),
+            Any::Xor(code) => code.update(index, old, new, &mut rooms).unwrap(),
+        }
+        assert_eq!(*found, by_cpu);
+    }
+}
+
+#[test]
+fn parity_follows_a_changed_fragment_by_reed_solomon() {
+    let (mut bench, mut rng) = (Bench::new(), StdRng::seed_from_u64(21));
+    for (k, m) in [(1, 1), (4, 2), (6, 3), (10, 4), (17, 3), (3, 33)] {
+        let code = Any::Rs(Arc::new(Code::new(k, m, Matrix::Cauchy1).unwrap()));
+        (0..k).for_each(|index| update(&mut bench, &mut rng, &code, index, 17, 1));
+        for len in [0, 1, 15, 16, 64, 1000] {
+            update(&mut bench, &mut rng, &code, len % k, len, 2);
+        }
+    }
+    for _ in 0..1_000 {
+        let (k, m) = (rng.random_range(1..12), rng.random_range(1..7));
+        let code = Any::Rs(Arc::new(Code::new(k, m, Matrix::Cauchy1).unwrap()));
+        let (index, len, count) = (rng.random_range(0..k), rng.random_range(0..120), rng.random_range(1..3));
+        update(&mut bench, &mut rng, &code, index, len, count);
+    }
+    assert!(Multiply::update(&Code::new(4, 2, Matrix::Cauchy1).unwrap(), 4, 16, 1).is_none());
+}
+
+#[test]
+fn parity_follows_a_changed_fragment_by_xor_alone() {
+    let (mut bench, mut rng) = (Bench::new(), StdRng::seed_from_u64(22));
+    for (technique, k, m, w, packet) in XOR_CODES {
+        let code = Arc::new(XorCode::new(technique, k, m, w, packet).unwrap());
+        for stripes in [0, 1, 3] {
+            let any = Any::Xor(code.clone());
+            (0..k).for_each(|index| update(&mut bench, &mut rng, &any, index, stripes * w * packet, 2));
+        }
+        assert!(XorFragments::update(&code, k, w * packet, 1).is_none());
+        assert!(XorFragments::update(&code, 0, w * packet + 8, 1).is_none());
+    }
+}
+
+/// The parity fragments that each device finds wrong, by chunk.
+fn verified(bench: &mut Bench, code: &Any, len: usize, chunks: &[Vec<Vec<u8>>]) -> Vec<Vec<usize>> {
+    let operation = match code {
+        Any::Rs(code) => Verify::rs(code, len, chunks.len()),
+        Any::Xor(code) => Verify::xor(code, len, chunks.len()).unwrap(),
+    };
+    let output = bench.run(&operation, |input| {
+        for (chunk, fragments) in chunks.iter().enumerate() {
+            fragments.iter().enumerate().for_each(|(f, bytes)| operation.pack(chunk, f, bytes, input));
+        }
+    });
+    (0..chunks.len()).map(|chunk| operation.read(&output, chunk)).collect()
+}
+
+/// Chunks of which some are damaged: one bit of any of their parity fragments, or of a data fragment (then all
+/// parities differ that have it in their sum).
+fn verify(bench: &mut Bench, rng: &mut StdRng, code: &Any, len: usize, count: usize) {
+    let (k, m) = code.shape();
+    let mut chunks = code.some_chunks(rng, count, len);
+    assert!(verified(bench, code, len, &chunks).iter().all(|wrong| wrong.is_empty()), "{k}+{m} of {len} bytes");
+    if len == 0 {
+        return;
+    }
+    let mut expected = vec![Vec::new(); count];
+    for (chunk, expected) in chunks.iter_mut().zip(&mut expected) {
+        for row in 0..m {
+            if rng.random() {
+                let at = [0, len - 1, rng.random_range(0..len)][rng.random_range(0..3)];
+                chunk[k + row][at] ^= 1 << rng.random_range(0..8);
+                expected.push(row);
+            }
+        }
+    }
+    assert_eq!(verified(bench, code, len, &chunks), expected, "{k}+{m} of {len} bytes");
+    let (chunk, data) = (rng.random_range(0..count), rng.random_range(0..k));
+    chunks[chunk][data][rng.random_range(0..len)] ^= 1 << rng.random_range(0..8);
+    let by_cpu: Vec<Vec<usize>> = chunks
+        .iter()
+        .map(|chunk| {
+            let slices: Vec<&[u8]> = chunk.iter().map(|f| f.as_slice()).collect();
+            let (data, parity) = slices.split_at(k);
+            match code {
+                Any::Rs(code) => code.verify_on(Isa::REFERENCE, data, len, parity).unwrap(),
+                Any::Xor(code) => code.verify_on(Isa::REFERENCE, data, parity).unwrap(),
+            }
+        })
+        .collect();
+    assert_eq!(verified(bench, code, len, &chunks), by_cpu, "{k}+{m} of {len} bytes");
+}
+
+#[test]
+fn parity_that_is_not_its_data_s_is_named() {
+    let (mut bench, mut rng) = (Bench::new(), StdRng::seed_from_u64(23));
+    for (k, m) in [(1, 1), (4, 2), (10, 4), (17, 3), (32, 5)] {
+        let code = Any::Rs(Arc::new(Code::new(k, m, Matrix::Cauchy1).unwrap()));
+        for len in [0, 1, 16, 17, 500] {
+            verify(&mut bench, &mut rng, &code, len, 2);
+        }
+    }
+    for _ in 0..500 {
+        let (k, m) = (rng.random_range(1..12), rng.random_range(1..7));
+        let code = Any::Rs(Arc::new(Code::new(k, m, Matrix::Cauchy1).unwrap()));
+        let (len, count) = (rng.random_range(1..120), rng.random_range(1..4));
+        verify(&mut bench, &mut rng, &code, len, count);
+    }
+    for (technique, k, m, w, packet) in XOR_CODES {
+        let code = Arc::new(XorCode::new(technique, k, m, w, packet).unwrap());
+        assert!(Verify::xor(&code, w * packet + 8, 1).is_none());
+        for stripes in [0, 1, 3] {
+            (0..10).for_each(|_| verify(&mut bench, &mut rng, &Any::Xor(code.clone()), stripes * w * packet, 2));
+        }
+    }
+}
