@@ -34,6 +34,8 @@ pub struct FakeDisk {
     pub held: BTreeSet<(u64, u32)>,
     /// Of these, the ones whose bytes are wrong.
     pub rotten: BTreeSet<(u64, u32)>,
+    /// So many scrubs to come end before they find anything.
+    pub scrubs_cut_short: u32,
     pub failed: bool,
 }
 
@@ -314,7 +316,13 @@ impl Fake {
                     }
                 }
             } else if let Some(scrub) = &task.scrub {
-                let disk = &self.disks[&scrub.disk_id];
+                let Some(disk) = self.disks.get_mut(&scrub.disk_id) else { continue };
+                if disk.scrubs_cut_short > 0 {
+                    disk.scrubs_cut_short -= 1;
+                    result.reason = "the index had to be made anew".into();
+                    self.nodes[index].results.push(result);
+                    continue;
+                }
                 result.failed = disk
                     .rotten
                     .iter()

@@ -451,6 +451,7 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Ou
                 cluster.tasks.close(result.task_id);
             }
             if scrub && result.finished {
+                cluster.tasks.scrubbed(disk_id, &result.reason);
                 // Where a record's header has rotted nothing says whose bytes these were: what lacks shows in a list (P13).
                 let want = crate::internal::SetInventory { want: vec![disk_id], done_disk_id: 0, done_wanted: 0 };
                 proposals.push(want.propose());

@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::meta::Task;
 
+/// Times that re-reading a disk is begun before it is given up until the next pass.
+const SCRUB_TRIES: u32 = 8;
+
 /// A member of a group: (group, position).
 pub type MemberKey = (u64, u32);
 
@@ -116,6 +119,8 @@ pub struct Tasks {
     pub suspects: BTreeMap<u64, BTreeSet<(u64, u32)>>,
     /// Disks to re-read.
     pub scrub_wanted: BTreeSet<u64>,
+    /// How often in a row re-reading a disk was cut short.
+    pub scrub_cut_short: BTreeMap<u64, u32>,
     /// Disks to compact.
     pub compact_wanted: BTreeSet<u64>,
 }
@@ -201,7 +206,22 @@ impl Tasks {
         }
         self.suspects.remove(&disk_id);
         self.scrub_wanted.remove(&disk_id);
+        self.scrub_cut_short.remove(&disk_id);
         self.compact_wanted.remove(&disk_id);
+    }
+
+    /// A disk was re-read, or that was cut short (`reason`: a node's index that had rotted itself, say, and is made anew): it is
+    /// begun again, a few times.
+    pub fn scrubbed(&mut self, disk_id: u64, reason: &str) {
+        let tries = self.scrub_cut_short.remove(&disk_id).unwrap_or(0) + 1;
+        if reason.is_empty() {
+            return;
+        }
+        tracing::warn!(disk_id, reason, tries, "a disk was not re-read to its end");
+        if tries < SCRUB_TRIES {
+            self.scrub_cut_short.insert(disk_id, tries);
+            self.scrub_wanted.insert(disk_id);
+        }
     }
 
     /// The member changed: work under way for it is void.

@@ -112,6 +112,8 @@ fn rot_is_found_and_rebuilt() {
     let silent = fake.nodes[1].disks[0];
     let unknown = fake.disks.get_mut(&silent).unwrap().held.pop_first().unwrap();
     fake.damaged();
+    // What is cut short is begun again.
+    fake.disks.get_mut(&disk).unwrap().scrubs_cut_short = 2;
     let reply = fake.ask(&Maintain { what: Upkeep::Scrub as i32, start: true }).unwrap();
     assert!(reply.running);
     fake.until(60, "scrubbed and rebuilt", |f| {
