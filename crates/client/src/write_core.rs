@@ -15,6 +15,7 @@
 mod ask;
 mod commit;
 mod put;
+mod recut;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -296,11 +297,7 @@ impl WriteCore {
         match event {
             WriteEvent::Open => self.open(),
             WriteEvent::Chunk(chunk) => self.take_chunk(chunk),
-            WriteEvent::Hole { index, offset, len_bytes } => {
-                self.input_bytes += len_bytes;
-                self.asked_bytes += len_bytes;
-                self.extents.put(index, state::Piece { offset, len_bytes, chunk: None });
-            }
+            WriteEvent::Hole { index, offset, len_bytes } => self.take_hole(index, offset, len_bytes),
             WriteEvent::Answer(answer) => {
                 if let Some(done) = self.calls.answered(self.now, answer, &self.options) {
                     self.answered(done);
@@ -355,7 +352,8 @@ impl WriteCore {
 
     /// What opening the file and asking about these chunks takes.
     fn open_request(&self, chunks: &[usize]) -> OpenWrite {
-        let scheme = self.params.expect_policy.as_ref().map(|p| p.scheme(self.file_bytes(0)).to_string());
+        let expected = self.params.expect_policy.as_ref();
+        let scheme = expected.map(|p| p.scheme(self.file_bytes(0)).to_string());
         let (parent, name, ino, inos) = match &self.params.target {
             Target::Name { parent, name } => (*parent, name.clone(), 0, 0),
             Target::Inode(ino) => (0, Vec::new(), *ino, 0),
@@ -374,6 +372,7 @@ impl WriteCore {
             host: self.options.host.clone(),
             blanks: 0,
             inos,
+            chunking: expected.map(|p| p.chunking.to_string()).unwrap_or_default(),
         }
     }
 
@@ -417,6 +416,10 @@ impl WriteCore {
         self.put_session_id = reply.session_id;
         self.domain = reply.domain;
         self.base_bytes = reply.base_size_bytes;
+        let recut = match self.cut_as_asked() {
+            Ok(recut) => recut,
+            Err(error) => return self.fail(error),
+        };
         for index in 0..self.chunks.len() {
             self.chunks[index].region = self.region(self.chunks[index].offset);
         }
@@ -429,10 +432,18 @@ impl WriteCore {
             a.class.as_ref().is_some_and(|c| c.spec == self.scheme) && a.answers.len() == first.len()
         };
         match reply.allocated.filter(fits) {
+            // They are in the queue already, cut anew; what was asked about goes with the session.
+            _ if recut => {}
             Some(allocated) => self.on_allocated(allocated, first),
             // Asked for another class than the file turned out to have: ask again for the right one.
             None => self.ask.extend(first),
         }
+    }
+
+    fn take_hole(&mut self, index: u64, offset: u64, len_bytes: u64) {
+        self.input_bytes += len_bytes;
+        self.asked_bytes += len_bytes;
+        self.extents.put(index, state::Piece { offset, len_bytes, chunk: None });
     }
 
     fn take_chunk(&mut self, ready: ChunkReady) {

@@ -154,6 +154,9 @@ fn fill(
     if policy.placement != Placement::Spread || policy.scheme(request.size_bytes).to_string() != spec {
         return refuse(Code::SessionExpired, "the file's policy asks for another place or class; open the file");
     }
+    if !open.chunking.is_empty() && open.chunking != policy.chunking.to_string() {
+        return refuse(Code::SessionExpired, "the file's policy asks for other chunks; open the file");
+    }
     let question = Question::new(ctx, session, policy, &class, &[])?;
     let scope = allocate::scope(policy, session.ino);
     let mut known = HashMap::new();

@@ -138,8 +138,12 @@ impl Fake {
         }
         let hints = self.hints();
         let policy = tessera_policy::Policy::from_hints(hints.iter().map(|h| (h.name.as_str(), h.value.as_str())));
-        if policy.unwrap().scheme(request.size_bytes).to_string() != open.redundancy {
+        let policy = policy.unwrap();
+        if policy.scheme(request.size_bytes).to_string() != open.redundancy {
             return Err(error(Code::SessionExpired, "another class than the policy asks for"));
+        }
+        if policy.placement != tessera_policy::Placement::Spread || policy.chunking.to_string() != open.chunking {
+            return Err(error(Code::SessionExpired, "other chunks or places than the policy asks for"));
         }
         let class = self.class_of(&open.redundancy);
         let mut known = Vec::new();

@@ -280,7 +280,8 @@ impl WriteCore {
     }
 
     fn after_map(&mut self, index: usize) {
-        let chunk = &self.chunks[index];
+        // The input may have been cut anew since.
+        let Some(chunk) = self.chunks.get(index) else { return };
         let Some(active) = &chunk.active else { return };
         let behind = self.view.read().pg(chunk.pg_id).is_none_or(|pg| pg.epoch < chunk.epoch);
         if behind {

@@ -140,6 +140,38 @@ fn a_policy_that_was_not_expected_leads_to_the_ordinary_way() {
     drive.fake.check_all_stored();
 }
 
+/// Small input is cut before it is known what the file asks for.
+#[test]
+fn chunks_are_cut_as_the_file_asks_whatever_was_expected() {
+    let cuts = |drive: &Drive| {
+        let chunks = drive.fake.chunks.values().filter(|c| c.committed);
+        chunks.map(|c| c.len_bytes).collect::<Vec<_>>()
+    };
+    let mut bytes = content(3).repeat(3);
+    bytes[4096..8192].fill(0);
+    bytes.extend(content(4).iter().take(100));
+    for hints in [("chunking", "fixed:4K"), ("placement", "scatter:4K")] {
+        let fake = || Fake::new(8).with("redundancy", "replica:3").with(hints.0, hints.1);
+        let mut drive = Drive::new(fake());
+        let done = put(&mut drive, "a", &bytes);
+        // The first and the third are the same, and asked about once for each region; the second is a hole.
+        let asked = if hints.0 == "chunking" { 2 } else { 3 };
+        assert_eq!((cuts(&drive), done.chunks, done.input_bytes), (vec![4096, 100], asked, 12_388));
+        assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
+        drive.fake.check_all_stored();
+
+        // The same under blanks: the manager says so at the commit.
+        let mut drive = warm();
+        drive.fake = std::mem::replace(&mut drive.fake, fake()).with(hints.0, hints.1);
+        let before = cuts(&drive).len();
+        put(&mut drive, "a", &bytes);
+        assert_eq!(manager_calls(&drive)[..2], ["Commit", "OpenWrite"], "{:#?}", drive.trace);
+        assert_eq!(cuts(&drive)[before..], [4096, 100]);
+        assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
+        drive.fake.check_all_stored();
+    }
+}
+
 /// P11: what was acknowledged under an epoch that has passed is stored again.
 #[test]
 fn a_stale_commit_leads_to_the_ordinary_way() {

@@ -142,6 +142,7 @@ fn what_cannot_be_filled_is_refused() {
     refuse(Code::SessionExpired, &|_, o| o.redundancy = "replica:2".into());
     refuse(Code::SessionExpired, &|_, o| o.hints = redundancy("replica:2"));
     refuse(Code::SessionExpired, &|_, o| o.hints.push(Hint { name: "placement".into(), value: "local".into() }));
+    refuse(Code::SessionExpired, &|_, o| o.chunking = "fixed:4K".into());
     refuse(Code::Invalid, &|c, _| c.filled[0] = c.filled[1]);
     refuse(Code::Invalid, &|c, _| c.filled.truncate(1));
     refuse(Code::Invalid, &|c, _| c.partial = true);

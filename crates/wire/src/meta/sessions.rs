@@ -57,6 +57,10 @@ pub struct OpenWrite {
     /// With [`Commit::open`]: inode numbers that are wanted with the answer, for files to come; the manager gives as many as it likes.
     #[prost(uint32, tag = "12")]
     pub inos: u32,
+    /// How `chunks` were cut (a value of the hint `chunking`). A [`Commit::open`] of a file that asks for other cuts is refused (`SessionExpired`:
+    /// open the file). Empty: not said.
+    #[prost(string, tag = "13")]
+    pub chunking: String,
 }
 
 /// Chunk ids with a group and no content yet: what small files to come are stored under, so that each needs one trip to the
