@@ -21,6 +21,8 @@ pub struct Located {
     pub size_bytes: u64,
     /// Bytes of chunks that were new with it.
     pub new_bytes: u64,
+    /// When it was committed, ns since 1970.
+    pub committed_ns: i64,
     /// Pieces in order of offset.
     pub extents: Vec<LocatedExtent>,
 }
@@ -86,6 +88,8 @@ pub struct LocatedFragment {
     pub disk_id: u64,
     /// It is there, and its node is up.
     pub readable: bool,
+    /// All that was on the disk at this time has been re-read since, ns since 1970; 0: unknown.
+    pub verified_ns: i64,
 }
 
 /// How a file stands.
@@ -111,6 +115,10 @@ pub struct FileState {
     pub chunks_lost: u64,
     /// Redundancy classes of its chunks.
     pub classes: Vec<String>,
+    /// Every fragment that can be read was re-read from its disk and found good at this time (ns since 1970) or later; none: some have not been
+    /// since the version was committed, as far as nodes and manager remember (until they are started anew). What was found bad is not among
+    /// `chunks_full`.
+    pub last_verified_ns: Option<i64>,
 }
 
 impl Located {
@@ -131,6 +139,13 @@ impl Located {
         hosts
     }
 
+    /// The oldest time of a disk that the file is read from, if all of the version was there by then.
+    fn last_verified_ns(&self) -> Option<i64> {
+        let fragments = self.extents.iter().flat_map(|extent| &extent.fragments);
+        let oldest_ns = fragments.filter(|f| f.readable).map(|f| f.verified_ns).min();
+        oldest_ns.filter(|oldest_ns| *oldest_ns >= self.committed_ns)
+    }
+
     /// What it comes to.
     pub fn state(&self) -> FileState {
         let mut state = FileState {
@@ -144,6 +159,7 @@ impl Located {
             chunks_reduced: 0,
             chunks_lost: 0,
             classes: Vec::new(),
+            last_verified_ns: self.last_verified_ns(),
         };
         let (mut seen, mut classes) = (BTreeSet::new(), BTreeSet::new());
         for extent in self.extents.iter().filter(|e| e.chunk_id != 0) {
@@ -191,6 +207,7 @@ impl Client {
             version_number: version.number,
             size_bytes: version.size_bytes,
             new_bytes: version.new_bytes,
+            committed_ns: version.committed_ns,
             extents: extents.iter().map(|extent| places.locate(extent, &chunks, &classes)).collect(),
         })
     }
@@ -278,6 +295,7 @@ impl<'a> Places<'a> {
             address: node.map(|n| n.address.clone()).unwrap_or_default(),
             disk_id,
             readable: up && !chunk.missing.contains(&fragment),
+            verified_ns: disk.map_or(0, |d| d.verified_ns),
         }
     }
 }
@@ -296,6 +314,7 @@ mod tests {
             address: String::new(),
             disk_id: 1,
             readable: *readable,
+            verified_ns: 500,
         };
         let fragments = hosts.iter().enumerate().map(fragment).collect();
         let (class, needed) = (spec.into(), coding.k);
@@ -303,7 +322,7 @@ mod tests {
     }
 
     fn located(extents: Vec<LocatedExtent>) -> Located {
-        Located { ino: 1, version: 2, version_number: 1, size_bytes: 300, new_bytes: 300, extents }
+        Located { ino: 1, version: 2, version_number: 1, size_bytes: 300, new_bytes: 300, committed_ns: 400, extents }
     }
 
     #[test]
@@ -317,6 +336,20 @@ mod tests {
         assert_eq!((state.chunks, state.chunks_full, state.chunks_reduced, state.chunks_lost), (2, 1, 1, 0));
         assert_eq!(state.stored_bytes, 150 + 100);
         assert_eq!(state.classes, ["ec:2+1", "replica:2"]);
+    }
+
+    #[test]
+    fn a_file_was_verified_when_the_last_of_its_disks_was_but_not_before_it_was_written() {
+        let copies = extent(2, 50, "replica:2", &[("a", true), ("c", true)]);
+        let mut file = located(vec![extent(0, 50, "", &[]), copies]);
+        assert_eq!(file.state().last_verified_ns, Some(500));
+        file.extents[1].fragments[1].verified_ns = 450;
+        assert_eq!(file.state().last_verified_ns, Some(450));
+        file.extents[1].fragments[1].verified_ns = 399;
+        assert_eq!(file.state().last_verified_ns, None);
+        file.extents[1].fragments[1].readable = false;
+        assert_eq!(file.state().last_verified_ns, Some(500), "one that cannot be read is not counted as full");
+        assert_eq!(located(Vec::new()).state().last_verified_ns, None);
     }
 
     #[test]

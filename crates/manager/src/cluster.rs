@@ -133,6 +133,7 @@ fn get_map(view: &View, request: &GetMap) -> Outcome<ClusterMap> {
             disk.free_bytes = figures.free_bytes;
             disk.fragments = figures.fragments;
             disk.queue_len = figures.queue_len;
+            disk.verified_ns = figures.verified_ns;
         }
     }
     Ok(map)

@@ -57,6 +57,8 @@ pub struct DiskFigures {
     pub queue_len: u32,
     /// Bytes re-read by the running scrub pass.
     pub scrubbed_bytes: u64,
+    /// All that was on it then has been re-read, ns since 1970; 0: unknown.
+    pub verified_ns: i64,
     /// Bytes of fragments that were assigned to it since that heartbeat.
     assigned: Cell<u64>,
     /// … and between that one and the one before: they may not show in `free_bytes` yet.
@@ -129,6 +131,7 @@ impl Figures {
             index_bytes: said.index_bytes,
             queue_len: said.queue_len,
             scrubbed_bytes,
+            verified_ns: said.verified_ns.clamp(0, now_ns.max(0)),
             assigned: Cell::new(0),
             assigned_before: disk.assigned.get(),
         };

@@ -86,6 +86,7 @@ fn disk_with_figures(view: &View<'_>, disk: &DiskRow) -> tessera_wire::DiskInfo 
         info.fragments = figures.fragments;
         info.index_bytes = figures.index_bytes;
         info.queue_len = figures.queue_len;
+        info.verified_ns = figures.verified_ns;
     }
     info
 }

@@ -259,6 +259,10 @@ pub struct DiskInfo {
     /// Bytes of memory that the node's index of its fragments takes, roughly.
     #[prost(uint64, tag = "11")]
     pub index_bytes: u64,
+    /// Everything that was on it at this time, ns since 1970 by its node's clock, has been re-read since (when the last scrub cycle that was
+    /// finished began); 0: not since its node started.
+    #[prost(sint64, tag = "12")]
+    pub verified_ns: i64,
 }
 
 /// Member `i` of a placement group holds fragment `i` of each of its chunks.

@@ -41,6 +41,9 @@ fn describe(out: &Out, path: &str, located: &Located) -> Outcome {
         units::bytes(state.stored_bytes),
         if state.classes.is_empty() { "nothing stored".into() } else { state.classes.join(", ") },
     ))?;
+    if let Some(verified_ns) = state.last_verified_ns {
+        out.line(format!("every fragment re-read since {} UTC", units::time(verified_ns)))?;
+    }
     let mut table = Table::new([("host", Align::Left), ("holds", Align::Right), ("of the file", Align::Right)]);
     for (host, bytes) in located.bytes_by_host() {
         table.row([host, units::bytes(bytes), units::percent(bytes, state.logical_bytes)]);

@@ -369,6 +369,7 @@ impl NodeCore {
             path: state.about.path.clone(),
             used_bytes: state.about.stats.used_bytes,
             index_bytes: state.about.stats.index_bytes,
+            verified_ns: state.scrub.verified_ns(),
         }
     }
 }

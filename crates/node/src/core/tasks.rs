@@ -125,7 +125,7 @@ impl NodeCore {
             }
             Task { scrub: Some(it), .. } => {
                 let disk = self.task_disk(it.disk_id)?;
-                self.disks[disk].scrub.start_for(task_id);
+                self.disks[disk].scrub.start_for(task_id, self.now_ns);
                 Ok(Work::Upkeep)
             }
             Task { compact: Some(it), .. } => {

@@ -18,6 +18,10 @@ pub(super) struct Scrub {
     tasks: Vec<u64>,
     bytes: u64,
     rot_found: u64,
+    /// When the running cycle began.
+    began_ns: i64,
+    /// When the last one that was finished began; 0: none was.
+    verified_ns: i64,
     next_ns: i64,
 }
 
@@ -34,13 +38,14 @@ pub(super) struct Compaction {
 
 impl Scrub {
     /// Starts a cycle now, for a task.
-    pub(super) fn start_for(&mut self, task_id: u64) {
+    pub(super) fn start_for(&mut self, task_id: u64, now_ns: i64) {
         self.tasks.push(task_id);
-        self.start();
+        self.start(now_ns);
     }
 
-    fn start(&mut self) {
+    fn start(&mut self, now_ns: i64) {
         self.running = true;
+        self.began_ns = now_ns;
         self.cursor = None;
         self.restarted = self.in_flight;
         self.bytes = 0;
@@ -56,6 +61,10 @@ impl Scrub {
 
     pub(super) fn rot_found(&self) -> u64 {
         self.rot_found
+    }
+
+    pub(super) fn verified_ns(&self) -> i64 {
+        self.verified_ns
     }
 }
 
@@ -122,7 +131,7 @@ impl NodeCore {
             return;
         }
         if !scrub.running && every_s > 0 && self.now_ns >= scrub.next_ns {
-            scrub.start();
+            scrub.start(self.now_ns);
         }
         if !scrub.running {
             return;
@@ -173,6 +182,9 @@ impl NodeCore {
             }
         }
         if whole_cycle && next.is_none() {
+            // What was found bad has been reported, and counts as missing.
+            let scrub = &mut self.disks[disk].scrub;
+            scrub.verified_ns = scrub.began_ns;
             self.end_scrub(disk, self.config.scrub_every_s.saturating_mul(1_000), "");
         }
     }

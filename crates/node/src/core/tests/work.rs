@@ -298,11 +298,16 @@ fn scrubbing_on_request() {
     assert_eq!((sent.bad, sent.scrubbed_bytes), (vec![of(7, 2, 102)], vec![0, 100]));
     assert_eq!(sent.results[0].failed, [of(7, 2, 102)]);
     play.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task(2)], ..beat() }));
+    let asked_ms = play.now_ms;
     let lines = play.disk(Ok(DiskReply::Scrubbed { next: None, bytes: 50, bad: vec![] }));
     assert_eq!(lines, ["disk 1 scrub from 0"]);
+    play.tick(200);
+    assert_eq!(play.sent::<Heartbeat>(Kind::Heartbeat).disks[1].verified_ns, 0, "no cycle is through");
     play.disk(Ok(DiskReply::Scrubbed { next: None, bytes: 150, bad: vec![] }));
     let finished: Vec<u64> = results(&mut play).iter().filter(|r| r.finished).map(|r| r.task_id).collect();
     assert_eq!(finished, [1, 2]);
+    let verified: Vec<i64> = play.sent::<Heartbeat>(Kind::Heartbeat).disks.iter().map(|d| d.verified_ns).collect();
+    assert_eq!(verified, [0, asked_ms * MS], "what was there when the cycle began");
 }
 
 /// P13: without being asked, a disk is scrubbed within the interval, at the pace of the background.
