@@ -161,10 +161,15 @@ impl Files {
         }
         // Who closed has heard of failures at flush. Whoever opens it meanwhile shares this file, and keeps it.
         let _ = file.close_session(store);
+        let failed = file.state.lock().failed.is_some();
         let mut files = self.0.lock();
         if files.get(&file.ino).is_some_and(|slot| slot.handles == 0) {
             files.remove(&file.ino);
             drop(files);
+            if failed {
+                store.kernel.lost(file.ino);
+                store.names.forget(Some(&[file.ino]));
+            }
             store.making.is_closed(file.ino);
         }
     }

@@ -10,6 +10,10 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use tessera_wire::{Attr, InodeKind};
 
+/// What no file has.
+const NO_VERSION: u64 = u64::MAX;
+const NO_LENGTH: u64 = u64::MAX;
+
 /// See the module.
 #[derive(Default)]
 pub struct Kernel(Mutex<Held>);
@@ -91,6 +95,15 @@ impl Kernel {
         }
     }
 
+    /// What was written here was not committed, and nobody has the file open any more: neither the length nor the data that the kernel has
+    /// are in any version.
+    pub fn lost(&self, ino: u64) {
+        if let Some(inode) = self.0.lock().inodes.get_mut(&ino) {
+            (inode.version, inode.size_bytes, inode.shown_bytes) = (NO_VERSION, NO_LENGTH, NO_LENGTH);
+            inode.sent_back = false;
+        }
+    }
+
     /// Whether the kernel has this version's length, and nothing of older ones' data.
     pub fn shows(&self, ino: u64, version: u64, size_bytes: u64) -> bool {
         let held = self.0.lock();
@@ -156,7 +169,14 @@ mod tests {
         assert!(kernel.gone(5).is_none(), "it has another name");
         kernel.lost_name(attr(3, 30));
         assert_eq!(kernel.gone(5), Some(attr(3, 30)));
-        kernel.forgets(5, 5);
+        kernel.lost(5);
+        assert!(
+            kernel.must_look_again(5, 31) && !kernel.has_data_of(5, 4, 31),
+            "what the kernel has was never committed"
+        );
+        kernel.lost(5);
+        assert_ne!(kernel.learns(&attr(3, 30), false), second, "it becomes another inode");
+        kernel.forgets(5, 6);
         assert!(kernel.gone(5).is_none());
         assert!(!kernel.has_data_of(5, 4, 31), "forgotten");
     }
