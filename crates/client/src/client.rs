@@ -547,13 +547,22 @@ fn hint_error(path: &StorePath, error: tessera_policy::HintError) -> PathOpError
     PathOpError::Hint { path: path.brief(), message: error.to_string() }
 }
 
-/// Hints in canonical form, or which of them is wrong.
+/// Hints in canonical form, or which of them is wrong, or says other than one before it.
 fn canonical(path: &StorePath, hints: &[(String, String)]) -> Result<Vec<Hint>, PathOpError> {
-    let check = |(name, value): &(String, String)| {
-        let (name, value) = tessera_policy::canonical(name, value).map_err(|e| hint_error(path, e))?;
-        Ok(Hint { name: name.to_string(), value })
-    };
-    hints.iter().map(check).collect()
+    let mut all: Vec<Hint> = Vec::with_capacity(hints.len());
+    for (name, value) in hints {
+        let (own, value) = tessera_policy::canonical(name, value).map_err(|e| hint_error(path, e))?;
+        match all.iter().find(|hint| hint.name == own) {
+            Some(said) if said.value != value => {
+                let message =
+                    format!("{own}={} and {own}={value} (as {name}) exclude each other; give one", said.value);
+                return Err(PathOpError::Hint { path: path.brief(), message });
+            }
+            Some(_) => {}
+            None => all.push(Hint { name: own.to_string(), value }),
+        }
+    }
+    Ok(all)
 }
 
 // The enums say which operation failed; callers that only pass errors on need not.
