@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::fragments::Reader;
 use common::{Cluster, assert_refused, run, tree};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -201,4 +202,118 @@ fn a_rewrite_makes_old_data_follow_new_hints() {
     // Once more there is nothing to store.
     let again = c.ok(&["rewrite", "-r", "tess:/", "--json"]).json();
     assert_eq!((again["files"].as_u64(), again["new_bytes"].as_u64()), (Some(3), Some(0)));
+}
+
+/// Classes a file can be stored in on six hosts, each with what its fragments hold. All survive the loss of two hosts (P1).
+const CLASSES: &[(&str, &[&str])] = &[
+    ("ec:4+2", &["slice", "slice", "slice", "slice", "parity", "parity"]),
+    ("raid6:4+2", &["slice", "slice", "slice", "slice", "parity", "parity"]),
+    ("copy+ec:4+2", &["copy", "slice", "slice", "slice", "parity", "parity"]),
+    ("replica:3", &["copy", "copy", "copy"]),
+];
+
+/// P1: from every class to every other; the nodes have it as the new class says, and it is read when two of them are gone.
+#[test]
+fn a_rewrite_goes_from_every_class_to_every_other() {
+    let mut c = Cluster::start(6);
+    let pairs: Vec<_> = CLASSES.iter().flat_map(|from| CLASSES.iter().map(move |to| (from.0, *to))).collect();
+    let pairs: Vec<_> = pairs.into_iter().filter(|(from, (to, _))| from != to).collect();
+    let content = |i: usize| tree::bytes(100 + i as u64, 600_000 + i * 7001);
+    let nodes = Reader::new();
+    for (i, (from, _)) in pairs.iter().enumerate() {
+        let (name, bytes) = (format!("f{i}"), content(i));
+        let located = put(&c, "n1", &name, &bytes, &[&format!("redundancy={from}")]);
+        let holds = CLASSES.iter().find(|(class, _)| class == from).unwrap().1;
+        nodes.check(&located, &bytes, from, holds);
+    }
+    for (i, (_, (to, _))) in pairs.iter().enumerate() {
+        c.ok(&["policy", "set", &format!("tess:/f{i}"), &format!("redundancy={to}")]);
+    }
+    let done = c.ok(&["rewrite", "-r", "tess:/", "--json"]).json();
+    let all: usize = (0..pairs.len()).map(|i| content(i).len()).sum();
+    assert_eq!((done["files"].as_u64(), done["new_bytes"].as_u64()), (Some(12), Some(all as u64)));
+    for (i, (from, (to, holds))) in pairs.iter().enumerate() {
+        let located = c.ok(&["locate", &format!("tess:/f{i}"), "--extents", "--json"]).json();
+        let state = &located["state"];
+        assert_eq!(state["classes"], serde_json::json!([to]), "from {from}");
+        assert_eq!(state["chunks"], state["chunks_full"], "from {from} to {to}");
+        nodes.check(&located, &content(i), to, holds);
+    }
+    c.kill_node(2);
+    c.kill_node(5);
+    for (i, (from, (to, _))) in pairs.iter().enumerate() {
+        let back = c.ok(&["get", &format!("tess:/f{i}"), "-"]);
+        assert!(back.stdout == content(i), "from {from} to {to}: other bytes");
+    }
+}
+
+/// Small files are cut before they are opened, by what is expected of them; what they ask for is what they get.
+#[test]
+fn small_files_are_cut_as_they_ask() {
+    let c = Cluster::start(3);
+    let (bytes, other) = (tree::bytes(9, 40_000), tree::bytes(10, 40_000));
+    let lens = |name: &str| -> Vec<u64> {
+        let located = c.ok(&["locate", &format!("tess:/{name}"), "--extents", "--json"]).json();
+        located["extents"].as_array().unwrap().iter().map(|e| e["len_bytes"].as_u64().unwrap()).collect()
+    };
+    put(&c, "n1", "f", &bytes, &[]);
+    assert_eq!(lens("f"), [40_000]);
+    c.ok(&["policy", "set", "tess:/f", "BlockSize=16K"]);
+    let done = c.ok(&["rewrite", "tess:/f", "--json"]).json();
+    assert_eq!(done["new_bytes"], 40_000, "old data follows");
+    assert_eq!(lens("f"), [16_384, 16_384, 7_232]);
+    assert!(c.ok(&["get", "tess:/f", "-"]).stdout == bytes);
+    // New data does at once, whatever its directory's policy made the client expect; regions are whole chunks.
+    put(&c, "n1", "f", &other, &[]);
+    assert_eq!(lens("f"), [16_384, 16_384, 7_232]);
+    c.ok(&["policy", "set", "tess:/f", "BlockSize=", "placement=scatter:8K", "redundancy=none"]);
+    let scattered = put(&c, "n1", "f", &bytes, &[]);
+    assert_eq!(lens("f").iter().sum::<u64>(), 40_000);
+    let hosts = hosts_of(&scattered, 0);
+    for (extent, host) in scattered["extents"].as_array().unwrap().iter().zip(&hosts) {
+        let (offset, bytes) = (extent["offset"].as_u64().unwrap(), extent["len_bytes"].as_u64().unwrap());
+        assert_eq!(offset >> 13, (offset + bytes - 1) >> 13, "a chunk lies in one region");
+        assert_eq!(host == &hosts[0], (offset >> 13) % 3 == 0, "round and round three hosts: {hosts:?}");
+    }
+}
+
+/// Of one hint two values: nobody can mean that. Of two hints each its own: regions end chunks, whatever `chunking` says.
+#[test]
+fn hints_that_exclude_each_other_are_refused_in_one_command() {
+    let c = Cluster::start(3);
+    for words in [
+        ["-p", "redundancy=none", "-p", "Replication=3"],
+        ["-p", "DP=local", "-p", "placement=collocate:x"],
+        ["-p", "BlockSize=64K", "-p", "chunking=cdc:16K..64K"],
+    ] {
+        let put = c.with_stdin(&[&["put", "-", "tess:/f"][..], &words].concat(), b"x");
+        assert_refused(&put, 2, &["exclude each other", "give one"]);
+    }
+    assert_refused(&c.run(&["stat", "tess:/f"]), 3, &["tess:/f"]);
+    let same = ["put", "-", "tess:/f", "-p", "redundancy=replica:2", "-p", "Replication=2"];
+    assert_eq!(c.with_stdin(&same, b"x").code, 0, "the same twice is no contradiction");
+    assert_refused(&c.run(&["policy", "set", "tess:/f", "DP=local", "placement=spread"]), 2, &["exclude each other"]);
+    let got = c.ok(&["policy", "get", "tess:/f", "--json"]).json();
+    assert_eq!(got["policy"]["placement"], serde_json::json!({"value": "spread", "set": false}));
+
+    // How safe a file is is no advice: what cannot be kept is refused.
+    let put = c.with_stdin(&["put", "-", "tess:/g", "-p", "Replication=5"], b"x");
+    assert_refused(&put, 4, &["replica:5", "5 hosts", "3 are up"]);
+    assert_refused(&c.run(&["stat", "tess:/g"]), 3, &["tess:/g"]);
+}
+
+/// P13: the store says since when all of a file has been re-read from its disks.
+#[test]
+fn a_file_says_when_it_was_last_verified() {
+    let c = Cluster::start(3);
+    let located = put(&c, "n1", "f", &tree::bytes(11, 500_000), &["redundancy=replica:2"]);
+    let committed_ns = |state: &Value| state["last_verified_ns"].as_i64();
+    assert_eq!(committed_ns(&located["state"]), None, "not since it was written");
+    let before = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
+    c.ok(&["scrub"]);
+    let state = || c.ok(&["locate", "tess:/f", "--json"]).json()["state"].clone();
+    common::eventually("all disks are re-read", || committed_ns(&state()).is_some_and(|ns| ns >= before));
+    assert!(c.ok(&["locate", "tess:/f"]).text().contains("re-read since"));
+    put(&c, "n1", "f", &tree::bytes(12, 500_000), &["redundancy=replica:2"]);
+    assert_eq!(committed_ns(&state()), None, "a new version has not been");
 }

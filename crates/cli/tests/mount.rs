@@ -385,3 +385,63 @@ fn files_follow_hints_that_are_set_later() {
         assert!(state()["rewriting"].is_null());
     });
 }
+
+/// Optimistic writes return early; `state` says when redundancy is reached.
+#[test]
+fn an_optimistic_close_does_not_wait_for_redundancy() {
+    let c = Cluster::start(3);
+    if !can_mount(&c) {
+        return;
+    }
+    let m = Mounted::new(&c, "mnt", &[]);
+    let none = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&m.path, "user.Replication", b"3", none).unwrap();
+    rustix::fs::setxattr(&m.path, "user.RepSmntc", b"Optimistic", none).unwrap();
+    let state = || {
+        let mut value = [0; 4096];
+        let len = rustix::fs::getxattr(m.at("f"), "user.tessera.state", &mut value).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&value[..len]).unwrap()
+    };
+    let stuck = c.nodes[2].as_ref().unwrap();
+    let signal = |signal| {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&stuck.child), signal).unwrap();
+    };
+    signal(rustix::process::Signal::STOP);
+    fs::write(m.at("f"), data(30, 100_000)).unwrap();
+    let early = state();
+    signal(rustix::process::Signal::CONT);
+    assert_eq!((early["logical_bytes"].as_u64(), early["chunks_full"].as_u64()), (Some(100_000), Some(0)), "{early}");
+    eventually("redundancy is reached", || state()["chunks_full"] == state()["chunks"]);
+    assert!(fs::read(m.at("f")).unwrap() == data(30, 100_000));
+}
+
+/// Lifetimes as directories ask for them: files that go by themselves, and time steps that replace each other as a whole.
+#[test]
+fn checkpoints_go_when_their_directory_says() {
+    with_mount(|_, m| {
+        let none = rustix::fs::XattrFlags::empty();
+        for (name, lifetime) in [("steps", "replace:1"), ("purged", "purge:1s"), ("kept", "keep")] {
+            fs::create_dir(m.at(name)).unwrap();
+            rustix::fs::setxattr(m.at(name), "user.tessera.lifetime", lifetime.as_bytes(), none).unwrap();
+        }
+        let listed = |name: &str| {
+            let mut names: Vec<String> =
+                fs::read_dir(m.at(name)).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        fs::write(m.at("kept/sim.N0.T1"), b"kept").unwrap();
+        for image in ["sim.N0.T1", "sim.N1.T1", "sim.N0.T2"] {
+            fs::write(m.at("steps").join(image), data(40, 1000)).unwrap();
+        }
+        // The last image of step 2 is being written: nothing of step 1 may go. A file that is purged tells the time.
+        let mut last = File::create(m.at("steps/sim.N1.T2")).unwrap();
+        last.write_all(b"not yet").unwrap();
+        fs::write(m.at("purged/f"), b"for a second").unwrap();
+        eventually("the file is purged", || listed("purged").is_empty());
+        assert_eq!(listed("steps"), ["sim.N0.T1", "sim.N0.T2", "sim.N1.T1", "sim.N1.T2"]);
+        drop(last);
+        eventually("the older step is gone", || listed("steps") == ["sim.N0.T2", "sim.N1.T2"]);
+        assert_eq!(listed("kept"), ["sim.N0.T1"]);
+    });
+}

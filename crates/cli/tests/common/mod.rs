@@ -1,6 +1,7 @@
 //! Real processes for tests: a manager and nodes on loopback with free ports and short timeouts, ended by handle.
 #![allow(dead_code)]
 
+pub mod fragments;
 pub mod mounted;
 pub mod tree;
 
