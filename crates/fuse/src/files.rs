@@ -194,8 +194,13 @@ impl Files {
 
     /// Commits everything that is open, and is not in the spool; how many failed.
     pub fn commit_all(&self, store: &Store) -> usize {
+        self.unsafe_now().iter().filter(|file| file.commit(store).is_err()).count()
+    }
+
+    /// All that are open, and not safe in the spool.
+    pub fn unsafe_now(&self) -> Vec<Arc<OpenFile>> {
         let all: Vec<Arc<OpenFile>> = self.0.lock().values().map(|slot| slot.file.clone()).collect();
-        all.iter().filter(|file| !file.is_safe() && file.commit(store).is_err()).count()
+        all.into_iter().filter(|file| !file.is_safe()).collect()
     }
 }
 

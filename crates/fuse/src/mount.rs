@@ -225,16 +225,26 @@ impl Mount {
         self.session.guard.is_finished()
     }
 
+    /// Has the kernel write what it holds back of files that are open. `syncfs` has it begin, but does not wait for FUSE's writes to arrive
+    /// here; `fsync` of each file does (and commits it: a failure is the file's, and is told when it is committed once more).
+    fn write_back(&self) {
+        if let Ok(root) = std::fs::File::open(&self.path) {
+            let _ = rustix::fs::syncfs(&root);
+        }
+        for file in self.store.files.unsafe_now() {
+            if let Err(error) = self.store.beside.flush(file.ino()) {
+                tracing::warn!(ino = file.ino(), %error, "what the kernel holds of a file that is open cannot be written back");
+            }
+        }
+    }
+
     /// Commits what is open and unmounts; how many files could not be committed.
     ///
     /// # Errors
     /// The kernel's.
     pub fn unmount(self) -> std::io::Result<usize> {
         if !self.is_over() {
-            // What the kernel holds back is written now; then what we hold back is committed.
-            if let Ok(root) = std::fs::File::open(&self.path) {
-                let _ = rustix::fs::syncfs(&root);
-            }
+            self.write_back();
         }
         self.store.rewrites.stop();
         let store_all = || spool::push::push_all(&self.store) + self.store.files.commit_all(&self.store);
