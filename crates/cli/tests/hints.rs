@@ -4,9 +4,12 @@
 mod common;
 
 use common::fragments::Reader;
-use common::{Cluster, assert_refused, run, tree};
+use common::mounted::{Mounted, can_mount};
+use common::{Cluster, assert_refused, eventually, run, tree};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Read;
 
 /// Stores `bytes` from host `host` under the given hints, and says where they are.
 fn put(c: &Cluster, host: &str, name: &str, bytes: &[u8], hints: &[&str]) -> Value {
@@ -312,8 +315,51 @@ fn a_file_says_when_it_was_last_verified() {
     let before = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
     c.ok(&["scrub"]);
     let state = || c.ok(&["locate", "tess:/f", "--json"]).json()["state"].clone();
-    common::eventually("all disks are re-read", || committed_ns(&state()).is_some_and(|ns| ns >= before));
+    eventually("all disks are re-read", || committed_ns(&state()).is_some_and(|ns| ns >= before));
     assert!(c.ok(&["locate", "tess:/f"]).text().contains("re-read since"));
     put(&c, "n1", "f", &tree::bytes(12, 500_000), &["redundancy=replica:2"]);
     assert_eq!(committed_ns(&state()), None, "a new version has not been");
+}
+
+/// Lifetimes as directories ask for them: files that go by themselves, and time steps that replace each other as a whole.
+#[test]
+fn checkpoints_go_when_their_directory_says() {
+    let c = Cluster::start(3);
+    if !can_mount(&c) {
+        return;
+    }
+    let m = Mounted::new(&c, "mnt", &[]);
+    let none = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&m.path, "user.Replication", b"2", none).unwrap();
+    for (name, lifetime) in [("steps", "replace:1"), ("purged", "purge:1s"), ("kept", "keep")] {
+        fs::create_dir(m.at(name)).unwrap();
+        rustix::fs::setxattr(m.at(name), "user.tessera.lifetime", lifetime.as_bytes(), none).unwrap();
+    }
+    let listed = |name: &str| {
+        let mut names: Vec<String> =
+            fs::read_dir(m.at(name)).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    fs::write(m.at("kept/sim.N0.T1"), b"kept").unwrap();
+    for image in ["sim.N0.T1", "sim.N1.T1", "sim.N0.T2"] {
+        fs::write(m.at("steps").join(image), tree::bytes(40, 1000)).unwrap();
+    }
+    // The last image of step 2 is being written: nothing of step 1 may go. A file that is purged tells the time. (Were it open in
+    // this process, each child that other tests start would close its copy, and so commit it.)
+    let mut last = std::process::Command::new("python3")
+        .args(["-c", "import sys; f = open(sys.argv[1], 'wb', 0); f.write(b'x'); print(flush=True); sys.stdin.read()"])
+        .arg(m.at("steps/sim.N1.T2"))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    last.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    fs::write(m.at("purged/f"), b"for a second").unwrap();
+    eventually("the file is purged", || listed("purged").is_empty());
+    assert_eq!(listed("steps"), ["sim.N0.T1", "sim.N0.T2", "sim.N1.T1", "sim.N1.T2"]);
+    drop(last.stdin.take());
+    assert!(last.wait().unwrap().success());
+    eventually("the older step is gone", || listed("steps") == ["sim.N0.T2", "sim.N1.T2"]);
+    assert_eq!(listed("kept"), ["sim.N0.T1"]);
 }

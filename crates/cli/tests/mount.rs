@@ -4,7 +4,7 @@
 mod common;
 
 use common::mounted::{Mounted, can_mount};
-use common::{Cluster, eventually};
+use common::{Cluster, Special, eventually};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -171,11 +171,14 @@ fn what_is_written_anew_is_there_as_a_whole() {
         fs::create_dir(m.at("d")).unwrap();
         rustix::fs::setxattr(m.at("d"), "user.tessera.lifetime", b"keep", rustix::fs::XattrFlags::empty()).unwrap();
         let (old, new) = (data(70, 6 << 20), data(71, 6 << 20));
-        fs::write(m.at("d/f"), &old).unwrap();
-        let file = File::options().write(true).truncate(true).open(m.at("d/f")).unwrap();
-        file.write_all_at(&new[1 << 20..], 1 << 20).unwrap();
-        file.write_all_at(&new[..1 << 20], 0).unwrap();
-        drop(file);
+        // A program of its own: were the file open in this process, each child that other tests start would close its copy, which commits.
+        let program = "import os, sys; both = sys.stdin.buffer.read(); new = both[6 << 20:]; \
+                       f = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT); os.pwrite(f, both[:6 << 20], 0); os.close(f); \
+                       f = os.open(sys.argv[1], os.O_WRONLY | os.O_TRUNC); os.pwrite(f, new[1 << 20:], 1 << 20); \
+                       os.pwrite(f, new[:1 << 20], 0); os.close(f)";
+        let both = [&old[..], &new].concat();
+        let wrote = common::run(std::process::Command::new("python3").args(["-c", program]).arg(m.at("d/f")), &both);
+        assert_eq!(wrote.code, 0, "{wrote:?}");
         assert!(fs::read(m.at("d/f")).unwrap() == new);
         for version in fs::read_dir(m.at(".tessera/versions/d/f")).unwrap() {
             let path = version.unwrap().path();
@@ -192,11 +195,20 @@ fn what_is_written_anew_is_there_as_a_whole() {
 fn sigterm_commits_and_detaches() {
     with_mount(|c, _| {
         let mut m = Mounted::new(c, "short", &[]);
-        let mut file = File::create(m.at("open")).unwrap();
-        file.write_all(&data(6, 3 << 20)).unwrap();
+        let content = |i: u64| data(60 + i, (3 + 5 * i as usize) << 20);
+        let write = |i: u64| {
+            let mut file = File::create(m.at(&format!("open{i}"))).unwrap();
+            file.write_all(&content(i)).unwrap();
+            file
+        };
+        let open: Vec<File> = (0..3).map(write).collect();
         assert!(m.daemon.stop().success());
         assert_eq!(fs::read_dir(&m.path).unwrap().count(), 0, "nothing is mounted");
-        assert!(c.ok(&["cat", "tess:/open"]).stdout == data(6, 3 << 20));
+        for i in 0..3 {
+            let there = c.ok(&["cat", &format!("tess:/open{i}")]).stdout;
+            assert!(there == content(i), "{} bytes of file {i} are not those that were written", there.len());
+        }
+        drop(open);
     });
 }
 
@@ -389,7 +401,9 @@ fn files_follow_hints_that_are_set_later() {
 /// Optimistic writes return early; `state` says when redundancy is reached.
 #[test]
 fn an_optimistic_close_does_not_wait_for_redundancy() {
-    let c = Cluster::start(3);
+    // Whoever is silent is not given up, however slow this machine is today; and it is not who keeps the manager's log.
+    let manager = vec!["down_after_ms=120000", "log_copies=2"];
+    let c = Cluster::start_special(3, Special { manager, ..Special::default() });
     if !can_mount(&c) {
         return;
     }
@@ -402,7 +416,11 @@ fn an_optimistic_close_does_not_wait_for_redundancy() {
         let len = rustix::fs::getxattr(m.at("f"), "user.tessera.state", &mut value).unwrap();
         serde_json::from_slice::<serde_json::Value>(&value[..len]).unwrap()
     };
-    let stuck = c.nodes[2].as_ref().unwrap();
+    let status = c.status();
+    let logs = status["log"]["replicas"].as_array().unwrap();
+    let other = status["nodes"].as_array().unwrap().iter().find(|node| !logs.contains(&node["node_id"])).unwrap();
+    let number: usize = other["name"].as_str().unwrap()[1..].parse().unwrap();
+    let stuck = c.nodes[number - 1].as_ref().unwrap();
     let signal = |signal| {
         rustix::process::kill_process(rustix::process::Pid::from_child(&stuck.child), signal).unwrap();
     };
@@ -413,35 +431,4 @@ fn an_optimistic_close_does_not_wait_for_redundancy() {
     assert_eq!((early["logical_bytes"].as_u64(), early["chunks_full"].as_u64()), (Some(100_000), Some(0)), "{early}");
     eventually("redundancy is reached", || state()["chunks_full"] == state()["chunks"]);
     assert!(fs::read(m.at("f")).unwrap() == data(30, 100_000));
-}
-
-/// Lifetimes as directories ask for them: files that go by themselves, and time steps that replace each other as a whole.
-#[test]
-fn checkpoints_go_when_their_directory_says() {
-    with_mount(|_, m| {
-        let none = rustix::fs::XattrFlags::empty();
-        for (name, lifetime) in [("steps", "replace:1"), ("purged", "purge:1s"), ("kept", "keep")] {
-            fs::create_dir(m.at(name)).unwrap();
-            rustix::fs::setxattr(m.at(name), "user.tessera.lifetime", lifetime.as_bytes(), none).unwrap();
-        }
-        let listed = |name: &str| {
-            let mut names: Vec<String> =
-                fs::read_dir(m.at(name)).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-            names.sort();
-            names
-        };
-        fs::write(m.at("kept/sim.N0.T1"), b"kept").unwrap();
-        for image in ["sim.N0.T1", "sim.N1.T1", "sim.N0.T2"] {
-            fs::write(m.at("steps").join(image), data(40, 1000)).unwrap();
-        }
-        // The last image of step 2 is being written: nothing of step 1 may go. A file that is purged tells the time.
-        let mut last = File::create(m.at("steps/sim.N1.T2")).unwrap();
-        last.write_all(b"not yet").unwrap();
-        fs::write(m.at("purged/f"), b"for a second").unwrap();
-        eventually("the file is purged", || listed("purged").is_empty());
-        assert_eq!(listed("steps"), ["sim.N0.T1", "sim.N0.T2", "sim.N1.T1", "sim.N1.T2"]);
-        drop(last);
-        eventually("the older step is gone", || listed("steps") == ["sim.N0.T2", "sim.N1.T2"]);
-        assert_eq!(listed("kept"), ["sim.N0.T1"]);
-    });
 }
