@@ -263,6 +263,21 @@ fn the_list_and_the_bench_print_every_device_and_primitive() {
     for word in ["hash", "tree", "encode", "reconstruct", "candidates", "goes to the CPU"] {
         assert!(bench.text().contains(word), "{bench:?}");
     }
+    // Beside each figure of a device stands what transfers, or its memory, allow; an emulated one's say what they are.
+    let bench = tessera(&["accel", "bench", "--device", "emulated", "--size", "4K", "--json"]);
+    assert_eq!(bench.code, 0, "{bench:?}");
+    let lines: Vec<serde_json::Value> = bench.text().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let (transfers, primitives): (Vec<_>, Vec<_>) = lines.iter().partition(|l| l["transfer"].is_string());
+    assert_eq!(transfers.len(), 4, "{bench:?}");
+    assert!(transfers.iter().all(|l| l["bytes_per_s"].as_f64() > Some(0.0)), "{bench:?}");
+    assert!(primitives.len() >= 5 && lines.iter().all(|l| l["emulated"] == true), "{bench:?}");
+    for figure in ["device", "device_roof", "resident", "resident_roof"] {
+        let above_zero = |l: &&serde_json::Value| l[format!("{figure}_bytes_per_s")].as_f64() > Some(0.0);
+        assert!(primitives.iter().all(above_zero), "{figure}: {bench:?}");
+    }
+    let text = tessera(&["accel", "bench", "--device", "emulated", "--size", "4K"]).text();
+    assert!(text.contains("emulated, no speed") && text.contains("to the device: "), "{text}");
+    assert!(!text.contains("device GB/s") && !text.contains("resident GB/s"), "{text}");
     let ablate = tessera(&["accel", "bench", "--ablate", "--json", "--device", "emulated", "--size", "16K"]);
     let made = |name: &str| {
         let text = ablate.text();

@@ -24,6 +24,7 @@ mod manager;
 mod operation;
 pub mod operations;
 mod pool;
+mod resident;
 mod routing;
 mod workers;
 
@@ -36,6 +37,7 @@ pub use job::{Callback, Done, Job, JobError, Request, Target};
 pub use kept::{CalibrationSource, calibration_file};
 pub use operation::{Operation, Places};
 pub use pool::{Buffer, HostMemory, NoMemory, Pageable, Pool, PoolUse};
+pub use resident::Resident;
 pub use routing::{CPU, Calibration, CalibrationError, Cost, Decision, Why};
 
 use crate::isa::Isa;

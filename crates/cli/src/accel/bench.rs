@@ -1,7 +1,8 @@
-//! `tessera accel bench`: every primitive on a device beside the CPU, what would go where, and what each part of the
-//! runtime brings. Emulated devices can be measured too, to see that it works; their figures mean nothing.
+//! `tessera accel bench`: every primitive on a device beside the CPU and its roofs, what would go where, and what each part
+//! of the runtime brings. Emulated devices can be measured too, to see that it works; their figures mean nothing.
 
 use super::open_with;
+use super::roofs::{self, Roofs};
 use crate::args::{BenchArgs, OnDevice};
 use crate::exit::{Failure, Outcome};
 use crate::term::{Align, Out, Table, units};
@@ -16,6 +17,8 @@ use tessera_accel::{Accelerated, Spec};
 
 /// A measurement goes on until it has taken this long.
 const ENOUGH: Duration = Duration::from_millis(300);
+/// The same where figures mean nothing.
+const ENOUGH_FOR_TESTS: Duration = Duration::from_millis(5);
 /// Jobs that are submitted before the first is waited for.
 const AT_ONCE: usize = 8;
 
@@ -42,8 +45,14 @@ fn operations(bytes: usize) -> Outcome<Vec<Arc<dyn Operation>>> {
     ])
 }
 
-/// Bytes of input a second, and jobs done, of one operation.
-fn measure(on: &Accelerated, operation: &Arc<dyn Operation>, target: Target) -> Outcome<(f64, u64)> {
+/// How long a measurement takes.
+pub fn enough(on: &Accelerated) -> Duration {
+    let for_tests = on.runtime().devices().iter().any(|d| d.is_for_tests);
+    if for_tests { ENOUGH_FOR_TESTS } else { ENOUGH }
+}
+
+/// Jobs a second, and jobs done, of one operation.
+pub fn measure(on: &Accelerated, operation: &Arc<dyn Operation>, target: Target) -> Outcome<(f64, u64)> {
     let failed = |e: &dyn std::fmt::Display| Failure::new(crate::exit::Exit::Failed, e.to_string());
     let submit = || {
         let input = on.runtime().buffer(operation.input_bytes()).map_err(|e| failed(&e))?;
@@ -51,8 +60,9 @@ fn measure(on: &Accelerated, operation: &Arc<dyn Operation>, target: Target) -> 
         on.runtime().submit(operation.clone(), input, request).map_err(|e| failed(&e))
     };
     submit()?.wait().map_err(|e| failed(&e))?; // Warm: memory and code are there.
+    let enough = enough(on);
     let (start, mut jobs, mut waiting) = (Instant::now(), 0u64, std::collections::VecDeque::new());
-    while start.elapsed() < ENOUGH || jobs < 2 {
+    while start.elapsed() < enough || jobs < 2 {
         while waiting.len() < AT_ONCE {
             waiting.push_back(submit()?);
         }
@@ -65,10 +75,10 @@ fn measure(on: &Accelerated, operation: &Arc<dyn Operation>, target: Target) -> 
     for job in waiting {
         job.wait().map_err(|e| failed(&e))?;
     }
-    Ok((jobs as f64 * operation.input_bytes() as f64 / took.as_secs_f64(), jobs))
+    Ok((jobs as f64 / took.as_secs_f64(), jobs))
 }
 
-fn gigabytes(rate: f64) -> String {
+pub fn gigabytes(rate: f64) -> String {
     format!("{:.2}", rate / 1e9)
 }
 
@@ -79,30 +89,50 @@ fn compare(args: &BenchArgs, out: &Out) -> Outcome {
     if !devices.is_empty() && args.on.device != Spec::Auto {
         on.runtime().calibrate();
     }
+    let emulated = matches!(args.on.device, Spec::Emulated(_));
+    let roofs = match devices.is_empty() {
+        true => None,
+        false => Some(Roofs::measured(&on, args.size, emulated)?),
+    };
+    // Whoever cuts a column out of an emulated device's table takes along what it is.
+    let of_device =
+        |what: &'static str, said: &'static str| if emulated { (said, Align::Right) } else { (what, Align::Right) };
     let mut table = Table::new([
         ("primitive", Align::Left),
         ("bytes a job", Align::Right),
         ("cpu GB/s", Align::Right),
-        ("device GB/s", Align::Right),
+        of_device("device GB/s", "emulated, no speed"),
+        of_device("roof", "emulated roof"),
+        of_device("resident GB/s", "emulated resident"),
+        of_device("roof", "emulated roof"),
         ("with auto", Align::Left),
     ]);
     for operation in operations(args.size)? {
-        let (cpu, _) = measure(&on, &operation, Target::Cpu)?;
-        let device = match devices.is_empty() {
-            true => None,
-            false => Some(measure(&on, &operation, Target::AnyDevice)?.0),
-        };
         let (name, bytes) = (operation.primitive(), operation.input_bytes());
+        let cpu = measure(&on, &operation, Target::Cpu)?.0 * bytes as f64;
+        let (device, beside) = match &roofs {
+            None => (None, roofs::Beside::default()),
+            Some(roofs) => {
+                let rate = measure(&on, &operation, Target::AnyDevice)?.0 * bytes as f64;
+                (Some(rate), roofs.beside(&on, &operation)?)
+            }
+        };
         let decision = on.runtime().explain(name, bytes).to_string();
         if out.json() {
             let device_name: Vec<String> = devices.iter().map(|d| d.name.to_string()).collect();
             out.document(&json!({
                 "primitive": name, "bytes": bytes, "cpu_bytes_per_s": cpu, "device": device_name,
-                "device_bytes_per_s": device, "auto": decision,
+                "device_bytes_per_s": device, "device_roof_bytes_per_s": beside.roof, "resident_bytes_per_s": beside.resident,
+                "resident_roof_bytes_per_s": beside.resident_roof, "emulated": emulated, "auto": decision,
             }))?;
         }
-        let on_device = device.map(gigabytes).unwrap_or_default();
-        table.row([name.into(), units::count(bytes as u64), gigabytes(cpu), on_device, decision]);
+        let [device, roof, resident, resident_roof] =
+            [device, beside.roof, beside.resident, beside.resident_roof].map(|r| r.map(gigabytes).unwrap_or_default());
+        let (bytes, cpu) = (units::count(bytes as u64), gigabytes(cpu));
+        table.row([name.into(), bytes, cpu, device, roof, resident, resident_roof, decision]);
+    }
+    if let Some(roofs) = &roofs {
+        roofs.print(out)?;
     }
     if out.json() { Ok(()) } else { table.lines().iter().try_for_each(|line| out.line(line)) }
 }
@@ -158,7 +188,8 @@ fn ablate(args: &BenchArgs, out: &Out) -> Outcome {
     for variant in variants(&args.on) {
         let on = open_with(&OnDevice { device: variant.device, ..args.on }, variant.options)?;
         let operation = operations(args.size)?.swap_remove(0);
-        let (rate, jobs) = measure(&on, &operation, target)?;
+        let (per_second, jobs) = measure(&on, &operation, target)?;
+        let rate = per_second * operation.input_bytes() as f64;
         let (PoolUse { made, reused, .. }, devices) = (on.runtime().buffers(), on.runtime().devices().len());
         if out.json() {
             out.document(&json!({

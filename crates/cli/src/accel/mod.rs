@@ -8,6 +8,7 @@ mod fragments;
 mod hash;
 mod list;
 mod page;
+mod roofs;
 mod streams;
 mod windows;
 

@@ -3,4 +3,5 @@
 mod faulty;
 mod jobs;
 mod kernels;
+mod roofs;
 mod upkeep;

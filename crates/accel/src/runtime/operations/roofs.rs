@@ -1,0 +1,161 @@
+//! What bounds a device, as operations: jobs of transfers alone, copies inside the device, and other operations without
+//! their downloads. They compute nothing that anybody wants; who measures compares with them.
+
+use crate::isa::Isa;
+use crate::kernels::{Kernel, Launch, XorRows};
+use crate::runtime::Buffer;
+use crate::runtime::operation::{Operation, Places};
+use std::sync::Arc;
+
+const PIECE_BYTES: usize = 8;
+
+/// So many bytes to the device and so many back, which are zeros: what a job costs whose kernels take no time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transfer {
+    /// Bytes to the device.
+    pub up_bytes: usize,
+    /// Bytes back.
+    pub down_bytes: usize,
+}
+
+impl Transfer {
+    /// The transfers of an operation on data of the host's.
+    pub fn of(operation: &dyn Operation) -> Transfer {
+        Transfer { up_bytes: operation.input_bytes(), down_bytes: operation.output_bytes() }
+    }
+}
+
+impl Operation for Transfer {
+    fn primitive(&self) -> &'static str {
+        "transfer"
+    }
+
+    fn input_bytes(&self) -> usize {
+        self.up_bytes
+    }
+
+    fn output_bytes(&self) -> usize {
+        self.down_bytes
+    }
+
+    fn on_cpu(&self, _: Isa, _: &[u8], output: &mut Buffer) {
+        output.fill(0);
+    }
+
+    // So that what comes back is nobody's old data. A device clears its memory many times as fast as it sends it.
+    fn cleared_bytes(&self) -> usize {
+        self.down_bytes
+    }
+
+    fn launches(&self, _: &Places) -> Vec<Launch> {
+        Vec::new()
+    }
+}
+
+/// The input as it is: reads and writes so many bytes of the device's memory. A multiple of 8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyInside {
+    pieces: usize,
+}
+
+impl CopyInside {
+    /// At most `bytes`, in whole words.
+    pub fn up_to(bytes: usize) -> CopyInside {
+        CopyInside { pieces: bytes / PIECE_BYTES }
+    }
+}
+
+impl Operation for CopyInside {
+    fn primitive(&self) -> &'static str {
+        "copy"
+    }
+
+    fn input_bytes(&self) -> usize {
+        self.pieces * PIECE_BYTES
+    }
+
+    fn output_bytes(&self) -> usize {
+        self.pieces * PIECE_BYTES
+    }
+
+    fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) {
+        output.copy_from_slice(input);
+    }
+
+    /// The tables of a code whose one coding word is its one data word.
+    fn tables(&self) -> Vec<u8> {
+        [0u32, 1, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    fn launches(&self, at: &Places) -> Vec<Launch> {
+        if self.pieces == 0 {
+            return Vec::new();
+        }
+        let bytes = self.input_bytes() as u64;
+        let argument = XorRows {
+            sources: at.input,
+            targets: at.result,
+            firsts: at.tables,
+            words: at.tables + 8,
+            lists: at.tables + 12,
+            source_chunk: bytes,
+            target_chunk: bytes,
+            fragment: bytes,
+            stripes: 1,
+            packet: bytes,
+            chunks: 1,
+            w: 1,
+        };
+        let blocks = self.pieces.div_ceil(Kernel::XorRows.threads() as usize) as u32;
+        vec![Launch { kernel: Kernel::XorRows, grid: [blocks, 1], argument: argument.to_bytes() }]
+    }
+}
+
+/// An operation's kernels, some times over, whose result stays on the device: with data that is there already
+/// ([`crate::runtime::Runtime::on_resident`]) nothing else is left.
+#[derive(Debug, Clone)]
+pub struct KernelsAlone {
+    inner: Arc<dyn Operation>,
+    times: usize,
+}
+
+impl KernelsAlone {
+    /// `inner`, `times` in one job: then what a job costs by itself is a small part.
+    pub fn new(inner: Arc<dyn Operation>, times: usize) -> KernelsAlone {
+        KernelsAlone { inner, times }
+    }
+}
+
+impl Operation for KernelsAlone {
+    fn primitive(&self) -> &'static str {
+        self.inner.primitive()
+    }
+
+    fn input_bytes(&self) -> usize {
+        self.inner.input_bytes()
+    }
+
+    fn output_bytes(&self) -> usize {
+        0
+    }
+
+    // Nothing of it would be seen.
+    fn on_cpu(&self, _: Isa, _: &[u8], _: &mut Buffer) {}
+
+    fn tables(&self) -> Vec<u8> {
+        self.inner.tables()
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.inner.output_bytes() + self.inner.scratch_bytes()
+    }
+
+    fn cleared_bytes(&self) -> usize {
+        self.inner.cleared_bytes()
+    }
+
+    fn launches(&self, at: &Places) -> Vec<Launch> {
+        let once = self.inner.launches(at);
+        (0..self.times).flat_map(|_| once.clone()).collect()
+    }
+}

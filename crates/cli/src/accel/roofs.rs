@@ -1,0 +1,107 @@
+//! What bounds a device's figures, measured in the same run: transfers alone for data that comes from the host and goes back
+//! there, copies inside the device for data that lies there. Multiplications and hashes may bound a device below the latter.
+
+use super::bench::{enough, gigabytes, measure};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::term::Out;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Instant;
+use tessera_accel::Accelerated;
+use tessera_accel::runtime::operations::{CopyInside, KernelsAlone, Transfer};
+use tessera_accel::runtime::{Operation, Resident, Target};
+
+/// Jobs on resident data that are waited for together.
+const AT_ONCE: usize = 8;
+/// How often a job on resident data runs its kernels: a job itself takes some ten microseconds.
+const TIMES: usize = 16;
+
+/// Bytes a second between host and device, and of a device's memory. Of the first device.
+#[derive(Debug, Clone, Copy)]
+pub struct Roofs {
+    emulated: bool,
+    up: f64,
+    down: f64,
+    /// Each way, while as much goes the other way.
+    both: f64,
+    /// Read and written, together.
+    memory: f64,
+}
+
+/// What stands beside a figure, in bytes of input a second.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beside {
+    /// What transfers of the same bytes alone reach.
+    pub roof: Option<f64>,
+    /// The kernels on data that lies on the device.
+    pub resident: Option<f64>,
+    /// What copies inside the device of as many bytes as the operation reads and writes reach.
+    pub resident_roof: Option<f64>,
+}
+
+impl Roofs {
+    /// Measured with jobs of `bytes`.
+    pub fn measured(on: &Accelerated, bytes: usize, emulated: bool) -> Outcome<Roofs> {
+        let rate = |up_bytes, down_bytes| -> Outcome<f64> {
+            let transfer: Arc<dyn Operation> = Arc::new(Transfer { up_bytes, down_bytes });
+            Ok(measure(on, &transfer, Target::AnyDevice)?.0 * bytes as f64)
+        };
+        let (up, down, both) = (rate(bytes, 0)?, rate(0, bytes)?, rate(bytes, bytes)?);
+        let copy: Arc<dyn Operation> = Arc::new(CopyInside::up_to(bytes));
+        let memory = 2.0 * on_resident(on, &copy, emulated)?;
+        Ok(Roofs { emulated, up, down, both, memory })
+    }
+
+    /// What bounds an operation, and what it does without transfers.
+    pub fn beside(&self, on: &Accelerated, operation: &Arc<dyn Operation>) -> Outcome<Beside> {
+        let read = operation.input_bytes() as f64;
+        let written = operation.output_bytes() as f64;
+        let transfer: Arc<dyn Operation> = Arc::new(Transfer::of(operation.as_ref()));
+        Ok(Beside {
+            roof: Some(measure(on, &transfer, Target::AnyDevice)?.0 * read),
+            resident: Some(on_resident(on, operation, self.emulated)?),
+            resident_roof: Some(self.memory * read / (read + written).max(1.0)),
+        })
+    }
+
+    /// The transfers, a line each.
+    pub fn print(&self, out: &Out) -> Outcome {
+        let rows = [
+            ("to the device", self.up),
+            ("from the device", self.down),
+            ("each way at once", self.both),
+            ("inside the device, read and written", self.memory),
+        ];
+        for (what, rate) in rows {
+            if out.json() {
+                out.document(&json!({ "transfer": what, "bytes_per_s": rate, "emulated": self.emulated }))?;
+            } else {
+                let of = if self.emulated { " (emulated: no speed of anything)" } else { "" };
+                out.line(&format!("{what}: {} GB/s{of}", gigabytes(rate)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of input a second of an operation's kernels, its input being on the first device.
+fn on_resident(on: &Accelerated, operation: &Arc<dyn Operation>, emulated: bool) -> Outcome<f64> {
+    let failed = |e: &dyn std::fmt::Display| Failure::new(Exit::Failed, e.to_string());
+    let (times, jobs) = if emulated { (1, 1) } else { (TIMES, AT_ONCE) };
+    let mut input = on.runtime().buffer(operation.input_bytes()).map_err(|e| failed(&e))?;
+    input.fill(0x5a);
+    let data: Resident = match on.runtime().resident(0, input) {
+        Some(put) => put.map_err(|e| failed(&e))?,
+        None => return Err(failed(&"there is no device")),
+    };
+    let kernels: Arc<dyn Operation> = Arc::new(KernelsAlone::new(operation.clone(), times));
+    let run = |jobs| on.runtime().on_resident(&data, &kernels, jobs).map_err(|e| failed(&e))?.map_err(|e| failed(&e));
+    run(1)?; // Warm: memory and code are there.
+    let enough = enough(on);
+    let (start, mut done) = (Instant::now(), 0);
+    while done == 0 || start.elapsed() < enough {
+        run(jobs)?;
+        done += jobs;
+    }
+    Ok((done * times) as f64 * operation.input_bytes() as f64 / start.elapsed().as_secs_f64())
+}
