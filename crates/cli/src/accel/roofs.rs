@@ -77,7 +77,7 @@ impl Roofs {
                 out.document(&json!({ "transfer": what, "bytes_per_s": rate, "emulated": self.emulated }))?;
             } else {
                 let of = if self.emulated { " (emulated: no speed of anything)" } else { "" };
-                out.line(&format!("{what}: {} GB/s{of}", gigabytes(rate)))?;
+                out.line(format!("{what}: {} GB/s{of}", gigabytes(rate)))?;
             }
         }
         Ok(())
