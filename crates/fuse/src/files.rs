@@ -170,7 +170,7 @@ impl Files {
                 store.kernel.lost(file.ino);
                 store.names.forget(Some(&[file.ino]));
             }
-            store.making.is_closed(file.ino);
+            store.making.is_closed(&store.client, file.ino);
         }
     }
 

@@ -203,9 +203,11 @@ impl Making {
         state.by_name.remove(&(new.parent, new.name.clone()));
     }
 
-    /// Nobody has it open any more.
-    pub fn is_closed(&self, ino: u64) {
-        if let Some(new) = self.get(ino) {
+    /// Nobody has it open any more. It was made, also if nothing of its content could be stored.
+    pub fn is_closed(&self, client: &Client, ino: u64) {
+        if self.settle(client, ino).is_err()
+            && let Some(new) = self.get(ino)
+        {
             self.is_told(&new, new.told.lock());
         }
         let mut state = self.state.lock();
