@@ -50,6 +50,8 @@ struct State {
     inos: Vec<Inos>,
     files: HashMap<u64, Arc<New>>,
     by_name: HashMap<(u64, Vec<u8>), u64>,
+    /// Names that were taken back, counted: an answer on its way meanwhile may be about the same.
+    recalls: u64,
     /// Files that came to nothing, and are still open.
     lost: HashMap<u64, Errno>,
 }
@@ -90,11 +92,16 @@ impl Making {
         (Making { state: Mutex::default(), recalled }, to_settle)
     }
 
-    /// The names in `directory`, which is empty, are ours for so long since `asked`.
-    pub fn owns(&self, directory: u64, asked: Instant, names_ms: u64, inos: Option<Inos>) {
+    /// Before a directory is made: goes back with the answer.
+    pub fn asking(&self) -> (Instant, u64) {
+        (Instant::now(), self.state.lock().recalls)
+    }
+
+    /// The names in `directory`, which is empty, are ours for so long since it was asked for, unless a recall overtook the answer.
+    pub fn owns(&self, directory: u64, (asked, recalls): (Instant, u64), names_ms: u64, inos: Option<Inos>) {
         let mut state = self.state.lock();
         state.inos.extend(inos);
-        if names_ms > 0 {
+        if names_ms > 0 && state.recalls == recalls {
             let for_long = Duration::from_millis(names_ms);
             let mine = Directory { until: asked + for_long, for_long, names: HashSet::new() };
             let now = Instant::now();
@@ -106,6 +113,7 @@ impl Making {
     /// The names in a directory are others' to make, too; none: in all directories.
     pub fn disowns(&self, directory: Option<u64>) {
         let mut state = self.state.lock();
+        state.recalls += 1;
         match directory {
             Some(directory) => drop(state.directories.remove(&directory)),
             None => state.directories.clear(),
@@ -371,5 +379,22 @@ pub fn work(store: &Weak<Store>, recalled: &Receiver<Recall>) {
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_were_taken_back_before_the_answer_came_are_not_ours() {
+        let (making, _) = Making::new();
+        let asked = making.asking();
+        making.owns(7, asked, 60_000, None);
+        assert!(making.has_names(7) && matches!(making.find(7, b"a"), Found::Nothing));
+        let asked = making.asking();
+        making.recall(vec![8], Box::new(|| {}));
+        making.owns(8, asked, 60_000, None);
+        assert!(!making.has_names(8) && matches!(making.find(8, b"a"), Found::Unknown));
     }
 }

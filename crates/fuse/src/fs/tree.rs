@@ -9,7 +9,7 @@ use fuser::{Errno, FileAttr, Generation, Request};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 use tessera_client::Owner;
 use tessera_client::inodes::{NewAttr, NewNode, RenameMode};
 use tessera_policy::WriteMode;
@@ -134,7 +134,7 @@ impl TesseraFs {
     pub(super) fn make_directory(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr, Errno> {
         let owner = self.owner(parent, req, mode, true)?;
         self.store.making.adds(parent, name);
-        let (now, asked) = (Instant::now(), self.store.names.asking());
+        let (ours, asked) = (self.store.making.asking(), self.store.names.asking());
         let made = self.store.client.inodes().make_directory(parent, name, owner, making::INOS);
         if made.is_err() {
             self.store.names.forget_name(parent, name);
@@ -144,7 +144,7 @@ impl TesseraFs {
         self.store.names.forget(Some(&[parent]));
         self.store.names.made(asked, parent, name, &made);
         let attr = made.attr.ok_or(Errno::EIO)?;
-        self.store.making.owns(attr.ino, now, made.names_ms, made.inos);
+        self.store.making.owns(attr.ino, ours, made.names_ms, made.inos);
         Ok(attr)
     }
 
