@@ -214,6 +214,15 @@ impl Central {
         self.state.lock().devices.get(index).is_some_and(|d| d.retired.is_none())
     }
 
+    /// Name of the device that a target is.
+    pub fn name_of(&self, target: Target) -> String {
+        match target {
+            Target::Device(index) => self.state.lock().devices.get(index).map(|d| d.name.to_string()),
+            _ => None,
+        }
+        .unwrap_or_else(|| "a device".into())
+    }
+
     pub fn devices(&self) -> Vec<DeviceState> {
         self.state.lock().devices.clone()
     }

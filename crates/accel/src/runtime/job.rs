@@ -59,6 +59,24 @@ pub enum JobError {
         /// Device.
         device: String,
     },
+    /// Its input lies on a device that has no memory left for the rest, so that it can run nowhere.
+    #[error(
+        "{device}: no room for {bytes} bytes beside the job's input, which lies there; free some, or submit less at once"
+    )]
+    NoDeviceMemory {
+        /// Device.
+        device: String,
+        /// Bytes asked for.
+        bytes: usize,
+    },
+    /// Its input lies on a device, and its result does not fit where a device puts it; the CPU could do it.
+    #[error("{primitive}: the result has no room on {device}; submit the job again from host memory")]
+    Cramped {
+        /// Primitive.
+        primitive: &'static str,
+        /// Device.
+        device: String,
+    },
     /// There was no memory for its buffers.
     #[error(transparent)]
     NoMemory(#[from] super::NoMemory),

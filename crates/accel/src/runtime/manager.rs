@@ -120,14 +120,18 @@ impl Manager {
                 self.central.finish_running(&ticket, Err(no_memory.into()), By::Device(self.index));
                 Ok(())
             }
-            Err((Refusal::Fault(Fault::NoMemory { .. }), input)) => {
+            Err((Refusal::Fault(Fault::NoMemory { device, bytes }), input)) => {
+                let is_here = matches!(input, Input::Device { .. });
                 ticket.put_back(input);
                 // What idle streams keep is in the way; what running ones have will come back.
                 slots.iter_mut().filter(|s| s.running.is_none()).for_each(|s| s.stream.release());
                 if others {
                     return self.wait_for_memory(slots, ticket);
                 }
-                self.central.hand_to_cpu(ticket);
+                match is_here {
+                    true => self.end(&ticket, JobError::NoDeviceMemory { device, bytes }),
+                    false => self.central.hand_to_cpu(ticket),
+                }
                 Ok(())
             }
             Err((Refusal::Fault(fault), input)) => {
@@ -136,6 +140,11 @@ impl Manager {
                 Err(fault)
             }
         }
+    }
+
+    /// Ends a job that can run nowhere.
+    fn end(&self, ticket: &Ticket, why: JobError) {
+        self.central.finish_running(ticket, Err(why), By::Device(self.index));
     }
 
     /// A job that ended in the queue (cancelled) leaves no trace.
@@ -175,6 +184,11 @@ impl Manager {
         }
         let finish = || ticket.operation.finish(&mut flight.output);
         if !catch_unwind(AssertUnwindSafe(finish)).unwrap_or(false) {
+            if matches!(flight.input, Input::Device { .. }) {
+                let (primitive, device) = (ticket.operation.primitive(), self.backend.name().into());
+                self.end(&ticket, JobError::Cramped { primitive, device });
+                return Ok(true);
+            }
             ticket.put_back(flight.input);
             self.central.hand_to_cpu(ticket);
             return Ok(true);

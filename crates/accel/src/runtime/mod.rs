@@ -108,6 +108,16 @@ pub enum SubmitError {
         /// Devices there are.
         count: usize,
     },
+    /// Data on the device begins where kernels cannot read it.
+    #[error(
+        "{primitive}: the input begins at {address:#x} on the device, kernels read from multiples of 16; copy it to one"
+    )]
+    Misaligned {
+        /// Primitive.
+        primitive: &'static str,
+        /// Address given.
+        address: u64,
+    },
     /// The queues are full (only [`Runtime::try_submit`]), or the runtime is stopping.
     #[error("the queues hold all the bytes they may; wait for a job, or raise bound_bytes")]
     Busy,
@@ -199,10 +209,15 @@ impl Runtime {
     }
 
     /// A job whose input lies in the memory of device `index` already: it is read where it is, and never freed.
-    /// With `stream` (the device library's handle) the job begins after what is queued there.
+    /// With `stream` (the device library's handle) the job begins after what is queued there. The CPU cannot take such a
+    /// job over: a device that is lost or has no room ends it with [`JobError::Lost`], [`JobError::NoDeviceMemory`] or
+    /// [`JobError::Cramped`].
+    ///
+    /// # Errors
+    /// [`SubmitError::Misaligned`] unless `address` is a multiple of 16.
     ///
     /// # Safety
-    /// [`Operation::input_bytes`] bytes from `address` on, a multiple of 16, can be read by the device, rounded up
+    /// [`Operation::input_bytes`] bytes from `address` on can be read by the device, rounded up
     /// to a multiple of 16, and nobody changes or frees them until the job has ended; `stream` is a live stream.
     #[allow(unsafe_code)]
     pub unsafe fn submit_in_place(
@@ -229,6 +244,9 @@ impl Runtime {
         match &input {
             Input::Host(buffer) if buffer.len() != expected => {
                 return Err(SubmitError::InputLength { primitive, expected, got: buffer.len() });
+            }
+            Input::Device { address, .. } if !address.is_multiple_of(16) => {
+                return Err(SubmitError::Misaligned { primitive, address: *address });
             }
             _ => {}
         }

@@ -13,7 +13,7 @@ pub(crate) fn run(central: &Central, pool: &Pool, isa: Isa, name: &Arc<str>) {
     loop {
         match central.next_for_cpu() {
             Next::Job(ticket) => {
-                let result = carry_out(&ticket, pool, isa, name);
+                let result = carry_out(&ticket, central, pool, isa, name);
                 central.finish_running(&ticket, result, By::Cpu);
             }
             Next::Nothing => {}
@@ -22,11 +22,11 @@ pub(crate) fn run(central: &Central, pool: &Pool, isa: Isa, name: &Arc<str>) {
     }
 }
 
-fn carry_out(ticket: &Ticket, pool: &Pool, isa: Isa, name: &Arc<str>) -> Result<Done, JobError> {
+fn carry_out(ticket: &Ticket, central: &Central, pool: &Pool, isa: Isa, name: &Arc<str>) -> Result<Done, JobError> {
     let input = match ticket.begin() {
         None => return Err(JobError::Cancelled),
         Some(Err(why)) => return Err(why),
-        Some(Ok(Input::Device { .. })) => return Err(JobError::Lost { device: format!("{:?}", ticket.target) }),
+        Some(Ok(Input::Device { .. })) => return Err(JobError::Lost { device: central.name_of(ticket.target) }),
         Some(Ok(Input::Host(input))) => input,
     };
     let output = pool.take(ticket.operation.output_bytes())?;

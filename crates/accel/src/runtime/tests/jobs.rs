@@ -255,6 +255,73 @@ fn data_on_the_device_is_read_where_it_is() {
     drop(theirs);
 }
 
+/// A job whose input lies on the device, at `address`.
+fn in_place(runtime: &Runtime, operation: impl Operation + 'static, address: u64) -> Result<Job, SubmitError> {
+    #[allow(unsafe_code)]
+    // SAFETY: callers keep what is at the address until the job has ended.
+    unsafe {
+        runtime.submit_in_place(Arc::new(operation), 0, address, None, None)
+    }
+}
+
+/// P14: the CPU cannot finish what lies on a device, so each way to fail has an error that says which it was.
+#[test]
+fn jobs_on_data_of_a_device_that_cannot_be_done_say_why() {
+    let (healthy, _) = runtime(&[Plan::Healthy], options());
+    let (operation, theirs) = packed(&healthy, 4);
+    let address = theirs.as_ptr() as u64;
+    for wrong in [address + 1, address + 8] {
+        let refused = in_place(&healthy, operation.clone(), wrong).unwrap_err();
+        assert!(matches!(refused, SubmitError::Misaligned { primitive: "hash", address } if address == wrong));
+    }
+    let cramped = in_place(&healthy, Cramped, address).unwrap().wait().unwrap_err();
+    assert_eq!(cramped, JobError::Cramped { primitive: "cramped", device: "emulated:0".into() });
+    let input = healthy.buffer(16).unwrap();
+    assert!(healthy.submit(Arc::new(Cramped), input, ANY).unwrap().wait().unwrap().device.starts_with("cpu"));
+
+    let tiny = Faulty::on(Emulated::new(0).with_memory(256), Plan::Healthy);
+    let tiny = Runtime::new(vec![Arc::new(Handle(tiny))], options());
+    let full = in_place(&tiny, operation.clone(), address).unwrap().wait().unwrap_err();
+    assert!(
+        matches!(&full, JobError::NoDeviceMemory { device, bytes } if device == "emulated:0" && *bytes > 256),
+        "{full}"
+    );
+    assert_eq!(tiny.devices()[0].retired, None);
+    check(submit(&tiny, 1, ANY).wait().unwrap(), 1);
+
+    let (dying, _) = runtime(&[Plan::DiesRunning(0)], options());
+    let lost = in_place(&dying, operation.clone(), address).unwrap().wait().unwrap_err();
+    assert_eq!(lost, JobError::Lost { device: "emulated:0".into() });
+    check(in_place(&healthy, operation, address).unwrap().wait().unwrap(), 4);
+    assert_eq!(Queues { fallen_back: 0, ..tiny.queues() }, Queues::default());
+    drop(theirs);
+}
+
+/// An operation whose result never fits where devices put it.
+#[derive(Debug)]
+struct Cramped;
+
+impl Operation for Cramped {
+    fn primitive(&self) -> &'static str {
+        "cramped"
+    }
+    fn input_bytes(&self) -> usize {
+        16
+    }
+    fn output_bytes(&self) -> usize {
+        16
+    }
+    fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) {
+        output.copy_from_slice(input);
+    }
+    fn launches(&self, _: &Places) -> Vec<Launch> {
+        Vec::new()
+    }
+    fn finish(&self, _: &mut [u8]) -> bool {
+        false
+    }
+}
+
 /// P14.
 #[test]
 fn what_cannot_be_is_refused() {
