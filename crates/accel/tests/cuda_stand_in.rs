@@ -83,8 +83,8 @@ fn through_the_driver() {
     assert_eq!(done(&runtime) - before, 40);
     (0..2).for_each(|index| data_in_place(&runtime, index, &bytes));
 
-    // More than the stand-in's 64 MiB: the CPU does it, the device stays.
-    let large = HashBatch::names(&[80 << 20]).unwrap();
+    // More than the stand-in's 16 MiB: the CPU does it, the device stays.
+    let large = HashBatch::names(&[20 << 20]).unwrap();
     let input = runtime.buffer(large.input_bytes()).unwrap();
     let ended = runtime.submit(Arc::new(large), input, any).unwrap().wait().unwrap();
     assert!(ended.device.starts_with("cpu") && runtime.devices().iter().all(|d| d.retired.is_none()));

@@ -12,7 +12,7 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, I
        INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, LAUNCH_FAILED = 719 };
 enum { COPY, ZERO, LAUNCH, WAIT };
 #define DEVICES 2
-#define MEMORY_BYTES (64u << 20) // Little, so that running out of it is tested too.
+#define MEMORY_BYTES (16u << 20) // Little, so that running out of it is tested too.
 #define MOST 4096
 
 struct context { int device, retained; };

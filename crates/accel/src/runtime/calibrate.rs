@@ -1,11 +1,17 @@
 //! The short measurement behind routing: each primitive, small and large, on the CPU and on every device. It is a
 //! known-answer test too: a device whose bytes differ from the CPU's is retired before it does any real work (P10).
 
-use super::operations::{FindCandidates, HashBatch, Multiply};
+use super::operations::{
+    AskBloom, DigestBatch, FindCandidates, FindInLevels, HashBatch, HashWindows, Multiply, Segmented, Verify,
+    XorFragments,
+};
 use super::routing::{CPU, Cost};
 use super::{Buffer, Calibration, Fault, Operation, Request, Runtime, Target};
 use crate::boundaries::Params;
+use crate::digest::{Function, SEGMENT_BYTES};
 use crate::erasure::{Code, Matrix};
+use crate::windows::Windows;
+use crate::xorcode::{Technique, XorCode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +28,7 @@ impl Runtime {
     pub fn calibrate(&self) -> Calibration {
         let mut measured = Calibration::default();
         for (name, index, bytes) in self.places() {
-            for (small, large) in samples(bytes / SMALLER).into_iter().zip(samples(bytes)) {
+            for (small, large) in shapes(bytes / SMALLER).into_iter().zip(shapes(bytes)) {
                 let times = (self.measure(&*small, index), self.measure(&*large, index));
                 if let (Some(t0), Some(t1)) = times {
                     let line = Cost::through((small.input_bytes(), t0), (large.input_bytes(), t1));
@@ -37,7 +43,7 @@ impl Runtime {
     /// The known-answer test alone: every primitive, small, on every device. Those that give other bytes are retired.
     pub(super) fn test_devices(&self) {
         for (_, index, bytes) in self.places().into_iter().filter(|(_, index, _)| index.is_some()) {
-            for sample in samples(bytes / SMALLER) {
+            for sample in shapes(bytes / SMALLER) {
                 let _ = self.measure(&*sample, index);
             }
         }
@@ -60,7 +66,7 @@ impl Runtime {
             if index.is_some_and(|i| !self.central.is_alive(i)) {
                 return None;
             }
-            let input = self.painted(sample.input_bytes())?;
+            let input = self.painted(sample)?;
             let start = Instant::now();
             let done = self.submit(sample.shared(), input, Request { target, deadline: None }).ok()?.wait().ok()?;
             let took = start.elapsed();
@@ -75,15 +81,15 @@ impl Runtime {
     }
 
     fn expected(&self, sample: &dyn Sample) -> Option<Buffer> {
-        let input = self.painted(sample.input_bytes())?;
+        let input = self.painted(sample)?;
         let mut output = self.buffer(sample.output_bytes()).ok()?;
         sample.on_cpu(self.options.isa, &input, &mut output);
         Some(output)
     }
 
-    /// Bytes without a short period.
-    fn painted(&self, len: usize) -> Option<Buffer> {
-        let mut buffer = self.buffer(len).ok()?;
+    /// An input of bytes without a short period.
+    fn painted(&self, sample: &dyn Sample) -> Option<Buffer> {
+        let mut buffer = self.buffer(sample.input_bytes()).ok()?;
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
         for slot in buffer.chunks_mut(8) {
             state ^= state << 13;
@@ -91,6 +97,7 @@ impl Runtime {
             state ^= state << 17;
             slot.copy_from_slice(&state.to_le_bytes()[..slot.len()]);
         }
+        sample.fill(&mut buffer);
         Some(buffer)
     }
 }
@@ -99,23 +106,27 @@ impl Runtime {
 trait Sample: Operation {
     fn shared(&self) -> Arc<dyn Operation>;
 
+    /// Makes painted bytes an input that the operation may be given.
+    fn fill(&self, _painted: &mut [u8]) {}
+
     /// Whether two outputs mean the same.
     fn equal(&self, a: &[u8], b: &[u8]) -> bool {
         a == b
     }
 }
 
-impl Sample for HashBatch {
-    fn shared(&self) -> Arc<dyn Operation> {
-        Arc::new(self.clone())
-    }
+/// Operations that take any bytes, and have one output.
+macro_rules! plain_samples {
+    ($($operation:ty),*) => {$(
+        impl Sample for $operation {
+            fn shared(&self) -> Arc<dyn Operation> {
+                Arc::new(self.clone())
+            }
+        }
+    )*};
 }
 
-impl Sample for Multiply {
-    fn shared(&self) -> Arc<dyn Operation> {
-        Arc::new(self.clone())
-    }
-}
+plain_samples!(HashBatch, Multiply, XorFragments, DigestBatch, Segmented, HashWindows, AskBloom, Verify);
 
 impl Sample for FindCandidates {
     fn shared(&self) -> Arc<dyn Operation> {
@@ -130,20 +141,66 @@ impl Sample for FindCandidates {
     }
 }
 
-/// Every primitive on about `bytes` of input, always in the same order.
-fn samples(bytes: usize) -> Vec<Box<dyn Sample>> {
+impl Sample for FindInLevels {
+    fn shared(&self) -> Arc<dyn Operation> {
+        Arc::new(self.clone())
+    }
+
+    /// As many rising keys as queries, of which about half are found.
+    fn fill(&self, painted: &mut [u8]) {
+        let keys = (painted.len() / 16) as u64;
+        for (i, slot) in (0..).zip(painted.chunks_exact_mut(8)) {
+            let random = u64::from_ne_bytes([slot[0], slot[1], slot[2], slot[3], slot[4], slot[5], slot[6], slot[7]]);
+            let key = if i < keys { 2 * i } else { random % (2 * keys) };
+            slot.copy_from_slice(&key.to_ne_bytes());
+        }
+    }
+}
+
+/// A job of each primitive on about `bytes` of input, always in the same order: what [`Runtime::calibrate`] measures,
+/// and whoever else measures them all.
+pub fn samples(bytes: usize) -> Vec<Arc<dyn Operation>> {
+    shapes(bytes).iter().map(|sample| sample.shared()).collect()
+}
+
+/// One shape stands for all of a primitive: costs are for choosing, and a device and the CPU share what shapes change.
+fn shapes(bytes: usize) -> Vec<Box<dyn Sample>> {
     const CHUNKS: usize = 4;
     let lens = [bytes / CHUNKS; CHUNKS];
     let mut samples: Vec<Box<dyn Sample>> = Vec::new();
-    samples.extend(HashBatch::names(&lens).map(|s| Box::new(s) as Box<dyn Sample>));
-    samples.extend(HashBatch::trees(&lens).map(|s| Box::new(s) as Box<dyn Sample>));
-    if let Ok(code) = Code::new(4, 2, Matrix::Cauchy1) {
-        samples.push(Box::new(Multiply::encode(&code, bytes / 4, 1)));
-        let rebuilt = Multiply::reconstruct(&code, &[1, 2, 3, 5], &[0, 4], bytes / 4, 1);
-        samples.extend(rebuilt.map(|s| Box::new(s) as Box<dyn Sample>));
+    add(&mut samples, HashBatch::names(&lens));
+    add(&mut samples, HashBatch::trees(&lens));
+    if let Ok(code) = Code::new(4, 2, Matrix::Cauchy1).map(Arc::new) {
+        add(&mut samples, Some(Multiply::encode(&code, bytes / 4, 1)));
+        add(&mut samples, Multiply::reconstruct(&code, &[1, 2, 3, 5], &[0, 4], bytes / 4, 1));
+        add(&mut samples, Multiply::update(&code, 1, bytes / 4, 1));
+        add(&mut samples, Some(Verify::rs(&code, bytes / 6, 1)));
     }
     if let Ok(params) = Params::new(4096, 65536) {
-        samples.extend(FindCandidates::new(&params, 63, bytes).map(|s| Box::new(s) as Box<dyn Sample>));
+        add(&mut samples, FindCandidates::new(&params, 63, bytes));
     }
+    // The packets of the store's own classes, unless there is too little for a few stripes of them.
+    let packet = if bytes < 32 << 10 { 64 } else { 1024 };
+    if let Ok(code) = XorCode::new(Technique::Liberation, 3, 2, 3, packet).map(Arc::new) {
+        let len = |fragments: usize| bytes / fragments / code.stripe_bytes() * code.stripe_bytes();
+        add(&mut samples, XorFragments::encode(&code, len(3), 1));
+        add(&mut samples, XorFragments::reconstruct(&code, &[2, 3, 4], &[0, 1], len(3), 1));
+        add(&mut samples, XorFragments::update(&code, 1, len(4), 1));
+        add(&mut samples, Verify::xor(&code, len(5), 1));
+    }
+    let message = (bytes / 16).clamp(64, SEGMENT_BYTES);
+    for function in [Function::Md5, Function::Sha1, Function::Sha256] {
+        add(&mut samples, DigestBatch::new(function, &vec![message; bytes / message]));
+    }
+    add(&mut samples, Segmented::new(Function::Sha1, bytes, message));
+    let windows = Windows::new(Function::Md5, 20, 20, 8);
+    add(&mut samples, windows.ok().and_then(|windows| HashWindows::new(windows, bytes)));
+    let words = bytes / 16;
+    add(&mut samples, FindInLevels::new(&[words / 2, words - words / 2], words));
+    add(&mut samples, AskBloom::new((bytes / 64).max(1), words));
     samples
+}
+
+fn add(samples: &mut Vec<Box<dyn Sample>>, sample: Option<impl Sample + 'static>) {
+    samples.extend(sample.map(|s| Box::new(s) as Box<dyn Sample>));
 }

@@ -1,7 +1,7 @@
 //! Calibrations kept in a file: what was measured on this machine is not measured again by every process that starts.
 //!
 //! ```text
-//! tessera-accel calibration 1
+//! tessera-accel calibration 2
 //! for 0.1.0 avx512 2 threads; cuda:0 NVIDIA H100 80GB HBM3
 //! cpu hash 1042 190311
 //! cuda:0 hash 23807 31984
@@ -17,7 +17,7 @@ use crate::checksum::crc32c;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-const FORM: &str = "tessera-accel calibration 1";
+const FORM: &str = "tessera-accel calibration 2";
 
 /// Where costs came from. Printed, it says why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,7 +145,7 @@ mod tests {
         let whole = std::fs::read_to_string(&file).unwrap();
         let digit = whole.replacen("cpu hash ", "cpu hash 1", 1);
         for (bad, why) in [
-            (whole.replacen("calibration 1", "calibration 2", 1), "begins with"),
+            (whole.replacen("calibration 2", "calibration 1", 1), "begins with"),
             (digit, "damaged"),
             (whole[..whole.len() / 2].to_owned(), "damaged"),
             (String::new(), "begins with"),

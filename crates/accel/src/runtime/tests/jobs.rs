@@ -123,7 +123,26 @@ fn a_device_that_gives_wrong_bytes_is_found_by_calibration_and_retired() {
     assert!(matches!(devices[0].retired, Some(Fault::WrongBytes { .. })), "{:?}", devices[0]);
     assert_eq!(devices[1].retired, None);
     assert!(calibration.cost("emulated:0", "hash").is_none());
-    for primitive in ["hash", "tree", "encode", "reconstruct", "candidates"] {
+    for primitive in [
+        "hash",
+        "tree",
+        "encode",
+        "reconstruct",
+        "candidates",
+        "xor-encode",
+        "xor-reconstruct",
+        "update",
+        "verify",
+        "xor-update",
+        "xor-verify",
+        "md5",
+        "sha1",
+        "sha256",
+        "segmented",
+        "windows",
+        "lookup",
+        "bloom",
+    ] {
         assert!(calibration.cost(CPU, primitive).is_some() && calibration.cost("emulated:1", primitive).is_some());
         // However it was measured, an emulated device is not asked.
         let decision = runtime.explain(primitive, 1 << 20);
