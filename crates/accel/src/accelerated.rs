@@ -388,9 +388,12 @@ impl Device for Accelerated {
             self.runtime.devices().iter().map(|d| (d.name.to_string(), of(&d.done))).collect();
         let mut cpu = self.cpu.usage();
         for (name, (jobs, bytes)) in self.runtime.done_on_cpu() {
-            if let Some((_, work)) = cpu.0.iter_mut().find(|(n, _)| *n == name) {
-                work.jobs += jobs;
-                work.bytes += bytes;
+            match cpu.0.iter_mut().find(|(n, _)| *n == name) {
+                Some((_, work)) => {
+                    work.jobs += jobs;
+                    work.bytes += bytes;
+                }
+                None => cpu.0.push((name, Work { jobs, bytes })),
             }
         }
         all.push((self.cpu.name().to_owned(), cpu));
@@ -403,8 +406,10 @@ mod tests {
     use super::*;
     use crate::Spec;
     use crate::device::test_bytes;
+    use crate::emulated::Emulated;
     use crate::erasure::Matrix;
     use crate::runtime::Options;
+    use crate::xorcode::Technique;
 
     fn emulated(count: usize) -> Accelerated {
         let (runtime, target) =
@@ -502,6 +507,20 @@ mod tests {
             );
         }
         assert!(device.usage_by_device()[0].1.of("reconstruct").jobs >= 4);
+    }
+
+    /// What a device hands over is counted where it was done, primitives that only devices have names for too.
+    #[test]
+    fn work_that_is_handed_over_is_counted_on_the_cpu() {
+        let tiny = Emulated::new(0).with_memory(256);
+        let runtime = Runtime::new(vec![Arc::new(tiny)], Options { cpu_threads: 1, ..Options::default() });
+        let device = Accelerated::new(runtime, Target::AnyDevice, Cpu::new());
+        let code = Arc::new(XorCode::new(Technique::Liberation, 2, 2, 3, 8).unwrap());
+        let (data, mut p, mut q) = (test_bytes(1, 48), [0; 24], [0; 24]);
+        device.encode_xor(&code, &[&data[..24], &data[24..]], &mut [&mut p, &mut q]).unwrap();
+        let used = device.usage_by_device();
+        let work = |i: usize| used[i].1.of("xor-encode");
+        assert_eq!((work(0), work(1)), (Work::default(), Work { jobs: 1, bytes: 48 }), "{used:?}");
     }
 
     #[test]
