@@ -15,6 +15,7 @@ test:           ## everything: lints, docs, all tests, real processes killed
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --quiet
 	cargo test --workspace --quiet
+	cargo test --quiet --manifest-path bench/accel/Cargo.toml
 	python3 tests/arm.py $(if $(CI),--require)
 	python3 crates/accel/kernels/ptx.py check
 	python3 -m unittest discover -q -s bench/tests

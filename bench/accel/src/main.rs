@@ -1,5 +1,5 @@
 //! GB/s of `tessera-accel` beside its peers, one thread, in one run:
-//! `cargo run --release --manifest-path bench/accel/Cargo.toml -- [--seconds S] [--best] [--out DIR] [FILTER…]`.
+//! `cargo bench --manifest-path bench/accel/Cargo.toml -- [--seconds S] [--best] [--out DIR] [FILTER…]`.
 //!
 //! The ways of a row take turns; each figure is a median, or with `--best` the best sample, in GB/s (10^9 bytes of
 //! data). `roof` is what this machine allows, measured in the same run; a peer that is not installed shows as `-`. With
@@ -67,6 +67,7 @@ fn asked() -> Result<Asked, &'static str> {
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--best" => asked.best = true,
+            "--bench" => {} // From cargo.
             "--seconds" => {
                 let given = arguments.next().and_then(|s| s.parse::<f64>().ok()).filter(|s| *s > 0.0 && *s < 1e4);
                 asked.seconds = given.ok_or("--seconds takes a number above 0")?;
