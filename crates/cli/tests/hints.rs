@@ -38,6 +38,13 @@ fn counter(c: &Cluster, name: &str) -> u64 {
     c.status()["counters"][name].as_u64().unwrap()
 }
 
+/// A figure of a node's metrics.
+fn figure(c: &Cluster, node: usize, name: &str) -> u64 {
+    let text = common::http(c.nodes[node - 1].as_ref().unwrap().metrics.as_ref().unwrap(), "/metrics");
+    let line = text.lines().find(|l| l.starts_with(name));
+    line.and_then(|l| l.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name}:\n{text}"))
+}
+
 #[test]
 fn each_placement_is_where_it_was_asked_for() {
     let c = Cluster::start(6);
@@ -155,11 +162,7 @@ fn what_is_local_is_read_locally() {
     let bytes = tree::bytes(6, 4_000_000);
     let located = put(&c, "n2", "f", &bytes, &["placement=local", "redundancy=replica:2"]);
     assert_eq!(by_host(&located)["n2"], bytes.len() as u64);
-    let figure = |node: usize, name: &str| -> u64 {
-        let text = common::http(c.nodes[node - 1].as_ref().unwrap().metrics.as_ref().unwrap(), "/metrics");
-        let line = text.lines().find(|l| l.starts_with(name));
-        line.and_then(|l| l.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("no {name}:\n{text}"))
-    };
+    let figure = |node: usize, name: &str| figure(&c, node, name);
     let served = |node| figure(node, "tessera_node_sent_bytes_total");
     let before: Vec<u64> = (1..=3).map(served).collect();
     let got = run(c.command(&["get", "tess:/f", "-"]).env("TESSERA_HOST", "n2"), b"");
@@ -303,6 +306,41 @@ fn hints_that_exclude_each_other_are_refused_in_one_command() {
     let put = c.with_stdin(&["put", "-", "tess:/g", "-p", "Replication=5"], b"x");
     assert_refused(&put, 4, &["replica:5", "5 hosts", "3 are up"]);
     assert_refused(&c.run(&["stat", "tess:/g"]), 3, &["tess:/g"]);
+}
+
+/// What a client has in memory need not be sent by nodes, and it has as much as the file's hint allows.
+#[test]
+fn clients_keep_what_the_cache_hint_lets_them() {
+    let c = Cluster::start(3);
+    if !can_mount(&c) {
+        return;
+    }
+    const LEN: u64 = 12 << 20;
+    let writer = Mounted::new(&c, "writer", &[]);
+    let hints = [("auto", "cache=auto"), ("none", "cache=none"), ("some", "cache=2M")];
+    for (seed, (name, hint)) in (0..).zip(hints) {
+        fs::write(writer.at(name), "").unwrap();
+        c.ok(&["policy", "set", &format!("tess:/{name}"), hint, "redundancy=none", "chunking=fixed:256K"]);
+        fs::write(writer.at(name), tree::bytes(seed, LEN as usize)).unwrap();
+    }
+    let reader = Mounted::new(&c, "reader", &[]);
+    // Not by way of the kernel, which keeps pages of its own.
+    let read = |name: &str| {
+        let sent = || (1..=3).map(|node| figure(&c, node, "tessera_node_sent_bytes_total")).sum::<u64>();
+        let before = sent();
+        let from = format!("if={}", reader.at(name).display());
+        let dd =
+            std::process::Command::new("dd").args([&from, "of=/dev/null", "bs=1M", "iflag=direct"]).output().unwrap();
+        assert!(dd.status.success(), "{dd:?}");
+        sent() - before
+    };
+    for (name, _) in hints {
+        assert!((LEN..LEN + (1 << 20)).contains(&read(name)), "{name}: nothing is there before it was read");
+    }
+    assert!(read("auto") < 1 << 20);
+    assert!(read("none") >= LEN);
+    let again = read("some");
+    assert!((LEN - (3 << 20)..LEN).contains(&again), "{again}");
 }
 
 /// P13: the store says since when all of a file has been re-read from its disks.
