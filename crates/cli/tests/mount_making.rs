@@ -9,6 +9,7 @@ use rustix::fs::{AtFlags, CWD, XattrFlags, statat};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -68,6 +69,31 @@ fn a_new_small_file_costs_one_trip() {
         for i in 0..40 {
             assert_eq!(fs::read_to_string(other.at(&format!("{d}/{i}"))).unwrap(), format!("content {i}"));
         }
+    });
+}
+
+/// A directory that was there, and that others used, is one's own once some files were made in there.
+#[test]
+fn so_does_one_in_a_directory_that_was_there() {
+    with_directory(|c, m| {
+        let other = Mounted::new(c, "other", &[]);
+        let ask = || ["Commit", "MakeNode"].map(|kind| requests(c, kind));
+        let mut attempt = 0;
+        eventually("files cost a trip each, but for some", || {
+            attempt += 1;
+            let name = format!("there{attempt}");
+            fs::create_dir(other.at(&name)).unwrap();
+            fs::write(other.at(&name).join("7"), "older").unwrap();
+            let [committed, made] = settled(ask);
+            let make = |i: usize| exclusive(&m.at(&name).join(i.to_string()))?.write_all(b"new");
+            for i in 0..100 {
+                assert_eq!(make(i).is_ok(), i != 7, "{i}");
+            }
+            eventually("it is counted", || ask()[0] >= committed + 99);
+            assert_eq!(fs::read_dir(other.at(&name)).unwrap().count(), 100);
+            assert_eq!(fs::read(other.at(&name).join("7")).unwrap(), b"older");
+            settled(ask)[1] < made + 20
+        });
     });
 }
 
@@ -169,28 +195,37 @@ fn others_see_it_at_close_or_when_they_need_to() {
     });
 }
 
-/// Two mounts make the same names, each only if it is not there: of each name one has made it, and its content is in there.
+/// Two mounts make the same names, each only if it is not there: of each name one has made it, and its content is in there. In a directory
+/// that is one's own at first, and in one that was there; by one thread each, and by several.
 #[test]
 fn of_two_that_make_a_name_one_succeeds() {
+    const EACH: usize = 60;
     with_directory(|c, m| {
         let other = Mounted::new(c, "other", &[]);
-        let make = |path: &Path, tag: &str| {
-            (0..60)
-                .map(|i| {
-                    let made = exclusive(&path.join(format!("d/both-{i}")));
-                    made.and_then(|mut file| file.write_all(tag.as_bytes())).is_ok()
+        for (threads, prefix) in [(1, "d/both-"), (1, "both-"), (4, "many-")] {
+            let make = |mount: &Mounted, thread: usize| {
+                let name = |i: usize| mount.at(&format!("{prefix}{}", thread * EACH + i));
+                let make =
+                    |i| exclusive(&name(i)).and_then(|mut file| file.write_all(mount.path.as_os_str().as_bytes()));
+                (0..EACH).map(|i| make(i).is_ok()).collect::<Vec<bool>>()
+            };
+            let by = |mount: &Mounted| {
+                std::thread::scope(|s| {
+                    let all: Vec<_> = (0..threads).map(|thread| s.spawn(move || make(mount, thread))).collect();
+                    all.into_iter().flat_map(|one| one.join().unwrap()).collect::<Vec<bool>>()
                 })
-                .collect::<Vec<bool>>()
-        };
-        let (a, b) = std::thread::scope(|s| {
-            let a = s.spawn(|| make(&m.path, "first"));
-            let b = make(&other.path, "other");
-            (a.join().unwrap(), b)
-        });
-        for (i, (a, b)) in a.into_iter().zip(b).enumerate() {
-            assert!(a != b, "{i}: {a} {b}");
-            let content = c.ok(&["cat", &format!("tess:/d/both-{i}")]).stdout;
-            assert_eq!(content, if a { b"first" } else { b"other" }, "{i}");
+            };
+            let (a, b) = std::thread::scope(|s| {
+                let a = s.spawn(|| by(m));
+                let b = by(&other);
+                (a.join().unwrap(), b)
+            });
+            for (i, (a, b)) in a.into_iter().zip(b).enumerate() {
+                assert!(a != b, "{prefix}{i}: {a} {b}");
+                let winner = if a { m } else { &other };
+                let content = c.ok(&["cat", &format!("tess:/{prefix}{i}")]).stdout;
+                assert_eq!(content, winner.path.as_os_str().as_bytes(), "{prefix}{i}");
+            }
         }
     });
 }

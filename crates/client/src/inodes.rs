@@ -48,7 +48,7 @@ pub struct NewAttr {
 }
 
 /// Something new in a directory that is neither a directory nor a symbolic link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NewNode {
     /// What it is.
     pub kind: InodeKind,
@@ -58,6 +58,10 @@ pub struct NewNode {
     pub rdev: u32,
     /// Its inode number, drawn before; 0: any.
     pub ino: u64,
+    /// The names in its directory are asked for as well, to have them for oneself as with [`Inodes::make_directory`].
+    pub want_names: bool,
+    /// Numbers to draw with it, for files to come.
+    pub inos: u32,
 }
 
 /// A file that is made by writing it.
@@ -110,7 +114,7 @@ impl Inodes<'_> {
     /// New empty file, named pipe, socket or device (with its number). Its change time is now the directory's modification
     /// time.
     pub fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
-        let NewNode { kind, owner: Owner { mode, uid, gid }, rdev, ino } = new;
+        let NewNode { kind, owner: Owner { mode, uid, gid }, rdev, ino, want_names, inos } = new;
         let (op_id, kind, name) = (self.0.context.op_id(), kind as i32, name.to_vec());
         self.0.context.ask(&MakeNode {
             op_id,
@@ -124,6 +128,8 @@ impl Inodes<'_> {
             exist_ok: false,
             ino,
             want_lease: true,
+            want_names,
+            inos,
         })
     }
 

@@ -272,7 +272,7 @@ impl Filesystem for TesseraFs {
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let made = self.owner(parent.0, req, 0o777, false).and_then(|owner| {
             let target = target.as_os_str().as_bytes();
-            self.store.making.adds(parent.0, name.as_bytes());
+            let _adding = self.store.making.adds(parent.0, name.as_bytes());
             let made = self.store.client.inodes().symlink(parent.0, name.as_bytes(), target, owner.uid, owner.gid);
             self.store.names.forget_name(parent.0, name.as_bytes());
             made.map_err(|e| explained("make symbolic link", parent.0, &e))
@@ -303,7 +303,7 @@ impl Filesystem for TesseraFs {
     fn link(&self, _req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let made = writable(ino.0).and(writable(parent.0)).and_then(|_| {
             self.store.settle(ino.0)?;
-            self.store.making.adds(parent.0, name.as_bytes());
+            let _adding = self.store.making.adds(parent.0, name.as_bytes());
             let made = self.store.client.inodes().link(ino.0, parent.0, name.as_bytes());
             self.store.names.forget(Some(&[ino.0, parent.0]));
             made.map_err(|e| explained("link", ino.0, &e))

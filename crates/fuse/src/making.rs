@@ -1,6 +1,6 @@
 //! Files that were made here, and that the manager does not know yet.
 //!
-//! Whoever makes a directory through this mount has the names in there to itself for a while
+//! Whoever makes a directory through this mount, or some files in one that was there, has the names in there to itself for a while
 //! ([`tessera_wire::meta::Entry::names_ms`]): what is not among them is not there, and a new file need not be asked for. It comes to be with the
 //! commit of its content, one trip instead of three; or by itself ([`Making::settle`]) as soon as anything else is to be
 //! done with it, a third of that while has passed, or others want to make names there. So all that a program on another mount can
@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tessera_client::inodes::{NewAttr, NewFile, NewNode};
 use tessera_client::{Client, Owner, WriteDone, WriteError};
-use tessera_wire::meta::Inos;
+use tessera_wire::meta::{Entry, Inos};
 use tessera_wire::{Attr, Code, Error, InodeKind};
 
 const TAKEN: &str = "another file has taken a new one's name: it is none any more";
@@ -35,6 +35,14 @@ const TICK: Duration = Duration::from_millis(100);
 /// A file waits for its content for at most this part of the time that the names are ours.
 const WAITS: u32 = 3;
 
+/// So many names are made in a directory that was there before its names are asked for, and twice as many each time they are not had or
+/// taken back: whoever makes names by turns with others asks each time.
+const ASKED_AFTER: u32 = 4;
+/// At most.
+const ASKED_AFTER_MOST: u32 = 1024;
+/// Of so many directories it is known how many names were made.
+const MAX_DIRECTORIES: usize = 4096;
+
 /// See the module.
 pub struct Making {
     state: Mutex<State>,
@@ -47,6 +55,7 @@ type Recall = (Vec<u64>, Box<dyn FnOnce() + Send>);
 #[derive(Default)]
 struct State {
     directories: HashMap<u64, Directory>,
+    asked_for: HashMap<u64, AskedFor>,
     inos: Vec<Inos>,
     files: HashMap<u64, Arc<New>>,
     by_name: HashMap<(u64, Vec<u8>), u64>,
@@ -62,6 +71,36 @@ struct Directory {
     for_long: Duration,
     /// All names in it, and perhaps some that are gone.
     names: HashSet<Vec<u8>>,
+}
+
+/// A directory in which names are made by asking the manager.
+#[derive(Default)]
+struct AskedFor {
+    /// Requests on their way that make names in there.
+    under_way: usize,
+    /// The names of these, and of all since the oldest of them: what the manager lists may lack them.
+    names: HashSet<Vec<u8>>,
+    /// Names made since it was last asked for all.
+    made: u32,
+    /// Ask when so many were; 0: [`ASKED_AFTER`].
+    ask_after: u32,
+}
+
+/// A name is being made by asking the manager; until this is dropped.
+pub struct Adding<'a> {
+    making: &'a Making,
+    directory: u64,
+}
+
+impl Drop for Adding<'_> {
+    fn drop(&mut self) {
+        let mut state = self.making.state.lock();
+        let Some(asked_for) = state.asked_for.get_mut(&self.directory) else { return };
+        asked_for.under_way -= 1;
+        if asked_for.under_way == 0 {
+            asked_for.names = HashSet::new();
+        }
+    }
 }
 
 /// A new file.
@@ -92,18 +131,24 @@ impl Making {
         (Making { state: Mutex::default(), recalled }, to_settle)
     }
 
-    /// Before a directory is made: goes back with the answer.
+    /// Before names are asked for: goes back with the answer.
     pub fn asking(&self) -> (Instant, u64) {
         (Instant::now(), self.state.lock().recalls)
     }
 
-    /// The names in `directory`, which is empty, are ours for so long since it was asked for, unless a recall overtook the answer.
-    pub fn owns(&self, directory: u64, (asked, recalls): (Instant, u64), names_ms: u64, inos: Option<Inos>) {
+    /// The names in `directory`, which are these, are ours for so long since they were asked for, unless a recall overtook the answer.
+    pub fn owns(&self, directory: u64, (asked, recalls): (Instant, u64), granted: &mut Entry) {
         let mut state = self.state.lock();
-        state.inos.extend(inos);
-        if names_ms > 0 && state.recalls == recalls {
-            let for_long = Duration::from_millis(names_ms);
-            let mine = Directory { until: asked + for_long, for_long, names: HashSet::new() };
+        state.inos.extend(granted.inos);
+        if granted.names_ms > 0 && state.recalls == recalls {
+            let for_long = Duration::from_millis(granted.names_ms);
+            let mut names: HashSet<Vec<u8>> = std::mem::take(&mut granted.names).into_iter().collect();
+            if let Some(asked_for) = state.asked_for.get_mut(&directory) {
+                names.extend(asked_for.names.iter().cloned());
+                asked_for.ask_after /= 2;
+            }
+            names.extend(state.files.values().filter(|new| new.parent == directory).map(|new| new.name.clone()));
+            let mine = Directory { until: asked + for_long, for_long, names };
             let now = Instant::now();
             state.directories.retain(|_, mine| mine.until > now);
             state.directories.insert(directory, mine);
@@ -115,7 +160,13 @@ impl Making {
         let mut state = self.state.lock();
         state.recalls += 1;
         match directory {
-            Some(directory) => drop(state.directories.remove(&directory)),
+            Some(directory) => {
+                state.directories.remove(&directory);
+                if let Some(asked_for) = state.asked_for.get_mut(&directory) {
+                    asked_for.ask_after = (asked_for.ask_after.max(ASKED_AFTER) * 2).min(ASKED_AFTER_MOST);
+                    asked_for.made = 0;
+                }
+            }
             None => state.directories.clear(),
         }
     }
@@ -125,14 +176,39 @@ impl Making {
         self.state.lock().directories.contains_key(&directory)
     }
 
-    /// A name is about to be made in `directory` by asking the manager.
-    pub fn adds(&self, directory: u64, name: &[u8]) {
+    /// A name is about to be made in `directory` by asking the manager. The caller keeps what this returns until the answer is there, and
+    /// [`Making::owns`] has heard of it.
+    #[must_use]
+    pub fn adds(&self, directory: u64, name: &[u8]) -> Adding<'_> {
         let mut state = self.state.lock();
-        let Some(mine) = state.directories.get_mut(&directory) else { return };
-        mine.names.insert(name.to_vec());
-        if mine.names.len() > MAX_NAMES {
-            state.directories.remove(&directory);
+        if state.asked_for.len() >= MAX_DIRECTORIES {
+            state.asked_for.retain(|_, asked_for| asked_for.under_way > 0);
         }
+        let asked_for = state.asked_for.entry(directory).or_default();
+        asked_for.under_way += 1;
+        asked_for.made = asked_for.made.saturating_add(1);
+        asked_for.names.insert(name.to_vec());
+        if let Some(mine) = state.directories.get_mut(&directory) {
+            mine.names.insert(name.to_vec());
+            if mine.names.len() > MAX_NAMES {
+                state.directories.remove(&directory);
+            }
+        }
+        Adding { making: self, directory }
+    }
+
+    /// Whether the names in a directory are to be asked for with the next one that is made; and how many inode numbers.
+    pub fn wants_names(&self, directory: u64) -> Option<u32> {
+        let mut state = self.state.lock();
+        let inos = if state.is_short() { INOS } else { 0 };
+        let asked_for = state.asked_for.get_mut(&directory)?;
+        let ask_after = asked_for.ask_after.max(ASKED_AFTER);
+        if asked_for.made < ask_after || asked_for.names.len() > MAX_NAMES {
+            return None;
+        }
+        // If they are had it is half of that again.
+        (asked_for.made, asked_for.ask_after) = (0, (ask_after * 2).min(ASKED_AFTER_MOST));
+        Some(inos)
     }
 
     /// What `name` in `directory` means.
@@ -282,7 +358,7 @@ impl Making {
             return self.check(ino);
         }
         let owner = owner_of(&new.known.lock().attr);
-        let node = NewNode { kind: InodeKind::File, owner, rdev: 0, ino };
+        let node = NewNode { kind: InodeKind::File, owner, ino, ..NewNode::default() };
         match client.inodes().make_node(new.parent, &new.name, node) {
             Ok(_) => {
                 self.is_told(&new, told);
@@ -386,15 +462,73 @@ pub fn work(store: &Weak<Store>, recalled: &Receiver<Recall>) {
 mod tests {
     use super::*;
 
+    /// What the manager grants, with these names in the directory.
+    fn granted(names: &[&[u8]]) -> Entry {
+        let names = names.iter().map(|name| name.to_vec()).collect();
+        Entry { names_ms: 60_000, names, inos: Some(Inos { first: 100, count: 9 }), ..Entry::default() }
+    }
+
+    fn make(making: &Making, directory: u64, name: &[u8]) -> Option<u64> {
+        let above = Known { attr: Attr::default(), hints: Vec::new() };
+        making.make(directory, name, Attr::default(), &above).map(|known| known.attr.ino)
+    }
+
     #[test]
     fn names_that_were_taken_back_before_the_answer_came_are_not_ours() {
         let (making, _) = Making::new();
         let asked = making.asking();
-        making.owns(7, asked, 60_000, None);
+        making.owns(7, asked, &mut granted(&[]));
         assert!(making.has_names(7) && matches!(making.find(7, b"a"), Found::Nothing));
         let asked = making.asking();
         making.recall(vec![8], Box::new(|| {}));
-        making.owns(8, asked, 60_000, None);
+        making.owns(8, asked, &mut granted(&[]));
         assert!(!making.has_names(8) && matches!(making.find(8, b"a"), Found::Unknown));
+    }
+
+    #[test]
+    fn names_of_a_directory_are_asked_for_once_some_were_made_and_less_often_if_others_make_some_too() {
+        let (making, _) = Making::new();
+        let until_wanted = || {
+            (1..).find(|_| {
+                drop(making.adds(7, b"n"));
+                making.wants_names(7).is_some()
+            })
+        };
+        assert_eq!(making.wants_names(7), None);
+        assert_eq!((until_wanted(), until_wanted(), until_wanted()), (Some(4), Some(8), Some(16)), "not had");
+        making.owns(7, making.asking(), &mut granted(&[]));
+        assert_eq!(until_wanted(), Some(16), "had, and run out");
+        making.owns(7, making.asking(), &mut granted(&[]));
+        making.disowns(Some(7));
+        assert_eq!(until_wanted(), Some(32), "taken back");
+        (0..20).for_each(|_| assert!(until_wanted().is_some()));
+        assert_eq!(until_wanted(), Some(1024));
+        assert_eq!(making.wants_names(8), None, "of another directory");
+    }
+
+    /// What the manager lists may lack what was on its way then, whenever the answers come.
+    #[test]
+    fn names_that_are_being_made_meanwhile_are_known() {
+        let (making, _) = Making::new();
+        drop(making.adds(7, b"long ago"));
+        let before = making.adds(7, b"before");
+        let ours = making.adds(7, b"ours");
+        let asked = making.asking();
+        let meanwhile = making.adds(7, b"meanwhile");
+        drop((before, meanwhile));
+        let after = making.adds(7, b"after");
+        making.owns(7, asked, &mut granted(&[b"long ago", b"ours"]));
+        drop((ours, after));
+        for name in [&b"long ago"[..], b"before", b"ours", b"meanwhile", b"after"] {
+            assert!(matches!(making.find(7, name), Found::Unknown), "{name:?}");
+            assert_eq!(make(&making, 7, name), None);
+        }
+        assert!(matches!(making.find(7, b"new"), Found::Nothing));
+        assert_eq!(make(&making, 7, b"new"), Some(100));
+        // Asked for once more, while that is only known here.
+        making.owns(7, making.asking(), &mut granted(&[b"long ago"]));
+        assert!(matches!(making.find(7, b"new"), Found::New(_)));
+        assert_eq!(make(&making, 7, b"new"), None);
+        assert!(making.state.lock().asked_for[&7].names.is_empty(), "nothing is on its way");
     }
 }

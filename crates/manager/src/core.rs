@@ -199,7 +199,10 @@ struct Grants {
 #[derive(Clone, Copy)]
 enum Names {
     OfNewDirectory,
+    /// It is kept.
     Of(u64),
+    /// It is new, and comes with what there is.
+    Listed(u64),
 }
 
 struct Open {

@@ -6,8 +6,8 @@
 //! asks. Leases live in memory; a manager that starts waits as long as a lease lasts before it changes anything,
 //! if leases were ever granted (`meta.leases_granted`).
 //!
-//! Whoever makes a directory gets a lease on its names as well, which one client has at most: before anybody else makes a name in there, or
-//! changes the directory, it is asked. So it knows which names are not there, and may make files without asking, which come to be
+//! Whoever makes a directory, or a file in one of not too many names and asks for them, gets a lease on its names as well, which one
+//! client has at most: before anybody else makes a name in there, or changes the directory, it is asked. So it knows which names are not there, and may make files without asking, which come to be
 //! with their first commit ([`tessera_wire::meta::OpenWrite::ino`]). Names that are removed are nobody's concern.
 
 use crate::command::Command;
@@ -58,13 +58,18 @@ impl Leases {
     /// Grants `connection` a lease on the names in `directory`, unless another has one, others are about to make names there,
     /// or there are too many leases.
     pub fn grant_names(&mut self, directory: u64, connection: u64, until_ns: i64, max: usize) -> bool {
-        let names = Covered::Names(directory);
-        let others = self.held.get(&names).is_some_and(|held| held.iter().any(|h| h.connection != connection));
-        if others || self.count >= max || self.changing.contains_key(&names) {
+        if self.count >= max || !self.may_grant_names(directory, connection) {
             return false;
         }
-        self.hold(names, connection, until_ns);
+        self.hold(Covered::Names(directory), connection, until_ns);
         true
+    }
+
+    /// Whether nobody but `connection` has the names in `directory`, or is about to make some.
+    pub fn may_grant_names(&self, directory: u64, connection: u64) -> bool {
+        let names = Covered::Names(directory);
+        let others = self.held.get(&names).is_some_and(|held| held.iter().any(|h| h.connection != connection));
+        !others && !self.changing.contains_key(&names)
     }
 
     fn hold(&mut self, what: Covered, connection: u64, until_ns: i64) {
@@ -183,7 +188,7 @@ pub fn changed_by(db: &Db, command: &Command) -> Outcome<Vec<Covered>> {
     Ok(changes)
 }
 
-fn root_if_none(ino: u64) -> u64 {
+pub(crate) fn root_if_none(ino: u64) -> u64 {
     if ino == 0 { inodes::ROOT } else { ino }
 }
 

@@ -83,6 +83,13 @@ pub fn list(db: &Db, request: &List, max_entries: u32) -> Outcome<ListReply> {
     Ok(ListReply { entries, more })
 }
 
+/// All names in a directory, unless there are more than `max`.
+pub fn names(db: &Db, directory: u64, max: u32) -> Outcome<Option<Vec<Vec<u8>>>> {
+    let mut rows = db.stmt("SELECT name FROM dentries WHERE parent = ?1 LIMIT ?2")?;
+    let names = rows.query_map(params![directory as i64, max + 1], |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
+    Ok((names.len() <= max as usize).then_some(names))
+}
+
 /// All extended attributes of an inode, hints among them.
 pub fn list_xattrs(db: &Db, request: &ListXattrs) -> Outcome<ListXattrsReply> {
     let inode = inodes::get(db, request.ino)?;
@@ -176,7 +183,7 @@ pub fn make_node(ctx: &mut Ctx, request: &MakeNode) -> Outcome<Entry> {
     }
     inode.insert(ctx.db)?;
     add_name(ctx, &parent, &request.name, inode.ino)?;
-    Ok(inode.entry())
+    Ok(Entry { inos: draw_inos(ctx, request.inos), ..inode.entry() })
 }
 
 /// Symbolic link.

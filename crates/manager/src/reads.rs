@@ -33,7 +33,7 @@ pub enum Read {
     /// As it is.
     Plain(Vec<u8>),
     /// An entry that may be cached if the lease is granted.
-    Leased(Entry, Vec<u64>),
+    Leased(Box<Entry>, Vec<u64>),
 }
 
 /// Answers a request that is neither a command nor about groups and nodes; None: it is not known.
@@ -80,7 +80,7 @@ fn leased(entry: Entry, wanted: bool, path: &[u64]) -> Read {
     }
     let mut inos = path.to_vec();
     inos.extend(entry.attr.as_ref().map(|attr| attr.ino));
-    Read::Leased(entry, inos)
+    Read::Leased(Box::new(entry), inos)
 }
 
 fn file(inode: Inode) -> Outcome<Inode> {

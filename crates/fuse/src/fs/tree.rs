@@ -95,11 +95,17 @@ impl TesseraFs {
     ) -> Result<Known, Errno> {
         let kind = node_kind(mode).ok_or(Errno::EINVAL)?;
         let owner = self.owner(parent, req, mode, false)?;
-        self.store.making.adds(parent, name.as_bytes());
-        let (new, asked) = (NewNode { kind, owner, rdev, ino: 0 }, self.store.names.asking());
+        let making = &self.store.making;
+        let _adding = making.adds(parent, name.as_bytes());
+        let names =
+            if kind == InodeKind::File && self.may_make_here(parent)? { making.wants_names(parent) } else { None };
+        let new =
+            NewNode { kind, owner, rdev, want_names: names.is_some(), inos: names.unwrap_or(0), ..NewNode::default() };
+        let (ours, asked) = (making.asking(), self.store.names.asking());
         match self.store.client.inodes().make_node(parent, name.as_bytes(), new) {
-            Ok(entry) => {
+            Ok(mut entry) => {
                 self.store.names.made(asked, parent, name.as_bytes(), &entry);
+                making.owns(parent, ours, &mut entry);
                 Ok(Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints })
             }
             Err(error) => {
@@ -109,18 +115,21 @@ impl TesseraFs {
         }
     }
 
+    /// Whether files may come to be in a directory without the manager being asked.
+    fn may_make_here(&self, parent: u64) -> Result<bool, Errno> {
+        // What a spool is for is asked of the manager by its number.
+        let windowed =
+            |above: Known| above.policy().is_some_and(|policy| policy.write_mode == WriteMode::SlidingWindow);
+        Ok(!self.ttl().is_zero() && (self.store.spool.is_none() || windowed(self.known(parent)?)))
+    }
+
     /// A new file to be written, without asking the manager, where that may be ([`crate::making`]).
     pub(super) fn make_here(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Option<Known>, Errno> {
-        if self.ttl().is_zero() || !self.store.making.has_names(parent) {
+        if !self.store.making.has_names(parent) || !self.may_make_here(parent)? {
             return Ok(None);
         }
         let Owner { mode, uid, gid } = self.owner(parent, req, mode, false)?;
         let above = self.known(parent)?;
-        // What a spool is for is asked of the manager by its number.
-        let windowed = above.policy().is_some_and(|policy| policy.write_mode == WriteMode::SlidingWindow);
-        if self.store.spool.is_some() && !windowed {
-            return Ok(None);
-        }
         let (kind, now) = (InodeKind::File as i32, nanoseconds(SystemTime::now()));
         let times = Attr { mtime_ns: now, ctime_ns: now, atime_ns: now, ..Attr::default() };
         let made = self.store.making.make(parent, name, Attr { kind, mode, uid, gid, nlink: 1, ..times }, &above);
@@ -133,18 +142,18 @@ impl TesseraFs {
     /// New directory. Its names are this mount's for a while.
     pub(super) fn make_directory(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr, Errno> {
         let owner = self.owner(parent, req, mode, true)?;
-        self.store.making.adds(parent, name);
+        let _adding = self.store.making.adds(parent, name);
         let (ours, asked) = (self.store.making.asking(), self.store.names.asking());
         let made = self.store.client.inodes().make_directory(parent, name, owner, making::INOS);
         if made.is_err() {
             self.store.names.forget_name(parent, name);
         }
-        let made = made.map_err(|e| explained("make directory", parent, &e))?;
+        let mut made = made.map_err(|e| explained("make directory", parent, &e))?;
         // The directory above has a link more.
         self.store.names.forget(Some(&[parent]));
         self.store.names.made(asked, parent, name, &made);
-        let attr = made.attr.ok_or(Errno::EIO)?;
-        self.store.making.owns(attr.ino, ours, made.names_ms, made.inos);
+        let attr = made.attr.clone().ok_or(Errno::EIO)?;
+        self.store.making.owns(attr.ino, ours, &mut made);
         Ok(attr)
     }
 
@@ -205,7 +214,7 @@ impl TesseraFs {
         self.store.making.settle_name(&self.store.client, from.0, from.1)?;
         self.store.making.settle_name(&self.store.client, to.0, to.1)?;
         self.settle_below(to.0, to.1)?;
-        self.store.making.adds(to.0, to.1);
+        let _adding = self.store.making.adds(to.0, to.1);
         let replaced = if mode == RenameMode::Replace { self.pin(to.0, to.1) } else { None };
         let done = self.store.client.inodes().rename(from, to, mode);
         self.store.names.forget_name(from.0, from.1);

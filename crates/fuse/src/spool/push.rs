@@ -340,11 +340,11 @@ fn make_beside(store: &Store, view: &View, attr: &Attr) -> Result<(u64, Vec<u8>,
             let mut name = name.clone();
             name.truncate(255 - end.len());
             name.extend_from_slice(&end);
-            store.making.adds(parent, &name);
+            let _adding = store.making.adds(parent, &name);
             match store.client.inodes().make_node(
                 parent,
                 &name,
-                NewNode { kind: InodeKind::File, owner, rdev: 0, ino: 0 },
+                NewNode { kind: InodeKind::File, owner, ..NewNode::default() },
             ) {
                 Ok(made) => return Ok((parent, name, made.attr.unwrap_or_default().ino)),
                 Err(error) if error.kind() == Code::Exists => {}

@@ -187,7 +187,10 @@ impl Grants {
     fn of(db: &Db, command: &Command) -> Grants {
         match command {
             Command::MakeDir(r) => Grants { inode: r.want_lease, names: (r.inos > 0).then_some(Names::OfNewDirectory) },
-            Command::MakeNode(r) => Grants { inode: r.want_lease, names: None },
+            Command::MakeNode(r) => Grants {
+                inode: r.want_lease,
+                names: r.want_names.then_some(Names::Listed(leases::root_if_none(r.parent))),
+            },
             Command::SetAttr(r) => Grants { inode: r.want_lease, names: None },
             Command::Commit(r) => {
                 let directory = leases::names_made_in(db, command).ok().flatten();

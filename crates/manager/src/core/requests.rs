@@ -1,6 +1,7 @@
 //! Requests as they come: answered before, answered at once, queued as commands, or parked until leases are given back.
 
 use super::*;
+use crate::namespace;
 
 impl ManagerCore {
     pub(super) fn request(&mut self, origin: Origin, client_id: u64, body: Bytes) {
@@ -135,7 +136,7 @@ impl ManagerCore {
                 let asker = Asker { connection: origin.connection, client_id };
                 let result = match reads::read(&mut view!(self), asker, kind, &body) {
                     Some(Ok(Read::Plain(reply))) => Ok(reply.into()),
-                    Some(Ok(Read::Leased(entry, inos))) => Ok(self.lease(origin, entry, &inos)),
+                    Some(Ok(Read::Leased(entry, inos))) => Ok(self.lease(origin, *entry, &inos)),
                     Some(Err(failure)) => Err(failure.into_wire()),
                     None => Err(Error::new(Code::Unsupported, format!("{} is not for a manager", kind.name()))),
                 };
@@ -180,11 +181,17 @@ impl ManagerCore {
             Some(Names::Of(of)) => {
                 Some(of).filter(|of| self.soft.leases.has_names(*of, origin.connection, self.now_ns))
             }
+            Some(Names::Listed(of)) => Some(of),
             None => None,
         };
         let lease_ms = self.granted(ino.filter(|_| grants.inode), |leases, ino, until, max| {
             leases.grant(&[ino], origin.connection, until, max)
         });
+        let names = match grants.names {
+            Some(Names::Listed(of)) => self.listed(of, origin.connection),
+            _ => Some(Vec::new()),
+        };
+        let names_of = names_of.filter(|_| names.is_some());
         let names_ms =
             self.granted(names_of, |leases, of, until, max| leases.grant_names(of, origin.connection, until, max));
         if (lease_ms, names_ms) == (0, 0) {
@@ -196,9 +203,20 @@ impl ManagerCore {
                 let entry = (lease_ms > 0).then(|| Entry { lease_ms, ..Entry::default() });
                 CommitReply { names_ms, entry, ..Default::default() }.encode_to_vec()
             }
-            false => Entry { names_ms, lease_ms, ..Entry::default() }.encode_to_vec(),
+            false => {
+                let names = names.filter(|_| names_ms > 0).unwrap_or_default();
+                Entry { names_ms, lease_ms, names, ..Entry::default() }.encode_to_vec()
+            }
         };
         [&answer[..], &more[..]].concat().into()
+    }
+
+    /// The names in a directory, if they can be leased, and are not too many. All commands that were admitted and make names in there
+    /// have been applied then, so that these are all.
+    fn listed(&self, directory: u64, connection: u64) -> Option<Vec<Vec<u8>>> {
+        let free = self.soft.leases.may_grant_names(directory, connection);
+        let names = free.then(|| namespace::names(&self.db, directory, self.config.max_list_entries))?;
+        names.inspect_err(|failure| tracing::error!(%failure, directory, "names are not leased")).ok().flatten()
     }
 
     /// For how long something is leased, if it is wanted and can be had.

@@ -1,6 +1,7 @@
 //! Names in a directory that are one client's to make: files that come to be with their first commit, and what others wait for (P7, P8, P14).
 
 use super::blanks::{draw, filling, redundancy};
+use crate::config::Config;
 use crate::rig::*;
 use bytes::Bytes;
 use prost::Message;
@@ -237,4 +238,68 @@ fn a_restarted_manager_knows_of_no_names_and_waits() {
     assert!(!rig.replies.contains_key(&id), "somebody may have them from the manager before");
     rig.tick(3_100);
     assert!(rig.replies[&id].is_ok());
+}
+
+/// Whoever makes a file in a directory that is there, and asks, has the names from then on, and is told them all.
+#[test]
+fn the_names_of_a_directory_that_is_there_can_be_had() {
+    let (mut rig, d, _) = rig();
+    let wants = |rig: &mut Rig, name: &str| MakeNode { want_names: true, inos: INOS, ..make_node(rig, d, name, 0) };
+    // BOB must wait for ALICE, and has them then; and so back.
+    let there = make_node(&mut rig, d, "there", 0);
+    rig.ask(&there).unwrap();
+    let asks = wants(&mut rig, "bob");
+    let entry = Entry::decode(recalls(&mut rig, d, &asks).unwrap()).unwrap();
+    let sorted = |entry: &Entry| {
+        let mut names: Vec<_> = entry.names.iter().map(|n| String::from_utf8(n.clone()).unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(
+        (entry.names_ms, entry.inos.unwrap().count, sorted(&entry)),
+        (3_000, INOS, vec!["bob".into(), "there".into()])
+    );
+    // The same once more: nothing of what may be different by now.
+    let id = rig.send(Role::Client, BOB, &asks);
+    rig.settle();
+    let again = Entry::decode(rig.replies.remove(&id).unwrap().unwrap()).unwrap();
+    assert_eq!((again.names_ms, again.names, again.inos), (0, Vec::new(), entry.inos));
+    let makes = make_node(&mut rig, d, "alice", 0);
+    let id = rig.send(Role::Client, ALICE, &makes);
+    rig.settle();
+    assert!(!rig.replies.contains_key(&id), "they are BOB's");
+    let call = rig.calls.pop_front().expect("a recall");
+    rig.answer(call.token, Ok(Bytes::from(Ack {}.encode_to_vec())));
+    rig.settle();
+    assert!(rig.replies[&id].is_ok());
+    // The root is a directory like any other, whatever it is called.
+    for parent in [0, 1] {
+        let asks = MakeNode { want_names: true, ..make_node(&mut rig, parent, &format!("in {parent}"), 0) };
+        let entry = rig.ask(&asks).unwrap();
+        assert!(entry.names_ms == 3_000 && entry.names.len() == 3 + parent as usize, "{entry:?}");
+        assert_eq!(entry.inos, None, "none were wanted");
+    }
+    rig.audit();
+}
+
+/// Not while others make names there, nor where there are too many.
+#[test]
+fn names_are_not_had_where_more_are_on_their_way_or_there_are_too_many() {
+    let (mut rig, _, _) = rig();
+    let asks = |rig: &mut Rig, name: &str| MakeNode { want_names: true, ..make_node(rig, 1, name, 0) };
+    // Two in one group commit: what comes first might list the directory without the second.
+    let (one, two) = (asks(&mut rig, "one"), asks(&mut rig, "two"));
+    let sent = [rig.send(Role::Client, ALICE, &one), rig.send(Role::Client, ALICE, &two)];
+    rig.settle();
+    let [one, two] = sent.map(|id| Entry::decode(rig.replies.remove(&id).unwrap().unwrap()).unwrap());
+    assert_eq!((one.names_ms, one.names.len()), (0, 0));
+    assert!(two.names_ms == 3_000 && two.names.contains(&b"one".to_vec()) && two.names.contains(&b"two".to_vec()));
+    let mut rig = rig.restart_with(Config { max_list_entries: 5, ..config() });
+    rig.tick(3_100);
+    let third = asks(&mut rig, "three");
+    assert_eq!(rig.ask(&third).unwrap().names.len(), 5, "as many as may be");
+    let fourth = asks(&mut rig, "four");
+    let entry = rig.ask(&fourth).unwrap();
+    assert_eq!((entry.names_ms, entry.names.len()), (0, 0), "one more");
+    rig.audit();
 }

@@ -31,13 +31,16 @@ pub struct Entry {
     /// Inodes of the directories passed on the way, `start` first (with [`Resolve`]).
     #[prost(uint64, repeated, tag = "4")]
     pub path: Vec<u64>,
-    /// With [`MakeDir`]: for so long nobody but the asker makes names in the new directory, unless it is recalled
-    /// ([`RecallLease::names_of`]); 0: not promised.
+    /// With [`MakeDir`]: for so long nobody but the asker makes names in the new directory, with [`MakeNode`] in that of the new
+    /// file, unless it is recalled ([`RecallLease::names_of`]); 0: not promised.
     #[prost(uint64, tag = "5")]
     pub names_ms: u64,
-    /// Answer to [`MakeDir::inos`].
+    /// Answer to [`MakeDir::inos`], [`MakeNode::inos`].
     #[prost(message, optional, tag = "6")]
     pub inos: Option<Inos>,
+    /// With [`MakeNode`] and `names_ms`: all names there are in the directory.
+    #[prost(bytes = "vec", repeated, tag = "7")]
+    pub names: Vec<Vec<u8>>,
 }
 
 /// Inode numbers that nothing has: the files to come that the asker makes ([`super::OpenWrite::ino`], [`MakeNode::ino`]). Those that are not
@@ -181,6 +184,13 @@ pub struct MakeNode {
     /// As in [`Resolve`].
     #[prost(bool, tag = "11")]
     pub want_lease: bool,
+    /// Ask for the names in the directory, to make more there ([`Entry::names_ms`]). Not promised where others make names, or there
+    /// are more than a page of [`List`] has.
+    #[prost(bool, tag = "12")]
+    pub want_names: bool,
+    /// Ask for so many inode numbers, as in [`MakeDir`].
+    #[prost(uint32, tag = "13")]
+    pub inos: u32,
 }
 
 /// Remove a name; the inode goes with its last name and last session.
