@@ -205,7 +205,7 @@ impl WriteCore {
             sent_bytes: self.sent_bytes,
             chunks: self.chunks.len() as u64,
             known_chunks: known.count() as u64,
-            entry: reply.entry,
+            entry: reply.entry.map(Box::new),
             inos: reply.inos,
             names_ms: reply.names_ms,
         };

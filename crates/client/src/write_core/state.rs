@@ -125,7 +125,7 @@ pub struct WriteDone {
     /// Chunks that were stored already.
     pub known_chunks: u64,
     /// The file as it is, under a lease, if that was wanted ([`WriteParams::want_lease`]).
-    pub entry: Option<Entry>,
+    pub entry: Option<Box<Entry>>,
     /// Inode numbers that came with the commit ([`Target::New`]).
     pub inos: Option<Inos>,
     /// The directory's names are this client's for so long from when it asked ([`tessera_wire::meta::CommitReply::names_ms`]).
