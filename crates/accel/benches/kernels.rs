@@ -1,4 +1,4 @@
-//! GB/s of every primitive on one thread, beside memcpy: `cargo bench -p tessera-accel`.
+//! GB/s of hashes, checksums, boundaries and Reed–Solomon codes on one thread, beside memcpy: `cargo bench -p tessera-accel`.
 //!
 //! Each figure is the median of repeated passes over input that fits the last-level cache but not the first;
 //! GB = 10^9 bytes of input data. Arguments filter by name; `--seconds N` sets the time per figure.

@@ -58,7 +58,7 @@ impl Runtime {
     }
 
     /// The quickest of a few runs; none if the device is not, or no longer, in use.
-    fn measure(&self, sample: &dyn Sample, index: Option<usize>) -> Option<Duration> {
+    fn measure(&self, sample: &dyn Shape, index: Option<usize>) -> Option<Duration> {
         let target = index.map_or(Target::Cpu, Target::Device);
         let expected = self.expected(sample)?;
         let mut best = None;
@@ -80,30 +80,34 @@ impl Runtime {
         best
     }
 
-    fn expected(&self, sample: &dyn Sample) -> Option<Buffer> {
+    fn expected(&self, sample: &dyn Shape) -> Option<Buffer> {
         let input = self.painted(sample)?;
         let mut output = self.buffer(sample.output_bytes()).ok()?;
         sample.on_cpu(self.options.isa, &input, &mut output);
         Some(output)
     }
 
-    /// An input of bytes without a short period.
-    fn painted(&self, sample: &dyn Sample) -> Option<Buffer> {
+    fn painted(&self, sample: &dyn Shape) -> Option<Buffer> {
         let mut buffer = self.buffer(sample.input_bytes()).ok()?;
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        for slot in buffer.chunks_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            slot.copy_from_slice(&state.to_le_bytes()[..slot.len()]);
-        }
-        sample.fill(&mut buffer);
+        paint(sample, &mut buffer);
         Some(buffer)
     }
 }
 
+/// Makes `input` one that the operation may be given, of bytes without a short period.
+fn paint(shape: &dyn Shape, input: &mut [u8]) {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    for slot in input.chunks_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        slot.copy_from_slice(&state.to_le_bytes()[..slot.len()]);
+    }
+    shape.fill(input);
+}
+
 /// An operation that calibration measures.
-trait Sample: Operation {
+trait Shape: Operation {
     fn shared(&self) -> Arc<dyn Operation>;
 
     /// Makes painted bytes an input that the operation may be given.
@@ -118,7 +122,7 @@ trait Sample: Operation {
 /// Operations that take any bytes, and have one output.
 macro_rules! plain_samples {
     ($($operation:ty),*) => {$(
-        impl Sample for $operation {
+        impl Shape for $operation {
             fn shared(&self) -> Arc<dyn Operation> {
                 Arc::new(self.clone())
             }
@@ -128,7 +132,7 @@ macro_rules! plain_samples {
 
 plain_samples!(HashBatch, Multiply, XorFragments, DigestBatch, Segmented, HashWindows, AskBloom, Verify);
 
-impl Sample for FindCandidates {
+impl Shape for FindCandidates {
     fn shared(&self) -> Arc<dyn Operation> {
         Arc::new(self.clone())
     }
@@ -141,7 +145,7 @@ impl Sample for FindCandidates {
     }
 }
 
-impl Sample for FindInLevels {
+impl Shape for FindInLevels {
     fn shared(&self) -> Arc<dyn Operation> {
         Arc::new(self.clone())
     }
@@ -157,17 +161,33 @@ impl Sample for FindInLevels {
     }
 }
 
+/// A job of one primitive that stands for all of them.
+#[derive(Debug)]
+pub struct Sample {
+    /// The job.
+    pub operation: Arc<dyn Operation>,
+    shape: Box<dyn Shape>,
+}
+
+impl Sample {
+    /// Makes `input`, which has the operation's length, one that says something about its cost: keys rise, half of the
+    /// queries are found, bytes have no short period.
+    pub fn paint(&self, input: &mut [u8]) {
+        paint(self.shape.as_ref(), input);
+    }
+}
+
 /// A job of each primitive on about `bytes` of input, always in the same order: what [`Runtime::calibrate`] measures,
-/// and whoever else measures them all.
-pub fn samples(bytes: usize) -> Vec<Arc<dyn Operation>> {
-    shapes(bytes).iter().map(|sample| sample.shared()).collect()
+/// and whoever else measures them all. Those that cannot be so large are left out.
+pub fn samples(bytes: usize) -> Vec<Sample> {
+    shapes(bytes).into_iter().map(|shape| Sample { operation: shape.shared(), shape }).collect()
 }
 
 /// One shape stands for all of a primitive: costs are for choosing, and a device and the CPU share what shapes change.
-fn shapes(bytes: usize) -> Vec<Box<dyn Sample>> {
+fn shapes(bytes: usize) -> Vec<Box<dyn Shape>> {
     const CHUNKS: usize = 4;
     let lens = [bytes / CHUNKS; CHUNKS];
-    let mut samples: Vec<Box<dyn Sample>> = Vec::new();
+    let mut samples: Vec<Box<dyn Shape>> = Vec::new();
     add(&mut samples, HashBatch::names(&lens));
     add(&mut samples, HashBatch::trees(&lens));
     if let Ok(code) = Code::new(4, 2, Matrix::Cauchy1).map(Arc::new) {
@@ -201,6 +221,31 @@ fn shapes(bytes: usize) -> Vec<Box<dyn Sample>> {
     samples
 }
 
-fn add(samples: &mut Vec<Box<dyn Sample>>, sample: Option<impl Sample + 'static>) {
-    samples.extend(sample.map(|s| Box::new(s) as Box<dyn Sample>));
+fn add(samples: &mut Vec<Box<dyn Shape>>, sample: Option<impl Shape + 'static>) {
+    samples.extend(sample.map(|s| Box::new(s) as Box<dyn Shape>));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lookup::{Levels, Sorted};
+    use std::collections::BTreeSet;
+
+    /// Nothing that a device does is left out of calibration, nor measured twice.
+    #[test]
+    fn each_primitive_has_one_sample_and_look_ups_find_half() {
+        let all = samples(16 << 10);
+        let names: BTreeSet<&str> = all.iter().map(|sample| sample.operation.primitive()).collect();
+        assert_eq!((names.len(), all.len()), (18, 18), "{names:?}");
+        assert!(all.iter().all(|sample| sample.operation.input_bytes() > 12 << 10), "{all:?}");
+
+        let sample = all.iter().find(|sample| sample.operation.primitive() == "lookup").unwrap();
+        let mut input = vec![0; sample.operation.input_bytes()];
+        sample.paint(&mut input);
+        let words: Vec<u64> = input.chunks(8).map(|b| u64::from_ne_bytes(b.try_into().unwrap())).collect();
+        let (keys, queries) = words.split_at(words.len() / 2);
+        let found = Levels::new(vec![Sorted::new(keys).unwrap()]).unwrap().find(queries);
+        let found = found.iter().flatten().count();
+        assert!((queries.len() / 3..queries.len() * 2 / 3).contains(&found), "{found} of {}", queries.len());
+    }
 }

@@ -32,7 +32,7 @@ mod workers;
 mod tests;
 
 pub use backend::{Backend, Fault, Stream};
-pub use calibrate::samples;
+pub use calibrate::{Sample, samples};
 pub use central::{DeviceState, Queues};
 pub use job::{Callback, Done, Job, JobError, Request, Target};
 pub use kept::{CalibrationSource, calibration_file};

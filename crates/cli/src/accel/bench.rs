@@ -1,18 +1,16 @@
 //! `tessera accel bench`: every primitive on a device beside the CPU and its roofs, what would go where, and what each part
 //! of the runtime brings. Emulated devices can be measured too, to see that it works; their figures mean nothing.
 
-use super::open_with;
 use super::roofs::{self, Roofs};
+use super::{open_with, say_faults};
 use crate::args::{BenchArgs, OnDevice};
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::term::{Align, Out, Table, units};
 use serde_json::json;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tessera_accel::boundaries::Params;
-use tessera_accel::erasure::{Code, Matrix};
-use tessera_accel::runtime::operations::{FindCandidates, HashBatch, Multiply};
-use tessera_accel::runtime::{Operation, Options, PoolUse, Request, Target};
+use tessera_accel::runtime::{Buffer, Operation, Options, PoolUse, Request, Sample, Target, samples};
 use tessera_accel::{Accelerated, Spec};
 
 /// A measurement goes on until it has taken this long.
@@ -30,19 +28,56 @@ pub fn bench(args: &BenchArgs) -> Outcome {
     if args.ablate { ablate(args, &out) } else { compare(args, &out) }
 }
 
-/// One job of each primitive with about `bytes` of input.
-fn operations(bytes: usize) -> Outcome<Vec<Arc<dyn Operation>>> {
-    let cannot = || Failure::usage(format!("jobs of {bytes} bytes are too large to measure with"));
-    let code = Code::new(4, 2, Matrix::Cauchy1).map_err(|e| Failure::usage(e.to_string()))?;
-    let params = Params::new(256 << 10, 4 << 20).map_err(|e| Failure::usage(e.to_string()))?;
-    let chunks = vec![(bytes / 4).max(1); 4];
-    Ok(vec![
-        Arc::new(HashBatch::names(&chunks).ok_or_else(cannot)?),
-        Arc::new(HashBatch::trees(&chunks).ok_or_else(cannot)?),
-        Arc::new(Multiply::encode(&code, bytes / 4, 1)),
-        Arc::new(Multiply::reconstruct(&code, &[1, 2, 3, 5], &[0, 4], bytes / 4, 1).ok_or_else(cannot)?),
-        Arc::new(FindCandidates::new(&params, 0, bytes).ok_or_else(cannot)?),
-    ])
+/// One job of each primitive with about `bytes` of input: those that calibration measures.
+fn everything(bytes: usize) -> Outcome<Vec<Work>> {
+    let all = samples(bytes);
+    match all.len() == samples(1 << 20).len() {
+        true => Ok(all.into_iter().map(Work::like).collect()),
+        false => Err(Failure::usage(format!("jobs of {bytes} bytes are too large to measure with"))),
+    }
+}
+
+/// What is measured: an operation, and the input it gets again and again.
+pub struct Work {
+    /// The operation.
+    pub operation: Arc<dyn Operation>,
+    sample: Option<Sample>,
+    /// Every job gets a buffer of its own from the pool, whose use is what is measured.
+    fresh_buffers: bool,
+}
+
+impl Work {
+    /// An operation to which all inputs are the same.
+    pub fn of(operation: Arc<dyn Operation>) -> Work {
+        Work { operation, sample: None, fresh_buffers: false }
+    }
+
+    fn like(sample: Sample) -> Work {
+        Work { operation: sample.operation.clone(), sample: Some(sample), fresh_buffers: false }
+    }
+
+    /// An input.
+    pub fn input(&self, on: &Accelerated) -> Outcome<Buffer> {
+        let mut input = on.runtime().buffer(self.operation.input_bytes()).map_err(failed)?;
+        match &self.sample {
+            Some(sample) => sample.paint(&mut input),
+            None => input.fill(0x5a),
+        }
+        Ok(input)
+    }
+}
+
+/// What a measurement found.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured {
+    /// Jobs a second.
+    pub per_second: f64,
+    /// Jobs done.
+    pub jobs: u64,
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Failed, error.to_string())
 }
 
 /// How long a measurement takes.
@@ -51,31 +86,41 @@ pub fn enough(on: &Accelerated) -> Duration {
     if for_tests { ENOUGH_FOR_TESTS } else { ENOUGH }
 }
 
-/// Jobs a second, and jobs done, of one operation.
-pub fn measure(on: &Accelerated, operation: &Arc<dyn Operation>, target: Target) -> Outcome<(f64, u64)> {
-    let failed = |e: &dyn std::fmt::Display| Failure::new(crate::exit::Exit::Failed, e.to_string());
-    let submit = || {
-        let input = on.runtime().buffer(operation.input_bytes()).map_err(|e| failed(&e))?;
-        let request = Request { target, deadline: None };
-        on.runtime().submit(operation.clone(), input, request).map_err(|e| failed(&e))
+/// How fast jobs are done, several at once. None if the CPU did any of them though a device was asked: its speed is not the
+/// device's.
+pub fn measure(on: &Accelerated, work: &Work, target: Target) -> Outcome<Option<Measured>> {
+    let submit = |input: Buffer| {
+        on.runtime().submit(work.operation.clone(), input, Request { target, deadline: None }).map_err(failed)
     };
-    submit()?.wait().map_err(|e| failed(&e))?; // Warm: memory and code are there.
+    let by_cpu = || on.runtime().done_on_cpu().values().map(|(jobs, _)| jobs).sum::<u64>();
+    let before = by_cpu();
+    submit(work.input(on)?)?.wait().map_err(failed)?; // Warm: memory and code are there.
+    let mut inputs: Vec<Buffer> = Vec::new();
+    if !work.fresh_buffers {
+        inputs = (0..AT_ONCE).map(|_| work.input(on)).collect::<Outcome<_>>()?;
+    }
+    let next = |inputs: &mut Vec<Buffer>| match inputs.pop() {
+        Some(input) => Ok(input),
+        None => on.runtime().buffer(work.operation.input_bytes()).map_err(failed),
+    };
     let enough = enough(on);
-    let (start, mut jobs, mut waiting) = (Instant::now(), 0u64, std::collections::VecDeque::new());
+    let (start, mut jobs, mut waiting) = (Instant::now(), 0u64, VecDeque::new());
     while start.elapsed() < enough || jobs < 2 {
         while waiting.len() < AT_ONCE {
-            waiting.push_back(submit()?);
+            waiting.push_back(submit(next(&mut inputs)?)?);
         }
         if let Some(job) = waiting.pop_front() {
-            job.wait().map_err(|e| failed(&e))?;
+            let done = job.wait().map_err(failed)?;
+            inputs.extend(done.input.filter(|_| !work.fresh_buffers));
             jobs += 1;
         }
     }
     let took = start.elapsed();
     for job in waiting {
-        job.wait().map_err(|e| failed(&e))?;
+        job.wait().map_err(failed)?;
     }
-    Ok((jobs as f64 / took.as_secs_f64(), jobs))
+    let as_asked = target == Target::Cpu || by_cpu() == before;
+    Ok(as_asked.then(|| Measured { per_second: jobs as f64 / took.as_secs_f64(), jobs }))
 }
 
 pub fn gigabytes(rate: f64) -> String {
@@ -107,15 +152,15 @@ fn compare(args: &BenchArgs, out: &Out) -> Outcome {
         of_device("roof", "emulated roof"),
         ("with auto", Align::Left),
     ]);
-    for operation in operations(args.size)? {
-        let (name, bytes) = (operation.primitive(), operation.input_bytes());
-        let cpu = measure(&on, &operation, Target::Cpu)?.0 * bytes as f64;
+    for work in everything(args.size)? {
+        let (name, bytes) = (work.operation.primitive(), work.operation.input_bytes());
+        let rate = |target| -> Outcome<Option<f64>> {
+            Ok(measure(&on, &work, target)?.map(|done| done.per_second * bytes as f64))
+        };
+        let cpu = rate(Target::Cpu)?;
         let (device, beside) = match &roofs {
             None => (None, roofs::Beside::default()),
-            Some(roofs) => {
-                let rate = measure(&on, &operation, Target::AnyDevice)?.0 * bytes as f64;
-                (Some(rate), roofs.beside(&on, &operation)?)
-            }
+            Some(roofs) => (rate(Target::AnyDevice)?, roofs.beside(&on, &work)?),
         };
         let decision = on.runtime().explain(name, bytes).to_string();
         if out.json() {
@@ -126,14 +171,16 @@ fn compare(args: &BenchArgs, out: &Out) -> Outcome {
                 "resident_roof_bytes_per_s": beside.resident_roof, "emulated": emulated, "auto": decision,
             }))?;
         }
-        let [device, roof, resident, resident_roof] =
-            [device, beside.roof, beside.resident, beside.resident_roof].map(|r| r.map(gigabytes).unwrap_or_default());
-        let (bytes, cpu) = (units::count(bytes as u64), gigabytes(cpu));
+        let [cpu, device, roof, resident, resident_roof] =
+            [cpu, device, beside.roof, beside.resident, beside.resident_roof]
+                .map(|r| r.map(gigabytes).unwrap_or_default());
+        let bytes = units::count(bytes as u64);
         table.row([name.into(), bytes, cpu, device, roof, resident, resident_roof, decision]);
     }
     if let Some(roofs) = &roofs {
         roofs.print(out)?;
     }
+    say_faults(out, &on);
     if out.json() { Ok(()) } else { table.lines().iter().try_for_each(|line| out.line(line)) }
 }
 
@@ -187,9 +234,11 @@ fn ablate(args: &BenchArgs, out: &Out) -> Outcome {
     let target = if args.on.device == Spec::Cpu { Target::Cpu } else { Target::AnyDevice };
     for variant in variants(&args.on) {
         let on = open_with(&OnDevice { device: variant.device, ..args.on }, variant.options)?;
-        let operation = operations(args.size)?.swap_remove(0);
-        let (per_second, jobs) = measure(&on, &operation, target)?;
-        let rate = per_second * operation.input_bytes() as f64;
+        let work = Work { fresh_buffers: true, ..everything(args.size)?.swap_remove(0) };
+        let Some(Measured { per_second, jobs }) = measure(&on, &work, target)? else {
+            return Err(failed("the device did not do its jobs; the CPU's speed is not its own"));
+        };
+        let rate = per_second * work.operation.input_bytes() as f64;
         let (PoolUse { made, reused, .. }, devices) = (on.runtime().buffers(), on.runtime().devices().len());
         if out.json() {
             out.document(&json!({
@@ -202,4 +251,53 @@ fn ablate(args: &BenchArgs, out: &Out) -> Outcome {
         table.row([variant.name.into(), devices, gigabytes(rate), jobs, made, reused]);
     }
     if out.json() { Ok(()) } else { table.lines().iter().try_for_each(|line| out.line(line)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::faults;
+    use super::*;
+    use tessera_accel::Cpu;
+    use tessera_accel::runtime::operations::Transfer;
+    use tessera_accel::runtime::{Backend, Fault, Runtime, Stream};
+
+    /// A device that cannot be opened.
+    #[derive(Debug)]
+    struct Broken;
+
+    impl Backend for Broken {
+        fn name(&self) -> &str {
+            "broken:0"
+        }
+
+        fn description(&self) -> String {
+            "for this test".into()
+        }
+
+        fn memory_bytes(&self) -> u64 {
+            1 << 20
+        }
+
+        fn calibration_bytes(&self) -> usize {
+            1 << 10
+        }
+
+        fn stream(&self) -> Result<Box<dyn Stream>, Fault> {
+            Err(Fault::Failed { device: "broken:0".into(), what: "open".into(), why: "as planned".into() })
+        }
+    }
+
+    /// What the CPU does for a device is no figure of the device's, and is said.
+    #[test]
+    fn the_speed_of_the_cpu_is_not_given_out_as_a_devices() {
+        let runtime = Runtime::new(vec![Arc::new(Broken)], Options { cpu_threads: 1, ..Options::default() });
+        let on = Accelerated::new(runtime, Target::AnyDevice, Cpu::new());
+        let transfer = Work::of(Arc::new(Transfer { up_bytes: 64, down_bytes: 64 }));
+        assert!(measure(&on, &transfer, Target::AnyDevice).unwrap().is_none());
+        assert!(measure(&on, &transfer, Target::Cpu).unwrap().is_some());
+        let said = faults(&on).concat();
+        assert!(said.contains("broken:0: open: as planned") && said.contains("the CPU"), "{said}");
+        let roofs = Roofs::measured(&on, 64, false).unwrap();
+        assert!(roofs.beside(&on, &transfer).unwrap().resident.is_none());
+    }
 }

@@ -49,6 +49,22 @@ fn open_with(on: &OnDevice, options: Options) -> Outcome<Accelerated> {
     Ok(Accelerated::new(runtime, target, cpu))
 }
 
+/// Says so where the CPU did what a device had been asked for.
+fn say_faults(out: &Out, on: &Accelerated) {
+    faults(on).iter().for_each(|fault| out.note(fault));
+}
+
+/// Why, in words for the user: the results are right, but it was the CPU that made them.
+fn faults(on: &Accelerated) -> Vec<String> {
+    let retired = on.runtime().devices().into_iter().filter_map(|device| device.retired);
+    let mut said: Vec<String> = retired.map(|fault| format!("{fault}; the CPU did the rest")).collect();
+    let handed = on.runtime().queues().fallen_back;
+    if said.is_empty() && handed > 0 {
+        said.push(format!("{handed} jobs had no room on the device, or in what it gives back; the CPU did them"));
+    }
+    said
+}
+
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Failure {
         let exit = match error {

@@ -1,7 +1,7 @@
 //! What bounds a device's figures, measured in the same run: transfers alone for data that comes from the host and goes back
 //! there, copies inside the device for data that lies there. Multiplications and hashes may bound a device below the latter.
 
-use super::bench::{enough, gigabytes, measure};
+use super::bench::{Work, enough, gigabytes, measure};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::term::Out;
 use serde_json::json;
@@ -16,16 +16,16 @@ const AT_ONCE: usize = 8;
 /// How often a job on resident data runs its kernels: a job itself takes some ten microseconds.
 const TIMES: usize = 16;
 
-/// Bytes a second between host and device, and of a device's memory. Of the first device.
+/// Bytes a second between host and device, and of a device's memory. Of the first device; none where it did not do it.
 #[derive(Debug, Clone, Copy)]
 pub struct Roofs {
     emulated: bool,
-    up: f64,
-    down: f64,
+    up: Option<f64>,
+    down: Option<f64>,
     /// Each way, while as much goes the other way.
-    both: f64,
+    both: Option<f64>,
     /// Read and written, together.
-    memory: f64,
+    memory: Option<f64>,
 }
 
 /// What stands beside a figure, in bytes of input a second.
@@ -42,25 +42,24 @@ pub struct Beside {
 impl Roofs {
     /// Measured with jobs of `bytes`.
     pub fn measured(on: &Accelerated, bytes: usize, emulated: bool) -> Outcome<Roofs> {
-        let rate = |up_bytes, down_bytes| -> Outcome<f64> {
+        let rate = |up_bytes, down_bytes| -> Outcome<Option<f64>> {
             let transfer: Arc<dyn Operation> = Arc::new(Transfer { up_bytes, down_bytes });
-            Ok(measure(on, &transfer, Target::AnyDevice)?.0 * bytes as f64)
+            Ok(measure(on, &Work::of(transfer), Target::AnyDevice)?.map(|done| done.per_second * bytes as f64))
         };
         let (up, down, both) = (rate(bytes, 0)?, rate(0, bytes)?, rate(bytes, bytes)?);
-        let copy: Arc<dyn Operation> = Arc::new(CopyInside::up_to(bytes));
-        let memory = 2.0 * on_resident(on, &copy, emulated)?;
-        Ok(Roofs { emulated, up, down, both, memory })
+        let memory = on_resident(on, &Work::of(Arc::new(CopyInside::up_to(bytes))), emulated)?;
+        Ok(Roofs { emulated, up, down, both, memory: memory.map(|rate| 2.0 * rate) })
     }
 
     /// What bounds an operation, and what it does without transfers.
-    pub fn beside(&self, on: &Accelerated, operation: &Arc<dyn Operation>) -> Outcome<Beside> {
-        let read = operation.input_bytes() as f64;
-        let written = operation.output_bytes() as f64;
-        let transfer: Arc<dyn Operation> = Arc::new(Transfer::of(operation.as_ref()));
+    pub fn beside(&self, on: &Accelerated, work: &Work) -> Outcome<Beside> {
+        let read = work.operation.input_bytes() as f64;
+        let written = work.operation.output_bytes() as f64;
+        let transfer = Work::of(Arc::new(Transfer::of(work.operation.as_ref())));
         Ok(Beside {
-            roof: Some(measure(on, &transfer, Target::AnyDevice)?.0 * read),
-            resident: Some(on_resident(on, operation, self.emulated)?),
-            resident_roof: Some(self.memory * read / (read + written).max(1.0)),
+            roof: measure(on, &transfer, Target::AnyDevice)?.map(|done| done.per_second * read),
+            resident: on_resident(on, work, self.emulated)?,
+            resident_roof: self.memory.map(|memory| memory * read / (read + written).max(1.0)),
         })
     }
 
@@ -75,7 +74,7 @@ impl Roofs {
         for (what, rate) in rows {
             if out.json() {
                 out.document(&json!({ "transfer": what, "bytes_per_s": rate, "emulated": self.emulated }))?;
-            } else {
+            } else if let Some(rate) = rate {
                 let of = if self.emulated { " (emulated: no speed of anything)" } else { "" };
                 out.line(format!("{what}: {} GB/s{of}", gigabytes(rate)))?;
             }
@@ -84,24 +83,34 @@ impl Roofs {
     }
 }
 
-/// Bytes of input a second of an operation's kernels, its input being on the first device.
-fn on_resident(on: &Accelerated, operation: &Arc<dyn Operation>, emulated: bool) -> Outcome<f64> {
+/// Bytes of input a second of an operation's kernels, its input being on the first device. None if that device has failed.
+fn on_resident(on: &Accelerated, work: &Work, emulated: bool) -> Outcome<Option<f64>> {
     let failed = |e: &dyn std::fmt::Display| Failure::new(Exit::Failed, e.to_string());
+    let has_failed = || on.runtime().devices().first().is_none_or(|device| device.retired.is_some());
+    if has_failed() {
+        return Ok(None);
+    }
     let (times, jobs) = if emulated { (1, 1) } else { (TIMES, AT_ONCE) };
-    let mut input = on.runtime().buffer(operation.input_bytes()).map_err(|e| failed(&e))?;
-    input.fill(0x5a);
-    let data: Resident = match on.runtime().resident(0, input) {
+    let data: Resident = match on.runtime().resident(0, work.input(on)?) {
         Some(put) => put.map_err(|e| failed(&e))?,
-        None => return Err(failed(&"there is no device")),
+        None => return Ok(None),
     };
-    let kernels: Arc<dyn Operation> = Arc::new(KernelsAlone::new(operation.clone(), times));
-    let run = |jobs| on.runtime().on_resident(&data, &kernels, jobs).map_err(|e| failed(&e))?.map_err(|e| failed(&e));
-    run(1)?; // Warm: memory and code are there.
+    let kernels: Arc<dyn Operation> = Arc::new(KernelsAlone::new(work.operation.clone(), times));
+    let run = |jobs| match on.runtime().on_resident(&data, &kernels, jobs).map_err(|e| failed(&e))? {
+        Err(_) if has_failed() => Ok(false),
+        done => done.map(|()| true).map_err(|e| failed(&e)),
+    };
+    // The first is to warm it: memory and code are there then.
+    if !run(1)? {
+        return Ok(None);
+    }
     let enough = enough(on);
     let (start, mut done) = (Instant::now(), 0);
     while done == 0 || start.elapsed() < enough {
-        run(jobs)?;
+        if !run(jobs)? {
+            return Ok(None);
+        }
         done += jobs;
     }
-    Ok((done * times) as f64 * operation.input_bytes() as f64 / start.elapsed().as_secs_f64())
+    Ok(Some((done * times) as f64 * work.operation.input_bytes() as f64 / start.elapsed().as_secs_f64()))
 }
