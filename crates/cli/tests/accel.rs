@@ -7,6 +7,7 @@ use common::{assert_refused, tessera, tree};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use tessera_accel::digest::{self, Function};
 use tessera_accel::runtime;
 use tessera_accel::windows::Windows;
@@ -252,6 +253,55 @@ fn devices_and_codes_that_cannot_be() {
         &["vandermonde"],
     );
     assert!(fs::read_dir(dir.path()).unwrap().count() == 1, "nothing was written");
+}
+
+/// A broken GPU costs no result: what it was to do the CPU does, with equal bytes (P10), and that is said.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_device_that_fails_is_said_and_the_results_are_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let driver = concat!(env!("CARGO_MANIFEST_DIR"), "/../accel/kernels/host/driver.c");
+    let built = Command::new(std::env::var_os("CC").unwrap_or("cc".into()))
+        .args(["-std=gnu11", "-O2", "-shared", "-fPIC", "-fno-strict-aliasing", "-DFAILS_AFTER=0", driver, "-o"])
+        .arg(dir.path().join("libcuda.so.1"))
+        .status();
+    assert!(built.unwrap().success());
+    let file = path(dir.path(), "f");
+    fs::write(&file, tree::bytes(8, 100_000)).unwrap();
+    let copy = path(dir.path(), "copy");
+    let on = |device: &str, words: &[&str]| {
+        let mut command = Command::new(common::TESSERA);
+        command.env("LD_LIBRARY_PATH", dir.path()).arg("accel").args(words).args(["--device", device]);
+        let run = common::run(&mut command, b"");
+        assert_eq!(run.code, 0, "{run:?}");
+        run
+    };
+    let encode = ["encode", "--force", "-k", "3", "-m", "2", &file];
+    assert_eq!(on("cpu", &encode).stderr, "");
+    fs::remove_file(format!("{file}.fragment.0")).unwrap();
+    for words in [
+        &["hash", &file][..],
+        &["hash", "--function", "md5", "--segment", "4K", &file],
+        &["windows", "--step", "1000", &file],
+        &["boundaries", "--chunking", "cdc:4K..64K", &file],
+        &["decode", "--force", "-o", &copy, &file],
+        &encode,
+    ] {
+        let (right, found) = (on("cpu", words), on("cuda:0", words));
+        assert_eq!((right.text(), &*right.stderr), (found.text(), ""), "{words:?}");
+        let said = found.stderr.trim_end();
+        assert!(said.starts_with("cuda:0: ") && said.contains("the CPU did the rest"), "{words:?}: {found:?}");
+        assert!(!said.contains('\n'), "{said}");
+    }
+    assert!(fs::read(&copy).unwrap() == fs::read(&file).unwrap());
+    // A program that asks is told nothing but results, and no figure of the CPU's is given out as the device's.
+    assert_eq!(on("cuda:0", &["hash", "--json", &file]).stderr, "");
+    let bench = on("cuda:0", &["bench", "--size", "4K", "--json"]);
+    let rows = bench.text();
+    let encode = rows.lines().find(|l| l.contains("\"xor-encode\"")).unwrap_or_else(|| panic!("{bench:?}"));
+    let encode: serde_json::Value = serde_json::from_str(encode).unwrap();
+    assert!(encode["cpu_bytes_per_s"].as_f64() > Some(0.0) && encode["device_bytes_per_s"].is_null(), "{encode}");
+    assert!(encode["resident_bytes_per_s"].is_null(), "{encode}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //
 // Streams do what is queued when they are asked or waited for, so whoever reads too early reads the past. An event is a
 // point in a stream: who waits for it has that stream do what was queued up to there, and no more.
+// Built with -DFAILS_AFTER=N it is a broken one: every kernel after the Nth ends with an error.
 // Function signatures: the CUDA driver API's reference manual.
 #include "emulate.c"
 #include <stdio.h>
@@ -32,6 +33,9 @@ static struct { void *at; size_t bytes; int pinned; } blocks[MOST];
 static size_t device_bytes;
 static struct event events[MOST];
 static int live_streams;
+#ifdef FAILS_AFTER
+static int launches;
+#endif
 
 static void take_lock(void) { while (__atomic_test_and_set(&lock, __ATOMIC_ACQUIRE)) {} }
 static void drop_lock(void) { __atomic_clear(&lock, __ATOMIC_RELEASE); }
@@ -207,6 +211,9 @@ int cuMemsetD8Async(u64 at, unsigned char value, size_t bytes, struct stream *st
 int cuLaunchKernel(const struct kernel *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                    unsigned block_y, unsigned block_z, unsigned shared, struct stream *stream, void **parameters,
                    void **extra) {
+#ifdef FAILS_AFTER
+    if (__atomic_add_fetch(&launches, 1, __ATOMIC_SEQ_CST) > FAILS_AFTER) return LAUNCH_FAILED;
+#endif
     struct step *s = queue(stream, LAUNCH);
     int sound = s != NULL && function >= KERNELS && function < KERNELS + KERNEL_COUNT && grid_x > 0 && grid_y > 0 &&
                 grid_y <= 65535 && grid_z == 1 && block_x == function->threads && block_y == 1 && block_z == 1 &&

@@ -135,6 +135,8 @@ impl Manager {
                 Ok(())
             }
             Err((Refusal::Fault(fault), input)) => {
+                // First: whoever sees the job done by the CPU can see why.
+                self.central.retire(self.index, fault.clone());
                 ticket.put_back(input);
                 self.central.hand_to_cpu(ticket);
                 Err(fault)

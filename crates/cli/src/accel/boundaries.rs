@@ -1,7 +1,7 @@
 //! `tessera accel boundaries`.
 
-use super::open;
 use super::streams::{PIECE_BYTES, open_file, read_more};
+use super::{open, say_faults};
 use crate::args::FilesArgs;
 use crate::exit::{Failure, Outcome};
 use crate::term::Out;
@@ -26,6 +26,7 @@ pub fn boundaries(chunking: Chunking, args: &FilesArgs) -> Outcome {
             out.line(line)
         })?;
     }
+    say_faults(&out, &device);
     Ok(())
 }
 

@@ -1,9 +1,9 @@
 //! `tessera accel encode`, `decode` and `verify`: a file as k + m fragments beside it, and a page ([`super::page`])
 //! that names them. All go through the fragments side by side, a piece of each at a time.
 
-use super::open;
 use super::page::{AnyCode, Page, fragment_path, page_path};
 use super::streams::{digest_file, open_file};
+use super::{open, say_faults};
 use crate::args::{EncodeArgs, FilesArgs};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::files::local::Pending;
@@ -28,6 +28,7 @@ pub fn encode(args: &EncodeArgs) -> Outcome {
             out.line(format!("{}: {len} in {}+{} fragments by {}", file.display(), page.k, page.m, page.code))?;
         }
     }
+    say_faults(&out, &device);
     Ok(())
 }
 
@@ -204,6 +205,7 @@ pub fn decode(output: Option<&Path>, force: bool, args: &FilesArgs) -> Outcome {
             out.line(format!("{}: {}{note}", target.display(), units::bytes(bytes)))?;
         }
     }
+    say_faults(&out, &device);
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! `tessera accel hash`: many small files as one batch, a large one segment by segment, or by the subtrees of BLAKE3; where
 //! its digest is one chain, on the CPU in pieces, which is said.
 
-use super::open;
 use super::streams::{PIECE_BYTES, digest_rest, open_file, read_more};
+use super::{open, say_faults};
 use crate::args::HashArgs;
 use crate::exit::{Failure, Outcome};
 use crate::term::Out;
@@ -21,14 +21,16 @@ const BATCH_FILES: usize = 4096;
 
 pub fn hash(args: &HashArgs) -> Outcome {
     let (out, device) = (Out::new(args.files.on.talk), open(&args.files.on)?);
-    let Some(segment) = args.segment else { return whole_files(args, &device, &out) };
-    if segment == 0 {
-        return Err(Failure::usage("segments of 0 bytes: a segment has at least 1 byte; 4K is usual"));
+    match args.segment {
+        None => whole_files(args, &device, &out)?,
+        Some(0) => return Err(Failure::usage("segments of 0 bytes: a segment has at least 1 byte; 4K is usual")),
+        Some(segment) => args.files.files.iter().try_for_each(|path| {
+            let (bytes, digest) = segmented(&device, args.function, segment, path)?;
+            show(args, &out, path, bytes, digest)
+        })?,
     }
-    args.files.files.iter().try_for_each(|path| {
-        let (bytes, digest) = segmented(&device, args.function, segment, path)?;
-        show(args, &out, path, bytes, digest)
-    })
+    say_faults(&out, &device);
+    Ok(())
 }
 
 fn show(args: &HashArgs, out: &Out, path: &Path, bytes: u64, digest: Digest) -> Outcome {

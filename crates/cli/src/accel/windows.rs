@@ -1,8 +1,8 @@
 //! `tessera accel windows`: the hash of every window of a file, piece by piece, without losing those that straddle
 //! two pieces.
 
-use super::open;
 use super::streams::{PIECE_BYTES, open_file, read_more};
+use super::{open, say_faults};
 use crate::args::WindowsArgs;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::files::local::Pending;
@@ -40,6 +40,7 @@ pub fn windows(args: &WindowsArgs) -> Outcome {
             false => out.line(format!("{path}: {count} windows, {width} bytes of each in {target}"))?,
         }
     }
+    say_faults(&out, &device);
     Ok(())
 }
 
