@@ -58,8 +58,13 @@ impl Accelerated {
     ) -> Result<Done, RunError> {
         let mut input = self.runtime.buffer(operation.input_bytes()).map_err(JobError::NoMemory)?;
         fill(&mut input);
+        Ok(self.start(operation, input)?.wait()?)
+    }
+
+    /// [`Accelerated::run`] without waiting, of an input that is ready in a buffer of the runtime's.
+    pub fn start(&self, operation: &(impl Operation + Clone + 'static), input: Buffer) -> Result<Job, RunError> {
         let request = Request { target: self.target, deadline: None };
-        Ok(self.runtime.submit(Arc::new(operation.clone()), input, request)?.wait()?)
+        Ok(self.runtime.submit(Arc::new(operation.clone()), input, request)?)
     }
 
     /// Whether a batch is for a device.

@@ -72,6 +72,8 @@ fn long_files_are_hashed_in_pieces_without_a_seam() {
         let run = tessera(&[&["accel", "hash", "--function", "md5", &file], words].concat());
         run.text().split("  ").next().unwrap_or_default().to_owned()
     };
+    let tree = tessera(&["accel", "hash", &file]).text();
+    assert!(tree.starts_with(&digest::digest(Function::Blake3, &data).to_string()), "{tree}");
     let whole = digest::digest(Function::Md5, &data).to_string();
     assert_eq!(hash(&[]), whole);
     for segment in [100_000usize, 20_000_000] {
@@ -286,6 +288,7 @@ fn a_device_that_fails_is_said_and_the_results_are_right() {
         &["boundaries", "--chunking", "cdc:4K..64K", &file],
         &["decode", "--force", "-o", &copy, &file],
         &encode,
+        &["verify", &file],
     ] {
         let (right, found) = (on("cpu", words), on("cuda:0", words));
         assert_eq!((right.text(), &*right.stderr), (found.text(), ""), "{words:?}");

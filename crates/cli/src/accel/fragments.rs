@@ -1,8 +1,9 @@
 //! `tessera accel encode`, `decode` and `verify`: a file as k + m fragments beside it, and a page ([`super::page`])
 //! that names them. All go through the fragments side by side, a piece of each at a time.
 
+use super::digests::blake3_file;
 use super::page::{AnyCode, Page, fragment_path, page_path};
-use super::streams::{digest_file, open_file};
+use super::streams::open_file;
 use super::{open, say_faults};
 use crate::args::{EncodeArgs, FilesArgs};
 use crate::exit::{Exit, Failure, Outcome};
@@ -53,7 +54,7 @@ fn encode_one(args: &EncodeArgs, file: &Path, device: &Accelerated) -> Outcome<P
         return Err(Failure::new(Exit::Conflict, "has fragments already; --force overwrites them"));
     }
     let before = state(file)?;
-    let (bytes, digest) = digest_file(Function::Blake3, file)?;
+    let (bytes, digest) = blake3_file(device, file)?;
     (page.bytes, page.blake3) = (bytes, digest.to_string());
     let len = code.fragment_len(&page)?;
     // Without a page there are no fragments: none while they are being made.
@@ -155,7 +156,7 @@ struct Look {
 }
 
 /// Reads the page and every fragment. What the page says is checked before it is used (P14).
-fn look(file: &Path) -> Outcome<Look> {
+fn look(file: &Path, device: &Accelerated) -> Outcome<Look> {
     let path = page_path(file);
     let text = fs::read(&path).map_err(|e| Failure::io(path.display(), &e))?;
     let page: Page = serde_json::from_slice(&text)
@@ -175,7 +176,7 @@ fn look(file: &Path) -> Outcome<Look> {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => missing.push(number),
             Err(e) => return Err(Failure::io(path.display(), &e)),
             Ok(meta) if meta.len() != len as u64 => damaged.push(number),
-            Ok(_) => match digest_file(Function::Blake3, &path)?.1.to_string() == *digest {
+            Ok(_) => match blake3_file(device, &path)?.1.to_string() == *digest {
                 true => sound.push(number),
                 false => damaged.push(number),
             },
@@ -211,7 +212,7 @@ pub fn decode(output: Option<&Path>, force: bool, args: &FilesArgs) -> Outcome {
 
 /// Writes the file to `target`, where it appears only if it has its digest (P2).
 fn decode_one(file: &Path, target: &Path, device: &Accelerated) -> Outcome<Look> {
-    let mut look = look(file)?;
+    let mut look = look(file, device)?;
     let k = look.page.k;
     if look.sound.len() < k {
         let (sound, damaged) = (look.sound.len(), look.damaged.len());
@@ -221,7 +222,7 @@ fn decode_one(file: &Path, target: &Path, device: &Accelerated) -> Outcome<Look>
     look.sound.truncate(k);
     let mut pending = Pending::create(target)?;
     decode_pieces(&look, file, device, pending.file()?, target)?;
-    let (bytes, digest) = digest_file(Function::Blake3, pending.path())?;
+    let (bytes, digest) = blake3_file(device, pending.path())?;
     if (bytes, digest.to_string()) != (look.page.bytes, look.page.blake3.clone()) {
         let why = "the fragments do not make the file that the page names; nothing was written";
         return Err(Failure::new(Exit::Corrupt, why));
@@ -261,11 +262,10 @@ fn decode_pieces(look: &Look, file: &Path, device: &Accelerated, output: &File, 
 }
 
 pub fn verify(args: &FilesArgs) -> Outcome {
-    let out = Out::new(args.on.talk);
-    open(&args.on)?; // Digests of long streams are the CPU's, but a device that is not there is said.
+    let (out, device) = (Out::new(args.on.talk), open(&args.on)?);
     let mut worst = Ok(());
     for file in &args.files {
-        let look = look(file).map_err(|e| e.of(file.display()))?;
+        let look = look(file, &device).map_err(|e| e.of(file.display()))?;
         let Look { page, missing, damaged, sound, .. } = &look;
         let spare = sound.len() as i64 - page.k as i64;
         if out.json() {
@@ -283,5 +283,6 @@ pub fn verify(args: &FilesArgs) -> Outcome {
             worst = Err(Failure { exit: Exit::Corrupt, message: String::new() });
         }
     }
+    say_faults(&out, &device);
     worst
 }

@@ -1,20 +1,18 @@
-//! `tessera accel hash`: many small files as one batch, a large one segment by segment, or by the subtrees of BLAKE3; where
-//! its digest is one chain, on the CPU in pieces, which is said.
+//! `tessera accel hash`: many small files together, a large one segment by segment, or by the subtrees of BLAKE3, several jobs
+//! at once ([`super::digests`]); where its digest is one chain, on the CPU in pieces, which is said.
 
-use super::streams::{PIECE_BYTES, digest_rest, open_file, read_more};
+use super::digests::{PART_BYTES, blake3_by_parts, digests, segmented};
+use super::streams::{digest_rest, open_file, read_more};
 use super::{open, say_faults};
 use crate::args::HashArgs;
 use crate::exit::{Failure, Outcome};
 use crate::term::Out;
 use serde_json::{Map, Value};
-use std::fs::File;
 use std::path::Path;
-use tessera_accel::digest::{Digest, Function, Hasher, digest};
-use tessera_accel::hash::{self, GROUP_BYTES, group_values};
-use tessera_accel::runtime::operations::{DigestBatch, HashBatch};
-use tessera_accel::{Accelerated, RunError, Spec};
+use tessera_accel::digest::{Digest, Function};
+use tessera_accel::{Accelerated, Spec};
 
-/// A file of more bytes is hashed in pieces; files of as many together are one batch.
+/// Files of as many bytes together are one batch; one whose digest is a chain is hashed in pieces if it has more.
 const BATCH_BYTES: usize = 64 << 20;
 /// Files in a batch at most.
 const BATCH_FILES: usize = 4096;
@@ -53,13 +51,14 @@ fn whole_files(args: &HashArgs, device: &Accelerated, out: &Out) -> Outcome {
         let files = batch.drain(..).zip(digests);
         files.into_iter().try_for_each(|((path, bytes), d)| show(args, out, path, bytes.len() as u64, d))
     };
+    let most = if args.function == Function::Blake3 { PART_BYTES } else { BATCH_BYTES };
     for path in &args.files.files {
         let (mut file, mut bytes) = (open_file(path)?, Vec::new());
-        if read_more(&mut file, path, BATCH_BYTES + 1, &mut bytes)? > BATCH_BYTES {
+        if read_more(&mut file, path, most + 1, &mut bytes)? > most {
             flush(&mut batch)?;
             held = 0;
             let (bytes, digest) = if args.function == Function::Blake3 {
-                tree_by_parts(device, PIECE_BYTES, bytes, &mut file, path)?
+                blake3_by_parts(device, PART_BYTES, &bytes, &mut file, path)?
             } else {
                 if args.files.on.device != Spec::Cpu {
                     let (name, of) = (args.function, path.display());
@@ -80,114 +79,4 @@ fn whole_files(args: &HashArgs, device: &Accelerated, out: &Out) -> Outcome {
         }
     }
     flush(&mut batch)
-}
-
-/// Digests of buffers, by the device.
-fn digests(device: &Accelerated, function: Function, buffers: &[&[u8]]) -> Result<Vec<Digest>, RunError> {
-    let lens: Vec<usize> = buffers.iter().map(|b| b.len()).collect();
-    if let Some(batch) = DigestBatch::new(function, &lens) {
-        let fill = |input: &mut [u8]| buffers.iter().enumerate().for_each(|(i, b)| batch.pack(i, b, input));
-        return Ok(batch.read(&device.run(&batch, fill)?.output));
-    }
-    match HashBatch::names(&lens).filter(|_| function == Function::Blake3) {
-        Some(batch) => {
-            let fill = |input: &mut [u8]| buffers.iter().enumerate().for_each(|(i, b)| batch.pack(i, b, input));
-            let names = batch.read_names(&device.run(&batch, fill)?.output);
-            Ok(names.into_iter().map(Digest::from).collect())
-        }
-        None => Ok(buffers.iter().map(|bytes| digest(function, bytes)).collect()),
-    }
-}
-
-/// Length and BLAKE3 digest of a file of which the bytes `next`, more than `part_bytes`, have been read, part by part on the
-/// device: parts are subtrees of BLAKE3's tree, a power of two of groups each.
-fn tree_by_parts(
-    device: &Accelerated,
-    part_bytes: usize,
-    mut next: Vec<u8>,
-    file: &mut File,
-    path: &Path,
-) -> Outcome<(u64, Digest)> {
-    let part_groups = (part_bytes / GROUP_BYTES) as u64;
-    let (mut parts, mut total) = (Vec::new(), 0);
-    loop {
-        let wanted = next.len().next_multiple_of(part_bytes).max(part_bytes);
-        let more = wanted - next.len();
-        read_more(file, path, more, &mut next)?;
-        for bytes in next.chunks(part_bytes) {
-            let first_group = parts.len() as u64 * part_groups;
-            let groups = match HashBatch::part(first_group, bytes.len()) {
-                Some(part) => part.read_part(&device.run(&part, |input| part.pack(0, bytes, input))?.output),
-                None => group_values(first_group, bytes),
-            };
-            parts.extend(hash::join(&groups));
-        }
-        total += next.len() as u64;
-        if next.len() < wanted {
-            break;
-        }
-        next.clear();
-    }
-    let name = hash::join_to_name(&parts).unwrap_or_default();
-    Ok((total, Digest::from(name)))
-}
-
-/// Length, and the digest of the digests of the segments ([`tessera_accel::digest::segmented`]).
-fn segmented(device: &Accelerated, function: Function, segment: usize, path: &Path) -> Outcome<(u64, Digest)> {
-    let (mut file, mut all, mut bytes) = (open_file(path)?, Hasher::new(function), 0);
-    let mut piece = Vec::new();
-    loop {
-        piece.clear();
-        if segment > PIECE_BYTES {
-            let Some((len, digest)) = long_segment(function, segment, &mut file, path)? else { break };
-            bytes += len;
-            all.update(digest.as_bytes());
-            continue;
-        }
-        if read_more(&mut file, path, PIECE_BYTES / segment * segment, &mut piece)? == 0 {
-            break;
-        }
-        bytes += piece.len() as u64;
-        let segments: Vec<&[u8]> = piece.chunks(segment).collect();
-        digests(device, function, &segments)?.iter().for_each(|digest| all.update(digest.as_bytes()));
-    }
-    Ok((bytes, all.finish()))
-}
-
-/// The next segment of a file, where it is longer than a piece; none at the end.
-fn long_segment(function: Function, segment: usize, file: &mut File, path: &Path) -> Outcome<Option<(u64, Digest)>> {
-    let (mut hasher, mut left, mut piece) = (Hasher::new(function), segment, Vec::new());
-    while left > 0 && read_more(file, path, left.min(PIECE_BYTES), &mut piece)? > 0 {
-        hasher.update(&piece);
-        left -= piece.len();
-        piece.clear();
-    }
-    Ok((left < segment).then(|| ((segment - left) as u64, hasher.finish())))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tessera_accel::Cpu;
-    use tessera_accel::runtime::Options;
-
-    /// P10: a file that is hashed part by part has the digest that it has in one piece; and it was the device that did it.
-    #[test]
-    fn a_file_in_parts_has_the_digest_of_the_whole() {
-        let (runtime, target) = Spec::Emulated(1).runtime(Options::default()).unwrap();
-        let device = Accelerated::new(runtime, target, Cpu::with(tessera_accel::Isa::best()));
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("long");
-        for len in [32_769, 65_536, 65_537, 98_304, 98_305, 131_072, 200_001] {
-            let bytes: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
-            std::fs::write(&path, &bytes).unwrap();
-            let mut file = open_file(&path).unwrap();
-            let mut read = Vec::new();
-            read_more(&mut file, &path, 32_769, &mut read).unwrap();
-            let (total, found) = tree_by_parts(&device, 32_768, read, &mut file, &path).unwrap();
-            assert_eq!((total, found), (len as u64, digest(Function::Blake3, &bytes)), "{len}");
-        }
-        let done = device.runtime().devices().iter().map(|d| d.done["tree"].0).sum::<u64>();
-        assert!(done >= 7 * 2, "{done} parts");
-    }
 }

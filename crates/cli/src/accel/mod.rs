@@ -4,6 +4,7 @@
 
 mod bench;
 mod boundaries;
+mod digests;
 mod fragments;
 mod hash;
 mod list;

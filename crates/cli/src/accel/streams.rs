@@ -30,8 +30,3 @@ pub fn digest_rest(function: Function, before: &[u8], file: &mut File, path: &Pa
     }
     Ok((bytes, hasher.finish()))
 }
-
-/// Length and digest of a file.
-pub fn digest_file(function: Function, path: &Path) -> Outcome<(u64, Digest)> {
-    digest_rest(function, &[], &mut open_file(path)?, path)
-}

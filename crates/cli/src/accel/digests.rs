@@ -1,0 +1,324 @@
+//! Digests of files, whose parts are hashed side by side: by the CPU's threads, or while a device is busy with others. All of
+//! them are the standard ones, whatever the parts (P10).
+
+use super::streams::{PIECE_BYTES, open_file, read_more};
+use crate::exit::{Failure, Outcome};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use tessera_accel::digest::{Digest, Function, Hasher, digest};
+use tessera_accel::hash::{self, GROUP_BYTES, HASH_BYTES};
+use tessera_accel::runtime::operations::{DigestBatch, HashBatch};
+use tessera_accel::runtime::{Buffer, Job, JobError, Operation};
+use tessera_accel::{Accelerated, RunError};
+
+/// Bytes of a job where there are more: of BLAKE3 a subtree, so this is a power of two of groups.
+pub const PART_BYTES: usize = 2 << 20;
+/// Buffers of a job at least, where it is those of one job that fill the lanes.
+const LANES: usize = 64;
+/// Jobs on their way at most: with a piece each they hold half a gigabyte.
+const MOST_AT_ONCE: usize = 32;
+
+/// Jobs on their way, whose results come in their order: enough of them to keep every thread busy, and no more.
+pub struct InOrder<'a, T> {
+    device: &'a Accelerated,
+    at_once: usize,
+    running: VecDeque<(Job, Reader<T>)>,
+    results: Vec<T>,
+}
+
+type Reader<T> = Box<dyn FnOnce(&[u8]) -> T>;
+
+impl<'a, T> InOrder<'a, T> {
+    pub fn new(device: &'a Accelerated) -> InOrder<'a, T> {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let at_once = (threads + 2).min(MOST_AT_ONCE);
+        InOrder { device, at_once, running: VecDeque::new(), results: Vec::new() }
+    }
+
+    /// Room for a job's input.
+    fn buffer(&self, bytes: usize) -> Result<Buffer, RunError> {
+        Ok(self.device.runtime().buffer(bytes).map_err(JobError::NoMemory)?)
+    }
+
+    /// Submits a job, after whose end `read` makes its result. Waits for the first one if there are many.
+    pub fn start(
+        &mut self,
+        operation: &(impl Operation + Clone + 'static),
+        input: Buffer,
+        read: impl FnOnce(&[u8]) -> T + 'static,
+    ) -> Result<(), RunError> {
+        while self.running.len() >= self.at_once {
+            self.end_first()?;
+        }
+        self.running.push_back((self.device.start(operation, input)?, Box::new(read)));
+        Ok(())
+    }
+
+    /// A result that took no job.
+    fn add(&mut self, result: T) -> Result<(), RunError> {
+        while !self.running.is_empty() {
+            self.end_first()?;
+        }
+        self.results.push(result);
+        Ok(())
+    }
+
+    fn end_first(&mut self) -> Result<(), RunError> {
+        if let Some((job, read)) = self.running.pop_front() {
+            self.results.push(read(&job.wait()?.output));
+        }
+        Ok(())
+    }
+
+    /// The results that there are since this was last asked.
+    fn take(&mut self) -> Vec<T> {
+        std::mem::take(&mut self.results)
+    }
+
+    /// The rest of the results, all jobs having ended.
+    pub fn finish(mut self) -> Result<Vec<T>, RunError> {
+        while !self.running.is_empty() {
+            self.end_first()?;
+        }
+        Ok(self.results)
+    }
+}
+
+/// Digests of buffers.
+pub fn digests(device: &Accelerated, function: Function, buffers: &[&[u8]]) -> Result<Vec<Digest>, RunError> {
+    // BLAKE3 fills its lanes with one buffer.
+    let least = if function == Function::Blake3 { 1 } else { LANES };
+    let (mut line, mut rest) = (InOrder::new(device), buffers);
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |buffer: &&&[u8]| {
+            bytes += buffer.len();
+            bytes <= PART_BYTES
+        };
+        let (now, later) = rest.split_at(rest.iter().take_while(fits).count().max(least).min(rest.len()));
+        start_batch(&mut line, function, now)?;
+        rest = later;
+    }
+    Ok(line.finish()?.concat())
+}
+
+/// One job for all these buffers.
+fn start_batch(line: &mut InOrder<'_, Vec<Digest>>, function: Function, buffers: &[&[u8]]) -> Result<(), RunError> {
+    let lens: Vec<usize> = buffers.iter().map(|b| b.len()).collect();
+    if let Some(batch) = DigestBatch::new(function, &lens) {
+        let mut input = line.buffer(batch.input_bytes())?;
+        buffers.iter().enumerate().for_each(|(i, b)| batch.pack(i, b, &mut input));
+        return line.start(&batch.clone(), input, move |output| batch.read(output));
+    }
+    match HashBatch::names(&lens).filter(|_| function == Function::Blake3) {
+        Some(batch) => {
+            let mut input = line.buffer(batch.input_bytes())?;
+            buffers.iter().enumerate().for_each(|(i, b)| batch.pack(i, b, &mut input));
+            let read = move |names: Vec<hash::Hash>| names.into_iter().map(Digest::from).collect();
+            line.start(&batch.clone(), input, move |output| read(batch.read_names(output)))
+        }
+        None => line.add(buffers.iter().map(|bytes| digest(function, bytes)).collect()),
+    }
+}
+
+/// Length and BLAKE3 digest of a file.
+pub fn blake3_file(device: &Accelerated, path: &Path) -> Outcome<(u64, Digest)> {
+    let (mut file, mut bytes) = (open_file(path)?, Vec::new());
+    if read_more(&mut file, path, PART_BYTES + 1, &mut bytes)? > PART_BYTES {
+        return blake3_by_parts(device, PART_BYTES, &bytes, &mut file, path);
+    }
+    let found = digests(device, Function::Blake3, &[&bytes])?;
+    Ok((bytes.len() as u64, found.into_iter().next().unwrap_or_else(|| digest(Function::Blake3, &bytes))))
+}
+
+/// Length and BLAKE3 digest of a file of which `before`, more than `part_bytes`, has been read. Parts are subtrees of BLAKE3's
+/// tree, a power of two of groups each.
+pub fn blake3_by_parts(
+    device: &Accelerated,
+    part_bytes: usize,
+    before: &[u8],
+    file: &mut File,
+    path: &Path,
+) -> Outcome<(u64, Digest)> {
+    let mut source = before.chain(file);
+    let (mut line, mut total) = (InOrder::new(device), 0u64);
+    // A value for each part: 16 MB for each terabyte.
+    let mut values: Vec<[u8; HASH_BYTES]> = Vec::new();
+    loop {
+        let mut input = line.buffer(part_bytes)?;
+        let len = fill(&mut source, &mut input).map_err(|e| Failure::io(path.display(), &e))?;
+        if len == 0 {
+            break;
+        }
+        let first_group = total / GROUP_BYTES as u64;
+        match HashBatch::part(first_group, len) {
+            Some(part) => {
+                let end = part.input_bytes();
+                input[len..end].fill(0);
+                input.resize(end);
+                line.start(&part.clone(), input, move |output| hash::join(&part.read_part(output)))?;
+            }
+            // Beyond what devices count.
+            None => line.add(hash::join(&hash::group_values(first_group, &input[..len])))?,
+        }
+        values.extend(line.take().into_iter().flatten());
+        total += len as u64;
+        if len < part_bytes {
+            break;
+        }
+    }
+    values.extend(line.finish()?.into_iter().flatten());
+    let name = hash::join_to_name(&values).unwrap_or_default();
+    Ok((total, Digest::from(name)))
+}
+
+/// Reads until there is no more room, or nothing more to read; how many bytes.
+fn fill(source: &mut impl Read, room: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < room.len() {
+        match source.read(&mut room[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(filled)
+}
+
+/// Length, and the digest of the digests of the segments ([`tessera_accel::digest::segmented`]).
+pub fn segmented(device: &Accelerated, function: Function, segment: usize, path: &Path) -> Outcome<(u64, Digest)> {
+    let (mut file, mut all, mut bytes) = (open_file(path)?, Hasher::new(function), 0);
+    let (mut line, mut piece) = (InOrder::new(device), Vec::new());
+    let several = segment.saturating_mul(LANES).clamp(PART_BYTES, PIECE_BYTES) / segment * segment;
+    loop {
+        piece.clear();
+        if segment > PIECE_BYTES {
+            let Some((len, digest)) = long_segment(function, segment, &mut file, path)? else { break };
+            bytes += len;
+            all.update(digest.as_bytes());
+            continue;
+        }
+        if read_more(&mut file, path, several, &mut piece)? == 0 {
+            break;
+        }
+        bytes += piece.len() as u64;
+        let segments: Vec<&[u8]> = piece.chunks(segment).collect();
+        start_batch(&mut line, function, &segments)?;
+        line.take().iter().flatten().for_each(|digest| all.update(digest.as_bytes()));
+    }
+    line.finish()?.iter().flatten().for_each(|digest| all.update(digest.as_bytes()));
+    Ok((bytes, all.finish()))
+}
+
+/// The next segment of a file, where it is longer than a piece; none at the end.
+fn long_segment(function: Function, segment: usize, file: &mut File, path: &Path) -> Outcome<Option<(u64, Digest)>> {
+    let (mut hasher, mut left, mut piece) = (Hasher::new(function), segment, Vec::new());
+    while left > 0 && read_more(file, path, left.min(PIECE_BYTES), &mut piece)? > 0 {
+        hasher.update(&piece);
+        left -= piece.len();
+        piece.clear();
+    }
+    Ok((left < segment).then(|| ((segment - left) as u64, hasher.finish())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Condvar, Mutex};
+    use std::time::Duration;
+    use tessera_accel::kernels::Launch;
+    use tessera_accel::runtime::{Options, Places};
+    use tessera_accel::{Cpu, Isa, Spec};
+
+    fn device(spec: Spec, cpu_threads: usize) -> Accelerated {
+        let (runtime, target) = spec.runtime(Options { cpu_threads, ..Options::default() }).unwrap();
+        Accelerated::new(runtime, target, Cpu::with(Isa::best()))
+    }
+
+    /// P10: a file that is hashed part by part has the digest that it has in one piece; and it was the device that did it.
+    #[test]
+    fn a_file_in_parts_has_the_digest_of_the_whole() {
+        let (emulated, cpu) = (device(Spec::Emulated(1), 1), device(Spec::Cpu, 3));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("long");
+        for len in [32_769, 65_536, 65_537, 98_304, 98_305, 131_072, 200_001] {
+            let bytes: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+            std::fs::write(&path, &bytes).unwrap();
+            for device in [&emulated, &cpu] {
+                let mut file = open_file(&path).unwrap();
+                let mut read = Vec::new();
+                read_more(&mut file, &path, 32_769, &mut read).unwrap();
+                let (total, found) = blake3_by_parts(device, 32_768, &read, &mut file, &path).unwrap();
+                assert_eq!((total, found), (len as u64, digest(Function::Blake3, &bytes)), "{len}");
+            }
+        }
+        let done = emulated.runtime().devices().iter().map(|d| d.done["tree"].0).sum::<u64>();
+        assert!(done >= 7 * 2, "{done} parts");
+    }
+
+    /// Files around the length of a part, alone and in batches of any size.
+    #[test]
+    fn digests_are_those_of_each_buffer_however_they_are_split() {
+        let cpu = device(Spec::Cpu, 2);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        let bytes: Vec<u8> = (0..2 * PART_BYTES + 5).map(|i| (i % 251) as u8).collect();
+        for len in [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES, 2 * PART_BYTES + 5] {
+            std::fs::write(&path, &bytes[..len]).unwrap();
+            let expected = (len as u64, digest(Function::Blake3, &bytes[..len]));
+            assert_eq!(blake3_file(&cpu, &path).unwrap(), expected);
+        }
+        let buffers: Vec<&[u8]> = (0..200).map(|i| &bytes[i..i + 1 + i * 37 % 40_000]).chain([&bytes[..]]).collect();
+        for function in [Function::Blake3, Function::Md5] {
+            let expected: Vec<Digest> = buffers.iter().map(|bytes| digest(function, bytes)).collect();
+            assert_eq!(digests(&cpu, function, &buffers).unwrap(), expected);
+        }
+        assert!(digests(&cpu, Function::Sha1, &[]).unwrap().is_empty());
+    }
+
+    /// Ends when so many run at once, or says that they did not.
+    #[derive(Debug, Clone)]
+    struct Meeting(Arc<(Mutex<usize>, Condvar)>);
+
+    impl Operation for Meeting {
+        fn primitive(&self) -> &'static str {
+            "meeting"
+        }
+
+        fn input_bytes(&self) -> usize {
+            1
+        }
+
+        fn output_bytes(&self) -> usize {
+            1
+        }
+
+        fn on_cpu(&self, _: Isa, _: &[u8], output: &mut Buffer) {
+            let (here, came) = &*self.0;
+            let mut count = here.lock().unwrap();
+            *count += 1;
+            came.notify_all();
+            let (count, _) = came.wait_timeout_while(count, Duration::from_secs(20), |n| *n < 2).unwrap();
+            output[0] = u8::from(*count >= 2);
+        }
+
+        fn launches(&self, _: &Places) -> Vec<Launch> {
+            Vec::new()
+        }
+    }
+
+    /// Parts are in the hands of several threads at once.
+    #[test]
+    fn two_jobs_run_side_by_side() {
+        let cpu = device(Spec::Cpu, 2);
+        let (mut line, meeting) = (InOrder::new(&cpu), Meeting(Arc::default()));
+        for _ in 0..2 {
+            let input = line.buffer(1).unwrap();
+            line.start(&meeting, input, |output| output[0]).unwrap();
+        }
+        assert_eq!(line.finish().unwrap(), [1, 1]);
+    }
+}
