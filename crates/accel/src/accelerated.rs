@@ -518,7 +518,7 @@ mod tests {
     #[test]
     fn work_that_is_handed_over_is_counted_on_the_cpu() {
         let tiny = Emulated::new(0).with_memory(256);
-        let runtime = Runtime::new(vec![Arc::new(tiny)], Options { cpu_threads: 1, ..Options::default() });
+        let runtime = Runtime::new(vec![Arc::new(tiny)], Options { cpu_threads: 1, ..Options::default() }).unwrap();
         let device = Accelerated::new(runtime, Target::AnyDevice, Cpu::new());
         let code = Arc::new(XorCode::new(Technique::Liberation, 2, 2, 3, 8).unwrap());
         let (data, mut p, mut q) = (test_bytes(1, 48), [0; 24], [0; 24]);

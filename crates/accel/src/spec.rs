@@ -3,7 +3,7 @@
 use crate::accelerated::Accelerated;
 use crate::device::{Cpu, Device, device, set_device};
 use crate::emulated::Emulated;
-use crate::runtime::{Backend, Options, Runtime, Target, calibration_file};
+use crate::runtime::{Backend, NoThread, Options, Runtime, Target, calibration_file};
 use parking_lot::Mutex;
 use std::fmt;
 use std::str::FromStr;
@@ -45,6 +45,9 @@ pub enum DeviceError {
         /// Devices there are.
         count: usize,
     },
+    /// The system starts no threads.
+    #[error(transparent)]
+    NoThread(#[from] NoThread),
     /// The process computes elsewhere already.
     #[error(
         "device {asked} asked for, but this process computes on {in_use} already; say it before anything else is done"
@@ -99,7 +102,7 @@ impl Spec {
                 (emulated.collect(), Target::AnyDevice)
             }
         };
-        Ok((Runtime::new(backends, options), target))
+        Ok((Runtime::new(backends, options)?, target))
     }
 
     /// These devices behind the [`Device`] interface. With `auto` there is a calibration first, or one that was kept

@@ -46,7 +46,7 @@ fn through_the_driver() {
     assert_eq!(devices[1].description(), "Stand-in 1");
     let memory = Arc::new(devices[0].pinned());
     let backends = devices.into_iter().map(|d| Arc::new(d) as Arc<dyn Backend>).collect();
-    let runtime = Runtime::new(backends, Options { memory, cpu_threads: 1, ..Options::default() });
+    let runtime = Runtime::new(backends, Options { memory, cpu_threads: 1, ..Options::default() }).unwrap();
     runtime.calibrate();
     assert!(runtime.devices().iter().all(|d| d.retired.is_none()), "{:#?}", runtime.devices());
     let before = done(&runtime);

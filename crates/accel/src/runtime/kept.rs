@@ -125,7 +125,7 @@ mod tests {
 
     fn runtime(devices: usize) -> Runtime {
         let backends = (0..devices).map(|i| Arc::new(Emulated::new(i)) as Arc<dyn Backend>).collect();
-        Runtime::new(backends, Options { cpu_threads: 1, ..Options::default() })
+        Runtime::new(backends, Options { cpu_threads: 1, ..Options::default() }).unwrap()
     }
 
     /// A calibration is measured once, used again, and measured anew when anything about it is not as it should be.

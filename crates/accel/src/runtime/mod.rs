@@ -124,6 +124,14 @@ pub enum SubmitError {
     Busy,
 }
 
+/// Not one thread for the CPU's jobs could be started: they would wait for ever.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no thread can be started for the accelerator's jobs: {why}; raise the limit on threads or on memory")]
+pub struct NoThread {
+    /// What the system said.
+    pub why: String,
+}
+
 /// Devices, the CPU's threads, and the queues between them. Dropping it ends queued jobs and waits for running ones.
 #[derive(Debug)]
 pub struct Runtime {
@@ -136,16 +144,17 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// A runtime over these devices (none is fine). Devices open on their own threads; one that cannot is retired.
-    pub fn new(backends: Vec<Arc<dyn Backend>>, options: Options) -> Runtime {
+    /// A runtime over these devices (none is fine). Devices open on their own threads; one that cannot is retired. Of the CPU's
+    /// threads there are as many as the system lets start; only if that is none there is no runtime.
+    pub fn new(backends: Vec<Arc<dyn Backend>>, options: Options) -> Result<Runtime, NoThread> {
         let devices = backends.iter().map(|b| describe(b.as_ref())).collect();
         let central = Arc::new(Central::new(devices, options.bound_bytes));
         let pool = Pool::new(options.memory.clone(), options.keep_bytes);
         let mut runtime =
             Runtime { central, pool, calibration: Mutex::default(), backends, options, threads: Vec::new() };
         runtime.start_managers();
-        runtime.start_workers();
-        runtime
+        runtime.start_workers()?;
+        Ok(runtime)
     }
 
     fn start_managers(&mut self) {
@@ -168,14 +177,15 @@ impl Runtime {
         }
     }
 
-    fn start_workers(&mut self) {
+    fn start_workers(&mut self) -> Result<(), NoThread> {
         let name: Arc<str> = format!("{CPU} ({})", self.options.isa.name()).into();
-        for number in 0..self.options.cpu_threads.max(1) {
+        let started = workers::start(self.options.cpu_threads, |number| {
             let (central, pool, name, isa) = (self.central.clone(), self.pool.clone(), name.clone(), self.options.isa);
             let thread = std::thread::Builder::new().name(format!("accel cpu {number}"));
-            // Without a single thread jobs would wait for ever; then the process cannot start threads at all.
-            self.threads.push(thread.spawn(move || workers::run(&central, &pool, isa, &name)).expect("a thread"));
-        }
+            thread.spawn(move || workers::run(&central, &pool, isa, &name))
+        })?;
+        self.threads.extend(started);
+        Ok(())
     }
 
     /// A buffer of `len` bytes of arbitrary content, to pack a job's input in.

@@ -1,7 +1,7 @@
 //! What one job computes: [`Operation`]. Each knows its sizes, the CPU's way, and the kernels' way, and nothing
 //! of queues and streams.
 
-use super::Buffer;
+use super::{Buffer, NoMemory};
 use crate::isa::Isa;
 use crate::kernels::Launch;
 use std::fmt;
@@ -29,8 +29,8 @@ pub trait Operation: Send + Sync + fmt::Debug {
     fn output_bytes(&self) -> usize;
 
     /// Computes on the CPU. `input` has [`Operation::input_bytes`], `output` has [`Operation::output_bytes`] of any
-    /// content and may be made larger.
-    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer);
+    /// content and may be made larger, which is what there can be no memory for.
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory>;
 
     /// What the kernels need besides the input.
     fn tables(&self) -> Vec<u8> {

@@ -176,19 +176,14 @@ pub struct Buffer {
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Makes it `len` bytes long. What it held is kept where it has room for that, and arbitrary otherwise.
-    ///
-    /// # Panics
-    /// Without memory, like a `Vec`.
-    pub fn resize(&mut self, len: usize) {
+    /// Makes it `len` bytes long. What it held is kept where it has room for that, and arbitrary otherwise. Without memory
+    /// for more it stays as it was.
+    pub fn resize(&mut self, len: usize) -> Result<(), NoMemory> {
         if len > self.room {
-            let pool = Pool(self.pool.clone());
-            match pool.take(len) {
-                Ok(larger) => *self = larger,
-                Err(error) => panic!("{error}"),
-            }
+            *self = Pool(self.pool.clone()).take(len)?;
         }
         self.len = len;
+        Ok(())
     }
 }
 
@@ -242,10 +237,12 @@ mod tests {
         let pool = Pool::new(Arc::new(Pageable), 1 << 20);
         let mut buffer = pool.take(0).unwrap();
         assert!(buffer.is_empty());
-        buffer.resize(5000);
+        buffer.resize(5000).unwrap();
         buffer.fill(7);
         assert_eq!((buffer.len(), buffer.as_ptr() as usize % 64), (5000, 0));
-        buffer.resize(3);
+        buffer.resize(3).unwrap();
+        assert_eq!(&buffer[..], [7, 7, 7]);
+        assert_eq!(buffer.resize(usize::MAX), Err(NoMemory { bytes: usize::MAX }));
         assert_eq!(&buffer[..], [7, 7, 7]);
         assert_eq!(pool.take(usize::MAX).unwrap_err(), NoMemory { bytes: usize::MAX });
         assert_eq!(pool.take(usize::MAX / 2).unwrap_err(), NoMemory { bytes: usize::MAX / 2 });

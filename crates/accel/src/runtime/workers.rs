@@ -3,10 +3,28 @@
 use super::central::{By, Central, Next};
 use super::flight::Input;
 use super::job::{Done, JobError, Ticket};
-use super::{Buffer, Pool};
+use super::{Buffer, NoThread, Pool};
 use crate::isa::Isa;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Up to `wanted` threads, at least one: fewer where the system gives no more.
+pub(crate) fn start(
+    wanted: usize,
+    mut spawn: impl FnMut(usize) -> io::Result<JoinHandle<()>>,
+) -> Result<Vec<JoinHandle<()>>, NoThread> {
+    let mut started = Vec::new();
+    for number in 0..wanted.max(1) {
+        match spawn(number) {
+            Ok(thread) => started.push(thread),
+            Err(e) if started.is_empty() => return Err(NoThread { why: e.to_string() }),
+            Err(_) => break,
+        }
+    }
+    Ok(started)
+}
 
 /// The thread.
 pub(crate) fn run(central: &Central, pool: &Pool, isa: Isa, name: &Arc<str>) {
@@ -31,10 +49,32 @@ fn carry_out(ticket: &Ticket, central: &Central, pool: &Pool, isa: Isa, name: &A
     };
     let output = pool.take(ticket.operation.output_bytes())?;
     let compute = |mut output: Buffer| {
-        ticket.operation.on_cpu(isa, &input, &mut output);
-        output
+        ticket.operation.on_cpu(isa, &input, &mut output).map(|()| output)
     };
     let output = catch_unwind(AssertUnwindSafe(|| compute(output)))
-        .map_err(|_| JobError::Panicked { primitive: ticket.operation.primitive() })?;
+        .map_err(|_| JobError::Panicked { primitive: ticket.operation.primitive() })??;
     Ok(Done { input: Some(input), output, device: name.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A system that gives two threads and no more, or none.
+    #[test]
+    fn fewer_threads_than_wanted_will_do_and_none_is_an_error() {
+        let up_to = |limit| {
+            move |number| match number < limit {
+                true => std::thread::Builder::new().spawn(|| ()),
+                false => Err(io::Error::from(io::ErrorKind::WouldBlock)),
+            }
+        };
+        for (wanted, limit, expected) in [(4, 2, 2), (2, 9, 2), (0, 9, 1)] {
+            let started = start(wanted, up_to(limit)).unwrap();
+            assert_eq!(started.len(), expected);
+            started.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+        let refused = start(4, up_to(0)).unwrap_err().to_string();
+        assert!(refused.contains("no thread can be started"), "{refused}");
+    }
 }

@@ -290,7 +290,7 @@ mod tests {
     /// What the CPU does for a device is no figure of the device's, and is said.
     #[test]
     fn the_speed_of_the_cpu_is_not_given_out_as_a_devices() {
-        let runtime = Runtime::new(vec![Arc::new(Broken)], Options { cpu_threads: 1, ..Options::default() });
+        let runtime = Runtime::new(vec![Arc::new(Broken)], Options { cpu_threads: 1, ..Options::default() }).unwrap();
         let on = Accelerated::new(runtime, Target::AnyDevice, Cpu::new());
         let transfer = Work::of(Arc::new(Transfer { up_bytes: 64, down_bytes: 64 }));
         assert!(measure(&on, &transfer, Target::AnyDevice).unwrap().is_none());

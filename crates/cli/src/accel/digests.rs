@@ -157,7 +157,7 @@ pub fn blake3_by_parts(
             Some(part) => {
                 let end = part.input_bytes();
                 input[len..end].fill(0);
-                input.resize(end);
+                input.resize(end).map_err(|e| RunError::Job(e.into()))?;
                 line.start(&part.clone(), input, move |output| hash::join(&part.read_part(output)))?;
             }
             // Beyond what devices count.
@@ -230,7 +230,7 @@ mod tests {
     use std::sync::{Arc, Condvar, Mutex};
     use std::time::Duration;
     use tessera_accel::kernels::Launch;
-    use tessera_accel::runtime::{Options, Places};
+    use tessera_accel::runtime::{NoMemory, Options, Places};
     use tessera_accel::{Cpu, Isa, Spec};
 
     fn device(spec: Spec, cpu_threads: usize) -> Accelerated {
@@ -296,14 +296,15 @@ mod tests {
             1
         }
 
-        fn on_cpu(&self, _: Isa, _: &[u8], output: &mut Buffer) {
+        fn on_cpu(&self, _: Isa, _: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
             let (here, came) = &*self.0;
             let mut count = here.lock().unwrap();
             *count += 1;
             came.notify_all();
             let (count, _) = came.wait_timeout_while(count, Duration::from_secs(20), |n| *n < 2).unwrap();
             output[0] = u8::from(*count >= 2);
-        }
+        Ok(())
+    }
 
         fn launches(&self, _: &Places) -> Vec<Launch> {
             Vec::new()

@@ -71,6 +71,7 @@ impl From<DeviceError> for Failure {
         let exit = match error {
             DeviceError::Name { .. } | DeviceError::InUse { .. } => Exit::Usage,
             DeviceError::NoCuda { .. } | DeviceError::NoSuchDevice { .. } => Exit::NotFound,
+            DeviceError::NoThread(_) => Exit::Failed,
         };
         Failure::new(exit, error.to_string())
     }

@@ -3,7 +3,7 @@
 use crate::boundaries::{Candidate, Params, WINDOW_BYTES, candidates_on};
 use crate::isa::Isa;
 use crate::kernels::{BoundaryCandidates, Kernel, Launch};
-use crate::runtime::Buffer;
+use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places};
 
 /// Positions a block decides: BOUNDARY_TILE words of four.
@@ -67,15 +67,16 @@ impl Operation for FindCandidates {
         4 + 4 * self.capacity()
     }
 
-    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         let (context, data) = input.split_at(self.context);
         let mut found = Vec::new();
         candidates_on(isa, &self.params, context, data, &mut found);
-        output.resize(4 + 4 * found.len().max(self.capacity()));
+        output.resize(4 + 4 * found.len().max(self.capacity()))?;
         output[..4].copy_from_slice(&(found.len() as u32).to_ne_bytes());
         for (slot, c) in output[4..].chunks_exact_mut(4).zip(&found) {
             slot.copy_from_slice(&(2 * c.position as u32 + u32::from(c.strong)).to_ne_bytes());
         }
+        Ok(())
     }
 
     fn cleared_bytes(&self) -> usize {

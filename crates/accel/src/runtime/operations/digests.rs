@@ -4,7 +4,7 @@
 use crate::digest::{Digest, Function, batch_on, segmented_on};
 use crate::isa::Isa;
 use crate::kernels::{DigestMessage, Digests, Kernel, Launch};
-use crate::runtime::Buffer;
+use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places, padded};
 
 /// The kernel of a function; BLAKE3 has operations of its own.
@@ -73,12 +73,13 @@ impl Operation for DigestBatch {
         self.lens.len() * self.function.digest_bytes()
     }
 
-    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         let buffers: Vec<&[u8]> = self.starts.iter().zip(&self.lens).map(|(at, len)| &input[*at..at + len]).collect();
         let digests = batch_on(isa, self.function, &buffers);
         for (room, digest) in output.chunks_exact_mut(self.function.digest_bytes()).zip(digests) {
             room.copy_from_slice(digest.as_bytes());
         }
+        Ok(())
     }
 
     fn tables(&self) -> Vec<u8> {
@@ -139,11 +140,12 @@ impl Operation for Segmented {
         self.function.digest_bytes()
     }
 
-    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         // Segments of no bytes were refused when the operation was made.
         if let Ok(digest) = segmented_on(isa, self.function, input, self.segment) {
             output.copy_from_slice(digest.as_bytes());
         }
+        Ok(())
     }
 
     /// The segments' digests, after the result.

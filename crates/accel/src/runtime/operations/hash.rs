@@ -3,7 +3,7 @@
 use crate::hash::{GROUP_BYTES, HASH_BYTES, Hash, Tree, chunk_hash_on, group_count, group_values, tree_on};
 use crate::isa::Isa;
 use crate::kernels::{Blake3Buffer, Blake3Item, Blake3Leaves, Blake3Parents, Kernel, Launch};
-use crate::runtime::Buffer;
+use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places, padded};
 
 const LEAF_BYTES: usize = 1024;
@@ -208,10 +208,11 @@ impl Operation for HashBatch {
         HASH_BYTES * (names + groups)
     }
 
-    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         if let Some(first_group) = self.part_of {
             let values = group_values(first_group, self.bytes_of(0, input));
-            return output[..values.len() * HASH_BYTES].copy_from_slice(values.as_flattened());
+            output[..values.len() * HASH_BYTES].copy_from_slice(values.as_flattened());
+            return Ok(());
         }
         let mut at = HASH_BYTES * self.lens.len();
         for index in 0..self.lens.len() {
@@ -228,6 +229,7 @@ impl Operation for HashBatch {
             };
             output[HASH_BYTES * index..][..HASH_BYTES].copy_from_slice(root.as_bytes());
         }
+        Ok(())
     }
 
     fn tables(&self) -> Vec<u8> {

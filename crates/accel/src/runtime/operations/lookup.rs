@@ -5,7 +5,7 @@
 use crate::isa::Isa;
 use crate::kernels::{BloomQuery, Kernel, Launch, LookupLevels};
 use crate::lookup::{BlockedBloom, Found, Levels};
-use crate::runtime::Buffer;
+use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places};
 
 fn words(bytes: &[u8]) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
@@ -70,7 +70,7 @@ impl Operation for FindInLevels {
         8 * self.queries
     }
 
-    fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) {
+    fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         let all: Vec<u64> = words(input).collect();
         let (keys, queries) = all.split_at(self.keys);
         let firsts = self.firsts();
@@ -81,6 +81,7 @@ impl Operation for FindInLevels {
             let found = found.map_or(u64::MAX, |(level, index)| (level as u64) << 32 | index as u64);
             room.copy_from_slice(&found.to_ne_bytes());
         }
+        Ok(())
     }
 
     fn tables(&self) -> Vec<u8> {
@@ -148,7 +149,7 @@ impl Operation for AskBloom {
         self.queries
     }
 
-    fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) {
+    fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         let (filter, hashes) = input.split_at(BLOCK_BYTES * self.blocks);
         for (passes, hash) in output.iter_mut().zip(words(hashes)) {
             let block = (((hash >> 32) * self.blocks as u64) >> 32) as usize;
@@ -159,6 +160,7 @@ impl Operation for AskBloom {
             };
             *passes = u8::from(words.zip(SALTS).all(holds));
         }
+        Ok(())
     }
 
     fn launches(&self, at: &Places) -> Vec<Launch> {

@@ -3,7 +3,7 @@
 use crate::erasure::{Code, Rows, field, multiply_equal};
 use crate::isa::Isa;
 use crate::kernels::{GfMultiply, Kernel, Launch};
-use crate::runtime::Buffer;
+use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places, padded};
 
 /// Rows a block computes together, GF_ROWS in the kernel.
@@ -92,9 +92,9 @@ impl Operation for Multiply {
         self.stripes * self.rows.rows() * self.fragment
     }
 
-    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         if self.fragment == 0 {
-            return;
+            return Ok(());
         }
         let (columns, rows) = (self.rows.columns(), self.rows.rows());
         let stripes = input.chunks(columns * self.fragment).zip(output.chunks_mut(rows * self.fragment));
@@ -103,6 +103,7 @@ impl Operation for Multiply {
             let mut targets: Vec<&mut [u8]> = targets.chunks_mut(self.fragment).collect();
             multiply_equal(isa, &self.rows, &sources, &mut targets);
         }
+        Ok(())
     }
 
     /// Eight words a coefficient: products of bits 0–2 (two words), 3–5 (two), 6–7 (one), three unused.

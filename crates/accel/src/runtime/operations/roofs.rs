@@ -3,7 +3,7 @@
 
 use crate::isa::Isa;
 use crate::kernels::{Kernel, Launch, XorRows};
-use crate::runtime::Buffer;
+use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places};
 use std::sync::Arc;
 
@@ -38,8 +38,9 @@ impl Operation for Transfer {
         self.down_bytes
     }
 
-    fn on_cpu(&self, _: Isa, _: &[u8], output: &mut Buffer) {
+    fn on_cpu(&self, _: Isa, _: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         output.fill(0);
+        Ok(())
     }
 
     // So that what comes back is nobody's old data. A device clears its memory many times as fast as it sends it.
@@ -78,8 +79,9 @@ impl Operation for CopyInside {
         self.pieces * PIECE_BYTES
     }
 
-    fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) {
+    fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         output.copy_from_slice(input);
+        Ok(())
     }
 
     /// The tables of a code whose one coding word is its one data word.
@@ -140,7 +142,9 @@ impl Operation for KernelsAlone {
     }
 
     // Nothing of it would be seen.
-    fn on_cpu(&self, _: Isa, _: &[u8], _: &mut Buffer) {}
+    fn on_cpu(&self, _: Isa, _: &[u8], _: &mut Buffer) -> Result<(), NoMemory> {
+        Ok(())
+    }
 
     fn tables(&self) -> Vec<u8> {
         self.inner.tables()

@@ -4,7 +4,7 @@ use super::{Multiply, XorFragments};
 use crate::erasure::Code;
 use crate::isa::Isa;
 use crate::kernels::{Kernel, Launch, MarkNonzero};
-use crate::runtime::Buffer;
+use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places, padded};
 use crate::xorcode::XorCode;
 use std::ops::Range;
@@ -112,7 +112,7 @@ impl Operation for Verify {
         padded(self.chunks * self.m * FLAG_BYTES)
     }
 
-    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         output.fill(0);
         for chunk in 0..self.chunks {
             let fragments: Vec<&[u8]> = (0..self.k + self.m).map(|f| &input[self.source_range(chunk, f)]).collect();
@@ -120,6 +120,7 @@ impl Operation for Verify {
                 output[(chunk * self.m + row) * FLAG_BYTES..][..FLAG_BYTES].copy_from_slice(&1u32.to_ne_bytes());
             }
         }
+        Ok(())
     }
 
     fn tables(&self) -> Vec<u8> {

@@ -3,7 +3,7 @@
 use super::digests::{kernel_of, launch};
 use crate::isa::Isa;
 use crate::kernels::{Digests, Kernel, Launch};
-use crate::runtime::Buffer;
+use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places};
 use crate::windows::Windows;
 
@@ -37,8 +37,9 @@ impl Operation for HashWindows {
         self.windows.count(self.len) * self.windows.width_bytes()
     }
 
-    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         output.copy_from_slice(&self.windows.hash_on(isa, input));
+        Ok(())
     }
 
     fn launches(&self, at: &Places) -> Vec<Launch> {

@@ -2,7 +2,7 @@
 
 use crate::isa::Isa;
 use crate::kernels::{Kernel, Launch, XorRows};
-use crate::runtime::Buffer;
+use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places};
 use crate::xorcode::{Program, Word, XorCallError, XorCode};
 use std::collections::BTreeMap;
@@ -208,9 +208,9 @@ impl Operation for XorFragments {
         self.chunks * self.wanted.len() * self.fragment
     }
 
-    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) {
+    fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         if self.fragment == 0 {
-            return;
+            return Ok(());
         }
         for chunk in 0..self.chunks {
             let sources: Vec<&[u8]> = (0..self.present.len()).map(|s| &input[self.source_range(chunk, s)]).collect();
@@ -220,6 +220,7 @@ impl Operation for XorFragments {
             // Lengths, counts and numbers were checked when the operation was made.
             self.chunk_on_cpu(isa, sources, &mut targets).expect("a checked call");
         }
+        Ok(())
     }
 
     fn tables(&self) -> Vec<u8> {

@@ -3,9 +3,10 @@
 
 use crate::emulated::Emulated;
 use crate::kernels::Launch;
-use crate::runtime::{Backend, Fault, Stream};
+use crate::runtime::{Backend, Fault, HostMemory, Pageable, Stream};
+use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// What goes wrong, and when: from the given job (from 0) on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,5 +161,22 @@ impl Stream for FaultyStream {
         }
         self.fail_if(self.due(Plan::DiesRunning), "run")?;
         self.inner.is_done()
+    }
+}
+
+/// Memory that has so many blocks and no more.
+#[derive(Debug)]
+pub struct Blocks(pub AtomicUsize);
+
+// SAFETY: what it gives is Pageable's.
+unsafe impl HostMemory for Blocks {
+    fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let left = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        left.ok().and_then(|_| Pageable.take(bytes))
+    }
+
+    unsafe fn give(&self, memory: NonNull<u8>, bytes: usize) {
+        // SAFETY: as our caller has it.
+        unsafe { Pageable.give(memory, bytes) }
     }
 }

@@ -1,12 +1,13 @@
 //! Jobs, queues and devices that fail. Results are always compared with the CPU's.
 
-use super::faulty::{Faulty, Handle, Plan};
+use super::faulty::{Blocks, Faulty, Handle, Plan};
+use crate::boundaries::{Params, candidates};
 use crate::device::test_bytes;
 use crate::emulated::Emulated;
 use crate::hash::{Hash, chunk_hash};
 use crate::isa::Isa;
 use crate::kernels::Launch;
-use crate::runtime::operations::HashBatch;
+use crate::runtime::operations::{FindCandidates, HashBatch};
 use crate::runtime::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -19,7 +20,7 @@ fn options() -> Options {
 fn runtime(plans: &[Plan], options: Options) -> (Runtime, Vec<Arc<Faulty>>) {
     let devices: Vec<Arc<Faulty>> = plans.iter().enumerate().map(|(i, plan)| Faulty::new(i, *plan)).collect();
     let backends = devices.iter().map(|d| Arc::new(Handle(d.clone())) as Arc<dyn Backend>).collect();
-    (Runtime::new(backends, options), devices)
+    (Runtime::new(backends, options).unwrap(), devices)
 }
 
 const LENS: [usize; 3] = [700, 5000, 1];
@@ -155,7 +156,7 @@ fn a_device_that_gives_wrong_bytes_is_found_by_calibration_and_retired() {
 #[test]
 fn a_job_too_large_for_the_device_is_done_by_the_cpu_and_the_device_stays() {
     let small = Faulty::on(Emulated::new(0).with_memory(64 << 10), Plan::Healthy);
-    let runtime = Runtime::new(vec![Arc::new(Handle(small))], options());
+    let runtime = Runtime::new(vec![Arc::new(Handle(small))], options()).unwrap();
     let large = vec![5u8; 100_000];
     let operation = HashBatch::names(&[large.len()]).unwrap();
     let mut input = runtime.buffer(operation.input_bytes()).unwrap();
@@ -299,7 +300,7 @@ fn jobs_on_data_of_a_device_that_cannot_be_done_say_why() {
     assert!(healthy.submit(Arc::new(Cramped), input, ANY).unwrap().wait().unwrap().device.starts_with("cpu"));
 
     let tiny = Faulty::on(Emulated::new(0).with_memory(256), Plan::Healthy);
-    let tiny = Runtime::new(vec![Arc::new(Handle(tiny))], options());
+    let tiny = Runtime::new(vec![Arc::new(Handle(tiny))], options()).unwrap();
     let full = in_place(&tiny, operation.clone(), address).unwrap().wait().unwrap_err();
     assert!(
         matches!(&full, JobError::NoDeviceMemory { device, bytes } if device == "emulated:0" && *bytes > 256),
@@ -330,8 +331,9 @@ impl Operation for Cramped {
     fn output_bytes(&self) -> usize {
         16
     }
-    fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) {
+    fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         output.copy_from_slice(input);
+        Ok(())
     }
     fn launches(&self, _: &Places) -> Vec<Launch> {
         Vec::new()
@@ -341,12 +343,38 @@ impl Operation for Cramped {
     }
 }
 
+/// P14: an output that must grow, and has nothing to grow into, is that job's error; the next one is done.
+#[test]
+fn a_result_that_no_memory_is_left_for_ends_its_own_job() {
+    let params = Params::new(4096, 65536).unwrap().with_everything_a_candidate();
+    let noise = test_bytes(8, 200_000);
+    let mut found = Vec::new();
+    candidates(&params, &[], &noise, &mut found);
+    // A window that passes, over and over: more candidates than an output is made for.
+    let at = found[0].position;
+    let data: Vec<u8> = noise[at - 64..at].iter().copied().cycle().take(100_000).collect();
+    let memory = Arc::new(Blocks(AtomicUsize::new(2)));
+    let runtime = Runtime::new(Vec::new(), Options { memory: memory.clone(), ..options() }).unwrap();
+    let operation = Arc::new(FindCandidates::new(&params, 0, data.len()).unwrap());
+    let search = || {
+        let mut input = runtime.buffer(data.len()).unwrap();
+        input.copy_from_slice(&data);
+        runtime.submit(operation.clone(), input, Request::default()).unwrap().wait()
+    };
+    assert!(matches!(search().unwrap_err(), JobError::NoMemory(NoMemory { bytes }) if bytes > operation.output_bytes()));
+    memory.0.store(1, Ordering::SeqCst);
+    let (done, mut all, mut expected) = (search().unwrap(), Vec::new(), Vec::new());
+    operation.read(&done.output, &mut all);
+    candidates(&params, &[], &data, &mut expected);
+    assert_eq!(all, expected);
+}
+
 /// P14.
 #[test]
 fn what_cannot_be_is_refused() {
     let (runtime, _) = runtime(&[Plan::Healthy], options());
     let (operation, mut input) = packed(&runtime, 0);
-    input.resize(3);
+    input.resize(3).unwrap();
     let refused = runtime.submit(Arc::new(operation.clone()), input, ANY);
     assert!(matches!(refused, Err(SubmitError::InputLength { got: 3, .. })));
     let (operation, input) = packed(&runtime, 0);
@@ -369,7 +397,7 @@ impl Operation for Buggy {
     fn output_bytes(&self) -> usize {
         16
     }
-    fn on_cpu(&self, _: Isa, _: &[u8], _: &mut Buffer) {
+    fn on_cpu(&self, _: Isa, _: &[u8], _: &mut Buffer) -> Result<(), NoMemory> {
         panic!("as planned")
     }
     fn launches(&self, _: &Places) -> Vec<Launch> {

@@ -61,7 +61,7 @@ impl Bench {
         let mut input = self.pool.take(operation.input_bytes()).unwrap();
         fill(&mut input);
         let mut expected = self.pool.take(operation.output_bytes()).unwrap();
-        operation.on_cpu(Isa::REFERENCE, &input, &mut expected);
+        operation.on_cpu(Isa::REFERENCE, &input, &mut expected).unwrap();
         let len = meaningful_bytes(operation, &expected);
         for mut output in self.outputs(operation, fill) {
             if operation.finish(&mut output) {

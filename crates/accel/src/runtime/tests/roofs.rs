@@ -32,7 +32,7 @@ fn copies_inside_a_device_are_copies() {
 #[test]
 fn kernels_run_alone_on_resident_data() {
     let options = Options { cpu_threads: 1, ..Options::default() };
-    let runtime = Runtime::new(vec![Arc::new(Emulated::new(0))], options);
+    let runtime = Runtime::new(vec![Arc::new(Emulated::new(0))], options).unwrap();
     let code = Code::new(4, 2, Matrix::Cauchy1).unwrap();
     let parity: Arc<dyn Operation> = Arc::new(Multiply::encode(&code, 160, 1));
     let alone = KernelsAlone::new(parity.clone(), 3);
