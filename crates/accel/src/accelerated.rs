@@ -4,9 +4,11 @@
 //! Nothing here can fail for a device's sake: what a device does not do, or is not asked because the call is wrong
 //! anyway, the CPU does, with the same bytes (P10) or the CPU's typed error (P14).
 
+mod upkeep;
+
 use crate::boundaries::{Candidate, Params};
-use crate::device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, Work};
-use crate::erasure::{Code, EncodeError, ReconstructError};
+use crate::device::{Cpu, Device, EncodeJob, ReconstructJob, UpdateJob, Usage, VerifyJob, Work};
+use crate::erasure::{Code, EncodeError, ReconstructError, UpdateError};
 use crate::hash::{Hash, Tree};
 use crate::runtime::operations::{FindCandidates, HashBatch, Multiply, XorFragments};
 use crate::runtime::{Buffer, Done, Job, JobError, Operation, Request, Runtime, SubmitError, Target};
@@ -35,6 +37,7 @@ pub struct Accelerated {
     target: Target,
     cpu: Cpu,
     name: String,
+    job_bytes: usize,
 }
 
 impl Accelerated {
@@ -42,7 +45,13 @@ impl Accelerated {
     pub fn new(runtime: Runtime, target: Target, cpu: Cpu) -> Accelerated {
         let names: Vec<String> = runtime.devices().iter().map(|d| d.name.to_string()).collect();
         let name = [names, vec![cpu.name().to_owned()]].concat().join(" + ");
-        Accelerated { runtime, target, cpu, name }
+        Accelerated { runtime, target, cpu, name, job_bytes: JOB_BYTES }
+    }
+
+    /// The same with smaller jobs, so that little data is several.
+    #[cfg(test)]
+    pub(crate) fn with_job_bytes(self, job_bytes: usize) -> Accelerated {
+        Accelerated { job_bytes, ..self }
     }
 
     /// The runtime, to look at.
@@ -95,7 +104,7 @@ impl Accelerated {
     ) -> Option<Vec<T>> {
         let lens: Vec<usize> = chunks.iter().map(|c| c.len()).collect();
         let mut jobs = Vec::new();
-        for range in parts(&lens) {
+        for range in parts(&lens, self.job_bytes) {
             let operation = make(&lens[range.clone()])?;
             let pack = |input: &mut [u8]| {
                 chunks[range.clone()].iter().enumerate().for_each(|(i, chunk)| operation.pack(i, chunk, input));
@@ -114,7 +123,7 @@ impl Accelerated {
         let frag_len = jobs.first()?.frag_len;
         let sizes = vec![code.k() * frag_len; jobs.len()];
         let mut running = Vec::new();
-        for range in parts(&sizes) {
+        for range in parts(&sizes, self.job_bytes) {
             let operation = Multiply::encode(code, frag_len, range.len());
             let pack = |input: &mut [u8]| {
                 for (stripe, job) in jobs[range.clone()].iter().enumerate() {
@@ -137,7 +146,7 @@ impl Accelerated {
     fn reconstruct_on_devices(&self, code: &Code, pattern: &Pattern, jobs: &mut [ReconstructJob<'_>]) -> Option<()> {
         let sizes = vec![code.k() * pattern.frag_len; jobs.len()];
         let mut running = Vec::new();
-        for range in parts(&sizes) {
+        for range in parts(&sizes, self.job_bytes) {
             let Pattern { sources, wanted, frag_len } = pattern;
             let operation = Multiply::reconstruct(code, sources, wanted, *frag_len, range.len())?;
             let pack = |input: &mut [u8]| {
@@ -185,11 +194,11 @@ fn copy_rows<'a>(operation: &Multiply, output: &Buffer, stripe: usize, room: imp
     }
 }
 
-/// Splits a list of sizes into runs of about [`JOB_BYTES`] each.
-fn parts(sizes: &[usize]) -> Vec<Range<usize>> {
+/// Splits a list of sizes into runs of about `job_bytes` each.
+fn parts(sizes: &[usize], job_bytes: usize) -> Vec<Range<usize>> {
     let (mut parts, mut start, mut bytes) = (Vec::new(), 0, 0usize);
     for (i, size) in sizes.iter().enumerate() {
-        if i > start && bytes.saturating_add(*size) > JOB_BYTES {
+        if i > start && bytes.saturating_add(*size) > job_bytes {
             parts.push(start..i);
             (start, bytes) = (i, 0);
         }
@@ -313,6 +322,22 @@ impl Device for Accelerated {
             }
         }
         Ok(())
+    }
+
+    fn update(&self, code: &Code, jobs: &mut [UpdateJob<'_>]) -> Result<(), UpdateError> {
+        self.update_jobs(code, jobs)
+    }
+
+    fn verify(&self, code: &Arc<Code>, jobs: &[VerifyJob<'_>]) -> Result<Vec<Vec<usize>>, EncodeError> {
+        self.verify_jobs(code, jobs)
+    }
+
+    fn update_xor(&self, code: &Arc<XorCode>, job: &mut UpdateJob<'_>) -> Result<(), XorCallError> {
+        self.update_xor_job(code, job)
+    }
+
+    fn verify_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &[&[u8]]) -> Result<Vec<usize>, XorCallError> {
+        self.verify_xor_job(code, data, parity)
     }
 
     fn encode_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
@@ -530,9 +555,9 @@ mod tests {
 
     #[test]
     fn large_batches_become_several_jobs() {
-        assert_eq!(parts(&[]), []);
-        assert_eq!(parts(&[JOB_BYTES * 2, 1]), [0..1, 1..2]);
-        assert_eq!(parts(&[1, JOB_BYTES, usize::MAX, 5]), [0..1, 1..2, 2..3, 3..4]);
-        assert_eq!(parts(&[JOB_BYTES / 2; 5]), [0..2, 2..4, 4..5]);
+        assert_eq!(parts(&[], 64), []);
+        assert_eq!(parts(&[128, 1], 64), [0..1, 1..2]);
+        assert_eq!(parts(&[1, 64, usize::MAX, 5], 64), [0..1, 1..2, 2..3, 3..4]);
+        assert_eq!(parts(&[32; 5], 64), [0..2, 2..4, 4..5]);
     }
 }

@@ -4,8 +4,10 @@
 //! like that as they are; codes of XOR alone compute whole stripes, so that short slices are copied and filled up here, and
 //! nowhere else.
 
-use crate::device::{Device, EncodeJob, ReconstructJob};
-use crate::erasure::{Code, CodeError, EncodeError, FRAGMENT_ALIGN_BYTES, Matrix, ReconstructError, fragment_len};
+use crate::device::{Device, EncodeJob, ReconstructJob, UpdateJob, VerifyJob};
+use crate::erasure::{
+    Code, CodeError, EncodeError, FRAGMENT_ALIGN_BYTES, Matrix, ReconstructError, UpdateError, fragment_len,
+};
 use crate::xorcode::{Technique, XorCallError, XorCode, XorCodeError};
 use std::sync::Arc;
 
@@ -27,6 +29,9 @@ pub enum CoderError {
     /// By a Reed–Solomon code, decoding.
     #[error(transparent)]
     Reconstruct(#[from] ReconstructError),
+    /// By a Reed–Solomon code, updating parity.
+    #[error(transparent)]
+    Update(#[from] UpdateError),
     /// By a code of XOR alone.
     #[error(transparent)]
     Xor(#[from] XorCallError),
@@ -203,6 +208,30 @@ impl Coder {
         })
     }
 
+    /// Changes parity in place as a data fragment, or a range of it between steps ([`Coder::step_bytes`]), changes; where
+    /// `device` thinks best. Slices that a chunk's end cuts off count as zeros beyond it.
+    pub fn update_on(&self, device: &dyn Device, job: UpdateJob<'_>) -> Result<(), CoderError> {
+        let len = job.parity.first().map_or(0, |p| p.len());
+        let mut room = Vec::new();
+        let both = filled_up(&[job.old, job.new], len, &mut room);
+        let mut job = UpdateJob { old: both[0], new: both[1], ..job };
+        match self {
+            Coder::Rs(code) => Ok(device.update(code, &mut [job])?),
+            Coder::Xor(code) => Ok(device.update_xor(code, &mut job)?),
+        }
+    }
+
+    /// The parity fragments (0..m) that are not what the data gives, found where `device` thinks best; none if all is well.
+    pub fn verify_on(&self, device: &dyn Device, job: VerifyJob<'_>) -> Result<Vec<usize>, CoderError> {
+        match self {
+            Coder::Rs(code) => Ok(device.verify(code, &[job])?.concat()),
+            Coder::Xor(code) => {
+                let mut room = Vec::new();
+                Ok(device.verify_xor(code, &filled_up(&job.data, job.frag_len, &mut room), &job.parity)?)
+            }
+        }
+    }
+
     fn reconstruct_by(
         &self,
         job: ReconstructJob<'_>,
@@ -301,6 +330,56 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// Every family, lengths around every edge, through devices: parity that followed a change is that of the new data, and one
+    /// that did not is named (P10).
+    #[test]
+    fn parity_follows_its_data_and_is_checked_on_every_device() {
+        let (cpu, emulated) = (Cpu::reference(), crate::Spec::Emulated(1).open(Default::default()).unwrap());
+        for coder in coders() {
+            let (k, align) = (coder.k(), coder.align_bytes());
+            for len in [0, 1, align, k * align + 1, 3 * k * align - 5] {
+                let chunk = test_bytes(len as u64, len);
+                let full = coder.fragment_len(len);
+                let encoded = |chunk: &[u8]| {
+                    let data: Vec<&[u8]> = (0..k).map(|i| coder.data_slice(chunk, i)).collect();
+                    let mut parity = vec![vec![0u8; full]; 2];
+                    coder.encode(&data, full, &mut parity.iter_mut().map(|p| &mut p[..]).collect::<Vec<_>>()).unwrap();
+                    parity
+                };
+                for (index, device) in (0..k).zip([&cpu as &dyn Device, emulated.as_ref()].into_iter().cycle()) {
+                    let old = coder.data_slice(&chunk, index);
+                    let mut changed = chunk.clone();
+                    let start = (index * full).min(len);
+                    changed[start..start + old.len()].iter_mut().for_each(|b| *b = b.wrapping_mul(7) ^ 0x5a);
+                    let new = coder.data_slice(&changed, index);
+                    let mut parity = encoded(&chunk);
+                    let rooms = parity.iter_mut().map(|p| &mut p[..]).collect();
+                    coder.update_on(device, UpdateJob { index, old, new, parity: rooms }).unwrap();
+                    assert_eq!(parity, encoded(&changed), "{coder:?} {len} {index}");
+
+                    let data: Vec<&[u8]> = (0..k).map(|i| coder.data_slice(&changed, i)).collect();
+                    let check = |parity: &[Vec<u8>]| {
+                        let parity = parity.iter().map(|p| &p[..]).collect();
+                        coder.verify_on(device, VerifyJob { data: data.clone(), frag_len: full, parity }).unwrap()
+                    };
+                    assert_eq!(check(&parity), [0usize; 0]);
+                    if let Some(last) = parity[1].last_mut() {
+                        *last ^= 1;
+                        assert_eq!(check(&parity), [1]);
+                    }
+                }
+            }
+            let mut short = vec![vec![0u8; coder.step_bytes()]; 1];
+            let parity = short.iter_mut().map(|p| &mut p[..]).collect();
+            let job = UpdateJob { index: 0, old: &[], new: &[], parity };
+            assert!(coder.update_on(emulated.as_ref(), job).is_err(), "one parity of two");
+        }
+        let used = emulated.usage_by_device();
+        for primitive in ["update", "verify", "xor-update", "xor-verify"] {
+            assert!(used[0].1.of(primitive).jobs > 0, "{primitive}: {used:?}");
         }
     }
 

@@ -7,7 +7,7 @@
 
 use crate::boundaries::{self, Candidate, Params};
 use crate::checksum;
-use crate::erasure::{Code, EncodeError, ReconstructError};
+use crate::erasure::{Code, EncodeError, ReconstructError, UpdateError};
 use crate::hash::{self, Hash, Tree};
 use crate::isa::Isa;
 use crate::xorcode::{XorCallError, XorCode};
@@ -36,6 +36,37 @@ pub struct ReconstructJob<'a> {
     pub wanted: Vec<usize>,
     /// Room for them, in the same order.
     pub out: Vec<&'a mut [u8]>,
+}
+
+/// One chunk whose parity follows a changed data fragment: arguments of [`Code::update`] and [`XorCode::update`].
+#[derive(Debug)]
+pub struct UpdateJob<'a> {
+    /// Number of the data fragment.
+    pub index: usize,
+    /// Its bytes, or any range of them, as they were.
+    pub old: &'a [u8],
+    /// The same range as it is now.
+    pub new: &'a [u8],
+    /// The same range of the m parity fragments, as they were and then as they are.
+    pub parity: Vec<&'a mut [u8]>,
+}
+
+/// One chunk whose parity is checked: arguments of [`Code::verify`].
+#[derive(Debug)]
+pub struct VerifyJob<'a> {
+    /// The k data slices, each at most `frag_len` bytes.
+    pub data: Vec<&'a [u8]>,
+    /// Bytes in a fragment.
+    pub frag_len: usize,
+    /// The m parity fragments.
+    pub parity: Vec<&'a [u8]>,
+}
+
+impl UpdateJob<'_> {
+    /// What is read for it.
+    fn bytes(&self) -> usize {
+        self.old.len() + self.new.len() + self.parity.iter().map(|p| p.len()).sum::<usize>()
+    }
 }
 
 /// Something that computes on bytes.
@@ -80,6 +111,40 @@ pub trait Device: Send + Sync {
         let bytes = present.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         self.note("reconstruct", Work { jobs: 1, bytes });
         Ok(())
+    }
+
+    /// Parity that follows changed data fragments. Jobs before the one that is refused have been done. This and the next three
+    /// the CPU does unless a device says otherwise.
+    fn update(&self, code: &Code, jobs: &mut [UpdateJob<'_>]) -> Result<(), UpdateError> {
+        for job in jobs {
+            code.update(job.index, job.old, job.new, &mut job.parity)?;
+            self.note("update", Work { jobs: 1, bytes: job.bytes() as u64 });
+        }
+        Ok(())
+    }
+
+    /// For each job the parity fragments (0..m) that are not what its data gives.
+    fn verify(&self, code: &Arc<Code>, jobs: &[VerifyJob<'_>]) -> Result<Vec<Vec<usize>>, EncodeError> {
+        let check = |job: &VerifyJob<'_>| {
+            let wrong = code.verify(&job.data, job.frag_len, &job.parity)?;
+            self.note("verify", Work { jobs: 1, bytes: (total(&job.data) + total(&job.parity)) as u64 });
+            Ok(wrong)
+        };
+        jobs.iter().map(check).collect()
+    }
+
+    /// [`Device::update`] of a code of XOR alone, one chunk: whole stripes.
+    fn update_xor(&self, code: &Arc<XorCode>, job: &mut UpdateJob<'_>) -> Result<(), XorCallError> {
+        code.update(job.index, job.old, job.new, &mut job.parity)?;
+        self.note("update", Work { jobs: 1, bytes: job.bytes() as u64 });
+        Ok(())
+    }
+
+    /// [`Device::verify`] of a code of XOR alone, one chunk: arguments of [`XorCode::verify`].
+    fn verify_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &[&[u8]]) -> Result<Vec<usize>, XorCallError> {
+        let wrong = code.verify(data, parity)?;
+        self.note("verify", Work { jobs: 1, bytes: (total(data) + total(parity)) as u64 });
+        Ok(wrong)
     }
 
     /// Chunk boundary candidates of one slice; see [`boundaries::candidates`].
@@ -153,7 +218,7 @@ pub struct Cpu {
     counters: [Counter; PRIMITIVES.len()],
 }
 
-const PRIMITIVES: [&str; 6] = ["hash", "tree", "crc32c", "encode", "reconstruct", "candidates"];
+const PRIMITIVES: [&str; 8] = ["hash", "tree", "crc32c", "encode", "reconstruct", "update", "verify", "candidates"];
 
 #[derive(Debug, Default)]
 struct Counter {
@@ -232,6 +297,29 @@ impl Device for Cpu {
             self.count("reconstruct", 1, job.present.iter().map(|(_, bytes)| bytes.len()).sum());
         }
         Ok(())
+    }
+
+    fn update(&self, code: &Code, jobs: &mut [UpdateJob<'_>]) -> Result<(), UpdateError> {
+        for job in jobs {
+            code.update_on(self.isa, job.index, job.old, job.new, &mut job.parity)?;
+            self.count("update", 1, job.bytes());
+        }
+        Ok(())
+    }
+
+    fn verify(&self, code: &Arc<Code>, jobs: &[VerifyJob<'_>]) -> Result<Vec<Vec<usize>>, EncodeError> {
+        let check = |job: &VerifyJob<'_>| {
+            let wrong = code.verify_on(self.isa, &job.data, job.frag_len, &job.parity)?;
+            self.count("verify", 1, total(&job.data) + total(&job.parity));
+            Ok(wrong)
+        };
+        jobs.iter().map(check).collect()
+    }
+
+    fn verify_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &[&[u8]]) -> Result<Vec<usize>, XorCallError> {
+        let wrong = code.verify_on(self.isa, data, parity)?;
+        self.count("verify", 1, total(data) + total(parity));
+        Ok(wrong)
     }
 
     fn encode_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {

@@ -37,7 +37,7 @@ pub mod xorcode;
 
 pub use accelerated::{Accelerated, RunError};
 pub use coder::{Coder, CoderError};
-pub use device::{Cpu, Device, EncodeJob, ReconstructJob, Usage, device, set_device, work_done};
+pub use device::{Cpu, Device, EncodeJob, ReconstructJob, UpdateJob, Usage, VerifyJob, device, set_device, work_done};
 pub use hash::{GROUP_BYTES, Hash, Tree};
 pub use isa::Isa;
 pub use spec::{DeviceError, Spec, use_device};

@@ -48,9 +48,7 @@ fn carry_out(ticket: &Ticket, central: &Central, pool: &Pool, isa: Isa, name: &A
         Some(Ok(Input::Host(input))) => input,
     };
     let output = pool.take(ticket.operation.output_bytes())?;
-    let compute = |mut output: Buffer| {
-        ticket.operation.on_cpu(isa, &input, &mut output).map(|()| output)
-    };
+    let compute = |mut output: Buffer| ticket.operation.on_cpu(isa, &input, &mut output).map(|()| output);
     let output = catch_unwind(AssertUnwindSafe(|| compute(output)))
         .map_err(|_| JobError::Panicked { primitive: ticket.operation.primitive() })??;
     Ok(Done { input: Some(input), output, device: name.clone() })

@@ -303,8 +303,8 @@ mod tests {
             came.notify_all();
             let (count, _) = came.wait_timeout_while(count, Duration::from_secs(20), |n| *n < 2).unwrap();
             output[0] = u8::from(*count >= 2);
-        Ok(())
-    }
+            Ok(())
+        }
 
         fn launches(&self, _: &Places) -> Vec<Launch> {
             Vec::new()

@@ -3,8 +3,8 @@
 use crate::boundaries::{Candidate, Params, WINDOW_BYTES, candidates_on};
 use crate::isa::Isa;
 use crate::kernels::{BoundaryCandidates, Kernel, Launch};
-use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places};
+use crate::runtime::{Buffer, NoMemory};
 
 /// Positions a block decides: BOUNDARY_TILE words of four.
 const TILE_POSITIONS: usize = 4096;

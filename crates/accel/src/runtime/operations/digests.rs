@@ -4,8 +4,8 @@
 use crate::digest::{Digest, Function, batch_on, segmented_on};
 use crate::isa::Isa;
 use crate::kernels::{DigestMessage, Digests, Kernel, Launch};
-use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places, padded};
+use crate::runtime::{Buffer, NoMemory};
 
 /// The kernel of a function; BLAKE3 has operations of its own.
 pub(super) fn kernel_of(function: Function) -> Option<Kernel> {

@@ -3,8 +3,8 @@
 use crate::hash::{GROUP_BYTES, HASH_BYTES, Hash, Tree, chunk_hash_on, group_count, group_values, tree_on};
 use crate::isa::Isa;
 use crate::kernels::{Blake3Buffer, Blake3Item, Blake3Leaves, Blake3Parents, Kernel, Launch};
-use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places, padded};
+use crate::runtime::{Buffer, NoMemory};
 
 const LEAF_BYTES: usize = 1024;
 const GROUP_LEAVES: u32 = (GROUP_BYTES / LEAF_BYTES) as u32;

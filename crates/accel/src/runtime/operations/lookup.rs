@@ -5,8 +5,8 @@
 use crate::isa::Isa;
 use crate::kernels::{BloomQuery, Kernel, Launch, LookupLevels};
 use crate::lookup::{BlockedBloom, Found, Levels};
-use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places};
+use crate::runtime::{Buffer, NoMemory};
 
 fn words(bytes: &[u8]) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
     bytes.chunks_exact(8).map(|b| u64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))

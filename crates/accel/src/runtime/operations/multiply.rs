@@ -3,8 +3,8 @@
 use crate::erasure::{Code, Rows, field, multiply_equal};
 use crate::isa::Isa;
 use crate::kernels::{GfMultiply, Kernel, Launch};
-use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places, padded};
+use crate::runtime::{Buffer, NoMemory};
 
 /// Rows a block computes together, GF_ROWS in the kernel.
 const ROWS_PER_BLOCK: usize = 4;

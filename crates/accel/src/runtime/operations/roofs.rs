@@ -3,8 +3,8 @@
 
 use crate::isa::Isa;
 use crate::kernels::{Kernel, Launch, XorRows};
-use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places};
+use crate::runtime::{Buffer, NoMemory};
 use std::sync::Arc;
 
 const PIECE_BYTES: usize = 8;

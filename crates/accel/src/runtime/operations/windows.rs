@@ -3,8 +3,8 @@
 use super::digests::{kernel_of, launch};
 use crate::isa::Isa;
 use crate::kernels::{Digests, Kernel, Launch};
-use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places};
+use crate::runtime::{Buffer, NoMemory};
 use crate::windows::Windows;
 
 /// [`Windows::hash`] of one buffer: the first bytes of the digest of each window, one after the other.

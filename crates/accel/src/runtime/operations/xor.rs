@@ -2,8 +2,8 @@
 
 use crate::isa::Isa;
 use crate::kernels::{Kernel, Launch, XorRows};
-use crate::runtime::{Buffer, NoMemory};
 use crate::runtime::operation::{Operation, Places};
+use crate::runtime::{Buffer, NoMemory};
 use crate::xorcode::{Program, Word, XorCallError, XorCode};
 use std::collections::BTreeMap;
 use std::ops::Range;

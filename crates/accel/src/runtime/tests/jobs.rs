@@ -361,7 +361,9 @@ fn a_result_that_no_memory_is_left_for_ends_its_own_job() {
         input.copy_from_slice(&data);
         runtime.submit(operation.clone(), input, Request::default()).unwrap().wait()
     };
-    assert!(matches!(search().unwrap_err(), JobError::NoMemory(NoMemory { bytes }) if bytes > operation.output_bytes()));
+    assert!(
+        matches!(search().unwrap_err(), JobError::NoMemory(NoMemory { bytes }) if bytes > operation.output_bytes())
+    );
     memory.0.store(1, Ordering::SeqCst);
     let (done, mut all, mut expected) = (search().unwrap(), Vec::new(), Vec::new());
     operation.read(&done.output, &mut all);

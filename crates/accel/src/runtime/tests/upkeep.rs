@@ -1,15 +1,20 @@
 //! Parity that follows a changed fragment, and its check, by the kernels of every device and of both families of codes,
 //! against the CPU's reference (P10). As everywhere with the emulated device, cases are small.
 
+use super::faulty::Blocks;
 use super::kernels::Bench;
-use crate::device::test_bytes;
+use crate::device::{UpdateJob, VerifyJob, test_bytes};
+use crate::emulated::Emulated;
 use crate::erasure::{Code, Matrix};
 use crate::isa::Isa;
 use crate::runtime::operations::{Multiply, Verify, XorFragments};
+use crate::runtime::{Options, Runtime, Target};
 use crate::xorcode::{Technique, XorCode};
+use crate::{Accelerated, Cpu, Device};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 const XOR_CODES: [(Technique, usize, usize, usize, usize); 5] = [
     (Technique::Liberation, 2, 2, 3, 8),
@@ -216,5 +221,61 @@ fn parity_that_is_not_its_data_s_is_named() {
         for stripes in [0, 1, 3] {
             (0..10).for_each(|_| verify(&mut bench, &mut rng, &Any::Xor(code.clone()), stripes * w * packet, 2));
         }
+    }
+}
+
+/// Through the interface, batches of several jobs each with some that are wrong (P14): as the CPU does it (P10). With memory that
+/// ends anywhere on the way nothing is updated twice.
+#[test]
+fn batches_behind_the_interface_are_done_once_whatever_memory_there_is() {
+    let code = Arc::new(Code::new(3, 2, Matrix::Cauchy1).unwrap());
+    let chunks = Any::Rs(code.clone()).some_chunks(&mut StdRng::seed_from_u64(24), 9, 512);
+    let new = test_bytes(25, 512);
+    let update = |device: &dyn Device, wrong: bool| {
+        let mut parity: Vec<Vec<Vec<u8>>> = chunks.iter().map(|chunk| chunk[3..].to_vec()).collect();
+        let mut jobs: Vec<UpdateJob<'_>> = Vec::new();
+        for (number, (chunk, parity)) in chunks.iter().zip(&mut parity).enumerate() {
+            let (index, len) = (usize::from(number > 6), if number > 5 { 500 } else { 512 });
+            let rooms = parity.iter_mut().map(|p| &mut p[..len]).collect();
+            jobs.push(UpdateJob { index, old: &chunk[index][..len], new: &new[..len], parity: rooms });
+        }
+        if wrong {
+            jobs[4].index = 3;
+        }
+        let ended = device.update(&code, &mut jobs);
+        drop(jobs);
+        (ended, parity)
+    };
+    let verify = |device: &dyn Device, parity: &[Vec<Vec<u8>>], wrong: bool| {
+        let jobs = chunks.iter().zip(parity).enumerate().map(|(number, (chunk, parity))| VerifyJob {
+            data: chunk[..3].iter().map(|d| &d[..if number == 2 { 17 } else { 512 }]).collect(),
+            frag_len: if wrong && number == 4 { 511 } else { 512 },
+            parity: parity.iter().map(|p| p.as_slice()).collect(),
+        });
+        device.verify(&code, &jobs.collect::<Vec<_>>())
+    };
+    let cpu = Cpu::reference();
+    let (ended, parity) = update(&cpu, false);
+    assert!(ended.is_ok() && parity[8][0][500..] == chunks[8][3][500..] && parity[8][0] != chunks[8][3]);
+    let unchanged: Vec<Vec<Vec<u8>>> = chunks.iter().map(|chunk| chunk[3..].to_vec()).collect();
+    let mut named = vec![Vec::new(); 9];
+    named[2] = vec![0, 1];
+    assert_eq!(verify(&cpu, &unchanged, false), Ok(named));
+    for blocks in (0..30).chain([1000]) {
+        let memory = Arc::new(Blocks(AtomicUsize::new(blocks)));
+        let options = Options { cpu_threads: 1, memory, keep_bytes: 0, ..Options::default() };
+        let runtime = Runtime::new(vec![Arc::new(Emulated::new(0))], options).unwrap();
+        let device = Accelerated::new(runtime, Target::AnyDevice, Cpu::new()).with_job_bytes(2 * 4 * 512);
+        for wrong in [false, true] {
+            let done = update(&device, wrong);
+            assert_eq!(done, update(&cpu, wrong), "{blocks} blocks, {wrong}");
+            assert_eq!(done.0.is_err(), wrong);
+            for parity in [&unchanged, &parity] {
+                assert_eq!(verify(&device, parity, wrong), verify(&cpu, parity, wrong), "{blocks} blocks, {wrong}");
+            }
+        }
+        let by_device = &device.usage_by_device()[0].1;
+        let (updates, checks) = (by_device.of("update").jobs, by_device.of("verify").jobs);
+        assert!(blocks < 1000 || updates >= 7 && checks >= 20, "{updates} updates, {checks} checks");
     }
 }
