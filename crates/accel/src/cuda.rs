@@ -258,6 +258,8 @@ impl Stream for CudaStream {
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
+        // Its context need not be the one that this thread used last.
+        let _ = self.device.context.make_current();
         // SAFETY: ours, and not used afterwards; what is queued is waited for first, because host buffers may be
         // freed next. Failures mean that the device is gone, and its work with it.
         unsafe {

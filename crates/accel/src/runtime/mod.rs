@@ -20,6 +20,7 @@ mod central;
 mod flight;
 mod job;
 mod kept;
+mod levels;
 mod manager;
 mod operation;
 pub mod operations;
@@ -36,6 +37,7 @@ pub use calibrate::{Sample, samples};
 pub use central::{DeviceState, Queues};
 pub use job::{Callback, Done, Job, JobError, Request, Target};
 pub use kept::{CalibrationSource, calibration_file};
+pub use levels::{KeepError, ResidentLevels};
 pub use operation::{Operation, Places};
 pub use pool::{Buffer, HostMemory, NoMemory, Pageable, Pool, PoolUse};
 pub use resident::Resident;
@@ -119,6 +121,9 @@ pub enum SubmitError {
         /// Address given.
         address: u64,
     },
+    /// Data on a device of another runtime, or of none that is still there.
+    #[error("the data lies on a device of another runtime; put it on one of this one's")]
+    Elsewhere,
     /// The queues are full (only [`Runtime::try_submit`]), or the runtime is stopping.
     #[error("the queues hold all the bytes they may; wait for a job, or raise bound_bytes")]
     Busy,

@@ -2,28 +2,63 @@
 //! Users whose data lies on a device anyway have it in memory of their own ([`Runtime::submit_in_place`]).
 #![allow(unsafe_code)]
 
+use super::central::Central;
 use super::{Backend, Buffer, Fault, JobError, Operation, Runtime, Stream, SubmitError};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Bytes in the memory of a device. Given back when dropped; on the thread that made it.
 pub struct Resident {
     index: usize,
+    backend: Arc<dyn Backend>,
     address: u64,
     bytes: usize,
+    central: Arc<Central>,
     // Holds the memory.
-    _stream: Box<dyn Stream>,
+    stream: Option<Box<dyn Stream>>,
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        if !self.central.is_alive(self.index) {
+            // Its kernels may still be reading; and one that is stuck would make whoever frees its memory wait for ever.
+            std::mem::forget(self.stream.take());
+        }
+    }
+}
+
+// SAFETY: the stream, which is for one thread, cannot be reached by a shared reference; the rest is plain data.
+unsafe impl Sync for Resident {}
+
+impl Resident {
+    /// The device it is on, among those of the runtime that put it there.
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Whether it is on that device.
+    pub(super) fn is_on(&self, backend: &Arc<dyn Backend>) -> bool {
+        Arc::ptr_eq(&self.backend, backend)
+    }
+
+    /// Where in the device's memory.
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
 }
 
 impl Runtime {
     /// Copies a buffer to the memory of device `index`; none if there is no such device.
     pub fn resident(&self, index: usize, buffer: Buffer) -> Option<Result<Resident, Fault>> {
-        let put = put(self.backends.get(index)?.as_ref(), &buffer);
+        let backend = self.backends.get(index)?.clone();
+        let put = put(backend.as_ref(), &buffer, self.options.stuck_after);
         let bytes = buffer.len();
-        if put.is_err() {
+        if put.as_ref().is_err_and(|fault| !matches!(fault, Fault::NoMemory { .. })) {
             // The device may still be reading it: never used again, never freed.
             std::mem::forget(buffer);
         }
-        Some(put.map(|(address, stream)| Resident { index, address, bytes, _stream: stream }))
+        let central = self.central.clone();
+        Some(put.map(|(address, stream)| Resident { index, backend, address, bytes, central, stream: Some(stream) }))
     }
 
     /// Runs `operation` `jobs` times on what lies on the device, several at once, and waits for all of them. The first
@@ -35,6 +70,7 @@ impl Runtime {
         jobs: usize,
     ) -> Result<Result<(), JobError>, SubmitError> {
         let (primitive, expected) = (operation.primitive(), operation.input_bytes());
+        self.place_of(data)?;
         if expected > data.bytes {
             return Err(SubmitError::InputLength { primitive, expected, got: data.bytes });
         }
@@ -55,12 +91,16 @@ impl Runtime {
 }
 
 /// Copies the bytes to memory of the device's, which the stream holds. After a failure they may still be read.
-fn put(backend: &dyn Backend, bytes: &[u8]) -> Result<(u64, Box<dyn Stream>), Fault> {
+fn put(backend: &dyn Backend, bytes: &[u8], patience: Duration) -> Result<(u64, Box<dyn Stream>), Fault> {
     let mut stream = backend.stream()?;
     // Kernels read whole pieces of 16 bytes.
     let address = stream.reserve(bytes.len().next_multiple_of(16))?;
-    match send(stream.as_mut(), address, bytes) {
-        Ok(()) => Ok((address, stream)),
+    match send(stream.as_mut(), address, bytes, patience) {
+        Ok(true) => Ok((address, stream)),
+        Ok(false) => {
+            std::mem::forget(stream);
+            Err(Fault::Stuck { device: backend.name().into(), waited_ms: patience.as_millis() as u64 })
+        }
         Err(fault) => {
             // One that is stuck would make whoever closes it wait for ever.
             std::mem::forget(stream);
@@ -69,11 +109,16 @@ fn put(backend: &dyn Backend, bytes: &[u8]) -> Result<(u64, Box<dyn Stream>), Fa
     }
 }
 
-fn send(stream: &mut dyn Stream, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+/// Whether the bytes are there, after so long at most.
+fn send(stream: &mut dyn Stream, address: u64, bytes: &[u8], patience: Duration) -> Result<bool, Fault> {
+    let start = Instant::now();
     // SAFETY: the reservation is as long; the caller keeps the bytes until the stream is done, or for ever if it fails.
     unsafe { stream.upload(address, bytes)? };
     while !stream.is_done()? {
+        if start.elapsed() > patience {
+            return Ok(false);
+        }
         std::thread::yield_now();
     }
-    Ok(())
+    Ok(true)
 }

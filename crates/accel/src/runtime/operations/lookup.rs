@@ -1,12 +1,12 @@
 //! Look-ups on a device: keys against levels of sorted arrays, hashes against a blocked Bloom filter. What is searched
-//! is part of the input; an index that stays on the device is searched in place
-//! ([`crate::runtime::Runtime::submit_in_place`]), queries behind it.
+//! is part of the input; levels that stay on the device are [`crate::runtime::Runtime::keep_levels`]'s.
 
 use crate::isa::Isa;
 use crate::kernels::{BloomQuery, Kernel, Launch, LookupLevels};
 use crate::lookup::{BlockedBloom, Found, Levels};
 use crate::runtime::operation::{Operation, Places};
 use crate::runtime::{Buffer, NoMemory};
+use std::sync::Arc;
 
 fn words(bytes: &[u8]) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
     bytes.chunks_exact(8).map(|b| u64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
@@ -43,8 +43,7 @@ impl FindInLevels {
 
     /// Reads the output: where each query is.
     pub fn read(&self, output: &[u8]) -> Vec<Option<Found>> {
-        let found = |at: u64| Found { level: (at >> 32) as u16, index: at as u32 };
-        words(output).map(|at| (at != u64::MAX).then(|| found(at))).collect()
+        read(output)
     }
 
     /// Where each level begins, and where the last ends.
@@ -54,6 +53,22 @@ impl FindInLevels {
             Some(*end)
         });
         std::iter::once(0).chain(ends).collect()
+    }
+}
+
+fn read(output: &[u8]) -> Vec<Option<Found>> {
+    let found = |at: u64| Found { level: (at >> 32) as u16, index: at as u32 };
+    words(output).map(|at| (at != u64::MAX).then(|| found(at))).collect()
+}
+
+/// The kernel's answers, one query and one level after another.
+fn find_all(keys: &[u64], firsts: &[u32], queries: impl Iterator<Item = u64>, output: &mut [u8]) {
+    for (room, query) in output.chunks_exact_mut(8).zip(queries) {
+        let levels = firsts.windows(2).enumerate();
+        let found = levels.map(|(level, ends)| (level, &keys[ends[0] as usize..ends[1] as usize]));
+        let found = found.filter_map(|(level, keys)| Some((level, keys.binary_search(&query).ok()?))).next();
+        let found = found.map_or(u64::MAX, |(level, index)| (level as u64) << 32 | index as u64);
+        room.copy_from_slice(&found.to_ne_bytes());
     }
 }
 
@@ -73,14 +88,7 @@ impl Operation for FindInLevels {
     fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
         let all: Vec<u64> = words(input).collect();
         let (keys, queries) = all.split_at(self.keys);
-        let firsts = self.firsts();
-        for (room, query) in output.chunks_exact_mut(8).zip(queries) {
-            let levels = firsts.windows(2).enumerate();
-            let found = levels.map(|(level, ends)| (level, &keys[ends[0] as usize..ends[1] as usize]));
-            let found = found.filter_map(|(level, keys)| Some((level, keys.binary_search(query).ok()?))).next();
-            let found = found.map_or(u64::MAX, |(level, index)| (level as u64) << 32 | index as u64);
-            room.copy_from_slice(&found.to_ne_bytes());
-        }
+        find_all(keys, &self.firsts(), queries.iter().copied(), output);
         Ok(())
     }
 
@@ -99,6 +107,91 @@ impl Operation for FindInLevels {
             found: at.result,
             query_count: self.queries as u64,
             level_count: self.lens.len() as u32,
+            unused: 0,
+        };
+        let kernel = Kernel::LookupLevels;
+        vec![Launch { kernel, grid: blocks(kernel, self.queries), argument: argument.to_bytes() }]
+    }
+}
+
+/// Levels as they lie on a device that keeps them, and as the CPU searches them.
+#[derive(Debug)]
+pub(in crate::runtime) struct HostLevels {
+    keys: Vec<u64>,
+    firsts: Vec<u32>,
+}
+
+impl HostLevels {
+    /// A copy of the levels; none if there are more keys than are counted with.
+    pub fn new(levels: &Levels<'_, u64>) -> Option<HostLevels> {
+        let lens: Vec<usize> = levels.levels().iter().map(|level| level.keys().len()).collect();
+        let firsts = FindInLevels::new(&lens, 0)?.firsts();
+        let keys = levels.levels().iter().flat_map(|level| level.keys()).copied().collect();
+        Some(HostLevels { keys, firsts })
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> usize {
+        8 * self.keys.len() + 4 * self.firsts.len()
+    }
+
+    /// Fills what goes there: the keys, then where levels begin.
+    pub fn pack(&self, room: &mut [u8]) {
+        let (keys, firsts) = room.split_at_mut(8 * self.keys.len());
+        keys.chunks_exact_mut(8).zip(&self.keys).for_each(|(room, key)| room.copy_from_slice(&key.to_ne_bytes()));
+        firsts.chunks_exact_mut(4).zip(&self.firsts).for_each(|(room, at)| room.copy_from_slice(&at.to_ne_bytes()));
+    }
+}
+
+/// [`FindInLevels`] in levels that lie at `address` of the device that it is run on, which whoever submits it sees to.
+///
+/// Input: the queries. Output: as there.
+#[derive(Debug, Clone)]
+pub(in crate::runtime) struct FindInKept {
+    levels: Arc<HostLevels>,
+    address: u64,
+    queries: usize,
+}
+
+impl FindInKept {
+    pub fn new(levels: Arc<HostLevels>, address: u64, queries: usize) -> FindInKept {
+        FindInKept { levels, address, queries }
+    }
+
+    pub fn read(&self, output: &[u8]) -> Vec<Option<Found>> {
+        read(output)
+    }
+}
+
+impl Operation for FindInKept {
+    fn primitive(&self) -> &'static str {
+        "lookup"
+    }
+
+    fn input_bytes(&self) -> usize {
+        8 * self.queries
+    }
+
+    fn output_bytes(&self) -> usize {
+        8 * self.queries
+    }
+
+    fn on_cpu(&self, _: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
+        find_all(&self.levels.keys, &self.levels.firsts, words(input), output);
+        Ok(())
+    }
+
+    fn launches(&self, at: &Places) -> Vec<Launch> {
+        if self.queries == 0 {
+            return Vec::new();
+        }
+        let argument = LookupLevels {
+            keys: self.address,
+            firsts: self.address + 8 * self.levels.keys.len() as u64,
+            queries: at.input,
+            found: at.result,
+            query_count: self.queries as u64,
+            level_count: self.levels.firsts.len() as u32 - 1,
             unused: 0,
         };
         let kernel = Kernel::LookupLevels;

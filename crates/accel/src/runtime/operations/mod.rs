@@ -15,6 +15,7 @@ pub use boundaries::FindCandidates;
 pub use digests::{DigestBatch, Segmented};
 pub use hash::HashBatch;
 pub use lookup::{AskBloom, FindInLevels};
+pub(super) use lookup::{FindInKept, HostLevels};
 pub use multiply::Multiply;
 pub use roofs::{CopyInside, KernelsAlone, Transfer};
 pub use verify::Verify;

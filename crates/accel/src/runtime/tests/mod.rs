@@ -3,5 +3,6 @@
 mod faulty;
 mod jobs;
 mod kernels;
+mod levels;
 mod roofs;
 mod upkeep;
