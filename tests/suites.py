@@ -143,7 +143,7 @@ def fsx_modes(mount, second, scratch, operations, files):
     good = [fsx(mount, scratch, operations - 2 * (operations // 5), files, "sliding-window")[0]]
     for mode in ["incremental", "complete-local"]:
         good.append(fsx(mount, scratch, operations // 5, 2, mode)[0])
-    large = max(operations // 500, 40)
+    large = max(operations // 100, 40)
     for place, mode, proof in [
         (mount, "sliding-window", None), (second, "incremental", "segments"), (mount, "complete-local", "pushed"), (second, "complete-local", "fallbacks"),
     ]:

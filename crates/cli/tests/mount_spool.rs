@@ -294,6 +294,60 @@ fn two_who_changed_one_file_are_both_kept() {
     assert!(fs::read(m.at("d/f")).unwrap() == data(2, 300_000));
 }
 
+/// P1: what was cut off a file does not come back, wherever between the cut and the next close the spool is full: in a write behind the
+/// end, another cut, or none.
+#[test]
+fn what_was_cut_off_stays_off_where_the_spool_is_full() {
+    let Some(c) = cluster() else { return };
+    let dir = spool(&c).display().to_string();
+    // What the kernel holds back would come in an order of its own.
+    let m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "1M", "--no-write-back"]);
+    fs::create_dir(m.at("d")).unwrap();
+    m.mode("d", "complete-local");
+    const BELOW: usize = 4 << 20;
+    const CUT: usize = 1 << 20;
+    for (name, acknowledged) in [("plain", false), ("acknowledged", true)] {
+        let (path, mut wanted) = (m.at(&format!("d/{name}")), data(1, BELOW));
+        let stored = |wanted: &[u8]| c.ok(&["cat", &format!("tess:/d/{name}")]).stdout == wanted;
+        fs::write(&path, &wanted).unwrap();
+        m.pushed();
+        assert!(stored(&wanted));
+        let fallbacks = || m.counts()["fallbacks"].as_u64().unwrap();
+        let before = fallbacks();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(CUT as u64).unwrap();
+        wanted.truncate(CUT);
+        if acknowledged {
+            // By a close: what waits in the log is a promise now, and is not pushed while the file is open.
+            drop(File::options().write(true).open(&path).unwrap());
+        }
+        let (first, second) = (data(2, 600 << 10), data(3, 700 << 10));
+        file.write_all_at(&first, 0).unwrap();
+        wanted[..first.len()].copy_from_slice(&first);
+        assert_eq!(fallbacks(), before, "there was room until now");
+        file.write_all_at(&second, 3 << 20).unwrap();
+        assert_eq!(fallbacks(), before + 1);
+        wanted.resize(3 << 20, 0);
+        wanted.extend_from_slice(&second);
+        drop(file);
+        assert!(fs::read(&path).unwrap() == wanted, "{name}: on this mount");
+        m.pushed();
+        assert!(stored(&wanted), "{name}");
+        // Cut once more where it falls back, and nothing after it.
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(700 << 10).unwrap();
+        file.write_all_at(&data(4, 600 << 10), 0).unwrap();
+        file.write_all_at(&data(5, 600 << 10), 0).unwrap();
+        wanted.truncate(700 << 10);
+        wanted[..600 << 10].copy_from_slice(&data(5, 600 << 10));
+        file.set_len(800 << 10).unwrap();
+        wanted.resize(800 << 10, 0);
+        drop(file);
+        m.pushed();
+        assert!(stored(&wanted), "{name}: cut");
+    }
+}
+
 /// Who commits at once what was acknowledged before, by fsync, overwrites nothing of others' either; who opens the
 /// file anew sees theirs.
 #[test]

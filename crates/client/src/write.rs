@@ -378,6 +378,9 @@ impl WriteHandle {
             let message = "only a handle that patches can change the length".to_string();
             return Err(WriteError::Source { file: self.writer.file.clone(), message });
         }
+        if size_bytes == self.size_bytes {
+            return Ok(());
+        }
         if self.run.len() > 0 || !self.written.is_empty() {
             self.sync()?;
         }

@@ -381,13 +381,19 @@ impl State {
         }
         self.mode = WriteMode::SlidingWindow;
         let owes = self.log.as_ref().is_some_and(Log::owes);
-        let done = self.pour_log(store, ino).and_then(|()| if owes { self.sync_session(store, ino) } else { Ok(()) });
+        let done = self.pour_log(store, ino).and_then(|()| if owes { self.sync_poured(store, ino) } else { Ok(()) });
         if done.is_err() {
             self.take_log_back();
             return self.note(done);
         }
         self.drop_poured(store, ino);
         Ok(())
+    }
+
+    /// Commits what the log has, its length as well.
+    fn sync_poured(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
+        self.cut = false;
+        self.sync_session(store, ino)
     }
 
     /// Acknowledges what was written: from the log, or by a commit.
@@ -486,9 +492,12 @@ impl State {
             true => self.open_session(store, ino, Some(view.begun.base_version))?,
             false => self.session(store, ino)?,
         };
+        let below = session.handle.len_bytes();
         pour(&view, &mut *session.handle).map_err(|e| failed("push", ino, e.code(), &e))?;
         session.position = size_bytes;
         session.uncommitted = Some(0..size_bytes);
+        // The session is told, but nothing is committed: a write behind the end would bring back what was there.
+        self.cut = size_bytes < below;
         Ok(())
     }
 
