@@ -130,6 +130,9 @@ def fsx(mount, scratch, operations, files, mode=None, shape="small"):
         if run.returncode != 0 or "A-OK" not in said:
             good = False
             print(f"fsx: seed {seed} failed:\n{said[-3000:]}")
+    deadline = time.monotonic() + 60
+    while mode and spool(mount)["waiting_files"] and time.monotonic() < deadline:
+        time.sleep(0.05)  # What was closed last is pushed after that.
     after = spool(mount) if mode else {}
     through = {what: after[what] - before[what] for what in ("pushed", "segments", "fallbacks") if mode}
     took = time.monotonic() - started
