@@ -283,6 +283,10 @@ impl Making {
     fn is_told(&self, new: &New, mut told: MutexGuard<'_, bool>) {
         *told = true;
         let mut state = self.state.lock();
+        // Names that are being listed meanwhile may lack it.
+        if let Some(asked_for) = state.asked_for.get_mut(&new.parent).filter(|asked_for| asked_for.under_way > 0) {
+            asked_for.names.insert(new.name.clone());
+        }
         state.files.remove(&new.ino);
         state.by_name.remove(&(new.parent, new.name.clone()));
     }
@@ -530,5 +534,12 @@ mod tests {
         assert!(matches!(making.find(7, b"new"), Found::New(_)));
         assert_eq!(make(&making, 7, b"new"), None);
         assert!(making.state.lock().asked_for[&7].names.is_empty(), "nothing is on its way");
+        // The manager knows it after it has listed the names, and before that is heard of.
+        let (ours, asked) = (making.adds(7, b"ours"), making.asking());
+        let new = making.get(100).unwrap();
+        making.is_told(&new, new.told.lock());
+        making.owns(7, asked, &mut granted(&[b"long ago"]));
+        drop(ours);
+        assert!(matches!(making.find(7, b"new"), Found::Unknown));
     }
 }
