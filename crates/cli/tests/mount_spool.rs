@@ -379,6 +379,78 @@ fn fsync_of_what_waited_does_not_overwrite_what_others_committed() {
     assert_eq!((m.counts()["conflicts"].as_u64(), logs(&c, "spool").len()), (Some(2), 0));
 }
 
+/// What is only stored anew while a log over it waits is no change of anybody's: what was written here goes over it.
+#[test]
+fn a_file_that_is_rewritten_while_it_waits_has_no_conflict() {
+    let Some(c) = cluster() else { return };
+    let m = Mounted::spooled(&c, "mnt");
+    fs::create_dir(m.at("d")).unwrap();
+    m.mode("d", "complete-local");
+    let mut wanted = data(1, 400_000);
+    fs::write(m.at("d/f"), &wanted).unwrap();
+    m.pushed();
+    let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
+    let mut write = |at: usize, more: &[u8], acknowledged: bool| {
+        file.write_all_at(more, at as u64).unwrap();
+        wanted[at..at + more.len()].copy_from_slice(more);
+        if acknowledged {
+            // Nothing is pushed while somebody may go on writing.
+            drop(file.try_clone().unwrap());
+        }
+        wanted.clone()
+    };
+    let stored = || c.ok(&["cat", "tess:/d/f"]).stdout;
+    write(PAGE, &data(2, PAGE), true);
+    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
+    let now = write(5 * PAGE, &data(3, PAGE), false);
+    file.sync_all().unwrap();
+    assert!(stored() == now, "fsync");
+    // The next log begins over a version that was stored anew while the file was open.
+    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
+    write(7 * PAGE, &data(4, PAGE), true);
+    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
+    let now = write(9 * PAGE, &data(5, PAGE), true);
+    m.kill();
+    drop(file);
+    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
+    let m = Mounted::spooled(&c, "again");
+    m.pushed();
+    assert!(stored() == now, "found by the next mount");
+    assert_eq!((m.counts()["conflicts"].as_u64(), m.counts()["pushed"].as_u64()), (Some(0), Some(1)));
+}
+
+/// A mount that was killed between a commit and the log's removal takes the version for its own, whatever was written since the closing that the
+/// log ends with, and whoever stored it anew.
+#[test]
+fn a_commit_that_nobody_heard_of_is_known_for_our_own() {
+    let Some(c) = cluster() else { return };
+    let m = Mounted::spooled(&c, "mnt");
+    fs::create_dir(m.at("d")).unwrap();
+    m.mode("d", "complete-local");
+    let mut wanted = data(1, 400_000);
+    fs::write(m.at("d/f"), &wanted).unwrap();
+    m.pushed();
+    let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
+    file.write_all_at(&data(2, 2 * PAGE), 0).unwrap();
+    drop(file.try_clone().unwrap());
+    let log = logs(&c, "spool").pop().unwrap();
+    let kept = log.with_extension("kept");
+    fs::hard_link(&log, &kept).unwrap();
+    file.write_all_at(&data(3, PAGE), PAGE as u64).unwrap();
+    file.sync_all().unwrap();
+    wanted[..2 * PAGE].copy_from_slice(&data(2, 2 * PAGE));
+    wanted[PAGE..2 * PAGE].copy_from_slice(&data(3, PAGE));
+    m.kill();
+    drop(file);
+    fs::rename(kept, log).unwrap();
+    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
+    let m = Mounted::spooled(&c, "again");
+    assert!(fs::read(m.at("d/f")).unwrap() == wanted, "what was closed before is not shown instead");
+    m.pushed();
+    assert!(c.ok(&["cat", "tess:/d/f"]).stdout == wanted);
+    assert_eq!((m.counts()["conflicts"].as_u64(), logs(&c, "spool").len()), (Some(0), 0));
+}
+
 /// Incremental files pass through the spool while they are written; `close` waits for the store or not, as the policy says.
 #[test]
 fn incremental_files_go_through_the_spool() {

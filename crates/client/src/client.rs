@@ -418,6 +418,7 @@ impl Client {
         let all = parent.hints.iter().chain(&hints).map(|h| (h.name.as_str(), h.value.as_str()));
         Ok(WriteParams {
             want_lease: false,
+            content: 0,
             file: path.to_string(),
             target: Target::Name { parent: parent.ino, name },
             mode: match options.mode {

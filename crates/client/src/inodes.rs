@@ -269,6 +269,7 @@ fn params(ino: u64, patch: bool) -> WriteParams {
         mtime_ns: 0,
         owner: Owner::default(),
         want_lease: true,
+        content: 0,
     }
 }
 

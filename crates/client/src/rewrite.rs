@@ -1,6 +1,6 @@
 //! Storing anew what a file holds, as its policy asks now: hints that were changed take effect for old data.
 //!
-//! The current version is read and written as the next one, with the same content and modification time. It appears only if nobody
+//! The current version is read and written as the next one, with the same content, by the same number, and modification time. It appears only if nobody
 //! has changed the file meanwhile; then it is tried again from what is there by then.
 
 use crate::error::{Error, WriteError};
@@ -56,6 +56,7 @@ impl Inodes<'_> {
             mtime_ns: opened.attr.mtime_ns,
             owner: Default::default(),
             want_lease: false,
+            content: if opened.attr.version == opened.version.version { opened.attr.content } else { 0 },
         };
         let mut reader = InOrder { from, at: 0 };
         let source = Source::Reader { reader: &mut reader, len_bytes: Some(size_bytes) };

@@ -393,11 +393,17 @@ impl WriteHandle {
         self.writer.session.push_here([WriteEvent::SetMtime { mtime_ns }]);
     }
 
+    /// Names what the next version holds ([`tessera_wire::meta::Commit::content`]).
+    pub fn set_content(&mut self, content: u64) {
+        self.writer.session.push_here([WriteEvent::SetContent { content }]);
+    }
+
     /// Makes what was written visible and durable, and goes on.
     pub fn sync(&mut self) -> Result<WriteDone, WriteError> {
         self.end_run()?;
         let done = self.writer.finish(self.size_bytes, true)?;
         self.set_mtime(0);
+        self.set_content(0);
         self.written.clear();
         if self.mode == CommitMode::Replace {
             self.mode = CommitMode::Patch;

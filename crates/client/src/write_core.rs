@@ -69,6 +69,11 @@ pub enum WriteEvent {
         /// The time.
         mtime_ns: i64,
     },
+    /// [`Commit::content`] of the next versions.
+    SetContent {
+        /// The number.
+        content: u64,
+    },
     /// No piece follows those so far: make the version visible.
     EndOfInput {
         /// Length of the file (`Append`: of what is appended), in bytes.
@@ -305,6 +310,7 @@ impl WriteCore {
             }
             WriteEvent::Computed(done) => self.computed(done),
             WriteEvent::SetMtime { mtime_ns } => self.params.mtime_ns = mtime_ns,
+            WriteEvent::SetContent { content } => self.params.content = content,
             WriteEvent::EndOfInput { size_bytes, keep_session } => {
                 self.ending = Some(Ending { size_bytes, keep_session });
             }

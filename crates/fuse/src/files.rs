@@ -8,6 +8,7 @@
 //! A file whose `write-mode` asks for it has a log in the spool instead of pieces and a session ([`local`]).
 
 mod local;
+mod pushing;
 
 use crate::attr;
 use crate::mount::Store;
@@ -56,6 +57,8 @@ struct State {
     size_bytes: u64,
     /// The version that was looked at, or made here, last.
     version: u64,
+    /// What the store calls the content of that; 0: not known.
+    content: u64,
     /// The version under what was written; opened when it is read.
     base: Option<Arc<ReadHandle>>,
     /// Nothing of the version under it is part of the file any more.
@@ -209,6 +212,7 @@ impl State {
         State {
             size_bytes,
             version: 0,
+            content: 0,
             base: None,
             replaced: size_bytes == 0,
             unlinked: false,
@@ -247,6 +251,8 @@ impl OpenFile {
                 state.session = None;
                 state.version = base.opened().version.version;
             }
+            let attr = &base.opened().attr;
+            state.content = if attr.version == state.version { attr.content } else { 0 };
             state.size_bytes = base.len_bytes();
             state.replaced = state.size_bytes == 0;
             state.base = Some(base);
@@ -575,6 +581,8 @@ impl State {
     fn committed(&mut self, store: &Store, ino: u64, done: &WriteDone, asked: Option<Asked>) -> Result<(), Errno> {
         self.changed = !self.pieces.is_empty() || self.cut;
         self.version = done.version;
+        let attr = done.entry.as_ref().and_then(|entry| entry.attr.as_ref());
+        self.content = attr.filter(|attr| attr.version == done.version).map_or(0, |attr| attr.content);
         self.made = None;
         self.mtime_ns = 0;
         self.replaced = false;

@@ -523,6 +523,7 @@ fn build(
         data_bytes,
         new_bytes: session.staged_new + accepted.new_bytes,
         mtime_ns: if request.mtime_ns == 0 { ctx.now_ns } else { request.mtime_ns },
+        content: request.content,
     })
 }
 

@@ -45,6 +45,8 @@ pub struct Inode {
     pub version_id: u64,
     /// Its number.
     pub version_number: u64,
+    /// Names its bytes.
+    pub content: u64,
     /// Symlinks: target.
     pub symlink_target: Option<Vec<u8>>,
     /// Encoded [`HintSet`].
@@ -52,7 +54,7 @@ pub struct Inode {
 }
 
 const SELECT: &str = "SELECT i.ino, i.kind, i.mode, i.uid, i.gid, i.nlink, i.parent, i.domain, i.size_bytes, i.mtime_ns, \
-                      i.ctime_ns, i.version_id, i.version_number, i.symlink_target, i.hints, i.atime_ns, i.rdev FROM inodes i WHERE i.ino = ?1";
+                      i.ctime_ns, i.version_id, i.version_number, i.symlink_target, i.hints, i.atime_ns, i.rdev, i.content FROM inodes i WHERE i.ino = ?1";
 
 impl Inode {
     /// Reads the columns of a row, in the order of `SELECT`, from position `at` on.
@@ -76,6 +78,7 @@ impl Inode {
             hints: row.get(at + 14)?,
             atime_ns: row.get(at + 15)?,
             rdev: row.get(at + 16)?,
+            content: number(17)?,
         })
     }
 
@@ -109,6 +112,7 @@ impl Inode {
             symlink_target: self.symlink_target.clone().unwrap_or_default(),
             atime_ns: if self.atime_ns == 0 { self.mtime_ns } else { self.atime_ns },
             rdev: self.rdev,
+            content: self.content,
         }
     }
 
@@ -121,8 +125,8 @@ impl Inode {
     pub fn insert(&self, db: &Db) -> rusqlite::Result<()> {
         db.stmt(
             "INSERT INTO inodes (ino, kind, mode, uid, gid, nlink, parent, domain, size_bytes, mtime_ns, ctime_ns,
-                                 version_id, version_number, symlink_target, hints, atime_ns, rdev)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+                                 version_id, version_number, symlink_target, hints, atime_ns, rdev, content)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
         )?
         .execute(params![
             self.ino as i64,
@@ -141,7 +145,8 @@ impl Inode {
             self.symlink_target,
             self.hints,
             self.atime_ns,
-            self.rdev
+            self.rdev,
+            self.content as i64
         ])?;
         Ok(())
     }
@@ -150,7 +155,7 @@ impl Inode {
     pub fn update(&self, db: &Db) -> rusqlite::Result<()> {
         db.stmt(
             "UPDATE inodes SET mode = ?2, uid = ?3, gid = ?4, nlink = ?5, parent = ?6, size_bytes = ?7, mtime_ns = ?8,
-                               ctime_ns = ?9, version_id = ?10, version_number = ?11, hints = ?12, atime_ns = ?13
+                               ctime_ns = ?9, version_id = ?10, version_number = ?11, hints = ?12, atime_ns = ?13, content = ?14
              WHERE ino = ?1",
         )?
         .execute(params![
@@ -166,7 +171,8 @@ impl Inode {
             self.version_id as i64,
             self.version_number as i64,
             self.hints,
-            self.atime_ns
+            self.atime_ns,
+            self.content as i64
         ])?;
         Ok(())
     }

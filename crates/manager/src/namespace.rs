@@ -70,7 +70,7 @@ pub fn list(db: &Db, request: &List, max_entries: u32) -> Outcome<ListReply> {
     };
     let mut rows = db.stmt(
         "SELECT d.name, i.ino, i.kind, i.mode, i.uid, i.gid, i.nlink, i.parent, i.domain, i.size_bytes, i.mtime_ns,
-                i.ctime_ns, i.version_id, i.version_number, i.symlink_target, i.hints, i.atime_ns, i.rdev
+                i.ctime_ns, i.version_id, i.version_number, i.symlink_target, i.hints, i.atime_ns, i.rdev, i.content
          FROM dentries d JOIN inodes i ON i.ino = d.ino WHERE d.parent = ?1 AND d.name > ?2 ORDER BY d.name LIMIT ?3",
     )?;
     let mut entries = rows
@@ -501,6 +501,7 @@ pub(crate) fn new_inode(ctx: &mut Ctx, kind: InodeKind, parent: &Inode, mode: u3
         hints: parent.hints.clone(),
         atime_ns: 0,
         rdev: 0,
+        content: 0,
     }
 }
 

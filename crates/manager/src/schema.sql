@@ -59,6 +59,7 @@ CREATE TABLE inodes (
     rdev           INTEGER NOT NULL DEFAULT 0,        -- devices: their number
     version_id     INTEGER NOT NULL DEFAULT 0,        -- current version; 0: never written
     version_number INTEGER NOT NULL DEFAULT 0,        -- its number within the file, from 1
+    content        INTEGER NOT NULL DEFAULT 0,        -- names its bytes: a version that only stores them anew keeps it
     symlink_target BLOB,
     hints          BLOB    NOT NULL DEFAULT x''
 );

@@ -161,6 +161,8 @@ pub struct NewVersion {
     pub new_bytes: u64,
     /// Time of modification to record.
     pub mtime_ns: i64,
+    /// Names its bytes; 0: the version's id does.
+    pub content: u64,
 }
 
 /// Makes version `number` of `inode` (whose pages are in place) the current one; `inode` must be written afterwards.
@@ -184,6 +186,7 @@ pub fn publish(ctx: &mut Ctx, inode: &mut Inode, number: u64, version: &NewVersi
     ctx.meta.logical_bytes += version.data_bytes;
     inode.version_id = id;
     inode.version_number = number;
+    inode.content = if version.content == 0 { id } else { version.content };
     inode.size_bytes = version.size_bytes;
     inode.mtime_ns = version.mtime_ns;
     inode.ctime_ns = ctx.now_ns;

@@ -296,6 +296,7 @@ impl ClientHost {
             mtime_ns: 0,
             owner: Owner::default(),
             want_lease: false,
+            content: 0,
         };
         let mut core = Box::new(WriteCore::new(params, self.options.clone(), self.view.clone(), self.dice.any()));
         let whole = Bytes::copy_from_slice(bytes);

@@ -171,6 +171,9 @@ pub struct Attr {
     /// Number of a device, as `mknod` had it.
     #[prost(uint32, tag = "14")]
     pub rdev: u32,
+    /// Names what the current version holds: as long as it stays the same, so do the file's bytes, whatever the version. Nothing follows from two that differ.
+    #[prost(uint64, tag = "15")]
+    pub content: u64,
 }
 
 /// State of a node or of a disk.

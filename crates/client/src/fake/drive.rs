@@ -207,6 +207,7 @@ impl Drive {
     pub fn writer(&mut self, name: &str, mode: CommitMode, size_hint_bytes: Option<u64>) -> WriteCore {
         let params = WriteParams {
             want_lease: false,
+            content: 0,
             file: format!("tess:/{name}"),
             target: Target::Name { parent: 1, name: name.as_bytes().to_vec() },
             hints: Vec::new(),

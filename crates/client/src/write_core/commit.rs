@@ -103,6 +103,7 @@ impl WriteCore {
             uid: self.params.owner.uid,
             gid: self.params.owner.gid,
             want_lease: self.params.want_lease,
+            content: self.params.content,
             keep_session: self.ending.is_some_and(|e| e.keep_session),
             ..Commit::default()
         };

@@ -56,6 +56,8 @@ pub struct WriteParams {
     pub owner: Owner,
     /// Ask for the file as it is then, to be kept until it is recalled.
     pub want_lease: bool,
+    /// [`tessera_wire::meta::Commit::content`] of the next commit.
+    pub content: u64,
 }
 
 /// Permission bits, owner and group of a new file.

@@ -83,6 +83,7 @@ fn golden_small_files_ask_when_they_open() {
         mtime_ns: 0,
         owner: Owner::default(),
         want_lease: false,
+        content: 0,
     };
     let mut core = drive.writer_with(params.clone());
     let mut events = write_all(&data(4096, 1), 10_000);

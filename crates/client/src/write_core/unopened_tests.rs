@@ -27,6 +27,7 @@ fn put_expecting(drive: &mut Drive, name: &str, bytes: &[u8], redundancy: &str) 
         mtime_ns: 0,
         owner: Owner::default(),
         want_lease: false,
+        content: 0,
     });
     let mut events = write_all(bytes, 10_000);
     events.rotate_left(1);

@@ -6,15 +6,14 @@ use super::{FIRST_EXTENTS_BYTES, Files, OpenFile, Slot, State, failed, read_base
 use crate::attr::nanoseconds;
 use crate::mount::Store;
 use crate::names::Known;
+use crate::spool::Base;
 use crate::spool::log::{Log, LogError};
-use crate::spool::logfile::View;
 use crate::spool::push::pour;
 use crate::spool::speed::Speed;
 use crate::spool::staged::Writes;
 use fuser::Errno;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 use tessera_client::WriteHandle;
 use tessera_policy::{Durability, Policy, WriteMode};
@@ -40,6 +39,11 @@ impl Meter {
     /// Something was written.
     pub fn wrote(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
+    }
+
+    /// Time since it was closed last.
+    pub(super) fn since_closed(&self) -> Option<Duration> {
+        self.closed.map(|closed| closed.elapsed())
     }
 
     /// It was closed: bytes and time until now, if something was written.
@@ -121,149 +125,6 @@ impl OpenFile {
         // A failure is remembered, and heard of when the log is closed.
         let _ = log.map(|log| log.sync());
     }
-
-    /// For whoever brings the log into the store; nobody else does meanwhile.
-    pub fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock()
-    }
-
-    /// What is to be pushed, if it was closed and not written since.
-    pub fn closed_view(&self) -> Option<View> {
-        let state = self.state.lock();
-        state.log.as_ref().filter(|log| log.owes() && log.closed().is_some()).map(Log::view)
-    }
-
-    /// What was acknowledged from the spool is in this, and what was written since.
-    pub fn owed_view(&self) -> Option<View> {
-        self.state.lock().log.as_ref().filter(|log| log.owes()).map(Log::view)
-    }
-
-    /// Whether all that was written was acknowledged from the spool: the next mount finds it.
-    pub fn is_safe(&self) -> bool {
-        self.state.lock().log.as_ref().is_some_and(|log| log.owes() && log.closed().is_some())
-    }
-
-    /// Whether the view is of the log it has now.
-    pub fn has_log_of(&self, view: &View) -> bool {
-        self.state.lock().log.as_ref().is_some_and(|log| log.gave(view))
-    }
-
-    /// What a log said is in the store now, as `version`.
-    pub fn stored(&self, store: &Store, version: u64, view: &View) {
-        let mut state = self.state.lock();
-        // Who could not wait for the push may have committed a later one.
-        (state.version, state.made) = (state.version.max(version), None);
-        if state.log.as_mut().is_some_and(|log| log.gave(view) && log.stored(version, view)) {
-            state.replaced = false;
-            state.drop_log(store, self.ino);
-        }
-        // A file without a name lives by its sessions: the new one first.
-        let newest = if state.unlinked { open_version(store, self.ino, version).ok() } else { None };
-        state.base = newest;
-        store.names.forget(Some(&[self.ino]));
-        store.kernel.wrote(self.ino, version, state.size_bytes);
-        drop(state);
-        self.is_pushed(store);
-    }
-
-    fn is_pushed(&self, store: &Store) {
-        if let Some(spool) = &store.spool {
-            spool.counts.pushed.fetch_add(1, Ordering::Relaxed);
-        }
-        let since_closed = self.meter.lock().closed.map(|closed| closed.elapsed());
-        if let Some(speed) = since_closed.and_then(|after| store.speeds.stored(self.ino, after)) {
-            tracing::info!(ino = self.ino, speed = %speed.shown(), "pushed from the spool");
-        }
-    }
-
-    /// Commits what was written incrementally, and closed; nobody who asks for the file's length waits while it is pushed.
-    pub fn finish_staged(&self, store: &Store) {
-        let waits_for = {
-            let mut state = self.state.lock();
-            // Whoever writes it again closes it again.
-            if !state.owes_commit || store.files.has_writers(self.ino) {
-                return;
-            }
-            state.session.as_mut().and_then(|session| session.handle.drained())
-        };
-        if let Some(drained) = waits_for {
-            drained.wait();
-        }
-        let mut state = self.state.lock();
-        if !state.owes_commit {
-            return;
-        }
-        let done = state.commit(store, self.ino);
-        if done.is_err() {
-            tracing::error!(ino = self.ino, "a file that was closed could not be stored; the version before stands");
-            state.owes_commit = false;
-            state.changed = false;
-            store.files.let_go(self.ino);
-        }
-        state.session = None;
-        drop(state);
-        if done.is_ok() {
-            self.is_pushed(store);
-        }
-    }
-
-    /// The file was removed: nobody wants what its log has.
-    pub fn spool_is_gone(&self, store: &Store, view: &View) {
-        let mut state = self.state.lock();
-        if state.log.as_ref().is_some_and(|log| log.gave(view)) {
-            tracing::debug!(ino = self.ino, "a file was removed before it was pushed");
-            if let Some(spool) = &store.spool {
-                spool.counts.dropped.fetch_add(1, Ordering::Relaxed);
-            }
-            state.drop_log(store, self.ino);
-        }
-    }
-
-    /// The log cannot be read: what it has is lost, and everybody hears of it.
-    pub fn spool_is_lost(&self, store: &Store, error: &LogError) {
-        let mut state = self.state.lock();
-        if let Some(log) = state.log.take() {
-            let aside = log.set_aside();
-            tracing::error!(ino = self.ino, %error, aside = %aside.display(), "a file that was closed cannot be pushed");
-            if let Some(spool) = &store.spool {
-                spool.counts.set_aside.fetch_add(1, Ordering::Relaxed);
-            }
-            state.failed = Some(Errno::EIO);
-            state.changed = false;
-            store.files.let_go(self.ino);
-        }
-    }
-
-    /// Another mount's version stands; what the log said is kept elsewhere.
-    pub fn gives_way(&self, store: &Store, attr: &Attr, view: &View) {
-        let mut state = self.state.lock();
-        // What was written since is of ours, not of theirs: it is kept beside, too, all of it.
-        if state.log.as_ref().is_some_and(|log| log.is(view)) {
-            (state.version, state.size_bytes) = (attr.version, attr.size_bytes);
-            (state.base, state.replaced) = (None, false);
-            state.drop_log(store, self.ino);
-            state.gave_way = Some((attr.version, attr.size_bytes));
-        }
-        drop(state);
-        store.names.forget(Some(&[self.ino]));
-    }
-
-    /// Has programs that have the file open see the version it gave way to, if it did. Waits for the kernel.
-    pub fn show_theirs(&self, store: &Store) {
-        let gave_way = self.state.lock().gave_way.take();
-        let Some((version, size_bytes)) = gave_way.filter(|_| store.files.is_open(self.ino)) else { return };
-        match store.beside.refresh(self.ino, size_bytes) {
-            Ok(()) => store.kernel.refreshed(self.ino, version, size_bytes),
-            Err(error) => {
-                tracing::warn!(ino = self.ino, %error, "programs that have the file open see what was written here")
-            }
-        }
-    }
-
-    /// They see it when they open it anew.
-    pub fn keeps_showing_ours(&self) {
-        self.state.lock().gave_way = None;
-    }
 }
 
 /// Reads through a log. What it holds cannot change, so nobody is kept waiting.
@@ -296,7 +157,7 @@ pub(super) fn read(
     Ok(())
 }
 
-fn open_version(store: &Store, ino: u64, version: u64) -> Result<Arc<tessera_client::ReadHandle>, Errno> {
+pub(super) fn open_version(store: &Store, ino: u64, version: u64) -> Result<Arc<tessera_client::ReadHandle>, Errno> {
     let opened = store.client.inodes().open_read(ino, version, 0..FIRST_EXTENTS_BYTES);
     Ok(Arc::new(opened.map_err(|e| failed("open", ino, e.code(), &e))?))
 }
@@ -321,7 +182,16 @@ impl State {
             // Nobody looked at it here before: both are of one answer.
             (self.version, self.size_bytes) = (attr.version, attr.size_bytes);
         }
-        match spool.begin(store, ino, self.version, self.size_bytes) {
+        let content = match &attr {
+            attr if attr.version == self.version => attr.content,
+            // It was stored anew while somebody had it open.
+            attr if attr.content != 0 && attr.content == self.content => {
+                self.version = attr.version;
+                attr.content
+            }
+            _ => 0,
+        };
+        match spool.begin(store, ino, Base { version: self.version, len_bytes: self.size_bytes, content }) {
             Ok(log) => {
                 self.session = None;
                 self.log = Some(log);
@@ -478,8 +348,9 @@ impl State {
 
     /// Hands over to a session what the log has.
     pub(super) fn pour_log(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
-        let Some(log) = self.log.take() else { return Ok(()) };
+        let Some(mut log) = self.log.take() else { return Ok(()) };
         let (mut view, owes) = (log.view(), log.owes());
+        let content = if owes { log.is_pushed(&view) } else { 0 };
         self.poured = Some(log);
         (self.session, self.cut) = (None, false);
         self.replaced = view.overlay.kept_bytes() == 0;
@@ -494,6 +365,9 @@ impl State {
         };
         let below = session.handle.len_bytes();
         pour(&view, &mut *session.handle).map_err(|e| failed("push", ino, e.code(), &e))?;
+        if content != 0 {
+            session.handle.set_content(content);
+        }
         session.position = size_bytes;
         session.uncommitted = Some(0..size_bytes);
         // The session is told, but nothing is committed: a write behind the end would bring back what was there.
@@ -525,7 +399,7 @@ impl State {
         }
     }
 
-    fn drop_log(&mut self, store: &Store, ino: u64) {
+    pub(super) fn drop_log(&mut self, store: &Store, ino: u64) {
         if let Some(log) = self.log.take() {
             log.remove();
             self.changed = false;

@@ -4,7 +4,7 @@
 use super::logfile::{LogFile, View, write_all_at};
 use super::overlay::{Overlay, Piece};
 use super::record::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES};
-use super::replay::{Begun, Replayed};
+use super::replay::{Begun, Push, Replayed};
 use super::room::{MAX_LOGS, Room};
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -12,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tessera_wire::meta::CONTENT_DRAWN;
 use thiserror::Error;
 
 /// Records that go to the disk in one call.
@@ -62,12 +63,18 @@ pub struct Log {
     begun: Begun,
     overlay: Overlay,
     end: u64,
+    /// Where the last record ends that says something of the file's bytes.
+    bytes_end: u64,
+    /// … of the file.
+    said_end: u64,
     /// Where the record of the last closing ends.
     closed_end: u64,
     /// The modification time at the last closing, if nothing was written since.
     closed: Option<i64>,
     /// Something in it was acknowledged and is in no version.
     owes: bool,
+    /// What of that may be in one all the same.
+    pushes: Vec<Push>,
     /// A state of the file is durable, with all up to here; none: its name is not even.
     durable_end: Option<u64>,
 }
@@ -87,7 +94,19 @@ impl Log {
         })?;
         let file = Arc::new(LogFile::new(file, path, number, room));
         let overlay = Overlay::new(begun.base_bytes);
-        let mut log = Log { file, begun, overlay, end: 0, closed_end: 0, closed: None, owes: false, durable_end: None };
+        let mut log = Log {
+            file,
+            begun,
+            overlay,
+            end: 0,
+            bytes_end: 0,
+            said_end: 0,
+            closed_end: 0,
+            closed: None,
+            owes: false,
+            pushes: Vec::new(),
+            durable_end: None,
+        };
         let first = log.begun.encode();
         match log.append(&[(Kind::Begin, number, &first)]) {
             Ok(()) => Ok(log),
@@ -103,17 +122,31 @@ impl Log {
     /// # Errors
     /// The disk's.
     pub fn adopt(path: PathBuf, file: File, room: Arc<Room>, found: Replayed) -> Result<Log, LogError> {
-        let Replayed { log, begun, overlay, mtime_ns, end, records, cut_bytes: _ } = found;
+        let Replayed { log, begun, overlay, mtime_ns, pushes, end, records, cut_bytes: _ } = found;
         room.found(end, records);
         let file = LogFile::new(file, path, log, room);
         file.bytes.store(end, Ordering::Release);
         file.records.store(records, Ordering::Release);
         // It may be durable, and then what is written from now on must not spoil it.
         let (closed, durable_end) = (Some(mtime_ns), Some(0));
-        let mut log =
-            Log { file: Arc::new(file), begun, overlay, end, closed_end: end, closed, owes: true, durable_end };
+        let mut log = Log {
+            file: Arc::new(file),
+            begun,
+            overlay,
+            end,
+            bytes_end: end,
+            said_end: end,
+            closed_end: end,
+            closed,
+            owes: true,
+            pushes: Vec::new(),
+            durable_end,
+        };
         // What is cut off may have said so, and goes when this is there; it covers no closing.
-        log.append_stored(log.begun.base_version, 0);
+        log.append_stored(0);
+        for push in pushes {
+            log.append_push(push);
+        }
         log.file.file.set_len(log.end).map_err(|error| log.file.disk(error))?;
         Ok(log)
     }
@@ -124,7 +157,8 @@ impl Log {
             begun: self.begun.clone(),
             overlay: self.overlay.clone(),
             mtime_ns: self.closed.unwrap_or_default(),
-            end: self.end,
+            bytes_end: self.bytes_end,
+            said_end: self.said_end,
             closed_end: self.closed_end,
             file: self.file.clone(),
         }
@@ -186,7 +220,7 @@ impl Log {
             .collect();
         self.append(&records)?;
         self.overlay.write(offset, bytes.len() as u64, at);
-        self.closed = None;
+        (self.closed, self.bytes_end, self.said_end) = (None, self.end, self.end);
         Ok(())
     }
 
@@ -197,7 +231,7 @@ impl Log {
     pub fn set_len(&mut self, size_bytes: u64) -> Result<(), LogError> {
         self.append(&[(Kind::Length, size_bytes, &[])])?;
         self.overlay.set_len(size_bytes);
-        self.closed = None;
+        (self.closed, self.bytes_end, self.said_end) = (None, self.end, self.end);
         Ok(())
     }
 
@@ -215,6 +249,7 @@ impl Log {
             let size_bytes = self.size_bytes().to_le_bytes();
             self.append(&[(Kind::Closed, mtime_ns as u64, &size_bytes)])?;
             (self.closed, self.closed_end, self.owes) = (Some(mtime_ns), self.end, true);
+            self.said_end = self.end;
         }
         if sync { self.sync() } else { Ok(()) }
     }
@@ -228,28 +263,66 @@ impl Log {
         Ok(())
     }
 
-    /// The store has `version`, which is what the log said in `view`. Whether that is all.
-    pub fn stored(&mut self, version: u64, view: &View) -> bool {
-        self.begun.base_version = version;
+    /// The store has `version`, whose content is called so, and which is what the log said in `view`. Whether that is all.
+    pub fn stored(&mut self, version: u64, content: u64, view: &View) -> bool {
+        (self.begun.base_version, self.begun.base_content) = (version, content);
+        self.pushes.retain(|push| push.closed_end > view.closed_end);
         if self.is(view) {
             return true;
         }
         self.owes &= view.closed_end != self.closed_end;
-        self.append_stored(version, view.closed_end);
+        self.append_stored(view.closed_end);
         false
     }
 
+    /// The version below was stored anew, as `version`.
+    pub fn rebase(&mut self, version: u64) {
+        self.begun.base_version = version;
+        self.append_stored(0);
+    }
+
+    /// What was closed last in `view` is about to be committed, perhaps with more: what its content is to be called, so that it is known for ours
+    /// by the next mount, too.
+    pub fn is_pushed(&mut self, view: &View) -> u64 {
+        let content = (super::draw() % CONTENT_DRAWN) | CONTENT_DRAWN;
+        self.append_push(Push { content, closed_end: view.closed_end });
+        content
+    }
+
+    /// Where the record of the closing ends that is in a version whose content is called so.
+    pub fn pushed_as(&self, content: u64) -> Option<u64> {
+        self.pushes.iter().find(|push| push.content == content).map(|push| push.closed_end)
+    }
+
     /// Also where there is no room: without the record the next mount takes the version for somebody else's.
-    fn append_stored(&mut self, version: u64, closed_end: u64) {
-        self.file.room.found_bytes(HEADER_BYTES as u64 + 8);
-        if let Err(error) = self.append_taken(&[(Kind::Stored, version, &closed_end.to_le_bytes())]) {
+    fn append_stored(&mut self, closed_end: u64) {
+        let Begun { base_version, base_content, .. } = self.begun;
+        let [mut payload, content] = [closed_end, base_content].map(|number| number.to_le_bytes().to_vec());
+        payload.extend(content);
+        self.append_anyway((Kind::Stored, base_version, &payload));
+    }
+
+    /// As [`Log::append_stored`].
+    fn append_push(&mut self, push: Push) {
+        self.pushes.push(push);
+        self.append_anyway((Kind::Pushed, push.content, &push.closed_end.to_le_bytes()));
+    }
+
+    fn append_anyway(&mut self, record: (Kind, u64, &[u8])) {
+        self.file.room.found_bytes(bytes_of(&[record]));
+        if let Err(error) = self.append_taken(&[record]) {
             tracing::warn!(%error, "a log does not say what was pushed of it");
         }
     }
 
     /// Whether nothing was added since.
     pub fn is(&self, view: &View) -> bool {
-        self.file.number == view.file.number && self.end == view.end
+        self.gave(view) && self.said_end == view.said_end
+    }
+
+    /// As [`Log::is`], but for the modification time.
+    pub fn has_bytes_of(&self, view: &View) -> bool {
+        self.gave(view) && self.bytes_end == view.bytes_end
     }
 
     /// Whether the view is one of this log.
@@ -265,6 +338,11 @@ impl Log {
     /// The version it is written over; 0: none.
     pub fn base_version(&self) -> u64 {
         self.begun.base_version
+    }
+
+    /// What the store calls the content of that; 0: not known.
+    pub fn base_content(&self) -> u64 {
+        self.begun.base_content
     }
 
     /// Gives it a name that no mount takes for a log; that.

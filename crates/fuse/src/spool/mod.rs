@@ -128,6 +128,22 @@ pub struct SpoolFigures {
     pub retries: u64,
 }
 
+/// What a log is written over.
+#[derive(Debug, Clone, Copy)]
+pub struct Base {
+    /// The version; 0: none.
+    pub version: u64,
+    /// Its length.
+    pub len_bytes: u64,
+    /// What the store calls its content ([`tessera_wire::Attr::content`]); 0: not known.
+    pub content: u64,
+}
+
+/// A number that nobody else has.
+fn draw() -> u64 {
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
 /// See the module.
 pub struct Spool {
     dir: PathBuf,
@@ -172,15 +188,16 @@ impl Spool {
         Ok((spool, work))
     }
 
-    /// A log for a file over `base_version` of so many bytes.
+    /// A log for a file, over a version of it.
     ///
     /// # Errors
     /// The log's.
-    pub fn begin(&self, store: &Store, ino: u64, base_version: u64, base_bytes: u64) -> Result<Log, LogError> {
-        let number = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    pub fn begin(&self, store: &Store, ino: u64, base: Base) -> Result<Log, LogError> {
         let (parent, name) = store.names.seen(ino).unwrap_or_default();
-        let begun = Begun { cluster_id: self.cluster_id.clone(), ino, parent, name, base_version, base_bytes };
-        Log::create(&self.dir, number, self.room.clone(), begun)
+        let Base { version: base_version, len_bytes: base_bytes, content: base_content } = base;
+        let cluster_id = self.cluster_id.clone();
+        let begun = Begun { cluster_id, ino, parent, name, base_version, base_bytes, base_content };
+        Log::create(&self.dir, draw(), self.room.clone(), begun)
     }
 
     /// Local files before a write session.
@@ -285,7 +302,15 @@ mod tests {
     fn a_spool_that_is_full_takes_nothing_more_until_something_went() {
         let place = tempfile::tempdir().unwrap();
         let room = Arc::new(Room::new(3000));
-        let begun = |ino| Begun { cluster_id: vec![], ino, parent: 1, name: vec![], base_version: 0, base_bytes: 0 };
+        let begun = |ino| Begun {
+            cluster_id: vec![],
+            ino,
+            parent: 1,
+            name: vec![],
+            base_version: 0,
+            base_bytes: 0,
+            base_content: 5,
+        };
         let mut one = Log::create(place.path(), 1, room.clone(), begun(1)).unwrap();
         one.write(0, &[1; 1000]).unwrap();
         let before = (one.len_bytes(), room.used_bytes());
@@ -316,7 +341,15 @@ mod tests {
     #[test]
     fn a_log_that_rots_is_not_read() {
         let place = tempfile::tempdir().unwrap();
-        let begun = Begun { cluster_id: vec![], ino: 3, parent: 1, name: vec![], base_version: 0, base_bytes: 0 };
+        let begun = Begun {
+            cluster_id: vec![],
+            ino: 3,
+            parent: 1,
+            name: vec![],
+            base_version: 0,
+            base_bytes: 0,
+            base_content: 5,
+        };
         let mut log = Log::create(place.path(), 9, Arc::new(Room::new(1 << 20)), begun).unwrap();
         log.write(0, &[7; 200_000]).unwrap();
         let mut bytes = std::fs::read(log.path()).unwrap();

@@ -136,7 +136,7 @@ pub fn make_way(store: &Store, file: &OpenFile) -> Result<(), PushError> {
         if attr.version == view.begun.base_version {
             break;
         }
-        step_aside(store, file, &view, &attr)?;
+        other_version(store, file, &view, &attr)?;
     }
     file.keeps_showing_ours();
     Ok(())
@@ -170,26 +170,28 @@ fn push_view(store: &Store, file: &OpenFile, view: &View) -> Result<(), PushErro
         return Ok(());
     }
     if attr.version != view.begun.base_version {
-        return step_aside(store, file, view, &attr);
+        return other_version(store, file, view, &attr);
     }
-    match upload(store, ino, view) {
+    let content = file.is_pushed(view);
+    match upload(store, ino, view, content) {
         Ok(done) => {
-            file.stored(store, done.version, view);
+            file.stored(store, done.version, content, view);
             Ok(())
         }
         Err(PushError::Write(WriteError::VersionConflict { .. })) => {
             let attr = store.client.inodes().get(ino)?.attr.unwrap_or_default();
-            step_aside(store, file, view, &attr)
+            other_version(store, file, view, &attr)
         }
         Err(error) => Err(error),
     }
 }
 
-fn upload(store: &Store, ino: u64, view: &View) -> Result<WriteDone, PushError> {
+fn upload(store: &Store, ino: u64, view: &View, content: u64) -> Result<WriteDone, PushError> {
     let patches = view.overlay.kept_bytes() > 0;
     let mut handle = store.client.inodes().open_write_if(ino, patches, view.begun.base_version)?;
     pour(view, &mut handle)?;
     handle.set_mtime(view.mtime_ns);
+    handle.set_content(content);
     Ok(handle.finish()?)
 }
 
@@ -233,11 +235,15 @@ fn blank(handle: &mut dyn Writes, range: std::ops::Range<u64>) -> Result<(), Pus
 }
 
 /// Another version is in the store than the one below the log.
-fn step_aside(store: &Store, file: &OpenFile, view: &View, attr: &Attr) -> Result<(), PushError> {
-    // It was committed here meanwhile, all of it.
-    if !file.has_log_of(view) {
-        return Ok(());
+fn other_version(store: &Store, file: &OpenFile, view: &View, attr: &Attr) -> Result<(), PushError> {
+    match file.knows(store, attr, view) {
+        true => Ok(()),
+        false => step_aside(store, file, view, attr),
     }
+}
+
+/// Somebody else committed it.
+fn step_aside(store: &Store, file: &OpenFile, view: &View, attr: &Attr) -> Result<(), PushError> {
     let ino = file.ino();
     let current = Arc::new(store.client.inodes().open_read(ino, attr.version, 0..u64::MAX)?);
     let below = match view.begun.base_version {
@@ -248,8 +254,8 @@ fn step_aside(store: &Store, file: &OpenFile, view: &View, attr: &Attr) -> Resul
     };
     let ours = Content { view, below };
     if ours.is(&current)? {
-        // A crash came between the commit and the log's removal, or the file was rewritten.
-        file.stored(store, attr.version, view);
+        // Theirs is the same.
+        file.stored(store, attr.version, attr.content, view);
         return Ok(());
     }
     let (parent, name, other) = make_beside(store, view, attr)?;

@@ -23,11 +23,15 @@ pub enum Kind {
     Length,
     /// Everything before was acknowledged: the file was closed. Value: its modification time, ns since 1970; payload: its length.
     Closed,
-    /// The file as it was closed is in the store. Value: the version; payload: where in the log the record of that closing ends.
+    /// The file as it was closed is in the store. Value: the version; payload: where in the log the record of that closing ends, and what the store
+    /// calls the content ([`tessera_wire::Attr::content`]).
     Stored,
+    /// The file as it was closed may be in the store from here on. Value: what the content is called there if it is; payload: where in the log the
+    /// record of that closing ends.
+    Pushed,
 }
 
-const KINDS: [Kind; 5] = [Kind::Begin, Kind::Write, Kind::Length, Kind::Closed, Kind::Stored];
+const KINDS: [Kind; 6] = [Kind::Begin, Kind::Write, Kind::Length, Kind::Closed, Kind::Stored, Kind::Pushed];
 
 /// A record without its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -31,6 +31,8 @@ pub struct Begun {
     pub base_version: u64,
     /// Length of that.
     pub base_bytes: u64,
+    /// What the store calls its content ([`tessera_wire::Attr::content`]); 0: not known.
+    pub base_content: u64,
 }
 
 impl Begun {
@@ -44,6 +46,7 @@ impl Begun {
             "name": hex(&self.name),
             "base_version": self.base_version,
             "base_bytes": self.base_bytes,
+            "base_content": self.base_content,
         })
         .to_string()
         .into_bytes()
@@ -61,8 +64,18 @@ impl Begun {
             name: bytes("name")?,
             base_version: number("base_version")?,
             base_bytes: number("base_bytes")?,
+            base_content: number("base_content")?,
         })
     }
+}
+
+/// A closing that may be in the store without the log having heard of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Push {
+    /// What the content is called there if it is.
+    pub content: u64,
+    /// Where in the log the record of the closing ends.
+    pub closed_end: u64,
 }
 
 /// What a log holds that was acknowledged.
@@ -76,6 +89,8 @@ pub struct Replayed {
     pub overlay: Overlay,
     /// Its modification time then, ns since 1970.
     pub mtime_ns: i64,
+    /// What was being pushed, since the version below.
+    pub pushes: Vec<Push>,
     /// The log ends here; what is behind was not acknowledged.
     pub end: u64,
     /// Records up to the end.
@@ -132,6 +147,7 @@ pub fn replay(mut log: impl Read) -> Result<Replayed, ReplayError> {
         overlay: Overlay::new(begun.base_bytes),
         begun,
         mtime_ns: 0,
+        pushes: Vec::new(),
         end: 0,
         records: 0,
         cut_bytes: 0,
@@ -148,15 +164,21 @@ pub fn replay(mut log: impl Read) -> Result<Replayed, ReplayError> {
             Kind::Length => changes.push(Change::Length(header.value)),
             Kind::Closed => {
                 changes.drain(..).for_each(|change| apply(&mut now.overlay, &change));
-                if number(&payload, &header) != Some(now.overlay.size_bytes()) {
+                if numbers(&payload, &header) != Some([now.overlay.size_bytes()]) {
                     return Err(ReplayError::Damaged { begun: now.begun, position: record, closed: record });
                 }
                 (now.mtime_ns, now.end, waits) = (header.value as i64, source.position, true);
                 now.records = records;
             }
             Kind::Stored => {
-                now.begun.base_version = header.value;
-                waits &= number(&payload, &header) != Some(now.end);
+                let Some([closed_end, content]) = numbers(&payload, &header) else { continue };
+                (now.begun.base_version, now.begun.base_content) = (header.value, content);
+                now.pushes.retain(|push| push.closed_end > closed_end);
+                waits &= closed_end != now.end;
+            }
+            Kind::Pushed => {
+                let push = numbers(&payload, &header).map(|[closed_end]| Push { content: header.value, closed_end });
+                now.pushes.extend(push);
             }
             Kind::Begin => break,
         }
@@ -173,9 +195,11 @@ pub fn replay(mut log: impl Read) -> Result<Replayed, ReplayError> {
     Ok(now)
 }
 
-/// A payload that is a number.
-fn number(payload: &[u8], header: &Header) -> Option<u64> {
-    payload[..header.len_bytes as usize].try_into().ok().map(u64::from_le_bytes)
+/// A payload that is so many numbers.
+fn numbers<const N: usize>(payload: &[u8], header: &Header) -> Option<[u64; N]> {
+    let (numbers, rest) = payload[..header.len_bytes as usize].as_chunks::<8>();
+    let numbers: Vec<u64> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();
+    numbers.try_into().ok().filter(|_| rest.is_empty())
 }
 
 fn apply(overlay: &mut Overlay, change: &Change) {

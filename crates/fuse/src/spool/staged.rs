@@ -48,6 +48,8 @@ pub trait Writes: Send + 'static {
     fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError>;
     /// Sets the next version's modification time.
     fn set_mtime(&mut self, mtime_ns: i64);
+    /// Says what the next version's content is to be called.
+    fn set_content(&mut self, content: u64);
     /// Commits.
     fn sync(&mut self) -> Result<WriteDone, WriteError>;
     /// Length of the file as written so far.
@@ -70,6 +72,9 @@ impl Writes for WriteHandle {
     }
     fn set_mtime(&mut self, mtime_ns: i64) {
         WriteHandle::set_mtime(self, mtime_ns);
+    }
+    fn set_content(&mut self, content: u64) {
+        WriteHandle::set_content(self, content);
     }
     fn sync(&mut self) -> Result<WriteDone, WriteError> {
         WriteHandle::sync(self)
@@ -164,6 +169,7 @@ enum Job {
     Skip(u64),
     SetLen(u64, Reply<()>),
     SetMtime(i64),
+    SetContent(u64),
     Sync(Reply<WriteDone>),
     /// Say when all before is done.
     Tell(Reply<()>),
@@ -304,6 +310,10 @@ impl Writes for Staged {
         let _ = self.end_segment().and_then(|()| self.hand_over(Job::SetMtime(mtime_ns)));
     }
 
+    fn set_content(&mut self, content: u64) {
+        let _ = self.end_segment().and_then(|()| self.hand_over(Job::SetContent(content)));
+    }
+
     fn sync(&mut self) -> Result<WriteDone, WriteError> {
         self.ask(Job::Sync)
     }
@@ -337,6 +347,10 @@ fn run<W: Writes>(mut session: W, jobs: &Receiver<Job>, abandoned: &AtomicBool, 
             (Job::Skip(offset), None) => session.skip_to(offset),
             (Job::SetMtime(mtime_ns), None) => {
                 session.set_mtime(mtime_ns);
+                Ok(())
+            }
+            (Job::SetContent(content), None) => {
+                session.set_content(content);
                 Ok(())
             }
             (Job::SetLen(size_bytes, reply), None) => answer(session.set_len(size_bytes), &reply),
@@ -391,6 +405,7 @@ mod tests {
             Ok(())
         }
         fn set_mtime(&mut self, _: i64) {}
+        fn set_content(&mut self, _: u64) {}
         fn sync(&mut self) -> Result<WriteDone, WriteError> {
             Ok(WriteDone { version: self.file.lock().len() as u64, ..WriteDone::default() })
         }

@@ -494,6 +494,43 @@ fn if_version_lets_one_of_two_writers_win() {
     assert_eq!(by_number(b"g").unwrap_err().kind(), Code::VersionConflict);
 }
 
+/// [`tessera_wire::Attr::content`]: the writer's number, the one it had, or one of the manager's, which nobody else's is.
+#[test]
+fn contents_are_called_what_the_writer_says_or_a_number_of_their_own() {
+    let mut rig = Rig::new(4);
+    let ino = rig.put(1, "f", b"a").unwrap().ino;
+    let content = |rig: &mut Rig, ino| {
+        let by_ino = rig.ask(&GetAttr { ino, want_lease: false }).unwrap().attr.unwrap();
+        let read = rig.ask(&OpenRead { ino, ..OpenRead::default() }).unwrap().attr.unwrap();
+        assert_eq!((by_ino.content, by_ino.version), (read.content, read.version));
+        by_ino.content
+    };
+    let commit = |rig: &mut Rig, bytes: &[u8], content| {
+        let session_id = rig.open_write(1, "f", &[]).unwrap().session_id;
+        let request = rig.replacing(session_id, bytes).unwrap();
+        rig.ask(&Commit { content, ..request }).unwrap()
+    };
+    let first = content(&mut rig, ino);
+    assert!(first != 0 && first < CONTENT_DRAWN);
+    commit(&mut rig, b"a", first);
+    assert_eq!(content(&mut rig, ino), first, "stored anew");
+    commit(&mut rig, b"b", 0);
+    assert!(![0, first].contains(&content(&mut rig, ino)));
+    let drawn = CONTENT_DRAWN | 77;
+    commit(&mut rig, b"c", drawn);
+    // Other changes of the file leave it, and so does a restart.
+    let op_id = rig.op();
+    rig.ask(&SetAttr { op_id, ino, mode: Some(0o600), ..SetAttr::default() }).unwrap();
+    assert_eq!(content(&mut rig, ino), drawn);
+    let mut rig = rig.restart();
+    assert_eq!(content(&mut rig, ino), drawn);
+    let listed = rig.ask(&List { ino: 1, limit: 10, ..List::default() }).unwrap().entries;
+    assert_eq!(listed[0].attr.as_ref().unwrap().content, drawn);
+    let other = rig.put(1, "g", b"c").unwrap().ino;
+    assert!(![0, first, drawn].contains(&content(&mut rig, other)));
+    rig.audit();
+}
+
 #[test]
 fn an_unlinked_file_lives_until_its_last_session_ends() {
     let mut rig = Rig::new(4);

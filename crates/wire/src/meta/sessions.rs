@@ -294,7 +294,14 @@ pub struct Commit {
     /// Ask for the file as it is then, under a lease ([`CommitReply::entry`]).
     #[prost(bool, tag = "16")]
     pub want_lease: bool,
+    /// The new [`crate::Attr::content`]: what the file had, if its bytes stay as they are, or a number that the writer drew
+    /// ([`CONTENT_DRAWN`]), to know its own commit by. 0: the manager gives one.
+    #[prost(uint64, tag = "17")]
+    pub content: u64,
 }
+
+/// Set in every [`Commit::content`] that a writer draws; the manager's own are below.
+pub const CONTENT_DRAWN: u64 = 1 << 62;
 
 /// Fragments whose acknowledgement came under an old epoch: put them again where the map says now, then commit again.
 #[derive(Clone, PartialEq, prost::Message)]

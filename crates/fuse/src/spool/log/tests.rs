@@ -5,7 +5,7 @@ use super::*;
 use std::mem::replace;
 
 fn begun() -> Begun {
-    Begun { cluster_id: vec![1], ino: 4, parent: 1, name: vec![], base_version: 3, base_bytes: 0 }
+    Begun { cluster_id: vec![1], ino: 4, parent: 1, name: vec![], base_version: 3, base_bytes: 0, base_content: 5 }
 }
 
 fn log_in(dir: &Path, room: &Arc<Room>) -> Log {
@@ -115,9 +115,36 @@ fn what_was_pushed_is_on_record_in_a_full_spool() {
     log.write(0, &vec![2; left as usize]).unwrap();
     log.close(6, true).unwrap();
     assert_eq!(room.used_bytes(), 10_000);
-    assert!(!log.stored(12, &view));
-    let found = found(log.path());
-    assert_eq!((found.begun.base_version, found.mtime_ns), (12, 6));
+    assert!(!log.stored(12, 70, &view));
+    let last = log.view();
+    let content = log.is_pushed(&last);
+    assert!(content >= CONTENT_DRAWN && content != log.is_pushed(&last), "a number of its own each time");
+    let (path, closed_end) = (log.path().to_path_buf(), last.closed_end);
+    assert!(log.is(&log.view()) && log.pushed_as(content) == Some(closed_end));
+    drop(log);
+    // The next mount's crash loses nothing of that either.
+    for _ in 0..3 {
+        let found = found(&path);
+        assert_eq!((found.begun.base_version, found.begun.base_content, found.mtime_ns), (12, 70, 6));
+        assert_eq!((found.pushes.len(), found.pushes[0]), (2, Push { content, closed_end }));
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let log = Log::adopt(path.clone(), file, room.clone(), found).unwrap();
+        assert_eq!((log.pushed_as(content), log.base_content()), (Some(closed_end), 70));
+    }
+}
+
+/// The kernel sets times when it likes: who keeps a file's bytes elsewhere has them all the same.
+#[test]
+fn a_time_that_was_set_is_no_other_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = log_in(dir.path(), &Arc::new(Room::new(1 << 20)));
+    log.write(0, b"bytes").unwrap();
+    log.close(5, false).unwrap();
+    let view = log.view();
+    log.close(6, false).unwrap();
+    assert!(!log.is(&view) && log.has_bytes_of(&view));
+    log.write(0, b"other").unwrap();
+    assert!(!log.has_bytes_of(&view) && log.has_bytes_of(&log.view()));
 }
 
 #[test]

@@ -8,7 +8,15 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 fn begun(base_bytes: u64) -> Begun {
-    Begun { cluster_id: vec![0, 255, 7], ino: 42, parent: 1, name: b"a \xff".to_vec(), base_version: 9, base_bytes }
+    Begun {
+        cluster_id: vec![0, 255, 7],
+        ino: 42,
+        parent: 1,
+        name: b"a \xff".to_vec(),
+        base_version: 9,
+        base_bytes,
+        base_content: 5,
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -18,6 +26,8 @@ enum Op {
     Close(i64),
     /// The store has what was closed last, or the time before.
     Stored(bool),
+    /// It may have.
+    Pushed(bool),
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -27,19 +37,21 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (0u64..4000).prop_map(Op::Length),
         3 => (1i64..1000).prop_map(Op::Close),
         2 => any::<bool>().prop_map(Op::Stored),
+        2 => any::<bool>().prop_map(Op::Pushed),
     ];
     proptest::collection::vec(op, 1..14)
 }
 
-/// What is found at some length of the log: the file, its time, the version below; none: nothing is owed.
-type Owed = Option<(Overlay, i64, u64)>;
+/// What is found at some length of the log: the file, its time, the version below and its content, pushes; none: nothing is owed.
+type Owed = Option<(Overlay, i64, u64, u64, Vec<Push>)>;
 
 /// Bytes of a log that was written so, what is owed from each of its lengths on, and where it was closed last.
 fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
     let dir = tempfile::tempdir().unwrap();
     let mut log = Log::create(dir.path(), 77, Arc::new(Room::new(1 << 30)), begun(500)).unwrap();
     let mut owed: Vec<(u64, Owed)> = vec![(0, None)];
-    let (mut closings, mut version, mut last_closed): (Vec<View>, u64, usize) = (Vec::new(), 9, 0);
+    let (mut closings, mut version, mut content, mut last_closed): (Vec<View>, _, _, _) = (Vec::new(), 9, 5, 0);
+    let mut pushes: Vec<Push> = Vec::new();
     for (n, op) in ops.iter().enumerate() {
         match op {
             Op::Write(offset, len) => log.write(*offset, &vec![n as u8 + 1; *len]).unwrap(),
@@ -48,18 +60,27 @@ fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
                 log.close(*mtime_ns, false).unwrap();
                 closings.push(log.view());
                 last_closed = log.len_bytes() as usize;
-                owed.push((log.len_bytes(), Some((log.view().overlay, *mtime_ns, version))));
             }
             Op::Stored(older) => {
                 let Some(view) = closings.iter().rev().nth(usize::from(*older)).cloned() else { continue };
                 if log.is(&view) {
                     continue;
                 }
-                version += 1;
-                assert!(!log.stored(version, &view), "there is more");
-                let last = closings.last().filter(|_| *older && log.owes());
-                owed.push((log.len_bytes(), last.map(|last| (last.overlay.clone(), last.mtime_ns, version))));
+                (version, content) = (version + 1, content + 10);
+                pushes.retain(|push| push.closed_end > view.closed_end);
+                assert!(!log.stored(version, content, &view), "there is more");
             }
+            Op::Pushed(older) => {
+                // More may have been closed since the push began.
+                let Some(view) = closings.iter().rev().nth(usize::from(*older)) else { continue };
+                let closed_end = view.closed_end;
+                pushes.push(Push { content: log.is_pushed(view), closed_end });
+            }
+        }
+        if !matches!(op, Op::Write(..) | Op::Length(_)) {
+            let last = closings.last().filter(|_| log.owes());
+            let found = last.map(|last| (last.overlay.clone(), last.mtime_ns, version, content, pushes.clone()));
+            owed.push((log.len_bytes(), found));
         }
     }
     let path = log.view().file.path().to_path_buf();
@@ -72,9 +93,10 @@ fn expected(owed: &[(u64, Owed)], len: usize) -> &Owed {
 
 fn check(found: Result<Replayed, ReplayError>, owed: &Owed, what: &str) -> Result<(), TestCaseError> {
     match (found, owed) {
-        (Ok(found), Some((overlay, mtime_ns, version))) => {
+        (Ok(found), Some((overlay, mtime_ns, version, content, pushes))) => {
             prop_assert_eq!(&found.overlay, overlay, "{}", what);
             prop_assert_eq!((found.mtime_ns, found.begun.base_version), (*mtime_ns, *version), "{}", what);
+            prop_assert_eq!((found.begun.base_content, &found.pushes), (*content, pushes), "{}", what);
         }
         (Err(ReplayError::Nothing { .. } | ReplayError::NoLog), None) => {}
         (found, owed) => return Err(TestCaseError::fail(format!("{what}: {found:?}, not {owed:?}"))),
