@@ -17,14 +17,15 @@ const THREADS: usize = 4;
 const O_APPEND: i32 = rustix::fs::OFlags::APPEND.bits() as i32;
 
 enum Work {
-    /// Write back what the kernel holds.
-    Flush,
-    /// Forget what the kernel holds, and have it take the file for so long.
-    Refresh(u64),
+    /// Begin to write back what the kernel holds of all files.
+    FlushAll,
+    /// Write back what the kernel holds of this file.
+    Flush(u64),
+    /// Forget what the kernel holds of this file, and have it take it for so long.
+    Refresh(u64, u64),
 }
 
 struct Job {
-    ino: u64,
     work: Work,
     done: Sender<io::Result<()>>,
 }
@@ -47,8 +48,9 @@ impl Beside {
         let (jobs, todo) = unbounded();
         let (started, tids) = bounded(THREADS);
         for _ in 0..THREADS {
-            let (todo, place, started) = (todo.clone(), path.join(&prefix), started.clone());
-            std::thread::Builder::new().name("beside".into()).spawn(move || run(&place, &todo, &started))?;
+            let (todo, names, started) = (todo.clone(), path.join(&prefix), started.clone());
+            let place = path.to_path_buf();
+            std::thread::Builder::new().name("beside".into()).spawn(move || run(&place, &names, &todo, &started))?;
         }
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
         let tids = (0..THREADS).map(|_| tids.recv().map_err(gone)?).collect::<io::Result<Vec<u32>>>()?;
@@ -65,12 +67,20 @@ impl Beside {
         self.tids.contains(&tid)
     }
 
+    /// Has the kernel begin to write back what it holds of all files; FUSE's writes arrive here later.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn flush_all(&self) -> io::Result<()> {
+        self.ask(Work::FlushAll)
+    }
+
     /// Has the kernel write back what it holds of a file; it is committed then.
     ///
     /// # Errors
     /// What the kernel says.
     pub fn flush(&self, ino: u64) -> io::Result<()> {
-        self.ask(ino, Work::Flush)
+        self.ask(Work::Flush(ino))
     }
 
     /// Has the kernel forget what it holds of a file, and take it to be so long.
@@ -78,18 +88,18 @@ impl Beside {
     /// # Errors
     /// What the kernel says.
     pub fn refresh(&self, ino: u64, size_bytes: u64) -> io::Result<()> {
-        self.ask(ino, Work::Refresh(size_bytes))
+        self.ask(Work::Refresh(ino, size_bytes))
     }
 
-    fn ask(&self, ino: u64, work: Work) -> io::Result<()> {
+    fn ask(&self, work: Work) -> io::Result<()> {
         let (done, answer) = bounded(1);
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-        self.jobs.send(Job { ino, work, done }).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        self.jobs.send(Job { work, done }).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
         answer.recv().map_err(gone)?
     }
 }
 
-fn run(place: &Path, jobs: &Receiver<Job>, started: &Sender<io::Result<u32>>) {
+fn run(place: &Path, names: &Path, jobs: &Receiver<Job>, started: &Sender<io::Result<u32>>) {
     // Nothing here opens, closes or passes on a descriptor of the common table afterwards.
     #[allow(deprecated, reason = "its successor is unsafe for what is said above")]
     let unshared = rustix::thread::unshare(rustix::thread::UnshareFlags::FILES);
@@ -97,28 +107,30 @@ fn run(place: &Path, jobs: &Receiver<Job>, started: &Sender<io::Result<u32>>) {
     if started.send(unshared.map(|()| tid).map_err(Into::into)).is_err() || unshared.is_err() {
         return;
     }
-    for Job { ino, work, done } in jobs {
-        let mut name = place.as_os_str().to_owned();
+    let named = |ino: u64| {
+        let mut name = names.as_os_str().to_owned();
         name.push(ino.to_string());
-        let _ = done.send(carry_out(&PathBuf::from(name), &work));
+        PathBuf::from(name)
+    };
+    for Job { work, done } in jobs {
+        let _ = done.send(match work {
+            Work::FlushAll => File::open(place).and_then(|root| Ok(rustix::fs::syncfs(&root)?)),
+            Work::Flush(ino) => File::open(named(ino)).and_then(|file| file.sync_data()),
+            Work::Refresh(ino, size_bytes) => refresh(&named(ino), size_bytes),
+        });
     }
 }
 
 /// What these opens mean is known to `fs`: under `O_APPEND` the kernel forgets what it has.
-fn carry_out(path: &Path, work: &Work) -> io::Result<()> {
-    match work {
-        Work::Flush => File::open(path)?.sync_data(),
-        Work::Refresh(size_bytes) => {
-            let file = forgetting(path)?;
-            if file.metadata()?.len() != *size_bytes {
-                file.set_len(*size_bytes)?;
-                drop(file);
-                // What lies around the old end was read with the old length.
-                forgetting(path)?;
-            }
-            Ok(())
-        }
+fn refresh(path: &Path, size_bytes: u64) -> io::Result<()> {
+    let file = forgetting(path)?;
+    if file.metadata()?.len() != size_bytes {
+        file.set_len(size_bytes)?;
+        drop(file);
+        // What lies around the old end was read with the old length.
+        forgetting(path)?;
     }
+    Ok(())
 }
 
 fn forgetting(path: &Path) -> io::Result<File> {

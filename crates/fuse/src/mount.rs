@@ -225,11 +225,11 @@ impl Mount {
         self.session.guard.is_finished()
     }
 
-    /// Has the kernel write what it holds back of files that are open. `syncfs` has it begin, but does not wait for FUSE's writes to arrive
+    /// Has the kernel write what it holds back of files that are open. The first step has it begin, but does not wait for FUSE's writes to arrive
     /// here; `fsync` of each file does (and commits it: a failure is the file's, and is told when it is committed once more).
     fn write_back(&self) {
-        if let Ok(root) = std::fs::File::open(&self.path) {
-            let _ = rustix::fs::syncfs(&root);
+        if let Err(error) = self.store.beside.flush_all() {
+            tracing::warn!(%error, "what the kernel holds cannot be written back at once");
         }
         for file in self.store.files.unsafe_now() {
             if let Err(error) = self.store.beside.flush(file.ino()) {
