@@ -3,119 +3,21 @@
 
 mod common;
 
-use common::{Cluster, Daemon, eventually};
+use common::Daemon;
+use common::mounted::{Mounted, logs, mount_args, mountable, signal_nodes, spool};
+use common::tree::bytes as data;
+use rustix::process::Signal;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 const PAGE: usize = 4096;
 
-/// A mount with a spool, unmounted when it is dropped.
-struct Mounted {
-    daemon: Daemon,
-    path: PathBuf,
-    log: PathBuf,
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.path).stderr(Stdio::null()).status();
-    }
-}
-
-fn args(c: &Cluster, name: &str, more: &[&str]) -> Vec<String> {
-    let shown = c.path().join(name).display().to_string();
-    let words = ["mount", &shown, "--manager", c.address()];
-    words.iter().chain(more).map(|w| w.to_string()).collect()
-}
-
-impl Mounted {
-    fn new(c: &Cluster, name: &str, more: &[&str]) -> Mounted {
-        let path = c.path().join(name);
-        fs::create_dir_all(&path).unwrap();
-        let log = c.log(name);
-        Mounted { daemon: Daemon::start(&args(c, name, more), &log), path, log }
-    }
-
-    fn spooled(c: &Cluster, name: &str) -> Mounted {
-        Mounted::new(c, name, &["--spool", &spool(c).display().to_string()])
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.path.join(name)
-    }
-
-    fn mode(&self, name: &str, mode: &str) {
-        let none = rustix::fs::XattrFlags::empty();
-        rustix::fs::setxattr(self.at(name), "user.tessera.write-mode", mode.as_bytes(), none).unwrap();
-    }
-
-    fn attribute(&self, name: &str, attribute: &str) -> Value {
-        let mut value = [0; 8192];
-        let len = rustix::fs::getxattr(self.at(name), attribute, &mut value).unwrap();
-        serde_json::from_slice(&value[..len]).unwrap()
-    }
-
-    fn counts(&self) -> Value {
-        self.attribute("", "user.tessera.mount")["spool"].clone()
-    }
-
-    fn pushed(&self) {
-        eventually("all is pushed", || self.counts()["waiting_files"] == 0);
-    }
-
-    /// SIGKILL, and the place is free again.
-    fn kill(mut self) {
-        self.daemon.kill();
-    }
-
-    fn said(&self, words: &str) -> bool {
-        fs::read_to_string(&self.log).unwrap().contains(words)
-    }
-}
-
-fn spool(c: &Cluster) -> PathBuf {
-    c.path().join("spool")
-}
-
-fn logs(c: &Cluster, end: &str) -> Vec<PathBuf> {
-    let listed = fs::read_dir(spool(c)).unwrap().map(|entry| entry.unwrap().path());
-    listed.filter(|path| path.extension().is_some_and(|e| e == end)).collect()
-}
-
-fn can_mount(c: &Cluster) -> bool {
-    let can = Path::new("/dev/fuse").exists() && File::options().read(true).write(true).open("/dev/fuse").is_ok();
-    if !can {
-        eprintln!("skipped: /dev/fuse cannot be opened ({})", c.path().display());
-    }
-    can
-}
-
-fn cluster() -> Option<Cluster> {
-    let c = Cluster::start(6);
-    can_mount(&c).then_some(c)
-}
-
-fn data(seed: u64, len: usize) -> Vec<u8> {
-    common::tree::bytes(seed, len)
-}
-
-/// Nobody serves reads or writes of chunks: what waits in the spool stays there.
-fn stop_nodes(c: &Cluster, signal: rustix::process::Signal) {
-    for node in c.nodes.iter().flatten() {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&node.child), signal).unwrap();
-    }
-}
-
 #[test]
 fn what_was_closed_survives_the_mount_and_what_was_not_does_not() {
-    let Some(c) = cluster() else { return };
-    let m = Mounted::spooled(&c, "mnt");
-    fs::create_dir(m.at("d")).unwrap();
-    m.mode("d", "complete-local");
+    let Some(c) = mountable() else { return };
+    let m = Mounted::local(&c, "mnt");
     fs::write(m.at("d/old"), b"the old version").unwrap();
     fs::write(m.at("d/patched"), data(9, 3 << 20)).unwrap();
     m.pushed();
@@ -124,7 +26,7 @@ fn what_was_closed_survives_the_mount_and_what_was_not_does_not() {
     synced.sync_all().unwrap();
     assert!(c.ok(&["cat", "tess:/d/synced"]).stdout == data(1, 2 << 20), "fsync is the cluster's");
 
-    stop_nodes(&c, rustix::process::Signal::STOP);
+    signal_nodes(&c, Signal::STOP);
     let big = data(2, 5_000_001);
     fs::write(m.at("d/big"), &big).unwrap();
     let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
@@ -148,7 +50,7 @@ fn what_was_closed_survives_the_mount_and_what_was_not_does_not() {
     later.write_all(b"not closed a second time").unwrap();
     m.kill();
     drop((open, later, synced));
-    stop_nodes(&c, rustix::process::Signal::CONT);
+    signal_nodes(&c, Signal::CONT);
     assert!(c.ok(&["cat", "tess:/d/big"]).stdout.is_empty(), "it was not pushed");
 
     let m = Mounted::spooled(&c, "again");
@@ -168,10 +70,8 @@ fn what_was_closed_survives_the_mount_and_what_was_not_does_not() {
 
 #[test]
 fn a_file_in_the_spool_is_an_ordinary_file() {
-    let Some(c) = cluster() else { return };
-    let mut m = Mounted::spooled(&c, "mnt");
-    fs::create_dir(m.at("d")).unwrap();
-    m.mode("d", "complete-local");
+    let Some(c) = mountable() else { return };
+    let mut m = Mounted::local(&c, "mnt");
     let mut wanted = data(4, 3 << 20);
     fs::write(m.at("d/f"), &wanted).unwrap();
     for i in 0..40u64 {
@@ -216,7 +116,7 @@ fn a_file_in_the_spool_is_an_ordinary_file() {
 /// What does not fit goes the other way, and is counted.
 #[test]
 fn a_full_spool_is_done_without() {
-    let Some(c) = cluster() else { return };
+    let Some(c) = mountable() else { return };
     let dir = spool(&c).display().to_string();
     let m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "1M", "--metrics", "127.0.0.1:0"]);
     fs::create_dir(m.at("d")).unwrap();
@@ -265,40 +165,11 @@ fn a_full_spool_is_done_without() {
     assert!(each.iter().all(|count| *count > 0) && figure("names_known_total") > 0, "{figures}");
 }
 
-/// Nothing of another mount's is overwritten by what waited here: it is kept beside it.
-#[test]
-fn two_who_changed_one_file_are_both_kept() {
-    let Some(c) = cluster() else { return };
-    let m = Mounted::spooled(&c, "mnt");
-    fs::create_dir(m.at("d")).unwrap();
-    m.mode("d", "complete-local");
-    fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
-    m.pushed();
-    stop_nodes(&c, rustix::process::Signal::STOP);
-    let file = File::options().write(true).open(m.at("d/f")).unwrap();
-    file.write_all_at(&data(3, PAGE), PAGE as u64).unwrap();
-    drop(file);
-    m.kill();
-    stop_nodes(&c, rustix::process::Signal::CONT);
-    let theirs = c.path().join("theirs");
-    fs::write(&theirs, data(2, 300_000)).unwrap();
-    c.ok(&["put", "--quiet", theirs.to_str().unwrap(), "tess:/d/f"]);
-    let m = Mounted::spooled(&c, "again");
-    assert!(fs::read(m.at("d/f")).unwrap() == data(2, 300_000));
-    m.pushed();
-    let ours = fs::read(m.at("d/f.tessera-conflict-1")).unwrap();
-    assert!(ours[PAGE..2 * PAGE] == data(3, PAGE));
-    assert_eq!(m.counts()["conflicts"], 1);
-    let below = &ours[..PAGE];
-    assert!(below == data(1, PAGE) || below == data(2, PAGE), "over what it was written over, or what is there now");
-    assert!(fs::read(m.at("d/f")).unwrap() == data(2, 300_000));
-}
-
 /// P1: what was cut off a file does not come back, wherever between the cut and the next close the spool is full: in a write behind the
 /// end, another cut, or none.
 #[test]
 fn what_was_cut_off_stays_off_where_the_spool_is_full() {
-    let Some(c) = cluster() else { return };
+    let Some(c) = mountable() else { return };
     let dir = spool(&c).display().to_string();
     // What the kernel holds back would come in an order of its own.
     let m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "1M", "--no-write-back"]);
@@ -348,113 +219,10 @@ fn what_was_cut_off_stays_off_where_the_spool_is_full() {
     }
 }
 
-/// Who commits at once what was acknowledged before, by fsync, overwrites nothing of others' either; who opens the
-/// file anew sees theirs.
-#[test]
-fn fsync_of_what_waited_does_not_overwrite_what_others_committed() {
-    let Some(c) = cluster() else { return };
-    let m = Mounted::spooled(&c, "mnt");
-    fs::create_dir(m.at("d")).unwrap();
-    m.mode("d", "complete-local");
-    fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
-    m.pushed();
-    for (number, more) in [(1, false), (2, true)] {
-        let theirs = (c.path().join("theirs"), data(10 + number, 300_000 + number as usize));
-        let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
-        file.write_all_at(&data(20 + number, PAGE), PAGE as u64).unwrap();
-        // Acknowledged; nothing is pushed while somebody may go on writing.
-        drop(file.try_clone().unwrap());
-        fs::write(&theirs.0, &theirs.1).unwrap();
-        c.ok(&["put", "--quiet", theirs.0.to_str().unwrap(), "tess:/d/f"]);
-        if more {
-            file.write_all_at(b"more", 0).unwrap();
-        }
-        file.sync_all().unwrap();
-        let kept = c.ok(&["cat", &format!("tess:/d/f.tessera-conflict-{number}")]).stdout;
-        assert!(kept[PAGE..2 * PAGE] == data(20 + number, PAGE) && kept.starts_with(b"more") == more, "{number}");
-        assert!(c.ok(&["cat", "tess:/d/f"]).stdout == theirs.1, "{number}");
-        drop(file);
-        assert!(fs::read(m.at("d/f")).unwrap() == theirs.1, "seen by who opens it anew, {number}");
-    }
-    assert_eq!((m.counts()["conflicts"].as_u64(), logs(&c, "spool").len()), (Some(2), 0));
-}
-
-/// What is only stored anew while a log over it waits is no change of anybody's: what was written here goes over it.
-#[test]
-fn a_file_that_is_rewritten_while_it_waits_has_no_conflict() {
-    let Some(c) = cluster() else { return };
-    let m = Mounted::spooled(&c, "mnt");
-    fs::create_dir(m.at("d")).unwrap();
-    m.mode("d", "complete-local");
-    let mut wanted = data(1, 400_000);
-    fs::write(m.at("d/f"), &wanted).unwrap();
-    m.pushed();
-    let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
-    let mut write = |at: usize, more: &[u8], acknowledged: bool| {
-        file.write_all_at(more, at as u64).unwrap();
-        wanted[at..at + more.len()].copy_from_slice(more);
-        if acknowledged {
-            // Nothing is pushed while somebody may go on writing.
-            drop(file.try_clone().unwrap());
-        }
-        wanted.clone()
-    };
-    let stored = || c.ok(&["cat", "tess:/d/f"]).stdout;
-    write(PAGE, &data(2, PAGE), true);
-    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
-    let now = write(5 * PAGE, &data(3, PAGE), false);
-    file.sync_all().unwrap();
-    assert!(stored() == now, "fsync");
-    // The next log begins over a version that was stored anew while the file was open.
-    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
-    write(7 * PAGE, &data(4, PAGE), true);
-    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
-    let now = write(9 * PAGE, &data(5, PAGE), true);
-    m.kill();
-    drop(file);
-    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
-    let m = Mounted::spooled(&c, "again");
-    m.pushed();
-    assert!(stored() == now, "found by the next mount");
-    assert_eq!((m.counts()["conflicts"].as_u64(), m.counts()["pushed"].as_u64()), (Some(0), Some(1)));
-}
-
-/// A mount that was killed between a commit and the log's removal takes the version for its own, whatever was written since the closing that the
-/// log ends with, and whoever stored it anew.
-#[test]
-fn a_commit_that_nobody_heard_of_is_known_for_our_own() {
-    let Some(c) = cluster() else { return };
-    let m = Mounted::spooled(&c, "mnt");
-    fs::create_dir(m.at("d")).unwrap();
-    m.mode("d", "complete-local");
-    let mut wanted = data(1, 400_000);
-    fs::write(m.at("d/f"), &wanted).unwrap();
-    m.pushed();
-    let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
-    file.write_all_at(&data(2, 2 * PAGE), 0).unwrap();
-    drop(file.try_clone().unwrap());
-    let log = logs(&c, "spool").pop().unwrap();
-    let kept = log.with_extension("kept");
-    fs::hard_link(&log, &kept).unwrap();
-    file.write_all_at(&data(3, PAGE), PAGE as u64).unwrap();
-    file.sync_all().unwrap();
-    wanted[..2 * PAGE].copy_from_slice(&data(2, 2 * PAGE));
-    wanted[PAGE..2 * PAGE].copy_from_slice(&data(3, PAGE));
-    m.kill();
-    drop(file);
-    fs::rename(kept, log).unwrap();
-    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
-    let m = Mounted::spooled(&c, "again");
-    assert!(fs::read(m.at("d/f")).unwrap() == wanted, "what was closed before is not shown instead");
-    m.pushed();
-    assert!(c.ok(&["cat", "tess:/d/f"]).stdout == wanted);
-    assert_eq!((m.counts()["conflicts"].as_u64(), logs(&c, "spool").len()), (Some(0), 0));
-}
-
 /// Incremental files pass through the spool while they are written; `close` waits for the store or not, as the policy says.
 #[test]
 fn incremental_files_go_through_the_spool() {
-    let Some(c) = cluster() else { return };
+    let Some(c) = mountable() else { return };
     let dir = spool(&c).display().to_string();
     let mut m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "8M"]);
     fs::create_dir(m.at("d")).unwrap();
@@ -491,17 +259,15 @@ fn incremental_files_go_through_the_spool() {
 /// What cannot be a log is set aside, and nothing of it is pushed (P14).
 #[test]
 fn malformed_logs_are_set_aside() {
-    let Some(c) = cluster() else { return };
-    let m = Mounted::spooled(&c, "mnt");
-    fs::create_dir(m.at("d")).unwrap();
-    m.mode("d", "complete-local");
-    stop_nodes(&c, rustix::process::Signal::STOP);
+    let Some(c) = mountable() else { return };
+    let m = Mounted::local(&c, "mnt");
+    signal_nodes(&c, Signal::STOP);
     for name in ["rotten", "whole"] {
         fs::write(m.at(&format!("d/{name}")), data(1, 200_000)).unwrap();
     }
     let rotten = fs::metadata(m.at("d/rotten")).unwrap().ino();
     m.kill();
-    stop_nodes(&c, rustix::process::Signal::CONT);
+    signal_nodes(&c, Signal::CONT);
     let victim = logs(&c, "spool")
         .into_iter()
         .find(|path| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{rotten:016x}")));
@@ -523,7 +289,7 @@ fn malformed_logs_are_set_aside() {
     // One spool, one mount.
     let dir = spool(&c).display().to_string();
     fs::create_dir(c.path().join("third")).unwrap();
-    let refused = Daemon::try_start(&args(&c, "third", &["--spool", &dir]), &c.log("third"));
+    let refused = Daemon::try_start(&mount_args(&c, "third", &["--spool", &dir]), &c.log("third"));
     let refused = refused.err().unwrap();
     assert!(refused.code == 8 && refused.stderr.contains("another mount"), "{refused:?}");
 }

@@ -334,8 +334,11 @@ impl OpenFile {
             return Err(errno);
         }
         self.meter.lock().wrote(bytes.len());
-        if state.begin_log(store, self.ino) && state.write_log(store, self.ino, offset, bytes)? {
-            return Ok(());
+        if state.begin_log(store, self.ino) {
+            match state.change_log(|log| log.write(offset, bytes)) {
+                Ok(()) => return Ok(()),
+                Err(error) => state = self.go_on_without_log(store, state, &error)?,
+            }
         }
         let end = offset + bytes.len() as u64;
         if state.cut && end > state.size_bytes {
@@ -356,11 +359,11 @@ impl OpenFile {
     /// Changes the length.
     pub fn truncate(&self, store: &Store, size_bytes: u64) -> Result<(), Errno> {
         let mut state = self.state.lock();
-        if size_bytes != state.size_bytes
-            && state.begin_log(store, self.ino)
-            && state.truncate_log(store, self.ino, size_bytes)?
-        {
-            return Ok(());
+        if size_bytes != state.size_bytes && state.begin_log(store, self.ino) {
+            match state.change_log(|log| log.set_len(size_bytes)) {
+                Ok(()) => return self.truncated_log(store, state),
+                Err(error) => state = self.go_on_without_log(store, state, &error)?,
+            }
         }
         let done = state.truncate(store, self.ino, size_bytes);
         state.note(done)
@@ -378,8 +381,7 @@ impl OpenFile {
 
     /// Closes it, and gives the write session back.
     fn close_session(&self, store: &Store) -> Result<(), Errno> {
-        let mut state = self.state.lock();
-        let done = state.close(store, self.ino);
+        let (mut state, done) = self.acknowledge(store, self.state.lock());
         if !state.owes_commit {
             state.session = None;
         }

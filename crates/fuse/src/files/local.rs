@@ -8,7 +8,7 @@ use crate::mount::Store;
 use crate::names::Known;
 use crate::spool::Base;
 use crate::spool::log::{Log, LogError};
-use crate::spool::push::pour;
+use crate::spool::push::{make_way, pour};
 use crate::spool::speed::Speed;
 use crate::spool::staged::Writes;
 use fuser::Errno;
@@ -102,8 +102,7 @@ impl OpenFile {
     pub fn close(&self, store: &Store) -> Result<(), Errno> {
         self.sync_ahead();
         let (waits, mode, done) = {
-            let mut state = self.state.lock();
-            let done = state.close(store, self.ino);
+            let (state, done) = self.acknowledge(store, self.state.lock());
             (state.log.is_some() || state.owes_commit, state.mode, done)
         };
         if done.is_ok()
@@ -113,6 +112,62 @@ impl OpenFile {
             store.speeds.closed(self.ino, Speed { mode, bytes, observed, achieved });
         }
         done
+    }
+
+    /// Acknowledges what was written: from the log, or by a commit.
+    pub(super) fn acknowledge<'a>(
+        &'a self,
+        store: &Store,
+        mut state: MutexGuard<'a, State>,
+    ) -> (MutexGuard<'a, State>, Result<(), Errno>) {
+        let error = match state.close(store, self.ino) {
+            Ok(done) => return (state, done),
+            Err(error) => error,
+        };
+        match self.fall_back(store, state, &error) {
+            Ok(mut state) => {
+                let done = state.commit(store, self.ino);
+                (state, done)
+            }
+            Err(errno) => (self.state.lock(), Err(errno)),
+        }
+    }
+
+    /// The length was changed: by the file's name, while it only waits, nobody will close it.
+    pub(super) fn truncated_log(&self, store: &Store, state: MutexGuard<'_, State>) -> Result<(), Errno> {
+        let Some(spool) = store.spool.as_ref().filter(|_| !store.files.has_writers(self.ino)) else { return Ok(()) };
+        let (_state, done) = self.acknowledge(store, state);
+        spool.push(self.ino);
+        done
+    }
+
+    /// As [`OpenFile::fall_back`]; a failure is remembered: what is to be written then is lost.
+    pub(super) fn go_on_without_log<'a>(
+        &'a self,
+        store: &Store,
+        state: MutexGuard<'a, State>,
+        error: &LogError,
+    ) -> Result<MutexGuard<'a, State>, Errno> {
+        self.fall_back(store, state, error).or_else(|errno| self.state.lock().note(Err(errno)))
+    }
+
+    /// The spool takes no more: what is in it goes into a session, and what was acknowledged of it into a version at once; but what is on its
+    /// way into the store already comes first, or this commit and that one would refuse each other.
+    pub(super) fn fall_back<'a>(
+        &'a self,
+        store: &Store,
+        state: MutexGuard<'a, State>,
+        error: &LogError,
+    ) -> Result<MutexGuard<'a, State>, Errno> {
+        drop(state);
+        if let Some(spool) = &store.spool {
+            spool.falls_back(self.ino, error);
+        }
+        let _turn = self.turn();
+        make_way(store, self).map_err(|e| failed("push", self.ino, e.code(), &e))?;
+        let mut state = self.state.lock();
+        state.fall_back(store, self.ino)?;
+        Ok(state)
     }
 
     /// The local disk gets most of what was written while nobody who looks at the file has to wait for it.
@@ -206,58 +261,25 @@ impl State {
         }
     }
 
-    /// Writes to the log; whether it did: else the file goes by sliding window from here on.
-    pub(super) fn write_log(&mut self, store: &Store, ino: u64, offset: u64, bytes: &[u8]) -> Result<bool, Errno> {
-        self.change_log(store, ino, |log| log.write(offset, bytes))
-    }
-
-    /// As [`State::write_log`], of a new length.
-    pub(super) fn truncate_log(&mut self, store: &Store, ino: u64, size_bytes: u64) -> Result<bool, Errno> {
-        if !self.change_log(store, ino, |log| log.set_len(size_bytes))? {
-            return Ok(false);
-        }
-        // By its name, while it only waits: nobody will close it.
-        if let Some(spool) = store.spool.as_ref().filter(|_| !store.files.has_writers(ino)) {
-            self.close(store, ino)?;
-            spool.push(ino);
-        }
-        Ok(true)
-    }
-
-    fn change_log(
-        &mut self,
-        store: &Store,
-        ino: u64,
-        change: impl FnOnce(&mut Log) -> Result<(), LogError>,
-    ) -> Result<bool, Errno> {
-        let Some(log) = &mut self.log else { return Ok(false) };
+    /// Changes the log, if there is one.
+    pub(super) fn change_log(&mut self, change: impl FnOnce(&mut Log) -> Result<(), LogError>) -> Result<(), LogError> {
+        let Some(log) = &mut self.log else { return Ok(()) };
         self.changed = true;
-        match change(log) {
-            Ok(()) => {
-                self.size_bytes = log.size_bytes();
-                Ok(true)
-            }
-            Err(error) => {
-                self.fall_back(store, ino, &error)?;
-                Ok(false)
-            }
-        }
+        change(log)?;
+        self.size_bytes = log.size_bytes();
+        Ok(())
     }
 
-    /// The spool takes no more: what is in it goes into a session, and what was acknowledged of it into a version at once.
-    fn fall_back(&mut self, store: &Store, ino: u64, error: &LogError) -> Result<(), Errno> {
-        if let Some(spool) = &store.spool {
-            spool.falls_back(ino, error);
-        }
+    /// See [`OpenFile::fall_back`], which has the turn.
+    fn fall_back(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
         self.mode = WriteMode::SlidingWindow;
         let owes = self.log.as_ref().is_some_and(Log::owes);
         let done = self.pour_log(store, ino).and_then(|()| if owes { self.sync_poured(store, ino) } else { Ok(()) });
-        if done.is_err() {
-            self.take_log_back();
-            return self.note(done);
+        match done {
+            Ok(()) => self.drop_poured(store, ino),
+            Err(_) => drop(self.take_log_back()),
         }
-        self.drop_poured(store, ino);
-        Ok(())
+        done
     }
 
     /// Commits what the log has, its length as well.
@@ -266,32 +288,23 @@ impl State {
         self.sync_session(store, ino)
     }
 
-    /// Acknowledges what was written: from the log, or by a commit.
-    pub(super) fn close(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
+    /// See [`OpenFile::acknowledge`]; an error of the log's leaves it to be done without the spool.
+    fn close(&mut self, store: &Store, ino: u64) -> Result<Result<(), Errno>, LogError> {
         if self.failed.is_some() || (self.changed && store.client.locks().are_lost(ino)) {
-            return self.commit(store, ino);
+            return Ok(self.commit(store, ino));
         }
         if self.changed && self.mode == WriteMode::Incremental && self.optimistic && self.session.is_some() {
-            return self.close_staged(store, ino);
+            return Ok(self.close_staged(store, ino));
         }
-        let Some(log) = &mut self.log else { return self.commit(store, ino) };
+        let Some(log) = &mut self.log else { return Ok(self.commit(store, ino)) };
         let mtime_ns = match (self.mtime_ns, log.closed()) {
             (0, Some(before)) => before,
             (0, None) => nanoseconds(SystemTime::now()),
             (set, _) => set,
         };
-        match log.close(mtime_ns, !self.optimistic) {
-            Ok(()) => {
-                self.mtime_ns = 0;
-                Ok(())
-            }
-            Err(error) => {
-                if let Some(spool) = &store.spool {
-                    spool.falls_back(ino, &error);
-                }
-                self.commit(store, ino)
-            }
-        }
+        log.close(mtime_ns, !self.optimistic)?;
+        self.mtime_ns = 0;
+        Ok(Ok(()))
     }
 
     /// All that was written is in local files, or in the session; the rest follows.

@@ -80,12 +80,11 @@ pub fn work(store: &Weak<Store>, wanted: &Receiver<u64>) {
     }
 }
 
-/// Pushes all that waits, once; how many files stay, or are lost.
+/// Pushes all that waits, once; how many files stay, or could not be read since the mount began.
 pub fn push_all(store: &Store) -> usize {
     let Some(spool) = &store.spool else { return 0 };
     let waiting = store.files.spooled();
     let (all, mut failed, mut said) = (waiting.len(), 0, Instant::now());
-    let lost_before = spool.counts.set_aside.load(Ordering::Relaxed);
     if all > 0 {
         tracing::info!(files = all, bytes = spool.room.used_bytes(), "pushing what waits in the spool");
     }
@@ -105,7 +104,7 @@ pub fn push_all(store: &Store) -> usize {
         }
     }
     spool.stop();
-    failed + (spool.counts.set_aside.load(Ordering::Relaxed) - lost_before) as usize
+    failed + spool.counts.set_aside.load(Ordering::Relaxed) as usize
 }
 
 /// Pushes what a file was when it was closed last.

@@ -1,0 +1,282 @@
+//! What waits in a mount's spool, and others who change, rewrite or remove the same file meanwhile (docs/mount.md, "Write modes"). Skipped, with a line that
+//! says so, where there is no FUSE.
+
+mod common;
+
+use common::Cluster;
+use common::mounted::{Mounted, logs, mountable, signal_nodes, spool};
+use common::tree::bytes as data;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::Duration;
+
+const PAGE: usize = 4096;
+
+/// Nothing of another mount's is overwritten by what waited here: it is kept beside it.
+#[test]
+fn two_who_changed_one_file_are_both_kept() {
+    let Some(c) = mountable() else { return };
+    let m = Mounted::local(&c, "mnt");
+    fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
+    m.pushed();
+    signal_nodes(&c, Signal::STOP);
+    let file = File::options().write(true).open(m.at("d/f")).unwrap();
+    file.write_all_at(&data(3, PAGE), PAGE as u64).unwrap();
+    drop(file);
+    m.kill();
+    signal_nodes(&c, Signal::CONT);
+    let theirs = c.path().join("theirs");
+    fs::write(&theirs, data(2, 300_000)).unwrap();
+    c.ok(&["put", "--quiet", theirs.to_str().unwrap(), "tess:/d/f"]);
+    let m = Mounted::spooled(&c, "again");
+    assert!(fs::read(m.at("d/f")).unwrap() == data(2, 300_000));
+    m.pushed();
+    let ours = fs::read(m.at("d/f.tessera-conflict-1")).unwrap();
+    assert!(ours[PAGE..2 * PAGE] == data(3, PAGE));
+    assert_eq!(m.counts()["conflicts"], 1);
+    let below = &ours[..PAGE];
+    assert!(below == data(1, PAGE) || below == data(2, PAGE), "over what it was written over, or what is there now");
+    assert!(fs::read(m.at("d/f")).unwrap() == data(2, 300_000));
+}
+
+/// Who commits at once what was acknowledged before, by fsync, overwrites nothing of others' either; who opens the
+/// file anew sees theirs.
+#[test]
+fn fsync_of_what_waited_does_not_overwrite_what_others_committed() {
+    let Some(c) = mountable() else { return };
+    let m = Mounted::local(&c, "mnt");
+    fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
+    m.pushed();
+    for (number, more) in [(1, false), (2, true)] {
+        let theirs = (c.path().join("theirs"), data(10 + number, 300_000 + number as usize));
+        let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
+        file.write_all_at(&data(20 + number, PAGE), PAGE as u64).unwrap();
+        // Acknowledged; nothing is pushed while somebody may go on writing.
+        drop(file.try_clone().unwrap());
+        fs::write(&theirs.0, &theirs.1).unwrap();
+        c.ok(&["put", "--quiet", theirs.0.to_str().unwrap(), "tess:/d/f"]);
+        if more {
+            file.write_all_at(b"more", 0).unwrap();
+        }
+        file.sync_all().unwrap();
+        let kept = c.ok(&["cat", &format!("tess:/d/f.tessera-conflict-{number}")]).stdout;
+        assert!(kept[PAGE..2 * PAGE] == data(20 + number, PAGE) && kept.starts_with(b"more") == more, "{number}");
+        assert!(c.ok(&["cat", "tess:/d/f"]).stdout == theirs.1, "{number}");
+        drop(file);
+        assert!(fs::read(m.at("d/f")).unwrap() == theirs.1, "seen by who opens it anew, {number}");
+    }
+    assert_eq!((m.counts()["conflicts"].as_u64(), logs(&c, "spool").len()), (Some(2), 0));
+}
+
+/// What is only stored anew while a log over it waits is no change of anybody's: what was written here goes over it.
+#[test]
+fn a_file_that_is_rewritten_while_it_waits_has_no_conflict() {
+    let Some(c) = mountable() else { return };
+    let m = Mounted::local(&c, "mnt");
+    let mut wanted = data(1, 400_000);
+    fs::write(m.at("d/f"), &wanted).unwrap();
+    m.pushed();
+    let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
+    let mut write = |at: usize, more: &[u8], acknowledged: bool| {
+        file.write_all_at(more, at as u64).unwrap();
+        wanted[at..at + more.len()].copy_from_slice(more);
+        if acknowledged {
+            // Nothing is pushed while somebody may go on writing.
+            drop(file.try_clone().unwrap());
+        }
+        wanted.clone()
+    };
+    let stored = || c.ok(&["cat", "tess:/d/f"]).stdout;
+    write(PAGE, &data(2, PAGE), true);
+    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
+    let now = write(5 * PAGE, &data(3, PAGE), false);
+    file.sync_all().unwrap();
+    assert!(stored() == now, "fsync");
+    // The next log begins over a version that was stored anew while the file was open.
+    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
+    write(7 * PAGE, &data(4, PAGE), true);
+    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
+    let now = write(9 * PAGE, &data(5, PAGE), true);
+    m.kill();
+    drop(file);
+    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
+    let m = Mounted::spooled(&c, "again");
+    m.pushed();
+    assert!(stored() == now, "found by the next mount");
+    assert_eq!((m.counts()["conflicts"].as_u64(), m.counts()["pushed"].as_u64()), (Some(0), Some(1)));
+}
+
+/// A mount that was killed between a commit and the log's removal takes the version for its own, whatever was written since the closing that the
+/// log ends with, and whoever stored it anew.
+#[test]
+fn a_commit_that_nobody_heard_of_is_known_for_our_own() {
+    let Some(c) = mountable() else { return };
+    let m = Mounted::local(&c, "mnt");
+    let mut wanted = data(1, 400_000);
+    fs::write(m.at("d/f"), &wanted).unwrap();
+    m.pushed();
+    let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
+    file.write_all_at(&data(2, 2 * PAGE), 0).unwrap();
+    drop(file.try_clone().unwrap());
+    let log = logs(&c, "spool").pop().unwrap();
+    let kept = log.with_extension("kept");
+    fs::hard_link(&log, &kept).unwrap();
+    file.write_all_at(&data(3, PAGE), PAGE as u64).unwrap();
+    file.sync_all().unwrap();
+    wanted[..2 * PAGE].copy_from_slice(&data(2, 2 * PAGE));
+    wanted[PAGE..2 * PAGE].copy_from_slice(&data(3, PAGE));
+    m.kill();
+    drop(file);
+    fs::rename(kept, log).unwrap();
+    c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
+    let m = Mounted::spooled(&c, "again");
+    assert!(fs::read(m.at("d/f")).unwrap() == wanted, "what was closed before is not shown instead");
+    m.pushed();
+    assert!(c.ok(&["cat", "tess:/d/f"]).stdout == wanted);
+    assert_eq!((m.counts()["conflicts"].as_u64(), logs(&c, "spool").len()), (Some(0), 0));
+}
+
+/// A store file of `content`, put by a command.
+fn put(c: &Cluster, name: &str, content: &[u8]) {
+    let file = c.path().join("theirs");
+    fs::write(&file, content).unwrap();
+    c.ok(&["put", "--quiet", file.to_str().unwrap(), &format!("tess:/{name}")]);
+}
+
+/// Names in a directory of the store.
+fn names(c: &Cluster, directory: &str) -> Vec<String> {
+    let listed = c.ok(&["ls", "--json", &format!("tess:/{directory}")]);
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    listed.split('"').filter(|word| word.contains("tessera-conflict")).map(str::to_string).collect()
+}
+
+/// What was written has a place though the directory is gone by then, and the file's own name leads elsewhere.
+#[test]
+fn a_conflict_in_a_directory_that_is_gone_is_kept_in_the_root() {
+    let Some(c) = mountable() else { return };
+    let m = Mounted::local(&c, "mnt");
+    fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
+    m.pushed();
+    let file = File::options().write(true).open(m.at("d/f")).unwrap();
+    let ino = file.metadata().unwrap().ino();
+    file.write_all_at(&data(2, PAGE), 0).unwrap();
+    drop(file.try_clone().unwrap());
+    put(&c, "d/f", &data(3, 300_000));
+    c.ok(&["mv", "tess:/d/f", "tess:/g"]);
+    c.ok(&["rm", "-r", "tess:/d"]);
+    drop(file);
+    m.pushed();
+    assert!(c.ok(&["cat", "tess:/g"]).stdout == data(3, 300_000));
+    let ours = c.ok(&["cat", &format!("tess:/inode-{ino}.tessera-conflict-1")]).stdout;
+    assert!(ours[..PAGE] == data(2, PAGE));
+    assert_eq!((m.count("conflicts"), m.count("dropped"), logs(&c, "spool").len()), (1, 0, 0));
+}
+
+/// Neither a conflict nor tried again for ever.
+#[test]
+fn a_file_that_is_removed_while_it_is_pushed_is_dropped() {
+    let Some(c) = mountable() else { return };
+    let m = Mounted::local(&c, "mnt");
+    fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
+    m.pushed();
+    signal_nodes(&c, Signal::STOP);
+    fs::write(m.at("d/f"), data(2, 6 << 20)).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    c.ok(&["rm", "tess:/d/f"]);
+    signal_nodes(&c, Signal::CONT);
+    m.pushed();
+    assert!(!m.at("d/f").exists() && names(&c, "d").is_empty() && names(&c, "").is_empty());
+    assert_eq!((m.count("conflicts"), logs(&c, "spool").len()), (0, 0));
+}
+
+/// The spool is full while a push of what was closed before is under way: both are commits of this mount's.
+#[test]
+fn a_push_and_a_later_commit_of_the_same_file_get_along() {
+    let Some(c) = mountable() else { return };
+    let dir = spool(&c).display().to_string();
+    let m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "1M", "--no-write-back"]);
+    fs::create_dir(m.at("d")).unwrap();
+    m.mode("d", "complete-local");
+    fs::write(m.at("d/f"), data(9, 400_000)).unwrap();
+    m.pushed();
+    // The manager's log is on the other three; with these no chunk can be written.
+    let signal = |signal| {
+        for node in c.nodes[3..].iter().flatten() {
+            kill_process(Pid::from_child(&node.child), signal).unwrap();
+        }
+    };
+    for round in 0..6u64 {
+        let mut wanted = data(10 + round, 500_000);
+        signal(Signal::STOP);
+        fs::write(m.at("d/f"), &wanted).unwrap();
+        // The push has begun, and waits for the nodes.
+        std::thread::sleep(Duration::from_millis(100 + 60 * round));
+        let file = File::options().write(true).open(m.at("d/f")).unwrap();
+        let more = data(20 + round, 700_000);
+        let goes_on = std::thread::scope(|scope| {
+            let writes = scope.spawn(|| file.write_all_at(&more, 100_000));
+            std::thread::sleep(Duration::from_millis(300));
+            signal(Signal::CONT);
+            writes.join().unwrap()
+        });
+        goes_on.unwrap_or_else(|error| panic!("round {round}: {error}\n{}", fs::read_to_string(&m.log).unwrap()));
+        file.sync_all().unwrap();
+        drop(file);
+        wanted.resize(800_000, 0);
+        wanted[100_000..].copy_from_slice(&more);
+        assert!(fs::read(m.at("d/f")).unwrap() == wanted, "round {round}");
+        m.pushed();
+        assert!(c.ok(&["cat", "tess:/d/f"]).stdout == wanted, "round {round}");
+        assert!(names(&c, "d").is_empty(), "round {round}: {:?}", names(&c, "d"));
+    }
+    assert!(m.count("fallbacks") >= 6, "{}", m.counts());
+}
+
+/// What cannot be pushed when the mount is asked to end stays, and whoever asked hears of it.
+#[test]
+fn what_cannot_be_pushed_at_the_end_is_said_or_left_for_the_next_mount() {
+    let Some(mut c) = mountable() else { return };
+    let mut m = Mounted::local(&c, "mnt");
+    signal_nodes(&c, Signal::STOP);
+    for name in ["kept", "rotten"] {
+        fs::write(m.at(&format!("d/{name}")), data(1, 400_000)).unwrap();
+    }
+    let rotten = fs::metadata(m.at("d/rotten")).unwrap().ino();
+    let of =
+        |path: &std::path::Path| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{rotten:016x}"));
+    let victim = logs(&c, "spool").into_iter().find(|path| of(path)).unwrap();
+    let mut bytes = fs::read(&victim).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    fs::write(&victim, bytes).unwrap();
+    signal_nodes(&c, Signal::CONT);
+    // One is pushed, one cannot be read.
+    assert_eq!(m.daemon.stop().code(), Some(1));
+    assert!(c.ok(&["cat", "tess:/d/kept"]).stdout == data(1, 400_000));
+    assert_eq!((logs(&c, "spool").len(), logs(&c, "damaged").len()), (0, 1));
+    drop(m);
+    // Nobody is there to push it to, and whoever waits for the end of the mount loses patience: a process that waits for itself, by way of the
+    // kernel, could not even be killed.
+    let mut m = Mounted::spooled(&c, "again");
+    fs::write(m.at("d/late"), data(2, 400_000)).unwrap();
+    m.pushed();
+    signal_nodes(&c, Signal::STOP);
+    fs::write(m.at("d/kept"), data(3, 400_000)).unwrap();
+    let open = File::create(m.at("d/late")).unwrap();
+    open.write_all_at(b"not closed", 0).unwrap();
+    c.kill_manager();
+    (1..=6).for_each(|node| c.kill_node(node));
+    let pid = Pid::from_child(&m.daemon.child);
+    kill_process(pid, Signal::TERM).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    m.daemon.child.kill().unwrap();
+    assert!(!m.daemon.wait().success());
+    drop((m, open));
+    c.start_all();
+    let m = Mounted::spooled(&c, "at last");
+    m.pushed();
+    assert!(c.ok(&["cat", "tess:/d/kept"]).stdout == data(3, 400_000));
+    assert!(c.ok(&["cat", "tess:/d/late"]).stdout == data(2, 400_000));
+    assert_eq!(m.count("conflicts"), 0);
+}
