@@ -73,9 +73,10 @@ fn take_over(store: &Store, path: &Path) -> Result<(), Fate> {
     let name = String::from_utf8_lossy(&begun.name).into_owned();
     tracing::info!(ino, name, bytes, cut_bytes, "found in the spool: closed, and not pushed");
     let file = store.files.adopt(ino, log);
-    let version = there.ok().and_then(|entry| entry.attr).map_or(begun.base_version, |attr| attr.version);
-    // Another mount changed it: nobody is to see the one through the other.
-    if version != begun.base_version
+    let other = there.ok().and_then(|entry| entry.attr).filter(|attr| attr.version != begun.base_version);
+    // Another mount changed it: nobody is to see the one through the other. What only has to be pushed is, once the mount is there.
+    if let (Some(attr), Some(view)) = (other, file.closed_view())
+        && !file.knows(store, &attr, &view)
         && let Err(error) = push(store, &file)
     {
         tracing::warn!(ino, %error, "a file stays in the spool, and is pushed later");
