@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_client::locate::Located;
 use tessera_client::path::StorePath;
+use tessera_client::similarity::Similarity;
 use tessera_client::{
     Cancel, Client, Error, GetOptions, Options, Owner, PathOpError, Progress, PutMode, PutOptions, ReadReport, Sink,
     Source, WriteDone,
@@ -256,6 +257,11 @@ impl Store {
     /// Versions of a file, oldest first.
     pub fn versions(&self, path: &StorePath) -> Outcome<Vec<VersionInfo>> {
         Ok(self.client.versions(path)?)
+    }
+
+    /// The same, each beside what was there before it.
+    pub fn similarity(&self, path: &StorePath) -> Outcome<Vec<Similarity>> {
+        Ok(self.client.similarity(path)?)
     }
 
     /// Stores a file; `progress` hears how many bytes more have been read.

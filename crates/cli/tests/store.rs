@@ -252,6 +252,40 @@ fn holes_stay_holes() {
     });
 }
 
+/// Of each version: what the one before it has, and what was stored at all.
+#[test]
+fn versions_are_compared_with_the_one_before_and_with_all() {
+    with_cluster(|c| {
+        const CHUNK: usize = 64 << 10;
+        let chunks = |seeds: &[u64]| seeds.iter().flat_map(|seed| tree::bytes(*seed, CHUNK)).collect::<Vec<u8>>();
+        let put = |name: &str, seeds: &[u64]| {
+            let file = c.path().join("input");
+            std::fs::write(&file, chunks(seeds)).unwrap();
+            let policy = ["-p", "lifetime=keep", "-p", "chunking=fixed:64K"];
+            c.ok(&[&["put", "--quiet"], &policy[..], &[file.to_str().unwrap(), &format!("tess:/{name}")]].concat());
+        };
+        // As large: small files are of another class, and share nothing with large ones.
+        put("other", &[21, 22, 23, 24]);
+        put("f", &[1, 2, 3, 4]);
+        put("f", &[1, 2, 21, 5, 5]);
+        put("f", &[3, 4, 22]);
+        let said = c.ok(&["versions", "--similarity", "--json", "tess:/f"]).text();
+        let found: Vec<[u64; 3]> = said
+            .lines()
+            .map(|line| {
+                let line: serde_json::Value = serde_json::from_str(line).unwrap();
+                ["data_bytes", "in_previous_bytes", "in_all_bytes"]
+                    .map(|part| line["similarity"][part].as_u64().unwrap() / CHUNK as u64)
+            })
+            .collect();
+        assert_eq!(found, [[4, 0, 0], [5, 2, 4], [3, 0, 3]]);
+        let shown = c.ok(&["versions", "--similarity", "tess:/f"]).text();
+        assert!(shown.contains("in the one before") && shown.contains("40.0 %") && shown.contains("80.0 %"), "{shown}");
+        assert!(!c.ok(&["versions", "--json", "tess:/f"]).text().contains("similarity"));
+        assert_refused(&c.run(&["versions", "--similarity", "tess:/none"]), 3, &["none"]);
+    });
+}
+
 /// A writer may pause for longer than a session lasts: the client keeps it alive.
 #[test]
 fn a_pause_in_the_input_does_not_end_the_write() {

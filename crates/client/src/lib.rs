@@ -31,6 +31,7 @@ pub mod read_core;
 mod rewrite;
 mod session;
 mod shell;
+pub mod similarity;
 #[cfg(test)]
 mod tests;
 pub mod transport;

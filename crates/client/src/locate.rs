@@ -212,7 +212,7 @@ impl Client {
         })
     }
 
-    fn all_extents(&self, opened: &OpenReadReply) -> Result<Extents, WireError> {
+    pub(crate) fn all_extents(&self, opened: &OpenReadReply) -> Result<Extents, WireError> {
         let size_bytes = opened.version.as_ref().map_or(0, |v| v.size_bytes);
         let (mut extents, mut chunks, mut classes) = (Vec::new(), HashMap::new(), HashMap::new());
         let mut page = opened.extents.clone().unwrap_or_default();

@@ -69,7 +69,7 @@ pub enum WriteEvent {
         /// The time.
         mtime_ns: i64,
     },
-    /// [`Commit::content`] of the next versions.
+    /// [`tessera_wire::meta::Commit::content`] of the next versions.
     SetContent {
         /// The number.
         content: u64,

@@ -208,11 +208,15 @@ How many are kept is the policy's `lifetime` (see `tessera policy list`).
 
 Examples:
   tessera versions tess:/notes
+  tessera versions --similarity tess:/run/A.N0    how much of each checkpoint was there already
   tessera get --version 3 tess:/notes notes.3")]
 pub struct VersionsArgs {
     /// The file.
     #[arg(value_name = "TESS:/PATH")]
     pub path: String,
+    /// Say how much of each version is in the one before it, and was in the store before it.
+    #[arg(long)]
+    pub similarity: bool,
     /// Common.
     #[command(flatten)]
     pub common: Common,

@@ -8,6 +8,8 @@ use crate::remote::{Item, Store};
 use crate::term::{Align, Out, Table, name_text, units};
 use serde_json::{Value, json};
 use tessera_client::path::StorePath;
+use tessera_client::similarity::Similarity;
+use tessera_wire::meta::VersionInfo;
 use tessera_wire::{InodeKind, hex};
 
 /// `tessera ls`.
@@ -191,31 +193,47 @@ fn describe(out: &Out, item: &Item, hints: &[(String, String)]) -> Outcome {
 pub fn versions(args: VersionsArgs) -> Outcome {
     let out = Out::new(args.common.talk);
     let path = store_path(args.path.as_ref())?;
-    let versions = Store::connect(&args.common)?.versions(&path)?;
+    let store = Store::connect(&args.common)?;
+    let versions: Vec<(VersionInfo, Option<Similarity>)> = match args.similarity {
+        true => store.similarity(&path)?.into_iter().map(|s| (s.version.clone(), Some(s))).collect(),
+        false => store.versions(&path)?.into_iter().map(|version| (version, None)).collect(),
+    };
     if out.json() {
-        for v in &versions {
-            out.document(&json!({
+        for (v, similarity) in &versions {
+            let mut shown = json!({
                 "version": v.version, "number": v.number, "size_bytes": v.size_bytes,
                 "committed": units::rfc3339(v.committed_ns), "new_bytes": v.new_bytes,
-            }))?;
+            });
+            if let Some(similarity) = similarity {
+                shown["similarity"] = json!(similarity);
+            }
+            out.document(&shown)?;
         }
         return out.flush();
     }
-    let mut table = Table::new([
+    let mut columns = vec![
         ("number", Align::Right),
         ("id", Align::Right),
         ("size", Align::Right),
         ("new bytes", Align::Right),
         ("committed (UTC)", Align::Left),
-    ]);
-    for v in &versions {
-        table.row([
+    ];
+    if args.similarity {
+        columns.extend([("in the one before", Align::Right), ("in all before", Align::Right)]);
+    }
+    let mut table = Table::new(columns);
+    for (v, similarity) in &versions {
+        let mut row = vec![
             v.number.to_string(),
             v.version.to_string(),
             units::count(v.size_bytes),
             units::count(v.new_bytes),
             units::time(v.committed_ns),
-        ]);
+        ];
+        let parts =
+            similarity.iter().flat_map(|s| [s.in_previous_bytes, s.in_all_bytes].map(|part| (part, s.data_bytes)));
+        row.extend(parts.map(|(part, whole)| units::percent(part, whole)));
+        table.row(row);
     }
     table.lines().iter().try_for_each(|line| out.line(line))?;
     out.flush()

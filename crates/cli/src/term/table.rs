@@ -18,13 +18,13 @@ pub struct Table {
 
 impl Table {
     /// A table with these columns.
-    pub fn new<const N: usize>(headings: [(&str, Align); N]) -> Self {
-        Table { headings: headings.map(|(h, a)| (h.to_string(), a)).to_vec(), rows: Vec::new() }
+    pub fn new<'a>(headings: impl IntoIterator<Item = (&'a str, Align)>) -> Self {
+        Table { headings: headings.into_iter().map(|(h, a)| (h.to_string(), a)).collect(), rows: Vec::new() }
     }
 
     /// One more row; missing cells are empty.
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.to_vec());
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
     }
 
     /// Whether there are no rows.

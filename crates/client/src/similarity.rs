@@ -1,0 +1,82 @@
+//! How much the versions of a file have in common: what each found in the one before it, and in all that was stored before it (the detected similarity of
+//! the dissertation's tables 9 and 10, where a checkpoint is compared with the one before it).
+//!
+//! Content is compared by chunks, as they were cut: bytes count as found where the chunk that they lie in is the other version's, too.
+
+use crate::client::Client;
+use crate::error::{Error, ReadError, by_name};
+use crate::path::StorePath;
+use serde::Serialize;
+use std::collections::HashSet;
+use tessera_wire::Error as WireError;
+use tessera_wire::meta::{CloseSession, OpenRead, VersionInfo};
+
+/// A version beside what was there before it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Similarity {
+    /// The version.
+    #[serde(skip)]
+    pub version: VersionInfo,
+    /// Its bytes without holes.
+    pub data_bytes: u64,
+    /// Of those, in chunks that the version before it has as well, among those that are kept; none for the first.
+    pub in_previous_bytes: u64,
+    /// Of those, in chunks that were stored already, by whatever file, or earlier in this one.
+    pub in_all_bytes: u64,
+}
+
+/// Bytes of each chunk that a version has, in order of offset, without holes.
+type Bytes = Vec<(u64, u64)>;
+
+impl Client {
+    /// Compares each kept version of a file with the one before it; oldest first.
+    ///
+    /// # Errors
+    /// There is no such file, or a version went meanwhile.
+    pub fn similarity(&self, path: &StorePath) -> Result<Vec<Similarity>, Error> {
+        let ino = self.stat(path)?.ino;
+        let mut previous = HashSet::new();
+        let mut found = Vec::new();
+        for version in self.versions(path)? {
+            let bytes = self.bytes_of(ino, version.version).map_err(|error| {
+                let error = by_name(error);
+                ReadError::Refused { file: path.brief(), error }
+            })?;
+            found.push(compare(version, &bytes, &previous));
+            previous = bytes.into_iter().map(|(chunk, _)| chunk).collect();
+        }
+        Ok(found)
+    }
+
+    fn bytes_of(&self, ino: u64, version: u64) -> Result<Bytes, WireError> {
+        let opened = self.context.ask(&OpenRead { ino, version, len_bytes: u64::MAX, ..OpenRead::default() })?;
+        let listed = self.all_extents(&opened);
+        // Nobody waits for the answer; a session that is not closed ends by itself.
+        let _ = self.context.ask(&CloseSession { session_id: opened.session_id });
+        let data = listed?.0.into_iter().filter(|extent| extent.chunk_id != 0);
+        Ok(data.map(|extent| (extent.chunk_id, extent.len_bytes)).collect())
+    }
+}
+
+fn compare(version: VersionInfo, bytes: &Bytes, previous: &HashSet<u64>) -> Similarity {
+    let data_bytes = bytes.iter().map(|(_, len_bytes)| len_bytes).sum();
+    let in_previous_bytes = bytes.iter().filter(|(chunk, _)| previous.contains(chunk)).map(|(_, len)| len).sum();
+    let in_all_bytes = u64::saturating_sub(data_bytes, version.new_bytes);
+    Similarity { version, data_bytes, in_previous_bytes, in_all_bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_found_where_their_chunk_is() {
+        let version = VersionInfo { new_bytes: 30, ..VersionInfo::default() };
+        let bytes = vec![(7, 100), (8, 50), (7, 100), (9, 30)];
+        let found = compare(version.clone(), &bytes, &HashSet::from([7, 10]));
+        assert_eq!((found.data_bytes, found.in_previous_bytes, found.in_all_bytes), (280, 200, 250));
+        // A patch may have stored whole chunks of which the version shows a part.
+        let patched = VersionInfo { new_bytes: 500, ..version };
+        assert_eq!(compare(patched, &bytes, &HashSet::new()).in_all_bytes, 0);
+    }
+}
