@@ -13,22 +13,45 @@ use std::time::Duration;
 
 const PAGE: usize = 4096;
 
+/// A mount, and a file in the store whose changes go through its spool: `d/f`, of `data(1, 400_000)`.
+fn scene(c: &Cluster) -> Mounted {
+    let m = Mounted::local(c, "mnt");
+    fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
+    m.pushed();
+    m
+}
+
+/// Somebody else stores a file.
+fn put(c: &Cluster, name: &str, content: &[u8]) {
+    let file = c.path().join("theirs");
+    fs::write(&file, content).unwrap();
+    c.ok(&["put", "--quiet", file.to_str().unwrap(), &format!("tess:/{name}")]);
+}
+
+/// Names in a directory of the store.
+fn names(c: &Cluster, directory: &str) -> Vec<String> {
+    let listed = c.ok(&["ls", "--json", &format!("tess:/{directory}")]);
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    listed.split('"').filter(|word| word.contains("tessera-conflict")).map(str::to_string).collect()
+}
+
+/// Acknowledges what was written to a file: another of its descriptors is closed. Nothing is pushed while somebody may go on writing.
+fn acknowledge(file: &File) {
+    drop(file.try_clone().unwrap());
+}
+
 /// Nothing of another mount's is overwritten by what waited here: it is kept beside it.
 #[test]
 fn two_who_changed_one_file_are_both_kept() {
     let Some(c) = mountable() else { return };
-    let m = Mounted::local(&c, "mnt");
-    fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
-    m.pushed();
+    let m = scene(&c);
     signal_nodes(&c, Signal::STOP);
     let file = File::options().write(true).open(m.at("d/f")).unwrap();
     file.write_all_at(&data(3, PAGE), PAGE as u64).unwrap();
     drop(file);
     m.kill();
     signal_nodes(&c, Signal::CONT);
-    let theirs = c.path().join("theirs");
-    fs::write(&theirs, data(2, 300_000)).unwrap();
-    c.ok(&["put", "--quiet", theirs.to_str().unwrap(), "tess:/d/f"]);
+    put(&c, "d/f", &data(2, 300_000));
     let m = Mounted::spooled(&c, "again");
     assert!(fs::read(m.at("d/f")).unwrap() == data(2, 300_000));
     m.pushed();
@@ -45,26 +68,22 @@ fn two_who_changed_one_file_are_both_kept() {
 #[test]
 fn fsync_of_what_waited_does_not_overwrite_what_others_committed() {
     let Some(c) = mountable() else { return };
-    let m = Mounted::local(&c, "mnt");
-    fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
-    m.pushed();
+    let m = scene(&c);
     for (number, more) in [(1, false), (2, true)] {
-        let theirs = (c.path().join("theirs"), data(10 + number, 300_000 + number as usize));
+        let theirs = data(10 + number, 300_000 + number as usize);
         let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
         file.write_all_at(&data(20 + number, PAGE), PAGE as u64).unwrap();
-        // Acknowledged; nothing is pushed while somebody may go on writing.
-        drop(file.try_clone().unwrap());
-        fs::write(&theirs.0, &theirs.1).unwrap();
-        c.ok(&["put", "--quiet", theirs.0.to_str().unwrap(), "tess:/d/f"]);
+        acknowledge(&file);
+        put(&c, "d/f", &theirs);
         if more {
             file.write_all_at(b"more", 0).unwrap();
         }
         file.sync_all().unwrap();
         let kept = c.ok(&["cat", &format!("tess:/d/f.tessera-conflict-{number}")]).stdout;
         assert!(kept[PAGE..2 * PAGE] == data(20 + number, PAGE) && kept.starts_with(b"more") == more, "{number}");
-        assert!(c.ok(&["cat", "tess:/d/f"]).stdout == theirs.1, "{number}");
+        assert!(c.ok(&["cat", "tess:/d/f"]).stdout == theirs, "{number}");
         drop(file);
-        assert!(fs::read(m.at("d/f")).unwrap() == theirs.1, "seen by who opens it anew, {number}");
+        assert!(fs::read(m.at("d/f")).unwrap() == theirs, "seen by who opens it anew, {number}");
     }
     assert_eq!((m.counts()["conflicts"].as_u64(), logs(&c, "spool").len()), (Some(2), 0));
 }
@@ -73,17 +92,13 @@ fn fsync_of_what_waited_does_not_overwrite_what_others_committed() {
 #[test]
 fn a_file_that_is_rewritten_while_it_waits_has_no_conflict() {
     let Some(c) = mountable() else { return };
-    let m = Mounted::local(&c, "mnt");
-    let mut wanted = data(1, 400_000);
-    fs::write(m.at("d/f"), &wanted).unwrap();
-    m.pushed();
+    let (m, mut wanted) = (scene(&c), data(1, 400_000));
     let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
     let mut write = |at: usize, more: &[u8], acknowledged: bool| {
         file.write_all_at(more, at as u64).unwrap();
         wanted[at..at + more.len()].copy_from_slice(more);
         if acknowledged {
-            // Nothing is pushed while somebody may go on writing.
-            drop(file.try_clone().unwrap());
+            acknowledge(&file);
         }
         wanted.clone()
     };
@@ -112,13 +127,10 @@ fn a_file_that_is_rewritten_while_it_waits_has_no_conflict() {
 #[test]
 fn a_commit_that_nobody_heard_of_is_known_for_our_own() {
     let Some(c) = mountable() else { return };
-    let m = Mounted::local(&c, "mnt");
-    let mut wanted = data(1, 400_000);
-    fs::write(m.at("d/f"), &wanted).unwrap();
-    m.pushed();
+    let (m, mut wanted) = (scene(&c), data(1, 400_000));
     let file = File::options().read(true).write(true).open(m.at("d/f")).unwrap();
     file.write_all_at(&data(2, 2 * PAGE), 0).unwrap();
-    drop(file.try_clone().unwrap());
+    acknowledge(&file);
     let log = logs(&c, "spool").pop().unwrap();
     let kept = log.with_extension("kept");
     fs::hard_link(&log, &kept).unwrap();
@@ -137,31 +149,15 @@ fn a_commit_that_nobody_heard_of_is_known_for_our_own() {
     assert_eq!((m.counts()["conflicts"].as_u64(), logs(&c, "spool").len()), (Some(0), 0));
 }
 
-/// A store file of `content`, put by a command.
-fn put(c: &Cluster, name: &str, content: &[u8]) {
-    let file = c.path().join("theirs");
-    fs::write(&file, content).unwrap();
-    c.ok(&["put", "--quiet", file.to_str().unwrap(), &format!("tess:/{name}")]);
-}
-
-/// Names in a directory of the store.
-fn names(c: &Cluster, directory: &str) -> Vec<String> {
-    let listed = c.ok(&["ls", "--json", &format!("tess:/{directory}")]);
-    let listed = String::from_utf8(listed.stdout).unwrap();
-    listed.split('"').filter(|word| word.contains("tessera-conflict")).map(str::to_string).collect()
-}
-
 /// What was written has a place though the directory is gone by then, and the file's own name leads elsewhere.
 #[test]
 fn a_conflict_in_a_directory_that_is_gone_is_kept_in_the_root() {
     let Some(c) = mountable() else { return };
-    let m = Mounted::local(&c, "mnt");
-    fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
-    m.pushed();
+    let m = scene(&c);
     let file = File::options().write(true).open(m.at("d/f")).unwrap();
     let ino = file.metadata().unwrap().ino();
     file.write_all_at(&data(2, PAGE), 0).unwrap();
-    drop(file.try_clone().unwrap());
+    acknowledge(&file);
     put(&c, "d/f", &data(3, 300_000));
     c.ok(&["mv", "tess:/d/f", "tess:/g"]);
     c.ok(&["rm", "-r", "tess:/d"]);
@@ -177,9 +173,7 @@ fn a_conflict_in_a_directory_that_is_gone_is_kept_in_the_root() {
 #[test]
 fn a_file_that_is_removed_while_it_is_pushed_is_dropped() {
     let Some(c) = mountable() else { return };
-    let m = Mounted::local(&c, "mnt");
-    fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
-    m.pushed();
+    let m = scene(&c);
     signal_nodes(&c, Signal::STOP);
     fs::write(m.at("d/f"), data(2, 6 << 20)).unwrap();
     std::thread::sleep(Duration::from_millis(300));
