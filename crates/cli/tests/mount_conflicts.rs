@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::Cluster;
 use common::mounted::{Mounted, logs, mountable, signal_nodes, spool};
 use common::tree::bytes as data;
+use common::{Cluster, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -209,8 +209,9 @@ fn a_push_and_a_later_commit_of_the_same_file_get_along() {
         let file = File::options().write(true).open(m.at("d/f")).unwrap();
         let more = data(20 + round, 700_000);
         let goes_on = std::thread::scope(|scope| {
+            let before = m.count("fallbacks");
             let writes = scope.spawn(|| file.write_all_at(&more, 100_000));
-            std::thread::sleep(Duration::from_millis(300));
+            eventually("the spool is full", || m.count("fallbacks") > before);
             signal(Signal::CONT);
             writes.join().unwrap()
         });
@@ -227,24 +228,61 @@ fn a_push_and_a_later_commit_of_the_same_file_get_along() {
     assert!(m.count("fallbacks") >= 6, "{}", m.counts());
 }
 
+/// Who goes on without the spool over what another mount committed hears of it: what was written so far is kept beside, and theirs is not
+/// written on.
+#[test]
+fn a_full_spool_does_not_have_theirs_written_on() {
+    let Some(c) = mountable() else { return };
+    let dir = spool(&c).display().to_string();
+    let m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "1M", "--no-write-back"]);
+    fs::create_dir(m.at("d")).unwrap();
+    m.mode("d", "complete-local");
+    for (name, cut) in [("written", false), ("cut", true)] {
+        let path = m.at(&format!("d/{name}"));
+        fs::write(&path, data(1, 400_000)).unwrap();
+        m.pushed();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_all_at(&data(2, 300_000), 0).unwrap();
+        acknowledge(&file);
+        let theirs = data(3, 500_000);
+        put(&c, &format!("d/{name}"), &theirs);
+        // As much as there is room for, and in the next step more.
+        let room = (1 << 20) - m.count("used_bytes") as usize - 16 * 32 - if cut { 0 } else { 100_000 };
+        let mut at = 300_000;
+        for piece in data(4, room).chunks(128 << 10) {
+            file.write_all_at(piece, at).unwrap();
+            at += piece.len() as u64;
+        }
+        let refused = match cut {
+            false => file.write_all_at(&data(5, 200_000), at).err(),
+            true => (1..40).find_map(|step| file.set_len(200_000 + step).err()),
+        };
+        let estale = rustix::io::Errno::STALE.raw_os_error();
+        assert_eq!(refused.and_then(|error| error.raw_os_error()), Some(estale), "{name}: {}", m.counts());
+        drop(file);
+        m.pushed();
+        assert!(c.ok(&["cat", &format!("tess:/d/{name}")]).stdout == theirs, "{name}");
+        let ours = c.ok(&["cat", &format!("tess:/d/{name}.tessera-conflict-1")]).stdout;
+        assert!(ours[..200_000] == data(2, 300_000)[..200_000], "{name}");
+        assert!(fs::read(&path).unwrap() == theirs, "{name}: seen by who opens it anew");
+    }
+}
+
 /// What cannot be pushed when the mount is asked to end stays, and whoever asked hears of it.
 #[test]
 fn what_cannot_be_pushed_at_the_end_is_said_or_left_for_the_next_mount() {
     let Some(mut c) = mountable() else { return };
     let mut m = Mounted::local(&c, "mnt");
-    signal_nodes(&c, Signal::STOP);
-    for name in ["kept", "rotten"] {
-        fs::write(m.at(&format!("d/{name}")), data(1, 400_000)).unwrap();
-    }
-    let rotten = fs::metadata(m.at("d/rotten")).unwrap().ino();
-    let of =
-        |path: &std::path::Path| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{rotten:016x}"));
-    let victim = logs(&c, "spool").into_iter().find(|path| of(path)).unwrap();
+    let file = File::create(m.at("d/rotten")).unwrap();
+    file.write_all_at(&data(1, 400_000), 0).unwrap();
+    acknowledge(&file);
+    let victim = logs(&c, "spool").pop().unwrap();
     let mut bytes = fs::read(&victim).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 4;
     fs::write(&victim, bytes).unwrap();
-    signal_nodes(&c, Signal::CONT);
+    drop(file);
+    fs::write(m.at("d/kept"), data(1, 400_000)).unwrap();
     // One is pushed, one cannot be read.
     assert_eq!(m.daemon.stop().code(), Some(1));
     assert!(c.ok(&["cat", "tess:/d/kept"]).stdout == data(1, 400_000));

@@ -15,7 +15,6 @@ use crate::mount::Store;
 use crate::names::{Asked, Known};
 use crate::ranges::Pieces;
 use crate::spool::log::Log;
-use crate::spool::push::make_way;
 use crate::spool::staged::Writes;
 use bytes::Bytes;
 use fuser::Errno;
@@ -392,13 +391,12 @@ impl OpenFile {
 
     /// Makes everything written so far a version, durable as its policy says.
     pub fn commit(&self, store: &Store) -> Result<(), Errno> {
-        if self.state.lock().log.is_none() {
-            return self.state.lock().commit(store, self.ino);
+        let mut state = self.state.lock();
+        if state.log.is_none() {
+            return state.commit(store, self.ino);
         }
-        // What is on its way into the store already is waited for.
-        let _turn = self.turn();
-        make_way(store, self).map_err(|e| failed("push", self.ino, e.code(), &e))?;
-        self.state.lock().commit(store, self.ino)
+        drop(state);
+        self.in_turn(store, |state, _| state.commit(store, self.ino)).1
     }
 }
 

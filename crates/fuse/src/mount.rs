@@ -238,7 +238,7 @@ impl Mount {
         }
     }
 
-    /// Commits what is open and unmounts; how many files could not be committed.
+    /// Commits what is open and unmounts; how many files could not be committed, or were in logs that could not be read since the mount began.
     ///
     /// # Errors
     /// The kernel's.
@@ -256,6 +256,7 @@ impl Mount {
                 failed = store_all();
             }
         }
+        failed += self.store.spool.as_ref().map_or(0, |spool| spool.figures(0).set_aside as usize);
         self.store.client.report_work();
         let deadline = Instant::now() + LEAVE_WITHIN;
         while !self.is_over() && Instant::now() < deadline {

@@ -21,6 +21,8 @@ use tessera_wire::{Attr, Code};
 
 /// What a log has more than this that is not on the disk goes there before the file is closed.
 const SYNC_AHEAD_BYTES: u64 = 1 << 20;
+/// Versions of others may come between so often.
+const ATTEMPTS: u32 = 4;
 
 /// How long a file has been written, and how much.
 #[derive(Debug, Default)]
@@ -124,13 +126,9 @@ impl OpenFile {
             Ok(done) => return (state, done),
             Err(error) => error,
         };
-        match self.fall_back(store, state, &error) {
-            Ok(mut state) => {
-                let done = state.commit(store, self.ino);
-                (state, done)
-            }
-            Err(errno) => (self.state.lock(), Err(errno)),
-        }
+        drop(state);
+        store.spool.iter().for_each(|spool| spool.falls_back(self.ino, &error));
+        self.in_turn(store, |state, _| state.commit(store, self.ino))
     }
 
     /// The length was changed: by the file's name, while it only waits, nobody will close it.
@@ -141,33 +139,47 @@ impl OpenFile {
         done
     }
 
-    /// As [`OpenFile::fall_back`]; a failure is remembered: what is to be written then is lost.
+    /// The spool takes no more: what is in it goes into a session, and what was acknowledged of it into a version at once. A failure is remembered:
+    /// what is to be written then is lost. Where another's version stands, it is not written on: what came before is kept beside.
     pub(super) fn go_on_without_log<'a>(
         &'a self,
         store: &Store,
         state: MutexGuard<'a, State>,
         error: &LogError,
     ) -> Result<MutexGuard<'a, State>, Errno> {
-        self.fall_back(store, state, error).or_else(|errno| self.state.lock().note(Err(errno)))
+        drop(state);
+        store.spool.iter().for_each(|spool| spool.falls_back(self.ino, error));
+        let (mut state, done) = self.in_turn(store, |state, gave_way| match gave_way {
+            true => Err(Errno::ESTALE),
+            false => state.fall_back(store, self.ino),
+        });
+        state.note(done)?;
+        Ok(state)
     }
 
-    /// The spool takes no more: what is in it goes into a session, and what was acknowledged of it into a version at once; but what is on its
-    /// way into the store already comes first, or this commit and that one would refuse each other.
-    pub(super) fn fall_back<'a>(
+    /// Commits what the log has once what is on its way into the store already is there: this commit and that one would refuse each other. `commit`
+    /// hears whether another's version stands instead. It is done again where one came between that only stores the same bytes anew.
+    pub(super) fn in_turn<'a>(
         &'a self,
         store: &Store,
-        state: MutexGuard<'a, State>,
-        error: &LogError,
-    ) -> Result<MutexGuard<'a, State>, Errno> {
-        drop(state);
-        if let Some(spool) = &store.spool {
-            spool.falls_back(self.ino, error);
-        }
+        mut commit: impl FnMut(&mut State, bool) -> Result<(), Errno>,
+    ) -> (MutexGuard<'a, State>, Result<(), Errno>) {
         let _turn = self.turn();
-        make_way(store, self).map_err(|e| failed("push", self.ino, e.code(), &e))?;
-        let mut state = self.state.lock();
-        state.fall_back(store, self.ino)?;
-        Ok(state)
+        let (mut gave_way, mut attempts) = (false, 0);
+        loop {
+            match make_way(store, self) {
+                Ok(theirs) => gave_way |= theirs,
+                Err(error) => {
+                    return (self.state.lock(), Err(failed("push", self.ino, error.code(), &error)));
+                }
+            }
+            let mut state = self.state.lock();
+            let done = commit(&mut state, gave_way);
+            attempts += 1;
+            if done != Err(Errno::ESTALE) || state.log.is_none() || attempts == ATTEMPTS {
+                return (state, done);
+            }
+        }
     }
 
     /// The local disk gets most of what was written while nobody who looks at the file has to wait for it.
@@ -270,7 +282,7 @@ impl State {
         Ok(())
     }
 
-    /// See [`OpenFile::fall_back`], which has the turn.
+    /// See [`OpenFile::go_on_without_log`], which has the turn.
     fn fall_back(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
         self.mode = WriteMode::SlidingWindow;
         let owes = self.log.as_ref().is_some_and(Log::owes);
@@ -278,6 +290,10 @@ impl State {
         match done {
             Ok(()) => self.drop_poured(store, ino),
             Err(_) => drop(self.take_log_back()),
+        }
+        if owes {
+            // It commits over that version alone, and what follows need not.
+            self.session = None;
         }
         done
     }
@@ -363,7 +379,7 @@ impl State {
     pub(super) fn pour_log(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
         let Some(mut log) = self.log.take() else { return Ok(()) };
         let (mut view, owes) = (log.view(), log.owes());
-        let content = if owes { log.is_pushed(&view) } else { 0 };
+        let content = log.is_pushed(&view);
         self.poured = Some(log);
         (self.session, self.cut) = (None, false);
         self.replaced = view.overlay.kept_bytes() == 0;
@@ -378,9 +394,7 @@ impl State {
         };
         let below = session.handle.len_bytes();
         pour(&view, &mut *session.handle).map_err(|e| failed("push", ino, e.code(), &e))?;
-        if content != 0 {
-            session.handle.set_content(content);
-        }
+        session.handle.set_content(content);
         session.position = size_bytes;
         session.uncommitted = Some(0..size_bytes);
         // The session is told, but nothing is committed: a write behind the end would bring back what was there.

@@ -171,8 +171,8 @@ impl OpenFile {
         }
     }
 
-    /// They see it when they open it anew.
-    pub fn keeps_showing_ours(&self) {
-        self.state.lock().gave_way = None;
+    /// They see it when they open it anew. Whether it did.
+    pub fn keeps_showing_ours(&self) -> bool {
+        self.state.lock().gave_way.take().is_some()
     }
 }

@@ -80,7 +80,7 @@ pub fn work(store: &Weak<Store>, wanted: &Receiver<u64>) {
     }
 }
 
-/// Pushes all that waits, once; how many files stay, or could not be read since the mount began.
+/// Pushes all that waits, once; how many files stay.
 pub fn push_all(store: &Store) -> usize {
     let Some(spool) = &store.spool else { return 0 };
     let waiting = store.files.spooled();
@@ -104,7 +104,7 @@ pub fn push_all(store: &Store) -> usize {
         }
     }
     spool.stop();
-    failed + spool.counts.set_aside.load(Ordering::Relaxed) as usize
+    failed
 }
 
 /// Pushes what a file was when it was closed last.
@@ -124,11 +124,11 @@ pub fn push(store: &Store, file: &OpenFile) -> Result<(), PushError> {
 
 /// For who commits a file at once, and has its turn: what was acknowledged earlier is pushed as that before, so that it is not
 /// written over what others committed meanwhile. Programs that have it open then see theirs when they open it anew: the kernel, which waits
-/// for this, cannot be told.
+/// for this, cannot be told. Whether another's version stands now instead of what was written here.
 ///
 /// # Errors
 /// As [`push`].
-pub fn make_way(store: &Store, file: &OpenFile) -> Result<(), PushError> {
+pub fn make_way(store: &Store, file: &OpenFile) -> Result<bool, PushError> {
     push_closed(store, file)?;
     while let Some(view) = file.owed_view() {
         let attr = store.client.inodes().get(file.ino())?.attr.unwrap_or_default();
@@ -137,8 +137,7 @@ pub fn make_way(store: &Store, file: &OpenFile) -> Result<(), PushError> {
         }
         other_version(store, file, &view, &attr)?;
     }
-    file.keeps_showing_ours();
-    Ok(())
+    Ok(file.keeps_showing_ours())
 }
 
 fn push_closed(store: &Store, file: &OpenFile) -> Result<(), PushError> {
