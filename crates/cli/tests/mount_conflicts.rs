@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::mounted::{Mounted, logs, mountable, signal_nodes, spool};
+use common::mounted::{Mounted, logs, mountable, signal_nodes};
 use common::tree::bytes as data;
 use common::{Cluster, eventually};
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 
 /// A mount, and a file in the store whose changes go through its spool: `d/f`, of `data(1, 400_000)`.
 fn scene(c: &Cluster) -> Mounted {
-    let m = Mounted::local(c, "mnt");
+    let m = Mounted::local(c, "mnt", &[]);
     fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
     m.pushed();
     m
@@ -188,10 +188,7 @@ fn a_file_that_is_removed_while_it_is_pushed_is_dropped() {
 #[test]
 fn a_push_and_a_later_commit_of_the_same_file_get_along() {
     let Some(c) = mountable() else { return };
-    let dir = spool(&c).display().to_string();
-    let m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "1M", "--no-write-back"]);
-    fs::create_dir(m.at("d")).unwrap();
-    m.mode("d", "complete-local");
+    let m = Mounted::local(&c, "mnt", &["--spool-size", "1M", "--no-write-back"]);
     fs::write(m.at("d/f"), data(9, 400_000)).unwrap();
     m.pushed();
     // The manager's log is on the other three; with these no chunk can be written.
@@ -233,10 +230,7 @@ fn a_push_and_a_later_commit_of_the_same_file_get_along() {
 #[test]
 fn a_full_spool_does_not_have_theirs_written_on() {
     let Some(c) = mountable() else { return };
-    let dir = spool(&c).display().to_string();
-    let m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "1M", "--no-write-back"]);
-    fs::create_dir(m.at("d")).unwrap();
-    m.mode("d", "complete-local");
+    let m = Mounted::local(&c, "mnt", &["--spool-size", "1M", "--no-write-back"]);
     for (name, cut) in [("written", false), ("cut", true)] {
         let path = m.at(&format!("d/{name}"));
         fs::write(&path, data(1, 400_000)).unwrap();
@@ -272,7 +266,7 @@ fn a_full_spool_does_not_have_theirs_written_on() {
 #[test]
 fn what_cannot_be_pushed_at_the_end_is_said_or_left_for_the_next_mount() {
     let Some(mut c) = mountable() else { return };
-    let mut m = Mounted::local(&c, "mnt");
+    let mut m = Mounted::local(&c, "mnt", &[]);
     let file = File::create(m.at("d/rotten")).unwrap();
     file.write_all_at(&data(1, 400_000), 0).unwrap();
     acknowledge(&file);

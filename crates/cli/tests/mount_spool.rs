@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 #[test]
 fn what_was_closed_survives_the_mount_and_what_was_not_does_not() {
     let Some(c) = mountable() else { return };
-    let m = Mounted::local(&c, "mnt");
+    let m = Mounted::local(&c, "mnt", &[]);
     fs::write(m.at("d/old"), b"the old version").unwrap();
     fs::write(m.at("d/patched"), data(9, 3 << 20)).unwrap();
     m.pushed();
@@ -71,7 +71,7 @@ fn what_was_closed_survives_the_mount_and_what_was_not_does_not() {
 #[test]
 fn a_file_in_the_spool_is_an_ordinary_file() {
     let Some(c) = mountable() else { return };
-    let mut m = Mounted::local(&c, "mnt");
+    let mut m = Mounted::local(&c, "mnt", &[]);
     let mut wanted = data(4, 3 << 20);
     fs::write(m.at("d/f"), &wanted).unwrap();
     for i in 0..40u64 {
@@ -117,10 +117,7 @@ fn a_file_in_the_spool_is_an_ordinary_file() {
 #[test]
 fn a_full_spool_is_done_without() {
     let Some(c) = mountable() else { return };
-    let dir = spool(&c).display().to_string();
-    let m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "1M", "--metrics", "127.0.0.1:0"]);
-    fs::create_dir(m.at("d")).unwrap();
-    m.mode("d", "complete-local");
+    let m = Mounted::local(&c, "mnt", &["--spool-size", "1M", "--metrics", "127.0.0.1:0"]);
     fs::write(m.at("d/large"), data(5, 6 << 20)).unwrap();
     assert!(c.ok(&["cat", "tess:/d/large"]).stdout == data(5, 6 << 20), "stored when it was closed");
     fs::write(m.at("d/small"), data(6, 300_000)).unwrap();
@@ -170,11 +167,8 @@ fn a_full_spool_is_done_without() {
 #[test]
 fn what_was_cut_off_stays_off_where_the_spool_is_full() {
     let Some(c) = mountable() else { return };
-    let dir = spool(&c).display().to_string();
     // What the kernel holds back would come in an order of its own.
-    let m = Mounted::new(&c, "mnt", &["--spool", &dir, "--spool-size", "1M", "--no-write-back"]);
-    fs::create_dir(m.at("d")).unwrap();
-    m.mode("d", "complete-local");
+    let m = Mounted::local(&c, "mnt", &["--spool-size", "1M", "--no-write-back"]);
     const BELOW: usize = 4 << 20;
     const CUT: usize = 1 << 20;
     for (name, acknowledged) in [("plain", false), ("acknowledged", true)] {
@@ -260,7 +254,7 @@ fn incremental_files_go_through_the_spool() {
 #[test]
 fn malformed_logs_are_set_aside() {
     let Some(c) = mountable() else { return };
-    let m = Mounted::local(&c, "mnt");
+    let m = Mounted::local(&c, "mnt", &[]);
     signal_nodes(&c, Signal::STOP);
     for name in ["rotten", "whole"] {
         fs::write(m.at(&format!("d/{name}")), data(1, 200_000)).unwrap();

@@ -192,11 +192,7 @@ impl Client {
     }
 
     pub(crate) fn locate_inode(&self, ino: u64) -> Result<Located, WireError> {
-        let opened = self.context.ask(&OpenRead { ino, len_bytes: u64::MAX, ..OpenRead::default() })?;
-        let listed = self.all_extents(&opened);
-        // Nobody waits for the answer; a session that is not closed ends by itself.
-        let _ = self.context.ask(&CloseSession { session_id: opened.session_id });
-        let (extents, chunks, classes) = listed?;
+        let (opened, (extents, chunks, classes)) = self.extents_of(ino, 0)?;
         let pg_ids: Vec<u64> = chunks.values().map(|c| c.pg_id).collect::<BTreeSet<_>>().into_iter().collect();
         let map = self.context.ask(&GetMap { known_version: 0, pg_ids, all_nodes: true })?;
         let places = Places::new(&map);
@@ -212,7 +208,16 @@ impl Client {
         })
     }
 
-    pub(crate) fn all_extents(&self, opened: &OpenReadReply) -> Result<Extents, WireError> {
+    /// A version (0: the current one), all its extents, and what they are of.
+    pub(crate) fn extents_of(&self, ino: u64, version: u64) -> Result<(OpenReadReply, Extents), WireError> {
+        let opened = self.context.ask(&OpenRead { ino, version, len_bytes: u64::MAX, ..OpenRead::default() })?;
+        let listed = self.all_extents(&opened);
+        // Nobody waits for the answer; a session that is not closed ends by itself.
+        let _ = self.context.ask(&CloseSession { session_id: opened.session_id });
+        Ok((opened, listed?))
+    }
+
+    fn all_extents(&self, opened: &OpenReadReply) -> Result<Extents, WireError> {
         let size_bytes = opened.version.as_ref().map_or(0, |v| v.size_bytes);
         let (mut extents, mut chunks, mut classes) = (Vec::new(), HashMap::new(), HashMap::new());
         let mut page = opened.extents.clone().unwrap_or_default();

@@ -8,8 +8,7 @@ use crate::error::{Error, ReadError, by_name};
 use crate::path::StorePath;
 use serde::Serialize;
 use std::collections::HashSet;
-use tessera_wire::Error as WireError;
-use tessera_wire::meta::{CloseSession, OpenRead, VersionInfo};
+use tessera_wire::meta::{ListVersions, VersionInfo};
 
 /// A version beside what was there before it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -34,27 +33,19 @@ impl Client {
     /// # Errors
     /// There is no such file, or a version went meanwhile.
     pub fn similarity(&self, path: &StorePath) -> Result<Vec<Similarity>, Error> {
+        let refused = |error| ReadError::Refused { file: path.brief(), error: by_name(error) };
         let ino = self.stat(path)?.ino;
+        let versions = self.context.ask(&ListVersions { ino }).map_err(refused)?.versions;
         let mut previous = HashSet::new();
         let mut found = Vec::new();
-        for version in self.versions(path)? {
-            let bytes = self.bytes_of(ino, version.version).map_err(|error| {
-                let error = by_name(error);
-                ReadError::Refused { file: path.brief(), error }
-            })?;
+        for version in versions {
+            let (_, (extents, ..)) = self.extents_of(ino, version.version).map_err(refused)?;
+            let data = extents.iter().filter(|extent| extent.chunk_id != 0);
+            let bytes: Bytes = data.map(|extent| (extent.chunk_id, extent.len_bytes)).collect();
             found.push(compare(version, &bytes, &previous));
             previous = bytes.into_iter().map(|(chunk, _)| chunk).collect();
         }
         Ok(found)
-    }
-
-    fn bytes_of(&self, ino: u64, version: u64) -> Result<Bytes, WireError> {
-        let opened = self.context.ask(&OpenRead { ino, version, len_bytes: u64::MAX, ..OpenRead::default() })?;
-        let listed = self.all_extents(&opened);
-        // Nobody waits for the answer; a session that is not closed ends by itself.
-        let _ = self.context.ask(&CloseSession { session_id: opened.session_id });
-        let data = listed?.0.into_iter().filter(|extent| extent.chunk_id != 0);
-        Ok(data.map(|extent| (extent.chunk_id, extent.len_bytes)).collect())
     }
 }
 

@@ -35,9 +35,10 @@ impl Mounted {
         Mounted::new(c, name, &["--spool", &spool(c).display().to_string()])
     }
 
-    /// With a directory `d` whose files go through the spool.
-    pub fn local(c: &Cluster, name: &str) -> Mounted {
-        let m = Mounted::spooled(c, name);
+    /// With a directory `d` whose files go through the spool, and more flags.
+    pub fn local(c: &Cluster, name: &str, more: &[&str]) -> Mounted {
+        let dir = spool(c).display().to_string();
+        let m = Mounted::new(c, name, &[&["--spool", &dir], more].concat());
         fs::create_dir(m.at("d")).unwrap();
         m.mode("d", "complete-local");
         m

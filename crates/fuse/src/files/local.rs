@@ -126,9 +126,7 @@ impl OpenFile {
             Ok(done) => return (state, done),
             Err(error) => error,
         };
-        drop(state);
-        store.spool.iter().for_each(|spool| spool.falls_back(self.ino, &error));
-        self.in_turn(store, |state, _| state.commit(store, self.ino))
+        self.without_spool(store, state, &error, |state, _| state.commit(store, self.ino))
     }
 
     /// The length was changed: by the file's name, while it only waits, nobody will close it.
@@ -147,14 +145,27 @@ impl OpenFile {
         state: MutexGuard<'a, State>,
         error: &LogError,
     ) -> Result<MutexGuard<'a, State>, Errno> {
-        drop(state);
-        store.spool.iter().for_each(|spool| spool.falls_back(self.ino, error));
-        let (mut state, done) = self.in_turn(store, |state, gave_way| match gave_way {
+        let (mut state, done) = self.without_spool(store, state, error, |state, gave_way| match gave_way {
             true => Err(Errno::ESTALE),
             false => state.fall_back(store, self.ino),
         });
         state.note(done)?;
         Ok(state)
+    }
+
+    /// As [`OpenFile::in_turn`], because of an error of the log's.
+    fn without_spool<'a>(
+        &'a self,
+        store: &Store,
+        state: MutexGuard<'a, State>,
+        error: &LogError,
+        commit: impl FnMut(&mut State, bool) -> Result<(), Errno>,
+    ) -> (MutexGuard<'a, State>, Result<(), Errno>) {
+        drop(state);
+        if let Some(spool) = &store.spool {
+            spool.falls_back(self.ino, error);
+        }
+        self.in_turn(store, commit)
     }
 
     /// Commits what the log has once what is on its way into the store already is there: this commit and that one would refuse each other. `commit`

@@ -65,8 +65,6 @@ pub struct Log {
     end: u64,
     /// Where the last record ends that says something of the file's bytes.
     bytes_end: u64,
-    /// … of the file.
-    said_end: u64,
     /// Where the record of the last closing ends.
     closed_end: u64,
     /// The modification time at the last closing, if nothing was written since.
@@ -100,7 +98,6 @@ impl Log {
             overlay,
             end: 0,
             bytes_end: 0,
-            said_end: 0,
             closed_end: 0,
             closed: None,
             owes: false,
@@ -135,7 +132,6 @@ impl Log {
             overlay,
             end,
             bytes_end: end,
-            said_end: end,
             closed_end: end,
             closed,
             owes: true,
@@ -158,7 +154,6 @@ impl Log {
             overlay: self.overlay.clone(),
             mtime_ns: self.closed.unwrap_or_default(),
             bytes_end: self.bytes_end,
-            said_end: self.said_end,
             closed_end: self.closed_end,
             file: self.file.clone(),
         }
@@ -220,7 +215,7 @@ impl Log {
             .collect();
         self.append(&records)?;
         self.overlay.write(offset, bytes.len() as u64, at);
-        (self.closed, self.bytes_end, self.said_end) = (None, self.end, self.end);
+        (self.closed, self.bytes_end) = (None, self.end);
         Ok(())
     }
 
@@ -231,7 +226,7 @@ impl Log {
     pub fn set_len(&mut self, size_bytes: u64) -> Result<(), LogError> {
         self.append(&[(Kind::Length, size_bytes, &[])])?;
         self.overlay.set_len(size_bytes);
-        (self.closed, self.bytes_end, self.said_end) = (None, self.end, self.end);
+        (self.closed, self.bytes_end) = (None, self.end);
         Ok(())
     }
 
@@ -249,7 +244,6 @@ impl Log {
             let size_bytes = self.size_bytes().to_le_bytes();
             self.append(&[(Kind::Closed, mtime_ns as u64, &size_bytes)])?;
             (self.closed, self.closed_end, self.owes) = (Some(mtime_ns), self.end, true);
-            self.said_end = self.end;
         }
         if sync { self.sync() } else { Ok(()) }
     }
@@ -317,7 +311,7 @@ impl Log {
 
     /// Whether nothing was added since.
     pub fn is(&self, view: &View) -> bool {
-        self.gave(view) && self.said_end == view.said_end
+        self.gave(view) && self.bytes_end.max(self.closed_end) == view.bytes_end.max(view.closed_end)
     }
 
     /// As [`Log::is`], but for the modification time.

@@ -102,8 +102,6 @@ pub struct View {
     pub mtime_ns: i64,
     /// Where the last record ended that says something of the file's bytes.
     pub(super) bytes_end: u64,
-    /// … of the file.
-    pub(super) said_end: u64,
     /// Where the record of the last closing ended.
     pub(super) closed_end: u64,
     /// Where the bytes are.
@@ -113,7 +111,7 @@ pub struct View {
 impl View {
     /// As the file was at an earlier closing, as far as the log keeps count of it; what that said is not to be read.
     pub fn closed_at(&self, closed_end: u64) -> View {
-        View { said_end: closed_end, closed_end, ..self.clone() }
+        View { bytes_end: closed_end, closed_end, ..self.clone() }
     }
 
     /// Reads at `offset`, over what `out` holds of the version below.
