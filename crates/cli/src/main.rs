@@ -22,7 +22,7 @@ use args::{Cli, Command, NodeArgs};
 use clap::Parser;
 use exit::Outcome;
 use std::process::ExitCode;
-use tessera_wire::meta::Upkeep;
+use tessera_wire::meta::MaintenanceJob;
 
 fn main() -> ExitCode {
     let json = says("--json");
@@ -88,9 +88,9 @@ fn ask(command: Command) -> Outcome {
         Command::Policy(command) => files::policy(command),
         Command::Status(args) => upkeep::status(args),
         Command::Node(NodeArgs { command: Some(command), .. }) => upkeep::node(command),
-        Command::Repair(args) => upkeep::maintain(Upkeep::Repair, args),
-        Command::Scrub(args) => upkeep::maintain(Upkeep::Scrub, args),
-        Command::Gc(args) => upkeep::maintain(Upkeep::Gc, args),
+        Command::Repair(args) => upkeep::maintain(MaintenanceJob::Repair, args),
+        Command::Scrub(args) => upkeep::maintain(MaintenanceJob::Scrub, args),
+        Command::Gc(args) => upkeep::maintain(MaintenanceJob::Gc, args),
         Command::Up(_)
         | Command::Demo(_)
         | Command::Manager(_)

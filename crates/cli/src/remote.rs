@@ -16,7 +16,7 @@ use tessera_client::{
     Source, WriteDone,
 };
 use tessera_net::{BufferPool, Dialer, DialerOptions, dialer::NoService};
-use tessera_wire::meta::{ClusterStatus, Dirent, GetStatus, MaintainReply, Upkeep, VersionInfo};
+use tessera_wire::meta::{ClusterStatus, Dirent, GetStatus, MaintainReply, MaintenanceJob, VersionInfo};
 use tessera_wire::{Attr, Hello, InodeKind, Request, Role};
 
 /// An inode and the path it was found at.
@@ -360,7 +360,7 @@ impl Store {
     }
 
     /// Starts or looks at a pass of upkeep.
-    pub fn maintain(&self, what: Upkeep, start: bool) -> Outcome<MaintainReply> {
+    pub fn maintain(&self, what: MaintenanceJob, start: bool) -> Outcome<MaintainReply> {
         self.client.maintain(what, start).map_err(of_cluster)
     }
 }

@@ -37,7 +37,7 @@ fn two_nodes_are_killed_and_after_repair_two_more() {
     eventually("repair has restored everything", || {
         let status = c.status();
         let out = status["nodes"].as_array().unwrap().iter().filter(|n| n["state"] == "out").count();
-        out == 2 && status["chunks"]["reduced"] == 0 && status["repair"]["members_filling"] == 0
+        out == 2 && status["chunks"]["reduced"] == 0 && status["repair"]["members_backfilling"] == 0
     });
     assert_all_there(&c, &src, "repaired");
     let located = c.ok(&["locate", "tess:/copies", "--json"]).json();
@@ -205,11 +205,11 @@ fn a_manager_is_restored_from_the_nodes() {
     std::fs::remove_dir_all(c.manager_dir()).unwrap();
     c.start_manager(&[]);
     let mut status = c.status();
-    eventually("the new manager has seen strangers", || {
+    eventually("the new manager has seen rejected_nodes", || {
         status = c.status();
-        status["strangers"].as_array().is_some_and(|s| !s.is_empty())
+        status["rejected_nodes"].as_array().is_some_and(|s| !s.is_empty())
     });
-    assert_eq!(status["strangers"][0]["cluster_id"], before["cluster_id"]);
+    assert_eq!(status["rejected_nodes"][0]["cluster_id"], before["cluster_id"]);
     let text = c.ok(&["status"]).text();
     assert!(text.contains("REFUSED") && text.contains("--restore") && !text.contains("n1 "), "{text}");
     c.kill_node(2);

@@ -474,7 +474,7 @@ impl Client {
     }
 
     /// Starts a pass of upkeep, or looks at the one that runs.
-    pub fn maintain(&self, what: Upkeep, start: bool) -> Result<MaintainReply, Error> {
+    pub fn maintain(&self, what: MaintenanceJob, start: bool) -> Result<MaintainReply, Error> {
         Ok(self.ask("maintain", &StorePath::root(), &Maintain { what: what as i32, start })?)
     }
 

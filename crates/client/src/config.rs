@@ -25,10 +25,10 @@ pub struct Options {
     pub get_bytes: usize,
     /// Extents sent with one commit; more are staged by partial commits before.
     pub commit_extents: usize,
-    /// Small files written one after another before blanks are asked for ([`crate::blanks`]).
+    /// Small files written one after another before preallocated are asked for ([`crate::preallocated`]).
     pub blanks_after: u32,
-    /// Blanks asked for at once.
-    pub blanks: u32,
+    /// PreallocatedChunks asked for at once.
+    pub preallocated: u32,
     /// Small files so many milliseconds apart still come one after another.
     pub blanks_pause_ms: u64,
     /// Chunks of small files that are remembered as written, so that they are asked about before they are sent.
@@ -78,7 +78,7 @@ impl Default for Options {
             get_bytes: 2 << 20,
             commit_extents: 8192,
             blanks_after: 3,
-            blanks: 64,
+            preallocated: 64,
             blanks_pause_ms: 1_000,
             remembered_chunks: 4_096,
             manager_timeout_ms: 10_000,

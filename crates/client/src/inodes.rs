@@ -59,7 +59,7 @@ pub struct NewNode {
     /// Its inode number, drawn before; 0: any.
     pub ino: u64,
     /// The names in its directory are asked for as well, to have them for oneself as with [`Inodes::make_directory`].
-    pub want_names: bool,
+    pub want_delegation: bool,
     /// Numbers to draw with it, for files to come.
     pub inos: u32,
 }
@@ -102,7 +102,7 @@ impl Inodes<'_> {
     }
 
     /// New directory. With `inos`, so many inode numbers are asked for, and to have the names in there for oneself
-    /// ([`Entry::names_ms`], [`Client::on_names_recall`]).
+    /// ([`Entry::delegation_ms`], [`Client::on_names_recall`]).
     pub fn make_directory(&self, parent: u64, name: &[u8], owner: Owner, inos: u32) -> Result<Entry, Error> {
         let Owner { mode, uid, gid } = owner;
         let op_id = self.0.context.op_id();
@@ -114,7 +114,7 @@ impl Inodes<'_> {
     /// New empty file, named pipe, socket or device (with its number). Its change time is now the directory's modification
     /// time.
     pub fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
-        let NewNode { kind, owner: Owner { mode, uid, gid }, rdev, ino, want_names, inos } = new;
+        let NewNode { kind, owner: Owner { mode, uid, gid }, rdev, ino, want_delegation, inos } = new;
         let (op_id, kind, name) = (self.0.context.op_id(), kind as i32, name.to_vec());
         self.0.context.ask(&MakeNode {
             op_id,
@@ -128,7 +128,7 @@ impl Inodes<'_> {
             exist_ok: false,
             ino,
             want_lease: true,
-            want_names,
+            want_delegation,
             inos,
         })
     }

@@ -9,7 +9,6 @@
 //! Start at [`Client`], or, for how it works, at [`write_core::WriteCore::handle`] and
 //! [`read_core::ReadCore::handle`]. Knobs are in [`config`], failures in [`error`].
 
-pub mod blanks;
 pub mod cache;
 mod calls;
 pub mod class;
@@ -26,6 +25,7 @@ pub mod locks;
 mod namespace;
 pub mod path;
 mod pipeline;
+pub mod preallocated;
 mod read;
 pub mod read_core;
 mod rewrite;

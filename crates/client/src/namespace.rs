@@ -133,8 +133,8 @@ impl Service for Recalls {
             Ok(request) => {
                 self.0.recall(&request.inos);
                 self.0.tell(Some(&request.inos));
-                if let Some(hear) = self.0.hear_names.get().filter(|_| !request.names_of.is_empty()) {
-                    return hear(request.names_of, Box::new(answer));
+                if let Some(hear) = self.0.hear_names.get().filter(|_| !request.delegated_dirs.is_empty()) {
+                    return hear(request.delegated_dirs, Box::new(answer));
                 }
             }
             Err(_) => {

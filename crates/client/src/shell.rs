@@ -125,7 +125,7 @@ impl Context {
     }
 
     fn give_back_blanks(self: &Arc<Self>) {
-        let sessions = self.view.write().blanks.clear();
+        let sessions = self.view.write().preallocated.clear();
         for session_id in sessions {
             let call =
                 Call::new(Peer::Manager, 0, &CloseSession { session_id }, Vec::new(), self.options.manager_timeout_ms);

@@ -117,7 +117,7 @@ fn many_writers_share_a_client() {
     }
     let fake = fake.lock();
     assert_eq!((fake.count("AllocateChunks"), fake.count("Commit")), (0, 320));
-    // Each writer may open files until the first blanks have come.
+    // Each writer may open files until the first preallocated have come.
     assert!(fake.count("OpenWrite") <= 48, "one trip for most small files: {}", fake.count("OpenWrite"));
     assert!(fake.count("Resolve") <= 16, "the directory is known under a lease: {}", fake.count("Resolve"));
 }

@@ -1,9 +1,9 @@
 //! What the client knows of the cluster: nodes, disks, groups and classes, merged from the answers it
 //! gets; which nodes did not answer lately, and how long answers take. Plain data; cores share it.
 
-use crate::blanks::Blanks;
 use crate::class::Class;
 use crate::config::{Options, ms};
+use crate::preallocated::PreallocatedChunks;
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct View {
     suspects: HashMap<u64, i64>,
     latencies: Latencies,
     /// Chunk ids in advance.
-    pub blanks: Blanks,
+    pub preallocated: PreallocatedChunks,
 }
 
 #[derive(Debug)]

@@ -41,7 +41,7 @@ use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Code, Error};
 
 /// Input of at most this many bytes is named before the session is opened, and travels with the opening or (under
-/// [`crate::blanks`]) with the commit.
+/// [`crate::preallocated`]) with the commit.
 pub(crate) const SMALL_BYTES: usize = 256 << 10;
 
 /// What happens to a write.
@@ -118,7 +118,7 @@ pub struct WriteCore {
     actions: VecDeque<WriteAction>,
 
     session_id: u64,
-    /// The session that puts name: this one, or that of blanks.
+    /// The session that puts name: this one, or that of preallocated.
     put_session_id: u64,
     session_ns: i64,
     renewed_ns: i64,
@@ -343,7 +343,7 @@ impl WriteCore {
             if self.start_unopened(&request.redundancy, &first) {
                 return self.close_used_up();
             }
-            request.blanks = self.view.write().blanks.wanted(&request.redundancy, self.now, &self.options);
+            request.preallocate = self.view.write().preallocated.wanted(&request.redundancy, self.now, &self.options);
         }
         for &i in &first {
             self.chunks[i].stage = Stage::Asked;
@@ -376,7 +376,7 @@ impl WriteCore {
             redundancy: scheme.unwrap_or_default(),
             known_map_version: self.view.read().known_version(),
             host: self.options.host.clone(),
-            blanks: 0,
+            preallocate: 0,
             inos,
             chunking: expected.map(|p| p.chunking.to_string()).unwrap_or_default(),
         }
@@ -406,7 +406,7 @@ impl WriteCore {
     }
 
     fn on_opened(&mut self, mut reply: OpenWriteReply, first: Vec<usize>) {
-        self.take_blanks(reply.blanks.take());
+        self.take_preallocated(reply.preallocated.take());
         let hints = reply.policy.iter().map(|h| (h.name.as_str(), h.value.as_str()));
         match Policy::from_hints(hints) {
             Ok(policy) => self.policy = policy,
@@ -609,7 +609,7 @@ impl WriteCore {
                 let Some(done) = self.calls.answered(self.now, answer, &self.options) else { return };
                 let opened = done.answer.decode::<OpenWrite>().map(|(reply, _)| reply).unwrap_or_default();
                 self.session_id = opened.session_id;
-                self.take_blanks(opened.blanks);
+                self.take_preallocated(opened.preallocated);
                 self.close();
             }
             _ => {}

@@ -1,7 +1,7 @@
 //! Files that were made here, and that the manager does not know yet.
 //!
 //! Whoever makes a directory through this mount, or some files in one that was there, has the names in there to itself for a while
-//! ([`tessera_wire::meta::Entry::names_ms`]): what is not among them is not there, and a new file need not be asked for. It comes to be with the
+//! ([`tessera_wire::meta::Entry::delegation_ms`]): what is not among them is not there, and a new file need not be asked for. It comes to be with the
 //! commit of its content, one trip instead of three; or by itself ([`Making::settle`]) as soon as anything else is to be
 //! done with it, a third of that while has passed, or others want to make names there. So all that a program on another mount can
 //! notice is that a file which is still open for its first time may not be there yet.
@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tessera_client::inodes::{NewAttr, NewFile, NewNode};
 use tessera_client::{Client, Owner, WriteDone, WriteError};
-use tessera_wire::meta::{Entry, Inos};
+use tessera_wire::meta::{Entry, InoRange};
 use tessera_wire::{Attr, Code, Error, InodeKind};
 
 const TAKEN: &str = "another file has taken a new one's name: it is none any more";
@@ -56,7 +56,7 @@ type Recall = (Vec<u64>, Box<dyn FnOnce() + Send>);
 struct State {
     directories: HashMap<u64, Directory>,
     asked_for: HashMap<u64, AskedFor>,
-    inos: Vec<Inos>,
+    inos: Vec<InoRange>,
     files: HashMap<u64, Arc<New>>,
     by_name: HashMap<(u64, Vec<u8>), u64>,
     /// Names that were taken back, counted: an answer on its way meanwhile may be about the same.
@@ -140,8 +140,8 @@ impl Making {
     pub fn owns(&self, directory: u64, (asked, recalls): (Instant, u64), granted: &mut Entry) {
         let mut state = self.state.lock();
         state.inos.extend(granted.inos);
-        if granted.names_ms > 0 && state.recalls == recalls {
-            let for_long = Duration::from_millis(granted.names_ms);
+        if granted.delegation_ms > 0 && state.recalls == recalls {
+            let for_long = Duration::from_millis(granted.delegation_ms);
             let mut names: HashSet<Vec<u8>> = std::mem::take(&mut granted.names).into_iter().collect();
             if let Some(asked_for) = state.asked_for.get_mut(&directory) {
                 names.extend(asked_for.names.iter().cloned());
@@ -345,7 +345,7 @@ impl Making {
             let mut state = self.state.lock();
             state.inos.extend(done.inos);
             if let Some(mine) = state.directories.get_mut(&new.parent) {
-                mine.until = mine.until.max(now + Duration::from_millis(done.names_ms));
+                mine.until = mine.until.max(now + Duration::from_millis(done.delegation_ms));
             }
         }
         Some(done)
@@ -469,7 +469,7 @@ mod tests {
     /// What the manager grants, with these names in the directory.
     fn granted(names: &[&[u8]]) -> Entry {
         let names = names.iter().map(|name| name.to_vec()).collect();
-        Entry { names_ms: 60_000, names, inos: Some(Inos { first: 100, count: 9 }), ..Entry::default() }
+        Entry { delegation_ms: 60_000, names, inos: Some(InoRange { first: 100, count: 9 }), ..Entry::default() }
     }
 
     fn make(making: &Making, directory: u64, name: &[u8]) -> Option<u64> {

@@ -5,7 +5,6 @@
 //! live in more than one group. Whatever is handed out at zero references counts as used now (P4).
 
 use crate::anchors::{Anchors, Wish};
-use crate::blanks;
 use crate::cache::Pg;
 use crate::choose::{self, Near, Wanted};
 use crate::error::{Outcome, invalid, refuse};
@@ -14,6 +13,7 @@ use crate::inodes::{self, check_name};
 use crate::meta::draw;
 use crate::namespace;
 use crate::placement;
+use crate::preallocated;
 use crate::refs::{COMMITTED, PENDING};
 use crate::sessions::{self, Session, WRITER};
 use crate::state::Ctx;
@@ -48,9 +48,9 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply>
             Some(answer(ctx, &session, &policy, &asked)?)
         }
     };
-    let blanks = match request.blanks {
+    let preallocated = match request.preallocate {
         0 => None,
-        _ => blanks::draw_blanks(ctx, &session, &policy, &spec()?, request)?,
+        _ => preallocated::preallocate(ctx, &session, &policy, &spec()?, request)?,
     };
     session.write(ctx.db)?;
     let reply = OpenWriteReply {
@@ -62,7 +62,7 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply>
         session_ms: ctx.config.session_ms,
         domain: session.domain,
         allocated,
-        blanks,
+        preallocated,
     };
     let (now_ns, ahead_bytes) = (ctx.now_ns, granted_bytes.saturating_sub(len_of(&request.chunks)));
     ctx.after_commit(move |soft| soft.sessions.opened(&session, now_ns, ahead_bytes));

@@ -6,7 +6,6 @@
 //! asked about needs nothing.
 
 use crate::allocate::any_missing;
-use crate::blanks;
 use crate::cache::Pg;
 use crate::error::{Outcome, invalid, refuse};
 use crate::hints::HintSet;
@@ -15,6 +14,7 @@ use crate::namespace;
 use crate::pages::{self, Piece};
 use crate::placement;
 use crate::planted::{self, Bug};
+use crate::preallocated;
 use crate::refs::{COMMITTED, RefChanges};
 use crate::sessions::{self, Session};
 use crate::state::Ctx;
@@ -34,7 +34,7 @@ pub const CAUSE_PASSED: i64 = 3;
 /// Applies a commit.
 pub fn commit(ctx: &mut Ctx, request: &Commit) -> Outcome<CommitReply> {
     if let Some(open) = &request.open {
-        return blanks::open_and_commit(ctx, request, open);
+        return preallocated::open_and_commit(ctx, request, open);
     }
     let session = sessions::writer(ctx.db, request.session_id)?;
     let policy = HintSet::read(&session.hints).policy()?;

@@ -84,7 +84,7 @@ pub enum Event {
         client_gone: u64,
     },
     /// A node of another cluster greeted, and was refused.
-    Stranger {
+    RejectedNode {
         /// The cluster it belongs to.
         cluster_id: Vec<u8>,
         /// Its host label.
@@ -337,8 +337,8 @@ impl ManagerCore {
                     self.release_reservations();
                 }
             }
-            Event::Stranger { cluster_id, host } => {
-                self.soft.strangers.note(self.now_ns, &self.meta.cluster_id, cluster_id, host);
+            Event::RejectedNode { cluster_id, host } => {
+                self.soft.rejected_nodes.note(self.now_ns, &self.meta.cluster_id, cluster_id, host);
             }
             Event::Answer(answer) => self.answer(answer),
             Event::Tick => self.tick(),

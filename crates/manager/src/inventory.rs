@@ -33,7 +33,7 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Outcome<Vec<Task>> {
         if disk.inventory_wanted == 0 || !serving || running {
             continue;
         }
-        // Chunks that are not committed yet, blanks among them, may be put behind where the list has come to.
+        // Chunks that are not committed yet, preallocated among them, may be put behind where the list has come to.
         let pending = pending(view.db.conn())?;
         let bound = view.meta.next_chunk;
         let tasks = &mut view.soft.cluster.tasks;

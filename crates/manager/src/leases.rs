@@ -169,7 +169,7 @@ pub fn recall(held: &[Covered]) -> RecallLease {
     for what in held {
         match *what {
             Covered::Inode(ino) => recall.inos.push(ino),
-            Covered::Names(directory) => recall.names_of.push(directory),
+            Covered::Names(directory) => recall.delegated_dirs.push(directory),
         }
     }
     recall

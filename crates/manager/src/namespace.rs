@@ -134,11 +134,11 @@ pub fn make_dir(ctx: &mut Ctx, request: &MakeDir) -> Outcome<Entry> {
 const MAX_INOS: u32 = 256;
 
 /// Numbers for files to come, if any are wanted.
-pub(crate) fn draw_inos(ctx: &mut Ctx, wanted: u32) -> Option<Inos> {
+pub(crate) fn draw_inos(ctx: &mut Ctx, wanted: u32) -> Option<InoRange> {
     let count = wanted.min(MAX_INOS);
     let first = ctx.meta.next_ino;
     ctx.meta.next_ino += u64::from(count);
-    (count > 0).then_some(Inos { first, count })
+    (count > 0).then_some(InoRange { first, count })
 }
 
 /// Refuses a number for a new inode that was never drawn, or is somebody's (P14).

@@ -3,7 +3,7 @@
 use crate::error::{Outcome, invalid};
 use crate::state::View;
 use crate::tasks::Work;
-use tessera_wire::meta::{Counter, Maintain, MaintainReply, Upkeep};
+use tessera_wire::meta::{Counter, Maintain, MaintainReply, MaintenanceJob};
 
 /// A pass of one kind: running, or the last one that ran.
 #[derive(Debug, Default, Clone, Copy)]
@@ -49,7 +49,7 @@ impl Pass {
 /// Starts a pass, if asked.
 pub fn start(view: &mut View<'_>, request: &Maintain) -> Outcome<()> {
     let what = request.what();
-    if what == Upkeep::Unknown {
+    if what == MaintenanceJob::Unknown {
         return invalid(format!("maintain: {} is no kind of upkeep; there are gc, scrub and repair", request.what));
     }
     if !request.start {
@@ -64,12 +64,12 @@ pub fn start(view: &mut View<'_>, request: &Maintain) -> Outcome<()> {
         ..Pass::default()
     };
     match what {
-        Upkeep::Scrub if !cluster.passes.scrub.running => {
+        MaintenanceJob::Scrub if !cluster.passes.scrub.running => {
             cluster.passes.scrub = fresh;
             cluster.tasks.scrub_wanted.extend(disks);
         }
-        Upkeep::Gc if !cluster.passes.gc.running => cluster.passes.gc = fresh,
-        Upkeep::Repair => {
+        MaintenanceJob::Gc if !cluster.passes.gc.running => cluster.passes.gc = fresh,
+        MaintenanceJob::Repair => {
             cluster.passes.repair = fresh;
             cluster.passes.hurry = true;
             cluster.tasks.missing_backoff.clear();
@@ -130,7 +130,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Outcome<MaintainReply> {
     let cluster = &view.soft.cluster;
     let counter = |name: &str, value: u64| Counter { name: name.to_string(), value };
     Ok(match request.what() {
-        Upkeep::Scrub => {
+        MaintenanceJob::Scrub => {
             let pass = cluster.passes.scrub;
             let figures = &cluster.figures.disks;
             let total = figures.values().map(|d| d.used_bytes).sum();
@@ -143,7 +143,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Outcome<MaintainReply> {
             ];
             MaintainReply { running: pass.running, done, total: if pass.running { total } else { done }, counters }
         }
-        Upkeep::Gc => {
+        MaintenanceJob::Gc => {
             let pass = cluster.passes.gc;
             let left = crate::status::get_status(view)?;
             let counters = vec![

@@ -85,6 +85,6 @@ impl Caches {
 
     /// Members that are being filled, by group and position.
     pub fn filling(&self, db: &Db) -> rusqlite::Result<Arc<Vec<Member>>> {
-        remembered(&self.roster.filling, || rows::members_filling(db.conn()))
+        remembered(&self.roster.filling, || rows::members_backfilling(db.conn()))
     }
 }

@@ -259,7 +259,7 @@ pub fn members_incoming(conn: &Connection, disk_id: u64) -> rusqlite::Result<Vec
 }
 
 /// All members that are being filled, by group.
-pub fn members_filling(conn: &Connection) -> rusqlite::Result<Vec<Member>> {
+pub fn members_backfilling(conn: &Connection) -> rusqlite::Result<Vec<Member>> {
     let sql = format!("SELECT {MEMBER_COLUMNS} FROM pg_members WHERE incoming_disk_id != 0 ORDER BY pg_id, position");
     list(conn, &sql, [], member_from)
 }

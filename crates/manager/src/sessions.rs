@@ -31,7 +31,7 @@ pub struct Session {
     pub client_id: u64,
     /// When.
     pub started_ns: i64,
-    /// File; of a writer of a new file, the inode it will get; 0: of blanks.
+    /// File; of a writer of a new file, the inode it will get; 0: of preallocated.
     pub ino: u64,
     /// The file was there at open.
     pub created: bool,
@@ -141,7 +141,7 @@ pub fn end(ctx: &mut Ctx, id: u64) -> Outcome<bool> {
     let ino = ended.map_or(0, |(_, ino)| ino as u64);
     ctx.after_commit(move |soft| {
         soft.sessions.forget(id);
-        // Blanks have a session without a file.
+        // PreallocatedChunks have a session without a file.
         if ino != 0 {
             soft.sessions.release_later(ino);
         }

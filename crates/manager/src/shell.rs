@@ -255,7 +255,7 @@ impl Shared {
         if role != Role::Node || error.kind() != Code::WrongCluster {
             return error;
         }
-        self.push(Event::Stranger { cluster_id: hello.cluster_id.clone(), host: hello.host.clone() });
+        self.push(Event::RejectedNode { cluster_id: hello.cluster_id.clone(), host: hello.host.clone() });
         Error::new(
             Code::WrongCluster,
             format!(

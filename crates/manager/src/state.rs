@@ -28,7 +28,7 @@ pub struct Soft {
     /// Nodes that hold all of the log that was acknowledged. As of the last tick or question for the status.
     pub log_replicas: Vec<u64>,
     /// Nodes of other clusters that tried to join this one.
-    pub strangers: crate::strangers::Strangers,
+    pub rejected_nodes: crate::rejected_nodes::RejectedNodes,
     /// Sessions: when last used, young readers.
     pub sessions: SoftSessions,
     /// Files committed since the last tick that may be checkpoint images in a directory where time steps replace each other.

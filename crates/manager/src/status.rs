@@ -33,7 +33,7 @@ pub fn get_status(view: &View<'_>) -> Outcome<ClusterStatus> {
     let meta = view.meta;
     let disks = rows::disks(conn)?;
     let redundancy = redundancy(conn, meta.chunks)?;
-    // Blanks are neither kept nor garbage.
+    // PreallocatedChunks are neither kept nor garbage.
     let (garbage_chunks, garbage_bytes) = conn
         .prepare_cached("SELECT count(*), coalesce(sum(len_bytes), 0) FROM chunks WHERE refs = 0 AND hash <> x''")?
         .query_row([], |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?)))?;
@@ -52,7 +52,7 @@ pub fn get_status(view: &View<'_>) -> Outcome<ClusterStatus> {
         chunks_full: redundancy.full,
         chunks_reduced: redundancy.reduced,
         chunks_lost: redundancy.lost,
-        members_filling: redundancy.filling,
+        members_backfilling: redundancy.filling,
         fragments_to_repair: redundancy.to_repair,
         fragments_repaired: repaired.fragments,
         repaired_bytes: repaired.bytes,
@@ -69,7 +69,7 @@ pub fn get_status(view: &View<'_>) -> Outcome<ClusterStatus> {
         release: env!("CARGO_PKG_VERSION").to_string(),
         counters: counters(view),
         map_version: meta.map_version,
-        strangers: view.soft.strangers.known(view.now_ns),
+        rejected_nodes: view.soft.rejected_nodes.known(view.now_ns),
         device_work: view.soft.cluster.figures.work(),
     })
 }

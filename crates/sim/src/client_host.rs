@@ -13,7 +13,7 @@ use tessera_client::view::{SharedView, View};
 use tessera_client::write_core::{ChunkReady, Owner, Target, WriteAction, WriteCore, WriteEvent, WriteParams};
 use tessera_net::BufferPool;
 use tessera_policy::Policy;
-use tessera_wire::meta::{CommitMode, Entry, Inos, MakeDir, Unlink};
+use tessera_wire::meta::{CommitMode, Entry, InoRange, MakeDir, Unlink};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Hint};
 
@@ -104,7 +104,7 @@ impl ClientHost {
             put_bytes: 8_000,
             commit_extents: 7,
             blanks_after: 1,
-            blanks: 4,
+            preallocated: 4,
             blanks_pause_ms: 60_000,
             remembered_chunks: 2,
             ..Options::default()
@@ -457,7 +457,7 @@ fn name_of(index: usize, k: u64) -> String {
     format!("c{index}-{k}")
 }
 
-fn numbers(inos: Inos) -> std::ops::Range<u64> {
+fn numbers(inos: InoRange) -> std::ops::Range<u64> {
     inos.first..inos.first + u64::from(inos.count)
 }
 

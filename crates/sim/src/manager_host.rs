@@ -11,7 +11,7 @@ use tessera_manager::core::{Action, Event, ManagerCore};
 use tessera_manager::db::Db;
 use tessera_manager::restore::Restore;
 use tessera_manager::rows;
-use tessera_wire::meta::{ClusterStatus, Drain, GetStatus, Maintain, MaintainReply, Upkeep};
+use tessera_wire::meta::{ClusterStatus, Drain, GetStatus, Maintain, MaintainReply, MaintenanceJob};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{ClassInfo, Error, Health, Kind, NodeInfo, Request, Role};
 
@@ -248,7 +248,7 @@ impl ManagerHost {
     /// Whether the manager knows that the `lost` nodes are gone, every chunk has all its fragments, and nothing is
     /// being rebuilt or moved.
     pub fn is_whole(&mut self, now_ns: i64, lost: &[String]) -> bool {
-        let at_rest = |s: &ClusterStatus| s.members_filling == 0 && s.fragments_to_repair == 0;
+        let at_rest = |s: &ClusterStatus| s.members_backfilling == 0 && s.fragments_to_repair == 0;
         let whole = |s: ClusterStatus| s.chunks_full == s.chunks && at_rest(&s) && given_up(&s, lost);
         self.status(now_ns).is_some_and(whole)
     }
@@ -267,12 +267,14 @@ impl ManagerHost {
 
     /// Has every disk re-read.
     pub fn scrub(&mut self, now_ns: i64) {
-        self.ask(now_ns, &Maintain { what: Upkeep::Scrub as i32, start: true });
+        self.ask(now_ns, &Maintain { what: MaintenanceJob::Scrub as i32, start: true });
     }
 
     /// Whether the last scrub is over.
     pub fn has_scrubbed(&mut self, now_ns: i64) -> bool {
-        let Some(id) = self.ask(now_ns, &Maintain { what: Upkeep::Scrub as i32, start: false }) else { return false };
+        let Some(id) = self.ask(now_ns, &Maintain { what: MaintenanceJob::Scrub as i32, start: false }) else {
+            return false;
+        };
         self.take_answer(id).and_then(|body| MaintainReply::decode(body).ok()).is_some_and(|reply| !reply.running)
     }
 
@@ -291,7 +293,7 @@ impl ManagerHost {
             s.chunks_full,
             s.chunks_reduced,
             s.chunks_lost,
-            s.members_filling,
+            s.members_backfilling,
             s.fragments_to_repair,
             s.garbage_chunks,
             s.deletes_pending,
@@ -314,7 +316,7 @@ impl ManagerHost {
 
     /// Starts a garbage collection.
     pub fn collect_garbage(&mut self, now_ns: i64) {
-        self.ask(now_ns, &Maintain { what: Upkeep::Gc as i32, start: true });
+        self.ask(now_ns, &Maintain { what: MaintenanceJob::Gc as i32, start: true });
     }
 
     /// Drains a node, if it is known.

@@ -227,7 +227,7 @@ impl Story<'_> {
             most = most.max(status.chunks_reduced);
             progress.set(most - status.chunks_reduced, most);
             progress.message("chunks at full redundancy");
-            if out_nodes == 2 && status.chunks_reduced == 0 && status.members_filling == 0 {
+            if out_nodes == 2 && status.chunks_reduced == 0 && status.members_backfilling == 0 {
                 break status;
             }
             let now = (status.chunks_reduced, status.fragments_repaired);

@@ -8,7 +8,7 @@ use crate::term::{Out, Progress, units};
 use serde_json::{Map, Value, json};
 use std::time::{Duration, Instant};
 use tessera_wire::Health;
-use tessera_wire::meta::{ClusterStatus, MaintainReply, Upkeep};
+use tessera_wire::meta::{ClusterStatus, MaintainReply, MaintenanceJob};
 
 /// Between two looks at a pass.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
 /// Starts a pass of `what` and follows it to its end.
-pub fn maintain(what: Upkeep, args: UpkeepArgs) -> Outcome {
+pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
     let out = Out::new(args.common.talk);
     let store = Store::connect(&args.common)?;
     let started = Instant::now();
@@ -27,8 +27,8 @@ pub fn maintain(what: Upkeep, args: UpkeepArgs) -> Outcome {
     }
     let watched = !args.no_wait && !args.look;
     let unrepaired = match what {
-        Upkeep::Repair if watched => unrepaired(&state, &store.status()?),
-        Upkeep::Scrub if watched => lost(store.status()?.chunks_lost),
+        MaintenanceJob::Repair if watched => unrepaired(&state, &store.status()?),
+        MaintenanceJob::Scrub if watched => lost(store.status()?.chunks_lost),
         _ => Ok(()),
     };
     if out.json() {
@@ -37,7 +37,7 @@ pub fn maintain(what: Upkeep, args: UpkeepArgs) -> Outcome {
     }
     out.line(sentence(what, &state, started.elapsed()))?;
     let waiting = state.counters.iter().find(|c| c.name == "garbage_chunks").map_or(0, |c| c.value);
-    if what == Upkeep::Gc && !state.running && waiting > 0 {
+    if what == MaintenanceJob::Gc && !state.running && waiting > 0 {
         out.note(format!(
             "{} chunks wait for sessions that began before they became garbage (after a restart of the manager: for those it may not know); they go by themselves",
             units::count(waiting)
@@ -99,9 +99,9 @@ fn is_stuck(status: &ClusterStatus) -> bool {
     tasks_out == 0 && (status.chunks_lost > 0 || !away(status).is_empty())
 }
 
-fn follow(store: &Store, what: Upkeep, mut state: MaintainReply, out: &Out) -> Outcome<MaintainReply> {
+fn follow(store: &Store, what: MaintenanceJob, mut state: MaintainReply, out: &Out) -> Outcome<MaintainReply> {
     let progress = match what {
-        Upkeep::Scrub => Progress::bytes(out, name(what), Some(state.total)),
+        MaintenanceJob::Scrub => Progress::bytes(out, name(what), Some(state.total)),
         _ => Progress::things(out, name(what), Some(state.total)),
     };
     let mut moved = (Instant::now(), state.done, state.total);
@@ -111,7 +111,7 @@ fn follow(store: &Store, what: Upkeep, mut state: MaintainReply, out: &Out) -> O
         state = store.maintain(what, false)?;
         if (moved.1, moved.2) != (state.done, state.total) {
             moved = (Instant::now(), state.done, state.total);
-        } else if what == Upkeep::Repair && moved.0.elapsed() >= STUCK_AFTER && is_stuck(&store.status()?) {
+        } else if what == MaintenanceJob::Repair && moved.0.elapsed() >= STUCK_AFTER && is_stuck(&store.status()?) {
             break;
         }
     }
@@ -119,24 +119,24 @@ fn follow(store: &Store, what: Upkeep, mut state: MaintainReply, out: &Out) -> O
     Ok(state)
 }
 
-fn name(what: Upkeep) -> &'static str {
+fn name(what: MaintenanceJob) -> &'static str {
     match what {
-        Upkeep::Gc => "gc",
-        Upkeep::Scrub => "scrub",
-        Upkeep::Repair => "repair",
-        Upkeep::Unknown => "upkeep",
+        MaintenanceJob::Gc => "gc",
+        MaintenanceJob::Scrub => "scrub",
+        MaintenanceJob::Repair => "repair",
+        MaintenanceJob::Unknown => "upkeep",
     }
 }
 
-fn document(what: Upkeep, state: &MaintainReply) -> Value {
+fn document(what: MaintenanceJob, state: &MaintainReply) -> Value {
     let counters: Map<String, Value> = state.counters.iter().map(|c| (c.name.clone(), c.value.into())).collect();
     json!({"pass": name(what), "running": state.running, "done": state.done, "total": state.total, "counters": counters})
 }
 
-fn sentence(what: Upkeep, state: &MaintainReply, elapsed: Duration) -> String {
+fn sentence(what: MaintenanceJob, state: &MaintainReply, elapsed: Duration) -> String {
     let amount = |n: u64| match what {
-        Upkeep::Scrub => units::bytes(n),
-        Upkeep::Gc => format!("{} disks", units::count(n)),
+        MaintenanceJob::Scrub => units::bytes(n),
+        MaintenanceJob::Gc => format!("{} disks", units::count(n)),
         _ => format!("{} fragments", units::count(n)),
     };
     let words: Vec<String> = state.counters.iter().map(|c| phrase(&c.name, c.value)).collect();
@@ -169,11 +169,13 @@ mod tests {
             counters: vec![Counter { name: "rot_found".into(), value: 1 }],
         };
         assert_eq!(
-            sentence(Upkeep::Scrub, &state, Duration::from_secs(2)),
+            sentence(MaintenanceJob::Scrub, &state, Duration::from_secs(2)),
             "scrub done in 2.0 s, 3.0 MiB: 1 rot found"
         );
         let state = MaintainReply { running: true, ..state };
-        assert!(sentence(Upkeep::Repair, &state, Duration::ZERO).starts_with("repair runs, 3,145,728 fragments of"));
+        assert!(
+            sentence(MaintenanceJob::Repair, &state, Duration::ZERO).starts_with("repair runs, 3,145,728 fragments of")
+        );
         assert_eq!(phrase("freed_bytes", 3 << 20), "3.0 MiB freed");
     }
 }

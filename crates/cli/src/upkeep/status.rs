@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
-use tessera_wire::meta::{ClusterStatus, DeviceWork, Stranger};
+use tessera_wire::meta::{ClusterStatus, DeviceWork, RejectedNode};
 use tessera_wire::{DiskInfo, Health, hex};
 
 /// Cells of a space bar.
@@ -64,7 +64,7 @@ pub fn health_name(health: i32) -> &'static str {
 
 /// Whether everything is as it should be.
 pub fn is_healthy(s: &ClusterStatus) -> bool {
-    s.chunks_reduced == 0 && s.chunks_lost == 0 && s.members_filling == 0 && s.fragments_to_repair == 0
+    s.chunks_reduced == 0 && s.chunks_lost == 0 && s.members_backfilling == 0 && s.fragments_to_repair == 0
 }
 
 /// The state in one line.
@@ -89,10 +89,10 @@ fn verdict(s: &ClusterStatus) -> String {
         );
     }
     match not_up {
-        0 if s.members_filling > 0 => {
+        0 if s.members_backfilling > 0 => {
             format!(
                 "healthy: every chunk has all its fragments; {} being moved",
-                units::things(s.members_filling, "group member")
+                units::things(s.members_backfilling, "group member")
             )
         }
         0 => "healthy: every chunk has all its fragments".into(),
@@ -104,9 +104,9 @@ fn verdict(s: &ClusterStatus) -> String {
 }
 
 /// Nodes of other clusters that knock: one line a cluster.
-fn strangers(s: &ClusterStatus) -> Vec<String> {
+fn rejected_nodes(s: &ClusterStatus) -> Vec<String> {
     let mut hosts: BTreeMap<&[u8], Vec<&str>> = BTreeMap::new();
-    s.strangers.iter().for_each(|it| hosts.entry(&it.cluster_id).or_default().push(&it.host));
+    s.rejected_nodes.iter().for_each(|it| hosts.entry(&it.cluster_id).or_default().push(&it.host));
     let line = |(cluster, hosts): (&[u8], Vec<&str>)| {
         format!(
             "REFUSED: nodes of another cluster, {}, on {}; if this manager has lost its directory, stop it, move the directory \
@@ -122,7 +122,7 @@ fn strangers(s: &ClusterStatus) -> Vec<String> {
 pub fn lines(s: &ClusterStatus) -> Vec<String> {
     let mut lines = vec![format!("cluster {}   release {}   term {}", hex(&s.cluster_id), s.release, s.term)];
     lines.push(verdict(s));
-    lines.extend(strangers(s));
+    lines.extend(rejected_nodes(s));
     lines.push(String::new());
     lines.extend(node_table(s).lines());
     lines.push(String::new());
@@ -228,7 +228,7 @@ fn repair(s: &ClusterStatus) -> String {
         units::count(s.fragments_repaired),
         units::bytes(s.repaired_bytes)
     );
-    match (s.members_filling == 0 && s.fragments_to_repair == 0, s.chunks_reduced + s.chunks_lost) {
+    match (s.members_backfilling == 0 && s.fragments_to_repair == 0, s.chunks_reduced + s.chunks_lost) {
         (true, 0) => format!("nothing to do; {done}"),
         (true, short) => format!(
             "{} chunks miss fragments on nodes that are down; repair begins when they count as out, or ends when they return; {done}",
@@ -237,7 +237,7 @@ fn repair(s: &ClusterStatus) -> String {
         (false, _) => format!(
             "{} fragments to go, {} group members being filled; {done}",
             units::count(s.fragments_to_repair),
-            units::count(s.members_filling)
+            units::count(s.members_backfilling)
         ),
     }
 }
@@ -318,7 +318,7 @@ pub fn document(s: &ClusterStatus) -> Value {
         "chunks": {"all": s.chunks, "full": s.chunks_full, "reduced": s.chunks_reduced, "lost": s.chunks_lost},
         "groups": s.pgs,
         "repair": {
-            "members_filling": s.members_filling,
+            "members_backfilling": s.members_backfilling,
             "fragments_to_repair": s.fragments_to_repair,
             "fragments_repaired": s.fragments_repaired,
             "repaired_bytes": s.repaired_bytes,
@@ -327,7 +327,7 @@ pub fn document(s: &ClusterStatus) -> Value {
         "sessions": {"open": s.sessions, "reserved_bytes": s.reserved_bytes},
         "log": {"seq": s.log_seq, "replicas": s.log_replicas, "copies": s.log_copies},
         "map_version": s.map_version,
-        "strangers": s.strangers.iter().map(stranger).collect::<Vec<_>>(),
+        "rejected_nodes": s.rejected_nodes.iter().map(stranger).collect::<Vec<_>>(),
         "device_work": s.device_work.iter().map(device_work).collect::<Vec<_>>(),
         "counters": s.counters.iter().map(|c| (c.name.clone(), c.value.into())).collect::<serde_json::Map<_, _>>(),
     })
@@ -339,7 +339,7 @@ fn device_work(it: &DeviceWork) -> Value {
     })
 }
 
-fn stranger(it: &Stranger) -> Value {
+fn stranger(it: &RejectedNode) -> Value {
     json!({"cluster_id": hex(&it.cluster_id), "host": it.host, "seen": units::rfc3339(it.seen_ns), "times": it.times})
 }
 
@@ -413,7 +413,7 @@ mod tests {
         assert!(verdict_of(|_| ()).starts_with("healthy"));
         assert!(verdict_of(|s| s.nodes[0].health = Health::Down as i32).starts_with("1 node down"));
         assert!(verdict_of(|s| s.chunks_reduced = 3).starts_with("reduced"));
-        assert!(verdict_of(|s| s.members_filling = 1).starts_with("healthy"), "a drain lowers no redundancy (P6)");
+        assert!(verdict_of(|s| s.members_backfilling = 1).starts_with("healthy"), "a drain lowers no redundancy (P6)");
         assert!(verdict_of(|s| (s.chunks_reduced, s.chunks_lost) = (1, 1)).starts_with("DATA UNREADABLE: 1 chunks"));
     }
 
@@ -455,13 +455,14 @@ mod tests {
 
     #[test]
     fn nodes_of_another_cluster_are_a_line_with_the_way_out() {
-        let stranger = |host: &str| Stranger { cluster_id: vec![0xcd; 16], host: host.into(), ..Stranger::default() };
-        let status = ClusterStatus { strangers: vec![stranger("a"), stranger("b")], ..sample() };
+        let stranger =
+            |host: &str| RejectedNode { cluster_id: vec![0xcd; 16], host: host.into(), ..RejectedNode::default() };
+        let status = ClusterStatus { rejected_nodes: vec![stranger("a"), stranger("b")], ..sample() };
         let text = lines(&status).join("\n");
         let line = text.lines().find(|l| l.starts_with("REFUSED")).expect("a line");
         for words in ["cdcdcd", "a, b", "--restore", "--manager"] {
             assert!(line.contains(words), "{line}");
         }
-        assert_eq!(document(&status)["strangers"][1]["host"], "b");
+        assert_eq!(document(&status)["rejected_nodes"][1]["host"], "b");
     }
 }

@@ -112,11 +112,11 @@ impl Fake {
             session_ms: 30_000,
             domain: 7,
             allocated,
-            blanks: self.draw(&request.redundancy, request.blanks)?,
+            preallocated: self.draw(&request.redundancy, request.preallocate)?,
         })
     }
 
-    fn draw(&mut self, spec: &str, count: u32) -> Result<Option<Blanks>, Error> {
+    fn draw(&mut self, spec: &str, count: u32) -> Result<Option<PreallocatedChunks>, Error> {
         if count == 0 {
             return Ok(None);
         }
@@ -128,12 +128,12 @@ impl Fake {
             chunks.push(self.allocate_one(&class, &ChunkName::default(), &[])?);
         }
         let (class, map) = (Some(class), Some(self.map()));
-        Ok(Some(Blanks { session_id, session_ms: 30_000, chunks, class, domain: 7, map }))
+        Ok(Some(PreallocatedChunks { session_id, session_ms: 30_000, chunks, class, domain: 7, map }))
     }
 
-    /// Names what blanks hold, and opens the file.
+    /// Names what preallocated hold, and opens the file.
     fn fill(&mut self, request: &mut Commit, open: OpenWrite) -> Result<Vec<u64>, Error> {
-        if !request.filled.is_empty() {
+        if !request.preallocated_ids.is_empty() {
             self.session(request.session_id)?;
         }
         let hints = self.hints();
@@ -147,7 +147,7 @@ impl Fake {
         }
         let class = self.class_of(&open.redundancy);
         let mut known = Vec::new();
-        for (id, name) in request.filled.clone().into_iter().zip(&open.chunks) {
+        for (id, name) in request.preallocated_ids.clone().into_iter().zip(&open.chunks) {
             let there = |c: &FakeChunk| {
                 (c.class_id, &c.hash, c.committed && c.missing.is_empty()) == (class.class_id, &name.hash, true)
             };
@@ -162,7 +162,7 @@ impl Fake {
             let chunk = self.chunks.get_mut(&id).filter(blank).ok_or_else(gone)?;
             (chunk.hash, chunk.len_bytes) = (name.hash.clone(), name.len_bytes);
         }
-        request.session_id = self.open_write(OpenWrite { chunks: Vec::new(), blanks: 0, ..open })?.session_id;
+        request.session_id = self.open_write(OpenWrite { chunks: Vec::new(), preallocate: 0, ..open })?.session_id;
         Ok(known)
     }
 
@@ -257,13 +257,13 @@ impl Fake {
 
     fn commit(&mut self, mut request: Commit) -> Result<CommitReply, Error> {
         let Some(open) = request.open.take() else { return self.commit_opened(request) };
-        let (spec, wanted) = (open.redundancy.clone(), open.blanks);
+        let (spec, wanted) = (open.redundancy.clone(), open.preallocate);
         let known = self.fill(&mut request, *open)?;
         let session_id = request.session_id;
         let reply = self.commit_opened(request)?;
         self.sessions.remove(&session_id);
         match reply.stale.is_empty() {
-            true => Ok(CommitReply { known, blanks: self.draw(&spec, wanted)?, ..reply }),
+            true => Ok(CommitReply { known, preallocated: self.draw(&spec, wanted)?, ..reply }),
             false => Ok(reply),
         }
     }

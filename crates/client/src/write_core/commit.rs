@@ -130,7 +130,7 @@ impl WriteCore {
             };
         }
         if self.is_unopened() {
-            self.committed_unopened(&reply.known, reply.blanks.clone());
+            self.committed_unopened(&reply.known, reply.preallocated.clone());
         }
         if partial > 0 {
             return self.extents.forget(partial);
@@ -208,11 +208,11 @@ impl WriteCore {
             known_chunks: known.count() as u64,
             entry: reply.entry.map(Box::new),
             inos: reply.inos,
-            names_ms: reply.names_ms,
+            delegation_ms: reply.delegation_ms,
         };
         if self.input_bytes <= SMALL_BYTES as u64 {
             let known = done.known_chunks > 0;
-            self.view.write().blanks.note(self.chunks.iter().map(|c| c.hash), known, &self.options);
+            self.view.write().preallocated.note(self.chunks.iter().map(|c| c.hash), known, &self.options);
         }
         self.extents.forget(self.extents.len());
         let ending = self.ending.take();

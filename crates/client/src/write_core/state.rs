@@ -5,7 +5,7 @@ use crate::class::Class;
 use crate::fetch::Want;
 use tessera_accel::hash::Tree;
 use tessera_wire::Hint;
-use tessera_wire::meta::{CommitMode, Entry, Inos};
+use tessera_wire::meta::{CommitMode, Entry, InoRange};
 
 /// The file a write is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Target {
         parent: u64,
         /// The name.
         name: Vec<u8>,
-        /// Its number, drawn before ([`tessera_wire::meta::Inos`]).
+        /// Its number, drawn before ([`tessera_wire::meta::InoRange`]).
         ino: u64,
         /// Numbers to draw with the commit, for files to come.
         inos: u32,
@@ -129,9 +129,9 @@ pub struct WriteDone {
     /// The file as it is, under a lease, if that was wanted ([`WriteParams::want_lease`]).
     pub entry: Option<Box<Entry>>,
     /// Inode numbers that came with the commit ([`Target::New`]).
-    pub inos: Option<Inos>,
-    /// The directory's names are this client's for so long from when it asked ([`tessera_wire::meta::CommitReply::names_ms`]).
-    pub names_ms: u64,
+    pub inos: Option<InoRange>,
+    /// The directory's names are this client's for so long from when it asked ([`tessera_wire::meta::CommitReply::delegation_ms`]).
+    pub delegation_ms: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

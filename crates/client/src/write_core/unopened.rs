@@ -1,26 +1,26 @@
-//! Small files in one trip: no session is opened. Chunks go under blanks that are at hand ([`crate::blanks`]), and the
-//! commit opens the file and says what they hold. Whatever does not go smoothly (a group that moved, blanks that are gone,
+//! Small files in one trip: no session is opened. Chunks go under preallocated that are at hand ([`crate::preallocated`]), and the
+//! commit opens the file and says what they hold. Whatever does not go smoothly (a group that moved, preallocated that are gone,
 //! another policy than was expected) is left to the ordinary way: the file is opened after all, and its chunks, whose bytes are
 //! kept until the commit, are asked about.
 
 use super::*;
-use crate::blanks::Blank;
+use crate::preallocated::PreallocatedChunk;
 use tessera_policy::Placement;
-use tessera_wire::meta::{Blanks as Drawn, ChunkAnswer, Commit};
+use tessera_wire::meta::{ChunkAnswer, Commit, PreallocatedChunks as Drawn};
 
 /// A file that is written without having been opened.
 #[derive(Debug, Default)]
 pub(super) struct Unopened {
-    /// Its chunks, and the blanks they are stored under.
-    pub blanks: Vec<(usize, Blank)>,
-    /// Blanks to ask for with the commit.
+    /// Its chunks, and the preallocated they are stored under.
+    pub preallocated: Vec<(usize, PreallocatedChunk)>,
+    /// PreallocatedChunks to ask for with the commit.
     pub wanted: u32,
 }
 
 impl Unopened {
-    /// The session that keeps its blanks; 0: it has none.
+    /// The session that keeps its preallocated; 0: it has none.
     fn session_id(&self) -> u64 {
-        self.blanks.first().map_or(0, |(_, blank)| blank.session_id())
+        self.preallocated.first().map_or(0, |(_, blank)| blank.session_id())
     }
 }
 
@@ -38,7 +38,7 @@ impl WriteCore {
         !placed && ends && !self.opened_after_all && self.params.mode == CommitMode::Replace
     }
 
-    /// Starts without opening if there are blanks for all of `first` (the file's chunks).
+    /// Starts without opening if there are preallocated for all of `first` (the file's chunks).
     pub(super) fn start_unopened(&mut self, scheme: &str, first: &[usize]) -> bool {
         let Some(policy) = self.params.expect_policy.clone() else { return false };
         let mut unopened = Unopened::default();
@@ -47,8 +47,10 @@ impl WriteCore {
             false => {
                 let hashes: Vec<[u8; 32]> = first.iter().map(|i| self.chunks[*i].hash).collect();
                 let mut view = self.view.write();
-                let Some(taken) = view.blanks.take(scheme, &hashes, self.now, &self.options) else { return false };
-                unopened.wanted = view.blanks.wanted(scheme, self.now, &self.options);
+                let Some(taken) = view.preallocated.take(scheme, &hashes, self.now, &self.options) else {
+                    return false;
+                };
+                unopened.wanted = view.preallocated.wanted(scheme, self.now, &self.options);
                 Some(taken)
             }
         };
@@ -61,8 +63,8 @@ impl WriteCore {
             return true;
         };
         self.domain = taken.domain;
-        let answers: Vec<ChunkAnswer> = taken.blanks.iter().map(|blank| blank.answer.clone()).collect();
-        unopened.blanks = first.iter().copied().zip(taken.blanks).collect();
+        let answers: Vec<ChunkAnswer> = taken.preallocated.iter().map(|blank| blank.answer.clone()).collect();
+        unopened.preallocated = first.iter().copied().zip(taken.preallocated).collect();
         self.put_session_id = unopened.session_id();
         self.unopened = Some(unopened);
         for (&index, answer) in first.iter().zip(&answers) {
@@ -75,10 +77,11 @@ impl WriteCore {
     /// Has the commit open the file.
     pub(super) fn open_with(&mut self, commit: &mut Commit) {
         let Some(unopened) = &self.unopened else { return };
-        let (chunks, wanted): (Vec<usize>, u32) = (unopened.blanks.iter().map(|(i, _)| *i).collect(), unopened.wanted);
+        let (chunks, wanted): (Vec<usize>, u32) =
+            (unopened.preallocated.iter().map(|(i, _)| *i).collect(), unopened.wanted);
         commit.session_id = unopened.session_id();
-        commit.filled = unopened.blanks.iter().map(|(_, blank)| blank.answer.chunk_id).collect();
-        commit.open = Some(Box::new(OpenWrite { blanks: wanted, ..self.open_request(&chunks) }));
+        commit.preallocated_ids = unopened.preallocated.iter().map(|(_, blank)| blank.answer.chunk_id).collect();
+        commit.open = Some(Box::new(OpenWrite { preallocate: wanted, ..self.open_request(&chunks) }));
     }
 
     /// The commit has opened the file and made the version.
@@ -86,14 +89,14 @@ impl WriteCore {
         for index in 0..self.chunks.len() {
             self.chunks[index].durable |= known.contains(&self.chunks[index].chunk_id);
         }
-        self.take_blanks(drawn);
+        self.take_preallocated(drawn);
         self.drop_blanks();
     }
 
     /// The ordinary way: opens the file and asks about its chunks.
     pub(super) fn open_after_all(&mut self) {
         let Some(unopened) = &self.unopened else { return };
-        let chunks: Vec<usize> = unopened.blanks.iter().map(|(index, _)| *index).collect();
+        let chunks: Vec<usize> = unopened.preallocated.iter().map(|(index, _)| *index).collect();
         self.drop_blanks();
         self.opened_after_all = true;
         self.opened = false;
@@ -120,8 +123,8 @@ impl WriteCore {
         self.open();
     }
 
-    /// Takes in blanks that came with an answer.
-    pub(super) fn take_blanks(&mut self, drawn: Option<Drawn>) {
+    /// Takes in preallocated that came with an answer.
+    pub(super) fn take_preallocated(&mut self, drawn: Option<Drawn>) {
         let Some(mut drawn) = drawn else { return };
         let map = drawn.map.take();
         let info = drawn.class.take().unwrap_or_default();
@@ -134,7 +137,7 @@ impl WriteCore {
             view.class(info.class_id).filter(|class| class.info == info)
         };
         match class {
-            Some(class) => self.view.write().blanks.put(&info.spec, drawn, class, self.now),
+            Some(class) => self.view.write().preallocated.put(&info.spec, drawn, class, self.now),
             None => self.close_session(drawn.session_id),
         }
         self.close_used_up();
@@ -143,14 +146,14 @@ impl WriteCore {
     /// No blank is this file's any more.
     pub(super) fn drop_blanks(&mut self) {
         let Some(unopened) = self.unopened.take() else { return };
-        for session_id in unopened.blanks.into_iter().filter_map(|(_, blank)| blank.last_of()) {
+        for session_id in unopened.preallocated.into_iter().filter_map(|(_, blank)| blank.last_of()) {
             self.close_session(session_id);
         }
     }
 
-    /// Ends the sessions of blanks of which none are left.
+    /// Ends the sessions of preallocated of which none are left.
     pub(super) fn close_used_up(&mut self) {
-        let used_up = self.view.write().blanks.take_over();
+        let used_up = self.view.write().preallocated.take_over();
         used_up.into_iter().for_each(|session_id| self.close_session(session_id));
     }
 

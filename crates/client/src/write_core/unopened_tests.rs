@@ -1,4 +1,4 @@
-//! Small files under blanks: one trip to the manager each, and the ordinary way when anything is not as it was expected.
+//! Small files under preallocated: one trip to the manager each, and the ordinary way when anything is not as it was expected.
 
 use super::*;
 use crate::config::MS;
@@ -35,7 +35,7 @@ fn put_expecting(drive: &mut Drive, name: &str, bytes: &[u8], redundancy: &str) 
     drive.write(&mut core, events).0.unwrap()
 }
 
-/// A client that has blanks: it has written some small files one after another.
+/// A client that has preallocated: it has written some small files one after another.
 fn warm() -> Drive {
     let mut drive = Drive::new(Fake::new(8).with("redundancy", "replica:3"));
     for i in 0..3 {
@@ -59,7 +59,7 @@ fn the_manager_is_asked_once_for_each_of_many_small_files() {
         let asked: Vec<&str> = manager_calls(&drive).into_iter().filter(|k| !closed(k)).collect();
         assert_eq!(asked, ["Commit"], "file {i}: {:#?}", drive.trace);
     }
-    // Sessions of blanks that were all used are ended: those of the last draws are left.
+    // Sessions of preallocated that were all used are ended: those of the last draws are left.
     assert!(drive.fake.sessions.len() <= 2, "{} sessions", drive.fake.sessions.len());
     for i in 10..200 {
         assert_eq!(read_all(&mut drive, &format!("f{i}")).unwrap(), content(i));
@@ -161,7 +161,7 @@ fn chunks_are_cut_as_the_file_asks_whatever_was_expected() {
         assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
         drive.fake.check_all_stored();
 
-        // The same under blanks: the manager says so at the commit.
+        // The same under preallocated: the manager says so at the commit.
         let mut drive = warm();
         drive.fake = std::mem::replace(&mut drive.fake, fake()).with(hints.0, hints.1);
         let before = cuts(&drive).len();

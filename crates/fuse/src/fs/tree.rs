@@ -99,8 +99,14 @@ impl TesseraFs {
         let _adding = making.adds(parent, name.as_bytes());
         let names =
             if kind == InodeKind::File && self.may_make_here(parent)? { making.wants_names(parent) } else { None };
-        let new =
-            NewNode { kind, owner, rdev, want_names: names.is_some(), inos: names.unwrap_or(0), ..NewNode::default() };
+        let new = NewNode {
+            kind,
+            owner,
+            rdev,
+            want_delegation: names.is_some(),
+            inos: names.unwrap_or(0),
+            ..NewNode::default()
+        };
         let (ours, asked) = (making.asking(), self.store.names.asking());
         match self.store.client.inodes().make_node(parent, name.as_bytes(), new) {
             Ok(mut entry) => {

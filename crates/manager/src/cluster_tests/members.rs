@@ -20,7 +20,7 @@ fn two_lost_nodes_are_rebuilt_on_the_rest() {
     fake.until(200, "repaired", |f| f.is_whole());
     let after = fake.status();
     assert_eq!((after.chunks_full, after.chunks_reduced, after.chunks_lost), (after.chunks, 0, 0));
-    assert_eq!((after.fragments_to_repair, after.members_filling), (0, 0));
+    assert_eq!((after.fragments_to_repair, after.members_backfilling), (0, 0));
     assert!(after.fragments_repaired > 0);
     for node in [1, 5] {
         assert_eq!(disk_members(&fake, fake.nodes[node].disks[0]), 0, "a lost disk holds no member any more");
@@ -210,11 +210,11 @@ fn a_drain_is_taken_back() {
     let op_id = fake.op();
     fake.command(&Drain { op_id, node_id, ..Drain::default() }).unwrap();
     fake.run(2_000);
-    let moving = rows::members_filling(fake.db.conn()).unwrap().len();
+    let moving = rows::members_backfilling(fake.db.conn()).unwrap().len();
     assert!(moving > 0);
     let op_id = fake.op();
     fake.command(&Drain { op_id, node_id, undo: true, ..Drain::default() }).unwrap();
-    assert_eq!(rows::members_filling(fake.db.conn()).unwrap().len(), 0);
+    assert_eq!(rows::members_backfilling(fake.db.conn()).unwrap().len(), 0);
     for node in fake.nodes.iter_mut() {
         node.lazy = false;
     }
@@ -266,12 +266,12 @@ fn nobody_is_given_up_while_a_lease_may_run() {
     fake.kill(3);
     let silent_from = fake.now_ns;
     for _ in 0..20 {
-        fake.ask(&Maintain { what: Upkeep::Repair as i32, start: true }).unwrap();
+        fake.ask(&Maintain { what: MaintenanceJob::Repair as i32, start: true }).unwrap();
         fake.run(500);
         if fake.status().nodes[3].health() == Health::Out {
             assert!(fake.now_ns - silent_from > ns(fake.config.node_lease_ms), "out before its lease had ended");
             fake.until(100, "repaired", |f| f.is_whole());
-            assert!(!fake.ask(&Maintain { what: Upkeep::Repair as i32, start: false }).unwrap().running);
+            assert!(!fake.ask(&Maintain { what: MaintenanceJob::Repair as i32, start: false }).unwrap().running);
             return;
         }
     }

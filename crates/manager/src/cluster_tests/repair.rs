@@ -76,7 +76,7 @@ fn repair_survives_a_restart_of_the_manager() {
     let mut fake = Fake::new(8, 1);
     write_files(&mut fake, 0, 40);
     fake.kill(0);
-    fake.until(40, "filling", |f| f.status().members_filling > 0);
+    fake.until(40, "filling", |f| f.status().members_backfilling > 0);
     fake.run(1_000);
     fake.restart_manager();
     fake.until(200, "repaired", |f| f.is_whole());
@@ -114,13 +114,13 @@ fn rot_is_found_and_rebuilt() {
     fake.damaged();
     // What is cut short is begun again.
     fake.disks.get_mut(&disk).unwrap().scrubs_cut_short = 2;
-    let reply = fake.ask(&Maintain { what: Upkeep::Scrub as i32, start: true }).unwrap();
+    let reply = fake.ask(&Maintain { what: MaintenanceJob::Scrub as i32, start: true }).unwrap();
     assert!(reply.running);
     fake.until(60, "scrubbed and rebuilt", |f| {
         f.disks[&disk].rotten.is_empty() && f.disks[&silent].held.contains(&unknown) && f.is_whole()
     });
     fake.run(1_000);
-    let reply = fake.ask(&Maintain { what: Upkeep::Scrub as i32, start: false }).unwrap();
+    let reply = fake.ask(&Maintain { what: MaintenanceJob::Scrub as i32, start: false }).unwrap();
     assert_eq!(reply.counters.iter().find(|c| c.name == "rot_found").unwrap().value, 1);
     // A reader's word alone changes nothing; the node that holds it looks.
     let (disk, key) = rot(&mut fake, 3);
@@ -133,7 +133,7 @@ fn rot_is_found_and_rebuilt() {
     fake.until(60, "rebuilt", |f| f.disks[&disk].rotten.is_empty() && f.is_whole());
     fake.run(2_000);
     assert_eq!(missing(&fake), 0);
-    assert!(!fake.ask(&Maintain { what: Upkeep::Scrub as i32, start: false }).unwrap().running);
+    assert!(!fake.ask(&Maintain { what: MaintenanceJob::Scrub as i32, start: false }).unwrap().running);
 }
 
 /// P6: a chunk that is committed to the old disk while a batch of a move is under way is not in the batch, and is noted.

@@ -189,7 +189,7 @@ impl Grants {
             Command::MakeDir(r) => Grants { inode: r.want_lease, names: (r.inos > 0).then_some(Names::OfNewDirectory) },
             Command::MakeNode(r) => Grants {
                 inode: r.want_lease,
-                names: r.want_names.then_some(Names::Listed(leases::root_if_none(r.parent))),
+                names: r.want_delegation.then_some(Names::Listed(leases::root_if_none(r.parent))),
             },
             Command::SetAttr(r) => Grants { inode: r.want_lease, names: None },
             Command::Commit(r) => {

@@ -192,20 +192,20 @@ impl ManagerCore {
             _ => Some(Vec::new()),
         };
         let names_of = names_of.filter(|_| names.is_some());
-        let names_ms =
+        let delegation_ms =
             self.granted(names_of, |leases, of, until, max| leases.grant_names(of, origin.connection, until, max));
-        if (lease_ms, names_ms) == (0, 0) {
+        if (lease_ms, delegation_ms) == (0, 0) {
             return answer;
         }
         // A message's fields may come in several parts.
         let more = match of_commit {
             true => {
                 let entry = (lease_ms > 0).then(|| Entry { lease_ms, ..Entry::default() });
-                CommitReply { names_ms, entry, ..Default::default() }.encode_to_vec()
+                CommitReply { delegation_ms, entry, ..Default::default() }.encode_to_vec()
             }
             false => {
-                let names = names.filter(|_| names_ms > 0).unwrap_or_default();
-                Entry { names_ms, lease_ms, names, ..Entry::default() }.encode_to_vec()
+                let names = names.filter(|_| delegation_ms > 0).unwrap_or_default();
+                Entry { delegation_ms, lease_ms, names, ..Entry::default() }.encode_to_vec()
             }
         };
         [&answer[..], &more[..]].concat().into()

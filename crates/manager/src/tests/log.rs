@@ -484,10 +484,12 @@ fn workload(rig: &mut Rig, rounds: u64) {
         if i % 4 == 0 {
             rig.ask(&CloseSession { session_id: session }).unwrap();
         }
-        let blanks = super::blanks::draw(rig, 4, super::blanks::redundancy("ec:2+1")).blanks.unwrap();
-        let small = super::blanks::filling(rig, &format!("small{i}"), &[(i * 7) as u8, 100 + i as u8], &blanks);
+        let preallocated =
+            super::preallocated::draw(rig, 4, super::preallocated::redundancy("ec:2+1")).preallocated.unwrap();
+        let small =
+            super::preallocated::filling(rig, &format!("small{i}"), &[(i * 7) as u8, 100 + i as u8], &preallocated);
         rig.ask(&small).unwrap();
-        let again = super::blanks::filling(rig, "small", &[1, 2], &blanks); // used already
+        let again = super::preallocated::filling(rig, "small", &[1, 2], &preallocated); // used already
         rig.ask(&again).unwrap_err();
         let op_id = rig.op();
         let _ = rig.ask(&Unlink { op_id, parent: 1, name: b"nothing".to_vec(), directory: false });

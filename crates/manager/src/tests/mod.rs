@@ -1,7 +1,6 @@
 //! Tests of the core as a whole, through its events and actions.
 
 mod bad_input;
-mod blanks;
 mod classes;
 mod expiry;
 mod files;
@@ -12,6 +11,7 @@ mod names;
 mod namespace;
 mod placement;
 mod planted;
+mod preallocated;
 mod requests;
 mod restart;
 mod shell;

@@ -1,6 +1,6 @@
 //! Names in a directory that are one client's to make: files that come to be with their first commit, and what others wait for (P7, P8, P14).
 
-use super::blanks::{draw, filling, redundancy};
+use super::preallocated::{draw, filling, redundancy};
 use crate::config::Config;
 use crate::rig::*;
 use bytes::Bytes;
@@ -17,11 +17,11 @@ fn make_dir(rig: &mut Rig, name: &str) -> Entry {
 }
 
 /// A rig in which ALICE has just made a directory, and has the names in there.
-fn rig() -> (Rig, u64, Inos) {
+fn rig() -> (Rig, u64, InoRange) {
     let mut rig = Rig::new(4);
-    assert_eq!(make_dir(&mut rig, "first").names_ms, 0, "that leases exist is noted first");
+    assert_eq!(make_dir(&mut rig, "first").delegation_ms, 0, "that leases exist is noted first");
     let made = make_dir(&mut rig, "d");
-    assert_eq!((made.names_ms, made.inos.unwrap().count), (3_000, INOS));
+    assert_eq!((made.delegation_ms, made.inos.unwrap().count), (3_000, INOS));
     (rig, made.attr.unwrap().ino, made.inos.unwrap())
 }
 
@@ -32,8 +32,8 @@ fn make_node(rig: &mut Rig, parent: u64, name: &str, ino: u64) -> MakeNode {
 
 /// The commit of a new file of this number.
 fn new_file(rig: &mut Rig, parent: u64, name: &str, ino: u64) -> Commit {
-    let blanks = draw(rig, 1, redundancy("ec:2+1")).blanks.unwrap();
-    let mut commit = filling(rig, name, &[ino as u8], &blanks);
+    let preallocated = draw(rig, 1, redundancy("ec:2+1")).preallocated.unwrap();
+    let mut commit = filling(rig, name, &[ino as u8], &preallocated);
     let open = commit.open.as_mut().unwrap();
     (open.parent, open.ino, open.inos) = (parent, ino, INOS);
     commit.if_version = Some(0);
@@ -51,7 +51,7 @@ fn recalls<R: Request>(rig: &mut Rig, directory: u64, request: &R) -> Result<Byt
     rig.settle();
     assert!(!rig.replies.contains_key(&id), "{} did not wait", R::KIND.name());
     let call = rig.calls.pop_front().expect("a recall");
-    assert_eq!(recall(&call).names_of, [directory], "{}", R::KIND.name());
+    assert_eq!(recall(&call).delegated_dirs, [directory], "{}", R::KIND.name());
     rig.answer(call.token, Ok(Bytes::from(Ack {}.encode_to_vec())));
     rig.settle();
     rig.replies.remove(&id).expect("answered")
@@ -62,13 +62,13 @@ fn a_file_comes_to_be_with_its_first_commit() {
     let (mut rig, d, inos) = rig();
     let commit = new_file(&mut rig, d, "f", inos.first + 1);
     let reply = rig.ask(&commit).unwrap();
-    assert_eq!((reply.ino, reply.number, reply.names_ms), (inos.first + 1, 1, 3_000));
+    assert_eq!((reply.ino, reply.number, reply.delegation_ms), (inos.first + 1, 1, 3_000));
     let more = reply.inos.unwrap();
     assert!(more.count == INOS && more.first >= inos.first + u64::from(INOS), "others than before");
     let found = rig.ask(&Lookup { parent: d, name: b"f".to_vec(), want_lease: false }).unwrap();
     assert_eq!(found.attr.unwrap().ino, inos.first + 1);
     // P8: the same again changes nothing, and says nothing of what may be different by now.
-    assert_eq!(rig.ask(&commit).unwrap(), CommitReply { names_ms: 0, ..reply });
+    assert_eq!(rig.ask(&commit).unwrap(), CommitReply { delegation_ms: 0, ..reply });
     let made = make_node(&mut rig, d, "empty", inos.first);
     assert_eq!(rig.ask(&made).unwrap().attr.unwrap().ino, inos.first);
     // What is made without a number gets one that nobody has.
@@ -192,16 +192,16 @@ fn names_that_others_are_about_to_make_are_nobodys() {
     rig.settle();
     let call = rig.calls.pop_front().expect("a recall");
     // ALICE makes known what she has made, and gets no more time for it.
-    assert_eq!(rig.ask(&first).unwrap().names_ms, 0);
+    assert_eq!(rig.ask(&first).unwrap().delegation_ms, 0);
     assert!(!rig.replies.contains_key(&id));
     rig.answer(call.token, Ok(Bytes::from(Ack {}.encode_to_vec())));
     rig.settle();
     assert!(rig.replies.remove(&id).unwrap().is_ok());
-    assert_eq!(rig.ask(&second).unwrap().names_ms, 0, "they were given back");
+    assert_eq!(rig.ask(&second).unwrap().delegation_ms, 0, "they were given back");
     let more = make_node(&mut rig, d, "more", 0);
     assert!(rig.ask_as(Role::Client, BOB, &more).is_ok(), "nobody is asked");
     assert_eq!(
-        rig.ask_as(Role::Client, BOB, &third).unwrap().names_ms,
+        rig.ask_as(Role::Client, BOB, &third).unwrap().delegation_ms,
         0,
         "who did not make the directory never has them"
     );
@@ -212,11 +212,11 @@ fn a_holder_that_is_silent_is_waited_out() {
     let (mut rig, d, inos) = rig();
     rig.tick(2_000);
     let file = new_file(&mut rig, d, "f", inos.first);
-    assert_eq!(rig.ask(&file).unwrap().names_ms, 3_000, "from now on");
+    assert_eq!(rig.ask(&file).unwrap().delegation_ms, 3_000, "from now on");
     rig.tick(2_000);
     let session_id = rig.open_write(d, "g", &[]).unwrap().session_id;
     let commit = rig.replacing(session_id, b"g").unwrap();
-    assert_eq!(rig.ask(&commit).unwrap().names_ms, 3_000, "in two steps, too");
+    assert_eq!(rig.ask(&commit).unwrap().delegation_ms, 3_000, "in two steps, too");
     let waiting = make_node(&mut rig, d, "bobs", 0);
     let id = rig.send(Role::Client, BOB, &waiting);
     rig.settle();
@@ -244,7 +244,8 @@ fn a_restarted_manager_knows_of_no_names_and_waits() {
 #[test]
 fn the_names_of_a_directory_that_is_there_can_be_had() {
     let (mut rig, d, _) = rig();
-    let wants = |rig: &mut Rig, name: &str| MakeNode { want_names: true, inos: INOS, ..make_node(rig, d, name, 0) };
+    let wants =
+        |rig: &mut Rig, name: &str| MakeNode { want_delegation: true, inos: INOS, ..make_node(rig, d, name, 0) };
     // BOB must wait for ALICE, and has them then; and so back.
     let there = make_node(&mut rig, d, "there", 0);
     rig.ask(&there).unwrap();
@@ -256,14 +257,14 @@ fn the_names_of_a_directory_that_is_there_can_be_had() {
         names
     };
     assert_eq!(
-        (entry.names_ms, entry.inos.unwrap().count, sorted(&entry)),
+        (entry.delegation_ms, entry.inos.unwrap().count, sorted(&entry)),
         (3_000, INOS, vec!["bob".into(), "there".into()])
     );
     // The same once more: nothing of what may be different by now.
     let id = rig.send(Role::Client, BOB, &asks);
     rig.settle();
     let again = Entry::decode(rig.replies.remove(&id).unwrap().unwrap()).unwrap();
-    assert_eq!((again.names_ms, again.names, again.inos), (0, Vec::new(), entry.inos));
+    assert_eq!((again.delegation_ms, again.names, again.inos), (0, Vec::new(), entry.inos));
     let makes = make_node(&mut rig, d, "alice", 0);
     let id = rig.send(Role::Client, ALICE, &makes);
     rig.settle();
@@ -274,9 +275,9 @@ fn the_names_of_a_directory_that_is_there_can_be_had() {
     assert!(rig.replies[&id].is_ok());
     // The root is a directory like any other, whatever it is called.
     for parent in [0, 1] {
-        let asks = MakeNode { want_names: true, ..make_node(&mut rig, parent, &format!("in {parent}"), 0) };
+        let asks = MakeNode { want_delegation: true, ..make_node(&mut rig, parent, &format!("in {parent}"), 0) };
         let entry = rig.ask(&asks).unwrap();
-        assert!(entry.names_ms == 3_000 && entry.names.len() == 3 + parent as usize, "{entry:?}");
+        assert!(entry.delegation_ms == 3_000 && entry.names.len() == 3 + parent as usize, "{entry:?}");
         assert_eq!(entry.inos, None, "none were wanted");
     }
     rig.audit();
@@ -286,20 +287,20 @@ fn the_names_of_a_directory_that_is_there_can_be_had() {
 #[test]
 fn names_are_not_had_where_more_are_on_their_way_or_there_are_too_many() {
     let (mut rig, _, _) = rig();
-    let asks = |rig: &mut Rig, name: &str| MakeNode { want_names: true, ..make_node(rig, 1, name, 0) };
+    let asks = |rig: &mut Rig, name: &str| MakeNode { want_delegation: true, ..make_node(rig, 1, name, 0) };
     // Two in one group commit: what comes first might list the directory without the second.
     let (one, two) = (asks(&mut rig, "one"), asks(&mut rig, "two"));
     let sent = [rig.send(Role::Client, ALICE, &one), rig.send(Role::Client, ALICE, &two)];
     rig.settle();
     let [one, two] = sent.map(|id| Entry::decode(rig.replies.remove(&id).unwrap().unwrap()).unwrap());
-    assert_eq!((one.names_ms, one.names.len()), (0, 0));
-    assert!(two.names_ms == 3_000 && two.names.contains(&b"one".to_vec()) && two.names.contains(&b"two".to_vec()));
+    assert_eq!((one.delegation_ms, one.names.len()), (0, 0));
+    assert!(two.delegation_ms == 3_000 && two.names.contains(&b"one".to_vec()) && two.names.contains(&b"two".to_vec()));
     let mut rig = rig.restart_with(Config { max_list_entries: 5, ..config() });
     rig.tick(3_100);
     let third = asks(&mut rig, "three");
     assert_eq!(rig.ask(&third).unwrap().names.len(), 5, "as many as may be");
     let fourth = asks(&mut rig, "four");
     let entry = rig.ask(&fourth).unwrap();
-    assert_eq!((entry.names_ms, entry.names.len()), (0, 0), "one more");
+    assert_eq!((entry.delegation_ms, entry.names.len()), (0, 0), "one more");
     rig.audit();
 }

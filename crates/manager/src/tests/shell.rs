@@ -114,7 +114,7 @@ fn nodes_of_another_cluster_are_told_of_restore_and_shown() {
         let client = dialer(1, |_| {});
         client.call_wait(&manager.endpoints()[0], &GetStatus {}, vec![], WAIT).unwrap().0
     };
-    assert!(status().strangers.is_empty());
+    assert!(status().rejected_nodes.is_empty());
     for _ in 0..2 {
         let node = dialer(0, |hello| {
             hello.role = Role::Node as i32;
@@ -128,7 +128,7 @@ fn nodes_of_another_cluster_are_told_of_restore_and_shown() {
             assert!(error.message.contains(words), "{error}");
         }
     }
-    let strangers = status().strangers;
-    assert_eq!((strangers.len(), &strangers[0].host[..], strangers[0].times), (1, "h7", 2));
-    assert_eq!(strangers[0].cluster_id, [9; 16]);
+    let rejected_nodes = status().rejected_nodes;
+    assert_eq!((rejected_nodes.len(), &rejected_nodes[0].host[..], rejected_nodes[0].times), (1, "h7", 2));
+    assert_eq!(rejected_nodes[0].cluster_id, [9; 16]);
 }

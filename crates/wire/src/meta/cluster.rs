@@ -86,7 +86,7 @@ pub struct ClusterStatus {
     pub chunks_lost: u64,
     /// Group members being rebuilt or moved.
     #[prost(uint64, tag = "14")]
-    pub members_filling: u64,
+    pub members_backfilling: u64,
     /// Fragments still to be rebuilt or moved, as far as known.
     #[prost(uint64, tag = "15")]
     pub fragments_to_repair: u64,
@@ -137,7 +137,7 @@ pub struct ClusterStatus {
     pub map_version: u64,
     /// Nodes of other clusters that tried to join within the last hour.
     #[prost(message, repeated, tag = "31")]
-    pub strangers: Vec<Stranger>,
+    pub rejected_nodes: Vec<RejectedNode>,
     /// What devices computed: of each node since it started, of all clients together since the manager did.
     #[prost(message, repeated, tag = "32")]
     pub device_work: Vec<DeviceWork>,
@@ -180,7 +180,7 @@ pub struct ReportWork {
 
 /// Nodes of another cluster on one host, that tried to join this one and were refused.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Stranger {
+pub struct RejectedNode {
     /// The cluster they belong to, 16 bytes.
     #[prost(bytes = "vec", tag = "1")]
     pub cluster_id: Vec<u8>,
@@ -226,7 +226,7 @@ pub struct Drain {
 /// Kinds of upkeep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
-pub enum Upkeep {
+pub enum MaintenanceJob {
     /// Not set.
     Unknown = 0,
     /// Collect garbage now: expire sessions, drop old versions, delete what nothing reaches, compact.
@@ -241,7 +241,7 @@ pub enum Upkeep {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Maintain {
     /// Which.
-    #[prost(enumeration = "Upkeep", tag = "1")]
+    #[prost(enumeration = "MaintenanceJob", tag = "1")]
     pub what: i32,
     /// Start a new pass (else only report).
     #[prost(bool, tag = "2")]

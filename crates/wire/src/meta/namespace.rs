@@ -32,13 +32,13 @@ pub struct Entry {
     #[prost(uint64, repeated, tag = "4")]
     pub path: Vec<u64>,
     /// With [`MakeDir`]: for so long nobody but the asker makes names in the new directory, with [`MakeNode`] in that of the new
-    /// file, unless it is recalled ([`RecallLease::names_of`]); 0: not promised.
+    /// file, unless it is recalled ([`RecallLease::delegated_dirs`]); 0: not promised.
     #[prost(uint64, tag = "5")]
-    pub names_ms: u64,
+    pub delegation_ms: u64,
     /// Answer to [`MakeDir::inos`], [`MakeNode::inos`].
     #[prost(message, optional, tag = "6")]
-    pub inos: Option<Inos>,
-    /// With [`MakeNode`] and `names_ms`: all names there are in the directory.
+    pub inos: Option<InoRange>,
+    /// With [`MakeNode`] and `delegation_ms`: all names there are in the directory.
     #[prost(bytes = "vec", repeated, tag = "7")]
     pub names: Vec<Vec<u8>>,
 }
@@ -46,7 +46,7 @@ pub struct Entry {
 /// Inode numbers that nothing has: the files to come that the asker makes ([`super::OpenWrite::ino`], [`MakeNode::ino`]). Those that are not
 /// used are lost; there are enough.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct Inos {
+pub struct InoRange {
     /// The first of them.
     #[prost(uint64, tag = "1")]
     pub first: u64,
@@ -140,7 +140,7 @@ pub struct MakeDir {
     /// Succeed when the directory is there already.
     #[prost(bool, tag = "7")]
     pub exist_ok: bool,
-    /// Ask for the directory's names ([`Entry::names_ms`]), and for so many inode numbers; the manager gives as many as it likes.
+    /// Ask for the directory's names ([`Entry::delegation_ms`]), and for so many inode numbers; the manager gives as many as it likes.
     #[prost(uint32, tag = "8")]
     pub inos: u32,
     /// As in [`Resolve`], of the new directory.
@@ -178,16 +178,16 @@ pub struct MakeNode {
     /// Succeed when a file of that name is there already (a file is asked for): the answer is that file.
     #[prost(bool, tag = "9")]
     pub exist_ok: bool,
-    /// Its number, of [`Inos`]; 0: any.
+    /// Its number, of [`InoRange`]; 0: any.
     #[prost(uint64, tag = "10")]
     pub ino: u64,
     /// As in [`Resolve`].
     #[prost(bool, tag = "11")]
     pub want_lease: bool,
-    /// Ask for the names in the directory, to make more there ([`Entry::names_ms`]). Not promised where others make names, or there
+    /// Ask for the names in the directory, to make more there ([`Entry::delegation_ms`]). Not promised where others make names, or there
     /// are more than a page of [`List`] has.
     #[prost(bool, tag = "12")]
-    pub want_names: bool,
+    pub want_delegation: bool,
     /// Ask for so many inode numbers, as in [`MakeDir`].
     #[prost(uint32, tag = "13")]
     pub inos: u32,
@@ -414,5 +414,5 @@ pub struct RecallLease {
     /// Directories in which others are about to make names, or that are about to change: what was made in them and is not known here yet is to
     /// be made known before the answer.
     #[prost(uint64, repeated, tag = "2")]
-    pub names_of: Vec<u64>,
+    pub delegated_dirs: Vec<u64>,
 }

@@ -1,6 +1,6 @@
 //! Reading and writing: sessions, the dedup question, commits, extents, what was found bad.
 
-use super::{ClusterMap, Entry, Inos, VersionInfo};
+use super::{ClusterMap, Entry, InoRange, VersionInfo};
 use crate::class::ClassInfo;
 use crate::common::*;
 
@@ -30,7 +30,7 @@ pub struct OpenWrite {
     /// Name in it.
     #[prost(bytes = "vec", tag = "3")]
     pub name: Vec<u8>,
-    /// File, when `parent` is 0. Else the number that a new file gets, of [`super::Inos`]; 0: any.
+    /// File, when `parent` is 0. Else the number that a new file gets, of [`super::InoRange`]; 0: any.
     #[prost(uint64, tag = "4")]
     pub ino: u64,
     /// Hints that override the file's and the directory's for this write; kept with a new file.
@@ -51,9 +51,9 @@ pub struct OpenWrite {
     /// Host label of the writer: where `placement=local` is. Empty: none.
     #[prost(string, tag = "10")]
     pub host: String,
-    /// Blanks of the class that is wanted with the answer, for files to come; the manager gives as many as it likes.
+    /// PreallocatedChunks of the class that is wanted with the answer, for files to come; the manager gives as many as it likes.
     #[prost(uint32, tag = "11")]
-    pub blanks: u32,
+    pub preallocate: u32,
     /// With [`Commit::open`]: inode numbers that are wanted with the answer, for files to come; the manager gives as many as it likes.
     #[prost(uint32, tag = "12")]
     pub inos: u32,
@@ -66,7 +66,7 @@ pub struct OpenWrite {
 /// Chunk ids with a group and no content yet: what small files to come are stored under, so that each needs one trip to the
 /// manager ([`Commit::open`]). Each serves one chunk, once.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Blanks {
+pub struct PreallocatedChunks {
     /// A session of their own. It ends like any that is not renewed (a commit that names it renews it), and they with it.
     #[prost(uint64, tag = "1")]
     pub session_id: u64,
@@ -114,9 +114,9 @@ pub struct OpenWriteReply {
     /// Answer to `chunks`.
     #[prost(message, optional, tag = "8")]
     pub allocated: Option<AllocateChunksReply>,
-    /// Answer to `blanks`.
+    /// Answer to `preallocated`.
     #[prost(message, optional, tag = "9")]
-    pub blanks: Option<Blanks>,
+    pub preallocated: Option<PreallocatedChunks>,
 }
 
 /// Which of these exist, and where do new ones go? Chunks repeated in one question are answered once each, alike.
@@ -284,13 +284,13 @@ pub struct Commit {
     #[prost(bool, tag = "13")]
     pub keep_session: bool,
     /// Open the file and commit it in one: a whole small file, replaced. No session is opened; `session_id` is that of the
-    /// blanks. `chunks` say what `filled` hold; `op_id` is not looked at. Refused as [`crate::Code::SessionExpired`] when
-    /// the blanks are gone or not what the file's policy asks for: then it is to be opened.
+    /// preallocated. `chunks` say what `filled` hold; `op_id` is not looked at. Refused as [`crate::Code::SessionExpired`] when
+    /// the preallocated are gone or not what the file's policy asks for: then it is to be opened.
     #[prost(message, optional, boxed, tag = "14")]
     pub open: Option<Box<OpenWrite>>,
     /// With `open`: the blank that holds each of its `chunks`. Extents and acks name these ids.
     #[prost(uint64, repeated, tag = "15")]
-    pub filled: Vec<u64>,
+    pub preallocated_ids: Vec<u64>,
     /// Ask for the file as it is then, under a lease ([`CommitReply::entry`]).
     #[prost(bool, tag = "16")]
     pub want_lease: bool,
@@ -347,19 +347,19 @@ pub struct CommitReply {
     /// Fragments that are not yet stored (optimistic or degraded writes): redundancy follows.
     #[prost(uint64, tag = "8")]
     pub missing_fragments: u64,
-    /// With `open`: the blanks whose content was stored already, under another id, which the file has now.
+    /// With `open`: the preallocated whose content was stored already, under another id, which the file has now.
     #[prost(uint64, repeated, tag = "9")]
     pub known: Vec<u64>,
-    /// Answer to the `blanks` of `open`.
+    /// Answer to the `preallocated` of `open`.
     #[prost(message, optional, tag = "10")]
-    pub blanks: Option<Blanks>,
+    pub preallocated: Option<PreallocatedChunks>,
     /// Answer to the `inos` of `open`.
     #[prost(message, optional, tag = "11")]
-    pub inos: Option<Inos>,
-    /// Of a file that was opened by a name: the directory's names are the asker's for so long from now, as [`super::Entry::names_ms`] says; 0: they were
+    pub inos: Option<InoRange>,
+    /// Of a file that was opened by a name: the directory's names are the asker's for so long from now, as [`super::Entry::delegation_ms`] says; 0: they were
     /// not, or are others' to change.
     #[prost(uint64, tag = "12")]
-    pub names_ms: u64,
+    pub delegation_ms: u64,
     /// Answer to `want_lease`.
     #[prost(message, optional, tag = "13")]
     pub entry: Option<Entry>,

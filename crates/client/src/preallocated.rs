@@ -1,9 +1,9 @@
-//! Blanks at hand: chunk ids with a group that the manager gave in advance, so that a small file needs one trip to it
-//! ([`tessera_wire::meta::Blanks`]). Plain data; the cores of a client share it through the view.
+//! PreallocatedChunks at hand: chunk ids with a group that the manager gave in advance, so that a small file needs one trip to it
+//! ([`tessera_wire::meta::PreallocatedChunks`]). Plain data; the cores of a client share it through the view.
 //!
-//! A client that writes small files one after another asks for blanks along with what it asks anyway, before those it has
+//! A client that writes small files one after another asks for preallocated along with what it asks anyway, before those it has
 //! run out; one that writes a file now and then never does. What is not used soon is given back: the session
-//! that keeps blanks holds up the reclaiming of space. Under a blank content is sent before anybody has looked whether it is
+//! that keeps preallocated holds up the reclaiming of space. Under a blank content is sent before anybody has looked whether it is
 //! stored already; so content that was written here lately, or that follows content which turned out to be stored, is asked about
 //! first.
 
@@ -11,28 +11,28 @@ use crate::class::Class;
 use crate::config::{Options, ms};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use tessera_wire::meta::{Blanks as Drawn, ChunkAnswer};
+use tessera_wire::meta::{ChunkAnswer, PreallocatedChunks as Drawn};
 
-/// One blank. The session it was drawn with is over when the last of them is dropped ([`Blank::last_of`]).
+/// One blank. The session it was drawn with is over when the last of them is dropped ([`PreallocatedChunk::last_of`]).
 #[derive(Debug)]
-pub struct Blank {
+pub struct PreallocatedChunk {
     /// Its id and group.
     pub answer: ChunkAnswer,
     batch: Arc<Batch>,
 }
 
-/// Blanks that were drawn together.
+/// PreallocatedChunks that were drawn together.
 #[derive(Debug)]
 struct Batch {
     session_id: u64,
     good_until_ns: i64,
 }
 
-/// Blanks for one file.
+/// PreallocatedChunks for one file.
 #[derive(Debug)]
 pub struct Taken {
     /// One per chunk.
-    pub blanks: Vec<Blank>,
+    pub preallocated: Vec<PreallocatedChunk>,
     /// Their class.
     pub class: Arc<Class>,
     /// Their domain.
@@ -41,7 +41,7 @@ pub struct Taken {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Blanks {
+pub struct PreallocatedChunks {
     pools: HashMap<String, Pool>,
     over: Vec<u64>,
     written: HashSet<[u8; 32]>,
@@ -52,7 +52,7 @@ pub struct Blanks {
 
 #[derive(Debug, Default)]
 struct Pool {
-    ready: Vec<Blank>,
+    ready: Vec<PreallocatedChunk>,
     class: Option<Arc<Class>>,
     domain: u32,
     streak: u32,
@@ -61,33 +61,33 @@ struct Pool {
     asked_until_ns: i64,
 }
 
-impl Blank {
+impl PreallocatedChunk {
     /// The session to commit with.
     pub fn session_id(&self) -> u64 {
         self.batch.session_id
     }
 
-    /// Drops it; the session, if this was the last of its blanks.
+    /// Drops it; the session, if this was the last of its preallocated.
     pub fn last_of(self) -> Option<u64> {
         Arc::into_inner(self.batch).map(|batch| batch.session_id)
     }
 }
 
-impl Blanks {
-    /// A file of these chunks (by hash) is about to be written with this scheme: blanks for all of them, or none.
+impl PreallocatedChunks {
+    /// A file of these chunks (by hash) is about to be written with this scheme: preallocated for all of them, or none.
     pub fn take(&mut self, scheme: &str, chunks: &[[u8; 32]], now_ns: i64, options: &Options) -> Option<Taken> {
         let pool = self.pools.entry(scheme.to_string()).or_default();
         let goes_on = now_ns.saturating_sub(pool.used_ns) <= ms(options.blanks_pause_ms);
         pool.streak = if goes_on { pool.streak.saturating_add(1) } else { 1 };
         pool.used_ns = now_ns;
         let old = pool.ready.extract_if(.., |blank| blank.batch.good_until_ns <= now_ns);
-        self.over.extend(old.filter_map(Blank::last_of));
+        self.over.extend(old.filter_map(PreallocatedChunk::last_of));
         if self.known || chunks.iter().any(|hash| self.written.contains(hash)) {
             return None;
         }
         let class = pool.class.clone()?;
         let from = pool.ready.len().checked_sub(chunks.len())?;
-        Some(Taken { blanks: pool.ready.split_off(from), class, domain: pool.domain })
+        Some(Taken { preallocated: pool.ready.split_off(from), class, domain: pool.domain })
     }
 
     /// A file of these chunks was written; `known`: some of them were stored already.
@@ -106,12 +106,12 @@ impl Blanks {
     /// How many to ask for with what is about to be asked for this scheme.
     pub fn wanted(&mut self, scheme: &str, now_ns: i64, options: &Options) -> u32 {
         let Some(pool) = self.pools.get_mut(scheme) else { return 0 };
-        let enough = pool.ready.len() as u32 * 2 > options.blanks;
+        let enough = pool.ready.len() as u32 * 2 > options.preallocated;
         if pool.streak < options.blanks_after || enough || now_ns < pool.asked_until_ns {
             return 0;
         }
         pool.asked_until_ns = now_ns.saturating_add(ms(options.manager_timeout_ms));
-        options.blanks
+        options.preallocated
     }
 
     /// Takes in what was asked for at `asked_ns`: they are good for half their session's life from then on.
@@ -121,21 +121,21 @@ impl Blanks {
         let pool = self.pools.entry(scheme.to_string()).or_default();
         pool.asked_until_ns = 0;
         if pool.class.as_ref().is_some_and(|known| known.info != class.info) || pool.domain != drawn.domain {
-            self.over.extend(pool.ready.drain(..).filter_map(Blank::last_of));
+            self.over.extend(pool.ready.drain(..).filter_map(PreallocatedChunk::last_of));
         }
         (pool.class, pool.domain) = (Some(class), drawn.domain);
-        pool.ready.extend(drawn.chunks.into_iter().map(|answer| Blank { answer, batch: batch.clone() }));
+        pool.ready.extend(drawn.chunks.into_iter().map(|answer| PreallocatedChunk { answer, batch: batch.clone() }));
         self.over.extend(Arc::into_inner(batch).map(|batch| batch.session_id));
     }
 
-    /// Sessions to be closed: all their blanks are used or too old.
+    /// Sessions to be closed: all their preallocated are used or too old.
     pub fn take_over(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.over)
     }
 
     /// Gives up all of them; the sessions to be closed.
     pub fn clear(&mut self) -> Vec<u64> {
-        let all = self.pools.drain().flat_map(|(_, pool)| pool.ready).filter_map(Blank::last_of);
+        let all = self.pools.drain().flat_map(|(_, pool)| pool.ready).filter_map(PreallocatedChunk::last_of);
         self.over.extend(all);
         self.take_over()
     }

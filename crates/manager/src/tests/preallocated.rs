@@ -1,4 +1,4 @@
-//! Blanks: what is filled and committed in one, what is refused, and what becomes of those that are not used (P4, P14).
+//! PreallocatedChunks: what is filled and committed in one, what is refused, and what becomes of those that are not used (P4, P14).
 
 use crate::rig::{Rig, chunk};
 use tessera_wire::meta::*;
@@ -10,16 +10,16 @@ pub(super) fn redundancy(value: &str) -> Vec<Hint> {
     vec![Hint { name: "redundancy".into(), value: value.into() }]
 }
 
-/// Opens a file, and asks for blanks along with it.
+/// Opens a file, and asks for preallocated along with it.
 pub(super) fn draw(rig: &mut Rig, count: u32, hints: Vec<Hint>) -> OpenWriteReply {
     let op_id = rig.op();
     let open = OpenWrite { op_id, parent: 1, name: b"asked".to_vec(), hints, ..Default::default() };
-    rig.ask(&OpenWrite { redundancy: SPEC.into(), blanks: count, ..open }).unwrap()
+    rig.ask(&OpenWrite { redundancy: SPEC.into(), preallocate: count, ..open }).unwrap()
 }
 
-/// The commit of a file whose chunks (one per byte of `content`) are stored under the first of these blanks.
-pub(super) fn filling(rig: &mut Rig, name: &str, content: &[u8], blanks: &Blanks) -> Commit {
-    let answers = &blanks.chunks[..content.len()];
+/// The commit of a file whose chunks (one per byte of `content`) are stored under the first of these preallocated.
+pub(super) fn filling(rig: &mut Rig, name: &str, content: &[u8], preallocated: &PreallocatedChunks) -> Commit {
+    let answers = &preallocated.chunks[..content.len()];
     let extent = |(i, answer): (u64, &ChunkAnswer)| Extent {
         offset: i * 100,
         len_bytes: 100,
@@ -36,12 +36,12 @@ pub(super) fn filling(rig: &mut Rig, name: &str, content: &[u8], blanks: &Blanks
     };
     Commit {
         op_id: rig.op(),
-        session_id: blanks.session_id,
+        session_id: preallocated.session_id,
         mode: CommitMode::Replace as i32,
         size_bytes: content.len() as u64 * 100,
         extents: (0u64..).zip(answers).map(extent).collect(),
         acks: crate::rig::acks(answers),
-        filled: answers.iter().map(|a| a.chunk_id).collect(),
+        preallocated_ids: answers.iter().map(|a| a.chunk_id).collect(),
         open: Some(Box::new(open)),
         ..Default::default()
     }
@@ -60,32 +60,32 @@ fn rows(rig: &Rig, condition: &str) -> i64 {
 #[test]
 fn a_file_is_opened_and_committed_in_one() {
     let mut rig = Rig::new(4);
-    let blanks = draw(&mut rig, 5, redundancy(SPEC)).blanks.unwrap();
-    assert_eq!((blanks.chunks.len(), rows(&rig, "hash = x''")), (5, 5));
-    let commit = filling(&mut rig, "f", &[1, 2], &blanks);
+    let preallocated = draw(&mut rig, 5, redundancy(SPEC)).preallocated.unwrap();
+    assert_eq!((preallocated.chunks.len(), rows(&rig, "hash = x''")), (5, 5));
+    let commit = filling(&mut rig, "f", &[1, 2], &preallocated);
     let reply = rig.ask(&commit).unwrap();
     assert_eq!((reply.number, reply.stale.len(), reply.known.len()), (1, 0, 0));
-    assert_eq!(chunks_of(&mut rig, "f"), commit.filled);
+    assert_eq!(chunks_of(&mut rig, "f"), commit.preallocated_ids);
     assert_eq!(rig.ask(&commit).unwrap(), reply, "P8: the same again is answered, not done");
     rig.audit();
     // What is there now is found by whoever asks, in whatever way.
     let session_id = rig.open_write(1, "g", &[("redundancy", SPEC)]).unwrap().session_id;
     let answers = rig.allocate(session_id, &[chunk(1)]).unwrap().answers;
-    assert_eq!((answers[0].state(), answers[0].chunk_id), (ChunkState::Durable, commit.filled[0]));
-    let rest = Blanks { chunks: blanks.chunks[2..].to_vec(), ..blanks };
+    assert_eq!((answers[0].state(), answers[0].chunk_id), (ChunkState::Durable, commit.preallocated_ids[0]));
+    let rest = PreallocatedChunks { chunks: preallocated.chunks[2..].to_vec(), ..preallocated };
     let mut commit = filling(&mut rig, "h", &[3, 2], &rest);
-    commit.open.as_mut().unwrap().blanks = 3;
+    commit.open.as_mut().unwrap().preallocate = 3;
     let second = rig.ask(&commit).unwrap();
-    assert_eq!(second.known, [commit.filled[1]]);
-    assert_eq!(chunks_of(&mut rig, "h"), [commit.filled[0], chunks_of(&mut rig, "f")[1]]);
-    assert_eq!(second.blanks.unwrap().chunks.len(), 3);
+    assert_eq!(second.known, [commit.preallocated_ids[1]]);
+    assert_eq!(chunks_of(&mut rig, "h"), [commit.preallocated_ids[0], chunks_of(&mut rig, "f")[1]]);
+    assert_eq!(second.preallocated.unwrap().chunks.len(), 3);
     rig.audit();
 }
 
 #[test]
 fn a_file_without_chunks_needs_no_blank() {
     let mut rig = Rig::new(4);
-    let nothing = Blanks::default();
+    let nothing = PreallocatedChunks::default();
     let commit = filling(&mut rig, "empty", &[], &nothing);
     assert_eq!(rig.ask(&commit).unwrap().number, 1);
     let by_inode = rig.ask(&commit).unwrap().ino;
@@ -100,18 +100,18 @@ fn a_file_without_chunks_needs_no_blank() {
 fn blanks_are_collected_with_their_session() {
     let mut rig = Rig::new(4);
     let opened = draw(&mut rig, 5, redundancy(SPEC));
-    let blanks = opened.blanks.unwrap();
+    let preallocated = opened.preallocated.unwrap();
     rig.ask(&CloseSession { session_id: opened.session_id }).unwrap();
     for _ in 0..20 {
         rig.tick(1_000);
     }
     assert_eq!(rows(&rig, "hash = x''"), 5, "their session lives");
-    rig.ask(&CloseSession { session_id: blanks.session_id }).unwrap();
+    rig.ask(&CloseSession { session_id: preallocated.session_id }).unwrap();
     for _ in 0..20 {
         rig.tick(1_000);
     }
     assert_eq!(rows(&rig, "1 = 1"), 0);
-    let late = filling(&mut rig, "late", &[1], &blanks);
+    let late = filling(&mut rig, "late", &[1], &preallocated);
     assert_eq!(rig.ask(&late).unwrap_err().kind(), Code::SessionExpired);
     rig.audit();
 }
@@ -119,10 +119,10 @@ fn blanks_are_collected_with_their_session() {
 #[test]
 fn what_cannot_be_filled_is_refused() {
     let mut rig = Rig::new(4);
-    let blanks = draw(&mut rig, 4, redundancy(SPEC)).blanks.unwrap();
-    let used = filling(&mut rig, "used", &[1], &blanks);
+    let preallocated = draw(&mut rig, 4, redundancy(SPEC)).preallocated.unwrap();
+    let used = filling(&mut rig, "used", &[1], &preallocated);
     rig.ask(&used).unwrap();
-    let rest = Blanks { chunks: blanks.chunks[1..].to_vec(), ..blanks };
+    let rest = PreallocatedChunks { chunks: preallocated.chunks[1..].to_vec(), ..preallocated };
     let good = filling(&mut rig, "f", &[2, 3], &rest);
     let before = rig.dump(&["meta", "command_log", "ops"]);
     let mut refuse = |code: Code, change: &dyn Fn(&mut Commit, &mut OpenWrite)| {
@@ -135,16 +135,16 @@ fn what_cannot_be_filled_is_refused() {
     };
     refuse(Code::SessionExpired, &|c, _| c.session_id = 99);
     refuse(Code::SessionExpired, &|c, _| {
-        c.filled[0] = used.filled[0];
-        c.extents[0].chunk_id = used.filled[0];
+        c.preallocated_ids[0] = used.preallocated_ids[0];
+        c.extents[0].chunk_id = used.preallocated_ids[0];
     });
-    refuse(Code::SessionExpired, &|c, _| c.filled[0] = 12_345);
+    refuse(Code::SessionExpired, &|c, _| c.preallocated_ids[0] = 12_345);
     refuse(Code::SessionExpired, &|_, o| o.redundancy = "replica:2".into());
     refuse(Code::SessionExpired, &|_, o| o.hints = redundancy("replica:2"));
     refuse(Code::SessionExpired, &|_, o| o.hints.push(Hint { name: "placement".into(), value: "local".into() }));
     refuse(Code::SessionExpired, &|_, o| o.chunking = "fixed:4K".into());
-    refuse(Code::Invalid, &|c, _| c.filled[0] = c.filled[1]);
-    refuse(Code::Invalid, &|c, _| c.filled.truncate(1));
+    refuse(Code::Invalid, &|c, _| c.preallocated_ids[0] = c.preallocated_ids[1]);
+    refuse(Code::Invalid, &|c, _| c.preallocated_ids.truncate(1));
     refuse(Code::Invalid, &|c, _| c.partial = true);
     refuse(Code::Invalid, &|c, _| c.keep_session = true);
     refuse(Code::Invalid, &|c, _| c.mode = CommitMode::Append as i32);
@@ -163,6 +163,6 @@ fn what_cannot_be_filled_is_refused() {
 fn placed_files_get_no_blanks() {
     let mut rig = Rig::new(4);
     let hints = [redundancy(SPEC), vec![Hint { name: "placement".into(), value: "local".into() }]].concat();
-    assert_eq!(draw(&mut rig, 4, hints).blanks, None);
-    assert_eq!(draw(&mut rig, 9_999, redundancy(SPEC)).blanks.unwrap().chunks.len(), 256, "as many as it likes");
+    assert_eq!(draw(&mut rig, 4, hints).preallocated, None);
+    assert_eq!(draw(&mut rig, 9_999, redundancy(SPEC)).preallocated.unwrap().chunks.len(), 256, "as many as it likes");
 }

@@ -1,6 +1,6 @@
-//! Blanks: chunk ids with a group and no content yet, drawn in advance. A client stores the fragments of a small file
+//! PreallocatedChunks: chunk ids with a group and no content yet, drawn in advance. A client stores the fragments of a small file
 //! under them and then asks one thing of the manager ([`tessera_wire::meta::Commit::open`]): open the file, this is what
-//! the blanks hold, commit. So a small file costs one logged command instead of two.
+//! the preallocated hold, commit. So a small file costs one logged command instead of two.
 //!
 //! The row of a blank is a pending chunk without a name, and the session they were drawn with keeps them like any pending
 //! chunk (P4). What a blank was filled with is looked for only now: if it is stored already, the file gets the
@@ -22,26 +22,26 @@ use tessera_policy::{Placement, Policy};
 use tessera_wire::Code;
 use tessera_wire::meta::*;
 
-/// Most blanks that one answer brings.
-const MAX_BLANKS: u32 = 256;
+/// Most preallocated that one answer brings.
+const MAX_PREALLOCATED: u32 = 256;
 /// What a blank is expected to hold, for the choice of its group.
 const EXPECTED_BYTES: u64 = 64 << 10;
 
-/// Blanks of class `spec`, as asked for in `request`; none where a file's chunks belong in certain places, or nowhere is room.
-pub(crate) fn draw_blanks(
+/// PreallocatedChunks of class `spec`, as asked for in `request`; none where a file's chunks belong in certain places, or nowhere is room.
+pub(crate) fn preallocate(
     ctx: &mut Ctx,
     writer: &Session,
     policy: &Policy,
     spec: &str,
     request: &OpenWrite,
-) -> Outcome<Option<Blanks>> {
+) -> Outcome<Option<PreallocatedChunks>> {
     if policy.placement != Placement::Spread {
         return Ok(None);
     }
     let class = placement::class_for(ctx, spec)?;
     let wanted = Wanted { class: &class, len_bytes: EXPECTED_BYTES, avoid: &[], degraded: policy.degraded_writes };
     let mut chunks = Vec::new();
-    for _ in 0..request.blanks.min(MAX_BLANKS) {
+    for _ in 0..request.preallocate.min(MAX_PREALLOCATED) {
         let pg_id = ctx.decide(|ctx| Ok(choose::choose_pg(ctx, &wanted).unwrap_or(0)))?;
         if pg_id == 0 {
             break;
@@ -79,7 +79,7 @@ pub(crate) fn draw_blanks(
     pgs.sort_unstable();
     pgs.dedup();
     let map = placement::map_since(ctx.db, ctx.meta.map_version, ctx.caches, request.known_map_version, &pgs)?;
-    let blanks = Blanks {
+    let preallocated = PreallocatedChunks {
         session_id: session.session_id,
         session_ms: ctx.config.session_ms,
         chunks,
@@ -89,10 +89,10 @@ pub(crate) fn draw_blanks(
     };
     let now_ns = ctx.now_ns;
     ctx.after_commit(move |soft| soft.sessions.opened(&session, now_ns, 0));
-    Ok(Some(blanks))
+    Ok(Some(preallocated))
 }
 
-/// Opens a file, fills blanks and commits.
+/// Opens a file, fills preallocated and commits.
 pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open: &OpenWrite) -> Outcome<CommitReply> {
     check(ctx, request, open)?;
     let Begun { session, policy, .. } = allocate::begin(ctx, open)?;
@@ -105,8 +105,8 @@ pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open: &OpenWrite)
     let spec = allocate::scheme_spec(&open.redundancy, &policy, request.size_bytes)?;
     let writer = session.clone();
     let mut reply = commit::commit_in(ctx, &request, session, &policy)?;
-    if reply.stale.is_empty() && open.blanks > 0 {
-        reply.blanks = draw_blanks(ctx, &writer, &policy, &spec, open)?;
+    if reply.stale.is_empty() && open.preallocate > 0 {
+        reply.preallocated = preallocate(ctx, &writer, &policy, &spec, open)?;
     }
     if reply.stale.is_empty() {
         reply.inos = namespace::draw_inos(ctx, open.inos);
@@ -116,20 +116,20 @@ pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open: &OpenWrite)
     Ok(reply)
 }
 
-/// What is wrong with the request itself (P14), and whether its blanks can still be there.
+/// What is wrong with the request itself (P14), and whether its preallocated can still be there.
 fn check(ctx: &Ctx, request: &Commit, open: &OpenWrite) -> Outcome<()> {
     if request.partial || request.keep_session || request.mode != CommitMode::Replace as i32 {
         return invalid("a commit that opens its file replaces it, as a whole, and ends");
     }
-    if request.filled.len() != open.chunks.len() {
-        let (filled, chunks) = (request.filled.len(), open.chunks.len());
-        return invalid(format!("{filled} blanks for {chunks} chunks; send one for each"));
+    if request.preallocated_ids.len() != open.chunks.len() {
+        let (filled, chunks) = (request.preallocated_ids.len(), open.chunks.len());
+        return invalid(format!("{filled} preallocated for {chunks} chunks; send one for each"));
     }
     allocate::check(ctx, &open.chunks)?;
-    let mut ids = request.filled.clone();
+    let mut ids = request.preallocated_ids.clone();
     ids.sort_unstable();
     ids.dedup();
-    if ids.len() != request.filled.len() {
+    if ids.len() != request.preallocated_ids.len() {
         return invalid("a blank holds one chunk; one is named twice");
     }
     if !ids.is_empty() {
@@ -138,7 +138,7 @@ fn check(ctx: &Ctx, request: &Commit, open: &OpenWrite) -> Outcome<()> {
     Ok(())
 }
 
-/// Names what the blanks hold. Those whose content is stored already, and as what.
+/// Names what the preallocated hold. Those whose content is stored already, and as what.
 fn fill(
     ctx: &mut Ctx,
     session: &Session,
@@ -160,8 +160,8 @@ fn fill(
     let question = Question::new(ctx, session, policy, &class, &[])?;
     let scope = allocate::scope(policy, session.ino);
     let mut known = HashMap::new();
-    for (&blank, name) in request.filled.iter().zip(&open.chunks) {
-        let pg_id = blank_group(ctx, session, class.class_id, blank)?;
+    for (&blank, name) in request.preallocated_ids.iter().zip(&open.chunks) {
+        let pg_id = preallocated_group(ctx, session, class.class_id, blank)?;
         if let Some(there) = question.reuse(ctx, name, None)?.filter(|a| a.state() == ChunkState::Durable) {
             known.insert(blank, there.chunk_id);
             continue;
@@ -175,7 +175,7 @@ fn fill(
 }
 
 /// Group of a blank that is there, and blank.
-fn blank_group(ctx: &Ctx, session: &Session, class_id: u32, blank: u64) -> Outcome<u64> {
+fn preallocated_group(ctx: &Ctx, session: &Session, class_id: u32, blank: u64) -> Outcome<u64> {
     let row: Option<(i64, u32, u32, i64, bool)> = ctx
         .db
         .stmt("SELECT pg_id, domain, class_id, state, hash = x'' FROM chunks WHERE chunk_id = ?1")?

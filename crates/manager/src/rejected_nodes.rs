@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use tessera_wire::hex;
-use tessera_wire::meta::Stranger;
+use tessera_wire::meta::RejectedNode;
 
 /// Remembered at most; further ones are only counted out.
 const MAX_STRANGERS: usize = 64;
@@ -26,9 +26,9 @@ struct Seen {
 
 /// Who knocked, by cluster and host.
 #[derive(Debug, Default)]
-pub struct Strangers(BTreeMap<(Vec<u8>, String), Seen>);
+pub struct RejectedNodes(BTreeMap<(Vec<u8>, String), Seen>);
 
-impl Strangers {
+impl RejectedNodes {
     /// A node of cluster `theirs` on `host` was refused by this manager of cluster `ours`.
     pub fn note(&mut self, now_ns: i64, ours: &[u8], theirs: Vec<u8>, host: String) {
         self.0.retain(|_, seen| now_ns - seen.last_ns < FORGET_NS);
@@ -52,10 +52,10 @@ impl Strangers {
     }
 
     /// Those seen within the last hour.
-    pub fn known(&self, now_ns: i64) -> Vec<Stranger> {
+    pub fn known(&self, now_ns: i64) -> Vec<RejectedNode> {
         let fresh = self.0.iter().filter(|(_, seen)| now_ns - seen.last_ns < FORGET_NS);
         fresh
-            .map(|((cluster_id, host), seen)| Stranger {
+            .map(|((cluster_id, host), seen)| RejectedNode {
                 cluster_id: cluster_id.clone(),
                 host: host.clone(),
                 seen_ns: seen.last_ns,
@@ -71,15 +71,15 @@ mod tests {
 
     #[test]
     fn strangers_are_bounded_and_forgotten() {
-        let mut strangers = Strangers::default();
+        let mut rejected_nodes = RejectedNodes::default();
         for i in 0..1_000u64 {
-            strangers.note(1, &[1; 16], vec![2; 16], format!("h{i}"));
+            rejected_nodes.note(1, &[1; 16], vec![2; 16], format!("h{i}"));
         }
-        strangers.note(2, &[1; 16], vec![2; 16], "h0".into());
-        assert_eq!(strangers.known(2).len(), MAX_STRANGERS);
-        assert_eq!(strangers.known(2)[0].times, 2);
-        assert!(strangers.known(2 + FORGET_NS).is_empty());
-        strangers.note(2 + FORGET_NS, &[1; 16], vec![3; 16], "x".repeat(1_000));
-        assert_eq!(strangers.known(2 + FORGET_NS).iter().map(|s| s.host.len()).collect::<Vec<_>>(), [MAX_HOST]);
+        rejected_nodes.note(2, &[1; 16], vec![2; 16], "h0".into());
+        assert_eq!(rejected_nodes.known(2).len(), MAX_STRANGERS);
+        assert_eq!(rejected_nodes.known(2)[0].times, 2);
+        assert!(rejected_nodes.known(2 + FORGET_NS).is_empty());
+        rejected_nodes.note(2 + FORGET_NS, &[1; 16], vec![3; 16], "x".repeat(1_000));
+        assert_eq!(rejected_nodes.known(2 + FORGET_NS).iter().map(|s| s.host.len()).collect::<Vec<_>>(), [MAX_HOST]);
     }
 }
