@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Crates from the ground up; a crate may depend only on those before it.
 const FLOORS: &[&[&str]] = &[
-    &["accel", "disk", "policy", "wire"],
+    &["accel", "disk", "failpoint", "policy", "wire"],
     &["cona", "net"],
     &["segment"],
     &["manager", "node"],

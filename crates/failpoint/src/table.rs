@@ -1,0 +1,42 @@
+//! The names of all failpoints.
+
+/// Every failpoint, sorted: its name (the crate it is in, a dot, the mistake) and what goes wrong while it is active.
+pub const ALL: &[(&str, &str)] = &[
+    ("cona.ack_before_sync", "a write with `Durability::Sync` is acknowledged without a sync"),
+    ("cona.cell_not_synced", "the manifest names a cell that was not synced"),
+    ("cona.drop_deletes_early", "a merge drops deletes although an older cell still has the key"),
+    ("cona.keep_older", "of two records of a key a merge keeps the older"),
+    ("cona.remove_log_early", "the log is removed before the manifest names the cell with its records"),
+    ("cona.skip_page_check", "the checksum of a page is not compared"),
+    ("cona.stale_cache", "records stay in the cache when newer ones of their keys are flushed"),
+    ("logstore.ack_before_sync", "an append is acknowledged without a sync"),
+    ("logstore.keep_torn_tail", "opening leaves a torn tail in place and appends behind it"),
+    ("manager.answers_before_replicas", "replies leave before the log replicas hold the commands behind them (P7)"),
+    ("manager.move_ends_early", "a move ends although the incoming disk lacks fragments (P6)"),
+    ("manager.no_grace", "garbage is collected without waiting for older sessions (P4)"),
+    ("manager.no_recall", "data that clients cache under a lease changes without a recall (P7)"),
+    ("manager.one_replica_too_few", "one log replica less than configured is enough"),
+    ("manager.pages_dropped_early", "pages go although an older kept version needs them (P1, P4)"),
+    (
+        "manager.passed_chunks_forgotten",
+        "chunks committed while a batch of a move was under way are not listed as missing (P6)",
+    ),
+    ("manager.references_leak", "references of dropped pages are not removed (P5)"),
+    ("manager.repeats_apply", "a repeated request is applied again (P8)"),
+    ("manager.returns_unlisted", "a returning disk serves before it was listed (P3)"),
+    ("manager.shared_host", "a member may be replaced by a disk on another member's host (P6)"),
+    ("manager.staged_counted_twice", "a commit counts the references of a staged page again (P5)"),
+    ("manager.stale_epoch_counts", "a lost disk does not raise `since_epoch`: its acknowledgements still count (P11)"),
+    ("segment.ack_before_sync", "`sync` publishes appended records without a sync"),
+    (
+        "segment.drop_deletes_early",
+        "compaction drops delete records although an older record of the fragment is on the disk",
+    ),
+    ("segment.index_forgets_entries", "the index on flash learns that records were scanned, but not their entries"),
+    ("segment.index_forgets_tombstones", "the index on flash does not learn of dead records"),
+    ("segment.keep_failed_append", "the bytes of a failed append stay, and the next append is written behind them"),
+    ("segment.keep_torn_tail", "opening leaves a torn tail in place and appends behind it"),
+    ("segment.remove_before_sync", "compaction removes the old segment before the copies are synced"),
+    ("segment.skip_data_check", "opening does not verify the data of the last segment's records"),
+    ("segment.trust_duplicates", "a duplicate put is acknowledged without verifying the copy on the disk"),
+];
