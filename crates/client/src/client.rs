@@ -1,19 +1,19 @@
 //! [`Client`]: everything a front end can ask for.
 
 use crate::config::Options;
+use crate::context::{Context, random};
 use crate::error::{Error, PathOpError, ReadError, WriteError, by_name};
 use crate::inodes::Inodes;
+use crate::lease_cache::{Directory, DirectoryCache, RecallService};
 use crate::locks::Locks;
-use crate::namespace::{Directories, Directory, Recalls};
 use crate::path::StorePath;
-use crate::pipeline::Source;
+use crate::read::core::{Opened, ReadParams, ReadReport};
 use crate::read::{ReadHandle, Sink};
-use crate::read_core::{Opened, ReadParams, ReadReport};
-use crate::shell::{Context, random};
 use crate::transport::{NetTransport, Transport};
 use crate::view::{SharedView, View};
+use crate::write::core::{Owner, Target, WriteDone, WriteParams};
+use crate::write::input::Source;
 use crate::write::{Cancel, Progress, ProgressFn, WriteHandle};
-use crate::write_core::{Owner, Target, WriteDone, WriteParams};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const POOL_BYTES: usize = 384 << 20;
 #[derive(Clone)]
 pub struct Client {
     pub(crate) context: Arc<Context>,
-    directories: Arc<Directories>,
+    directories: Arc<DirectoryCache>,
     locks: Arc<Locks>,
 }
 
@@ -94,7 +94,7 @@ impl Client {
         let failed = |error| Error::Connect { address: address.to_string(), error };
         let manager: Endpoint =
             address.parse().map_err(|message: String| failed(WireError::new(Code::Invalid, message)))?;
-        let (view, directories, pool) = (View::shared(), Arc::<Directories>::default(), BufferPool::new(POOL_BYTES));
+        let (view, directories, pool) = (View::shared(), Arc::<DirectoryCache>::default(), BufferPool::new(POOL_BYTES));
         let hello = Hello {
             protocol_version: PROTOCOL_VERSION,
             role: Role::Client as i32,
@@ -103,7 +103,7 @@ impl Client {
             client_id: random().max(1),
             host: options.host.clone(),
         };
-        let service = Arc::new(Recalls(directories.clone()));
+        let service = Arc::new(RecallService(directories.clone()));
         let dialer = Dialer::new(hello, service, pool.clone(), DialerOptions::default());
         // A first question without repetition: a wrong address is said at once.
         let first = GetMap { known_version: 0, pg_ids: Vec::new(), all_nodes: true };
@@ -119,13 +119,13 @@ impl Client {
         transport: Arc<dyn Transport>,
         pool: BufferPool,
         view: SharedView,
-        directories: Arc<Directories>,
+        directories: Arc<DirectoryCache>,
         options: Options,
     ) -> std::io::Result<Self> {
         let context = Context::start(transport, pool, view, Arc::new(options))?;
         let locks = Locks::new(&context);
         let held = Arc::downgrade(&locks);
-        directories.on_cut_off(Box::new(move || _ = held.upgrade().map(|locks| locks.cut_off())));
+        directories.on_disconnect(Box::new(move || _ = held.upgrade().map(|locks| locks.cut_off())));
         Ok(Client { context, directories, locks })
     }
 
@@ -148,8 +148,8 @@ impl Client {
     /// Hears of directories whose names are not this client's alone any more, but not when the connection is lost, which
     /// [`Client::on_recall`] tells. The manager waits until the function it comes with is called: what was made in there is to be made
     /// known first, on another thread.
-    pub fn on_names_recall(&self, hear: impl Fn(Vec<u64>, Box<dyn FnOnce() + Send>) + Send + Sync + 'static) {
-        self.directories.on_names_recall(Box::new(hear));
+    pub fn on_delegation_recall(&self, hear: impl Fn(Vec<u64>, Box<dyn FnOnce() + Send>) + Send + Sync + 'static) {
+        self.directories.on_delegation_recall(Box::new(hear));
     }
 
     fn ask<R: Request>(&self, operation: &'static str, path: &StorePath, request: &R) -> Result<R::Reply, PathOpError> {
@@ -176,7 +176,7 @@ impl Client {
         let asked = Instant::now();
         let request = Resolve { start: 1, components: path.components().to_vec(), want_lease: true };
         let entry = self.ask("resolve", path, &request)?;
-        self.directories.keep(path, &entry, asked, recalls);
+        self.directories.insert(path, &entry, asked, recalls);
         let ino = entry.attr.as_ref().map_or(0, |attr| attr.ino);
         Ok(Directory { ino, hints: entry.hints })
     }
@@ -245,7 +245,7 @@ impl Client {
         let (parent, name) = self.place(path)?;
         let request = Unlink { op_id: self.context.op_id(), parent: parent.ino, name, directory };
         let answer = self.ask("remove", path, &request);
-        self.directories.forget();
+        self.directories.clear();
         answer?;
         Ok(())
     }
@@ -304,7 +304,7 @@ impl Client {
             exchange: false,
         };
         let answer = self.ask("rename", from, &request);
-        self.directories.forget();
+        self.directories.clear();
         answer?;
         Ok(())
     }
@@ -351,7 +351,7 @@ impl Client {
         let (op_id, name, value) = (self.context.op_id(), name.to_string(), value.to_vec());
         let request = SetXattr { op_id, ino, name, value, create_only: false, replace_only: false };
         let answer = self.ask("set an attribute of", path, &request);
-        self.directories.forget();
+        self.directories.clear();
         answer?;
         Ok(())
     }
@@ -361,7 +361,7 @@ impl Client {
         let ino = self.stat(path)?.ino;
         let request = RemoveXattr { op_id: self.context.op_id(), ino, name: name.to_string() };
         let answer = self.ask("remove an attribute of", path, &request);
-        self.directories.forget();
+        self.directories.clear();
         answer?;
         Ok(())
     }
@@ -524,7 +524,7 @@ impl Client {
     /// ended; whether it does. A process that is about to end calls this: else its sessions are kept until they expire. Reads
     /// that other threads wait for never end after it.
     pub fn close(&self, limit: Duration) -> bool {
-        self.context.give_up(limit)
+        self.context.close_all(limit)
     }
 
     /// Waits until redundancy of optimistic writes has followed, at most `limit`; whether all has.

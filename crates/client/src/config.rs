@@ -25,14 +25,14 @@ pub struct Options {
     pub get_bytes: usize,
     /// Extents sent with one commit; more are staged by partial commits before.
     pub commit_extents: usize,
-    /// Small files written one after another before preallocated are asked for ([`crate::preallocated`]).
-    pub blanks_after: u32,
+    /// Small files written one after another before preallocated are asked for ([`crate::prealloc`]).
+    pub preallocate_after_files: u32,
     /// PreallocatedChunks asked for at once.
-    pub preallocated: u32,
+    pub preallocate_chunks: u32,
     /// Small files so many milliseconds apart still come one after another.
-    pub blanks_pause_ms: u64,
+    pub preallocate_pause_ms: u64,
     /// Chunks of small files that are remembered as written, so that they are asked about before they are sent.
-    pub remembered_chunks: usize,
+    pub remembered_hashes: usize,
     /// A request to the manager counts as lost after so many milliseconds.
     pub manager_timeout_ms: u64,
     /// A request to the manager is repeated for so many milliseconds before the operation fails.
@@ -77,10 +77,10 @@ impl Default for Options {
             puts_in_flight: 4,
             get_bytes: 2 << 20,
             commit_extents: 8192,
-            blanks_after: 3,
-            preallocated: 64,
-            blanks_pause_ms: 1_000,
-            remembered_chunks: 4_096,
+            preallocate_after_files: 3,
+            preallocate_chunks: 64,
+            preallocate_pause_ms: 1_000,
+            remembered_hashes: 4_096,
             manager_timeout_ms: 10_000,
             manager_deadline_ms: 120_000,
             put_timeout_ms: 20_000,

@@ -22,7 +22,7 @@ use tessera_wire::{ChunkInfo, Code, Error, PgInfo};
 
 /// A fragment that is wanted from a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Want {
+pub(crate) struct FragmentRequest {
     pub fragment: u32,
     pub disk_id: u64,
     pub node_id: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Want {
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Ask for a fragment.
-    Get(Want),
+    Get(FragmentRequest),
     /// Compute, then [`Fetch::on_assembled`].
     Assemble(Assemble),
     /// Ask for the group's members, then [`Fetch::on_map`].
@@ -209,7 +209,7 @@ impl Fetch {
     /// A fragment came, or did not.
     pub fn on_fragment(
         &mut self,
-        want: &Want,
+        want: &FragmentRequest,
         result: Result<(Bytes, u32), Error>,
         now: i64,
         view: &View,
@@ -333,7 +333,7 @@ impl Fetch {
             let Some((i, j, node_id)) = self.choose(now, view, options) else { break };
             let source = &mut self.slots[i].sources[j];
             source.state = SourceState::Asked { at: now, late: false };
-            out.push(Step::Get(Want { fragment: i as u32, disk_id: source.disk_id, node_id }));
+            out.push(Step::Get(FragmentRequest { fragment: i as u32, disk_id: source.disk_id, node_id }));
         }
         if self.slots.iter().any(Slot::is_asked) {
             return;

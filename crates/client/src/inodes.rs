@@ -6,11 +6,11 @@
 use crate::client::Client;
 use crate::error::{ReadError, WriteError};
 use crate::locate::Located;
-use crate::pipeline::Source;
 use crate::read::ReadHandle;
-use crate::read_core::ReadParams;
+use crate::read::core::ReadParams;
+use crate::write::core::{Owner, Target, WriteDone, WriteParams};
+use crate::write::input::Source;
 use crate::write::{Cancel, WriteHandle};
-use crate::write_core::{Owner, Target, WriteDone, WriteParams};
 use bytes::Bytes;
 use tessera_policy::Policy;
 use tessera_wire::meta::*;
@@ -56,7 +56,7 @@ pub struct NewNode {
     pub owner: Owner,
     /// Devices: their number.
     pub rdev: u32,
-    /// Its inode number, drawn before; 0: any.
+    /// Its inode number, grant before; 0: any.
     pub ino: u64,
     /// The names in its directory are asked for as well, to have them for oneself as with [`Inodes::make_directory`].
     pub want_delegation: bool,
@@ -71,7 +71,7 @@ pub struct NewFile<'a> {
     pub parent: u64,
     /// Its name in there.
     pub name: &'a [u8],
-    /// Its inode number, drawn before.
+    /// Its inode number, grant before.
     pub ino: u64,
     /// Permission bits, owner, group.
     pub owner: Owner,
@@ -102,7 +102,7 @@ impl Inodes<'_> {
     }
 
     /// New directory. With `inos`, so many inode numbers are asked for, and to have the names in there for oneself
-    /// ([`Entry::delegation_ms`], [`Client::on_names_recall`]).
+    /// ([`Entry::delegation_ms`], [`Client::on_delegation_recall`]).
     pub fn make_directory(&self, parent: u64, name: &[u8], owner: Owner, inos: u32) -> Result<Entry, Error> {
         let Owner { mode, uid, gid } = owner;
         let op_id = self.0.context.op_id();

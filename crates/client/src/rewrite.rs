@@ -5,10 +5,10 @@
 
 use crate::error::{Error, WriteError};
 use crate::inodes::Inodes;
-use crate::pipeline::Source;
 use crate::read::ReadHandle;
+use crate::write::core::{Target, WriteDone, WriteParams};
+use crate::write::input::Source;
 use crate::write::{Cancel, ProgressFn};
-use crate::write_core::{Target, WriteDone, WriteParams};
 use std::io::{self, Read};
 use tessera_wire::meta::CommitMode;
 

@@ -1,7 +1,7 @@
 //! The whole library against the cluster in memory: threads, pipeline, caches, handles.
 
 use crate::fake::Fake;
-use crate::namespace::Directories;
+use crate::lease_cache::DirectoryCache;
 use crate::transport::{Done, Transport};
 use crate::view::View;
 use crate::*;
@@ -45,7 +45,7 @@ fn client(fake: Fake, options: Options) -> (Client, Arc<Mutex<Fake>>) {
     view.write().merge(&fake.map(), true);
     let transport = Loopback::start(fake);
     let fake = transport.fake.clone();
-    let directories = Arc::<Directories>::default();
+    let directories = Arc::<DirectoryCache>::default();
     let client = Client::with_transport(transport, BufferPool::new(64 << 20), view, directories, options).unwrap();
     (client, fake)
 }

@@ -3,7 +3,7 @@
 
 use crate::class::Class;
 use crate::config::{Options, ms};
-use crate::preallocated::PreallocatedChunks;
+use crate::prealloc::PreallocatedPool;
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct View {
     suspects: HashMap<u64, i64>,
     latencies: Latencies,
     /// Chunk ids in advance.
-    pub preallocated: PreallocatedChunks,
+    pub preallocated: PreallocatedPool,
 }
 
 #[derive(Debug)]

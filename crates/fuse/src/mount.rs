@@ -322,7 +322,7 @@ fn hear_recalls(store: &Arc<Store>) {
         }
     });
     let making = Arc::downgrade(store);
-    store.client.on_names_recall(move |directories, answer| match making.upgrade() {
+    store.client.on_delegation_recall(move |directories, answer| match making.upgrade() {
         Some(store) => store.making.recall(directories, answer),
         None => answer(),
     });

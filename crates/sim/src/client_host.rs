@@ -6,11 +6,11 @@ use bytes::Bytes;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tessera_client::cache::ChunkCache;
 use tessera_client::config::Options;
-use tessera_client::read_core::{Delivery, ReadAction, ReadCore, ReadEvent, ReadParams};
+use tessera_client::read::cache::ChunkCache;
+use tessera_client::read::core::{Delivery, ReadAction, ReadCore, ReadEvent, ReadParams};
 use tessera_client::view::{SharedView, View};
-use tessera_client::write_core::{ChunkReady, Owner, Target, WriteAction, WriteCore, WriteEvent, WriteParams};
+use tessera_client::write::core::{ChunkReady, Owner, Target, WriteAction, WriteCore, WriteEvent, WriteParams};
 use tessera_net::BufferPool;
 use tessera_policy::Policy;
 use tessera_wire::meta::{CommitMode, Entry, InoRange, MakeDir, Unlink};
@@ -103,10 +103,10 @@ impl ClientHost {
             ask_chunks: 5,
             put_bytes: 8_000,
             commit_extents: 7,
-            blanks_after: 1,
-            preallocated: 4,
-            blanks_pause_ms: 60_000,
-            remembered_chunks: 2,
+            preallocate_after_files: 1,
+            preallocate_chunks: 4,
+            preallocate_pause_ms: 60_000,
+            remembered_hashes: 2,
             ..Options::default()
         };
         ClientHost {

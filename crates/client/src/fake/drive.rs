@@ -1,13 +1,13 @@
 //! Runs one core against the fake in virtual time, one event after another, and notes what happens.
 
 use super::*;
-use crate::cache::ChunkCache;
 use crate::config::{MS, Options};
 use crate::error::{ReadError, WriteError};
 use crate::job::Numbered;
-use crate::read_core::{Delivery, ReadAction, ReadCore, ReadEvent, ReadParams};
+use crate::read::cache::ChunkCache;
+use crate::read::core::{Delivery, ReadAction, ReadCore, ReadEvent, ReadParams};
 use crate::view::{SharedView, View};
-use crate::write_core::{ChunkReady, Owner, Target, WriteAction, WriteCore, WriteDone, WriteEvent, WriteParams};
+use crate::write::core::{ChunkReady, Owner, Target, WriteAction, WriteCore, WriteDone, WriteEvent, WriteParams};
 use prost::Message;
 use std::sync::Arc;
 use tessera_net::BufferPool;
@@ -145,7 +145,13 @@ impl Drive {
         self.read_with(&mut core, 1, offset, len_bytes, stream)
     }
 
-    pub fn reader(&mut self, name: &str, cache: crate::cache::SharedCache, offset: u64, len_bytes: u64) -> ReadCore {
+    pub fn reader(
+        &mut self,
+        name: &str,
+        cache: crate::read::cache::SharedCache,
+        offset: u64,
+        len_bytes: u64,
+    ) -> ReadCore {
         let params = ReadParams {
             file: format!("tess:/{name}"),
             parent: 1,

@@ -157,9 +157,9 @@ impl Fake {
                 request.extents.iter_mut().filter(|e| e.chunk_id == id).for_each(|e| e.chunk_id = chunk_id);
                 continue;
             }
-            let blank = |c: &&mut FakeChunk| c.hash.is_empty() && c.class_id == class.class_id;
-            let gone = || error(Code::SessionExpired, "no such blank");
-            let chunk = self.chunks.get_mut(&id).filter(blank).ok_or_else(gone)?;
+            let chunk = |c: &&mut FakeChunk| c.hash.is_empty() && c.class_id == class.class_id;
+            let gone = || error(Code::SessionExpired, "no such chunk");
+            let chunk = self.chunks.get_mut(&id).filter(chunk).ok_or_else(gone)?;
             (chunk.hash, chunk.len_bytes) = (name.hash.clone(), name.len_bytes);
         }
         request.session_id = self.open_write(OpenWrite { chunks: Vec::new(), preallocate: 0, ..open })?.session_id;

@@ -17,12 +17,12 @@ impl ReadCore {
             parent: if pinned.is_some() { 0 } else { self.params.parent },
             name: if pinned.is_some() { Vec::new() } else { self.params.name.clone() },
         };
-        self.calls.manager(self.now, &request, Purpose::Open, &self.options);
+        self.rpcs.ask_manager(self.now, &request, Purpose::Open, &self.options);
     }
 
-    pub(super) fn answered(&mut self, done: Final<Purpose>) {
-        let Final { what, sent_ns, waited_ms, answer } = done;
-        match what {
+    pub(super) fn on_reply(&mut self, reply: Reply<Purpose>) {
+        let Reply { purpose, sent_ns, waited_ms, answer } = reply;
+        match purpose {
             Purpose::Open => match answer.decode::<OpenRead>() {
                 Ok((reply, _)) => self.on_opened(reply),
                 Err(error) => self.open_failed(error, waited_ms),
@@ -55,7 +55,7 @@ impl ReadCore {
         // Hints that this build does not know are none of its business here.
         let policy = Policy::from_hints(hints).ok();
         self.region_bytes = policy.as_ref().and_then(Policy::region_bytes);
-        self.kept.limit_bytes = match policy.map(|policy| policy.cache) {
+        self.quota.limit_bytes = match policy.map(|policy| policy.cache) {
             Some(Cache::Limit { bytes }) => Some(bytes),
             _ => None,
         };

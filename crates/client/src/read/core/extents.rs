@@ -66,7 +66,7 @@ impl ReadCore {
         let known_map_version = self.view.read().known_version();
         let request =
             ListExtents { session_id: self.session_id, offset: from, len_bytes: end - from, known_map_version };
-        self.calls.manager(self.now, &request, Purpose::Extents { offset: from }, &self.options);
+        self.rpcs.ask_manager(self.now, &request, Purpose::Extents { offset: from }, &self.options);
     }
 
     pub(super) fn on_extents(&mut self, answer: Answer, offset: u64, waited_ms: u64) {

@@ -15,16 +15,16 @@ mod small;
 #[cfg(test)]
 mod tests;
 
-use crate::cache::SharedCache;
-use crate::calls::{Calls, Final};
 use crate::config::{Options, ms};
 use crate::error::ReadError;
 use crate::fetch::{Fetch, Step};
 use crate::job::{Job, Numbered, Output};
+use crate::read::cache::SharedCache;
+use crate::rpc_table::{Reply, RpcTable};
 use crate::view::{SharedView, View};
 use bytes::Bytes;
 use extents::Pages;
-use gets::{Purpose, Wants};
+use gets::{GetQueue, Purpose};
 use small::SmallRead;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -174,11 +174,11 @@ pub struct ReadCore {
     view: SharedView,
     cache: SharedCache,
     /// Bytes of it that this file may have (`cache=SIZE`), and what it has, oldest first.
-    kept: Kept,
+    quota: CacheQuota,
     /// Regions of a file whose regions are on different hosts (`placement=scatter`): nobody reads ahead into the next one.
     region_bytes: Option<u64>,
     now: i64,
-    calls: Calls<Purpose>,
+    rpcs: RpcTable<Purpose>,
     actions: VecDeque<ReadAction>,
 
     session_id: u64,
@@ -191,23 +191,23 @@ pub struct ReadCore {
     pages: Pages,
     reads: BTreeMap<u64, Read>,
     next_piece: u64,
-    fetches: BTreeMap<u64, Whole>,
+    fetches: BTreeMap<u64, ChunkRead>,
     smalls: BTreeMap<u64, SmallRead>,
     next_small: u64,
-    wants: Wants,
-    jobs: HashMap<u64, JobFor>,
+    get_queue: GetQueue,
+    jobs: HashMap<u64, JobOwner>,
     next_job: u64,
     map_wanted: BTreeMap<u64, Vec<u64>>,
     map_asked: bool,
     last_end: u64,
     report: ReadReport,
     /// That fragments are waited for has been said.
-    told_wait: bool,
+    wait_logged: bool,
 }
 
 /// What a file keeps in the cache whose policy sets a limit.
 #[derive(Debug, Default)]
-struct Kept {
+struct CacheQuota {
     limit_bytes: Option<u64>,
     chunks: VecDeque<(u64, u64)>,
     bytes: u64,
@@ -220,13 +220,13 @@ struct Read {
     cursor: u64,
     end: u64,
     stream: bool,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<Segment>,
     /// Bytes asked for that the consumer has not taken.
     outstanding: u64,
 }
 
 #[derive(Debug)]
-struct Piece {
+struct Segment {
     number: u64,
     ready: Option<Delivery>,
 }
@@ -241,14 +241,14 @@ struct Waiter {
 }
 
 #[derive(Debug)]
-struct Whole {
+struct ChunkRead {
     fetch: Fetch,
     waiters: Vec<Waiter>,
     keep: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum JobFor {
+enum JobOwner {
     Whole(u64),
     Small(u64),
 }
@@ -266,10 +266,10 @@ impl ReadCore {
             options,
             view,
             cache,
-            kept: Kept::default(),
+            quota: CacheQuota::default(),
             region_bytes: None,
             now: i64::MIN,
-            calls: Calls::new(op_seed),
+            rpcs: RpcTable::new(op_seed),
             actions: VecDeque::new(),
             session_id: 0,
             session_ns: 0,
@@ -283,20 +283,20 @@ impl ReadCore {
             fetches: BTreeMap::new(),
             smalls: BTreeMap::new(),
             next_small: 1,
-            wants: Wants::default(),
+            get_queue: GetQueue::default(),
             jobs: HashMap::new(),
             next_job: 1,
             map_wanted: BTreeMap::new(),
             map_asked: false,
             last_end: u64::MAX,
             report: ReadReport::default(),
-            told_wait: false,
+            wait_logged: false,
         }
     }
 
     /// The next action.
     pub fn poll(&mut self) -> Option<ReadAction> {
-        if let Some(call) = self.calls.poll() {
+        if let Some(call) = self.rpcs.poll() {
             return Some(ReadAction::Call(call));
         }
         self.actions.pop_front()
@@ -322,7 +322,7 @@ impl ReadCore {
         let fetch = self.fetches.values().filter_map(|w| w.fetch.next_due(&view, &self.options)).min();
         let hedge_ns = view.hedge_after_ns(&self.options);
         let small = self.smalls.values().filter_map(|s| s.next_due(hedge_ns)).min();
-        [renew, fetch, small, self.calls.next_due()].into_iter().flatten().min()
+        [renew, fetch, small, self.rpcs.next_due()].into_iter().flatten().min()
     }
 
     /// Takes an event in. `now`: ns since 1970; time that runs backwards stands still.
@@ -341,8 +341,8 @@ impl ReadCore {
             }
             ReadEvent::Forget { id } => drop(self.reads.remove(&id)),
             ReadEvent::Answer(answer) => {
-                if let Some(done) = self.calls.answered(self.now, answer, &self.options) {
-                    self.answered(done);
+                if let Some(reply) = self.rpcs.on_answer(self.now, answer, &self.options) {
+                    self.on_reply(reply);
                 }
             }
             ReadEvent::Computed(done) => self.computed(done),
@@ -354,15 +354,15 @@ impl ReadCore {
 
     fn close(&mut self) {
         self.closed = true;
-        self.calls.abandon();
+        self.rpcs.abandon();
         if self.session_id != 0 {
             let close = CloseSession { session_id: self.session_id };
-            self.calls.manager(self.now, &close, Purpose::Close, &self.options);
+            self.rpcs.ask_manager(self.now, &close, Purpose::Close, &self.options);
         }
         self.reads.clear();
         self.fetches.clear();
         self.smalls.clear();
-        self.let_go(self.kept.limit_bytes.unwrap_or(u64::MAX));
+        self.let_go(self.quota.limit_bytes.unwrap_or(u64::MAX));
     }
 
     fn fail_all(&mut self, error: ReadError) {
@@ -393,12 +393,12 @@ impl ReadCore {
     }
 
     fn tick(&mut self) {
-        self.calls.tick(self.now);
+        self.rpcs.tick(self.now);
         let due = self.renewed_ns.saturating_add(self.session_ns / 3) <= self.now;
         if self.session_id != 0 && due {
             self.renewed_ns = self.now;
             let request = RenewSession { session_id: self.session_id, reserve_bytes: 0 };
-            self.calls.manager(self.now, &request, Purpose::Renew, &self.options);
+            self.rpcs.ask_manager(self.now, &request, Purpose::Renew, &self.options);
         }
         let chunks: Vec<u64> = self.fetches.keys().copied().collect();
         for chunk_id in chunks {
@@ -440,7 +440,7 @@ impl ReadCore {
                 read.cursor += len_bytes;
                 read.outstanding += len_bytes;
                 let ready = chunk.is_none().then_some(Delivery::Zeros(len_bytes));
-                read.pieces.push_back(Piece { number: piece, ready });
+                read.pieces.push_back(Segment { number: piece, ready });
             }
             if let Some(chunk) = chunk {
                 let waiter = Waiter { read: id, piece, from: extent.chunk_offset + from, len_bytes };
@@ -471,7 +471,7 @@ impl ReadCore {
         }
     }
 
-    fn compute(&mut self, job: Job, what: JobFor) {
+    fn compute(&mut self, job: Job, what: JobOwner) {
         let id = self.next_job;
         self.next_job += 1;
         self.jobs.insert(id, what);
@@ -480,12 +480,12 @@ impl ReadCore {
 
     fn computed(&mut self, done: Numbered<Output>) {
         match (self.jobs.remove(&done.id), done.value) {
-            (Some(JobFor::Whole(chunk_id)), Output::Assembled(assembled)) => {
+            (Some(JobOwner::Whole(chunk_id)), Output::Assembled(assembled)) => {
                 self.step(chunk_id, |fetch, now, view, options, out| {
                     fetch.on_assembled(assembled, now, view, options, out);
                 });
             }
-            (Some(JobFor::Small(key)), Output::Range(outcome)) => self.small_computed(key, outcome),
+            (Some(JobOwner::Small(key)), Output::Range(outcome)) => self.small_computed(key, outcome),
             _ => {}
         }
     }
@@ -503,7 +503,7 @@ impl ReadCore {
         let known_version = self.view.read().known_version();
         let request = GetMap { known_version, pg_ids: wanted.keys().copied().collect(), all_nodes: true };
         let purpose = Purpose::Map { chunks: wanted.into_values().flatten().collect() };
-        self.calls.manager(self.now, &request, purpose, &self.options);
+        self.rpcs.ask_manager(self.now, &request, purpose, &self.options);
         self.map_asked = true;
     }
 

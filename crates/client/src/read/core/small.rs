@@ -4,7 +4,7 @@
 //! positions of k others, since codes work position by position, or stripe by stripe. Any further trouble, and any doubt about
 //! the bytes, falls back to the whole chunk, where a culprit can be found.
 
-use super::gets::Got;
+use super::gets::FetchedRange;
 use super::*;
 use crate::class::Class;
 use crate::job::{RangeJob, RangeOutcome, RangePart};
@@ -198,7 +198,7 @@ impl ReadCore {
         numbers
     }
 
-    pub(super) fn small_got(&mut self, key: u64, part: usize, result: Result<Got, Error>) {
+    pub(super) fn small_got(&mut self, key: u64, part: usize, result: Result<FetchedRange, Error>) {
         let Some(read) = self.smalls.get_mut(&key) else { return };
         let Some(part) = read.parts.get_mut(part).filter(|p| p.state == PartState::Asked) else { return };
         match result {
@@ -255,7 +255,7 @@ impl ReadCore {
             range: read.range.clone(),
             parts: read.parts.iter().filter_map(part).collect(),
         };
-        self.compute(Job::Range(job), JobFor::Small(key));
+        self.compute(Job::Range(job), JobOwner::Small(key));
     }
 
     /// Decodes around the parts that are not here.

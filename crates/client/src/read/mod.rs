@@ -1,10 +1,13 @@
 //! Reading: whole versions into a sink ([`get`]) and open files ([`ReadHandle`]).
 
+pub mod cache;
+pub mod core;
+
+use crate::context::Context;
+use crate::driver::{Core, Driver, Effect};
 use crate::error::ReadError;
 use crate::job::{Numbered, Output};
-use crate::read_core::{Delivery, Opened, ReadAction, ReadCore, ReadEvent, ReadParams, ReadReport};
-use crate::session::{Core, Session, Sorted};
-use crate::shell::Context;
+use crate::read::core::{Delivery, Opened, ReadAction, ReadCore, ReadEvent, ReadParams, ReadReport};
 use crate::write::{Cancel, LOOK, Progress, ProgressFn};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
@@ -40,14 +43,14 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// What readers see.
 #[derive(Default)]
-pub(crate) struct ReadFront {
+pub(crate) struct ReadStatus {
     opened: Option<Result<Opened, ReadError>>,
-    reads: HashMap<u64, Arrived>,
+    reads: HashMap<u64, ReadProgress>,
     report: ReadReport,
 }
 
 #[derive(Default)]
-struct Arrived {
+struct ReadProgress {
     deliveries: VecDeque<Delivery>,
     done: Option<Result<(), ReadError>>,
 }
@@ -55,7 +58,7 @@ struct Arrived {
 impl Core for ReadCore {
     type Event = ReadEvent;
     type Action = ReadAction;
-    type Front = ReadFront;
+    type Status = ReadStatus;
 
     fn handle(&mut self, now: i64, event: ReadEvent) {
         ReadCore::handle(self, now, event);
@@ -66,7 +69,7 @@ impl Core for ReadCore {
     fn next_due(&self) -> Option<i64> {
         ReadCore::next_due(self)
     }
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         self.is_closed()
     }
     fn answer(answer: Answer) -> ReadEvent {
@@ -78,43 +81,43 @@ impl Core for ReadCore {
     fn tick() -> ReadEvent {
         ReadEvent::Tick
     }
-    fn give_up() -> ReadEvent {
+    fn cancel() -> ReadEvent {
         ReadEvent::Close
     }
-    fn sort(action: ReadAction) -> Sorted<ReadAction> {
+    fn classify(action: ReadAction) -> Effect<ReadAction> {
         match action {
-            ReadAction::Call(call) => Sorted::Call(call),
-            ReadAction::Compute(job) => Sorted::Compute(job),
-            other => Sorted::Show(other),
+            ReadAction::Call(call) => Effect::Call(call),
+            ReadAction::Compute(job) => Effect::Compute(job),
+            other => Effect::Report(other),
         }
     }
-    fn show(action: ReadAction, front: &mut ReadFront) {
+    fn report(action: ReadAction, status: &mut ReadStatus) {
         match action {
-            ReadAction::Opened(opened) => front.opened = Some(Ok(*opened)),
-            ReadAction::OpenFailed(error) => front.opened = Some(Err(error)),
+            ReadAction::Opened(opened) => status.opened = Some(Ok(*opened)),
+            ReadAction::OpenFailed(error) => status.opened = Some(Err(error)),
             // A read that was forgotten has no place here any more.
             ReadAction::Deliver { id, delivery } => {
-                if let Some(read) = front.reads.get_mut(&id) {
+                if let Some(read) = status.reads.get_mut(&id) {
                     read.deliveries.push_back(delivery);
                 }
             }
             ReadAction::Done { id, result } => {
-                if let Some(read) = front.reads.get_mut(&id) {
+                if let Some(read) = status.reads.get_mut(&id) {
                     read.done = Some(result);
                 }
             }
             ReadAction::Call(_) | ReadAction::Compute(_) => {}
         }
     }
-    fn refresh(&mut self, front: &mut ReadFront) -> bool {
-        front.report = self.report();
+    fn update_status(&mut self, status: &mut ReadStatus) -> bool {
+        status.report = self.report();
         false
     }
 }
 
 /// An open version. It stays readable while the handle lives, whatever happens to the name. Threads may share it.
 pub struct ReadHandle {
-    session: Arc<Session<ReadCore>>,
+    driver: Arc<Driver<ReadCore>>,
     file: String,
     opened: Opened,
     next_read: AtomicU64,
@@ -125,18 +128,18 @@ impl ReadHandle {
         let file = params.file.clone();
         let (options, view, cache) = (context.options.clone(), context.view.clone(), context.cache.clone());
         let core = ReadCore::new(params, options, view, cache, context.seed());
-        let session = Session::new(core, context.clone());
-        session.push_here([ReadEvent::Open]);
+        let driver = Driver::new(core, context.clone());
+        driver.post_and_drive([ReadEvent::Open]);
         let opened = loop {
-            if let Some(opened) = session.wait(LOOK, |front| front.opened.take()) {
+            if let Some(opened) = driver.wait(LOOK, |status| status.opened.take()) {
                 break opened?;
             }
             if cancel.is_cancelled() {
-                session.push_here([ReadEvent::Close]);
+                driver.post_and_drive([ReadEvent::Close]);
                 return Err(ReadError::Cancelled { file });
             }
         };
-        Ok(ReadHandle { session, file, opened, next_read: AtomicU64::new(1) })
+        Ok(ReadHandle { driver, file, opened, next_read: AtomicU64::new(1) })
     }
 
     /// The version that is open, the file's attributes and policy.
@@ -151,7 +154,7 @@ impl ReadHandle {
 
     /// What the reads of this handle so far had to do without.
     pub fn report(&self) -> ReadReport {
-        self.session.with_front(|front| front.report)
+        self.driver.with_status(|status| status.report)
     }
 
     /// Reads at `offset` as much as there is and fits; returns how many bytes. Verified (P2).
@@ -175,8 +178,8 @@ impl ReadHandle {
             return Ok(0);
         }
         let id = self.next_read.fetch_add(1, Ordering::Relaxed);
-        self.session.with_front(|front| front.reads.insert(id, Arrived::default()));
-        self.session.push_here([ReadEvent::Read { id, offset, len_bytes: total, stream }]);
+        self.driver.with_status(|status| status.reads.insert(id, ReadProgress::default()));
+        self.driver.post_and_drive([ReadEvent::Read { id, offset, len_bytes: total, stream }]);
         let mut done = 0;
         let result = loop {
             match self.next(id, cancel) {
@@ -190,7 +193,7 @@ impl ReadHandle {
                     drop(delivery);
                     done += bytes;
                     if done < total {
-                        self.session.push_here([ReadEvent::Consumed { id, bytes }]);
+                        self.driver.post_and_drive([ReadEvent::Consumed { id, bytes }]);
                     }
                     if let Some(progress) = progress.as_mut() {
                         progress(Progress { done, total: Some(total) });
@@ -198,9 +201,9 @@ impl ReadHandle {
                 }
             }
         };
-        self.session.with_front(|front| front.reads.remove(&id));
+        self.driver.with_status(|status| status.reads.remove(&id));
         if result.is_err() {
-            self.session.push_here([ReadEvent::Forget { id }]);
+            self.driver.post_and_drive([ReadEvent::Forget { id }]);
         }
         result
     }
@@ -208,8 +211,8 @@ impl ReadHandle {
     /// The next bytes of a read; none when it is complete.
     fn next(&self, id: u64, cancel: &Cancel) -> Result<Option<Delivery>, ReadError> {
         loop {
-            let found = self.session.wait(LOOK, |front| {
-                let read = front.reads.get_mut(&id)?;
+            let found = self.driver.wait(LOOK, |status| {
+                let read = status.reads.get_mut(&id)?;
                 match read.deliveries.pop_front() {
                     Some(delivery) => Some(Ok(Some(delivery))),
                     None => read.done.take().map(|result| result.map(|()| None)),
@@ -227,8 +230,8 @@ impl ReadHandle {
 
 impl Drop for ReadHandle {
     fn drop(&mut self) {
-        self.session.context().note_read(self.report());
-        self.session.push_here([ReadEvent::Close]);
+        self.driver.context().note_read(self.report());
+        self.driver.post_and_drive([ReadEvent::Close]);
     }
 }
 

@@ -20,7 +20,7 @@ impl WriteCore {
                 self.asked_bytes += self.chunks[i].len_bytes;
             }
             let request = AllocateChunks {
-                op_id: self.calls.op_id(),
+                op_id: self.rpcs.op_id(),
                 session_id: self.session_id,
                 redundancy: self.scheme.clone(),
                 chunks: chunks.iter().map(|i| self.chunks[*i].wire_name()).collect(),
@@ -28,7 +28,7 @@ impl WriteCore {
                 avoid_pgs,
             };
             let purpose = Purpose::Ask { chunks, avoided: !request.avoid_pgs.is_empty() };
-            self.calls.manager(self.now, &request, purpose, &self.options);
+            self.rpcs.ask_manager(self.now, &request, purpose, &self.options);
             self.asks_in_flight += 1;
         }
     }
@@ -100,7 +100,7 @@ impl WriteCore {
             ChunkState::New | ChunkState::Unknown => (0..all).collect(),
         };
         (chunk.chunk_id, chunk.pg_id, chunk.epoch) = (answer.chunk_id, answer.pg_id, answer.epoch);
-        chunk.rest_epoch = 0;
+        chunk.unwatched_epoch = 0;
         chunk.durable = wanted.is_empty();
         chunk.missing.clear();
         chunk.stage = Stage::Storing;

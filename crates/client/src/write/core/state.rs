@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::class::Class;
-use crate::fetch::Want;
+use crate::fetch::FragmentRequest;
 use tessera_accel::hash::Tree;
 use tessera_wire::Hint;
 use tessera_wire::meta::{CommitMode, Entry, InoRange};
@@ -25,7 +25,7 @@ pub enum Target {
         parent: u64,
         /// The name.
         name: Vec<u8>,
-        /// Its number, drawn before ([`tessera_wire::meta::InoRange`]).
+        /// Its number, grant before ([`tessera_wire::meta::InoRange`]).
         ino: u64,
         /// Numbers to draw with the commit, for files to come.
         inos: u32,
@@ -157,14 +157,14 @@ pub(super) struct Chunk {
     pub epoch: u64,
     /// Where some were stored again after the chunk had been settled: the epoch under which the manager found the
     /// others good, which nobody here watches any more. 0: all are watched.
-    pub rest_epoch: u64,
+    pub unwatched_epoch: u64,
     pub stage: Stage,
     /// Answered `Durable`: needs no acknowledgement.
     pub durable: bool,
     /// Staged or committed under this id: it cannot move to another group any more.
     pub pinned: bool,
     /// Its acknowledgement was told under this epoch; 0: not yet.
-    pub told_epoch: u64,
+    pub reported_epoch: u64,
     /// Fragments that were not acknowledged when the chunk was settled or committed.
     pub missing: Vec<u32>,
     /// Fragments that a commit asked for again while the chunk's bytes are being read back.
@@ -246,11 +246,11 @@ impl Chunk {
             chunk_id: 0,
             pg_id: 0,
             epoch: 0,
-            rest_epoch: 0,
+            unwatched_epoch: 0,
             stage: Stage::Queued,
             durable: false,
             pinned: false,
-            told_epoch: 0,
+            reported_epoch: 0,
             missing: Vec::new(),
             again: Vec::new(),
             class: None,
@@ -264,7 +264,7 @@ impl Chunk {
 
     /// The epoch under which all acknowledgements are good, as far as is known here (P11).
     pub fn ack_epoch(&self) -> u64 {
-        if self.rest_epoch == 0 { self.epoch } else { self.epoch.min(self.rest_epoch) }
+        if self.unwatched_epoch == 0 { self.epoch } else { self.epoch.min(self.unwatched_epoch) }
     }
 
     /// Numbers of the fragments that are in place, wanted ones and others.
@@ -282,7 +282,7 @@ impl Chunk {
 
 /// A piece of the new version.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
+pub(super) struct PendingExtent {
     pub offset: u64,
     pub len_bytes: u64,
     /// Place in the list of chunks; none for a hole.
@@ -291,24 +291,24 @@ pub(super) struct Piece {
 
 /// The pieces in order; those that are staged are forgotten.
 #[derive(Debug, Default)]
-pub(super) struct Extents {
+pub(super) struct ExtentQueue {
     first: u64,
     /// Pieces at the front that were found ready for a commit.
     pub ready: usize,
-    pieces: VecDeque<Option<Piece>>,
+    pieces: VecDeque<Option<PendingExtent>>,
 }
 
-impl Extents {
-    pub fn put(&mut self, index: u64, piece: Piece) {
+impl ExtentQueue {
+    pub fn put(&mut self, index: u64, extent: PendingExtent) {
         let at = index.saturating_sub(self.first) as usize;
         if self.pieces.len() <= at {
             self.pieces.resize(at + 1, None);
         }
-        self.pieces[at] = Some(piece);
+        self.pieces[at] = Some(extent);
     }
 
     /// Pieces without gaps from the front.
-    pub fn iter(&self) -> impl Iterator<Item = &Piece> {
+    pub fn iter(&self) -> impl Iterator<Item = &PendingExtent> {
         self.pieces.iter().map_while(|p| p.as_ref())
     }
 
@@ -316,7 +316,7 @@ impl Extents {
         self.pieces.len()
     }
 
-    pub fn get(&self, at: usize) -> Option<&Piece> {
+    pub fn get(&self, at: usize) -> Option<&PendingExtent> {
         self.pieces.get(at)?.as_ref()
     }
 
@@ -331,18 +331,18 @@ impl Extents {
 pub(super) enum Purpose {
     Open { first: Vec<usize> },
     Ask { chunks: Vec<usize>, avoided: bool },
-    Put { node_id: u64, items: Vec<Sent> },
+    Put { node_id: u64, items: Vec<FragmentPut> },
     Map { chunks: Vec<usize> },
     Renew,
     Commit { partial: usize },
     Complete,
-    Refetch { chunk: usize, want: Want },
+    Refetch { chunk: usize, want: FragmentRequest },
     Close,
 }
 
 /// A fragment in a queue or on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sent {
+pub(super) struct FragmentPut {
     pub chunk: usize,
     /// The chunk's id when it was queued: a chunk that moved is another one.
     pub chunk_id: u64,
@@ -355,9 +355,9 @@ pub(super) struct Sent {
 /// What waits for one node.
 #[derive(Debug, Default)]
 pub(super) struct NodeQueue {
-    pub urgent: VecDeque<Sent>,
+    pub urgent: VecDeque<FragmentPut>,
     /// Redundancy of optimistic writes: sent when nothing urgent waits.
-    pub later: VecDeque<Sent>,
+    pub later: VecDeque<FragmentPut>,
     pub queued_bytes: usize,
     pub in_flight: usize,
 }

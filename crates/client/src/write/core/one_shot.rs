@@ -1,47 +1,47 @@
-//! Small files in one trip: no session is opened. Chunks go under preallocated that are at hand ([`crate::preallocated`]), and the
+//! Small files in one trip: no session is opened. Chunks go under preallocated that are at hand ([`crate::prealloc`]), and the
 //! commit opens the file and says what they hold. Whatever does not go smoothly (a group that moved, preallocated that are gone,
 //! another policy than was expected) is left to the ordinary way: the file is opened after all, and its chunks, whose bytes are
 //! kept until the commit, are asked about.
 
 use super::*;
-use crate::preallocated::PreallocatedChunk;
+use crate::prealloc::PreallocatedChunk;
 use tessera_policy::Placement;
-use tessera_wire::meta::{ChunkAnswer, Commit, PreallocatedChunks as Drawn};
+use tessera_wire::meta::{ChunkAnswer, Commit, PreallocatedChunks as Grant};
 
 /// A file that is written without having been opened.
 #[derive(Debug, Default)]
-pub(super) struct Unopened {
+pub(super) struct OneShot {
     /// Its chunks, and the preallocated they are stored under.
     pub preallocated: Vec<(usize, PreallocatedChunk)>,
     /// PreallocatedChunks to ask for with the commit.
     pub wanted: u32,
 }
 
-impl Unopened {
+impl OneShot {
     /// The session that keeps its preallocated; 0: it has none.
     fn session_id(&self) -> u64 {
-        self.preallocated.first().map_or(0, |(_, blank)| blank.session_id())
+        self.preallocated.first().map_or(0, |(_, chunk)| chunk.session_id())
     }
 }
 
 impl WriteCore {
     /// Whether there is no session: the commit is to open the file.
-    pub(super) fn is_unopened(&self) -> bool {
-        self.unopened.is_some()
+    pub(super) fn is_one_shot(&self) -> bool {
+        self.one_shot.is_some()
     }
 
     /// Whether the file, all of which is here, could be written without being opened.
-    pub(super) fn may_stay_unopened(&self) -> bool {
+    pub(super) fn may_be_one_shot(&self) -> bool {
         let placed = self.params.expect_policy.as_ref().is_none_or(|p| p.placement != Placement::Spread);
         let ends =
             self.ending.is_some_and(|ending| !ending.keep_session) && self.extents.len() <= self.options.commit_extents;
-        !placed && ends && !self.opened_after_all && self.params.mode == CommitMode::Replace
+        !placed && ends && !self.one_shot_failed && self.params.mode == CommitMode::Replace
     }
 
     /// Starts without opening if there are preallocated for all of `first` (the file's chunks).
-    pub(super) fn start_unopened(&mut self, scheme: &str, first: &[usize]) -> bool {
+    pub(super) fn start_one_shot(&mut self, scheme: &str, first: &[usize]) -> bool {
         let Some(policy) = self.params.expect_policy.clone() else { return false };
-        let mut unopened = Unopened::default();
+        let mut one_shot = OneShot::default();
         let taken = match first.is_empty() {
             true => None,
             false => {
@@ -50,7 +50,7 @@ impl WriteCore {
                 let Some(taken) = view.preallocated.take(scheme, &hashes, self.now, &self.options) else {
                     return false;
                 };
-                unopened.wanted = view.preallocated.wanted(scheme, self.now, &self.options);
+                one_shot.wanted = view.preallocated.wanted(scheme, self.now, &self.options);
                 Some(taken)
             }
         };
@@ -59,14 +59,14 @@ impl WriteCore {
         self.actions.push_back(WriteAction::Opened { policy: Box::new(policy.clone()), base_size_bytes: 0 });
         self.policy = policy;
         let Some(taken) = taken else {
-            self.unopened = Some(unopened);
+            self.one_shot = Some(one_shot);
             return true;
         };
         self.domain = taken.domain;
-        let answers: Vec<ChunkAnswer> = taken.preallocated.iter().map(|blank| blank.answer.clone()).collect();
-        unopened.preallocated = first.iter().copied().zip(taken.preallocated).collect();
-        self.put_session_id = unopened.session_id();
-        self.unopened = Some(unopened);
+        let answers: Vec<ChunkAnswer> = taken.chunks.iter().map(|chunk| chunk.answer.clone()).collect();
+        one_shot.preallocated = first.iter().copied().zip(taken.chunks).collect();
+        self.put_session_id = one_shot.session_id();
+        self.one_shot = Some(one_shot);
         for (&index, answer) in first.iter().zip(&answers) {
             self.chunks[index].class = Some(taken.class.clone());
             self.on_chunk_answer(index, answer);
@@ -75,35 +75,35 @@ impl WriteCore {
     }
 
     /// Has the commit open the file.
-    pub(super) fn open_with(&mut self, commit: &mut Commit) {
-        let Some(unopened) = &self.unopened else { return };
+    pub(super) fn add_open_request(&mut self, commit: &mut Commit) {
+        let Some(one_shot) = &self.one_shot else { return };
         let (chunks, wanted): (Vec<usize>, u32) =
-            (unopened.preallocated.iter().map(|(i, _)| *i).collect(), unopened.wanted);
-        commit.session_id = unopened.session_id();
-        commit.preallocated_ids = unopened.preallocated.iter().map(|(_, blank)| blank.answer.chunk_id).collect();
+            (one_shot.preallocated.iter().map(|(i, _)| *i).collect(), one_shot.wanted);
+        commit.session_id = one_shot.session_id();
+        commit.preallocated_ids = one_shot.preallocated.iter().map(|(_, chunk)| chunk.answer.chunk_id).collect();
         commit.open = Some(Box::new(OpenWrite { preallocate: wanted, ..self.open_request(&chunks) }));
     }
 
     /// The commit has opened the file and made the version.
-    pub(super) fn committed_unopened(&mut self, known: &[u64], drawn: Option<Drawn>) {
+    pub(super) fn on_one_shot_commit(&mut self, known: &[u64], grant: Option<Grant>) {
         for index in 0..self.chunks.len() {
             self.chunks[index].durable |= known.contains(&self.chunks[index].chunk_id);
         }
-        self.take_preallocated(drawn);
-        self.drop_blanks();
+        self.take_preallocated(grant);
+        self.drop_preallocated();
     }
 
     /// The ordinary way: opens the file and asks about its chunks.
-    pub(super) fn open_after_all(&mut self) {
-        let Some(unopened) = &self.unopened else { return };
-        let chunks: Vec<usize> = unopened.preallocated.iter().map(|(index, _)| *index).collect();
-        self.drop_blanks();
-        self.opened_after_all = true;
+    pub(super) fn fall_back_to_session(&mut self) {
+        let Some(one_shot) = &self.one_shot else { return };
+        let chunks: Vec<usize> = one_shot.preallocated.iter().map(|(index, _)| *index).collect();
+        self.drop_preallocated();
+        self.one_shot_failed = true;
         self.opened = false;
         self.extents.ready = 0;
         for &index in &chunks {
             let chunk = &mut self.chunks[index];
-            (chunk.chunk_id, chunk.pg_id, chunk.epoch, chunk.told_epoch) = (0, 0, 0, 0);
+            (chunk.chunk_id, chunk.pg_id, chunk.epoch, chunk.reported_epoch) = (0, 0, 0, 0);
             (chunk.pinned, chunk.durable) = (false, false);
             chunk.missing.clear();
             if let Some(active) = &mut chunk.active {
@@ -124,10 +124,10 @@ impl WriteCore {
     }
 
     /// Takes in preallocated that came with an answer.
-    pub(super) fn take_preallocated(&mut self, drawn: Option<Drawn>) {
-        let Some(mut drawn) = drawn else { return };
-        let map = drawn.map.take();
-        let info = drawn.class.take().unwrap_or_default();
+    pub(super) fn take_preallocated(&mut self, grant: Option<Grant>) {
+        let Some(mut grant) = grant else { return };
+        let map = grant.map.take();
+        let info = grant.class.take().unwrap_or_default();
         let class = {
             let mut view = self.view.write();
             if let Some(map) = &map {
@@ -137,27 +137,27 @@ impl WriteCore {
             view.class(info.class_id).filter(|class| class.info == info)
         };
         match class {
-            Some(class) => self.view.write().preallocated.put(&info.spec, drawn, class, self.now),
-            None => self.close_session(drawn.session_id),
+            Some(class) => self.view.write().preallocated.put(&info.spec, grant, class, self.now),
+            None => self.close_session(grant.session_id),
         }
-        self.close_used_up();
+        self.close_exhausted_sessions();
     }
 
-    /// No blank is this file's any more.
-    pub(super) fn drop_blanks(&mut self) {
-        let Some(unopened) = self.unopened.take() else { return };
-        for session_id in unopened.preallocated.into_iter().filter_map(|(_, blank)| blank.last_of()) {
+    /// No chunk is this file's any more.
+    pub(super) fn drop_preallocated(&mut self) {
+        let Some(one_shot) = self.one_shot.take() else { return };
+        for session_id in one_shot.preallocated.into_iter().filter_map(|(_, chunk)| chunk.release()) {
             self.close_session(session_id);
         }
     }
 
     /// Ends the sessions of preallocated of which none are left.
-    pub(super) fn close_used_up(&mut self) {
-        let used_up = self.view.write().preallocated.take_over();
+    pub(super) fn close_exhausted_sessions(&mut self) {
+        let used_up = self.view.write().preallocated.take_exhausted();
         used_up.into_iter().for_each(|session_id| self.close_session(session_id));
     }
 
     fn close_session(&mut self, session_id: u64) {
-        self.calls.manager(self.now, &CloseSession { session_id }, Purpose::Close, &self.options);
+        self.rpcs.ask_manager(self.now, &CloseSession { session_id }, Purpose::Close, &self.options);
     }
 }

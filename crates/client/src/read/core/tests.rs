@@ -1,8 +1,8 @@
 //! The read core against the fake cluster: every pattern of loss, rot and lateness, and never a wrong byte.
 
 use super::*;
-use crate::cache::ChunkCache;
 use crate::fake::{Drive, Fake, read_all, write_all};
+use crate::read::cache::ChunkCache;
 use proptest::prelude::*;
 use tessera_wire::meta::CommitMode;
 

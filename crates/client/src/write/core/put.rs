@@ -1,9 +1,9 @@
 //! Fragments on their way: where each goes, what waits for which node, and what happens when one is refused.
 
-use super::state::Sent;
+use super::state::FragmentPut;
 use super::*;
-use crate::calls::is_transport;
 use crate::fetch::Fault;
+use crate::rpc_table::is_transport;
 use tessera_wire::data::{GetFragments, GetItem, PutFragments, PutFragmentsReply, PutItem};
 use tessera_wire::rpc::Peer;
 
@@ -45,7 +45,7 @@ impl WriteCore {
             // Not acknowledged under this epoch any more (P11), and not queued yet.
             frag.state = FragState::Waiting;
             let (chunk_id, number, len_bytes) = (chunk.chunk_id, frag.number, frag.bytes.len());
-            sends.push(Sent { chunk: index, chunk_id, number, disk_id, epoch: pg.epoch, len_bytes });
+            sends.push(FragmentPut { chunk: index, chunk_id, number, disk_id, epoch: pg.epoch, len_bytes });
         }
         // Nothing is queued, so nothing may be marked as sent: nobody would ever answer for it. It waits for
         // another group, or for this one to be tried again.
@@ -88,7 +88,7 @@ impl WriteCore {
         }
     }
 
-    fn next_batch(&mut self, node_id: u64) -> Option<Vec<Sent>> {
+    fn next_batch(&mut self, node_id: u64) -> Option<Vec<FragmentPut>> {
         let queue = self.nodes.get_mut(&node_id)?;
         if queue.in_flight >= self.options.puts_in_flight {
             return None;
@@ -119,7 +119,7 @@ impl WriteCore {
         (!items.is_empty()).then_some(items)
     }
 
-    fn send_puts(&mut self, node_id: u64, items: Vec<Sent>) {
+    fn send_puts(&mut self, node_id: u64, items: Vec<FragmentPut>) {
         let mut payload = Vec::with_capacity(items.len());
         let mut wire = Vec::with_capacity(items.len());
         for sent in &items {
@@ -156,10 +156,10 @@ impl WriteCore {
             queue.in_flight += 1;
         }
         self.puts_in_flight += 1;
-        self.calls.once(self.now, call, Purpose::Put { node_id, items });
+        self.rpcs.send_once(self.now, call, Purpose::Put { node_id, items });
     }
 
-    pub(super) fn on_put(&mut self, node_id: u64, items: Vec<Sent>, answer: Answer) {
+    pub(super) fn on_put(&mut self, node_id: u64, items: Vec<FragmentPut>, answer: Answer) {
         if let Some(queue) = self.nodes.get_mut(&node_id) {
             queue.in_flight -= 1;
         }
@@ -185,7 +185,7 @@ impl WriteCore {
         }
     }
 
-    fn acknowledged(&mut self, sent: Sent) {
+    fn acknowledged(&mut self, sent: FragmentPut) {
         let Some(chunk) = self.chunks.get_mut(sent.chunk).filter(|c| c.chunk_id == sent.chunk_id) else { return };
         // A commit that names it as missing is on its way, or through.
         let late = chunk.pinned && chunk.missing.contains(&sent.number);
@@ -207,7 +207,7 @@ impl WriteCore {
         if outdated { self.place(sent.chunk) } else { self.check_settled(sent.chunk) }
     }
 
-    fn refuse(&mut self, sent: Sent, error: Error) {
+    fn refuse(&mut self, sent: FragmentPut, error: Error) {
         let now = self.now;
         let Some(chunk) = self.chunks.get_mut(sent.chunk).filter(|c| c.chunk_id == sent.chunk_id) else { return };
         let Some(active) = &mut chunk.active else { return };
@@ -220,7 +220,7 @@ impl WriteCore {
         match error.kind() {
             // The version stands without this fragment (`durability=optimistic`), and is gone already: the node has
             // deleted the chunk. It would refuse for ever.
-            Code::NotFound if chunk.told_epoch != 0 => return self.leave_to_repair(sent.chunk),
+            Code::NotFound if chunk.reported_epoch != 0 => return self.leave_to_repair(sent.chunk),
             // The group changed: the newer map says what still counts and where the rest goes (P11).
             Code::StaleEpoch if active.attempts < 6 => {
                 frag.state = FragState::Waiting;
@@ -260,7 +260,7 @@ impl WriteCore {
         let known_version = self.view.read().known_version();
         let request = GetMap { known_version, pg_ids: wanted.keys().copied().collect(), all_nodes: true };
         let purpose = Purpose::Map { chunks: wanted.into_values().flatten().collect() };
-        self.calls.manager(self.now, &request, purpose, &self.options);
+        self.rpcs.ask_manager(self.now, &request, purpose, &self.options);
         self.map_asked = true;
     }
 
@@ -321,8 +321,8 @@ impl WriteCore {
 
     /// A member will not take its fragment: the chunk goes to another group, if it still can.
     fn move_elsewhere(&mut self, index: usize) {
-        if self.is_unopened() && self.committed.is_none() && !self.committing {
-            return self.open_after_all();
+        if self.is_one_shot() && self.committed.is_none() && !self.committing {
+            return self.fall_back_to_session();
         }
         let until = self.now.saturating_add(ms(self.options.avoid_ms));
         let chunk = &self.chunks[index];
@@ -449,7 +449,7 @@ impl WriteCore {
                     let request = GetFragments { items: vec![item], hints: Vec::new() };
                     let peer = Peer::Node(want.node_id);
                     let call = Call::new(peer, 0, &request, Vec::new(), self.options.get_timeout_ms);
-                    self.calls.once(self.now, call, Purpose::Refetch { chunk: index, want });
+                    self.rpcs.send_once(self.now, call, Purpose::Refetch { chunk: index, want });
                 }
                 Step::Assemble(job) => {
                     let id = self.next_job;
@@ -471,7 +471,7 @@ impl WriteCore {
         self.fail(WriteError::Lost { file, offset, error });
     }
 
-    pub(super) fn on_refetched(&mut self, index: usize, want: crate::fetch::Want, answer: Answer) {
+    pub(super) fn on_refetched(&mut self, index: usize, want: crate::fetch::FragmentRequest, answer: Answer) {
         let result = crate::fetch::single_fragment(answer);
         self.refetch_step(index, |fetch, now, view, options, out| {
             fetch.on_fragment(&want, result, now, view, options, out);

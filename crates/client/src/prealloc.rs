@@ -3,7 +3,7 @@
 //!
 //! A client that writes small files one after another asks for preallocated along with what it asks anyway, before those it has
 //! run out; one that writes a file now and then never does. What is not used soon is given back: the session
-//! that keeps preallocated holds up the reclaiming of space. Under a blank content is sent before anybody has looked whether it is
+//! that keeps preallocated holds up the reclaiming of space. Under a chunk content is sent before anybody has looked whether it is
 //! stored already; so content that was written here lately, or that follows content which turned out to be stored, is asked about
 //! first.
 
@@ -11,9 +11,9 @@ use crate::class::Class;
 use crate::config::{Options, ms};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use tessera_wire::meta::{ChunkAnswer, PreallocatedChunks as Drawn};
+use tessera_wire::meta::{ChunkAnswer, PreallocatedChunks as Grant};
 
-/// One blank. The session it was drawn with is over when the last of them is dropped ([`PreallocatedChunk::last_of`]).
+/// One chunk. The session it was grant with is over when the last of them is dropped ([`PreallocatedChunk::release`]).
 #[derive(Debug)]
 pub struct PreallocatedChunk {
     /// Its id and group.
@@ -21,7 +21,7 @@ pub struct PreallocatedChunk {
     batch: Arc<Batch>,
 }
 
-/// PreallocatedChunks that were drawn together.
+/// PreallocatedChunks that were grant together.
 #[derive(Debug)]
 struct Batch {
     session_id: u64,
@@ -30,9 +30,9 @@ struct Batch {
 
 /// PreallocatedChunks for one file.
 #[derive(Debug)]
-pub struct Taken {
+pub struct PreallocatedSet {
     /// One per chunk.
-    pub preallocated: Vec<PreallocatedChunk>,
+    pub chunks: Vec<PreallocatedChunk>,
     /// Their class.
     pub class: Arc<Class>,
     /// Their domain.
@@ -41,9 +41,9 @@ pub struct Taken {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct PreallocatedChunks {
-    pools: HashMap<String, Pool>,
-    over: Vec<u64>,
+pub struct PreallocatedPool {
+    pools: HashMap<String, SchemePool>,
+    exhausted: Vec<u64>,
     written: HashSet<[u8; 32]>,
     order: VecDeque<[u8; 32]>,
     /// What was written last was stored already.
@@ -51,7 +51,7 @@ pub struct PreallocatedChunks {
 }
 
 #[derive(Debug, Default)]
-struct Pool {
+struct SchemePool {
     ready: Vec<PreallocatedChunk>,
     class: Option<Arc<Class>>,
     domain: u32,
@@ -68,26 +68,32 @@ impl PreallocatedChunk {
     }
 
     /// Drops it; the session, if this was the last of its preallocated.
-    pub fn last_of(self) -> Option<u64> {
+    pub fn release(self) -> Option<u64> {
         Arc::into_inner(self.batch).map(|batch| batch.session_id)
     }
 }
 
-impl PreallocatedChunks {
+impl PreallocatedPool {
     /// A file of these chunks (by hash) is about to be written with this scheme: preallocated for all of them, or none.
-    pub fn take(&mut self, scheme: &str, chunks: &[[u8; 32]], now_ns: i64, options: &Options) -> Option<Taken> {
+    pub fn take(
+        &mut self,
+        scheme: &str,
+        chunks: &[[u8; 32]],
+        now_ns: i64,
+        options: &Options,
+    ) -> Option<PreallocatedSet> {
         let pool = self.pools.entry(scheme.to_string()).or_default();
-        let goes_on = now_ns.saturating_sub(pool.used_ns) <= ms(options.blanks_pause_ms);
+        let goes_on = now_ns.saturating_sub(pool.used_ns) <= ms(options.preallocate_pause_ms);
         pool.streak = if goes_on { pool.streak.saturating_add(1) } else { 1 };
         pool.used_ns = now_ns;
-        let old = pool.ready.extract_if(.., |blank| blank.batch.good_until_ns <= now_ns);
-        self.over.extend(old.filter_map(PreallocatedChunk::last_of));
+        let old = pool.ready.extract_if(.., |chunk| chunk.batch.good_until_ns <= now_ns);
+        self.exhausted.extend(old.filter_map(PreallocatedChunk::release));
         if self.known || chunks.iter().any(|hash| self.written.contains(hash)) {
             return None;
         }
         let class = pool.class.clone()?;
         let from = pool.ready.len().checked_sub(chunks.len())?;
-        Some(Taken { preallocated: pool.ready.split_off(from), class, domain: pool.domain })
+        Some(PreallocatedSet { chunks: pool.ready.split_off(from), class, domain: pool.domain })
     }
 
     /// A file of these chunks was written; `known`: some of them were stored already.
@@ -98,7 +104,7 @@ impl PreallocatedChunks {
                 self.order.push_back(hash);
             }
         }
-        while self.order.len() > options.remembered_chunks {
+        while self.order.len() > options.remembered_hashes {
             self.order.pop_front().map(|hash| self.written.remove(&hash));
         }
     }
@@ -106,37 +112,37 @@ impl PreallocatedChunks {
     /// How many to ask for with what is about to be asked for this scheme.
     pub fn wanted(&mut self, scheme: &str, now_ns: i64, options: &Options) -> u32 {
         let Some(pool) = self.pools.get_mut(scheme) else { return 0 };
-        let enough = pool.ready.len() as u32 * 2 > options.preallocated;
-        if pool.streak < options.blanks_after || enough || now_ns < pool.asked_until_ns {
+        let enough = pool.ready.len() as u32 * 2 > options.preallocate_chunks;
+        if pool.streak < options.preallocate_after_files || enough || now_ns < pool.asked_until_ns {
             return 0;
         }
         pool.asked_until_ns = now_ns.saturating_add(ms(options.manager_timeout_ms));
-        options.preallocated
+        options.preallocate_chunks
     }
 
     /// Takes in what was asked for at `asked_ns`: they are good for half their session's life from then on.
-    pub fn put(&mut self, scheme: &str, drawn: Drawn, class: Arc<Class>, asked_ns: i64) {
-        let good_until_ns = asked_ns.saturating_add(ms(drawn.session_ms) / 2);
-        let batch = Arc::new(Batch { session_id: drawn.session_id, good_until_ns });
+    pub fn put(&mut self, scheme: &str, grant: Grant, class: Arc<Class>, asked_ns: i64) {
+        let good_until_ns = asked_ns.saturating_add(ms(grant.session_ms) / 2);
+        let batch = Arc::new(Batch { session_id: grant.session_id, good_until_ns });
         let pool = self.pools.entry(scheme.to_string()).or_default();
         pool.asked_until_ns = 0;
-        if pool.class.as_ref().is_some_and(|known| known.info != class.info) || pool.domain != drawn.domain {
-            self.over.extend(pool.ready.drain(..).filter_map(PreallocatedChunk::last_of));
+        if pool.class.as_ref().is_some_and(|known| known.info != class.info) || pool.domain != grant.domain {
+            self.exhausted.extend(pool.ready.drain(..).filter_map(PreallocatedChunk::release));
         }
-        (pool.class, pool.domain) = (Some(class), drawn.domain);
-        pool.ready.extend(drawn.chunks.into_iter().map(|answer| PreallocatedChunk { answer, batch: batch.clone() }));
-        self.over.extend(Arc::into_inner(batch).map(|batch| batch.session_id));
+        (pool.class, pool.domain) = (Some(class), grant.domain);
+        pool.ready.extend(grant.chunks.into_iter().map(|answer| PreallocatedChunk { answer, batch: batch.clone() }));
+        self.exhausted.extend(Arc::into_inner(batch).map(|batch| batch.session_id));
     }
 
     /// Sessions to be closed: all their preallocated are used or too old.
-    pub fn take_over(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.over)
+    pub fn take_exhausted(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.exhausted)
     }
 
     /// Gives up all of them; the sessions to be closed.
     pub fn clear(&mut self) -> Vec<u64> {
-        let all = self.pools.drain().flat_map(|(_, pool)| pool.ready).filter_map(PreallocatedChunk::last_of);
-        self.over.extend(all);
-        self.take_over()
+        let all = self.pools.drain().flat_map(|(_, pool)| pool.ready).filter_map(PreallocatedChunk::release);
+        self.exhausted.extend(all);
+        self.take_exhausted()
     }
 }

@@ -1,10 +1,10 @@
 //! What all sessions of a client share: the transport, the threads, the buffers, what is known of the cluster,
 //! and the clock.
 
-use crate::cache::{ChunkCache, SharedCache};
 use crate::config::Options;
-use crate::read_core::ReadReport;
-use crate::session::Ticking;
+use crate::driver::DriverHandle;
+use crate::read::cache::{ChunkCache, SharedCache};
+use crate::read::core::ReadReport;
 use crate::transport::Transport;
 use crate::view::SharedView;
 use crate::workers::Workers;
@@ -31,9 +31,9 @@ pub(crate) struct Context {
     pub options: Arc<Options>,
     seeds: AtomicU64,
     /// Ends of sessions that the manager has not answered yet.
-    farewells: AtomicU64,
-    watched: Mutex<Vec<Weak<dyn Ticking>>>,
-    background: Mutex<Vec<Arc<dyn Ticking>>>,
+    pending_closes: AtomicU64,
+    drivers: Mutex<Vec<Weak<dyn DriverHandle>>>,
+    background: Mutex<Vec<Arc<dyn DriverHandle>>>,
     read_report: Mutex<ReadReport>,
 }
 
@@ -63,8 +63,8 @@ impl Context {
             cache: ChunkCache::shared(options.chunk_cache_bytes),
             options,
             seeds: AtomicU64::new(random()),
-            farewells: AtomicU64::new(0),
-            watched: Mutex::default(),
+            pending_closes: AtomicU64::new(0),
+            drivers: Mutex::default(),
             background: Mutex::default(),
             read_report: Mutex::default(),
         });
@@ -80,42 +80,42 @@ impl Context {
 
     /// An op id of its own.
     pub fn op_id(&self) -> u64 {
-        crate::calls::Calls::<()>::new(self.seed()).op_id()
+        crate::rpc_table::RpcTable::<()>::new(self.seed()).op_id()
     }
 
-    pub fn watch(&self, session: Weak<dyn Ticking>) {
-        self.watched.lock().push(session);
+    pub fn register(&self, driver: Weak<dyn DriverHandle>) {
+        self.drivers.lock().push(driver);
     }
 
     /// Keeps a session at work though its owner has gone on (redundancy of an optimistic write).
-    pub fn keep(&self, session: Arc<dyn Ticking>) {
-        self.background.lock().push(session);
+    pub fn run_in_background(&self, driver: Arc<dyn DriverHandle>) {
+        self.background.lock().push(driver);
     }
 
     /// Sessions kept at work.
     pub fn in_background(&self) -> usize {
         let mut background = self.background.lock();
-        background.retain(|session| !session.is_over());
+        background.retain(|driver| !driver.is_finished());
         background.len()
     }
 
     /// A session is about to tell the manager that it ends.
-    pub fn farewell_begins(&self) {
-        self.farewells.fetch_add(1, Ordering::AcqRel);
+    pub fn close_begins(&self) {
+        self.pending_closes.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The manager has heard it, or never will.
-    pub fn farewell_ends(&self) {
-        self.farewells.fetch_sub(1, Ordering::AcqRel);
+    pub fn close_ends(&self) {
+        self.pending_closes.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Gives up every session, and waits until the manager knows of all that ended, at most `limit`; whether it does.
-    pub fn give_up(self: &Arc<Self>, limit: Duration) -> bool {
+    pub fn close_all(self: &Arc<Self>, limit: Duration) -> bool {
         let deadline = std::time::Instant::now() + limit;
-        let sessions: Vec<Arc<dyn Ticking>> = self.watched.lock().iter().filter_map(Weak::upgrade).collect();
-        sessions.iter().for_each(|session| session.clone().give_up());
-        self.give_back_blanks();
-        while self.farewells.load(Ordering::Acquire) > 0 || sessions.iter().any(|session| !session.is_over()) {
+        let sessions: Vec<Arc<dyn DriverHandle>> = self.drivers.lock().iter().filter_map(Weak::upgrade).collect();
+        sessions.iter().for_each(|driver| driver.clone().cancel());
+        self.release_preallocated();
+        while self.pending_closes.load(Ordering::Acquire) > 0 || sessions.iter().any(|driver| !driver.is_finished()) {
             if std::time::Instant::now() >= deadline {
                 return false;
             }
@@ -124,14 +124,14 @@ impl Context {
         true
     }
 
-    fn give_back_blanks(self: &Arc<Self>) {
+    fn release_preallocated(self: &Arc<Self>) {
         let sessions = self.view.write().preallocated.clear();
         for session_id in sessions {
             let call =
                 Call::new(Peer::Manager, 0, &CloseSession { session_id }, Vec::new(), self.options.manager_timeout_ms);
             let context = self.clone();
-            self.farewell_begins();
-            self.transport.call(call, Box::new(move |_| context.farewell_ends()));
+            self.close_begins();
+            self.transport.call(call, Box::new(move |_| context.close_ends()));
         }
     }
 
@@ -185,14 +185,14 @@ fn clock(context: Weak<Context>) {
     loop {
         std::thread::sleep(TICK);
         let Some(context) = context.upgrade() else { return };
-        let alive: Vec<Arc<dyn Ticking>> = {
-            let mut watched = context.watched.lock();
-            watched.retain(|session| session.strong_count() > 0);
-            watched.iter().filter_map(Weak::upgrade).collect()
+        let alive: Vec<Arc<dyn DriverHandle>> = {
+            let mut drivers = context.drivers.lock();
+            drivers.retain(|driver| driver.strong_count() > 0);
+            drivers.iter().filter_map(Weak::upgrade).collect()
         };
         context.in_background();
         drop(context);
         let now = now_ns();
-        alive.into_iter().for_each(|session| session.tick(now));
+        alive.into_iter().for_each(|driver| driver.tick(now));
     }
 }

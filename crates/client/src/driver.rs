@@ -5,7 +5,7 @@
 //! may do it. Sending may wait for a slow peer; so what the core then wants sent is left to the session's owner if it
 //! is waiting, else to a worker. Most acknowledgements lead to nothing that is sent, and wake nobody.
 
-use crate::shell::{Context, now_ns};
+use crate::context::{Context, now_ns};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,78 +21,78 @@ pub(crate) trait Core: Send + 'static {
     type Event: Send + 'static;
     type Action;
     /// What the session's owner sees: outcomes, deliveries, fill levels.
-    type Front: Default + Send + 'static;
+    type Status: Default + Send + 'static;
 
     fn handle(&mut self, now: i64, event: Self::Event);
     fn poll(&mut self) -> Option<Self::Action>;
     fn next_due(&self) -> Option<i64>;
     /// Nothing more will come of it.
-    fn is_over(&self) -> bool;
+    fn is_finished(&self) -> bool;
     fn answer(answer: Answer) -> Self::Event;
     fn computed(output: Numbered<Output>) -> Self::Event;
     fn tick() -> Self::Event;
     /// Nobody waits for it any more.
-    fn give_up() -> Self::Event;
+    fn cancel() -> Self::Event;
     /// What the session has to do for an action; the rest goes into the front.
-    fn sort(action: Self::Action) -> Sorted<Self::Action>;
-    fn show(action: Self::Action, front: &mut Self::Front);
+    fn classify(action: Self::Action) -> Effect<Self::Action>;
+    fn report(action: Self::Action, status: &mut Self::Status);
     /// After events: fill levels and the like. Whether anything changed that a waiter may wait for.
-    fn refresh(&mut self, front: &mut Self::Front) -> bool;
+    fn update_status(&mut self, status: &mut Self::Status) -> bool;
 }
 
 /// An action by who carries it out.
-pub(crate) enum Sorted<A> {
+pub(crate) enum Effect<A> {
     Call(Call),
     Compute(Numbered<Job>),
-    Show(A),
+    Report(A),
 }
 
 /// Jobs on at most so many bytes run where they come up: handing them over would cost more.
 const INLINE_BYTES: usize = 32 << 10;
 
 /// See the module.
-pub(crate) struct Session<C: Core> {
+pub(crate) struct Driver<C: Core> {
     core: Mutex<C>,
     inbox: Mutex<VecDeque<C::Event>>,
     /// Calls that whoever took the last events in was not to send. Only for who has taken on to drive.
     unsent: Mutex<Vec<Call>>,
     /// Somebody has taken on to drive, and may pass that on with what is unsent.
     scheduled: AtomicBool,
-    front: Mutex<Gate<C::Front>>,
+    gate: Mutex<Gate<C::Status>>,
     wake: Condvar,
     context: Arc<Context>,
 }
 
-struct Gate<F> {
-    front: F,
+struct Gate<S> {
+    status: S,
     waiting: usize,
     /// A waiter has been asked to drive.
     handed: bool,
 }
 
-impl<C: Core> Session<C> {
+impl<C: Core> Driver<C> {
     pub fn new(core: C, context: Arc<Context>) -> Arc<Self> {
-        let session = Arc::new(Session {
+        let driver = Arc::new(Driver {
             core: Mutex::new(core),
             inbox: Mutex::default(),
             unsent: Mutex::default(),
             scheduled: AtomicBool::new(false),
-            front: Mutex::new(Gate { front: C::Front::default(), waiting: 0, handed: false }),
+            gate: Mutex::new(Gate { status: C::Status::default(), waiting: 0, handed: false }),
             wake: Condvar::new(),
             context: context.clone(),
         });
-        context.watch(Arc::downgrade(&session) as std::sync::Weak<dyn Ticking>);
-        session
+        context.register(Arc::downgrade(&driver) as std::sync::Weak<dyn DriverHandle>);
+        driver
     }
 
     /// Brings an event, and takes it in unless another is at it; sends nothing on this thread.
-    pub fn push(self: &Arc<Self>, event: C::Event) {
+    pub fn post(self: &Arc<Self>, event: C::Event) {
         self.inbox.lock().push_back(event);
         if self.scheduled.swap(true, Ordering::AcqRel) {
             return;
         }
         while let Some(events) = self.next_events() {
-            let calls = self.take_in(events);
+            let calls = self.process(events);
             if !calls.is_empty() {
                 self.unsent.lock().extend(calls);
                 return self.hand_over();
@@ -103,7 +103,7 @@ impl<C: Core> Session<C> {
     /// Lets another drive: the owner if it waits, else a worker.
     fn hand_over(self: &Arc<Self>) {
         {
-            let mut gate = self.front.lock();
+            let mut gate = self.gate.lock();
             if gate.waiting > 0 {
                 gate.handed = true;
                 drop(gate);
@@ -111,12 +111,12 @@ impl<C: Core> Session<C> {
                 return;
             }
         }
-        let session = self.clone();
-        self.context.workers.urgent(move || session.drive());
+        let driver = self.clone();
+        self.context.workers.urgent(move || driver.drive());
     }
 
     /// Brings events and takes them in on this thread, unless another is at it.
-    pub fn push_here(self: &Arc<Self>, events: impl IntoIterator<Item = C::Event>) {
+    pub fn post_and_drive(self: &Arc<Self>, events: impl IntoIterator<Item = C::Event>) {
         self.inbox.lock().extend(events);
         if !self.scheduled.swap(true, Ordering::AcqRel) {
             self.drive();
@@ -124,37 +124,37 @@ impl<C: Core> Session<C> {
     }
 
     /// Waits until `look` finds in the front what it looks for, driving meanwhile; `None` after `limit`.
-    pub fn wait<T>(self: &Arc<Self>, limit: Duration, mut look: impl FnMut(&mut C::Front) -> Option<T>) -> Option<T> {
+    pub fn wait<T>(self: &Arc<Self>, limit: Duration, mut look: impl FnMut(&mut C::Status) -> Option<T>) -> Option<T> {
         let deadline = std::time::Instant::now() + limit;
-        let mut gate = self.front.lock();
+        let mut gate = self.gate.lock();
         let found = loop {
-            if let Some(found) = look(&mut gate.front) {
+            if let Some(found) = look(&mut gate.status) {
                 break Some(found);
             }
             if std::mem::take(&mut gate.handed) {
                 drop(gate);
                 self.drive();
-                gate = self.front.lock();
+                gate = self.gate.lock();
                 continue;
             }
             gate.waiting += 1;
             let late = self.wake.wait_until(&mut gate, deadline).timed_out();
             gate.waiting -= 1;
             if late && !gate.handed {
-                break look(&mut gate.front);
+                break look(&mut gate.status);
             }
         };
         if std::mem::take(&mut gate.handed) {
             drop(gate);
-            let session = self.clone();
-            self.context.workers.urgent(move || session.drive());
+            let driver = self.clone();
+            self.context.workers.urgent(move || driver.drive());
         }
         found
     }
 
     /// Looks at the front.
-    pub fn with_front<T>(&self, look: impl FnOnce(&mut C::Front) -> T) -> T {
-        look(&mut self.front.lock().front)
+    pub fn with_status<T>(&self, look: impl FnOnce(&mut C::Status) -> T) -> T {
+        look(&mut self.gate.lock().status)
     }
 
     /// Sends what is unsent, and takes in what is in the inbox until it stays empty.
@@ -162,7 +162,7 @@ impl<C: Core> Session<C> {
         let unsent = std::mem::take(&mut *self.unsent.lock());
         self.send(unsent);
         while let Some(events) = self.next_events() {
-            let calls = self.take_in(events);
+            let calls = self.process(events);
             self.send(calls);
         }
     }
@@ -184,35 +184,35 @@ impl<C: Core> Session<C> {
     }
 
     /// Lets the core take events in; gives what it wants sent.
-    fn take_in(self: &Arc<Self>, mut events: VecDeque<C::Event>) -> Vec<Call> {
-        let (mut calls, mut shows) = (Vec::new(), Vec::new());
+    fn process(self: &Arc<Self>, mut events: VecDeque<C::Event>) -> Vec<Call> {
+        let (mut calls, mut reports) = (Vec::new(), Vec::new());
         let mut core = self.core.lock();
         while let Some(event) = events.pop_front() {
             core.handle(now_ns(), event);
             while let Some(action) = core.poll() {
-                match C::sort(action) {
-                    Sorted::Call(call) => {
+                match C::classify(action) {
+                    Effect::Call(call) => {
                         // Counted while the core is locked: who sees that it is over sees this, too.
                         if call.kind == Kind::CloseSession {
-                            self.context.farewell_begins();
+                            self.context.close_begins();
                         }
                         calls.push(call);
                     }
-                    Sorted::Compute(job) if job.value.bytes() <= INLINE_BYTES => {
+                    Effect::Compute(job) if job.value.bytes() <= INLINE_BYTES => {
                         let value = job.value.run(&self.context.pool);
                         events.push_back(C::computed(Numbered { id: job.id, value }));
                     }
-                    Sorted::Compute(job) => self.compute(job),
-                    Sorted::Show(action) => shows.push(action),
+                    Effect::Compute(job) => self.compute(job),
+                    Effect::Report(action) => reports.push(action),
                 }
             }
         }
-        // The core stays locked: what is shown must not overtake what was shown before.
-        let mut gate = self.front.lock();
-        let shown = !shows.is_empty();
-        shows.into_iter().for_each(|action| C::show(action, &mut gate.front));
-        let changed = core.refresh(&mut gate.front);
-        if gate.waiting > 0 && (shown || changed) {
+        // The core stays locked: what is reported must not overtake what was reported before.
+        let mut gate = self.gate.lock();
+        let reported = !reports.is_empty();
+        reports.into_iter().for_each(|action| C::report(action, &mut gate.status));
+        let changed = core.update_status(&mut gate.status);
+        if gate.waiting > 0 && (reported || changed) {
             drop(gate);
             self.wake.notify_all();
         }
@@ -221,22 +221,22 @@ impl<C: Core> Session<C> {
 
     fn send(self: &Arc<Self>, calls: Vec<Call>) {
         for call in calls {
-            let (session, farewell) = (self.clone(), call.kind == Kind::CloseSession);
+            let (driver, closes) = (self.clone(), call.kind == Kind::CloseSession);
             let done = move |answer| {
-                if farewell {
-                    session.context.farewell_ends();
+                if closes {
+                    driver.context.close_ends();
                 }
-                session.push(C::answer(answer));
+                driver.post(C::answer(answer));
             };
             self.context.transport.call(call, Box::new(done));
         }
     }
 
     fn compute(self: &Arc<Self>, job: Numbered<Job>) {
-        let session = self.clone();
+        let driver = self.clone();
         self.context.workers.submit(move || {
-            let value = job.value.run(&session.context.pool);
-            session.push_here([C::computed(Numbered { id: job.id, value })]);
+            let value = job.value.run(&driver.context.pool);
+            driver.post_and_drive([C::computed(Numbered { id: job.id, value })]);
         });
     }
 
@@ -247,27 +247,27 @@ impl<C: Core> Session<C> {
 }
 
 /// What the clock wants of a session.
-pub(crate) trait Ticking: Send + Sync {
+pub(crate) trait DriverHandle: Send + Sync {
     fn tick(self: Arc<Self>, now: i64);
-    fn give_up(self: Arc<Self>);
+    fn cancel(self: Arc<Self>);
     /// Whether nothing more will come of it.
-    fn is_over(&self) -> bool;
+    fn is_finished(&self) -> bool;
 }
 
-impl<C: Core> Ticking for Session<C> {
+impl<C: Core> DriverHandle for Driver<C> {
     fn tick(self: Arc<Self>, now: i64) {
         // A core that is at work now will be looked at again in a moment.
         let due = self.core.try_lock().and_then(|core| core.next_due());
         if due.is_some_and(|at| at <= now) {
-            self.push(C::tick());
+            self.post(C::tick());
         }
     }
 
-    fn give_up(self: Arc<Self>) {
-        self.push_here([C::give_up()]);
+    fn cancel(self: Arc<Self>) {
+        self.post_and_drive([C::cancel()]);
     }
 
-    fn is_over(&self) -> bool {
-        self.core.lock().is_over()
+    fn is_finished(&self) -> bool {
+        self.core.lock().is_finished()
     }
 }

@@ -72,7 +72,7 @@ fn golden_known_data_sends_nothing() {
 #[test]
 fn golden_small_files_ask_when_they_open() {
     let mut drive = cluster("auto");
-    let mut params = crate::write_core::WriteParams {
+    let mut params = crate::write::core::WriteParams {
         file: "tess:/small".into(),
         target: Target::Name { parent: 1, name: b"small".to_vec() },
         hints: Vec::new(),

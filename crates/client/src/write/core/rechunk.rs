@@ -2,21 +2,21 @@
 //! turns out to be another one, all of the input is still here, and is cut again as the file asks.
 
 use super::*;
-use crate::pipeline::{CutRule, Cutting, Stretch, is_hole};
+use crate::write::input::{CutRule, Cutting, Stretch, is_hole};
 use bytes::BytesMut;
 
 /// What decides where a stream is cut: chunking and regions.
-fn cuts_of(policy: &Policy) -> (tessera_policy::Chunking, Option<u64>) {
+fn chunking_of(policy: &Policy) -> (tessera_policy::Chunking, Option<u64>) {
     (policy.chunking, policy.region_bytes())
 }
 
 impl WriteCore {
     /// Cuts again, if the policy in effect asks for other cuts than what is here has; whether it did.
-    pub(super) fn cut_as_asked(&mut self) -> Result<bool, WriteError> {
+    pub(super) fn rechunk_if_needed(&mut self) -> Result<bool, WriteError> {
         let Some(ending) = self.ending else { return Ok(false) };
         let expected = self.params.expect_policy.clone().unwrap_or_default();
         let start = if self.params.mode == CommitMode::Append { self.base_bytes } else { 0 };
-        let same = cuts_of(&expected) == cuts_of(&self.policy)
+        let same = chunking_of(&expected) == chunking_of(&self.policy)
             && self.policy.region_bytes().is_none_or(|region_bytes| start.is_multiple_of(region_bytes));
         // Whoever cut it into pieces of its own at offsets of its own (a patch) had the policy.
         if same || self.extents.len() == 0 || self.params.mode == CommitMode::Patch {
@@ -53,7 +53,7 @@ impl WriteCore {
     fn forget_input(&mut self) {
         self.chunks.clear();
         self.by_name.clear();
-        self.extents = Extents::default();
+        self.extents = ExtentQueue::default();
         self.ask.clear();
         self.ask_again.clear();
         self.put_again.clear();

@@ -59,7 +59,7 @@ impl WriteCore {
             CommitMode::Append => self.committed_bytes,
             _ => 0,
         };
-        let pieces: Vec<state::Piece> = self.extents.iter().take(count).copied().collect();
+        let pieces: Vec<state::PendingExtent> = self.extents.iter().take(count).copied().collect();
         let extents = pieces.iter().map(|p| Extent {
             offset: p.offset - base,
             len_bytes: p.len_bytes,
@@ -74,13 +74,13 @@ impl WriteCore {
         let mut acks = Vec::new();
         let restored = self.take_restored();
         for index in pieces.iter().filter_map(|p| p.chunk).chain(restored) {
-            if self.chunks[index].told_epoch < self.chunks[index].epoch {
+            if self.chunks[index].reported_epoch < self.chunks[index].epoch {
                 self.note_missing(index);
             }
             let chunk = &mut self.chunks[index];
             chunk.pinned = true;
-            if !chunk.durable && chunk.told_epoch < chunk.epoch {
-                chunk.told_epoch = chunk.epoch;
+            if !chunk.durable && chunk.reported_epoch < chunk.epoch {
+                chunk.reported_epoch = chunk.epoch;
                 self.completed.retain(|f| f.chunk_id != chunk.chunk_id);
                 acks.push(ChunkAck {
                     chunk_id: chunk.chunk_id,
@@ -90,7 +90,7 @@ impl WriteCore {
             }
         }
         let mut request = Commit {
-            op_id: self.calls.op_id(),
+            op_id: self.rpcs.op_id(),
             session_id: self.session_id,
             mode: self.params.mode as i32,
             if_version: self.params.if_version,
@@ -107,30 +107,32 @@ impl WriteCore {
             keep_session: self.ending.is_some_and(|e| e.keep_session),
             ..Commit::default()
         };
-        self.open_with(&mut request);
+        self.add_open_request(&mut request);
         self.committing = true;
         let partial = if partial { count } else { 0 };
-        self.calls.manager(self.now, &request, Purpose::Commit { partial }, &self.options);
+        self.rpcs.ask_manager(self.now, &request, Purpose::Commit { partial }, &self.options);
     }
 
     pub(super) fn on_committed(&mut self, answer: Answer, partial: usize, waited_ms: u64) {
         self.committing = false;
         let reply = match answer.decode::<Commit>() {
             Ok((reply, _)) => reply,
-            Err(error) if self.is_unopened() && error.kind() == Code::SessionExpired => return self.open_after_all(),
+            Err(error) if self.is_one_shot() && error.kind() == Code::SessionExpired => {
+                return self.fall_back_to_session();
+            }
             Err(error) => return self.refused("Commit", error, waited_ms),
         };
         if let Some(map) = &reply.map {
             self.view.write().merge(map, false);
         }
         if !reply.stale.is_empty() {
-            return match self.is_unopened() {
-                true => self.open_after_all(),
+            return match self.is_one_shot() {
+                true => self.fall_back_to_session(),
                 false => self.on_stale(reply.stale),
             };
         }
-        if self.is_unopened() {
-            self.committed_unopened(&reply.known, reply.preallocated.clone());
+        if self.is_one_shot() {
+            self.on_one_shot_commit(&reply.known, reply.preallocated.clone());
         }
         if partial > 0 {
             return self.extents.forget(partial);
@@ -145,7 +147,7 @@ impl WriteCore {
         self.extents.ready = 0;
         // Nothing was committed, so nothing was told either.
         for piece in self.extents.iter().filter_map(|p| p.chunk) {
-            self.chunks[piece].told_epoch = 0;
+            self.chunks[piece].reported_epoch = 0;
         }
         for ack in stale {
             let Some(&index) = by_id.get(&ack.chunk_id) else {
@@ -160,7 +162,7 @@ impl WriteCore {
         let chunk = &mut self.chunks[index];
         // The manager has looked at all of them: those it does not name are good under its epoch.
         chunk.epoch = ack.epoch;
-        chunk.told_epoch = 0;
+        chunk.reported_epoch = 0;
         chunk.durable = false;
         self.restoring.insert(index);
         if let Some(active) = &mut chunk.active {
@@ -174,8 +176,8 @@ impl WriteCore {
             // Those of a chunk that was read back are not all held.
             let unheld = |f: &u32| active.frags.iter().all(|frag| frag.number != *f);
             let unheld: Vec<u32> = ack.fragments.into_iter().filter(unheld).collect();
-            if chunk.rest_epoch != 0 {
-                chunk.rest_epoch = ack.epoch;
+            if chunk.unwatched_epoch != 0 {
+                chunk.unwatched_epoch = ack.epoch;
             }
             if unheld.is_empty() {
                 return self.place(index);
@@ -183,7 +185,7 @@ impl WriteCore {
             active.frags.extend(unheld.into_iter().map(Frag::waiting));
             return self.encode(index);
         }
-        chunk.rest_epoch = ack.epoch;
+        chunk.unwatched_epoch = ack.epoch;
         if chunk.stage == Stage::Settled {
             chunk.stage = Stage::Storing;
             self.unsettled += 1;
@@ -241,9 +243,9 @@ impl WriteCore {
         let idle = self.puts_in_flight == 0;
         if !self.completed.is_empty() && (idle || self.completed.len() >= 256) {
             let fragments = std::mem::take(&mut self.completed);
-            let request = CompleteFragments { op_id: self.calls.op_id(), fragments };
+            let request = CompleteFragments { op_id: self.rpcs.op_id(), fragments };
             self.committing = true;
-            self.calls.manager(self.now, &request, Purpose::Complete, &self.options);
+            self.rpcs.ask_manager(self.now, &request, Purpose::Complete, &self.options);
         } else if self.unsettled == 0 && self.completed.is_empty() {
             self.finish();
         }

@@ -1,4 +1,4 @@
-//! Directories the client knows under leases, and the service that gives leases back when the manager asks.
+//! DirectoryCache the client knows under leases, and the service that gives leases back when the manager asks.
 
 use crate::path::StorePath;
 use parking_lot::Mutex;
@@ -19,108 +19,108 @@ pub(crate) struct Directory {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Directories {
-    known: Mutex<Known>,
-    hear: OnceLock<Hear>,
-    hear_names: OnceLock<HearNames>,
-    cut_off: OnceLock<CutOff>,
+pub(crate) struct DirectoryCache {
+    entries: Mutex<Entries>,
+    recall_hook: OnceLock<RecallHook>,
+    delegation_recall_hook: OnceLock<DelegationRecallHook>,
+    disconnected: OnceLock<DisconnectHook>,
 }
 
 /// Told that a connection is gone.
-type CutOff = Box<dyn Fn() + Send + Sync>;
+type DisconnectHook = Box<dyn Fn() + Send + Sync>;
 
 /// Told of recalled inodes; none: of all.
-type Hear = Box<dyn Fn(Option<&[u64]>) + Send + Sync>;
+type RecallHook = Box<dyn Fn(Option<&[u64]>) + Send + Sync>;
 
 /// Told of directories whose names are others' to make, too, once the function is called.
-type HearNames = Box<dyn Fn(Vec<u64>, Box<dyn FnOnce() + Send>) + Send + Sync>;
+type DelegationRecallHook = Box<dyn Fn(Vec<u64>, Box<dyn FnOnce() + Send>) + Send + Sync>;
 
 #[derive(Debug, Default)]
-struct Known {
-    by_path: HashMap<StorePath, Leased>,
+struct Entries {
+    by_path: HashMap<StorePath, CachedDirectory>,
     /// Grows with every recall: an answer that was on its way meanwhile is used once and not kept.
     recalls: u64,
 }
 
 #[derive(Debug)]
-struct Leased {
+struct CachedDirectory {
     directory: Directory,
     /// It, and the directories passed on the way.
     inos: Vec<u64>,
     until: Instant,
 }
 
-/// Directories kept; when there are more, all are forgotten.
-const MAX_KEPT: usize = 100_000;
+/// DirectoryCache kept; when there are more, all are forgotten.
+const MAX_DIRECTORIES: usize = 100_000;
 
-impl Directories {
-    /// The directory, if a lease on it runs; else the number to give to [`Directories::keep`].
+impl DirectoryCache {
+    /// The directory, if a lease on it runs; else the number to give to [`DirectoryCache::insert`].
     pub fn find(&self, path: &StorePath) -> Result<Directory, u64> {
-        let known = self.known.lock();
-        match known.by_path.get(path).filter(|leased| leased.until > Instant::now()) {
-            Some(leased) => Ok(leased.directory.clone()),
-            None => Err(known.recalls),
+        let entries = self.entries.lock();
+        match entries.by_path.get(path).filter(|cached| cached.until > Instant::now()) {
+            Some(cached) => Ok(cached.directory.clone()),
+            None => Err(entries.recalls),
         }
     }
 
-    /// Keeps an answer to a question asked at `asked`, when [`Directories::find`] gave `recalls`.
-    pub fn keep(&self, path: &StorePath, entry: &Entry, asked: Instant, recalls: u64) {
+    /// Keeps an answer to a question asked at `asked`, when [`DirectoryCache::find`] gave `recalls`.
+    pub fn insert(&self, path: &StorePath, entry: &Entry, asked: Instant, recalls: u64) {
         let Some(attr) = &entry.attr else { return };
-        let mut known = self.known.lock();
-        if entry.lease_ms == 0 || known.recalls != recalls {
+        let mut entries = self.entries.lock();
+        if entry.lease_ms == 0 || entries.recalls != recalls {
             return;
         }
-        if known.by_path.len() >= MAX_KEPT {
-            known.by_path.clear();
+        if entries.by_path.len() >= MAX_DIRECTORIES {
+            entries.by_path.clear();
         }
         let mut inos = entry.path.clone();
         inos.push(attr.ino);
         // The lease runs from when the manager granted it, which was not before we asked.
         let until = asked + Duration::from_millis(entry.lease_ms);
         let directory = Directory { ino: attr.ino, hints: entry.hints.clone() };
-        known.by_path.insert(path.clone(), Leased { directory, inos, until });
+        entries.by_path.insert(path.clone(), CachedDirectory { directory, inos, until });
     }
 
     /// Forgets what depends on these inodes.
     pub fn recall(&self, inos: &[u64]) {
-        let mut known = self.known.lock();
-        known.recalls += 1;
-        known.by_path.retain(|_, leased| !leased.inos.iter().any(|ino| inos.contains(ino)));
+        let mut entries = self.entries.lock();
+        entries.recalls += 1;
+        entries.by_path.retain(|_, cached| !cached.inos.iter().any(|ino| inos.contains(ino)));
     }
 
     /// Who else keeps things under leases; the first to say so stays.
-    pub fn on_recall(&self, hear: Hear) {
-        let _ = self.hear.set(hear);
+    pub fn on_recall(&self, recall_hook: RecallHook) {
+        let _ = self.recall_hook.set(recall_hook);
     }
 
     /// Who has names in directories for itself; the first to say so stays.
-    pub fn on_names_recall(&self, hear: HearNames) {
-        let _ = self.hear_names.set(hear);
+    pub fn on_delegation_recall(&self, recall_hook: DelegationRecallHook) {
+        let _ = self.delegation_recall_hook.set(recall_hook);
     }
 
     /// Who wants to know that a connection is gone.
-    pub fn on_cut_off(&self, hear: CutOff) {
-        let _ = self.cut_off.set(hear);
+    pub fn on_disconnect(&self, recall_hook: DisconnectHook) {
+        let _ = self.disconnected.set(recall_hook);
     }
 
-    fn tell(&self, inos: Option<&[u64]>) {
-        if let Some(hear) = self.hear.get() {
-            hear(inos);
+    fn notify(&self, inos: Option<&[u64]>) {
+        if let Some(recall_hook) = self.recall_hook.get() {
+            recall_hook(inos);
         }
     }
 
     /// Forgets everything: this client changed names itself, for which the manager does not recall its leases.
-    pub fn forget(&self) {
-        let mut known = self.known.lock();
-        known.recalls += 1;
-        known.by_path.clear();
+    pub fn clear(&self) {
+        let mut entries = self.entries.lock();
+        entries.recalls += 1;
+        entries.by_path.clear();
     }
 }
 
 /// Answers the manager's recalls.
-pub(crate) struct Recalls(pub Arc<Directories>);
+pub(crate) struct RecallService(pub Arc<DirectoryCache>);
 
-impl Service for Recalls {
+impl Service for RecallService {
     fn request(&self, connection: &Arc<Connection>, frame: Frame) {
         let (kind, id) = (frame.header.kind, frame.header.request_id);
         if kind != Kind::RecallLease as u16 {
@@ -132,31 +132,33 @@ impl Service for Recalls {
         match RecallLease::decode(&frame.body[..]) {
             Ok(request) => {
                 self.0.recall(&request.inos);
-                self.0.tell(Some(&request.inos));
-                if let Some(hear) = self.0.hear_names.get().filter(|_| !request.delegated_dirs.is_empty()) {
-                    return hear(request.delegated_dirs, Box::new(answer));
+                self.0.notify(Some(&request.inos));
+                if let Some(recall_hook) =
+                    self.0.delegation_recall_hook.get().filter(|_| !request.delegated_dirs.is_empty())
+                {
+                    return recall_hook(request.delegated_dirs, Box::new(answer));
                 }
             }
             Err(_) => {
-                self.0.forget();
-                self.0.tell(None);
+                self.0.clear();
+                self.0.notify(None);
             }
         }
         answer();
     }
 
-    /// The manager takes an end of the stream for all leases given back, so nothing may be known any more when it sees one.
+    /// The manager takes an end of the stream for all leases given back, so nothing may be entries any more when it sees one.
     fn closing(&self) {
-        self.0.forget();
-        self.0.tell(None);
+        self.0.clear();
+        self.0.notify(None);
     }
 
     fn closed(&self, _connection: &Arc<Connection>) {
         // The manager ended it, perhaps: a recall may have been on its way.
-        self.0.forget();
-        self.0.tell(None);
-        if let Some(cut_off) = self.0.cut_off.get() {
-            cut_off();
+        self.0.clear();
+        self.0.notify(None);
+        if let Some(disconnected) = self.0.disconnected.get() {
+            disconnected();
         }
     }
 }
@@ -168,10 +170,10 @@ mod tests {
 
     #[test]
     fn leases_end_by_time_by_recall_and_by_a_recall_that_overtook_the_answer() {
-        let (directories, path) = (Directories::default(), StorePath::parse("tess:/a/b").unwrap());
+        let (directories, path) = (DirectoryCache::default(), StorePath::parse("tess:/a/b").unwrap());
         let attr = Some(Attr { ino: 7, ..Default::default() });
         let entry = Entry { attr, path: vec![1, 5], lease_ms: 60_000, ..Default::default() };
-        let keep = |recalls| directories.keep(&path, &entry, Instant::now(), recalls);
+        let keep = |recalls| directories.insert(&path, &entry, Instant::now(), recalls);
         let recalls = directories.find(&path).unwrap_err();
         keep(recalls);
         assert_eq!(directories.find(&path).unwrap().ino, 7);
@@ -184,9 +186,9 @@ mod tests {
         assert!(directories.find(&path).is_err(), "the answer is older than the recall");
         keep(directories.find(&path).unwrap_err());
         assert!(directories.find(&path).is_ok());
-        directories.forget();
+        directories.clear();
         let old = Instant::now() - Duration::from_secs(61);
-        directories.keep(&path, &entry, old, directories.find(&path).unwrap_err());
+        directories.insert(&path, &entry, old, directories.find(&path).unwrap_err());
         assert!(directories.find(&path).is_err(), "the lease ran out");
     }
 }

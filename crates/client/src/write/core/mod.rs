@@ -14,25 +14,25 @@
 
 mod ask;
 mod commit;
+mod one_shot;
+#[cfg(test)]
+mod one_shot_tests;
 mod put;
-mod recut;
+mod rechunk;
 mod state;
 #[cfg(test)]
 mod tests;
-mod unopened;
-#[cfg(test)]
-mod unopened_tests;
 
 pub use state::{ChunkReady, Owner, Target, WriteDone, WriteParams};
 
-use crate::calls::{Calls, Final};
 use crate::config::{Options, ms};
 use crate::error::{WriteError, by_name};
 use crate::fetch::{Fetch, Step};
 use crate::job::{Job, Numbered, Output};
+use crate::rpc_table::{Reply, RpcTable};
 use crate::view::SharedView;
 use bytes::Bytes;
-use state::{Active, Chunk, Extents, Frag, FragState, NodeQueue, Purpose, Stage};
+use state::{Active, Chunk, ExtentQueue, Frag, FragState, NodeQueue, Purpose, Stage};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use tessera_policy::{Durability, Policy};
@@ -41,7 +41,7 @@ use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Code, Error};
 
 /// Input of at most this many bytes is named before the session is opened, and travels with the opening or (under
-/// [`crate::preallocated`]) with the commit.
+/// [`crate::prealloc`]) with the commit.
 pub(crate) const SMALL_BYTES: usize = 256 << 10;
 
 /// What happens to a write.
@@ -114,7 +114,7 @@ pub struct WriteCore {
     options: Arc<Options>,
     view: SharedView,
     now: i64,
-    calls: Calls<Purpose>,
+    rpcs: RpcTable<Purpose>,
     actions: VecDeque<WriteAction>,
 
     session_id: u64,
@@ -136,7 +136,7 @@ pub struct WriteCore {
     chunks: Vec<Chunk>,
     /// By hash, length and region.
     by_name: HashMap<([u8; 32], u64, u64), usize>,
-    extents: Extents,
+    extents: ExtentQueue,
     input_bytes: u64,
     held_bytes: u64,
     unsettled: usize,
@@ -165,9 +165,9 @@ pub struct WriteCore {
     committed: Option<WriteDone>,
     completed: Vec<tessera_wire::meta::FragmentRef>,
     /// There is no session, and the commit is to open the file.
-    unopened: Option<unopened::Unopened>,
+    one_shot: Option<one_shot::OneShot>,
     /// That did not go well.
-    opened_after_all: bool,
+    one_shot_failed: bool,
     /// The session is being opened.
     opening: bool,
     /// It is given up; that the session opens is all that is still waited for, to close it.
@@ -189,7 +189,7 @@ impl WriteCore {
             options,
             view,
             now: i64::MIN,
-            calls: Calls::new(op_seed),
+            rpcs: RpcTable::new(op_seed),
             actions: VecDeque::new(),
             session_id: 0,
             put_session_id: 0,
@@ -204,7 +204,7 @@ impl WriteCore {
             opened: false,
             chunks: Vec::new(),
             by_name: HashMap::new(),
-            extents: Extents::default(),
+            extents: ExtentQueue::default(),
             input_bytes: 0,
             held_bytes: 0,
             unsettled: 0,
@@ -227,8 +227,8 @@ impl WriteCore {
             committed_bytes: 0,
             committed: None,
             completed: Vec::new(),
-            unopened: None,
-            opened_after_all: false,
+            one_shot: None,
+            one_shot_failed: false,
             opening: false,
             given_up: false,
             finished: false,
@@ -268,7 +268,7 @@ impl WriteCore {
 
     /// The next action.
     pub fn poll(&mut self) -> Option<WriteAction> {
-        if let Some(call) = self.calls.poll() {
+        if let Some(call) = self.rpcs.poll() {
             return Some(WriteAction::Call(call));
         }
         self.actions.pop_front()
@@ -280,14 +280,14 @@ impl WriteCore {
             return None;
         }
         if self.given_up {
-            return self.calls.next_due();
+            return self.rpcs.next_due();
         }
         let again = self.put_again.first().into_iter().chain(self.ask_again.first()).map(|(at, _)| *at).min();
         let renew = (self.session_id != 0 && self.committed.is_none())
             .then(|| self.renewed_ns.saturating_add(self.session_ns / 3));
         let view = self.view.read();
         let fetch = self.fetches.values().filter_map(|f| f.next_due(&view, &self.options)).min();
-        [again, renew, fetch, self.calls.next_due()].into_iter().flatten().min()
+        [again, renew, fetch, self.rpcs.next_due()].into_iter().flatten().min()
     }
 
     /// Takes an event in. `now`: ns since 1970; time that runs backwards stands still.
@@ -304,8 +304,8 @@ impl WriteCore {
             WriteEvent::Chunk(chunk) => self.take_chunk(chunk),
             WriteEvent::Hole { index, offset, len_bytes } => self.take_hole(index, offset, len_bytes),
             WriteEvent::Answer(answer) => {
-                if let Some(done) = self.calls.answered(self.now, answer, &self.options) {
-                    self.answered(done);
+                if let Some(reply) = self.rpcs.on_answer(self.now, answer, &self.options) {
+                    self.on_reply(reply);
                 }
             }
             WriteEvent::Computed(done) => self.computed(done),
@@ -339,9 +339,9 @@ impl WriteCore {
             false => Vec::new(),
         };
         let mut request = self.open_request(&first);
-        if whole && self.may_stay_unopened() {
-            if self.start_unopened(&request.redundancy, &first) {
-                return self.close_used_up();
+        if whole && self.may_be_one_shot() {
+            if self.start_one_shot(&request.redundancy, &first) {
+                return self.close_exhausted_sessions();
             }
             request.preallocate = self.view.write().preallocated.wanted(&request.redundancy, self.now, &self.options);
         }
@@ -349,11 +349,11 @@ impl WriteCore {
             self.chunks[i].stage = Stage::Asked;
             self.asked_bytes += self.chunks[i].len_bytes;
         }
-        request.op_id = self.calls.op_id();
+        request.op_id = self.rpcs.op_id();
         self.reserved_to = request.size_hint_bytes;
         self.opening = true;
-        self.calls.manager(self.now, &request, Purpose::Open { first }, &self.options);
-        self.close_used_up();
+        self.rpcs.ask_manager(self.now, &request, Purpose::Open { first }, &self.options);
+        self.close_exhausted_sessions();
     }
 
     /// What opening the file and asking about these chunks takes.
@@ -422,8 +422,8 @@ impl WriteCore {
         self.put_session_id = reply.session_id;
         self.domain = reply.domain;
         self.base_bytes = reply.base_size_bytes;
-        let recut = match self.cut_as_asked() {
-            Ok(recut) => recut,
+        let rechunked = match self.rechunk_if_needed() {
+            Ok(rechunked) => rechunked,
             Err(error) => return self.fail(error),
         };
         for index in 0..self.chunks.len() {
@@ -439,7 +439,7 @@ impl WriteCore {
         };
         match reply.allocated.filter(fits) {
             // They are in the queue already, cut anew; what was asked about goes with the session.
-            _ if recut => {}
+            _ if rechunked => {}
             Some(allocated) => self.on_allocated(allocated, first),
             // Asked for another class than the file turned out to have: ask again for the right one.
             None => self.ask.extend(first),
@@ -449,7 +449,7 @@ impl WriteCore {
     fn take_hole(&mut self, index: u64, offset: u64, len_bytes: u64) {
         self.input_bytes += len_bytes;
         self.asked_bytes += len_bytes;
-        self.extents.put(index, state::Piece { offset, len_bytes, chunk: None });
+        self.extents.put(index, state::PendingExtent { offset, len_bytes, chunk: None });
     }
 
     fn take_chunk(&mut self, ready: ChunkReady) {
@@ -473,12 +473,12 @@ impl WriteCore {
                 index
             }
         };
-        self.extents.put(ready.index, state::Piece { offset: ready.offset, len_bytes, chunk: Some(index) });
+        self.extents.put(ready.index, state::PendingExtent { offset: ready.offset, len_bytes, chunk: Some(index) });
     }
 
-    fn answered(&mut self, done: Final<Purpose>) {
-        let Final { what, waited_ms, answer, .. } = done;
-        match what {
+    fn on_reply(&mut self, reply: Reply<Purpose>) {
+        let Reply { purpose, waited_ms, answer, .. } = reply;
+        match purpose {
             Purpose::Open { first } => {
                 self.opening = false;
                 match answer.decode::<OpenWrite>() {
@@ -510,7 +510,7 @@ impl WriteCore {
     }
 
     fn tick(&mut self) {
-        self.calls.tick(self.now);
+        self.rpcs.tick(self.now);
         while let Some(&(at, chunk)) = self.put_again.first().filter(|(at, _)| *at <= self.now) {
             self.put_again.remove(&(at, chunk));
             self.want_map(chunk);
@@ -530,7 +530,7 @@ impl WriteCore {
         self.renewed_ns = self.now;
         let reserve_bytes = self.reserved_to.saturating_sub(self.asked_bytes);
         let request = RenewSession { session_id: self.session_id, reserve_bytes };
-        self.calls.manager(self.now, &request, Purpose::Renew, &self.options);
+        self.rpcs.ask_manager(self.now, &request, Purpose::Renew, &self.options);
     }
 
     /// Space for a stream of unknown length is reserved ahead: as much again as it has had, within bounds.
@@ -553,7 +553,7 @@ impl WriteCore {
         }
         chunk.stage = Stage::Settled;
         // Without a session the bytes may be needed once more.
-        if self.unopened.is_none() && chunk.active.take().is_some() {
+        if self.one_shot.is_none() && chunk.active.take().is_some() {
             self.held_bytes -= chunk.len_bytes;
         }
         self.unsettled -= 1;
@@ -581,8 +581,8 @@ impl WriteCore {
             return;
         }
         if !self.opening {
-            self.calls.abandon();
-            while self.calls.poll().is_some() {}
+            self.rpcs.abandon();
+            while self.rpcs.poll().is_some() {}
         }
         if self.committed.is_none() || !matches!(error, WriteError::Cancelled { .. }) {
             tracing::debug!(%error, "write ends");
@@ -604,9 +604,9 @@ impl WriteCore {
 
     fn handle_given_up(&mut self, event: WriteEvent) {
         match event {
-            WriteEvent::Tick => self.calls.tick(self.now),
+            WriteEvent::Tick => self.rpcs.tick(self.now),
             WriteEvent::Answer(answer) => {
-                let Some(done) = self.calls.answered(self.now, answer, &self.options) else { return };
+                let Some(done) = self.rpcs.on_answer(self.now, answer, &self.options) else { return };
                 let opened = done.answer.decode::<OpenWrite>().map(|(reply, _)| reply).unwrap_or_default();
                 self.session_id = opened.session_id;
                 self.take_preallocated(opened.preallocated);
@@ -620,13 +620,13 @@ impl WriteCore {
     fn close(&mut self) {
         if self.session_id != 0 && self.committed.is_none() {
             let close = CloseSession { session_id: self.session_id };
-            self.calls.manager(self.now, &close, Purpose::Close, &self.options);
+            self.rpcs.ask_manager(self.now, &close, Purpose::Close, &self.options);
         }
         self.finish();
     }
 
     fn finish(&mut self) {
-        self.drop_blanks();
+        self.drop_preallocated();
         self.finished = true;
         self.drop_data();
         self.actions.push_back(WriteAction::Finished);

@@ -9,19 +9,19 @@ use tessera_wire::{Code, Error, Request};
 
 /// See the module. `T` says what a call was for.
 #[derive(Debug)]
-pub(crate) struct Calls<T> {
+pub(crate) struct RpcTable<T> {
     next_token: u64,
-    open: HashMap<u64, Open<T>>,
+    pending: HashMap<u64, PendingRpc<T>>,
     retries: BTreeSet<(i64, u64)>,
     out: VecDeque<Call>,
     op_seed: u64,
 }
 
 #[derive(Debug)]
-struct Open<T> {
-    what: T,
+struct PendingRpc<T> {
+    purpose: T,
     /// Kept to be repeated; none for calls to nodes.
-    again: Option<Call>,
+    resend: Option<Call>,
     first_ns: i64,
     sent_ns: i64,
     attempts: u32,
@@ -29,18 +29,18 @@ struct Open<T> {
 
 /// An answer that its core has to deal with.
 #[derive(Debug)]
-pub(crate) struct Final<T> {
-    pub what: T,
+pub(crate) struct Reply<T> {
+    pub purpose: T,
     pub sent_ns: i64,
     /// For how long the manager was asked.
     pub waited_ms: u64,
     pub answer: Answer,
 }
 
-impl<T> Calls<T> {
+impl<T> RpcTable<T> {
     /// `op_seed`: random, different for each core of a client; op ids are made of it.
     pub fn new(op_seed: u64) -> Self {
-        Calls { next_token: 1, open: HashMap::new(), retries: BTreeSet::new(), out: VecDeque::new(), op_seed }
+        RpcTable { next_token: 1, pending: HashMap::new(), retries: BTreeSet::new(), out: VecDeque::new(), op_seed }
     }
 
     /// A fresh op id (splitmix64: Steele, Lea, Flood, OOPSLA 2014); never 0.
@@ -52,20 +52,20 @@ impl<T> Calls<T> {
     }
 
     /// Asks the manager, and again until the deadline.
-    pub fn manager<R: Request>(&mut self, now: i64, request: &R, what: T, options: &Options) {
+    pub fn ask_manager<R: Request>(&mut self, now: i64, request: &R, purpose: T, options: &Options) {
         let call = Call::new(Peer::Manager, self.next_token, request, Vec::new(), options.manager_timeout_ms);
-        self.push(now, call.clone(), what, Some(call));
+        self.push(now, call.clone(), purpose, Some(call));
     }
 
     /// Asks somebody once.
-    pub fn once(&mut self, now: i64, mut call: Call, what: T) {
+    pub fn send_once(&mut self, now: i64, mut call: Call, purpose: T) {
         call.token = self.next_token;
-        self.push(now, call, what, None);
+        self.push(now, call, purpose, None);
     }
 
-    fn push(&mut self, now: i64, call: Call, what: T, again: Option<Call>) {
-        let open = Open { what, again, first_ns: now, sent_ns: now, attempts: 1 };
-        self.open.insert(self.next_token, open);
+    fn push(&mut self, now: i64, call: Call, purpose: T, again: Option<Call>) {
+        let rpc = PendingRpc { purpose, resend: again, first_ns: now, sent_ns: now, attempts: 1 };
+        self.pending.insert(self.next_token, rpc);
         self.next_token += 1;
         self.out.push_back(call);
     }
@@ -76,39 +76,39 @@ impl<T> Calls<T> {
     }
 
     /// Takes an answer in; `None` if it is to be asked again, or nobody asked.
-    pub fn answered(&mut self, now: i64, answer: Answer, options: &Options) -> Option<Final<T>> {
-        let open = self.open.get_mut(&answer.token)?;
-        let waited_ns = now.saturating_sub(open.first_ns).max(0);
-        let again = matches!(&answer.result, Err(e) if e.is_retryable()) && open.again.is_some();
+    pub fn on_answer(&mut self, now: i64, answer: Answer, options: &Options) -> Option<Reply<T>> {
+        let rpc = self.pending.get_mut(&answer.token)?;
+        let waited_ns = now.saturating_sub(rpc.first_ns).max(0);
+        let again = matches!(&answer.result, Err(e) if e.is_retryable()) && rpc.resend.is_some();
         if again && waited_ns < ms(options.manager_deadline_ms) {
-            let at = now.saturating_add(options.backoff_ns(open.attempts));
-            open.attempts += 1;
+            let at = now.saturating_add(options.backoff_ns(rpc.attempts));
+            rpc.attempts += 1;
             self.retries.insert((at, answer.token));
             return None;
         }
-        let open = self.open.remove(&answer.token)?;
-        Some(Final { what: open.what, sent_ns: open.sent_ns, waited_ms: (waited_ns / MS) as u64, answer })
+        let rpc = self.pending.remove(&answer.token)?;
+        Some(Reply { purpose: rpc.purpose, sent_ns: rpc.sent_ns, waited_ms: (waited_ns / MS) as u64, answer })
     }
 
     /// Sends again what is due.
     pub fn tick(&mut self, now: i64) {
         while let Some(&(at, token)) = self.retries.first().filter(|(at, _)| *at <= now) {
             self.retries.remove(&(at, token));
-            if let Some(open) = self.open.get_mut(&token) {
-                open.sent_ns = now;
-                self.out.extend(open.again.clone());
+            if let Some(rpc) = self.pending.get_mut(&token) {
+                rpc.sent_ns = now;
+                self.out.extend(rpc.resend.clone());
             }
         }
     }
 
-    /// When [`Calls::tick`] has something to do.
+    /// When [`RpcTable::tick`] has something to do.
     pub fn next_due(&self) -> Option<i64> {
         self.retries.first().map(|(at, _)| *at)
     }
 
     /// Forgets everything: answers that still come are nobody's.
     pub fn abandon(&mut self) {
-        self.open.clear();
+        self.pending.clear();
         self.retries.clear();
     }
 }
@@ -135,35 +135,35 @@ mod tests {
     #[test]
     fn a_silent_manager_is_asked_again_the_same_until_the_deadline() {
         let options = Options { manager_deadline_ms: 1000, ..Options::default() };
-        let mut calls = Calls::new(1);
-        calls.manager(0, &GetMap { known_version: 5, ..Default::default() }, "map", &options);
-        let first = calls.poll().unwrap();
+        let mut rpcs = RpcTable::new(1);
+        rpcs.ask_manager(0, &GetMap { known_version: 5, ..Default::default() }, "map", &options);
+        let first = rpcs.poll().unwrap();
         let mut now = 0;
         let mut attempts = 0;
         let last = loop {
-            if let Some(last) = calls.answered(now, answer(first.token, Some(Code::Unavailable)), &options) {
+            if let Some(last) = rpcs.on_answer(now, answer(first.token, Some(Code::Unavailable)), &options) {
                 break last;
             }
-            assert!(calls.poll().is_none(), "not before its time");
-            now = calls.next_due().unwrap();
-            calls.tick(now);
-            let again = calls.poll().unwrap();
+            assert!(rpcs.poll().is_none(), "not before its time");
+            now = rpcs.next_due().unwrap();
+            rpcs.tick(now);
+            let again = rpcs.poll().unwrap();
             assert_eq!((again.token, &again.body), (first.token, &first.body));
             attempts += 1;
         };
-        assert_eq!(last.what, "map");
+        assert_eq!(last.purpose, "map");
         assert!(attempts > 3 && last.waited_ms >= 1000);
-        assert!(calls.answered(now, answer(first.token, None), &options).is_none(), "answered once");
+        assert!(rpcs.on_answer(now, answer(first.token, None), &options).is_none(), "answered once");
     }
 
     #[test]
     fn refusals_and_answers_are_final() {
         let options = Options::default();
-        let mut calls = Calls::new(1);
+        let mut rpcs = RpcTable::new(1);
         for code in [Some(Code::Invalid), None] {
-            calls.manager(0, &GetMap::default(), (), &options);
-            let token = calls.poll().unwrap().token;
-            assert!(calls.answered(1, answer(token, code), &options).is_some());
+            rpcs.ask_manager(0, &GetMap::default(), (), &options);
+            let token = rpcs.poll().unwrap().token;
+            assert!(rpcs.on_answer(1, answer(token, code), &options).is_some());
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Gets: what is wanted of one node travels together, and what comes back finds who wanted it.
 
 use super::*;
-use crate::calls::is_transport;
-use crate::fetch::Want;
+use crate::fetch::FragmentRequest;
+use crate::rpc_table::is_transport;
 use tessera_wire::data::{GetFragments, GetFragmentsReply, GetItem};
 use tessera_wire::rpc::Peer;
 
@@ -11,7 +11,7 @@ pub(super) enum Purpose {
     Open,
     Extents { offset: u64 },
     Map { chunks: Vec<u64> },
-    Get { node_id: u64, items: Vec<For> },
+    Get { node_id: u64, items: Vec<Requester> },
     Renew,
     Report,
     Close,
@@ -19,40 +19,40 @@ pub(super) enum Purpose {
 
 /// Who wants an item of a get.
 #[derive(Debug, Clone)]
-pub(super) enum For {
-    Whole { chunk_id: u64, want: Want },
+pub(super) enum Requester {
+    Whole { chunk_id: u64, want: FragmentRequest },
     Small { key: u64, part: usize },
 }
 
 /// Items not sent yet, by node.
 #[derive(Debug, Default)]
-pub(super) struct Wants(BTreeMap<u64, Vec<(GetItem, For, usize)>>);
+pub(super) struct GetQueue(BTreeMap<u64, Vec<(GetItem, Requester, usize)>>);
 
 /// One item of an answer: its bytes, the fragment's checksum and the chunk's group hashes.
 #[derive(Debug)]
-pub(super) struct Got {
+pub(super) struct FetchedRange {
     pub bytes: Bytes,
     pub crc32c: u32,
     pub groups: Bytes,
 }
 
 impl ReadCore {
-    pub(super) fn want_fragment(&mut self, chunk_id: u64, want: Want) {
+    pub(super) fn want_fragment(&mut self, chunk_id: u64, want: FragmentRequest) {
         let Some(whole) = self.fetches.get(&chunk_id) else { return };
         let bytes = whole.fetch.stored_len(want.fragment);
         let item =
             GetItem { chunk_id, fragment: want.fragment, disk_id: want.disk_id, whole: true, ..Default::default() };
-        self.wants.0.entry(want.node_id).or_default().push((item, For::Whole { chunk_id, want }, bytes));
+        self.get_queue.0.entry(want.node_id).or_default().push((item, Requester::Whole { chunk_id, want }, bytes));
     }
 
     pub(super) fn want_range(&mut self, node_id: u64, item: GetItem, key: u64, part: usize) {
         let bytes = item.len_bytes as usize;
-        self.wants.0.entry(node_id).or_default().push((item, For::Small { key, part }, bytes));
+        self.get_queue.0.entry(node_id).or_default().push((item, Requester::Small { key, part }, bytes));
     }
 
     /// Sends what gathered while the event was handled.
     pub(super) fn flush_wants(&mut self) {
-        for (node_id, wants) in std::mem::take(&mut self.wants).0 {
+        for (node_id, wants) in std::mem::take(&mut self.get_queue).0 {
             let (mut batch, mut bytes) = (Vec::new(), 0);
             for want in wants {
                 if !batch.is_empty() && (bytes + want.2 > self.options.get_bytes || batch.len() >= 256) {
@@ -66,14 +66,14 @@ impl ReadCore {
         }
     }
 
-    fn send_get(&mut self, node_id: u64, batch: Vec<(GetItem, For, usize)>) {
-        let (items, who): (Vec<GetItem>, Vec<For>) = batch.into_iter().map(|(item, who, _)| (item, who)).unzip();
+    fn send_get(&mut self, node_id: u64, batch: Vec<(GetItem, Requester, usize)>) {
+        let (items, who): (Vec<GetItem>, Vec<Requester>) = batch.into_iter().map(|(item, who, _)| (item, who)).unzip();
         let request = GetFragments { items, hints: Vec::new() };
         let call = Call::new(Peer::Node(node_id), 0, &request, Vec::new(), self.options.get_timeout_ms);
-        self.calls.once(self.now, call, Purpose::Get { node_id, items: who });
+        self.rpcs.send_once(self.now, call, Purpose::Get { node_id, items: who });
     }
 
-    pub(super) fn on_got(&mut self, node_id: u64, items: Vec<For>, sent_ns: i64, answer: Answer) {
+    pub(super) fn on_got(&mut self, node_id: u64, items: Vec<Requester>, sent_ns: i64, answer: Answer) {
         let answer = answer.decode::<GetFragments>();
         let results = match answer.and_then(|(reply, payload)| cut_up(reply, payload, items.len())) {
             Ok(results) => {
@@ -90,20 +90,24 @@ impl ReadCore {
         };
         for (who, result) in items.into_iter().zip(results) {
             match who {
-                For::Whole { chunk_id, want } => {
+                Requester::Whole { chunk_id, want } => {
                     let result = result.map(|got| (got.bytes, got.crc32c));
                     self.step(chunk_id, |fetch, now, view, options, out| {
                         fetch.on_fragment(&want, result, now, view, options, out);
                     });
                 }
-                For::Small { key, part } => self.small_got(key, part, result),
+                Requester::Small { key, part } => self.small_got(key, part, result),
             }
         }
     }
 }
 
 /// The items of an answer; an answer whose lengths do not fit is believed in nothing (P14).
-fn cut_up(reply: GetFragmentsReply, payload: Bytes, expected: usize) -> Result<Vec<Result<Got, Error>>, Error> {
+fn cut_up(
+    reply: GetFragmentsReply,
+    payload: Bytes,
+    expected: usize,
+) -> Result<Vec<Result<FetchedRange, Error>>, Error> {
     let lens = reply.results.iter().filter(|r| r.error.is_none()).map(|r| r.len_bytes as usize);
     if reply.results.len() != expected || lens.sum::<usize>() != payload.len() {
         let message = format!("{} results and {} bytes do not fit what was asked", reply.results.len(), payload.len());
@@ -114,7 +118,7 @@ fn cut_up(reply: GetFragmentsReply, payload: Bytes, expected: usize) -> Result<V
         Some(error) => Err(error),
         None => {
             let bytes = rest.split_to(result.len_bytes as usize);
-            Ok(Got { bytes, crc32c: result.crc32c, groups: result.groups })
+            Ok(FetchedRange { bytes, crc32c: result.crc32c, groups: result.groups })
         }
     };
     Ok(reply.results.into_iter().map(cut).collect())

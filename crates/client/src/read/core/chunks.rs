@@ -5,8 +5,8 @@ use crate::fetch::Fault;
 
 impl ReadCore {
     /// Says, once a file, that fragments are waited for: a silent half minute looks like a hang.
-    fn tell_wait(&mut self, fault: Fault, chunk_id: u64) {
-        if !std::mem::replace(&mut self.told_wait, true) {
+    fn log_wait(&mut self, fault: Fault, chunk_id: u64) {
+        if !std::mem::replace(&mut self.wait_logged, true) {
             let waits_s = self.options.get_deadline_ms / 1000;
             let error = fault.into_error(&self.params.file, chunk_id);
             tracing::warn!(%error, "waiting up to {waits_s} s for more fragments to come within reach");
@@ -56,7 +56,7 @@ impl ReadCore {
             .and_then(|class| Fetch::new(chunk, class, self.now));
         match made {
             Ok(fetch) => {
-                self.fetches.insert(chunk_id, Whole { fetch, waiters: waiter.into_iter().collect(), keep });
+                self.fetches.insert(chunk_id, ChunkRead { fetch, waiters: waiter.into_iter().collect(), keep });
                 self.step(chunk_id, |fetch, now, view, options, out| fetch.start(now, view, options, out));
             }
             Err(message) => {
@@ -80,10 +80,10 @@ impl ReadCore {
         for step in steps {
             match step {
                 Step::Get(want) => self.want_fragment(chunk_id, want),
-                Step::Assemble(job) => self.compute(Job::Assemble(job), JobFor::Whole(chunk_id)),
+                Step::Assemble(job) => self.compute(Job::Assemble(job), JobOwner::Whole(chunk_id)),
                 Step::NeedMap => self.want_map(chunk_id),
                 Step::Done(parts) => self.whole_done(chunk_id, parts),
-                Step::Waits(fault) => self.tell_wait(fault, chunk_id),
+                Step::Waits(fault) => self.log_wait(fault, chunk_id),
                 Step::Failed(fault) => {
                     let Some(whole) = self.fetches.remove(&chunk_id) else { return };
                     let error = fault.into_error(&self.params.file, chunk_id);
@@ -100,7 +100,7 @@ impl ReadCore {
         }
         tracing::info!(file = %self.params.file, ?bad, "fragments missing or corrupt; reported for repair");
         self.report.bad += bad.len() as u64;
-        self.calls.manager(self.now, &ReportBad { fragments: bad }, Purpose::Report, &self.options);
+        self.rpcs.ask_manager(self.now, &ReportBad { fragments: bad }, Purpose::Report, &self.options);
     }
 
     pub(super) fn whole_done(&mut self, chunk_id: u64, parts: Vec<Bytes>) {
@@ -116,18 +116,18 @@ impl ReadCore {
     /// Keeps a chunk for reads to come. A file with a limit has, while it is read, room for what is read ahead besides.
     fn keep(&mut self, chunk_id: u64, parts: &[Bytes]) {
         self.cache.lock().keep_chunk(chunk_id, parts);
-        let Some(limit_bytes) = self.kept.limit_bytes else { return };
+        let Some(limit_bytes) = self.quota.limit_bytes else { return };
         let len_bytes = parts.iter().map(|p| p.len() as u64).sum();
-        self.kept.chunks.push_back((chunk_id, len_bytes));
-        self.kept.bytes += len_bytes;
+        self.quota.chunks.push_back((chunk_id, len_bytes));
+        self.quota.bytes += len_bytes;
         self.let_go(limit_bytes.saturating_add(2 * AHEAD_BYTES));
     }
 
     /// Lets go of the file's oldest chunks until it keeps at most `limit_bytes`.
     pub(super) fn let_go(&mut self, limit_bytes: u64) {
-        while self.kept.bytes > limit_bytes {
-            let Some((chunk_id, len_bytes)) = self.kept.chunks.pop_front() else { return };
-            self.kept.bytes -= len_bytes;
+        while self.quota.bytes > limit_bytes {
+            let Some((chunk_id, len_bytes)) = self.quota.chunks.pop_front() else { return };
+            self.quota.bytes -= len_bytes;
             self.cache.lock().forget_chunk(chunk_id);
         }
     }

@@ -1,0 +1,105 @@
+//! The locks that one owner holds on one file, and what the manager has not been told about them.
+
+use tessera_wire::meta::{FileLock, LockMode};
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Unsaid {
+    /// This request is to wait no longer.
+    Cancel(u64),
+    /// This is what is held.
+    Set(FileLock),
+}
+
+#[derive(Default)]
+pub(super) struct Owned {
+    /// Ranges that do not overlap.
+    pub locks: Vec<FileLock>,
+    /// What the manager is still to be told, in order.
+    pub unsaid: Vec<Unsaid>,
+    /// The first of it is being said, by one thread: said twice, the second might undo what the owner was given in between.
+    pub saying: bool,
+    /// Unlocked last by this request: what was granted to an earlier one is no longer held.
+    pub unlocked_seq: u64,
+}
+
+impl Owned {
+    /// Sets a range to `lock` ([`LockMode::Unlock`]: to nothing).
+    pub fn set(&mut self, lock: &FileLock) {
+        let mut kept = Vec::with_capacity(self.locks.len() + 1);
+        for old in self.locks.drain(..) {
+            if old.end < lock.start || old.start > lock.end {
+                kept.push(old);
+                continue;
+            }
+            if old.start < lock.start {
+                kept.push(FileLock { end: lock.start - 1, ..old.clone() });
+            }
+            if old.end > lock.end {
+                kept.push(FileLock { start: lock.end + 1, ..old });
+            }
+        }
+        if lock.mode() != LockMode::Unlock {
+            kept.push(lock.clone());
+        }
+        self.locks = kept;
+    }
+
+    /// Nobody knows whether request `seq` was granted: the manager is to be told what is held of its range. What is held comes
+    /// first, so that nobody gets it meanwhile.
+    pub fn doubt(&mut self, asked: &FileLock, seq: u64) {
+        let mut over: Vec<FileLock> =
+            self.locks.iter().filter(|l| l.start <= asked.end && l.end >= asked.start).cloned().collect();
+        over.sort_by_key(|l| l.start);
+        self.unsaid.push(Unsaid::Cancel(seq));
+        self.unsaid.extend(over.iter().cloned().map(Unsaid::Set));
+        let free = FileLock { mode: LockMode::Unlock as i32, ..asked.clone() };
+        let mut next = Some(asked.start);
+        for lock in &over {
+            let Some(start) = next else { break };
+            if start < lock.start {
+                self.unsaid.push(Unsaid::Set(FileLock { start, end: lock.start - 1, ..free.clone() }));
+            }
+            next = lock.end.checked_add(1);
+        }
+        if let Some(start) = next.filter(|start| *start <= asked.end) {
+            self.unsaid.push(Unsaid::Set(FileLock { start, ..free }));
+        }
+    }
+
+    /// Whether there is something to say that nobody is saying.
+    pub fn has_news(&self) -> bool {
+        !self.unsaid.is_empty() && !self.saying
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.locks.is_empty() && self.unsaid.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::whole;
+    use super::*;
+
+    fn lock(start: u64, end: u64, mode: LockMode) -> FileLock {
+        FileLock { start, end, mode: mode as i32, ..whole() }
+    }
+
+    #[test]
+    fn what_is_held_is_what_was_set_last() {
+        let mut owned = Owned::default();
+        owned.set(&lock(0, 99, LockMode::Read));
+        owned.set(&lock(20, 29, LockMode::Write));
+        owned.set(&lock(25, 39, LockMode::Unlock));
+        owned.locks.sort_by_key(|l| l.start);
+        let (read, write) = (LockMode::Read, LockMode::Write);
+        assert_eq!(owned.locks, [lock(0, 19, read), lock(20, 24, write), lock(40, 99, read)]);
+        owned.doubt(&lock(10, 45, LockMode::Write), 7);
+        let unlock = LockMode::Unlock;
+        let set = [lock(0, 19, read), lock(20, 24, write), lock(40, 99, read), lock(25, 39, unlock)];
+        let wanted: Vec<Unsaid> = std::iter::once(Unsaid::Cancel(7)).chain(set.map(Unsaid::Set)).collect();
+        assert_eq!(owned.unsaid, wanted);
+        owned.set(&lock(0, u64::MAX, LockMode::Unlock));
+        assert!(owned.locks.is_empty() && !owned.is_idle());
+    }
+}

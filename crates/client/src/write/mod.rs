@@ -1,0 +1,282 @@
+//! Writing: whole sources ([`put`]) and open files ([`WriteHandle`]).
+
+pub mod core;
+mod handle;
+pub(crate) mod input;
+
+pub use handle::WriteHandle;
+
+use crate::context::Context;
+use crate::driver::{Core, Driver, Effect};
+use crate::error::WriteError;
+use crate::job::{Numbered, Output};
+use crate::write::core::{ChunkReady, SMALL_BYTES, WriteAction, WriteCore, WriteDone, WriteEvent, WriteParams};
+use bytes::Bytes;
+use input::{CutRule, Cutting, Input, Source, Stretch, is_hole};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tessera_policy::Policy;
+use tessera_wire::meta::CommitMode;
+use tessera_wire::rpc::Answer;
+
+/// How far something has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes (or entries) done.
+    pub done: u64,
+    /// All of them, if known.
+    pub total: Option<u64>,
+}
+
+/// Hears of progress, on the caller's thread.
+pub type ProgressFn<'a> = &'a mut (dyn FnMut(Progress) + Send);
+
+/// Stops an operation from another thread or a signal handler. Clones share.
+#[derive(Debug, Clone, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Asks the operation to stop; it ends with `Cancelled` in a moment.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether it was asked to.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// How often a waiting operation looks whether it was cancelled.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
+
+/// A write core with what its shell has to count.
+pub(crate) struct MeteredWriteCore {
+    core: WriteCore,
+    taken_bytes: u64,
+}
+
+/// What the writer sees.
+#[derive(Default)]
+pub(crate) struct WriteStatus {
+    opened: Option<(Policy, u64)>,
+    done: Option<Result<WriteDone, WriteError>>,
+    held_bytes: u64,
+    hashing_bytes: u64,
+}
+
+impl Core for MeteredWriteCore {
+    type Event = WriteEvent;
+    type Action = WriteAction;
+    type Status = WriteStatus;
+
+    fn handle(&mut self, now: i64, event: WriteEvent) {
+        if let WriteEvent::Chunk(chunk) = &event {
+            self.taken_bytes += chunk.data.len() as u64;
+        }
+        self.core.handle(now, event);
+    }
+    fn poll(&mut self) -> Option<WriteAction> {
+        self.core.poll()
+    }
+    fn next_due(&self) -> Option<i64> {
+        self.core.next_due()
+    }
+    fn is_finished(&self) -> bool {
+        self.core.is_finished()
+    }
+    fn answer(answer: Answer) -> WriteEvent {
+        WriteEvent::Answer(answer)
+    }
+    fn computed(output: Numbered<Output>) -> WriteEvent {
+        WriteEvent::Computed(output)
+    }
+    fn tick() -> WriteEvent {
+        WriteEvent::Tick
+    }
+    fn cancel() -> WriteEvent {
+        WriteEvent::Cancel
+    }
+    fn classify(action: WriteAction) -> Effect<WriteAction> {
+        match action {
+            WriteAction::Call(call) => Effect::Call(call),
+            WriteAction::Compute(job) => Effect::Compute(job),
+            other => Effect::Report(other),
+        }
+    }
+    fn report(action: WriteAction, status: &mut WriteStatus) {
+        match action {
+            WriteAction::Opened { policy, base_size_bytes } => status.opened = Some((*policy, base_size_bytes)),
+            WriteAction::Done(result) => status.done = Some(result),
+            WriteAction::Call(_) | WriteAction::Compute(_) | WriteAction::Finished => {}
+        }
+    }
+    fn update_status(&mut self, status: &mut WriteStatus) -> bool {
+        let before = (status.held_bytes, status.hashing_bytes);
+        status.held_bytes = self.core.held_bytes();
+        status.hashing_bytes = status.hashing_bytes.saturating_sub(std::mem::take(&mut self.taken_bytes));
+        before != (status.held_bytes, status.hashing_bytes)
+    }
+}
+
+/// Pieces of input on their way into a session.
+struct Writer {
+    driver: Arc<Driver<MeteredWriteCore>>,
+    file: String,
+    index: u64,
+    cancel: Cancel,
+    /// Committed for good: nothing is left to be given up.
+    over: bool,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if !self.over {
+            self.driver.post_and_drive([WriteEvent::Cancel]);
+        }
+    }
+}
+
+impl Writer {
+    fn new(context: &Arc<Context>, params: WriteParams, cancel: Cancel) -> Self {
+        let file = params.file.clone();
+        let core = WriteCore::new(params, context.options.clone(), context.view.clone(), context.seed());
+        let driver = Driver::new(MeteredWriteCore { core, taken_bytes: 0 }, context.clone());
+        Writer { driver, file, index: 0, cancel, over: false }
+    }
+
+    /// Waits for something in the status; a write that ended, or is cancelled, ends the wait with its error.
+    fn wait<T>(&self, mut look: impl FnMut(&mut WriteStatus) -> Option<T>) -> Result<T, WriteError> {
+        loop {
+            let found = self.driver.wait(LOOK, |status| match &status.done {
+                Some(Err(error)) => Some(Err(error.clone())),
+                _ => look(status).map(Ok),
+            });
+            if let Some(found) = found {
+                return found;
+            }
+            if self.cancel.is_cancelled() {
+                self.driver.post_and_drive([WriteEvent::Cancel]);
+                return Err(WriteError::Cancelled { file: self.file.clone() });
+            }
+        }
+    }
+
+    /// Names a piece here and now, without sending anything.
+    fn name(&mut self, offset: u64, data: Bytes) -> WriteEvent {
+        let index = self.index;
+        self.index += 1;
+        match is_hole(&data) {
+            true => WriteEvent::Hole { index, offset, len_bytes: data.len() as u64 },
+            false => {
+                self.driver.with_status(|status| status.hashing_bytes += data.len() as u64);
+                WriteEvent::Chunk(ChunkReady::new(index, offset, data))
+            }
+        }
+    }
+
+    /// Hands a piece over to be named by another thread; waits while the window is full.
+    fn add(&mut self, offset: u64, data: Bytes) -> Result<(), WriteError> {
+        if is_hole(&data) {
+            let event = self.name(offset, data);
+            self.driver.post_and_drive([event]);
+            return Ok(());
+        }
+        let window = self.driver.context().options.write_window_bytes;
+        let len = data.len() as u64;
+        self.wait(|status| {
+            let fits = status.held_bytes + status.hashing_bytes < window;
+            fits.then(|| status.hashing_bytes += len)
+        })?;
+        let (driver, index) = (self.driver.clone(), self.index);
+        self.index += 1;
+        self.driver.context().workers.submit(move || {
+            let chunk = ChunkReady::new(index, offset, data);
+            driver.post_and_drive([WriteEvent::Chunk(chunk)]);
+        });
+        Ok(())
+    }
+
+    /// Ends the input and waits for the version. Pieces still being named are waited for first.
+    fn finish(&mut self, size_bytes: u64, keep_session: bool) -> Result<WriteDone, WriteError> {
+        self.wait(|status| (status.hashing_bytes == 0).then_some(()))?;
+        self.driver.post_and_drive([WriteEvent::EndOfInput { size_bytes, keep_session }]);
+        self.await_version(keep_session)
+    }
+
+    fn await_version(&mut self, keep_session: bool) -> Result<WriteDone, WriteError> {
+        let done = self.wait(|status| status.done.take())??;
+        if !keep_session {
+            self.over = true;
+            if done.missing_fragments > 0 {
+                self.driver.context().run_in_background(self.driver.clone());
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// Writes all of a source as one version; offsets in the source start at `base` of the file (`Patch`).
+pub(crate) fn put(
+    context: &Arc<Context>,
+    params: WriteParams,
+    source: Source<'_>,
+    base: u64,
+    mut progress: Option<ProgressFn<'_>>,
+    cancel: Cancel,
+) -> Result<WriteDone, WriteError> {
+    let total = source.len_bytes();
+    let (mode, expected) = (params.mode, params.expect_policy.clone().unwrap_or_default());
+    let file = params.file.clone();
+    let mut input = Input::new(source, context.pool.clone(), &context.options);
+    let read_failed = |e: std::io::Error| WriteError::Source { file: file.clone(), message: e.to_string() };
+    let first = input.next(Bytes::new()).map_err(read_failed)?;
+    let mut writer = Writer::new(context, params, cancel);
+    let size_of = |input_bytes: u64, base_size: u64| match mode {
+        CommitMode::Patch => base_size.max(base + input_bytes),
+        _ => input_bytes,
+    };
+    let mut report = |done: u64| {
+        if let Some(progress) = progress.as_mut() {
+            progress(Progress { done, total });
+        }
+    };
+
+    if first.last && first.bytes.len() <= SMALL_BYTES && mode != CommitMode::Patch {
+        let len = first.bytes.len() as u64;
+        let mut events = cut_small(&mut writer, &first, &expected)?;
+        events.push(WriteEvent::EndOfInput { size_bytes: len, keep_session: false });
+        events.push(WriteEvent::Open);
+        writer.driver.post_and_drive(events);
+        let done = writer.await_version(false)?;
+        report(len);
+        return Ok(done);
+    }
+
+    writer.driver.post_and_drive([WriteEvent::Open]);
+    let (policy, base_size) = writer.wait(|status| status.opened.take())?;
+    let rule = CutRule::of(&policy).map_err(|message| WriteError::Policy { file: file.clone(), message })?;
+    let start = if mode == CommitMode::Append { base_size } else { base };
+    let mut cutting = Cutting::new(rule, start);
+    let (mut stretch, mut at) = (first, 0);
+    loop {
+        let (chunks, rest) = cutting.feed(&stretch);
+        for (offset, data) in chunks {
+            at += data.len() as u64;
+            writer.add(base + offset, data)?;
+            report(at);
+        }
+        if stretch.last {
+            return writer.finish(size_of(at, base_size), false);
+        }
+        drop(stretch);
+        stretch = input.next(rest).map_err(read_failed)?;
+    }
+}
+
+fn cut_small(writer: &mut Writer, stretch: &Stretch, policy: &Policy) -> Result<Vec<WriteEvent>, WriteError> {
+    let rule = CutRule::of(policy).map_err(|message| WriteError::Policy { file: writer.file.clone(), message })?;
+    let (chunks, _) = Cutting::new(rule, 0).feed(stretch);
+    Ok(chunks.into_iter().map(|(offset, data)| writer.name(offset, data)).collect())
+}
