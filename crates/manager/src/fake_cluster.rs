@@ -4,17 +4,17 @@
 //! no core, no sockets, no time but [`Fake::now_ns`]. After every step [`Fake::check`] compares what the manager
 //! believes with what lies on the fake disks.
 
-use crate::answers::Answers;
-use crate::batch::{self, Queued, Tables};
-use crate::cache::Caches;
-use crate::cluster;
-use crate::command::Command;
 use crate::config::Config;
 use crate::db::Db;
-use crate::meta::Meta;
-use crate::rows;
+use crate::db::cache::Caches;
+use crate::db::meta::Meta;
+use crate::db::rows;
+use crate::log::batch::{self, Queued, Tables};
+use crate::log::cluster;
+use crate::log::command::Command;
+use crate::log::reply_cache::Answers;
+use crate::log::upkeep::NewTerm;
 use crate::state::{Internal, Proposal, Soft, View};
-use crate::upkeep::NewTerm;
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
@@ -520,7 +520,7 @@ impl Fake {
 
     /// Bytes of the fragments a disk holds.
     pub fn bytes_on(&self, disk: u64) -> u64 {
-        let classes = crate::cache::all_classes(self.db.conn()).unwrap();
+        let classes = crate::db::cache::all_classes(self.db.conn()).unwrap();
         let mut class = self.db.conn().prepare("SELECT class_id FROM chunks WHERE chunk_id = ?1").unwrap();
         let mut bytes = |chunk: u64, fragment: u32| {
             let class = class.query_row([chunk as i64], |r| r.get::<_, u32>(0)).ok();

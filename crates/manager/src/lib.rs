@@ -5,64 +5,34 @@
 //! command, is applied in one group commit with others, written to the command log and answered when enough replicas
 //! hold it (ARCHITECTURE.md, "The manager"). Bulk data never comes here.
 //!
-//! Start with `schema.sql`, the data model; then [`state`] (what a command may look at), [`core`] (how commands flow),
-//! and the modules named after what they do. Modules called by the seam in [`cluster`] know groups, nodes and disks.
+//! Start with `db/schema.sql`, the data model; then `state` (what a command may look at), [`core`] (how commands flow),
+//! and the folders named after what they hold.
 
-pub mod allocate;
-pub mod anchors;
-pub mod answers;
-pub mod audit;
-pub mod batch;
-pub mod cache;
-pub mod choose;
-pub mod cluster;
-pub mod command;
-pub mod command_log;
-pub mod commit;
+mod chunks;
+mod coherence;
 pub mod config;
 pub mod core;
 pub mod db;
 pub mod error;
-pub mod expiry;
-pub mod figures;
-pub mod fills;
-pub mod garbage;
-pub mod hints;
-pub mod inodes;
-pub mod internal;
-pub mod inventory;
-pub mod layout;
-pub mod leases;
-pub mod locks;
-pub mod membership;
-pub mod meta;
+mod files;
+mod log;
 pub mod metrics;
-pub mod namespace;
-pub mod pages;
-pub mod passes;
-pub mod placement;
+mod namespace;
+mod nodes;
+mod placement;
 pub mod planted;
-mod preallocated;
-pub mod reads;
-pub mod refs;
-pub mod rejected_nodes;
-pub mod repair;
-pub mod restore;
-pub mod roster;
-pub mod rows;
-pub mod sessions;
+mod repair;
 pub mod shell;
-pub mod state;
-pub mod status;
-pub mod tasks;
-pub mod upkeep;
-pub mod versions;
+mod state;
+
+pub use crate::chunks::audit::recount;
+pub use crate::files::pages::for_each_chunk;
+pub use crate::log::restore;
 
 #[cfg(test)]
 mod cluster_tests;
 #[cfg(test)]
 mod fake_cluster;
-
 #[cfg(test)]
 mod rig;
 #[cfg(test)]

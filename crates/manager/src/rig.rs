@@ -195,7 +195,7 @@ impl Rig {
     }
 
     pub fn audit(&self) {
-        assert_eq!(crate::audit::recount(self.core.db()).unwrap(), Vec::<String>::new());
+        assert_eq!(crate::chunks::audit::recount(self.core.db()).unwrap(), Vec::<String>::new());
     }
 }
 

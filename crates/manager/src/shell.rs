@@ -4,12 +4,12 @@
 //! senders, and syncs the transaction while they travel. SIGTERM is the binary's business: it calls
 //! [`ManagerServer::stop`], which ends after the group commit under way.
 
-use crate::command_log::Snapshot;
 use crate::config::Config;
 use crate::core::{Action, Event, ManagerCore, StartError};
 use crate::db::{Db, DbError};
+use crate::log::replicate::Snapshot;
+use crate::log::restore::{Restore, RestoreError, Restored};
 use crate::metrics::Metrics;
-use crate::restore::{Restore, RestoreError, Restored};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;

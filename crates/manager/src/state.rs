@@ -5,14 +5,14 @@
 //! depends on the database, the command, `now_ns` and the [`Tape`] only. Whatever else it needs to know (free
 //! space, queues, who reads what) it asks through the tape, which remembers the answer with the command.
 
-use crate::cache::Caches;
+use crate::coherence::leases::Leases;
+use crate::coherence::locks::Lockers;
 use crate::config::Config;
 use crate::db::Db;
+use crate::db::cache::Caches;
+use crate::db::meta::Meta;
 use crate::error::{Failure, Outcome};
-use crate::leases::Leases;
-use crate::locks::Lockers;
-use crate::meta::Meta;
-use crate::sessions::SoftSessions;
+use crate::files::sessions::SoftSessions;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,19 +28,19 @@ pub struct Soft {
     /// Nodes that hold all of the log that was acknowledged. As of the last tick or question for the status.
     pub log_replicas: Vec<u64>,
     /// Nodes of other clusters that tried to join this one.
-    pub rejected_nodes: crate::rejected_nodes::RejectedNodes,
+    pub rejected_nodes: crate::nodes::rejected::RejectedNodes,
     /// Sessions: when last used, young readers.
     pub sessions: SoftSessions,
     /// Files committed since the last tick that may be checkpoint images in a directory where time steps replace each other.
     pub step_files: Vec<u64>,
-    /// Names that went by themselves ([`crate::expiry`]).
+    /// Names that went by themselves ([`crate::files::expiry`]).
     pub files_expired: u64,
     /// Leases on inodes.
     pub leases: Leases,
     /// Locks on files.
     pub locks: Lockers,
     /// Everything about nodes, disks and tasks.
-    pub cluster: crate::cluster::ClusterSoft,
+    pub cluster: crate::log::cluster::ClusterSoft,
 }
 
 /// What reads, heartbeats and ticks see.

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use tessera_manager::config::Config;
 use tessera_manager::core::{Action, Event, ManagerCore};
 use tessera_manager::db::Db;
+use tessera_manager::db::rows;
 use tessera_manager::restore::Restore;
-use tessera_manager::rows;
 use tessera_wire::meta::{ClusterStatus, Drain, GetStatus, Maintain, MaintainReply, MaintenanceJob};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{ClassInfo, Error, Health, Kind, NodeInfo, Request, Role};
@@ -140,7 +140,7 @@ impl ManagerHost {
             .iter()
             .filter_map(|disk| Some((disk.disk_id, disk.host.strip_prefix('n')?.parse().ok()?)))
             .collect();
-        let classes = tessera_manager::cache::all_classes(conn).expect("the schema is ours");
+        let classes = tessera_manager::db::cache::all_classes(conn).expect("the schema is ours");
         let classes: BTreeMap<u32, Rc<ClassInfo>> =
             classes.into_iter().map(|(id, class)| (id, Rc::new(class))).collect();
         let sql = "SELECT chunk_id, pg_id, class_id FROM chunks WHERE state = 2 ORDER BY 1";
@@ -181,7 +181,7 @@ impl ManagerHost {
         let mut statement = core.db().conn().prepare_cached(sql).expect("the schema is ours");
         let pages = statement.query_map([name.as_bytes()], |r| r.get::<_, Vec<u8>>(0)).expect("the schema is ours");
         for page in pages {
-            tessera_manager::pages::for_each_chunk(&page.expect("the schema is ours"), |chunk| {
+            tessera_manager::for_each_chunk(&page.expect("the schema is ours"), |chunk| {
                 chunks.insert(chunk);
             });
         }
@@ -333,7 +333,7 @@ impl ManagerHost {
     /// Counts references, totals and fragments anew: what differs from the stored counts, if anything (P4).
     pub fn recount(&self) -> Result<(), String> {
         let db = self.core.as_ref().map(ManagerCore::db).or(self.db.as_ref()).ok_or("no database")?;
-        match tessera_manager::garbage::recount(db) {
+        match tessera_manager::recount(db) {
             Ok(differences) if differences.is_empty() => Ok(()),
             Ok(differences) => Err(differences.join("; ")),
             Err(failure) => Err(failure.to_string()),

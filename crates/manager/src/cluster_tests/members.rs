@@ -25,7 +25,7 @@ fn two_lost_nodes_are_rebuilt_on_the_rest() {
     for node in [1, 5] {
         assert_eq!(disk_members(&fake, fake.nodes[node].disks[0]), 0, "a lost disk holds no member any more");
     }
-    assert_eq!(garbage::recount(&fake.db).unwrap(), Vec::<String>::new());
+    assert_eq!(audit::recount(&fake.db).unwrap(), Vec::<String>::new());
     fake.check_replay();
 }
 
@@ -287,7 +287,7 @@ fn a_manager_that_slept_gives_nobody_up() {
     fake.now_ns += 3_600_000 * MS;
     for _ in 0..3 {
         // Ticks come before the heartbeats that waited.
-        let proposals = fake.view(crate::cluster::on_tick);
+        let proposals = fake.view(crate::log::cluster::on_tick);
         fake.propose(proposals);
         fake.now_ns += 100 * MS;
     }

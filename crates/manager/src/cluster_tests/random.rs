@@ -20,7 +20,7 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = crate::layout::mix(self.0);
+        self.0 = crate::placement::layout::mix(self.0);
         (self.0 % n.max(1) as u64) as usize
     }
 }
@@ -150,20 +150,20 @@ fn random_scenario(seed: u64, steps: usize) {
     fake.run(2_000);
     let status = fake.status();
     assert_eq!((status.chunks_full, status.chunks_lost), (status.chunks, 0), "seed {seed}");
-    assert_eq!(garbage::recount(&fake.db).unwrap(), Vec::<String>::new(), "seed {seed}");
+    assert_eq!(audit::recount(&fake.db).unwrap(), Vec::<String>::new(), "seed {seed}");
     for name in files {
         fake.unlink(&name);
     }
     fake.until(40, &format!("seed {seed}: collected"), |f| f.status().garbage_chunks == 0);
     let want: Vec<u64> = fake.disks.keys().copied().collect();
-    let list = crate::internal::SetInventory { want, done_disk_id: 0, done_wanted: 0 };
+    let list = crate::log::internal::SetInventory { want, done_disk_id: 0, done_wanted: 0 };
     fake.propose(vec![list.propose()]);
     fake.until(60, &format!("seed {seed}: nothing left"), |f| {
         f.disks.values().all(|d| d.held.is_empty()) && f.status().deletes_pending == 0
     });
     let status = fake.status();
     assert_eq!((status.chunks, status.unique_bytes, status.stored_bytes), (0, 0, 0), "seed {seed}");
-    assert_eq!(garbage::recount(&fake.db).unwrap(), Vec::<String>::new(), "seed {seed}");
+    assert_eq!(audit::recount(&fake.db).unwrap(), Vec::<String>::new(), "seed {seed}");
     fake.check_replay();
 }
 

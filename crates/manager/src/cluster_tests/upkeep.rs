@@ -17,7 +17,7 @@ fn deleted_files_leave_no_fragment() {
     fake.until(60, "all gone", |f| f.disks.values().all(|d| d.held.is_empty()) && f.status().deletes_pending == 0);
     let status = fake.status();
     assert_eq!((status.chunks, status.unique_bytes, status.stored_bytes), (0, 0, 0));
-    assert_eq!(garbage::recount(&fake.db).unwrap(), Vec::<String>::new());
+    assert_eq!(audit::recount(&fake.db).unwrap(), Vec::<String>::new());
     fake.check_replay();
 }
 
@@ -54,7 +54,7 @@ fn collecting_without_grace_is_caught() {
         let mut fake = Fake::new(8, 1);
         write_files(&mut fake, 1, 1);
         fake.now_ns += MS;
-        let reader = crate::sessions::Reader {
+        let reader = crate::files::sessions::Reader {
             client_id: 1,
             ino: 2,
             version: 1,
@@ -111,7 +111,9 @@ fn inventories_look_beyond_chunks_that_are_pending() {
     let lost = *held.iter().find(|(chunk, _)| *chunk > early).unwrap();
     held.remove(&lost);
     fake.damaged();
-    fake.propose(vec![crate::internal::SetInventory { want: vec![disk], done_disk_id: 0, done_wanted: 0 }.propose()]);
+    fake.propose(vec![
+        crate::log::internal::SetInventory { want: vec![disk], done_disk_id: 0, done_wanted: 0 }.propose(),
+    ]);
     fake.until(30, "put right", |f| f.disks[&disk].held.contains(&lost));
     let noted = "SELECT count(*) FROM missing_fragments WHERE chunk_id = ?1";
     let noted: i64 = fake.db.conn().query_row(noted, [early as i64], |row| row.get(0)).unwrap();
@@ -139,7 +141,9 @@ fn inventories_remove_orphans_and_note_what_lacks() {
         lost
     };
     fake.damaged();
-    fake.propose(vec![crate::internal::SetInventory { want: vec![disk], done_disk_id: 0, done_wanted: 0 }.propose()]);
+    fake.propose(vec![
+        crate::log::internal::SetInventory { want: vec![disk], done_disk_id: 0, done_wanted: 0 }.propose(),
+    ]);
     fake.until(30, "put right", |f| {
         let held = &f.disks[&disk].held;
         !held.contains(&(gone, 5)) && held.contains(&lost)

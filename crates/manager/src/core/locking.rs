@@ -1,7 +1,7 @@
 //! Requests about locks: answered at once, or held back until their turn or their time has come.
 
 use super::*;
-use crate::locks::Set;
+use crate::coherence::locks::Set;
 use tessera_wire::meta::{CancelLock, HoldLocks, LockOutcome, SetLock, SetLockReply, TestLock};
 
 impl ManagerCore {

@@ -1,7 +1,7 @@
 //! Requests as they come: answered before, answered at once, queued as commands, or parked until leases are given back.
 
 use super::*;
-use crate::namespace;
+use crate::namespace::names;
 
 impl ManagerCore {
     pub(super) fn request(&mut self, origin: Origin, client_id: u64, body: Bytes) {
@@ -215,7 +215,7 @@ impl ManagerCore {
     /// have been applied then, so that these are all.
     fn listed(&self, directory: u64, connection: u64) -> Option<Vec<Vec<u8>>> {
         let free = self.soft.leases.may_grant_names(directory, connection);
-        let names = free.then(|| namespace::names(&self.db, directory, self.config.max_list_entries))?;
+        let names = free.then(|| names::names(&self.db, directory, self.config.max_list_entries))?;
         names.inspect_err(|failure| tracing::error!(%failure, directory, "names are not leased")).ok().flatten()
     }
 

@@ -71,7 +71,7 @@ impl ManagerCore {
     }
 
     pub(super) fn is_orphan(&self, ino: u64) -> bool {
-        matches!(crate::inodes::find(&self.db, ino), Ok(Some(inode)) if inode.nlink == 0)
+        matches!(crate::namespace::inodes::find(&self.db, ino), Ok(Some(inode)) if inode.nlink == 0)
     }
 
     pub(super) fn tend_garbage(&mut self) {

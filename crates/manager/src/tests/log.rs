@@ -1,12 +1,12 @@
 //! The command log: what is acknowledged is on enough nodes, replicas catch up, old managers are fenced, and a manager
 //! comes back from its replicas with the same database (P7, P11).
 
-use crate::batch;
-use crate::cache::Caches;
 use crate::config::Config;
 use crate::core::{Event, ManagerCore};
 use crate::db::Db;
-use crate::restore::{Restore, RestoreError, Restored};
+use crate::db::cache::Caches;
+use crate::log::batch;
+use crate::log::restore::{Restore, RestoreError, Restored};
 use crate::rig::{self, ALICE, MS, Rig, chunk};
 use bytes::Bytes;
 use prost::Message;
@@ -424,8 +424,8 @@ fn entries_that_were_never_acknowledged_are_overruled() {
     }
     assert!(logged.is_answered(id));
     let restored = logged.restore(false).unwrap();
-    assert_eq!(crate::inodes::lookup(restored.db(), 1, b"lost").unwrap(), None);
-    assert!(crate::inodes::lookup(restored.db(), 1, b"b").unwrap().is_some());
+    assert_eq!(crate::namespace::inodes::lookup(restored.db(), 1, b"lost").unwrap(), None);
+    assert!(crate::namespace::inodes::lookup(restored.db(), 1, b"b").unwrap().is_some());
 }
 
 #[test]
@@ -449,7 +449,7 @@ fn what_was_answered_survives_the_managers_disk() {
     assert!(matches!(error, RestoreError::Silent { .. }), "{error}");
     let restored = logged.restore(true).unwrap();
     for name in answered {
-        assert!(crate::inodes::lookup(restored.db(), 1, name.as_bytes()).unwrap().is_some(), "{name}");
+        assert!(crate::namespace::inodes::lookup(restored.db(), 1, name.as_bytes()).unwrap().is_some(), "{name}");
     }
     assert!(restored.meta().term > logged.rig.core.meta().term);
     assert!(restored.meta().next_incarnation > logged.rig.core.meta().next_incarnation + 1000);
@@ -541,7 +541,7 @@ fn p7_the_log_applied_again_gives_the_same_database() {
     let db = Db::from_image(&image.unwrap()).unwrap();
     replay_all(&db, &entries[middle..]);
     assert_eq!(dump(&db, &[]), dump(rig.core.db(), &[]));
-    assert_eq!(crate::audit::recount(&db).unwrap(), Vec::<String>::new());
+    assert_eq!(crate::chunks::audit::recount(&db).unwrap(), Vec::<String>::new());
     // A gap is noticed.
     let db = Db::in_memory([7; 16]).unwrap();
     let mut meta = db.meta().unwrap();

@@ -1,0 +1,116 @@
+//! Recounts: what the stored counts must equal at rest (P4). For tests, the simulator and `tessera` doctors.
+
+use crate::db::Db;
+use crate::db::cache::all_classes;
+use crate::files::pages;
+use std::collections::BTreeMap;
+
+/// Compares each stored count with a recount (P4). At rest the result is empty; each line names one difference.
+pub fn recount(db: &Db) -> rusqlite::Result<Vec<String>> {
+    let mut wrong = refs(db)?;
+    wrong.extend(totals(db)?);
+    wrong.extend(pages_of_versions(db)?);
+    wrong.extend(missing(db)?);
+    Ok(wrong)
+}
+
+fn refs(db: &Db) -> rusqlite::Result<Vec<String>> {
+    let mut counted: BTreeMap<u64, i64> = BTreeMap::new();
+    for table in ["pages", "staged_pages", "dropped_pages"] {
+        let mut rows = db.conn().prepare(&format!("SELECT extents FROM {table}"))?;
+        let mut rows = rows.query([])?;
+        while let Some(row) = rows.next()? {
+            pages::for_each_chunk(row.get_ref(0)?.as_blob()?, |chunk| *counted.entry(chunk).or_default() += 1);
+        }
+    }
+    let mut wrong = Vec::new();
+    let mut rows = db.conn().prepare("SELECT chunk_id, refs, state FROM chunks")?;
+    let mut rows = rows.query([])?;
+    while let Some(row) = rows.next()? {
+        let (chunk, refs, state) = (row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?);
+        let expected = counted.remove(&chunk).unwrap_or(0);
+        if refs != expected {
+            wrong.push(format!("chunk {chunk}: refs {refs}, counted {expected}"));
+        }
+        if refs > 0 && state != crate::chunks::refs::COMMITTED {
+            wrong.push(format!("chunk {chunk}: referred to, yet pending"));
+        }
+    }
+    wrong.extend(counted.into_keys().map(|chunk| format!("chunk {chunk}: referred to, and has no row")));
+    Ok(wrong)
+}
+
+fn totals(db: &Db) -> rusqlite::Result<Vec<String>> {
+    let meta = db.meta()?;
+    let one = |sql: &str| db.conn().query_row(sql, [], |row| row.get::<_, i64>(0)).map(|n| n as u64);
+    let (mut stored, classes) = (0, all_classes(db.conn())?);
+    let mut rows = db.conn().prepare("SELECT len_bytes, class_id FROM chunks WHERE state = 2")?;
+    let mut rows = rows.query([])?;
+    while let Some(row) = rows.next()? {
+        let (len_bytes, class_id): (i64, u32) = (row.get(0)?, row.get(1)?);
+        stored += classes.get(&class_id).map_or(0, |class| class.stored_bytes(len_bytes as u64));
+    }
+    let pairs = [
+        ("files", meta.files, one("SELECT count(*) FROM inodes WHERE kind = 1 AND nlink > 0")?),
+        ("directories", meta.directories, one("SELECT count(*) FROM inodes WHERE kind = 2")?),
+        ("versions", meta.versions, one("SELECT count(*) FROM versions")?),
+        ("logical_bytes", meta.logical_bytes, one("SELECT ifnull(sum(data_bytes), 0) FROM versions")?),
+        ("chunks", meta.chunks, one("SELECT count(*) FROM chunks WHERE state = 2")?),
+        ("unique_bytes", meta.unique_bytes, one("SELECT ifnull(sum(len_bytes), 0) FROM chunks WHERE state = 2")?),
+        ("stored_bytes", meta.stored_bytes, stored),
+    ];
+    let wrong = pairs.into_iter().filter(|(_, stored, counted)| stored != counted);
+    let mut wrong: Vec<String> =
+        wrong.map(|(name, stored, counted)| format!("{name}: stored {stored}, counted {counted}")).collect();
+    let links = one(
+        "SELECT count(*) FROM inodes i WHERE kind != 2 AND nlink != (SELECT count(*) FROM dentries d WHERE d.ino = i.ino)",
+    )?;
+    let parents = one("SELECT count(*) FROM inodes i WHERE kind = 2
+         AND nlink != 2 + (SELECT count(*) FROM inodes d WHERE d.parent = i.ino AND d.kind = 2 AND d.ino != i.ino)")?;
+    let nameless =
+        one("SELECT count(*) FROM dentries d WHERE NOT EXISTS (SELECT 1 FROM inodes i WHERE i.ino = d.ino)")?;
+    if links + parents + nameless > 0 {
+        wrong.push(format!(
+            "{links} inodes with a wrong count of names, {parents} directories with one of subdirectories, {nameless} names of nothing"
+        ));
+    }
+    Ok(wrong)
+}
+
+/// Every page belongs to a kept version, and the pages of a version do not overlap.
+fn pages_of_versions(db: &Db) -> rusqlite::Result<Vec<String>> {
+    let mut wrong = Vec::new();
+    let unneeded: i64 = db.conn().query_row(
+        "SELECT count(*) FROM pages p WHERE NOT EXISTS (SELECT 1 FROM versions v WHERE v.ino = p.ino AND v.number >= p.born
+         AND (p.died IS NULL OR v.number < p.died))",
+        [],
+        |row| row.get(0),
+    )?;
+    if unneeded > 0 {
+        wrong.push(format!("{unneeded} pages belong to no kept version"));
+    }
+    let overlapping: i64 = db.conn().query_row(
+        "SELECT count(*) FROM pages a JOIN pages b ON a.ino = b.ino AND a.start < b.start AND a.end > b.start
+         JOIN versions v ON v.ino = a.ino AND v.number >= max(a.born, b.born)
+         AND (a.died IS NULL OR v.number < a.died) AND (b.died IS NULL OR v.number < b.died)",
+        [],
+        |row| row.get(0),
+    )?;
+    if overlapping > 0 {
+        wrong.push(format!("{overlapping} pairs of pages overlap"));
+    }
+    Ok(wrong)
+}
+
+/// Every missing fragment belongs to a chunk, in that chunk's group.
+fn missing(db: &Db) -> rusqlite::Result<Vec<String>> {
+    let mut query = db.conn().prepare(
+        "SELECT f.chunk_id, f.fragment FROM missing_fragments f LEFT JOIN chunks c ON c.chunk_id = f.chunk_id
+         WHERE c.chunk_id IS NULL OR c.pg_id != f.pg_id",
+    )?;
+    let lost = query.query_map([], |row| {
+        let (chunk, fragment) = (row.get::<_, i64>(0)?, row.get::<_, u32>(1)?);
+        Ok(format!("missing fragment {fragment} of chunk {chunk}: the chunk is gone or in another group"))
+    })?;
+    lost.collect()
+}

@@ -1,0 +1,173 @@
+//! Garbage: chunks that nothing reaches go, their fragments are ordered to be deleted, and the orders stay until nodes
+//! have synced them.
+//!
+//! A chunk may go only when it has been at zero references since before the oldest living session began (P4): a
+//! writer may have been told that it exists, a reader may still read the version that named it. Pending chunks
+//! are no exception: they are at zero references from when they were issued. Orders are handed out only once the log
+//! entry that wrote them is held by enough replicas, so that no restored manager wants back what it had deleted (P3).
+
+use crate::chunks::refs::{COMMITTED, forget_chunk};
+use crate::db::rows::{self, Member, unsigned};
+use crate::error::Outcome;
+use crate::log::internal::{CollectGarbage, DeletesDone};
+use crate::planted::{self, Bug};
+use crate::state::{Ctx, View};
+use rusqlite::params;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use tessera_wire::Health;
+use tessera_wire::meta::FragmentRef;
+
+/// Chunks one command removes at most, so that collecting never holds up others for long.
+pub const CHUNKS_PER_COMMAND: u32 = 1_024;
+/// Orders are repeated to a node after this long, when all of a disk's have been handed out and some are not confirmed.
+const REPEAT_AFTER_NS: i64 = 5_000_000_000;
+
+/// How far a disk's orders have been handed out.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DeleteCursor {
+    /// Last (chunk, fragment) handed out.
+    at: (u64, u32),
+    /// Not before this time, from the start.
+    again_ns: i64,
+}
+
+/// What to collect now, if anything is collectable.
+pub fn due(view: &View<'_>) -> Outcome<Option<CollectGarbage>> {
+    let before_ns = match planted::is(Bug::NoGrace) {
+        true => view.now_ns,
+        false => view.soft.sessions.oldest_start(view.now_ns),
+    };
+    let any =
+        view.db.stmt("SELECT 1 FROM chunks WHERE refs = 0 AND zero_since_ns < ?1 LIMIT 1")?.exists([before_ns])?;
+    Ok(any.then_some(CollectGarbage { before_ns, limit: CHUNKS_PER_COMMAND }))
+}
+
+struct Dead {
+    chunk_id: u64,
+    pg_id: u64,
+    class_id: u32,
+    len_bytes: u64,
+    state: i64,
+}
+
+/// Removes collectable chunks.
+pub fn collect(ctx: &mut Ctx<'_>, command: &CollectGarbage) -> Outcome<()> {
+    // Sessions with rows are looked at once more here, where no soft state can be wrong about them (P4).
+    let oldest: Option<i64> = ctx.db.stmt("SELECT min(started_ns) FROM sessions")?.query_row([], |row| row.get(0))?;
+    let oldest = oldest.filter(|_| !planted::is(Bug::NoGrace));
+    let before_ns = oldest.map_or(command.before_ns, |o| o.min(command.before_ns));
+    let dead: Vec<Dead> = ctx
+        .db
+        .stmt(
+            "SELECT chunk_id, pg_id, class_id, len_bytes, state FROM chunks WHERE refs = 0 AND zero_since_ns < ?1
+             ORDER BY zero_since_ns, chunk_id LIMIT ?2",
+        )?
+        .query_map(params![before_ns, command.limit.min(CHUNKS_PER_COMMAND)], |row| {
+            Ok(Dead {
+                chunk_id: unsigned(row, 0)?,
+                pg_id: unsigned(row, 1)?,
+                class_id: row.get(2)?,
+                len_bytes: unsigned(row, 3)?,
+                state: row.get(4)?,
+            })
+        })?
+        .collect::<Result<_, _>>()?;
+    let kept = disks_with_orders(ctx)?;
+    let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
+    for chunk in &dead {
+        let members = match groups.entry(chunk.pg_id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(rows::members(ctx.db.conn(), chunk.pg_id)?),
+        };
+        remove(ctx, chunk, members, &kept)?;
+    }
+    Ok(())
+}
+
+fn remove(ctx: &mut Ctx<'_>, chunk: &Dead, members: &[Member], kept: &BTreeSet<u64>) -> Outcome<()> {
+    for m in members {
+        for disk in [m.disk_id, m.incoming] {
+            if kept.contains(&disk) {
+                insert_order(ctx, disk, chunk.chunk_id, m.position)?;
+            }
+        }
+    }
+    let id = chunk.chunk_id as i64;
+    ctx.db.stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1")?.execute([id])?;
+    ctx.db.stmt("DELETE FROM chunks WHERE chunk_id = ?1")?.execute([id])?;
+    if chunk.state == COMMITTED {
+        forget_chunk(ctx, chunk.len_bytes, chunk.class_id)?;
+    }
+    Ok(())
+}
+
+/// Disks whose deletes are kept: one that is out will be listed when it returns, and needs none.
+fn disks_with_orders(ctx: &Ctx<'_>) -> Outcome<BTreeSet<u64>> {
+    let roster = ctx.caches.roster(ctx.db)?;
+    let gone = |h: Health| matches!(h, Health::Out | Health::Drained);
+    Ok(roster.disks.values().filter(|d| !gone(d.own_health)).map(|d| d.disk_id).collect())
+}
+
+fn insert_order(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Outcome<()> {
+    ctx.db
+        .stmt("INSERT OR IGNORE INTO deletes (disk_id, chunk_id, fragment, log_seq) VALUES (?1, ?2, ?3, ?4)")?
+        .execute(params![disk as i64, chunk as i64, fragment, ctx.log_seq as i64])?;
+    Ok(())
+}
+
+/// Orders one fragment to be deleted from a disk (of a chunk that is gone).
+pub fn order_delete(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Outcome<()> {
+    match disks_with_orders(ctx)?.contains(&disk) {
+        true => insert_order(ctx, disk, chunk, fragment),
+        false => Ok(()),
+    }
+}
+
+/// Nodes have synced deletes.
+pub fn deletes_done(ctx: &mut Ctx<'_>, command: &DeletesDone) -> Outcome<()> {
+    let mut forget = ctx.db.stmt("DELETE FROM deletes WHERE disk_id = ?1 AND chunk_id = ?2 AND fragment = ?3")?;
+    for done in &command.fragments {
+        forget.execute(params![done.disk_id as i64, done.chunk_id as i64, done.fragment])?;
+    }
+    Ok(())
+}
+
+/// Orders for the disks of a node, as many as an answer may carry.
+pub fn orders(view: &mut View<'_>, disks: &[u64]) -> Outcome<Vec<FragmentRef>> {
+    let mut orders = Vec::new();
+    let limit = view.config.deletes_per_heartbeat;
+    for &disk_id in disks {
+        let room = limit.saturating_sub(orders.len());
+        let cursor = view.soft.cluster.deletes.entry(disk_id).or_default();
+        if room == 0 || cursor.again_ns > view.now_ns {
+            continue;
+        }
+        let found: Vec<FragmentRef> = view
+            .db
+            .stmt(
+                "SELECT chunk_id, fragment FROM deletes WHERE disk_id = ?1 AND (chunk_id, fragment) > (?2, ?3) AND log_seq <= ?4
+                 ORDER BY chunk_id, fragment LIMIT ?5",
+            )?
+            .query_map(
+                params![
+                    disk_id as i64,
+                    cursor.at.0 as i64,
+                    cursor.at.1,
+                    view.soft.replicated_seq.min(i64::MAX as u64) as i64,
+                    room as i64
+                ],
+                |row| Ok(FragmentRef { chunk_id: unsigned(row, 0)?, fragment: row.get(1)?, epoch: 0, disk_id }),
+            )?
+            .collect::<Result<_, _>>()?;
+        *cursor = match found.last() {
+            Some(last) if found.len() == room => DeleteCursor { at: (last.chunk_id, last.fragment), again_ns: 0 },
+            // All were handed out: those that are not confirmed by then are repeated.
+            Some(last) => DeleteCursor { at: (last.chunk_id, last.fragment), again_ns: 0 },
+            None if cursor.at != (0, 0) => DeleteCursor { at: (0, 0), again_ns: view.now_ns + REPEAT_AFTER_NS },
+            None => *cursor,
+        };
+        orders.extend(found);
+    }
+    Ok(orders)
+}

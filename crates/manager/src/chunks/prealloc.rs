@@ -1,0 +1,193 @@
+//! PreallocatedChunks: chunk ids with a group and no content yet, drawn in advance. A client stores the fragments of a small file
+//! under them and then asks one thing of the manager ([`tessera_wire::meta::Commit::open`]): open the file, this is what
+//! the preallocated hold, commit. So a small file costs one logged command instead of two.
+//!
+//! The row of a blank is a pending chunk without a name, and the session they were drawn with keeps them like any pending
+//! chunk (P4). What a blank was filled with is looked for only now: if it is stored already, the file gets the
+//! chunk that is there, and the blank goes the way of everything pending.
+
+use crate::chunks::dedup::{self, Begun, Question};
+use crate::chunks::refs::PENDING;
+use crate::db::meta::draw;
+use crate::error::{Outcome, invalid, refuse};
+use crate::files::commit;
+use crate::files::sessions::{self, Session, WRITER};
+use crate::namespace::names;
+use crate::placement::groups;
+use crate::placement::select::{self, Wanted};
+use crate::state::Ctx;
+use rusqlite::{OptionalExtension, params};
+use std::collections::HashMap;
+use tessera_policy::{Placement, Policy};
+use tessera_wire::Code;
+use tessera_wire::meta::*;
+
+/// Most preallocated that one answer brings.
+const MAX_PREALLOCATED: u32 = 256;
+/// What a blank is expected to hold, for the choice of its group.
+const EXPECTED_BYTES: u64 = 64 << 10;
+
+/// PreallocatedChunks of class `spec`, as asked for in `request`; none where a file's chunks belong in certain places, or nowhere is room.
+pub(crate) fn preallocate(
+    ctx: &mut Ctx,
+    writer: &Session,
+    policy: &Policy,
+    spec: &str,
+    request: &OpenWrite,
+) -> Outcome<Option<PreallocatedChunks>> {
+    if policy.placement != Placement::Spread {
+        return Ok(None);
+    }
+    let class = groups::class_for(ctx, spec)?;
+    let wanted = Wanted { class: &class, len_bytes: EXPECTED_BYTES, avoid: &[], degraded: policy.degraded_writes };
+    let mut chunks = Vec::new();
+    for _ in 0..request.preallocate.min(MAX_PREALLOCATED) {
+        let pg_id = ctx.decide(|ctx| Ok(select::choose_pg(ctx, &wanted).unwrap_or(0)))?;
+        if pg_id == 0 {
+            break;
+        }
+        let pg = ctx.caches.pg(ctx.db, pg_id)?;
+        let chunk_id = draw(&mut ctx.meta.next_chunk);
+        ctx.db
+            .stmt(
+                "INSERT INTO chunks (chunk_id, domain, class_id, hash, len_bytes, pg_id, state, refs, zero_since_ns, scope)
+                 VALUES (?1, ?2, ?3, x'', 0, ?4, 1, 0, ?5, ?6)",
+            )?
+            .execute(params![
+                chunk_id as i64,
+                writer.domain,
+                class.class_id,
+                pg_id as i64,
+                ctx.now_ns,
+                dedup::SCOPE_NOBODY
+            ])?;
+        chunks.push(dedup::reply(ChunkState::New, chunk_id, &pg, Vec::new()));
+    }
+    if chunks.is_empty() {
+        return Ok(None);
+    }
+    let session = Session {
+        session_id: draw(&mut ctx.meta.next_session),
+        kind: WRITER,
+        client_id: ctx.client_id,
+        started_ns: ctx.now_ns,
+        domain: writer.domain,
+        ..Default::default()
+    };
+    session.write(ctx.db)?;
+    let mut pgs: Vec<u64> = chunks.iter().map(|c| c.pg_id).collect();
+    pgs.sort_unstable();
+    pgs.dedup();
+    let map = groups::map_since(ctx.db, ctx.meta.map_version, ctx.caches, request.known_map_version, &pgs)?;
+    let preallocated = PreallocatedChunks {
+        session_id: session.session_id,
+        session_ms: ctx.config.session_ms,
+        chunks,
+        class: Some(class.as_ref().clone()),
+        domain: session.domain,
+        map: Some(map),
+    };
+    let now_ns = ctx.now_ns;
+    ctx.after_commit(move |soft| soft.sessions.opened(&session, now_ns, 0));
+    Ok(Some(preallocated))
+}
+
+/// Opens a file, fills preallocated and commits.
+pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open: &OpenWrite) -> Outcome<CommitReply> {
+    check(ctx, request, open)?;
+    let Begun { session, policy, .. } = dedup::begin(ctx, open)?;
+    let known = fill(ctx, &session, &policy, request, open)?;
+    let mut request = request.clone();
+    for extent in &mut request.extents {
+        extent.chunk_id = known.get(&extent.chunk_id).copied().unwrap_or(extent.chunk_id);
+    }
+    request.acks.retain(|ack| !known.contains_key(&ack.chunk_id));
+    let spec = dedup::scheme_spec(&open.redundancy, &policy, request.size_bytes)?;
+    let writer = session.clone();
+    let mut reply = commit::commit_in(ctx, &request, session, &policy)?;
+    if reply.stale.is_empty() && open.preallocate > 0 {
+        reply.preallocated = preallocate(ctx, &writer, &policy, &spec, open)?;
+    }
+    if reply.stale.is_empty() {
+        reply.inos = names::draw_inos(ctx, open.inos);
+    }
+    reply.known = known.into_keys().collect();
+    reply.known.sort_unstable();
+    Ok(reply)
+}
+
+/// What is wrong with the request itself (P14), and whether its preallocated can still be there.
+fn check(ctx: &Ctx, request: &Commit, open: &OpenWrite) -> Outcome<()> {
+    if request.partial || request.keep_session || request.mode != CommitMode::Replace as i32 {
+        return invalid("a commit that opens its file replaces it, as a whole, and ends");
+    }
+    if request.preallocated_ids.len() != open.chunks.len() {
+        let (filled, chunks) = (request.preallocated_ids.len(), open.chunks.len());
+        return invalid(format!("{filled} preallocated for {chunks} chunks; send one for each"));
+    }
+    dedup::check(ctx, &open.chunks)?;
+    let mut ids = request.preallocated_ids.clone();
+    ids.sort_unstable();
+    ids.dedup();
+    if ids.len() != request.preallocated_ids.len() {
+        return invalid("a blank holds one chunk; one is named twice");
+    }
+    if !ids.is_empty() {
+        sessions::writer(ctx.db, request.session_id)?;
+    }
+    Ok(())
+}
+
+/// Names what the preallocated hold. Those whose content is stored already, and as what.
+fn fill(
+    ctx: &mut Ctx,
+    session: &Session,
+    policy: &Policy,
+    request: &Commit,
+    open: &OpenWrite,
+) -> Outcome<HashMap<u64, u64>> {
+    if open.chunks.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let spec = dedup::scheme_spec(&open.redundancy, policy, request.size_bytes)?;
+    let class = groups::class_for(ctx, &spec)?;
+    if policy.placement != Placement::Spread || policy.scheme(request.size_bytes).to_string() != spec {
+        return refuse(Code::SessionExpired, "the file's policy asks for another place or class; open the file");
+    }
+    if !open.chunking.is_empty() && open.chunking != policy.chunking.to_string() {
+        return refuse(Code::SessionExpired, "the file's policy asks for other chunks; open the file");
+    }
+    let question = Question::new(ctx, session, policy, &class, &[])?;
+    let scope = dedup::scope(policy, session.ino);
+    let mut known = HashMap::new();
+    for (&blank, name) in request.preallocated_ids.iter().zip(&open.chunks) {
+        let pg_id = preallocated_group(ctx, session, class.class_id, blank)?;
+        if let Some(there) = question.reuse(ctx, name, None)?.filter(|a| a.state() == ChunkState::Durable) {
+            known.insert(blank, there.chunk_id);
+            continue;
+        }
+        ctx.db
+            .stmt("UPDATE chunks SET hash = ?2, len_bytes = ?3, scope = ?4 WHERE chunk_id = ?1")?
+            .execute(params![blank as i64, &name.hash[..], name.len_bytes as i64, scope])?;
+        *ctx.pg_bytes.entry(pg_id).or_default() += name.len_bytes;
+    }
+    Ok(known)
+}
+
+/// Group of a blank that is there, and blank.
+fn preallocated_group(ctx: &Ctx, session: &Session, class_id: u32, blank: u64) -> Outcome<u64> {
+    let row: Option<(i64, u32, u32, i64, bool)> = ctx
+        .db
+        .stmt("SELECT pg_id, domain, class_id, state, hash = x'' FROM chunks WHERE chunk_id = ?1")?
+        .query_row([blank as i64], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)))
+        .optional()?;
+    match row {
+        Some((pg_id, domain, class, PENDING, true)) if (domain, class) == (session.domain, class_id) => {
+            Ok(pg_id as u64)
+        }
+        _ => refuse(
+            Code::SessionExpired,
+            format!("chunk {blank} is no blank of the class that the file asks for, or no more; open the file"),
+        ),
+    }
+}

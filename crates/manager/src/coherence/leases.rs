@@ -1,0 +1,300 @@
+//! Leases: clients may keep what they were told of an inode until the manager takes it back, or the lease ends.
+//!
+//! A lease on inode x covers the answer's attributes and hints of x and the name x was reached by. Before a command that
+//! changes them is applied, every other holder is asked to forget; the command waits for the answers or for the leases'
+//! end. A directory's times and count of links are not covered: names appear in directories all the time, and a client that must know
+//! asks. Leases live in memory; a manager that starts waits as long as a lease lasts before it changes anything,
+//! if leases were ever granted (`meta.leases_granted`).
+//!
+//! Whoever makes a directory, or a file in one of not too many names and asks for them, gets a lease on its names as well, which one
+//! client has at most: before anybody else makes a name in there, or changes the directory, it is asked. So it knows which names are not there, and may make files without asking, which come to be
+//! with their first commit ([`tessera_wire::meta::OpenWrite::ino`]). Names that are removed are nobody's concern.
+
+use crate::db::Db;
+use crate::error::Outcome;
+use crate::log::command::Command;
+use crate::namespace::inodes;
+use rusqlite::OptionalExtension;
+use std::collections::HashMap;
+use tessera_wire::meta::{Commit, RecallLease};
+
+/// What a lease is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Covered {
+    /// An inode.
+    Inode(u64),
+    /// The names in a directory.
+    Names(u64),
+}
+
+/// Who holds a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Holder {
+    connection: u64,
+    until_ns: i64,
+}
+
+/// Leases granted by this manager since it started.
+#[derive(Default)]
+pub struct Leases {
+    held: HashMap<Covered, Vec<Holder>>,
+    count: usize,
+    /// What admitted commands will change: nobody gets a lease on it.
+    changing: HashMap<Covered, u32>,
+}
+
+impl Leases {
+    /// Grants `connection` a lease on each of `inos` until `until_ns`, or none if one of them is about to change or there are
+    /// too many leases.
+    pub fn grant(&mut self, inos: &[u64], connection: u64, until_ns: i64, max: usize) -> bool {
+        let changes = |ino: &u64| self.changing.contains_key(&Covered::Inode(*ino));
+        if self.count + inos.len() > max || inos.iter().any(changes) {
+            return false;
+        }
+        inos.iter().for_each(|ino| self.hold(Covered::Inode(*ino), connection, until_ns));
+        true
+    }
+
+    /// Grants `connection` a lease on the names in `directory`, unless another has one, others are about to make names there,
+    /// or there are too many leases.
+    pub fn grant_names(&mut self, directory: u64, connection: u64, until_ns: i64, max: usize) -> bool {
+        if self.count >= max || !self.may_grant_names(directory, connection) {
+            return false;
+        }
+        self.hold(Covered::Names(directory), connection, until_ns);
+        true
+    }
+
+    /// Whether nobody but `connection` has the names in `directory`, or is about to make some.
+    pub fn may_grant_names(&self, directory: u64, connection: u64) -> bool {
+        let names = Covered::Names(directory);
+        let others = self.held.get(&names).is_some_and(|held| held.iter().any(|h| h.connection != connection));
+        !others && !self.changing.contains_key(&names)
+    }
+
+    fn hold(&mut self, what: Covered, connection: u64, until_ns: i64) {
+        let holders = self.held.entry(what).or_default();
+        match holders.iter_mut().find(|holder| holder.connection == connection) {
+            Some(holder) => holder.until_ns = holder.until_ns.max(until_ns),
+            None => {
+                holders.push(Holder { connection, until_ns });
+                self.count += 1;
+            }
+        }
+    }
+
+    /// Whether `connection` holds the lease on the names in a directory.
+    pub fn has_names(&self, directory: u64, connection: u64, now_ns: i64) -> bool {
+        let held = self.held.get(&Covered::Names(directory));
+        held.is_some_and(|held| held.iter().any(|h| h.connection == connection && h.until_ns > now_ns))
+    }
+
+    /// Connections other than `except` that hold leases on any of these, each with what it holds of them.
+    pub fn holders(&self, changes: &[Covered], except: u64, now_ns: i64) -> HashMap<u64, Vec<Covered>> {
+        let mut found: HashMap<u64, Vec<Covered>> = HashMap::new();
+        for &what in changes {
+            for holder in self.held.get(&what).into_iter().flatten() {
+                if holder.connection != except && holder.until_ns > now_ns {
+                    found.entry(holder.connection).or_default().push(what);
+                }
+            }
+        }
+        found
+    }
+
+    /// A holder has given these back.
+    pub fn release(&mut self, connection: u64, given_back: &[Covered]) {
+        for &what in given_back {
+            self.retain(what, |holder| holder.connection != connection);
+        }
+    }
+
+    /// A holder has given back all it had.
+    pub fn release_all(&mut self, connection: u64) {
+        self.retain_everywhere(|holder| holder.connection != connection);
+    }
+
+    /// Forgets leases that have ended.
+    pub fn expire(&mut self, now_ns: i64) {
+        self.retain_everywhere(|holder| holder.until_ns > now_ns);
+    }
+
+    fn retain_everywhere(&mut self, mut keep: impl FnMut(&Holder) -> bool) {
+        let all: Vec<Covered> = self.held.keys().copied().collect();
+        all.into_iter().for_each(|what| self.retain(what, &mut keep));
+    }
+
+    fn retain(&mut self, what: Covered, keep: impl FnMut(&Holder) -> bool) {
+        if let Some(holders) = self.held.get_mut(&what) {
+            let before = holders.len();
+            holders.retain(keep);
+            self.count -= before - holders.len();
+            if holders.is_empty() {
+                self.held.remove(&what);
+            }
+        }
+    }
+
+    /// A command that changes these was admitted.
+    pub fn begin_change(&mut self, changes: &[Covered]) {
+        changes.iter().for_each(|&what| *self.changing.entry(what).or_default() += 1);
+    }
+
+    /// It was applied or refused.
+    pub fn end_change(&mut self, changes: &[Covered]) {
+        for what in changes {
+            if let Some(count) = self.changing.get_mut(what) {
+                *count -= 1;
+                if *count == 0 {
+                    self.changing.remove(what);
+                }
+            }
+        }
+    }
+
+    /// Leases held.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether none are.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// The message that takes these back.
+pub fn recall(held: &[Covered]) -> RecallLease {
+    let mut recall = RecallLease::default();
+    for what in held {
+        match *what {
+            Covered::Inode(ino) => recall.inos.push(ino),
+            Covered::Names(directory) => recall.delegated_dirs.push(directory),
+        }
+    }
+    recall
+}
+
+/// What of that which leases cover a command changes, as far as can be told before it is applied. Names that an earlier waiting command gives
+/// to another inode are covered by what that command changes.
+pub fn changed_by(db: &Db, command: &Command) -> Outcome<Vec<Covered>> {
+    let inos = inodes_changed_by(db, command)?;
+    let mut changes: Vec<Covered> = inos.iter().copied().map(Covered::Inode).collect();
+    if !matches!(command, Command::Commit(_)) {
+        // Some may be directories.
+        changes.extend(inos.into_iter().map(Covered::Names));
+    }
+    changes.extend(names_made_in(db, command)?.map(root_if_none).map(Covered::Names));
+    Ok(changes)
+}
+
+pub(crate) fn root_if_none(ino: u64) -> u64 {
+    if ino == 0 { inodes::ROOT } else { ino }
+}
+
+/// The directory in which a command makes a name.
+pub(crate) fn names_made_in(db: &Db, command: &Command) -> Outcome<Option<u64>> {
+    Ok(match command {
+        Command::MakeDir(r) => Some(r.parent),
+        Command::MakeNode(r) => Some(r.parent),
+        Command::Symlink(r) => Some(r.parent),
+        Command::Link(r) => Some(r.parent),
+        Command::Rename(r) => Some(r.to_parent),
+        Command::Commit(r) if !r.partial => committed_name(db, r)?.map(|(parent, _)| parent),
+        _ => None,
+    })
+}
+
+/// Directory and name of a file that a commit, the last of its session, writes by its name.
+fn committed_name(db: &Db, commit: &Commit) -> Outcome<Option<(u64, Vec<u8>)>> {
+    if let Some(open) = &commit.open {
+        return Ok((open.parent != 0).then(|| (open.parent, open.name.clone())));
+    }
+    Ok(session_target(db, commit.session_id)?
+        .filter(|(_, parent, _)| *parent != 0)
+        .map(|(_, parent, name)| (parent, name)))
+}
+
+/// Inode, directory (0: opened by its number) and name that a session writes.
+fn session_target(db: &Db, session_id: u64) -> Outcome<Option<(u64, u64, Vec<u8>)>> {
+    let row = db
+        .stmt("SELECT ino, parent, name FROM sessions WHERE session_id = ?1")?
+        .query_row([session_id as i64], |row| {
+            Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64, row.get(2)?))
+        })
+        .optional()?;
+    Ok(row)
+}
+
+fn inodes_changed_by(db: &Db, command: &Command) -> Outcome<Vec<u64>> {
+    let named = |parent: u64, name: &[u8]| inodes::lookup(db, root_if_none(parent), name);
+    Ok(match command {
+        Command::Unlink(r) => named(r.parent, &r.name)?.into_iter().collect(),
+        Command::Rename(r) => {
+            let from = named(r.from_parent, &r.from_name)?;
+            from.into_iter().chain(named(r.to_parent, &r.to_name)?).collect()
+        }
+        Command::ExpireFiles(c) => c.inos.clone(),
+        Command::Link(r) => vec![r.ino],
+        Command::SetAttr(r) => vec![r.ino],
+        Command::SetXattr(r) => vec![r.ino],
+        Command::RemoveXattr(r) => vec![r.ino],
+        Command::Commit(r) if !r.partial => match (committed_name(db, r)?, &r.open) {
+            (Some((parent, name)), _) => named(parent, &name)?.into_iter().collect(),
+            (None, Some(open)) => vec![open.ino],
+            (None, None) => session_target(db, r.session_id)?.map(|(ino, ..)| ino).into_iter().collect(),
+        },
+        _ => Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Covered::{Inode, Names};
+    use super::*;
+
+    #[test]
+    fn a_lease_is_held_until_released_or_ended() {
+        let mut leases = Leases::default();
+        assert!(leases.grant(&[1, 2], 7, 100, 10));
+        assert!(leases.grant(&[2], 8, 50, 10));
+        assert_eq!(leases.holders(&[Inode(2)], 7, 10), HashMap::from([(8, vec![Inode(2)])]));
+        assert_eq!(leases.holders(&[Inode(2)], 7, 50), HashMap::new(), "ended");
+        leases.release(7, &[Inode(1), Inode(2)]);
+        assert_eq!(leases.holders(&[Inode(1), Inode(2)], 0, 10), HashMap::from([(8, vec![Inode(2)])]));
+        assert!(leases.grant(&[3], 8, 500, 10));
+        leases.release_all(7);
+        assert_eq!(leases.len(), 2, "of another connection");
+        leases.expire(60);
+        assert_eq!(leases.len(), 1);
+        leases.release_all(8);
+        assert!(leases.is_empty());
+    }
+
+    #[test]
+    fn nobody_gets_a_lease_on_what_is_about_to_change() {
+        let mut leases = Leases::default();
+        leases.begin_change(&[Inode(5)]);
+        assert!(!leases.grant(&[4, 5], 1, 100, 10));
+        assert!(leases.is_empty());
+        leases.end_change(&[Inode(5)]);
+        assert!(leases.grant(&[4, 5], 1, 100, 10));
+        assert!(!leases.grant(&[6], 1, 100, 2), "too many");
+    }
+
+    #[test]
+    fn the_names_in_a_directory_are_one_clients() {
+        let mut leases = Leases::default();
+        assert!(leases.grant_names(9, 1, 100, 10));
+        assert!(leases.grant_names(9, 1, 200, 10), "again");
+        assert!(!leases.grant_names(9, 2, 300, 10));
+        assert!(leases.has_names(9, 1, 150) && !leases.has_names(9, 1, 200) && !leases.has_names(9, 2, 150));
+        assert!(leases.grant(&[9], 2, 300, 10), "the directory itself is another thing");
+        assert_eq!(leases.holders(&[Names(9), Inode(9)], 2, 150), HashMap::from([(1, vec![Names(9)])]));
+        leases.release(1, &[Names(9)]);
+        leases.begin_change(&[Names(9)]);
+        assert!(!leases.grant_names(9, 1, 300, 10), "others are about to make names");
+        leases.end_change(&[Names(9)]);
+        assert!(leases.grant_names(9, 2, 300, 10));
+    }
+}

@@ -1,0 +1,357 @@
+//! Locks on files between clients: who may hold any, for how long, and what happens when the manager or a client goes.
+//!
+//! Locks live in memory ([`table`]). A client holds them while it is heard of (`lock_session_ms`); the database keeps only who may
+//! hold any, and knows that before they do. A manager that starts gives nothing new away until all of those have asserted what they hold, or the time
+//! that a client may be silent has passed: NFS's grace period, with the record of clients that it takes to tell who may assert
+//! (RFC 8881, sections 8.4.2 and 8.4.3). A client that is away for longer loses its locks, and is told so; others get them once that is on record. docs/wire.md, section 7, is the protocol. Nothing here knows connections; `core::locking` does.
+
+pub mod ranges;
+pub mod table;
+#[cfg(test)]
+mod tests;
+
+use crate::config::{Config, ns};
+use crate::db::Db;
+use crate::log::upkeep::NoteLockers;
+use ranges::{Bytes, Families, Held, Mode};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use table::{LockTable, Outcome, Owner, Ticket, Want};
+use tessera_wire::meta::*;
+use tessera_wire::{Code, Error};
+
+/// The clients on record.
+///
+/// # Errors
+/// The database's.
+pub fn noted(db: &Db) -> rusqlite::Result<BTreeSet<u64>> {
+    let mut rows = db.stmt("SELECT client_id FROM lock_clients")?;
+    let rows = rows.query_map([], |row| row.get::<_, i64>(0))?;
+    rows.map(|id| id.map(|id| id as u64)).collect()
+}
+
+/// Last byte of the longest file there can be.
+pub const LAST_BYTE: u64 = i64::MAX as u64;
+/// Longest time for which an answer is held back, milliseconds.
+const MAX_WAIT_MS: u64 = 60_000;
+/// Cancelled requests that are remembered, of each client: one may be overtaken by its cancellation.
+const CANCELLED_KEPT: usize = 256;
+
+/// What becomes of a [`SetLock`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Set {
+    /// It is answered.
+    Answer(LockOutcome),
+    /// It is answered when the ticket is granted, or after so many milliseconds.
+    Park(Ticket, u64),
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    heard_ns: i64,
+    /// Its last connection ended in order; it is over by then unless it comes back.
+    orphan_until_ns: Option<i64>,
+    machine: String,
+    /// The table it claimed from, and what it was answered.
+    claimed: (u64, bool),
+    /// Last request of each owner that holds or wants something, by file.
+    last: HashMap<(u64, u64), u64>,
+    /// Requests before this one come too late, of all others.
+    floor_seq: u64,
+    cancelled: VecDeque<u64>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Lockers {
+    table: LockTable,
+    number: u64,
+    clients: HashMap<u64, Client>,
+    /// Clients that are over; what they held is free once that is on record.
+    over: BTreeSet<u64>,
+    /// Clients on record.
+    noted: BTreeSet<u64>,
+    /// Clients that may have held locks when this manager started, and have not come back.
+    expected: BTreeSet<u64>,
+    grace_until_ns: i64,
+}
+
+impl Lockers {
+    /// Of a manager of term `number` that starts: the clients `noted` may hold locks.
+    pub fn start(number: u64, noted: BTreeSet<u64>, now_ns: i64, config: &Config) -> Lockers {
+        let grace_until_ns = now_ns + ns(config.lock_session_ms);
+        Lockers { number, expected: noted.clone(), noted, grace_until_ns, ..Default::default() }
+    }
+
+    /// Whether clients may still assert what they held.
+    pub fn in_grace(&self, now_ns: i64) -> bool {
+        now_ns < self.grace_until_ns && !self.expected.is_empty()
+    }
+
+    /// What the next manager must know, if it is not on record.
+    pub fn note(&self) -> Option<NoteLockers> {
+        let clients: BTreeSet<u64> = self.clients.keys().chain(&self.expected).copied().collect();
+        (clients != self.noted).then(|| NoteLockers { client_ids: clients.into_iter().collect() })
+    }
+
+    /// It is.
+    pub fn noted(&mut self, clients: BTreeSet<u64>) {
+        for client_id in std::mem::take(&mut self.over) {
+            match clients.contains(&client_id) {
+                true => _ = self.over.insert(client_id),
+                false => self.table.end(client_id),
+            }
+        }
+        self.noted = clients;
+    }
+
+    /// Answers [`HoldLocks`].
+    ///
+    /// # Errors
+    /// Nonsense is claimed.
+    pub fn hold(
+        &mut self,
+        now_ns: i64,
+        client_id: u64,
+        request: &HoldLocks,
+        config: &Config,
+    ) -> Result<HoldLocksReply, Error> {
+        let reply = |lost| HoldLocksReply { table: self.number, lease_ms: config.lock_session_ms, lost };
+        if request.held.len() > config.max_locks_per_client {
+            let most = config.max_locks_per_client;
+            return Err(invalid(format!("{} locks, a client may hold {most}", request.held.len())));
+        }
+        let wants = request.held.iter().map(|lock| want(client_id, lock)).collect::<Result<Vec<_>, _>>()?;
+        if self.over.contains(&client_id) {
+            // What it held is about to go, and is not to go from what it will hold.
+            return Err(Error::new(Code::Unavailable, "this client's locks are being taken away; ask again"));
+        }
+        if let Some(client) = self.clients.get_mut(&client_id) {
+            client.heard(now_ns);
+            let repeated = client.claimed.0 == request.table && request.table != self.number;
+            return Ok(reply(repeated && client.claimed.1));
+        }
+        let may = self.in_grace(now_ns) && self.expected.contains(&client_id);
+        // Whoever is new, or says that it holds nothing, has nothing to lose.
+        let mut lost = request.table != 0 && !may;
+        if may {
+            lost = !wants.iter().flatten().all(|want| self.table.lock(*want, None) == Outcome::Granted);
+            self.expected.remove(&client_id);
+        }
+        if lost {
+            self.table.end(client_id);
+        }
+        let claimed = (request.table, lost);
+        let client = Client { claimed, machine: request.machine.clone(), heard_ns: now_ns, ..Default::default() };
+        self.clients.insert(client_id, client);
+        Ok(HoldLocksReply { table: self.number, lease_ms: config.lock_session_ms, lost })
+    }
+
+    fn client(&mut self, now_ns: i64, client_id: u64, table: u64) -> Result<&mut Client, Error> {
+        let number = self.number;
+        match self.clients.get_mut(&client_id) {
+            Some(client) if table == number => {
+                client.heard(now_ns);
+                Ok(client)
+            }
+            _ => Err(Error::new(
+                Code::SessionExpired,
+                format!(
+                    "this client has no locks in table {table}; assert what it holds to table {number} (HoldLocks)"
+                ),
+            )),
+        }
+    }
+
+    /// Answers [`SetLock`], or says when.
+    ///
+    /// # Errors
+    /// The client must assert what it holds first, or asks for nonsense.
+    pub fn set(&mut self, now_ns: i64, client_id: u64, request: &SetLock, config: &Config) -> Result<Set, Error> {
+        let ticket = Ticket { client_id, seq: request.seq };
+        let lock = request.lock.as_ref().ok_or_else(|| invalid("a lock is missing".into()))?;
+        let (want, bytes) = (want(client_id, lock)?, range(lock)?);
+        let client = self.client(now_ns, client_id, request.table)?;
+        let key = (lock.ino, lock.owner);
+        let last = client.last.get(&key).copied().unwrap_or(client.floor_seq);
+        if request.seq < last || client.cancelled.contains(&request.seq) {
+            return Ok(Set::Answer(LockOutcome::Overtaken));
+        }
+        client.last.insert(key, request.seq);
+        if self.table.is_waiting(ticket) {
+            return Ok(park(ticket, request));
+        }
+        let set = match want {
+            None => {
+                self.table.unlock(lock.ino, owner(client_id, lock), bytes);
+                Set::Answer(LockOutcome::Granted)
+            }
+            Some(want) => self.want(now_ns, want, ticket, request, config),
+        };
+        self.forget_idle(client_id, key);
+        Ok(set)
+    }
+
+    fn want(&mut self, now_ns: i64, want: Want, ticket: Ticket, request: &SetLock, config: &Config) -> Set {
+        if self.table.holds(&want) {
+            return Set::Answer(LockOutcome::Granted);
+        }
+        if self.in_grace(now_ns) {
+            return Set::Answer(LockOutcome::Grace);
+        }
+        let client_id = ticket.client_id;
+        if self.table.held_by(client_id) + self.table.waiting_of(client_id) >= config.max_locks_per_client {
+            return Set::Answer(LockOutcome::TooMany);
+        }
+        match self.table.lock(want, request.wait.then_some(ticket)) {
+            Outcome::Granted => Set::Answer(LockOutcome::Granted),
+            Outcome::Refused => Set::Answer(LockOutcome::Refused),
+            Outcome::Deadlock => Set::Answer(LockOutcome::Deadlock),
+            Outcome::Waiting => park(ticket, request),
+        }
+    }
+
+    /// Nothing is kept of an owner that holds and wants nothing, but how far its client had come.
+    fn forget_idle(&mut self, client_id: u64, key: (u64, u64)) {
+        let owner = Owner { client_id, number: key.1 };
+        if self.table.holds_any(key.0, owner) || self.table.is_queued(key.0, owner) {
+            return;
+        }
+        if let Some(client) = self.clients.get_mut(&client_id)
+            && let Some(seq) = client.last.remove(&key)
+        {
+            client.floor_seq = client.floor_seq.max(seq);
+        }
+    }
+
+    /// Answers [`TestLock`].
+    ///
+    /// # Errors
+    /// As [`Lockers::set`].
+    pub fn test(&mut self, now_ns: i64, client_id: u64, request: &TestLock) -> Result<TestLockReply, Error> {
+        let lock = request.lock.as_ref().ok_or_else(|| invalid("a lock is missing".into()))?;
+        let want = want(client_id, lock)?.ok_or_else(|| invalid("no lock can be in the way of unlocking".into()))?;
+        self.client(now_ns, client_id, request.table)?;
+        let machine = |client_id| self.clients.get(&client_id).map_or("", |client| client.machine.as_str());
+        let told = |(owner, bytes, held): (Owner, Bytes, Held)| {
+            let here = machine(client_id);
+            FileLock {
+                ino: lock.ino,
+                owner: 0,
+                family: i32::from(held.families.0),
+                mode: if held.mode == Mode::Write { LockMode::Write } else { LockMode::Read } as i32,
+                start: bytes.start,
+                end: bytes.end,
+                pid: if !here.is_empty() && machine(owner.client_id) == here { held.pid } else { 0 },
+            }
+        };
+        Ok(TestLockReply { lock: self.table.in_the_way(&want).map(told) })
+    }
+
+    /// Takes a request out of its queue, if it waits.
+    ///
+    /// # Errors
+    /// As [`Lockers::set`].
+    pub fn cancel(&mut self, now_ns: i64, client_id: u64, request: &CancelLock) -> Result<Option<Ticket>, Error> {
+        let client = self.client(now_ns, client_id, request.table)?;
+        if request.seq == 0 {
+            return Ok(None);
+        }
+        client.cancelled.push_back(request.seq);
+        if client.cancelled.len() > CANCELLED_KEPT {
+            client.cancelled.pop_front();
+        }
+        let ticket = Ticket { client_id, seq: request.seq };
+        let Some(want) = self.table.cancel(ticket) else { return Ok(None) };
+        self.forget_idle(client_id, (want.ino, want.owner.number));
+        Ok(Some(ticket))
+    }
+
+    /// A client's last connection ended in order: a process that ended uses nothing, but one that lives may come back.
+    pub fn orphan(&mut self, now_ns: i64, client_id: u64, config: &Config) {
+        if let Some(client) = self.clients.get_mut(&client_id) {
+            client.orphan_until_ns = Some(now_ns + ns(config.lock_orphan_ms));
+        }
+    }
+
+    /// Gives up on clients that were not heard of since `unused_before_ns`, on orphans whose time has come, and on those that did
+    /// not come back within the grace. What they held is free once [`Lockers::note`] is on record.
+    pub fn expire(&mut self, now_ns: i64, unused_before_ns: i64) {
+        let over = |client: &Client| {
+            client.heard_ns < unused_before_ns || client.orphan_until_ns.is_some_and(|until_ns| until_ns <= now_ns)
+        };
+        let ended: Vec<u64> = self.clients.iter().filter(|(_, client)| over(client)).map(|(id, _)| *id).collect();
+        for client_id in ended {
+            let (held, waiting) = (self.table.held_by(client_id), self.table.waiting_of(client_id));
+            if held + waiting > 0 {
+                tracing::info!(client_id, held, waiting, "a client is gone, and its locks with it");
+            }
+            self.clients.remove(&client_id);
+            self.over.insert(client_id);
+        }
+        if now_ns >= self.grace_until_ns && !self.expected.is_empty() {
+            tracing::info!(clients = self.expected.len(), "clients that held locks did not come back in time");
+            self.expected.clear();
+        }
+    }
+
+    /// See [`LockTable::take_granted`].
+    pub fn take_granted(&mut self) -> Vec<Ticket> {
+        self.table.take_granted()
+    }
+
+    /// Whether a request still waits.
+    pub fn is_waiting(&self, ticket: Ticket) -> bool {
+        self.table.is_waiting(ticket)
+    }
+
+    /// Locks held, requests that wait, clients that may hold locks.
+    pub fn figures(&self) -> (usize, usize, usize) {
+        (self.table.len(), self.table.waiting(), self.clients.len())
+    }
+}
+
+impl Client {
+    fn heard(&mut self, now_ns: i64) {
+        self.heard_ns = now_ns;
+        self.orphan_until_ns = None;
+    }
+}
+
+fn park(ticket: Ticket, request: &SetLock) -> Set {
+    match request.wait_ms {
+        0 => Set::Answer(LockOutcome::Waiting),
+        wait_ms => Set::Park(ticket, wait_ms.min(MAX_WAIT_MS)),
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(Code::Invalid, message)
+}
+
+fn owner(client_id: u64, lock: &FileLock) -> Owner {
+    Owner { client_id, number: lock.owner }
+}
+
+fn range(lock: &FileLock) -> Result<Bytes, Error> {
+    match lock.start <= lock.end && lock.end <= LAST_BYTE {
+        true => Ok(Bytes { start: lock.start, end: lock.end }),
+        false => Err(invalid(format!("bytes {} to {} are no range of a file", lock.start, lock.end))),
+    }
+}
+
+/// What a lock of a message means; none: unlocking (P14).
+fn want(client_id: u64, lock: &FileLock) -> Result<Option<Want>, Error> {
+    let bytes = range(lock)?;
+    let families = match lock.family() {
+        LockFamily::Unknown => return Err(invalid(format!("a lock of family {}", lock.family))),
+        family => Families(family as u8),
+    };
+    let mode = match lock.mode() {
+        LockMode::Read => Mode::Read,
+        LockMode::Write => Mode::Write,
+        LockMode::Unlock => return Ok(None),
+        LockMode::Unknown => return Err(invalid(format!("a lock of mode {}", lock.mode))),
+    };
+    let held = Held { mode, families, pid: lock.pid };
+    Ok(Some(Want { ino: lock.ino, owner: owner(client_id, lock), bytes, held }))
+}

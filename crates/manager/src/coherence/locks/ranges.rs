@@ -1,0 +1,193 @@
+//! What one owner has locked of one file: ranges of bytes that do not overlap, joined where neighbours are alike (POSIX, `fcntl`).
+
+use std::collections::BTreeMap;
+
+/// Shared or exclusive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// Others may read, too.
+    Read,
+    /// Nobody else may do anything.
+    Write,
+}
+
+/// Families of locks, a bit each ([`tessera_wire::meta::LockFamily`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Families(pub u8);
+
+impl Families {
+    /// Whether locks of these and of those are in each other's way.
+    pub fn meet(self, other: Families) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// A lock but for its range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Held {
+    /// Shared or exclusive.
+    pub mode: Mode,
+    /// Of which kind.
+    pub families: Families,
+    /// Who asked, for people.
+    pub pid: u32,
+}
+
+impl Held {
+    /// Whether two owners cannot hold these of the same byte.
+    pub fn excludes(&self, other: &Held) -> bool {
+        self.families.meet(other.families) && (self.mode == Mode::Write || other.mode == Mode::Write)
+    }
+}
+
+/// Bytes from `start` to `end`, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes {
+    /// First byte.
+    pub start: u64,
+    /// Last byte.
+    pub end: u64,
+}
+
+impl Bytes {
+    /// Whether they have a byte in common.
+    pub fn overlaps(&self, other: &Bytes) -> bool {
+        self.start <= other.end && other.start <= self.end
+    }
+}
+
+/// See the module.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ranges(BTreeMap<u64, (u64, Held)>);
+
+impl Ranges {
+    /// Locks `bytes` (or gives them up: none), whatever was held of them.
+    pub fn set(&mut self, bytes: Bytes, held: Option<Held>) {
+        let Bytes { start, end } = bytes;
+        // What reaches in from the left, and what reaches out to the right, stays beyond the range.
+        let over: Vec<(u64, u64, Held)> = self.over(bytes).map(|(b, h)| (b.start, b.end, *h)).collect();
+        for (from, to, was) in over {
+            self.0.remove(&from);
+            if from < start {
+                self.0.insert(from, (start - 1, was));
+            }
+            if to > end {
+                self.0.insert(end + 1, (to, was));
+            }
+        }
+        if let Some(held) = held {
+            self.insert_joined(start, end, held);
+        }
+    }
+
+    fn insert_joined(&mut self, mut start: u64, mut end: u64, held: Held) {
+        let left = self.0.range(..start).next_back().map(|(&from, &(to, was))| (from, to, was));
+        if let Some((from, to, was)) = left
+            && to.checked_add(1) == Some(start)
+            && was == held
+        {
+            self.0.remove(&from);
+            start = from;
+        }
+        if let Some(next) = end.checked_add(1)
+            && let Some(&(to, was)) = self.0.get(&next)
+            && was == held
+        {
+            self.0.remove(&next);
+            end = to;
+        }
+        self.0.insert(start, (end, held));
+    }
+
+    /// Locks on any of `bytes`, in order.
+    pub fn over(&self, bytes: Bytes) -> impl Iterator<Item = (Bytes, &Held)> {
+        let reaches_in = self.0.range(..bytes.start).next_back().filter(move |(_, (to, _))| *to >= bytes.start);
+        let within = self.0.range(bytes.start..=bytes.end);
+        reaches_in.into_iter().chain(within).map(|(&start, (end, held))| (Bytes { start, end: *end }, held))
+    }
+
+    /// All locks, in order.
+    #[cfg(test)]
+    pub fn iter(&self) -> impl Iterator<Item = (Bytes, &Held)> {
+        self.0.iter().map(|(&start, (end, held))| (Bytes { start, end: *end }, held))
+    }
+
+    /// Whether all of `bytes` is locked just so.
+    pub fn covers(&self, bytes: Bytes, held: &Held) -> bool {
+        let like = |was: &Held| (was.mode, was.families) == (held.mode, held.families);
+        let mut next = Some(bytes.start);
+        for (range, was) in self.over(bytes) {
+            match next {
+                Some(at) if range.start <= at && like(was) => next = range.end.checked_add(1),
+                _ => return false,
+            }
+        }
+        next.is_none_or(|at| at > bytes.end)
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing is locked.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BYTES: u64 = 24;
+
+    fn held(mode: u8) -> Option<Held> {
+        let mode = [None, Some(Mode::Read), Some(Mode::Write)][mode as usize];
+        mode.map(|mode| Held { mode, families: Families(1), pid: 7 })
+    }
+
+    #[test]
+    fn the_last_byte_there_can_be_is_a_byte() {
+        let mut ranges = Ranges::default();
+        ranges.set(Bytes { start: 5, end: u64::MAX }, held(2));
+        ranges.set(Bytes { start: 0, end: 4 }, held(2));
+        assert_eq!(ranges.len(), 1);
+        assert!(ranges.covers(Bytes { start: 0, end: u64::MAX }, &held(2).unwrap()));
+        ranges.set(Bytes { start: u64::MAX, end: u64::MAX }, None);
+        assert_eq!(ranges.iter().next().unwrap().0, Bytes { start: 0, end: u64::MAX - 1 });
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        /// The model: a byte, a mode.
+        #[test]
+        fn ranges_are_what_each_byte_is(
+            sets in proptest::collection::vec((0..BYTES, 0..BYTES, 0u8..3), 1..30),
+        ) {
+            let (mut ranges, mut model) = (Ranges::default(), vec![None; BYTES as usize]);
+            for (a, b, mode) in sets {
+                let bytes = Bytes { start: a.min(b), end: a.max(b) };
+                ranges.set(bytes, held(mode));
+                model[bytes.start as usize..=bytes.end as usize].fill(held(mode));
+                let mut seen = vec![None; BYTES as usize];
+                for (b, h) in ranges.iter() {
+                    seen[b.start as usize..=b.end as usize].fill(Some(*h));
+                }
+                prop_assert_eq!(&seen, &model);
+                let runs = model.chunk_by(|x, y| x == y).filter(|run| run[0].is_some()).count();
+                prop_assert_eq!(ranges.len(), runs, "neighbours that are alike are one");
+                for start in 0..BYTES {
+                    for end in start..BYTES {
+                        let all = model[start as usize..=end as usize].iter().all(|h| *h == held(mode));
+                        if let Some(h) = held(mode) {
+                            prop_assert_eq!(ranges.covers(Bytes { start, end }, &h), all);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Who holds what of which file, and who waits for it.
+//!
+//! Locks of different owners that exclude each other are never held of the same byte. Who must wait joins the file's queue and is served
+//! first come, first served: a newcomer that finds nobody holding what it wants still goes behind those who wait for it, or a
+//! stream of readers would keep a writer out for good. One exception: who holds what an earlier one waits for, directly or through
+//! others, goes first, for behind it neither would ever be served. Where every one of a circle of owners waits for
+//! what the next *holds*, the one that would close it is refused (POSIX, `fcntl`: EDEADLK). Owners are taken to
+//! wait for one thing at a time; threads of one process that wait for several may be refused though another thread could have
+//! gone on, as on Linux.
+
+use super::ranges::{Bytes, Held, Ranges};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// Whose a lock is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Owner {
+    /// The client.
+    pub client_id: u64,
+    /// A number of the client's.
+    pub number: u64,
+}
+
+/// A request that waits, as its client knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket {
+    /// The client.
+    pub client_id: u64,
+    /// Number of the request.
+    pub seq: u64,
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is as asked for.
+    Granted,
+    /// Others are in the way.
+    Refused,
+    /// Queued.
+    Waiting,
+    /// Those in the way wait for this owner.
+    Deadlock,
+}
+
+/// What somebody wants to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Want {
+    /// The file.
+    pub ino: u64,
+    /// Who.
+    pub owner: Owner,
+    /// Which bytes.
+    pub bytes: Bytes,
+    /// How.
+    pub held: Held,
+}
+
+#[derive(Debug, Clone)]
+struct Waiter {
+    ticket: Ticket,
+    want: Want,
+}
+
+#[derive(Debug, Default)]
+struct File {
+    held: BTreeMap<Owner, Ranges>,
+    queue: Vec<Waiter>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct LockTable {
+    files: HashMap<u64, File>,
+    /// Files an owner waits at, once a request.
+    waits: HashMap<Owner, Vec<u64>>,
+    /// Where a request waits.
+    tickets: HashMap<Ticket, u64>,
+    /// Locks of each client.
+    counts: HashMap<u64, usize>,
+    /// Requests of each client that wait.
+    waiting: HashMap<u64, usize>,
+    /// Requests that were granted after they had waited, to be told.
+    granted: Vec<Ticket>,
+}
+
+impl File {
+    fn holders(&self, want: &Want) -> impl Iterator<Item = (Owner, Bytes, &Held)> {
+        let (owner, bytes, held) = (want.owner, want.bytes, want.held);
+        let others = self.held.iter().filter(move |(other, _)| **other != owner);
+        let over = others.flat_map(move |(other, ranges)| ranges.over(bytes).map(move |(b, h)| (*other, b, h)));
+        over.filter(move |(_, _, h)| h.excludes(&held))
+    }
+
+    /// Owners of the requests among the first `before` that `want` may not overtake.
+    fn earlier(&self, want: &Want, before: usize) -> impl Iterator<Item = Owner> {
+        let want = *want;
+        let in_the_way = move |w: &&Waiter| {
+            let w = &w.want;
+            w.owner != want.owner && w.bytes.overlaps(&want.bytes) && w.held.excludes(&want.held)
+        };
+        self.queue[..before].iter().filter(in_the_way).map(|w| w.want.owner)
+    }
+}
+
+impl LockTable {
+    /// Locks, or, with a `ticket`, waits for it if it must.
+    pub fn lock(&mut self, want: Want, ticket: Option<Ticket>) -> Outcome {
+        let file = self.files.entry(want.ino).or_default();
+        let holders: BTreeSet<Owner> = file.holders(&want).map(|(owner, _, _)| owner).collect();
+        let earlier: BTreeSet<Owner> = file.earlier(&want, file.queue.len()).collect();
+        let Some(ticket) = ticket else {
+            if holders.is_empty() {
+                self.take(want);
+                return Outcome::Granted;
+            }
+            return Outcome::Refused;
+        };
+        if holders.is_empty()
+            && (earlier.is_empty() || earlier.iter().any(|&other| self.waits_for(other, want.owner, true)))
+        {
+            self.take(want);
+            return Outcome::Granted;
+        }
+        // `flock` never refuses to wait.
+        let looks = want.held.families.0 & 1 != 0;
+        if looks && holders.iter().any(|&other| self.waits_for(other, want.owner, false)) {
+            return Outcome::Deadlock;
+        }
+        self.queue(want, ticket);
+        Outcome::Waiting
+    }
+
+    fn queue(&mut self, want: Want, ticket: Ticket) {
+        self.files.entry(want.ino).or_default().queue.push(Waiter { ticket, want });
+        self.waits.entry(want.owner).or_default().push(want.ino);
+        self.tickets.insert(ticket, want.ino);
+        *self.waiting.entry(ticket.client_id).or_default() += 1;
+        // Somebody who stands behind another out of politeness alone may now wait for itself.
+        let circle = self.reach(want.owner, true);
+        if circle.contains(&want.owner) {
+            let inos: BTreeSet<u64> = circle.iter().filter_map(|o| self.waits.get(o)).flatten().copied().collect();
+            inos.into_iter().for_each(|ino| self.settle(ino));
+        }
+    }
+
+    /// Gives up what an owner holds of a range.
+    pub fn unlock(&mut self, ino: u64, owner: Owner, bytes: Bytes) {
+        self.change(ino, owner, bytes, None);
+        self.settle(ino);
+    }
+
+    fn take(&mut self, want: Want) {
+        self.change(want.ino, want.owner, want.bytes, Some(want.held));
+        // What was exclusive may be shared now.
+        self.settle(want.ino);
+    }
+
+    fn change(&mut self, ino: u64, owner: Owner, bytes: Bytes, held: Option<Held>) {
+        let file = self.files.entry(ino).or_default();
+        let ranges = file.held.entry(owner).or_default();
+        let before = ranges.len();
+        ranges.set(bytes, held);
+        let count = self.counts.entry(owner.client_id).or_default();
+        *count = *count + ranges.len() - before;
+        if *count == 0 {
+            self.counts.remove(&owner.client_id);
+        }
+        if ranges.is_empty() {
+            file.held.remove(&owner);
+        }
+    }
+
+    /// Serves those of a file's queue whose turn it is.
+    fn settle(&mut self, ino: u64) {
+        while let Some(at) = self.next_served(ino) {
+            let Some(file) = self.files.get_mut(&ino) else { return };
+            let Waiter { ticket, want } = file.queue.remove(at);
+            self.leave(ticket, want.owner, ino);
+            self.change(ino, want.owner, want.bytes, Some(want.held));
+            self.granted.push(ticket);
+        }
+        if self.files.get(&ino).is_some_and(|file| file.held.is_empty() && file.queue.is_empty()) {
+            self.files.remove(&ino);
+        }
+    }
+
+    fn next_served(&self, ino: u64) -> Option<usize> {
+        let file = self.files.get(&ino)?;
+        (0..file.queue.len()).find(|&at| {
+            let want = &file.queue[at].want;
+            if file.holders(want).next().is_some() {
+                return false;
+            }
+            let mut earlier = file.earlier(want, at).peekable();
+            earlier.peek().is_none() || earlier.any(|other| self.waits_for(other, want.owner, true))
+        })
+    }
+
+    fn leave(&mut self, ticket: Ticket, owner: Owner, ino: u64) {
+        self.tickets.remove(&ticket);
+        if let Some(count) = self.waiting.get_mut(&ticket.client_id) {
+            *count -= 1;
+            if *count == 0 {
+                self.waiting.remove(&ticket.client_id);
+            }
+        }
+        if let Some(inos) = self.waits.get_mut(&owner) {
+            if let Some(at) = inos.iter().position(|&i| i == ino) {
+                inos.swap_remove(at);
+            }
+            if inos.is_empty() {
+                self.waits.remove(&owner);
+            }
+        }
+    }
+
+    /// Whether `owner` waits for `other`, directly or through others.
+    fn waits_for(&self, owner: Owner, other: Owner, politely: bool) -> bool {
+        self.reach(owner, politely).contains(&other)
+    }
+
+    /// All that an owner waits for: those who hold, and with `politely` those who came earlier.
+    fn reach(&self, from: Owner, politely: bool) -> HashSet<Owner> {
+        let (mut seen, mut next) = (HashSet::new(), vec![from]);
+        while let Some(owner) = next.pop() {
+            for ino in self.waits.get(&owner).into_iter().flatten() {
+                let Some(file) = self.files.get(ino) else { continue };
+                for (at, waiter) in file.queue.iter().enumerate().filter(|(_, w)| w.want.owner == owner) {
+                    let holders = file.holders(&waiter.want).map(|(other, _, _)| other);
+                    let earlier = file.earlier(&waiter.want, if politely { at } else { 0 });
+                    next.extend(holders.chain(earlier).filter(|&other| seen.insert(other)));
+                }
+            }
+        }
+        seen
+    }
+
+    /// Whether a request waits.
+    pub fn is_waiting(&self, ticket: Ticket) -> bool {
+        self.tickets.contains_key(&ticket)
+    }
+
+    /// Takes a request out of its queue; what it wanted, if it was in one.
+    pub fn cancel(&mut self, ticket: Ticket) -> Option<Want> {
+        let ino = *self.tickets.get(&ticket)?;
+        let file = self.files.get_mut(&ino)?;
+        let at = file.queue.iter().position(|w| w.ticket == ticket)?;
+        let want = file.queue.remove(at).want;
+        self.leave(ticket, want.owner, ino);
+        self.settle(ino);
+        Some(want)
+    }
+
+    /// Takes all away that a client holds and waits for.
+    pub fn end(&mut self, client_id: u64) {
+        let mut touched = Vec::new();
+        for (&ino, file) in &mut self.files {
+            let before = file.held.len() + file.queue.len();
+            file.held.retain(|owner, _| owner.client_id != client_id);
+            file.queue.retain(|w| w.ticket.client_id != client_id);
+            if file.held.len() + file.queue.len() != before {
+                touched.push(ino);
+            }
+        }
+        self.waits.retain(|owner, _| owner.client_id != client_id);
+        self.tickets.retain(|ticket, _| ticket.client_id != client_id);
+        self.counts.remove(&client_id);
+        self.waiting.remove(&client_id);
+        touched.into_iter().for_each(|ino| self.settle(ino));
+    }
+
+    /// The first lock that is in the way.
+    pub fn in_the_way(&self, want: &Want) -> Option<(Owner, Bytes, Held)> {
+        let found = self.files.get(&want.ino)?.holders(want).min_by_key(|(_, bytes, _)| bytes.start);
+        found.map(|(owner, bytes, held)| (owner, bytes, *held))
+    }
+
+    /// Whether an owner holds all of a range just so.
+    pub fn holds(&self, want: &Want) -> bool {
+        let ranges = self.files.get(&want.ino).and_then(|file| file.held.get(&want.owner));
+        ranges.is_some_and(|ranges| ranges.covers(want.bytes, &want.held))
+    }
+
+    /// Whether an owner holds anything of a file.
+    pub fn holds_any(&self, ino: u64, owner: Owner) -> bool {
+        self.files.get(&ino).is_some_and(|file| file.held.contains_key(&owner))
+    }
+
+    /// Whether an owner waits for anything of a file.
+    pub fn is_queued(&self, ino: u64, owner: Owner) -> bool {
+        self.waits.get(&owner).is_some_and(|inos| inos.contains(&ino))
+    }
+
+    /// Requests that have been granted after waiting, since this was asked last.
+    pub fn take_granted(&mut self) -> Vec<Ticket> {
+        std::mem::take(&mut self.granted)
+    }
+
+    /// Locks a client holds.
+    pub fn held_by(&self, client_id: u64) -> usize {
+        self.counts.get(&client_id).copied().unwrap_or(0)
+    }
+
+    /// Locks held.
+    pub fn len(&self) -> usize {
+        self.counts.values().sum()
+    }
+
+    /// Whether none are.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+
+    /// Requests of a client that wait.
+    pub fn waiting_of(&self, client_id: u64) -> usize {
+        self.waiting.get(&client_id).copied().unwrap_or(0)
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.tickets.len()
+    }
+}

@@ -1,0 +1,432 @@
+//! The manager as a state machine: events and a time in, actions out.
+//!
+//! Requests that change nothing are answered at once from the committed state. The others wait as commands until the shell asks for a
+//! group commit: [`ManagerCore::begin_batch`] applies what waits in one transaction and hands out the calls that carry
+//! the log entry to its replicas; [`ManagerCore::finish_batch`] syncs the transaction. So both syncs go on at the same time.
+//! Answers to clients, reads included, leave once every entry they may have seen is held by enough replicas
+//! (P7); answers to nodes leave at once, for a node that waits for its heartbeat's answer could not hold the log.
+//!
+//! Once the database has failed in a way that leaves doubt about what is on disk, the core refuses everything until it is
+//! started anew (never retry a failed sync).
+
+/// What the parts of the manager see of the core.
+macro_rules! view {
+    ($core:expr) => {
+        View {
+            now_ns: $core.now_ns,
+            db: &$core.db,
+            meta: &$core.meta,
+            caches: &$core.caches,
+            soft: &mut $core.soft,
+            config: &$core.config,
+        }
+    };
+}
+
+mod batching;
+mod locking;
+mod requests;
+mod ticks;
+
+use crate::coherence::leases::{self, Covered, Leases};
+use crate::coherence::locks::Lockers;
+use crate::coherence::locks::table::Ticket;
+use crate::config::{Config, ns};
+use crate::db::cache::Caches;
+use crate::db::meta::Meta;
+use crate::db::{Db, DbError};
+use crate::error::{Failure, Outcome};
+use crate::files::expiry;
+use crate::files::reads::{self, Asker, Read};
+use crate::files::sessions::SoftSessions;
+use crate::log::batch::{self, Applied, Queued, Tables};
+use crate::log::cluster;
+use crate::log::command::Command;
+use crate::log::replicate::{CommandLog, Heard, Snapshot};
+use crate::log::reply_cache::{Answer, Answers};
+use crate::log::upkeep::*;
+use crate::metrics::Metrics;
+use crate::planted::{self, Bug};
+use crate::state::{Internal, Proposal, Soft, View};
+use bytes::Bytes;
+use prost::Message;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use tessera_wire::meta::{CloseSession, CommitReply, Entry};
+use tessera_wire::rpc::{self, Call, Peer};
+use tessera_wire::{Ack, Code, Error, Kind, Role};
+use thiserror::Error as ThisError;
+
+/// What happens to the manager.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A request arrived.
+    Request {
+        /// Connection it came on.
+        connection: u64,
+        /// The asker's greeting: what it is.
+        role: Role,
+        /// The asker's greeting: its life.
+        client_id: u64,
+        /// Number of the request on its connection.
+        request_id: u64,
+        /// Its kind.
+        kind: Kind,
+        /// The encoded message.
+        body: Bytes,
+    },
+    /// A connection is gone.
+    ConnectionClosed {
+        /// Its number.
+        connection: u64,
+        /// The other side ended it, and was not merely lost: then a client has forgotten what it knew under leases.
+        by_peer: bool,
+        /// The client whose last connection it was; 0: it has others, or was none.
+        client_gone: u64,
+    },
+    /// A node of another cluster greeted, and was refused.
+    RejectedNode {
+        /// The cluster it belongs to.
+        cluster_id: Vec<u8>,
+        /// Its host label.
+        host: String,
+    },
+    /// What came of a call.
+    Answer(rpc::Answer),
+    /// Time passes; to be sent every 100 ms or so.
+    Tick,
+}
+
+/// What the manager wants done.
+#[derive(Debug, Clone)]
+pub enum Action {
+    /// Answer a request.
+    Reply {
+        /// Connection it came on.
+        connection: u64,
+        /// Its number.
+        request_id: u64,
+        /// Its kind.
+        kind: Kind,
+        /// The encoded reply, or why not.
+        result: Result<Bytes, Error>,
+    },
+    /// Ask a node or (recalling a lease) a client.
+    Call(Call),
+}
+
+/// Why a manager could not start.
+#[derive(Debug, ThisError)]
+pub enum StartError {
+    /// Opening the database.
+    #[error(transparent)]
+    Open(#[from] DbError),
+    /// Reading or writing it.
+    #[error("the manager's database: {0}")]
+    Database(#[from] rusqlite::Error),
+    /// Something in it, or in the configuration, is not as it must be.
+    #[error("{0}")]
+    Refused(Error),
+}
+
+impl From<Failure> for StartError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(error) => StartError::Refused(error),
+            Failure::Database(error) => StartError::Database(error),
+        }
+    }
+}
+
+/// Where an answer goes.
+#[derive(Debug, Clone, Copy)]
+struct Origin {
+    connection: u64,
+    request_id: u64,
+    kind: Kind,
+    /// Nodes' answers do not wait for log replicas.
+    role: Role,
+}
+
+#[allow(clippy::large_enum_variant, reason = "nearly all that waits are commands")]
+enum Waiting {
+    Command {
+        queued: Queued,
+        origin: Option<Origin>,
+        /// Nobody gets a lease on these meanwhile.
+        changes: Vec<Covered>,
+    },
+    /// Its proposals are before it: the answer is composed once they are committed.
+    Composed { origin: Origin, body: Bytes },
+}
+
+/// A command that waits for leases to be given back.
+struct Parked {
+    queued: Queued,
+    /// None: the manager itself.
+    origin: Option<Origin>,
+    changes: Vec<Covered>,
+    not_before_ns: i64,
+}
+
+/// Snapshots that the shell takes beside the core.
+#[derive(Default)]
+struct Snapshots {
+    /// It does; else the core takes them itself (a database in memory).
+    elsewhere: bool,
+    wanted: bool,
+    under_way: bool,
+    /// Taken, and of entries that not enough replicas hold yet.
+    waiting: Option<Snapshot>,
+}
+
+/// A command that is applied: who waits for its answer, and what follows from it for leases.
+struct Due {
+    /// None: the manager itself.
+    origin: Option<Origin>,
+    changes: Vec<Covered>,
+    grants: Grants,
+}
+
+/// Leases that may come with a command's answer.
+#[derive(Clone, Copy, Default)]
+struct Grants {
+    /// On what was made or changed.
+    inode: bool,
+    names: Option<Names>,
+}
+
+/// A directory whose names a command may make, or keep, the asker's.
+#[derive(Clone, Copy)]
+enum Names {
+    OfNewDirectory,
+    /// It is kept.
+    Of(u64),
+    /// It is new, and comes with what there is.
+    Listed(u64),
+}
+
+struct Open {
+    applied: Applied,
+    due: Vec<Due>,
+    composed: Vec<(Origin, Bytes)>,
+}
+
+/// The manager.
+pub struct ManagerCore {
+    config: Config,
+    db: Db,
+    meta: Meta,
+    caches: Caches,
+    soft: Soft,
+    answers: Answers,
+    log: CommandLog,
+    queue: VecDeque<Waiting>,
+    parked: Vec<Parked>,
+    /// Clients without a connection, some of whose commands may still wait.
+    clients_gone: BTreeSet<u64>,
+    open: Option<Open>,
+    /// Answers that wait until this entry is held by enough replicas.
+    held: VecDeque<(u64, Action)>,
+    actions: VecDeque<Action>,
+    now_ns: i64,
+    /// What is added to the shell's time: a clock that was set back must not stop ours (P6, P12).
+    ahead_ns: i64,
+    next_token: u64,
+    recalls: HashMap<u64, (u64, Vec<Covered>)>,
+    /// Requests that wait for a lock, and until when.
+    lock_waits: HashMap<Ticket, (Origin, i64)>,
+    /// Nothing that clients may have cached is changed before.
+    leases_end_ns: i64,
+    lease_noted: bool,
+    /// Last entry that a client can have seen.
+    visible_seq: u64,
+    map_version_seen: u64,
+    last_prune_ns: i64,
+    last_expiry_ns: i64,
+    drop_log_to: Option<u64>,
+    snapshots: Snapshots,
+    needs_term: bool,
+    stopped: Option<Error>,
+    metrics: Metrics,
+}
+
+impl ManagerCore {
+    /// Takes a database into service: raises the term durably, then serves.
+    ///
+    /// # Errors
+    /// What is wrong with the database.
+    pub fn start(db: Db, config: Config, now_ns: i64) -> Result<ManagerCore, StartError> {
+        ManagerCore::start_with(db, config, now_ns, 0, false)
+    }
+
+    /// As [`ManagerCore::start`], with a term above `above_term`; `restored` when the database was rebuilt from log replicas.
+    pub fn start_with(
+        db: Db,
+        config: Config,
+        now_ns: i64,
+        above_term: u64,
+        restored: bool,
+    ) -> Result<ManagerCore, StartError> {
+        crate::placement::groups::check_config(&config).map_err(StartError::Refused)?;
+        let meta = db.meta()?;
+        let ahead_ns = meta.last_now_ns.saturating_sub(now_ns).max(0);
+        let now_ns = now_ns.saturating_add(ahead_ns);
+        let sessions = SoftSessions::load(&db, now_ns, &config)?;
+        let leases_end_ns = if meta.leases_granted == 1 { now_ns + ns(config.lease_entry_ms) } else { 0 };
+        let mut core = ManagerCore {
+            soft: Soft { started_ns: now_ns, sessions, ..Default::default() },
+            answers: Answers::load(&db)?,
+            log: CommandLog::load(&db, meta.term, meta.log_seq)?,
+            queue: VecDeque::new(),
+            parked: Vec::new(),
+            clients_gone: BTreeSet::new(),
+            open: None,
+            held: VecDeque::new(),
+            actions: VecDeque::new(),
+            now_ns,
+            ahead_ns,
+            next_token: 1,
+            recalls: HashMap::new(),
+            lock_waits: HashMap::new(),
+            leases_end_ns,
+            lease_noted: false,
+            visible_seq: meta.log_seq,
+            map_version_seen: u64::MAX,
+            last_prune_ns: now_ns,
+            last_expiry_ns: now_ns,
+            drop_log_to: None,
+            snapshots: Snapshots::default(),
+            needs_term: false,
+            stopped: None,
+            metrics: Metrics::default(),
+            caches: Caches::default(),
+            config,
+            meta,
+            db,
+        };
+        core.soft.cluster.figures.awake_ns = now_ns;
+        // A message of the lost manager may still be on its way, of a term that no replica has seen.
+        let step = if restored { TERM_JUMP } else { 1 };
+        let term = core.meta.term.max(above_term) + step;
+        core.soft.locks = Lockers::start(term, crate::coherence::locks::noted(&core.db)?, now_ns, &core.config);
+        core.propose(NewTerm { term, restored }.propose());
+        core.commit_batch(now_ns - ahead_ns);
+        cluster::after_start(&mut view!(core));
+        match core.stopped.clone() {
+            Some(error) => Err(StartError::Refused(error)),
+            None => Ok(core),
+        }
+    }
+
+    /// Takes in one event. Time never runs backwards here: when the shell's is set back, ours goes on from where it was.
+    pub fn handle(&mut self, now_ns: i64, event: Event) {
+        self.advance(now_ns);
+        match event {
+            Event::Request { connection, role, client_id, request_id, kind, body } => {
+                let origin = Origin { connection, request_id, kind, role };
+                self.metrics.request(kind);
+                self.request(origin, client_id, body);
+            }
+            Event::ConnectionClosed { connection, by_peer, client_gone } => {
+                self.connection_closed(connection, by_peer);
+                if client_gone != 0 {
+                    if by_peer {
+                        self.soft.locks.orphan(self.now_ns, client_gone, &self.config);
+                    }
+                    self.clients_gone.insert(client_gone);
+                    self.release_reservations();
+                }
+            }
+            Event::RejectedNode { cluster_id, host } => {
+                self.soft.rejected_nodes.note(self.now_ns, &self.meta.cluster_id, cluster_id, host);
+            }
+            Event::Answer(answer) => self.answer(answer),
+            Event::Tick => self.tick(),
+        }
+    }
+
+    fn advance(&mut self, shell_ns: i64) {
+        let now_ns = shell_ns.saturating_add(self.ahead_ns);
+        self.ahead_ns += self.now_ns.saturating_sub(now_ns).max(0);
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    /// The next thing to do, if any.
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The database, for looking at it (tests, the simulator's checkers).
+    pub fn db(&self) -> &Db {
+        &self.db
+    }
+
+    /// The database back, e.g. to start again with it (the simulator's restarts).
+    pub fn into_db(self) -> Db {
+        self.db
+    }
+
+    /// Counters and totals.
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// Soft state, for looking at it.
+    pub fn soft(&self) -> &Soft {
+        &self.soft
+    }
+
+    /// Cluster id, for greetings.
+    pub fn cluster_id(&self) -> [u8; 16] {
+        self.meta.cluster_id
+    }
+
+    /// Why nothing is served any more, if so.
+    pub fn stopped(&self) -> Option<&Error> {
+        self.stopped.as_ref()
+    }
+
+    /// Figures for `/metrics`.
+    pub fn metrics(&self) -> Metrics {
+        let mut metrics = self.metrics.clone();
+        metrics.gauges = vec![
+            ("term", self.meta.term),
+            ("log_seq", self.meta.log_seq),
+            ("log_replicated_seq", self.soft.replicated_seq),
+            ("log_replicas_up_to_date", self.log.up_to_date(self.soft.replicated_seq).len() as u64),
+            ("log_snapshot_seq", self.log.snapshot_seq()),
+            ("map_version", self.meta.map_version),
+            ("sessions", self.soft.sessions.len() as u64),
+            ("reserved_bytes", self.soft.sessions.reserved_bytes()),
+            ("leases", self.soft.leases.len() as u64),
+            ("locks", self.soft.locks.figures().0 as u64),
+            ("locks_waiting", self.soft.locks.figures().1 as u64),
+            ("lock_clients", self.soft.locks.figures().2 as u64),
+            ("answers_kept", self.answers.len() as u64),
+            ("requests_waiting", (self.queue.len() + self.parked.len() + self.held.len()) as u64),
+            ("files", self.meta.files),
+            ("directories", self.meta.directories),
+            ("versions", self.meta.versions),
+            ("logical_bytes", self.meta.logical_bytes),
+            ("chunks", self.meta.chunks),
+            ("unique_bytes", self.meta.unique_bytes),
+            ("stored_bytes", self.meta.stored_bytes),
+        ];
+        metrics
+    }
+}
+
+impl Origin {
+    fn reply(self, result: Answer) -> Action {
+        Action::Reply { connection: self.connection, request_id: self.request_id, kind: self.kind, result }
+    }
+}
+
+fn queued(proposal: &Proposal) -> Outcome<Queued> {
+    let command = Command::decode(proposal.kind, &proposal.body)?;
+    Ok(Queued { command, kind: proposal.kind, body: proposal.body.clone(), client_id: 0 })
+}
+
+fn encoded(result: Outcome<Vec<u8>>) -> Answer {
+    result.map(Bytes::from).map_err(Failure::into_wire)
+}

@@ -1,0 +1,440 @@
+//! The database: opening, creating, migrating, transactions, images, and the failures a simulator asks for.
+//!
+//! SQLite in WAL mode with full synchronisation (a commit is an fsync), or in memory for the simulator: the same
+//! statements in both. One thread owns a [`Db`].
+
+pub mod cache;
+pub mod meta;
+pub mod rows;
+
+use crate::db::meta::Meta;
+use rusqlite::config::DbConfig;
+use rusqlite::{CachedStatement, Connection, OpenFlags, ffi};
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Version of the schema this build writes.
+pub const SCHEMA_VERSION: i64 = 1;
+const SCHEMA: &str = include_str!("schema.sql");
+/// Name of the database in the manager's directory.
+pub const FILE_NAME: &str = "manager.db";
+/// Held locked by whoever serves the directory.
+const LOCK_NAME: &str = "lock";
+
+/// Steps from schema version `i + 1` to `i + 2`.
+const MIGRATIONS: &[&str] = &[];
+
+/// Why a database could not be opened, created or copied.
+#[derive(Debug, Error)]
+pub enum DbError {
+    /// Written by a later release.
+    #[error(
+        "{path}: schema version {got} was written by a later release, this one knows up to {SCHEMA_VERSION}; \
+         run that release, or restore from the log replicas with `tessera manager --restore` into another directory"
+    )]
+    FromTheFuture {
+        /// The database.
+        path: String,
+        /// Its version.
+        got: i64,
+    },
+    /// Some other SQLite file.
+    #[error("{path}: is no database of a Tessera manager; point --dir at the manager's own directory")]
+    NotOurs {
+        /// The file.
+        path: String,
+    },
+    /// Asked to open what is not there.
+    #[error("{path}: there is no manager database; create a cluster first, or restore one from its log replicas")]
+    Absent {
+        /// The file.
+        path: String,
+    },
+    /// Asked to create what is there.
+    #[error("{path}: exists already; a new cluster needs a directory without one")]
+    Exists {
+        /// The file.
+        path: String,
+    },
+    /// Somebody else's files lie where a new database should.
+    #[error("{dir}: holds {name:?} and no manager database; give the manager an empty directory of its own (--dir)")]
+    Foreign {
+        /// The directory.
+        dir: String,
+        /// A file in it.
+        name: String,
+    },
+    /// What should be a directory is none.
+    #[error("{path}: is no directory; name one, or what can become one (--dir)")]
+    NoDirectory {
+        /// What it is called.
+        path: String,
+    },
+    /// Another process serves it.
+    #[error("{path}: another manager serves this directory; stop it first")]
+    Locked {
+        /// The lock file.
+        path: String,
+    },
+    /// SQLite's own words.
+    #[error("{path}: {source}")]
+    Sqlite {
+        /// The database.
+        path: String,
+        /// Cause.
+        source: rusqlite::Error,
+    },
+    /// The file system's own words.
+    #[error("{path}: {source}")]
+    Io {
+        /// File.
+        path: String,
+        /// Cause.
+        source: std::io::Error,
+    },
+}
+
+/// A failure to be injected (simulation): what the next [`Db::commit`] does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailPoint {
+    /// Nothing was written: the transaction is gone.
+    CommitLost,
+    /// The disk is full: the transaction is gone, later ones may succeed.
+    CommitFull,
+    /// The commit is on disk, yet reported as failed (a failed sync whose bytes arrived).
+    CommitUnknown,
+}
+
+/// The manager's database.
+pub struct Db {
+    conn: Connection,
+    fail: Cell<Option<FailPoint>>,
+    /// None: in memory.
+    file: Option<PathBuf>,
+    /// Held while the directory is served; dropped (and so released) with the database.
+    _lock: Option<std::fs::File>,
+}
+
+impl Db {
+    /// A new database in memory.
+    pub fn in_memory(cluster_id: [u8; 16]) -> Result<Db, DbError> {
+        let db = Db::wrap(Connection::open_in_memory().map_err(sqlite(":memory:"))?, None, ":memory:")?;
+        db.create_schema(cluster_id).map_err(sqlite(":memory:"))?;
+        Ok(db)
+    }
+
+    /// A database in memory from an image ([`Db::image`]).
+    pub fn from_image(image: &[u8]) -> Result<Db, DbError> {
+        let path = "database image";
+        let mut conn = Connection::open_in_memory().map_err(sqlite(path))?;
+        conn.deserialize_read_exact("main", image, image.len(), false).map_err(sqlite(path))?;
+        let db = Db::wrap(conn, None, path)?;
+        db.check_version(path)?;
+        Ok(db)
+    }
+
+    /// Creates `dir`/manager.db for a new cluster; `dir` is created too.
+    pub fn create(dir: &Path, cluster_id: [u8; 16]) -> Result<Db, DbError> {
+        Db::build(dir, cluster_id, None, |_| Ok(()))
+    }
+
+    /// Creates `dir`/manager.db from an image (else empty) and what `fill` adds. Built beside and renamed into place:
+    /// a crash, or a failure of `fill`, leaves no database, never one that lacks what was acknowledged (P9). That is
+    /// also why nothing is synced before the end.
+    ///
+    /// # Errors
+    /// There is a database already; the file system's or SQLite's error; what `fill` said.
+    pub fn build<E: From<DbError>>(
+        dir: &Path,
+        cluster_id: [u8; 16],
+        image: Option<&[u8]>,
+        fill: impl FnOnce(&Db) -> Result<(), E>,
+    ) -> Result<Db, E> {
+        make_directory(dir)?;
+        let path = dir.join(FILE_NAME);
+        if path.exists() {
+            return Err(DbError::Exists { path: path.display().to_string() }.into());
+        }
+        refuse_foreign(dir)?;
+        let lock = lock(dir)?;
+        let building = dir.join("manager.db.new");
+        let name = building.display().to_string();
+        remove_database(&building)?;
+        if let Some(image) = image {
+            std::fs::write(&building, image).map_err(io(&building))?;
+        }
+        let conn = Connection::open(&building).map_err(sqlite(&name))?;
+        let db = Db::wrap(conn, None, &name)?;
+        db.conn.pragma_update(None, "synchronous", "OFF").map_err(sqlite(&name))?;
+        match image {
+            Some(_) => db.check_version(&name)?,
+            None => db.create_schema(cluster_id).map_err(sqlite(&name))?,
+        }
+        fill(&db)?;
+        db.conn.flush_prepared_statement_cache();
+        // Closing the last connection brings everything from the write-ahead log into the file.
+        db.conn.close().map_err(|(_, e)| sqlite(&name)(e))?;
+        publish(dir, &building, &path)?;
+        Ok(Db::open_locked(&path, lock)?)
+    }
+
+    /// Opens `dir`/manager.db; migrates an older schema, refuses one from the future (P14).
+    pub fn open(dir: &Path) -> Result<Db, DbError> {
+        let path = dir.join(FILE_NAME);
+        if !path.exists() {
+            return Err(DbError::Absent { path: path.display().to_string() });
+        }
+        let lock = lock(dir)?;
+        Db::open_locked(&path, lock)
+    }
+
+    fn open_locked(path: &Path, lock: std::fs::File) -> Result<Db, DbError> {
+        let name = path.display().to_string();
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let conn = Connection::open_with_flags(path, flags).map_err(sqlite(&name))?;
+        // Before anything is written, WAL mode included: a file that is not ours stays as it is.
+        check_ours(&conn, &name)?;
+        let db = Db { file: Some(path.to_path_buf()), ..Db::wrap(conn, Some(lock), &name)? };
+        db.check_version(&name)?;
+        Ok(db)
+    }
+
+    fn wrap(conn: Connection, lock: Option<std::fs::File>, path: &str) -> Result<Db, DbError> {
+        conn.set_prepared_statement_cache_capacity(512);
+        conn.execute_batch(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY;
+             PRAGMA cache_size = -131072; PRAGMA wal_autocheckpoint = 8192; PRAGMA foreign_keys = OFF;",
+        )
+        .map_err(sqlite(path))?;
+        // Plans must not depend on what is bound: without this, SQLite prepares some statements anew at every use.
+        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite(path))?;
+        Ok(Db { conn, fail: Cell::new(None), file: None, _lock: lock })
+    }
+
+    fn create_schema(&self, cluster_id: [u8; 16]) -> rusqlite::Result<()> {
+        self.conn.execute_batch("BEGIN IMMEDIATE")?;
+        self.conn.execute_batch(SCHEMA)?;
+        self.conn.execute("INSERT INTO meta (one, cluster_id) VALUES (1, ?1)", [cluster_id.as_slice()])?;
+        self.conn.execute(
+            "INSERT INTO inodes (ino, kind, mode, uid, gid, nlink, parent, mtime_ns, ctime_ns)
+             VALUES (1, 2, 493, 0, 0, 2, 1, 0, 0)",
+            [],
+        )?;
+        self.conn.pragma_update(None, "application_id", APPLICATION_ID)?;
+        self.conn.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        self.conn.execute_batch("COMMIT")
+    }
+
+    fn check_version(&self, path: &str) -> Result<(), DbError> {
+        let got = check_ours(&self.conn, path)?;
+        for (step, version) in MIGRATIONS.iter().zip(2..).skip(got as usize - 1) {
+            let step = format!("BEGIN IMMEDIATE; {step}; PRAGMA user_version = {version}; COMMIT;");
+            self.conn.execute_batch(&step).map_err(sqlite(path))?;
+        }
+        Ok(())
+    }
+
+    /// The connection, for statements that are run once.
+    pub fn conn(&self) -> &Connection {
+        &self.conn
+    }
+
+    /// A prepared statement from the cache.
+    pub fn stmt(&self, sql: &str) -> rusqlite::Result<CachedStatement<'_>> {
+        self.conn.prepare_cached(sql)
+    }
+
+    /// Rows changed since the database was opened: unchanged means a refused command left nothing.
+    pub fn changes(&self) -> u64 {
+        self.conn.total_changes()
+    }
+
+    /// Starts a write transaction.
+    pub fn begin(&self) -> rusqlite::Result<()> {
+        self.stmt("BEGIN IMMEDIATE")?.execute([]).map(|_| ())
+    }
+
+    /// Commits: returns once the transaction is synced.
+    pub fn commit(&self) -> rusqlite::Result<()> {
+        match self.fail.take() {
+            None => self.stmt("COMMIT")?.execute([]).map(|_| ()),
+            Some(FailPoint::CommitUnknown) => {
+                self.stmt("COMMIT")?.execute([])?;
+                Err(injected(ffi::SQLITE_IOERR_FSYNC))
+            }
+            Some(FailPoint::CommitFull) => Err(injected(ffi::SQLITE_FULL)),
+            Some(FailPoint::CommitLost) => Err(injected(ffi::SQLITE_IOERR_WRITE)),
+        }
+    }
+
+    /// Undoes the open transaction, if there is one.
+    pub fn rollback(&self) -> rusqlite::Result<()> {
+        match self.conn.is_autocommit() {
+            true => Ok(()),
+            false => self.conn.execute_batch("ROLLBACK"),
+        }
+    }
+
+    /// Makes the next commit fail (simulation and tests).
+    pub fn fail_next_commit(&self, point: FailPoint) {
+        self.fail.set(Some(point));
+    }
+
+    /// The whole database as bytes: a snapshot for the log replicas. Not inside a transaction.
+    pub fn image(&mut self) -> rusqlite::Result<Vec<u8>> {
+        image(&mut self.conn)
+    }
+
+    /// The file; none for a database in memory.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// As [`Db::image`], of the database in `file` while its owner goes on writing, from any thread; with the counters
+    /// as they are in the image.
+    ///
+    /// A connection of its own reads within one transaction. In WAL mode a reader sees the database as the last commit
+    /// before its first read left it, whatever is committed meanwhile (<https://www.sqlite.org/isolation.html>): so the
+    /// counters, which name the last entry of the command log, and every page of the image are of the same state, the
+    /// one after that entry. The writer is never held up; what it commits stays in the WAL until this reader is done.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn image_of(file: &Path) -> rusqlite::Result<(Meta, Vec<u8>)> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut conn = Connection::open_with_flags(file, flags)?;
+        conn.busy_timeout(std::time::Duration::from_secs(10))?;
+        conn.execute_batch("BEGIN")?;
+        let meta = Meta::load(&conn)?;
+        let image = image(&mut conn)?;
+        conn.execute_batch("COMMIT")?;
+        Ok((meta, image))
+    }
+
+    /// Reads the row of counters.
+    pub fn meta(&self) -> rusqlite::Result<Meta> {
+        Meta::load(&self.conn)
+    }
+
+    /// Every row of every table as text, in key order: two databases are equal when their dumps are (P7).
+    pub fn dump(&self) -> rusqlite::Result<String> {
+        use std::fmt::Write;
+        let mut tables = self.conn.prepare(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name",
+        )?;
+        let names = tables.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
+        let mut out = String::new();
+        for name in names {
+            let mut rows = self
+                .conn
+                .prepare(&format!("SELECT * FROM {name} ORDER BY 1, 2, 3 LIMIT 1000000"))
+                .or_else(|_| self.conn.prepare(&format!("SELECT * FROM {name} ORDER BY 1, 2")))
+                .or_else(|_| self.conn.prepare(&format!("SELECT * FROM {name} ORDER BY 1")))?;
+            let columns = rows.column_count();
+            let mut rows = rows.query([])?;
+            while let Some(row) = rows.next()? {
+                let _ = write!(out, "{name}");
+                for i in 0..columns {
+                    let _ = write!(out, " {:?}", row.get_ref(i)?);
+                }
+                out.push('\n');
+            }
+        }
+        Ok(out)
+    }
+}
+
+fn image(conn: &mut Connection) -> rusqlite::Result<Vec<u8>> {
+    let mut image = conn.serialize("main")?.to_vec();
+    // Bytes 18 and 19 are the file format's read and write version; 2 asks for WAL, which an image has not
+    // (https://www.sqlite.org/fileformat.html, section 1.3.3).
+    if let Some(versions) = image.get_mut(18..20) {
+        versions.fill(1);
+    }
+    Ok(image)
+}
+
+/// "TSRA": marks the file as ours (PRAGMA application_id).
+const APPLICATION_ID: i64 = 0x5453_5241;
+
+/// Version of a schema that is ours and not from the future.
+fn check_ours(conn: &Connection, path: &str) -> Result<i64, DbError> {
+    let pragma = |name: &str| {
+        conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(|source| {
+            match source.sqlite_error_code() {
+                Some(rusqlite::ErrorCode::NotADatabase) => DbError::NotOurs { path: path.to_string() },
+                _ => DbError::Sqlite { path: path.to_string(), source },
+            }
+        })
+    };
+    let got = pragma("user_version")?;
+    if pragma("application_id")? != APPLICATION_ID || got < 1 {
+        return Err(DbError::NotOurs { path: path.to_string() });
+    }
+    match got > SCHEMA_VERSION {
+        true => Err(DbError::FromTheFuture { path: path.to_string(), got }),
+        false => Ok(got),
+    }
+}
+
+fn injected(code: std::ffi::c_int) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(ffi::Error::new(code), Some("injected failure".into()))
+}
+
+fn make_directory(dir: &Path) -> Result<(), DbError> {
+    match std::fs::create_dir_all(dir) {
+        Err(_) if dir.exists() && !dir.is_dir() => Err(DbError::NoDirectory { path: dir.display().to_string() }),
+        made => made.map_err(io(dir)),
+    }
+}
+
+/// A directory with other people's files gets no database: it was hardly meant (P14).
+fn refuse_foreign(dir: &Path) -> Result<(), DbError> {
+    for entry in std::fs::read_dir(dir).map_err(io(dir))? {
+        let name = entry.map_err(io(dir))?.file_name().to_string_lossy().into_owned();
+        if name != LOCK_NAME && name != "lost+found" && !name.starts_with(FILE_NAME) {
+            return Err(DbError::Foreign { dir: dir.display().to_string(), name });
+        }
+    }
+    Ok(())
+}
+
+fn lock(dir: &Path) -> Result<std::fs::File, DbError> {
+    let path = dir.join(LOCK_NAME);
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(&path).map_err(io(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(DbError::Locked { path: path.display().to_string() }),
+        Err(std::fs::TryLockError::Error(source)) => Err(DbError::Io { path: path.display().to_string(), source }),
+    }
+}
+
+/// Removes a database and what SQLite keeps beside it.
+fn remove_database(path: &Path) -> Result<(), DbError> {
+    for suffix in ["", "-wal", "-shm", "-journal"] {
+        let file = PathBuf::from(format!("{}{suffix}", path.display()));
+        match std::fs::remove_file(&file) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(io(&file)(e)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Syncs `building`, renames it to `path` and syncs the directory.
+fn publish(dir: &Path, building: &Path, path: &Path) -> Result<(), DbError> {
+    std::fs::File::open(building).and_then(|f| f.sync_all()).map_err(io(building))?;
+    std::fs::rename(building, path).map_err(io(path))?;
+    std::fs::File::open(dir).and_then(|d| d.sync_all()).map_err(io(dir))
+}
+
+fn sqlite<P: std::fmt::Display + ?Sized>(path: &P) -> impl FnOnce(rusqlite::Error) -> DbError {
+    let path = path.to_string();
+    move |source| DbError::Sqlite { path, source }
+}
+
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> DbError {
+    let path = path.display().to_string();
+    move |source| DbError::Io { path, source }
+}

@@ -1,0 +1,618 @@
+//! Commits: staging parts, checking what was acknowledged, and making a version visible in one step.
+//!
+//! An acknowledgement of fragment i counts if it was given under an epoch at or after the member's `since_epoch` (P11);
+//! else nothing is committed and the answer says what to store again, and where. A chunk that is named for the
+//! first time must be acknowledged as far as the file's durability asks; one that was durable when it was
+//! asked about needs nothing.
+
+use crate::chunks::dedup::any_missing;
+use crate::chunks::prealloc;
+use crate::chunks::refs::{COMMITTED, RefChanges};
+use crate::db::cache::Pg;
+use crate::error::{Outcome, invalid, refuse};
+use crate::files::pages::{self, Piece};
+use crate::files::sessions::{self, Session};
+use crate::files::versions::{self, MAX_FILE_BYTES, NewVersion};
+use crate::namespace::hints::HintSet;
+use crate::namespace::inodes::{self, Inode};
+use crate::namespace::names;
+use crate::placement::groups;
+use crate::planted::{self, Bug};
+use crate::state::Ctx;
+use rusqlite::{OptionalExtension, params};
+use std::collections::HashMap;
+use std::sync::Arc;
+use tessera_policy::{Durability, Policy};
+use tessera_wire::meta::*;
+use tessera_wire::{Ack, ClassInfo, Code, Error, InodeKind};
+
+/// `missing_fragments.cause`: not acknowledged at commit.
+pub const CAUSE_UNACKNOWLEDGED: i64 = 1;
+/// `missing_fragments.cause`: committed behind the cursor of a fill.
+pub const CAUSE_PASSED: i64 = 3;
+
+/// Applies a commit.
+pub fn commit(ctx: &mut Ctx, request: &Commit) -> Outcome<CommitReply> {
+    if let Some(open) = &request.open {
+        return prealloc::open_and_commit(ctx, request, open);
+    }
+    let session = sessions::writer(ctx.db, request.session_id)?;
+    let policy = HintSet::read(&session.hints).policy()?;
+    commit_in(ctx, request, session, &policy)
+}
+
+/// Applies a commit of this session.
+pub(crate) fn commit_in(
+    ctx: &mut Ctx,
+    request: &Commit,
+    mut session: Session,
+    policy: &Policy,
+) -> Outcome<CommitReply> {
+    let mode = check(ctx, request, &session)?;
+    let mut refs = RefChanges::default();
+    let accepted = match accept_chunks(ctx, request, &session, policy, &mut refs)? {
+        Ok(accepted) => accepted,
+        Err(stale) => return Ok(stale),
+    };
+    if request.partial {
+        stage(ctx, request, &mut session, mode, &accepted, &mut refs)?;
+        refs.apply(ctx)?;
+        session.write(ctx.db)?;
+        return Ok(CommitReply { missing_fragments: session.staged_missing, ..Default::default() });
+    }
+    let reply = finish(ctx, request, &mut session, mode, policy, &accepted, &mut refs)?;
+    refs.apply(ctx)?;
+    Ok(reply)
+}
+
+/// What is wrong with the request itself (P14); nothing of the database is looked at but the session.
+fn check(ctx: &Ctx, request: &Commit, session: &Session) -> Outcome<CommitMode> {
+    let mode = match CommitMode::try_from(request.mode) {
+        Ok(mode) if mode != CommitMode::Unknown => mode,
+        _ => return invalid(format!("commit mode {} is none; send Replace, Patch or Append", request.mode)),
+    };
+    if session.staged != 0 && session.staged != i64::from(mode as i32) {
+        return invalid("parts of one commit have different modes");
+    }
+    if request.extents.len() > ctx.config.max_commit_extents || request.acks.len() > ctx.config.max_commit_extents {
+        let most = ctx.config.max_commit_extents;
+        return invalid(format!(
+            "more than {most} extents or acknowledgements in one commit; stage parts with `partial`"
+        ));
+    }
+    let contiguous = mode != CommitMode::Patch;
+    let mut end = session.staged_end;
+    for extent in &request.extents {
+        let Some(next) = extent.offset.checked_add(extent.len_bytes).filter(|&end| end <= MAX_FILE_BYTES) else {
+            return invalid(format!(
+                "extent at {}: {} bytes reach beyond the longest file",
+                extent.offset, extent.len_bytes
+            ));
+        };
+        if extent.len_bytes == 0 {
+            return invalid(format!("extent at {}: has no bytes", extent.offset));
+        }
+        if extent.offset < end {
+            return invalid(format!(
+                "extent at {}: overlaps the one before, which ends at {end}; send them in order",
+                extent.offset
+            ));
+        }
+        if contiguous && extent.offset != end {
+            return invalid(format!(
+                "extent at {}: the one before ends at {end}; a replacing or appending commit has no gaps, send holes as extents without a chunk",
+                extent.offset
+            ));
+        }
+        if extent.chunk_id == 0 && extent.chunk_offset != 0 {
+            return invalid(format!("extent at {}: a hole with an offset into a chunk", extent.offset));
+        }
+        end = next;
+    }
+    if request.partial {
+        return Ok(mode);
+    }
+    if request.size_bytes > MAX_FILE_BYTES || end > request.size_bytes {
+        return invalid(format!("the extents end at {end}, behind the length of {} bytes", request.size_bytes));
+    }
+    if contiguous && end != request.size_bytes {
+        return invalid(format!("the extents end at {end}, the length is {} bytes", request.size_bytes));
+    }
+    Ok(mode)
+}
+
+/// A chunk the commit names.
+struct Chunk {
+    chunk_id: u64,
+    len_bytes: u64,
+    class_id: u32,
+    pg_id: u64,
+    committed: bool,
+}
+
+fn load_chunk(ctx: &Ctx, session: &Session, chunk_id: u64) -> Outcome<Chunk> {
+    let found = ctx
+        .db
+        .stmt("SELECT len_bytes, class_id, pg_id, state, domain FROM chunks WHERE chunk_id = ?1")?
+        .query_row([chunk_id as i64], |row| {
+            let chunk = Chunk {
+                chunk_id,
+                len_bytes: row.get::<_, i64>(0)? as u64,
+                class_id: row.get(1)?,
+                pg_id: row.get::<_, i64>(2)? as u64,
+                committed: row.get::<_, i64>(3)? == COMMITTED,
+            };
+            Ok((chunk, row.get::<_, u32>(4)?))
+        })
+        .optional()?;
+    match found {
+        Some((chunk, domain)) if domain == session.domain => Ok(chunk),
+        _ => invalid(format!("chunk {chunk_id} is not known; ask AllocateChunks about the bytes again")),
+    }
+}
+
+/// What the chunks of a commit come to.
+#[derive(Default)]
+struct Accepted {
+    /// Bytes of chunks that were pending.
+    new_bytes: u64,
+    /// Fragments left to be stored later.
+    missing: u64,
+}
+
+/// Looks at every chunk the commit names: `Err` answers with what must be stored again. Writes only when all is well.
+fn accept_chunks(
+    ctx: &mut Ctx,
+    request: &Commit,
+    session: &Session,
+    policy: &Policy,
+    refs: &mut RefChanges,
+) -> Outcome<Result<Accepted, CommitReply>> {
+    let mut acks: HashMap<u64, &ChunkAck> = HashMap::with_capacity(request.acks.len());
+    for ack in &request.acks {
+        if acks.insert(ack.chunk_id, ack).is_some() {
+            return invalid(format!("chunk {} is acknowledged twice", ack.chunk_id));
+        }
+    }
+    let chunks = named_chunks(ctx, request, session)?;
+    for ack in request.acks.iter().filter(|ack| !chunks.contains_key(&ack.chunk_id)) {
+        load_chunk(ctx, session, ack.chunk_id)?; // Acknowledged, not used: harmless if it exists.
+    }
+    let look_at_missing = any_missing(ctx)?;
+    let mut stale = Vec::new();
+    let mut writes = Vec::new();
+    let mut accepted = Accepted::default();
+    let mut ids: Vec<u64> = chunks.keys().copied().collect();
+    ids.sort_unstable();
+    for id in ids {
+        let chunk = &chunks[&id];
+        let ack = acks.get(&id).copied();
+        if chunk.committed && !look_at_missing {
+            continue;
+        }
+        let pg = ctx.caches.pg(ctx.db, chunk.pg_id)?;
+        let class = ctx.class(chunk.class_id)?;
+        let asked = if chunk.committed { rows_before(ctx, session, id)? } else { (0..class.fragments()).collect() };
+        let verdict = judge(chunk, ack, &pg, &class, &asked)?;
+        if !verdict.stale.is_empty() {
+            stale.push(StaleAck { chunk_id: id, pg_id: pg.pg_id, epoch: pg.epoch, fragments: verdict.stale });
+            continue;
+        }
+        check_durability(chunk, &class, policy, &verdict.missing)?;
+        accepted.missing += verdict.missing.len() as u64;
+        if !chunk.committed {
+            accepted.new_bytes += chunk.len_bytes;
+        }
+        writes.push((id, pg, verdict));
+    }
+    if !stale.is_empty() {
+        return Ok(Err(stale_reply(ctx, stale)?));
+    }
+    for (id, pg, verdict) in writes {
+        let chunk = &chunks[&id];
+        write_chunk(ctx, chunk, &pg, &verdict)?;
+        if !chunk.committed {
+            refs.commit(ctx, id, chunk.len_bytes, chunk.class_id)?;
+        }
+    }
+    Ok(Ok(accepted))
+}
+
+fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session) -> Outcome<HashMap<u64, Chunk>> {
+    let mut chunks: HashMap<u64, Chunk> = HashMap::with_capacity(request.extents.len());
+    for extent in request.extents.iter().filter(|extent| extent.chunk_id != 0) {
+        let chunk = match chunks.entry(extent.chunk_id) {
+            std::collections::hash_map::Entry::Occupied(there) => there.into_mut(),
+            std::collections::hash_map::Entry::Vacant(free) => free.insert(load_chunk(ctx, session, extent.chunk_id)?),
+        };
+        let end = extent.chunk_offset.checked_add(extent.len_bytes);
+        if end.is_none_or(|end| end > chunk.len_bytes) {
+            return invalid(format!(
+                "extent at {}: {} bytes from {} on, but chunk {} has {} bytes",
+                extent.offset, extent.len_bytes, extent.chunk_offset, extent.chunk_id, chunk.len_bytes
+            ));
+        }
+    }
+    Ok(chunks)
+}
+
+/// Fragments of a committed chunk that were missing before the session began: those it was asked for. What went
+/// missing later is repair's business, whatever this session has put.
+fn rows_before(ctx: &Ctx, session: &Session, chunk_id: u64) -> Outcome<Vec<u32>> {
+    Ok(ctx
+        .db
+        .stmt("SELECT fragment FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0 AND since_ns < ?2 ORDER BY fragment")?
+        .query_map([chunk_id as i64, session.started_ns], |row| row.get(0))?
+        .collect::<Result<_, _>>()?)
+}
+
+/// What a chunk's acknowledgement says about the fragments that were asked for.
+struct Verdict {
+    /// Acknowledged under an epoch that still counts.
+    good: Vec<u32>,
+    /// Acknowledged under one that does not (P11).
+    stale: Vec<u32>,
+    /// Not acknowledged.
+    missing: Vec<u32>,
+}
+
+fn judge(chunk: &Chunk, ack: Option<&ChunkAck>, pg: &Pg, class: &ClassInfo, asked: &[u32]) -> Outcome<Verdict> {
+    let id = chunk.chunk_id;
+    let Some(ack) = ack else {
+        return match chunk.committed {
+            true => Ok(Verdict { good: Vec::new(), stale: Vec::new(), missing: asked.to_vec() }),
+            false => invalid(format!("chunk {id} is new and nothing of it is acknowledged; store its fragments first")),
+        };
+    };
+    if ack.epoch == 0 || ack.epoch > pg.epoch {
+        return invalid(format!(
+            "chunk {id}: acknowledged under epoch {}, group {} is at {}",
+            ack.epoch, pg.pg_id, pg.epoch
+        ));
+    }
+    if let Some(fragment) = ack.missing.iter().find(|&&fragment| fragment >= class.fragments()) {
+        return invalid(format!("chunk {id}: fragment {fragment} of a class with {} fragments", class.fragments()));
+    }
+    let (missing, stored): (Vec<u32>, Vec<u32>) = asked.iter().partition(|fragment| ack.missing.contains(fragment));
+    let (good, stale) = stored
+        .into_iter()
+        .partition(|&fragment| pg.members.get(fragment as usize).is_some_and(|m| ack.epoch >= m.wire.since_epoch));
+    Ok(Verdict { good, stale, missing })
+}
+
+/// Pessimistic: everything. Optimistic: what can be read. Degraded writes: one fragment of redundancy at least.
+fn check_durability(chunk: &Chunk, class: &ClassInfo, policy: &Policy, missing: &[u32]) -> Outcome<()> {
+    let there = class.fragments().saturating_sub(missing.len() as u32);
+    let enough = match (policy.durability, policy.degraded_writes) {
+        (Durability::Optimistic, _) => class.suffices_without(|fragment| missing.contains(&fragment)),
+        (Durability::Pessimistic, true) => class.is_redundant(there) || missing.is_empty(),
+        (Durability::Pessimistic, false) => missing.is_empty(),
+    };
+    match enough {
+        true => Ok(()),
+        false => refuse(
+            Code::TooFewFragments,
+            format!(
+                "chunk {}: fragments {missing:?} of {} are not acknowledged, and the file's policy ({}{}) does not allow \
+                 that; store them, or move the chunk to another group (AllocateChunks with avoid_pgs)",
+                chunk.chunk_id,
+                class.spec,
+                policy.durability,
+                if policy.degraded_writes { ", degraded writes" } else { "" }
+            ),
+        ),
+    }
+}
+
+fn write_chunk(ctx: &Ctx, chunk: &Chunk, pg: &Pg, verdict: &Verdict) -> Outcome<()> {
+    let id = chunk.chunk_id as i64;
+    if chunk.committed {
+        for fragment in &verdict.good {
+            ctx.db
+                .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = 0")?
+                .execute(params![id, fragment])?;
+        }
+        return Ok(());
+    }
+    let note = |fragment: u32, incoming: bool, cause: i64| -> rusqlite::Result<()> {
+        ctx.db
+            .stmt(
+                "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            )?
+            .execute(params![id, fragment, incoming, pg.pg_id as i64, cause, ctx.now_ns])
+            .map(|_| ())
+    };
+    for &fragment in &verdict.missing {
+        note(fragment, false, CAUSE_UNACKNOWLEDGED)?;
+    }
+    // A member that is being moved while its old disk takes the puts: the fill has passed this chunk already.
+    for (position, member) in pg.members.iter().enumerate() {
+        let moving = member.wire.incoming_disk_id != 0 && !member.wire.put_to_incoming;
+        if moving && chunk.chunk_id <= member.fill_cursor {
+            note(position as u32, true, CAUSE_PASSED)?;
+        }
+    }
+    Ok(())
+}
+
+fn stale_reply(ctx: &Ctx, stale: Vec<StaleAck>) -> Outcome<CommitReply> {
+    let mut pgs: Vec<u64> = stale.iter().map(|s| s.pg_id).collect();
+    pgs.sort_unstable();
+    pgs.dedup();
+    let map = groups::map_since(ctx.db, ctx.meta.map_version, ctx.caches, 0, &pgs)?;
+    Ok(CommitReply { stale, map: Some(map), ..Default::default() })
+}
+
+/// Keeps the extents with the session, already counted, so that the final commit has little to do.
+fn stage(
+    ctx: &mut Ctx,
+    request: &Commit,
+    session: &mut Session,
+    mode: CommitMode,
+    accepted: &Accepted,
+    refs: &mut RefChanges,
+) -> Outcome<()> {
+    let pieces: Vec<Piece> = request.extents.iter().map(|extent| Piece::from_wire(extent, 0)).collect();
+    let packed = if mode == CommitMode::Patch { pages::pack_with_holes(&pieces) } else { pages::pack(&pieces) };
+    for page in &packed {
+        ctx.db.stmt("INSERT INTO staged_pages (session_id, start, end, extents) VALUES (?1, ?2, ?3, ?4)")?.execute(
+            params![
+                session.session_id as i64,
+                page[0].start as i64,
+                page[page.len() - 1].end() as i64,
+                pages::encode(page)
+            ],
+        )?;
+        refs.add(page);
+    }
+    session.staged = i64::from(mode as i32);
+    session.staged_end = pieces.last().map_or(session.staged_end, Piece::end);
+    session.staged_new += accepted.new_bytes;
+    session.staged_missing += accepted.missing;
+    Ok(())
+}
+
+/// Makes the version visible.
+fn finish(
+    ctx: &mut Ctx,
+    request: &Commit,
+    session: &mut Session,
+    mode: CommitMode,
+    policy: &Policy,
+    accepted: &Accepted,
+    refs: &mut RefChanges,
+) -> Outcome<CommitReply> {
+    let target = find_target(ctx, session, mode)?;
+    check_version(request, session, target.as_ref())?;
+    let (mut inode, is_new) = match target {
+        Some(inode) => (inode, false),
+        None => (create(ctx, request, session)?, true),
+    };
+    let superseded = match inode.version_id {
+        current if !is_new && current != session.base_version && request.if_version.is_none() => current,
+        _ => 0,
+    };
+    let base_size = inode.size_bytes;
+    let version = build(ctx, request, session, mode, accepted, &inode, refs)?;
+    let number = inode.version_number + 1;
+    let id = versions::publish(ctx, &mut inode, number, &version)?;
+    if is_new {
+        inode.insert(ctx.db)?;
+        ctx.meta.files += 1;
+    } else {
+        inode.update(ctx.db)?;
+        versions::trim(ctx, &inode, policy.lifetime, refs)?;
+    }
+    crate::files::expiry::note(ctx, &inode, policy)?;
+    end_session(ctx, request, session, &inode)?;
+    Ok(CommitReply {
+        ino: inode.ino,
+        version: id,
+        number,
+        append_offset: if mode == CommitMode::Append { base_size } else { 0 },
+        superseded,
+        missing_fragments: session.staged_missing + accepted.missing,
+        entry: if request.want_lease { Some(inodes::get(ctx.db, inode.ino)?.entry()) } else { None },
+        ..Default::default()
+    })
+}
+
+/// The file the commit goes to, if it is there. By name: what the name means now.
+fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Outcome<Option<Inode>> {
+    if session.parent == 0 {
+        return inodes::get(ctx.db, session.ino).map(Some);
+    }
+    inodes::directory(ctx.db, session.parent)?;
+    let Some(ino) = inodes::lookup(ctx.db, session.parent, &session.name)? else {
+        return match session.created && mode == CommitMode::Patch {
+            true => refuse(Code::NotFound, "the file was removed since it was opened; a patch needs it"),
+            false => Ok(None),
+        };
+    };
+    let inode = inodes::get(ctx.db, ino)?;
+    if inode.is_directory() {
+        return refuse(Code::IsDirectory, "there is a directory of that name now");
+    }
+    if !inode.is_file() {
+        return refuse(Code::Unsupported, "there is a symbolic link of that name now; resolve it and open again");
+    }
+    if mode == CommitMode::Patch && inode.ino != session.ino {
+        let mut error = Error::new(Code::VersionConflict, "another file has taken that name since it was opened");
+        error.current = inode.version_id;
+        return Err(error.into());
+    }
+    Ok(Some(inode))
+}
+
+/// Compare and swap: `if_version` 0 means that the file must not exist; of one that was opened by its number, that nothing was ever written.
+fn check_version(request: &Commit, session: &Session, target: Option<&Inode>) -> Outcome<()> {
+    let Some(wanted) = request.if_version else { return Ok(()) };
+    let current = target.map_or(0, |inode| inode.version_id);
+    let same = match target {
+        Some(_) => wanted == current && (wanted != 0 || session.parent == 0),
+        None => wanted == 0,
+    };
+    if same {
+        return Ok(());
+    }
+    let mut error = Error::new(
+        Code::VersionConflict,
+        format!("if-version {wanted}: the file's current version is {current}; read it and decide again"),
+    );
+    error.current = current;
+    Err(error.into())
+}
+
+/// The inode of a new file, named, not yet written. Its number was drawn at open unless that is taken.
+fn create(ctx: &mut Ctx, request: &Commit, session: &Session) -> Outcome<Inode> {
+    let parent = inodes::directory(ctx.db, session.parent)?;
+    let mode = request.file_mode.unwrap_or(0o644);
+    let next_ino = ctx.meta.next_ino;
+    let mut inode = names::new_inode(ctx, InodeKind::File, &parent, mode, request.uid, request.gid);
+    if !session.created {
+        // The opener chose it, perhaps, and somebody else the same one.
+        names::check_drawn(ctx, session.ino)?;
+        ctx.meta.next_ino = next_ino;
+        inode.ino = session.ino;
+    }
+    inode.domain = session.domain;
+    inode.hints = session.hints.clone();
+    names::add_name(ctx, &parent, &session.name, inode.ino)?;
+    Ok(inode)
+}
+
+/// Writes the pages of the new version; its sizes.
+fn build(
+    ctx: &mut Ctx,
+    request: &Commit,
+    session: &Session,
+    mode: CommitMode,
+    accepted: &Accepted,
+    inode: &Inode,
+    refs: &mut RefChanges,
+) -> Outcome<NewVersion> {
+    let number = inode.version_number + 1;
+    let shift = if mode == CommitMode::Append { inode.size_bytes } else { 0 };
+    let size_bytes = match shift.checked_add(request.size_bytes) {
+        Some(size) if size <= MAX_FILE_BYTES => size,
+        _ => return invalid(format!("appending {} bytes would pass the longest file", request.size_bytes)),
+    };
+    let mut pieces: Vec<Piece> = request.extents.iter().map(|extent| Piece::from_wire(extent, shift)).collect();
+    let base_data = versions::data_bytes(ctx.db, inode.ino, inode.version_number)?;
+    let data_bytes = if mode == CommitMode::Replace {
+        versions::end_pages(ctx, inode.ino, number)?;
+        let staged = if session.staged != 0 { adopt_staged(ctx, session, inode.ino, number)? } else { 0 };
+        staged + versions::add_pages(ctx, inode.ino, number, &pieces, refs)?
+    } else {
+        if session.staged != 0 {
+            let mut staged = take_staged(ctx, session, shift, refs)?;
+            staged.append(&mut pieces);
+            pieces = staged;
+        }
+        if mode == CommitMode::Patch && size_bytes < inode.size_bytes {
+            // A hole up to the old end: what lies behind the new length goes.
+            let len = inode.size_bytes - size_bytes;
+            pieces.push(Piece { start: size_bytes, len, chunk: 0, chunk_offset: 0 });
+        }
+        let grown = versions::overlay(ctx, inode.ino, number, &pieces, refs)?;
+        base_data.saturating_add_signed(grown)
+    };
+    Ok(NewVersion {
+        size_bytes,
+        data_bytes,
+        new_bytes: session.staged_new + accepted.new_bytes,
+        mtime_ns: if request.mtime_ns == 0 { ctx.now_ns } else { request.mtime_ns },
+        content: request.content,
+    })
+}
+
+/// Staged pages become pages of the version as they are; their references are counted already. Their data bytes.
+fn adopt_staged(ctx: &Ctx, session: &Session, ino: u64, number: u64) -> Outcome<u64> {
+    let id = session.session_id as i64;
+    let mut data = 0;
+    for extents in ctx
+        .db
+        .stmt("SELECT extents FROM staged_pages WHERE session_id = ?1")?
+        .query_map([id], |row| row.get::<_, Vec<u8>>(0))?
+    {
+        data += pages::data_bytes(&pages::decode(0, &extents?));
+    }
+    ctx.db
+        .stmt(
+            "INSERT INTO pages (ino, start, born, died, end, extents)
+             SELECT ?2, start, ?3, NULL, end, extents FROM staged_pages WHERE session_id = ?1",
+        )?
+        .execute([id, ino as i64, number as i64])?;
+    ctx.db.stmt("DELETE FROM staged_pages WHERE session_id = ?1")?.execute([id])?;
+    Ok(data)
+}
+
+/// Staged pages as pieces at their place in the file; they are no longer staged.
+fn take_staged(ctx: &Ctx, session: &Session, shift: u64, refs: &mut RefChanges) -> Outcome<Vec<Piece>> {
+    let id = session.session_id as i64;
+    let rows = ctx
+        .db
+        .stmt("SELECT start, extents FROM staged_pages WHERE session_id = ?1 ORDER BY start")?
+        .query_map([id], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, Vec<u8>>(1)?)))?
+        .collect::<Result<Vec<_>, _>>()?;
+    ctx.db.stmt("DELETE FROM staged_pages WHERE session_id = ?1")?.execute([id])?;
+    let mut pieces = Vec::new();
+    for (start, extents) in rows {
+        if !planted::is(Bug::StagedCountedTwice) {
+            refs.release(ctx, &extents)?;
+        }
+        pieces.extend(pages::decode(start + shift, &extents));
+    }
+    Ok(pieces)
+}
+
+/// The session ends, or goes on from the version it has just made.
+fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode) -> Outcome<()> {
+    let id = session.session_id;
+    // The file that was opened may have lost its name, and its last session with this commit.
+    let left = if session.created && session.ino != inode.ino { session.ino } else { inode.ino };
+    if left != inode.ino || inode.nlink == 0 {
+        ctx.after_commit(move |soft| soft.sessions.release_later(left));
+    }
+    if request.keep_session {
+        let next = Session {
+            ino: inode.ino,
+            created: true,
+            base_version: inode.version_id,
+            base_number: inode.version_number,
+            staged: 0,
+            staged_end: 0,
+            staged_new: 0,
+            staged_missing: 0,
+            ..session.clone()
+        };
+        next.write(ctx.db)?;
+        return Ok(());
+    }
+    if id != 0 {
+        ctx.db.stmt("DELETE FROM sessions WHERE session_id = ?1")?.execute([id as i64])?;
+        ctx.after_commit(move |soft| soft.sessions.forget(id));
+    }
+    Ok(())
+}
+
+/// Redundancy of an optimistic write has arrived: rows that a commit left go.
+pub fn complete_fragments(ctx: &mut Ctx, request: &CompleteFragments) -> Outcome<Ack> {
+    for fragment in &request.fragments {
+        let row: Option<i64> = ctx
+            .db
+            .stmt("SELECT pg_id FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = 0 AND cause = ?3")?
+            .query_row(params![fragment.chunk_id as i64, fragment.fragment, CAUSE_UNACKNOWLEDGED], |row| row.get(0))
+            .optional()?;
+        let Some(pg_id) = row else { continue }; // Repaired meanwhile, or the chunk is gone.
+        let pg: Arc<Pg> = ctx.caches.pg(ctx.db, pg_id as u64)?;
+        let fresh = pg.members.get(fragment.fragment as usize).is_some_and(|m| fragment.epoch >= m.wire.since_epoch);
+        if fresh && fragment.epoch <= pg.epoch {
+            ctx.db
+                .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = 0")?
+                .execute(params![fragment.chunk_id as i64, fragment.fragment])?;
+        }
+    }
+    Ok(Ack {})
+}

@@ -1,0 +1,165 @@
+//! Files that go by themselves: those whose `lifetime=purge:DURATION` is over, and checkpoint images (`A.Ni.Tj`) that newer
+//! time steps have made obsolete in a directory with `lifetime=replace:N`.
+//!
+//! What is due is looked up by ticks and proposed as [`ExpireFiles`], which waits for leases as an unlink does and
+//! looks again at each file when it is applied: what was written, renamed or given another lifetime meanwhile stays.
+
+use crate::db::Db;
+use crate::error::Outcome;
+use crate::namespace::hints::HintSet;
+use crate::namespace::inodes::{self, Inode};
+use crate::namespace::names::drop_name;
+use crate::state::{Ctx, Internal};
+use rusqlite::{OptionalExtension, params};
+use tessera_policy::{Lifetime, Policy, StepName, obsolete_steps};
+
+/// Files in one command at most.
+const FILES_PER_COMMAND: usize = 256;
+
+/// Removes those of these files whose time is over.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ExpireFiles {
+    /// The files.
+    #[prost(uint64, repeated, tag = "1")]
+    pub inos: Vec<u64>,
+}
+
+impl Internal for ExpireFiles {
+    const KIND: u32 = 0x800a;
+}
+
+/// A new version was committed, or the hints changed: when the file goes is noted.
+pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Outcome<()> {
+    let ino = inode.ino;
+    match policy.lifetime {
+        Lifetime::Purge { after_s } => {
+            let due_ns = written_ns(ctx.db, inode)?.saturating_add_unsigned(after_s.saturating_mul(1_000_000_000));
+            ctx.db
+                .stmt("INSERT OR REPLACE INTO purges (ino, due_ns) VALUES (?1, ?2)")?
+                .execute([ino as i64, due_ns])?;
+        }
+        Lifetime::Replace { .. } if HintSet::read(&inode.hints).get("lifetime").is_some() => {
+            ctx.after_commit(move |soft| soft.step_files.push(ino));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The hints of a file changed: the old ones' time for it to go is void.
+pub fn hints_changed(ctx: &mut Ctx, inode: &Inode) -> Outcome<()> {
+    ctx.db.stmt("DELETE FROM purges WHERE ino = ?1")?.execute([inode.ino as i64])?;
+    match inode.is_file() && inode.version_id != 0 {
+        true => note(ctx, inode, &HintSet::read(&inode.hints).policy()?),
+        false => Ok(()),
+    }
+}
+
+/// When the current version was committed.
+fn written_ns(db: &Db, inode: &Inode) -> Outcome<i64> {
+    let committed = db
+        .stmt("SELECT committed_ns FROM versions WHERE ino = ?1 AND number = ?2")?
+        .query_row([inode.ino as i64, inode.version_number as i64], |row| row.get(0))
+        .optional()?;
+    Ok(committed.unwrap_or(inode.ctime_ns))
+}
+
+/// Commands for what is due now. `committed`: files committed since the last time, whose names may follow the convention.
+pub fn due(db: &Db, now_ns: i64, committed: &[u64]) -> Outcome<Vec<ExpireFiles>> {
+    let mut inos: Vec<u64> = db
+        .stmt("SELECT ino FROM purges WHERE due_ns <= ?1 ORDER BY due_ns LIMIT ?2")?
+        .query_map(params![now_ns, FILES_PER_COMMAND as i64], |row| row.get::<_, i64>(0).map(|ino| ino as u64))?
+        .collect::<Result<_, _>>()?;
+    let mut looked = std::collections::BTreeSet::new();
+    for &ino in committed {
+        for (parent, name) in names(db, ino)? {
+            if let Some(image) = StepName::parse(&name)
+                && looked.insert((parent, image.application.to_vec()))
+            {
+                inos.extend(obsolete(db, parent, image.application)?);
+            }
+        }
+    }
+    inos.sort_unstable();
+    inos.dedup();
+    Ok(inos.chunks(FILES_PER_COMMAND).map(|inos| ExpireFiles { inos: inos.to_vec() }).collect())
+}
+
+/// The names of a file.
+fn names(db: &Db, ino: u64) -> rusqlite::Result<Vec<(u64, Vec<u8>)>> {
+    db.stmt("SELECT parent, name FROM dentries WHERE ino = ?1 ORDER BY parent, name")?
+        .query_map([ino as i64], |row| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?)))?
+        .collect()
+}
+
+/// The first time step of an application that a directory still needs, if its lifetime lets steps go.
+fn first_needed(db: &Db, parent: u64, images: &[(Vec<u8>, u64)]) -> Outcome<Option<u64>> {
+    let Some(directory) = inodes::find(db, parent)? else { return Ok(None) };
+    let hints = HintSet::read(&directory.hints);
+    let Lifetime::Replace { versions } = hints.policy()?.lifetime else { return Ok(None) };
+    // By default a file's newest version replaces the older ones; that files replace each other must be asked for.
+    if hints.get("lifetime").is_none() {
+        return Ok(None);
+    }
+    let steps = images.iter().filter_map(|(name, _)| StepName::parse(name)).map(|image| (image.process, image.step));
+    Ok(obsolete_steps(steps, versions))
+}
+
+/// Committed images of an application in a directory: name and file.
+fn images(db: &Db, parent: u64, application: &[u8]) -> rusqlite::Result<Vec<(Vec<u8>, u64)>> {
+    let (from, to) = ([application, b".N"].concat(), [application, b".O"].concat());
+    let mut found: Vec<(Vec<u8>, u64)> = db
+        .stmt(
+            "SELECT d.name, d.ino FROM dentries d JOIN inodes i ON i.ino = d.ino
+             WHERE d.parent = ?1 AND d.name >= ?2 AND d.name < ?3 AND i.version_id != 0",
+        )?
+        .query_map(params![parent as i64, from, to], |row| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64)))?
+        .collect::<Result<_, _>>()?;
+    found.retain(|(name, _)| StepName::parse(name).is_some_and(|image| image.application == application));
+    Ok(found)
+}
+
+fn obsolete(db: &Db, parent: u64, application: &[u8]) -> Outcome<Vec<u64>> {
+    let images = images(db, parent, application)?;
+    let Some(first) = first_needed(db, parent, &images)? else { return Ok(Vec::new()) };
+    let older = |name: &[u8]| StepName::parse(name).is_some_and(|image| image.step < first);
+    Ok(images.iter().filter(|(name, _)| older(name)).map(|(_, ino)| *ino).collect())
+}
+
+/// Applies [`ExpireFiles`].
+pub fn expire_files(ctx: &mut Ctx, command: &ExpireFiles) -> Outcome<()> {
+    for &ino in &command.inos {
+        let Some(inode) = inodes::find(ctx.db, ino)?.filter(Inode::is_file) else {
+            ctx.db.stmt("DELETE FROM purges WHERE ino = ?1")?.execute([ino as i64])?;
+            continue;
+        };
+        let purged = purge_is_due(ctx, &inode)?;
+        for (parent, name) in names(ctx.db, ino)? {
+            if purged || is_obsolete(ctx.db, parent, &name)? {
+                inodes::remove_name(ctx.db, parent, &name)?;
+                inodes::touch(ctx.db, parent, ctx.now_ns)?;
+                drop_name(ctx, inodes::get(ctx.db, ino)?)?;
+                ctx.after_commit(|soft| soft.files_expired += 1);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the file's time is over; it is noted no longer then.
+fn purge_is_due(ctx: &Ctx, inode: &Inode) -> Outcome<bool> {
+    let due: bool = ctx
+        .db
+        .stmt("DELETE FROM purges WHERE ino = ?1 AND due_ns <= ?2 RETURNING 1")?
+        .query_row([inode.ino as i64, ctx.now_ns], |_| Ok(true))
+        .optional()?
+        .unwrap_or(false);
+    let policy = HintSet::read(&inode.hints).policy()?;
+    Ok(due && matches!(policy.lifetime, Lifetime::Purge { .. }))
+}
+
+fn is_obsolete(db: &Db, parent: u64, name: &[u8]) -> Outcome<bool> {
+    let Some(image) = StepName::parse(name) else { return Ok(false) };
+    let first = first_needed(db, parent, &images(db, parent, image.application)?)?;
+    Ok(first.is_some_and(|first| image.step < first))
+}

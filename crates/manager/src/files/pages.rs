@@ -1,0 +1,248 @@
+//! Pages: how runs of extents are stored, cut, overlaid and packed. Pure functions, no database.
+
+use prost::Message;
+use tessera_wire::Extent;
+
+/// Most extents a page holds.
+pub const MAX_PAGE_EXTENTS: usize = 256;
+
+/// A piece of a file: `len` bytes of a chunk, or (chunk 0) a hole that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Offset in the file.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Chunk; 0: hole.
+    pub chunk: u64,
+    /// First byte of the chunk that belongs to it.
+    pub chunk_offset: u64,
+}
+
+impl Piece {
+    /// First byte behind it.
+    pub fn end(&self) -> u64 {
+        self.start + self.len
+    }
+
+    /// From the wire; offsets grow by `shift`.
+    pub fn from_wire(extent: &Extent, shift: u64) -> Piece {
+        Piece {
+            start: extent.offset + shift,
+            len: extent.len_bytes,
+            chunk: extent.chunk_id,
+            chunk_offset: extent.chunk_offset,
+        }
+    }
+
+    /// To the wire.
+    pub fn to_wire(self) -> Extent {
+        Extent { offset: self.start, len_bytes: self.len, chunk_id: self.chunk, chunk_offset: self.chunk_offset }
+    }
+
+    /// The part before `at` and the part from `at` on, as far as there is one.
+    fn split(self, at: u64) -> (Option<Piece>, Option<Piece>) {
+        if at <= self.start {
+            return (None, Some(self));
+        }
+        if at >= self.end() {
+            return (Some(self), None);
+        }
+        let head = at - self.start;
+        let chunk_offset = if self.chunk == 0 { 0 } else { self.chunk_offset + head };
+        (Some(Piece { len: head, ..self }), Some(Piece { start: at, len: self.len - head, chunk_offset, ..self }))
+    }
+}
+
+/// The extents of a page, relative to its start; lists that would hold only zeros are left empty.
+#[derive(Clone, PartialEq, Message)]
+struct PageExtents {
+    /// Bytes between the end of the extent before (or the page's start) and this one.
+    #[prost(uint64, repeated, tag = "1")]
+    gaps: Vec<u64>,
+    #[prost(uint64, repeated, tag = "2")]
+    lens: Vec<u64>,
+    #[prost(uint64, repeated, tag = "3")]
+    chunks: Vec<u64>,
+    #[prost(uint64, repeated, tag = "4")]
+    chunk_offsets: Vec<u64>,
+}
+
+/// Encodes the extents of a page that starts at its first piece.
+pub fn encode(pieces: &[Piece]) -> Vec<u8> {
+    let mut page = PageExtents {
+        lens: pieces.iter().map(|p| p.len).collect(),
+        chunks: pieces.iter().map(|p| p.chunk).collect(),
+        ..Default::default()
+    };
+    if pieces.windows(2).any(|w| w[0].end() != w[1].start) {
+        page.gaps = std::iter::once(0).chain(pieces.windows(2).map(|w| w[1].start - w[0].end())).collect();
+    }
+    if pieces.iter().any(|p| p.chunk_offset != 0) {
+        page.chunk_offsets = pieces.iter().map(|p| p.chunk_offset).collect();
+    }
+    page.encode_to_vec()
+}
+
+/// Decodes a page that starts at `start`; what is not a page decodes to nothing.
+pub fn decode(start: u64, column: &[u8]) -> Vec<Piece> {
+    let page = PageExtents::decode(column).unwrap_or_default();
+    let mut at = start;
+    let mut pieces = Vec::with_capacity(page.lens.len());
+    for (i, (&len, &chunk)) in page.lens.iter().zip(&page.chunks).enumerate() {
+        at += page.gaps.get(i).copied().unwrap_or(0);
+        pieces.push(Piece { start: at, len, chunk, chunk_offset: page.chunk_offsets.get(i).copied().unwrap_or(0) });
+        at += len;
+    }
+    pieces
+}
+
+/// Calls `each` with the chunk of every extent of an encoded page.
+pub fn for_each_chunk(column: &[u8], mut each: impl FnMut(u64)) {
+    let page = PageExtents::decode(column).unwrap_or_default();
+    page.chunks.into_iter().filter(|&chunk| chunk != 0).for_each(&mut each);
+}
+
+/// Extents in an encoded page.
+pub fn count(column: &[u8]) -> usize {
+    PageExtents::decode(column).map_or(0, |page| page.lens.len())
+}
+
+/// Lays `new` (in order, not overlapping) over `old` (likewise); what `new` covers of `old` is gone, holes of `new` stay pieces.
+pub fn overlay(old: &[Piece], new: &[Piece]) -> Vec<Piece> {
+    let mut out = Vec::with_capacity(old.len() + new.len() + 2);
+    let mut rest = old.iter().copied();
+    let mut current = rest.next();
+    for &piece in new {
+        // Everything before the new piece stays.
+        while let Some(p) = current {
+            let (before, after) = p.split(piece.start);
+            out.extend(before);
+            current = after;
+            if current.is_some() {
+                break;
+            }
+            current = rest.next();
+        }
+        // What it covers goes.
+        while let Some(p) = current {
+            let (_, after) = p.split(piece.end());
+            current = after;
+            if current.is_some() {
+                break;
+            }
+            current = rest.next();
+        }
+        out.push(piece);
+    }
+    out.extend(current);
+    out.extend(rest);
+    out
+}
+
+/// Joins what is contiguous in file and chunk, drops holes, and packs the rest evenly into pages.
+pub fn pack(pieces: &[Piece]) -> Vec<Vec<Piece>> {
+    let mut joined: Vec<Piece> = Vec::with_capacity(pieces.len());
+    for &piece in pieces.iter().filter(|p| p.chunk != 0) {
+        match joined.last_mut() {
+            Some(last)
+                if last.end() == piece.start
+                    && last.chunk == piece.chunk
+                    && last.chunk_offset + last.len == piece.chunk_offset =>
+            {
+                last.len += piece.len;
+            }
+            _ => joined.push(piece),
+        }
+    }
+    split_evenly(joined)
+}
+
+/// As [`pack`], but holes stay (a staged patch must remember the holes it makes).
+pub fn pack_with_holes(pieces: &[Piece]) -> Vec<Vec<Piece>> {
+    split_evenly(pieces.to_vec())
+}
+
+fn split_evenly(pieces: Vec<Piece>) -> Vec<Vec<Piece>> {
+    let pages = pieces.len().div_ceil(MAX_PAGE_EXTENTS);
+    match pages {
+        0 => Vec::new(),
+        1 => vec![pieces],
+        _ => pieces.chunks(pieces.len().div_ceil(pages)).map(<[Piece]>::to_vec).collect(),
+    }
+}
+
+/// Bytes that are not holes.
+pub fn data_bytes(pieces: &[Piece]) -> u64 {
+    pieces.iter().filter(|p| p.chunk != 0).map(|p| p.len).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn piece(start: u64, len: u64, chunk: u64, chunk_offset: u64) -> Piece {
+        Piece { start, len, chunk, chunk_offset }
+    }
+
+    #[test]
+    fn pages_survive_encoding() {
+        let pieces = [piece(10, 5, 1, 0), piece(15, 7, 2, 3), piece(40, 1, 3, 0)];
+        assert_eq!(decode(10, &encode(&pieces)), pieces);
+        assert_eq!(decode(0, b"\xff\xff"), []);
+        let run = [piece(0, 4096, 7, 0)];
+        assert!(encode(&run).len() < 10, "a small file's page is small: {}", encode(&run).len());
+    }
+
+    #[test]
+    fn a_piece_in_the_middle_splits_what_is_there() {
+        let out = overlay(&[piece(0, 100, 1, 0)], &[piece(40, 20, 2, 0)]);
+        assert_eq!(out, [piece(0, 40, 1, 0), piece(40, 20, 2, 0), piece(60, 40, 1, 60)]);
+        assert_eq!(pack(&overlay(&out, &[piece(40, 20, 1, 40)])), [vec![piece(0, 100, 1, 0)]]);
+    }
+
+    /// The naming of every byte by (chunk, offset in it), the plainest model there is.
+    fn paint(pieces: &[Piece], len: usize) -> Vec<(u64, u64)> {
+        let mut bytes = vec![(0, 0); len];
+        for p in pieces {
+            for i in 0..p.len {
+                bytes[(p.start + i) as usize] = if p.chunk == 0 { (0, 0) } else { (p.chunk, p.chunk_offset + i) };
+            }
+        }
+        bytes
+    }
+
+    fn run() -> impl Strategy<Value = Vec<Piece>> {
+        prop::collection::vec((0u64..6, 1u64..9, 0u64..4, 0u64..5), 0..12).prop_map(|steps| {
+            let mut at = 0;
+            steps
+                .into_iter()
+                .map(|(gap, len, chunk, offset)| {
+                    let p = piece(at + gap, len, chunk, if chunk == 0 { 0 } else { offset });
+                    at = p.end();
+                    p
+                })
+                .collect()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #[test]
+        fn overlay_equals_painting(old in run(), new in run()) {
+            let out = overlay(&old, &new);
+            prop_assert!(out.windows(2).all(|w| w[0].end() <= w[1].start));
+            let mut expected = paint(&old, 256);
+            for p in &new {
+                for i in 0..p.len {
+                    expected[(p.start + i) as usize] = if p.chunk == 0 { (0, 0) } else { (p.chunk, p.chunk_offset + i) };
+                }
+            }
+            prop_assert_eq!(paint(&out, 256), expected.clone());
+            let packed: Vec<Piece> = pack(&out).concat();
+            prop_assert_eq!(paint(&packed, 256), expected);
+            prop_assert_eq!(decode(packed.first().map_or(0, |p| p.start), &encode(&packed)), packed);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Requests that change no row: answered from the last committed state. Opening a version for reading changes soft state
+//! only.
+
+use crate::db::Db;
+use crate::db::cache::Caches;
+use crate::error::{Failure, Outcome, refuse};
+use crate::files::pages::Piece;
+use crate::files::sessions::{self, Reader};
+use crate::files::versions::{self, Which};
+use crate::namespace::hints::{self, HintSet};
+use crate::namespace::inodes::{self, Inode, check_name};
+use crate::namespace::names;
+use crate::placement::groups;
+use crate::state::View;
+use bytes::Bytes;
+use prost::Message;
+use rusqlite::OptionalExtension;
+use std::collections::{BTreeMap, BTreeSet};
+use tessera_wire::meta::*;
+use tessera_wire::{ChunkInfo, Code, Kind};
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asker {
+    /// Number of the connection.
+    pub connection: u64,
+    /// From its greeting.
+    pub client_id: u64,
+}
+
+/// An answer, and the inodes it wants a lease on (none: no lease).
+pub enum Read {
+    /// As it is.
+    Plain(Vec<u8>),
+    /// An entry that may be cached if the lease is granted.
+    Leased(Box<Entry>, Vec<u64>),
+}
+
+/// Answers a request that is neither a command nor about groups and nodes; None: it is not known.
+pub fn read(view: &mut View, asker: Asker, kind: Kind, body: &Bytes) -> Option<Outcome<Read>> {
+    Some(match kind {
+        Kind::Resolve => decode(body).and_then(|r: Resolve| {
+            let entry = names::resolve(view.db, &r)?;
+            let path = entry.path.clone();
+            Ok(leased(entry, r.want_lease, &path))
+        }),
+        Kind::Lookup => decode(body).and_then(|r: Lookup| Ok(leased(names::lookup(view.db, &r)?, r.want_lease, &[]))),
+        Kind::GetAttr => {
+            decode(body).and_then(|r: GetAttr| Ok(leased(names::get_attr(view.db, &r)?, r.want_lease, &[])))
+        }
+        Kind::List => decode(body).and_then(|r: List| plain(names::list(view.db, &r, view.config.max_list_entries)?)),
+        Kind::ListXattrs => decode(body).and_then(|r: ListXattrs| plain(names::list_xattrs(view.db, &r)?)),
+        Kind::ListVersions => decode(body).and_then(|r: ListVersions| {
+            file(inodes::get(view.db, r.ino)?)?;
+            plain(ListVersionsReply { versions: versions::list(view.db, r.ino)? })
+        }),
+        Kind::OpenRead => decode(body).and_then(|r: OpenRead| plain(open_read(view, asker, &r)?)),
+        Kind::ListExtents => decode(body).and_then(|r: ListExtents| plain(list_extents(view, &r)?)),
+        Kind::RenewSession => decode(body).and_then(|r: RenewSession| plain(renew(view, &r)?)),
+        _ => return None,
+    })
+}
+
+fn decode<M: Message + Default>(body: &Bytes) -> Outcome<M> {
+    M::decode(body.clone())
+        .map_err(|why| Failure::refused(Code::Invalid, format!("the request cannot be decoded: {why}")))
+}
+
+fn plain(reply: impl Message) -> Outcome<Read> {
+    Ok(Read::Plain(reply.encode_to_vec()))
+}
+
+fn leased(entry: Entry, wanted: bool, path: &[u64]) -> Read {
+    if !wanted {
+        return Read::Plain(entry.encode_to_vec());
+    }
+    let mut inos = path.to_vec();
+    inos.extend(entry.attr.as_ref().map(|attr| attr.ino));
+    Read::Leased(Box::new(entry), inos)
+}
+
+fn file(inode: Inode) -> Outcome<Inode> {
+    match (inode.is_file(), inode.is_directory()) {
+        (true, _) => Ok(inode),
+        (_, true) => refuse(Code::IsDirectory, "is a directory, not a file; `tessera ls` shows what is in it"),
+        _ => refuse(Code::Unsupported, "is a symbolic link; name what it points to (`tessera stat` shows that)"),
+    }
+}
+
+fn open_read(view: &mut View, asker: Asker, request: &OpenRead) -> Outcome<OpenReadReply> {
+    let ino = match request.parent {
+        0 => request.ino,
+        parent => {
+            check_name(&request.name)?;
+            let parent = inodes::directory(view.db, parent)?;
+            match inodes::lookup(view.db, parent.ino, &request.name)? {
+                Some(ino) => ino,
+                None => {
+                    let name = String::from_utf8_lossy(&request.name);
+                    return refuse(Code::NotFound, format!("there is no {name:?} in its directory"));
+                }
+            }
+        }
+    };
+    let inode = file(inodes::get(view.db, ino)?)?;
+    let version = which(view.db, &inode, request)?;
+    let reader = Reader {
+        client_id: asker.client_id,
+        ino,
+        version: version.version,
+        number: version.number,
+        size_bytes: version.size_bytes,
+        started_ns: view.now_ns,
+        used_ns: view.now_ns,
+        persisted: false,
+    };
+    let extents = extents(view, &reader, request.offset, request.len_bytes, request.known_map_version)?;
+    let session_id = view.soft.sessions.open_reader(view.meta.term, reader);
+    Ok(OpenReadReply {
+        session_id,
+        attr: Some(inode.attr()),
+        version: Some(version),
+        extents: Some(extents),
+        session_ms: view.config.session_ms,
+        policy: hints::all(&HintSet::read(&inode.hints).policy()?),
+    })
+}
+
+fn which(db: &Db, inode: &Inode, request: &OpenRead) -> Outcome<VersionInfo> {
+    let wanted = match (request.version, request.number) {
+        (0, 0) if inode.version_number == 0 => return Ok(VersionInfo::default()),
+        (0, 0) => Which::Number(inode.version_number),
+        (0, number) => Which::Number(number),
+        (id, _) => Which::Id(id),
+    };
+    match versions::find(db, inode.ino, wanted)? {
+        Some(version) => Ok(version),
+        None => refuse(
+            Code::NotFound,
+            format!("there is no such version of it ({wanted}); `tessera versions` lists those that are kept"),
+        ),
+    }
+}
+
+fn list_extents(view: &mut View, request: &ListExtents) -> Outcome<ListExtentsReply> {
+    let Some(reader) = view.soft.sessions.reader(request.session_id, view.now_ns).cloned() else {
+        let id = request.session_id;
+        return refuse(
+            Code::SessionExpired,
+            format!("session {id} has expired or is no reader's; open the version again"),
+        );
+    };
+    extents(view, &reader, request.offset, request.len_bytes, request.known_map_version)
+}
+
+fn extents(view: &View, reader: &Reader, offset: u64, len: u64, known_map_version: u64) -> Outcome<ListExtentsReply> {
+    let (size, most) = (reader.size_bytes, view.config.max_list_extents);
+    let pieces = versions::read(view.db, reader.ino, reader.number, size, offset, len, most)?;
+    let next_offset = pieces.last().map_or(offset.min(size), Piece::end);
+    let ids: BTreeSet<u64> = pieces.iter().map(|p| p.chunk).filter(|&chunk| chunk != 0).collect();
+    let chunks = chunk_infos(view.db, &ids)?;
+    let classes: BTreeSet<u32> = chunks.iter().map(|chunk| chunk.class_id).collect();
+    let pgs: BTreeSet<u64> = chunks.iter().map(|chunk| chunk.pg_id).collect();
+    let pgs: Vec<u64> = pgs.into_iter().collect();
+    Ok(ListExtentsReply {
+        extents: pieces.into_iter().map(Piece::to_wire).collect(),
+        classes: class_infos(view.db, view.caches, &classes)?,
+        chunks,
+        map: Some(groups::map_since(view.db, view.meta.map_version, view.caches, known_map_version, &pgs)?),
+        next_offset,
+    })
+}
+
+fn class_infos(db: &Db, caches: &Caches, ids: &BTreeSet<u32>) -> Outcome<Vec<tessera_wire::ClassInfo>> {
+    ids.iter().map(|&id| Ok(caches.class(db, id)?.as_ref().clone())).collect()
+}
+
+fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Outcome<Vec<ChunkInfo>> {
+    let mut missing = missing_of(db, ids)?;
+    let mut select = db.stmt("SELECT hash, len_bytes, class_id, pg_id FROM chunks WHERE chunk_id = ?1")?;
+    let mut chunks = Vec::with_capacity(ids.len());
+    for &chunk_id in ids {
+        let chunk = select
+            .query_row([chunk_id as i64], |row| {
+                Ok(ChunkInfo {
+                    chunk_id,
+                    hash: row.get::<_, Vec<u8>>(0)?.into(),
+                    len_bytes: row.get::<_, i64>(1)? as u64,
+                    class_id: row.get(2)?,
+                    pg_id: row.get::<_, i64>(3)? as u64,
+                    missing: missing.remove(&chunk_id).unwrap_or_default(),
+                })
+            })
+            .optional()?;
+        match chunk {
+            Some(chunk) => chunks.push(chunk),
+            None => return refuse(Code::Internal, format!("chunk {chunk_id} is referred to and has no row (P4)")),
+        }
+    }
+    Ok(chunks)
+}
+
+fn missing_of(db: &Db, ids: &BTreeSet<u64>) -> Outcome<BTreeMap<u64, Vec<u32>>> {
+    let mut missing: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    if !db.stmt("SELECT 1 FROM missing_fragments LIMIT 1")?.exists([])? {
+        return Ok(missing);
+    }
+    let mut select =
+        db.stmt("SELECT fragment FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0 ORDER BY fragment")?;
+    for &chunk_id in ids {
+        let fragments = select.query_map([chunk_id as i64], |row| row.get(0))?.collect::<Result<Vec<u32>, _>>()?;
+        if !fragments.is_empty() {
+            missing.insert(chunk_id, fragments);
+        }
+    }
+    Ok(missing)
+}
+
+/// Of the room that nobody has reserved a stream of unknown length gets one part in so many at most.
+const STREAM_SHARE: u64 = 4;
+
+fn renew(view: &mut View, request: &RenewSession) -> Outcome<RenewSessionReply> {
+    let wanted = request.reserve_bytes;
+    let (id, now_ns) = (request.session_id, view.now_ns);
+    let Some(reserved) = view.soft.sessions.renew(id, now_ns, None) else {
+        return refuse(Code::SessionExpired, format!("session {id} has expired or never was; open the file again"));
+    };
+    let granted = match wanted > reserved {
+        true => grant(view, id, wanted, reserved)?,
+        false => wanted,
+    };
+    let reserved_bytes = view.soft.sessions.renew(id, now_ns, Some(granted)).unwrap_or(0);
+    Ok(RenewSessionReply { session_ms: view.config.session_ms, reserved_bytes })
+}
+
+/// How much of what a writer wants reserved it gets: what nobody has, but a stream, which asks for more than it may ever
+/// write, at most a quarter of that. Never less than it has.
+fn grant(view: &View, id: u64, wanted: u64, reserved: u64) -> Outcome<u64> {
+    let session = sessions::writer(view.db, id)?;
+    let scheme = HintSet::read(&session.hints).policy()?.scheme(wanted);
+    let others = view.soft.sessions.reserved_bytes().saturating_sub(reserved);
+    let room = groups::room((view.db, view.caches), &view.soft.cluster.figures, scheme, others)?.unreserved_bytes();
+    let known = session.reserved_bytes >= wanted;
+    Ok(wanted.min(if known { room } else { room / STREAM_SHARE }).max(reserved))
+}

@@ -1,0 +1,403 @@
+//! Versions of a file as intervals of pages: making the next one, reading any, dropping what its lifetime says.
+//!
+//! Version v consists of the pages with born <= v and (died is null or died > v). A change therefore writes only the pages
+//! it touches: the old ones get `died = v`, the new ones `born = v`. A page goes when no kept version lies in
+//! [born, died).
+
+use crate::chunks::refs::RefChanges;
+use crate::db::Db;
+use crate::error::Outcome;
+use crate::files::pages::{self, MAX_PAGE_EXTENTS, Piece};
+use crate::namespace::inodes::{self, Inode};
+use crate::planted::{self, Bug};
+use crate::state::Ctx;
+use rusqlite::{OptionalExtension, Row, params};
+use tessera_policy::Lifetime;
+use tessera_wire::meta::VersionInfo;
+
+/// A row of `pages` (its file is known from where it was read).
+#[derive(Debug, Clone)]
+pub struct PageRow {
+    /// Offset of the first extent.
+    pub start: u64,
+    /// First version it belongs to.
+    pub born: u64,
+    /// End of the last extent.
+    pub end: u64,
+    /// Encoded extents.
+    pub extents: Vec<u8>,
+}
+
+impl PageRow {
+    fn read(row: &Row) -> rusqlite::Result<PageRow> {
+        let number = |i: usize| row.get::<_, i64>(i).map(|n| n as u64);
+        Ok(PageRow { start: number(0)?, born: number(1)?, end: number(2)?, extents: row.get(3)? })
+    }
+
+    fn pieces(&self) -> Vec<Piece> {
+        pages::decode(self.start, &self.extents)
+    }
+}
+
+/// The page of version `number` that starts last at or before `at`.
+fn floor_page(db: &Db, ino: u64, number: u64, at: u64) -> rusqlite::Result<Option<PageRow>> {
+    db.stmt(
+        "SELECT start, born, end, extents FROM pages WHERE ino = ?1 AND start <= ?2 AND born <= ?3 AND (died IS NULL OR died > ?3)
+         ORDER BY start DESC LIMIT 1",
+    )?
+    .query_row([ino as i64, at as i64, number as i64], PageRow::read)
+    .optional()
+}
+
+/// Pages of version `number` that start after `from` and before `to`, at most `limit`.
+fn pages_between(db: &Db, ino: u64, number: u64, from: u64, to: u64, limit: i64) -> rusqlite::Result<Vec<PageRow>> {
+    db.stmt(
+        "SELECT start, born, end, extents FROM pages WHERE ino = ?1 AND start > ?2 AND start < ?3 AND born <= ?4
+         AND (died IS NULL OR died > ?4) ORDER BY start LIMIT ?5",
+    )?
+    .query_map([ino as i64, from as i64, to as i64, number as i64, limit], PageRow::read)?
+    .collect()
+}
+
+/// Offsets stay below this: they are stored as signed numbers.
+pub const MAX_FILE_BYTES: u64 = i64::MAX as u64;
+
+/// Pages that lie next to each other and the new pieces that fall among them.
+struct Cluster {
+    pages: Vec<PageRow>,
+    new: Vec<Piece>,
+    /// Start of the last page at or before the last new piece, whether or not it is rewritten.
+    last_page: Option<u64>,
+}
+
+/// Version `number` := the version before, with `new` (absolute, in order, holes included) laid over it. Returns
+/// by how much the bytes that are not holes grew.
+pub fn overlay(ctx: &mut Ctx, ino: u64, number: u64, new: &[Piece], refs: &mut RefChanges) -> Outcome<i64> {
+    let mut grown = 0i64;
+    for cluster in clusters(ctx.db, ino, number - 1, new)? {
+        let old: Vec<Piece> = cluster.pages.iter().flat_map(PageRow::pieces).collect();
+        let packed = pages::pack(&pages::overlay(&old, &cluster.new));
+        for page in &cluster.pages {
+            ctx.db.stmt("UPDATE pages SET died = ?4 WHERE ino = ?1 AND start = ?2 AND born = ?3")?.execute([
+                ino as i64,
+                page.start as i64,
+                page.born as i64,
+                number as i64,
+            ])?;
+        }
+        grown -= pages::data_bytes(&old) as i64;
+        for pieces in &packed {
+            grown += pages::data_bytes(pieces) as i64;
+            insert_page(ctx.db, ino, number, pieces)?;
+            refs.add(pieces);
+        }
+    }
+    Ok(grown)
+}
+
+fn clusters(db: &Db, ino: u64, base: u64, new: &[Piece]) -> Outcome<Vec<Cluster>> {
+    let mut clusters: Vec<Cluster> = Vec::new();
+    for run in new.chunk_by(|a, b| a.end() == b.start) {
+        let (from, to) = (run[0].start, run[run.len() - 1].end());
+        let floor = if base == 0 { None } else { floor_page(db, ino, base, from)? };
+        let floor_start = floor.as_ref().map(|page| page.start);
+        let behind = if base == 0 { Vec::new() } else { pages_between(db, ino, base, from, to, i64::MAX)? };
+        let cluster = match clusters.last_mut() {
+            Some(last) if last.last_page == floor_start => last,
+            _ => {
+                // A neighbour with room is written anew together with what is put behind it, so that
+                // appending little by little does not make little pages.
+                let adopt = |page: &PageRow| {
+                    page.end > from || behind.is_empty() && pages::count(&page.extents) + run.len() <= MAX_PAGE_EXTENTS
+                };
+                clusters.push(Cluster {
+                    pages: floor.into_iter().filter(adopt).collect(),
+                    new: Vec::new(),
+                    last_page: floor_start,
+                });
+                clusters.last_mut().expect("just pushed")
+            }
+        };
+        cluster.last_page = behind.last().map(|page| page.start).or(cluster.last_page);
+        cluster.pages.extend(behind);
+        cluster.new.extend_from_slice(run);
+    }
+    Ok(clusters)
+}
+
+fn insert_page(db: &Db, ino: u64, born: u64, pieces: &[Piece]) -> rusqlite::Result<()> {
+    let (start, end) = (pieces[0].start, pieces[pieces.len() - 1].end());
+    db.stmt("INSERT INTO pages (ino, start, born, died, end, extents) VALUES (?1, ?2, ?3, NULL, ?4, ?5)")?
+        .execute(params![ino as i64, start as i64, born as i64, end as i64, pages::encode(pieces)])?;
+    Ok(())
+}
+
+/// Ends every page of the version before `number`: a replacing commit starts from nothing.
+pub fn end_pages(ctx: &Ctx, ino: u64, number: u64) -> Outcome<()> {
+    if number > 1 {
+        ctx.db
+            .stmt("UPDATE pages SET died = ?2 WHERE ino = ?1 AND died IS NULL")?
+            .execute([ino as i64, number as i64])?;
+    }
+    Ok(())
+}
+
+/// Version `number` gets these pages besides what it has; returns their data bytes.
+pub fn add_pages(ctx: &Ctx, ino: u64, number: u64, pieces: &[Piece], refs: &mut RefChanges) -> Outcome<u64> {
+    for page in pages::pack(pieces) {
+        insert_page(ctx.db, ino, number, &page)?;
+        refs.add(&page);
+    }
+    Ok(pages::data_bytes(pieces))
+}
+
+/// What a commit made of a file.
+pub struct NewVersion {
+    /// Length.
+    pub size_bytes: u64,
+    /// Without holes.
+    pub data_bytes: u64,
+    /// Of chunks that are new with it.
+    pub new_bytes: u64,
+    /// Time of modification to record.
+    pub mtime_ns: i64,
+    /// Names its bytes; 0: the version's id does.
+    pub content: u64,
+}
+
+/// Makes version `number` of `inode` (whose pages are in place) the current one; `inode` must be written afterwards.
+pub fn publish(ctx: &mut Ctx, inode: &mut Inode, number: u64, version: &NewVersion) -> Outcome<u64> {
+    let id = crate::db::meta::draw(&mut ctx.meta.next_version);
+    ctx.db
+        .stmt(
+            "INSERT INTO versions (ino, number, version_id, size_bytes, data_bytes, new_bytes, committed_ns)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )?
+        .execute([
+            inode.ino as i64,
+            number as i64,
+            id as i64,
+            version.size_bytes as i64,
+            version.data_bytes as i64,
+            version.new_bytes as i64,
+            ctx.now_ns,
+        ])?;
+    ctx.meta.versions += 1;
+    ctx.meta.logical_bytes += version.data_bytes;
+    inode.version_id = id;
+    inode.version_number = number;
+    inode.content = if version.content == 0 { id } else { version.content };
+    inode.size_bytes = version.size_bytes;
+    inode.mtime_ns = version.mtime_ns;
+    inode.ctime_ns = ctx.now_ns;
+    Ok(id)
+}
+
+/// Data bytes of a version.
+pub fn data_bytes(db: &Db, ino: u64, number: u64) -> rusqlite::Result<u64> {
+    let found: Option<i64> = db
+        .stmt("SELECT data_bytes FROM versions WHERE ino = ?1 AND number = ?2")?
+        .query_row([ino as i64, number as i64], |row| row.get(0))
+        .optional()?;
+    Ok(found.unwrap_or(0) as u64)
+}
+
+/// Drops what `lifetime` keeps no longer, but for what readers hold: those versions go once they are released.
+pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChanges) -> Outcome<()> {
+    let Some(keep) = lifetime.versions_kept() else { return Ok(()) };
+    if inode.version_number <= 1 {
+        return Ok(());
+    }
+    let keep = i64::try_from(keep).unwrap_or(i64::MAX);
+    let excess = ctx
+        .db
+        .stmt("SELECT number, version_id FROM versions WHERE ino = ?1 ORDER BY number DESC LIMIT -1 OFFSET ?2")?
+        .query_map([inode.ino as i64, keep], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)))?
+        .collect::<Result<Vec<_>, _>>()?;
+    for (number, version_id) in excess {
+        if ctx.decide(|ctx| Ok(u64::from(ctx.soft.sessions.is_read(version_id))))? == 0 {
+            drop_version(ctx, inode.ino, number, refs)?;
+        } else {
+            let ino = inode.ino;
+            ctx.db.stmt("INSERT OR IGNORE INTO overdue (ino) VALUES (?1)")?.execute([ino as i64])?;
+            ctx.after_commit(move |soft| soft.sessions.trim_later(ino));
+        }
+    }
+    Ok(())
+}
+
+/// Drops a version that is not the current one, and the pages no other kept version needs.
+fn drop_version(ctx: &mut Ctx, ino: u64, number: u64, refs: &mut RefChanges) -> Outcome<()> {
+    let at = [ino as i64, number as i64];
+    ctx.meta.versions -= 1;
+    ctx.meta.logical_bytes -= data_bytes(ctx.db, ino, number)?;
+    ctx.db.stmt("DELETE FROM versions WHERE ino = ?1 AND number = ?2")?.execute(at)?;
+    let kept = |sql: &str| -> rusqlite::Result<i64> {
+        ctx.db.stmt(sql)?.query_row(at, |row| row.get::<_, Option<i64>>(0)).map(|n| n.unwrap_or(0))
+    };
+    let before = kept("SELECT max(number) FROM versions WHERE ino = ?1 AND number < ?2")?;
+    let before = if planted::is(Bug::PagesDroppedEarly) { 0 } else { before };
+    let behind = kept("SELECT min(number) FROM versions WHERE ino = ?1 AND number > ?2")?;
+    let rows = ctx
+        .db
+        .stmt("SELECT start, born, end, extents FROM pages WHERE ino = ?1 AND died > ?2 AND died <= ?3 AND born > ?4")?
+        .query_map([ino as i64, number as i64, behind, before], PageRow::read)?
+        .collect::<Result<Vec<_>, _>>()?;
+    for page in rows {
+        ctx.db.stmt("DELETE FROM pages WHERE ino = ?1 AND start = ?2 AND born = ?3")?.execute([
+            ino as i64,
+            page.start as i64,
+            page.born as i64,
+        ])?;
+        refs.release(ctx, &page.extents)?;
+    }
+    Ok(())
+}
+
+/// A file without names goes, unless a session still holds it.
+pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Outcome<()> {
+    let held: bool = ctx.db.stmt("SELECT 1 FROM sessions WHERE ino = ?1 LIMIT 1")?.exists([ino as i64])?;
+    if held || ctx.decide(|ctx| Ok(u64::from(ctx.soft.sessions.is_file_read(ino))))? != 0 {
+        ctx.after_commit(move |soft| soft.sessions.release_later(ino));
+        return Ok(());
+    }
+    ctx.db.stmt("DELETE FROM overdue WHERE ino = ?1")?.execute([ino as i64])?;
+    ctx.db.stmt("DELETE FROM purges WHERE ino = ?1")?.execute([ino as i64])?;
+    let (count, bytes) = ctx
+        .db
+        .stmt("SELECT count(*), ifnull(sum(data_bytes), 0) FROM versions WHERE ino = ?1")?
+        .query_row([ino as i64], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)))?;
+    ctx.meta.versions -= count;
+    ctx.meta.logical_bytes -= bytes;
+    ctx.db.stmt("DELETE FROM versions WHERE ino = ?1")?.execute([ino as i64])?;
+    release_pages(ctx, ino)?;
+    inodes::remove(ctx.db, ino)?;
+    Ok(())
+}
+
+/// Pages of a file that are released within the command; of a longer file they are queued, as rows moved by SQL.
+const RELEASE_PAGES: i64 = 32;
+
+fn release_pages(ctx: &mut Ctx, ino: u64) -> Outcome<()> {
+    let count: i64 =
+        ctx.db.stmt("SELECT count(*) FROM pages WHERE ino = ?1")?.query_row([ino as i64], |row| row.get(0))?;
+    if count > RELEASE_PAGES {
+        ctx.db
+            .stmt("INSERT INTO dropped_pages (extents) SELECT extents FROM pages WHERE ino = ?1 ORDER BY start, born")?
+            .execute([ino as i64])?;
+    } else if count > 0 {
+        let mut refs = RefChanges::default();
+        let rows = ctx
+            .db
+            .stmt("SELECT extents FROM pages WHERE ino = ?1")?
+            .query_map([ino as i64], |row| row.get::<_, Vec<u8>>(0))?
+            .collect::<Result<Vec<_>, _>>()?;
+        rows.iter().try_for_each(|extents| refs.release(ctx, extents))?;
+        refs.apply(ctx)?;
+    }
+    ctx.db.stmt("DELETE FROM pages WHERE ino = ?1")?.execute([ino as i64])?;
+    Ok(())
+}
+
+/// Versions of a file, oldest first.
+pub fn list(db: &Db, ino: u64) -> Outcome<Vec<VersionInfo>> {
+    let mut rows = db.stmt(
+        "SELECT version_id, number, size_bytes, committed_ns, new_bytes FROM versions WHERE ino = ?1 ORDER BY number",
+    )?;
+    Ok(rows.query_map([ino as i64], read_info)?.collect::<Result<Vec<_>, _>>()?)
+}
+
+/// Which version is meant.
+#[derive(Debug, Clone, Copy)]
+pub enum Which {
+    /// By version id.
+    Id(u64),
+    /// By number within the file.
+    Number(u64),
+}
+
+impl std::fmt::Display for Which {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Which::Id(id) => write!(f, "id {id}"),
+            Which::Number(number) => write!(f, "number {number}"),
+        }
+    }
+}
+
+/// One version of a file, if it is kept.
+pub fn find(db: &Db, ino: u64, which: Which) -> rusqlite::Result<Option<VersionInfo>> {
+    let (sql, value) = match which {
+        Which::Id(id) => (
+            "SELECT version_id, number, size_bytes, committed_ns, new_bytes FROM versions WHERE ino = ?1 AND version_id = ?2",
+            id,
+        ),
+        Which::Number(number) => (
+            "SELECT version_id, number, size_bytes, committed_ns, new_bytes FROM versions WHERE ino = ?1 AND number = ?2",
+            number,
+        ),
+    };
+    db.stmt(sql)?.query_row([ino as i64, value as i64], read_info).optional()
+}
+
+fn read_info(row: &Row) -> rusqlite::Result<VersionInfo> {
+    let number = |i: usize| row.get::<_, i64>(i).map(|n| n as u64);
+    Ok(VersionInfo {
+        version: number(0)?,
+        number: number(1)?,
+        size_bytes: number(2)?,
+        committed_ns: row.get(3)?,
+        new_bytes: number(4)?,
+    })
+}
+
+/// Pieces of version `number` (of `size` bytes) from the one that holds `offset` on, holes included, until `len` bytes
+/// are covered or there are `max` of them. The first may start before `offset`.
+pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, max: usize) -> Outcome<Vec<Piece>> {
+    let end = offset.saturating_add(len).min(size);
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut covered = offset.min(size);
+    let mut next: Vec<PageRow> = floor_page(db, ino, number, offset)?.into_iter().collect();
+    let mut from = offset;
+    while covered < end && pieces.len() < max {
+        if next.is_empty() {
+            next = pages_between(db, ino, number, from, end, 16)?;
+            if next.is_empty() {
+                let (at, to) = (covered, hole_end(db, ino, number, from, size)?);
+                push_hole(&mut pieces, &mut covered, at, to);
+                break;
+            }
+        }
+        for page in next.drain(..) {
+            from = from.max(page.start);
+            for piece in page.pieces() {
+                if piece.end() <= offset || piece.start >= size || covered >= end || pieces.len() >= max {
+                    continue;
+                }
+                if piece.start > covered {
+                    let at = covered;
+                    push_hole(&mut pieces, &mut covered, at, piece.start);
+                    if covered >= end || pieces.len() >= max {
+                        continue;
+                    }
+                }
+                covered = piece.end().min(size);
+                pieces.push(Piece { len: covered - piece.start, ..piece });
+            }
+        }
+    }
+    Ok(pieces)
+}
+
+/// Where the hole that holds everything behind the page at `from` ends.
+fn hole_end(db: &Db, ino: u64, number: u64, from: u64, size: u64) -> rusqlite::Result<u64> {
+    let next = pages_between(db, ino, number, from, size, 1)?;
+    Ok(next.first().map_or(size, |page| page.start.min(size)))
+}
+
+fn push_hole(pieces: &mut Vec<Piece>, covered: &mut u64, from: u64, to: u64) {
+    if to > from {
+        pieces.push(Piece { start: from, len: to - from, chunk: 0, chunk_offset: 0 });
+        *covered = to;
+    }
+}

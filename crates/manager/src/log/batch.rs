@@ -1,0 +1,346 @@
+//! A group commit: commands applied one by one in one transaction, the log entry and the answers with them.
+//!
+//! A refused command leaves nothing. Commands look before they write, so nearly every refusal has written nothing and needs
+//! no undoing; when one has, the whole batch is undone and applied again with a savepoint around each command. That way
+//! the common case pays for no savepoints (SQLite copies every page a savepoint touches).
+
+use crate::config::Config;
+use crate::db::Db;
+use crate::db::cache::Caches;
+use crate::db::meta::Meta;
+use crate::error::{Failure, Outcome};
+use crate::log::command::Command;
+use crate::log::reply_cache::{Answer, Answers, OpAnswer, OpAnswers};
+use crate::log::upkeep::RecordRefusal;
+use crate::planted::{self, Bug};
+use crate::state::{Ctx, Effect, Internal, Soft, Tape, flush_pg_bytes};
+use bytes::Bytes;
+use prost::Message;
+use rusqlite::params;
+use std::collections::{BTreeMap, HashMap};
+use tessera_wire::Error;
+use tessera_wire::log::{LogEntry, LoggedCommand};
+
+/// A command on its way into a batch.
+#[derive(Debug, Clone)]
+pub struct Queued {
+    /// Decoded.
+    pub command: Command,
+    /// Number of its kind.
+    pub kind: u32,
+    /// As it came, for the log.
+    pub body: Bytes,
+    /// Who asked; 0: the manager itself.
+    pub client_id: u64,
+}
+
+/// What a batch works on.
+pub struct Tables<'a> {
+    /// The database.
+    pub db: &'a Db,
+    /// Counters; as they were before if the batch fails.
+    pub meta: &'a mut Meta,
+    /// Caches.
+    pub caches: &'a Caches,
+    /// Soft state.
+    pub soft: &'a Soft,
+    /// Knobs.
+    pub config: &'a Config,
+    /// Answers given earlier.
+    pub answers: &'a Answers,
+}
+
+/// A batch that is applied and not yet committed.
+pub struct Applied {
+    /// The log entry; none if nothing is to be logged.
+    pub entry: Option<LogEntry>,
+    /// Encoded [`LogEntry`].
+    pub encoded: Bytes,
+    /// Answer per command.
+    pub answers: Vec<Answer>,
+    /// Answers to be kept.
+    pub kept: OpAnswers,
+    /// Changes of soft state.
+    pub effects: Vec<Effect>,
+    /// Counters before the batch.
+    pub before: Meta,
+}
+
+/// Applies `commands` in a new transaction, which is left open. On a database failure everything is undone.
+pub fn apply(tables: &mut Tables, now_ns: i64, commands: &[Queued]) -> rusqlite::Result<Applied> {
+    let before = *tables.meta;
+    for savepoints in [false, true] {
+        let attempt = attempt(tables, now_ns, commands, savepoints, before);
+        if let Ok(Some(applied)) = attempt {
+            return Ok(applied);
+        }
+        *tables.meta = before;
+        tables.caches.forget_all();
+        tables.db.rollback()?;
+        attempt?;
+    }
+    Err(rusqlite::Error::InvalidQuery) // The second attempt has savepoints and never asks for a third.
+}
+
+/// `None`: a refused command had written something, and there was no savepoint.
+fn attempt(
+    tables: &mut Tables,
+    now_ns: i64,
+    commands: &[Queued],
+    savepoints: bool,
+    before: Meta,
+) -> rusqlite::Result<Option<Applied>> {
+    tables.db.begin()?;
+    tables.meta.last_now_ns = now_ns;
+    let mut batch = Batch { now_ns, log_seq: before.log_seq + 1, savepoints, ..Default::default() };
+    for queued in commands {
+        if !batch.one(tables, queued)? {
+            return Ok(None);
+        }
+    }
+    flush_pg_bytes(tables.db, &batch.pg_bytes)?;
+    let (entry, encoded) = batch.log(tables)?;
+    Ok(Some(Applied {
+        entry,
+        encoded,
+        answers: batch.answers,
+        kept: OpAnswers { answers: batch.kept },
+        effects: batch.effects,
+        before,
+    }))
+}
+
+#[derive(Default)]
+struct Batch {
+    now_ns: i64,
+    log_seq: u64,
+    savepoints: bool,
+    logged: Vec<LoggedCommand>,
+    answers: Vec<Answer>,
+    kept: Vec<OpAnswer>,
+    by_op: HashMap<(u64, u64), usize>,
+    effects: Vec<Effect>,
+    pg_bytes: BTreeMap<u64, u64>,
+}
+
+impl Batch {
+    /// Applies one command; false: it must be undone and cannot be.
+    fn one(&mut self, tables: &mut Tables, queued: &Queued) -> rusqlite::Result<bool> {
+        let op = queued.command.op_id().map(|op_id| (queued.client_id, op_id));
+        let given = op.filter(|_| !planted::is(Bug::RepeatsApply)).and_then(|op| self.given(tables, op));
+        if let Some(answer) = given {
+            self.answers.push(answer);
+            return Ok(true);
+        }
+        let mut tape = Tape::default();
+        let (meta, changes) = (*tables.meta, tables.db.changes());
+        if self.savepoints {
+            tables.db.stmt("SAVEPOINT command")?.execute([])?;
+        }
+        let outcome = run(tables, queued, &mut tape, self.now_ns, self.log_seq);
+        let outcome = match outcome {
+            Err(Failure::Database(error)) => return Err(error),
+            Err(Failure::Refused(error)) => Err(error),
+            Ok(done) => Ok(done),
+        };
+        tables.caches.end_command(outcome.is_err());
+        if self.savepoints {
+            if outcome.is_err() {
+                tables.db.stmt("ROLLBACK TO command")?.execute([])?;
+            }
+            tables.db.stmt("RELEASE command")?.execute([])?;
+        } else if outcome.is_err() && tables.db.changes() != changes {
+            return Ok(false);
+        }
+        match outcome {
+            Ok(done) => self.accepted(queued, op, tape, done),
+            Err(error) => {
+                *tables.meta = meta;
+                self.refused(op, error);
+            }
+        }
+        Ok(true)
+    }
+
+    fn given(&self, tables: &Tables, op: (u64, u64)) -> Option<Answer> {
+        match self.by_op.get(&op) {
+            Some(&at) => Some(answer(&self.kept[at])),
+            None => tables.answers.get(op.0, op.1).cloned(),
+        }
+    }
+
+    fn accepted(&mut self, queued: &Queued, op: Option<(u64, u64)>, tape: Tape, done: Done) {
+        if let Command::RecordRefusal(refusal) = &queued.command {
+            let op = (refusal.client_id, refusal.op_id);
+            self.keep(op, Err(refusal.error.clone().unwrap_or_default()));
+        } else if let Some(op) = op.filter(|_| !queued.command.is_stale_answer(&done.reply)) {
+            self.keep(op, Ok(done.reply.clone()));
+        }
+        self.logged.push(LoggedCommand {
+            kind: queued.kind,
+            body: queued.body.clone(),
+            client_id: queued.client_id,
+            decisions: tape.values,
+        });
+        self.answers.push(Ok(done.reply));
+        self.effects.extend(done.effects);
+        for (pg_id, bytes) in done.pg_bytes {
+            *self.pg_bytes.entry(pg_id).or_default() += bytes;
+        }
+    }
+
+    /// A refusal is logged as such: applying the log again needs not find the same reasons.
+    fn refused(&mut self, op: Option<(u64, u64)>, error: Error) {
+        if let Some(op) = op.filter(|op| op.1 != 0 && is_final(&error)) {
+            let refusal = RecordRefusal { client_id: op.0, op_id: op.1, error: Some(error.clone()) };
+            self.logged.push(LoggedCommand {
+                kind: RecordRefusal::KIND,
+                body: refusal.encode_to_vec().into(),
+                client_id: 0,
+                decisions: Vec::new(),
+            });
+            self.keep(op, Err(error.clone()));
+        }
+        self.answers.push(Err(error));
+    }
+
+    fn keep(&mut self, op: (u64, u64), given: Answer) {
+        let (reply, error) = match given {
+            Ok(reply) => (reply, None),
+            Err(error) => (Bytes::new(), Some(error)),
+        };
+        self.by_op.insert(op, self.kept.len());
+        self.kept.push(OpAnswer { client_id: op.0, op_id: op.1, reply, error });
+    }
+
+    /// Writes the entry, the answers and the counters.
+    fn log(&mut self, tables: &mut Tables) -> rusqlite::Result<(Option<LogEntry>, Bytes)> {
+        if self.logged.is_empty() {
+            return Ok((None, Bytes::new()));
+        }
+        let seq = self.log_seq;
+        tables.meta.log_seq = seq;
+        let entry =
+            LogEntry { term: tables.meta.term, seq, now_ns: self.now_ns, commands: std::mem::take(&mut self.logged) };
+        let encoded: Bytes = entry.encode_to_vec().into();
+        tables.db.stmt("INSERT INTO command_log (seq, term, entry) VALUES (?1, ?2, ?3)")?.execute(params![
+            seq as i64,
+            entry.term as i64,
+            &encoded[..]
+        ])?;
+        if !self.kept.is_empty() {
+            let answers = OpAnswers { answers: std::mem::take(&mut self.kept) };
+            tables.db.stmt("INSERT INTO ops (log_seq, now_ns, answers) VALUES (?1, ?2, ?3)")?.execute(params![
+                seq as i64,
+                self.now_ns,
+                answers.encode_to_vec()
+            ])?;
+            self.kept = answers.answers;
+        }
+        tables.meta.store(tables.db.conn())?;
+        Ok((Some(entry), encoded))
+    }
+}
+
+fn answer(kept: &OpAnswer) -> Answer {
+    match &kept.error {
+        Some(error) => Err(error.clone()),
+        None => Ok(kept.reply.clone()),
+    }
+}
+
+/// Whether a refusal is the answer for good. What may change by itself (hosts, space, load) is asked anew.
+fn is_final(error: &Error) -> bool {
+    use tessera_wire::Code::*;
+    !matches!(error.kind(), Unavailable | Timeout | NoSpace | TooFewHosts | NotRegistered | Io | Internal)
+}
+
+struct Done {
+    reply: Bytes,
+    effects: Vec<Effect>,
+    pg_bytes: BTreeMap<u64, u64>,
+}
+
+fn run(tables: &mut Tables, queued: &Queued, tape: &mut Tape, now_ns: i64, log_seq: u64) -> Outcome<Done> {
+    let mut ctx = Ctx {
+        now_ns,
+        db: tables.db,
+        meta: tables.meta,
+        caches: tables.caches,
+        soft: tables.soft,
+        config: tables.config,
+        tape,
+        client_id: queued.client_id,
+        log_seq,
+        pg_bytes: BTreeMap::new(),
+        effects: Vec::new(),
+    };
+    let reply = queued.command.apply(&mut ctx)?;
+    Ok(Done { reply, effects: ctx.effects, pg_bytes: ctx.pg_bytes })
+}
+
+/// Why an entry of the log could not be applied again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// Not the next one.
+    #[error("command log: entry {got} follows {at}; entries between are missing, restore from a replica that has them")]
+    Gap {
+        /// Last applied.
+        at: u64,
+        /// Offered.
+        got: u64,
+    },
+    /// A command failed that had succeeded.
+    #[error("command log: entry {seq}, command {index}: {why}; the log was written by another release or is damaged")]
+    Command {
+        /// Entry.
+        seq: u64,
+        /// Command in it.
+        index: usize,
+        /// The refusal.
+        why: String,
+    },
+    /// SQLite failed.
+    #[error("command log: {0}")]
+    Database(#[from] rusqlite::Error),
+}
+
+/// Applies one entry of the log to a database, with the decisions that were recorded, and commits (P7).
+pub fn replay(db: &Db, meta: &mut Meta, caches: &Caches, config: &Config, entry: &LogEntry) -> Result<(), ReplayError> {
+    if entry.seq != meta.log_seq + 1 {
+        return Err(ReplayError::Gap { at: meta.log_seq, got: entry.seq });
+    }
+    let (soft, answers) = (Soft::default(), Answers::default());
+    let before = *meta;
+    let mut tables = Tables { db, meta, caches, soft: &soft, config, answers: &answers };
+    let result = replay_in(&mut tables, entry);
+    if result.is_err() {
+        *meta = before;
+        caches.forget_all();
+        db.rollback()?;
+    }
+    result
+}
+
+fn replay_in(tables: &mut Tables, entry: &LogEntry) -> Result<(), ReplayError> {
+    tables.db.begin()?;
+    tables.meta.last_now_ns = entry.now_ns;
+    let mut batch = Batch { now_ns: entry.now_ns, log_seq: entry.seq, ..Default::default() };
+    for (index, logged) in entry.commands.iter().enumerate() {
+        let wrong = |failure: Failure| match failure {
+            Failure::Database(error) => ReplayError::Database(error),
+            Failure::Refused(error) => ReplayError::Command { seq: entry.seq, index, why: error.message },
+        };
+        let command = Command::decode(logged.kind, &logged.body).map_err(wrong)?;
+        let queued = Queued { command, kind: logged.kind, body: logged.body.clone(), client_id: logged.client_id };
+        let op = queued.command.op_id().map(|op_id| (queued.client_id, op_id));
+        let mut tape = Tape::replay(logged.decisions.clone());
+        let done = run(tables, &queued, &mut tape, entry.now_ns, entry.seq).map_err(wrong)?;
+        tables.caches.end_command(false);
+        batch.accepted(&queued, op, tape, done);
+    }
+    flush_pg_bytes(tables.db, &batch.pg_bytes)?;
+    batch.log(tables)?;
+    tables.db.commit()?;
+    Ok(())
+}

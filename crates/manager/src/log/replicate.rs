@@ -1,0 +1,432 @@
+//! The command log's replicas: which nodes hold it, what each lacks, and up to where enough of them have it.
+//!
+//! A replica is asked for its state first, under our term, so that nothing of an older manager can reach it any more; then it
+//! gets entries, one call at a time with all that has accumulated, or a snapshot when it lacks what we no longer
+//! keep. An entry counts once a replica has answered that its last entry is ours, by position and term. Position and
+//! term name an entry and all before it, snapshots included: a snapshot may be of entries that were never
+//! acknowledged, and one that a lost manager left behind may differ from ours.
+
+use crate::config::{Config, ns};
+use crate::db::Db;
+use crate::planted::{self, Bug};
+use bytes::Bytes;
+use rusqlite::OptionalExtension;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use tessera_wire::log::{AppendLog, AppendLogReply, PutSnapshot};
+use tessera_wire::rpc::{Answer, Call, Peer};
+use tessera_wire::{Code, Health};
+
+/// Entries kept in memory, in bytes; older ones are read from table `command_log`.
+const RECENT_BYTES: usize = 32 << 20;
+
+/// An entry as it is kept and sent.
+#[derive(Debug, Clone)]
+struct Kept {
+    seq: u64,
+    term: u64,
+    bytes: Bytes,
+}
+
+/// A snapshot of the database, on its way to replicas.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// Entries up to here are in it.
+    pub seq: u64,
+    /// Term of that entry.
+    pub term: u64,
+    /// The database image.
+    pub image: Bytes,
+    /// BLAKE3-256 of the image.
+    pub hash: [u8; 32],
+}
+
+impl Snapshot {
+    /// Of an image that contains the entries up to `seq`, which is of term `term`.
+    pub fn new(seq: u64, term: u64, image: Vec<u8>) -> Snapshot {
+        Snapshot { seq, term, hash: *blake3::hash(&image).as_bytes(), image: image.into() }
+    }
+}
+
+/// What is known of one replica.
+#[derive(Debug, Default)]
+struct Replica {
+    /// Its state was heard under our term.
+    known: bool,
+    /// Last entry it holds that is ours.
+    matched: u64,
+    /// Next entry to send.
+    next: u64,
+    /// Its newest complete snapshot.
+    snapshot_seq: u64,
+    /// Its newest complete snapshot is of another history: only a snapshot of ours behind this position helps. 0: it is not.
+    foreign_seq: u64,
+    /// An AppendLog is under way: its token.
+    append: Option<u64>,
+    /// A PutSnapshot is under way: its token.
+    piece: Option<u64>,
+    /// Snapshot being sent, and how far it got.
+    sending: Option<(u64, usize)>,
+    /// Not before then (a call failed).
+    retry_ns: i64,
+    failures: u32,
+}
+
+/// What an answer of a replica means for the manager.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Go on.
+    Nothing,
+    /// A manager with a higher term serves this cluster: this one must stop (P11).
+    Superseded(u64),
+}
+
+/// The log on its way to its replicas.
+#[derive(Default)]
+pub struct CommandLog {
+    term: u64,
+    last_seq: u64,
+    recent: VecDeque<Kept>,
+    recent_bytes: usize,
+    replicas: BTreeMap<u64, Replica>,
+    tokens: HashMap<u64, u64>,
+    /// Nodes that are up, with their hosts, in the order of ids.
+    nodes: Vec<(u64, String)>,
+    /// Node to (not before, failures): kept out of the set while others do.
+    shunned: HashMap<u64, i64>,
+    needed: usize,
+    snapshot: Option<Snapshot>,
+    /// Bytes of entries since the last snapshot.
+    since_snapshot: u64,
+    /// Entries from here on can be sent. The one before is kept too, for its term, unless this is 1.
+    oldest_kept: u64,
+    dropped_to: u64,
+}
+
+impl CommandLog {
+    /// Takes up where the database stands.
+    pub fn load(db: &Db, term: u64, last_seq: u64) -> rusqlite::Result<CommandLog> {
+        let (oldest, bytes): (Option<i64>, i64) = db
+            .stmt("SELECT min(seq), ifnull(sum(length(entry)), 0) FROM command_log")?
+            .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let first = oldest.map_or(last_seq + 1, |seq| seq as u64);
+        // What follows an entry of unknown term cannot be sent: the replica's might be another.
+        let oldest_kept = if first == 1 { 1 } else { first + 1 };
+        Ok(CommandLog { term, last_seq, oldest_kept, since_snapshot: bytes as u64, ..Default::default() })
+    }
+
+    /// A new term: every replica is asked anew.
+    pub fn set_term(&mut self, term: u64) {
+        self.term = term;
+        for replica in self.replicas.values_mut() {
+            *replica = Replica { retry_ns: replica.retry_ns, ..Default::default() };
+        }
+        self.tokens.clear();
+    }
+
+    /// An entry was written (its transaction may still be under way).
+    pub fn push(&mut self, seq: u64, term: u64, bytes: Bytes) {
+        self.since_snapshot += bytes.len() as u64;
+        self.recent_bytes += bytes.len();
+        self.last_seq = seq;
+        self.recent.push_back(Kept { seq, term, bytes });
+        while self.recent_bytes > RECENT_BYTES && self.recent.len() > 1 {
+            self.recent_bytes -= self.recent.pop_front().map_or(0, |kept| kept.bytes.len());
+        }
+    }
+
+    /// The transaction of the last entry failed: it never was. Its position needs a new term from now on, for a replica
+    /// may have it.
+    pub fn pop(&mut self, seq: u64) {
+        while self.recent.back().is_some_and(|kept| kept.seq >= seq) {
+            self.recent_bytes -= self.recent.pop_back().map_or(0, |kept| kept.bytes.len());
+        }
+        self.last_seq = seq - 1;
+    }
+
+    /// The nodes changed: reads which are up.
+    pub fn read_nodes(&mut self, db: &Db) -> rusqlite::Result<()> {
+        self.nodes = db
+            .stmt("SELECT node_id, host FROM nodes WHERE health IN (?1, ?2) ORDER BY node_id")?
+            .query_map([Health::Up as i32, Health::Draining as i32], |row| {
+                Ok((row.get::<_, i64>(0)? as u64, row.get(1)?))
+            })?
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(())
+    }
+
+    /// Picks the nodes that hold the log: those that do already, then new hosts, then anybody; nodes that failed last.
+    fn choose(&mut self, now_ns: i64, copies: usize) {
+        self.needed = copies.min(self.nodes.len());
+        self.shunned.retain(|_, until| *until > now_ns);
+        let mut chosen: Vec<(u64, &str)> = Vec::new();
+        let rank =
+            |node: &(u64, String)| (self.shunned.contains_key(&node.0), !self.replicas.contains_key(&node.0), node.0);
+        let mut ranked: Vec<&(u64, String)> = self.nodes.iter().collect();
+        ranked.sort_by_key(|node| rank(node));
+        for distinct in [true, false] {
+            for (id, host) in &ranked {
+                let taken = chosen.iter().any(|(node, h)| node == id || distinct && *h == host.as_str());
+                if chosen.len() < copies && !taken {
+                    chosen.push((*id, host));
+                }
+            }
+        }
+        let chosen: Vec<u64> = chosen.into_iter().map(|(id, _)| id).collect();
+        self.replicas.retain(|id, _| chosen.contains(id));
+        for id in chosen {
+            self.replicas.entry(id).or_default();
+        }
+    }
+
+    /// Entries up to here are held by enough replicas, as far as `committed` (the local database) goes.
+    pub fn replicated(&self, committed: u64) -> u64 {
+        if self.needed == 0 {
+            return committed;
+        }
+        let mut matched: Vec<u64> = self.replicas.values().map(|replica| replica.matched).collect();
+        matched.sort_unstable_by(|a, b| b.cmp(a));
+        let enough = if planted::is(Bug::OneReplicaTooFew) { self.needed.max(2) - 1 } else { self.needed };
+        matched.get(enough - 1).copied().unwrap_or(0).min(committed)
+    }
+
+    /// Nodes that hold everything up to entry `committed`.
+    pub fn up_to_date(&self, committed: u64) -> Vec<u64> {
+        self.replicas.iter().filter(|(_, r)| r.known && r.matched >= committed).map(|(&id, _)| id).collect()
+    }
+
+    /// Calls to be made now. `token` draws tokens.
+    pub fn pump(
+        &mut self,
+        db: &Db,
+        now_ns: i64,
+        config: &Config,
+        mut token: impl FnMut() -> u64,
+    ) -> rusqlite::Result<Vec<Call>> {
+        self.choose(now_ns, config.log_copies as usize);
+        let mut calls = Vec::new();
+        let ids: Vec<u64> = self.replicas.keys().copied().collect();
+        for id in ids {
+            let ready = self.replicas.get(&id).is_some_and(|r| r.append.is_none() && r.retry_ns <= now_ns);
+            if ready && let Some((request, payload)) = self.next_append(db, id, config)? {
+                let token = token();
+                self.tokens.insert(token, id);
+                calls.push(Call::new(Peer::Node(id), token, &request, payload, config.log_call_timeout_ms));
+                if let Some(replica) = self.replicas.get_mut(&id) {
+                    replica.append = Some(token);
+                }
+            }
+            let ready = self.replicas.get(&id).is_some_and(|r| r.known && r.piece.is_none() && r.retry_ns <= now_ns);
+            if ready && let Some((request, piece)) = self.next_piece(id, config) {
+                let token = token();
+                self.tokens.insert(token, id);
+                calls.push(Call::new(Peer::Node(id), token, &request, vec![piece], config.log_call_timeout_ms));
+                if let Some(replica) = self.replicas.get_mut(&id) {
+                    replica.piece = Some(token);
+                }
+            }
+        }
+        Ok(calls)
+    }
+
+    fn next_append(&self, db: &Db, id: u64, config: &Config) -> rusqlite::Result<Option<(AppendLog, Vec<Bytes>)>> {
+        let Some(replica) = self.replicas.get(&id) else { return Ok(None) };
+        let mut request = AppendLog { term: self.term, first_seq: self.last_seq + 1, ..Default::default() };
+        if !replica.known {
+            return Ok(Some((request, Vec::new())));
+        }
+        request.drop_to_seq = self.dropped_to.min(replica.snapshot_seq);
+        if replica.next > self.last_seq || replica.next < self.oldest_kept {
+            return Ok(None);
+        }
+        let entries = self.entries(db, replica.next, config.log_call_bytes)?;
+        request.first_seq = replica.next;
+        request.prev_term = self.term_of(db, replica.next - 1)?.unwrap_or(0);
+        request.terms = entries.iter().map(|kept| kept.term).collect();
+        request.lengths = entries.iter().map(|kept| kept.bytes.len() as u32).collect();
+        Ok((!entries.is_empty()).then(|| (request, entries.into_iter().map(|kept| kept.bytes).collect())))
+    }
+
+    /// Entries from `from` on, about `max_bytes` of them, at least one.
+    fn entries(&self, db: &Db, from: u64, max_bytes: usize) -> rusqlite::Result<Vec<Kept>> {
+        let mut bytes = 0;
+        let mut fits = |len: usize| {
+            let fits = bytes == 0 || bytes + len <= max_bytes;
+            bytes += len;
+            fits
+        };
+        if self.recent.front().is_some_and(|kept| kept.seq <= from) {
+            let skip = self.recent.partition_point(|kept| kept.seq < from);
+            return Ok(self.recent.iter().skip(skip).take_while(|kept| fits(kept.bytes.len())).cloned().collect());
+        }
+        let mut rows = db.stmt("SELECT seq, term, entry FROM command_log WHERE seq >= ?1 ORDER BY seq LIMIT 4096")?;
+        let mut rows = rows.query([from as i64])?;
+        let mut entries = Vec::new();
+        while let Some(row) = rows.next()? {
+            let bytes: Bytes = row.get::<_, Vec<u8>>(2)?.into();
+            if !fits(bytes.len()) {
+                break;
+            }
+            entries.push(Kept { seq: row.get::<_, i64>(0)? as u64, term: row.get::<_, i64>(1)? as u64, bytes });
+        }
+        Ok(entries)
+    }
+
+    fn next_piece(&mut self, id: u64, config: &Config) -> Option<(PutSnapshot, Bytes)> {
+        let snapshot = self.snapshot.as_ref()?;
+        let replica = self.replicas.get_mut(&id)?;
+        if replica.snapshot_seq >= snapshot.seq {
+            return None;
+        }
+        let offset = match replica.sending {
+            Some((seq, offset)) if seq == snapshot.seq => offset,
+            _ => 0,
+        };
+        let end = (offset + config.snapshot_piece_bytes).min(snapshot.image.len());
+        replica.sending = Some((snapshot.seq, end));
+        let request = PutSnapshot {
+            term: self.term,
+            seq: snapshot.seq,
+            offset: offset as u64,
+            total_bytes: snapshot.image.len() as u64,
+            hash: snapshot.hash.to_vec(),
+            seq_term: snapshot.term,
+        };
+        Some((request, snapshot.image.slice(offset..end)))
+    }
+
+    /// Takes in a replica's answer.
+    pub fn hear(&mut self, db: &Db, now_ns: i64, config: &Config, answer: Answer) -> rusqlite::Result<Heard> {
+        let token = answer.token;
+        let Some(id) = self.tokens.remove(&token) else { return Ok(Heard::Nothing) };
+        let reply = answer.decode::<AppendLog>().map(|(reply, _)| reply);
+        let Some(replica) = self.replicas.get_mut(&id) else { return Ok(Heard::Nothing) };
+        let was_piece = replica.piece == Some(token);
+        match was_piece {
+            true => replica.piece = None,
+            false => replica.append = None,
+        }
+        match reply {
+            Ok(reply) if reply.term > self.term => Ok(Heard::Superseded(reply.term)),
+            Ok(reply) => {
+                // A disk that fails every write still answers a probe, which writes nothing: that proves nothing.
+                if replica.known {
+                    replica.failures = 0;
+                }
+                self.take_in(db, id, &reply, was_piece)?;
+                Ok(Heard::Nothing)
+            }
+            Err(error) if error.kind() == Code::Fenced && error.current > self.term => {
+                Ok(Heard::Superseded(error.current))
+            }
+            Err(error) => {
+                tracing::warn!(node_id = id, %error, "log replica");
+                replica.failures += 1;
+                *replica = Replica {
+                    retry_ns: now_ns + ns(config.log_retry_ms),
+                    failures: replica.failures,
+                    ..Default::default()
+                };
+                if replica.failures >= 3 {
+                    self.shunned.insert(id, now_ns + ns(config.log_retry_ms.saturating_mul(20)));
+                }
+                Ok(Heard::Nothing)
+            }
+        }
+    }
+
+    fn take_in(&mut self, db: &Db, id: u64, reply: &AppendLogReply, was_piece: bool) -> rusqlite::Result<()> {
+        let ours = self.term_of(db, reply.last_seq)?;
+        let last_seq = self.last_seq;
+        let Some(replica) = self.replicas.get_mut(&id) else { return Ok(()) };
+        replica.snapshot_seq = reply.snapshot_seq;
+        let is_whole = replica.sending.is_some_and(|(seq, _)| reply.snapshot_seq >= seq);
+        if is_whole {
+            replica.sending = None;
+        }
+        if was_piece && (!is_whole || replica.snapshot_seq < replica.next) {
+            return Ok(()); // Entries take their own way; a snapshot changes nothing for them until it is whole.
+        }
+        replica.known = true;
+        replica.foreign_seq = 0;
+        if reply.last_seq == 0 || ours == Some(reply.last_term) {
+            replica.matched = reply.last_seq;
+            replica.next = reply.last_seq + 1;
+        } else if is_snapshot_foreign(reply, ours, last_seq) {
+            replica.foreign_seq = reply.snapshot_seq;
+            replica.matched = 0;
+            replica.next = 0;
+        } else {
+            // Something else stands there, or a hole: what we send from the snapshot on overrules it, and is refused if
+            // the snapshot is not ours.
+            replica.matched = replica.matched.min(reply.snapshot_seq);
+            replica.next = reply.snapshot_seq + 1;
+        }
+        Ok(())
+    }
+
+    fn term_of(&self, db: &Db, seq: u64) -> rusqlite::Result<Option<u64>> {
+        if let Some(front) = self.recent.front().filter(|front| front.seq <= seq) {
+            return Ok(self.recent.get((seq - front.seq) as usize).map(|kept| kept.term));
+        }
+        if seq > self.last_seq {
+            return Ok(None);
+        }
+        db.stmt("SELECT term FROM command_log WHERE seq = ?1")?
+            .query_row([seq as i64], |row| row.get::<_, i64>(0).map(|term| term as u64))
+            .optional()
+    }
+
+    /// Whether a snapshot should be taken to shorten the log, which has grown long.
+    pub fn has_grown(&self, config: &Config) -> bool {
+        let newest = self.snapshot.as_ref();
+        self.since_snapshot > config.snapshot_log_bytes
+            && newest.is_none_or(|s| self.since_snapshot > s.image.len() as u64 * config.snapshot_log_percent / 100)
+    }
+
+    /// Position of the newest snapshot in memory; 0: none.
+    pub fn snapshot_seq(&self) -> u64 {
+        self.snapshot.as_ref().map_or(0, |s| s.seq)
+    }
+
+    /// Whether a replica can go on only from a snapshot newer than the one in memory, if there is one.
+    pub fn needs_snapshot(&self) -> bool {
+        let held = self.snapshot.as_ref().map_or(0, |s| s.seq);
+        self.replicas.values().filter(|r| r.known).any(|r| match r.foreign_seq {
+            0 => r.next < self.oldest_kept && held + 1 < self.oldest_kept,
+            // Replicas keep the newer of two snapshots.
+            foreign => held <= foreign && foreign < self.last_seq,
+        })
+    }
+
+    /// A snapshot was taken, of the state after the last entry or an earlier one.
+    pub fn set_snapshot(&mut self, snapshot: Snapshot) {
+        let since = self.recent.iter().rev().take_while(|kept| kept.seq > snapshot.seq);
+        self.since_snapshot = since.map(|kept| kept.bytes.len() as u64).sum();
+        self.snapshot = Some(snapshot);
+    }
+
+    /// Entries up to here may go from table `command_log`, once every replica has the snapshot that covers them. The
+    /// entry at the snapshot's position stays: its term tells, after a restart too, whether a replica's snapshot is ours.
+    pub fn droppable(&mut self) -> Option<u64> {
+        let snapshot = self.snapshot.as_ref()?;
+        let enough = self.replicas.len() >= self.needed && !self.replicas.is_empty();
+        let lacks = |r: &Replica| r.snapshot_seq < snapshot.seq || r.matched < snapshot.seq;
+        if !enough || self.replicas.values().any(lacks) || self.oldest_kept > snapshot.seq {
+            return None;
+        }
+        self.oldest_kept = snapshot.seq + 1;
+        self.dropped_to = snapshot.seq;
+        while self.recent.front().is_some_and(|kept| kept.seq < snapshot.seq) {
+            self.recent_bytes -= self.recent.pop_front().map_or(0, |kept| kept.bytes.len());
+        }
+        Some(snapshot.seq - 1)
+    }
+}
+
+/// Whether a replica's snapshot is certainly not of our history, in which the entry at its last position is of term
+/// `ours` (if known), and `last_seq` the last. One that lacks what is behind the snapshot because it refused our term there
+/// says so by a last entry before its snapshot.
+fn is_snapshot_foreign(reply: &AppendLogReply, ours: Option<u64>, last_seq: u64) -> bool {
+    let is_last = reply.last_seq == reply.snapshot_seq && reply.last_term != 0;
+    reply.snapshot_seq > last_seq || reply.last_seq < reply.snapshot_seq || is_last && ours.is_some()
+}

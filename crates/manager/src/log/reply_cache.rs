@@ -1,0 +1,101 @@
+//! Answers already given: a request that is sent twice has one effect, and both senders get the same answer (P8).
+//!
+//! They are kept in memory for look-up, and one row per group commit in table `ops` so that a restart does not forget them.
+
+use crate::db::Db;
+use bytes::Bytes;
+use prost::Message;
+use std::collections::{HashMap, VecDeque};
+use tessera_wire::Error;
+
+/// What a request was answered.
+pub type Answer = Result<Bytes, Error>;
+
+/// One answer as it is stored.
+#[derive(Clone, PartialEq, Message)]
+pub struct OpAnswer {
+    /// Who asked.
+    #[prost(uint64, tag = "1")]
+    pub client_id: u64,
+    /// Its number.
+    #[prost(uint64, tag = "2")]
+    pub op_id: u64,
+    /// The encoded reply …
+    #[prost(bytes = "bytes", tag = "3")]
+    pub reply: Bytes,
+    /// … or why it was refused.
+    #[prost(message, optional, tag = "4")]
+    pub error: Option<Error>,
+}
+
+/// Answers of one group commit: column `ops.answers`.
+#[derive(Clone, PartialEq, Message)]
+pub struct OpAnswers {
+    /// In the order of the commands.
+    #[prost(message, repeated, tag = "1")]
+    pub answers: Vec<OpAnswer>,
+}
+
+/// The answers in memory.
+#[derive(Default)]
+pub struct Answers {
+    by_op: HashMap<(u64, u64), Answer>,
+    /// Oldest first.
+    batches: VecDeque<Kept>,
+}
+
+/// What one group commit answered.
+struct Kept {
+    log_seq: u64,
+    now_ns: i64,
+    /// (client id, op id).
+    keys: Vec<(u64, u64)>,
+}
+
+impl Answers {
+    /// Reads what is kept.
+    pub fn load(db: &Db) -> rusqlite::Result<Answers> {
+        let mut answers = Answers::default();
+        let mut rows = db.stmt("SELECT log_seq, now_ns, answers FROM ops ORDER BY log_seq")?;
+        let mut rows = rows.query([])?;
+        while let Some(row) = rows.next()? {
+            let batch = OpAnswers::decode(row.get_ref(2)?.as_blob()?).unwrap_or_default();
+            answers.remember(row.get::<_, i64>(0)? as u64, row.get(1)?, batch);
+        }
+        Ok(answers)
+    }
+
+    /// The answer that was given.
+    pub fn get(&self, client_id: u64, op_id: u64) -> Option<&Answer> {
+        self.by_op.get(&(client_id, op_id))
+    }
+
+    /// Takes in the answers of a committed batch.
+    pub fn remember(&mut self, log_seq: u64, now_ns: i64, batch: OpAnswers) {
+        let mut keys = Vec::with_capacity(batch.answers.len());
+        for answer in batch.answers {
+            let key = (answer.client_id, answer.op_id);
+            keys.push(key);
+            self.by_op.insert(key, answer.error.map_or(Ok(answer.reply), Err));
+        }
+        if !keys.is_empty() {
+            self.batches.push_back(Kept { log_seq, now_ns, keys });
+        }
+    }
+
+    /// Forgets answers older than `before_ns`; the last group commit forgotten, if any.
+    pub fn prune(&mut self, before_ns: i64) -> Option<u64> {
+        let mut last = None;
+        while self.batches.front().is_some_and(|kept| kept.now_ns < before_ns) {
+            let kept = self.batches.pop_front()?;
+            kept.keys.iter().for_each(|key| _ = self.by_op.remove(key));
+            last = Some(kept.log_seq);
+        }
+        last
+    }
+
+    /// Answers kept.
+    pub fn len(&self) -> usize {
+        self.by_op.len()
+    }
+}

@@ -1,0 +1,359 @@
+//! Rebuilding a manager from the replicas of its command log, after its own disk is gone.
+//!
+//! All replicas that can be named are asked for their state; the one with the highest (term, sequence) of its last entry has every
+//! entry that was ever acknowledged, provided that at least one of the nodes that held the log has answered. Its
+//! snapshot and the entries behind it, applied again, are the database. [`Restore`] is pure: whoever drives it carries calls and
+//! answers; [`Restored::into_db`] and then [`ManagerCore::start_with`](crate::core::ManagerCore::start_with) do the rest.
+
+use crate::config::Config;
+use crate::db::cache::Caches;
+use crate::db::{Db, DbError};
+use crate::log::batch::{self, ReplayError};
+use bytes::Bytes;
+use prost::Message;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use tessera_wire::log::{AppendLogReply, GetSnapshot, LogEntry, ReadLog, ReadLogReply};
+use tessera_wire::rpc::{Answer, Call, Peer};
+use thiserror::Error;
+
+/// Bytes asked for at once.
+const PIECE_BYTES: u32 = 4 << 20;
+const TIMEOUT_MS: u64 = 30_000;
+
+/// Why nothing could be restored.
+#[derive(Debug, Error)]
+pub enum RestoreError {
+    /// Nobody answered with a log.
+    #[error("none of {asked} addresses holds a command log ({why}); name nodes that held it, with their addresses")]
+    NoReplica {
+        /// Addresses asked.
+        asked: usize,
+        /// What they said.
+        why: String,
+    },
+    /// Some did not answer, and might know more.
+    #[error(
+        "{silent} did not answer ({why}) and may hold newer entries; bring them back, or restore without them \
+         (--without-missing) if that many log copies cannot be lost: every acknowledged change is on {copies} nodes"
+    )]
+    Silent {
+        /// Addresses.
+        silent: String,
+        /// Why.
+        why: String,
+        /// Log copies configured.
+        copies: u32,
+    },
+    /// Logs of two clusters.
+    #[error("{a} belongs to another cluster than {b}; name nodes of one cluster only")]
+    TwoClusters {
+        /// An address.
+        a: String,
+        /// Another.
+        b: String,
+    },
+    /// The best replica could not be read.
+    #[error(
+        "replica {address}: {why}; it alone has the newest entries (term {term}, {seq}): mend its disk, or restore from \
+         the others (--without-missing) if that many log copies cannot be lost"
+    )]
+    Replica {
+        /// Its address.
+        address: String,
+        /// What went wrong.
+        why: String,
+        /// Its last entry.
+        term: u64,
+        /// Its last entry.
+        seq: u64,
+    },
+    /// Applying the log.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// The new database.
+    #[error(transparent)]
+    Db(#[from] DbError),
+}
+
+/// One replica's answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReplicaState {
+    /// Its state.
+    pub state: AppendLogReply,
+    /// Its cluster.
+    pub cluster_id: [u8; 16],
+}
+
+/// Where a restore stands.
+enum Phase {
+    /// Waiting for states.
+    States,
+    /// Reading the snapshot of the best.
+    Snapshot(Vec<u8>),
+    /// Reading entries.
+    Entries,
+    Done,
+}
+
+/// A restore under way.
+pub struct Restore {
+    addresses: Vec<String>,
+    without_missing: bool,
+    copies: u32,
+    states: BTreeMap<usize, Result<ReplicaState, String>>,
+    best: usize,
+    /// Of any replica, damaged ones included: the new manager must exceed it.
+    highest_term: u64,
+    phase: Phase,
+    image: Option<Bytes>,
+    entries: Vec<LogEntry>,
+    calls: VecDeque<Call>,
+}
+
+/// What was found.
+pub struct Restored {
+    /// Cluster.
+    pub cluster_id: [u8; 16],
+    /// The snapshot, if there is one.
+    pub image: Option<Bytes>,
+    /// The entries behind it.
+    pub entries: Vec<LogEntry>,
+    /// Highest term any replica has seen: the new one must exceed it.
+    pub highest_term: u64,
+    /// Address of the replica it came from.
+    pub from: String,
+}
+
+impl Restore {
+    /// From the nodes at these addresses. `without_missing`: go on though some do not answer.
+    pub fn new(addresses: Vec<String>, without_missing: bool, config: &Config) -> Restore {
+        let calls = addresses.iter().enumerate().map(|(i, address)| {
+            let state = ReadLog { from_seq: 0, max_bytes: 0 };
+            Call::new(Peer::Address(address.clone()), i as u64, &state, Vec::new(), TIMEOUT_MS)
+        });
+        Restore {
+            calls: calls.collect(),
+            addresses,
+            without_missing,
+            copies: config.log_copies,
+            states: BTreeMap::new(),
+            best: 0,
+            highest_term: 0,
+            phase: Phase::States,
+            image: None,
+            entries: Vec::new(),
+        }
+    }
+
+    /// The next call to make.
+    pub fn poll(&mut self) -> Option<Call> {
+        self.calls.pop_front()
+    }
+
+    /// How far it got, for people: entries and bytes read.
+    pub fn progress(&self) -> (u64, u64) {
+        let image = match &self.phase {
+            Phase::Snapshot(image) => image.len(),
+            _ => self.image.as_ref().map_or(0, Bytes::len),
+        };
+        (self.entries.len() as u64, image as u64)
+    }
+
+    /// Takes in an answer; when there is something to return, everything was read.
+    ///
+    /// # Errors
+    /// Why nothing can be restored.
+    pub fn handle(&mut self, answer: Answer) -> Result<Option<Restored>, RestoreError> {
+        let taken = match std::mem::replace(&mut self.phase, Phase::Done) {
+            Phase::States => self.state(answer),
+            Phase::Snapshot(image) => self.piece(image, answer),
+            Phase::Entries => self.more(answer),
+            Phase::Done => return Ok(None),
+        };
+        match taken {
+            Err(RestoreError::Replica { address, why, term, seq }) => self.try_another(address, why, term, seq)?,
+            taken => taken?,
+        }
+        Ok(matches!(self.phase, Phase::Done).then(|| Restored {
+            cluster_id: self.best_state().cluster_id,
+            image: self.image.take(),
+            entries: std::mem::take(&mut self.entries),
+            highest_term: self.highest_term,
+            from: self.addresses[self.best].clone(),
+        }))
+    }
+
+    fn state(&mut self, answer: Answer) -> Result<(), RestoreError> {
+        let from = answer.token as usize;
+        let state = answer.decode::<ReadLog>().map_err(|e| e.message).and_then(|(reply, _)| {
+            let cluster_id =
+                <[u8; 16]>::try_from(&reply.cluster_id[..]).map_err(|_| "answers without a cluster id".to_string())?;
+            Ok(ReplicaState { state: reply.state.unwrap_or_default(), cluster_id })
+        });
+        if let Ok(ReplicaState { state, .. }) = &state {
+            self.highest_term = self.highest_term.max(state.term).max(state.last_term);
+        }
+        self.states.insert(from, state);
+        self.phase = Phase::States;
+        if self.states.len() == self.addresses.len() {
+            self.choose()?;
+        }
+        Ok(())
+    }
+
+    fn choose(&mut self) -> Result<(), RestoreError> {
+        let name = |i: usize| self.addresses[i].clone();
+        let silent: Vec<(usize, &String)> =
+            self.states.iter().filter_map(|(&i, s)| s.as_ref().err().map(|why| (i, why))).collect();
+        let why = silent.first().map_or(String::new(), |(_, why)| (*why).clone());
+        if !silent.is_empty() && !self.without_missing {
+            let silent = silent.iter().map(|(i, _)| name(*i)).collect::<Vec<_>>().join(", ");
+            return Err(RestoreError::Silent { silent, why, copies: self.copies });
+        }
+        self.choose_best(why)
+    }
+
+    /// The best replica is damaged. One that is as far will do; one that is less far only if losing this one is
+    /// allowed: what it alone held was never acknowledged, unless too many others are lost.
+    fn try_another(&mut self, address: String, why: String, term: u64, seq: u64) -> Result<(), RestoreError> {
+        let as_far = |s: &ReplicaState| (s.state.last_term, s.state.last_seq) == (term, seq);
+        self.states.insert(self.best, Err(why.clone()));
+        if !self.without_missing && !self.states.values().flatten().any(as_far) {
+            return Err(RestoreError::Replica { address, why, term, seq });
+        }
+        tracing::warn!(%address, %why, "a damaged log replica is passed over");
+        self.image = None;
+        self.entries.clear();
+        self.choose_best(why)
+    }
+
+    fn choose_best(&mut self, why: String) -> Result<(), RestoreError> {
+        let name = |i: usize| self.addresses[i].clone();
+        let good: Vec<(usize, &ReplicaState)> = self
+            .states
+            .iter()
+            .filter_map(|(&i, s)| s.as_ref().ok().map(|s| (i, s)))
+            .filter(|(_, s)| s.state.last_seq > 0)
+            .collect();
+        let best = good.iter().max_by_key(|(_, s)| (s.state.last_term, s.state.last_seq));
+        let Some(&(best, state)) = best else {
+            return Err(RestoreError::NoReplica { asked: self.addresses.len(), why });
+        };
+        if let Some((other, _)) = good.iter().find(|(_, s)| s.cluster_id != state.cluster_id) {
+            return Err(RestoreError::TwoClusters { a: name(*other), b: name(best) });
+        }
+        let snapshot = state.state.snapshot_seq;
+        self.best = best;
+        if snapshot > 0 {
+            self.phase = Phase::Snapshot(Vec::new());
+            self.ask(&GetSnapshot { seq: snapshot, offset: 0, max_bytes: PIECE_BYTES });
+        } else {
+            self.ask_entries();
+        }
+        Ok(())
+    }
+
+    fn best_state(&self) -> ReplicaState {
+        match self.states.get(&self.best) {
+            Some(Ok(state)) => state.clone(),
+            _ => ReplicaState { state: AppendLogReply::default(), cluster_id: [0; 16] },
+        }
+    }
+
+    fn ask<R: tessera_wire::Request>(&mut self, request: &R) {
+        let peer = Peer::Address(self.addresses[self.best].clone());
+        self.calls.push_back(Call::new(peer, self.best as u64, request, Vec::new(), TIMEOUT_MS));
+    }
+
+    fn ask_entries(&mut self) {
+        let state = self.best_state().state;
+        let next = state.snapshot_seq + 1 + self.entries.len() as u64;
+        if next > state.last_seq {
+            self.phase = Phase::Done;
+            return;
+        }
+        self.phase = Phase::Entries;
+        self.ask(&ReadLog { from_seq: next, max_bytes: PIECE_BYTES });
+    }
+
+    fn broken(&self, why: impl Into<String>) -> RestoreError {
+        let state = self.best_state().state;
+        let address = self.addresses[self.best].clone();
+        RestoreError::Replica { address, why: why.into(), term: state.last_term, seq: state.last_seq }
+    }
+
+    fn piece(&mut self, mut image: Vec<u8>, answer: Answer) -> Result<(), RestoreError> {
+        let (reply, piece) = answer.decode::<GetSnapshot>().map_err(|e| self.broken(e.message))?;
+        if piece.is_empty() || (image.len() + piece.len()) as u64 > reply.total_bytes {
+            return Err(self.broken("its snapshot ends too early or too late"));
+        }
+        image.extend_from_slice(&piece);
+        if (image.len() as u64) < reply.total_bytes {
+            let seq = self.best_state().state.snapshot_seq;
+            self.ask(&GetSnapshot { seq, offset: image.len() as u64, max_bytes: PIECE_BYTES });
+            self.phase = Phase::Snapshot(image);
+            return Ok(());
+        }
+        if blake3::hash(&image).as_bytes()[..] != reply.hash[..] {
+            return Err(self.broken("its snapshot does not have the hash it was stored under"));
+        }
+        self.image = Some(image.into());
+        self.ask_entries();
+        Ok(())
+    }
+
+    fn more(&mut self, answer: Answer) -> Result<(), RestoreError> {
+        let (reply, payload) = answer.decode::<ReadLog>().map_err(|e| self.broken(e.message))?;
+        let expected = self.best_state().state.snapshot_seq + 1 + self.entries.len() as u64;
+        let total: u64 = reply.lengths.iter().map(|&len| u64::from(len)).sum();
+        if reply.first_seq != expected || reply.lengths.is_empty() || total != payload.len() as u64 {
+            return Err(self.broken(format!("asked for entries from {expected} on, it answered otherwise")));
+        }
+        self.take_entries(&reply, &payload)?;
+        self.ask_entries();
+        Ok(())
+    }
+
+    fn take_entries(&mut self, reply: &ReadLogReply, payload: &Bytes) -> Result<(), RestoreError> {
+        let mut at = 0;
+        for &len in &reply.lengths {
+            let bytes = payload.slice(at..at + len as usize);
+            at += len as usize;
+            let entry =
+                LogEntry::decode(bytes).map_err(|why| self.broken(format!("an entry cannot be decoded: {why}")))?;
+            self.entries.push(entry);
+        }
+        Ok(())
+    }
+}
+
+impl Restored {
+    /// The database, in `dir` or (None) in memory. `progress` hears of entries applied and of all of them.
+    ///
+    /// # Errors
+    /// What is wrong with the directory or the log; the directory holds no database then.
+    pub fn into_db(
+        self,
+        dir: Option<&Path>,
+        config: &Config,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Db, RestoreError> {
+        let image = self.image.as_deref();
+        let mut apply = |db: &Db| -> Result<(), RestoreError> {
+            let caches = Caches::default();
+            let mut meta = db.meta().map_err(ReplayError::from)?;
+            for (done, entry) in self.entries.iter().enumerate() {
+                batch::replay(db, &mut meta, &caches, config, entry)?;
+                progress(done + 1, self.entries.len());
+            }
+            Ok(())
+        };
+        if let Some(dir) = dir {
+            return Db::build(dir, self.cluster_id, image, apply);
+        }
+        let db = image.map_or_else(|| Db::in_memory(self.cluster_id), Db::from_image)?;
+        apply(&db)?;
+        Ok(db)
+    }
+}

@@ -1,0 +1,5 @@
+//! Directories, names, inodes and hints.
+
+pub mod hints;
+pub mod inodes;
+pub mod names;

@@ -1,0 +1,517 @@
+//! Names: directories, files' names, links, attributes. Reads answer from the committed state; the functions that take a
+//! [`Ctx`] are commands.
+//!
+//! A file's content is not looked at here; when its last name goes, [`versions::release_inode`] takes over.
+
+use crate::db::Db;
+use crate::db::meta::draw;
+use crate::error::{Outcome, invalid, refuse};
+use crate::files::versions;
+use crate::namespace::hints::HintSet;
+use crate::namespace::inodes::{self, Inode, check_name};
+use crate::state::Ctx;
+use rusqlite::{OptionalExtension, params};
+use tessera_policy::hint_of_attribute;
+use tessera_wire::meta::*;
+use tessera_wire::{Ack, Code, InodeKind};
+
+/// Longest target of a symbolic link, bytes.
+pub const MAX_TARGET_BYTES: usize = 4095;
+/// Longest value of an extended attribute, bytes.
+pub const MAX_XATTR_BYTES: usize = 64 << 10;
+/// Deepest path that is resolved in one question.
+pub const MAX_COMPONENTS: usize = 4096;
+/// Permission bits that are kept.
+const MODE_BITS: u32 = 0o7777;
+
+/// Path to inode. The answer's `path` has the directories passed.
+pub fn resolve(db: &Db, request: &Resolve) -> Outcome<Entry> {
+    if request.components.len() > MAX_COMPONENTS {
+        let text = format!("a path of {} components; at most {MAX_COMPONENTS} are possible", request.components.len());
+        return refuse(Code::NameTooLong, text);
+    }
+    request.components.iter().try_for_each(|name| check_name(name))?;
+    let mut at = inodes::get(db, if request.start == 0 { inodes::ROOT } else { request.start })?;
+    let mut path = Vec::with_capacity(request.components.len());
+    for name in &request.components {
+        path.push(at.ino);
+        at = child(db, &at, name)?;
+    }
+    Ok(Entry { path, ..at.entry() })
+}
+
+/// Entry of a directory.
+pub fn lookup(db: &Db, request: &Lookup) -> Outcome<Entry> {
+    check_name(&request.name)?;
+    Ok(child(db, &inodes::directory(db, request.parent)?, &request.name)?.entry())
+}
+
+fn child(db: &Db, parent: &Inode, name: &[u8]) -> Outcome<Inode> {
+    if !parent.is_directory() {
+        return refuse(Code::NotDirectory, format!("{:?} is looked for in a file", String::from_utf8_lossy(name)));
+    }
+    match inodes::lookup(db, parent.ino, name)? {
+        Some(ino) => inodes::get(db, ino),
+        None => refuse(Code::NotFound, format!("there is no {:?} in its directory", String::from_utf8_lossy(name))),
+    }
+}
+
+/// Attributes of an inode.
+pub fn get_attr(db: &Db, request: &GetAttr) -> Outcome<Entry> {
+    Ok(inodes::get(db, request.ino)?.entry())
+}
+
+/// A page of a directory.
+pub fn list(db: &Db, request: &List, max_entries: u32) -> Outcome<ListReply> {
+    let directory = inodes::directory(db, request.ino)?;
+    let limit = match request.limit {
+        0 => max_entries,
+        limit => limit.min(max_entries),
+    };
+    let mut rows = db.stmt(
+        "SELECT d.name, i.ino, i.kind, i.mode, i.uid, i.gid, i.nlink, i.parent, i.domain, i.size_bytes, i.mtime_ns,
+                i.ctime_ns, i.version_id, i.version_number, i.symlink_target, i.hints, i.atime_ns, i.rdev, i.content
+         FROM dentries d JOIN inodes i ON i.ino = d.ino WHERE d.parent = ?1 AND d.name > ?2 ORDER BY d.name LIMIT ?3",
+    )?;
+    let mut entries = rows
+        .query_map(params![directory.ino as i64, request.after, limit + 1], |row| {
+            Ok(Dirent { name: row.get(0)?, attr: Some(Inode::read(row, 1)?.attr()) })
+        })?
+        .collect::<Result<Vec<_>, _>>()?;
+    let more = entries.len() > limit as usize;
+    entries.truncate(limit as usize);
+    Ok(ListReply { entries, more })
+}
+
+/// All names in a directory, unless there are more than `max`.
+pub fn names(db: &Db, directory: u64, max: u32) -> Outcome<Option<Vec<Vec<u8>>>> {
+    let mut rows = db.stmt("SELECT name FROM dentries WHERE parent = ?1 LIMIT ?2")?;
+    let names = rows.query_map(params![directory as i64, max + 1], |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
+    Ok((names.len() <= max as usize).then_some(names))
+}
+
+/// All extended attributes of an inode, hints among them.
+pub fn list_xattrs(db: &Db, request: &ListXattrs) -> Outcome<ListXattrsReply> {
+    let inode = inodes::get(db, request.ino)?;
+    let mut rows = db.stmt("SELECT name, value FROM xattrs WHERE ino = ?1")?;
+    let mut xattrs = rows
+        .query_map([inode.ino as i64], |row| Ok(Xattr { name: row.get(0)?, value: row.get(1)? }))?
+        .collect::<Result<Vec<_>, _>>()?;
+    let hints = HintSet::read(&inode.hints).hints.into_iter();
+    xattrs.extend(
+        hints.map(|h| Xattr { name: format!("{}{}", tessera_policy::PREFIX, h.name), value: h.value.into_bytes() }),
+    );
+    xattrs.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(ListXattrsReply { xattrs })
+}
+
+/// New directory.
+pub fn make_dir(ctx: &mut Ctx, request: &MakeDir) -> Outcome<Entry> {
+    check_name(&request.name)?;
+    let parent = inodes::directory(ctx.db, request.parent)?;
+    if let Some(ino) = inodes::lookup(ctx.db, parent.ino, &request.name)? {
+        let there = inodes::get(ctx.db, ino)?;
+        return match request.exist_ok && there.is_directory() {
+            true => Ok(there.entry()),
+            false if request.exist_ok => refuse(
+                Code::Exists,
+                format!("{:?} is in the way of a directory and is none", String::from_utf8_lossy(&request.name)),
+            ),
+            false => exists(&request.name),
+        };
+    }
+    let mut inode = new_inode(ctx, InodeKind::Directory, &parent, request.mode, request.uid, request.gid);
+    inode.parent = parent.ino;
+    inode.nlink = inodes::EMPTY_DIRECTORY_LINKS;
+    inode.insert(ctx.db)?;
+    add_name(ctx, &parent, &request.name, inode.ino)?;
+    inodes::count_subdirectories(ctx.db, parent.ino, 1)?;
+    ctx.meta.directories += 1;
+    Ok(Entry { inos: draw_inos(ctx, request.inos), ..inode.entry() })
+}
+
+/// Most inode numbers that one answer brings.
+const MAX_INOS: u32 = 256;
+
+/// Numbers for files to come, if any are wanted.
+pub(crate) fn draw_inos(ctx: &mut Ctx, wanted: u32) -> Option<InoRange> {
+    let count = wanted.min(MAX_INOS);
+    let first = ctx.meta.next_ino;
+    ctx.meta.next_ino += u64::from(count);
+    (count > 0).then_some(InoRange { first, count })
+}
+
+/// Refuses a number for a new inode that was never drawn, or is somebody's (P14).
+pub(crate) fn check_drawn(ctx: &Ctx, ino: u64) -> Outcome<()> {
+    if ino <= inodes::ROOT || ino >= ctx.meta.next_ino {
+        return invalid(format!("inode number {ino} was never drawn; ask for numbers first"));
+    }
+    match inodes::find(ctx.db, ino)? {
+        Some(_) => refuse(Code::Exists, format!("inode {ino} exists already")),
+        None => Ok(()),
+    }
+}
+
+/// New empty file, or something that is only a name to us: a pipe, a socket, a device.
+pub fn make_node(ctx: &mut Ctx, request: &MakeNode) -> Outcome<Entry> {
+    check_name(&request.name)?;
+    let kind = request.kind();
+    if matches!(kind, InodeKind::Unknown | InodeKind::Directory | InodeKind::Symlink) {
+        return invalid(format!("MakeNode makes no inode of kind {}; there are MakeDir and Symlink", request.kind));
+    }
+    let parent = inodes::directory(ctx.db, request.parent)?;
+    if let Some(ino) = inodes::lookup(ctx.db, parent.ino, &request.name)? {
+        let there = inodes::get(ctx.db, ino)?;
+        return match request.exist_ok && there.is_file() && kind == InodeKind::File {
+            true => Ok(there.entry()),
+            false => exists(&request.name),
+        };
+    }
+    if request.ino != 0 {
+        check_drawn(ctx, request.ino)?;
+    }
+    let mut inode = new_inode(ctx, kind, &parent, request.mode, request.uid, request.gid);
+    if request.ino != 0 {
+        inode.ino = request.ino;
+    }
+    match kind {
+        InodeKind::File => ctx.meta.files += 1,
+        _ => inode.hints = Vec::new(),
+    }
+    if matches!(kind, InodeKind::CharDevice | InodeKind::BlockDevice) {
+        inode.rdev = request.rdev;
+    }
+    inode.insert(ctx.db)?;
+    add_name(ctx, &parent, &request.name, inode.ino)?;
+    Ok(Entry { inos: draw_inos(ctx, request.inos), ..inode.entry() })
+}
+
+/// Symbolic link.
+pub fn symlink(ctx: &mut Ctx, request: &Symlink) -> Outcome<Entry> {
+    check_name(&request.name)?;
+    if request.target.is_empty() || request.target.len() > MAX_TARGET_BYTES || request.target.contains(&0) {
+        return invalid(format!(
+            "a symbolic link's target has 1 to {MAX_TARGET_BYTES} bytes and no NUL; this one has {} bytes",
+            request.target.len()
+        ));
+    }
+    let parent = inodes::directory(ctx.db, request.parent)?;
+    if inodes::lookup(ctx.db, parent.ino, &request.name)?.is_some() {
+        return exists(&request.name);
+    }
+    let mut inode = new_inode(ctx, InodeKind::Symlink, &parent, 0o777, request.uid, request.gid);
+    inode.symlink_target = Some(request.target.clone());
+    inode.hints = Vec::new();
+    inode.insert(ctx.db)?;
+    add_name(ctx, &parent, &request.name, inode.ino)?;
+    Ok(inode.entry())
+}
+
+/// Another name for a file or symbolic link.
+pub fn link(ctx: &mut Ctx, request: &Link) -> Outcome<Entry> {
+    check_name(&request.name)?;
+    let mut inode = inodes::get(ctx.db, request.ino)?;
+    if inode.is_directory() {
+        return refuse(Code::IsDirectory, format!("inode {} is a directory; directories have one name", inode.ino));
+    }
+    if inode.nlink == 0 {
+        return refuse(Code::NotFound, format!("inode {} has no name left and cannot get one again", inode.ino));
+    }
+    let parent = inodes::directory(ctx.db, request.parent)?;
+    if inodes::lookup(ctx.db, parent.ino, &request.name)?.is_some() {
+        return exists(&request.name);
+    }
+    inode.nlink += 1;
+    inode.ctime_ns = ctx.now_ns;
+    inode.update(ctx.db)?;
+    add_name(ctx, &parent, &request.name, inode.ino)?;
+    Ok(inode.entry())
+}
+
+/// Removes a name. What it meant, as it is after that; its `ctime_ns` is now the directory's modification time, too.
+pub fn unlink(ctx: &mut Ctx, request: &Unlink) -> Outcome<Entry> {
+    check_name(&request.name)?;
+    let parent = inodes::directory(ctx.db, request.parent)?;
+    let inode = child(ctx.db, &parent, &request.name)?;
+    let shown = String::from_utf8_lossy(&request.name);
+    match (request.directory, inode.is_directory()) {
+        (false, true) => return refuse(Code::IsDirectory, format!("{shown:?} is a directory; remove it as one")),
+        (true, false) => return refuse(Code::NotDirectory, format!("{shown:?} is not a directory")),
+        _ => {}
+    }
+    check_removable(ctx, &inode, &request.name)?;
+    inodes::remove_name(ctx.db, parent.ino, &request.name)?;
+    inodes::touch(ctx.db, parent.ino, ctx.now_ns)?;
+    let links = if inode.is_directory() { 0 } else { inode.nlink - 1 };
+    let left = Inode { nlink: links, ctime_ns: ctx.now_ns, ..inode.clone() };
+    drop_name(ctx, inode)?;
+    Ok(left.entry())
+}
+
+/// Moves a name; what is at the target is replaced in the same step.
+pub fn rename(ctx: &mut Ctx, request: &Rename) -> Outcome<Ack> {
+    check_name(&request.from_name)?;
+    check_name(&request.to_name)?;
+    let from = inodes::directory(ctx.db, request.from_parent)?;
+    let mut inode = child(ctx.db, &from, &request.from_name)?;
+    let to = inodes::directory(ctx.db, request.to_parent)?;
+    if inode.is_directory() {
+        check_not_inside(ctx, &inode, &to)?;
+    }
+    if request.exchange {
+        return exchange(ctx, request, inode, (&from, &to));
+    }
+    if let Some(there) = inodes::lookup(ctx.db, to.ino, &request.to_name)? {
+        if request.no_replace {
+            return exists(&request.to_name);
+        }
+        if there == inode.ino {
+            return Ok(Ack {}); // Two names of one file: POSIX rename does nothing.
+        }
+        let there = inodes::get(ctx.db, there)?;
+        let shown = String::from_utf8_lossy(&request.to_name);
+        match (inode.is_directory(), there.is_directory()) {
+            (true, false) => {
+                return refuse(Code::NotDirectory, format!("{shown:?} is a file; a directory cannot replace it"));
+            }
+            (false, true) => {
+                return refuse(Code::IsDirectory, format!("{shown:?} is a directory; a file cannot replace it"));
+            }
+            _ => check_removable(ctx, &there, &request.to_name)?,
+        }
+        inodes::remove_name(ctx.db, to.ino, &request.to_name)?;
+        drop_name(ctx, there)?;
+    }
+    inodes::remove_name(ctx.db, from.ino, &request.from_name)?;
+    add_name(ctx, &to, &request.to_name, inode.ino)?;
+    if from.ino != to.ino {
+        inodes::touch(ctx.db, from.ino, ctx.now_ns)?;
+    }
+    inode.ctime_ns = ctx.now_ns;
+    place(ctx, inode, to.ino)?;
+    Ok(Ack {})
+}
+
+/// Writes an inode whose name has moved; a directory has another parent then, and counts there.
+fn place(ctx: &Ctx, mut inode: Inode, parent: u64) -> Outcome<()> {
+    if inode.is_directory() && inode.parent != parent {
+        inodes::count_subdirectories(ctx.db, inode.parent, -1)?;
+        inodes::count_subdirectories(ctx.db, parent, 1)?;
+        inode.parent = parent;
+    }
+    // The counts above may have been its own row's.
+    inode.nlink = inodes::get(ctx.db, inode.ino)?.nlink;
+    inode.update(ctx.db)?;
+    Ok(())
+}
+
+/// Two names change places, whatever they name.
+fn exchange(ctx: &mut Ctx, request: &Rename, mut one: Inode, (from, to): (&Inode, &Inode)) -> Outcome<Ack> {
+    let mut other = child(ctx.db, to, &request.to_name)?;
+    if request.no_replace {
+        return invalid("a rename either exchanges or replaces nothing, not both");
+    }
+    if other.is_directory() {
+        check_not_inside(ctx, &other, from)?;
+    }
+    if (from.ino, &request.from_name) == (to.ino, &request.to_name) {
+        return Ok(Ack {});
+    }
+    inodes::remove_name(ctx.db, from.ino, &request.from_name)?;
+    inodes::remove_name(ctx.db, to.ino, &request.to_name)?;
+    add_name(ctx, to, &request.to_name, one.ino)?;
+    add_name(ctx, from, &request.from_name, other.ino)?;
+    (one.ctime_ns, other.ctime_ns) = (ctx.now_ns, ctx.now_ns);
+    place(ctx, one, to.ino)?;
+    place(ctx, other, from.ino)?;
+    Ok(Ack {})
+}
+
+/// A directory must not become its own descendant.
+fn check_not_inside(ctx: &Ctx, moved: &Inode, target: &Inode) -> Outcome<()> {
+    let mut at = target.ino;
+    while at != inodes::ROOT {
+        if at == moved.ino {
+            return invalid("a directory cannot be moved into itself or below".to_string());
+        }
+        at = inodes::get(ctx.db, at)?.parent;
+    }
+    Ok(())
+}
+
+fn check_removable(ctx: &Ctx, inode: &Inode, name: &[u8]) -> Outcome<()> {
+    if !inode.is_directory() {
+        return Ok(());
+    }
+    let entry = ctx.db.stmt("SELECT 1 FROM dentries WHERE parent = ?1 LIMIT 1")?.exists([inode.ino as i64])?;
+    match entry {
+        true => refuse(Code::NotEmpty, format!("directory {:?} has entries", String::from_utf8_lossy(name))),
+        false => Ok(()),
+    }
+}
+
+/// One name less: directories and symbolic links go at once, files when nobody has them open.
+pub(crate) fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Outcome<()> {
+    if inode.is_directory() {
+        ctx.meta.directories -= 1;
+        inodes::count_subdirectories(ctx.db, inode.parent, -1)?;
+        inodes::remove(ctx.db, inode.ino)?;
+        return Ok(());
+    }
+    inode.nlink -= 1;
+    inode.ctime_ns = ctx.now_ns;
+    if inode.nlink > 0 {
+        inode.update(ctx.db)?;
+        return Ok(());
+    }
+    if !inode.is_file() {
+        inodes::remove(ctx.db, inode.ino)?;
+        return Ok(());
+    }
+    ctx.meta.files -= 1;
+    inode.update(ctx.db)?;
+    versions::release_inode(ctx, inode.ino)
+}
+
+/// Changes mode, owner, times.
+pub fn set_attr(ctx: &mut Ctx, request: &SetAttr) -> Outcome<Entry> {
+    let mut inode = inodes::get(ctx.db, request.ino)?;
+    if let Some(mode) = request.mode {
+        if mode & !MODE_BITS != 0 {
+            return invalid(format!("mode {mode:#o} has bits beyond {MODE_BITS:#o}"));
+        }
+        inode.mode = mode;
+    }
+    inode.uid = request.uid.unwrap_or(inode.uid);
+    inode.gid = request.gid.unwrap_or(inode.gid);
+    inode.mtime_ns = request.mtime_ns.unwrap_or(inode.mtime_ns);
+    inode.atime_ns = request.atime_ns.unwrap_or(inode.atime_ns);
+    inode.ctime_ns = ctx.now_ns;
+    inode.update(ctx.db)?;
+    Ok(inode.entry())
+}
+
+/// Sets an extended attribute; hints are validated and kept in canonical form.
+pub fn set_xattr(ctx: &mut Ctx, request: &SetXattr) -> Outcome<Ack> {
+    let mut inode = inodes::get(ctx.db, request.ino)?;
+    check_xattr(&request.name)?;
+    if request.value.len() > MAX_XATTR_BYTES {
+        return invalid(format!(
+            "attribute {:?}: {} bytes of value, at most {MAX_XATTR_BYTES} are possible",
+            request.name,
+            request.value.len()
+        ));
+    }
+    if let Some(hint) = hint_of_attribute(&request.name) {
+        let Ok(value) = std::str::from_utf8(&request.value) else {
+            return invalid(format!("hint {hint}: the value is not UTF-8"));
+        };
+        let mut hints = HintSet::read(&inode.hints);
+        check_presence(request, hints.get(hint).is_some())?;
+        // A classic name has values of its own.
+        let name = request.name.strip_prefix(tessera_policy::PREFIX).or_else(|| request.name.strip_prefix("user."));
+        hints.set(name.unwrap_or(hint), value)?;
+        inode.hints = hints.column();
+        crate::files::expiry::hints_changed(ctx, &inode)?;
+    } else {
+        let there = xattr_exists(ctx.db, inode.ino, &request.name)?;
+        check_presence(request, there)?;
+        ctx.db.stmt("INSERT OR REPLACE INTO xattrs (ino, name, value) VALUES (?1, ?2, ?3)")?.execute(params![
+            inode.ino as i64,
+            request.name,
+            request.value
+        ])?;
+    }
+    inode.ctime_ns = ctx.now_ns;
+    inode.update(ctx.db)?;
+    Ok(Ack {})
+}
+
+/// Removes an extended attribute.
+pub fn remove_xattr(ctx: &mut Ctx, request: &RemoveXattr) -> Outcome<Ack> {
+    let mut inode = inodes::get(ctx.db, request.ino)?;
+    let removed = match hint_of_attribute(&request.name) {
+        Some(hint) => {
+            let mut hints = HintSet::read(&inode.hints);
+            let removed = hints.remove(hint);
+            inode.hints = hints.column();
+            crate::files::expiry::hints_changed(ctx, &inode)?;
+            removed
+        }
+        None => {
+            let sql = "DELETE FROM xattrs WHERE ino = ?1 AND name = ?2";
+            ctx.db.stmt(sql)?.execute(params![inode.ino as i64, request.name])? > 0
+        }
+    };
+    if !removed {
+        return refuse(Code::NotFound, format!("inode {} has no attribute {:?}", inode.ino, request.name));
+    }
+    inode.ctime_ns = ctx.now_ns;
+    inode.update(ctx.db)?;
+    Ok(Ack {})
+}
+
+fn xattr_exists(db: &Db, ino: u64, name: &str) -> Outcome<bool> {
+    let found: Option<i64> = db
+        .stmt("SELECT 1 FROM xattrs WHERE ino = ?1 AND name = ?2")?
+        .query_row(params![ino as i64, name], |row| row.get(0))
+        .optional()?;
+    Ok(found.is_some())
+}
+
+fn check_xattr(name: &str) -> Outcome<()> {
+    let good = !name.is_empty() && name.len() <= MAX_NAME_BYTES_XATTR && !name.contains('\0');
+    match good {
+        true => Ok(()),
+        false => invalid(format!(
+            "attribute name of {} bytes; names have 1 to {MAX_NAME_BYTES_XATTR} bytes and no NUL",
+            name.len()
+        )),
+    }
+}
+
+/// Longest name of an extended attribute, bytes (as in Linux).
+const MAX_NAME_BYTES_XATTR: usize = 255;
+
+fn check_presence(request: &SetXattr, there: bool) -> Outcome<()> {
+    match (request.create_only && there, request.replace_only && !there) {
+        (true, _) => refuse(Code::Exists, format!("attribute {:?} exists already", request.name)),
+        (_, true) => refuse(Code::NotFound, format!("there is no attribute {:?} to replace", request.name)),
+        _ => Ok(()),
+    }
+}
+
+/// A new inode in `parent`, not yet written: it takes over the parent's hints.
+pub(crate) fn new_inode(ctx: &mut Ctx, kind: InodeKind, parent: &Inode, mode: u32, uid: u32, gid: u32) -> Inode {
+    Inode {
+        ino: draw(&mut ctx.meta.next_ino),
+        kind: kind as i32,
+        mode: mode & MODE_BITS,
+        uid,
+        gid,
+        nlink: 1,
+        parent: 0,
+        domain: parent.domain,
+        size_bytes: 0,
+        mtime_ns: ctx.now_ns,
+        ctime_ns: ctx.now_ns,
+        version_id: 0,
+        version_number: 0,
+        symlink_target: None,
+        hints: parent.hints.clone(),
+        atime_ns: 0,
+        rdev: 0,
+        content: 0,
+    }
+}
+
+/// Adds a name to a directory and notes the time.
+pub(crate) fn add_name(ctx: &mut Ctx, parent: &Inode, name: &[u8], ino: u64) -> Outcome<()> {
+    inodes::add_name(ctx.db, parent.ino, name, ino)?;
+    inodes::touch(ctx.db, parent.ino, ctx.now_ns)?;
+    Ok(())
+}
+
+fn exists<T>(name: &[u8]) -> Outcome<T> {
+    refuse(Code::Exists, format!("{:?} exists already", String::from_utf8_lossy(name)))
+}

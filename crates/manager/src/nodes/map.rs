@@ -1,0 +1,90 @@
+//! Nodes, disks and the fills under way as the rows say, kept in memory: every heartbeat and every tick looks at them, and
+//! they change seldom.
+//!
+//! Here is no soft state: what nodes report of themselves is in [`crate::nodes::stats`]. Whoever writes rows of `nodes` or `disks` calls
+//! [`Caches::forget_roster`] in the same command, whoever writes `pg_members` [`Caches::forget_pg`] ([`crate::db::rows`] does both).
+
+use crate::db::Db;
+use crate::db::cache::Caches;
+use crate::db::rows::{self, DiskRow, Member, NodeRow};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// All nodes and disks.
+#[derive(Debug, Default)]
+pub struct Roster {
+    /// By node id.
+    pub nodes: BTreeMap<u64, NodeRow>,
+    /// By disk id.
+    pub disks: BTreeMap<u64, DiskRow>,
+    by_node: BTreeMap<u64, Vec<u64>>,
+}
+
+impl Roster {
+    fn load(db: &Db) -> rusqlite::Result<Roster> {
+        let mut roster = Roster::default();
+        roster.nodes.extend(rows::nodes(db.conn())?.into_iter().map(|n| (n.node_id, n)));
+        for disk in rows::disks(db.conn())? {
+            roster.by_node.entry(disk.node_id).or_default().push(disk.disk_id);
+            roster.disks.insert(disk.disk_id, disk);
+        }
+        Ok(roster)
+    }
+
+    /// Disks of a node, by id.
+    pub fn disks_of(&self, node_id: u64) -> impl Iterator<Item = &DiskRow> {
+        self.by_node.get(&node_id).into_iter().flatten().filter_map(|id| self.disks.get(id))
+    }
+
+    /// Whether the disk belongs to the node.
+    pub fn owns(&self, node_id: u64, disk_id: u64) -> bool {
+        self.disks.get(&disk_id).is_some_and(|d| d.node_id == node_id)
+    }
+
+    /// Disks that can be read now, by id.
+    pub fn readable(&self) -> impl Iterator<Item = &DiskRow> {
+        self.disks.values().filter(|d| d.readable())
+    }
+}
+
+/// What is remembered of them.
+#[derive(Default)]
+pub(crate) struct RosterCache {
+    roster: RefCell<Option<Arc<Roster>>>,
+    filling: RefCell<Option<Arc<Vec<Member>>>>,
+}
+
+impl RosterCache {
+    pub(crate) fn forget(&self) {
+        *self.roster.borrow_mut() = None;
+    }
+
+    pub(crate) fn forget_filling(&self) {
+        *self.filling.borrow_mut() = None;
+    }
+}
+
+fn remembered<T>(
+    slot: &RefCell<Option<Arc<T>>>,
+    load: impl FnOnce() -> rusqlite::Result<T>,
+) -> rusqlite::Result<Arc<T>> {
+    if let Some(known) = &*slot.borrow() {
+        return Ok(known.clone());
+    }
+    let fresh = Arc::new(load()?);
+    *slot.borrow_mut() = Some(fresh.clone());
+    Ok(fresh)
+}
+
+impl Caches {
+    /// All nodes and disks.
+    pub fn roster(&self, db: &Db) -> rusqlite::Result<Arc<Roster>> {
+        remembered(&self.roster.roster, || Roster::load(db))
+    }
+
+    /// Members that are being filled, by group and position.
+    pub fn filling(&self, db: &Db) -> rusqlite::Result<Arc<Vec<Member>>> {
+        remembered(&self.roster.filling, || rows::members_backfilling(db.conn()))
+    }
+}

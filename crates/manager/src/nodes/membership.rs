@@ -1,0 +1,463 @@
+//! Nodes and disks coming, beating, falling silent, failing, draining and returning.
+//!
+//! The rule of P11: a node acknowledges only while its lease runs (`node_lease_ms` from when its last answered heartbeat
+//! was *sent*), and is declared out only a longer time after its last heartbeat *arrived*. So what
+//! is out acknowledges nothing, and learns from `must_register` that it has to start a new life. A disk that was out
+//! may hold what was deleted meanwhile: it is `Down` until it has been listed ([`crate::repair::inventory`]).
+
+use crate::config::ns;
+use crate::db::meta::draw;
+use crate::db::rows::{self, DiskRow, NodeRow};
+use crate::error::{Outcome, invalid, refuse};
+use crate::log::internal::{FailDisks, SetNodeHealth};
+use crate::planted::{self, Bug};
+use crate::state::{Ctx, Internal, Proposal, View};
+use rusqlite::params;
+use std::collections::BTreeSet;
+use tessera_wire::meta::{Drain, Heartbeat, RegisterNode, RegisterNodeReply};
+use tessera_wire::{Code, DiskInfo, Error, Health, NodeInfo, hex};
+
+/// Most disks one node may bring.
+const MAX_DISKS: usize = 1024;
+/// Most bytes of a name, host, address or path.
+const MAX_TEXT: usize = 1024;
+
+/// A node starts, or comes back.
+pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Outcome<RegisterNodeReply> {
+    let said = check_request(request)?;
+    let known = known_disks(ctx, request)?;
+    let by_name = rows::nodes(ctx.db.conn())?.into_iter().find(|n| n.name == said.name);
+    let node_id = identify(&known, by_name.as_ref(), said)?;
+    let old = match node_id {
+        Some(id) => rows::node(ctx.db.conn(), id)?,
+        None => None,
+    };
+    if let Some(old) = &old {
+        let shared = known.iter().position(|d| d.as_ref().is_some_and(|d| d.node_id == old.node_id));
+        check_return(ctx, old, said, shared.map(|i| &request.disks[i]))?;
+    }
+    let incarnation = draw(&mut ctx.meta.next_incarnation);
+    let node_id = node_id.unwrap_or_else(|| draw(&mut ctx.meta.next_node));
+    write_node(ctx, node_id, said, incarnation)?;
+    let disk_ids = request
+        .disks
+        .iter()
+        .zip(&known)
+        .map(|(said, old)| write_disk(ctx, node_id, said, old.as_ref()))
+        .collect::<Outcome<Vec<u64>>>()?;
+    lay_aside_absent(ctx, node_id, &disk_ids)?;
+    hear_after_commit(ctx, node_id, incarnation, request, &disk_ids);
+    Ok(RegisterNodeReply {
+        node_id,
+        incarnation,
+        disk_ids,
+        heartbeat_ms: ctx.config.heartbeat_ms,
+        lease_ms: ctx.config.node_lease_ms,
+        cluster_id: ctx.meta.cluster_id.to_vec(),
+        term: ctx.meta.term,
+        log_seq: ctx.log_seq,
+    })
+}
+
+/// Refuses what no honest node sends (P14).
+fn check_request(request: &RegisterNode) -> Outcome<&NodeInfo> {
+    let Some(node) = &request.node else { return invalid("register: the node does not say who it is") };
+    for (what, text) in [("name", &node.name), ("host", &node.host), ("address", &node.address)] {
+        if text.is_empty() || text.len() > MAX_TEXT {
+            return invalid(format!("register: {what} has {} bytes; 1 to {MAX_TEXT} are allowed", text.len()));
+        }
+    }
+    if request.disks.is_empty() || request.disks.len() > MAX_DISKS {
+        return invalid(format!(
+            "node {}: brings {} disks; 1 to {MAX_DISKS} are allowed, give them with --disk",
+            node.name,
+            request.disks.len()
+        ));
+    }
+    let mut uuids = BTreeSet::new();
+    for disk in &request.disks {
+        if disk.uuid.len() != 16 || disk.path.len() > MAX_TEXT || disk.capacity_bytes > i64::MAX as u64 {
+            return invalid(format!("node {}: disk {:?} has no valid identity", node.name, disk.path));
+        }
+        if !uuids.insert(&disk.uuid) {
+            return invalid(format!(
+                "node {}: disk {} ({:?}) is named twice; each directory once",
+                node.name,
+                hex(&disk.uuid),
+                disk.path
+            ));
+        }
+    }
+    Ok(node)
+}
+
+fn known_disks(ctx: &Ctx<'_>, request: &RegisterNode) -> Outcome<Vec<Option<DiskRow>>> {
+    request.disks.iter().map(|d| Ok(rows::disk_by_uuid(ctx.db.conn(), &d.uuid)?)).collect()
+}
+
+/// Which node this is: the one its disks belong to, or the one of that name (whose disks were replaced).
+fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeRow>, said: &NodeInfo) -> Outcome<Option<u64>> {
+    let mut owners = known.iter().flatten().map(|d| d.node_id);
+    let owner = owners.next();
+    if let (Some(a), Some(b)) = (owner, owners.find(|n| Some(*n) != owner)) {
+        return refuse(
+            Code::Exists,
+            format!(
+                "node {}: its disks belong to two nodes, {a} and {b}; start each node with its own disks",
+                said.name
+            ),
+        );
+    }
+    match (owner, by_name) {
+        (Some(owner), Some(named)) if named.node_id != owner => refuse(
+            Code::Exists,
+            format!(
+                "name {} belongs to node {} at {}, these disks to node {owner}; choose the name this node had",
+                said.name, named.node_id, named.address
+            ),
+        ),
+        (owner, named) => Ok(owner.or(named.map(|n| n.node_id))),
+    }
+}
+
+/// Whether the node may come back like this: not while another process serves the same disks, and not on another host.
+/// `shared`: a disk of the other's that it brings; none: only the name is the same.
+fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Option<&DiskInfo>) -> Outcome<()> {
+    if old.host != said.host {
+        let uses = rows::disks_of(ctx.db.conn(), old.node_id)?;
+        for disk in uses {
+            if !rows::members_on(ctx.db.conn(), disk.disk_id)?.is_empty() {
+                return refuse(
+                    Code::Invalid,
+                    format!(
+                        "node {} was registered on host {:?} and says {:?} now; its groups rely on distinct hosts: start it with \
+                         --host {}, or drain it first",
+                        said.name, old.host, said.host, old.host
+                    ),
+                );
+            }
+        }
+    }
+    if old.address == said.address {
+        return Ok(());
+    }
+    // Whether the other one lives is soft: a decision on the tape.
+    let quiet_ns = ns(ctx.config.heartbeat_ms.saturating_mul(3));
+    let (now_ns, id) = (ctx.now_ns, old.node_id);
+    let alive = ctx.decide(|ctx| {
+        let heard = ctx.soft.cluster.figures.nodes.get(&id).map_or(i64::MIN / 2, |n| n.heard_ns);
+        Ok(u64::from(now_ns - heard < quiet_ns))
+    })?;
+    match alive {
+        0 => Ok(()),
+        _ => {
+            let (name, address, here) = (&old.name, &old.address, &said.address);
+            let text = match shared {
+                Some(disk) => format!(
+                    "node {name} at {address} is alive and serves disk {}, which the one at {here} brings as {}; remove the copied \
+                     directory and give this node one of its own, or stop the other node first",
+                    hex(&disk.uuid),
+                    disk.path
+                ),
+                None => format!(
+                    "node {name} at {address} is alive, and the one at {here} has the same name; start another node on this host with \
+                     --name, or stop the other one first"
+                ),
+            };
+            let mut error = Error::new(Code::Exists, text);
+            // When the other was heard last: a node that is refused can see whether that goes on.
+            error.current = ctx.soft.cluster.figures.nodes.get(&id).map_or(0, |n| n.heard_ns.max(0) as u64);
+            Err(error.into())
+        }
+    }
+}
+
+fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64) -> Outcome<()> {
+    ctx.caches.forget_all();
+    let version = ctx.next_map_version() as i64;
+    ctx.db
+        .stmt(
+            "INSERT INTO nodes (node_id, name, host, address, unix_socket, metrics_address, health, health_since_ns, incarnation, map_version, machine)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+             ON CONFLICT (node_id) DO UPDATE SET name = ?2, host = ?3, address = ?4, unix_socket = ?5, metrics_address = ?6,
+                health_since_ns = CASE WHEN health = ?7 THEN health_since_ns ELSE ?8 END, health = ?7, incarnation = ?9, map_version = ?10, machine = ?11",
+        )?
+        .execute(params![
+            node_id as i64,
+            said.name,
+            said.host,
+            said.address,
+            said.unix_socket,
+            said.metrics_address,
+            Health::Up as i32,
+            ctx.now_ns,
+            incarnation as i64,
+            version,
+            said.machine
+        ])?;
+    ctx.db.stmt("UPDATE disks SET map_version = ?2 WHERE node_id = ?1")?.execute([node_id as i64, version])?;
+    Ok(())
+}
+
+/// Writes a disk of the node that registers; returns its id.
+fn write_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo, old: Option<&DiskRow>) -> Outcome<u64> {
+    ctx.caches.forget_all();
+    let version = ctx.next_map_version() as i64;
+    let Some(old) = old else {
+        let disk_id = draw(&mut ctx.meta.next_disk);
+        ctx.db
+            .stmt(
+                "INSERT INTO disks (disk_id, node_id, uuid, path, health, health_since_ns, capacity_bytes, map_version)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            )?
+            .execute(params![
+                disk_id as i64,
+                node_id as i64,
+                said.uuid,
+                said.path,
+                Health::Up as i32,
+                ctx.now_ns,
+                said.capacity_bytes as i64,
+                version
+            ])?;
+        return Ok(disk_id);
+    };
+    ctx.db
+        .stmt("UPDATE disks SET path = ?2, capacity_bytes = ?3, map_version = ?4 WHERE disk_id = ?1")?
+        .execute(params![old.disk_id as i64, said.path, said.capacity_bytes as i64, version])?;
+    match old.own_health {
+        // It missed deletes, and may have lost its content: listed before it serves again.
+        Health::Out if planted::is(Bug::ReturnsUnlisted) => rows::set_disk_health(ctx, old.disk_id, Health::Up)?,
+        Health::Out => {
+            rows::want_inventory(ctx, old.disk_id)?;
+            rows::set_disk_health(ctx, old.disk_id, Health::Down)?;
+        }
+        Health::Down if old.inventory_wanted == 0 => rows::set_disk_health(ctx, old.disk_id, Health::Up)?,
+        _ => {}
+    }
+    Ok(old.disk_id)
+}
+
+/// Disks of the node that it did not bring this time are down; they are out when they stay away.
+fn lay_aside_absent(ctx: &mut Ctx<'_>, node_id: u64, present: &[u64]) -> Outcome<()> {
+    for disk in rows::disks_of(ctx.db.conn(), node_id)? {
+        let serving = matches!(disk.own_health, Health::Up | Health::Draining);
+        if serving && !present.contains(&disk.disk_id) {
+            rows::set_disk_health(ctx, disk.disk_id, Health::Down)?;
+        }
+    }
+    Ok(())
+}
+
+fn hear_after_commit(ctx: &mut Ctx<'_>, node_id: u64, incarnation: u64, request: &RegisterNode, disk_ids: &[u64]) {
+    let (now_ns, disks, ids) = (ctx.now_ns, request.disks.clone(), disk_ids.to_vec());
+    ctx.after_commit(move |soft| {
+        let cluster = &mut soft.cluster;
+        cluster.tasks.forget_node(node_id);
+        let node = cluster.figures.nodes.entry(node_id).or_default();
+        *node = crate::nodes::stats::NodeFigures { heard_ns: now_ns, incarnation, ..Default::default() };
+        for (id, said) in ids.iter().zip(&disks) {
+            cluster.figures.hear_disk(now_ns, *id, said, 0);
+        }
+    });
+}
+
+/// Whether a heartbeat (or inventory page) comes from the life of the node that counts. Else it must register (P11).
+pub fn is_current(view: &View<'_>, node_id: u64, incarnation: u64) -> Outcome<bool> {
+    let roster = view.caches.roster(view.db)?;
+    Ok(roster.nodes.get(&node_id).is_some_and(|n| n.incarnation == incarnation && n.health != Health::Out))
+}
+
+/// Takes in what a heartbeat says about node and disks. Proposes what has to be logged: it is up again, disks failed.
+pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Outcome<Vec<Proposal>> {
+    let mut proposals = Vec::new();
+    let roster = view.caches.roster(view.db)?;
+    let Some(node) = roster.nodes.get(&beat.node_id) else { return Ok(proposals) };
+    let figures = &mut view.soft.cluster.figures;
+    let heard = figures.nodes.entry(beat.node_id).or_default();
+    let repeated = heard.incarnation == beat.incarnation && beat.number != 0 && beat.number <= heard.number;
+    if repeated {
+        return Ok(proposals);
+    }
+    *heard = crate::nodes::stats::NodeFigures {
+        heard_ns: view.now_ns,
+        incarnation: beat.incarnation,
+        number: beat.number,
+        known_map_version: beat.known_map_version,
+        running: beat.running_tasks.clone(),
+        device_work: crate::nodes::stats::sensible_work(beat.node_id, &beat.device_work),
+    };
+    for (i, disk) in beat.disks.iter().enumerate().filter(|(_, d)| roster.owns(node.node_id, d.disk_id)) {
+        figures.hear_disk(view.now_ns, disk.disk_id, disk, beat.scrubbed_bytes.get(i).copied().unwrap_or(0));
+    }
+    if node.health == Health::Down {
+        proposals.push(set_health(node, Health::Up));
+    }
+    let newly = roster
+        .disks_of(node.node_id)
+        .filter(|d| beat.failed_disks.contains(&d.disk_id) && !matches!(d.own_health, Health::Out | Health::Drained))
+        .map(|d| d.disk_id)
+        .collect::<Vec<_>>();
+    if !newly.is_empty() {
+        proposals.push(FailDisks { disk_ids: newly }.propose());
+    }
+    Ok(proposals)
+}
+
+fn set_health(node: &NodeRow, health: Health) -> Proposal {
+    SetNodeHealth { node_id: node.node_id, incarnation: node.incarnation, health: health as i32 }.propose()
+}
+
+/// Nodes that fell silent: down, later out. Disks that stay away while their node beats: out.
+/// With `hurry` (repair was asked for) down nodes are not waited for, once their lease has surely ended.
+pub fn silence(view: &View<'_>, hurry: bool) -> Outcome<Vec<Proposal>> {
+    let mut proposals = Vec::new();
+    let figures = &view.soft.cluster.figures;
+    let started = view.soft.started_ns;
+    let config = view.config;
+    let lease_over = ns(config.node_lease_ms.saturating_add(config.node_lease_ms / 4));
+    let out_after = match hurry {
+        true => lease_over,
+        false => ns(config.down_after_ms.saturating_add(config.out_after_ms)).max(lease_over),
+    };
+    let roster = view.caches.roster(view.db)?;
+    for node in roster.nodes.values() {
+        let silent_ns = view.now_ns - figures.node_heard_ns(node.node_id, started);
+        match node.health {
+            Health::Up if silent_ns >= ns(config.down_after_ms) => proposals.push(set_health(node, Health::Down)),
+            Health::Down if silent_ns >= out_after => proposals.push(set_health(node, Health::Out)),
+            _ => {}
+        }
+    }
+    let away: Vec<u64> = roster
+        .disks
+        .values()
+        .filter(|d| d.node_health == Health::Up && d.own_health == Health::Down && d.inventory_wanted == 0)
+        .filter(|d| view.now_ns - figures.disk_heard_ns(d.disk_id, started) >= out_after)
+        .map(|d| d.disk_id)
+        .collect();
+    if !away.is_empty() {
+        proposals.push(FailDisks { disk_ids: away }.propose());
+    }
+    Ok(proposals)
+}
+
+/// Applies a change of a node's health. A later life of the node is not touched.
+pub fn set_node_health(ctx: &mut Ctx<'_>, command: &SetNodeHealth) -> Outcome<()> {
+    let Some(node) = rows::node(ctx.db.conn(), command.node_id)? else { return Ok(()) };
+    let wanted = command.health();
+    // Out is left by registering only.
+    if node.incarnation != command.incarnation || node.health == wanted || node.health == Health::Out {
+        return Ok(());
+    }
+    rows::set_node_health(ctx, node.node_id, wanted)?;
+    if wanted == Health::Out {
+        let disks = rows::disks_of(ctx.db.conn(), node.node_id)?;
+        give_up_disks(ctx, disks.iter().map(|d| d.disk_id))?;
+    }
+    Ok(())
+}
+
+/// Applies the loss of disks.
+pub fn fail_disks(ctx: &mut Ctx<'_>, command: &FailDisks) -> Outcome<()> {
+    give_up_disks(ctx, command.disk_ids.iter().copied())
+}
+
+/// Disks are out: their groups will get other members, deletes need not be sent (a returning disk is listed).
+fn give_up_disks(ctx: &mut Ctx<'_>, disks: impl Iterator<Item = u64>) -> Outcome<()> {
+    for disk_id in disks {
+        let Some(disk) = rows::disk(ctx.db.conn(), disk_id)? else { continue };
+        if matches!(disk.own_health, Health::Out | Health::Drained) {
+            continue;
+        }
+        rows::set_disk_health(ctx, disk_id, Health::Out)?;
+        ctx.db.stmt("DELETE FROM deletes WHERE disk_id = ?1")?.execute([disk_id as i64])?;
+        crate::repair::backfill::disk_lost(ctx, disk_id)?;
+        ctx.after_commit(move |soft| soft.cluster.tasks.forget_disk(disk_id));
+    }
+    Ok(())
+}
+
+/// Drains a node or disk, or takes that back.
+pub fn drain(ctx: &mut Ctx<'_>, request: &Drain) -> Outcome<()> {
+    let disks = match (request.node_id, request.disk_id) {
+        (0, 0) => return invalid("drain: name a node or a disk; `tessera node list` shows them"),
+        (_, disk_id @ 1..) => vec![rows::need_disk(ctx.db.conn(), disk_id)?],
+        (node_id, 0) => {
+            if rows::node(ctx.db.conn(), node_id)?.is_none() {
+                return refuse(Code::NotFound, format!("there is no node {node_id}; `tessera node list` shows all"));
+            }
+            rows::disks_of(ctx.db.conn(), node_id)?
+        }
+    };
+    match request.undo {
+        true => undrain(ctx, &disks),
+        false => start_drain(ctx, &disks),
+    }
+}
+
+fn start_drain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Outcome<()> {
+    let leaving: BTreeSet<u64> = disks.iter().map(|d| d.disk_id).collect();
+    let all = rows::disks(ctx.db.conn())?;
+    let hosts: BTreeSet<&str> =
+        all.iter().filter(|d| d.writable() && !leaving.contains(&d.disk_id)).map(|d| d.host.as_str()).collect();
+    let widest: u32 = ctx
+        .db
+        .stmt("SELECT coalesce(max(p.width), 0) FROM pg_members m JOIN pgs p ON p.pg_id = m.pg_id WHERE m.disk_id = ?1")
+        .and_then(|mut s| {
+            leaving.iter().try_fold(0u32, |widest, d| Ok(widest.max(s.query_row([*d as i64], |row| row.get(0))?)))
+        })?;
+    if (hosts.len() as u32) < widest {
+        return refuse(
+            Code::TooFewHosts,
+            format!(
+                "cannot drain: groups of {widest} members have fragments here, and only {} other hosts are up; add nodes first",
+                hosts.len()
+            ),
+        );
+    }
+    for disk in disks.iter().filter(|d| matches!(d.own_health, Health::Up | Health::Down)) {
+        rows::set_disk_health(ctx, disk.disk_id, Health::Draining)?;
+    }
+    Ok(())
+}
+
+fn undrain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Outcome<()> {
+    for disk in disks.iter().filter(|d| matches!(d.own_health, Health::Draining | Health::Drained)) {
+        if disk.own_health == Health::Drained {
+            // What its groups left behind must be gone before it may take over members again.
+            rows::want_inventory(ctx, disk.disk_id)?;
+        }
+        rows::set_disk_health(ctx, disk.disk_id, Health::Up)?;
+        crate::repair::backfill::cancel_moves_from(ctx, disk.disk_id)?;
+    }
+    Ok(())
+}
+
+/// Draining disks that hold no member any more.
+pub fn emptied(view: &View<'_>) -> Outcome<Vec<u64>> {
+    let mut empty = Vec::new();
+    let roster = view.caches.roster(view.db)?;
+    for disk in roster.disks.values().filter(|d| d.own_health == Health::Draining) {
+        if rows::members_on(view.db.conn(), disk.disk_id)?.is_empty()
+            && rows::members_incoming(view.db.conn(), disk.disk_id)?.is_empty()
+        {
+            empty.push(disk.disk_id);
+        }
+    }
+    Ok(empty)
+}
+
+/// Marks emptied disks as drained; a disk that got members meanwhile (the drain was taken back) is not.
+pub fn drained(ctx: &mut Ctx<'_>, disk_ids: &[u64]) -> Outcome<()> {
+    for &disk_id in disk_ids {
+        let Some(disk) = rows::disk(ctx.db.conn(), disk_id)? else { continue };
+        let conn = ctx.db.conn();
+        let unused = rows::members_on(conn, disk_id)?.is_empty() && rows::members_incoming(conn, disk_id)?.is_empty();
+        if disk.own_health == Health::Draining && unused {
+            rows::set_disk_health(ctx, disk_id, Health::Drained)?;
+            ctx.db.stmt("DELETE FROM deletes WHERE disk_id = ?1")?.execute([disk_id as i64])?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! Placement hints: the host that a chunk is asked to be on, its *anchor*.
+//!
+//! A hint about location is a choice among groups: those in which the anchor holds bytes of the chunk as they are (a copy,
+//! or where there is none a slice: `ClassInfo::anchors` says at which positions). Repair and balance know nothing of it. Which host it is depends on rows only (the session's hints and
+//! host, the nodes that are up), so that a replay of the log finds the same; whether a group there has room is asked through the tape.
+
+use crate::files::sessions::Session;
+use crate::nodes::map::Roster;
+use crate::placement::layout::mix;
+use std::collections::BTreeSet;
+use tessera_policy::{Placement, Policy};
+
+/// What is asked for one chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish<'a> {
+    /// Any host will do.
+    Anywhere,
+    /// This host.
+    Host(&'a str),
+    /// A host that is not there.
+    Impossible,
+}
+
+/// The anchors of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Anchors {
+    asked: bool,
+    /// Region i goes to host i modulo their number.
+    hosts: Vec<String>,
+}
+
+impl Anchors {
+    /// As the file's policy asks, among the hosts that take chunks.
+    pub fn of(policy: &Policy, session: &Session, roster: &Roster) -> Anchors {
+        let hosts = match &policy.placement {
+            Placement::Spread => return Anchors { asked: false, hosts: Vec::new() },
+            Placement::Local => {
+                let there = writable_hosts(roster).contains(session.host.as_str());
+                if there { vec![session.host.clone()] } else { Vec::new() }
+            }
+            Placement::Collocate { group } => ranked(roster, group.as_bytes()).into_iter().take(1).collect(),
+            Placement::Scatter(_) => ranked(roster, &session.ino.to_le_bytes()),
+        };
+        Anchors { asked: true, hosts }
+    }
+
+    /// Where a chunk of region `region` is asked to be.
+    pub fn wish(&self, region: u64) -> Wish<'_> {
+        match self.hosts.len() as u64 {
+            _ if !self.asked => Wish::Anywhere,
+            0 => Wish::Impossible,
+            n => self.hosts.get((region % n) as usize).map_or(Wish::Impossible, |host| Wish::Host(host)),
+        }
+    }
+}
+
+fn writable_hosts(roster: &Roster) -> BTreeSet<&str> {
+    roster.disks.values().filter(|d| d.writable()).map(|d| d.host.as_str()).collect()
+}
+
+/// The hosts in the order in which `key` prefers them, each key in another one: highest random weight (Thaler and Ravishankar,
+/// 1998), so that a host that comes or goes moves nobody else's first choice.
+fn ranked(roster: &Roster, key: &[u8]) -> Vec<String> {
+    let key = hash(key);
+    let mut hosts: Vec<(u64, &str)> =
+        writable_hosts(roster).into_iter().map(|host| (mix(key ^ hash(host.as_bytes())), host)).collect();
+    hosts.sort_unstable_by(|a, b| b.cmp(a));
+    hosts.into_iter().map(|(_, host)| host.to_string()).collect()
+}
+
+/// FNV-1a, 64 bits: stays as it is, for what a replay of old commands chooses depends on it.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::rows::DiskRow;
+    use std::collections::BTreeMap;
+    use tessera_wire::Health;
+
+    fn roster(hosts: std::ops::Range<u64>) -> Roster {
+        let disk = |id: u64| DiskRow {
+            disk_id: id,
+            node_id: id,
+            uuid: vec![id as u8; 16],
+            path: String::new(),
+            own_health: Health::Up,
+            node_health: Health::Up,
+            host: format!("h{id}"),
+            capacity_bytes: 1,
+            inventory_wanted: 0,
+        };
+        let mut roster = Roster::default();
+        roster.disks.extend(hosts.map(|id| (id, disk(id))));
+        roster
+    }
+
+    fn anchors(placement: &str, session: &Session, roster: &Roster) -> Anchors {
+        Anchors::of(&Policy::from_hints([("placement", placement)]).unwrap(), session, roster)
+    }
+
+    #[test]
+    fn local_is_the_writer_and_no_other() {
+        let session = Session { host: "h3".into(), ..Default::default() };
+        assert_eq!(anchors("local", &session, &roster(1..9)).wish(7), Wish::Host("h3"));
+        assert_eq!(anchors("local", &session, &roster(4..9)).wish(0), Wish::Impossible);
+        assert_eq!(anchors("spread", &session, &roster(1..9)).wish(0), Wish::Anywhere);
+    }
+
+    #[test]
+    fn a_group_has_one_host_and_keeps_it_when_another_goes() {
+        let session = Session::default();
+        let mut counts = BTreeMap::<String, u32>::new();
+        for group in 0..400 {
+            let group = format!("collocate:g{group}");
+            let before = anchors(&group, &session, &roster(1..9));
+            let after = anchors(&group, &session, &roster(2..9));
+            *counts.entry(before.hosts[0].clone()).or_default() += 1;
+            assert!(before == after || before.hosts == ["h1"], "{group}: {before:?} {after:?}");
+        }
+        assert!(counts.len() == 8 && counts.values().all(|n| (25..=80).contains(n)), "{counts:?}");
+    }
+
+    #[test]
+    fn regions_go_round_all_hosts() {
+        let session = Session { ino: 77, ..Default::default() };
+        let anchors = anchors("scatter:1M", &session, &roster(1..9));
+        let first: BTreeSet<_> = (0..8).map(|region| format!("{:?}", anchors.wish(region))).collect();
+        assert_eq!(first.len(), 8);
+        assert_eq!(anchors.wish(3), anchors.wish(11));
+    }
+}

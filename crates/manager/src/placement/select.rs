@@ -1,0 +1,275 @@
+//! The choice of a group for a new chunk: one whose members all take puts, at random with weights by free space and
+//! queue length ([`choose_pg`]); with a placement hint, among those where the chunk's anchor holds its bytes ([`choose_near`]).
+
+use crate::db::rows::{self, DiskRow, unsigned};
+use crate::error::Outcome;
+use crate::nodes::stats::Figures;
+use crate::placement::groups::{has_room, too_few_hosts};
+use crate::placement::layout::mix;
+use crate::state::Ctx;
+use rusqlite::Connection;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tessera_policy::human_size;
+use tessera_wire::{ClassInfo, Code, Error, Health};
+
+/// The open groups and their weights, remembered between choices.
+#[derive(Debug, Default)]
+pub struct Chooser {
+    widths: RefCell<BTreeMap<u32, Choices>>,
+    dice: Cell<u64>,
+    /// (width, host) that placement hints have asked for: groups that begin there are kept open.
+    asked: RefCell<BTreeSet<(u32, String)>>,
+}
+
+#[derive(Debug)]
+struct Choices {
+    map_version: u64,
+    generation: u64,
+    groups: Vec<OpenGroup>,
+    /// Running sums of the weights of `groups`.
+    sums: Vec<f64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct OpenGroup {
+    pub(crate) pg_id: u64,
+    /// (disk that takes puts, its capacity) per member.
+    pub(crate) disks: Vec<(u64, u64)>,
+    /// Host per member.
+    pub(crate) hosts: Vec<Arc<str>>,
+    /// Members that take no puts now.
+    pub(crate) unable: u32,
+}
+
+/// Whether the group's disks have room for fragments of a chunk that was begun there. Soft state decides: commands ask
+/// through `Ctx::decide`.
+pub fn pg_has_room(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &crate::db::cache::Pg) -> bool {
+    let figures = &ctx.soft.cluster.figures;
+    (0..).zip(&pg.members).all(|(i, m)| {
+        let disk = figures.disks.get(&m.wire.put_disk_id());
+        disk.is_none_or(|d| d.available_bytes() >= class.room_bytes(len_bytes, i))
+    })
+}
+
+/// What a group is wanted for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Class of the chunk.
+    pub class: &'a ClassInfo,
+    /// Its length.
+    pub len_bytes: u64,
+    /// Groups that just failed the client.
+    pub avoid: &'a [u64],
+    /// The policy allows members that take no puts, as long as k+1 do.
+    pub degraded: bool,
+}
+
+/// Chooses the group for a new chunk: open, not among those to avoid, all members able to take puts (with
+/// `degraded`, at least k+1 of them). Soft state weighs in: commands ask through `Ctx::decide`.
+pub fn choose_pg(ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> Outcome<u64> {
+    match known(ctx, wanted, None)? {
+        Some(pg_id) => Ok(pg_id),
+        None => Err(why_none(ctx, wanted.class, wanted.len_bytes)?.into()),
+    }
+}
+
+/// Where a group is wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct Near<'a> {
+    /// Holds bytes of the chunk as they are.
+    pub host: &'a str,
+    /// Better one that this host is in, too: what it keeps it need not send.
+    pub writer: &'a str,
+}
+
+/// Such a group in which the asked host holds bytes of the chunk as they are, if there is one.
+pub fn choose_near(ctx: &Ctx<'_>, wanted: &Wanted<'_>, near: Near<'_>) -> Outcome<Option<u64>> {
+    let asked = (wanted.class.fragments(), near.host.to_string());
+    ctx.soft.cluster.chooser.asked.borrow_mut().insert(asked);
+    known(ctx, wanted, Some(near))
+}
+
+fn known(ctx: &Ctx<'_>, wanted: &Wanted<'_>, near: Option<Near<'_>>) -> Outcome<Option<u64>> {
+    let chooser = &ctx.soft.cluster.chooser;
+    for _ in 0..2 {
+        match chooser.choose(ctx, wanted, near)? {
+            Some(pg_id) if ctx.caches.pg(ctx.db, pg_id).is_ok() => return Ok(Some(pg_id)),
+            // Remembered from a command that was undone after all.
+            Some(_) => chooser.widths.borrow_mut().clear(),
+            None => break,
+        }
+    }
+    Ok(None)
+}
+
+impl Chooser {
+    /// The hosts on which groups of `width` should begin, for placement hints asked for them.
+    pub fn asked_hosts(&self, width: u32) -> Vec<String> {
+        self.asked.borrow().iter().filter(|(w, _)| *w == width).map(|(_, host)| host.clone()).collect()
+    }
+
+    fn choose(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>, near: Option<Near<'_>>) -> Outcome<Option<u64>> {
+        let Wanted { class, len_bytes, avoid, degraded } = *wanted;
+        let width = class.fragments();
+        let figures = &ctx.soft.cluster.figures;
+        let mut widths = self.widths.borrow_mut();
+        let stale = widths.get(&width).is_none_or(|c| c.map_version != ctx.meta.map_version);
+        if stale {
+            let groups = load_open(ctx.db.conn(), width)?;
+            let choices = Choices { map_version: ctx.meta.map_version, generation: u64::MAX, groups, sums: Vec::new() };
+            widths.insert(width, choices);
+        }
+        let Some(choices) = widths.get_mut(&width) else { return Ok(None) };
+        if choices.generation != figures.generation {
+            choices.weigh(figures);
+            choices.generation = figures.generation;
+        }
+        let spare = if degraded { class.m.saturating_sub(1) } else { 0 };
+        let anchors = class.anchors() as usize;
+        let is_near = |g: &OpenGroup| near.is_none_or(|n| g.hosts.iter().take(anchors).any(|h| **h == *n.host));
+        let has_room = |g: &OpenGroup| g.has_room(figures, |i| class.room_bytes(len_bytes, i));
+        let fits = |g: &OpenGroup, unable: u32| g.unable <= unable && has_room(g) && is_near(g);
+        let is_wanted = |g: &OpenGroup, unable: u32| fits(g, unable) && !avoid.contains(&g.pg_id);
+        // Full redundancy first, whatever the policy allows. Better a group that failed this client a moment ago than
+        // none: it may have recovered, and P12 wants writes to finish.
+        let at_writer = |near: Near<'_>| {
+            let in_it = |g: &OpenGroup| g.hosts.iter().any(|h| **h == *near.writer);
+            choices.roll(self.next(), |g| is_wanted(g, 0) && in_it(g))
+        };
+        let chosen = near.and_then(at_writer).or_else(|| choices.roll(self.next(), |g| is_wanted(g, 0)));
+        let chosen =
+            chosen.or_else(|| if spare > 0 { choices.roll(self.next(), |g| is_wanted(g, spare)) } else { None });
+        // A hint is no reason to insist on what failed.
+        let chosen = chosen.or_else(|| near.is_none().then(|| choices.roll(self.next(), |g| fits(g, spare))).flatten());
+        if let Some(group) = chosen {
+            for (i, (disk, _)) in (0..).zip(&group.disks) {
+                if let Some(disk) = figures.disks.get(disk) {
+                    disk.assign(class.room_bytes(len_bytes, i));
+                }
+            }
+        }
+        Ok(chosen.map(|g| g.pg_id))
+    }
+
+    fn next(&self) -> u64 {
+        self.dice.set(self.dice.get().wrapping_add(1));
+        mix(self.dice.get())
+    }
+}
+
+impl OpenGroup {
+    /// Whether each of its disks has room for as many bytes as its position asks for.
+    pub(crate) fn has_room(&self, figures: &Figures, bytes: impl Fn(u32) -> u64) -> bool {
+        (0..).zip(&self.disks).all(|(i, &(disk, capacity))| has_room(figures, disk, capacity, bytes(i)))
+    }
+
+    /// As much as its fullest disk has free, less when one of them has a long queue.
+    fn weight(&self, figures: &Figures) -> f64 {
+        let free = self.disks.iter().map(|&(d, capacity)| figures.available_bytes(d, capacity)).min().unwrap_or(0);
+        let queue = self.disks.iter().filter_map(|(d, _)| figures.disks.get(d)).map(|d| d.queue_len).max().unwrap_or(0);
+        free as f64 / (1.0 + f64::from(queue) / 8.0)
+    }
+}
+
+impl Choices {
+    fn weigh(&mut self, figures: &Figures) {
+        let mut sum = 0.0;
+        self.sums.clear();
+        for group in &self.groups {
+            sum += group.weight(figures).max(1.0);
+            self.sums.push(sum);
+        }
+    }
+
+    /// A group at random by weight among those that fit: a few throws, then the next that fits.
+    fn roll(&self, random: u64, fits: impl Fn(&OpenGroup) -> bool) -> Option<&OpenGroup> {
+        let total = *self.sums.last()?;
+        let mut random = random;
+        let mut at = 0;
+        for _ in 0..4 {
+            let point = (random >> 11) as f64 / (1u64 << 53) as f64 * total;
+            at = self.sums.partition_point(|s| *s <= point).min(self.groups.len() - 1);
+            if fits(&self.groups[at]) {
+                return Some(&self.groups[at]);
+            }
+            random = mix(random);
+        }
+        (0..self.groups.len()).map(|i| &self.groups[(at + i) % self.groups.len()]).find(|g| fits(g))
+    }
+}
+
+/// Open groups of a width with the disks that take their puts. A group with a member that is being moved away
+/// is not able: its new chunks would have to move too.
+pub(crate) fn load_open(conn: &Connection, width: u32) -> rusqlite::Result<Vec<OpenGroup>> {
+    let mut groups: Vec<OpenGroup> = Vec::new();
+    let mut query = conn.prepare_cached(
+        "SELECT p.pg_id, d.disk_id, d.capacity_bytes, d.health, n.health, m.incoming_disk_id != 0 AND NOT m.put_to_incoming, n.host
+         FROM pgs p JOIN pg_members m ON m.pg_id = p.pg_id
+         JOIN disks d ON d.disk_id = CASE WHEN m.put_to_incoming THEN m.incoming_disk_id ELSE m.disk_id END
+         JOIN nodes n ON n.node_id = d.node_id
+         WHERE p.open = 1 AND p.width = ?1 ORDER BY p.pg_id, m.position",
+    )?;
+    let mut rows = query.query([width])?;
+    while let Some(row) = rows.next()? {
+        let pg_id = unsigned(row, 0)?;
+        if groups.last().is_none_or(|g| g.pg_id != pg_id) {
+            groups.push(OpenGroup { pg_id, disks: Vec::new(), hosts: Vec::new(), unable: 0 });
+        }
+        let up = Health::Up as i32;
+        let able = row.get::<_, i32>(3)? == up && row.get::<_, i32>(4)? == up && !row.get::<_, bool>(5)?;
+        if let Some(group) = groups.last_mut() {
+            group.disks.push((unsigned(row, 1)?, unsigned(row, 2)?));
+            group.hosts.push(row.get::<_, String>(6)?.into());
+            group.unable += u32::from(!able);
+        }
+    }
+    Ok(groups)
+}
+
+/// Why no group could be chosen.
+fn why_none(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Outcome<Error> {
+    let conn = ctx.db.conn();
+    let disks = rows::disks(conn)?;
+    let hosts: BTreeSet<&str> = disks.iter().filter(|d| d.writable()).map(|d| d.host.as_str()).collect();
+    if (hosts.len() as u32) < class.fragments() {
+        return Ok(too_few_hosts(conn, &class.spec, class.fragments())?);
+    }
+    let groups = load_open(conn, class.fragments())?;
+    let able = groups.iter().filter(|g| g.unable == 0).count();
+    if able == 0 {
+        return Ok(Error::new(
+            Code::Unavailable,
+            format!("{}: no open group has all its members up; new ones are being opened, try again", class.spec),
+        ));
+    }
+    let figures = &ctx.soft.cluster.figures;
+    let fragment = class.room_bytes(len_bytes, 0);
+    let roomy = |d: &&DiskRow| d.writable() && has_room(figures, d.disk_id, d.capacity_bytes, fragment);
+    let hosts: BTreeSet<&str> = disks.iter().filter(roomy).map(|d| d.host.as_str()).collect();
+    if hosts.len() as u32 >= class.fragments() {
+        return Ok(Error::new(
+            Code::Unavailable,
+            format!("{}: each of {able} open groups has a full disk; new ones are being opened, try again", class.spec),
+        ));
+    }
+    let full: BTreeSet<&str> = disks
+        .iter()
+        .filter(|d| d.writable() && !roomy(d))
+        .map(|d| d.host.as_str())
+        .filter(|h| !hosts.contains(h))
+        .collect();
+    let shown = full.iter().take(8).copied().collect::<Vec<_>>().join(", ");
+    Ok(Error::new(
+        Code::NoSpace,
+        format!(
+            "{}: a chunk of {} needs room on {} hosts, {} have it; full: {shown}; \
+             delete files and run `tessera gc`, or add disks",
+            class.spec,
+            human_size(len_bytes),
+            class.fragments(),
+            hosts.len(),
+        ),
+    ))
+}

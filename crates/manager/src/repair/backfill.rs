@@ -1,0 +1,511 @@
+//! How the members of a group change: a disk that was lost, drains or is too full is replaced by another, which is filled first.
+//!
+//! A member is in one of three states (ARCHITECTURE.md, "Members"):
+//!
+//! * *in place*: `incoming` is 0.
+//! * *lost*: its disk is out. Puts go to the incoming disk (`put_to_incoming`), the fill walks the chunks that were
+//!   issued before (`fill_until`).
+//! * *moving*: its disk drains or is relieved. Puts and reads stay with it until the incoming disk has everything, so
+//!   redundancy never falls (P6); what is committed behind the cursor gets a missing row for the incoming disk.
+//!
+//! Every change raises the group's epoch; when the disk that takes puts changes, `since_epoch` rises too, and older
+//! acknowledgements no longer count (P11). Here the rows change and moves are planned; [`crate::repair::tasks`] hands out the work.
+
+use crate::db::cache::all_classes;
+use crate::db::rows::{self, DiskRow, Member, unsigned};
+use crate::error::Outcome;
+use crate::files::commit::CAUSE_PASSED;
+use crate::log::internal::{AdvanceFill, FinishFill, FinishFills, Move, MoveMembers};
+use crate::placement::layout::{Layout, LayoutDisk};
+use crate::planted::{self, Bug};
+use crate::state::{Ctx, View};
+use rusqlite::{Connection, params};
+use std::collections::{BTreeMap, BTreeSet};
+use tessera_wire::{ClassInfo, Health};
+
+/// `missing_fragments.cause`: found bad or absent. The others are in commit.rs.
+pub const CAUSE_BAD: i64 = 2;
+
+/// Most moves in one command.
+const MOVES_PER_COMMAND: usize = 256;
+/// Disks whose load differs by less than this part of the mean are balanced enough: moving costs, too.
+const BALANCE_SLACK: f64 = 0.10;
+
+/// A disk is out: members on it are lost, fills onto it are void.
+pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Outcome<()> {
+    for mut m in rows::members_incoming(ctx.db.conn(), disk_id)? {
+        let epoch = rows::raise_epoch(ctx, m.pg_id)?;
+        if m.put_to_incoming {
+            m.since_epoch = epoch;
+        }
+        (m.incoming, m.put_to_incoming, m.fill_cursor, m.fill_until) = (0, false, 0, 0);
+        rows::save_member(ctx, &m)?;
+        forget_missing(ctx, &m, 1)?;
+        forget_tasks(ctx, &m);
+    }
+    for mut m in rows::members_on(ctx.db.conn(), disk_id)? {
+        if m.put_to_incoming {
+            continue;
+        }
+        let epoch = rows::raise_epoch(ctx, m.pg_id)?;
+        if !planted::is(Bug::StaleEpochCounts) {
+            m.since_epoch = epoch;
+        }
+        if m.incoming != 0 {
+            become_lost(ctx, &mut m)?;
+        }
+        rows::save_member(ctx, &m)?;
+        forget_tasks(ctx, &m);
+    }
+    Ok(())
+}
+
+/// A moving member's disk was lost: what the incoming disk has counts, the fill goes on from its cursor.
+fn become_lost(ctx: &mut Ctx<'_>, m: &mut Member) -> Outcome<()> {
+    m.put_to_incoming = true;
+    m.fill_until = ctx.meta.next_chunk;
+    let (pg, position, cursor) = (m.pg_id as i64, m.position, m.fill_cursor as i64);
+    // The old disk lacked these; the fill supplied them to the incoming one.
+    ctx.db
+        .stmt(
+            "DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = 0 AND chunk_id <= ?3
+             AND NOT EXISTS (SELECT 1 FROM missing_fragments i WHERE i.chunk_id = missing_fragments.chunk_id
+                             AND i.fragment = ?2 AND i.incoming = 1)",
+        )?
+        .execute(params![pg, position, cursor])?;
+    ctx.db
+        .stmt(
+            "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
+             SELECT chunk_id, fragment, 0, pg_id, cause, since_ns FROM missing_fragments
+             WHERE pg_id = ?1 AND fragment = ?2 AND incoming = 1",
+        )?
+        .execute(params![pg, position])?;
+    forget_missing(ctx, m, 1)
+}
+
+fn forget_missing(ctx: &Ctx<'_>, m: &Member, incoming: i32) -> Outcome<()> {
+    ctx.db
+        .stmt("DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = ?3")?
+        .execute(params![m.pg_id as i64, m.position, incoming])?;
+    Ok(())
+}
+
+fn forget_tasks(ctx: &mut Ctx<'_>, m: &Member) {
+    let key = (m.pg_id, m.position);
+    ctx.after_commit(move |soft| soft.cluster.tasks.forget_member(key));
+}
+
+/// Applies moves. One that does not fit the rows any more is passed over.
+pub fn move_members(ctx: &mut Ctx<'_>, command: &MoveMembers) -> Outcome<()> {
+    for change in &command.moves {
+        let Some(m) = rows::member(ctx.db.conn(), change.pg_id, change.position)? else { continue };
+        if m.disk_id != change.disk_id || m.incoming != change.incoming_was || m.incoming == change.incoming {
+            continue;
+        }
+        match change.incoming {
+            0 => cancel(ctx, m)?,
+            incoming => start(ctx, m, incoming)?,
+        }
+    }
+    Ok(())
+}
+
+fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Outcome<()> {
+    let conn = ctx.db.conn();
+    let (Some(new), Some(old)) = (rows::disk(conn, incoming)?, rows::disk(conn, m.disk_id)?) else { return Ok(()) };
+    if m.incoming != 0 || !new.may_take_members() || !host_is_free(conn, &m, &new)? {
+        return Ok(());
+    }
+    let epoch = rows::raise_epoch(ctx, m.pg_id)?;
+    m.incoming = incoming;
+    m.fill_cursor = 0;
+    if old.health() == Health::Out {
+        m.put_to_incoming = true;
+        m.fill_until = ctx.meta.next_chunk;
+        if !planted::is(Bug::StaleEpochCounts) {
+            m.since_epoch = epoch;
+        }
+    } else {
+        m.put_to_incoming = false;
+        m.fill_until = 0;
+    }
+    rows::save_member(ctx, &m)?;
+    forget_tasks(ctx, &m);
+    Ok(())
+}
+
+/// No other member of the group stands on, or moves to, the host of `new` (P6: distinct hosts).
+fn host_is_free(conn: &Connection, m: &Member, new: &DiskRow) -> Outcome<bool> {
+    for other in rows::members(conn, m.pg_id)?.iter().filter(|o| o.position != m.position) {
+        for disk_id in [other.disk_id, other.incoming] {
+            if planted::is(Bug::SharedHost) {
+                continue;
+            }
+            if disk_id != 0 && rows::disk(conn, disk_id)?.is_some_and(|d| d.host == new.host) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Gives up the move of a member whose old disk still serves.
+fn cancel(ctx: &mut Ctx<'_>, mut m: Member) -> Outcome<()> {
+    if m.put_to_incoming {
+        return Ok(());
+    }
+    rows::raise_epoch(ctx, m.pg_id)?;
+    // What was filled already is to be removed there, before that disk may take over members again (P3).
+    rows::want_inventory(ctx, m.incoming)?;
+    (m.incoming, m.fill_cursor, m.fill_until) = (0, 0, 0);
+    rows::save_member(ctx, &m)?;
+    forget_missing(ctx, &m, 1)?;
+    forget_tasks(ctx, &m);
+    Ok(())
+}
+
+/// Gives up all moves away from a disk (its drain was taken back).
+pub fn cancel_moves_from(ctx: &mut Ctx<'_>, disk_id: u64) -> Outcome<()> {
+    for m in rows::members_on(ctx.db.conn(), disk_id)? {
+        if m.incoming != 0 {
+            cancel(ctx, m)?;
+        }
+    }
+    Ok(())
+}
+
+/// The cursor of a fill moves on. Committed chunks it passed that are not in `done` become missing rows: what failed, and
+/// (when the member moves) what was committed to the old disk while the batch was under way (P6).
+pub fn advance_fill(ctx: &mut Ctx<'_>, command: &AdvanceFill) -> Outcome<()> {
+    let Some(mut m) = rows::member(ctx.db.conn(), command.pg_id, command.position)? else { return Ok(()) };
+    if m.incoming != command.incoming || m.incoming == 0 || m.fill_cursor != command.from || command.to < command.from {
+        return Ok(());
+    }
+    let done: BTreeSet<u64> = command.done.iter().copied().collect();
+    let lacking_on_incoming = i32::from(!m.put_to_incoming);
+    let mut clear = ctx
+        .db
+        .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3 AND pg_id = ?4")?;
+    for chunk in &done {
+        clear.execute(params![*chunk as i64, m.position, lacking_on_incoming, m.pg_id as i64])?;
+    }
+    let until = if m.fill_until == 0 { i64::MAX } else { m.fill_until as i64 };
+    let passed: Vec<u64> = ctx
+        .db
+        .stmt(
+            "SELECT chunk_id FROM chunks WHERE pg_id = ?1 AND chunk_id > ?2 AND chunk_id <= ?3 AND chunk_id < ?4 AND state = 2",
+        )?
+        .query_map(params![m.pg_id as i64, command.from as i64, command.to as i64, until], |row| unsigned(row, 0))?
+        .collect::<Result<_, _>>()?;
+    let passed: BTreeSet<u64> = passed.into_iter().collect();
+    // Collected while it was rebuilt: the fragment came too late (P5).
+    for chunk in done.difference(&passed) {
+        if !ctx.db.stmt("SELECT 1 FROM chunks WHERE chunk_id = ?1")?.exists([*chunk as i64])? {
+            crate::chunks::garbage::order_delete(ctx, m.incoming, *chunk, m.position)?;
+        }
+    }
+    for &chunk in passed.difference(&done).filter(|_| !planted::is(Bug::PassedChunksForgotten)) {
+        note_missing(ctx, chunk, m.position, lacking_on_incoming, m.pg_id, CAUSE_PASSED)?;
+    }
+    // The cursor is no part of the map: it raises no epoch.
+    m.fill_cursor = command.to;
+    rows::save_member(ctx, &m)?;
+    Ok(())
+}
+
+/// Writes a missing row.
+pub fn note_missing(ctx: &Ctx<'_>, chunk: u64, fragment: u32, incoming: i32, pg: u64, cause: i64) -> Outcome<()> {
+    ctx.db
+        .stmt(
+            "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .execute(params![chunk as i64, fragment, incoming, pg as i64, cause, ctx.now_ns])?;
+    Ok(())
+}
+
+/// Whether a member's incoming disk has everything: no committed chunk ahead of the cursor, no missing row for it.
+pub fn is_through(conn: &Connection, m: &Member) -> Outcome<bool> {
+    let until = if m.fill_until == 0 { i64::MAX } else { m.fill_until as i64 };
+    let ahead: bool = conn
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM chunks WHERE pg_id = ?1 AND chunk_id > ?2 AND chunk_id < ?3 AND state = 2)",
+        )?
+        .query_row(params![m.pg_id as i64, m.fill_cursor as i64, until], |row| row.get(0))?;
+    let lacking: bool = conn
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = ?3)",
+        )?
+        .query_row(params![m.pg_id as i64, m.position, !m.put_to_incoming], |row| row.get(0))?;
+    Ok(!ahead && (!lacking || planted::is(Bug::MoveEndsEarly)))
+}
+
+/// Members whose fill is through, at most `limit`.
+pub fn fills_through(view: &View<'_>, limit: usize) -> Outcome<Vec<FinishFill>> {
+    let mut through = Vec::new();
+    for m in view.caches.filling(view.db)?.iter() {
+        if through.len() < limit && is_through(view.db.conn(), m)? {
+            through.push(FinishFill { pg_id: m.pg_id, position: m.position, incoming: m.incoming });
+        }
+    }
+    Ok(through)
+}
+
+/// Incoming disks take over. Checked once more here: what was committed since the decision counts (P6).
+pub fn finish_fills(ctx: &mut Ctx<'_>, command: &FinishFills) -> Outcome<()> {
+    for fill in &command.fills {
+        let Some(m) = rows::member(ctx.db.conn(), fill.pg_id, fill.position)? else { continue };
+        if m.incoming == 0 || m.incoming != fill.incoming || !is_through(ctx.db.conn(), &m)? {
+            continue;
+        }
+        finish(ctx, m)?;
+    }
+    Ok(())
+}
+
+fn finish(ctx: &mut Ctx<'_>, mut m: Member) -> Outcome<()> {
+    let epoch = rows::raise_epoch(ctx, m.pg_id)?;
+    let old = m.disk_id;
+    if !m.put_to_incoming {
+        // Puts change their target now: what a writer put to the old disk it has to put again (P11).
+        m.since_epoch = epoch;
+        // The old disk lacked these, the incoming one has them.
+        forget_missing(ctx, &m, 0)?;
+    }
+    m.disk_id = m.incoming;
+    (m.incoming, m.put_to_incoming, m.fill_cursor, m.fill_until) = (0, false, 0, 0);
+    rows::save_member(ctx, &m)?;
+    forget_tasks(ctx, &m);
+    // What the old disk still holds of the group is found and removed by listing it.
+    if rows::disk(ctx.db.conn(), old)?.is_some_and(|d| !matches!(d.own_health, Health::Draining | Health::Drained)) {
+        rows::want_inventory(ctx, old)?;
+    }
+    Ok(())
+}
+
+/// Everything the planning of moves needs, of one width.
+struct Plan<'a> {
+    disks: &'a BTreeMap<u64, DiskRow>,
+    groups: BTreeMap<u64, Vec<Member>>,
+    layout: Layout,
+    /// Bytes still to be had on each disk, less what was planned here.
+    room: BTreeMap<u64, u64>,
+    /// Bytes that the first member of a group holds, and that each other does, about.
+    shares: BTreeMap<u64, (u64, u64)>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(view: &View<'_>, disks: &'a BTreeMap<u64, DiskRow>, width: u32) -> Outcome<Plan<'a>> {
+        let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
+        for m in rows::all_members(view.db.conn(), width)? {
+            groups.entry(m.pg_id).or_default().push(m);
+        }
+        let specs: Vec<LayoutDisk> = disks
+            .values()
+            .map(|d| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes })
+            .collect();
+        let ends: Vec<Vec<u64>> = groups.values().map(|g| ends(g)).collect();
+        let figures = &view.soft.cluster.figures;
+        let room = disks
+            .values()
+            .map(|d| {
+                (d.disk_id, figures.available_bytes(d.disk_id, d.capacity_bytes).saturating_sub(d.capacity_bytes / 64))
+            })
+            .collect();
+        let layout = Layout::new(&specs, width as usize, &ends);
+        Ok(Plan { disks, groups, layout, room, shares: shares(view.db.conn(), width)? })
+    }
+
+    /// Bytes that a member holds, about.
+    fn share(&self, m: &Member) -> u64 {
+        let (first, other) = self.shares.get(&m.pg_id).copied().unwrap_or_default();
+        if m.position == 0 { first } else { other }
+    }
+
+    /// Finds a disk for a member and counts it.
+    fn replace(&mut self, m: &Member) -> Option<Move> {
+        let group = self.groups.get(&m.pg_id)?.clone();
+        let before = ends(&group);
+        let used: Vec<u64> = group
+            .iter()
+            .filter(|o| o.position != m.position)
+            .flat_map(|o| [o.disk_id, o.incoming])
+            .filter(|d| *d != 0)
+            .collect();
+        let before = if planted::is(Bug::SharedHost) { vec![m.disk_id; before.len()] } else { before };
+        let used = if planted::is(Bug::SharedHost) { Vec::new() } else { used };
+        let share = self.share(m);
+        let (disks, room) = (self.disks, &self.room);
+        let fits = |d: &LayoutDisk| {
+            disks.get(&d.id).is_some_and(DiskRow::may_take_members) && room.get(&d.id).is_some_and(|r| *r > share)
+        };
+        let incoming = self.layout.replacement(&before, m.position as usize, &used, fits)?;
+        self.take(m, incoming, share);
+        Some(Move { pg_id: m.pg_id, position: m.position, disk_id: m.disk_id, incoming_was: 0, incoming })
+    }
+
+    fn take(&mut self, m: &Member, incoming: u64, share: u64) {
+        let Some(group) = self.groups.get_mut(&m.pg_id) else { return };
+        self.layout.remove(&ends(group));
+        if let Some(member) = group.iter_mut().find(|o| o.position == m.position) {
+            member.incoming = incoming;
+        }
+        self.layout.add(&ends(group));
+        self.room.entry(incoming).and_modify(|r| *r = r.saturating_sub(share));
+    }
+}
+
+/// The disks a group will stand on once its fills are through.
+fn ends(group: &[Member]) -> Vec<u64> {
+    group.iter().map(|m| if m.incoming != 0 { m.incoming } else { m.disk_id }).collect()
+}
+
+/// Bytes the first member, and each other member, of each group of a width holds, about: chunks ever assigned, by what the most
+/// generous of the width's classes puts there.
+fn shares(conn: &Connection, width: u32) -> rusqlite::Result<BTreeMap<u64, (u64, u64)>> {
+    let classes = all_classes(conn)?;
+    let of_width: Vec<&ClassInfo> = classes.values().filter(|class| class.fragments() == width).collect();
+    let most = |bytes: u64, position: u32| {
+        of_width.iter().map(|class| class.room_bytes(bytes, position)).max().unwrap_or(bytes)
+    };
+    conn.prepare_cached("SELECT pg_id, bytes FROM pgs WHERE width = ?1")?
+        .query_map([width], |row| {
+            let bytes = unsigned(row, 1)?;
+            Ok((unsigned(row, 0)?, (most(bytes, 0), most(bytes, 1))))
+        })?
+        .collect()
+}
+
+fn widths(conn: &Connection) -> rusqlite::Result<Vec<u32>> {
+    conn.prepare_cached("SELECT DISTINCT width FROM pgs ORDER BY width")?.query_map([], |row| row.get(0))?.collect()
+}
+
+fn disk_map(conn: &Connection) -> rusqlite::Result<BTreeMap<u64, DiskRow>> {
+    Ok(rows::disks(conn)?.into_iter().map(|d| (d.disk_id, d)).collect())
+}
+
+/// Moves that losses and drains call for: lost members first, the groups that lost most before all.
+pub fn moves_due(view: &View<'_>) -> Outcome<Vec<Move>> {
+    let conn = view.db.conn();
+    let disks = disk_map(conn)?;
+    let health = |disk: u64| disks.get(&disk).map_or(Health::Unknown, DiskRow::health);
+    let mut moves = Vec::new();
+    if !disks.values().any(|d| matches!(d.health(), Health::Out | Health::Draining)) {
+        return Ok(moves);
+    }
+    for width in widths(conn)? {
+        let mut due: Vec<(bool, usize, Member)> = Vec::new();
+        let mut plan = Plan::new(view, &disks, width)?;
+        for group in plan.groups.values() {
+            let lost = group.iter().filter(|m| health(m.disk_id) == Health::Out).count();
+            for m in group {
+                match (health(m.disk_id), m.incoming) {
+                    (Health::Out, 0) => due.push((true, lost, *m)),
+                    (Health::Draining, 0) => due.push((false, lost, *m)),
+                    // Its target is to be emptied itself: choose again.
+                    (_, e) if e != 0 && !m.put_to_incoming && health(e) == Health::Draining => moves.push(Move {
+                        pg_id: m.pg_id,
+                        position: m.position,
+                        disk_id: m.disk_id,
+                        incoming_was: e,
+                        incoming: 0,
+                    }),
+                    _ => {}
+                }
+            }
+        }
+        due.sort_by_key(|(lost, in_group, m)| (!lost, std::cmp::Reverse(*in_group), m.pg_id, m.position));
+        for (_, _, m) in due {
+            if moves.len() >= MOVES_PER_COMMAND {
+                return Ok(moves);
+            }
+            moves.extend(plan.replace(&m));
+        }
+    }
+    Ok(moves)
+}
+
+/// Moves from the fullest disks to the emptiest, while that improves the balance and fewer than `limit` are under
+/// way. None while anything is lost or drains: repair comes first.
+pub fn rebalance(view: &View<'_>, limit: usize) -> Outcome<Vec<Move>> {
+    let conn = view.db.conn();
+    let disks = disk_map(conn)?;
+    let busy = view.caches.filling(view.db)?;
+    let upset = disks.values().any(|d| matches!(d.health(), Health::Draining | Health::Down));
+    if upset || busy.len() >= limit || busy.iter().any(|m| m.put_to_incoming) {
+        return Ok(Vec::new());
+    }
+    let mut moves = Vec::new();
+    let widths = widths(conn)?;
+    let mut plans = widths.iter().map(|w| Plan::new(view, &disks, *w)).collect::<Outcome<Vec<Plan<'_>>>>()?;
+    let mut load: BTreeMap<u64, u64> = disks.values().filter(|d| d.readable()).map(|d| (d.disk_id, 0)).collect();
+    for plan in &plans {
+        for group in plan.groups.values() {
+            for (m, disk) in group.iter().zip(ends(group)) {
+                load.entry(disk).and_modify(|l| *l += plan.share(m));
+            }
+        }
+    }
+    while busy.len() + moves.len() < limit {
+        let Some(found) = best_move(&mut plans, &disks, &mut load) else { break };
+        moves.push(found);
+    }
+    Ok(moves)
+}
+
+/// The move from the fullest disk that can give to the emptiest that can take.
+fn best_move(plans: &mut [Plan<'_>], disks: &BTreeMap<u64, DiskRow>, load: &mut BTreeMap<u64, u64>) -> Option<Move> {
+    let ratio = |load: &BTreeMap<u64, u64>, d: u64, more: i64| {
+        let held = load.get(&d).copied().unwrap_or(0) as f64 + more as f64;
+        held / disks.get(&d).map_or(1.0, |d| d.capacity_bytes.max(1) as f64)
+    };
+    let mut order: Vec<u64> = load.keys().copied().collect();
+    order.sort_by(|a, b| ratio(load, *a, 0).total_cmp(&ratio(load, *b, 0)).then(a.cmp(b)));
+    let mean = order.iter().map(|d| ratio(load, *d, 0)).sum::<f64>() / order.len().max(1) as f64;
+    for &from in order.iter().rev() {
+        for &to in &order {
+            if ratio(load, from, 0) - ratio(load, to, 0) <= BALANCE_SLACK * mean {
+                break;
+            }
+            let target = disks.get(&to).filter(|d| d.may_take_members());
+            let Some(target) = target else { continue };
+            for plan in plans.iter_mut() {
+                let improves =
+                    |share: u64| share > 0 && ratio(load, from, -(share as i64)) >= ratio(load, to, share as i64);
+                let Some(m) = plan.movable(from, target, &improves) else { continue };
+                let share = plan.share(&m);
+                plan.take(&m, to, share);
+                load.entry(from).and_modify(|l| *l -= share.min(*l));
+                load.entry(to).and_modify(|l| *l += share);
+                return Some(Move {
+                    pg_id: m.pg_id,
+                    position: m.position,
+                    disk_id: from,
+                    incoming_was: 0,
+                    incoming: to,
+                });
+            }
+        }
+    }
+    None
+}
+
+impl Plan<'_> {
+    /// The largest member on `from` whose group can take `to` and whose move improves the balance.
+    fn movable(&self, from: u64, to: &DiskRow, improves: &dyn Fn(u64) -> bool) -> Option<Member> {
+        let host = |d: u64| self.disks.get(&d).map(|d| d.host.as_str());
+        let room = self.room.get(&to.disk_id).copied().unwrap_or(0);
+        self.groups
+            .values()
+            .filter(|g| g.iter().all(|m| m.incoming == 0))
+            .filter_map(|g| g.iter().find(|m| m.disk_id == from).map(|m| (g, m)))
+            .filter(|(g, m)| {
+                let share = self.share(m);
+                let elsewhere =
+                    g.iter().filter(|o| o.position != m.position).all(|o| host(o.disk_id) != Some(to.host.as_str()));
+                share < room && improves(share) && elsewhere
+            })
+            .max_by_key(|(_, m)| (self.share(m), std::cmp::Reverse(m.pg_id)))
+            .map(|(_, m)| *m)
+    }
+}

@@ -1,0 +1,218 @@
+//! Inventories: a node lists what a disk holds, page by page; what should not be there goes, what lacks is noted as missing.
+//!
+//! A disk is listed when it returns after it was out (before it serves again: it missed deletes, P3), after members have
+//! left it (their fragments stay behind), and every so often (late puts of writers long dead, P5). A disk that waits for
+//! its list takes over no members: a fragment that is about to be removed must not be one a fill has just put.
+//!
+//! Ids above the issue counter are never touched: they are from a future this manager does not know.
+
+use crate::config::ns;
+use crate::db::rows::{self, Member, unsigned};
+use crate::error::{Outcome, invalid};
+use crate::log::internal::{InventoryPage, SetInventory};
+use crate::repair::backfill::{self, CAUSE_BAD};
+use crate::repair::rebuild::lacking_where;
+use crate::repair::tasks::{Given, Listing, Work};
+use crate::state::{Ctx, View};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use tessera_wire::Health;
+use tessera_wire::meta::{FragmentRef, Inventory, InventoryReply, InventoryTask, Task};
+
+/// Fragments in one page at most.
+const MAX_PAGE: usize = 65_536;
+
+/// Starts the listing of those disks of a node that want it.
+pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Outcome<Vec<Task>> {
+    let mut given = Vec::new();
+    let roster = view.caches.roster(view.db)?;
+    for disk in roster.disks_of(node_id) {
+        let serving = matches!(disk.own_health, Health::Up | Health::Draining | Health::Down);
+        let running = view.soft.cluster.tasks.has(disk.disk_id, |w| matches!(w, Work::Inventory(_)));
+        if disk.inventory_wanted == 0 || !serving || running {
+            continue;
+        }
+        // Chunks that are not committed yet, preallocated among them, may be put behind where the list has come to.
+        let pending = pending(view.db.conn())?;
+        let bound = view.meta.next_chunk;
+        let tasks = &mut view.soft.cluster.tasks;
+        let wire =
+            Task { task_id: tasks.draw(), inventory: Some(InventoryTask { disk_id: disk.disk_id }), ..Task::default() };
+        let listing = Listing { wanted: disk.inventory_wanted, bound, pending, ..Listing::default() };
+        given.push(tasks.give(Given {
+            node_id,
+            disk_id: disk.disk_id,
+            member: (0, 0),
+            epoch: 0,
+            work: Work::Inventory(listing),
+            wire,
+        }));
+    }
+    Ok(given)
+}
+
+/// Chunks that are not committed: the fragments of all others were on disk before a list begins now.
+fn pending(conn: &Connection) -> rusqlite::Result<BTreeSet<u64>> {
+    let mut rows = conn.prepare_cached("SELECT chunk_id FROM chunks WHERE refs = 0 AND state = 1")?;
+    let rows = rows.query_map([], |row| unsigned(row, 0))?;
+    rows.collect()
+}
+
+/// Takes in a page. What follows for the rows is always logged first, so that the answer, which orders removals, speaks
+/// only of what enough replicas know (P3).
+pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Outcome<InventoryPage> {
+    if page.held.len() > MAX_PAGE {
+        return invalid(format!(
+            "inventory of disk {}: {} fragments in a page, at most {MAX_PAGE}",
+            page.disk_id,
+            page.held.len()
+        ));
+    }
+    let after = page.after.as_ref().map_or((0, 0), |a| (a.chunk_id, a.fragment));
+    let has_after = page.after.is_some();
+    let keys: Vec<(u64, u32)> = page.held.iter().map(|h| (h.chunk_id, h.fragment)).collect();
+    let sorted = keys.windows(2).all(|w| w[0] < w[1]) && keys.first().is_none_or(|k| !has_after || *k > after);
+    if !sorted || (keys.is_empty() && !page.last) {
+        return invalid(format!("inventory of disk {}: the page is empty or out of order", page.disk_id));
+    }
+    let (mut bound, mut pending) = (0, Vec::new());
+    let listing = view.soft.cluster.tasks.given.values_mut().find_map(|g| match &mut g.work {
+        Work::Inventory(listing) if g.disk_id == page.disk_id && g.node_id == page.node_id => Some(listing),
+        _ => None,
+    });
+    if let Some(listing) = listing {
+        // A page that leaves a gap says nothing about what lacks; the list is not complete then, and begins anew.
+        if after <= listing.at {
+            bound = listing.bound;
+            let end = if page.last { bound } else { keys.last().map_or(after.0, |key| key.0) };
+            pending = listing.pending.range(after.0..=end.max(after.0)).copied().collect();
+            listing.at = keys.last().copied().unwrap_or(after).max(listing.at);
+            listing.complete |= page.last;
+        }
+    }
+    Ok(InventoryPage {
+        disk_id: page.disk_id,
+        after: page.after.clone(),
+        held: page.held.clone(),
+        last: page.last,
+        bound,
+        pending,
+    })
+}
+
+/// Notes as missing what the page lacks.
+pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Outcome<()> {
+    let after = page.after.as_ref().map_or((0, 0), |a| (a.chunk_id, a.fragment));
+    let end = match (page.last, page.held.last()) {
+        (true, _) => (page.bound, 0),
+        (false, Some(last)) => (last.chunk_id, last.fragment),
+        (false, None) => return Ok(()),
+    };
+    let pending: BTreeSet<u64> = page.pending.iter().copied().collect();
+    let held: BTreeSet<(u64, u32)> = page.held.iter().map(|h| (h.chunk_id, h.fragment)).collect();
+    let members = rows::members_on(ctx.db.conn(), page.disk_id)?
+        .into_iter()
+        .chain(rows::members_incoming(ctx.db.conn(), page.disk_id)?)
+        .collect::<Vec<Member>>();
+    for m in members {
+        let expected: Vec<u64> = ctx
+            .db
+            .stmt(
+                "SELECT chunk_id FROM chunks WHERE pg_id = ?1 AND chunk_id >= ?2 AND chunk_id <= ?3 AND chunk_id < ?4 AND state = 2",
+            )?
+            .query_map(params![m.pg_id as i64, after.0 as i64, end.0 as i64, page.bound as i64], |row| unsigned(row, 0))?
+            .collect::<Result<_, _>>()?;
+        for chunk in expected {
+            let key = (chunk, m.position);
+            let in_page = (page.after.is_none() || key > after) && (page.last || key <= end);
+            if !in_page || held.contains(&key) || pending.contains(&chunk) {
+                continue;
+            }
+            if let Some(incoming) = lacking_where(&m, page.disk_id, chunk) {
+                backfill::note_missing(ctx, chunk, m.position, incoming, m.pg_id, CAUSE_BAD)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What of a page is to be removed: ids that were issued and dropped, and what belongs elsewhere now. A fragment that is
+/// missing where it belongs stays: it may be needed.
+pub fn reply(view: &View<'_>, page: &Inventory) -> Outcome<InventoryReply> {
+    let conn = view.db.conn();
+    let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
+    let mut remove = Vec::new();
+    for held in &page.held {
+        if held.chunk_id >= view.meta.next_chunk {
+            tracing::warn!(disk = page.disk_id, chunk = held.chunk_id, "a disk holds a chunk id that was never issued");
+            continue;
+        }
+        // The chunk is gone for good, or lives and is not wanted here as the group is now: it may come back (P11).
+        let mut epoch = 0;
+        let pg: Option<u64> = conn
+            .prepare_cached("SELECT pg_id FROM chunks WHERE chunk_id = ?1")?
+            .query_row([held.chunk_id as i64], |row| unsigned(row, 0))
+            .optional()?;
+        let wanted = match pg {
+            None => false,
+            Some(pg) => {
+                let members = match groups.entry(pg) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => new.insert(rows::members(conn, pg)?),
+                };
+                epoch = rows::epoch(conn, pg)?.unwrap_or(0);
+                let member = members.iter().find(|m| m.position == held.fragment);
+                let belongs = member.is_some_and(|m| m.disk_id == page.disk_id || m.incoming == page.disk_id);
+                belongs || (member.is_some() && is_missing(conn, held)?)
+            }
+        };
+        if !wanted {
+            remove.push(FragmentRef { chunk_id: held.chunk_id, fragment: held.fragment, epoch, disk_id: page.disk_id });
+        }
+    }
+    Ok(InventoryReply { remove, term: view.meta.term, log_seq: view.meta.log_seq })
+}
+
+fn is_missing(conn: &Connection, held: &FragmentRef) -> rusqlite::Result<bool> {
+    conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2)")?
+        .query_row(params![held.chunk_id as i64, held.fragment], |row| row.get(0))
+}
+
+/// Wants disks listed, or ends a listing. A disk that returned after it was out serves again from then on.
+pub fn set_inventory(ctx: &mut Ctx<'_>, command: &SetInventory) -> Outcome<()> {
+    for &disk in &command.want {
+        rows::want_inventory(ctx, disk)?;
+    }
+    if command.done_disk_id == 0 {
+        return Ok(());
+    }
+    ctx.caches.forget_roster();
+    let done = ctx
+        .db
+        .stmt("UPDATE disks SET inventory_wanted = 0 WHERE disk_id = ?1 AND inventory_wanted = ?2")?
+        .execute(params![command.done_disk_id as i64, command.done_wanted as i64])?;
+    let disk = rows::disk(ctx.db.conn(), command.done_disk_id)?;
+    if done == 1 && disk.is_some_and(|d| d.own_health == Health::Down) {
+        rows::set_disk_health(ctx, command.done_disk_id, Health::Up)?;
+    }
+    Ok(())
+}
+
+/// Disks whose regular list is due; one at a time, so that they do not all list at once.
+pub fn due(view: &mut View<'_>) -> Outcome<Option<SetInventory>> {
+    let every = ns(view.config.inventory_every_ms);
+    if every == 0 {
+        return Ok(None);
+    }
+    let (started, now) = (view.soft.started_ns, view.now_ns);
+    let roster = view.caches.roster(view.db)?;
+    for disk in roster.disks.values() {
+        let listed = view.soft.cluster.listed_ns.entry(disk.disk_id).or_insert(started);
+        if disk.readable() && disk.inventory_wanted == 0 && now - *listed >= every {
+            *listed = now;
+            return Ok(Some(SetInventory { want: vec![disk.disk_id], done_disk_id: 0, done_wanted: 0 }));
+        }
+    }
+    Ok(None)
+}

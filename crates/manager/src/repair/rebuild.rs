@@ -1,0 +1,597 @@
+//! Repair: what is missing is found in rows, becomes rebuild tasks for the node whose disk lacks it, and comes back as results.
+//!
+//! Two sources of work: *fills* walk the chunks of a member that changes ([`crate::repair::backfill`]), *missing rows* name single
+//! fragments (not acknowledged at commit, found bad, passed by a fill). A node reads a copy or k verified fragments from
+//! others, checks the chunk's name and puts the one that lacks. Per node only so many tasks are out at a time.
+//! Nobody's word that a fragment is bad is believed before the node that holds it has looked ([`report_bad`]).
+
+use crate::db::rows::{self, DiskRow, Member, unsigned};
+use crate::error::Outcome;
+use crate::files::commit::CAUSE_UNACKNOWLEDGED;
+use crate::log::internal::{AdvanceFill, FragmentsBad, FragmentsDone};
+use crate::nodes::map::Roster;
+use crate::repair::backfill::{self, CAUSE_BAD};
+use crate::repair::tasks::{FillRun, Given, MissingRow, Work, retry_at};
+use crate::state::{Ctx, Internal, Proposal, View};
+use rusqlite::{Connection, OptionalExtension, params};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
+use tessera_wire::{ChunkInfo, ClassInfo, PgInfo};
+
+/// Missing rows kept in queues at most.
+const MAX_QUEUED: usize = 8_192;
+/// A batch ends before its chunks exceed this many bytes.
+const BATCH_BYTES: u64 = 64 << 20;
+/// A fill whose batches fail altogether this often passes them, leaving missing rows.
+const TRIES_BEFORE_PASSING: u32 = 3;
+/// The writer completes an optimistic file itself; repair steps in when a row is older than this.
+const WRITER_GRACE_NS: i64 = 10_000_000_000;
+/// A proposed move of a cursor that has not come true after this long is given up.
+const PROPOSAL_PATIENCE_NS: i64 = 10_000_000_000;
+
+/// Counts of what was repaired since the manager started.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct RepairCounters {
+    /// Fragments put in place.
+    pub fragments: u64,
+    /// Their bytes, as nodes reported.
+    pub bytes: u64,
+    /// Fragments found bad by scrub, verification or failed reads.
+    pub bad: u64,
+    /// Reports of readers.
+    pub reports: u64,
+    /// Fragments that could not be rebuilt (and are tried again).
+    pub failed: u64,
+}
+
+/// A chunk that is to be rebuilt, with what a task groups by.
+struct Wanted {
+    info: ChunkInfo,
+    domain: u32,
+}
+
+/// Groups and disks as the planning of one round sees them.
+struct Round {
+    roster: Arc<Roster>,
+    pgs: HashMap<u64, (PgInfo, Vec<Member>)>,
+}
+
+impl Round {
+    fn new(view: &View<'_>) -> Outcome<Round> {
+        Ok(Round { roster: view.caches.roster(view.db)?, pgs: HashMap::new() })
+    }
+
+    fn pg(&mut self, conn: &Connection, pg_id: u64) -> Outcome<Option<&(PgInfo, Vec<Member>)>> {
+        Ok(Some(match self.pgs.entry(pg_id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let Some(info) = rows::pg_info(conn, pg_id)? else { return Ok(None) };
+                new.insert((info, rows::members(conn, pg_id)?))
+            }
+        }))
+    }
+
+    fn readable(&self, disk_id: u64) -> bool {
+        self.roster.disks.get(&disk_id).is_some_and(DiskRow::readable)
+    }
+
+    /// Whether a chunk of this class can be read from the members of its group whose disks can be read now.
+    fn suffices(&self, class: &ClassInfo, members: &[Member], chunk_id: u64) -> bool {
+        let readable = members.iter().filter(|m| self.readable(m.serving_disk(chunk_id)));
+        class.suffices(readable.map(|m| m.position))
+    }
+}
+
+/// Loads missing rows into the queues of the disks that lack them: newest optimistic writes first, then in order of groups.
+pub fn queue_missing(view: &mut View<'_>) -> Outcome<()> {
+    let conn = view.db.conn();
+    let any: bool =
+        conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM missing_fragments)")?.query_row([], |row| row.get(0))?;
+    let tasks = &mut view.soft.cluster.tasks;
+    let waiting: usize = tasks.missing.values().map(VecDeque::len).sum();
+    if !any {
+        tasks.missing_backoff.clear();
+        return Ok(());
+    }
+    if waiting >= MAX_QUEUED / 2 {
+        return Ok(());
+    }
+    let newest = select_missing(
+        conn,
+        "SELECT chunk_id, fragment, incoming, pg_id FROM missing_fragments WHERE cause = ?1 AND since_ns < ?2
+         ORDER BY since_ns DESC, chunk_id DESC LIMIT ?3",
+        params![CAUSE_UNACKNOWLEDGED, view.now_ns - WRITER_GRACE_NS, MAX_QUEUED as i64 / 2],
+    )?;
+    let others = select_missing(
+        conn,
+        "SELECT chunk_id, fragment, incoming, pg_id FROM missing_fragments WHERE cause != ?1 AND pg_id >= ?2
+         ORDER BY pg_id, fragment LIMIT ?3",
+        params![CAUSE_UNACKNOWLEDGED, view.soft.cluster.missing_from as i64, MAX_QUEUED as i64 / 2],
+    )?;
+    // The next round goes on behind the last group of a full page, so that rows that cannot be repaired do not hide others.
+    let full = others.len() >= MAX_QUEUED / 2;
+    view.soft.cluster.missing_from = if full { others.last().map_or(0, |r| r.pg_id + 1) } else { 0 };
+    let mut round = Round::new(view)?;
+    for row in newest.into_iter().chain(others) {
+        let Some((_, members)) = round.pg(conn, row.pg_id)? else { continue };
+        let Some(m) = members.iter().find(|m| m.position == row.fragment) else { continue };
+        let target = if row.incoming == 1 { m.incoming } else { m.put_disk() };
+        let tasks = &mut view.soft.cluster.tasks;
+        let waits = tasks.missing_backoff.get(&row.key()).is_some_and(|(at, _)| *at > view.now_ns);
+        if round.readable(target) && !waits && tasks.queued.insert(row.key()) {
+            tasks.missing.entry(target).or_default().push_back(row);
+        }
+    }
+    Ok(())
+}
+
+fn select_missing(conn: &Connection, sql: &str, args: impl rusqlite::Params) -> rusqlite::Result<Vec<MissingRow>> {
+    conn.prepare_cached(sql)?
+        .query_map(args, |row| {
+            Ok(MissingRow {
+                chunk_id: unsigned(row, 0)?,
+                fragment: row.get(1)?,
+                incoming: row.get(2)?,
+                pg_id: unsigned(row, 3)?,
+            })
+        })?
+        .collect()
+}
+
+/// New rebuild tasks for a node, as many as it may still have.
+pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Outcome<Vec<Task>> {
+    let mut given = Vec::new();
+    let limit = view.config.tasks_per_node;
+    if view.soft.cluster.tasks.rebuilding(node_id) >= limit {
+        return Ok(given);
+    }
+    let mut round = Round::new(view)?;
+    let own: Vec<u64> = round.roster.disks_of(node_id).filter(|d| d.readable()).map(|d| d.disk_id).collect();
+    for &disk_id in &own {
+        while view.soft.cluster.tasks.rebuilding(node_id) < limit {
+            let Some(task) = next_missing(view, &mut round, node_id, disk_id)? else { break };
+            given.push(task);
+        }
+    }
+    for m in fills_onto(view, &own)? {
+        if view.soft.cluster.tasks.rebuilding(node_id) >= limit {
+            break;
+        }
+        given.extend(next_batch(view, &mut round, node_id, &m)?);
+    }
+    Ok(given)
+}
+
+/// Fills onto these disks: groups that lost most first, lost members before moving ones.
+fn fills_onto(view: &View<'_>, disks: &[u64]) -> Outcome<Vec<Member>> {
+    let filling = view.caches.filling(view.db)?;
+    let lost_of = |pg: u64| {
+        let group = &filling[filling.partition_point(|m| m.pg_id < pg)..];
+        group.iter().take_while(|m| m.pg_id == pg).filter(|m| m.put_to_incoming).count()
+    };
+    let mut fills = Vec::new();
+    for m in filling.iter().filter(|m| disks.contains(&m.incoming)) {
+        fills.push((std::cmp::Reverse((lost_of(m.pg_id), m.put_to_incoming)), m.pg_id, *m));
+    }
+    fills.sort_by_key(|(urgency, pg, _)| (*urgency, *pg));
+    Ok(fills.into_iter().map(|(_, _, m)| m).collect())
+}
+
+/// A task of missing fragments that a disk lacks: of one group, position, class and domain.
+fn next_missing(view: &mut View<'_>, round: &mut Round, node_id: u64, disk_id: u64) -> Outcome<Option<Task>> {
+    let conn = view.db.conn();
+    loop {
+        let limit = view.config.task_chunks;
+        let tasks = &mut view.soft.cluster.tasks;
+        let Some(queue) = tasks.missing.get_mut(&disk_id) else { return Ok(None) };
+        let Some(first) = queue.front().copied() else { return Ok(None) };
+        let same = |r: &MissingRow| (r.pg_id, r.fragment, r.incoming) == (first.pg_id, first.fragment, first.incoming);
+        let mut rows_of_task: Vec<MissingRow> = Vec::new();
+        let mut rest = VecDeque::new();
+        for row in queue.drain(..) {
+            if rows_of_task.len() < limit && same(&row) { rows_of_task.push(row) } else { rest.push_back(row) }
+        }
+        *queue = rest;
+        let release = |tasks: &mut crate::repair::tasks::Tasks, rows: &[MissingRow]| {
+            rows.iter().for_each(|r| {
+                tasks.queued.remove(&r.key());
+            });
+        };
+        let member = match round.pg(conn, first.pg_id)? {
+            Some((_, members)) => members.iter().find(|m| m.position == first.fragment).copied(),
+            None => None,
+        };
+        let target = member.map_or(0, |m| if first.incoming == 1 { m.incoming } else { m.put_disk() });
+        if target != disk_id {
+            release(&mut view.soft.cluster.tasks, &rows_of_task);
+            continue;
+        }
+        let mut wanted: Vec<Wanted> = Vec::new();
+        for row in &rows_of_task {
+            match still_missing(conn, row)? {
+                Some(w)
+                    if wanted.first().is_none_or(|f| (f.info.class_id, f.domain) == (w.info.class_id, w.domain)) =>
+                {
+                    wanted.push(w)
+                }
+                _ => release(&mut view.soft.cluster.tasks, std::slice::from_ref(row)),
+            }
+        }
+        let Some(class_id) = wanted.first().map(|w| w.info.class_id) else { continue };
+        let class = view.caches.class(view.db, class_id)?;
+        let Some((_, members)) = round.pg(conn, first.pg_id)? else { continue };
+        let members = members.clone();
+        if !round.suffices(&class, &members, first.chunk_id) {
+            let tasks = &mut view.soft.cluster.tasks;
+            release(tasks, &rows_of_task);
+            rows_of_task.iter().for_each(|r| {
+                tasks.missing_backoff.insert(r.key(), (retry_at(view.now_ns, 2), 0));
+            });
+            continue;
+        }
+        let left = wanted.iter().map(|w| w.info.chunk_id).collect();
+        let work = Work::Missing { left, incoming: first.incoming };
+        return rebuild(view, round, node_id, disk_id, (first.pg_id, first.fragment), wanted, work).map(Some);
+    }
+}
+
+/// A missing row that still stands, of a chunk that was committed.
+fn still_missing(conn: &Connection, row: &MissingRow) -> Outcome<Option<Wanted>> {
+    let stands: bool = conn
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3)",
+        )?
+        .query_row(params![row.chunk_id as i64, row.fragment, row.incoming], |r| r.get(0))?;
+    match stands {
+        true => load_wanted(conn, row.chunk_id),
+        false => Ok(None),
+    }
+}
+
+fn load_wanted(conn: &Connection, chunk_id: u64) -> Outcome<Option<Wanted>> {
+    let found = conn
+        .prepare_cached(
+            "SELECT chunk_id, hash, len_bytes, class_id, pg_id, domain FROM chunks WHERE chunk_id = ?1 AND state = 2",
+        )?
+        .query_row([chunk_id as i64], wanted_from)
+        .optional()?;
+    match found {
+        Some(mut wanted) => {
+            wanted.info.missing = missing_of(conn, chunk_id)?;
+            Ok(Some(wanted))
+        }
+        None => Ok(None),
+    }
+}
+
+fn wanted_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<Wanted> {
+    let info = ChunkInfo {
+        chunk_id: unsigned(row, 0)?,
+        hash: row.get::<_, Vec<u8>>(1)?.into(),
+        len_bytes: unsigned(row, 2)?,
+        class_id: row.get(3)?,
+        pg_id: unsigned(row, 4)?,
+        missing: Vec::new(),
+    };
+    Ok(Wanted { info, domain: row.get(5)? })
+}
+
+/// Fragments of a chunk that are missing where readers look.
+pub fn missing_of(conn: &Connection, chunk_id: u64) -> rusqlite::Result<Vec<u32>> {
+    conn.prepare_cached(
+        "SELECT fragment FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0 ORDER BY fragment",
+    )?
+    .query_map([chunk_id as i64], |row| row.get(0))?
+    .collect()
+}
+
+/// The next batch of a fill, one task per class and domain in it; nothing while one is under way or it must wait.
+fn next_batch(view: &mut View<'_>, round: &mut Round, node_id: u64, m: &Member) -> Outcome<Vec<Task>> {
+    let key = (m.pg_id, m.position);
+    let tasks = &mut view.soft.cluster.tasks;
+    if let Some(run) = tasks.fills.get(&key) {
+        let over =
+            run.open.is_empty() && (m.fill_cursor >= run.to || view.now_ns - run.proposed_ns > PROPOSAL_PATIENCE_NS);
+        if !over {
+            return Ok(Vec::new());
+        }
+        tasks.fills.remove(&key);
+    }
+    if tasks.fill_backoff.get(&key).is_some_and(|(at, _)| *at > view.now_ns) {
+        return Ok(Vec::new());
+    }
+    let conn = view.db.conn();
+    let batch = load_batch(conn, m, view.config.task_chunks)?;
+    let Some(last) = batch.last().map(|w| w.info.chunk_id) else { return Ok(Vec::new()) };
+    let Some((_, members)) = round.pg(conn, m.pg_id)? else { return Ok(Vec::new()) };
+    let members = members.clone();
+    let mut parts: BTreeMap<(u32, u32), Vec<Wanted>> = BTreeMap::new();
+    for wanted in batch {
+        parts.entry((wanted.info.class_id, wanted.domain)).or_default().push(wanted);
+    }
+    for (class_id, _) in parts.keys() {
+        if !round.suffices(&*view.caches.class(view.db, *class_id)?, &members, last) {
+            let tasks = &mut view.soft.cluster.tasks;
+            tasks.fill_backoff.insert(key, (retry_at(view.now_ns, 0), 0));
+            return Ok(Vec::new());
+        }
+    }
+    let chunks = parts.values().map(Vec::len).sum();
+    let run = FillRun { incoming: m.incoming, from: m.fill_cursor, to: last, chunks, ..FillRun::default() };
+    view.soft.cluster.tasks.fills.insert(key, run);
+    let mut given = Vec::new();
+    for wanted in parts.into_values() {
+        let left = wanted.iter().map(|w| w.info.chunk_id).collect();
+        let task = rebuild(view, round, node_id, m.incoming, key, wanted, Work::Fill { left })?;
+        if let Some(run) = view.soft.cluster.tasks.fills.get_mut(&key) {
+            run.open.insert(task.task_id);
+        }
+        given.push(task);
+    }
+    Ok(given)
+}
+
+fn load_batch(conn: &Connection, m: &Member, limit: usize) -> Outcome<Vec<Wanted>> {
+    let until = if m.fill_until == 0 { i64::MAX } else { m.fill_until as i64 };
+    let mut batch: Vec<Wanted> = conn
+        .prepare_cached(
+            "SELECT chunk_id, hash, len_bytes, class_id, pg_id, domain FROM chunks
+             WHERE pg_id = ?1 AND chunk_id > ?2 AND chunk_id < ?3 AND state = 2 ORDER BY chunk_id LIMIT ?4",
+        )?
+        .query_map(params![m.pg_id as i64, m.fill_cursor as i64, until, limit as i64], wanted_from)?
+        .collect::<Result<_, _>>()?;
+    let mut bytes = 0u64;
+    let fits = batch.iter().take_while(|w| {
+        bytes = bytes.saturating_add(w.info.len_bytes);
+        bytes <= BATCH_BYTES
+    });
+    let keep = fits.count().max(1);
+    batch.truncate(keep);
+    for wanted in &mut batch {
+        wanted.info.missing = missing_of(conn, wanted.info.chunk_id)?;
+    }
+    Ok(batch)
+}
+
+/// Makes a rebuild task and enters it.
+fn rebuild(
+    view: &mut View<'_>,
+    round: &mut Round,
+    node_id: u64,
+    disk_id: u64,
+    member: (u64, u32),
+    wanted: Vec<Wanted>,
+    work: Work,
+) -> Outcome<Task> {
+    let class_id = wanted.first().map_or(0, |w| w.info.class_id);
+    let domain = wanted.first().map_or(0, |w| w.domain);
+    let class = view.caches.class(view.db, class_id)?;
+    let pg = round.pg(view.db.conn(), member.0)?.map(|(info, _)| info.clone());
+    let epoch = pg.as_ref().map_or(0, |p| p.epoch);
+    let tasks = &mut view.soft.cluster.tasks;
+    let wire = Task {
+        task_id: tasks.draw(),
+        rebuild: Some(RebuildTask {
+            pg,
+            fragment: member.1,
+            disk_id,
+            class: Some((*class).clone()),
+            chunks: wanted.into_iter().map(|w| w.info).collect(),
+            domain,
+        }),
+        ..Task::default()
+    };
+    Ok(tasks.give(Given { node_id, disk_id, member, epoch, work, wire }))
+}
+
+/// Takes in what a node reports of a task; proposes what must be logged.
+pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Outcome<Vec<Proposal>> {
+    let mut proposals = Vec::new();
+    let now_ns = view.now_ns;
+    let cluster = &mut view.soft.cluster;
+    let Some(given) = cluster.tasks.given.get_mut(&result.task_id).filter(|g| g.node_id == node_id) else {
+        return Ok(proposals);
+    };
+    let (member, disk_id, epoch) = (given.member, given.disk_id, given.epoch);
+    match &mut given.work {
+        Work::Fill { left } => {
+            let done: Vec<u64> = result.done.iter().map(|d| d.chunk_id).filter(|c| left.remove(c)).collect();
+            let failed = result.failed.iter().filter(|f| left.remove(&f.chunk_id)).count() as u64;
+            cluster.repaired.fragments += done.len() as u64;
+            cluster.repaired.bytes += result.bytes;
+            cluster.repaired.failed += failed;
+            let over = result.finished || left.is_empty();
+            if let Some(run) = cluster.tasks.fills.get_mut(&member) {
+                run.done.extend(done);
+            }
+            if over {
+                cluster.tasks.close(result.task_id);
+                proposals.extend(end_of_batch(view, member, result.task_id));
+            }
+        }
+        Work::Missing { left, incoming } => {
+            let incoming = *incoming;
+            let done: Vec<u64> = result.done.iter().map(|d| d.chunk_id).filter(|c| left.remove(c)).collect();
+            let mut failed: Vec<u64> = result.failed.iter().map(|d| d.chunk_id).filter(|c| left.remove(c)).collect();
+            let over = result.finished || left.is_empty();
+            if over {
+                failed.extend(std::mem::take(left));
+            }
+            cluster.repaired.fragments += done.len() as u64;
+            cluster.repaired.bytes += result.bytes;
+            cluster.repaired.failed += failed.len() as u64;
+            for chunk in failed {
+                let key = (chunk, member.1, incoming);
+                let tries = cluster.tasks.missing_backoff.get(&key).map_or(0, |(_, t)| t + 1);
+                cluster.tasks.missing_backoff.insert(key, (retry_at(now_ns, tries), tries));
+                cluster.tasks.queued.remove(&key);
+            }
+            for chunk in &done {
+                cluster.tasks.queued.remove(&(*chunk, member.1, incoming));
+            }
+            if over {
+                cluster.tasks.close(result.task_id);
+            }
+            let fragments: Vec<FragmentRef> =
+                done.into_iter().map(|chunk_id| FragmentRef { chunk_id, fragment: member.1, epoch, disk_id }).collect();
+            if !fragments.is_empty() {
+                proposals.push(FragmentsDone { fragments }.propose());
+            }
+        }
+        Work::Verify | Work::Scrub => {
+            let scrub = matches!(given.work, Work::Scrub);
+            let bad: Vec<FragmentRef> = result.failed.iter().map(|f| FragmentRef { disk_id, ..f.clone() }).collect();
+            cluster.repaired.bad += bad.len() as u64;
+            if scrub {
+                cluster.passes.scrub.note(result.bytes, bad.len() as u64, result.finished);
+            }
+            if result.finished {
+                cluster.tasks.close(result.task_id);
+            }
+            if scrub && result.finished {
+                cluster.tasks.scrubbed(disk_id, &result.reason);
+                // Where a record's header has rotted nothing says whose bytes these were: what lacks shows in a list (P13).
+                let want = crate::log::internal::SetInventory { want: vec![disk_id], done_disk_id: 0, done_wanted: 0 };
+                proposals.push(want.propose());
+            }
+            if !bad.is_empty() {
+                proposals.push(FragmentsBad { fragments: bad }.propose());
+            }
+        }
+        Work::Inventory(listing) => {
+            let (complete, wanted) = (listing.complete, listing.wanted);
+            if result.finished {
+                cluster.tasks.close(result.task_id);
+                if complete && result.reason.is_empty() {
+                    let done =
+                        crate::log::internal::SetInventory { want: vec![], done_disk_id: disk_id, done_wanted: wanted };
+                    proposals.push(done.propose());
+                }
+            }
+        }
+        Work::Compact => {
+            if result.finished {
+                cluster.passes.gc.note(result.bytes, 0, true);
+                cluster.tasks.close(result.task_id);
+            }
+        }
+    }
+    Ok(proposals)
+}
+
+/// One task of a fill's batch is over; with the last one the cursor moves, unless nothing at all succeeded.
+fn end_of_batch(view: &mut View<'_>, member: (u64, u32), task_id: u64) -> Option<Proposal> {
+    let now_ns = view.now_ns;
+    let tasks = &mut view.soft.cluster.tasks;
+    let run = tasks.fills.get_mut(&member)?;
+    run.open.remove(&task_id);
+    if !run.open.is_empty() {
+        return None;
+    }
+    if run.done.is_empty() {
+        let tries = tasks.fill_backoff.get(&member).map_or(1, |(_, t)| t + 1);
+        tasks.fill_backoff.insert(member, (retry_at(now_ns, tries), tries));
+        if tries < TRIES_BEFORE_PASSING {
+            tasks.fills.remove(&member);
+            return None;
+        }
+    } else {
+        tasks.fill_backoff.remove(&member);
+    }
+    run.proposed_ns = now_ns;
+    let advance = AdvanceFill {
+        pg_id: member.0,
+        position: member.1,
+        incoming: run.incoming,
+        from: run.from,
+        to: run.to,
+        done: std::mem::take(&mut run.done),
+    };
+    Some(advance.propose())
+}
+
+/// Fragments are in place: their missing rows go, if the put counts (right disk, an epoch that is not too old: P11).
+/// A fragment of a chunk that is gone by now is ordered to be deleted (P5).
+pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Outcome<()> {
+    for done in &command.fragments {
+        let pg: Option<u64> = ctx
+            .db
+            .stmt("SELECT pg_id FROM chunks WHERE chunk_id = ?1")?
+            .query_row([done.chunk_id as i64], |row| unsigned(row, 0))
+            .optional()?;
+        let Some(pg) = pg else {
+            crate::chunks::garbage::order_delete(ctx, done.disk_id, done.chunk_id, done.fragment)?;
+            continue;
+        };
+        let Some(m) = rows::member(ctx.db.conn(), pg, done.fragment)? else { continue };
+        let lacking = if m.put_disk() == done.disk_id && done.epoch >= m.since_epoch {
+            0
+        } else if !m.put_to_incoming && m.incoming == done.disk_id && m.incoming != 0 {
+            1
+        } else {
+            continue;
+        };
+        clear_missing(ctx, done, lacking)?;
+    }
+    Ok(())
+}
+
+fn clear_missing(ctx: &Ctx<'_>, done: &FragmentRef, incoming: i32) -> Outcome<()> {
+    ctx.db
+        .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3")?
+        .execute(params![done.chunk_id as i64, done.fragment, incoming])?;
+    Ok(())
+}
+
+/// Fragments that a node has found bad where they should be: missing rows, so that they are rebuilt.
+pub fn fragments_bad(ctx: &mut Ctx<'_>, command: &FragmentsBad) -> Outcome<()> {
+    for bad in &command.fragments {
+        let pg: Option<u64> = ctx
+            .db
+            .stmt("SELECT pg_id FROM chunks WHERE chunk_id = ?1")?
+            .query_row([bad.chunk_id as i64], |row| unsigned(row, 0))
+            .optional()?;
+        let Some(pg) = pg else { continue };
+        let Some(m) = rows::member(ctx.db.conn(), pg, bad.fragment)? else { continue };
+        if let Some(lacking) = lacking_where(&m, bad.disk_id, bad.chunk_id) {
+            backfill::note_missing(ctx, bad.chunk_id, bad.fragment, lacking, pg, CAUSE_BAD)?;
+        }
+    }
+    Ok(())
+}
+
+/// Which kind of missing row says that `disk_id` lacks a member's fragment of `chunk_id`; None if it need not have it.
+pub fn lacking_where(m: &Member, disk_id: u64, chunk_id: u64) -> Option<i32> {
+    let filled = chunk_id <= m.fill_cursor || (m.fill_until != 0 && chunk_id >= m.fill_until);
+    match m.put_to_incoming {
+        // A lost disk that is back serves what the fill has not reached; what it lacks cannot wait for the fill to
+        // come along, nor may it count as a source until then (P6).
+        true => (disk_id == if filled { m.incoming } else { m.disk_id }).then_some(0),
+        false if disk_id == m.disk_id => Some(0),
+        false => (m.incoming != 0 && disk_id == m.incoming && filled).then_some(1),
+    }
+}
+
+/// A reader could not use these fragments. The nodes that should hold them will look.
+pub fn report_bad(view: &mut View<'_>, fragments: &[FragmentRef]) -> Outcome<()> {
+    let mut seen = BTreeSet::new();
+    for reported in fragments.iter().take(4_096) {
+        if !seen.insert((reported.chunk_id, reported.fragment, reported.disk_id)) {
+            continue;
+        }
+        let Some(wanted) = load_wanted(view.db.conn(), reported.chunk_id)? else { continue };
+        let Some(m) = rows::member(view.db.conn(), wanted.info.pg_id, reported.fragment)? else { continue };
+        let disk_id = match reported.disk_id {
+            0 => m.serving_disk(reported.chunk_id),
+            named => named,
+        };
+        if lacking_where(&m, disk_id, reported.chunk_id).is_some() && !wanted.info.missing.contains(&reported.fragment)
+        {
+            view.soft.cluster.repaired.reports += 1;
+            view.soft.cluster.tasks.suspect(&FragmentRef { disk_id, ..reported.clone() });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,287 @@
+//! The table of work that is handed out to nodes. Soft: after a restart the rows say again what is to be done.
+//!
+//! A task belongs to the node that serves its disk. It is handed out with the answer to a heartbeat, and again with
+//! every later one until the node lists it as running or reports its end: an answer that was lost costs a heartbeat,
+//! no more. When the node dies or the member changes, the task is forgotten and its work planned anew; results of tasks
+//! nobody knows count for nothing. [`crate::repair::rebuild`] makes rebuild tasks and takes results in.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use tessera_wire::meta::FragmentRef;
+use tessera_wire::meta::Task;
+
+/// Times that re-reading a disk is begun before it is given up until the next pass.
+const SCRUB_TRIES: u32 = 8;
+
+/// A member of a group: (group, position).
+pub type MemberKey = (u64, u32);
+
+/// A missing fragment: (chunk, fragment, 1 if only the incoming disk lacks it).
+pub type MissingKey = (u64, u32, u8);
+
+/// Fragments under suspicion that wait for verification, at most, per disk.
+const MAX_SUSPECTS: usize = 65_536;
+
+/// What a task is for.
+#[derive(Debug, Clone)]
+pub enum Work {
+    /// Part of a batch of a fill; the chunks not yet reported.
+    Fill {
+        /// Still to come.
+        left: BTreeSet<u64>,
+    },
+    /// Missing fragments; those not yet reported.
+    Missing {
+        /// Still to come.
+        left: BTreeSet<u64>,
+        /// 1: for the incoming disk of a moving member.
+        incoming: u8,
+    },
+    /// Suspects are re-read.
+    Verify,
+    /// The whole disk is re-read.
+    Scrub,
+    /// The disk is listed.
+    Inventory(Listing),
+    /// Segments are compacted.
+    Compact,
+}
+
+/// How far a disk has been listed.
+#[derive(Debug, Clone, Default)]
+pub struct Listing {
+    /// `disks.inventory_wanted` when the listing began.
+    pub wanted: u64,
+    /// Chunks below this id had been issued before it began.
+    pub bound: u64,
+    /// Those of them that were not committed then.
+    pub pending: BTreeSet<u64>,
+    /// Last fragment of the last page.
+    pub at: (u64, u32),
+    /// The last page came.
+    pub complete: bool,
+}
+
+/// A task and whom it was given to.
+#[derive(Debug, Clone)]
+pub struct Given {
+    /// Node.
+    pub node_id: u64,
+    /// Disk it works on.
+    pub disk_id: u64,
+    /// Member whose fragments it makes (rebuild tasks).
+    pub member: MemberKey,
+    /// Epoch of the group it was made under.
+    pub epoch: u64,
+    /// What for.
+    pub work: Work,
+    /// As it travels.
+    pub wire: Task,
+}
+
+/// The batch of a fill that is under way.
+#[derive(Debug, Clone, Default)]
+pub struct FillRun {
+    /// Disk being filled.
+    pub incoming: u64,
+    /// Cursor before.
+    pub from: u64,
+    /// Cursor when all of it is done.
+    pub to: u64,
+    /// Chunks in it.
+    pub chunks: usize,
+    /// Supplied.
+    pub done: Vec<u64>,
+    /// Tasks still out.
+    pub open: BTreeSet<u64>,
+    /// When the cursor was proposed to move; 0: not yet.
+    pub proposed_ns: i64,
+}
+
+/// The table.
+#[derive(Debug, Default)]
+pub struct Tasks {
+    /// Manager's term: ids are unique within it, and between terms.
+    pub term: u64,
+    next: u64,
+    /// By task id.
+    pub given: BTreeMap<u64, Given>,
+    /// Batches of fills under way.
+    pub fills: HashMap<MemberKey, FillRun>,
+    /// Fills that failed altogether: (not before, tries).
+    pub fill_backoff: HashMap<MemberKey, (i64, u32)>,
+    /// Missing fragments to rebuild, by the disk that lacks them.
+    pub missing: BTreeMap<u64, VecDeque<MissingRow>>,
+    /// Missing fragments in `missing` or in a task.
+    pub queued: HashSet<MissingKey>,
+    /// Missing fragments whose rebuild failed: (not before, tries).
+    pub missing_backoff: HashMap<MissingKey, (i64, u32)>,
+    /// Fragments to verify, by disk.
+    pub suspects: BTreeMap<u64, BTreeSet<(u64, u32)>>,
+    /// Disks to re-read.
+    pub scrub_wanted: BTreeSet<u64>,
+    /// How often in a row re-reading a disk was cut short.
+    pub scrub_cut_short: BTreeMap<u64, u32>,
+    /// Disks to compact.
+    pub compact_wanted: BTreeSet<u64>,
+}
+
+/// A row of `missing_fragments` that is to be repaired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissingRow {
+    /// Chunk.
+    pub chunk_id: u64,
+    /// Fragment.
+    pub fragment: u32,
+    /// 1: only the incoming disk lacks it.
+    pub incoming: u8,
+    /// Group.
+    pub pg_id: u64,
+}
+
+impl MissingRow {
+    /// Its identity.
+    pub fn key(&self) -> MissingKey {
+        (self.chunk_id, self.fragment, self.incoming)
+    }
+}
+
+impl Tasks {
+    /// A new task id: never one of an earlier term.
+    pub fn draw(&mut self) -> u64 {
+        self.next += 1;
+        (self.term << 40) | self.next
+    }
+
+    /// Enters a task that was made for a node.
+    pub fn give(&mut self, given: Given) -> Task {
+        let wire = given.wire.clone();
+        self.given.insert(wire.task_id, given);
+        wire
+    }
+
+    /// Rebuild tasks a node has.
+    pub fn rebuilding(&self, node_id: u64) -> usize {
+        self.given
+            .values()
+            .filter(|g| g.node_id == node_id && matches!(g.work, Work::Fill { .. } | Work::Missing { .. }))
+            .count()
+    }
+
+    /// Whether a disk has a task for which `which` holds.
+    pub fn has(&self, disk_id: u64, which: impl Fn(&Work) -> bool) -> bool {
+        self.given.values().any(|g| g.disk_id == disk_id && which(&g.work))
+    }
+
+    /// Tasks given to the node that it does not list as running: it never got them, or lost them.
+    pub fn unheard(&self, node_id: u64, running: &[u64]) -> Vec<Task> {
+        let running: HashSet<u64> = running.iter().copied().collect();
+        self.given
+            .iter()
+            .filter(|(id, g)| g.node_id == node_id && !running.contains(id))
+            .map(|(_, g)| g.wire.clone())
+            .collect()
+    }
+
+    /// A task is over. What it left undone is planned anew.
+    pub fn close(&mut self, task_id: u64) -> Option<Given> {
+        let given = self.given.remove(&task_id)?;
+        if let Work::Missing { left, incoming } = &given.work {
+            for chunk in left {
+                self.queued.remove(&(*chunk, given.member.1, *incoming));
+            }
+        }
+        Some(given)
+    }
+
+    /// The node died or started a new life.
+    pub fn forget_node(&mut self, node_id: u64) {
+        self.forget(|g| g.node_id == node_id);
+    }
+
+    /// The disk is gone.
+    pub fn forget_disk(&mut self, disk_id: u64) {
+        self.forget(|g| g.disk_id == disk_id);
+        for row in self.missing.remove(&disk_id).unwrap_or_default() {
+            self.queued.remove(&row.key());
+        }
+        self.suspects.remove(&disk_id);
+        self.scrub_wanted.remove(&disk_id);
+        self.scrub_cut_short.remove(&disk_id);
+        self.compact_wanted.remove(&disk_id);
+    }
+
+    /// A disk was re-read, or that was cut short (`reason`: a node's index that had rotted itself, say, and is made anew): it is
+    /// begun again, a few times.
+    pub fn scrubbed(&mut self, disk_id: u64, reason: &str) {
+        let tries = self.scrub_cut_short.remove(&disk_id).unwrap_or(0) + 1;
+        if reason.is_empty() {
+            return;
+        }
+        tracing::warn!(disk_id, reason, tries, "a disk was not re-read to its end");
+        if tries < SCRUB_TRIES {
+            self.scrub_cut_short.insert(disk_id, tries);
+            self.scrub_wanted.insert(disk_id);
+        }
+    }
+
+    /// The member changed: work under way for it is void.
+    pub fn forget_member(&mut self, member: MemberKey) {
+        self.forget(|g| g.member == member);
+        self.fills.remove(&member);
+        self.fill_backoff.remove(&member);
+        for queue in self.missing.values_mut() {
+            queue.retain(|row| {
+                let stays = (row.pg_id, row.fragment) != member;
+                if !stays {
+                    self.queued.remove(&row.key());
+                }
+                stays
+            });
+        }
+    }
+
+    fn forget(&mut self, which: impl Fn(&Given) -> bool) {
+        let gone: Vec<u64> = self.given.iter().filter(|(_, g)| which(g)).map(|(id, _)| *id).collect();
+        for id in gone {
+            if let Some(given) = self.close(id) {
+                match given.work {
+                    Work::Fill { .. } => {
+                        self.fills.remove(&given.member);
+                        // Other tasks of the same batch are void with it.
+                        self.given.retain(|_, g| g.member != given.member || !matches!(g.work, Work::Fill { .. }));
+                    }
+                    Work::Scrub => {
+                        self.scrub_wanted.insert(given.disk_id);
+                    }
+                    Work::Compact => {
+                        self.compact_wanted.insert(given.disk_id);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// A fragment is to be verified where it should lie.
+    pub fn suspect(&mut self, fragment: &FragmentRef) {
+        let suspects = self.suspects.entry(fragment.disk_id).or_default();
+        if suspects.len() < MAX_SUSPECTS {
+            suspects.insert((fragment.chunk_id, fragment.fragment));
+        }
+    }
+
+    /// Takes up to `limit` suspects of a disk.
+    pub fn take_suspects(&mut self, disk_id: u64, limit: usize) -> Vec<FragmentRef> {
+        let Some(suspects) = self.suspects.get_mut(&disk_id) else { return Vec::new() };
+        let taken: Vec<(u64, u32)> = suspects.iter().take(limit).copied().collect();
+        taken.iter().for_each(|t| {
+            suspects.remove(t);
+        });
+        taken.into_iter().map(|(chunk_id, fragment)| FragmentRef { chunk_id, fragment, epoch: 0, disk_id }).collect()
+    }
+}
+
+/// When to try again after `tries` failures: 1 s, 2 s, … up to a minute.
+pub fn retry_at(now_ns: i64, tries: u32) -> i64 {
+    now_ns + 1_000_000_000i64 * i64::from(1u32 << tries.min(6)).min(60)
+}
