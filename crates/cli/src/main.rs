@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let json = says("--json");
     let outcome = match Cli::try_parse() {
         Ok(cli) => run(cli.command),
-        Err(error) if json && error.use_stderr() => Err(misspoken(&error)),
+        Err(error) if json && error.use_stderr() => Err(usage_error(&error)),
         Err(error) => error.exit(),
     };
     cleanup::end_if_interrupted();
@@ -49,7 +49,7 @@ fn says(flag: &str) -> bool {
 }
 
 /// Words that make no command, for programs: the facts without the page of usage that people are shown.
-fn misspoken(error: &clap::Error) -> exit::Failure {
+fn usage_error(error: &clap::Error) -> exit::Failure {
     let text = error.render().to_string();
     let facts = text.split("\n\nUsage:").next().unwrap_or_default();
     exit::Failure::usage(facts.strip_prefix("error: ").unwrap_or(facts))

@@ -1,0 +1,69 @@
+//! Lengths of files, unsafe code, and promises that code keeps and tests check.
+
+use tessera_tidy::{Source, rust_sources};
+
+/// Longest file of production code, and of tests.
+const PRODUCTION_LINES: usize = 700;
+const TEST_LINES: usize = 1000;
+
+#[test]
+fn files_stay_readable() {
+    for source in rust_sources() {
+        let lines = source.text.lines().count();
+        let limit = if source.is_test() { TEST_LINES } else { PRODUCTION_LINES };
+        assert!(lines <= limit, "{}: {lines} lines, {limit} are allowed; split it by idea", source.path);
+    }
+}
+
+#[test]
+fn unsafe_code_lives_in_accel_alone_and_says_why() {
+    let mut silent = Vec::new();
+    for source in rust_sources() {
+        let count = |text: &str| source.text.lines().filter(|line| line.contains(text)).count();
+        let blocks = count(concat!("unsafe ", "{")) + count(concat!("unsafe ", "impl"));
+        let functions = unexplained_functions(&source);
+        let is_accel = source.path.starts_with("crates/accel/");
+        assert!(is_accel || blocks + count(concat!("unsafe ", "fn")) == 0, "unsafe code in {}", source.path);
+        let reasons = count(concat!("SAFETY", ":"));
+        assert!(reasons >= blocks, "{}: {blocks} unsafe blocks and impls, {reasons} SAFETY lines", source.path);
+        silent.extend(functions.iter().map(|line| format!("{}:{line}", source.path)));
+    }
+    assert!(silent.is_empty(), "unsafe functions without `# Safety`:\n{}", silent.join("\n"));
+}
+
+/// Lines of unsafe functions whose comment has no `# Safety`. An implementation of a trait needs none, the trait says it;
+/// nor does a function inside the only function that calls it, or one that a macro writes into implementations.
+fn unexplained_functions(source: &Source) -> Vec<usize> {
+    let lines: Vec<&str> = source.text.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let is_unexplained = |at: usize| {
+        let mut head = lines[..at].iter().rev().take_while(|l| l.trim_start().starts_with(['/', '#']));
+        let above = lines[..at].iter().rev().find(|l| !l.trim().is_empty() && indent(l) < indent(lines[at]));
+        let above = above.copied().unwrap_or_default();
+        let implements = above.contains("impl") && above.contains(" for ");
+        let is_local = above.contains("fn ");
+        let in_macro = above.ends_with("=> {");
+        let exempt = implements || is_local || in_macro;
+        let is_explained = head.any(|l| l.contains("# Safety") || l.contains(concat!("SAFETY", ":")));
+        !exempt && !is_explained
+    };
+    let is_function = |line: &str| {
+        let code = line.split("//").next().unwrap_or_default();
+        code.contains(concat!("unsafe ", "fn ")) || code.contains(concat!("unsafe extern \"C\" ", "fn "))
+    };
+    (0..lines.len()).filter(|&at| is_function(lines[at]) && is_unexplained(at)).map(|at| at + 1).collect()
+}
+
+#[test]
+fn every_promise_is_cited_where_it_is_kept_and_where_it_is_tested() {
+    let cites = |text: &str, promise: &str| {
+        text.match_indices(promise).any(|(at, _)| !text[at + promise.len()..].starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let sources = rust_sources();
+    for promise in (1..=14).map(|n| format!("P{n}")) {
+        let citing: Vec<_> = sources.iter().filter(|s| cites(&s.text, &promise)).collect();
+        let kept = citing.iter().any(|s| !s.path.split('/').any(|part| part == "tests"));
+        let tested = citing.iter().any(|s| s.path.contains("/tests/") || s.text.contains("#[test]"));
+        assert!(kept && tested, "{promise}: kept {kept}, tested {tested}");
+    }
+}
