@@ -15,9 +15,6 @@ use tessera_client::{Cancel, Progress};
 /// More hints may follow within this time.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// Hints that say how bytes are stored; the others have nothing to do with those that are.
-const OF_STORED_BYTES: [&str; 3] = ["redundancy", "chunking", "placement"];
-
 /// How far a rewriting has come, in bytes of the file; total 0: it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rewriting {
@@ -45,7 +42,7 @@ impl Rewrites {
 
     /// A hint of a file was set or taken away.
     pub fn hint_changed(&self, ino: u64, hint: &str) {
-        if OF_STORED_BYTES.contains(&hint) && self.waiting.lock().insert(ino) {
+        if tessera_policy::affects_stored_bytes(hint) && self.waiting.lock().insert(ino) {
             let _ = self.wanted.send(ino);
         }
     }

@@ -70,6 +70,8 @@ pub struct HintSpec {
     pub default: &'static str,
     /// One line of help.
     pub help: &'static str,
+    /// Whether the hint decides how bytes are stored. A mount rewrites a file when such a hint of the file changes.
+    pub affects_stored_bytes: bool,
     /// Checks a value and writes it into a policy.
     set: fn(&mut Policy, &str) -> Result<(), String>,
     /// The canonical form of what a policy holds.
@@ -84,6 +86,7 @@ pub const HINTS: &[HintSpec] = &[
         default: "auto:4+2",
         help: "how many losses a file survives, and at what price; auto = M+1 copies up to 128 KiB, ec:K+M above, \
                copy+ec:K+M if it is to be on one host (placement local or collocate)",
+        affects_stored_bytes: true,
         set: |p, v| v.parse().map(|r| p.redundancy = r).map_err(|e: RedundancyError| e.to_string()),
         get: |p| p.redundancy.to_string(),
     },
@@ -92,6 +95,7 @@ pub const HINTS: &[HintSpec] = &[
         allowed: "cdc:MIN..MAX, fixed:SIZE or cbch:M,K,P, sizes and means from 4K to 8M",
         default: "cdc:256K..4M",
         help: "where chunks are cut; cdc cuts by content with a mean of sqrt(MIN*MAX)",
+        affects_stored_bytes: true,
         set: |p, v| Chunking::parse(v).map(|c| p.chunking = c),
         get: |p| p.chunking.to_string(),
     },
@@ -100,6 +104,7 @@ pub const HINTS: &[HintSpec] = &[
         allowed: "spread, local, collocate:GROUP (1..=64 bytes), scatter:SIZE (from 4K), scatter:Nchunks (N>=1)",
         default: "spread",
         help: "on which hosts a file's own bytes go: any, the writer's, one for all files of GROUP, or region after region on the next",
+        affects_stored_bytes: true,
         set: |p, v| Placement::parse(v).map(|placement| p.placement = placement),
         get: |p| p.placement.to_string(),
     },
@@ -108,6 +113,7 @@ pub const HINTS: &[HintSpec] = &[
         allowed: "pessimistic, optimistic",
         default: "pessimistic",
         help: "acknowledge when every fragment is synced, or when the file can be read and let redundancy follow",
+        affects_stored_bytes: false,
         set: |p, v| {
             word(v, &[("pessimistic", Durability::Pessimistic), ("optimistic", Durability::Optimistic)])
                 .map(|d| p.durability = d)
@@ -120,6 +126,7 @@ pub const HINTS: &[HintSpec] = &[
         default: "sliding-window",
         help: "what a mount holds a file in while it is written: memory; a few bounded local files, pushed in turn; or one local file, \
                pushed after close",
+        affects_stored_bytes: false,
         set: |p, v| {
             let modes = [WriteMode::SlidingWindow, WriteMode::Incremental, WriteMode::CompleteLocal];
             word(v, &modes.map(|mode| (mode.name(), mode))).map(|mode| p.write_mode = mode)
@@ -131,6 +138,7 @@ pub const HINTS: &[HintSpec] = &[
         allowed: "all, version, off",
         default: "all",
         help: "look for known chunks everywhere, only in the file's own versions, or not at all",
+        affects_stored_bytes: false,
         set: |p, v| {
             word(v, &[("all", Dedup::All), ("version", Dedup::Version), ("off", Dedup::Off)]).map(|d| p.dedup = d)
         },
@@ -141,6 +149,7 @@ pub const HINTS: &[HintSpec] = &[
         allowed: "auto, none, SIZE",
         default: "auto",
         help: "memory that clients keep this file's chunks in: a share of their cache, none once it is read, or at most so much",
+        affects_stored_bytes: false,
         set: |p, v| Cache::parse(v).map(|c| p.cache = c),
         get: |p| p.cache.to_string(),
     },
@@ -150,6 +159,7 @@ pub const HINTS: &[HintSpec] = &[
         default: "replace:1",
         help: "versions kept when a new one is committed: all, or the newest N; purge: the file goes so long after it was last written. \
                Set on a directory, replace:N also keeps the newest N complete time steps of checkpoints named A.Ni.Tj",
+        affects_stored_bytes: false,
         set: |p, v| Lifetime::parse(v).map(|l| p.lifetime = l),
         get: |p| p.lifetime.to_string(),
     },
@@ -158,6 +168,7 @@ pub const HINTS: &[HintSpec] = &[
         allowed: "no, yes",
         default: "no",
         help: "when too few hosts are up, write with at least one fragment of redundancy rather than fail",
+        affects_stored_bytes: false,
         set: |p, v| word(v, &[("no", false), ("yes", true)]).map(|d| p.degraded_writes = d),
         get: |p| if p.degraded_writes { "yes" } else { "no" }.to_string(),
     },
@@ -372,6 +383,11 @@ pub fn hint_of_attribute(attribute: &str) -> Option<&str> {
 /// A hint's own name, if it is asked for by a classic one.
 pub fn own_name(name: &str) -> &str {
     classic::find(name).map_or(name, |classic| classic.hint)
+}
+
+/// Whether a hint, by its own name, decides how bytes are stored; false if there is no such hint.
+pub fn affects_stored_bytes(hint: &str) -> bool {
+    spec(hint).is_ok_and(|spec| spec.affects_stored_bytes)
 }
 
 fn spec(name: &str) -> Result<&'static HintSpec, HintError> {
