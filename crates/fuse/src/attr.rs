@@ -1,7 +1,8 @@
-//! The store's attributes and refusals in the kernel's words.
+//! The store's attributes and errors as the kernel takes them.
 
 use fuser::{Errno, FileAttr, FileType, INodeNo};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
+use tessera_mount::attr::system_time;
 use tessera_wire::{Attr, Code, Error, InodeKind};
 
 /// Size of I/O the kernel is told to prefer, bytes.
@@ -16,9 +17,9 @@ pub fn file_attr(attr: &Attr) -> FileAttr {
         ino: INodeNo(attr.ino),
         size: attr.size_bytes,
         blocks: attr.size_bytes.div_ceil(SECTOR_BYTES),
-        atime: time(attr.atime_ns),
-        mtime: time(attr.mtime_ns),
-        ctime: time(attr.ctime_ns),
+        atime: system_time(attr.atime_ns),
+        mtime: system_time(attr.mtime_ns),
+        ctime: system_time(attr.ctime_ns),
         crtime: UNIX_EPOCH,
         kind,
         perm: (attr.mode & 0o7777) as u16,
@@ -31,7 +32,7 @@ pub fn file_attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// Kind of an inode for the kernel; one from the future is shown as a file that nobody can open.
+/// Kind of an inode for the kernel; a kind that this release does not know shows as a file.
 pub fn file_type(kind: InodeKind) -> FileType {
     match kind {
         InodeKind::Directory => FileType::Directory,
@@ -44,37 +45,7 @@ pub fn file_type(kind: InodeKind) -> FileType {
     }
 }
 
-/// The kind that the type bits of `mode` name, if it is one `mknod` makes.
-pub fn node_kind(mode: u32) -> Option<InodeKind> {
-    const TYPE_BITS: u32 = 0o170_000;
-    match mode & TYPE_BITS {
-        0 | 0o100_000 => Some(InodeKind::File),
-        0o010_000 => Some(InodeKind::Fifo),
-        0o140_000 => Some(InodeKind::Socket),
-        0o020_000 => Some(InodeKind::CharDevice),
-        0o060_000 => Some(InodeKind::BlockDevice),
-        _ => None,
-    }
-}
-
-fn time(ns: i64) -> SystemTime {
-    let magnitude = Duration::from_nanos(ns.unsigned_abs());
-    match ns < 0 {
-        true => UNIX_EPOCH.checked_sub(magnitude).unwrap_or(UNIX_EPOCH),
-        false => UNIX_EPOCH.checked_add(magnitude).unwrap_or(UNIX_EPOCH),
-    }
-}
-
-/// Nanoseconds since 1970; times beyond what 64 bits hold become the nearest that fits.
-pub fn nanoseconds(time: SystemTime) -> i64 {
-    let clip = |since: Duration| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => clip(since),
-        Err(before) => clip(before.duration()).saturating_neg(),
-    }
-}
-
-/// The errno for a refusal (docs/mount.md lists them).
+/// The errno for an error of the store (docs/mount.md lists them).
 pub fn errno(code: Code) -> Errno {
     match code {
         Code::NotFound => Errno::ENOENT,
@@ -93,39 +64,11 @@ pub fn errno(code: Code) -> Errno {
     }
 }
 
-/// The errno for a refusal that the log should explain, since an errno says so little.
+/// As [`errno`], with a line in the log, since an errno says so little.
 pub fn explained(what: &str, ino: u64, error: &Error) -> Errno {
     let errno = errno(error.kind());
     if !matches!(error.kind(), Code::NotFound | Code::Exists | Code::NotEmpty) {
-        tracing::warn!(what, ino, %error, "refused");
+        tracing::warn!(what, ino, %error, "the store refuses");
     }
     errno
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_before_1970_and_nanoseconds_survive() {
-        for ns in [0, 1, 1_700_000_000_123_456_789, -1, -86_400_000_000_001] {
-            assert_eq!(nanoseconds(time(ns)), ns);
-        }
-    }
-
-    #[test]
-    fn types_go_there_and_back() {
-        for kind in [InodeKind::File, InodeKind::Fifo, InodeKind::Socket, InodeKind::CharDevice, InodeKind::BlockDevice]
-        {
-            let bits = match kind {
-                InodeKind::Fifo => 0o010_000,
-                InodeKind::Socket => 0o140_000,
-                InodeKind::CharDevice => 0o020_000,
-                InodeKind::BlockDevice => 0o060_000,
-                _ => 0o100_000,
-            };
-            assert_eq!(node_kind(bits | 0o644), Some(kind));
-        }
-        assert_eq!(node_kind(0o040_000), None);
-    }
 }

@@ -2,10 +2,10 @@
 //!
 //! All handles of an inode share one [`OpenFile`], so programs on one mount see each other's writes at once. Other mounts
 //! see them when they are committed: at fsync, and when a handle that wrote is closed (close-to-open). Bytes wait in
-//! [`Pieces`] until there are enough to be cut, then stream into a write session. A read of bytes that are in the
+//! [`WriteBuffer`] until there are enough to be cut, then stream into a write session. A read of bytes that are in the
 //! session but in no version yet commits first.
 //!
-//! A file whose `write-mode` asks for it has a log in the spool instead of pieces and a session ([`local`]).
+//! A file whose `write-mode` asks for it has a log in the spool instead of buffer and a session ([`local`]).
 
 mod local;
 mod pushing;
@@ -13,7 +13,6 @@ mod pushing;
 use crate::attr;
 use crate::mount::Store;
 use crate::names::{Asked, Known};
-use crate::ranges::Pieces;
 use crate::spool::log::Log;
 use crate::spool::staged::Writes;
 use bytes::Bytes;
@@ -23,6 +22,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use tessera_client::{ReadHandle, WriteDone};
+use tessera_mount::write_buffer::WriteBuffer;
 use tessera_policy::WriteMode;
 
 /// Bytes that wait before a write session is opened: smaller files are committed as a whole, in one go.
@@ -64,7 +64,7 @@ struct State {
     replaced: bool,
     /// It has lost its last name here: sessions alone keep it.
     unlinked: bool,
-    pieces: Pieces,
+    buffer: WriteBuffer,
     session: Option<Session>,
     /// Where what is written goes instead of those two.
     log: Option<Log>,
@@ -169,7 +169,7 @@ impl Files {
             files.remove(&file.ino);
             drop(files);
             if failed {
-                store.kernel.lost(file.ino);
+                store.kernel.lock().holds_uncommitted(file.ino);
                 store.names.forget(Some(&[file.ino]));
             }
             store.making.is_closed(&store.client, file.ino);
@@ -215,7 +215,7 @@ impl State {
             base: None,
             replaced: size_bytes == 0,
             unlinked: false,
-            pieces: Pieces::default(),
+            buffer: WriteBuffer::default(),
             session: None,
             log: None,
             poured: None,
@@ -306,7 +306,7 @@ impl OpenFile {
             return Ok(out);
         }
         if state.replaced {
-            state.pieces.overlay(offset, &mut out);
+            state.buffer.overlay(offset, &mut out);
             return Ok(out);
         }
         let base = match &state.base {
@@ -317,11 +317,11 @@ impl OpenFile {
                 base
             }
         };
-        if state.pieces.is_empty() {
+        if state.buffer.is_empty() {
             MutexGuard::unlocked(&mut state, || read_base(&base, offset, &mut out))?;
         } else {
             read_base(&base, offset, &mut out)?;
-            state.pieces.overlay(offset, &mut out);
+            state.buffer.overlay(offset, &mut out);
         }
         Ok(out)
     }
@@ -348,7 +348,7 @@ impl OpenFile {
         let done = match state.continues(offset, end) {
             true => state.stream(store, self.ino, offset, bytes),
             false => {
-                state.pieces.write(offset, bytes);
+                state.buffer.write(offset, bytes);
                 state.feed(store, self.ino, false)
             }
         };
@@ -410,16 +410,16 @@ impl State {
         result
     }
 
-    /// Whether these bytes come next in the open session's stream, and nothing of them waits in pieces.
+    /// Whether these bytes come next in the open session's stream, and nothing of them waits in buffer.
     fn continues(&self, offset: u64, end: u64) -> bool {
-        self.session.as_ref().is_some_and(|s| s.position == offset) && !self.pieces.holds(offset, end)
+        self.session.as_ref().is_some_and(|s| s.position == offset) && !self.buffer.overlaps(offset, end)
     }
 
-    /// Hands over what continues the stream, without a copy of its own, and the pieces that come next.
+    /// Hands over what continues the stream, without a copy of its own, and the buffer that come next.
     fn stream(&mut self, store: &Store, ino: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         self.hand_over(store, ino, offset, bytes)?;
         while let Some((at, piece)) =
-            self.session.as_ref().map(|s| s.position).and_then(|at| Some((at, self.pieces.take_at(at)?)))
+            self.session.as_ref().map(|s| s.position).and_then(|at| Some((at, self.buffer.take_at(at)?)))
         {
             self.hand_over(store, ino, at, &piece)?;
         }
@@ -428,14 +428,14 @@ impl State {
 
     /// Hands over what can be cut; `all` of it, in order, or what continues the stream.
     fn feed(&mut self, store: &Store, ino: u64, all: bool) -> Result<(), Errno> {
-        while all || self.pieces.len_bytes() >= STREAM_FROM_BYTES {
-            let follows = self.session.as_ref().map(|s| s.position).and_then(|at| Some((at, self.pieces.take_at(at)?)));
+        while all || self.buffer.len_bytes() >= STREAM_FROM_BYTES {
+            let follows = self.session.as_ref().map(|s| s.position).and_then(|at| Some((at, self.buffer.take_at(at)?)));
             // The kernel's writes of one flush come in any order. What replaces a file must begin with its first byte: going
             // back would commit what there is, for all to see.
-            let begins = self.session.is_none() && (!self.replaced || self.pieces.first() == Some(0));
-            let jumps = all || begins || self.pieces.len_bytes() > HOLD_BYTES;
+            let begins = self.session.is_none() && (!self.replaced || self.buffer.first() == Some(0));
+            let jumps = all || begins || self.buffer.len_bytes() > HOLD_BYTES;
             let next = match follows {
-                None if jumps => self.pieces.pop_first(),
+                None if jumps => self.buffer.pop_first(),
                 follows => follows,
             };
             let Some((offset, bytes)) = next else { return Ok(()) };
@@ -498,7 +498,7 @@ impl State {
             return Ok(());
         }
         let shrinks = size_bytes < self.size_bytes;
-        self.pieces.cut(size_bytes, u64::MAX);
+        self.buffer.remove(size_bytes, u64::MAX);
         if size_bytes == 0 {
             // What was handed over and is in no version is given up with the session.
             self.session = None;
@@ -573,13 +573,13 @@ impl State {
             (Some(_), _) => None,
             (None, _) if self.cut => None,
             (None, 0) => Some(Vec::new()),
-            (None, size) => self.pieces.take_whole(size),
+            (None, size) => self.buffer.take_whole(size),
         }
     }
 
     /// A version was made; `asked` goes with what is said of the file, unless that is known by now.
     fn committed(&mut self, store: &Store, ino: u64, done: &WriteDone, asked: Option<Asked>) -> Result<(), Errno> {
-        self.changed = !self.pieces.is_empty() || self.cut;
+        self.changed = !self.buffer.is_empty() || self.cut;
         self.version = done.version;
         let attr = done.entry.as_ref().and_then(|entry| entry.attr.as_ref());
         self.content = attr.filter(|attr| attr.version == done.version).map_or(0, |attr| attr.content);
@@ -591,7 +591,7 @@ impl State {
             (Some(_), None) => drop(store.names.forget(Some(&[ino]))),
             (None, _) => {}
         }
-        store.kernel.wrote(ino, done.version, self.size_bytes);
+        store.kernel.lock().holds(ino, done.version, self.size_bytes);
         self.is_committed(store, ino);
         // A file without a name lives by its sessions: the new one first.
         self.base = if self.unlinked { Some(open_base(store, ino)?) } else { None };

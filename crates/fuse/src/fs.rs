@@ -6,7 +6,7 @@
 mod opening;
 mod tree;
 
-use crate::attr::{errno, explained, file_attr, file_type, nanoseconds};
+use crate::attr::{errno, explained, file_attr, file_type};
 use crate::counts::Op;
 use crate::dirs::{self, OpenDirectory};
 use crate::files::{self, OpenFile};
@@ -26,6 +26,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
 use tessera_client::ReadHandle;
 use tessera_client::inodes::{NewAttr, RenameMode};
+use tessera_mount::attr::nanoseconds;
+use tessera_mount::synthetic;
 use tessera_wire::{Attr, InodeKind};
 
 /// Longest write the kernel sends at once, bytes.
@@ -60,7 +62,7 @@ enum Handle {
 
 /// Nothing can be changed among old versions.
 fn writable(ino: u64) -> Result<u64, Errno> {
-    if history::is_made_up(ino) { Err(Errno::EROFS) } else { Ok(ino) }
+    if history::is_synthetic(ino) { Err(Errno::EROFS) } else { Ok(ino) }
 }
 
 impl TesseraFs {
@@ -172,13 +174,13 @@ impl Filesystem for TesseraFs {
         {
             return match self.known(ino) {
                 Ok(known) => {
-                    let generation = self.store.kernel.learns(&known.attr, true);
-                    reply.entry(&Duration::ZERO, &file_attr(&self.seen(known.attr)), generation);
+                    let generation = self.store.kernel.lock().looked_up(&known.attr, true);
+                    reply.entry(&Duration::ZERO, &file_attr(&self.seen(known.attr)), Generation(generation));
                 }
                 Err(errno) => reply.error(errno),
             };
         }
-        if history::is_made_up(parent.0) || (parent == INodeNo::ROOT && name.as_bytes() == history::DOOR) {
+        if history::is_synthetic(parent.0) || (parent == INodeNo::ROOT && name.as_bytes() == synthetic::ROOT_NAME) {
             return match self.history.lookup(&self.store, parent.0, name.as_bytes()) {
                 Ok(attr) => reply.entry(&self.ttl(), &attr, Generation(0)),
                 Err(errno) => reply.error(errno),
@@ -188,12 +190,12 @@ impl Filesystem for TesseraFs {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
-        self.store.kernel.forgets(ino.0, lookups);
+        self.store.kernel.lock().forgot(ino.0, lookups);
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         self.store.counts.asked(Op::GetAttr);
-        if history::is_made_up(ino.0) {
+        if history::is_synthetic(ino.0) {
             return match self.history.attr(&self.store, ino.0) {
                 Ok(attr) => reply.attr(&self.ttl(), &attr),
                 Err(errno) => reply.error(errno),
@@ -449,7 +451,7 @@ impl Filesystem for TesseraFs {
     }
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let handle = match history::is_made_up(ino.0) {
+        let handle = match history::is_synthetic(ino.0) {
             true => self.history.entries(&self.store, ino.0).map(|entries| Handle::Versions(Arc::new(entries))),
             false => Ok(Handle::Directory(Arc::default())),
         };
@@ -499,7 +501,7 @@ impl Filesystem for TesseraFs {
             let (shown, generation) = self.entry(attr.clone());
             let full = reply.add(INodeNo(child), next, name, &ttl, &shown, generation);
             if full {
-                self.store.kernel.forgets(child, 1);
+                self.store.kernel.lock().forgot(child, 1);
             }
             full
         });
@@ -556,7 +558,7 @@ impl Filesystem for TesseraFs {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let value = match history::is_made_up(ino.0) {
+        let value = match history::is_synthetic(ino.0) {
             true => Err(Errno::ENODATA),
             false => xattrs::get(&self.store, ino.0, name.as_bytes()),
         };
@@ -564,7 +566,7 @@ impl Filesystem for TesseraFs {
     }
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let names = if history::is_made_up(ino.0) { Ok(Vec::new()) } else { xattrs::list(&self.store, ino.0) };
+        let names = if history::is_synthetic(ino.0) { Ok(Vec::new()) } else { xattrs::list(&self.store, ino.0) };
         xattrs::reply(names, size, reply);
     }
 

@@ -1,154 +1,119 @@
-//! `.tessera/versions/`: every kept version of every file, to be read as files.
-//!
-//! The tree mirrors the store's directories; where a file is, here is a directory of its versions, each a read-only file
-//! called by its number. `.tessera` is in the mount's root and is not listed. Its inodes are made up: their numbers have the
-//! highest bit set, which no inode of the store has; nothing of them outlives the mount.
+//! Old versions as files: asks the store what the synthetic inodes of [`tessera_mount::synthetic`] show.
 
-use crate::attr::{explained, file_attr};
+use crate::attr::{errno, explained, file_attr};
 use crate::mount::Store;
 use fuser::{Errno, FileAttr};
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
 use tessera_client::ReadHandle;
+use tessera_mount::synthetic::{self, ShownVersion, SyntheticInode, VersionNumbers};
+use tessera_wire::Attr;
 use tessera_wire::meta::VersionInfo;
-use tessera_wire::{Attr, InodeKind};
 
-/// Name of the door in the mount's root.
-pub const DOOR: &[u8] = b".tessera";
-/// Name of the tree behind it.
-const TREE: &[u8] = b"versions";
+const STORE_ROOT: u64 = 1;
 
-const ROOT: u64 = 1;
-const MADE_UP: u64 = 1 << 63;
-/// With [`MADE_UP`]: the mirror of the directory with the number in the lower bits.
-const DIRECTORY: u64 = 1 << 62;
-/// With [`MADE_UP`]: the versions of the file with the number in the lower bits.
-const FILE: u64 = 1 << 61;
-/// With [`MADE_UP`] alone, and a count from 1: a version; 0 is the door.
-const NUMBER: u64 = FILE - 1;
+/// Extents that an open fetches, in bytes of the file.
+const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
 
-/// What a made-up inode stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Node {
-    Door,
-    Directory(u64),
-    File(u64),
-    Version(u64),
+/// Whether an inode is synthetic.
+pub fn is_synthetic(ino: u64) -> bool {
+    SyntheticInode::of(ino).is_some()
 }
 
-/// Whether an inode is one of these.
-pub fn is_made_up(ino: u64) -> bool {
-    ino & MADE_UP != 0
-}
-
-fn node(ino: u64) -> Node {
-    match (ino & DIRECTORY != 0, ino & FILE != 0, ino & NUMBER) {
-        (true, _, real) => Node::Directory(real),
-        (_, true, real) => Node::File(real),
-        (_, _, 0) => Node::Door,
-        (_, _, count) => Node::Version(count),
-    }
-}
-
-/// An entry of one of these directories.
+/// An entry of a synthetic directory.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Its attributes, made up from those of what it stands for.
+    /// Attributes.
     pub attr: FileAttr,
-    /// Its name.
+    /// Name.
     pub name: Vec<u8>,
 }
 
-/// A version the kernel was told of.
-#[derive(Debug, Clone, PartialEq)]
-struct Told {
-    file: u64,
-    version: VersionInfo,
-}
-
-/// Numbers given to versions.
+/// The versions that were shown.
 #[derive(Default)]
-pub struct History {
-    told: Mutex<(Vec<Told>, HashMap<u64, u64>)>,
-}
+pub struct History(Mutex<VersionNumbers>);
 
 impl History {
-    /// The number of a version; the same each time.
-    fn number(&self, file: u64, version: &VersionInfo) -> u64 {
-        let (told, by_version) = &mut *self.told.lock();
-        let next = told.len() as u64 + 1;
-        let count = *by_version.entry(version.version).or_insert(next);
-        if count == next {
-            told.push(Told { file, version: version.clone() });
-        }
-        MADE_UP | count
+    fn shown(&self, count: u64) -> Result<ShownVersion, Errno> {
+        self.0.lock().get(count).cloned().ok_or(Errno::ESTALE)
     }
 
-    fn told(&self, count: u64) -> Result<Told, Errno> {
-        self.told.lock().0.get(count as usize - 1).cloned().ok_or(Errno::ESTALE)
-    }
-
-    /// Attributes.
+    /// Attributes of a synthetic inode.
+    ///
+    /// # Errors
+    /// `ESTALE` if this mount did not show the version, and the store's errors.
     pub fn attr(&self, store: &Store, ino: u64) -> Result<FileAttr, Errno> {
-        let (real, version) = match node(ino) {
-            Node::Door => (ROOT, None),
-            Node::Directory(real) | Node::File(real) => (real, None),
-            Node::Version(count) => self.told(count).map(|told| (told.file, Some(told.version)))?,
+        let (real, version) = match SyntheticInode::of(ino).ok_or(Errno::ENOENT)? {
+            SyntheticInode::Root => (STORE_ROOT, None),
+            SyntheticInode::Directory(real) | SyntheticInode::File(real) => (real, None),
+            SyntheticInode::Version(count) => {
+                let ShownVersion { file, version } = self.shown(count)?;
+                (file, Some(version))
+            }
         };
-        Ok(shown(ino, &real_attr(store, real)?, version.as_ref()))
+        Ok(file_attr(&synthetic::attr(ino, &real_attr(store, real)?, version.as_ref())))
     }
 
-    /// Looks a name up in the mount's root (the door) or in one of these directories.
+    /// Looks a name up in the mount's root (the synthetic root) or in a synthetic directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, and the store's.
     pub fn lookup(&self, store: &Store, parent: u64, name: &[u8]) -> Result<FileAttr, Errno> {
-        let found = match (is_made_up(parent), node(parent)) {
-            (false, _) => MADE_UP,
-            (_, Node::Door) if name == TREE => MADE_UP | DIRECTORY | ROOT,
-            (_, Node::Directory(real)) => {
+        let found = match SyntheticInode::of(parent) {
+            None => synthetic::ROOT_INO,
+            Some(SyntheticInode::Root) if name == synthetic::VERSIONS_NAME => SyntheticInode::versions_root(),
+            Some(SyntheticInode::Directory(real)) => {
                 let entry = store.client.inodes().lookup(real, name).map_err(|e| explained("look up", real, &e))?;
                 let attr = entry.attr.unwrap_or_default();
-                mirror(attr.ino, attr.kind()).ok_or(Errno::ENOENT)?
+                SyntheticInode::mirror(attr.ino, attr.kind()).ok_or(Errno::ENOENT)?
             }
-            (_, Node::File(real)) => {
-                let number: u64 = std::str::from_utf8(name).ok().and_then(|n| n.parse().ok()).ok_or(Errno::ENOENT)?;
-                // `01` is no second name of 1.
-                let version = versions(store, real)?.into_iter().find(|v| v.number == number);
-                let version = version.filter(|v| v.number.to_string().as_bytes() == name).ok_or(Errno::ENOENT)?;
-                self.number(real, &version)
+            Some(SyntheticInode::File(real)) => {
+                // `01` is not another name of version 1.
+                let named = |version: &VersionInfo| version.number.to_string().as_bytes() == name;
+                let version = versions(store, real)?.into_iter().find(named).ok_or(Errno::ENOENT)?;
+                self.0.lock().number(real, &version)
             }
             _ => return Err(Errno::ENOENT),
         };
         self.attr(store, found)
     }
 
-    /// Entries of one of these directories. With attributes: what the kernel is told first of a length it believes.
+    /// Entries of a synthetic directory, with attributes: the kernel trusts the first length that it is told.
+    ///
+    /// # Errors
+    /// `ENOTDIR` for a version, and the store's.
     pub fn entries(&self, store: &Store, ino: u64) -> Result<Vec<Entry>, Errno> {
-        match node(ino) {
-            Node::Door => {
-                let tree = shown(MADE_UP | DIRECTORY | ROOT, &real_attr(store, ROOT)?, None);
-                Ok(vec![Entry { attr: tree, name: TREE.to_vec() }])
+        match SyntheticInode::of(ino).ok_or(Errno::ENOENT)? {
+            SyntheticInode::Root => {
+                let tree = synthetic::attr(SyntheticInode::versions_root(), &real_attr(store, STORE_ROOT)?, None);
+                Ok(vec![Entry { attr: file_attr(&tree), name: synthetic::VERSIONS_NAME.to_vec() }])
             }
-            Node::Directory(real) => mirrored(store, real),
-            Node::File(real) => {
-                let of = real_attr(store, real)?;
+            SyntheticInode::Directory(real) => mirrored(store, real),
+            SyntheticInode::File(real) => {
+                let (of, versions) = (real_attr(store, real)?, versions(store, real)?);
+                let mut numbers = self.0.lock();
                 let entry = |version: &VersionInfo| {
-                    let attr = shown(self.number(real, version), &of, Some(version));
-                    Entry { attr, name: version.number.to_string().into_bytes() }
+                    let attr = synthetic::attr(numbers.number(real, version), &of, Some(version));
+                    Entry { attr: file_attr(&attr), name: version.number.to_string().into_bytes() }
                 };
-                Ok(versions(store, real)?.iter().map(entry).collect())
+                Ok(versions.iter().map(entry).collect())
             }
-            Node::Version(_) => Err(Errno::ENOTDIR),
+            SyntheticInode::Version(_) => Err(Errno::ENOTDIR),
         }
     }
 
     /// Opens a version.
+    ///
+    /// # Errors
+    /// `EISDIR` for a synthetic directory, and the store's.
     pub fn open(&self, store: &Store, ino: u64) -> Result<Arc<ReadHandle>, Errno> {
-        let Node::Version(count) = node(ino) else { return Err(Errno::EISDIR) };
-        let Told { file, version } = self.told(count)?;
-        let opened = store.client.inodes().open_read(file, version.version, 0..version.size_bytes.min(64 << 20));
+        let Some(SyntheticInode::Version(count)) = SyntheticInode::of(ino) else { return Err(Errno::EISDIR) };
+        let ShownVersion { file, version } = self.shown(count)?;
+        let first = 0..version.size_bytes.min(FIRST_EXTENTS_BYTES);
+        let opened = store.client.inodes().open_read(file, version.version, first);
         opened.map(Arc::new).map_err(|error| {
             tracing::warn!(ino = file, version = version.number, %error, "a version cannot be opened");
-            crate::attr::errno(error.code())
+            errno(error.code())
         })
     }
 }
@@ -156,25 +121,6 @@ impl History {
 fn real_attr(store: &Store, ino: u64) -> Result<Attr, Errno> {
     let entry = store.client.inodes().get(ino).map_err(|e| explained("get", ino, &e))?;
     Ok(entry.attr.unwrap_or_default())
-}
-
-/// Attributes of `ino`, which stands for something of `of`, or for a version of it.
-fn shown(ino: u64, of: &Attr, version: Option<&VersionInfo>) -> FileAttr {
-    let of = of.clone();
-    let made = match (version, node(ino)) {
-        (Some(version), _) => {
-            let (size_bytes, mtime_ns) = (version.size_bytes, version.committed_ns);
-            let times = Attr { mtime_ns, ctime_ns: mtime_ns, atime_ns: mtime_ns, ..of };
-            Attr { ino, mode: times.mode & 0o444, nlink: 1, size_bytes, ..times }
-        }
-        // Who may read the file may look at its versions.
-        (None, Node::File(_)) => {
-            let (kind, read) = (InodeKind::Directory as i32, of.mode & 0o444);
-            Attr { ino, kind, mode: read | read >> 2, nlink: 2, size_bytes: 0, ..of }
-        }
-        _ => Attr { ino, mode: of.mode & 0o555, ..of },
-    };
-    file_attr(&made)
 }
 
 fn mirrored(store: &Store, real: u64) -> Result<Vec<Entry>, Errno> {
@@ -185,7 +131,8 @@ fn mirrored(store: &Store, real: u64) -> Result<Vec<Entry>, Errno> {
         let more = more && !page.is_empty();
         entries.extend(page.into_iter().filter_map(|entry| {
             let of = entry.attr?;
-            Some(Entry { attr: shown(mirror(of.ino, of.kind())?, &of, None), name: entry.name })
+            let mirror = SyntheticInode::mirror(of.ino, of.kind())?;
+            Some(Entry { attr: file_attr(&synthetic::attr(mirror, &of, None)), name: entry.name })
         }));
         if !more {
             return Ok(entries);
@@ -193,38 +140,6 @@ fn mirrored(store: &Store, real: u64) -> Result<Vec<Entry>, Errno> {
     }
 }
 
-/// The made-up directory for an entry of a mirrored one: only directories and files have one.
-fn mirror(real: u64, kind: InodeKind) -> Option<u64> {
-    match kind {
-        InodeKind::Directory => Some(MADE_UP | DIRECTORY | real),
-        InodeKind::File => Some(MADE_UP | FILE | real),
-        _ => None,
-    }
-}
-
 fn versions(store: &Store, ino: u64) -> Result<Vec<VersionInfo>, Errno> {
     store.client.inodes().versions(ino).map_err(|e| explained("list versions of", ino, &e))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_say_what_they_stand_for_and_versions_keep_theirs() {
-        assert_eq!(node(MADE_UP), Node::Door);
-        for real in [1, 77, 1 << 48] {
-            assert_eq!(node(mirror(real, InodeKind::Directory).unwrap()), Node::Directory(real));
-            assert_eq!(node(mirror(real, InodeKind::File).unwrap()), Node::File(real));
-            assert!(!is_made_up(real));
-        }
-        assert_eq!(mirror(5, InodeKind::Symlink), None);
-        let history = History::default();
-        let version = |version| VersionInfo { version, number: 3, ..Default::default() };
-        let first = history.number(9, &version(100));
-        assert_eq!((node(first), history.number(9, &version(100))), (Node::Version(1), first));
-        assert_ne!(history.number(9, &version(101)), first);
-        assert_eq!(history.told(2).unwrap().version.version, 101);
-        assert_eq!(history.told(3), Err(Errno::ESTALE));
-    }
 }

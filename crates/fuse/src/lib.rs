@@ -1,7 +1,7 @@
 //! The mount: a store as an ordinary directory, through FUSE.
 //!
 //! Here live the translation of the kernel's requests into client calls ([`fs`]), what is open ([`files`], [`dirs`]), old versions (`history`), what is
-//! remembered under leases ([`names`]), what the kernel holds ([`kernel`]), locks ([`locking`]), and what waits on a local disk ([`spool`]). How bytes become chunks and how they come
+//! remembered under leases ([`names`]), locks ([`locking`]), and what waits on a local disk ([`spool`]). How bytes become chunks and how they come
 //! back is the client library's; nothing here knows. Start at [`Mount::new`]; docs/mount.md says what is promised.
 
 pub mod attr;
@@ -12,12 +12,10 @@ pub mod dirs;
 pub mod files;
 pub mod fs;
 mod history;
-pub mod kernel;
 pub mod locking;
 mod making;
 mod mount;
 pub mod names;
-pub mod ranges;
 mod rewrites;
 pub mod spool;
 mod xattrs;

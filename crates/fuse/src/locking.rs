@@ -231,13 +231,13 @@ fn revalidate(store: &Store, ino: u64) -> Result<(), Errno> {
             entry.attr.unwrap_or_default()
         }
     };
-    if store.kernel.shows(ino, attr.version, attr.size_bytes) {
+    if store.kernel.lock().shows(ino, attr.version, attr.size_bytes) {
         return Ok(());
     }
     flush(store, ino)?;
     let (version, size_bytes) = file.refresh(store)?;
     match store.beside.refresh(ino, size_bytes) {
-        Ok(()) => store.kernel.refreshed(ino, version, size_bytes),
+        Ok(()) => store.kernel.lock().holds(ino, version, size_bytes),
         Err(error) if is_gone(&error) => {}
         Err(error) => {
             tracing::warn!(ino, %error, "the kernel cannot be told what another mount changed of a file that is open");

@@ -4,15 +4,14 @@ use crate::beside::Beside;
 use crate::counts::{Counts, MountMetrics};
 use crate::files::Files;
 use crate::fs::TesseraFs;
-use crate::kernel::Kernel;
 use crate::locking::Locking;
 use crate::making::{self, Making};
 use crate::names::Names;
 use crate::rewrites::{self, Rewrites};
-use crate::spool::speed::Speeds;
 use crate::spool::{self, Spool, SpoolError, SpoolOptions};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use fuser::{BackgroundSession, Config, Errno, INodeNo, MountOption, Notifier, SessionACL};
+use parking_lot::Mutex;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -21,6 +20,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tessera_client::Client;
+use tessera_mount::kernel_cache::KernelCache;
+use tessera_mount::spool::speed::SpeedTable;
 use thiserror::Error;
 
 /// How a store is mounted.
@@ -96,7 +97,7 @@ pub struct Store {
     /// New files.
     pub making: Making,
     /// What the kernel knows.
-    pub kernel: Kernel,
+    pub kernel: Mutex<KernelCache>,
     /// Open files.
     pub files: Files,
     /// Rewriting in the background.
@@ -108,7 +109,7 @@ pub struct Store {
     /// Files on a local disk.
     pub spool: Option<Spool>,
     /// How fast files were written.
-    pub speeds: Speeds,
+    pub speeds: Mutex<SpeedTable>,
     /// Requests.
     pub counts: Counts,
     /// As asked.
@@ -176,13 +177,13 @@ impl Mount {
             client,
             names: Names::default(),
             making,
-            kernel: Kernel::default(),
+            kernel: Mutex::default(),
             files: Files::default(),
             rewrites,
             locking: Locking::default(),
             beside,
             spool,
-            speeds: Speeds::default(),
+            speeds: Mutex::default(),
             counts: Counts::default(),
             options,
             stale,

@@ -5,43 +5,22 @@
 use crate::attr::explained;
 use crate::mount::Store;
 use fuser::{Errno, ReplyXattr};
+use serde_json::{Value, json};
 use tessera_client::locate::Located;
+use tessera_mount::rewrite_queue::RewriteProgress;
+use tessera_mount::xattr::{XattrName, XattrNameError};
 use tessera_policy::{CLASSIC, Classic, PREFIX, Policy, hint_of_attribute};
 use tessera_wire::meta::Xattr;
 use tessera_wire::{Code, Error, InodeKind};
 
-/// Makes an attribute of what is known.
-type Tell = fn(&Store, &Located) -> serde_json::Value;
-
-/// What the store says of a file, by attribute: a name and a function. They are computed when they are asked for, and not
-/// listed: `getfattr -n` has them, `getfattr -d` does not print a map of every chunk.
-const KNOWLEDGE: &[(&str, Tell)] = &[
-    ("user.tessera.location", |_, located| serde_json::json!(located)),
-    ("user.tessera.state", |store, located| {
-        let mut state = serde_json::json!(located.state());
-        let rewriting = store.rewrites.of(located.ino);
-        state["rewriting"] = rewriting.map_or(
-            serde_json::Value::Null,
-            |r| serde_json::json!({"done_bytes": r.done_bytes, "total_bytes": r.total_bytes}),
-        );
-        state["written"] = store.speeds.of(located.ino).map_or(serde_json::Value::Null, |speed| speed.shown());
-        state
-    }),
-];
-
-/// How the mount itself stands, by any file or directory.
-const OF_THE_MOUNT: &str = "user.tessera.mount";
-
 const CREATE: i32 = 1;
 const REPLACE: i32 = 2;
 
-/// The name as text, if it is one that is kept.
-fn kept(name: &[u8]) -> Result<&str, Errno> {
-    let text = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
-    match text.starts_with("user.") || text.starts_with("trusted.") {
-        true => Ok(text),
-        false => Err(Errno::EOPNOTSUPP),
-    }
+fn parse(name: &[u8]) -> Result<XattrName<'_>, Errno> {
+    XattrName::parse(name).map_err(|error| match error {
+        XattrNameError::NotText => Errno::EINVAL,
+        XattrNameError::OtherNamespace => Errno::EOPNOTSUPP,
+    })
 }
 
 /// An attribute that is not there has an errno of its own.
@@ -52,23 +31,39 @@ fn refusal(what: &str, ino: u64, error: &Error) -> Errno {
     }
 }
 
-/// Value of an attribute.
+/// Value of an attribute. Computed ones are not listed: `getfattr -n` shows them, `getfattr -d` does not print a map of every chunk.
+///
+/// # Errors
+/// `ENODATA` if there is none, and the store's.
 pub fn get(store: &Store, ino: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
-    let name = kept(name)?;
-    if name == OF_THE_MOUNT {
-        let spool = store.spool.as_ref().map(|spool| spool.shown(store.files.spooled().len()));
-        return Ok(serde_json::json!({ "spool": spool }).to_string().into_bytes());
-    }
+    let name = match parse(name)? {
+        XattrName::Mount => {
+            let spool = store.spool.as_ref().map(|spool| spool.shown(store.files.spooled().len()));
+            return Ok(json!({ "spool": spool }).to_string().into_bytes());
+        }
+        XattrName::Location => return Ok(json!(locate(store, ino)?).to_string().into_bytes()),
+        XattrName::State => return Ok(state(store, &locate(store, ino)?).to_string().into_bytes()),
+        XattrName::Stored(name) => name,
+    };
     store.settle(ino)?;
-    if let Some((_, tell)) = KNOWLEDGE.iter().find(|(known, _)| *known == name) {
-        let located = store.client.inodes().locate(ino).map_err(|e| explained("locate", ino, &e))?;
-        return Ok(tell(store, &located).to_string().into_bytes());
-    }
     let all = store.client.inodes().xattrs(ino).map_err(|e| explained("attributes", ino, &e))?;
     match name.strip_prefix("user.").and_then(|name| CLASSIC.iter().find(|classic| classic.name == name)) {
         Some(classic) => classic_value(classic, &all).ok_or(Errno::ENODATA),
         None => all.into_iter().find(|x| x.name == name).map(|x| x.value).ok_or(Errno::ENODATA),
     }
+}
+
+fn locate(store: &Store, ino: u64) -> Result<Located, Errno> {
+    store.settle(ino)?;
+    store.client.inodes().locate(ino).map_err(|e| explained("locate", ino, &e))
+}
+
+fn state(store: &Store, located: &Located) -> Value {
+    let mut state = json!(located.state());
+    let progress = |r: RewriteProgress| json!({"done_bytes": r.done_bytes, "total_bytes": r.total_bytes});
+    state["rewriting"] = store.rewrites.get(located.ino).map_or(Value::Null, progress);
+    state["written"] = store.speeds.lock().get(located.ino).map_or(Value::Null, |speed| speed.to_json());
+    state
 }
 
 /// What a hint that is set is called by a paper.
@@ -92,10 +87,7 @@ fn settle(store: &Store, ino: u64) -> Result<(), Errno> {
 
 /// Sets an attribute.
 pub fn set(store: &Store, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
-    let name = kept(name)?;
-    if name == OF_THE_MOUNT || KNOWLEDGE.iter().any(|(known, _)| *known == name) {
-        return Err(Errno::EPERM);
-    }
+    let name = parse(name)?.stored().ok_or(Errno::EPERM)?;
     settle(store, ino)?;
     let done = store.client.inodes().set_xattr(ino, name, value, flags & CREATE != 0, flags & REPLACE != 0);
     store.names.forget(Some(&[ino]));
@@ -118,7 +110,7 @@ fn hint_changed(store: &Store, ino: u64, name: &str) {
 
 /// Removes an attribute.
 pub fn remove(store: &Store, ino: u64, name: &[u8]) -> Result<(), Errno> {
-    let name = kept(name)?;
+    let name = parse(name)?.stored().ok_or(Errno::ENODATA)?;
     settle(store, ino)?;
     let done = store.client.inodes().remove_xattr(ino, name);
     store.names.forget(Some(&[ino]));

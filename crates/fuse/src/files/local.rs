@@ -3,19 +3,19 @@
 //! the file was closed ([`crate::spool::push`]), or at once for fsync, for a lock, or when the spool can take no more.
 
 use super::{FIRST_EXTENTS_BYTES, Files, OpenFile, Slot, State, failed, read_base};
-use crate::attr::nanoseconds;
 use crate::mount::Store;
 use crate::names::Known;
 use crate::spool::Base;
 use crate::spool::log::{Log, LogError};
 use crate::spool::push::{make_way, pour};
-use crate::spool::speed::Speed;
 use crate::spool::staged::Writes;
 use fuser::Errno;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tessera_client::WriteHandle;
+use tessera_mount::attr::nanoseconds;
+use tessera_mount::spool::speed::WriteSpeed;
 use tessera_policy::{Durability, Policy, WriteMode};
 use tessera_wire::{Attr, Code};
 
@@ -111,7 +111,7 @@ impl OpenFile {
             && let Some((bytes, observed)) = self.meter.lock().closes()
         {
             let achieved = (!waits).then_some(observed);
-            store.speeds.closed(self.ino, Speed { mode, bytes, observed, achieved });
+            store.speeds.lock().closed(self.ino, WriteSpeed { mode, bytes, observed, achieved });
         }
         done
     }
@@ -400,7 +400,7 @@ impl State {
         let size_bytes = self.size_bytes;
         // What was acknowledged earlier is not to go over what others committed since.
         let session = match owes {
-            true => self.open_session(store, ino, Some(view.begun.base_version))?,
+            true => self.open_session(store, ino, Some(view.origin.base_version))?,
             false => self.session(store, ino)?,
         };
         let below = session.handle.len_bytes();

@@ -72,7 +72,7 @@ impl OpenFile {
         let newest = if state.unlinked { open_version(store, self.ino, version).ok() } else { None };
         state.base = newest;
         store.names.forget(Some(&[self.ino]));
-        store.kernel.wrote(self.ino, version, state.size_bytes);
+        store.kernel.lock().holds(self.ino, version, state.size_bytes);
         drop(state);
         self.count_pushed(store);
     }
@@ -82,8 +82,8 @@ impl OpenFile {
             spool.counts.pushed.fetch_add(1, Ordering::Relaxed);
         }
         let since_closed = self.meter.lock().since_closed();
-        if let Some(speed) = since_closed.and_then(|after| store.speeds.stored(self.ino, after)) {
-            tracing::info!(ino = self.ino, speed = %speed.shown(), "pushed from the spool");
+        if let Some(speed) = since_closed.and_then(|after| store.speeds.lock().stored(self.ino, after)) {
+            tracing::info!(ino = self.ino, speed = %speed.to_json(), "pushed from the spool");
         }
     }
 
@@ -164,7 +164,7 @@ impl OpenFile {
         let gave_way = self.state.lock().gave_way.take();
         let Some((version, size_bytes)) = gave_way.filter(|_| store.files.is_open(self.ino)) else { return };
         match store.beside.refresh(self.ino, size_bytes) {
-            Ok(()) => store.kernel.refreshed(self.ino, version, size_bytes),
+            Ok(()) => store.kernel.lock().holds(self.ino, version, size_bytes),
             Err(error) => {
                 tracing::warn!(ino = self.ino, %error, "programs that have the file open see what was written here")
             }

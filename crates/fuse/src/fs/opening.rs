@@ -34,7 +34,7 @@ impl TesseraFs {
 
     pub(super) fn open_file(&self, ino: u64, flags: OpenFlags) -> Result<(FileHandle, FopenFlags), Errno> {
         let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
-        if history::is_made_up(ino) {
+        if history::is_synthetic(ino) {
             return match writes {
                 true => Err(Errno::EROFS),
                 false => {
@@ -52,12 +52,12 @@ impl TesseraFs {
                 return Err(if errno.code() == Errno::ENOENT.code() { Errno::ESTALE } else { errno });
             }
         };
-        if self.store.files.is_open_once(ino) && self.store.kernel.must_look_again(ino, size_bytes) {
+        if self.store.files.is_open_once(ino) && self.store.kernel.lock().must_look_up_again(ino, size_bytes) {
             self.store.names.forget(Some(&[ino]));
             self.store.files.release(&self.store, &file, writes);
             return Err(Errno::ESTALE);
         }
-        let fresh = self.store.kernel.has_data_of(ino, version, size_bytes);
+        let fresh = self.store.kernel.lock().opens(ino, version, size_bytes);
         let cache = if fresh { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
         Ok((self.keep(Handle::File { file, writes }), cache))
     }

@@ -1,7 +1,7 @@
 //! Names and attributes: looked up, made, removed, changed.
 
 use super::{TesseraFs, writable};
-use crate::attr::{explained, file_attr, nanoseconds, node_kind};
+use crate::attr::{explained, file_attr};
 use crate::files::OpenFile;
 use crate::making::{self, Found};
 use crate::names::Known;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tessera_client::Owner;
 use tessera_client::inodes::{NewAttr, NewNode, RenameMode};
+use tessera_mount::attr::{nanoseconds, node_kind};
 use tessera_policy::WriteMode;
 use tessera_wire::{Attr, InodeKind};
 
@@ -58,8 +59,8 @@ impl TesseraFs {
 
     /// What the kernel is told of an inode it learns of.
     pub(super) fn entry(&self, attr: Attr) -> (FileAttr, Generation) {
-        let generation = self.store.kernel.learns(&attr, self.store.files.is_open(attr.ino));
-        (file_attr(&self.seen(attr)), generation)
+        let generation = self.store.kernel.lock().looked_up(&attr, self.store.files.is_open(attr.ino));
+        (file_attr(&self.seen(attr)), Generation(generation))
     }
 
     /// Owner of something new: in a directory with the set-group-id bit the group is the directory's (and new directories
@@ -179,7 +180,7 @@ impl TesseraFs {
         if let Some(size) = size {
             self.truncate(ino, size)?;
         }
-        if let Some(attr) = self.store.kernel.gone(ino)
+        if let Some(attr) = self.store.kernel.lock().unlinked(ino)
             && !self.store.files.is_open(ino)
         {
             return Ok(attr);
@@ -242,7 +243,7 @@ impl TesseraFs {
         match self.store.client.inodes().unlink(parent, name, directory) {
             Ok(left) if !directory => {
                 self.store.names.renamed(parent, name, &left);
-                self.store.kernel.lost_name(left);
+                self.store.kernel.lock().name_removed(left);
             }
             Ok(_) => self.store.names.forget_name(parent, name),
             Err(error) => {

@@ -1,24 +1,24 @@
 //! A log's file: what was written to it can be read, and checked, while more is written. Here nothing is known of what the records say.
 
 use super::log::LogError;
-use super::overlay::{Overlay, Piece};
-use super::record::{HEADER_BYTES, Header};
-use super::replay::Begun;
-use super::room::Room;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tessera_mount::spool::budget::Budget;
+use tessera_mount::spool::overlay::{LogSlice, Overlay};
+use tessera_mount::spool::record::{HEADER_BYTES, Header};
+use tessera_mount::spool::replay::LogOrigin;
 
-/// The file; what was written once stays as it is. Its room is given back when nobody has it open any more.
+/// The file; what was written once stays as it is. Its budget is given back when nobody has it open any more.
 #[derive(Debug)]
 pub struct LogFile {
     pub(super) file: File,
     pub(super) path: PathBuf,
     pub(super) number: u64,
-    pub(super) room: Arc<Room>,
+    pub(super) budget: Arc<Budget>,
     pub(super) bytes: AtomicU64,
     pub(super) records: AtomicU64,
     /// The disk did not take something: the system may say once that it did not, and count it as written.
@@ -27,15 +27,15 @@ pub struct LogFile {
 
 impl Drop for LogFile {
     fn drop(&mut self) {
-        self.room.give_back(self.bytes.load(Ordering::Acquire));
-        self.room.give_back_log(self.records.load(Ordering::Acquire));
+        self.budget.release_bytes(self.bytes.load(Ordering::Acquire));
+        self.budget.release_log(self.records.load(Ordering::Acquire));
     }
 }
 
 impl LogFile {
-    pub(super) fn new(file: File, path: PathBuf, number: u64, room: Arc<Room>) -> LogFile {
+    pub(super) fn new(file: File, path: PathBuf, number: u64, budget: Arc<Budget>) -> LogFile {
         let (bytes, records, failed) = <(AtomicU64, AtomicU64, AtomicBool)>::default();
-        LogFile { file, path, number, room, bytes, records, failed }
+        LogFile { file, path, number, budget, bytes, records, failed }
     }
 
     pub(super) fn disk(&self, error: io::Error) -> LogError {
@@ -46,7 +46,7 @@ impl LogFile {
     ///
     /// # Errors
     /// The disk's, and that it is not what was written.
-    pub fn read(&self, piece: &Piece, out: &mut [u8]) -> Result<(), LogError> {
+    pub fn read(&self, piece: &LogSlice, out: &mut [u8]) -> Result<(), LogError> {
         let damaged = || LogError::Damaged { path: self.path.clone(), position: piece.record };
         let mut header = [0; HEADER_BYTES];
         self.file.read_exact_at(&mut header, piece.record).map_err(|e| self.disk(e))?;
@@ -95,7 +95,7 @@ impl LogFile {
 #[derive(Debug, Clone)]
 pub struct View {
     /// Whose file it is.
-    pub begun: Begun,
+    pub origin: LogOrigin,
     /// The file.
     pub overlay: Overlay,
     /// Modification time, ns since 1970.
@@ -119,7 +119,7 @@ impl View {
     /// # Errors
     /// The log's.
     pub fn read_over(&self, offset: u64, out: &mut [u8]) -> Result<(), LogError> {
-        for piece in self.overlay.pieces(offset..offset + out.len() as u64) {
+        for piece in self.overlay.slices(offset..offset + out.len() as u64) {
             let at = (piece.offset - offset) as usize;
             self.file.read(&piece, &mut out[at..at + piece.len_bytes as usize])?;
         }

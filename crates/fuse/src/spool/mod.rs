@@ -1,19 +1,13 @@
 //! The spool: files that are written to a local disk first, and pushed into the store after they were closed (stdchk's complete local
 //! writes; dissertation, section 3.5.3.2), or through a few bounded local files while they are written ([`staged`], its incremental writes).
 //!
-//! A file that waits is a [`log::Log`]: records of what was written to it ([`record`]), of which an [`overlay::Overlay`] says what the file is
-//! now, and [`replay`] what it was when it was closed last, if a crash left the log behind. These decide nothing about the store. [`push`] brings
+//! A file that waits is a [`log::Log`]. Its format, the file it describes and its replay after a crash are in [`tessera_mount::spool`]. [`push`] brings
 //! logs there in the background; [`crate::files`] decides which file has one, and reads through it. Nothing here talks to the kernel.
 
 pub mod log;
 pub mod logfile;
-pub mod overlay;
 pub mod push;
-pub mod record;
 mod recover;
-pub mod replay;
-pub mod room;
-pub mod speed;
 pub mod staged;
 
 pub use recover::recover;
@@ -21,8 +15,6 @@ pub use recover::recover;
 use crate::mount::Store;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use log::{Log, LogError};
-use replay::Begun;
-use room::Room;
 use serde_json::{Value, json};
 use staged::{Staged, Told};
 use std::fs::{DirBuilder, File};
@@ -33,6 +25,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tessera_client::WriteHandle;
+use tessera_mount::spool::budget::Budget;
+use tessera_mount::spool::replay::LogOrigin;
 use thiserror::Error;
 
 /// Logs that cannot be read end in this.
@@ -149,7 +143,7 @@ pub struct Spool {
     dir: PathBuf,
     /// Locked for as long as this lives.
     _lock: File,
-    room: Arc<Room>,
+    budget: Arc<Budget>,
     cluster_id: Vec<u8>,
     wanted: Sender<u64>,
     stopping: AtomicBool,
@@ -183,8 +177,8 @@ impl Spool {
             done => done.map_err(|error| failed(error.into()))?,
         }
         let (wanted, work) = unbounded();
-        let (room, stopping) = (Arc::new(Room::new(options.limit_bytes)), AtomicBool::new(false));
-        let spool = Spool { dir, _lock: lock, room, cluster_id, wanted, stopping, counts: Arc::default() };
+        let (budget, stopping) = (Arc::new(Budget::new(options.limit_bytes)), AtomicBool::new(false));
+        let spool = Spool { dir, _lock: lock, budget, cluster_id, wanted, stopping, counts: Arc::default() };
         Ok((spool, work))
     }
 
@@ -196,8 +190,8 @@ impl Spool {
         let (parent, name) = store.names.seen(ino).unwrap_or_default();
         let Base { version: base_version, len_bytes: base_bytes, content: base_content } = base;
         let cluster_id = self.cluster_id.clone();
-        let begun = Begun { cluster_id, ino, parent, name, base_version, base_bytes, base_content };
-        Log::create(&self.dir, draw(), self.room.clone(), begun)
+        let origin = LogOrigin { cluster_id, ino, parent, name, base_version, base_bytes, base_content };
+        Log::create(&self.dir, draw(), self.budget.clone(), origin)
     }
 
     /// Local files before a write session.
@@ -206,7 +200,7 @@ impl Spool {
     /// There is no thread for it.
     pub fn stage(&self, ino: u64, session: WriteHandle) -> io::Result<Staged> {
         let counts = self.counts.clone();
-        Staged::new(session, &self.dir, self.room.clone(), move |told| match told {
+        Staged::new(session, &self.dir, self.budget.clone(), move |told| match told {
             Told::Segment => drop(counts.segments.fetch_add(1, Ordering::Relaxed)),
             Told::FallsBack(why) => {
                 counts.fallbacks.fetch_add(1, Ordering::Relaxed);
@@ -239,8 +233,8 @@ impl Spool {
     pub fn figures(&self, waiting: usize) -> SpoolFigures {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         SpoolFigures {
-            limit_bytes: self.room.limit_bytes(),
-            used_bytes: self.room.used_bytes(),
+            limit_bytes: self.budget.limit_bytes(),
+            used_bytes: self.budget.used_bytes(),
             waiting_files: waiting as u64,
             pushed: count(&self.counts.pushed),
             segments: count(&self.counts.segments),
@@ -275,6 +269,7 @@ impl Spool {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use tessera_mount::spool::budget::BudgetError;
 
     /// A directory that cannot be used is refused, with the way out, and left as it is (P14).
     #[test]
@@ -301,8 +296,8 @@ mod tests {
     #[test]
     fn a_spool_that_is_full_takes_nothing_more_until_something_went() {
         let place = tempfile::tempdir().unwrap();
-        let room = Arc::new(Room::new(3000));
-        let begun = |ino| Begun {
+        let budget = Arc::new(Budget::new(3000));
+        let origin = |ino| LogOrigin {
             cluster_id: vec![],
             ino,
             parent: 1,
@@ -311,37 +306,40 @@ mod tests {
             base_bytes: 0,
             base_content: 5,
         };
-        let mut one = Log::create(place.path(), 1, room.clone(), begun(1)).unwrap();
+        let mut one = Log::create(place.path(), 1, budget.clone(), origin(1)).unwrap();
         one.write(0, &[1; 1000]).unwrap();
-        let before = (one.len_bytes(), room.used_bytes());
+        let before = (one.len_bytes(), budget.used_bytes());
         assert_eq!(before.0, before.1);
-        assert!(matches!(one.write(1000, &[2; 3000]), Err(LogError::Full { limit_bytes: 3000, .. })));
-        assert_eq!((one.len_bytes(), room.used_bytes(), one.size_bytes()), (before.0, before.1, 1000));
+        assert!(matches!(
+            one.write(1000, &[2; 3000]),
+            Err(LogError::Budget(BudgetError::Bytes { limit_bytes: 3000, .. }))
+        ));
+        assert_eq!((one.len_bytes(), budget.used_bytes(), one.size_bytes()), (before.0, before.1, 1000));
         let view = one.view();
         one.remove();
         let mut out = [0; 10];
         view.read_over(990, &mut out).unwrap();
         assert_eq!(out, [1; 10], "who still reads it can");
         drop(view);
-        assert_eq!(room.used_bytes(), 0);
+        assert_eq!(budget.used_bytes(), 0);
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
-        let (mut many, roomy) = (Vec::new(), Arc::new(Room::new(1 << 20)));
+        let (mut many, roomy) = (Vec::new(), Arc::new(Budget::new(1 << 20)));
         let refused = loop {
-            match Log::create(place.path(), many.len() as u64, roomy.clone(), begun(1)) {
+            match Log::create(place.path(), many.len() as u64, roomy.clone(), origin(1)) {
                 Ok(log) => many.push(log),
                 Err(error) => break error,
             }
         };
-        assert!(matches!(refused, LogError::TooMany) && many.len() > 100);
+        assert!(matches!(refused, LogError::Budget(BudgetError::Logs)) && many.len() > 100);
         many.pop();
-        Log::create(place.path(), 1 << 40, roomy, begun(2)).unwrap();
+        Log::create(place.path(), 1 << 40, roomy, origin(2)).unwrap();
     }
 
     /// What is read from a log is checked (P2).
     #[test]
     fn a_log_that_rots_is_not_read() {
         let place = tempfile::tempdir().unwrap();
-        let begun = Begun {
+        let origin = LogOrigin {
             cluster_id: vec![],
             ino: 3,
             parent: 1,
@@ -350,7 +348,7 @@ mod tests {
             base_bytes: 0,
             base_content: 5,
         };
-        let mut log = Log::create(place.path(), 9, Arc::new(Room::new(1 << 20)), begun).unwrap();
+        let mut log = Log::create(place.path(), 9, Arc::new(Budget::new(1 << 20)), origin).unwrap();
         log.write(0, &[7; 200_000]).unwrap();
         let mut bytes = std::fs::read(log.path()).unwrap();
         let last = bytes.len() - 1;

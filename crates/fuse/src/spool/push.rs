@@ -86,12 +86,12 @@ pub fn push_all(store: &Store) -> usize {
     let waiting = store.files.spooled();
     let (all, mut failed, mut said) = (waiting.len(), 0, Instant::now());
     if all > 0 {
-        tracing::info!(files = all, bytes = spool.room.used_bytes(), "pushing what waits in the spool");
+        tracing::info!(files = all, bytes = spool.budget.used_bytes(), "pushing what waits in the spool");
     }
     for (done, file) in waiting.iter().enumerate() {
         if said.elapsed() > REPORT_EVERY {
             said = Instant::now();
-            tracing::info!(done, all, left_bytes = spool.room.used_bytes(), "pushing what waits in the spool");
+            tracing::info!(done, all, left_bytes = spool.budget.used_bytes(), "pushing what waits in the spool");
         }
         if let Err(error) = push(store, file) {
             failed += 1;
@@ -132,7 +132,7 @@ pub fn make_way(store: &Store, file: &OpenFile) -> Result<bool, PushError> {
     push_closed(store, file)?;
     while let Some(view) = file.owed_view() {
         let attr = store.client.inodes().get(file.ino())?.attr.unwrap_or_default();
-        if attr.version == view.begun.base_version {
+        if attr.version == view.origin.base_version {
             break;
         }
         other_version(store, file, &view, &attr)?;
@@ -167,7 +167,7 @@ fn push_view(store: &Store, file: &OpenFile, view: &View) -> Result<(), PushErro
         file.spool_is_gone(store, view);
         return Ok(());
     }
-    if attr.version != view.begun.base_version {
+    if attr.version != view.origin.base_version {
         return other_version(store, file, view, &attr);
     }
     let content = file.is_pushed(view);
@@ -186,7 +186,7 @@ fn push_view(store: &Store, file: &OpenFile, view: &View) -> Result<(), PushErro
 
 fn upload(store: &Store, ino: u64, view: &View, content: u64) -> Result<WriteDone, PushError> {
     let patches = view.overlay.kept_bytes() > 0;
-    let mut handle = store.client.inodes().open_write_if(ino, patches, view.begun.base_version)?;
+    let mut handle = store.client.inodes().open_write_if(ino, patches, view.origin.base_version)?;
     pour(view, &mut handle)?;
     handle.set_mtime(view.mtime_ns);
     handle.set_content(content);
@@ -206,7 +206,7 @@ pub fn pour(view: &View, handle: &mut dyn Writes) -> Result<(), PushError> {
     // From here on what was below must not show where nothing was written.
     let mut hidden = overlay.kept_bytes();
     let mut buffer = Vec::new();
-    for piece in overlay.pieces(0..size_bytes) {
+    for piece in overlay.slices(0..size_bytes) {
         blank(handle, hidden..piece.offset.min(below))?;
         buffer.resize(piece.len_bytes as usize, 0);
         view.file.read(&piece, &mut buffer)?;
@@ -244,7 +244,7 @@ fn other_version(store: &Store, file: &OpenFile, view: &View, attr: &Attr) -> Re
 fn step_aside(store: &Store, file: &OpenFile, view: &View, attr: &Attr) -> Result<(), PushError> {
     let ino = file.ino();
     let current = Arc::new(store.client.inodes().open_read(ino, attr.version, 0..u64::MAX)?);
-    let below = match view.begun.base_version {
+    let below = match view.origin.base_version {
         _ if view.overlay.kept_bytes() == 0 => None,
         0 => None,
         // What it was written over may be gone by now.
@@ -336,7 +336,7 @@ impl Content<'_> {
 fn make_beside(store: &Store, view: &View, attr: &Attr) -> Result<(u64, Vec<u8>, u64), PushError> {
     let owner = Owner { mode: attr.mode & 0o7777, uid: attr.uid, gid: attr.gid };
     let unnamed = format!("inode-{}", attr.ino).into_bytes();
-    let places = [(view.begun.parent, view.begun.name.clone()), (ROOT, unnamed)];
+    let places = [(view.origin.parent, view.origin.name.clone()), (ROOT, unnamed)];
     let mut refusal = tessera_wire::Error::new(Code::NotFound, "there is no place for it");
     for (parent, name) in places.into_iter().filter(|(parent, _)| *parent != 0) {
         for number in 1..1000 {

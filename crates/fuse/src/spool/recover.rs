@@ -3,12 +3,12 @@
 use super::EXTENSION_DAMAGED;
 use super::log::{EXTENSION, Log};
 use super::push::push;
-use super::replay::{Begun, ReplayError, replay};
 use crate::mount::Store;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use tessera_mount::spool::replay::{LogOrigin, ReplayError, replay};
 
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -33,7 +33,7 @@ pub fn recover(store: &Store) {
 /// What becomes of a log that is not pushed.
 enum Fate {
     /// Nothing in it was acknowledged, or its file is gone.
-    Remove(String, Option<Begun>),
+    Remove(String, Option<LogOrigin>),
     /// It cannot be read.
     SetAside(String),
     /// It stays as it is.
@@ -49,31 +49,31 @@ fn take_over(store: &Store, path: &Path) -> Result<(), Fate> {
     }
     let found = match replay(BufReader::with_capacity(BUFFER_BYTES, &file)) {
         Ok(found) => found,
-        Err(ReplayError::Nothing { begun }) if begun.cluster_id == spool.cluster_id => {
-            return Err(Fate::Remove("its file was not closed when the mount ended".into(), Some(begun)));
+        Err(ReplayError::NotClosed { origin }) if origin.cluster_id == spool.cluster_id => {
+            return Err(Fate::Remove("its file was not closed when the mount ended".into(), Some(origin)));
         }
-        Err(ReplayError::Nothing { .. }) => return Err(Fate::Leave("it is of another cluster".into())),
+        Err(ReplayError::NotClosed { .. }) => return Err(Fate::Leave("it is of another cluster".into())),
         Err(ReplayError::Io(error)) => return Err(leave(&error)),
         Err(error) => return Err(Fate::SetAside(error.to_string())),
     };
-    let (ino, begun) = (found.begun.ino, found.begun.clone());
-    if begun.cluster_id != spool.cluster_id {
+    let (ino, origin) = (found.origin.ino, found.origin.clone());
+    if origin.cluster_id != spool.cluster_id {
         return Err(Fate::Leave("it is of another cluster".into()));
     }
     // What was deleted stays deleted (P3).
     let there = store.client.inodes().get(ino);
     if matches!(&there, Err(error) if error.kind() == tessera_wire::Code::NotFound) {
-        return Err(Fate::Remove("its file was removed".into(), Some(begun)));
+        return Err(Fate::Remove("its file was removed".into(), Some(origin)));
     }
     if store.files.is_open(ino) {
         return Err(Fate::Leave("another log is of the same file; the next mount takes this one".into()));
     }
     let (bytes, cut_bytes) = (found.overlay.size_bytes(), found.cut_bytes);
-    let log = Log::adopt(path.to_path_buf(), file, spool.room.clone(), found).map_err(|e| leave(&e))?;
-    let name = String::from_utf8_lossy(&begun.name).into_owned();
+    let log = Log::adopt(path.to_path_buf(), file, spool.budget.clone(), found).map_err(|e| leave(&e))?;
+    let name = String::from_utf8_lossy(&origin.name).into_owned();
     tracing::info!(ino, name, bytes, cut_bytes, "found in the spool: closed, and not pushed");
     let file = store.files.adopt(ino, log);
-    let other = there.ok().and_then(|entry| entry.attr).filter(|attr| attr.version != begun.base_version);
+    let other = there.ok().and_then(|entry| entry.attr).filter(|attr| attr.version != origin.base_version);
     // Another mount changed it: nobody is to see the one through the other. What only has to be pushed is, once the mount is there.
     if let (Some(attr), Some(view)) = (other, file.closed_view())
         && !file.knows(store, &attr, &view)
@@ -88,9 +88,10 @@ fn take_over(store: &Store, path: &Path) -> Result<(), Fate> {
 fn said(store: &Store, path: &Path, fate: Fate) {
     let log = path.display();
     match fate {
-        Fate::Remove(why, begun) => {
-            let (ino, name) = begun
-                .map_or_else(Default::default, |begun| (begun.ino, String::from_utf8_lossy(&begun.name).into_owned()));
+        Fate::Remove(why, origin) => {
+            let (ino, name) = origin.map_or_else(Default::default, |origin| {
+                (origin.ino, String::from_utf8_lossy(&origin.name).into_owned())
+            });
             tracing::warn!(%log, ino, name, why, "a log in the spool is removed");
             if let Err(error) = std::fs::remove_file(path) {
                 tracing::warn!(%log, %error, "it cannot be removed");

@@ -2,9 +2,8 @@
 //! 3.5.3.2).
 //!
 //! A [`Staged`] write stands before a write session, which a thread of its own has: everything reaches it in the order it was asked for. What waits
-//! in the files is lost with the process: nothing of it was acknowledged. Without room, bytes go to the session by themselves.
+//! in the files is lost with the process: nothing of it was acknowledged. Without budget, bytes go to the session by themselves.
 
-use super::room::Room;
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
@@ -16,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tessera_accel::checksum::{crc32c, crc32c_append};
 use tessera_client::{WriteDone, WriteError, WriteHandle};
+use tessera_mount::spool::budget::Budget;
 
 /// A file is pushed when it has so many bytes; less in a small spool.
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -89,7 +89,7 @@ struct Segment {
     file: File,
     pieces: Vec<Piece>,
     bytes: u64,
-    room: Arc<Room>,
+    budget: Arc<Budget>,
 }
 
 struct Piece {
@@ -106,25 +106,25 @@ impl Piece {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        self.room.give_back(self.bytes);
+        self.budget.release_bytes(self.bytes);
     }
 }
 
 impl Segment {
     /// A file that has lost its name: it goes with the process.
-    fn create(dir: &Path, room: &Arc<Room>) -> io::Result<Segment> {
+    fn create(dir: &Path, budget: &Arc<Budget>) -> io::Result<Segment> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let path = dir.join(format!("{:x}.segment", NUMBER.fetch_add(1, Ordering::Relaxed)));
         let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
         std::fs::remove_file(&path)?;
-        Ok(Segment { file, pieces: Vec::new(), bytes: 0, room: room.clone() })
+        Ok(Segment { file, pieces: Vec::new(), bytes: 0, budget: budget.clone() })
     }
 
-    /// Whether there was room.
+    /// Whether there was budget.
     fn append(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
-        self.room.take(bytes.len() as u64).map_err(|e| e.to_string())?;
+        self.budget.reserve_bytes(bytes.len() as u64).map_err(|e| e.to_string())?;
         if let Err(error) = self.file.write_all_at(bytes, self.bytes) {
-            self.room.give_back(bytes.len() as u64);
+            self.budget.release_bytes(bytes.len() as u64);
             return Err(error.to_string());
         }
         self.bytes += bytes.len() as u64;
@@ -181,7 +181,7 @@ pub struct Staged {
     abandoned: Arc<AtomicBool>,
     failed: Arc<Mutex<Option<WriteError>>>,
     dir: PathBuf,
-    room: Arc<Room>,
+    budget: Arc<Budget>,
     segment: Option<Segment>,
     size_bytes: u64,
     /// The local disk failed, or is full: said once.
@@ -216,7 +216,7 @@ impl Staged {
     pub fn new<W: Writes>(
         session: W,
         dir: &Path,
-        room: Arc<Room>,
+        budget: Arc<Budget>,
         tell: impl Fn(Told<'_>) + Send + 'static,
     ) -> io::Result<Staged> {
         let (jobs, todo) = bounded(WAITING);
@@ -225,7 +225,7 @@ impl Staged {
         let (gives_up, fails) = (abandoned.clone(), failed.clone());
         std::thread::Builder::new().name("stage".into()).spawn(move || run(session, &todo, &gives_up, &fails))?;
         let (dir, tell) = (dir.to_path_buf(), Box::new(tell));
-        Ok(Staged { jobs, abandoned, failed, dir, room, segment: None, size_bytes, without: false, tell })
+        Ok(Staged { jobs, abandoned, failed, dir, budget, segment: None, size_bytes, without: false, tell })
     }
 
     fn hand_over(&self, job: Job) -> Result<(), WriteError> {
@@ -252,7 +252,7 @@ impl Staged {
         answer.recv().unwrap_or_else(|_| Err(lost(&"the thread that pushes is gone")))
     }
 
-    /// To a local file, or to the session if there is no room for it.
+    /// To a local file, or to the session if there is no budget for it.
     fn write_part(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
         if let Err(why) = self.stage(offset, bytes) {
             if !std::mem::replace(&mut self.without, true) {
@@ -269,7 +269,7 @@ impl Staged {
     fn stage(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
         let mut segment = match self.segment.take() {
             Some(segment) => segment,
-            None => Segment::create(&self.dir, &self.room).map_err(|e| e.to_string())?,
+            None => Segment::create(&self.dir, &self.budget).map_err(|e| e.to_string())?,
         };
         let done = segment.append(offset, bytes);
         self.segment = Some(segment).filter(|segment| segment.bytes > 0);
@@ -279,10 +279,10 @@ impl Staged {
 
 impl Writes for Staged {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
-        let full = SEGMENT_BYTES.min(self.room.limit_bytes() / SEGMENTS).max(1);
+        let full = SEGMENT_BYTES.min(self.budget.limit_bytes() / SEGMENTS).max(1);
         let (mut offset, mut rest) = (offset, bytes);
         while !rest.is_empty() {
-            // No local file gets longer than it may be, or there would be no room for as many as there are.
+            // No local file gets longer than it may be, or there would be no budget for as many as there are.
             let left = full - self.segment.as_ref().map_or(0, |segment| segment.bytes);
             let (now, later) = rest.split_at(rest.len().min(left as usize));
             self.write_part(offset, now)?;
@@ -418,7 +418,7 @@ mod tests {
         staged: Staged,
         file: Arc<Mutex<Vec<u8>>>,
         open_gate: Sender<()>,
-        room: Arc<Room>,
+        budget: Arc<Budget>,
         fallbacks: Arc<Mutex<Vec<String>>>,
         _dir: tempfile::TempDir,
     }
@@ -427,7 +427,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (open_gate, gate) = crossbeam_channel::unbounded();
         let file = Arc::<Mutex<Vec<u8>>>::default();
-        let room = Arc::new(Room::new(limit_bytes));
+        let budget = Arc::new(Budget::new(limit_bytes));
         let fallbacks = Arc::<Mutex<Vec<String>>>::default();
         let hears = fallbacks.clone();
         let kept = Kept { file: file.clone(), gate, fails_at };
@@ -435,8 +435,8 @@ mod tests {
             Told::FallsBack(why) => hears.lock().push(why.into()),
             Told::Segment => {}
         };
-        let staged = Staged::new(kept, dir.path(), room.clone(), tell).unwrap();
-        Bench { staged, file, open_gate, room, fallbacks, _dir: dir }
+        let staged = Staged::new(kept, dir.path(), budget.clone(), tell).unwrap();
+        Bench { staged, file, open_gate, budget, fallbacks, _dir: dir }
     }
 
     #[test]
@@ -447,7 +447,7 @@ mod tests {
             b.staged.write_at(i * 1000, &[i as u8 + 1; 1000]).unwrap();
         }
         b.staged.write_at(500, &[9; 700]).unwrap();
-        assert_eq!((b.room.used_bytes(), b.file.lock().len()), (3700, 0));
+        assert_eq!((b.budget.used_bytes(), b.file.lock().len()), (3700, 0));
         assert!(b.fallbacks.lock().is_empty());
         drop(std::mem::replace(&mut b.open_gate, bounded(1).0));
         b.staged.skip_to(3500).unwrap();
@@ -455,7 +455,7 @@ mod tests {
         let mut wanted = [[1; 1000], [2; 1000], [3; 1000]].concat();
         wanted[500..1200].fill(9);
         wanted.resize(3500, 0);
-        assert_eq!((&*b.file.lock(), b.room.used_bytes()), (&wanted, 0));
+        assert_eq!((&*b.file.lock(), b.budget.used_bytes()), (&wanted, 0));
         b.staged.set_len(10).unwrap();
         assert_eq!((b.staged.len_bytes(), b.staged.sync().unwrap().version), (10, 10));
     }
@@ -486,7 +486,7 @@ mod tests {
         let mut b = bench(1000, u64::MAX);
         drop(std::mem::replace(&mut b.open_gate, bounded(1).0));
         b.staged.write_at(0, &[1; 200]).unwrap();
-        b.room.take(700).unwrap();
+        b.budget.reserve_bytes(700).unwrap();
         b.staged.write_at(200, &[2; 5000]).unwrap();
         b.staged.write_at(5200, &[3; 5000]).unwrap();
         assert_eq!(b.staged.sync().unwrap().version, 10_200);
@@ -494,7 +494,7 @@ mod tests {
         assert_eq!(b.fallbacks.lock().len(), 1, "said once");
     }
 
-    /// However long the pieces are that come, there is room for all files that wait.
+    /// However long the pieces are that come, there is budget for all files that wait.
     #[test]
     fn what_comes_in_long_pieces_fits_too() {
         let mut b = bench(4000, u64::MAX);
@@ -502,7 +502,7 @@ mod tests {
         for i in 0..20u64 {
             b.staged.write_at(i * 2900, &vec![i as u8; 2900]).unwrap();
         }
-        assert_eq!((b.staged.sync().unwrap().version, b.room.used_bytes()), (58_000, 0));
+        assert_eq!((b.staged.sync().unwrap().version, b.budget.used_bytes()), (58_000, 0));
         assert_eq!((b.file.lock()[57_999], b.fallbacks.lock().len()), (19, 0));
     }
 
@@ -514,8 +514,8 @@ mod tests {
         b.staged.write_at(100, &[2; 50]).unwrap();
         assert!(b.staged.sync().unwrap_err().to_string().contains("full"));
         assert!(b.staged.sync().is_err() && b.staged.set_len(5).is_err());
-        let room = b.room.clone();
+        let budget = b.budget.clone();
         drop(b);
-        assert_eq!(room.used_bytes(), 0);
+        assert_eq!(budget.used_bytes(), 0);
     }
 }

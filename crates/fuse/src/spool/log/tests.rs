@@ -1,15 +1,15 @@
-//! Disks that fail, and spools without room: what was acknowledged stays so, and nothing else is.
+//! Disks that fail, and spools without budget: what was acknowledged stays so, and nothing else is.
 
-use super::super::replay::{Replayed, replay};
 use super::*;
 use std::mem::replace;
+use tessera_mount::spool::replay::{ReplayedLog, replay};
 
-fn begun() -> Begun {
-    Begun { cluster_id: vec![1], ino: 4, parent: 1, name: vec![], base_version: 3, base_bytes: 0, base_content: 5 }
+fn origin() -> LogOrigin {
+    LogOrigin { cluster_id: vec![1], ino: 4, parent: 1, name: vec![], base_version: 3, base_bytes: 0, base_content: 5 }
 }
 
-fn log_in(dir: &Path, room: &Arc<Room>) -> Log {
-    Log::create(dir, 6, room.clone(), begun()).unwrap()
+fn log_in(dir: &Path, budget: &Arc<Budget>) -> Log {
+    Log::create(dir, 6, budget.clone(), origin()).unwrap()
 }
 
 /// Writes arrive there, and nothing can be synced.
@@ -22,7 +22,7 @@ fn disk(log: &mut Log, file: File) -> File {
     replace(&mut Arc::get_mut(&mut log.file).unwrap().file, file)
 }
 
-fn found(path: &Path) -> Replayed {
+fn found(path: &Path) -> ReplayedLog {
     replay(File::open(path).unwrap()).unwrap()
 }
 
@@ -30,7 +30,7 @@ fn found(path: &Path) -> Replayed {
 #[test]
 fn a_disk_that_failed_once_acknowledges_nothing_more() {
     let dir = tempfile::tempdir().unwrap();
-    let mut log = log_in(dir.path(), &Arc::new(Room::new(1 << 20)));
+    let mut log = log_in(dir.path(), &Arc::new(Budget::new(1 << 20)));
     log.write(0, b"bytes").unwrap();
     let good = disk(&mut log, failing_disk());
     assert!(matches!(log.close(5, true), Err(LogError::Disk { .. })));
@@ -45,8 +45,8 @@ fn a_disk_that_failed_once_acknowledges_nothing_more() {
 #[test]
 fn a_closing_that_fails_does_not_spoil_one_that_is_durable() {
     let dir = tempfile::tempdir().unwrap();
-    let room = Arc::new(Room::new(1 << 20));
-    let mut log = log_in(dir.path(), &room);
+    let budget = Arc::new(Budget::new(1 << 20));
+    let mut log = log_in(dir.path(), &budget);
     log.write(0, b"durable").unwrap();
     log.close(5, true).unwrap();
     log.write(0, b"never so").unwrap();
@@ -59,7 +59,7 @@ fn a_closing_that_fails_does_not_spoil_one_that_is_durable() {
     drop(log);
     // The next mount's closings likewise.
     let file = File::options().read(true).write(true).open(&path).unwrap();
-    let mut log = Log::adopt(path.clone(), file, room, found(&path)).unwrap();
+    let mut log = Log::adopt(path.clone(), file, budget, found(&path)).unwrap();
     assert_eq!((log.size_bytes(), log.closed()), (7, Some(5)));
     log.write(0, b"again").unwrap();
     let before = log.len_bytes();
@@ -72,18 +72,18 @@ fn a_closing_that_fails_does_not_spoil_one_that_is_durable() {
 #[test]
 fn a_log_is_found_again_where_there_is_no_room_for_it() {
     let dir = tempfile::tempdir().unwrap();
-    let mut log = log_in(dir.path(), &Arc::new(Room::new(1 << 20)));
+    let mut log = log_in(dir.path(), &Arc::new(Budget::new(1 << 20)));
     log.write(0, &[7; 5000]).unwrap();
     log.close(5, true).unwrap();
     log.write(9, b"not closed").unwrap();
     let path = log.path().to_path_buf();
     drop(log);
-    let small = Arc::new(Room::with_records(1000, 1));
+    let small = Arc::new(Budget::with_records(1000, 1));
     let file = File::options().read(true).write(true).open(&path).unwrap();
     let mut log = Log::adopt(path.clone(), file, small.clone(), found(&path)).unwrap();
     assert_eq!((log.size_bytes(), log.owes(), small.used_bytes()), (5000, true, log.len_bytes()));
     assert_eq!(path.metadata().unwrap().len(), log.len_bytes(), "what was not closed is cut off");
-    assert!(matches!(log.write(0, b"x"), Err(LogError::Scattered { limit: 1 })));
+    assert!(matches!(log.write(0, b"x"), Err(LogError::Budget(BudgetError::Records { limit: 1 }))));
     log.remove();
     assert_eq!(small.used_bytes(), 0);
 }
@@ -92,29 +92,29 @@ fn a_log_is_found_again_where_there_is_no_room_for_it() {
 #[test]
 fn a_file_that_is_written_byte_by_byte_goes_without_the_spool() {
     let dir = tempfile::tempdir().unwrap();
-    let room = Arc::new(Room::with_records(1 << 20, 10));
-    let mut log = log_in(dir.path(), &room);
+    let budget = Arc::new(Budget::with_records(1 << 20, 10));
+    let mut log = log_in(dir.path(), &budget);
     (0..9).for_each(|at| log.write(at, b"x").unwrap());
-    let before = (log.len_bytes(), room.used_bytes());
-    assert!(matches!(log.write(9, b"x"), Err(LogError::Scattered { limit: 10 })));
-    assert_eq!((log.len_bytes(), room.used_bytes(), log.size_bytes()), (before.0, before.1, 9));
+    let before = (log.len_bytes(), budget.used_bytes());
+    assert!(matches!(log.write(9, b"x"), Err(LogError::Budget(BudgetError::Records { limit: 10 }))));
+    assert_eq!((log.len_bytes(), budget.used_bytes(), log.size_bytes()), (before.0, before.1, 9));
     log.remove();
-    log_in(dir.path(), &room).write(0, &[1; 1000]).unwrap();
+    log_in(dir.path(), &budget).write(0, &[1; 1000]).unwrap();
 }
 
 /// What is pushed while more is written is on record, full spool or not: or the next mount took its own version for another's.
 #[test]
 fn what_was_pushed_is_on_record_in_a_full_spool() {
     let dir = tempfile::tempdir().unwrap();
-    let room = Arc::new(Room::new(10_000));
-    let mut log = log_in(dir.path(), &room);
+    let budget = Arc::new(Budget::new(10_000));
+    let mut log = log_in(dir.path(), &budget);
     log.write(0, &[1; 2000]).unwrap();
     log.close(5, true).unwrap();
     let view = log.view();
-    let left = 10_000 - room.used_bytes() - 40 - HEADER_BYTES as u64;
+    let left = 10_000 - budget.used_bytes() - 40 - HEADER_BYTES as u64;
     log.write(0, &vec![2; left as usize]).unwrap();
     log.close(6, true).unwrap();
-    assert_eq!(room.used_bytes(), 10_000);
+    assert_eq!(budget.used_bytes(), 10_000);
     assert!(!log.stored(12, 70, &view));
     let last = log.view();
     let content = log.is_pushed(&last);
@@ -125,10 +125,10 @@ fn what_was_pushed_is_on_record_in_a_full_spool() {
     // The next mount's crash loses nothing of that either.
     for _ in 0..3 {
         let found = found(&path);
-        assert_eq!((found.begun.base_version, found.begun.base_content, found.mtime_ns), (12, 70, 6));
-        assert_eq!((found.pushes.len(), found.pushes[0]), (2, Push { content, closed_end }));
+        assert_eq!((found.origin.base_version, found.origin.base_content, found.mtime_ns), (12, 70, 6));
+        assert_eq!((found.pushes.len(), found.pushes[0]), (2, PendingPush { content, closed_end }));
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        let log = Log::adopt(path.clone(), file, room.clone(), found).unwrap();
+        let log = Log::adopt(path.clone(), file, budget.clone(), found).unwrap();
         assert_eq!((log.pushed_as(content), log.base_content()), (Some(closed_end), 70));
     }
 }
@@ -137,7 +137,7 @@ fn what_was_pushed_is_on_record_in_a_full_spool() {
 #[test]
 fn a_time_that_was_set_is_no_other_content() {
     let dir = tempfile::tempdir().unwrap();
-    let mut log = log_in(dir.path(), &Arc::new(Room::new(1 << 20)));
+    let mut log = log_in(dir.path(), &Arc::new(Budget::new(1 << 20)));
     log.write(0, b"bytes").unwrap();
     log.close(5, false).unwrap();
     let view = log.view();
@@ -150,7 +150,7 @@ fn a_time_that_was_set_is_no_other_content() {
 #[test]
 fn a_write_of_nothing_is_none() {
     let dir = tempfile::tempdir().unwrap();
-    let mut log = log_in(dir.path(), &Arc::new(Room::new(1 << 20)));
+    let mut log = log_in(dir.path(), &Arc::new(Budget::new(1 << 20)));
     log.write(1000, b"").unwrap();
     log.close(5, true).unwrap();
     assert_eq!((log.size_bytes(), found(log.path()).overlay.size_bytes()), (0, 0));

@@ -1,9 +1,8 @@
-//! What a log that was left behind says: the file as it was when it was closed last, or that nothing of it was acknowledged, or that it is
-//! damaged. Here is no I/O but the reader's.
+//! Replays a log that an earlier mount left: the file as it was at its last close, or that nothing is to be pushed, or that the log is
+//! damaged. The only I/O is the reader's.
 //!
-//! A log ends where it was torn off: what lies behind the last `Closed` record was never acknowledged and is not looked at. A
-//! record that cannot be read with a `Closed` one behind it is another thing: an acknowledged state is lost, and an older one must not be
-//! taken for it (P2).
+//! Whatever lies behind the last `Closed` record was never acknowledged and does not count. An unreadable record with a `Closed` record
+//! behind it is damage: an acknowledged state is lost, and an older one must not pass for it (P2).
 
 use super::overlay::Overlay;
 use super::record::{HEADER_BYTES, Header, Kind, MAGIC, MAX_PAYLOAD_BYTES};
@@ -11,32 +10,32 @@ use serde_json::{Value, json};
 use std::io::{self, Read};
 use thiserror::Error;
 
-/// Bytes of a `Closed` record.
-const CLOSED_BYTES: usize = HEADER_BYTES + 8;
+/// Length of a `Closed` record.
+pub const CLOSED_BYTES: usize = HEADER_BYTES + 8;
 /// Version of the format.
 const FORMAT: u64 = 1;
 
-/// Whose file a log is of: the payload of its first record.
+/// The file that a log belongs to: the payload of its first record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Begun {
-    /// The store.
+pub struct LogOrigin {
+    /// The cluster.
     pub cluster_id: Vec<u8>,
     /// The file.
     pub ino: u64,
-    /// Where it was seen last: directory and name; directory 0: not known.
+    /// Directory in which it was last seen; 0: unknown.
     pub parent: u64,
-    /// See `parent`.
+    /// Name under which it was last seen.
     pub name: Vec<u8>,
-    /// The version it is written over; 0: none.
+    /// The version below the log; 0: none.
     pub base_version: u64,
-    /// Length of that.
+    /// Length of that version.
     pub base_bytes: u64,
-    /// What the store calls its content ([`tessera_wire::Attr::content`]); 0: not known.
+    /// The store's name of its content ([`tessera_wire::Attr::content`]); 0: unknown.
     pub base_content: u64,
 }
 
-impl Begun {
-    /// As it is written.
+impl LogOrigin {
+    /// Encodes it.
     pub fn encode(&self) -> Vec<u8> {
         json!({
             "format": FORMAT,
@@ -52,12 +51,13 @@ impl Begun {
         .into_bytes()
     }
 
-    fn decode(payload: &[u8]) -> Option<Begun> {
+    /// Decodes it; none: it is not valid.
+    pub fn decode(payload: &[u8]) -> Option<LogOrigin> {
         let said: Value = serde_json::from_slice(payload).ok()?;
         let number = |name: &str| said.get(name)?.as_u64();
         let bytes = |name: &str| unhex(said.get(name)?.as_str()?);
         (number("format")? == FORMAT).then_some(())?;
-        Some(Begun {
+        Some(LogOrigin {
             cluster_id: bytes("cluster_id")?,
             ino: number("ino")?,
             parent: number("parent")?,
@@ -69,90 +69,90 @@ impl Begun {
     }
 }
 
-/// A closing that may be in the store without the log having heard of it.
+/// A push of a close: the store may have it, though the log does not say so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Push {
-    /// What the content is called there if it is.
+pub struct PendingPush {
+    /// Name of the content in the store.
     pub content: u64,
-    /// Where in the log the record of the closing ends.
+    /// End of the close's record in the log.
     pub closed_end: u64,
 }
 
-/// What a log holds that was acknowledged.
+/// The acknowledged part of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Replayed {
-    /// The log's number.
+pub struct ReplayedLog {
+    /// Number of the log.
     pub log: u64,
-    /// Whose file it is, and the newest version known to be below.
-    pub begun: Begun,
-    /// The file as it was closed last.
+    /// The file, and the newest version known to be below the log.
+    pub origin: LogOrigin,
+    /// The file at its last close.
     pub overlay: Overlay,
-    /// Its modification time then, ns since 1970.
+    /// Its modification time, ns since 1970.
     pub mtime_ns: i64,
-    /// What was being pushed, since the version below.
-    pub pushes: Vec<Push>,
-    /// The log ends here; what is behind was not acknowledged.
+    /// Pushes since the version below.
+    pub pushes: Vec<PendingPush>,
+    /// End of the acknowledged part.
     pub end: u64,
-    /// Records up to the end.
+    /// Records in it.
     pub records: u64,
-    /// Bytes behind the end.
+    /// Bytes behind it.
     pub cut_bytes: u64,
 }
 
-/// Why a log says nothing.
+/// Why nothing of a log is to be pushed.
 #[derive(Debug, Error)]
 pub enum ReplayError {
     /// It cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Nothing in it was acknowledged, or all that was is in the store.
+    /// Nothing was acknowledged, or the store has everything that was.
     #[error("the file was not closed")]
-    Nothing {
-        /// Whose file it is.
-        begun: Begun,
+    NotClosed {
+        /// The file.
+        origin: LogOrigin,
     },
-    /// Its first record is none.
+    /// Its first record is not valid.
     #[error("its first record cannot be read")]
-    NoLog,
-    /// Something that was acknowledged cannot be read.
+    NotALog,
+    /// Something acknowledged cannot be read.
     #[error("the record at {position} is damaged, and one at {closed} says that the file was closed after it")]
     Damaged {
-        /// Whose file it is.
-        begun: Begun,
-        /// The bad record.
+        /// The file.
+        origin: LogOrigin,
+        /// Position of the unreadable record.
         position: u64,
-        /// The record behind it.
+        /// Position of a `Closed` record behind it.
         closed: u64,
     },
 }
 
-/// What a record asks for; it counts when the file is closed.
+/// A change; it counts once the file is closed.
 enum Change {
     Write { offset: u64, len_bytes: u64, record: u64 },
     Length(u64),
 }
 
-/// Reads a log from its start.
+/// Replays a log from its start.
 ///
 /// # Errors
 /// See [`ReplayError`].
-pub fn replay(mut log: impl Read) -> Result<Replayed, ReplayError> {
+pub fn replay(mut log: impl Read) -> Result<ReplayedLog, ReplayError> {
     let mut payload = vec![0; MAX_PAYLOAD_BYTES];
-    let mut source = Source { log: &mut log, number: 0, position: 0, taken: Vec::new() };
-    let first = source.next(&mut payload)?.filter(|header| header.kind == Kind::Begin).ok_or(ReplayError::NoLog)?;
-    let begun = Begun::decode(&payload[..first.len_bytes as usize]).ok_or(ReplayError::NoLog)?;
+    let mut source = Source { log: &mut log, number: 0, position: 0, unread: Vec::new() };
+    let first = source.next(&mut payload)?.filter(|header| header.kind == Kind::Begin).ok_or(ReplayError::NotALog)?;
+    let origin = LogOrigin::decode(&payload[..first.len_bytes as usize]).ok_or(ReplayError::NotALog)?;
     source.number = first.value;
-    let mut now = Replayed {
+    let mut now = ReplayedLog {
         log: first.value,
-        overlay: Overlay::new(begun.base_bytes),
-        begun,
+        overlay: Overlay::new(origin.base_bytes),
+        origin,
         mtime_ns: 0,
         pushes: Vec::new(),
         end: 0,
         records: 0,
         cut_bytes: 0,
     };
-    let (mut changes, mut waits, mut records) = (Vec::new(), false, 1);
+    let (mut changes, mut owed, mut records) = (Vec::new(), false, 1);
     loop {
         let record = source.position;
         let Some(header) = source.next(&mut payload)? else { break };
@@ -164,39 +164,41 @@ pub fn replay(mut log: impl Read) -> Result<Replayed, ReplayError> {
             Kind::Length => changes.push(Change::Length(header.value)),
             Kind::Closed => {
                 changes.drain(..).for_each(|change| apply(&mut now.overlay, &change));
-                if numbers(&payload, &header) != Some([now.overlay.size_bytes()]) {
-                    return Err(ReplayError::Damaged { begun: now.begun, position: record, closed: record });
+                if decode_numbers(&payload, &header) != Some([now.overlay.size_bytes()]) {
+                    return Err(ReplayError::Damaged { origin: now.origin, position: record, closed: record });
                 }
-                (now.mtime_ns, now.end, waits) = (header.value as i64, source.position, true);
+                (now.mtime_ns, now.end, owed) = (header.value as i64, source.position, true);
                 now.records = records;
             }
             Kind::Stored => {
-                let Some([closed_end, content]) = numbers(&payload, &header) else { continue };
-                (now.begun.base_version, now.begun.base_content) = (header.value, content);
+                let Some([closed_end, content]) = decode_numbers(&payload, &header) else { continue };
+                (now.origin.base_version, now.origin.base_content) = (header.value, content);
                 now.pushes.retain(|push| push.closed_end > closed_end);
-                waits &= closed_end != now.end;
+                owed &= closed_end != now.end;
             }
             Kind::Pushed => {
-                let push = numbers(&payload, &header).map(|[closed_end]| Push { content: header.value, closed_end });
+                let push = decode_numbers(&payload, &header)
+                    .map(|[closed_end]| PendingPush { content: header.value, closed_end });
                 now.pushes.extend(push);
             }
             Kind::Begin => break,
         }
     }
     let torn = source.position;
-    let (rest, closed) = source.closed_behind()?;
+    let (rest, closed) = source.closed_after()?;
     if let Some(closed) = closed {
-        return Err(ReplayError::Damaged { begun: now.begun, position: torn, closed });
+        return Err(ReplayError::Damaged { origin: now.origin, position: torn, closed });
     }
-    if !waits {
-        return Err(ReplayError::Nothing { begun: now.begun });
+    if !owed {
+        return Err(ReplayError::NotClosed { origin: now.origin });
     }
+    assert!(now.end <= torn, "the last close at {} lies behind the last valid record at {torn}", now.end);
     now.cut_bytes = torn + rest - now.end;
     Ok(now)
 }
 
-/// A payload that is so many numbers.
-fn numbers<const N: usize>(payload: &[u8], header: &Header) -> Option<[u64; N]> {
+/// A payload of exactly `N` numbers.
+fn decode_numbers<const N: usize>(payload: &[u8], header: &Header) -> Option<[u64; N]> {
     let (numbers, rest) = payload[..header.len_bytes as usize].as_chunks::<8>();
     let numbers: Vec<u64> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();
     numbers.try_into().ok().filter(|_| rest.is_empty())
@@ -209,37 +211,37 @@ fn apply(overlay: &mut Overlay, change: &Change) {
     }
 }
 
-/// A log being read.
+/// A log that is being read.
 struct Source<'a, R: Read> {
     log: &'a mut R,
     number: u64,
-    /// Where the next record starts.
+    /// Position of the next record.
     position: u64,
-    /// What was read of a record that is none.
-    taken: Vec<u8>,
+    /// Bytes read of the first invalid record.
+    unread: Vec<u8>,
 }
 
 impl<R: Read> Source<'_, R> {
-    /// The next record; none if there is none, or it is not whole.
+    /// The next record; none at the end, or if the record is not valid.
     fn next(&mut self, payload: &mut [u8]) -> io::Result<Option<Header>> {
         let mut bytes = [0; HEADER_BYTES];
         let got = fill(self.log, &mut bytes)?;
-        self.taken = bytes[..got].to_vec();
+        self.unread = bytes[..got].to_vec();
         let header = (got == HEADER_BYTES).then(|| Header::decode(&bytes, self.number, self.position)).flatten();
         let Some(header) = header else { return Ok(None) };
         let payload = &mut payload[..header.len_bytes as usize];
         let got = fill(self.log, payload)?;
         let end = header.kind == Kind::Write && header.value.checked_add(u64::from(header.len_bytes)).is_none();
         if !header.fits(&payload[..got]) || end {
-            self.taken.extend_from_slice(&payload[..got]);
+            self.unread.extend_from_slice(&payload[..got]);
             return Ok(None);
         }
-        self.taken.clear();
+        self.unread.clear();
         self.position += header.record_bytes();
         Ok(Some(header))
     }
 
-    /// Whether these are a whole `Closed` record, written there.
+    /// Whether `bytes` are a `Closed` record that was written at `position`.
     fn is_closed(&self, bytes: &[u8], position: u64) -> bool {
         let (header, payload) = bytes.split_at(HEADER_BYTES);
         let header = header.try_into().ok().filter(|header: &&[u8; HEADER_BYTES]| header[..4] == MAGIC);
@@ -247,10 +249,10 @@ impl<R: Read> Source<'_, R> {
         header.is_some_and(|header| header.kind == Kind::Closed && header.fits(payload))
     }
 
-    /// How many bytes are left from the record that is none, and where among them a `Closed` record is.
-    fn closed_behind(mut self) -> io::Result<(u64, Option<u64>)> {
+    /// Number of bytes from the first invalid record on, and the position of a `Closed` record among them.
+    fn closed_after(mut self) -> io::Result<(u64, Option<u64>)> {
         const STEP_BYTES: usize = 1 << 20;
-        let mut window = std::mem::take(&mut self.taken);
+        let mut window = std::mem::take(&mut self.unread);
         let mut start = self.position;
         loop {
             let kept = window.len();
@@ -273,7 +275,7 @@ impl<R: Read> Source<'_, R> {
     }
 }
 
-/// Reads until the buffer is full or there is no more.
+/// Reads until the buffer is full or the input ends.
 fn fill(from: &mut impl Read, out: &mut [u8]) -> io::Result<usize> {
     let mut got = 0;
     while got < out.len() {
@@ -298,4 +300,29 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arbitrary_bytes_are_not_a_log() {
+        for len in [0, 1, 31, 32, 33, 5000] {
+            for byte in [0, 1, b'T', 255] {
+                assert!(matches!(replay(&vec![byte; len][..]), Err(ReplayError::NotALog)), "{len} times {byte}");
+            }
+        }
+        for text in ["", "{}", "null", r#"{"format":2}"#, r#"{"format":1,"cluster_id":"0","ino":1}"#] {
+            assert!(LogOrigin::decode(text.as_bytes()).is_none(), "{text}");
+        }
+        let origin = LogOrigin {
+            cluster_id: vec![0, 255, 7],
+            ino: 42,
+            parent: 1,
+            name: b"a \xff".to_vec(),
+            base_version: 9,
+            base_bytes: 3,
+            base_content: 5,
+        };
+        assert_eq!(LogOrigin::decode(&origin.encode()), Some(origin));
+        assert_eq!(unhex("é0"), None);
+    }
+}

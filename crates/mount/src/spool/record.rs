@@ -1,33 +1,36 @@
-//! Records of a log, byte by byte (docs/formats.md, section 7). Here is no I/O.
+//! Records of a spool log, byte by byte (docs/formats.md, section 7). This module does no I/O.
 //!
-//! Nothing that is read back is trusted: a header is one only if its checksum fits its place and its log, a payload only if it has the
-//! checksum that its header says (P14).
+//! Nothing that is read back is trusted: a header is valid only if its checksum covers its position and its log, a payload only if it has the
+//! checksum that its header names (P14).
 
 use tessera_accel::checksum::{crc32c, crc32c_append};
 
 /// Bytes of a record before its payload.
 pub const HEADER_BYTES: usize = 32;
-/// Longest payload: what has to be read, and checked, for any byte of it.
+/// Longest payload: the bytes to read and check for any byte of it.
 pub const MAX_PAYLOAD_BYTES: usize = 128 << 10;
 /// First bytes of every record.
 pub const MAGIC: [u8; 4] = *b"TSPL";
 
-/// What a record says.
+// magic 4, kind 1, zeros 3, value 8, length 4, crc 4, zeros 4, seal 4
+const _: () = assert!(HEADER_BYTES == 4 + 1 + 3 + 8 + 4 + 4 + 4 + 4);
+
+/// Kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// First of a log. Value: the log's own number; payload: whose file it is.
+    /// First record of a log. Value: the log's number; payload: [`super::replay::LogOrigin`].
     Begin,
-    /// Bytes. Value: where in the file; payload: they.
+    /// Bytes of the file. Value: their offset; payload: the bytes.
     Write,
-    /// The file is so long from here on. Value: that.
+    /// The file's length changed. Value: the new length.
     Length,
-    /// Everything before was acknowledged: the file was closed. Value: its modification time, ns since 1970; payload: its length.
+    /// The file was closed, so everything before is acknowledged. Value: its modification time, ns since 1970; payload: its length.
     Closed,
-    /// The file as it was closed is in the store. Value: the version; payload: where in the log the record of that closing ends, and what the store
-    /// calls the content ([`tessera_wire::Attr::content`]).
+    /// The store has the file as it was closed. Value: the version; payload: end of the record of that close in the log, and the store's
+    /// name of the content ([`tessera_wire::Attr::content`]).
     Stored,
-    /// The file as it was closed may be in the store from here on. Value: what the content is called there if it is; payload: where in the log the
-    /// record of that closing ends.
+    /// The store may have the file as it was closed, from here on. Value: the name of the content there; payload: end of the record of that
+    /// close in the log.
     Pushed,
 }
 
@@ -36,31 +39,37 @@ const KINDS: [Kind; 6] = [Kind::Begin, Kind::Write, Kind::Length, Kind::Closed, 
 /// A record without its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What it says.
+    /// Kind.
     pub kind: Kind,
     /// See [`Kind`].
     pub value: u64,
-    /// Bytes that follow.
+    /// Length of the payload.
     pub len_bytes: u32,
-    /// Their crc32c.
+    /// Checksum of the payload.
     pub crc: u32,
 }
 
 impl Header {
-    /// Of a record with this payload.
+    /// Header of a record with this payload.
     pub fn new(kind: Kind, value: u64, payload: &[u8]) -> Header {
         Header { kind, value, len_bytes: payload.len() as u32, crc: crc32c(payload) }
     }
 
-    /// Bytes of the whole record.
+    /// Length of the whole record.
     pub fn record_bytes(&self) -> u64 {
         HEADER_BYTES as u64 + u64::from(self.len_bytes)
     }
 
-    /// As it is written at `position` of log number `log`.
+    /// Encodes it for `position` in log number `log`.
     pub fn encode(&self, log: u64, position: u64) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[..4].copy_from_slice(&MAGIC);
+        assert!(
+            self.len_bytes as usize <= MAX_PAYLOAD_BYTES,
+            "a record of {} bytes cannot be read back",
+            self.len_bytes
+        );
+        assert!((self.kind == Kind::Begin) == (position == 0), "a log has one first record");
         out[4] = KINDS.iter().position(|kind| *kind == self.kind).unwrap_or_default() as u8 + 1;
         out[8..16].copy_from_slice(&self.value.to_le_bytes());
         out[16..20].copy_from_slice(&self.len_bytes.to_le_bytes());
@@ -70,7 +79,7 @@ impl Header {
         out
     }
 
-    /// What was written at `position` of log number `log`, if it was.
+    /// Decodes it; none: it was not written at `position` in log number `log`.
     pub fn decode(bytes: &[u8; HEADER_BYTES], log: u64, position: u64) -> Option<Header> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let value = u64::from(word(8)) | u64::from(word(12)) << 32;
@@ -85,13 +94,13 @@ impl Header {
         good.then_some(header)
     }
 
-    /// Whether this is the payload that was written.
+    /// Whether this payload was written.
     pub fn fits(&self, payload: &[u8]) -> bool {
         payload.len() == self.len_bytes as usize && crc32c(payload) == self.crc
     }
 }
 
-/// Binds a header to its place: neither another log's record nor a file's content that looks like one passes for one.
+/// Binds a header to its position: neither another log's record nor a file's content that looks like a record passes.
 fn seal(header: &[u8; HEADER_BYTES], log: u64, position: u64) -> u32 {
     crc32c_append(crc32c_append(crc32c(&header[..28]), &position.to_le_bytes()), &log.to_le_bytes())
 }
@@ -101,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_fit_one_place_of_one_log_and_no_bit_of_them_may_change() {
+    fn a_header_is_valid_at_one_position_of_one_log_and_with_every_bit_intact() {
         for kind in KINDS {
             let (log, position) = (7, if kind == Kind::Begin { 0 } else { 96 });
             let value = if kind == Kind::Begin { log } else { u64::MAX - 3 };
@@ -109,7 +118,7 @@ mod tests {
             let bytes = header.encode(log, position);
             assert_eq!(Header::decode(&bytes, log, position), Some(header));
             assert!(header.fits(b"payload") && !header.fits(b"payloae") && !header.fits(b"payloa"));
-            assert_eq!(Header::decode(&bytes, log, position + 1), None, "another place");
+            assert_eq!(Header::decode(&bytes, log, position + 1), None, "another position");
             assert!(kind == Kind::Begin || Header::decode(&bytes, 8, position).is_none(), "another log");
             for bit in 0..HEADER_BYTES * 8 {
                 let mut bent = bytes;

@@ -1,14 +1,16 @@
 //! Logs that are cut off, torn and bent: what was acknowledged is found, or said to be damaged; never anything else.
 
-use super::super::log::Log;
-use super::super::logfile::View;
-use super::super::room::Room;
-use super::*;
+use super::Log;
+use crate::spool::logfile::View;
 use proptest::prelude::*;
 use std::sync::Arc;
+use tessera_mount::spool::budget::Budget;
+use tessera_mount::spool::overlay::Overlay;
+use tessera_mount::spool::record::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES};
+use tessera_mount::spool::replay::{CLOSED_BYTES, LogOrigin, PendingPush, ReplayError, ReplayedLog, replay};
 
-fn begun(base_bytes: u64) -> Begun {
-    Begun {
+fn origin(base_bytes: u64) -> LogOrigin {
+    LogOrigin {
         cluster_id: vec![0, 255, 7],
         ino: 42,
         parent: 1,
@@ -43,15 +45,15 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 /// What is found at some length of the log: the file, its time, the version below and its content, pushes; none: nothing is owed.
-type Owed = Option<(Overlay, i64, u64, u64, Vec<Push>)>;
+type Owed = Option<(Overlay, i64, u64, u64, Vec<PendingPush>)>;
 
 /// Bytes of a log that was written so, what is owed from each of its lengths on, and where it was closed last.
 fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
     let dir = tempfile::tempdir().unwrap();
-    let mut log = Log::create(dir.path(), 77, Arc::new(Room::new(1 << 30)), begun(500)).unwrap();
+    let mut log = Log::create(dir.path(), 77, Arc::new(Budget::new(1 << 30)), origin(500)).unwrap();
     let mut owed: Vec<(u64, Owed)> = vec![(0, None)];
     let (mut closings, mut version, mut content, mut last_closed): (Vec<View>, _, _, _) = (Vec::new(), 9, 5, 0);
-    let mut pushes: Vec<Push> = Vec::new();
+    let mut pushes: Vec<PendingPush> = Vec::new();
     for (n, op) in ops.iter().enumerate() {
         match op {
             Op::Write(offset, len) => log.write(*offset, &vec![n as u8 + 1; *len]).unwrap(),
@@ -74,7 +76,7 @@ fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
                 // More may have been closed since the push began.
                 let Some(view) = closings.iter().rev().nth(usize::from(*older)) else { continue };
                 let closed_end = view.closed_end;
-                pushes.push(Push { content: log.is_pushed(view), closed_end });
+                pushes.push(PendingPush { content: log.is_pushed(view), closed_end });
             }
         }
         if !matches!(op, Op::Write(..) | Op::Length(_)) {
@@ -91,14 +93,14 @@ fn expected(owed: &[(u64, Owed)], len: usize) -> &Owed {
     &owed.iter().rev().find(|(from, _)| *from <= len as u64).unwrap().1
 }
 
-fn check(found: Result<Replayed, ReplayError>, owed: &Owed, what: &str) -> Result<(), TestCaseError> {
+fn check(found: Result<ReplayedLog, ReplayError>, owed: &Owed, what: &str) -> Result<(), TestCaseError> {
     match (found, owed) {
         (Ok(found), Some((overlay, mtime_ns, version, content, pushes))) => {
             prop_assert_eq!(&found.overlay, overlay, "{}", what);
-            prop_assert_eq!((found.mtime_ns, found.begun.base_version), (*mtime_ns, *version), "{}", what);
-            prop_assert_eq!((found.begun.base_content, &found.pushes), (*content, pushes), "{}", what);
+            prop_assert_eq!((found.mtime_ns, found.origin.base_version), (*mtime_ns, *version), "{}", what);
+            prop_assert_eq!((found.origin.base_content, &found.pushes), (*content, pushes), "{}", what);
         }
-        (Err(ReplayError::Nothing { .. } | ReplayError::NoLog), None) => {}
+        (Err(ReplayError::NotClosed { .. } | ReplayError::NotALog), None) => {}
         (found, owed) => return Err(TestCaseError::fail(format!("{what}: {found:?}, not {owed:?}"))),
     }
     Ok(())
@@ -144,7 +146,7 @@ proptest! {
                 let good = |owed| check(replay(&bent[..]), owed, "");
                 prop_assert!(good(before).is_ok() || good(after).is_ok(), "bit {} gives {:?}", bit, found);
             } else {
-                let damaged = matches!(found, Err(ReplayError::Damaged { .. } | ReplayError::NoLog));
+                let damaged = matches!(found, Err(ReplayError::Damaged { .. } | ReplayError::NotALog));
                 // The last closing's own record: then it is as if it had never been.
                 let torn = check(found, expected(&owed, at), "").is_ok() && at + CLOSED_BYTES >= last_closed;
                 prop_assert!(damaged || torn, "bit {} of {}", bit, last_closed);
@@ -153,25 +155,11 @@ proptest! {
     }
 }
 
-#[test]
-fn no_bytes_at_all_panic() {
-    for len in [0, 1, 31, 32, 33, 5000] {
-        for byte in [0, 1, b'T', 255] {
-            assert!(matches!(replay(&vec![byte; len][..]), Err(ReplayError::NoLog)), "{len} times {byte}");
-        }
-    }
-    for text in ["", "{}", "null", r#"{"format":2}"#, r#"{"format":1,"cluster_id":"0","ino":1}"#] {
-        assert!(Begun::decode(text.as_bytes()).is_none(), "{text}");
-    }
-    assert_eq!(Begun::decode(&begun(3).encode()), Some(begun(3)));
-    assert_eq!(unhex("é0"), None);
-}
-
 /// A content that looks like the record of a closing is no such record.
 #[test]
 fn a_files_own_bytes_close_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let mut log = Log::create(dir.path(), 5, Arc::new(Room::new(1 << 30)), begun(0)).unwrap();
+    let mut log = Log::create(dir.path(), 5, Arc::new(Budget::new(1 << 30)), origin(0)).unwrap();
     log.write(0, b"first").unwrap();
     log.close(1, false).unwrap();
     let closed = log.len_bytes();

@@ -2,16 +2,16 @@
 //! more is written, and a crash takes nothing that was acknowledged.
 
 use super::logfile::{LogFile, View, write_all_at};
-use super::overlay::{Overlay, Piece};
-use super::record::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES};
-use super::replay::{Begun, Push, Replayed};
-use super::room::{MAX_LOGS, Room};
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tessera_mount::spool::budget::{Budget, BudgetError};
+use tessera_mount::spool::overlay::{LogSlice, Overlay};
+use tessera_mount::spool::record::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES};
+use tessera_mount::spool::replay::{LogOrigin, PendingPush, ReplayedLog};
 use tessera_wire::meta::CONTENT_DRAWN;
 use thiserror::Error;
 
@@ -21,23 +21,9 @@ const RECORDS_AT_ONCE: usize = 32;
 /// What a log cannot do.
 #[derive(Debug, Error)]
 pub enum LogError {
-    /// The spool has no room for it.
-    #[error("the spool is full ({used_bytes} of {limit_bytes} bytes)")]
-    Full {
-        /// Bytes of all logs.
-        used_bytes: u64,
-        /// Bytes they may have.
-        limit_bytes: u64,
-    },
-    /// Each log is an open file.
-    #[error("{MAX_LOGS} files wait in the spool")]
-    TooMany,
-    /// Each record is remembered.
-    #[error("the spool is full ({limit} pieces: files are written in smaller ones than it is made for)")]
-    Scattered {
-        /// Records that all logs may have.
-        limit: u64,
-    },
+    /// The spool is full.
+    #[error(transparent)]
+    Budget(#[from] BudgetError),
     /// The local disk failed.
     #[error("{path}: {error}")]
     Disk {
@@ -60,7 +46,7 @@ pub enum LogError {
 #[derive(Debug)]
 pub struct Log {
     file: Arc<LogFile>,
-    begun: Begun,
+    origin: LogOrigin,
     overlay: Overlay,
     end: u64,
     /// Where the last record ends that says something of the file's bytes.
@@ -72,7 +58,7 @@ pub struct Log {
     /// Something in it was acknowledged and is in no version.
     owes: bool,
     /// What of that may be in one all the same.
-    pushes: Vec<Push>,
+    pushes: Vec<PendingPush>,
     /// A state of the file is durable, with all up to here; none: its name is not even.
     durable_end: Option<u64>,
 }
@@ -81,20 +67,20 @@ impl Log {
     /// A new one in `dir`.
     ///
     /// # Errors
-    /// No room, and the disk's.
-    pub fn create(dir: &Path, number: u64, room: Arc<Room>, begun: Begun) -> Result<Log, LogError> {
-        let path = dir.join(format!("{:016x}-{number:016x}.{EXTENSION}", begun.ino));
-        room.take_log()?;
+    /// No budget, and the disk's.
+    pub fn create(dir: &Path, number: u64, budget: Arc<Budget>, origin: LogOrigin) -> Result<Log, LogError> {
+        let path = dir.join(format!("{:016x}-{number:016x}.{EXTENSION}", origin.ino));
+        budget.reserve_log()?;
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = file.map_err(|error| {
-            room.give_back_log(0);
+            budget.release_log(0);
             LogError::Disk { path: path.clone(), error }
         })?;
-        let file = Arc::new(LogFile::new(file, path, number, room));
-        let overlay = Overlay::new(begun.base_bytes);
+        let file = Arc::new(LogFile::new(file, path, number, budget));
+        let overlay = Overlay::new(origin.base_bytes);
         let mut log = Log {
             file,
-            begun,
+            origin,
             overlay,
             end: 0,
             bytes_end: 0,
@@ -104,7 +90,7 @@ impl Log {
             pushes: Vec::new(),
             durable_end: None,
         };
-        let first = log.begun.encode();
+        let first = log.origin.encode();
         match log.append(&[(Kind::Begin, number, &first)]) {
             Ok(()) => Ok(log),
             Err(error) => {
@@ -118,17 +104,17 @@ impl Log {
     ///
     /// # Errors
     /// The disk's.
-    pub fn adopt(path: PathBuf, file: File, room: Arc<Room>, found: Replayed) -> Result<Log, LogError> {
-        let Replayed { log, begun, overlay, mtime_ns, pushes, end, records, cut_bytes: _ } = found;
-        room.found(end, records);
-        let file = LogFile::new(file, path, log, room);
+    pub fn adopt(path: PathBuf, file: File, budget: Arc<Budget>, found: ReplayedLog) -> Result<Log, LogError> {
+        let ReplayedLog { log, origin, overlay, mtime_ns, pushes, end, records, cut_bytes: _ } = found;
+        budget.adopt_log(end, records);
+        let file = LogFile::new(file, path, log, budget);
         file.bytes.store(end, Ordering::Release);
         file.records.store(records, Ordering::Release);
         // It may be durable, and then what is written from now on must not spoil it.
         let (closed, durable_end) = (Some(mtime_ns), Some(0));
         let mut log = Log {
             file: Arc::new(file),
-            begun,
+            origin,
             overlay,
             end,
             bytes_end: end,
@@ -150,7 +136,7 @@ impl Log {
     /// The file as the log has it now.
     pub fn view(&self) -> View {
         View {
-            begun: self.begun.clone(),
+            origin: self.origin.clone(),
             overlay: self.overlay.clone(),
             mtime_ns: self.closed.unwrap_or_default(),
             bytes_end: self.bytes_end,
@@ -160,8 +146,8 @@ impl Log {
     }
 
     /// As [`Log::view`], of some bytes only.
-    pub fn view_of(&self, offset: u64, len_bytes: u64) -> (Vec<Piece>, Arc<LogFile>) {
-        (self.overlay.pieces(offset..offset + len_bytes).collect(), self.file.clone())
+    pub fn view_of(&self, offset: u64, len_bytes: u64) -> (Vec<LogSlice>, Arc<LogFile>) {
+        (self.overlay.slices(offset..offset + len_bytes).collect(), self.file.clone())
     }
 
     /// Length of the file.
@@ -202,7 +188,7 @@ impl Log {
     /// Writes.
     ///
     /// # Errors
-    /// No room, and the disk's; the log is as it was then.
+    /// No budget, and the disk's; the log is as it was then.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), LogError> {
         if bytes.is_empty() {
             return Ok(());
@@ -259,7 +245,7 @@ impl Log {
 
     /// The store has `version`, whose content is called so, and which is what the log said in `view`. Whether that is all.
     pub fn stored(&mut self, version: u64, content: u64, view: &View) -> bool {
-        (self.begun.base_version, self.begun.base_content) = (version, content);
+        (self.origin.base_version, self.origin.base_content) = (version, content);
         self.pushes.retain(|push| push.closed_end > view.closed_end);
         if self.is(view) {
             return true;
@@ -271,7 +257,7 @@ impl Log {
 
     /// The version below was stored anew, as `version`.
     pub fn rebase(&mut self, version: u64) {
-        self.begun.base_version = version;
+        self.origin.base_version = version;
         self.append_stored(0);
     }
 
@@ -279,7 +265,7 @@ impl Log {
     /// by the next mount, too.
     pub fn is_pushed(&mut self, view: &View) -> u64 {
         let content = (super::draw() % CONTENT_DRAWN) | CONTENT_DRAWN;
-        self.append_push(Push { content, closed_end: view.closed_end });
+        self.append_push(PendingPush { content, closed_end: view.closed_end });
         content
     }
 
@@ -288,22 +274,22 @@ impl Log {
         self.pushes.iter().find(|push| push.content == content).map(|push| push.closed_end)
     }
 
-    /// Also where there is no room: without the record the next mount takes the version for somebody else's.
+    /// Also where there is no budget: without the record the next mount takes the version for somebody else's.
     fn append_stored(&mut self, closed_end: u64) {
-        let Begun { base_version, base_content, .. } = self.begun;
+        let LogOrigin { base_version, base_content, .. } = self.origin;
         let [mut payload, content] = [closed_end, base_content].map(|number| number.to_le_bytes().to_vec());
         payload.extend(content);
         self.append_anyway((Kind::Stored, base_version, &payload));
     }
 
     /// As [`Log::append_stored`].
-    fn append_push(&mut self, push: Push) {
+    fn append_push(&mut self, push: PendingPush) {
         self.pushes.push(push);
         self.append_anyway((Kind::Pushed, push.content, &push.closed_end.to_le_bytes()));
     }
 
     fn append_anyway(&mut self, record: (Kind, u64, &[u8])) {
-        self.file.room.found_bytes(bytes_of(&[record]));
+        self.file.budget.force_bytes(bytes_of(&[record]));
         if let Err(error) = self.append_taken(&[record]) {
             tracing::warn!(%error, "a log does not say what was pushed of it");
         }
@@ -331,12 +317,12 @@ impl Log {
 
     /// The version it is written over; 0: none.
     pub fn base_version(&self) -> u64 {
-        self.begun.base_version
+        self.origin.base_version
     }
 
     /// What the store calls the content of that; 0: not known.
     pub fn base_content(&self) -> u64 {
-        self.begun.base_content
+        self.origin.base_content
     }
 
     /// Gives it a name that no mount takes for a log; that.
@@ -356,19 +342,19 @@ impl Log {
     }
 
     fn append(&mut self, records: &[(Kind, u64, &[u8])]) -> Result<(), LogError> {
-        self.file.room.take_records(records.len() as u64)?;
-        let taken = self.file.room.take(bytes_of(records));
+        self.file.budget.reserve_records(records.len() as u64)?;
+        let taken = self.file.budget.reserve_bytes(bytes_of(records)).map_err(LogError::from);
         let done = taken.and_then(|()| self.append_taken(records));
         match done {
             Ok(()) => {
                 self.file.records.fetch_add(records.len() as u64, Ordering::AcqRel);
             }
-            Err(_) => self.file.room.give_back_records(records.len() as u64),
+            Err(_) => self.file.budget.release_records(records.len() as u64),
         }
         done
     }
 
-    /// Appends what there is room for.
+    /// Appends what there is budget for.
     fn append_taken(&mut self, records: &[(Kind, u64, &[u8])]) -> Result<(), LogError> {
         let (bytes, mut end) = (bytes_of(records), self.end);
         let done = records.chunks(RECORDS_AT_ONCE).try_for_each(|records| {
@@ -389,7 +375,7 @@ impl Log {
                 Ok(())
             }
             Err(error) => {
-                self.file.room.give_back(bytes);
+                self.file.budget.release_bytes(bytes);
                 // Whole records among what did arrive must not come after what is written next. Where it cannot be cut off there is none.
                 let _ = self.file.file.set_len(self.end);
                 Err(self.file.disk(error))
@@ -405,5 +391,7 @@ fn bytes_of(records: &[(Kind, u64, &[u8])]) -> u64 {
 /// Logs' names end in this.
 pub const EXTENSION: &str = "spool";
 
+#[cfg(test)]
+mod replay_tests;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,175 @@
+//! What the kernel holds of each inode: how often it looked it up, and which version's length and data it has.
+//!
+//! With its write-back cache the kernel trusts the length and times that it has of a file over those it is told
+//! (`fuse_change_attributes`). A file that another client changed therefore gets a new generation when it is looked up
+//! and no program here has it open: the kernel takes it for another inode and drops what it knew (FUSE,
+//! `fuse_stale_inode`).
+
+use std::collections::HashMap;
+use tessera_wire::{Attr, InodeKind};
+
+/// A version and a length that no file has.
+const NONE: u64 = u64::MAX;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct KernelCache {
+    inodes: HashMap<u64, Inode>,
+    last_generation: u64,
+}
+
+#[derive(Debug)]
+struct Inode {
+    /// Lookups that the kernel has not forgotten.
+    lookups: u64,
+    generation: u64,
+    version: u64,
+    size_bytes: u64,
+    /// The length that the kernel uses.
+    shown_bytes: u64,
+    /// An open was refused since the last change, for the kernel to look the name up again.
+    sent_back: bool,
+    /// The attributes it had when it lost its last name here.
+    unlinked: Option<Attr>,
+}
+
+impl KernelCache {
+    /// The kernel is about to be told of an inode; `open`: a program here has the file open. Returns the generation to tell.
+    pub fn looked_up(&mut self, attr: &Attr, open: bool) -> u64 {
+        let current = (attr.version, attr.size_bytes);
+        let inode = self.inodes.entry(attr.ino).or_insert(Inode {
+            lookups: 0,
+            generation: 0,
+            version: attr.version,
+            size_bytes: attr.size_bytes,
+            shown_bytes: attr.size_bytes,
+            sent_back: false,
+            unlinked: None,
+        });
+        inode.lookups += 1;
+        if attr.kind() == InodeKind::File && (inode.version, inode.size_bytes) != current && !open {
+            self.last_generation += 1;
+            assert!(inode.generation < self.last_generation, "a generation is used once");
+            inode.generation = self.last_generation;
+            inode.holds(attr.version, attr.size_bytes);
+        }
+        inode.generation
+    }
+
+    /// A name of the inode was removed here; `attr`: its attributes after that.
+    pub fn name_removed(&mut self, attr: Attr) {
+        if let Some(inode) = self.inodes.get_mut(&attr.ino)
+            && attr.nlink == 0
+        {
+            inode.unlinked = Some(attr);
+        }
+    }
+
+    /// The attributes of a file that lost its last name here. The kernel may still write back its times.
+    pub fn unlinked(&self, ino: u64) -> Option<Attr> {
+        self.inodes.get(&ino)?.unlinked.clone()
+    }
+
+    /// The kernel forgot `lookups` lookups of an inode.
+    pub fn forgot(&mut self, ino: u64, lookups: u64) {
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            inode.lookups = inode.lookups.saturating_sub(lookups);
+            if inode.lookups == 0 {
+                self.inodes.remove(&ino);
+            }
+        }
+    }
+
+    /// The kernel has this version's length and data: it was written here, or the kernel was made to drop what it had.
+    pub fn holds(&mut self, ino: u64, version: u64, size_bytes: u64) {
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            inode.holds(version, size_bytes);
+        }
+    }
+
+    /// Data that was written here was not committed, and the file is closed: the kernel's length and data belong to no version.
+    pub fn holds_uncommitted(&mut self, ino: u64) {
+        self.holds(ino, NONE, NONE);
+    }
+
+    /// Whether the kernel has this version's length, and no older version's data.
+    pub fn shows(&self, ino: u64, version: u64, size_bytes: u64) -> bool {
+        self.inodes.get(&ino).is_some_and(|inode| (inode.version, inode.shown_bytes) == (version, size_bytes))
+    }
+
+    /// Whether to refuse an open with `ESTALE`: the kernel then looks the name up again, once, and learns the new length.
+    pub fn must_look_up_again(&mut self, ino: u64, size_bytes: u64) -> bool {
+        let Some(inode) = self.inodes.get_mut(&ino) else { return false };
+        inode.sent_back = inode.shown_bytes != size_bytes && !inode.sent_back;
+        inode.sent_back
+    }
+
+    /// Whether the data that the kernel cached is this version's. From now on it counts as this version's.
+    pub fn opens(&mut self, ino: u64, version: u64, size_bytes: u64) -> bool {
+        match self.inodes.get_mut(&ino) {
+            Some(inode) if inode.version == version => true,
+            Some(inode) => {
+                (inode.version, inode.size_bytes) = (version, size_bytes);
+                false
+            }
+            None => false,
+        }
+    }
+}
+
+impl Inode {
+    fn holds(&mut self, version: u64, size_bytes: u64) {
+        (self.version, self.size_bytes, self.shown_bytes) = (version, size_bytes, size_bytes);
+        self.sent_back = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr(version: u64, size_bytes: u64) -> Attr {
+        Attr { ino: 5, kind: InodeKind::File as i32, version, size_bytes, ..Attr::default() }
+    }
+
+    #[test]
+    fn a_file_changed_elsewhere_becomes_another_inode_unless_it_is_open() {
+        let mut kernel = KernelCache::default();
+        let first = kernel.looked_up(&attr(1, 10), false);
+        assert_eq!(kernel.looked_up(&attr(1, 10), false), first);
+        assert_eq!(kernel.looked_up(&attr(2, 20), true), first, "open here");
+        let second = kernel.looked_up(&attr(2, 20), false);
+        assert_ne!(second, first);
+        kernel.holds(5, 3, 30);
+        assert_eq!(kernel.looked_up(&attr(3, 30), false), second, "written here");
+        assert!(kernel.opens(5, 3, 30));
+        assert!(!kernel.opens(5, 4, 31));
+        assert!(!kernel.shows(5, 4, 31), "its length is the old one");
+        assert!(kernel.must_look_up_again(5, 31) && !kernel.must_look_up_again(5, 31), "once");
+        kernel.holds(5, 4, 31);
+        assert!(kernel.shows(5, 4, 31) && !kernel.must_look_up_again(5, 31));
+    }
+
+    #[test]
+    fn a_file_without_a_name_keeps_its_last_attributes() {
+        let mut kernel = KernelCache::default();
+        kernel.looked_up(&attr(3, 30), false);
+        kernel.name_removed(Attr { nlink: 1, ..attr(3, 30) });
+        assert!(kernel.unlinked(5).is_none(), "it has another name");
+        kernel.name_removed(attr(3, 30));
+        assert_eq!(kernel.unlinked(5), Some(attr(3, 30)));
+        kernel.forgot(5, 1);
+        assert!(kernel.unlinked(5).is_none());
+        assert!(!kernel.opens(5, 4, 31), "forgotten");
+    }
+
+    #[test]
+    fn what_was_never_committed_is_not_shown() {
+        let mut kernel = KernelCache::default();
+        let first = kernel.looked_up(&attr(4, 31), false);
+        kernel.holds_uncommitted(5);
+        assert!(kernel.must_look_up_again(5, 31) && !kernel.opens(5, 4, 31));
+        kernel.holds_uncommitted(5);
+        assert_ne!(kernel.looked_up(&attr(3, 30), false), first, "it becomes another inode");
+    }
+}

@@ -1,0 +1,63 @@
+//! Names of extended attributes: what the mount computes, what the store keeps, and what is refused.
+
+/// An attribute of a file, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XattrName<'a> {
+    /// `user.tessera.location`: where each extent lies. Computed, read-only.
+    Location,
+    /// `user.tessera.state`: version, chunks and bytes. Computed, read-only.
+    State,
+    /// `user.tessera.mount`: how the mount itself stands. Computed, read-only.
+    Mount,
+    /// A hint, or an attribute of the user's own: the store keeps it.
+    Stored(&'a str),
+}
+
+/// Why a name is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XattrNameError {
+    /// The name is not UTF-8.
+    NotText,
+    /// The store keeps `user.*` and `trusted.*` only.
+    OtherNamespace,
+}
+
+impl<'a> XattrName<'a> {
+    /// Classifies a name.
+    ///
+    /// # Errors
+    /// The store cannot keep an attribute of this name.
+    pub fn parse(name: &'a [u8]) -> Result<XattrName<'a>, XattrNameError> {
+        let name = std::str::from_utf8(name).map_err(|_| XattrNameError::NotText)?;
+        match name {
+            "user.tessera.location" => Ok(XattrName::Location),
+            "user.tessera.state" => Ok(XattrName::State),
+            "user.tessera.mount" => Ok(XattrName::Mount),
+            name if name.starts_with("user.") || name.starts_with("trusted.") => Ok(XattrName::Stored(name)),
+            _ => Err(XattrNameError::OtherNamespace),
+        }
+    }
+
+    /// The name, if the store keeps the attribute.
+    pub fn stored(self) -> Option<&'a str> {
+        match self {
+            XattrName::Stored(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_classified() {
+        assert_eq!(XattrName::parse(b"user.tessera.state"), Ok(XattrName::State));
+        assert_eq!(XattrName::parse(b"user.tessera.dedup").unwrap().stored(), Some("user.tessera.dedup"));
+        assert_eq!(XattrName::parse(b"trusted.x").unwrap().stored(), Some("trusted.x"));
+        assert_eq!(XattrName::parse(b"user.tessera.mount").unwrap().stored(), None);
+        assert_eq!(XattrName::parse(b"security.selinux"), Err(XattrNameError::OtherNamespace));
+        assert_eq!(XattrName::parse(b"user.\xff"), Err(XattrNameError::NotText));
+    }
+}
