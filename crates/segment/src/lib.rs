@@ -22,8 +22,6 @@ mod index;
 mod index_rows;
 pub mod log;
 mod open;
-#[doc(hidden)]
-pub mod planted;
 mod publish;
 mod remake;
 mod resume;

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::*;
-use planted::PlantedBug;
 use proptest::prelude::*;
 use tessera_disk::{Disk, Fault, MemDisk, OpenMode, SimDisk};
+use tessera_failpoint as failpoint;
 use tessera_segment::*;
 
 /// Three segments with living, dead and delete records; the last open.
@@ -69,9 +69,10 @@ fn unreadable_sectors_are_findings_not_failures() {
 /// P8, P13: the put that repairs a rotten fragment is not mistaken for a retry.
 #[test]
 fn a_repair_of_rot_is_written() {
-    let repaired = |planted| {
+    let repaired = |mistake: Option<&str>| {
+        let _guard = mistake.map(failpoint::activate);
         let disk = sim(1);
-        let (store, _) = open(&disk, Options { planted, ..small() }).unwrap();
+        let (store, _) = open(&disk, small()).unwrap();
         put(&store, id(1, 0), 100).unwrap();
         store.sync().unwrap();
         disk.rot("segments/0000000000000001.seg", 4096 + 128 + 32 + 50, 4);
@@ -84,8 +85,8 @@ fn a_repair_of_rot_is_written() {
         store.sync().unwrap();
         store.get(id(1, 0)).unwrap().unwrap().read_verified().is_ok()
     };
-    assert!(repaired(PlantedBug::None));
-    assert!(!repaired(PlantedBug::TrustDuplicates), "the planted bug survived");
+    assert!(repaired(None));
+    assert!(!repaired(Some("segment.trust_duplicates")), "the failpoint survived");
 }
 
 /// Nothing rotten is copied, and its segment stays until it was repaired.

@@ -18,13 +18,13 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use tessera_disk::{Disk, DiskFile, Identity, OpenMode};
+use tessera_failpoint as failpoint;
 
 pub use error::{LogDamage, LogError, LogOpenError};
 pub use open::LogReport;
 pub use snapshot::{Snapshot, SnapshotProgress};
 
 use crate::format::Place;
-use crate::planted::PlantedBug;
 use format::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind, FILE_HEADER_BYTES, FileHeader, padded};
 
 /// The directory of the log on a disk.
@@ -37,14 +37,11 @@ pub const ENTRY_MAX_BYTES: u32 = 64 << 20;
 pub struct LogOptions {
     /// A new file is begun once one has this many bytes. Default 16 MiB; 4 KiB to 1 GiB. Entries are dropped by whole files.
     pub file_size_bytes: u64,
-    /// For tests only.
-    #[doc(hidden)]
-    pub planted: PlantedBug,
 }
 
 impl Default for LogOptions {
     fn default() -> Self {
-        LogOptions { file_size_bytes: 16 << 20, planted: PlantedBug::None }
+        LogOptions { file_size_bytes: 16 << 20 }
     }
 }
 
@@ -330,7 +327,7 @@ impl LogStore {
             let _ = self.cut_failed_write();
             return Err(e.into());
         }
-        if self.options.planted != PlantedBug::AckBeforeSync {
+        if !failpoint::is_active("logstore.ack_before_sync") {
             file.sync_data()?;
         }
         if let Some(file) = self.files.get_mut(&number) {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tessera_disk::{Disk, DiskError, DiskFile, Identity, IdentityError, OpenMode};
+use tessera_failpoint as failpoint;
 
 use super::error::{LogDamage, LogOpenError};
 use super::format::{EntryHeader, EntryKind, FILE_HEADER_BYTES, Fault, FileHeader, LOG_VERSION, SnapshotHeader};
 use super::{LOG_DIR, Location, LogFile, LogOptions, LogStore, Snapshot, file_path, snapshot};
 use crate::format::{Place, parse_file_name};
-use crate::planted::PlantedBug;
 
 /// What opening found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -163,7 +163,7 @@ impl LogStore {
             // A file that is damaged in its header, or could not be read, takes no more.
             self.current = (header.is_some() && !unreadable).then_some(number);
             if let Some(cut) = loaded
-                && self.options.planted != PlantedBug::KeepTornTail
+                && !failpoint::is_active("logstore.keep_torn_tail")
             {
                 file.truncate(cut)?;
                 report.cut_bytes = len - cut;
