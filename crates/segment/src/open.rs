@@ -13,15 +13,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use parking_lot::{Mutex, RwLock};
-use tessera_disk::{Disk, DiskError, DiskFile, Identity, IdentityError, OpenMode, hex16};
+use tessera_disk::{
+    Disk, DiskError, DiskFile, Identity, IdentityError, OpenMode, hex16,
+    record::{RecordPlace, parse_numbered_name},
+};
 use tessera_failpoint as failpoint;
 
 use crate::compact::Compactor;
 use crate::config::Options;
 use crate::error::{Damage, Finding, OpenError};
-use crate::format::{
-    HeaderFault, Place, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader, parse_file_name,
-};
+use crate::format::{HeaderFault, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader};
 use crate::graves::Graves;
 use crate::index::{Entry, FragmentId, Index, IndexError, Point, SegmentRow};
 use crate::publish::{Overlay, row_of};
@@ -187,7 +188,7 @@ impl Opening {
         self.disk.create_dir(SEGMENTS_DIR)?;
         let mut numbers = Vec::new();
         for name in self.disk.list(SEGMENTS_DIR)? {
-            match parse_file_name(&name, ".seg") {
+            match parse_numbered_name(&name, ".seg") {
                 Some(number) => numbers.push(number),
                 None => self.report.foreign_files.push(name),
             }
@@ -347,7 +348,7 @@ impl Opening {
         last: bool,
     ) -> Result<Found, OpenError> {
         let len = range.end;
-        let place = Place { disk_uuid: self.identity.disk_uuid, file: number };
+        let place = RecordPlace { disk_uuid: self.identity.disk_uuid, file: number };
         let mut scanner = Scanner::new(file, place, range.start, len, after_sequence);
         let mut found = Found::default();
         let mut doubt = Doubt::default();

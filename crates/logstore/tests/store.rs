@@ -1,4 +1,4 @@
-//! What the log replica does, one behaviour a test.
+//! What the log store does, one behaviour a test.
 
 mod common;
 
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use common::*;
 use tessera_disk::{CrashKind, Disk, Fault, OpenMode, SimDisk};
 use tessera_failpoint as failpoint;
-use tessera_segment::*;
+use tessera_logstore::*;
 
 fn open_log(disk: &SimDisk) -> (LogStore, LogReport) {
-    let options = LogOptions { file_size_bytes: 500, ..LogOptions::default() };
+    let options = LogOptions { file_size_bytes: 500 };
     LogStore::open(Arc::new(disk.clone()), options).unwrap()
 }
 
