@@ -100,7 +100,7 @@ impl WriteCore {
             ChunkState::New | ChunkState::Unknown => (0..all).collect(),
         };
         (chunk.chunk_id, chunk.pg_id, chunk.epoch) = (answer.chunk_id, answer.pg_id, answer.epoch);
-        chunk.unwatched_epoch = 0;
+        (chunk.told_epoch, chunk.unwatched_epoch) = (0, 0);
         chunk.durable = wanted.is_empty();
         chunk.missing.clear();
         chunk.stage = Stage::Storing;

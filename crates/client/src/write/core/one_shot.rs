@@ -104,6 +104,7 @@ impl WriteCore {
         for &index in &chunks {
             let chunk = &mut self.chunks[index];
             (chunk.chunk_id, chunk.pg_id, chunk.epoch, chunk.reported_epoch) = (0, 0, 0, 0);
+            chunk.told_epoch = 0;
             (chunk.pinned, chunk.durable) = (false, false);
             chunk.missing.clear();
             if let Some(active) = &mut chunk.active {

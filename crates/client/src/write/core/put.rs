@@ -14,7 +14,7 @@ impl WriteCore {
         if chunk.stage != Stage::Storing || chunk.active.as_ref().is_none_or(|a| !a.is_encoded()) {
             return;
         }
-        let Some(pg) = self.view.read().pg(chunk.pg_id).filter(|pg| pg.epoch >= chunk.epoch) else {
+        let Some(pg) = self.view.read().pg(chunk.pg_id).filter(|pg| pg.epoch >= chunk.newest_epoch()) else {
             return self.want_map(index);
         };
         let no_better = self.has_no_better_group(index);
@@ -42,7 +42,11 @@ impl WriteCore {
                 }
                 _ => {}
             }
-            // Not acknowledged under this epoch any more (P11), and not queued yet.
+            // Not acknowledged under this epoch any more (P11), and not queued yet. An optimistic chunk that was ready
+            // may not be any more.
+            if let FragState::Acked { .. } = frag.state {
+                self.extents.ready = 0;
+            }
             frag.state = FragState::Waiting;
             let (chunk_id, number, len_bytes) = (chunk.chunk_id, frag.number, frag.bytes.len());
             sends.push(FragmentPut { chunk: index, chunk_id, number, disk_id, epoch: pg.epoch, len_bytes });
@@ -198,7 +202,7 @@ impl WriteCore {
             return;
         }
         frag.state = FragState::Acked { epoch: sent.epoch };
-        let outdated = sent.epoch < chunk.epoch;
+        let outdated = sent.epoch < chunk.newest_epoch();
         if late {
             chunk.missing.retain(|f| *f != sent.number);
             let (chunk_id, fragment, epoch, disk_id) = (sent.chunk_id, sent.number, sent.epoch, sent.disk_id);
@@ -225,7 +229,7 @@ impl WriteCore {
             Code::StaleEpoch if active.attempts < 6 => {
                 frag.state = FragState::Waiting;
                 active.attempts += 1;
-                chunk.epoch = chunk.epoch.max(error.current);
+                chunk.told_epoch = chunk.told_epoch.max(error.current);
             }
             // Damaged on its way.
             Code::Corrupt if active.attempts < 3 => {
@@ -282,8 +286,11 @@ impl WriteCore {
     fn after_map(&mut self, index: usize) {
         // The input may have been cut anew since.
         let Some(chunk) = self.chunks.get(index) else { return };
+        if chunk.stage != Stage::Storing {
+            return;
+        }
         let Some(active) = &chunk.active else { return };
-        let behind = self.view.read().pg(chunk.pg_id).is_none_or(|pg| pg.epoch < chunk.epoch);
+        let behind = self.view.read().pg(chunk.pg_id).is_none_or(|pg| pg.epoch < chunk.newest_epoch());
         if behind {
             // Somebody knows a newer epoch than the manager tells: it will tell in a moment, or it is lost.
             return if active.attempts > 5 { self.move_elsewhere(index) } else { self.put_later(index) };
@@ -388,13 +395,17 @@ impl WriteCore {
     pub(super) fn note_missing(&mut self, index: usize) {
         let chunk = &mut self.chunks[index];
         if let Some(active) = &chunk.active {
-            let missing = active.frags.iter().filter(|f| !matches!(f.state, FragState::Acked { .. }));
+            let missing = active.frags.iter().filter(|f| !f.is_acked_under(chunk.epoch));
             chunk.missing = missing.map(|f| f.number).collect();
         }
     }
 
     pub(super) fn check_settled(&mut self, index: usize) {
         let chunk = &self.chunks[index];
+        // A chunk that moves is settled in its new group: the answer is on its way.
+        if matches!(chunk.stage, Stage::Queued | Stage::Asked) {
+            return;
+        }
         let acked = |f: &Frag| matches!(f.state, FragState::Acked { .. });
         let Some(active) = chunk.active.as_ref().filter(|a| a.is_encoded()) else { return };
         if active.frags.iter().all(acked) {

@@ -155,6 +155,9 @@ pub(super) struct Chunk {
     pub pg_id: u64,
     /// Epoch under which all acknowledgements so far are good.
     pub epoch: u64,
+    /// The newest epoch that a node told of. What it changed is unknown until the map shows it, so no acknowledgement
+    /// is claimed under it before.
+    pub told_epoch: u64,
     /// Where some were stored again after the chunk had been settled: the epoch under which the manager found the
     /// others good, which nobody here watches any more. 0: all are watched.
     pub unwatched_epoch: u64,
@@ -197,6 +200,11 @@ pub(super) struct Frag {
 }
 
 impl Frag {
+    /// Whether an acknowledgement counts under `epoch` (P11).
+    pub fn is_acked_under(&self, epoch: u64) -> bool {
+        matches!(self.state, FragState::Acked { epoch: acked } if acked >= epoch)
+    }
+
     pub fn waiting(number: u32) -> Self {
         Frag { number, bytes: Bytes::new(), crc32c: 0, ready: false, state: FragState::Waiting }
     }
@@ -246,6 +254,7 @@ impl Chunk {
             chunk_id: 0,
             pg_id: 0,
             epoch: 0,
+            told_epoch: 0,
             unwatched_epoch: 0,
             stage: Stage::Queued,
             durable: false,
@@ -267,13 +276,18 @@ impl Chunk {
         if self.unwatched_epoch == 0 { self.epoch } else { self.epoch.min(self.unwatched_epoch) }
     }
 
+    /// The epoch that the map has to show before fragments are sent, or acknowledgements checked.
+    pub fn newest_epoch(&self) -> u64 {
+        self.epoch.max(self.told_epoch)
+    }
+
     /// Numbers of the fragments that are in place, wanted ones and others.
     pub fn in_place(&self) -> impl Iterator<Item = u32> {
         let all = self.class.as_ref().map_or(0, |c| c.fragments());
         (0..all).filter(move |number| match &self.active {
             Some(active) => {
                 let wanted = active.frags.iter().find(|f| f.number == *number);
-                wanted.is_none_or(|f| matches!(f.state, FragState::Acked { .. }))
+                wanted.is_none_or(|f| f.is_acked_under(self.epoch))
             }
             None => !self.missing.contains(number),
         })

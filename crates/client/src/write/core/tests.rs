@@ -453,3 +453,40 @@ fn what_waits_beside_a_hopeless_fragment_is_sent_later() {
         }
     }
 }
+
+/// P12: a chunk that is to move to another group waits for that group, even if the fragments that arrive meanwhile
+/// would do for a degraded write.
+#[test]
+fn acknowledgements_during_a_move_do_not_settle_the_chunk() {
+    for (full, slow, slower) in (1..=8).flat_map(|n| (1..=6).map(move |i| (n, n % 8 + 1, (n + i) % 8 + 1))) {
+        let mut drive = Drive::new(Fake::new(8).with("redundancy", "ec:4+2").with("degraded-writes", "yes"));
+        drive.fake.nodes.get_mut(&full).unwrap().refuse_puts = Some(Error::new(Code::NoSpace, "full"));
+        // One node answers while the manager is asked for another group, one keeps the commit waiting until later.
+        drive.fake.nodes.get_mut(&slow).unwrap().delay_ns = 1_500_000;
+        drive.fake.nodes.get_mut(&slower).unwrap().delay_ns = 5_000_000;
+        put(&mut drive, "a", &data(50_000, 1)).unwrap();
+        assert_eq!(read_all(&mut drive, "a").unwrap(), data(50_000, 1));
+    }
+}
+
+/// P11: an epoch that a node told counts for no acknowledgement before the map shows what it changed.
+#[test]
+fn an_optimistic_commit_does_not_claim_an_epoch_that_the_map_does_not_show() {
+    for (turn, lost) in (0..7).flat_map(|turn| (0..4).map(move |lost| (turn, lost))) {
+        let mut drive = Drive::new(Fake::new(7).with("redundancy", "ec:4+2").with("durability", "optimistic"));
+        drive.fake.next_id += turn;
+        (1..=5).for_each(|node| drive.fake.nodes.get_mut(&node).unwrap().delay_ns = 500_000);
+        for _ in 0..5 {
+            drive.fake.hooks.push((Kind::PutFragments, Box::new(|_| {})));
+        }
+        // The last put finds another epoch; its answer comes before the others'.
+        let replace: crate::fake::Hook = Box::new(move |fake| {
+            let pg = fake.chunks.values().next().unwrap().pg_id;
+            let to = fake.outsider(pg);
+            fake.replace_member(pg, lost, to);
+        });
+        drive.fake.hooks.push((Kind::PutFragments, replace));
+        put(&mut drive, "a", &data(9_000, 1)).unwrap();
+        drive.fake.check_all_stored();
+    }
+}
