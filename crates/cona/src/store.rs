@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tessera_disk::{Disk, DiskLock, RealDisk};
-use tessera_failpoint as failpoint;
 
 use crate::buffer::{Change, SmallKey};
 use crate::error::Error;
@@ -121,11 +120,7 @@ impl Store {
         for i in 0..count {
             let shared = shared.clone();
             let thread = std::thread::Builder::new().name(format!("cona-{i}"));
-            let failpoints = failpoint::inherit();
-            let spawned = thread.spawn(move || {
-                failpoints.enter();
-                shared.work_loop();
-            });
+            let spawned = thread.spawn(move || shared.work_loop());
             workers.push(spawned.map_err(|source| {
                 let (path, op) = ("worker thread".into(), tessera_disk::DiskOp::Open);
                 Error::from(tessera_disk::DiskError::Io { path, op, offset: 0, source })

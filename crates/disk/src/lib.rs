@@ -17,7 +17,6 @@ mod mem;
 mod path;
 mod poison;
 mod real;
-pub mod record;
 mod rng;
 mod sim;
 

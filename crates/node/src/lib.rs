@@ -9,6 +9,7 @@
 //! epochs), carried out by the disk's own threads, and fenced again before it is acknowledged (P9, P11).
 //!
 //! Start reading at [`core`], then `disk_worker`, then `shell`.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod check;
 pub mod compute;
@@ -18,6 +19,7 @@ pub mod disk_worker;
 pub mod log_replica;
 pub mod read;
 pub mod rebuild;
+#[allow(clippy::disallowed_methods)] // The shell has the clock, threads and sockets.
 pub mod shell;
 
 pub use config::NodeConfig;

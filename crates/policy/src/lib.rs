@@ -4,6 +4,7 @@
 //! looks up what to do, the command line prints its help from it. A [`Policy`] is a file's hints, resolved.
 //! Here is no I/O and no knowledge of who asks. Start at [`HINTS`]; a new hint is one row there and one
 //! field of [`Policy`].
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod chunking;
 mod classic;

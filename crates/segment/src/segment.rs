@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tessera_disk::DiskFile;
-use tessera_disk::record::numbered_name;
 
 /// The directory of the segments on a disk.
 pub(crate) const SEGMENTS_DIR: &str = "segments";
@@ -47,7 +46,7 @@ impl Segment {
     }
 
     pub(crate) fn path(number: u64) -> String {
-        format!("{SEGMENTS_DIR}/{}", numbered_name(number, ".seg"))
+        format!("{SEGMENTS_DIR}/{}", crate::format::file_name(number))
     }
 
     pub(crate) fn end(&self) -> u64 {

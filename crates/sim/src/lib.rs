@@ -6,6 +6,7 @@
 //! production knows of this crate. The same seed gives the same trace (docs/promises.md names the fault model).
 //!
 //! Start at [`plan`] (what a seed may draw), then [`world`] (how events flow), then [`oracle`] (what is judged).
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod client_host;
 pub mod clock;

@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use std::sync::Arc;
 use tessera_disk::{CrashKind, Disk, Identity, SimDisk};
-use tessera_logstore::{LogOptions, LogStore};
 use tessera_node::NodeConfig;
 use tessera_node::check::{self, NodeRequest};
 use tessera_node::compute::{self, RebuildOutcome};
@@ -13,7 +12,7 @@ use tessera_node::core::{
 use tessera_node::disk_worker::{self, Waiting};
 use tessera_node::log_replica;
 use tessera_node::read::{self, Piece};
-use tessera_segment::{ConaIndex, FragmentId, Index, MemIndex, Options, SegmentStore};
+use tessera_segment::{ConaIndex, FragmentId, Index, LogOptions, LogStore, MemIndex, Options, SegmentStore};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Error, Kind, NodeInfo};
 
@@ -136,7 +135,7 @@ impl NodeHost {
             Ok(opened) => opened,
             Err(error) => return tell(&format!("n{} cannot open its segments: {error}", self.index)),
         };
-        let log_options = LogOptions { file_size_bytes: 64 << 10 };
+        let log_options = LogOptions { file_size_bytes: 64 << 10, ..LogOptions::default() };
         let (log, _) = match LogStore::open(disk, log_options) {
             Ok(opened) => opened,
             Err(error) => return tell(&format!("n{} cannot open its log: {error}", self.index)),
@@ -314,6 +313,7 @@ impl Running {
 }
 
 fn tell(line: &str) {
+    #[allow(clippy::disallowed_methods)] // A switch for whoever debugs a seed; it changes no event.
     if std::env::var_os("SIM_LOG").is_some() {
         println!("{line}");
     }

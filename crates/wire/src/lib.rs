@@ -8,6 +8,7 @@
 //!
 //! This crate never does I/O, keeps no state and knows no clock. Start at [`message`], the table of
 //! message kinds.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod class;
 pub mod common;

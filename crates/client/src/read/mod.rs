@@ -1,6 +1,7 @@
 //! Reading: whole versions into a sink ([`get`]) and open files ([`ReadHandle`]).
 
 pub mod cache;
+#[cfg_attr(not(test), deny(clippy::disallowed_methods))]
 pub mod core;
 
 use crate::context::Context;

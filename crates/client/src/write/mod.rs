@@ -1,5 +1,6 @@
 //! Writing: whole sources ([`put`]) and open files ([`WriteHandle`]).
 
+#[cfg_attr(not(test), deny(clippy::disallowed_methods))]
 pub mod core;
 mod handle;
 pub(crate) mod input;
