@@ -1,14 +1,20 @@
-# The ways in: `make run` and `make test` are the two commands of the README.
-.PHONY: run test test-arm check fmt bench bench-accel bench-cona bench-cona-study bench-index bench-mount bench-similarity miri soak clean
+# The ways in. `make` alone lists them; `make run` and `make test` are the two commands of the README.
+.DEFAULT_GOAL := help
+.PHONY: help run test test-arm check fmt bench bench-accel bench-cona bench-cona-study bench-index bench-mount bench-similarity miri soak clean
+
+help:           ## this list
+	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(":.*", "", $$1); printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run:            ## build and start a store of eight nodes here, under ./tessera-data
 	cargo build --release -p tessera-cli
 	./target/release/tessera up
 
-check:          ## what to run all day: format, lints, unit tests (under three minutes once built)
+check:          ## what to run all day: format, lints, unit tests, the repository's rules, golden scripts
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo test --quiet -p tessera-tidy
 	cargo test --workspace --lib --quiet
+	cargo test --quiet -p tessera-sim --test scripts
 
 test:           ## everything: lints, docs, all tests, real processes killed
 	cargo fmt --all --check
@@ -67,8 +73,8 @@ bench-cona-study: ## the studies of CONA's paper: buffer sizes, merges per inser
 	cargo build --release --manifest-path bench/cona/Cargo.toml
 	python3 bench/cona_study.py
 
-fmt:
+fmt:            ## format every Rust file
 	cargo fmt --all
 
-clean:
+clean:          ## delete what was built
 	cargo clean
