@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use tessera_failpoint as failpoint;
+
 use crate::buffer::{Buffer, Change};
 use crate::error::Error;
 use crate::log::{Log, encode_changes, log_name};
 use crate::options::{Background, Durability};
-use crate::planted::PlantedBug;
 use crate::state::{Shared, State};
 
 /// Cells beyond which writers are slowed down, bit by bit, so that merges keep up.
@@ -163,7 +164,7 @@ impl Shared {
             self.around.counters.log_bytes.fetch_add(written, Ordering::Relaxed);
         }
         committer.next_seq = first + numbered().count() as u64;
-        if group.iter().any(|r| r.sync) && !self.has_bug(PlantedBug::AckBeforeSync) {
+        if group.iter().any(|r| r.sync) && !failpoint::is_active("cona.ack_before_sync") {
             committer.sync(self)?;
         }
         state.active.apply(numbered().map(|(seq, r)| (seq, &r.changes[..])), &self.snapshots.newest, &self.visible_seq);

@@ -37,8 +37,6 @@ mod open;
 mod options;
 mod page;
 mod plan;
-#[doc(hidden)]
-pub mod planted;
 mod snapshot;
 mod state;
 mod stats;

@@ -260,7 +260,6 @@ mod tests {
             dir: String::new(),
             trash: Default::default(),
             counters: Default::default(),
-            check_pages: true,
             durable: true,
         };
         drop(Log::create(&around, 7, 64).unwrap());
@@ -280,7 +279,7 @@ mod tests {
         #[test]
         fn damaged_logs_give_a_prefix(flips in proptest::collection::vec((any::<prop::sample::Index>(), 0_u8..8), 0..4)) {
             let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::MemDisk::new());
-            let around = Surroundings { disk: disk.clone(), dir: String::new(), trash: Default::default(), counters: Default::default(), check_pages: true, durable: true };
+            let around = Surroundings { disk: disk.clone(), dir: String::new(), trash: Default::default(), counters: Default::default(), durable: true };
             let mut log = Log::create(&around, 7, 64).unwrap();
             let mut out = Vec::new();
             let payloads: Vec<Vec<u8>> = (1..20_u8).map(|i| {

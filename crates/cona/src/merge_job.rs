@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use tessera_failpoint as failpoint;
+
 use crate::buffer::Buffer;
 use crate::cell::Cell;
 use crate::cell_writer::CellWriter;
@@ -14,7 +16,6 @@ use crate::manifest::{Entry, Manifest};
 use crate::merge::Merger;
 use crate::options::Background;
 use crate::plan::{self, Plan, View};
-use crate::planted::PlantedBug;
 use crate::state::{Shared, State};
 
 /// Bytes that a merge reads ahead from each cell.
@@ -128,7 +129,7 @@ impl Shared {
 
     fn flush(&self, buffer: &Arc<Buffer>) -> Result<(), Error> {
         let logs = buffer.logs.lock().clone();
-        if self.has_bug(PlantedBug::RemoveLogEarly) {
+        if failpoint::is_active("cona.remove_log_early") {
             self.remove_logs(&logs);
         }
         // No cell below and no merge that will put one there: deletes have nothing to hide.
@@ -164,7 +165,7 @@ impl Shared {
         }
         let path = crate::cell::path_in(&self.around.dir, &crate::cell::cell_name(writer.number));
         let cell =
-            writer.finish(self.around.durable && !self.has_bug(PlantedBug::CellNotSynced)).inspect_err(|_| {
+            writer.finish(self.around.durable && !failpoint::is_active("cona.cell_not_synced")).inspect_err(|_| {
                 let _ = self.around.disk.remove(&path);
             })?;
         Ok(Some(cell))
@@ -195,7 +196,7 @@ impl Shared {
         let version = state.version + u64::from(buffer.is_some());
         if let Some(buffer) = buffer {
             self.cache.begin(version);
-            if !self.has_bug(PlantedBug::StaleCache) {
+            if !failpoint::is_active("cona.stale_cache") {
                 let _ = buffer.for_each(|key, _| {
                     self.cache.remove(key);
                     Ok::<(), Error>(())
@@ -291,8 +292,8 @@ impl Shared {
     fn merge_records(&self, job: &mut MergeJob, moved: &mut u64) -> Result<bool, Error> {
         let (mut bytes, limit) = (0, self.options.merge_slice_bytes);
         let limit = if self.options.background == Background::Inline { u64::MAX } else { limit };
-        let keep_older = self.has_bug(PlantedBug::KeepOlder);
-        let drop_deletes = job.oldest || self.has_bug(PlantedBug::DropDeletesEarly);
+        let keep_older = failpoint::is_active("cona.keep_older");
+        let drop_deletes = job.oldest || failpoint::is_active("cona.drop_deletes_early");
         while let Some((key, value)) = job.merger.current(keep_older) {
             bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
             if value.is_some() || !drop_deletes {

@@ -14,7 +14,6 @@ use crate::error::Error;
 use crate::log::{Log, LogReader, Next, log_name};
 use crate::manifest::{MANIFEST, Manifest};
 use crate::options::Options;
-use crate::planted::PlantedBug;
 use crate::state::{Failures, Shared, State};
 
 /// Turns a refusal to write into one that names the directory.
@@ -76,13 +75,11 @@ fn create(around: &Surroundings, files: &Files, options: &Options) -> Result<Man
 /// Opens the store in `dir` of `disk`.
 pub(crate) fn open(disk: Arc<dyn Disk>, dir: &str, options: Options) -> Result<Arc<Shared>, Error> {
     options.check()?;
-    let check_pages = options.planted != PlantedBug::SkipPageCheck;
     let around = Surroundings {
         disk,
         dir: dir.into(),
         trash: Default::default(),
         counters: Default::default(),
-        check_pages,
         durable: !options.volatile,
     };
     open_around(around.clone(), options).map_err(|error| refused(&around, error))

@@ -2,7 +2,6 @@
 
 use crate::error::Error;
 use crate::index::FILTER_BITS_MAX;
-use crate::planted::PlantedBug;
 
 /// Longest key.
 pub const KEY_BYTES_MAX: usize = 1024;
@@ -102,9 +101,6 @@ pub struct Options {
     /// Nothing needs to survive: whatever the directory holds is removed at opening, nothing is logged or synced. For indexes that
     /// can be rebuilt.
     pub volatile: bool,
-    /// A bug to commit; for tests.
-    #[doc(hidden)]
-    pub planted: PlantedBug,
 }
 
 impl Default for Options {
@@ -123,7 +119,6 @@ impl Default for Options {
             lock: true,
             logged: true,
             volatile: false,
-            planted: PlantedBug::None,
         }
     }
 }

@@ -13,7 +13,6 @@ use crate::error::Error;
 use crate::index::hash_key;
 use crate::merge_job::Jobs;
 use crate::options::Options;
-use crate::planted::PlantedBug;
 
 /// What a reader holds: buffers and cells that do not go away while it does.
 #[derive(Clone)]
@@ -135,10 +134,6 @@ impl Shared {
         drop(state);
         // The last user of a cell may go with it, outside the lock.
         drop(old);
-    }
-
-    pub(crate) fn has_bug(&self, bug: PlantedBug) -> bool {
-        self.options.planted == bug
     }
 }
 

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tessera_disk::{Disk, DiskLock, RealDisk};
+use tessera_failpoint as failpoint;
 
 use crate::buffer::{Change, SmallKey};
 use crate::error::Error;
@@ -120,7 +121,11 @@ impl Store {
         for i in 0..count {
             let shared = shared.clone();
             let thread = std::thread::Builder::new().name(format!("cona-{i}"));
-            let spawned = thread.spawn(move || shared.work_loop());
+            let failpoints = failpoint::inherit();
+            let spawned = thread.spawn(move || {
+                failpoints.enter();
+                shared.work_loop();
+            });
             workers.push(spawned.map_err(|source| {
                 let (path, op) = ("worker thread".into(), tessera_disk::DiskOp::Open);
                 Error::from(tessera_disk::DiskError::Io { path, op, offset: 0, source })

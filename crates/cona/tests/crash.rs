@@ -1,14 +1,14 @@
 //! P9: whatever fails at whatever I/O of a scripted life of a store, what was acknowledged as durable is there afterwards, and what is
-//! there is a prefix of what was written, whole batches only. Then the same with planted bugs: each must be caught.
+//! there is a prefix of what was written, whole batches only. Then the same with failpoints: each must be caught.
 
 mod common;
 
 use std::sync::Arc;
 
 use common::*;
-use tessera_cona::planted::PlantedBug;
 use tessera_cona::*;
 use tessera_disk::{CrashKind, Fault, SimDisk, SimOptions, SplitMix64};
+use tessera_failpoint as failpoint;
 
 /// Every batch sets this to its own number.
 const MARKER: &[u8] = b"marker";
@@ -145,20 +145,20 @@ fn live(world: &mut World) {
     }
 }
 
-fn begin(seed: u64, planted: PlantedBug) -> World {
+fn begin(seed: u64) -> World {
     let mut rng = SplitMix64::new(seed);
     let shape = match rng.below(3) {
         0 => Shape::Doubling { growth: 2 },
         _ => Shape::Folded { growth: 2, fold_percent: 60 },
     };
     let disk = SimDisk::with_options(&SimOptions::new(seed));
-    let options = Options { planted, shape, ..small() };
+    let options = Options { shape, ..small() };
     World { disk, options, store: None, known: Known::default(), rng, number: 0 }
 }
 
 /// The same without a log.
 fn begin_unlogged(seed: u64) -> World {
-    let mut world = begin(seed, PlantedBug::None);
+    let mut world = begin(seed);
     world.options.logged = false;
     world
 }
@@ -198,18 +198,20 @@ fn check(known: &Known, disk: &SimDisk, context: &str) -> Result<(), String> {
 const KINDS: [CrashKind; 4] = [CrashKind::KeepNone, CrashKind::KeepAll, CrashKind::KeepSome, CrashKind::Torn];
 
 /// One life with one fault, then a crash; and what is left must be right.
-fn story(seed: u64, at: u64, fault: Fault, kind: CrashKind, planted: PlantedBug) -> Result<(), String> {
-    let mut world = begin(seed, planted);
+fn story(seed: u64, at: u64, fault: Fault, kind: CrashKind, mistake: Option<&str>) -> Result<(), String> {
+    let guard = mistake.map(failpoint::activate);
+    let mut world = begin(seed);
     world.disk.fail_at(at, fault);
     live(&mut world);
     world.store = None;
+    drop(guard);
     let context = format!("seed {seed}, I/O {at}: {fault:?}, {kind:?}");
     let disk = world.disk.crash(kind);
     check(&world.known, &disk, &context)
 }
 
 fn io_count(seed: u64) -> u64 {
-    let mut world = begin(seed, PlantedBug::None);
+    let mut world = begin(seed);
     live(&mut world);
     assert_eq!(world.known.failures, 0, "a life without faults has no failures");
     let stats = world.store.as_ref().unwrap().stats();
@@ -222,7 +224,7 @@ fn power_loss_at_every_io_leaves_a_prefix_with_all_that_was_durable() {
     for seed in 0..3 {
         for at in 0..io_count(seed) {
             for kind in KINDS {
-                story(seed, at, Fault::PowerLoss, kind, PlantedBug::None).unwrap();
+                story(seed, at, Fault::PowerLoss, kind, None).unwrap();
             }
         }
     }
@@ -255,7 +257,7 @@ fn a_failing_io_harms_nothing() {
         for at in 0..io_count(seed) {
             for fault in [Fault::Eio, Fault::NoSpace, Fault::SyncFails] {
                 let kind = KINDS[(at % 4) as usize];
-                story(seed, at, fault, kind, PlantedBug::None).unwrap();
+                story(seed, at, fault, kind, None).unwrap();
             }
         }
     }
@@ -266,7 +268,7 @@ fn a_failing_io_harms_nothing() {
 fn a_restart_after_a_failed_sync_shows_what_the_medium_has() {
     for seed in 5..7 {
         for at in 0..io_count(seed) {
-            let mut world = begin(seed, PlantedBug::None);
+            let mut world = begin(seed);
             world.disk.fail_at(at, Fault::SyncFails);
             live(&mut world);
             world.store = None;
@@ -279,7 +281,7 @@ fn a_restart_after_a_failed_sync_shows_what_the_medium_has() {
 #[test]
 fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     for capacity in (2_000..60_000).step_by(3_700) {
-        let mut world = begin(11, PlantedBug::None);
+        let mut world = begin(11);
         world.reopen();
         world.disk.set_capacity(capacity);
         for _ in 0..40 {
@@ -303,7 +305,7 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
 fn a_lying_sync_never_gives_wrong_values() {
     let mut errors = 0;
     for at in 0..io_count(8) {
-        let mut world = begin(8, PlantedBug::None);
+        let mut world = begin(8);
         world.disk.fail_at(at, Fault::SyncLies);
         live(&mut world);
         world.store = None;
@@ -322,13 +324,13 @@ fn a_lying_sync_never_gives_wrong_values() {
 }
 
 #[test]
-fn planted_bugs_of_durability_are_caught() {
-    for bug in [PlantedBug::AckBeforeSync, PlantedBug::CellNotSynced, PlantedBug::RemoveLogEarly] {
+fn failpoints_of_durability_are_caught() {
+    for mistake in ["cona.ack_before_sync", "cona.cell_not_synced", "cona.remove_log_early"] {
         let caught = (0..40).any(|seed| {
             (seed % 7..io_count(seed))
                 .step_by(7)
-                .any(|at| story(seed, at, Fault::PowerLoss, KINDS[(at % 4) as usize], bug).is_err())
+                .any(|at| story(seed, at, Fault::PowerLoss, KINDS[(at % 4) as usize], Some(mistake)).is_err())
         });
-        assert!(caught, "{bug:?} was not caught");
+        assert!(caught, "{mistake} was not caught");
     }
 }

@@ -5,9 +5,9 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
-use tessera_cona::planted::PlantedBug;
 use tessera_cona::*;
 use tessera_disk::{Disk, MemDisk, OpenMode, SimDisk, SplitMix64};
+use tessera_failpoint as failpoint;
 
 fn filled(options: &Options) -> (SimDisk, Model) {
     let disk = SimDisk::new(1);
@@ -109,7 +109,8 @@ impl Copied for SimDisk {
 
 #[test]
 fn a_page_that_is_believed_unchecked_is_caught() {
-    let options = Options { planted: PlantedBug::SkipPageCheck, ..small() };
+    let _guard = failpoint::activate("cona.skip_page_check");
+    let options = small();
     let (disk, model) = filled(&options);
     let wrong = (0..400_u64).any(|n| {
         let copy = disk.reopen_copy();

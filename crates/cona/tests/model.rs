@@ -6,9 +6,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use common::*;
-use tessera_cona::planted::PlantedBug;
 use tessera_cona::*;
 use tessera_disk::{Disk, MemDisk, SplitMix64};
+use tessera_failpoint as failpoint;
 
 fn ensure(ok: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if ok { Ok(()) } else { Err(what()) }
@@ -116,9 +116,9 @@ impl Run {
     }
 }
 
-fn sequence(seed: u64, steps: u64, planted: PlantedBug) -> Result<(), String> {
+fn sequence(seed: u64, steps: u64) -> Result<(), String> {
     let mut rng = SplitMix64::new(seed);
-    let options = Options { planted, ..drawn(&mut rng) };
+    let options = drawn(&mut rng);
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
     let spread = [8, 60, 600][rng.below(3) as usize];
     let store = Some(open(&disk, &options));
@@ -144,18 +144,19 @@ fn sequence(seed: u64, steps: u64, planted: PlantedBug) -> Result<(), String> {
 #[test]
 fn ten_thousand_random_sequences_equal_a_plain_map() {
     for seed in 0..10_000 {
-        sequence(seed, 40, PlantedBug::None).unwrap();
+        sequence(seed, 40).unwrap();
     }
     for seed in 0..40 {
-        sequence(1 << 32 | seed, 1200, PlantedBug::None).unwrap();
+        sequence(1 << 32 | seed, 1200).unwrap();
     }
 }
 
 #[test]
-fn planted_bugs_of_merges_and_the_cache_are_caught() {
-    for bug in [PlantedBug::DropDeletesEarly, PlantedBug::KeepOlder, PlantedBug::StaleCache] {
-        let caught = (0..2000).find(|&seed| sequence(seed, 120, bug).is_err());
-        println!("{bug:?}: seed {caught:?}");
-        assert!(caught.is_some(), "{bug:?} was not caught");
+fn failpoints_of_merges_and_the_cache_are_caught() {
+    for mistake in ["cona.drop_deletes_early", "cona.keep_older", "cona.stale_cache"] {
+        let _guard = failpoint::activate(mistake);
+        let caught = (0..2000).find(|&seed| sequence(seed, 120).is_err());
+        println!("{mistake}: seed {caught:?}");
+        assert!(caught.is_some(), "{mistake} was not caught");
     }
 }

@@ -17,6 +17,7 @@ mod mem;
 mod path;
 mod poison;
 mod real;
+pub mod record;
 mod rng;
 mod sim;
 

@@ -6,7 +6,7 @@
 use crate::check::message;
 use bytes::Bytes;
 use prost::Message;
-use tessera_segment::{LogEntry, LogError, LogStore, Snapshot};
+use tessera_logstore::{LogEntry, LogError, LogStore, Snapshot};
 use tessera_wire::frame::MAX_PAYLOAD_BYTES;
 use tessera_wire::log::{AppendLog, AppendLogReply, GetSnapshot, GetSnapshotReply, PutSnapshot, ReadLog, ReadLogReply};
 use tessera_wire::{Code, Error, Kind};

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tessera_disk::{CrashKind, Disk, Fault, Identity, SimDisk, SplitMix64};
+use tessera_failpoint as failpoint;
 use tessera_node::core::{AppendItem, DiskOp, DiskReply, Doomed, FragmentKey, Verdict};
 use tessera_node::disk_worker::{DiskResult, Waiting, read, write_batch};
-use tessera_segment::planted::PlantedBug;
 use tessera_segment::{ConaIndex, Options, SegmentStore};
 
 const HASH: [u8; 32] = [3; 32];
@@ -16,11 +16,7 @@ fn identity() -> Identity {
 }
 
 fn open(disk: &SimDisk) -> Option<SegmentStore> {
-    open_with(disk, PlantedBug::None)
-}
-
-fn open_with(disk: &SimDisk, planted: PlantedBug) -> Option<SegmentStore> {
-    let options = Options { segment_size_bytes: 64 << 10, reserve_bytes: 0, planted, ..Options::default() };
+    let options = Options { segment_size_bytes: 64 << 10, reserve_bytes: 0, ..Options::default() };
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
     // As a node has it, but for the thread of its own.
     let index = Box::new(ConaIndex::open_inline(disk.clone(), 4096));
@@ -61,7 +57,8 @@ enum Expected {
 }
 
 /// Runs random batches of appends and deletes on a disk that fails at its `fail_at`th operation; gives what was promised.
-fn run(disk: &SimDisk, seed: u64, fail_at: Option<u64>, planted: PlantedBug) -> BTreeMap<u64, Expected> {
+fn run(disk: &SimDisk, seed: u64, fail_at: Option<u64>, mistake: Option<&str>) -> BTreeMap<u64, Expected> {
+    let _guard = mistake.map(failpoint::activate);
     let mut expected = BTreeMap::new();
     if let Some(io_index) = fail_at {
         disk.fail_at(io_index, Fault::PowerLoss);
@@ -69,7 +66,7 @@ fn run(disk: &SimDisk, seed: u64, fail_at: Option<u64>, planted: PlantedBug) -> 
     if identity().create(disk).is_err() {
         return expected;
     }
-    let Some(store) = open_with(disk, planted) else { return expected };
+    let Some(store) = open(disk) else { return expected };
     let mut random = SplitMix64::new(seed);
     let mut next_chunk = 1;
     for _ in 0..40 {
@@ -163,16 +160,16 @@ fn check(disk: &SimDisk, expected: &BTreeMap<u64, Expected>, what: &str) {
 }
 
 /// Cuts the power at every third operation of the script (which third depends on the seed) in turn; how often that broke a promise, and the first time.
-fn cut_everywhere(seed: u64, planted: PlantedBug) -> (usize, Option<String>) {
+fn cut_everywhere(seed: u64, mistake: Option<&str>) -> (usize, Option<String>) {
     let dry = SimDisk::new(seed);
-    run(&dry, seed, None, planted);
+    run(&dry, seed, None, mistake);
     let all = dry.io_count();
     assert!(all > 100, "the script does something: {all} operations");
     let (mut broken, mut first) = (0, None);
     for at in (1 + seed % 3..all).step_by(3) {
         for kind in [CrashKind::KeepNone, CrashKind::KeepAll, CrashKind::KeepSome, CrashKind::Torn] {
             let disk = SimDisk::new(seed);
-            let expected = run(&disk, seed, Some(at), planted);
+            let expected = run(&disk, seed, Some(at), mistake);
             if let Err(why) = judge(&disk.crash(kind), &expected) {
                 broken += 1;
                 first.get_or_insert(format!("seed {seed}, operation {at} of {all}, {kind:?}: {why}"));
@@ -186,14 +183,14 @@ fn cut_everywhere(seed: u64, planted: PlantedBug) -> (usize, Option<String>) {
 #[test]
 fn power_fails_at_every_operation() {
     for seed in 1..4 {
-        assert_eq!(cut_everywhere(seed, PlantedBug::None), (0, None));
+        assert_eq!(cut_everywhere(seed, None), (0, None));
     }
 }
 
 /// The test above can fail: a store that acknowledges before it has synced is found out.
 #[test]
 fn an_early_acknowledgement_is_found_out() {
-    let (broken, first) = cut_everywhere(1, PlantedBug::AckBeforeSync);
+    let (broken, first) = cut_everywhere(1, Some("segment.ack_before_sync"));
     assert!(broken > 0 && first.unwrap().contains("was acknowledged and is lost"));
 }
 

@@ -9,10 +9,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tessera_failpoint as failpoint;
+
 use crate::error::{Finding, StoreError};
 use crate::format::{RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES};
 use crate::index::{Changes, FragmentId};
-use crate::planted::PlantedBug;
 use crate::scan::{Item, Scanner};
 use crate::segment::{SEGMENTS_DIR, Segment};
 use crate::store::SegmentStore;
@@ -238,7 +239,7 @@ impl SegmentStore {
         let here = |e: &crate::index::Entry| (e.segment, e.offset) == (segment, offset);
         Ok(match header.kind {
             RecordKind::Fragment => self.index.read().get(header.id)?.as_ref().is_some_and(here),
-            RecordKind::Delete if self.options.planted == PlantedBug::DropDeletesEarly => false,
+            RecordKind::Delete if failpoint::is_active("segment.drop_deletes_early") => false,
             RecordKind::Delete => writer.graves.tombstone(header.id).is_some_and(here),
         })
     }
@@ -250,18 +251,19 @@ impl SegmentStore {
         segment: &Arc<Segment>,
         report: &mut CompactReport,
     ) -> Result<(), StoreError> {
-        if self.options.planted == PlantedBug::RemoveBeforeSync {
+        if failpoint::is_active("segment.remove_before_sync") {
             self.remove(compactor, segment, report)?;
         }
         self.sync()?;
-        let planted = matches!(self.options.planted, PlantedBug::DropDeletesEarly | PlantedBug::RemoveBeforeSync);
-        if segment.live_bytes() > 0 && !planted {
+        let removes_anyway =
+            failpoint::is_active("segment.drop_deletes_early") || failpoint::is_active("segment.remove_before_sync");
+        if segment.live_bytes() > 0 && !removes_anyway {
             // A damaged record that must be repaired first, or one whose newer word came just now.
             compactor.blocked.insert(segment.number, segment.live_bytes());
             return Ok(());
         }
         compactor.blocked.remove(&segment.number);
-        if self.options.planted != PlantedBug::RemoveBeforeSync {
+        if !failpoint::is_active("segment.remove_before_sync") {
             self.remove(compactor, segment, report)?;
         }
         Ok(())

@@ -1,7 +1,5 @@
 //! Every knob of a segment store: default, unit, range.
 
-use crate::planted::PlantedBug;
-
 /// How a [`crate::SegmentStore`] behaves. The format does not depend on it: a disk may be opened
 /// with other options than it was written with.
 #[derive(Clone, Debug)]
@@ -16,9 +14,6 @@ pub struct Options {
     pub compact_dead_percent: u64,
     /// Most bytes that compaction holds in memory at once. Default 4 MiB; one record at least.
     pub compact_buffer_bytes: u64,
-    /// For tests only.
-    #[doc(hidden)]
-    pub planted: PlantedBug,
 }
 
 impl Default for Options {
@@ -28,7 +23,6 @@ impl Default for Options {
             reserve_bytes: 512 << 20,
             compact_dead_percent: 50,
             compact_buffer_bytes: 4 << 20,
-            planted: PlantedBug::None,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The bytes of segments and records: docs/formats.md, section 2. Only this module knows offsets.
 
+use tessera_disk::record::{RecordPlace, bytes_at, u32_at, u64_at};
+
 use crate::index::FragmentId;
 
 /// Bytes before the first record.
@@ -133,26 +135,6 @@ pub struct RecordHeader {
     pub synced_to: u64,
 }
 
-/// Where a record lies. A record's checksum covers this too: one that was written on another disk, that lies inside a
-/// fragment's data, or that landed elsewhere than it should, is not taken for one of ours.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(crate) disk_uuid: [u8; 16],
-    /// Number of the segment or log file.
-    pub(crate) file: u64,
-}
-
-impl Place {
-    /// crc32c of `bytes`, disk uuid, file number and offset.
-    pub(crate) fn seal(&self, bytes: &[u8], offset: u64) -> u32 {
-        let mut place = [0; 32];
-        place[..16].copy_from_slice(&self.disk_uuid);
-        place[16..24].copy_from_slice(&self.file.to_le_bytes());
-        place[24..].copy_from_slice(&offset.to_le_bytes());
-        tessera_accel::checksum::crc32c_append(tessera_accel::checksum::crc32c(bytes), &place)
-    }
-}
-
 impl RecordHeader {
     /// Bytes from the record's begin to the next one's.
     #[must_use]
@@ -160,7 +142,7 @@ impl RecordHeader {
         record_bytes(u64::from(self.groups_len), u64::from(self.data_len))
     }
 
-    pub(crate) fn encode(&self, place: Place, offset: u64) -> [u8; RECORD_HEADER_BYTES as usize] {
+    pub(crate) fn encode(&self, place: RecordPlace, offset: u64) -> [u8; RECORD_HEADER_BYTES as usize] {
         let mut b = [0; RECORD_HEADER_BYTES as usize];
         b[0..4].copy_from_slice(&RECORD_MAGIC);
         b[4] = match self.kind {
@@ -191,7 +173,7 @@ impl RecordHeader {
 
     /// The header in `bytes` if it is one that was written at this place. Lengths are not yet compared with
     /// the file's.
-    pub(crate) fn decode(bytes: &[u8], place: Place, offset: u64) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8], place: RecordPlace, offset: u64) -> Option<Self> {
         let b: &[u8; RECORD_HEADER_BYTES as usize] = bytes.first_chunk()?;
         if b[0..4] != RECORD_MAGIC || u32_at(b, 124) != place.seal(&b[..124], offset) {
             return None;
@@ -230,30 +212,4 @@ impl RecordHeader {
 /// Bytes of a record with groups and data of these lengths.
 pub(crate) fn record_bytes(groups_len: u64, data_len: u64) -> u64 {
     (RECORD_HEADER_BYTES + groups_len + data_len).next_multiple_of(ALIGN)
-}
-
-/// Name of a segment file in its directory.
-pub(crate) fn file_name(number: u64) -> String {
-    format!("{number:016x}.seg")
-}
-
-/// The number in a segment file's name; `None` for any other file.
-pub(crate) fn parse_file_name(name: &str, extension: &str) -> Option<u64> {
-    let hex = name.strip_suffix(extension)?;
-    let lower = hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    (hex.len() == 16 && lower).then(|| u64::from_str_radix(hex, 16).ok()).flatten()
-}
-
-pub(crate) fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    let mut out = [0; N];
-    out.copy_from_slice(&bytes[at..at + N]);
-    out
-}
-
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes_at(bytes, at))
-}
-
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes_at(bytes, at))
 }

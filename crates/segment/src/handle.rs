@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use tessera_disk::{DiskError, DiskFile};
+use tessera_disk::{DiskError, DiskFile, record::RecordPlace};
 
 use crate::error::{Damage, Finding, StoreError};
-use crate::format::{Place, RECORD_HEADER_BYTES, RecordHeader};
+use crate::format::{RECORD_HEADER_BYTES, RecordHeader};
 use crate::index::Entry;
 
 /// A held fragment, ready to be read.
@@ -70,7 +70,7 @@ impl FragmentHandle {
     pub fn read_header(&self) -> Result<RecordHeader, StoreError> {
         let mut bytes = [0; RECORD_HEADER_BYTES as usize];
         self.read_or_damage(self.entry.offset, &mut bytes)?;
-        let place = Place { disk_uuid: self.disk_uuid, file: self.entry.segment };
+        let place = RecordPlace { disk_uuid: self.disk_uuid, file: self.entry.segment };
         match RecordHeader::decode(&bytes, place, self.entry.offset) {
             Some(header) if header.id == self.entry.id && header.sequence == self.entry.sequence => Ok(header),
             _ => Err(self.finding(Damage::Header).into()),

@@ -1,15 +1,13 @@
-//! What a node keeps on its disks: fragments in append-only segments, and its replica of the
-//! manager's command log.
+//! The fragments that a node keeps on one disk, in append-only segments.
 //!
 //! What lives here: the segment format (docs/formats.md, section 2), [`SegmentStore`] that appends,
-//! finds, reads, deletes, compacts and scrubs fragments, and [`LogStore`] (section 4). What may not:
+//! finds, reads, deletes, compacts and scrubs fragments. What may not:
 //! sockets, threads, clocks, groups and epochs in force, or any file access that does not go through
 //! `tessera_disk::Disk` (P9). This crate starts no thread; its caller decides when to sync, compact and
 //! scrub, and in which thread.
 //!
 //! Start reading at `store.rs` (the public face and the locks), then `format.rs` (bytes),
 //! `writer.rs` (append, sync), `publish.rs` (how records reach the index), `open.rs` (what a restart makes of the bytes), `compact.rs`.
-//! The log replica is apart, in `log/`.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod compact;
@@ -21,10 +19,7 @@ mod graves;
 mod handle;
 mod index;
 mod index_rows;
-pub mod log;
 mod open;
-#[doc(hidden)]
-pub mod planted;
 mod publish;
 mod remake;
 mod resume;
@@ -44,9 +39,6 @@ pub use format::{
 pub use handle::FragmentHandle;
 pub use index::{
     Changes, Entry, FragmentId, Grave, Index, IndexError, IndexFigures, MemIndex, Point, Recovered, SegmentRow,
-};
-pub use log::{
-    LogDamage, LogEntry, LogError, LogOpenError, LogOptions, LogReport, LogState, LogStore, Snapshot, SnapshotProgress,
 };
 pub use open::{OpenProgress, OpenReport, TornTail};
 pub use scrub::{ScrubCursor, ScrubReport};

@@ -13,17 +13,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use parking_lot::{Mutex, RwLock};
-use tessera_disk::{Disk, DiskError, DiskFile, Identity, IdentityError, OpenMode, hex16};
+use tessera_disk::{
+    Disk, DiskError, DiskFile, Identity, IdentityError, OpenMode, hex16,
+    record::{RecordPlace, parse_numbered_name},
+};
+use tessera_failpoint as failpoint;
 
 use crate::compact::Compactor;
 use crate::config::Options;
 use crate::error::{Damage, Finding, OpenError};
-use crate::format::{
-    HeaderFault, Place, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader, parse_file_name,
-};
+use crate::format::{HeaderFault, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader};
 use crate::graves::Graves;
 use crate::index::{Entry, FragmentId, Index, IndexError, Point, SegmentRow};
-use crate::planted::PlantedBug;
 use crate::publish::{Overlay, row_of};
 use crate::scan::{Item, Scanner, check_payload};
 use crate::segment::{SEGMENTS_DIR, Segment};
@@ -101,7 +102,6 @@ pub(crate) struct Known {
 pub(crate) struct Opening {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) identity: Identity,
-    planted: PlantedBug,
     pub(crate) index: Box<dyn Index>,
     pub(crate) graves: Graves,
     pub(crate) segments: BTreeMap<u64, Arc<Segment>>,
@@ -125,7 +125,7 @@ pub(crate) fn open(
     let Some(identity) = Identity::load(&*disk)? else {
         return Err(IdentityError::Missing { disk: disk.describe() }.into());
     };
-    let mut opening = Opening::new(disk.clone(), identity, options.planted, index);
+    let mut opening = Opening::new(disk.clone(), identity, index);
     opening.run(progress)?;
     let Opened { index, segments, writer, report } = opening.finish();
     let store = SegmentStore {
@@ -151,11 +151,10 @@ pub(crate) struct Opened {
 }
 
 impl Opening {
-    pub(crate) fn new(disk: Arc<dyn Disk>, identity: Identity, planted: PlantedBug, index: Box<dyn Index>) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, identity: Identity, index: Box<dyn Index>) -> Self {
         Opening {
             disk,
             identity,
-            planted,
             index,
             graves: Graves::default(),
             segments: BTreeMap::new(),
@@ -189,7 +188,7 @@ impl Opening {
         self.disk.create_dir(SEGMENTS_DIR)?;
         let mut numbers = Vec::new();
         for name in self.disk.list(SEGMENTS_DIR)? {
-            match parse_file_name(&name, ".seg") {
+            match parse_numbered_name(&name, ".seg") {
                 Some(number) => numbers.push(number),
                 None => self.report.foreign_files.push(name),
             }
@@ -327,7 +326,7 @@ impl Opening {
     /// Cuts the torn tail and syncs: what a killed process wrote may not be on the medium yet.
     fn settle_tail(&mut self, segment: &Segment, torn: Option<TornTail>) -> Result<(), DiskError> {
         if let Some(torn) = torn {
-            if self.planted == PlantedBug::KeepTornTail {
+            if failpoint::is_active("segment.keep_torn_tail") {
                 return Ok(());
             }
             segment.file.truncate(torn.offset)?;
@@ -349,7 +348,7 @@ impl Opening {
         last: bool,
     ) -> Result<Found, OpenError> {
         let len = range.end;
-        let place = Place { disk_uuid: self.identity.disk_uuid, file: number };
+        let place = RecordPlace { disk_uuid: self.identity.disk_uuid, file: number };
         let mut scanner = Scanner::new(file, place, range.start, len, after_sequence);
         let mut found = Found::default();
         let mut doubt = Doubt::default();
@@ -366,7 +365,7 @@ impl Opening {
                         doubt.confirm(&mut found, &mut self.report.findings);
                     }
                     if last
-                        && self.planted != PlantedBug::SkipDataCheck
+                        && !failpoint::is_active("segment.skip_data_check")
                         && let Some(damage) = check_payload(file, offset, &header, &mut buf)
                     {
                         doubt.findings.push(finding_of(number, offset, &header, damage));

@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use tessera_failpoint as failpoint;
+
 use crate::error::StoreError;
 use crate::index::{Changes, Entry, FragmentId, Point, SegmentRow};
-use crate::planted::PlantedBug;
 use crate::segment::Segment;
 use crate::store::SegmentStore;
 use crate::writer::{Staged, Writer};
@@ -94,10 +95,11 @@ impl SegmentStore {
             changes.segments.insert(number, segments.get(&number).map(|s| row_of(s, writer.point)));
         }
         drop(segments);
-        match self.options.planted {
-            PlantedBug::IndexForgetsGraves => changes.graves.clear(),
-            PlantedBug::IndexForgetsEntries => changes.entries.retain(|id, _| id.chunk_id % 7 != 0),
-            _ => {}
+        if failpoint::is_active("segment.index_forgets_tombstones") {
+            changes.graves.clear();
+        }
+        if failpoint::is_active("segment.index_forgets_entries") {
+            changes.entries.retain(|id, _| id.chunk_id % 7 != 0);
         }
         Ok(self.index.read().apply(&changes)?)
     }

@@ -70,7 +70,7 @@ impl SegmentStore {
         }
         self.cut_failed_write(&mut writer)?;
         let failed = std::mem::replace(&mut *self.index.write(), Box::new(NoIndex));
-        let mut opening = Opening::new(self.disk.clone(), self.identity, self.options.planted, failed);
+        let mut opening = Opening::new(self.disk.clone(), self.identity, failed);
         let made = opening.run(&mut |_| {});
         let Opened { index, segments, writer: renewed, report } = opening.finish();
         if let Err(e) = made {

@@ -4,10 +4,10 @@
 //! 8 bytes. The place check keeps bytes inside a fragment's data from passing for a record, and
 //! sequences must grow, so that leftovers of an earlier write are not taken for later ones.
 
-use tessera_disk::{DiskError, DiskFile};
+use tessera_disk::{DiskError, DiskFile, record::RecordPlace};
 
 use crate::error::Damage;
-use crate::format::{ALIGN, Place, RECORD_HEADER_BYTES, RECORD_MAGIC, RecordHeader};
+use crate::format::{ALIGN, RECORD_HEADER_BYTES, RECORD_MAGIC, RecordHeader};
 
 /// Read ahead while records are small; past large ones only headers are fetched.
 const WINDOW_BYTES: u64 = 64 << 10;
@@ -26,7 +26,7 @@ pub(crate) enum Item {
 
 pub(crate) struct Scanner<'a> {
     file: &'a dyn DiskFile,
-    place: Place,
+    place: RecordPlace,
     at: u64,
     end: u64,
     last_sequence: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     /// Scans `from..end` of a segment whose earlier sequences are at most `after_sequence`.
-    pub(crate) fn new(file: &'a dyn DiskFile, place: Place, from: u64, end: u64, after_sequence: u64) -> Self {
+    pub(crate) fn new(file: &'a dyn DiskFile, place: RecordPlace, from: u64, end: u64, after_sequence: u64) -> Self {
         Scanner {
             file,
             place,

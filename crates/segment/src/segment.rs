@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tessera_disk::DiskFile;
+use tessera_disk::record::numbered_name;
 
 /// The directory of the segments on a disk.
 pub(crate) const SEGMENTS_DIR: &str = "segments";
@@ -46,7 +47,7 @@ impl Segment {
     }
 
     pub(crate) fn path(number: u64) -> String {
-        format!("{SEGMENTS_DIR}/{}", crate::format::file_name(number))
+        format!("{SEGMENTS_DIR}/{}", numbered_name(number, ".seg"))
     }
 
     pub(crate) fn end(&self) -> u64 {

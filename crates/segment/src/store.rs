@@ -18,12 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use parking_lot::{Mutex, RwLock};
-use tessera_disk::{Disk, Identity};
+use tessera_disk::{Disk, Identity, record::RecordPlace};
 
 use crate::compact::Compactor;
 use crate::config::Options;
 use crate::error::{Finding, OpenError, StoreError};
-use crate::format::{Place, RecordMeta};
+use crate::format::RecordMeta;
 use crate::handle::FragmentHandle;
 use crate::index::{Entry, FragmentId, Index, IndexError, IndexFigures, MemIndex};
 use crate::open::{self, OpenProgress, OpenReport};
@@ -254,8 +254,8 @@ impl SegmentStore {
         self.segments.read().get(&number).cloned()
     }
 
-    pub(crate) fn place(&self, segment: u64) -> Place {
-        Place { disk_uuid: self.identity.disk_uuid, file: segment }
+    pub(crate) fn place(&self, segment: u64) -> RecordPlace {
+        RecordPlace { disk_uuid: self.identity.disk_uuid, file: segment }
     }
 
     /// True if some stretch of some segment could not be understood.

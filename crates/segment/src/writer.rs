@@ -9,12 +9,12 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use tessera_disk::{DiskError, OpenMode};
+use tessera_failpoint as failpoint;
 
 use crate::error::StoreError;
 use crate::format::{ALIGN, OFFSET_MAX, RecordHeader, RecordKind, RecordMeta, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::graves::Graves;
 use crate::index::{Entry, FragmentId, Point};
-use crate::planted::PlantedBug;
 use crate::segment::{SEGMENTS_DIR, Segment};
 use crate::store::{Appended, DeleteOrder, Deleted, Record, SegmentStore};
 
@@ -209,7 +209,7 @@ impl SegmentStore {
             let point = Point { segment: open.number, offset: open.end(), next_sequence: writer.next_sequence };
             (open, point)
         };
-        if self.options.planted != PlantedBug::AckBeforeSync {
+        if !failpoint::is_active("segment.ack_before_sync") {
             segment.file.sync_data()?;
         }
         let mut writer = self.writer.lock();
@@ -231,7 +231,7 @@ impl SegmentStore {
         }
         if let Some(entry) = self.index.read().get(record.id)? {
             // Never acknowledge a copy unseen: a repair of rot must not be taken for a retry (P8, P13).
-            let sound = self.options.planted == PlantedBug::TrustDuplicates || self.verify(&entry).is_ok();
+            let sound = failpoint::is_active("segment.trust_duplicates") || self.verify(&entry).is_ok();
             return Ok(match (sound, same(&entry)) {
                 (_, false) => Some(Appended::Conflict { held_crc: entry.data_crc }),
                 (true, true) => Some(Appended::AlreadyHeld(entry)),
@@ -334,7 +334,7 @@ impl SegmentStore {
         }
         if let Err(e) = open.file.write_vectored_at(start, &slices) {
             entries.truncate(first);
-            writer.tail_dirty = self.options.planted != PlantedBug::KeepFailedAppend;
+            writer.tail_dirty = !failpoint::is_active("segment.keep_failed_append");
             if !writer.tail_dirty {
                 open.set_end(open.file.len()?.next_multiple_of(ALIGN));
             }

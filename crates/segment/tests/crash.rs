@@ -1,5 +1,5 @@
 //! P9: whatever fails at whatever I/O of a scripted life of a store, what was acknowledged is there afterwards, what was
-//! deleted stays deleted (P3), and nothing is there that was not written. Then the same with planted bugs: each must be caught. All of it with
+//! deleted stays deleted (P3), and nothing is there that was not written. Then the same with failpoints: each must be caught. All of it with
 //! either index: the one on flash must bring a restarted store to exactly what a scan of all segments would.
 
 mod common;
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::*;
-use planted::PlantedBug;
 use tessera_disk::{CrashKind, Disk, Fault, SimDisk};
+use tessera_failpoint as failpoint;
 use tessera_segment::*;
 
 /// What the outside world knows of one fragment.
@@ -54,10 +54,10 @@ thread_local! {
 }
 
 /// Opens, and if the index was used, compares with what a scan says.
-fn open_checked(disk: &SimDisk, kept: Kept, planted: PlantedBug, context: &str) -> (SegmentStore, OpenReport) {
-    let (store, report) = open_kept(disk, options(planted), kept).unwrap_or_else(|e| panic!("{context}: {e}"));
+fn open_checked(disk: &SimDisk, kept: Kept, context: &str) -> (SegmentStore, OpenReport) {
+    let (store, report) = open_kept(disk, options(), kept).unwrap_or_else(|e| panic!("{context}: {e}"));
     if kept == Kept::Flash {
-        let (scanned, _) = open(disk, options(planted)).unwrap();
+        let (scanned, _) = open(disk, options()).unwrap();
         assert_eq!(store.list(None, usize::MAX).unwrap(), scanned.list(None, usize::MAX).unwrap(), "{context}");
         let figures = |store: &SegmentStore| Stats { index_bytes: 0, ..store.stats() };
         assert_eq!(figures(&store), figures(&scanned), "{context}, {report:?}");
@@ -160,8 +160,8 @@ fn live(world: &mut World, from: u64) {
     world.compact();
 }
 
-fn options(planted: PlantedBug) -> Options {
-    Options { segment_size_bytes: 7000, reserve_bytes: 0, compact_buffer_bytes: 1000, planted, ..Options::default() }
+fn options() -> Options {
+    Options { segment_size_bytes: 7000, reserve_bytes: 0, compact_buffer_bytes: 1000, ..Options::default() }
 }
 
 fn check(known: &BTreeMap<FragmentId, Known>, store: &SegmentStore, context: &str) {
@@ -183,28 +183,28 @@ fn check(known: &BTreeMap<FragmentId, Known>, store: &SegmentStore, context: &st
     assert!(stats.live_bytes >= live && stats.live_bytes <= live + stats.deletes * 128, "{context}: {stats:?}");
 }
 
-fn begin(seed: u64, planted: PlantedBug, kept: Kept) -> (SimDisk, World) {
+fn begin(seed: u64, kept: Kept) -> (SimDisk, World) {
     let disk = sim(seed);
-    let (store, _) = open_kept(&disk, options(planted), kept).unwrap();
+    let (store, _) = open_kept(&disk, options(), kept).unwrap();
     (disk, World { store, known: BTreeMap::new(), failures: 0, unreadable: 0 })
 }
 
 /// Runs the life with a fault at I/O `at`, then looks at what every kind of crash leaves, and lives on.
-fn one(at: u64, fault: Fault, seed: u64, planted: PlantedBug, kept: Kept) {
-    let context = format!("{fault:?} at {at}, seed {seed}, {planted:?}, {kept:?}");
-    let (disk, mut world) = begin(seed.wrapping_mul(1_000_003) ^ at, planted, kept);
+fn one(at: u64, fault: Fault, seed: u64, kept: Kept) {
+    let context = format!("{fault:?} at {at}, seed {seed}, {kept:?}");
+    let (disk, mut world) = begin(seed.wrapping_mul(1_000_003) ^ at, kept);
     disk.fail_at(at, fault);
     live(&mut world, 1);
     assert!(world.unreadable == 0 || disk.is_off(), "{context}: a single failing read is tried again");
     let mut known = world.known;
     for kind in [CrashKind::KeepNone, CrashKind::KeepAll, CrashKind::KeepSome, CrashKind::Torn] {
-        let (store, report) = open_checked(&disk.crash(kind), kept, planted, &format!("{context}, {kind:?}"));
+        let (store, report) = open_checked(&disk.crash(kind), kept, &format!("{context}, {kind:?}"));
         assert!(report.findings.is_empty(), "{context}, {kind:?}: {report:?}");
         check(&known, &store, &format!("{context}, {kind:?}"));
     }
     // The process restarts on the same machine, settles what was in doubt, lives on, and then the power fails.
     let disk = disk.reopen();
-    let (store, report) = open_checked(&disk, kept, planted, &format!("{context}, reopened"));
+    let (store, report) = open_checked(&disk, kept, &format!("{context}, reopened"));
     assert!(report.findings.is_empty(), "{context}, reopened: {report:?}");
     check(&known, &store, &format!("{context}, reopened"));
     let there: BTreeMap<_, _> = held(&store).into_iter().collect();
@@ -213,18 +213,18 @@ fn one(at: u64, fault: Fault, seed: u64, planted: PlantedBug, kept: Kept) {
     live(&mut world, 101);
     assert_eq!(world.failures, 0, "{context}");
     check(&world.known, &world.store, &format!("{context}, second life"));
-    let (store, _) = open_checked(&disk.crash(CrashKind::KeepNone), kept, planted, &format!("{context}, the end"));
+    let (store, _) = open_checked(&disk.crash(CrashKind::KeepNone), kept, &format!("{context}, the end"));
     check(&world.known, &store, &format!("{context}, second life, crashed"));
 }
 
-fn every_io(planted: PlantedBug, faults: &[Fault], seeds: u64, step: usize, kept: Kept) -> u64 {
-    let (disk, mut world) = begin(0, PlantedBug::None, kept);
+fn every_io(faults: &[Fault], seeds: u64, step: usize, kept: Kept) -> u64 {
+    let (disk, mut world) = begin(0, kept);
     live(&mut world, 1);
     assert_eq!(world.failures, 0);
     let total = disk.io_count();
     for at in (0..total).step_by(step) {
         for &fault in faults {
-            (0..seeds).for_each(|seed| one(at, fault, seed, planted, kept));
+            (0..seeds).for_each(|seed| one(at, fault, seed, kept));
         }
     }
     total
@@ -232,29 +232,29 @@ fn every_io(planted: PlantedBug, faults: &[Fault], seeds: u64, step: usize, kept
 
 #[test]
 fn power_loss_at_every_io() {
-    let total = every_io(PlantedBug::None, &[Fault::PowerLoss], 4, 1, Kept::Memory);
+    let total = every_io(&[Fault::PowerLoss], 4, 1, Kept::Memory);
     assert!(total > 100, "the life has only {total} I/Os");
 }
 
 #[test]
 fn an_io_error_at_every_io() {
-    every_io(PlantedBug::None, &[Fault::Eio], 2, 1, Kept::Memory);
+    every_io(&[Fault::Eio], 2, 1, Kept::Memory);
 }
 
 #[test]
 fn no_space_at_every_io() {
-    every_io(PlantedBug::None, &[Fault::NoSpace], 2, 1, Kept::Memory);
+    every_io(&[Fault::NoSpace], 2, 1, Kept::Memory);
 }
 
 #[test]
 fn a_failed_sync_at_every_io() {
-    every_io(PlantedBug::None, &[Fault::SyncFails], 2, 1, Kept::Memory);
+    every_io(&[Fault::SyncFails], 2, 1, Kept::Memory);
 }
 
 /// The index's own I/Os among them, and the scan that makes a lost one anew.
 #[test]
 fn power_loss_at_every_io_with_the_index_on_flash() {
-    let total = every_io(PlantedBug::None, &[Fault::PowerLoss], 3, 1, Kept::Flash);
+    let total = every_io(&[Fault::PowerLoss], 3, 1, Kept::Flash);
     assert!(total > 200, "the life has only {total} I/Os");
     let [anew, used] = OPENED.take();
     println!("{anew} made anew, {used} used");
@@ -263,16 +263,15 @@ fn power_loss_at_every_io_with_the_index_on_flash() {
 
 #[test]
 fn a_failing_io_at_every_io_with_the_index_on_flash() {
-    every_io(PlantedBug::None, &[Fault::Eio, Fault::NoSpace, Fault::SyncFails], 1, 1, Kept::Flash);
+    every_io(&[Fault::Eio, Fault::NoSpace, Fault::SyncFails], 1, 1, Kept::Flash);
 }
 
 /// A power loss at every I/O of a scan that makes the index: it is begun again, or gone on with.
 #[test]
 fn power_loss_at_every_io_while_the_index_is_made() {
-    let options = || options(PlantedBug::None);
     let mut at = 0;
     loop {
-        let (disk, mut world) = begin(9, PlantedBug::None, Kept::Memory);
+        let (disk, mut world) = begin(9, Kept::Memory);
         live(&mut world, 1);
         live(&mut world, 101);
         drop(world.store);
@@ -286,8 +285,7 @@ fn power_loss_at_every_io_while_the_index_is_made() {
         drop(opened);
         let done = !disk.is_off();
         for (n, kind) in [CrashKind::KeepNone, CrashKind::KeepAll, CrashKind::Torn].into_iter().enumerate() {
-            let (store, report) =
-                open_checked(&disk.crash(kind), Kept::Flash, PlantedBug::None, &format!("I/O {at}, {kind:?}"));
+            let (store, report) = open_checked(&disk.crash(kind), Kept::Flash, &format!("I/O {at}, {kind:?}"));
             assert!(report.findings.is_empty());
             check(&world.known, &store, &format!("I/O {at}, {kind:?}"));
             assert!(n > 0 || !done || report.resumed);
@@ -302,22 +300,27 @@ fn power_loss_at_every_io_while_the_index_is_made() {
 
 /// Trust no test that cannot fail: each of these bugs is caught by the tests above.
 #[test]
-fn planted_bugs_are_caught() {
+fn failpoints_are_caught() {
     let faults = [Fault::PowerLoss, Fault::Eio];
-    let caught_with = |planted, kept| std::panic::catch_unwind(|| every_io(planted, &faults, 2, 1, kept)).is_err();
-    let caught = |planted| caught_with(planted, Kept::Memory);
-    assert!(!caught(PlantedBug::None));
-    for planted in [PlantedBug::IndexForgetsGraves, PlantedBug::IndexForgetsEntries, PlantedBug::AckBeforeSync] {
-        assert!(caught_with(planted, Kept::Flash), "{planted:?} survived");
+    let caught = |mistake: Option<&str>, kept| {
+        std::panic::catch_unwind(|| {
+            let _guard = mistake.map(failpoint::activate);
+            every_io(&faults, 2, 1, kept)
+        })
+        .is_err()
+    };
+    assert!(!caught(None, Kept::Memory));
+    for mistake in ["segment.index_forgets_tombstones", "segment.index_forgets_entries", "segment.ack_before_sync"] {
+        assert!(caught(Some(mistake), Kept::Flash), "{mistake} survived");
     }
-    for planted in [
-        PlantedBug::AckBeforeSync,
-        PlantedBug::KeepTornTail,
-        PlantedBug::DropDeletesEarly,
-        PlantedBug::SkipDataCheck,
-        PlantedBug::RemoveBeforeSync,
-        PlantedBug::KeepFailedAppend,
+    for mistake in [
+        "segment.ack_before_sync",
+        "segment.keep_torn_tail",
+        "segment.drop_deletes_early",
+        "segment.skip_data_check",
+        "segment.remove_before_sync",
+        "segment.keep_failed_append",
     ] {
-        assert!(caught(planted), "{planted:?} survived");
+        assert!(caught(Some(mistake), Kept::Memory), "{mistake} survived");
     }
 }

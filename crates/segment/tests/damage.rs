@@ -2,14 +2,16 @@
 //! panics, and one damaged record costs one fragment. And the fixtures of the formats.
 
 mod common;
+#[path = "common/harm.rs"]
+mod harm;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::*;
-use planted::PlantedBug;
+use harm::*;
 use proptest::prelude::*;
 use tessera_disk::{Disk, Fault, MemDisk, OpenMode, SimDisk};
+use tessera_failpoint as failpoint;
 use tessera_segment::*;
 
 /// Three segments with living, dead and delete records; the last open.
@@ -69,9 +71,10 @@ fn unreadable_sectors_are_findings_not_failures() {
 /// P8, P13: the put that repairs a rotten fragment is not mistaken for a retry.
 #[test]
 fn a_repair_of_rot_is_written() {
-    let repaired = |planted| {
+    let repaired = |mistake: Option<&str>| {
+        let _guard = mistake.map(failpoint::activate);
         let disk = sim(1);
-        let (store, _) = open(&disk, Options { planted, ..small() }).unwrap();
+        let (store, _) = open(&disk, small()).unwrap();
         put(&store, id(1, 0), 100).unwrap();
         store.sync().unwrap();
         disk.rot("segments/0000000000000001.seg", 4096 + 128 + 32 + 50, 4);
@@ -84,8 +87,8 @@ fn a_repair_of_rot_is_written() {
         store.sync().unwrap();
         store.get(id(1, 0)).unwrap().unwrap().read_verified().is_ok()
     };
-    assert!(repaired(PlantedBug::None));
-    assert!(!repaired(PlantedBug::TrustDuplicates), "the planted bug survived");
+    assert!(repaired(None));
+    assert!(!repaired(Some("segment.trust_duplicates")), "the failpoint survived");
 }
 
 /// Nothing rotten is copied, and its segment stays until it was repaired.
@@ -179,56 +182,6 @@ fn lost_and_misdirected_writes_are_found() {
     }
 }
 
-/// Damage to apply to a file.
-#[derive(Clone, Copy, Debug)]
-enum Harm {
-    Flip { at: u64, bit: u8 },
-    Zero { at: u64, len: u64 },
-    Cut { len: u64 },
-}
-
-fn harm() -> impl Strategy<Value = Harm> {
-    let at = 0..20_000u64;
-    prop_oneof![
-        4 => (at.clone(), 0..8u8).prop_map(|(at, bit)| Harm::Flip { at, bit }),
-        1 => (at.clone(), 1..2000u64).prop_map(|(at, len)| Harm::Zero { at, len }),
-        1 => at.prop_map(|len| Harm::Cut { len }),
-    ]
-}
-
-fn apply(disk: &dyn Disk, path: &str, harm: Harm) {
-    let Ok(file) = disk.open(path, OpenMode::Existing) else { return };
-    let len = file.len().unwrap();
-    match harm {
-        Harm::Flip { at, bit } if len > 0 => {
-            let mut byte = [0];
-            file.read_at(at % len, &mut byte).unwrap();
-            file.write_at(at % len, &[byte[0] ^ (1 << bit)]).unwrap();
-        }
-        Harm::Zero { at, len: zeros } if len > 0 => {
-            let zeros = zeros.min(len - at % len);
-            file.write_at(at % len, &vec![0; zeros as usize]).unwrap();
-        }
-        Harm::Cut { len: to } if len > 0 => file.truncate(to % len).unwrap(),
-        _ => {}
-    }
-}
-
-/// The files of a disk, to be copied to as many fresh disks as wanted.
-fn files(disk: &SimDisk) -> BTreeMap<String, Vec<u8>> {
-    disk.paths().into_iter().map(|path| (path.clone(), disk.contents(&path).unwrap())).collect()
-}
-
-fn copy(files: &BTreeMap<String, Vec<u8>>) -> MemDisk {
-    let disk = MemDisk::new();
-    disk.create_dir("segments").unwrap();
-    disk.create_dir("log").unwrap();
-    for (path, bytes) in files {
-        disk.open(path, OpenMode::Create).unwrap().write_at(0, bytes).unwrap();
-    }
-    disk
-}
-
 fn config() -> ProptestConfig {
     ProptestConfig { cases: 5000, failure_persistence: None, ..ProptestConfig::default() }
 }
@@ -264,59 +217,20 @@ fn no_damage_makes_a_store_return_wrong_bytes() {
     });
 }
 
-fn log_filled() -> SimDisk {
-    let disk = sim(1);
-    let options = LogOptions { file_size_bytes: 600, ..LogOptions::default() };
-    let (mut log, _) = LogStore::open(Arc::new(disk.clone()), options).unwrap();
-    for seq in 1..=20u64 {
-        let term = 1 + seq / 8;
-        log.append(term, 0, &[LogEntry { term, seq, bytes: format!("entry {seq}") }]).unwrap();
-    }
-    let bytes = [7; 300];
-    let snapshot = Snapshot { seq: 6, term: 1, total_bytes: 300, hash: *blake3::hash(&bytes).as_bytes() };
-    log.put_snapshot(3, snapshot, 0, &bytes).unwrap();
-    disk
-}
-
-#[test]
-fn no_damage_makes_a_log_return_wrong_entries() {
-    let files = files(&log_filled());
-    let logs: Vec<String> = files.keys().filter(|p| p.starts_with("log/")).cloned().collect();
-    assert!(logs.len() > 3);
-    proptest!(config(), |(harms in prop::collection::vec((0..9usize, harm()), 1..4))| {
-        let disk = copy(&files);
-        for (which, harm) in harms {
-            apply(&disk, &logs[which % logs.len()], harm);
-        }
-        let Ok((mut log, _)) = LogStore::open(Arc::new(disk), LogOptions::default()) else { return Ok(()) };
-        for seq in 1..=20 {
-            for entry in log.entries(seq, 1).unwrap_or_default() {
-                prop_assert_eq!(entry, LogEntry { term: 1 + seq / 8, seq, bytes: format!("entry {seq}").into_bytes() });
-            }
-        }
-        let _ = log.verify_snapshot();
-        let state = log.state();
-        prop_assert!(state.term <= 3 && state.last_seq <= 20);
-        let seq = state.missing_seq.unwrap_or(state.last_seq + 1);
-        log.append(9, 0, &[LogEntry { term: 9, seq, bytes: b"x" }]).unwrap();
-        prop_assert_eq!(log.state().last_seq, seq);
-    });
-}
-
 /// Version 1 as it was first written; must be readable for ever. `TESSERA_WRITE_FIXTURES=1` writes what is not there.
 #[test]
 fn fixtures_of_version_1() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/v1");
     if std::env::var_os("TESSERA_WRITE_FIXTURES").is_some() {
         let (disk, _) = filled();
-        for (path, bytes) in files(&disk).into_iter().chain(files(&log_filled())) {
+        for (path, bytes) in files(&disk) {
             let path = std::path::Path::new(dir).join(path);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, bytes).unwrap();
         }
     }
     let disk = MemDisk::new();
-    for sub in ["", "segments", "log"] {
+    for sub in ["", "segments"] {
         if !sub.is_empty() {
             disk.create_dir(sub).unwrap();
         }
@@ -330,16 +244,10 @@ fn fixtures_of_version_1() {
         }
     }
     let disk: Arc<dyn Disk> = Arc::new(disk);
-    let (store, report) = SegmentStore::open(disk.clone(), small(), &mut |_| {}).unwrap();
+    let (store, report) = SegmentStore::open(disk, small(), &mut |_| {}).unwrap();
     assert_eq!((report.records, report.fragments, report.findings.len(), report.torn_tail), (20, 14, 0, None));
     let chunks: Vec<u64> = held(&store).iter().map(|(id, _)| id.chunk_id).collect();
     assert_eq!(chunks, [0, 1, 3, 4, 7, 8, 9, 10, 11, 12, 13, 14, 15, 99]);
     assert_eq!(store.get(id(3, 1)).unwrap().unwrap().read_header().unwrap().meta, meta(8));
     assert_eq!(store.stats().deletes, 3);
-    let (log, report) = LogStore::open(disk, LogOptions::default()).unwrap();
-    assert_eq!(report, LogReport::default());
-    let state = log.state();
-    assert_eq!((state.term, state.last_seq, state.last_term, state.snapshot.unwrap().seq), (3, 20, 3, 6));
-    assert_eq!(log.entries(20, 1).unwrap()[0].bytes, b"entry 20");
-    log.verify_snapshot().unwrap();
 }

@@ -6,9 +6,9 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::*;
-use planted::PlantedBug;
 use proptest::prelude::*;
 use tessera_disk::{CrashKind, SimDisk};
+use tessera_failpoint as failpoint;
 use tessera_segment::*;
 
 #[derive(Clone, Copy, Debug)]
@@ -55,14 +55,14 @@ struct Model {
     deleted: BTreeSet<FragmentId>,
 }
 
-fn options(planted: PlantedBug) -> Options {
-    Options { segment_size_bytes: 5500, reserve_bytes: 0, compact_buffer_bytes: 400, planted, ..Options::default() }
+fn options() -> Options {
+    Options { segment_size_bytes: 5500, reserve_bytes: 0, compact_buffer_bytes: 400, ..Options::default() }
 }
 
 impl Model {
-    fn new(seed: u64, planted: PlantedBug) -> Self {
+    fn new(seed: u64) -> Self {
         let disk = sim(seed);
-        let (store, _) = open(&disk, options(planted)).unwrap();
+        let (store, _) = open(&disk, options()).unwrap();
         Model {
             disk,
             store,
@@ -131,13 +131,9 @@ impl Model {
     }
 
     fn reopen(&mut self, disk: SimDisk) {
-        let (store, report) = open(&disk, self.store_options()).unwrap();
+        let (store, report) = open(&disk, options()).unwrap();
         assert!(report.findings.is_empty(), "a torn tail was taken for rot: {report:?}");
         (self.disk, self.store) = (disk, store);
-    }
-
-    fn store_options(&self) -> Options {
-        options(self.store.options().planted)
     }
 
     fn may_be(&self, id: FragmentId, state: Option<usize>) -> bool {
@@ -168,8 +164,8 @@ impl Model {
     }
 }
 
-fn live(seed: u64, ops: &[Op], planted: PlantedBug) {
-    let mut model = Model::new(seed, planted);
+fn live(seed: u64, ops: &[Op]) {
+    let mut model = Model::new(seed);
     ops.iter().for_each(|op| model.step(*op));
     model.step(Op::Sync);
     model.step(Op::Crash(CrashKind::KeepNone));
@@ -187,21 +183,22 @@ fn config(cases: u32) -> ProptestConfig {
 #[test]
 fn random_lives_agree_with_a_map() {
     proptest!(config(cases()), |(seed: u64, ops in prop::collection::vec(op(), 50))| {
-        live(seed, &ops, PlantedBug::None);
+        live(seed, &ops);
     });
 }
 
 /// The model can fail: it catches these within a few hundred lives.
 #[test]
-fn planted_bugs_do_not_agree() {
-    for planted in
-        [PlantedBug::AckBeforeSync, PlantedBug::KeepTornTail, PlantedBug::DropDeletesEarly, PlantedBug::SkipDataCheck]
+fn failpoints_do_not_agree() {
+    for mistake in
+        ["segment.ack_before_sync", "segment.keep_torn_tail", "segment.drop_deletes_early", "segment.skip_data_check"]
     {
+        let _guard = failpoint::activate(mistake);
         let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { max_shrink_iters: 0, ..config(2000) });
         let result = runner.run(&(any::<u64>(), prop::collection::vec(op(), 50)), |(seed, ops)| {
-            live(seed, &ops, planted);
+            live(seed, &ops);
             Ok(())
         });
-        assert!(result.is_err(), "{planted:?} survived");
+        assert!(result.is_err(), "{mistake} survived");
     }
 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use std::sync::Arc;
 use tessera_disk::{CrashKind, Disk, Identity, SimDisk};
+use tessera_logstore::{LogOptions, LogStore};
 use tessera_node::NodeConfig;
 use tessera_node::check::{self, NodeRequest};
 use tessera_node::compute::{self, RebuildOutcome};
@@ -12,7 +13,7 @@ use tessera_node::core::{
 use tessera_node::disk_worker::{self, Waiting};
 use tessera_node::log_replica;
 use tessera_node::read::{self, Piece};
-use tessera_segment::{ConaIndex, FragmentId, Index, LogOptions, LogStore, MemIndex, Options, SegmentStore};
+use tessera_segment::{ConaIndex, FragmentId, Index, MemIndex, Options, SegmentStore};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Error, Kind, NodeInfo};
 
@@ -135,7 +136,7 @@ impl NodeHost {
             Ok(opened) => opened,
             Err(error) => return tell(&format!("n{} cannot open its segments: {error}", self.index)),
         };
-        let log_options = LogOptions { file_size_bytes: 64 << 10, ..LogOptions::default() };
+        let log_options = LogOptions { file_size_bytes: 64 << 10 };
         let (log, _) = match LogStore::open(disk, log_options) {
             Ok(opened) => opened,
             Err(error) => return tell(&format!("n{} cannot open its log: {error}", self.index)),

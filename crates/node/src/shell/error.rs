@@ -1,8 +1,9 @@
 //! Why a node does not start.
 
 use tessera_disk::{DiskError, IdentityError};
+use tessera_logstore::LogOpenError;
 use tessera_net::{Endpoint, ServerError};
-use tessera_segment::{LogOpenError, OpenError};
+use tessera_segment::OpenError;
 use tessera_wire::Error;
 
 /// Why a node did not start. Each is one line that names the thing and the way out; disks are as they were.

@@ -30,9 +30,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tessera_disk::{Disk, DiskLock};
+use tessera_logstore::LogStore;
 use tessera_net::dialer::NoService;
 use tessera_net::{BufferPool, Connection, Dialer, DialerOptions, Endpoint, Server, Stream};
-use tessera_segment::{LogStore, Options, SegmentStore};
+use tessera_segment::{Options, SegmentStore};
 use tessera_wire::{Code, Error, Hello, NodeInfo, PROTOCOL_VERSION, Role};
 use threads::{DiskLine, Job};
 

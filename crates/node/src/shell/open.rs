@@ -5,7 +5,8 @@ use crate::core::{DiskDescription, FragmentKey};
 use crate::disk_worker;
 use std::sync::Arc;
 use tessera_disk::{Disk, DiskLock, Identity, IdentityError, hex16};
-use tessera_segment::{ConaIndex, LogOptions, LogStore, OpenProgress, Options, SegmentStore};
+use tessera_logstore::{LogOptions, LogStore};
+use tessera_segment::{ConaIndex, OpenProgress, Options, SegmentStore};
 
 /// A disk whose lock we hold; nothing on it was changed yet.
 pub(super) struct LockedDisk {

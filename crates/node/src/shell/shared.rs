@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
+use tessera_logstore::LogStore;
 use tessera_net::{Connection, Dialer, Endpoint};
-use tessera_segment::{LogStore, SegmentStore};
+use tessera_segment::SegmentStore;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error};
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use tessera_disk::{DiskFile, OpenMode};
 
-use super::error::LogError;
-use super::format::{FILE_HEADER_BYTES, SnapshotHeader};
-use super::{LOG_DIR, LogStore};
+use crate::error::LogError;
+use crate::format::{FILE_HEADER_BYTES, SnapshotHeader};
+use crate::store::{LOG_DIR, LogStore};
 
 /// Which snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,14 +31,14 @@ pub struct SnapshotProgress {
 }
 
 /// A snapshot that is being received.
-pub(super) struct Part {
+pub(crate) struct Part {
     snapshot: Snapshot,
     file: Arc<dyn DiskFile>,
     have_bytes: u64,
     hasher: blake3::Hasher,
 }
 
-pub(super) fn file_name(snapshot: &Snapshot) -> String {
+pub(crate) fn file_name(snapshot: &Snapshot) -> String {
     format!("{:016x}-{:016x}.snap", snapshot.seq, snapshot.term)
 }
 
@@ -170,7 +170,7 @@ impl LogStore {
     }
 
     /// Entries stay only if the one at the snapshot's position is the snapshot's: else all are of another branch.
-    pub(super) fn settle_behind(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
+    pub(crate) fn settle_behind(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
         let held = self.entries.get(&snapshot.seq).map_or(snapshot.term, |at| at.term);
         if snapshot.term != 0 && held != snapshot.term {
             self.begin_file(1)?;

@@ -1,47 +1,47 @@
 //! The bytes of log files and snapshots: docs/formats.md, section 4.
 
-use crate::format::{Place, bytes_at, u32_at, u64_at};
+use tessera_disk::record::{RecordPlace, bytes_at, u32_at, u64_at};
 
-pub(super) const LOG_VERSION: u32 = 1;
+pub(crate) const LOG_VERSION: u32 = 1;
 /// Bytes before the first entry, and before a snapshot's.
-pub(super) const FILE_HEADER_BYTES: u64 = 128;
-pub(super) const ENTRY_HEADER_BYTES: u64 = 48;
+pub(crate) const FILE_HEADER_BYTES: u64 = 128;
+pub(crate) const ENTRY_HEADER_BYTES: u64 = 48;
 
 const FILE_MAGIC: [u8; 8] = *b"TESSCLOG";
 const SNAPSHOT_MAGIC: [u8; 8] = *b"TESSSNAP";
 const ENTRY_MAGIC: [u8; 4] = *b"TLOG";
 const CRC_AT: usize = 104;
 
-pub(super) fn padded(len: u64) -> u64 {
+pub(crate) fn padded(len: u64) -> u64 {
     len.next_multiple_of(8)
 }
 
 /// Why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     Damaged,
     Version(u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileHeader {
-    pub(super) cluster_id: [u8; 16],
-    pub(super) disk_uuid: [u8; 16],
-    pub(super) number: u64,
+pub(crate) struct FileHeader {
+    pub(crate) cluster_id: [u8; 16],
+    pub(crate) disk_uuid: [u8; 16],
+    pub(crate) number: u64,
     /// Highest term seen when the file was begun.
-    pub(super) term: u64,
+    pub(crate) term: u64,
     /// Positions from here on in older files are void.
-    pub(super) resume_seq: u64,
+    pub(crate) resume_seq: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SnapshotHeader {
-    pub(super) cluster_id: [u8; 16],
-    pub(super) disk_uuid: [u8; 16],
-    pub(super) seq: u64,
-    pub(super) term: u64,
-    pub(super) total_bytes: u64,
-    pub(super) hash: [u8; 32],
+pub(crate) struct SnapshotHeader {
+    pub(crate) cluster_id: [u8; 16],
+    pub(crate) disk_uuid: [u8; 16],
+    pub(crate) seq: u64,
+    pub(crate) term: u64,
+    pub(crate) total_bytes: u64,
+    pub(crate) hash: [u8; 32],
 }
 
 /// Magic, version, cluster and disk, common to both; the checksum is set by [`seal`].
@@ -72,7 +72,7 @@ fn open(bytes: &[u8], magic: [u8; 8]) -> Result<&[u8; FILE_HEADER_BYTES as usize
 }
 
 impl FileHeader {
-    pub(super) fn encode(&self) -> [u8; FILE_HEADER_BYTES as usize] {
+    pub(crate) fn encode(&self) -> [u8; FILE_HEADER_BYTES as usize] {
         let mut b = begin(FILE_MAGIC, &self.cluster_id, &self.disk_uuid);
         b[48..56].copy_from_slice(&self.number.to_le_bytes());
         b[56..64].copy_from_slice(&self.term.to_le_bytes());
@@ -80,7 +80,7 @@ impl FileHeader {
         seal(b)
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
         let b = open(bytes, FILE_MAGIC)?;
         Ok(FileHeader {
             cluster_id: bytes_at(b, 16),
@@ -93,7 +93,7 @@ impl FileHeader {
 }
 
 impl SnapshotHeader {
-    pub(super) fn encode(&self) -> [u8; FILE_HEADER_BYTES as usize] {
+    pub(crate) fn encode(&self) -> [u8; FILE_HEADER_BYTES as usize] {
         let mut b = begin(SNAPSHOT_MAGIC, &self.cluster_id, &self.disk_uuid);
         b[48..56].copy_from_slice(&self.seq.to_le_bytes());
         b[56..64].copy_from_slice(&self.term.to_le_bytes());
@@ -102,7 +102,7 @@ impl SnapshotHeader {
         seal(b)
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
         let b = open(bytes, SNAPSHOT_MAGIC)?;
         Ok(SnapshotHeader {
             cluster_id: bytes_at(b, 16),
@@ -116,30 +116,30 @@ impl SnapshotHeader {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EntryKind {
+pub(crate) enum EntryKind {
     Entry,
     /// A term was seen; no entry.
     Term,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EntryHeader {
-    pub(super) kind: EntryKind,
-    pub(super) term: u64,
-    pub(super) seq: u64,
+pub(crate) struct EntryHeader {
+    pub(crate) kind: EntryKind,
+    pub(crate) term: u64,
+    pub(crate) seq: u64,
     /// Everything before this offset of the file was durable when this was written. So a bad stretch before it is rot,
     /// and one at or behind it may be a torn write that was never acknowledged.
-    pub(super) synced_to: u64,
-    pub(super) len: u32,
-    pub(super) crc: u32,
+    pub(crate) synced_to: u64,
+    pub(crate) len: u32,
+    pub(crate) crc: u32,
 }
 
 impl EntryHeader {
-    pub(super) fn total_bytes(&self) -> u64 {
+    pub(crate) fn total_bytes(&self) -> u64 {
         ENTRY_HEADER_BYTES + padded(u64::from(self.len))
     }
 
-    pub(super) fn encode(&self, place: Place, offset: u64) -> [u8; ENTRY_HEADER_BYTES as usize] {
+    pub(crate) fn encode(&self, place: RecordPlace, offset: u64) -> [u8; ENTRY_HEADER_BYTES as usize] {
         let mut b = [0; ENTRY_HEADER_BYTES as usize];
         b[0..4].copy_from_slice(&ENTRY_MAGIC);
         b[4] = match self.kind {
@@ -157,7 +157,7 @@ impl EntryHeader {
     }
 
     /// The entry at `offset` of a file's bytes, if a whole and sound one is there.
-    pub(super) fn decode(file: &[u8], place: Place, offset: u64) -> Option<Self> {
+    pub(crate) fn decode(file: &[u8], place: RecordPlace, offset: u64) -> Option<Self> {
         let bytes = file.get(offset as usize..)?;
         let b: &[u8; ENTRY_HEADER_BYTES as usize] = bytes.first_chunk()?;
         if b[0..4] != ENTRY_MAGIC || u32_at(b, 44) != place.seal(&b[..44], offset) {

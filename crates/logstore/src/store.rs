@@ -1,34 +1,22 @@
-//! [`LogStore`]: a node's replica of the manager's command log (docs/formats.md, section 4).
-//!
-//! What lives here: entries in append-only files, snapshots, and the highest term ever seen. What may not: what an entry
-//! means, who sends it, when to acknowledge.
-//!
-//! Rules. A sender with a lower term than the highest seen is refused (P11). Entries are contiguous. An entry that is already
-//! held is not written again (P8). An entry of another term at a held position voids that position and all behind it, which
-//! by the protocol were never acknowledged to anybody; that begins a new file, whose header says from where on older files are void.
-//! Every append is synced before it returns (P9).
-
-mod error;
-mod format;
-mod open;
-mod snapshot;
+//! [`LogStore`]: entries in append-only files, and the highest term.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use tessera_disk::{Disk, DiskFile, Identity, OpenMode};
+use tessera_disk::{
+    Disk, DiskFile, Identity, OpenMode,
+    record::{RecordPlace, numbered_name},
+};
+use tessera_failpoint as failpoint;
 
-pub use error::{LogDamage, LogError, LogOpenError};
-pub use open::LogReport;
-pub use snapshot::{Snapshot, SnapshotProgress};
-
-use crate::format::Place;
-use crate::planted::PlantedBug;
-use format::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind, FILE_HEADER_BYTES, FileHeader, padded};
+use crate::error::{LogError, LogOpenError};
+use crate::format::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind, FILE_HEADER_BYTES, FileHeader, padded};
+use crate::open::{self, LogReport};
+use crate::snapshot::{self, Snapshot};
 
 /// The directory of the log on a disk.
-const LOG_DIR: &str = "log";
+pub(crate) const LOG_DIR: &str = "log";
 /// Longest entry, in bytes.
 pub const ENTRY_MAX_BYTES: u32 = 64 << 20;
 
@@ -37,14 +25,11 @@ pub const ENTRY_MAX_BYTES: u32 = 64 << 20;
 pub struct LogOptions {
     /// A new file is begun once one has this many bytes. Default 16 MiB; 4 KiB to 1 GiB. Entries are dropped by whole files.
     pub file_size_bytes: u64,
-    /// For tests only.
-    #[doc(hidden)]
-    pub planted: PlantedBug,
 }
 
 impl Default for LogOptions {
     fn default() -> Self {
-        LogOptions { file_size_bytes: 16 << 20, planted: PlantedBug::None }
+        LogOptions { file_size_bytes: 16 << 20 }
     }
 }
 
@@ -79,35 +64,35 @@ pub struct LogState {
 
 /// Where an entry is.
 #[derive(Clone, Copy, Debug)]
-struct Location {
-    term: u64,
-    file: u64,
-    offset: u64,
-    len: u32,
-    crc: u32,
+pub(crate) struct Location {
+    pub(crate) term: u64,
+    pub(crate) file: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+    pub(crate) crc: u32,
 }
 
-struct LogFile {
-    file: Arc<dyn DiskFile>,
-    end: u64,
+pub(crate) struct LogFile {
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) end: u64,
 }
 
 /// A node's replica of the command log. One owner; wrap it in a lock.
 pub struct LogStore {
-    disk: Arc<dyn Disk>,
-    identity: Identity,
-    options: LogOptions,
-    term: u64,
-    entries: BTreeMap<u64, Location>,
-    files: BTreeMap<u64, LogFile>,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) identity: Identity,
+    pub(crate) options: LogOptions,
+    pub(crate) term: u64,
+    pub(crate) entries: BTreeMap<u64, Location>,
+    pub(crate) files: BTreeMap<u64, LogFile>,
     /// The file that is appended to; none before the first append or after one that must not grow.
-    current: Option<u64>,
-    next_file: u64,
+    pub(crate) current: Option<u64>,
+    pub(crate) next_file: u64,
     /// A failed write may have left bytes behind the end of the current file.
-    tail_dirty: bool,
-    snapshot: Option<Snapshot>,
-    part: Option<snapshot::Part>,
-    missing_seq: Option<u64>,
+    pub(crate) tail_dirty: bool,
+    pub(crate) snapshot: Option<Snapshot>,
+    pub(crate) part: Option<snapshot::Part>,
+    pub(crate) missing_seq: Option<u64>,
 }
 
 impl std::fmt::Debug for LogStore {
@@ -218,7 +203,7 @@ impl LogStore {
         Ok(())
     }
 
-    fn last_seq(&self) -> u64 {
+    pub(crate) fn last_seq(&self) -> u64 {
         let entry = self.entries.keys().next_back().copied().unwrap_or(0);
         entry.max(self.snapshot.map_or(0, |s| s.seq))
     }
@@ -230,7 +215,7 @@ impl LogStore {
     }
 
     /// Looks for the first hole; called when something was taken away, for appends leave none.
-    fn find_missing(&mut self) {
+    pub(crate) fn find_missing(&mut self) {
         let after = self.snapshot.map_or(0, |s| s.seq);
         let behind = self.entries.range(after + 1..).map(|(seq, _)| *seq);
         self.missing_seq = (after + 1..).zip(behind).find(|(expected, seq)| expected != seq).map(|(hole, _)| hole);
@@ -302,7 +287,7 @@ impl LogStore {
     /// Writes a raised term and entries that follow the last one, and syncs.
     fn write(&mut self, term: u64, entries: &[LogEntry<&[u8]>]) -> Result<(), LogError> {
         let number = self.file_with_room(entries.first().map_or(self.last_seq() + 1, |e| e.seq))?;
-        let place = Place { disk_uuid: self.identity.disk_uuid, file: number };
+        let place = RecordPlace { disk_uuid: self.identity.disk_uuid, file: number };
         let raised = (term > self.term).then_some(LogEntry { term, seq: 0, bytes: &[][..] });
         let start = self.files[&number].end;
         let (mut end, mut headers, mut locations) = (start, Vec::new(), Vec::new());
@@ -330,7 +315,7 @@ impl LogStore {
             let _ = self.cut_failed_write();
             return Err(e.into());
         }
-        if self.options.planted != PlantedBug::AckBeforeSync {
+        if !failpoint::is_active("logstore.ack_before_sync") {
             file.sync_data()?;
         }
         if let Some(file) = self.files.get_mut(&number) {
@@ -361,7 +346,7 @@ impl LogStore {
     }
 
     /// Begins a file; positions from `resume_seq` on in older files are void from then on, durably.
-    fn begin_file(&mut self, resume_seq: u64) -> Result<u64, LogError> {
+    pub(crate) fn begin_file(&mut self, resume_seq: u64) -> Result<u64, LogError> {
         self.cut_failed_write()?;
         let number = self.next_file;
         let header = FileHeader {
@@ -389,6 +374,6 @@ impl LogStore {
     }
 }
 
-fn file_path(number: u64) -> String {
-    format!("{LOG_DIR}/{number:016x}.log")
+pub(crate) fn file_path(number: u64) -> String {
+    format!("{LOG_DIR}/{}", numbered_name(number, ".log"))
 }

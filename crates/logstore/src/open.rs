@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tessera_disk::record::{RecordPlace, parse_numbered_name};
 use tessera_disk::{Disk, DiskError, DiskFile, Identity, IdentityError, OpenMode};
+use tessera_failpoint as failpoint;
 
-use super::error::{LogDamage, LogOpenError};
-use super::format::{EntryHeader, EntryKind, FILE_HEADER_BYTES, Fault, FileHeader, LOG_VERSION, SnapshotHeader};
-use super::{LOG_DIR, Location, LogFile, LogOptions, LogStore, Snapshot, file_path, snapshot};
-use crate::format::{Place, parse_file_name};
-use crate::planted::PlantedBug;
+use crate::error::{LogDamage, LogOpenError};
+use crate::format::{EntryHeader, EntryKind, FILE_HEADER_BYTES, Fault, FileHeader, LOG_VERSION, SnapshotHeader};
+use crate::snapshot::{self, Snapshot};
+use crate::store::{LOG_DIR, Location, LogFile, LogOptions, LogStore, file_path};
 
 /// What opening found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub struct LogReport {
 
 type Headers = Vec<(u64, Arc<dyn DiskFile>, Option<FileHeader>)>;
 
-pub(super) fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(LogStore, LogReport), LogOpenError> {
+pub(crate) fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(LogStore, LogReport), LogOpenError> {
     let Some(identity) = Identity::load(&*disk)? else {
         return Err(IdentityError::Missing { disk: disk.describe() }.into());
     };
@@ -59,7 +60,7 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(LogStore
     }
     if let Some(snapshot) = log.snapshot {
         log.settle_behind(&snapshot).map_err(|e| match e {
-            super::LogError::Disk(e) => LogOpenError::Disk(e),
+            crate::LogError::Disk(e) => LogOpenError::Disk(e),
             other => LogOpenError::Disk(DiskError::Io {
                 path: LOG_DIR.into(),
                 op: tessera_disk::DiskOp::Write,
@@ -76,7 +77,7 @@ impl LogStore {
     fn file_headers(&self, names: &[String]) -> Result<Headers, LogOpenError> {
         let mut headers = Vec::new();
         for name in names {
-            let Some(number) = parse_file_name(name, ".log") else { continue };
+            let Some(number) = parse_numbered_name(name, ".log") else { continue };
             let file = self.disk.open(&file_path(number), OpenMode::Existing)?;
             let bytes = read_all(&*file, file.len()?.min(FILE_HEADER_BYTES))?.0;
             let header = match FileHeader::decode(&bytes) {
@@ -163,7 +164,7 @@ impl LogStore {
             // A file that is damaged in its header, or could not be read, takes no more.
             self.current = (header.is_some() && !unreadable).then_some(number);
             if let Some(cut) = loaded
-                && self.options.planted != PlantedBug::KeepTornTail
+                && !failpoint::is_active("logstore.keep_torn_tail")
             {
                 file.truncate(cut)?;
                 report.cut_bytes = len - cut;
@@ -192,7 +193,7 @@ impl LogStore {
             }
             None => report.damage.push(LogDamage::FileHeader { file: number }),
         }
-        let place = Place { disk_uuid: self.identity.disk_uuid, file: number };
+        let place = RecordPlace { disk_uuid: self.identity.disk_uuid, file: number };
         let (mut at, mut gap, mut first) = (FILE_HEADER_BYTES, None, header.is_none());
         while at < bytes.len() as u64 {
             let Some(entry) = EntryHeader::decode(bytes, place, at) else {
