@@ -7,14 +7,14 @@
 //! and every choice tried. It ends with verified bytes (P2) or with what was missing or corrupt, and never
 //! gives up while enough members answer (P12). It speaks no messages: the core that owns it batches what it wants.
 
-use crate::class::Class;
 use crate::config::{Options, ms};
 use crate::error::ReadError;
-use crate::job::{Assemble, Assembled, Held};
 use crate::view::View;
 use bytes::Bytes;
 use std::sync::Arc;
 use tessera_accel::hash::Hash;
+use tessera_stripe::Class;
+use tessera_stripe::{ClassLayout, DecodeJob, Decoded, Fragment};
 use tessera_wire::data::GetFragments;
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::rpc::Answer;
@@ -33,8 +33,8 @@ pub(crate) struct FragmentRequest {
 pub(crate) enum Step {
     /// Ask for a fragment.
     Get(FragmentRequest),
-    /// Compute, then [`Fetch::on_assembled`].
-    Assemble(Assemble),
+    /// Compute, then [`Fetch::on_decoded`].
+    Decode(DecodeJob),
     /// Ask for the group's members, then [`Fetch::on_map`].
     NeedMap,
     /// The chunk.
@@ -92,7 +92,9 @@ struct Source {
 #[derive(Debug)]
 struct Slot {
     sources: Vec<Source>,
-    held: Option<Held>,
+    held: Option<Fragment>,
+    /// It does not have its checksum: used when no other fragment can be had.
+    suspect: bool,
     /// The manager says it is not there (yet): asked for last.
     known_missing: bool,
 }
@@ -107,7 +109,7 @@ pub(crate) struct Fetch {
     slots: Vec<Slot>,
     started_ns: i64,
     attempts: u32,
-    assembling: bool,
+    decoding: bool,
     /// No checksum told who was wrong: get everything, then search.
     search: bool,
     searched: bool,
@@ -134,7 +136,7 @@ impl Fetch {
             slots: Vec::new(),
             started_ns: now,
             attempts: 0,
-            assembling: false,
+            decoding: false,
             search: false,
             searched: false,
             waits_for_map: false,
@@ -184,7 +186,7 @@ impl Fetch {
             _ if self.pg.is_some() => self.reconsider(now, view, options, out),
             _ => {
                 let missing = format!("nothing is known of group {}", self.chunk.pg_id);
-                self.fail(Fault::TooFew { needed: self.class.needed(), got: 0, missing }, out);
+                self.fail(Fault::TooFew { needed: self.class.k, got: 0, missing }, out);
             }
         }
         self.advance(now, view, options, out);
@@ -193,15 +195,18 @@ impl Fetch {
     /// New members: fragments at hand are kept, all disks are asked afresh.
     fn take_members(&mut self, pg: Arc<PgInfo>) {
         let count = self.class.fragments() as usize;
-        let mut held: Vec<_> = self.slots.drain(..).map(|slot| slot.held).collect();
-        held.resize_with(count, || None);
+        let mut held: Vec<_> = self.slots.drain(..).map(|slot| (slot.held, slot.suspect)).collect();
+        held.resize_with(count, || (None, false));
         let sources = |i: usize| {
             let disks = pg.members.get(i).map(|m| [m.disk_id, m.incoming_disk_id]).unwrap_or_default();
             let used = disks.into_iter().filter(|d| *d != 0);
             used.map(|disk_id| Source { disk_id, state: SourceState::Untried }).collect()
         };
         let missing = &self.chunk.missing;
-        let slot = |(i, held)| Slot { sources: sources(i), held, known_missing: missing.contains(&(i as u32)) };
+        let slot = |(i, (held, suspect))| {
+            let known_missing = missing.contains(&(i as u32));
+            Slot { sources: sources(i), held, suspect, known_missing }
+        };
         self.slots = held.into_iter().enumerate().map(slot).collect();
         self.pg = Some(pg);
     }
@@ -232,9 +237,10 @@ impl Fetch {
                 if let Some(source) = source {
                     source.state = SourceState::Failed { error: Error::new(Code::Exists, "used") };
                 }
-                if slot.held.as_ref().is_none_or(|h| h.suspect) {
+                if !slot.is_sound() {
                     self.searched = false;
-                    slot.held = Some(Held { number: want.fragment, bytes, crc32c, suspect: false });
+                    slot.held = Some(Fragment { number: want.fragment, bytes, crc32c });
+                    slot.suspect = false;
                 }
             }
             Err(error) => {
@@ -250,28 +256,26 @@ impl Fetch {
         self.advance(now, view, options, out);
     }
 
-    /// What the assembling found.
-    pub fn on_assembled(&mut self, result: Assembled, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
-        self.assembling = false;
+    /// The result of decoding.
+    pub fn on_decoded(&mut self, result: Decoded, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
+        self.decoding = false;
         if self.finished {
             return;
         }
         match result {
-            Assembled::Right { parts, wrong } => {
+            Decoded::Verified { parts, wrong } => {
                 self.finished = true;
                 wrong.into_iter().for_each(|fragment| self.accuse(fragment));
                 out.push(Step::Done(parts));
                 return;
             }
-            Assembled::Wrong { culprits } => {
+            Decoded::Mismatch { wrong } => {
                 self.searched = self.search;
-                // Without a culprit everything is suspect, and only a search can tell.
-                self.search |= culprits.is_empty();
-                for fragment in culprits {
+                // If every fragment has its checksum, only a search can tell which is wrong.
+                self.search |= wrong.is_empty();
+                for fragment in wrong {
                     self.accuse(fragment);
-                    if let Some(held) = self.slots.get_mut(fragment as usize).and_then(|s| s.held.as_mut()) {
-                        held.suspect = true;
-                    }
+                    self.slots[fragment as usize].suspect = true;
                 }
             }
         }
@@ -321,13 +325,13 @@ impl Fetch {
         asked.chain(self.retry_at).min().filter(|_| !self.finished)
     }
 
-    /// Assembles when enough is at hand, asks for more when it is not.
+    /// Decodes when enough is at hand, asks for more when it is not.
     fn advance(&mut self, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
-        if self.finished || self.assembling || self.waits_for_map || self.retry_at.is_some() {
+        if self.finished || self.decoding || self.waits_for_map || self.retry_at.is_some() {
             return;
         }
         if self.suffices(Slot::is_sound) && !self.search {
-            return self.assemble(false, out);
+            return self.decode(false, out);
         }
         while self.search || !self.suffices(|slot| slot.is_sound() || slot.is_coming()) {
             let Some((i, j, node_id)) = self.choose(now, view, options) else { break };
@@ -341,7 +345,7 @@ impl Fetch {
         // Nothing is on its way and nothing is left to ask for.
         if self.suffices(|slot| slot.held.is_some()) && !self.searched {
             self.search = true;
-            return self.assemble(true, out);
+            return self.decode(true, out);
         }
         self.waits_for_map = true;
         out.push(Step::NeedMap);
@@ -350,14 +354,19 @@ impl Fetch {
     /// Whether the chunk can be read from the fragments whose slots are so.
     fn suffices(&self, so: impl Fn(&Slot) -> bool) -> bool {
         let numbers = self.slots.iter().enumerate().filter(|(_, slot)| so(slot)).map(|(i, _)| i as u32);
-        self.class.info.suffices(numbers)
+        self.class.suffices(numbers)
     }
 
-    fn assemble(&mut self, search: bool, out: &mut Vec<Step>) {
-        self.assembling = true;
-        let held = self.slots.iter().filter_map(|s| s.held.clone()).filter(|h| search || !h.suspect).collect();
-        let chunk_len = self.chunk.len_bytes;
-        out.push(Step::Assemble(Assemble { class: self.class.clone(), chunk_len, name: self.name, held, search }));
+    fn decode(&mut self, search: bool, out: &mut Vec<Step>) {
+        self.decoding = true;
+        let usable = self.slots.iter().filter(|slot| search || slot.is_sound());
+        out.push(Step::Decode(DecodeJob {
+            class: self.class.clone(),
+            chunk_len: self.chunk.len_bytes,
+            name: self.name,
+            fragments: usable.filter_map(|slot| slot.held.clone()).collect(),
+            search,
+        }));
     }
 
     /// The best fragment that is neither at hand nor on its way, from its best source: places of both, and the node.
@@ -372,11 +381,11 @@ impl Fetch {
             let node_id = view.node_of(source.disk_id)?;
             let local = !options.host.is_empty() && view.node(node_id).is_some_and(|n| n.host == options.host);
             // Copies are all alike: each chunk starts at another one, so that the load spreads.
-            let turn = match self.class.code() {
+            let turn = match self.class.coder() {
                 Some(_) => i as u64,
                 None => (i as u64 + self.chunk.chunk_id) % count,
             };
-            let (copy, plain) = (self.class.info.is_copy(i as u32), self.class.is_plain(i as u32));
+            let (copy, plain) = (self.class.is_copy(i as u32), self.class.is_plain(i as u32));
             let cost = (slot.known_missing, view.readiness(source.disk_id, now), !copy, !plain, !local, turn, j);
             Some((cost, (i, j, node_id)))
         });
@@ -394,7 +403,7 @@ impl Fetch {
         if hope && now.saturating_sub(self.started_ns) < ms(options.get_deadline_ms) {
             self.attempts += 1;
             if self.attempts == 1 {
-                let needed = self.class.needed();
+                let needed = self.class.k;
                 out.push(Step::Waits(Fault::TooFew { needed, got: held, missing: self.describe() }));
             }
             for source in self.slots.iter_mut().flat_map(|s| s.sources.iter_mut()).filter(|s| may_return(s)) {
@@ -404,7 +413,7 @@ impl Fetch {
             self.retry_at = Some(now.saturating_add(options.backoff_ns(self.attempts)));
             return;
         }
-        let needed = self.class.needed();
+        let needed = self.class.k;
         let fault = match self.suffices(|slot| slot.held.is_some()) {
             true => Fault::Corrupt { bad: self.describe() },
             false => Fault::TooFew { needed, got: held, missing: self.describe() },
@@ -422,7 +431,7 @@ impl Fetch {
         let mut clauses = Vec::new();
         for (i, slot) in self.slots.iter().enumerate() {
             match &slot.held {
-                Some(held) if held.suspect => clauses.push(format!("fragment {i} does not have its checksum")),
+                Some(_) if slot.suspect => clauses.push(format!("fragment {i} does not have its checksum")),
                 Some(_) => {}
                 None if slot.sources.is_empty() => clauses.push(format!("fragment {i} is nowhere")),
                 None => clauses.extend(slot.sources.iter().map(|s| {
@@ -445,7 +454,7 @@ impl Fetch {
 impl Slot {
     /// At hand, and nothing is known against it.
     fn is_sound(&self) -> bool {
-        self.held.as_ref().is_some_and(|h| !h.suspect)
+        self.held.is_some() && !self.suspect
     }
 
     /// Asked for and not late: counted on.

@@ -1,39 +1,40 @@
-//! What the cores want computed: pure functions of plain data, run by whichever thread (or simulator) has time.
+//! Computations that the cores ask for. They are pure functions of plain data; any idle thread, or the simulator, runs them.
 //!
-//! [`Job::run`] is where a write's fragments are made and where a read's bytes are verified against their
-//! chunk's name: nothing leaves a read that has not passed through here (P2).
+//! [`Job::run`] is where a write's fragments are made and where a read's bytes are verified against their chunk's name: nothing
+//! leaves a read that has not passed through here (P2). How that is done is crate `stripe`.
 
-mod assemble;
-mod encode;
-mod range;
-
-pub use assemble::{Assemble, Assembled, Held};
-pub use encode::{Encode, Encoded, Fragment};
-pub use range::{RangeJob, RangeOutcome, RangePart};
-pub(crate) use range::{slices, steps_around};
-
+use bytes::Bytes;
+use std::sync::Arc;
 use tessera_net::BufferPool;
+use tessera_stripe::{Class, DecodeJob, Decoded, Fragment, RangeJob, encode};
 
-/// Something to compute.
+/// A computation.
 #[derive(Debug)]
 pub enum Job {
-    /// Fragments of a chunk.
-    Encode(Encode),
+    /// Make these fragments of a chunk.
+    Encode {
+        /// Its class.
+        class: Arc<Class>,
+        /// The chunk.
+        chunk: Bytes,
+        /// Fragment numbers of the class.
+        wanted: Vec<u32>,
+    },
     /// A chunk from its fragments, verified.
-    Assemble(Assemble),
+    Decode(DecodeJob),
     /// A part of a chunk, verified.
     Range(RangeJob),
 }
 
-/// What came of a [`Job`].
+/// The result of a [`Job`].
 #[derive(Debug)]
 pub enum Output {
-    /// Of [`Job::Encode`].
-    Encoded(Encoded),
-    /// Of [`Job::Assemble`].
-    Assembled(Assembled),
-    /// Of [`Job::Range`].
-    Range(RangeOutcome),
+    /// Of [`Job::Encode`]: the fragments in the order wanted.
+    Encoded(Vec<Fragment>),
+    /// Of [`Job::Decode`].
+    Decoded(Decoded),
+    /// Of [`Job::Range`]: the bytes, or `None` if they cannot be verified.
+    Range(Option<Bytes>),
 }
 
 /// A job under the number its core gave it.
@@ -46,21 +47,21 @@ pub struct Numbered<T> {
 }
 
 impl Job {
-    /// Computes. Fresh bytes are taken from `pool`.
+    /// Computes. Memory is taken from `pool`.
     pub fn run(self, pool: &BufferPool) -> Output {
         match self {
-            Job::Encode(job) => Output::Encoded(job.run(pool)),
-            Job::Assemble(job) => Output::Assembled(job.run(pool)),
+            Job::Encode { class, chunk, wanted } => Output::Encoded(encode(&class, &chunk, &wanted, pool)),
+            Job::Decode(job) => Output::Decoded(job.run(pool)),
             Job::Range(job) => Output::Range(job.run(pool)),
         }
     }
 
-    /// Bytes it looks at: what is small is not worth another thread.
+    /// Bytes it reads: little work is not worth another thread.
     pub fn bytes(&self) -> usize {
         match self {
-            Job::Encode(job) => job.data.len(),
-            Job::Assemble(job) => job.held.iter().map(|h| h.bytes.len()).sum(),
-            Job::Range(job) => job.parts.iter().map(|p| p.bytes.len()).sum(),
+            Job::Encode { chunk, .. } => chunk.len(),
+            Job::Decode(job) => job.fragments.iter().map(|it| it.bytes.len()).sum(),
+            Job::Range(job) => job.parts.iter().map(|part| part.bytes.len()).sum(),
         }
     }
 }

@@ -9,7 +9,6 @@
 //! Start at [`Client`]; for how it works, at [`write::core::WriteCore::handle`] and
 //! [`read::core::ReadCore::handle`]. Knobs are in [`config`], failures in [`error`].
 
-pub mod class;
 mod client;
 pub mod config;
 mod context;

@@ -5,6 +5,7 @@ use crate::error::{Error, ReadError};
 use crate::path::StorePath;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use tessera_stripe::ClassLayout;
 use tessera_wire::meta::*;
 use tessera_wire::{ChunkInfo, ClassInfo, Error as WireError, Extent, Health};
 
@@ -310,7 +311,8 @@ mod tests {
     use super::*;
 
     fn extent(chunk_id: u64, len_bytes: u64, spec: &str, hosts: &[(&str, bool)]) -> LocatedExtent {
-        let coding = if spec.is_empty() { ClassInfo::default() } else { crate::class::tests::class(spec).info.clone() };
+        let coding =
+            if spec.is_empty() { ClassInfo::default() } else { tessera_stripe::describe(1, spec.parse().unwrap()) };
         let fragment = |(i, (host, readable)): (usize, &(&str, bool))| LocatedFragment {
             fragment: i as u32,
             holds: Holds::of(&coding, i as u32),

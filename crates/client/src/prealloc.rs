@@ -7,10 +7,10 @@
 //! stored already; so content that was written here lately, or that follows content which turned out to be stored, is asked about
 //! first.
 
-use crate::class::Class;
 use crate::config::{Options, ms};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use tessera_stripe::Class;
 use tessera_wire::meta::{ChunkAnswer, PreallocatedChunks as Grant};
 
 /// One chunk. The session it was grant with is over when the last of them is dropped ([`PreallocatedChunk::release`]).
@@ -126,7 +126,7 @@ impl PreallocatedPool {
         let batch = Arc::new(Batch { session_id: grant.session_id, good_until_ns });
         let pool = self.pools.entry(scheme.to_string()).or_default();
         pool.asked_until_ns = 0;
-        if pool.class.as_ref().is_some_and(|known| known.info != class.info) || pool.domain != grant.domain {
+        if pool.class.as_ref().is_some_and(|known| known.info() != class.info()) || pool.domain != grant.domain {
             self.exhausted.extend(pool.ready.drain(..).filter_map(PreallocatedChunk::release));
         }
         (pool.class, pool.domain) = (Some(class), grant.domain);

@@ -1,12 +1,12 @@
 //! What the client knows of the cluster: nodes, disks, groups and classes, merged from the answers it
 //! gets; which nodes did not answer lately, and how long answers take. Plain data; cores share it.
 
-use crate::class::Class;
 use crate::config::{Options, ms};
 use crate::prealloc::PreallocatedPool;
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tessera_stripe::Class;
 use tessera_wire::meta::ClusterMap;
 use tessera_wire::{DiskInfo, Health, NodeInfo, PgInfo};
 
@@ -80,7 +80,7 @@ impl View {
 
     /// Takes in a class. One that this build cannot compute is left out (and missed by whoever needs it).
     pub fn add_class(&mut self, info: &tessera_wire::ClassInfo) {
-        if self.classes.get(&info.class_id).is_some_and(|known| known.info == *info) {
+        if self.classes.get(&info.class_id).is_some_and(|known| known.info() == info) {
             return;
         }
         match Class::new(info.clone()) {

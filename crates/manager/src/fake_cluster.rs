@@ -18,6 +18,7 @@ use crate::state::{Internal, Proposal, Soft, View};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
+use tessera_stripe::ClassLayout;
 use tessera_wire::log::LogEntry;
 use tessera_wire::meta::*;
 use tessera_wire::{DiskInfo, Error, Extent, Kind, NodeInfo, PgMember, Request};

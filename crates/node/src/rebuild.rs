@@ -1,13 +1,14 @@
 //! One chunk's rebuild as a state machine: look at home, fetch a copy or k fragments, compute, append.
 //!
 //! Knows no socket, disk or clock: [`ChunkRebuild::next`] says what is wanted, `on_…` takes what came. Nothing is
-//! appended that [`crate::compute::rebuild`] did not derive from bytes with the chunk's name (P2, P6). A source
+//! appended that [`RebuildJob::run`] did not derive from bytes with the chunk's name (P2, P6). A source
 //! that fails, lies or is late is replaced by another for as long as there is one (P12).
 
-use crate::compute::{RebuildJob, RebuildOutcome, Source};
 use crate::core::{AppendItem, FragmentKey, Verdict};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use tessera_accel::hash::Hash;
+use tessera_stripe::{ClassLayout, Fragment, RebuildJob, Rebuilt};
 use tessera_wire::meta::{FragmentRef, RebuildTask};
 use tessera_wire::{ChunkInfo, ClassInfo, Code, Error, PgInfo};
 
@@ -56,9 +57,6 @@ pub struct Outcome {
     pub bad: Vec<FragmentRef>,
 }
 
-/// Sets of sources tried at a time when one does not match: bounds the work a liar can cause.
-const MAX_COMBINATIONS: usize = 64;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Untried,
@@ -91,7 +89,7 @@ enum Place {
 enum Step {
     Home,
     Fetching,
-    Computing,
+    Computing(RebuildJob),
     Appending { len_bytes: u64 },
     Over,
 }
@@ -101,16 +99,20 @@ enum Step {
 pub struct ChunkRebuild {
     key: FragmentKey,
     chunk: ChunkInfo,
-    hash: [u8; 32],
+    name: Hash,
     class: ClassInfo,
     pg: PgInfo,
     domain: u32,
     candidates: Vec<Candidate>,
-    got: BTreeMap<u32, Source>,
+    got: BTreeMap<u32, Fragment>,
+    /// Fragments that do not have their checksum: used when no other can be had, as readers do.
+    suspects: BTreeMap<u32, Fragment>,
     /// More than 0: so many sources are wanted beyond k, since what sufficed did not match.
     extra: usize,
     /// Sources of the last computation that did not match: the same set is not computed twice.
     computed_with: Vec<u32>,
+    /// The suspects were used too: nothing else is left to try.
+    searched: bool,
     bad: Vec<FragmentRef>,
     last_error: String,
     step: Step,
@@ -124,23 +126,23 @@ impl ChunkRebuild {
             return Err("the task names no group or no class".into());
         };
         let Some(chunk) = task.chunks.get(index) else { return Err(format!("the task has no chunk {index}")) };
-        let Ok(hash) = <[u8; 32]>::try_from(&chunk.hash[..]) else {
-            return Err(format!("chunk {}: its name has {} bytes, not 32", chunk.chunk_id, chunk.hash.len()));
-        };
+        let name = Hash::try_from(&chunk.hash[..]).map_err(|e| format!("chunk {}: {e}", chunk.chunk_id))?;
         if class.fragment_bytes(chunk.len_bytes, task.fragment).is_none() || class.k == 0 {
             return Err(format!("class {} has no fragment {}", class.spec, task.fragment));
         }
         let mut it = ChunkRebuild {
             key: FragmentKey { chunk_id: chunk.chunk_id, fragment: task.fragment },
-            hash,
+            name,
             candidates: candidates(pg, class, chunk, task),
             got: BTreeMap::new(),
+            suspects: BTreeMap::new(),
             chunk: chunk.clone(),
             class: class.clone(),
             pg: pg.clone(),
             domain: task.domain,
             extra: 0,
             computed_with: Vec::new(),
+            searched: false,
             bad: Vec::new(),
             last_error: String::new(),
             step: Step::Home,
@@ -169,7 +171,7 @@ impl ChunkRebuild {
     fn add_empty_fragments(&mut self) {
         for fragment in 0..self.class.fragments() {
             if self.class.fragment_bytes(self.chunk.len_bytes, fragment) == Some(0) {
-                self.got.insert(fragment, Source { fragment, data: Bytes::new(), crc32c: 0 });
+                self.got.insert(fragment, Fragment { number: fragment, bytes: Bytes::new(), crc32c: 0 });
             }
         }
     }
@@ -183,7 +185,7 @@ impl ChunkRebuild {
                 vec![Wish::LookAtHome]
             }
             Step::Fetching => self.fetch_or_compute(sources),
-            Step::Computing | Step::Appending { .. } | Step::Over => Vec::new(),
+            Step::Computing(_) | Step::Appending { .. } | Step::Over => Vec::new(),
         }
     }
 
@@ -194,26 +196,45 @@ impl ChunkRebuild {
             self.candidates[i].state = State::InFlight;
             wishes.push(Wish::Fetch(self.candidates[i].at));
         }
-        let numbers: Vec<u32> = self.got.keys().copied().collect();
-        if self.candidates.iter().all(|c| c.state != State::InFlight) {
-            let enough = self.class.suffices(numbers.iter().copied());
-            if enough && numbers != self.computed_with {
-                self.step = Step::Computing;
-                self.computed_with = numbers;
-                return vec![Wish::Compute(self.job())];
-            }
-            let why = match enough {
-                false => format!(
-                    "{} of the {} fragments needed can be read{}",
-                    self.got.len(),
-                    self.class.k,
-                    self.why_suffix()
-                ),
-                true => "no set of readable fragments has the chunk's name".to_string(),
-            };
-            return self.finish(Err(format!("chunk {} fragment {}: {why}", self.key.chunk_id, self.key.fragment)));
+        if self.candidates.iter().any(|c| c.state == State::InFlight) {
+            return wishes;
         }
-        wishes
+        let sound: Vec<u32> = self.got.keys().copied().collect();
+        let unsound = self.suspects.keys().copied().filter(|number| !self.got.contains_key(number));
+        let all: Vec<u32> = sound.iter().copied().chain(unsound).collect();
+        let suffices = |numbers: &[u32]| self.class.suffices(numbers.iter().copied());
+        if suffices(&sound) && sound != self.computed_with {
+            self.computed_with = sound.clone();
+            return self.compute(&sound, false);
+        }
+        if all.len() > sound.len() && suffices(&all) && !std::mem::replace(&mut self.searched, true) {
+            return self.compute(&all, true);
+        }
+        let why = match self.class.suffices(sound.iter().copied()) {
+            false => {
+                format!("{} of the {} fragments needed can be read{}", sound.len(), self.class.k, self.why_suffix())
+            }
+            true => "no set of readable fragments has the chunk's name".to_string(),
+        };
+        self.finish(Err(format!("chunk {} fragment {}: {why}", self.key.chunk_id, self.key.fragment)))
+    }
+
+    fn compute(&mut self, numbers: &[u32], search: bool) -> Vec<Wish> {
+        let find = |number: &u32| self.got.get(number).or_else(|| self.suspects.get(number)).cloned();
+        self.compute_step(RebuildJob {
+            class: self.class.clone(),
+            name: self.name,
+            chunk_len: self.chunk.len_bytes,
+            wanted: self.key.fragment,
+            sources: numbers.iter().filter_map(find).collect(),
+            search,
+            first_set: 0,
+        })
+    }
+
+    fn compute_step(&mut self, job: RebuildJob) -> Vec<Wish> {
+        self.step = Step::Computing(job.clone());
+        vec![Wish::Compute(job)]
     }
 
     /// What is here and on its way suffices; with sources beyond that, once some that did were not right.
@@ -247,17 +268,6 @@ impl ChunkRebuild {
         (0..self.candidates.len()).filter(|&i| can_ask(&self.candidates[i])).min_by_key(rank)
     }
 
-    fn job(&self) -> RebuildJob {
-        RebuildJob {
-            class: self.class.clone(),
-            hash: self.hash,
-            chunk_len_bytes: self.chunk.len_bytes,
-            wanted: self.key.fragment,
-            sources: self.got.values().cloned().collect(),
-            max_combinations: MAX_COMBINATIONS,
-        }
-    }
-
     /// The fragment as it is at home: a good copy of this very chunk makes the rebuild unnecessary.
     pub fn on_home(&mut self, verdict: &Verdict) -> Vec<Wish> {
         if !matches!(self.step, Step::Home) {
@@ -265,7 +275,7 @@ impl ChunkRebuild {
         }
         let expected = self.class.fragment_bytes(self.chunk.len_bytes, self.key.fragment);
         match verdict {
-            Verdict::Good { hash, len_bytes } if *hash == self.hash && Some(u64::from(*len_bytes)) == expected => {
+            Verdict::Good { hash, len_bytes } if *hash == self.name.0 && Some(u64::from(*len_bytes)) == expected => {
                 self.finish(Ok(0))
             }
             _ => {
@@ -275,14 +285,20 @@ impl ChunkRebuild {
         }
     }
 
-    /// A fetch ended. `Ok` is the fragment's bytes with the checksum its holder keeps; it is compared when computing.
+    /// A fetch ended. `Ok` is the fragment's bytes with the checksum its holder keeps; the checksum is compared when computing.
     pub fn on_fetched(&mut self, at: SourceAt, result: Result<(Bytes, u32), Error>) {
         let asked = |c: &&mut Candidate| c.at == at && c.state == State::InFlight;
         let Some(candidate) = self.candidates.iter_mut().find(asked) else { return };
+        let expected = self.class.fragment_bytes(self.chunk.len_bytes, at.fragment);
+        let result = result.and_then(|(bytes, crc32c)| match Some(bytes.len() as u64) == expected {
+            true => Ok(Fragment { number: at.fragment, bytes, crc32c }),
+            false => Err(Error::new(Code::Corrupt, format!("fragment {} has {} bytes", at.fragment, bytes.len()))),
+        });
         match result {
-            Ok((data, crc32c)) => {
+            Ok(fragment) => {
                 candidate.state = State::Done;
-                self.got.insert(at.fragment, Source { fragment: at.fragment, data, crc32c });
+                let before = self.got.insert(at.fragment, fragment);
+                assert!(before.is_none(), "fragment {} was fetched twice", at.fragment);
             }
             Err(error) => {
                 candidate.state = State::Failed;
@@ -297,48 +313,55 @@ impl ChunkRebuild {
         }
     }
 
-    /// The computation ended.
-    pub fn on_computed(&mut self, outcome: RebuildOutcome) -> Vec<Wish> {
-        if !matches!(self.step, Step::Computing) {
-            return Vec::new();
-        }
-        match outcome {
-            RebuildOutcome::Rebuilt { data, crc32c, groups, bad } => {
-                self.drop_sources(&bad);
+    /// A step of the computation ended.
+    pub fn on_computed(&mut self, result: Rebuilt) -> Vec<Wish> {
+        let Step::Computing(job) = &self.step else { return Vec::new() };
+        match result {
+            Rebuilt::Verified { fragment, groups, wrong } => {
+                assert_eq!(fragment.number, self.key.fragment, "another fragment than the task's was rebuilt");
+                self.drop_sources(&wrong);
                 self.got.clear();
-                self.step = Step::Appending { len_bytes: data.len() as u64 };
-                vec![Wish::Append(self.record(data, crc32c, groups))]
+                self.step = Step::Appending { len_bytes: fragment.bytes.len() as u64 };
+                vec![Wish::Append(self.record(fragment, groups))]
             }
-            RebuildOutcome::NoMatch { bad } => {
-                self.drop_sources(&bad);
-                // Checksums that fail point at the culprit; if none does, more sources are needed to find it.
-                self.extra += usize::from(bad.is_empty());
+            Rebuilt::Unfinished { next_set } => {
+                assert!(next_set > job.first_set, "a step of the search tried nothing");
+                let job = RebuildJob { first_set: next_set, ..job.clone() };
+                self.compute_step(job)
+            }
+            Rebuilt::Mismatch { wrong } => {
+                self.drop_sources(&wrong);
+                // Wrong checksums point at the wrong fragment; if all are right, more sources are needed to find it.
+                self.extra += usize::from(wrong.is_empty());
                 self.step = Step::Fetching;
                 Vec::new()
             }
-            RebuildOutcome::Impossible(why) => self.finish(Err(why)),
+            Rebuilt::Impossible(why) => self.finish(Err(why)),
         }
     }
 
-    fn record(&self, data: Bytes, crc32c: u32, groups: Bytes) -> AppendItem {
+    fn record(&self, fragment: Fragment, groups: Bytes) -> AppendItem {
         AppendItem {
             key: self.key,
             pg_id: self.pg.pg_id,
             epoch: self.pg.epoch,
             domain: self.domain,
             class_id: self.class.class_id,
-            hash: self.hash,
+            hash: self.name.0,
             chunk_len_bytes: self.chunk.len_bytes,
             groups,
-            crc32c,
-            data,
+            crc32c: fragment.crc32c,
+            data: fragment.bytes,
         }
     }
 
-    fn drop_sources(&mut self, fragments: &[u32]) {
-        for &fragment in fragments {
-            self.got.remove(&fragment);
-            let gave_it = |c: &&mut Candidate| c.at.fragment == fragment && c.state == State::Done;
+    /// Reports sources that are wrong, and keeps them only for when no other can be had.
+    fn drop_sources(&mut self, numbers: &[u32]) {
+        for number in numbers {
+            if let Some(fragment) = self.got.remove(number) {
+                self.suspects.insert(*number, fragment);
+            }
+            let gave_it = |c: &&mut Candidate| c.at.fragment == *number && c.state == State::Done;
             if let Some(candidate) = self.candidates.iter_mut().find(gave_it) {
                 candidate.state = State::Failed;
                 let at = candidate.at;
@@ -361,6 +384,7 @@ impl ChunkRebuild {
     fn finish(&mut self, result: Result<u64, String>) -> Vec<Wish> {
         self.step = Step::Over;
         self.got.clear();
+        self.suspects.clear();
         let written_bytes = *result.as_ref().unwrap_or(&0);
         let bad = std::mem::take(&mut self.bad);
         vec![Wish::Finished(Outcome { result: result.map(|_| ()), written_bytes, bad })]

@@ -1,14 +1,14 @@
 //! The rebuild machine against a pretended cluster: every erasure pattern, liars, and the dead.
 
 use super::*;
-use crate::compute::rebuild;
-use crate::compute::tests::{bytes, class, copy_class, fragments, raid6_class};
+use crate::test_chunks::{bytes, class, copy_class, fragments, raid6_class};
 use std::collections::{BTreeMap, BTreeSet};
+use tessera_net::BufferPool;
 use tessera_wire::PgMember;
 
 /// Disks 11.. hold fragments 0..; disk 99 is ours.
 struct Cluster {
-    chunk: Vec<u8>,
+    chunk: Bytes,
     class: ClassInfo,
     /// What each (disk, fragment) answers.
     held: BTreeMap<(u64, u32), Result<(Bytes, u32), Code>>,
@@ -38,7 +38,7 @@ impl Cluster {
         let chunk = bytes(len as u64, len);
         let held = fragments(&class, &chunk)
             .into_iter()
-            .map(|s| ((11 + u64::from(s.fragment), s.fragment), Ok((s.data, s.crc32c))))
+            .map(|it| ((11 + u64::from(it.number), it.number), Ok((it.bytes, it.crc32c))))
             .collect();
         Cluster { chunk, class, held, down: BTreeSet::new(), asked: Vec::new(), appended: None }
     }
@@ -95,7 +95,7 @@ impl Cluster {
                         let held = self.held.get(&(at.disk_id, at.fragment)).cloned().unwrap_or(Err(Code::NotFound));
                         machine.on_fetched(at, held.map_err(|code| Error::new(code, "no")));
                     }
-                    Wish::Compute(job) => after.extend(machine.on_computed(rebuild(&job))),
+                    Wish::Compute(job) => after.extend(machine.on_computed(job.run(&BufferPool::new(0)))),
                     Wish::Append(item) => {
                         self.appended = Some(item);
                         after.extend(machine.on_appended(Ok(())));
@@ -111,7 +111,7 @@ impl Cluster {
     fn expect_right(&self, wanted: u32) {
         let item = self.appended.as_ref().expect("something was appended");
         let right = &fragments(&self.class, &self.chunk)[wanted as usize];
-        assert_eq!(item.data, right.data);
+        assert_eq!(item.data, right.bytes);
         assert_eq!((item.crc32c, item.epoch, item.pg_id, item.domain), (right.crc32c, 9, 5, 3));
         assert_eq!(item.groups, tessera_accel::hash::tree(&self.chunk).groups.concat());
     }
@@ -218,6 +218,39 @@ fn too_much_lost_or_wrong_gives_nothing() {
     assert_eq!(cluster.appended, None);
 }
 
+/// Fragments whose stored checksum is wrong are reported, and still used when nothing else is left: a reader would read the chunk.
+#[test]
+fn suspects_are_the_last_resort() {
+    for class in [class(4, 2), copy_class(4, 2), raid6_class(4)] {
+        let mut cluster = Cluster::of(class, 50_000);
+        cluster.lose(0, Code::NotFound);
+        for fragment in [2, 4] {
+            let Some(Ok((_, crc32c))) = cluster.held.get_mut(&(11 + u64::from(fragment), fragment)) else { panic!() };
+            *crc32c ^= 1;
+        }
+        let task = cluster.task(0, vec![0]);
+        let outcome = cluster.run(&task);
+        assert_eq!(outcome.result, Ok(()));
+        cluster.expect_right(0);
+        let mut named: Vec<u32> = outcome.bad.iter().map(|it| it.fragment).collect();
+        named.sort_unstable();
+        assert_eq!(named, [2, 4], "each is reported once");
+    }
+}
+
+/// A rebuild tries as many sets of sources as a reader: three liars among ten sources of 7+4 take more than one step.
+#[test]
+fn repair_searches_as_long_as_a_reader() {
+    let mut cluster = Cluster::new(7, 4, 5_000);
+    cluster.lose(10, Code::NotFound);
+    (0..3).for_each(|i| cluster.spoil(i, true));
+    let task = cluster.task(10, vec![10]);
+    let outcome = cluster.run(&task);
+    assert_eq!(outcome.result, Ok(()));
+    cluster.expect_right(10);
+    assert_eq!(outcome.bad.iter().map(|it| it.fragment).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
 /// Short chunks: data fragments behind the end are empty and need not be fetched from anybody.
 #[test]
 fn a_short_chunk_needs_one_source() {
@@ -285,7 +318,7 @@ fn what_is_at_home_already_is_left_alone() {
     let mut machine = ChunkRebuild::new(&task, 0).unwrap();
     assert_eq!(machine.next(&cluster), vec![Wish::LookAtHome]);
     let hash = tessera_accel::hash::chunk_hash(&cluster.chunk).0;
-    let good = Verdict::Good { hash, len_bytes: fragments(&cluster.class, &cluster.chunk)[0].data.len() as u32 };
+    let good = Verdict::Good { hash, len_bytes: fragments(&cluster.class, &cluster.chunk)[0].bytes.len() as u32 };
     let wishes = machine.on_home(&good);
     assert_eq!(wishes, vec![Wish::Finished(Outcome { result: Ok(()), written_bytes: 0, bad: vec![] })]);
 
@@ -305,9 +338,9 @@ fn an_append_that_fails_is_a_failure() {
     machine.on_home(&Verdict::Bad("rot".into()));
     let Wish::Fetch(at) = machine.next(&cluster)[0] else { panic!("a fetch") };
     let crc = tessera_accel::checksum::crc32c(&cluster.chunk);
-    machine.on_fetched(at, Ok((cluster.chunk.clone().into(), crc)));
+    machine.on_fetched(at, Ok((cluster.chunk.clone(), crc)));
     let Wish::Compute(job) = machine.next(&cluster).remove(0) else { panic!("a computation") };
-    machine.on_computed(rebuild(&job));
+    machine.on_computed(job.run(&BufferPool::new(0)));
     let wishes = machine.on_appended(Err(Error::new(Code::NoSpace, "full")));
     assert!(matches!(&wishes[..], [Wish::Finished(Outcome { result: Err(why), .. })] if why == "full"));
 }

@@ -43,7 +43,7 @@ pub enum RedundancyError {
 
 /// How a chunk becomes fragments. Text form as in `spec` of a class: `none`, `replica:3`, `ec:4+2`,
 /// `raid6:8+2`, `copy+ec:4+2`. What suffices to read, and how long each fragment is, is said by the class that is made of it
-/// (`ClassInfo` in `tessera-wire`).
+/// (`ClassLayout` in `tessera-stripe`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// Whole copies, each a fragment; 1 is `none`.

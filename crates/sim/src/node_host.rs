@@ -4,9 +4,9 @@ use bytes::Bytes;
 use std::sync::Arc;
 use tessera_disk::{CrashKind, Disk, Identity, SimDisk};
 use tessera_logstore::{LogOptions, LogStore};
+use tessera_net::BufferPool;
 use tessera_node::NodeConfig;
 use tessera_node::check::{self, NodeRequest};
-use tessera_node::compute::{self, RebuildOutcome};
 use tessera_node::core::{
     Action, DiskDescription, DiskFault, DiskReply, Event, ManagerMark, NodeCore, NodeDescription,
 };
@@ -282,8 +282,8 @@ impl Running {
                     wishes.push(Wish::EventLater(Event::DiskDone { op_id, result }));
                 }
                 Action::Compute { op_id, job } => {
-                    let outcome: RebuildOutcome = compute::rebuild(&job);
-                    wishes.push(Wish::EventLater(Event::Computed { op_id, outcome }));
+                    let result = job.run(&BufferPool::new(0));
+                    wishes.push(Wish::EventLater(Event::Computed { op_id, result }));
                 }
                 Action::DisksNamed { disk_ids } => self.disk_ids = disk_ids,
                 Action::KeepTerm(term) => drop(self.log.observe_term(term)),

@@ -8,8 +8,8 @@ use tessera_tidy::root;
 const LAYERS: &[(&str, &[&str])] = &[
     ("tools of the code itself", &["failpoint", "knobs", "tidy"]),
     ("primitives", &["accel", "disk", "policy", "wire"]),
-    ("index, coding, sockets", &["cona", "hashgpu", "logstore", "net", "stripe"]),
-    ("data on disks", &["segment"]),
+    ("index, sockets", &["cona", "hashgpu", "logstore", "net"]),
+    ("data on disks, coding of chunks", &["segment", "stripe"]),
     ("services", &["manager", "node"]),
     ("access", &["client"]),
     ("mount", &["mount"]),

@@ -2,6 +2,7 @@
 
 use super::*;
 use prost::Message;
+use tessera_stripe::ClassLayout;
 use tessera_wire::meta::*;
 use tessera_wire::{Ack, Attr, ChunkInfo, Code, Extent, Hint, InodeKind};
 

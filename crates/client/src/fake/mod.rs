@@ -10,9 +10,9 @@ mod nodes;
 pub(crate) use drive::{Drive, read_all, write_all};
 pub(crate) use nodes::Stored;
 
-use crate::class::tests::class;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use tessera_stripe::{ClassLayout, describe};
 use tessera_wire::meta::ClusterMap;
 use tessera_wire::rpc::{Call, Peer};
 use tessera_wire::{ClassInfo, DiskInfo, Error, Health, Kind, NodeInfo, PgInfo, PgMember};
@@ -172,7 +172,7 @@ impl Fake {
             return known.clone();
         }
         let class_id = self.classes.len() as u32 + 1;
-        let info = ClassInfo { class_id, ..class(spec).info.clone() };
+        let info = describe(class_id, spec.parse().unwrap());
         self.classes.insert(class_id, info.clone());
         info
     }

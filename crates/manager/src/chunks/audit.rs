@@ -4,6 +4,7 @@ use crate::db::Db;
 use crate::db::cache::all_classes;
 use crate::files::pages;
 use std::collections::BTreeMap;
+use tessera_stripe::ClassLayout;
 
 /// Compares each stored count with a recount (P4). At rest the result is empty; each line names one difference.
 pub fn recount(db: &Db) -> rusqlite::Result<Vec<String>> {

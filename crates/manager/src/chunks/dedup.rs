@@ -21,6 +21,7 @@ use rusqlite::params;
 use std::cell::Cell;
 use std::collections::HashMap;
 use tessera_policy::{Dedup, MAX_CHUNK_BYTES, Policy, Redundancy, SCHEMES};
+use tessera_stripe::ClassLayout;
 use tessera_wire::meta::*;
 use tessera_wire::{ClassInfo, Code};
 

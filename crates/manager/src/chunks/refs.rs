@@ -8,6 +8,7 @@ use crate::files::pages::{self, Piece};
 use crate::planted::{self, Bug};
 use crate::state::Ctx;
 use std::collections::BTreeMap;
+use tessera_stripe::ClassLayout;
 
 /// `chunks.state`: allocated, not yet named by a commit.
 pub const PENDING: i64 = 1;

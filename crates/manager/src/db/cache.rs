@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use tessera_wire::class::XOR;
+use tessera_stripe::XOR;
 use tessera_wire::{ClassInfo, Code, Health, PgInfo, PgMember};
 
 /// A member of a group, with what only the manager knows about it.

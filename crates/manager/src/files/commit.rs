@@ -23,6 +23,7 @@ use rusqlite::{OptionalExtension, params};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tessera_policy::{Durability, Policy};
+use tessera_stripe::ClassLayout;
 use tessera_wire::meta::*;
 use tessera_wire::{Ack, ClassInfo, Code, Error, InodeKind};
 

@@ -9,6 +9,7 @@ use crate::error::Outcome;
 use crate::state::View;
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
+use tessera_stripe::ClassLayout;
 use tessera_wire::meta::{ClusterStatus, Counter};
 use tessera_wire::{ClassInfo, Health};
 

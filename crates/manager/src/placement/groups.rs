@@ -18,7 +18,7 @@ use rusqlite::{Connection, params};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tessera_policy::{SCHEMES, Scheme, human_size};
-use tessera_wire::class::{COPIES, COPY_AND_REED_SOLOMON, REED_SOLOMON, XOR};
+use tessera_stripe::{XOR, describe};
 use tessera_wire::meta::ClusterMap;
 use tessera_wire::{ClassInfo, Code, Error};
 
@@ -48,11 +48,11 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Outcome<Arc<ClassInfo>> {
         first_groups(ctx, &canonical, width)?;
     }
     let class_id = draw(&mut ctx.meta.next_class) as u32;
-    let (code, matrix, word_bits, alignment_bytes) = match scheme {
-        Scheme::Copies { .. } => (COPIES, "", 8, 1),
-        Scheme::Code { .. } => (REED_SOLOMON, "cauchy1", 8, 1),
-        Scheme::CopyAndCode { .. } => (COPY_AND_REED_SOLOMON, "cauchy1", 8, 1),
-        Scheme::Raid6 { k } => (XOR, "liberation", liberation_w(k), liberation_w(k) * PACKET_BYTES),
+    let class = describe(class_id, scheme);
+    // These columns are only read where the code is XOR.
+    let (word_bits, alignment_bytes) = match class.code.as_str() {
+        XOR => (class.word_bits, class.alignment_bytes),
+        _ => (8, 1),
     };
     let version = ctx.next_map_version();
     ctx.db
@@ -62,26 +62,17 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Outcome<Arc<ClassInfo>> {
         )?
         .execute(params![
             class_id,
-            canonical,
-            scheme.needed(),
-            scheme.losses(),
-            code,
-            matrix,
+            class.spec,
+            class.k,
+            class.m,
+            class.code,
+            class.matrix,
             word_bits,
             alignment_bytes,
             version as i64
         ])?;
     ctx.caches.forget_all();
     ctx.class(class_id)
-}
-
-/// Bytes of a packet of codes of XOR alone: a stripe of all fragments is in the cache while it is coded, and short chunks are
-/// padded little (bench/results/accel.md: 4,096 is no faster).
-const PACKET_BYTES: u32 = 1024;
-
-/// The w of a Liberation code of `k` data fragments: the smallest prime that is neither below k nor below 7. Fixed in a class's row for ever.
-fn liberation_w(k: u32) -> u32 {
-    [7, 11, 13, 17, 19, 23, 29].into_iter().find(|w| *w >= k).unwrap_or(31)
 }
 
 /// Creates the first groups of a width. Which ones is a decision on the tape: a later release may lay them out

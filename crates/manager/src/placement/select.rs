@@ -12,6 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tessera_policy::human_size;
+use tessera_stripe::ClassLayout;
 use tessera_wire::{ClassInfo, Code, Error, Health};
 
 /// The open groups and their weights, remembered between choices.

@@ -21,6 +21,7 @@ use crate::planted::{self, Bug};
 use crate::state::{Ctx, View};
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
+use tessera_stripe::ClassLayout;
 use tessera_wire::{ClassInfo, Health};
 
 /// `missing_fragments.cause`: found bad or absent. The others are in commit.rs.

@@ -17,6 +17,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use tessera_stripe::ClassLayout;
 use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
 use tessera_wire::{ChunkInfo, ClassInfo, PgInfo};
 

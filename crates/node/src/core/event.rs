@@ -2,8 +2,8 @@
 
 use super::ops::{DiskFault, DiskOp, DiskReply};
 use crate::check::CheckedPut;
-use crate::compute::{RebuildJob, RebuildOutcome};
 use bytes::Bytes;
+use tessera_stripe::{RebuildJob, Rebuilt};
 use tessera_wire::Error;
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::rpc::{Answer, Call};
@@ -39,7 +39,7 @@ pub enum Event {
         /// Of [`Action::Compute`].
         op_id: u64,
         /// What it brought.
-        outcome: RebuildOutcome,
+        result: Rebuilt,
     },
     /// A read found a fragment of ours rotten (its checksum was compared).
     FoundBad(FragmentRef),
@@ -78,7 +78,7 @@ pub enum Action {
         /// What.
         op: DiskOp,
     },
-    /// Decode, check and encode: [`crate::compute::rebuild`].
+    /// Run one step of a rebuild: [`RebuildJob::run`].
     Compute {
         /// Comes back with [`Event::Computed`].
         op_id: u64,

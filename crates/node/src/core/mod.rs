@@ -210,7 +210,7 @@ impl NodeCore {
             }
             Event::Answer(answer) => self.on_answer(answer),
             Event::DiskDone { op_id, result } => self.on_disk_done(op_id, result),
-            Event::Computed { op_id, outcome } => self.on_computed(op_id, outcome),
+            Event::Computed { op_id, result } => self.on_computed(op_id, result),
             Event::FoundBad(fragment) => self.report_bad(fragment),
             Event::ManagerSeen { term } => self.see_term(term),
             Event::DiskFailed { disk, reason } => self.fail_disk(disk, &reason),

@@ -4,6 +4,7 @@ use super::ops::{DiskFault, DiskOp, DiskReply};
 use super::{NodeCore, OpFor};
 use crate::check::CheckedPut;
 use std::collections::BTreeMap;
+use tessera_stripe::ClassLayout;
 use tessera_wire::data::{PutFragmentsReply, PutResult};
 use tessera_wire::{Code, Error};
 

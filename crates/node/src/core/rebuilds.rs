@@ -5,10 +5,10 @@ use super::event::Action;
 use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict};
 use super::tasks::{TaskState, Work};
 use super::{CallFor, Known, NodeCore, OpFor};
-use crate::compute::RebuildOutcome;
 use crate::rebuild::{ChunkRebuild, Outcome, SourceAt, Sources, Wish};
 use bytes::Bytes;
 use std::collections::HashMap;
+use tessera_stripe::Rebuilt;
 use tessera_wire::data::{GetFragments, GetItem};
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::meta::ReportBad;
@@ -210,10 +210,10 @@ impl NodeCore {
         self.drive(rebuild_id, wishes);
     }
 
-    pub(super) fn on_computed(&mut self, op_id: u64, outcome: RebuildOutcome) {
+    pub(super) fn on_computed(&mut self, op_id: u64, result: Rebuilt) {
         let Some(rebuild_id) = self.rebuilds.computing.remove(&op_id) else { return };
         let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
-        let wishes = active.machine.on_computed(outcome);
+        let wishes = active.machine.on_computed(result);
         self.drive(rebuild_id, wishes);
     }
 

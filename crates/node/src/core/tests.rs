@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::check::CheckedPut;
-use crate::compute::tests::{bytes, class, fragments};
+use crate::test_chunks::{bytes, class, fragments};
 use prost::Message;
 use std::collections::BTreeMap;
 use tessera_wire::data::PutFragmentsReply;
@@ -22,7 +22,7 @@ struct Play {
     /// Unanswered calls by name: newest last.
     calls: Vec<(Kind, u64, bytes::Bytes)>,
     ops: Vec<(u64, DiskOp)>,
-    jobs: Vec<(u64, crate::compute::RebuildJob)>,
+    jobs: Vec<(u64, tessera_stripe::RebuildJob)>,
 }
 
 impl Play {
@@ -122,7 +122,7 @@ impl Play {
                 line
             }
             Action::Compute { op_id, job } => {
-                let from: Vec<u32> = job.sources.iter().map(|s| s.fragment).collect();
+                let from: Vec<u32> = job.sources.iter().map(|it| it.number).collect();
                 let line = format!("compute {} from {from:?}", job.wanted);
                 self.jobs.push((op_id, job));
                 line

@@ -221,7 +221,7 @@ fn build(
         mark: ManagerMark { term: log.state().term, log_seq: 0 },
     };
     let hello = hello(cluster_id, &options.host);
-    let dialer = Dialer::new(hello, Arc::new(NoService), pool, DialerOptions::default());
+    let dialer = Dialer::new(hello, Arc::new(NoService), pool.clone(), DialerOptions::default());
     let (lines, ends): (Vec<_>, Vec<_>) = disks.iter().map(|_| DiskLine::new(options.readers_per_disk)).unzip();
     let stores: Vec<Arc<SegmentStore>> = disks.iter().map(|d| d.store.clone()).collect();
     let (about, locks) = disks.into_iter().map(|d| (d.about, d.lock)).unzip();
@@ -260,7 +260,7 @@ fn build(
         let started = threads::serve_disk(&node.shared, disk, &store, ends, options.readers_per_disk);
         node.threads.extend(started.map_err(thread_error)?);
     }
-    node.threads.extend(threads::compute(&node.shared, &jobs, computers).map_err(thread_error)?);
+    node.threads.extend(threads::compute(&node.shared, &jobs, computers, &pool).map_err(thread_error)?);
     Ok(node)
 }
 

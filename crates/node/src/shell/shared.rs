@@ -3,7 +3,6 @@
 use super::clock::Clock;
 use super::metrics::{NodeMetrics, ShellCounters, device_work};
 use super::threads::{DiskLine, Job};
-use crate::compute::RebuildJob;
 use crate::config::NodeConfig;
 use crate::core::{Action, Event, NodeCore};
 use bytes::Bytes;
@@ -18,6 +17,7 @@ use std::time::Duration;
 use tessera_logstore::LogStore;
 use tessera_net::{Connection, Dialer, Endpoint};
 use tessera_segment::SegmentStore;
+use tessera_stripe::RebuildJob;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error};
 

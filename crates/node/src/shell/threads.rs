@@ -2,7 +2,6 @@
 
 use super::metrics::device_work;
 use super::shared::Shared;
-use crate::compute::{RebuildJob, rebuild};
 use crate::core::{DiskFault, DiskOp, Event};
 use crate::disk_worker::{self, Waiting};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -11,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tessera_net::BufferPool;
 use tessera_segment::SegmentStore;
+use tessera_stripe::RebuildJob;
 
 /// Work for a thread, or the end of it.
 pub(super) enum Job<T> {
@@ -84,14 +85,15 @@ pub(super) fn compute(
     shared: &Arc<Shared>,
     jobs: &Receiver<Job<(u64, RebuildJob)>>,
     count: usize,
+    pool: &BufferPool,
 ) -> io::Result<Vec<JoinHandle<()>>> {
     let start = |_| {
-        let (it, jobs) = (shared.clone(), jobs.clone());
+        let (it, jobs, pool) = (shared.clone(), jobs.clone(), pool.clone());
         spawn("compute", move || {
             while let Ok(Job::Do((op_id, job))) = jobs.recv() {
-                let outcome = rebuild(&job);
+                let result = job.run(&pool);
                 drop(job);
-                it.drive([Event::Computed { op_id, outcome }]);
+                it.drive([Event::Computed { op_id, result }]);
             }
         })
     };

@@ -7,6 +7,7 @@
 use super::*;
 use crate::plan::Family;
 use std::collections::BTreeSet;
+use tessera_stripe::ClassLayout;
 
 impl World {
     pub(super) fn calm_down(&mut self) -> Result<(), Violation> {

@@ -80,7 +80,7 @@ impl ReadCore {
         for step in steps {
             match step {
                 Step::Get(want) => self.want_fragment(chunk_id, want),
-                Step::Assemble(job) => self.compute(Job::Assemble(job), JobOwner::Whole(chunk_id)),
+                Step::Decode(job) => self.compute(Job::Decode(job), JobOwner::Whole(chunk_id)),
                 Step::NeedMap => self.want_map(chunk_id),
                 Step::Done(parts) => self.whole_done(chunk_id, parts),
                 Step::Waits(fault) => self.log_wait(fault, chunk_id),

@@ -480,12 +480,12 @@ impl ReadCore {
 
     fn computed(&mut self, done: Numbered<Output>) {
         match (self.jobs.remove(&done.id), done.value) {
-            (Some(JobOwner::Whole(chunk_id)), Output::Assembled(assembled)) => {
+            (Some(JobOwner::Whole(chunk_id)), Output::Decoded(decoded)) => {
                 self.step(chunk_id, |fetch, now, view, options, out| {
-                    fetch.on_assembled(assembled, now, view, options, out);
+                    fetch.on_decoded(decoded, now, view, options, out);
                 });
             }
-            (Some(JobOwner::Small(key)), Output::Range(outcome)) => self.small_computed(key, outcome),
+            (Some(JobOwner::Small(key)), Output::Range(bytes)) => self.small_computed(key, bytes),
             _ => {}
         }
     }

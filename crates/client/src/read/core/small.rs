@@ -6,11 +6,11 @@
 
 use super::gets::FetchedRange;
 use super::*;
-use crate::class::Class;
-use crate::job::{RangeJob, RangeOutcome, RangePart};
 use crate::view::Readiness;
 use std::ops::Range;
 use tessera_accel::hash::{GROUP_BYTES, HASH_BYTES, Hash, group_count};
+use tessera_stripe::Class;
+use tessera_stripe::{ClassLayout, RangeJob, RangePart, slices, steps_around};
 use tessera_wire::PgInfo;
 use tessera_wire::data::GetItem;
 
@@ -87,9 +87,9 @@ impl ReadCore {
     /// Asks for the ranges where they lie in plain fragments.
     fn ask_plain(&mut self, key: u64) {
         let Some(read) = self.smalls.get(&key) else { return };
-        let is_copy = |number: &u32| read.class.info.is_copy(*number);
+        let is_copy = |number: &u32| read.class.is_copy(*number);
         let best = self.best_fragments(read, &[]).into_iter().find(is_copy);
-        match (best, read.class.code()) {
+        match (best, read.class.coder()) {
             // The best copy, unless it is the only one and slices are in better reach.
             (Some(copy), None) => self.ask_copy(key, copy),
             (Some(copy), Some(_)) if !self.is_doubtful(read, copy) => self.ask_copy(key, copy),
@@ -107,7 +107,7 @@ impl ReadCore {
     /// Asks for the ranges of slices; of doubtful ones, and those that `failed`, for what decodes them.
     fn ask_slices(&mut self, key: u64, failed: &[u32]) {
         let Some(read) = self.smalls.get(&key) else { return };
-        let slices = crate::job::slices(&read.class, read.chunk.len_bytes, read.range.clone());
+        let slices = slices(&read.class, read.chunk.len_bytes, read.range.clone());
         let doubtful = |(number, _): &(u32, _)| failed.contains(number) || self.is_doubtful(read, *number);
         let (without, sound): (Vec<_>, Vec<_>) = slices.into_iter().partition(doubtful);
         if without.is_empty() { self.ask_parts(key, sound) } else { self.ask_around(key, sound, without) }
@@ -124,9 +124,9 @@ impl ReadCore {
         let from = failed.iter().map(|(_, r)| r.start).min().unwrap_or(0);
         let to = failed.iter().map(|(_, r)| r.end).max().unwrap_or(0);
         let read = &self.smalls[&key];
-        let Range { start: from, end: to } = crate::job::steps_around(&read.class, read.chunk.len_bytes, from..to);
+        let Range { start: from, end: to } = steps_around(&read.class, read.chunk.len_bytes, from..to);
         let without: Vec<u32> = failed.iter().map(|(number, _)| *number).collect();
-        let needed = read.class.needed() as usize;
+        let needed = read.class.k as usize;
         let others = self.best_fragments(read, &without);
         if others.len() < needed {
             return self.give_up_small(key);
@@ -230,7 +230,7 @@ impl ReadCore {
         let waiting = read.parts.iter().any(|p| p.state == PartState::Asked);
         if failed {
             // Copies and nothing else, and a second failure: the whole chunk.
-            if read.degraded || read.class.code().is_none() {
+            if read.degraded || read.class.coder().is_none() {
                 return self.give_up_small(key);
             }
             return self.small_around(key);
@@ -264,7 +264,7 @@ impl ReadCore {
         let (here, failed): (Vec<Part>, Vec<Part>) =
             std::mem::take(&mut read.parts).into_iter().partition(|p| matches!(p.state, PartState::Here(_)));
         read.parts = here;
-        let copy = failed.iter().map(|p| p.number).find(|number| read.class.info.is_copy(*number));
+        let copy = failed.iter().map(|p| p.number).find(|number| read.class.is_copy(*number));
         let failed = failed.into_iter().map(|p| (p.number, p.at..p.at + p.len)).collect();
         // Answers on their way find other parts in their places: they are for nobody from now on.
         let moved = self.smalls.remove(&key);
@@ -299,16 +299,16 @@ impl ReadCore {
         }
     }
 
-    pub(super) fn small_computed(&mut self, key: u64, outcome: RangeOutcome) {
-        match outcome {
-            RangeOutcome::Wrong => self.give_up_small(key),
-            RangeOutcome::Right(parts) => {
+    pub(super) fn small_computed(&mut self, key: u64, bytes: Option<Bytes>) {
+        match bytes {
+            None => self.give_up_small(key),
+            Some(bytes) => {
                 let Some(read) = self.smalls.remove(&key) else { return };
                 if let Some(groups) = &read.groups {
                     self.cache.lock().keep_groups(read.chunk.chunk_id, groups);
                 }
                 let from = read.waiter.from - read.range.start;
-                let parts = slice_parts(&parts, from, read.waiter.len_bytes);
+                let parts = slice_parts(&[bytes], from, read.waiter.len_bytes);
                 self.set_ready(&read.waiter, parts);
             }
         }

@@ -1,6 +1,7 @@
 //! The dedup question, and what its answers lead to.
 
 use super::*;
+use tessera_stripe::{Class, ClassLayout};
 use tessera_wire::meta::{AllocateChunks, AllocateChunksReply, ChunkAnswer, ChunkState};
 
 impl WriteCore {
@@ -75,15 +76,18 @@ impl WriteCore {
             let error = Error::new(Code::Internal, "chunks were allocated without a class");
             return self.refused("AllocateChunks", error, 0);
         };
-        let class = match crate::class::Class::new(info.clone()) {
+        let class = match Class::new(info.clone()) {
             Ok(class) => {
-                let known = self.view.read().class(info.class_id).filter(|c| c.info == info);
+                let known = self.view.read().class(info.class_id).filter(|known| *known.info() == info);
                 known.unwrap_or_else(|| {
                     self.view.write().add_class(&info);
                     Arc::new(class)
                 })
             }
-            Err(message) => return self.fail(WriteError::Policy { file: self.params.file.clone(), message }),
+            Err(error) => {
+                let message = error.to_string();
+                return self.fail(WriteError::Policy { file: self.params.file.clone(), message });
+            }
         };
         for (index, answer) in chunks.into_iter().zip(&reply.answers) {
             self.chunks[index].class = Some(class.clone());
@@ -117,32 +121,32 @@ impl WriteCore {
     pub(super) fn encode(&mut self, index: usize) {
         let chunk = &self.chunks[index];
         let (Some(active), Some(class)) = (&chunk.active, &chunk.class) else { return };
-        let job = crate::job::Encode {
+        let job = Job::Encode {
             class: class.clone(),
-            data: active.data.clone(),
+            chunk: active.data.clone(),
             wanted: active.frags.iter().map(|f| f.number).collect(),
         };
         let id = self.next_job;
         self.next_job += 1;
         self.jobs.insert(id, index);
-        self.actions.push_back(WriteAction::Compute(Numbered { id, value: Job::Encode(job) }));
+        self.actions.push_back(WriteAction::Compute(Numbered { id, value: job }));
     }
 
     pub(super) fn computed(&mut self, done: Numbered<Output>) {
         let Some(index) = self.jobs.remove(&done.id) else { return };
         match done.value {
-            Output::Encoded(encoded) => {
+            Output::Encoded(fragments) => {
                 let Some(active) = &mut self.chunks[index].active else { return };
                 // A chunk that moved has had another answer meanwhile; its fragments are the same bytes.
-                for fragment in encoded.fragments {
+                for fragment in fragments {
                     if let Some(frag) = active.frags.iter_mut().find(|f| f.number == fragment.number) {
                         (frag.bytes, frag.crc32c, frag.ready) = (fragment.bytes, fragment.crc32c, true);
                     }
                 }
                 self.place(index);
             }
-            Output::Assembled(assembled) => self.refetch_step(index, |fetch, now, view, options, out| {
-                fetch.on_assembled(assembled, now, view, options, out);
+            Output::Decoded(decoded) => self.refetch_step(index, |fetch, now, view, options, out| {
+                fetch.on_decoded(decoded, now, view, options, out);
             }),
             Output::Range(_) => {}
         }

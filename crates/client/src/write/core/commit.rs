@@ -2,6 +2,7 @@
 //! was outdated asks for, and redundancy that follows an optimistic one.
 
 use super::*;
+use tessera_stripe::ClassLayout;
 use tessera_wire::Extent;
 use tessera_wire::meta::{ChunkAck, Commit, CommitReply, CompleteFragments, StaleAck};
 
@@ -13,7 +14,7 @@ impl WriteCore {
             (Stage::Settled, _) => true,
             // Optimistic: readable is enough, whatever is still on its way.
             (Stage::Storing, Some(class)) if self.optimistic() => {
-                chunk.again.is_empty() && chunk.active.is_some() && class.info.suffices(chunk.in_place())
+                chunk.again.is_empty() && chunk.active.is_some() && class.suffices(chunk.in_place())
             }
             _ => false,
         }

@@ -135,7 +135,7 @@ impl WriteCore {
                 view.merge(map, false);
             }
             view.add_class(&info);
-            view.class(info.class_id).filter(|class| class.info == info)
+            view.class(info.class_id).filter(|class| *class.info() == info)
         };
         match class {
             Some(class) => self.view.write().preallocated.put(&info.spec, grant, class, self.now),

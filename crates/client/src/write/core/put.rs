@@ -4,6 +4,7 @@ use super::state::FragmentPut;
 use super::*;
 use crate::fetch::Fault;
 use crate::rpc_table::is_transport;
+use tessera_stripe::ClassLayout;
 use tessera_wire::data::{GetFragments, GetItem, PutFragments, PutFragmentsReply, PutItem};
 use tessera_wire::rpc::Peer;
 
@@ -55,7 +56,7 @@ impl WriteCore {
         // another group, or for this one to be tried again.
         let failed = |f: &&Frag| matches!(f.state, FragState::Failed { .. });
         let failed = active.frags.iter().filter(failed).count() as u32;
-        let redundant = class.as_ref().is_some_and(|c| c.info.is_redundant(c.fragments().saturating_sub(failed)));
+        let redundant = class.as_ref().is_some_and(|c| c.is_redundant(c.fragments().saturating_sub(failed)));
         if hopeless && !(no_better && redundant) {
             return self.move_elsewhere(index);
         }
@@ -137,7 +138,7 @@ impl WriteCore {
                 pg_id: chunk.pg_id,
                 epoch: sent.epoch,
                 domain: self.domain,
-                class_id: chunk.class.as_ref().map_or(0, |c| c.info.class_id),
+                class_id: chunk.class.as_ref().map_or(0, |c| c.class_id),
                 hash: Bytes::copy_from_slice(&chunk.hash),
                 chunk_len_bytes: chunk.len_bytes,
                 len_bytes: frag.bytes.len() as u32,
@@ -374,7 +375,7 @@ impl WriteCore {
     /// Enough fragments for a degraded write, if the policy allows one: at least one more than needed.
     pub(super) fn settle_degraded(&mut self, index: usize) -> bool {
         let chunk = &self.chunks[index];
-        let redundant = chunk.class.as_ref().is_some_and(|c| c.info.is_redundant(chunk.in_place().count() as u32));
+        let redundant = chunk.class.as_ref().is_some_and(|c| c.is_redundant(chunk.in_place().count() as u32));
         if !self.policy.degraded_writes || !redundant {
             return false;
         }
@@ -426,7 +427,7 @@ impl WriteCore {
             chunk_id: chunk.chunk_id,
             hash: Bytes::copy_from_slice(&chunk.hash),
             len_bytes: chunk.len_bytes,
-            class_id: class.info.class_id,
+            class_id: class.class_id,
             pg_id: chunk.pg_id,
             missing: chunk.again.clone(),
         };
@@ -462,11 +463,11 @@ impl WriteCore {
                     let call = Call::new(peer, 0, &request, Vec::new(), self.options.get_timeout_ms);
                     self.rpcs.send_once(self.now, call, Purpose::Refetch { chunk: index, want });
                 }
-                Step::Assemble(job) => {
+                Step::Decode(job) => {
                     let id = self.next_job;
                     self.next_job += 1;
                     self.jobs.insert(id, index);
-                    self.actions.push_back(WriteAction::Compute(Numbered { id, value: Job::Assemble(job) }));
+                    self.actions.push_back(WriteAction::Compute(Numbered { id, value: Job::Decode(job) }));
                 }
                 Step::NeedMap => self.want_map(index),
                 Step::Waits(_) => {}

@@ -1,9 +1,10 @@
 //! What a write knows of its pieces.
 
 use super::*;
-use crate::class::Class;
 use crate::fetch::FragmentRequest;
 use tessera_accel::hash::Tree;
+use tessera_stripe::Class;
+use tessera_stripe::ClassLayout;
 use tessera_wire::Hint;
 use tessera_wire::meta::{CommitMode, Entry, InoRange};
 

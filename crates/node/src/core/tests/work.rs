@@ -1,7 +1,7 @@
 //! Deletes, rebuilds, verification, inventories, scrubbing, compaction.
 
 use super::*;
-use crate::compute::rebuild;
+use tessera_net::BufferPool;
 
 fn serving(task: Task) -> Play {
     Play::served(HeartbeatReply { tasks: vec![task], ..beat() })
@@ -71,15 +71,15 @@ fn rebuild_task(chunk: &[u8], task_id: u64) -> (Task, ClusterMap) {
     (Task { task_id, rebuild: Some(rebuild), ..Task::default() }, map)
 }
 
-fn fetched(play: &mut Play, source: &crate::compute::Source) -> Vec<String> {
+fn fetched(play: &mut Play, source: &tessera_stripe::Fragment) -> Vec<String> {
     let result = tessera_wire::data::GetResult {
-        len_bytes: source.data.len() as u32,
-        fragment_len_bytes: source.data.len() as u32,
+        len_bytes: source.bytes.len() as u32,
+        fragment_len_bytes: source.bytes.len() as u32,
         crc32c: source.crc32c,
         ..Default::default()
     };
     let reply = tessera_wire::data::GetFragmentsReply { results: vec![result] };
-    play.answer_with(Kind::GetFragments, Ok(reply), source.data.to_vec())
+    play.answer_with(Kind::GetFragments, Ok(reply), source.bytes.to_vec())
 }
 
 /// The whole way of a rebuild, with one source that cannot be reached and one that lies.
@@ -105,17 +105,27 @@ fn a_rebuild_from_end_to_end() {
     assert_eq!(lines, [format!("call Node({}) GetFragments", 20 + other)]);
     // The second gives a wrong fragment; its own checksum says so.
     let mut wrong = all[asked[1] as usize].clone();
-    wrong.crc32c ^= 1;
+    let mut spoilt = wrong.bytes.to_vec();
+    spoilt[9] ^= 1;
+    wrong.bytes = spoilt.into();
     assert_eq!(fetched(&mut play, &wrong), NOTHING);
     for fragment in [asked[2], asked[3], other] {
         fetched(&mut play, &all[fragment as usize]);
     }
     let (op_id, job) = play.jobs.remove(0);
-    let lines = play.happen(Event::Computed { op_id, outcome: rebuild(&job) });
+    let lines = play.happen(Event::Computed { op_id, result: job.run(&BufferPool::new(0)) });
     // Of six, one is lost, one unreachable, one wrong: three are left, that is too few. The disk that was given up is
     // the last resort; it has not come back.
     assert_eq!(lines, ["call Node(21) GetFragments"]);
     let lines = play.answer::<tessera_wire::data::GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
+    // Nothing else can be had: the wrong one is tried too, as a reader would.
+    assert_eq!(
+        lines,
+        [format!("compute 1 from {:?}", play.jobs[0].1.sources.iter().map(|it| it.number).collect::<Vec<_>>())]
+    );
+    let (op_id, job) = play.jobs.remove(0);
+    assert!(job.search && job.sources.len() == 4);
+    let lines = play.happen(Event::Computed { op_id, result: job.run(&BufferPool::new(0)) });
     assert_eq!(lines[..1], ["call Manager ReportBad"]);
     let reported: ReportBad = play.sent(Kind::ReportBad);
     assert_eq!(reported.fragments[0].fragment, asked[1]);
@@ -132,14 +142,14 @@ fn a_rebuild_from_end_to_end() {
         fetched(&mut play, &all[wanted as usize]);
     }
     let (op_id, job) = play.jobs.remove(0);
-    let lines = play.happen(Event::Computed { op_id, outcome: rebuild(&job) });
+    let lines = play.happen(Event::Computed { op_id, result: job.run(&BufferPool::new(0)) });
     assert_eq!(lines, ["disk 1 append 77.1 of session 0"]);
     let Some((_, DiskOp::Append { items, .. })) = play.ops.first() else { panic!("an append") };
-    assert_eq!((items[0].data.clone(), items[0].epoch), (all[1].data.clone(), 4));
+    assert_eq!((items[0].data.clone(), items[0].epoch), (all[1].bytes.clone(), 4));
     play.disk(stored(1));
     let result = results(&mut play).remove(0);
     assert_eq!(result.done, [FragmentRef { epoch: 4, ..of(77, 1, 102) }]);
-    assert_eq!((result.finished, result.bytes), (true, all[1].data.len() as u64));
+    assert_eq!((result.finished, result.bytes), (true, all[1].bytes.len() as u64));
     // Reported until answered, then forgotten.
     play.answer(Kind::Heartbeat, Ok(beat()));
     assert_eq!(results(&mut play), []);
@@ -171,7 +181,7 @@ fn a_rebuild_for_a_group_that_moved_on() {
     play.tick(200);
     play.answer(Kind::Heartbeat, Ok(HeartbeatReply { pgs: vec![pg], ..beat() }));
     let hash = tessera_accel::hash::chunk_hash(&chunk).0;
-    let len_bytes = fragments(&class(4, 2), &chunk)[1].data.len() as u32;
+    let len_bytes = fragments(&class(4, 2), &chunk)[1].bytes.len() as u32;
     play.disk(Ok(DiskReply::Verified(vec![Verdict::Good { hash, len_bytes }])));
     let result = results(&mut play).remove(0);
     assert_eq!((result.done.len(), result.failed.len()), (0, 1));

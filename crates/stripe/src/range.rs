@@ -1,6 +1,7 @@
 //! A part of a chunk, verified by BLAKE3's tree without the rest of it (P2).
 
 use crate::class::Class;
+use crate::layout::ClassLayout;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,24 +38,18 @@ pub struct RangeJob {
     pub parts: Vec<RangePart>,
 }
 
-/// What came of it.
-#[derive(Debug)]
-pub enum RangeOutcome {
-    /// The verified bytes, in pieces.
-    Right(Vec<Bytes>),
-    /// The group hashes do not lead to the name, or the bytes do not have them.
-    Wrong,
-}
-
 impl RangeJob {
-    pub(super) fn run(self, pool: &BufferPool) -> RangeOutcome {
-        match self.attempt(pool) {
-            Some(parts) => RangeOutcome::Right(parts),
-            None => RangeOutcome::Wrong,
-        }
-    }
-
-    fn attempt(&self, pool: &BufferPool) -> Option<Vec<Bytes>> {
+    /// The verified bytes; `None` if the group hashes do not lead to the name, or the bytes do not have them. Memory is taken
+    /// from `pool`.
+    pub fn run(&self, pool: &BufferPool) -> Option<Bytes> {
+        let group = GROUP_BYTES as u64;
+        assert!(self.range.start.is_multiple_of(group), "a range starts at a group, not at {}", self.range.start);
+        assert!(
+            self.range.end.is_multiple_of(group) || self.range.end == self.chunk_len,
+            "a range ends with a group or the chunk ({}), not at {}",
+            self.chunk_len,
+            self.range.end
+        );
         let (hashes, rest) = self.groups.as_chunks::<HASH_BYTES>();
         if !rest.is_empty() {
             return None;
@@ -62,7 +57,7 @@ impl RangeJob {
         verify_groups(&self.name, self.chunk_len, hashes).ok()?;
         let mut room = pool.get((self.range.end - self.range.start) as usize);
         let all = self.range.start as usize..self.range.end as usize;
-        let copies = self.parts.iter().filter(|part| self.class.info.is_copy(part.number));
+        let copies = self.parts.iter().filter(|part| self.class.is_copy(part.number));
         match copies.filter_map(|part| covering(part, &all)).find(|bytes| bytes.len() == room.len()) {
             Some(bytes) => room.copy_from_slice(bytes),
             None => self.fill_slices(&mut room)?,
@@ -71,7 +66,7 @@ impl RangeJob {
         for (i, group) in room.chunks(GROUP_BYTES).enumerate() {
             verify_group(first + i as u64, self.chunk_len, hashes, group).ok()?;
         }
-        Some(vec![room.freeze()])
+        Some(room.freeze())
     }
 
     fn fill_slices(&self, room: &mut [u8]) -> Option<()> {
@@ -85,7 +80,7 @@ impl RangeJob {
 
     /// Positions `positions` of slice `number`, as received or decoded from the others.
     fn fill(&self, number: u32, positions: Range<usize>, out: &mut [u8]) -> Option<()> {
-        let code = self.class.code()?;
+        let coder = self.class.coder()?;
         let of_it = self.parts.iter().filter(|part| part.number == number);
         let here = of_it.filter_map(|part| covering(part, &positions)).find(|bytes| bytes.len() == out.len());
         if let Some(bytes) = here {
@@ -108,7 +103,7 @@ impl RangeJob {
         let mut room = vec![0; around.len()];
         let job =
             ReconstructJob { frag_len: around.len(), present, wanted: vec![number as usize], out: vec![&mut room] };
-        code.reconstruct(job).ok()?;
+        coder.reconstruct(job).ok()?;
         let from = positions.start - around.start;
         out.copy_from_slice(room.get(from..from + out.len())?);
         Some(())
@@ -117,7 +112,7 @@ impl RangeJob {
 
 /// The positions that a code needs of other fragments to decode `positions` of one.
 pub fn steps_around(class: &Class, chunk_len: u64, positions: Range<usize>) -> Range<usize> {
-    let step = class.code().map_or(1, |code| code.step_bytes());
+    let step = class.coder().map_or(1, |coder| coder.step_bytes());
     positions.start / step * step
         ..positions.end.next_multiple_of(step).min(class.full_len(chunk_len)).max(positions.end)
 }
@@ -130,7 +125,7 @@ fn covering<'a>(part: &'a RangePart, positions: &Range<usize>) -> Option<&'a [u8
 
 /// Where `range` of a chunk lies in its slices: which, and positions in them, in order. Copies hold all of it.
 pub fn slices(class: &Class, chunk_len: u64, range: Range<u64>) -> Vec<(u32, Range<usize>)> {
-    if class.code().is_none() {
+    if class.coder().is_none() {
         return vec![(0, range.start as usize..range.end as usize)];
     }
     let cut = |number: u32| {
@@ -138,14 +133,15 @@ pub fn slices(class: &Class, chunk_len: u64, range: Range<u64>) -> Vec<(u32, Ran
         let (from, to) = (held.start.max(range.start as usize), held.end.min(range.end as usize));
         (from < to).then(|| (number, from - held.start..to - held.start))
     };
-    (0..class.needed()).filter_map(cut).collect()
+    (0..class.k).filter_map(cut).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Fragment;
     use crate::class::tests::class;
-    use crate::job::{Encode, Job, Output};
+    use crate::encode::encode;
     use tessera_accel::hash::tree;
 
     const LEN: u64 = 300_001;
@@ -153,11 +149,10 @@ mod tests {
     fn job(spec: &str, range: Range<u64>, without: &[u32]) -> (RangeJob, Bytes) {
         let class = class(spec);
         let data: Bytes = (0..LEN as usize).map(|i| (i * 7 % 253) as u8).collect::<Vec<_>>().into();
-        let wanted = (0..class.fragments()).collect();
-        let encode = Encode { class: class.clone(), data: data.clone(), wanted };
-        let Output::Encoded(encoded) = Job::Encode(encode).run(&BufferPool::new(0)) else { unreachable!() };
-        let whole = |f: &crate::job::Fragment| RangePart { number: f.number, at: 0, bytes: f.bytes.clone() };
-        let parts = encoded.fragments.iter().filter(|f| !without.contains(&f.number)).map(whole).collect();
+        let wanted: Vec<u32> = (0..class.fragments()).collect();
+        let fragments = encode(&class, &data, &wanted, &BufferPool::new(0));
+        let whole = |it: &Fragment| RangePart { number: it.number, at: 0, bytes: it.bytes.clone() };
+        let parts = fragments.iter().filter(|f| !without.contains(&f.number)).map(whole).collect();
         let tree = tree(&data);
         let groups = tree.groups.concat().into();
         (RangeJob { class, chunk_len: LEN, name: tree.root, groups, range, parts }, data)
@@ -170,12 +165,8 @@ mod tests {
         for (spec, without) in cases.filter(|(spec, without)| without.len() <= 2 || spec.starts_with("copy")) {
             for range in [0..16384, 65536..131072, 262144..LEN, 0..LEN] {
                 let (job, data) = job(spec, range.clone(), &without);
-                match job.run(&BufferPool::new(0)) {
-                    RangeOutcome::Right(parts) => {
-                        assert_eq!(parts.concat(), data[range.start as usize..range.end as usize]);
-                    }
-                    RangeOutcome::Wrong => panic!("{spec} {without:?} {range:?}"),
-                }
+                let bytes = job.run(&BufferPool::new(0)).unwrap_or_else(|| panic!("{spec} {without:?} {range:?}"));
+                assert_eq!(bytes, data[range.start as usize..range.end as usize]);
             }
         }
     }
@@ -188,12 +179,12 @@ mod tests {
             let mut groups = job.groups.to_vec();
             groups[40] ^= 1;
             job.groups = groups.into();
-            assert!(matches!(job.run(&BufferPool::new(0)), RangeOutcome::Wrong));
+            assert_eq!(job.run(&BufferPool::new(0)), None);
             let (mut job, _) = self::job(spec, 16384..32768, &[]);
             let mut bytes = job.parts[0].bytes.to_vec();
             bytes[20_000] ^= 1;
             job.parts[0].bytes = bytes.into();
-            assert!(matches!(job.run(&BufferPool::new(0)), RangeOutcome::Wrong));
+            assert_eq!(job.run(&BufferPool::new(0)), None);
         }
     }
 }

@@ -1,0 +1,249 @@
+//! Redundancy classes in numbers: which fragments suffice to read, which hold the chunk's own bytes, how long each is. Code
+//! elsewhere that counts fragments asks here and never compares with k.
+//!
+//! | code | fragments | read from |
+//! |---|---|---|
+//! | `copy` | m+1 whole copies (k = 1) | any |
+//! | `rs` | k slices of the chunk, m parities | any k |
+//! | `xor` | k slices of the chunk, m parities | any k |
+//! | `copy+rs` | fragment 0 is the whole chunk; then the slices of `rs` from the second on, and its m parities | fragment 0, or any k others |
+//!
+//! The first bytes of the copy are slice 0 of the code, so any k fragments of `copy+rs` suffice too, and any m may be lost.
+
+use tessera_accel::erasure::FRAGMENT_ALIGN_BYTES;
+use tessera_policy::Scheme;
+use tessera_wire::ClassInfo;
+
+/// [`ClassInfo::code`] of whole copies.
+pub const COPIES: &str = "copy";
+/// [`ClassInfo::code`] of Reed–Solomon over GF(2^8).
+pub const REED_SOLOMON: &str = "rs";
+/// [`ClassInfo::code`] of a bit matrix: XOR alone.
+pub const XOR: &str = "xor";
+/// [`ClassInfo::code`] of a Reed–Solomon code whose fragment 0 is the whole chunk.
+pub const COPY_AND_REED_SOLOMON: &str = "copy+rs";
+
+/// Bytes of a packet of XOR codes: a stripe of all fragments stays in the cache while it is coded, and short chunks are padded
+/// little (bench/results/accel.md: 4,096 is no faster).
+const PACKET_BYTES: u32 = 1024;
+
+/// The class that stores chunks by `scheme`. Classes are stored: these values never change.
+pub fn describe(class_id: u32, scheme: Scheme) -> ClassInfo {
+    let (code, matrix) = match scheme {
+        Scheme::Copies { .. } => (COPIES, ""),
+        Scheme::Code { .. } => (REED_SOLOMON, "cauchy1"),
+        Scheme::CopyAndCode { .. } => (COPY_AND_REED_SOLOMON, "cauchy1"),
+        Scheme::Raid6 { .. } => (XOR, "liberation"),
+    };
+    let class = ClassInfo {
+        class_id,
+        spec: scheme.to_string(),
+        k: scheme.needed(),
+        m: scheme.losses(),
+        code: code.into(),
+        matrix: matrix.into(),
+        ..ClassInfo::default()
+    };
+    match scheme {
+        Scheme::Raid6 { k } => {
+            let word_bits = liberation_word_bits(k);
+            let alignment_bytes = word_bits * PACKET_BYTES;
+            ClassInfo { word_bits, packet_bytes: PACKET_BYTES, alignment_bytes, ..class }
+        }
+        _ => class,
+    }
+}
+
+/// The w of a Liberation code with `k` data fragments: the smallest prime that is neither below k nor below 7.
+fn liberation_word_bits(k: u32) -> u32 {
+    [7, 11, 13, 17, 19, 23, 29].into_iter().find(|w| *w >= k).unwrap_or(31)
+}
+
+/// What a class says about the fragments of its chunks.
+pub trait ClassLayout {
+    /// Fragments of a chunk.
+    fn fragments(&self) -> u32;
+    /// Fragments that are the whole chunk: those numbered from 0 to this, exclusive.
+    fn copies(&self) -> u32;
+    /// Length of a slice before the end of a short chunk is cut off, and of a parity.
+    fn slice_bytes(&self, chunk_bytes: u64) -> u64;
+    /// Length of fragment `fragment` as it is stored; `None` if the class has no such fragment.
+    fn fragment_bytes(&self, chunk_bytes: u64, fragment: u32) -> Option<u64>;
+    /// Whether the chunk can be read from these distinct fragments.
+    fn suffices(&self, present: impl IntoIterator<Item = u32>) -> bool;
+    /// Bytes that all fragments of a chunk take together, as totals count them: each slice and parity of `rs` counts as a k-th of
+    /// the chunk, not padded. The rule never changes, because totals that were stored must come out again.
+    fn stored_bytes(&self, chunk_bytes: u64) -> u64;
+    /// Space that fragment `fragment` is counted with before it is stored.
+    fn room_bytes(&self, chunk_bytes: u64, fragment: u32) -> u64;
+
+    /// Whether fragment `fragment` is the whole chunk.
+    fn is_copy(&self, fragment: u32) -> bool {
+        fragment < self.copies()
+    }
+
+    /// Whether the fragment's bytes are the chunk's own: a copy or a slice. The others are parity.
+    fn is_plain(&self, fragment: u32) -> bool;
+
+    /// The fragments that placement hints are about, from 0 to this, exclusive: the copies if there are any, else the slices.
+    fn anchors(&self) -> u32;
+
+    /// Whether the chunk can be read while `is_missing` says which fragments cannot.
+    fn suffices_without(&self, is_missing: impl Fn(u32) -> bool) -> bool {
+        self.suffices((0..self.fragments()).filter(|fragment| !is_missing(*fragment)))
+    }
+
+    /// Whether a chunk with any `count` of its fragments survives the loss of one more. (A copy and k−1 others would not: the
+    /// copy may be the one that is lost.)
+    fn is_redundant(&self, count: u32) -> bool;
+}
+
+impl ClassLayout for ClassInfo {
+    fn fragments(&self) -> u32 {
+        self.k.saturating_add(self.m)
+    }
+
+    fn copies(&self) -> u32 {
+        match self.code.as_str() {
+            COPIES => self.fragments(),
+            COPY_AND_REED_SOLOMON => 1,
+            _ => 0,
+        }
+    }
+
+    fn slice_bytes(&self, chunk_bytes: u64) -> u64 {
+        let align = match self.code.as_str() {
+            COPIES => return chunk_bytes,
+            XOR => u64::from(self.alignment_bytes.max(1)),
+            _ => FRAGMENT_ALIGN_BYTES as u64,
+        };
+        chunk_bytes.div_ceil(u64::from(self.k.max(1))).saturating_add(align - 1) / align * align
+    }
+
+    fn fragment_bytes(&self, chunk_bytes: u64, fragment: u32) -> Option<u64> {
+        let full = self.slice_bytes(chunk_bytes);
+        match fragment {
+            i if i >= self.fragments() => None,
+            i if self.is_copy(i) => Some(chunk_bytes),
+            i if i < self.k => Some(chunk_bytes.saturating_sub(u64::from(i).saturating_mul(full)).min(full)),
+            _ => Some(full),
+        }
+    }
+
+    fn suffices(&self, present: impl IntoIterator<Item = u32>) -> bool {
+        let (mut count, mut copy) = (0, false);
+        for fragment in present {
+            count += 1;
+            copy |= self.is_copy(fragment);
+        }
+        copy || count >= self.k
+    }
+
+    fn stored_bytes(&self, chunk_bytes: u64) -> u64 {
+        let sum = |count: u32, each: u64| u64::from(count).saturating_mul(each);
+        let kth = chunk_bytes.div_ceil(u64::from(self.k.max(1)));
+        match self.code.as_str() {
+            XOR => chunk_bytes.saturating_add(sum(self.m, self.slice_bytes(chunk_bytes))),
+            _ => sum(self.fragments() - self.copies(), kth).saturating_add(sum(self.copies(), chunk_bytes)),
+        }
+    }
+
+    fn room_bytes(&self, chunk_bytes: u64, fragment: u32) -> u64 {
+        match self.code.as_str() {
+            _ if self.is_copy(fragment) => chunk_bytes,
+            XOR => self.slice_bytes(chunk_bytes),
+            _ => chunk_bytes.div_ceil(u64::from(self.k.max(1))),
+        }
+    }
+
+    fn is_plain(&self, fragment: u32) -> bool {
+        fragment < self.k || self.is_copy(fragment)
+    }
+
+    fn anchors(&self) -> u32 {
+        if self.copies() > 0 { self.copies() } else { self.k }
+    }
+
+    fn is_redundant(&self, count: u32) -> bool {
+        count > self.k
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(code: &str, k: u32, m: u32) -> ClassInfo {
+        ClassInfo { k, m, code: code.into(), ..ClassInfo::default() }
+    }
+
+    fn classes() -> Vec<ClassInfo> {
+        let pairs = [(2, 1), (4, 2), (3, 2), (10, 4)];
+        let mut all: Vec<_> = pairs.iter().flat_map(|(k, m)| [class("rs", *k, *m), class("copy+rs", *k, *m)]).collect();
+        all.extend([class("copy", 1, 0), class("copy", 1, 2)]);
+        all.push(ClassInfo { alignment_bytes: 7168, ..class("xor", 4, 2) });
+        all
+    }
+
+    /// P1: whatever m fragments are lost, the rest suffices; a copy suffices by itself, k−1 others never.
+    #[test]
+    fn any_m_fragments_may_be_lost() {
+        for class in classes() {
+            let n = class.fragments();
+            for pattern in 0u32..1 << n {
+                let present: Vec<u32> = (0..n).filter(|i| pattern >> i & 1 == 1).collect();
+                let suffices = class.suffices(present.iter().copied());
+                let expected =
+                    present.len() as u32 >= class.k || present.contains(&0) && class.code.starts_with("copy");
+                assert_eq!(suffices, expected, "{class:?} {present:?}");
+                assert!(suffices || n - present.len() as u32 > class.m, "{class:?} {present:?}");
+                assert_eq!(class.suffices_without(|i| !present.contains(&i)), suffices);
+                // Degraded writes: one more fragment may be lost, whichever it is.
+                if class.is_redundant(present.len() as u32) {
+                    let without = |lost: &u32| class.suffices(present.iter().copied().filter(|i| i != lost));
+                    assert!(present.iter().all(without));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_add_up() {
+        for class in classes() {
+            for len in [0, 1, 63, 64, 65, 255, 256, 257, 7168, 28_673, 100_003] {
+                let bytes: Vec<u64> = (0..class.fragments()).map(|i| class.fragment_bytes(len, i).unwrap()).collect();
+                assert_eq!(class.fragment_bytes(len, class.fragments()), None);
+                assert!((0..class.copies()).all(|i| bytes[i as usize] == len));
+                if class.code != "copy" {
+                    let coded = ClassInfo { code: class.code.replace("copy+", ""), ..class.clone() };
+                    assert_eq!((0..class.k).map(|i| coded.fragment_bytes(len, i).unwrap()).sum::<u64>(), len);
+                }
+                let padded: u64 = bytes.iter().sum();
+                let counted = class.stored_bytes(len);
+                assert!(
+                    padded.abs_diff(counted) <= (128 + u64::from(class.alignment_bytes)) * u64::from(class.fragments()),
+                    "{class:?} {len}: {padded} {counted}"
+                );
+            }
+        }
+        assert_eq!(class("copy+rs", 4, 2).stored_bytes(4_000_000), 4_000_000 + 5 * 1_000_000);
+    }
+
+    /// Stored in the classes of every cluster: these values never change.
+    #[test]
+    fn schemes_are_described_as_they_always_were() {
+        let of = |spec: &str| describe(7, spec.parse().unwrap());
+        let raid6 = of("raid6:9+2");
+        assert_eq!((raid6.word_bits, raid6.packet_bytes, raid6.alignment_bytes), (11, 1024, 11 * 1024));
+        assert_eq!((raid6.code.as_str(), raid6.matrix.as_str()), ("xor", "liberation"));
+        assert_eq!(
+            of("copy+ec:4+2"),
+            ClassInfo { class_id: 7, spec: "copy+ec:4+2".into(), matrix: "cauchy1".into(), ..class("copy+rs", 4, 2) }
+        );
+        assert_eq!(
+            of("ec:4+2"),
+            ClassInfo { class_id: 7, spec: "ec:4+2".into(), matrix: "cauchy1".into(), ..class("rs", 4, 2) }
+        );
+        assert_eq!(of("none"), ClassInfo { class_id: 7, spec: "none".into(), ..class("copy", 1, 0) });
+    }
+}
