@@ -15,7 +15,7 @@ pub enum Failure {
 }
 
 /// Result of applying or answering something.
-pub type Outcome<T> = Result<T, Failure>;
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
     /// A refusal with `code` saying `message`.
@@ -33,11 +33,11 @@ impl Failure {
 }
 
 /// Shorthand: a refusal because the request itself is wrong (P14).
-pub fn invalid<T>(message: impl Into<String>) -> Outcome<T> {
+pub fn invalid<T>(message: impl Into<String>) -> Result<T> {
     Err(Failure::refused(Code::Invalid, message))
 }
 
 /// Shorthand: a refusal with any code.
-pub fn refuse<T>(code: Code, message: impl Into<String>) -> Outcome<T> {
+pub fn refuse<T>(code: Code, message: impl Into<String>) -> Result<T> {
     Err(Failure::refused(code, message))
 }

@@ -9,12 +9,12 @@ use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
 use crate::db::rows;
-use crate::log::batch::{self, Queued, Tables};
+use crate::log::batch::{self, QueuedCommand, Tables};
 use crate::log::cluster;
 use crate::log::command::Command;
-use crate::log::reply_cache::Answers;
+use crate::log::reply_cache::ReplyCache;
 use crate::log::upkeep::NewTerm;
-use crate::state::{Internal, Proposal, Soft, View};
+use crate::state::{Internal, Proposal, SoftState, View};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,9 +64,9 @@ pub struct Fake {
     pub db: Db,
     pub meta: Meta,
     pub caches: Caches,
-    pub soft: Soft,
+    pub soft: SoftState,
     pub config: Config,
-    pub answers: Answers,
+    pub answers: ReplyCache,
     pub now_ns: i64,
     pub nodes: Vec<FakeNode>,
     pub disks: BTreeMap<u64, FakeDisk>,
@@ -95,9 +95,9 @@ impl Fake {
             db,
             meta,
             caches: Caches::default(),
-            soft: Soft { started_ns: 1_000 * MS, replicated_seq: u64::MAX, ..Soft::default() },
+            soft: SoftState { started_ns: 1_000 * MS, replicated_seq: u64::MAX, ..SoftState::default() },
             config,
-            answers: Answers::default(),
+            answers: ReplyCache::default(),
             now_ns: 1_000 * MS,
             nodes: Vec::new(),
             disks: BTreeMap::new(),
@@ -145,7 +145,7 @@ impl Fake {
     pub fn command<R: Request>(&mut self, request: &R) -> Result<R::Reply, Error> {
         let body: Bytes = request.encode_to_vec().into();
         let command = Command::from_request(R::KIND, &body).expect("a command").map_err(|f| f.into_wire())?;
-        let answers = self.commit(vec![Queued { command, kind: R::KIND as u32, body, client_id: 1 }]);
+        let answers = self.commit(vec![QueuedCommand { command, kind: R::KIND as u32, body, client_id: 1 }]);
         let reply = answers.into_iter().next().unwrap()?;
         Ok(R::Reply::decode(&reply[..]).unwrap())
     }
@@ -157,7 +157,7 @@ impl Fake {
         }
         let queued = proposals
             .into_iter()
-            .map(|p| Queued {
+            .map(|p| QueuedCommand {
                 command: Command::decode(p.kind, &p.body).unwrap_or_else(|f| panic!("{f}")),
                 kind: p.kind,
                 body: p.body,
@@ -169,7 +169,7 @@ impl Fake {
         }
     }
 
-    fn commit(&mut self, commands: Vec<Queued>) -> Vec<Result<Bytes, Error>> {
+    fn commit(&mut self, commands: Vec<QueuedCommand>) -> Vec<Result<Bytes, Error>> {
         let mut tables = Tables {
             db: &self.db,
             meta: &mut self.meta,
@@ -403,7 +403,7 @@ impl Fake {
 
     /// The manager starts again: a new term, nothing soft is left.
     pub fn restart_manager(&mut self) {
-        self.soft = Soft { started_ns: self.now_ns, replicated_seq: u64::MAX, ..Soft::default() };
+        self.soft = SoftState { started_ns: self.now_ns, replicated_seq: u64::MAX, ..SoftState::default() };
         let term = self.meta.term + 1;
         self.propose(vec![NewTerm { term, restored: false }.propose()]);
         self.view(cluster::after_start);

@@ -2,7 +2,7 @@
 //!
 //! A *command* is applied through a [`Ctx`] and may write; a read, an answer to a heartbeat or a tick gets a [`View`].
 //! Neither does any I/O but through the database. The rule that makes the log work: what a command writes
-//! depends on the database, the command, `now_ns` and the [`Tape`] only. Whatever else it needs to know (free
+//! depends on the database, the command, `now_ns` and the [`RecordedChoices`] only. Whatever else it needs to know (free
 //! space, queues, who reads what) it asks through the tape, which remembers the answer with the command.
 
 use crate::coherence::leases::Leases;
@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, Result};
 use crate::files::sessions::SoftSessions;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use tessera_wire::{ClassInfo, Code};
 
 /// State that is not logged and not in the database: gone with the process.
 #[derive(Default)]
-pub struct Soft {
+pub struct SoftState {
     /// When this manager started.
     pub started_ns: i64,
     /// Entries up to here are held by enough log replicas. Deletes of later ones are not handed out.
@@ -40,7 +40,7 @@ pub struct Soft {
     /// Locks on files.
     pub locks: Lockers,
     /// Everything about nodes, disks and tasks.
-    pub cluster: crate::log::cluster::ClusterSoft,
+    pub cluster: crate::log::cluster::ClusterState,
 }
 
 /// What reads, heartbeats and ticks see.
@@ -54,7 +54,7 @@ pub struct View<'a> {
     /// Groups and classes.
     pub caches: &'a Caches,
     /// Soft state.
-    pub soft: &'a mut Soft,
+    pub soft: &'a mut SoftState,
     /// Knobs.
     pub config: &'a Config,
 }
@@ -69,12 +69,12 @@ pub struct Ctx<'a> {
     pub meta: &'a mut Meta,
     /// Groups and classes.
     pub caches: &'a Caches,
-    /// Soft state, to be asked through [`Ctx::decide`] only; nearly empty at replay.
-    pub soft: &'a Soft,
+    /// Soft state, to be asked through [`Ctx::record`] only; nearly empty at replay.
+    pub soft: &'a SoftState,
     /// Knobs.
     pub config: &'a Config,
     /// Decisions taken from soft state.
-    pub tape: &'a mut Tape,
+    pub choices: &'a mut RecordedChoices,
     /// Client that asked; 0: the manager itself.
     pub client_id: u64,
     /// Number of the log entry this command will be part of.
@@ -86,22 +86,22 @@ pub struct Ctx<'a> {
 }
 
 /// A change of soft state that follows from a committed command. Not run at replay.
-pub type Effect = Box<dyn FnOnce(&mut Soft) + Send>;
+pub type Effect = Box<dyn FnOnce(&mut SoftState) + Send>;
 
 impl Ctx<'_> {
     /// A number that depends on soft state: chosen by `choose` when the command is first applied, read from the log when
     /// it is applied again.
-    pub fn decide(&mut self, choose: impl FnOnce(&mut Self) -> Outcome<u64>) -> Outcome<u64> {
-        if let Some(recorded) = self.tape.recorded() {
+    pub fn record(&mut self, choose: impl FnOnce(&mut Self) -> Result<u64>) -> Result<u64> {
+        if let Some(recorded) = self.choices.recorded() {
             return recorded;
         }
         let value = choose(self)?;
-        self.tape.values.push(value);
+        self.choices.values.push(value);
         Ok(value)
     }
 
     /// Runs `effect` on the soft state once this command is committed.
-    pub fn after_commit(&mut self, effect: impl FnOnce(&mut Soft) + Send + 'static) {
+    pub fn after_commit(&mut self, effect: impl FnOnce(&mut SoftState) + Send + 'static) {
         self.effects.push(Box::new(effect));
     }
 
@@ -112,24 +112,24 @@ impl Ctx<'_> {
     }
 
     /// A class by id.
-    pub fn class(&self, class_id: u32) -> Outcome<Arc<ClassInfo>> {
+    pub fn class(&self, class_id: u32) -> Result<Arc<ClassInfo>> {
         self.caches.class(self.db, class_id)
     }
 }
 
 /// Decisions of one command, in the order they were taken.
 #[derive(Debug, Default, Clone)]
-pub struct Tape {
+pub struct RecordedChoices {
     /// The decisions.
     pub values: Vec<u64>,
     replaying: bool,
     at: usize,
 }
 
-impl Tape {
+impl RecordedChoices {
     /// A tape that is played back.
-    pub fn replay(values: Vec<u64>) -> Tape {
-        Tape { values, replaying: true, at: 0 }
+    pub fn replay(values: Vec<u64>) -> RecordedChoices {
+        RecordedChoices { values, replaying: true, at: 0 }
     }
 
     /// Rewinds for another attempt.
@@ -140,7 +140,7 @@ impl Tape {
         }
     }
 
-    fn recorded(&mut self) -> Option<Outcome<u64>> {
+    fn recorded(&mut self) -> Option<Result<u64>> {
         if !self.replaying {
             return None;
         }

@@ -8,14 +8,14 @@ use crate::chunks::prealloc;
 use crate::chunks::refs::{COMMITTED, PENDING};
 use crate::db::cache::Pg;
 use crate::db::meta::draw;
-use crate::error::{Outcome, invalid, refuse};
+use crate::error::{Result, invalid, refuse};
 use crate::files::sessions::{self, Session, WRITER};
 use crate::namespace::hints::{self, HintSet};
 use crate::namespace::inodes::{self, check_name};
 use crate::namespace::names;
-use crate::placement::affinity::{Anchors, Wish};
+use crate::placement::affinity::{Affinity, HostChoice};
 use crate::placement::groups;
-use crate::placement::select::{self, Near, Wanted};
+use crate::placement::select::{self, ChunkSpec, HostWish};
 use crate::state::Ctx;
 use rusqlite::params;
 use std::cell::Cell;
@@ -32,15 +32,15 @@ pub(crate) const SCOPE_NOBODY: i64 = -1;
 const MAX_HOST_BYTES: usize = 255;
 
 /// Opens a write session.
-pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply> {
-    let Begun { mut session, policy, base_size_bytes } = begin(ctx, request)?;
+pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenWriteReply> {
+    let OpenedWriter { mut session, policy, base_size_bytes } = begin(ctx, request)?;
     let granted_bytes = reserve(ctx, &policy, request.size_hint_bytes)?;
     session.session_id = draw(&mut ctx.meta.next_session);
     let spec = || scheme_spec(&request.redundancy, &policy, request.size_hint_bytes);
     let allocated = match request.chunks.is_empty() {
         true => None,
         false => {
-            let asked = Asked {
+            let asked = DedupRequest {
                 spec: &spec()?,
                 chunks: &request.chunks,
                 avoid: &[],
@@ -71,7 +71,7 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<OpenWriteReply>
 }
 
 /// A write session that has no id, and no row, yet.
-pub(crate) struct Begun {
+pub(crate) struct OpenedWriter {
     pub session: Session,
     pub policy: Policy,
     /// Length of the version that is current.
@@ -79,7 +79,7 @@ pub(crate) struct Begun {
 }
 
 /// What opening a file for writing finds.
-pub(crate) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<Begun> {
+pub(crate) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenedWriter> {
     if request.host.len() > MAX_HOST_BYTES {
         return invalid(format!("a host label of {} bytes; at most {MAX_HOST_BYTES}", request.host.len()));
     }
@@ -114,23 +114,23 @@ pub(crate) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Outcome<Begun> {
         reserved_bytes: request.size_hint_bytes,
         ..Default::default()
     };
-    Ok(Begun { session, policy, base_size_bytes: inode.map_or(0, |inode| inode.size_bytes) })
+    Ok(OpenedWriter { session, policy, base_size_bytes: inode.map_or(0, |inode| inode.size_bytes) })
 }
 
 /// Files expected to be shorter are not worth a look at all disks: their chunks' groups are asked for room anyway.
 const RESERVE_FROM_BYTES: u64 = 1 << 20;
 
 /// Reserves room for a writer: as much as there is beside what others have reserved. Whether that is enough shows when
-/// new chunks want room ([`Question::check_room`]), for nobody knows yet which of its chunks are stored already; a file whose chunks are
+/// new chunks want room ([`DedupQuery::check_room`]), for nobody knows yet which of its chunks are stored already; a file whose chunks are
 /// never anybody else's is refused here.
-fn reserve(ctx: &mut Ctx, policy: &Policy, bytes: u64) -> Outcome<u64> {
+fn reserve(ctx: &mut Ctx, policy: &Policy, bytes: u64) -> Result<u64> {
     if bytes < RESERVE_FROM_BYTES {
         return Ok(bytes);
     }
     let scheme = policy.scheme(bytes);
-    ctx.decide(|ctx| {
+    ctx.record(|ctx| {
         let reserved_bytes = ctx.soft.sessions.reserved_bytes();
-        let room = groups::room((ctx.db, ctx.caches), &ctx.soft.cluster.figures, scheme, reserved_bytes)?;
+        let room = groups::room((ctx.db, ctx.caches), &ctx.soft.cluster.stats, scheme, reserved_bytes)?;
         match policy.dedup {
             Dedup::Off if room.unreserved_bytes() < bytes => Err(room.refusal(&scheme.to_string(), bytes).into()),
             _ => Ok(room.unreserved_bytes().min(bytes)),
@@ -143,7 +143,7 @@ fn len_of(chunks: &[ChunkName]) -> u64 {
 }
 
 /// The directory (when asked by name) and the file (when it is there).
-fn target(ctx: &Ctx, request: &OpenWrite) -> Outcome<(Option<inodes::Inode>, Option<inodes::Inode>)> {
+fn target(ctx: &Ctx, request: &OpenWrite) -> Result<(Option<inodes::Inode>, Option<inodes::Inode>)> {
     let (parent, inode) = match (request.parent, request.ino) {
         (0, 0) => return invalid("OpenWrite names neither a directory nor a file"),
         (0, ino) => (None, Some(inodes::get(ctx.db, ino)?)),
@@ -167,7 +167,7 @@ fn target(ctx: &Ctx, request: &OpenWrite) -> Outcome<(Option<inodes::Inode>, Opt
 }
 
 /// The class that is meant: as asked, else as the policy says, `auto` resolved by the file's length and place.
-pub(crate) fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Outcome<String> {
+pub(crate) fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Result<String> {
     let redundancy = match asked {
         "" => policy.redundancy,
         text => match text.parse::<Redundancy>() {
@@ -181,14 +181,14 @@ pub(crate) fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Outc
 }
 
 /// The dedup question.
-pub fn allocate_chunks(ctx: &mut Ctx, request: &AllocateChunks) -> Outcome<AllocateChunksReply> {
+pub fn allocate_chunks(ctx: &mut Ctx, request: &AllocateChunks) -> Result<AllocateChunksReply> {
     let session = sessions::writer(ctx.db, request.session_id)?;
     let policy = HintSet::read(&session.hints).policy()?;
     if request.redundancy.is_empty() {
         return invalid(format!("AllocateChunks names no class; send one of {SCHEMES}"));
     }
     let spec = scheme_spec(&request.redundancy, &policy, u64::MAX)?;
-    let asked = Asked {
+    let asked = DedupRequest {
         spec: &spec,
         chunks: &request.chunks,
         avoid: &request.avoid_pgs,
@@ -202,32 +202,32 @@ pub fn allocate_chunks(ctx: &mut Ctx, request: &AllocateChunks) -> Outcome<Alloc
 }
 
 /// A dedup question as it was put.
-struct Asked<'a> {
+struct DedupRequest<'a> {
     spec: &'a str,
     chunks: &'a [ChunkName],
     avoid: &'a [u64],
     known_map_version: u64,
 }
 
-pub(crate) struct Question<'a> {
+pub(crate) struct DedupQuery<'a> {
     session: &'a Session,
     class: &'a ClassInfo,
     scope: i64,
     dedup: bool,
     avoid: &'a [u64],
     degraded: bool,
-    anchors: Anchors,
+    anchors: Affinity,
     /// Whether any fragment is missing anywhere: nearly always not, and then nobody need look.
     any_missing: bool,
     /// Bytes of new chunks that this question may still have; none: nobody has looked yet.
     room_bytes: Cell<Option<u64>>,
 }
 
-fn answer(ctx: &mut Ctx, session: &Session, policy: &Policy, asked: &Asked<'_>) -> Outcome<AllocateChunksReply> {
-    let &Asked { spec, chunks, avoid, known_map_version } = asked;
+fn answer(ctx: &mut Ctx, session: &Session, policy: &Policy, asked: &DedupRequest<'_>) -> Result<AllocateChunksReply> {
+    let &DedupRequest { spec, chunks, avoid, known_map_version } = asked;
     check(ctx, chunks)?;
     let class = groups::class_for(ctx, spec)?;
-    let question = Question::new(ctx, session, policy, &class, avoid)?;
+    let question = DedupQuery::new(ctx, session, policy, &class, avoid)?;
     let mut answers: Vec<ChunkAnswer> = Vec::with_capacity(chunks.len());
     let mut seen: HashMap<(&[u8], u64), usize> = HashMap::new();
     let mut pgs: Vec<u64> = Vec::new();
@@ -257,11 +257,11 @@ pub(crate) fn scope(policy: &Policy, ino: u64) -> i64 {
 }
 
 /// Whether the table of missing fragments has any row.
-pub fn any_missing(ctx: &Ctx) -> Outcome<bool> {
+pub fn any_missing(ctx: &Ctx) -> Result<bool> {
     Ok(ctx.db.stmt("SELECT 1 FROM missing_fragments LIMIT 1")?.exists([])?)
 }
 
-pub(crate) fn check(ctx: &Ctx, chunks: &[ChunkName]) -> Outcome<()> {
+pub(crate) fn check(ctx: &Ctx, chunks: &[ChunkName]) -> Result<()> {
     if chunks.len() > ctx.config.max_allocate_chunks {
         let (got, most) = (chunks.len(), ctx.config.max_allocate_chunks);
         return invalid(format!("{got} chunks in one question, at most {most} are answered; ask in parts"));
@@ -285,33 +285,33 @@ struct Candidate {
     refs: i64,
 }
 
-impl<'a> Question<'a> {
+impl<'a> DedupQuery<'a> {
     pub(crate) fn new(
         ctx: &Ctx,
         session: &'a Session,
         policy: &Policy,
         class: &'a ClassInfo,
         avoid: &'a [u64],
-    ) -> Outcome<Question<'a>> {
-        Ok(Question {
+    ) -> Result<DedupQuery<'a>> {
+        Ok(DedupQuery {
             session,
             class,
             scope: scope(policy, session.ino),
             dedup: policy.dedup != Dedup::Off,
             avoid,
             degraded: policy.degraded_writes,
-            anchors: Anchors::of(policy, session, &*ctx.caches.roster(ctx.db)?),
+            anchors: Affinity::of(policy, session, &*ctx.caches.node_map(ctx.db)?),
             any_missing: any_missing(ctx)?,
             room_bytes: Cell::new(None),
         })
     }
 
     /// What asks for no place takes any copy there is; what asks for one, only copies there: sharing never moves anybody's data.
-    fn answer(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Outcome<ChunkAnswer> {
+    fn answer(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Result<ChunkAnswer> {
         let near = match self.anchors.wish(chunk.region) {
-            Wish::Anywhere => None,
-            Wish::Host(host) => Some(host),
-            Wish::Impossible => {
+            HostChoice::Anywhere => None,
+            HostChoice::Host(host) => Some(host),
+            HostChoice::Impossible => {
                 not_met(ctx);
                 None
             }
@@ -320,9 +320,10 @@ impl<'a> Question<'a> {
             return Ok(known);
         }
         let Some(host) = near else { return self.allocate(ctx, chunk) };
-        let pg_id = ctx.decide(|ctx| {
+        let pg_id = ctx.record(|ctx| {
             self.check_room(ctx, chunk.len_bytes)?;
-            Ok(select::choose_near(ctx, &self.wanted(chunk), Near { host, writer: &self.session.host })?.unwrap_or(0))
+            Ok(select::select_group_near(ctx, &self.wanted(chunk), HostWish { host, writer: &self.session.host })?
+                .unwrap_or(0))
         })?;
         if pg_id != 0 {
             return self.allocate_in(ctx, chunk, pg_id);
@@ -334,12 +335,12 @@ impl<'a> Question<'a> {
         }
     }
 
-    fn wanted(&self, chunk: &ChunkName) -> Wanted<'_> {
-        Wanted { class: self.class, len_bytes: chunk.len_bytes, avoid: self.avoid, degraded: self.degraded }
+    fn wanted(&self, chunk: &ChunkName) -> ChunkSpec<'_> {
+        ChunkSpec { class: self.class, len_bytes: chunk.len_bytes, avoid: self.avoid, degraded: self.degraded }
     }
 
     /// A known chunk (on `near`, if a host is given) as an answer, if there is one.
-    pub(crate) fn reuse(&self, ctx: &mut Ctx, chunk: &ChunkName, near: Option<&str>) -> Outcome<Option<ChunkAnswer>> {
+    pub(crate) fn reuse(&self, ctx: &mut Ctx, chunk: &ChunkName, near: Option<&str>) -> Result<Option<ChunkAnswer>> {
         let mut incomplete = None;
         if self.dedup {
             for candidate in self.candidates(ctx, chunk)? {
@@ -364,7 +365,7 @@ impl<'a> Question<'a> {
         if let Some((candidate, pg, missing)) = incomplete {
             // A disk that is full since will not take the rest.
             let room = |ctx: &mut Ctx<'_>| Ok(select::pg_has_room(ctx, self.class, chunk.len_bytes, &pg).into());
-            if ctx.decide(room)? != 0 {
+            if ctx.record(room)? != 0 {
                 touch(ctx, &candidate)?;
                 return Ok(Some(reply(ChunkState::Incomplete, candidate.chunk_id, &pg, missing)));
             }
@@ -373,14 +374,14 @@ impl<'a> Question<'a> {
     }
 
     /// Whether `host` holds, in this group, bytes of chunks as they are.
-    fn is_on(&self, ctx: &Ctx, pg: &Pg, host: &str) -> Outcome<bool> {
-        let roster = ctx.caches.roster(ctx.db)?;
+    fn is_on(&self, ctx: &Ctx, pg: &Pg, host: &str) -> Result<bool> {
+        let node_map = ctx.caches.node_map(ctx.db)?;
         let plain = pg.members.iter().take(self.class.anchors() as usize);
-        let mut hosts = plain.filter_map(|m| roster.disks.get(&m.wire.put_disk_id()));
+        let mut hosts = plain.filter_map(|m| node_map.disks.get(&m.wire.put_disk_id()));
         Ok(hosts.any(|disk| disk.host == host))
     }
 
-    fn candidates(&self, ctx: &Ctx, chunk: &ChunkName) -> Outcome<Vec<Candidate>> {
+    fn candidates(&self, ctx: &Ctx, chunk: &ChunkName) -> Result<Vec<Candidate>> {
         let mut rows = ctx.db.stmt(
             "SELECT chunk_id, pg_id, state, refs, len_bytes, scope FROM chunks
              WHERE domain = ?1 AND class_id = ?2 AND hash = ?3 ORDER BY chunk_id",
@@ -401,7 +402,7 @@ impl<'a> Question<'a> {
     }
 
     /// Fragments whose disk lacks them: all of a pending chunk, else those with a row.
-    fn missing(&self, ctx: &Ctx, candidate: &Candidate) -> Outcome<Vec<u32>> {
+    fn missing(&self, ctx: &Ctx, candidate: &Candidate) -> Result<Vec<u32>> {
         match candidate.state {
             COMMITTED if !self.any_missing => Ok(Vec::new()),
             COMMITTED => Ok(ctx
@@ -415,7 +416,7 @@ impl<'a> Question<'a> {
 
     /// A new chunk takes what its session has reserved, or what nobody has. Chunks that come with the opening of their session are let
     /// through: they are few, and looking at all disks would cost more than they take.
-    fn check_room(&self, ctx: &Ctx, len_bytes: u64) -> Outcome<()> {
+    fn check_room(&self, ctx: &Ctx, len_bytes: u64) -> Result<()> {
         let sessions = &ctx.soft.sessions;
         let own_bytes = sessions.reserved_by(self.session.session_id);
         let others_bytes = sessions.reserved_bytes().saturating_sub(own_bytes);
@@ -426,7 +427,7 @@ impl<'a> Question<'a> {
             let Ok(scheme) = self.class.spec.parse() else {
                 return invalid(format!("class {} is of a kind that this release does not know", self.class.spec));
             };
-            groups::room((ctx.db, ctx.caches), &ctx.soft.cluster.figures, scheme, others_bytes)
+            groups::room((ctx.db, ctx.caches), &ctx.soft.cluster.stats, scheme, others_bytes)
         };
         let left = match self.room_bytes.get() {
             Some(left) => left,
@@ -439,15 +440,15 @@ impl<'a> Question<'a> {
         Ok(())
     }
 
-    fn allocate(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Outcome<ChunkAnswer> {
-        let pg_id = ctx.decide(|ctx| {
+    fn allocate(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Result<ChunkAnswer> {
+        let pg_id = ctx.record(|ctx| {
             self.check_room(ctx, chunk.len_bytes)?;
-            select::choose_pg(ctx, &self.wanted(chunk))
+            select::select_group(ctx, &self.wanted(chunk))
         })?;
         self.allocate_in(ctx, chunk, pg_id)
     }
 
-    fn allocate_in(&self, ctx: &mut Ctx, chunk: &ChunkName, pg_id: u64) -> Outcome<ChunkAnswer> {
+    fn allocate_in(&self, ctx: &mut Ctx, chunk: &ChunkName, pg_id: u64) -> Result<ChunkAnswer> {
         let pg = ctx.caches.pg(ctx.db, pg_id)?;
         let chunk_id = draw(&mut ctx.meta.next_chunk);
         ctx.db
@@ -476,7 +477,7 @@ fn not_met(ctx: &mut Ctx) {
 }
 
 /// A hit at zero references lives on as if it had just got there (P4).
-fn touch(ctx: &Ctx, candidate: &Candidate) -> Outcome<()> {
+fn touch(ctx: &Ctx, candidate: &Candidate) -> Result<()> {
     if candidate.refs == 0 {
         ctx.db
             .stmt("UPDATE chunks SET zero_since_ns = ?2 WHERE chunk_id = ?1")?

@@ -8,7 +8,7 @@
 
 use crate::chunks::refs::{COMMITTED, forget_chunk};
 use crate::db::rows::{self, Member, unsigned};
-use crate::error::Outcome;
+use crate::error::Result;
 use crate::log::internal::{CollectGarbage, DeletesDone};
 use crate::planted::{self, Bug};
 use crate::state::{Ctx, View};
@@ -33,7 +33,7 @@ pub struct DeleteCursor {
 }
 
 /// What to collect now, if anything is collectable.
-pub fn due(view: &View<'_>) -> Outcome<Option<CollectGarbage>> {
+pub fn due(view: &View<'_>) -> Result<Option<CollectGarbage>> {
     let before_ns = match planted::is(Bug::NoGrace) {
         true => view.now_ns,
         false => view.soft.sessions.oldest_start(view.now_ns),
@@ -43,7 +43,7 @@ pub fn due(view: &View<'_>) -> Outcome<Option<CollectGarbage>> {
     Ok(any.then_some(CollectGarbage { before_ns, limit: CHUNKS_PER_COMMAND }))
 }
 
-struct Dead {
+struct GarbageChunk {
     chunk_id: u64,
     pg_id: u64,
     class_id: u32,
@@ -52,19 +52,19 @@ struct Dead {
 }
 
 /// Removes collectable chunks.
-pub fn collect(ctx: &mut Ctx<'_>, command: &CollectGarbage) -> Outcome<()> {
+pub fn collect(ctx: &mut Ctx<'_>, command: &CollectGarbage) -> Result<()> {
     // Sessions with rows are looked at once more here, where no soft state can be wrong about them (P4).
     let oldest: Option<i64> = ctx.db.stmt("SELECT min(started_ns) FROM sessions")?.query_row([], |row| row.get(0))?;
     let oldest = oldest.filter(|_| !planted::is(Bug::NoGrace));
     let before_ns = oldest.map_or(command.before_ns, |o| o.min(command.before_ns));
-    let dead: Vec<Dead> = ctx
+    let dead: Vec<GarbageChunk> = ctx
         .db
         .stmt(
             "SELECT chunk_id, pg_id, class_id, len_bytes, state FROM chunks WHERE refs = 0 AND zero_since_ns < ?1
              ORDER BY zero_since_ns, chunk_id LIMIT ?2",
         )?
         .query_map(params![before_ns, command.limit.min(CHUNKS_PER_COMMAND)], |row| {
-            Ok(Dead {
+            Ok(GarbageChunk {
                 chunk_id: unsigned(row, 0)?,
                 pg_id: unsigned(row, 1)?,
                 class_id: row.get(2)?,
@@ -85,7 +85,7 @@ pub fn collect(ctx: &mut Ctx<'_>, command: &CollectGarbage) -> Outcome<()> {
     Ok(())
 }
 
-fn remove(ctx: &mut Ctx<'_>, chunk: &Dead, members: &[Member], kept: &BTreeSet<u64>) -> Outcome<()> {
+fn remove(ctx: &mut Ctx<'_>, chunk: &GarbageChunk, members: &[Member], kept: &BTreeSet<u64>) -> Result<()> {
     for m in members {
         for disk in [m.disk_id, m.incoming] {
             if kept.contains(&disk) {
@@ -103,13 +103,13 @@ fn remove(ctx: &mut Ctx<'_>, chunk: &Dead, members: &[Member], kept: &BTreeSet<u
 }
 
 /// Disks whose deletes are kept: one that is out will be listed when it returns, and needs none.
-fn disks_with_orders(ctx: &Ctx<'_>) -> Outcome<BTreeSet<u64>> {
-    let roster = ctx.caches.roster(ctx.db)?;
+fn disks_with_orders(ctx: &Ctx<'_>) -> Result<BTreeSet<u64>> {
+    let node_map = ctx.caches.node_map(ctx.db)?;
     let gone = |h: Health| matches!(h, Health::Out | Health::Drained);
-    Ok(roster.disks.values().filter(|d| !gone(d.own_health)).map(|d| d.disk_id).collect())
+    Ok(node_map.disks.values().filter(|d| !gone(d.own_health)).map(|d| d.disk_id).collect())
 }
 
-fn insert_order(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Outcome<()> {
+fn insert_order(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Result<()> {
     ctx.db
         .stmt("INSERT OR IGNORE INTO deletes (disk_id, chunk_id, fragment, log_seq) VALUES (?1, ?2, ?3, ?4)")?
         .execute(params![disk as i64, chunk as i64, fragment, ctx.log_seq as i64])?;
@@ -117,7 +117,7 @@ fn insert_order(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Outcome<
 }
 
 /// Orders one fragment to be deleted from a disk (of a chunk that is gone).
-pub fn order_delete(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Outcome<()> {
+pub fn order_delete(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Result<()> {
     match disks_with_orders(ctx)?.contains(&disk) {
         true => insert_order(ctx, disk, chunk, fragment),
         false => Ok(()),
@@ -125,7 +125,7 @@ pub fn order_delete(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Outc
 }
 
 /// Nodes have synced deletes.
-pub fn deletes_done(ctx: &mut Ctx<'_>, command: &DeletesDone) -> Outcome<()> {
+pub fn deletes_done(ctx: &mut Ctx<'_>, command: &DeletesDone) -> Result<()> {
     let mut forget = ctx.db.stmt("DELETE FROM deletes WHERE disk_id = ?1 AND chunk_id = ?2 AND fragment = ?3")?;
     for done in &command.fragments {
         forget.execute(params![done.disk_id as i64, done.chunk_id as i64, done.fragment])?;
@@ -134,7 +134,7 @@ pub fn deletes_done(ctx: &mut Ctx<'_>, command: &DeletesDone) -> Outcome<()> {
 }
 
 /// Orders for the disks of a node, as many as an answer may carry.
-pub fn orders(view: &mut View<'_>, disks: &[u64]) -> Outcome<Vec<FragmentRef>> {
+pub fn orders(view: &mut View<'_>, disks: &[u64]) -> Result<Vec<FragmentRef>> {
     let mut orders = Vec::new();
     let limit = view.config.deletes_per_heartbeat;
     for &disk_id in disks {

@@ -6,15 +6,15 @@
 //! chunk (P4). What a blank was filled with is looked for only now: if it is stored already, the file gets the
 //! chunk that is there, and the blank goes the way of everything pending.
 
-use crate::chunks::dedup::{self, Begun, Question};
+use crate::chunks::dedup::{self, DedupQuery, OpenedWriter};
 use crate::chunks::refs::PENDING;
 use crate::db::meta::draw;
-use crate::error::{Outcome, invalid, refuse};
+use crate::error::{Result, invalid, refuse};
 use crate::files::commit;
 use crate::files::sessions::{self, Session, WRITER};
 use crate::namespace::names;
 use crate::placement::groups;
-use crate::placement::select::{self, Wanted};
+use crate::placement::select::{self, ChunkSpec};
 use crate::state::Ctx;
 use rusqlite::{OptionalExtension, params};
 use std::collections::HashMap;
@@ -34,15 +34,15 @@ pub(crate) fn preallocate(
     policy: &Policy,
     spec: &str,
     request: &OpenWrite,
-) -> Outcome<Option<PreallocatedChunks>> {
+) -> Result<Option<PreallocatedChunks>> {
     if policy.placement != Placement::Spread {
         return Ok(None);
     }
     let class = groups::class_for(ctx, spec)?;
-    let wanted = Wanted { class: &class, len_bytes: EXPECTED_BYTES, avoid: &[], degraded: policy.degraded_writes };
+    let wanted = ChunkSpec { class: &class, len_bytes: EXPECTED_BYTES, avoid: &[], degraded: policy.degraded_writes };
     let mut chunks = Vec::new();
     for _ in 0..request.preallocate.min(MAX_PREALLOCATED) {
-        let pg_id = ctx.decide(|ctx| Ok(select::choose_pg(ctx, &wanted).unwrap_or(0)))?;
+        let pg_id = ctx.record(|ctx| Ok(select::select_group(ctx, &wanted).unwrap_or(0)))?;
         if pg_id == 0 {
             break;
         }
@@ -93,9 +93,9 @@ pub(crate) fn preallocate(
 }
 
 /// Opens a file, fills preallocated and commits.
-pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open: &OpenWrite) -> Outcome<CommitReply> {
+pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open: &OpenWrite) -> Result<CommitReply> {
     check(ctx, request, open)?;
-    let Begun { session, policy, .. } = dedup::begin(ctx, open)?;
+    let OpenedWriter { session, policy, .. } = dedup::begin(ctx, open)?;
     let known = fill(ctx, &session, &policy, request, open)?;
     let mut request = request.clone();
     for extent in &mut request.extents {
@@ -117,7 +117,7 @@ pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open: &OpenWrite)
 }
 
 /// What is wrong with the request itself (P14), and whether its preallocated can still be there.
-fn check(ctx: &Ctx, request: &Commit, open: &OpenWrite) -> Outcome<()> {
+fn check(ctx: &Ctx, request: &Commit, open: &OpenWrite) -> Result<()> {
     if request.partial || request.keep_session || request.mode != CommitMode::Replace as i32 {
         return invalid("a commit that opens its file replaces it, as a whole, and ends");
     }
@@ -145,7 +145,7 @@ fn fill(
     policy: &Policy,
     request: &Commit,
     open: &OpenWrite,
-) -> Outcome<HashMap<u64, u64>> {
+) -> Result<HashMap<u64, u64>> {
     if open.chunks.is_empty() {
         return Ok(HashMap::new());
     }
@@ -157,7 +157,7 @@ fn fill(
     if !open.chunking.is_empty() && open.chunking != policy.chunking.to_string() {
         return refuse(Code::SessionExpired, "the file's policy asks for other chunks; open the file");
     }
-    let question = Question::new(ctx, session, policy, &class, &[])?;
+    let question = DedupQuery::new(ctx, session, policy, &class, &[])?;
     let scope = dedup::scope(policy, session.ino);
     let mut known = HashMap::new();
     for (&blank, name) in request.preallocated_ids.iter().zip(&open.chunks) {
@@ -175,7 +175,7 @@ fn fill(
 }
 
 /// Group of a blank that is there, and blank.
-fn preallocated_group(ctx: &Ctx, session: &Session, class_id: u32, blank: u64) -> Outcome<u64> {
+fn preallocated_group(ctx: &Ctx, session: &Session, class_id: u32, blank: u64) -> Result<u64> {
     let row: Option<(i64, u32, u32, i64, bool)> = ctx
         .db
         .stmt("SELECT pg_id, domain, class_id, state, hash = x'' FROM chunks WHERE chunk_id = ?1")?

@@ -3,8 +3,8 @@
 //! A command sums its changes up in [`RefChanges`], so that a page that is rewritten with one extent changed costs
 //! two chunk rows and not two hundred and fifty.
 
-use crate::error::Outcome;
-use crate::files::pages::{self, Piece};
+use crate::error::Result;
+use crate::files::pages::{self, FileExtent};
 use crate::planted::{self, Bug};
 use crate::state::Ctx;
 use std::collections::BTreeMap;
@@ -28,14 +28,14 @@ const TAKE_OFF_EXTENTS: usize = 8 << 10;
 
 impl RefChanges {
     /// The extents of a page are there now.
-    pub fn add(&mut self, pieces: &[Piece]) {
+    pub fn add(&mut self, pieces: &[FileExtent]) {
         for piece in pieces.iter().filter(|p| p.chunk != 0) {
             self.sums.entry(piece.chunk).or_default().0 += 1;
         }
     }
 
     /// A pending chunk is named by a commit for the first time.
-    pub fn commit(&mut self, ctx: &mut Ctx, chunk_id: u64, len_bytes: u64, class_id: u32) -> Outcome<()> {
+    pub fn commit(&mut self, ctx: &mut Ctx, chunk_id: u64, len_bytes: u64, class_id: u32) -> Result<()> {
         let class = ctx.class(class_id)?;
         ctx.meta.chunks += 1;
         ctx.meta.unique_bytes += len_bytes;
@@ -45,7 +45,7 @@ impl RefChanges {
     }
 
     /// A page's row is gone: its references are taken off now, or (when there are many) later, in slices.
-    pub fn release(&mut self, ctx: &Ctx, extents: &[u8]) -> Outcome<()> {
+    pub fn release(&mut self, ctx: &Ctx, extents: &[u8]) -> Result<()> {
         if planted::is(Bug::ReferencesLeak) {
             return Ok(());
         }
@@ -61,7 +61,7 @@ impl RefChanges {
     }
 
     /// Writes the sums.
-    pub fn apply(self, ctx: &mut Ctx) -> Outcome<()> {
+    pub fn apply(self, ctx: &mut Ctx) -> Result<()> {
         for (chunk, (change, commits)) in self.sums {
             let sql = match (change, commits) {
                 (0, false) => continue,
@@ -81,7 +81,7 @@ impl RefChanges {
 }
 
 /// The totals after a committed chunk's row was removed.
-pub fn forget_chunk(ctx: &mut Ctx, len_bytes: u64, class_id: u32) -> Outcome<()> {
+pub fn forget_chunk(ctx: &mut Ctx, len_bytes: u64, class_id: u32) -> Result<()> {
     let class = ctx.class(class_id)?;
     ctx.meta.chunks -= 1;
     ctx.meta.unique_bytes -= len_bytes;
@@ -90,7 +90,7 @@ pub fn forget_chunk(ctx: &mut Ctx, len_bytes: u64, class_id: u32) -> Outcome<()>
 }
 
 /// Takes the references of at most `limit` queued pages off; whether more are queued.
-pub fn sweep(ctx: &mut Ctx, limit: u32) -> Outcome<bool> {
+pub fn sweep(ctx: &mut Ctx, limit: u32) -> Result<bool> {
     let mut changes = RefChanges::default();
     let rows = ctx
         .db

@@ -4,7 +4,7 @@ use crate::chunks::audit;
 use crate::config::ns;
 use crate::db::rows;
 use crate::fake_cluster::*;
-use crate::log::internal::{AdvanceFill, CollectGarbage, FinishFill, FinishFills, Move, MoveMembers};
+use crate::log::internal::{AdvanceBackfill, CollectGarbage, FinishBackfill, FinishBackfills, Move, MoveMembers};
 use crate::planted::{self, Bug};
 use crate::state::Internal;
 use std::collections::BTreeSet;

@@ -9,7 +9,7 @@ use super::upkeep::garbage_waits_for_older_sessions;
 use super::*;
 
 /// A writer that has put its fragments and not yet committed.
-struct Waiting {
+struct QueueItem {
     opened: OpenWriteReply,
     acks: Vec<ChunkAck>,
     name: String,
@@ -41,7 +41,7 @@ fn put_all(fake: &mut Fake, answers: &[ChunkAnswer]) -> Option<Vec<ChunkAck>> {
 }
 
 /// Commits, putting again what came under an old epoch; whether it came through.
-fn commit(fake: &mut Fake, mut writer: Waiting) -> bool {
+fn commit(fake: &mut Fake, mut writer: QueueItem) -> bool {
     for _ in 0..4 {
         let request = fake.commit_request(&writer.opened, writer.acks.clone());
         let reply = fake.command(&request).unwrap_or_else(|e| panic!("{}: {e}", writer.name));
@@ -62,7 +62,7 @@ fn commit(fake: &mut Fake, mut writer: Waiting) -> bool {
 fn random_scenario(seed: u64, steps: usize) {
     let mut dice = Dice(seed);
     let mut fake = Fake::new(9, 1);
-    let (mut files, mut next, mut waiting) = (Vec::<String>::new(), 0u64, Vec::<Waiting>::new());
+    let (mut files, mut next, mut waiting) = (Vec::<String>::new(), 0u64, Vec::<QueueItem>::new());
     let (mut damage, mut draining) = (0, None::<usize>);
     for _ in 0..steps {
         match dice.below(14) {
@@ -78,7 +78,7 @@ fn random_scenario(seed: u64, steps: usize) {
                 if let Ok(opened) = fake.open(&name, class, &seeds) {
                     let answers = opened.allocated.clone().unwrap().answers;
                     match put_all(&mut fake, &answers) {
-                        Some(acks) => waiting.push(Waiting { opened, acks, name }),
+                        Some(acks) => waiting.push(QueueItem { opened, acks, name }),
                         None => _ = fake.command(&CloseSession { session_id: opened.session_id }).unwrap(),
                     }
                 }

@@ -52,13 +52,13 @@ pub(super) fn a_commit_behind_the_cursor_of_a_move_is_caught_up() {
     for chunk in &done {
         fake.disks.get_mut(&free).unwrap().held.insert((*chunk, 0));
     }
-    let advance = AdvanceFill { pg_id: answer.pg_id, position: 0, incoming: free, from: 0, to, done };
+    let advance = AdvanceBackfill { pg_id: answer.pg_id, position: 0, incoming: free, from: 0, to, done };
     fake.propose(vec![advance.propose()]);
     // Now it is committed under the epoch it was put with: the old disk still takes puts, so that counts.
     let request = fake.commit_request(&opened, vec![ChunkAck { chunk_id: answer.chunk_id, epoch, missing: vec![] }]);
     let reply: CommitReply = fake.command(&request).unwrap();
     assert!(reply.version > 0, "{reply:?}");
-    let finish = FinishFills { fills: vec![FinishFill { pg_id: answer.pg_id, position: 0, incoming: free }] };
+    let finish = FinishBackfills { fills: vec![FinishBackfill { pg_id: answer.pg_id, position: 0, incoming: free }] };
     fake.propose(vec![finish.propose()]);
     let m = rows::member(fake.db.conn(), answer.pg_id, 0).unwrap().unwrap();
     assert_eq!(m.disk_id, used.iter().copied().find(|d| *d == m.disk_id).unwrap(), "must not take over yet");
@@ -156,8 +156,8 @@ pub(super) fn a_commit_during_a_batch_of_a_move_is_caught_up() {
     assert!(fake.command(&request).unwrap().version > 0);
     let to = fake.meta.next_chunk;
     fake.propose(vec![
-        AdvanceFill { pg_id: answer.pg_id, position: 0, incoming: free, from: 0, to, done }.propose(),
-        FinishFills { fills: vec![FinishFill { pg_id: answer.pg_id, position: 0, incoming: free }] }.propose(),
+        AdvanceBackfill { pg_id: answer.pg_id, position: 0, incoming: free, from: 0, to, done }.propose(),
+        FinishBackfills { fills: vec![FinishBackfill { pg_id: answer.pg_id, position: 0, incoming: free }] }.propose(),
     ]);
     assert_eq!(rows::member(fake.db.conn(), answer.pg_id, 0).unwrap().unwrap().disk_id, members[0].disk_id);
     fake.until(60, "caught up", |f| {

@@ -200,10 +200,10 @@ fn refusals_name_numbers_and_the_way_out() {
     }
     fake.run(1_000);
     fake.write("z", "replica:3", &[3]);
-    for figures in fake.soft.cluster.figures.disks.values_mut() {
-        figures.free_bytes = 0;
+    for stats in fake.soft.cluster.stats.disks.values_mut() {
+        stats.free_bytes = 0;
     }
-    fake.soft.cluster.figures.generation += 1;
+    fake.soft.cluster.stats.generation += 1;
     let error = fake.open("full", "replica:3", &[4]).unwrap_err();
     assert_eq!(error.kind(), Code::NoSpace);
     assert!(error.message.contains("tessera gc"), "{error}");
@@ -273,17 +273,17 @@ fn groups_are_chosen_by_room_and_queue() {
     };
     let even = count(&mut fake, &[], 10_000).0 as f64 / 400.0;
     assert!((0.25..0.5).contains(&even), "3 of 8 disks: {even}");
-    let figures = |fake: &mut Fake, free: u64, queue: u32| {
-        let disk = fake.soft.cluster.figures.disks.get_mut(&crowded).unwrap();
+    let stats = |fake: &mut Fake, free: u64, queue: u32| {
+        let disk = fake.soft.cluster.stats.disks.get_mut(&crowded).unwrap();
         (disk.free_bytes, disk.queue_len) = (free, queue);
-        fake.soft.cluster.figures.generation += 1;
+        fake.soft.cluster.stats.generation += 1;
     };
-    figures(&mut fake, CAPACITY / 8, 0);
+    stats(&mut fake, CAPACITY / 8, 0);
     let full = count(&mut fake, &[], 20_000).0 as f64 / 400.0;
-    figures(&mut fake, CAPACITY, 64);
+    stats(&mut fake, CAPACITY, 64);
     let busy = count(&mut fake, &[], 30_000).0 as f64 / 400.0;
     assert!(full < even / 2.0 && busy < even / 2.0, "even {even}, full {full}, busy {busy}");
-    figures(&mut fake, CAPACITY, 0);
+    stats(&mut fake, CAPACITY, 0);
     let pgs: Vec<u64> = (1..fake.meta.next_pg).collect();
     let (avoid, _) = pgs.split_at(pgs.len() / 2);
     assert_eq!(count(&mut fake, avoid, 40_000).1, 0, "other groups are there");

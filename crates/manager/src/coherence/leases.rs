@@ -11,7 +11,7 @@
 //! with their first commit ([`tessera_wire::meta::OpenWrite::ino`]). Names that are removed are nobody's concern.
 
 use crate::db::Db;
-use crate::error::Outcome;
+use crate::error::Result;
 use crate::log::command::Command;
 use crate::namespace::inodes;
 use rusqlite::OptionalExtension;
@@ -20,7 +20,7 @@ use tessera_wire::meta::{Commit, RecallLease};
 
 /// What a lease is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Covered {
+pub enum LeaseTarget {
     /// An inode.
     Inode(u64),
     /// The names in a directory.
@@ -37,21 +37,21 @@ struct Holder {
 /// Leases granted by this manager since it started.
 #[derive(Default)]
 pub struct Leases {
-    held: HashMap<Covered, Vec<Holder>>,
+    held: HashMap<LeaseTarget, Vec<Holder>>,
     count: usize,
     /// What admitted commands will change: nobody gets a lease on it.
-    changing: HashMap<Covered, u32>,
+    changing: HashMap<LeaseTarget, u32>,
 }
 
 impl Leases {
     /// Grants `connection` a lease on each of `inos` until `until_ns`, or none if one of them is about to change or there are
     /// too many leases.
     pub fn grant(&mut self, inos: &[u64], connection: u64, until_ns: i64, max: usize) -> bool {
-        let changes = |ino: &u64| self.changing.contains_key(&Covered::Inode(*ino));
+        let changes = |ino: &u64| self.changing.contains_key(&LeaseTarget::Inode(*ino));
         if self.count + inos.len() > max || inos.iter().any(changes) {
             return false;
         }
-        inos.iter().for_each(|ino| self.hold(Covered::Inode(*ino), connection, until_ns));
+        inos.iter().for_each(|ino| self.hold(LeaseTarget::Inode(*ino), connection, until_ns));
         true
     }
 
@@ -61,18 +61,18 @@ impl Leases {
         if self.count >= max || !self.may_grant_names(directory, connection) {
             return false;
         }
-        self.hold(Covered::Names(directory), connection, until_ns);
+        self.hold(LeaseTarget::Names(directory), connection, until_ns);
         true
     }
 
     /// Whether nobody but `connection` has the names in `directory`, or is about to make some.
     pub fn may_grant_names(&self, directory: u64, connection: u64) -> bool {
-        let names = Covered::Names(directory);
+        let names = LeaseTarget::Names(directory);
         let others = self.held.get(&names).is_some_and(|held| held.iter().any(|h| h.connection != connection));
         !others && !self.changing.contains_key(&names)
     }
 
-    fn hold(&mut self, what: Covered, connection: u64, until_ns: i64) {
+    fn hold(&mut self, what: LeaseTarget, connection: u64, until_ns: i64) {
         let holders = self.held.entry(what).or_default();
         match holders.iter_mut().find(|holder| holder.connection == connection) {
             Some(holder) => holder.until_ns = holder.until_ns.max(until_ns),
@@ -85,13 +85,13 @@ impl Leases {
 
     /// Whether `connection` holds the lease on the names in a directory.
     pub fn has_names(&self, directory: u64, connection: u64, now_ns: i64) -> bool {
-        let held = self.held.get(&Covered::Names(directory));
+        let held = self.held.get(&LeaseTarget::Names(directory));
         held.is_some_and(|held| held.iter().any(|h| h.connection == connection && h.until_ns > now_ns))
     }
 
     /// Connections other than `except` that hold leases on any of these, each with what it holds of them.
-    pub fn holders(&self, changes: &[Covered], except: u64, now_ns: i64) -> HashMap<u64, Vec<Covered>> {
-        let mut found: HashMap<u64, Vec<Covered>> = HashMap::new();
+    pub fn holders(&self, changes: &[LeaseTarget], except: u64, now_ns: i64) -> HashMap<u64, Vec<LeaseTarget>> {
+        let mut found: HashMap<u64, Vec<LeaseTarget>> = HashMap::new();
         for &what in changes {
             for holder in self.held.get(&what).into_iter().flatten() {
                 if holder.connection != except && holder.until_ns > now_ns {
@@ -103,7 +103,7 @@ impl Leases {
     }
 
     /// A holder has given these back.
-    pub fn release(&mut self, connection: u64, given_back: &[Covered]) {
+    pub fn release(&mut self, connection: u64, given_back: &[LeaseTarget]) {
         for &what in given_back {
             self.retain(what, |holder| holder.connection != connection);
         }
@@ -120,11 +120,11 @@ impl Leases {
     }
 
     fn retain_everywhere(&mut self, mut keep: impl FnMut(&Holder) -> bool) {
-        let all: Vec<Covered> = self.held.keys().copied().collect();
+        let all: Vec<LeaseTarget> = self.held.keys().copied().collect();
         all.into_iter().for_each(|what| self.retain(what, &mut keep));
     }
 
-    fn retain(&mut self, what: Covered, keep: impl FnMut(&Holder) -> bool) {
+    fn retain(&mut self, what: LeaseTarget, keep: impl FnMut(&Holder) -> bool) {
         if let Some(holders) = self.held.get_mut(&what) {
             let before = holders.len();
             holders.retain(keep);
@@ -136,12 +136,12 @@ impl Leases {
     }
 
     /// A command that changes these was admitted.
-    pub fn begin_change(&mut self, changes: &[Covered]) {
+    pub fn begin_change(&mut self, changes: &[LeaseTarget]) {
         changes.iter().for_each(|&what| *self.changing.entry(what).or_default() += 1);
     }
 
     /// It was applied or refused.
-    pub fn end_change(&mut self, changes: &[Covered]) {
+    pub fn end_change(&mut self, changes: &[LeaseTarget]) {
         for what in changes {
             if let Some(count) = self.changing.get_mut(what) {
                 *count -= 1;
@@ -164,12 +164,12 @@ impl Leases {
 }
 
 /// The message that takes these back.
-pub fn recall(held: &[Covered]) -> RecallLease {
+pub fn recall(held: &[LeaseTarget]) -> RecallLease {
     let mut recall = RecallLease::default();
     for what in held {
         match *what {
-            Covered::Inode(ino) => recall.inos.push(ino),
-            Covered::Names(directory) => recall.delegated_dirs.push(directory),
+            LeaseTarget::Inode(ino) => recall.inos.push(ino),
+            LeaseTarget::Names(directory) => recall.delegated_dirs.push(directory),
         }
     }
     recall
@@ -177,14 +177,14 @@ pub fn recall(held: &[Covered]) -> RecallLease {
 
 /// What of that which leases cover a command changes, as far as can be told before it is applied. Names that an earlier waiting command gives
 /// to another inode are covered by what that command changes.
-pub fn changed_by(db: &Db, command: &Command) -> Outcome<Vec<Covered>> {
+pub fn changed_by(db: &Db, command: &Command) -> Result<Vec<LeaseTarget>> {
     let inos = inodes_changed_by(db, command)?;
-    let mut changes: Vec<Covered> = inos.iter().copied().map(Covered::Inode).collect();
+    let mut changes: Vec<LeaseTarget> = inos.iter().copied().map(LeaseTarget::Inode).collect();
     if !matches!(command, Command::Commit(_)) {
         // Some may be directories.
-        changes.extend(inos.into_iter().map(Covered::Names));
+        changes.extend(inos.into_iter().map(LeaseTarget::Names));
     }
-    changes.extend(names_made_in(db, command)?.map(root_if_none).map(Covered::Names));
+    changes.extend(names_made_in(db, command)?.map(root_if_none).map(LeaseTarget::Names));
     Ok(changes)
 }
 
@@ -193,7 +193,7 @@ pub(crate) fn root_if_none(ino: u64) -> u64 {
 }
 
 /// The directory in which a command makes a name.
-pub(crate) fn names_made_in(db: &Db, command: &Command) -> Outcome<Option<u64>> {
+pub(crate) fn names_made_in(db: &Db, command: &Command) -> Result<Option<u64>> {
     Ok(match command {
         Command::MakeDir(r) => Some(r.parent),
         Command::MakeNode(r) => Some(r.parent),
@@ -206,7 +206,7 @@ pub(crate) fn names_made_in(db: &Db, command: &Command) -> Outcome<Option<u64>> 
 }
 
 /// Directory and name of a file that a commit, the last of its session, writes by its name.
-fn committed_name(db: &Db, commit: &Commit) -> Outcome<Option<(u64, Vec<u8>)>> {
+fn committed_name(db: &Db, commit: &Commit) -> Result<Option<(u64, Vec<u8>)>> {
     if let Some(open) = &commit.open {
         return Ok((open.parent != 0).then(|| (open.parent, open.name.clone())));
     }
@@ -216,7 +216,7 @@ fn committed_name(db: &Db, commit: &Commit) -> Outcome<Option<(u64, Vec<u8>)>> {
 }
 
 /// Inode, directory (0: opened by its number) and name that a session writes.
-fn session_target(db: &Db, session_id: u64) -> Outcome<Option<(u64, u64, Vec<u8>)>> {
+fn session_target(db: &Db, session_id: u64) -> Result<Option<(u64, u64, Vec<u8>)>> {
     let row = db
         .stmt("SELECT ino, parent, name FROM sessions WHERE session_id = ?1")?
         .query_row([session_id as i64], |row| {
@@ -226,7 +226,7 @@ fn session_target(db: &Db, session_id: u64) -> Outcome<Option<(u64, u64, Vec<u8>
     Ok(row)
 }
 
-fn inodes_changed_by(db: &Db, command: &Command) -> Outcome<Vec<u64>> {
+fn inodes_changed_by(db: &Db, command: &Command) -> Result<Vec<u64>> {
     let named = |parent: u64, name: &[u8]| inodes::lookup(db, root_if_none(parent), name);
     Ok(match command {
         Command::Unlink(r) => named(r.parent, &r.name)?.into_iter().collect(),
@@ -250,7 +250,7 @@ fn inodes_changed_by(db: &Db, command: &Command) -> Outcome<Vec<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use super::Covered::{Inode, Names};
+    use super::LeaseTarget::{Inode, Names};
     use super::*;
 
     #[test]

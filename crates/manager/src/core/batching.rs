@@ -26,7 +26,7 @@ impl ManagerCore {
         if self.needs_term && !self.queue.is_empty() {
             let term = NewTerm { term: self.meta.term + 1, restored: false };
             if let Ok(queued) = queued(&term.propose()) {
-                self.queue.push_front(Waiting::Command { queued, origin: None, changes: Vec::new() });
+                self.queue.push_front(QueueItem::Command { queued, origin: None, changes: Vec::new() });
             }
         }
         let (commands, due, composed) = self.take_waiting();
@@ -40,7 +40,7 @@ impl ManagerCore {
             caches: &self.caches,
             soft: &self.soft,
             config: &self.config,
-            answers: &self.answers,
+            answers: &self.reply_cache,
         };
         match batch::apply(&mut tables, self.now_ns, &commands).and_then(|applied| self.drop_log().map(|()| applied)) {
             Ok(applied) => {
@@ -77,16 +77,16 @@ impl ManagerCore {
         Ok(())
     }
 
-    pub(super) fn take_waiting(&mut self) -> (Vec<Queued>, Vec<Due>, Vec<(Origin, Bytes)>) {
+    pub(super) fn take_waiting(&mut self) -> (Vec<QueuedCommand>, Vec<PendingReply>, Vec<(Origin, Bytes)>) {
         let (mut commands, mut due, mut composed) = (Vec::new(), Vec::new(), Vec::new());
         let mut bytes = 0;
         while commands.len() < self.config.max_batch_commands && bytes < self.config.max_batch_bytes {
             match self.queue.pop_front() {
                 None => break,
-                Some(Waiting::Composed { origin, body }) => composed.push((origin, body)),
-                Some(Waiting::Command { queued, origin, changes }) => {
+                Some(QueueItem::Composed { origin, body }) => composed.push((origin, body)),
+                Some(QueueItem::Command { queued, origin, changes }) => {
                     bytes += queued.body.len();
-                    due.push(Due { origin, changes, grants: Grants::of(&self.db, &queued.command) });
+                    due.push(PendingReply { origin, changes, grants: LeaseGrants::of(&self.db, &queued.command) });
                     commands.push(queued);
                 }
             }
@@ -109,11 +109,11 @@ impl ManagerCore {
         self.needs_term = false;
         self.drop_log_to = None;
         let (seq, now_ns) = (self.meta.log_seq, self.meta.last_now_ns);
-        self.answers.remember(seq, now_ns, applied.kept);
+        self.reply_cache.remember(seq, now_ns, applied.kept);
         applied.effects.into_iter().for_each(|effect| effect(&mut self.soft));
         // Locks of clients that are on record as gone were given away.
         self.answer_granted();
-        for (Due { origin, changes, grants }, answer) in due.into_iter().zip(applied.answers) {
+        for (PendingReply { origin, changes, grants }, answer) in due.into_iter().zip(applied.answers) {
             self.soft.leases.end_change(&changes);
             let Some(origin) = origin else { continue };
             let answer = answer.map(|answer| self.with_leases(&origin, grants, answer));
@@ -125,7 +125,7 @@ impl ManagerCore {
     }
 
     /// A batch came to nothing. Unless the disk was merely full, what is on it is in doubt and only a restart tells.
-    pub(super) fn fail(&mut self, error: rusqlite::Error, due: Vec<Due>, composed: Vec<(Origin, Bytes)>) {
+    pub(super) fn fail(&mut self, error: rusqlite::Error, due: Vec<PendingReply>, composed: Vec<(Origin, Bytes)>) {
         let full = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
         let answer = match full {
             true => {
@@ -144,12 +144,12 @@ impl ManagerCore {
         if !full {
             self.stop(Error::new(Code::Unavailable, answer.message.clone()));
         }
-        let composed = composed.into_iter().map(|(origin, _)| Due {
+        let composed = composed.into_iter().map(|(origin, _)| PendingReply {
             origin: Some(origin),
             changes: Vec::new(),
-            grants: Grants::default(),
+            grants: LeaseGrants::default(),
         });
-        for Due { origin, changes, .. } in due.into_iter().chain(composed) {
+        for PendingReply { origin, changes, .. } in due.into_iter().chain(composed) {
             self.soft.leases.end_change(&changes);
             if let Some(origin) = origin {
                 self.actions.push_back(origin.reply(Err(answer.clone())));
@@ -162,10 +162,10 @@ impl ManagerCore {
         let waiting = std::mem::take(&mut self.queue);
         for waiting in waiting {
             match waiting {
-                Waiting::Command { origin: Some(origin), .. } | Waiting::Composed { origin, .. } => {
+                QueueItem::Command { origin: Some(origin), .. } | QueueItem::Composed { origin, .. } => {
                     self.actions.push_back(origin.reply(Err(error.clone())));
                 }
-                Waiting::Command { origin: None, .. } => {}
+                QueueItem::Command { origin: None, .. } => {}
             }
         }
         for parked in std::mem::take(&mut self.parked) {
@@ -183,20 +183,22 @@ impl ManagerCore {
     }
 }
 
-impl Grants {
-    fn of(db: &Db, command: &Command) -> Grants {
+impl LeaseGrants {
+    fn of(db: &Db, command: &Command) -> LeaseGrants {
         match command {
-            Command::MakeDir(r) => Grants { inode: r.want_lease, names: (r.inos > 0).then_some(Names::OfNewDirectory) },
-            Command::MakeNode(r) => Grants {
+            Command::MakeDir(r) => {
+                LeaseGrants { inode: r.want_lease, names: (r.inos > 0).then_some(Names::OfNewDirectory) }
+            }
+            Command::MakeNode(r) => LeaseGrants {
                 inode: r.want_lease,
                 names: r.want_delegation.then_some(Names::Listed(leases::root_if_none(r.parent))),
             },
-            Command::SetAttr(r) => Grants { inode: r.want_lease, names: None },
+            Command::SetAttr(r) => LeaseGrants { inode: r.want_lease, names: None },
             Command::Commit(r) => {
                 let directory = leases::names_made_in(db, command).ok().flatten();
-                Grants { inode: r.want_lease, names: directory.map(Names::Of) }
+                LeaseGrants { inode: r.want_lease, names: directory.map(Names::Of) }
             }
-            _ => Grants::default(),
+            _ => LeaseGrants::default(),
         }
     }
 }

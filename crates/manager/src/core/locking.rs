@@ -55,7 +55,7 @@ impl ManagerCore {
             None => Ok(Some(reply)),
             Some(note) => {
                 self.propose(note.propose());
-                self.queue.push_back(Waiting::Composed { origin, body: reply });
+                self.queue.push_back(QueueItem::Composed { origin, body: reply });
                 Ok(None)
             }
         }

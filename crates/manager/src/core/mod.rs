@@ -28,26 +28,26 @@ mod locking;
 mod requests;
 mod ticks;
 
-use crate::coherence::leases::{self, Covered, Leases};
+use crate::coherence::leases::{self, LeaseTarget, Leases};
 use crate::coherence::locks::Lockers;
 use crate::coherence::locks::table::Ticket;
 use crate::config::{Config, ns};
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
 use crate::db::{Db, DbError};
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, Result};
 use crate::files::expiry;
-use crate::files::reads::{self, Asker, Read};
+use crate::files::reads::{self, Read, Requester};
 use crate::files::sessions::SoftSessions;
-use crate::log::batch::{self, Applied, Queued, Tables};
+use crate::log::batch::{self, AppliedBatch, QueuedCommand, Tables};
 use crate::log::cluster;
 use crate::log::command::Command;
-use crate::log::replicate::{CommandLog, Heard, Snapshot};
-use crate::log::reply_cache::{Answer, Answers};
+use crate::log::replicate::{CommandLog, ReplicaAnswer, Snapshot};
+use crate::log::reply_cache::{Answer, ReplyCache};
 use crate::log::upkeep::*;
 use crate::metrics::Metrics;
 use crate::planted::{self, Bug};
-use crate::state::{Internal, Proposal, Soft, View};
+use crate::state::{Internal, Proposal, SoftState, View};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -148,23 +148,23 @@ struct Origin {
 }
 
 #[allow(clippy::large_enum_variant, reason = "nearly all that waits are commands")]
-enum Waiting {
+enum QueueItem {
     Command {
-        queued: Queued,
+        queued: QueuedCommand,
         origin: Option<Origin>,
         /// Nobody gets a lease on these meanwhile.
-        changes: Vec<Covered>,
+        changes: Vec<LeaseTarget>,
     },
     /// Its proposals are before it: the answer is composed once they are committed.
     Composed { origin: Origin, body: Bytes },
 }
 
 /// A command that waits for leases to be given back.
-struct Parked {
-    queued: Queued,
+struct BlockedCommand {
+    queued: QueuedCommand,
     /// None: the manager itself.
     origin: Option<Origin>,
-    changes: Vec<Covered>,
+    changes: Vec<LeaseTarget>,
     not_before_ns: i64,
 }
 
@@ -180,16 +180,16 @@ struct Snapshots {
 }
 
 /// A command that is applied: who waits for its answer, and what follows from it for leases.
-struct Due {
+struct PendingReply {
     /// None: the manager itself.
     origin: Option<Origin>,
-    changes: Vec<Covered>,
-    grants: Grants,
+    changes: Vec<LeaseTarget>,
+    grants: LeaseGrants,
 }
 
 /// Leases that may come with a command's answer.
 #[derive(Clone, Copy, Default)]
-struct Grants {
+struct LeaseGrants {
     /// On what was made or changed.
     inode: bool,
     names: Option<Names>,
@@ -206,8 +206,8 @@ enum Names {
 }
 
 struct Open {
-    applied: Applied,
-    due: Vec<Due>,
+    applied: AppliedBatch,
+    due: Vec<PendingReply>,
     composed: Vec<(Origin, Bytes)>,
 }
 
@@ -217,11 +217,11 @@ pub struct ManagerCore {
     db: Db,
     meta: Meta,
     caches: Caches,
-    soft: Soft,
-    answers: Answers,
+    soft: SoftState,
+    reply_cache: ReplyCache,
     log: CommandLog,
-    queue: VecDeque<Waiting>,
-    parked: Vec<Parked>,
+    queue: VecDeque<QueueItem>,
+    parked: Vec<BlockedCommand>,
     /// Clients without a connection, some of whose commands may still wait.
     clients_gone: BTreeSet<u64>,
     open: Option<Open>,
@@ -232,7 +232,7 @@ pub struct ManagerCore {
     /// What is added to the shell's time: a clock that was set back must not stop ours (P6, P12).
     ahead_ns: i64,
     next_token: u64,
-    recalls: HashMap<u64, (u64, Vec<Covered>)>,
+    recalls: HashMap<u64, (u64, Vec<LeaseTarget>)>,
     /// Requests that wait for a lock, and until when.
     lock_waits: HashMap<Ticket, (Origin, i64)>,
     /// Nothing that clients may have cached is changed before.
@@ -274,8 +274,8 @@ impl ManagerCore {
         let sessions = SoftSessions::load(&db, now_ns, &config)?;
         let leases_end_ns = if meta.leases_granted == 1 { now_ns + ns(config.lease_entry_ms) } else { 0 };
         let mut core = ManagerCore {
-            soft: Soft { started_ns: now_ns, sessions, ..Default::default() },
-            answers: Answers::load(&db)?,
+            soft: SoftState { started_ns: now_ns, sessions, ..Default::default() },
+            reply_cache: ReplyCache::load(&db)?,
             log: CommandLog::load(&db, meta.term, meta.log_seq)?,
             queue: VecDeque::new(),
             parked: Vec::new(),
@@ -304,7 +304,7 @@ impl ManagerCore {
             meta,
             db,
         };
-        core.soft.cluster.figures.awake_ns = now_ns;
+        core.soft.cluster.stats.awake_ns = now_ns;
         // A message of the lost manager may still be on its way, of a term that no replica has seen.
         let step = if restored { TERM_JUMP } else { 1 };
         let term = core.meta.term.max(above_term) + step;
@@ -372,7 +372,7 @@ impl ManagerCore {
     }
 
     /// Soft state, for looking at it.
-    pub fn soft(&self) -> &Soft {
+    pub fn soft(&self) -> &SoftState {
         &self.soft
     }
 
@@ -399,10 +399,10 @@ impl ManagerCore {
             ("sessions", self.soft.sessions.len() as u64),
             ("reserved_bytes", self.soft.sessions.reserved_bytes()),
             ("leases", self.soft.leases.len() as u64),
-            ("locks", self.soft.locks.figures().0 as u64),
-            ("locks_waiting", self.soft.locks.figures().1 as u64),
-            ("lock_clients", self.soft.locks.figures().2 as u64),
-            ("answers_kept", self.answers.len() as u64),
+            ("locks", self.soft.locks.stats().0 as u64),
+            ("locks_waiting", self.soft.locks.stats().1 as u64),
+            ("lock_clients", self.soft.locks.stats().2 as u64),
+            ("answers_kept", self.reply_cache.len() as u64),
             ("requests_waiting", (self.queue.len() + self.parked.len() + self.held.len()) as u64),
             ("files", self.meta.files),
             ("directories", self.meta.directories),
@@ -422,11 +422,11 @@ impl Origin {
     }
 }
 
-fn queued(proposal: &Proposal) -> Outcome<Queued> {
+fn queued(proposal: &Proposal) -> Result<QueuedCommand> {
     let command = Command::decode(proposal.kind, &proposal.body)?;
-    Ok(Queued { command, kind: proposal.kind, body: proposal.body.clone(), client_id: 0 })
+    Ok(QueuedCommand { command, kind: proposal.kind, body: proposal.body.clone(), client_id: 0 })
 }
 
-fn encoded(result: Outcome<Vec<u8>>) -> Answer {
+fn encoded(result: Result<Vec<u8>>) -> Answer {
     result.map(Bytes::from).map_err(Failure::into_wire)
 }

@@ -13,7 +13,7 @@ impl ManagerCore {
         }
         match Command::from_request(origin.kind, &body) {
             Some(Ok(command)) => {
-                self.admit(origin, Queued { command, kind: origin.kind as u32, body, client_id });
+                self.admit(origin, QueuedCommand { command, kind: origin.kind as u32, body, client_id });
             }
             Some(Err(failure)) => self.reply(origin, Err(failure.into_wire())),
             None => self.answer_now(origin, client_id, body),
@@ -21,9 +21,10 @@ impl ManagerCore {
     }
 
     /// A command joins the queue, unless it was answered before or must wait for leases.
-    pub(super) fn admit(&mut self, origin: Origin, queued: Queued) {
+    pub(super) fn admit(&mut self, origin: Origin, queued: QueuedCommand) {
         if let Some(op_id) = queued.command.op_id() {
-            let given = self.answers.get(queued.client_id, op_id).filter(|_| !planted::is(Bug::RepeatsApply)).cloned();
+            let given =
+                self.reply_cache.get(queued.client_id, op_id).filter(|_| !planted::is(Bug::RepeatsApply)).cloned();
             if let Some(answer) = given {
                 return self.reply(origin, answer);
             }
@@ -48,7 +49,7 @@ impl ManagerCore {
     }
 
     /// What leases must be given back of before the command.
-    fn changes(&self, command: &Command) -> Outcome<Vec<Covered>> {
+    fn changes(&self, command: &Command) -> Result<Vec<LeaseTarget>> {
         match self.meta.leases_granted {
             0 => Ok(Vec::new()),
             _ => leases::changed_by(&self.db, command),
@@ -56,16 +57,16 @@ impl ManagerCore {
     }
 
     /// Queues a command once nobody else holds leases on what it changes; recalls them.
-    fn queue_when_free(&mut self, queued: Queued, origin: Option<Origin>, mut changes: Vec<Covered>) {
-        let asker = origin.as_ref().map_or(0, |origin| origin.connection);
+    fn queue_when_free(&mut self, queued: QueuedCommand, origin: Option<Origin>, mut changes: Vec<LeaseTarget>) {
+        let requester = origin.as_ref().map_or(0, |origin| origin.connection);
         // Names in directories that are the asker's alone.
         let (leases, now_ns) = (&self.soft.leases, self.now_ns);
-        changes.retain(|what| !matches!(what, Covered::Names(of) if leases.has_names(*of, asker, now_ns)));
+        changes.retain(|what| !matches!(what, LeaseTarget::Names(of) if leases.has_names(*of, requester, now_ns)));
         self.soft.leases.begin_change(&changes);
-        let holders = self.soft.leases.holders(&changes, asker, self.now_ns);
+        let holders = self.soft.leases.holders(&changes, requester, self.now_ns);
         let holders = if planted::is(Bug::NoRecall) { HashMap::new() } else { holders };
         if holders.is_empty() && (changes.is_empty() || self.now_ns >= self.leases_end_ns) {
-            return self.queue.push_back(Waiting::Command { queued, origin, changes });
+            return self.queue.push_back(QueueItem::Command { queued, origin, changes });
         }
         for (connection, held) in holders {
             let token = self.token();
@@ -75,7 +76,7 @@ impl ManagerCore {
             self.actions.push_back(Action::Call(call));
         }
         let not_before_ns = if changes.is_empty() { 0 } else { self.leases_end_ns };
-        self.parked.push(Parked { queued, origin, changes, not_before_ns });
+        self.parked.push(BlockedCommand { queued, origin, changes, not_before_ns });
     }
 
     /// A client forgets what it knew under leases before it ends a connection, and a process that ended uses nothing: the end
@@ -101,14 +102,14 @@ impl ManagerCore {
     /// Commands whose leases are given back or over join the queue, in the order they came.
     pub(super) fn unpark(&mut self) {
         let (now_ns, leases) = (self.now_ns, &self.soft.leases);
-        let free = |p: &Parked| {
-            let asker = p.origin.as_ref().map_or(0, |origin| origin.connection);
-            now_ns >= p.not_before_ns && leases.holders(&p.changes, asker, now_ns).is_empty()
+        let free = |p: &BlockedCommand| {
+            let requester = p.origin.as_ref().map_or(0, |origin| origin.connection);
+            now_ns >= p.not_before_ns && leases.holders(&p.changes, requester, now_ns).is_empty()
         };
         let (ready, parked) = std::mem::take(&mut self.parked).into_iter().partition(free);
         self.parked = parked;
-        for Parked { queued, origin, changes, .. } in ready {
-            self.queue.push_back(Waiting::Command { queued, origin, changes });
+        for BlockedCommand { queued, origin, changes, .. } in ready {
+            self.queue.push_back(QueueItem::Command { queued, origin, changes });
         }
     }
 
@@ -124,7 +125,7 @@ impl ManagerCore {
                     Ok(proposals) if proposals.is_empty() => self.compose(origin, &body),
                     Ok(proposals) => {
                         proposals.into_iter().for_each(|proposal| self.propose(proposal));
-                        self.queue.push_back(Waiting::Composed { origin, body });
+                        self.queue.push_back(QueueItem::Composed { origin, body });
                     }
                     Err(failure) => self.reply(origin, Err(failure.into_wire())),
                 }
@@ -133,8 +134,8 @@ impl ManagerCore {
                 self.locking(origin, client_id, body)
             }
             kind => {
-                let asker = Asker { connection: origin.connection, client_id };
-                let result = match reads::read(&mut view!(self), asker, kind, &body) {
+                let requester = Requester { connection: origin.connection, client_id };
+                let result = match reads::read(&mut view!(self), requester, kind, &body) {
                     Some(Ok(Read::Plain(reply))) => Ok(reply.into()),
                     Some(Ok(Read::Leased(entry, inos))) => Ok(self.lease(origin, *entry, &inos)),
                     Some(Err(failure)) => Err(failure.into_wire()),
@@ -163,7 +164,7 @@ impl ManagerCore {
     }
 
     /// An answer with the leases that come with it. How those are has no place in the answer that is kept for a repeated request.
-    pub(super) fn with_leases(&mut self, origin: &Origin, grants: Grants, answer: Bytes) -> Bytes {
+    pub(super) fn with_leases(&mut self, origin: &Origin, grants: LeaseGrants, answer: Bytes) -> Bytes {
         if !grants.inode && grants.names.is_none() {
             return answer;
         }
@@ -304,8 +305,8 @@ impl ManagerCore {
             return self.unpark();
         }
         match self.log.hear(&self.db, self.now_ns, &self.config, answer) {
-            Ok(Heard::Nothing) => {}
-            Ok(Heard::Superseded(term)) => self.stop(Error::new(
+            Ok(ReplicaAnswer::Nothing) => {}
+            Ok(ReplicaAnswer::Superseded(term)) => self.stop(Error::new(
                 Code::Fenced,
                 format!(
                     "a manager of term {term} serves this cluster, this one's term is {}; stop this one",

@@ -7,7 +7,7 @@ impl ManagerCore {
         if self.stopped.is_some() {
             return;
         }
-        self.soft.cluster.figures.tick(self.now_ns, cluster::gap_ns(&self.config));
+        self.soft.cluster.stats.tick(self.now_ns, cluster::gap_ns(&self.config));
         self.soft.leases.expire(self.now_ns);
         self.unpark();
         self.release_reservations();
@@ -30,7 +30,7 @@ impl ManagerCore {
     /// was away, has let nobody use anything in between: nothing is that old before the time has passed again.
     pub(super) fn unused_before_ns(&self, after_ms: u64) -> i64 {
         let before_ns = self.now_ns.saturating_sub(ns(after_ms));
-        if self.soft.cluster.figures.awake_ns > before_ns { i64::MIN } else { before_ns }
+        if self.soft.cluster.stats.awake_ns > before_ns { i64::MIN } else { before_ns }
     }
 
     pub(super) fn tend_sessions(&mut self) {
@@ -81,7 +81,7 @@ impl ManagerCore {
         }
         if self.now_ns - self.last_prune_ns >= 1_000_000_000 {
             self.last_prune_ns = self.now_ns;
-            if let Some(to_seq) = self.answers.prune(self.unused_before_ns(self.config.answers_ms)) {
+            if let Some(to_seq) = self.reply_cache.prune(self.unused_before_ns(self.config.answers_ms)) {
                 self.propose(PruneAnswers { to_seq }.propose());
             }
         }

@@ -5,8 +5,8 @@
 //! refused or rolled back may have read is forgotten by the core.
 
 use crate::db::Db;
-use crate::error::{Outcome, refuse};
-use crate::nodes::map::RosterCache;
+use crate::error::{Result, refuse};
+use crate::nodes::map::NodeMapCache;
 use rusqlite::{Connection, OptionalExtension};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -63,13 +63,13 @@ pub struct Caches {
     pgs: RefCell<HashMap<u64, Arc<Pg>>>,
     classes: RefCell<HashMap<u32, Arc<ClassInfo>>>,
     specs: RefCell<HashMap<String, u32>>,
-    pub(crate) roster: RosterCache,
+    pub(crate) node_map: NodeMapCache,
     dirty: Cell<bool>,
 }
 
 impl Caches {
     /// A group; it must exist.
-    pub fn pg(&self, db: &Db, pg_id: u64) -> Outcome<Arc<Pg>> {
+    pub fn pg(&self, db: &Db, pg_id: u64) -> Result<Arc<Pg>> {
         if let Some(pg) = self.pgs.borrow().get(&pg_id) {
             return Ok(pg.clone());
         }
@@ -84,7 +84,7 @@ impl Caches {
     }
 
     /// A class; it must exist.
-    pub fn class(&self, db: &Db, class_id: u32) -> Outcome<Arc<ClassInfo>> {
+    pub fn class(&self, db: &Db, class_id: u32) -> Result<Arc<ClassInfo>> {
         if let Some(class) = self.classes.borrow().get(&class_id) {
             return Ok(class.clone());
         }
@@ -104,7 +104,7 @@ impl Caches {
     }
 
     /// The class with this canonical text, if it has a row.
-    pub fn class_of_spec(&self, db: &Db, spec: &str) -> Outcome<Option<Arc<ClassInfo>>> {
+    pub fn class_of_spec(&self, db: &Db, spec: &str) -> Result<Option<Arc<ClassInfo>>> {
         if let Some(&id) = self.specs.borrow().get(spec) {
             return self.class(db, id).map(Some);
         }
@@ -116,13 +116,13 @@ impl Caches {
     pub fn forget_pg(&self, pg_id: u64) {
         self.dirty.set(true);
         self.pgs.borrow_mut().remove(&pg_id);
-        self.roster.forget_filling();
+        self.node_map.forget_backfilling();
     }
 
     /// Rows of nodes or disks were changed by the running command, in what groups do not depend on.
-    pub fn forget_roster(&self) {
+    pub fn forget_node_map(&self) {
         self.dirty.set(true);
-        self.roster.forget();
+        self.node_map.forget();
     }
 
     /// Rows of nodes, disks or classes (or of many groups) were changed by the running command.
@@ -131,8 +131,8 @@ impl Caches {
         self.pgs.borrow_mut().clear();
         self.classes.borrow_mut().clear();
         self.specs.borrow_mut().clear();
-        self.roster.forget();
-        self.roster.forget_filling();
+        self.node_map.forget();
+        self.node_map.forget_backfilling();
     }
 
     /// A command ended; `undone` when its changes were.

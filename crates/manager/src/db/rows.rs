@@ -3,7 +3,7 @@
 //! Every change of a node, disk, group or class goes through this file, so that [`crate::placement::groups::map_since`]
 //! never misses one.
 
-use crate::error::Outcome;
+use crate::error::Result;
 use crate::state::Ctx;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tessera_wire::{DiskInfo, Health, NodeInfo, PgInfo, PgMember};
@@ -322,7 +322,7 @@ pub fn set_node_health(ctx: &mut Ctx<'_>, node_id: u64, health: Health) -> rusql
 
 /// Wants the disk listed (again): what was wanted before and is under way does not count.
 pub fn want_inventory(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
-    ctx.caches.forget_roster();
+    ctx.caches.forget_node_map();
     ctx.db
         .conn()
         .prepare_cached("UPDATE disks SET inventory_wanted = inventory_wanted + 1 WHERE disk_id = ?1")?
@@ -398,7 +398,7 @@ pub fn disk_to_wire(disk: &DiskRow) -> DiskInfo {
 }
 
 /// The disk, or an error that names it.
-pub fn need_disk(conn: &Connection, disk_id: u64) -> Outcome<DiskRow> {
+pub fn need_disk(conn: &Connection, disk_id: u64) -> Result<DiskRow> {
     match disk(conn, disk_id)? {
         Some(disk) => Ok(disk),
         None => crate::error::refuse(

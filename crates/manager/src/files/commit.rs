@@ -9,8 +9,8 @@ use crate::chunks::dedup::any_missing;
 use crate::chunks::prealloc;
 use crate::chunks::refs::{COMMITTED, RefChanges};
 use crate::db::cache::Pg;
-use crate::error::{Outcome, invalid, refuse};
-use crate::files::pages::{self, Piece};
+use crate::error::{Result, invalid, refuse};
+use crate::files::pages::{self, FileExtent};
 use crate::files::sessions::{self, Session};
 use crate::files::versions::{self, MAX_FILE_BYTES, NewVersion};
 use crate::namespace::hints::HintSet;
@@ -33,7 +33,7 @@ pub const CAUSE_UNACKNOWLEDGED: i64 = 1;
 pub const CAUSE_PASSED: i64 = 3;
 
 /// Applies a commit.
-pub fn commit(ctx: &mut Ctx, request: &Commit) -> Outcome<CommitReply> {
+pub fn commit(ctx: &mut Ctx, request: &Commit) -> Result<CommitReply> {
     if let Some(open) = &request.open {
         return prealloc::open_and_commit(ctx, request, open);
     }
@@ -43,12 +43,7 @@ pub fn commit(ctx: &mut Ctx, request: &Commit) -> Outcome<CommitReply> {
 }
 
 /// Applies a commit of this session.
-pub(crate) fn commit_in(
-    ctx: &mut Ctx,
-    request: &Commit,
-    mut session: Session,
-    policy: &Policy,
-) -> Outcome<CommitReply> {
+pub(crate) fn commit_in(ctx: &mut Ctx, request: &Commit, mut session: Session, policy: &Policy) -> Result<CommitReply> {
     let mode = check(ctx, request, &session)?;
     let mut refs = RefChanges::default();
     let accepted = match accept_chunks(ctx, request, &session, policy, &mut refs)? {
@@ -67,7 +62,7 @@ pub(crate) fn commit_in(
 }
 
 /// What is wrong with the request itself (P14); nothing of the database is looked at but the session.
-fn check(ctx: &Ctx, request: &Commit, session: &Session) -> Outcome<CommitMode> {
+fn check(ctx: &Ctx, request: &Commit, session: &Session) -> Result<CommitMode> {
     let mode = match CommitMode::try_from(request.mode) {
         Ok(mode) if mode != CommitMode::Unknown => mode,
         _ => return invalid(format!("commit mode {} is none; send Replace, Patch or Append", request.mode)),
@@ -131,7 +126,7 @@ struct Chunk {
     committed: bool,
 }
 
-fn load_chunk(ctx: &Ctx, session: &Session, chunk_id: u64) -> Outcome<Chunk> {
+fn load_chunk(ctx: &Ctx, session: &Session, chunk_id: u64) -> Result<Chunk> {
     let found = ctx
         .db
         .stmt("SELECT len_bytes, class_id, pg_id, state, domain FROM chunks WHERE chunk_id = ?1")?
@@ -168,7 +163,7 @@ fn accept_chunks(
     session: &Session,
     policy: &Policy,
     refs: &mut RefChanges,
-) -> Outcome<Result<Accepted, CommitReply>> {
+) -> Result<Result<Accepted, CommitReply>> {
     let mut acks: HashMap<u64, &ChunkAck> = HashMap::with_capacity(request.acks.len());
     for ack in &request.acks {
         if acks.insert(ack.chunk_id, ack).is_some() {
@@ -219,7 +214,7 @@ fn accept_chunks(
     Ok(Ok(accepted))
 }
 
-fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session) -> Outcome<HashMap<u64, Chunk>> {
+fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session) -> Result<HashMap<u64, Chunk>> {
     let mut chunks: HashMap<u64, Chunk> = HashMap::with_capacity(request.extents.len());
     for extent in request.extents.iter().filter(|extent| extent.chunk_id != 0) {
         let chunk = match chunks.entry(extent.chunk_id) {
@@ -239,7 +234,7 @@ fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session) -> Outcome<HashM
 
 /// Fragments of a committed chunk that were missing before the session began: those it was asked for. What went
 /// missing later is repair's business, whatever this session has put.
-fn rows_before(ctx: &Ctx, session: &Session, chunk_id: u64) -> Outcome<Vec<u32>> {
+fn rows_before(ctx: &Ctx, session: &Session, chunk_id: u64) -> Result<Vec<u32>> {
     Ok(ctx
         .db
         .stmt("SELECT fragment FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0 AND since_ns < ?2 ORDER BY fragment")?
@@ -257,7 +252,7 @@ struct Verdict {
     missing: Vec<u32>,
 }
 
-fn judge(chunk: &Chunk, ack: Option<&ChunkAck>, pg: &Pg, class: &ClassInfo, asked: &[u32]) -> Outcome<Verdict> {
+fn judge(chunk: &Chunk, ack: Option<&ChunkAck>, pg: &Pg, class: &ClassInfo, asked: &[u32]) -> Result<Verdict> {
     let id = chunk.chunk_id;
     let Some(ack) = ack else {
         return match chunk.committed {
@@ -282,7 +277,7 @@ fn judge(chunk: &Chunk, ack: Option<&ChunkAck>, pg: &Pg, class: &ClassInfo, aske
 }
 
 /// Pessimistic: everything. Optimistic: what can be read. Degraded writes: one fragment of redundancy at least.
-fn check_durability(chunk: &Chunk, class: &ClassInfo, policy: &Policy, missing: &[u32]) -> Outcome<()> {
+fn check_durability(chunk: &Chunk, class: &ClassInfo, policy: &Policy, missing: &[u32]) -> Result<()> {
     let there = class.fragments().saturating_sub(missing.len() as u32);
     let enough = match (policy.durability, policy.degraded_writes) {
         (Durability::Optimistic, _) => class.suffices_without(|fragment| missing.contains(&fragment)),
@@ -305,7 +300,7 @@ fn check_durability(chunk: &Chunk, class: &ClassInfo, policy: &Policy, missing: 
     }
 }
 
-fn write_chunk(ctx: &Ctx, chunk: &Chunk, pg: &Pg, verdict: &Verdict) -> Outcome<()> {
+fn write_chunk(ctx: &Ctx, chunk: &Chunk, pg: &Pg, verdict: &Verdict) -> Result<()> {
     let id = chunk.chunk_id as i64;
     if chunk.committed {
         for fragment in &verdict.good {
@@ -337,7 +332,7 @@ fn write_chunk(ctx: &Ctx, chunk: &Chunk, pg: &Pg, verdict: &Verdict) -> Outcome<
     Ok(())
 }
 
-fn stale_reply(ctx: &Ctx, stale: Vec<StaleAck>) -> Outcome<CommitReply> {
+fn stale_reply(ctx: &Ctx, stale: Vec<StaleAck>) -> Result<CommitReply> {
     let mut pgs: Vec<u64> = stale.iter().map(|s| s.pg_id).collect();
     pgs.sort_unstable();
     pgs.dedup();
@@ -353,8 +348,8 @@ fn stage(
     mode: CommitMode,
     accepted: &Accepted,
     refs: &mut RefChanges,
-) -> Outcome<()> {
-    let pieces: Vec<Piece> = request.extents.iter().map(|extent| Piece::from_wire(extent, 0)).collect();
+) -> Result<()> {
+    let pieces: Vec<FileExtent> = request.extents.iter().map(|extent| FileExtent::from_wire(extent, 0)).collect();
     let packed = if mode == CommitMode::Patch { pages::pack_with_holes(&pieces) } else { pages::pack(&pieces) };
     for page in &packed {
         ctx.db.stmt("INSERT INTO staged_pages (session_id, start, end, extents) VALUES (?1, ?2, ?3, ?4)")?.execute(
@@ -368,7 +363,7 @@ fn stage(
         refs.add(page);
     }
     session.staged = i64::from(mode as i32);
-    session.staged_end = pieces.last().map_or(session.staged_end, Piece::end);
+    session.staged_end = pieces.last().map_or(session.staged_end, FileExtent::end);
     session.staged_new += accepted.new_bytes;
     session.staged_missing += accepted.missing;
     Ok(())
@@ -383,7 +378,7 @@ fn finish(
     policy: &Policy,
     accepted: &Accepted,
     refs: &mut RefChanges,
-) -> Outcome<CommitReply> {
+) -> Result<CommitReply> {
     let target = find_target(ctx, session, mode)?;
     check_version(request, session, target.as_ref())?;
     let (mut inode, is_new) = match target {
@@ -420,7 +415,7 @@ fn finish(
 }
 
 /// The file the commit goes to, if it is there. By name: what the name means now.
-fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Outcome<Option<Inode>> {
+fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Result<Option<Inode>> {
     if session.parent == 0 {
         return inodes::get(ctx.db, session.ino).map(Some);
     }
@@ -447,7 +442,7 @@ fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Outcome<Option
 }
 
 /// Compare and swap: `if_version` 0 means that the file must not exist; of one that was opened by its number, that nothing was ever written.
-fn check_version(request: &Commit, session: &Session, target: Option<&Inode>) -> Outcome<()> {
+fn check_version(request: &Commit, session: &Session, target: Option<&Inode>) -> Result<()> {
     let Some(wanted) = request.if_version else { return Ok(()) };
     let current = target.map_or(0, |inode| inode.version_id);
     let same = match target {
@@ -466,7 +461,7 @@ fn check_version(request: &Commit, session: &Session, target: Option<&Inode>) ->
 }
 
 /// The inode of a new file, named, not yet written. Its number was drawn at open unless that is taken.
-fn create(ctx: &mut Ctx, request: &Commit, session: &Session) -> Outcome<Inode> {
+fn create(ctx: &mut Ctx, request: &Commit, session: &Session) -> Result<Inode> {
     let parent = inodes::directory(ctx.db, session.parent)?;
     let mode = request.file_mode.unwrap_or(0o644);
     let next_ino = ctx.meta.next_ino;
@@ -492,14 +487,15 @@ fn build(
     accepted: &Accepted,
     inode: &Inode,
     refs: &mut RefChanges,
-) -> Outcome<NewVersion> {
+) -> Result<NewVersion> {
     let number = inode.version_number + 1;
     let shift = if mode == CommitMode::Append { inode.size_bytes } else { 0 };
     let size_bytes = match shift.checked_add(request.size_bytes) {
         Some(size) if size <= MAX_FILE_BYTES => size,
         _ => return invalid(format!("appending {} bytes would pass the longest file", request.size_bytes)),
     };
-    let mut pieces: Vec<Piece> = request.extents.iter().map(|extent| Piece::from_wire(extent, shift)).collect();
+    let mut pieces: Vec<FileExtent> =
+        request.extents.iter().map(|extent| FileExtent::from_wire(extent, shift)).collect();
     let base_data = versions::data_bytes(ctx.db, inode.ino, inode.version_number)?;
     let data_bytes = if mode == CommitMode::Replace {
         versions::end_pages(ctx, inode.ino, number)?;
@@ -514,7 +510,7 @@ fn build(
         if mode == CommitMode::Patch && size_bytes < inode.size_bytes {
             // A hole up to the old end: what lies behind the new length goes.
             let len = inode.size_bytes - size_bytes;
-            pieces.push(Piece { start: size_bytes, len, chunk: 0, chunk_offset: 0 });
+            pieces.push(FileExtent { start: size_bytes, len, chunk: 0, chunk_offset: 0 });
         }
         let grown = versions::overlay(ctx, inode.ino, number, &pieces, refs)?;
         base_data.saturating_add_signed(grown)
@@ -529,7 +525,7 @@ fn build(
 }
 
 /// Staged pages become pages of the version as they are; their references are counted already. Their data bytes.
-fn adopt_staged(ctx: &Ctx, session: &Session, ino: u64, number: u64) -> Outcome<u64> {
+fn adopt_staged(ctx: &Ctx, session: &Session, ino: u64, number: u64) -> Result<u64> {
     let id = session.session_id as i64;
     let mut data = 0;
     for extents in ctx
@@ -550,7 +546,7 @@ fn adopt_staged(ctx: &Ctx, session: &Session, ino: u64, number: u64) -> Outcome<
 }
 
 /// Staged pages as pieces at their place in the file; they are no longer staged.
-fn take_staged(ctx: &Ctx, session: &Session, shift: u64, refs: &mut RefChanges) -> Outcome<Vec<Piece>> {
+fn take_staged(ctx: &Ctx, session: &Session, shift: u64, refs: &mut RefChanges) -> Result<Vec<FileExtent>> {
     let id = session.session_id as i64;
     let rows = ctx
         .db
@@ -569,7 +565,7 @@ fn take_staged(ctx: &Ctx, session: &Session, shift: u64, refs: &mut RefChanges) 
 }
 
 /// The session ends, or goes on from the version it has just made.
-fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode) -> Outcome<()> {
+fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode) -> Result<()> {
     let id = session.session_id;
     // The file that was opened may have lost its name, and its last session with this commit.
     let left = if session.created && session.ino != inode.ino { session.ino } else { inode.ino };
@@ -599,7 +595,7 @@ fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode
 }
 
 /// Redundancy of an optimistic write has arrived: rows that a commit left go.
-pub fn complete_fragments(ctx: &mut Ctx, request: &CompleteFragments) -> Outcome<Ack> {
+pub fn complete_fragments(ctx: &mut Ctx, request: &CompleteFragments) -> Result<Ack> {
     for fragment in &request.fragments {
         let row: Option<i64> = ctx
             .db

@@ -5,7 +5,7 @@
 //! looks again at each file when it is applied: what was written, renamed or given another lifetime meanwhile stays.
 
 use crate::db::Db;
-use crate::error::Outcome;
+use crate::error::Result;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
 use crate::namespace::names::drop_name;
@@ -29,7 +29,7 @@ impl Internal for ExpireFiles {
 }
 
 /// A new version was committed, or the hints changed: when the file goes is noted.
-pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Outcome<()> {
+pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Result<()> {
     let ino = inode.ino;
     match policy.lifetime {
         Lifetime::Purge { after_s } => {
@@ -47,7 +47,7 @@ pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Outcome<()> {
 }
 
 /// The hints of a file changed: the old ones' time for it to go is void.
-pub fn hints_changed(ctx: &mut Ctx, inode: &Inode) -> Outcome<()> {
+pub fn hints_changed(ctx: &mut Ctx, inode: &Inode) -> Result<()> {
     ctx.db.stmt("DELETE FROM purges WHERE ino = ?1")?.execute([inode.ino as i64])?;
     match inode.is_file() && inode.version_id != 0 {
         true => note(ctx, inode, &HintSet::read(&inode.hints).policy()?),
@@ -56,7 +56,7 @@ pub fn hints_changed(ctx: &mut Ctx, inode: &Inode) -> Outcome<()> {
 }
 
 /// When the current version was committed.
-fn written_ns(db: &Db, inode: &Inode) -> Outcome<i64> {
+fn written_ns(db: &Db, inode: &Inode) -> Result<i64> {
     let committed = db
         .stmt("SELECT committed_ns FROM versions WHERE ino = ?1 AND number = ?2")?
         .query_row([inode.ino as i64, inode.version_number as i64], |row| row.get(0))
@@ -65,7 +65,7 @@ fn written_ns(db: &Db, inode: &Inode) -> Outcome<i64> {
 }
 
 /// Commands for what is due now. `committed`: files committed since the last time, whose names may follow the convention.
-pub fn due(db: &Db, now_ns: i64, committed: &[u64]) -> Outcome<Vec<ExpireFiles>> {
+pub fn due(db: &Db, now_ns: i64, committed: &[u64]) -> Result<Vec<ExpireFiles>> {
     let mut inos: Vec<u64> = db
         .stmt("SELECT ino FROM purges WHERE due_ns <= ?1 ORDER BY due_ns LIMIT ?2")?
         .query_map(params![now_ns, FILES_PER_COMMAND as i64], |row| row.get::<_, i64>(0).map(|ino| ino as u64))?
@@ -93,7 +93,7 @@ fn names(db: &Db, ino: u64) -> rusqlite::Result<Vec<(u64, Vec<u8>)>> {
 }
 
 /// The first time step of an application that a directory still needs, if its lifetime lets steps go.
-fn first_needed(db: &Db, parent: u64, images: &[(Vec<u8>, u64)]) -> Outcome<Option<u64>> {
+fn first_needed(db: &Db, parent: u64, images: &[(Vec<u8>, u64)]) -> Result<Option<u64>> {
     let Some(directory) = inodes::find(db, parent)? else { return Ok(None) };
     let hints = HintSet::read(&directory.hints);
     let Lifetime::Replace { versions } = hints.policy()?.lifetime else { return Ok(None) };
@@ -119,7 +119,7 @@ fn images(db: &Db, parent: u64, application: &[u8]) -> rusqlite::Result<Vec<(Vec
     Ok(found)
 }
 
-fn obsolete(db: &Db, parent: u64, application: &[u8]) -> Outcome<Vec<u64>> {
+fn obsolete(db: &Db, parent: u64, application: &[u8]) -> Result<Vec<u64>> {
     let images = images(db, parent, application)?;
     let Some(first) = first_needed(db, parent, &images)? else { return Ok(Vec::new()) };
     let older = |name: &[u8]| StepName::parse(name).is_some_and(|image| image.step < first);
@@ -127,7 +127,7 @@ fn obsolete(db: &Db, parent: u64, application: &[u8]) -> Outcome<Vec<u64>> {
 }
 
 /// Applies [`ExpireFiles`].
-pub fn expire_files(ctx: &mut Ctx, command: &ExpireFiles) -> Outcome<()> {
+pub fn expire_files(ctx: &mut Ctx, command: &ExpireFiles) -> Result<()> {
     for &ino in &command.inos {
         let Some(inode) = inodes::find(ctx.db, ino)?.filter(Inode::is_file) else {
             ctx.db.stmt("DELETE FROM purges WHERE ino = ?1")?.execute([ino as i64])?;
@@ -147,7 +147,7 @@ pub fn expire_files(ctx: &mut Ctx, command: &ExpireFiles) -> Outcome<()> {
 }
 
 /// Whether the file's time is over; it is noted no longer then.
-fn purge_is_due(ctx: &Ctx, inode: &Inode) -> Outcome<bool> {
+fn purge_is_due(ctx: &Ctx, inode: &Inode) -> Result<bool> {
     let due: bool = ctx
         .db
         .stmt("DELETE FROM purges WHERE ino = ?1 AND due_ns <= ?2 RETURNING 1")?
@@ -158,7 +158,7 @@ fn purge_is_due(ctx: &Ctx, inode: &Inode) -> Outcome<bool> {
     Ok(due && matches!(policy.lifetime, Lifetime::Purge { .. }))
 }
 
-fn is_obsolete(db: &Db, parent: u64, name: &[u8]) -> Outcome<bool> {
+fn is_obsolete(db: &Db, parent: u64, name: &[u8]) -> Result<bool> {
     let Some(image) = StepName::parse(name) else { return Ok(false) };
     let first = first_needed(db, parent, &images(db, parent, image.application)?)?;
     Ok(first.is_some_and(|first| image.step < first))

@@ -8,7 +8,7 @@ pub const MAX_PAGE_EXTENTS: usize = 256;
 
 /// A piece of a file: `len` bytes of a chunk, or (chunk 0) a hole that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece {
+pub struct FileExtent {
     /// Offset in the file.
     pub start: u64,
     /// Bytes.
@@ -19,15 +19,15 @@ pub struct Piece {
     pub chunk_offset: u64,
 }
 
-impl Piece {
+impl FileExtent {
     /// First byte behind it.
     pub fn end(&self) -> u64 {
         self.start + self.len
     }
 
     /// From the wire; offsets grow by `shift`.
-    pub fn from_wire(extent: &Extent, shift: u64) -> Piece {
-        Piece {
+    pub fn from_wire(extent: &Extent, shift: u64) -> FileExtent {
+        FileExtent {
             start: extent.offset + shift,
             len: extent.len_bytes,
             chunk: extent.chunk_id,
@@ -41,7 +41,7 @@ impl Piece {
     }
 
     /// The part before `at` and the part from `at` on, as far as there is one.
-    fn split(self, at: u64) -> (Option<Piece>, Option<Piece>) {
+    fn split(self, at: u64) -> (Option<FileExtent>, Option<FileExtent>) {
         if at <= self.start {
             return (None, Some(self));
         }
@@ -50,7 +50,10 @@ impl Piece {
         }
         let head = at - self.start;
         let chunk_offset = if self.chunk == 0 { 0 } else { self.chunk_offset + head };
-        (Some(Piece { len: head, ..self }), Some(Piece { start: at, len: self.len - head, chunk_offset, ..self }))
+        (
+            Some(FileExtent { len: head, ..self }),
+            Some(FileExtent { start: at, len: self.len - head, chunk_offset, ..self }),
+        )
     }
 }
 
@@ -69,7 +72,7 @@ struct PageExtents {
 }
 
 /// Encodes the extents of a page that starts at its first piece.
-pub fn encode(pieces: &[Piece]) -> Vec<u8> {
+pub fn encode(pieces: &[FileExtent]) -> Vec<u8> {
     let mut page = PageExtents {
         lens: pieces.iter().map(|p| p.len).collect(),
         chunks: pieces.iter().map(|p| p.chunk).collect(),
@@ -85,13 +88,18 @@ pub fn encode(pieces: &[Piece]) -> Vec<u8> {
 }
 
 /// Decodes a page that starts at `start`; what is not a page decodes to nothing.
-pub fn decode(start: u64, column: &[u8]) -> Vec<Piece> {
+pub fn decode(start: u64, column: &[u8]) -> Vec<FileExtent> {
     let page = PageExtents::decode(column).unwrap_or_default();
     let mut at = start;
     let mut pieces = Vec::with_capacity(page.lens.len());
     for (i, (&len, &chunk)) in page.lens.iter().zip(&page.chunks).enumerate() {
         at += page.gaps.get(i).copied().unwrap_or(0);
-        pieces.push(Piece { start: at, len, chunk, chunk_offset: page.chunk_offsets.get(i).copied().unwrap_or(0) });
+        pieces.push(FileExtent {
+            start: at,
+            len,
+            chunk,
+            chunk_offset: page.chunk_offsets.get(i).copied().unwrap_or(0),
+        });
         at += len;
     }
     pieces
@@ -109,7 +117,7 @@ pub fn count(column: &[u8]) -> usize {
 }
 
 /// Lays `new` (in order, not overlapping) over `old` (likewise); what `new` covers of `old` is gone, holes of `new` stay pieces.
-pub fn overlay(old: &[Piece], new: &[Piece]) -> Vec<Piece> {
+pub fn overlay(old: &[FileExtent], new: &[FileExtent]) -> Vec<FileExtent> {
     let mut out = Vec::with_capacity(old.len() + new.len() + 2);
     let mut rest = old.iter().copied();
     let mut current = rest.next();
@@ -141,8 +149,8 @@ pub fn overlay(old: &[Piece], new: &[Piece]) -> Vec<Piece> {
 }
 
 /// Joins what is contiguous in file and chunk, drops holes, and packs the rest evenly into pages.
-pub fn pack(pieces: &[Piece]) -> Vec<Vec<Piece>> {
-    let mut joined: Vec<Piece> = Vec::with_capacity(pieces.len());
+pub fn pack(pieces: &[FileExtent]) -> Vec<Vec<FileExtent>> {
+    let mut joined: Vec<FileExtent> = Vec::with_capacity(pieces.len());
     for &piece in pieces.iter().filter(|p| p.chunk != 0) {
         match joined.last_mut() {
             Some(last)
@@ -159,21 +167,21 @@ pub fn pack(pieces: &[Piece]) -> Vec<Vec<Piece>> {
 }
 
 /// As [`pack`], but holes stay (a staged patch must remember the holes it makes).
-pub fn pack_with_holes(pieces: &[Piece]) -> Vec<Vec<Piece>> {
+pub fn pack_with_holes(pieces: &[FileExtent]) -> Vec<Vec<FileExtent>> {
     split_evenly(pieces.to_vec())
 }
 
-fn split_evenly(pieces: Vec<Piece>) -> Vec<Vec<Piece>> {
+fn split_evenly(pieces: Vec<FileExtent>) -> Vec<Vec<FileExtent>> {
     let pages = pieces.len().div_ceil(MAX_PAGE_EXTENTS);
     match pages {
         0 => Vec::new(),
         1 => vec![pieces],
-        _ => pieces.chunks(pieces.len().div_ceil(pages)).map(<[Piece]>::to_vec).collect(),
+        _ => pieces.chunks(pieces.len().div_ceil(pages)).map(<[FileExtent]>::to_vec).collect(),
     }
 }
 
 /// Bytes that are not holes.
-pub fn data_bytes(pieces: &[Piece]) -> u64 {
+pub fn data_bytes(pieces: &[FileExtent]) -> u64 {
     pieces.iter().filter(|p| p.chunk != 0).map(|p| p.len).sum()
 }
 
@@ -182,8 +190,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn piece(start: u64, len: u64, chunk: u64, chunk_offset: u64) -> Piece {
-        Piece { start, len, chunk, chunk_offset }
+    fn piece(start: u64, len: u64, chunk: u64, chunk_offset: u64) -> FileExtent {
+        FileExtent { start, len, chunk, chunk_offset }
     }
 
     #[test]
@@ -203,7 +211,7 @@ mod tests {
     }
 
     /// The naming of every byte by (chunk, offset in it), the plainest model there is.
-    fn paint(pieces: &[Piece], len: usize) -> Vec<(u64, u64)> {
+    fn paint(pieces: &[FileExtent], len: usize) -> Vec<(u64, u64)> {
         let mut bytes = vec![(0, 0); len];
         for p in pieces {
             for i in 0..p.len {
@@ -213,7 +221,7 @@ mod tests {
         bytes
     }
 
-    fn run() -> impl Strategy<Value = Vec<Piece>> {
+    fn run() -> impl Strategy<Value = Vec<FileExtent>> {
         prop::collection::vec((0u64..6, 1u64..9, 0u64..4, 0u64..5), 0..12).prop_map(|steps| {
             let mut at = 0;
             steps
@@ -240,7 +248,7 @@ mod tests {
                 }
             }
             prop_assert_eq!(paint(&out, 256), expected.clone());
-            let packed: Vec<Piece> = pack(&out).concat();
+            let packed: Vec<FileExtent> = pack(&out).concat();
             prop_assert_eq!(paint(&packed, 256), expected);
             prop_assert_eq!(decode(packed.first().map_or(0, |p| p.start), &encode(&packed)), packed);
         }

@@ -3,8 +3,8 @@
 
 use crate::db::Db;
 use crate::db::cache::Caches;
-use crate::error::{Failure, Outcome, refuse};
-use crate::files::pages::Piece;
+use crate::error::{Failure, Result, refuse};
+use crate::files::pages::FileExtent;
 use crate::files::sessions::{self, Reader};
 use crate::files::versions::{self, Which};
 use crate::namespace::hints::{self, HintSet};
@@ -21,7 +21,7 @@ use tessera_wire::{ChunkInfo, Code, Kind};
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asker {
+pub struct Requester {
     /// Number of the connection.
     pub connection: u64,
     /// From its greeting.
@@ -37,7 +37,7 @@ pub enum Read {
 }
 
 /// Answers a request that is neither a command nor about groups and nodes; None: it is not known.
-pub fn read(view: &mut View, asker: Asker, kind: Kind, body: &Bytes) -> Option<Outcome<Read>> {
+pub fn read(view: &mut View, requester: Requester, kind: Kind, body: &Bytes) -> Option<Result<Read>> {
     Some(match kind {
         Kind::Resolve => decode(body).and_then(|r: Resolve| {
             let entry = names::resolve(view.db, &r)?;
@@ -54,19 +54,19 @@ pub fn read(view: &mut View, asker: Asker, kind: Kind, body: &Bytes) -> Option<O
             file(inodes::get(view.db, r.ino)?)?;
             plain(ListVersionsReply { versions: versions::list(view.db, r.ino)? })
         }),
-        Kind::OpenRead => decode(body).and_then(|r: OpenRead| plain(open_read(view, asker, &r)?)),
+        Kind::OpenRead => decode(body).and_then(|r: OpenRead| plain(open_read(view, requester, &r)?)),
         Kind::ListExtents => decode(body).and_then(|r: ListExtents| plain(list_extents(view, &r)?)),
         Kind::RenewSession => decode(body).and_then(|r: RenewSession| plain(renew(view, &r)?)),
         _ => return None,
     })
 }
 
-fn decode<M: Message + Default>(body: &Bytes) -> Outcome<M> {
+fn decode<M: Message + Default>(body: &Bytes) -> Result<M> {
     M::decode(body.clone())
         .map_err(|why| Failure::refused(Code::Invalid, format!("the request cannot be decoded: {why}")))
 }
 
-fn plain(reply: impl Message) -> Outcome<Read> {
+fn plain(reply: impl Message) -> Result<Read> {
     Ok(Read::Plain(reply.encode_to_vec()))
 }
 
@@ -79,7 +79,7 @@ fn leased(entry: Entry, wanted: bool, path: &[u64]) -> Read {
     Read::Leased(Box::new(entry), inos)
 }
 
-fn file(inode: Inode) -> Outcome<Inode> {
+fn file(inode: Inode) -> Result<Inode> {
     match (inode.is_file(), inode.is_directory()) {
         (true, _) => Ok(inode),
         (_, true) => refuse(Code::IsDirectory, "is a directory, not a file; `tessera ls` shows what is in it"),
@@ -87,7 +87,7 @@ fn file(inode: Inode) -> Outcome<Inode> {
     }
 }
 
-fn open_read(view: &mut View, asker: Asker, request: &OpenRead) -> Outcome<OpenReadReply> {
+fn open_read(view: &mut View, requester: Requester, request: &OpenRead) -> Result<OpenReadReply> {
     let ino = match request.parent {
         0 => request.ino,
         parent => {
@@ -105,7 +105,7 @@ fn open_read(view: &mut View, asker: Asker, request: &OpenRead) -> Outcome<OpenR
     let inode = file(inodes::get(view.db, ino)?)?;
     let version = which(view.db, &inode, request)?;
     let reader = Reader {
-        client_id: asker.client_id,
+        client_id: requester.client_id,
         ino,
         version: version.version,
         number: version.number,
@@ -126,7 +126,7 @@ fn open_read(view: &mut View, asker: Asker, request: &OpenRead) -> Outcome<OpenR
     })
 }
 
-fn which(db: &Db, inode: &Inode, request: &OpenRead) -> Outcome<VersionInfo> {
+fn which(db: &Db, inode: &Inode, request: &OpenRead) -> Result<VersionInfo> {
     let wanted = match (request.version, request.number) {
         (0, 0) if inode.version_number == 0 => return Ok(VersionInfo::default()),
         (0, 0) => Which::Number(inode.version_number),
@@ -142,7 +142,7 @@ fn which(db: &Db, inode: &Inode, request: &OpenRead) -> Outcome<VersionInfo> {
     }
 }
 
-fn list_extents(view: &mut View, request: &ListExtents) -> Outcome<ListExtentsReply> {
+fn list_extents(view: &mut View, request: &ListExtents) -> Result<ListExtentsReply> {
     let Some(reader) = view.soft.sessions.reader(request.session_id, view.now_ns).cloned() else {
         let id = request.session_id;
         return refuse(
@@ -153,17 +153,17 @@ fn list_extents(view: &mut View, request: &ListExtents) -> Outcome<ListExtentsRe
     extents(view, &reader, request.offset, request.len_bytes, request.known_map_version)
 }
 
-fn extents(view: &View, reader: &Reader, offset: u64, len: u64, known_map_version: u64) -> Outcome<ListExtentsReply> {
+fn extents(view: &View, reader: &Reader, offset: u64, len: u64, known_map_version: u64) -> Result<ListExtentsReply> {
     let (size, most) = (reader.size_bytes, view.config.max_list_extents);
     let pieces = versions::read(view.db, reader.ino, reader.number, size, offset, len, most)?;
-    let next_offset = pieces.last().map_or(offset.min(size), Piece::end);
+    let next_offset = pieces.last().map_or(offset.min(size), FileExtent::end);
     let ids: BTreeSet<u64> = pieces.iter().map(|p| p.chunk).filter(|&chunk| chunk != 0).collect();
     let chunks = chunk_infos(view.db, &ids)?;
     let classes: BTreeSet<u32> = chunks.iter().map(|chunk| chunk.class_id).collect();
     let pgs: BTreeSet<u64> = chunks.iter().map(|chunk| chunk.pg_id).collect();
     let pgs: Vec<u64> = pgs.into_iter().collect();
     Ok(ListExtentsReply {
-        extents: pieces.into_iter().map(Piece::to_wire).collect(),
+        extents: pieces.into_iter().map(FileExtent::to_wire).collect(),
         classes: class_infos(view.db, view.caches, &classes)?,
         chunks,
         map: Some(groups::map_since(view.db, view.meta.map_version, view.caches, known_map_version, &pgs)?),
@@ -171,11 +171,11 @@ fn extents(view: &View, reader: &Reader, offset: u64, len: u64, known_map_versio
     })
 }
 
-fn class_infos(db: &Db, caches: &Caches, ids: &BTreeSet<u32>) -> Outcome<Vec<tessera_wire::ClassInfo>> {
+fn class_infos(db: &Db, caches: &Caches, ids: &BTreeSet<u32>) -> Result<Vec<tessera_wire::ClassInfo>> {
     ids.iter().map(|&id| Ok(caches.class(db, id)?.as_ref().clone())).collect()
 }
 
-fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Outcome<Vec<ChunkInfo>> {
+fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Result<Vec<ChunkInfo>> {
     let mut missing = missing_of(db, ids)?;
     let mut select = db.stmt("SELECT hash, len_bytes, class_id, pg_id FROM chunks WHERE chunk_id = ?1")?;
     let mut chunks = Vec::with_capacity(ids.len());
@@ -200,7 +200,7 @@ fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Outcome<Vec<ChunkInfo>> {
     Ok(chunks)
 }
 
-fn missing_of(db: &Db, ids: &BTreeSet<u64>) -> Outcome<BTreeMap<u64, Vec<u32>>> {
+fn missing_of(db: &Db, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<u32>>> {
     let mut missing: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
     if !db.stmt("SELECT 1 FROM missing_fragments LIMIT 1")?.exists([])? {
         return Ok(missing);
@@ -219,7 +219,7 @@ fn missing_of(db: &Db, ids: &BTreeSet<u64>) -> Outcome<BTreeMap<u64, Vec<u32>>> 
 /// Of the room that nobody has reserved a stream of unknown length gets one part in so many at most.
 const STREAM_SHARE: u64 = 4;
 
-fn renew(view: &mut View, request: &RenewSession) -> Outcome<RenewSessionReply> {
+fn renew(view: &mut View, request: &RenewSession) -> Result<RenewSessionReply> {
     let wanted = request.reserve_bytes;
     let (id, now_ns) = (request.session_id, view.now_ns);
     let Some(reserved) = view.soft.sessions.renew(id, now_ns, None) else {
@@ -235,11 +235,11 @@ fn renew(view: &mut View, request: &RenewSession) -> Outcome<RenewSessionReply> 
 
 /// How much of what a writer wants reserved it gets: what nobody has, but a stream, which asks for more than it may ever
 /// write, at most a quarter of that. Never less than it has.
-fn grant(view: &View, id: u64, wanted: u64, reserved: u64) -> Outcome<u64> {
+fn grant(view: &View, id: u64, wanted: u64, reserved: u64) -> Result<u64> {
     let session = sessions::writer(view.db, id)?;
     let scheme = HintSet::read(&session.hints).policy()?.scheme(wanted);
     let others = view.soft.sessions.reserved_bytes().saturating_sub(reserved);
-    let room = groups::room((view.db, view.caches), &view.soft.cluster.figures, scheme, others)?.unreserved_bytes();
+    let room = groups::room((view.db, view.caches), &view.soft.cluster.stats, scheme, others)?.unreserved_bytes();
     let known = session.reserved_bytes >= wanted;
     Ok(wanted.min(if known { room } else { room / STREAM_SHARE }).max(reserved))
 }

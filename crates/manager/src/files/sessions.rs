@@ -7,7 +7,7 @@
 
 use crate::config::{Config, ns};
 use crate::db::Db;
-use crate::error::{Outcome, refuse};
+use crate::error::{Result, refuse};
 use crate::state::Ctx;
 use rusqlite::{OptionalExtension, Row, params};
 use std::collections::{BTreeSet, HashMap};
@@ -121,7 +121,7 @@ impl Session {
 }
 
 /// The writer's session `id`, which must live.
-pub fn writer(db: &Db, id: u64) -> Outcome<Session> {
+pub fn writer(db: &Db, id: u64) -> Result<Session> {
     let found =
         db.stmt(&format!("{SELECT} WHERE session_id = ?1"))?.query_row([id as i64], Session::read).optional()?;
     match found {
@@ -132,7 +132,7 @@ pub fn writer(db: &Db, id: u64) -> Outcome<Session> {
 }
 
 /// Ends a session: its row and what it staged. Whether there was one.
-pub fn end(ctx: &mut Ctx, id: u64) -> Outcome<bool> {
+pub fn end(ctx: &mut Ctx, id: u64) -> Result<bool> {
     let ended: Option<(i64, i64)> = ctx
         .db
         .stmt("DELETE FROM sessions WHERE session_id = ?1 RETURNING staged, ino")?
@@ -203,7 +203,7 @@ pub struct SoftSessions {
 
 impl SoftSessions {
     /// After a restart: everything that has a row counts as used now.
-    pub fn load(db: &Db, now_ns: i64, config: &Config) -> Outcome<SoftSessions> {
+    pub fn load(db: &Db, now_ns: i64, config: &Config) -> Result<SoftSessions> {
         let mut soft = SoftSessions::default();
         for session in db.stmt(SELECT)?.query_map([], Session::read)? {
             let session = session?;

@@ -6,8 +6,8 @@
 
 use crate::chunks::refs::RefChanges;
 use crate::db::Db;
-use crate::error::Outcome;
-use crate::files::pages::{self, MAX_PAGE_EXTENTS, Piece};
+use crate::error::Result;
+use crate::files::pages::{self, FileExtent, MAX_PAGE_EXTENTS};
 use crate::namespace::inodes::{self, Inode};
 use crate::planted::{self, Bug};
 use crate::state::Ctx;
@@ -34,7 +34,7 @@ impl PageRow {
         Ok(PageRow { start: number(0)?, born: number(1)?, end: number(2)?, extents: row.get(3)? })
     }
 
-    fn pieces(&self) -> Vec<Piece> {
+    fn pieces(&self) -> Vec<FileExtent> {
         pages::decode(self.start, &self.extents)
     }
 }
@@ -65,17 +65,17 @@ pub const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 /// Pages that lie next to each other and the new pieces that fall among them.
 struct Cluster {
     pages: Vec<PageRow>,
-    new: Vec<Piece>,
+    new: Vec<FileExtent>,
     /// Start of the last page at or before the last new piece, whether or not it is rewritten.
     last_page: Option<u64>,
 }
 
 /// Version `number` := the version before, with `new` (absolute, in order, holes included) laid over it. Returns
 /// by how much the bytes that are not holes grew.
-pub fn overlay(ctx: &mut Ctx, ino: u64, number: u64, new: &[Piece], refs: &mut RefChanges) -> Outcome<i64> {
+pub fn overlay(ctx: &mut Ctx, ino: u64, number: u64, new: &[FileExtent], refs: &mut RefChanges) -> Result<i64> {
     let mut grown = 0i64;
     for cluster in clusters(ctx.db, ino, number - 1, new)? {
-        let old: Vec<Piece> = cluster.pages.iter().flat_map(PageRow::pieces).collect();
+        let old: Vec<FileExtent> = cluster.pages.iter().flat_map(PageRow::pieces).collect();
         let packed = pages::pack(&pages::overlay(&old, &cluster.new));
         for page in &cluster.pages {
             ctx.db.stmt("UPDATE pages SET died = ?4 WHERE ino = ?1 AND start = ?2 AND born = ?3")?.execute([
@@ -95,7 +95,7 @@ pub fn overlay(ctx: &mut Ctx, ino: u64, number: u64, new: &[Piece], refs: &mut R
     Ok(grown)
 }
 
-fn clusters(db: &Db, ino: u64, base: u64, new: &[Piece]) -> Outcome<Vec<Cluster>> {
+fn clusters(db: &Db, ino: u64, base: u64, new: &[FileExtent]) -> Result<Vec<Cluster>> {
     let mut clusters: Vec<Cluster> = Vec::new();
     for run in new.chunk_by(|a, b| a.end() == b.start) {
         let (from, to) = (run[0].start, run[run.len() - 1].end());
@@ -125,7 +125,7 @@ fn clusters(db: &Db, ino: u64, base: u64, new: &[Piece]) -> Outcome<Vec<Cluster>
     Ok(clusters)
 }
 
-fn insert_page(db: &Db, ino: u64, born: u64, pieces: &[Piece]) -> rusqlite::Result<()> {
+fn insert_page(db: &Db, ino: u64, born: u64, pieces: &[FileExtent]) -> rusqlite::Result<()> {
     let (start, end) = (pieces[0].start, pieces[pieces.len() - 1].end());
     db.stmt("INSERT INTO pages (ino, start, born, died, end, extents) VALUES (?1, ?2, ?3, NULL, ?4, ?5)")?
         .execute(params![ino as i64, start as i64, born as i64, end as i64, pages::encode(pieces)])?;
@@ -133,7 +133,7 @@ fn insert_page(db: &Db, ino: u64, born: u64, pieces: &[Piece]) -> rusqlite::Resu
 }
 
 /// Ends every page of the version before `number`: a replacing commit starts from nothing.
-pub fn end_pages(ctx: &Ctx, ino: u64, number: u64) -> Outcome<()> {
+pub fn end_pages(ctx: &Ctx, ino: u64, number: u64) -> Result<()> {
     if number > 1 {
         ctx.db
             .stmt("UPDATE pages SET died = ?2 WHERE ino = ?1 AND died IS NULL")?
@@ -143,7 +143,7 @@ pub fn end_pages(ctx: &Ctx, ino: u64, number: u64) -> Outcome<()> {
 }
 
 /// Version `number` gets these pages besides what it has; returns their data bytes.
-pub fn add_pages(ctx: &Ctx, ino: u64, number: u64, pieces: &[Piece], refs: &mut RefChanges) -> Outcome<u64> {
+pub fn add_pages(ctx: &Ctx, ino: u64, number: u64, pieces: &[FileExtent], refs: &mut RefChanges) -> Result<u64> {
     for page in pages::pack(pieces) {
         insert_page(ctx.db, ino, number, &page)?;
         refs.add(&page);
@@ -166,7 +166,7 @@ pub struct NewVersion {
 }
 
 /// Makes version `number` of `inode` (whose pages are in place) the current one; `inode` must be written afterwards.
-pub fn publish(ctx: &mut Ctx, inode: &mut Inode, number: u64, version: &NewVersion) -> Outcome<u64> {
+pub fn publish(ctx: &mut Ctx, inode: &mut Inode, number: u64, version: &NewVersion) -> Result<u64> {
     let id = crate::db::meta::draw(&mut ctx.meta.next_version);
     ctx.db
         .stmt(
@@ -203,7 +203,7 @@ pub fn data_bytes(db: &Db, ino: u64, number: u64) -> rusqlite::Result<u64> {
 }
 
 /// Drops what `lifetime` keeps no longer, but for what readers hold: those versions go once they are released.
-pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChanges) -> Outcome<()> {
+pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChanges) -> Result<()> {
     let Some(keep) = lifetime.versions_kept() else { return Ok(()) };
     if inode.version_number <= 1 {
         return Ok(());
@@ -215,7 +215,7 @@ pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChan
         .query_map([inode.ino as i64, keep], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)))?
         .collect::<Result<Vec<_>, _>>()?;
     for (number, version_id) in excess {
-        if ctx.decide(|ctx| Ok(u64::from(ctx.soft.sessions.is_read(version_id))))? == 0 {
+        if ctx.record(|ctx| Ok(u64::from(ctx.soft.sessions.is_read(version_id))))? == 0 {
             drop_version(ctx, inode.ino, number, refs)?;
         } else {
             let ino = inode.ino;
@@ -227,7 +227,7 @@ pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChan
 }
 
 /// Drops a version that is not the current one, and the pages no other kept version needs.
-fn drop_version(ctx: &mut Ctx, ino: u64, number: u64, refs: &mut RefChanges) -> Outcome<()> {
+fn drop_version(ctx: &mut Ctx, ino: u64, number: u64, refs: &mut RefChanges) -> Result<()> {
     let at = [ino as i64, number as i64];
     ctx.meta.versions -= 1;
     ctx.meta.logical_bytes -= data_bytes(ctx.db, ino, number)?;
@@ -255,9 +255,9 @@ fn drop_version(ctx: &mut Ctx, ino: u64, number: u64, refs: &mut RefChanges) -> 
 }
 
 /// A file without names goes, unless a session still holds it.
-pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Outcome<()> {
+pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Result<()> {
     let held: bool = ctx.db.stmt("SELECT 1 FROM sessions WHERE ino = ?1 LIMIT 1")?.exists([ino as i64])?;
-    if held || ctx.decide(|ctx| Ok(u64::from(ctx.soft.sessions.is_file_read(ino))))? != 0 {
+    if held || ctx.record(|ctx| Ok(u64::from(ctx.soft.sessions.is_file_read(ino))))? != 0 {
         ctx.after_commit(move |soft| soft.sessions.release_later(ino));
         return Ok(());
     }
@@ -278,7 +278,7 @@ pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Outcome<()> {
 /// Pages of a file that are released within the command; of a longer file they are queued, as rows moved by SQL.
 const RELEASE_PAGES: i64 = 32;
 
-fn release_pages(ctx: &mut Ctx, ino: u64) -> Outcome<()> {
+fn release_pages(ctx: &mut Ctx, ino: u64) -> Result<()> {
     let count: i64 =
         ctx.db.stmt("SELECT count(*) FROM pages WHERE ino = ?1")?.query_row([ino as i64], |row| row.get(0))?;
     if count > RELEASE_PAGES {
@@ -300,7 +300,7 @@ fn release_pages(ctx: &mut Ctx, ino: u64) -> Outcome<()> {
 }
 
 /// Versions of a file, oldest first.
-pub fn list(db: &Db, ino: u64) -> Outcome<Vec<VersionInfo>> {
+pub fn list(db: &Db, ino: u64) -> Result<Vec<VersionInfo>> {
     let mut rows = db.stmt(
         "SELECT version_id, number, size_bytes, committed_ns, new_bytes FROM versions WHERE ino = ?1 ORDER BY number",
     )?;
@@ -353,9 +353,9 @@ fn read_info(row: &Row) -> rusqlite::Result<VersionInfo> {
 
 /// Pieces of version `number` (of `size` bytes) from the one that holds `offset` on, holes included, until `len` bytes
 /// are covered or there are `max` of them. The first may start before `offset`.
-pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, max: usize) -> Outcome<Vec<Piece>> {
+pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, max: usize) -> Result<Vec<FileExtent>> {
     let end = offset.saturating_add(len).min(size);
-    let mut pieces: Vec<Piece> = Vec::new();
+    let mut pieces: Vec<FileExtent> = Vec::new();
     let mut covered = offset.min(size);
     let mut next: Vec<PageRow> = floor_page(db, ino, number, offset)?.into_iter().collect();
     let mut from = offset;
@@ -382,7 +382,7 @@ pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, ma
                     }
                 }
                 covered = piece.end().min(size);
-                pieces.push(Piece { len: covered - piece.start, ..piece });
+                pieces.push(FileExtent { len: covered - piece.start, ..piece });
             }
         }
     }
@@ -395,9 +395,9 @@ fn hole_end(db: &Db, ino: u64, number: u64, from: u64, size: u64) -> rusqlite::R
     Ok(next.first().map_or(size, |page| page.start.min(size)))
 }
 
-fn push_hole(pieces: &mut Vec<Piece>, covered: &mut u64, from: u64, to: u64) {
+fn push_hole(pieces: &mut Vec<FileExtent>, covered: &mut u64, from: u64, to: u64) {
     if to > from {
-        pieces.push(Piece { start: from, len: to - from, chunk: 0, chunk_offset: 0 });
+        pieces.push(FileExtent { start: from, len: to - from, chunk: 0, chunk_offset: 0 });
         *covered = to;
     }
 }

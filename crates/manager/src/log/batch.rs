@@ -8,12 +8,12 @@ use crate::config::Config;
 use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, Result};
 use crate::log::command::Command;
-use crate::log::reply_cache::{Answer, Answers, OpAnswer, OpAnswers};
+use crate::log::reply_cache::{Answer, CachedReplies, CachedReply, ReplyCache};
 use crate::log::upkeep::RecordRefusal;
 use crate::planted::{self, Bug};
-use crate::state::{Ctx, Effect, Internal, Soft, Tape, flush_pg_bytes};
+use crate::state::{Ctx, Effect, Internal, RecordedChoices, SoftState, flush_pg_bytes};
 use bytes::Bytes;
 use prost::Message;
 use rusqlite::params;
@@ -23,7 +23,7 @@ use tessera_wire::log::{LogEntry, LoggedCommand};
 
 /// A command on its way into a batch.
 #[derive(Debug, Clone)]
-pub struct Queued {
+pub struct QueuedCommand {
     /// Decoded.
     pub command: Command,
     /// Number of its kind.
@@ -43,15 +43,15 @@ pub struct Tables<'a> {
     /// Caches.
     pub caches: &'a Caches,
     /// Soft state.
-    pub soft: &'a Soft,
+    pub soft: &'a SoftState,
     /// Knobs.
     pub config: &'a Config,
     /// Answers given earlier.
-    pub answers: &'a Answers,
+    pub answers: &'a ReplyCache,
 }
 
 /// A batch that is applied and not yet committed.
-pub struct Applied {
+pub struct AppliedBatch {
     /// The log entry; none if nothing is to be logged.
     pub entry: Option<LogEntry>,
     /// Encoded [`LogEntry`].
@@ -59,7 +59,7 @@ pub struct Applied {
     /// Answer per command.
     pub answers: Vec<Answer>,
     /// Answers to be kept.
-    pub kept: OpAnswers,
+    pub kept: CachedReplies,
     /// Changes of soft state.
     pub effects: Vec<Effect>,
     /// Counters before the batch.
@@ -67,7 +67,7 @@ pub struct Applied {
 }
 
 /// Applies `commands` in a new transaction, which is left open. On a database failure everything is undone.
-pub fn apply(tables: &mut Tables, now_ns: i64, commands: &[Queued]) -> rusqlite::Result<Applied> {
+pub fn apply(tables: &mut Tables, now_ns: i64, commands: &[QueuedCommand]) -> rusqlite::Result<AppliedBatch> {
     let before = *tables.meta;
     for savepoints in [false, true] {
         let attempt = attempt(tables, now_ns, commands, savepoints, before);
@@ -86,10 +86,10 @@ pub fn apply(tables: &mut Tables, now_ns: i64, commands: &[Queued]) -> rusqlite:
 fn attempt(
     tables: &mut Tables,
     now_ns: i64,
-    commands: &[Queued],
+    commands: &[QueuedCommand],
     savepoints: bool,
     before: Meta,
-) -> rusqlite::Result<Option<Applied>> {
+) -> rusqlite::Result<Option<AppliedBatch>> {
     tables.db.begin()?;
     tables.meta.last_now_ns = now_ns;
     let mut batch = Batch { now_ns, log_seq: before.log_seq + 1, savepoints, ..Default::default() };
@@ -100,11 +100,11 @@ fn attempt(
     }
     flush_pg_bytes(tables.db, &batch.pg_bytes)?;
     let (entry, encoded) = batch.log(tables)?;
-    Ok(Some(Applied {
+    Ok(Some(AppliedBatch {
         entry,
         encoded,
         answers: batch.answers,
-        kept: OpAnswers { answers: batch.kept },
+        kept: CachedReplies { answers: batch.kept },
         effects: batch.effects,
         before,
     }))
@@ -117,7 +117,7 @@ struct Batch {
     savepoints: bool,
     logged: Vec<LoggedCommand>,
     answers: Vec<Answer>,
-    kept: Vec<OpAnswer>,
+    kept: Vec<CachedReply>,
     by_op: HashMap<(u64, u64), usize>,
     effects: Vec<Effect>,
     pg_bytes: BTreeMap<u64, u64>,
@@ -125,19 +125,19 @@ struct Batch {
 
 impl Batch {
     /// Applies one command; false: it must be undone and cannot be.
-    fn one(&mut self, tables: &mut Tables, queued: &Queued) -> rusqlite::Result<bool> {
+    fn one(&mut self, tables: &mut Tables, queued: &QueuedCommand) -> rusqlite::Result<bool> {
         let op = queued.command.op_id().map(|op_id| (queued.client_id, op_id));
         let given = op.filter(|_| !planted::is(Bug::RepeatsApply)).and_then(|op| self.given(tables, op));
         if let Some(answer) = given {
             self.answers.push(answer);
             return Ok(true);
         }
-        let mut tape = Tape::default();
+        let mut choices = RecordedChoices::default();
         let (meta, changes) = (*tables.meta, tables.db.changes());
         if self.savepoints {
             tables.db.stmt("SAVEPOINT command")?.execute([])?;
         }
-        let outcome = run(tables, queued, &mut tape, self.now_ns, self.log_seq);
+        let outcome = run(tables, queued, &mut choices, self.now_ns, self.log_seq);
         let outcome = match outcome {
             Err(Failure::Database(error)) => return Err(error),
             Err(Failure::Refused(error)) => Err(error),
@@ -153,7 +153,7 @@ impl Batch {
             return Ok(false);
         }
         match outcome {
-            Ok(done) => self.accepted(queued, op, tape, done),
+            Ok(done) => self.accepted(queued, op, choices, done),
             Err(error) => {
                 *tables.meta = meta;
                 self.refused(op, error);
@@ -169,7 +169,7 @@ impl Batch {
         }
     }
 
-    fn accepted(&mut self, queued: &Queued, op: Option<(u64, u64)>, tape: Tape, done: Done) {
+    fn accepted(&mut self, queued: &QueuedCommand, op: Option<(u64, u64)>, choices: RecordedChoices, done: Done) {
         if let Command::RecordRefusal(refusal) = &queued.command {
             let op = (refusal.client_id, refusal.op_id);
             self.keep(op, Err(refusal.error.clone().unwrap_or_default()));
@@ -180,7 +180,7 @@ impl Batch {
             kind: queued.kind,
             body: queued.body.clone(),
             client_id: queued.client_id,
-            decisions: tape.values,
+            decisions: choices.values,
         });
         self.answers.push(Ok(done.reply));
         self.effects.extend(done.effects);
@@ -210,7 +210,7 @@ impl Batch {
             Err(error) => (Bytes::new(), Some(error)),
         };
         self.by_op.insert(op, self.kept.len());
-        self.kept.push(OpAnswer { client_id: op.0, op_id: op.1, reply, error });
+        self.kept.push(CachedReply { client_id: op.0, op_id: op.1, reply, error });
     }
 
     /// Writes the entry, the answers and the counters.
@@ -229,7 +229,7 @@ impl Batch {
             &encoded[..]
         ])?;
         if !self.kept.is_empty() {
-            let answers = OpAnswers { answers: std::mem::take(&mut self.kept) };
+            let answers = CachedReplies { answers: std::mem::take(&mut self.kept) };
             tables.db.stmt("INSERT INTO ops (log_seq, now_ns, answers) VALUES (?1, ?2, ?3)")?.execute(params![
                 seq as i64,
                 self.now_ns,
@@ -242,7 +242,7 @@ impl Batch {
     }
 }
 
-fn answer(kept: &OpAnswer) -> Answer {
+fn answer(kept: &CachedReply) -> Answer {
     match &kept.error {
         Some(error) => Err(error.clone()),
         None => Ok(kept.reply.clone()),
@@ -261,7 +261,13 @@ struct Done {
     pg_bytes: BTreeMap<u64, u64>,
 }
 
-fn run(tables: &mut Tables, queued: &Queued, tape: &mut Tape, now_ns: i64, log_seq: u64) -> Outcome<Done> {
+fn run(
+    tables: &mut Tables,
+    queued: &QueuedCommand,
+    choices: &mut RecordedChoices,
+    now_ns: i64,
+    log_seq: u64,
+) -> Result<Done> {
     let mut ctx = Ctx {
         now_ns,
         db: tables.db,
@@ -269,7 +275,7 @@ fn run(tables: &mut Tables, queued: &Queued, tape: &mut Tape, now_ns: i64, log_s
         caches: tables.caches,
         soft: tables.soft,
         config: tables.config,
-        tape,
+        choices,
         client_id: queued.client_id,
         log_seq,
         pg_bytes: BTreeMap::new(),
@@ -310,7 +316,7 @@ pub fn replay(db: &Db, meta: &mut Meta, caches: &Caches, config: &Config, entry:
     if entry.seq != meta.log_seq + 1 {
         return Err(ReplayError::Gap { at: meta.log_seq, got: entry.seq });
     }
-    let (soft, answers) = (Soft::default(), Answers::default());
+    let (soft, answers) = (SoftState::default(), ReplyCache::default());
     let before = *meta;
     let mut tables = Tables { db, meta, caches, soft: &soft, config, answers: &answers };
     let result = replay_in(&mut tables, entry);
@@ -332,12 +338,13 @@ fn replay_in(tables: &mut Tables, entry: &LogEntry) -> Result<(), ReplayError> {
             Failure::Refused(error) => ReplayError::Command { seq: entry.seq, index, why: error.message },
         };
         let command = Command::decode(logged.kind, &logged.body).map_err(wrong)?;
-        let queued = Queued { command, kind: logged.kind, body: logged.body.clone(), client_id: logged.client_id };
+        let queued =
+            QueuedCommand { command, kind: logged.kind, body: logged.body.clone(), client_id: logged.client_id };
         let op = queued.command.op_id().map(|op_id| (queued.client_id, op_id));
-        let mut tape = Tape::replay(logged.decisions.clone());
-        let done = run(tables, &queued, &mut tape, entry.now_ns, entry.seq).map_err(wrong)?;
+        let mut choices = RecordedChoices::replay(logged.decisions.clone());
+        let done = run(tables, &queued, &mut choices, entry.now_ns, entry.seq).map_err(wrong)?;
         tables.caches.end_command(false);
-        batch.accepted(&queued, op, tape, done);
+        batch.accepted(&queued, op, choices, done);
     }
     flush_pg_bytes(tables.db, &batch.pg_bytes)?;
     batch.log(tables)?;

@@ -7,20 +7,20 @@
 use crate::chunks::garbage;
 use crate::config::ns;
 use crate::db::rows;
-use crate::error::{Outcome, invalid, refuse};
-use crate::log::internal::{DeletesDone, DisksDrained, FinishFills, FragmentsBad, InternalCommand, MoveMembers};
+use crate::error::{Result, invalid, refuse};
+use crate::log::internal::{DeletesDone, DisksDrained, FinishBackfills, FragmentsBad, InternalCommand, MoveMembers};
 use crate::nodes::membership;
-use crate::nodes::stats::Figures;
+use crate::nodes::stats::ClusterStats;
 use crate::nodes::status;
 use crate::placement::groups;
-use crate::placement::select::Chooser;
+use crate::placement::select::GroupSelector;
 use crate::repair::backfill;
 use crate::repair::inventory;
 use crate::repair::maintenance;
-use crate::repair::maintenance::Passes;
+use crate::repair::maintenance::MaintenanceJobs;
 use crate::repair::rebuild;
 use crate::repair::rebuild::RepairCounters;
-use crate::repair::tasks::{Given, Tasks, Work};
+use crate::repair::tasks::{Assignment, Tasks, Work};
 use crate::state::{Ctx, Internal, Proposal, View};
 use std::collections::BTreeMap;
 use tessera_wire::meta::*;
@@ -36,19 +36,19 @@ const PGS_PER_ANSWER: i64 = 4_096;
 
 /// Soft state of nodes, disks and tasks.
 #[derive(Debug, Default)]
-pub struct ClusterSoft {
+pub struct ClusterState {
     /// The open groups and their weights.
-    pub chooser: Chooser,
+    pub selector: GroupSelector,
     /// New chunks that went elsewhere than their placement hint asked.
     pub placements_not_met: u64,
     /// What nodes say of themselves and their disks.
-    pub figures: Figures,
+    pub stats: ClusterStats,
     /// Work that is handed out.
     pub tasks: Tasks,
     /// What was repaired.
     pub repaired: RepairCounters,
     /// Upkeep that was asked for.
-    pub passes: Passes,
+    pub jobs: MaintenanceJobs,
     /// Group from which missing rows are loaded next.
     pub missing_from: u64,
     /// How far deletes have been handed out, by disk.
@@ -68,7 +68,7 @@ struct Pace {
     finish_ns: i64,
     balance_ns: i64,
     missing_ns: i64,
-    upkeep_ns: i64,
+    maintenance_ns: i64,
 }
 
 /// Requests that are logged commands applied here.
@@ -77,7 +77,7 @@ pub fn is_command(kind: Kind) -> bool {
 }
 
 /// Applies a logged request ([`is_command`]) or an internal command (0x8100 and up, internal.rs); the encoded reply.
-pub fn apply(ctx: &mut Ctx, kind: u32, body: &[u8]) -> Outcome<Vec<u8>> {
+pub fn apply(ctx: &mut Ctx, kind: u32, body: &[u8]) -> Result<Vec<u8>> {
     match u16::try_from(kind).ok().and_then(Kind::from_number) {
         Some(Kind::RegisterNode) => {
             return Ok(encode(&membership::register(ctx, &decode::<RegisterNode>(body)?)?));
@@ -103,8 +103,8 @@ pub fn apply(ctx: &mut Ctx, kind: u32, body: &[u8]) -> Outcome<Vec<u8>> {
         }
         InternalCommand::FailDisks(c) => membership::fail_disks(ctx, c)?,
         InternalCommand::MoveMembers(c) => backfill::move_members(ctx, c)?,
-        InternalCommand::AdvanceFill(c) => backfill::advance_fill(ctx, c)?,
-        InternalCommand::FinishFills(c) => backfill::finish_fills(ctx, c)?,
+        InternalCommand::AdvanceBackfill(c) => backfill::advance_backfill(ctx, c)?,
+        InternalCommand::FinishBackfills(c) => backfill::finish_backfills(ctx, c)?,
         InternalCommand::FragmentsDone(c) => rebuild::fragments_done(ctx, c)?,
         InternalCommand::FragmentsBad(c) => rebuild::fragments_bad(ctx, c)?,
         InternalCommand::DeletesDone(c) => garbage::deletes_done(ctx, c)?,
@@ -118,7 +118,7 @@ pub fn apply(ctx: &mut Ctx, kind: u32, body: &[u8]) -> Outcome<Vec<u8>> {
 }
 
 /// Answers a read (GetMap, GetStatus) from the committed state.
-pub fn read(view: &mut View, kind: Kind, body: &[u8]) -> Outcome<Vec<u8>> {
+pub fn read(view: &mut View, kind: Kind, body: &[u8]) -> Result<Vec<u8>> {
     match kind {
         Kind::GetMap => Ok(encode(&get_map(view, &decode::<GetMap>(body)?)?)),
         Kind::GetStatus => Ok(encode(&status::get_status(view)?)),
@@ -126,7 +126,7 @@ pub fn read(view: &mut View, kind: Kind, body: &[u8]) -> Outcome<Vec<u8>> {
     }
 }
 
-fn get_map(view: &View, request: &GetMap) -> Outcome<ClusterMap> {
+fn get_map(view: &View, request: &GetMap) -> Result<ClusterMap> {
     let (db, version, caches) = (view.db, view.meta.map_version, view.caches);
     let known = request.known_version;
     let mut map = match request.pg_ids.is_empty() && !request.all_nodes {
@@ -137,11 +137,11 @@ fn get_map(view: &View, request: &GetMap) -> Outcome<ClusterMap> {
         }
     };
     for disk in &mut map.disks {
-        if let Some(figures) = view.soft.cluster.figures.disks.get(&disk.disk_id) {
-            disk.free_bytes = figures.free_bytes;
-            disk.fragments = figures.fragments;
-            disk.queue_len = figures.queue_len;
-            disk.verified_ns = figures.verified_ns;
+        if let Some(stats) = view.soft.cluster.stats.disks.get(&disk.disk_id) {
+            disk.free_bytes = stats.free_bytes;
+            disk.fragments = stats.fragments;
+            disk.queue_len = stats.queue_len;
+            disk.verified_ns = stats.verified_ns;
         }
     }
     Ok(map)
@@ -149,7 +149,7 @@ fn get_map(view: &View, request: &GetMap) -> Outcome<ClusterMap> {
 
 /// Heartbeat, Inventory, ReportBad, ReportWork, Maintain: takes in what is soft, and proposes what must be logged. The answer
 /// ([`reply`]) is composed once the proposals are committed (at once when there are none).
-pub fn take_in(view: &mut View, kind: Kind, body: &[u8]) -> Outcome<Vec<Proposal>> {
+pub fn take_in(view: &mut View, kind: Kind, body: &[u8]) -> Result<Vec<Proposal>> {
     match kind {
         Kind::Heartbeat => take_heartbeat(view, &decode::<Heartbeat>(body)?),
         Kind::Inventory => {
@@ -163,7 +163,7 @@ pub fn take_in(view: &mut View, kind: Kind, body: &[u8]) -> Outcome<Vec<Proposal
             Ok(Vec::new())
         }
         Kind::ReportWork => {
-            view.soft.cluster.figures.hear_work(&decode::<ReportWork>(body)?.device_work);
+            view.soft.cluster.stats.hear_work(&decode::<ReportWork>(body)?.device_work);
             Ok(Vec::new())
         }
         Kind::Maintain => {
@@ -175,7 +175,7 @@ pub fn take_in(view: &mut View, kind: Kind, body: &[u8]) -> Outcome<Vec<Proposal
 }
 
 /// The answer to a request that [`take_in`] accepted.
-pub fn reply(view: &mut View, kind: Kind, body: &[u8]) -> Outcome<Vec<u8>> {
+pub fn reply(view: &mut View, kind: Kind, body: &[u8]) -> Result<Vec<u8>> {
     match kind {
         Kind::Heartbeat => Ok(encode(&answer_heartbeat(view, &decode::<Heartbeat>(body)?)?)),
         Kind::Inventory => Ok(encode(&inventory::reply(view, &decode::<Inventory>(body)?)?)),
@@ -186,7 +186,7 @@ pub fn reply(view: &mut View, kind: Kind, body: &[u8]) -> Outcome<Vec<u8>> {
 }
 
 /// Only the life of a node that counts may speak for it (P11).
-fn check_current(view: &View, node_id: u64, incarnation: u64) -> Outcome<()> {
+fn check_current(view: &View, node_id: u64, incarnation: u64) -> Result<()> {
     match membership::is_current(view, node_id, incarnation)? {
         true => Ok(()),
         false => refuse(
@@ -198,14 +198,14 @@ fn check_current(view: &View, node_id: u64, incarnation: u64) -> Outcome<()> {
     }
 }
 
-fn check_own(view: &View, node_id: u64, disk_id: u64) -> Outcome<()> {
-    match view.caches.roster(view.db)?.owns(node_id, disk_id) {
+fn check_own(view: &View, node_id: u64, disk_id: u64) -> Result<()> {
+    match view.caches.node_map(view.db)?.owns(node_id, disk_id) {
         true => Ok(()),
         false => invalid(format!("disk {disk_id} is not one of node {node_id}")),
     }
 }
 
-fn take_heartbeat(view: &mut View, beat: &Heartbeat) -> Outcome<Vec<Proposal>> {
+fn take_heartbeat(view: &mut View, beat: &Heartbeat) -> Result<Vec<Proposal>> {
     if !membership::is_current(view, beat.node_id, beat.incarnation)? {
         return Ok(Vec::new());
     }
@@ -213,9 +213,9 @@ fn take_heartbeat(view: &mut View, beat: &Heartbeat) -> Outcome<Vec<Proposal>> {
     for result in &beat.results {
         proposals.extend(rebuild::take_result(view, beat.node_id, result)?);
     }
-    let roster = view.caches.roster(view.db)?;
+    let node_map = view.caches.node_map(view.db)?;
     let of_own = |refs: &[FragmentRef]| -> Vec<FragmentRef> {
-        refs.iter().filter(|r| roster.owns(beat.node_id, r.disk_id)).cloned().collect()
+        refs.iter().filter(|r| node_map.owns(beat.node_id, r.disk_id)).cloned().collect()
     };
     let (deleted, bad) = (of_own(&beat.deleted), of_own(&beat.bad));
     if !deleted.is_empty() {
@@ -228,7 +228,7 @@ fn take_heartbeat(view: &mut View, beat: &Heartbeat) -> Outcome<Vec<Proposal>> {
     Ok(proposals)
 }
 
-fn answer_heartbeat(view: &mut View, beat: &Heartbeat) -> Outcome<HeartbeatReply> {
+fn answer_heartbeat(view: &mut View, beat: &Heartbeat) -> Result<HeartbeatReply> {
     let mut reply = HeartbeatReply { term: view.meta.term, log_seq: view.meta.log_seq, ..HeartbeatReply::default() };
     if !membership::is_current(view, beat.node_id, beat.incarnation)? {
         reply.must_register = true;
@@ -242,20 +242,20 @@ fn answer_heartbeat(view: &mut View, beat: &Heartbeat) -> Outcome<HeartbeatReply
         reply.map = Some(groups::map_since(view.db, view.meta.map_version, view.caches, known, &[])?);
         reply.pgs = groups_of(view, beat.node_id, known)?;
     }
-    let roster = view.caches.roster(view.db)?;
-    let disks: Vec<u64> = roster.disks_of(beat.node_id).filter(|d| d.readable()).map(|d| d.disk_id).collect();
+    let node_map = view.caches.node_map(view.db)?;
+    let disks: Vec<u64> = node_map.disks_of(beat.node_id).filter(|d| d.readable()).map(|d| d.disk_id).collect();
     reply.deletes = garbage::orders(view, &disks)?;
     reply.tasks = view.soft.cluster.tasks.unheard(beat.node_id, &beat.running_tasks);
     reply.tasks.extend(inventory::hand_out(view, beat.node_id)?);
     for disk_id in disks {
-        reply.tasks.extend(disk_upkeep(view, beat.node_id, disk_id));
+        reply.tasks.extend(disk_maintenance(view, beat.node_id, disk_id));
     }
     reply.tasks.extend(rebuild::hand_out(view, beat.node_id)?);
     Ok(reply)
 }
 
 /// Groups with members on the node's disks that changed since the map it has: their epochs fence old puts (P11).
-fn groups_of(view: &View, node_id: u64, known: u64) -> Outcome<Vec<PgInfo>> {
+fn groups_of(view: &View, node_id: u64, known: u64) -> Result<Vec<PgInfo>> {
     let ids: Vec<u64> = view
         .db
         .stmt(
@@ -269,12 +269,12 @@ fn groups_of(view: &View, node_id: u64, known: u64) -> Outcome<Vec<PgInfo>> {
 }
 
 /// Verification, scrub and compaction of one disk, one of each at a time.
-fn disk_upkeep(view: &mut View, node_id: u64, disk_id: u64) -> Vec<Task> {
+fn disk_maintenance(view: &mut View, node_id: u64, disk_id: u64) -> Vec<Task> {
     let tasks = &mut view.soft.cluster.tasks;
     let mut given = Vec::new();
     let mut give = |tasks: &mut Tasks, work: Work, mut wire: Task| {
         wire.task_id = tasks.draw();
-        given.push(tasks.give(Given { node_id, disk_id, member: (0, 0), epoch: 0, work, wire }));
+        given.push(tasks.give(Assignment { node_id, disk_id, member: (0, 0), epoch: 0, work, wire }));
     };
     if !tasks.has(disk_id, |w| matches!(w, Work::Verify)) {
         let fragments = tasks.take_suspects(disk_id, VERIFY_AT_ONCE);
@@ -307,14 +307,14 @@ pub fn gap_ns(config: &crate::config::Config) -> i64 {
     ns(config.down_after_ms / 2).max(MIN_GAP_NS)
 }
 
-fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Outcome<()> {
+fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
     let now = view.now_ns;
-    view.soft.cluster.figures.tick(now, gap_ns(view.config));
-    let hurry = view.soft.cluster.passes.hurry;
+    view.soft.cluster.stats.tick(now, gap_ns(view.config));
+    let hurry = view.soft.cluster.jobs.hurry;
     proposals.extend(membership::silence(view, hurry)?);
     if hurry {
-        let waits = view.caches.roster(view.db)?.nodes.values().any(|n| n.health == tessera_wire::Health::Down);
-        view.soft.cluster.passes.hurry = waits;
+        let waits = view.caches.node_map(view.db)?.nodes.values().any(|n| n.health == tessera_wire::Health::Down);
+        view.soft.cluster.jobs.hurry = waits;
     }
     plan_members(view, proposals)?;
     plan_groups(view, proposals)?;
@@ -324,7 +324,7 @@ fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Outcome<()> {
     if elapsed(&mut view.soft.cluster.pace.missing_ns, now, 200) {
         rebuild::queue_missing(view)?;
     }
-    if elapsed(&mut view.soft.cluster.pace.upkeep_ns, now, 1_000) {
+    if elapsed(&mut view.soft.cluster.pace.maintenance_ns, now, 1_000) {
         if let Some(want) = inventory::due(view)? {
             proposals.push(want.propose());
         }
@@ -335,7 +335,7 @@ fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Outcome<()> {
 }
 
 /// Moves of members, fills that are through, disks that are empty.
-fn plan_members(view: &mut View, proposals: &mut Vec<Proposal>) -> Outcome<()> {
+fn plan_members(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
     let (now, map_version) = (view.now_ns, view.meta.map_version);
     let (planned, at) = view.soft.cluster.pace.moves;
     // Planning looks at every group: at once when the map has changed, now and then otherwise (a disk was emptied).
@@ -351,13 +351,13 @@ fn plan_members(view: &mut View, proposals: &mut Vec<Proposal>) -> Outcome<()> {
         }
     }
     if elapsed(&mut view.soft.cluster.pace.finish_ns, now, 200) {
-        let fills = backfill::fills_through(view, 256)?;
+        let fills = backfill::finished_backfills(view, 256)?;
         if !fills.is_empty() {
-            proposals.push(FinishFills { fills }.propose());
+            proposals.push(FinishBackfills { fills }.propose());
         }
     }
     if elapsed(&mut view.soft.cluster.pace.balance_ns, now, 5_000) {
-        let disks = view.caches.roster(view.db)?.disks.len();
+        let disks = view.caches.node_map(view.db)?.disks.len();
         let moves = backfill::rebalance(view, (disks / 2).max(2))?;
         if !moves.is_empty() {
             proposals.push(MoveMembers { moves }.propose());
@@ -366,7 +366,7 @@ fn plan_members(view: &mut View, proposals: &mut Vec<Proposal>) -> Outcome<()> {
     Ok(())
 }
 
-fn plan_groups(view: &mut View, proposals: &mut Vec<Proposal>) -> Outcome<()> {
+fn plan_groups(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
     let (now, map_version) = (view.now_ns, view.meta.map_version);
     let (planned, at) = view.soft.cluster.pace.groups;
     if (planned != map_version && now - at >= ns(100)) || now - at >= ns(2_000) {
@@ -379,14 +379,14 @@ fn plan_groups(view: &mut View, proposals: &mut Vec<Proposal>) -> Outcome<()> {
 }
 
 /// Disks whose regular re-reading is due.
-fn scrub_due(view: &mut View) -> Outcome<()> {
+fn scrub_due(view: &mut View) -> Result<()> {
     let every = ns(view.config.scrub_every_ms);
     if every == 0 {
         return Ok(());
     }
     let started = view.soft.started_ns;
-    let roster = view.caches.roster(view.db)?;
-    for disk in roster.readable() {
+    let node_map = view.caches.node_map(view.db)?;
+    for disk in node_map.readable() {
         let cluster = &mut view.soft.cluster;
         let last = cluster.scrubbed_ns.entry(disk.disk_id).or_insert(started);
         if view.now_ns - *last >= every {
@@ -411,7 +411,7 @@ pub fn after_start(view: &mut View) {
     view.soft.cluster.tasks.term = view.meta.term;
 }
 
-fn decode<M: prost::Message + Default>(body: &[u8]) -> Outcome<M> {
+fn decode<M: prost::Message + Default>(body: &[u8]) -> Result<M> {
     match M::decode(body) {
         Ok(message) => Ok(message),
         Err(why) => invalid(format!("the request cannot be read: {why}")),

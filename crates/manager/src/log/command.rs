@@ -1,7 +1,7 @@
 //! Commands: mutating requests and the manager's own, decoded once, dispatched to what applies them.
 
 use crate::chunks::dedup;
-use crate::error::{Failure, Outcome, invalid, refuse};
+use crate::error::{Failure, Result, invalid, refuse};
 use crate::files::commit;
 use crate::files::expiry::{self, ExpireFiles};
 use crate::files::sessions;
@@ -40,7 +40,7 @@ macro_rules! commands {
 
         impl Command {
             /// Decodes the request of `kind`; None if it is no command.
-            pub fn from_request(kind: Kind, body: &Bytes) -> Option<Outcome<Command>> {
+            pub fn from_request(kind: Kind, body: &Bytes) -> Option<Result<Command>> {
                 match kind {
                     $(Kind::$name => Some(decode::<$name>(kind as u32, body).map(Command::$name)),)*
                     Kind::RegisterNode => Some(decode::<RegisterNode>(kind as u32, body)
@@ -81,14 +81,14 @@ commands! {
     CloseSession: ;
 }
 
-fn decode<M: Message + Default>(kind: u32, body: &Bytes) -> Outcome<M> {
+fn decode<M: Message + Default>(kind: u32, body: &Bytes) -> Result<M> {
     M::decode(body.clone())
         .map_err(|why| Failure::refused(Code::Invalid, format!("message of kind {kind:#06x} cannot be decoded: {why}")))
 }
 
 impl Command {
     /// Decodes a logged command or a proposal.
-    pub fn decode(kind: u32, body: &Bytes) -> Outcome<Command> {
+    pub fn decode(kind: u32, body: &Bytes) -> Result<Command> {
         Ok(match kind {
             NewTerm::KIND => Command::NewTerm(decode(kind, body)?),
             RecordRefusal::KIND => Command::RecordRefusal(decode(kind, body)?),
@@ -115,7 +115,7 @@ impl Command {
     }
 
     /// Applies the command; the encoded answer.
-    pub fn apply(&self, ctx: &mut Ctx) -> Outcome<Bytes> {
+    pub fn apply(&self, ctx: &mut Ctx) -> Result<Bytes> {
         if self.op_id() == Some(0) {
             return invalid("op_id is 0; choose a random number per request, and keep it when repeating the request");
         }
@@ -163,10 +163,10 @@ impl Command {
 }
 
 /// The answer to `_request`, encoded; that it is of the right type is checked here.
-fn reply<R: Request>(_request: &R, reply: R::Reply) -> Outcome<Bytes> {
+fn reply<R: Request>(_request: &R, reply: R::Reply) -> Result<Bytes> {
     Ok(reply.encode_to_vec().into())
 }
 
-fn done(outcome: Outcome<()>) -> Outcome<Bytes> {
+fn done(outcome: Result<()>) -> Result<Bytes> {
     outcome.map(|()| Bytes::new())
 }

@@ -40,9 +40,9 @@ internal! {
     /// Members get (or lose) an incoming disk.
     0x8112 MoveMembers;
     /// A fill got further.
-    0x8113 AdvanceFill;
+    0x8113 AdvanceBackfill;
     /// Fills are through: the incoming disks take over.
-    0x8114 FinishFills;
+    0x8114 FinishBackfills;
     /// Fragments are in place again.
     0x8115 FragmentsDone;
     /// Fragments are bad or absent.
@@ -113,7 +113,7 @@ pub struct MoveMembers {
 
 /// The fill of a member has passed more chunks.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct AdvanceFill {
+pub struct AdvanceBackfill {
     /// Group.
     #[prost(uint64, tag = "1")]
     pub pg_id: u64,
@@ -137,7 +137,7 @@ pub struct AdvanceFill {
 
 /// A member whose fill is through.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct FinishFill {
+pub struct FinishBackfill {
     /// Group.
     #[prost(uint64, tag = "1")]
     pub pg_id: u64,
@@ -149,12 +149,12 @@ pub struct FinishFill {
     pub incoming: u64,
 }
 
-/// See [`FinishFill`]. Applying checks again that nothing is left to fill (P6).
+/// See [`FinishBackfill`]. Applying checks again that nothing is left to fill (P6).
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct FinishFills {
+pub struct FinishBackfills {
     /// The members.
     #[prost(message, repeated, tag = "1")]
-    pub fills: Vec<FinishFill>,
+    pub fills: Vec<FinishBackfill>,
 }
 
 /// Fragments that nodes have put in place and synced; each with the epoch of the put and the disk.
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn commands_survive_the_log() {
-        let command = AdvanceFill { pg_id: 1, position: 2, incoming: 3, from: 4, to: 5, done: vec![6] };
+        let command = AdvanceBackfill { pg_id: 1, position: 2, incoming: 3, from: 4, to: 5, done: vec![6] };
         let logged = command.propose();
         let decoded = InternalCommand::decode(logged.kind, &logged.body).unwrap().unwrap();
         assert_eq!(decoded, command.into());

@@ -21,7 +21,7 @@ const RECENT_BYTES: usize = 32 << 20;
 
 /// An entry as it is kept and sent.
 #[derive(Debug, Clone)]
-struct Kept {
+struct RecentEntry {
     seq: u64,
     term: u64,
     bytes: Bytes,
@@ -73,7 +73,7 @@ struct Replica {
 
 /// What an answer of a replica means for the manager.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ReplicaAnswer {
     /// Go on.
     Nothing,
     /// A manager with a higher term serves this cluster: this one must stop (P11).
@@ -85,7 +85,7 @@ pub enum Heard {
 pub struct CommandLog {
     term: u64,
     last_seq: u64,
-    recent: VecDeque<Kept>,
+    recent: VecDeque<RecentEntry>,
     recent_bytes: usize,
     replicas: BTreeMap<u64, Replica>,
     tokens: HashMap<u64, u64>,
@@ -128,7 +128,7 @@ impl CommandLog {
         self.since_snapshot += bytes.len() as u64;
         self.recent_bytes += bytes.len();
         self.last_seq = seq;
-        self.recent.push_back(Kept { seq, term, bytes });
+        self.recent.push_back(RecentEntry { seq, term, bytes });
         while self.recent_bytes > RECENT_BYTES && self.recent.len() > 1 {
             self.recent_bytes -= self.recent.pop_front().map_or(0, |kept| kept.bytes.len());
         }
@@ -247,7 +247,7 @@ impl CommandLog {
     }
 
     /// Entries from `from` on, about `max_bytes` of them, at least one.
-    fn entries(&self, db: &Db, from: u64, max_bytes: usize) -> rusqlite::Result<Vec<Kept>> {
+    fn entries(&self, db: &Db, from: u64, max_bytes: usize) -> rusqlite::Result<Vec<RecentEntry>> {
         let mut bytes = 0;
         let mut fits = |len: usize| {
             let fits = bytes == 0 || bytes + len <= max_bytes;
@@ -266,7 +266,7 @@ impl CommandLog {
             if !fits(bytes.len()) {
                 break;
             }
-            entries.push(Kept { seq: row.get::<_, i64>(0)? as u64, term: row.get::<_, i64>(1)? as u64, bytes });
+            entries.push(RecentEntry { seq: row.get::<_, i64>(0)? as u64, term: row.get::<_, i64>(1)? as u64, bytes });
         }
         Ok(entries)
     }
@@ -295,28 +295,28 @@ impl CommandLog {
     }
 
     /// Takes in a replica's answer.
-    pub fn hear(&mut self, db: &Db, now_ns: i64, config: &Config, answer: Answer) -> rusqlite::Result<Heard> {
+    pub fn hear(&mut self, db: &Db, now_ns: i64, config: &Config, answer: Answer) -> rusqlite::Result<ReplicaAnswer> {
         let token = answer.token;
-        let Some(id) = self.tokens.remove(&token) else { return Ok(Heard::Nothing) };
+        let Some(id) = self.tokens.remove(&token) else { return Ok(ReplicaAnswer::Nothing) };
         let reply = answer.decode::<AppendLog>().map(|(reply, _)| reply);
-        let Some(replica) = self.replicas.get_mut(&id) else { return Ok(Heard::Nothing) };
+        let Some(replica) = self.replicas.get_mut(&id) else { return Ok(ReplicaAnswer::Nothing) };
         let was_piece = replica.piece == Some(token);
         match was_piece {
             true => replica.piece = None,
             false => replica.append = None,
         }
         match reply {
-            Ok(reply) if reply.term > self.term => Ok(Heard::Superseded(reply.term)),
+            Ok(reply) if reply.term > self.term => Ok(ReplicaAnswer::Superseded(reply.term)),
             Ok(reply) => {
                 // A disk that fails every write still answers a probe, which writes nothing: that proves nothing.
                 if replica.known {
                     replica.failures = 0;
                 }
                 self.take_in(db, id, &reply, was_piece)?;
-                Ok(Heard::Nothing)
+                Ok(ReplicaAnswer::Nothing)
             }
             Err(error) if error.kind() == Code::Fenced && error.current > self.term => {
-                Ok(Heard::Superseded(error.current))
+                Ok(ReplicaAnswer::Superseded(error.current))
             }
             Err(error) => {
                 tracing::warn!(node_id = id, %error, "log replica");
@@ -329,7 +329,7 @@ impl CommandLog {
                 if replica.failures >= 3 {
                     self.shunned.insert(id, now_ns + ns(config.log_retry_ms.saturating_mul(20)));
                 }
-                Ok(Heard::Nothing)
+                Ok(ReplicaAnswer::Nothing)
             }
         }
     }

@@ -13,7 +13,7 @@ pub type Answer = Result<Bytes, Error>;
 
 /// One answer as it is stored.
 #[derive(Clone, PartialEq, Message)]
-pub struct OpAnswer {
+pub struct CachedReply {
     /// Who asked.
     #[prost(uint64, tag = "1")]
     pub client_id: u64,
@@ -30,36 +30,36 @@ pub struct OpAnswer {
 
 /// Answers of one group commit: column `ops.answers`.
 #[derive(Clone, PartialEq, Message)]
-pub struct OpAnswers {
+pub struct CachedReplies {
     /// In the order of the commands.
     #[prost(message, repeated, tag = "1")]
-    pub answers: Vec<OpAnswer>,
+    pub answers: Vec<CachedReply>,
 }
 
 /// The answers in memory.
 #[derive(Default)]
-pub struct Answers {
+pub struct ReplyCache {
     by_op: HashMap<(u64, u64), Answer>,
     /// Oldest first.
-    batches: VecDeque<Kept>,
+    batches: VecDeque<CachedBatch>,
 }
 
 /// What one group commit answered.
-struct Kept {
+struct CachedBatch {
     log_seq: u64,
     now_ns: i64,
     /// (client id, op id).
     keys: Vec<(u64, u64)>,
 }
 
-impl Answers {
+impl ReplyCache {
     /// Reads what is kept.
-    pub fn load(db: &Db) -> rusqlite::Result<Answers> {
-        let mut answers = Answers::default();
+    pub fn load(db: &Db) -> rusqlite::Result<ReplyCache> {
+        let mut answers = ReplyCache::default();
         let mut rows = db.stmt("SELECT log_seq, now_ns, answers FROM ops ORDER BY log_seq")?;
         let mut rows = rows.query([])?;
         while let Some(row) = rows.next()? {
-            let batch = OpAnswers::decode(row.get_ref(2)?.as_blob()?).unwrap_or_default();
+            let batch = CachedReplies::decode(row.get_ref(2)?.as_blob()?).unwrap_or_default();
             answers.remember(row.get::<_, i64>(0)? as u64, row.get(1)?, batch);
         }
         Ok(answers)
@@ -71,7 +71,7 @@ impl Answers {
     }
 
     /// Takes in the answers of a committed batch.
-    pub fn remember(&mut self, log_seq: u64, now_ns: i64, batch: OpAnswers) {
+    pub fn remember(&mut self, log_seq: u64, now_ns: i64, batch: CachedReplies) {
         let mut keys = Vec::with_capacity(batch.answers.len());
         for answer in batch.answers {
             let key = (answer.client_id, answer.op_id);
@@ -79,17 +79,17 @@ impl Answers {
             self.by_op.insert(key, answer.error.map_or(Ok(answer.reply), Err));
         }
         if !keys.is_empty() {
-            self.batches.push_back(Kept { log_seq, now_ns, keys });
+            self.batches.push_back(CachedBatch { log_seq, now_ns, keys });
         }
     }
 
     /// Forgets answers older than `before_ns`; the last group commit forgotten, if any.
     pub fn prune(&mut self, before_ns: i64) -> Option<u64> {
         let mut last = None;
-        while self.batches.front().is_some_and(|kept| kept.now_ns < before_ns) {
-            let kept = self.batches.pop_front()?;
-            kept.keys.iter().for_each(|key| _ = self.by_op.remove(key));
-            last = Some(kept.log_seq);
+        while self.batches.front().is_some_and(|cached| cached.now_ns < before_ns) {
+            let cached = self.batches.pop_front()?;
+            cached.keys.iter().for_each(|key| _ = self.by_op.remove(key));
+            last = Some(cached.log_seq);
         }
         last
     }

@@ -4,7 +4,7 @@
 //! none of it.
 
 use crate::chunks::refs::{self, RefChanges};
-use crate::error::Outcome;
+use crate::error::Result;
 use crate::files::sessions::{self, READER, Session};
 use crate::files::versions;
 use crate::namespace::hints::HintSet;
@@ -145,7 +145,7 @@ const EPOCH_JUMP: i64 = 1 << 20;
 pub const TERM_JUMP: u64 = 1 << 10;
 
 /// Applies [`NewTerm`].
-pub fn new_term(ctx: &mut Ctx, command: &NewTerm) -> Outcome<()> {
+pub fn new_term(ctx: &mut Ctx, command: &NewTerm) -> Result<()> {
     ctx.meta.term = ctx.meta.term.max(command.term);
     // The first entry of all dates the root.
     ctx.db
@@ -161,12 +161,12 @@ pub fn new_term(ctx: &mut Ctx, command: &NewTerm) -> Outcome<()> {
 }
 
 /// Applies [`EndSessions`].
-pub fn end_sessions(ctx: &mut Ctx, command: &EndSessions) -> Outcome<()> {
+pub fn end_sessions(ctx: &mut Ctx, command: &EndSessions) -> Result<()> {
     command.session_ids.iter().try_for_each(|&id| sessions::end(ctx, id).map(|_| ()))
 }
 
 /// Applies [`PersistReaders`].
-pub fn persist_readers(ctx: &mut Ctx, command: &PersistReaders) -> Outcome<()> {
+pub fn persist_readers(ctx: &mut Ctx, command: &PersistReaders) -> Result<()> {
     for reader in &command.readers {
         let session = Session {
             session_id: reader.session_id,
@@ -186,7 +186,7 @@ pub fn persist_readers(ctx: &mut Ctx, command: &PersistReaders) -> Outcome<()> {
 }
 
 /// Applies [`TrimVersions`].
-pub fn trim_versions(ctx: &mut Ctx, command: &TrimVersions) -> Outcome<()> {
+pub fn trim_versions(ctx: &mut Ctx, command: &TrimVersions) -> Result<()> {
     let mut refs = RefChanges::default();
     for &ino in &command.inos {
         ctx.db.stmt("DELETE FROM overdue WHERE ino = ?1")?.execute([ino as i64])?;
@@ -198,7 +198,7 @@ pub fn trim_versions(ctx: &mut Ctx, command: &TrimVersions) -> Outcome<()> {
 }
 
 /// Applies [`ReleaseOrphans`].
-pub fn release_orphans(ctx: &mut Ctx, command: &ReleaseOrphans) -> Outcome<()> {
+pub fn release_orphans(ctx: &mut Ctx, command: &ReleaseOrphans) -> Result<()> {
     for &ino in &command.inos {
         match inodes::find(ctx.db, ino)? {
             Some(inode) if inode.nlink == 0 => versions::release_inode(ctx, ino)?,
@@ -209,12 +209,12 @@ pub fn release_orphans(ctx: &mut Ctx, command: &ReleaseOrphans) -> Outcome<()> {
 }
 
 /// Applies [`SweepPages`].
-pub fn sweep_pages(ctx: &mut Ctx, command: &SweepPages) -> Outcome<()> {
+pub fn sweep_pages(ctx: &mut Ctx, command: &SweepPages) -> Result<()> {
     refs::sweep(ctx, command.limit).map(|_| ())
 }
 
 /// Applies [`NoteLockers`].
-pub fn note_lockers(ctx: &mut Ctx, command: &NoteLockers) -> Outcome<()> {
+pub fn note_lockers(ctx: &mut Ctx, command: &NoteLockers) -> Result<()> {
     ctx.db.stmt("DELETE FROM lock_clients")?.execute([])?;
     for &client_id in &command.client_ids {
         ctx.db.stmt("INSERT OR IGNORE INTO lock_clients (client_id) VALUES (?1)")?.execute([client_id as i64])?;
@@ -225,7 +225,7 @@ pub fn note_lockers(ctx: &mut Ctx, command: &NoteLockers) -> Outcome<()> {
 }
 
 /// Applies [`PruneAnswers`].
-pub fn prune_answers(ctx: &mut Ctx, command: &PruneAnswers) -> Outcome<()> {
+pub fn prune_answers(ctx: &mut Ctx, command: &PruneAnswers) -> Result<()> {
     ctx.db.stmt("DELETE FROM ops WHERE log_seq <= ?1")?.execute([command.to_seq as i64])?;
     Ok(())
 }

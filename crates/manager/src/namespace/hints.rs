@@ -1,6 +1,6 @@
 //! Hints as they are stored: one encoded set per inode, sorted by name, values in canonical form.
 
-use crate::error::{Failure, Outcome, invalid};
+use crate::error::{Failure, Result, invalid};
 use prost::Message;
 use tessera_policy::{Policy, canonical};
 use tessera_wire::Hint;
@@ -25,7 +25,7 @@ impl HintSet {
     }
 
     /// Sets one hint, by its own or a classic name, validated and made canonical (P14).
-    pub fn set(&mut self, name: &str, value: &str) -> Outcome<()> {
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let (name, value) = match canonical(name, value) {
             Ok(canonical) => canonical,
             Err(error) => return invalid(error.to_string()),
@@ -50,7 +50,7 @@ impl HintSet {
     }
 
     /// These hints, overridden by `others`.
-    pub fn with(mut self, others: &[Hint]) -> Outcome<HintSet> {
+    pub fn with(mut self, others: &[Hint]) -> Result<HintSet> {
         for hint in others {
             self.set(&hint.name, &hint.value)?;
         }
@@ -58,7 +58,7 @@ impl HintSet {
     }
 
     /// The policy they resolve to. Stored hints were validated; one that a later release wrote is refused.
-    pub fn policy(&self) -> Outcome<Policy> {
+    pub fn policy(&self) -> Result<Policy> {
         Policy::from_hints(self.hints.iter().map(|h| (h.name.as_str(), h.value.as_str())))
             .map_err(|e| Failure::refused(tessera_wire::Code::Invalid, e.to_string()))
     }

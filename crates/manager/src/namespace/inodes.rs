@@ -1,7 +1,7 @@
 //! Rows of `inodes`, `dentries` and `xattrs`: reading and writing them, no rules.
 
 use crate::db::Db;
-use crate::error::{Outcome, refuse};
+use crate::error::{Result, refuse};
 use crate::namespace::hints::HintSet;
 use rusqlite::{OptionalExtension, params};
 use tessera_wire::meta::Entry;
@@ -184,7 +184,7 @@ pub fn find(db: &Db, ino: u64) -> rusqlite::Result<Option<Inode>> {
 }
 
 /// The inode `ino`, which must be there.
-pub fn get(db: &Db, ino: u64) -> Outcome<Inode> {
+pub fn get(db: &Db, ino: u64) -> Result<Inode> {
     match find(db, ino)? {
         Some(inode) => Ok(inode),
         None => refuse(Code::NotFound, format!("there is no inode {ino}; it may have been removed meanwhile")),
@@ -192,7 +192,7 @@ pub fn get(db: &Db, ino: u64) -> Outcome<Inode> {
 }
 
 /// The directory `ino`, which must be there and be one. 0 stands for the root.
-pub fn directory(db: &Db, ino: u64) -> Outcome<Inode> {
+pub fn directory(db: &Db, ino: u64) -> Result<Inode> {
     let inode = get(db, if ino == 0 { ROOT } else { ino })?;
     match inode.is_directory() {
         true => Ok(inode),
@@ -247,7 +247,7 @@ pub fn remove(db: &Db, ino: u64) -> rusqlite::Result<()> {
 }
 
 /// Refuses what cannot be the name of an entry (P14).
-pub fn check_name(name: &[u8]) -> Outcome<()> {
+pub fn check_name(name: &[u8]) -> Result<()> {
     let shown = String::from_utf8_lossy(&name[..name.len().min(64)]).into_owned();
     if name.len() > MAX_NAME_BYTES {
         let text = format!("name {shown:?}… has {} bytes, at most {MAX_NAME_BYTES} are possible", name.len());

@@ -5,7 +5,7 @@
 
 use crate::db::Db;
 use crate::db::meta::draw;
-use crate::error::{Outcome, invalid, refuse};
+use crate::error::{Result, invalid, refuse};
 use crate::files::versions;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode, check_name};
@@ -25,7 +25,7 @@ pub const MAX_COMPONENTS: usize = 4096;
 const MODE_BITS: u32 = 0o7777;
 
 /// Path to inode. The answer's `path` has the directories passed.
-pub fn resolve(db: &Db, request: &Resolve) -> Outcome<Entry> {
+pub fn resolve(db: &Db, request: &Resolve) -> Result<Entry> {
     if request.components.len() > MAX_COMPONENTS {
         let text = format!("a path of {} components; at most {MAX_COMPONENTS} are possible", request.components.len());
         return refuse(Code::NameTooLong, text);
@@ -41,12 +41,12 @@ pub fn resolve(db: &Db, request: &Resolve) -> Outcome<Entry> {
 }
 
 /// Entry of a directory.
-pub fn lookup(db: &Db, request: &Lookup) -> Outcome<Entry> {
+pub fn lookup(db: &Db, request: &Lookup) -> Result<Entry> {
     check_name(&request.name)?;
     Ok(child(db, &inodes::directory(db, request.parent)?, &request.name)?.entry())
 }
 
-fn child(db: &Db, parent: &Inode, name: &[u8]) -> Outcome<Inode> {
+fn child(db: &Db, parent: &Inode, name: &[u8]) -> Result<Inode> {
     if !parent.is_directory() {
         return refuse(Code::NotDirectory, format!("{:?} is looked for in a file", String::from_utf8_lossy(name)));
     }
@@ -57,12 +57,12 @@ fn child(db: &Db, parent: &Inode, name: &[u8]) -> Outcome<Inode> {
 }
 
 /// Attributes of an inode.
-pub fn get_attr(db: &Db, request: &GetAttr) -> Outcome<Entry> {
+pub fn get_attr(db: &Db, request: &GetAttr) -> Result<Entry> {
     Ok(inodes::get(db, request.ino)?.entry())
 }
 
 /// A page of a directory.
-pub fn list(db: &Db, request: &List, max_entries: u32) -> Outcome<ListReply> {
+pub fn list(db: &Db, request: &List, max_entries: u32) -> Result<ListReply> {
     let directory = inodes::directory(db, request.ino)?;
     let limit = match request.limit {
         0 => max_entries,
@@ -84,14 +84,14 @@ pub fn list(db: &Db, request: &List, max_entries: u32) -> Outcome<ListReply> {
 }
 
 /// All names in a directory, unless there are more than `max`.
-pub fn names(db: &Db, directory: u64, max: u32) -> Outcome<Option<Vec<Vec<u8>>>> {
+pub fn names(db: &Db, directory: u64, max: u32) -> Result<Option<Vec<Vec<u8>>>> {
     let mut rows = db.stmt("SELECT name FROM dentries WHERE parent = ?1 LIMIT ?2")?;
     let names = rows.query_map(params![directory as i64, max + 1], |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
     Ok((names.len() <= max as usize).then_some(names))
 }
 
 /// All extended attributes of an inode, hints among them.
-pub fn list_xattrs(db: &Db, request: &ListXattrs) -> Outcome<ListXattrsReply> {
+pub fn list_xattrs(db: &Db, request: &ListXattrs) -> Result<ListXattrsReply> {
     let inode = inodes::get(db, request.ino)?;
     let mut rows = db.stmt("SELECT name, value FROM xattrs WHERE ino = ?1")?;
     let mut xattrs = rows
@@ -106,7 +106,7 @@ pub fn list_xattrs(db: &Db, request: &ListXattrs) -> Outcome<ListXattrsReply> {
 }
 
 /// New directory.
-pub fn make_dir(ctx: &mut Ctx, request: &MakeDir) -> Outcome<Entry> {
+pub fn make_dir(ctx: &mut Ctx, request: &MakeDir) -> Result<Entry> {
     check_name(&request.name)?;
     let parent = inodes::directory(ctx.db, request.parent)?;
     if let Some(ino) = inodes::lookup(ctx.db, parent.ino, &request.name)? {
@@ -142,7 +142,7 @@ pub(crate) fn draw_inos(ctx: &mut Ctx, wanted: u32) -> Option<InoRange> {
 }
 
 /// Refuses a number for a new inode that was never drawn, or is somebody's (P14).
-pub(crate) fn check_drawn(ctx: &Ctx, ino: u64) -> Outcome<()> {
+pub(crate) fn check_drawn(ctx: &Ctx, ino: u64) -> Result<()> {
     if ino <= inodes::ROOT || ino >= ctx.meta.next_ino {
         return invalid(format!("inode number {ino} was never drawn; ask for numbers first"));
     }
@@ -153,7 +153,7 @@ pub(crate) fn check_drawn(ctx: &Ctx, ino: u64) -> Outcome<()> {
 }
 
 /// New empty file, or something that is only a name to us: a pipe, a socket, a device.
-pub fn make_node(ctx: &mut Ctx, request: &MakeNode) -> Outcome<Entry> {
+pub fn make_node(ctx: &mut Ctx, request: &MakeNode) -> Result<Entry> {
     check_name(&request.name)?;
     let kind = request.kind();
     if matches!(kind, InodeKind::Unknown | InodeKind::Directory | InodeKind::Symlink) {
@@ -187,7 +187,7 @@ pub fn make_node(ctx: &mut Ctx, request: &MakeNode) -> Outcome<Entry> {
 }
 
 /// Symbolic link.
-pub fn symlink(ctx: &mut Ctx, request: &Symlink) -> Outcome<Entry> {
+pub fn symlink(ctx: &mut Ctx, request: &Symlink) -> Result<Entry> {
     check_name(&request.name)?;
     if request.target.is_empty() || request.target.len() > MAX_TARGET_BYTES || request.target.contains(&0) {
         return invalid(format!(
@@ -208,7 +208,7 @@ pub fn symlink(ctx: &mut Ctx, request: &Symlink) -> Outcome<Entry> {
 }
 
 /// Another name for a file or symbolic link.
-pub fn link(ctx: &mut Ctx, request: &Link) -> Outcome<Entry> {
+pub fn link(ctx: &mut Ctx, request: &Link) -> Result<Entry> {
     check_name(&request.name)?;
     let mut inode = inodes::get(ctx.db, request.ino)?;
     if inode.is_directory() {
@@ -229,7 +229,7 @@ pub fn link(ctx: &mut Ctx, request: &Link) -> Outcome<Entry> {
 }
 
 /// Removes a name. What it meant, as it is after that; its `ctime_ns` is now the directory's modification time, too.
-pub fn unlink(ctx: &mut Ctx, request: &Unlink) -> Outcome<Entry> {
+pub fn unlink(ctx: &mut Ctx, request: &Unlink) -> Result<Entry> {
     check_name(&request.name)?;
     let parent = inodes::directory(ctx.db, request.parent)?;
     let inode = child(ctx.db, &parent, &request.name)?;
@@ -249,7 +249,7 @@ pub fn unlink(ctx: &mut Ctx, request: &Unlink) -> Outcome<Entry> {
 }
 
 /// Moves a name; what is at the target is replaced in the same step.
-pub fn rename(ctx: &mut Ctx, request: &Rename) -> Outcome<Ack> {
+pub fn rename(ctx: &mut Ctx, request: &Rename) -> Result<Ack> {
     check_name(&request.from_name)?;
     check_name(&request.to_name)?;
     let from = inodes::directory(ctx.db, request.from_parent)?;
@@ -293,7 +293,7 @@ pub fn rename(ctx: &mut Ctx, request: &Rename) -> Outcome<Ack> {
 }
 
 /// Writes an inode whose name has moved; a directory has another parent then, and counts there.
-fn place(ctx: &Ctx, mut inode: Inode, parent: u64) -> Outcome<()> {
+fn place(ctx: &Ctx, mut inode: Inode, parent: u64) -> Result<()> {
     if inode.is_directory() && inode.parent != parent {
         inodes::count_subdirectories(ctx.db, inode.parent, -1)?;
         inodes::count_subdirectories(ctx.db, parent, 1)?;
@@ -306,7 +306,7 @@ fn place(ctx: &Ctx, mut inode: Inode, parent: u64) -> Outcome<()> {
 }
 
 /// Two names change places, whatever they name.
-fn exchange(ctx: &mut Ctx, request: &Rename, mut one: Inode, (from, to): (&Inode, &Inode)) -> Outcome<Ack> {
+fn exchange(ctx: &mut Ctx, request: &Rename, mut one: Inode, (from, to): (&Inode, &Inode)) -> Result<Ack> {
     let mut other = child(ctx.db, to, &request.to_name)?;
     if request.no_replace {
         return invalid("a rename either exchanges or replaces nothing, not both");
@@ -328,7 +328,7 @@ fn exchange(ctx: &mut Ctx, request: &Rename, mut one: Inode, (from, to): (&Inode
 }
 
 /// A directory must not become its own descendant.
-fn check_not_inside(ctx: &Ctx, moved: &Inode, target: &Inode) -> Outcome<()> {
+fn check_not_inside(ctx: &Ctx, moved: &Inode, target: &Inode) -> Result<()> {
     let mut at = target.ino;
     while at != inodes::ROOT {
         if at == moved.ino {
@@ -339,7 +339,7 @@ fn check_not_inside(ctx: &Ctx, moved: &Inode, target: &Inode) -> Outcome<()> {
     Ok(())
 }
 
-fn check_removable(ctx: &Ctx, inode: &Inode, name: &[u8]) -> Outcome<()> {
+fn check_removable(ctx: &Ctx, inode: &Inode, name: &[u8]) -> Result<()> {
     if !inode.is_directory() {
         return Ok(());
     }
@@ -351,7 +351,7 @@ fn check_removable(ctx: &Ctx, inode: &Inode, name: &[u8]) -> Outcome<()> {
 }
 
 /// One name less: directories and symbolic links go at once, files when nobody has them open.
-pub(crate) fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Outcome<()> {
+pub(crate) fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Result<()> {
     if inode.is_directory() {
         ctx.meta.directories -= 1;
         inodes::count_subdirectories(ctx.db, inode.parent, -1)?;
@@ -374,7 +374,7 @@ pub(crate) fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Outcome<()> {
 }
 
 /// Changes mode, owner, times.
-pub fn set_attr(ctx: &mut Ctx, request: &SetAttr) -> Outcome<Entry> {
+pub fn set_attr(ctx: &mut Ctx, request: &SetAttr) -> Result<Entry> {
     let mut inode = inodes::get(ctx.db, request.ino)?;
     if let Some(mode) = request.mode {
         if mode & !MODE_BITS != 0 {
@@ -392,7 +392,7 @@ pub fn set_attr(ctx: &mut Ctx, request: &SetAttr) -> Outcome<Entry> {
 }
 
 /// Sets an extended attribute; hints are validated and kept in canonical form.
-pub fn set_xattr(ctx: &mut Ctx, request: &SetXattr) -> Outcome<Ack> {
+pub fn set_xattr(ctx: &mut Ctx, request: &SetXattr) -> Result<Ack> {
     let mut inode = inodes::get(ctx.db, request.ino)?;
     check_xattr(&request.name)?;
     if request.value.len() > MAX_XATTR_BYTES {
@@ -428,7 +428,7 @@ pub fn set_xattr(ctx: &mut Ctx, request: &SetXattr) -> Outcome<Ack> {
 }
 
 /// Removes an extended attribute.
-pub fn remove_xattr(ctx: &mut Ctx, request: &RemoveXattr) -> Outcome<Ack> {
+pub fn remove_xattr(ctx: &mut Ctx, request: &RemoveXattr) -> Result<Ack> {
     let mut inode = inodes::get(ctx.db, request.ino)?;
     let removed = match hint_of_attribute(&request.name) {
         Some(hint) => {
@@ -451,7 +451,7 @@ pub fn remove_xattr(ctx: &mut Ctx, request: &RemoveXattr) -> Outcome<Ack> {
     Ok(Ack {})
 }
 
-fn xattr_exists(db: &Db, ino: u64, name: &str) -> Outcome<bool> {
+fn xattr_exists(db: &Db, ino: u64, name: &str) -> Result<bool> {
     let found: Option<i64> = db
         .stmt("SELECT 1 FROM xattrs WHERE ino = ?1 AND name = ?2")?
         .query_row(params![ino as i64, name], |row| row.get(0))
@@ -459,7 +459,7 @@ fn xattr_exists(db: &Db, ino: u64, name: &str) -> Outcome<bool> {
     Ok(found.is_some())
 }
 
-fn check_xattr(name: &str) -> Outcome<()> {
+fn check_xattr(name: &str) -> Result<()> {
     let good = !name.is_empty() && name.len() <= MAX_NAME_BYTES_XATTR && !name.contains('\0');
     match good {
         true => Ok(()),
@@ -473,7 +473,7 @@ fn check_xattr(name: &str) -> Outcome<()> {
 /// Longest name of an extended attribute, bytes (as in Linux).
 const MAX_NAME_BYTES_XATTR: usize = 255;
 
-fn check_presence(request: &SetXattr, there: bool) -> Outcome<()> {
+fn check_presence(request: &SetXattr, there: bool) -> Result<()> {
     match (request.create_only && there, request.replace_only && !there) {
         (true, _) => refuse(Code::Exists, format!("attribute {:?} exists already", request.name)),
         (_, true) => refuse(Code::NotFound, format!("there is no attribute {:?} to replace", request.name)),
@@ -506,12 +506,12 @@ pub(crate) fn new_inode(ctx: &mut Ctx, kind: InodeKind, parent: &Inode, mode: u3
 }
 
 /// Adds a name to a directory and notes the time.
-pub(crate) fn add_name(ctx: &mut Ctx, parent: &Inode, name: &[u8], ino: u64) -> Outcome<()> {
+pub(crate) fn add_name(ctx: &mut Ctx, parent: &Inode, name: &[u8], ino: u64) -> Result<()> {
     inodes::add_name(ctx.db, parent.ino, name, ino)?;
     inodes::touch(ctx.db, parent.ino, ctx.now_ns)?;
     Ok(())
 }
 
-fn exists<T>(name: &[u8]) -> Outcome<T> {
+fn exists<T>(name: &[u8]) -> Result<T> {
     refuse(Code::Exists, format!("{:?} exists already", String::from_utf8_lossy(name)))
 }

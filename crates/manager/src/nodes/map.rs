@@ -2,7 +2,7 @@
 //! they change seldom.
 //!
 //! Here is no soft state: what nodes report of themselves is in [`crate::nodes::stats`]. Whoever writes rows of `nodes` or `disks` calls
-//! [`Caches::forget_roster`] in the same command, whoever writes `pg_members` [`Caches::forget_pg`] ([`crate::db::rows`] does both).
+//! [`Caches::forget_node_map`] in the same command, whoever writes `pg_members` [`Caches::forget_pg`] ([`crate::db::rows`] does both).
 
 use crate::db::Db;
 use crate::db::cache::Caches;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// All nodes and disks.
 #[derive(Debug, Default)]
-pub struct Roster {
+pub struct NodeMap {
     /// By node id.
     pub nodes: BTreeMap<u64, NodeRow>,
     /// By disk id.
@@ -21,15 +21,15 @@ pub struct Roster {
     by_node: BTreeMap<u64, Vec<u64>>,
 }
 
-impl Roster {
-    fn load(db: &Db) -> rusqlite::Result<Roster> {
-        let mut roster = Roster::default();
-        roster.nodes.extend(rows::nodes(db.conn())?.into_iter().map(|n| (n.node_id, n)));
+impl NodeMap {
+    fn load(db: &Db) -> rusqlite::Result<NodeMap> {
+        let mut node_map = NodeMap::default();
+        node_map.nodes.extend(rows::nodes(db.conn())?.into_iter().map(|n| (n.node_id, n)));
         for disk in rows::disks(db.conn())? {
-            roster.by_node.entry(disk.node_id).or_default().push(disk.disk_id);
-            roster.disks.insert(disk.disk_id, disk);
+            node_map.by_node.entry(disk.node_id).or_default().push(disk.disk_id);
+            node_map.disks.insert(disk.disk_id, disk);
         }
-        Ok(roster)
+        Ok(node_map)
     }
 
     /// Disks of a node, by id.
@@ -50,17 +50,17 @@ impl Roster {
 
 /// What is remembered of them.
 #[derive(Default)]
-pub(crate) struct RosterCache {
-    roster: RefCell<Option<Arc<Roster>>>,
+pub(crate) struct NodeMapCache {
+    node_map: RefCell<Option<Arc<NodeMap>>>,
     filling: RefCell<Option<Arc<Vec<Member>>>>,
 }
 
-impl RosterCache {
+impl NodeMapCache {
     pub(crate) fn forget(&self) {
-        *self.roster.borrow_mut() = None;
+        *self.node_map.borrow_mut() = None;
     }
 
-    pub(crate) fn forget_filling(&self) {
+    pub(crate) fn forget_backfilling(&self) {
         *self.filling.borrow_mut() = None;
     }
 }
@@ -79,12 +79,12 @@ fn remembered<T>(
 
 impl Caches {
     /// All nodes and disks.
-    pub fn roster(&self, db: &Db) -> rusqlite::Result<Arc<Roster>> {
-        remembered(&self.roster.roster, || Roster::load(db))
+    pub fn node_map(&self, db: &Db) -> rusqlite::Result<Arc<NodeMap>> {
+        remembered(&self.node_map.node_map, || NodeMap::load(db))
     }
 
     /// Members that are being filled, by group and position.
-    pub fn filling(&self, db: &Db) -> rusqlite::Result<Arc<Vec<Member>>> {
-        remembered(&self.roster.filling, || rows::members_backfilling(db.conn()))
+    pub fn backfilling(&self, db: &Db) -> rusqlite::Result<Arc<Vec<Member>>> {
+        remembered(&self.node_map.filling, || rows::members_backfilling(db.conn()))
     }
 }

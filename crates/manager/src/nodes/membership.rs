@@ -8,7 +8,7 @@
 use crate::config::ns;
 use crate::db::meta::draw;
 use crate::db::rows::{self, DiskRow, NodeRow};
-use crate::error::{Outcome, invalid, refuse};
+use crate::error::{Result, invalid, refuse};
 use crate::log::internal::{FailDisks, SetNodeHealth};
 use crate::planted::{self, Bug};
 use crate::state::{Ctx, Internal, Proposal, View};
@@ -23,7 +23,7 @@ const MAX_DISKS: usize = 1024;
 const MAX_TEXT: usize = 1024;
 
 /// A node starts, or comes back.
-pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Outcome<RegisterNodeReply> {
+pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNodeReply> {
     let said = check_request(request)?;
     let known = known_disks(ctx, request)?;
     let by_name = rows::nodes(ctx.db.conn())?.into_iter().find(|n| n.name == said.name);
@@ -44,7 +44,7 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Outcome<RegisterNo
         .iter()
         .zip(&known)
         .map(|(said, old)| write_disk(ctx, node_id, said, old.as_ref()))
-        .collect::<Outcome<Vec<u64>>>()?;
+        .collect::<Result<Vec<u64>>>()?;
     lay_aside_absent(ctx, node_id, &disk_ids)?;
     hear_after_commit(ctx, node_id, incarnation, request, &disk_ids);
     Ok(RegisterNodeReply {
@@ -60,7 +60,7 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Outcome<RegisterNo
 }
 
 /// Refuses what no honest node sends (P14).
-fn check_request(request: &RegisterNode) -> Outcome<&NodeInfo> {
+fn check_request(request: &RegisterNode) -> Result<&NodeInfo> {
     let Some(node) = &request.node else { return invalid("register: the node does not say who it is") };
     for (what, text) in [("name", &node.name), ("host", &node.host), ("address", &node.address)] {
         if text.is_empty() || text.len() > MAX_TEXT {
@@ -91,12 +91,12 @@ fn check_request(request: &RegisterNode) -> Outcome<&NodeInfo> {
     Ok(node)
 }
 
-fn known_disks(ctx: &Ctx<'_>, request: &RegisterNode) -> Outcome<Vec<Option<DiskRow>>> {
+fn known_disks(ctx: &Ctx<'_>, request: &RegisterNode) -> Result<Vec<Option<DiskRow>>> {
     request.disks.iter().map(|d| Ok(rows::disk_by_uuid(ctx.db.conn(), &d.uuid)?)).collect()
 }
 
 /// Which node this is: the one its disks belong to, or the one of that name (whose disks were replaced).
-fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeRow>, said: &NodeInfo) -> Outcome<Option<u64>> {
+fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeRow>, said: &NodeInfo) -> Result<Option<u64>> {
     let mut owners = known.iter().flatten().map(|d| d.node_id);
     let owner = owners.next();
     if let (Some(a), Some(b)) = (owner, owners.find(|n| Some(*n) != owner)) {
@@ -122,7 +122,7 @@ fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeRow>, said: &NodeInf
 
 /// Whether the node may come back like this: not while another process serves the same disks, and not on another host.
 /// `shared`: a disk of the other's that it brings; none: only the name is the same.
-fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Option<&DiskInfo>) -> Outcome<()> {
+fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Option<&DiskInfo>) -> Result<()> {
     if old.host != said.host {
         let uses = rows::disks_of(ctx.db.conn(), old.node_id)?;
         for disk in uses {
@@ -144,8 +144,8 @@ fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Optio
     // Whether the other one lives is soft: a decision on the tape.
     let quiet_ns = ns(ctx.config.heartbeat_ms.saturating_mul(3));
     let (now_ns, id) = (ctx.now_ns, old.node_id);
-    let alive = ctx.decide(|ctx| {
-        let heard = ctx.soft.cluster.figures.nodes.get(&id).map_or(i64::MIN / 2, |n| n.heard_ns);
+    let alive = ctx.record(|ctx| {
+        let heard = ctx.soft.cluster.stats.nodes.get(&id).map_or(i64::MIN / 2, |n| n.heard_ns);
         Ok(u64::from(now_ns - heard < quiet_ns))
     })?;
     match alive {
@@ -166,13 +166,13 @@ fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Optio
             };
             let mut error = Error::new(Code::Exists, text);
             // When the other was heard last: a node that is refused can see whether that goes on.
-            error.current = ctx.soft.cluster.figures.nodes.get(&id).map_or(0, |n| n.heard_ns.max(0) as u64);
+            error.current = ctx.soft.cluster.stats.nodes.get(&id).map_or(0, |n| n.heard_ns.max(0) as u64);
             Err(error.into())
         }
     }
 }
 
-fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64) -> Outcome<()> {
+fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64) -> Result<()> {
     ctx.caches.forget_all();
     let version = ctx.next_map_version() as i64;
     ctx.db
@@ -200,7 +200,7 @@ fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64
 }
 
 /// Writes a disk of the node that registers; returns its id.
-fn write_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo, old: Option<&DiskRow>) -> Outcome<u64> {
+fn write_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo, old: Option<&DiskRow>) -> Result<u64> {
     ctx.caches.forget_all();
     let version = ctx.next_map_version() as i64;
     let Some(old) = old else {
@@ -239,7 +239,7 @@ fn write_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo, old: Option<&Dis
 }
 
 /// Disks of the node that it did not bring this time are down; they are out when they stay away.
-fn lay_aside_absent(ctx: &mut Ctx<'_>, node_id: u64, present: &[u64]) -> Outcome<()> {
+fn lay_aside_absent(ctx: &mut Ctx<'_>, node_id: u64, present: &[u64]) -> Result<()> {
     for disk in rows::disks_of(ctx.db.conn(), node_id)? {
         let serving = matches!(disk.own_health, Health::Up | Health::Draining);
         if serving && !present.contains(&disk.disk_id) {
@@ -254,32 +254,32 @@ fn hear_after_commit(ctx: &mut Ctx<'_>, node_id: u64, incarnation: u64, request:
     ctx.after_commit(move |soft| {
         let cluster = &mut soft.cluster;
         cluster.tasks.forget_node(node_id);
-        let node = cluster.figures.nodes.entry(node_id).or_default();
-        *node = crate::nodes::stats::NodeFigures { heard_ns: now_ns, incarnation, ..Default::default() };
+        let node = cluster.stats.nodes.entry(node_id).or_default();
+        *node = crate::nodes::stats::NodeStats { heard_ns: now_ns, incarnation, ..Default::default() };
         for (id, said) in ids.iter().zip(&disks) {
-            cluster.figures.hear_disk(now_ns, *id, said, 0);
+            cluster.stats.hear_disk(now_ns, *id, said, 0);
         }
     });
 }
 
 /// Whether a heartbeat (or inventory page) comes from the life of the node that counts. Else it must register (P11).
-pub fn is_current(view: &View<'_>, node_id: u64, incarnation: u64) -> Outcome<bool> {
-    let roster = view.caches.roster(view.db)?;
-    Ok(roster.nodes.get(&node_id).is_some_and(|n| n.incarnation == incarnation && n.health != Health::Out))
+pub fn is_current(view: &View<'_>, node_id: u64, incarnation: u64) -> Result<bool> {
+    let node_map = view.caches.node_map(view.db)?;
+    Ok(node_map.nodes.get(&node_id).is_some_and(|n| n.incarnation == incarnation && n.health != Health::Out))
 }
 
 /// Takes in what a heartbeat says about node and disks. Proposes what has to be logged: it is up again, disks failed.
-pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Outcome<Vec<Proposal>> {
+pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<Vec<Proposal>> {
     let mut proposals = Vec::new();
-    let roster = view.caches.roster(view.db)?;
-    let Some(node) = roster.nodes.get(&beat.node_id) else { return Ok(proposals) };
-    let figures = &mut view.soft.cluster.figures;
-    let heard = figures.nodes.entry(beat.node_id).or_default();
+    let node_map = view.caches.node_map(view.db)?;
+    let Some(node) = node_map.nodes.get(&beat.node_id) else { return Ok(proposals) };
+    let stats = &mut view.soft.cluster.stats;
+    let heard = stats.nodes.entry(beat.node_id).or_default();
     let repeated = heard.incarnation == beat.incarnation && beat.number != 0 && beat.number <= heard.number;
     if repeated {
         return Ok(proposals);
     }
-    *heard = crate::nodes::stats::NodeFigures {
+    *heard = crate::nodes::stats::NodeStats {
         heard_ns: view.now_ns,
         incarnation: beat.incarnation,
         number: beat.number,
@@ -287,13 +287,13 @@ pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Outcome<Vec<Proposal>> {
         running: beat.running_tasks.clone(),
         device_work: crate::nodes::stats::sensible_work(beat.node_id, &beat.device_work),
     };
-    for (i, disk) in beat.disks.iter().enumerate().filter(|(_, d)| roster.owns(node.node_id, d.disk_id)) {
-        figures.hear_disk(view.now_ns, disk.disk_id, disk, beat.scrubbed_bytes.get(i).copied().unwrap_or(0));
+    for (i, disk) in beat.disks.iter().enumerate().filter(|(_, d)| node_map.owns(node.node_id, d.disk_id)) {
+        stats.hear_disk(view.now_ns, disk.disk_id, disk, beat.scrubbed_bytes.get(i).copied().unwrap_or(0));
     }
     if node.health == Health::Down {
         proposals.push(set_health(node, Health::Up));
     }
-    let newly = roster
+    let newly = node_map
         .disks_of(node.node_id)
         .filter(|d| beat.failed_disks.contains(&d.disk_id) && !matches!(d.own_health, Health::Out | Health::Drained))
         .map(|d| d.disk_id)
@@ -310,9 +310,9 @@ fn set_health(node: &NodeRow, health: Health) -> Proposal {
 
 /// Nodes that fell silent: down, later out. Disks that stay away while their node beats: out.
 /// With `hurry` (repair was asked for) down nodes are not waited for, once their lease has surely ended.
-pub fn silence(view: &View<'_>, hurry: bool) -> Outcome<Vec<Proposal>> {
+pub fn silence(view: &View<'_>, hurry: bool) -> Result<Vec<Proposal>> {
     let mut proposals = Vec::new();
-    let figures = &view.soft.cluster.figures;
+    let stats = &view.soft.cluster.stats;
     let started = view.soft.started_ns;
     let config = view.config;
     let lease_over = ns(config.node_lease_ms.saturating_add(config.node_lease_ms / 4));
@@ -320,20 +320,20 @@ pub fn silence(view: &View<'_>, hurry: bool) -> Outcome<Vec<Proposal>> {
         true => lease_over,
         false => ns(config.down_after_ms.saturating_add(config.out_after_ms)).max(lease_over),
     };
-    let roster = view.caches.roster(view.db)?;
-    for node in roster.nodes.values() {
-        let silent_ns = view.now_ns - figures.node_heard_ns(node.node_id, started);
+    let node_map = view.caches.node_map(view.db)?;
+    for node in node_map.nodes.values() {
+        let silent_ns = view.now_ns - stats.node_heard_ns(node.node_id, started);
         match node.health {
             Health::Up if silent_ns >= ns(config.down_after_ms) => proposals.push(set_health(node, Health::Down)),
             Health::Down if silent_ns >= out_after => proposals.push(set_health(node, Health::Out)),
             _ => {}
         }
     }
-    let away: Vec<u64> = roster
+    let away: Vec<u64> = node_map
         .disks
         .values()
         .filter(|d| d.node_health == Health::Up && d.own_health == Health::Down && d.inventory_wanted == 0)
-        .filter(|d| view.now_ns - figures.disk_heard_ns(d.disk_id, started) >= out_after)
+        .filter(|d| view.now_ns - stats.disk_heard_ns(d.disk_id, started) >= out_after)
         .map(|d| d.disk_id)
         .collect();
     if !away.is_empty() {
@@ -343,7 +343,7 @@ pub fn silence(view: &View<'_>, hurry: bool) -> Outcome<Vec<Proposal>> {
 }
 
 /// Applies a change of a node's health. A later life of the node is not touched.
-pub fn set_node_health(ctx: &mut Ctx<'_>, command: &SetNodeHealth) -> Outcome<()> {
+pub fn set_node_health(ctx: &mut Ctx<'_>, command: &SetNodeHealth) -> Result<()> {
     let Some(node) = rows::node(ctx.db.conn(), command.node_id)? else { return Ok(()) };
     let wanted = command.health();
     // Out is left by registering only.
@@ -359,12 +359,12 @@ pub fn set_node_health(ctx: &mut Ctx<'_>, command: &SetNodeHealth) -> Outcome<()
 }
 
 /// Applies the loss of disks.
-pub fn fail_disks(ctx: &mut Ctx<'_>, command: &FailDisks) -> Outcome<()> {
+pub fn fail_disks(ctx: &mut Ctx<'_>, command: &FailDisks) -> Result<()> {
     give_up_disks(ctx, command.disk_ids.iter().copied())
 }
 
 /// Disks are out: their groups will get other members, deletes need not be sent (a returning disk is listed).
-fn give_up_disks(ctx: &mut Ctx<'_>, disks: impl Iterator<Item = u64>) -> Outcome<()> {
+fn give_up_disks(ctx: &mut Ctx<'_>, disks: impl Iterator<Item = u64>) -> Result<()> {
     for disk_id in disks {
         let Some(disk) = rows::disk(ctx.db.conn(), disk_id)? else { continue };
         if matches!(disk.own_health, Health::Out | Health::Drained) {
@@ -379,7 +379,7 @@ fn give_up_disks(ctx: &mut Ctx<'_>, disks: impl Iterator<Item = u64>) -> Outcome
 }
 
 /// Drains a node or disk, or takes that back.
-pub fn drain(ctx: &mut Ctx<'_>, request: &Drain) -> Outcome<()> {
+pub fn drain(ctx: &mut Ctx<'_>, request: &Drain) -> Result<()> {
     let disks = match (request.node_id, request.disk_id) {
         (0, 0) => return invalid("drain: name a node or a disk; `tessera node list` shows them"),
         (_, disk_id @ 1..) => vec![rows::need_disk(ctx.db.conn(), disk_id)?],
@@ -396,7 +396,7 @@ pub fn drain(ctx: &mut Ctx<'_>, request: &Drain) -> Outcome<()> {
     }
 }
 
-fn start_drain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Outcome<()> {
+fn start_drain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Result<()> {
     let leaving: BTreeSet<u64> = disks.iter().map(|d| d.disk_id).collect();
     let all = rows::disks(ctx.db.conn())?;
     let hosts: BTreeSet<&str> =
@@ -422,7 +422,7 @@ fn start_drain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Outcome<()> {
     Ok(())
 }
 
-fn undrain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Outcome<()> {
+fn undrain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Result<()> {
     for disk in disks.iter().filter(|d| matches!(d.own_health, Health::Draining | Health::Drained)) {
         if disk.own_health == Health::Drained {
             // What its groups left behind must be gone before it may take over members again.
@@ -435,10 +435,10 @@ fn undrain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Outcome<()> {
 }
 
 /// Draining disks that hold no member any more.
-pub fn emptied(view: &View<'_>) -> Outcome<Vec<u64>> {
+pub fn emptied(view: &View<'_>) -> Result<Vec<u64>> {
     let mut empty = Vec::new();
-    let roster = view.caches.roster(view.db)?;
-    for disk in roster.disks.values().filter(|d| d.own_health == Health::Draining) {
+    let node_map = view.caches.node_map(view.db)?;
+    for disk in node_map.disks.values().filter(|d| d.own_health == Health::Draining) {
         if rows::members_on(view.db.conn(), disk.disk_id)?.is_empty()
             && rows::members_incoming(view.db.conn(), disk.disk_id)?.is_empty()
         {
@@ -449,7 +449,7 @@ pub fn emptied(view: &View<'_>) -> Outcome<Vec<u64>> {
 }
 
 /// Marks emptied disks as drained; a disk that got members meanwhile (the drain was taken back) is not.
-pub fn drained(ctx: &mut Ctx<'_>, disk_ids: &[u64]) -> Outcome<()> {
+pub fn drained(ctx: &mut Ctx<'_>, disk_ids: &[u64]) -> Result<()> {
     for &disk_id in disk_ids {
         let Some(disk) = rows::disk(ctx.db.conn(), disk_id)? else { continue };
         let conn = ctx.db.conn();

@@ -9,7 +9,7 @@ use tessera_wire::hex;
 use tessera_wire::meta::RejectedNode;
 
 /// Remembered at most; further ones are only counted out.
-const MAX_STRANGERS: usize = 64;
+const MAX_REJECTED: usize = 64;
 /// Forgotten when not seen for this long.
 const FORGET_NS: i64 = 3_600_000_000_000;
 /// The same one is logged again after this long.
@@ -18,7 +18,7 @@ const LOG_AGAIN_NS: i64 = 60_000_000_000;
 const MAX_HOST: usize = 255;
 
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct Sighting {
     last_ns: i64,
     logged_ns: i64,
     times: u64,
@@ -26,18 +26,18 @@ struct Seen {
 
 /// Who knocked, by cluster and host.
 #[derive(Debug, Default)]
-pub struct RejectedNodes(BTreeMap<(Vec<u8>, String), Seen>);
+pub struct RejectedNodes(BTreeMap<(Vec<u8>, String), Sighting>);
 
 impl RejectedNodes {
     /// A node of cluster `theirs` on `host` was refused by this manager of cluster `ours`.
     pub fn note(&mut self, now_ns: i64, ours: &[u8], theirs: Vec<u8>, host: String) {
         self.0.retain(|_, seen| now_ns - seen.last_ns < FORGET_NS);
         let who = (theirs, host.chars().take(MAX_HOST).collect());
-        if self.0.len() >= MAX_STRANGERS && !self.0.contains_key(&who) {
+        if self.0.len() >= MAX_REJECTED && !self.0.contains_key(&who) {
             return;
         }
         let (theirs, host) = (hex(&who.0), who.1.clone());
-        let seen = self.0.entry(who).or_insert(Seen { last_ns: now_ns, logged_ns: i64::MIN / 2, times: 0 });
+        let seen = self.0.entry(who).or_insert(Sighting { last_ns: now_ns, logged_ns: i64::MIN / 2, times: 0 });
         seen.last_ns = now_ns;
         seen.times += 1;
         if now_ns - seen.logged_ns >= LOG_AGAIN_NS {
@@ -70,13 +70,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_are_bounded_and_forgotten() {
+    fn rejected_nodes_are_bounded_and_forgotten() {
         let mut rejected_nodes = RejectedNodes::default();
         for i in 0..1_000u64 {
             rejected_nodes.note(1, &[1; 16], vec![2; 16], format!("h{i}"));
         }
         rejected_nodes.note(2, &[1; 16], vec![2; 16], "h0".into());
-        assert_eq!(rejected_nodes.known(2).len(), MAX_STRANGERS);
+        assert_eq!(rejected_nodes.known(2).len(), MAX_REJECTED);
         assert_eq!(rejected_nodes.known(2)[0].times, 2);
         assert!(rejected_nodes.known(2 + FORGET_NS).is_empty());
         rejected_nodes.note(2 + FORGET_NS, &[1; 16], vec![3; 16], "x".repeat(1_000));

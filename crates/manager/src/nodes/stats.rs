@@ -10,7 +10,7 @@ use tessera_wire::meta::DeviceWork;
 
 /// What a node's last heartbeat said.
 #[derive(Debug, Clone, Default)]
-pub struct NodeFigures {
+pub struct NodeStats {
     /// When it arrived, ns since 1970.
     pub heard_ns: i64,
     /// Life of the node that sent it.
@@ -42,7 +42,7 @@ pub fn sensible_work(node_id: u64, said: &[DeviceWork]) -> Vec<DeviceWork> {
 
 /// What a node's last heartbeat said of one of its disks.
 #[derive(Debug, Clone, Default)]
-pub struct DiskFigures {
+pub struct DiskStats {
     /// When, ns since 1970.
     pub heard_ns: i64,
     /// Bytes still to be had, as the node sees it.
@@ -65,7 +65,7 @@ pub struct DiskFigures {
     assigned_before: u64,
 }
 
-impl DiskFigures {
+impl DiskStats {
     /// Free bytes less what is on its way to the disk.
     pub fn available_bytes(&self) -> u64 {
         self.free_bytes.saturating_sub(self.assigned.get()).saturating_sub(self.assigned_before)
@@ -79,11 +79,11 @@ impl DiskFigures {
 
 /// Figures of all nodes and disks.
 #[derive(Debug, Default)]
-pub struct Figures {
+pub struct ClusterStats {
     /// By node id.
-    pub nodes: BTreeMap<u64, NodeFigures>,
+    pub nodes: BTreeMap<u64, NodeStats>,
     /// By disk id.
-    pub disks: BTreeMap<u64, DiskFigures>,
+    pub disks: BTreeMap<u64, DiskStats>,
     /// Grows with each heartbeat: weights computed from older figures are recomputed.
     pub generation: u64,
     /// When the manager started, or last came to itself after it had been stopped (or its clock had jumped): heartbeats
@@ -95,7 +95,7 @@ pub struct Figures {
     ticked_ns: i64,
 }
 
-impl Figures {
+impl ClusterStats {
     /// Adds what a client's devices computed.
     pub fn hear_work(&mut self, said: &[DeviceWork]) {
         for work in said.iter().filter(|w| is_sensible(w)) {
@@ -123,7 +123,7 @@ impl Figures {
     pub fn hear_disk(&mut self, now_ns: i64, disk_id: u64, said: &DiskInfo, scrubbed_bytes: u64) {
         self.generation += 1;
         let disk = self.disks.entry(disk_id).or_default();
-        *disk = DiskFigures {
+        *disk = DiskStats {
             heard_ns: now_ns,
             free_bytes: said.free_bytes,
             used_bytes: said.used_bytes,
@@ -157,6 +157,6 @@ impl Figures {
 
     /// Bytes that may still be put on a disk. One that has not been heard of yet counts with a part of its capacity.
     pub fn available_bytes(&self, disk_id: u64, capacity_bytes: u64) -> u64 {
-        self.disks.get(&disk_id).map_or(capacity_bytes / 16, DiskFigures::available_bytes)
+        self.disks.get(&disk_id).map_or(capacity_bytes / 16, DiskStats::available_bytes)
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::db::cache::all_classes;
 use crate::db::rows::{self, DiskRow, Member, unsigned};
-use crate::error::Outcome;
+use crate::error::Result;
 use crate::state::View;
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ pub struct Redundancy {
 }
 
 /// Answers GetStatus.
-pub fn get_status(view: &View<'_>) -> Outcome<ClusterStatus> {
+pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
     let conn = view.db.conn();
     let meta = view.meta;
     let disks = rows::disks(conn)?;
@@ -42,7 +42,7 @@ pub fn get_status(view: &View<'_>) -> Outcome<ClusterStatus> {
     Ok(ClusterStatus {
         cluster_id: meta.cluster_id.to_vec(),
         nodes: rows::nodes(conn)?.iter().map(|n| rows::node_to_wire(n, &disks)).collect(),
-        disks: disks.iter().map(|d| disk_with_figures(view, d)).collect(),
+        disks: disks.iter().map(|d| disk_with_stats(view, d)).collect(),
         files: meta.files,
         directories: meta.directories,
         versions: meta.versions,
@@ -71,7 +71,7 @@ pub fn get_status(view: &View<'_>) -> Outcome<ClusterStatus> {
         counters: counters(view),
         map_version: meta.map_version,
         rejected_nodes: view.soft.rejected_nodes.known(view.now_ns),
-        device_work: view.soft.cluster.figures.work(),
+        device_work: view.soft.cluster.stats.work(),
     })
 }
 
@@ -79,15 +79,15 @@ fn count(conn: &Connection, sql: &str) -> rusqlite::Result<u64> {
     conn.prepare_cached(sql)?.query_row([], |row| unsigned(row, 0))
 }
 
-fn disk_with_figures(view: &View<'_>, disk: &DiskRow) -> tessera_wire::DiskInfo {
+fn disk_with_stats(view: &View<'_>, disk: &DiskRow) -> tessera_wire::DiskInfo {
     let mut info = rows::disk_to_wire(disk);
-    if let Some(figures) = view.soft.cluster.figures.disks.get(&disk.disk_id) {
-        info.free_bytes = figures.free_bytes;
-        info.used_bytes = figures.used_bytes;
-        info.fragments = figures.fragments;
-        info.index_bytes = figures.index_bytes;
-        info.queue_len = figures.queue_len;
-        info.verified_ns = figures.verified_ns;
+    if let Some(stats) = view.soft.cluster.stats.disks.get(&disk.disk_id) {
+        info.free_bytes = stats.free_bytes;
+        info.used_bytes = stats.used_bytes;
+        info.fragments = stats.fragments;
+        info.index_bytes = stats.index_bytes;
+        info.queue_len = stats.queue_len;
+        info.verified_ns = stats.verified_ns;
     }
     info
 }
@@ -101,7 +101,7 @@ fn counters(view: &View<'_>) -> Vec<Counter> {
         ("files_expired", view.soft.files_expired),
         ("placements_not_met", cluster.placements_not_met),
         ("tasks_out", cluster.tasks.given.len() as u64),
-        ("scrubbed_bytes", cluster.figures.disks.values().map(|d| d.scrubbed_bytes).sum()),
+        ("scrubbed_bytes", cluster.stats.disks.values().map(|d| d.scrubbed_bytes).sum()),
     ]
     .into_iter()
     .map(|(name, value)| Counter { name: name.to_string(), value })
@@ -109,7 +109,7 @@ fn counters(view: &View<'_>) -> Vec<Counter> {
 }
 
 /// Counts full, reduced and lost among `chunks` committed ones.
-pub fn redundancy(conn: &Connection, chunks: u64) -> Outcome<Redundancy> {
+pub fn redundancy(conn: &Connection, chunks: u64) -> Result<Redundancy> {
     let mut sum = Redundancy::default();
     let disks: BTreeMap<u64, DiskRow> = rows::disks(conn)?.into_iter().map(|d| (d.disk_id, d)).collect();
     let troubled: BTreeSet<u64> = conn
@@ -155,7 +155,7 @@ fn ranges(members: &[Member]) -> Vec<(u64, u64)> {
 }
 
 /// Disks and classes.
-type Known<'a> = (&'a BTreeMap<u64, DiskRow>, &'a BTreeMap<u32, ClassInfo>);
+type DisksAndClasses<'a> = (&'a BTreeMap<u64, DiskRow>, &'a BTreeMap<u32, ClassInfo>);
 
 /// Chunks of a class that lack the fragments `away`: counted where they belong.
 fn stand<'a>(sum: &'a mut Redundancy, class: Option<&ClassInfo>, away: &BTreeSet<u32>) -> Option<&'a mut u64> {
@@ -169,15 +169,15 @@ fn stand<'a>(sum: &'a mut Redundancy, class: Option<&ClassInfo>, away: &BTreeSet
 
 fn add_group(
     conn: &Connection,
-    (disks, classes): Known<'_>,
+    (disks, classes): DisksAndClasses<'_>,
     pg_id: u64,
     members: &[Member],
     sum: &mut Redundancy,
-) -> Outcome<()> {
+) -> Result<()> {
     sum.filling += members.iter().filter(|m| m.incoming != 0).count() as u64;
     for (from, to) in ranges(members) {
         let away = away(disks, members, from);
-        let unfilled = members.iter().filter(|m| to_fill(disks, m, from)).count() as u64;
+        let unfilled = members.iter().filter(|m| to_backfill(disks, m, from)).count() as u64;
         let mut by_class = conn.prepare_cached(
             "SELECT class_id, count(*) FROM chunks
              WHERE pg_id = ?1 AND chunk_id >= ?2 AND chunk_id < ?3 AND state = 2 GROUP BY class_id",
@@ -194,7 +194,7 @@ fn add_group(
 
 /// A fill still has to supply this member's fragment of the chunks that start here (or will have to, when a
 /// disk is found to take over).
-fn to_fill(disks: &BTreeMap<u64, DiskRow>, m: &Member, from: u64) -> bool {
+fn to_backfill(disks: &BTreeMap<u64, DiskRow>, m: &Member, from: u64) -> bool {
     let out = disks.get(&m.disk_id).is_some_and(|d| d.health() == Health::Out);
     let ahead = from > m.fill_cursor && (m.fill_until == 0 || from < m.fill_until);
     (m.incoming == 0 && out) || (m.incoming != 0 && ahead)
@@ -203,11 +203,11 @@ fn to_fill(disks: &BTreeMap<u64, DiskRow>, m: &Member, from: u64) -> bool {
 /// Chunks with missing rows are looked at one by one: what the ranges said of them is taken back.
 fn add_missing_rows(
     conn: &Connection,
-    (disks, classes): Known<'_>,
+    (disks, classes): DisksAndClasses<'_>,
     pg_id: u64,
     members: &[Member],
     sum: &mut Redundancy,
-) -> Outcome<()> {
+) -> Result<()> {
     let mut lacking: BTreeMap<(u64, u32), BTreeSet<u32>> = BTreeMap::new();
     let mut query = conn.prepare_cached(
         "SELECT f.chunk_id, c.class_id, f.fragment, f.incoming FROM missing_fragments f

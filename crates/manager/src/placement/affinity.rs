@@ -5,14 +5,14 @@
 //! host, the nodes that are up), so that a replay of the log finds the same; whether a group there has room is asked through the tape.
 
 use crate::files::sessions::Session;
-use crate::nodes::map::Roster;
+use crate::nodes::map::NodeMap;
 use crate::placement::layout::mix;
 use std::collections::BTreeSet;
 use tessera_policy::{Placement, Policy};
 
 /// What is asked for one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish<'a> {
+pub enum HostChoice<'a> {
     /// Any host will do.
     Anywhere,
     /// This host.
@@ -23,47 +23,47 @@ pub enum Wish<'a> {
 
 /// The anchors of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Anchors {
+pub struct Affinity {
     asked: bool,
     /// Region i goes to host i modulo their number.
     hosts: Vec<String>,
 }
 
-impl Anchors {
+impl Affinity {
     /// As the file's policy asks, among the hosts that take chunks.
-    pub fn of(policy: &Policy, session: &Session, roster: &Roster) -> Anchors {
+    pub fn of(policy: &Policy, session: &Session, node_map: &NodeMap) -> Affinity {
         let hosts = match &policy.placement {
-            Placement::Spread => return Anchors { asked: false, hosts: Vec::new() },
+            Placement::Spread => return Affinity { asked: false, hosts: Vec::new() },
             Placement::Local => {
-                let there = writable_hosts(roster).contains(session.host.as_str());
+                let there = writable_hosts(node_map).contains(session.host.as_str());
                 if there { vec![session.host.clone()] } else { Vec::new() }
             }
-            Placement::Collocate { group } => ranked(roster, group.as_bytes()).into_iter().take(1).collect(),
-            Placement::Scatter(_) => ranked(roster, &session.ino.to_le_bytes()),
+            Placement::Collocate { group } => ranked(node_map, group.as_bytes()).into_iter().take(1).collect(),
+            Placement::Scatter(_) => ranked(node_map, &session.ino.to_le_bytes()),
         };
-        Anchors { asked: true, hosts }
+        Affinity { asked: true, hosts }
     }
 
     /// Where a chunk of region `region` is asked to be.
-    pub fn wish(&self, region: u64) -> Wish<'_> {
+    pub fn wish(&self, region: u64) -> HostChoice<'_> {
         match self.hosts.len() as u64 {
-            _ if !self.asked => Wish::Anywhere,
-            0 => Wish::Impossible,
-            n => self.hosts.get((region % n) as usize).map_or(Wish::Impossible, |host| Wish::Host(host)),
+            _ if !self.asked => HostChoice::Anywhere,
+            0 => HostChoice::Impossible,
+            n => self.hosts.get((region % n) as usize).map_or(HostChoice::Impossible, |host| HostChoice::Host(host)),
         }
     }
 }
 
-fn writable_hosts(roster: &Roster) -> BTreeSet<&str> {
-    roster.disks.values().filter(|d| d.writable()).map(|d| d.host.as_str()).collect()
+fn writable_hosts(node_map: &NodeMap) -> BTreeSet<&str> {
+    node_map.disks.values().filter(|d| d.writable()).map(|d| d.host.as_str()).collect()
 }
 
 /// The hosts in the order in which `key` prefers them, each key in another one: highest random weight (Thaler and Ravishankar,
 /// 1998), so that a host that comes or goes moves nobody else's first choice.
-fn ranked(roster: &Roster, key: &[u8]) -> Vec<String> {
+fn ranked(node_map: &NodeMap, key: &[u8]) -> Vec<String> {
     let key = hash(key);
     let mut hosts: Vec<(u64, &str)> =
-        writable_hosts(roster).into_iter().map(|host| (mix(key ^ hash(host.as_bytes())), host)).collect();
+        writable_hosts(node_map).into_iter().map(|host| (mix(key ^ hash(host.as_bytes())), host)).collect();
     hosts.sort_unstable_by(|a, b| b.cmp(a));
     hosts.into_iter().map(|(_, host)| host.to_string()).collect()
 }
@@ -80,7 +80,7 @@ mod tests {
     use std::collections::BTreeMap;
     use tessera_wire::Health;
 
-    fn roster(hosts: std::ops::Range<u64>) -> Roster {
+    fn node_map(hosts: std::ops::Range<u64>) -> NodeMap {
         let disk = |id: u64| DiskRow {
             disk_id: id,
             node_id: id,
@@ -92,21 +92,21 @@ mod tests {
             capacity_bytes: 1,
             inventory_wanted: 0,
         };
-        let mut roster = Roster::default();
-        roster.disks.extend(hosts.map(|id| (id, disk(id))));
-        roster
+        let mut node_map = NodeMap::default();
+        node_map.disks.extend(hosts.map(|id| (id, disk(id))));
+        node_map
     }
 
-    fn anchors(placement: &str, session: &Session, roster: &Roster) -> Anchors {
-        Anchors::of(&Policy::from_hints([("placement", placement)]).unwrap(), session, roster)
+    fn anchors(placement: &str, session: &Session, node_map: &NodeMap) -> Affinity {
+        Affinity::of(&Policy::from_hints([("placement", placement)]).unwrap(), session, node_map)
     }
 
     #[test]
     fn local_is_the_writer_and_no_other() {
         let session = Session { host: "h3".into(), ..Default::default() };
-        assert_eq!(anchors("local", &session, &roster(1..9)).wish(7), Wish::Host("h3"));
-        assert_eq!(anchors("local", &session, &roster(4..9)).wish(0), Wish::Impossible);
-        assert_eq!(anchors("spread", &session, &roster(1..9)).wish(0), Wish::Anywhere);
+        assert_eq!(anchors("local", &session, &node_map(1..9)).wish(7), HostChoice::Host("h3"));
+        assert_eq!(anchors("local", &session, &node_map(4..9)).wish(0), HostChoice::Impossible);
+        assert_eq!(anchors("spread", &session, &node_map(1..9)).wish(0), HostChoice::Anywhere);
     }
 
     #[test]
@@ -115,8 +115,8 @@ mod tests {
         let mut counts = BTreeMap::<String, u32>::new();
         for group in 0..400 {
             let group = format!("collocate:g{group}");
-            let before = anchors(&group, &session, &roster(1..9));
-            let after = anchors(&group, &session, &roster(2..9));
+            let before = anchors(&group, &session, &node_map(1..9));
+            let after = anchors(&group, &session, &node_map(2..9));
             *counts.entry(before.hosts[0].clone()).or_default() += 1;
             assert!(before == after || before.hosts == ["h1"], "{group}: {before:?} {after:?}");
         }
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn regions_go_round_all_hosts() {
         let session = Session { ino: 77, ..Default::default() };
-        let anchors = anchors("scatter:1M", &session, &roster(1..9));
+        let anchors = anchors("scatter:1M", &session, &node_map(1..9));
         let first: BTreeSet<_> = (0..8).map(|region| format!("{:?}", anchors.wish(region))).collect();
         assert_eq!(first.len(), 8);
         assert_eq!(anchors.wish(3), anchors.wish(11));

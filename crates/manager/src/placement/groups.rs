@@ -8,9 +8,9 @@ use crate::db::Db;
 use crate::db::cache::{CLASS_COLUMNS, Caches};
 use crate::db::meta::draw;
 use crate::db::rows::{self, DiskRow, unsigned};
-use crate::error::{Outcome, invalid};
+use crate::error::{Result, invalid};
 use crate::log::internal::{NewGroup, SetGroups};
-use crate::nodes::stats::Figures;
+use crate::nodes::stats::ClusterStats;
 use crate::placement::layout::{Layout, LayoutDisk, open_groups};
 use crate::placement::select::load_open;
 use crate::state::{Ctx, View};
@@ -31,7 +31,7 @@ const GROUPS_PER_COMMAND: usize = 256;
 
 /// The class of a canonical or hand-written spec: `none`, `replica:3`, `ec:4+2`, `raid6:8+2`, `copy+ec:4+2`. Its row is created when the
 /// class is first used, and groups of its width with it; refused when the cluster has too few hosts for it.
-pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Outcome<Arc<ClassInfo>> {
+pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Result<Arc<ClassInfo>> {
     if let Some(class) = ctx.caches.class_of_spec(ctx.db, spec)? {
         return Ok(class);
     }
@@ -77,11 +77,11 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Outcome<Arc<ClassInfo>> {
 
 /// Creates the first groups of a width. Which ones is a decision on the tape: a later release may lay them out
 /// differently, and replaying an old log must still give the old groups.
-fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Outcome<()> {
+fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
     let mut plan: Vec<Vec<u64>> = Vec::new();
-    let count = ctx.decide(|ctx| {
+    let count = ctx.record(|ctx| {
         let disks = rows::disks(ctx.db.conn())?;
-        plan = propose_groups(&fit_for_chunks(&disks, &ctx.soft.cluster.figures), width, &[], GROUPS_PER_COMMAND);
+        plan = propose_groups(&fit_for_chunks(&disks, &ctx.soft.cluster.stats), width, &[], GROUPS_PER_COMMAND);
         match plan.len() {
             0 => Err(too_few_hosts(ctx.db.conn(), spec, width)?.into()),
             n => Ok(n as u64),
@@ -90,7 +90,7 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Outcome<()> {
     for i in 0..count as usize {
         let mut disks = Vec::with_capacity(width as usize);
         for j in 0..width as usize {
-            disks.push(ctx.decide(|_| Ok(plan.get(i).and_then(|group| group.get(j)).copied().unwrap_or(0)))?);
+            disks.push(ctx.record(|_| Ok(plan.get(i).and_then(|group| group.get(j)).copied().unwrap_or(0)))?);
         }
         create_group(ctx, &disks)?;
     }
@@ -98,16 +98,16 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Outcome<()> {
 }
 
 /// The disks that take new chunks now: writable, and not full.
-fn fit_for_chunks(disks: &[DiskRow], figures: &Figures) -> Vec<LayoutDisk> {
-    let fit = |d: &&DiskRow| d.writable() && has_room(figures, d.disk_id, d.capacity_bytes, 0);
+fn fit_for_chunks(disks: &[DiskRow], stats: &ClusterStats) -> Vec<LayoutDisk> {
+    let fit = |d: &&DiskRow| d.writable() && has_room(stats, d.disk_id, d.capacity_bytes, 0);
     let disk = |d: &DiskRow| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes };
     disks.iter().filter(fit).map(disk).collect()
 }
 
 /// Whether a disk has room for a fragment, and for what compaction and repair need beside it.
-pub(crate) fn has_room(figures: &Figures, disk_id: u64, capacity_bytes: u64, fragment_bytes: u64) -> bool {
+pub(crate) fn has_room(stats: &ClusterStats, disk_id: u64, capacity_bytes: u64, fragment_bytes: u64) -> bool {
     let reserve = (capacity_bytes / 64).min(RESERVE_CAP_BYTES);
-    figures.available_bytes(disk_id, capacity_bytes) >= reserve.saturating_add(fragment_bytes)
+    stats.available_bytes(disk_id, capacity_bytes) >= reserve.saturating_add(fragment_bytes)
 }
 
 /// Groups to open so that there are enough among the disks that take new chunks now.
@@ -117,7 +117,7 @@ fn propose_groups(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], limit: us
     (0..wanted).map_while(|_| layout.propose()).collect()
 }
 
-fn create_group(ctx: &mut Ctx<'_>, disks: &[u64]) -> Outcome<()> {
+fn create_group(ctx: &mut Ctx<'_>, disks: &[u64]) -> Result<()> {
     let pg_id = draw(&mut ctx.meta.next_pg);
     let version = ctx.next_map_version() as i64;
     ctx.db
@@ -132,7 +132,7 @@ fn create_group(ctx: &mut Ctx<'_>, disks: &[u64]) -> Outcome<()> {
 }
 
 /// Opens and closes groups as the command says.
-pub fn set_groups(ctx: &mut Ctx<'_>, command: &SetGroups) -> Outcome<()> {
+pub fn set_groups(ctx: &mut Ctx<'_>, command: &SetGroups) -> Result<()> {
     for group in &command.create {
         create_group(ctx, &group.disk_ids)?;
     }
@@ -152,7 +152,7 @@ fn open_group_count(conn: &Connection, width: u32) -> rusqlite::Result<u64> {
 }
 
 /// Groups to close because they are full and to open because too few are usable, for every width in use.
-pub fn groups_due(view: &View<'_>) -> Outcome<Option<SetGroups>> {
+pub fn groups_due(view: &View<'_>) -> Result<Option<SetGroups>> {
     let conn = view.db.conn();
     let close: Vec<u64> = conn
         .prepare_cached("SELECT pg_id FROM pgs WHERE open = 1 AND bytes >= ?1 LIMIT 1000")?
@@ -162,13 +162,13 @@ pub fn groups_due(view: &View<'_>) -> Outcome<Option<SetGroups>> {
         .prepare_cached("SELECT DISTINCT k + m FROM classes ORDER BY 1")?
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
-    let figures = &view.soft.cluster.figures;
-    let fit = fit_for_chunks(&rows::disks(conn)?, figures);
+    let stats = &view.soft.cluster.stats;
+    let fit = fit_for_chunks(&rows::disks(conn)?, stats);
     let mut create = Vec::new();
     for width in widths {
         let usable: Vec<Vec<u64>> = load_open(conn, width)?
             .into_iter()
-            .filter(|g| g.unable == 0 && g.has_room(figures, |_| 0) && !close.contains(&g.pg_id))
+            .filter(|g| g.unable == 0 && g.has_room(stats, |_| 0) && !close.contains(&g.pg_id))
             .map(|g| g.disks.iter().map(|d| d.0).collect())
             .collect();
         // Half of the wished-for number will do: a node that is down for a minute is no reason to open many more.
@@ -182,7 +182,7 @@ pub fn groups_due(view: &View<'_>) -> Outcome<Option<SetGroups>> {
                 proposed = one_more_each(&fit, width, &usable, room);
             }
         }
-        anchored(&fit, width, &usable, &view.soft.cluster.chooser.asked_hosts(width), &mut proposed);
+        anchored(&fit, width, &usable, &view.soft.cluster.selector.asked_hosts(width), &mut proposed);
         create.extend(proposed.into_iter().map(|disk_ids| NewGroup { disk_ids }));
     }
     Ok((!create.is_empty() || !close.is_empty()).then_some(SetGroups { create, close }))
@@ -254,12 +254,12 @@ pub struct Space {
 }
 
 impl Space {
-    fn of<'a>(disks: impl Iterator<Item = &'a DiskRow>, figures: &Figures) -> Space {
+    fn of<'a>(disks: impl Iterator<Item = &'a DiskRow>, stats: &ClusterStats) -> Space {
         disks.filter(|d| d.writable()).fold(Space::default(), |s, d| Space {
             disks: s.disks + 1,
             capacity_bytes: s.capacity_bytes.saturating_add(d.capacity_bytes),
             free_bytes: s.free_bytes.saturating_add(
-                figures
+                stats
                     .available_bytes(d.disk_id, d.capacity_bytes)
                     .saturating_sub((d.capacity_bytes / 64).min(RESERVE_CAP_BYTES)),
             ),
@@ -276,9 +276,9 @@ pub struct Room {
     pub reserved_bytes: u64,
 }
 
-/// Room for data stored by `scheme`, of which `reserved_bytes` are reserved. Soft state decides: commands ask through `Ctx::decide`.
-pub fn room((db, caches): (&Db, &Caches), figures: &Figures, scheme: Scheme, reserved_bytes: u64) -> Outcome<Room> {
-    let space = Space::of(caches.roster(db)?.disks.values(), figures);
+/// Room for data stored by `scheme`, of which `reserved_bytes` are reserved. Soft state decides: commands ask through `Ctx::record`.
+pub fn room((db, caches): (&Db, &Caches), stats: &ClusterStats, scheme: Scheme, reserved_bytes: u64) -> Result<Room> {
+    let space = Space::of(caches.node_map(db)?.disks.values(), stats);
     let (data, stored) = scheme.expansion();
     let bytes = (u128::from(space.free_bytes) * u128::from(data) / u128::from(stored.max(1))) as u64;
     Ok(Room { bytes, reserved_bytes })
@@ -306,13 +306,7 @@ impl Room {
 }
 
 /// What changed of nodes, disks and classes since `known_version`, and the groups `pg_ids` whatever their age.
-pub fn map_since(
-    db: &Db,
-    map_version: u64,
-    caches: &Caches,
-    known_version: u64,
-    pg_ids: &[u64],
-) -> Outcome<ClusterMap> {
+pub fn map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64, pg_ids: &[u64]) -> Result<ClusterMap> {
     let mut map = ClusterMap { version: map_version, ..ClusterMap::default() };
     // A map from the future was learnt from a manager whose last entries were never acknowledged.
     let known_version = if known_version > map_version { 0 } else { known_version };
@@ -327,7 +321,7 @@ pub fn map_since(
 }
 
 /// Everything that changed since `known_version`, groups too.
-pub fn whole_map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64) -> Outcome<ClusterMap> {
+pub fn whole_map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64) -> Result<ClusterMap> {
     let pgs: Vec<u64> = db
         .stmt("SELECT pg_id FROM pgs WHERE map_version > ?1")?
         .query_map([known_version as i64], |row| unsigned(row, 0))?
@@ -335,7 +329,7 @@ pub fn whole_map_since(db: &Db, map_version: u64, caches: &Caches, known_version
     map_since(db, map_version, caches, known_version, &pgs)
 }
 
-fn add_changed(conn: &Connection, known_version: u64, map: &mut ClusterMap) -> Outcome<()> {
+fn add_changed(conn: &Connection, known_version: u64, map: &mut ClusterMap) -> Result<()> {
     let known = known_version as i64;
     let changed = |sql: &str| -> rusqlite::Result<BTreeSet<u64>> {
         conn.prepare_cached(sql)?.query_map([known], |row| unsigned(row, 0))?.collect()

@@ -1,9 +1,9 @@
 //! The choice of a group for a new chunk: one whose members all take puts, at random with weights by free space and
-//! queue length ([`choose_pg`]); with a placement hint, among those where the chunk's anchor holds its bytes ([`choose_near`]).
+//! queue length ([`select_group`]); with a placement hint, among those where the chunk's anchor holds its bytes ([`select_group_near`]).
 
 use crate::db::rows::{self, DiskRow, unsigned};
-use crate::error::Outcome;
-use crate::nodes::stats::Figures;
+use crate::error::Result;
+use crate::nodes::stats::ClusterStats;
 use crate::placement::groups::{has_room, too_few_hosts};
 use crate::placement::layout::mix;
 use crate::state::Ctx;
@@ -17,15 +17,15 @@ use tessera_wire::{ClassInfo, Code, Error, Health};
 
 /// The open groups and their weights, remembered between choices.
 #[derive(Debug, Default)]
-pub struct Chooser {
-    widths: RefCell<BTreeMap<u32, Choices>>,
+pub struct GroupSelector {
+    widths: RefCell<BTreeMap<u32, WeightedGroups>>,
     dice: Cell<u64>,
     /// (width, host) that placement hints have asked for: groups that begin there are kept open.
     asked: RefCell<BTreeSet<(u32, String)>>,
 }
 
 #[derive(Debug)]
-struct Choices {
+struct WeightedGroups {
     map_version: u64,
     generation: u64,
     groups: Vec<OpenGroup>,
@@ -45,18 +45,18 @@ pub(crate) struct OpenGroup {
 }
 
 /// Whether the group's disks have room for fragments of a chunk that was begun there. Soft state decides: commands ask
-/// through `Ctx::decide`.
+/// through `Ctx::record`.
 pub fn pg_has_room(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &crate::db::cache::Pg) -> bool {
-    let figures = &ctx.soft.cluster.figures;
+    let stats = &ctx.soft.cluster.stats;
     (0..).zip(&pg.members).all(|(i, m)| {
-        let disk = figures.disks.get(&m.wire.put_disk_id());
+        let disk = stats.disks.get(&m.wire.put_disk_id());
         disk.is_none_or(|d| d.available_bytes() >= class.room_bytes(len_bytes, i))
     })
 }
 
 /// What a group is wanted for.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct ChunkSpec<'a> {
     /// Class of the chunk.
     pub class: &'a ClassInfo,
     /// Its length.
@@ -68,17 +68,17 @@ pub struct Wanted<'a> {
 }
 
 /// Chooses the group for a new chunk: open, not among those to avoid, all members able to take puts (with
-/// `degraded`, at least k+1 of them). Soft state weighs in: commands ask through `Ctx::decide`.
-pub fn choose_pg(ctx: &Ctx<'_>, wanted: &Wanted<'_>) -> Outcome<u64> {
+/// `degraded`, at least k+1 of them). Soft state weighs in: commands ask through `Ctx::record`.
+pub fn select_group(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>) -> Result<u64> {
     match known(ctx, wanted, None)? {
         Some(pg_id) => Ok(pg_id),
-        None => Err(why_none(ctx, wanted.class, wanted.len_bytes)?.into()),
+        None => Err(why_no_group(ctx, wanted.class, wanted.len_bytes)?.into()),
     }
 }
 
 /// Where a group is wanted.
 #[derive(Debug, Clone, Copy)]
-pub struct Near<'a> {
+pub struct HostWish<'a> {
     /// Holds bytes of the chunk as they are.
     pub host: &'a str,
     /// Better one that this host is in, too: what it keeps it need not send.
@@ -86,67 +86,69 @@ pub struct Near<'a> {
 }
 
 /// Such a group in which the asked host holds bytes of the chunk as they are, if there is one.
-pub fn choose_near(ctx: &Ctx<'_>, wanted: &Wanted<'_>, near: Near<'_>) -> Outcome<Option<u64>> {
+pub fn select_group_near(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>, near: HostWish<'_>) -> Result<Option<u64>> {
     let asked = (wanted.class.fragments(), near.host.to_string());
-    ctx.soft.cluster.chooser.asked.borrow_mut().insert(asked);
+    ctx.soft.cluster.selector.asked.borrow_mut().insert(asked);
     known(ctx, wanted, Some(near))
 }
 
-fn known(ctx: &Ctx<'_>, wanted: &Wanted<'_>, near: Option<Near<'_>>) -> Outcome<Option<u64>> {
-    let chooser = &ctx.soft.cluster.chooser;
+fn known(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>, near: Option<HostWish<'_>>) -> Result<Option<u64>> {
+    let selector = &ctx.soft.cluster.selector;
     for _ in 0..2 {
-        match chooser.choose(ctx, wanted, near)? {
+        match selector.choose(ctx, wanted, near)? {
             Some(pg_id) if ctx.caches.pg(ctx.db, pg_id).is_ok() => return Ok(Some(pg_id)),
             // Remembered from a command that was undone after all.
-            Some(_) => chooser.widths.borrow_mut().clear(),
+            Some(_) => selector.widths.borrow_mut().clear(),
             None => break,
         }
     }
     Ok(None)
 }
 
-impl Chooser {
+impl GroupSelector {
     /// The hosts on which groups of `width` should begin, for placement hints asked for them.
     pub fn asked_hosts(&self, width: u32) -> Vec<String> {
         self.asked.borrow().iter().filter(|(w, _)| *w == width).map(|(_, host)| host.clone()).collect()
     }
 
-    fn choose(&self, ctx: &Ctx<'_>, wanted: &Wanted<'_>, near: Option<Near<'_>>) -> Outcome<Option<u64>> {
-        let Wanted { class, len_bytes, avoid, degraded } = *wanted;
+    fn choose(&self, ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>, near: Option<HostWish<'_>>) -> Result<Option<u64>> {
+        let ChunkSpec { class, len_bytes, avoid, degraded } = *wanted;
         let width = class.fragments();
-        let figures = &ctx.soft.cluster.figures;
+        let stats = &ctx.soft.cluster.stats;
         let mut widths = self.widths.borrow_mut();
         let stale = widths.get(&width).is_none_or(|c| c.map_version != ctx.meta.map_version);
         if stale {
             let groups = load_open(ctx.db.conn(), width)?;
-            let choices = Choices { map_version: ctx.meta.map_version, generation: u64::MAX, groups, sums: Vec::new() };
-            widths.insert(width, choices);
+            let groups_of_width =
+                WeightedGroups { map_version: ctx.meta.map_version, generation: u64::MAX, groups, sums: Vec::new() };
+            widths.insert(width, groups_of_width);
         }
-        let Some(choices) = widths.get_mut(&width) else { return Ok(None) };
-        if choices.generation != figures.generation {
-            choices.weigh(figures);
-            choices.generation = figures.generation;
+        let Some(groups_of_width) = widths.get_mut(&width) else { return Ok(None) };
+        if groups_of_width.generation != stats.generation {
+            groups_of_width.weigh(stats);
+            groups_of_width.generation = stats.generation;
         }
         let spare = if degraded { class.m.saturating_sub(1) } else { 0 };
         let anchors = class.anchors() as usize;
         let is_near = |g: &OpenGroup| near.is_none_or(|n| g.hosts.iter().take(anchors).any(|h| **h == *n.host));
-        let has_room = |g: &OpenGroup| g.has_room(figures, |i| class.room_bytes(len_bytes, i));
+        let has_room = |g: &OpenGroup| g.has_room(stats, |i| class.room_bytes(len_bytes, i));
         let fits = |g: &OpenGroup, unable: u32| g.unable <= unable && has_room(g) && is_near(g);
         let is_wanted = |g: &OpenGroup, unable: u32| fits(g, unable) && !avoid.contains(&g.pg_id);
         // Full redundancy first, whatever the policy allows. Better a group that failed this client a moment ago than
         // none: it may have recovered, and P12 wants writes to finish.
-        let at_writer = |near: Near<'_>| {
+        let at_writer = |near: HostWish<'_>| {
             let in_it = |g: &OpenGroup| g.hosts.iter().any(|h| **h == *near.writer);
-            choices.roll(self.next(), |g| is_wanted(g, 0) && in_it(g))
+            groups_of_width.roll(self.next(), |g| is_wanted(g, 0) && in_it(g))
         };
-        let chosen = near.and_then(at_writer).or_else(|| choices.roll(self.next(), |g| is_wanted(g, 0)));
-        let chosen =
-            chosen.or_else(|| if spare > 0 { choices.roll(self.next(), |g| is_wanted(g, spare)) } else { None });
+        let chosen = near.and_then(at_writer).or_else(|| groups_of_width.roll(self.next(), |g| is_wanted(g, 0)));
+        let chosen = chosen
+            .or_else(|| if spare > 0 { groups_of_width.roll(self.next(), |g| is_wanted(g, spare)) } else { None });
         // A hint is no reason to insist on what failed.
-        let chosen = chosen.or_else(|| near.is_none().then(|| choices.roll(self.next(), |g| fits(g, spare))).flatten());
+        let chosen =
+            chosen.or_else(|| near.is_none().then(|| groups_of_width.roll(self.next(), |g| fits(g, spare))).flatten());
         if let Some(group) = chosen {
             for (i, (disk, _)) in (0..).zip(&group.disks) {
-                if let Some(disk) = figures.disks.get(disk) {
+                if let Some(disk) = stats.disks.get(disk) {
                     disk.assign(class.room_bytes(len_bytes, i));
                 }
             }
@@ -162,24 +164,24 @@ impl Chooser {
 
 impl OpenGroup {
     /// Whether each of its disks has room for as many bytes as its position asks for.
-    pub(crate) fn has_room(&self, figures: &Figures, bytes: impl Fn(u32) -> u64) -> bool {
-        (0..).zip(&self.disks).all(|(i, &(disk, capacity))| has_room(figures, disk, capacity, bytes(i)))
+    pub(crate) fn has_room(&self, stats: &ClusterStats, bytes: impl Fn(u32) -> u64) -> bool {
+        (0..).zip(&self.disks).all(|(i, &(disk, capacity))| has_room(stats, disk, capacity, bytes(i)))
     }
 
     /// As much as its fullest disk has free, less when one of them has a long queue.
-    fn weight(&self, figures: &Figures) -> f64 {
-        let free = self.disks.iter().map(|&(d, capacity)| figures.available_bytes(d, capacity)).min().unwrap_or(0);
-        let queue = self.disks.iter().filter_map(|(d, _)| figures.disks.get(d)).map(|d| d.queue_len).max().unwrap_or(0);
+    fn weight(&self, stats: &ClusterStats) -> f64 {
+        let free = self.disks.iter().map(|&(d, capacity)| stats.available_bytes(d, capacity)).min().unwrap_or(0);
+        let queue = self.disks.iter().filter_map(|(d, _)| stats.disks.get(d)).map(|d| d.queue_len).max().unwrap_or(0);
         free as f64 / (1.0 + f64::from(queue) / 8.0)
     }
 }
 
-impl Choices {
-    fn weigh(&mut self, figures: &Figures) {
+impl WeightedGroups {
+    fn weigh(&mut self, stats: &ClusterStats) {
         let mut sum = 0.0;
         self.sums.clear();
         for group in &self.groups {
-            sum += group.weight(figures).max(1.0);
+            sum += group.weight(stats).max(1.0);
             self.sums.push(sum);
         }
     }
@@ -230,7 +232,7 @@ pub(crate) fn load_open(conn: &Connection, width: u32) -> rusqlite::Result<Vec<O
 }
 
 /// Why no group could be chosen.
-fn why_none(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Outcome<Error> {
+fn why_no_group(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Result<Error> {
     let conn = ctx.db.conn();
     let disks = rows::disks(conn)?;
     let hosts: BTreeSet<&str> = disks.iter().filter(|d| d.writable()).map(|d| d.host.as_str()).collect();
@@ -245,9 +247,9 @@ fn why_none(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Outcome<Error> 
             format!("{}: no open group has all its members up; new ones are being opened, try again", class.spec),
         ));
     }
-    let figures = &ctx.soft.cluster.figures;
+    let stats = &ctx.soft.cluster.stats;
     let fragment = class.room_bytes(len_bytes, 0);
-    let roomy = |d: &&DiskRow| d.writable() && has_room(figures, d.disk_id, d.capacity_bytes, fragment);
+    let roomy = |d: &&DiskRow| d.writable() && has_room(stats, d.disk_id, d.capacity_bytes, fragment);
     let hosts: BTreeSet<&str> = disks.iter().filter(roomy).map(|d| d.host.as_str()).collect();
     if hosts.len() as u32 >= class.fragments() {
         return Ok(Error::new(

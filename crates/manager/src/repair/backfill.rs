@@ -13,9 +13,9 @@
 
 use crate::db::cache::all_classes;
 use crate::db::rows::{self, DiskRow, Member, unsigned};
-use crate::error::Outcome;
+use crate::error::Result;
 use crate::files::commit::CAUSE_PASSED;
-use crate::log::internal::{AdvanceFill, FinishFill, FinishFills, Move, MoveMembers};
+use crate::log::internal::{AdvanceBackfill, FinishBackfill, FinishBackfills, Move, MoveMembers};
 use crate::placement::layout::{Layout, LayoutDisk};
 use crate::planted::{self, Bug};
 use crate::state::{Ctx, View};
@@ -33,7 +33,7 @@ const MOVES_PER_COMMAND: usize = 256;
 const BALANCE_SLACK: f64 = 0.10;
 
 /// A disk is out: members on it are lost, fills onto it are void.
-pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Outcome<()> {
+pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
     for mut m in rows::members_incoming(ctx.db.conn(), disk_id)? {
         let epoch = rows::raise_epoch(ctx, m.pg_id)?;
         if m.put_to_incoming {
@@ -62,7 +62,7 @@ pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Outcome<()> {
 }
 
 /// A moving member's disk was lost: what the incoming disk has counts, the fill goes on from its cursor.
-fn become_lost(ctx: &mut Ctx<'_>, m: &mut Member) -> Outcome<()> {
+fn become_lost(ctx: &mut Ctx<'_>, m: &mut Member) -> Result<()> {
     m.put_to_incoming = true;
     m.fill_until = ctx.meta.next_chunk;
     let (pg, position, cursor) = (m.pg_id as i64, m.position, m.fill_cursor as i64);
@@ -84,7 +84,7 @@ fn become_lost(ctx: &mut Ctx<'_>, m: &mut Member) -> Outcome<()> {
     forget_missing(ctx, m, 1)
 }
 
-fn forget_missing(ctx: &Ctx<'_>, m: &Member, incoming: i32) -> Outcome<()> {
+fn forget_missing(ctx: &Ctx<'_>, m: &Member, incoming: i32) -> Result<()> {
     ctx.db
         .stmt("DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = ?3")?
         .execute(params![m.pg_id as i64, m.position, incoming])?;
@@ -97,7 +97,7 @@ fn forget_tasks(ctx: &mut Ctx<'_>, m: &Member) {
 }
 
 /// Applies moves. One that does not fit the rows any more is passed over.
-pub fn move_members(ctx: &mut Ctx<'_>, command: &MoveMembers) -> Outcome<()> {
+pub fn move_members(ctx: &mut Ctx<'_>, command: &MoveMembers) -> Result<()> {
     for change in &command.moves {
         let Some(m) = rows::member(ctx.db.conn(), change.pg_id, change.position)? else { continue };
         if m.disk_id != change.disk_id || m.incoming != change.incoming_was || m.incoming == change.incoming {
@@ -111,7 +111,7 @@ pub fn move_members(ctx: &mut Ctx<'_>, command: &MoveMembers) -> Outcome<()> {
     Ok(())
 }
 
-fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Outcome<()> {
+fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Result<()> {
     let conn = ctx.db.conn();
     let (Some(new), Some(old)) = (rows::disk(conn, incoming)?, rows::disk(conn, m.disk_id)?) else { return Ok(()) };
     if m.incoming != 0 || !new.may_take_members() || !host_is_free(conn, &m, &new)? {
@@ -136,7 +136,7 @@ fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Outcome<()> {
 }
 
 /// No other member of the group stands on, or moves to, the host of `new` (P6: distinct hosts).
-fn host_is_free(conn: &Connection, m: &Member, new: &DiskRow) -> Outcome<bool> {
+fn host_is_free(conn: &Connection, m: &Member, new: &DiskRow) -> Result<bool> {
     for other in rows::members(conn, m.pg_id)?.iter().filter(|o| o.position != m.position) {
         for disk_id in [other.disk_id, other.incoming] {
             if planted::is(Bug::SharedHost) {
@@ -151,7 +151,7 @@ fn host_is_free(conn: &Connection, m: &Member, new: &DiskRow) -> Outcome<bool> {
 }
 
 /// Gives up the move of a member whose old disk still serves.
-fn cancel(ctx: &mut Ctx<'_>, mut m: Member) -> Outcome<()> {
+fn cancel(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
     if m.put_to_incoming {
         return Ok(());
     }
@@ -166,7 +166,7 @@ fn cancel(ctx: &mut Ctx<'_>, mut m: Member) -> Outcome<()> {
 }
 
 /// Gives up all moves away from a disk (its drain was taken back).
-pub fn cancel_moves_from(ctx: &mut Ctx<'_>, disk_id: u64) -> Outcome<()> {
+pub fn cancel_moves_from(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
     for m in rows::members_on(ctx.db.conn(), disk_id)? {
         if m.incoming != 0 {
             cancel(ctx, m)?;
@@ -177,7 +177,7 @@ pub fn cancel_moves_from(ctx: &mut Ctx<'_>, disk_id: u64) -> Outcome<()> {
 
 /// The cursor of a fill moves on. Committed chunks it passed that are not in `done` become missing rows: what failed, and
 /// (when the member moves) what was committed to the old disk while the batch was under way (P6).
-pub fn advance_fill(ctx: &mut Ctx<'_>, command: &AdvanceFill) -> Outcome<()> {
+pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<()> {
     let Some(mut m) = rows::member(ctx.db.conn(), command.pg_id, command.position)? else { return Ok(()) };
     if m.incoming != command.incoming || m.incoming == 0 || m.fill_cursor != command.from || command.to < command.from {
         return Ok(());
@@ -215,7 +215,7 @@ pub fn advance_fill(ctx: &mut Ctx<'_>, command: &AdvanceFill) -> Outcome<()> {
 }
 
 /// Writes a missing row.
-pub fn note_missing(ctx: &Ctx<'_>, chunk: u64, fragment: u32, incoming: i32, pg: u64, cause: i64) -> Outcome<()> {
+pub fn note_missing(ctx: &Ctx<'_>, chunk: u64, fragment: u32, incoming: i32, pg: u64, cause: i64) -> Result<()> {
     ctx.db
         .stmt(
             "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
@@ -226,7 +226,7 @@ pub fn note_missing(ctx: &Ctx<'_>, chunk: u64, fragment: u32, incoming: i32, pg:
 }
 
 /// Whether a member's incoming disk has everything: no committed chunk ahead of the cursor, no missing row for it.
-pub fn is_through(conn: &Connection, m: &Member) -> Outcome<bool> {
+pub fn is_complete(conn: &Connection, m: &Member) -> Result<bool> {
     let until = if m.fill_until == 0 { i64::MAX } else { m.fill_until as i64 };
     let ahead: bool = conn
         .prepare_cached(
@@ -242,21 +242,21 @@ pub fn is_through(conn: &Connection, m: &Member) -> Outcome<bool> {
 }
 
 /// Members whose fill is through, at most `limit`.
-pub fn fills_through(view: &View<'_>, limit: usize) -> Outcome<Vec<FinishFill>> {
+pub fn finished_backfills(view: &View<'_>, limit: usize) -> Result<Vec<FinishBackfill>> {
     let mut through = Vec::new();
-    for m in view.caches.filling(view.db)?.iter() {
-        if through.len() < limit && is_through(view.db.conn(), m)? {
-            through.push(FinishFill { pg_id: m.pg_id, position: m.position, incoming: m.incoming });
+    for m in view.caches.backfilling(view.db)?.iter() {
+        if through.len() < limit && is_complete(view.db.conn(), m)? {
+            through.push(FinishBackfill { pg_id: m.pg_id, position: m.position, incoming: m.incoming });
         }
     }
     Ok(through)
 }
 
 /// Incoming disks take over. Checked once more here: what was committed since the decision counts (P6).
-pub fn finish_fills(ctx: &mut Ctx<'_>, command: &FinishFills) -> Outcome<()> {
+pub fn finish_backfills(ctx: &mut Ctx<'_>, command: &FinishBackfills) -> Result<()> {
     for fill in &command.fills {
         let Some(m) = rows::member(ctx.db.conn(), fill.pg_id, fill.position)? else { continue };
-        if m.incoming == 0 || m.incoming != fill.incoming || !is_through(ctx.db.conn(), &m)? {
+        if m.incoming == 0 || m.incoming != fill.incoming || !is_complete(ctx.db.conn(), &m)? {
             continue;
         }
         finish(ctx, m)?;
@@ -264,7 +264,7 @@ pub fn finish_fills(ctx: &mut Ctx<'_>, command: &FinishFills) -> Outcome<()> {
     Ok(())
 }
 
-fn finish(ctx: &mut Ctx<'_>, mut m: Member) -> Outcome<()> {
+fn finish(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
     let epoch = rows::raise_epoch(ctx, m.pg_id)?;
     let old = m.disk_id;
     if !m.put_to_incoming {
@@ -296,7 +296,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(view: &View<'_>, disks: &'a BTreeMap<u64, DiskRow>, width: u32) -> Outcome<Plan<'a>> {
+    fn new(view: &View<'_>, disks: &'a BTreeMap<u64, DiskRow>, width: u32) -> Result<Plan<'a>> {
         let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
         for m in rows::all_members(view.db.conn(), width)? {
             groups.entry(m.pg_id).or_default().push(m);
@@ -306,11 +306,11 @@ impl<'a> Plan<'a> {
             .map(|d| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes })
             .collect();
         let ends: Vec<Vec<u64>> = groups.values().map(|g| ends(g)).collect();
-        let figures = &view.soft.cluster.figures;
+        let stats = &view.soft.cluster.stats;
         let room = disks
             .values()
             .map(|d| {
-                (d.disk_id, figures.available_bytes(d.disk_id, d.capacity_bytes).saturating_sub(d.capacity_bytes / 64))
+                (d.disk_id, stats.available_bytes(d.disk_id, d.capacity_bytes).saturating_sub(d.capacity_bytes / 64))
             })
             .collect();
         let layout = Layout::new(&specs, width as usize, &ends);
@@ -386,7 +386,7 @@ fn disk_map(conn: &Connection) -> rusqlite::Result<BTreeMap<u64, DiskRow>> {
 }
 
 /// Moves that losses and drains call for: lost members first, the groups that lost most before all.
-pub fn moves_due(view: &View<'_>) -> Outcome<Vec<Move>> {
+pub fn moves_due(view: &View<'_>) -> Result<Vec<Move>> {
     let conn = view.db.conn();
     let disks = disk_map(conn)?;
     let health = |disk: u64| disks.get(&disk).map_or(Health::Unknown, DiskRow::health);
@@ -428,17 +428,17 @@ pub fn moves_due(view: &View<'_>) -> Outcome<Vec<Move>> {
 
 /// Moves from the fullest disks to the emptiest, while that improves the balance and fewer than `limit` are under
 /// way. None while anything is lost or drains: repair comes first.
-pub fn rebalance(view: &View<'_>, limit: usize) -> Outcome<Vec<Move>> {
+pub fn rebalance(view: &View<'_>, limit: usize) -> Result<Vec<Move>> {
     let conn = view.db.conn();
     let disks = disk_map(conn)?;
-    let busy = view.caches.filling(view.db)?;
+    let busy = view.caches.backfilling(view.db)?;
     let upset = disks.values().any(|d| matches!(d.health(), Health::Draining | Health::Down));
     if upset || busy.len() >= limit || busy.iter().any(|m| m.put_to_incoming) {
         return Ok(Vec::new());
     }
     let mut moves = Vec::new();
     let widths = widths(conn)?;
-    let mut plans = widths.iter().map(|w| Plan::new(view, &disks, *w)).collect::<Outcome<Vec<Plan<'_>>>>()?;
+    let mut plans = widths.iter().map(|w| Plan::new(view, &disks, *w)).collect::<Result<Vec<Plan<'_>>>>()?;
     let mut load: BTreeMap<u64, u64> = disks.values().filter(|d| d.readable()).map(|d| (d.disk_id, 0)).collect();
     for plan in &plans {
         for group in plan.groups.values() {

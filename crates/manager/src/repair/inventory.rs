@@ -8,11 +8,11 @@
 
 use crate::config::ns;
 use crate::db::rows::{self, Member, unsigned};
-use crate::error::{Outcome, invalid};
+use crate::error::{Result, invalid};
 use crate::log::internal::{InventoryPage, SetInventory};
 use crate::repair::backfill::{self, CAUSE_BAD};
 use crate::repair::rebuild::lacking_where;
-use crate::repair::tasks::{Given, Listing, Work};
+use crate::repair::tasks::{Assignment, Listing, Work};
 use crate::state::{Ctx, View};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::btree_map::Entry;
@@ -24,10 +24,10 @@ use tessera_wire::meta::{FragmentRef, Inventory, InventoryReply, InventoryTask, 
 const MAX_PAGE: usize = 65_536;
 
 /// Starts the listing of those disks of a node that want it.
-pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Outcome<Vec<Task>> {
+pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
     let mut given = Vec::new();
-    let roster = view.caches.roster(view.db)?;
-    for disk in roster.disks_of(node_id) {
+    let node_map = view.caches.node_map(view.db)?;
+    for disk in node_map.disks_of(node_id) {
         let serving = matches!(disk.own_health, Health::Up | Health::Draining | Health::Down);
         let running = view.soft.cluster.tasks.has(disk.disk_id, |w| matches!(w, Work::Inventory(_)));
         if disk.inventory_wanted == 0 || !serving || running {
@@ -40,7 +40,7 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Outcome<Vec<Task>> {
         let wire =
             Task { task_id: tasks.draw(), inventory: Some(InventoryTask { disk_id: disk.disk_id }), ..Task::default() };
         let listing = Listing { wanted: disk.inventory_wanted, bound, pending, ..Listing::default() };
-        given.push(tasks.give(Given {
+        given.push(tasks.give(Assignment {
             node_id,
             disk_id: disk.disk_id,
             member: (0, 0),
@@ -61,7 +61,7 @@ fn pending(conn: &Connection) -> rusqlite::Result<BTreeSet<u64>> {
 
 /// Takes in a page. What follows for the rows is always logged first, so that the answer, which orders removals, speaks
 /// only of what enough replicas know (P3).
-pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Outcome<InventoryPage> {
+pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Result<InventoryPage> {
     if page.held.len() > MAX_PAGE {
         return invalid(format!(
             "inventory of disk {}: {} fragments in a page, at most {MAX_PAGE}",
@@ -102,7 +102,7 @@ pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Outcome<InventoryPage
 }
 
 /// Notes as missing what the page lacks.
-pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Outcome<()> {
+pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Result<()> {
     let after = page.after.as_ref().map_or((0, 0), |a| (a.chunk_id, a.fragment));
     let end = match (page.last, page.held.last()) {
         (true, _) => (page.bound, 0),
@@ -139,7 +139,7 @@ pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Outcome<()> {
 
 /// What of a page is to be removed: ids that were issued and dropped, and what belongs elsewhere now. A fragment that is
 /// missing where it belongs stays: it may be needed.
-pub fn reply(view: &View<'_>, page: &Inventory) -> Outcome<InventoryReply> {
+pub fn reply(view: &View<'_>, page: &Inventory) -> Result<InventoryReply> {
     let conn = view.db.conn();
     let mut groups: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
     let mut remove = Vec::new();
@@ -180,14 +180,14 @@ fn is_missing(conn: &Connection, held: &FragmentRef) -> rusqlite::Result<bool> {
 }
 
 /// Wants disks listed, or ends a listing. A disk that returned after it was out serves again from then on.
-pub fn set_inventory(ctx: &mut Ctx<'_>, command: &SetInventory) -> Outcome<()> {
+pub fn set_inventory(ctx: &mut Ctx<'_>, command: &SetInventory) -> Result<()> {
     for &disk in &command.want {
         rows::want_inventory(ctx, disk)?;
     }
     if command.done_disk_id == 0 {
         return Ok(());
     }
-    ctx.caches.forget_roster();
+    ctx.caches.forget_node_map();
     let done = ctx
         .db
         .stmt("UPDATE disks SET inventory_wanted = 0 WHERE disk_id = ?1 AND inventory_wanted = ?2")?
@@ -200,14 +200,14 @@ pub fn set_inventory(ctx: &mut Ctx<'_>, command: &SetInventory) -> Outcome<()> {
 }
 
 /// Disks whose regular list is due; one at a time, so that they do not all list at once.
-pub fn due(view: &mut View<'_>) -> Outcome<Option<SetInventory>> {
+pub fn due(view: &mut View<'_>) -> Result<Option<SetInventory>> {
     let every = ns(view.config.inventory_every_ms);
     if every == 0 {
         return Ok(None);
     }
     let (started, now) = (view.soft.started_ns, view.now_ns);
-    let roster = view.caches.roster(view.db)?;
-    for disk in roster.disks.values() {
+    let node_map = view.caches.node_map(view.db)?;
+    for disk in node_map.disks.values() {
         let listed = view.soft.cluster.listed_ns.entry(disk.disk_id).or_insert(started);
         if disk.readable() && disk.inventory_wanted == 0 && now - *listed >= every {
             *listed = now;

@@ -1,13 +1,13 @@
 //! Passes of upkeep that somebody asked for: collect garbage, scrub, repair. Soft: a restart forgets that they ran.
 
-use crate::error::{Outcome, invalid};
+use crate::error::{Result, invalid};
 use crate::repair::tasks::Work;
 use crate::state::View;
 use tessera_wire::meta::{Counter, Maintain, MaintainReply, MaintenanceJob};
 
 /// A pass of one kind: running, or the last one that ran.
 #[derive(Debug, Default, Clone, Copy)]
-pub struct Pass {
+pub struct JobState {
     /// It runs.
     pub running: bool,
     /// Bytes re-read or won back.
@@ -26,18 +26,18 @@ pub struct Pass {
 
 /// The passes.
 #[derive(Debug, Default)]
-pub struct Passes {
+pub struct MaintenanceJobs {
     /// Re-reading everything.
-    pub scrub: Pass,
+    pub scrub: JobState,
     /// Garbage.
-    pub gc: Pass,
+    pub gc: JobState,
     /// Repair.
-    pub repair: Pass,
+    pub repair: JobState,
     /// Down nodes are not waited for (asked for with a repair pass, until the next tick).
     pub hurry: bool,
 }
 
-impl Pass {
+impl JobState {
     /// A task of the pass reported.
     pub fn note(&mut self, bytes: u64, bad: u64, finished: bool) {
         self.bytes += bytes;
@@ -47,7 +47,7 @@ impl Pass {
 }
 
 /// Starts a pass, if asked.
-pub fn start(view: &mut View<'_>, request: &Maintain) -> Outcome<()> {
+pub fn start(view: &mut View<'_>, request: &Maintain) -> Result<()> {
     let what = request.what();
     if what == MaintenanceJob::Unknown {
         return invalid(format!("maintain: {} is no kind of upkeep; there are gc, scrub and repair", request.what));
@@ -55,25 +55,25 @@ pub fn start(view: &mut View<'_>, request: &Maintain) -> Outcome<()> {
     if !request.start {
         return Ok(());
     }
-    let disks: Vec<u64> = view.caches.roster(view.db)?.readable().map(|d| d.disk_id).collect();
+    let disks: Vec<u64> = view.caches.node_map(view.db)?.readable().map(|d| d.disk_id).collect();
     let cluster = &mut view.soft.cluster;
-    let fresh = Pass {
+    let fresh = JobState {
         running: true,
         disks: disks.len() as u64,
         repaired_before: cluster.repaired.fragments,
-        ..Pass::default()
+        ..JobState::default()
     };
     match what {
-        MaintenanceJob::Scrub if !cluster.passes.scrub.running => {
-            cluster.passes.scrub = fresh;
+        MaintenanceJob::Scrub if !cluster.jobs.scrub.running => {
+            cluster.jobs.scrub = fresh;
             cluster.tasks.scrub_wanted.extend(disks);
         }
-        MaintenanceJob::Gc if !cluster.passes.gc.running => cluster.passes.gc = fresh,
+        MaintenanceJob::Gc if !cluster.jobs.gc.running => cluster.jobs.gc = fresh,
         MaintenanceJob::Repair => {
-            cluster.passes.repair = fresh;
-            cluster.passes.hurry = true;
+            cluster.jobs.repair = fresh;
+            cluster.jobs.hurry = true;
             cluster.tasks.missing_backoff.clear();
-            cluster.tasks.fill_backoff.clear();
+            cluster.tasks.backfill_backoff.clear();
         }
         _ => {}
     }
@@ -81,45 +81,45 @@ pub fn start(view: &mut View<'_>, request: &Maintain) -> Outcome<()> {
 }
 
 /// Moves passes on.
-pub fn on_tick(view: &mut View<'_>) -> Outcome<()> {
-    let listing = view.caches.roster(view.db)?.readable().any(|d| d.inventory_wanted > 0);
+pub fn on_tick(view: &mut View<'_>) -> Result<()> {
+    let listing = view.caches.node_map(view.db)?.readable().any(|d| d.inventory_wanted > 0);
     let tasks = &view.soft.cluster.tasks;
     // A disk that was re-read is listed before the pass is over.
     let scrubbing =
         listing || !tasks.scrub_wanted.is_empty() || tasks.given.values().any(|g| matches!(g.work, Work::Scrub));
     let compacting = !tasks.compact_wanted.is_empty() || tasks.given.values().any(|g| matches!(g.work, Work::Compact));
-    let passes = &view.soft.cluster.passes;
-    let (gc, repair) = (passes.gc, passes.repair);
+    let jobs = &view.soft.cluster.jobs;
+    let (gc, repair) = (jobs.gc, jobs.repair);
     let gc_ready = gc.running && !gc.compacting && is_clean(view)?;
     let repair_over = repair.running
-        && !passes.hurry
+        && !jobs.hurry
         && crate::nodes::status::redundancy(view.db.conn(), view.meta.chunks)?.to_repair == 0;
     let disks: Vec<u64> = match gc_ready {
-        true => view.caches.roster(view.db)?.readable().map(|d| d.disk_id).collect(),
+        true => view.caches.node_map(view.db)?.readable().map(|d| d.disk_id).collect(),
         false => Vec::new(),
     };
     let cluster = &mut view.soft.cluster;
-    cluster.passes.scrub.running &= scrubbing;
-    cluster.passes.repair.running &= !repair_over;
+    cluster.jobs.scrub.running &= scrubbing;
+    cluster.jobs.repair.running &= !repair_over;
     if gc_ready {
-        cluster.passes.gc.compacting = true;
-        cluster.passes.gc.disks = disks.len() as u64;
+        cluster.jobs.gc.compacting = true;
+        cluster.jobs.gc.disks = disks.len() as u64;
         cluster.tasks.compact_wanted.extend(disks);
     } else if gc.compacting && !compacting {
-        cluster.passes.gc.running = false;
+        cluster.jobs.gc.running = false;
     }
     Ok(())
 }
 
 /// Nothing is collectable, and disks within reach have no deletes to do.
-fn is_clean(view: &View<'_>) -> Outcome<bool> {
+fn is_clean(view: &View<'_>) -> Result<bool> {
     if crate::chunks::garbage::due(view)?.is_some() || view.db.stmt("SELECT 1 FROM dropped_pages LIMIT 1")?.exists([])?
     {
         return Ok(false);
     }
     let mut pending = view.db.stmt("SELECT 1 FROM deletes WHERE disk_id = ?1 LIMIT 1")?;
-    let roster = view.caches.roster(view.db)?;
-    for disk in roster.readable() {
+    let node_map = view.caches.node_map(view.db)?;
+    for disk in node_map.readable() {
         if pending.exists([disk.disk_id as i64])? {
             return Ok(false);
         }
@@ -128,15 +128,15 @@ fn is_clean(view: &View<'_>) -> Outcome<bool> {
 }
 
 /// State of the pass asked about.
-pub fn report(view: &View<'_>, request: &Maintain) -> Outcome<MaintainReply> {
+pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
     let cluster = &view.soft.cluster;
     let counter = |name: &str, value: u64| Counter { name: name.to_string(), value };
     Ok(match request.what() {
         MaintenanceJob::Scrub => {
-            let pass = cluster.passes.scrub;
-            let figures = &cluster.figures.disks;
-            let total = figures.values().map(|d| d.used_bytes).sum();
-            let now: u64 = figures.values().map(|d| d.scrubbed_bytes).sum();
+            let pass = cluster.jobs.scrub;
+            let stats = &cluster.stats.disks;
+            let total = stats.values().map(|d| d.used_bytes).sum();
+            let now: u64 = stats.values().map(|d| d.scrubbed_bytes).sum();
             let done = if pass.running { now.max(pass.bytes) } else { pass.bytes };
             let counters = vec![
                 counter("rot_found", pass.bad),
@@ -146,7 +146,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Outcome<MaintainReply> {
             MaintainReply { running: pass.running, done, total: if pass.running { total } else { done }, counters }
         }
         MaintenanceJob::Gc => {
-            let pass = cluster.passes.gc;
+            let pass = cluster.jobs.gc;
             let left = crate::nodes::status::get_status(view)?;
             let counters = vec![
                 counter("freed_bytes", pass.bytes),
@@ -156,7 +156,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Outcome<MaintainReply> {
             MaintainReply { running: pass.running, done: pass.disks_done, total: pass.disks, counters }
         }
         _ => {
-            let pass = cluster.passes.repair;
+            let pass = cluster.jobs.repair;
             let redundancy = crate::nodes::status::redundancy(view.db.conn(), view.meta.chunks)?;
             let done = cluster.repaired.fragments - pass.repaired_before.min(cluster.repaired.fragments);
             let counters = vec![
@@ -164,7 +164,7 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Outcome<MaintainReply> {
                 counter("chunks_reduced", redundancy.reduced),
                 counter("chunks_lost", redundancy.lost),
             ];
-            let running = redundancy.to_repair > 0 || cluster.passes.hurry;
+            let running = redundancy.to_repair > 0 || cluster.jobs.hurry;
             MaintainReply { running, done, total: done + redundancy.to_repair, counters }
         }
     })

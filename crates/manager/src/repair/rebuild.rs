@@ -6,12 +6,12 @@
 //! Nobody's word that a fragment is bad is believed before the node that holds it has looked ([`report_bad`]).
 
 use crate::db::rows::{self, DiskRow, Member, unsigned};
-use crate::error::Outcome;
+use crate::error::Result;
 use crate::files::commit::CAUSE_UNACKNOWLEDGED;
-use crate::log::internal::{AdvanceFill, FragmentsBad, FragmentsDone};
-use crate::nodes::map::Roster;
+use crate::log::internal::{AdvanceBackfill, FragmentsBad, FragmentsDone};
+use crate::nodes::map::NodeMap;
 use crate::repair::backfill::{self, CAUSE_BAD};
-use crate::repair::tasks::{FillRun, Given, MissingRow, Work, retry_at};
+use crate::repair::tasks::{Assignment, BackfillBatch, MissingRow, Work, retry_at};
 use crate::state::{Ctx, Internal, Proposal, View};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::hash_map::Entry;
@@ -48,23 +48,23 @@ pub struct RepairCounters {
 }
 
 /// A chunk that is to be rebuilt, with what a task groups by.
-struct Wanted {
+struct ChunkToRebuild {
     info: ChunkInfo,
     domain: u32,
 }
 
 /// Groups and disks as the planning of one round sees them.
-struct Round {
-    roster: Arc<Roster>,
+struct PlanningRound {
+    node_map: Arc<NodeMap>,
     pgs: HashMap<u64, (PgInfo, Vec<Member>)>,
 }
 
-impl Round {
-    fn new(view: &View<'_>) -> Outcome<Round> {
-        Ok(Round { roster: view.caches.roster(view.db)?, pgs: HashMap::new() })
+impl PlanningRound {
+    fn new(view: &View<'_>) -> Result<PlanningRound> {
+        Ok(PlanningRound { node_map: view.caches.node_map(view.db)?, pgs: HashMap::new() })
     }
 
-    fn pg(&mut self, conn: &Connection, pg_id: u64) -> Outcome<Option<&(PgInfo, Vec<Member>)>> {
+    fn pg(&mut self, conn: &Connection, pg_id: u64) -> Result<Option<&(PgInfo, Vec<Member>)>> {
         Ok(Some(match self.pgs.entry(pg_id) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
@@ -75,7 +75,7 @@ impl Round {
     }
 
     fn readable(&self, disk_id: u64) -> bool {
-        self.roster.disks.get(&disk_id).is_some_and(DiskRow::readable)
+        self.node_map.disks.get(&disk_id).is_some_and(DiskRow::readable)
     }
 
     /// Whether a chunk of this class can be read from the members of its group whose disks can be read now.
@@ -86,7 +86,7 @@ impl Round {
 }
 
 /// Loads missing rows into the queues of the disks that lack them: newest optimistic writes first, then in order of groups.
-pub fn queue_missing(view: &mut View<'_>) -> Outcome<()> {
+pub fn queue_missing(view: &mut View<'_>) -> Result<()> {
     let conn = view.db.conn();
     let any: bool =
         conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM missing_fragments)")?.query_row([], |row| row.get(0))?;
@@ -114,7 +114,7 @@ pub fn queue_missing(view: &mut View<'_>) -> Outcome<()> {
     // The next round goes on behind the last group of a full page, so that rows that cannot be repaired do not hide others.
     let full = others.len() >= MAX_QUEUED / 2;
     view.soft.cluster.missing_from = if full { others.last().map_or(0, |r| r.pg_id + 1) } else { 0 };
-    let mut round = Round::new(view)?;
+    let mut round = PlanningRound::new(view)?;
     for row in newest.into_iter().chain(others) {
         let Some((_, members)) = round.pg(conn, row.pg_id)? else { continue };
         let Some(m) = members.iter().find(|m| m.position == row.fragment) else { continue };
@@ -142,21 +142,21 @@ fn select_missing(conn: &Connection, sql: &str, args: impl rusqlite::Params) -> 
 }
 
 /// New rebuild tasks for a node, as many as it may still have.
-pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Outcome<Vec<Task>> {
+pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
     let mut given = Vec::new();
     let limit = view.config.tasks_per_node;
     if view.soft.cluster.tasks.rebuilding(node_id) >= limit {
         return Ok(given);
     }
-    let mut round = Round::new(view)?;
-    let own: Vec<u64> = round.roster.disks_of(node_id).filter(|d| d.readable()).map(|d| d.disk_id).collect();
+    let mut round = PlanningRound::new(view)?;
+    let own: Vec<u64> = round.node_map.disks_of(node_id).filter(|d| d.readable()).map(|d| d.disk_id).collect();
     for &disk_id in &own {
         while view.soft.cluster.tasks.rebuilding(node_id) < limit {
             let Some(task) = next_missing(view, &mut round, node_id, disk_id)? else { break };
             given.push(task);
         }
     }
-    for m in fills_onto(view, &own)? {
+    for m in backfills_onto(view, &own)? {
         if view.soft.cluster.tasks.rebuilding(node_id) >= limit {
             break;
         }
@@ -166,8 +166,8 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Outcome<Vec<Task>> {
 }
 
 /// Fills onto these disks: groups that lost most first, lost members before moving ones.
-fn fills_onto(view: &View<'_>, disks: &[u64]) -> Outcome<Vec<Member>> {
-    let filling = view.caches.filling(view.db)?;
+fn backfills_onto(view: &View<'_>, disks: &[u64]) -> Result<Vec<Member>> {
+    let filling = view.caches.backfilling(view.db)?;
     let lost_of = |pg: u64| {
         let group = &filling[filling.partition_point(|m| m.pg_id < pg)..];
         group.iter().take_while(|m| m.pg_id == pg).filter(|m| m.put_to_incoming).count()
@@ -181,7 +181,7 @@ fn fills_onto(view: &View<'_>, disks: &[u64]) -> Outcome<Vec<Member>> {
 }
 
 /// A task of missing fragments that a disk lacks: of one group, position, class and domain.
-fn next_missing(view: &mut View<'_>, round: &mut Round, node_id: u64, disk_id: u64) -> Outcome<Option<Task>> {
+fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, disk_id: u64) -> Result<Option<Task>> {
     let conn = view.db.conn();
     loop {
         let limit = view.config.task_chunks;
@@ -209,7 +209,7 @@ fn next_missing(view: &mut View<'_>, round: &mut Round, node_id: u64, disk_id: u
             release(&mut view.soft.cluster.tasks, &rows_of_task);
             continue;
         }
-        let mut wanted: Vec<Wanted> = Vec::new();
+        let mut wanted: Vec<ChunkToRebuild> = Vec::new();
         for row in &rows_of_task {
             match still_missing(conn, row)? {
                 Some(w)
@@ -239,7 +239,7 @@ fn next_missing(view: &mut View<'_>, round: &mut Round, node_id: u64, disk_id: u
 }
 
 /// A missing row that still stands, of a chunk that was committed.
-fn still_missing(conn: &Connection, row: &MissingRow) -> Outcome<Option<Wanted>> {
+fn still_missing(conn: &Connection, row: &MissingRow) -> Result<Option<ChunkToRebuild>> {
     let stands: bool = conn
         .prepare_cached(
             "SELECT EXISTS (SELECT 1 FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3)",
@@ -251,7 +251,7 @@ fn still_missing(conn: &Connection, row: &MissingRow) -> Outcome<Option<Wanted>>
     }
 }
 
-fn load_wanted(conn: &Connection, chunk_id: u64) -> Outcome<Option<Wanted>> {
+fn load_wanted(conn: &Connection, chunk_id: u64) -> Result<Option<ChunkToRebuild>> {
     let found = conn
         .prepare_cached(
             "SELECT chunk_id, hash, len_bytes, class_id, pg_id, domain FROM chunks WHERE chunk_id = ?1 AND state = 2",
@@ -267,7 +267,7 @@ fn load_wanted(conn: &Connection, chunk_id: u64) -> Outcome<Option<Wanted>> {
     }
 }
 
-fn wanted_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<Wanted> {
+fn wanted_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<ChunkToRebuild> {
     let info = ChunkInfo {
         chunk_id: unsigned(row, 0)?,
         hash: row.get::<_, Vec<u8>>(1)?.into(),
@@ -276,7 +276,7 @@ fn wanted_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<Wanted> {
         pg_id: unsigned(row, 4)?,
         missing: Vec::new(),
     };
-    Ok(Wanted { info, domain: row.get(5)? })
+    Ok(ChunkToRebuild { info, domain: row.get(5)? })
 }
 
 /// Fragments of a chunk that are missing where readers look.
@@ -289,18 +289,18 @@ pub fn missing_of(conn: &Connection, chunk_id: u64) -> rusqlite::Result<Vec<u32>
 }
 
 /// The next batch of a fill, one task per class and domain in it; nothing while one is under way or it must wait.
-fn next_batch(view: &mut View<'_>, round: &mut Round, node_id: u64, m: &Member) -> Outcome<Vec<Task>> {
+fn next_batch(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, m: &Member) -> Result<Vec<Task>> {
     let key = (m.pg_id, m.position);
     let tasks = &mut view.soft.cluster.tasks;
-    if let Some(run) = tasks.fills.get(&key) {
+    if let Some(run) = tasks.backfills.get(&key) {
         let over =
             run.open.is_empty() && (m.fill_cursor >= run.to || view.now_ns - run.proposed_ns > PROPOSAL_PATIENCE_NS);
         if !over {
             return Ok(Vec::new());
         }
-        tasks.fills.remove(&key);
+        tasks.backfills.remove(&key);
     }
-    if tasks.fill_backoff.get(&key).is_some_and(|(at, _)| *at > view.now_ns) {
+    if tasks.backfill_backoff.get(&key).is_some_and(|(at, _)| *at > view.now_ns) {
         return Ok(Vec::new());
     }
     let conn = view.db.conn();
@@ -308,25 +308,25 @@ fn next_batch(view: &mut View<'_>, round: &mut Round, node_id: u64, m: &Member) 
     let Some(last) = batch.last().map(|w| w.info.chunk_id) else { return Ok(Vec::new()) };
     let Some((_, members)) = round.pg(conn, m.pg_id)? else { return Ok(Vec::new()) };
     let members = members.clone();
-    let mut parts: BTreeMap<(u32, u32), Vec<Wanted>> = BTreeMap::new();
+    let mut parts: BTreeMap<(u32, u32), Vec<ChunkToRebuild>> = BTreeMap::new();
     for wanted in batch {
         parts.entry((wanted.info.class_id, wanted.domain)).or_default().push(wanted);
     }
     for (class_id, _) in parts.keys() {
         if !round.suffices(&*view.caches.class(view.db, *class_id)?, &members, last) {
             let tasks = &mut view.soft.cluster.tasks;
-            tasks.fill_backoff.insert(key, (retry_at(view.now_ns, 0), 0));
+            tasks.backfill_backoff.insert(key, (retry_at(view.now_ns, 0), 0));
             return Ok(Vec::new());
         }
     }
     let chunks = parts.values().map(Vec::len).sum();
-    let run = FillRun { incoming: m.incoming, from: m.fill_cursor, to: last, chunks, ..FillRun::default() };
-    view.soft.cluster.tasks.fills.insert(key, run);
+    let run = BackfillBatch { incoming: m.incoming, from: m.fill_cursor, to: last, chunks, ..BackfillBatch::default() };
+    view.soft.cluster.tasks.backfills.insert(key, run);
     let mut given = Vec::new();
     for wanted in parts.into_values() {
         let left = wanted.iter().map(|w| w.info.chunk_id).collect();
-        let task = rebuild(view, round, node_id, m.incoming, key, wanted, Work::Fill { left })?;
-        if let Some(run) = view.soft.cluster.tasks.fills.get_mut(&key) {
+        let task = rebuild(view, round, node_id, m.incoming, key, wanted, Work::Backfill { left })?;
+        if let Some(run) = view.soft.cluster.tasks.backfills.get_mut(&key) {
             run.open.insert(task.task_id);
         }
         given.push(task);
@@ -334,9 +334,9 @@ fn next_batch(view: &mut View<'_>, round: &mut Round, node_id: u64, m: &Member) 
     Ok(given)
 }
 
-fn load_batch(conn: &Connection, m: &Member, limit: usize) -> Outcome<Vec<Wanted>> {
+fn load_batch(conn: &Connection, m: &Member, limit: usize) -> Result<Vec<ChunkToRebuild>> {
     let until = if m.fill_until == 0 { i64::MAX } else { m.fill_until as i64 };
-    let mut batch: Vec<Wanted> = conn
+    let mut batch: Vec<ChunkToRebuild> = conn
         .prepare_cached(
             "SELECT chunk_id, hash, len_bytes, class_id, pg_id, domain FROM chunks
              WHERE pg_id = ?1 AND chunk_id > ?2 AND chunk_id < ?3 AND state = 2 ORDER BY chunk_id LIMIT ?4",
@@ -359,13 +359,13 @@ fn load_batch(conn: &Connection, m: &Member, limit: usize) -> Outcome<Vec<Wanted
 /// Makes a rebuild task and enters it.
 fn rebuild(
     view: &mut View<'_>,
-    round: &mut Round,
+    round: &mut PlanningRound,
     node_id: u64,
     disk_id: u64,
     member: (u64, u32),
-    wanted: Vec<Wanted>,
+    wanted: Vec<ChunkToRebuild>,
     work: Work,
-) -> Outcome<Task> {
+) -> Result<Task> {
     let class_id = wanted.first().map_or(0, |w| w.info.class_id);
     let domain = wanted.first().map_or(0, |w| w.domain);
     let class = view.caches.class(view.db, class_id)?;
@@ -384,11 +384,11 @@ fn rebuild(
         }),
         ..Task::default()
     };
-    Ok(tasks.give(Given { node_id, disk_id, member, epoch, work, wire }))
+    Ok(tasks.give(Assignment { node_id, disk_id, member, epoch, work, wire }))
 }
 
 /// Takes in what a node reports of a task; proposes what must be logged.
-pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Outcome<Vec<Proposal>> {
+pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Result<Vec<Proposal>> {
     let mut proposals = Vec::new();
     let now_ns = view.now_ns;
     let cluster = &mut view.soft.cluster;
@@ -397,14 +397,14 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Ou
     };
     let (member, disk_id, epoch) = (given.member, given.disk_id, given.epoch);
     match &mut given.work {
-        Work::Fill { left } => {
+        Work::Backfill { left } => {
             let done: Vec<u64> = result.done.iter().map(|d| d.chunk_id).filter(|c| left.remove(c)).collect();
             let failed = result.failed.iter().filter(|f| left.remove(&f.chunk_id)).count() as u64;
             cluster.repaired.fragments += done.len() as u64;
             cluster.repaired.bytes += result.bytes;
             cluster.repaired.failed += failed;
             let over = result.finished || left.is_empty();
-            if let Some(run) = cluster.tasks.fills.get_mut(&member) {
+            if let Some(run) = cluster.tasks.backfills.get_mut(&member) {
                 run.done.extend(done);
             }
             if over {
@@ -446,7 +446,7 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Ou
             let bad: Vec<FragmentRef> = result.failed.iter().map(|f| FragmentRef { disk_id, ..f.clone() }).collect();
             cluster.repaired.bad += bad.len() as u64;
             if scrub {
-                cluster.passes.scrub.note(result.bytes, bad.len() as u64, result.finished);
+                cluster.jobs.scrub.note(result.bytes, bad.len() as u64, result.finished);
             }
             if result.finished {
                 cluster.tasks.close(result.task_id);
@@ -474,7 +474,7 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Ou
         }
         Work::Compact => {
             if result.finished {
-                cluster.passes.gc.note(result.bytes, 0, true);
+                cluster.jobs.gc.note(result.bytes, 0, true);
                 cluster.tasks.close(result.task_id);
             }
         }
@@ -486,23 +486,23 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Ou
 fn end_of_batch(view: &mut View<'_>, member: (u64, u32), task_id: u64) -> Option<Proposal> {
     let now_ns = view.now_ns;
     let tasks = &mut view.soft.cluster.tasks;
-    let run = tasks.fills.get_mut(&member)?;
+    let run = tasks.backfills.get_mut(&member)?;
     run.open.remove(&task_id);
     if !run.open.is_empty() {
         return None;
     }
     if run.done.is_empty() {
-        let tries = tasks.fill_backoff.get(&member).map_or(1, |(_, t)| t + 1);
-        tasks.fill_backoff.insert(member, (retry_at(now_ns, tries), tries));
+        let tries = tasks.backfill_backoff.get(&member).map_or(1, |(_, t)| t + 1);
+        tasks.backfill_backoff.insert(member, (retry_at(now_ns, tries), tries));
         if tries < TRIES_BEFORE_PASSING {
-            tasks.fills.remove(&member);
+            tasks.backfills.remove(&member);
             return None;
         }
     } else {
-        tasks.fill_backoff.remove(&member);
+        tasks.backfill_backoff.remove(&member);
     }
     run.proposed_ns = now_ns;
-    let advance = AdvanceFill {
+    let advance = AdvanceBackfill {
         pg_id: member.0,
         position: member.1,
         incoming: run.incoming,
@@ -515,7 +515,7 @@ fn end_of_batch(view: &mut View<'_>, member: (u64, u32), task_id: u64) -> Option
 
 /// Fragments are in place: their missing rows go, if the put counts (right disk, an epoch that is not too old: P11).
 /// A fragment of a chunk that is gone by now is ordered to be deleted (P5).
-pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Outcome<()> {
+pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Result<()> {
     for done in &command.fragments {
         let pg: Option<u64> = ctx
             .db
@@ -539,7 +539,7 @@ pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Outcome<()>
     Ok(())
 }
 
-fn clear_missing(ctx: &Ctx<'_>, done: &FragmentRef, incoming: i32) -> Outcome<()> {
+fn clear_missing(ctx: &Ctx<'_>, done: &FragmentRef, incoming: i32) -> Result<()> {
     ctx.db
         .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3")?
         .execute(params![done.chunk_id as i64, done.fragment, incoming])?;
@@ -547,7 +547,7 @@ fn clear_missing(ctx: &Ctx<'_>, done: &FragmentRef, incoming: i32) -> Outcome<()
 }
 
 /// Fragments that a node has found bad where they should be: missing rows, so that they are rebuilt.
-pub fn fragments_bad(ctx: &mut Ctx<'_>, command: &FragmentsBad) -> Outcome<()> {
+pub fn fragments_bad(ctx: &mut Ctx<'_>, command: &FragmentsBad) -> Result<()> {
     for bad in &command.fragments {
         let pg: Option<u64> = ctx
             .db
@@ -576,7 +576,7 @@ pub fn lacking_where(m: &Member, disk_id: u64, chunk_id: u64) -> Option<i32> {
 }
 
 /// A reader could not use these fragments. The nodes that should hold them will look.
-pub fn report_bad(view: &mut View<'_>, fragments: &[FragmentRef]) -> Outcome<()> {
+pub fn report_bad(view: &mut View<'_>, fragments: &[FragmentRef]) -> Result<()> {
     let mut seen = BTreeSet::new();
     for reported in fragments.iter().take(4_096) {
         if !seen.insert((reported.chunk_id, reported.fragment, reported.disk_id)) {

@@ -25,7 +25,7 @@ const MAX_SUSPECTS: usize = 65_536;
 #[derive(Debug, Clone)]
 pub enum Work {
     /// Part of a batch of a fill; the chunks not yet reported.
-    Fill {
+    Backfill {
         /// Still to come.
         left: BTreeSet<u64>,
     },
@@ -63,7 +63,7 @@ pub struct Listing {
 
 /// A task and whom it was given to.
 #[derive(Debug, Clone)]
-pub struct Given {
+pub struct Assignment {
     /// Node.
     pub node_id: u64,
     /// Disk it works on.
@@ -80,7 +80,7 @@ pub struct Given {
 
 /// The batch of a fill that is under way.
 #[derive(Debug, Clone, Default)]
-pub struct FillRun {
+pub struct BackfillBatch {
     /// Disk being filled.
     pub incoming: u64,
     /// Cursor before.
@@ -104,11 +104,11 @@ pub struct Tasks {
     pub term: u64,
     next: u64,
     /// By task id.
-    pub given: BTreeMap<u64, Given>,
+    pub given: BTreeMap<u64, Assignment>,
     /// Batches of fills under way.
-    pub fills: HashMap<MemberKey, FillRun>,
+    pub backfills: HashMap<MemberKey, BackfillBatch>,
     /// Fills that failed altogether: (not before, tries).
-    pub fill_backoff: HashMap<MemberKey, (i64, u32)>,
+    pub backfill_backoff: HashMap<MemberKey, (i64, u32)>,
     /// Missing fragments to rebuild, by the disk that lacks them.
     pub missing: BTreeMap<u64, VecDeque<MissingRow>>,
     /// Missing fragments in `missing` or in a task.
@@ -153,7 +153,7 @@ impl Tasks {
     }
 
     /// Enters a task that was made for a node.
-    pub fn give(&mut self, given: Given) -> Task {
+    pub fn give(&mut self, given: Assignment) -> Task {
         let wire = given.wire.clone();
         self.given.insert(wire.task_id, given);
         wire
@@ -163,7 +163,7 @@ impl Tasks {
     pub fn rebuilding(&self, node_id: u64) -> usize {
         self.given
             .values()
-            .filter(|g| g.node_id == node_id && matches!(g.work, Work::Fill { .. } | Work::Missing { .. }))
+            .filter(|g| g.node_id == node_id && matches!(g.work, Work::Backfill { .. } | Work::Missing { .. }))
             .count()
     }
 
@@ -183,7 +183,7 @@ impl Tasks {
     }
 
     /// A task is over. What it left undone is planned anew.
-    pub fn close(&mut self, task_id: u64) -> Option<Given> {
+    pub fn close(&mut self, task_id: u64) -> Option<Assignment> {
         let given = self.given.remove(&task_id)?;
         if let Work::Missing { left, incoming } = &given.work {
             for chunk in left {
@@ -227,8 +227,8 @@ impl Tasks {
     /// The member changed: work under way for it is void.
     pub fn forget_member(&mut self, member: MemberKey) {
         self.forget(|g| g.member == member);
-        self.fills.remove(&member);
-        self.fill_backoff.remove(&member);
+        self.backfills.remove(&member);
+        self.backfill_backoff.remove(&member);
         for queue in self.missing.values_mut() {
             queue.retain(|row| {
                 let stays = (row.pg_id, row.fragment) != member;
@@ -240,15 +240,15 @@ impl Tasks {
         }
     }
 
-    fn forget(&mut self, which: impl Fn(&Given) -> bool) {
+    fn forget(&mut self, which: impl Fn(&Assignment) -> bool) {
         let gone: Vec<u64> = self.given.iter().filter(|(_, g)| which(g)).map(|(id, _)| *id).collect();
         for id in gone {
             if let Some(given) = self.close(id) {
                 match given.work {
-                    Work::Fill { .. } => {
-                        self.fills.remove(&given.member);
+                    Work::Backfill { .. } => {
+                        self.backfills.remove(&given.member);
                         // Other tasks of the same batch are void with it.
-                        self.given.retain(|_, g| g.member != given.member || !matches!(g.work, Work::Fill { .. }));
+                        self.given.retain(|_, g| g.member != given.member || !matches!(g.work, Work::Backfill { .. }));
                     }
                     Work::Scrub => {
                         self.scrub_wanted.insert(given.disk_id);

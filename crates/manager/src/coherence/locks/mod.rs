@@ -305,7 +305,7 @@ impl Lockers {
     }
 
     /// Locks held, requests that wait, clients that may hold locks.
-    pub fn figures(&self) -> (usize, usize, usize) {
+    pub fn stats(&self) -> (usize, usize, usize) {
         (self.table.len(), self.table.waiting(), self.clients.len())
     }
 }

@@ -252,7 +252,7 @@ fn nonsense_is_refused_and_changes_nothing() {
         let error = lockers.set(0, client, &set(1, table, good.clone()), &config()).unwrap_err();
         assert_eq!(error.kind(), Code::SessionExpired);
     }
-    assert_eq!(lockers.figures(), (0, 0, 1));
+    assert_eq!(lockers.stats(), (0, 0, 1));
 }
 
 /// P8: what was overtaken changes nothing, and a repetition is one.
@@ -267,7 +267,7 @@ fn a_request_that_comes_late_or_twice_has_no_effect() {
     assert_eq!(ask(4, LockMode::Unlock), overtaken);
     assert_eq!(ask(6, LockMode::Unlock), granted);
     assert_eq!(ask(5, LockMode::Write), overtaken);
-    assert_eq!(lockers.figures().0, 0);
+    assert_eq!(lockers.stats().0, 0);
     lockers.cancel(0, 1, &CancelLock { seq: 20, table: 9 }).unwrap();
     let late = lockers.set(0, 1, &set(20, 9, file_lock(1, 0, 9, LockMode::Write)), &config()).unwrap();
     assert_eq!(late, overtaken, "its cancellation came first");
