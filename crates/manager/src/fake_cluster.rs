@@ -5,23 +5,24 @@
 //! believes with what lies on the fake disks.
 
 use crate::config::Config;
+use crate::ctx::View;
 use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
 use crate::db::rows;
+use crate::internal::{Internal, NewTerm, Proposal};
 use crate::log::batch::{self, QueuedCommand, Tables};
-use crate::log::cluster;
-use crate::log::command::Command;
+use crate::log::registry;
 use crate::log::reply_cache::ReplyCache;
-use crate::log::upkeep::NewTerm;
-use crate::state::{Internal, Proposal, SoftState, View};
+use crate::nodes::{plan, status};
+use crate::soft::SoftState;
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_stripe::ClassLayout;
 use tessera_wire::log::LogEntry;
 use tessera_wire::meta::*;
-use tessera_wire::{DiskInfo, Error, Extent, Kind, NodeInfo, PgMember, Request};
+use tessera_wire::{DiskInfo, Error, Extent, NodeInfo, PgMember, Request};
 
 pub const MS: i64 = 1_000_000;
 pub const CAPACITY: u64 = 1 << 40;
@@ -144,8 +145,8 @@ impl Fake {
     /// Applies one request as a group commit of its own.
     pub fn command<R: Request>(&mut self, request: &R) -> Result<R::Reply, Error> {
         let body: Bytes = request.encode_to_vec().into();
-        let command = Command::from_request(R::KIND, &body).expect("a command").map_err(|f| f.into_wire())?;
-        let answers = self.commit(vec![QueuedCommand { command, kind: R::KIND as u32, body, client_id: 1 }]);
+        let queued = QueuedCommand::decode(R::KIND as u32, &body, 1).map_err(|f| f.into_wire())?;
+        let answers = self.commit(vec![queued]);
         let reply = answers.into_iter().next().unwrap()?;
         Ok(R::Reply::decode(&reply[..]).unwrap())
     }
@@ -155,15 +156,8 @@ impl Fake {
         if proposals.is_empty() {
             return;
         }
-        let queued = proposals
-            .into_iter()
-            .map(|p| QueuedCommand {
-                command: Command::decode(p.kind, &p.body).unwrap_or_else(|f| panic!("{f}")),
-                kind: p.kind,
-                body: p.body,
-                client_id: 0,
-            })
-            .collect();
+        let queued = |p: Proposal| QueuedCommand::decode(p.kind, &p.body, 0).unwrap_or_else(|f| panic!("{f}"));
+        let queued = proposals.into_iter().map(queued).collect();
         for answer in self.commit(queued) {
             answer.expect("internal commands are never refused");
         }
@@ -181,7 +175,7 @@ impl Fake {
         let applied = batch::apply(&mut tables, self.now_ns, &commands).unwrap();
         self.db.commit().unwrap();
         for effect in applied.effects {
-            effect(&mut self.soft);
+            effect.apply(&mut self.soft);
         }
         self.log.extend(applied.entry);
         applied.answers
@@ -200,23 +194,22 @@ impl Fake {
 
     /// A request that is no command: taken in, its proposals committed, then answered.
     pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Reply, Error> {
-        let body = request.encode_to_vec();
-        let proposals = self.view(|view| cluster::take_in(view, R::KIND, &body)).map_err(|f| f.into_wire())?;
-        self.propose(proposals);
-        let reply = self.view(|view| cluster::reply(view, R::KIND, &body)).map_err(|f| f.into_wire())?;
+        let body: Bytes = request.encode_to_vec().into();
+        let proposals = self.view(|view| registry::take_in(view, R::KIND, &body)).expect("a report");
+        self.propose(proposals.map_err(|f| f.into_wire())?);
+        let reply = self.view(|view| registry::reply(view, R::KIND, &body)).map_err(|f| f.into_wire())?;
         Ok(R::Reply::decode(&reply[..]).unwrap())
     }
 
     pub fn status(&mut self) -> ClusterStatus {
-        let body = self.view(|view| cluster::read(view, Kind::GetStatus, &[])).unwrap_or_else(|f| panic!("{f}"));
-        ClusterStatus::decode(&body[..]).unwrap()
+        self.view(|view| status::get_status(view)).unwrap_or_else(|f| panic!("{f}"))
     }
 
     /// Time passes: every living node beats and works, the manager ticks; checked after each step.
     pub fn run(&mut self, ms: i64) {
         for _ in 0..(ms / 500).max(1) {
             self.now_ns += 500 * MS;
-            let proposals = self.view(cluster::on_tick);
+            let proposals = self.view(plan::on_tick);
             self.propose(proposals);
             self.check();
             for node in 0..self.nodes.len() {
@@ -406,7 +399,7 @@ impl Fake {
         self.soft = SoftState { started_ns: self.now_ns, replicated_seq: u64::MAX, ..SoftState::default() };
         let term = self.meta.term + 1;
         self.propose(vec![NewTerm { term, restored: false }.propose()]);
-        self.view(cluster::after_start);
+        self.view(plan::after_start);
     }
 
     /// A node stops.

@@ -13,11 +13,14 @@ mod chunks;
 mod coherence;
 pub mod config;
 pub mod core;
+mod ctx;
 #[allow(clippy::disallowed_methods)] // SQLite has files of its own; the simulator opens it in memory.
 pub mod db;
 pub mod error;
 mod files;
+mod internal;
 mod log;
+mod map;
 pub mod metrics;
 mod namespace;
 mod nodes;
@@ -26,10 +29,10 @@ pub mod planted;
 mod repair;
 #[allow(clippy::disallowed_methods)] // The shell has the clock, threads and sockets.
 pub mod shell;
-mod state;
+mod soft;
 
 pub use crate::chunks::audit::recount;
-pub use crate::files::pages::for_each_chunk;
+pub use crate::db::pages::for_each_chunk;
 pub use crate::log::restore;
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::db::Db;
 use crate::db::cache::all_classes;
-use crate::files::pages;
+use crate::db::pages;
 use std::collections::BTreeMap;
 use tessera_stripe::ClassLayout;
 
@@ -33,7 +33,7 @@ fn refs(db: &Db) -> rusqlite::Result<Vec<String>> {
         if refs != expected {
             wrong.push(format!("chunk {chunk}: refs {refs}, counted {expected}"));
         }
-        if refs > 0 && state != crate::chunks::refs::COMMITTED {
+        if refs > 0 && state != crate::chunks::table::COMMITTED {
             wrong.push(format!("chunk {chunk}: referred to, yet pending"));
         }
     }

@@ -6,12 +6,16 @@
 //! are no exception: they are at zero references from when they were issued. Orders are handed out only once the log
 //! entry that wrote them is held by enough replicas, so that no restored manager wants back what it had deleted (P3).
 
-use crate::chunks::refs::{COMMITTED, forget_chunk};
+use crate::chunks::missing;
+use crate::chunks::refs::forget_chunk;
+use crate::chunks::table::{self, COMMITTED};
+use crate::ctx::{Ctx, View};
+use crate::db::Db;
 use crate::db::rows::{self, Member, unsigned};
 use crate::error::Result;
-use crate::log::internal::{CollectGarbage, DeletesDone};
+use crate::internal::{CollectGarbage, DeletesDone};
 use crate::planted::{self, Bug};
-use crate::state::{Ctx, View};
+use crate::soft::DeleteCursor;
 use rusqlite::params;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,15 +26,6 @@ use tessera_wire::meta::FragmentRef;
 pub const CHUNKS_PER_COMMAND: u32 = 1_024;
 /// Orders are repeated to a node after this long, when all of a disk's have been handed out and some are not confirmed.
 const REPEAT_AFTER_NS: i64 = 5_000_000_000;
-
-/// How far a disk's orders have been handed out.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct DeleteCursor {
-    /// Last (chunk, fragment) handed out.
-    at: (u64, u32),
-    /// Not before this time, from the start.
-    again_ns: i64,
-}
 
 /// What to collect now, if anything is collectable.
 pub fn due(view: &View<'_>) -> Result<Option<CollectGarbage>> {
@@ -93,9 +88,8 @@ fn remove(ctx: &mut Ctx<'_>, chunk: &GarbageChunk, members: &[Member], kept: &BT
             }
         }
     }
-    let id = chunk.chunk_id as i64;
-    ctx.db.stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1")?.execute([id])?;
-    ctx.db.stmt("DELETE FROM chunks WHERE chunk_id = ?1")?.execute([id])?;
+    missing::delete_of_chunk(ctx, chunk.chunk_id)?;
+    table::delete(ctx, chunk.chunk_id)?;
     if chunk.state == COMMITTED {
         forget_chunk(ctx, chunk.len_bytes, chunk.class_id)?;
     }
@@ -124,6 +118,12 @@ pub fn order_delete(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Resu
     }
 }
 
+/// Orders for a disk that is lost or emptied are void: it is listed before it serves again.
+pub fn forget_orders(ctx: &Ctx<'_>, disk_id: u64) -> Result<()> {
+    ctx.db.stmt("DELETE FROM deletes WHERE disk_id = ?1")?.execute([disk_id as i64])?;
+    Ok(())
+}
+
 /// Nodes have synced deletes.
 pub fn deletes_done(ctx: &mut Ctx<'_>, command: &DeletesDone) -> Result<()> {
     let mut forget = ctx.db.stmt("DELETE FROM deletes WHERE disk_id = ?1 AND chunk_id = ?2 AND fragment = ?3")?;
@@ -131,6 +131,18 @@ pub fn deletes_done(ctx: &mut Ctx<'_>, command: &DeletesDone) -> Result<()> {
         forget.execute(params![done.disk_id as i64, done.chunk_id as i64, done.fragment])?;
     }
     Ok(())
+}
+
+/// Chunks that wait to be collected, and their bytes. Preallocated chunks are neither kept nor garbage.
+pub fn count(db: &Db) -> Result<(u64, u64)> {
+    Ok(db
+        .stmt("SELECT count(*), coalesce(sum(len_bytes), 0) FROM chunks WHERE refs = 0 AND hash <> x''")?
+        .query_row([], |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?)))?)
+}
+
+/// Delete orders that nodes have not confirmed.
+pub fn orders_pending(db: &Db) -> Result<u64> {
+    Ok(db.stmt("SELECT count(*) FROM deletes")?.query_row([], |row| unsigned(row, 0))?)
 }
 
 /// Orders for the disks of a node, as many as an answer may carry.
@@ -161,9 +173,8 @@ pub fn orders(view: &mut View<'_>, disks: &[u64]) -> Result<Vec<FragmentRef>> {
             )?
             .collect::<Result<_, _>>()?;
         *cursor = match found.last() {
-            Some(last) if found.len() == room => DeleteCursor { at: (last.chunk_id, last.fragment), again_ns: 0 },
-            // All were handed out: those that are not confirmed by then are repeated.
             Some(last) => DeleteCursor { at: (last.chunk_id, last.fragment), again_ns: 0 },
+            // All were handed out: those that are not confirmed by then are repeated.
             None if cursor.at != (0, 0) => DeleteCursor { at: (0, 0), again_ns: view.now_ns + REPEAT_AFTER_NS },
             None => *cursor,
         };

@@ -1,7 +1,8 @@
-//! Chunks: dedup lookups and allocation, preallocated ids, reference counts, deletion of garbage.
+//! Chunks: the dedup query, reference counts, missing fragments, deletion of garbage.
 
 pub mod audit;
 pub mod dedup;
 pub mod garbage;
-pub mod prealloc;
+pub mod missing;
 pub mod refs;
+pub mod table;

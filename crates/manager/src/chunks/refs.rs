@@ -3,17 +3,15 @@
 //! A command sums its changes up in [`RefChanges`], so that a page that is rewritten with one extent changed costs
 //! two chunk rows and not two hundred and fifty.
 
+use crate::chunks::table;
+use crate::ctx::Ctx;
+use crate::db::Db;
+use crate::db::pages::{self, FileExtent};
 use crate::error::Result;
-use crate::files::pages::{self, FileExtent};
+use crate::internal::SweepPages;
 use crate::planted::{self, Bug};
-use crate::state::Ctx;
 use std::collections::BTreeMap;
 use tessera_stripe::ClassLayout;
-
-/// `chunks.state`: allocated, not yet named by a commit.
-pub const PENDING: i64 = 1;
-/// `chunks.state`: named by a commit at least once.
-pub const COMMITTED: i64 = 2;
 
 /// References a command adds and takes off.
 #[derive(Debug, Default)]
@@ -63,18 +61,9 @@ impl RefChanges {
     /// Writes the sums.
     pub fn apply(self, ctx: &mut Ctx) -> Result<()> {
         for (chunk, (change, commits)) in self.sums {
-            let sql = match (change, commits) {
-                (0, false) => continue,
-                (_, false) => {
-                    "UPDATE chunks SET refs = refs + ?2, zero_since_ns = iif(refs + ?2 = 0, ?3, zero_since_ns)
-                     WHERE chunk_id = ?1"
-                }
-                (_, true) => {
-                    "UPDATE chunks SET refs = refs + ?2, zero_since_ns = iif(refs + ?2 = 0, ?3, zero_since_ns), state = 2
-                     WHERE chunk_id = ?1"
-                }
-            };
-            ctx.db.stmt(sql)?.execute([chunk as i64, change, ctx.now_ns])?;
+            if (change, commits) != (0, false) {
+                table::change_refs(ctx, chunk, change, commits)?;
+            }
         }
         Ok(())
     }
@@ -89,18 +78,33 @@ pub fn forget_chunk(ctx: &mut Ctx, len_bytes: u64, class_id: u32) -> Result<()> 
     Ok(())
 }
 
-/// Takes the references of at most `limit` queued pages off; whether more are queued.
-pub fn sweep(ctx: &mut Ctx, limit: u32) -> Result<bool> {
+/// Queues the pages of a whole file: their references are taken off by sweeps.
+pub fn queue_file(db: &Db, ino: u64) -> rusqlite::Result<()> {
+    db.stmt("INSERT INTO dropped_pages (extents) SELECT extents FROM pages WHERE ino = ?1 ORDER BY start, born")?
+        .execute([ino as i64])?;
+    Ok(())
+}
+
+/// Queues the pages that a session staged: their references are taken off by sweeps.
+pub fn queue_staged(db: &Db, session_id: u64) -> rusqlite::Result<()> {
+    db.stmt(
+        "INSERT INTO dropped_pages (extents) SELECT extents FROM staged_pages WHERE session_id = ?1 ORDER BY start",
+    )?
+    .execute([session_id as i64])?;
+    Ok(())
+}
+
+/// Applies [`SweepPages`]: takes the references of queued pages off.
+pub fn sweep(ctx: &mut Ctx, command: &SweepPages) -> Result<()> {
     let mut changes = RefChanges::default();
     let rows = ctx
         .db
         .stmt("SELECT id, extents FROM dropped_pages ORDER BY id LIMIT ?1")?
-        .query_map([limit], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?
+        .query_map([command.limit], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Vec<u8>>(1)?)))?
         .collect::<Result<Vec<_>, _>>()?;
     for (id, extents) in &rows {
         ctx.db.stmt("DELETE FROM dropped_pages WHERE id = ?1")?.execute([id])?;
         pages::for_each_chunk(extents, |chunk| changes.sums.entry(chunk).or_default().0 -= 1);
     }
-    changes.apply(ctx)?;
-    Ok(rows.len() as u32 == limit)
+    changes.apply(ctx)
 }

@@ -287,7 +287,7 @@ fn a_manager_that_slept_gives_nobody_up() {
     fake.now_ns += 3_600_000 * MS;
     for _ in 0..3 {
         // Ticks come before the heartbeats that waited.
-        let proposals = fake.view(crate::log::cluster::on_tick);
+        let proposals = fake.view(crate::nodes::plan::on_tick);
         fake.propose(proposals);
         fake.now_ns += 100 * MS;
     }

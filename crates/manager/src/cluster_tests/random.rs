@@ -156,7 +156,7 @@ fn random_scenario(seed: u64, steps: usize) {
     }
     fake.until(40, &format!("seed {seed}: collected"), |f| f.status().garbage_chunks == 0);
     let want: Vec<u64> = fake.disks.keys().copied().collect();
-    let list = crate::log::internal::SetInventory { want, done_disk_id: 0, done_wanted: 0 };
+    let list = crate::internal::SetInventory { want, done_disk_id: 0, done_wanted: 0 };
     fake.propose(vec![list.propose()]);
     fake.until(60, &format!("seed {seed}: nothing left"), |f| {
         f.disks.values().all(|d| d.held.is_empty()) && f.status().deletes_pending == 0

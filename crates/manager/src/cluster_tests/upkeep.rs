@@ -54,7 +54,7 @@ fn collecting_without_grace_is_caught() {
         let mut fake = Fake::new(8, 1);
         write_files(&mut fake, 1, 1);
         fake.now_ns += MS;
-        let reader = crate::files::sessions::Reader {
+        let reader = crate::soft::sessions::Reader {
             client_id: 1,
             ino: 2,
             version: 1,
@@ -111,9 +111,7 @@ fn inventories_look_beyond_chunks_that_are_pending() {
     let lost = *held.iter().find(|(chunk, _)| *chunk > early).unwrap();
     held.remove(&lost);
     fake.damaged();
-    fake.propose(vec![
-        crate::log::internal::SetInventory { want: vec![disk], done_disk_id: 0, done_wanted: 0 }.propose(),
-    ]);
+    fake.propose(vec![crate::internal::SetInventory { want: vec![disk], done_disk_id: 0, done_wanted: 0 }.propose()]);
     fake.until(30, "put right", |f| f.disks[&disk].held.contains(&lost));
     let noted = "SELECT count(*) FROM missing_fragments WHERE chunk_id = ?1";
     let noted: i64 = fake.db.conn().query_row(noted, [early as i64], |row| row.get(0)).unwrap();
@@ -141,9 +139,7 @@ fn inventories_remove_orphans_and_note_what_lacks() {
         lost
     };
     fake.damaged();
-    fake.propose(vec![
-        crate::log::internal::SetInventory { want: vec![disk], done_disk_id: 0, done_wanted: 0 }.propose(),
-    ]);
+    fake.propose(vec![crate::internal::SetInventory { want: vec![disk], done_disk_id: 0, done_wanted: 0 }.propose()]);
     fake.until(30, "put right", |f| {
         let held = &f.disks[&disk].held;
         !held.contains(&(gone, 5)) && held.contains(&lost)

@@ -10,13 +10,8 @@
 //! client has at most: before anybody else makes a name in there, or changes the directory, it is asked. So it knows which names are not there, and may make files without asking, which come to be
 //! with their first commit ([`tessera_wire::meta::OpenWrite::ino`]). Names that are removed are nobody's concern.
 
-use crate::db::Db;
-use crate::error::Result;
-use crate::log::command::Command;
-use crate::namespace::inodes;
-use rusqlite::OptionalExtension;
 use std::collections::HashMap;
-use tessera_wire::meta::{Commit, RecallLease};
+use tessera_wire::meta::RecallLease;
 
 /// What a lease is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -175,77 +170,24 @@ pub fn recall(held: &[LeaseTarget]) -> RecallLease {
     recall
 }
 
-/// What of that which leases cover a command changes, as far as can be told before it is applied. Names that an earlier waiting command gives
-/// to another inode are covered by what that command changes.
-pub fn changed_by(db: &Db, command: &Command) -> Result<Vec<LeaseTarget>> {
-    let inos = inodes_changed_by(db, command)?;
-    let mut changes: Vec<LeaseTarget> = inos.iter().copied().map(LeaseTarget::Inode).collect();
-    if !matches!(command, Command::Commit(_)) {
-        // Some may be directories.
-        changes.extend(inos.into_iter().map(LeaseTarget::Names));
-    }
-    changes.extend(names_made_in(db, command)?.map(root_if_none).map(LeaseTarget::Names));
-    Ok(changes)
+/// Leases that may come with a command's reply.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeaseGrants {
+    /// On the inode that was made or changed.
+    pub inode: bool,
+    /// On the names in a directory.
+    pub names: Option<GrantedNames>,
 }
 
-pub(crate) fn root_if_none(ino: u64) -> u64 {
-    if ino == 0 { inodes::ROOT } else { ino }
-}
-
-/// The directory in which a command makes a name.
-pub(crate) fn names_made_in(db: &Db, command: &Command) -> Result<Option<u64>> {
-    Ok(match command {
-        Command::MakeDir(r) => Some(r.parent),
-        Command::MakeNode(r) => Some(r.parent),
-        Command::Symlink(r) => Some(r.parent),
-        Command::Link(r) => Some(r.parent),
-        Command::Rename(r) => Some(r.to_parent),
-        Command::Commit(r) if !r.partial => committed_name(db, r)?.map(|(parent, _)| parent),
-        _ => None,
-    })
-}
-
-/// Directory and name of a file that a commit, the last of its session, writes by its name.
-fn committed_name(db: &Db, commit: &Commit) -> Result<Option<(u64, Vec<u8>)>> {
-    if let Some(open) = &commit.open {
-        return Ok((open.parent != 0).then(|| (open.parent, open.name.clone())));
-    }
-    Ok(session_target(db, commit.session_id)?
-        .filter(|(_, parent, _)| *parent != 0)
-        .map(|(_, parent, name)| (parent, name)))
-}
-
-/// Inode, directory (0: opened by its number) and name that a session writes.
-fn session_target(db: &Db, session_id: u64) -> Result<Option<(u64, u64, Vec<u8>)>> {
-    let row = db
-        .stmt("SELECT ino, parent, name FROM sessions WHERE session_id = ?1")?
-        .query_row([session_id as i64], |row| {
-            Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64, row.get(2)?))
-        })
-        .optional()?;
-    Ok(row)
-}
-
-fn inodes_changed_by(db: &Db, command: &Command) -> Result<Vec<u64>> {
-    let named = |parent: u64, name: &[u8]| inodes::lookup(db, root_if_none(parent), name);
-    Ok(match command {
-        Command::Unlink(r) => named(r.parent, &r.name)?.into_iter().collect(),
-        Command::Rename(r) => {
-            let from = named(r.from_parent, &r.from_name)?;
-            from.into_iter().chain(named(r.to_parent, &r.to_name)?).collect()
-        }
-        Command::ExpireFiles(c) => c.inos.clone(),
-        Command::Link(r) => vec![r.ino],
-        Command::SetAttr(r) => vec![r.ino],
-        Command::SetXattr(r) => vec![r.ino],
-        Command::RemoveXattr(r) => vec![r.ino],
-        Command::Commit(r) if !r.partial => match (committed_name(db, r)?, &r.open) {
-            (Some((parent, name)), _) => named(parent, &name)?.into_iter().collect(),
-            (None, Some(open)) => vec![open.ino],
-            (None, None) => session_target(db, r.session_id)?.map(|(ino, ..)| ino).into_iter().collect(),
-        },
-        _ => Vec::new(),
-    })
+/// A directory whose names a client may make without asking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GrantedNames {
+    /// The directory that the command made.
+    OfNewDirectory,
+    /// A delegation that the client holds is prolonged.
+    Kept(u64),
+    /// A new delegation; the names that are there come with it.
+    Listed(u64),
 }
 
 #[cfg(test)]

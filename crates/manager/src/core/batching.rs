@@ -72,7 +72,7 @@ impl ManagerCore {
 
     pub(super) fn drop_log(&self) -> rusqlite::Result<()> {
         if let Some(seq) = self.drop_log_to {
-            self.db.stmt("DELETE FROM command_log WHERE seq <= ?1")?.execute([seq as i64])?;
+            replicate::delete_to(&self.db, seq)?;
         }
         Ok(())
     }
@@ -86,7 +86,7 @@ impl ManagerCore {
                 Some(QueueItem::Composed { origin, body }) => composed.push((origin, body)),
                 Some(QueueItem::Command { queued, origin, changes }) => {
                     bytes += queued.body.len();
-                    due.push(PendingReply { origin, changes, grants: LeaseGrants::of(&self.db, &queued.command) });
+                    due.push(PendingReply { origin, changes, grants: queued.command.grants(&self.db) });
                     commands.push(queued);
                 }
             }
@@ -110,7 +110,7 @@ impl ManagerCore {
         self.drop_log_to = None;
         let (seq, now_ns) = (self.meta.log_seq, self.meta.last_now_ns);
         self.reply_cache.remember(seq, now_ns, applied.kept);
-        applied.effects.into_iter().for_each(|effect| effect(&mut self.soft));
+        applied.effects.into_iter().for_each(|effect| effect.apply(&mut self.soft));
         // Locks of clients that are on record as gone were given away.
         self.answer_granted();
         for (PendingReply { origin, changes, grants }, answer) in due.into_iter().zip(applied.answers) {
@@ -180,25 +180,5 @@ impl ManagerCore {
             }
         }
         self.stopped = Some(error);
-    }
-}
-
-impl LeaseGrants {
-    fn of(db: &Db, command: &Command) -> LeaseGrants {
-        match command {
-            Command::MakeDir(r) => {
-                LeaseGrants { inode: r.want_lease, names: (r.inos > 0).then_some(Names::OfNewDirectory) }
-            }
-            Command::MakeNode(r) => LeaseGrants {
-                inode: r.want_lease,
-                names: r.want_delegation.then_some(Names::Listed(leases::root_if_none(r.parent))),
-            },
-            Command::SetAttr(r) => LeaseGrants { inode: r.want_lease, names: None },
-            Command::Commit(r) => {
-                let directory = leases::names_made_in(db, command).ok().flatten();
-                LeaseGrants { inode: r.want_lease, names: directory.map(Names::Of) }
-            }
-            _ => LeaseGrants::default(),
-        }
     }
 }

@@ -28,26 +28,27 @@ mod locking;
 mod requests;
 mod ticks;
 
-use crate::coherence::leases::{self, LeaseTarget, Leases};
+use crate::coherence::leases::{self, GrantedNames, LeaseGrants, LeaseTarget, Leases};
 use crate::coherence::locks::Lockers;
 use crate::coherence::locks::table::Ticket;
 use crate::config::{Config, ns};
+use crate::ctx::View;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
 use crate::db::{Db, DbError};
 use crate::error::{Failure, Result};
 use crate::files::expiry;
-use crate::files::reads::{self, Read, Requester};
-use crate::files::sessions::SoftSessions;
+use crate::internal::*;
 use crate::log::batch::{self, AppliedBatch, QueuedCommand, Tables};
-use crate::log::cluster;
-use crate::log::command::Command;
-use crate::log::replicate::{CommandLog, ReplicaAnswer, Snapshot};
+use crate::log::records::TERM_JUMP;
+use crate::log::registry::{self, Command, ReadReply};
+use crate::log::replicate::{self, CommandLog, ReplicaAnswer, Snapshot};
 use crate::log::reply_cache::{Answer, ReplyCache};
-use crate::log::upkeep::*;
 use crate::metrics::Metrics;
+use crate::nodes::plan;
 use crate::planted::{self, Bug};
-use crate::state::{Internal, Proposal, SoftState, View};
+use crate::soft::SoftState;
+use crate::soft::sessions::{Requester, SoftSessions};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -187,24 +188,6 @@ struct PendingReply {
     grants: LeaseGrants,
 }
 
-/// Leases that may come with a command's answer.
-#[derive(Clone, Copy, Default)]
-struct LeaseGrants {
-    /// On what was made or changed.
-    inode: bool,
-    names: Option<Names>,
-}
-
-/// A directory whose names a command may make, or keep, the asker's.
-#[derive(Clone, Copy)]
-enum Names {
-    OfNewDirectory,
-    /// It is kept.
-    Of(u64),
-    /// It is new, and comes with what there is.
-    Listed(u64),
-}
-
 struct Open {
     applied: AppliedBatch,
     due: Vec<PendingReply>,
@@ -311,7 +294,7 @@ impl ManagerCore {
         core.soft.locks = Lockers::start(term, crate::coherence::locks::noted(&core.db)?, now_ns, &core.config);
         core.propose(NewTerm { term, restored }.propose());
         core.commit_batch(now_ns - ahead_ns);
-        cluster::after_start(&mut view!(core));
+        plan::after_start(&mut view!(core));
         match core.stopped.clone() {
             Some(error) => Err(StartError::Refused(error)),
             None => Ok(core),
@@ -423,10 +406,5 @@ impl Origin {
 }
 
 fn queued(proposal: &Proposal) -> Result<QueuedCommand> {
-    let command = Command::decode(proposal.kind, &proposal.body)?;
-    Ok(QueuedCommand { command, kind: proposal.kind, body: proposal.body.clone(), client_id: 0 })
-}
-
-fn encoded(result: Result<Vec<u8>>) -> Answer {
-    result.map(Bytes::from).map_err(Failure::into_wire)
+    QueuedCommand::decode(proposal.kind, &proposal.body, 0)
 }

@@ -12,17 +12,19 @@ impl ManagerCore {
             return self.reply(origin, Err(error));
         }
         match Command::from_request(origin.kind, &body) {
-            Some(Ok(command)) => {
-                self.admit(origin, QueuedCommand { command, kind: origin.kind as u32, body, client_id });
+            Some(command) => {
+                match command.and_then(|command| QueuedCommand::new(command, origin.kind as u32, body, client_id)) {
+                    Ok(queued) => self.admit(origin, queued),
+                    Err(failure) => self.reply(origin, Err(failure.into_wire())),
+                }
             }
-            Some(Err(failure)) => self.reply(origin, Err(failure.into_wire())),
             None => self.answer_now(origin, client_id, body),
         }
     }
 
     /// A command joins the queue, unless it was answered before or must wait for leases.
     pub(super) fn admit(&mut self, origin: Origin, queued: QueuedCommand) {
-        if let Some(op_id) = queued.command.op_id() {
+        if let Some(op_id) = queued.op_id {
             let given =
                 self.reply_cache.get(queued.client_id, op_id).filter(|_| !planted::is(Bug::RepeatsApply)).cloned();
             if let Some(answer) = given {
@@ -52,7 +54,7 @@ impl ManagerCore {
     fn changes(&self, command: &Command) -> Result<Vec<LeaseTarget>> {
         match self.meta.leases_granted {
             0 => Ok(Vec::new()),
-            _ => leases::changed_by(&self.db, command),
+            _ => command.recalls(&self.db),
         }
     }
 
@@ -114,41 +116,37 @@ impl ManagerCore {
     }
 
     pub(super) fn answer_now(&mut self, origin: Origin, client_id: u64, body: Bytes) {
-        match origin.kind {
-            Kind::GetMap | Kind::GetStatus => {
-                self.soft.log_replicas = self.log.up_to_date(self.soft.replicated_seq);
-                let result = cluster::read(&mut view!(self), origin.kind, &body);
-                self.reply(origin, encoded(result));
-            }
-            Kind::Heartbeat | Kind::Inventory | Kind::ReportBad | Kind::ReportWork | Kind::Maintain => {
-                match cluster::take_in(&mut view!(self), origin.kind, &body) {
-                    Ok(proposals) if proposals.is_empty() => self.compose(origin, &body),
-                    Ok(proposals) => {
-                        proposals.into_iter().for_each(|proposal| self.propose(proposal));
-                        self.queue.push_back(QueueItem::Composed { origin, body });
-                    }
-                    Err(failure) => self.reply(origin, Err(failure.into_wire())),
-                }
-            }
-            Kind::SetLock | Kind::TestLock | Kind::CancelLock | Kind::HoldLocks => {
-                self.locking(origin, client_id, body)
-            }
-            kind => {
-                let requester = Requester { connection: origin.connection, client_id };
-                let result = match reads::read(&mut view!(self), requester, kind, &body) {
-                    Some(Ok(Read::Plain(reply))) => Ok(reply.into()),
-                    Some(Ok(Read::Leased(entry, inos))) => Ok(self.lease(origin, *entry, &inos)),
-                    Some(Err(failure)) => Err(failure.into_wire()),
-                    None => Err(Error::new(Code::Unsupported, format!("{} is not for a manager", kind.name()))),
-                };
-                self.reply(origin, result);
-            }
+        let kind = origin.kind;
+        if matches!(kind, Kind::SetLock | Kind::TestLock | Kind::CancelLock | Kind::HoldLocks) {
+            return self.locking(origin, client_id, body);
         }
+        if kind == Kind::GetStatus {
+            self.soft.log_replicas = self.log.up_to_date(self.soft.replicated_seq);
+        }
+        match registry::take_in(&mut view!(self), kind, &body) {
+            Some(Ok(proposals)) if proposals.is_empty() => return self.compose(origin, &body),
+            Some(Ok(proposals)) => {
+                proposals.into_iter().for_each(|proposal| self.propose(proposal));
+                return self.queue.push_back(QueueItem::Composed { origin, body });
+            }
+            Some(Err(failure)) => return self.reply(origin, Err(failure.into_wire())),
+            None => {}
+        }
+        let from = Requester { connection: origin.connection, client_id };
+        let result = match registry::read(&mut view!(self), from, kind, &body) {
+            Some(Ok(ReadReply::Plain(reply))) => Ok(reply),
+            Some(Ok(ReadReply::Leased(entry))) => Ok(self.lease(origin, *entry)),
+            Some(Err(failure)) => Err(failure.into_wire()),
+            None => Err(Error::new(Code::Unsupported, format!("{} is not for a manager", kind.name()))),
+        };
+        self.reply(origin, result);
     }
 
-    pub(super) fn lease(&mut self, origin: Origin, mut entry: Entry, inos: &[u64]) -> Bytes {
+    /// An entry, with a lease on its inode and on the directories of its path if they can be had.
+    pub(super) fn lease(&mut self, origin: Origin, mut entry: Entry) -> Bytes {
+        let inos: Vec<u64> = entry.path.iter().copied().chain(entry.attr.as_ref().map(|attr| attr.ino)).collect();
         let (until, max) = (self.now_ns + ns(self.config.lease_entry_ms), self.config.max_leases);
-        if self.may_lease() && self.soft.leases.grant(inos, origin.connection, until, max) {
+        if self.may_lease() && self.soft.leases.grant(&inos, origin.connection, until, max) {
             entry.lease_ms = self.config.lease_entry_ms;
         }
         entry.encode_to_vec().into()
@@ -178,18 +176,18 @@ impl ManagerCore {
             None => (None, false),
         };
         let names_of = match grants.names {
-            Some(Names::OfNewDirectory) => ino.filter(|_| is_new),
-            Some(Names::Of(of)) => {
+            Some(GrantedNames::OfNewDirectory) => ino.filter(|_| is_new),
+            Some(GrantedNames::Kept(of)) => {
                 Some(of).filter(|of| self.soft.leases.has_names(*of, origin.connection, self.now_ns))
             }
-            Some(Names::Listed(of)) => Some(of),
+            Some(GrantedNames::Listed(of)) => Some(of),
             None => None,
         };
         let lease_ms = self.granted(ino.filter(|_| grants.inode), |leases, ino, until, max| {
             leases.grant(&[ino], origin.connection, until, max)
         });
         let names = match grants.names {
-            Some(Names::Listed(of)) => self.listed(of, origin.connection),
+            Some(GrantedNames::Listed(of)) => self.listed(of, origin.connection),
             _ => Some(Vec::new()),
         };
         let names_of = names_of.filter(|_| names.is_some());
@@ -232,8 +230,8 @@ impl ManagerCore {
             // Its answer waited for what it says to be known.
             return self.reply(origin, Ok(body.clone()));
         }
-        let result = cluster::reply(&mut view!(self), origin.kind, body);
-        self.reply(origin, encoded(result));
+        let result = registry::reply(&mut view!(self), origin.kind, body);
+        self.reply(origin, result.map_err(Failure::into_wire));
     }
 
     pub(super) fn propose(&mut self, proposal: Proposal) {

@@ -7,7 +7,7 @@ impl ManagerCore {
         if self.stopped.is_some() {
             return;
         }
-        self.soft.cluster.stats.tick(self.now_ns, cluster::gap_ns(&self.config));
+        self.soft.cluster.stats.tick(self.now_ns, plan::gap_ns(&self.config));
         self.soft.leases.expire(self.now_ns);
         self.unpark();
         self.release_reservations();
@@ -18,7 +18,7 @@ impl ManagerCore {
             self.tend_sessions();
             self.tend_garbage();
             self.tend_expiry();
-            let proposals = cluster::on_tick(&mut view!(self));
+            let proposals = plan::on_tick(&mut view!(self));
             proposals.into_iter().for_each(|proposal| self.propose(proposal));
         }
         self.tend_log();

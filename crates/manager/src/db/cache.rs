@@ -1,12 +1,12 @@
 //! Read-through caches of the rows nearly every command looks at: placement groups and classes (and, in
-//! [`crate::nodes::map`], nodes and disks).
+//! [`crate::db::node_map`], nodes and disks).
 //!
 //! Whoever changes rows of `pgs` or `pg_members` calls [`Caches::forget_pg`] in the same command. What a command that is
 //! refused or rolled back may have read is forgotten by the core.
 
 use crate::db::Db;
+use crate::db::node_map::NodeMapCache;
 use crate::error::{Result, refuse};
-use crate::nodes::map::NodeMapCache;
 use rusqlite::{Connection, OptionalExtension};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};

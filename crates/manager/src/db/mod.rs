@@ -5,7 +5,10 @@
 
 pub mod cache;
 pub mod meta;
+pub(crate) mod node_map;
+pub(crate) mod pages;
 pub mod rows;
+pub(crate) mod sessions;
 
 use crate::db::meta::Meta;
 use rusqlite::config::DbConfig;

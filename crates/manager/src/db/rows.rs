@@ -1,10 +1,6 @@
-//! Rows of nodes, disks, groups and members as structs: read here, and changed here with the map version they raise.
-//!
-//! Every change of a node, disk, group or class goes through this file, so that [`crate::placement::groups::map_since`]
-//! never misses one.
+//! Rows of nodes, disks, groups and members as structs, read here. [`crate::map::tables`] writes them.
 
 use crate::error::Result;
-use crate::state::Ctx;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tessera_wire::{DiskInfo, Health, NodeInfo, PgInfo, PgMember};
 
@@ -290,76 +286,6 @@ pub fn pg_info(conn: &Connection, pg_id: u64) -> rusqlite::Result<Option<PgInfo>
     let Some(epoch) = epoch(conn, pg_id)? else { return Ok(None) };
     let members = members(conn, pg_id)?.iter().map(Member::to_wire).collect();
     Ok(Some(PgInfo { pg_id, epoch, members }))
-}
-
-/// Changes a disk's own health.
-pub fn set_disk_health(ctx: &mut Ctx<'_>, disk_id: u64, health: Health) -> rusqlite::Result<()> {
-    ctx.caches.forget_all();
-    let version = ctx.next_map_version() as i64;
-    ctx.db
-        .conn()
-        .prepare_cached(
-            "UPDATE disks SET health = ?2, health_since_ns = ?3, map_version = ?4 WHERE disk_id = ?1 AND health != ?2",
-        )?
-        .execute(params![disk_id as i64, health as i32, ctx.now_ns, version])?;
-    Ok(())
-}
-
-/// Changes a node's health. The map version of its disks rises with it: their effective health changed.
-pub fn set_node_health(ctx: &mut Ctx<'_>, node_id: u64, health: Health) -> rusqlite::Result<()> {
-    ctx.caches.forget_all();
-    let version = ctx.next_map_version() as i64;
-    ctx.db
-        .conn()
-        .prepare_cached("UPDATE nodes SET health = ?2, health_since_ns = ?3, map_version = ?4 WHERE node_id = ?1")?
-        .execute(params![node_id as i64, health as i32, ctx.now_ns, version])?;
-    ctx.db
-        .conn()
-        .prepare_cached("UPDATE disks SET map_version = ?2 WHERE node_id = ?1")?
-        .execute(params![node_id as i64, version])?;
-    Ok(())
-}
-
-/// Wants the disk listed (again): what was wanted before and is under way does not count.
-pub fn want_inventory(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
-    ctx.caches.forget_node_map();
-    ctx.db
-        .conn()
-        .prepare_cached("UPDATE disks SET inventory_wanted = inventory_wanted + 1 WHERE disk_id = ?1")?
-        .execute([disk_id as i64])?;
-    Ok(())
-}
-
-/// Raises a group's epoch and returns the new one. The caller then changes a member.
-pub fn raise_epoch(ctx: &mut Ctx<'_>, pg_id: u64) -> rusqlite::Result<u64> {
-    ctx.caches.forget_pg(pg_id);
-    let version = ctx.next_map_version() as i64;
-    ctx.db
-        .conn()
-        .prepare_cached("UPDATE pgs SET epoch = epoch + 1, map_version = ?2 WHERE pg_id = ?1 RETURNING epoch")?
-        .query_row(params![pg_id as i64, version], |row| unsigned(row, 0))
-}
-
-/// Writes a member back; the caller has raised the epoch.
-pub fn save_member(ctx: &Ctx<'_>, m: &Member) -> rusqlite::Result<()> {
-    ctx.caches.forget_pg(m.pg_id);
-    ctx.db
-        .conn()
-        .prepare_cached(
-            "UPDATE pg_members SET disk_id = ?3, incoming_disk_id = ?4, put_to_incoming = ?5, since_epoch = ?6, \
-             fill_cursor = ?7, fill_until = ?8 WHERE pg_id = ?1 AND position = ?2",
-        )?
-        .execute(params![
-            m.pg_id as i64,
-            m.position,
-            m.disk_id as i64,
-            m.incoming as i64,
-            m.put_to_incoming,
-            m.since_epoch as i64,
-            m.fill_cursor as i64,
-            m.fill_until as i64
-        ])?;
-    Ok(())
 }
 
 /// A node as it travels. A node whose disks all drain (or are drained) shows that.

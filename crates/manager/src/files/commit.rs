@@ -5,20 +5,21 @@
 //! first time must be acknowledged as far as the file's durability asks; one that was durable when it was
 //! asked about needs nothing.
 
-use crate::chunks::dedup::any_missing;
-use crate::chunks::prealloc;
-use crate::chunks::refs::{COMMITTED, RefChanges};
+use crate::chunks::missing::{self, Cause, Missing};
+use crate::chunks::refs::RefChanges;
+use crate::chunks::table::COMMITTED;
+use crate::ctx::Ctx;
 use crate::db::cache::Pg;
+use crate::db::pages::{self, FileExtent};
+use crate::db::sessions::{self as session_rows, Session};
 use crate::error::{Result, invalid, refuse};
-use crate::files::pages::{self, FileExtent};
-use crate::files::sessions::{self, Session};
 use crate::files::versions::{self, MAX_FILE_BYTES, NewVersion};
+use crate::files::{expiry, one_shot, sessions, staged};
+use crate::map::delta;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
 use crate::namespace::names;
-use crate::placement::groups;
-use crate::planted::{self, Bug};
-use crate::state::Ctx;
+use crate::soft::Effect;
 use rusqlite::{OptionalExtension, params};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,15 +28,10 @@ use tessera_stripe::ClassLayout;
 use tessera_wire::meta::*;
 use tessera_wire::{Ack, ClassInfo, Code, Error, InodeKind};
 
-/// `missing_fragments.cause`: not acknowledged at commit.
-pub const CAUSE_UNACKNOWLEDGED: i64 = 1;
-/// `missing_fragments.cause`: committed behind the cursor of a fill.
-pub const CAUSE_PASSED: i64 = 3;
-
 /// Applies a commit.
 pub fn commit(ctx: &mut Ctx, request: &Commit) -> Result<CommitReply> {
     if let Some(open) = &request.open {
-        return prealloc::open_and_commit(ctx, request, open);
+        return one_shot::open_and_commit(ctx, request, open);
     }
     let session = sessions::writer(ctx.db, request.session_id)?;
     let policy = HintSet::read(&session.hints).policy()?;
@@ -174,7 +170,7 @@ fn accept_chunks(
     for ack in request.acks.iter().filter(|ack| !chunks.contains_key(&ack.chunk_id)) {
         load_chunk(ctx, session, ack.chunk_id)?; // Acknowledged, not used: harmless if it exists.
     }
-    let look_at_missing = any_missing(ctx)?;
+    let look_at_missing = missing::any(ctx.db)?;
     let mut stale = Vec::new();
     let mut writes = Vec::new();
     let mut accepted = Accepted::default();
@@ -188,7 +184,12 @@ fn accept_chunks(
         }
         let pg = ctx.caches.pg(ctx.db, chunk.pg_id)?;
         let class = ctx.class(chunk.class_id)?;
-        let asked = if chunk.committed { rows_before(ctx, session, id)? } else { (0..class.fragments()).collect() };
+        // Of a committed chunk the session was asked for what was missing before it began. What went missing later is
+        // repair's business.
+        let asked = match chunk.committed {
+            true => missing::of_chunk_before(ctx.db.conn(), id, session.started_ns)?,
+            false => (0..class.fragments()).collect(),
+        };
         let verdict = judge(chunk, ack, &pg, &class, &asked)?;
         if !verdict.stale.is_empty() {
             stale.push(StaleAck { chunk_id: id, pg_id: pg.pg_id, epoch: pg.epoch, fragments: verdict.stale });
@@ -230,16 +231,6 @@ fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session) -> Result<HashMa
         }
     }
     Ok(chunks)
-}
-
-/// Fragments of a committed chunk that were missing before the session began: those it was asked for. What went
-/// missing later is repair's business, whatever this session has put.
-fn rows_before(ctx: &Ctx, session: &Session, chunk_id: u64) -> Result<Vec<u32>> {
-    Ok(ctx
-        .db
-        .stmt("SELECT fragment FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0 AND since_ns < ?2 ORDER BY fragment")?
-        .query_map([chunk_id as i64, session.started_ns], |row| row.get(0))?
-        .collect::<Result<_, _>>()?)
 }
 
 /// What a chunk's acknowledgement says about the fragments that were asked for.
@@ -301,32 +292,20 @@ fn check_durability(chunk: &Chunk, class: &ClassInfo, policy: &Policy, missing: 
 }
 
 fn write_chunk(ctx: &Ctx, chunk: &Chunk, pg: &Pg, verdict: &Verdict) -> Result<()> {
-    let id = chunk.chunk_id as i64;
+    let (chunk_id, pg_id) = (chunk.chunk_id, pg.pg_id);
+    assert!(verdict.stale.is_empty(), "chunk {chunk_id}: a stale acknowledgement commits nothing");
+    assert_eq!(chunk.pg_id, pg_id, "chunk {chunk_id}: judged by the members of its own group");
     if chunk.committed {
-        for fragment in &verdict.good {
-            ctx.db
-                .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = 0")?
-                .execute(params![id, fragment])?;
-        }
-        return Ok(());
+        return verdict.good.iter().try_for_each(|&fragment| missing::delete(ctx, chunk_id, fragment, 0));
     }
-    let note = |fragment: u32, incoming: bool, cause: i64| -> rusqlite::Result<()> {
-        ctx.db
-            .stmt(
-                "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            )?
-            .execute(params![id, fragment, incoming, pg.pg_id as i64, cause, ctx.now_ns])
-            .map(|_| ())
-    };
     for &fragment in &verdict.missing {
-        note(fragment, false, CAUSE_UNACKNOWLEDGED)?;
+        missing::insert(ctx, Missing { chunk_id, fragment, incoming: 0, pg_id }, Cause::Unacknowledged)?;
     }
-    // A member that is being moved while its old disk takes the puts: the fill has passed this chunk already.
-    for (position, member) in pg.members.iter().enumerate() {
+    // The old disk of a moving member took the put, and the backfill has passed this chunk already.
+    for (fragment, member) in (0..).zip(&pg.members) {
         let moving = member.wire.incoming_disk_id != 0 && !member.wire.put_to_incoming;
-        if moving && chunk.chunk_id <= member.fill_cursor {
-            note(position as u32, true, CAUSE_PASSED)?;
+        if moving && chunk_id <= member.fill_cursor {
+            missing::insert(ctx, Missing { chunk_id, fragment, incoming: 1, pg_id }, Cause::Passed)?;
         }
     }
     Ok(())
@@ -336,7 +315,7 @@ fn stale_reply(ctx: &Ctx, stale: Vec<StaleAck>) -> Result<CommitReply> {
     let mut pgs: Vec<u64> = stale.iter().map(|s| s.pg_id).collect();
     pgs.sort_unstable();
     pgs.dedup();
-    let map = groups::map_since(ctx.db, ctx.meta.map_version, ctx.caches, 0, &pgs)?;
+    let map = delta::map_since(ctx.db, ctx.meta.map_version, ctx.caches, 0, &pgs)?;
     Ok(CommitReply { stale, map: Some(map), ..Default::default() })
 }
 
@@ -352,14 +331,7 @@ fn stage(
     let pieces: Vec<FileExtent> = request.extents.iter().map(|extent| FileExtent::from_wire(extent, 0)).collect();
     let packed = if mode == CommitMode::Patch { pages::pack_with_holes(&pieces) } else { pages::pack(&pieces) };
     for page in &packed {
-        ctx.db.stmt("INSERT INTO staged_pages (session_id, start, end, extents) VALUES (?1, ?2, ?3, ?4)")?.execute(
-            params![
-                session.session_id as i64,
-                page[0].start as i64,
-                page[page.len() - 1].end() as i64,
-                pages::encode(page)
-            ],
-        )?;
+        staged::insert(ctx.db, session.session_id, page)?;
         refs.add(page);
     }
     session.staged = i64::from(mode as i32);
@@ -400,7 +372,7 @@ fn finish(
         inode.update(ctx.db)?;
         versions::trim(ctx, &inode, policy.lifetime, refs)?;
     }
-    crate::files::expiry::note(ctx, &inode, policy)?;
+    expiry::note(ctx, &inode, policy)?;
     end_session(ctx, request, session, &inode)?;
     Ok(CommitReply {
         ino: inode.ino,
@@ -499,13 +471,14 @@ fn build(
     let base_data = versions::data_bytes(ctx.db, inode.ino, inode.version_number)?;
     let data_bytes = if mode == CommitMode::Replace {
         versions::end_pages(ctx, inode.ino, number)?;
-        let staged = if session.staged != 0 { adopt_staged(ctx, session, inode.ino, number)? } else { 0 };
-        staged + versions::add_pages(ctx, inode.ino, number, &pieces, refs)?
+        let staged_data =
+            if session.staged != 0 { versions::adopt_staged(ctx, session, inode.ino, number)? } else { 0 };
+        staged_data + versions::add_pages(ctx, inode.ino, number, &pieces, refs)?
     } else {
         if session.staged != 0 {
-            let mut staged = take_staged(ctx, session, shift, refs)?;
-            staged.append(&mut pieces);
-            pieces = staged;
+            let mut all = staged::take(ctx, session.session_id, shift, refs)?;
+            all.append(&mut pieces);
+            pieces = all;
         }
         if mode == CommitMode::Patch && size_bytes < inode.size_bytes {
             // A hole up to the old end: what lies behind the new length goes.
@@ -524,53 +497,13 @@ fn build(
     })
 }
 
-/// Staged pages become pages of the version as they are; their references are counted already. Their data bytes.
-fn adopt_staged(ctx: &Ctx, session: &Session, ino: u64, number: u64) -> Result<u64> {
-    let id = session.session_id as i64;
-    let mut data = 0;
-    for extents in ctx
-        .db
-        .stmt("SELECT extents FROM staged_pages WHERE session_id = ?1")?
-        .query_map([id], |row| row.get::<_, Vec<u8>>(0))?
-    {
-        data += pages::data_bytes(&pages::decode(0, &extents?));
-    }
-    ctx.db
-        .stmt(
-            "INSERT INTO pages (ino, start, born, died, end, extents)
-             SELECT ?2, start, ?3, NULL, end, extents FROM staged_pages WHERE session_id = ?1",
-        )?
-        .execute([id, ino as i64, number as i64])?;
-    ctx.db.stmt("DELETE FROM staged_pages WHERE session_id = ?1")?.execute([id])?;
-    Ok(data)
-}
-
-/// Staged pages as pieces at their place in the file; they are no longer staged.
-fn take_staged(ctx: &Ctx, session: &Session, shift: u64, refs: &mut RefChanges) -> Result<Vec<FileExtent>> {
-    let id = session.session_id as i64;
-    let rows = ctx
-        .db
-        .stmt("SELECT start, extents FROM staged_pages WHERE session_id = ?1 ORDER BY start")?
-        .query_map([id], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, Vec<u8>>(1)?)))?
-        .collect::<Result<Vec<_>, _>>()?;
-    ctx.db.stmt("DELETE FROM staged_pages WHERE session_id = ?1")?.execute([id])?;
-    let mut pieces = Vec::new();
-    for (start, extents) in rows {
-        if !planted::is(Bug::StagedCountedTwice) {
-            refs.release(ctx, &extents)?;
-        }
-        pieces.extend(pages::decode(start + shift, &extents));
-    }
-    Ok(pieces)
-}
-
 /// The session ends, or goes on from the version it has just made.
 fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode) -> Result<()> {
     let id = session.session_id;
     // The file that was opened may have lost its name, and its last session with this commit.
     let left = if session.created && session.ino != inode.ino { session.ino } else { inode.ino };
     if left != inode.ino || inode.nlink == 0 {
-        ctx.after_commit(move |soft| soft.sessions.release_later(left));
+        ctx.after_commit(Effect::CheckOrphan { ino: left });
     }
     if request.keep_session {
         let next = Session {
@@ -588,8 +521,8 @@ fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode
         return Ok(());
     }
     if id != 0 {
-        ctx.db.stmt("DELETE FROM sessions WHERE session_id = ?1")?.execute([id as i64])?;
-        ctx.after_commit(move |soft| soft.sessions.forget(id));
+        session_rows::delete(ctx.db, id)?;
+        ctx.after_commit(Effect::SessionEnded { session_id: id });
     }
     Ok(())
 }
@@ -600,15 +533,13 @@ pub fn complete_fragments(ctx: &mut Ctx, request: &CompleteFragments) -> Result<
         let row: Option<i64> = ctx
             .db
             .stmt("SELECT pg_id FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = 0 AND cause = ?3")?
-            .query_row(params![fragment.chunk_id as i64, fragment.fragment, CAUSE_UNACKNOWLEDGED], |row| row.get(0))
+            .query_row(params![fragment.chunk_id as i64, fragment.fragment, Cause::Unacknowledged as i64], |row| row.get(0))
             .optional()?;
         let Some(pg_id) = row else { continue }; // Repaired meanwhile, or the chunk is gone.
         let pg: Arc<Pg> = ctx.caches.pg(ctx.db, pg_id as u64)?;
         let fresh = pg.members.get(fragment.fragment as usize).is_some_and(|m| fragment.epoch >= m.wire.since_epoch);
         if fresh && fragment.epoch <= pg.epoch {
-            ctx.db
-                .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = 0")?
-                .execute(params![fragment.chunk_id as i64, fragment.fragment])?;
+            missing::delete(ctx, fragment.chunk_id, fragment.fragment, 0)?;
         }
     }
     Ok(Ack {})

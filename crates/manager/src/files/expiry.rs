@@ -4,29 +4,19 @@
 //! What is due is looked up by ticks and proposed as [`ExpireFiles`], which waits for leases as an unlink does and
 //! looks again at each file when it is applied: what was written, renamed or given another lifetime meanwhile stays.
 
+use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::error::Result;
+use crate::internal::ExpireFiles;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
 use crate::namespace::names::drop_name;
-use crate::state::{Ctx, Internal};
+use crate::soft::Effect;
 use rusqlite::{OptionalExtension, params};
 use tessera_policy::{Lifetime, Policy, StepName, obsolete_steps};
 
 /// Files in one command at most.
 const FILES_PER_COMMAND: usize = 256;
-
-/// Removes those of these files whose time is over.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct ExpireFiles {
-    /// The files.
-    #[prost(uint64, repeated, tag = "1")]
-    pub inos: Vec<u64>,
-}
-
-impl Internal for ExpireFiles {
-    const KIND: u32 = 0x800a;
-}
 
 /// A new version was committed, or the hints changed: when the file goes is noted.
 pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Result<()> {
@@ -39,7 +29,7 @@ pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Result<()> {
                 .execute([ino as i64, due_ns])?;
         }
         Lifetime::Replace { .. } if HintSet::read(&inode.hints).get("lifetime").is_some() => {
-            ctx.after_commit(move |soft| soft.step_files.push(ino));
+            ctx.after_commit(Effect::StepFileCommitted { ino });
         }
         _ => {}
     }
@@ -48,11 +38,17 @@ pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Result<()> {
 
 /// The hints of a file changed: the old ones' time for it to go is void.
 pub fn hints_changed(ctx: &mut Ctx, inode: &Inode) -> Result<()> {
-    ctx.db.stmt("DELETE FROM purges WHERE ino = ?1")?.execute([inode.ino as i64])?;
+    forget(ctx.db, inode.ino)?;
     match inode.is_file() && inode.version_id != 0 {
         true => note(ctx, inode, &HintSet::read(&inode.hints).policy()?),
         false => Ok(()),
     }
+}
+
+/// No time is noted at which the file goes.
+pub fn forget(db: &Db, ino: u64) -> rusqlite::Result<()> {
+    db.stmt("DELETE FROM purges WHERE ino = ?1")?.execute([ino as i64])?;
+    Ok(())
 }
 
 /// When the current version was committed.
@@ -130,7 +126,7 @@ fn obsolete(db: &Db, parent: u64, application: &[u8]) -> Result<Vec<u64>> {
 pub fn expire_files(ctx: &mut Ctx, command: &ExpireFiles) -> Result<()> {
     for &ino in &command.inos {
         let Some(inode) = inodes::find(ctx.db, ino)?.filter(Inode::is_file) else {
-            ctx.db.stmt("DELETE FROM purges WHERE ino = ?1")?.execute([ino as i64])?;
+            forget(ctx.db, ino)?;
             continue;
         };
         let purged = purge_is_due(ctx, &inode)?;
@@ -139,7 +135,7 @@ pub fn expire_files(ctx: &mut Ctx, command: &ExpireFiles) -> Result<()> {
                 inodes::remove_name(ctx.db, parent, &name)?;
                 inodes::touch(ctx.db, parent, ctx.now_ns)?;
                 drop_name(ctx, inodes::get(ctx.db, ino)?)?;
-                ctx.after_commit(|soft| soft.files_expired += 1);
+                ctx.after_commit(Effect::FileExpired);
             }
         }
     }

@@ -1,82 +1,28 @@
 //! Requests that change no row: answered from the last committed state. Opening a version for reading changes soft state
 //! only.
 
+use crate::chunks::missing;
+use crate::ctx::View;
 use crate::db::Db;
 use crate::db::cache::Caches;
-use crate::error::{Failure, Result, refuse};
-use crate::files::pages::FileExtent;
-use crate::files::sessions::{self, Reader};
+use crate::db::pages::FileExtent;
+use crate::error::{Result, refuse};
+use crate::files::sessions;
 use crate::files::versions::{self, Which};
+use crate::map::delta;
 use crate::namespace::hints::{self, HintSet};
 use crate::namespace::inodes::{self, Inode, check_name};
-use crate::namespace::names;
 use crate::placement::groups;
-use crate::state::View;
-use bytes::Bytes;
-use prost::Message;
+use crate::soft::sessions::{Reader, Requester};
 use rusqlite::OptionalExtension;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use tessera_wire::meta::*;
-use tessera_wire::{ChunkInfo, Code, Kind};
+use tessera_wire::{ChunkInfo, Code};
 
-/// Who asks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Requester {
-    /// Number of the connection.
-    pub connection: u64,
-    /// From its greeting.
-    pub client_id: u64,
-}
-
-/// An answer, and the inodes it wants a lease on (none: no lease).
-pub enum Read {
-    /// As it is.
-    Plain(Vec<u8>),
-    /// An entry that may be cached if the lease is granted.
-    Leased(Box<Entry>, Vec<u64>),
-}
-
-/// Answers a request that is neither a command nor about groups and nodes; None: it is not known.
-pub fn read(view: &mut View, requester: Requester, kind: Kind, body: &Bytes) -> Option<Result<Read>> {
-    Some(match kind {
-        Kind::Resolve => decode(body).and_then(|r: Resolve| {
-            let entry = names::resolve(view.db, &r)?;
-            let path = entry.path.clone();
-            Ok(leased(entry, r.want_lease, &path))
-        }),
-        Kind::Lookup => decode(body).and_then(|r: Lookup| Ok(leased(names::lookup(view.db, &r)?, r.want_lease, &[]))),
-        Kind::GetAttr => {
-            decode(body).and_then(|r: GetAttr| Ok(leased(names::get_attr(view.db, &r)?, r.want_lease, &[])))
-        }
-        Kind::List => decode(body).and_then(|r: List| plain(names::list(view.db, &r, view.config.max_list_entries)?)),
-        Kind::ListXattrs => decode(body).and_then(|r: ListXattrs| plain(names::list_xattrs(view.db, &r)?)),
-        Kind::ListVersions => decode(body).and_then(|r: ListVersions| {
-            file(inodes::get(view.db, r.ino)?)?;
-            plain(ListVersionsReply { versions: versions::list(view.db, r.ino)? })
-        }),
-        Kind::OpenRead => decode(body).and_then(|r: OpenRead| plain(open_read(view, requester, &r)?)),
-        Kind::ListExtents => decode(body).and_then(|r: ListExtents| plain(list_extents(view, &r)?)),
-        Kind::RenewSession => decode(body).and_then(|r: RenewSession| plain(renew(view, &r)?)),
-        _ => return None,
-    })
-}
-
-fn decode<M: Message + Default>(body: &Bytes) -> Result<M> {
-    M::decode(body.clone())
-        .map_err(|why| Failure::refused(Code::Invalid, format!("the request cannot be decoded: {why}")))
-}
-
-fn plain(reply: impl Message) -> Result<Read> {
-    Ok(Read::Plain(reply.encode_to_vec()))
-}
-
-fn leased(entry: Entry, wanted: bool, path: &[u64]) -> Read {
-    if !wanted {
-        return Read::Plain(entry.encode_to_vec());
-    }
-    let mut inos = path.to_vec();
-    inos.extend(entry.attr.as_ref().map(|attr| attr.ino));
-    Read::Leased(Box::new(entry), inos)
+/// Answers [`ListVersions`].
+pub fn list_versions(db: &Db, request: &ListVersions) -> Result<ListVersionsReply> {
+    file(inodes::get(db, request.ino)?)?;
+    Ok(ListVersionsReply { versions: versions::list(db, request.ino)? })
 }
 
 fn file(inode: Inode) -> Result<Inode> {
@@ -87,7 +33,8 @@ fn file(inode: Inode) -> Result<Inode> {
     }
 }
 
-fn open_read(view: &mut View, requester: Requester, request: &OpenRead) -> Result<OpenReadReply> {
+/// Opens a version for reading: the only read that changes soft state.
+pub fn open_read(view: &mut View, from: Requester, request: &OpenRead) -> Result<OpenReadReply> {
     let ino = match request.parent {
         0 => request.ino,
         parent => {
@@ -105,7 +52,7 @@ fn open_read(view: &mut View, requester: Requester, request: &OpenRead) -> Resul
     let inode = file(inodes::get(view.db, ino)?)?;
     let version = which(view.db, &inode, request)?;
     let reader = Reader {
-        client_id: requester.client_id,
+        client_id: from.client_id,
         ino,
         version: version.version,
         number: version.number,
@@ -142,7 +89,8 @@ fn which(db: &Db, inode: &Inode, request: &OpenRead) -> Result<VersionInfo> {
     }
 }
 
-fn list_extents(view: &mut View, request: &ListExtents) -> Result<ListExtentsReply> {
+/// Answers [`ListExtents`].
+pub fn list_extents(view: &mut View, request: &ListExtents) -> Result<ListExtentsReply> {
     let Some(reader) = view.soft.sessions.reader(request.session_id, view.now_ns).cloned() else {
         let id = request.session_id;
         return refuse(
@@ -166,7 +114,7 @@ fn extents(view: &View, reader: &Reader, offset: u64, len: u64, known_map_versio
         extents: pieces.into_iter().map(FileExtent::to_wire).collect(),
         classes: class_infos(view.db, view.caches, &classes)?,
         chunks,
-        map: Some(groups::map_since(view.db, view.meta.map_version, view.caches, known_map_version, &pgs)?),
+        map: Some(delta::map_since(view.db, view.meta.map_version, view.caches, known_map_version, &pgs)?),
         next_offset,
     })
 }
@@ -176,10 +124,11 @@ fn class_infos(db: &Db, caches: &Caches, ids: &BTreeSet<u32>) -> Result<Vec<tess
 }
 
 fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Result<Vec<ChunkInfo>> {
-    let mut missing = missing_of(db, ids)?;
+    let any_missing = missing::any(db)?;
     let mut select = db.stmt("SELECT hash, len_bytes, class_id, pg_id FROM chunks WHERE chunk_id = ?1")?;
     let mut chunks = Vec::with_capacity(ids.len());
     for &chunk_id in ids {
+        let missing = if any_missing { missing::of_chunk(db.conn(), chunk_id)? } else { Vec::new() };
         let chunk = select
             .query_row([chunk_id as i64], |row| {
                 Ok(ChunkInfo {
@@ -188,7 +137,7 @@ fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Result<Vec<ChunkInfo>> {
                     len_bytes: row.get::<_, i64>(1)? as u64,
                     class_id: row.get(2)?,
                     pg_id: row.get::<_, i64>(3)? as u64,
-                    missing: missing.remove(&chunk_id).unwrap_or_default(),
+                    missing,
                 })
             })
             .optional()?;
@@ -200,26 +149,11 @@ fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Result<Vec<ChunkInfo>> {
     Ok(chunks)
 }
 
-fn missing_of(db: &Db, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<u32>>> {
-    let mut missing: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
-    if !db.stmt("SELECT 1 FROM missing_fragments LIMIT 1")?.exists([])? {
-        return Ok(missing);
-    }
-    let mut select =
-        db.stmt("SELECT fragment FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0 ORDER BY fragment")?;
-    for &chunk_id in ids {
-        let fragments = select.query_map([chunk_id as i64], |row| row.get(0))?.collect::<Result<Vec<u32>, _>>()?;
-        if !fragments.is_empty() {
-            missing.insert(chunk_id, fragments);
-        }
-    }
-    Ok(missing)
-}
-
 /// Of the room that nobody has reserved a stream of unknown length gets one part in so many at most.
 const STREAM_SHARE: u64 = 4;
 
-fn renew(view: &mut View, request: &RenewSession) -> Result<RenewSessionReply> {
+/// Answers [`RenewSession`].
+pub fn renew(view: &mut View, request: &RenewSession) -> Result<RenewSessionReply> {
     let wanted = request.reserve_bytes;
     let (id, now_ns) = (request.session_id, view.now_ns);
     let Some(reserved) = view.soft.sessions.renew(id, now_ns, None) else {

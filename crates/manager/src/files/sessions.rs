@@ -1,409 +1,69 @@
-//! Sessions: who writes, who reads, since when, and whether they still live.
-//!
-//! A writer's session is a row from the start. A reader's lives in memory first and becomes a row when it is older than
-//! a moment (`reader_persist_ms`), so that opening a small file costs no transaction; a manager that restarts
-//! therefore treats everything as read until a session's life has passed ([`SoftSessions::oldest_start`], P4).
-//! When a session was last used is soft: a restart counts as use.
+//! Sessions of writers and readers: looking them up, ending them, giving old readers a row.
 
-use crate::config::{Config, ns};
+use crate::ctx::Ctx;
 use crate::db::Db;
+use crate::db::sessions::{self, READER, Session, WRITER};
 use crate::error::{Result, refuse};
-use crate::state::Ctx;
-use rusqlite::{OptionalExtension, Row, params};
-use std::collections::{BTreeSet, HashMap};
-use tessera_wire::Code;
+use crate::files::staged;
+use crate::internal::{EndSessions, PersistReaders};
+use crate::soft::Effect;
+use tessera_wire::meta::CloseSession;
+use tessera_wire::{Ack, Code};
 
-/// `sessions.kind` of a writer.
-pub const WRITER: i64 = 1;
-/// `sessions.kind` of a reader.
-pub const READER: i64 = 2;
-/// Ids of readers that began in memory have this bit, then the term, then a count: never one of the counter's.
-const SOFT_ID: u64 = 1 << 62;
-
-/// A row of `sessions`.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Session {
-    /// Id.
-    pub session_id: u64,
-    /// [`WRITER`] or [`READER`].
-    pub kind: i64,
-    /// Client that opened it.
-    pub client_id: u64,
-    /// When.
-    pub started_ns: i64,
-    /// File; of a writer of a new file, the inode it will get; 0: of preallocated.
-    pub ino: u64,
-    /// The file was there at open.
-    pub created: bool,
-    /// Writer by name: directory, else 0.
-    pub parent: u64,
-    /// Writer by name: name.
-    pub name: Vec<u8>,
-    /// Version id at open (reader: the version read).
-    pub base_version: u64,
-    /// Its number.
-    pub base_number: u64,
-    /// Domain of its chunks.
-    pub domain: u32,
-    /// Encoded hints in effect.
-    pub hints: Vec<u8>,
-    /// Host label of the writer.
-    pub host: String,
-    /// Reserved at open.
-    pub reserved_bytes: u64,
-    /// Commit mode of the staged pages; 0: nothing is staged.
-    pub staged: i64,
-    /// End of the last staged extent.
-    pub staged_end: u64,
-    /// Bytes of chunks its partial commits made durable.
-    pub staged_new: u64,
-    /// Fragments its partial commits left to be stored later.
-    pub staged_missing: u64,
-}
-
-const SELECT: &str = "SELECT session_id, kind, client_id, started_ns, ino, created, parent, name, base_version, base_number, domain, \
-                      hints, host, reserved_bytes, staged, staged_end, staged_new, staged_missing FROM sessions";
-
-impl Session {
-    fn read(row: &Row) -> rusqlite::Result<Session> {
-        let number = |i: usize| row.get::<_, i64>(i).map(|n| n as u64);
-        Ok(Session {
-            session_id: number(0)?,
-            kind: row.get(1)?,
-            client_id: number(2)?,
-            started_ns: row.get(3)?,
-            ino: number(4)?,
-            created: row.get(5)?,
-            parent: number(6)?,
-            name: row.get(7)?,
-            base_version: number(8)?,
-            base_number: number(9)?,
-            domain: row.get(10)?,
-            hints: row.get(11)?,
-            host: row.get(12)?,
-            reserved_bytes: number(13)?,
-            staged: row.get(14)?,
-            staged_end: number(15)?,
-            staged_new: number(16)?,
-            staged_missing: number(17)?,
-        })
-    }
-
-    /// Writes the row (a new one, or over the old).
-    pub fn write(&self, db: &Db) -> rusqlite::Result<()> {
-        db.stmt(
-            "INSERT OR REPLACE INTO sessions (session_id, kind, client_id, started_ns, ino, created, parent, name, base_version,
-                 base_number, domain, hints, host, reserved_bytes, staged, staged_end, staged_new, staged_missing)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
-        )?
-        .execute(params![
-            self.session_id as i64,
-            self.kind,
-            self.client_id as i64,
-            self.started_ns,
-            self.ino as i64,
-            self.created,
-            self.parent as i64,
-            self.name,
-            self.base_version as i64,
-            self.base_number as i64,
-            self.domain,
-            self.hints,
-            self.host,
-            self.reserved_bytes as i64,
-            self.staged,
-            self.staged_end as i64,
-            self.staged_new as i64,
-            self.staged_missing as i64
-        ])?;
-        Ok(())
-    }
-}
-
-/// The writer's session `id`, which must live.
+/// The live writer's session `id`.
+///
+/// # Errors
+/// `SessionExpired` if there is none, `Invalid` if it is a reader's.
 pub fn writer(db: &Db, id: u64) -> Result<Session> {
-    let found =
-        db.stmt(&format!("{SELECT} WHERE session_id = ?1"))?.query_row([id as i64], Session::read).optional()?;
-    match found {
+    match sessions::find(db, id)? {
         Some(session) if session.kind == WRITER => Ok(session),
-        Some(_) => refuse(Code::Invalid, format!("session {id} is a reader's")),
+        Some(_) => refuse(Code::Invalid, format!("session {id} is a reader's; open the file for writing")),
         None => refuse(Code::SessionExpired, format!("session {id} has expired or never was; open the file again")),
     }
 }
 
-/// Ends a session: its row and what it staged. Whether there was one.
-pub fn end(ctx: &mut Ctx, id: u64) -> Result<bool> {
-    let ended: Option<(i64, i64)> = ctx
-        .db
-        .stmt("DELETE FROM sessions WHERE session_id = ?1 RETURNING staged, ino")?
-        .query_row([id as i64], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    let ino = ended.map_or(0, |(_, ino)| ino as u64);
-    ctx.after_commit(move |soft| {
-        soft.sessions.forget(id);
-        // PreallocatedChunks have a session without a file.
-        if ino != 0 {
-            soft.sessions.release_later(ino);
-        }
-    });
-    let Some((staged, _)) = ended else { return Ok(false) };
-    if staged != 0 {
-        ctx.db
-            .stmt("INSERT INTO dropped_pages (extents) SELECT extents FROM staged_pages WHERE session_id = ?1 ORDER BY start")?
-            .execute([id as i64])?;
-        ctx.db.stmt("DELETE FROM staged_pages WHERE session_id = ?1")?.execute([id as i64])?;
+/// Ends a session: deletes its row and what it staged.
+fn end(ctx: &mut Ctx, id: u64) -> Result<()> {
+    let row = sessions::delete(ctx.db, id)?;
+    ctx.after_commit(Effect::SessionEnded { session_id: id });
+    let Some((staged_mode, ino)) = row else { return Ok(()) };
+    // The session of preallocated chunks has no file.
+    if ino != 0 {
+        ctx.after_commit(Effect::CheckOrphan { ino });
     }
-    Ok(true)
+    if staged_mode != 0 {
+        staged::discard(ctx.db, id)?;
+    }
+    Ok(())
 }
 
-/// A reader, whether or not it has a row yet.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Reader {
-    /// Client that opened it.
-    pub client_id: u64,
-    /// File.
-    pub ino: u64,
-    /// Version id; 0: a file that was never written.
-    pub version: u64,
-    /// Number of that version.
-    pub number: u64,
-    /// Length of that version.
-    pub size_bytes: u64,
-    /// When it was opened.
-    pub started_ns: i64,
-    /// When it was last used.
-    pub used_ns: i64,
-    /// It has a row, or a command that writes one is under way.
-    pub persisted: bool,
+/// Applies [`CloseSession`].
+pub fn close(ctx: &mut Ctx, request: &CloseSession) -> Result<Ack> {
+    end(ctx, request.session_id)?;
+    Ok(Ack {})
 }
 
-#[derive(Debug, Clone)]
-struct Writer {
-    client_id: u64,
-    started_ns: i64,
-    used_ns: i64,
-    /// For what it will still ask places for.
-    reserved_bytes: u64,
+/// Applies [`EndSessions`].
+pub fn end_sessions(ctx: &mut Ctx, command: &EndSessions) -> Result<()> {
+    command.session_ids.iter().try_for_each(|&id| end(ctx, id))
 }
 
-/// What is known of sessions besides their rows.
-#[derive(Default)]
-pub struct SoftSessions {
-    writers: HashMap<u64, Writer>,
-    readers: HashMap<u64, Reader>,
-    by_version: HashMap<u64, u32>,
-    by_ino: HashMap<u64, u32>,
-    to_trim: BTreeSet<u64>,
-    to_release: BTreeSet<u64>,
-    count: u64,
-    /// Until then there may be readers from before the restart that nobody knows of, open since `unknown_since_ns`.
-    unknown_until_ns: i64,
-    unknown_since_ns: i64,
-}
-
-impl SoftSessions {
-    /// After a restart: everything that has a row counts as used now.
-    pub fn load(db: &Db, now_ns: i64, config: &Config) -> Result<SoftSessions> {
-        let mut soft = SoftSessions::default();
-        for session in db.stmt(SELECT)?.query_map([], Session::read)? {
-            let session = session?;
-            if session.kind == WRITER {
-                // What it still needs of what it asked for it says when it renews.
-                soft.opened(&session, now_ns, 0);
-                continue;
-            }
-            let size_bytes =
-                crate::files::versions::find(db, session.ino, crate::files::versions::Which::Id(session.base_version))?;
-            soft.insert_reader(
-                session.session_id,
-                Reader {
-                    client_id: session.client_id,
-                    ino: session.ino,
-                    version: session.base_version,
-                    number: session.base_number,
-                    size_bytes: size_bytes.map_or(0, |v| v.size_bytes),
-                    started_ns: session.started_ns,
-                    used_ns: now_ns,
-                    persisted: true,
-                },
-            );
-        }
-        let orphans = db
-            .stmt("SELECT ino FROM inodes WHERE nlink = 0")?
-            .query_map([], |row| row.get::<_, i64>(0).map(|ino| ino as u64))?
-            .collect::<Result<BTreeSet<_>, _>>()?;
-        soft.to_release = orphans;
-        let overdue = db
-            .stmt("SELECT ino FROM overdue")?
-            .query_map([], |row| row.get::<_, i64>(0).map(|ino| ino as u64))?
-            .collect::<Result<BTreeSet<_>, _>>()?;
-        soft.to_trim = overdue;
-        if db.meta()?.log_seq > 0 {
-            soft.unknown_until_ns = now_ns.saturating_add(ns(config.session_ms));
-            soft.unknown_since_ns = db.meta()?.last_now_ns.saturating_sub(ns(config.reader_persist_ms));
-        }
-        Ok(soft)
-    }
-
-    /// A writer's session was opened.
-    pub fn opened(&mut self, session: &Session, now_ns: i64, reserved_bytes: u64) {
-        let Session { client_id, started_ns, .. } = *session;
-        self.writers.insert(session.session_id, Writer { client_id, started_ns, used_ns: now_ns, reserved_bytes });
-    }
-
-    /// A writer asked where to put so many bytes: they need no reservation any more.
-    pub fn took(&mut self, id: u64, bytes: u64) {
-        if let Some(writer) = self.writers.get_mut(&id) {
-            writer.reserved_bytes = writer.reserved_bytes.saturating_sub(bytes);
-        }
-    }
-
-    /// Whether `id` is an open writer.
-    pub fn is_writer(&self, id: u64) -> bool {
-        self.writers.contains_key(&id)
-    }
-
-    /// Bytes reserved for one writer.
-    pub fn reserved_by(&self, id: u64) -> u64 {
-        self.writers.get(&id).map_or(0, |w| w.reserved_bytes)
-    }
-
-    /// Nothing is reserved any more for writers of these clients.
-    pub fn release_reservations(&mut self, clients: &BTreeSet<u64>) {
-        if !clients.is_empty() {
-            let of_them = self.writers.values_mut().filter(|w| clients.contains(&w.client_id));
-            of_them.for_each(|w| w.reserved_bytes = 0);
-        }
-    }
-
-    /// Opens a reader in memory; its id.
-    pub fn open_reader(&mut self, term: u64, reader: Reader) -> u64 {
-        self.count += 1;
-        let id = SOFT_ID | (term & 0x3f_ffff) << 40 | self.count & 0xff_ffff_ffff;
-        self.insert_reader(id, reader);
-        id
-    }
-
-    fn insert_reader(&mut self, id: u64, reader: Reader) {
-        *self.by_version.entry(reader.version).or_default() += 1;
-        *self.by_ino.entry(reader.ino).or_default() += 1;
-        self.readers.insert(id, reader);
-    }
-
-    /// A reader that lives; counts as use.
-    pub fn reader(&mut self, id: u64, now_ns: i64) -> Option<&Reader> {
-        let reader = self.readers.get_mut(&id)?;
-        reader.used_ns = now_ns;
-        Some(reader)
-    }
-
-    /// A session was used; `reserve_bytes` is what is reserved for its writer from now on. None: it does not live.
-    pub fn renew(&mut self, id: u64, now_ns: i64, reserve_bytes: Option<u64>) -> Option<u64> {
-        if let Some(writer) = self.writers.get_mut(&id) {
-            writer.used_ns = now_ns;
-            writer.reserved_bytes = reserve_bytes.unwrap_or(writer.reserved_bytes);
-            return Some(writer.reserved_bytes);
-        }
-        self.reader(id, now_ns).map(|_| 0)
-    }
-
-    /// A session has ended.
-    pub fn forget(&mut self, id: u64) {
-        self.writers.remove(&id);
-        if let Some(reader) = self.readers.remove(&id) {
-            uncount(&mut self.by_version, reader.version);
-            uncount(&mut self.by_ino, reader.ino);
-        }
-    }
-
-    /// Whether `id` is a reader without a row.
-    pub fn is_soft_reader(&self, id: u64) -> bool {
-        self.readers.get(&id).is_some_and(|reader| !reader.persisted)
-    }
-
-    /// Whether a reader holds this version.
-    pub fn is_read(&self, version_id: u64) -> bool {
-        self.by_version.contains_key(&version_id)
-    }
-
-    /// Whether a reader holds any version of this file.
-    pub fn is_file_read(&self, ino: u64) -> bool {
-        self.by_ino.contains_key(&ino)
-    }
-
-    /// A version of this file is kept for a reader only.
-    pub fn trim_later(&mut self, ino: u64) {
-        self.to_trim.insert(ino);
-    }
-
-    /// This file may be without names and sessions.
-    pub fn release_later(&mut self, ino: u64) {
-        self.to_release.insert(ino);
-    }
-
-    /// Files to be looked at: (versions to trim, orphans to release). Each is named once.
-    pub fn take_overdue(&mut self) -> (Vec<u64>, Vec<u64>) {
-        let held = |ino: &u64| self.by_ino.contains_key(ino);
-        let trim = self.to_trim.iter().copied().filter(|ino| !held(ino)).collect::<Vec<_>>();
-        let release = self.to_release.iter().copied().filter(|ino| !held(ino)).collect::<Vec<_>>();
-        trim.iter().for_each(|ino| _ = self.to_trim.remove(ino));
-        release.iter().for_each(|ino| _ = self.to_release.remove(ino));
-        (trim, release)
-    }
-
-    /// Start of the oldest session that may live, or `now_ns`: chunks at zero references since before it can be
-    /// reached by nobody (P4).
-    pub fn oldest_start(&self, now_ns: i64) -> i64 {
-        let writers = self.writers.values().map(|w| w.started_ns);
-        let readers = self.readers.values().map(|r| r.started_ns);
-        let unknown = (now_ns < self.unknown_until_ns).then_some(self.unknown_since_ns);
-        writers.chain(readers).chain(unknown).chain([now_ns]).min().unwrap_or(now_ns)
-    }
-
-    /// Sessions not used since before `before_ns`: (those with rows, readers in memory).
-    pub fn expired(&self, before_ns: i64) -> (Vec<u64>, Vec<u64>) {
-        let writers = self.writers.iter().filter(|(_, w)| w.used_ns < before_ns).map(|(&id, _)| id);
-        let old = |persisted: bool| {
-            let readers = self.readers.iter().filter(move |(_, r)| r.used_ns < before_ns && r.persisted == persisted);
-            readers.map(|(&id, _)| id)
+/// Applies [`PersistReaders`].
+pub fn persist_readers(ctx: &mut Ctx, command: &PersistReaders) -> Result<()> {
+    for reader in &command.readers {
+        let session = Session {
+            session_id: reader.session_id,
+            kind: READER,
+            client_id: reader.client_id,
+            started_ns: reader.started_ns,
+            ino: reader.ino,
+            created: true,
+            base_version: reader.version,
+            base_number: reader.number,
+            domain: 1,
+            ..Default::default()
         };
-        let mut rows: Vec<u64> = writers.chain(old(true)).collect();
-        rows.sort_unstable();
-        (rows, old(false).collect())
+        session.write(ctx.db)?;
     }
-
-    /// Readers without a row that are older than `before_ns`; they count as persisted from now on.
-    pub fn take_unpersisted(&mut self, before_ns: i64) -> Vec<(u64, Reader)> {
-        let mut found = Vec::new();
-        for (&id, reader) in self.readers.iter_mut().filter(|(_, r)| !r.persisted && r.started_ns < before_ns) {
-            reader.persisted = true;
-            found.push((id, reader.clone()));
-        }
-        found.sort_unstable_by_key(|(id, _)| *id);
-        found
-    }
-
-    /// Sessions that live.
-    pub fn len(&self) -> usize {
-        self.writers.len() + self.readers.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Logical bytes reserved by writers.
-    pub fn reserved_bytes(&self) -> u64 {
-        self.writers.values().map(|w| w.reserved_bytes).fold(0, u64::saturating_add)
-    }
-}
-
-fn uncount(counts: &mut HashMap<u64, u32>, key: u64) {
-    if let Some(count) = counts.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&key);
-        }
-    }
+    Ok(())
 }

@@ -4,13 +4,18 @@
 //! it touches: the old ones get `died = v`, the new ones `born = v`. A page goes when no kept version lies in
 //! [born, died).
 
-use crate::chunks::refs::RefChanges;
+use crate::chunks::refs::{self, RefChanges};
+use crate::ctx::Ctx;
 use crate::db::Db;
+use crate::db::pages::{self, FileExtent, MAX_PAGE_EXTENTS};
+use crate::db::sessions::Session;
 use crate::error::Result;
-use crate::files::pages::{self, FileExtent, MAX_PAGE_EXTENTS};
+use crate::files::{expiry, staged};
+use crate::internal::{ReleaseOrphans, TrimVersions};
+use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
 use crate::planted::{self, Bug};
-use crate::state::Ctx;
+use crate::soft::Effect;
 use rusqlite::{OptionalExtension, Row, params};
 use tessera_policy::Lifetime;
 use tessera_wire::meta::VersionInfo;
@@ -151,6 +156,24 @@ pub fn add_pages(ctx: &Ctx, ino: u64, number: u64, pieces: &[FileExtent], refs: 
     Ok(pages::data_bytes(pieces))
 }
 
+/// Staged pages become pages of version `number` as they are; their references are counted already. Returns their data
+/// bytes.
+pub fn adopt_staged(ctx: &Ctx, session: &Session, ino: u64, number: u64) -> Result<u64> {
+    let id = session.session_id;
+    let staged_pages = staged::load(ctx.db, id)?;
+    let data = staged_pages.iter().map(|(start, column)| pages::data_bytes(&pages::decode(*start, column))).sum();
+    let moved = ctx
+        .db
+        .stmt(
+            "INSERT INTO pages (ino, start, born, died, end, extents)
+             SELECT ?2, start, ?3, NULL, end, extents FROM staged_pages WHERE session_id = ?1",
+        )?
+        .execute([id as i64, ino as i64, number as i64])?;
+    assert_eq!(moved, staged_pages.len(), "session {id}: each staged page becomes one page");
+    staged::delete(ctx.db, id)?;
+    Ok(data)
+}
+
 /// What a commit made of a file.
 pub struct NewVersion {
     /// Length.
@@ -220,7 +243,7 @@ pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChan
         } else {
             let ino = inode.ino;
             ctx.db.stmt("INSERT OR IGNORE INTO overdue (ino) VALUES (?1)")?.execute([ino as i64])?;
-            ctx.after_commit(move |soft| soft.sessions.trim_later(ino));
+            ctx.after_commit(Effect::TrimLater { ino });
         }
     }
     Ok(())
@@ -254,15 +277,38 @@ fn drop_version(ctx: &mut Ctx, ino: u64, number: u64, refs: &mut RefChanges) -> 
     Ok(())
 }
 
+/// Applies [`TrimVersions`].
+pub fn trim_versions(ctx: &mut Ctx, command: &TrimVersions) -> Result<()> {
+    let mut refs = RefChanges::default();
+    for &ino in &command.inos {
+        ctx.db.stmt("DELETE FROM overdue WHERE ino = ?1")?.execute([ino as i64])?;
+        let Some(inode) = inodes::find(ctx.db, ino)? else { continue };
+        let Ok(policy) = HintSet::read(&inode.hints).policy() else { continue };
+        trim(ctx, &inode, policy.lifetime, &mut refs)?;
+    }
+    refs.apply(ctx)
+}
+
+/// Applies [`ReleaseOrphans`].
+pub fn release_orphans(ctx: &mut Ctx, command: &ReleaseOrphans) -> Result<()> {
+    for &ino in &command.inos {
+        match inodes::find(ctx.db, ino)? {
+            Some(inode) if inode.nlink == 0 => release_inode(ctx, ino)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// A file without names goes, unless a session still holds it.
 pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Result<()> {
     let held: bool = ctx.db.stmt("SELECT 1 FROM sessions WHERE ino = ?1 LIMIT 1")?.exists([ino as i64])?;
     if held || ctx.record(|ctx| Ok(u64::from(ctx.soft.sessions.is_file_read(ino))))? != 0 {
-        ctx.after_commit(move |soft| soft.sessions.release_later(ino));
+        ctx.after_commit(Effect::CheckOrphan { ino });
         return Ok(());
     }
     ctx.db.stmt("DELETE FROM overdue WHERE ino = ?1")?.execute([ino as i64])?;
-    ctx.db.stmt("DELETE FROM purges WHERE ino = ?1")?.execute([ino as i64])?;
+    expiry::forget(ctx.db, ino)?;
     let (count, bytes) = ctx
         .db
         .stmt("SELECT count(*), ifnull(sum(data_bytes), 0) FROM versions WHERE ino = ?1")?
@@ -282,18 +328,16 @@ fn release_pages(ctx: &mut Ctx, ino: u64) -> Result<()> {
     let count: i64 =
         ctx.db.stmt("SELECT count(*) FROM pages WHERE ino = ?1")?.query_row([ino as i64], |row| row.get(0))?;
     if count > RELEASE_PAGES {
-        ctx.db
-            .stmt("INSERT INTO dropped_pages (extents) SELECT extents FROM pages WHERE ino = ?1 ORDER BY start, born")?
-            .execute([ino as i64])?;
+        refs::queue_file(ctx.db, ino)?;
     } else if count > 0 {
-        let mut refs = RefChanges::default();
+        let mut changes = RefChanges::default();
         let rows = ctx
             .db
             .stmt("SELECT extents FROM pages WHERE ino = ?1")?
             .query_map([ino as i64], |row| row.get::<_, Vec<u8>>(0))?
             .collect::<Result<Vec<_>, _>>()?;
-        rows.iter().try_for_each(|extents| refs.release(ctx, extents))?;
-        refs.apply(ctx)?;
+        rows.iter().try_for_each(|extents| changes.release(ctx, extents))?;
+        changes.apply(ctx)?;
     }
     ctx.db.stmt("DELETE FROM pages WHERE ino = ?1")?.execute([ino as i64])?;
     Ok(())

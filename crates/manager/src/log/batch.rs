@@ -5,18 +5,20 @@
 //! the common case pays for no savepoints (SQLite copies every page a savepoint touches).
 
 use crate::config::Config;
+use crate::ctx::{Ctx, RecordedChoices};
 use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
-use crate::error::{Failure, Result};
-use crate::log::command::Command;
+use crate::error::{Failure, Result, invalid};
+use crate::internal::{Internal, RecordRefusal};
+use crate::log::registry::Command;
 use crate::log::reply_cache::{Answer, CachedReplies, CachedReply, ReplyCache};
-use crate::log::upkeep::RecordRefusal;
+use crate::log::{replicate, reply_cache};
+use crate::map::tables;
 use crate::planted::{self, Bug};
-use crate::state::{Ctx, Effect, Internal, RecordedChoices, SoftState, flush_pg_bytes};
+use crate::soft::{Effect, SoftState};
 use bytes::Bytes;
 use prost::Message;
-use rusqlite::params;
 use std::collections::{BTreeMap, HashMap};
 use tessera_wire::Error;
 use tessera_wire::log::{LogEntry, LoggedCommand};
@@ -32,6 +34,32 @@ pub struct QueuedCommand {
     pub body: Bytes,
     /// Who asked; 0: the manager itself.
     pub client_id: u64,
+    /// The number that makes a repetition recognizable, if the command has one.
+    pub op_id: Option<u64>,
+}
+
+impl QueuedCommand {
+    /// A request that was decoded.
+    ///
+    /// # Errors
+    /// `Invalid` if `body` is not the encoded command.
+    pub fn new(command: Command, kind: u32, body: Bytes, client_id: u64) -> Result<QueuedCommand> {
+        let op_id = command.op_id(&body)?;
+        Ok(QueuedCommand { command, kind, body, client_id, op_id })
+    }
+
+    /// Decodes a logged command or a proposal.
+    ///
+    /// # Errors
+    /// As [`Command::decode`].
+    pub fn decode(kind: u32, body: &Bytes, client_id: u64) -> Result<QueuedCommand> {
+        QueuedCommand::new(Command::decode(kind, body)?, kind, body.clone(), client_id)
+    }
+
+    /// What identifies its reply in the reply cache.
+    fn op(&self) -> Option<(u64, u64)> {
+        self.op_id.map(|op_id| (self.client_id, op_id))
+    }
 }
 
 /// What a batch works on.
@@ -98,7 +126,7 @@ fn attempt(
             return Ok(None);
         }
     }
-    flush_pg_bytes(tables.db, &batch.pg_bytes)?;
+    tables::add_bytes(tables.db, &batch.pg_bytes)?;
     let (entry, encoded) = batch.log(tables)?;
     Ok(Some(AppliedBatch {
         entry,
@@ -126,7 +154,7 @@ struct Batch {
 impl Batch {
     /// Applies one command; false: it must be undone and cannot be.
     fn one(&mut self, tables: &mut Tables, queued: &QueuedCommand) -> rusqlite::Result<bool> {
-        let op = queued.command.op_id().map(|op_id| (queued.client_id, op_id));
+        let op = queued.op();
         let given = op.filter(|_| !planted::is(Bug::RepeatsApply)).and_then(|op| self.given(tables, op));
         if let Some(answer) = given {
             self.answers.push(answer);
@@ -223,18 +251,10 @@ impl Batch {
         let entry =
             LogEntry { term: tables.meta.term, seq, now_ns: self.now_ns, commands: std::mem::take(&mut self.logged) };
         let encoded: Bytes = entry.encode_to_vec().into();
-        tables.db.stmt("INSERT INTO command_log (seq, term, entry) VALUES (?1, ?2, ?3)")?.execute(params![
-            seq as i64,
-            entry.term as i64,
-            &encoded[..]
-        ])?;
+        replicate::append(tables.db, &entry, &encoded)?;
         if !self.kept.is_empty() {
             let answers = CachedReplies { answers: std::mem::take(&mut self.kept) };
-            tables.db.stmt("INSERT INTO ops (log_seq, now_ns, answers) VALUES (?1, ?2, ?3)")?.execute(params![
-                seq as i64,
-                self.now_ns,
-                answers.encode_to_vec()
-            ])?;
+            reply_cache::insert(tables.db, seq, self.now_ns, &answers)?;
             self.kept = answers.answers;
         }
         tables.meta.store(tables.db.conn())?;
@@ -280,7 +300,12 @@ fn run(
         log_seq,
         pg_bytes: BTreeMap::new(),
         effects: Vec::new(),
+        orphans: Vec::new(),
+        hints_changed: Vec::new(),
     };
+    if queued.op_id == Some(0) {
+        return invalid("op_id is 0; choose a random number per request, and keep it when repeating the request");
+    }
     let reply = queued.command.apply(&mut ctx)?;
     Ok(Done { reply, effects: ctx.effects, pg_bytes: ctx.pg_bytes })
 }
@@ -337,16 +362,14 @@ fn replay_in(tables: &mut Tables, entry: &LogEntry) -> Result<(), ReplayError> {
             Failure::Database(error) => ReplayError::Database(error),
             Failure::Refused(error) => ReplayError::Command { seq: entry.seq, index, why: error.message },
         };
-        let command = Command::decode(logged.kind, &logged.body).map_err(wrong)?;
-        let queued =
-            QueuedCommand { command, kind: logged.kind, body: logged.body.clone(), client_id: logged.client_id };
-        let op = queued.command.op_id().map(|op_id| (queued.client_id, op_id));
+        let queued = QueuedCommand::decode(logged.kind, &logged.body, logged.client_id).map_err(wrong)?;
+        let op = queued.op();
         let mut choices = RecordedChoices::replay(logged.decisions.clone());
         let done = run(tables, &queued, &mut choices, entry.now_ns, entry.seq).map_err(wrong)?;
         tables.caches.end_command(false);
         batch.accepted(&queued, op, choices, done);
     }
-    flush_pg_bytes(tables.db, &batch.pg_bytes)?;
+    tables::add_bytes(tables.db, &batch.pg_bytes)?;
     batch.log(tables)?;
     tables.db.commit()?;
     Ok(())

@@ -1,10 +1,9 @@
-//! From request to command to log: the commands, group commit, replication, the reply cache, restoring from replicas.
+//! From request to command to log: the table of requests, group commit, replication, the reply cache, restoring from replicas.
 
 pub mod batch;
-pub mod cluster;
-pub mod command;
-pub mod internal;
+pub mod lease_effects;
+pub mod records;
+pub mod registry;
 pub mod replicate;
 pub mod reply_cache;
 pub mod restore;
-pub mod upkeep;

@@ -10,9 +10,9 @@ use crate::config::{Config, ns};
 use crate::db::Db;
 use crate::planted::{self, Bug};
 use bytes::Bytes;
-use rusqlite::OptionalExtension;
+use rusqlite::{OptionalExtension, params};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use tessera_wire::log::{AppendLog, AppendLogReply, PutSnapshot};
+use tessera_wire::log::{AppendLog, AppendLogReply, LogEntry, PutSnapshot};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Health};
 
@@ -78,6 +78,22 @@ pub enum ReplicaAnswer {
     Nothing,
     /// A manager with a higher term serves this cluster: this one must stop (P11).
     Superseded(u64),
+}
+
+/// Appends an entry to table `command_log`.
+pub fn append(db: &Db, entry: &LogEntry, encoded: &[u8]) -> rusqlite::Result<()> {
+    db.stmt("INSERT INTO command_log (seq, term, entry) VALUES (?1, ?2, ?3)")?.execute(params![
+        entry.seq as i64,
+        entry.term as i64,
+        encoded
+    ])?;
+    Ok(())
+}
+
+/// Deletes the entries up to `seq`: a snapshot that enough replicas hold has them.
+pub fn delete_to(db: &Db, seq: u64) -> rusqlite::Result<()> {
+    db.stmt("DELETE FROM command_log WHERE seq <= ?1")?.execute([seq as i64])?;
+    Ok(())
 }
 
 /// The log on its way to its replicas.

@@ -5,6 +5,7 @@
 use crate::db::Db;
 use bytes::Bytes;
 use prost::Message;
+use rusqlite::params;
 use std::collections::{HashMap, VecDeque};
 use tessera_wire::Error;
 
@@ -42,6 +43,22 @@ pub struct ReplyCache {
     by_op: HashMap<(u64, u64), Answer>,
     /// Oldest first.
     batches: VecDeque<CachedBatch>,
+}
+
+/// Stores the replies of a group commit.
+pub fn insert(db: &Db, log_seq: u64, now_ns: i64, replies: &CachedReplies) -> rusqlite::Result<()> {
+    db.stmt("INSERT INTO ops (log_seq, now_ns, answers) VALUES (?1, ?2, ?3)")?.execute(params![
+        log_seq as i64,
+        now_ns,
+        replies.encode_to_vec()
+    ])?;
+    Ok(())
+}
+
+/// Deletes the replies of group commits up to `log_seq`.
+pub fn delete_to(db: &Db, log_seq: u64) -> rusqlite::Result<()> {
+    db.stmt("DELETE FROM ops WHERE log_seq <= ?1")?.execute([log_seq as i64])?;
+    Ok(())
 }
 
 /// What one group commit answered.

@@ -191,9 +191,14 @@ pub fn get(db: &Db, ino: u64) -> Result<Inode> {
     }
 }
 
+/// 0 stands for the root in requests.
+pub fn root_if_none(ino: u64) -> u64 {
+    if ino == 0 { ROOT } else { ino }
+}
+
 /// The directory `ino`, which must be there and be one. 0 stands for the root.
 pub fn directory(db: &Db, ino: u64) -> Result<Inode> {
-    let inode = get(db, if ino == 0 { ROOT } else { ino })?;
+    let inode = get(db, root_if_none(ino))?;
     match inode.is_directory() {
         true => Ok(inode),
         false => refuse(Code::NotDirectory, format!("inode {ino} is not a directory")),
@@ -243,6 +248,26 @@ pub fn count_subdirectories(db: &Db, directory: u64, by: i64) -> rusqlite::Resul
 pub fn remove(db: &Db, ino: u64) -> rusqlite::Result<()> {
     db.stmt("DELETE FROM xattrs WHERE ino = ?1")?.execute([ino as i64])?;
     db.stmt("DELETE FROM inodes WHERE ino = ?1")?.execute([ino as i64])?;
+    Ok(())
+}
+
+/// Sets an extended attribute.
+pub fn set_xattr(db: &Db, ino: u64, name: &str, value: &[u8]) -> rusqlite::Result<()> {
+    db.stmt("INSERT OR REPLACE INTO xattrs (ino, name, value) VALUES (?1, ?2, ?3)")?
+        .execute(params![ino as i64, name, value])?;
+    Ok(())
+}
+
+/// Removes an extended attribute; false if there was none.
+pub fn remove_xattr(db: &Db, ino: u64, name: &str) -> rusqlite::Result<bool> {
+    let removed = db.stmt("DELETE FROM xattrs WHERE ino = ?1 AND name = ?2")?.execute(params![ino as i64, name])?;
+    Ok(removed > 0)
+}
+
+/// The first entry of the log dates the root.
+pub fn date_root(db: &Db, now_ns: i64) -> rusqlite::Result<()> {
+    db.stmt("UPDATE inodes SET mtime_ns = ?1, ctime_ns = ?1 WHERE ino = ?2 AND ctime_ns = 0")?
+        .execute([now_ns, ROOT as i64])?;
     Ok(())
 }
 

@@ -1,15 +1,14 @@
 //! Names: directories, files' names, links, attributes. Reads answer from the committed state; the functions that take a
 //! [`Ctx`] are commands.
 //!
-//! A file's content is not looked at here; when its last name goes, [`versions::release_inode`] takes over.
+//! A file's content is not looked at here; when its last name goes, the command lists it in [`Ctx::orphans`].
 
+use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::meta::draw;
 use crate::error::{Result, invalid, refuse};
-use crate::files::versions;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode, check_name};
-use crate::state::Ctx;
 use rusqlite::{OptionalExtension, params};
 use tessera_policy::hint_of_attribute;
 use tessera_wire::meta::*;
@@ -31,7 +30,7 @@ pub fn resolve(db: &Db, request: &Resolve) -> Result<Entry> {
         return refuse(Code::NameTooLong, text);
     }
     request.components.iter().try_for_each(|name| check_name(name))?;
-    let mut at = inodes::get(db, if request.start == 0 { inodes::ROOT } else { request.start })?;
+    let mut at = inodes::get(db, inodes::root_if_none(request.start))?;
     let mut path = Vec::with_capacity(request.components.len());
     for name in &request.components {
         path.push(at.ino);
@@ -370,7 +369,8 @@ pub(crate) fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Result<()> {
     }
     ctx.meta.files -= 1;
     inode.update(ctx.db)?;
-    versions::release_inode(ctx, inode.ino)
+    ctx.orphans.push(inode.ino);
+    Ok(())
 }
 
 /// Changes mode, owner, times.
@@ -412,15 +412,11 @@ pub fn set_xattr(ctx: &mut Ctx, request: &SetXattr) -> Result<Ack> {
         let name = request.name.strip_prefix(tessera_policy::PREFIX).or_else(|| request.name.strip_prefix("user."));
         hints.set(name.unwrap_or(hint), value)?;
         inode.hints = hints.column();
-        crate::files::expiry::hints_changed(ctx, &inode)?;
+        ctx.hints_changed.push(inode.ino);
     } else {
         let there = xattr_exists(ctx.db, inode.ino, &request.name)?;
         check_presence(request, there)?;
-        ctx.db.stmt("INSERT OR REPLACE INTO xattrs (ino, name, value) VALUES (?1, ?2, ?3)")?.execute(params![
-            inode.ino as i64,
-            request.name,
-            request.value
-        ])?;
+        inodes::set_xattr(ctx.db, inode.ino, &request.name, &request.value)?;
     }
     inode.ctime_ns = ctx.now_ns;
     inode.update(ctx.db)?;
@@ -435,13 +431,10 @@ pub fn remove_xattr(ctx: &mut Ctx, request: &RemoveXattr) -> Result<Ack> {
             let mut hints = HintSet::read(&inode.hints);
             let removed = hints.remove(hint);
             inode.hints = hints.column();
-            crate::files::expiry::hints_changed(ctx, &inode)?;
+            ctx.hints_changed.push(inode.ino);
             removed
         }
-        None => {
-            let sql = "DELETE FROM xattrs WHERE ino = ?1 AND name = ?2";
-            ctx.db.stmt(sql)?.execute(params![inode.ino as i64, request.name])? > 0
-        }
+        None => inodes::remove_xattr(ctx.db, inode.ino, &request.name)?,
     };
     if !removed {
         return refuse(Code::NotFound, format!("inode {} has no attribute {:?}", inode.ino, request.name));

@@ -5,17 +5,21 @@
 //! is out acknowledges nothing, and learns from `must_register` that it has to start a new life. A disk that was out
 //! may hold what was deleted meanwhile: it is `Down` until it has been listed ([`crate::repair::inventory`]).
 
+use crate::chunks::garbage;
 use crate::config::ns;
+use crate::ctx::{Ctx, View};
 use crate::db::meta::draw;
 use crate::db::rows::{self, DiskRow, NodeRow};
 use crate::error::{Result, invalid, refuse};
-use crate::log::internal::{FailDisks, SetNodeHealth};
+use crate::internal::{DisksDrained, FailDisks, Internal, Proposal, SetNodeHealth};
+use crate::map::tables;
 use crate::planted::{self, Bug};
-use crate::state::{Ctx, Internal, Proposal, View};
-use rusqlite::params;
+use crate::repair::backfill;
+use crate::soft::Effect;
+use crate::soft::stats;
 use std::collections::BTreeSet;
 use tessera_wire::meta::{Drain, Heartbeat, RegisterNode, RegisterNodeReply};
-use tessera_wire::{Code, DiskInfo, Error, Health, NodeInfo, hex};
+use tessera_wire::{Ack, Code, DiskInfo, Error, Health, NodeInfo, hex};
 
 /// Most disks one node may bring.
 const MAX_DISKS: usize = 1024;
@@ -38,7 +42,7 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNod
     }
     let incarnation = draw(&mut ctx.meta.next_incarnation);
     let node_id = node_id.unwrap_or_else(|| draw(&mut ctx.meta.next_node));
-    write_node(ctx, node_id, said, incarnation)?;
+    tables::write_node(ctx, node_id, said, incarnation)?;
     let disk_ids = request
         .disks
         .iter()
@@ -46,7 +50,8 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNod
         .map(|(said, old)| write_disk(ctx, node_id, said, old.as_ref()))
         .collect::<Result<Vec<u64>>>()?;
     lay_aside_absent(ctx, node_id, &disk_ids)?;
-    hear_after_commit(ctx, node_id, incarnation, request, &disk_ids);
+    let disks = disk_ids.iter().copied().zip(request.disks.iter().cloned()).collect();
+    ctx.after_commit(Effect::NodeRegistered { node_id, incarnation, now_ns: ctx.now_ns, disks });
     Ok(RegisterNodeReply {
         node_id,
         incarnation,
@@ -172,67 +177,18 @@ fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Optio
     }
 }
 
-fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64) -> Result<()> {
-    ctx.caches.forget_all();
-    let version = ctx.next_map_version() as i64;
-    ctx.db
-        .stmt(
-            "INSERT INTO nodes (node_id, name, host, address, unix_socket, metrics_address, health, health_since_ns, incarnation, map_version, machine)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
-             ON CONFLICT (node_id) DO UPDATE SET name = ?2, host = ?3, address = ?4, unix_socket = ?5, metrics_address = ?6,
-                health_since_ns = CASE WHEN health = ?7 THEN health_since_ns ELSE ?8 END, health = ?7, incarnation = ?9, map_version = ?10, machine = ?11",
-        )?
-        .execute(params![
-            node_id as i64,
-            said.name,
-            said.host,
-            said.address,
-            said.unix_socket,
-            said.metrics_address,
-            Health::Up as i32,
-            ctx.now_ns,
-            incarnation as i64,
-            version,
-            said.machine
-        ])?;
-    ctx.db.stmt("UPDATE disks SET map_version = ?2 WHERE node_id = ?1")?.execute([node_id as i64, version])?;
-    Ok(())
-}
-
 /// Writes a disk of the node that registers; returns its id.
 fn write_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo, old: Option<&DiskRow>) -> Result<u64> {
-    ctx.caches.forget_all();
-    let version = ctx.next_map_version() as i64;
-    let Some(old) = old else {
-        let disk_id = draw(&mut ctx.meta.next_disk);
-        ctx.db
-            .stmt(
-                "INSERT INTO disks (disk_id, node_id, uuid, path, health, health_since_ns, capacity_bytes, map_version)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-            )?
-            .execute(params![
-                disk_id as i64,
-                node_id as i64,
-                said.uuid,
-                said.path,
-                Health::Up as i32,
-                ctx.now_ns,
-                said.capacity_bytes as i64,
-                version
-            ])?;
-        return Ok(disk_id);
-    };
-    ctx.db
-        .stmt("UPDATE disks SET path = ?2, capacity_bytes = ?3, map_version = ?4 WHERE disk_id = ?1")?
-        .execute(params![old.disk_id as i64, said.path, said.capacity_bytes as i64, version])?;
+    let Some(old) = old else { return tables::insert_disk(ctx, node_id, said) };
+    tables::update_disk(ctx, old, said)?;
     match old.own_health {
         // It missed deletes, and may have lost its content: listed before it serves again.
-        Health::Out if planted::is(Bug::ReturnsUnlisted) => rows::set_disk_health(ctx, old.disk_id, Health::Up)?,
+        Health::Out if planted::is(Bug::ReturnsUnlisted) => tables::set_disk_health(ctx, old.disk_id, Health::Up)?,
         Health::Out => {
-            rows::want_inventory(ctx, old.disk_id)?;
-            rows::set_disk_health(ctx, old.disk_id, Health::Down)?;
+            tables::want_inventory(ctx, old.disk_id)?;
+            tables::set_disk_health(ctx, old.disk_id, Health::Down)?;
         }
-        Health::Down if old.inventory_wanted == 0 => rows::set_disk_health(ctx, old.disk_id, Health::Up)?,
+        Health::Down if old.inventory_wanted == 0 => tables::set_disk_health(ctx, old.disk_id, Health::Up)?,
         _ => {}
     }
     Ok(old.disk_id)
@@ -243,23 +199,10 @@ fn lay_aside_absent(ctx: &mut Ctx<'_>, node_id: u64, present: &[u64]) -> Result<
     for disk in rows::disks_of(ctx.db.conn(), node_id)? {
         let serving = matches!(disk.own_health, Health::Up | Health::Draining);
         if serving && !present.contains(&disk.disk_id) {
-            rows::set_disk_health(ctx, disk.disk_id, Health::Down)?;
+            tables::set_disk_health(ctx, disk.disk_id, Health::Down)?;
         }
     }
     Ok(())
-}
-
-fn hear_after_commit(ctx: &mut Ctx<'_>, node_id: u64, incarnation: u64, request: &RegisterNode, disk_ids: &[u64]) {
-    let (now_ns, disks, ids) = (ctx.now_ns, request.disks.clone(), disk_ids.to_vec());
-    ctx.after_commit(move |soft| {
-        let cluster = &mut soft.cluster;
-        cluster.tasks.forget_node(node_id);
-        let node = cluster.stats.nodes.entry(node_id).or_default();
-        *node = crate::nodes::stats::NodeStats { heard_ns: now_ns, incarnation, ..Default::default() };
-        for (id, said) in ids.iter().zip(&disks) {
-            cluster.stats.hear_disk(now_ns, *id, said, 0);
-        }
-    });
 }
 
 /// Whether a heartbeat (or inventory page) comes from the life of the node that counts. Else it must register (P11).
@@ -279,13 +222,13 @@ pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<Vec<Proposal>> {
     if repeated {
         return Ok(proposals);
     }
-    *heard = crate::nodes::stats::NodeStats {
+    *heard = stats::NodeStats {
         heard_ns: view.now_ns,
         incarnation: beat.incarnation,
         number: beat.number,
         known_map_version: beat.known_map_version,
         running: beat.running_tasks.clone(),
-        device_work: crate::nodes::stats::sensible_work(beat.node_id, &beat.device_work),
+        device_work: stats::sensible_work(beat.node_id, &beat.device_work),
     };
     for (i, disk) in beat.disks.iter().enumerate().filter(|(_, d)| node_map.owns(node.node_id, d.disk_id)) {
         stats.hear_disk(view.now_ns, disk.disk_id, disk, beat.scrubbed_bytes.get(i).copied().unwrap_or(0));
@@ -344,13 +287,16 @@ pub fn silence(view: &View<'_>, hurry: bool) -> Result<Vec<Proposal>> {
 
 /// Applies a change of a node's health. A later life of the node is not touched.
 pub fn set_node_health(ctx: &mut Ctx<'_>, command: &SetNodeHealth) -> Result<()> {
-    let Some(node) = rows::node(ctx.db.conn(), command.node_id)? else { return Ok(()) };
     let wanted = command.health();
+    if wanted != Health::Up {
+        ctx.after_commit(Effect::NodeGone { node_id: command.node_id });
+    }
+    let Some(node) = rows::node(ctx.db.conn(), command.node_id)? else { return Ok(()) };
     // Out is left by registering only.
     if node.incarnation != command.incarnation || node.health == wanted || node.health == Health::Out {
         return Ok(());
     }
-    rows::set_node_health(ctx, node.node_id, wanted)?;
+    tables::set_node_health(ctx, &node, wanted)?;
     if wanted == Health::Out {
         let disks = rows::disks_of(ctx.db.conn(), node.node_id)?;
         give_up_disks(ctx, disks.iter().map(|d| d.disk_id))?;
@@ -370,16 +316,16 @@ fn give_up_disks(ctx: &mut Ctx<'_>, disks: impl Iterator<Item = u64>) -> Result<
         if matches!(disk.own_health, Health::Out | Health::Drained) {
             continue;
         }
-        rows::set_disk_health(ctx, disk_id, Health::Out)?;
-        ctx.db.stmt("DELETE FROM deletes WHERE disk_id = ?1")?.execute([disk_id as i64])?;
-        crate::repair::backfill::disk_lost(ctx, disk_id)?;
-        ctx.after_commit(move |soft| soft.cluster.tasks.forget_disk(disk_id));
+        tables::set_disk_health(ctx, disk_id, Health::Out)?;
+        garbage::forget_orders(ctx, disk_id)?;
+        backfill::disk_lost(ctx, disk_id)?;
+        ctx.after_commit(Effect::DiskLost { disk_id });
     }
     Ok(())
 }
 
 /// Drains a node or disk, or takes that back.
-pub fn drain(ctx: &mut Ctx<'_>, request: &Drain) -> Result<()> {
+pub fn drain(ctx: &mut Ctx<'_>, request: &Drain) -> Result<Ack> {
     let disks = match (request.node_id, request.disk_id) {
         (0, 0) => return invalid("drain: name a node or a disk; `tessera node list` shows them"),
         (_, disk_id @ 1..) => vec![rows::need_disk(ctx.db.conn(), disk_id)?],
@@ -391,9 +337,10 @@ pub fn drain(ctx: &mut Ctx<'_>, request: &Drain) -> Result<()> {
         }
     };
     match request.undo {
-        true => undrain(ctx, &disks),
-        false => start_drain(ctx, &disks),
+        true => undrain(ctx, &disks)?,
+        false => start_drain(ctx, &disks)?,
     }
+    Ok(Ack {})
 }
 
 fn start_drain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Result<()> {
@@ -417,7 +364,7 @@ fn start_drain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Result<()> {
         );
     }
     for disk in disks.iter().filter(|d| matches!(d.own_health, Health::Up | Health::Down)) {
-        rows::set_disk_health(ctx, disk.disk_id, Health::Draining)?;
+        tables::set_disk_health(ctx, disk.disk_id, Health::Draining)?;
     }
     Ok(())
 }
@@ -426,10 +373,10 @@ fn undrain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Result<()> {
     for disk in disks.iter().filter(|d| matches!(d.own_health, Health::Draining | Health::Drained)) {
         if disk.own_health == Health::Drained {
             // What its groups left behind must be gone before it may take over members again.
-            rows::want_inventory(ctx, disk.disk_id)?;
+            tables::want_inventory(ctx, disk.disk_id)?;
         }
-        rows::set_disk_health(ctx, disk.disk_id, Health::Up)?;
-        crate::repair::backfill::cancel_moves_from(ctx, disk.disk_id)?;
+        tables::set_disk_health(ctx, disk.disk_id, Health::Up)?;
+        backfill::cancel_moves_from(ctx, disk.disk_id)?;
     }
     Ok(())
 }
@@ -449,14 +396,14 @@ pub fn emptied(view: &View<'_>) -> Result<Vec<u64>> {
 }
 
 /// Marks emptied disks as drained; a disk that got members meanwhile (the drain was taken back) is not.
-pub fn drained(ctx: &mut Ctx<'_>, disk_ids: &[u64]) -> Result<()> {
-    for &disk_id in disk_ids {
+pub fn drained(ctx: &mut Ctx<'_>, command: &DisksDrained) -> Result<()> {
+    for &disk_id in &command.disk_ids {
         let Some(disk) = rows::disk(ctx.db.conn(), disk_id)? else { continue };
         let conn = ctx.db.conn();
         let unused = rows::members_on(conn, disk_id)?.is_empty() && rows::members_incoming(conn, disk_id)?.is_empty();
         if disk.own_health == Health::Draining && unused {
-            rows::set_disk_health(ctx, disk_id, Health::Drained)?;
-            ctx.db.stmt("DELETE FROM deletes WHERE disk_id = ?1")?.execute([disk_id as i64])?;
+            tables::set_disk_health(ctx, disk_id, Health::Drained)?;
+            garbage::forget_orders(ctx, disk_id)?;
         }
     }
     Ok(())

@@ -1,7 +1,6 @@
-//! Nodes and disks: membership, the cluster map, their statistics, the status report.
+//! Nodes: membership, heartbeats, what time brings them, the status report.
 
-pub mod map;
+pub mod heartbeat;
 pub mod membership;
-pub mod rejected;
-pub mod stats;
+pub mod plan;
 pub mod status;

@@ -4,8 +4,8 @@
 //! or where there is none a slice: `ClassInfo::anchors` says at which positions). Repair and balance know nothing of it. Which host it is depends on rows only (the session's hints and
 //! host, the nodes that are up), so that a replay of the log finds the same; whether a group there has room is asked through the tape.
 
-use crate::files::sessions::Session;
-use crate::nodes::map::NodeMap;
+use crate::db::node_map::NodeMap;
+use crate::db::sessions::Session;
 use crate::placement::layout::mix;
 use std::collections::BTreeSet;
 use tessera_policy::{Placement, Policy};

@@ -4,22 +4,20 @@
 //! [`crate::placement::layout`].
 
 use crate::config::Config;
+use crate::ctx::{Ctx, View};
 use crate::db::Db;
-use crate::db::cache::{CLASS_COLUMNS, Caches};
-use crate::db::meta::draw;
+use crate::db::cache::Caches;
 use crate::db::rows::{self, DiskRow, unsigned};
 use crate::error::{Result, invalid};
-use crate::log::internal::{NewGroup, SetGroups};
-use crate::nodes::stats::ClusterStats;
+use crate::internal::{NewGroup, SetGroups};
+use crate::map::tables;
 use crate::placement::layout::{Layout, LayoutDisk, open_groups};
 use crate::placement::select::load_open;
-use crate::state::{Ctx, View};
-use rusqlite::{Connection, params};
+use crate::soft::stats::ClusterStats;
+use rusqlite::Connection;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tessera_policy::{SCHEMES, Scheme, human_size};
-use tessera_stripe::{XOR, describe};
-use tessera_wire::meta::ClusterMap;
 use tessera_wire::{ClassInfo, Code, Error};
 
 /// A disk is full for new chunks when less than 1/64 of it, or this many bytes if that is less, is free:
@@ -47,31 +45,7 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Result<Arc<ClassInfo>> {
     if open_group_count(ctx.db.conn(), width)? == 0 {
         first_groups(ctx, &canonical, width)?;
     }
-    let class_id = draw(&mut ctx.meta.next_class) as u32;
-    let class = describe(class_id, scheme);
-    // These columns are only read where the code is XOR.
-    let (word_bits, alignment_bytes) = match class.code.as_str() {
-        XOR => (class.word_bits, class.alignment_bytes),
-        _ => (8, 1),
-    };
-    let version = ctx.next_map_version();
-    ctx.db
-        .stmt(
-            "INSERT INTO classes (class_id, spec, k, m, code, matrix, word_bits, alignment_bytes, map_version)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-        )?
-        .execute(params![
-            class_id,
-            class.spec,
-            class.k,
-            class.m,
-            class.code,
-            class.matrix,
-            word_bits,
-            alignment_bytes,
-            version as i64
-        ])?;
-    ctx.caches.forget_all();
+    let class_id = tables::insert_class(ctx, &scheme)?;
     ctx.class(class_id)
 }
 
@@ -92,7 +66,7 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
         for j in 0..width as usize {
             disks.push(ctx.record(|_| Ok(plan.get(i).and_then(|group| group.get(j)).copied().unwrap_or(0)))?);
         }
-        create_group(ctx, &disks)?;
+        tables::insert_group(ctx, &disks)?;
     }
     Ok(())
 }
@@ -117,33 +91,12 @@ fn propose_groups(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], limit: us
     (0..wanted).map_while(|_| layout.propose()).collect()
 }
 
-fn create_group(ctx: &mut Ctx<'_>, disks: &[u64]) -> Result<()> {
-    let pg_id = draw(&mut ctx.meta.next_pg);
-    let version = ctx.next_map_version() as i64;
-    ctx.db
-        .stmt("INSERT INTO pgs (pg_id, width, epoch, open, map_version) VALUES (?1, ?2, 1, 1, ?3)")?
-        .execute(params![pg_id as i64, disks.len() as i64, version])?;
-    let mut insert =
-        ctx.db.stmt("INSERT INTO pg_members (pg_id, position, disk_id, since_epoch) VALUES (?1, ?2, ?3, 1)")?;
-    for (position, &disk) in disks.iter().enumerate() {
-        insert.execute(params![pg_id as i64, position as i64, disk as i64])?;
-    }
-    Ok(())
-}
-
 /// Opens and closes groups as the command says.
 pub fn set_groups(ctx: &mut Ctx<'_>, command: &SetGroups) -> Result<()> {
     for group in &command.create {
-        create_group(ctx, &group.disk_ids)?;
+        tables::insert_group(ctx, &group.disk_ids)?;
     }
-    for &pg_id in &command.close {
-        let version = ctx.next_map_version() as i64;
-        ctx.db
-            .stmt("UPDATE pgs SET open = 0, map_version = ?2 WHERE pg_id = ?1")?
-            .execute(params![pg_id as i64, version])?;
-        ctx.caches.forget_pg(pg_id);
-    }
-    Ok(())
+    command.close.iter().try_for_each(|&pg_id| tables::close_group(ctx, pg_id))
 }
 
 fn open_group_count(conn: &Connection, width: u32) -> rusqlite::Result<u64> {
@@ -303,53 +256,6 @@ impl Room {
             ),
         )
     }
-}
-
-/// What changed of nodes, disks and classes since `known_version`, and the groups `pg_ids` whatever their age.
-pub fn map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64, pg_ids: &[u64]) -> Result<ClusterMap> {
-    let mut map = ClusterMap { version: map_version, ..ClusterMap::default() };
-    // A map from the future was learnt from a manager whose last entries were never acknowledged.
-    let known_version = if known_version > map_version { 0 } else { known_version };
-    if known_version != map_version {
-        add_changed(db.conn(), known_version, &mut map)?;
-    }
-    let wanted: BTreeSet<u64> = pg_ids.iter().copied().collect();
-    for pg_id in wanted {
-        map.pgs.push(caches.pg(db, pg_id)?.info());
-    }
-    Ok(map)
-}
-
-/// Everything that changed since `known_version`, groups too.
-pub fn whole_map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64) -> Result<ClusterMap> {
-    let pgs: Vec<u64> = db
-        .stmt("SELECT pg_id FROM pgs WHERE map_version > ?1")?
-        .query_map([known_version as i64], |row| unsigned(row, 0))?
-        .collect::<Result<_, _>>()?;
-    map_since(db, map_version, caches, known_version, &pgs)
-}
-
-fn add_changed(conn: &Connection, known_version: u64, map: &mut ClusterMap) -> Result<()> {
-    let known = known_version as i64;
-    let changed = |sql: &str| -> rusqlite::Result<BTreeSet<u64>> {
-        conn.prepare_cached(sql)?.query_map([known], |row| unsigned(row, 0))?.collect()
-    };
-    let nodes = changed(
-        "SELECT node_id FROM nodes WHERE map_version > ?1 UNION SELECT node_id FROM disks WHERE map_version > ?1",
-    )?;
-    if !nodes.is_empty() {
-        let disks = rows::disks(conn)?;
-        let fresh = changed("SELECT disk_id FROM disks WHERE map_version > ?1")?;
-        for node in rows::nodes(conn)?.iter().filter(|n| nodes.contains(&n.node_id)) {
-            map.nodes.push(rows::node_to_wire(node, &disks));
-        }
-        map.disks.extend(disks.iter().filter(|d| fresh.contains(&d.disk_id)).map(rows::disk_to_wire));
-    }
-    map.classes = conn
-        .prepare_cached(&format!("SELECT {CLASS_COLUMNS} FROM classes WHERE map_version > ?1 ORDER BY class_id"))?
-        .query_map([known], crate::db::cache::read_class)?
-        .collect::<Result<_, _>>()?;
-    Ok(())
 }
 
 /// Whether the knobs make sense together; the shell refuses to start otherwise (P14).

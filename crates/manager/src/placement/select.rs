@@ -1,48 +1,18 @@
 //! The choice of a group for a new chunk: one whose members all take puts, at random with weights by free space and
 //! queue length ([`select_group`]); with a placement hint, among those where the chunk's anchor holds its bytes ([`select_group_near`]).
 
+use crate::ctx::Ctx;
 use crate::db::rows::{self, DiskRow, unsigned};
 use crate::error::Result;
-use crate::nodes::stats::ClusterStats;
 use crate::placement::groups::{has_room, too_few_hosts};
 use crate::placement::layout::mix;
-use crate::state::Ctx;
+use crate::soft::selector::{GroupSelector, OpenGroup, WeightedGroups};
+use crate::soft::stats::ClusterStats;
 use rusqlite::Connection;
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use tessera_policy::human_size;
 use tessera_stripe::ClassLayout;
 use tessera_wire::{ClassInfo, Code, Error, Health};
-
-/// The open groups and their weights, remembered between choices.
-#[derive(Debug, Default)]
-pub struct GroupSelector {
-    widths: RefCell<BTreeMap<u32, WeightedGroups>>,
-    dice: Cell<u64>,
-    /// (width, host) that placement hints have asked for: groups that begin there are kept open.
-    asked: RefCell<BTreeSet<(u32, String)>>,
-}
-
-#[derive(Debug)]
-struct WeightedGroups {
-    map_version: u64,
-    generation: u64,
-    groups: Vec<OpenGroup>,
-    /// Running sums of the weights of `groups`.
-    sums: Vec<f64>,
-}
-
-#[derive(Debug)]
-pub(crate) struct OpenGroup {
-    pub(crate) pg_id: u64,
-    /// (disk that takes puts, its capacity) per member.
-    pub(crate) disks: Vec<(u64, u64)>,
-    /// Host per member.
-    pub(crate) hosts: Vec<Arc<str>>,
-    /// Members that take no puts now.
-    pub(crate) unable: u32,
-}
 
 /// Whether the group's disks have room for fragments of a chunk that was begun there. Soft state decides: commands ask
 /// through `Ctx::record`.
@@ -70,7 +40,7 @@ pub struct ChunkSpec<'a> {
 /// Chooses the group for a new chunk: open, not among those to avoid, all members able to take puts (with
 /// `degraded`, at least k+1 of them). Soft state weighs in: commands ask through `Ctx::record`.
 pub fn select_group(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>) -> Result<u64> {
-    match known(ctx, wanted, None)? {
+    match select(ctx, wanted, None)? {
         Some(pg_id) => Ok(pg_id),
         None => Err(why_no_group(ctx, wanted.class, wanted.len_bytes)?.into()),
     }
@@ -89,10 +59,10 @@ pub struct HostWish<'a> {
 pub fn select_group_near(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>, near: HostWish<'_>) -> Result<Option<u64>> {
     let asked = (wanted.class.fragments(), near.host.to_string());
     ctx.soft.cluster.selector.asked.borrow_mut().insert(asked);
-    known(ctx, wanted, Some(near))
+    select(ctx, wanted, Some(near))
 }
 
-fn known(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>, near: Option<HostWish<'_>>) -> Result<Option<u64>> {
+fn select(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>, near: Option<HostWish<'_>>) -> Result<Option<u64>> {
     let selector = &ctx.soft.cluster.selector;
     for _ in 0..2 {
         match selector.choose(ctx, wanted, near)? {
@@ -138,14 +108,14 @@ impl GroupSelector {
         // none: it may have recovered, and P12 wants writes to finish.
         let at_writer = |near: HostWish<'_>| {
             let in_it = |g: &OpenGroup| g.hosts.iter().any(|h| **h == *near.writer);
-            groups_of_width.roll(self.next(), |g| is_wanted(g, 0) && in_it(g))
+            groups_of_width.pick(self.next(), |g| is_wanted(g, 0) && in_it(g))
         };
-        let chosen = near.and_then(at_writer).or_else(|| groups_of_width.roll(self.next(), |g| is_wanted(g, 0)));
+        let chosen = near.and_then(at_writer).or_else(|| groups_of_width.pick(self.next(), |g| is_wanted(g, 0)));
         let chosen = chosen
-            .or_else(|| if spare > 0 { groups_of_width.roll(self.next(), |g| is_wanted(g, spare)) } else { None });
+            .or_else(|| if spare > 0 { groups_of_width.pick(self.next(), |g| is_wanted(g, spare)) } else { None });
         // A hint is no reason to insist on what failed.
         let chosen =
-            chosen.or_else(|| near.is_none().then(|| groups_of_width.roll(self.next(), |g| fits(g, spare))).flatten());
+            chosen.or_else(|| near.is_none().then(|| groups_of_width.pick(self.next(), |g| fits(g, spare))).flatten());
         if let Some(group) = chosen {
             for (i, (disk, _)) in (0..).zip(&group.disks) {
                 if let Some(disk) = stats.disks.get(disk) {
@@ -157,8 +127,8 @@ impl GroupSelector {
     }
 
     fn next(&self) -> u64 {
-        self.dice.set(self.dice.get().wrapping_add(1));
-        mix(self.dice.get())
+        self.random.set(self.random.get().wrapping_add(1));
+        mix(self.random.get())
     }
 }
 
@@ -187,7 +157,7 @@ impl WeightedGroups {
     }
 
     /// A group at random by weight among those that fit: a few throws, then the next that fits.
-    fn roll(&self, random: u64, fits: impl Fn(&OpenGroup) -> bool) -> Option<&OpenGroup> {
+    fn pick(&self, random: u64, fits: impl Fn(&OpenGroup) -> bool) -> Option<&OpenGroup> {
         let total = *self.sums.last()?;
         let mut random = random;
         let mut at = 0;

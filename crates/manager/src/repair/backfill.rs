@@ -9,23 +9,23 @@
 //!   redundancy never falls (P6); what is committed behind the cursor gets a missing row for the incoming disk.
 //!
 //! Every change raises the group's epoch; when the disk that takes puts changes, `since_epoch` rises too, and older
-//! acknowledgements no longer count (P11). Here the rows change and moves are planned; [`crate::repair::tasks`] hands out the work.
+//! acknowledgements no longer count (P11). Here the rows change and moves are planned; [`crate::repair::rebuild`] hands out the work.
 
+use crate::chunks::missing::{self, Cause, Missing};
+use crate::chunks::{garbage, table};
+use crate::ctx::{Ctx, View};
 use crate::db::cache::all_classes;
 use crate::db::rows::{self, DiskRow, Member, unsigned};
 use crate::error::Result;
-use crate::files::commit::CAUSE_PASSED;
-use crate::log::internal::{AdvanceBackfill, FinishBackfill, FinishBackfills, Move, MoveMembers};
+use crate::internal::{AdvanceBackfill, FinishBackfill, FinishBackfills, Move, MoveMembers};
+use crate::map::tables;
 use crate::placement::layout::{Layout, LayoutDisk};
 use crate::planted::{self, Bug};
-use crate::state::{Ctx, View};
+use crate::soft::Effect;
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_stripe::ClassLayout;
 use tessera_wire::{ClassInfo, Health};
-
-/// `missing_fragments.cause`: found bad or absent. The others are in commit.rs.
-pub const CAUSE_BAD: i64 = 2;
 
 /// Most moves in one command.
 const MOVES_PER_COMMAND: usize = 256;
@@ -35,27 +35,27 @@ const BALANCE_SLACK: f64 = 0.10;
 /// A disk is out: members on it are lost, fills onto it are void.
 pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
     for mut m in rows::members_incoming(ctx.db.conn(), disk_id)? {
-        let epoch = rows::raise_epoch(ctx, m.pg_id)?;
+        let epoch = tables::raise_epoch(ctx, m.pg_id)?;
         if m.put_to_incoming {
             m.since_epoch = epoch;
         }
         (m.incoming, m.put_to_incoming, m.fill_cursor, m.fill_until) = (0, false, 0, 0);
-        rows::save_member(ctx, &m)?;
-        forget_missing(ctx, &m, 1)?;
+        tables::save_member(ctx, &m)?;
+        missing::delete_of_member(ctx, m.pg_id, m.position, 1)?;
         forget_tasks(ctx, &m);
     }
     for mut m in rows::members_on(ctx.db.conn(), disk_id)? {
         if m.put_to_incoming {
             continue;
         }
-        let epoch = rows::raise_epoch(ctx, m.pg_id)?;
+        let epoch = tables::raise_epoch(ctx, m.pg_id)?;
         if !planted::is(Bug::StaleEpochCounts) {
             m.since_epoch = epoch;
         }
         if m.incoming != 0 {
             become_lost(ctx, &mut m)?;
         }
-        rows::save_member(ctx, &m)?;
+        tables::save_member(ctx, &m)?;
         forget_tasks(ctx, &m);
     }
     Ok(())
@@ -65,35 +65,11 @@ pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
 fn become_lost(ctx: &mut Ctx<'_>, m: &mut Member) -> Result<()> {
     m.put_to_incoming = true;
     m.fill_until = ctx.meta.next_chunk;
-    let (pg, position, cursor) = (m.pg_id as i64, m.position, m.fill_cursor as i64);
-    // The old disk lacked these; the fill supplied them to the incoming one.
-    ctx.db
-        .stmt(
-            "DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = 0 AND chunk_id <= ?3
-             AND NOT EXISTS (SELECT 1 FROM missing_fragments i WHERE i.chunk_id = missing_fragments.chunk_id
-                             AND i.fragment = ?2 AND i.incoming = 1)",
-        )?
-        .execute(params![pg, position, cursor])?;
-    ctx.db
-        .stmt(
-            "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
-             SELECT chunk_id, fragment, 0, pg_id, cause, since_ns FROM missing_fragments
-             WHERE pg_id = ?1 AND fragment = ?2 AND incoming = 1",
-        )?
-        .execute(params![pg, position])?;
-    forget_missing(ctx, m, 1)
-}
-
-fn forget_missing(ctx: &Ctx<'_>, m: &Member, incoming: i32) -> Result<()> {
-    ctx.db
-        .stmt("DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = ?3")?
-        .execute(params![m.pg_id as i64, m.position, incoming])?;
-    Ok(())
+    missing::incoming_takes_over(ctx, m.pg_id, m.position, m.fill_cursor)
 }
 
 fn forget_tasks(ctx: &mut Ctx<'_>, m: &Member) {
-    let key = (m.pg_id, m.position);
-    ctx.after_commit(move |soft| soft.cluster.tasks.forget_member(key));
+    ctx.after_commit(Effect::MemberChanged((m.pg_id, m.position)));
 }
 
 /// Applies moves. One that does not fit the rows any more is passed over.
@@ -117,7 +93,7 @@ fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Result<()> {
     if m.incoming != 0 || !new.may_take_members() || !host_is_free(conn, &m, &new)? {
         return Ok(());
     }
-    let epoch = rows::raise_epoch(ctx, m.pg_id)?;
+    let epoch = tables::raise_epoch(ctx, m.pg_id)?;
     m.incoming = incoming;
     m.fill_cursor = 0;
     if old.health() == Health::Out {
@@ -130,7 +106,7 @@ fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Result<()> {
         m.put_to_incoming = false;
         m.fill_until = 0;
     }
-    rows::save_member(ctx, &m)?;
+    tables::save_member(ctx, &m)?;
     forget_tasks(ctx, &m);
     Ok(())
 }
@@ -155,12 +131,12 @@ fn cancel(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
     if m.put_to_incoming {
         return Ok(());
     }
-    rows::raise_epoch(ctx, m.pg_id)?;
+    tables::raise_epoch(ctx, m.pg_id)?;
     // What was filled already is to be removed there, before that disk may take over members again (P3).
-    rows::want_inventory(ctx, m.incoming)?;
+    tables::want_inventory(ctx, m.incoming)?;
     (m.incoming, m.fill_cursor, m.fill_until) = (0, 0, 0);
-    rows::save_member(ctx, &m)?;
-    forget_missing(ctx, &m, 1)?;
+    tables::save_member(ctx, &m)?;
+    missing::delete_of_member(ctx, m.pg_id, m.position, 1)?;
     forget_tasks(ctx, &m);
     Ok(())
 }
@@ -184,11 +160,9 @@ pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<
     }
     let done: BTreeSet<u64> = command.done.iter().copied().collect();
     let lacking_on_incoming = i32::from(!m.put_to_incoming);
-    let mut clear = ctx
-        .db
-        .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3 AND pg_id = ?4")?;
-    for chunk in &done {
-        clear.execute(params![*chunk as i64, m.position, lacking_on_incoming, m.pg_id as i64])?;
+    for &chunk_id in &done {
+        let put = Missing { chunk_id, fragment: m.position, incoming: lacking_on_incoming, pg_id: m.pg_id };
+        missing::delete_in_group(ctx, put)?;
     }
     let until = if m.fill_until == 0 { i64::MAX } else { m.fill_until as i64 };
     let passed: Vec<u64> = ctx
@@ -201,27 +175,17 @@ pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<
     let passed: BTreeSet<u64> = passed.into_iter().collect();
     // Collected while it was rebuilt: the fragment came too late (P5).
     for chunk in done.difference(&passed) {
-        if !ctx.db.stmt("SELECT 1 FROM chunks WHERE chunk_id = ?1")?.exists([*chunk as i64])? {
-            crate::chunks::garbage::order_delete(ctx, m.incoming, *chunk, m.position)?;
+        if table::group_of(ctx, *chunk)?.is_none() {
+            garbage::order_delete(ctx, m.incoming, *chunk, m.position)?;
         }
     }
-    for &chunk in passed.difference(&done).filter(|_| !planted::is(Bug::PassedChunksForgotten)) {
-        note_missing(ctx, chunk, m.position, lacking_on_incoming, m.pg_id, CAUSE_PASSED)?;
+    for &chunk_id in passed.difference(&done).filter(|_| !planted::is(Bug::PassedChunksForgotten)) {
+        let lacking = Missing { chunk_id, fragment: m.position, incoming: lacking_on_incoming, pg_id: m.pg_id };
+        missing::insert(ctx, lacking, Cause::Passed)?;
     }
     // The cursor is no part of the map: it raises no epoch.
     m.fill_cursor = command.to;
-    rows::save_member(ctx, &m)?;
-    Ok(())
-}
-
-/// Writes a missing row.
-pub fn note_missing(ctx: &Ctx<'_>, chunk: u64, fragment: u32, incoming: i32, pg: u64, cause: i64) -> Result<()> {
-    ctx.db
-        .stmt(
-            "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        )?
-        .execute(params![chunk as i64, fragment, incoming, pg as i64, cause, ctx.now_ns])?;
+    tables::save_member(ctx, &m)?;
     Ok(())
 }
 
@@ -265,21 +229,21 @@ pub fn finish_backfills(ctx: &mut Ctx<'_>, command: &FinishBackfills) -> Result<
 }
 
 fn finish(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
-    let epoch = rows::raise_epoch(ctx, m.pg_id)?;
+    let epoch = tables::raise_epoch(ctx, m.pg_id)?;
     let old = m.disk_id;
     if !m.put_to_incoming {
         // Puts change their target now: what a writer put to the old disk it has to put again (P11).
         m.since_epoch = epoch;
         // The old disk lacked these, the incoming one has them.
-        forget_missing(ctx, &m, 0)?;
+        missing::delete_of_member(ctx, m.pg_id, m.position, 0)?;
     }
     m.disk_id = m.incoming;
     (m.incoming, m.put_to_incoming, m.fill_cursor, m.fill_until) = (0, false, 0, 0);
-    rows::save_member(ctx, &m)?;
+    tables::save_member(ctx, &m)?;
     forget_tasks(ctx, &m);
     // What the old disk still holds of the group is found and removed by listing it.
     if rows::disk(ctx.db.conn(), old)?.is_some_and(|d| !matches!(d.own_health, Health::Draining | Health::Drained)) {
-        rows::want_inventory(ctx, old)?;
+        tables::want_inventory(ctx, old)?;
     }
     Ok(())
 }

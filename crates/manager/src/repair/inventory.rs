@@ -6,14 +6,15 @@
 //!
 //! Ids above the issue counter are never touched: they are from a future this manager does not know.
 
+use crate::chunks::missing::{self, Cause, Missing};
 use crate::config::ns;
+use crate::ctx::{Ctx, View};
 use crate::db::rows::{self, Member, unsigned};
 use crate::error::{Result, invalid};
-use crate::log::internal::{InventoryPage, SetInventory};
-use crate::repair::backfill::{self, CAUSE_BAD};
+use crate::internal::{InventoryPage, SetInventory};
+use crate::map::tables;
 use crate::repair::rebuild::lacking_where;
-use crate::repair::tasks::{Assignment, Listing, Work};
-use crate::state::{Ctx, View};
+use crate::soft::tasks::{Assignment, Listing, Work};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,7 +131,8 @@ pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Result<()> {
                 continue;
             }
             if let Some(incoming) = lacking_where(&m, page.disk_id, chunk) {
-                backfill::note_missing(ctx, chunk, m.position, incoming, m.pg_id, CAUSE_BAD)?;
+                let lacking = Missing { chunk_id: chunk, fragment: m.position, incoming, pg_id: m.pg_id };
+                missing::insert(ctx, lacking, Cause::Bad)?;
             }
         }
     }
@@ -182,19 +184,15 @@ fn is_missing(conn: &Connection, held: &FragmentRef) -> rusqlite::Result<bool> {
 /// Wants disks listed, or ends a listing. A disk that returned after it was out serves again from then on.
 pub fn set_inventory(ctx: &mut Ctx<'_>, command: &SetInventory) -> Result<()> {
     for &disk in &command.want {
-        rows::want_inventory(ctx, disk)?;
+        tables::want_inventory(ctx, disk)?;
     }
     if command.done_disk_id == 0 {
         return Ok(());
     }
-    ctx.caches.forget_node_map();
-    let done = ctx
-        .db
-        .stmt("UPDATE disks SET inventory_wanted = 0 WHERE disk_id = ?1 AND inventory_wanted = ?2")?
-        .execute(params![command.done_disk_id as i64, command.done_wanted as i64])?;
+    let done = tables::inventory_done(ctx, command.done_disk_id, command.done_wanted)?;
     let disk = rows::disk(ctx.db.conn(), command.done_disk_id)?;
-    if done == 1 && disk.is_some_and(|d| d.own_health == Health::Down) {
-        rows::set_disk_health(ctx, command.done_disk_id, Health::Up)?;
+    if done && disk.is_some_and(|d| d.own_health == Health::Down) {
+        tables::set_disk_health(ctx, command.done_disk_id, Health::Up)?;
     }
     Ok(())
 }

@@ -1,50 +1,12 @@
-//! Passes of upkeep that somebody asked for: collect garbage, scrub, repair. Soft: a restart forgets that they ran.
+//! Maintenance jobs that an operator starts: gc, scrub, repair.
 
+use crate::chunks::garbage;
+use crate::ctx::View;
 use crate::error::{Result, invalid};
-use crate::repair::tasks::Work;
-use crate::state::View;
+use crate::repair::redundancy;
+use crate::soft::jobs::JobState;
+use crate::soft::tasks::Work;
 use tessera_wire::meta::{Counter, Maintain, MaintainReply, MaintenanceJob};
-
-/// A pass of one kind: running, or the last one that ran.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct JobState {
-    /// It runs.
-    pub running: bool,
-    /// Bytes re-read or won back.
-    pub bytes: u64,
-    /// Bad fragments found.
-    pub bad: u64,
-    /// Disks that are through.
-    pub disks_done: u64,
-    /// Disks in all.
-    pub disks: u64,
-    /// [`crate::repair::rebuild::RepairCounters::fragments`] when it began.
-    pub repaired_before: u64,
-    /// Garbage collection: compaction was ordered.
-    pub compacting: bool,
-}
-
-/// The passes.
-#[derive(Debug, Default)]
-pub struct MaintenanceJobs {
-    /// Re-reading everything.
-    pub scrub: JobState,
-    /// Garbage.
-    pub gc: JobState,
-    /// Repair.
-    pub repair: JobState,
-    /// Down nodes are not waited for (asked for with a repair pass, until the next tick).
-    pub hurry: bool,
-}
-
-impl JobState {
-    /// A task of the pass reported.
-    pub fn note(&mut self, bytes: u64, bad: u64, finished: bool) {
-        self.bytes += bytes;
-        self.bad += bad;
-        self.disks_done += u64::from(finished);
-    }
-}
 
 /// Starts a pass, if asked.
 pub fn start(view: &mut View<'_>, request: &Maintain) -> Result<()> {
@@ -91,9 +53,8 @@ pub fn on_tick(view: &mut View<'_>) -> Result<()> {
     let jobs = &view.soft.cluster.jobs;
     let (gc, repair) = (jobs.gc, jobs.repair);
     let gc_ready = gc.running && !gc.compacting && is_clean(view)?;
-    let repair_over = repair.running
-        && !jobs.hurry
-        && crate::nodes::status::redundancy(view.db.conn(), view.meta.chunks)?.to_repair == 0;
+    let repair_over =
+        repair.running && !jobs.hurry && redundancy::redundancy(view.db.conn(), view.meta.chunks)?.to_repair == 0;
     let disks: Vec<u64> = match gc_ready {
         true => view.caches.node_map(view.db)?.readable().map(|d| d.disk_id).collect(),
         false => Vec::new(),
@@ -113,8 +74,7 @@ pub fn on_tick(view: &mut View<'_>) -> Result<()> {
 
 /// Nothing is collectable, and disks within reach have no deletes to do.
 fn is_clean(view: &View<'_>) -> Result<bool> {
-    if crate::chunks::garbage::due(view)?.is_some() || view.db.stmt("SELECT 1 FROM dropped_pages LIMIT 1")?.exists([])?
-    {
+    if garbage::due(view)?.is_some() || view.db.stmt("SELECT 1 FROM dropped_pages LIMIT 1")?.exists([])? {
         return Ok(false);
     }
     let mut pending = view.db.stmt("SELECT 1 FROM deletes WHERE disk_id = ?1 LIMIT 1")?;
@@ -147,17 +107,16 @@ pub fn report(view: &View<'_>, request: &Maintain) -> Result<MaintainReply> {
         }
         MaintenanceJob::Gc => {
             let pass = cluster.jobs.gc;
-            let left = crate::nodes::status::get_status(view)?;
             let counters = vec![
                 counter("freed_bytes", pass.bytes),
-                counter("garbage_chunks", left.garbage_chunks),
-                counter("deletes_pending", left.deletes_pending),
+                counter("garbage_chunks", garbage::count(view.db)?.0),
+                counter("deletes_pending", garbage::orders_pending(view.db)?),
             ];
             MaintainReply { running: pass.running, done: pass.disks_done, total: pass.disks, counters }
         }
         _ => {
             let pass = cluster.jobs.repair;
-            let redundancy = crate::nodes::status::redundancy(view.db.conn(), view.meta.chunks)?;
+            let redundancy = redundancy::redundancy(view.db.conn(), view.meta.chunks)?;
             let done = cluster.repaired.fragments - pass.repaired_before.min(cluster.repaired.fragments);
             let counters = vec![
                 counter("fragments_repaired", done),

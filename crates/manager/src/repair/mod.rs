@@ -1,7 +1,7 @@
-//! Redundancy kept and restored: missing fragments, moves of group members, inventories, maintenance jobs.
+//! Redundancy kept and restored: rebuilding missing fragments, replacing members of groups, inventories, maintenance jobs.
 
 pub mod backfill;
 pub mod inventory;
 pub mod maintenance;
 pub mod rebuild;
-pub mod tasks;
+pub mod redundancy;

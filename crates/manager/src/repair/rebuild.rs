@@ -5,14 +5,14 @@
 //! others, checks the chunk's name and puts the one that lacks. Per node only so many tasks are out at a time.
 //! Nobody's word that a fragment is bad is believed before the node that holds it has looked ([`report_bad`]).
 
+use crate::chunks::missing::{self, Cause, Missing};
+use crate::chunks::{garbage, table};
+use crate::ctx::{Ctx, View};
+use crate::db::node_map::NodeMap;
 use crate::db::rows::{self, DiskRow, Member, unsigned};
 use crate::error::Result;
-use crate::files::commit::CAUSE_UNACKNOWLEDGED;
-use crate::log::internal::{AdvanceBackfill, FragmentsBad, FragmentsDone};
-use crate::nodes::map::NodeMap;
-use crate::repair::backfill::{self, CAUSE_BAD};
-use crate::repair::tasks::{Assignment, BackfillBatch, MissingRow, Work, retry_at};
-use crate::state::{Ctx, Internal, Proposal, View};
+use crate::internal::{AdvanceBackfill, FragmentsBad, FragmentsDone, Internal, Proposal, SetInventory};
+use crate::soft::tasks::{Assignment, BackfillBatch, MissingRow, Tasks, Work, retry_at};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -31,21 +31,6 @@ const TRIES_BEFORE_PASSING: u32 = 3;
 const WRITER_GRACE_NS: i64 = 10_000_000_000;
 /// A proposed move of a cursor that has not come true after this long is given up.
 const PROPOSAL_PATIENCE_NS: i64 = 10_000_000_000;
-
-/// Counts of what was repaired since the manager started.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct RepairCounters {
-    /// Fragments put in place.
-    pub fragments: u64,
-    /// Their bytes, as nodes reported.
-    pub bytes: u64,
-    /// Fragments found bad by scrub, verification or failed reads.
-    pub bad: u64,
-    /// Reports of readers.
-    pub reports: u64,
-    /// Fragments that could not be rebuilt (and are tried again).
-    pub failed: u64,
-}
 
 /// A chunk that is to be rebuilt, with what a task groups by.
 struct ChunkToRebuild {
@@ -88,8 +73,7 @@ impl PlanningRound {
 /// Loads missing rows into the queues of the disks that lack them: newest optimistic writes first, then in order of groups.
 pub fn queue_missing(view: &mut View<'_>) -> Result<()> {
     let conn = view.db.conn();
-    let any: bool =
-        conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM missing_fragments)")?.query_row([], |row| row.get(0))?;
+    let any = missing::any(view.db)?;
     let tasks = &mut view.soft.cluster.tasks;
     let waiting: usize = tasks.missing.values().map(VecDeque::len).sum();
     if !any {
@@ -103,13 +87,13 @@ pub fn queue_missing(view: &mut View<'_>) -> Result<()> {
         conn,
         "SELECT chunk_id, fragment, incoming, pg_id FROM missing_fragments WHERE cause = ?1 AND since_ns < ?2
          ORDER BY since_ns DESC, chunk_id DESC LIMIT ?3",
-        params![CAUSE_UNACKNOWLEDGED, view.now_ns - WRITER_GRACE_NS, MAX_QUEUED as i64 / 2],
+        params![Cause::Unacknowledged as i64, view.now_ns - WRITER_GRACE_NS, MAX_QUEUED as i64 / 2],
     )?;
     let others = select_missing(
         conn,
         "SELECT chunk_id, fragment, incoming, pg_id FROM missing_fragments WHERE cause != ?1 AND pg_id >= ?2
          ORDER BY pg_id, fragment LIMIT ?3",
-        params![CAUSE_UNACKNOWLEDGED, view.soft.cluster.missing_from as i64, MAX_QUEUED as i64 / 2],
+        params![Cause::Unacknowledged as i64, view.soft.cluster.missing_from as i64, MAX_QUEUED as i64 / 2],
     )?;
     // The next round goes on behind the last group of a full page, so that rows that cannot be repaired do not hide others.
     let full = others.len() >= MAX_QUEUED / 2;
@@ -195,7 +179,7 @@ fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, di
             if rows_of_task.len() < limit && same(&row) { rows_of_task.push(row) } else { rest.push_back(row) }
         }
         *queue = rest;
-        let release = |tasks: &mut crate::repair::tasks::Tasks, rows: &[MissingRow]| {
+        let release = |tasks: &mut Tasks, rows: &[MissingRow]| {
             rows.iter().for_each(|r| {
                 tasks.queued.remove(&r.key());
             });
@@ -260,7 +244,7 @@ fn load_wanted(conn: &Connection, chunk_id: u64) -> Result<Option<ChunkToRebuild
         .optional()?;
     match found {
         Some(mut wanted) => {
-            wanted.info.missing = missing_of(conn, chunk_id)?;
+            wanted.info.missing = missing::of_chunk(conn, chunk_id)?;
             Ok(Some(wanted))
         }
         None => Ok(None),
@@ -277,15 +261,6 @@ fn wanted_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<ChunkToRebuild> {
         missing: Vec::new(),
     };
     Ok(ChunkToRebuild { info, domain: row.get(5)? })
-}
-
-/// Fragments of a chunk that are missing where readers look.
-pub fn missing_of(conn: &Connection, chunk_id: u64) -> rusqlite::Result<Vec<u32>> {
-    conn.prepare_cached(
-        "SELECT fragment FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0 ORDER BY fragment",
-    )?
-    .query_map([chunk_id as i64], |row| row.get(0))?
-    .collect()
 }
 
 /// The next batch of a fill, one task per class and domain in it; nothing while one is under way or it must wait.
@@ -351,7 +326,7 @@ fn load_batch(conn: &Connection, m: &Member, limit: usize) -> Result<Vec<ChunkTo
     let keep = fits.count().max(1);
     batch.truncate(keep);
     for wanted in &mut batch {
-        wanted.info.missing = missing_of(conn, wanted.info.chunk_id)?;
+        wanted.info.missing = missing::of_chunk(conn, wanted.info.chunk_id)?;
     }
     Ok(batch)
 }
@@ -454,7 +429,7 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Re
             if scrub && result.finished {
                 cluster.tasks.scrubbed(disk_id, &result.reason);
                 // Where a record's header has rotted nothing says whose bytes these were: what lacks shows in a list (P13).
-                let want = crate::log::internal::SetInventory { want: vec![disk_id], done_disk_id: 0, done_wanted: 0 };
+                let want = SetInventory { want: vec![disk_id], done_disk_id: 0, done_wanted: 0 };
                 proposals.push(want.propose());
             }
             if !bad.is_empty() {
@@ -466,8 +441,7 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Re
             if result.finished {
                 cluster.tasks.close(result.task_id);
                 if complete && result.reason.is_empty() {
-                    let done =
-                        crate::log::internal::SetInventory { want: vec![], done_disk_id: disk_id, done_wanted: wanted };
+                    let done = SetInventory { want: vec![], done_disk_id: disk_id, done_wanted: wanted };
                     proposals.push(done.propose());
                 }
             }
@@ -517,13 +491,8 @@ fn end_of_batch(view: &mut View<'_>, member: (u64, u32), task_id: u64) -> Option
 /// A fragment of a chunk that is gone by now is ordered to be deleted (P5).
 pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Result<()> {
     for done in &command.fragments {
-        let pg: Option<u64> = ctx
-            .db
-            .stmt("SELECT pg_id FROM chunks WHERE chunk_id = ?1")?
-            .query_row([done.chunk_id as i64], |row| unsigned(row, 0))
-            .optional()?;
-        let Some(pg) = pg else {
-            crate::chunks::garbage::order_delete(ctx, done.disk_id, done.chunk_id, done.fragment)?;
+        let Some(pg) = table::group_of(ctx, done.chunk_id)? else {
+            garbage::order_delete(ctx, done.disk_id, done.chunk_id, done.fragment)?;
             continue;
         };
         let Some(m) = rows::member(ctx.db.conn(), pg, done.fragment)? else { continue };
@@ -534,30 +503,19 @@ pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Result<()> 
         } else {
             continue;
         };
-        clear_missing(ctx, done, lacking)?;
+        missing::delete(ctx, done.chunk_id, done.fragment, lacking)?;
     }
-    Ok(())
-}
-
-fn clear_missing(ctx: &Ctx<'_>, done: &FragmentRef, incoming: i32) -> Result<()> {
-    ctx.db
-        .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3")?
-        .execute(params![done.chunk_id as i64, done.fragment, incoming])?;
     Ok(())
 }
 
 /// Fragments that a node has found bad where they should be: missing rows, so that they are rebuilt.
 pub fn fragments_bad(ctx: &mut Ctx<'_>, command: &FragmentsBad) -> Result<()> {
     for bad in &command.fragments {
-        let pg: Option<u64> = ctx
-            .db
-            .stmt("SELECT pg_id FROM chunks WHERE chunk_id = ?1")?
-            .query_row([bad.chunk_id as i64], |row| unsigned(row, 0))
-            .optional()?;
-        let Some(pg) = pg else { continue };
+        let Some(pg) = table::group_of(ctx, bad.chunk_id)? else { continue };
         let Some(m) = rows::member(ctx.db.conn(), pg, bad.fragment)? else { continue };
         if let Some(lacking) = lacking_where(&m, bad.disk_id, bad.chunk_id) {
-            backfill::note_missing(ctx, bad.chunk_id, bad.fragment, lacking, pg, CAUSE_BAD)?;
+            let bad = Missing { chunk_id: bad.chunk_id, fragment: bad.fragment, incoming: lacking, pg_id: pg };
+            missing::insert(ctx, bad, Cause::Bad)?;
         }
     }
     Ok(())

@@ -12,7 +12,7 @@ mod tests;
 
 use crate::config::{Config, ns};
 use crate::db::Db;
-use crate::log::upkeep::NoteLockers;
+use crate::internal::NoteLockers;
 use ranges::{Bytes, Families, Held, Mode};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use table::{LockTable, Outcome, Owner, Ticket, Want};
@@ -27,6 +27,16 @@ pub fn noted(db: &Db) -> rusqlite::Result<BTreeSet<u64>> {
     let mut rows = db.stmt("SELECT client_id FROM lock_clients")?;
     let rows = rows.query_map([], |row| row.get::<_, i64>(0))?;
     rows.map(|id| id.map(|id| id as u64)).collect()
+}
+
+/// Puts the clients that may hold locks on record, all of them.
+///
+/// # Errors
+/// The database's.
+pub fn record(db: &Db, client_ids: &[u64]) -> rusqlite::Result<()> {
+    db.stmt("DELETE FROM lock_clients")?.execute([])?;
+    let mut insert = db.stmt("INSERT OR IGNORE INTO lock_clients (client_id) VALUES (?1)")?;
+    client_ids.iter().try_for_each(|&client_id| insert.execute([client_id as i64]).map(|_| ()))
 }
 
 /// Last byte of the longest file there can be.

@@ -1,64 +1,149 @@
-//! Logged commands that the manager proposes to itself about groups, nodes, disks and fragments: what it decided
-//! from soft state (silence of a node, free space, results of tasks). Kinds 0x8100 to 0x81ff, never reused.
+//! Commands that the manager proposes to itself, as messages: what it decided from soft state (a session that was not
+//! used, silence of a node, free space, results of tasks). Their numbers and handlers are rows of the table in
+//! [`crate::log::registry`].
 //!
 //! A decision that depends on soft state is written into its command in full (which disk, which cursor, which
 //! bound), so that applying the log again needs no soft state. Every command is a compare-and-swap on rows: one that
 //! came too late changes nothing and is no error.
 
-use crate::state::Internal;
+use bytes::Bytes;
 use tessera_wire::{Health, meta::FragmentRef};
 
-macro_rules! internal {
-    ($($(#[$doc:meta])* $number:literal $name:ident;)*) => {
-        $(impl Internal for $name { const KIND: u32 = $number; })*
-
-        /// One internal command on its way to the log.
-        #[derive(Debug, Clone, PartialEq)]
-        pub enum InternalCommand { $($(#[$doc])* $name($name),)* }
-
-        impl InternalCommand {
-            /// Decodes a logged command; None for a kind this release does not know.
-            pub fn decode(kind: u32, body: &[u8]) -> Option<Result<InternalCommand, prost::DecodeError>> {
-                Some(match kind {
-                    $($number => <$name as prost::Message>::decode(body).map(InternalCommand::$name),)*
-                    _ => return None,
-                })
-            }
-        }
-
-        $(impl From<$name> for InternalCommand {
-            fn from(command: $name) -> Self { InternalCommand::$name(command) }
-        })*
-    };
+/// A command the manager proposes to itself: logged and applied like a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Proposal {
+    /// Number of the command, from 0x8000 on.
+    pub kind: u32,
+    /// The encoded command.
+    pub body: Bytes,
 }
 
-internal! {
-    /// A node fell silent, was given up, or beats again.
-    0x8110 SetNodeHealth;
-    /// Disks failed.
-    0x8111 FailDisks;
-    /// Members get (or lose) an incoming disk.
-    0x8112 MoveMembers;
-    /// A fill got further.
-    0x8113 AdvanceBackfill;
-    /// Fills are through: the incoming disks take over.
-    0x8114 FinishBackfills;
-    /// Fragments are in place again.
-    0x8115 FragmentsDone;
-    /// Fragments are bad or absent.
-    0x8116 FragmentsBad;
-    /// Nodes have synced these delete records.
-    0x8117 DeletesDone;
-    /// Remove chunks that nothing reaches.
-    0x8118 CollectGarbage;
-    /// Disks are to be listed, or have been.
-    0x8119 SetInventory;
-    /// A page of what a disk holds.
-    0x811a InventoryPage;
-    /// Drained disks are empty.
-    0x811b DisksDrained;
-    /// New groups, and groups that take no more chunks.
-    0x811c SetGroups;
+/// An internal command.
+pub trait Internal: prost::Message + Default + Sized {
+    /// Its number, from 0x8000 on; never reused.
+    const KIND: u32;
+
+    /// As a proposal.
+    fn propose(&self) -> Proposal {
+        Proposal { kind: Self::KIND, body: self.encode_to_vec().into() }
+    }
+}
+
+/// A manager has started (or taken up after a failed commit): its entries bear this term from now on.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NewTerm {
+    /// The term.
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    /// The database was rebuilt from log replicas: what nodes were told after the last acknowledged entry is
+    /// unknown, so epochs and incarnations jump past it (P11).
+    #[prost(bool, tag = "2")]
+    pub restored: bool,
+}
+
+/// A request was refused: a repetition gets the same answer (P8).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RecordRefusal {
+    /// Who asked.
+    #[prost(uint64, tag = "1")]
+    pub client_id: u64,
+    /// Its number.
+    #[prost(uint64, tag = "2")]
+    pub op_id: u64,
+    /// The answer.
+    #[prost(message, optional, tag = "3")]
+    pub error: Option<tessera_wire::Error>,
+}
+
+/// Sessions that were not used for too long.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct EndSessions {
+    /// The sessions.
+    #[prost(uint64, repeated, tag = "1")]
+    pub session_ids: Vec<u64>,
+}
+
+/// A reader that is no longer young.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ReaderRow {
+    /// Session.
+    #[prost(uint64, tag = "1")]
+    pub session_id: u64,
+    /// Client.
+    #[prost(uint64, tag = "2")]
+    pub client_id: u64,
+    /// When it was opened.
+    #[prost(sint64, tag = "3")]
+    pub started_ns: i64,
+    /// File.
+    #[prost(uint64, tag = "4")]
+    pub ino: u64,
+    /// Version id.
+    #[prost(uint64, tag = "5")]
+    pub version: u64,
+    /// Its number.
+    #[prost(uint64, tag = "6")]
+    pub number: u64,
+}
+
+/// Readers get rows.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PersistReaders {
+    /// The readers.
+    #[prost(message, repeated, tag = "1")]
+    pub readers: Vec<ReaderRow>,
+}
+
+/// Files whose old versions nobody reads any more.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TrimVersions {
+    /// The files.
+    #[prost(uint64, repeated, tag = "1")]
+    pub inos: Vec<u64>,
+}
+
+/// Files without names that nobody has open any more.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ReleaseOrphans {
+    /// The files.
+    #[prost(uint64, repeated, tag = "1")]
+    pub inos: Vec<u64>,
+}
+
+/// Take off the references of dropped pages.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SweepPages {
+    /// Pages at most.
+    #[prost(uint32, tag = "1")]
+    pub limit: u32,
+}
+
+/// Answers nobody will ask for again.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PruneAnswers {
+    /// Those of group commits up to this one.
+    #[prost(uint64, tag = "1")]
+    pub to_seq: u64,
+}
+
+/// From now on clients may hold leases; a restarted manager waits for them.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct NoteLeases {}
+
+/// Who may hold locks: they come back to a restarted manager before it gives any away.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct NoteLockers {
+    /// The clients, all of them.
+    #[prost(fixed64, repeated, tag = "1")]
+    pub client_ids: Vec<u64>,
+}
+
+/// Removes those of these files whose time is over.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ExpireFiles {
+    /// The files.
+    #[prost(uint64, repeated, tag = "1")]
+    pub inos: Vec<u64>,
 }
 
 /// Sets a node's health: [`Health::Down`], [`Health::Out`] or [`Health::Up`].
@@ -255,18 +340,4 @@ pub struct SetGroups {
     /// Groups that reached their size cap.
     #[prost(uint64, repeated, tag = "2")]
     pub close: Vec<u64>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn commands_survive_the_log() {
-        let command = AdvanceBackfill { pg_id: 1, position: 2, incoming: 3, from: 4, to: 5, done: vec![6] };
-        let logged = command.propose();
-        let decoded = InternalCommand::decode(logged.kind, &logged.body).unwrap().unwrap();
-        assert_eq!(decoded, command.into());
-        assert!(InternalCommand::decode(0xffff, &[]).is_none());
-    }
 }

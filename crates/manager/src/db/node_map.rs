@@ -1,7 +1,7 @@
 //! Nodes, disks and the fills under way as the rows say, kept in memory: every heartbeat and every tick looks at them, and
 //! they change seldom.
 //!
-//! Here is no soft state: what nodes report of themselves is in [`crate::nodes::stats`]. Whoever writes rows of `nodes` or `disks` calls
+//! Here is no soft state: what nodes report of themselves is in [`crate::soft::stats`]. Whoever writes rows of `nodes` or `disks` calls
 //! [`Caches::forget_node_map`] in the same command, whoever writes `pg_members` [`Caches::forget_pg`] ([`crate::db::rows`] does both).
 
 use crate::db::Db;

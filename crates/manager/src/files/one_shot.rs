@@ -6,17 +6,20 @@
 //! chunk (P4). What a blank was filled with is looked for only now: if it is stored already, the file gets the
 //! chunk that is there, and the blank goes the way of everything pending.
 
-use crate::chunks::dedup::{self, DedupQuery, OpenedWriter};
-use crate::chunks::refs::PENDING;
+use crate::chunks::dedup::{self, DedupQuery};
+use crate::chunks::table::{self, NewChunk, PENDING};
+use crate::ctx::Ctx;
 use crate::db::meta::draw;
+use crate::db::sessions::{Session, WRITER};
 use crate::error::{Result, invalid, refuse};
-use crate::files::commit;
-use crate::files::sessions::{self, Session, WRITER};
+use crate::files::open::{self, OpenedWriter};
+use crate::files::{commit, sessions};
+use crate::map::delta;
 use crate::namespace::names;
 use crate::placement::groups;
 use crate::placement::select::{self, ChunkSpec};
-use crate::state::Ctx;
-use rusqlite::{OptionalExtension, params};
+use crate::soft::Effect;
+use rusqlite::OptionalExtension;
 use std::collections::HashMap;
 use tessera_policy::{Placement, Policy};
 use tessera_wire::Code;
@@ -47,20 +50,8 @@ pub(crate) fn preallocate(
             break;
         }
         let pg = ctx.caches.pg(ctx.db, pg_id)?;
-        let chunk_id = draw(&mut ctx.meta.next_chunk);
-        ctx.db
-            .stmt(
-                "INSERT INTO chunks (chunk_id, domain, class_id, hash, len_bytes, pg_id, state, refs, zero_since_ns, scope)
-                 VALUES (?1, ?2, ?3, x'', 0, ?4, 1, 0, ?5, ?6)",
-            )?
-            .execute(params![
-                chunk_id as i64,
-                writer.domain,
-                class.class_id,
-                pg_id as i64,
-                ctx.now_ns,
-                dedup::SCOPE_NOBODY
-            ])?;
+        let new = NewChunk { domain: writer.domain, class_id: class.class_id, pg_id };
+        let chunk_id = table::insert_preallocated(ctx, new)?;
         chunks.push(dedup::reply(ChunkState::New, chunk_id, &pg, Vec::new()));
     }
     if chunks.is_empty() {
@@ -78,7 +69,7 @@ pub(crate) fn preallocate(
     let mut pgs: Vec<u64> = chunks.iter().map(|c| c.pg_id).collect();
     pgs.sort_unstable();
     pgs.dedup();
-    let map = groups::map_since(ctx.db, ctx.meta.map_version, ctx.caches, request.known_map_version, &pgs)?;
+    let map = delta::map_since(ctx.db, ctx.meta.map_version, ctx.caches, request.known_map_version, &pgs)?;
     let preallocated = PreallocatedChunks {
         session_id: session.session_id,
         session_ms: ctx.config.session_ms,
@@ -87,29 +78,33 @@ pub(crate) fn preallocate(
         domain: session.domain,
         map: Some(map),
     };
-    let now_ns = ctx.now_ns;
-    ctx.after_commit(move |soft| soft.sessions.opened(&session, now_ns, 0));
+    ctx.after_commit(Effect::SessionOpened {
+        session_id: session.session_id,
+        client_id: session.client_id,
+        now_ns: ctx.now_ns,
+        reserved_bytes: 0,
+    });
     Ok(Some(preallocated))
 }
 
 /// Opens a file, fills preallocated and commits.
-pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open: &OpenWrite) -> Result<CommitReply> {
-    check(ctx, request, open)?;
-    let OpenedWriter { session, policy, .. } = dedup::begin(ctx, open)?;
-    let known = fill(ctx, &session, &policy, request, open)?;
+pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open_request: &OpenWrite) -> Result<CommitReply> {
+    check(ctx, request, open_request)?;
+    let OpenedWriter { session, policy, .. } = open::begin(ctx, open_request)?;
+    let known = fill(ctx, &session, &policy, request, open_request)?;
     let mut request = request.clone();
     for extent in &mut request.extents {
         extent.chunk_id = known.get(&extent.chunk_id).copied().unwrap_or(extent.chunk_id);
     }
     request.acks.retain(|ack| !known.contains_key(&ack.chunk_id));
-    let spec = dedup::scheme_spec(&open.redundancy, &policy, request.size_bytes)?;
+    let spec = open::scheme_spec(&open_request.redundancy, &policy, request.size_bytes)?;
     let writer = session.clone();
     let mut reply = commit::commit_in(ctx, &request, session, &policy)?;
-    if reply.stale.is_empty() && open.preallocate > 0 {
-        reply.preallocated = preallocate(ctx, &writer, &policy, &spec, open)?;
+    if reply.stale.is_empty() && open_request.preallocate > 0 {
+        reply.preallocated = preallocate(ctx, &writer, &policy, &spec, open_request)?;
     }
     if reply.stale.is_empty() {
-        reply.inos = names::draw_inos(ctx, open.inos);
+        reply.inos = names::draw_inos(ctx, open_request.inos);
     }
     reply.known = known.into_keys().collect();
     reply.known.sort_unstable();
@@ -117,15 +112,15 @@ pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open: &OpenWrite)
 }
 
 /// What is wrong with the request itself (P14), and whether its preallocated can still be there.
-fn check(ctx: &Ctx, request: &Commit, open: &OpenWrite) -> Result<()> {
+fn check(ctx: &Ctx, request: &Commit, open_request: &OpenWrite) -> Result<()> {
     if request.partial || request.keep_session || request.mode != CommitMode::Replace as i32 {
         return invalid("a commit that opens its file replaces it, as a whole, and ends");
     }
-    if request.preallocated_ids.len() != open.chunks.len() {
-        let (filled, chunks) = (request.preallocated_ids.len(), open.chunks.len());
+    if request.preallocated_ids.len() != open_request.chunks.len() {
+        let (filled, chunks) = (request.preallocated_ids.len(), open_request.chunks.len());
         return invalid(format!("{filled} preallocated for {chunks} chunks; send one for each"));
     }
-    dedup::check(ctx, &open.chunks)?;
+    dedup::check(ctx, &open_request.chunks)?;
     let mut ids = request.preallocated_ids.clone();
     ids.sort_unstable();
     ids.dedup();
@@ -144,32 +139,29 @@ fn fill(
     session: &Session,
     policy: &Policy,
     request: &Commit,
-    open: &OpenWrite,
+    open_request: &OpenWrite,
 ) -> Result<HashMap<u64, u64>> {
-    if open.chunks.is_empty() {
+    if open_request.chunks.is_empty() {
         return Ok(HashMap::new());
     }
-    let spec = dedup::scheme_spec(&open.redundancy, policy, request.size_bytes)?;
+    let spec = open::scheme_spec(&open_request.redundancy, policy, request.size_bytes)?;
     let class = groups::class_for(ctx, &spec)?;
     if policy.placement != Placement::Spread || policy.scheme(request.size_bytes).to_string() != spec {
         return refuse(Code::SessionExpired, "the file's policy asks for another place or class; open the file");
     }
-    if !open.chunking.is_empty() && open.chunking != policy.chunking.to_string() {
+    if !open_request.chunking.is_empty() && open_request.chunking != policy.chunking.to_string() {
         return refuse(Code::SessionExpired, "the file's policy asks for other chunks; open the file");
     }
     let question = DedupQuery::new(ctx, session, policy, &class, &[])?;
     let scope = dedup::scope(policy, session.ino);
     let mut known = HashMap::new();
-    for (&blank, name) in request.preallocated_ids.iter().zip(&open.chunks) {
+    for (&blank, name) in request.preallocated_ids.iter().zip(&open_request.chunks) {
         let pg_id = preallocated_group(ctx, session, class.class_id, blank)?;
         if let Some(there) = question.reuse(ctx, name, None)?.filter(|a| a.state() == ChunkState::Durable) {
             known.insert(blank, there.chunk_id);
             continue;
         }
-        ctx.db
-            .stmt("UPDATE chunks SET hash = ?2, len_bytes = ?3, scope = ?4 WHERE chunk_id = ?1")?
-            .execute(params![blank as i64, &name.hash[..], name.len_bytes as i64, scope])?;
-        *ctx.pg_bytes.entry(pg_id).or_default() += name.len_bytes;
+        table::name_preallocated(ctx, blank, pg_id, name, scope)?;
     }
     Ok(known)
 }

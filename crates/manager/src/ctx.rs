@@ -5,43 +5,15 @@
 //! depends on the database, the command, `now_ns` and the [`RecordedChoices`] only. Whatever else it needs to know (free
 //! space, queues, who reads what) it asks through the tape, which remembers the answer with the command.
 
-use crate::coherence::leases::Leases;
-use crate::coherence::locks::Lockers;
 use crate::config::Config;
 use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
 use crate::error::{Failure, Result};
-use crate::files::sessions::SoftSessions;
-use bytes::Bytes;
+use crate::soft::{Effect, SoftState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tessera_wire::{ClassInfo, Code};
-
-/// State that is not logged and not in the database: gone with the process.
-#[derive(Default)]
-pub struct SoftState {
-    /// When this manager started.
-    pub started_ns: i64,
-    /// Entries up to here are held by enough log replicas. Deletes of later ones are not handed out.
-    pub replicated_seq: u64,
-    /// Nodes that hold all of the log that was acknowledged. As of the last tick or question for the status.
-    pub log_replicas: Vec<u64>,
-    /// Nodes of other clusters that tried to join this one.
-    pub rejected_nodes: crate::nodes::rejected::RejectedNodes,
-    /// Sessions: when last used, young readers.
-    pub sessions: SoftSessions,
-    /// Files committed since the last tick that may be checkpoint images in a directory where time steps replace each other.
-    pub step_files: Vec<u64>,
-    /// Names that went by themselves ([`crate::files::expiry`]).
-    pub files_expired: u64,
-    /// Leases on inodes.
-    pub leases: Leases,
-    /// Locks on files.
-    pub locks: Lockers,
-    /// Everything about nodes, disks and tasks.
-    pub cluster: crate::log::cluster::ClusterState,
-}
 
 /// What reads, heartbeats and ticks see.
 pub struct View<'a> {
@@ -81,12 +53,13 @@ pub struct Ctx<'a> {
     pub log_seq: u64,
     /// Bytes assigned to groups by this command (pgs.bytes), written once per batch.
     pub pg_bytes: BTreeMap<u64, u64>,
-    /// What to do to the soft state once the batch is committed.
+    /// Changes of the soft state once the batch is committed.
     pub effects: Vec<Effect>,
+    /// Files whose last name this command removed: [`crate::files::settle`] releases them at its end.
+    pub orphans: Vec<u64>,
+    /// Inodes whose hints this command changed: [`crate::files::settle`] notes their new lifetime at its end.
+    pub hints_changed: Vec<u64>,
 }
-
-/// A change of soft state that follows from a committed command. Not run at replay.
-pub type Effect = Box<dyn FnOnce(&mut SoftState) + Send>;
 
 impl Ctx<'_> {
     /// A number that depends on soft state: chosen by `choose` when the command is first applied, read from the log when
@@ -100,9 +73,9 @@ impl Ctx<'_> {
         Ok(value)
     }
 
-    /// Runs `effect` on the soft state once this command is committed.
-    pub fn after_commit(&mut self, effect: impl FnOnce(&mut SoftState) + Send + 'static) {
-        self.effects.push(Box::new(effect));
+    /// Applies `effect` to the soft state once this command is committed.
+    pub fn after_commit(&mut self, effect: Effect) {
+        self.effects.push(effect);
     }
 
     /// A new map version: to be written into the rows that changed.
@@ -132,14 +105,6 @@ impl RecordedChoices {
         RecordedChoices { values, replaying: true, at: 0 }
     }
 
-    /// Rewinds for another attempt.
-    pub fn reset(&mut self) {
-        self.at = 0;
-        if !self.replaying {
-            self.values.clear();
-        }
-    }
-
     fn recorded(&mut self) -> Option<Result<u64>> {
         if !self.replaying {
             return None;
@@ -150,32 +115,4 @@ impl RecordedChoices {
             Failure::refused(Code::Corrupt, "command log: a command asks for more decisions than were recorded with it")
         }))
     }
-}
-
-/// A command the manager proposes to itself: kinds from 0x8000 on, logged and applied like requests.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Proposal {
-    /// 0x8001..0x80ff: upkeep.rs; 0x8100 and up: internal.rs, applied by cluster.rs.
-    pub kind: u32,
-    /// The encoded command.
-    pub body: Bytes,
-}
-
-/// An internal command.
-pub trait Internal: prost::Message + Default + Sized {
-    /// Its number, from 0x8000 on.
-    const KIND: u32;
-
-    /// As a proposal.
-    fn propose(&self) -> Proposal {
-        Proposal { kind: Self::KIND, body: self.encode_to_vec().into() }
-    }
-}
-
-/// Sums that several commands of a batch add up, flushed once per batch.
-pub(crate) fn flush_pg_bytes(db: &Db, sums: &BTreeMap<u64, u64>) -> rusqlite::Result<()> {
-    for (&pg_id, &bytes) in sums {
-        db.stmt("UPDATE pgs SET bytes = bytes + ?2 WHERE pg_id = ?1")?.execute([pg_id as i64, bytes as i64])?;
-    }
-    Ok(())
 }

@@ -1,0 +1,120 @@
+//! Writes the table `missing_fragments`, and nothing else does: fragments that the disk which should hold them lacks.
+//!
+//! A row's `incoming` is 0 if readers look for the fragment where it is missing, 1 if only the incoming disk of a moving
+//! member lacks it.
+
+use crate::ctx::Ctx;
+use crate::db::Db;
+use crate::error::Result;
+use rusqlite::{Connection, params};
+
+/// `missing_fragments.cause`: why a fragment is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i64)]
+pub enum Cause {
+    /// Not acknowledged at commit.
+    Unacknowledged = 1,
+    /// Found bad or absent.
+    Bad = 2,
+    /// Committed behind the cursor of a backfill.
+    Passed = 3,
+}
+
+/// A fragment of a chunk in a group.
+#[derive(Debug, Clone, Copy)]
+pub struct Missing {
+    /// Chunk.
+    pub chunk_id: u64,
+    /// Position in the group.
+    pub fragment: u32,
+    /// 1: only the incoming disk lacks it.
+    pub incoming: i32,
+    /// Group.
+    pub pg_id: u64,
+}
+
+/// Notes a fragment as missing, unless it is noted already.
+pub fn insert(ctx: &Ctx<'_>, missing: Missing, cause: Cause) -> Result<()> {
+    let Missing { chunk_id, fragment, incoming, pg_id } = missing;
+    assert!(matches!(incoming, 0 | 1), "chunk {chunk_id}, fragment {fragment}: incoming is {incoming}");
+    assert!(chunk_id < ctx.meta.next_chunk, "chunk {chunk_id} was never drawn");
+    ctx.db
+        .stmt(
+            "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .execute(params![chunk_id as i64, fragment, incoming, pg_id as i64, cause as i64, ctx.now_ns])?;
+    Ok(())
+}
+
+/// The fragment is in place: its row goes.
+pub fn delete(ctx: &Ctx<'_>, chunk_id: u64, fragment: u32, incoming: i32) -> Result<()> {
+    assert!(matches!(incoming, 0 | 1), "chunk {chunk_id}, fragment {fragment}: incoming is {incoming}");
+    ctx.db
+        .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3")?
+        .execute(params![chunk_id as i64, fragment, incoming])?;
+    Ok(())
+}
+
+/// As [`delete`], if the chunk is in that group.
+pub fn delete_in_group(ctx: &Ctx<'_>, missing: Missing) -> Result<()> {
+    let Missing { chunk_id, fragment, incoming, pg_id } = missing;
+    ctx.db
+        .stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1 AND fragment = ?2 AND incoming = ?3 AND pg_id = ?4")?
+        .execute(params![chunk_id as i64, fragment, incoming, pg_id as i64])?;
+    Ok(())
+}
+
+/// The chunk is gone: all its rows go.
+pub fn delete_of_chunk(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
+    ctx.db.stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1")?.execute([chunk_id as i64])?;
+    Ok(())
+}
+
+/// All rows of a member's disk (0) or incoming disk (1) go.
+pub fn delete_of_member(ctx: &Ctx<'_>, pg_id: u64, position: u32, incoming: i32) -> Result<()> {
+    assert!(matches!(incoming, 0 | 1), "group {pg_id}, member {position}: incoming is {incoming}");
+    ctx.db
+        .stmt("DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = ?3")?
+        .execute(params![pg_id as i64, position, incoming])?;
+    Ok(())
+}
+
+/// The disk of a moving member was lost, and its incoming disk takes over behind `cursor`: what the old disk lacked and the
+/// backfill supplied is there, what the incoming disk lacks is missing for readers.
+pub fn incoming_takes_over(ctx: &Ctx<'_>, pg_id: u64, position: u32, cursor: u64) -> Result<()> {
+    ctx.db
+        .stmt(
+            "DELETE FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = 0 AND chunk_id <= ?3
+             AND NOT EXISTS (SELECT 1 FROM missing_fragments i WHERE i.chunk_id = missing_fragments.chunk_id
+                             AND i.fragment = ?2 AND i.incoming = 1)",
+        )?
+        .execute(params![pg_id as i64, position, cursor as i64])?;
+    ctx.db
+        .stmt(
+            "INSERT OR IGNORE INTO missing_fragments (chunk_id, fragment, incoming, pg_id, cause, since_ns)
+             SELECT chunk_id, fragment, 0, pg_id, cause, since_ns FROM missing_fragments
+             WHERE pg_id = ?1 AND fragment = ?2 AND incoming = 1",
+        )?
+        .execute(params![pg_id as i64, position])?;
+    delete_of_member(ctx, pg_id, position, 1)
+}
+
+/// Whether any fragment of any chunk is missing.
+pub fn any(db: &Db) -> rusqlite::Result<bool> {
+    db.stmt("SELECT 1 FROM missing_fragments LIMIT 1")?.exists([])
+}
+
+/// Fragments of a chunk that are missing where readers look, in order.
+pub fn of_chunk(conn: &Connection, chunk_id: u64) -> rusqlite::Result<Vec<u32>> {
+    of_chunk_before(conn, chunk_id, i64::MAX)
+}
+
+/// As [`of_chunk`]: those that went missing before `before_ns`.
+pub fn of_chunk_before(conn: &Connection, chunk_id: u64, before_ns: i64) -> rusqlite::Result<Vec<u32>> {
+    conn.prepare_cached(
+        "SELECT fragment FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0 AND since_ns < ?2 ORDER BY fragment",
+    )?
+    .query_map([chunk_id as i64, before_ns], |row| row.get(0))?
+    .collect()
+}

@@ -1,0 +1,132 @@
+//! Writes the table `chunks`, and nothing else does.
+//!
+//! A chunk is *pending* from when its id is drawn until a commit names it, then *committed* until it is garbage.
+
+use crate::ctx::Ctx;
+use crate::db::meta::draw;
+use crate::db::rows::unsigned;
+use crate::error::Result;
+use rusqlite::{OptionalExtension, params};
+use tessera_policy::MAX_CHUNK_BYTES;
+use tessera_wire::Code;
+use tessera_wire::meta::ChunkName;
+
+/// `chunks.state`: allocated, not yet named by a commit.
+pub const PENDING: i64 = 1;
+/// `chunks.state`: named by a commit at least once.
+pub const COMMITTED: i64 = 2;
+/// `chunks.scope` of a chunk that no other file may share.
+pub const SCOPE_NONE: i64 = -1;
+
+/// Where a new chunk belongs.
+#[derive(Debug, Clone, Copy)]
+pub struct NewChunk {
+    /// Domain of its file.
+    pub domain: u32,
+    /// Class.
+    pub class_id: u32,
+    /// Group.
+    pub pg_id: u64,
+}
+
+/// Draws an id for a chunk and inserts it, pending.
+pub fn insert(ctx: &mut Ctx<'_>, new: NewChunk, name: &ChunkName, scope: i64) -> Result<u64> {
+    check_name(name);
+    insert_row(ctx, new, &name.hash, name.len_bytes, scope)
+}
+
+/// Draws an id for a chunk whose content is not known yet and inserts it, pending: [`name_preallocated`] names it later.
+pub fn insert_preallocated(ctx: &mut Ctx<'_>, new: NewChunk) -> Result<u64> {
+    insert_row(ctx, new, &[], 0, SCOPE_NONE)
+}
+
+fn insert_row(ctx: &mut Ctx<'_>, new: NewChunk, hash: &[u8], len_bytes: u64, scope: i64) -> Result<u64> {
+    assert!(new.pg_id != 0 && new.class_id != 0, "a chunk needs a group and a class: {new:?}");
+    let chunk_id = draw(&mut ctx.meta.next_chunk);
+    ctx.db
+        .stmt(
+            "INSERT INTO chunks (chunk_id, domain, class_id, hash, len_bytes, pg_id, state, refs, zero_since_ns, scope)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 1, 0, ?7, ?8)",
+        )?
+        .execute(params![
+            chunk_id as i64,
+            new.domain,
+            new.class_id,
+            hash,
+            len_bytes as i64,
+            new.pg_id as i64,
+            ctx.now_ns,
+            scope
+        ])?;
+    *ctx.pg_bytes.entry(new.pg_id).or_default() += len_bytes;
+    Ok(chunk_id)
+}
+
+/// Names the content of a preallocated chunk of group `pg_id`.
+pub fn name_preallocated(ctx: &mut Ctx<'_>, chunk_id: u64, pg_id: u64, name: &ChunkName, scope: i64) -> Result<()> {
+    check_name(name);
+    let changed = ctx
+        .db
+        .stmt(
+            "UPDATE chunks SET hash = ?2, len_bytes = ?3, scope = ?4 WHERE chunk_id = ?1 AND state = 1 AND hash = x''",
+        )?
+        .execute(params![chunk_id as i64, &name.hash[..], name.len_bytes as i64, scope])?;
+    assert_eq!(changed, 1, "chunk {chunk_id}: the caller has seen that it is preallocated");
+    *ctx.pg_bytes.entry(pg_id).or_default() += name.len_bytes;
+    Ok(())
+}
+
+/// A request's names were checked when it came.
+fn check_name(name: &ChunkName) {
+    assert_eq!(name.hash.len(), 32, "the name of a chunk is a BLAKE3-256");
+    assert!((1..=MAX_CHUNK_BYTES).contains(&name.len_bytes), "a chunk of {} bytes", name.len_bytes);
+}
+
+/// A dedup hit on a chunk without references counts as use: its time at zero references begins anew (P4).
+pub fn touch(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
+    ctx.db.stmt("UPDATE chunks SET zero_since_ns = ?2 WHERE chunk_id = ?1")?.execute([chunk_id as i64, ctx.now_ns])?;
+    Ok(())
+}
+
+/// Adds `change` to the references of a chunk; `commits` when a commit names it for the first time.
+pub fn change_refs(ctx: &Ctx<'_>, chunk_id: u64, change: i64, commits: bool) -> Result<()> {
+    let sql = match commits {
+        false => {
+            "UPDATE chunks SET refs = refs + ?2, zero_since_ns = iif(refs + ?2 = 0, ?3, zero_since_ns)
+             WHERE chunk_id = ?1 RETURNING refs, state"
+        }
+        true => {
+            "UPDATE chunks SET refs = refs + ?2, zero_since_ns = iif(refs + ?2 = 0, ?3, zero_since_ns), state = 2
+             WHERE chunk_id = ?1 RETURNING refs, state"
+        }
+    };
+    let row: Option<(i64, i64)> = ctx
+        .db
+        .stmt(sql)?
+        .query_row([chunk_id as i64, change, ctx.now_ns], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    match row {
+        Some((refs, COMMITTED)) if refs >= 0 => Ok(()),
+        Some((0, PENDING)) => Ok(()),
+        found => crate::error::refuse(
+            Code::Corrupt,
+            format!(
+                "chunks, row {chunk_id}: (refs, state) became {found:?} by a change of {change}; the manager's database is \
+                 damaged, restore it from the log replicas (--restore)"
+            ),
+        ),
+    }
+}
+
+/// Deletes the row of a chunk without references.
+pub fn delete(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
+    let deleted = ctx.db.stmt("DELETE FROM chunks WHERE chunk_id = ?1 AND refs = 0")?.execute([chunk_id as i64])?;
+    assert_eq!(deleted, 1, "chunk {chunk_id}: only a chunk without references is deleted");
+    Ok(())
+}
+
+/// Group of a chunk, if it has a row.
+pub fn group_of(ctx: &Ctx<'_>, chunk_id: u64) -> Result<Option<u64>> {
+    let mut select = ctx.db.stmt("SELECT pg_id FROM chunks WHERE chunk_id = ?1")?;
+    Ok(select.query_row([chunk_id as i64], |row| unsigned(row, 0)).optional()?)
+}

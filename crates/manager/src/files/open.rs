@@ -1,0 +1,193 @@
+//! Opening a file for writing: its policy, the room it reserves, and the first dedup query.
+
+use crate::chunks::dedup::{self, DedupRequest};
+use crate::ctx::Ctx;
+use crate::db::meta::draw;
+use crate::db::sessions::{Session, WRITER};
+use crate::error::{Result, invalid, refuse};
+use crate::files::{one_shot, sessions};
+use crate::namespace::hints::{self, HintSet};
+use crate::namespace::inodes::{self, check_name};
+use crate::namespace::names;
+use crate::placement::groups;
+use crate::soft::Effect;
+use tessera_policy::{Dedup, Policy, Redundancy, SCHEMES};
+use tessera_wire::Code;
+use tessera_wire::meta::*;
+
+/// Longest host label.
+const MAX_HOST_BYTES: usize = 255;
+
+/// Opens a write session.
+pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenWriteReply> {
+    let OpenedWriter { mut session, policy, base_size_bytes } = begin(ctx, request)?;
+    let granted_bytes = reserve(ctx, &policy, request.size_hint_bytes)?;
+    session.session_id = draw(&mut ctx.meta.next_session);
+    let spec = || scheme_spec(&request.redundancy, &policy, request.size_hint_bytes);
+    let allocated = match request.chunks.is_empty() {
+        true => None,
+        false => {
+            let asked = DedupRequest {
+                spec: &spec()?,
+                chunks: &request.chunks,
+                avoid: &[],
+                known_map_version: request.known_map_version,
+            };
+            Some(dedup::answer(ctx, &session, &policy, &asked)?)
+        }
+    };
+    let preallocated = match request.preallocate {
+        0 => None,
+        _ => one_shot::preallocate(ctx, &session, &policy, &spec()?, request)?,
+    };
+    session.write(ctx.db)?;
+    let reply = OpenWriteReply {
+        session_id: session.session_id,
+        ino: if session.created { session.ino } else { 0 },
+        base_version: session.base_version,
+        base_size_bytes,
+        policy: hints::all(&policy),
+        session_ms: ctx.config.session_ms,
+        domain: session.domain,
+        allocated,
+        preallocated,
+    };
+    ctx.after_commit(Effect::SessionOpened {
+        session_id: session.session_id,
+        client_id: session.client_id,
+        now_ns: ctx.now_ns,
+        reserved_bytes: granted_bytes.saturating_sub(len_of(&request.chunks)),
+    });
+    Ok(reply)
+}
+
+/// A write session that has no id, and no row, yet.
+pub(crate) struct OpenedWriter {
+    pub session: Session,
+    pub policy: Policy,
+    /// Length of the version that is current.
+    pub base_size_bytes: u64,
+}
+
+/// What opening a file for writing finds.
+pub(crate) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenedWriter> {
+    if request.host.len() > MAX_HOST_BYTES {
+        return invalid(format!("a host label of {} bytes; at most {MAX_HOST_BYTES}", request.host.len()));
+    }
+    let (parent, inode) = target(ctx, request)?;
+    let own = match (&inode, &parent) {
+        (Some(inode), _) => &inode.hints,
+        (None, Some(parent)) => &parent.hints,
+        (None, None) => return refuse(Code::NotFound, "neither a directory nor a file was named"),
+    };
+    let hints = HintSet::read(own).with(&request.hints)?;
+    let policy = hints.policy()?;
+    let session = Session {
+        kind: WRITER,
+        client_id: ctx.client_id,
+        started_ns: ctx.now_ns,
+        ino: match &inode {
+            Some(inode) => inode.ino,
+            None if request.ino != 0 => {
+                names::check_drawn(ctx, request.ino)?;
+                request.ino
+            }
+            None => draw(&mut ctx.meta.next_ino),
+        },
+        created: inode.is_some(),
+        parent: parent.map_or(0, |parent| parent.ino),
+        name: request.name.clone(),
+        base_version: inode.as_ref().map_or(0, |inode| inode.version_id),
+        base_number: inode.as_ref().map_or(0, |inode| inode.version_number),
+        domain: inode.as_ref().map_or(1, |inode| inode.domain),
+        hints: hints.column(),
+        host: request.host.clone(),
+        reserved_bytes: request.size_hint_bytes,
+        ..Default::default()
+    };
+    Ok(OpenedWriter { session, policy, base_size_bytes: inode.map_or(0, |inode| inode.size_bytes) })
+}
+
+/// Files expected to be shorter are not worth a look at all disks: their chunks' groups are asked for room anyway.
+const RESERVE_FROM_BYTES: u64 = 1 << 20;
+
+/// Reserves room for a writer: as much as there is beside what others have reserved. Whether that is enough shows when
+/// new chunks want room ([`DedupQuery::check_room`]), for nobody knows yet which of its chunks are stored already; a file whose chunks are
+/// never anybody else's is refused here.
+fn reserve(ctx: &mut Ctx, policy: &Policy, bytes: u64) -> Result<u64> {
+    if bytes < RESERVE_FROM_BYTES {
+        return Ok(bytes);
+    }
+    let scheme = policy.scheme(bytes);
+    ctx.record(|ctx| {
+        let reserved_bytes = ctx.soft.sessions.reserved_bytes();
+        let room = groups::room((ctx.db, ctx.caches), &ctx.soft.cluster.stats, scheme, reserved_bytes)?;
+        match policy.dedup {
+            Dedup::Off if room.unreserved_bytes() < bytes => Err(room.refusal(&scheme.to_string(), bytes).into()),
+            _ => Ok(room.unreserved_bytes().min(bytes)),
+        }
+    })
+}
+
+fn len_of(chunks: &[ChunkName]) -> u64 {
+    chunks.iter().map(|c| c.len_bytes).fold(0, u64::saturating_add)
+}
+
+/// The directory (when asked by name) and the file (when it is there).
+fn target(ctx: &Ctx, request: &OpenWrite) -> Result<(Option<inodes::Inode>, Option<inodes::Inode>)> {
+    let (parent, inode) = match (request.parent, request.ino) {
+        (0, 0) => return invalid("OpenWrite names neither a directory nor a file"),
+        (0, ino) => (None, Some(inodes::get(ctx.db, ino)?)),
+        (parent, _) => {
+            check_name(&request.name)?;
+            let parent = inodes::directory(ctx.db, parent)?;
+            let inode = match inodes::lookup(ctx.db, parent.ino, &request.name)? {
+                Some(ino) => Some(inodes::get(ctx.db, ino)?),
+                None => None,
+            };
+            (Some(parent), inode)
+        }
+    };
+    match &inode {
+        Some(inode) if inode.is_directory() => refuse(Code::IsDirectory, "a directory cannot be written to"),
+        Some(inode) if !inode.is_file() => {
+            refuse(Code::Unsupported, "a symbolic link cannot be written to; resolve it first")
+        }
+        _ => Ok((parent, inode)),
+    }
+}
+
+/// The class that is meant: as asked, else as the policy says, `auto` resolved by the file's length and place.
+pub(crate) fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Result<String> {
+    let redundancy = match asked {
+        "" => policy.redundancy,
+        text => match text.parse::<Redundancy>() {
+            Ok(redundancy) => redundancy,
+            Err(error) => {
+                return invalid(format!("redundancy {text:?}: {error}; allowed: {SCHEMES}"));
+            }
+        },
+    };
+    Ok(redundancy.scheme(file_bytes, &policy.placement).to_string())
+}
+
+/// The dedup question.
+pub fn allocate_chunks(ctx: &mut Ctx, request: &AllocateChunks) -> Result<AllocateChunksReply> {
+    let session = sessions::writer(ctx.db, request.session_id)?;
+    let policy = HintSet::read(&session.hints).policy()?;
+    if request.redundancy.is_empty() {
+        return invalid(format!("AllocateChunks names no class; send one of {SCHEMES}"));
+    }
+    let spec = scheme_spec(&request.redundancy, &policy, u64::MAX)?;
+    let asked = DedupRequest {
+        spec: &spec,
+        chunks: &request.chunks,
+        avoid: &request.avoid_pgs,
+        known_map_version: request.known_map_version,
+    };
+    let reply = dedup::answer(ctx, &session, &policy, &asked)?;
+    // Stored already or not, for these nothing need be reserved any more.
+    let (id, bytes) = (session.session_id, len_of(&request.chunks));
+    ctx.after_commit(Effect::ReservationUsed { session_id: id, bytes });
+    Ok(reply)
+}

@@ -1,0 +1,54 @@
+//! Writes the table `staged_pages`: extents of partial commits, kept with their session until the last commit.
+
+use crate::chunks::refs::{self, RefChanges};
+use crate::ctx::Ctx;
+use crate::db::Db;
+use crate::db::pages::{self, FileExtent};
+use crate::error::Result;
+use crate::planted::{self, Bug};
+use rusqlite::params;
+
+/// Stages a page of extents, in order.
+pub fn insert(db: &Db, session_id: u64, page: &[FileExtent]) -> Result<()> {
+    let (start, end) = (page[0].start, page[page.len() - 1].end());
+    db.stmt("INSERT INTO staged_pages (session_id, start, end, extents) VALUES (?1, ?2, ?3, ?4)")?.execute(params![
+        session_id as i64,
+        start as i64,
+        end as i64,
+        pages::encode(page)
+    ])?;
+    Ok(())
+}
+
+/// Encoded extents of a session's pages with their starts, in order.
+pub fn load(db: &Db, session_id: u64) -> Result<Vec<(u64, Vec<u8>)>> {
+    let mut rows = db.stmt("SELECT start, extents FROM staged_pages WHERE session_id = ?1 ORDER BY start")?;
+    let rows = rows.query_map([session_id as i64], |row| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Deletes the pages of a session.
+pub fn delete(db: &Db, session_id: u64) -> rusqlite::Result<()> {
+    db.stmt("DELETE FROM staged_pages WHERE session_id = ?1")?.execute([session_id as i64])?;
+    Ok(())
+}
+
+/// Ends what a session staged without a commit: sweeps take the references off.
+pub fn discard(db: &Db, session_id: u64) -> rusqlite::Result<()> {
+    refs::queue_staged(db, session_id)?;
+    delete(db, session_id)
+}
+
+/// Takes the staged extents out, `shift` bytes further on in the file, and their references off.
+pub fn take(ctx: &Ctx, session_id: u64, shift: u64, refs: &mut RefChanges) -> Result<Vec<FileExtent>> {
+    let rows = load(ctx.db, session_id)?;
+    delete(ctx.db, session_id)?;
+    let mut extents = Vec::new();
+    for (start, column) in rows {
+        if !planted::is(Bug::StagedCountedTwice) {
+            refs.release(ctx, &column)?;
+        }
+        extents.extend(pages::decode(start + shift, &column));
+    }
+    Ok(extents)
+}

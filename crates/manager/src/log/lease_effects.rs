@@ -1,0 +1,122 @@
+//! What commands do to leases, for the table in [`crate::log::registry`]: which are recalled before a command is applied, which
+//! may be granted with its reply.
+
+use crate::coherence::leases::LeaseTarget::{self, Inode, Names};
+use crate::coherence::leases::{GrantedNames, LeaseGrants};
+use crate::db::{Db, sessions};
+use crate::error::Result;
+use crate::namespace::inodes;
+use tessera_wire::meta::{Commit, Link, MakeDir, MakeNode, Rename};
+
+/// The command changes nothing that is leased.
+pub fn nothing<C>(_: &Db, _: &C) -> Result<Vec<LeaseTarget>> {
+    Ok(Vec::new())
+}
+
+/// The command makes a name in a directory.
+pub fn names_in(directory: u64) -> Result<Vec<LeaseTarget>> {
+    Ok(vec![Names(inodes::root_if_none(directory))])
+}
+
+/// The command changes an inode, which may be a directory.
+pub fn inode(ino: u64) -> Result<Vec<LeaseTarget>> {
+    inodes(&[ino])
+}
+
+/// The command changes these inodes, some of which may be directories.
+pub fn inodes(inos: &[u64]) -> Result<Vec<LeaseTarget>> {
+    Ok(inos.iter().copied().map(Inode).chain(inos.iter().copied().map(Names)).collect())
+}
+
+/// The command changes the inode that a name means, if there is one.
+pub fn entry(db: &Db, parent: u64, name: &[u8]) -> Result<Vec<LeaseTarget>> {
+    inodes(&named(db, parent, name)?.into_iter().collect::<Vec<_>>())
+}
+
+fn named(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>> {
+    inodes::lookup(db, inodes::root_if_none(parent), name)
+}
+
+/// What [`Rename`] changes.
+pub fn renamed(db: &Db, r: &Rename) -> Result<Vec<LeaseTarget>> {
+    let from = named(db, r.from_parent, &r.from_name)?;
+    let to = named(db, r.to_parent, &r.to_name)?;
+    let mut changes = inodes(&from.into_iter().chain(to).collect::<Vec<_>>())?;
+    changes.extend(names_in(r.to_parent)?);
+    Ok(changes)
+}
+
+/// What [`Link`] changes.
+pub fn linked(_: &Db, r: &Link) -> Result<Vec<LeaseTarget>> {
+    let mut changes = inode(r.ino)?;
+    changes.extend(names_in(r.parent)?);
+    Ok(changes)
+}
+
+/// What [`Commit`] changes: nothing until the last commit of its session.
+pub fn committed(db: &Db, commit: &Commit) -> Result<Vec<LeaseTarget>> {
+    if commit.partial {
+        return Ok(Vec::new());
+    }
+    let target = commit_target(db, commit)?;
+    let mut changes: Vec<LeaseTarget> = Vec::new();
+    match &target {
+        Some(Target::Name(parent, name)) => {
+            changes.extend(named(db, *parent, name)?.map(Inode));
+            changes.push(Names(inodes::root_if_none(*parent)));
+        }
+        Some(Target::Inode(ino)) => changes.push(Inode(*ino)),
+        None => {}
+    }
+    Ok(changes)
+}
+
+/// The file that a commit writes.
+enum Target {
+    /// By directory and name.
+    Name(u64, Vec<u8>),
+    /// By its number.
+    Inode(u64),
+}
+
+fn commit_target(db: &Db, commit: &Commit) -> Result<Option<Target>> {
+    let target = |ino, parent, name: &Vec<u8>| match parent {
+        0 => Target::Inode(ino),
+        _ => Target::Name(parent, name.clone()),
+    };
+    if let Some(open) = &commit.open {
+        return Ok(Some(target(open.ino, open.parent, &open.name)));
+    }
+    Ok(sessions::find(db, commit.session_id)?.map(|session| target(session.ino, session.parent, &session.name)))
+}
+
+/// No lease comes with the reply.
+pub fn no_grant<C>(_: &Db, _: &C) -> LeaseGrants {
+    LeaseGrants::default()
+}
+
+/// A lease on the inode, if it is wanted.
+pub fn on_inode(wanted: bool) -> LeaseGrants {
+    LeaseGrants { inode: wanted, names: None }
+}
+
+/// Leases that come with a new directory.
+pub fn new_directory(_: &Db, r: &MakeDir) -> LeaseGrants {
+    LeaseGrants { inode: r.want_lease, names: (r.inos > 0).then_some(GrantedNames::OfNewDirectory) }
+}
+
+/// Leases that come with a new node: a delegation of its directory, if it is wanted, with the names there.
+pub fn new_node(_: &Db, r: &MakeNode) -> LeaseGrants {
+    let names = r.want_delegation.then_some(GrantedNames::Listed(inodes::root_if_none(r.parent)));
+    LeaseGrants { inode: r.want_lease, names }
+}
+
+/// Leases that come with a commit: the delegation of the file's directory is kept.
+pub fn with_commit(db: &Db, r: &Commit) -> LeaseGrants {
+    let target = if r.partial { None } else { commit_target(db, r).ok().flatten() };
+    let names = match target {
+        Some(Target::Name(parent, _)) => Some(GrantedNames::Kept(parent)),
+        _ => None,
+    };
+    LeaseGrants { inode: r.want_lease, names }
+}

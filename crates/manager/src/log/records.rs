@@ -1,0 +1,50 @@
+//! Commands about the log itself and about what a restarted manager must know: terms, refusals, cached replies, leases, clients with
+//! locks.
+
+use crate::coherence::locks;
+use crate::ctx::Ctx;
+use crate::error::Result;
+use crate::internal::{NewTerm, NoteLeases, NoteLockers, PruneAnswers, RecordRefusal};
+use crate::log::reply_cache;
+use crate::map::tables;
+use crate::namespace::inodes;
+use crate::soft::Effect;
+
+/// By how much the term jumps when the database was restored: more often than that the lost manager cannot have been started
+/// unheard.
+pub const TERM_JUMP: u64 = 1 << 10;
+
+/// Applies [`NewTerm`].
+pub fn new_term(ctx: &mut Ctx, command: &NewTerm) -> Result<()> {
+    let before = ctx.meta.term;
+    ctx.meta.term = before.max(command.term);
+    assert!(ctx.meta.term >= before, "the term never falls: {before}, then {}", ctx.meta.term);
+    inodes::date_root(ctx.db, ctx.now_ns)?;
+    match command.restored {
+        true => tables::jump_past_lost_entries(ctx),
+        false => Ok(()),
+    }
+}
+
+/// Applies [`RecordRefusal`]: the batch caches the refusal with its replies.
+pub fn record_refusal(_: &mut Ctx, _: &RecordRefusal) -> Result<()> {
+    Ok(())
+}
+
+/// Applies [`PruneAnswers`].
+pub fn prune_replies(ctx: &mut Ctx, command: &PruneAnswers) -> Result<()> {
+    Ok(reply_cache::delete_to(ctx.db, command.to_seq)?)
+}
+
+/// Applies [`NoteLeases`].
+pub fn note_leases(ctx: &mut Ctx, _: &NoteLeases) -> Result<()> {
+    ctx.meta.leases_granted = 1;
+    Ok(())
+}
+
+/// Applies [`NoteLockers`].
+pub fn note_lockers(ctx: &mut Ctx, command: &NoteLockers) -> Result<()> {
+    locks::record(ctx.db, &command.client_ids)?;
+    ctx.after_commit(Effect::LockClientsRecorded(command.client_ids.iter().copied().collect()));
+    Ok(())
+}

@@ -1,0 +1,324 @@
+//! The table of everything that a manager is asked, one row per request or internal command: its handler, the leases
+//! recalled before it, the leases granted with its reply. Which role may send a request is in `tessera_wire`.
+//!
+//! A *command* changes rows: it is applied in a group commit, logged, and applied again when the log is replayed. A *read*
+//! is answered from the committed state. A *report* changes soft state at once, proposes commands for what must be
+//! logged, and is answered once those are committed. To add a request, add its message and row to `tessera_wire`, a
+//! row here and its handler.
+
+use crate::chunks::refs;
+use crate::coherence::leases::{LeaseGrants, LeaseTarget};
+use crate::ctx::{Ctx, View};
+use crate::db::Db;
+use crate::error::{Failure, Result, refuse};
+use crate::files::{self, commit, expiry, open, reads, sessions, versions};
+use crate::internal::*;
+use crate::log::{lease_effects as leases, records};
+use crate::map::delta;
+use crate::namespace::names;
+use crate::nodes::{heartbeat, membership, status};
+use crate::placement::groups;
+use crate::repair::{backfill, inventory, maintenance, rebuild};
+use crate::{chunks::garbage, soft::sessions::Requester};
+use bytes::Bytes;
+use prost::Message;
+use tessera_wire::meta::*;
+use tessera_wire::{Ack, Code, Kind, Request};
+
+macro_rules! table {
+    (
+        commands { $($command:ident => $apply:path, recalls $recalls:expr, grants $grants:expr;)* }
+        repeatable { $($repeatable:ident => $apply_repeatable:path;)* }
+        internal { $($number:literal $internal:ident => $apply_internal:path, recalls $internal_recalls:expr;)* }
+        reads { $($read:ident => $answer:expr;)* }
+        leased_reads { $($leased:ident => $entry:expr;)* }
+        reports { $($report:ident => $take_in:expr, $reply:expr;)* }
+    ) => {
+        /// A mutating request or internal command, decoded.
+        #[derive(Debug, Clone)]
+        #[allow(missing_docs, reason = "each is the message of that name")]
+        #[allow(clippy::large_enum_variant, reason = "commands live in a queue only")]
+        pub enum Command {
+            $($command($command),)*
+            $($repeatable($repeatable),)*
+            $($internal($internal),)*
+        }
+
+        $(impl Internal for $internal { const KIND: u32 = $number; })*
+
+        impl Command {
+            /// Decodes the request of `kind`; None if it is no command.
+            pub fn from_request(kind: Kind, body: &Bytes) -> Option<Result<Command>> {
+                match kind {
+                    $(Kind::$command => Some(decode(kind.name(), body).map(Command::$command)),)*
+                    $(Kind::$repeatable => Some(decode(kind.name(), body).map(Command::$repeatable)),)*
+                    _ => None,
+                }
+            }
+
+            fn internal(kind: u32, body: &Bytes) -> Option<Result<Command>> {
+                match kind {
+                    $($number => Some(decode(stringify!($internal), body).map(Command::$internal)),)*
+                    _ => None,
+                }
+            }
+
+            /// Whether a request of this command bears a number that makes its repetition recognizable.
+            fn has_op_id(&self) -> bool {
+                matches!(self, $(Command::$command(_))|*)
+            }
+
+            fn handle(&self, ctx: &mut Ctx<'_>) -> Result<Bytes> {
+                match self {
+                    $(Command::$command(r) => encode_reply(r, $apply(ctx, r)?),)*
+                    $(Command::$repeatable(r) => encode_reply(r, $apply_repeatable(ctx, r)?),)*
+                    $(Command::$internal(c) => $apply_internal(ctx, c).map(|()| Bytes::new()),)*
+                }
+            }
+
+            /// What the command changes of what clients may have leased, as far as can be told before it is applied. A name
+            /// that an earlier waiting command gives to another inode is covered by what that command changes.
+            pub fn recalls(&self, db: &Db) -> Result<Vec<LeaseTarget>> {
+                match self {
+                    $(Command::$command(r) => {
+                        let recalls: fn(&Db, &$command) -> Result<Vec<LeaseTarget>> = $recalls;
+                        recalls(db, r)
+                    })*
+                    $(Command::$repeatable(_) => Ok(Vec::new()),)*
+                    $(Command::$internal(c) => {
+                        let recalls: fn(&Db, &$internal) -> Result<Vec<LeaseTarget>> = $internal_recalls;
+                        recalls(db, c)
+                    })*
+                }
+            }
+
+            /// Leases that may come with the command's reply.
+            pub fn grants(&self, db: &Db) -> LeaseGrants {
+                match self {
+                    $(Command::$command(r) => {
+                        let grants: fn(&Db, &$command) -> LeaseGrants = $grants;
+                        grants(db, r)
+                    })*
+                    _ => LeaseGrants::default(),
+                }
+            }
+        }
+
+        /// Answers a read; None if it is none.
+        pub fn read(view: &mut View<'_>, from: Requester, kind: Kind, body: &Bytes) -> Option<Result<ReadReply>> {
+            Some(match kind {
+                $(Kind::$read => decode::<$read>(kind.name(), body).and_then(|r| {
+                    let answer: fn(&mut View<'_>, Requester, &$read) -> Result<<$read as Request>::Reply> = $answer;
+                    Ok(ReadReply::Plain(encode_reply(&r, answer(view, from, &r)?)?))
+                }),)*
+                $(Kind::$leased => decode::<$leased>(kind.name(), body).and_then(|r| {
+                    let entry: fn(&Db, &$leased) -> Result<Entry> = $entry;
+                    let entry = entry(view.db, &r)?;
+                    Ok(match r.want_lease {
+                        true => ReadReply::Leased(Box::new(entry)),
+                        false => ReadReply::Plain(encode_reply(&r, entry)?),
+                    })
+                }),)*
+                _ => return None,
+            })
+        }
+
+        /// Takes in a report; None if the request is none. Its answer ([`reply`]) is composed once the proposals are committed, at
+        /// once when there are none.
+        pub fn take_in(view: &mut View<'_>, kind: Kind, body: &Bytes) -> Option<Result<Vec<Proposal>>> {
+            Some(match kind {
+                $(Kind::$report => decode::<$report>(kind.name(), body).and_then(|r| {
+                    let take_in: fn(&mut View<'_>, &$report) -> Result<Vec<Proposal>> = $take_in;
+                    take_in(view, &r)
+                }),)*
+                _ => return None,
+            })
+        }
+
+        /// The answer to a report that was taken in.
+        pub fn reply(view: &mut View<'_>, kind: Kind, body: &Bytes) -> Result<Bytes> {
+            match kind {
+                $(Kind::$report => {
+                    let reply: fn(&mut View<'_>, &$report) -> Result<<$report as Request>::Reply> = $reply;
+                    let r = decode::<$report>(kind.name(), body)?;
+                    encode_reply(&r, reply(view, &r)?)
+                })*
+                _ => refuse(Code::Unsupported, format!("{} is not for a manager", kind.name())),
+            }
+        }
+    };
+}
+
+table! {
+    commands {
+        MakeDir => names::make_dir, recalls |_, r| leases::names_in(r.parent), grants leases::new_directory;
+        MakeNode => names::make_node, recalls |_, r| leases::names_in(r.parent), grants leases::new_node;
+        Unlink => names::unlink, recalls |db, r| leases::entry(db, r.parent, &r.name), grants leases::no_grant;
+        Rename => names::rename, recalls leases::renamed, grants leases::no_grant;
+        Link => names::link, recalls leases::linked, grants leases::no_grant;
+        Symlink => names::symlink, recalls |_, r| leases::names_in(r.parent), grants leases::no_grant;
+        SetAttr => names::set_attr, recalls |_, r| leases::inode(r.ino), grants |_, r| leases::on_inode(r.want_lease);
+        SetXattr => names::set_xattr, recalls |_, r| leases::inode(r.ino), grants leases::no_grant;
+        RemoveXattr => names::remove_xattr, recalls |_, r| leases::inode(r.ino), grants leases::no_grant;
+        OpenWrite => open::open_write, recalls leases::nothing, grants leases::no_grant;
+        AllocateChunks => open::allocate_chunks, recalls leases::nothing, grants leases::no_grant;
+        Commit => commit::commit, recalls leases::committed, grants leases::with_commit;
+        CompleteFragments => commit::complete_fragments, recalls leases::nothing, grants leases::no_grant;
+        RegisterNode => membership::register, recalls leases::nothing, grants leases::no_grant;
+        Drain => membership::drain, recalls leases::nothing, grants leases::no_grant;
+    }
+    // Commands without an `op_id`: applied twice they have the effect of once.
+    repeatable {
+        CloseSession => sessions::close;
+    }
+    // Numbers are never reused.
+    internal {
+        0x8001 NewTerm => records::new_term, recalls leases::nothing;
+        0x8002 RecordRefusal => records::record_refusal, recalls leases::nothing;
+        0x8003 EndSessions => sessions::end_sessions, recalls leases::nothing;
+        0x8004 PersistReaders => sessions::persist_readers, recalls leases::nothing;
+        0x8005 TrimVersions => versions::trim_versions, recalls leases::nothing;
+        0x8006 ReleaseOrphans => versions::release_orphans, recalls leases::nothing;
+        0x8007 SweepPages => refs::sweep, recalls leases::nothing;
+        0x8008 PruneAnswers => records::prune_replies, recalls leases::nothing;
+        0x8009 NoteLeases => records::note_leases, recalls leases::nothing;
+        0x800a ExpireFiles => expiry::expire_files, recalls |_, c| leases::inodes(&c.inos);
+        0x800b NoteLockers => records::note_lockers, recalls leases::nothing;
+        0x8110 SetNodeHealth => membership::set_node_health, recalls leases::nothing;
+        0x8111 FailDisks => membership::fail_disks, recalls leases::nothing;
+        0x8112 MoveMembers => backfill::move_members, recalls leases::nothing;
+        0x8113 AdvanceBackfill => backfill::advance_backfill, recalls leases::nothing;
+        0x8114 FinishBackfills => backfill::finish_backfills, recalls leases::nothing;
+        0x8115 FragmentsDone => rebuild::fragments_done, recalls leases::nothing;
+        0x8116 FragmentsBad => rebuild::fragments_bad, recalls leases::nothing;
+        0x8117 DeletesDone => garbage::deletes_done, recalls leases::nothing;
+        0x8118 CollectGarbage => garbage::collect, recalls leases::nothing;
+        0x8119 SetInventory => inventory::set_inventory, recalls leases::nothing;
+        0x811a InventoryPage => inventory::apply_page, recalls leases::nothing;
+        0x811b DisksDrained => membership::drained, recalls leases::nothing;
+        0x811c SetGroups => groups::set_groups, recalls leases::nothing;
+    }
+    reads {
+        List => |view, _, r| names::list(view.db, r, view.config.max_list_entries);
+        ListXattrs => |view, _, r| names::list_xattrs(view.db, r);
+        ListVersions => |view, _, r| reads::list_versions(view.db, r);
+        OpenRead => reads::open_read;
+        ListExtents => |view, _, r| reads::list_extents(view, r);
+        RenewSession => |view, _, r| reads::renew(view, r);
+        GetMap => |view, _, r| delta::get_map(view, r);
+        GetStatus => |view, _, _| status::get_status(view);
+    }
+    leased_reads {
+        Resolve => names::resolve;
+        Lookup => names::lookup;
+        GetAttr => names::get_attr;
+    }
+    reports {
+        Heartbeat => heartbeat::take_in, heartbeat::reply;
+        Inventory => heartbeat::take_inventory, |view, r| inventory::reply(view, r);
+        ReportBad => |view, r| rebuild::report_bad(view, &r.fragments).map(|()| Vec::new()), |_, _| Ok(Ack {});
+        ReportWork => heartbeat::take_work, |_, _| Ok(Ack {});
+        Maintain => |view, r| maintenance::start(view, r).map(|()| Vec::new()), |view, r| maintenance::report(view, r);
+    }
+}
+
+/// Reply to a read.
+pub enum ReadReply {
+    /// As it is.
+    Plain(Bytes),
+    /// An entry that the client may cache if leases on its inode and path are granted.
+    Leased(Box<Entry>),
+}
+
+/// The field that every mutating request with a number of its own has, at the same tag.
+#[derive(Clone, PartialEq, Message)]
+struct OpId {
+    #[prost(uint64, tag = "1")]
+    op_id: u64,
+}
+
+impl Command {
+    /// Decodes a logged command or a proposal.
+    ///
+    /// # Errors
+    /// `Corrupt` if this release knows no command of that number, `Invalid` if the body is no such message.
+    pub fn decode(kind: u32, body: &Bytes) -> Result<Command> {
+        let request = || u16::try_from(kind).ok().and_then(Kind::from_number).and_then(|k| Self::from_request(k, body));
+        match Self::internal(kind, body).or_else(request) {
+            Some(command) => command,
+            None => refuse(
+                Code::Corrupt,
+                format!(
+                    "command log: no command has number {kind:#06x}; run the release that wrote it, or a later one"
+                ),
+            ),
+        }
+    }
+
+    /// The number that makes a repeated request recognizable; None: repeating the command is harmless.
+    ///
+    /// # Errors
+    /// `Invalid` if `body` is not the encoded command.
+    pub fn op_id(&self, body: &Bytes) -> Result<Option<u64>> {
+        match self.has_op_id() {
+            true => decode::<OpId>("request", body).map(|op| Some(op.op_id)),
+            false => Ok(None),
+        }
+    }
+
+    /// Applies the command; the encoded reply.
+    ///
+    /// # Errors
+    /// A refusal, or a failure of the database.
+    pub fn apply(&self, ctx: &mut Ctx<'_>) -> Result<Bytes> {
+        let reply = self.handle(ctx)?;
+        files::settle(ctx)?;
+        Ok(reply)
+    }
+
+    /// A reply that changed nothing and must not be kept: the same request may do better later.
+    pub fn is_stale_answer(&self, reply: &Bytes) -> bool {
+        matches!(self, Command::Commit(_))
+            && CommitReply::decode(reply.clone()).is_ok_and(|reply| !reply.stale.is_empty())
+    }
+}
+
+/// Decodes a message that a peer sent or the log holds.
+///
+/// # Errors
+/// `Invalid` if it is no such message.
+pub fn decode<M: Message + Default>(name: &str, body: &Bytes) -> Result<M> {
+    M::decode(body.clone())
+        .map_err(|why| Failure::refused(Code::Invalid, format!("{name}: the message cannot be decoded: {why}")))
+}
+
+/// Encodes the reply to `_request`; the compiler checks that it is of the request's reply type.
+fn encode_reply<R: Request>(_request: &R, reply: R::Reply) -> Result<Bytes> {
+    Ok(reply.encode_to_vec().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_survive_the_log() {
+        let command = AdvanceBackfill { pg_id: 1, position: 2, incoming: 3, from: 4, to: 5, done: vec![6] };
+        let logged = command.propose();
+        match Command::decode(logged.kind, &logged.body).unwrap() {
+            Command::AdvanceBackfill(decoded) => assert_eq!(decoded, command),
+            other => panic!("{other:?}"),
+        }
+        assert!(Command::decode(0xffff, &Bytes::new()).is_err());
+    }
+
+    #[test]
+    fn the_number_of_a_request_is_read_from_its_envelope() {
+        let body: Bytes = MakeDir { op_id: 77, parent: 1, ..Default::default() }.encode_to_vec().into();
+        let command = Command::from_request(Kind::MakeDir, &body).unwrap().unwrap();
+        assert_eq!(command.op_id(&body).unwrap(), Some(77));
+        let body: Bytes = CloseSession { session_id: 77 }.encode_to_vec().into();
+        let command = Command::from_request(Kind::CloseSession, &body).unwrap().unwrap();
+        assert_eq!(command.op_id(&body).unwrap(), None);
+    }
+}

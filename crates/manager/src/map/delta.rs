@@ -1,0 +1,79 @@
+//! The cluster map as clients and nodes get it: what changed since the version they have.
+
+use crate::ctx::View;
+use crate::db::Db;
+use crate::db::cache::{CLASS_COLUMNS, Caches};
+use crate::db::rows::{self, unsigned};
+use crate::error::Result;
+use rusqlite::Connection;
+use std::collections::BTreeSet;
+use tessera_wire::meta::{ClusterMap, GetMap};
+
+/// Answers [`GetMap`].
+pub fn get_map(view: &View, request: &GetMap) -> Result<ClusterMap> {
+    let (db, version, caches) = (view.db, view.meta.map_version, view.caches);
+    let known = request.known_version;
+    let mut map = match request.pg_ids.is_empty() && !request.all_nodes {
+        true => whole_map_since(db, version, caches, known)?,
+        false => {
+            let known = if request.all_nodes { 0 } else { known };
+            map_since(db, version, caches, known, &request.pg_ids)?
+        }
+    };
+    for disk in &mut map.disks {
+        if let Some(stats) = view.soft.cluster.stats.disks.get(&disk.disk_id) {
+            disk.free_bytes = stats.free_bytes;
+            disk.fragments = stats.fragments;
+            disk.queue_len = stats.queue_len;
+            disk.verified_ns = stats.verified_ns;
+        }
+    }
+    Ok(map)
+}
+
+/// What changed of nodes, disks and classes since `known_version`, and the groups `pg_ids` whatever their age.
+pub fn map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64, pg_ids: &[u64]) -> Result<ClusterMap> {
+    let mut map = ClusterMap { version: map_version, ..ClusterMap::default() };
+    // A map from the future was learnt from a manager whose last entries were never acknowledged.
+    let known_version = if known_version > map_version { 0 } else { known_version };
+    if known_version != map_version {
+        add_changed(db.conn(), known_version, &mut map)?;
+    }
+    let wanted: BTreeSet<u64> = pg_ids.iter().copied().collect();
+    for pg_id in wanted {
+        map.pgs.push(caches.pg(db, pg_id)?.info());
+    }
+    Ok(map)
+}
+
+/// Everything that changed since `known_version`, groups too.
+pub fn whole_map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64) -> Result<ClusterMap> {
+    let pgs: Vec<u64> = db
+        .stmt("SELECT pg_id FROM pgs WHERE map_version > ?1")?
+        .query_map([known_version as i64], |row| unsigned(row, 0))?
+        .collect::<Result<_, _>>()?;
+    map_since(db, map_version, caches, known_version, &pgs)
+}
+
+fn add_changed(conn: &Connection, known_version: u64, map: &mut ClusterMap) -> Result<()> {
+    let known = known_version as i64;
+    let changed = |sql: &str| -> rusqlite::Result<BTreeSet<u64>> {
+        conn.prepare_cached(sql)?.query_map([known], |row| unsigned(row, 0))?.collect()
+    };
+    let nodes = changed(
+        "SELECT node_id FROM nodes WHERE map_version > ?1 UNION SELECT node_id FROM disks WHERE map_version > ?1",
+    )?;
+    if !nodes.is_empty() {
+        let disks = rows::disks(conn)?;
+        let fresh = changed("SELECT disk_id FROM disks WHERE map_version > ?1")?;
+        for node in rows::nodes(conn)?.iter().filter(|n| nodes.contains(&n.node_id)) {
+            map.nodes.push(rows::node_to_wire(node, &disks));
+        }
+        map.disks.extend(disks.iter().filter(|d| fresh.contains(&d.disk_id)).map(rows::disk_to_wire));
+    }
+    map.classes = conn
+        .prepare_cached(&format!("SELECT {CLASS_COLUMNS} FROM classes WHERE map_version > ?1 ORDER BY class_id"))?
+        .query_map([known], crate::db::cache::read_class)?
+        .collect::<Result<_, _>>()?;
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! Writes the tables of the cluster map: `nodes`, `disks`, `pgs`, `pg_members` and `classes`.
+//!
+//! Every change of a node, disk, group or class goes through this file and raises the map version of its row, so that
+//! [`crate::map::delta::map_since`] never misses one.
+
+use crate::ctx::Ctx;
+use crate::db::Db;
+use crate::db::meta::draw;
+use crate::db::rows::{DiskRow, Member, NodeRow, unsigned};
+use crate::error::Result;
+use rusqlite::params;
+use std::collections::{BTreeMap, BTreeSet};
+use tessera_policy::Scheme;
+use tessera_stripe::{XOR, describe};
+use tessera_wire::{DiskInfo, Health, NodeInfo};
+
+/// By how much epochs and incarnations jump when the database was restored from log replicas.
+const RESTORE_JUMP: u64 = 1 << 20;
+
+/// Changes a disk's own health.
+pub fn set_disk_health(ctx: &mut Ctx<'_>, disk_id: u64, health: Health) -> rusqlite::Result<()> {
+    ctx.caches.forget_all();
+    let version = ctx.next_map_version() as i64;
+    ctx.db
+        .conn()
+        .prepare_cached(
+            "UPDATE disks SET health = ?2, health_since_ns = ?3, map_version = ?4 WHERE disk_id = ?1 AND health != ?2",
+        )?
+        .execute(params![disk_id as i64, health as i32, ctx.now_ns, version])?;
+    Ok(())
+}
+
+/// Changes a node's health. The map version of its disks rises with it: their effective health changed.
+pub fn set_node_health(ctx: &mut Ctx<'_>, node: &NodeRow, health: Health) -> rusqlite::Result<()> {
+    assert!(node.health != Health::Out, "node {}: only registering ends Out", node.node_id);
+    assert!(node.health != health, "node {}: is {health:?} already", node.node_id);
+    let node_id = node.node_id;
+    ctx.caches.forget_all();
+    let version = ctx.next_map_version() as i64;
+    ctx.db
+        .conn()
+        .prepare_cached("UPDATE nodes SET health = ?2, health_since_ns = ?3, map_version = ?4 WHERE node_id = ?1")?
+        .execute(params![node_id as i64, health as i32, ctx.now_ns, version])?;
+    ctx.db
+        .conn()
+        .prepare_cached("UPDATE disks SET map_version = ?2 WHERE node_id = ?1")?
+        .execute(params![node_id as i64, version])?;
+    Ok(())
+}
+
+/// Wants the disk listed (again): what was wanted before and is under way does not count.
+pub fn want_inventory(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
+    ctx.caches.forget_node_map();
+    ctx.db
+        .conn()
+        .prepare_cached("UPDATE disks SET inventory_wanted = inventory_wanted + 1 WHERE disk_id = ?1")?
+        .execute([disk_id as i64])?;
+    Ok(())
+}
+
+/// Raises a group's epoch and returns the new one. The caller then changes a member.
+pub fn raise_epoch(ctx: &mut Ctx<'_>, pg_id: u64) -> rusqlite::Result<u64> {
+    ctx.caches.forget_pg(pg_id);
+    let version = ctx.next_map_version() as i64;
+    ctx.db
+        .conn()
+        .prepare_cached("UPDATE pgs SET epoch = epoch + 1, map_version = ?2 WHERE pg_id = ?1 RETURNING epoch")?
+        .query_row(params![pg_id as i64, version], |row| unsigned(row, 0))
+}
+
+/// Writes a member back; the caller has raised the epoch.
+pub fn save_member(ctx: &Ctx<'_>, m: &Member) -> rusqlite::Result<()> {
+    ctx.caches.forget_pg(m.pg_id);
+    ctx.db
+        .conn()
+        .prepare_cached(
+            "UPDATE pg_members SET disk_id = ?3, incoming_disk_id = ?4, put_to_incoming = ?5, since_epoch = ?6, \
+             fill_cursor = ?7, fill_until = ?8 WHERE pg_id = ?1 AND position = ?2",
+        )?
+        .execute(params![
+            m.pg_id as i64,
+            m.position,
+            m.disk_id as i64,
+            m.incoming as i64,
+            m.put_to_incoming,
+            m.since_epoch as i64,
+            m.fill_cursor as i64,
+            m.fill_until as i64
+        ])?;
+    Ok(())
+}
+
+/// Adds bytes assigned to groups by one batch.
+pub fn add_bytes(db: &Db, sums: &BTreeMap<u64, u64>) -> rusqlite::Result<()> {
+    for (&pg_id, &bytes) in sums {
+        db.stmt("UPDATE pgs SET bytes = bytes + ?2 WHERE pg_id = ?1")?.execute([pg_id as i64, bytes as i64])?;
+    }
+    Ok(())
+}
+
+/// Raises all epochs and incarnations beyond what a lost manager may have told nodes after its last acknowledged
+/// entry (P11).
+pub fn jump_past_lost_entries(ctx: &mut Ctx<'_>) -> Result<()> {
+    let version = ctx.next_map_version() as i64;
+    ctx.db.stmt("UPDATE pgs SET epoch = epoch + ?1, map_version = ?2")?.execute([RESTORE_JUMP as i64, version])?;
+    ctx.meta.next_incarnation += RESTORE_JUMP;
+    ctx.caches.forget_all();
+    Ok(())
+}
+
+/// Creates an open group of these disks, in order of position.
+pub fn insert_group(ctx: &mut Ctx<'_>, disks: &[u64]) -> Result<()> {
+    assert!(!disks.is_empty(), "a group needs members");
+    assert!(!disks.contains(&0), "group of {disks:?}: 0 is no disk");
+    assert_eq!(disks.iter().collect::<BTreeSet<_>>().len(), disks.len(), "group of {disks:?}: a disk stands twice");
+    let pg_id = draw(&mut ctx.meta.next_pg);
+    let version = ctx.next_map_version() as i64;
+    ctx.db
+        .stmt("INSERT INTO pgs (pg_id, width, epoch, open, map_version) VALUES (?1, ?2, 1, 1, ?3)")?
+        .execute(params![pg_id as i64, disks.len() as i64, version])?;
+    let mut insert =
+        ctx.db.stmt("INSERT INTO pg_members (pg_id, position, disk_id, since_epoch) VALUES (?1, ?2, ?3, 1)")?;
+    for (position, &disk) in disks.iter().enumerate() {
+        insert.execute(params![pg_id as i64, position as i64, disk as i64])?;
+    }
+    Ok(())
+}
+
+/// Closes a group: it takes no new chunks from now on.
+pub fn close_group(ctx: &mut Ctx<'_>, pg_id: u64) -> Result<()> {
+    let version = ctx.next_map_version() as i64;
+    ctx.db
+        .stmt("UPDATE pgs SET open = 0, map_version = ?2 WHERE pg_id = ?1")?
+        .execute(params![pg_id as i64, version])?;
+    ctx.caches.forget_pg(pg_id);
+    Ok(())
+}
+
+/// Creates the class of a scheme; returns its id.
+pub fn insert_class(ctx: &mut Ctx<'_>, scheme: &Scheme) -> Result<u32> {
+    let class_id = draw(&mut ctx.meta.next_class) as u32;
+    let class = describe(class_id, *scheme);
+    // These columns are only read where the code is XOR.
+    let (word_bits, alignment_bytes) = match class.code.as_str() {
+        XOR => (class.word_bits, class.alignment_bytes),
+        _ => (8, 1),
+    };
+    assert!(class.k >= 1, "class {scheme}: no fragment is needed to read it");
+    assert_eq!(class.k + class.m, scheme.fragments(), "class {scheme}: k + m must be its width");
+    let version = ctx.next_map_version();
+    ctx.db
+        .stmt(
+            "INSERT INTO classes (class_id, spec, k, m, code, matrix, word_bits, alignment_bytes, map_version)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        )?
+        .execute(params![
+            class_id,
+            class.spec,
+            class.k,
+            class.m,
+            class.code,
+            class.matrix,
+            word_bits,
+            alignment_bytes,
+            version as i64
+        ])?;
+    ctx.caches.forget_all();
+    Ok(class_id)
+}
+
+/// A disk was listed to its end: `wanted` is what `inventory_wanted` was when the listing began. False if the disk is to be listed
+/// again.
+pub fn inventory_done(ctx: &mut Ctx<'_>, disk_id: u64, wanted: u64) -> Result<bool> {
+    ctx.caches.forget_node_map();
+    let changed = ctx
+        .db
+        .stmt("UPDATE disks SET inventory_wanted = 0 WHERE disk_id = ?1 AND inventory_wanted = ?2")?
+        .execute(params![disk_id as i64, wanted as i64])?;
+    Ok(changed == 1)
+}
+
+/// Writes the row of a node that registers: a new one, or over the old.
+pub fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64) -> Result<()> {
+    ctx.caches.forget_all();
+    let version = ctx.next_map_version() as i64;
+    ctx.db
+        .stmt(
+            "INSERT INTO nodes (node_id, name, host, address, unix_socket, metrics_address, health, health_since_ns, incarnation, map_version, machine)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+             ON CONFLICT (node_id) DO UPDATE SET name = ?2, host = ?3, address = ?4, unix_socket = ?5, metrics_address = ?6,
+                health_since_ns = CASE WHEN health = ?7 THEN health_since_ns ELSE ?8 END, health = ?7, incarnation = ?9, map_version = ?10, machine = ?11",
+        )?
+        .execute(params![
+            node_id as i64,
+            said.name,
+            said.host,
+            said.address,
+            said.unix_socket,
+            said.metrics_address,
+            Health::Up as i32,
+            ctx.now_ns,
+            incarnation as i64,
+            version,
+            said.machine
+        ])?;
+    ctx.db.stmt("UPDATE disks SET map_version = ?2 WHERE node_id = ?1")?.execute([node_id as i64, version])?;
+    Ok(())
+}
+
+/// Inserts a disk that no node has brought before; returns its id.
+pub fn insert_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo) -> Result<u64> {
+    assert_eq!(said.uuid.len(), 16, "the registration was checked");
+    ctx.caches.forget_all();
+    let version = ctx.next_map_version() as i64;
+    let disk_id = draw(&mut ctx.meta.next_disk);
+    ctx.db
+        .stmt(
+            "INSERT INTO disks (disk_id, node_id, uuid, path, health, health_since_ns, capacity_bytes, map_version)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        )?
+        .execute(params![
+            disk_id as i64,
+            node_id as i64,
+            said.uuid,
+            said.path,
+            Health::Up as i32,
+            ctx.now_ns,
+            said.capacity_bytes as i64,
+            version
+        ])?;
+    Ok(disk_id)
+}
+
+/// Writes where a known disk is now, and its capacity.
+pub fn update_disk(ctx: &mut Ctx<'_>, disk: &DiskRow, said: &DiskInfo) -> Result<()> {
+    assert_eq!(disk.uuid, said.uuid, "disk {} was found by its uuid", disk.disk_id);
+    ctx.caches.forget_all();
+    let version = ctx.next_map_version() as i64;
+    ctx.db
+        .stmt("UPDATE disks SET path = ?2, capacity_bytes = ?3, map_version = ?4 WHERE disk_id = ?1")?
+        .execute(params![disk.disk_id as i64, said.path, said.capacity_bytes as i64, version])?;
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! Heartbeats and inventories of nodes: what they say changes soft state at once, what must be logged is proposed; the
+//! answer carries map, deletes and tasks.
+
+use crate::chunks::garbage;
+use crate::ctx::View;
+use crate::db::rows;
+use crate::error::{Result, invalid, refuse};
+use crate::internal::{DeletesDone, FragmentsBad, Internal, Proposal};
+use crate::map::delta;
+use crate::nodes::membership;
+use crate::repair::{inventory, rebuild};
+use crate::soft::tasks::{Assignment, Tasks, Work};
+use tessera_wire::meta::*;
+use tessera_wire::{Code, PgInfo};
+
+/// Fragments in one verification.
+const VERIFY_AT_ONCE: usize = 256;
+/// Groups told to a node in one answer.
+const PGS_PER_ANSWER: i64 = 4_096;
+
+/// Only the life of a node that counts may speak for it (P11).
+fn check_current(view: &View, node_id: u64, incarnation: u64) -> Result<()> {
+    match membership::is_current(view, node_id, incarnation)? {
+        true => Ok(()),
+        false => refuse(
+            Code::NotRegistered,
+            format!(
+                "node {node_id}, life {incarnation}: was declared out or has registered anew since; register again"
+            ),
+        ),
+    }
+}
+
+fn check_own(view: &View, node_id: u64, disk_id: u64) -> Result<()> {
+    match view.caches.node_map(view.db)?.owns(node_id, disk_id) {
+        true => Ok(()),
+        false => invalid(format!("disk {disk_id} is not one of node {node_id}")),
+    }
+}
+
+/// Takes in a page of an inventory.
+pub fn take_inventory(view: &mut View, page: &Inventory) -> Result<Vec<Proposal>> {
+    check_current(view, page.node_id, page.incarnation)?;
+    check_own(view, page.node_id, page.disk_id)?;
+    Ok(vec![inventory::take_page(view, page)?.propose()])
+}
+
+/// Takes in what devices have computed.
+pub fn take_work(view: &mut View, request: &ReportWork) -> Result<Vec<Proposal>> {
+    view.soft.cluster.stats.hear_work(&request.device_work);
+    Ok(Vec::new())
+}
+
+/// Takes in what a heartbeat says, and proposes what must be logged.
+pub fn take_in(view: &mut View, beat: &Heartbeat) -> Result<Vec<Proposal>> {
+    if !membership::is_current(view, beat.node_id, beat.incarnation)? {
+        return Ok(Vec::new());
+    }
+    let mut proposals = membership::hear(view, beat)?;
+    for result in &beat.results {
+        proposals.extend(rebuild::take_result(view, beat.node_id, result)?);
+    }
+    let node_map = view.caches.node_map(view.db)?;
+    let of_own = |refs: &[FragmentRef]| -> Vec<FragmentRef> {
+        refs.iter().filter(|r| node_map.owns(beat.node_id, r.disk_id)).cloned().collect()
+    };
+    let (deleted, bad) = (of_own(&beat.deleted), of_own(&beat.bad));
+    if !deleted.is_empty() {
+        proposals.push(DeletesDone { fragments: deleted }.propose());
+    }
+    if !bad.is_empty() {
+        view.soft.cluster.repaired.bad += bad.len() as u64;
+        proposals.push(FragmentsBad { fragments: bad }.propose());
+    }
+    Ok(proposals)
+}
+
+/// Answers a heartbeat that was taken in: map, deletes and tasks for the node.
+pub fn reply(view: &mut View, beat: &Heartbeat) -> Result<HeartbeatReply> {
+    let mut reply = HeartbeatReply { term: view.meta.term, log_seq: view.meta.log_seq, ..HeartbeatReply::default() };
+    if !membership::is_current(view, beat.node_id, beat.incarnation)? {
+        reply.must_register = true;
+        return Ok(reply);
+    }
+    reply.lease_ms = view.config.node_lease_ms;
+    reply.repair_bytes_per_s = view.config.repair_bytes_per_s;
+    reply.scrub_bytes_per_s = view.config.scrub_bytes_per_s;
+    let known = if beat.known_map_version > view.meta.map_version { 0 } else { beat.known_map_version };
+    if known != view.meta.map_version {
+        reply.map = Some(delta::map_since(view.db, view.meta.map_version, view.caches, known, &[])?);
+        reply.pgs = groups_of(view, beat.node_id, known)?;
+    }
+    let node_map = view.caches.node_map(view.db)?;
+    let disks: Vec<u64> = node_map.disks_of(beat.node_id).filter(|d| d.readable()).map(|d| d.disk_id).collect();
+    reply.deletes = garbage::orders(view, &disks)?;
+    reply.tasks = view.soft.cluster.tasks.unheard(beat.node_id, &beat.running_tasks);
+    reply.tasks.extend(inventory::hand_out(view, beat.node_id)?);
+    for disk_id in disks {
+        reply.tasks.extend(disk_maintenance(view, beat.node_id, disk_id));
+    }
+    reply.tasks.extend(rebuild::hand_out(view, beat.node_id)?);
+    Ok(reply)
+}
+
+/// Groups with members on the node's disks that changed since the map it has: their epochs fence old puts (P11).
+fn groups_of(view: &View, node_id: u64, known: u64) -> Result<Vec<PgInfo>> {
+    let ids: Vec<u64> = view
+        .db
+        .stmt(
+            "SELECT DISTINCT p.pg_id FROM pgs p JOIN pg_members m ON m.pg_id = p.pg_id
+             JOIN disks d ON d.disk_id IN (m.disk_id, m.incoming_disk_id)
+             WHERE d.node_id = ?1 AND p.map_version > ?2 LIMIT ?3",
+        )?
+        .query_map([node_id as i64, known as i64, PGS_PER_ANSWER], |row| rows::unsigned(row, 0))?
+        .collect::<Result<_, _>>()?;
+    ids.into_iter().map(|id| Ok(view.caches.pg(view.db, id)?.info())).collect()
+}
+
+/// Verification, scrub and compaction of one disk, one of each at a time.
+fn disk_maintenance(view: &mut View, node_id: u64, disk_id: u64) -> Vec<Task> {
+    let tasks = &mut view.soft.cluster.tasks;
+    let mut given = Vec::new();
+    let mut give = |tasks: &mut Tasks, work: Work, mut wire: Task| {
+        wire.task_id = tasks.draw();
+        given.push(tasks.give(Assignment { node_id, disk_id, member: (0, 0), epoch: 0, work, wire }));
+    };
+    if !tasks.has(disk_id, |w| matches!(w, Work::Verify)) {
+        let fragments = tasks.take_suspects(disk_id, VERIFY_AT_ONCE);
+        if !fragments.is_empty() {
+            give(tasks, Work::Verify, Task { verify: Some(VerifyTask { fragments }), ..Task::default() });
+        }
+    }
+    if tasks.scrub_wanted.contains(&disk_id) && !tasks.has(disk_id, |w| matches!(w, Work::Scrub)) {
+        tasks.scrub_wanted.remove(&disk_id);
+        give(tasks, Work::Scrub, Task { scrub: Some(ScrubTask { disk_id }), ..Task::default() });
+    }
+    if tasks.compact_wanted.contains(&disk_id) && !tasks.has(disk_id, |w| matches!(w, Work::Compact)) {
+        tasks.compact_wanted.remove(&disk_id);
+        give(tasks, Work::Compact, Task { compact: Some(CompactTask { disk_id }), ..Task::default() });
+    }
+    given
+}

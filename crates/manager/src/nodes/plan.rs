@@ -1,0 +1,131 @@
+//! What ticks bring: each part of the planning runs at its own pace and proposes commands.
+
+use crate::chunks::garbage;
+use crate::config::{Config, ns};
+use crate::ctx::View;
+use crate::error::Result;
+use crate::internal::{DisksDrained, FinishBackfills, Internal, MoveMembers, Proposal};
+use crate::nodes::membership;
+use crate::placement::groups;
+use crate::repair::{backfill, inventory, maintenance, rebuild};
+
+/// Ticks come every 100 ms or so; after a longer pause than this (or half of `down_after_ms`) the manager was stopped, and
+/// must not take its own absence for the nodes'.
+const MIN_GAP_NS: i64 = 1_000_000_000;
+/// Proposes what time brings: nodes that are down or out, moves of members, garbage, groups to open and close.
+pub fn on_tick(view: &mut View) -> Vec<Proposal> {
+    let mut proposals = Vec::new();
+    if let Err(failure) = tick(view, &mut proposals) {
+        tracing::warn!(%failure, "upkeep of nodes and groups could not be planned; it is tried again");
+    }
+    proposals
+}
+
+/// Ticks further apart than this say that the manager was stopped, or its clock set forward.
+pub fn gap_ns(config: &Config) -> i64 {
+    ns(config.down_after_ms / 2).max(MIN_GAP_NS)
+}
+
+fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
+    let now = view.now_ns;
+    view.soft.cluster.stats.tick(now, gap_ns(view.config));
+    let hurry = view.soft.cluster.jobs.hurry;
+    proposals.extend(membership::silence(view, hurry)?);
+    if hurry {
+        let waits = view.caches.node_map(view.db)?.nodes.values().any(|n| n.health == tessera_wire::Health::Down);
+        view.soft.cluster.jobs.hurry = waits;
+    }
+    plan_members(view, proposals)?;
+    plan_groups(view, proposals)?;
+    if let Some(collect) = garbage::due(view)? {
+        proposals.push(collect.propose());
+    }
+    if elapsed(&mut view.soft.cluster.pace.missing_ns, now, 200) {
+        rebuild::queue_missing(view)?;
+    }
+    if elapsed(&mut view.soft.cluster.pace.maintenance_ns, now, 1_000) {
+        if let Some(want) = inventory::due(view)? {
+            proposals.push(want.propose());
+        }
+        scrub_due(view)?;
+        maintenance::on_tick(view)?;
+    }
+    Ok(())
+}
+
+/// Moves of members, fills that are through, disks that are empty.
+fn plan_members(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
+    let (now, map_version) = (view.now_ns, view.meta.map_version);
+    let (planned, at) = view.soft.cluster.pace.moves;
+    // Planning looks at every group: at once when the map has changed, now and then otherwise (a disk was emptied).
+    if (planned != map_version && now - at >= ns(100)) || now - at >= ns(5_000) {
+        view.soft.cluster.pace.moves = (map_version, now);
+        let moves = backfill::moves_due(view)?;
+        if !moves.is_empty() {
+            proposals.push(MoveMembers { moves }.propose());
+        }
+        let disk_ids = membership::emptied(view)?;
+        if !disk_ids.is_empty() {
+            proposals.push(DisksDrained { disk_ids }.propose());
+        }
+    }
+    if elapsed(&mut view.soft.cluster.pace.finish_ns, now, 200) {
+        let fills = backfill::finished_backfills(view, 256)?;
+        if !fills.is_empty() {
+            proposals.push(FinishBackfills { fills }.propose());
+        }
+    }
+    if elapsed(&mut view.soft.cluster.pace.balance_ns, now, 5_000) {
+        let disks = view.caches.node_map(view.db)?.disks.len();
+        let moves = backfill::rebalance(view, (disks / 2).max(2))?;
+        if !moves.is_empty() {
+            proposals.push(MoveMembers { moves }.propose());
+        }
+    }
+    Ok(())
+}
+
+fn plan_groups(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
+    let (now, map_version) = (view.now_ns, view.meta.map_version);
+    let (planned, at) = view.soft.cluster.pace.groups;
+    if (planned != map_version && now - at >= ns(100)) || now - at >= ns(2_000) {
+        view.soft.cluster.pace.groups = (map_version, now);
+        if let Some(groups) = groups::groups_due(view)? {
+            proposals.push(groups.propose());
+        }
+    }
+    Ok(())
+}
+
+/// Disks whose regular re-reading is due.
+fn scrub_due(view: &mut View) -> Result<()> {
+    let every = ns(view.config.scrub_every_ms);
+    if every == 0 {
+        return Ok(());
+    }
+    let started = view.soft.started_ns;
+    let node_map = view.caches.node_map(view.db)?;
+    for disk in node_map.readable() {
+        let cluster = &mut view.soft.cluster;
+        let last = cluster.scrubbed_ns.entry(disk.disk_id).or_insert(started);
+        if view.now_ns - *last >= every {
+            *last = view.now_ns;
+            cluster.tasks.scrub_wanted.insert(disk.disk_id);
+        }
+    }
+    Ok(())
+}
+
+/// Whether `every_ms` have passed since `last`, which then becomes now.
+fn elapsed(last: &mut i64, now_ns: i64, every_ms: u64) -> bool {
+    let due = now_ns - *last >= ns(every_ms);
+    if due {
+        *last = now_ns;
+    }
+    due
+}
+
+/// The manager has started: its tasks have numbers of its own term.
+pub fn after_start(view: &mut View) {
+    view.soft.cluster.tasks.term = view.meta.term;
+}

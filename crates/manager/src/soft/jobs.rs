@@ -1,0 +1,42 @@
+//! Maintenance jobs (gc, scrub, repair) that an operator started: how far each has come.
+
+/// A maintenance job: the one that runs, or the last one that ran.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct JobState {
+    /// It runs.
+    pub running: bool,
+    /// Bytes re-read or won back.
+    pub bytes: u64,
+    /// Bad fragments found.
+    pub bad: u64,
+    /// Disks that are through.
+    pub disks_done: u64,
+    /// Disks in all.
+    pub disks: u64,
+    /// [`crate::repair::rebuild::RepairCounters::fragments`] when it began.
+    pub repaired_before: u64,
+    /// Garbage collection: compaction was ordered.
+    pub compacting: bool,
+}
+
+/// State of the maintenance jobs. A restart forgets that they ran.
+#[derive(Debug, Default)]
+pub struct MaintenanceJobs {
+    /// Re-reading everything.
+    pub scrub: JobState,
+    /// Garbage.
+    pub gc: JobState,
+    /// Repair.
+    pub repair: JobState,
+    /// Repair does not wait for nodes that are down (set by a repair job, until none is down).
+    pub hurry: bool,
+}
+
+impl JobState {
+    /// Counts a report of one of the job's tasks.
+    pub fn note(&mut self, bytes: u64, bad: u64, finished: bool) {
+        self.bytes += bytes;
+        self.bad += bad;
+        self.disks_done += u64::from(finished);
+    }
+}

@@ -1,0 +1,42 @@
+//! What the choice of a group remembers between choices; the choice itself is [`crate::placement::select`].
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The open groups and their weights, remembered between choices.
+#[derive(Debug, Default)]
+pub struct GroupSelector {
+    /// By width of the groups.
+    pub(crate) widths: RefCell<BTreeMap<u32, WeightedGroups>>,
+    /// State of the random generator.
+    pub(crate) random: Cell<u64>,
+    /// (width, host) that placement hints have asked for: groups that begin there are kept open.
+    pub(crate) asked: RefCell<BTreeSet<(u32, String)>>,
+}
+
+/// The open groups of one width.
+#[derive(Debug)]
+pub(crate) struct WeightedGroups {
+    /// Version of the map they were read under.
+    pub(crate) map_version: u64,
+    /// [`crate::soft::stats::ClusterStats::generation`] that the weights were computed from.
+    pub(crate) generation: u64,
+    /// The groups.
+    pub(crate) groups: Vec<OpenGroup>,
+    /// Running sums of the weights of `groups`.
+    pub(crate) sums: Vec<f64>,
+}
+
+/// A group that takes new chunks.
+#[derive(Debug)]
+pub(crate) struct OpenGroup {
+    /// Id.
+    pub(crate) pg_id: u64,
+    /// (disk that takes puts, its capacity) per member.
+    pub(crate) disks: Vec<(u64, u64)>,
+    /// Host per member.
+    pub(crate) hosts: Vec<Arc<str>>,
+    /// Members that take no puts now.
+    pub(crate) unable: u32,
+}

@@ -1,0 +1,274 @@
+//! What is known of sessions besides their rows: when each was last used, young readers, reservations.
+//!
+//! A writer's session has a row from the start. A reader's lives in memory first and gets a row when it is older than
+//! `reader_persist_ms`, so that opening a small file costs no transaction. A manager that restarts therefore treats
+//! every version as read until a session's lifetime has passed ([`SoftSessions::oldest_start`], P4).
+
+use crate::config::{Config, ns};
+use crate::db::Db;
+use crate::db::sessions::{self, Session, WRITER};
+use rusqlite::OptionalExtension;
+use std::collections::{BTreeSet, HashMap};
+
+/// Ids of readers that began in memory have this bit, then the term, then a count: never one of the counter's.
+const SOFT_ID: u64 = 1 << 62;
+
+/// Who sends a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Requester {
+    /// Number of the connection.
+    pub connection: u64,
+    /// From its greeting.
+    pub client_id: u64,
+}
+
+/// A reader, whether or not it has a row yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reader {
+    /// Client that opened it.
+    pub client_id: u64,
+    /// File.
+    pub ino: u64,
+    /// Version id; 0: a file that was never written.
+    pub version: u64,
+    /// Number of that version.
+    pub number: u64,
+    /// Length of that version.
+    pub size_bytes: u64,
+    /// When it was opened.
+    pub started_ns: i64,
+    /// When it was last used.
+    pub used_ns: i64,
+    /// It has a row, or a command that writes one is under way.
+    pub persisted: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Writer {
+    client_id: u64,
+    started_ns: i64,
+    used_ns: i64,
+    /// For what it will still ask places for.
+    reserved_bytes: u64,
+}
+
+/// What is known of sessions besides their rows.
+#[derive(Default)]
+pub struct SoftSessions {
+    writers: HashMap<u64, Writer>,
+    readers: HashMap<u64, Reader>,
+    by_version: HashMap<u64, u32>,
+    by_ino: HashMap<u64, u32>,
+    to_trim: BTreeSet<u64>,
+    to_release: BTreeSet<u64>,
+    count: u64,
+    /// Until then there may be readers from before the restart that nobody knows of, open since `unknown_since_ns`.
+    unknown_until_ns: i64,
+    unknown_since_ns: i64,
+}
+
+impl SoftSessions {
+    /// Loads the sessions that have rows. A restart counts as use of each.
+    ///
+    /// # Errors
+    /// SQLite fails.
+    pub fn load(db: &Db, now_ns: i64, config: &Config) -> rusqlite::Result<SoftSessions> {
+        let mut soft = SoftSessions::default();
+        let size_of = |session: &Session| {
+            db.stmt("SELECT size_bytes FROM versions WHERE ino = ?1 AND version_id = ?2")?
+                .query_row([session.ino as i64, session.base_version as i64], |row| row.get::<_, i64>(0))
+                .optional()
+                .map(|size| size.unwrap_or(0) as u64)
+        };
+        for session in sessions::all(db)? {
+            if session.kind == WRITER {
+                // The writer reports what it still needs when it renews.
+                soft.insert_writer(session.session_id, session.client_id, session.started_ns, now_ns, 0);
+                continue;
+            }
+            let reader = Reader {
+                client_id: session.client_id,
+                ino: session.ino,
+                version: session.base_version,
+                number: session.base_number,
+                size_bytes: size_of(&session)?,
+                started_ns: session.started_ns,
+                used_ns: now_ns,
+                persisted: true,
+            };
+            soft.insert_reader(session.session_id, reader);
+        }
+        let inos = |sql: &str| -> rusqlite::Result<BTreeSet<u64>> {
+            db.stmt(sql)?.query_map([], |row| row.get::<_, i64>(0).map(|ino| ino as u64))?.collect()
+        };
+        soft.to_release = inos("SELECT ino FROM inodes WHERE nlink = 0")?;
+        soft.to_trim = inos("SELECT ino FROM overdue")?;
+        let meta = db.meta()?;
+        if meta.log_seq > 0 {
+            soft.unknown_until_ns = now_ns.saturating_add(ns(config.session_ms));
+            soft.unknown_since_ns = meta.last_now_ns.saturating_sub(ns(config.reader_persist_ms));
+        }
+        Ok(soft)
+    }
+
+    /// Adds a writer.
+    pub fn insert_writer(&mut self, id: u64, client_id: u64, started_ns: i64, used_ns: i64, reserved_bytes: u64) {
+        self.writers.insert(id, Writer { client_id, started_ns, used_ns, reserved_bytes });
+    }
+
+    /// A writer asked where to put so many bytes: they need no reservation any more.
+    pub fn took(&mut self, id: u64, bytes: u64) {
+        if let Some(writer) = self.writers.get_mut(&id) {
+            writer.reserved_bytes = writer.reserved_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// Whether `id` is an open writer.
+    pub fn is_writer(&self, id: u64) -> bool {
+        self.writers.contains_key(&id)
+    }
+
+    /// Bytes reserved for one writer.
+    pub fn reserved_by(&self, id: u64) -> u64 {
+        self.writers.get(&id).map_or(0, |w| w.reserved_bytes)
+    }
+
+    /// Nothing is reserved any more for writers of these clients.
+    pub fn release_reservations(&mut self, clients: &BTreeSet<u64>) {
+        if !clients.is_empty() {
+            let of_them = self.writers.values_mut().filter(|w| clients.contains(&w.client_id));
+            of_them.for_each(|w| w.reserved_bytes = 0);
+        }
+    }
+
+    /// Opens a reader in memory; its id.
+    pub fn open_reader(&mut self, term: u64, reader: Reader) -> u64 {
+        self.count += 1;
+        let id = SOFT_ID | (term & 0x3f_ffff) << 40 | self.count & 0xff_ffff_ffff;
+        self.insert_reader(id, reader);
+        id
+    }
+
+    fn insert_reader(&mut self, id: u64, reader: Reader) {
+        *self.by_version.entry(reader.version).or_default() += 1;
+        *self.by_ino.entry(reader.ino).or_default() += 1;
+        self.readers.insert(id, reader);
+    }
+
+    /// A reader that lives; counts as use.
+    pub fn reader(&mut self, id: u64, now_ns: i64) -> Option<&Reader> {
+        let reader = self.readers.get_mut(&id)?;
+        reader.used_ns = now_ns;
+        Some(reader)
+    }
+
+    /// A session was used; `reserve_bytes` is what is reserved for its writer from now on. None: it does not live.
+    pub fn renew(&mut self, id: u64, now_ns: i64, reserve_bytes: Option<u64>) -> Option<u64> {
+        if let Some(writer) = self.writers.get_mut(&id) {
+            writer.used_ns = now_ns;
+            writer.reserved_bytes = reserve_bytes.unwrap_or(writer.reserved_bytes);
+            return Some(writer.reserved_bytes);
+        }
+        self.reader(id, now_ns).map(|_| 0)
+    }
+
+    /// A session has ended.
+    pub fn forget(&mut self, id: u64) {
+        self.writers.remove(&id);
+        if let Some(reader) = self.readers.remove(&id) {
+            uncount(&mut self.by_version, reader.version);
+            uncount(&mut self.by_ino, reader.ino);
+        }
+    }
+
+    /// Whether `id` is a reader without a row.
+    pub fn is_soft_reader(&self, id: u64) -> bool {
+        self.readers.get(&id).is_some_and(|reader| !reader.persisted)
+    }
+
+    /// Whether a reader holds this version.
+    pub fn is_read(&self, version_id: u64) -> bool {
+        self.by_version.contains_key(&version_id)
+    }
+
+    /// Whether a reader holds any version of this file.
+    pub fn is_file_read(&self, ino: u64) -> bool {
+        self.by_ino.contains_key(&ino)
+    }
+
+    /// A version of this file is kept for a reader only.
+    pub fn trim_later(&mut self, ino: u64) {
+        self.to_trim.insert(ino);
+    }
+
+    /// This file may be without names and sessions.
+    pub fn release_later(&mut self, ino: u64) {
+        self.to_release.insert(ino);
+    }
+
+    /// Files to be looked at: (versions to trim, orphans to release). Each is named once.
+    pub fn take_overdue(&mut self) -> (Vec<u64>, Vec<u64>) {
+        let held = |ino: &u64| self.by_ino.contains_key(ino);
+        let trim = self.to_trim.iter().copied().filter(|ino| !held(ino)).collect::<Vec<_>>();
+        let release = self.to_release.iter().copied().filter(|ino| !held(ino)).collect::<Vec<_>>();
+        trim.iter().for_each(|ino| _ = self.to_trim.remove(ino));
+        release.iter().for_each(|ino| _ = self.to_release.remove(ino));
+        (trim, release)
+    }
+
+    /// Start of the oldest session that may live, or `now_ns`: chunks at zero references since before it can be
+    /// reached by nobody (P4).
+    pub fn oldest_start(&self, now_ns: i64) -> i64 {
+        let writers = self.writers.values().map(|w| w.started_ns);
+        let readers = self.readers.values().map(|r| r.started_ns);
+        let unknown = (now_ns < self.unknown_until_ns).then_some(self.unknown_since_ns);
+        writers.chain(readers).chain(unknown).chain([now_ns]).min().unwrap_or(now_ns)
+    }
+
+    /// Sessions not used since before `before_ns`: (those with rows, readers in memory).
+    pub fn expired(&self, before_ns: i64) -> (Vec<u64>, Vec<u64>) {
+        let writers = self.writers.iter().filter(|(_, w)| w.used_ns < before_ns).map(|(&id, _)| id);
+        let old = |persisted: bool| {
+            let readers = self.readers.iter().filter(move |(_, r)| r.used_ns < before_ns && r.persisted == persisted);
+            readers.map(|(&id, _)| id)
+        };
+        let mut rows: Vec<u64> = writers.chain(old(true)).collect();
+        rows.sort_unstable();
+        (rows, old(false).collect())
+    }
+
+    /// Readers without a row that are older than `before_ns`; they count as persisted from now on.
+    pub fn take_unpersisted(&mut self, before_ns: i64) -> Vec<(u64, Reader)> {
+        let mut found = Vec::new();
+        for (&id, reader) in self.readers.iter_mut().filter(|(_, r)| !r.persisted && r.started_ns < before_ns) {
+            reader.persisted = true;
+            found.push((id, reader.clone()));
+        }
+        found.sort_unstable_by_key(|(id, _)| *id);
+        found
+    }
+
+    /// Sessions that live.
+    pub fn len(&self) -> usize {
+        self.writers.len() + self.readers.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Logical bytes reserved by writers.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.writers.values().map(|w| w.reserved_bytes).fold(0, u64::saturating_add)
+    }
+}
+
+fn uncount(counts: &mut HashMap<u64, u32>, key: u64) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
