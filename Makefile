@@ -29,18 +29,19 @@ test:           ## everything: lints, docs, all tests, real processes killed
 	python3 tests/suites.py $(if $(CI),--require)
 	python3 tests/workflows.py $(if $(CI),--require)
 
-test-arm:       ## the accelerator's unit tests built for ARM, NEON leaves included, in qemu (needs gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user, Rust's library for it)
+test-arm:       ## the unit tests of accel and hashgpu built for ARM, NEON leaves included, in qemu (needs gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user, Rust's library for it)
 	python3 tests/arm.py $(if $(CI),--require)
 
-# What Miri gets through in minutes, with AVX2 as Rust's intrinsics spell it; it knows neither assembler (blake3's) nor C++ (the emulated device).
+# The tests that Miri finishes in minutes, with AVX2 intrinsics; it runs neither assembler (blake3) nor C (the emulated device).
 MIRI_TESTS = erasure::tests::parity_is_the_documented_sum erasure::tests::misuse erasure::tests::lengths \
              runtime::pool xorcode::tests::misuse erasure::matrix \
-             boundaries::tests::sizes lookup::tests::unsorted windows::tests::two_windows \
-             windows::tests::wrong checksum::tests::rfc3720
+             boundaries::tests::sizes windows::tests::two_windows checksum::tests::rfc3720
+MIRI_TESTS_HASHGPU = lookup::tests::unsorted windows::tests::two_windows windows::tests::wrong
+MIRI = MIRIFLAGS=-Zmiri-disable-isolation RUSTFLAGS=-Ctarget-feature=+avx2 CARGO_TARGET_DIR=target/miri cargo +nightly miri test -q --lib
 
 miri:           ## the accelerator's unsafe code under Miri (needs a nightly toolchain with miri and rust-src)
-	MIRIFLAGS=-Zmiri-disable-isolation RUSTFLAGS=-Ctarget-feature=+avx2 CARGO_TARGET_DIR=target/miri \
-	    cargo +nightly miri test -q -p tessera-accel --lib --no-default-features --features blake3/pure -- $(MIRI_TESTS)
+	$(MIRI) -p tessera-accel --no-default-features --features blake3/pure -- $(MIRI_TESTS)
+	$(MIRI) -p tessera-hashgpu --features blake3/pure -- $(MIRI_TESTS_HASHGPU)
 
 soak:           ## hours: many more seeds, and a hundred kills
 	SIM_FROM=fresh SIM_SEEDS=100000 cargo test --release -p tessera-sim --test stories -- --nocapture

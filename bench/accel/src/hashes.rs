@@ -4,12 +4,12 @@ use crate::Bench;
 use std::hint::black_box;
 use tessera_accel::Isa;
 use tessera_accel::boundaries::{self, Cutter, Params, Rule};
-use tessera_accel::digest::{self, Function, SEGMENT_BYTES};
 use tessera_accel::hash;
-use tessera_accel::windows::Windows;
 use tessera_bench_accel::report::Row;
 use tessera_bench_accel::roofs::{self, Roof};
 use tessera_bench_accel::timing::noise;
+use tessera_hashgpu::digest::{self, Function, SEGMENT_BYTES};
+use tessera_hashgpu::windows::Windows;
 
 const TOTAL_BYTES: usize = 2 << 20;
 

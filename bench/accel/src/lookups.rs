@@ -2,10 +2,10 @@
 
 use crate::Bench;
 use std::hint::black_box;
-use tessera_accel::lookup::{BlockedBloom, Sorted};
 use tessera_bench_accel::report::Row;
 use tessera_bench_accel::roofs::Roof;
 use tessera_bench_accel::timing::noise;
+use tessera_hashgpu::lookup::{BlockedBloom, Sorted};
 
 const QUERIES: usize = 1 << 16;
 

@@ -435,10 +435,10 @@ impl Device for Accelerated {
 mod tests {
     use super::*;
     use crate::Spec;
-    use crate::device::test_bytes;
     use crate::emulated::Emulated;
     use crate::erasure::Matrix;
     use crate::runtime::Options;
+    use crate::testing::test_bytes;
     use crate::xorcode::Technique;
 
     fn emulated(count: usize) -> Accelerated {

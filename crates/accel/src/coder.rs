@@ -278,8 +278,8 @@ fn filled_up<'a>(slices: &[&'a [u8]], len: usize, room: &'a mut Vec<u8>) -> Vec<
 mod tests {
     use super::*;
     use crate::Cpu;
-    use crate::device::test_bytes;
     use crate::erasure::Matrix;
+    use crate::testing::test_bytes;
     use crate::xorcode::Technique;
 
     fn coders() -> Vec<Coder> {

@@ -224,21 +224,17 @@ impl Stream for CudaStream {
 
     unsafe fn launch(&mut self, launch: &Launch) -> Result<(), Fault> {
         let missing = || DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND);
-        let function = self.kernels.get(&launch.kernel).copied();
-        let function = function.ok_or_else(|| self.device.fault(launch.kernel.name(), missing()))?;
-        // The driver copies the argument before it returns, as a struct with words of eight bytes.
-        let mut argument = vec![0u64; launch.argument.len().div_ceil(8)];
-        for (word, bytes) in argument.iter_mut().zip(launch.argument.chunks(8)) {
-            let mut eight = [0; 8];
-            eight[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_ne_bytes(eight);
-        }
+        let kernel = launch.kernel();
+        let function = self.kernels.get(&kernel).copied();
+        let function = function.ok_or_else(|| self.device.fault(kernel.name(), missing()))?;
+        // The driver copies the argument before it returns.
+        let mut argument = launch.argument_words();
         let mut parameters = [argument.as_mut_ptr().cast::<c_void>()];
-        let ([x, y], threads) = (launch.grid, launch.kernel.threads());
+        let ([x, y], threads) = (launch.grid(), kernel.threads());
         // SAFETY: the argument is laid out as the kernel's struct; the caller vouches for the addresses in it.
         let queued =
             unsafe { result::launch_kernel(function, (x, y, 1), (threads, 1, 1), 0, self.handle, &mut parameters) };
-        self.check(launch.kernel.name(), queued)
+        self.check(kernel.name(), queued)
     }
 
     unsafe fn download(&mut self, to: *mut u8, from: u64, bytes: usize) -> Result<(), Fault> {

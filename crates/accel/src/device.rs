@@ -363,19 +363,11 @@ fn total(buffers: &[&[u8]]) -> usize {
     buffers.iter().map(|b| b.len()).sum()
 }
 
-/// Deterministic bytes for tests.
-#[cfg(test)]
-pub(crate) fn test_bytes(seed: u64, len: usize) -> Vec<u8> {
-    use rand::{Rng, SeedableRng};
-    let mut bytes = vec![0; len];
-    rand::rngs::StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::erasure::Matrix;
+    use crate::testing::test_bytes;
 
     #[test]
     fn every_instruction_set_gives_the_reference_bytes_through_the_device() {

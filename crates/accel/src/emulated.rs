@@ -169,17 +169,13 @@ impl EmulatedStream {
     }
 
     fn run(&mut self, launch: &Launch) -> Result<(), Fault> {
-        let number = number_of(launch.kernel).unwrap_or(-1);
-        let (argument, bytes) = (launch.argument.as_ptr().cast(), launch.argument.len());
-        // An argument is read as a C struct with words of eight bytes.
-        let mut aligned = vec![0u64; bytes.div_ceil(8)];
-        // SAFETY: `aligned` has room for `bytes`, and the two do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping::<u8>(argument, aligned.as_mut_ptr().cast(), bytes) };
-        let [x, y] = launch.grid;
-        // SAFETY: the emulator is ours alone; the argument's size is checked there; whoever queued the kernel
+        let number = number_of(launch.kernel()).unwrap_or(-1);
+        let (argument, bytes) = (launch.argument_words(), launch.argument().len());
+        let [x, y] = launch.grid();
+        // SAFETY: the emulator belongs to this stream; the callee checks the argument's size; whoever queued the kernel
         // vouched for the addresses in it.
         let code =
-            unsafe { tessera_accel_launch(self.emulator.as_ptr(), number, x, y, aligned.as_ptr().cast(), bytes) };
+            unsafe { tessera_accel_launch(self.emulator.as_ptr(), number, x, y, argument.as_ptr().cast(), bytes) };
         let why = match code {
             0 => return Ok(()),
             1 => "no such kernel",
@@ -189,7 +185,7 @@ impl EmulatedStream {
             5 => "a fiber's stack overflowed",
             _ => "unknown failure",
         };
-        Err(self.device.fault(launch.kernel.name(), why))
+        Err(self.device.fault(launch.kernel().name(), why))
     }
 }
 

@@ -4,16 +4,23 @@
 use std::fmt;
 use std::sync::OnceLock;
 
+/// What an [`Isa`] allows, from the least to the most: dispatchers match on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) enum Level {
+pub enum Level {
+    /// The reference implementations.
     Reference,
+    /// Plain Rust.
     Portable,
+    /// NEON.
     #[cfg(target_arch = "aarch64")]
     Neon,
+    /// AVX2.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// AVX-512F, BW and VL.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// GFNI, and AVX-512F, BW and VL.
     #[cfg(target_arch = "x86_64")]
     Gfni,
 }
@@ -76,7 +83,8 @@ impl Isa {
         }
     }
 
-    pub(crate) fn level(self) -> Level {
+    /// What dispatchers match on.
+    pub fn level(self) -> Level {
         self.0
     }
 }

@@ -75,42 +75,92 @@ impl Kernel {
             Kernel::Md5Batch | Kernel::Sha1Batch | Kernel::Sha256Batch => 128,
         }
     }
+
+    /// Bytes of the struct that it takes.
+    pub const fn argument_bytes(self) -> usize {
+        match self {
+            Kernel::GfMultiply => size_of::<GfMultiply>(),
+            Kernel::Blake3Leaves => size_of::<Blake3Leaves>(),
+            Kernel::Blake3Parents => size_of::<Blake3Parents>(),
+            Kernel::BoundaryCandidates => size_of::<BoundaryCandidates>(),
+            Kernel::XorRows => size_of::<XorRows>(),
+            Kernel::Md5Batch | Kernel::Sha1Batch | Kernel::Sha256Batch => size_of::<Digests>(),
+            Kernel::LookupLevels => size_of::<LookupLevels>(),
+            Kernel::BloomQuery => size_of::<BloomQuery>(),
+            Kernel::MarkNonzero => size_of::<MarkNonzero>(),
+        }
+    }
 }
 
 /// One kernel to run: blocks in x and y, and its argument as the bytes of the C struct.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Launch {
-    /// Which kernel.
-    pub kernel: Kernel,
-    /// Blocks in x and y; each at least 1.
-    pub grid: [u32; 2],
-    /// The argument, laid out as C lays out the kernel's struct.
-    pub argument: Vec<u8>,
+    kernel: Kernel,
+    grid: [u32; 2],
+    argument: Vec<u8>,
 }
 
-/// Declares a kernel's argument. Fields are written one after the other, so a struct must need no padding.
-macro_rules! argument {
+impl Launch {
+    /// `kernel` with at least `threads` threads in x, and `rows` rows of blocks in y. None without threads or rows: then
+    /// there is nothing to compute.
+    ///
+    /// # Panics
+    /// If the argument is not the kernel's, or there are more blocks than a grid holds.
+    pub fn new(kernel: Kernel, threads: usize, rows: usize, argument: Vec<u8>) -> Option<Launch> {
+        let (expected, got) = (kernel.argument_bytes(), argument.len());
+        assert_eq!(got, expected, "argument of {}", kernel.name());
+        let blocks =
+            u32::try_from(threads.div_ceil(kernel.threads() as usize)).expect("a grid has 2^32 blocks at most");
+        let rows = u32::try_from(rows).expect("a grid has 2^32 rows at most");
+        (blocks > 0 && rows > 0).then_some(Launch { kernel, grid: [blocks, rows], argument })
+    }
+
+    /// Which kernel.
+    pub fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+
+    /// Blocks in x and y; each at least 1.
+    pub fn grid(&self) -> [u32; 2] {
+        self.grid
+    }
+
+    /// The argument, laid out as C lays out the kernel's struct.
+    pub fn argument(&self) -> &[u8] {
+        &self.argument
+    }
+
+    /// The argument in words of eight bytes, which is how the struct is aligned.
+    pub(crate) fn argument_words(&self) -> Vec<u64> {
+        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("structs are whole words"));
+        self.argument.chunks(8).map(word).collect()
+    }
+}
+
+/// Declares a struct that host and kernel share. Fields are written one after the other, so it must need no padding.
+macro_rules! shared_struct {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default)]
-        pub(crate) struct $name { $(pub $field: $type),+ }
+        #[repr(C)]
+        #[allow(missing_docs)] // The kernel's source says what a field means.
+        pub struct $name { $(pub $field: $type),+ }
+
+        const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())+, "no padding between fields");
+        const _: () = assert!(size_of::<$name>().is_multiple_of(8), "no padding at the end");
 
         impl $name {
             /// The bytes of the C struct.
             pub fn to_bytes(self) -> Vec<u8> {
-                let mut bytes = Vec::new();
-                $(
-                    debug_assert!(bytes.len().is_multiple_of(size_of::<$type>()), "a field would need padding");
-                    bytes.extend_from_slice(&self.$field.to_ne_bytes());
-                )+
-                debug_assert!(bytes.len().is_multiple_of(8), "the struct would need padding");
+                let mut bytes = Vec::with_capacity(size_of::<$name>());
+                $(bytes.extend_from_slice(&self.$field.to_ne_bytes());)+
                 bytes
             }
         }
     };
 }
 
-argument! {
+shared_struct! {
     /// `struct gf_multiply`.
     GfMultiply {
         sources: u64, targets: u64, tables: u64,
@@ -119,27 +169,27 @@ argument! {
     }
 }
 
-argument! {
+shared_struct! {
     /// `struct blake3_leaves`.
     Blake3Leaves { data: u64, buffers: u64, values: u64, buffer_count: u32, leaf_count: u32 }
 }
 
-argument! {
+shared_struct! {
     /// `struct blake3_buffer`.
     Blake3Buffer { offset: u64, bytes: u64, first_leaf: u32, value: u32 }
 }
 
-argument! {
+shared_struct! {
     /// `struct blake3_parents`.
     Blake3Parents { values: u64, items: u64, item_count: u32, unused: u32 }
 }
 
-argument! {
+shared_struct! {
     /// `struct blake3_item`.
     Blake3Item { from: u32, count: u32, to: u32, root: u32 }
 }
 
-argument! {
+shared_struct! {
     /// `struct boundary_candidates`.
     BoundaryCandidates {
         data: u64, found: u64, any_below: u64, strong_below: u64,
@@ -147,7 +197,7 @@ argument! {
     }
 }
 
-argument! {
+shared_struct! {
     /// `struct xor_rows`.
     XorRows {
         sources: u64, targets: u64, firsts: u64, words: u64, lists: u64,
@@ -156,12 +206,12 @@ argument! {
     }
 }
 
-argument! {
+shared_struct! {
     /// `struct digest_message`.
     DigestMessage { offset: u64, bytes: u64 }
 }
 
-argument! {
+shared_struct! {
     /// `struct digests`.
     Digests {
         data: u64, messages: u64, out: u64, step: u64, window: u64, total: u64,
@@ -169,22 +219,30 @@ argument! {
     }
 }
 
-argument! {
+shared_struct! {
     /// `struct lookup_levels`.
     LookupLevels {
         keys: u64, firsts: u64, queries: u64, found: u64, query_count: u64, level_count: u32, unused: u32,
     }
 }
 
-argument! {
+shared_struct! {
     /// `struct bloom_query`.
     BloomQuery { blocks: u64, hashes: u64, passes: u64, block_count: u64, query_count: u64 }
 }
 
-argument! {
+shared_struct! {
     /// `struct mark_nonzero`.
     MarkNonzero { data: u64, flags: u64, pieces: u64, count: u64 }
 }
+
+// Each size is that of the C struct on a host and on a GPU with 64-bit pointers; the emulator compares them at every launch.
+const _: () = assert!(size_of::<GfMultiply>() == 80 && size_of::<XorRows>() == 88);
+const _: () = assert!(size_of::<Blake3Leaves>() == 32 && size_of::<Blake3Parents>() == 24);
+const _: () = assert!(size_of::<Blake3Buffer>() == 24 && size_of::<Blake3Item>() == 16);
+const _: () = assert!(size_of::<BoundaryCandidates>() == 48 && size_of::<MarkNonzero>() == 32);
+const _: () = assert!(size_of::<DigestMessage>() == 16 && size_of::<Digests>() == 64);
+const _: () = assert!(size_of::<LookupLevels>() == 48 && size_of::<BloomQuery>() == 40);
 
 #[cfg(test)]
 mod tests {

@@ -22,16 +22,16 @@ pub mod coder;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod device;
-pub mod digest;
 pub mod emulated;
 pub mod erasure;
 pub mod hash;
-mod isa;
+pub mod isa;
 pub mod kernels;
-pub mod lookup;
 pub mod runtime;
-mod simd;
+pub mod simd;
 pub mod spec;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod windows;
 pub mod xorcode;
 

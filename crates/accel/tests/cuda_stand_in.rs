@@ -10,7 +10,6 @@ use std::sync::Arc;
 use tessera_accel::cuda;
 use tessera_accel::erasure::{Code, Matrix};
 use tessera_accel::hash::chunk_hash;
-use tessera_accel::lookup::{Levels, Sorted};
 use tessera_accel::runtime::operations::{HashBatch, Multiply};
 use tessera_accel::runtime::{Backend, Operation, Options, Request, Runtime, Target};
 
@@ -83,7 +82,7 @@ fn through_the_driver() {
     }
     assert_eq!(done(&runtime) - before, 40);
     (0..2).for_each(|index| data_in_place(&runtime, index, &bytes));
-    levels_that_stay(&runtime);
+    data_that_stays(&runtime);
 
     // More than the stand-in's 16 MiB: the CPU does it, the device stays.
     let large = HashBatch::names(&[20 << 20]).unwrap();
@@ -136,15 +135,16 @@ fn data_in_place(runtime: &Runtime, index: usize, bytes: &[u8]) {
     }
 }
 
-/// Levels on both devices at once: each is given back in its own context.
-fn levels_that_stay(runtime: &Runtime) {
-    let (new, old): (Vec<u64>, Vec<u64>) = ((0..500).map(|i| 3 * i).collect(), (0..900).map(|i| 2 * i).collect());
-    let levels = Levels::new(vec![Sorted::new(&new).unwrap(), Sorted::new(&old).unwrap()]).unwrap();
-    let queries: Vec<u64> = (0..2_000).collect();
-    let kept: Vec<_> = (0..2).map(|index| runtime.keep_levels(index, &levels).unwrap()).collect();
-    for kept in &kept {
-        assert_eq!(runtime.find_in_kept(kept, &queries).unwrap(), levels.find_reference(&queries));
-    }
+/// Data on both devices at once: each is given back in its own context.
+fn data_that_stays(runtime: &Runtime) {
+    let hashing: Arc<dyn Operation> = Arc::new(HashBatch::names(&[5_000]).unwrap());
+    let resident = |index| {
+        let mut buffer = runtime.buffer(hashing.input_bytes()).unwrap();
+        buffer.fill(index as u8);
+        runtime.resident(index, buffer).unwrap().unwrap()
+    };
+    let both: Vec<_> = (0..2).map(resident).collect();
+    both.iter().for_each(|data| runtime.on_resident(data, &hashing, 1).unwrap().unwrap());
 }
 
 fn done(runtime: &Runtime) -> u64 {

@@ -8,9 +8,8 @@ use serde_json::json;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use tessera_accel::digest::{self, Function};
-use tessera_accel::runtime;
-use tessera_accel::windows::Windows;
+use tessera_hashgpu::digest::{self, Function};
+use tessera_hashgpu::windows::Windows;
 
 fn path(dir: &Path, name: &str) -> String {
     dir.join(name).display().to_string()
@@ -315,7 +314,7 @@ fn the_list_and_the_bench_print_every_device_and_primitive() {
     assert!(list.text().contains("cuda") && list.text().contains("emulated"));
     // All that calibration measures, which is all there is.
     let bench = tessera(&["accel", "bench", "--size", "64K"]);
-    let names: Vec<&str> = runtime::samples(64 << 10).iter().map(|s| s.operation.primitive()).collect();
+    let names: Vec<&str> = tessera_hashgpu::samples(64 << 10).iter().map(|s| s.primitive()).collect();
     for name in &names {
         let row = bench.text().lines().any(|l| l.starts_with(&format!("{name} ")) && l.contains("goes to the CPU"));
         assert!(row, "{name}: {bench:?}");

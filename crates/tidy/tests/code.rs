@@ -15,15 +15,18 @@ fn files_stay_readable() {
     }
 }
 
+/// Crates that may hold unsafe code: SIMD leaves, and what touches a device's memory.
+const UNSAFE_CRATES: &[&str] = &["crates/accel/", "crates/hashgpu/"];
+
 #[test]
-fn unsafe_code_lives_in_accel_alone_and_says_why() {
+fn unsafe_code_lives_in_few_crates_and_says_why() {
     let mut silent = Vec::new();
     for source in rust_sources() {
         let count = |text: &str| source.text.lines().filter(|line| line.contains(text)).count();
         let blocks = count(concat!("unsafe ", "{")) + count(concat!("unsafe ", "impl"));
         let functions = unexplained_functions(&source);
-        let is_accel = source.path.starts_with("crates/accel/");
-        assert!(is_accel || blocks + count(concat!("unsafe ", "fn")) == 0, "unsafe code in {}", source.path);
+        let allowed = UNSAFE_CRATES.iter().any(|name| source.path.starts_with(name));
+        assert!(allowed || blocks + count(concat!("unsafe ", "fn")) == 0, "unsafe code in {}", source.path);
         let reasons = count(concat!("SAFETY", ":"));
         assert!(reasons >= blocks, "{}: {blocks} unsafe blocks and impls, {reasons} SAFETY lines", source.path);
         silent.extend(functions.iter().map(|line| format!("{}:{line}", source.path)));

@@ -8,9 +8,8 @@
 //! to say: after a boundary that two versions share, their windows fall together again.
 
 use super::{MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, ParamsError};
-use crate::digest::Function;
 use crate::isa::Isa;
-use crate::windows::{Windows, WindowsError};
+use crate::windows::{Md5, WindowShape};
 
 /// Largest window that may be asked for.
 const MAX_WINDOW_BYTES: usize = 64 * 1024;
@@ -21,7 +20,7 @@ const WINDOWS_AT_ONCE: usize = 256;
 /// m, k and p of the rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cbch {
-    windows: Windows,
+    windows: WindowShape,
     low_bits: u32,
 }
 
@@ -30,10 +29,7 @@ impl Cbch {
     /// [`MIN_CHUNK_BYTES`] and [`MAX_CHUNK_BYTES`].
     pub fn new(window_bytes: usize, low_bits: u32, advance_bytes: usize) -> Result<Cbch, ParamsError> {
         let refused = ParamsError::Cbch { window_bytes, low_bits, advance_bytes };
-        let windows = Windows::new(Function::Md5, window_bytes, advance_bytes, 8).map_err(|e: WindowsError| {
-            debug_assert!(!matches!(e, WindowsError::Width { .. }), "MD5 has more than 8 bytes");
-            refused.clone()
-        })?;
+        let windows = WindowShape::new(window_bytes, advance_bytes, 8).ok_or_else(|| refused.clone())?;
         let rule = Cbch { windows, low_bits };
         let sensible = window_bytes <= MAX_WINDOW_BYTES && low_bits < usize::BITS;
         match rule.mean() {
@@ -78,9 +74,11 @@ impl Cbch {
         let reachable = &bytes[..bytes.len().min(limit)];
         let count = self.windows.count(reachable.len());
         let mask = (1u64 << self.low_bits) - 1;
+        let mut hashes = Vec::new();
         for first in (0..count).step_by(WINDOWS_AT_ONCE) {
             let last = count.min(first + WINDOWS_AT_ONCE) - 1;
-            let hashes = self.windows.hash_on(isa, &reachable[first * step..last * step + window]);
+            hashes.clear();
+            self.windows.append::<Md5>(isa, &reachable[first * step..last * step + window], &mut hashes);
             let zero = hashes.chunks_exact(8).position(|hash| {
                 let low = hash.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
                 low & mask == 0

@@ -1,7 +1,8 @@
 //! Cuts do not depend on buffers, devices or history; sizes keep their limits and their mean (P10, P14).
 
 use super::*;
-use crate::device::test_bytes;
+use crate::testing::test_bytes;
+use crate::windows::{Compression, Md5};
 use proptest::prelude::*;
 
 fn cuts_on(isa: Isa, rule: Rule, data: &[u8], buffer: usize) -> Vec<u64> {
@@ -281,8 +282,8 @@ fn defined_cbch_cuts(m: usize, k: u32, p: usize, bytes: &[u8]) -> Vec<u64> {
             cuts.push(limit as u64);
             continue;
         }
-        let digest = crate::digest::digest(crate::digest::Function::Md5, &bytes[at..end]);
-        let low = u32::from_le_bytes(digest.as_bytes()[..4].try_into().unwrap());
+        let digest = <Md5 as Compression>::reference(&bytes[at..end]);
+        let low = u32::from_le_bytes(digest[..4].try_into().unwrap());
         if low & ((1 << k) - 1) == 0 {
             (start, at) = (end, end);
             cuts.push(end as u64);

@@ -2,8 +2,8 @@
 
 use super::dispatch::{Coefficients, Source, Target, multiply};
 use super::*;
-use crate::device::test_bytes;
 use crate::isa::Isa;
+use crate::testing::test_bytes;
 use proptest::prelude::*;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 

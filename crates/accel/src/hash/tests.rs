@@ -74,7 +74,7 @@ fn batches_equal_the_reference_by_every_set() {
 fn batches_equal_the_crate_on_a_hundred_thousand_random_messages() {
     use rand::{RngExt, SeedableRng, rngs::StdRng};
     let mut rng = StdRng::seed_from_u64(8);
-    let pool = crate::device::test_bytes(8, 1 << 16);
+    let pool = crate::testing::test_bytes(8, 1 << 16);
     let mut messages = 0;
     while messages < 110_000 {
         let most = [70, 1100, 3000, 9000, 17_500][rng.random_range(0..5)];
@@ -133,14 +133,14 @@ proptest! {
 
     #[test]
     fn equals_the_reference(seed in any::<u64>(), len in 0usize..200_000) {
-        let input = crate::device::test_bytes(seed, len);
+        let input = crate::testing::test_bytes(seed, len);
         prop_assert_eq!(tree(&input), reference::tree(&input));
     }
 
     /// P2: whatever single bit of the bytes, the list or the name changes, something refuses.
     #[test]
     fn any_flipped_bit_is_refused(seed in any::<u64>(), len in GROUP_BYTES + 1..5 * GROUP_BYTES, at in any::<prop::sample::Index>(), bit in 0u8..8) {
-        let mut input = crate::device::test_bytes(seed, len);
+        let mut input = crate::testing::test_bytes(seed, len);
         let Tree { root, mut groups } = tree(&input);
 
         let at_byte = at.index(len);
@@ -159,7 +159,7 @@ proptest! {
     #[test]
     fn swapped_groups_are_refused(seed in any::<u64>(), a in 0usize..4, b in 0usize..4) {
         prop_assume!(a != b);
-        let input = crate::device::test_bytes(seed, 4 * GROUP_BYTES);
+        let input = crate::testing::test_bytes(seed, 4 * GROUP_BYTES);
         let len = input.len() as u64;
         let Tree { root, mut groups } = tree(&input);
         let bytes = &input[a * GROUP_BYTES..(a + 1) * GROUP_BYTES];

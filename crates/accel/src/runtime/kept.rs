@@ -58,7 +58,7 @@ impl Runtime {
     /// run. What is measured is written to the file, whose folder is made if need be.
     pub fn calibrate_kept(&self, file: &Path) -> CalibrationSource {
         let machine = self.machine();
-        match read(file, &machine) {
+        match read(file, &machine).and_then(|kept| self.covered(kept)) {
             Ok(kept) => {
                 self.test_devices();
                 self.set_calibration(kept);
@@ -70,6 +70,15 @@ impl Runtime {
                 let kept = if whole { write(file, &machine, &measured) } else { Err("a device was retired".into()) };
                 CalibrationSource::Measured { why, not_kept: kept.err() }
             }
+        }
+    }
+
+    /// The costs, if no primitive is missing that this runtime measures: another program may measure fewer.
+    fn covered(&self, kept: Calibration) -> Result<Calibration, String> {
+        if self.is_covered_by(&kept) {
+            Ok(kept)
+        } else {
+            Err("the file lacks some of this program's primitives".into())
         }
     }
 

@@ -20,7 +20,6 @@ mod central;
 mod flight;
 mod job;
 mod kept;
-mod levels;
 mod manager;
 mod operation;
 pub mod operations;
@@ -33,12 +32,11 @@ mod workers;
 mod tests;
 
 pub use backend::{Backend, Fault, Stream};
-pub use calibrate::{Sample, samples};
+pub use calibrate::{fill_sample, samples};
 pub use central::{DeviceState, Queues};
 pub use job::{Callback, Done, Job, JobError, Request, Target};
 pub use kept::{CalibrationSource, calibration_file};
-pub use levels::{KeepError, ResidentLevels};
-pub use operation::{Operation, Places};
+pub use operation::{Operation, Places, padded};
 pub use pool::{Buffer, HostMemory, NoMemory, Pageable, Pool, PoolUse};
 pub use resident::Resident;
 pub use routing::{CPU, Calibration, CalibrationError, Cost, Decision, Why};
@@ -73,6 +71,9 @@ pub struct Options {
     pub isa: Isa,
     /// Where buffers come from; pinned memory for CUDA.
     pub memory: Arc<dyn HostMemory>,
+    /// What [`Runtime::calibrate`] measures: a job of each primitive on about so many bytes. Crates that add operations add
+    /// theirs.
+    pub samples: fn(usize) -> Vec<Arc<dyn Operation>>,
 }
 
 impl Default for Options {
@@ -86,6 +87,7 @@ impl Default for Options {
             stuck_after: Duration::from_secs(30),
             isa: Isa::best(),
             memory: Arc::new(Pageable),
+            samples,
         }
     }
 }

@@ -55,9 +55,17 @@ pub trait Operation: Send + Sync + fmt::Debug {
     fn finish(&self, _output: &mut [u8]) -> bool {
         true
     }
+
+    /// Turns random bytes into a valid input, for calibration and benchmarks. Most operations take any bytes.
+    fn make_valid(&self, _random: &mut [u8]) {}
+
+    /// Whether two finished outputs mean the same.
+    fn outputs_equal(&self, a: &[u8], b: &[u8]) -> bool {
+        a == b
+    }
 }
 
-/// `n` rounded up to what every buffer on a device is aligned to.
-pub(crate) fn padded(n: usize) -> usize {
+/// `n` rounded up to a multiple of 16, which every buffer on a device is aligned to.
+pub fn padded(n: usize) -> usize {
     n.next_multiple_of(16)
 }

@@ -31,18 +31,8 @@ impl Drop for Resident {
 unsafe impl Sync for Resident {}
 
 impl Resident {
-    /// The device it is on, among those of the runtime that put it there.
-    pub(super) fn index(&self) -> usize {
-        self.index
-    }
-
-    /// Whether it is on that device.
-    pub(super) fn is_on(&self, backend: &Arc<dyn Backend>) -> bool {
-        Arc::ptr_eq(&self.backend, backend)
-    }
-
-    /// Where in the device's memory.
-    pub(super) fn address(&self) -> u64 {
+    /// Where the bytes lie in the device's memory, as long as this value lives.
+    pub fn address(&self) -> u64 {
         self.address
     }
 }
@@ -61,6 +51,15 @@ impl Runtime {
         Some(put.map(|(address, stream)| Resident { index, backend, address, bytes, central, stream: Some(stream) }))
     }
 
+    /// Index of the device that holds the data.
+    ///
+    /// # Errors
+    /// [`SubmitError::Elsewhere`] if that is a device of another runtime.
+    pub fn device_of(&self, data: &Resident) -> Result<usize, SubmitError> {
+        let here = self.backends.get(data.index).is_some_and(|backend| Arc::ptr_eq(&data.backend, backend));
+        if here { Ok(data.index) } else { Err(SubmitError::Elsewhere) }
+    }
+
     /// Runs `operation` `jobs` times on what lies on the device, several at once, and waits for all of them. The first
     /// failure is what is returned; the CPU takes none of them over.
     pub fn on_resident(
@@ -70,7 +69,7 @@ impl Runtime {
         jobs: usize,
     ) -> Result<Result<(), JobError>, SubmitError> {
         let (primitive, expected) = (operation.primitive(), operation.input_bytes());
-        self.place_of(data)?;
+        self.device_of(data)?;
         if expected > data.bytes {
             return Err(SubmitError::InputLength { primitive, expected, got: data.bytes });
         }

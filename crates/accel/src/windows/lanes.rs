@@ -2,9 +2,7 @@
 //! put in with masks, so that nothing is copied.
 #![allow(unsafe_code, clippy::needless_range_loop)] // Lanes and words are indexes, side by side.
 
-use super::Windows;
-use crate::digest::MAX_DIGEST_BYTES;
-use crate::digest::functions::{Compression, MAX_STATE};
+use super::{Compression, MAX_STATE, WindowShape, digest_of_lane, padding};
 use crate::isa::{Isa, Level};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::Neon;
@@ -12,8 +10,8 @@ use crate::simd::words::{BLOCK_BYTES, MAX_LANES, One, Words};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 
-/// See [`Windows::append`].
-pub fn append<H: Compression>(isa: Isa, windows: &Windows, buffer: &[u8], out: &mut Vec<u8>) {
+/// See [`WindowShape::append`].
+pub fn append<H: Compression>(isa: Isa, windows: &WindowShape, buffer: &[u8], out: &mut Vec<u8>) {
     let count = windows.count(buffer.len());
     let plan = Plan::new::<H>(windows);
     // Lanes read whole blocks. Windows whose last block passes the buffer's end are hashed in a copy of the end.
@@ -41,15 +39,11 @@ struct Plan {
 }
 
 impl Plan {
-    fn new<H: Compression>(windows: &Windows) -> Plan {
+    fn new<H: Compression>(windows: &WindowShape) -> Plan {
         let rest = windows.window_bytes % BLOCK_BYTES;
-        let padding_blocks = if rest + 9 <= BLOCK_BYTES { 1 } else { 2 };
-        let (mut keep, mut padding) = ([0u8; BLOCK_BYTES], [0u8; 2 * BLOCK_BYTES]);
+        let (padding, padding_blocks) = padding::<H>(rest, windows.window_bytes);
+        let mut keep = [0u8; BLOCK_BYTES];
         keep[..rest].fill(!0);
-        padding[rest] = 0x80;
-        let bits = (windows.window_bytes as u64).wrapping_mul(8);
-        let bits = if H::BIG_ENDIAN { bits.to_be_bytes() } else { bits.to_le_bytes() };
-        padding[padding_blocks * BLOCK_BYTES - 8..padding_blocks * BLOCK_BYTES].copy_from_slice(&bits);
         let word = |bytes: &[u8], i: usize| {
             u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
         };
@@ -146,12 +140,7 @@ unsafe fn all<H: Compression, V: Words>(plan: &Plan, buffer: &[u8], count: usize
             }
         }
         for lane in 0..busy {
-            let mut digest = [0u8; MAX_DIGEST_BYTES];
-            for i in 0..H::STATE {
-                let word = words[i][lane];
-                let bytes = if H::BIG_ENDIAN { word.to_be_bytes() } else { word.to_le_bytes() };
-                digest[4 * i..4 * i + 4].copy_from_slice(&bytes);
-            }
+            let digest = digest_of_lane::<H, MAX_LANES>(&words, lane);
             out.extend_from_slice(&digest[..plan.width]);
         }
     }

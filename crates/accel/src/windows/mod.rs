@@ -1,82 +1,38 @@
-//! Sliding-window hashing: the hash of every window of W bytes at steps of S bytes, as HashGPU's interface has it.
+//! Hashes of sliding windows: the digest of every window of W bytes at steps of S bytes, cut to some width.
 //!
-//! Window i covers bytes [i·S, i·S + W) of the stream, and there are ⌊(n − W) / S⌋ + 1 of them in n ≥ W bytes, none in
-//! fewer. Each result is the first `width_bytes` of the window's digest. [`Windows::hash`] takes a whole buffer, a
-//! [`Stream`] takes one that comes in pieces and loses no window that straddles two of them.
+//! Window i covers bytes [i·S, i·S + W) of a buffer; n ≥ W bytes have ⌊(n − W) / S⌋ + 1 windows, fewer have none. Every
+//! window is a message of its own. Vectors hash as many side by side as they have lanes, and read them where they lie.
+//! The reference hashes one after another with RustCrypto's crates.
 //!
-//! Every window is a message of its own: in lanes side by side, read where it lies. The reference hashes one slice
-//! after another. stdchk's boundary rule stands on this, in [`crate::boundaries`].
+//! The boundary rule `cbch` needs MD5 of windows, so only that function is here. `tessera-hashgpu` adds SHA-1, SHA-256
+//! and streams through [`Compression`].
 //!
 //! Source: Al-Kiswany et al., "StoreGPU", HPDC 2008.
 
+mod compression;
 mod lanes;
-mod stream;
 
 #[cfg(test)]
 mod tests;
 
-use crate::digest::{self, Function};
+pub use compression::{Compression, MAX_DIGEST_BYTES, MAX_STATE, Md5, digest_of_lane, padding};
+
 use crate::isa::Isa;
 
-pub use stream::Stream;
-
-/// Windows hashed in one go where they are passed on as slices.
-const SLICES_AT_ONCE: usize = 4096;
-
-/// Which windows are hashed, how, and how much of each hash is kept.
+/// Which windows of a buffer are hashed, and how much of each digest is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Windows {
-    function: Function,
+pub struct WindowShape {
     window_bytes: usize,
     step_bytes: usize,
     width_bytes: usize,
 }
 
-/// Why there is no such sliding window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum WindowsError {
-    /// Windows of no bytes.
-    #[error("windows of 0 bytes: a window has at least 1 byte")]
-    Window,
-    /// Steps of no bytes.
-    #[error("steps of 0 bytes: windows advance by at least 1 byte")]
-    Step,
-    /// More of the digest than there is, or nothing of it.
-    #[error("{got} bytes of each digest: {function} has {most}, and at least 1 is kept")]
-    Width {
-        /// The hash function.
-        function: Function,
-        /// Bytes of its digest.
-        most: usize,
-        /// Bytes asked for.
-        got: usize,
-    },
-}
-
-impl Windows {
-    /// The first `width_bytes` of `function` of every window of `window_bytes` at steps of `step_bytes`.
-    pub fn new(
-        function: Function,
-        window_bytes: usize,
-        step_bytes: usize,
-        width_bytes: usize,
-    ) -> Result<Windows, WindowsError> {
-        if window_bytes == 0 {
-            return Err(WindowsError::Window);
-        }
-        if step_bytes == 0 {
-            return Err(WindowsError::Step);
-        }
-        let most = function.digest_bytes();
-        if width_bytes == 0 || width_bytes > most {
-            return Err(WindowsError::Width { function, most, got: width_bytes });
-        }
-        Ok(Windows { function, window_bytes, step_bytes, width_bytes })
-    }
-
-    /// The hash function.
-    pub fn function(&self) -> Function {
-        self.function
+impl WindowShape {
+    /// Windows of `window_bytes` at steps of `step_bytes`, with the first `width_bytes` of each digest. None if one of them
+    /// is 0, or the width above [`MAX_DIGEST_BYTES`].
+    pub fn new(window_bytes: usize, step_bytes: usize, width_bytes: usize) -> Option<WindowShape> {
+        let is_valid = window_bytes > 0 && step_bytes > 0 && (1..=MAX_DIGEST_BYTES).contains(&width_bytes);
+        is_valid.then_some(WindowShape { window_bytes, step_bytes, width_bytes })
     }
 
     /// Bytes in a window.
@@ -99,54 +55,31 @@ impl Windows {
         len.checked_sub(self.window_bytes).map_or(0, |room| room / self.step_bytes + 1)
     }
 
-    /// Results of all windows of `buffer`, one after another: [`Windows::count`] times [`Windows::width_bytes`] bytes.
-    pub fn hash(&self, buffer: &[u8]) -> Vec<u8> {
-        self.hash_on(Isa::best(), buffer)
-    }
-
-    /// [`Windows::hash`] by the kernels of `isa`; the bytes are the same (P10).
-    pub fn hash_on(&self, isa: Isa, buffer: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
-        self.append(isa, buffer, &mut out);
-        out
-    }
-
-    /// Appends the results of all windows of `buffer` to `out`.
-    fn append(&self, isa: Isa, buffer: &[u8], out: &mut Vec<u8>) {
-        let count = self.count(buffer.len());
-        if count == 0 {
-            return;
-        }
-        out.reserve(count * self.width_bytes);
-        if isa == Isa::REFERENCE {
-            for window in self.slices(buffer) {
-                out.extend_from_slice(&digest::digest(self.function, window).as_bytes()[..self.width_bytes]);
-            }
-            return;
-        }
-        match self.function {
-            Function::Md5 => lanes::append::<digest::functions::Md5>(isa, self, buffer, out),
-            Function::Sha1 => lanes::append::<digest::functions::Sha1>(isa, self, buffer, out),
-            Function::Sha256 => lanes::append::<digest::functions::Sha256>(isa, self, buffer, out),
-            Function::Blake3 => self.append_slices(isa, buffer, out),
-        }
-    }
-
-    fn slices<'a>(&self, buffer: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    /// The windows of `buffer`.
+    pub fn slices<'a>(&self, buffer: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let (window, step) = (self.window_bytes, self.step_bytes);
         (0..self.count(buffer.len())).map(move |i| &buffer[i * step..i * step + window])
     }
 
-    fn append_slices(&self, isa: Isa, buffer: &[u8], out: &mut Vec<u8>) {
-        let mut slices = self.slices(buffer);
-        loop {
-            let some: Vec<&[u8]> = slices.by_ref().take(SLICES_AT_ONCE).collect();
-            if some.is_empty() {
-                return;
-            }
-            for one in digest::batch_on(isa, self.function, &some) {
-                out.extend_from_slice(&one.as_bytes()[..self.width_bytes]);
-            }
+    /// Appends the results of all windows of `buffer` to `out`, by the kernels of `isa`; the bytes are the same for every
+    /// set (P10).
+    ///
+    /// # Panics
+    /// If a result is wider than a digest of `H`.
+    pub fn append<H: Compression>(&self, isa: Isa, buffer: &[u8], out: &mut Vec<u8>) {
+        assert!(self.width_bytes <= 4 * H::STATE, "{} bytes of digests of {}", self.width_bytes, 4 * H::STATE);
+        let count = self.count(buffer.len());
+        if count == 0 {
+            return;
         }
+        let before = out.len();
+        out.reserve(count * self.width_bytes);
+        if isa == Isa::REFERENCE {
+            let results = self.slices(buffer).map(H::reference);
+            results.for_each(|digest| out.extend_from_slice(&digest[..self.width_bytes]));
+        } else {
+            lanes::append::<H>(isa, self, buffer, out);
+        }
+        assert_eq!(out.len() - before, count * self.width_bytes, "a result for each of {count} windows");
     }
 }

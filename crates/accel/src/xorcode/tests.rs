@@ -2,8 +2,8 @@
 //! bytes, every misuse (P14).
 
 use super::*;
-use crate::device::test_bytes;
 use crate::isa::Isa;
+use crate::testing::test_bytes;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 /// Bytes with a prime period, so that swapped packets show.

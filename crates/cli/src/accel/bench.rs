@@ -10,8 +10,9 @@ use serde_json::json;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tessera_accel::runtime::{Buffer, Operation, Options, PoolUse, Request, Sample, Target, samples};
+use tessera_accel::runtime::{Buffer, Operation, Options, PoolUse, Request, Target, fill_sample};
 use tessera_accel::{Accelerated, Spec};
+use tessera_hashgpu::samples;
 
 /// A measurement goes on until it has taken this long.
 const ENOUGH: Duration = Duration::from_millis(300);
@@ -41,7 +42,8 @@ fn everything(bytes: usize) -> Outcome<Vec<Work>> {
 pub struct Work {
     /// The operation.
     pub operation: Arc<dyn Operation>,
-    sample: Option<Sample>,
+    /// Whether its input must be a valid one; else any will do.
+    is_sample: bool,
     /// Every job gets a buffer of its own from the pool, whose use is what is measured.
     fresh_buffers: bool,
 }
@@ -49,19 +51,19 @@ pub struct Work {
 impl Work {
     /// An operation to which all inputs are the same.
     pub fn of(operation: Arc<dyn Operation>) -> Work {
-        Work { operation, sample: None, fresh_buffers: false }
+        Work { operation, is_sample: false, fresh_buffers: false }
     }
 
-    fn like(sample: Sample) -> Work {
-        Work { operation: sample.operation.clone(), sample: Some(sample), fresh_buffers: false }
+    fn like(sample: Arc<dyn Operation>) -> Work {
+        Work { operation: sample, is_sample: true, fresh_buffers: false }
     }
 
     /// An input.
     pub fn input(&self, on: &Accelerated) -> Outcome<Buffer> {
         let mut input = on.runtime().buffer(self.operation.input_bytes()).map_err(failed)?;
-        match &self.sample {
-            Some(sample) => sample.paint(&mut input),
-            None => input.fill(0x5a),
+        match self.is_sample {
+            true => fill_sample(self.operation.as_ref(), &mut input),
+            false => input.fill(0x5a),
         }
         Ok(input)
     }

@@ -7,11 +7,12 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use tessera_accel::digest::{Digest, Function, Hasher, digest};
 use tessera_accel::hash::{self, GROUP_BYTES, HASH_BYTES};
-use tessera_accel::runtime::operations::{DigestBatch, HashBatch};
+use tessera_accel::runtime::operations::HashBatch;
 use tessera_accel::runtime::{Buffer, Job, JobError, Operation};
 use tessera_accel::{Accelerated, RunError};
+use tessera_hashgpu::digest::{Digest, Function, Hasher, digest};
+use tessera_hashgpu::operations::DigestBatch;
 
 /// Bytes of a job where there are more: of BLAKE3 a subtree, so this is a power of two of groups.
 pub const PART_BYTES: usize = 2 << 20;
@@ -188,7 +189,7 @@ fn fill(source: &mut impl Read, room: &mut [u8]) -> std::io::Result<usize> {
     Ok(filled)
 }
 
-/// Length, and the digest of the digests of the segments ([`tessera_accel::digest::segmented`]).
+/// Length, and the digest of the digests of the segments ([`tessera_hashgpu::digest::segmented`]).
 pub fn segmented(device: &Accelerated, function: Function, segment: usize, path: &Path) -> Outcome<(u64, Digest)> {
     let (mut file, mut all, mut bytes) = (open_file(path)?, Hasher::new(function), 0);
     let (mut line, mut piece) = (InOrder::new(device), Vec::new());

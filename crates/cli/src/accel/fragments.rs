@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use tessera_accel::Accelerated;
-use tessera_accel::digest::{Function, Hasher};
+use tessera_hashgpu::digest::{Function, Hasher};
 
 pub fn encode(args: &EncodeArgs) -> Outcome {
     let (out, device) = (Out::new(args.files.on.talk), open(&args.files.on)?);

@@ -9,8 +9,8 @@ use crate::exit::{Failure, Outcome};
 use crate::term::Out;
 use serde_json::{Map, Value};
 use std::path::Path;
-use tessera_accel::digest::{Digest, Function};
 use tessera_accel::{Accelerated, Spec};
+use tessera_hashgpu::digest::{Digest, Function};
 
 /// Files of as many bytes together are one batch; one whose digest is a chain is hashed in pieces if it has more.
 const BATCH_BYTES: usize = 64 << 20;

@@ -39,6 +39,7 @@ fn open(on: &OnDevice) -> Outcome<Accelerated> {
 }
 
 fn open_with(on: &OnDevice, options: Options) -> Outcome<Accelerated> {
+    let options = Options { samples: tessera_hashgpu::samples, ..options };
     let cpu = Cpu::with(options.isa);
     let (runtime, target) = on.device.runtime(options)?;
     if on.device == tessera_accel::Spec::Auto {

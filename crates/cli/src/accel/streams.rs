@@ -4,7 +4,7 @@ use crate::exit::{Failure, Outcome};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use tessera_accel::digest::{Digest, Function, Hasher};
+use tessera_hashgpu::digest::{Digest, Function, Hasher};
 
 /// Bytes read at a time.
 pub const PIECE_BYTES: usize = 16 << 20;

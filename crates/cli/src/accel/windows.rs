@@ -10,9 +10,9 @@ use crate::term::Out;
 use serde_json::json;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use tessera_accel::runtime::operations::HashWindows;
-use tessera_accel::windows::Windows;
 use tessera_accel::{Accelerated, RunError};
+use tessera_hashgpu::operations::HashWindows;
+use tessera_hashgpu::windows::Windows;
 
 /// Bytes read at a time: at steps of one byte there are thirty times as many bytes of results.
 const READ_BYTES: usize = 1 << 20;

@@ -4,9 +4,9 @@ use super::Talk;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tessera_accel::Spec;
-use tessera_accel::digest::Function;
 use tessera_accel::erasure::Matrix;
 use tessera_accel::xorcode::Technique;
+use tessera_hashgpu::digest::Function;
 use tessera_policy::{Chunking, Policy};
 
 /// Where and how an accelerator command runs.

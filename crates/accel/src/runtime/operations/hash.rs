@@ -10,6 +10,8 @@ const LEAF_BYTES: usize = 1024;
 const GROUP_LEAVES: u32 = (GROUP_BYTES / LEAF_BYTES) as u32;
 /// Chaining values that one warp joins.
 const JOINED: u32 = 64;
+/// Threads of a warp.
+const WARP: usize = 32;
 
 /// Names (and group hashes) of a batch of buffers; or the group values of a part of something longer.
 ///
@@ -257,16 +259,13 @@ impl Operation for HashBatch {
             buffer_count: plan.buffers.len() as u32,
             leaf_count: plan.leaf_count,
         };
-        let blocks = plan.leaf_count.div_ceil(Kernel::Blake3Leaves.threads());
-        let mut launches =
-            vec![Launch { kernel: Kernel::Blake3Leaves, grid: [blocks, 1], argument: leaves.to_bytes() }];
-        let mut items = at.tables + padded(plan.buffers.len() * 24) as u64;
+        let mut launches = Vec::with_capacity(1 + plan.levels.len());
+        launches.extend(Launch::new(Kernel::Blake3Leaves, plan.leaf_count as usize, 1, leaves.to_bytes()));
+        let mut items = at.tables + padded(plan.buffers.len() * size_of::<Blake3Buffer>()) as u64;
         for level in &plan.levels {
             let argument = Blake3Parents { values: at.result, items, item_count: level.len() as u32, unused: 0 };
-            let warps = Kernel::Blake3Parents.threads() / 32;
-            let grid = [(level.len() as u32).div_ceil(warps), 1];
-            launches.push(Launch { kernel: Kernel::Blake3Parents, grid, argument: argument.to_bytes() });
-            items += 16 * level.len() as u64;
+            launches.extend(Launch::new(Kernel::Blake3Parents, level.len() * WARP, 1, argument.to_bytes()));
+            items += (size_of::<Blake3Item>() * level.len()) as u64;
         }
         launches
     }

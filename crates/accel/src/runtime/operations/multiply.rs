@@ -121,9 +121,6 @@ impl Operation for Multiply {
     fn launches(&self, at: &Places) -> Vec<Launch> {
         let (rows, columns) = (self.rows.rows(), self.rows.columns());
         let pieces = self.fragment / PIECE_BYTES;
-        if pieces * self.stripes * rows == 0 {
-            return Vec::new();
-        }
         let argument = GfMultiply {
             sources: at.input,
             targets: at.result,
@@ -138,8 +135,7 @@ impl Operation for Multiply {
             columns: columns as u32,
             unused: 0,
         };
-        let blocks = (pieces * self.stripes).div_ceil(Kernel::GfMultiply.threads() as usize) as u32;
-        let grid = [blocks, rows.div_ceil(ROWS_PER_BLOCK) as u32];
-        vec![Launch { kernel: Kernel::GfMultiply, grid, argument: argument.to_bytes() }]
+        let rows = rows.div_ceil(ROWS_PER_BLOCK);
+        Launch::new(Kernel::GfMultiply, pieces * self.stripes, rows, argument.to_bytes()).into_iter().collect()
     }
 }

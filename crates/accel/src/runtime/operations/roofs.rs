@@ -90,9 +90,6 @@ impl Operation for CopyInside {
     }
 
     fn launches(&self, at: &Places) -> Vec<Launch> {
-        if self.pieces == 0 {
-            return Vec::new();
-        }
         let bytes = self.input_bytes() as u64;
         let argument = XorRows {
             sources: at.input,
@@ -108,8 +105,7 @@ impl Operation for CopyInside {
             chunks: 1,
             w: 1,
         };
-        let blocks = self.pieces.div_ceil(Kernel::XorRows.threads() as usize) as u32;
-        vec![Launch { kernel: Kernel::XorRows, grid: [blocks, 1], argument: argument.to_bytes() }]
+        Launch::new(Kernel::XorRows, self.pieces, 1, argument.to_bytes()).into_iter().collect()
     }
 }
 

@@ -144,8 +144,7 @@ impl Operation for Verify {
             return Vec::new();
         }
         let argument = MarkNonzero { data: differences, flags: at.result, pieces: pieces as u64, count: count as u64 };
-        let blocks = (pieces * count).div_ceil(Kernel::MarkNonzero.threads() as usize) as u32;
-        launches.push(Launch { kernel: Kernel::MarkNonzero, grid: [blocks, 1], argument: argument.to_bytes() });
+        launches.extend(Launch::new(Kernel::MarkNonzero, pieces * count, 1, argument.to_bytes()));
         launches
     }
 }

@@ -231,9 +231,6 @@ impl Operation for XorFragments {
         let (w, packet) = (self.code.w(), self.code.packet_bytes());
         let stripes = self.fragment / self.code.stripe_bytes();
         let threads = self.chunks * stripes * (packet / PIECE_BYTES);
-        if threads * self.rows.len() == 0 {
-            return Vec::new();
-        }
         let [firsts, words, _] = self.table_words();
         let words_at = at.tables + 4 * firsts.len() as u64;
         let argument = XorRows {
@@ -250,8 +247,6 @@ impl Operation for XorFragments {
             chunks: self.chunks as u32,
             w: w as u32,
         };
-        let blocks = threads.div_ceil(Kernel::XorRows.threads() as usize) as u32;
-        let grid = [blocks, self.rows.len() as u32];
-        vec![Launch { kernel: Kernel::XorRows, grid, argument: argument.to_bytes() }]
+        Launch::new(Kernel::XorRows, threads, self.rows.len(), argument.to_bytes()).into_iter().collect()
     }
 }

@@ -1,11 +1,11 @@
 //! What figures are compared with: transfers alone, copies inside a device, kernels alone on resident data.
 
 use super::kernels::Bench;
-use crate::device::test_bytes;
 use crate::emulated::Emulated;
 use crate::erasure::{Code, Matrix};
 use crate::runtime::operations::{CopyInside, KernelsAlone, Multiply, Transfer};
 use crate::runtime::{Operation, Options, Places, Runtime, SubmitError};
+use crate::testing::test_bytes;
 use std::sync::Arc;
 
 #[test]

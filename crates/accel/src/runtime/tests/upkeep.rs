@@ -1,14 +1,15 @@
 //! Parity that follows a changed fragment, and its check, by the kernels of every device and of both families of codes,
 //! against the CPU's reference (P10). As everywhere with the emulated device, cases are small.
 
-use super::faulty::Blocks;
 use super::kernels::Bench;
-use crate::device::{UpdateJob, VerifyJob, test_bytes};
+use crate::device::{UpdateJob, VerifyJob};
 use crate::emulated::Emulated;
 use crate::erasure::{Code, Matrix};
 use crate::isa::Isa;
 use crate::runtime::operations::{Multiply, Verify, XorFragments};
 use crate::runtime::{Options, Runtime, Target};
+use crate::testing::Blocks;
+use crate::testing::test_bytes;
 use crate::xorcode::{Technique, XorCode};
 use crate::{Accelerated, Cpu, Device};
 use rand::rngs::StdRng;

@@ -1,13 +1,14 @@
 //! Levels that stay on a device: asked from the host they answer as the CPU does, and only queries travel.
 
-use super::faulty::{Faulty, Handle, Plan};
-use crate::RunError;
-use crate::emulated::Emulated;
-use crate::lookup::{Levels, Sorted};
-use crate::runtime::{Backend, Fault, KeepError, Options, Runtime, SubmitError};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::sync::Arc;
+use tessera_accel::RunError;
+use tessera_accel::emulated::Emulated;
+use tessera_accel::runtime::{Backend, Fault, Options, Runtime, SubmitError};
+use tessera_accel::testing::{Faulty, Handle, Plan};
+use tessera_hashgpu::lookup::{Levels, Sorted};
+use tessera_hashgpu::{KeepError, ResidentLevels};
 
 fn runtime(backend: impl Backend + 'static) -> Runtime {
     Runtime::new(vec![Arc::new(backend)], Options { cpu_threads: 1, ..Options::default() }).unwrap()
@@ -39,12 +40,12 @@ fn levels_that_stay_on_a_device_answer_from_several_threads() {
     for case in 0..60 {
         let (arrays, queries) = some(&mut rng, case % 6);
         let levels = levels(&arrays);
-        let (kept, expected) = (runtime.keep_levels(0, &levels).unwrap(), levels.find_reference(&queries));
-        assert!(runtime.find_in_kept(&kept, &[]).unwrap().is_empty());
+        let (kept, expected) = (ResidentLevels::new(&runtime, 0, &levels).unwrap(), levels.find_reference(&queries));
+        assert!(kept.find(&runtime, &[]).unwrap().is_empty());
         std::thread::scope(|scope| {
             for queries in [&queries[..], &queries[..queries.len() / 2], &queries[..1]] {
                 let (runtime, kept, expected) = (&runtime, &kept, &expected[..queries.len()]);
-                scope.spawn(move || assert_eq!(runtime.find_in_kept(kept, queries).unwrap(), expected));
+                scope.spawn(move || assert_eq!(kept.find(runtime, queries).unwrap(), expected));
             }
         });
         asked += queries.len() + queries.len() / 2 + 1;
@@ -64,9 +65,9 @@ fn a_device_that_is_lost_loses_no_answers() {
         let runtime = runtime(Handle(Faulty::new(0, plan)));
         let (arrays, queries) = some(&mut rng, 4);
         let levels = levels(&arrays);
-        let kept = runtime.keep_levels(0, &levels).unwrap();
+        let kept = ResidentLevels::new(&runtime, 0, &levels).unwrap();
         for _ in 0..4 {
-            match (plan, runtime.find_in_kept(&kept, &queries)) {
+            match (plan, kept.find(&runtime, &queries)) {
                 (_, Ok(found)) => assert_eq!(found, levels.find_reference(&queries), "{plan:?}"),
                 (Plan::Panics(_), Err(RunError::Job(_))) => {}
                 (_, Err(error)) => panic!("{plan:?}: {error}"),
@@ -81,10 +82,13 @@ fn levels_that_cannot_be_kept_or_are_kept_elsewhere_are_refused() {
     let (arrays, queries) = some(&mut StdRng::seed_from_u64(33), 5);
     let levels = levels(&arrays);
     let (one, other) = (runtime(Emulated::new(0)), runtime(Emulated::new(0)));
-    let kept = one.keep_levels(0, &levels).unwrap();
-    let refused = other.find_in_kept(&kept, &queries);
+    let kept = ResidentLevels::new(&one, 0, &levels).unwrap();
+    let refused = kept.find(&other, &queries);
     assert!(matches!(refused, Err(RunError::Submit(SubmitError::Elsewhere))), "{refused:?}");
-    assert!(matches!(one.keep_levels(1, &levels).err(), Some(KeepError::NoSuchDevice { index: 1, count: 1 })));
-    let tiny = runtime(Emulated::new(0).with_memory(64)).keep_levels(0, &levels).err();
+    assert!(matches!(
+        ResidentLevels::new(&one, 1, &levels).err(),
+        Some(KeepError::NoSuchDevice { index: 1, count: 1 })
+    ));
+    let tiny = ResidentLevels::new(&runtime(Emulated::new(0).with_memory(64)), 0, &levels).err();
     assert!(matches!(tiny, Some(KeepError::Device(Fault::NoMemory { .. }))), "{tiny:?}");
 }

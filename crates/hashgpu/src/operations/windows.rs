@@ -1,11 +1,10 @@
 //! Sliding-window hashing on a device.
 
 use super::digests::{kernel_of, launch};
-use crate::isa::Isa;
-use crate::kernels::{Digests, Kernel, Launch};
-use crate::runtime::operation::{Operation, Places};
-use crate::runtime::{Buffer, NoMemory};
 use crate::windows::Windows;
+use tessera_accel::Isa;
+use tessera_accel::kernels::{Digests, Kernel, Launch};
+use tessera_accel::runtime::{Buffer, NoMemory, Operation, Places};
 
 /// [`Windows::hash`] of one buffer: the first bytes of the digest of each window, one after the other.
 #[derive(Debug, Clone)]

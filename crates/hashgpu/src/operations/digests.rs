@@ -2,10 +2,9 @@
 //! windows.
 
 use crate::digest::{Digest, Function, batch_on, segmented_on};
-use crate::isa::Isa;
-use crate::kernels::{DigestMessage, Digests, Kernel, Launch};
-use crate::runtime::operation::{Operation, Places, padded};
-use crate::runtime::{Buffer, NoMemory};
+use tessera_accel::Isa;
+use tessera_accel::kernels::{DigestMessage, Digests, Kernel, Launch};
+use tessera_accel::runtime::{Buffer, NoMemory, Operation, Places, padded};
 
 /// The kernel of a function; BLAKE3 has operations of its own.
 pub(super) fn kernel_of(function: Function) -> Option<Kernel> {
@@ -18,8 +17,7 @@ pub(super) fn kernel_of(function: Function) -> Option<Kernel> {
 }
 
 pub(super) fn launch(kernel: Kernel, argument: Digests) -> Option<Launch> {
-    let blocks = argument.count.div_ceil(u64::from(kernel.threads()));
-    (blocks > 0).then(|| Launch { kernel, grid: [blocks as u32, 1], argument: argument.to_bytes() })
+    Launch::new(kernel, argument.count as usize, 1, argument.to_bytes())
 }
 
 /// [`crate::digest::batch`] of buffers.
@@ -35,7 +33,7 @@ pub struct DigestBatch {
 }
 
 impl DigestBatch {
-    /// Digests of buffers of these lengths; none for BLAKE3 ([`super::HashBatch`] is for that), or beyond 2^31 buffers.
+    /// Digests of buffers of these lengths; none for BLAKE3 ([`tessera_accel::runtime::operations::HashBatch`] is for that), or beyond 2^31 buffers.
     pub fn new(function: Function, lens: &[usize]) -> Option<DigestBatch> {
         let kernel = kernel_of(function)?;
         let (mut starts, mut end) = (Vec::with_capacity(lens.len()), 0usize);

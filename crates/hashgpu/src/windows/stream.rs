@@ -1,7 +1,7 @@
 //! Windows of a stream that comes in buffers.
 
 use super::Windows;
-use crate::isa::Isa;
+use tessera_accel::Isa;
 
 /// Hashes every window of a stream, however it is cut into buffers.
 #[derive(Clone, Debug)]
@@ -33,15 +33,15 @@ impl Stream {
         if !self.carry.is_empty() {
             // Windows that start in what was carried reach at most this far into the new bytes.
             let carried = self.carry.len();
-            let reach = data.len().min(self.windows.window_bytes - 1);
+            let reach = data.len().min(self.windows.window_bytes() - 1);
             self.carry.extend_from_slice(&data[..reach]);
-            let starts = carried.div_ceil(self.windows.step_bytes);
+            let starts = carried.div_ceil(self.windows.step_bytes());
             let count = self.windows.count(self.carry.len()).min(starts);
             if count > 0 {
-                let end = (count - 1) * self.windows.step_bytes + self.windows.window_bytes;
+                let end = (count - 1) * self.windows.step_bytes() + self.windows.window_bytes();
                 self.windows.append(self.isa, &self.carry[..end], out);
             }
-            let next = count * self.windows.step_bytes;
+            let next = count * self.windows.step_bytes();
             if next < carried {
                 // The next window still starts in the carry, so it has taken all there was.
                 self.carry.extend_from_slice(&data[reach..]);
@@ -54,7 +54,7 @@ impl Stream {
             data = &data[into.min(data.len())..];
         }
         self.windows.append(self.isa, data, out);
-        let next = self.windows.count(data.len()) * self.windows.step_bytes;
+        let next = self.windows.count(data.len()) * self.windows.step_bytes();
         self.skip += next.saturating_sub(data.len());
         self.carry.extend_from_slice(&data[next.min(data.len())..]);
     }

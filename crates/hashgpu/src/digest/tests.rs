@@ -1,8 +1,8 @@
 //! Published vectors, and every instruction set against RustCrypto (P10).
 
 use super::*;
-use crate::device::test_bytes;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tessera_accel::testing::test_bytes;
 
 /// Lengths around the edges of blocks and of padding.
 const EDGES: [usize; 21] =

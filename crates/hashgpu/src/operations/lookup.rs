@@ -1,19 +1,18 @@
 //! Look-ups on a device: keys against levels of sorted arrays, hashes against a blocked Bloom filter. What is searched
-//! is part of the input; levels that stay on the device are [`crate::runtime::Runtime::keep_levels`]'s.
+//! is part of the input; levels that stay on the device are kept by [`crate::ResidentLevels`].
 
-use crate::isa::Isa;
-use crate::kernels::{BloomQuery, Kernel, Launch, LookupLevels};
 use crate::lookup::{BlockedBloom, Found, Levels};
-use crate::runtime::operation::{Operation, Places};
-use crate::runtime::{Buffer, NoMemory};
 use std::sync::Arc;
+use tessera_accel::Isa;
+use tessera_accel::kernels::{BloomQuery, Kernel, Launch, LookupLevels};
+use tessera_accel::runtime::{Buffer, NoMemory, Operation, Places};
 
 fn words(bytes: &[u8]) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
-    bytes.chunks_exact(8).map(|b| u64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
+    bytes.chunks_exact(8).map(word)
 }
 
-fn blocks(kernel: Kernel, threads: usize) -> [u32; 2] {
-    [threads.div_ceil(kernel.threads() as usize) as u32, 1]
+fn word(b: &[u8]) -> u64 {
+    u64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
 }
 
 /// For each query the newest level that has it, and where.
@@ -92,14 +91,20 @@ impl Operation for FindInLevels {
         Ok(())
     }
 
+    /// As many rising keys as queries, of which about half are found.
+    fn make_valid(&self, random: &mut [u8]) {
+        let keys = self.keys as u64;
+        for (i, slot) in (0..).zip(random.chunks_exact_mut(8)) {
+            let key = if i < keys { 2 * i } else { word(slot) % (2 * keys).max(1) };
+            slot.copy_from_slice(&key.to_ne_bytes());
+        }
+    }
+
     fn tables(&self) -> Vec<u8> {
         self.firsts().into_iter().flat_map(u32::to_ne_bytes).collect()
     }
 
     fn launches(&self, at: &Places) -> Vec<Launch> {
-        if self.queries == 0 {
-            return Vec::new();
-        }
         let argument = LookupLevels {
             keys: at.input,
             firsts: at.tables,
@@ -109,14 +114,13 @@ impl Operation for FindInLevels {
             level_count: self.lens.len() as u32,
             unused: 0,
         };
-        let kernel = Kernel::LookupLevels;
-        vec![Launch { kernel, grid: blocks(kernel, self.queries), argument: argument.to_bytes() }]
+        Launch::new(Kernel::LookupLevels, self.queries, 1, argument.to_bytes()).into_iter().collect()
     }
 }
 
 /// Levels as they lie on a device that keeps them, and as the CPU searches them.
 #[derive(Debug)]
-pub(in crate::runtime) struct HostLevels {
+pub(crate) struct HostLevels {
     keys: Vec<u64>,
     firsts: Vec<u32>,
 }
@@ -147,7 +151,7 @@ impl HostLevels {
 ///
 /// Input: the queries. Output: as there.
 #[derive(Debug, Clone)]
-pub(in crate::runtime) struct FindInKept {
+pub(crate) struct FindInKept {
     levels: Arc<HostLevels>,
     address: u64,
     queries: usize,
@@ -182,9 +186,6 @@ impl Operation for FindInKept {
     }
 
     fn launches(&self, at: &Places) -> Vec<Launch> {
-        if self.queries == 0 {
-            return Vec::new();
-        }
         let argument = LookupLevels {
             keys: self.address,
             firsts: self.address + 8 * self.levels.keys.len() as u64,
@@ -194,8 +195,7 @@ impl Operation for FindInKept {
             level_count: self.levels.firsts.len() as u32 - 1,
             unused: 0,
         };
-        let kernel = Kernel::LookupLevels;
-        vec![Launch { kernel, grid: blocks(kernel, self.queries), argument: argument.to_bytes() }]
+        Launch::new(Kernel::LookupLevels, self.queries, 1, argument.to_bytes()).into_iter().collect()
     }
 }
 
@@ -257,9 +257,6 @@ impl Operation for AskBloom {
     }
 
     fn launches(&self, at: &Places) -> Vec<Launch> {
-        if self.queries == 0 {
-            return Vec::new();
-        }
         let argument = BloomQuery {
             blocks: at.input,
             hashes: at.input + (BLOCK_BYTES * self.blocks) as u64,
@@ -267,7 +264,6 @@ impl Operation for AskBloom {
             block_count: self.blocks as u64,
             query_count: self.queries as u64,
         };
-        let kernel = Kernel::BloomQuery;
-        vec![Launch { kernel, grid: blocks(kernel, self.queries), argument: argument.to_bytes() }]
+        Launch::new(Kernel::BloomQuery, self.queries, 1, argument.to_bytes()).into_iter().collect()
     }
 }

@@ -5,7 +5,7 @@
 //! buffers, and every lane of a vector walks one: [`batch`]. HashGPU's construction makes a batch of one large
 //! buffer: [`segmented`].
 //!
-//! Names of chunks are BLAKE3 ([`crate::hash`]). MD5 and SHA-1 are here because the systems that Tessera descends
+//! Names of chunks are BLAKE3 ([`tessera_accel::hash`]). MD5 and SHA-1 are here because the systems that Tessera descends
 //! from name data by them; neither resists somebody who makes collisions on purpose.
 //!
 //! Reading order inside: `functions` (the three compression functions), `lanes` (the loop that feeds them), `segments`.
@@ -22,17 +22,14 @@ mod segments;
 #[cfg(test)]
 mod tests;
 
-use crate::hash;
-use crate::isa::Isa;
-use functions::{Md5, Sha1, Sha256};
+use functions::{Sha1, Sha256};
 use std::fmt;
 use std::str::FromStr;
+use tessera_accel::windows::{Compression, MAX_DIGEST_BYTES, Md5};
+use tessera_accel::{Isa, hash};
 
 pub use hasher::Hasher;
 pub use segments::{SEGMENT_BYTES, SegmentError, segmented, segmented_on};
-
-/// Most bytes that a digest has.
-pub const MAX_DIGEST_BYTES: usize = 32;
 
 /// A hash function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -137,9 +134,9 @@ impl fmt::Debug for Digest {
 /// Digest of one buffer.
 pub fn digest(function: Function, bytes: &[u8]) -> Digest {
     match function {
-        Function::Md5 => Digest::new(&<md5::Md5 as md5::Digest>::digest(bytes)),
-        Function::Sha1 => Digest::new(&<sha1::Sha1 as sha1::Digest>::digest(bytes)),
-        Function::Sha256 => Digest::new(&<sha2::Sha256 as sha2::Digest>::digest(bytes)),
+        Function::Md5 => Digest::new(&Md5::reference(bytes)[..16]),
+        Function::Sha1 => Digest::new(&Sha1::reference(bytes)[..20]),
+        Function::Sha256 => Digest::new(&Sha256::reference(bytes)),
         Function::Blake3 => Digest::new(hash::chunk_hash(bytes).as_bytes()),
     }
 }

@@ -1,14 +1,14 @@
 //! Feeds messages to lanes: each lane walks one message block by block, and takes the next when it is through.
 #![allow(unsafe_code, clippy::needless_range_loop)] // Lanes and words are indexes, side by side.
 
-use super::functions::{Compression, MAX_STATE};
-use super::{Digest, MAX_DIGEST_BYTES};
-use crate::isa::{Isa, Level};
+use super::Digest;
 #[cfg(target_arch = "aarch64")]
-use crate::simd::Neon;
-use crate::simd::words::{BLOCK_BYTES, MAX_LANES, One, Words};
+use tessera_accel::simd::Neon;
+use tessera_accel::simd::words::{BLOCK_BYTES, MAX_LANES, One, Words};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
+use tessera_accel::simd::{Avx2, Avx512};
+use tessera_accel::windows::{Compression, MAX_STATE, digest_of_lane, padding};
+use tessera_accel::{Isa, isa::Level};
 
 /// Digests of all buffers, in order.
 pub fn batch<H: Compression>(isa: Isa, buffers: &[&[u8]]) -> Vec<Digest> {
@@ -74,13 +74,8 @@ struct End([u8; 2 * BLOCK_BYTES]);
 impl End {
     fn of<H: Compression>(message: &[u8]) -> (End, usize) {
         let tail = &message[message.len() / BLOCK_BYTES * BLOCK_BYTES..];
-        let mut end = [0u8; 2 * BLOCK_BYTES];
+        let (mut end, blocks) = padding::<H>(tail.len(), message.len());
         end[..tail.len()].copy_from_slice(tail);
-        end[tail.len()] = 0x80;
-        let blocks = if tail.len() + 9 <= BLOCK_BYTES { 1 } else { 2 };
-        let bits = (message.len() as u64).wrapping_mul(8);
-        let bits = if H::BIG_ENDIAN { bits.to_be_bytes() } else { bits.to_le_bytes() };
-        end[blocks * BLOCK_BYTES - 8..blocks * BLOCK_BYTES].copy_from_slice(&bits);
         (End(end), blocks)
     }
 }
@@ -127,7 +122,8 @@ unsafe fn all<H: Compression, V: Words>(buffers: &[&[u8]], digests: &mut [Digest
             let Some(busy) = &mut lanes[lane] else { continue };
             (busy.at, busy.blocks) = (busy.at.wrapping_add(blocks * BLOCK_BYTES), busy.blocks - blocks);
             if busy.blocks == 0 && busy.end_blocks == 0 {
-                digests[busy.message] = finish::<H>(&state, lane);
+                let digest = digest_of_lane::<H, MAX_LANES>(&state, lane);
+                digests[busy.message] = Digest::new(&digest[..4 * H::STATE]);
                 lanes[lane] = None;
             }
         }
@@ -163,14 +159,4 @@ unsafe fn run<H: Compression, V: Words>(
             value[i].store(state[i].as_mut_ptr());
         }
     }
-}
-
-fn finish<H: Compression>(state: &[[u32; MAX_LANES]; MAX_STATE], lane: usize) -> Digest {
-    let mut bytes = [0u8; MAX_DIGEST_BYTES];
-    for i in 0..H::STATE {
-        let word = state[i][lane];
-        let word = if H::BIG_ENDIAN { word.to_be_bytes() } else { word.to_le_bytes() };
-        bytes[4 * i..4 * i + 4].copy_from_slice(&word);
-    }
-    Digest::new(&bytes[..4 * H::STATE])
 }

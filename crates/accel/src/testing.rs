@@ -1,4 +1,5 @@
-//! A device that fails as it is told: what the runtime is tested against.
+//! What tests of this crate and of crates above it share: reproducible bytes, and a device that fails as planned.
+//! Only with the feature `testing`.
 #![allow(unsafe_code)]
 
 use crate::emulated::Emulated;
@@ -39,19 +40,22 @@ pub struct Faulty {
 }
 
 impl Faulty {
+    /// Emulated device `number`, with a plan.
     pub fn new(number: usize, plan: Plan) -> Arc<Faulty> {
         Faulty::on(Emulated::new(number), plan)
     }
 
+    /// A device with a plan.
     pub fn on(inner: Emulated, plan: Plan) -> Arc<Faulty> {
         Arc::new(Faulty { inner, plan, jobs: AtomicU64::new(0), gate: AtomicBool::new(true) })
     }
 
-    /// While shut nothing that runs is ever done.
+    /// Keeps what runs from ending, until [`Faulty::open`].
     pub fn shut(&self) {
         self.gate.store(false, Ordering::SeqCst);
     }
 
+    /// Lets jobs end again.
     pub fn open(&self) {
         self.gate.store(true, Ordering::SeqCst);
     }
@@ -179,4 +183,12 @@ unsafe impl HostMemory for Blocks {
         // SAFETY: as our caller has it.
         unsafe { Pageable.give(memory, bytes) }
     }
+}
+
+/// Deterministic bytes.
+pub fn test_bytes(seed: u64, len: usize) -> Vec<u8> {
+    use rand::{Rng, SeedableRng};
+    let mut bytes = vec![0; len];
+    rand::rngs::StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
 }

@@ -5,7 +5,7 @@
 //! The result depends on S, so S is part of what a hash means; [`SEGMENT_BYTES`] is what everybody uses unless told.
 
 use super::{Digest, Function, batch_on, digest};
-use crate::isa::Isa;
+use tessera_accel::Isa;
 
 /// The segment size that is meant where none is said: a page, as in HashGPU's evaluation.
 pub const SEGMENT_BYTES: usize = 4096;
