@@ -290,6 +290,11 @@ impl PgMember {
     pub fn put_disk_id(&self) -> u64 {
         if self.put_to_incoming { self.incoming_disk_id } else { self.disk_id }
     }
+
+    /// Whether a fragment that was put, or acknowledged, under `epoch` of the group is where readers look for it (P11).
+    pub fn accepts(&self, epoch: u64) -> bool {
+        epoch >= self.since_epoch
+    }
 }
 
 /// A placement group.

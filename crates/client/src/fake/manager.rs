@@ -319,7 +319,7 @@ impl Fake {
         let stale = acks.values().filter_map(|ack| {
             let pg = &self.pgs[&self.chunks[&ack.chunk_id].pg_id];
             let outdated = |(i, m): (usize, &PgMember)| {
-                (m.since_epoch > ack.epoch && !ack.missing.contains(&(i as u32))).then_some(i as u32)
+                (!m.accepts(ack.epoch) && !ack.missing.contains(&(i as u32))).then_some(i as u32)
             };
             let fragments: Vec<u32> = pg.members.iter().enumerate().filter_map(outdated).collect();
             let found = StaleAck { chunk_id: ack.chunk_id, pg_id: pg.pg_id, epoch: pg.epoch, fragments };

@@ -263,7 +263,7 @@ fn judge(chunk: &Chunk, ack: Option<&ChunkAck>, pg: &Pg, class: &ClassInfo, aske
     let (missing, stored): (Vec<u32>, Vec<u32>) = asked.iter().partition(|fragment| ack.missing.contains(fragment));
     let (good, stale) = stored
         .into_iter()
-        .partition(|&fragment| pg.members.get(fragment as usize).is_some_and(|m| ack.epoch >= m.wire.since_epoch));
+        .partition(|&fragment| pg.members.get(fragment as usize).is_some_and(|m| m.wire.accepts(ack.epoch)));
     Ok(Verdict { good, stale, missing })
 }
 
@@ -537,7 +537,7 @@ pub fn complete_fragments(ctx: &mut Ctx, request: &CompleteFragments) -> Result<
             .optional()?;
         let Some(pg_id) = row else { continue }; // Repaired meanwhile, or the chunk is gone.
         let pg: Arc<Pg> = ctx.caches.pg(ctx.db, pg_id as u64)?;
-        let fresh = pg.members.get(fragment.fragment as usize).is_some_and(|m| fragment.epoch >= m.wire.since_epoch);
+        let fresh = pg.members.get(fragment.fragment as usize).is_some_and(|m| m.wire.accepts(fragment.epoch));
         if fresh && fragment.epoch <= pg.epoch {
             missing::delete(ctx, fragment.chunk_id, fragment.fragment, 0)?;
         }

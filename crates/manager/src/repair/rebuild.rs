@@ -496,7 +496,7 @@ pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Result<()> 
             continue;
         };
         let Some(m) = rows::member(ctx.db.conn(), pg, done.fragment)? else { continue };
-        let lacking = if m.put_disk() == done.disk_id && done.epoch >= m.since_epoch {
+        let lacking = if m.put_disk() == done.disk_id && m.to_wire().accepts(done.epoch) {
             0
         } else if !m.put_to_incoming && m.incoming == done.disk_id && m.incoming != 0 {
             1

@@ -32,7 +32,7 @@ impl WriteCore {
             };
             let disk_id = member.put_disk_id();
             match frag.state {
-                FragState::Acked { epoch } if epoch >= member.since_epoch => {
+                FragState::Acked { epoch } if member.accepts(epoch) => {
                     frag.state = FragState::Acked { epoch: pg.epoch };
                     continue;
                 }
