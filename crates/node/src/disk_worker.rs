@@ -5,7 +5,7 @@
 //! of it answered (P9). Reads ([`read`]) never wait for that.
 
 use crate::core::{AppendItem, ScrubCursor};
-use crate::core::{DiskFault, DiskOp, DiskReply, DiskStats, Doomed, FragmentKey, Verdict};
+use crate::core::{DeleteItem, DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, Verdict};
 use tessera_disk::DiskError;
 use tessera_segment::{
     Appended, DeleteOrder, FragmentHandle, FragmentId, OpenReport, Record, RecordMeta, SegmentStore, StoreError,
@@ -17,7 +17,7 @@ pub type DiskResult = Result<DiskReply, DiskFault>;
 
 /// One operation of a batch: its id and what is to be done.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct QueuedOp {
     /// Comes back with the result.
     pub op_id: u64,
     /// A write (see [`DiskOp::is_write`]).
@@ -29,14 +29,14 @@ pub type Done = Vec<(u64, DiskResult)>;
 
 /// Carries out a batch of writes. `done` gets every operation exactly once: first those that need not wait for the
 /// medium or have failed, then, after one sync for all, the rest (P9). `now_ms` is stamped on records, for people.
-pub fn write_batch(store: &SegmentStore, now_ms: u64, batch: Vec<Waiting>, done: &mut dyn FnMut(Done)) {
+pub fn write_batch(store: &SegmentStore, now_ms: u64, batch: Vec<QueuedOp>, done: &mut dyn FnMut(Done)) {
     let (mut early, mut to_sync) = (Done::new(), Vec::with_capacity(batch.len()));
     let mut rest = &batch[..];
     while !rest.is_empty() {
         let appends = rest.iter().take_while(|w| matches!(w.op, DiskOp::Append { .. })).count();
         let (now, later) = rest.split_at(appends.max(1));
         rest = later;
-        for (Waiting { op_id, op }, result) in now.iter().zip(write(store, now_ms, now)) {
+        for (QueuedOp { op_id, op }, result) in now.iter().zip(write(store, now_ms, now)) {
             let waits = !matches!(op, DiskOp::Append { sync: false, .. } | DiskOp::Compact { .. });
             match result {
                 Ok(reply) if waits => to_sync.push((*op_id, reply)),
@@ -55,13 +55,13 @@ pub fn write_batch(store: &SegmentStore, now_ms: u64, batch: Vec<Waiting>, done:
 }
 
 /// One operation, or any number of appends, which become one gathered write.
-fn write(store: &SegmentStore, now_ms: u64, now: &[Waiting]) -> Vec<DiskResult> {
+fn write(store: &SegmentStore, now_ms: u64, now: &[QueuedOp]) -> Vec<DiskResult> {
     match now {
-        [Waiting { op: DiskOp::Delete(doomed), .. }] => vec![delete(store, now_ms, doomed)],
-        [Waiting { op: DiskOp::Compact { dead_percent, seal, max_bytes }, .. }] => {
+        [QueuedOp { op: DiskOp::Delete(doomed), .. }] => vec![delete(store, now_ms, doomed)],
+        [QueuedOp { op: DiskOp::Compact { dead_percent, seal, max_bytes }, .. }] => {
             vec![compact(store, *dead_percent, *seal, *max_bytes)]
         }
-        [Waiting { op, .. }] if !op.is_write() => vec![read(store, op)],
+        [QueuedOp { op, .. }] if !op.is_write() => vec![read(store, op)],
         appends => match append(store, now_ms, appends) {
             Ok(replies) => replies.into_iter().map(Ok).collect(),
             // A disk that is full for all may have room for some.
@@ -81,7 +81,9 @@ pub fn read(store: &SegmentStore, op: &DiskOp) -> DiskResult {
         DiskOp::Read(key) => read_whole(store, *key),
         DiskOp::List { after, limit } => list(store, *after, *limit),
         DiskOp::Scrub { cursor, max_bytes } => scrub(store, *cursor, *max_bytes),
-        DiskOp::Stats => remade(store).map(DiskReply::Stats).map_err(|e| fault(store, &StoreError::Disk(e))),
+        DiskOp::Stats => {
+            stats_after_repair(store).map(DiskReply::Stats).map_err(|e| fault(store, &StoreError::Disk(e)))
+        }
         DiskOp::Append { .. } | DiskOp::Delete(_) | DiskOp::Compact { .. } => {
             Err(DiskFault { error: Error::new(Code::Internal, "a write was given to a reader"), poisoned: false })
         }
@@ -99,9 +101,9 @@ fn key_of(id: FragmentId) -> FragmentKey {
 
 // --- writing ------------------------------------------------------------------------------------------------
 
-fn append(store: &SegmentStore, now_ms: u64, appends: &[Waiting]) -> Result<Vec<DiskReply>, DiskFault> {
+fn append(store: &SegmentStore, now_ms: u64, appends: &[QueuedOp]) -> Result<Vec<DiskReply>, DiskFault> {
     let mut records: Vec<Record<'_>> = Vec::new();
-    for Waiting { op, .. } in appends {
+    for QueuedOp { op, .. } in appends {
         if let DiskOp::Append { session_id, items, .. } = op {
             for item in items {
                 let error = || Error::new(Code::Invalid, format!("fragment number {} is too large", item.key.fragment));
@@ -116,7 +118,7 @@ fn append(store: &SegmentStore, now_ms: u64, appends: &[Waiting]) -> Result<Vec<
         Appended::Conflict { .. } if record.meta.session_id == 0 => replace(store, now_ms, record),
         outcome => fate(record.id, outcome),
     });
-    let replies = appends.iter().map(|Waiting { op, .. }| match op {
+    let replies = appends.iter().map(|QueuedOp { op, .. }| match op {
         DiskOp::Append { items, .. } => DiskReply::Appended(fates.by_ref().take(items.len()).collect()),
         _ => DiskReply::Appended(Vec::new()),
     });
@@ -159,7 +161,7 @@ fn replace(store: &SegmentStore, now_ms: u64, record: &Record<'_>) -> Result<(),
     outcome.into_iter().next().map_or(Ok(()), |outcome| fate(record.id, outcome))
 }
 
-fn delete(store: &SegmentStore, now_ms: u64, doomed: &[Doomed]) -> DiskResult {
+fn delete(store: &SegmentStore, now_ms: u64, doomed: &[DeleteItem]) -> DiskResult {
     let possible: Vec<(FragmentId, u64)> =
         doomed.iter().filter_map(|d| fragment_id(d.key).map(|id| (id, d.epoch))).collect();
     let ids: Vec<FragmentId> = possible.iter().map(|(id, _)| *id).collect();
@@ -226,7 +228,7 @@ fn scrub(store: &SegmentStore, cursor: Option<ScrubCursor>, max_bytes: u64) -> D
 }
 
 /// [`stats`], after an index that failed was made anew: heartbeats ask for them all the time.
-fn remade(store: &SegmentStore) -> Result<DiskStats, DiskError> {
+fn stats_after_repair(store: &SegmentStore) -> Result<DiskStats, DiskError> {
     if store.index_failed() {
         let disk = store.disk().describe();
         tracing::warn!(%disk, "the index cannot be read; it is being made anew from the segments");

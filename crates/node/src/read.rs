@@ -15,7 +15,7 @@ use tessera_wire::meta::FragmentRef;
 use tessera_wire::{Code, Error};
 
 /// A piece of an answer's payload.
-pub enum Piece {
+pub enum PayloadPart {
     /// In memory.
     Bytes(Bytes),
     /// In a file that has a descriptor: may go to the socket by `sendfile`.
@@ -30,19 +30,22 @@ pub enum Piece {
 }
 
 /// An answer.
-pub struct Served {
+pub struct GetAnswer {
     /// The message.
     pub reply: GetFragmentsReply,
     /// Its payload.
-    pub payload: Vec<Piece>,
+    pub payload: Vec<PayloadPart>,
     /// Fragments of ours that proved rotten on the way: for [`crate::core::Event::FoundBad`].
     pub bad: Vec<FragmentRef>,
 }
 
 /// Answers a get. `store` finds the store of a disk id; pieces shorter than `file_min_bytes` are read into memory.
-pub fn serve(get: &GetFragments, file_min_bytes: u64, store: &dyn Fn(u64) -> Option<Arc<SegmentStore>>) -> Served {
-    let mut served =
-        Served { reply: GetFragmentsReply::default(), payload: Vec::with_capacity(get.items.len()), bad: Vec::new() };
+pub fn serve(get: &GetFragments, file_min_bytes: u64, store: &dyn Fn(u64) -> Option<Arc<SegmentStore>>) -> GetAnswer {
+    let mut served = GetAnswer {
+        reply: GetFragmentsReply::default(),
+        payload: Vec::with_capacity(get.items.len()),
+        bad: Vec::new(),
+    };
     let mut room = u64::from(MAX_PAYLOAD_BYTES);
     for item in &get.items {
         let result = serve_item(item, file_min_bytes, &mut room, store, &mut served.payload).unwrap_or_else(|error| {
@@ -62,7 +65,7 @@ fn serve_item(
     file_min_bytes: u64,
     room: &mut u64,
     store: &dyn Fn(u64) -> Option<Arc<SegmentStore>>,
-    payload: &mut Vec<Piece>,
+    payload: &mut Vec<PayloadPart>,
 ) -> Result<GetResult, Error> {
     let Some(store) = store(item.disk_id) else {
         // It may be ours and not named yet (the node has just started): worth asking again.
@@ -115,21 +118,21 @@ fn piece(
     len: u32,
     verify: bool,
     file_min_bytes: u64,
-) -> Result<Option<Piece>, Error> {
+) -> Result<Option<PayloadPart>, Error> {
     if verify {
         let data = Bytes::from(held.read_verified().map_err(|e| read_error(&e))?);
-        return Ok((len > 0).then(|| Piece::Bytes(data.slice(offset as usize..(offset + len) as usize))));
+        return Ok((len > 0).then(|| PayloadPart::Bytes(data.slice(offset as usize..(offset + len) as usize))));
     }
     if len == 0 {
         return Ok(None);
     }
     let (file, start, _) = held.source();
     if u64::from(len) >= file_min_bytes && file.as_fd().is_some() {
-        return Ok(Some(Piece::File { file, offset: start + u64::from(offset), len_bytes: u64::from(len) }));
+        return Ok(Some(PayloadPart::File { file, offset: start + u64::from(offset), len_bytes: u64::from(len) }));
     }
     let mut data = vec![0; len as usize];
     held.read_data(u64::from(offset), &mut data).map_err(|e| read_error(&e))?;
-    Ok(Some(Piece::Bytes(data.into())))
+    Ok(Some(PayloadPart::Bytes(data.into())))
 }
 
 /// A stretch that the disk cannot read counts as rotten: it has to be rebuilt.

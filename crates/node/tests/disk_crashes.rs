@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tessera_disk::{CrashKind, Disk, Fault, Identity, SimDisk, SplitMix64};
 use tessera_failpoint as failpoint;
-use tessera_node::core::{AppendItem, DiskOp, DiskReply, Doomed, FragmentKey, Verdict};
-use tessera_node::disk_worker::{DiskResult, Waiting, read, write_batch};
+use tessera_node::core::{AppendItem, DeleteItem, DiskOp, DiskReply, FragmentKey, Verdict};
+use tessera_node::disk_worker::{DiskResult, QueuedOp, read, write_batch};
 use tessera_segment::{ConaIndex, Options, SegmentStore};
 
 const HASH: [u8; 32] = [3; 32];
@@ -43,9 +43,9 @@ fn item(chunk_id: u64) -> AppendItem {
     }
 }
 
-fn append(op_id: u64, chunk_ids: &[u64], sync: bool) -> Waiting {
+fn append(op_id: u64, chunk_ids: &[u64], sync: bool) -> QueuedOp {
     let items = chunk_ids.iter().map(|&id| item(id)).collect();
-    Waiting { op_id, op: DiskOp::Append { session_id: 9, sync, items } }
+    QueuedOp { op_id, op: DiskOp::Append { session_id: 9, sync, items } }
 }
 
 /// What must, must not, or may be there.
@@ -76,8 +76,8 @@ fn run(disk: &SimDisk, seed: u64, fail_at: Option<u64>, mistake: Option<&str>) -
             let delete = next_chunk > 4 && random.below(3) == 0;
             if delete {
                 let ids: Vec<u64> = (0..2).map(|_| 1 + random.below(next_chunk - 1)).collect();
-                let keys = ids.iter().map(|&id| Doomed { key: key(id), epoch: 0 }).collect();
-                batch.push(Waiting { op_id, op: DiskOp::Delete(keys) });
+                let keys = ids.iter().map(|&id| DeleteItem { key: key(id), epoch: 0 }).collect();
+                batch.push(QueuedOp { op_id, op: DiskOp::Delete(keys) });
                 ops.insert(op_id, (true, ids, true));
             } else {
                 let ids: Vec<u64> = (0..1 + random.below(3)).map(|i| next_chunk + i).collect();
@@ -88,7 +88,7 @@ fn run(disk: &SimDisk, seed: u64, fail_at: Option<u64>, mistake: Option<&str>) -
             }
         }
         if random.below(4) == 0 {
-            batch.push(Waiting { op_id: 99, op: DiskOp::Compact { dead_percent: 1, seal: true, max_bytes: 10_000 } });
+            batch.push(QueuedOp { op_id: 99, op: DiskOp::Compact { dead_percent: 1, seal: true, max_bytes: 10_000 } });
         }
         // Begun: until it is answered, either may be found; but what is gone stays gone (P3).
         for id in ops.values().flat_map(|(_, ids, _)| ids) {
@@ -252,7 +252,7 @@ fn a_full_disk() {
     assert!(!refused.poisoned);
     assert_eq!(answered[&3], Ok(DiskReply::Appended(vec![Ok(())])));
     let mut answered = Vec::new();
-    let delete = Waiting { op_id: 4, op: DiskOp::Delete(vec![Doomed { key: key(1), epoch: 0 }]) };
+    let delete = QueuedOp { op_id: 4, op: DiskOp::Delete(vec![DeleteItem { key: key(1), epoch: 0 }]) };
     write_batch(&store, 7, vec![delete], &mut |done| answered.extend(done));
     assert_eq!(answered, vec![(4, Ok(DiskReply::Deleted))]);
     drop(store);
@@ -279,7 +279,7 @@ fn conflicts_and_repairs() {
         let it = AppendItem { data: data.into(), crc32c, chunk_len_bytes: 700, ..item(chunk_id) };
         let mut answered = Vec::new();
         let op = DiskOp::Append { session_id, sync: true, items: vec![it] };
-        write_batch(&store, 7, vec![Waiting { op_id: 1, op }], &mut |done| answered.extend(done));
+        write_batch(&store, 7, vec![QueuedOp { op_id: 1, op }], &mut |done| answered.extend(done));
         match answered.remove(0).1 {
             Ok(DiskReply::Appended(mut fates)) => fates.remove(0),
             other => panic!("{other:?}"),

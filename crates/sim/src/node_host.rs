@@ -10,9 +10,9 @@ use tessera_node::check::{self, NodeRequest};
 use tessera_node::core::{
     Action, DiskDescription, DiskFault, DiskReply, Event, ManagerMark, NodeCore, NodeDescription,
 };
-use tessera_node::disk_worker::{self, Waiting};
+use tessera_node::disk_worker::{self, QueuedOp};
 use tessera_node::log_replica;
-use tessera_node::read::{self, Piece};
+use tessera_node::read::{self, PayloadPart};
 use tessera_segment::{ConaIndex, FragmentId, Index, MemIndex, Options, SegmentStore};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Error, Kind, NodeInfo};
@@ -41,7 +41,7 @@ struct Running {
     log: LogStore,
     disk_ids: Vec<u64>,
     /// The core's request numbers are our tickets.
-    queue: Vec<Waiting>,
+    queue: Vec<QueuedOp>,
     disk_busy: bool,
     failed: bool,
 }
@@ -272,7 +272,7 @@ impl Running {
                 }
                 Action::Call(call) => wishes.push(Wish::Call(call)),
                 Action::Disk { op_id, op, .. } if op.is_write() => {
-                    self.queue.push(Waiting { op_id, op });
+                    self.queue.push(QueuedOp { op_id, op });
                     if !std::mem::replace(&mut self.disk_busy, true) {
                         wishes.push(Wish::DiskLater);
                     }
@@ -301,8 +301,8 @@ impl Running {
         let mut payload = Vec::new();
         for piece in served.payload {
             match piece {
-                Piece::Bytes(bytes) => payload.extend_from_slice(&bytes),
-                Piece::File { .. } => unreachable!("a simulated disk has no descriptors"),
+                PayloadPart::Bytes(bytes) => payload.extend_from_slice(&bytes),
+                PayloadPart::File { .. } => unreachable!("a simulated disk has no descriptors"),
             }
         }
         let body = prost::Message::encode_to_vec(&served.reply);

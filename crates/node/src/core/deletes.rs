@@ -1,7 +1,7 @@
 //! Deletes: ordered by the manager, made durable by the disks, reported until the manager has heard (P3, P5).
 
-use super::ops::{DiskFault, DiskOp, DiskReply, Doomed, FragmentKey};
-use super::{NodeCore, OpFor};
+use super::ops::{DeleteItem, DiskFault, DiskOp, DiskReply, FragmentKey};
+use super::{NodeCore, OpPurpose};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use tessera_wire::meta::FragmentRef;
 
@@ -12,7 +12,7 @@ const BATCH: usize = 4_096;
 #[derive(Debug, Default)]
 pub(super) struct Deletes {
     /// Under way or waiting to be reported: the manager repeats itself until it has heard.
-    known: HashSet<(u64, FragmentKey)>,
+    unreported: HashSet<(u64, FragmentKey)>,
     done: VecDeque<FragmentRef>,
 }
 
@@ -24,7 +24,7 @@ impl Deletes {
     /// The manager has heard of the first `count`.
     pub(super) fn reported(&mut self, count: usize) {
         for it in self.done.drain(..count.min(self.done.len())) {
-            self.known.remove(&(it.disk_id, FragmentKey::from(&it)));
+            self.unreported.remove(&(it.disk_id, FragmentKey::from(&it)));
         }
     }
 }
@@ -32,23 +32,23 @@ impl Deletes {
 impl NodeCore {
     /// Carries out deletes of a manager that was found to be up to date.
     pub(super) fn delete_all(&mut self, deletes: &[FragmentRef]) {
-        let mut by_disk: BTreeMap<usize, Vec<Doomed>> = BTreeMap::new();
+        let mut by_disk: BTreeMap<usize, Vec<DeleteItem>> = BTreeMap::new();
         for it in deletes {
             let Some(disk) = self.disk_index(it.disk_id) else {
                 tracing::warn!(disk = it.disk_id, "a delete for a disk that is not here is left alone");
                 continue;
             };
             let key = FragmentKey::from(it);
-            if self.disks[disk].failed.is_none() && self.deletes.known.insert((it.disk_id, key)) {
+            if self.disks[disk].failed.is_none() && self.deletes.unreported.insert((it.disk_id, key)) {
                 // What is deleted must not be rebuilt a moment later (P3).
                 self.forget_rebuild(disk, key);
-                by_disk.entry(disk).or_default().push(Doomed::from(it));
+                by_disk.entry(disk).or_default().push(DeleteItem::from(it));
             }
         }
         for (disk, doomed) in by_disk {
             for doomed in doomed.chunks(BATCH).map(<[_]>::to_vec) {
                 let keys = doomed.iter().map(|d| d.key).collect();
-                self.disk_op(disk, DiskOp::Delete(doomed), OpFor::Delete { keys });
+                self.disk_op(disk, DiskOp::Delete(doomed), OpPurpose::Delete { keys });
             }
         }
     }
@@ -58,7 +58,7 @@ impl NodeCore {
         if let Err(fault) = result {
             tracing::warn!(disk = disk_id, error = %fault.error, "deletes failed; the manager will send them again");
             for key in keys {
-                self.deletes.known.remove(&(disk_id, key));
+                self.deletes.unreported.remove(&(disk_id, key));
             }
             return;
         }

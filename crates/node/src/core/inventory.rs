@@ -3,7 +3,7 @@
 use super::event::ManagerMark;
 use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey};
 use super::tasks::{TaskState, Work};
-use super::{CallFor, NodeCore, OpFor};
+use super::{CallPurpose, NodeCore, OpPurpose};
 use crate::config::ms;
 use tessera_wire::Code;
 use tessera_wire::meta::FragmentRef;
@@ -59,7 +59,7 @@ impl NodeCore {
         let Some(work) = self.inventory_of(task_id) else { return false };
         let (disk, disk_id, after) = (work.disk, work.disk_id, work.after);
         match std::mem::replace(&mut work.page, Page::Listing) {
-            Page::Wanted => self.disk_op(disk, DiskOp::List { after, limit }, OpFor::List { task_id }),
+            Page::Wanted => self.disk_op(disk, DiskOp::List { after, limit }, OpPurpose::List { task_id }),
             Page::Listed { held, last, at_ns } if now_ns >= at_ns => {
                 let message = Inventory {
                     after: after.map(|key| key.on_disk(disk_id)),
@@ -71,7 +71,7 @@ impl NodeCore {
                 work.page = Page::Sent { held, last };
                 let it = &self.membership;
                 let message = Inventory { node_id: it.node_id, incarnation: it.incarnation, ..message };
-                let purpose = CallFor::Inventory { task_id, mark: self.mark };
+                let purpose = CallPurpose::Inventory { task_id, mark: self.mark };
                 self.call(Peer::Manager, &message, self.config.inventory_timeout_ms, purpose);
             }
             waiting => work.page = waiting,

@@ -1,7 +1,7 @@
 //! What disks need without being asked: scrubbing (P13) and compaction (P5). Tasks of the manager only hurry it.
 
 use super::ops::{DiskFault, DiskOp, DiskReply, ScrubCursor};
-use super::{NodeCore, OpFor};
+use super::{NodeCore, OpPurpose};
 use crate::config::ms;
 
 /// After a cycle that ended with an error of the disk.
@@ -83,7 +83,7 @@ impl Compaction {
 
 impl NodeCore {
     /// Disks of a node, and nodes that start together, do not scrub in step.
-    pub(super) fn start_upkeep(&mut self) {
+    pub(super) fn start_maintenance(&mut self) {
         for disk in &mut self.disks {
             let first_ms = self.random.below(self.config.scrub_every_s.saturating_mul(1_000));
             disk.scrub.next_ns = self.now_ns.saturating_add(ms(first_ms));
@@ -91,18 +91,18 @@ impl NodeCore {
         }
     }
 
-    pub(super) fn run_upkeep(&mut self) {
+    pub(super) fn run_maintenance(&mut self) {
         for disk in 0..self.disks.len() {
             if self.disks[disk].disk_id != 0 && self.disks[disk].failed.is_none() {
                 self.run_scrub(disk);
                 self.run_compaction(disk);
             } else if self.disks[disk].failed.is_some() {
-                self.give_up_upkeep(disk);
+                self.end_maintenance(disk);
             }
         }
     }
 
-    pub(super) fn upkeep_deadline_ns(&self) -> i64 {
+    pub(super) fn maintenance_deadline_ns(&self) -> i64 {
         let of = |disk: &super::DiskState| {
             if disk.disk_id == 0 || disk.failed.is_some() {
                 return i64::MAX;
@@ -141,7 +141,7 @@ impl NodeCore {
         if bucket.is_ready(self.now_ns) {
             scrub.in_flight = true;
             let op = DiskOp::Scrub { cursor: scrub.cursor, max_bytes: self.config.scrub_step_bytes.max(1) };
-            self.disk_op(disk, op, OpFor::Scrub);
+            self.disk_op(disk, op, OpPurpose::Scrub);
         }
     }
 
@@ -216,7 +216,7 @@ impl NodeCore {
         let dead_percent = if hurried { self.config.gc_dead_percent.min(dead_percent) } else { dead_percent };
         let seal = std::mem::take(&mut compact.asked_anew);
         let op = DiskOp::Compact { dead_percent, seal, max_bytes: self.config.compact_step_bytes.max(1) };
-        self.disk_op(disk, op, OpFor::Compact);
+        self.disk_op(disk, op, OpPurpose::Compact);
     }
 
     pub(super) fn on_compacted(&mut self, disk: usize, result: Result<DiskReply, DiskFault>) {
@@ -244,7 +244,7 @@ impl NodeCore {
         }
     }
 
-    fn give_up_upkeep(&mut self, disk: usize) {
+    fn end_maintenance(&mut self, disk: usize) {
         let state = &mut self.disks[disk];
         let mut tasks = std::mem::take(&mut state.scrub.tasks);
         tasks.append(&mut state.compact.tasks);

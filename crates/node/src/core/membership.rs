@@ -4,7 +4,7 @@
 //! manager, which counts from when it arrived, never gives a node up before the node has stopped acknowledging.
 
 use super::event::{Action, ManagerMark};
-use super::{CallFor, NodeCore};
+use super::{CallPurpose, NodeCore};
 use crate::config::{NodeConfig, ms};
 use tessera_wire::meta::{Heartbeat, HeartbeatReply, RegisterNode, RegisterNodeReply};
 use tessera_wire::rpc::{Answer, Peer};
@@ -38,12 +38,12 @@ enum Phase {
 
 /// What a heartbeat carried: taken off the lists once it is answered.
 #[derive(Debug)]
-pub(super) struct SentHeartbeat {
+pub(super) struct PendingHeartbeat {
     sent_ns: i64,
     mark: ManagerMark,
     deleted: usize,
     bad: usize,
-    results: Vec<super::tasks::Reported>,
+    results: Vec<super::tasks::TaskReport>,
 }
 
 impl Membership {
@@ -125,7 +125,7 @@ impl NodeCore {
         let op_id = *op_id;
         let disks = serving.iter().map(|&i| self.disk_info(i)).collect();
         let message = RegisterNode { op_id, node: Some(self.node_info()), disks };
-        let purpose = CallFor::Register { sent_ns: self.now_ns, mark: self.mark };
+        let purpose = CallPurpose::Register { sent_ns: self.now_ns, mark: self.mark };
         let sent = self.call(Peer::Manager, &message, self.config.register_timeout_ms, purpose);
         if let Phase::Joining { token, .. } = &mut self.membership.phase {
             *token = Some(sent);
@@ -250,21 +250,22 @@ impl NodeCore {
                 .filter(|&id| id != 0)
                 .collect(),
             number: self.membership.heartbeat_number,
-            known_map_version: self.known.map_version,
+            known_map_version: self.cluster.map_version,
             running_tasks: self.tasks.running(),
             scrubbed_bytes: named.iter().map(|&i| self.disks[i].scrub.scrubbed_bytes()).collect(),
             deleted,
             bad,
             device_work: self.device_work.clone(),
         };
-        let sent = SentHeartbeat {
+        let sent = PendingHeartbeat {
             sent_ns: self.now_ns,
             mark: self.mark,
             deleted: message.deleted.len(),
             bad: message.bad.len(),
             results: reported,
         };
-        let sent_token = self.call(Peer::Manager, &message, self.config.heartbeat_timeout_ms, CallFor::Heartbeat(sent));
+        let sent_token =
+            self.call(Peer::Manager, &message, self.config.heartbeat_timeout_ms, CallPurpose::Heartbeat(sent));
         let it = &mut self.membership;
         it.last_beat_ns = self.now_ns;
         it.next_beat_ns = self.now_ns.saturating_add(ms(it.heartbeat_ms));
@@ -274,7 +275,7 @@ impl NodeCore {
         self.refresh_stats();
     }
 
-    pub(super) fn on_heartbeat_answered(&mut self, sent: SentHeartbeat, answer: Answer) {
+    pub(super) fn on_heartbeat_answered(&mut self, sent: PendingHeartbeat, answer: Answer) {
         let answered = answer.token;
         match &mut self.membership.phase {
             Phase::Member { token, .. } if *token == Some(answered) => *token = None,
@@ -303,7 +304,7 @@ impl NodeCore {
         }
     }
 
-    fn on_heartbeat_reply(&mut self, sent: SentHeartbeat, reply: HeartbeatReply) {
+    fn on_heartbeat_reply(&mut self, sent: PendingHeartbeat, reply: HeartbeatReply) {
         if let Phase::Member { failures, .. } = &mut self.membership.phase {
             *failures = 0;
         }
@@ -332,17 +333,17 @@ impl NodeCore {
 
     /// What groups are now; an older word about one changes nothing (P11).
     pub(super) fn learn_pg(&mut self, pg: tessera_wire::PgInfo) {
-        let newer = self.known.pgs.get(&pg.pg_id).is_none_or(|known| known.epoch < pg.epoch);
+        let newer = self.cluster.pgs.get(&pg.pg_id).is_none_or(|known| known.epoch < pg.epoch);
         if newer {
-            self.known.pgs.insert(pg.pg_id, pg);
+            self.cluster.pgs.insert(pg.pg_id, pg);
         }
     }
 
     fn learn_map(&mut self, map: tessera_wire::meta::ClusterMap) {
-        self.known.map_version = self.known.map_version.max(map.version);
-        self.known.nodes.extend(map.nodes.into_iter().map(|n| (n.node_id, n)));
-        self.known.disks.extend(map.disks.into_iter().map(|d| (d.disk_id, d)));
-        self.known.classes.extend(map.classes.into_iter().map(|c| (c.class_id, c)));
+        self.cluster.map_version = self.cluster.map_version.max(map.version);
+        self.cluster.nodes.extend(map.nodes.into_iter().map(|n| (n.node_id, n)));
+        self.cluster.disks.extend(map.disks.into_iter().map(|d| (d.disk_id, d)));
+        self.cluster.classes.extend(map.classes.into_iter().map(|c| (c.class_id, c)));
         map.pgs.into_iter().for_each(|pg| self.learn_pg(pg));
     }
 

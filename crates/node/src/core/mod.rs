@@ -2,26 +2,26 @@
 //! happened, [`NodeCore::poll`] hands out what is to be done, [`NodeCore::next_deadline_ns`] says when to call again.
 //!
 //! Reading order: `event` and `ops` (what goes in and out), `membership` (lease, heartbeats, rejoining: P11), `puts`,
-//! `deletes`, `tasks` with `upkeep` (scrub, compaction), `rebuilds` and `inventory`. Reads of fragments do not pass
+//! `deletes`, `tasks` with `maintenance` (scrub, compaction), `rebuilds` and `inventory`. Reads of fragments do not pass
 //! through here: fragments are immutable, so serving one takes no decision (see [`crate::read`]).
 
 mod bucket;
 mod deletes;
 mod event;
 mod inventory;
+mod maintenance;
 mod membership;
 mod ops;
 mod puts;
 mod rebuilds;
 mod status;
 mod tasks;
-mod upkeep;
 
 #[cfg(test)]
 mod tests;
 
 pub use event::{Action, Event, ManagerMark};
-pub use ops::{AppendItem, DiskFault, DiskOp, DiskReply, DiskStats, Doomed, FragmentKey, ScrubCursor, Verdict};
+pub use ops::{AppendItem, DeleteItem, DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, ScrubCursor, Verdict};
 pub use status::Counters;
 
 use crate::config::{NodeConfig, ms};
@@ -67,16 +67,16 @@ pub struct NodeCore {
     disks: Vec<DiskState>,
     random: SplitMix64,
     now_ns: i64,
-    clock: AttendedClock,
+    clock: ProcessClock,
     out: VecDeque<Action>,
     next_id: u64,
     membership: membership::Membership,
     mark: ManagerMark,
-    calls: HashMap<u64, CallFor>,
+    calls: HashMap<u64, CallPurpose>,
     ops: HashMap<u64, PendingOp>,
     puts: HashMap<u64, puts::PendingPut>,
     waiting_put_bytes: u64,
-    known: Known,
+    cluster: ClusterView,
     deletes: deletes::Deletes,
     bad: VecDeque<tessera_wire::meta::FragmentRef>,
     tasks: tasks::Tasks,
@@ -90,7 +90,7 @@ pub struct NodeCore {
 
 /// What the manager told of the cluster.
 #[derive(Debug, Default)]
-struct Known {
+struct ClusterView {
     map_version: u64,
     pgs: HashMap<u64, PgInfo>,
     classes: HashMap<u32, ClassInfo>,
@@ -111,17 +111,17 @@ struct DiskState {
     /// Writes that failed since the last one that did not.
     write_faults: u32,
     stats_asked: bool,
-    scrub: upkeep::Scrub,
-    compact: upkeep::Compaction,
+    scrub: maintenance::Scrub,
+    compact: maintenance::Compaction,
 }
 
 /// What an answer is for.
 #[derive(Debug)]
-enum CallFor {
+enum CallPurpose {
     Register { sent_ns: i64, mark: ManagerMark },
-    Heartbeat(membership::SentHeartbeat),
+    Heartbeat(membership::PendingHeartbeat),
     Inventory { task_id: u64, mark: ManagerMark },
-    Fetch(rebuilds::FetchedFor),
+    Fetch(rebuilds::SourceFetch),
     ReportBad,
 }
 
@@ -131,15 +131,15 @@ struct PendingOp {
     disk: usize,
     /// On the attended clock.
     since_ns: i64,
-    purpose: OpFor,
+    purpose: OpPurpose,
 }
 
 #[derive(Debug)]
-enum OpFor {
+enum OpPurpose {
     Put { put_id: u64, slots: Vec<usize>, bytes: u64 },
     Delete { keys: Vec<FragmentKey> },
-    RebuildHome { rebuild_id: u64 },
-    RebuildFetch(rebuilds::FetchedFor),
+    RebuildCheck { rebuild_id: u64 },
+    RebuildFetch(rebuilds::SourceFetch),
     RebuildAppend { rebuild_id: u64 },
     Verify { task_id: u64, items: Vec<tessera_wire::meta::FragmentRef> },
     List { task_id: u64 },
@@ -150,14 +150,14 @@ enum OpFor {
 
 /// Time during which this process was running: a pause (SIGSTOP, a suspended machine) must not make disks look stuck.
 #[derive(Debug, Default)]
-struct AttendedClock {
+struct ProcessClock {
     last_ns: i64,
-    attended_ns: i64,
+    running_ns: i64,
 }
 
-impl AttendedClock {
+impl ProcessClock {
     fn advance(&mut self, now_ns: i64) {
-        self.attended_ns += (now_ns - self.last_ns).clamp(0, ms(1_000));
+        self.running_ns += (now_ns - self.last_ns).clamp(0, ms(1_000));
         self.last_ns = now_ns;
     }
 }
@@ -176,14 +176,14 @@ impl NodeCore {
             me,
             disks,
             now_ns: i64::MIN,
-            clock: AttendedClock::default(),
+            clock: ProcessClock::default(),
             out: VecDeque::new(),
             next_id: 1,
             calls: HashMap::new(),
             ops: HashMap::new(),
             puts: HashMap::new(),
             waiting_put_bytes: 0,
-            known: Known::default(),
+            cluster: ClusterView::default(),
             deletes: deletes::Deletes::default(),
             bad: VecDeque::new(),
             tasks: tasks::Tasks::default(),
@@ -229,7 +229,7 @@ impl NodeCore {
         if !self.ops.is_empty() {
             deadline = deadline.min(self.now_ns.saturating_add(ms(1_000)));
         }
-        deadline.min(self.tasks_deadline_ns()).min(self.upkeep_deadline_ns())
+        deadline.min(self.tasks_deadline_ns()).min(self.maintenance_deadline_ns())
     }
 
     /// What was counted since the start.
@@ -244,7 +244,7 @@ impl NodeCore {
 
     /// Address of a node, from the map; `None` if unknown.
     pub fn node(&self, node_id: u64) -> Option<&NodeInfo> {
-        self.known.nodes.get(&node_id)
+        self.cluster.nodes.get(&node_id)
     }
 
     /// Whether puts are acknowledged now.
@@ -274,7 +274,7 @@ impl NodeCore {
         if self.now_ns == i64::MIN {
             self.clock.last_ns = now_ns;
             self.now_ns = now_ns;
-            self.start_upkeep();
+            self.start_maintenance();
         }
         self.now_ns = self.now_ns.max(now_ns);
         self.clock.advance(self.now_ns);
@@ -284,7 +284,7 @@ impl NodeCore {
     fn run(&mut self) {
         self.find_stuck_disks();
         self.run_tasks();
-        self.run_upkeep();
+        self.run_maintenance();
         self.run_membership();
     }
 
@@ -292,30 +292,31 @@ impl NodeCore {
         // Of an earlier life, or of work that was given up: nobody waits for it.
         let Some(purpose) = self.calls.remove(&answer.token) else { return };
         match purpose {
-            CallFor::Register { sent_ns, mark } => self.on_registered(sent_ns, mark, answer),
-            CallFor::Heartbeat(sent) => self.on_heartbeat_answered(sent, answer),
-            CallFor::Inventory { task_id, mark } => self.on_inventory_answered(task_id, mark, answer),
-            CallFor::Fetch(what) => self.on_fetched(what, answer),
-            CallFor::ReportBad => {}
+            CallPurpose::Register { sent_ns, mark } => self.on_registered(sent_ns, mark, answer),
+            CallPurpose::Heartbeat(sent) => self.on_heartbeat_answered(sent, answer),
+            CallPurpose::Inventory { task_id, mark } => self.on_inventory_answered(task_id, mark, answer),
+            CallPurpose::Fetch(what) => self.on_fetched(what, answer),
+            CallPurpose::ReportBad => {}
         }
     }
 
     fn on_disk_done(&mut self, op_id: u64, result: Result<DiskReply, DiskFault>) {
         let Some(PendingOp { disk, purpose, .. }) = self.ops.remove(&op_id) else { return };
         self.disks[disk].waiting_ops -= 1;
-        let wrote = matches!(purpose, OpFor::Put { .. } | OpFor::Delete { .. } | OpFor::RebuildAppend { .. });
+        let wrote =
+            matches!(purpose, OpPurpose::Put { .. } | OpPurpose::Delete { .. } | OpPurpose::RebuildAppend { .. });
         self.judge_disk(disk, wrote, result.as_ref().err());
         match purpose {
-            OpFor::Put { put_id, slots, bytes } => self.on_put_stored(put_id, &slots, bytes, result),
-            OpFor::Delete { keys } => self.on_deleted(disk, keys, result),
-            OpFor::RebuildHome { rebuild_id } => self.on_home(rebuild_id, result),
-            OpFor::RebuildFetch(what) => self.on_read_here(what, result),
-            OpFor::RebuildAppend { rebuild_id } => self.on_rebuild_stored(rebuild_id, result),
-            OpFor::Verify { task_id, items } => self.on_verified(task_id, items, result),
-            OpFor::List { task_id } => self.on_listed(task_id, result),
-            OpFor::Scrub => self.on_scrubbed(disk, result),
-            OpFor::Compact => self.on_compacted(disk, result),
-            OpFor::Stats => self.on_stats(disk, result),
+            OpPurpose::Put { put_id, slots, bytes } => self.on_put_stored(put_id, &slots, bytes, result),
+            OpPurpose::Delete { keys } => self.on_deleted(disk, keys, result),
+            OpPurpose::RebuildCheck { rebuild_id } => self.on_local_check(rebuild_id, result),
+            OpPurpose::RebuildFetch(what) => self.on_read_here(what, result),
+            OpPurpose::RebuildAppend { rebuild_id } => self.on_rebuild_stored(rebuild_id, result),
+            OpPurpose::Verify { task_id, items } => self.on_verified(task_id, items, result),
+            OpPurpose::List { task_id } => self.on_listed(task_id, result),
+            OpPurpose::Scrub => self.on_scrubbed(disk, result),
+            OpPurpose::Compact => self.on_compacted(disk, result),
+            OpPurpose::Stats => self.on_stats(disk, result),
         }
     }
 
@@ -326,16 +327,16 @@ impl NodeCore {
         self.next_id - 1
     }
 
-    fn call<R: Request>(&mut self, peer: Peer, message: &R, timeout_ms: u64, purpose: CallFor) -> u64 {
+    fn call<R: Request>(&mut self, peer: Peer, message: &R, timeout_ms: u64, purpose: CallPurpose) -> u64 {
         let token = self.fresh_id();
         self.calls.insert(token, purpose);
         self.out.push_back(Action::Call(Call::new(peer, token, message, Vec::new(), timeout_ms)));
         token
     }
 
-    fn disk_op(&mut self, disk: usize, op: DiskOp, purpose: OpFor) {
+    fn disk_op(&mut self, disk: usize, op: DiskOp, purpose: OpPurpose) {
         let op_id = self.fresh_id();
-        self.ops.insert(op_id, PendingOp { disk, since_ns: self.clock.attended_ns, purpose });
+        self.ops.insert(op_id, PendingOp { disk, since_ns: self.clock.running_ns, purpose });
         self.disks[disk].waiting_ops += 1;
         self.out.push_back(Action::Disk { disk, op_id, op });
     }
@@ -391,7 +392,7 @@ impl NodeCore {
     /// An operation that never ends is a failure too.
     fn find_stuck_disks(&mut self) {
         let limit = ms(self.config.disk_stuck_ms);
-        let now = self.clock.attended_ns;
+        let now = self.clock.running_ns;
         let stuck: Vec<usize> = self.ops.values().filter(|op| now - op.since_ns > limit).map(|op| op.disk).collect();
         for disk in stuck {
             let reason = format!("an operation has not finished for {} ms", self.config.disk_stuck_ms);
@@ -404,7 +405,7 @@ impl NodeCore {
         if term > self.mark.term {
             self.mark = ManagerMark { term, log_seq: 0 };
             // Restored managers may number their maps differently.
-            self.known.map_version = 0;
+            self.cluster.map_version = 0;
             self.out.push_back(Action::KeepTerm(term));
         }
     }
@@ -438,8 +439,8 @@ impl DiskState {
             waiting_ops: 0,
             write_faults: 0,
             stats_asked: false,
-            scrub: upkeep::Scrub::default(),
-            compact: upkeep::Compaction::default(),
+            scrub: maintenance::Scrub::default(),
+            compact: maintenance::Compaction::default(),
         }
     }
 }

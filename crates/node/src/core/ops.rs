@@ -64,7 +64,7 @@ pub enum DiskOp {
         items: Vec<AppendItem>,
     },
     /// Remove fragments, durably. Those that are not there count as removed. Writer.
-    Delete(Vec<Doomed>),
+    Delete(Vec<DeleteItem>),
     /// Copy living records out of segments with at least this share of dead bytes, and remove those. Writer.
     Compact {
         /// Percent; 0: any dead byte counts.
@@ -98,7 +98,7 @@ pub enum DiskOp {
 
 /// A fragment to be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Doomed {
+pub struct DeleteItem {
     /// Which.
     pub key: FragmentKey,
     /// 0: its chunk is gone. Else what was written under this epoch of its group or an older one does not belong here
@@ -106,9 +106,9 @@ pub struct Doomed {
     pub epoch: u64,
 }
 
-impl From<&tessera_wire::meta::FragmentRef> for Doomed {
-    fn from(it: &tessera_wire::meta::FragmentRef) -> Doomed {
-        Doomed { key: FragmentKey::from(it), epoch: it.epoch }
+impl From<&tessera_wire::meta::FragmentRef> for DeleteItem {
+    fn from(it: &tessera_wire::meta::FragmentRef) -> DeleteItem {
+        DeleteItem { key: FragmentKey::from(it), epoch: it.epoch }
     }
 }
 

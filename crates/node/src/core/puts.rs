@@ -1,7 +1,7 @@
 //! Puts: fenced when they arrive, stored by the disks, fenced again before they are acknowledged (P11).
 
 use super::ops::{DiskFault, DiskOp, DiskReply};
-use super::{NodeCore, OpFor};
+use super::{NodeCore, OpPurpose};
 use crate::check::CheckedPut;
 use std::collections::BTreeMap;
 use tessera_stripe::ClassLayout;
@@ -61,7 +61,7 @@ impl NodeCore {
             let bytes: u64 = items.iter().map(|item| item.data.len() as u64).sum();
             self.waiting_put_bytes += bytes;
             let op = DiskOp::Append { session_id, sync: put.sync, items };
-            self.disk_op(disk, op, OpFor::Put { put_id, slots, bytes });
+            self.disk_op(disk, op, OpPurpose::Put { put_id, slots, bytes });
         }
         if open_ops == 0 {
             self.finish_put(put_id);
@@ -79,7 +79,7 @@ impl NodeCore {
         if let Some(reason) = &self.disks[disk].failed {
             return Err(Error::new(Code::Io, format!("disk {disk_id} takes no more writes: {reason}")));
         }
-        if let Some(class) = self.known.classes.get(&item.class_id) {
+        if let Some(class) = self.cluster.classes.get(&item.class_id) {
             let expected = class.fragment_bytes(item.chunk_len_bytes, item.key.fragment);
             if expected != Some(item.data.len() as u64) {
                 return Err(Error::new(
@@ -101,13 +101,13 @@ impl NodeCore {
 
     /// Refuses what was sent by an outdated map, as far as this node knows a newer one (P11).
     fn check_epoch(&self, slot: &Slot) -> Result<(), Error> {
-        let Some(pg) = self.known.pgs.get(&slot.pg_id) else { return Ok(()) };
+        let Some(pg) = self.cluster.pgs.get(&slot.pg_id) else { return Ok(()) };
         // Who knows a newer epoch than we do is judged by the manager at commit.
         if slot.epoch > pg.epoch {
             return Ok(());
         }
         let member = pg.members.get(slot.fragment as usize);
-        let stale = member.is_none_or(|m| slot.epoch < m.since_epoch || m.put_disk_id() != slot.disk_id);
+        let stale = member.is_none_or(|m| !m.accepts(slot.epoch) || m.put_disk_id() != slot.disk_id);
         if !stale {
             return Ok(());
         }

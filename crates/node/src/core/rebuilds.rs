@@ -4,8 +4,8 @@
 use super::event::Action;
 use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict};
 use super::tasks::{TaskState, Work};
-use super::{CallFor, Known, NodeCore, OpFor};
-use crate::rebuild::{ChunkRebuild, Outcome, SourceAt, Sources, Wish};
+use super::{CallPurpose, ClusterView, NodeCore, OpPurpose};
+use crate::rebuild::{ChunkRebuild, RebuildAction, RebuildReport, SourceAt, Sources};
 use bytes::Bytes;
 use std::collections::HashMap;
 use tessera_stripe::Rebuilt;
@@ -17,7 +17,7 @@ use tessera_wire::{Code, Error, Health};
 
 #[derive(Debug, Default)]
 pub(super) struct Rebuilds {
-    active: HashMap<u64, Active>,
+    active: HashMap<u64, ActiveRebuild>,
     /// Bytes the active ones may hold.
     held_bytes: u64,
     /// Computations under way, by their op.
@@ -27,7 +27,7 @@ pub(super) struct Rebuilds {
 }
 
 #[derive(Debug)]
-struct Active {
+struct ActiveRebuild {
     task_id: u64,
     disk: usize,
     cost_bytes: u64,
@@ -36,28 +36,28 @@ struct Active {
 
 /// A fetch, and for whom.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FetchedFor {
+pub(super) struct SourceFetch {
     rebuild_id: u64,
     at: SourceAt,
     node_id: u64,
 }
 
 /// The cluster as sources see it.
-struct View<'a> {
-    known: &'a Known,
+struct SourceView<'a> {
+    cluster: &'a ClusterView,
     loads: &'a HashMap<u64, usize>,
     /// Our own disks, whether the map has them yet or not.
     own: &'a [(u64, bool)],
     own_node: u64,
 }
 
-impl Sources for View<'_> {
+impl Sources for SourceView<'_> {
     fn node_of(&self, disk_id: u64) -> Option<u64> {
         if self.own.iter().any(|(id, _)| *id == disk_id) {
             return Some(self.own_node);
         }
-        let node_id = self.known.disks.get(&disk_id)?.node_id;
-        self.known.nodes.contains_key(&node_id).then_some(node_id)
+        let node_id = self.cluster.disks.get(&disk_id)?.node_id;
+        self.cluster.nodes.contains_key(&node_id).then_some(node_id)
     }
 
     fn is_up(&self, disk_id: u64) -> bool {
@@ -65,8 +65,8 @@ impl Sources for View<'_> {
             return *healthy;
         }
         let serves = |health: i32| matches!(Health::try_from(health), Ok(Health::Up | Health::Draining));
-        self.known.disks.get(&disk_id).is_some_and(|disk| {
-            serves(disk.health) && self.known.nodes.get(&disk.node_id).is_some_and(|node| serves(node.health))
+        self.cluster.disks.get(&disk_id).is_some_and(|disk| {
+            serves(disk.health) && self.cluster.nodes.get(&disk.node_id).is_some_and(|node| serves(node.health))
         })
     }
 
@@ -101,7 +101,7 @@ impl NodeCore {
                 let rebuild_id = self.fresh_id();
                 self.repair_bucket.take(cost_bytes);
                 self.rebuilds.held_bytes += cost_bytes;
-                self.rebuilds.active.insert(rebuild_id, Active { task_id, disk, cost_bytes, machine });
+                self.rebuilds.active.insert(rebuild_id, ActiveRebuild { task_id, disk, cost_bytes, machine });
                 self.drive(rebuild_id, Vec::new());
             }
             Err(why) => {
@@ -115,29 +115,31 @@ impl NodeCore {
     }
 
     /// Carries out what a machine wants; without wishes, asks it.
-    fn drive(&mut self, rebuild_id: u64, mut wishes: Vec<Wish>) {
+    fn drive(&mut self, rebuild_id: u64, mut wishes: Vec<RebuildAction>) {
         let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
         if wishes.is_empty() {
             let own: Vec<(u64, bool)> = self.disks.iter().map(|d| (d.disk_id, d.failed.is_none())).collect();
-            let (known, loads) = (&self.known, &self.rebuilds.loads);
-            let view = View { known, loads, own: &own, own_node: self.membership.node_id };
+            let (cluster, loads) = (&self.cluster, &self.rebuilds.loads);
+            let view = SourceView { cluster, loads, own: &own, own_node: self.membership.node_id };
             wishes = active.machine.next(&view);
         }
         let (disk, key) = (active.disk, active.machine.key());
         for wish in wishes {
             match wish {
-                Wish::LookAtHome => self.disk_op(disk, DiskOp::Verify(vec![key]), OpFor::RebuildHome { rebuild_id }),
-                Wish::Fetch(at) => self.fetch(rebuild_id, key, at),
-                Wish::Compute(job) => {
+                RebuildAction::CheckLocal => {
+                    self.disk_op(disk, DiskOp::Verify(vec![key]), OpPurpose::RebuildCheck { rebuild_id })
+                }
+                RebuildAction::Fetch(at) => self.fetch(rebuild_id, key, at),
+                RebuildAction::Compute(job) => {
                     let op_id = self.fresh_id();
                     self.rebuilds.computing.insert(op_id, rebuild_id);
                     self.out.push_back(Action::Compute { op_id, job });
                 }
-                Wish::Append(item) => {
+                RebuildAction::Append(item) => {
                     let op = DiskOp::Append { session_id: 0, sync: true, items: vec![item] };
-                    self.disk_op(disk, op, OpFor::RebuildAppend { rebuild_id });
+                    self.disk_op(disk, op, OpPurpose::RebuildAppend { rebuild_id });
                 }
-                Wish::Finished(outcome) => self.rebuild_finished(rebuild_id, outcome),
+                RebuildAction::Finished(outcome) => self.rebuild_finished(rebuild_id, outcome),
             }
         }
     }
@@ -145,12 +147,12 @@ impl NodeCore {
     fn fetch(&mut self, rebuild_id: u64, key: FragmentKey, at: SourceAt) {
         let wanted = FragmentKey { fragment: at.fragment, ..key };
         if let Some(disk) = self.disk_index(at.disk_id) {
-            let what = FetchedFor { rebuild_id, at, node_id: self.membership.node_id };
+            let what = SourceFetch { rebuild_id, at, node_id: self.membership.node_id };
             *self.rebuilds.loads.entry(what.node_id).or_default() += 1;
-            return self.disk_op(disk, DiskOp::Read(wanted), OpFor::RebuildFetch(what));
+            return self.disk_op(disk, DiskOp::Read(wanted), OpPurpose::RebuildFetch(what));
         }
-        let node_id = self.known.disks.get(&at.disk_id).map_or(0, |disk| disk.node_id);
-        let what = FetchedFor { rebuild_id, at, node_id };
+        let node_id = self.cluster.disks.get(&at.disk_id).map_or(0, |disk| disk.node_id);
+        let what = SourceFetch { rebuild_id, at, node_id };
         *self.rebuilds.loads.entry(node_id).or_default() += 1;
         let item = GetItem {
             chunk_id: wanted.chunk_id,
@@ -160,10 +162,10 @@ impl NodeCore {
             ..GetItem::default()
         };
         let message = GetFragments { items: vec![item], hints: Vec::new() };
-        self.call(Peer::Node(node_id), &message, self.config.rebuild_fetch_timeout_ms, CallFor::Fetch(what));
+        self.call(Peer::Node(node_id), &message, self.config.rebuild_fetch_timeout_ms, CallPurpose::Fetch(what));
     }
 
-    pub(super) fn on_fetched(&mut self, what: FetchedFor, answer: Answer) {
+    pub(super) fn on_fetched(&mut self, what: SourceFetch, answer: Answer) {
         let result = answer.decode::<GetFragments>().and_then(|(mut reply, payload)| {
             let (Some(result), true) = (reply.results.pop(), reply.results.is_empty()) else {
                 return Err(Error::new(Code::Internal, "a peer answered for another number of fragments"));
@@ -180,7 +182,7 @@ impl NodeCore {
         self.fetched(what, result);
     }
 
-    pub(super) fn on_read_here(&mut self, what: FetchedFor, result: Result<DiskReply, DiskFault>) {
+    pub(super) fn on_read_here(&mut self, what: SourceFetch, result: Result<DiskReply, DiskFault>) {
         let result = match result {
             Ok(DiskReply::Read { data, crc32c }) => Ok((data, crc32c)),
             Ok(_) => Err(Error::new(Code::Internal, "the disk answered something else")),
@@ -189,7 +191,7 @@ impl NodeCore {
         self.fetched(what, result);
     }
 
-    fn fetched(&mut self, what: FetchedFor, result: Result<(Bytes, u32), Error>) {
+    fn fetched(&mut self, what: SourceFetch, result: Result<(Bytes, u32), Error>) {
         if let Some(load) = self.rebuilds.loads.get_mut(&what.node_id) {
             *load = load.saturating_sub(1);
         }
@@ -199,14 +201,14 @@ impl NodeCore {
         }
     }
 
-    pub(super) fn on_home(&mut self, rebuild_id: u64, result: Result<DiskReply, DiskFault>) {
+    pub(super) fn on_local_check(&mut self, rebuild_id: u64, result: Result<DiskReply, DiskFault>) {
         let verdict = match result {
             Ok(DiskReply::Verified(mut verdicts)) => verdicts.pop().unwrap_or(Verdict::Missing),
             Ok(_) => Verdict::Missing,
             Err(fault) => Verdict::Bad(fault.error.message),
         };
         let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
-        let wishes = active.machine.on_home(&verdict);
+        let wishes = active.machine.on_local_check(&verdict);
         self.drive(rebuild_id, wishes);
     }
 
@@ -230,7 +232,7 @@ impl NodeCore {
         self.drive(rebuild_id, wishes);
     }
 
-    fn rebuild_finished(&mut self, rebuild_id: u64, outcome: Outcome) {
+    fn rebuild_finished(&mut self, rebuild_id: u64, outcome: RebuildReport) {
         let Some(active) = self.rebuilds.active.remove(&rebuild_id) else { return };
         self.rebuilds.held_bytes -= active.cost_bytes;
         self.report_bad_sources(outcome.bad);
@@ -261,7 +263,7 @@ impl NodeCore {
 
     /// Whether the group still wants this fragment on this disk (P11).
     fn still_wanted(&self, pg_id: u64, key: FragmentKey, disk_id: u64) -> Result<(), String> {
-        let member = self.known.pgs.get(&pg_id).and_then(|pg| pg.members.get(key.fragment as usize));
+        let member = self.cluster.pgs.get(&pg_id).and_then(|pg| pg.members.get(key.fragment as usize));
         match member {
             Some(m) if m.disk_id != disk_id && m.incoming_disk_id != disk_id => {
                 Err(format!("group {pg_id} no longer has disk {disk_id} as member {}", key.fragment))
@@ -277,7 +279,7 @@ impl NodeCore {
         ours.into_iter().for_each(|it| self.report_bad(it));
         if !others.is_empty() {
             let message = ReportBad { fragments: others };
-            self.call(Peer::Manager, &message, self.config.heartbeat_timeout_ms, CallFor::ReportBad);
+            self.call(Peer::Manager, &message, self.config.heartbeat_timeout_ms, CallPurpose::ReportBad);
         }
     }
 
@@ -309,7 +311,7 @@ impl NodeCore {
 
     /// Forgets the rebuilds of a task, or all. What is under way for them comes back to nobody.
     pub(super) fn drop_rebuilds_of(&mut self, task_id: Option<u64>) {
-        let dropped = |a: &Active| task_id.is_none_or(|id| a.task_id == id);
+        let dropped = |a: &ActiveRebuild| task_id.is_none_or(|id| a.task_id == id);
         let freed: u64 = self.rebuilds.active.values().filter(|a| dropped(a)).map(|a| a.cost_bytes).sum();
         self.rebuilds.held_bytes -= freed;
         self.rebuilds.active.retain(|_, a| !dropped(a));

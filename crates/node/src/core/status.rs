@@ -1,7 +1,7 @@
 //! What a node says about itself.
 
 use super::ops::{DiskFault, DiskOp, DiskReply};
-use super::{NodeCore, OpFor};
+use super::{NodeCore, OpPurpose};
 use tessera_wire::data::{DiskStatus, NodeStatus};
 
 /// Counts since the start, as they appear in metrics.
@@ -70,7 +70,7 @@ impl NodeCore {
         for disk in 0..self.disks.len() {
             if !self.disks[disk].stats_asked {
                 self.disks[disk].stats_asked = true;
-                self.disk_op(disk, DiskOp::Stats, OpFor::Stats);
+                self.disk_op(disk, DiskOp::Stats, OpPurpose::Stats);
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use super::inventory::InventoryWork;
 use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict};
-use super::{NodeCore, OpFor};
+use super::{NodeCore, OpPurpose};
 use std::collections::HashSet;
 use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
 
@@ -38,8 +38,8 @@ pub(super) enum Work {
         in_flight: bool,
     },
     Inventory(InventoryWork),
-    /// The disk's upkeep does it, and finishes the task.
-    Upkeep,
+    /// The disk's maintenance does it, and finishes the task.
+    Maintenance,
     /// Refused; only its result is left.
     Nothing,
 }
@@ -56,7 +56,7 @@ pub(super) struct RebuildWork {
 
 /// How much of a task's news a heartbeat carried.
 #[derive(Debug)]
-pub(super) struct Reported {
+pub(super) struct TaskReport {
     task_id: u64,
     done: usize,
     failed: usize,
@@ -114,7 +114,7 @@ impl NodeCore {
                     return Err("the task names no group or no class".into());
                 };
                 self.learn_pg(pg.clone());
-                self.known.classes.insert(class.class_id, class.clone());
+                self.cluster.classes.insert(class.class_id, class.clone());
                 Ok(Work::Rebuild(RebuildWork { task: rebuild, disk, next: 0, active: 0, skip: HashSet::new() }))
             }
             Task { verify: Some(verify), .. } => {
@@ -126,12 +126,12 @@ impl NodeCore {
             Task { scrub: Some(it), .. } => {
                 let disk = self.task_disk(it.disk_id)?;
                 self.disks[disk].scrub.start_for(task_id, self.now_ns);
-                Ok(Work::Upkeep)
+                Ok(Work::Maintenance)
             }
             Task { compact: Some(it), .. } => {
                 let disk = self.task_disk(it.disk_id)?;
                 self.disks[disk].compact.start_for(task_id);
-                Ok(Work::Upkeep)
+                Ok(Work::Maintenance)
             }
             _ => Err("the task is of a kind this release does not know".into()),
         }
@@ -197,7 +197,7 @@ impl NodeCore {
             }
             Work::Verify { in_flight: false, .. } => self.may_repair() && self.start_verify(task_id),
             Work::Inventory(_) => self.run_inventory(task_id),
-            Work::Verify { .. } | Work::Upkeep | Work::Nothing => false,
+            Work::Verify { .. } | Work::Maintenance | Work::Nothing => false,
         }
     }
 
@@ -235,7 +235,7 @@ impl NodeCore {
             return true;
         };
         let keys = same.iter().map(FragmentKey::from).collect();
-        self.disk_op(disk, DiskOp::Verify(keys), OpFor::Verify { task_id, items: same });
+        self.disk_op(disk, DiskOp::Verify(keys), OpPurpose::Verify { task_id, items: same });
         false
     }
 
@@ -273,7 +273,7 @@ impl NodeCore {
     // --- reporting ------------------------------------------------------------------------------------------
 
     /// What the manager has not heard, at most about `most` fragments, and what to take off when it has.
-    pub(super) fn task_results(&mut self, most: usize) -> (Vec<TaskResult>, Vec<Reported>) {
+    pub(super) fn task_results(&mut self, most: usize) -> (Vec<TaskResult>, Vec<TaskReport>) {
         let (mut results, mut reported) = (Vec::new(), Vec::new());
         let mut room = most;
         for task in &self.tasks.list {
@@ -293,12 +293,12 @@ impl NodeCore {
                 bytes: task.bytes,
                 finished,
             });
-            reported.push(Reported { task_id: task.task_id, done, failed, bytes: task.bytes, finished });
+            reported.push(TaskReport { task_id: task.task_id, done, failed, bytes: task.bytes, finished });
         }
         (results, reported)
     }
 
-    pub(super) fn tasks_reported(&mut self, reported: &[Reported]) {
+    pub(super) fn tasks_reported(&mut self, reported: &[TaskReport]) {
         for it in reported {
             if let Some(task) = self.tasks.get(it.task_id) {
                 task.done.drain(..it.done.min(task.done.len()));

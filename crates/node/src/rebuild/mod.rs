@@ -24,9 +24,9 @@ pub trait Sources {
 
 /// What the machine wants done next.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Wish {
-    /// Check whether the fragment is at home already: [`ChunkRebuild::on_home`].
-    LookAtHome,
+pub enum RebuildAction {
+    /// Check whether the fragment is at home already: [`ChunkRebuild::on_local_check`].
+    CheckLocal,
     /// Read this fragment, whole, from that disk: [`ChunkRebuild::on_fetched`].
     Fetch(SourceAt),
     /// Compute: [`ChunkRebuild::on_computed`].
@@ -34,7 +34,7 @@ pub enum Wish {
     /// Store: [`ChunkRebuild::on_appended`].
     Append(AppendItem),
     /// Over.
-    Finished(Outcome),
+    Finished(RebuildReport),
 }
 
 /// A fragment at a place.
@@ -48,7 +48,7 @@ pub struct SourceAt {
 
 /// How a rebuild ended.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct RebuildReport {
     /// In place and synced, or why not.
     pub result: Result<(), String>,
     /// Bytes written (0 when it was there already).
@@ -87,7 +87,7 @@ enum Place {
 
 #[derive(Debug)]
 enum Step {
-    Home,
+    LocalCheck,
     Fetching,
     Computing(RebuildJob),
     Appending { len_bytes: u64 },
@@ -116,7 +116,7 @@ pub struct ChunkRebuild {
     bad: Vec<FragmentRef>,
     last_error: String,
     step: Step,
-    asked_home: bool,
+    asked_local: bool,
 }
 
 impl ChunkRebuild {
@@ -145,8 +145,8 @@ impl ChunkRebuild {
             searched: false,
             bad: Vec::new(),
             last_error: String::new(),
-            step: Step::Home,
-            asked_home: false,
+            step: Step::LocalCheck,
+            asked_local: false,
         };
         it.add_empty_fragments();
         Ok(it)
@@ -177,24 +177,24 @@ impl ChunkRebuild {
     }
 
     /// What is wanted now; empty when it waits for something that was wanted before.
-    pub fn next(&mut self, sources: &impl Sources) -> Vec<Wish> {
+    pub fn next(&mut self, sources: &impl Sources) -> Vec<RebuildAction> {
         match self.step {
-            Step::Home if self.asked_home => Vec::new(),
-            Step::Home => {
-                self.asked_home = true;
-                vec![Wish::LookAtHome]
+            Step::LocalCheck if self.asked_local => Vec::new(),
+            Step::LocalCheck => {
+                self.asked_local = true;
+                vec![RebuildAction::CheckLocal]
             }
             Step::Fetching => self.fetch_or_compute(sources),
             Step::Computing(_) | Step::Appending { .. } | Step::Over => Vec::new(),
         }
     }
 
-    fn fetch_or_compute(&mut self, sources: &impl Sources) -> Vec<Wish> {
+    fn fetch_or_compute(&mut self, sources: &impl Sources) -> Vec<RebuildAction> {
         let mut wishes = Vec::new();
         while !self.counts_on_enough() {
             let Some(i) = self.best_candidate(sources) else { break };
             self.candidates[i].state = State::InFlight;
-            wishes.push(Wish::Fetch(self.candidates[i].at));
+            wishes.push(RebuildAction::Fetch(self.candidates[i].at));
         }
         if self.candidates.iter().any(|c| c.state == State::InFlight) {
             return wishes;
@@ -219,7 +219,7 @@ impl ChunkRebuild {
         self.finish(Err(format!("chunk {} fragment {}: {why}", self.key.chunk_id, self.key.fragment)))
     }
 
-    fn compute(&mut self, numbers: &[u32], search: bool) -> Vec<Wish> {
+    fn compute(&mut self, numbers: &[u32], search: bool) -> Vec<RebuildAction> {
         let find = |number: &u32| self.got.get(number).or_else(|| self.suspects.get(number)).cloned();
         self.compute_step(RebuildJob {
             class: self.class.clone(),
@@ -232,9 +232,9 @@ impl ChunkRebuild {
         })
     }
 
-    fn compute_step(&mut self, job: RebuildJob) -> Vec<Wish> {
+    fn compute_step(&mut self, job: RebuildJob) -> Vec<RebuildAction> {
         self.step = Step::Computing(job.clone());
-        vec![Wish::Compute(job)]
+        vec![RebuildAction::Compute(job)]
     }
 
     /// What is here and on its way suffices; with sources beyond that, once some that did were not right.
@@ -269,8 +269,8 @@ impl ChunkRebuild {
     }
 
     /// The fragment as it is at home: a good copy of this very chunk makes the rebuild unnecessary.
-    pub fn on_home(&mut self, verdict: &Verdict) -> Vec<Wish> {
-        if !matches!(self.step, Step::Home) {
+    pub fn on_local_check(&mut self, verdict: &Verdict) -> Vec<RebuildAction> {
+        if !matches!(self.step, Step::LocalCheck) {
             return Vec::new();
         }
         let expected = self.class.fragment_bytes(self.chunk.len_bytes, self.key.fragment);
@@ -314,7 +314,7 @@ impl ChunkRebuild {
     }
 
     /// A step of the computation ended.
-    pub fn on_computed(&mut self, result: Rebuilt) -> Vec<Wish> {
+    pub fn on_computed(&mut self, result: Rebuilt) -> Vec<RebuildAction> {
         let Step::Computing(job) = &self.step else { return Vec::new() };
         match result {
             Rebuilt::Verified { fragment, groups, wrong } => {
@@ -322,7 +322,7 @@ impl ChunkRebuild {
                 self.drop_sources(&wrong);
                 self.got.clear();
                 self.step = Step::Appending { len_bytes: fragment.bytes.len() as u64 };
-                vec![Wish::Append(self.record(fragment, groups))]
+                vec![RebuildAction::Append(self.record(fragment, groups))]
             }
             Rebuilt::Unfinished { next_set } => {
                 assert!(next_set > job.first_set, "a step of the search tried nothing");
@@ -376,18 +376,18 @@ impl ChunkRebuild {
     }
 
     /// The append ended: it is durable, or it is not there.
-    pub fn on_appended(&mut self, result: Result<(), Error>) -> Vec<Wish> {
+    pub fn on_appended(&mut self, result: Result<(), Error>) -> Vec<RebuildAction> {
         let Step::Appending { len_bytes } = self.step else { return Vec::new() };
         self.finish(result.map(|()| len_bytes).map_err(|e| e.message))
     }
 
-    fn finish(&mut self, result: Result<u64, String>) -> Vec<Wish> {
+    fn finish(&mut self, result: Result<u64, String>) -> Vec<RebuildAction> {
         self.step = Step::Over;
         self.got.clear();
         self.suspects.clear();
         let written_bytes = *result.as_ref().unwrap_or(&0);
         let bad = std::mem::take(&mut self.bad);
-        vec![Wish::Finished(Outcome { result: result.map(|_| ()), written_bytes, bad })]
+        vec![RebuildAction::Finished(RebuildReport { result: result.map(|_| ()), written_bytes, bad })]
     }
 }
 
@@ -412,5 +412,4 @@ fn candidates(pg: &PgInfo, class: &ClassInfo, chunk: &ChunkInfo, task: &RebuildT
 }
 
 #[cfg(test)]
-#[path = "rebuild_tests.rs"]
 mod tests;

@@ -82,25 +82,25 @@ impl Cluster {
         }
     }
 
-    fn run(&mut self, task: &RebuildTask) -> Outcome {
+    fn run(&mut self, task: &RebuildTask) -> RebuildReport {
         let mut machine = ChunkRebuild::new(task, 0).unwrap();
         let mut wishes = machine.next(self);
         for _ in 0..1_000 {
             let mut after = Vec::new();
             for wish in std::mem::take(&mut wishes) {
                 match wish {
-                    Wish::LookAtHome => after.extend(machine.on_home(&Verdict::Missing)),
-                    Wish::Fetch(at) => {
+                    RebuildAction::CheckLocal => after.extend(machine.on_local_check(&Verdict::Missing)),
+                    RebuildAction::Fetch(at) => {
                         self.asked.push(at);
                         let held = self.held.get(&(at.disk_id, at.fragment)).cloned().unwrap_or(Err(Code::NotFound));
                         machine.on_fetched(at, held.map_err(|code| Error::new(code, "no")));
                     }
-                    Wish::Compute(job) => after.extend(machine.on_computed(job.run(&BufferPool::new(0)))),
-                    Wish::Append(item) => {
+                    RebuildAction::Compute(job) => after.extend(machine.on_computed(job.run(&BufferPool::new(0)))),
+                    RebuildAction::Append(item) => {
                         self.appended = Some(item);
                         after.extend(machine.on_appended(Ok(())));
                     }
-                    Wish::Finished(outcome) => return outcome,
+                    RebuildAction::Finished(outcome) => return outcome,
                 }
             }
             wishes = if after.is_empty() { machine.next(self) } else { after };
@@ -316,16 +316,16 @@ fn what_is_at_home_already_is_left_alone() {
     let cluster = Cluster::new(4, 2, 5_000);
     let task = cluster.task(0, vec![0]);
     let mut machine = ChunkRebuild::new(&task, 0).unwrap();
-    assert_eq!(machine.next(&cluster), vec![Wish::LookAtHome]);
+    assert_eq!(machine.next(&cluster), vec![RebuildAction::CheckLocal]);
     let hash = tessera_accel::hash::chunk_hash(&cluster.chunk).0;
     let good = Verdict::Good { hash, len_bytes: fragments(&cluster.class, &cluster.chunk)[0].bytes.len() as u32 };
-    let wishes = machine.on_home(&good);
-    assert_eq!(wishes, vec![Wish::Finished(Outcome { result: Ok(()), written_bytes: 0, bad: vec![] })]);
+    let wishes = machine.on_local_check(&good);
+    assert_eq!(wishes, vec![RebuildAction::Finished(RebuildReport { result: Ok(()), written_bytes: 0, bad: vec![] })]);
 
     // Of another chunk, or of another length: rebuilt.
     let mut machine = ChunkRebuild::new(&task, 0).unwrap();
     machine.next(&cluster);
-    assert_eq!(machine.on_home(&Verdict::Good { hash: [0; 32], len_bytes: 1 }), vec![]);
+    assert_eq!(machine.on_local_check(&Verdict::Good { hash: [0; 32], len_bytes: 1 }), vec![]);
     assert_eq!(machine.next(&cluster).len(), 4);
 }
 
@@ -335,14 +335,14 @@ fn an_append_that_fails_is_a_failure() {
     let task = cluster.task(1, vec![1]);
     let mut machine = ChunkRebuild::new(&task, 0).unwrap();
     machine.next(&cluster);
-    machine.on_home(&Verdict::Bad("rot".into()));
-    let Wish::Fetch(at) = machine.next(&cluster)[0] else { panic!("a fetch") };
+    machine.on_local_check(&Verdict::Bad("rot".into()));
+    let RebuildAction::Fetch(at) = machine.next(&cluster)[0] else { panic!("a fetch") };
     let crc = tessera_accel::checksum::crc32c(&cluster.chunk);
     machine.on_fetched(at, Ok((cluster.chunk.clone(), crc)));
-    let Wish::Compute(job) = machine.next(&cluster).remove(0) else { panic!("a computation") };
+    let RebuildAction::Compute(job) = machine.next(&cluster).remove(0) else { panic!("a computation") };
     machine.on_computed(job.run(&BufferPool::new(0)));
     let wishes = machine.on_appended(Err(Error::new(Code::NoSpace, "full")));
-    assert!(matches!(&wishes[..], [Wish::Finished(Outcome { result: Err(why), .. })] if why == "full"));
+    assert!(matches!(&wishes[..], [RebuildAction::Finished(RebuildReport { result: Err(why), .. })] if why == "full"));
 }
 
 #[test]

@@ -35,7 +35,7 @@ use tessera_net::dialer::NoService;
 use tessera_net::{BufferPool, Connection, Dialer, DialerOptions, Endpoint, Server, Stream};
 use tessera_segment::{Options, SegmentStore};
 use tessera_wire::{Code, Error, Hello, NodeInfo, PROTOCOL_VERSION, Role};
-use threads::{DiskLine, Job};
+use threads::{DiskQueue, Job};
 
 /// What a node is started with.
 #[derive(Clone)]
@@ -123,7 +123,7 @@ impl NodeServer {
         }
         let cluster_id = cluster_id.unwrap_or_default();
         let pool = BufferPool::new(options.pool_bytes);
-        let door = Arc::new(service::Door::default());
+        let door = Arc::new(service::NodeService::default());
         let mut listen = vec![Endpoint::Tcp(options.listen.clone())];
         listen.extend(options.unix_socket.clone().map(Endpoint::Unix));
         let server = Server::start(&listen, door.clone(), pool.clone())?;
@@ -163,7 +163,7 @@ impl NodeServer {
         }
         self.server.stop();
         self.shared.dialer.close();
-        self.shared.lines.iter().for_each(DiskLine::stop);
+        self.shared.lines.iter().for_each(DiskQueue::stop);
         for _ in 0..self.computers {
             let _ = self.shared.computing.send(Job::Stop);
         }
@@ -222,7 +222,7 @@ fn build(
     };
     let hello = hello(cluster_id, &options.host);
     let dialer = Dialer::new(hello, Arc::new(NoService), pool.clone(), DialerOptions::default());
-    let (lines, ends): (Vec<_>, Vec<_>) = disks.iter().map(|_| DiskLine::new(options.readers_per_disk)).unzip();
+    let (lines, ends): (Vec<_>, Vec<_>) = disks.iter().map(|_| DiskQueue::new(options.readers_per_disk)).unzip();
     let stores: Vec<Arc<SegmentStore>> = disks.iter().map(|d| d.store.clone()).collect();
     let (about, locks) = disks.into_iter().map(|d| (d.about, d.lock)).unzip();
     let (computing, jobs) = unbounded();

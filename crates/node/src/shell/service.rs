@@ -4,7 +4,7 @@ use super::shared::Shared;
 use crate::check::{self, NodeRequest};
 use crate::core::Event;
 use crate::log_replica::{self, LogRequest};
-use crate::read::{self, Piece, Served};
+use crate::read::{self, GetAnswer, PayloadPart};
 use bytes::Bytes;
 use parking_lot::RwLock;
 use prost::Message;
@@ -19,21 +19,21 @@ use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION
 
 /// The door: there from the moment the node listens, opened when its disks are.
 #[derive(Default)]
-pub(super) struct Door {
+pub(super) struct NodeService {
     node: OnceLock<Arc<Shared>>,
     /// Connections whose greeting was accepted, and what they said they are.
-    greeted: RwLock<HashMap<u64, Greeted>>,
+    greeted: RwLock<HashMap<u64, ConnectionPeer>>,
 }
 
 /// A peer, by its own word.
 #[derive(Debug, Clone, Copy)]
-struct Greeted {
+struct ConnectionPeer {
     role: Role,
     /// On another host: its bytes cross the network.
     far: bool,
 }
 
-impl Door {
+impl NodeService {
     /// From now on requests are served.
     pub(super) fn open(&self, node: Arc<Shared>) {
         let _ = self.node.set(node);
@@ -43,7 +43,7 @@ impl Door {
         let hello: Hello = check::message(Kind::Hello as u16, body)?;
         hello.check(&node.cluster_id)?;
         let role = Role::try_from(hello.role).unwrap_or(Role::Unknown);
-        self.greeted.write().insert(connection.id(), Greeted { role, far: hello.host != node.host });
+        self.greeted.write().insert(connection.id(), ConnectionPeer { role, far: hello.host != node.host });
         let reply = HelloReply {
             protocol_version: PROTOCOL_VERSION,
             cluster_id: node.cluster_id.to_vec(),
@@ -54,7 +54,7 @@ impl Door {
     }
 }
 
-impl Service for Door {
+impl Service for NodeService {
     fn request(&self, connection: &Arc<Connection>, frame: Frame) {
         let (kind, request_id) = (frame.header.kind, frame.header.request_id);
         let Some(node) = self.node.get() else {
@@ -108,7 +108,7 @@ impl Service for Door {
 impl Shared {
     fn get(self: &Arc<Self>, connection: &Connection, request_id: u64, get: &GetFragments, far: bool) {
         let served = read::serve(get, self.sendfile_min_bytes, &|disk_id| self.store(disk_id));
-        let Served { reply, payload, bad } = served;
+        let GetAnswer { reply, payload, bad } = served;
         let payload: Vec<Part> = payload.into_iter().map(part).collect();
         self.metrics.gets.fetch_add(1, Relaxed);
         self.metrics.sent(payload.iter().map(|p| p.len() as u64).sum(), far);
@@ -131,19 +131,19 @@ impl Shared {
     }
 }
 
-fn part(piece: Piece) -> Part {
+fn part(piece: PayloadPart) -> Part {
     match piece {
-        Piece::Bytes(bytes) => Part::Bytes(bytes),
-        Piece::File { file, offset, len_bytes } => {
-            Part::File(FileRange { file: Arc::new(Lent(file)), offset, len: len_bytes })
+        PayloadPart::Bytes(bytes) => Part::Bytes(bytes),
+        PayloadPart::File { file, offset, len_bytes } => {
+            Part::File(FileRange { file: Arc::new(SegmentFile(file)), offset, len: len_bytes })
         }
     }
 }
 
 /// A segment's file, lent to the socket. Only made of files that have a descriptor.
-struct Lent(Arc<dyn DiskFile>);
+struct SegmentFile(Arc<dyn DiskFile>);
 
-impl std::os::fd::AsFd for Lent {
+impl std::os::fd::AsFd for SegmentFile {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         // `read::piece` asked, and a file does not lose its descriptor.
         self.0.as_fd().expect("a file that goes by sendfile has a descriptor")

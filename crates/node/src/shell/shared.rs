@@ -2,7 +2,7 @@
 
 use super::clock::Clock;
 use super::metrics::{NodeMetrics, ShellCounters, device_work};
-use super::threads::{DiskLine, Job};
+use super::threads::{DiskQueue, Job};
 use crate::config::NodeConfig;
 use crate::core::{Action, Event, NodeCore};
 use bytes::Bytes;
@@ -27,13 +27,13 @@ pub(super) struct Shared {
     pub(super) cluster_id: [u8; 16],
     pub(super) clock: Clock,
     pub(super) core: Mutex<NodeCore>,
-    pub(super) lines: Vec<DiskLine>,
+    pub(super) lines: Vec<DiskQueue>,
     pub(super) stores: Vec<Arc<SegmentStore>>,
     /// Disk ids, in the node's order, once the manager gave them.
     pub(super) disk_ids: RwLock<Vec<u64>>,
     pub(super) log: Mutex<LogStore>,
     pub(super) last_term: AtomicU64,
-    pub(super) requests: Mutex<HashMap<u64, Asker>>,
+    pub(super) requests: Mutex<HashMap<u64, PendingRequest>>,
     pub(super) next_request: AtomicU64,
     pub(super) computing: Sender<Job<(u64, RebuildJob)>>,
     pub(super) manager: Endpoint,
@@ -54,14 +54,14 @@ pub(super) struct Shared {
 }
 
 /// Who waits for an answer.
-pub(super) struct Asker {
+pub(super) struct PendingRequest {
     connection: Arc<Connection>,
     kind: u16,
     request_id: u64,
 }
 
 /// What is left to do after the core's lock was let go.
-pub(super) enum Errand {
+pub(super) enum DeferredAction {
     Reply(u64, Result<Bytes, Error>),
     Call(Call, Option<Endpoint>),
     Fatal(Error),
@@ -81,7 +81,7 @@ impl Shared {
                 core.handle(now_ns, event);
             }
             while let Some(action) = core.poll() {
-                self.carry_out(&core, action, &mut errands);
+                self.start_action(&core, action, &mut errands);
             }
             self.deadline_ns.store(core.next_deadline_ns(), SeqCst);
         }
@@ -89,13 +89,13 @@ impl Shared {
         errands.into_iter().for_each(|errand| self.run(errand));
     }
 
-    fn carry_out(&self, core: &NodeCore, action: Action, errands: &mut Vec<Errand>) {
+    fn start_action(&self, core: &NodeCore, action: Action, errands: &mut Vec<DeferredAction>) {
         match action {
             Action::Disk { disk, op_id, op } => self.lines[disk].send(op_id, op),
             Action::Compute { op_id, job } => drop(self.computing.send(Job::Do((op_id, job)))),
             Action::DisksNamed { disk_ids } => *self.disk_ids.write() = disk_ids,
             Action::KeepTerm(term) => self.keep_term(term),
-            Action::Reply { request, result } => errands.push(Errand::Reply(request, result)),
+            Action::Reply { request, result } => errands.push(DeferredAction::Reply(request, result)),
             Action::Call(call) => {
                 let endpoint = match &call.peer {
                     Peer::Manager => Some(self.manager.clone()),
@@ -103,9 +103,9 @@ impl Shared {
                     Peer::Address(address) => Some(Endpoint::Tcp(address.clone())),
                     Peer::Connection(_) => None,
                 };
-                errands.push(Errand::Call(call, endpoint));
+                errands.push(DeferredAction::Call(call, endpoint));
             }
-            Action::Fatal(error) => errands.push(Errand::Fatal(error)),
+            Action::Fatal(error) => errands.push(DeferredAction::Fatal(error)),
         }
     }
 
@@ -118,14 +118,14 @@ impl Shared {
         }
     }
 
-    fn run(self: &Arc<Self>, errand: Errand) {
+    fn run(self: &Arc<Self>, errand: DeferredAction) {
         match errand {
-            Errand::Reply(request, result) => {
+            DeferredAction::Reply(request, result) => {
                 let Some(asker) = self.requests.lock().remove(&request) else { return };
                 asker.connection.reply(asker.kind, asker.request_id, result.map(|body| (body, Vec::new())));
             }
-            Errand::Call(call, endpoint) => self.call(call, endpoint),
-            Errand::Fatal(error) => {
+            DeferredAction::Call(call, endpoint) => self.call(call, endpoint),
+            DeferredAction::Fatal(error) => {
                 tracing::error!(%error, "this node cannot serve here");
                 let _ = self.fatal.send(error);
             }
@@ -151,7 +151,7 @@ impl Shared {
     /// Notes who asked; the core answers by the number.
     pub(super) fn remember(&self, connection: &Arc<Connection>, kind: u16, request_id: u64) -> u64 {
         let request = self.next_request.fetch_add(1, Relaxed);
-        self.requests.lock().insert(request, Asker { connection: connection.clone(), kind, request_id });
+        self.requests.lock().insert(request, PendingRequest { connection: connection.clone(), kind, request_id });
         request
     }
 

@@ -3,7 +3,7 @@
 use super::metrics::device_work;
 use super::shared::Shared;
 use crate::core::{DiskFault, DiskOp, Event};
-use crate::disk_worker::{self, Waiting};
+use crate::disk_worker::{self, QueuedOp};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::io;
 use std::sync::Arc;
@@ -21,30 +21,30 @@ pub(super) enum Job<T> {
 }
 
 /// The way to a disk's threads.
-pub(super) struct DiskLine {
-    writes: Sender<Job<Waiting>>,
-    reads: Sender<Job<Waiting>>,
+pub(super) struct DiskQueue {
+    writes: Sender<Job<QueuedOp>>,
+    reads: Sender<Job<QueuedOp>>,
     readers: usize,
 }
 
 /// The receiving ends, until the threads start.
-pub(super) struct DiskEnds {
-    writes: Receiver<Job<Waiting>>,
-    reads: Receiver<Job<Waiting>>,
+pub(super) struct DiskQueueEnds {
+    writes: Receiver<Job<QueuedOp>>,
+    reads: Receiver<Job<QueuedOp>>,
 }
 
-impl DiskLine {
-    pub(super) fn new(readers: usize) -> (DiskLine, DiskEnds) {
+impl DiskQueue {
+    pub(super) fn new(readers: usize) -> (DiskQueue, DiskQueueEnds) {
         let (writes, write_end) = unbounded();
         let (reads, read_end) = unbounded();
-        (DiskLine { writes, reads, readers: readers.max(1) }, DiskEnds { writes: write_end, reads: read_end })
+        (DiskQueue { writes, reads, readers: readers.max(1) }, DiskQueueEnds { writes: write_end, reads: read_end })
     }
 
     /// Hands an operation over; never waits.
     pub(super) fn send(&self, op_id: u64, op: DiskOp) {
         let line = if op.is_write() { &self.writes } else { &self.reads };
         // The threads live until they are told to stop; after that nobody waits for an answer.
-        let _ = line.send(Job::Do(Waiting { op_id, op }));
+        let _ = line.send(Job::Do(QueuedOp { op_id, op }));
     }
 
     /// Tells the threads to finish what they have and end.
@@ -61,7 +61,7 @@ pub(super) fn serve_disk(
     shared: &Arc<Shared>,
     disk: usize,
     store: &Arc<SegmentStore>,
-    ends: DiskEnds,
+    ends: DiskQueueEnds,
     readers: usize,
 ) -> io::Result<Vec<JoinHandle<()>>> {
     let mut threads = Vec::new();
@@ -105,7 +105,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
 }
 
 /// Takes all that waits as one batch: a gathered write, a sync, then the answers (P9).
-fn write_loop(shared: &Arc<Shared>, store: &SegmentStore, writes: &Receiver<Job<Waiting>>) {
+fn write_loop(shared: &Arc<Shared>, store: &SegmentStore, writes: &Receiver<Job<QueuedOp>>) {
     let mut stopping = false;
     while !stopping {
         let Ok(first) = writes.recv() else { return };
@@ -127,8 +127,8 @@ fn write_loop(shared: &Arc<Shared>, store: &SegmentStore, writes: &Receiver<Job<
     }
 }
 
-fn read_loop(shared: &Arc<Shared>, store: &SegmentStore, reads: &Receiver<Job<Waiting>>) {
-    while let Ok(Job::Do(Waiting { op_id, op })) = reads.recv() {
+fn read_loop(shared: &Arc<Shared>, store: &SegmentStore, reads: &Receiver<Job<QueuedOp>>) {
+    while let Ok(Job::Do(QueuedOp { op_id, op })) = reads.recv() {
         let result: Result<_, DiskFault> = disk_worker::read(store, &op);
         shared.drive([Event::DiskDone { op_id, result }]);
     }

@@ -150,7 +150,7 @@ fn a_rebuild_from_end_to_end() {
     let result = results(&mut play).remove(0);
     assert_eq!(result.done, [FragmentRef { epoch: 4, ..of(77, 1, 102) }]);
     assert_eq!((result.finished, result.bytes), (true, all[1].bytes.len() as u64));
-    // Reported until answered, then forgotten.
+    // TaskReport until answered, then forgotten.
     play.answer(Kind::Heartbeat, Ok(beat()));
     assert_eq!(results(&mut play), []);
 }
