@@ -8,7 +8,7 @@ use crate::core::{AppendItem, ScrubCursor};
 use crate::core::{DeleteItem, DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, Verdict};
 use tessera_disk::DiskError;
 use tessera_segment::{
-    Appended, DeleteOrder, FragmentHandle, FragmentId, OpenReport, Record, RecordMeta, SegmentStore, StoreError,
+    AppendOutcome, DeleteOrder, FragmentHandle, FragmentId, OpenReport, Record, RecordMeta, SegmentStore, StoreError,
 };
 use tessera_wire::{Code, Error};
 
@@ -115,7 +115,7 @@ fn append(store: &SegmentStore, now_ms: u64, appends: &[QueuedOp]) -> Result<Vec
     let outcomes = store.append(&records).map_err(|e| fault(store, &e))?;
     let mut fates = records.iter().zip(outcomes).map(|(record, outcome)| match outcome {
         // What repair brings has the chunk's name; what it finds in its place does not (P6).
-        Appended::Conflict { .. } if record.meta.session_id == 0 => replace(store, now_ms, record),
+        AppendOutcome::Conflict { .. } if record.meta.session_id == 0 => replace(store, now_ms, record),
         outcome => fate(record.id, outcome),
     });
     let replies = appends.iter().map(|QueuedOp { op, .. }| match op {
@@ -140,14 +140,14 @@ fn record<'a>(now_ms: u64, session_id: u64, item: &'a AppendItem, id: FragmentId
     Record { id, meta, groups: &item.groups, data: &item.data, data_crc: item.crc32c }
 }
 
-fn fate(id: FragmentId, outcome: Appended) -> Result<(), Error> {
+fn fate(id: FragmentId, outcome: AppendOutcome) -> Result<(), Error> {
     match outcome {
-        Appended::Written(_) | Appended::AlreadyHeld(_) => Ok(()),
-        Appended::Deleted => Err(Error::new(
+        AppendOutcome::Written(_) | AppendOutcome::AlreadyHeld(_) => Ok(()),
+        AppendOutcome::Deleted => Err(Error::new(
             Code::NotFound,
             format!("fragment {id} was deleted here and cannot be stored again; ask the manager for a new chunk"),
         )),
-        Appended::Conflict { held_crc } => Err(Error::new(
+        AppendOutcome::Conflict { held_crc } => Err(Error::new(
             Code::Invalid,
             format!("fragment {id} is held with other bytes (checksum {held_crc:#010x}); a chunk never changes"),
         )),
@@ -232,7 +232,7 @@ fn stats_after_repair(store: &SegmentStore) -> Result<DiskStats, DiskError> {
     if store.index_failed() {
         let disk = store.disk().describe();
         tracing::warn!(%disk, "the index cannot be read; it is being made anew from the segments");
-        match store.remake_index() {
+        match store.rebuild_index() {
             Ok(report) => tracing::info!(%disk, records_read = report.records, "the index was made anew"),
             Err(error) => tracing::error!(%disk, %error, "the index could not be made anew; restart the node"),
         }

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use tessera_disk::{Disk, Identity, RealDisk, SplitMix64};
 use tessera_segment::{
-    ConaIndex, FragmentId, IndexFigures, MemIndex, OpenReport, Options, Record, RecordMeta, SegmentStore,
+    ConaIndex, FragmentId, IndexStats, MemIndex, OpenReport, Options, Record, RecordMeta, SegmentStore,
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -111,7 +111,7 @@ fn lookups(
     there: bool,
 ) -> Result<(f64, f64), Failure> {
     let mut rng = SplitMix64::new(11);
-    let before = store.index_figures();
+    let before = store.index_stats();
     let begun = Instant::now();
     for _ in 0..LOOKUPS {
         let id = id_of(rng.below(fragments));
@@ -120,7 +120,7 @@ fn lookups(
         }
     }
     let us = begun.elapsed().as_secs_f64() * 1e6 / LOOKUPS as f64;
-    let after = store.index_figures();
+    let after = store.index_stats();
     Ok(((after.page_reads - before.page_reads) as f64 / (after.lookups - before.lookups) as f64, us))
 }
 
@@ -162,7 +162,7 @@ fn main() -> Result<(), Failure> {
     let there = lookups(&store, fragments, id, true)?;
     let not_there = lookups(&store, fragments, absent, false)?;
     let memory_bytes = anonymous_bytes().saturating_sub(memory_at_start);
-    let figures = store.index_figures();
+    let figures = store.index_stats();
     let index_bytes = store.stats().index_bytes;
     drop(store);
 
@@ -176,7 +176,7 @@ fn main() -> Result<(), Failure> {
 
     let per = |bytes: u64| bytes as f64 / fragments as f64;
     let mut text = String::new();
-    let IndexFigures { fences_bytes, filter_bytes, buffer_bytes, file_bytes, files, .. } = figures;
+    let IndexStats { fences_bytes, filter_bytes, buffer_bytes, file_bytes, files, .. } = figures;
     writeln!(text, "# The index of a disk with many fragments\n")?;
     writeln!(
         text,

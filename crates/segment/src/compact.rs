@@ -1,10 +1,9 @@
-//! Winning back the space of dead records: the living part of a mostly dead segment is copied to the open
-//! segment, synced, and only then is the old file removed.
+//! Compaction: the live records of a mostly dead segment are copied to the open segment and synced; then the old file is removed.
 //!
-//! A crash at any point leaves each living record at least once; the copy has the higher sequence. A record that
-//! fails its checksums is not copied, and keeps its segment until it was repaired or deleted. A delete record is
-//! copied on as long as an older record of its fragment exists anywhere (P3). The open segment is sealed first when
-//! it is mostly dead, or when somebody asked for the space (`seal_dead`): no record is out of reach for good (P5).
+//! A crash at any point leaves each live record at least once; the copy has the higher sequence. A record that fails its checksums is
+//! not copied; its segment stays until the record is repaired or deleted. A delete record is copied while an older record of its
+//! fragment is on the disk (P3). The open segment is sealed first when it is mostly dead, or on request (`seal_dead`), so
+//! compaction reaches every dead record (P5).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,11 +12,12 @@ use tessera_failpoint as failpoint;
 
 use crate::error::{Finding, StoreError};
 use crate::format::{RECORD_HEADER_BYTES, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES};
-use crate::index::{Changes, FragmentId};
+use crate::index::{Entry, FragmentId, IndexError};
+use crate::ledger::Overlay;
 use crate::scan::{Item, Scanner};
 use crate::segment::{SEGMENTS_DIR, Segment};
 use crate::store::SegmentStore;
-use crate::writer::{Outgoing, Staged, Writer, entry_of};
+use crate::writer::{PendingRecord, StagedRecord, Writer, entry_of};
 
 /// The open segment is sealed for compaction by itself when at least this share of it is dead.
 const OPEN_DEAD_PERCENT_MIN: u64 = 50;
@@ -25,7 +25,7 @@ const OPEN_DEAD_PERCENT_MIN: u64 = 50;
 /// What one step of compaction did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompactReport {
-    /// Living records copied.
+    /// Live records copied.
     pub moved_records: u64,
     /// Their bytes.
     pub moved_bytes: u64,
@@ -33,34 +33,34 @@ pub struct CompactReport {
     pub removed_segments: u64,
     /// Bytes of the files removed.
     pub removed_bytes: u64,
-    /// Of them those that were won: what was copied out of these files, be it in earlier steps, takes space elsewhere now.
+    /// `removed_bytes` without the records that were copied out of these files, in this step or earlier.
     pub freed_bytes: u64,
-    /// Living records that failed their checksums: rebuild them, else their segments stay.
+    /// Live records that failed their checksums: rebuild them, else their segments stay.
     pub findings: Vec<Finding>,
     /// True if there is more to do now.
     pub more: bool,
 }
 
-/// Where compaction is.
+/// Progress of compaction.
 #[derive(Default)]
 pub(crate) struct Compactor {
-    /// Segment under way and the offset up to which it was copied.
+    /// The segment under way, and the offset up to which its live records are copied.
     current: Option<(Arc<Segment>, u64)>,
-    /// Segments that hold damaged living records, and their live bytes then: no use trying before that changes.
+    /// Segments with damaged live records, and their live bytes then: skipped until that number changes.
     blocked: HashMap<u64, u64>,
     /// Bytes copied so far out of segments that are not removed yet.
     moved_bytes: HashMap<u64, u64>,
 }
 
-/// Records read from a segment, to be written again.
+/// Live records read from a segment, to be written again.
 #[derive(Default)]
-struct Load {
+struct CopyBatch {
     records: Vec<(RecordHeader, u64, Vec<u8>)>,
     bytes: u64,
 }
 
 impl SegmentStore {
-    /// Copies about `budget_bytes` of living records out of mostly dead segments and removes the segments that are
+    /// Copies about `budget_bytes` of live records out of mostly dead segments and removes the segments that are
     /// done. Call again while [`CompactReport::more`]. Reads and appends go on meanwhile.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl SegmentStore {
         Ok(dead)
     }
 
-    /// The segment with the greatest dead share, if any is worth it. The open one is sealed first, and only when no
+    /// The segment with the greatest dead share, if it is large enough. The open one is sealed first, and only when no
     /// other is left and at least half of it is dead, whatever `dead_percent` says: the copies and delete records that
     /// compaction itself writes there would else be copied again and again.
     fn choose(&self, blocked: &HashMap<u64, u64>, dead_percent: u64) -> Result<Option<Arc<Segment>>, StoreError> {
@@ -155,13 +155,13 @@ impl SegmentStore {
         }
         let (load, next) = self.load(segment, at, budget.min(self.options.compact_buffer_bytes), report)?;
         let mut writer = self.writer.lock();
-        let mut outgoing: Vec<Outgoing<'_>> = Vec::with_capacity(load.records.len());
+        let mut outgoing: Vec<PendingRecord<'_>> = Vec::with_capacity(load.records.len());
         for (header, offset, bytes) in &load.records {
             if !self.still_needed(&writer, header, segment.number, *offset)? {
                 continue;
             }
             let (groups, data) = bytes.split_at(header.groups_len as usize);
-            outgoing.push(Outgoing {
+            outgoing.push(PendingRecord {
                 kind: header.kind,
                 id: header.id,
                 meta: header.meta,
@@ -173,6 +173,14 @@ impl SegmentStore {
             });
         }
         let entries = self.write(&mut writer, &outgoing)?;
+        for (to, record) in entries.iter().zip(&outgoing) {
+            assert!(Some((to.segment, to.offset)) > record.from, "{} was not copied to a higher place", to.id);
+            assert!(
+                to.data_crc == record.data_crc && to.groups_crc == record.groups_crc,
+                "{} was copied wrongly",
+                to.id
+            );
+        }
         report.moved_records += entries.len() as u64;
         report.moved_bytes += entries.iter().map(|e| e.record_bytes()).sum::<u64>();
         Ok((next, load.bytes))
@@ -185,8 +193,8 @@ impl SegmentStore {
         at: u64,
         budget: u64,
         report: &mut CompactReport,
-    ) -> Result<(Load, u64), StoreError> {
-        let mut load = Load::default();
+    ) -> Result<(CopyBatch, u64), StoreError> {
+        let mut load = CopyBatch::default();
         let mut scanner = self.scanner(segment, at);
         while load.bytes < budget.max(1) {
             let Some(item) = scanner.next()? else { break };
@@ -225,7 +233,10 @@ impl SegmentStore {
         Ok(bytes)
     }
 
-    /// True if this record decides about its fragment, and no newer word on it is under way.
+    /// True if this record is live, and no newer record of its fragment is staged.
+    ///
+    /// # Errors
+    /// [`IndexError::Disagrees`]: the index names this place, but describes another record.
     fn still_needed(
         &self,
         writer: &Writer,
@@ -236,11 +247,16 @@ impl SegmentStore {
         if writer.staged_ids.contains_key(&header.id) {
             return Ok(false);
         }
-        let here = |e: &crate::index::Entry| (e.segment, e.offset) == (segment, offset);
+        let here = |e: &Entry| (e.segment, e.offset) == (segment, offset);
         Ok(match header.kind {
-            RecordKind::Fragment => self.index.read().get(header.id)?.as_ref().is_some_and(here),
+            RecordKind::Fragment => match self.index.read().get(header.id)?.filter(here) {
+                Some(entry) if entry != entry_of(header, segment, offset) => {
+                    return Err(IndexError::Disagrees { id: header.id, segment, offset }.into());
+                }
+                held => held.is_some(),
+            },
             RecordKind::Delete if failpoint::is_active("segment.drop_deletes_early") => false,
-            RecordKind::Delete => writer.graves.tombstone(header.id).is_some_and(here),
+            RecordKind::Delete => writer.ledger.tombstones.delete_of(header.id).is_some_and(here),
         })
     }
 
@@ -258,7 +274,7 @@ impl SegmentStore {
         let removes_anyway =
             failpoint::is_active("segment.drop_deletes_early") || failpoint::is_active("segment.remove_before_sync");
         if segment.live_bytes() > 0 && !removes_anyway {
-            // A damaged record that must be repaired first, or one whose newer word came just now.
+            // A damaged record that must be repaired first, or one that was put again or deleted just now.
             compactor.blocked.insert(segment.number, segment.live_bytes());
             return Ok(());
         }
@@ -282,6 +298,8 @@ impl SegmentStore {
                 ids.push(id);
             }
         }
+        let open = self.writer.lock().open.as_ref().map(|s| s.number);
+        assert!(open != Some(segment.number), "segment {:016x} is removed while it is open", segment.number);
         self.disk.remove(&Segment::path(segment.number))?;
         self.segments.write().remove(&segment.number);
         self.disk.sync_dir(SEGMENTS_DIR)?;
@@ -292,23 +310,23 @@ impl SegmentStore {
         self.forget_copies(segment, &ids)
     }
 
-    /// The dead records of a removed segment are gone; delete records that waited for that die with them. An index that did not hear of
-    /// it (the crash came in between) still names the segment, and is made anew at the next opening.
+    /// The dead records of a removed segment are gone, and with them the need for some delete records. If a crash comes before the index
+    /// hears of it, the index still names the segment and is rebuilt at the next opening.
     fn forget_copies(&self, removed: &Segment, ids: &[FragmentId]) -> Result<(), StoreError> {
         let mut writer = self.writer.lock();
-        // A damaged segment's records were perhaps never counted: then better too many copies than too few.
+        // Records of a damaged segment may never have been counted; too many dead copies are safe, too few are not.
         if !removed.is_damaged() {
-            ids.iter().for_each(|&id| writer.graves.drop_copy(id));
+            ids.iter().for_each(|&id| writer.ledger.tombstones.drop_copy(id));
         }
         if !self.any_damaged() {
-            // Graves that only waited for a damaged segment to go are not among its ids.
+            // Tombstones that only waited for the damaged segment to go are not among its ids.
             let candidates = (!removed.is_damaged()).then_some(ids);
-            for tombstone in writer.graves.close_empty(candidates) {
-                self.dead(&mut writer, &tombstone);
+            for delete in writer.ledger.tombstones.remove_unneeded(candidates) {
+                writer.ledger.dead(&self.segments.read(), &delete)?;
             }
         }
-        writer.touched.insert(removed.number);
-        self.apply(&mut writer, Changes::default())?;
+        writer.ledger.dirty_segments.insert(removed.number);
+        self.apply(&mut writer, Overlay::default())?;
         drop(writer);
         let _ = self.index.read().persist(false);
         Ok(())
@@ -319,10 +337,10 @@ impl SegmentStore {
     }
 }
 
-/// The open segment, and how much of it is dead: neither alive nor waiting for its sync.
+/// The open segment and its dead bytes: neither live nor staged.
 fn dead_in_open(writer: &Writer) -> Option<(Arc<Segment>, u64)> {
     let open = writer.open.clone()?;
-    let staged = writer.staged.iter().map(Staged::entry).filter(|e| e.segment == open.number);
+    let staged = writer.staged.iter().map(StagedRecord::entry).filter(|e| e.segment == open.number);
     let waiting_bytes: u64 = staged.map(|e| e.record_bytes()).sum();
     let dead_bytes = open.record_bytes().saturating_sub(open.live_bytes() + waiting_bytes);
     Some((open, dead_bytes))

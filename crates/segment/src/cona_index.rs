@@ -1,11 +1,11 @@
 //! [`ConaIndex`]: the index on flash, with about a byte of memory a fragment.
 //!
-//! It is a CONA store without a log, in a directory of the disk that it is of. Each [`Changes`] is one batch, so that what a crash leaves is
-//! what a scan up to some point would have made; the segments behind that point tell the rest. No write of a fragment waits for a sync of
-//! the index: its cells are synced in the background, when a buffer is full and when [`Index::persist`] asks.
+//! It is a CONA store without a log, in a directory of its disk. Each [`Changes`] is one batch, so a crash leaves an index as a scan up
+//! to some point would make it; the segments behind that point hold the rest. No write of a fragment waits for a sync of the index: cells
+//! are synced in the background, when a buffer is full and when [`Index::persist`] asks.
 //!
-//! Whatever is wrong with it is an error here and a scan at the next opening, never a wrong entry: a file `damaged` beside the cells says
-//! so to whoever opens it next. What cannot be written (the disk is full) stays in memory until it can.
+//! Damage is an error here and a scan at the next opening, never a wrong entry: a file `damaged` beside the cells tells the next opening.
+//! Rows that cannot be written (the disk is full) stay in memory until they can.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,31 +16,31 @@ use parking_lot::{Mutex, RwLock};
 use tessera_cona::{Background, Batch, Error, Options, Store};
 use tessera_disk::{Disk, DiskError, Identity, OpenMode};
 
-use crate::index::{Changes, Entry, FragmentId, Index, IndexError, IndexFigures, Recovered};
+use crate::index::{Changes, Entry, FragmentId, Index, IndexError, IndexState, IndexStats};
 use crate::index_rows::{
-    FRAGMENT, GRAVE, HEAD, Head, SEGMENT, decode_entry, decode_grave, decode_head, decode_id, decode_segment,
-    decode_segment_key, encode_entry, encode_grave, encode_head, encode_segment, id_key, segment_key,
+    FRAGMENT, HEAD, Head, SEGMENT, TOMBSTONE, decode_entry, decode_head, decode_id, decode_segment, decode_segment_key,
+    decode_tombstone, encode_entry, encode_head, encode_segment, encode_tombstone, id_key, segment_key,
 };
 
 /// The index's directory on the disk. Every file in it is the index's.
 pub const INDEX_DIR: &str = "index";
-/// Beside the cells: they are not to be believed.
+/// Marks the cells beside it as damaged.
 const DAMAGED_FILE: &str = "index/damaged";
 /// Bytes of one of its two insert buffers.
 const BUFFER_BYTES: u64 = 4 << 20;
-/// Rows in memory that make one more try to write them wait for one more change.
+/// For so many rows in memory the next try to write them waits for one more change.
 const WAITING_A_TRY: u64 = 1000;
 
 /// Rows that could not be written; `None` is a removal.
-type Unwritten = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+type PendingRows = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// An index on the disk that it is of.
+/// An index on flash, on the disk whose fragments it lists.
 pub struct ConaIndex {
     disk: Arc<dyn Disk>,
     options: Options,
-    /// None: what is there cannot be opened, for this reason.
+    /// The error: why the files cannot be opened.
     store: Result<Store, IndexError>,
-    unwritten: RwLock<Unwritten>,
+    unwritten: RwLock<PendingRows>,
     /// Changes since rows wait to be written.
     tries: AtomicU64,
     head: Mutex<Head>,
@@ -55,7 +55,7 @@ impl std::fmt::Debug for ConaIndex {
 }
 
 impl ConaIndex {
-    /// The index in directory [`INDEX_DIR`] of `disk`, with one thread of its own. What is wrong with it, [`Index::recover`] tells.
+    /// The index in directory [`INDEX_DIR`] of `disk`, with one thread of its own. [`Index::recover`] reports damage.
     #[must_use]
     pub fn open(disk: Arc<dyn Disk>) -> Self {
         Self::with_options(disk, Options { buffer_bytes: BUFFER_BYTES, ..Options::default() })
@@ -87,9 +87,9 @@ impl ConaIndex {
         self.store.as_ref().map_err(Clone::clone)
     }
 
-    /// CONA's figures.
+    /// CONA's statistics.
     #[must_use]
-    pub fn stats(&self) -> tessera_cona::Stats {
+    pub fn cona_stats(&self) -> tessera_cona::Stats {
         self.store.as_ref().map(Store::stats).unwrap_or_default()
     }
 
@@ -103,15 +103,15 @@ impl ConaIndex {
     }
 
     /// Tells the next opening that something could not be read: damage, or a bad sector.
-    fn noted<T>(&self, result: Result<T, IndexError>) -> Result<T, IndexError> {
+    fn note_failure<T>(&self, result: Result<T, IndexError>) -> Result<T, IndexError> {
         if result.is_err() && !self.damaged.swap(true, Ordering::Relaxed) {
-            // If this fails too, whoever meets the damage again says so again.
+            // If this fails too, the next read that meets the damage tries again.
             let _ = self.disk.open(DAMAGED_FILE, OpenMode::Create);
         }
         result
     }
 
-    /// Reads may be tried again; a flip on the way is not one on the medium.
+    /// Reads twice if needed: a bit that flips on the way is not damage on the medium.
     fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, IndexError> {
         if let Some(row) = self.unwritten.read().get(key) {
             return Ok(row.clone());
@@ -125,7 +125,7 @@ impl ConaIndex {
     }
 
     /// Up to `limit` written rows with keys above `after` and of this kind, and unwritten ones among them.
-    fn rows(&self, kind: u8, after: Option<&[u8]>, limit: usize) -> Result<Unwritten, IndexError> {
+    fn rows(&self, kind: u8, after: Option<&[u8]>, limit: usize) -> Result<PendingRows, IndexError> {
         let end = [kind + 1];
         let from = after.map_or(Bound::Included(&end[..0]), Bound::Excluded);
         let first = [kind];
@@ -133,7 +133,7 @@ impl ConaIndex {
         let unwritten = self.unwritten.read();
         // Each unwritten removal hides at most one of those written.
         let wanted = limit.saturating_add(unwritten.len());
-        let mut rows = Unwritten::new();
+        let mut rows = PendingRows::new();
         for row in self.store()?.snapshot().range((from, Bound::Excluded(&end[..])))?.take(wanted) {
             let (key, value) = row?;
             rows.insert(key, Some(value));
@@ -156,20 +156,20 @@ impl ConaIndex {
             .collect()
     }
 
-    fn recover_rows(&self, identity: &Identity) -> Result<Option<Recovered>, IndexError> {
+    fn recover_rows(&self, identity: &Identity) -> Result<Option<IndexState>, IndexError> {
         let Some(head) = self.value(&[HEAD])? else { return Ok(None) };
         let head = decode_head(&head)?;
         let ours = Head { point: head.point, len: head.len, ..Head::of(identity) };
         if head != ours {
             return Ok(None);
         }
-        let mut recovered = Recovered { point: head.point, ..Recovered::default() };
+        let mut recovered = IndexState { point: head.point, ..IndexState::default() };
         for (key, value) in self.rows(SEGMENT, None, usize::MAX)? {
             recovered.segments.insert(decode_segment_key(&key)?, decode_segment(&value.unwrap_or_default())?);
         }
-        for (key, value) in self.rows(GRAVE, None, usize::MAX)? {
+        for (key, value) in self.rows(TOMBSTONE, None, usize::MAX)? {
             let id = decode_id(&key)?;
-            recovered.graves.insert(id, decode_grave(id, &value.unwrap_or_default())?);
+            recovered.tombstones.insert(id, decode_tombstone(id, &value.unwrap_or_default())?);
         }
         self.len.store(head.len, Ordering::Relaxed);
         *self.head.lock() = head;
@@ -178,11 +178,17 @@ impl ConaIndex {
 
     /// The rows of changes.
     fn rows_of(&self, changes: &Changes) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
-        let mut rows = Vec::with_capacity(changes.entries.len() + changes.graves.len() + changes.segments.len() + 1);
+        let mut rows =
+            Vec::with_capacity(changes.entries.len() + changes.tombstones.len() + changes.segments.len() + 1);
         rows.extend(
             changes.entries.iter().map(|(id, e)| (id_key(FRAGMENT, *id).to_vec(), e.as_ref().map(encode_entry))),
         );
-        rows.extend(changes.graves.iter().map(|(id, g)| (id_key(GRAVE, *id).to_vec(), g.as_ref().map(encode_grave))));
+        rows.extend(
+            changes
+                .tombstones
+                .iter()
+                .map(|(id, g)| (id_key(TOMBSTONE, *id).to_vec(), g.as_ref().map(encode_tombstone))),
+        );
         let segments = changes.segments.iter();
         rows.extend(segments.map(|(number, s)| (segment_key(*number).to_vec(), s.as_ref().map(encode_segment))));
         let mut head = self.head.lock();
@@ -204,7 +210,7 @@ impl ConaIndex {
         Ok(self.store()?.write(batch)?)
     }
 
-    /// Writes what waits: together it is the newest state, so it is one batch.
+    /// Writes the pending rows as one batch: together they are the newest state.
     fn write_waiting(&self) -> Result<(), IndexError> {
         self.write(self.unwritten.read().iter())?;
         self.unwritten.write().clear();
@@ -212,7 +218,7 @@ impl ConaIndex {
     }
 }
 
-/// Opens what is there, or an empty index.
+/// Opens the index that is there, or an empty one.
 fn open_store(disk: &Arc<dyn Disk>, options: &Options) -> Result<Store, IndexError> {
     disk.create_dir(INDEX_DIR).map_err(Error::from)?;
     if disk.list(INDEX_DIR).map_err(Error::from)?.iter().any(|name| DAMAGED_FILE.ends_with(name)) {
@@ -221,7 +227,7 @@ fn open_store(disk: &Arc<dyn Disk>, options: &Options) -> Result<Store, IndexErr
     Ok(Store::open_on(disk.clone(), INDEX_DIR, options.clone())?)
 }
 
-/// Removes every file of an index; the manifest first, without which no cell is believed, and the word of damage last.
+/// Removes every file of an index: the manifest first, for without it no cell is used; the mark of damage last.
 fn remove_all(disk: &dyn Disk) -> Result<(), DiskError> {
     disk.create_dir(INDEX_DIR)?;
     let mut names = disk.list(INDEX_DIR)?;
@@ -237,12 +243,12 @@ fn remove_all(disk: &dyn Disk) -> Result<(), DiskError> {
 
 impl Index for ConaIndex {
     fn get(&self, id: FragmentId) -> Result<Option<Entry>, IndexError> {
-        self.noted(self.entry(id))
+        self.note_failure(self.entry(id))
     }
 
     fn list(&self, after: Option<FragmentId>, limit: usize) -> Result<Vec<Entry>, IndexError> {
         let listed = self.list_rows(after, limit).or_else(|_| self.list_rows(after, limit));
-        self.noted(listed)
+        self.note_failure(listed)
     }
 
     fn apply(&self, changes: &Changes) -> Result<(), IndexError> {
@@ -267,7 +273,7 @@ impl Index for ConaIndex {
     }
 
     fn memory_bytes(&self) -> u64 {
-        let stats = self.stats();
+        let stats = self.cona_stats();
         let unwritten = self.unwritten.read().len() as u64 * 150;
         stats.index_bytes + stats.filter_bytes + stats.buffer_bytes + stats.merge_bytes + unwritten
     }
@@ -276,9 +282,9 @@ impl Index for ConaIndex {
         self.damaged.load(Ordering::Relaxed)
     }
 
-    fn figures(&self) -> IndexFigures {
-        let stats = self.stats();
-        IndexFigures {
+    fn stats(&self) -> IndexStats {
+        let stats = self.cona_stats();
+        IndexStats {
             fences_bytes: stats.index_bytes,
             filter_bytes: stats.filter_bytes,
             buffer_bytes: stats.buffer_bytes + stats.merge_bytes,
@@ -290,12 +296,12 @@ impl Index for ConaIndex {
         }
     }
 
-    fn recover(&self, identity: &Identity) -> Result<Option<Recovered>, IndexError> {
-        self.noted(self.recover_rows(identity))
+    fn recover(&self, identity: &Identity) -> Result<Option<IndexState>, IndexError> {
+        self.note_failure(self.recover_rows(identity))
     }
 
     fn reset(&mut self, identity: &Identity) -> Result<(), IndexError> {
-        // Its thread must have ended before its files go.
+        // Its thread must end before its files go.
         self.store = Err(IndexError::Gone);
         remove_all(&*self.disk).map_err(Error::from)?;
         self.unwritten.get_mut().clear();
@@ -313,8 +319,8 @@ impl Index for ConaIndex {
             done = if wait { store.flush() } else { store.flush_soon() }.map_err(IndexError::from);
         }
         if store.stats().spoiled_cells > 0 {
-            // Merges met damage; a look-up may never.
-            let _ = self.noted(Err::<(), _>(IndexError::Gone));
+            // A merge met damage that no look-up may meet.
+            let _ = self.note_failure(Err::<(), _>(IndexError::Gone));
         }
         done.or_else(|e| if e.is_no_space() { Ok(()) } else { Err(e) })
     }

@@ -4,10 +4,10 @@ use tessera_disk::DiskError;
 
 use crate::index::{FragmentId, IndexError};
 
-/// What is wrong with a stretch of a segment.
+/// Kind of damage of a stretch of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// The segment's own header; its records are judged by themselves.
+    /// The segment's own header; its records are checked by themselves.
     #[error("segment header is damaged")]
     SegmentHeader,
     /// No valid record begins where one should.
@@ -45,23 +45,22 @@ pub struct Finding {
     pub segment: u64,
     /// Where the damaged stretch begins.
     pub offset: u64,
-    /// Its length.
+    /// Its length in bytes.
     pub len_bytes: u64,
-    /// The fragment it is about, where that is known.
+    /// The fragment, if known.
     pub id: Option<FragmentId>,
-    /// Its placement group, where that is known.
+    /// Its placement group, if known.
     pub pg_id: Option<u64>,
-    /// True if that fragment is held in this record: it must be rebuilt. False for records that are dead, and
-    /// where the fragment is unknown.
+    /// True if this record is live: the fragment must be rebuilt. False for dead records, and if the fragment is unknown.
     pub live: bool,
-    /// What is wrong.
+    /// The damage.
     pub damage: Damage,
 }
 
 /// Why a disk's segments cannot be opened. None of these changes the disk.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The disk has no identity file, or it is not to be read.
+    /// The disk has no identity file, or the file cannot be read.
     #[error(transparent)]
     Identity(#[from] tessera_disk::IdentityError),
     /// A segment of a newer release.
@@ -76,7 +75,7 @@ pub enum OpenError {
     },
     /// A segment that was written on another disk or under another number.
     #[error(
-        "segment {segment:016x}: {field} is {found}, expected {expected}; the file was copied here from elsewhere, move it away"
+        "segment {segment:016x}: {field} is {found}, expected {expected}; the file comes from another disk; move it away"
     )]
     Foreign {
         /// Segment number by its name.
@@ -88,15 +87,15 @@ pub enum OpenError {
         /// What the file has.
         found: String,
     },
-    /// The index cannot be made.
-    #[error("{0}; see that the disk can be written")]
+    /// The index cannot be built.
+    #[error("{0}; make the disk writable")]
     Index(#[from] IndexError),
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
 }
 
-/// Why an operation on an open store failed. What was held stays held.
+/// Why an operation on an open store failed. Fragments that were held stay held.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// No room for fragments; deletes and compaction still work.
@@ -113,7 +112,7 @@ pub enum StoreError {
         /// Bytes of the batch.
         needed_bytes: u64,
     },
-    /// A record whose parts cannot be: lengths over 4 GiB, groups that are no multiple of 32.
+    /// A record with a length that the format cannot hold: over 4 GiB, or group hashes that are no multiple of 32 bytes.
     #[error("fragment {id}: {what} has {len_bytes} bytes, which no record can hold")]
     BadRecord {
         /// The fragment.
@@ -123,7 +122,7 @@ pub enum StoreError {
         /// Its length.
         len_bytes: u64,
     },
-    /// A range that passes the fragment's end.
+    /// A range beyond the fragment's end.
     #[error("fragment {id}: {len_bytes} bytes at {offset} pass its end at {data_len_bytes}")]
     Range {
         /// The fragment.
@@ -135,12 +134,12 @@ pub enum StoreError {
         /// Length of the fragment.
         data_len_bytes: u64,
     },
-    /// What is stored is not what was written.
+    /// The stored bytes are not those written.
     #[error(transparent)]
     Damaged(#[from] Finding),
-    /// The index cannot tell. The segments are as they were.
+    /// The index cannot answer. The segments are as they were.
     #[error(
-        "{0}; the fragments are safe: the node makes the index anew from the segments, at the latest when it is restarted"
+        "{0}; the fragments are safe: the node rebuilds the index from the segments, at the latest when it restarts"
     )]
     Index(#[from] IndexError),
     /// The segments cannot be opened again.

@@ -12,13 +12,26 @@ pub const RECORD_HEADER_BYTES: u64 = 128;
 pub const SEGMENT_VERSION: u32 = 1;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"TESSSEGM";
-/// Where `synced_to` could no longer be said; far above any segment size.
+/// Highest offset that `synced_to` can say; far above any segment size.
 pub(crate) const OFFSET_MAX: u64 = (u32::MAX as u64) * ALIGN;
 /// First bytes of every record.
 pub(crate) const RECORD_MAGIC: [u8; 4] = *b"TREC";
 /// Records begin at multiples of this.
 pub(crate) const ALIGN: u64 = 8;
 const SEGMENT_CRC_AT: usize = 72;
+
+// docs/formats.md, section 2: the fields fill the headers without gaps, records are aligned, and every offset can be said in `synced_to`.
+const _: () =
+    assert!(SEGMENT_CRC_AT == 8 + 4 + 4 + 16 + 16 + 8 + 8 + 8, "magic, version, zeros, ids, number, limit, sequence");
+const _: () = assert!(SEGMENT_CRC_AT + 4 <= SEGMENT_HEADER_BYTES as usize);
+const _: () = assert!(
+    RECORD_HEADER_BYTES == 4 + 1 + 1 + 2 + 5 * 4 + 4 * 8 + 32 + 2 * 8 + 2 * 4 + 8 + 4,
+    "docs/formats.md, section 2.2"
+);
+const _: () = assert!(SEGMENT_HEADER_BYTES.is_multiple_of(ALIGN) && RECORD_HEADER_BYTES.is_multiple_of(ALIGN));
+const _: () = assert!(OFFSET_MAX / ALIGN <= u32::MAX as u64, "`synced_to` has 32 bits");
+const _: () = assert!(OFFSET_MAX > 2 * (RECORD_HEADER_BYTES + 2 * u32::MAX as u64), "the longest record fits twice");
+const _: () = assert!(SEGMENT_VERSION == 1, "a new version needs a reader of the old one");
 
 /// Header of a segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +48,7 @@ pub struct SegmentHeader {
     pub after_sequence: u64,
 }
 
-/// Why bytes are no segment header.
+/// Why bytes are not a segment header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderFault {
     Damaged,
@@ -46,6 +59,7 @@ impl SegmentHeader {
     /// The 4,096 bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        assert!(self.number > 0, "segments are numbered from 1");
         let mut bytes = vec![0; SEGMENT_HEADER_BYTES as usize];
         bytes[0..8].copy_from_slice(&SEGMENT_MAGIC);
         bytes[8..12].copy_from_slice(&SEGMENT_VERSION.to_le_bytes());
@@ -84,11 +98,11 @@ impl SegmentHeader {
 pub enum RecordKind {
     /// A fragment: groups and data follow.
     Fragment,
-    /// The fragment of that identity is no more.
+    /// The fragment is deleted.
     Delete,
 }
 
-/// What a record says about its chunk, besides its identity and bytes.
+/// Facts about a record's chunk, besides its identity and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordMeta {
     /// Encoding of the chunk: 0 plain.
@@ -107,7 +121,7 @@ pub struct RecordMeta {
     pub chunk_len_bytes: u64,
     /// Group epoch it was written under.
     pub epoch: u64,
-    /// When, ms since 1970; for people, nothing depends on it.
+    /// Time of the write, ms since 1970; for people, nothing depends on it.
     pub written_ms: u64,
 }
 
@@ -130,8 +144,8 @@ pub struct RecordHeader {
     pub data_crc: u32,
     /// crc32c of the groups.
     pub groups_crc: u32,
-    /// Everything before this offset of the segment was durable when this was written. So a bad stretch before it is rot, and
-    /// one at or behind it may be a torn write that was never acknowledged.
+    /// Everything before this offset of the segment was durable when this record was written. So a bad stretch before it is rot; one at
+    /// or behind it may be a torn write that was never acknowledged.
     pub synced_to: u64,
 }
 
@@ -143,6 +157,25 @@ impl RecordHeader {
     }
 
     pub(crate) fn encode(&self, place: RecordPlace, offset: u64) -> [u8; RECORD_HEADER_BYTES as usize] {
+        assert!(
+            offset.is_multiple_of(ALIGN) && offset >= SEGMENT_HEADER_BYTES,
+            "{}: no record begins at {offset}",
+            self.id
+        );
+        assert!(
+            self.synced_to <= offset && self.synced_to.is_multiple_of(ALIGN),
+            "{}: {} is durable",
+            self.id,
+            self.synced_to
+        );
+        assert!(self.synced_to <= OFFSET_MAX, "{}: the segment is too long", self.id);
+        assert!(self.groups_len.is_multiple_of(32), "{}: {} bytes of group hashes", self.id, self.groups_len);
+        assert!(
+            self.kind == RecordKind::Fragment || self.groups_len + self.data_len == 0,
+            "{}: a delete has no payload",
+            self.id
+        );
+        assert!(self.sequence > 0, "{}: sequences begin at 1", self.id);
         let mut b = [0; RECORD_HEADER_BYTES as usize];
         b[0..4].copy_from_slice(&RECORD_MAGIC);
         b[4] = match self.kind {

@@ -1,5 +1,5 @@
-//! A fragment that was found: its entry and the open file. Reading takes no lock of the store, and
-//! compaction may remove the file meanwhile: the handle keeps it readable.
+//! A handle on a fragment: its entry and the open file. Reading takes no lock of the store. Compaction may remove the file meanwhile;
+//! the handle keeps it readable.
 
 use std::sync::Arc;
 
@@ -41,6 +41,9 @@ impl FragmentHandle {
     }
 
     /// Fills `buf` with the data from `offset` on. Unverified: the receiver checks (P2).
+    ///
+    /// # Errors
+    /// [`StoreError::Range`], or the disk's.
     pub fn read_data(&self, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
         let len_bytes = buf.len() as u64;
         let data_len_bytes = u64::from(self.entry.data_len);
@@ -51,6 +54,9 @@ impl FragmentHandle {
     }
 
     /// All of the data, compared with its checksum (P2).
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`], or the disk's.
     pub fn read_verified(&self) -> Result<Vec<u8>, StoreError> {
         let mut data = vec![0; self.entry.data_len as usize];
         self.read_or_damage(self.entry.data_offset(), &mut data)?;
@@ -59,6 +65,9 @@ impl FragmentHandle {
     }
 
     /// The group hashes, compared with their checksum.
+    ///
+    /// # Errors
+    /// As for [`FragmentHandle::read_verified`].
     pub fn read_groups(&self) -> Result<Vec<u8>, StoreError> {
         let mut groups = vec![0; self.entry.groups_len as usize];
         self.read_or_damage(self.entry.groups_offset(), &mut groups)?;
@@ -67,6 +76,9 @@ impl FragmentHandle {
     }
 
     /// The record's header: hash and length of the chunk, class, epoch and so on.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if the record there is not the one that the index names, or the disk's.
     pub fn read_header(&self) -> Result<RecordHeader, StoreError> {
         let mut bytes = [0; RECORD_HEADER_BYTES as usize];
         self.read_or_damage(self.entry.offset, &mut bytes)?;
@@ -77,7 +89,10 @@ impl FragmentHandle {
         }
     }
 
-    /// Re-reads header, groups and data and checks them all.
+    /// Reads header, groups and data again and checks them all.
+    ///
+    /// # Errors
+    /// As for [`FragmentHandle::read_verified`].
     pub fn verify(&self) -> Result<(), StoreError> {
         self.read_header()?;
         self.read_groups()?;

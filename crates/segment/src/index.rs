@@ -1,11 +1,11 @@
 //! Where each fragment is: the index's interface and its in-memory form.
 //!
-//! The index is a cache of the segments and holds only what is durable: an entry appears when its
-//! record was synced, and goes when the delete record was. Losing it costs a scan.
+//! The index is a cache of the segments and holds only what is durable: an entry appears when its record was synced, and goes
+//! when its delete record was. Losing the index costs a scan.
 //!
-//! An index that survives a restart keeps, beside the entries, what else a scan would tell: the *graves*, the *segments*, and the *point* up to
-//! which records were taken in. All of a [`Changes`] becomes durable at once or not at all, and in order; so whatever a crash leaves of
-//! such an index is what a scan up to its point would have made, and opening goes on from there.
+//! An index that survives a restart also keeps what else a scan finds: the *tombstones*, the *segments*, and the *point* up to which
+//! records were entered. A [`Changes`] becomes durable as a whole or not at all, and in order. So a crash leaves an index as a scan up
+//! to its point would make it, and opening resumes there. The point never goes back.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,7 +16,7 @@ use tessera_disk::Identity;
 
 use crate::format::{RECORD_HEADER_BYTES, record_bytes};
 
-/// Which fragment: never issued twice.
+/// Identity of a fragment; never issued twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FragmentId {
     /// Chunk id, as the manager issued it.
@@ -74,71 +74,84 @@ impl Entry {
     }
 }
 
-/// Why an index did not answer. What it is of, the segments, is not touched.
+/// Why an index did not answer. The segments are as they were.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum IndexError {
     /// Its files are damaged, gone, or cannot be read or written.
     #[error("index: {0}")]
     Files(#[from] tessera_cona::Error),
-    /// A record in it has a form that no release of this format wrote.
-    #[error("index: a {what} of {len_bytes} bytes, which none has")]
+    /// A row has a length that no release wrote.
+    #[error("index: a {what} of {len_bytes} bytes, a length that no release wrote")]
     Malformed {
         /// What kind of record.
         what: &'static str,
         /// Its length.
         len_bytes: usize,
     },
-    /// What it says of a segment cannot be, together with the records that were read.
-    #[error("index: more than all of segment {segment:016x} is dead")]
+    /// Its row of a segment does not fit the records that were read.
+    #[error("index: the live bytes of segment {segment:016x} do not fit its records")]
     Contradicts {
         /// Segment number.
         segment: u64,
     },
-    /// An earlier failure left none.
-    #[error("index: there is none; it is made anew when the disk is opened")]
+    /// It names a place for a fragment, but describes another record than the one there.
+    #[error("index: its entry of fragment {id} is not the record in segment {segment:016x} at {offset}")]
+    Disagrees {
+        /// The fragment.
+        id: FragmentId,
+        /// Segment number.
+        segment: u64,
+        /// Offset of the record.
+        offset: u64,
+    },
+    /// Lost in an earlier failure.
+    #[error("index: lost; it is rebuilt when the disk is opened")]
     Gone,
 }
 
 impl IndexError {
-    /// True if there is no room for it on the disk: what was changed is kept in memory.
+    /// True if the disk has no room for it: changes stay in memory.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, IndexError::Files(e) if e.is_no_space())
     }
 
-    /// True if what it holds is not what was written: it has to be made anew.
+    /// True if the index holds other bytes than were written: it must be rebuilt.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
             IndexError::Files(e) => e.is_damage(),
-            IndexError::Malformed { .. } | IndexError::Contradicts { .. } | IndexError::Gone => true,
+            IndexError::Malformed { .. }
+            | IndexError::Contradicts { .. }
+            | IndexError::Disagrees { .. }
+            | IndexError::Gone => true,
         }
     }
 }
 
-/// What is known of a fragment of which dead records are on the disk.
+/// A fragment whose dead records are on the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Grave {
-    /// Dead fragment records.
-    pub copies: u32,
+pub struct Tombstone {
+    /// Dead records of its puts.
+    pub dead_copies: u32,
     /// The delete record, if the fragment is deleted.
-    pub tombstone: Option<Entry>,
+    pub delete: Option<Entry>,
 }
 
-/// What is known of a segment.
+/// A segment, as the index knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentRow {
-    /// Where its records end; the point's offset if it is the point's segment.
+    /// End of its records; the point's offset in the point's segment.
     pub end: u64,
     /// Bytes of living records.
     pub live_bytes: u64,
-    /// Some stretch of it could not be understood.
+    /// Some stretch of it is no record.
     pub damaged: bool,
-    /// It takes no more records, though it may be the last one.
+    /// It takes no more records, even as the last segment.
     pub sealed: bool,
 }
 
-/// Records before this place are taken in, and were durable.
+/// A place in the sequence of all records: those before are durable and entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     /// Segment number; 0: nothing yet.
@@ -162,8 +175,8 @@ pub struct Changes {
     pub entries: BTreeMap<FragmentId, Option<Entry>>,
     /// How many more entries there are than before.
     pub added: i64,
-    /// Graves.
-    pub graves: BTreeMap<FragmentId, Option<Grave>>,
+    /// Tombstones.
+    pub tombstones: BTreeMap<FragmentId, Option<Tombstone>>,
     /// Segments.
     pub segments: BTreeMap<u64, Option<SegmentRow>>,
     /// The new point.
@@ -174,29 +187,29 @@ impl Changes {
     /// True if there is nothing to be written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.graves.is_empty() && self.segments.is_empty() && self.point.is_none()
+        self.entries.is_empty() && self.tombstones.is_empty() && self.segments.is_empty() && self.point.is_none()
     }
 }
 
-/// What an index brings from an earlier life, beside the entries.
+/// State that an index kept over a restart, beside the entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
-    /// Where a scan has to go on.
+pub struct IndexState {
+    /// Where the scan resumes.
     pub point: Point,
     /// All segments up to the point.
     pub segments: BTreeMap<u64, SegmentRow>,
-    /// All graves.
-    pub graves: HashMap<FragmentId, Grave>,
+    /// All tombstones.
+    pub tombstones: HashMap<FragmentId, Tombstone>,
 }
 
-/// An index in numbers; counts are since it was opened.
+/// Statistics of an index; counts are since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IndexFigures {
-    /// Memory that leads to the page of an entry, bytes.
+pub struct IndexStats {
+    /// Memory of the fences, which lead to the page of an entry, bytes.
     pub fences_bytes: u64,
     /// Memory of the filters, bytes.
     pub filter_bytes: u64,
-    /// Memory of what is not on the disk yet, bytes.
+    /// Memory of entries that are not on the disk yet, bytes.
     pub buffer_bytes: u64,
     /// Bytes of its files.
     pub file_bytes: u64,
@@ -215,7 +228,7 @@ pub trait Index: Send + Sync {
     /// The entry of a fragment.
     ///
     /// # Errors
-    /// [`IndexError`]: it cannot be told whether there is one.
+    /// [`IndexError`]: the index cannot tell.
     fn get(&self, id: FragmentId) -> Result<Option<Entry>, IndexError>;
 
     /// The entries of several fragments, in their order.
@@ -232,10 +245,10 @@ pub trait Index: Send + Sync {
     /// As for [`Index::get`].
     fn list(&self, after: Option<FragmentId>, limit: usize) -> Result<Vec<Entry>, IndexError>;
 
-    /// Applies changes, all at once. They count from now on whatever is returned.
+    /// Applies changes, all at once. They count from now on, whatever this returns.
     ///
     /// # Errors
-    /// They could not be written, and are kept in memory until they can be. A full disk is no error here.
+    /// The changes could not be written and stay in memory until they can. A full disk is not an error here.
     fn apply(&self, changes: &Changes) -> Result<(), IndexError>;
 
     /// Number of entries.
@@ -244,14 +257,14 @@ pub trait Index: Send + Sync {
     /// Bytes of memory it takes, roughly.
     fn memory_bytes(&self) -> u64;
 
-    /// True if something in it could not be read: it has to be made anew.
+    /// True if it could not read something of itself: it must be rebuilt.
     fn failed(&self) -> bool {
         false
     }
 
-    /// Figures, where it has files.
-    fn figures(&self) -> IndexFigures {
-        IndexFigures::default()
+    /// Statistics of its files, where it has files.
+    fn stats(&self) -> IndexStats {
+        IndexStats::default()
     }
 
     /// True if there is none.
@@ -259,11 +272,11 @@ pub trait Index: Send + Sync {
         self.len() == 0
     }
 
-    /// What it brings from an earlier life on the same disk; `None` if that is nothing.
+    /// The state that it kept over the restart; `None` if it kept none.
     ///
     /// # Errors
     /// [`IndexError`]: it must not be used before [`Index::reset`].
-    fn recover(&self, identity: &Identity) -> Result<Option<Recovered>, IndexError>;
+    fn recover(&self, identity: &Identity) -> Result<Option<IndexState>, IndexError>;
 
     /// Forgets everything, for a disk of this identity.
     ///
@@ -271,10 +284,10 @@ pub trait Index: Send + Sync {
     /// [`IndexError`]: nothing can be kept.
     fn reset(&mut self, identity: &Identity) -> Result<(), IndexError>;
 
-    /// Makes durable what was applied, if it survives at all: at once if `wait`, else in the background.
+    /// Makes the applied changes durable, if the index has files: at once if `wait`, else in the background.
     ///
     /// # Errors
-    /// [`IndexError`]; what was applied counts all the same.
+    /// [`IndexError`]; the applied changes count all the same.
     fn persist(&self, wait: bool) -> Result<(), IndexError>;
 }
 
@@ -311,7 +324,7 @@ impl Index for MemIndex {
         self.len() * 100
     }
 
-    fn recover(&self, _: &Identity) -> Result<Option<Recovered>, IndexError> {
+    fn recover(&self, _: &Identity) -> Result<Option<IndexState>, IndexError> {
         Ok(None)
     }
 

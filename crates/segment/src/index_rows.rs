@@ -2,17 +2,27 @@
 
 use tessera_disk::Identity;
 
-use crate::index::{Entry, FragmentId, Grave, IndexError, Point, SegmentRow};
+use crate::index::{Entry, FragmentId, IndexError, Point, SegmentRow, Tombstone};
 
-/// Format version of an index. One of another version is made anew: it is a cache.
+/// Format version. An index of another version is rebuilt: it is a cache.
 pub(crate) const INDEX_VERSION: u32 = 1;
 /// First byte of a key: what kind of row it is of.
 pub(crate) const FRAGMENT: u8 = 1;
-pub(crate) const GRAVE: u8 = 2;
+pub(crate) const TOMBSTONE: u8 = 2;
 pub(crate) const SEGMENT: u8 = 3;
 pub(crate) const HEAD: u8 = 4;
 pub(crate) const ID_KEY_BYTES: usize = 11;
-const ENTRY_BYTES: usize = 48;
+const ENTRY_BYTES: usize = 4 * 8 + 4 * 4;
+const SEGMENT_KEY_BYTES: usize = 1 + 8;
+const SEGMENT_ROW_BYTES: usize = 8 + 8 + 4;
+const HEAD_BYTES: usize = 4 + 4 + 16 + 16 + 4 * 8;
+
+// docs/formats.md, section 6.
+const _: () = assert!(ID_KEY_BYTES == 1 + 8 + 2 && ENTRY_BYTES == 48 && SEGMENT_ROW_BYTES == 20 && HEAD_BYTES == 72);
+const _: () = assert!(
+    FRAGMENT < TOMBSTONE && TOMBSTONE < SEGMENT && SEGMENT < HEAD && HEAD < u8::MAX,
+    "kinds of rows, in key order"
+);
 
 /// What the index says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +49,15 @@ impl Head {
 
 /// Key of a fragment's row of `kind`.
 pub(crate) fn id_key(kind: u8, id: FragmentId) -> [u8; ID_KEY_BYTES] {
+    assert!(kind == FRAGMENT || kind == TOMBSTONE, "no fragment has a row of kind {kind}");
     let mut key = [kind; ID_KEY_BYTES];
     key[1..9].copy_from_slice(&id.chunk_id.to_be_bytes());
     key[9..].copy_from_slice(&id.fragment.to_be_bytes());
     key
 }
 
-pub(crate) fn segment_key(number: u64) -> [u8; 9] {
-    let mut key = [SEGMENT; 9];
+pub(crate) fn segment_key(number: u64) -> [u8; SEGMENT_KEY_BYTES] {
+    let mut key = [SEGMENT; SEGMENT_KEY_BYTES];
     key[1..].copy_from_slice(&number.to_be_bytes());
     key
 }
@@ -89,7 +100,7 @@ pub(crate) fn decode_id(key: &[u8]) -> Result<FragmentId, IndexError> {
 }
 
 pub(crate) fn decode_segment_key(key: &[u8]) -> Result<u64, IndexError> {
-    let mut fields = row("segment key", key, 9)?;
+    let mut fields = row("segment key", key, SEGMENT_KEY_BYTES)?;
     let [_] = fields.take();
     Ok(u64::from_be_bytes(fields.take()))
 }
@@ -100,6 +111,7 @@ pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
     long.iter().for_each(|n| bytes.extend_from_slice(&n.to_le_bytes()));
     let short = [entry.groups_len, entry.data_len, entry.groups_crc, entry.data_crc];
     short.iter().for_each(|n| bytes.extend_from_slice(&n.to_le_bytes()));
+    assert!(bytes.len() == ENTRY_BYTES, "an entry has {} bytes", bytes.len());
     bytes
 }
 
@@ -118,18 +130,18 @@ pub(crate) fn decode_entry(id: FragmentId, value: &[u8]) -> Result<Entry, IndexE
     })
 }
 
-pub(crate) fn encode_grave(grave: &Grave) -> Vec<u8> {
-    let mut bytes = grave.copies.to_le_bytes().to_vec();
-    bytes.extend(grave.tombstone.as_ref().map(encode_entry).unwrap_or_default());
+pub(crate) fn encode_tombstone(tombstone: &Tombstone) -> Vec<u8> {
+    let mut bytes = tombstone.dead_copies.to_le_bytes().to_vec();
+    bytes.extend(tombstone.delete.as_ref().map(encode_entry).unwrap_or_default());
     bytes
 }
 
-pub(crate) fn decode_grave(id: FragmentId, value: &[u8]) -> Result<Grave, IndexError> {
-    let buried = value.len() > 4;
-    let mut fields = row("grave", value, if buried { 4 + ENTRY_BYTES } else { 4 })?;
-    let copies = fields.word();
-    let tombstone = if buried { Some(decode_entry(id, fields.bytes)?) } else { None };
-    Ok(Grave { copies, tombstone })
+pub(crate) fn decode_tombstone(id: FragmentId, value: &[u8]) -> Result<Tombstone, IndexError> {
+    let deleted = value.len() > 4;
+    let mut fields = row("tombstone", value, if deleted { 4 + ENTRY_BYTES } else { 4 })?;
+    let dead_copies = fields.word();
+    let delete = if deleted { Some(decode_entry(id, fields.bytes)?) } else { None };
+    Ok(Tombstone { dead_copies, delete })
 }
 
 pub(crate) fn encode_segment(row: &SegmentRow) -> Vec<u8> {
@@ -138,7 +150,7 @@ pub(crate) fn encode_segment(row: &SegmentRow) -> Vec<u8> {
 }
 
 pub(crate) fn decode_segment(value: &[u8]) -> Result<SegmentRow, IndexError> {
-    let mut fields = row("segment row", value, 20)?;
+    let mut fields = row("segment row", value, SEGMENT_ROW_BYTES)?;
     let (end, live_bytes, flags) = (fields.long(), fields.long(), fields.word());
     Ok(SegmentRow { end, live_bytes, damaged: flags & 1 != 0, sealed: flags & 2 != 0 })
 }
@@ -147,11 +159,12 @@ pub(crate) fn encode_head(head: &Head) -> Vec<u8> {
     let Point { segment, offset, next_sequence } = head.point;
     let mut bytes = [&head.version.to_le_bytes()[..], &[0; 4], &head.cluster_id, &head.disk_uuid].concat();
     [segment, offset, next_sequence, head.len].iter().for_each(|n| bytes.extend_from_slice(&n.to_le_bytes()));
+    assert!(bytes.len() == HEAD_BYTES, "the head has {} bytes", bytes.len());
     bytes
 }
 
 pub(crate) fn decode_head(value: &[u8]) -> Result<Head, IndexError> {
-    let mut fields = row("head", value, 72)?;
+    let mut fields = row("head", value, HEAD_BYTES)?;
     let (version, _) = (fields.word(), fields.word());
     let (cluster_id, disk_uuid) = (fields.take(), fields.take());
     let point = Point { segment: fields.long(), offset: fields.long(), next_sequence: fields.long() };
@@ -181,14 +194,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_come_back(chunk_id: u64, fragment: u16, n: u64, copies: u32, buried: bool, flags in 0..4_u8) {
+        fn rows_come_back(chunk_id: u64, fragment: u16, n: u64, copies: u32, deleted: bool, flags in 0..4_u8) {
             let id = FragmentId { chunk_id, fragment };
             prop_assert_eq!(decode_id(&id_key(FRAGMENT, id)).unwrap(), id);
             prop_assert_eq!(decode_segment_key(&segment_key(n)).unwrap(), n);
             let entry = entry(id, n);
             prop_assert_eq!(decode_entry(id, &encode_entry(&entry)).unwrap(), entry);
-            let grave = Grave { copies, tombstone: buried.then_some(entry) };
-            prop_assert_eq!(decode_grave(id, &encode_grave(&grave)).unwrap(), grave);
+            let tombstone = Tombstone { dead_copies: copies, delete: deleted.then_some(entry) };
+            prop_assert_eq!(decode_tombstone(id, &encode_tombstone(&tombstone)).unwrap(), tombstone);
             let row = SegmentRow { end: n, live_bytes: chunk_id, damaged: flags & 1 != 0, sealed: flags & 2 != 0 };
             prop_assert_eq!(decode_segment(&encode_segment(&row)).unwrap(), row);
             let head = Head {
@@ -206,7 +219,7 @@ mod tests {
         fn any_bytes_give_a_row_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..90)) {
             let id = FragmentId { chunk_id: 1, fragment: 1 };
             let _ = (decode_id(&bytes).is_ok(), decode_segment_key(&bytes).is_ok(), decode_head(&bytes).is_ok());
-            let _ = (decode_entry(id, &bytes).is_ok(), decode_grave(id, &bytes).is_ok(), decode_segment(&bytes).is_ok());
+            let _ = (decode_entry(id, &bytes).is_ok(), decode_tombstone(id, &bytes).is_ok(), decode_segment(&bytes).is_ok());
         }
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! What lives here: the segment format (docs/formats.md, section 2), [`SegmentStore`] that appends,
 //! finds, reads, deletes, compacts and scrubs fragments. What may not:
-//! sockets, threads, clocks, groups and epochs in force, or any file access that does not go through
-//! `tessera_disk::Disk` (P9). This crate starts no thread; its caller decides when to sync, compact and
-//! scrub, and in which thread.
+//! sockets, threads, clocks, current groups and epochs, or file access past `tessera_disk::Disk` (P9). This crate starts no thread; the
+//! caller decides when to sync, compact and scrub, and in which thread.
 //!
 //! Start reading at `store.rs` (the public face and the locks), then `format.rs` (bytes),
-//! `writer.rs` (append, sync), `publish.rs` (how records reach the index), `open.rs` (what a restart makes of the bytes), `compact.rs`.
+//! `writer.rs` (append, delete, sync), `publish.rs` and `ledger.rs` (how records reach the index, which are live), `open.rs` and
+//! `resume.rs` (a restart), `compact.rs`.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod compact;
@@ -15,18 +15,19 @@ mod cona_index;
 mod config;
 mod error;
 mod format;
-mod graves;
 mod handle;
 mod index;
 mod index_rows;
+mod ledger;
 mod open;
 mod publish;
-mod remake;
+mod rebuild;
 mod resume;
 mod scan;
 mod scrub;
 mod segment;
 mod store;
+mod tombstones;
 mod writer;
 
 pub use compact::CompactReport;
@@ -38,8 +39,8 @@ pub use format::{
 };
 pub use handle::FragmentHandle;
 pub use index::{
-    Changes, Entry, FragmentId, Grave, Index, IndexError, IndexFigures, MemIndex, Point, Recovered, SegmentRow,
+    Changes, Entry, FragmentId, Index, IndexError, IndexState, IndexStats, MemIndex, Point, SegmentRow, Tombstone,
 };
 pub use open::{OpenProgress, OpenReport, TornTail};
 pub use scrub::{ScrubCursor, ScrubReport};
-pub use store::{Appended, DeleteOrder, Deleted, Record, SegmentStore, Stats};
+pub use store::{AppendOutcome, DeleteOrder, DeleteOutcome, Record, SegmentStore, Stats};

@@ -1,14 +1,13 @@
-//! What a restart makes of the bytes on a disk.
+//! Opening: from the bytes on a disk to a store.
 //!
-//! Segments are read in order of their numbers, records in order of their offsets; the higher sequence
-//! decides about a fragment. The last segment may have a torn tail: it is cut at the first record that is not
-//! whole and valid, unless a later record says that this place was durable when it was written. Then, and
-//! in any other segment, it is damage: reported, left in place, and no reason to refuse the rest. Nothing that was found becomes visible
-//! before it was synced: a process that was killed leaves records in the system's cache.
+//! Segments are read in order of their numbers, records in order of their offsets; of a fragment's records the one with the highest
+//! sequence decides. The last segment may have a torn tail. It is cut at the first record that is not whole and valid, unless a later
+//! record says that this place was durable. Then, and in every other segment, a bad stretch is damage: reported and left in place;
+//! the rest is used. No record becomes visible before a sync: a killed process leaves records in the system's cache.
 //!
-//! An index that survived saves most of the reading: `resume.rs`.
+//! An index that survived the restart saves most of the reading: `resume.rs`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -23,26 +22,25 @@ use crate::compact::Compactor;
 use crate::config::Options;
 use crate::error::{Damage, Finding, OpenError};
 use crate::format::{HeaderFault, RecordHeader, RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_VERSION, SegmentHeader};
-use crate::graves::Graves;
 use crate::index::{Entry, FragmentId, Index, IndexError, Point, SegmentRow};
-use crate::publish::{Overlay, row_of};
+use crate::ledger::{Ledger, Overlay, Segments};
 use crate::scan::{Item, Scanner, check_payload};
 use crate::segment::{SEGMENTS_DIR, Segment};
 use crate::store::SegmentStore;
 use crate::writer::{Writer, entry_of};
 
-/// How far opening has come.
+/// Progress of opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenProgress {
     /// Segments scanned.
     pub segments_done: u64,
-    /// Segments there are.
+    /// Segments on the disk.
     pub segments_total: u64,
     /// Records found so far.
     pub records: u64,
 }
 
-/// What was cut off the last segment.
+/// A torn tail that was cut off the last segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
     /// Segment number.
@@ -51,50 +49,50 @@ pub struct TornTail {
     pub offset: u64,
     /// Bytes cut.
     pub cut_bytes: u64,
-    /// Fragments whose header could be read there. They were never acknowledged, unless the disk rotted right at its
-    /// end: an inventory will tell.
+    /// Fragments whose header could be read there. They were never acknowledged, unless the disk rotted exactly at the end; an
+    /// inventory finds that.
     pub ids: Vec<FragmentId>,
 }
 
-/// What opening found.
+/// Result of opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenReport {
     /// Segment files.
     pub segments: u64,
     /// Valid records that were read, dead ones too.
     pub records: u64,
-    /// True: the index of an earlier life was used, and only what came after it was read.
+    /// True: opening resumed from the index that was there, and read only later records.
     pub resumed: bool,
-    /// Why the index of an earlier life was thrown away, if it was.
+    /// Why the index that was there could not be used.
     pub index_lost: Option<String>,
     /// Living fragments.
     pub fragments: u64,
     /// Bytes cut off the last segment.
     pub torn_tail: Option<TornTail>,
-    /// A last segment whose creation was cut short by a crash: removed.
+    /// Number of a last segment whose creation a crash interrupted; it was removed.
     pub removed_unborn: Option<u64>,
     /// Damage, oldest segment first.
     pub findings: Vec<Finding>,
-    /// Files in `segments/` that are none of ours; left alone.
+    /// Files in `segments/` that no segment store writes; left alone.
     pub foreign_files: Vec<String>,
 }
 
-/// Records that are taken in before the index is told.
-const TAKEN_AT_ONCE: usize = 4096;
+/// Records that are entered before the index is told.
+const INDEX_BATCH_RECORDS: usize = 4096;
 
-/// A segment file and its header, if that can be read.
-pub(crate) struct Headed {
+/// A segment file and its header, if the header can be read.
+pub(crate) struct SegmentFile {
     pub(crate) number: u64,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) header: Option<SegmentHeader>,
 }
 
-/// What is known of a segment before it is read.
-pub(crate) struct Known {
+/// Where reading a segment starts.
+pub(crate) struct ScanStart {
     pub(crate) row: SegmentRow,
     /// Reading begins here.
     pub(crate) from: u64,
-    /// Sequences of the records before.
+    /// Sequences of the records before are at most this.
     pub(crate) after_sequence: u64,
 }
 
@@ -103,14 +101,11 @@ pub(crate) struct Opening {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) identity: Identity,
     pub(crate) index: Box<dyn Index>,
-    pub(crate) graves: Graves,
-    pub(crate) segments: BTreeMap<u64, Arc<Segment>>,
+    pub(crate) ledger: Ledger,
+    pub(crate) segments: Segments,
     pub(crate) next_sequence: u64,
-    /// Up to where records were taken in.
-    pub(crate) point: Point,
-    /// What the index was not told yet.
+    /// Entries that the index has not heard of yet.
     overlay: Overlay,
-    touched: BTreeSet<u64>,
     /// Highest segment number on the disk.
     highest: u64,
     pub(crate) report: OpenReport,
@@ -142,10 +137,10 @@ pub(crate) fn open(
     Ok((store, report))
 }
 
-/// What opening made.
+/// The parts of an open store.
 pub(crate) struct Opened {
     pub(crate) index: Box<dyn Index>,
-    pub(crate) segments: BTreeMap<u64, Arc<Segment>>,
+    pub(crate) segments: Segments,
     pub(crate) writer: Writer,
     pub(crate) report: OpenReport,
 }
@@ -156,18 +151,16 @@ impl Opening {
             disk,
             identity,
             index,
-            graves: Graves::default(),
-            segments: BTreeMap::new(),
+            ledger: Ledger::default(),
+            segments: Segments::new(),
             next_sequence: 1,
-            point: Point::default(),
             overlay: Overlay::default(),
-            touched: BTreeSet::new(),
             highest: 0,
             report: OpenReport::default(),
         }
     }
 
-    /// From what the index kept, or from all segments.
+    /// Resumes from the index, or reads all segments.
     pub(crate) fn run(&mut self, progress: &mut dyn FnMut(OpenProgress)) -> Result<(), OpenError> {
         let numbers = self.list()?;
         self.highest = numbers.last().copied().unwrap_or(0);
@@ -178,7 +171,7 @@ impl Opening {
                 self.segment(&headed[at], None, at + 1 == headed.len())?;
                 self.tell(progress, at, headed.len());
             }
-            self.close_graves()?;
+            self.drop_unneeded_tombstones()?;
         }
         Ok(())
     }
@@ -198,7 +191,7 @@ impl Opening {
     }
 
     /// Reads and judges all headers before anything is changed (P14).
-    fn read_headers(&self, numbers: &[u64]) -> Result<Vec<Headed>, OpenError> {
+    fn read_headers(&self, numbers: &[u64]) -> Result<Vec<SegmentFile>, OpenError> {
         let mut headed = Vec::with_capacity(numbers.len());
         for &number in numbers {
             let file = self.disk.open(&Segment::path(number), OpenMode::Existing)?;
@@ -213,20 +206,18 @@ impl Opening {
                 }
                 Ok(Err(HeaderFault::Damaged)) | Err(_) => None,
             };
-            headed.push(Headed { number, file, header });
+            headed.push(SegmentFile { number, file, header });
         }
         Ok(headed)
     }
 
-    /// Forgets what was begun, and the index with it. What was cut or removed stays told.
+    /// Forgets everything entered so far, and the index. The report keeps what was cut or removed.
     fn start_over(&mut self) -> Result<(), IndexError> {
         self.index.reset(&self.identity)?;
-        self.graves = Graves::default();
+        self.ledger = Ledger::default();
         self.segments.clear();
         self.next_sequence = 1;
-        self.point = Point::default();
         self.overlay = Overlay::default();
-        self.touched.clear();
         (self.report.records, self.report.segments) = (0, 0);
         self.report.findings.clear();
         Ok(())
@@ -251,41 +242,43 @@ impl Opening {
         Ok(())
     }
 
-    /// Reads a segment, or what of it is not known yet, and takes its records in.
-    pub(crate) fn segment(&mut self, it: &Headed, known: Option<Known>, last: bool) -> Result<(), OpenError> {
-        let Headed { number, file, header } = it;
+    /// Reads a segment from its start, and enters its records.
+    pub(crate) fn segment(&mut self, it: &SegmentFile, start: Option<ScanStart>, last: bool) -> Result<(), OpenError> {
+        let SegmentFile { number, file, header } = it;
         let (number, len) = (*number, file.len()?);
         let after_sequence = header.map_or(0, |h| h.after_sequence);
-        let fresh = Known { row: SegmentRow::default(), from: SEGMENT_HEADER_BYTES, after_sequence };
-        let is_fresh = known.is_none();
-        let known = known.unwrap_or(fresh);
+        let fresh = ScanStart { row: SegmentRow::default(), from: SEGMENT_HEADER_BYTES, after_sequence };
+        let is_fresh = start.is_none();
+        let start = start.unwrap_or(fresh);
         if is_fresh && header.is_none() && last && len <= SEGMENT_HEADER_BYTES {
             return Ok(self.remove_unborn(number)?);
         }
-        let found = self.scan(number, &**file, known.from..len, known.after_sequence, last)?;
+        let found = self.scan(number, &**file, start.from..len, start.after_sequence, last)?;
         // A segment whose header is damaged, or whose tail cannot be read, takes no more records.
-        let size_limit = header.filter(|_| !found.sealed && !known.row.sealed).map_or(0, |h| h.size_limit_bytes);
+        let size_limit = header.filter(|_| !found.sealed && !start.row.sealed).map_or(0, |h| h.size_limit_bytes);
         let end = len.max(SEGMENT_HEADER_BYTES);
         let segment = Arc::new(Segment::new(number, file.clone(), after_sequence, size_limit, end));
-        segment.add_live(known.row.live_bytes);
+        if !segment.add_live(start.row.live_bytes) {
+            return Err(IndexError::Contradicts { segment: number }.into());
+        }
         if header.is_none() {
             self.damage(number, 0, SEGMENT_HEADER_BYTES, Damage::SegmentHeader);
         }
-        if found.damaged || header.is_none() || known.row.damaged {
+        if found.damaged || header.is_none() || start.row.damaged {
             segment.set_damaged();
         }
         self.segments.insert(number, segment.clone());
         self.next_sequence = self.next_sequence.max(after_sequence + 1);
         if last {
-            // Before anything of it is taken in: the index may become durable before the segment does.
+            // Before its records are entered: the index may become durable before the segment does.
             self.settle_tail(&segment, found.torn)?;
         }
         self.report.segments += 1;
-        self.take_in(&segment, &found.entries)?;
+        self.enter_all(&segment, &found.entries)?;
         Ok(())
     }
 
-    /// The crash came while it was made: no record is written before header and name are durable.
+    /// Removes a segment whose creation a crash interrupted. It holds no record: header and name are durable before the first one.
     fn remove_unborn(&mut self, number: u64) -> Result<(), DiskError> {
         if self.report.removed_unborn != Some(number) {
             self.disk.remove(&Segment::path(number))?;
@@ -295,50 +288,49 @@ impl Opening {
         Ok(())
     }
 
-    /// Takes the records of a segment, or the rest of them, into account.
-    fn take_in(&mut self, segment: &Segment, entries: &[(RecordKind, Entry)]) -> Result<(), IndexError> {
+    /// Enters the records that a scan of a segment gave.
+    fn enter_all(&mut self, segment: &Segment, entries: &[(RecordKind, Entry)]) -> Result<(), IndexError> {
         let number = segment.number;
-        let mut chunks = entries.chunks(TAKEN_AT_ONCE).peekable();
+        let mut chunks = entries.chunks(INDEX_BATCH_RECORDS).peekable();
         while let Some(chunk) = chunks.next() {
-            chunk.iter().try_for_each(|&(kind, entry)| self.learn(kind, entry))?;
+            chunk.iter().try_for_each(|&(kind, entry)| self.enter(kind, entry))?;
             if let (Some((_, last)), Some(_)) = (chunk.last(), chunks.peek()) {
                 let offset = last.offset + last.record_bytes();
                 self.tell_index(Point { segment: number, offset, next_sequence: last.sequence + 1 })?;
             }
         }
         let point = Point { segment: number, offset: segment.end(), next_sequence: self.next_sequence };
-        if point == self.point { Ok(()) } else { self.tell_index(point) }
+        let told = self.ledger.point;
+        // A segment that an earlier index knew whole: its point is beyond, and must not go back, or the next opening would enter the
+        // segments between twice.
+        if (number, segment.end()) < (told.segment, told.offset) || point == told {
+            return Ok(());
+        }
+        self.tell_index(point)
     }
 
-    /// Tells the index what was taken in since the last time.
+    /// Tells the index what was entered since the last time.
     fn tell_index(&mut self, point: Point) -> Result<(), IndexError> {
-        self.point = point;
-        self.touched.insert(point.segment);
-        let mut changes = std::mem::take(&mut self.overlay).into_changes();
-        changes.point = Some(point);
-        changes.graves = self.graves.take_changes();
-        for number in std::mem::take(&mut self.touched) {
-            changes.segments.insert(number, self.segments.get(&number).map(|s| row_of(s, point)));
-        }
+        self.ledger.advance(point);
+        let changes = self.ledger.take_changes(&self.segments, std::mem::take(&mut self.overlay));
         self.index.apply(&changes)
     }
 
-    /// Cuts the torn tail and syncs: what a killed process wrote may not be on the medium yet.
+    /// Cuts the torn tail and syncs: records of a killed process may not be on the medium yet.
     fn settle_tail(&mut self, segment: &Segment, torn: Option<TornTail>) -> Result<(), DiskError> {
         if let Some(torn) = torn {
             if failpoint::is_active("segment.keep_torn_tail") {
                 return Ok(());
             }
             segment.file.truncate(torn.offset)?;
-            segment.set_end(torn.offset);
-            segment.set_durable_end(torn.offset);
+            segment.cut(torn.offset);
             self.report.torn_tail = Some(torn);
         }
         segment.file.sync_data()?;
         self.disk.sync_dir(SEGMENTS_DIR)
     }
 
-    /// Reads a segment's records. Of the last one the data too, to find where its tail is torn.
+    /// Reads the records of a segment; of the last segment their data too, to find a torn tail.
     pub(crate) fn scan(
         &mut self,
         number: u64,
@@ -346,12 +338,12 @@ impl Opening {
         range: std::ops::Range<u64>,
         after_sequence: u64,
         last: bool,
-    ) -> Result<Found, OpenError> {
+    ) -> Result<SegmentScan, OpenError> {
         let len = range.end;
         let place = RecordPlace { disk_uuid: self.identity.disk_uuid, file: number };
         let mut scanner = Scanner::new(file, place, range.start, len, after_sequence);
-        let mut found = Found::default();
-        let mut doubt = Doubt::default();
+        let mut found = SegmentScan::default();
+        let mut doubt = SuspectTail::default();
         let mut buf = Vec::new();
         while let Some(item) = scanner.next()? {
             match item {
@@ -361,7 +353,7 @@ impl Opening {
                 }
                 Item::Record { offset, header } => {
                     if doubt.begin().is_some_and(|begin| begin < header.synced_to) {
-                        // What was wrong had been durable: rot, not a torn tail.
+                        // The bad stretch had been durable: rot, not a torn tail.
                         doubt.confirm(&mut found, &mut self.report.findings);
                     }
                     if last
@@ -375,7 +367,7 @@ impl Opening {
                 }
             }
         }
-        // What cannot be read is not cut: the segment is left as it is, and takes no more.
+        // A stretch that cannot be read is not cut: the segment stays as it is, and takes no more records.
         found.sealed = doubt.findings.iter().any(|f| matches!(f.damage, Damage::Unreadable { .. }));
         if !last || found.sealed {
             doubt.confirm(&mut found, &mut self.report.findings);
@@ -401,75 +393,51 @@ impl Opening {
         Ok(entry)
     }
 
-    /// Takes a record into account; the higher sequence decides.
-    fn learn(&mut self, kind: RecordKind, entry: Entry) -> Result<(), IndexError> {
+    /// Enters a record; the higher sequence decides.
+    fn enter(&mut self, kind: RecordKind, entry: Entry) -> Result<(), IndexError> {
         let id = entry.id;
         self.next_sequence = self.next_sequence.max(entry.sequence + 1);
-        let alive = self.entry_of(id)?;
-        let known = alive.map_or(0, |e| e.sequence).max(self.graves.tombstone(id).map_or(0, |t| t.sequence));
-        let newest = entry.sequence > known;
+        let held = self.entry_of(id)?;
+        let delete = self.ledger.tombstones.delete_of(id);
+        let newest = entry.sequence > held.map_or(0, |e| e.sequence).max(delete.map_or(0, |d| d.sequence));
         match kind {
-            RecordKind::Fragment if newest => {
-                self.account(&entry, true)?;
-                if let Some(tombstone) = self.graves.take_tombstone(id) {
-                    self.account(&tombstone, false)?;
-                }
-                if let Some(old) = self.overlay.set(id, Some(entry)) {
-                    self.account(&old, false)?;
-                    self.graves.add_copy(id);
-                }
+            RecordKind::Fragment if newest => self.ledger.put(&self.segments, &mut self.overlay, entry),
+            RecordKind::Fragment => {
+                self.ledger.tombstones.add_copy(id);
+                Ok(())
             }
-            RecordKind::Fragment => self.graves.add_copy(id),
-            RecordKind::Delete if newest => {
-                if alive.is_some() {
-                    self.overlay.set(id, None);
-                }
-                if let Some(old) = alive {
-                    self.account(&old, false)?;
-                    self.graves.add_copy(id);
-                }
-                self.account(&entry, true)?;
-                if let Some(old) = self.graves.bury(entry) {
-                    self.account(&old, false)?;
-                }
-            }
-            RecordKind::Delete => {}
+            RecordKind::Delete if newest => self.ledger.delete(&self.segments, &mut self.overlay, entry),
+            RecordKind::Delete => Ok(()),
         }
-        Ok(())
     }
 
-    fn account(&mut self, entry: &Entry, alive: bool) -> Result<(), IndexError> {
-        let Some(segment) = self.segments.get(&entry.segment) else { return Ok(()) };
-        let bytes = entry.record_bytes();
-        if alive {
-            segment.add_live(bytes);
-        } else if segment.live_bytes() >= bytes {
-            segment.sub_live(bytes);
-        } else {
-            return Err(IndexError::Contradicts { segment: entry.segment });
-        }
-        self.touched.insert(entry.segment);
-        Ok(())
-    }
-
-    /// Forgets delete records that nothing older is left of.
-    pub(crate) fn close_graves(&mut self) -> Result<(), IndexError> {
+    /// Drops the delete records that no dead copy needs, and finishes the index.
+    pub(crate) fn drop_unneeded_tombstones(&mut self) -> Result<(), IndexError> {
         if !self.segments.values().any(|s| s.is_damaged()) {
-            for tombstone in self.graves.close_empty(None) {
-                self.account(&tombstone, false)?;
+            for delete in self.ledger.tombstones.remove_unneeded(None) {
+                self.ledger.dead(&self.segments, &delete)?;
             }
-            self.tell_index(self.point)?;
+            self.tell_index(self.ledger.point)?;
         }
         for finding in &mut self.report.findings {
             let held = finding.id.map(|id| self.index.get(id)).transpose()?.flatten();
             finding.live = held.is_some_and(|e| (e.segment, e.offset) == (finding.segment, finding.offset));
         }
-        // A restart need not read all that again.
+        // The next restart resumes here.
         self.index.persist(false)
     }
 
     pub(crate) fn finish(mut self) -> Opened {
         self.report.fragments = self.index.len();
+        assert!(
+            self.segments.keys().next_back().is_none_or(|&number| number <= self.highest),
+            "a segment came from nowhere"
+        );
+        assert!(
+            self.ledger.point.next_sequence <= self.next_sequence,
+            "{:?} is beyond the last record",
+            self.ledger.point
+        );
         let open = self.segments.last_key_value().map(|(_, s)| s.clone()).filter(|s| s.size_limit_bytes > 0);
         let writer = Writer {
             open,
@@ -480,40 +448,38 @@ impl Opening {
             sync_needed: false,
             staged: Vec::new(),
             staged_ids: HashMap::new(),
-            graves: self.graves,
-            point: self.point,
-            touched: self.touched,
+            ledger: self.ledger,
         };
         Opened { index: self.index, segments: self.segments, writer, report: self.report }
     }
 }
 
-/// What the scan of one segment gave.
+/// Result of the scan of one segment.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct SegmentScan {
     entries: Vec<(RecordKind, Entry)>,
     damaged: bool,
     sealed: bool,
     torn: Option<TornTail>,
 }
 
-/// The first bad stretch of which it is not known yet whether it was ever durable, and everything behind it.
+/// The first bad stretch that may be a torn tail, and everything behind it.
 #[derive(Default)]
-struct Doubt {
+struct SuspectTail {
     findings: Vec<Finding>,
     entries: Vec<(RecordKind, Entry)>,
-    /// Some stretch of it is no record at all.
+    /// Some stretch of it is no record.
     gap: bool,
 }
 
-impl Doubt {
+impl SuspectTail {
     fn begin(&self) -> Option<u64> {
         self.findings.first().map(|f| f.offset)
     }
 
-    /// It was durable, or cannot be a torn tail: the records count, also one whose data are bad (as in segments whose data are
-    /// not read at opening; reading it will tell).
-    fn confirm(&mut self, found: &mut Found, findings: &mut Vec<Finding>) {
+    /// It was durable, or cannot be a torn tail: its records count, also one whose data are bad. (Segments before the last are not checked
+    /// either; reading the data finds the damage.)
+    fn confirm(&mut self, found: &mut SegmentScan, findings: &mut Vec<Finding>) {
         found.damaged |= std::mem::take(&mut self.gap);
         found.entries.append(&mut self.entries);
         findings.append(&mut self.findings);
@@ -532,7 +498,7 @@ fn finding_of(segment: u64, offset: u64, header: &RecordHeader, damage: Damage) 
     }
 }
 
-/// Reads may be tried again; syncs never.
+/// A read may be tried again; a sync never.
 fn read_twice(file: &dyn DiskFile, bytes: &mut [u8]) -> Result<(), DiskError> {
     file.read_at(0, bytes).or_else(|_| file.read_at(0, bytes))
 }

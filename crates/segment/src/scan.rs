@@ -1,21 +1,20 @@
-//! Walks a segment's records in order, and finds the way back after a stretch that is no record.
+//! Scans a segment's records in order, and finds the next record after a bad stretch.
 //!
-//! A stretch that cannot be understood is searched for the next valid header at every multiple of
-//! 8 bytes. The place check keeps bytes inside a fragment's data from passing for a record, and
-//! sequences must grow, so that leftovers of an earlier write are not taken for later ones.
+//! In a bad stretch every multiple of 8 bytes may begin the next record. A record's checksum covers its place, so bytes inside a
+//! fragment's data do not pass for a record. Sequences must grow, so remains of an earlier write do not pass for later records.
 
 use tessera_disk::{DiskError, DiskFile, record::RecordPlace};
 
 use crate::error::Damage;
 use crate::format::{ALIGN, RECORD_HEADER_BYTES, RECORD_MAGIC, RecordHeader};
 
-/// Read ahead while records are small; past large ones only headers are fetched.
+/// Bytes read at once while records are small. Past a large record only its neighbour's header is read.
 const WINDOW_BYTES: u64 = 64 << 10;
 const HEADER_WINDOW_BYTES: u64 = 4 << 10;
-/// What is given up around an unreadable sector.
+/// Bytes that are given up around an unreadable sector.
 const BLOCK_BYTES: u64 = 4 << 10;
 
-/// What a scan met.
+/// An item of a scan.
 #[derive(Debug)]
 pub(crate) enum Item {
     /// A valid header whose record fits into the file. Groups and data are not checked yet.
@@ -32,9 +31,9 @@ pub(crate) struct Scanner<'a> {
     last_sequence: u64,
     window: Vec<u8>,
     window_at: u64,
-    /// The last unreadable block met in the current gap.
+    /// The error of the last unreadable block in the current gap.
     unreadable: Option<String>,
-    /// Bytes asked of the disk so far.
+    /// Bytes read so far.
     pub(crate) bytes_read: u64,
 }
 
@@ -67,6 +66,8 @@ impl<'a> Scanner<'a> {
         if let Some(header) = self.header_at(self.at)? {
             let offset = self.at;
             self.at += header.total_bytes();
+            assert!(self.at <= self.end.next_multiple_of(ALIGN), "a record passes the end at {}", self.end);
+            assert!(header.sequence > self.last_sequence, "sequences grow");
             self.last_sequence = header.sequence;
             return Ok(Some(Item::Record { offset, header }));
         }
@@ -83,7 +84,7 @@ impl<'a> Scanner<'a> {
         Ok(Some(Item::Gap { from, to: self.at, damage }))
     }
 
-    /// A valid header at `at` that may follow what came before, whole record within the file.
+    /// A valid header at `at` whose sequence may follow and whose record lies within the file.
     fn header_at(&mut self, at: u64) -> Result<Option<RecordHeader>, DiskError> {
         let Some(rest) = self.end.checked_sub(at + RECORD_HEADER_BYTES) else { return Ok(None) };
         self.fill(at)?;
@@ -98,11 +99,12 @@ impl<'a> Scanner<'a> {
 
     /// Brings at least a header's bytes at `at` into the window.
     fn fill(&mut self, at: u64) -> Result<(), DiskError> {
+        assert!(at + RECORD_HEADER_BYTES <= self.end, "no header fits at {at} before {}", self.end);
         let have = self.window_at..self.window_at + self.window.len() as u64;
         if have.contains(&at) && at + RECORD_HEADER_BYTES <= have.end {
             return Ok(());
         }
-        // A jump past a large record: its neighbour is probably large too.
+        // After a large record the next one is probably large too.
         let jump = !have.is_empty() && at > have.end + WINDOW_BYTES;
         let want = if jump { HEADER_WINDOW_BYTES } else { WINDOW_BYTES };
         let len = want.min(self.end - at) as usize;
@@ -115,7 +117,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Reads the window piece by piece; what cannot be read, twice, counts as zeros.
+    /// Reads the window block by block; a block that cannot be read in two tries counts as zeros.
     fn fill_blockwise(&mut self) -> Result<(), DiskError> {
         let mut readable = false;
         let mut failure = None;
@@ -130,7 +132,7 @@ impl<'a> Scanner<'a> {
             }
         }
         match failure {
-            // Nothing can be read at all: that is a dead disk, not a bad sector.
+            // Nothing can be read: a dead disk, not a bad sector.
             Some(e) if !readable && self.window.len() as u64 > BLOCK_BYTES => Err(e),
             Some(e) => {
                 self.unreadable = Some(e.to_string());
@@ -141,10 +143,8 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Compares groups and data of a record with their checksums; `None` if they are sound.
-///
-/// # Errors
-/// Never the disk's: an unreadable record is damage, after one more try.
+/// Compares groups and data of a record with their checksums; `None` if they are sound. A record that cannot be read in two tries
+/// is damaged.
 pub(crate) fn check_payload(
     file: &dyn DiskFile,
     offset: u64,

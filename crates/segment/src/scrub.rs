@@ -1,8 +1,7 @@
-//! Reads everything again and compares it with its checksums, a little at a time (P13).
+//! Scrubbing: reads every record again and compares it with its checksums, a little at a time (P13).
 //!
-//! Segments are walked in ascending order, and records only ever move to higher places, so that one cycle sees every
-//! record that was there when it began. The index is consulted too: a record whose header rotted is
-//! found by what should lie there.
+//! A cycle walks the segments in ascending order, and records only move to higher places, so it sees every record that was there
+//! when it began. A record whose header rotted is found through the index, which says what should be there.
 
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use crate::segment::Segment;
 use crate::store::SegmentStore;
 use crate::writer::entry_of;
 
-/// Where a scrub cycle goes on. May be stored and used after a restart.
+/// Where a scrub cycle resumes. May be stored and used after a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScrubCursor {
     /// Segment number.
@@ -22,16 +21,16 @@ pub struct ScrubCursor {
     pub offset: u64,
 }
 
-/// What one step of scrubbing found.
+/// Result of one step of scrubbing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubReport {
-    /// Where to go on; `None` when the cycle is complete.
+    /// Where the next step starts; `None`: the cycle is complete.
     pub next: Option<ScrubCursor>,
     /// Records checked.
     pub records: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Damage. `live` ones are fragments to rebuild.
+    /// Damage; findings with `live` are fragments to rebuild.
     pub findings: Vec<Finding>,
 }
 
@@ -73,7 +72,7 @@ impl SegmentStore {
         buf: &mut Vec<u8>,
     ) -> Result<Option<u64>, StoreError> {
         let end = segment.durable_end();
-        // Ask the medium, not the cache.
+        // Read the medium, not the cache.
         segment.file.drop_cache(0, end);
         if offset == 0 {
             self.scrub_header(segment, report);
@@ -134,8 +133,8 @@ impl SegmentStore {
         })
     }
 
-    /// A stretch that is no record: whatever the index says should lie there is looked at by itself. A cursor from
-    /// before a restart may point into a record; then there is nothing wrong.
+    /// A stretch that is no record: checks every record that the index says is there. A cursor from before a restart may point into a
+    /// record; then nothing is wrong.
     fn gap_findings(
         &self,
         segment: &Segment,
@@ -163,9 +162,9 @@ impl SegmentStore {
         Ok(())
     }
 
-    /// It may hold records that nobody counted; the index hears of it with the next change.
+    /// It may hide records that the ledger lacks. The index hears of it with the next change.
     fn mark_damaged(&self, segment: &Segment) {
         segment.set_damaged();
-        self.writer.lock().touched.insert(segment.number);
+        self.writer.lock().ledger.dirty_segments.insert(segment.number);
     }
 }

@@ -1,4 +1,4 @@
-//! One segment file in memory: its handle and what of it is alive.
+//! One segment file in memory: its handle, its length, and how many of its bytes are live.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tessera_disk::DiskFile;
 use tessera_disk::record::numbered_name;
 
+use crate::format::{ALIGN, SEGMENT_HEADER_BYTES};
+
 /// The directory of the segments on a disk.
 pub(crate) const SEGMENTS_DIR: &str = "segments";
 
-/// A segment. The counters are changed under the writer's lock and read by anybody.
+/// A segment. The counters change under the writer's lock; every thread may read them.
 pub(crate) struct Segment {
     pub(crate) number: u64,
     pub(crate) file: Arc<dyn DiskFile>,
@@ -18,11 +20,11 @@ pub(crate) struct Segment {
     pub(crate) size_limit_bytes: u64,
     /// Where the next record goes; for a sealed segment, its length.
     end: AtomicU64,
-    /// Up to here everything is durable and whole; the scrubber stays below.
+    /// Everything before is durable and whole; the scrubber stays below.
     durable_end: AtomicU64,
-    /// Bytes of records that decide about a fragment, and of delete records still needed.
+    /// Bytes of live records: see `ledger.rs`.
     live_bytes: AtomicU64,
-    /// Some stretch of it could not be understood: it may hold records nobody counted.
+    /// Some stretch is no record: it may hide records that the ledger lacks.
     damaged: AtomicBool,
 }
 
@@ -34,6 +36,7 @@ impl Segment {
         size_limit_bytes: u64,
         end: u64,
     ) -> Self {
+        assert!(end >= SEGMENT_HEADER_BYTES, "segment {number:016x} ends at {end}, within its header");
         Segment {
             number,
             file,
@@ -54,29 +57,51 @@ impl Segment {
         self.end.load(Ordering::Acquire)
     }
 
+    /// Records were written up to `end`.
     pub(crate) fn set_end(&self, end: u64) {
-        self.end.store(end, Ordering::Release);
+        let before = self.end.swap(end, Ordering::AcqRel);
+        assert!(end >= before, "segment {:016x}: the end goes back from {before} to {end}", self.number);
+        assert!(end.is_multiple_of(ALIGN), "segment {:016x}: {end} is no place for a record", self.number);
+    }
+
+    /// What lies behind `end` was cut off while opening: a torn tail.
+    pub(crate) fn cut(&self, end: u64) {
+        let before = self.end.swap(end, Ordering::AcqRel);
+        assert!((SEGMENT_HEADER_BYTES..=before).contains(&end), "segment {:016x} cannot be cut at {end}", self.number);
+        self.durable_end.store(end, Ordering::Release);
     }
 
     pub(crate) fn durable_end(&self) -> u64 {
         self.durable_end.load(Ordering::Acquire)
     }
 
+    /// A sync covered everything before `end`.
     pub(crate) fn set_durable_end(&self, end: u64) {
-        self.durable_end.store(end, Ordering::Release);
+        assert!(end <= self.end(), "segment {:016x}: {end} is durable before it was written", self.number);
+        self.durable_end.fetch_max(end, Ordering::AcqRel);
     }
 
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes.load(Ordering::Acquire)
     }
 
-    pub(crate) fn add_live(&self, bytes: u64) {
-        self.live_bytes.fetch_add(bytes, Ordering::AcqRel);
+    /// False, and nothing has changed: more would be live than the segment holds.
+    #[must_use]
+    pub(crate) fn add_live(&self, bytes: u64) -> bool {
+        let most = self.record_bytes();
+        let sum = |live: u64| live.checked_add(bytes).filter(|&sum| sum <= most);
+        self.live_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, sum).is_ok()
     }
 
-    pub(crate) fn sub_live(&self, bytes: u64) {
-        let before = self.live_bytes.fetch_sub(bytes, Ordering::AcqRel);
-        assert!(before >= bytes, "segment {:016x}: live bytes below zero", self.number);
+    /// False, and nothing has changed: fewer bytes are live.
+    #[must_use]
+    pub(crate) fn sub_live(&self, bytes: u64) -> bool {
+        self.live_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, |live| live.checked_sub(bytes)).is_ok()
+    }
+
+    /// Bytes of dead records, damaged stretches included.
+    pub(crate) fn dead_bytes(&self) -> u64 {
+        self.record_bytes().saturating_sub(self.live_bytes())
     }
 
     pub(crate) fn is_damaged(&self) -> bool {
@@ -89,6 +114,6 @@ impl Segment {
 
     /// Bytes of records, without the segment's header.
     pub(crate) fn record_bytes(&self) -> u64 {
-        self.end() - crate::format::SEGMENT_HEADER_BYTES
+        self.end() - SEGMENT_HEADER_BYTES
     }
 }

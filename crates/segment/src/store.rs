@@ -2,18 +2,17 @@
 //!
 //! # Locks and threads
 //!
-//! Every method takes `&self`. Lookups, listings and reads take only the index's and the segment table's
-//! read locks, for as long as a map access takes, and never wait for I/O of a writer.
-//! (An index on flash reads a page, and may have to write a full insert buffer.) `append`, `delete` and the publishing half of `sync` share the writer's lock; it is held during a gathered
-//! write, not during a sync. Syncs, compaction steps and scrub steps each exclude their own kind.
-//! One writer thread a disk is the intended use; more are safe.
+//! Every method takes `&self`. Lookups, listings and reads take only the read locks of the index and of the segment table, for one map
+//! access, and never wait for I/O of a writer. (An index on flash reads a page, and may have to write a full insert buffer.) `append`,
+//! `delete` and the publishing half of `sync` share the writer's lock; it is held during a gathered write, not during a sync. Two syncs,
+//! or two compaction steps, exclude each other. One writer thread a disk is the intended use; more are safe.
+//! Locks are taken in this order: compactor, sync turn, writer, index, segments.
 //!
-//! # What is visible is durable
+//! # Visible records are durable
 //!
-//! A record that was appended can neither be found nor listed before [`SegmentStore::sync`] has returned. So whatever this
-//! store shows, to a reader, an inventory or a repair, survives a power loss (P9).
+//! An appended record can neither be found nor listed before [`SegmentStore::sync`] has returned. So everything that this store
+//! shows, to a reader, an inventory or a repair, survives a power loss (P9).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -25,7 +24,8 @@ use crate::config::Options;
 use crate::error::{Finding, OpenError, StoreError};
 use crate::format::RecordMeta;
 use crate::handle::FragmentHandle;
-use crate::index::{Entry, FragmentId, Index, IndexError, IndexFigures, MemIndex};
+use crate::index::{Entry, FragmentId, Index, IndexError, IndexStats, MemIndex};
+use crate::ledger::Segments;
 use crate::open::{self, OpenProgress, OpenReport};
 use crate::segment::Segment;
 use crate::writer::Writer;
@@ -45,17 +45,17 @@ pub struct Record<'a> {
     pub data_crc: u32,
 }
 
-/// What became of a record that was to be appended.
+/// Outcome of the append of one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Appended {
+pub enum AppendOutcome {
     /// Written; held once [`SegmentStore::sync`] returns.
     Written(Entry),
     /// The same fragment with the same checksum was there (P8); held once `sync` returns.
     AlreadyHeld(Entry),
-    /// The fragment was deleted, this is not a repair (session 0), and it was not written under a newer epoch than
-    /// the delete's: refused (P3).
+    /// Refused (P3): the fragment was deleted, the record is not a repair (session 0), and its epoch is not newer than the
+    /// delete's.
     Deleted,
-    /// The same identity with other bytes is held, sound: refused. A mistake of the sender.
+    /// Refused: a sound fragment with the same identity and other bytes is held. A mistake of the sender.
     Conflict {
         /// crc32c of the bytes held.
         held_crc: u32,
@@ -69,39 +69,38 @@ pub struct DeleteOrder {
     pub id: FragmentId,
     /// Its group.
     pub pg_id: u64,
-    /// 0: its chunk is gone for good. Else the group's epoch when it was found not to belong here: what was, or will be,
-    /// written under a newer one belongs here again and is not meant (P4, P11).
+    /// 0: its chunk is gone for good. Else the group's epoch when the fragment was found not to belong here: a put under a newer epoch
+    /// belongs here again, and the order does not apply to it (P4, P11).
     pub epoch: u64,
 }
 
-/// What became of a fragment that was to be deleted.
+/// Outcome of one delete order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deleted {
-    /// It was held; it is gone once [`SegmentStore::sync`] returns.
+pub enum DeleteOutcome {
+    /// The fragment was held; it is gone once [`SegmentStore::sync`] returns.
     Removed,
-    /// It was not held, or deleted before, or written under a newer epoch than the order's: nothing to do, also after
-    /// `sync`.
+    /// Nothing to do: the fragment was not held, or was written under a newer epoch than the order's.
     NotHeld,
 }
 
-/// A store in numbers.
+/// Statistics of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Segment files.
     pub segments: u64,
-    /// Living fragments.
+    /// Fragments held.
     pub fragments: u64,
     /// Delete records that are still needed.
     pub deletes: u64,
-    /// Bytes of records that are alive.
+    /// Bytes of live records.
     pub live_bytes: u64,
-    /// Bytes of records that compaction can win back.
+    /// Bytes that compaction can free.
     pub dead_bytes: u64,
     /// Bytes of all segment files.
     pub file_bytes: u64,
-    /// Bytes of memory that the index takes, roughly, with what is known of dead records.
+    /// Memory of the index and of the tombstones, about, in bytes.
     pub index_bytes: u64,
-    /// Appended and not yet synced records.
+    /// AppendOutcome and not yet synced records.
     pub unsynced_records: u64,
 }
 
@@ -111,9 +110,9 @@ pub struct SegmentStore {
     pub(crate) identity: Identity,
     pub(crate) options: Options,
     pub(crate) index: RwLock<Box<dyn Index>>,
-    /// The index could not be made anew: no use trying again.
+    /// Rebuilding the index failed once: it is not tried again.
     pub(crate) index_given_up: AtomicBool,
-    pub(crate) segments: RwLock<BTreeMap<u64, Arc<Segment>>>,
+    pub(crate) segments: RwLock<Segments>,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) sync_turn: Mutex<()>,
     pub(crate) compactor: Mutex<Compactor>,
@@ -128,9 +127,8 @@ impl std::fmt::Debug for SegmentStore {
 impl SegmentStore {
     /// Opens the segments of a disk that has an identity, with an index in memory.
     ///
-    /// Scans the headers of all records, and the last segment's data too; cuts a torn tail; syncs what it
-    /// found, so that everything visible is durable. `progress` is called once a segment. The caller holds
-    /// the disk's lock.
+    /// Scans the headers of all records, and the data of the last segment; cuts a torn tail; syncs, so that everything visible is
+    /// durable. Calls `progress` once a segment. The caller holds the disk's lock.
     ///
     /// # Errors
     /// [`OpenError`]; the disk is as it was.
@@ -142,11 +140,11 @@ impl SegmentStore {
         Self::open_with_index(disk, options, Box::<MemIndex>::default(), progress)
     }
 
-    /// Like [`SegmentStore::open`], with an index of the caller's. What it brings from an earlier life of this disk is used if it fits the
-    /// segments that are there: then only what was written since is scanned. Else it is reset, and all segments are scanned.
+    /// Like [`SegmentStore::open`], with an index of the caller's. If the state that the index kept over a restart fits the segments,
+    /// only later records are scanned. Else the index is reset, and all segments are scanned.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`SegmentStore::open`].
     pub fn open_with_index(
         disk: Arc<dyn Disk>,
         options: Options,
@@ -159,14 +157,14 @@ impl SegmentStore {
     /// Finds a fragment. `None` also for one that was appended but not synced.
     ///
     /// # Errors
-    /// [`StoreError::Index`]: it cannot be told.
+    /// [`StoreError::Index`]: the index cannot tell.
     pub fn get(&self, id: FragmentId) -> Result<Option<FragmentHandle>, StoreError> {
         let mut last = None;
         while let Some(entry) = self.index.read().get(id)? {
             if let Some(handle) = self.handle(entry) {
                 return Ok(Some(handle));
             }
-            // Compaction moved it between the two look-ups: the index knows the new place by now.
+            // Compaction moved it between the two look-ups; the index knows the new place.
             if last.replace(entry) == Some(entry) {
                 return Err(IndexError::Gone.into());
             }
@@ -174,7 +172,7 @@ impl SegmentStore {
         Ok(None)
     }
 
-    /// Which of several fragments are held, and where, in their order: one question to the index.
+    /// Where several fragments are, in the order of `ids`; `None`: not held. One look-up of the index.
     ///
     /// # Errors
     /// As for [`SegmentStore::get`].
@@ -190,8 +188,8 @@ impl SegmentStore {
         Ok(self.index.read().list(after, limit)?)
     }
 
-    /// Makes durable what was appended, and the index, so that the next opening has nothing to scan. For a clean end; the store may be
-    /// used on.
+    /// Makes everything appended and the index durable, so that the next opening has nothing to scan. For a clean end; the store stays
+    /// usable.
     ///
     /// # Errors
     /// As for [`SegmentStore::sync`], or the index's.
@@ -200,14 +198,14 @@ impl SegmentStore {
         Ok(self.index.read().persist(true)?)
     }
 
-    /// The store in numbers.
+    /// Statistics of the store.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let writer = self.writer.lock();
         let mut stats = Stats {
             fragments: self.index.read().len(),
-            index_bytes: self.index.read().memory_bytes() + writer.graves.memory_bytes(),
-            deletes: writer.graves.delete_records(),
+            index_bytes: self.index.read().memory_bytes() + writer.ledger.tombstones.memory_bytes(),
+            deletes: writer.ledger.tombstones.delete_records(),
             unsynced_records: writer.staged.len() as u64,
             ..Stats::default()
         };
@@ -215,15 +213,15 @@ impl SegmentStore {
             stats.segments += 1;
             stats.file_bytes += segment.end();
             stats.live_bytes += segment.live_bytes();
-            stats.dead_bytes += segment.record_bytes() - segment.live_bytes();
+            stats.dead_bytes += segment.dead_bytes();
         }
         stats
     }
 
-    /// The index in numbers.
+    /// Statistics of the index.
     #[must_use]
-    pub fn index_figures(&self) -> IndexFigures {
-        self.index.read().figures()
+    pub fn index_stats(&self) -> IndexStats {
+        self.index.read().stats()
     }
 
     /// The disk's identity.
@@ -232,7 +230,7 @@ impl SegmentStore {
         &self.identity
     }
 
-    /// How it behaves.
+    /// Its options.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
@@ -258,7 +256,7 @@ impl SegmentStore {
         RecordPlace { disk_uuid: self.identity.disk_uuid, file: segment }
     }
 
-    /// True if some stretch of some segment could not be understood.
+    /// True if some stretch of some segment is no record.
     pub(crate) fn any_damaged(&self) -> bool {
         self.segments.read().values().any(|s| s.is_damaged())
     }

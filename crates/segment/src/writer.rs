@@ -1,10 +1,10 @@
 //! Append, delete, sync: how records reach the open segment and then the index.
 //!
-//! A record is *written* (one gathered write a batch), *staged* (remembered, invisible), and
-//! *published* (visible in the index) once a sync has covered it. A write that fails is cut off
-//! again; if even that fails, it is tried again before the next write, and the next sync syncs.
+//! A record is *written* (one gathered write for a batch), *staged* (remembered, invisible), and *published* (visible in the
+//! index) once a sync has covered it. The bytes of a failed write are cut off; if the cut fails too, it is tried again before the
+//! next write, and the next sync covers it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -13,66 +13,62 @@ use tessera_failpoint as failpoint;
 
 use crate::error::StoreError;
 use crate::format::{ALIGN, OFFSET_MAX, RecordHeader, RecordKind, RecordMeta, SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::graves::Graves;
 use crate::index::{Entry, FragmentId, Point};
+use crate::ledger::Ledger;
 use crate::segment::{SEGMENTS_DIR, Segment};
-use crate::store::{Appended, DeleteOrder, Deleted, Record, SegmentStore};
+use crate::store::{AppendOutcome, DeleteOrder, DeleteOutcome, Record, SegmentStore};
 
 static PADDING: [u8; ALIGN as usize] = [0; ALIGN as usize];
 
-/// Written and not yet synced.
+/// A record that is written and not yet published.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Staged {
+pub(crate) enum StagedRecord {
     Put(Entry),
     Delete(Entry),
-    /// A living record that compaction copied from another place.
+    /// A copy that compaction made of the put at another place.
     Move {
         to: Entry,
         from: (u64, u64),
     },
-    /// A delete record that compaction copied.
+    /// A copy that compaction made of the delete record at another place.
     MoveDelete {
         to: Entry,
         from: (u64, u64),
     },
 }
 
-impl Staged {
+impl StagedRecord {
     pub(crate) fn entry(&self) -> &Entry {
         match self {
-            Staged::Put(e) | Staged::Delete(e) => e,
-            Staged::Move { to, .. } | Staged::MoveDelete { to, .. } => to,
+            StagedRecord::Put(e) | StagedRecord::Delete(e) => e,
+            StagedRecord::Move { to, .. } | StagedRecord::MoveDelete { to, .. } => to,
         }
     }
 }
 
-/// What the one writer of a disk knows.
+/// State of the one writer of a disk.
 pub(crate) struct Writer {
-    /// The segment that is appended to; none before the first append.
+    /// The segment that takes appends; none before the first append.
     pub(crate) open: Option<Arc<Segment>>,
     pub(crate) next_segment: u64,
     pub(crate) next_sequence: u64,
-    /// Bytes that may be appended before free space is asked for again.
+    /// Bytes that may be appended before the next look at the free space.
     pub(crate) granted_bytes: u64,
-    /// A failed write may have left bytes behind the end.
+    /// A failed write may have left bytes behind the end of the open segment.
     pub(crate) tail_dirty: bool,
-    /// Something must be synced although nothing is staged: a cut-off tail.
+    /// The next sync must cover a cut although nothing is staged.
     pub(crate) sync_needed: bool,
-    pub(crate) staged: Vec<Staged>,
-    /// The newest staged word on a fragment.
-    pub(crate) staged_ids: HashMap<FragmentId, Staged>,
-    pub(crate) graves: Graves,
-    /// Up to where the index has taken records in.
-    pub(crate) point: Point,
-    /// Segments of which the index does not know what they are like now.
-    pub(crate) touched: BTreeSet<u64>,
+    pub(crate) staged: Vec<StagedRecord>,
+    /// The newest staged record of each fragment.
+    pub(crate) staged_ids: HashMap<FragmentId, StagedRecord>,
+    pub(crate) ledger: Ledger,
 }
 
-/// Free space is asked for at least once in so many bytes appended.
+/// Most bytes that are appended between two looks at the free space.
 const MAX_GRANT_BYTES: u64 = 64 << 20;
 
-/// A record about to be written, wherever its bytes come from.
-pub(crate) struct Outgoing<'a> {
+/// A record to write, from a client or from compaction.
+pub(crate) struct PendingRecord<'a> {
     pub(crate) kind: RecordKind,
     pub(crate) id: FragmentId,
     pub(crate) meta: RecordMeta,
@@ -80,55 +76,58 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) groups_crc: u32,
     pub(crate) data: &'a [u8],
     pub(crate) data_crc: u32,
-    /// Where compaction found it.
+    /// The place that compaction copies it from.
     pub(crate) from: Option<(u64, u64)>,
 }
 
-impl Outgoing<'_> {
+impl PendingRecord<'_> {
     fn bytes(&self) -> u64 {
         crate::format::record_bytes(self.groups.len() as u64, self.data.len() as u64)
     }
 
-    fn staged(&self, entry: Entry) -> Staged {
+    fn staged(&self, entry: Entry) -> StagedRecord {
         match (self.kind, self.from) {
-            (RecordKind::Fragment, None) => Staged::Put(entry),
-            (RecordKind::Delete, None) => Staged::Delete(entry),
-            (RecordKind::Fragment, Some(from)) => Staged::Move { to: entry, from },
-            (RecordKind::Delete, Some(from)) => Staged::MoveDelete { to: entry, from },
+            (RecordKind::Fragment, None) => StagedRecord::Put(entry),
+            (RecordKind::Delete, None) => StagedRecord::Delete(entry),
+            (RecordKind::Fragment, Some(from)) => StagedRecord::Move { to: entry, from },
+            (RecordKind::Delete, Some(from)) => StagedRecord::MoveDelete { to: entry, from },
         }
     }
 }
 
 impl SegmentStore {
-    /// Appends fragments to the open segment in one gathered write (one more for each segment it
-    /// fills). Nothing of it is visible, and nothing may be acknowledged, before [`SegmentStore::sync`]
-    /// returns. The answers are in the order of the batch. A fragment that is held already with
-    /// the same checksum, and whose copy proves sound when read, is not written again (P8).
+    /// Appends fragments to the open segment in one gathered write (one more for each segment it fills). Nothing is visible, and
+    /// nothing may be acknowledged, before [`SegmentStore::sync`] returns. The outcomes are in the order of the batch. A fragment that is
+    /// held with the same checksum, and whose copy reads back sound, is not written again (P8).
     ///
     /// # Errors
     /// [`StoreError::Full`] or the disk's error. The store is as before, except that a leading part of the
     /// batch may be held, as if it had been appended alone; sending the batch again is right.
-    pub fn append(&self, batch: &[Record<'_>]) -> Result<Vec<Appended>, StoreError> {
+    pub fn append(&self, batch: &[Record<'_>]) -> Result<Vec<AppendOutcome>, StoreError> {
         for record in batch {
             check_lengths(record)?;
         }
         let mut writer = self.writer.lock();
         let mut outcomes = Vec::with_capacity(batch.len());
-        let mut outgoing: Vec<Outgoing<'_>> = Vec::with_capacity(batch.len());
+        let mut outgoing: Vec<PendingRecord<'_>> = Vec::with_capacity(batch.len());
         let mut slots = Vec::with_capacity(batch.len());
         let mut batch_ids: HashMap<FragmentId, usize> = HashMap::new();
         for (slot, record) in batch.iter().enumerate() {
             if let Some(&first) = batch_ids.get(&record.id) {
-                // The same fragment twice in one batch: the first decides; its place is filled in below.
+                // The same fragment twice in one batch: the first decides. Its place is known after the write.
                 let same = batch[first].data_crc == record.data_crc && batch[first].data.len() == record.data.len();
-                outcomes.push(if same { None } else { Some(Appended::Conflict { held_crc: batch[first].data_crc }) });
+                outcomes.push(if same {
+                    None
+                } else {
+                    Some(AppendOutcome::Conflict { held_crc: batch[first].data_crc })
+                });
                 continue;
             }
             let known = self.known(&writer, record)?;
             if known.is_none() {
                 batch_ids.insert(record.id, slot);
                 slots.push(slot);
-                outgoing.push(Outgoing {
+                outgoing.push(PendingRecord {
                     kind: RecordKind::Fragment,
                     id: record.id,
                     meta: record.meta,
@@ -141,7 +140,7 @@ impl SegmentStore {
             }
             outcomes.push(known);
         }
-        let needed_bytes: u64 = outgoing.iter().map(Outgoing::bytes).sum();
+        let needed_bytes: u64 = outgoing.iter().map(PendingRecord::bytes).sum();
         if needed_bytes > 0 {
             self.check_reserve(&mut writer, needed_bytes)?;
         }
@@ -149,33 +148,35 @@ impl SegmentStore {
         let written: HashMap<usize, Entry> = slots.into_iter().zip(entries).collect();
         let done = outcomes.into_iter().enumerate().map(|(slot, outcome)| match (outcome, written.get(&slot)) {
             (Some(outcome), _) => outcome,
-            (None, Some(entry)) => Appended::Written(*entry),
-            (None, None) => Appended::AlreadyHeld(written[&batch_ids[&batch[slot].id]]),
+            (None, Some(entry)) => AppendOutcome::Written(*entry),
+            (None, None) => AppendOutcome::AlreadyHeld(written[&batch_ids[&batch[slot].id]]),
         });
         Ok(done.collect())
     }
 
-    /// Deletes fragments: writes a delete record for each that is held. Gone once [`SegmentStore::sync`]
-    /// returns, and for good (P3), unless the order names an epoch: then until a put under a newer one.
-    /// Works on a full disk while any of the reserve is left.
-    pub fn delete(&self, orders: &[DeleteOrder], written_ms: u64) -> Result<Vec<Deleted>, StoreError> {
+    /// Writes a delete record for each fragment that is held. The fragment is gone once [`SegmentStore::sync`] returns, and for
+    /// good (P3); if the order names an epoch, until a put under a newer epoch. Works on a full disk while any of the reserve is left.
+    ///
+    /// # Errors
+    /// The index's or the disk's; the store is as before.
+    pub fn delete(&self, orders: &[DeleteOrder], written_ms: u64) -> Result<Vec<DeleteOutcome>, StoreError> {
         let mut writer = self.writer.lock();
         let mut outcomes = Vec::with_capacity(orders.len());
-        let mut outgoing: Vec<Outgoing<'_>> = Vec::new();
+        let mut outgoing: Vec<PendingRecord<'_>> = Vec::new();
         let mut seen = std::collections::HashSet::new();
         for &DeleteOrder { id, pg_id, epoch } in orders {
             let held = match writer.staged_ids.get(&id) {
-                Some(Staged::Put(e) | Staged::Move { to: e, .. }) => Some(*e),
-                Some(Staged::Delete(_) | Staged::MoveDelete { .. }) => None,
+                Some(StagedRecord::Put(e) | StagedRecord::Move { to: e, .. }) => Some(*e),
+                Some(StagedRecord::Delete(_) | StagedRecord::MoveDelete { .. }) => None,
                 None => self.index.read().get(id)?,
             };
             let meant = held.is_some_and(|e| epoch == 0 || self.epoch_of(&e).is_none_or(|written| written <= epoch));
             if !meant || !seen.insert(id) {
-                outcomes.push(Deleted::NotHeld);
+                outcomes.push(DeleteOutcome::NotHeld);
                 continue;
             }
-            outcomes.push(Deleted::Removed);
-            outgoing.push(Outgoing {
+            outcomes.push(DeleteOutcome::Removed);
+            outgoing.push(PendingRecord {
                 kind: RecordKind::Delete,
                 id,
                 meta: RecordMeta { pg_id, epoch, written_ms, ..RecordMeta::default() },
@@ -190,12 +191,12 @@ impl SegmentStore {
         Ok(outcomes)
     }
 
-    /// Makes everything appended and deleted so far durable, then visible. Only after this returns
-    /// may the caller acknowledge (P9). Does nothing if there is nothing. Appends go on meanwhile.
+    /// Makes everything appended and deleted so far durable, then visible. The caller may acknowledge only after this returns
+    /// (P9). Appends go on meanwhile.
     ///
     /// # Errors
-    /// The disk's. It is poisoned then, and what was not synced is neither visible nor may it be
-    /// acknowledged: open the store anew, or give the disk up.
+    /// The disk's. The disk is poisoned then, and unsynced records are not visible and must not be acknowledged: open the store again, or
+    /// give the disk up.
     pub fn sync(&self) -> Result<(), StoreError> {
         let _turn = self.sync_turn.lock();
         let (segment, point) = {
@@ -213,56 +214,63 @@ impl SegmentStore {
             segment.file.sync_data()?;
         }
         let mut writer = self.writer.lock();
-        // Only what was written when the sync began; a rotation may have published some of it already.
-        segment.set_durable_end(segment.durable_end().max(point.offset));
+        // Only what was written before the sync began. A rotation may have published some of it.
+        segment.set_durable_end(point.offset);
         self.publish(&mut writer, point)
     }
 
-    /// What is known of a fragment that is to be appended; `None` if it must be written.
-    fn known(&self, writer: &Writer, record: &Record<'_>) -> Result<Option<Appended>, StoreError> {
+    /// The outcome of an append that needs no write; `None` if the record must be written.
+    fn known(&self, writer: &Writer, record: &Record<'_>) -> Result<Option<AppendOutcome>, StoreError> {
         let same = |e: &Entry| e.data_crc == record.data_crc && e.data_len as usize == record.data.len();
         match writer.staged_ids.get(&record.id) {
-            Some(Staged::Put(e) | Staged::Move { to: e, .. }) if same(e) => return Ok(Some(Appended::AlreadyHeld(*e))),
-            Some(Staged::Put(e) | Staged::Move { to: e, .. }) => {
-                return Ok(Some(Appended::Conflict { held_crc: e.data_crc }));
+            Some(StagedRecord::Put(e) | StagedRecord::Move { to: e, .. }) if same(e) => {
+                return Ok(Some(AppendOutcome::AlreadyHeld(*e)));
             }
-            Some(Staged::Delete(e) | Staged::MoveDelete { to: e, .. }) => return Ok(self.refuse_deleted(record, e)),
+            Some(StagedRecord::Put(e) | StagedRecord::Move { to: e, .. }) => {
+                return Ok(Some(AppendOutcome::Conflict { held_crc: e.data_crc }));
+            }
+            Some(StagedRecord::Delete(e) | StagedRecord::MoveDelete { to: e, .. }) => {
+                return Ok(self.refuse_deleted(record, e));
+            }
             None => {}
         }
         if let Some(entry) = self.index.read().get(record.id)? {
-            // Never acknowledge a copy unseen: a repair of rot must not be taken for a retry (P8, P13).
+            // Read the copy before acknowledging it: a repair of rot must not pass for a retry (P8, P13).
             let sound = failpoint::is_active("segment.trust_duplicates") || self.verify(&entry).is_ok();
             return Ok(match (sound, same(&entry)) {
-                (_, false) => Some(Appended::Conflict { held_crc: entry.data_crc }),
-                (true, true) => Some(Appended::AlreadyHeld(entry)),
+                (_, false) => Some(AppendOutcome::Conflict { held_crc: entry.data_crc }),
+                (true, true) => Some(AppendOutcome::AlreadyHeld(entry)),
                 (false, true) => None,
             });
         }
-        Ok(writer.graves.tombstone(record.id).and_then(|tombstone| self.refuse_deleted(record, tombstone)))
+        Ok(writer.ledger.tombstones.delete_of(record.id).and_then(|tombstone| self.refuse_deleted(record, tombstone)))
     }
 
-    /// A late put must not bring back what was deleted (P3). What the manager knows of may: a repair, or a put under
-    /// a newer epoch than that in which the fragment was found not to belong here (it moved away and comes back).
-    fn refuse_deleted(&self, record: &Record<'_>, tombstone: &Entry) -> Option<Appended> {
+    /// A late put must not bring a deleted fragment back (P3). Two kinds of put may, for the manager ordered them: a repair, and a put
+    /// under a newer epoch than the delete's (the fragment moved away and comes back).
+    fn refuse_deleted(&self, record: &Record<'_>, tombstone: &Entry) -> Option<AppendOutcome> {
         let epoch = self.epoch_of(tombstone).unwrap_or(0);
         let comes_back = record.meta.session_id == 0 || (epoch != 0 && record.meta.epoch > epoch);
-        (!comes_back).then_some(Appended::Deleted)
+        (!comes_back).then_some(AppendOutcome::Deleted)
     }
 
-    /// Epoch of a record, from its header; `None` if that cannot be read.
+    /// Epoch of a record, from its header; `None` if the header cannot be read.
     fn epoch_of(&self, entry: &Entry) -> Option<u64> {
         let file = self.segment(entry.segment)?.file.clone();
         let handle = crate::handle::FragmentHandle::new(*entry, file, self.identity.disk_uuid);
         handle.read_header().ok().map(|header| header.meta.epoch)
     }
 
-    /// Bytes that may still be appended, in bytes: what is free beyond the reserve.
+    /// Bytes that may still be appended: free space beyond the reserve.
+    ///
+    /// # Errors
+    /// The disk's.
     pub fn spare_bytes(&self) -> Result<u64, DiskError> {
         Ok(self.disk.space()?.free_bytes.saturating_sub(self.options.reserve_bytes))
     }
 
-    /// Leaves the reserve alone. Asking the file system costs as much as a small append, so one answer is good for
-    /// some bytes: few enough that whoever fills the disk beside us meanwhile leaves most of the reserve.
+    /// Refuses an append that would use the reserve. Asking the file system costs as much as a small append, so one answer covers
+    /// some bytes: so few that another program that fills the disk meanwhile leaves most of the reserve.
     fn check_reserve(&self, writer: &mut Writer, needed_bytes: u64) -> Result<(), StoreError> {
         if let Some(left) = writer.granted_bytes.checked_sub(needed_bytes) {
             writer.granted_bytes = left;
@@ -279,12 +287,13 @@ impl SegmentStore {
     }
 
     /// Writes and stages records; the entries are in their order.
-    pub(crate) fn write(&self, writer: &mut Writer, records: &[Outgoing<'_>]) -> Result<Vec<Entry>, StoreError> {
+    pub(crate) fn write(&self, writer: &mut Writer, records: &[PendingRecord<'_>]) -> Result<Vec<Entry>, StoreError> {
         let mut entries = Vec::with_capacity(records.len());
         self.cut_failed_write(writer)?;
         let mut rest = records;
         while let Some(first) = rest.first() {
             let open = self.segment_with_room(writer, first.bytes())?;
+            assert!(writer.open.as_ref().is_some_and(|s| s.number == open.number), "records go to the open segment");
             let mut end = open.end() + first.bytes();
             let fitting = rest[1..].iter().take_while(|r| {
                 end += r.bytes();
@@ -294,6 +303,7 @@ impl SegmentStore {
             self.write_run(writer, &open, &rest[..count], &mut entries)?;
             rest = &rest[count..];
         }
+        assert!(entries.len() == records.len(), "{} entries for {} records", entries.len(), records.len());
         Ok(entries)
     }
 
@@ -302,10 +312,11 @@ impl SegmentStore {
         &self,
         writer: &mut Writer,
         open: &Segment,
-        run: &[Outgoing<'_>],
+        run: &[PendingRecord<'_>],
         entries: &mut Vec<Entry>,
     ) -> Result<(), StoreError> {
         let start = open.end();
+        assert!(open.durable_end() <= start, "segment {:016x}: durable beyond its end", open.number);
         let mut end = start;
         let mut headers = Vec::with_capacity(run.len());
         let first = entries.len();
@@ -324,14 +335,24 @@ impl SegmentStore {
             writer.next_sequence += 1;
             headers.push(header.encode(self.place(open.number), end));
             entries.push(entry_of(&header, open.number, end));
+            assert!(
+                header.total_bytes() == record.bytes(),
+                "{}: the record was given {} bytes",
+                record.id,
+                record.bytes()
+            );
             end += header.total_bytes();
         }
+        let fits = end <= open.size_limit_bytes || run.len() == 1 && start == SEGMENT_HEADER_BYTES;
+        assert!(fits, "segment {:016x}: records up to {end} pass its limit", open.number);
         let mut slices = Vec::with_capacity(run.len() * 4);
         for (record, header) in run.iter().zip(&headers) {
             let unpadded = header.len() + record.groups.len() + record.data.len();
             let padding = record.bytes() as usize - unpadded;
             slices.extend([&header[..], record.groups, record.data, &PADDING[..padding]].map(IoSlice::new));
         }
+        let bytes: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
+        assert!(bytes == end - start, "{bytes} bytes for records of {}", end - start);
         if let Err(e) = open.file.write_vectored_at(start, &slices) {
             entries.truncate(first);
             writer.tail_dirty = !failpoint::is_active("segment.keep_failed_append");
@@ -344,6 +365,8 @@ impl SegmentStore {
         }
         open.set_end(end);
         for (record, entry) in run.iter().zip(&entries[first..]) {
+            let last = writer.staged.last().map_or(0, |s| s.entry().sequence);
+            assert!(entry.sequence > last && entry.id == record.id, "{} is staged out of order", entry.id);
             let staged = record.staged(*entry);
             writer.staged.push(staged);
             writer.staged_ids.insert(entry.id, staged);
@@ -351,7 +374,7 @@ impl SegmentStore {
         Ok(())
     }
 
-    /// Removes what a failed write left behind the end, so that half a batch never shows.
+    /// Cuts off the bytes of a failed write, so that no part of its batch shows.
     pub(crate) fn cut_failed_write(&self, writer: &mut Writer) -> Result<(), DiskError> {
         if let (true, Some(open)) = (writer.tail_dirty, &writer.open) {
             open.file.truncate(open.end())?;
@@ -372,29 +395,34 @@ impl SegmentStore {
         self.rotate(writer)
     }
 
-    /// Seals the open segment and makes the next one, which exists before the old one can go: numbers are
-    /// never used twice, also when nothing else is left on the disk.
+    /// Seals the open segment and makes the next one. The next one exists before compaction can remove the sealed one, so the highest
+    /// number on the disk never falls, and no number is used twice.
     pub(crate) fn rotate(&self, writer: &mut Writer) -> Result<Arc<Segment>, StoreError> {
         self.cut_failed_write(writer)?;
         if let Some(open) = writer.open.clone() {
             // Only the last segment may have an unsynced tail.
             open.file.sync_data()?;
             open.set_durable_end(open.end());
+            assert!(open.durable_end() == open.end(), "segment {:016x} is sealed with an unsynced tail", open.number);
             let point = Point { segment: open.number, offset: open.end(), next_sequence: writer.next_sequence };
             writer.sync_needed = false;
             self.publish(writer, point)?;
-            // So that a restart has little more than the last segment to read. What fails here is tried again, and told by later changes.
+            // Then a restart reads little more than the last segment. A failure here is tried again, and later changes report it.
             let _ = self.index.read().persist(false);
         }
         let segment = Arc::new(self.create_segment(writer)?);
-        self.segments.write().insert(segment.number, segment.clone());
+        let replaced = self.segments.write().insert(segment.number, segment.clone());
+        assert!(replaced.is_none(), "segment {:016x} is made twice", segment.number);
         writer.next_segment = segment.number + 1;
         writer.open = Some(segment.clone());
         Ok(segment)
     }
 
-    /// Makes a segment file whose header and name are durable before the first record is written.
+    /// Makes a segment file. Its header and name are durable before the first record is written.
     fn create_segment(&self, writer: &Writer) -> Result<Segment, DiskError> {
+        assert!(writer.staged.is_empty(), "a segment is sealed with unpublished records");
+        let open = writer.open.as_ref().map_or(0, |s| s.number);
+        assert!(writer.next_segment > open, "segment {:016x} is used again", writer.next_segment);
         let header = SegmentHeader {
             cluster_id: self.identity.cluster_id,
             disk_uuid: self.identity.disk_uuid,
@@ -403,7 +431,7 @@ impl SegmentStore {
             after_sequence: writer.next_sequence - 1,
         };
         let path = Segment::path(header.number);
-        // A file of this number can only be left over from an attempt that failed half-way.
+        // A file of this number can only be left from a failed attempt.
         let file = self.disk.open(&path, OpenMode::Create)?;
         let written = file.truncate(0).and_then(|()| file.write_at(0, &header.encode()));
         if let Err(e) = written {
@@ -427,6 +455,7 @@ fn check_lengths(record: &Record<'_>) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// The index entry of a record at this place.
 pub(crate) fn entry_of(header: &RecordHeader, segment: u64, offset: u64) -> Entry {
     Entry {
         id: header.id,

@@ -40,9 +40,9 @@ fn changes(index: &dyn Index, rng: &mut SplitMix64) -> Changes {
         changes.added += i64::from(new.is_some()) - i64::from(old.is_some());
         changes.entries.insert(id, new);
         if rng.below(4) == 0 {
-            let tombstone = (rng.below(2) == 0).then(|| entry(id, rng));
-            let grave = (rng.below(3) > 0).then_some(Grave { copies: rng.below(5) as u32, tombstone });
-            changes.graves.insert(id, grave);
+            let delete = (rng.below(2) == 0).then(|| entry(id, rng));
+            let tombstone = (rng.below(3) > 0).then_some(Tombstone { dead_copies: rng.below(5) as u32, delete });
+            changes.tombstones.insert(id, tombstone);
         }
         let row = SegmentRow { end: rng.below(9), live_bytes: rng.below(9), damaged: rng.below(2) == 0, sealed: true };
         changes.segments.insert(rng.below(20), (rng.below(5) > 0).then_some(row));
@@ -63,7 +63,7 @@ fn same(flash: &ConaIndex, memory: &MemIndex, rng: &mut SplitMix64) {
 }
 
 /// What a recovery must bring.
-fn note(expected: &mut Recovered, changes: &Changes) {
+fn note(expected: &mut IndexState, changes: &Changes) {
     expected.point = changes.point.unwrap_or(expected.point);
     for (number, row) in &changes.segments {
         match row {
@@ -71,10 +71,10 @@ fn note(expected: &mut Recovered, changes: &Changes) {
             None => expected.segments.remove(number),
         };
     }
-    for (id, grave) in &changes.graves {
-        match grave {
-            Some(grave) => expected.graves.insert(*id, *grave),
-            None => expected.graves.remove(id),
+    for (id, tombstone) in &changes.tombstones {
+        match tombstone {
+            Some(tombstone) => expected.tombstones.insert(*id, *tombstone),
+            None => expected.tombstones.remove(id),
         };
     }
 }
@@ -83,7 +83,7 @@ fn note(expected: &mut Recovered, changes: &Changes) {
 fn it_answers_as_the_index_in_memory_does_and_comes_back() {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
     let (mut flash, memory) = (empty(&disk, 8192), MemIndex::default());
-    let (mut rng, mut expected, mut merges) = (SplitMix64::new(1), Recovered::default(), 0);
+    let (mut rng, mut expected, mut merges) = (SplitMix64::new(1), IndexState::default(), 0);
     for n in 0..6_000 {
         let changes = changes(&memory, &mut rng);
         flash.apply(&changes).unwrap();
@@ -94,7 +94,7 @@ fn it_answers_as_the_index_in_memory_does_and_comes_back() {
         }
         if n % 500 == 499 {
             flash.persist(true).unwrap();
-            merges += flash.stats().merges;
+            merges += flash.cona_stats().merges;
             drop(flash);
             flash = ConaIndex::open_inline(disk.clone(), 8192);
             assert_eq!(flash.recover(&IDENTITY).unwrap().as_ref(), Some(&expected), "change {n}");
@@ -114,7 +114,7 @@ fn a_full_disk_loses_no_entry() {
     let sim = SimDisk::new(2);
     let disk: Arc<dyn Disk> = Arc::new(sim.clone());
     let (flash, memory) = (empty(&disk, 8192), MemIndex::default());
-    let (mut rng, mut expected) = (SplitMix64::new(3), Recovered::default());
+    let (mut rng, mut expected) = (SplitMix64::new(3), IndexState::default());
     for n in 0..3_000_u64 {
         sim.set_capacity(if n / 250 % 2 == 1 { 10_000 } else { 1 << 30 });
         let changes = changes(&memory, &mut rng);
@@ -146,11 +146,11 @@ fn a_fragment_takes_about_a_byte_of_memory() {
         index.apply(&Changes { entries, added: 100, ..Changes::default() }).unwrap();
     }
     index.settle().unwrap();
-    let before = index.stats();
+    let before = index.cona_stats();
     for n in (0..150_000_u64).step_by(7) {
         assert!(index.get(id_of(n)).unwrap().is_some());
     }
-    let after = index.stats();
+    let after = index.cona_stats();
     let reads = (after.page_reads - before.page_reads) as f64 / (after.lookups - before.lookups) as f64;
     let bytes = index.memory_bytes() as f64 / 150_000.0;
     println!("{bytes} B a fragment, {reads} reads a look-up");
@@ -354,7 +354,7 @@ fn a_running_store_makes_its_index_anew() {
     assert!(!store.index_failed());
     damage_cells(&disk);
     assert!(store.list(None, usize::MAX).is_err() && store.index_failed());
-    let report = store.remake_index().unwrap();
+    let report = store.rebuild_index().unwrap();
     assert!(!report.resumed && report.records > 0 && !store.index_failed());
     let listed = store.list(None, usize::MAX).unwrap();
     assert_eq!((&listed[..expected.len()], listed.len()), (&expected[..], expected.len() + 1));
@@ -398,10 +398,10 @@ fn many_fragments_take_little_memory_and_one_read_each() {
     drop(store);
     let (store, report) = open();
     assert_eq!((report.resumed, report.records, report.fragments), (true, 0, COUNT));
-    let before = store.index_figures();
+    let before = store.index_stats();
     assert!((0..COUNT).step_by(11).all(|nth| store.get(id_of(nth)).unwrap().is_some()));
     assert!((0..COUNT).step_by(11).all(|nth| store.get(id(1 + nth, 5)).unwrap().is_none()));
-    let after = store.index_figures();
+    let after = store.index_stats();
     let rate = (after.page_reads - before.page_reads) as f64 / ((after.lookups - before.lookups) as f64 / 2.0);
     let bytes = (after.fences_bytes + after.filter_bytes) as f64 / COUNT as f64;
     println!("{bytes:.3} B a fragment, {rate:.4} reads a look-up of one held and one not");

@@ -109,22 +109,22 @@ impl Model {
     fn put(&mut self, id: FragmentId, len: usize, session: u64) {
         let got = put_session(&self.store, id, len, session).unwrap();
         match (self.newest.get(&id), got) {
-            (Some(&held), Appended::AlreadyHeld(_)) if held == len => {}
-            (Some(&held), Appended::Conflict { .. }) if held != len => {}
+            (Some(&held), AppendOutcome::AlreadyHeld(_)) if held == len => {}
+            (Some(&held), AppendOutcome::Conflict { .. }) if held != len => {}
             // Compaction forgets a delete once nothing older is left; until then only a repair passes.
-            (None, Appended::Written(_)) => {
+            (None, AppendOutcome::Written(_)) => {
                 self.newest.insert(id, len);
                 self.since.entry(id).or_default().push(Some(len));
             }
-            (None, Appended::Deleted) if session != 0 && self.deleted.contains(&id) => {}
+            (None, AppendOutcome::Deleted) if session != 0 && self.deleted.contains(&id) => {}
             other => panic!("{other:?}"),
         }
     }
 
     fn delete(&mut self, id: FragmentId) {
-        let expected = if self.newest.remove(&id).is_some() { Deleted::Removed } else { Deleted::NotHeld };
+        let expected = if self.newest.remove(&id).is_some() { DeleteOutcome::Removed } else { DeleteOutcome::NotHeld };
         assert_eq!(delete(&self.store, id).unwrap(), expected);
-        if expected == Deleted::Removed {
+        if expected == DeleteOutcome::Removed {
             self.deleted.insert(id);
             self.since.entry(id).or_default().push(None);
         }

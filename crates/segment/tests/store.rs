@@ -12,7 +12,7 @@ fn fragments_are_held_once_synced_and_found_again_after_a_restart() {
     let (store, report) = opened(&disk);
     assert_eq!(report, OpenReport::default());
     for chunk in 0..20 {
-        assert!(matches!(put(&store, id(chunk, 1), 100 * chunk as usize).unwrap(), Appended::Written(_)));
+        assert!(matches!(put(&store, id(chunk, 1), 100 * chunk as usize).unwrap(), AppendOutcome::Written(_)));
     }
     assert!(store.get(id(19, 1)).unwrap().is_none(), "not synced, not visible");
     store.sync().unwrap();
@@ -54,11 +54,11 @@ fn ranges_are_read_and_those_past_the_end_refused() {
 fn the_same_fragment_twice_is_written_once() {
     let (store, _) = opened(&sim(1));
     let first = put(&store, id(1, 0), 100).unwrap();
-    let Appended::Written(entry) = first else { panic!("{first:?}") };
-    assert_eq!(put(&store, id(1, 0), 100).unwrap(), Appended::AlreadyHeld(entry));
+    let AppendOutcome::Written(entry) = first else { panic!("{first:?}") };
+    assert_eq!(put(&store, id(1, 0), 100).unwrap(), AppendOutcome::AlreadyHeld(entry));
     store.sync().unwrap();
-    assert_eq!(put(&store, id(1, 0), 100).unwrap(), Appended::AlreadyHeld(entry));
-    assert!(matches!(put(&store, id(1, 0), 101).unwrap(), Appended::Conflict { .. }));
+    assert_eq!(put(&store, id(1, 0), 100).unwrap(), AppendOutcome::AlreadyHeld(entry));
+    assert!(matches!(put(&store, id(1, 0), 101).unwrap(), AppendOutcome::Conflict { .. }));
     assert_eq!(store.stats().unsynced_records, 0);
     let data = data_of(id(2, 0), 5);
     let record = Record {
@@ -71,7 +71,7 @@ fn the_same_fragment_twice_is_written_once() {
     let other = Record { data: &data[1..], ..record };
     let outcomes = store.append(&[record, record, other]).unwrap();
     assert!(
-        matches!(outcomes[..], [Appended::Written(a), Appended::AlreadyHeld(b), Appended::Conflict { .. }] if a == b)
+        matches!(outcomes[..], [AppendOutcome::Written(a), AppendOutcome::AlreadyHeld(b), AppendOutcome::Conflict { .. }] if a == b)
     );
 }
 
@@ -82,16 +82,16 @@ fn deleted_stays_deleted_but_a_repair_may_write_again() {
     let (store, _) = opened(&disk);
     put(&store, id(1, 0), 100).unwrap();
     store.sync().unwrap();
-    assert_eq!(delete(&store, id(1, 0)).unwrap(), Deleted::Removed);
-    assert_eq!(delete(&store, id(1, 0)).unwrap(), Deleted::NotHeld);
-    assert_eq!(delete(&store, id(2, 0)).unwrap(), Deleted::NotHeld);
+    assert_eq!(delete(&store, id(1, 0)).unwrap(), DeleteOutcome::Removed);
+    assert_eq!(delete(&store, id(1, 0)).unwrap(), DeleteOutcome::NotHeld);
+    assert_eq!(delete(&store, id(2, 0)).unwrap(), DeleteOutcome::NotHeld);
     assert!(store.get(id(1, 0)).unwrap().is_some(), "a delete, too, counts once it is synced");
     store.sync().unwrap();
     assert!(store.get(id(1, 0)).unwrap().is_none());
     let (store, _) = opened(&disk.crash(CrashKind::KeepNone));
     assert!(held(&store).is_empty());
-    assert_eq!(put(&store, id(1, 0), 100).unwrap(), Appended::Deleted);
-    assert!(matches!(put_session(&store, id(1, 0), 100, 0).unwrap(), Appended::Written(_)));
+    assert_eq!(put(&store, id(1, 0), 100).unwrap(), AppendOutcome::Deleted);
+    assert!(matches!(put_session(&store, id(1, 0), 100, 0).unwrap(), AppendOutcome::Written(_)));
     store.sync().unwrap();
     assert_eq!(held(&store), [(id(1, 0), 100)]);
     assert_eq!(store.stats().deletes, 0);
@@ -121,18 +121,18 @@ fn what_moved_away_comes_back_under_a_newer_epoch_only() {
         store.sync().unwrap();
         outcome
     };
-    assert!(matches!(put(&store, 5), Appended::Written(_)));
-    assert_eq!(remove(&store, 4), Deleted::NotHeld, "put again since");
-    assert_eq!(remove(&store, 5), Deleted::Removed);
+    assert!(matches!(put(&store, 5), AppendOutcome::Written(_)));
+    assert_eq!(remove(&store, 4), DeleteOutcome::NotHeld, "put again since");
+    assert_eq!(remove(&store, 5), DeleteOutcome::Removed);
     for _ in 0..2 {
-        assert_eq!(put(&store, 5), Appended::Deleted, "a late put");
+        assert_eq!(put(&store, 5), AppendOutcome::Deleted, "a late put");
         drop(store);
         store = opened(&disk.reopen()).0;
     }
-    assert!(matches!(put(&store, 6), Appended::Written(_)));
-    assert_eq!(remove(&store, 5), Deleted::NotHeld, "a late removal");
-    assert_eq!(remove(&store, 0), Deleted::Removed);
-    assert_eq!(put(&store, 7), Appended::Deleted, "the chunk is gone for good");
+    assert!(matches!(put(&store, 6), AppendOutcome::Written(_)));
+    assert_eq!(remove(&store, 5), DeleteOutcome::NotHeld, "a late removal");
+    assert_eq!(remove(&store, 0), DeleteOutcome::Removed);
+    assert_eq!(put(&store, 7), AppendOutcome::Deleted, "the chunk is gone for good");
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn a_full_disk_refuses_fragments_and_can_still_be_emptied() {
     store.sync().unwrap();
     while compact_all(&store).unwrap() > 0 {}
     assert_eq!(held(&store), [(id(stored - 1, 0), 1000)]);
-    assert!(matches!(put(&store, id(9999, 0), 1000), Ok(Appended::Written(_))));
+    assert!(matches!(put(&store, id(9999, 0), 1000), Ok(AppendOutcome::Written(_))));
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn a_failed_sync_makes_nothing_visible_and_refuses_more() {
     disk.fail_at(disk.io_count(), Fault::SyncFails);
     assert!(store.sync().is_err());
     assert!(matches!(store.sync(), Err(StoreError::Disk(DiskError::Poisoned { .. }))));
-    assert!(matches!(put(&store, id(2, 0), 100), Ok(Appended::AlreadyHeld(_))));
+    assert!(matches!(put(&store, id(2, 0), 100), Ok(AppendOutcome::AlreadyHeld(_))));
     assert!(matches!(put(&store, id(3, 0), 100), Err(StoreError::Disk(DiskError::Poisoned { .. }))));
     assert!(store.sync().is_err(), "and that must not be acknowledged either");
     assert_eq!(held(&store), [(id(1, 0), 100)]);

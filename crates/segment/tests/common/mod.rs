@@ -37,18 +37,23 @@ pub fn meta(session_id: u64) -> RecordMeta {
 }
 
 /// Appends one fragment of `len` bytes with one group hash.
-pub fn put(store: &SegmentStore, id: FragmentId, len: usize) -> Result<Appended, StoreError> {
+pub fn put(store: &SegmentStore, id: FragmentId, len: usize) -> Result<AppendOutcome, StoreError> {
     put_session(store, id, len, 8)
 }
 
-pub fn put_session(store: &SegmentStore, id: FragmentId, len: usize, session: u64) -> Result<Appended, StoreError> {
+pub fn put_session(
+    store: &SegmentStore,
+    id: FragmentId,
+    len: usize,
+    session: u64,
+) -> Result<AppendOutcome, StoreError> {
     let (data, groups) = (data_of(id, len), groups_of(id, 1));
     let data_crc = tessera_accel::checksum::crc32c(&data);
     let record = Record { id, meta: meta(session), groups: &groups, data: &data, data_crc };
     store.append(&[record]).map(|outcomes| outcomes[0])
 }
 
-pub fn delete(store: &SegmentStore, id: FragmentId) -> Result<Deleted, StoreError> {
+pub fn delete(store: &SegmentStore, id: FragmentId) -> Result<DeleteOutcome, StoreError> {
     store.delete(&[DeleteOrder { id, pg_id: 4, epoch: 0 }], 0).map(|outcomes| outcomes[0])
 }
 

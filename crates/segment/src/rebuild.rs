@@ -1,7 +1,7 @@
-//! An index that cannot be read any more is made anew from the segments, under a running store.
+//! Rebuilding a damaged index from the segments, under a running store.
 //!
-//! Meanwhile reads are refused and writes wait, as while a node opens the disk. Nothing is lost: what was written and not yet synced is found
-//! again, synced, and visible; to whoever waits for that sync it is as if it had been his.
+//! Meanwhile reads are refused and writes wait, as while a node opens the disk. Nothing is lost: written and unsynced records are found,
+//! synced and visible afterwards; a caller that waits for their sync succeeds.
 
 use std::sync::atomic::Ordering;
 
@@ -9,14 +9,14 @@ use tessera_disk::Identity;
 
 use crate::compact::Compactor;
 use crate::error::StoreError;
-use crate::index::{Changes, Entry, FragmentId, Index, IndexError, Recovered};
+use crate::index::{Changes, Entry, FragmentId, Index, IndexError, IndexState};
 use crate::open::{OpenReport, Opened, Opening};
 use crate::store::SegmentStore;
 
-/// Stands where an index is being made.
-struct NoIndex;
+/// Stands in for the index while it is rebuilt.
+struct UnavailableIndex;
 
-impl Index for NoIndex {
+impl Index for UnavailableIndex {
     fn get(&self, _: FragmentId) -> Result<Option<Entry>, IndexError> {
         Err(IndexError::Gone)
     }
@@ -37,7 +37,7 @@ impl Index for NoIndex {
         0
     }
 
-    fn recover(&self, _: &Identity) -> Result<Option<Recovered>, IndexError> {
+    fn recover(&self, _: &Identity) -> Result<Option<IndexState>, IndexError> {
         Err(IndexError::Gone)
     }
 
@@ -51,17 +51,17 @@ impl Index for NoIndex {
 }
 
 impl SegmentStore {
-    /// True if the index could not read something of itself, and [`SegmentStore::remake_index`] may help.
+    /// True if the index could not read something of itself, and no [`SegmentStore::rebuild_index`] has failed.
     #[must_use]
     pub fn index_failed(&self) -> bool {
         self.index.read().failed() && !self.index_given_up.load(Ordering::Relaxed)
     }
 
-    /// Makes a failed index anew from the segments; else does nothing. Takes as long as opening the disk without one.
+    /// Rebuilds a failed index from the segments; does nothing if the index is sound. Takes as long as opening the disk without an index.
     ///
     /// # Errors
-    /// The disk's, or the index's. The store goes on refusing what needs the index, and does not try this again.
-    pub fn remake_index(&self) -> Result<OpenReport, StoreError> {
+    /// The disk's, or the index's. The store then refuses what needs the index, and does not try again.
+    pub fn rebuild_index(&self) -> Result<OpenReport, StoreError> {
         let mut compactor = self.compactor.lock();
         let _turn = self.sync_turn.lock();
         let mut writer = self.writer.lock();
@@ -69,7 +69,7 @@ impl SegmentStore {
             return Ok(OpenReport::default());
         }
         self.cut_failed_write(&mut writer)?;
-        let failed = std::mem::replace(&mut *self.index.write(), Box::new(NoIndex));
+        let failed = std::mem::replace(&mut *self.index.write(), Box::new(UnavailableIndex));
         let mut opening = Opening::new(self.disk.clone(), self.identity, failed);
         let made = opening.run(&mut |_| {});
         let Opened { index, segments, writer: renewed, report } = opening.finish();
