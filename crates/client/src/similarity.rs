@@ -64,7 +64,7 @@ mod tests {
     fn bytes_are_found_where_their_chunk_is() {
         let version = VersionInfo { new_bytes: 30, ..VersionInfo::default() };
         let bytes = vec![(7, 100), (8, 50), (7, 100), (9, 30)];
-        let found = compare(version.clone(), &bytes, &HashSet::from([7, 10]));
+        let found = compare(version, &bytes, &HashSet::from([7, 10]));
         assert_eq!((found.data_bytes, found.in_previous_bytes, found.in_all_bytes), (280, 200, 250));
         // A patch may have stored whole chunks of which the version shows a part.
         let patched = VersionInfo { new_bytes: 500, ..version };

@@ -306,7 +306,7 @@ impl Fake {
                     let disk = &self.disks[&f.disk_id];
                     let key = (f.chunk_id, f.fragment);
                     if disk.rotten.contains(&key) || !disk.held.contains(&key) {
-                        result.failed.push(f.clone());
+                        result.failed.push(*f);
                     }
                 }
             } else if let Some(scrub) = &task.scrub {
@@ -378,7 +378,7 @@ impl Fake {
                 node_id: self.nodes[index].node_id,
                 incarnation: self.nodes[index].incarnation,
                 disk_id,
-                after: after.clone(),
+                after,
                 held: held.clone(),
                 last,
             };

@@ -108,7 +108,7 @@ impl VersionNumbers {
         let next = self.shown.len() as u64 + 1;
         let count = *self.by_version.entry(version.version).or_insert(next);
         if count == next {
-            self.shown.push(ShownVersion { file, version: version.clone() });
+            self.shown.push(ShownVersion { file, version: *version });
         }
         SYNTHETIC | count
     }

@@ -289,9 +289,9 @@ mod tests {
         let config = NodeConfig::default();
         let get = |item: GetItem| check_get(&config, &GetFragments { items: vec![item], hints: vec![] });
         let base = GetItem { chunk_id: 1, disk_id: 1, len_bytes: 5, ..Default::default() };
-        assert!(get(base.clone()).is_ok());
-        assert!(get(GetItem { whole: true, ..base.clone() }).is_err());
-        assert!(get(GetItem { offset: u32::MAX, ..base.clone() }).is_err());
+        assert!(get(base).is_ok());
+        assert!(get(GetItem { whole: true, ..base }).is_err());
+        assert!(get(GetItem { offset: u32::MAX, ..base }).is_err());
         assert!(get(GetItem { len_bytes: MAX_PAYLOAD_BYTES + 1, ..base }).is_err());
         for (kind, code) in [(0x7777, Code::Unsupported), (Kind::OpenWrite as u16, Code::Unsupported)] {
             assert_eq!(decode(&config, kind, &[], Bytes::new(), &[]).unwrap_err().kind(), code);

@@ -1,7 +1,6 @@
 //! Framing: a 32-byte header, a message (Protocol Buffers), a payload of raw bytes (docs/wire.md, section 1).
 //!
-//! Nothing from a peer is believed: magic, version, lengths and checksums are looked at before a byte
-//! is allocated for what follows (P14).
+//! A receiver checks magic, version, lengths and checksums before it allocates memory for what follows (P14).
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -12,42 +11,51 @@ pub const HEADER_BYTES: usize = 32;
 pub const MAGIC: [u8; 4] = *b"TSRA";
 /// Version of the frame layout.
 pub const FRAME_VERSION: u8 = 1;
-/// Largest message body accepted, in bytes.
+/// Limit of the message body, in bytes.
 pub const MAX_BODY_BYTES: u32 = 16 << 20;
-/// Largest payload accepted, in bytes.
+/// Limit of the payload, in bytes.
 pub const MAX_PAYLOAD_BYTES: u32 = 64 << 20;
 
-/// Flag: this frame answers the request that carries the same request id.
+/// Flag: this frame answers the request with the same request id.
 pub const FLAG_REPLY: u8 = 1;
 /// Flag, with [`FLAG_REPLY`]: the body is an [`crate::Error`].
 pub const FLAG_ERROR: u8 = 2;
 
-/// What precedes every body. All integers little-endian on the wire.
+/// Bytes of the header that its own checksum, the last field, covers.
+const CHECKED_BYTES: usize = HEADER_BYTES - size_of::<u32>();
+
+// The header: magic, version, flags, kind, request id, body length, payload length, two checksums.
+const _: () = assert!(HEADER_BYTES == MAGIC.len() + 1 + 1 + 2 + 8 + 4 + 4 + 4 + 4);
+const _: () = assert!(FLAG_REPLY & FLAG_ERROR == 0);
+// The length of a whole frame fits 32 bits.
+const _: () = assert!(MAX_BODY_BYTES.checked_add(MAX_PAYLOAD_BYTES).is_some());
+
+/// The header of a frame. All integers are little-endian on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
     /// [`FLAG_REPLY`] | [`FLAG_ERROR`].
     pub flags: u8,
     /// Message kind, see [`crate::message`].
     pub kind: u16,
-    /// Chosen by the asker, echoed by the answer. Each direction numbers its own requests.
+    /// Chosen by the sender of the request, echoed by the answer. Each direction numbers its own requests.
     pub request_id: u64,
     /// Length of the message in bytes.
     pub body_len: u32,
-    /// Length of the raw bytes behind the message.
+    /// Length of the payload in bytes.
     pub payload_len: u32,
     /// crc32c of the message.
     pub body_crc: u32,
 }
 
-/// Why a peer's bytes are not a frame. After any of these the connection cannot be trusted and is closed.
+/// Why a peer's bytes are not a frame. After any of these errors the receiver closes the connection.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum FrameError {
-    /// Not our protocol.
+    /// Another protocol.
     #[error(
         "not a tessera frame: starts with {got:02x?}, expected {MAGIC:02x?}; is the address that of a tessera daemon?"
     )]
     Magic {
-        /// What stood there.
+        /// The first bytes.
         got: [u8; 4],
     },
     /// Another version of the frame layout.
@@ -56,7 +64,7 @@ pub enum FrameError {
         /// The peer's version.
         got: u8,
     },
-    /// Header checksum does not fit.
+    /// The header does not match its checksum.
     #[error("frame header checksum {got:#010x}, expected {expected:#010x}")]
     HeaderChecksum {
         /// In the frame.
@@ -64,7 +72,7 @@ pub enum FrameError {
         /// Computed here.
         expected: u32,
     },
-    /// Body checksum does not fit.
+    /// The body does not match its checksum.
     #[error("message checksum {got:#010x}, expected {expected:#010x} (kind {kind:#06x})")]
     BodyChecksum {
         /// In the frame.
@@ -74,7 +82,7 @@ pub enum FrameError {
         /// Message kind.
         kind: u16,
     },
-    /// Longer than anything we accept.
+    /// Body or payload exceed their limit.
     #[error("frame of kind {kind:#06x} announces {len} bytes of {part}, at most {limit} are accepted")]
     TooLong {
         /// Message kind.
@@ -86,12 +94,12 @@ pub enum FrameError {
         /// The limit.
         limit: u32,
     },
-    /// The body is not the message its kind says.
+    /// The body is not a message of its kind.
     #[error("message of kind {kind:#06x} cannot be decoded: {why}")]
     Body {
         /// Message kind.
         kind: u16,
-        /// The decoder's words.
+        /// The decoder's error.
         why: String,
     },
 }
@@ -108,12 +116,15 @@ impl FrameHeader {
         out[16..20].copy_from_slice(&self.body_len.to_le_bytes());
         out[20..24].copy_from_slice(&self.payload_len.to_le_bytes());
         out[24..28].copy_from_slice(&self.body_crc.to_le_bytes());
-        let crc = crc_fast::crc32_iscsi(&out[..28]);
-        out[28..32].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc_fast::crc32_iscsi(&out[..CHECKED_BYTES]);
+        out[CHECKED_BYTES..].copy_from_slice(&crc.to_le_bytes());
         out
     }
 
-    /// Reads and checks a header (magic, version, checksum, limits).
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// Wrong magic, version or checksum, or lengths beyond the limits.
     pub fn decode(raw: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
         let word = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
         let magic = [raw[0], raw[1], raw[2], raw[3]];
@@ -123,7 +134,7 @@ impl FrameHeader {
         if raw[4] != FRAME_VERSION {
             return Err(FrameError::Version { got: raw[4] });
         }
-        let (got, expected) = (word(28), crc_fast::crc32_iscsi(&raw[..28]));
+        let (got, expected) = (word(CHECKED_BYTES), crc_fast::crc32_iscsi(&raw[..CHECKED_BYTES]));
         if got != expected {
             return Err(FrameError::HeaderChecksum { got, expected });
         }
@@ -145,6 +156,9 @@ impl FrameHeader {
     }
 
     /// Checks a body against the header's checksum.
+    ///
+    /// # Errors
+    /// [`FrameError::BodyChecksum`].
     pub fn check_body(&self, body: &[u8]) -> Result<(), FrameError> {
         let expected = crc_fast::crc32_iscsi(body);
         match expected == self.body_crc {
@@ -154,21 +168,21 @@ impl FrameHeader {
     }
 }
 
-/// A whole frame as received: header, message bytes (checksum verified), payload (verified by its reader:
-/// fragments carry their own checksums).
+/// A frame as received. The checksums of header and body are verified; the payload's reader verifies the payload, with
+/// checksums that the message carries.
 #[derive(Debug, Clone)]
 pub struct Frame {
     /// The header.
     pub header: FrameHeader,
     /// The encoded message.
     pub body: Bytes,
-    /// Raw bytes behind it.
+    /// The payload.
     pub payload: Bytes,
-    /// crc32c of the payload's pieces, where the receiver asked for them while the bytes came in; else empty.
+    /// crc32c of the payload's pieces, if the receiver computes them while the bytes arrive; else empty.
     pub sums: Vec<u32>,
 }
 
-/// Header and body of a frame as one buffer, ready to be written before `payload_len` raw bytes.
+/// Header and body of a frame in one buffer, to be written before `payload_len` bytes of payload.
 pub fn encode_message(
     kind: u16,
     flags: u8,
@@ -179,8 +193,9 @@ pub fn encode_message(
     encode_raw(kind, flags, request_id, &message.encode_to_vec(), payload_len)
 }
 
-/// As [`encode_message`], for a message that is encoded already.
+/// As [`encode_message`], for an encoded message.
 pub fn encode_raw(kind: u16, flags: u8, request_id: u64, body: &[u8], payload_len: u32) -> Vec<u8> {
+    assert!(body.len() <= u32::MAX as usize, "message of kind {kind:#06x} has {} bytes", body.len());
     let body_crc = crc_fast::crc32_iscsi(body);
     let header = FrameHeader { flags, kind, request_id, body_len: body.len() as u32, payload_len, body_crc };
     let mut out = Vec::with_capacity(HEADER_BYTES + body.len());
@@ -189,7 +204,10 @@ pub fn encode_raw(kind: u16, flags: u8, request_id: u64, body: &[u8], payload_le
     out
 }
 
-/// Decodes a message body; a failure names the kind.
+/// Decodes a message body.
+///
+/// # Errors
+/// [`FrameError::Body`], naming the kind.
 pub fn decode_message<M: prost::Message + Default>(kind: u16, body: &[u8]) -> Result<M, FrameError> {
     M::decode(body).map_err(|e| FrameError::Body { kind, why: e.to_string() })
 }

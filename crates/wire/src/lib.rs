@@ -1,30 +1,44 @@
-//! The messages of Tessera and how they are framed; nothing else.
+//! The messages of Tessera and their framing.
 //!
-//! Here live the frame header ([`frame`]), the types that several messages share ([`common`], [`class`]), and the
-//! messages themselves: what clients and nodes ask the manager ([`meta`]), what anybody asks a node
-//! ([`data`]), and the entries of the manager's command log ([`log`]). Messages are Protocol Buffers
-//! (tagged fields, unknown ones skipped), so a new field never breaks an old peer; bulk bytes
-//! travel beside the message as the frame's payload and are never copied into it. docs/wire.md draws it all.
+//! `proto/*.proto` defines the messages and documents every field; the build generates their Rust types: [`meta`] for
+//! requests to the manager, [`data`] for requests to a node, [`log`] for the manager's command log, the root for what they
+//! share. [`message`] is the table of message kinds; start there. [`frame`] is the frame header, [`rpc`] a request as
+//! the sans-io cores exchange it.
 //!
-//! This crate never does I/O, keeps no state and knows no clock. Start at [`message`], the table of
-//! message kinds.
+//! Messages are Protocol Buffers: fields have tags and unknown tags are skipped, so a new field never breaks an old peer.
+//! Bulk bytes travel next to the message, as the frame's payload, and are never copied into it.
+//!
+//! This crate never does I/O, keeps no state and reads no clock.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-pub mod class;
-pub mod common;
-pub mod data;
-pub mod error;
 pub mod frame;
-pub mod log;
+mod impls;
 pub mod message;
-pub mod meta;
 pub mod rpc;
 
-pub use class::ClassInfo;
-pub use common::*;
-pub use error::{Code, Error};
+include!(concat!(env!("OUT_DIR"), "/tessera.rs"));
+
 pub use frame::{Frame, FrameError, FrameHeader, HEADER_BYTES};
+pub use impls::hex;
 pub use message::{Kind, Request};
 
-/// Version of the protocol that this build speaks; peers compare it in [`common::Hello`].
+/// Requests to the manager, and requests of the manager to clients.
+pub mod meta {
+    include!(concat!(env!("OUT_DIR"), "/tessera.meta.rs"));
+
+    /// Set in every [`Commit::content`] that a writer draws, and in none that the manager draws.
+    pub const CONTENT_DRAWN: u64 = 1 << 62;
+}
+
+/// Requests to a node.
+pub mod data {
+    include!(concat!(env!("OUT_DIR"), "/tessera.data.rs"));
+}
+
+/// The manager's command log on its way to and from its replicas.
+pub mod log {
+    include!(concat!(env!("OUT_DIR"), "/tessera.log.rs"));
+}
+
+/// Version of the protocol that this build speaks; peers compare it in [`Hello`].
 pub const PROTOCOL_VERSION: u32 = 1;

@@ -1,22 +1,24 @@
-//! The table of message kinds: one line ties a number, a request and its answer together.
+//! The table of message kinds: one row ties a number, a request, its answer and who may send it together.
+//!
+//! To add a request, add its messages to `proto/` and a row here.
 
-use crate::error::{Code, Error};
-use crate::{common::*, data::*, log::*, meta::*};
+use crate::{Ack, Code, Error, Hello, HelloReply, Role};
+use crate::{data::*, log::*, meta::*};
 
-/// A request that can be sent: its kind and the type of its answer.
+/// A request: its kind and the type of its answer.
 pub trait Request: prost::Message + Default + Clone {
-    /// Number of this request on the wire.
+    /// Kind of the request.
     const KIND: Kind;
-    /// What a successful answer decodes to.
+    /// Type of a successful answer.
     type Reply: prost::Message + Default + Clone;
 }
 
 macro_rules! messages {
-    ($($(#[$doc:meta])* $number:literal $name:ident => $reply:ident;)*) => {
+    ($($number:literal $name:ident => $reply:ident, from $($role:ident)|+;)*) => {
         /// Every kind of message, by its number on the wire.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u16)]
-        pub enum Kind { $($(#[$doc])* $name = $number,)* }
+        pub enum Kind { $(#[doc = concat!("Request `", stringify!($name), "`.")] $name = $number,)* }
 
         impl Kind {
             /// All kinds, in the order of their numbers.
@@ -27,9 +29,14 @@ macro_rules! messages {
                 match number { $($number => Some(Kind::$name),)* _ => None }
             }
 
-            /// Name of the kind, as in docs/wire.md and in metrics.
+            /// Name of the kind: that of its request. Metrics use it.
             pub fn name(self) -> &'static str {
                 match self { $(Kind::$name => stringify!($name),)* }
+            }
+
+            /// Whether a peer that greeted as `role` may send this kind.
+            pub fn is_for(self, role: Role) -> bool {
+                match self { $(Kind::$name => matches!(role, $(Role::$role)|+),)* }
             }
         }
 
@@ -38,135 +45,84 @@ macro_rules! messages {
 }
 
 impl Kind {
-    /// Whether a peer that greeted as `role` may send this: what speaks for a node comes from nodes only, what speaks for
-    /// the manager from managers only, and neither does what clients do (docs/wire.md, section 3).
-    pub fn is_for(self, role: Role) -> bool {
-        use Kind::*;
-        match self {
-            Hello => true,
-            RecallLease | AppendLog | ReadLog | PutSnapshot | GetSnapshot => role == Role::Manager,
-            RegisterNode | Heartbeat | Inventory => role == Role::Node,
-            ReportBad | GetMap | GetStatus | Drain | Maintain | GetFragments | GetNodeStatus => {
-                matches!(role, Role::Client | Role::Node)
-            }
-            _ => role == Role::Client,
-        }
-    }
-
-    /// Refuses what a peer of this role may not send (P14).
+    /// Refuses a request that a peer of this role may not send (P14).
     ///
     /// # Errors
     /// [`Code::Permission`], naming the message and the role.
     pub fn check_role(self, role: Role) -> Result<(), Error> {
         match self.is_for(role) {
             true => Ok(()),
-            false => Err(Error::new(
-                Code::Permission,
-                format!(
-                    "{} is not for a peer that greeted as {role:?} to send; docs/wire.md says whose it is",
-                    self.name()
-                ),
-            )),
+            false => {
+                let why =
+                    format!("a peer that greeted as {role:?} may not send {}; docs/wire.md, section 3", self.name());
+                Err(Error::new(Code::Permission, why))
+            }
         }
     }
 }
 
+// Kinds are in the order of their numbers, so no number occurs twice.
+const _: () = {
+    let mut i = 1;
+    while i < Kind::ALL.len() {
+        assert!((Kind::ALL[i - 1] as u16) < Kind::ALL[i] as u16, "kinds must be in the order of their numbers");
+        i += 1;
+    }
+    // Higher numbers are internal commands of the manager, which occur in log entries only.
+    assert!((Kind::ALL[Kind::ALL.len() - 1] as u16) < 0x8000);
+};
+
 messages! {
-    /// First message on every connection.
-    0x0001 Hello => HelloReply;
+    0x0001 Hello => HelloReply, from Unknown | Client | Node | Manager;
 
-    /// Path to inode.
-    0x0100 Resolve => Entry;
-    /// Entry of a directory.
-    0x0101 Lookup => Entry;
-    /// Attributes of an inode.
-    0x0102 GetAttr => Entry;
-    /// Entries of a directory, paged.
-    0x0103 List => ListReply;
-    /// New directory.
-    0x0104 MakeDir => Entry;
-    /// Remove a name.
-    0x0105 Unlink => Entry;
-    /// Move a name.
-    0x0106 Rename => Ack;
-    /// Another name for a file.
-    0x0107 Link => Entry;
-    /// Symbolic link.
-    0x0108 Symlink => Entry;
-    /// Change mode, owner, times.
-    0x0109 SetAttr => Entry;
-    /// Set an extended attribute; hints are validated.
-    0x010a SetXattr => Ack;
-    /// All extended attributes of an inode.
-    0x010b ListXattrs => ListXattrsReply;
-    /// Remove an extended attribute.
-    0x010c RemoveXattr => Ack;
-    /// Versions of a file.
-    0x010d ListVersions => ListVersionsReply;
-    /// The manager takes a lease back (manager to client).
-    0x010e RecallLease => Ack;
-    /// New empty file, named pipe, socket or device.
-    0x010f MakeNode => Entry;
+    0x0100 Resolve => Entry, from Client;
+    0x0101 Lookup => Entry, from Client;
+    0x0102 GetAttr => Entry, from Client;
+    0x0103 List => ListReply, from Client;
+    0x0104 MakeDir => Entry, from Client;
+    0x0105 Unlink => Entry, from Client;
+    0x0106 Rename => Ack, from Client;
+    0x0107 Link => Entry, from Client;
+    0x0108 Symlink => Entry, from Client;
+    0x0109 SetAttr => Entry, from Client;
+    0x010a SetXattr => Ack, from Client;
+    0x010b ListXattrs => ListXattrsReply, from Client;
+    0x010c RemoveXattr => Ack, from Client;
+    0x010d ListVersions => ListVersionsReply, from Client;
+    0x010e RecallLease => Ack, from Manager;
+    0x010f MakeNode => Entry, from Client;
 
-    /// Open a write session.
-    0x0200 OpenWrite => OpenWriteReply;
-    /// The batched dedup question: which chunks exist, and where do new ones go?
-    0x0201 AllocateChunks => AllocateChunksReply;
-    /// Keep a session alive; reserve more space.
-    0x0202 RenewSession => RenewSessionReply;
-    /// Make a version visible.
-    0x0203 Commit => CommitReply;
-    /// Give a session up.
-    0x0204 CloseSession => Ack;
-    /// Open a version for reading.
-    0x0205 OpenRead => OpenReadReply;
-    /// More extents of an open version.
-    0x0206 ListExtents => ListExtentsReply;
-    /// Fragments completed after an optimistic commit.
-    0x0207 CompleteFragments => Ack;
-    /// Fragments found missing or corrupt while reading.
-    0x0208 ReportBad => Ack;
-    /// What a client's devices computed.
-    0x0209 ReportWork => Ack;
+    0x0200 OpenWrite => OpenWriteReply, from Client;
+    0x0201 AllocateChunks => AllocateChunksReply, from Client;
+    0x0202 RenewSession => RenewSessionReply, from Client;
+    0x0203 Commit => CommitReply, from Client;
+    0x0204 CloseSession => Ack, from Client;
+    0x0205 OpenRead => OpenReadReply, from Client;
+    0x0206 ListExtents => ListExtentsReply, from Client;
+    0x0207 CompleteFragments => Ack, from Client;
+    0x0208 ReportBad => Ack, from Client | Node;
+    0x0209 ReportWork => Ack, from Client;
 
-    /// Placement groups, disks and nodes.
-    0x0300 GetMap => ClusterMap;
-    /// What `tessera status` shows.
-    0x0301 GetStatus => ClusterStatus;
-    /// Drain a node or a disk, or take that back.
-    0x0302 Drain => Ack;
-    /// Start or look at a garbage collection, scrub or repair pass.
-    0x0303 Maintain => MaintainReply;
+    0x0300 GetMap => ClusterMap, from Client | Node;
+    0x0301 GetStatus => ClusterStatus, from Client | Node;
+    0x0302 Drain => Ack, from Client | Node;
+    0x0303 Maintain => MaintainReply, from Client | Node;
 
-    /// A node makes itself known.
-    0x0400 RegisterNode => RegisterNodeReply;
-    /// A node is alive; work goes both ways.
-    0x0401 Heartbeat => HeartbeatReply;
-    /// A page of what a disk holds.
-    0x0402 Inventory => InventoryReply;
+    0x0400 RegisterNode => RegisterNodeReply, from Node;
+    0x0401 Heartbeat => HeartbeatReply, from Node;
+    0x0402 Inventory => InventoryReply, from Node;
 
-    /// Store fragments.
-    0x0500 PutFragments => PutFragmentsReply;
-    /// Read fragments or parts of them.
-    0x0501 GetFragments => GetFragmentsReply;
-    /// What a node holds and does.
-    0x0502 GetNodeStatus => NodeStatus;
+    0x0500 PutFragments => PutFragmentsReply, from Client;
+    0x0501 GetFragments => GetFragmentsReply, from Client | Node;
+    0x0502 GetNodeStatus => NodeStatus, from Client | Node;
 
-    /// Append to the replica of the command log.
-    0x0600 AppendLog => AppendLogReply;
-    /// Read the replica back.
-    0x0601 ReadLog => ReadLogReply;
-    /// Store a piece of a snapshot.
-    0x0602 PutSnapshot => AppendLogReply;
-    /// Read a piece of the newest snapshot.
-    0x0603 GetSnapshot => GetSnapshotReply;
+    0x0600 AppendLog => AppendLogReply, from Manager;
+    0x0601 ReadLog => ReadLogReply, from Manager;
+    0x0602 PutSnapshot => AppendLogReply, from Manager;
+    0x0603 GetSnapshot => GetSnapshotReply, from Manager;
 
-    /// Set, change or give up a lock on a file.
-    0x0700 SetLock => SetLockReply;
-    /// Who is in the way of a lock?
-    0x0701 TestLock => TestLockReply;
-    /// Stop waiting for a lock.
-    0x0702 CancelLock => Ack;
-    /// Hold locks, go on holding them, or assert them to a new manager.
-    0x0703 HoldLocks => HoldLocksReply;
+    0x0700 SetLock => SetLockReply, from Client;
+    0x0701 TestLock => TestLockReply, from Client;
+    0x0702 CancelLock => Ack, from Client;
+    0x0703 HoldLocks => HoldLocksReply, from Client;
 }

@@ -1,4 +1,4 @@
-//! Frames and messages: round trips, damage, lies about length, and that docs/wire.md lists what there is (P14).
+//! Frames and messages: round trips, damage, wrong lengths (P14).
 
 use proptest::prelude::*;
 use prost::Message;
@@ -83,15 +83,6 @@ fn other_versions_and_clusters_are_refused_and_both_are_named() {
 fn a_code_from_the_future_is_unknown_and_not_a_panic() {
     assert_eq!(Error { code: 9999, ..Default::default() }.kind(), Code::Unknown);
     assert_eq!(Kind::from_number(0xffff), None);
-}
-
-#[test]
-fn the_document_lists_every_kind() {
-    let document = include_str!("../../../docs/wire.md");
-    for kind in Kind::ALL {
-        let row = format!("| {:#06x} | `{}` |", *kind as u16, kind.name());
-        assert!(document.contains(&row), "docs/wire.md lacks {row}");
-    }
 }
 
 proptest! {

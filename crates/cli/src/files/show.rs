@@ -195,7 +195,7 @@ pub fn versions(args: VersionsArgs) -> Outcome {
     let path = store_path(args.path.as_ref())?;
     let store = Store::connect(&args.common)?;
     let versions: Vec<(VersionInfo, Option<Similarity>)> = match args.similarity {
-        true => store.similarity(&path)?.into_iter().map(|s| (s.version.clone(), Some(s))).collect(),
+        true => store.similarity(&path)?.into_iter().map(|s| (s.version, Some(s))).collect(),
         false => store.versions(&path)?.into_iter().map(|version| (version, None)).collect(),
     };
     if out.json() {

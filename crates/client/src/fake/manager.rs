@@ -404,7 +404,7 @@ impl Fake {
             (0, number) => v.number == number,
             (version, _) => v.version == version,
         };
-        let version = file.versions.iter().map(|(v, _)| v).find(|v| wanted(v)).ok_or_else(not_found)?.clone();
+        let version = *file.versions.iter().map(|(v, _)| v).find(|v| wanted(v)).ok_or_else(not_found)?;
         let session_id = self.id();
         let session = Session { ino, version: version.version, ..Default::default() };
         self.sessions.insert(session_id, session);
@@ -516,7 +516,7 @@ impl Fake {
     }
 
     fn list_versions(&mut self, request: ListVersions) -> Result<ListVersionsReply, Error> {
-        let versions = self.files[&request.ino].versions.iter().map(|(v, _)| v.clone()).collect();
+        let versions = self.files[&request.ino].versions.iter().map(|(v, _)| *v).collect();
         Ok(ListVersionsReply { versions })
     }
 }
@@ -529,11 +529,11 @@ fn overlay(base: Vec<Extent>, patch: Vec<Extent>, size: u64) -> Vec<Extent> {
         let p_end = p.offset + p.len_bytes;
         let split = rest.into_iter().flat_map(|e| {
             let end = e.offset + e.len_bytes;
-            let left = (e.offset < p.offset).then(|| Extent { len_bytes: end.min(p.offset) - e.offset, ..e.clone() });
+            let left = (e.offset < p.offset).then(|| Extent { len_bytes: end.min(p.offset) - e.offset, ..e });
             let right = (end > p_end).then(|| {
                 let start = e.offset.max(p_end);
                 let chunk_offset = e.chunk_offset + (start - e.offset);
-                Extent { offset: start, len_bytes: end - start, chunk_offset, ..e.clone() }
+                Extent { offset: start, len_bytes: end - start, chunk_offset, ..e }
             });
             [left, right].into_iter().flatten()
         });

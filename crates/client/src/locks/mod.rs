@@ -153,7 +153,7 @@ impl Locks {
         if self.state.lock().table != table {
             return Ok(LockOutcome::Overtaken);
         }
-        let request = SetLock { seq, table, lock: Some(lock.clone()), wait, wait_ms };
+        let request = SetLock { seq, table, lock: Some(*lock), wait, wait_ms };
         let sent = Instant::now();
         let answer = self.call(&request, wait_ms, || interrupted().then_some(CancelLock { seq, table }));
         match answer {
@@ -223,7 +223,7 @@ impl Locks {
             let Some(owned) = state.owners.get_mut(&key) else { return Ok(LockOutcome::Granted) };
             owned.set(lock);
             owned.unlocked_seq = seq;
-            owned.unsaid.push(Unsaid::Set(lock.clone()));
+            owned.unsaid.push(Unsaid::Set(*lock));
         }
         if let Err(error) = self.say_unsaid(key) {
             tracing::warn!(ino = lock.ino, %error, "the manager will be told later that a lock was given up");
@@ -255,7 +255,7 @@ impl Locks {
         self.say_unsaid((lock.ino, lock.owner))?;
         loop {
             let table = self.table()?;
-            match self.context()?.ask(&TestLock { table, lock: Some(lock.clone()) }) {
+            match self.context()?.ask(&TestLock { table, lock: Some(*lock) }) {
                 Err(error) if error.kind() == Code::SessionExpired => self.assert_held(table)?,
                 answer => return Ok(answer?.lock),
             }
@@ -375,7 +375,7 @@ impl Locks {
         };
         let shared = self.gate.read();
         let (seq, sent) = (self.seq(), Instant::now());
-        let request = SetLock { seq, table, lock: Some(lock.clone()), wait: false, wait_ms: 0 };
+        let request = SetLock { seq, table, lock: Some(*lock), wait: false, wait_ms: 0 };
         match self.call(&request, 0, || None) {
             Err(error) if error.kind() == Code::SessionExpired => {
                 drop(shared);

@@ -32,14 +32,14 @@ impl Owned {
                 continue;
             }
             if old.start < lock.start {
-                kept.push(FileLock { end: lock.start - 1, ..old.clone() });
+                kept.push(FileLock { end: lock.start - 1, ..old });
             }
             if old.end > lock.end {
                 kept.push(FileLock { start: lock.end + 1, ..old });
             }
         }
         if lock.mode() != LockMode::Unlock {
-            kept.push(lock.clone());
+            kept.push(*lock);
         }
         self.locks = kept;
     }
@@ -52,12 +52,12 @@ impl Owned {
         over.sort_by_key(|l| l.start);
         self.unsaid.push(Unsaid::Cancel(seq));
         self.unsaid.extend(over.iter().cloned().map(Unsaid::Set));
-        let free = FileLock { mode: LockMode::Unlock as i32, ..asked.clone() };
+        let free = FileLock { mode: LockMode::Unlock as i32, ..*asked };
         let mut next = Some(asked.start);
         for lock in &over {
             let Some(start) = next else { break };
             if start < lock.start {
-                self.unsaid.push(Unsaid::Set(FileLock { start, end: lock.start - 1, ..free.clone() }));
+                self.unsaid.push(Unsaid::Set(FileLock { start, end: lock.start - 1, ..free }));
             }
             next = lock.end.checked_add(1);
         }

@@ -43,7 +43,7 @@ pub struct Pg {
 impl Pg {
     /// As it travels in maps.
     pub fn info(&self) -> PgInfo {
-        PgInfo { pg_id: self.pg_id, epoch: self.epoch, members: self.members.iter().map(|m| m.wire.clone()).collect() }
+        PgInfo { pg_id: self.pg_id, epoch: self.epoch, members: self.members.iter().map(|m| m.wire).collect() }
     }
 
     /// No member was lost: what is committed here, without missing rows, is durable.

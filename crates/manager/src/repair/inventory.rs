@@ -94,7 +94,7 @@ pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Result<InventoryPage>
     }
     Ok(InventoryPage {
         disk_id: page.disk_id,
-        after: page.after.clone(),
+        after: page.after,
         held: page.held.clone(),
         last: page.last,
         bound,

@@ -418,7 +418,7 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Re
         }
         Work::Verify | Work::Scrub => {
             let scrub = matches!(given.work, Work::Scrub);
-            let bad: Vec<FragmentRef> = result.failed.iter().map(|f| FragmentRef { disk_id, ..f.clone() }).collect();
+            let bad: Vec<FragmentRef> = result.failed.iter().map(|f| FragmentRef { disk_id, ..*f }).collect();
             cluster.repaired.bad += bad.len() as u64;
             if scrub {
                 cluster.jobs.scrub.note(result.bytes, bad.len() as u64, result.finished);
@@ -549,7 +549,7 @@ pub fn report_bad(view: &mut View<'_>, fragments: &[FragmentRef]) -> Result<()> 
         if lacking_where(&m, disk_id, reported.chunk_id).is_some() && !wanted.info.missing.contains(&reported.fragment)
         {
             view.soft.cluster.repaired.reports += 1;
-            view.soft.cluster.tasks.suspect(&FragmentRef { disk_id, ..reported.clone() });
+            view.soft.cluster.tasks.suspect(&FragmentRef { disk_id, ..*reported });
         }
     }
     Ok(())

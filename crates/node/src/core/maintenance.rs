@@ -170,7 +170,7 @@ impl NodeCore {
             let it = key.on_disk(disk_id);
             for task_id in &tasks {
                 if let Some(task) = self.tasks.get(*task_id) {
-                    task.failed.push(it.clone());
+                    task.failed.push(it);
                 }
             }
             self.report_bad(it);

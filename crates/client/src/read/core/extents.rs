@@ -28,7 +28,7 @@ impl Pages {
         let (_, page) = self.by_start.range(..=at).next_back().filter(|(_, page)| at < page.end)?;
         let place = page.extents.partition_point(|e| e.offset + e.len_bytes <= at);
         let extent = page.extents.get(place)?;
-        Some((extent.clone(), page.chunks.get(&extent.chunk_id).cloned()))
+        Some((*extent, page.chunks.get(&extent.chunk_id).cloned()))
     }
 
     /// Where knowledge ends that begins at `at`.

@@ -233,11 +233,11 @@ fn nonsense_is_refused_and_changes_nothing() {
     assert_eq!((begun.table, begun.lease_ms, begun.lost), (9, 1_000, false));
     let good = file_lock(1, 0, 9, LockMode::Write);
     let bad = [
-        FileLock { start: 10, ..good.clone() },
-        FileLock { end: u64::MAX, ..good.clone() },
-        FileLock { family: 0, ..good.clone() },
-        FileLock { family: 9, ..good.clone() },
-        FileLock { mode: 0, ..good.clone() },
+        FileLock { start: 10, ..good },
+        FileLock { end: u64::MAX, ..good },
+        FileLock { family: 0, ..good },
+        FileLock { family: 9, ..good },
+        FileLock { mode: 0, ..good },
     ];
     for lock in bad {
         assert_eq!(lockers.set(0, 1, &set(1, 9, lock), &config()).unwrap_err().kind(), Code::Invalid);
@@ -246,10 +246,10 @@ fn nonsense_is_refused_and_changes_nothing() {
         lockers.set(0, 1, &SetLock { table: 9, ..Default::default() }, &config()).unwrap_err().kind(),
         Code::Invalid
     );
-    let too_many = HoldLocks { held: vec![good.clone(); 4], ..Default::default() };
+    let too_many = HoldLocks { held: vec![good; 4], ..Default::default() };
     assert_eq!(lockers.hold(0, 2, &too_many, &config()).unwrap_err().kind(), Code::Invalid);
     for (client, table) in [(1, 8), (2, 9)] {
-        let error = lockers.set(0, client, &set(1, table, good.clone()), &config()).unwrap_err();
+        let error = lockers.set(0, client, &set(1, table, good), &config()).unwrap_err();
         assert_eq!(error.kind(), Code::SessionExpired);
     }
     assert_eq!(lockers.stats(), (0, 0, 1));

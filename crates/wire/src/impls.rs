@@ -1,0 +1,83 @@
+//! Methods of generated messages.
+
+use crate::meta::DeviceWork;
+use crate::{Code, Error, Hello, PROTOCOL_VERSION, PgMember};
+
+impl Error {
+    /// An error with `code` and `message`.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Error { code: code as i32, message: message.into(), current: 0 }
+    }
+
+    /// The code; a number that this build does not know reads as [`Code::Unknown`].
+    pub fn kind(&self) -> Code {
+        self.code()
+    }
+
+    /// Whether the same request may succeed later although the sender changes nothing.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.kind(), Code::Unavailable | Code::Timeout)
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl Hello {
+    /// Refuses a peer of another protocol version or of another cluster (P14). A cluster id that is not known yet is empty,
+    /// and fits every cluster.
+    ///
+    /// # Errors
+    /// [`Code::ProtocolVersion`] or [`Code::WrongCluster`], naming both sides.
+    pub fn check(&self, cluster_id: &[u8]) -> Result<(), Error> {
+        if self.protocol_version != PROTOCOL_VERSION {
+            return Err(Error::new(
+                Code::ProtocolVersion,
+                format!(
+                    "peer (release {:?}) speaks protocol {}, this daemon speaks {PROTOCOL_VERSION}; run the same release on both sides",
+                    self.release, self.protocol_version,
+                ),
+            ));
+        }
+        if !self.cluster_id.is_empty() && !cluster_id.is_empty() && self.cluster_id != cluster_id {
+            return Err(Error::new(
+                Code::WrongCluster,
+                format!(
+                    "peer belongs to cluster {}, this is cluster {}; check --manager and the disk directories",
+                    hex(&self.cluster_id),
+                    hex(cluster_id)
+                ),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl PgMember {
+    /// Disk that takes new fragments.
+    pub fn put_disk_id(&self) -> u64 {
+        if self.put_to_incoming { self.incoming_disk_id } else { self.disk_id }
+    }
+
+    /// Whether a fragment that was put, or acknowledged, under `epoch` of the group is where readers look for it (P11).
+    pub fn accepts(&self, epoch: u64) -> bool {
+        epoch >= self.since_epoch
+    }
+}
+
+impl DeviceWork {
+    /// Work of a device of this process. The receiver knows which process reports.
+    pub fn of_process(device: String, primitive: &str, jobs: u64, bytes: u64) -> DeviceWork {
+        DeviceWork { node_id: 0, device, primitive: primitive.to_owned(), jobs, bytes }
+    }
+}
+
+/// Lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
