@@ -111,6 +111,7 @@ pub fn check_put(config: &NodeConfig, put: PutFragments, payload: &Bytes, sums: 
         items.push(check_item(config, item, payload.slice(at..end), sums.get(number).copied())?);
         at = end;
     }
+    assert_eq!(at, payload.len(), "the fragments of a put are its payload");
     Ok(CheckedPut { session_id: put.session_id, sync: !put.no_sync, items })
 }
 

@@ -6,6 +6,7 @@
 
 use crate::core::{AppendItem, ScrubCursor};
 use crate::core::{DeleteItem, DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, Verdict};
+use tessera_accel::hash::{HASH_BYTES, group_count};
 use tessera_disk::DiskError;
 use tessera_segment::{
     AppendOutcome, DeleteOrder, FragmentHandle, FragmentId, OpenReport, Record, RecordMeta, SegmentStore, StoreError,
@@ -36,7 +37,9 @@ pub fn write_batch(store: &SegmentStore, now_ms: u64, batch: Vec<QueuedOp>, done
         let appends = rest.iter().take_while(|w| matches!(w.op, DiskOp::Append { .. })).count();
         let (now, later) = rest.split_at(appends.max(1));
         rest = later;
-        for (QueuedOp { op_id, op }, result) in now.iter().zip(write(store, now_ms, now)) {
+        let results = write(store, now_ms, now);
+        assert_eq!(results.len(), now.len(), "each operation of a batch has its result");
+        for (QueuedOp { op_id, op }, result) in now.iter().zip(results) {
             let waits = !matches!(op, DiskOp::Append { sync: false, .. } | DiskOp::Compact { .. });
             match result {
                 Ok(reply) if waits => to_sync.push((*op_id, reply)),
@@ -44,6 +47,7 @@ pub fn write_batch(store: &SegmentStore, now_ms: u64, batch: Vec<QueuedOp>, done
             }
         }
     }
+    assert_eq!(early.len() + to_sync.len(), batch.len(), "each operation of a batch is answered once");
     drop(batch);
     if !early.is_empty() {
         done(early);
@@ -113,6 +117,7 @@ fn append(store: &SegmentStore, now_ms: u64, appends: &[QueuedOp]) -> Result<Vec
         }
     }
     let outcomes = store.append(&records).map_err(|e| fault(store, &e))?;
+    assert_eq!(outcomes.len(), records.len(), "each record has its outcome");
     let mut fates = records.iter().zip(outcomes).map(|(record, outcome)| match outcome {
         // What repair brings has the chunk's name; what it finds in its place does not (P6).
         AppendOutcome::Conflict { .. } if record.meta.session_id == 0 => replace(store, now_ms, record),
@@ -122,10 +127,14 @@ fn append(store: &SegmentStore, now_ms: u64, appends: &[QueuedOp]) -> Result<Vec
         DiskOp::Append { items, .. } => DiskReply::Appended(fates.by_ref().take(items.len()).collect()),
         _ => DiskReply::Appended(Vec::new()),
     });
-    Ok(replies.collect())
+    let replies: Vec<DiskReply> = replies.collect();
+    assert!(fates.next().is_none(), "outcomes of an append are left over");
+    Ok(replies)
 }
 
 fn record<'a>(now_ms: u64, session_id: u64, item: &'a AppendItem, id: FragmentId) -> Record<'a> {
+    let groups = group_count(item.chunk_len_bytes) * HASH_BYTES as u64;
+    assert_eq!(item.groups.len() as u64, groups, "bytes of group hashes of a chunk of {} bytes", item.chunk_len_bytes);
     let meta = RecordMeta {
         encoding: 0,
         pg_id: item.pg_id,
@@ -166,6 +175,7 @@ fn delete(store: &SegmentStore, now_ms: u64, doomed: &[DeleteItem]) -> DiskResul
         doomed.iter().filter_map(|d| fragment_id(d.key).map(|id| (id, d.epoch))).collect();
     let ids: Vec<FragmentId> = possible.iter().map(|(id, _)| *id).collect();
     let held = store.get_many(&ids).map_err(|e| fault(store, &e))?;
+    assert_eq!(held.len(), ids.len(), "each fragment has its entry or none");
     let order = |(&(id, epoch), held): (&(FragmentId, u64), Option<tessera_segment::Entry>)| DeleteOrder {
         id,
         pg_id: held.map_or(0, |e| e.pg_id),

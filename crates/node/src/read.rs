@@ -29,6 +29,15 @@ pub enum PayloadPart {
     },
 }
 
+impl PayloadPart {
+    fn len_bytes(&self) -> u64 {
+        match self {
+            PayloadPart::Bytes(bytes) => bytes.len() as u64,
+            PayloadPart::File { len_bytes, .. } => *len_bytes,
+        }
+    }
+}
+
 /// An answer.
 pub struct GetAnswer {
     /// The message.
@@ -57,6 +66,11 @@ pub fn serve(get: &GetFragments, file_min_bytes: u64, store: &dyn Fn(u64) -> Opt
         });
         served.reply.results.push(result);
     }
+    let announced: u64 =
+        served.reply.results.iter().filter(|it| it.error.is_none()).map(|it| u64::from(it.len_bytes)).sum();
+    let sent: u64 = served.payload.iter().map(PayloadPart::len_bytes).sum();
+    assert_eq!(served.reply.results.len(), get.items.len(), "each item of a get has its result");
+    assert_eq!(sent, announced, "the payload of a get is what its results announce");
     served
 }
 

@@ -18,6 +18,7 @@ use tessera_net::BufferPool;
 /// Sets of k fragments that are tried before a chunk counts as corrupt, by readers and by repair. Up to 16 fragments have fewer
 /// sets than this (16 over 8 is 12,870), so for those classes the search is complete.
 pub const MAX_SETS: usize = 20_000;
+const _: () = assert!(MAX_SETS >= 12_870, "the search of 16 fragments is complete");
 
 /// Make the chunk of this name from these fragments.
 #[derive(Debug)]
@@ -190,6 +191,7 @@ impl<'a> Decoder<'a> {
 
     /// Numbers of the fragments that are not those of the verified chunk `chunk`, or do not have their checksum.
     pub(crate) fn wrong_fragments(&self, chunk: &Bytes) -> Vec<u32> {
+        assert_eq!(chunk.len() as u64, self.chunk_len, "fragments are compared with another chunk");
         let is_wrong = |(i, it): &(usize, &&Fragment)| {
             *i >= self.sound || fragment(self.class, chunk, it.number, self.pool) != it.bytes
         };

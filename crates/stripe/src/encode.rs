@@ -77,6 +77,7 @@ fn parity_and_sums(device: &dyn Device, class: &Class, chunk: &Bytes, pool: &Buf
         return (room.freeze(), sums);
     }
     device.note("encode", Work { jobs: 1, bytes: chunk.len() as u64 });
+    assert_eq!(data.iter().map(|slice| slice.len()).sum::<usize>(), chunk.len(), "slices are the whole chunk");
     let mut sums = vec![0; data.len() + rows.len()];
     let step = (STRIPE_BYTES / sums.len()).next_multiple_of(coder.align_bytes()).min(full);
     for start in (0..full).step_by(step) {

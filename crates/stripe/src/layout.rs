@@ -27,6 +27,9 @@ pub const COPY_AND_REED_SOLOMON: &str = "copy+rs";
 /// little (bench/results/accel.md: 4,096 is no faster).
 const PACKET_BYTES: u32 = 1024;
 
+// Lengths and classes are stored: a change of these would misread every chunk that exists.
+const _: () = assert!(FRAGMENT_ALIGN_BYTES == 64 && PACKET_BYTES == 1024);
+
 /// The class that stores chunks by `scheme`. Classes are stored: these values never change.
 pub fn describe(class_id: u32, scheme: Scheme) -> ClassInfo {
     let (code, matrix) = match scheme {
@@ -44,9 +47,11 @@ pub fn describe(class_id: u32, scheme: Scheme) -> ClassInfo {
         matrix: matrix.into(),
         ..ClassInfo::default()
     };
+    assert_eq!(class.fragments(), scheme.fragments(), "fragments of {scheme}");
     match scheme {
         Scheme::Raid6 { k } => {
             let word_bits = liberation_word_bits(k);
+            assert!(word_bits >= k, "a Liberation code of {k} data fragments over {word_bits} bits");
             let alignment_bytes = word_bits * PACKET_BYTES;
             ClassInfo { word_bits, packet_bytes: PACKET_BYTES, alignment_bytes, ..class }
         }

@@ -113,8 +113,10 @@ impl RangeJob {
 /// The positions that a code needs of other fragments to decode `positions` of one.
 pub fn steps_around(class: &Class, chunk_len: u64, positions: Range<usize>) -> Range<usize> {
     let step = class.coder().map_or(1, |coder| coder.step_bytes());
-    positions.start / step * step
-        ..positions.end.next_multiple_of(step).min(class.full_len(chunk_len)).max(positions.end)
+    let end = positions.end.next_multiple_of(step).min(class.full_len(chunk_len)).max(positions.end);
+    let around = positions.start / step * step..end;
+    assert!(around.start <= positions.start && around.end >= positions.end, "{around:?} holds {positions:?}");
+    around
 }
 
 /// What `part` has of `positions` (it may end early, as the last data fragments do).
@@ -133,7 +135,11 @@ pub fn slices(class: &Class, chunk_len: u64, range: Range<u64>) -> Vec<(u32, Ran
         let (from, to) = (held.start.max(range.start as usize), held.end.min(range.end as usize));
         (from < to).then(|| (number, from - held.start..to - held.start))
     };
-    (0..class.k).filter_map(cut).collect()
+    let all: Vec<(u32, Range<usize>)> = (0..class.k).filter_map(cut).collect();
+    let len: usize = all.iter().map(|(_, positions)| positions.len()).sum();
+    let end = range.end.min(chunk_len);
+    assert_eq!(len as u64, end.saturating_sub(range.start), "slices cover {range:?} of {chunk_len} bytes");
+    all
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use tessera_wire::ClassInfo;
 /// hold up a node: each set costs decoding and hashing the chunk, a few milliseconds for 4 MiB. A step (a quarter of a second
 /// then) runs on one of the node's computing threads, never on a disk's, and the next step queues behind all other rebuilds.
 const SETS_PER_STEP: usize = 64;
+const _: () = assert!(SETS_PER_STEP > 0 && SETS_PER_STEP < crate::MAX_SETS);
 
 /// Make fragment `wanted` of the chunk of this name from other fragments.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,6 +84,7 @@ impl RebuildJob {
         match decoder.search(sets, self.search, |parts| self.verify(parts, pool)) {
             Search::Found { set, value: (chunk, groups) } => {
                 let bytes = fragment(&class, &chunk, self.wanted, pool);
+                assert_eq!(chunk.len() as u64, self.chunk_len, "a verified chunk has its length");
                 let fragment = Fragment { number: self.wanted, crc32c: crc32c(&bytes), bytes };
                 // If an earlier set did not have the name, or there are more sources than one set needs (because an earlier step
                 // failed with fewer), a source may be wrong although it has its checksum.

@@ -51,6 +51,7 @@ impl TokenBucket {
             self.filled_ns = now_ns;
             let most = (rate / 4).max(1);
             self.tokens = (i128::from(self.tokens) + gained).min(most) as i64;
+            assert!(i128::from(self.tokens) <= most, "a bucket holds more than a quarter of a second's tokens");
         }
     }
 }

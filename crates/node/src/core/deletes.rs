@@ -23,7 +23,8 @@ impl Deletes {
 
     /// The manager has heard of the first `count`.
     pub(super) fn reported(&mut self, count: usize) {
-        for it in self.done.drain(..count.min(self.done.len())) {
+        assert!(count <= self.done.len(), "{count} deletes were reported of {}", self.done.len());
+        for it in self.done.drain(..count) {
             self.unreported.remove(&(it.disk_id, FragmentKey::from(&it)));
         }
     }

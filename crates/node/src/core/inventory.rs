@@ -81,8 +81,13 @@ impl NodeCore {
 
     pub(super) fn on_listed(&mut self, task_id: u64, result: Result<DiskReply, DiskFault>) {
         let now_ns = self.now_ns;
+        // The task may be gone, and its id given to other work.
+        if self.inventory_of(task_id).is_none() {
+            return;
+        }
         match result {
             Ok(DiskReply::Listed { held, last }) => {
+                assert!(held.is_sorted(), "a disk lists its fragments in order");
                 if let Some(work) = self.inventory_of(task_id) {
                     work.page = Page::Listed { held, last, at_ns: now_ns };
                 }
@@ -98,7 +103,14 @@ impl NodeCore {
         let Page::Sent { held, last } = std::mem::replace(&mut work.page, Page::Wanted) else { return };
         match answer.decode::<Inventory>() {
             Ok((reply, _)) => {
-                work.after = held.last().copied().or(work.after);
+                if let Some(end) = held.last() {
+                    assert!(
+                        work.after < Some(*end),
+                        "a page of the inventory ends at {end:?}, before {:?}",
+                        work.after
+                    );
+                    work.after = Some(*end);
+                }
                 // An empty page that is not the last would be listed for ever.
                 let last = last || held.is_empty();
                 let disk_id = work.disk_id;

@@ -44,6 +44,7 @@ impl Scrub {
     }
 
     fn start(&mut self, now_ns: i64) {
+        assert!(now_ns >= self.began_ns, "a scrub cycle starts before the last one did");
         self.running = true;
         self.began_ns = now_ns;
         self.cursor = None;
@@ -53,6 +54,10 @@ impl Scrub {
 
     pub(super) fn forget_tasks(&mut self) {
         self.tasks.clear();
+    }
+
+    pub(super) fn forget_task(&mut self, task_id: u64) {
+        self.tasks.retain(|id| *id != task_id);
     }
 
     pub(super) fn scrubbed_bytes(&self) -> u64 {
@@ -78,6 +83,10 @@ impl Compaction {
     pub(super) fn forget_tasks(&mut self) {
         self.tasks.clear();
         self.asked_anew = false;
+    }
+
+    pub(super) fn forget_task(&mut self, task_id: u64) {
+        self.tasks.retain(|id| *id != task_id);
     }
 }
 
@@ -149,6 +158,7 @@ impl NodeCore {
         let now_ns = self.now_ns;
         let disk_id = self.disks[disk].disk_id;
         let scrub = &mut self.disks[disk].scrub;
+        assert!(scrub.in_flight, "disk {disk} ended a scrub step that was not started");
         scrub.in_flight = false;
         let (next, bytes, bad) = match result {
             Ok(DiskReply::Scrubbed { next, bytes, bad }) => (next, bytes, bad),
@@ -184,6 +194,7 @@ impl NodeCore {
         if whole_cycle && next.is_none() {
             // What was found bad has been reported, and counts as missing.
             let scrub = &mut self.disks[disk].scrub;
+            assert!(scrub.began_ns >= scrub.verified_ns, "a scrub cycle began before the last one");
             scrub.verified_ns = scrub.began_ns;
             self.end_scrub(disk, self.config.scrub_every_s.saturating_mul(1_000), "");
         }
@@ -222,6 +233,7 @@ impl NodeCore {
     pub(super) fn on_compacted(&mut self, disk: usize, result: Result<DiskReply, DiskFault>) {
         let now_ns = self.now_ns;
         let compact = &mut self.disks[disk].compact;
+        assert!(compact.in_flight, "disk {disk} ended a compaction step that was not started");
         compact.in_flight = false;
         let (freed_bytes, more, reason) = match result {
             Ok(DiskReply::Compacted { freed_bytes, more }) => (freed_bytes, more, String::new()),

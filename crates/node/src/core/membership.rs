@@ -197,6 +197,7 @@ impl NodeCore {
             );
             return self.join_later(false);
         }
+        assert!(reply.incarnation > self.membership.incarnation, "incarnation {} again", reply.incarnation);
         for (&disk, &disk_id) in disks.iter().zip(&reply.disk_ids) {
             self.disks[disk].disk_id = disk_id;
         }
@@ -226,6 +227,7 @@ impl NodeCore {
         self.membership.phase =
             Phase::Joining { op_id: 0, attempts: 0, next_try_ns: self.now_ns, token: None, disks: Vec::new() };
         self.drop_all_tasks();
+        assert!(self.check_lease().is_err(), "a node that must register again still has its lease");
     }
 
     // --- heartbeats -----------------------------------------------------------------------------------------
@@ -236,6 +238,8 @@ impl NodeCore {
         let deleted: Vec<_> = self.deletes.to_report().take(most).cloned().collect();
         let bad: Vec<_> = self.bad.iter().take(most).cloned().collect();
         let named: Vec<usize> = (0..self.disks.len()).filter(|&i| self.disks[i].disk_id != 0).collect();
+        assert!(deleted.len() <= most && bad.len() <= most, "a heartbeat reports at most {most} of each");
+        assert!(self.membership.incarnation > 0, "a heartbeat before the first registration");
         self.membership.heartbeat_number += 1;
         let message = Heartbeat {
             node_id: self.membership.node_id,
@@ -316,10 +320,12 @@ impl NodeCore {
             return self.rejoin(true);
         }
         self.counters.heartbeats_answered += 1;
+        assert!(sent.sent_ns <= self.now_ns, "a heartbeat was answered before it was sent");
         let lease_until = sent.sent_ns.saturating_add(ms(reply.lease_ms));
         self.membership.lease_until_ns = self.membership.lease_until_ns.max(lease_until);
         self.deletes.reported(sent.deleted);
-        self.bad.drain(..sent.bad.min(self.bad.len()));
+        assert!(sent.bad <= self.bad.len(), "{} of {} bad fragments were reported", sent.bad, self.bad.len());
+        self.bad.drain(..sent.bad);
         self.tasks_reported(&sent.results);
         self.repair_bucket.set_rate(reply.repair_bytes_per_s);
         self.scrub_bucket.set_rate(reply.scrub_bytes_per_s);
@@ -335,7 +341,9 @@ impl NodeCore {
     pub(super) fn learn_pg(&mut self, pg: tessera_wire::PgInfo) {
         let newer = self.cluster.pgs.get(&pg.pg_id).is_none_or(|known| known.epoch < pg.epoch);
         if newer {
-            self.cluster.pgs.insert(pg.pg_id, pg);
+            let (pg_id, epoch) = (pg.pg_id, pg.epoch);
+            let before = self.cluster.pgs.insert(pg_id, pg);
+            assert!(before.is_none_or(|old| old.epoch < epoch), "group {pg_id} went back to epoch {epoch}");
         }
     }
 

@@ -276,8 +276,10 @@ impl NodeCore {
             self.now_ns = now_ns;
             self.start_maintenance();
         }
+        let before_ns = self.clock.running_ns;
         self.now_ns = self.now_ns.max(now_ns);
         self.clock.advance(self.now_ns);
+        assert!(self.clock.running_ns >= before_ns, "the core's clock runs backwards");
     }
 
     /// What is due or has become possible.
@@ -302,6 +304,7 @@ impl NodeCore {
 
     fn on_disk_done(&mut self, op_id: u64, result: Result<DiskReply, DiskFault>) {
         let Some(PendingOp { disk, purpose, .. }) = self.ops.remove(&op_id) else { return };
+        assert!(self.disks[disk].waiting_ops > 0, "disk {disk} ended an operation that it was not given");
         self.disks[disk].waiting_ops -= 1;
         let wrote =
             matches!(purpose, OpPurpose::Put { .. } | OpPurpose::Delete { .. } | OpPurpose::RebuildAppend { .. });
@@ -329,14 +332,16 @@ impl NodeCore {
 
     fn call<R: Request>(&mut self, peer: Peer, message: &R, timeout_ms: u64, purpose: CallPurpose) -> u64 {
         let token = self.fresh_id();
-        self.calls.insert(token, purpose);
+        let before = self.calls.insert(token, purpose);
+        assert!(before.is_none(), "call token {token} is used twice");
         self.out.push_back(Action::Call(Call::new(peer, token, message, Vec::new(), timeout_ms)));
         token
     }
 
     fn disk_op(&mut self, disk: usize, op: DiskOp, purpose: OpPurpose) {
         let op_id = self.fresh_id();
-        self.ops.insert(op_id, PendingOp { disk, since_ns: self.clock.running_ns, purpose });
+        let before = self.ops.insert(op_id, PendingOp { disk, since_ns: self.clock.running_ns, purpose });
+        assert!(before.is_none(), "disk operation {op_id} is used twice");
         self.disks[disk].waiting_ops += 1;
         self.out.push_back(Action::Disk { disk, op_id, op });
     }
@@ -426,6 +431,8 @@ impl NodeCore {
         }
         self.see_term(mark.term);
         self.mark = self.mark.max(mark);
+        assert!(self.mark >= asked_at, "the known manager {:?} went behind {asked_at:?}", self.mark);
+        assert_eq!(self.mark.term, mark.term, "a manager of another term was admitted");
         true
     }
 }

@@ -44,6 +44,8 @@ impl NodeCore {
         for (slot, (disk_id, item)) in put.items.into_iter().enumerate() {
             let fate = match self.place(disk_id, &item) {
                 Ok(disk) => {
+                    let target = &self.disks[disk];
+                    assert!(target.disk_id == disk_id && target.failed.is_none(), "disk {disk_id} takes no puts");
                     let (numbers, items) = by_disk.entry(disk).or_default();
                     numbers.push(slot);
                     slots.push(Slot::new(disk_id, &item));
@@ -58,6 +60,7 @@ impl NodeCore {
         let open_ops = by_disk.len();
         self.puts.insert(put_id, PendingPut { request, incarnation: self.membership.incarnation, slots, open_ops });
         for (disk, (slots, items)) in by_disk {
+            assert_eq!(slots.len(), items.len(), "each fragment of a put has its slot");
             let bytes: u64 = items.iter().map(|item| item.data.len() as u64).sum();
             self.waiting_put_bytes += bytes;
             let op = DiskOp::Append { session_id, sync: put.sync, items };
@@ -130,6 +133,7 @@ impl NodeCore {
         bytes: u64,
         result: Result<DiskReply, DiskFault>,
     ) {
+        assert!(self.waiting_put_bytes >= bytes, "{bytes} bytes stored of {} that wait", self.waiting_put_bytes);
         self.waiting_put_bytes -= bytes;
         let Some(put) = self.puts.get_mut(&put_id) else { return };
         let mut fates = match result {
@@ -137,9 +141,12 @@ impl NodeCore {
             Ok(_) => vec![Err(Error::new(Code::Internal, "the disk answered something else")); slots.len()],
             Err(fault) => vec![Err(fault.error); slots.len()],
         };
+        assert_eq!(fates.len(), slots.len(), "each fragment of an append has its result");
         for (&slot, fate) in slots.iter().zip(fates.drain(..)) {
-            put.slots[slot].fate = Some(fate);
+            let before = put.slots[slot].fate.replace(fate);
+            assert!(before.is_none(), "two disks answered for slot {slot} of a put");
         }
+        assert!(put.open_ops > 0, "a put that was complete got another result");
         put.open_ops -= 1;
         if put.open_ops == 0 {
             self.finish_put(put_id);
@@ -158,6 +165,7 @@ impl NodeCore {
             self.counters.puts_refused += 1;
             return self.out.push_back(super::Action::Reply { request: put.request, result: Err(error) });
         }
+        assert_eq!(put.open_ops, 0, "a put is answered while disks still work on it");
         let mut results = Vec::with_capacity(put.slots.len());
         for slot in put.slots {
             let epoch = self.check_epoch(&slot);
@@ -169,6 +177,9 @@ impl NodeCore {
             }
             results.push(PutResult { error, incarnation: put.incarnation });
         }
+        // Once an acknowledgement is out, the manager counts on the fragment: the lease and the incarnation hold here and now.
+        assert!(self.now_ns < self.membership.lease_until_ns, "a put is acknowledged without a lease");
+        assert_eq!(put.incarnation, self.membership.incarnation, "a put of an earlier incarnation is acknowledged");
         self.reply_put(put.request, &PutFragmentsReply { results });
     }
 }

@@ -75,6 +75,15 @@ impl Sources for SourceView<'_> {
     }
 }
 
+impl Rebuilds {
+    /// A rebuild that is no longer active holds no memory.
+    fn release(&mut self, bytes: u64) {
+        assert!(self.held_bytes >= bytes, "{bytes} bytes released of {}", self.held_bytes);
+        self.held_bytes -= bytes;
+        assert!(!self.active.is_empty() || self.held_bytes == 0, "{} bytes held by no rebuild", self.held_bytes);
+    }
+}
+
 impl NodeCore {
     /// Whether there is room for another chunk.
     pub(super) fn may_rebuild(&self) -> bool {
@@ -88,6 +97,7 @@ impl NodeCore {
             return false;
         };
         let index = work.next;
+        assert!(index < work.task.chunks.len(), "task {task_id} has no chunk {index}");
         work.next += 1;
         let chunk_id = work.task.chunks[index].chunk_id;
         if work.skip.contains(&chunk_id) {
@@ -132,10 +142,12 @@ impl NodeCore {
                 RebuildAction::Fetch(at) => self.fetch(rebuild_id, key, at),
                 RebuildAction::Compute(job) => {
                     let op_id = self.fresh_id();
+                    assert_eq!(job.wanted, key.fragment, "a rebuild computes the fragment that its task names");
                     self.rebuilds.computing.insert(op_id, rebuild_id);
                     self.out.push_back(Action::Compute { op_id, job });
                 }
                 RebuildAction::Append(item) => {
+                    assert_eq!(item.key, key, "a rebuild stores the fragment that its task names");
                     let op = DiskOp::Append { session_id: 0, sync: true, items: vec![item] };
                     self.disk_op(disk, op, OpPurpose::RebuildAppend { rebuild_id });
                 }
@@ -192,9 +204,9 @@ impl NodeCore {
     }
 
     fn fetched(&mut self, what: SourceFetch, result: Result<(Bytes, u32), Error>) {
-        if let Some(load) = self.rebuilds.loads.get_mut(&what.node_id) {
-            *load = load.saturating_sub(1);
-        }
+        let load = self.rebuilds.loads.entry(what.node_id).or_default();
+        assert!(*load > 0, "node {} answered a fetch that was not counted", what.node_id);
+        *load -= 1;
         if let Some(active) = self.rebuilds.active.get_mut(&what.rebuild_id) {
             active.machine.on_fetched(what.at, result);
             self.drive(what.rebuild_id, Vec::new());
@@ -234,10 +246,13 @@ impl NodeCore {
 
     fn rebuild_finished(&mut self, rebuild_id: u64, outcome: RebuildReport) {
         let Some(active) = self.rebuilds.active.remove(&rebuild_id) else { return };
-        self.rebuilds.held_bytes -= active.cost_bytes;
+        self.rebuilds.release(active.cost_bytes);
         self.report_bad_sources(outcome.bad);
         let key = active.machine.key();
-        let Some(TaskState { work: Work::Rebuild(work), .. }) = self.tasks.get(active.task_id) else { return };
+        let Some(TaskState { work: Work::Rebuild(work), finished, .. }) = self.tasks.get(active.task_id) else {
+            return;
+        };
+        assert!(work.active > 0 && !*finished, "a chunk of task {} ended after the task", active.task_id);
         work.active -= 1;
         let epoch = work.task.pg.as_ref().map_or(0, |pg| pg.epoch);
         let (pg_id, disk_id) = (work.task.pg.as_ref().map_or(0, |pg| pg.pg_id), work.task.disk_id);
@@ -294,7 +309,7 @@ impl NodeCore {
             .collect();
         for rebuild_id in hit {
             let Some(active) = self.rebuilds.active.remove(&rebuild_id) else { continue };
-            self.rebuilds.held_bytes -= active.cost_bytes;
+            self.rebuilds.release(active.cost_bytes);
             if let Some(TaskState { work: Work::Rebuild(work), .. }) = self.tasks.get(active.task_id) {
                 work.active -= 1;
             }
@@ -313,7 +328,7 @@ impl NodeCore {
     pub(super) fn drop_rebuilds_of(&mut self, task_id: Option<u64>) {
         let dropped = |a: &ActiveRebuild| task_id.is_none_or(|id| a.task_id == id);
         let freed: u64 = self.rebuilds.active.values().filter(|a| dropped(a)).map(|a| a.cost_bytes).sum();
-        self.rebuilds.held_bytes -= freed;
         self.rebuilds.active.retain(|_, a| !dropped(a));
+        self.rebuilds.release(freed);
     }
 }

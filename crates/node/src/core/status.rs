@@ -77,6 +77,7 @@ impl NodeCore {
 
     pub(super) fn on_stats(&mut self, disk: usize, result: Result<DiskReply, DiskFault>) {
         let state = &mut self.disks[disk];
+        assert!(state.stats_asked, "disk {disk} told its state without being asked");
         state.stats_asked = false;
         if let Ok(DiskReply::Stats(stats)) = result {
             let rot = std::mem::take(&mut state.about.stats.rot);

@@ -148,6 +148,11 @@ impl NodeCore {
     fn drop_task(&mut self, task_id: u64) {
         self.tasks.list.retain(|t| t.task_id != task_id);
         self.drop_rebuilds_of(Some(task_id));
+        // Its id may come again for other work, which a scrub or compaction that was started for this task must not finish.
+        for disk in &mut self.disks {
+            disk.scrub.forget_task(task_id);
+            disk.compact.forget_task(task_id);
+        }
     }
 
     pub(super) fn drop_all_tasks(&mut self) {
@@ -162,6 +167,9 @@ impl NodeCore {
     /// Nothing more will come of it.
     pub(super) fn finish_task(&mut self, task_id: u64, reason: &str) {
         let Some(task) = self.tasks.get(task_id) else { return };
+        if let Work::Rebuild(work) = &task.work {
+            assert!(work.active == 0 && work.next == work.task.chunks.len(), "task {task_id} has chunks left");
+        }
         if !std::mem::replace(&mut task.finished, true) {
             if !reason.is_empty() {
                 task.reason = reason.to_string();
@@ -226,6 +234,7 @@ impl NodeCore {
         };
         let disk_id = items[*next].disk_id;
         let same: Vec<_> = items[*next..].iter().take_while(|it| it.disk_id == disk_id).take(batch).cloned().collect();
+        assert!(!same.is_empty() && !*in_flight, "a verification of nothing, or a second one at a time");
         *next += same.len();
         *in_flight = true;
         let Some(disk) = self.disk_index(disk_id) else {
@@ -245,6 +254,7 @@ impl NodeCore {
             Ok(_) => vec![Verdict::Bad("the disk answered something else".into()); items.len()],
             Err(fault) => vec![Verdict::Bad(fault.error.message); items.len()],
         };
+        assert_eq!(verdicts.len(), items.len(), "each fragment has its verdict");
         let Some(task) = self.tasks.get(task_id) else { return };
         let mut bytes = 0;
         let mut rot = 0;
@@ -295,15 +305,25 @@ impl NodeCore {
             });
             reported.push(TaskReport { task_id: task.task_id, done, failed, bytes: task.bytes, finished });
         }
+        let sent: usize = reported.iter().map(|it| it.done + it.failed).sum();
+        assert!(sent <= most, "{sent} results in a heartbeat of at most {most}");
+        assert_eq!(results.len(), reported.len(), "each task in a heartbeat is taken off the list later");
         (results, reported)
     }
 
     pub(super) fn tasks_reported(&mut self, reported: &[TaskReport]) {
         for it in reported {
             if let Some(task) = self.tasks.get(it.task_id) {
-                task.done.drain(..it.done.min(task.done.len()));
-                task.failed.drain(..it.failed.min(task.failed.len()));
-                task.bytes = task.bytes.saturating_sub(it.bytes);
+                assert!(it.done <= task.done.len() && it.failed <= task.failed.len(), "{it:?} of {task:?}");
+                assert!(it.bytes <= task.bytes, "{} bytes were reported of {}", it.bytes, task.bytes);
+                task.done.drain(..it.done);
+                task.failed.drain(..it.failed);
+                task.bytes -= it.bytes;
+                assert!(
+                    !it.finished || (task.finished && task.done.is_empty() && task.failed.is_empty()),
+                    "task {} was reported finished and has more results",
+                    task.task_id
+                );
             }
         }
         self.tasks.list.retain(|t| !reported.iter().any(|r| r.finished && r.task_id == t.task_id));

@@ -7,7 +7,7 @@
 use crate::core::{AppendItem, FragmentKey, Verdict};
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use tessera_accel::hash::Hash;
+use tessera_accel::hash::{HASH_BYTES, Hash, group_count};
 use tessera_stripe::{ClassLayout, Fragment, RebuildJob, Rebuilt};
 use tessera_wire::meta::{FragmentRef, RebuildTask};
 use tessera_wire::{ChunkInfo, ClassInfo, Code, Error, PgInfo};
@@ -221,6 +221,11 @@ impl ChunkRebuild {
 
     fn compute(&mut self, numbers: &[u32], search: bool) -> Vec<RebuildAction> {
         let find = |number: &u32| self.got.get(number).or_else(|| self.suspects.get(number)).cloned();
+        assert!(
+            self.class.suffices(numbers.iter().copied()),
+            "a rebuild from {numbers:?} of class {}",
+            self.class.spec
+        );
         self.compute_step(RebuildJob {
             class: self.class.clone(),
             name: self.name,
@@ -341,6 +346,15 @@ impl ChunkRebuild {
     }
 
     fn record(&self, fragment: Fragment, groups: Bytes) -> AppendItem {
+        let chunk_len = self.chunk.len_bytes;
+        assert_eq!(
+            self.class.fragment_bytes(chunk_len, fragment.number),
+            Some(fragment.bytes.len() as u64),
+            "length of rebuilt fragment {}.{}",
+            self.key.chunk_id,
+            fragment.number
+        );
+        assert_eq!(groups.len() as u64, group_count(chunk_len) * HASH_BYTES as u64, "group hashes of a rebuilt chunk");
         AppendItem {
             key: self.key,
             pg_id: self.pg.pg_id,
@@ -382,6 +396,7 @@ impl ChunkRebuild {
     }
 
     fn finish(&mut self, result: Result<u64, String>) -> Vec<RebuildAction> {
+        assert!(!matches!(self.step, Step::Over), "a rebuild ends twice");
         self.step = Step::Over;
         self.got.clear();
         self.suspects.clear();

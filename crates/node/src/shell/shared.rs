@@ -93,7 +93,10 @@ impl Shared {
         match action {
             Action::Disk { disk, op_id, op } => self.lines[disk].send(op_id, op),
             Action::Compute { op_id, job } => drop(self.computing.send(Job::Do((op_id, job)))),
-            Action::DisksNamed { disk_ids } => *self.disk_ids.write() = disk_ids,
+            Action::DisksNamed { disk_ids } => {
+                assert_eq!(disk_ids.len(), self.stores.len(), "each disk has an id");
+                *self.disk_ids.write() = disk_ids;
+            }
             Action::KeepTerm(term) => self.keep_term(term),
             Action::Reply { request, result } => errands.push(DeferredAction::Reply(request, result)),
             Action::Call(call) => {
@@ -151,7 +154,9 @@ impl Shared {
     /// Notes who asked; the core answers by the number.
     pub(super) fn remember(&self, connection: &Arc<Connection>, kind: u16, request_id: u64) -> u64 {
         let request = self.next_request.fetch_add(1, Relaxed);
-        self.requests.lock().insert(request, PendingRequest { connection: connection.clone(), kind, request_id });
+        let before =
+            self.requests.lock().insert(request, PendingRequest { connection: connection.clone(), kind, request_id });
+        assert!(before.is_none(), "request {request} is used twice");
         request
     }
 
