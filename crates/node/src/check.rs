@@ -1,7 +1,7 @@
-//! What a node believes of a request: nothing (P14). Runs on the connection's thread, before the core is locked.
+//! Checks of what peers send (P14). They run on the connection's thread, before the core is locked.
 //!
-//! Counts, lengths, sums and checksums are looked at here; what needs knowledge of the cluster (lease, epochs,
-//! disks, classes) is the core's.
+//! Counts, lengths and checksums are checked here. The core checks what needs knowledge of the cluster: lease, epochs, disks,
+//! classes.
 
 use crate::config::NodeConfig;
 use crate::core::{AppendItem, FragmentKey};
@@ -46,7 +46,7 @@ pub enum NodeRequest {
     Log(LogRequest),
 }
 
-/// Lengths of the fragments that a request's payload consists of, as far as it has such.
+/// Lengths of the fragments in a request's payload; empty for requests without fragments.
 pub fn pieces(kind: u16, body: &[u8]) -> Vec<u32> {
     let put = match kind == Kind::PutFragments as u16 {
         true => message::<PutFragments>(kind, body).unwrap_or_default(),
@@ -55,7 +55,11 @@ pub fn pieces(kind: u16, body: &[u8]) -> Vec<u32> {
     put.items.iter().map(|item| item.len_bytes).collect()
 }
 
-/// Decodes and checks a request. `sums`: checksums of its [`pieces`], if they were computed as the payload came in.
+/// Decodes and checks a request. `sums` are the checksums of its [`pieces`], if they were computed while it was received.
+///
+/// # Errors
+/// `Invalid`: the peer broke the protocol or a limit. `Corrupt`: the payload changed on its way. `Unsupported`: not a request that
+/// this release serves.
 pub fn decode(config: &NodeConfig, kind: u16, body: &[u8], payload: Bytes, sums: &[u32]) -> Result<NodeRequest, Error> {
     match Kind::from_number(kind) {
         Some(Kind::PutFragments) => Ok(NodeRequest::Put(check_put(config, message(kind, body)?, &payload, sums)?)),
@@ -79,7 +83,7 @@ pub fn decode(config: &NodeConfig, kind: u16, body: &[u8], payload: Bytes, sums:
     }
 }
 
-/// Decodes a message; a failure is the asker's.
+/// Decodes a message; a failure is the peer's fault.
 pub(crate) fn message<M: prost::Message + Default>(kind: u16, body: &[u8]) -> Result<M, Error> {
     decode_message(kind, body).map_err(|e| invalid(e.to_string()))
 }
@@ -129,7 +133,7 @@ fn check_item(config: &NodeConfig, item: PutItem, data: Bytes, sum: Option<u32>)
     if item.chunk_len_bytes == 0 || item.chunk_len_bytes > config.max_chunk_bytes {
         return Err(bad(format!("a chunk has 1 to {} bytes, got {}", config.max_chunk_bytes, item.chunk_len_bytes)));
     }
-    // Whatever its class: a copy, or a k-th in whole stripes. Where the class is known, the length is checked exactly.
+    // An upper bound for every class. The core checks the exact length where it knows the class.
     let longest = item.chunk_len_bytes.saturating_add(u64::from(MOST_STRIPE_BYTES));
     if u64::from(item.len_bytes) > longest {
         return Err(bad(format!(
@@ -171,7 +175,7 @@ fn check_item(config: &NodeConfig, item: PutItem, data: Bytes, sum: Option<u32>)
     Ok((item.disk_id, append))
 }
 
-/// Checks a get as far as it can be without looking at disks.
+/// Checks a get as far as that needs no disk.
 pub fn check_get(config: &NodeConfig, get: &GetFragments) -> Result<(), Error> {
     check_count(config, get.items.len())?;
     let wanted: u64 = get.items.iter().filter(|item| !item.whole).map(|item| u64::from(item.len_bytes)).sum();

@@ -1,7 +1,7 @@
-//! Every knob of a node, once: default, unit, meaning.
+//! Every knob of a node: default, unit, meaning.
 //!
-//! What the manager decides for all nodes (heartbeat interval, lease, bandwidth bounds) comes with its answers;
-//! the values here hold until it has spoken.
+//! The manager decides the heartbeat interval, the lease and the bandwidth bounds for all nodes; the values here hold until its
+//! first answer.
 
 /// Knobs of a node. All times in the unit their name ends with.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,8 +1,7 @@
-//! Carries out the core's operations on one disk. Synchronous: the shell calls it from the disk's threads, the
-//! simulator inline; it is the same code.
+//! Runs the core's operations on one disk, synchronously: the shell calls it from the disk's threads, the simulator inline.
 //!
-//! Writes go through [`write_batch`]: everything that waits is appended, then synced once, and only then is anything
-//! of it answered (P9). Reads ([`read`]) never wait for that.
+//! Writes go through [`write_batch`]: all waiting appends are written, then synced once, and only then answered (P9). Reads
+//! ([`read`]) never wait for that.
 
 use crate::core::{AppendItem, ScrubCursor};
 use crate::core::{DeleteItem, DiskFault, DiskOp, DiskReply, DiskStats, FragmentKey, Verdict};
@@ -13,10 +12,10 @@ use tessera_segment::{
 };
 use tessera_wire::{Code, Error};
 
-/// What came of one operation.
+/// The result of one operation.
 pub type DiskResult = Result<DiskReply, DiskFault>;
 
-/// One operation of a batch: its id and what is to be done.
+/// One operation of a batch.
 #[derive(Debug)]
 pub struct QueuedOp {
     /// Comes back with the result.
@@ -25,11 +24,11 @@ pub struct QueuedOp {
     pub op: DiskOp,
 }
 
-/// What came of operations, by their ids.
+/// Results of operations, by their ids.
 pub type Done = Vec<(u64, DiskResult)>;
 
-/// Carries out a batch of writes. `done` gets every operation exactly once: first those that need not wait for the
-/// medium or have failed, then, after one sync for all, the rest (P9). `now_ms` is stamped on records, for people.
+/// Runs a batch of writes. `done` gets every operation exactly once: first those that need no sync or have failed, then, after one
+/// sync for all, the rest (P9). `now_ms` is stamped on records for people to read.
 pub fn write_batch(store: &SegmentStore, now_ms: u64, batch: Vec<QueuedOp>, done: &mut dyn FnMut(Done)) {
     let (mut early, mut to_sync) = (Done::new(), Vec::with_capacity(batch.len()));
     let mut rest = &batch[..];
@@ -68,14 +67,17 @@ fn write(store: &SegmentStore, now_ms: u64, now: &[QueuedOp]) -> Vec<DiskResult>
         [QueuedOp { op, .. }] if !op.is_write() => vec![read(store, op)],
         appends => match append(store, now_ms, appends) {
             Ok(replies) => replies.into_iter().map(Ok).collect(),
-            // A disk that is full for all may have room for some.
+            // A disk without room for all may have room for some.
             Err(_) if appends.len() > 1 => appends.chunks(1).flat_map(|one| write(store, now_ms, one)).collect(),
             Err(fault) => vec![Err(fault)],
         },
     }
 }
 
-/// Carries out an operation that does not write.
+/// Runs an operation that does not write.
+///
+/// # Errors
+/// The store or its disk failed, the fragment is absent, or `op` is a write.
 pub fn read(store: &SegmentStore, op: &DiskOp) -> DiskResult {
     match op {
         DiskOp::Verify(keys) => {
@@ -94,7 +96,7 @@ pub fn read(store: &SegmentStore, op: &DiskOp) -> DiskResult {
     }
 }
 
-/// A key as the store says it; `None`: no such fragment can exist.
+/// The store's id of a fragment; `None`: no such fragment can exist.
 pub(crate) fn fragment_id(key: FragmentKey) -> Option<FragmentId> {
     Some(FragmentId { chunk_id: key.chunk_id, fragment: u16::try_from(key.fragment).ok()? })
 }
@@ -119,7 +121,7 @@ fn append(store: &SegmentStore, now_ms: u64, appends: &[QueuedOp]) -> Result<Vec
     let outcomes = store.append(&records).map_err(|e| fault(store, &e))?;
     assert_eq!(outcomes.len(), records.len(), "each record has its outcome");
     let mut fates = records.iter().zip(outcomes).map(|(record, outcome)| match outcome {
-        // What repair brings has the chunk's name; what it finds in its place does not (P6).
+        // A rebuilt fragment was verified against the chunk's name; the bytes in its place were not (P6).
         AppendOutcome::Conflict { .. } if record.meta.session_id == 0 => replace(store, now_ms, record),
         outcome => fate(record.id, outcome),
     });
@@ -188,7 +190,7 @@ fn delete(store: &SegmentStore, now_ms: u64, doomed: &[DeleteItem]) -> DiskResul
 
 fn compact(store: &SegmentStore, dead_percent: u8, seal: bool, max_bytes: u64) -> DiskResult {
     match if seal { store.seal_dead(u64::from(dead_percent)) } else { Ok(false) } {
-        // No room for another segment: what is sealed already may make some.
+        // No room for another segment: compacting sealed ones may make some.
         Err(e) if !e.is_no_space() => return Err(fault(store, &e)),
         _ => {}
     }
@@ -198,7 +200,7 @@ fn compact(store: &SegmentStore, dead_percent: u8, seal: bool, max_bytes: u64) -
 
 // --- reading ------------------------------------------------------------------------------------------------
 
-/// An index that cannot tell is the disk's fault, not a fragment that is missing.
+/// A failed index look-up is an error of the disk, not a missing fragment.
 fn verify(store: &SegmentStore, key: FragmentKey) -> Result<Verdict, StoreError> {
     let Some(held) = find(store, key)? else { return Ok(Verdict::Missing) };
     Ok(match held.verify().and_then(|()| held.read_header()) {
@@ -237,25 +239,28 @@ fn scrub(store: &SegmentStore, cursor: Option<ScrubCursor>, max_bytes: u64) -> D
     })
 }
 
-/// [`stats`], after an index that failed was made anew: heartbeats ask for them all the time.
+/// [`stats`], after rebuilding a failed index: heartbeats ask for stats regularly, so this is where a failure is noticed.
 fn stats_after_repair(store: &SegmentStore) -> Result<DiskStats, DiskError> {
     if store.index_failed() {
         let disk = store.disk().describe();
-        tracing::warn!(%disk, "the index cannot be read; it is being made anew from the segments");
+        tracing::warn!(%disk, "the index cannot be read; it is rebuilt from the segments");
         match store.rebuild_index() {
-            Ok(report) => tracing::info!(%disk, records_read = report.records, "the index was made anew"),
-            Err(error) => tracing::error!(%disk, %error, "the index could not be made anew; restart the node"),
+            Ok(report) => tracing::info!(%disk, records_read = report.records, "the index was rebuilt"),
+            Err(error) => tracing::error!(%disk, %error, "the index could not be rebuilt; restart the node"),
         }
     }
     stats(store)
 }
 
-/// How full a store and its disk are.
+/// Space and counts of a store and its disk.
+///
+/// # Errors
+/// The disk does not tell its free space.
 pub fn stats(store: &SegmentStore) -> Result<DiskStats, DiskError> {
     let (stats, space) = (store.stats(), store.disk().space()?);
     Ok(DiskStats {
         capacity_bytes: space.capacity_bytes,
-        // What the store would refuse is not to be had.
+        // Without the store's reserve: puts cannot use it.
         free_bytes: store.spare_bytes()?,
         used_bytes: stats.file_bytes,
         segments: stats.segments,
@@ -267,12 +272,12 @@ pub fn stats(store: &SegmentStore) -> Result<DiskStats, DiskError> {
     })
 }
 
-/// Fragments that opening the store found rotten or cut off, still to be reported.
+/// Fragments that were found corrupt or cut off when the store was opened, to be reported.
 pub fn rot_of_opening(report: &OpenReport) -> Vec<FragmentKey> {
     report.findings.iter().filter(|f| f.live).filter_map(|f| f.id).map(key_of).collect()
 }
 
-/// An error of the store as the wire says it.
+/// An error of the store as messages carry it.
 pub(crate) fn store_error(error: &StoreError) -> Error {
     let code = match error {
         e if e.is_no_space() => Code::NoSpace,
@@ -287,7 +292,7 @@ fn fault(store: &SegmentStore, error: &StoreError) -> DiskFault {
     DiskFault { error: store_error(error), poisoned: store.disk().is_poisoned() }
 }
 
-/// A held fragment, for those who serve it.
+/// A fragment of the store; `None`: it is not there.
 pub(crate) fn find(store: &SegmentStore, key: FragmentKey) -> Result<Option<FragmentHandle>, StoreError> {
     fragment_id(key).map_or(Ok(None), |id| store.get(id))
 }

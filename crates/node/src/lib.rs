@@ -1,11 +1,11 @@
-//! A storage node: fragments on disks, rebuilds, scrubbing, and the replica of the manager's command log.
+//! A storage node: fragments on disks, rebuilds, scrubbing, and a replica of the manager's command log.
 //!
 //! What lives here: [`core::NodeCore`], which decides everything and does no I/O; the machine of one chunk's rebuild
 //! ([`rebuild`]; crate `stripe` computes); what carries decisions out on a disk (`disk_worker`) and serves reads;
 //! and the `shell` around all of it: sockets, threads, clock. What may not live here: how bytes lie on a disk (crate
 //! `segment`), how they cross a socket (crate `net`), and any knowledge of files, versions or users.
 //!
-//! A request is checked on its connection's thread ([`check`]), fenced by the core (lease, life of the node,
+//! A request is checked on its connection's thread ([`check`]), fenced by the core (lease, incarnation,
 //! epochs), carried out by the disk's own threads, and fenced again before it is acknowledged (P9, P11).
 //!
 //! Start reading at [`core`], then `disk_worker`, then `shell`.

@@ -1,7 +1,7 @@
-//! Serving reads: from the index to the pieces of an answer, without the core.
+//! Serving reads: from the index to the payload of an answer, without the core.
 //!
-//! Fragments are immutable and named by ids that are never reused, so whoever asks for one gets the right one or
-//! none: no lease, epoch or registration matters. What is sent is checked by its receiver (P2).
+//! Fragments are immutable and their ids are never reused, so a reader gets the right fragment or none: no lease, epoch or
+//! registration matters. The receiver verifies what it gets (P2).
 
 use crate::core::FragmentKey;
 use crate::disk_worker::{find, store_error};
@@ -14,11 +14,11 @@ use tessera_wire::frame::MAX_PAYLOAD_BYTES;
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::{Code, Error};
 
-/// A piece of an answer's payload.
+/// A part of an answer's payload.
 pub enum PayloadPart {
     /// In memory.
     Bytes(Bytes),
-    /// In a file that has a descriptor: may go to the socket by `sendfile`.
+    /// In a file with a descriptor: the shell may use `sendfile`.
     File {
         /// The segment.
         file: Arc<dyn DiskFile>,
@@ -38,13 +38,13 @@ impl PayloadPart {
     }
 }
 
-/// An answer.
+/// The answer to a get.
 pub struct GetAnswer {
     /// The message.
     pub reply: GetFragmentsReply,
     /// Its payload.
     pub payload: Vec<PayloadPart>,
-    /// Fragments of ours that proved rotten on the way: for [`crate::core::Event::FoundBad`].
+    /// Fragments found corrupt: for [`crate::core::Event::FoundBad`].
     pub bad: Vec<FragmentRef>,
 }
 
@@ -82,7 +82,7 @@ fn serve_item(
     payload: &mut Vec<PayloadPart>,
 ) -> Result<GetResult, Error> {
     let Some(store) = store(item.disk_id) else {
-        // It may be ours and not named yet (the node has just started): worth asking again.
+        // The node may have just started and not know the ids of its disks yet: the client may ask again.
         return Err(Error::new(
             Code::Unavailable,
             format!("disk {} is not served by this node (yet); ask the manager for the map again", item.disk_id),
@@ -149,7 +149,7 @@ fn piece(
     Ok(Some(PayloadPart::Bytes(data.into())))
 }
 
-/// A stretch that the disk cannot read counts as rotten: it has to be rebuilt.
+/// Bytes that the disk cannot read count as corrupt: the fragment has to be rebuilt.
 fn read_error(error: &StoreError) -> Error {
     let told = store_error(error);
     match error {

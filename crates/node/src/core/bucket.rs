@@ -1,4 +1,4 @@
-//! A token bucket: work may start while there are tokens and pays what it cost, even if that is more than there are.
+//! A token bucket that allows debt: work may start while there are tokens, and then pays its whole cost.
 
 /// Tokens are bytes; the bucket holds at most a quarter of a second's worth.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ impl TokenBucket {
         TokenBucket { bytes_per_s, tokens: 1, filled_ns: 0 }
     }
 
-    /// Changes the rate; 0: no bound. A debt is kept.
+    /// Changes the rate; 0: no bound. A debt remains.
     pub(super) fn set_rate(&mut self, bytes_per_s: u64) {
         self.bytes_per_s = bytes_per_s;
     }
@@ -24,14 +24,14 @@ impl TokenBucket {
         self.bytes_per_s == 0 || self.tokens > 0
     }
 
-    /// Pays for work that starts, or that turned out to cost so much.
+    /// Pays for work.
     pub(super) fn take(&mut self, bytes: u64) {
         if self.bytes_per_s > 0 {
             self.tokens = self.tokens.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
         }
     }
 
-    /// When [`Self::is_ready`] will be true, if it is not now.
+    /// When [`Self::is_ready`] becomes true.
     pub(super) fn ready_at_ns(&self) -> i64 {
         let debt = 1i128 - i128::from(self.tokens);
         match self.bytes_per_s {
@@ -46,7 +46,7 @@ impl TokenBucket {
     fn fill(&mut self, now_ns: i64) {
         let (rate, passed_ns) = (i128::from(self.bytes_per_s), i128::from(now_ns - self.filled_ns));
         let gained = rate * passed_ns / 1_000_000_000;
-        // Fractions of a byte are not lost: the time they took counts next time.
+        // Fractions of a byte are not lost: their time counts at the next fill.
         if gained > 0 || self.bytes_per_s == 0 {
             self.filled_ns = now_ns;
             let most = (rate / 4).max(1);

@@ -1,4 +1,4 @@
-//! Deletes: ordered by the manager, made durable by the disks, reported until the manager has heard (P3, P5).
+//! Deletes: ordered by the manager, made durable by the disks, reported until a heartbeat is answered (P3, P5).
 
 use super::ops::{DeleteItem, DiskFault, DiskOp, DiskReply, FragmentKey};
 use super::{NodeCore, OpPurpose};
@@ -11,7 +11,7 @@ const BATCH: usize = 4_096;
 /// Deletes under way and done.
 #[derive(Debug, Default)]
 pub(super) struct Deletes {
-    /// Under way or waiting to be reported: the manager repeats itself until it has heard.
+    /// Under way or waiting to be reported: the manager repeats an order until its report arrives.
     unreported: HashSet<(u64, FragmentKey)>,
     done: VecDeque<FragmentRef>,
 }
@@ -31,7 +31,7 @@ impl Deletes {
 }
 
 impl NodeCore {
-    /// Carries out deletes of a manager that was found to be up to date.
+    /// Carries out deletes of a manager that `admit_manager` let pass.
     pub(super) fn delete_all(&mut self, deletes: &[FragmentRef]) {
         let mut by_disk: BTreeMap<usize, Vec<DeleteItem>> = BTreeMap::new();
         for it in deletes {
@@ -41,7 +41,7 @@ impl NodeCore {
             };
             let key = FragmentKey::from(it);
             if self.disks[disk].failed.is_none() && self.deletes.unreported.insert((it.disk_id, key)) {
-                // What is deleted must not be rebuilt a moment later (P3).
+                // A deleted fragment must not be rebuilt a moment later (P3).
                 self.forget_rebuild(disk, key);
                 by_disk.entry(disk).or_default().push(DeleteItem::from(it));
             }

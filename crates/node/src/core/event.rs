@@ -1,4 +1,4 @@
-//! What goes into the core and what comes out of it.
+//! Events that the core takes and actions that it hands out.
 
 use super::ops::{DiskFault, DiskOp, DiskReply};
 use crate::check::CheckedPut;
@@ -11,7 +11,7 @@ use tessera_wire::rpc::{Answer, Call};
 /// Something happened.
 #[derive(Debug)]
 pub enum Event {
-    /// Time passed: the deadline of [`super::NodeCore::next_deadline_ns`] was reached, or nothing else is to be said.
+    /// Time passed: the deadline of [`super::NodeCore::next_deadline_ns`] was reached.
     Tick,
     /// A put arrived; its lengths and checksums were verified (see [`crate::check`]).
     Put {
@@ -20,35 +20,35 @@ pub enum Event {
         /// The put.
         put: CheckedPut,
     },
-    /// Somebody asks for the node's status.
+    /// A peer asks for the node's status.
     Status {
         /// Comes back with [`Action::Reply`].
         request: u64,
     },
-    /// A call was answered, or failed.
+    /// A call was answered or failed.
     Answer(Answer),
     /// A disk operation ended.
     DiskDone {
         /// Of [`Action::Disk`].
         op_id: u64,
-        /// What it brought.
+        /// Its result.
         result: Result<DiskReply, DiskFault>,
     },
-    /// A computation ended.
+    /// A step of a rebuild's computation ended.
     Computed {
         /// Of [`Action::Compute`].
         op_id: u64,
-        /// What it brought.
+        /// Its result.
         result: Rebuilt,
     },
-    /// A read found a fragment of ours rotten (its checksum was compared).
+    /// A read found a corrupt fragment on a disk of this node (its checksum was compared).
     FoundBad(FragmentRef),
-    /// The log replica saw a manager of this term. (Not how far its log is: entries reach replicas before they count.)
+    /// The log replica saw a manager of this term. (Not the end of its log: entries reach replicas before they are committed.)
     ManagerSeen {
         /// The term.
         term: u64,
     },
-    /// A disk failed outside of any operation of the core (it cannot be read, its thread ended).
+    /// A disk failed outside the core's operations: it cannot be read, or its thread ended.
     DiskFailed {
         /// Position of the disk in the node's list.
         disk: usize,
@@ -57,7 +57,7 @@ pub enum Event {
     },
 }
 
-/// Something is to be done.
+/// Something for the shell to do.
 #[derive(Debug)]
 pub enum Action {
     /// Answer a request.
@@ -69,34 +69,34 @@ pub enum Action {
     },
     /// Send a request.
     Call(Call),
-    /// Have a disk do something.
+    /// Run a disk operation.
     Disk {
         /// Position of the disk in the node's list.
         disk: usize,
         /// Comes back with [`Event::DiskDone`].
         op_id: u64,
-        /// What.
+        /// The operation.
         op: DiskOp,
     },
     /// Run one step of a rebuild: [`RebuildJob::run`].
     Compute {
         /// Comes back with [`Event::Computed`].
         op_id: u64,
-        /// What.
+        /// The step.
         job: RebuildJob,
     },
-    /// The disks got these ids (in the node's order): gets name them from now on.
+    /// The manager gave the disks these ids, in the node's order; gets name them from now on.
     DisksNamed {
         /// The ids.
         disk_ids: Vec<u64>,
     },
-    /// The highest term seen rose: keep it durably before acting on anything that follows, if there is a place for it.
+    /// The highest known term rose: store it durably before any later action, if there is a log replica to store it in.
     KeepTerm(u64),
-    /// The node cannot serve in this cluster at all: stop, and say why.
+    /// The node cannot serve in this cluster: stop with this error.
     Fatal(Error),
 }
 
-/// How far a manager has come. Orders by term, then by log position.
+/// A position in the manager's log. Orders by term, then by entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ManagerMark {
     /// Term.

@@ -1,4 +1,4 @@
-//! Inventories: page by page the manager hears what a disk holds, and says what does not belong there (P3, P5).
+//! Inventories: page by page the manager learns what a disk holds, and answers what does not belong there (P3, P5).
 
 use super::event::ManagerMark;
 use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey};
@@ -10,7 +10,7 @@ use tessera_wire::meta::FragmentRef;
 use tessera_wire::meta::Inventory;
 use tessera_wire::rpc::{Answer, Peer};
 
-/// After a page that was not answered.
+/// Delay after a page that was not answered.
 const RETRY_MS: u64 = 1_000;
 
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl NodeCore {
                     );
                     work.after = Some(*end);
                 }
-                // An empty page that is not the last would be listed for ever.
+                // An empty page that is not the last would be listed forever.
                 let last = last || held.is_empty();
                 let disk_id = work.disk_id;
                 let mark = ManagerMark { term: reply.term, log_seq: reply.log_seq };
@@ -127,7 +127,7 @@ impl NodeCore {
             }
             Err(error) if error.is_retryable() => work.page = Page::Listed { held, last, at_ns: retry_at_ns },
             Err(error) => {
-                // The next heartbeat says whether this life is over.
+                // The next heartbeat tells whether this incarnation is over.
                 tracing::warn!(%error, "the manager refused an inventory page");
                 let fenced = matches!(error.kind(), Code::NotRegistered | Code::Fenced);
                 self.finish_task(task_id, if fenced { "fenced" } else { &error.message });

@@ -1,10 +1,10 @@
-//! What disks need without being asked: scrubbing (P13) and compaction (P5). Tasks of the manager only hurry it.
+//! Background maintenance of disks: scrubbing (P13) and compaction (P5). Tasks of the manager only start it sooner.
 
 use super::ops::{DiskFault, DiskOp, DiskReply, ScrubCursor};
 use super::{NodeCore, OpPurpose};
 use crate::config::ms;
 
-/// After a cycle that ended with an error of the disk.
+/// Delay after a cycle that ended with a disk error.
 const RETRY_MS: u64 = 60_000;
 
 /// The scrubbing of one disk: a cycle re-reads everything once.
@@ -13,14 +13,14 @@ pub(super) struct Scrub {
     running: bool,
     cursor: Option<ScrubCursor>,
     in_flight: bool,
-    /// The cycle was started anew while a step was under way: that step's cursor is of the old one.
+    /// The cycle restarted while a step was under way; that step's cursor belongs to the old cycle.
     restarted: bool,
     tasks: Vec<u64>,
     bytes: u64,
     rot_found: u64,
     /// When the running cycle began.
     began_ns: i64,
-    /// When the last one that was finished began; 0: none was.
+    /// When the last finished cycle began; 0: none finished.
     verified_ns: i64,
     next_ns: i64,
 }
@@ -30,7 +30,7 @@ pub(super) struct Scrub {
 pub(super) struct Compaction {
     in_flight: bool,
     tasks: Vec<u64>,
-    /// A task came since the last step began: the next one starts over with the open segment too.
+    /// A task arrived since the last step began: the next step seals and includes the open segment.
     asked_anew: bool,
     freed_bytes: u64,
     next_ns: i64,
@@ -74,7 +74,7 @@ impl Scrub {
 }
 
 impl Compaction {
-    /// Compacts whatever is dead now, for a task.
+    /// Compacts what is dead now, for a task.
     pub(super) fn start_for(&mut self, task_id: u64) {
         self.tasks.push(task_id);
         self.asked_anew = true;
@@ -91,7 +91,7 @@ impl Compaction {
 }
 
 impl NodeCore {
-    /// Disks of a node, and nodes that start together, do not scrub in step.
+    /// Disks of a node, and nodes that start together, start their first scrub at random times.
     pub(super) fn start_maintenance(&mut self) {
         for disk in &mut self.disks {
             let first_ms = self.random.below(self.config.scrub_every_s.saturating_mul(1_000));
@@ -145,7 +145,7 @@ impl NodeCore {
         if !scrub.running {
             return;
         }
-        // Who asked for it wants it sooner than the background's pace, but not faster than repair may be.
+        // A requested scrub runs at the rate of repair, a background one at its own.
         let bucket = if scrub.tasks.is_empty() { &mut self.scrub_bucket } else { &mut self.repair_bucket };
         if bucket.is_ready(self.now_ns) {
             scrub.in_flight = true;
@@ -192,7 +192,7 @@ impl NodeCore {
             }
         }
         if whole_cycle && next.is_none() {
-            // What was found bad has been reported, and counts as missing.
+            // Corrupt fragments were reported and count as missing, so all that remains was verified.
             let scrub = &mut self.disks[disk].scrub;
             assert!(scrub.began_ns >= scrub.verified_ns, "a scrub cycle began before the last one");
             scrub.verified_ns = scrub.began_ns;

@@ -1,7 +1,7 @@
-//! Being part of the cluster: registration, heartbeats, the lease, and rejoining after having been given up (P11).
+//! Membership in the cluster: registration, heartbeats, the lease, and rejoining after the manager declared the node out (P11).
 //!
-//! A node acknowledges only while its lease runs, and the lease runs from when the answered heartbeat was *sent*: the
-//! manager, which counts from when it arrived, never gives a node up before the node has stopped acknowledging.
+//! A node acknowledges only while its lease lasts. The lease starts when the answered heartbeat was *sent*; the manager counts from
+//! when it arrived. So the manager never declares a node out before that node has stopped acknowledging.
 
 use super::event::{Action, ManagerMark};
 use super::{CallPurpose, NodeCore};
@@ -17,9 +17,9 @@ pub(super) struct Membership {
     pub(super) lease_until_ns: i64,
     heartbeat_ms: u64,
     phase: Phase,
-    /// The manager gave this node up: until it has rejoined, it says so.
+    /// The manager declared this node out; it refuses requests as fenced until it has rejoined.
     fenced: bool,
-    /// Another node serves these disks, or has this name: when it was last heard, and how often that was found to have gone on.
+    /// Another node serves these disks or has this name: when the manager last heard it, and how often that time moved on.
     rival_heard_ns: u64,
     rival_beats: u32,
     heartbeat_number: u64,
@@ -27,7 +27,7 @@ pub(super) struct Membership {
     next_beat_ns: i64,
 }
 
-/// A node that was refused because another is alive gives up once that one was heard so often since.
+/// A node that is refused because another is alive stops once the manager heard the other one this often since.
 const RIVAL_BEATS: u32 = 3;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ enum Phase {
     Member { token: Option<u64>, failures: u32 },
 }
 
-/// What a heartbeat carried: taken off the lists once it is answered.
+/// A heartbeat under way and what it reported; an answer takes that off the lists.
 #[derive(Debug)]
 pub(super) struct PendingHeartbeat {
     sent_ns: i64,
@@ -105,7 +105,7 @@ impl NodeCore {
         matches!(self.membership.phase, Phase::Member { token: None, .. }) && now_ns >= self.membership.next_beat_ns
     }
 
-    /// There is news for the manager that should not wait for the regular heartbeat.
+    /// Sends the next heartbeat early: the manager should hear this soon.
     pub(super) fn heartbeat_soon(&mut self) {
         let it = &mut self.membership;
         let soon = it.last_beat_ns.saturating_add(ms(self.config.early_heartbeat_ms));
@@ -118,7 +118,7 @@ impl NodeCore {
         let fresh = self.random.next_u64() | 1;
         let serving: Vec<usize> = (0..self.disks.len()).filter(|&i| self.disks[i].failed.is_none()).collect();
         let Phase::Joining { op_id, disks, .. } = &mut self.membership.phase else { return };
-        // The same number again when an attempt may have been heard: one registration, one life (P8).
+        // An attempt that may have arrived is repeated under its number: one registration, one incarnation (P8).
         if *op_id == 0 || *disks != serving {
             (*op_id, *disks) = (fresh, serving.clone());
         }
@@ -141,15 +141,16 @@ impl NodeCore {
                     self.out.push_back(Action::Fatal(error));
                 } else {
                     tracing::warn!(%error, "registration failed; trying again");
-                    // What was refused outright would be refused again under the same number.
+                    // A final refusal would be repeated for the same number.
                     self.join_later(error.is_retryable());
                 }
             }
         }
     }
 
-    /// Whether another node is alive in this one's place, for sure. This one's own life before, which ended a moment ago, counts as
-    /// alive for some heartbeats, and one of its heartbeats may still have been on its way; but it is not heard again and again.
+    /// Whether another node is certainly alive in this one's place. This node's previous incarnation, which ended a moment ago, counts
+    /// as alive for some heartbeats, and one of its heartbeats may still have been on its way; but the manager does not go on
+    /// hearing it.
     fn has_a_rival(&mut self, error: &Error) -> bool {
         if error.kind() != Code::Exists || error.current == 0 {
             return false;
@@ -218,7 +219,7 @@ impl NodeCore {
         self.report_rot_of_opening();
     }
 
-    /// The manager no longer counts on this life: acknowledge nothing, forget its tasks, ask for a new one (P11).
+    /// The manager no longer counts on this incarnation: acknowledge nothing, drop its tasks, register again (P11).
     fn rejoin(&mut self, fenced: bool) {
         tracing::warn!(incarnation = self.membership.incarnation, fenced, "this node must register again");
         self.counters.rejoins += 1;
@@ -283,7 +284,7 @@ impl NodeCore {
         let answered = answer.token;
         match &mut self.membership.phase {
             Phase::Member { token, .. } if *token == Some(answered) => *token = None,
-            // Of an earlier life.
+            // Of an earlier incarnation.
             _ => return,
         }
         match answer.decode::<Heartbeat>() {
@@ -297,7 +298,7 @@ impl NodeCore {
         }
     }
 
-    /// A lost heartbeat is repeated sooner than the next one is due, but ever less often.
+    /// A lost heartbeat is repeated before the next one is due, with growing delays.
     fn beat_again(&mut self) {
         let (min, now_ns) = (self.config.register_retry_min_ms, self.now_ns);
         let it = &mut self.membership;
@@ -337,7 +338,7 @@ impl NodeCore {
         reply.tasks.into_iter().for_each(|task| self.add_task(task));
     }
 
-    /// What groups are now; an older word about one changes nothing (P11).
+    /// Notes a group, unless a newer epoch of it is known (P11).
     pub(super) fn learn_pg(&mut self, pg: tessera_wire::PgInfo) {
         let newer = self.cluster.pgs.get(&pg.pg_id).is_none_or(|known| known.epoch < pg.epoch);
         if newer {

@@ -1,7 +1,7 @@
-//! [`NodeCore`]: everything a node decides. No socket, file, thread or clock; [`NodeCore::handle`] takes what
-//! happened, [`NodeCore::poll`] hands out what is to be done, [`NodeCore::next_deadline_ns`] says when to call again.
+//! [`NodeCore`]: all decisions of a node, without socket, file, thread or clock. [`NodeCore::handle`] takes an event,
+//! [`NodeCore::poll`] hands out actions, [`NodeCore::next_deadline_ns`] says when to call again.
 //!
-//! Reading order: `event` and `ops` (what goes in and out), `membership` (lease, heartbeats, rejoining: P11), `puts`,
+//! Reading order: `event` and `ops` (the interface), `membership` (lease, heartbeats, rejoining: P11), `puts`,
 //! `deletes`, `tasks` with `maintenance` (scrub, compaction), `rebuilds` and `inventory`. Reads of fragments do not pass
 //! through here: fragments are immutable, so serving one takes no decision (see [`crate::read`]).
 
@@ -40,11 +40,11 @@ pub struct DiskDescription {
     pub uuid: [u8; 16],
     /// Directory, for people.
     pub path: String,
-    /// How full it is, and what was found rotten when it was opened.
+    /// Its space and counts, and the corrupt fragments found when it was opened.
     pub stats: DiskStats,
 }
 
-/// Who a node is.
+/// Identity of a node.
 #[derive(Clone, Debug)]
 pub struct NodeDescription {
     /// Cluster, 16 bytes; empty while unknown.
@@ -53,9 +53,9 @@ pub struct NodeDescription {
     pub info: NodeInfo,
     /// Device that computes, for status.
     pub device: String,
-    /// Makes idempotency numbers differ between lives and nodes: a random number.
+    /// A random number: makes idempotency numbers differ between incarnations and nodes.
     pub seed: u64,
-    /// Manager last heard of before this life, as far as that was kept.
+    /// Highest position of the manager known when the node started, as far as it was stored.
     pub mark: ManagerMark,
 }
 
@@ -84,11 +84,11 @@ pub struct NodeCore {
     repair_bucket: TokenBucket,
     scrub_bucket: TokenBucket,
     counters: Counters,
-    /// What was computed, as the shell last said.
+    /// Work of the node's devices, as the shell last reported it.
     device_work: Vec<DeviceWork>,
 }
 
-/// What the manager told of the cluster.
+/// The cluster as the manager last described it.
 #[derive(Debug, Default)]
 struct ClusterView {
     map_version: u64,
@@ -104,18 +104,18 @@ struct DiskState {
     about: DiskDescription,
     /// 0 until registered.
     disk_id: u64,
-    /// Why nothing more is written to it.
+    /// Why it takes no more writes.
     failed: Option<String>,
     /// Operations under way.
     waiting_ops: u32,
-    /// Writes that failed since the last one that did not.
+    /// Writes that failed in a row.
     write_faults: u32,
     stats_asked: bool,
     scrub: maintenance::Scrub,
     compact: maintenance::Compaction,
 }
 
-/// What an answer is for.
+/// The reason for a call.
 #[derive(Debug)]
 enum CallPurpose {
     Register { sent_ns: i64, mark: ManagerMark },
@@ -125,11 +125,11 @@ enum CallPurpose {
     ReportBad,
 }
 
-/// What a disk operation is for.
+/// A disk operation under way.
 #[derive(Debug)]
 struct PendingOp {
     disk: usize,
-    /// On the attended clock.
+    /// When it started, on the [`ProcessClock`].
     since_ns: i64,
     purpose: OpPurpose,
 }
@@ -148,7 +148,7 @@ enum OpPurpose {
     Stats,
 }
 
-/// Time during which this process was running: a pause (SIGSTOP, a suspended machine) must not make disks look stuck.
+/// Time during which this process ran: a pause (SIGSTOP, a suspended machine) must not make disks look stuck.
 #[derive(Debug, Default)]
 struct ProcessClock {
     last_ns: i64,
@@ -193,12 +193,12 @@ impl NodeCore {
         }
     }
 
-    /// What this node's devices computed since it started: said with the next heartbeat.
+    /// Work of this node's devices since it started; the next heartbeat reports it.
     pub fn tell_work(&mut self, work: Vec<DeviceWork>) {
         self.device_work = work;
     }
 
-    /// Something happened at `now_ns` (ns since 1970, of a clock that runs on while the process is stopped).
+    /// Takes an event that happened at `now_ns` (ns since 1970, of a clock that runs on while the process is stopped).
     pub fn handle(&mut self, now_ns: i64, event: Event) {
         self.advance_time(now_ns);
         match event {
@@ -218,7 +218,7 @@ impl NodeCore {
         self.run();
     }
 
-    /// The next thing to be done, oldest first.
+    /// The next action, oldest first.
     pub fn poll(&mut self) -> Option<Action> {
         self.out.pop_front()
     }
@@ -232,12 +232,12 @@ impl NodeCore {
         deadline.min(self.tasks_deadline_ns()).min(self.maintenance_deadline_ns())
     }
 
-    /// What was counted since the start.
+    /// Counts since the start.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Cluster this node turned out to belong to, 16 bytes; empty while unknown.
+    /// Cluster of this node, 16 bytes; empty while unknown.
     pub fn cluster_id(&self) -> &[u8] {
         &self.me.cluster_id
     }
@@ -257,19 +257,19 @@ impl NodeCore {
         self.membership.node_id
     }
 
-    /// Disks: directory, id, why it failed (empty: it has not), state.
+    /// Disks: directory, id, why it failed (empty: it works), state.
     pub fn disks(&self) -> impl Iterator<Item = (String, u64, String, DiskStats)> {
         self.disks
             .iter()
             .map(|d| (d.about.path.clone(), d.disk_id, d.failed.clone().unwrap_or_default(), d.about.stats.clone()))
     }
 
-    /// Life of the node; 0 while it has none.
+    /// Incarnation of the node; 0 before the first registration.
     pub fn incarnation(&self) -> u64 {
         self.membership.incarnation
     }
 
-    /// The clock never runs backwards here, whatever the caller's does.
+    /// The core's clock never runs backwards, even if the caller's does.
     fn advance_time(&mut self, now_ns: i64) {
         if self.now_ns == i64::MIN {
             self.clock.last_ns = now_ns;
@@ -282,7 +282,7 @@ impl NodeCore {
         assert!(self.clock.running_ns >= before_ns, "the core's clock runs backwards");
     }
 
-    /// What is due or has become possible.
+    /// Starts what is due or has become possible.
     fn run(&mut self) {
         self.find_stuck_disks();
         self.run_tasks();
@@ -291,7 +291,7 @@ impl NodeCore {
     }
 
     fn on_answer(&mut self, answer: Answer) {
-        // Of an earlier life, or of work that was given up: nobody waits for it.
+        // Unknown tokens belong to an earlier incarnation or to dropped work.
         let Some(purpose) = self.calls.remove(&answer.token) else { return };
         match purpose {
             CallPurpose::Register { sent_ns, mark } => self.on_registered(sent_ns, mark, answer),
@@ -323,7 +323,7 @@ impl NodeCore {
         }
     }
 
-    // --- what the parts share -------------------------------------------------------------------------------
+    // --- shared by the modules ------------------------------------------------------------------------------
 
     fn fresh_id(&mut self) -> u64 {
         self.next_id += 1;
@@ -358,7 +358,7 @@ impl NodeCore {
         self.disks.iter().position(|d| d.disk_id == disk_id && disk_id != 0)
     }
 
-    /// A fragment here turned out rotten: the manager hears of it until it has answered.
+    /// A fragment on this node is corrupt: heartbeats report it until one is answered.
     fn report_bad(&mut self, fragment: tessera_wire::meta::FragmentRef) {
         if fragment.disk_id != 0 && !self.bad.contains(&fragment) && self.bad.len() < 1_000_000 {
             self.counters.rot_found += 1;
@@ -366,7 +366,7 @@ impl NodeCore {
         }
     }
 
-    /// Nothing more is written to this disk; the manager is told, and its fragments are rebuilt elsewhere.
+    /// The disk takes no more writes; the manager is told and has its fragments rebuilt elsewhere.
     fn fail_disk(&mut self, disk: usize, reason: &str) {
         let Some(state) = self.disks.get_mut(disk) else { return };
         if state.failed.is_none() {
@@ -380,7 +380,7 @@ impl NodeCore {
         }
     }
 
-    /// A failed sync condemns a disk at once; failing writes do when they do not stop.
+    /// A failed sync fails a disk at once; failed writes do after several in a row.
     fn judge_disk(&mut self, disk: usize, wrote: bool, fault: Option<&DiskFault>) {
         let Some(fault) = fault else {
             self.disks[disk].write_faults *= u32::from(!wrote);
@@ -394,7 +394,7 @@ impl NodeCore {
         }
     }
 
-    /// An operation that never ends is a failure too.
+    /// A disk whose operation does not end has failed.
     fn find_stuck_disks(&mut self) {
         let limit = ms(self.config.disk_stuck_ms);
         let now = self.clock.running_ns;
@@ -405,18 +405,18 @@ impl NodeCore {
         }
     }
 
-    /// A newer manager exists, wherever that was heard.
+    /// Notes a newer manager, whatever the source.
     fn see_term(&mut self, term: u64) {
         if term > self.mark.term {
             self.mark = ManagerMark { term, log_seq: 0 };
-            // Restored managers may number their maps differently.
+            // A restored manager may number its maps differently.
             self.cluster.map_version = 0;
             self.out.push_back(Action::KeepTerm(term));
         }
     }
 
-    /// Takes note of a manager's position. False if it is behind what was known when it was asked (`asked_at`):
-    /// it lost metadata or was superseded, and nothing it wants is done.
+    /// Notes a manager's position. False if it is behind what was known when it was asked (`asked_at`): it lost metadata or was
+    /// superseded, and none of its orders is carried out.
     fn admit_manager(&mut self, mark: ManagerMark, asked_at: ManagerMark) -> bool {
         if mark < asked_at || mark.term < self.mark.term {
             self.counters.manager_went_backwards += 1;

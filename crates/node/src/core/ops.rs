@@ -1,4 +1,4 @@
-//! What the core asks of disks, and what comes back. Plain data: threads or a simulator carry it out.
+//! Disk operations that the core asks for, and their results. Plain data: threads, or the simulator, run them.
 
 use bytes::Bytes;
 use tessera_wire::Error;
@@ -14,7 +14,7 @@ pub struct FragmentKey {
 }
 
 impl FragmentKey {
-    /// As the wire says it, on disk `disk_id`.
+    /// As messages name it, on disk `disk_id`.
     pub fn on_disk(self, disk_id: u64) -> FragmentRef {
         FragmentRef { chunk_id: self.chunk_id, fragment: self.fragment, epoch: 0, disk_id }
     }
@@ -26,10 +26,10 @@ impl From<&FragmentRef> for FragmentKey {
     }
 }
 
-/// A fragment to be stored, with what its record says.
+/// A fragment to store, with the fields of its record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AppendItem {
-    /// Which.
+    /// Identity.
     pub key: FragmentKey,
     /// Placement group.
     pub pg_id: u64,
@@ -47,7 +47,7 @@ pub struct AppendItem {
     pub groups: Bytes,
     /// crc32c of `data`, verified against it.
     pub crc32c: u32,
-    /// The fragment: a handle, never copied on its way.
+    /// The fragment: a handle that is passed on, never copied.
     pub data: Bytes,
 }
 
@@ -63,7 +63,7 @@ pub enum DiskOp {
         /// The fragments.
         items: Vec<AppendItem>,
     },
-    /// Remove fragments, durably. Those that are not there count as removed. Writer.
+    /// Remove fragments, durably. Absent fragments count as removed. Writer.
     Delete(Vec<DeleteItem>),
     /// Copy living records out of segments with at least this share of dead bytes, and remove those. Writer.
     Compact {
@@ -71,28 +71,28 @@ pub enum DiskOp {
         dead_percent: u8,
         /// Seal the open segment first if anything in it is dead.
         seal: bool,
-        /// About so many bytes in this step.
+        /// About this many bytes in this step.
         max_bytes: u64,
     },
     /// Re-read fragments and check them. Reader.
     Verify(Vec<FragmentKey>),
     /// Read one whole fragment. Reader.
     Read(FragmentKey),
-    /// What is held after this fragment, in order. Reader.
+    /// List the fragments after this one, in order. Reader.
     List {
         /// `None`: from the start.
         after: Option<FragmentKey>,
-        /// At most so many.
+        /// At most this many.
         limit: usize,
     },
-    /// Re-read about so many bytes from the cursor on. Reader.
+    /// Re-read and check about this many bytes from the cursor on. Reader.
     Scrub {
         /// `None`: start a cycle.
         cursor: Option<ScrubCursor>,
-        /// About so many bytes.
+        /// About this many bytes.
         max_bytes: u64,
     },
-    /// How full it is. Reader.
+    /// Space and counts. Reader.
     Stats,
 }
 
@@ -101,8 +101,7 @@ pub enum DiskOp {
 pub struct DeleteItem {
     /// Which.
     pub key: FragmentKey,
-    /// 0: its chunk is gone. Else what was written under this epoch of its group or an older one does not belong here
-    /// (P11).
+    /// 0: its chunk is gone. Otherwise only a fragment written under this epoch of its group, or an older one, is deleted (P11).
     pub epoch: u64,
 }
 
@@ -113,13 +112,13 @@ impl From<&tessera_wire::meta::FragmentRef> for DeleteItem {
 }
 
 impl DiskOp {
-    /// Whether the disk's one writer has to do it (readers do the rest).
+    /// Whether the disk's one writer thread runs it; reader threads run the others.
     pub fn is_write(&self) -> bool {
         matches!(self, DiskOp::Append { .. } | DiskOp::Delete(_) | DiskOp::Compact { .. })
     }
 }
 
-/// Where a scrub goes on: segments in order of number.
+/// Position of a scrub; it visits segments by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScrubCursor {
     /// Segment number.
@@ -128,7 +127,7 @@ pub struct ScrubCursor {
     pub offset: u64,
 }
 
-/// What a verification found.
+/// The result of verifying one fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Bytes and checksum agree.
@@ -140,7 +139,7 @@ pub enum Verdict {
     },
     /// Not on this disk.
     Missing,
-    /// On this disk, and rotten or unreadable.
+    /// On this disk, and corrupt or unreadable.
     Bad(String),
 }
 
@@ -149,7 +148,7 @@ pub enum Verdict {
 pub struct DiskStats {
     /// Size of the file system, bytes.
     pub capacity_bytes: u64,
-    /// Bytes that may still be put: the reserve for deletes and compaction is not counted.
+    /// Bytes that puts may still use: without the reserve for deletes and compaction.
     pub free_bytes: u64,
     /// Bytes of its segment files.
     pub used_bytes: u64,
@@ -161,24 +160,24 @@ pub struct DiskStats {
     pub live_bytes: u64,
     /// Bytes compaction can win back.
     pub dead_bytes: u64,
-    /// Bytes of memory that its index takes, roughly.
+    /// Bytes of memory of its index, roughly.
     pub index_bytes: u64,
-    /// Rotten fragments found when it was opened; the core reports them once.
+    /// Corrupt fragments found when it was opened; the core reports them once.
     pub rot: Vec<FragmentKey>,
 }
 
-/// What a disk operation brought.
+/// The result of a disk operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DiskReply {
     /// Per item of an append, in order.
     Appended(Vec<Result<(), Error>>),
     /// All of a delete is durable.
     Deleted,
-    /// Bytes freed by compaction; `more`: another segment is worth it.
+    /// Of a compaction.
     Compacted {
-        /// Bytes won back.
+        /// Bytes freed.
         freed_bytes: u64,
-        /// Go on.
+        /// Another segment is worth compacting.
         more: bool,
     },
     /// Per fragment of a verification, in order.
@@ -190,20 +189,20 @@ pub enum DiskReply {
         /// Its checksum.
         crc32c: u32,
     },
-    /// A page of what is held.
+    /// A page of the fragments on a disk.
     Listed {
         /// In order.
         held: Vec<FragmentKey>,
-        /// There is nothing after it.
+        /// No fragment follows.
         last: bool,
     },
-    /// A piece of a scrub.
+    /// One step of a scrub.
     Scrubbed {
-        /// Where to go on; `None`: the cycle is complete.
+        /// Where the next step starts; `None`: the cycle is complete.
         next: Option<ScrubCursor>,
         /// Bytes re-read.
         bytes: u64,
-        /// What was found rotten.
+        /// Corrupt fragments.
         bad: Vec<FragmentKey>,
     },
     /// Answer to [`DiskOp::Stats`].
@@ -213,7 +212,7 @@ pub enum DiskReply {
 /// Why a whole disk operation failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiskFault {
-    /// What to tell an asker.
+    /// The error for whoever waits for the operation.
     pub error: Error,
     /// A sync failed (or the disk vanished): nothing more is written to this disk, it is reported as failed.
     pub poisoned: bool,

@@ -1,4 +1,4 @@
-//! Puts: fenced when they arrive, stored by the disks, fenced again before they are acknowledged (P11).
+//! Puts: fenced on arrival, stored by the disks, fenced again before they are acknowledged (P11).
 
 use super::ops::{DiskFault, DiskOp, DiskReply};
 use super::{NodeCore, OpPurpose};
@@ -17,7 +17,7 @@ pub(super) struct PendingPut {
     open_ops: usize,
 }
 
-/// What the fences need to know of a fragment, and its fate.
+/// What the fences need to know of a fragment, and its result.
 #[derive(Debug)]
 struct Slot {
     pg_id: u64,
@@ -71,7 +71,7 @@ impl NodeCore {
         }
     }
 
-    /// The disk a fragment goes to, unless a fence or a limit says no.
+    /// The disk a fragment goes to, unless a fence or a limit refuses it.
     fn place(&self, disk_id: u64, item: &super::AppendItem) -> Result<usize, Error> {
         let Some(disk) = self.disk_index(disk_id) else {
             return Err(Error::new(
@@ -102,10 +102,10 @@ impl NodeCore {
         Ok(disk)
     }
 
-    /// Refuses what was sent by an outdated map, as far as this node knows a newer one (P11).
+    /// Refuses a fragment that was sent by an outdated map, if this node knows a newer one (P11).
     fn check_epoch(&self, slot: &Slot) -> Result<(), Error> {
         let Some(pg) = self.cluster.pgs.get(&slot.pg_id) else { return Ok(()) };
-        // Who knows a newer epoch than we do is judged by the manager at commit.
+        // If the client knows a newer epoch than this node, the manager judges at commit.
         if slot.epoch > pg.epoch {
             return Ok(());
         }
@@ -153,8 +153,8 @@ impl NodeCore {
         }
     }
 
-    /// All disks have spoken. What they stored is acknowledged only if the lease still runs, the node still lives
-    /// the same life, and no epoch has passed meanwhile (P11). Sending it again later costs nothing (P8).
+    /// All disks have answered. Stored fragments are acknowledged only if the lease still lasts, the incarnation is the same, and
+    /// their epochs still count (P11). Putting them again later is idempotent (P8).
     fn finish_put(&mut self, put_id: u64) {
         let Some(put) = self.puts.remove(&put_id) else { return };
         let lease = match put.incarnation == self.membership.incarnation {

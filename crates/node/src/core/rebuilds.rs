@@ -1,5 +1,5 @@
-//! Drives the rebuild machines ([`crate::rebuild`]): gives their wishes to peers, disks and the device, and brings
-//! back what came of them.
+//! Drives the rebuild machines ([`crate::rebuild`]): passes their actions to peers, disks and computing threads, and the results
+//! back.
 
 use super::event::Action;
 use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict};
@@ -34,7 +34,7 @@ struct ActiveRebuild {
     machine: ChunkRebuild,
 }
 
-/// A fetch, and for whom.
+/// A fetch of a source, and the rebuild it is for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SourceFetch {
     rebuild_id: u64,
@@ -46,7 +46,7 @@ pub(super) struct SourceFetch {
 struct SourceView<'a> {
     cluster: &'a ClusterView,
     loads: &'a HashMap<u64, usize>,
-    /// Our own disks, whether the map has them yet or not.
+    /// This node's disks, also those that are not in the map yet.
     own: &'a [(u64, bool)],
     own_node: u64,
 }
@@ -124,7 +124,7 @@ impl NodeCore {
         true
     }
 
-    /// Carries out what a machine wants; without wishes, asks it.
+    /// Carries out a machine's actions; if there are none, asks for the next.
     fn drive(&mut self, rebuild_id: u64, mut wishes: Vec<RebuildAction>) {
         let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
         if wishes.is_empty() {
@@ -287,7 +287,7 @@ impl NodeCore {
         }
     }
 
-    /// Ours are certain (the disk or the name said so); of others the manager has their node look first.
+    /// Bad sources on this node are certain; for others the manager has their node verify them first.
     fn report_bad_sources(&mut self, bad: Vec<FragmentRef>) {
         self.counters.bad_sources += bad.len() as u64;
         let (ours, others): (Vec<_>, Vec<_>) = bad.into_iter().partition(|it| self.disk_index(it.disk_id).is_some());
@@ -298,7 +298,7 @@ impl NodeCore {
         }
     }
 
-    /// The fragment was deleted: it is not rebuilt, whatever state that was in (P3).
+    /// The fragment was deleted: its rebuild stops, whatever its state (P3).
     pub(super) fn forget_rebuild(&mut self, disk: usize, key: FragmentKey) {
         let hit: Vec<u64> = self
             .rebuilds
@@ -324,7 +324,7 @@ impl NodeCore {
         }
     }
 
-    /// Forgets the rebuilds of a task, or all. What is under way for them comes back to nobody.
+    /// Drops the rebuilds of a task, or all. Results that arrive for them later are ignored.
     pub(super) fn drop_rebuilds_of(&mut self, task_id: Option<u64>) {
         let dropped = |a: &ActiveRebuild| task_id.is_none_or(|id| a.task_id == id);
         let freed: u64 = self.rebuilds.active.values().filter(|a| dropped(a)).map(|a| a.cost_bytes).sum();

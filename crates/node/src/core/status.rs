@@ -1,4 +1,4 @@
-//! What a node says about itself.
+//! Status and counters of a node.
 
 use super::ops::{DiskFault, DiskOp, DiskReply};
 use super::{NodeCore, OpPurpose};
@@ -23,11 +23,11 @@ pub struct Counters {
     pub rebuilt_bytes: u64,
     /// Fragments of other disks found missing or wrong while rebuilding.
     pub bad_sources: u64,
-    /// Rotten fragments found on our disks.
+    /// Corrupt fragments found on this node's disks.
     pub rot_found: u64,
     /// Bytes re-read by scrubbing.
     pub scrubbed_bytes: u64,
-    /// Bytes won back by compaction.
+    /// Bytes freed by compaction.
     pub compacted_bytes: u64,
     /// Heartbeats the manager answered.
     pub heartbeats_answered: u64,
@@ -65,7 +65,7 @@ impl NodeCore {
         }
     }
 
-    /// Asks the disks how full they are; the next heartbeat says so.
+    /// Asks the disks for their stats; the next heartbeat reports them.
     pub(super) fn refresh_stats(&mut self) {
         for disk in 0..self.disks.len() {
             if !self.disks[disk].stats_asked {
@@ -85,7 +85,7 @@ impl NodeCore {
         }
     }
 
-    /// Rot that was met when the disks were opened, once they have ids to report it under.
+    /// Reports corrupt fragments that were found when the disks were opened, once the disks have ids.
     pub(super) fn report_rot_of_opening(&mut self) {
         for disk in 0..self.disks.len() {
             let disk_id = self.disks[disk].disk_id;

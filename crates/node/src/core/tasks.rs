@@ -1,7 +1,7 @@
-//! Tasks from the manager: queued, bounded, paced, and reported until the manager has heard.
+//! Tasks from the manager: queued, bounded, paced, and reported until a heartbeat is answered.
 //!
-//! A task belongs to a life of the node: when the node has to rejoin, its tasks are forgotten, since what they were
-//! for may have been given to others (P11).
+//! A task belongs to an incarnation of the node: when the node has to rejoin, its tasks are dropped, because the manager may have
+//! given them to other nodes (P11).
 
 use super::inventory::InventoryWork;
 use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict};
@@ -12,11 +12,11 @@ use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     pub(super) list: Vec<TaskState>,
-    /// Something would go on if the repair bucket had tokens.
+    /// A task waits for tokens of the repair bucket.
     wait_for_bucket: bool,
 }
 
-/// A task and what of it the manager has not heard yet.
+/// A task and its results that no answered heartbeat has reported yet.
 #[derive(Debug)]
 pub(super) struct TaskState {
     pub(super) task_id: u64,
@@ -38,9 +38,9 @@ pub(super) enum Work {
         in_flight: bool,
     },
     Inventory(InventoryWork),
-    /// The disk's maintenance does it, and finishes the task.
+    /// The disk's scrub or compaction does it, and finishes the task.
     Maintenance,
-    /// Refused; only its result is left.
+    /// Refused; only its result remains.
     Nothing,
 }
 
@@ -50,11 +50,11 @@ pub(super) struct RebuildWork {
     pub(super) disk: usize,
     pub(super) next: usize,
     pub(super) active: usize,
-    /// Deleted before their turn came.
+    /// Chunks that were deleted before their turn.
     pub(super) skip: HashSet<u64>,
 }
 
-/// How much of a task's news a heartbeat carried.
+/// How many of a task's results a heartbeat carried.
 #[derive(Debug)]
 pub(super) struct TaskReport {
     task_id: u64,
@@ -80,7 +80,7 @@ impl NodeCore {
         let task_id = task.task_id;
         match self.tasks.list.iter().find(|t| t.task_id == task_id).map(|t| t.term) {
             Some(of) if of == term => return,
-            // Numbers are unique within a term only: this is another task.
+            // Task ids are unique within a term only: this is another task.
             Some(_) => self.drop_task(task_id),
             None => {}
         }
@@ -105,7 +105,7 @@ impl NodeCore {
         self.tasks.list.push(state);
     }
 
-    /// What a task asks for, or what is wrong with it (P14).
+    /// The work of a task, or what is wrong with it (P14).
     fn work_of(&mut self, task_id: u64, task: Task) -> Result<Work, String> {
         match task {
             Task { rebuild: Some(rebuild), .. } => {
@@ -164,7 +164,7 @@ impl NodeCore {
         }
     }
 
-    /// Nothing more will come of it.
+    /// Ends a task; the next heartbeat reports it.
     pub(super) fn finish_task(&mut self, task_id: u64, reason: &str) {
         let Some(task) = self.tasks.get(task_id) else { return };
         if let Work::Rebuild(work) = &task.work {
@@ -188,7 +188,7 @@ impl NodeCore {
         }
     }
 
-    /// One step of a task; false when there is nothing to do for it now.
+    /// One step of a task; false if no step is possible now.
     fn run_task(&mut self, task_id: u64) -> bool {
         let Some(task) = self.tasks.get(task_id) else { return false };
         match &task.work {
@@ -238,7 +238,7 @@ impl NodeCore {
         *next += same.len();
         *in_flight = true;
         let Some(disk) = self.disk_index(disk_id) else {
-            // Not here: then it is certainly not where the manager thinks.
+            // The disk is not on this node, so the fragment is not where the manager expects it.
             let verdicts = vec![Verdict::Missing; same.len()];
             self.on_verified(task_id, same, Ok(DiskReply::Verified(verdicts)));
             return true;
@@ -282,7 +282,7 @@ impl NodeCore {
 
     // --- reporting ------------------------------------------------------------------------------------------
 
-    /// What the manager has not heard, at most about `most` fragments, and what to take off when it has.
+    /// Unreported results, at most `most` fragments, and what to take off the lists once they are answered.
     pub(super) fn task_results(&mut self, most: usize) -> (Vec<TaskResult>, Vec<TaskReport>) {
         let (mut results, mut reported) = (Vec::new(), Vec::new());
         let mut room = most;

@@ -1,6 +1,6 @@
-//! One chunk's rebuild as a state machine: look at home, fetch a copy or k fragments, compute, append.
+//! The rebuild of one chunk's fragment as a state machine: check the local disk, fetch a copy or k fragments, compute, append.
 //!
-//! Knows no socket, disk or clock: [`ChunkRebuild::next`] says what is wanted, `on_…` takes what came. Nothing is
+//! It knows no socket, disk or clock: [`ChunkRebuild::next`] returns actions, `on_…` takes their results. Nothing is
 //! appended that [`RebuildJob::run`] did not derive from bytes with the chunk's name (P2, P6). A source
 //! that fails, lies or is late is replaced by another for as long as there is one (P12).
 
@@ -12,24 +12,24 @@ use tessera_stripe::{ClassLayout, Fragment, RebuildJob, Rebuilt};
 use tessera_wire::meta::{FragmentRef, RebuildTask};
 use tessera_wire::{ChunkInfo, ClassInfo, Code, Error, PgInfo};
 
-/// What is known of where fragments can be had; kept by the core.
+/// Where fragments can be fetched; answered by the core.
 pub trait Sources {
     /// Node that serves a disk; `None`: unknown.
     fn node_of(&self, disk_id: u64) -> Option<u64>;
-    /// Whether the disk and its node are believed to serve.
+    /// Whether the map says that the disk and its node serve.
     fn is_up(&self, disk_id: u64) -> bool;
     /// Fetches under way to the node of this disk.
     fn load(&self, disk_id: u64) -> usize;
 }
 
-/// What the machine wants done next.
+/// What the machine asks for next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RebuildAction {
-    /// Check whether the fragment is at home already: [`ChunkRebuild::on_local_check`].
+    /// Check whether the fragment is on the local disk already: [`ChunkRebuild::on_local_check`].
     CheckLocal,
     /// Read this fragment, whole, from that disk: [`ChunkRebuild::on_fetched`].
     Fetch(SourceAt),
-    /// Compute: [`ChunkRebuild::on_computed`].
+    /// Compute a step: [`ChunkRebuild::on_computed`].
     Compute(RebuildJob),
     /// Store: [`ChunkRebuild::on_appended`].
     Append(AppendItem),
@@ -37,7 +37,7 @@ pub enum RebuildAction {
     Finished(RebuildReport),
 }
 
-/// A fragment at a place.
+/// A fragment on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceAt {
     /// Fragment number.
@@ -46,14 +46,14 @@ pub struct SourceAt {
     pub disk_id: u64,
 }
 
-/// How a rebuild ended.
+/// The end of a rebuild.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RebuildReport {
-    /// In place and synced, or why not.
+    /// Stored and synced, or why not.
     pub result: Result<(), String>,
-    /// Bytes written (0 when it was there already).
+    /// Bytes written; 0 if the fragment was there already.
     pub written_bytes: u64,
-    /// Fragments at other places that were found missing or wrong.
+    /// Fragments on other disks that were found missing or wrong.
     pub bad: Vec<FragmentRef>,
 }
 
@@ -65,7 +65,7 @@ enum State {
     Failed,
 }
 
-/// A place to ask, and how that went.
+/// A disk to ask, and how that went.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     at: SourceAt,
@@ -73,15 +73,15 @@ struct Candidate {
     state: State,
 }
 
-/// What the disk is to the fragment; earlier ones are asked first.
+/// The disk's role for the fragment; earlier roles are asked first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     /// The member: it has the fragment, or should.
     Member,
     /// It is being filled: it may not have the fragment yet.
     Filling,
-    /// It was given up, and may be back; or the fragment is known to be missing where readers look for it. A disk that
-    /// was lost and came back may be the last to have what a fill could not supply.
+    /// The disk was declared lost and may be back, or the fragment is known to be missing there. A lost disk that came back may hold
+    /// the last copy of what a fill could not supply.
     LastResort,
 }
 
@@ -107,9 +107,9 @@ pub struct ChunkRebuild {
     got: BTreeMap<u32, Fragment>,
     /// Fragments that do not have their checksum: used when no other can be had, as readers do.
     suspects: BTreeMap<u32, Fragment>,
-    /// More than 0: so many sources are wanted beyond k, since what sufficed did not match.
+    /// Sources wanted beyond k, because a set that sufficed did not have the name.
     extra: usize,
-    /// Sources of the last computation that did not match: the same set is not computed twice.
+    /// Sources of the last computation: the same set is not computed twice.
     computed_with: Vec<u32>,
     /// The suspects were used too: nothing else is left to try.
     searched: bool,
@@ -120,7 +120,10 @@ pub struct ChunkRebuild {
 }
 
 impl ChunkRebuild {
-    /// The rebuild of `task.chunks[index]`; an error says what of the task makes no sense (P14).
+    /// The rebuild of `task.chunks[index]`.
+    ///
+    /// # Errors
+    /// The task is incomplete or contradicts itself (P14).
     pub fn new(task: &RebuildTask, index: usize) -> Result<Self, String> {
         let (Some(pg), Some(class)) = (&task.pg, &task.class) else {
             return Err("the task names no group or no class".into());
@@ -152,12 +155,12 @@ impl ChunkRebuild {
         Ok(it)
     }
 
-    /// Which fragment this is about.
+    /// The fragment to rebuild.
     pub fn key(&self) -> FragmentKey {
         self.key
     }
 
-    /// Bytes this rebuild reads and writes when nothing goes wrong.
+    /// Bytes this rebuild reads and writes if no source fails.
     pub fn cost_bytes(&self) -> u64 {
         let len = self.chunk.len_bytes;
         let read = match self.class.copies() {
@@ -167,7 +170,7 @@ impl ChunkRebuild {
         read.saturating_add(self.class.fragment_bytes(len, self.key.fragment).unwrap_or(0))
     }
 
-    /// Data fragments behind the end of a short chunk are empty; nobody needs to be asked for them.
+    /// Data fragments behind the end of a short chunk are empty and need no fetch.
     fn add_empty_fragments(&mut self) {
         for fragment in 0..self.class.fragments() {
             if self.class.fragment_bytes(self.chunk.len_bytes, fragment) == Some(0) {
@@ -176,7 +179,7 @@ impl ChunkRebuild {
         }
     }
 
-    /// What is wanted now; empty when it waits for something that was wanted before.
+    /// The actions to take now; empty while it waits for earlier ones.
     pub fn next(&mut self, sources: &impl Sources) -> Vec<RebuildAction> {
         match self.step {
             Step::LocalCheck if self.asked_local => Vec::new(),
@@ -242,7 +245,7 @@ impl ChunkRebuild {
         vec![RebuildAction::Compute(job)]
     }
 
-    /// What is here and on its way suffices; with sources beyond that, once some that did were not right.
+    /// Whether the fragments fetched and under way suffice, with `extra` sources more once a set did not have the name.
     fn counts_on_enough(&self) -> bool {
         let coming = self.candidates.iter().filter(|c| c.state == State::InFlight).map(|c| c.at.fragment);
         let numbers: Vec<u32> = self.got.keys().copied().chain(coming).collect();
@@ -254,7 +257,7 @@ impl ChunkRebuild {
         if self.last_error.is_empty() { String::new() } else { format!(" (last: {})", self.last_error) }
     }
 
-    /// The next place to ask: one that is believed up, little loaded, and not always the same one.
+    /// The next source to ask: one that is up and little loaded, a different one for each chunk.
     fn best_candidate(&self, sources: &impl Sources) -> Option<usize> {
         let busy = |fragment: u32| {
             self.got.contains_key(&fragment)
@@ -263,7 +266,7 @@ impl ChunkRebuild {
         let rank = |i: &usize| {
             let Candidate { at, place, .. } = self.candidates[*i];
             let turn = (u64::from(at.fragment) + self.key.chunk_id) % u64::from(self.class.fragments());
-            // One copy is one request, and nothing to decode.
+            // A copy is one request and needs no decoding.
             let copy = self.class.is_copy(at.fragment);
             (!sources.is_up(at.disk_id), place, !copy, sources.load(at.disk_id), turn)
         };
@@ -273,7 +276,7 @@ impl ChunkRebuild {
         (0..self.candidates.len()).filter(|&i| can_ask(&self.candidates[i])).min_by_key(rank)
     }
 
-    /// The fragment as it is at home: a good copy of this very chunk makes the rebuild unnecessary.
+    /// The local check ended: if the fragment is there and right, the rebuild is done.
     pub fn on_local_check(&mut self, verdict: &Verdict) -> Vec<RebuildAction> {
         if !matches!(self.step, Step::LocalCheck) {
             return Vec::new();
@@ -389,7 +392,7 @@ impl ChunkRebuild {
         self.bad.push(FragmentRef { chunk_id, fragment: at.fragment, epoch, disk_id: at.disk_id });
     }
 
-    /// The append ended: it is durable, or it is not there.
+    /// The append ended: durable, or failed.
     pub fn on_appended(&mut self, result: Result<(), Error>) -> Vec<RebuildAction> {
         let Step::Appending { len_bytes } = self.step else { return Vec::new() };
         self.finish(result.map(|()| len_bytes).map_err(|e| e.message))
@@ -406,7 +409,7 @@ impl ChunkRebuild {
     }
 }
 
-/// Where fragments of the chunk may lie.
+/// Disks that may hold fragments of the chunk.
 fn candidates(pg: &PgInfo, class: &ClassInfo, chunk: &ChunkInfo, task: &RebuildTask) -> Vec<Candidate> {
     let mut all = Vec::new();
     for (fragment, member) in (0..class.fragments()).zip(&pg.members) {
@@ -416,7 +419,7 @@ fn candidates(pg: &PgInfo, class: &ClassInfo, chunk: &ChunkInfo, task: &RebuildT
             (false, false) => (Place::Member, Place::Filling),
         };
         for (disk_id, place) in [(member.disk_id, serves), (member.incoming_disk_id, fills)] {
-            // The target itself was looked at already.
+            // The target was checked already.
             let is_target = fragment == task.fragment && disk_id == task.disk_id;
             if disk_id != 0 && !is_target {
                 all.push(Candidate { at: SourceAt { fragment, disk_id }, place, state: State::Untried });

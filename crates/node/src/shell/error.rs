@@ -1,4 +1,4 @@
-//! Why a node does not start.
+//! Errors of a node's start.
 
 use tessera_disk::{DiskError, IdentityError};
 use tessera_logstore::LogOpenError;
@@ -12,7 +12,7 @@ pub enum StartError {
     /// No disk was named.
     #[error("a node needs at least one disk; name a directory with --disk")]
     NoDisks,
-    /// A directory is not a disk of ours: another cluster's, damaged, of a newer release, or not empty.
+    /// A directory is not a disk of this cluster: another cluster's, damaged, of a newer release, or not empty.
     #[error(transparent)]
     Identity(#[from] IdentityError),
     /// A disk is served already, or failed.
@@ -61,7 +61,7 @@ pub enum StartError {
         /// Where it listens.
         listen: String,
     },
-    /// Threads could not be had.
+    /// A thread could not be started.
     #[error("cannot start a thread: {source}; raise the limit of processes")]
     Thread {
         /// Why.

@@ -1,10 +1,10 @@
-//! What a running node can be asked about itself, for `/metrics`.
+//! Metrics of a running node, for `/metrics`.
 
 use crate::core::{Counters, DiskStats};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tessera_wire::meta::DeviceWork;
 
-/// Counts kept outside the core.
+/// Counters kept outside the core.
 #[derive(Debug, Default)]
 pub(super) struct ShellCounters {
     pub(super) puts: AtomicU64,
@@ -23,7 +23,7 @@ impl ShellCounters {
         self.far_received_bytes.fetch_add(if far { bytes } else { 0 }, Relaxed);
     }
 
-    /// Payload bytes of the manager's log came: traffic of the cluster itself, not of anybody's data.
+    /// Payload bytes of the manager's log came: traffic of the cluster, not of users' data.
     pub(super) fn received_log(&self, bytes: u64) {
         self.received(bytes, false);
         self.log_received_bytes.fetch_add(bytes, Relaxed);
@@ -36,7 +36,7 @@ impl ShellCounters {
     }
 }
 
-/// A snapshot of a node's figures.
+/// A snapshot of a node's metrics.
 #[derive(Clone, Debug, Default)]
 pub struct NodeMetrics {
     /// What the core counted.
@@ -59,15 +59,15 @@ pub struct NodeMetrics {
     pub has_lease: bool,
     /// Node id; 0 before the first registration.
     pub node_id: u64,
-    /// Life of the node.
+    /// Incarnation of the node.
     pub incarnation: u64,
-    /// Disks: directory, id, why it failed (empty: it has not), state.
+    /// Disks: directory, id, why it failed (empty: it works), state.
     pub disks: Vec<(String, u64, String, DiskStats)>,
-    /// What the process's devices computed.
+    /// Work of the process's devices.
     pub device_work: Vec<DeviceWork>,
 }
 
-/// What the process's devices computed since it started, as heartbeats and metrics say it.
+/// Work of the process's devices since it started, for heartbeats and metrics.
 pub(super) fn device_work() -> Vec<DeviceWork> {
     let done = tessera_accel::work_done().into_iter();
     done.map(|(device, primitive, work)| DeviceWork::of_process(device, primitive, work.jobs, work.bytes)).collect()

@@ -1,8 +1,7 @@
 //! [`NodeServer`]: the core with sockets, threads, disks and a clock around it.
 //!
-//! Events go to the core under one lock, for a few microseconds each; payloads pass as handles. What the core wants of
-//! disks is queued under the same lock, so that a disk sees operations in the order the core decided them; everything
-//! else happens after the lock was let go. Start at [`NodeServer::start`], then `shared.rs`; threads are in
+//! Events go to the core under one lock, for a few microseconds each; payloads pass as handles. Disk operations are queued under
+//! the same lock, so that a disk sees them in the order the core decided. All other actions run after the lock is released. Start at [`NodeServer::start`], then `shared.rs`; threads are in
 //! `threads`, requests in `service`.
 
 mod clock;
@@ -23,6 +22,7 @@ use crossbeam_channel::{Receiver, unbounded};
 use metrics::ShellCounters;
 use open::OpenDisk;
 use parking_lot::{Mutex, RwLock};
+use service::NodeService;
 use shared::Shared;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
@@ -37,7 +37,7 @@ use tessera_segment::{Options, SegmentStore};
 use tessera_wire::{Code, Error, Hello, NodeInfo, PROTOCOL_VERSION, Role};
 use threads::{DiskQueue, Job};
 
-/// What a node is started with.
+/// Options of a node.
 #[derive(Clone)]
 pub struct NodeOptions {
     /// The manager.
@@ -123,14 +123,14 @@ impl NodeServer {
         }
         let cluster_id = cluster_id.unwrap_or_default();
         let pool = BufferPool::new(options.pool_bytes);
-        let door = Arc::new(service::NodeService::default());
+        let service = Arc::new(NodeService::default());
         let mut listen = vec![Endpoint::Tcp(options.listen.clone())];
         listen.extend(options.unix_socket.clone().map(Endpoint::Unix));
-        let server = Server::start(&listen, door.clone(), pool.clone())?;
+        let server = Server::start(&listen, service.clone(), pool.clone())?;
         let address = public_address(&options, &server)?;
         let (disks, log) = open::open_all(locked, cluster_id, clock.now_ms(), &options.segments)?;
         let mut node = build(&options, cluster_id, address, clock, server, disks, log, pool)?;
-        door.open(node.shared.clone());
+        service.open(node.shared.clone());
         node.start_clockwork()?;
         Ok(node)
     }
@@ -140,7 +140,7 @@ impl NodeServer {
         self.server.endpoints()
     }
 
-    /// Tells when the node cannot go on in this cluster, and why. It still serves reads then; stop it.
+    /// Receives the error if the node cannot go on in this cluster. It still serves reads then; stop it.
     pub fn fatal(&self) -> &Receiver<Error> {
         &self.fatal
     }
@@ -150,13 +150,13 @@ impl NodeServer {
         &self.stores
     }
 
-    /// Its figures.
+    /// Its metrics.
     pub fn metrics(&self) -> NodeMetrics {
         self.shared.metrics()
     }
 
-    /// Stops listening, lets the disks finish what they were given, syncs and closes them. Nothing is acknowledged that
-    /// is not durable; whoever waits for an answer sees the connection close.
+    /// Stops listening, lets the disks finish their queues, syncs and closes them. Nothing is acknowledged that is not durable;
+    /// waiting clients see the connection close.
     pub fn stop(&mut self) {
         if !self.shared.begin_stop() {
             return;

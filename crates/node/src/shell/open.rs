@@ -1,4 +1,5 @@
-//! Opening a node's disks: each is ours, of our cluster, unserved, and of a format we know, or nothing starts (P14).
+//! Opening a node's disks: each belongs to this cluster, is served by no other process and has a known format, or the node does not
+//! start (P14).
 
 use super::StartError;
 use crate::core::{DiskDescription, FragmentKey};
@@ -8,7 +9,7 @@ use tessera_disk::{Disk, DiskLock, Identity, IdentityError, hex16};
 use tessera_logstore::{LogOptions, LogStore};
 use tessera_segment::{ConaIndex, OpenProgress, Options, SegmentStore};
 
-/// A disk whose lock we hold; nothing on it was changed yet.
+/// A disk whose lock this process holds; nothing on it was changed yet.
 pub(super) struct LockedDisk {
     disk: Arc<dyn Disk>,
     identity: Option<Identity>,
@@ -19,11 +20,11 @@ pub(super) struct LockedDisk {
 pub(super) struct OpenDisk {
     pub(super) store: Arc<SegmentStore>,
     pub(super) about: DiskDescription,
-    /// Keeps other daemons out for as long as this lives.
+    /// Keeps other processes out while it exists.
     pub(super) lock: DiskLock,
 }
 
-/// Takes the locks and reads who the disks are.
+/// Takes the locks and reads the identities of the disks.
 pub(super) fn lock_all(disks: Vec<Arc<dyn Disk>>) -> Result<Vec<LockedDisk>, StartError> {
     if disks.is_empty() {
         return Err(StartError::NoDisks);
@@ -36,7 +37,7 @@ pub(super) fn lock_all(disks: Vec<Arc<dyn Disk>>) -> Result<Vec<LockedDisk>, Sta
     disks.into_iter().map(lock).collect()
 }
 
-/// The cluster that the disks belong to: they, and whoever configured the node, must agree. `None`: all are new.
+/// The cluster that the disks belong to; they and the node's configuration must agree. `None`: all are new.
 pub(super) fn cluster_of(disks: &[LockedDisk], configured: Option<[u8; 16]>) -> Result<Option<[u8; 16]>, StartError> {
     let mut cluster = configured;
     for it in disks {
@@ -56,7 +57,7 @@ pub(super) fn cluster_of(disks: &[LockedDisk], configured: Option<[u8; 16]>) -> 
     Ok(cluster)
 }
 
-/// Whether any disk is still to be made one.
+/// Whether any disk is new.
 pub(super) fn any_new(disks: &[LockedDisk]) -> bool {
     disks.iter().any(|it| it.identity.is_none())
 }

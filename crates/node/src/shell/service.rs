@@ -1,4 +1,4 @@
-//! What a connection may ask, on the connection's own thread: checks first, then the core, the index or the log.
+//! Requests of connections, on the connection's thread: checks first, then the core, the index or the log.
 
 use super::shared::Shared;
 use crate::check::{self, NodeRequest};
@@ -17,15 +17,15 @@ use tessera_wire::data::GetFragments;
 use tessera_wire::frame::FrameHeader;
 use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION, Role};
 
-/// The door: there from the moment the node listens, opened when its disks are.
+/// Serves connections. It exists from the moment the node listens; requests are served once its disks are open.
 #[derive(Default)]
 pub(super) struct NodeService {
     node: OnceLock<Arc<Shared>>,
-    /// Connections whose greeting was accepted, and what they said they are.
+    /// Connections whose greeting was accepted.
     greeted: RwLock<HashMap<u64, ConnectionPeer>>,
 }
 
-/// A peer, by its own word.
+/// A peer as its greeting describes it.
 #[derive(Debug, Clone, Copy)]
 struct ConnectionPeer {
     role: Role,
@@ -140,12 +140,12 @@ fn part(piece: PayloadPart) -> Part {
     }
 }
 
-/// A segment's file, lent to the socket. Only made of files that have a descriptor.
+/// A segment's file for the socket. Only made of files that have a descriptor.
 struct SegmentFile(Arc<dyn DiskFile>);
 
 impl std::os::fd::AsFd for SegmentFile {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        // `read::piece` asked, and a file does not lose its descriptor.
+        // `read::piece` checked, and a file does not lose its descriptor.
         self.0.as_fd().expect("a file that goes by sendfile has a descriptor")
     }
 }

@@ -21,7 +21,7 @@ use tessera_stripe::RebuildJob;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error};
 
-/// What the threads of a node share.
+/// State that the threads of a node share.
 pub(super) struct Shared {
     pub(super) config: NodeConfig,
     pub(super) cluster_id: [u8; 16],
@@ -53,14 +53,14 @@ pub(super) struct Shared {
     pub(super) sendfile_min_bytes: u64,
 }
 
-/// Who waits for an answer.
+/// A request that waits for its answer.
 pub(super) struct PendingRequest {
     connection: Arc<Connection>,
     kind: u16,
     request_id: u64,
 }
 
-/// What is left to do after the core's lock was let go.
+/// An action that runs after the core's lock is released.
 pub(super) enum DeferredAction {
     Reply(u64, Result<Bytes, Error>),
     Call(Call, Option<Endpoint>),
@@ -68,10 +68,10 @@ pub(super) enum DeferredAction {
 }
 
 impl Shared {
-    /// Gives events to the core, one after the other, and does what it wants done.
+    /// Gives events to the core, one after the other, and runs its actions.
     ///
-    /// Operations of disks are queued before the lock is let go, so that a delete that was decided after an append
-    /// comes after it; replies and calls need no order and no lock.
+    /// Disk operations are queued before the lock is released, so that a delete that was decided after an append comes after it;
+    /// replies and calls need no order and no lock.
     pub(super) fn drive(self: &Arc<Self>, events: impl IntoIterator<Item = Event>) {
         let mut errands = Vec::new();
         {
@@ -112,7 +112,7 @@ impl Shared {
         }
     }
 
-    /// Durable before anything that follows is done: a manager of an older term is refused after a restart, too.
+    /// Durable before any later action, so that a manager of an older term is refused after a restart, too.
     fn keep_term(&self, term: u64) {
         if self.last_term.fetch_max(term, Relaxed) < term
             && let Err(error) = self.log.lock().observe_term(term)
@@ -151,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// Notes who asked; the core answers by the number.
+    /// Registers a request; the core answers by its number.
     pub(super) fn remember(&self, connection: &Arc<Connection>, kind: u16, request_id: u64) -> u64 {
         let request = self.next_request.fetch_add(1, Relaxed);
         let before =
@@ -188,7 +188,7 @@ impl Shared {
         }
     }
 
-    /// Whether this is the first call; everybody sees it.
+    /// Marks the node as stopping; true for the first call.
     pub(super) fn begin_stop(&self) -> bool {
         !self.stopping.swap(true, AcqRel)
     }

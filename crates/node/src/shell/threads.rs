@@ -1,4 +1,4 @@
-//! A node's threads: per disk one writer and a few readers, for all of it a timer and some that compute.
+//! A node's threads: one writer and a few readers per disk, a timer, and computing threads.
 
 use super::metrics::device_work;
 use super::shared::Shared;
@@ -14,13 +14,13 @@ use tessera_net::BufferPool;
 use tessera_segment::SegmentStore;
 use tessera_stripe::RebuildJob;
 
-/// Work for a thread, or the end of it.
+/// Work for a thread, or the order to end.
 pub(super) enum Job<T> {
     Do(T),
     Stop,
 }
 
-/// The way to a disk's threads.
+/// The queues of a disk's threads.
 pub(super) struct DiskQueue {
     writes: Sender<Job<QueuedOp>>,
     reads: Sender<Job<QueuedOp>>,
@@ -40,14 +40,14 @@ impl DiskQueue {
         (DiskQueue { writes, reads, readers: readers.max(1) }, DiskQueueEnds { writes: write_end, reads: read_end })
     }
 
-    /// Hands an operation over; never waits.
+    /// Queues an operation; never waits.
     pub(super) fn send(&self, op_id: u64, op: DiskOp) {
         let line = if op.is_write() { &self.writes } else { &self.reads };
-        // The threads live until they are told to stop; after that nobody waits for an answer.
+        // The threads run until they are told to stop; after that no answer is needed.
         let _ = line.send(Job::Do(QueuedOp { op_id, op }));
     }
 
-    /// Tells the threads to finish what they have and end.
+    /// Tells the threads to finish their queues and end.
     pub(super) fn stop(&self) {
         let _ = self.writes.send(Job::Stop);
         for _ in 0..self.readers {
@@ -104,7 +104,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
     std::thread::Builder::new().name(name.to_string()).spawn(body)
 }
 
-/// Takes all that waits as one batch: a gathered write, a sync, then the answers (P9).
+/// Takes all queued writes as one batch: a gathered write, a sync, then the answers (P9).
 fn write_loop(shared: &Arc<Shared>, store: &SegmentStore, writes: &Receiver<Job<QueuedOp>>) {
     let mut stopping = false;
     while !stopping {
