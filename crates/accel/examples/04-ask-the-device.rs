@@ -1,7 +1,7 @@
 //! Batches through the device interface, and what the device says it did.
 
 use tessera_accel::erasure::{Code, Matrix, data_slice, fragment_len};
-use tessera_accel::{EncodeJob, device};
+use tessera_accel::{Coder, EncodeJob, device};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let chunks: Vec<Vec<u8>> = (0..8u8).map(|i| vec![i; 256 << 10]).collect();
@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for tree in device.tree(&slices) {
         println!("{}", tree.root);
     }
-    let code = Code::new(4, 2, Matrix::Cauchy1)?;
+    let code = Coder::from(Code::new(4, 2, Matrix::Cauchy1)?);
     let frag_len = fragment_len(256 << 10, 4);
     let mut parity = vec![vec![0u8; frag_len]; 2 * chunks.len()];
     let mut jobs: Vec<EncodeJob<'_>> = parity

@@ -5,7 +5,7 @@
 use std::time::Instant;
 use tessera_accel::erasure::{Code, Matrix, data_slice, fragment_len};
 use tessera_accel::runtime::Options;
-use tessera_accel::{Device, EncodeJob, Hash, ReconstructJob, Spec};
+use tessera_accel::{Coder, Device, EncodeJob, Hash, ReconstructJob, Spec};
 
 /// What an emulated device does in about a second.
 const EMULATED_BYTES: usize = 256 << 10;
@@ -48,7 +48,7 @@ fn code_and_lose(
     device: &dyn Device,
     bytes: &[u8],
 ) -> Result<(Vec<Vec<u8>>, Hash, Vec<Vec<u8>>), Box<dyn std::error::Error>> {
-    let code = Code::new(4, 2, Matrix::Cauchy1)?;
+    let code = Coder::from(Code::new(4, 2, Matrix::Cauchy1)?);
     let frag_len = fragment_len(bytes.len(), code.k());
     let data: Vec<&[u8]> = (0..code.k()).map(|i| data_slice(bytes, code.k(), i)).collect();
     let mut parity = vec![vec![0; frag_len]; code.m()];

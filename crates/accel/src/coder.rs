@@ -4,10 +4,11 @@
 //! like that as they are; codes of XOR alone compute whole stripes, so that short slices are copied and filled up here, and
 //! nowhere else.
 
-use crate::device::{Device, EncodeJob, ReconstructJob, UpdateJob, VerifyJob};
+use crate::device::{ReconstructJob, UpdateJob, VerifyJob};
 use crate::erasure::{
     Code, CodeError, EncodeError, FRAGMENT_ALIGN_BYTES, Matrix, ReconstructError, UpdateError, fragment_len,
 };
+use crate::isa::Isa;
 use crate::xorcode::{Technique, XorCallError, XorCode, XorCodeError};
 use std::sync::Arc;
 
@@ -162,102 +163,129 @@ impl Coder {
         &chunk[start..start.saturating_add(full).min(chunk.len())]
     }
 
-    /// What encoding is called where [`Device::takes`] is asked.
+    /// The primitive that encodes, as calibration and [`crate::Device::takes`] name it.
     pub fn encoding(&self) -> &'static str {
+        self.primitive("encode", "xor-encode")
+    }
+
+    /// The primitive that reconstructs.
+    pub(crate) fn reconstruction(&self) -> &'static str {
+        self.primitive("reconstruct", "xor-reconstruct")
+    }
+
+    /// The primitive that updates parity.
+    pub(crate) fn updating(&self) -> &'static str {
+        self.primitive("update", "xor-update")
+    }
+
+    /// The primitive that verifies parity.
+    pub(crate) fn verification(&self) -> &'static str {
+        self.primitive("verify", "xor-verify")
+    }
+
+    fn primitive(&self, rs: &'static str, xor: &'static str) -> &'static str {
         match self {
-            Coder::Rs(_) => "encode",
-            Coder::Xor(_) => "xor-encode",
+            Coder::Rs(_) => rs,
+            Coder::Xor(_) => xor,
         }
     }
 
     /// Fills the m parities of `frag_len` bytes from the k slices, on this thread.
+    ///
+    /// # Errors
+    /// Wrong counts or lengths.
     pub fn encode(&self, data: &[&[u8]], frag_len: usize, parity: &mut [&mut [u8]]) -> Result<(), CoderError> {
-        match self {
-            Coder::Rs(code) => Ok(code.encode(data, frag_len, parity)?),
-            Coder::Xor(code) => {
-                let mut room = Vec::new();
-                Ok(code.encode(&filled_up(data, frag_len, &mut room), parity)?)
-            }
-        }
+        self.encode_on(Isa::best(), data, frag_len, parity)
     }
 
-    /// The same, where `device` thinks best.
-    pub fn encode_on(&self, device: &dyn Device, mut job: EncodeJob<'_>) -> Result<(), CoderError> {
-        match self {
-            Coder::Rs(code) => Ok(device.encode(code, &mut [job])?),
-            Coder::Xor(code) => {
-                let mut room = Vec::new();
-                Ok(device.encode_xor(code, &filled_up(&job.data, job.frag_len, &mut room), &mut job.parity)?)
-            }
-        }
-    }
-
-    /// Fills `out[i]` with fragment `wanted[i]` (of a slice, with its beginning) from at least k of the others, on this thread.
-    pub fn reconstruct(&self, job: ReconstructJob<'_>) -> Result<(), CoderError> {
-        self.reconstruct_by(job, |coder, mut job| match coder {
-            Coder::Rs(code) => Ok(code.reconstruct(job.frag_len, &job.present, &job.wanted, &mut job.out)?),
-            Coder::Xor(code) => Ok(code.reconstruct(&job.present, &job.wanted, &mut job.out)?),
-        })
-    }
-
-    /// The same, where `device` thinks best.
-    pub fn reconstruct_on(&self, device: &dyn Device, job: ReconstructJob<'_>) -> Result<(), CoderError> {
-        self.reconstruct_by(job, |coder, mut job| match coder {
-            Coder::Rs(code) => Ok(device.reconstruct(code, &mut [job])?),
-            Coder::Xor(code) => Ok(device.reconstruct_xor(code, &job.present, &job.wanted, &mut job.out)?),
-        })
-    }
-
-    /// Changes parity in place as a data fragment, or a range of it between steps ([`Coder::step_bytes`]), changes; where
-    /// `device` thinks best. Slices that a chunk's end cuts off count as zeros beyond it.
-    pub fn update_on(&self, device: &dyn Device, job: UpdateJob<'_>) -> Result<(), CoderError> {
-        let len = job.parity.first().map_or(0, |p| p.len());
-        let mut room = Vec::new();
-        let both = filled_up(&[job.old, job.new], len, &mut room);
-        let mut job = UpdateJob { old: both[0], new: both[1], ..job };
-        match self {
-            Coder::Rs(code) => Ok(device.update(code, &mut [job])?),
-            Coder::Xor(code) => Ok(device.update_xor(code, &mut job)?),
-        }
-    }
-
-    /// The parity fragments (0..m) that are not what the data gives, found where `device` thinks best; none if all is well.
-    pub fn verify_on(&self, device: &dyn Device, job: VerifyJob<'_>) -> Result<Vec<usize>, CoderError> {
-        match self {
-            Coder::Rs(code) => Ok(device.verify(code, &[job])?.concat()),
-            Coder::Xor(code) => {
-                let mut room = Vec::new();
-                Ok(device.verify_xor(code, &filled_up(&job.data, job.frag_len, &mut room), &job.parity)?)
-            }
-        }
-    }
-
-    fn reconstruct_by(
+    pub(crate) fn encode_on(
         &self,
-        job: ReconstructJob<'_>,
-        run: impl FnOnce(&Coder, ReconstructJob<'_>) -> Result<(), CoderError>,
+        isa: Isa,
+        data: &[&[u8]],
+        frag_len: usize,
+        parity: &mut [&mut [u8]],
     ) -> Result<(), CoderError> {
-        if let Coder::Rs(_) = self {
-            return run(self, job);
+        match self {
+            Coder::Rs(code) => Ok(code.encode_on(isa, data, frag_len, parity)?),
+            Coder::Xor(code) => {
+                let mut room = Vec::new();
+                Ok(code.encode_on(isa, &padded_slices(data, frag_len, &mut room), parity)?)
+            }
         }
-        let ReconstructJob { frag_len, present, wanted, mut out } = job;
-        let (numbers, bytes): (Vec<usize>, Vec<&[u8]>) = present.into_iter().unzip();
+    }
+
+    /// Fills `out[i]` with fragment `wanted[i]` (of a cut-off slice, with its beginning) from at least k of the others, on this
+    /// thread.
+    ///
+    /// # Errors
+    /// Wrong counts, numbers or lengths, or too few fragments.
+    pub fn reconstruct(&self, mut job: ReconstructJob<'_>) -> Result<(), CoderError> {
+        self.reconstruct_on(Isa::best(), &mut job)
+    }
+
+    pub(crate) fn reconstruct_on(&self, isa: Isa, job: &mut ReconstructJob<'_>) -> Result<(), CoderError> {
+        let code = match self {
+            Coder::Rs(code) => {
+                return Ok(code.reconstruct_on(isa, job.frag_len, &job.present, &job.wanted, &mut job.out)?);
+            }
+            Coder::Xor(code) => code,
+        };
+        let frag_len = job.frag_len;
+        let (numbers, bytes): (Vec<usize>, Vec<&[u8]>) = job.present.iter().copied().unzip();
         let mut room = Vec::new();
-        let present = numbers.into_iter().zip(filled_up(&bytes, frag_len, &mut room)).collect();
-        // Whole fragments are computed in place; of those that are cut off, the beginning is kept.
+        let present: Vec<(usize, &[u8])> =
+            numbers.into_iter().zip(padded_slices(&bytes, frag_len, &mut room)).collect();
+        // Whole fragments are computed in place; of cut-off ones the beginning is kept.
         let mut whole: Vec<Vec<u8>> =
-            out.iter().map(|o| vec![0; if o.len() < frag_len { frag_len } else { 0 }]).collect();
-        let rooms = out.iter_mut().zip(&mut whole).map(|(o, w)| if w.is_empty() { &mut o[..] } else { &mut w[..] });
-        run(self, ReconstructJob { frag_len, present, wanted, out: rooms.collect() })?;
-        for (o, w) in out.iter_mut().zip(whole).filter(|(_, w)| !w.is_empty()) {
+            job.out.iter().map(|o| vec![0; if o.len() < frag_len { frag_len } else { 0 }]).collect();
+        let rooms = job.out.iter_mut().zip(&mut whole);
+        let mut rooms: Vec<&mut [u8]> =
+            rooms.map(|(o, w)| if w.is_empty() { &mut o[..] } else { &mut w[..] }).collect();
+        code.reconstruct_on(isa, &present, &job.wanted, &mut rooms)?;
+        for (o, w) in job.out.iter_mut().zip(whole).filter(|(_, w)| !w.is_empty()) {
             o.copy_from_slice(&w[..o.len()]);
         }
         Ok(())
     }
+
+    /// Changes parity in place as a data fragment, or a range of it between steps ([`Coder::step_bytes`]), changes. Slices that
+    /// a chunk's end cuts off count as zeros beyond it.
+    pub(crate) fn update_on(&self, isa: Isa, job: &mut UpdateJob<'_>) -> Result<(), CoderError> {
+        let len = job.parity.first().map_or(0, |p| p.len());
+        let mut room = Vec::new();
+        let both = padded_slices(&[job.old, job.new], len, &mut room);
+        match self {
+            Coder::Rs(code) => Ok(code.update_on(isa, job.index, both[0], both[1], &mut job.parity)?),
+            Coder::Xor(code) => Ok(code.update(job.index, both[0], both[1], &mut job.parity)?),
+        }
+    }
+
+    /// The parity fragments (0..m) that differ from what the data gives.
+    pub(crate) fn verify_on(&self, isa: Isa, job: &VerifyJob<'_>) -> Result<Vec<usize>, CoderError> {
+        match self {
+            Coder::Rs(code) => Ok(code.verify_on(isa, &job.data, job.frag_len, &job.parity)?),
+            Coder::Xor(code) => {
+                let mut room = Vec::new();
+                Ok(code.verify_on(isa, &padded_slices(&job.data, job.frag_len, &mut room), &job.parity)?)
+            }
+        }
+    }
 }
 
-/// The slices, those that are shorter than `len` copied to `room` with zeros behind them.
-fn filled_up<'a>(slices: &[&'a [u8]], len: usize, room: &'a mut Vec<u8>) -> Vec<&'a [u8]> {
+impl From<Code> for Coder {
+    fn from(code: Code) -> Coder {
+        Coder::Rs(Arc::new(code))
+    }
+}
+
+impl From<XorCode> for Coder {
+    fn from(code: XorCode) -> Coder {
+        Coder::Xor(Arc::new(code))
+    }
+}
+
+/// The slices; those shorter than `len` are copied to `room` and padded with zeros.
+fn padded_slices<'a>(slices: &[&'a [u8]], len: usize, room: &'a mut Vec<u8>) -> Vec<&'a [u8]> {
     let short = slices.iter().filter(|slice| slice.len() < len).count();
     room.resize(short * len, 0);
     let mut places = room.chunks_exact_mut(len.max(1));
@@ -277,10 +305,11 @@ fn filled_up<'a>(slices: &[&'a [u8]], len: usize, room: &'a mut Vec<u8>) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Cpu;
+    use crate::device::EncodeJob;
     use crate::erasure::Matrix;
     use crate::testing::test_bytes;
     use crate::xorcode::Technique;
+    use crate::{Cpu, Device};
 
     fn coders() -> Vec<Coder> {
         let xor = |technique, k, w| Coder::Xor(Arc::new(XorCode::new(technique, k, 2, w, 64).unwrap()));
@@ -310,7 +339,7 @@ mod tests {
                     let mut again = vec![vec![7u8; full]; 2];
                     let rooms = again.iter_mut().map(|p| &mut p[..]).collect();
                     let job = EncodeJob { data: data.clone(), frag_len: full, parity: rooms };
-                    coder.encode_on(device, job).unwrap();
+                    device.encode(&coder, &mut [job]).unwrap();
                     assert_eq!(again, parity);
                 }
                 let all: Vec<&[u8]> = data.iter().copied().chain(parity.iter().map(|p| &p[..])).collect();
@@ -322,8 +351,8 @@ mod tests {
                         let job = ReconstructJob { frag_len: full, present: present(), wanted: vec![a, b], out };
                         match way {
                             0 => coder.reconstruct(job).unwrap(),
-                            1 => coder.reconstruct_on(&cpu, job).unwrap(),
-                            _ => coder.reconstruct_on(emulated.as_ref(), job).unwrap(),
+                            1 => cpu.reconstruct(&coder, &mut [job]).unwrap(),
+                            _ => emulated.reconstruct(&coder, &mut [job]).unwrap(),
                         }
                         assert_eq!((&rooms[0][..], &rooms[1][..]), (all[a], all[b]), "{coder:?} {len} {a} {b} {way}");
                         rooms.iter_mut().for_each(|r| r.fill(3));
@@ -357,13 +386,16 @@ mod tests {
                     let new = coder.data_slice(&changed, index);
                     let mut parity = encoded(&chunk);
                     let rooms = parity.iter_mut().map(|p| &mut p[..]).collect();
-                    coder.update_on(device, UpdateJob { index, old, new, parity: rooms }).unwrap();
+                    device.update(&coder, &mut [UpdateJob { index, old, new, parity: rooms }]).unwrap();
                     assert_eq!(parity, encoded(&changed), "{coder:?} {len} {index}");
 
                     let data: Vec<&[u8]> = (0..k).map(|i| coder.data_slice(&changed, i)).collect();
                     let check = |parity: &[Vec<u8>]| {
                         let parity = parity.iter().map(|p| &p[..]).collect();
-                        coder.verify_on(device, VerifyJob { data: data.clone(), frag_len: full, parity }).unwrap()
+                        device
+                            .verify(&coder, &[VerifyJob { data: data.clone(), frag_len: full, parity }])
+                            .unwrap()
+                            .concat()
                     };
                     assert_eq!(check(&parity), [0usize; 0]);
                     if let Some(last) = parity[1].last_mut() {
@@ -375,7 +407,7 @@ mod tests {
             let mut short = vec![vec![0u8; coder.step_bytes()]; 1];
             let parity = short.iter_mut().map(|p| &mut p[..]).collect();
             let job = UpdateJob { index: 0, old: &[], new: &[], parity };
-            assert!(coder.update_on(emulated.as_ref(), job).is_err(), "one parity of two");
+            assert!(emulated.update(&coder, &mut [job]).is_err(), "one parity of two");
         }
         let used = emulated.usage_by_device();
         for primitive in ["update", "verify", "xor-update", "xor-verify"] {

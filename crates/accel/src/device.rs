@@ -7,14 +7,13 @@
 
 use crate::boundaries::{self, Candidate, Params};
 use crate::checksum;
-use crate::erasure::{Code, EncodeError, ReconstructError, UpdateError};
+use crate::coder::{Coder, CoderError};
 use crate::hash::{self, Hash, Tree};
 use crate::isa::Isa;
-use crate::xorcode::{XorCallError, XorCode};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
-/// One chunk to encode: arguments of [`Code::encode`].
+/// One chunk to encode: arguments of [`crate::erasure::Code::encode`].
 #[derive(Debug)]
 pub struct EncodeJob<'a> {
     /// The k data slices, each at most `frag_len` bytes.
@@ -25,7 +24,7 @@ pub struct EncodeJob<'a> {
     pub parity: Vec<&'a mut [u8]>,
 }
 
-/// One chunk to rebuild fragments of: arguments of [`Code::reconstruct`].
+/// One chunk to rebuild fragments of: arguments of [`crate::erasure::Code::reconstruct`].
 #[derive(Debug)]
 pub struct ReconstructJob<'a> {
     /// Bytes in a fragment.
@@ -38,7 +37,7 @@ pub struct ReconstructJob<'a> {
     pub out: Vec<&'a mut [u8]>,
 }
 
-/// One chunk whose parity follows a changed data fragment: arguments of [`Code::update`] and [`XorCode::update`].
+/// One chunk whose parity follows a changed data fragment: arguments of [`crate::erasure::Code::update`].
 #[derive(Debug)]
 pub struct UpdateJob<'a> {
     /// Number of the data fragment.
@@ -51,7 +50,7 @@ pub struct UpdateJob<'a> {
     pub parity: Vec<&'a mut [u8]>,
 }
 
-/// One chunk whose parity is checked: arguments of [`Code::verify`].
+/// One chunk whose parity is checked: arguments of [`crate::erasure::Code::verify`].
 #[derive(Debug)]
 pub struct VerifyJob<'a> {
     /// The k data slices, each at most `frag_len` bytes.
@@ -87,74 +86,35 @@ pub trait Device: Send + Sync {
     fn crc32c(&self, buffers: &[&[u8]]) -> Vec<u32>;
 
     /// Parity of chunks. Jobs before the one that is refused have been done.
-    fn encode(&self, code: &Code, jobs: &mut [EncodeJob<'_>]) -> Result<(), EncodeError>;
+    ///
+    /// # Errors
+    /// The first invalid job's; so for the next three.
+    fn encode(&self, coder: &Coder, jobs: &mut [EncodeJob<'_>]) -> Result<(), CoderError>;
 
     /// Lost fragments of chunks. Jobs before the one that is refused have been done.
-    fn reconstruct(&self, code: &Code, jobs: &mut [ReconstructJob<'_>]) -> Result<(), ReconstructError>;
+    ///
+    /// # Errors
+    /// See [`Device::encode`].
+    fn reconstruct(&self, coder: &Coder, jobs: &mut [ReconstructJob<'_>]) -> Result<(), CoderError>;
 
-    /// Parity of a chunk by a code of XOR alone; arguments of [`XorCode::encode`]. The CPU does it unless a device says otherwise.
-    fn encode_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
-        code.encode(data, parity)?;
-        self.note("encode", Work { jobs: 1, bytes: total(data) as u64 });
-        Ok(())
-    }
+    /// Parity after changes of data fragments. Jobs before the one that is refused have been done.
+    ///
+    /// # Errors
+    /// See [`Device::encode`].
+    fn update(&self, coder: &Coder, jobs: &mut [UpdateJob<'_>]) -> Result<(), CoderError>;
 
-    /// Lost fragments of a chunk by a code of XOR alone; arguments of [`XorCode::reconstruct`]. The same holds.
-    fn reconstruct_xor(
-        &self,
-        code: &Arc<XorCode>,
-        present: &[(usize, &[u8])],
-        wanted: &[usize],
-        out: &mut [&mut [u8]],
-    ) -> Result<(), XorCallError> {
-        code.reconstruct(present, wanted, out)?;
-        let bytes = present.iter().map(|(_, bytes)| bytes.len() as u64).sum();
-        self.note("reconstruct", Work { jobs: 1, bytes });
-        Ok(())
-    }
-
-    /// Parity that follows changed data fragments. Jobs before the one that is refused have been done. This and the next three
-    /// the CPU does unless a device says otherwise.
-    fn update(&self, code: &Code, jobs: &mut [UpdateJob<'_>]) -> Result<(), UpdateError> {
-        for job in jobs {
-            code.update(job.index, job.old, job.new, &mut job.parity)?;
-            self.note("update", Work { jobs: 1, bytes: job.bytes() as u64 });
-        }
-        Ok(())
-    }
-
-    /// For each job the parity fragments (0..m) that are not what its data gives.
-    fn verify(&self, code: &Arc<Code>, jobs: &[VerifyJob<'_>]) -> Result<Vec<Vec<usize>>, EncodeError> {
-        let check = |job: &VerifyJob<'_>| {
-            let wrong = code.verify(&job.data, job.frag_len, &job.parity)?;
-            self.note("verify", Work { jobs: 1, bytes: (total(&job.data) + total(&job.parity)) as u64 });
-            Ok(wrong)
-        };
-        jobs.iter().map(check).collect()
-    }
-
-    /// [`Device::update`] of a code of XOR alone, one chunk: whole stripes.
-    fn update_xor(&self, code: &Arc<XorCode>, job: &mut UpdateJob<'_>) -> Result<(), XorCallError> {
-        code.update(job.index, job.old, job.new, &mut job.parity)?;
-        self.note("update", Work { jobs: 1, bytes: job.bytes() as u64 });
-        Ok(())
-    }
-
-    /// [`Device::verify`] of a code of XOR alone, one chunk: arguments of [`XorCode::verify`].
-    fn verify_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &[&[u8]]) -> Result<Vec<usize>, XorCallError> {
-        let wrong = code.verify(data, parity)?;
-        self.note("verify", Work { jobs: 1, bytes: (total(data) + total(parity)) as u64 });
-        Ok(wrong)
-    }
+    /// For each job the parity fragments (0..m) that differ from what its data gives.
+    ///
+    /// # Errors
+    /// See [`Device::encode`].
+    fn verify(&self, coder: &Coder, jobs: &[VerifyJob<'_>]) -> Result<Vec<Vec<usize>>, CoderError>;
 
     /// Chunk boundary candidates of one slice; see [`boundaries::candidates`].
     fn candidates(&self, params: &Params, context: &[u8], data: &[u8], out: &mut Vec<Candidate>);
 
     /// Whether a call of `primitive` with so many bytes leaves the caller's thread. If not, who works on small pieces
     /// while they are in the cache calls the functions of this crate by itself, and [`Device::note`]s it.
-    fn takes(&self, _primitive: &str, _bytes: usize) -> bool {
-        false
-    }
+    fn takes(&self, primitive: &str, bytes: usize) -> bool;
 
     /// Counts work that a caller did on the CPU by itself.
     fn note(&self, primitive: &str, work: Work);
@@ -283,66 +243,46 @@ impl Device for Cpu {
         buffers.iter().map(|b| checksum::crc32c(b)).collect()
     }
 
-    fn encode(&self, code: &Code, jobs: &mut [EncodeJob<'_>]) -> Result<(), EncodeError> {
+    fn encode(&self, coder: &Coder, jobs: &mut [EncodeJob<'_>]) -> Result<(), CoderError> {
         for job in jobs {
-            code.encode_on(self.isa, &job.data, job.frag_len, &mut job.parity)?;
+            coder.encode_on(self.isa, &job.data, job.frag_len, &mut job.parity)?;
             self.count("encode", 1, total(&job.data));
         }
         Ok(())
     }
 
-    fn reconstruct(&self, code: &Code, jobs: &mut [ReconstructJob<'_>]) -> Result<(), ReconstructError> {
+    fn reconstruct(&self, coder: &Coder, jobs: &mut [ReconstructJob<'_>]) -> Result<(), CoderError> {
         for job in jobs {
-            code.reconstruct_on(self.isa, job.frag_len, &job.present, &job.wanted, &mut job.out)?;
+            coder.reconstruct_on(self.isa, job)?;
             self.count("reconstruct", 1, job.present.iter().map(|(_, bytes)| bytes.len()).sum());
         }
         Ok(())
     }
 
-    fn update(&self, code: &Code, jobs: &mut [UpdateJob<'_>]) -> Result<(), UpdateError> {
+    fn update(&self, coder: &Coder, jobs: &mut [UpdateJob<'_>]) -> Result<(), CoderError> {
         for job in jobs {
-            code.update_on(self.isa, job.index, job.old, job.new, &mut job.parity)?;
+            coder.update_on(self.isa, job)?;
             self.count("update", 1, job.bytes());
         }
         Ok(())
     }
 
-    fn verify(&self, code: &Arc<Code>, jobs: &[VerifyJob<'_>]) -> Result<Vec<Vec<usize>>, EncodeError> {
+    fn verify(&self, coder: &Coder, jobs: &[VerifyJob<'_>]) -> Result<Vec<Vec<usize>>, CoderError> {
         let check = |job: &VerifyJob<'_>| {
-            let wrong = code.verify_on(self.isa, &job.data, job.frag_len, &job.parity)?;
+            let wrong = coder.verify_on(self.isa, job)?;
             self.count("verify", 1, total(&job.data) + total(&job.parity));
             Ok(wrong)
         };
         jobs.iter().map(check).collect()
     }
 
-    fn verify_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &[&[u8]]) -> Result<Vec<usize>, XorCallError> {
-        let wrong = code.verify_on(self.isa, data, parity)?;
-        self.count("verify", 1, total(data) + total(parity));
-        Ok(wrong)
-    }
-
-    fn encode_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
-        code.encode_on(self.isa, data, parity)?;
-        self.count("encode", 1, total(data));
-        Ok(())
-    }
-
-    fn reconstruct_xor(
-        &self,
-        code: &Arc<XorCode>,
-        present: &[(usize, &[u8])],
-        wanted: &[usize],
-        out: &mut [&mut [u8]],
-    ) -> Result<(), XorCallError> {
-        code.reconstruct_on(self.isa, present, wanted, out)?;
-        self.count("reconstruct", 1, present.iter().map(|(_, bytes)| bytes.len()).sum());
-        Ok(())
-    }
-
     fn candidates(&self, params: &Params, context: &[u8], data: &[u8], out: &mut Vec<Candidate>) {
         self.count("candidates", 1, data.len());
         boundaries::candidates_on(self.isa, params, context, data, out);
+    }
+
+    fn takes(&self, _primitive: &str, _bytes: usize) -> bool {
+        false
     }
 
     fn note(&self, primitive: &str, work: Work) {
@@ -366,13 +306,13 @@ fn total(buffers: &[&[u8]]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::erasure::Matrix;
+    use crate::erasure::{Code, Matrix};
     use crate::testing::test_bytes;
 
     #[test]
     fn every_instruction_set_gives_the_reference_bytes_through_the_device() {
         let chunk = test_bytes(7, 300_000);
-        let code = Code::new(4, 2, Matrix::Cauchy1).unwrap();
+        let code = Coder::from(Code::new(4, 2, Matrix::Cauchy1).unwrap());
         let params = Params::new(4096, 65536).unwrap();
         let run = |cpu: Cpu| {
             let data: Vec<&[u8]> = (0..4).map(|i| crate::erasure::data_slice(&chunk, 4, i)).collect();

@@ -178,7 +178,7 @@ impl<'a> Decoder<'a> {
             let out: Vec<&mut [u8]> = rooms.iter_mut().map(|room| &mut room[..]).collect();
             let frag_len = self.class.full_len(self.chunk_len);
             let job = ReconstructJob { frag_len, present, wanted: wanted.clone(), out };
-            coder.reconstruct_on(device(), job).ok()?;
+            device().reconstruct(coder, &mut [job]).ok()?;
             for (index, room) in wanted.into_iter().zip(rooms) {
                 parts[index] = Some(room.freeze());
             }

@@ -49,7 +49,7 @@ pub fn fragment(class: &Class, chunk: &Bytes, number: u32, pool: &BufferPool) ->
             let mut room = pool.get(frag_len);
             let present = (0..class.k).map(|i| (i as usize, &chunk[class.slice_range(chunk_len, i)])).collect();
             let job = ReconstructJob { frag_len, present, wanted: vec![number as usize], out: vec![&mut room] };
-            coder.reconstruct_on(device(), job).expect(SHAPES);
+            device().reconstruct(coder, &mut [job]).expect(SHAPES);
             room.freeze()
         }
     };
@@ -72,7 +72,7 @@ fn parity_and_sums(device: &dyn Device, class: &Class, chunk: &Bytes, pool: &Buf
     let mut rows: Vec<&mut [u8]> = room.chunks_exact_mut(full).collect();
     if device.takes(coder.encoding(), chunk.len()) {
         let mut sums: Vec<u32> = data.iter().map(|d| crc32c(d)).collect();
-        coder.encode_on(device, EncodeJob { data, frag_len: full, parity: rows }).expect(SHAPES);
+        device.encode(coder, &mut [EncodeJob { data, frag_len: full, parity: rows }]).expect(SHAPES);
         sums.extend(room.chunks_exact(full).map(crc32c));
         return (room.freeze(), sums);
     }

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 use tessera_accel::boundaries::{Cutter, Rule};
 use tessera_accel::erasure::{Code, Matrix};
-use tessera_accel::{EncodeJob, device};
+use tessera_accel::{Coder, EncodeJob, device};
 
 /// Fills `out` from a counter through SplitMix64 (Steele, Lea, Flood 2014), by two threads.
 ///
@@ -55,7 +55,7 @@ pub fn kernels(source: &[u8]) -> Reply {
         Ok(cuts.len())
     })?;
     let (k, m) = CODE;
-    let code = Code::new(k, m, Matrix::default())?;
+    let code = Coder::from(Code::new(k, m, Matrix::default())?);
     let frag_len = CHUNK_BYTES / k;
     let mut parity = vec![0; m * frag_len];
     let encode = rate(sample, || {

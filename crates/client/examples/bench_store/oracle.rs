@@ -8,8 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 use tessera_accel::boundaries::{Candidate, Params};
 use tessera_accel::device::{Usage, Work};
-use tessera_accel::erasure::{Code, EncodeError, ReconstructError};
-use tessera_accel::{Cpu, Device, EncodeJob, Hash, ReconstructJob, Tree};
+use tessera_accel::{Coder, CoderError, Cpu, Device, EncodeJob, Hash, ReconstructJob, Tree, UpdateJob, VerifyJob};
 
 /// See the module; clones share what is known.
 #[derive(Clone, Default)]
@@ -94,12 +93,20 @@ impl Device for Oracle {
         self.0.cpu.crc32c(buffers)
     }
 
-    fn encode(&self, code: &Code, jobs: &mut [EncodeJob<'_>]) -> Result<(), EncodeError> {
-        self.0.cpu.encode(code, jobs)
+    fn encode(&self, coder: &Coder, jobs: &mut [EncodeJob<'_>]) -> Result<(), CoderError> {
+        self.0.cpu.encode(coder, jobs)
     }
 
-    fn reconstruct(&self, code: &Code, jobs: &mut [ReconstructJob<'_>]) -> Result<(), ReconstructError> {
-        self.0.cpu.reconstruct(code, jobs)
+    fn reconstruct(&self, coder: &Coder, jobs: &mut [ReconstructJob<'_>]) -> Result<(), CoderError> {
+        self.0.cpu.reconstruct(coder, jobs)
+    }
+
+    fn update(&self, coder: &Coder, jobs: &mut [UpdateJob<'_>]) -> Result<(), CoderError> {
+        self.0.cpu.update(coder, jobs)
+    }
+
+    fn verify(&self, coder: &Coder, jobs: &[VerifyJob<'_>]) -> Result<Vec<Vec<usize>>, CoderError> {
+        self.0.cpu.verify(coder, jobs)
     }
 
     fn note(&self, primitive: &str, work: Work) {

@@ -2,6 +2,7 @@
 //! result is read. Operations of other crates implement [`super::Operation`] as well.
 
 mod boundaries;
+mod coding;
 mod hash;
 mod multiply;
 mod roofs;
@@ -9,6 +10,7 @@ mod verify;
 mod xor;
 
 pub use boundaries::FindCandidates;
+pub(crate) use coding::{Coding, encode, reconstruct, update};
 pub use hash::HashBatch;
 pub use multiply::Multiply;
 pub use roofs::{CopyInside, KernelsAlone, Transfer};

@@ -1,6 +1,7 @@
 //! Whether parity belongs to its data, for codes of both families.
 
 use super::{Multiply, XorFragments};
+use crate::coder::Coder;
 use crate::erasure::Code;
 use crate::isa::Isa;
 use crate::kernels::{Kernel, Launch, MarkNonzero};
@@ -51,6 +52,14 @@ impl Differences {
 }
 
 impl Verify {
+    /// Of `chunks` chunks with fragments of `frag_len` bytes; none if the code takes no such length.
+    pub fn new(coder: &Coder, frag_len: usize, chunks: usize) -> Option<Verify> {
+        match coder {
+            Coder::Rs(code) => Some(Verify::rs(code, frag_len, chunks)),
+            Coder::Xor(code) => Verify::xor(code, frag_len, chunks),
+        }
+    }
+
     /// Of `chunks` chunks with fragments of `frag_len` bytes, by a Reed–Solomon code.
     pub fn rs(code: &Arc<Code>, frag_len: usize, chunks: usize) -> Verify {
         let operation = Multiply::differences(code, frag_len, chunks);

@@ -142,6 +142,13 @@ impl XorFragments {
         start..start + self.fragment
     }
 
+    /// Copies a present fragment to its place in the input; a shorter one counts as zeros beyond its end.
+    pub fn pack(&self, chunk: usize, slot: usize, bytes: &[u8], input: &mut [u8]) {
+        let room = &mut input[self.source_range(chunk, slot)];
+        room[..bytes.len()].copy_from_slice(bytes);
+        room[bytes.len()..].fill(0);
+    }
+
     /// Where wanted fragment number `slot` of a chunk lies in the output.
     pub fn target_range(&self, chunk: usize, slot: usize) -> Range<usize> {
         let start = (chunk * self.wanted.len() + slot) * self.fragment;

@@ -11,7 +11,7 @@ use crate::runtime::{Options, Runtime, Target};
 use crate::testing::Blocks;
 use crate::testing::test_bytes;
 use crate::xorcode::{Technique, XorCode};
-use crate::{Accelerated, Cpu, Device};
+use crate::{Accelerated, Coder, Cpu, Device};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use std::sync::Arc;
@@ -243,7 +243,7 @@ fn batches_behind_the_interface_are_done_once_whatever_memory_there_is() {
         if wrong {
             jobs[4].index = 3;
         }
-        let ended = device.update(&code, &mut jobs);
+        let ended = device.update(&Coder::Rs(code.clone()), &mut jobs);
         drop(jobs);
         (ended, parity)
     };
@@ -253,7 +253,7 @@ fn batches_behind_the_interface_are_done_once_whatever_memory_there_is() {
             frag_len: if wrong && number == 4 { 511 } else { 512 },
             parity: parity.iter().map(|p| p.as_slice()).collect(),
         });
-        device.verify(&code, &jobs.collect::<Vec<_>>())
+        device.verify(&Coder::Rs(code.clone()), &jobs.collect::<Vec<_>>())
     };
     let cpu = Cpu::reference();
     let (ended, parity) = update(&cpu, false);

@@ -4,15 +4,14 @@
 //! Nothing here can fail for a device's sake: what a device does not do, or is not asked because the call is wrong
 //! anyway, the CPU does, with the same bytes (P10) or the CPU's typed error (P14).
 
-mod upkeep;
+mod coding;
 
 use crate::boundaries::{Candidate, Params};
+use crate::coder::{Coder, CoderError};
 use crate::device::{Cpu, Device, EncodeJob, ReconstructJob, UpdateJob, Usage, VerifyJob, Work};
-use crate::erasure::{Code, EncodeError, ReconstructError, UpdateError};
 use crate::hash::{Hash, Tree};
-use crate::runtime::operations::{FindCandidates, HashBatch, Multiply, XorFragments};
+use crate::runtime::operations::{FindCandidates, HashBatch};
 use crate::runtime::{Buffer, Done, Job, JobError, Operation, Request, Runtime, SubmitError, Target};
-use crate::xorcode::{XorCallError, XorCode};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -87,12 +86,12 @@ impl Accelerated {
     }
 
     /// Submits an operation whose input `fill` writes.
-    fn submit(&self, operation: &(impl Operation + Clone + 'static), fill: impl FnOnce(&mut [u8])) -> Option<Job> {
+    fn submit(&self, operation: Arc<dyn Operation>, fill: impl FnOnce(&mut [u8])) -> Option<Job> {
         let mut input = self.runtime.buffer(operation.input_bytes()).ok()?;
         fill(&mut input);
         // The decision is made: `auto` would ask again, with the size of a part.
         let target = if self.target == Target::Auto { Target::AnyDevice } else { self.target };
-        self.runtime.submit(Arc::new(operation.clone()), input, Request { target, deadline: None }).ok()
+        self.runtime.submit(operation, input, Request { target, deadline: None }).ok()
     }
 
     /// Hashes on devices, in jobs of about [`JOB_BYTES`]; `read` takes a job's results.
@@ -105,11 +104,11 @@ impl Accelerated {
         let lens: Vec<usize> = chunks.iter().map(|c| c.len()).collect();
         let mut jobs = Vec::new();
         for range in parts(&lens, self.job_bytes) {
-            let operation = make(&lens[range.clone()])?;
+            let operation = Arc::new(make(&lens[range.clone()])?);
             let pack = |input: &mut [u8]| {
                 chunks[range.clone()].iter().enumerate().for_each(|(i, chunk)| operation.pack(i, chunk, input));
             };
-            jobs.push((self.submit(&operation, pack)?, operation));
+            jobs.push((self.submit(operation.clone(), pack)?, operation));
         }
         let mut results = Vec::with_capacity(chunks.len());
         for (job, operation) in jobs {
@@ -118,79 +117,15 @@ impl Accelerated {
         Some(results)
     }
 
-    /// Encodes jobs that are all right and have one fragment length.
-    fn encode_on_devices(&self, code: &Code, jobs: &mut [EncodeJob<'_>]) -> Option<()> {
-        let frag_len = jobs.first()?.frag_len;
-        let sizes = vec![code.k() * frag_len; jobs.len()];
-        let mut running = Vec::new();
-        for range in parts(&sizes, self.job_bytes) {
-            let operation = Multiply::encode(code, frag_len, range.len());
-            let pack = |input: &mut [u8]| {
-                for (stripe, job) in jobs[range.clone()].iter().enumerate() {
-                    job.data.iter().enumerate().for_each(|(c, bytes)| operation.pack(stripe, c, bytes, input));
-                }
-            };
-            running.push((self.submit(&operation, pack)?, operation, range));
-        }
-        for (job, operation, range) in running {
-            let done = job.wait().ok()?;
-            for (stripe, job) in jobs[range].iter_mut().enumerate() {
-                let parity = job.parity.iter_mut().map(|p| &mut **p);
-                copy_rows(&operation, &done.output, stripe, parity);
-            }
-        }
-        Some(())
-    }
-
-    /// Rebuilds fragments of jobs that share one pattern.
-    fn reconstruct_on_devices(&self, code: &Code, pattern: &Pattern, jobs: &mut [ReconstructJob<'_>]) -> Option<()> {
-        let sizes = vec![code.k() * pattern.frag_len; jobs.len()];
-        let mut running = Vec::new();
-        for range in parts(&sizes, self.job_bytes) {
-            let Pattern { sources, wanted, frag_len } = pattern;
-            let operation = Multiply::reconstruct(code, sources, wanted, *frag_len, range.len())?;
-            let pack = |input: &mut [u8]| {
-                for (stripe, job) in jobs[range.clone()].iter().enumerate() {
-                    for (number, bytes) in &job.present {
-                        let column = sources.iter().position(|s| s == number);
-                        column.into_iter().for_each(|c| operation.pack(stripe, c, bytes, input));
-                    }
-                }
-            };
-            running.push((self.submit(&operation, pack)?, operation, range));
-        }
-        for (job, operation, range) in running {
-            let done = job.wait().ok()?;
-            for (stripe, job) in jobs[range].iter_mut().enumerate() {
-                copy_rows(&operation, &done.output, stripe, job.out.iter_mut().map(|o| &mut **o));
-            }
-        }
-        Some(())
-    }
-
-    /// Runs an operation of one chunk: slices to its input, its output to `out`, which is in the operation's order.
-    fn xor_on_device(&self, operation: &XorFragments, slices: &[&[u8]], out: &mut [&mut [u8]]) -> Option<()> {
-        let pack = |input: &mut [u8]| {
-            slices.iter().enumerate().for_each(|(i, bytes)| input[operation.source_range(0, i)].copy_from_slice(bytes));
-        };
-        let done = self.submit(operation, pack)?.wait().ok()?;
-        for (i, room) in out.iter_mut().enumerate() {
-            room.copy_from_slice(&done.output[operation.target_range(0, i)]);
-        }
-        Some(())
-    }
-
-    fn candidates_on_device(&self, params: &Params, context: &[u8], data: &[u8]) -> Option<(FindCandidates, Done)> {
-        let operation = FindCandidates::new(params, context.len(), data.len())?;
-        let job = self.submit(&operation, |input| operation.pack(context, data, input))?;
+    fn candidates_on_device(
+        &self,
+        params: &Params,
+        context: &[u8],
+        data: &[u8],
+    ) -> Option<(Arc<FindCandidates>, Done)> {
+        let operation = Arc::new(FindCandidates::new(params, context.len(), data.len())?);
+        let job = self.submit(operation.clone(), |input| operation.pack(context, data, input))?;
         Some((operation, job.wait().ok()?))
-    }
-}
-
-fn copy_rows<'a>(operation: &Multiply, output: &Buffer, stripe: usize, room: impl Iterator<Item = &'a mut [u8]>) {
-    for (row, room) in room.enumerate() {
-        let made = &output[operation.target_range(stripe, row)];
-        room.copy_from_slice(&made[..room.len()]);
     }
 }
 
@@ -210,47 +145,6 @@ fn parts(sizes: &[usize], job_bytes: usize) -> Vec<Range<usize>> {
     parts
 }
 
-/// What jobs must share to be rebuilt together.
-#[derive(PartialEq, Eq)]
-struct Pattern {
-    sources: Vec<usize>,
-    wanted: Vec<usize>,
-    frag_len: usize,
-}
-
-impl Pattern {
-    /// The pattern of a job that a device may do; none if the CPU must look at it: because it is wrong, or wants
-    /// fragments that are there.
-    fn of(code: &Code, job: &ReconstructJob<'_>) -> Option<Pattern> {
-        let fits = |index: usize, len: usize| match index < code.k() {
-            true => len <= job.frag_len,
-            false => index < code.fragments() && len == job.frag_len,
-        };
-        let mut sources: Vec<usize> = job.present.iter().map(|(i, _)| *i).collect();
-        sources.sort_unstable();
-        let distinct = |sorted: &[usize]| sorted.windows(2).all(|pair| pair[0] < pair[1]);
-        let mut sorted = job.wanted.clone();
-        sorted.sort_unstable();
-        let sound = distinct(&sources)
-            && distinct(&sorted)
-            && job.present.iter().all(|(i, bytes)| fits(*i, bytes.len()))
-            && job.wanted.len() == job.out.len()
-            && job.wanted.iter().zip(&job.out).all(|(i, room)| fits(*i, room.len()) && !sources.contains(i))
-            && sources.len() >= code.k()
-            && !sorted.is_empty();
-        sources.truncate(code.k());
-        sound.then(|| Pattern { sources, wanted: job.wanted.clone(), frag_len: job.frag_len })
-    }
-}
-
-/// Whether the code will take the job.
-fn is_sound(code: &Code, job: &EncodeJob<'_>) -> bool {
-    job.data.len() == code.k()
-        && job.parity.len() == code.m()
-        && job.data.iter().all(|d| d.len() <= job.frag_len)
-        && job.parity.iter().all(|p| p.len() == job.frag_len)
-}
-
 impl Device for Accelerated {
     fn name(&self) -> &str {
         &self.name
@@ -266,8 +160,8 @@ impl Device for Accelerated {
     fn hash_parts(&self, parts: &[&[u8]]) -> Hash {
         let bytes = parts.iter().map(|p| p.len()).sum();
         let done = || {
-            let operation = HashBatch::names(&[bytes])?;
-            let job = self.submit(&operation, |input| {
+            let operation = Arc::new(HashBatch::names(&[bytes])?);
+            let job = self.submit(operation.clone(), |input| {
                 let mut room = &mut input[..];
                 for part in parts {
                     let (now, later) = room.split_at_mut(part.len());
@@ -293,95 +187,20 @@ impl Device for Accelerated {
         self.cpu.crc32c(buffers) // As fast as memory is read: nothing to gain anywhere else.
     }
 
-    fn encode(&self, code: &Code, jobs: &mut [EncodeJob<'_>]) -> Result<(), EncodeError> {
-        let mut rest = jobs;
-        while let Some(first) = rest.first() {
-            let frag_len = first.frag_len;
-            let alike = rest.iter().take_while(|j| j.frag_len == frag_len && is_sound(code, j)).count();
-            let (now, later) = rest.split_at_mut(alike.max(1));
-            rest = later;
-            let worth_it = alike > 0 && self.is_for_device("encode", alike * code.k() * frag_len);
-            if !worth_it || self.encode_on_devices(code, now).is_none() {
-                self.cpu.encode(code, now)?;
-            }
-        }
-        Ok(())
+    fn encode(&self, coder: &Coder, jobs: &mut [EncodeJob<'_>]) -> Result<(), CoderError> {
+        self.encode_jobs(coder, jobs)
     }
 
-    fn reconstruct(&self, code: &Code, jobs: &mut [ReconstructJob<'_>]) -> Result<(), ReconstructError> {
-        let mut rest = jobs;
-        while let Some(first) = rest.first() {
-            let pattern = Pattern::of(code, first);
-            let alike = rest.iter().take_while(|j| pattern.is_some() && Pattern::of(code, j) == pattern).count();
-            let (now, later) = rest.split_at_mut(alike.max(1));
-            rest = later;
-            let bytes = |p: &Pattern| alike * code.k() * p.frag_len;
-            let worth_it = pattern.filter(|p| self.is_for_device("reconstruct", bytes(p)));
-            if worth_it.and_then(|pattern| self.reconstruct_on_devices(code, &pattern, now)).is_none() {
-                self.cpu.reconstruct(code, now)?;
-            }
-        }
-        Ok(())
+    fn reconstruct(&self, coder: &Coder, jobs: &mut [ReconstructJob<'_>]) -> Result<(), CoderError> {
+        self.reconstruct_jobs(coder, jobs)
     }
 
-    fn update(&self, code: &Code, jobs: &mut [UpdateJob<'_>]) -> Result<(), UpdateError> {
-        self.update_jobs(code, jobs)
+    fn update(&self, coder: &Coder, jobs: &mut [UpdateJob<'_>]) -> Result<(), CoderError> {
+        self.update_jobs(coder, jobs)
     }
 
-    fn verify(&self, code: &Arc<Code>, jobs: &[VerifyJob<'_>]) -> Result<Vec<Vec<usize>>, EncodeError> {
-        self.verify_jobs(code, jobs)
-    }
-
-    fn update_xor(&self, code: &Arc<XorCode>, job: &mut UpdateJob<'_>) -> Result<(), XorCallError> {
-        self.update_xor_job(code, job)
-    }
-
-    fn verify_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &[&[u8]]) -> Result<Vec<usize>, XorCallError> {
-        self.verify_xor_job(code, data, parity)
-    }
-
-    fn encode_xor(&self, code: &Arc<XorCode>, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
-        let len = data.first().map_or(0, |d| d.len());
-        let sound = data.len() == code.k()
-            && parity.len() == code.m()
-            && data.iter().all(|d| d.len() == len)
-            && parity.iter().all(|p| p.len() == len);
-        let worth_it = sound && self.is_for_device("xor-encode", len * data.len());
-        let done = || self.xor_on_device(&XorFragments::encode(code, len, 1)?, data, parity);
-        match worth_it.then(done).flatten() {
-            Some(()) => Ok(()),
-            None => self.cpu.encode_xor(code, data, parity),
-        }
-    }
-
-    fn reconstruct_xor(
-        &self,
-        code: &Arc<XorCode>,
-        present: &[(usize, &[u8])],
-        wanted: &[usize],
-        out: &mut [&mut [u8]],
-    ) -> Result<(), XorCallError> {
-        let len = present.first().map_or(0, |(_, bytes)| bytes.len());
-        let sound = present.len() >= code.k()
-            && present.iter().all(|(_, bytes)| bytes.len() == len)
-            && wanted.len() == out.len()
-            && out.iter().all(|o| o.len() == len);
-        let done = || {
-            // Devices want both lists in order; whatever is twice, or both there and wanted, is for the CPU to judge.
-            let mut there = present.to_vec();
-            there.sort_unstable_by_key(|(i, _)| *i);
-            let (numbers, slices): (Vec<usize>, Vec<&[u8]>) = there.into_iter().unzip();
-            let mut rooms: Vec<(usize, &mut [u8])> =
-                wanted.iter().copied().zip(out.iter_mut().map(|o| &mut **o)).collect();
-            rooms.sort_unstable_by_key(|(i, _)| *i);
-            let (sorted, mut rooms): (Vec<usize>, Vec<&mut [u8]>) = rooms.into_iter().unzip();
-            self.xor_on_device(&XorFragments::reconstruct(code, &numbers, &sorted, len, 1)?, &slices, &mut rooms)
-        };
-        let worth_it = sound && self.is_for_device("xor-reconstruct", len * present.len());
-        match worth_it.then(done).flatten() {
-            Some(()) => Ok(()),
-            None => self.cpu.reconstruct_xor(code, present, wanted, out),
-        }
+    fn verify(&self, coder: &Coder, jobs: &[VerifyJob<'_>]) -> Result<Vec<Vec<usize>>, CoderError> {
+        self.verify_jobs(coder, jobs)
     }
 
     fn candidates(&self, params: &Params, context: &[u8], data: &[u8], out: &mut Vec<Candidate>) {
@@ -436,10 +255,10 @@ mod tests {
     use super::*;
     use crate::Spec;
     use crate::emulated::Emulated;
-    use crate::erasure::Matrix;
+    use crate::erasure::{Code, Matrix};
     use crate::runtime::Options;
     use crate::testing::test_bytes;
-    use crate::xorcode::Technique;
+    use crate::xorcode::{Technique, XorCode};
 
     fn emulated(count: usize) -> Accelerated {
         let (runtime, target) =
@@ -478,7 +297,7 @@ mod tests {
     #[test]
     fn codes_behind_the_interface_with_short_slices_and_mixed_jobs() {
         let (device, cpu) = (emulated(1), Cpu::reference());
-        let code = Code::new(4, 2, Matrix::Cauchy1).unwrap();
+        let code = Coder::from(Code::new(4, 2, Matrix::Cauchy1).unwrap());
         let bytes = test_bytes(4, 2_000);
         let encode = |device: &dyn Device, third: usize| {
             let mut parity = vec![vec![9u8; 256]; 6];
@@ -545,9 +364,10 @@ mod tests {
         let tiny = Emulated::new(0).with_memory(256);
         let runtime = Runtime::new(vec![Arc::new(tiny)], Options { cpu_threads: 1, ..Options::default() }).unwrap();
         let device = Accelerated::new(runtime, Target::AnyDevice, Cpu::new());
-        let code = Arc::new(XorCode::new(Technique::Liberation, 2, 2, 3, 8).unwrap());
+        let code = Coder::from(XorCode::new(Technique::Liberation, 2, 2, 3, 8).unwrap());
         let (data, mut p, mut q) = (test_bytes(1, 48), [0; 24], [0; 24]);
-        device.encode_xor(&code, &[&data[..24], &data[24..]], &mut [&mut p, &mut q]).unwrap();
+        let (data, parity) = (vec![&data[..24], &data[24..]], vec![&mut p[..], &mut q]);
+        device.encode(&code, &mut [EncodeJob { data, frag_len: 24, parity }]).unwrap();
         let used = device.usage_by_device();
         let work = |i: usize| used[i].1.of("xor-encode");
         assert_eq!((work(0), work(1)), (Work::default(), Work { jobs: 1, bytes: 48 }), "{used:?}");
