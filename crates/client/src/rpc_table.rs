@@ -3,7 +3,10 @@
 //! about those is for their core to decide.
 
 use crate::config::{MS, Options, ms};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use crate::job::{Job, Numbered};
+use crate::view::SharedView;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use tessera_wire::meta::GetMap;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Request};
 
@@ -113,6 +116,94 @@ impl<T> RpcTable<T> {
     }
 }
 
+/// Jobs that are being computed. `T` says what for.
+#[derive(Debug)]
+pub(crate) struct JobTable<T> {
+    next_id: u64,
+    pending: HashMap<u64, T>,
+}
+
+impl<T> Default for JobTable<T> {
+    fn default() -> Self {
+        JobTable { next_id: 1, pending: HashMap::new() }
+    }
+}
+
+impl<T> JobTable<T> {
+    pub fn start(&mut self, owner: T, job: Job) -> Numbered<Job> {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.pending.insert(id, owner);
+        Numbered { id, value: job }
+    }
+
+    /// Whom the job was for; `None` after [`JobTable::clear`].
+    pub fn finish(&mut self, id: u64) -> Option<T> {
+        assert!(id < self.next_id, "job {id} was never started");
+        self.pending.remove(&id)
+    }
+
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        self.pending.clear();
+    }
+}
+
+/// Groups whose members are wanted, and who waits for them: one question at a time.
+#[derive(Debug)]
+pub(crate) struct MapQueue<T> {
+    wanted: BTreeMap<u64, Vec<T>>,
+    asked: bool,
+}
+
+impl<T> Default for MapQueue<T> {
+    fn default() -> Self {
+        MapQueue { wanted: BTreeMap::new(), asked: false }
+    }
+}
+
+impl<T: PartialEq> MapQueue<T> {
+    pub fn add(&mut self, pg_id: u64, waiter: T) {
+        let waiters = self.wanted.entry(pg_id).or_default();
+        if !waiters.contains(&waiter) {
+            waiters.push(waiter);
+        }
+    }
+
+    /// The question to ask now, if any, and those that wait for its answer.
+    pub fn next_request(&mut self, view: &SharedView) -> Option<(GetMap, Vec<T>)> {
+        if self.asked || self.wanted.is_empty() {
+            return None;
+        }
+        self.asked = true;
+        let wanted = std::mem::take(&mut self.wanted);
+        let pg_ids = wanted.keys().copied().collect();
+        let request = GetMap { known_version: view.read().known_version(), pg_ids, all_nodes: true };
+        Some((request, wanted.into_values().flatten().collect()))
+    }
+
+    pub fn is_asked(&self) -> bool {
+        self.asked
+    }
+
+    pub fn on_answer(&mut self) {
+        assert!(self.asked, "a map that was not asked for");
+        self.asked = false;
+    }
+
+    /// Forgets what was not asked for yet.
+    pub fn clear(&mut self) {
+        self.wanted.clear();
+    }
+}
+
 /// Whether the error is of the transport, or the other side was not itself: the same request may succeed elsewhere.
 pub(crate) fn is_transport(error: &Error) -> bool {
     matches!(error.kind(), Code::Unavailable | Code::Timeout)
@@ -121,7 +212,6 @@ pub(crate) fn is_transport(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tessera_wire::meta::GetMap;
 
     fn answer(token: u64, code: Option<Code>) -> Answer {
         let result = match code {

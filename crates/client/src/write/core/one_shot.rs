@@ -1,24 +1,31 @@
-//! Small files in one trip: no session is opened. Chunks go under preallocated that are at hand ([`crate::prealloc`]), and the
-//! commit opens the file and says what they hold. Whatever does not go smoothly (a group that moved, preallocated that are gone,
-//! another policy than was expected) is left to the ordinary way: the file is opened after all, and its chunks, whose bytes are
-//! kept until the commit, are asked about.
+//! Small files in one round trip: no session is opened. Chunks are stored under preallocated ids
+//! ([`crate::prealloc`]), and the commit opens the file and says what they hold. Whatever does not go smoothly (a group that
+//! moved, an expired id, another policy than was expected) is left to the ordinary way: the file is opened after
+//! all, and its chunks, whose bytes are kept until the commit, are asked about.
 
 use super::*;
 use crate::prealloc::PreallocatedChunk;
 use tessera_policy::Placement;
 use tessera_wire::meta::{ChunkAnswer, Commit, PreallocatedChunks as Grant};
 
+/// Whether the write goes, or went, without a session.
+#[derive(Debug, Default)]
+pub(super) struct OneShotState {
+    active: Option<OneShot>,
+    failed: bool,
+}
+
 /// A file that is written without having been opened.
 #[derive(Debug, Default)]
-pub(super) struct OneShot {
-    /// Its chunks, and the preallocated they are stored under.
-    pub preallocated: Vec<(usize, PreallocatedChunk)>,
-    /// PreallocatedChunks to ask for with the commit.
-    pub wanted: u32,
+struct OneShot {
+    /// Its chunks, and the ids they are stored under.
+    preallocated: Vec<(usize, PreallocatedChunk)>,
+    /// Ids to ask for with the commit.
+    wanted: u32,
 }
 
 impl OneShot {
-    /// The session that keeps its preallocated; 0: it has none.
+    /// The session that keeps its ids; 0: it has none.
     fn session_id(&self) -> u64 {
         self.preallocated.first().map_or(0, |(_, chunk)| chunk.session_id())
     }
@@ -27,18 +34,18 @@ impl OneShot {
 impl WriteCore {
     /// Whether there is no session: the commit is to open the file.
     pub(super) fn is_one_shot(&self) -> bool {
-        self.one_shot.is_some()
+        self.one_shot.active.is_some()
     }
 
     /// Whether the file, all of which is here, could be written without being opened.
     pub(super) fn may_be_one_shot(&self) -> bool {
         let placed = self.params.expect_policy.as_ref().is_none_or(|p| p.placement != Placement::Spread);
-        let ends =
-            self.ending.is_some_and(|ending| !ending.keep_session) && self.extents.len() <= self.options.commit_extents;
-        !placed && ends && !self.one_shot_failed && self.params.mode == CommitMode::Replace
+        let ends = self.committer.ending.is_some_and(|ending| !ending.keep_session)
+            && self.extents.len() <= self.options.commit_extents;
+        !placed && ends && !self.one_shot.failed && self.params.mode == CommitMode::Replace
     }
 
-    /// Starts without opening if there are preallocated for all of `first` (the file's chunks).
+    /// Starts without opening if there are preallocated ids for all of `first` (the file's chunks).
     pub(super) fn start_one_shot(&mut self, scheme: &str, first: &[usize]) -> bool {
         let Some(policy) = self.params.expect_policy.clone() else { return false };
         let mut one_shot = OneShot::default();
@@ -54,19 +61,19 @@ impl WriteCore {
                 Some(taken)
             }
         };
-        self.opened = true;
-        self.scheme = scheme.to_string();
+        self.session.enter(Phase::Open);
+        self.session.scheme = scheme.to_string();
         self.actions.push_back(WriteAction::Opened { policy: Box::new(policy.clone()), base_size_bytes: 0 });
-        self.policy = policy;
+        self.session.policy = policy;
         let Some(taken) = taken else {
-            self.one_shot = Some(one_shot);
+            self.one_shot.active = Some(one_shot);
             return true;
         };
-        self.domain = taken.domain;
+        self.session.domain = taken.domain;
         let answers: Vec<ChunkAnswer> = taken.chunks.iter().map(|chunk| chunk.answer.clone()).collect();
         one_shot.preallocated = first.iter().copied().zip(taken.chunks).collect();
-        self.put_session_id = one_shot.session_id();
-        self.one_shot = Some(one_shot);
+        self.session.put_id = one_shot.session_id();
+        self.one_shot.active = Some(one_shot);
         for (&index, answer) in first.iter().zip(&answers) {
             self.chunks[index].class = Some(taken.class.clone());
             self.on_chunk_answer(index, answer);
@@ -74,9 +81,9 @@ impl WriteCore {
         true
     }
 
-    /// Has the commit open the file.
+    /// Makes the commit open the file.
     pub(super) fn add_open_request(&mut self, commit: &mut Commit) {
-        let Some(one_shot) = &self.one_shot else { return };
+        let Some(one_shot) = &self.one_shot.active else { return };
         let (chunks, wanted): (Vec<usize>, u32) =
             (one_shot.preallocated.iter().map(|(i, _)| *i).collect(), one_shot.wanted);
         commit.session_id = one_shot.session_id();
@@ -93,38 +100,25 @@ impl WriteCore {
         self.drop_preallocated();
     }
 
-    /// The ordinary way: opens the file and asks about its chunks.
+    /// Opens the file after all, and asks about its chunks.
     pub(super) fn fall_back_to_session(&mut self) {
-        let Some(one_shot) = &self.one_shot else { return };
+        let Some(one_shot) = &self.one_shot.active else { return };
         let chunks: Vec<usize> = one_shot.preallocated.iter().map(|(index, _)| *index).collect();
         self.drop_preallocated();
-        self.one_shot_failed = true;
-        self.opened = false;
+        self.one_shot.failed = true;
+        self.session.enter(Phase::New);
         self.extents.ready = 0;
-        for &index in &chunks {
-            let chunk = &mut self.chunks[index];
-            (chunk.chunk_id, chunk.pg_id, chunk.epoch, chunk.reported_epoch) = (0, 0, 0, 0);
-            chunk.told_epoch = 0;
-            (chunk.pinned, chunk.durable) = (false, false);
-            chunk.missing.clear();
-            if let Some(active) = &mut chunk.active {
-                active.frags.clear();
-            }
-            if chunk.stage == Stage::Settled {
-                self.unsettled += 1;
-            }
-            chunk.stage = Stage::Queued;
+        self.dedup.clear();
+        self.placer.clear();
+        self.sender.forget_queued();
+        for index in chunks {
+            self.chunks.restart(index);
+            self.dedup.push(index);
         }
-        self.ask.clear();
-        self.ask_again.clear();
-        self.put_again.clear();
-        self.map_wanted.clear();
-        self.nodes.values_mut().for_each(|queue| queue.forget_queued());
-        self.ask.extend(chunks);
         self.open();
     }
 
-    /// Takes in preallocated that came with an answer.
+    /// Takes preallocated ids that came with an answer.
     pub(super) fn take_preallocated(&mut self, grant: Option<Grant>) {
         let Some(mut grant) = grant else { return };
         let map = grant.map.take();
@@ -138,27 +132,25 @@ impl WriteCore {
             view.class(info.class_id).filter(|class| *class.info() == info)
         };
         match class {
-            Some(class) => self.view.write().preallocated.put(&info.spec, grant, class, self.now),
-            None => self.close_session(grant.session_id),
+            Some(class) if grant.chunks.iter().all(|chunk| chunk.chunk_id != 0) => {
+                self.view.write().preallocated.put(&info.spec, grant, class, self.now)
+            }
+            _ => self.close_session(grant.session_id),
         }
         self.close_exhausted_sessions();
     }
 
-    /// No chunk is this file's any more.
+    /// Gives up the file's preallocated ids; a session of which none is left is closed.
     pub(super) fn drop_preallocated(&mut self) {
-        let Some(one_shot) = self.one_shot.take() else { return };
+        let Some(one_shot) = self.one_shot.active.take() else { return };
         for session_id in one_shot.preallocated.into_iter().filter_map(|(_, chunk)| chunk.release()) {
             self.close_session(session_id);
         }
     }
 
-    /// Ends the sessions of preallocated of which none are left.
+    /// Closes the sessions whose preallocated ids are used up or too old.
     pub(super) fn close_exhausted_sessions(&mut self) {
         let used_up = self.view.write().preallocated.take_exhausted();
         used_up.into_iter().for_each(|session_id| self.close_session(session_id));
-    }
-
-    fn close_session(&mut self, session_id: u64) {
-        self.rpcs.ask_manager(self.now, &CloseSession { session_id }, Purpose::Close, &self.options);
     }
 }

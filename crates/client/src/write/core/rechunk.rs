@@ -1,5 +1,5 @@
-//! Input that was cut before the file's policy was known: a small file is named before it is opened, by the policy it will probably have. When that
-//! turns out to be another one, all of the input is still here, and is cut again as the file asks.
+//! Chunking small input again: a small file is cut and hashed before it is opened, by the policy that it will probably have. If
+//! it has another one, all of the input is still held, and is cut as the file's policy asks.
 
 use super::*;
 use crate::write::input::{CutRule, Cutting, Stretch, is_hole};
@@ -13,17 +13,17 @@ fn chunking_of(policy: &Policy) -> (tessera_policy::Chunking, Option<u64>) {
 impl WriteCore {
     /// Cuts again, if the policy in effect asks for other cuts than what is here has; whether it did.
     pub(super) fn rechunk_if_needed(&mut self) -> Result<bool, WriteError> {
-        let Some(ending) = self.ending else { return Ok(false) };
+        let Some(ending) = self.committer.ending else { return Ok(false) };
         let expected = self.params.expect_policy.clone().unwrap_or_default();
-        let start = if self.params.mode == CommitMode::Append { self.base_bytes } else { 0 };
-        let same = chunking_of(&expected) == chunking_of(&self.policy)
-            && self.policy.region_bytes().is_none_or(|region_bytes| start.is_multiple_of(region_bytes));
+        let start = if self.params.mode == CommitMode::Append { self.session.base_bytes } else { 0 };
+        let same = chunking_of(&expected) == chunking_of(&self.session.policy)
+            && self.session.policy.region_bytes().is_none_or(|region_bytes| start.is_multiple_of(region_bytes));
         // Whoever cut it into pieces of its own at offsets of its own (a patch) had the policy.
         if same || self.extents.len() == 0 || self.params.mode == CommitMode::Patch {
             return Ok(false);
         }
         let refused = |message| WriteError::Policy { file: self.params.file.clone(), message };
-        let rule = CutRule::of(&self.policy).map_err(refused)?;
+        let rule = CutRule::of(&self.session.policy).map_err(refused)?;
         let Some(bytes) = self.whole_input() else { return Ok(false) };
         let (pieces, _) = Cutting::new(rule, start).feed(&Stretch { bytes, fresh: 0, last: true });
         self.forget_input();
@@ -33,7 +33,8 @@ impl WriteCore {
                 false => self.take_chunk(ChunkReady::new(index, offset, data)),
             }
         }
-        debug_assert_eq!(self.input_bytes, ending.size_bytes);
+        let (cut, size) = (self.input_bytes, ending.size_bytes);
+        assert_eq!(cut, size, "{cut} bytes were cut again, the input has {size}");
         Ok(true)
     }
 
@@ -49,16 +50,13 @@ impl WriteCore {
         (whole.len() as u64 == self.input_bytes).then(|| whole.freeze())
     }
 
-    /// As if nothing had been given yet. Nothing of it was stored, or what was is left to its session.
+    /// Forgets all input. Nothing of it was stored, or what was is left to its session.
     fn forget_input(&mut self) {
-        self.chunks.clear();
-        self.by_name.clear();
+        self.chunks = ChunkTable::default();
         self.extents = ExtentQueue::default();
-        self.ask.clear();
-        self.ask_again.clear();
-        self.put_again.clear();
-        self.map_wanted.clear();
+        self.dedup.clear();
+        self.placer.clear();
         self.jobs.clear();
-        (self.input_bytes, self.asked_bytes, self.held_bytes, self.unsettled) = (0, 0, 0, 0);
+        (self.input_bytes, self.session.asked_bytes) = (0, 0);
     }
 }

@@ -1,41 +1,120 @@
-//! The dedup question, and what its answers lead to.
+//! The dedup question: which chunks the cluster has already, and where the others go.
 
 use super::*;
 use tessera_stripe::{Class, ClassLayout};
-use tessera_wire::meta::{AllocateChunks, AllocateChunksReply, ChunkAnswer, ChunkState};
+use tessera_wire::meta::{AllocateChunks, ChunkAnswer, ChunkState};
+
+/// Chunks to ask the manager about.
+#[derive(Debug, Default)]
+pub(super) struct Dedup {
+    queue: VecDeque<usize>,
+    pub in_flight: usize,
+    /// Groups not to ask for again, and until when.
+    avoid: BTreeMap<u64, i64>,
+    /// Chunks to ask about again, and when.
+    retry_at: BTreeSet<(i64, usize)>,
+}
+
+impl Dedup {
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub fn push(&mut self, index: usize) {
+        self.queue.push_back(index);
+    }
+
+    pub fn push_later(&mut self, at: i64, index: usize) {
+        self.retry_at.insert((at, index));
+    }
+
+    pub fn take_all(&mut self) -> Vec<usize> {
+        self.queue.drain(..).collect()
+    }
+
+    /// Questions gather while others are in flight, so that batches grow with the load by themselves.
+    fn next_batch(&mut self, is_last: bool, options: &Options) -> Option<Vec<usize>> {
+        assert!(self.in_flight <= options.asks_in_flight, "{} dedup questions in flight", self.in_flight);
+        let few = self.queue.len() < options.ask_chunks / 8 && !is_last;
+        if self.queue.is_empty() || self.in_flight == options.asks_in_flight || (self.in_flight > 0 && few) {
+            return None;
+        }
+        self.in_flight += 1;
+        let count = self.queue.len().min(options.ask_chunks);
+        Some(self.queue.drain(..count).collect())
+    }
+
+    fn on_answer(&mut self) {
+        assert!(self.in_flight > 0, "an answer to no dedup question");
+        self.in_flight -= 1;
+    }
+
+    pub fn avoid(&mut self, pg_ids: impl IntoIterator<Item = u64>, until: i64) {
+        self.avoid.extend(pg_ids.into_iter().map(|pg_id| (pg_id, until)));
+    }
+
+    pub fn avoids(&self, pg_id: u64) -> bool {
+        self.avoid.contains_key(&pg_id)
+    }
+
+    fn avoided(&mut self, now: i64) -> Vec<u64> {
+        self.avoid.retain(|_, until| *until > now);
+        self.avoid.keys().copied().collect()
+    }
+
+    pub fn tick(&mut self, now: i64) {
+        while let Some(&(_, index)) = self.retry_at.first().filter(|(at, _)| *at <= now) {
+            self.retry_at.pop_first();
+            self.queue.push_back(index);
+        }
+    }
+
+    pub fn next_due(&self) -> Option<i64> {
+        self.retry_at.first().map(|(at, _)| *at)
+    }
+
+    /// Forgets every question that was not sent.
+    pub fn clear(&mut self) {
+        self.queue.clear();
+        self.retry_at.clear();
+    }
+}
 
 impl WriteCore {
-    /// Questions gather while others are on their way, so that batches grow with the load by themselves.
     pub(super) fn pump_asks(&mut self) {
-        while !self.ask.is_empty() && self.asks_in_flight < self.options.asks_in_flight {
-            let few = self.ask.len() < self.options.ask_chunks / 8;
-            if self.asks_in_flight > 0 && few && self.ending.is_none() {
-                return;
-            }
-            let count = self.ask.len().min(self.options.ask_chunks);
-            let chunks: Vec<usize> = self.ask.drain(..count).collect();
-            self.avoid.retain(|_, until| *until > self.now);
-            let avoid_pgs: Vec<u64> = self.avoid.keys().copied().collect();
-            for &i in &chunks {
-                self.chunks[i].stage = Stage::Asked;
-                self.asked_bytes += self.chunks[i].len_bytes;
-            }
+        let is_last = self.committer.ending.is_some();
+        while let Some(chunks) = self.dedup.next_batch(is_last, &self.options) {
+            let avoid_pgs = self.dedup.avoided(self.now);
+            self.mark_asked(&chunks);
             let request = AllocateChunks {
                 op_id: self.rpcs.op_id(),
-                session_id: self.session_id,
-                redundancy: self.scheme.clone(),
+                session_id: self.session.id,
+                redundancy: self.session.scheme.clone(),
                 chunks: chunks.iter().map(|i| self.chunks[*i].wire_name()).collect(),
                 known_map_version: self.view.read().known_version(),
                 avoid_pgs,
             };
             let purpose = Purpose::Ask { chunks, avoided: !request.avoid_pgs.is_empty() };
             self.rpcs.ask_manager(self.now, &request, purpose, &self.options);
-            self.asks_in_flight += 1;
+        }
+    }
+
+    pub(super) fn mark_asked(&mut self, chunks: &[usize]) {
+        for &index in chunks {
+            self.chunks[index].set_stage(Stage::Asked);
+            self.session.asked_bytes += self.chunks[index].len_bytes;
+        }
+    }
+
+    pub(super) fn requeue(&mut self, chunks: Vec<usize>) {
+        for index in chunks {
+            self.chunks[index].set_stage(Stage::Queued);
+            self.dedup.push(index);
         }
     }
 
     pub(super) fn on_asked(&mut self, answer: Answer, chunks: Vec<usize>, avoided: bool, waited_ms: u64) {
-        self.asks_in_flight -= 1;
+        self.dedup.on_answer();
         match answer.decode::<AllocateChunks>() {
             Ok((reply, _)) if reply.answers.len() == chunks.len() => self.on_allocated(reply, chunks),
             Ok((reply, _)) => {
@@ -43,22 +122,19 @@ impl WriteCore {
                 self.refused("AllocateChunks", Error::new(Code::Internal, message), waited_ms);
             }
             Err(error) if avoided && matches!(error.kind(), Code::TooFewHosts | Code::NoSpace) => {
-                self.nowhere_else(chunks, error);
+                self.stay_in_group(chunks, error);
             }
             Err(error) => self.refused("AllocateChunks", error, waited_ms),
         }
     }
 
-    /// Without the groups that failed there is none: those that had one try it again, or do with less.
-    fn nowhere_else(&mut self, chunks: Vec<usize>, error: Error) {
-        self.avoid.clear();
-        for index in chunks {
-            if self.chunks[index].chunk_id == 0 {
-                self.chunks[index].stage = Stage::Queued;
-                self.ask.push_back(index);
-                continue;
-            }
-            self.chunks[index].stage = Stage::Storing;
+    /// There is no group besides those to avoid: chunks that had one try it again, or do with fewer fragments.
+    fn stay_in_group(&mut self, chunks: Vec<usize>, error: Error) {
+        self.dedup.avoid.clear();
+        let (fresh, placed): (Vec<_>, Vec<_>) = chunks.into_iter().partition(|i| self.chunks[*i].chunk_id == 0);
+        self.requeue(fresh);
+        for index in placed {
+            self.chunks[index].set_stage(Stage::Storing);
             if let Some(active) = &mut self.chunks[index].active {
                 active.last_error = format!("{}; {}", active.last_error, error.message);
             }
@@ -72,10 +148,13 @@ impl WriteCore {
         if let Some(map) = &reply.map {
             self.view.write().merge(map, false);
         }
+        let nonsense = |message| Error::new(Code::Internal, message);
         let Some(info) = reply.class else {
-            let error = Error::new(Code::Internal, "chunks were allocated without a class");
-            return self.refused("AllocateChunks", error, 0);
+            return self.refused("AllocateChunks", nonsense("chunks were allocated without a class"), 0);
         };
+        if reply.answers.iter().any(|answer| answer.chunk_id == 0) {
+            return self.refused("AllocateChunks", nonsense("a chunk was allocated without an id"), 0);
+        }
         let class = match Class::new(info.clone()) {
             Ok(class) => {
                 let known = self.view.read().class(info.class_id).filter(|known| *known.info() == info);
@@ -103,11 +182,12 @@ impl WriteCore {
             ChunkState::Incomplete => answer.missing.iter().copied().filter(|f| *f < all).collect(),
             ChunkState::New | ChunkState::Unknown => (0..all).collect(),
         };
+        assert!(!chunk.pinned, "chunk {} of a commit is placed anew", chunk.chunk_id);
         (chunk.chunk_id, chunk.pg_id, chunk.epoch) = (answer.chunk_id, answer.pg_id, answer.epoch);
         (chunk.told_epoch, chunk.unwatched_epoch) = (0, 0);
         chunk.durable = wanted.is_empty();
         chunk.missing.clear();
-        chunk.stage = Stage::Storing;
+        chunk.set_stage(Stage::Storing);
         if chunk.durable {
             return self.settle(index);
         }
@@ -126,14 +206,16 @@ impl WriteCore {
             chunk: active.data.clone(),
             wanted: active.frags.iter().map(|f| f.number).collect(),
         };
-        let id = self.next_job;
-        self.next_job += 1;
-        self.jobs.insert(id, index);
-        self.actions.push_back(WriteAction::Compute(Numbered { id, value: job }));
+        self.compute(index, job);
     }
 
-    pub(super) fn computed(&mut self, done: Numbered<Output>) {
-        let Some(index) = self.jobs.remove(&done.id) else { return };
+    pub(super) fn compute(&mut self, index: usize, job: Job) {
+        let job = self.jobs.start(index, job);
+        self.actions.push_back(WriteAction::Compute(job));
+    }
+
+    pub(super) fn on_computed(&mut self, done: Numbered<Output>) {
+        let Some(index) = self.jobs.finish(done.id) else { return };
         match done.value {
             Output::Encoded(fragments) => {
                 let Some(active) = &mut self.chunks[index].active else { return };

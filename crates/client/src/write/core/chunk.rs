@@ -1,0 +1,320 @@
+//! A chunk of a write: what is known of it, its fragments while its bytes are held, and all chunks together.
+
+use super::*;
+use std::ops::{Index, IndexMut};
+use tessera_stripe::{Class, ClassLayout};
+
+/// How far a chunk has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// To be asked about.
+    Queued,
+    Asked,
+    /// Waits for the map, its fragments, or their acknowledgements.
+    Storing,
+    Settled,
+}
+
+#[derive(Debug)]
+pub(super) struct Chunk {
+    pub hash: [u8; 32],
+    pub len_bytes: u64,
+    /// Where it first occurs.
+    pub offset: u64,
+    /// Region of the file that it is stored for (`placement=scatter`).
+    pub region: u64,
+    pub chunk_id: u64,
+    pub pg_id: u64,
+    /// Epoch under which all acknowledgements so far are good.
+    pub epoch: u64,
+    /// The newest epoch that a node told of. What it changed is unknown until the map shows it, so no acknowledgement
+    /// is claimed under it before.
+    pub told_epoch: u64,
+    /// After some fragments of a settled chunk were stored again: the epoch under which the manager found the others
+    /// good, which the write no longer checks. 0: all are checked.
+    pub unwatched_epoch: u64,
+    stage: Stage,
+    /// Answered `Durable`: needs no acknowledgement.
+    pub durable: bool,
+    /// Staged or committed under this id: it cannot move to another group any more.
+    pub pinned: bool,
+    /// The epoch under which a commit reported its acknowledgements; 0: none did.
+    pub reported_epoch: u64,
+    /// Fragments that were not acknowledged when the chunk was settled or committed.
+    pub missing: Vec<u32>,
+    /// Fragments that a commit asked for again while the chunk's bytes are being read back.
+    pub again: Vec<u32>,
+    pub class: Option<Arc<Class>>,
+    /// Present while its bytes are held.
+    pub active: Option<Box<Active>>,
+}
+
+/// What a chunk needs while its bytes are held.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub data: Bytes,
+    pub groups: Bytes,
+    pub frags: Vec<Frag>,
+    pub attempts: u32,
+    /// How often it was given to another group.
+    pub moves: u32,
+    pub trouble_since: Option<i64>,
+    pub last_error: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Frag {
+    pub number: u32,
+    pub bytes: Bytes,
+    pub crc32c: u32,
+    /// Its bytes have been computed.
+    pub ready: bool,
+    pub state: FragState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FragState {
+    /// To be queued once its disk is known.
+    Waiting,
+    /// In its node's queue or in flight, to this disk under this epoch.
+    Sent {
+        disk_id: u64,
+        epoch: u64,
+    },
+    Acked {
+        epoch: u64,
+    },
+    /// Refused by this disk, which will not take it later either.
+    Failed {
+        disk_id: u64,
+    },
+}
+
+impl Frag {
+    pub fn waiting(number: u32) -> Self {
+        Frag { number, bytes: Bytes::new(), crc32c: 0, ready: false, state: FragState::Waiting }
+    }
+
+    pub fn is_acked(&self) -> bool {
+        matches!(self.state, FragState::Acked { .. })
+    }
+
+    /// Whether an acknowledgement counts under `epoch` (P11).
+    pub fn is_acked_under(&self, epoch: u64) -> bool {
+        matches!(self.state, FragState::Acked { epoch: acked } if acked >= epoch)
+    }
+
+    pub fn is_failed(&self) -> bool {
+        matches!(self.state, FragState::Failed { .. })
+    }
+}
+
+impl Active {
+    pub fn new(data: Bytes, groups: Bytes, frags: Vec<Frag>) -> Self {
+        Active { data, groups, frags, attempts: 0, moves: 0, trouble_since: None, last_error: String::new() }
+    }
+
+    pub fn is_encoded(&self) -> bool {
+        self.frags.iter().all(|f| f.ready)
+    }
+
+    pub fn frag(&self, number: u32) -> Option<&Frag> {
+        self.frags.iter().find(|f| f.number == number)
+    }
+
+    pub fn frag_mut(&mut self, number: u32) -> Option<&mut Frag> {
+        self.frags.iter_mut().find(|f| f.number == number)
+    }
+}
+
+impl Chunk {
+    fn new(ready: &ChunkReady, region: u64) -> Self {
+        Chunk {
+            hash: ready.hash,
+            len_bytes: ready.data.len() as u64,
+            offset: ready.offset,
+            region,
+            chunk_id: 0,
+            pg_id: 0,
+            epoch: 0,
+            told_epoch: 0,
+            unwatched_epoch: 0,
+            stage: Stage::Queued,
+            durable: false,
+            pinned: false,
+            reported_epoch: 0,
+            missing: Vec::new(),
+            again: Vec::new(),
+            class: None,
+            active: Some(Box::new(Active::new(ready.data.clone(), ready.groups.clone(), Vec::new()))),
+        }
+    }
+
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    pub fn is_settled(&self) -> bool {
+        self.stage == Stage::Settled
+    }
+
+    /// Moves on, or back. Chunks are settled, and storing again, through [`ChunkTable`].
+    pub fn set_stage(&mut self, to: Stage) {
+        let legal = match (self.stage, to) {
+            (Stage::Queued, Stage::Asked) | (Stage::Asked, Stage::Queued) | (Stage::Asked, Stage::Storing) => true,
+            // Under a preallocated id; back when another group is needed.
+            (Stage::Queued, Stage::Storing) | (Stage::Storing, Stage::Queued) => true,
+            _ => false,
+        };
+        assert!(legal, "chunk {} at {}: {:?} to {to:?}", self.chunk_id, self.offset, self.stage);
+        self.stage = to;
+    }
+
+    pub fn wire_name(&self) -> ChunkName {
+        ChunkName { hash: Bytes::copy_from_slice(&self.hash), len_bytes: self.len_bytes, region: self.region }
+    }
+
+    /// The epoch that the map has to show before fragments are sent, or acknowledgements checked.
+    pub fn newest_epoch(&self) -> u64 {
+        self.epoch.max(self.told_epoch)
+    }
+
+    /// The epoch under which all acknowledgements are good, as far as this write knows (P11).
+    pub fn ack_epoch(&self) -> u64 {
+        if self.unwatched_epoch == 0 { self.epoch } else { self.epoch.min(self.unwatched_epoch) }
+    }
+
+    /// Numbers of the fragments that are in place, wanted ones and others.
+    pub fn in_place(&self) -> impl Iterator<Item = u32> {
+        let all = self.class.as_ref().map_or(0, |c| c.fragments());
+        (0..all).filter(move |number| match &self.active {
+            Some(active) => active.frag(*number).is_none_or(|f| f.is_acked_under(self.epoch)),
+            None => !self.missing.contains(number),
+        })
+    }
+
+    /// Notes which wanted fragments are not acknowledged now.
+    pub fn note_missing(&mut self) {
+        if let Some(active) = &self.active {
+            let missing = active.frags.iter().filter(|f| !f.is_acked_under(self.epoch));
+            self.missing = missing.map(|f| f.number).collect();
+        }
+    }
+}
+
+/// The distinct chunks of a write, by the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct ChunkTable {
+    chunks: Vec<Chunk>,
+    /// By hash, length and region.
+    by_name: HashMap<([u8; 32], u64, u64), usize>,
+    held_bytes: u64,
+    unsettled: usize,
+}
+
+impl ChunkTable {
+    /// The chunk's place, and whether it is new to this write.
+    pub fn add(&mut self, ready: &ChunkReady, region: u64) -> (usize, bool) {
+        let next = self.chunks.len();
+        let index = *self.by_name.entry((ready.hash, ready.data.len() as u64, region)).or_insert(next);
+        if index == next {
+            self.held_bytes += ready.data.len() as u64;
+            self.unsettled += 1;
+            self.chunks.push(Chunk::new(ready, region));
+        }
+        (index, index == next)
+    }
+
+    pub fn len(&self) -> usize {
+        self.chunks.len()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Chunk> {
+        self.chunks.iter()
+    }
+
+    pub fn get(&self, index: usize) -> Option<&Chunk> {
+        self.chunks.get(index)
+    }
+
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut Chunk> {
+        self.chunks.get_mut(index)
+    }
+
+    /// Bytes of chunks held in memory.
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
+    pub fn unsettled(&self) -> usize {
+        self.unsettled
+    }
+
+    /// The chunk needs nothing more; its bytes go unless they are to be kept.
+    pub fn settle(&mut self, index: usize, keep_bytes: bool) {
+        let chunk = &mut self.chunks[index];
+        assert!(chunk.stage == Stage::Storing, "chunk {} is settled while {:?}", chunk.chunk_id, chunk.stage);
+        assert!(self.unsettled > 0, "more chunks are settled than there are");
+        chunk.stage = Stage::Settled;
+        self.unsettled -= 1;
+        if !keep_bytes && chunk.active.take().is_some() {
+            assert!(self.held_bytes >= chunk.len_bytes, "{} bytes held, {} freed", self.held_bytes, chunk.len_bytes);
+            self.held_bytes -= chunk.len_bytes;
+        }
+    }
+
+    /// A settled chunk is stored again, at least in part.
+    pub fn unsettle(&mut self, index: usize) {
+        let chunk = &mut self.chunks[index];
+        if chunk.stage == Stage::Settled {
+            assert!(chunk.pinned, "chunk {} is stored again, but no commit named it", chunk.chunk_id);
+            chunk.stage = Stage::Storing;
+            self.unsettled += 1;
+        }
+    }
+
+    /// The bytes of a chunk are back in memory.
+    pub fn restore_bytes(&mut self, index: usize, active: Active) {
+        let chunk = &mut self.chunks[index];
+        let (got, wanted) = (active.data.len() as u64, chunk.len_bytes);
+        assert_eq!(got, wanted, "chunk {} was read back with another length", chunk.chunk_id);
+        assert!(chunk.active.is_none(), "chunk {} was read back while its bytes are held", chunk.chunk_id);
+        self.held_bytes += got;
+        chunk.active = Some(Box::new(active));
+    }
+
+    /// The chunk is to be placed again from the start; its bytes are still held.
+    pub fn restart(&mut self, index: usize) {
+        let chunk = &mut self.chunks[index];
+        (chunk.chunk_id, chunk.pg_id, chunk.epoch, chunk.told_epoch, chunk.reported_epoch) = (0, 0, 0, 0, 0);
+        (chunk.pinned, chunk.durable) = (false, false);
+        chunk.missing.clear();
+        let active = chunk.active.as_mut().expect("a one-shot commit keeps the bytes of its chunks");
+        active.frags.clear();
+        self.unsettled += usize::from(chunk.stage == Stage::Settled);
+        chunk.stage = Stage::Queued;
+    }
+
+    /// What is committed is asked about when it comes again, and answered `Durable`.
+    pub fn forget_names(&mut self) {
+        self.by_name.clear();
+    }
+
+    pub fn drop_data(&mut self) {
+        self.chunks.iter_mut().for_each(|chunk| chunk.active = None);
+        self.held_bytes = 0;
+    }
+}
+
+impl Index<usize> for ChunkTable {
+    type Output = Chunk;
+    fn index(&self, index: usize) -> &Chunk {
+        &self.chunks[index]
+    }
+}
+
+impl IndexMut<usize> for ChunkTable {
+    fn index_mut(&mut self, index: usize) -> &mut Chunk {
+        &mut self.chunks[index]
+    }
+}

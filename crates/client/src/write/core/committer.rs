@@ -1,0 +1,314 @@
+//! Making the version visible: staging the settled extents of huge files, the final commit, what a commit that
+//! was outdated asks for, and redundancy that follows an optimistic one.
+
+use super::extents::assert_in_order;
+use super::*;
+use tessera_stripe::ClassLayout;
+use tessera_wire::meta::{ChunkAck, Commit, CommitReply, CompleteFragments, StaleAck};
+
+/// Late fragments reported at once, unless nothing more is on its way.
+const LATE_BATCH: usize = 256;
+
+/// How the input ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ending {
+    pub size_bytes: u64,
+    pub keep_session: bool,
+}
+
+/// What was committed, and what the next commit waits for.
+#[derive(Debug, Default)]
+pub(super) struct Committer {
+    /// Set once all input of the next version is here.
+    pub ending: Option<Ending>,
+    /// A commit, or a report of late fragments, is in flight.
+    pub in_flight: bool,
+    /// Chunks that a commit asked to have stored again.
+    restoring: BTreeSet<usize>,
+    /// Length of the input that earlier commits of this session made visible.
+    committed_bytes: u64,
+    /// Where the extents end that were staged since.
+    staged_to: u64,
+    /// The final version is visible.
+    pub done: Option<WriteDone>,
+    /// Fragments that were stored after a commit reported them as missing.
+    pub late_fragments: Vec<FragmentRef>,
+}
+
+impl WriteCore {
+    /// Whether a chunk may be committed as it is now.
+    fn is_ready(&self, index: usize) -> bool {
+        let chunk = &self.chunks[index];
+        match (chunk.stage(), &chunk.class) {
+            (Stage::Settled, _) => true,
+            // Optimistic: readable is enough, whatever is still on its way.
+            (Stage::Storing, Some(class)) if self.session.is_optimistic() => {
+                chunk.again.is_empty() && chunk.active.is_some() && class.suffices(chunk.in_place())
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn pump_commit(&mut self) {
+        if self.committer.in_flight || self.committer.done.is_some() {
+            return self.pump_late_fragments();
+        }
+        // What is ready stays ready (unless a commit says otherwise, or the chunk moves), so no extent is looked at
+        // twice.
+        while let Some(extent) = self.extents.get(self.extents.ready) {
+            if !extent.chunk.is_none_or(|i| self.is_ready(i)) {
+                break;
+            }
+            self.extents.ready += 1;
+        }
+        let limit = self.options.commit_extents;
+        if self.extents.len() > limit {
+            if self.extents.ready >= limit {
+                self.send_commit(limit, true);
+            }
+        } else if self.committer.ending.is_some() && self.extents.ready == self.extents.len() && self.all_restored() {
+            self.send_commit(self.extents.len(), false);
+        }
+    }
+
+    /// Whether the chunks that a commit asked for again are stored again.
+    fn all_restored(&self) -> bool {
+        self.committer.restoring.iter().all(|i| self.chunks[*i].is_settled())
+    }
+
+    /// Chunks that were asked for again and are stored; their acknowledgements go with the next commit.
+    fn take_restored(&mut self) -> Vec<usize> {
+        let restoring = std::mem::take(&mut self.committer.restoring);
+        let (settled, waiting) = restoring.into_iter().partition(|i| self.chunks[*i].is_settled());
+        self.committer.restoring = waiting;
+        BTreeSet::into_iter(settled).collect()
+    }
+
+    fn send_commit(&mut self, count: usize, partial: bool) {
+        let base = match self.params.mode {
+            CommitMode::Append => self.committer.committed_bytes,
+            _ => 0,
+        };
+        let pending: Vec<PendingExtent> = self.extents.iter().take(count).copied().collect();
+        assert_eq!(pending.len(), count, "a commit has gaps in its input");
+        let wire = |p: &PendingExtent| Extent {
+            offset: p.offset - base,
+            len_bytes: p.len_bytes,
+            chunk_id: p.chunk.map_or(0, |i| self.chunks[i].chunk_id),
+            chunk_offset: 0,
+        };
+        let mut extents: Vec<Extent> = pending.iter().map(wire).collect();
+        if self.params.mode == CommitMode::Patch {
+            // Patches come in the order of their writing.
+            extents.sort_by_key(|e| e.offset);
+        }
+        let size_bytes = self.committer.ending.map_or(0, |e| e.size_bytes - base);
+        self.assert_lengths(&extents, size_bytes, partial);
+        let restored = self.take_restored();
+        let chunks = pending.iter().filter_map(|p| p.chunk);
+        let acks = chunks.chain(restored).filter_map(|index| self.acknowledge(index)).collect();
+        let mut request = Commit {
+            op_id: self.rpcs.op_id(),
+            session_id: self.session.id,
+            mode: self.params.mode as i32,
+            if_version: self.params.if_version,
+            size_bytes,
+            extents,
+            acks,
+            partial,
+            mtime_ns: self.params.mtime_ns,
+            file_mode: Some(self.params.owner.mode),
+            uid: self.params.owner.uid,
+            gid: self.params.owner.gid,
+            want_lease: self.params.want_lease,
+            content: self.params.content,
+            keep_session: self.committer.ending.is_some_and(|e| e.keep_session),
+            ..Commit::default()
+        };
+        self.add_open_request(&mut request);
+        self.committer.in_flight = true;
+        let partial = if partial { count } else { 0 };
+        self.rpcs.ask_manager(self.now, &request, Purpose::Commit { partial }, &self.options);
+    }
+
+    /// Asserts that the extents are what was fed and hashed, in order, and as long together as the version says.
+    fn assert_lengths(&self, extents: &[Extent], size_bytes: u64, partial: bool) {
+        let (mode, staged_to) = (self.params.mode, self.committer.staged_to);
+        let start = if mode == CommitMode::Patch { 0 } else { staged_to };
+        let end = assert_in_order(extents, mode, start);
+        match mode {
+            _ if partial => {}
+            CommitMode::Patch => assert!(end <= size_bytes, "a patch ends at {end} of {size_bytes} bytes"),
+            _ => assert_eq!(end, size_bytes, "extents end at {end}, the version has {size_bytes} bytes"),
+        }
+    }
+
+    /// Pins a chunk for a commit; its acknowledgement, unless it needs none or an earlier commit reported it.
+    fn acknowledge(&mut self, index: usize) -> Option<ChunkAck> {
+        assert!(self.is_ready(index), "a commit names chunk {index}, which is {:?}", self.chunks[index].stage());
+        let map_epoch = self.view.read().pg(self.chunks[index].pg_id).map(|pg| pg.epoch);
+        let chunk = &mut self.chunks[index];
+        assert_ne!(chunk.chunk_id, 0, "a commit names chunk {index}, which has no id");
+        if chunk.reported_epoch < chunk.epoch {
+            chunk.note_missing();
+        }
+        chunk.pinned = true;
+        if chunk.durable || chunk.reported_epoch >= chunk.epoch {
+            return None;
+        }
+        chunk.reported_epoch = chunk.epoch;
+        let (chunk_id, epoch) = (chunk.chunk_id, chunk.ack_epoch());
+        let shown = map_epoch.is_some_and(|map| epoch <= map);
+        assert!(shown || !chunk.is_settled(), "chunk {chunk_id}: epoch {epoch}, the map shows {map_epoch:?}");
+        self.committer.late_fragments.retain(|f| f.chunk_id != chunk_id);
+        Some(ChunkAck { chunk_id, epoch, missing: chunk.missing.clone() })
+    }
+
+    pub(super) fn on_committed(&mut self, answer: Answer, partial: usize, waited_ms: u64) {
+        self.committer.in_flight = false;
+        let reply = match answer.decode::<Commit>() {
+            Ok((reply, _)) => reply,
+            Err(error) if self.is_one_shot() && error.kind() == Code::SessionExpired => {
+                return self.fall_back_to_session();
+            }
+            Err(error) => return self.refused("Commit", error, waited_ms),
+        };
+        if let Some(map) = &reply.map {
+            self.view.write().merge(map, false);
+        }
+        if !reply.stale.is_empty() {
+            return match self.is_one_shot() {
+                true => self.fall_back_to_session(),
+                false => self.on_stale(reply.stale),
+            };
+        }
+        if self.is_one_shot() {
+            self.on_one_shot_commit(&reply.known, reply.preallocated.clone());
+        }
+        if partial > 0 {
+            let end = self.extents.get(partial - 1).map(|e| e.offset + e.len_bytes);
+            self.committer.staged_to = end.expect("staged extents are kept until the answer") - self.append_base();
+            return self.extents.forget(partial);
+        }
+        self.on_version(reply);
+    }
+
+    /// Where in the input the part begins that an append has not committed yet.
+    fn append_base(&self) -> u64 {
+        if self.params.mode == CommitMode::Append { self.committer.committed_bytes } else { 0 }
+    }
+
+    /// Some acknowledgements came under an epoch that has passed: those fragments are stored again (P11).
+    fn on_stale(&mut self, stale: Vec<StaleAck>) {
+        let pinned = self.chunks.iter().enumerate().filter(|(_, c)| c.pinned);
+        let by_id: HashMap<u64, usize> = pinned.map(|(i, c)| (c.chunk_id, i)).collect();
+        self.extents.ready = 0;
+        // Nothing was committed, so nothing was reported either.
+        for index in self.extents.iter().filter_map(|e| e.chunk) {
+            self.chunks[index].reported_epoch = 0;
+        }
+        for ack in stale {
+            let Some(&index) = by_id.get(&ack.chunk_id) else {
+                let message = format!("chunk {} is to be stored again, but is not of this write", ack.chunk_id);
+                return self.refused("Commit", Error::new(Code::Internal, message), 0);
+            };
+            self.store_again(index, ack);
+        }
+    }
+
+    fn store_again(&mut self, index: usize, ack: StaleAck) {
+        self.committer.restoring.insert(index);
+        let chunk = &mut self.chunks[index];
+        // The manager has checked all of them: those it does not name are good under its epoch.
+        chunk.epoch = ack.epoch;
+        chunk.reported_epoch = 0;
+        chunk.durable = false;
+        if let Some(active) = &mut chunk.active {
+            for frag in &mut active.frags {
+                match frag.state {
+                    _ if ack.fragments.contains(&frag.number) => frag.state = FragState::Waiting,
+                    FragState::Acked { .. } => frag.state = FragState::Acked { epoch: ack.epoch },
+                    _ => {}
+                }
+            }
+            // Of a chunk that was read back, not all fragments are held.
+            let unheld: Vec<u32> = ack.fragments.into_iter().filter(|f| active.frag(*f).is_none()).collect();
+            if chunk.unwatched_epoch != 0 {
+                chunk.unwatched_epoch = ack.epoch;
+            }
+            if unheld.is_empty() {
+                return self.place(index);
+            }
+            active.frags.extend(unheld.into_iter().map(Frag::waiting));
+            return self.encode(index);
+        }
+        chunk.unwatched_epoch = ack.epoch;
+        chunk.again = ack.fragments;
+        self.chunks.unsettle(index);
+        self.refetch(index);
+    }
+
+    fn on_version(&mut self, reply: CommitReply) {
+        let known = self.chunks.iter().filter(|c| c.durable);
+        let done = WriteDone {
+            ino: reply.ino,
+            version: reply.version,
+            number: reply.number,
+            append_offset: reply.append_offset,
+            superseded: reply.superseded,
+            missing_fragments: reply.missing_fragments,
+            input_bytes: self.input_bytes,
+            new_bytes: self.chunks.iter().filter(|c| !c.durable).map(|c| c.len_bytes).sum(),
+            sent_bytes: self.sender.sent_bytes,
+            chunks: self.chunks.len() as u64,
+            known_chunks: known.count() as u64,
+            entry: reply.entry.map(Box::new),
+            inos: reply.inos,
+            delegation_ms: reply.delegation_ms,
+        };
+        if self.input_bytes <= SMALL_BYTES as u64 {
+            let known = done.known_chunks > 0;
+            self.view.write().preallocated.note(self.chunks.iter().map(|c| c.hash), known, &self.options);
+        }
+        self.extents.forget(self.extents.len());
+        self.committer.staged_to = 0;
+        let ending = self.committer.ending.take();
+        self.actions.push_back(WriteAction::Done(Ok(done.clone())));
+        if let Some(Ending { size_bytes, keep_session: true }) = ending {
+            self.committer.committed_bytes = size_bytes;
+            self.chunks.forget_names();
+            if self.params.mode == CommitMode::Replace {
+                self.params.mode = CommitMode::Patch;
+            }
+            self.params.target = Target::Inode(reply.ino);
+            self.params.if_version = self.params.if_version.map(|_| reply.version);
+            return;
+        }
+        self.committer.ending = ending;
+        self.committer.done = Some(done);
+        self.pump_late_fragments();
+    }
+
+    /// Reports redundancy that arrived after the commit; ends the write when all of it has.
+    fn pump_late_fragments(&mut self) {
+        let committer = &mut self.committer;
+        if committer.done.is_none() || committer.in_flight {
+            return;
+        }
+        let late = committer.late_fragments.len();
+        if late > 0 && (self.sender.is_idle() || late >= LATE_BATCH) {
+            let fragments = std::mem::take(&mut committer.late_fragments);
+            committer.in_flight = true;
+            let request = CompleteFragments { op_id: self.rpcs.op_id(), fragments };
+            self.rpcs.ask_manager(self.now, &request, Purpose::Complete, &self.options);
+        } else if self.chunks.unsettled() == 0 && late == 0 {
+            self.finish();
+        }
+    }
+
+    /// Whether the manager took the report or not: repair finds what is missing by itself.
+    pub(super) fn on_completed(&mut self) {
+        self.committer.in_flight = false;
+        self.pump_late_fragments();
+    }
+}

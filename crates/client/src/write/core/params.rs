@@ -1,0 +1,134 @@
+//! What a write is told, and what it reports.
+
+use bytes::Bytes;
+use tessera_accel::hash::Tree;
+use tessera_policy::Policy;
+use tessera_wire::Hint;
+use tessera_wire::meta::{CommitMode, Entry, InoRange};
+
+/// The file a write is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A name in a directory; created at commit if it is not there.
+    Name {
+        /// Inode of the directory.
+        parent: u64,
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// A file by inode.
+    Inode(u64),
+    /// A new file; refused if there is one of that name.
+    New {
+        /// Inode of the directory.
+        parent: u64,
+        /// The name.
+        name: Vec<u8>,
+        /// Its number, grant before ([`tessera_wire::meta::InoRange`]).
+        ino: u64,
+        /// Numbers to draw with the commit, for files to come.
+        inos: u32,
+    },
+}
+
+/// What a write is to do.
+#[derive(Debug, Clone)]
+pub struct WriteParams {
+    /// The file's name, for messages.
+    pub file: String,
+    /// The file.
+    pub target: Target,
+    /// Hints for this write, over the file's own.
+    pub hints: Vec<Hint>,
+    /// Replace, patch or append.
+    pub mode: CommitMode,
+    /// Refuse unless this version is current (0: unless there is no file).
+    pub if_version: Option<u64>,
+    /// Bytes of input, if known.
+    pub size_hint_bytes: Option<u64>,
+    /// The policy the file will probably have (its directory's): lets small files ask about their chunks
+    /// when they open.
+    pub expect_policy: Option<Policy>,
+    /// Modification time to record, ns since 1970; 0: now.
+    pub mtime_ns: i64,
+    /// Permission bits, owner and group of a new file.
+    pub owner: Owner,
+    /// Ask for the file as it is then, to be kept until it is recalled.
+    pub want_lease: bool,
+    /// [`tessera_wire::meta::Commit::content`] of the next commit.
+    pub content: u64,
+}
+
+/// Permission bits, owner and group of a new file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+impl Default for Owner {
+    fn default() -> Self {
+        Owner { mode: 0o644, uid: 0, gid: 0 }
+    }
+}
+
+/// A piece of input that was cut and named.
+#[derive(Debug, Clone)]
+pub struct ChunkReady {
+    /// Place among the pieces of the input, from 0, without gaps.
+    pub index: u64,
+    /// Where it starts, in bytes from the start of the input (`Patch`: of the file).
+    pub offset: u64,
+    /// BLAKE3-256 of `data`.
+    pub hash: [u8; 32],
+    /// Group hashes, 32 bytes each; empty up to 16 KiB.
+    pub groups: Bytes,
+    /// The bytes; kept until they are stored.
+    pub data: Bytes,
+}
+
+impl ChunkReady {
+    /// Names a piece.
+    pub fn new(index: u64, offset: u64, data: Bytes) -> Self {
+        let tree = tessera_accel::device().tree(&[&data]).pop();
+        let Tree { root, groups } = tree.expect("a tree for each chunk");
+        ChunkReady { index, offset, hash: root.0, groups: groups.concat().into(), data }
+    }
+}
+
+/// A write that became a version.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct WriteDone {
+    /// The file.
+    pub ino: u64,
+    /// Version id.
+    pub version: u64,
+    /// Its number within the file.
+    pub number: u64,
+    /// Where appended bytes start.
+    pub append_offset: u64,
+    /// Version that another writer committed meanwhile and this one replaced; 0: none.
+    pub superseded: u64,
+    /// Fragments not stored yet (optimistic or degraded writes).
+    pub missing_fragments: u64,
+    /// Bytes of input, holes included.
+    pub input_bytes: u64,
+    /// Bytes of chunks that were new to the cluster.
+    pub new_bytes: u64,
+    /// Bytes of fragments that were sent.
+    pub sent_bytes: u64,
+    /// Chunks of the input.
+    pub chunks: u64,
+    /// Chunks that were stored already.
+    pub known_chunks: u64,
+    /// The file as it is, under a lease, if that was wanted ([`WriteParams::want_lease`]).
+    pub entry: Option<Box<Entry>>,
+    /// Inode numbers that came with the commit ([`Target::New`]).
+    pub inos: Option<InoRange>,
+    /// The directory's names are this client's for so long from when it asked ([`tessera_wire::meta::CommitReply::delegation_ms`]).
+    pub delegation_ms: u64,
+}

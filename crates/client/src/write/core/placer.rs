@@ -1,0 +1,262 @@
+//! Where each fragment goes, and what happens when a member of its group does not take it.
+
+use super::*;
+use tessera_stripe::ClassLayout;
+
+/// Chunks that wait for a newer map, or for another attempt.
+#[derive(Debug, Default)]
+pub(super) struct Placer {
+    maps: MapQueue<usize>,
+    retry_at: BTreeSet<(i64, usize)>,
+}
+
+impl Placer {
+    pub fn retry(&mut self, at: i64, index: usize) {
+        self.retry_at.insert((at, index));
+    }
+
+    pub fn next_due(&self) -> Option<i64> {
+        self.retry_at.first().map(|(at, _)| *at)
+    }
+
+    pub fn waits_for_map(&self) -> bool {
+        self.maps.is_asked()
+    }
+
+    /// Forgets every chunk that nothing was asked for yet.
+    pub fn clear(&mut self) {
+        self.maps.clear();
+        self.retry_at.clear();
+    }
+}
+
+impl WriteCore {
+    /// Queues every fragment that waits, for the disk that the map names; checks acknowledgements against the map (P11).
+    pub(super) fn place(&mut self, index: usize) {
+        let chunk = &self.chunks[index];
+        if chunk.stage() != Stage::Storing || chunk.active.as_ref().is_none_or(|a| !a.is_encoded()) {
+            return;
+        }
+        let Some(pg) = self.view.read().pg(chunk.pg_id).filter(|pg| pg.epoch >= chunk.newest_epoch()) else {
+            return self.want_map(index);
+        };
+        let no_better = self.has_no_better_group(index);
+        let chunk = &mut self.chunks[index];
+        chunk.epoch = pg.epoch;
+        let Some(active) = &mut chunk.active else { return };
+        let class = chunk.class.clone();
+        let mut hopeless = false;
+        let mut puts = Vec::new();
+        for frag in &mut active.frags {
+            let Some(member) = pg.members.get(frag.number as usize) else {
+                (hopeless, self.extents.ready) = (true, 0);
+                continue;
+            };
+            let disk_id = member.put_disk_id();
+            match frag.state {
+                FragState::Acked { epoch } if member.accepts(epoch) => {
+                    assert!(epoch <= pg.epoch, "chunk {}: acknowledged under {epoch} of {}", chunk.chunk_id, pg.epoch);
+                    frag.state = FragState::Acked { epoch: pg.epoch };
+                    continue;
+                }
+                FragState::Sent { disk_id: to, .. } if to == disk_id => continue,
+                FragState::Failed { disk_id: by } if by == disk_id => {
+                    hopeless = true;
+                    continue;
+                }
+                // An optimistic chunk that was ready may not be any more.
+                FragState::Acked { .. } => self.extents.ready = 0,
+                _ => {}
+            }
+            // Not acknowledged under this epoch (P11), and not queued yet.
+            frag.state = FragState::Waiting;
+            let (chunk_id, number, len_bytes) = (chunk.chunk_id, frag.number, frag.bytes.len());
+            puts.push(FragmentPut { chunk: index, chunk_id, number, disk_id, epoch: pg.epoch, len_bytes });
+        }
+        // Nothing is queued, so nothing may be marked as sent: nobody would ever answer for it. It waits for
+        // another group, or for this one to be tried again.
+        let failed = active.frags.iter().filter(|f| f.is_failed()).count() as u32;
+        let redundant = class.as_ref().is_some_and(|c| c.is_redundant(c.fragments().saturating_sub(failed)));
+        if hopeless && !(no_better && redundant) {
+            return self.move_elsewhere(index);
+        }
+        for put in &puts {
+            if let Some(frag) = active.frag_mut(put.number) {
+                frag.state = put.state();
+            }
+        }
+        let optimistic = self.session.is_optimistic();
+        for put in puts {
+            let Some(node_id) = self.view.read().node_of(put.disk_id) else {
+                let error = Error::new(Code::Unavailable, format!("disk {} is on no known node", put.disk_id));
+                self.on_put_refused(put, error);
+                continue;
+            };
+            let urgent = !optimistic || class.as_ref().is_none_or(|c| c.is_first(put.number));
+            self.sender.enqueue(node_id, put, urgent);
+        }
+        self.check_settled(index);
+    }
+
+    pub(super) fn want_map(&mut self, index: usize) {
+        if let Some(chunk) = self.chunks.get(index) {
+            self.placer.maps.add(chunk.pg_id, index);
+        }
+    }
+
+    pub(super) fn pump_maps(&mut self) {
+        if let Some((request, chunks)) = self.placer.maps.next_request(&self.view) {
+            self.rpcs.ask_manager(self.now, &request, Purpose::Map { chunks }, &self.options);
+        }
+    }
+
+    pub(super) fn on_map(&mut self, answer: Answer, chunks: Vec<usize>) {
+        self.placer.maps.on_answer();
+        match answer.decode::<GetMap>() {
+            Ok((map, _)) => self.view.write().merge(&map, false),
+            Err(error) => return self.refused("GetMap", error, self.options.manager_deadline_ms),
+        }
+        for index in chunks {
+            if self.fetches.contains_key(&index) {
+                self.refetch_step(index, |fetch, now, view, options, out| fetch.on_map(now, view, options, out));
+            } else {
+                self.after_map(index);
+            }
+        }
+    }
+
+    fn after_map(&mut self, index: usize) {
+        // The input may have been rechunked meanwhile.
+        let Some(chunk) = self.chunks.get(index).filter(|c| c.stage() == Stage::Storing) else { return };
+        let Some(active) = &chunk.active else { return };
+        let behind = self.view.read().pg(chunk.pg_id).is_none_or(|pg| pg.epoch < chunk.newest_epoch());
+        if behind {
+            // A node knows a newer epoch than the manager tells: the manager will tell it in a moment, or it is lost.
+            return if active.attempts > 5 { self.move_elsewhere(index) } else { self.put_later(index) };
+        }
+        self.place(index);
+    }
+
+    pub(super) fn tick_placer(&mut self) {
+        while let Some(&(_, index)) = self.placer.retry_at.first().filter(|(at, _)| *at <= self.now) {
+            self.placer.retry_at.pop_first();
+            self.want_map(index);
+        }
+    }
+
+    /// For how long the chunk has had trouble, in nanoseconds; fails the write when it is too long.
+    fn trouble_ns(&mut self, index: usize) -> Option<i64> {
+        let since = self.chunks[index].active.as_ref()?.trouble_since.unwrap_or(self.now);
+        let waited_ns = self.now.saturating_sub(since);
+        if waited_ns < ms(self.options.put_deadline_ms) {
+            return Some(waited_ns);
+        }
+        let chunk = &self.chunks[index];
+        let active = chunk.active.as_ref()?;
+        let fragment = active.frags.iter().find(|f| !f.is_acked()).map_or(0, |f| f.number);
+        let (file, last, offset) = (self.params.file.clone(), active.last_error.clone(), chunk.offset);
+        let waited_ms = (waited_ns / crate::config::MS) as u64;
+        self.fail(WriteError::NotStored { file, offset, fragment, waited_ms, last });
+        None
+    }
+
+    /// Tries the chunk where it is again after a pause, until the deadline.
+    pub(super) fn put_later(&mut self, index: usize) {
+        if self.trouble_ns(index).is_none() {
+            return;
+        }
+        let Some(active) = &mut self.chunks[index].active else { return };
+        active.trouble_since.get_or_insert(self.now);
+        active.attempts += 1;
+        for frag in active.frags.iter_mut().filter(|f| f.is_failed()) {
+            frag.state = FragState::Waiting;
+        }
+        let at = self.now.saturating_add(self.options.backoff_ns(active.attempts));
+        self.placer.retry(at, index);
+    }
+
+    /// A member will not take its fragment: the chunk goes to another group, if it still can.
+    fn move_elsewhere(&mut self, index: usize) {
+        if self.is_one_shot() && self.committer.done.is_none() && !self.committer.in_flight {
+            return self.fall_back_to_session();
+        }
+        let until = self.now.saturating_add(ms(self.options.avoid_ms));
+        let chunk = &self.chunks[index];
+        let Some(active) = &chunk.active else { return };
+        if chunk.pinned || self.committer.done.is_some() {
+            return self.put_later(index);
+        }
+        // An optimistic chunk may have been found ready where it was; it is not any more.
+        self.extents.ready = 0;
+        self.dedup.avoid([chunk.pg_id], until);
+        for frag in &active.frags {
+            if let FragState::Failed { disk_id } = frag.state {
+                self.dedup.avoid(self.view.read().pgs_on_disk(disk_id), until);
+            }
+        }
+        if self.trouble_ns(index).is_none() {
+            return;
+        }
+        let chunk = &mut self.chunks[index];
+        chunk.set_stage(Stage::Queued);
+        let Some(active) = &mut chunk.active else { return };
+        active.attempts = 0;
+        active.moves += 1;
+        match active.moves {
+            0..=2 => self.dedup.push(index),
+            // Whatever it is will not go away by asking faster.
+            moves => {
+                let at = self.now.saturating_add(self.options.backoff_ns(moves - 2));
+                self.dedup.push_later(at, index);
+            }
+        }
+    }
+
+    /// The chunk needs nothing more: its memory is free. A one-shot commit may need the bytes once more.
+    pub(super) fn settle(&mut self, index: usize) {
+        if !self.chunks[index].is_settled() {
+            self.chunks.settle(index, self.is_one_shot());
+        }
+    }
+
+    /// What is not acknowledged by now is noted as missing, and no longer sent: repair stores it, if it is to be.
+    pub(super) fn leave_to_repair(&mut self, index: usize) {
+        self.chunks[index].note_missing();
+        self.settle(index);
+    }
+
+    /// Settles for a degraded write, if the policy allows one and at least one fragment more than needed is in place.
+    pub(super) fn settle_degraded(&mut self, index: usize) -> bool {
+        let chunk = &self.chunks[index];
+        let redundant = chunk.class.as_ref().is_some_and(|c| c.is_redundant(chunk.in_place().count() as u32));
+        if !self.session.policy.degraded_writes || !redundant {
+            return false;
+        }
+        self.leave_to_repair(index);
+        true
+    }
+
+    /// The policy allows a degraded write, and asking for another group was in vain, or would be: the group was given
+    /// although groups with the failed disk were to be avoided.
+    fn has_no_better_group(&self, index: usize) -> bool {
+        let chunk = &self.chunks[index];
+        let moved = chunk.active.as_ref().is_some_and(|a| a.moves > 0);
+        self.session.policy.degraded_writes && (moved || self.dedup.avoids(chunk.pg_id))
+    }
+
+    pub(super) fn check_settled(&mut self, index: usize) {
+        let chunk = &mut self.chunks[index];
+        // A chunk that moves is settled in its new group: the answer is on its way.
+        if matches!(chunk.stage(), Stage::Queued | Stage::Asked) {
+            return;
+        }
+        let Some(active) = chunk.active.as_ref().filter(|a| a.is_encoded()) else { return };
+        if active.frags.iter().all(Frag::is_acked) {
+            chunk.missing.clear();
+            return self.settle(index);
+        }
+        if active.frags.iter().all(|f| f.is_acked() || f.is_failed()) && self.has_no_better_group(index) {
+            self.settle_degraded(index);
+        }
+    }
+}

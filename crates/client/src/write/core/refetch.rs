@@ -1,0 +1,97 @@
+//! Reading a chunk back whose bytes are gone: a commit asked for some of its fragments again.
+
+use super::*;
+use crate::fetch::Fault;
+use tessera_wire::data::{GetFragments, GetItem};
+use tessera_wire::rpc::Peer;
+
+impl WriteCore {
+    pub(super) fn refetch(&mut self, index: usize) {
+        let chunk = &self.chunks[index];
+        let Some(class) = chunk.class.clone() else { return };
+        let info = tessera_wire::ChunkInfo {
+            chunk_id: chunk.chunk_id,
+            hash: Bytes::copy_from_slice(&chunk.hash),
+            len_bytes: chunk.len_bytes,
+            class_id: class.class_id,
+            pg_id: chunk.pg_id,
+            missing: chunk.again.clone(),
+        };
+        match Fetch::new(info, class, self.now) {
+            Ok(fetch) => {
+                self.fetches.insert(index, fetch);
+                self.refetch_step(index, |fetch, now, view, options, out| fetch.start(now, view, options, out));
+            }
+            Err(message) => self.refused("Commit", Error::new(Code::Internal, message), 0),
+        }
+    }
+
+    pub(super) fn refetch_step(
+        &mut self,
+        index: usize,
+        step: impl FnOnce(&mut Fetch, i64, &crate::view::View, &Options, &mut Vec<Step>),
+    ) {
+        let Some(fetch) = self.fetches.get_mut(&index) else { return };
+        let mut steps = Vec::new();
+        step(fetch, self.now, &self.view.read(), &self.options, &mut steps);
+        for step in steps {
+            match step {
+                Step::Get(want) => self.get_back(index, want),
+                Step::Decode(job) => self.compute(index, Job::Decode(job)),
+                Step::NeedMap => self.want_map(index),
+                Step::Waits(_) => {}
+                Step::Done(parts) => self.refetched(index, parts),
+                Step::Failed(fault) => self.fail_refetch(index, fault),
+            }
+        }
+    }
+
+    fn get_back(&mut self, index: usize, want: FragmentRequest) {
+        let item = GetItem {
+            chunk_id: self.chunks[index].chunk_id,
+            fragment: want.fragment,
+            disk_id: want.disk_id,
+            whole: true,
+            ..Default::default()
+        };
+        let request = GetFragments { items: vec![item], hints: Vec::new() };
+        let call = Call::new(Peer::Node(want.node_id), 0, &request, Vec::new(), self.options.get_timeout_ms);
+        self.rpcs.send_once(self.now, call, Purpose::Refetch { chunk: index, want });
+    }
+
+    fn fail_refetch(&mut self, index: usize, fault: Fault) {
+        let (file, offset) = (self.params.file.clone(), self.chunks[index].offset);
+        let error = fault.into_error(&file, self.chunks[index].chunk_id);
+        self.fail(WriteError::Lost { file, offset, error });
+    }
+
+    pub(super) fn on_refetched(&mut self, index: usize, want: FragmentRequest, answer: Answer) {
+        let result = crate::fetch::single_fragment(answer);
+        self.refetch_step(index, |fetch, now, view, options, out| {
+            fetch.on_fragment(&want, result, now, view, options, out);
+        });
+    }
+
+    pub(super) fn tick_fetches(&mut self) {
+        let indexes: Vec<usize> = self.fetches.keys().copied().collect();
+        for index in indexes {
+            self.refetch_step(index, |fetch, now, view, options, out| fetch.tick(now, view, options, out));
+        }
+    }
+
+    /// The bytes are back: the fragments that were asked for again are encoded and sent.
+    fn refetched(&mut self, index: usize, parts: Vec<Bytes>) {
+        self.fetches.remove(&index);
+        let data: Bytes = parts.concat().into();
+        let tree = tessera_accel::hash::tree(&data);
+        assert_eq!(
+            tree.root.0, self.chunks[index].hash,
+            "chunk {} was read back unverified",
+            self.chunks[index].chunk_id
+        );
+        let again = std::mem::take(&mut self.chunks[index].again);
+        let frags = again.into_iter().map(Frag::waiting).collect();
+        self.chunks.restore_bytes(index, Active::new(data, tree.groups.concat().into(), frags));
+        self.encode(index);
+    }
+}

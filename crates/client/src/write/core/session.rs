@@ -1,0 +1,304 @@
+//! The write session: opening it, keeping it alive with room reserved, giving it up.
+
+use super::*;
+
+/// Where a write stands with its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Phase {
+    /// Nothing was sent, or the one-shot commit failed.
+    #[default]
+    New,
+    /// The manager is asked to open the file.
+    Opening,
+    /// The policy is known: chunks are asked about, stored, committed.
+    Open,
+    /// Given up while the session was being opened: the answer is awaited only to close it.
+    Cancelled,
+    /// Nothing more happens.
+    Finished,
+}
+
+/// What the manager said at the opening, and the room reserved since.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    phase: Phase,
+    /// 0: there is none.
+    pub id: u64,
+    /// The session that puts name: this one, or that of the preallocated chunk ids.
+    pub put_id: u64,
+    lifetime_ns: i64,
+    renewed_ns: i64,
+    pub policy: Policy,
+    pub scheme: String,
+    pub domain: u32,
+    /// Length of the version that was current at the opening.
+    pub base_bytes: u64,
+    /// Bytes of input for which room is reserved.
+    reserved_to: u64,
+    /// Bytes of input that need no reservation any more: holes, repetitions, and chunks that were asked about.
+    pub asked_bytes: u64,
+}
+
+impl Session {
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub fn enter(&mut self, to: Phase) {
+        let from = self.phase;
+        let legal = match to {
+            Phase::New => matches!(from, Phase::Opening | Phase::Open),
+            Phase::Opening => from == Phase::New,
+            Phase::Open => matches!(from, Phase::New | Phase::Opening),
+            Phase::Cancelled => from == Phase::Opening,
+            Phase::Finished => from != Phase::Finished,
+        };
+        assert!(legal, "write session: {from:?} to {to:?}");
+        self.phase = to;
+    }
+
+    pub fn is_optimistic(&self) -> bool {
+        self.policy.durability == Durability::Optimistic
+    }
+
+    fn set_lifetime(&mut self, session_ms: u64) {
+        self.lifetime_ns = ms(session_ms.max(1));
+    }
+
+    /// When it is to be renewed.
+    pub fn renew_due(&self) -> Option<i64> {
+        (self.id != 0).then(|| self.renewed_ns.saturating_add(self.lifetime_ns / 3))
+    }
+}
+
+impl WriteCore {
+    pub(super) fn open(&mut self) {
+        let whole = self.committer.ending.is_some() && self.dedup.len() <= self.options.ask_chunks;
+        let first: Vec<usize> = match whole && self.params.expect_policy.is_some() {
+            true => self.dedup.take_all(),
+            false => Vec::new(),
+        };
+        let mut request = self.open_request(&first);
+        if whole && self.may_be_one_shot() {
+            if self.start_one_shot(&request.redundancy, &first) {
+                return self.close_exhausted_sessions();
+            }
+            request.preallocate = self.view.write().preallocated.wanted(&request.redundancy, self.now, &self.options);
+        }
+        self.mark_asked(&first);
+        request.op_id = self.rpcs.op_id();
+        self.session.reserved_to = request.size_hint_bytes;
+        self.session.enter(Phase::Opening);
+        self.rpcs.ask_manager(self.now, &request, Purpose::Open { first }, &self.options);
+        self.close_exhausted_sessions();
+    }
+
+    /// The request that opens the file and asks about these chunks.
+    pub(super) fn open_request(&self, chunks: &[usize]) -> OpenWrite {
+        let expected = self.params.expect_policy.as_ref();
+        let scheme = expected.map(|p| p.scheme(self.file_bytes(0)).to_string());
+        let (parent, name, ino, inos) = match &self.params.target {
+            Target::Name { parent, name } => (*parent, name.clone(), 0, 0),
+            Target::Inode(ino) => (0, Vec::new(), *ino, 0),
+            Target::New { parent, name, ino, inos } => (*parent, name.clone(), *ino, *inos),
+        };
+        OpenWrite {
+            op_id: 0,
+            parent,
+            name,
+            ino,
+            hints: self.params.hints.clone(),
+            size_hint_bytes: self.params.size_hint_bytes.unwrap_or(0).max(self.input_bytes),
+            chunks: chunks.iter().map(|i| self.chunks[*i].wire_name()).collect(),
+            redundancy: scheme.unwrap_or_default(),
+            known_map_version: self.view.read().known_version(),
+            host: self.options.host.clone(),
+            preallocate: 0,
+            inos,
+            chunking: expected.map(|p| p.chunking.to_string()).unwrap_or_default(),
+        }
+    }
+
+    /// Length the file will have, as far as known: `redundancy=auto` depends on it. A stream of unknown length
+    /// that did not end within the first buffer counts as large.
+    fn file_bytes(&self, base: u64) -> u64 {
+        let input = match (self.committer.ending, self.params.size_hint_bytes) {
+            (Some(ending), _) => ending.size_bytes,
+            (None, Some(hint)) => hint.max(self.input_bytes),
+            (None, None) => u64::MAX,
+        };
+        match self.params.mode {
+            CommitMode::Append => base.saturating_add(input),
+            CommitMode::Patch => base.max(input),
+            _ => input,
+        }
+    }
+
+    pub(super) fn on_open_reply(&mut self, answer: Answer, first: Vec<usize>, waited_ms: u64) {
+        match answer.decode::<OpenWrite>() {
+            Ok((reply, _)) => self.on_opened(reply, first),
+            Err(error) => {
+                self.session.enter(Phase::New);
+                self.refused("OpenWrite", error, waited_ms);
+            }
+        }
+    }
+
+    fn on_opened(&mut self, mut reply: OpenWriteReply, first: Vec<usize>) {
+        self.take_preallocated(reply.preallocated.take());
+        self.session.id = reply.session_id;
+        let hints = reply.policy.iter().map(|h| (h.name.as_str(), h.value.as_str()));
+        match Policy::from_hints(hints) {
+            Ok(policy) => self.session.policy = policy,
+            Err(error) => {
+                self.session.enter(Phase::New);
+                let message =
+                    format!("this client does not know a hint that is in effect ({error}); upgrade the client");
+                return self.fail(WriteError::Policy { file: self.params.file.clone(), message });
+            }
+        }
+        self.session.enter(Phase::Open);
+        self.session.put_id = reply.session_id;
+        self.session.domain = reply.domain;
+        self.session.base_bytes = reply.base_size_bytes;
+        let rechunked = match self.rechunk_if_needed() {
+            Ok(rechunked) => rechunked,
+            Err(error) => return self.fail(error),
+        };
+        for index in 0..self.chunks.len() {
+            self.chunks[index].region = self.region(self.chunks[index].offset);
+        }
+        self.session.set_lifetime(reply.session_ms);
+        self.session.renewed_ns = self.now;
+        self.session.scheme = self.session.policy.scheme(self.file_bytes(reply.base_size_bytes)).to_string();
+        let policy = Box::new(self.session.policy.clone());
+        self.actions.push_back(WriteAction::Opened { policy, base_size_bytes: reply.base_size_bytes });
+        let fits = |a: &AllocateChunksReply| {
+            a.class.as_ref().is_some_and(|c| c.spec == self.session.scheme) && a.answers.len() == first.len()
+        };
+        match reply.allocated.filter(fits) {
+            // The new chunks are queued already; what was asked about goes with the session.
+            _ if rechunked => {}
+            Some(allocated) => self.on_allocated(allocated, first),
+            // Asked for another class than the file turned out to have: ask again for the right one.
+            None => self.requeue(first),
+        }
+    }
+
+    pub(super) fn on_renewed(&mut self, answer: Answer, waited_ms: u64) {
+        match answer.decode::<RenewSession>() {
+            // Room that could not be reserved is found missing, or not, when it is needed.
+            Ok((reply, _)) => self.session.set_lifetime(reply.session_ms),
+            // The commit has ended the session meanwhile.
+            Err(_) if self.committer.done.is_some() => {}
+            Err(error) => self.refused("RenewSession", error, waited_ms),
+        }
+    }
+
+    pub(super) fn renew_if_due(&mut self) {
+        if self.committer.done.is_none() && self.session.renew_due().is_some_and(|at| at <= self.now) {
+            self.renew();
+        }
+    }
+
+    fn renew(&mut self) {
+        let session = &mut self.session;
+        session.renewed_ns = self.now;
+        let reserve_bytes = session.reserved_to.saturating_sub(session.asked_bytes);
+        let request = RenewSession { session_id: session.id, reserve_bytes };
+        self.rpcs.ask_manager(self.now, &request, Purpose::Renew, &self.options);
+    }
+
+    /// Room for a stream of unknown length is reserved ahead: as much again as it has had, within bounds.
+    pub(super) fn pump_reserve(&mut self) {
+        if self.params.size_hint_bytes.is_some() || self.committer.ending.is_some() || self.committer.done.is_some() {
+            return;
+        }
+        let ahead = self.input_bytes.clamp(64 << 20, 1 << 30);
+        if self.session.reserved_to < self.input_bytes.saturating_add(ahead / 2) {
+            self.session.reserved_to = self.input_bytes.saturating_add(ahead);
+            self.renew();
+        }
+    }
+
+    /// The manager refused a request without which the write cannot go on.
+    pub(super) fn refused(&mut self, request: &'static str, error: Error, waited_ms: u64) {
+        let file = self.params.file.clone();
+        let message = error.message.clone();
+        self.fail(match error.kind() {
+            Code::TooFewHosts => WriteError::TooFewHosts { file, message },
+            Code::NoSpace => WriteError::NoSpace { file, message },
+            Code::SessionExpired => WriteError::SessionExpired { file, message },
+            Code::VersionConflict => {
+                let expected = self.params.if_version.unwrap_or(0);
+                WriteError::VersionConflict { file, expected, current: error.current }
+            }
+            Code::Unavailable | Code::Timeout => WriteError::ManagerSilent { file, request, waited_ms, last: message },
+            _ => WriteError::Refused { file, error: by_name(error) },
+        });
+    }
+
+    pub(super) fn fail(&mut self, error: WriteError) {
+        let phase = self.session.phase();
+        if phase == Phase::Finished {
+            return;
+        }
+        if phase != Phase::Opening {
+            self.rpcs.abandon();
+            while self.rpcs.poll().is_some() {}
+        }
+        if self.committer.done.is_none() || !matches!(error, WriteError::Cancelled { .. }) {
+            tracing::debug!(%error, "write ends");
+        }
+        if self.committer.done.is_none() {
+            self.actions.push_back(WriteAction::Done(Err(error)));
+        }
+        match phase {
+            // The session must not stay open, and keep room reserved, until it expires.
+            Phase::Opening => {
+                self.session.enter(Phase::Cancelled);
+                self.drop_data();
+            }
+            _ => self.close(),
+        }
+    }
+
+    pub(super) fn handle_cancelled(&mut self, event: WriteEvent) {
+        match event {
+            WriteEvent::Tick => self.rpcs.tick(self.now),
+            WriteEvent::Answer(answer) => {
+                let Some(reply) = self.rpcs.on_answer(self.now, answer, &self.options) else { return };
+                let opened = reply.answer.decode::<OpenWrite>().map(|(reply, _)| reply).unwrap_or_default();
+                self.session.id = opened.session_id;
+                self.take_preallocated(opened.preallocated);
+                self.close();
+            }
+            _ => {}
+        }
+    }
+
+    /// Closes the session at the manager; the answer is not awaited.
+    fn close(&mut self) {
+        if self.session.id != 0 && self.committer.done.is_none() {
+            self.close_session(self.session.id);
+        }
+        self.finish();
+    }
+
+    pub(super) fn close_session(&mut self, session_id: u64) {
+        self.rpcs.ask_manager(self.now, &CloseSession { session_id }, Purpose::Close, &self.options);
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.drop_preallocated();
+        self.session.enter(Phase::Finished);
+        self.drop_data();
+        self.actions.push_back(WriteAction::Finished);
+    }
+
+    fn drop_data(&mut self) {
+        self.chunks.drop_data();
+        self.sender.clear();
+        self.fetches.clear();
+    }
+}
