@@ -1,7 +1,7 @@
 //! [`Client`]: everything a front end can ask for.
 
 use crate::config::Options;
-use crate::context::{Context, random};
+use crate::context::Context;
 use crate::error::{Error, PathOpError, ReadError, WriteError, by_name};
 use crate::inodes::Inodes;
 use crate::lease_cache::{Directory, DirectoryCache, RecallService};
@@ -100,7 +100,7 @@ impl Client {
             role: Role::Client as i32,
             cluster_id: Vec::new(),
             release: env!("CARGO_PKG_VERSION").to_string(),
-            client_id: random().max(1),
+            client_id: rand::random::<u64>().max(1),
             host: options.host.clone(),
         };
         let service = Arc::new(RecallService(directories.clone()));

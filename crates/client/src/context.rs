@@ -9,7 +9,6 @@ use crate::transport::Transport;
 use crate::view::SharedView;
 use crate::workers::Workers;
 use parking_lot::Mutex;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -43,11 +42,6 @@ pub(crate) fn now_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// A number nobody can guess, different at each call: the standard library seeds its hash maps with such.
-pub(crate) fn random() -> u64 {
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
-}
-
 impl Context {
     pub fn start(
         transport: Arc<dyn Transport>,
@@ -62,7 +56,7 @@ impl Context {
             view,
             cache: ChunkCache::shared(options.chunk_cache_bytes),
             options,
-            seeds: AtomicU64::new(random()),
+            seeds: AtomicU64::new(rand::random()),
             pending_closes: AtomicU64::new(0),
             drivers: Mutex::default(),
             background: Mutex::default(),

@@ -1,10 +1,10 @@
-//! Chunks on their way: pieces that wait for them, read-ahead, what was bad, and who gets what came.
+//! Whole chunks: the segments that wait for them, read-ahead, and reports of bad fragments.
 
 use super::*;
 use crate::fetch::Fault;
 
 impl ReadCore {
-    /// Says, once a file, that fragments are waited for: a silent half minute looks like a hang.
+    /// Logs, once a file, that fragments are awaited: a silent half minute looks like a hang.
     fn log_wait(&mut self, fault: Fault, chunk_id: u64) {
         if !std::mem::replace(&mut self.wait_logged, true) {
             let waits_s = self.options.get_deadline_ms / 1000;
@@ -13,8 +13,8 @@ impl ReadCore {
         }
     }
 
-    pub(super) fn want_piece(&mut self, chunk: ChunkInfo, waiter: Waiter, in_order: bool, keep: bool) {
-        let cached = self.cache.lock().chunk(chunk.chunk_id);
+    pub(super) fn want_segment(&mut self, chunk: ChunkInfo, waiter: Waiter, in_order: bool, keep: bool) {
+        let cached = self.cache.chunk(chunk.chunk_id);
         if let Some(parts) = cached {
             return self.fulfil(&waiter, &parts);
         }
@@ -34,7 +34,7 @@ impl ReadCore {
         while at < region_end.min(from + AHEAD_BYTES) {
             let Some((extent, chunk)) = self.pages.find(at) else { return };
             if let Some(chunk) = chunk {
-                let known = self.cache.lock().has_chunk(chunk.chunk_id) || self.fetches.contains_key(&chunk.chunk_id);
+                let known = self.cache.has_chunk(chunk.chunk_id) || self.fetches.contains_key(&chunk.chunk_id);
                 if !known {
                     self.want_whole(chunk, None, true);
                 }
@@ -93,7 +93,7 @@ impl ReadCore {
         }
     }
 
-    /// Has the manager see to fragments that are missing or corrupt.
+    /// Reports fragments that are missing or corrupt, for repair.
     pub(super) fn report_bad(&mut self, bad: Vec<FragmentRef>) {
         if bad.is_empty() {
             return;
@@ -106,41 +106,29 @@ impl ReadCore {
     pub(super) fn whole_done(&mut self, chunk_id: u64, parts: Vec<Bytes>) {
         let Some(whole) = self.fetches.remove(&chunk_id) else { return };
         if whole.keep {
-            self.keep(chunk_id, &parts);
+            self.cache.insert(chunk_id, &parts, 2 * AHEAD_BYTES);
         }
         for waiter in whole.waiters {
             self.fulfil(&waiter, &parts);
         }
     }
 
-    /// Keeps a chunk for reads to come. A file with a limit has, while it is read, room for what is read ahead besides.
-    fn keep(&mut self, chunk_id: u64, parts: &[Bytes]) {
-        self.cache.lock().keep_chunk(chunk_id, parts);
-        let Some(limit_bytes) = self.quota.limit_bytes else { return };
-        let len_bytes = parts.iter().map(|p| p.len() as u64).sum();
-        self.quota.chunks.push_back((chunk_id, len_bytes));
-        self.quota.bytes += len_bytes;
-        self.let_go(limit_bytes.saturating_add(2 * AHEAD_BYTES));
-    }
-
-    /// Lets go of the file's oldest chunks until it keeps at most `limit_bytes`.
-    pub(super) fn let_go(&mut self, limit_bytes: u64) {
-        while self.quota.bytes > limit_bytes {
-            let Some((chunk_id, len_bytes)) = self.quota.chunks.pop_front() else { return };
-            self.quota.bytes -= len_bytes;
-            self.cache.lock().forget_chunk(chunk_id);
-        }
-    }
-
-    /// Gives a waiter its range of a chunk.
+    /// Gives a waiter its range of a chunk. A chunk that is shorter than its extent says contradicts the manager's answer.
     pub(super) fn fulfil(&mut self, waiter: &Waiter, parts: &[Bytes]) {
-        self.set_ready(waiter, slice_parts(parts, waiter.from, waiter.len_bytes));
+        let range = slice_parts(parts, waiter.from, waiter.len_bytes);
+        let got: u64 = range.iter().map(|part| part.len() as u64).sum();
+        if got == waiter.len_bytes {
+            return self.set_ready(waiter, range);
+        }
+        let message = format!("a chunk ends before byte {} that an extent shows of it", waiter.from + waiter.len_bytes);
+        self.fail(waiter.read, ReadError::Nonsense { file: self.params.file.clone(), message });
     }
 
     pub(super) fn set_ready(&mut self, waiter: &Waiter, parts: Vec<Bytes>) {
         let Some(read) = self.reads.get_mut(&waiter.read) else { return };
-        if let Some(piece) = read.pieces.iter_mut().find(|p| p.number == waiter.piece) {
-            piece.ready = Some(Delivery::Bytes(parts));
+        if let Some(segment) = read.segments.iter_mut().find(|p| p.number == waiter.segment) {
+            assert!(segment.ready.is_none(), "segment {} is read twice", segment.number);
+            segment.ready = Some(Delivery::Bytes(parts));
         }
     }
 }

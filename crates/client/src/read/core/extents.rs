@@ -48,6 +48,7 @@ impl Pages {
     }
 
     fn insert(&mut self, start: u64, page: Page) {
+        assert!(start < page.end, "an empty page at {start}");
         if self.by_start.len() >= MAX_PAGES {
             self.by_start.pop_first();
         }
@@ -59,13 +60,13 @@ impl ReadCore {
     /// Asks for the extents of a reader at `at` that wants to come to `end`, unless they are known or asked for.
     pub(super) fn ask_extents(&mut self, at: u64, end: u64) {
         let from = self.pages.known_to(at);
-        if self.pages.asked.is_some() || from >= end || self.reopening {
+        if self.pages.asked.is_some() || from >= end || self.session.reopening {
             return;
         }
         self.pages.asked = Some(from);
         let known_map_version = self.view.read().known_version();
         let request =
-            ListExtents { session_id: self.session_id, offset: from, len_bytes: end - from, known_map_version };
+            ListExtents { session_id: self.session.id, offset: from, len_bytes: end - from, known_map_version };
         self.rpcs.ask_manager(self.now, &request, Purpose::Extents { offset: from }, &self.options);
     }
 

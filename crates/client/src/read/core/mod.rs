@@ -9,8 +9,9 @@
 
 mod chunks;
 mod extents;
+mod file_cache;
 mod gets;
-mod opening;
+mod session;
 mod small;
 #[cfg(test)]
 mod tests;
@@ -20,11 +21,13 @@ use crate::error::ReadError;
 use crate::fetch::{Fetch, Step};
 use crate::job::{Job, Numbered, Output};
 use crate::read::cache::SharedCache;
-use crate::rpc_table::{Reply, RpcTable};
+use crate::rpc_table::{JobTable, MapQueue, Reply, RpcTable};
 use crate::view::{SharedView, View};
 use bytes::Bytes;
 use extents::Pages;
+use file_cache::FileCache;
 use gets::{GetQueue, Purpose};
+use session::Session;
 use small::SmallRead;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -172,55 +175,41 @@ pub struct ReadCore {
     params: ReadParams,
     options: Arc<Options>,
     view: SharedView,
-    cache: SharedCache,
-    /// Bytes of it that this file may have (`cache=SIZE`), and what it has, oldest first.
-    quota: CacheQuota,
+    cache: FileCache,
     /// Regions of a file whose regions are on different hosts (`placement=scatter`): nobody reads ahead into the next one.
     region_bytes: Option<u64>,
     now: i64,
     rpcs: RpcTable<Purpose>,
     actions: VecDeque<ReadAction>,
 
-    session_id: u64,
-    session_ns: i64,
-    renewed_ns: i64,
+    session: Session,
     opened: Option<Opened>,
-    reopening: bool,
-    closed: bool,
 
     pages: Pages,
     reads: BTreeMap<u64, Read>,
-    next_piece: u64,
+    next_segment: u64,
     fetches: BTreeMap<u64, ChunkRead>,
     smalls: BTreeMap<u64, SmallRead>,
     next_small: u64,
     get_queue: GetQueue,
-    jobs: HashMap<u64, JobOwner>,
-    next_job: u64,
-    map_wanted: BTreeMap<u64, Vec<u64>>,
-    map_asked: bool,
+    jobs: JobTable<JobOwner>,
+    maps: MapQueue<u64>,
     last_end: u64,
     report: ReadReport,
     /// That fragments are waited for has been said.
     wait_logged: bool,
 }
 
-/// What a file keeps in the cache whose policy sets a limit.
-#[derive(Debug, Default)]
-struct CacheQuota {
-    limit_bytes: Option<u64>,
-    chunks: VecDeque<(u64, u64)>,
-    bytes: u64,
-}
-
 /// A read under way.
 #[derive(Debug)]
 struct Read {
-    /// Where the next piece starts.
+    /// Where the next segment starts.
     cursor: u64,
+    /// Where the next delivery starts.
+    delivered_to: u64,
     end: u64,
     stream: bool,
-    pieces: VecDeque<Segment>,
+    segments: VecDeque<Segment>,
     /// Bytes asked for that the consumer has not taken.
     outstanding: u64,
 }
@@ -228,6 +217,7 @@ struct Read {
 #[derive(Debug)]
 struct Segment {
     number: u64,
+    len_bytes: u64,
     ready: Option<Delivery>,
 }
 
@@ -235,7 +225,7 @@ struct Segment {
 #[derive(Debug, Clone)]
 struct Waiter {
     read: u64,
-    piece: u64,
+    segment: u64,
     from: u64,
     len_bytes: u64,
 }
@@ -265,29 +255,22 @@ impl ReadCore {
             params,
             options,
             view,
-            cache,
-            quota: CacheQuota::default(),
+            cache: FileCache::new(cache),
             region_bytes: None,
             now: i64::MIN,
             rpcs: RpcTable::new(op_seed),
             actions: VecDeque::new(),
-            session_id: 0,
-            session_ns: 0,
-            renewed_ns: 0,
+            session: Session::default(),
             opened: None,
-            reopening: false,
-            closed: false,
             pages: Pages::default(),
             reads: BTreeMap::new(),
-            next_piece: 1,
+            next_segment: 1,
             fetches: BTreeMap::new(),
             smalls: BTreeMap::new(),
             next_small: 1,
             get_queue: GetQueue::default(),
-            jobs: HashMap::new(),
-            next_job: 1,
-            map_wanted: BTreeMap::new(),
-            map_asked: false,
+            jobs: JobTable::default(),
+            maps: MapQueue::default(),
             last_end: u64::MAX,
             report: ReadReport::default(),
             wait_logged: false,
@@ -304,7 +287,7 @@ impl ReadCore {
 
     /// Whether the session was closed (its last calls may still be on their way).
     pub fn is_closed(&self) -> bool {
-        self.closed
+        self.session.closed
     }
 
     /// What the reads so far had to do without.
@@ -314,10 +297,10 @@ impl ReadCore {
 
     /// When a [`ReadEvent::Tick`] has something to do, ns since 1970.
     pub fn next_due(&self) -> Option<i64> {
-        if self.closed {
+        if self.session.closed {
             return None;
         }
-        let renew = (self.session_id != 0).then(|| self.renewed_ns.saturating_add(self.session_ns / 3));
+        let renew = self.session.renew_due();
         let view = self.view.read();
         let fetch = self.fetches.values().filter_map(|w| w.fetch.next_due(&view, &self.options)).min();
         let hedge_ns = view.hedge_after_ns(&self.options);
@@ -328,7 +311,7 @@ impl ReadCore {
     /// Takes an event in. `now`: ns since 1970; time that runs backwards stands still.
     pub fn handle(&mut self, now: i64, event: ReadEvent) {
         self.now = self.now.max(now);
-        if self.closed {
+        if self.session.closed {
             return;
         }
         match event {
@@ -336,7 +319,9 @@ impl ReadCore {
             ReadEvent::Read { id, offset, len_bytes, stream } => self.begin(id, offset, len_bytes, stream),
             ReadEvent::Consumed { id, bytes } => {
                 if let Some(read) = self.reads.get_mut(&id) {
-                    read.outstanding = read.outstanding.saturating_sub(bytes);
+                    let outstanding = read.outstanding;
+                    assert!(bytes <= outstanding, "read {id}: {bytes} bytes consumed, {outstanding} outstanding");
+                    read.outstanding -= bytes;
                 }
             }
             ReadEvent::Forget { id } => drop(self.reads.remove(&id)),
@@ -353,16 +338,16 @@ impl ReadCore {
     }
 
     fn close(&mut self) {
-        self.closed = true;
+        self.session.closed = true;
         self.rpcs.abandon();
-        if self.session_id != 0 {
-            let close = CloseSession { session_id: self.session_id };
+        if self.session.id != 0 {
+            let close = CloseSession { session_id: self.session.id };
             self.rpcs.ask_manager(self.now, &close, Purpose::Close, &self.options);
         }
         self.reads.clear();
         self.fetches.clear();
         self.smalls.clear();
-        self.let_go(self.quota.limit_bytes.unwrap_or(u64::MAX));
+        self.cache.close();
     }
 
     fn fail_all(&mut self, error: ReadError) {
@@ -379,7 +364,10 @@ impl ReadCore {
 
     fn begin(&mut self, id: u64, offset: u64, len_bytes: u64, stream: bool) {
         let end = offset.saturating_add(len_bytes);
-        self.reads.insert(id, Read { cursor: offset, end, stream, pieces: VecDeque::new(), outstanding: 0 });
+        self.reads.insert(
+            id,
+            Read { cursor: offset, delivered_to: offset, end, stream, segments: VecDeque::new(), outstanding: 0 },
+        );
         if self.opened.is_some() {
             self.clip(id);
         }
@@ -394,10 +382,9 @@ impl ReadCore {
 
     fn tick(&mut self) {
         self.rpcs.tick(self.now);
-        let due = self.renewed_ns.saturating_add(self.session_ns / 3) <= self.now;
-        if self.session_id != 0 && due {
-            self.renewed_ns = self.now;
-            let request = RenewSession { session_id: self.session_id, reserve_bytes: 0 };
+        if self.session.renew_due().is_some_and(|at| at <= self.now) {
+            self.session.renewed_ns = self.now;
+            let request = RenewSession { session_id: self.session.id, reserve_bytes: 0 };
             self.rpcs.ask_manager(self.now, &request, Purpose::Renew, &self.options);
         }
         let chunks: Vec<u64> = self.fetches.keys().copied().collect();
@@ -408,7 +395,7 @@ impl ReadCore {
     }
 
     fn pump(&mut self) {
-        if self.opened.is_some() && !self.closed {
+        if self.opened.is_some() && !self.session.closed {
             let ids: Vec<u64> = self.reads.keys().copied().collect();
             for id in ids {
                 self.schedule(id);
@@ -419,11 +406,11 @@ impl ReadCore {
         self.flush_wants();
     }
 
-    /// Starts the pieces of a read that fit its window.
+    /// Starts the segments of a read that fit its window.
     fn schedule(&mut self, id: u64) {
         let window = self.options.read_window_bytes;
         let Some(read) = self.reads.get(&id) else { return };
-        // In strides, so that gets to one node can travel together.
+        // In strides, so that gets to one node travel together.
         if read.outstanding > window - window / 8 {
             return;
         }
@@ -432,20 +419,21 @@ impl ReadCore {
             let Some((extent, chunk)) = self.pages.find(cursor) else {
                 return self.ask_extents(cursor, end);
             };
+            assert!(extent.offset <= cursor, "the extent at {} does not hold byte {cursor}", extent.offset);
             let from = cursor - extent.offset;
             let len_bytes = (extent.len_bytes - from).min(end - cursor);
-            let piece = self.next_piece;
-            self.next_piece += 1;
+            let number = self.next_segment;
+            self.next_segment += 1;
             if let Some(read) = self.reads.get_mut(&id) {
                 read.cursor += len_bytes;
                 read.outstanding += len_bytes;
                 let ready = chunk.is_none().then_some(Delivery::Zeros(len_bytes));
-                read.pieces.push_back(Segment { number: piece, ready });
+                read.segments.push_back(Segment { number, len_bytes, ready });
             }
             if let Some(chunk) = chunk {
-                let waiter = Waiter { read: id, piece, from: extent.chunk_offset + from, len_bytes };
+                let waiter = Waiter { read: id, segment: number, from: extent.chunk_offset + from, len_bytes };
                 let in_order = stream || cursor == self.last_end;
-                self.want_piece(chunk, waiter, in_order, !stream);
+                self.want_segment(chunk, waiter, in_order, !stream);
                 if in_order && !stream {
                     self.read_ahead(cursor + len_bytes);
                 }
@@ -460,26 +448,29 @@ impl ReadCore {
     /// Hands on what is ready, in order.
     fn deliver(&mut self, id: u64) {
         let Some(read) = self.reads.get_mut(&id) else { return };
-        while read.pieces.front().is_some_and(|p| p.ready.is_some()) {
-            if let Some(delivery) = read.pieces.pop_front().and_then(|p| p.ready) {
+        while read.segments.front().is_some_and(|p| p.ready.is_some()) {
+            if let Some(Segment { number, len_bytes, ready: Some(delivery) }) = read.segments.pop_front() {
+                let got = delivery.len_bytes();
+                assert_eq!(got, len_bytes, "read {id}: segment {number} has {got} bytes, not {len_bytes}");
+                read.delivered_to += len_bytes;
+                assert!(read.delivered_to <= read.cursor, "read {id} delivers more than it asked for");
                 self.actions.push_back(ReadAction::Deliver { id, delivery });
             }
         }
-        if read.cursor >= read.end && read.pieces.is_empty() {
+        if read.cursor >= read.end && read.segments.is_empty() {
+            assert_eq!(read.delivered_to, read.end, "read {id} ends before its range does");
             self.reads.remove(&id);
             self.actions.push_back(ReadAction::Done { id, result: Ok(()) });
         }
     }
 
     fn compute(&mut self, job: Job, what: JobOwner) {
-        let id = self.next_job;
-        self.next_job += 1;
-        self.jobs.insert(id, what);
-        self.actions.push_back(ReadAction::Compute(Numbered { id, value: job }));
+        let job = self.jobs.start(what, job);
+        self.actions.push_back(ReadAction::Compute(job));
     }
 
     fn computed(&mut self, done: Numbered<Output>) {
-        match (self.jobs.remove(&done.id), done.value) {
+        match (self.jobs.finish(done.id), done.value) {
             (Some(JobOwner::Whole(chunk_id)), Output::Decoded(decoded)) => {
                 self.step(chunk_id, |fetch, now, view, options, out| {
                     fetch.on_decoded(decoded, now, view, options, out);
@@ -492,23 +483,17 @@ impl ReadCore {
 
     fn want_map(&mut self, chunk_id: u64) {
         let Some(whole) = self.fetches.get(&chunk_id) else { return };
-        self.map_wanted.entry(whole.fetch.chunk().pg_id).or_default().push(chunk_id);
+        self.maps.add(whole.fetch.chunk().pg_id, chunk_id);
     }
 
     fn pump_maps(&mut self) {
-        if self.map_asked || self.map_wanted.is_empty() {
-            return;
+        if let Some((request, chunks)) = self.maps.next_request(&self.view) {
+            self.rpcs.ask_manager(self.now, &request, Purpose::Map { chunks }, &self.options);
         }
-        let wanted = std::mem::take(&mut self.map_wanted);
-        let known_version = self.view.read().known_version();
-        let request = GetMap { known_version, pg_ids: wanted.keys().copied().collect(), all_nodes: true };
-        let purpose = Purpose::Map { chunks: wanted.into_values().flatten().collect() };
-        self.rpcs.ask_manager(self.now, &request, purpose, &self.options);
-        self.map_asked = true;
     }
 
     fn on_map(&mut self, answer: Answer, chunks: Vec<u64>) {
-        self.map_asked = false;
+        self.maps.on_answer();
         // Without an answer the fetches judge by the map there is.
         if let Ok((map, _)) = answer.decode::<GetMap>() {
             self.view.write().merge(&map, false);
@@ -519,7 +504,7 @@ impl ReadCore {
     }
 }
 
-/// Bytes `from .. from + len` of what lies in pieces.
+/// Bytes `from .. from + len` of what lies in segments.
 fn slice_parts(parts: &[Bytes], from: u64, len: u64) -> Vec<Bytes> {
     let (mut skip, mut left) = (from as usize, len as usize);
     let mut out = Vec::with_capacity(parts.len());

@@ -64,7 +64,7 @@ impl ReadCore {
         let group = GROUP_BYTES as u64;
         let end = (waiter.from + waiter.len_bytes).next_multiple_of(group).min(chunk.len_bytes);
         let range = waiter.from / group * group..end;
-        let groups = self.cache.lock().groups(chunk.chunk_id);
+        let groups = self.cache.groups(chunk.chunk_id);
         let key = self.next_small;
         self.next_small += 1;
         let read = SmallRead {
@@ -305,8 +305,9 @@ impl ReadCore {
             Some(bytes) => {
                 let Some(read) = self.smalls.remove(&key) else { return };
                 if let Some(groups) = &read.groups {
-                    self.cache.lock().keep_groups(read.chunk.chunk_id, groups);
+                    self.cache.insert_groups(read.chunk.chunk_id, groups);
                 }
+                assert!(read.range.start <= read.waiter.from, "a range begins behind what was asked for");
                 let from = read.waiter.from - read.range.start;
                 let parts = slice_parts(&[bytes], from, read.waiter.len_bytes);
                 self.set_ready(&read.waiter, parts);

@@ -295,12 +295,12 @@ fn a_file_keeps_no_more_in_the_cache_than_its_policy_allows() {
             let at = i << 20;
             let read = drive.read_with(&mut core, i as u64 + 1, at as u64, 1 << 20, false).unwrap();
             assert!(read == bytes[at..at + (1 << 20)]);
-            most = most.max(cache.lock().chunk_bytes());
+            most = most.max(cache.chunk_bytes());
         }
         let room = if hint == "auto" { 40 << 20 } else { closed_bytes + (16 << 20) };
         assert!(most <= room, "{hint}: {most}");
         core.handle(drive.now, ReadEvent::Close);
-        assert_eq!(cache.lock().chunk_bytes(), closed_bytes, "{hint}");
+        assert_eq!(cache.chunk_bytes(), closed_bytes, "{hint}");
     }
 }
 
@@ -320,7 +320,7 @@ fn nobody_reads_ahead_into_the_next_region() {
             assert!(read == bytes[at as usize..][..1 << 20]);
         }
         // What was read, and what is on its way.
-        let (bytes, coming) = (cache.lock().chunk_bytes(), core.fetches.len());
+        let (bytes, coming) = (cache.chunk_bytes(), core.fetches.len());
         match placement {
             "spread" => assert!(bytes > 4 << 20 || coming > 0, "nothing was read ahead"),
             _ => assert_eq!((bytes, coming), (4 << 20, 0), "{placement}"),

@@ -3,6 +3,25 @@
 use super::*;
 use tessera_policy::{Cache, Policy};
 
+/// The read session as the manager has it.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    /// 0: there is none.
+    pub id: u64,
+    lifetime_ns: i64,
+    pub renewed_ns: i64,
+    /// It expired, and the version is being opened again.
+    pub reopening: bool,
+    pub closed: bool,
+}
+
+impl Session {
+    /// When it is to be renewed.
+    pub fn renew_due(&self) -> Option<i64> {
+        (self.id != 0).then(|| self.renewed_ns.saturating_add(self.lifetime_ns / 3))
+    }
+}
+
 impl ReadCore {
     pub(super) fn open(&mut self) {
         let pinned = self.opened.as_ref();
@@ -31,7 +50,7 @@ impl ReadCore {
             Purpose::Map { chunks } => self.on_map(answer, chunks),
             Purpose::Get { node_id, items } => self.on_got(node_id, items, sent_ns, answer),
             Purpose::Renew => match answer.decode::<RenewSession>() {
-                Ok((reply, _)) => self.session_ns = ms(reply.session_ms.max(1)),
+                Ok((reply, _)) => self.session.lifetime_ns = ms(reply.session_ms.max(1)),
                 Err(error) if error.kind() == Code::SessionExpired => self.reopen(),
                 Err(error) => tracing::debug!(%error, "read session not renewed"),
             },
@@ -40,10 +59,10 @@ impl ReadCore {
     }
 
     pub(super) fn on_opened(&mut self, reply: OpenReadReply) {
-        self.session_id = reply.session_id;
-        self.session_ns = ms(reply.session_ms.max(1));
-        self.renewed_ns = self.now;
-        if std::mem::take(&mut self.reopening) {
+        self.session.id = reply.session_id;
+        self.session.lifetime_ns = ms(reply.session_ms.max(1));
+        self.session.renewed_ns = self.now;
+        if std::mem::take(&mut self.session.reopening) {
             self.pages.asked = None;
             return;
         }
@@ -55,7 +74,7 @@ impl ReadCore {
         // Hints that this build does not know are none of its business here.
         let policy = Policy::from_hints(hints).ok();
         self.region_bytes = policy.as_ref().and_then(Policy::region_bytes);
-        self.quota.limit_bytes = match policy.map(|policy| policy.cache) {
+        self.cache.limit_bytes = match policy.map(|policy| policy.cache) {
             Some(Cache::Limit { bytes }) => Some(bytes),
             _ => None,
         };
@@ -74,7 +93,7 @@ impl ReadCore {
 
     pub(super) fn open_failed(&mut self, error: Error, waited_ms: u64) {
         let error = self.refusal("OpenRead", error, waited_ms);
-        if std::mem::take(&mut self.reopening) {
+        if std::mem::take(&mut self.session.reopening) {
             return self.fail_all(error);
         }
         self.open_ends(error);
@@ -88,8 +107,8 @@ impl ReadCore {
 
     /// The session expired (the client was cut off for long): the same version, under a new one.
     pub(super) fn reopen(&mut self) {
-        if !self.reopening {
-            self.reopening = true;
+        if !self.session.reopening {
+            self.session.reopening = true;
             self.open();
         }
     }

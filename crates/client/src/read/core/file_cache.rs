@@ -1,0 +1,62 @@
+//! The chunk cache as one file uses it: a file whose policy sets a limit (`cache=SIZE`) gives back what is beyond it.
+
+use crate::read::cache::SharedCache;
+use bytes::Bytes;
+use std::collections::VecDeque;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct FileCache {
+    shared: SharedCache,
+    /// Bytes that the file may keep.
+    pub limit_bytes: Option<u64>,
+    /// What it keeps, oldest first: chunk and length.
+    chunks: VecDeque<(u64, u64)>,
+    bytes: u64,
+}
+
+impl FileCache {
+    pub fn new(shared: SharedCache) -> Self {
+        FileCache { shared, limit_bytes: None, chunks: VecDeque::new(), bytes: 0 }
+    }
+
+    pub fn chunk(&self, chunk_id: u64) -> Option<Vec<Bytes>> {
+        self.shared.chunk(chunk_id)
+    }
+
+    pub fn has_chunk(&self, chunk_id: u64) -> bool {
+        self.shared.has_chunk(chunk_id)
+    }
+
+    pub fn groups(&self, chunk_id: u64) -> Option<Bytes> {
+        self.shared.groups(chunk_id)
+    }
+
+    pub fn insert_groups(&self, chunk_id: u64, groups: &Bytes) {
+        self.shared.insert_groups(chunk_id, groups);
+    }
+
+    /// Keeps a chunk for reads to come. While the file is read, it may keep `ahead_bytes` more than its limit.
+    pub fn insert(&mut self, chunk_id: u64, parts: &[Bytes], ahead_bytes: u64) {
+        self.shared.insert_chunk(chunk_id, parts);
+        let Some(limit_bytes) = self.limit_bytes else { return };
+        let len_bytes = parts.iter().map(|p| p.len() as u64).sum();
+        self.chunks.push_back((chunk_id, len_bytes));
+        self.bytes += len_bytes;
+        self.shrink(limit_bytes.saturating_add(ahead_bytes));
+    }
+
+    /// The file is closed: it keeps no more than its limit.
+    pub fn close(&mut self) {
+        self.shrink(self.limit_bytes.unwrap_or(u64::MAX));
+    }
+
+    /// Removes the file's oldest chunks until it keeps at most `limit_bytes`.
+    fn shrink(&mut self, limit_bytes: u64) {
+        while self.bytes > limit_bytes {
+            let (chunk_id, len_bytes) = self.chunks.pop_front().expect("bytes are kept, but no chunk");
+            self.bytes -= len_bytes;
+            self.shared.remove_chunk(chunk_id);
+        }
+    }
+}
