@@ -8,16 +8,18 @@ use clap::{Args, Subcommand};
 #[command(
     override_usage = "tessera put [OPTIONS] <SOURCE>... <TESS:/TARGET>",
     after_help = "\
-A directory as target, or several sources, put each source into the target under its own name.
+As with cp: a target that is a directory, or several sources, put each source into the target under its own
+name; else the target is the new name. A target that ends with a slash is always a directory and is made if it
+is missing, so that the same command stores to the same names every time: only what is new is sent again.
 Modes, modification times, symbolic links and holes are kept; sockets, pipes and devices are
 skipped and counted. Owners are kept when root stores, and restored when root fetches; else files
 belong to whoever stores them.
 
 Examples:
   tessera put movie.mkv tess:/films/             store a file under its name
-  tessera put -r ~/src tess:/backup              store a directory
+  tessera put -r ~/src tess:/backup/             store a directory as tess:/backup/src
   pg_dump db | tessera put - tess:/db.sql        store stdin
-  tessera put -p redundancy=ec:8+3 -p lifetime=keep model.bin tess:/models/m1
+  tessera put -p redundancy=ec:6+2 -p lifetime=keep model.bin tess:/models/m1
   tessera put --if-version 42 notes tess:/notes  only over the version I have seen"
 )]
 pub struct PutArgs {
@@ -47,7 +49,8 @@ pub struct PutArgs {
     override_usage = "tessera get [OPTIONS] <TESS:/SOURCE>... <TARGET>",
     after_help = "\
 A file appears under its name only when every byte has arrived and was verified; until then an existing
-one stays as it is.
+one stays as it is. A target directory takes each source under its own name, as with cp; a target that ends with
+a slash is made if it is missing.
 
 Examples:
   tessera get tess:/films/movie.mkv .            fetch a file
@@ -185,7 +188,7 @@ pub struct MvArgs {
 Examples:
   tessera mkdir tess:/backup
   tessera mkdir --parents tess:/a/b/c
-  tessera mkdir tess:/models -P redundancy=ec:8+3     everything created in it inherits that")]
+  tessera mkdir tess:/models -P redundancy=ec:6+2     everything created in it inherits that")]
 pub struct MkdirArgs {
     /// Directories.
     #[arg(required = true, value_name = "TESS:/PATH")]
@@ -272,10 +275,11 @@ Set on a directory, hints are for what is created in it from then on. Files and 
 are there keep theirs, and there is no --recursive: what was stored under an old policy changes
 when it is stored again. Set on a file, they are for its next version.
 
-All hints are checked before the first is set. An empty value takes a hint back to its default.
+All hints are checked before the first is set. An empty value takes a hint back to its default. A redundancy that
+needs more hosts than the cluster has is set with a warning: files there are refused until hosts are added.
 
 Examples:
-  tessera policy set tess:/models redundancy=ec:8+3 lifetime=keep
+  tessera policy set tess:/models redundancy=ec:6+2 lifetime=keep
   tessera policy set tess:/models lifetime=")]
     Set {
         /// The path.

@@ -42,6 +42,9 @@ pub fn get(args: GetArgs) -> Outcome {
     for source in &sources {
         plan(&store, source, &target, args.recursive, &mut jobs)?;
     }
+    if let Target::IntoNew(directory) = &target {
+        std::fs::create_dir(directory).map_err(|e| Failure::io(directory.display(), &e))?;
+    }
     let (jobs, special): (Vec<Job>, Vec<Job>) = jobs
         .into_iter()
         .partition(|j| matches!(j.item.kind, InodeKind::File | InodeKind::Directory | InodeKind::Symlink));
@@ -94,17 +97,18 @@ fn local_target(word: &OsString, sources: usize) -> Outcome<Target<PathBuf>> {
     let wants_directory = sources > 1 || word.as_bytes().ends_with(b"/");
     match path.is_dir() {
         true => Ok(Target::Into(path)),
-        false if wants_directory => {
-            Err(Failure::new(Exit::NotFound, format!("{}: no such directory; make it first", path.display())))
+        false if path.exists() && wants_directory => {
+            Err(Failure::usage(format!("{}: is not a directory; give a directory as the target", path.display())))
         }
+        false if wants_directory => Ok(Target::IntoNew(path)),
         false => Ok(Target::As(path)),
     }
 }
 
 fn plan(store: &Store, source: &StorePath, target: &Target<PathBuf>, recursive: bool, jobs: &mut Vec<Job>) -> Outcome {
     let root = match (target, source.name()) {
-        (Target::As(path), _) | (Target::Into(path), None) => path.clone(),
-        (Target::Into(path), Some(name)) => local::below(path, &[name.to_vec()])?,
+        (Target::As(path), _) | (Target::Into(path) | Target::IntoNew(path), None) => path.clone(),
+        (Target::Into(path) | Target::IntoNew(path), Some(name)) => local::below(path, &[name.to_vec()])?,
     };
     let item = store.resolve(source)?;
     if item.kind != InodeKind::Directory {

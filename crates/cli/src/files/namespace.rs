@@ -2,7 +2,7 @@
 
 use super::pool;
 use super::put::hints;
-use super::target::{Target, all_differ, store_path};
+use super::target::{Target, all_differ, missing, store_path};
 use crate::args::{MkdirArgs, MvArgs, RmArgs};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::remote::Store;
@@ -54,6 +54,9 @@ pub fn mv(args: MvArgs) -> Outcome {
     let sources = sources.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
     let target = Target::in_store(&store, target.as_ref(), sources.len())?;
+    if let Target::IntoNew(directory) = &target {
+        return Err(missing("mv", &directory.to_string()));
+    }
     let places = sources.iter().map(|from| target.place(from.name())).collect::<Outcome<Vec<_>>>()?;
     all_differ(places.iter().zip(&sources).map(|(to, from)| (to.to_string(), from.to_string())))?;
     let mut moved = Vec::new();
@@ -81,6 +84,9 @@ pub fn mkdir(args: MkdirArgs) -> Outcome {
             false => store.make_directory(path, false)?,
         }
         store.set_hints(path, &hints)?;
+        if !hints.is_empty() {
+            super::policy::warn_if_too_wide(&store, path, &out)?;
+        }
         made.push(path.to_string());
         Ok(())
     });

@@ -7,7 +7,9 @@ use crate::exit::{Failure, Outcome};
 use crate::remote::Store;
 use crate::term::{Align, Out, Table};
 use serde_json::{Map, Value, json};
-use tessera_policy::{CLASSIC, HINTS, PREFIX, Policy};
+use std::collections::BTreeSet;
+use tessera_client::path::StorePath;
+use tessera_policy::{CLASSIC, HINTS, PREFIX, Policy, Scheme};
 
 /// `tessera policy`.
 pub fn policy(command: PolicyCommand) -> Outcome {
@@ -24,12 +26,30 @@ pub fn policy(command: PolicyCommand) -> Outcome {
             let store = Store::connect(&common)?;
             store.set_hints(&path, &hints)?;
             let out = Out::new(common.talk);
+            warn_if_too_wide(&store, &path, &out)?;
             match out.quiet() {
                 true => Ok(()),
                 false => show(&out, &path.to_string(), &store.hints(&path)?),
             }
         }
     }
+}
+
+/// Warns when the redundancy of `path` needs more hosts than the cluster has: nothing can be stored there until there are more.
+pub(super) fn warn_if_too_wide(store: &Store, path: &StorePath, out: &Out) -> Outcome {
+    let set = store.hints(path)?;
+    let Some((_, redundancy)) = set.iter().find(|(name, _)| name == "redundancy") else { return Ok(()) };
+    let policy = Policy::from_hints(set.iter().map(|(n, v)| (n.as_str(), v.as_str())))?;
+    let schemes = [0, u64::MAX].map(|file_bytes| policy.redundancy.scheme(file_bytes, &policy.placement));
+    let needed = schemes.map(Scheme::fragments).into_iter().max().unwrap_or_default() as usize;
+    let nodes = store.status()?.nodes;
+    let hosts = nodes.iter().map(|node| &node.host).collect::<BTreeSet<_>>().len();
+    if needed > hosts {
+        let fact = format!("{path}: {redundancy} needs {needed} hosts, the cluster has {hosts}");
+        let way_out = "add nodes on more hosts or choose fewer fragments; until then files stored here are refused";
+        out.caution(format!("{fact}; {way_out}"));
+    }
+    Ok(())
 }
 
 fn list(talk: Talk) -> Outcome {

@@ -62,6 +62,9 @@ pub fn put(args: PutArgs) -> Outcome {
     }
     let started = Instant::now();
     let plan = plan(sources, &target, args.recursive)?;
+    if let Target::IntoNew(directory) = &target {
+        store.make_directory(directory, true)?;
+    }
     plan.failures.iter().for_each(|f| out.warn(f));
     let (directories, links) = (plan.directories.len(), plan.links.len());
     let skipped = plan.skipped.clone();
@@ -98,7 +101,7 @@ pub fn put(args: PutArgs) -> Outcome {
 /// Sources and target: the last word is the target.
 pub(super) fn split(paths: &[OsString]) -> Outcome<(&[OsString], &OsString)> {
     if paths.iter().any(|p| p.is_empty()) {
-        return Err(Failure::usage("an empty word is no path; name a file, a directory or - in its place"));
+        return Err(Failure::usage("`''` is not a path; name a file, a directory or `-`"));
     }
     match paths.split_last() {
         Some((target, sources)) if !sources.is_empty() => Ok((sources, target)),

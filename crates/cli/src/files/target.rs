@@ -1,5 +1,6 @@
-//! Under which name things go: as `cp` does it. Into the target when that is a directory, ends with a slash or there are
-//! several sources; else as the target.
+//! Under which name things are stored, as with `cp`: into the target when it is a directory, when it ends with a slash or when
+//! there are several sources; else as the target. `put` and `get` make a missing target that ends with a slash, as `rsync`
+//! does, so that the same command stores to the same names every time.
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::remote::Store;
@@ -8,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use tessera_client::path::StorePath;
 use tessera_wire::InodeKind;
 
-/// A word of the command line as a store path.
+/// An argument as a store path.
 pub fn store_path(word: &OsStr) -> Outcome<StorePath> {
     match word.as_bytes().strip_prefix(tessera_client::path::SCHEME.as_bytes()) {
         Some(path) => StorePath::from_bytes(path).map_err(|e| Failure::usage(e.to_string())),
@@ -23,13 +24,15 @@ pub enum Target<P> {
     As(P),
     /// Each source goes in here under its own name.
     Into(P),
+    /// As [`Target::Into`]; the directory is missing, and its parent is there.
+    IntoNew(P),
 }
 
 impl Target<StorePath> {
     /// Looks at the store.
     ///
     /// # Errors
-    /// A directory is needed and is not there, or is a file.
+    /// The target has to be a directory and is a file; or its parent is missing.
     pub fn in_store(store: &Store, word: &OsStr, sources: usize) -> Outcome<Self> {
         let path = store_path(word)?;
         let shown = path.brief();
@@ -38,20 +41,13 @@ impl Target<StorePath> {
             Ok(entry) if entry.kind == InodeKind::Directory => Ok(Target::Into(path)),
             Ok(_) if wants_directory => Err(Failure::usage(format!("{shown} is not a directory"))),
             Ok(_) => Ok(Target::As(path)),
-            Err(failure) if failure.exit == Exit::NotFound && wants_directory => Err(Failure::new(
-                Exit::NotFound,
-                format!("{shown}: no such directory; make it with `tessera mkdir --parents`"),
-            )),
             Err(failure) if failure.exit == Exit::NotFound => {
                 let above = path.split_last().map(|(above, _)| above);
                 match above.ok().map(|above| (store.resolve(&above), above)) {
-                    Some((Err(failure), above)) if failure.exit == Exit::NotFound => Err(Failure::new(
-                        Exit::NotFound,
-                        format!(
-                            "{shown}: there is no directory {}; make it with `tessera mkdir --parents`",
-                            above.brief()
-                        ),
-                    )),
+                    Some((Err(failure), above)) if failure.exit == Exit::NotFound => {
+                        Err(missing(&shown, &above.brief()))
+                    }
+                    _ if wants_directory => Ok(Target::IntoNew(path)),
                     _ => Ok(Target::As(path)),
                 }
             }
@@ -62,13 +58,21 @@ impl Target<StorePath> {
     /// Where a source called `name` goes; no name (`.`, `/`): its contents go into the target.
     pub fn place(&self, name: Option<&[u8]>) -> Outcome<StorePath> {
         match (self, name) {
-            (Target::As(path), _) | (Target::Into(path), None) => Ok(path.clone()),
-            (Target::Into(path), Some(name)) => path.join(name).map_err(|e| Failure::usage(e.to_string())),
+            (Target::As(path), _) | (Target::Into(path) | Target::IntoNew(path), None) => Ok(path.clone()),
+            (Target::Into(path) | Target::IntoNew(path), Some(name)) => {
+                path.join(name).map_err(|e| Failure::usage(e.to_string()))
+            }
         }
     }
 }
 
-/// Refuses sources of which one would overwrite another that was placed just before.
+/// The failure for a target below a directory that is not there.
+pub fn missing(target: &str, directory: &str) -> Failure {
+    let way_out = "make it with `tessera mkdir --parents`";
+    Failure::new(Exit::NotFound, format!("{target}: there is no directory {directory}; {way_out}"))
+}
+
+/// Refuses two sources that would get the same name.
 ///
 /// # Errors
 /// Names both and the place.

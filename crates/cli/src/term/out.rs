@@ -54,6 +54,16 @@ impl Out {
         }
     }
 
+    /// Something that will go wrong later; on stderr, `--quiet` or not.
+    pub fn caution(&self, message: impl Into<String>) {
+        let message = message.into();
+        let line = match self.talk.json {
+            true => serde_json::json!({"warning": message}).to_string(),
+            false => format!("tessera: warning: {message}"),
+        };
+        let _ = writeln!(io::stderr(), "{line}");
+    }
+
     /// Something that went wrong and did not end the command; on stderr, `--quiet` or not.
     pub fn warn(&self, failure: &Failure) {
         if !crate::cleanup::is_interrupted() {
