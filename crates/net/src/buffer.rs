@@ -1,32 +1,34 @@
 //! Reused buffers for payloads.
 //!
 //! Touching fresh memory costs a page fault per 4 KiB, about as much as receiving the bytes; so buffers go
-//! back to the pool when their last reader drops them. Sizes are rounded up to powers of two; what the pool
-//! keeps is bounded, what is in use is bounded by whoever asks (windows, queue limits).
+//! back to the pool when their last reader drops them. Sizes are rounded up to powers of two. The pool bounds the idle
+//! buffers; its callers bound those in use (windows, queue limits).
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Below this many bytes a plain allocation is as good.
+/// A smaller buffer is a plain allocation: it costs as little.
 const SMALL_BYTES: usize = 4096;
 const CLASSES: usize = 16;
+const _: () = assert!(SMALL_BYTES << (CLASSES - 1) >= tessera_wire::frame::MAX_PAYLOAD_BYTES as usize);
 
 #[derive(Debug)]
-struct Shelves {
+struct Idle {
+    /// Buffers by size class, and the bytes of all of them.
     classes: Mutex<([Vec<Vec<u8>>; CLASSES], usize)>,
     keep_bytes: usize,
 }
 
 /// A pool of byte buffers. Cloning shares it.
 #[derive(Debug, Clone)]
-pub struct BufferPool(Arc<Shelves>);
+pub struct BufferPool(Arc<Idle>);
 
 impl BufferPool {
     /// A pool that keeps at most `keep_bytes` of idle buffers.
     pub fn new(keep_bytes: usize) -> Self {
-        BufferPool(Arc::new(Shelves { classes: Mutex::default(), keep_bytes }))
+        BufferPool(Arc::new(Idle { classes: Mutex::default(), keep_bytes }))
     }
 
     /// A buffer of `len` bytes with unspecified content.
@@ -36,9 +38,9 @@ impl BufferPool {
         }
         let class = class_of(len);
         let kept = {
-            let mut shelves = self.0.classes.lock();
-            let buffer = shelves.0.get_mut(class).and_then(Vec::pop);
-            shelves.1 -= buffer.as_ref().map_or(0, Vec::len);
+            let mut idle = self.0.classes.lock();
+            let buffer = idle.0.get_mut(class).and_then(Vec::pop);
+            idle.1 -= buffer.as_ref().map_or(0, Vec::len);
             buffer
         };
         let data = kept.unwrap_or_else(|| vec![0; SMALL_BYTES << class]);
@@ -46,11 +48,12 @@ impl BufferPool {
     }
 
     fn put_back(&self, data: Vec<u8>) {
-        let mut shelves = self.0.classes.lock();
-        if shelves.1 + data.len() <= self.0.keep_bytes {
-            shelves.1 += data.len();
-            if let Some(shelf) = shelves.0.get_mut(class_of(data.len())) {
-                shelf.push(data);
+        assert!(data.len().is_power_of_two() && data.len() >= SMALL_BYTES, "a buffer of the pool changed its size");
+        let mut idle = self.0.classes.lock();
+        if idle.1 + data.len() <= self.0.keep_bytes {
+            idle.1 += data.len();
+            if let Some(class) = idle.0.get_mut(class_of(data.len())) {
+                class.push(data);
             }
         }
     }
@@ -60,7 +63,7 @@ fn class_of(len: usize) -> usize {
     (len.next_power_of_two() / SMALL_BYTES).trailing_zeros() as usize
 }
 
-/// A buffer on loan; dropping it returns it.
+/// A buffer of the pool; dropping it returns it.
 #[derive(Debug)]
 pub struct PooledBuf {
     data: Vec<u8>,
@@ -69,7 +72,7 @@ pub struct PooledBuf {
 }
 
 impl PooledBuf {
-    /// Gives the buffer away for reading; it returns to the pool when the last slice of it is dropped.
+    /// Makes the buffer read-only; it returns to the pool when the last slice of it is dropped.
     pub fn freeze(self) -> Bytes {
         if self.len == 0 { Bytes::new() } else { Bytes::from_owner(self) }
     }

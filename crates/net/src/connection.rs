@@ -1,4 +1,4 @@
-//! A connection: frames both ways, answers matched to callers, one reading thread.
+//! A connection: frames both ways, replies matched to calls by request id, one reading thread.
 
 use crate::buffer::BufferPool;
 use crate::endpoint::Stream;
@@ -13,28 +13,28 @@ use std::time::{Duration, Instant};
 use tessera_wire::frame::{self, FLAG_ERROR, FLAG_REPLY, Frame, FrameError, FrameHeader, HEADER_BYTES};
 use tessera_wire::{Code, Error, Kind, Request};
 
-/// Receives what came of a call: encoded reply and payload, or the error. Runs on the connection's reading
-/// thread (or on the caller's, if sending failed), so it must not wait for anything.
+/// Receives the result of a call: encoded reply and payload, or the error. Runs on the connection's reading
+/// thread (or on the caller's, if sending failed), so it must not block.
 pub type Callback = Box<dyn FnOnce(Result<(Bytes, Bytes), Error>) + Send>;
 
 /// What a connection does with requests from the other side.
 pub trait Service: Send + Sync + 'static {
-    /// A request arrived. The answer goes out by [`Connection::reply`], now or later, from any thread. Runs on
-    /// the connection's reading thread: while it runs, nothing more is read from that peer.
+    /// Handles a request; [`Connection::reply`] sends the reply, now or later, from any thread. Runs on the connection's
+    /// reading thread: until it returns, nothing more is read from that peer.
     fn request(&self, connection: &Arc<Connection>, frame: Frame);
 
-    /// Lengths of the pieces of a request's long payload that are checksummed one by one: it is cheapest while they
-    /// come in ([`Frame::sums`]). Empty, or not adding up to the payload: none are.
+    /// Lengths of the pieces of a request's long payload, to checksum each while it arrives ([`Frame::sums`]): the bytes are
+    /// still in the CPU's cache. No checksums if it is empty or does not add up to the payload.
     fn pieces(&self, header: &FrameHeader, body: &[u8]) -> Vec<u32> {
         let _ = (header, body);
         Vec::new()
     }
 
-    /// This side is about to end the connection. What may be relied on only while the connection lives is forgotten here: the peer
-    /// sees the end only after this has returned. Called once, from whatever thread ends the connection; must not wait for anything.
+    /// This side is about to end the connection. Drop here every state that is valid only while the connection lives: the peer
+    /// sees the end only after this returns. Called once, from the thread that ends the connection; must not block.
     fn closing(&self) {}
 
-    /// The connection is gone; nothing more will come from it.
+    /// The connection has ended; no further request arrives from it.
     fn closed(&self, connection: &Arc<Connection>) {
         let _ = connection;
     }
@@ -45,7 +45,7 @@ struct Pending {
     deadline: Instant,
 }
 
-/// One connection. Shared by all who send on it.
+/// One connection, shared by its senders.
 pub struct Connection {
     id: u64,
     stream: Stream,
@@ -54,27 +54,27 @@ pub struct Connection {
     pending: Mutex<HashMap<u64, Pending>>,
     next_request: AtomicU64,
     closed: AtomicBool,
-    /// Its end was announced to the service ([`Service::closing`]).
-    announced: Once,
-    /// The reading thread holds the service; a service may hold its connections.
+    /// Runs [`Service::closing`] once.
+    closing: Once,
+    /// Weak, because a service may own its connections; the reading thread keeps it alive.
     service: Weak<dyn Service>,
     ended_by_peer: AtomicBool,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// Small frames are read many at once through a buffer of this many bytes; of a payload at most this much is copied twice.
+/// Size of the buffer that reads many small frames at once; at most this much of a payload is copied twice.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 /// Payloads of at least this many bytes are worth a checksum while they come in.
 const LONG_PAYLOAD_BYTES: u32 = 32 << 10;
-/// Received and checksummed at once: stays in the cache between the two.
+/// Bytes received before they are checksummed: few enough to stay in the cache in between.
 const STEP_BYTES: usize = 128 << 10;
 
 impl Connection {
     /// Takes over a connected stream and starts its reading thread.
     ///
     /// # Errors
-    /// Socket options or the thread could not be had.
+    /// The socket refuses its options, or no thread can be started.
     pub fn start(stream: Stream, service: Arc<dyn Service>, pool: BufferPool) -> io::Result<Arc<Connection>> {
         stream.tune()?;
         let peer = stream.peer();
@@ -86,17 +86,17 @@ impl Connection {
             pending: Mutex::default(),
             next_request: AtomicU64::new(1),
             closed: AtomicBool::new(false),
-            announced: Once::new(),
+            closing: Once::new(),
             service: Arc::downgrade(&service),
             ended_by_peer: AtomicBool::new(false),
         });
         let reading = connection.clone();
         std::thread::Builder::new().name("connection".into()).spawn(move || {
             match reading.read_loop(&*service, &pool) {
-                // Our own shutdown ends the stream, too; the flag is up before.
+                // `close` sets the flag before it shuts the stream down, which ends this loop too.
                 Ok(()) => reading.ended_by_peer.store(!reading.is_closed(), Ordering::Release),
                 Err(ReadError::Frame(error)) => {
-                    tracing::warn!(peer = %reading.peer, %error, "connection dropped: what came is no frame of this protocol");
+                    tracing::warn!(peer = %reading.peer, %error, "connection dropped: the peer sent bytes that are not a frame of this protocol");
                 }
                 Err(error) => tracing::debug!(peer = %reading.peer, %error, "connection ends"),
             }
@@ -116,7 +116,7 @@ impl Connection {
         &self.peer
     }
 
-    /// Whether it is of no more use.
+    /// Whether it has ended or is ending.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -130,8 +130,8 @@ impl Connection {
     /// Ends the connection; every pending call is answered with [`Code::Unavailable`].
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        // Who comes second waits here: the end must not be seen before it was announced.
-        self.announced.call_once(|| {
+        // A second thread waits here: the peer must not see the end before `closing` has returned.
+        self.closing.call_once(|| {
             if let Some(service) = self.service.upgrade() {
                 service.closing();
             }
@@ -147,9 +147,10 @@ impl Connection {
     /// Sends a request; `callback` is called exactly once.
     pub fn call(&self, kind: Kind, body: &[u8], payload: Vec<Bytes>, timeout: Duration, callback: Callback) {
         let request_id = self.next_request.fetch_add(1, Ordering::Relaxed);
-        self.pending.lock().insert(request_id, Pending { callback, deadline: Instant::now() + timeout });
+        let before = self.pending.lock().insert(request_id, Pending { callback, deadline: Instant::now() + timeout });
+        assert!(before.is_none(), "request id {request_id} was used twice on one connection");
         let parts = payload.into_iter().map(Part::Bytes).collect();
-        // A close that ran before the insert has missed this call; one that runs after will find it.
+        // A `close` before the insert has missed this call; a later one fails it.
         if self.is_closed() || self.send(kind as u16, 0, request_id, body, parts).is_err() {
             self.close();
         }
@@ -214,7 +215,7 @@ impl Connection {
     }
 
     fn complete(&self, frame: Frame) {
-        // An answer nobody waits for came after its deadline.
+        // Without an entry the reply came after its call's deadline.
         let Some(call) = self.pending.lock().remove(&frame.header.request_id) else { return };
         let result = if frame.header.flags & FLAG_ERROR == 0 {
             Ok((frame.body, frame.payload))
@@ -253,7 +254,7 @@ enum ReadError {
     Frame(#[from] FrameError),
 }
 
-/// Reads frames off a stream. Waiting is interrupted every tick to expire calls.
+/// Reads frames from a stream; every read times out after a tick, to expire calls.
 struct Reader<'a> {
     connection: &'a Connection,
     buffer: Vec<u8>,
@@ -283,7 +284,7 @@ impl Reader<'_> {
         Ok(Some(Frame { header, body: body.into(), payload: payload.freeze(), sums }))
     }
 
-    /// Fills `out` with pieces of these lengths; gives the checksum of each.
+    /// Fills `out` with pieces of these lengths, which add up to its own; returns the checksum of each.
     fn fill_summed(&mut self, mut out: &mut [u8], pieces: &[u32]) -> Result<Vec<u32>, ReadError> {
         let mut sums = Vec::with_capacity(pieces.len());
         for len in pieces {
@@ -296,6 +297,7 @@ impl Reader<'_> {
             }
             sums.push(sum);
         }
+        assert!(out.is_empty(), "{} bytes of a payload were not read", out.len());
         Ok(sums)
     }
 

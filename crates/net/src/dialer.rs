@@ -1,7 +1,7 @@
 //! Connections to peers: opened when first needed, greeted, shared, and replaced when they break.
 //!
-//! Every call gets exactly one answer. A peer that cannot be reached is not tried again for a moment, so
-//! that a dead node costs its callers nothing but an error.
+//! Every call gets exactly one result. After a failure the dialer does not try the peer again for a moment, so
+//! that calls to a dead node fail at once.
 
 use crate::buffer::BufferPool;
 use crate::connection::{Callback, Connection, Service};
@@ -16,11 +16,11 @@ use tessera_wire::{Code, Error, Hello, Kind, Request};
 /// How a [`Dialer`] behaves.
 #[derive(Debug, Clone)]
 pub struct DialerOptions {
-    /// Connections kept to one endpoint; calls go round them.
+    /// Connections kept to one endpoint; calls take them in turn.
     pub connections_per_peer: usize,
     /// Longest wait for a connection and for the greeting.
     pub connect_timeout: Duration,
-    /// After a failure the peer is not tried again for this long.
+    /// Time after a failure before the peer is tried again.
     pub retry_after: Duration,
 }
 
@@ -34,7 +34,7 @@ impl Default for DialerOptions {
     }
 }
 
-struct Waiting {
+struct QueuedCall {
     kind: Kind,
     body: Bytes,
     payload: Vec<Bytes>,
@@ -43,7 +43,7 @@ struct Waiting {
 }
 
 enum Line {
-    Connecting(Vec<Waiting>),
+    Connecting(Vec<QueuedCall>),
     Open(Arc<Connection>),
     Failed(Instant, Error),
 }
@@ -62,7 +62,7 @@ struct Inner {
 pub struct Dialer(Arc<Inner>);
 
 impl Dialer {
-    /// A dialer that greets peers with `hello` and lets `service` answer what they ask.
+    /// A dialer that greets peers with `hello`; `service` serves their requests.
     pub fn new(hello: Hello, service: Arc<dyn Service>, pool: BufferPool, options: DialerOptions) -> Self {
         Dialer(Arc::new(Inner {
             hello: Mutex::new(hello),
@@ -79,7 +79,7 @@ impl Dialer {
         *self.0.hello.lock() = hello;
     }
 
-    /// Asks `endpoint`; `callback` is called exactly once, from some connection's thread or from this one.
+    /// Calls `endpoint`; `callback` runs exactly once, on a connection's thread or on this one.
     pub fn call(
         &self,
         endpoint: &Endpoint,
@@ -91,29 +91,29 @@ impl Dialer {
     ) {
         let turn = self.0.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let key = (endpoint.clone(), turn % self.0.options.connections_per_peer.max(1));
-        let waiting = Waiting { kind, body, payload, timeout, callback };
+        let call = QueuedCall { kind, body, payload, timeout, callback };
         let mut lines = self.0.lines.lock();
         match lines.get_mut(&key) {
             Some(Line::Open(connection)) if !connection.is_closed() => {
                 let connection = connection.clone();
                 drop(lines);
-                waiting.send(&connection);
+                call.send(&connection);
             }
-            Some(Line::Connecting(queue)) => queue.push(waiting),
+            Some(Line::Connecting(queue)) => queue.push(call),
             Some(Line::Failed(when, error)) if when.elapsed() < self.0.options.retry_after => {
                 let error = error.clone();
                 drop(lines);
-                (waiting.callback)(Err(error));
+                (call.callback)(Err(error));
             }
             _ => {
-                lines.insert(key.clone(), Line::Connecting(vec![waiting]));
+                lines.insert(key.clone(), Line::Connecting(vec![call]));
                 drop(lines);
                 self.connect_in_background(key);
             }
         }
     }
 
-    /// Asks and waits.
+    /// Calls and waits for the reply.
     ///
     /// # Errors
     /// The peer's error, or [`Code::Unavailable`], [`Code::Timeout`].
@@ -176,27 +176,27 @@ impl Dialer {
         };
         let before = self.0.lines.lock().insert(key.clone(), line);
         let Some(Line::Connecting(queue)) = before else { return };
-        for waiting in queue {
+        for call in queue {
             match &opened {
-                Ok(connection) => waiting.send(connection),
-                Err(error) => (waiting.callback)(Err(error.clone())),
+                Ok(connection) => call.send(connection),
+                Err(error) => (call.callback)(Err(error.clone())),
             }
         }
     }
 }
 
-impl Waiting {
+impl QueuedCall {
     fn send(self, connection: &Connection) {
         connection.call(self.kind, &self.body, self.payload, self.timeout, self.callback);
     }
 }
 
-/// A service for those who only ask: refuses every request.
+/// The service of a client: it refuses every request.
 pub struct NoService;
 
 impl Service for NoService {
     fn request(&self, connection: &Arc<Connection>, frame: tessera_wire::Frame) {
-        let error = Error::new(Code::Unsupported, "this side answers no requests");
+        let error = Error::new(Code::Unsupported, "this side serves no requests");
         connection.reply(frame.header.kind, frame.header.request_id, Err(error));
     }
 }

@@ -12,9 +12,9 @@ use tessera_wire::NodeInfo;
 /// Kernel buffer of a Unix socket each way, bytes: one fragment, so that sender and receiver need not alternate and
 /// bytes are still in the cache when they are taken out (4 MiB costs half as much CPU again). TCP sizes its own.
 const UNIX_BUFFER_BYTES: usize = 256 << 10;
-/// A blocked read wakes up this often to look at deadlines.
+/// A blocked read returns this often, to check deadlines.
 pub(crate) const READ_TICK: Duration = Duration::from_millis(100);
-/// A peer that takes nothing for this long is given up.
+/// A connection ends when the peer takes no byte for this long.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An address: `HOST:PORT` or the path of a Unix socket.
@@ -24,8 +24,8 @@ pub enum Endpoint {
     Tcp(String),
     /// Path of a Unix socket.
     Unix(PathBuf),
-    /// A daemon on this machine: its Unix socket, or its address where the socket will not have us (permissions,
-    /// another root directory). Only to connect to.
+    /// A daemon on this machine: its Unix socket, or its address where the socket refuses (permissions, another root
+    /// directory). Only for connecting.
     Near {
         /// Path of its Unix socket.
         socket: PathBuf,
@@ -103,7 +103,7 @@ impl Stream {
         }
     }
 
-    /// Sets what every connection of ours wants. Buffer sizes are wishes: a kernel that refuses is no error.
+    /// Sets the options of every connection. The kernel may refuse buffer sizes; that is not an error.
     pub(crate) fn tune(&self) -> io::Result<()> {
         let socket = socket2::SockRef::from(self);
         socket.set_read_timeout(Some(READ_TICK))?;

@@ -1,12 +1,12 @@
 //! Sockets under the wire: connections, their threads and buffers.
 //!
-//! A [`Connection`] carries frames both ways: either side may ask, and answers find their caller by request
+//! A [`Connection`] carries frames both ways: either side may call, and replies are matched to calls by request
 //! id. [`Server`] accepts connections on TCP and Unix sockets; [`Dialer`] keeps connections to peers, opens
-//! them when first needed, and turns every failure into an answer. Payloads are received into buffers of a
+//! them when first needed, and turns every failure into an error reply. Payloads are received into buffers of a
 //! [`BufferPool`] and sent gathered (`writev`) or straight from a file (`sendfile`).
 //!
 //! This crate knows frames and the greeting, no other message; it never decides anything. Plain threads: one
-//! reads each connection and runs its [`Service`]; who sends also writes, and takes along what others queued
+//! reads each connection and runs its [`Service`]; a sending thread also writes what other threads queue
 //! meanwhile. Start at [`connection`].
 
 pub mod buffer;

@@ -1,4 +1,5 @@
-//! Writing frames: gathered, from memory or straight from a file, and by whoever comes first for all who wait.
+//! Writing frames: gathered, from memory or straight from a file. The first thread that sends writes for all that queue
+//! meanwhile.
 
 use crate::endpoint::Stream;
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use std::fmt;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// Frames that wait for a slow peer are bounded by this many bytes; then senders wait.
+/// Bytes of frames that may wait for a slow peer; beyond this, senders block.
 const QUEUE_LIMIT_BYTES: usize = 32 << 20;
 /// Slices one `writev` takes (POSIX allows 1,024).
 const MAX_SLICES: usize = 512;
@@ -75,7 +76,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Queues a frame and writes unless somebody already does; in that case they take it along.
+    /// Queues a frame, and writes the queue unless another thread is writing it.
     ///
     /// # Errors
     /// The stream failed, now or before.
@@ -125,7 +126,12 @@ fn write_all(stream: &Stream, mut parts: VecDeque<Part>) -> io::Result<()> {
                 let mut offset = range.offset;
                 let count = usize::try_from(range.len).unwrap_or(usize::MAX).min(1 << 30);
                 match rustix::fs::sendfile(stream.as_fd(), range.file.as_fd(), Some(&mut offset), count)? {
-                    0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a file shrank while it was sent")),
+                    0 => {
+                        return Err(io::Error::new(
+                            io::ErrorKind::UnexpectedEof,
+                            "the file became shorter while it was sent",
+                        ));
+                    }
                     n => n,
                 }
             }
@@ -151,7 +157,7 @@ fn write_all(stream: &Stream, mut parts: VecDeque<Part>) -> io::Result<()> {
 
 fn advance(parts: &mut VecDeque<Part>, mut written: usize) {
     while written > 0 {
-        let Some(first) = parts.front_mut() else { return };
+        let Some(first) = parts.front_mut() else { panic!("{written} bytes more were written than queued") };
         let step = written.min(first.len());
         match first {
             Part::Bytes(bytes) => drop(bytes.split_to(step)),

@@ -23,16 +23,16 @@ const MAX_CONNECTIONS: usize = 4096;
 /// Why a server could not start.
 #[derive(Debug, Error)]
 pub enum ServerError {
-    /// Address taken, not ours, or not allowed.
-    #[error("cannot listen on {endpoint}: {source}; choose another address or stop who uses it")]
+    /// The address is taken, not of this host, or not allowed.
+    #[error("cannot listen on {endpoint}: {source}; choose another address, or stop the process that uses it")]
     Bind {
         /// Where.
         endpoint: Endpoint,
         /// Why.
         source: io::Error,
     },
-    /// A live daemon already serves the Unix socket.
-    #[error("cannot listen on {endpoint}: a daemon answers there already; stop it first")]
+    /// A running daemon serves the Unix socket.
+    #[error("cannot listen on {endpoint}: a running daemon serves it; stop that first")]
     Taken {
         /// Where.
         endpoint: Endpoint,
@@ -62,7 +62,7 @@ impl Server {
     /// Listens on all of `endpoints` (port 0: any; see [`Server::endpoints`]) and serves `service`.
     ///
     /// # Errors
-    /// The first endpoint that cannot be had.
+    /// The first endpoint that cannot be bound.
     pub fn start(endpoints: &[Endpoint], service: Arc<dyn Service>, pool: BufferPool) -> Result<Server, ServerError> {
         let shared =
             Arc::new(Shared { service, pool, connections: Mutex::default(), stopping: AtomicBool::new(false) });
@@ -84,7 +84,7 @@ impl Server {
         &self.endpoints
     }
 
-    /// Connection by its number, if it lives.
+    /// The open connection of this number.
     pub fn connection(&self, id: u64) -> Option<Arc<Connection>> {
         self.shared.connections.lock().get(&id).cloned()
     }
@@ -129,7 +129,7 @@ fn listen(endpoint: &Endpoint) -> Result<(Listener, Endpoint), ServerError> {
             Ok((Listener::Unix(listener), endpoint.clone()))
         }
         Endpoint::Near { .. } => {
-            let message = "an endpoint to connect to, not to listen on; give the socket or the address";
+            let message = "it is for connecting, not for listening; give the socket or the address";
             Err(bind_error(io::Error::new(io::ErrorKind::InvalidInput, message)))
         }
     }
@@ -158,7 +158,7 @@ fn accept_loop(shared: &Arc<Shared>, listener: &Listener) {
         match accepted {
             Ok(stream) => admit(shared, stream),
             Err(error) => {
-                // Out of descriptors, most likely: waiting lets others close theirs.
+                // Most likely no file descriptor is free; others close theirs meanwhile.
                 tracing::warn!(%error, "cannot accept a connection");
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -174,7 +174,10 @@ fn admit(shared: &Arc<Shared>, stream: Stream) {
     }
     let tracked = Arc::new(Tracked { shared: Arc::downgrade(shared), inner: shared.service.clone() });
     match Connection::start(stream, tracked, shared.pool.clone()) {
-        Ok(connection) => drop(connections.insert(connection.id(), connection)),
+        Ok(connection) => {
+            let before = connections.insert(connection.id(), connection);
+            assert!(before.is_none(), "two connections have one number");
+        }
         Err(error) => tracing::warn!(%error, "cannot start a connection"),
     }
 }

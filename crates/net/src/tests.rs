@@ -239,7 +239,7 @@ impl Ends {
     }
 }
 
-/// Who ends a connection has announced that before the other side sees it; an end that is not the peer's is told from one that is.
+/// `closing` returns before the peer sees the end; `ended_by_peer` tells which side ended the connection.
 #[test]
 fn an_end_is_announced_first_and_is_known_to_be_the_peers_or_not() {
     let greeted = |service: &Arc<Ends>| {
