@@ -1,28 +1,18 @@
 //! The options of a segment store: default, unit, range.
 
-/// Options of a [`crate::SegmentStore`]. The format does not depend on them: a disk may be opened with other options than it was
-/// written with.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Segments are sealed before they would pass this many bytes. Default 256 MiB; 64 KiB to
-    /// 16 GiB. A single record larger than this gets a segment of its own.
-    pub segment_size_bytes: u64,
-    /// Fragments are refused when less than this would stay free, so that deletes and compaction, which free space, always have
-    /// some. Default 512 MiB (two segments); 0 to the disk's size.
-    pub reserve_bytes: u64,
-    /// A sealed segment is compacted once this share of it is dead, percent. Default 50; 1 to 100.
-    pub compact_dead_percent: u64,
-    /// Most bytes that compaction holds in memory. Default 4 MiB; one record at least.
-    pub compact_buffer_bytes: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            segment_size_bytes: 256 << 20,
-            reserve_bytes: 512 << 20,
-            compact_dead_percent: 50,
-            compact_buffer_bytes: 4 << 20,
-        }
+tessera_knobs::knobs! {
+    /// Options of a [`crate::SegmentStore`]. The format does not depend on them: a disk may be opened with other options than
+    /// it was written with.
+    #[derive(Clone, Debug)]
+    pub struct Options {
+        /// Segments are sealed before they would pass this size; a longer record has a segment of its own.
+        segment_size_bytes: u64 = 256 << 20, in 64 << 10..=16 << 30;
+        /// Fragments are refused when less than this would stay free on the disk, so that deletes and compaction,
+        /// which free space, always have some; 0: none is kept free.
+        reserve_bytes: u64 = 512 << 20, in 0..=u64::MAX;
+        /// A sealed segment is compacted once this share of it is dead.
+        compact_dead_percent: u64 = 50, in 1..=100;
+        /// Bytes that compaction of one disk holds in memory at most, one record at least.
+        compact_buffer_bytes: u64 = 4 << 20;
     }
 }

@@ -2,7 +2,7 @@
 //! error that names the file, the line and the key).
 
 use crate::args::{DaemonFlags, LogFormat, ManagerArgs, NodeRunArgs};
-use crate::daemon::knobs::{self, Knob};
+use crate::daemon::knobs::{self, Keys};
 use crate::exit::{Failure, Outcome};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -96,7 +96,7 @@ pub struct NodeSettings {
     pub name: String,
     /// Host label.
     pub host: String,
-    /// Who computes.
+    /// Device that computes.
     pub device: Spec,
     /// Bytes each disk may use.
     pub capacity_bytes: Option<u64>,
@@ -118,7 +118,7 @@ impl ManagerSettings {
         let listen = if args.listen.is_empty() { file.listen.unwrap_or_default() } else { args.listen };
         let listen = if listen.is_empty() { vec![crate::args::DEFAULT_MANAGER.into()] } else { listen };
         let mut core = tessera_manager::config::Config::default();
-        apply(knobs::MANAGER, &mut core, &file.tuning, &args.flags)?;
+        apply(&mut core, &file.tuning, &args.flags)?;
         if core.out_after_ms <= core.node_lease_ms {
             return Err(Failure::usage(format!(
                 "tuning: out_after_ms ({}) must exceed node_lease_ms ({}), or a node that was given up could still acknowledge",
@@ -154,7 +154,7 @@ impl NodeSettings {
         let manager = args.manager.or(file.manager).unwrap_or_else(|| crate::args::DEFAULT_MANAGER.into());
         let host = args.host.or(file.host).unwrap_or_else(host_name);
         let mut node_knobs = knobs::NodeKnobs::default();
-        apply(knobs::NODE, &mut node_knobs, &file.tuning, &args.flags)?;
+        apply(&mut node_knobs, &file.tuning, &args.flags)?;
         Ok(NodeSettings {
             disks,
             manager: endpoint(&manager)?,
@@ -205,16 +205,16 @@ fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Outcome<T> {
 }
 
 /// Knobs: first the file's table, then `--set`.
-fn apply<T>(knobs: &[Knob<T>], target: &mut T, tuning: &Tuning, flags: &DaemonFlags) -> Outcome {
+fn apply<T: Keys>(target: &mut T, tuning: &Tuning, flags: &DaemonFlags) -> Outcome {
     let file = flags.config.as_deref().unwrap_or(Path::new("")).display().to_string();
     for (key, value) in tuning {
-        knobs::set(knobs, target, key, value).map_err(|e| Failure::usage(format!("{file}: [tuning] {e}")))?;
+        knobs::set(target, key, value).map_err(|e| Failure::usage(format!("{file}: [tuning] {e}")))?;
     }
     for text in &flags.set {
         let (key, value) = text
             .split_once('=')
             .ok_or_else(|| Failure::usage(format!("--set {text:?} is not KEY=VALUE, as in --set heartbeat_ms=500")))?;
-        knobs::set(knobs, target, key.trim(), &toml::Value::String(value.trim().into()))
+        knobs::set(target, key.trim(), &toml::Value::String(value.trim().into()))
             .map_err(|e| Failure::usage(format!("--set: {e}")))?;
     }
     Ok(())
