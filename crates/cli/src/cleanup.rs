@@ -1,5 +1,5 @@
-//! What must not outlive an interrupted command: on Ctrl-C or SIGTERM half-written files are removed, the manager is told that the
-//! command's sessions have ended, and the command ends with exit code 130.
+//! Clean-up of an interrupted command: on Ctrl-C or SIGTERM it removes half-written files, tells the manager that its
+//! sessions have ended, and ends with exit code 130.
 
 use crate::exit::Exit;
 use parking_lot::Mutex;
@@ -14,10 +14,10 @@ static FILES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
 static START: Once = Once::new();
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-/// A manager that does not answer is not waited for longer than this; sessions end by themselves.
-pub const FAREWELL: Duration = Duration::from_secs(1);
+/// Longest wait for a manager that does not answer; its sessions expire by themselves.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// `client` gives up what it does if this process is interrupted.
+/// If this process is interrupted, `client` ends its sessions.
 pub fn give_up(client: &Client) {
     *CLIENT.lock() = Some(client.clone());
     start();
@@ -29,28 +29,28 @@ pub fn watch(file: &Path) {
     FILES.lock().push(file.to_path_buf());
 }
 
-/// Whether this process was interrupted: what fails from now on was given up, and is no news.
+/// Whether this process was interrupted: later failures follow from that and are not reported.
 pub fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Acquire)
 }
 
-/// An interrupted process ends as one, whatever its command comes to meanwhile.
+/// Blocks in an interrupted process until it exits with code 130.
 pub fn end_if_interrupted() {
     while is_interrupted() {
-        std::thread::park_timeout(FAREWELL);
+        std::thread::park_timeout(CLOSE_TIMEOUT);
     }
 }
 
 fn start() {
     START.call_once(|| {
-        // Without the thread an interrupted command leaves a `.part` file and a session, which is a nuisance and no loss.
+        // Without the thread an interrupted command leaves a `.part` file and a session that expires.
         if let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) {
             let _ = std::thread::Builder::new().name("cleanup".into()).spawn(move || {
                 if signals.forever().next().is_some() {
                     INTERRUPTED.store(true, Ordering::Release);
                     FILES.lock().drain(..).for_each(|file| drop(std::fs::remove_file(file)));
                     if let Some(client) = CLIENT.lock().take() {
-                        client.close(FAREWELL);
+                        client.close(CLOSE_TIMEOUT);
                     }
                     std::process::exit(Exit::Interrupted as i32);
                 }
@@ -59,7 +59,7 @@ fn start() {
     });
 }
 
-/// `file` has its place.
+/// `file` is complete and stays.
 pub fn forget(file: &Path) {
     FILES.lock().retain(|f| f != file);
 }

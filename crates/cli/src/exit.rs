@@ -11,7 +11,7 @@ use tessera_wire::Code;
 pub enum Exit {
     /// Failed, or not everything succeeded.
     Failed = 1,
-    /// A word, value, path or policy that cannot be.
+    /// An argument, path or policy that is not valid.
     Usage = 2,
     /// No such file, version or node.
     NotFound = 3,
@@ -87,7 +87,7 @@ impl Failure {
         Failure { exit, message: lines.join("; ") }
     }
 
-    /// The user asked for what cannot be.
+    /// A failure for arguments that are not valid.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
     }

@@ -17,18 +17,18 @@ use tessera_fuse::spool::{SpoolError, SpoolOptions};
 use tessera_fuse::{Mount, MountError, MountMetrics, Options};
 use tessera_wire::meta::DeviceWork;
 
-/// Between two looks whether somebody unmounted it.
+/// Interval of the check whether it was unmounted.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Mounts, serves, unmounts.
 pub fn run(args: MountArgs) -> Outcome {
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     logging::start_for_command(true)?;
     let events = Events::listen(false)?;
     if args.follow_stdin {
         events.follow_stdin()?;
     }
-    // Before there is a mount: an address that cannot be had leaves none behind.
+    // Before mounting: an address that cannot be bound leaves no mount behind.
     let measured: Arc<OnceLock<Measured>> = Arc::default();
     let metrics = args.metrics.as_ref().map(|address| serve_metrics(address, measured.clone())).transpose()?;
     let mount = start(&args.common, &args.dir, options(&args))?;

@@ -93,7 +93,7 @@ pub struct Store {
 impl Drop for Store {
     /// `tessera status` tells what clients computed; sessions that failed are over for the manager, too.
     fn drop(&mut self) {
-        self.client.close(crate::cleanup::FAREWELL);
+        self.client.close(crate::cleanup::CLOSE_TIMEOUT);
         self.client.report_work();
     }
 }
@@ -129,7 +129,7 @@ impl Store {
                 Err(Error::Connect { address, error }) => {
                     if error.is_retryable() && Instant::now() + RETRY < deadline {
                         if !std::mem::replace(&mut told, true) {
-                            Out::new(common.talk).note(format!("waiting for the manager at {} ...", common.manager));
+                            Out::new(common.output).note(format!("waiting for the manager at {} ...", common.manager));
                         }
                         std::thread::sleep(RETRY);
                         continue;

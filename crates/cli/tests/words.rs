@@ -85,7 +85,7 @@ fn store_paths_that_cannot_be_are_named() {
         assert_refused(&tessera(&["put", "Cargo.toml", path]), 2, &words);
         assert_refused(&tessera(&["mv", path, "tess:/b"]), 2, &words);
     }
-    assert_refused(&tessera(&["put", "", "tess:/x"]), 2, &["empty word"]);
+    assert_refused(&tessera(&["put", "", "tess:/x"]), 2, &["is not a path"]);
     assert_refused(&tessera(&["rm", "-r", "tess:/"]), 2, &["tess:/", "cannot be removed"]);
     assert_refused(&tessera(&["cat", "--range", "9..1", "tess:/a"]), 2, &["9..1"]);
 }

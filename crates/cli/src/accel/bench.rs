@@ -22,7 +22,7 @@ const ENOUGH_FOR_TESTS: Duration = Duration::from_millis(5);
 const AT_ONCE: usize = 8;
 
 pub fn bench(args: &BenchArgs) -> Outcome {
-    let out = Out::new(args.on.talk);
+    let out = Out::new(args.on.output);
     if matches!(args.on.device, Spec::Emulated(_)) {
         out.note("an emulated device is for tests: these figures say nothing about any GPU");
     }

@@ -12,7 +12,7 @@ use tessera_accel::boundaries::{Cutter, Rule};
 use tessera_policy::Chunking;
 
 pub fn boundaries(chunking: Chunking, args: &FilesArgs) -> Outcome {
-    let (out, device) = (Out::new(args.on.talk), open(&args.on)?);
+    let (out, device) = (Out::new(args.on.output), open(&args.on)?);
     let rule = rule(chunking)?;
     for path in &args.files {
         let mut start = 0;

@@ -19,7 +19,7 @@ use tessera_accel::Accelerated;
 use tessera_hashgpu::digest::{Function, Hasher};
 
 pub fn encode(args: &EncodeArgs) -> Outcome {
-    let (out, device) = (Out::new(args.files.on.talk), open(&args.files.on)?);
+    let (out, device) = (Out::new(args.files.on.output), open(&args.files.on)?);
     for file in &args.files.files {
         let page = encode_one(args, file, &device).map_err(|e| e.of(file.display()))?;
         if out.json() {
@@ -189,7 +189,7 @@ pub fn decode(output: Option<&Path>, force: bool, args: &FilesArgs) -> Outcome {
     if output.is_some() && args.files.len() > 1 {
         return Err(Failure::usage("--output names one path, but there are several files; decode them one by one"));
     }
-    let (out, device) = (Out::new(args.on.talk), open(&args.on)?);
+    let (out, device) = (Out::new(args.on.output), open(&args.on)?);
     for file in &args.files {
         let target = output.unwrap_or(file);
         if !force && target.exists() {
@@ -262,7 +262,7 @@ fn decode_pieces(look: &Look, file: &Path, device: &Accelerated, output: &File, 
 }
 
 pub fn verify(args: &FilesArgs) -> Outcome {
-    let (out, device) = (Out::new(args.on.talk), open(&args.on)?);
+    let (out, device) = (Out::new(args.on.output), open(&args.on)?);
     let mut worst = Ok(());
     for file in &args.files {
         let look = look(file, &device).map_err(|e| e.of(file.display()))?;

@@ -18,7 +18,7 @@ const BATCH_BYTES: usize = 64 << 20;
 const BATCH_FILES: usize = 4096;
 
 pub fn hash(args: &HashArgs) -> Outcome {
-    let (out, device) = (Out::new(args.files.on.talk), open(&args.files.on)?);
+    let (out, device) = (Out::new(args.files.on.output), open(&args.files.on)?);
     match args.segment {
         None => whole_files(args, &device, &out)?,
         Some(0) => return Err(Failure::usage("segments of 0 bytes: a segment has at least 1 byte; 4K is usual")),

@@ -1,6 +1,6 @@
 //! `tessera accel list`.
 
-use crate::args::Talk;
+use crate::args::OutputOptions;
 use crate::exit::Outcome;
 use crate::term::{Align, Out, Table, units};
 use serde_json::json;
@@ -15,8 +15,8 @@ struct Line {
     state: String,
 }
 
-pub fn list(talk: Talk) -> Outcome {
-    let out = Out::new(talk);
+pub fn list(output: OutputOptions) -> Outcome {
+    let out = Out::new(output);
     let mut lines = vec![cpu()];
     lines.extend(cuda_devices());
     let emulated = Emulated::new(0);

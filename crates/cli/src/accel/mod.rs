@@ -22,7 +22,7 @@ use tessera_accel::{Accelerated, Cpu, DeviceError, RunError};
 /// Carries a command out.
 pub fn run(command: AccelCommand) -> Outcome {
     match command {
-        AccelCommand::List { talk } => list::list(talk),
+        AccelCommand::List { output } => list::list(output),
         AccelCommand::Bench(args) => bench::bench(&args),
         AccelCommand::Hash(args) => hash::hash(&args),
         AccelCommand::Windows(args) => windows::windows(&args),
@@ -44,7 +44,7 @@ fn open_with(on: &OnDevice, options: Options) -> Outcome<Accelerated> {
     let (runtime, target) = on.device.runtime(options)?;
     if on.device == tessera_accel::Spec::Auto {
         match calibration_file().filter(|_| !runtime.devices().is_empty()) {
-            Some(file) => Out::new(on.talk).note(runtime.calibrate_kept(&file).to_string()),
+            Some(file) => Out::new(on.output).note(runtime.calibrate_kept(&file).to_string()),
             None => drop(runtime.calibrate()),
         }
     }

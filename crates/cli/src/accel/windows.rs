@@ -27,7 +27,7 @@ pub fn windows(args: &WindowsArgs) -> Outcome {
     if args.output.is_some() && args.files.files.len() > 1 {
         return Err(Failure::usage("--output names one path, but there are several files; hash them one by one"));
     }
-    let (out, device) = (Out::new(args.files.on.talk), open(&args.files.on)?);
+    let (out, device) = (Out::new(args.files.on.output), open(&args.files.on)?);
     for path in &args.files.files {
         let Some(target) = &args.output else {
             each(&device, windows, path, &mut |first, results| show(&out, windows, path, first, results))?;

@@ -1,6 +1,6 @@
 //! `tessera accel`: what computes on bytes, on files of anybody, without a store.
 
-use super::Talk;
+use super::OutputOptions;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tessera_accel::Spec;
@@ -15,9 +15,9 @@ pub struct OnDevice {
     /// Who computes: cpu, auto, cuda, cuda:N, emulated, emulated:N (N of them; for tests, slow).
     #[arg(long, short, env = "TESSERA_DEVICE", value_name = "DEVICE", default_value = "cpu")]
     pub device: Spec,
-    /// Talk.
+    /// Output.
     #[command(flatten)]
-    pub talk: Talk,
+    pub output: OutputOptions,
 }
 
 /// `tessera accel …`.
@@ -29,9 +29,9 @@ Examples:
   tessera accel list
   tessera accel list --json")]
     List {
-        /// Talk.
+        /// Output.
         #[command(flatten)]
-        talk: Talk,
+        output: OutputOptions,
     },
     /// Measure every primitive on a device beside the CPU, and say what would go where.
     #[command(after_help = "\

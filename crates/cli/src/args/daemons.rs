@@ -1,6 +1,6 @@
 //! `up`, `demo`, `manager` and `node`'s own flags.
 
-use super::{SpoolArgs, Talk};
+use super::{OutputOptions, SpoolArgs};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use tessera_accel::Spec;
@@ -49,9 +49,9 @@ pub struct UpArgs {
     /// Configuration file for every node (see `tessera node --help`).
     #[arg(long, value_name = "FILE")]
     pub node_config: Option<PathBuf>,
-    /// Talk.
+    /// Output.
     #[command(flatten)]
-    pub talk: Talk,
+    pub output: OutputOptions,
 }
 
 /// `tessera demo`.
@@ -78,9 +78,9 @@ pub struct DemoArgs {
     /// Leave the scratch store on disk, and say where.
     #[arg(long)]
     pub keep: bool,
-    /// Talk.
+    /// Output.
     #[command(flatten)]
-    pub talk: Talk,
+    pub output: OutputOptions,
 }
 
 /// How daemons log.
@@ -176,7 +176,7 @@ pub struct NodeRunArgs {
     /// Host label: fragments of one chunk go to distinct hosts. [default: the host's name]
     #[arg(long)]
     pub host: Option<String>,
-    /// Who computes rebuilds: cpu, auto, cuda, cuda:N, emulated:N; see tessera accel list. [default: cpu]
+    /// Device that computes rebuilds: cpu, auto, cuda, cuda:N, emulated:N; see tessera accel list. [default: cpu]
     #[arg(long, env = "TESSERA_DEVICE", value_name = "DEVICE")]
     pub device: Option<Spec>,
     /// Bytes each disk may use at most. [default: what its file system has]

@@ -1,6 +1,6 @@
-//! The words of the command line: every command, flag and example. Nothing here does anything.
+//! The arguments of every command, with help and examples. Nothing here does anything.
 //!
-//! Start at [`Command`]. Each command's `--help` ends with examples; docs/config.md documents the daemons' keys.
+//! Start at [`Cli`]. Each command's `--help` ends with examples; docs/config.md documents the daemons' keys.
 
 mod accel;
 mod daemons;
@@ -14,21 +14,22 @@ pub use mount::*;
 pub use store::*;
 pub use upkeep::*;
 
-use clap::{Parser, Subcommand};
+use crate::commands::Command;
+use clap::Parser;
 use tessera_accel::Spec;
 
-/// Address a client asks when nothing else is said: where `tessera up` listens.
+/// Default address of the manager: where `tessera up` listens.
 pub const DEFAULT_MANAGER: &str = "127.0.0.1:7700";
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  failed, or not everything succeeded
-  2  usage: a word, value, path or policy that cannot be
+  2  usage: an argument, path or policy that is not valid
   3  not found
   4  unavailable now: manager or too many nodes out of reach, too few hosts for the policy
-  5  corrupt: stored bytes did not match their checksum and could not be put right
-  6  conflict: exists already, not empty, or another version was committed meanwhile
+  5  corrupt: stored bytes do not match their checksum and cannot be rebuilt
+  6  conflict: exists, not empty, or another version was committed meanwhile
   7  no space
   8  refused: another cluster, another protocol version, a disk or directory in use
   130  interrupted
@@ -48,10 +49,10 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// How any command talks to its user.
+/// How a command prints.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
-pub struct Talk {
-    /// Say nothing but results and errors.
+pub struct OutputOptions {
+    /// Print only results and errors.
     #[arg(long, short)]
     pub quiet: bool,
     /// One JSON document, or one per line, on stdout; errors as JSON on stderr (docs/config.md, section 4).
@@ -65,73 +66,18 @@ pub struct Common {
     /// Manager to ask: HOST:PORT or unix:PATH.
     #[arg(long, short = 'm', env = "TESSERA_MANAGER", default_value = DEFAULT_MANAGER, value_name = "ADDR")]
     pub manager: String,
-    /// Give up when the manager cannot be reached for so many seconds.
+    /// Seconds to wait for a manager that cannot be reached.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub wait: u64,
-    /// Host label of this client: nodes with the same are near, `placement=local` means them. [default: the host's name]
+    /// Host label of this client: nodes with the same label are near, and `placement=local` means them. [default: the host's name]
     #[arg(long, env = "TESSERA_HOST", value_name = "LABEL")]
     pub host: Option<String>,
-    /// Who hashes, cuts and codes here: cpu, auto, cuda, cuda:N, emulated:N; see tessera accel list. [default: cpu]
+    /// Device that hashes, cuts and codes: cpu, auto, cuda, cuda:N, emulated:N; see tessera accel list. [default: cpu]
     #[arg(long, env = "TESSERA_DEVICE", value_name = "DEVICE")]
     pub device: Option<Spec>,
-    /// Talk.
+    /// Output.
     #[command(flatten)]
-    pub talk: Talk,
-}
-
-/// Every command. There is one in a process: how large it is does not matter.
-#[derive(Debug, Subcommand)]
-#[allow(clippy::large_enum_variant)]
-pub enum Command {
-    /// Run a whole store on this machine: one manager and some nodes.
-    Up(UpArgs),
-    /// Show on a scratch store that lost nodes and a lost manager lose nothing.
-    Demo(DemoArgs),
-    /// Mount the store as a directory.
-    Mount(MountArgs),
-    /// Store files and directories.
-    Put(PutArgs),
-    /// Fetch files and directories.
-    Get(GetArgs),
-    /// Write files to stdout.
-    Cat(CatArgs),
-    /// List directories.
-    Ls(LsArgs),
-    /// Show all that is known of a path.
-    Stat(StatArgs),
-    /// Remove files and directories.
-    Rm(RmArgs),
-    /// Move or rename.
-    Mv(MvArgs),
-    /// Make directories.
-    Mkdir(MkdirArgs),
-    /// Show where files lie: which hosts hold how much of them, and how safe they are.
-    Locate(LocateArgs),
-    /// List a file's versions.
-    Versions(VersionsArgs),
-    /// Store files anew as their policies ask now.
-    Rewrite(RewriteArgs),
-    /// Look at and change policies.
-    #[command(subcommand)]
-    Policy(PolicyCommand),
-    /// Show the state of the cluster.
-    Status(StatusArgs),
-    /// Run a storage node; or look at nodes (`node list`), or empty one (`node drain`).
-    Node(NodeArgs),
-    /// Rebuild what is missing, now.
-    #[command(after_help = REPAIR_HELP)]
-    Repair(UpkeepArgs),
-    /// Re-read every fragment on every disk, now.
-    #[command(after_help = SCRUB_HELP)]
-    Scrub(UpkeepArgs),
-    /// Collect garbage, now.
-    #[command(after_help = GC_HELP)]
-    Gc(UpkeepArgs),
-    /// Run a manager.
-    Manager(ManagerArgs),
-    /// Hash, cut and code files on the CPU or a GPU, without a store; look at the devices.
-    #[command(subcommand)]
-    Accel(AccelCommand),
+    pub output: OutputOptions,
 }
 
 #[cfg(test)]

@@ -29,15 +29,15 @@ Examples:
   tessera mount /mnt/tessera --metrics 127.0.0.1:9790
   umount /mnt/tessera")]
 pub struct MountArgs {
-    /// Where. The directory must be there.
+    /// Existing directory to mount at.
     pub dir: PathBuf,
-    /// The kernel may answer from its cache for so many milliseconds; changes made elsewhere usually show at once.
+    /// Milliseconds for which the kernel may answer from its cache; changes made elsewhere usually show at once.
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     pub cache_ms: u64,
-    /// Every look at a name asks: the same as --cache-ms 0 --no-write-back.
+    /// Ask the manager at every lookup of a name: the same as --cache-ms 0 --no-write-back.
     #[arg(long, conflicts_with = "cache_ms")]
     pub strict: bool,
-    /// Small writes are not collected by the kernel.
+    /// Keep the kernel from collecting small writes.
     #[arg(long)]
     pub no_write_back: bool,
     /// Only the user who mounts may use it (root's mounts are for everybody otherwise).
@@ -46,7 +46,7 @@ pub struct MountArgs {
     /// Other users may use it (needs user_allow_other in /etc/fuse.conf unless root mounts).
     #[arg(long)]
     pub allow_other: bool,
-    /// Nothing can be changed.
+    /// Refuse changes.
     #[arg(long)]
     pub read_only: bool,
     /// Requests served at a time.

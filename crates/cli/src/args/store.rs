@@ -13,7 +13,7 @@ name; else the target is the new name. A target that ends with a slash is always
 is missing, so that the same command stores to the same names every time: only what is new is sent again.
 Modes, modification times, symbolic links and holes are kept; sockets, pipes and devices are
 skipped and counted. Owners are kept when root stores, and restored when root fetches; else files
-belong to whoever stores them.
+belong to the user who stores them.
 
 Examples:
   tessera put movie.mkv tess:/films/             store a file under its name
@@ -228,8 +228,8 @@ pub struct VersionsArgs {
 /// `tessera rewrite`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A hint that is changed holds for what is written from then on. This writes what is there already once more, so that it holds for that, too: each file gets
-a version with the same content. Chunks that are as they should be are not stored again.
+A changed hint holds for what is written from then on. This command writes existing files again, so that it holds for
+them too: each file gets a version with the same content. Chunks that already comply are not stored again.
 
 Examples:
   tessera policy set tess:/model.bin redundancy=replica:3 placement=local
@@ -255,9 +255,9 @@ pub struct RewriteArgs {
 pub enum PolicyCommand {
     /// Every hint, what it may be, and its default.
     List {
-        /// Talk.
+        /// Output.
         #[command(flatten)]
-        talk: super::Talk,
+        output: super::OutputOptions,
     },
     /// The policy of a path: what is set, and defaults for the rest.
     #[command(after_help = "Examples:\n  tessera policy get tess:/models")]

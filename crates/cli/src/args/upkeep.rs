@@ -11,7 +11,7 @@ Examples:
   tessera status --watch                    again every 2 seconds, until Ctrl-C
   tessera status --json | jq .chunks.reduced")]
 pub struct StatusArgs {
-    /// Again every so many seconds.
+    /// Repeat every SECONDS seconds.
     #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
     pub watch: Option<u64>,
     /// Common.
@@ -25,7 +25,7 @@ pub struct UpkeepArgs {
     /// Start the pass and return.
     #[arg(long, conflicts_with = "look")]
     pub no_wait: bool,
-    /// Start nothing; show the pass that runs, or the last one.
+    /// Start nothing; show the running pass, or the last one.
     #[arg(long)]
     pub look: bool,
     /// Common.
@@ -90,7 +90,7 @@ Examples:
 
 /// End of `tessera repair --help`.
 pub const REPAIR_HELP: &str = "\
-Nodes that are down count as out at once: what they held is rebuilt elsewhere, as far as there are hosts for it.
+Nodes that are down count as out at once: their fragments are rebuilt on other hosts, as far as there are enough.
 The pass runs in the cluster: Ctrl-C stops watching it, not the pass.
 
 Examples:
@@ -110,8 +110,8 @@ Examples:
 
 /// End of `tessera gc --help`.
 pub const GC_HELP: &str = "\
-Chunks that no version uses are deleted, and disks give back their space, also without being asked. A disk rewrites
-a segment for it only when a tenth of it is dead (a node's knob gc_dead_percent); what is freed is told net of that.
+Unused chunks are deleted and their space freed in the background too. This pass rewrites a segment when a tenth of it
+is dead (the node's key gc_dead_percent); the bytes freed are net of what was rewritten.
 The pass runs in the cluster: Ctrl-C stops watching it, not the pass.
 
 Examples:

@@ -223,7 +223,8 @@ fn apply<T: Keys>(target: &mut T, tuning: &Tuning, flags: &DaemonFlags) -> Outco
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::args::Cli;
+    use crate::commands::Command;
     use clap::Parser;
 
     fn manager(words: &[&str]) -> Outcome<ManagerSettings> {

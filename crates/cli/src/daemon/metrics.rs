@@ -120,7 +120,7 @@ impl Server {
     /// Serves `snapshot` at `address` (port 0: any).
     ///
     /// # Errors
-    /// The address cannot be had.
+    /// The address cannot be bound.
     pub fn start(address: &str, snapshot: Snapshot) -> Outcome<Self> {
         let failed = |error: &dyn fmt::Display| {
             Failure::new(

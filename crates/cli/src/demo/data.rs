@@ -1,4 +1,4 @@
-//! Files to store when nobody names any: the kinds that self-similar data comes in.
+//! Generated files, for a demo without PATH: typical kinds of self-similar data.
 //!
 //! Checkpoints of one long run, of which each differs from the last in few pages; releases of one archive with
 //! bytes shifted; a disk image with long runs of zeros; a tree of small texts; and the odd ones (empty, one byte,

@@ -1,7 +1,7 @@
 //! `tessera demo`: the promises, shown on a scratch store whose daemons are really killed.
 //!
 //! [`story`] is the plot; [`edits`] reads an edited copy that is never on disk; [`compare`] checks every byte;
-//! [`data`] makes files when nobody names any.
+//! [`data`] generates files when PATH is not given.
 
 mod compare;
 mod data;
@@ -24,7 +24,7 @@ const HASTE: &[&str] =
 
 /// `tessera demo`.
 pub fn run(args: DemoArgs) -> Outcome {
-    let out = Out::new(args.talk);
+    let out = Out::new(args.output);
     let events = Events::listen(true)?;
     let scratch = Scratch::new(args.dir.as_deref(), args.keep)?;
     let source = match &args.path {

@@ -2,10 +2,10 @@
 
 use super::compare::Compare;
 use super::edits::Edits;
-use crate::args::{Common, Talk};
+use crate::args::{Common, OutputOptions};
 use crate::daemon::signals::{Event, Events};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::files::local::{self, Found, Kind};
+use crate::files::local::{self, Kind, LocalEntry};
 use crate::files::pool;
 use crate::remote::{Given, Store, Wanted};
 use crate::term::{Align, Out, Progress, Table, units};
@@ -44,7 +44,7 @@ struct Story<'a> {
     cluster: &'a mut Cluster,
     events: &'a Events,
     out: &'a Out,
-    files: Vec<Found>,
+    files: Vec<LocalEntry>,
     bytes: u64,
     steps: Vec<Step>,
     different: u64,
@@ -67,11 +67,11 @@ impl Tree {
 pub fn tell(cluster: &mut Cluster, source: &Path, events: &Events, out: &Out) -> Outcome {
     let (found, failures) = local::walk(source)?;
     failures.iter().for_each(|f| out.warn(f));
-    let files: Vec<Found> = found.into_iter().filter(|f| matches!(f.kind, Kind::File(_))).collect();
+    let files: Vec<LocalEntry> = found.into_iter().filter(|f| matches!(f.kind, Kind::File(_))).collect();
     if files.is_empty() {
         return Err(Failure::usage(format!("{}: no files to store", source.display())));
     }
-    let bytes = files.iter().map(Found::len_bytes).sum();
+    let bytes = files.iter().map(LocalEntry::len_bytes).sum();
     let mut story = Story { cluster, events, out, files, bytes, steps: Vec::new(), different: 0 };
     let outcome = story.plot();
     story.print(&outcome)?;
@@ -103,13 +103,13 @@ impl Story<'_> {
     }
 
     fn connect(&self) -> Outcome<Store> {
-        let talk = Talk { quiet: true, json: false };
+        let output = OutputOptions { quiet: true, json: false };
         Store::connect(&Common {
             manager: self.cluster.manager_address().to_string(),
             wait: 60,
             host: None,
             device: None,
-            talk,
+            output,
         })
     }
 
@@ -128,7 +128,7 @@ impl Story<'_> {
         }
         let started = Instant::now();
         let progress = Progress::bytes(self.out, "put", Some(self.bytes));
-        let work = |file: &Found| -> Outcome {
+        let work = |file: &LocalEntry| -> Outcome {
             let given = Given { mode: 0o644, ..Given::default() };
             let (reader, len) = open(tree, file)?;
             store.put(&path(tree, &file.names)?, reader, &given, Some(len), &|n| progress.add(n)).map(drop)
@@ -158,7 +158,7 @@ impl Story<'_> {
         Ok(())
     }
 
-    fn jobs(&self) -> Vec<(u64, &Found)> {
+    fn jobs(&self) -> Vec<(u64, &LocalEntry)> {
         self.files.iter().map(|f| (f.len_bytes(), f)).collect()
     }
 
@@ -183,7 +183,7 @@ impl Story<'_> {
         let started = Instant::now();
         let progress = Progress::bytes(self.out, "compare", Some(self.bytes * 2));
         let sums = Mutex::new((0, 0));
-        let work = |(tree, file): (Tree, &Found)| -> Outcome {
+        let work = |(tree, file): (Tree, &LocalEntry)| -> Outcome {
             let (reader, _) = open(tree, file)?;
             let mut compare = Compare::new(reader);
             store
@@ -352,7 +352,7 @@ fn path(tree: Tree, names: &[Vec<u8>]) -> Outcome<StorePath> {
 }
 
 /// A file as it is, or as it would be edited; and its length.
-fn open(tree: Tree, file: &Found) -> Outcome<(Box<dyn Read + Send>, u64)> {
+fn open(tree: Tree, file: &LocalEntry) -> Outcome<(Box<dyn Read + Send>, u64)> {
     let handle = File::open(&file.path).map_err(|e| Failure::io(file.path.display(), &e))?;
     let len = file.len_bytes();
     // A file that grows meanwhile is stored as long as it was when it was found.

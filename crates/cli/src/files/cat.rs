@@ -16,7 +16,7 @@ pub fn cat(args: CatArgs) -> Outcome {
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
     let wanted = Wanted { version: args.version, range };
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     let ran = pool::each(&out, &paths, |path| write_out(&store, path, wanted.clone()));
     tell_report(store.read_report(), &out);
     pool::sum(ran).and(out.flush())

@@ -2,7 +2,7 @@
 
 use super::holes::Sparse;
 use super::local::{self, Pending};
-use super::pool::{self, Ran};
+use super::pool::{self, Tally};
 use super::put::split;
 use super::target::{Target, all_differ, store_path};
 use crate::args::GetArgs;
@@ -28,7 +28,7 @@ struct Job {
 
 /// `tessera get`.
 pub fn get(args: GetArgs) -> Outcome {
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     let (sources, target) = split(&args.paths)?;
     let sources = sources.iter().map(|s| store_path(s)).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
@@ -147,14 +147,14 @@ fn carry_out(
     at_once: usize,
     out: &Out,
     progress: &Progress,
-) -> Ran {
+) -> Tally {
     let of_kind = |kind: InodeKind| move |job: &Job| job.item.kind == kind;
     let (directories, rest): (Vec<_>, Vec<_>) = jobs.into_iter().partition(of_kind(InodeKind::Directory));
     let (files, links): (Vec<_>, Vec<_>) = rest.into_iter().partition(of_kind(InodeKind::File));
     for directory in &directories {
         if let Err(failure) = make_directory(&directory.to) {
             out.warn(&failure);
-            return Ran { failures: vec![failure], untried: files.len() as u64, ..Ran::default() };
+            return Tally { failures: vec![failure], untried: files.len() as u64, ..Tally::default() };
         }
     }
     let tell = |failure: &Failure| progress.suspend(|| out.warn(failure));
@@ -178,7 +178,7 @@ fn make_directory(path: &Path) -> Outcome {
         Ok(meta) if meta.is_dir() => Ok(()),
         Ok(_) => Err(Failure::new(
             Exit::Conflict,
-            format!("{}: is in the way of a directory and is none; move it away", path.display()),
+            format!("{}: a directory must go here and a file is in its place; move it away", path.display()),
         )),
         Err(_) => {
             let made = DirBuilder::new().mode(0o700).recursive(false).create(path);

@@ -8,7 +8,7 @@ use tessera_client::WriteHoles;
 /// Shorter runs of zeros are written like anything else.
 const HOLE_MIN: usize = 4096;
 
-/// Whether a file of this length and so many 512-byte blocks may have holes.
+/// Whether a file of this length with this number of 512-byte blocks may have holes.
 pub fn may_be_sparse(len_bytes: u64, blocks: u64) -> bool {
     len_bytes >= HOLE_MIN as u64 && blocks.saturating_mul(512) < len_bytes
 }

@@ -21,9 +21,9 @@ pub enum Kind {
     Special,
 }
 
-/// Something found in a local tree.
+/// An entry of a local tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct LocalEntry {
     /// Where it is.
     pub path: PathBuf,
     /// Names from the root of the walk down to it; empty for the root itself.
@@ -40,13 +40,13 @@ pub struct Found {
     pub sparse: bool,
 }
 
-impl Found {
+impl LocalEntry {
     /// Bytes of a regular file; 0 for all else.
     pub fn len_bytes(&self) -> u64 {
         if let Kind::File(len) = self.kind { len } else { 0 }
     }
 
-    fn new(path: PathBuf, names: Vec<Vec<u8>>, meta: &Metadata) -> std::io::Result<Found> {
+    fn new(path: PathBuf, names: Vec<Vec<u8>>, meta: &Metadata) -> std::io::Result<LocalEntry> {
         let kind = match meta.file_type() {
             t if t.is_file() => Kind::File(meta.len()),
             t if t.is_dir() => Kind::Directory,
@@ -56,7 +56,7 @@ impl Found {
         let mtime_ns = meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
         let owner = is_root().then(|| (meta.uid(), meta.gid()));
         let sparse = meta.is_file() && super::holes::may_be_sparse(meta.len(), meta.blocks());
-        Ok(Found { path, names, kind, mode: meta.mode() & 0o7777, mtime_ns, owner, sparse })
+        Ok(LocalEntry { path, names, kind, mode: meta.mode() & 0o7777, mtime_ns, owner, sparse })
     }
 }
 
@@ -66,14 +66,14 @@ pub fn is_root() -> bool {
 }
 
 /// What `path` is; a symbolic link is followed.
-pub fn look(path: &Path) -> Outcome<Found> {
+pub fn look(path: &Path) -> Outcome<LocalEntry> {
     let meta = std::fs::metadata(path).map_err(|e| Failure::io(path.display(), &e))?;
-    Found::new(path.to_path_buf(), Vec::new(), &meta).map_err(|e| Failure::io(path.display(), &e))
+    LocalEntry::new(path.to_path_buf(), Vec::new(), &meta).map_err(|e| Failure::io(path.display(), &e))
 }
 
 /// Everything below `root`, parents before children, in byte order of names; and what could not be looked at.
 /// `root` itself is followed if it is a symbolic link; links below are kept as links.
-pub fn walk(root: &Path) -> Outcome<(Vec<Found>, Vec<Failure>)> {
+pub fn walk(root: &Path) -> Outcome<(Vec<LocalEntry>, Vec<Failure>)> {
     let (mut found, mut failures, mut todo) = (Vec::new(), Vec::new(), vec![look(root)?]);
     while let Some(next) = todo.pop() {
         if next.kind == Kind::Directory {
@@ -93,7 +93,7 @@ pub fn walk(root: &Path) -> Outcome<(Vec<Found>, Vec<Failure>)> {
     Ok((found, failures))
 }
 
-fn children(parent: &Found) -> Outcome<Vec<Outcome<Found>>> {
+fn children(parent: &LocalEntry) -> Outcome<Vec<Outcome<LocalEntry>>> {
     let failed = |e: std::io::Error| Failure::io(parent.path.display(), &e);
     let mut names: Vec<OsString> = Vec::new();
     for entry in std::fs::read_dir(&parent.path).map_err(failed)? {
@@ -103,11 +103,11 @@ fn children(parent: &Found) -> Outcome<Vec<Outcome<Found>>> {
     Ok(names.iter().map(|name| child(parent, name)).collect())
 }
 
-fn child(parent: &Found, name: &OsStr) -> Outcome<Found> {
+fn child(parent: &LocalEntry, name: &OsStr) -> Outcome<LocalEntry> {
     let path = parent.path.join(name);
     let names = [&parent.names[..], &[name.as_bytes().to_vec()]].concat();
     std::fs::symlink_metadata(&path)
-        .and_then(|meta| Found::new(path.clone(), names, &meta))
+        .and_then(|meta| LocalEntry::new(path.clone(), names, &meta))
         .map_err(|e| Failure::io(path.display(), &e))
 }
 
@@ -136,7 +136,7 @@ impl Pending {
     /// Starts writing beside `target`; where that is a symbolic link, beside what it points to.
     ///
     /// # Errors
-    /// What is there under that name is no regular file: it would be replaced, which nobody means who names a device.
+    /// The name belongs to something other than a regular file, such as a device: it is not replaced.
     pub fn create(target: &Path) -> Outcome<Pending> {
         let target = &match std::fs::symlink_metadata(target) {
             Ok(meta) if meta.is_symlink() => target.canonicalize().map_err(|e| Failure::io(target.display(), &e))?,

@@ -11,7 +11,7 @@ use tessera_client::locate::{Holds, Located, LocatedFragment};
 
 /// `tessera locate`.
 pub fn locate(args: LocateArgs) -> Outcome {
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     let paths = args.paths.iter().map(|p| store_path(p)).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
     let ran = pool::each(&out, &paths, |path| {

@@ -13,7 +13,7 @@ use tessera_wire::InodeKind;
 
 /// `tessera rm`.
 pub fn rm(args: RmArgs) -> Outcome {
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     if paths.iter().any(StorePath::is_root) {
         return Err(Failure::usage("tess:/ itself cannot be removed; name what is in it"));
@@ -47,7 +47,7 @@ fn remove(store: &Store, path: &StorePath, recursive: bool) -> Outcome<u64> {
 
 /// `tessera mv`.
 pub fn mv(args: MvArgs) -> Outcome {
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     let Some((target, sources)) = args.paths.split_last().filter(|(_, sources)| !sources.is_empty()) else {
         return Err(Failure::usage("name at least one source, and the target"));
     };
@@ -73,7 +73,7 @@ pub fn mv(args: MvArgs) -> Outcome {
 
 /// `tessera mkdir`.
 pub fn mkdir(args: MkdirArgs) -> Outcome {
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     let hints = hints(&args.policy)?;
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;

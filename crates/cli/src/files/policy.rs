@@ -2,7 +2,7 @@
 
 use super::put::hints;
 use super::target::store_path;
-use crate::args::{PolicyCommand, Talk};
+use crate::args::{OutputOptions, PolicyCommand};
 use crate::exit::{Failure, Outcome};
 use crate::remote::Store;
 use crate::term::{Align, Out, Table};
@@ -14,18 +14,18 @@ use tessera_policy::{CLASSIC, HINTS, PREFIX, Policy, Scheme};
 /// `tessera policy`.
 pub fn policy(command: PolicyCommand) -> Outcome {
     match command {
-        PolicyCommand::List { talk } => list(talk),
+        PolicyCommand::List { output } => list(output),
         PolicyCommand::Get { path, common } => {
             let path = store_path(path.as_ref())?;
             let set = Store::connect(&common)?.hints(&path)?;
-            show(&Out::new(common.talk), &path.to_string(), &set)
+            show(&Out::new(common.output), &path.to_string(), &set)
         }
         PolicyCommand::Set { path, hints: words, common } => {
             let path = store_path(path.as_ref())?;
             let hints = hints(&words)?;
             let store = Store::connect(&common)?;
             store.set_hints(&path, &hints)?;
-            let out = Out::new(common.talk);
+            let out = Out::new(common.output);
             warn_if_too_wide(&store, &path, &out)?;
             match out.quiet() {
                 true => Ok(()),
@@ -52,8 +52,8 @@ pub(super) fn warn_if_too_wide(store: &Store, path: &StorePath, out: &Out) -> Ou
     Ok(())
 }
 
-fn list(talk: Talk) -> Outcome {
-    let out = Out::new(talk);
+fn list(output: OutputOptions) -> Outcome {
+    let out = Out::new(output);
     if out.json() {
         let one = |h: &tessera_policy::HintSpec| json!({"name": h.name, "allowed": h.allowed, "default": h.default, "help": h.help});
         return out.document(&Value::Array(HINTS.iter().map(one).collect()));

@@ -12,33 +12,33 @@ const LARGE_BYTES: u64 = 16 << 20;
 /// Large files on their way at once.
 const LARGE_AT_ONCE: usize = 2;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Default)]
-pub struct Ran {
-    /// Items that went well.
+pub struct Tally {
+    /// Items that succeeded.
     pub done: u64,
-    /// Items that were left alone, since something had failed that they would have met too.
+    /// Items not tried, because a failure before them would have met them too.
     pub untried: u64,
     /// What failed, in order.
     pub failures: Vec<Failure>,
 }
 
-impl Ran {
-    /// Takes in what came of work that counts for nothing by itself: links, attributes of directories.
-    pub fn and(mut self, minor: Ran) -> Ran {
+impl Tally {
+    /// Adds the failures of work that is not counted by itself: links, attributes of directories.
+    pub fn and(mut self, minor: Tally) -> Tally {
         self.failures.extend(minor.failures);
         self
     }
 }
 
 /// Runs `work` on every item, at most `jobs` at once; failures are told to `tell` as they happen.
-/// A failure that the next item would meet too (nobody answers, no space, refused) ends the run.
+/// A failure that the next item would meet too (unreachable, no space, refused) ends the run.
 pub fn run<T: Send>(
     items: Vec<(u64, T)>,
     jobs: usize,
     work: impl Fn(T) -> Outcome + Sync,
     tell: impl Fn(&Failure) + Sync,
-) -> Ran {
+) -> Tally {
     let jobs = jobs.max(1);
     let (large, small): (VecDeque<_>, VecDeque<_>) = items.into_iter().partition(|(len, _)| *len > LARGE_BYTES);
     let queues = [Mutex::new(large), Mutex::new(small)];
@@ -67,12 +67,12 @@ pub fn run<T: Send>(
         }
     });
     let untried = queues.iter().map(|queue| queue.lock().len() as u64).sum();
-    Ran { done: done.into_inner(), untried, failures: failures.into_inner() }
+    Tally { done: done.into_inner(), untried, failures: failures.into_inner() }
 }
 
 /// Does `work` for one item after the other, telling failures as they happen; ends early for what ends [`run`] early.
-pub fn each<T>(out: &Out, items: impl IntoIterator<Item = T>, mut work: impl FnMut(T) -> Outcome) -> Ran {
-    let mut ran = Ran::default();
+pub fn each<T>(out: &Out, items: impl IntoIterator<Item = T>, mut work: impl FnMut(T) -> Outcome) -> Tally {
+    let mut ran = Tally::default();
     let mut items = items.into_iter();
     for item in items.by_ref() {
         match work(item) {
@@ -101,8 +101,8 @@ fn is_general(failure: &Failure) -> bool {
 }
 
 /// What a command that met these failures ends with. They were told already: the sum is not repeated for one.
-pub fn sum(ran: Ran) -> Outcome {
-    let Ran { untried, failures, .. } = ran;
+pub fn sum(ran: Tally) -> Outcome {
+    let Tally { untried, failures, .. } = ran;
     let Some(first) = failures.first() else { return Ok(()) };
     let exit = if failures.iter().all(|f| f.exit == first.exit) { first.exit } else { Exit::Failed };
     match (failures.len(), untried) {

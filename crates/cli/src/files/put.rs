@@ -1,7 +1,7 @@
 //! `tessera put`.
 
-use super::local::{self, Found, Kind};
-use super::pool::{self, Ran};
+use super::local::{self, Kind, LocalEntry};
+use super::pool::{self, Tally};
 use super::target::{Target, all_differ};
 use crate::args::PutArgs;
 use crate::exit::{Exit, Failure, Outcome};
@@ -19,24 +19,24 @@ use tessera_client::path::StorePath;
 
 /// One file on its way.
 struct FileJob {
-    found: Found,
+    found: LocalEntry,
     to: StorePath,
 }
 
-/// All that is to be done.
+/// The work of one command.
 #[derive(Default)]
 struct Plan {
-    directories: Vec<(StorePath, Found)>,
+    directories: Vec<(StorePath, LocalEntry)>,
     files: Vec<(u64, FileJob)>,
-    links: Vec<(StorePath, Vec<u8>, Found)>,
+    links: Vec<(StorePath, Vec<u8>, LocalEntry)>,
     skipped: Vec<String>,
     failures: Vec<Failure>,
 }
 
-/// Permission bits of symbolic links: nobody looks at them.
+/// Permission bits of symbolic links, which Linux ignores.
 const LINK_MODE: u32 = 0o777;
 
-/// What has been stored so far.
+/// Bytes stored so far.
 #[derive(Default)]
 struct Sums {
     bytes: AtomicU64,
@@ -45,7 +45,7 @@ struct Sums {
 
 /// `tessera put`.
 pub fn put(args: PutArgs) -> Outcome {
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     let given =
         Given { hints: hints(&args.policy)?, if_version: args.if_version, mode: 0o644, mtime_ns: 0, owner: None };
     let (sources, target) = split(&args.paths)?;
@@ -109,8 +109,8 @@ pub(super) fn split(paths: &[OsString]) -> Outcome<(&[OsString], &OsString)> {
     }
 }
 
-/// `NAME=VALUE` words, each checked against the registry of hints (P14). An empty value is kept: it means "take
-/// it away" to `policy set`.
+/// `NAME=VALUE` arguments, each checked against the registry of hints (P14). An empty value stays: `policy set` removes
+/// such a hint.
 pub(super) fn hints(words: &[String]) -> Outcome<Vec<(String, String)>> {
     let mut policy = tessera_policy::Policy::default();
     let mut hints = Vec::new();
@@ -170,9 +170,9 @@ fn plan(sources: &[OsString], target: &Target<StorePath>, recursive: bool) -> Ou
             if found.kind == Kind::Directory && !recursive {
                 return Err(Failure::usage(format!("{} is a directory; store it with --recursive", path.display())));
             }
-            // Below a directory such things are passed over, and said; one that was named is wanted.
+            // Below a directory such files are skipped with a note; one that the user named is an error.
             if found.kind == Kind::Special && found.names.is_empty() {
-                let message = "is no regular file; store what it gives with `tessera put - TESS:/FILE`";
+                let message = "is not a regular file; store its output with `tessera put - TESS:/FILE`";
                 return Err(Failure::usage(format!("{}: {message}", path.display())));
             }
             plan.add(found, &to)?;
@@ -188,7 +188,7 @@ fn plan(sources: &[OsString], target: &Target<StorePath>, recursive: bool) -> Ou
 }
 
 impl Plan {
-    fn add(&mut self, found: Found, root: &StorePath) -> Outcome {
+    fn add(&mut self, found: LocalEntry, root: &StorePath) -> Outcome {
         let mut to = root.clone();
         for name in &found.names {
             to = to.join(name).map_err(|e| Failure::usage(format!("{}: {e}", found.path.display())))?;
@@ -211,8 +211,8 @@ fn carry_out(
     out: &Out,
     progress: &Progress,
     stored: &Sums,
-) -> Ran {
-    let mut before = Ran { failures: plan.failures, ..Ran::default() };
+) -> Tally {
+    let mut before = Tally { failures: plan.failures, ..Tally::default() };
     for (path, _) in &plan.directories {
         // Its own mode and time come last, when it is filled.
         if let Err(failure) = store.make_directory(path, true) {
@@ -225,14 +225,14 @@ fn carry_out(
     let tell = |failure: &Failure| progress.suspend(|| out.warn(failure));
     let files = pool::run(plan.files, jobs, |job| put_file(store, &job, given, progress, stored), tell);
     let links = plan.links.into_iter().map(|link| (0, link)).collect();
-    let link = |(path, target, found): (StorePath, Vec<u8>, Found)| {
+    let link = |(path, target, found): (StorePath, Vec<u8>, LocalEntry)| {
         store.symlink(&path, &target)?;
         store.set_attributes(&path, LINK_MODE, found.mtime_ns, found.owner)
     };
     let links = pool::run(links, jobs, link, tell);
     // Filling a directory changed its time.
     let finishing = plan.directories.into_iter().map(|d| (0, d)).collect();
-    let finish = |(path, found): (StorePath, Found)| match path.is_root() {
+    let finish = |(path, found): (StorePath, LocalEntry)| match path.is_root() {
         true => Ok(()),
         false => store.set_attributes(&path, found.mode, found.mtime_ns, found.owner),
     };
@@ -265,7 +265,7 @@ fn put_file(store: &Store, job: &FileJob, given: &Given, progress: &Progress, st
     }
 }
 
-/// What differs when somebody has written to a file.
+/// What changes when a program writes to the file.
 fn changes(meta: &std::fs::Metadata) -> (u64, i64, i64) {
     (meta.len(), meta.mtime(), meta.mtime_nsec())
 }

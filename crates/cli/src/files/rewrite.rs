@@ -21,7 +21,7 @@ struct Sum {
 
 /// `tessera rewrite`.
 pub fn rewrite(args: RewriteArgs) -> Outcome {
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     let paths = args.paths.iter().map(|p| store_path(p)).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
     store.give_up_when_interrupted();

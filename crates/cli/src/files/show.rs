@@ -14,7 +14,7 @@ use tessera_wire::{InodeKind, hex};
 
 /// `tessera ls`.
 pub fn ls(args: LsArgs) -> Outcome {
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
     let ran = pool::each(&out, &paths, |path| {
@@ -145,7 +145,7 @@ fn document(item: &Item) -> Value {
 
 /// `tessera stat`.
 pub fn stat(args: StatArgs) -> Outcome {
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
     let ran = pool::each(&out, paths.iter().enumerate(), |(i, path)| {
@@ -191,7 +191,7 @@ fn describe(out: &Out, item: &Item, hints: &[(String, String)]) -> Outcome {
 
 /// `tessera versions`.
 pub fn versions(args: VersionsArgs) -> Outcome {
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     let path = store_path(args.path.as_ref())?;
     let store = Store::connect(&args.common)?;
     let versions: Vec<(VersionInfo, Option<Similarity>)> = match args.similarity {

@@ -1,34 +1,34 @@
 //! Stdout and stderr: results, notes, JSON. A reader that went away (`| head`) ends output, not with a panic.
 
-use crate::args::Talk;
+use crate::args::OutputOptions;
 use crate::exit::{Exit, Failure, Outcome};
 use std::io::{self, IsTerminal, Write};
 
 /// Where a command writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Out {
-    talk: Talk,
+    output: OutputOptions,
 }
 
 impl Out {
     /// As the user asked.
-    pub fn new(talk: Talk) -> Self {
-        Out { talk }
+    pub fn new(output: OutputOptions) -> Self {
+        Out { output }
     }
 
     /// Whether results are JSON.
     pub fn json(&self) -> bool {
-        self.talk.json
+        self.output.json
     }
 
     /// Whether notes are unwelcome.
     pub fn quiet(&self) -> bool {
-        self.talk.quiet
+        self.output.quiet
     }
 
     /// Whether bars can be drawn.
     pub fn draws(&self) -> bool {
-        !self.talk.quiet && !self.talk.json && io::stderr().is_terminal()
+        !self.output.quiet && !self.output.json && io::stderr().is_terminal()
     }
 
     /// One line of a result.
@@ -49,7 +49,7 @@ impl Out {
 
     /// Something people want to know and programs do not; on stderr.
     pub fn note(&self, line: impl AsRef<str>) {
-        if !self.talk.quiet && !self.talk.json {
+        if !self.output.quiet && !self.output.json {
             let _ = writeln!(io::stderr(), "{}", line.as_ref());
         }
     }
@@ -57,7 +57,7 @@ impl Out {
     /// Something that will go wrong later; on stderr, `--quiet` or not.
     pub fn caution(&self, message: impl Into<String>) {
         let message = message.into();
-        let line = match self.talk.json {
+        let line = match self.output.json {
             true => serde_json::json!({"warning": message}).to_string(),
             false => format!("tessera: warning: {message}"),
         };
@@ -67,7 +67,7 @@ impl Out {
     /// Something that went wrong and did not end the command; on stderr, `--quiet` or not.
     pub fn warn(&self, failure: &Failure) {
         if !crate::cleanup::is_interrupted() {
-            failure.report(self.talk.json);
+            failure.report(self.output.json);
         }
     }
 }

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child as Process, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A daemon that neither said where it listens nor wrote to its log for this long will not serve any more. One that
-/// restores much tells how far it is.
+/// A daemon that neither announced its address nor wrote to its log for this long has failed to start. A long restore logs
+/// its progress.
 const SILENT_FOR: Duration = Duration::from_secs(120);
-/// How often its log is looked at meanwhile.
+/// Interval of the look at its log meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A running daemon. It stops when this process ends, however that ends: it follows its stdin.
@@ -154,7 +154,7 @@ fn silent(process: &mut Process, recipe: &Recipe) -> Failure {
         status = process.try_wait().ok().flatten();
         std::thread::sleep(Duration::from_millis(5));
     }
-    let how = status.map_or("it said nothing in time".to_string(), |s| describe(&s));
+    let how = status.map_or("it announced no address in time".to_string(), |s| describe(&s));
     let last = last_line(&recipe.log).map(|l| format!(": {l}")).unwrap_or_default();
     let exit = match status.and_then(|s| s.code()) {
         Some(code) => exit_of(code),
@@ -163,7 +163,7 @@ fn silent(process: &mut Process, recipe: &Recipe) -> Failure {
     Failure::new(exit, format!("{} did not start ({how}){last} (log {})", recipe.name, recipe.log.display()))
 }
 
-/// The child's exit code becomes ours.
+/// The child's exit code becomes this command's.
 fn exit_of(code: i32) -> Exit {
     [Exit::Usage, Exit::NotFound, Exit::Unavailable, Exit::Corrupt, Exit::Conflict, Exit::NoSpace, Exit::Refused]
         .into_iter()

@@ -88,7 +88,7 @@ fn port(listen: &str, nodes: u32) -> Outcome<(String, u16)> {
 /// A child that died by itself.
 #[derive(Debug, Clone)]
 pub struct Death {
-    /// Who.
+    /// Name of the daemon.
     pub name: String,
     /// Exit code or signal, in words.
     pub how: String,

@@ -11,7 +11,7 @@ use tessera_disk::{Identity, RealDisk, hex16};
 const MAX_SOCKET_PATH: usize = 100;
 /// The file that tells programs where things listen.
 pub const CLUSTER_FILE: &str = "cluster.json";
-/// The file that whoever runs the store holds locked.
+/// The file that the running `tessera up` holds locked.
 const LOCK_FILE: &str = "up.lock";
 
 /// The directory, held by this process as long as this lives.
@@ -149,13 +149,13 @@ impl Directory {
     }
 }
 
-/// A directory with files but none of ours is somebody else's: nothing is put there (P14).
+/// A directory that holds only foreign files is refused: nothing is written there (P14).
 fn refuse_foreign(root: &Path) -> Outcome {
     let entries = std::fs::read_dir(root).map_err(|e| Failure::io(root.display(), &e))?;
     let names = entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
     let names: Vec<String> = names.filter(|n| n != "lost+found").collect();
-    let ours = names.is_empty() || names.iter().any(|n| n == LOCK_FILE);
-    match ours {
+    let is_store = names.is_empty() || names.iter().any(|n| n == LOCK_FILE);
+    match is_store {
         true => Ok(()),
         false => Err(Failure::new(
             Exit::Refused,
@@ -183,7 +183,7 @@ mod tests {
         Directory::open(dir.path()).unwrap();
     }
 
-    /// P14: a directory of somebody else is left as it is.
+    /// P14: a directory with foreign files stays as it is.
     #[test]
     fn other_peoples_directories_are_refused() {
         let dir = tempfile::tempdir().unwrap();

@@ -23,12 +23,12 @@ use tessera_fuse::Mount;
 const RESTART_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 /// Nodes get this long to be up before it is said which are not.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// The mount waits so many seconds for the manager, which has been heard already.
+/// Seconds that the mount waits for the manager, which has announced itself already.
 const MOUNT_WAIT_S: u64 = 10;
 
 /// `tessera up`.
 pub fn run(args: UpArgs) -> Outcome {
-    let out = Out::new(args.talk);
+    let out = Out::new(args.output);
     if args.spool.spool.is_some() && args.mount.is_none() {
         return Err(Failure::usage("--spool is the mount's: give --mount DIR, too"));
     }
@@ -67,9 +67,9 @@ fn mount(cluster: &Cluster, dir: &Path, args: &UpArgs) -> Outcome<Mount> {
         wait: MOUNT_WAIT_S,
         host: None,
         device: None,
-        talk: args.talk,
+        output: args.output,
     };
-    crate::daemon::logging::start_for_command(!args.talk.json)?;
+    crate::daemon::logging::start_for_command(!args.output.json)?;
     let spool = crate::mount::spool(&args.spool);
     crate::mount::start(&common, dir, tessera_fuse::Options { spool, ..Default::default() })
 }

@@ -13,12 +13,12 @@ use tessera_wire::meta::{ClusterStatus, MaintainReply, MaintenanceJob};
 /// Between two looks at a pass.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// A repair that gets nothing done for this long, while something is missing or lost and nobody works at it, can only wait.
+/// A repair without progress and without running work for this long, while fragments are missing, can only wait.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
 /// Starts a pass of `what` and follows it to its end.
 pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     let store = Store::connect(&args.common)?;
     let started = Instant::now();
     let mut state = store.maintain(what, !args.look)?;

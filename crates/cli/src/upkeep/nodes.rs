@@ -16,7 +16,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub fn node(command: NodeCommand) -> Outcome {
     match command {
         NodeCommand::List { common } => {
-            let out = Out::new(common.talk);
+            let out = Out::new(common.output);
             let state = Store::connect(&common)?.status()?;
             match out.json() {
                 true => out.document(&status::nodes_document(&state)),
@@ -24,7 +24,7 @@ pub fn node(command: NodeCommand) -> Outcome {
             }
         }
         NodeCommand::Drain { node, disk, undo, follow, common } => {
-            let out = Out::new(common.talk);
+            let out = Out::new(common.output);
             let store = Store::connect(&common)?;
             let state = store.status()?;
             let node_id = find(&state, &node)?;

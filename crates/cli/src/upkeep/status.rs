@@ -16,12 +16,12 @@ const BAR: usize = 16;
 
 /// `tessera status`.
 pub fn status(args: StatusArgs) -> Outcome {
-    let out = Out::new(args.common.talk);
+    let out = Out::new(args.common.output);
     let store = Store::connect(&args.common)?;
     loop {
         let status = match (store.status(), args.watch) {
             (Err(failure), Some(seconds)) => {
-                // Who watches wants to see it come back.
+                // A watcher wants to see the manager come back.
                 out.warn(&failure);
                 std::thread::sleep(Duration::from_secs(seconds.max(1)));
                 continue;
@@ -327,7 +327,7 @@ pub fn document(s: &ClusterStatus) -> Value {
         "sessions": {"open": s.sessions, "reserved_bytes": s.reserved_bytes},
         "log": {"seq": s.log_seq, "replicas": s.log_replicas, "copies": s.log_copies},
         "map_version": s.map_version,
-        "rejected_nodes": s.rejected_nodes.iter().map(stranger).collect::<Vec<_>>(),
+        "rejected_nodes": s.rejected_nodes.iter().map(rejected_node).collect::<Vec<_>>(),
         "device_work": s.device_work.iter().map(device_work).collect::<Vec<_>>(),
         "counters": s.counters.iter().map(|c| (c.name.clone(), c.value.into())).collect::<serde_json::Map<_, _>>(),
     })
@@ -339,7 +339,7 @@ fn device_work(it: &DeviceWork) -> Value {
     })
 }
 
-fn stranger(it: &RejectedNode) -> Value {
+fn rejected_node(it: &RejectedNode) -> Value {
     json!({"cluster_id": hex(&it.cluster_id), "host": it.host, "seen": units::rfc3339(it.seen_ns), "times": it.times})
 }
 
@@ -455,9 +455,9 @@ mod tests {
 
     #[test]
     fn nodes_of_another_cluster_are_a_line_with_the_way_out() {
-        let stranger =
+        let rejected =
             |host: &str| RejectedNode { cluster_id: vec![0xcd; 16], host: host.into(), ..RejectedNode::default() };
-        let status = ClusterStatus { rejected_nodes: vec![stranger("a"), stranger("b")], ..sample() };
+        let status = ClusterStatus { rejected_nodes: vec![rejected("a"), rejected("b")], ..sample() };
         let text = lines(&status).join("\n");
         let line = text.lines().find(|l| l.starts_with("REFUSED")).expect("a line");
         for words in ["cdcdcd", "a, b", "--restore", "--manager"] {

@@ -1,0 +1,108 @@
+//! The table of commands: name, help, arguments and function, one row each.
+
+use crate::args::*;
+use crate::exit::Outcome;
+use crate::{accel, daemon, demo, files, mount, up, upkeep};
+use clap::Subcommand;
+use tessera_wire::meta::MaintenanceJob;
+
+/// Makes the enum that clap parses and the call of each command's function. A `client` asks a running cluster and logs
+/// warnings for people; an `own` command starts its own log.
+macro_rules! commands {
+    ($($(#[$meta:meta])* $kind:ident $name:ident($args:ty) => $run:expr;)*) => {
+        /// Every command. There is one in a process: how large it is does not matter.
+        #[derive(Debug, Subcommand)]
+        #[allow(clippy::large_enum_variant)]
+        pub enum Command {
+            $($(#[$meta])* $name($args),)*
+        }
+
+        impl Command {
+            /// Carries the command out.
+            pub fn run(self) -> Outcome {
+                match self {
+                    $(Command::$name(args) => {
+                        start_log::$kind()?;
+                        $run(args)
+                    })*
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    /// Run a whole store on this machine: one manager and some nodes.
+    own Up(UpArgs) => up::run;
+    /// Show on a scratch store that lost nodes and a lost manager lose nothing.
+    own Demo(DemoArgs) => demo::run;
+    /// Mount the store as a directory.
+    own Mount(MountArgs) => mount::run;
+    /// Store files and directories.
+    client Put(PutArgs) => files::put;
+    /// Fetch files and directories.
+    client Get(GetArgs) => files::get;
+    /// Write files to stdout.
+    client Cat(CatArgs) => files::cat;
+    /// List directories.
+    client Ls(LsArgs) => files::ls;
+    /// Show what the manager knows of a path.
+    client Stat(StatArgs) => files::stat;
+    /// Remove files and directories.
+    client Rm(RmArgs) => files::rm;
+    /// Move or rename.
+    client Mv(MvArgs) => files::mv;
+    /// Make directories.
+    client Mkdir(MkdirArgs) => files::mkdir;
+    /// Show which hosts hold how much of a file, and how safe it is.
+    client Locate(LocateArgs) => files::locate;
+    /// List a file's versions.
+    client Versions(VersionsArgs) => files::versions;
+    /// Store files again under their present policies.
+    client Rewrite(RewriteArgs) => files::rewrite;
+    /// Show and change policies.
+    #[command(subcommand)]
+    client Policy(PolicyCommand) => files::policy;
+    /// Show the state of the cluster.
+    client Status(StatusArgs) => upkeep::status;
+    /// Run a storage node; list nodes (`node list`), or empty one (`node drain`).
+    own Node(NodeArgs) => node;
+    /// Rebuild missing fragments, now.
+    #[command(after_help = REPAIR_HELP)]
+    client Repair(UpkeepArgs) => |args| upkeep::maintain(MaintenanceJob::Repair, args);
+    /// Re-read every fragment on every disk, now.
+    #[command(after_help = SCRUB_HELP)]
+    client Scrub(UpkeepArgs) => |args| upkeep::maintain(MaintenanceJob::Scrub, args);
+    /// Collect garbage, now.
+    #[command(after_help = GC_HELP)]
+    client Gc(UpkeepArgs) => |args| upkeep::maintain(MaintenanceJob::Gc, args);
+    /// Run a manager.
+    own Manager(ManagerArgs) => daemon::manager::run;
+    /// Hash, cut and code files on the CPU or a GPU, without a store; list the devices.
+    #[command(subcommand)]
+    own Accel(AccelCommand) => accel::run;
+}
+
+/// Runs a node, or asks about nodes.
+fn node(args: NodeArgs) -> Outcome {
+    match args.command {
+        None => daemon::node::run(args.run),
+        Some(command) => {
+            start_log::client()?;
+            upkeep::node(command)
+        }
+    }
+}
+
+/// What happens to the log before a command of each kind runs.
+mod start_log {
+    use crate::exit::Outcome;
+
+    pub fn client() -> Outcome {
+        crate::daemon::logging::start_for_command(!["--json", "--quiet", "-q"].into_iter().any(crate::has_flag))
+    }
+
+    pub fn own() -> Outcome {
+        Ok(())
+    }
+}
