@@ -19,7 +19,17 @@ const fn retired(word: &'static str, instead: &'static str, ordinary: &'static [
 /// Sorted by word, one a line.
 #[rustfmt::skip]
 const RETIRED: &[Retired] = &[
+    retired("doors", "front ends", &[]),
+    retired("farewell", "pending close", &[]),
+    retired("grave", "tombstone", &[]),
+    retired("graves", "tombstones", &[]),
+    retired("house rules", "rules", &[]),
+    retired("made up inode", "synthetic inode", &[]),
     retired("misspoken", "usage error", &[]),
+    retired("recut", "rechunk", &[]),
+    retired("roster", "cluster map", &[]),
+    retired("stairs", "layers", &[]),
+    retired("unopened", "one-shot commit", &[]),
 ];
 
 /// Files that may say them: this table, and the history.
