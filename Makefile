@@ -44,7 +44,7 @@ miri:           ## the accelerator's unsafe code under Miri (needs a nightly too
 	$(MIRI) -p tessera-hashgpu --features blake3/pure -- $(MIRI_TESTS_HASHGPU)
 
 soak:           ## hours: many more seeds, and a hundred kills
-	SIM_FROM=fresh SIM_SEEDS=100000 cargo test --release -p tessera-sim --test stories -- --nocapture
+	SIM_FROM=fresh SIM_SEEDS=100000 cargo test --release -p tessera-sim --test seeds -- --nocapture
 	cargo build --release -p tessera-cli
 	python3 bench/chaos.py --binary target/release/tessera
 

@@ -1,10 +1,10 @@
-//! Runs seeds and tells what broke.
+//! Runs seeds and prints broken promises.
 //!
-//! `cargo run --release -p tessera-sim --example seeds -- FROM COUNT [BUG]`; `SIM_LOG=1` tells each story,
-//! `SIM_BEYOND=1` destroys more than redundancy can replace.
+//! `cargo run --release -p tessera-sim --example seeds -- FROM COUNT [MUTANT]`; `SIM_LOG=1` prints the events,
+//! `SIM_BEYOND=1` runs plans beyond redundancy.
 
+use tessera_sim::mutants::Mutant;
 use tessera_sim::plan::Plan;
-use tessera_sim::planted::Planted;
 use tessera_sim::world::World;
 
 fn main() {
@@ -12,19 +12,15 @@ fn main() {
     let from: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(1);
     let count: u64 = args.next().and_then(|a| a.parse().ok()).unwrap_or(100);
     let name = args.next().unwrap_or_default();
-    let planted = Planted::ALL
-        .iter()
-        .chain(Planted::BEYOND)
-        .copied()
-        .find(|p| format!("{p:?}") == name)
-        .unwrap_or(Planted::Nothing);
+    let mutant =
+        Mutant::ALL.iter().chain(Mutant::BEYOND).copied().find(|p| format!("{p:?}") == name).unwrap_or(Mutant::None);
     let keep_log = std::env::var_os("SIM_LOG").is_some();
     let beyond = std::env::var_os("SIM_BEYOND").is_some();
     let (mut broken, mut events) = (0, 0);
     let started = std::time::Instant::now();
     for seed in from..from + count {
         let plan = if beyond { Plan::beyond(seed) } else { Plan::survivable(seed) };
-        let report = World::new(plan, planted, keep_log).run();
+        let report = World::new(plan, mutant, keep_log).run();
         events += report.events;
         report.log.iter().for_each(|line| println!("{line}"));
         if keep_log {

@@ -1,7 +1,7 @@
 //! A simulated program that uses the store: the client's real cores, one operation after another.
 
 use crate::oracle::{Content, Oracle, Violation};
-use crate::plan::{Dice, Family, Plan};
+use crate::plan::{Family, Plan, Rng};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ pub struct ClientHost {
     /// Place in the world.
     pub index: usize,
     /// Grows when it is killed.
-    pub life: u64,
+    pub incarnation: u64,
     /// Operations still to begin.
     pub todo: usize,
     /// Errors operations ended with: code and text.
@@ -68,7 +68,7 @@ pub struct ClientHost {
     op: Option<Op>,
     /// Number of the operation under way: an answer to an earlier one's call is nobody's.
     op_number: u64,
-    dice: Dice,
+    rng: Rng,
     view: SharedView,
     options: Arc<Options>,
     pool: BufferPool,
@@ -111,13 +111,13 @@ impl ClientHost {
         };
         ClientHost {
             index,
-            life: 1,
+            incarnation: 1,
             todo: plan.operations,
             errors: Vec::new(),
             found_bytes: None,
             op: None,
             op_number: 0,
-            dice: Dice::new(seed),
+            rng: Rng::new(seed),
             view: View::shared(),
             options: Arc::new(options),
             pool: BufferPool::new(0),
@@ -134,7 +134,7 @@ impl ClientHost {
     }
 
     /// What it is doing, for messages.
-    pub fn doing(&self) -> String {
+    pub fn describe_operation(&self) -> String {
         let what = match &self.op {
             None => "nothing".into(),
             Some(Op::Write { core, path, .. }) => format!("writing {path}: {}", core.describe()),
@@ -150,7 +150,7 @@ impl ClientHost {
     pub fn kill(&mut self) {
         self.op = None;
         self.op_number += 1;
-        self.life += 1;
+        self.incarnation += 1;
         self.view = View::shared();
         self.inos.clear();
         self.there.clear();
@@ -182,7 +182,7 @@ impl ClientHost {
             self.options.clone(),
             self.view.clone(),
             ChunkCache::shared(1 << 20),
-            self.dice.any(),
+            self.rng.any(),
         ));
         core.handle(now_ns, ReadEvent::Open);
         self.op = Some(Op::Read { core, path: path.into(), got: Vec::new() });
@@ -200,7 +200,7 @@ impl ClientHost {
     /// Begins to remove a file, when idle.
     pub fn remove(&mut self, now_ns: i64, path: &str, oracle: &mut Oracle) {
         oracle.begin(path, None);
-        let op_id = self.dice.any() >> 1;
+        let op_id = self.rng.any() >> 1;
         self.op = Some(Op::Remove { path: path.into(), op_id, again_at_ns: now_ns });
     }
 
@@ -212,7 +212,7 @@ impl ClientHost {
             Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Tick),
             Some(Op::Remove { .. } | Op::MakeDir { .. }) => {}
         }
-        self.go_on(now_ns, oracle)
+        self.advance(now_ns, oracle)
     }
 
     /// An answer came.
@@ -228,7 +228,7 @@ impl ClientHost {
             Some(Op::Remove { .. }) => self.removed(now_ns, answer.result, oracle),
             Some(Op::MakeDir { .. }) => self.made(now_ns, answer.result),
         }
-        self.go_on(now_ns, oracle)
+        self.advance(now_ns, oracle)
     }
 
     fn begin(&mut self, now_ns: i64, oracle: &mut Oracle) {
@@ -236,10 +236,10 @@ impl ClientHost {
             return;
         }
         self.todo -= 1;
-        let path = name_of(self.index, self.dice.between(0, 2));
-        match self.dice.between(0, 99) {
-            _ if self.inos.is_empty() && self.dice.percent(30) => {
-                self.op = Some(Op::MakeDir { op_id: self.dice.any() >> 1, again_at_ns: now_ns });
+        let path = name_of(self.index, self.rng.between(0, 2));
+        match self.rng.between(0, 99) {
+            _ if self.inos.is_empty() && self.rng.percent(30) => {
+                self.op = Some(Op::MakeDir { op_id: self.rng.any() >> 1, again_at_ns: now_ns });
             }
             0..=44 => self.begin_write(now_ns, path, oracle),
             45..=64 => self.begin_append(now_ns, oracle),
@@ -261,7 +261,7 @@ impl ClientHost {
 
     fn begin_append(&mut self, now_ns: i64, oracle: &mut Oracle) {
         let record: Vec<u8> =
-            std::iter::repeat_with(|| self.dice.any().to_le_bytes()).flatten().take(RECORD_BYTES).collect();
+            std::iter::repeat_with(|| self.rng.any().to_le_bytes()).flatten().take(RECORD_BYTES).collect();
         oracle.begin_record("log", record.clone());
         let core = self.write_core(now_ns, "log", CommitMode::Append, &record);
         self.op = Some(Op::Append { core, log: "log".into(), record });
@@ -270,12 +270,12 @@ impl ClientHost {
     /// Self-similar content: mostly few kinds of pieces, so that chunks are found again in other files and versions.
     fn content(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for _ in 0..self.dice.between(0, 12) {
-            let kind = if self.dice.percent(20) { self.dice.any() } else { self.dice.between(0, 9) };
-            let mut piece = Dice::new(kind);
+        for _ in 0..self.rng.between(0, 12) {
+            let kind = if self.rng.percent(20) { self.rng.any() } else { self.rng.between(0, 9) };
+            let mut piece = Rng::new(kind);
             bytes.extend(std::iter::repeat_with(|| piece.any().to_le_bytes()).flatten().take(PIECE_BYTES));
         }
-        bytes.truncate(bytes.len().saturating_sub(self.dice.between(0, 400) as usize));
+        bytes.truncate(bytes.len().saturating_sub(self.rng.between(0, 400) as usize));
         bytes
     }
 
@@ -292,13 +292,13 @@ impl ClientHost {
             mode,
             if_version: (self.chosen != 0).then_some(0),
             size_hint_bytes: Some(bytes.len() as u64),
-            expect_policy: self.dice.percent(70).then_some(policy),
+            expect_policy: self.rng.percent(70).then_some(policy),
             mtime_ns: 0,
             owner: Owner::default(),
             want_lease: false,
             content: 0,
         };
-        let mut core = Box::new(WriteCore::new(params, self.options.clone(), self.view.clone(), self.dice.any()));
+        let mut core = Box::new(WriteCore::new(params, self.options.clone(), self.view.clone(), self.rng.any()));
         let whole = Bytes::copy_from_slice(bytes);
         for (index, start) in (0..bytes.len()).step_by(PIECE_BYTES).enumerate() {
             let piece = whole.slice(start..(start + PIECE_BYTES).min(bytes.len()));
@@ -310,17 +310,17 @@ impl ClientHost {
     }
 
     /// Carries out what the cores want until they wait for somebody else.
-    fn go_on(&mut self, now_ns: i64, oracle: &mut Oracle) -> Result<Vec<Call>, Violation> {
+    fn advance(&mut self, now_ns: i64, oracle: &mut Oracle) -> Result<Vec<Call>, Violation> {
         let mut calls = Vec::new();
         let Some(mut op) = self.op.take() else { return Ok(calls) };
         let over = match &mut op {
             Op::Write { core, path, content } => {
-                self.go_on_writing(now_ns, core, &mut calls, || oracle.acknowledged(path, content.clone()))
+                self.advance_write(now_ns, core, &mut calls, || oracle.acknowledged(path, content.clone()))
             }
             Op::Append { core, log, record } => {
-                self.go_on_writing(now_ns, core, &mut calls, || oracle.record_acknowledged(log, record))
+                self.advance_write(now_ns, core, &mut calls, || oracle.record_acknowledged(log, record))
             }
-            Op::Read { core, path, got } => self.go_on_reading(now_ns, core, path, got, &mut calls, oracle)?,
+            Op::Read { core, path, got } => self.advance_read(now_ns, core, path, got, &mut calls, oracle)?,
             Op::Remove { path, op_id, again_at_ns } => {
                 if *again_at_ns <= now_ns {
                     *again_at_ns = now_ns + 1_200_000_000;
@@ -349,7 +349,7 @@ impl ClientHost {
         Ok(calls)
     }
 
-    fn go_on_writing(
+    fn advance_write(
         &mut self,
         now_ns: i64,
         core: &mut WriteCore,
@@ -378,7 +378,7 @@ impl ClientHost {
         core.is_finished()
     }
 
-    fn go_on_reading(
+    fn advance_read(
         &mut self,
         now_ns: i64,
         core: &mut ReadCore,

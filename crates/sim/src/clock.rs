@@ -1,7 +1,7 @@
 //! Everybody's own clock: it began somewhere else than the others', runs a little fast or slow, and may be set.
 
 use crate::network::Actor;
-use crate::plan::Dice;
+use crate::plan::Rng;
 use std::collections::BTreeMap;
 
 /// A clock as a line over true time.
@@ -26,11 +26,11 @@ impl Clocks {
     }
 
     /// Draws for each actor where its clock stands (within a day) and how fast it runs (within 3 %).
-    pub fn draw(&mut self, actors: impl Iterator<Item = Actor>, dice: &mut Dice) {
+    pub fn draw(&mut self, actors: impl Iterator<Item = Actor>, rng: &mut Rng) {
         const DAY_MS: u64 = 86_400_000;
         for actor in actors {
-            let offset_ns = (dice.between(0, 2 * DAY_MS) as i64 - DAY_MS as i64) * 1_000_000;
-            let fast_ppm = dice.between(0, 60_000) as i64 - 30_000;
+            let offset_ns = (rng.between(0, 2 * DAY_MS) as i64 - DAY_MS as i64) * 1_000_000;
+            let fast_ppm = rng.between(0, 60_000) as i64 - 30_000;
             self.clocks.insert(actor, Clock { offset_ns, fast_ppm });
         }
     }
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn a_deadline_comes_back_when_it_is_due() {
         let mut clocks = Clocks::new(1_000_000_000);
-        clocks.draw((0..50).map(Actor::Node), &mut Dice::new(7));
+        clocks.draw((0..50).map(Actor::Node), &mut Rng::new(7));
         for (actor, true_ns) in (0..50).map(Actor::Node).zip((0..50).map(|i| 2_000_000_000 + i * 7_777_777_777)) {
             let local = clocks.of(actor, true_ns);
             let back = clocks.true_ns(actor, local);

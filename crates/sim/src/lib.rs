@@ -11,9 +11,9 @@
 pub mod client_host;
 pub mod clock;
 pub mod manager_host;
+pub mod mutants;
 pub mod network;
 pub mod node_host;
 pub mod oracle;
 pub mod plan;
-pub mod planted;
 pub mod world;

@@ -21,7 +21,7 @@ pub type Outcome = Result<(Bytes, Bytes), Error>;
 pub type Answers = Vec<(u64, Outcome)>;
 
 /// Connection number of the simulator's own questions.
-const OURSELVES: u64 = u64::MAX;
+const SIMULATOR: u64 = u64::MAX;
 
 /// A committed chunk and where its fragments should be.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ fn given_up(status: &ClusterStatus, lost: &[String]) -> bool {
 /// The manager's machine.
 pub struct ManagerHost {
     /// Grows with every start.
-    pub life: u64,
+    pub incarnation: u64,
     config: Config,
     nodes: usize,
     /// Of a database that was restored and not started yet: the highest term that a replica has seen.
@@ -63,7 +63,7 @@ impl ManagerHost {
     pub fn new(cluster_id: [u8; 16], nodes: usize, config: Config, salt: u64) -> ManagerHost {
         let db = Db::in_memory(cluster_id).expect("a fresh database");
         ManagerHost {
-            life: 0,
+            incarnation: 0,
             config,
             nodes,
             restored_above_term: None,
@@ -86,7 +86,7 @@ impl ManagerHost {
     /// Starts it on what is on disk.
     pub fn start(&mut self, now_ns: i64) {
         let Some(db) = self.db.take() else { return };
-        self.life += 1;
+        self.incarnation += 1;
         let restored = self.restored_above_term.take();
         let core = ManagerCore::start_with(db, self.config.clone(), now_ns, restored.unwrap_or(0), restored.is_some());
         self.core = Some(core.expect("a manager starts on its own database"));
@@ -95,7 +95,7 @@ impl ManagerHost {
     /// The process is gone; a transaction under way is undone.
     pub fn kill(&mut self) {
         if let Some(core) = self.core.take() {
-            self.life += 1;
+            self.incarnation += 1;
             let db = core.into_db();
             // Not inside of a transaction is the usual case.
             let _ = db.rollback();
@@ -349,7 +349,7 @@ impl ManagerHost {
         self.handle(
             now_ns,
             Event::Request {
-                connection: OURSELVES,
+                connection: SIMULATOR,
                 role: Role::Node,
                 client_id: u64::MAX,
                 request_id,
@@ -371,7 +371,7 @@ impl ManagerHost {
         while let Some(action) = core.poll() {
             match action {
                 Action::Call(call) => self.calls.push(call),
-                Action::Reply { connection: OURSELVES, request_id, result, .. } => self.ours.push((request_id, result)),
+                Action::Reply { connection: SIMULATOR, request_id, result, .. } => self.ours.push((request_id, result)),
                 Action::Reply { request_id, result, .. } => {
                     self.answers.push((request_id, result.map(|body| (body, Bytes::new()))))
                 }

@@ -41,7 +41,7 @@ pub struct NetworkFaults {
 /// A message under way.
 #[derive(Debug, Clone)]
 pub struct Envelope {
-    /// Sender and its life: an answer to an earlier life is not delivered.
+    /// Sender and its incarnation: an answer to an earlier incarnation is not delivered.
     pub from: (Actor, u64),
     /// Receiver.
     pub to: Actor,
@@ -72,7 +72,7 @@ struct OpenCall {
     token: u64,
 }
 
-/// Calls under way, partitions and the dice.
+/// Calls under way, partitions and the rng.
 pub struct Network {
     /// What may happen to messages.
     pub faults: NetworkFaults,
@@ -88,7 +88,7 @@ pub struct Outcome {
     /// (delay in ns, message).
     pub deliveries: Vec<(u64, Envelope)>,
     /// (delay in ns, ticket, error): what the caller is told if nothing else came until then.
-    pub verdicts: Vec<(u64, u64, Error)>,
+    pub failures: Vec<(u64, u64, Error)>,
 }
 
 impl Network {
@@ -103,12 +103,12 @@ impl Network {
     }
 
     /// Mends every cut.
-    pub fn mend(&mut self) {
+    pub fn heal_partitions(&mut self) {
         self.cut.clear();
     }
 
     /// Mends every cut and stops all faults.
-    pub fn heal(&mut self) {
+    pub fn stop_faults(&mut self) {
         self.cut.clear();
         let faults = self.faults;
         self.faults = NetworkFaults {
@@ -126,7 +126,7 @@ impl Network {
         let content = Content::Request { kind: call.kind, body: call.body, payload: gather(&call.payload) };
         let timeout = Error::new(Code::Timeout, format!("{to:?} did not answer in time"));
         let mut outcome = self.carry(Envelope { from: caller, to, ticket, content });
-        outcome.verdicts.push((call.timeout_ms.saturating_mul(1_000_000), ticket, timeout));
+        outcome.failures.push((call.timeout_ms.saturating_mul(1_000_000), ticket, timeout));
         outcome
     }
 
@@ -141,7 +141,7 @@ impl Network {
         self.carry(Envelope { from, to, ticket, content: Content::Answer(result) })
     }
 
-    /// The first answer to a call closes it: who asked, in which life, and what it is told. Later ones are nothing.
+    /// The first answer to a call closes it: who asked, in which incarnation, and what it is told. Later ones are nothing.
     pub fn close(&mut self, ticket: u64, result: Result<(Bytes, Bytes), Error>) -> Option<((Actor, u64), Answer)> {
         let call = self.calls.remove(&ticket)?;
         Some((call.caller, Answer { token: call.token, result }))
@@ -160,7 +160,7 @@ impl Network {
         }
         if self.hits(self.faults.reset_permille) {
             let broke = Error::new(Code::Unavailable, format!("connection to {to:?} broke"));
-            outcome.verdicts.push((self.delay_ns(), envelope.ticket, broke));
+            outcome.failures.push((self.delay_ns(), envelope.ticket, broke));
             if self.rng.next_u64() & 1 == 0 {
                 return outcome;
             }

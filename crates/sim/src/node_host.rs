@@ -19,7 +19,7 @@ use tessera_wire::{Error, Kind, NodeInfo};
 
 /// What a node wants of the world.
 #[derive(Debug)]
-pub enum Wish {
+pub enum Effect {
     /// Send a call.
     Call(Call),
     /// Answer the request that was delivered under this ticket.
@@ -50,8 +50,8 @@ struct Running {
 pub struct NodeHost {
     /// Place in the world; the node is called `n<index>`.
     pub index: usize,
-    /// Grows with every start: what belongs to an earlier life is dropped.
-    pub life: u64,
+    /// Grows with every start: what belongs to an earlier incarnation is dropped.
+    pub incarnation: u64,
     /// Stopped: hears and does nothing, but lives.
     pub paused: bool,
     /// Gone for good.
@@ -82,7 +82,7 @@ impl NodeHost {
         }
         NodeHost {
             index,
-            life: 0,
+            incarnation: 0,
             paused: false,
             lost: false,
             power_fails_soon: false,
@@ -122,7 +122,7 @@ impl NodeHost {
         if self.running.is_some() || self.lost {
             return;
         }
-        self.life += 1;
+        self.incarnation += 1;
         self.paused = false;
         self.disk.set_capacity(self.capacity_bytes);
         let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
@@ -134,12 +134,12 @@ impl NodeHost {
         };
         let (store, report) = match SegmentStore::open_with_index(disk.clone(), options, index, &mut |_| {}) {
             Ok(opened) => opened,
-            Err(error) => return tell(&format!("n{} cannot open its segments: {error}", self.index)),
+            Err(error) => return debug_log(&format!("n{} cannot open its segments: {error}", self.index)),
         };
         let log_options = LogOptions { file_size_bytes: 64 << 10 };
         let (log, _) = match LogStore::open(disk, log_options) {
             Ok(opened) => opened,
-            Err(error) => return tell(&format!("n{} cannot open its log: {error}", self.index)),
+            Err(error) => return debug_log(&format!("n{} cannot open its log: {error}", self.index)),
         };
         let mut stats = disk_worker::stats(&store).unwrap_or_default();
         stats.rot = disk_worker::rot_of_opening(&report);
@@ -151,7 +151,7 @@ impl NodeHost {
             cluster_id: self.cluster_id.to_vec(),
             info,
             device: "sim".into(),
-            seed: self.seed ^ self.life << 32,
+            seed: self.seed ^ self.incarnation << 32,
             mark: ManagerMark { term: log.state().term, log_seq: 0 },
         };
         let core = NodeCore::new(self.config.clone(), me, vec![about]);
@@ -170,7 +170,7 @@ impl NodeHost {
     pub fn kill(&mut self) {
         if self.running.take().is_some() {
             self.power_fails_soon = false;
-            self.life += 1;
+            self.incarnation += 1;
             self.disk = self.disk.reopen();
         }
     }
@@ -180,7 +180,7 @@ impl NodeHost {
         self.power_fails_soon = false;
         if !self.lost {
             self.running = None;
-            self.life += 1;
+            self.incarnation += 1;
             self.disk = self.disk.crash(kind);
         }
     }
@@ -198,7 +198,7 @@ impl NodeHost {
     }
 
     /// The first thing after a start, and whenever time has passed.
-    pub fn tick(&mut self, now_ns: i64) -> Vec<Wish> {
+    pub fn tick(&mut self, now_ns: i64) -> Vec<Effect> {
         self.event(now_ns, Event::Tick)
     }
 
@@ -208,45 +208,45 @@ impl NodeHost {
     }
 
     /// An answer to one of its calls.
-    pub fn answer(&mut self, now_ns: i64, answer: Answer) -> Vec<Wish> {
+    pub fn answer(&mut self, now_ns: i64, answer: Answer) -> Vec<Effect> {
         self.event(now_ns, Event::Answer(answer))
     }
 
     /// Something the node asked to be told later.
-    pub fn event(&mut self, now_ns: i64, event: Event) -> Vec<Wish> {
-        let mut wishes = Vec::new();
+    pub fn event(&mut self, now_ns: i64, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
         if let Some(running) = &mut self.running {
             running.core.handle(now_ns, event);
-            running.drain(&mut wishes);
+            running.drain(&mut effects);
         }
-        wishes
+        effects
     }
 
     /// A request was delivered.
-    pub fn request(&mut self, now_ns: i64, ticket: u64, kind: Kind, body: &[u8], payload: Bytes) -> Vec<Wish> {
-        let mut wishes = Vec::new();
-        let Some(running) = &mut self.running else { return wishes };
+    pub fn request(&mut self, now_ns: i64, ticket: u64, kind: Kind, body: &[u8], payload: Bytes) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let Some(running) = &mut self.running else { return effects };
         match check::decode(&self.config, kind as u16, body, payload, &[]) {
-            Err(error) => wishes.push(Wish::Answer { ticket, result: Err(error) }),
+            Err(error) => effects.push(Effect::Answer { ticket, result: Err(error) }),
             Ok(NodeRequest::Put(put)) => running.core.handle(now_ns, Event::Put { request: ticket, put }),
             Ok(NodeRequest::Status) => running.core.handle(now_ns, Event::Status { request: ticket }),
-            Ok(NodeRequest::Get(get)) => running.get(now_ns, ticket, &get, &mut wishes),
+            Ok(NodeRequest::Get(get)) => running.get(now_ns, ticket, &get, &mut effects),
             Ok(NodeRequest::Log(request)) => {
                 let answer = log_replica::serve(&mut running.log, &self.cluster_id, request);
-                wishes.push(Wish::Answer {
+                effects.push(Effect::Answer {
                     ticket,
                     result: answer.map(|(body, payload)| (body, payload.concat().into())),
                 });
             }
         }
-        running.drain(&mut wishes);
-        wishes
+        running.drain(&mut effects);
+        effects
     }
 
     /// The writer takes everything that waits: append, one sync, then the completions.
-    pub fn write_disk(&mut self, now_ns: i64) -> Vec<Wish> {
-        let mut wishes = Vec::new();
-        let Some(running) = &mut self.running else { return wishes };
+    pub fn write_disk(&mut self, now_ns: i64) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let Some(running) = &mut self.running else { return effects };
         running.disk_busy = false;
         let batch = std::mem::take(&mut running.queue);
         let mut done: Vec<(u64, Result<DiskReply, DiskFault>)> = Vec::new();
@@ -258,44 +258,44 @@ impl NodeHost {
         for (op_id, result) in done {
             running.core.handle(now_ns, Event::DiskDone { op_id, result });
         }
-        running.drain(&mut wishes);
-        wishes
+        running.drain(&mut effects);
+        effects
     }
 }
 
 impl Running {
-    fn drain(&mut self, wishes: &mut Vec<Wish>) {
+    fn drain(&mut self, effects: &mut Vec<Effect>) {
         while let Some(action) = self.core.poll() {
             match action {
                 Action::Reply { request, result } => {
-                    wishes.push(Wish::Answer { ticket: request, result: result.map(|body| (body, Bytes::new())) });
+                    effects.push(Effect::Answer { ticket: request, result: result.map(|body| (body, Bytes::new())) });
                 }
-                Action::Call(call) => wishes.push(Wish::Call(call)),
+                Action::Call(call) => effects.push(Effect::Call(call)),
                 Action::Disk { op_id, op, .. } if op.is_write() => {
                     self.queue.push(QueuedOp { op_id, op });
                     if !std::mem::replace(&mut self.disk_busy, true) {
-                        wishes.push(Wish::DiskLater);
+                        effects.push(Effect::DiskLater);
                     }
                 }
                 Action::Disk { op_id, op, .. } => {
                     let result = disk_worker::read(&self.store, &op);
-                    wishes.push(Wish::EventLater(Event::DiskDone { op_id, result }));
+                    effects.push(Effect::EventLater(Event::DiskDone { op_id, result }));
                 }
                 Action::Compute { op_id, job } => {
                     let result = job.run(&BufferPool::new(0));
-                    wishes.push(Wish::EventLater(Event::Computed { op_id, result }));
+                    effects.push(Effect::EventLater(Event::Computed { op_id, result }));
                 }
                 Action::DisksNamed { disk_ids } => self.disk_ids = disk_ids,
                 Action::KeepTerm(term) => drop(self.log.observe_term(term)),
                 Action::Fatal(error) => {
-                    tell(&format!("a node stops for good: {error}"));
+                    debug_log(&format!("a node stops for good: {error}"));
                     self.failed = true;
                 }
             }
         }
     }
 
-    fn get(&mut self, now_ns: i64, ticket: u64, get: &tessera_wire::data::GetFragments, wishes: &mut Vec<Wish>) {
+    fn get(&mut self, now_ns: i64, ticket: u64, get: &tessera_wire::data::GetFragments, effects: &mut Vec<Effect>) {
         let (store, disk_ids) = (&self.store, &self.disk_ids);
         let served = read::serve(get, u64::MAX, &|disk_id| disk_ids.contains(&disk_id).then(|| store.clone()));
         let mut payload = Vec::new();
@@ -306,14 +306,14 @@ impl Running {
             }
         }
         let body = prost::Message::encode_to_vec(&served.reply);
-        wishes.push(Wish::Answer { ticket, result: Ok((body.into(), payload.into())) });
+        effects.push(Effect::Answer { ticket, result: Ok((body.into(), payload.into())) });
         for fragment in served.bad {
             self.core.handle(now_ns, Event::FoundBad(fragment));
         }
     }
 }
 
-fn tell(line: &str) {
+fn debug_log(line: &str) {
     #[allow(clippy::disallowed_methods)] // A switch for whoever debugs a seed; it changes no event.
     if std::env::var_os("SIM_LOG").is_some() {
         println!("{line}");

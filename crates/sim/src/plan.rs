@@ -8,13 +8,13 @@
 use crate::network::NetworkFaults;
 use tessera_disk::SplitMix64;
 
-/// Dice with a few conveniences.
-pub struct Dice(SplitMix64);
+/// Rng with a few conveniences.
+pub struct Rng(SplitMix64);
 
-impl Dice {
-    /// Dice that fall as `seed` says.
+impl Rng {
+    /// Rng that fall as `seed` says.
     pub fn new(seed: u64) -> Self {
-        Dice(SplitMix64::new(seed))
+        Rng(SplitMix64::new(seed))
     }
 
     /// Any number.
@@ -141,23 +141,23 @@ pub struct Plan {
     /// (ms from the start, what).
     pub faults: Vec<(u64, Fault)>,
     /// When faults end and the cluster may heal, ms from the start.
-    pub calm_at_ms: u64,
+    pub quiesce_at_ms: u64,
 }
 
 impl Plan {
     /// The plan of a seed, of the survivable family.
     pub fn survivable(seed: u64) -> Plan {
-        let mut dice = Dice::new(seed);
-        let (redundancy, width, m) = *dice.pick(CLASSES);
+        let mut rng = Rng::new(seed);
+        let (redundancy, width, m) = *rng.pick(CLASSES);
         // One host to spare for each that may be lost or drained, so that repair can end (P12).
-        let drains = dice.percent(10);
-        let nodes = width + m + usize::from(drains) + dice.between(0, 2) as usize;
-        let mut plan = Plan::quiet(seed, Family::Survivable, (redundancy, m), nodes, &mut dice);
-        plan.draw_faults(&mut dice);
-        plan.draw_clocks(&mut dice);
+        let drains = rng.percent(10);
+        let nodes = width + m + usize::from(drains) + rng.between(0, 2) as usize;
+        let mut plan = Plan::quiet(seed, Family::Survivable, (redundancy, m), nodes, &mut rng);
+        plan.draw_faults(&mut rng);
+        plan.draw_clocks(&mut rng);
         if drains {
-            let node = plan.node(&mut dice);
-            plan.faults.push((plan.moment(&mut dice), Fault::Drain(node)));
+            let node = plan.node(&mut rng);
+            plan.faults.push((plan.moment(&mut rng), Fault::Drain(node)));
         }
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
@@ -165,141 +165,141 @@ impl Plan {
 
     /// The plan of a seed, of the family beyond: more than `m` nodes are destroyed, all at once or one after the other.
     pub fn beyond(seed: u64) -> Plan {
-        let mut dice = Dice::new(!seed);
-        let (redundancy, width, m) = *dice.pick(CLASSES);
-        let losses = m + dice.between(1, 2) as usize;
-        let spare_hosts = dice.percent(75);
+        let mut rng = Rng::new(!seed);
+        let (redundancy, width, m) = *rng.pick(CLASSES);
+        let losses = m + rng.between(1, 2) as usize;
+        let spare_hosts = rng.percent(75);
         let nodes = match spare_hosts {
-            true => width + losses + dice.between(0, 1) as usize,
-            false => width + dice.between(0, losses as u64 - 1) as usize,
+            true => width + losses + rng.between(0, 1) as usize,
+            false => width + rng.between(0, losses as u64 - 1) as usize,
         };
-        let mut plan = Plan::quiet(seed, Family::Beyond, (redundancy, m), nodes, &mut dice);
+        let mut plan = Plan::quiet(seed, Family::Beyond, (redundancy, m), nodes, &mut rng);
         plan.spare_hosts = spare_hosts;
-        if dice.percent(40) {
-            plan.draw_restarts(&mut dice);
+        if rng.percent(40) {
+            plan.draw_restarts(&mut rng);
         }
-        plan.draw_manager_kills(&mut dice, 25);
-        plan.draw_partitions(&mut dice, 20);
-        plan.draw_garbage(&mut dice);
-        plan.draw_clocks(&mut dice);
-        plan.destroy(losses, &mut dice);
+        plan.draw_manager_kills(&mut rng, 25);
+        plan.draw_partitions(&mut rng, 20);
+        plan.draw_garbage(&mut rng);
+        plan.draw_clocks(&mut rng);
+        plan.destroy(losses, &mut rng);
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
     }
 
     /// A plan without faults.
-    fn quiet(seed: u64, family: Family, (redundancy, m): (&'static str, usize), nodes: usize, dice: &mut Dice) -> Plan {
+    fn quiet(seed: u64, family: Family, (redundancy, m): (&'static str, usize), nodes: usize, rng: &mut Rng) -> Plan {
         Plan {
             seed,
             family,
             clocks_differ: false,
             spare_hosts: true,
             nodes,
-            calm_at_ms: dice.between(2_000, 14_000),
-            clients: dice.between(1, 3) as usize,
+            quiesce_at_ms: rng.between(2_000, 14_000),
+            clients: rng.between(1, 3) as usize,
             redundancy,
             m,
-            optimistic: dice.percent(20),
-            operations: dice.between(4, 14) as usize,
-            network: network(dice),
+            optimistic: rng.percent(20),
+            operations: rng.between(4, 14) as usize,
+            network: network(rng),
             faults: Vec::new(),
         }
     }
 
     /// Destroys that many different nodes: most are lost, some keep running on rotten bytes.
-    fn destroy(&mut self, losses: usize, dice: &mut Dice) {
+    fn destroy(&mut self, losses: usize, rng: &mut Rng) {
         let mut left: Vec<usize> = (0..self.nodes).collect();
-        let together = dice.percent(50).then(|| self.moment(dice));
+        let together = rng.percent(50).then(|| self.moment(rng));
         for _ in 0..losses.min(self.nodes - 1) {
-            let node = left.swap_remove(dice.between(0, left.len() as u64 - 1) as usize);
-            let at = together.unwrap_or_else(|| self.moment(dice)) + dice.between(0, 20);
-            let fault = if dice.percent(75) { Fault::LoseNode(node) } else { Fault::RotMuch(node) };
+            let node = left.swap_remove(rng.between(0, left.len() as u64 - 1) as usize);
+            let at = together.unwrap_or_else(|| self.moment(rng)) + rng.between(0, 20);
+            let fault = if rng.percent(75) { Fault::LoseNode(node) } else { Fault::RotMuch(node) };
             self.faults.push((at, fault));
         }
     }
 
-    fn draw_clocks(&mut self, dice: &mut Dice) {
-        self.clocks_differ = dice.percent(30);
-        if dice.percent(15) {
-            for _ in 0..dice.between(1, 3) {
-                let by_ms = dice.between(100, 600_000) as i64;
-                let at = self.moment(dice);
-                self.faults.push((at, Fault::SetClock(if dice.percent(50) { by_ms } else { -by_ms })));
+    fn draw_clocks(&mut self, rng: &mut Rng) {
+        self.clocks_differ = rng.percent(30);
+        if rng.percent(15) {
+            for _ in 0..rng.between(1, 3) {
+                let by_ms = rng.between(100, 600_000) as i64;
+                let at = self.moment(rng);
+                self.faults.push((at, Fault::SetClock(if rng.percent(50) { by_ms } else { -by_ms })));
             }
         }
     }
 
-    fn draw_faults(&mut self, dice: &mut Dice) {
+    fn draw_faults(&mut self, rng: &mut Rng) {
         // Each family of faults is on or off first; then it is drawn how often.
-        if dice.percent(60) {
-            self.draw_restarts(dice);
+        if rng.percent(60) {
+            self.draw_restarts(rng);
         }
         // An atlas of the damage: whatever harms stored bytes strikes these nodes only, at most m of them.
-        let victims: Vec<usize> = (0..dice.between(1, self.m as u64)).map(|_| self.node(dice)).collect();
+        let victims: Vec<usize> = (0..rng.between(1, self.m as u64)).map(|_| self.node(rng)).collect();
         // An optimistic write promises no more than what it has synced so far: losses are not for it.
-        if dice.percent(35) && !self.optimistic {
+        if rng.percent(35) && !self.optimistic {
             for node in &victims {
-                let lose = dice.percent(70);
-                let at = self.moment(dice);
+                let lose = rng.percent(70);
+                let at = self.moment(rng);
                 self.faults.push((at, if lose { Fault::LoseNode(*node) } else { Fault::FailSync(*node) }));
             }
         }
-        self.draw_manager_kills(dice, 35);
-        if dice.percent(15) {
-            let at = self.moment(dice);
+        self.draw_manager_kills(rng, 35);
+        if rng.percent(15) {
+            let at = self.moment(rng);
             self.faults.push((at, Fault::LoseManager));
         }
-        self.draw_partitions(dice, 35);
-        if dice.percent(25) && !self.optimistic {
-            for _ in 0..dice.between(1, 4) {
-                let (at, node) = (self.moment(dice), *dice.pick(&victims));
+        self.draw_partitions(rng, 35);
+        if rng.percent(25) && !self.optimistic {
+            for _ in 0..rng.between(1, 4) {
+                let (at, node) = (self.moment(rng), *rng.pick(&victims));
                 self.faults.push((at, Fault::Rot(node)));
             }
         }
-        if dice.percent(15) {
-            let (at, node) = (self.moment(dice), self.node(dice));
+        if rng.percent(15) {
+            let (at, node) = (self.moment(rng), self.node(rng));
             self.faults.push((at, Fault::FillDisk(node)));
-            self.faults.push((at + dice.between(100, 5_000), Fault::EmptyDisk(node)));
+            self.faults.push((at + rng.between(100, 5_000), Fault::EmptyDisk(node)));
         }
-        if dice.percent(25) {
-            let client = dice.between(0, self.clients as u64 - 1) as usize;
-            self.faults.push((self.moment(dice), Fault::KillClient(client)));
+        if rng.percent(25) {
+            let client = rng.between(0, self.clients as u64 - 1) as usize;
+            self.faults.push((self.moment(rng), Fault::KillClient(client)));
         }
-        self.draw_garbage(dice);
+        self.draw_garbage(rng);
     }
 
-    fn draw_garbage(&mut self, dice: &mut Dice) {
-        if dice.percent(30) {
-            self.faults.push((self.moment(dice), Fault::CollectGarbage));
+    fn draw_garbage(&mut self, rng: &mut Rng) {
+        if rng.percent(30) {
+            self.faults.push((self.moment(rng), Fault::CollectGarbage));
         }
     }
 
-    fn draw_manager_kills(&mut self, dice: &mut Dice, percent: u64) {
-        if dice.percent(percent) {
-            for _ in 0..dice.between(1, 2) {
-                let back = self.moment(dice);
+    fn draw_manager_kills(&mut self, rng: &mut Rng, percent: u64) {
+        if rng.percent(percent) {
+            for _ in 0..rng.between(1, 2) {
+                let back = self.moment(rng);
                 self.faults.push((back, Fault::KillManager));
-                self.faults.push((back + dice.between(1, 3_000), Fault::StartManager));
+                self.faults.push((back + rng.between(1, 3_000), Fault::StartManager));
             }
         }
     }
 
-    fn draw_partitions(&mut self, dice: &mut Dice, percent: u64) {
-        if dice.percent(percent) {
-            for _ in 0..dice.between(1, 3) {
-                let (at, node) = (self.moment(dice), self.node(dice));
-                let (outbound, inbound) = *dice.pick(&[(true, true), (true, false), (false, true)]);
+    fn draw_partitions(&mut self, rng: &mut Rng, percent: u64) {
+        if rng.percent(percent) {
+            for _ in 0..rng.between(1, 3) {
+                let (at, node) = (self.moment(rng), self.node(rng));
+                let (outbound, inbound) = *rng.pick(&[(true, true), (true, false), (false, true)]);
                 self.faults.push((at, Fault::Partition { node, outbound, inbound }));
-                self.faults.push((at + dice.between(10, 6_000), Fault::HealPartitions));
+                self.faults.push((at + rng.between(10, 6_000), Fault::HealPartitions));
             }
         }
     }
 
-    fn draw_restarts(&mut self, dice: &mut Dice) {
-        for _ in 0..dice.between(1, 5) {
-            let (at, node) = (self.moment(dice), self.node(dice));
-            let back = at + dice.between(1, 4_000);
-            match dice.between(0, 2) {
+    fn draw_restarts(&mut self, rng: &mut Rng) {
+        for _ in 0..rng.between(1, 5) {
+            let (at, node) = (self.moment(rng), self.node(rng));
+            let back = at + rng.between(1, 4_000);
+            match rng.between(0, 2) {
                 0 => self.faults.extend([(at, Fault::KillNode(node)), (back, Fault::StartNode(node))]),
                 1 => self.faults.extend([(at, Fault::PowerOffNode(node)), (back, Fault::StartNode(node))]),
                 _ => self.faults.extend([(at, Fault::PauseNode(node)), (back, Fault::ResumeNode(node))]),
@@ -312,17 +312,17 @@ impl Plan {
         self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Rot(_) | Fault::RotMuch(_)))
     }
 
-    fn moment(&self, dice: &mut Dice) -> u64 {
-        dice.between(1, self.calm_at_ms)
+    fn moment(&self, rng: &mut Rng) -> u64 {
+        rng.between(1, self.quiesce_at_ms)
     }
 
-    fn node(&self, dice: &mut Dice) -> usize {
-        dice.between(0, self.nodes as u64 - 1) as usize
+    fn node(&self, rng: &mut Rng) -> usize {
+        rng.between(0, self.nodes as u64 - 1) as usize
     }
 }
 
-fn network(dice: &mut Dice) -> NetworkFaults {
-    let mut rate = |on_percent: u64, high: u64| if dice.percent(on_percent) { dice.between(1, high) } else { 0 };
+fn network(rng: &mut Rng) -> NetworkFaults {
+    let mut rate = |on_percent: u64, high: u64| if rng.percent(on_percent) { rng.between(1, high) } else { 0 };
     NetworkFaults {
         loss_permille: rate(30, 50),
         duplicate_permille: rate(30, 50),

@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    pub(super) fn strike(&mut self, fault: Fault) {
+    pub(super) fn inject(&mut self, fault: Fault) {
         match fault {
             Fault::KillNode(node) => self.nodes[node].kill(),
             Fault::PowerOffNode(node) => self.power_off(node),
@@ -16,7 +16,7 @@ impl World {
             // Until the calm there is no manager: it is restored when every machine that lives can be asked.
             Fault::LoseManager => self.manager.lose(),
             Fault::Partition { node, outbound, inbound } => self.partition(node, outbound, inbound),
-            Fault::HealPartitions => self.network.mend(),
+            Fault::HealPartitions => self.network.heal_partitions(),
             Fault::Rot(node) => drop(self.nodes[node].disk().rot_somewhere()),
             Fault::FailSync(node) => {
                 let disk = self.nodes[node].disk();
@@ -26,8 +26,8 @@ impl World {
             Fault::EmptyDisk(node) => self.nodes[node].set_capacity(1 << 30),
             Fault::KillClient(client) => {
                 self.clients[client].kill();
-                let life = self.clients[client].life;
-                self.push(self.now_ns + MS, Happening::ClientTick { client, life });
+                let incarnation = self.clients[client].incarnation;
+                self.push(self.now_ns + MS, Event::ClientTick { client, incarnation });
             }
             Fault::CollectGarbage => {
                 self.manager.collect_garbage(self.manager_now());
@@ -44,10 +44,10 @@ impl World {
 
     /// At once, or in the middle of one of the next disk operations.
     pub(super) fn power_off(&mut self, node: usize) {
-        let kind = *self.dice.pick(&[CrashKind::KeepNone, CrashKind::KeepAll, CrashKind::KeepSome, CrashKind::Torn]);
+        let kind = *self.rng.pick(&[CrashKind::KeepNone, CrashKind::KeepAll, CrashKind::KeepSome, CrashKind::Torn]);
         let host = &mut self.nodes[node];
-        if host.is_running() && self.dice.percent(60) {
-            let at = host.disk().io_count() + self.dice.between(1, 12);
+        if host.is_running() && self.rng.percent(60) {
+            let at = host.disk().io_count() + self.rng.between(1, 12);
             host.disk().fail_at(at, DiskFault::PowerLoss);
             host.power_fails_soon = true;
         } else {
@@ -56,7 +56,7 @@ impl World {
     }
 
     pub(super) fn partition(&mut self, node: usize, outbound: bool, inbound: bool) {
-        for other in self.everybody().into_iter().filter(|o| *o != Actor::Node(node)) {
+        for other in self.all_actors().into_iter().filter(|o| *o != Actor::Node(node)) {
             if outbound {
                 self.network.cut(Actor::Node(node), other);
             }

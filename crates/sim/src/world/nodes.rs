@@ -6,22 +6,20 @@ impl World {
     pub(super) fn start_node(&mut self, node: usize) {
         let host = &mut self.nodes[node];
         if !host.is_running() {
-            // Connections of an earlier life died with it.
-            self.asleep.retain(|(of, _)| *of != node);
+            // Connections of an earlier incarnation died with it.
+            self.held_events.retain(|(of, _)| *of != node);
             host.start();
         }
-        let life = host.life;
-        self.push(self.now_ns, Happening::NodeTick { node, life });
+        let incarnation = host.incarnation;
+        self.push(self.now_ns, Event::NodeTick { node, incarnation });
     }
 
     /// The paused node that this would reach.
-    pub(super) fn sleeper(&self, what: &Happening) -> Option<usize> {
+    pub(super) fn paused_node(&self, what: &Event) -> Option<usize> {
         let node = match what {
-            Happening::NodeTick { node, .. } | Happening::NodeDisk { node, .. } | Happening::NodeEvent { node, .. } => {
-                *node
-            }
-            Happening::Deliver(Envelope { to: Actor::Node(node), content: Message::Request { .. }, .. }) => *node,
-            Happening::Deliver(Envelope { ticket, .. }) | Happening::Verdict { ticket, .. } => {
+            Event::NodeTick { node, .. } | Event::NodeDisk { node, .. } | Event::NodeDone { node, .. } => *node,
+            Event::Deliver(Envelope { to: Actor::Node(node), content: Message::Request { .. }, .. }) => *node,
+            Event::Deliver(Envelope { ticket, .. }) | Event::CallFailed { ticket, .. } => {
                 match self.network.caller(*ticket) {
                     Some((Actor::Node(node), _)) => node,
                     _ => return None,
@@ -37,11 +35,11 @@ impl World {
     pub(super) fn resume(&mut self, node: usize) {
         self.nodes[node].paused = false;
         self.start_node(node);
-        let (due, others) = std::mem::take(&mut self.asleep).into_iter().partition(|(of, _)| *of == node);
-        self.asleep = others;
-        let due: Vec<(usize, Happening)> = due;
+        let (due, others) = std::mem::take(&mut self.held_events).into_iter().partition(|(of, _)| *of == node);
+        self.held_events = others;
+        let due: Vec<(usize, Event)> = due;
         for (_, what) in due {
-            let at = self.now_ns + self.dice.between(0, 1_000) as i64 * 1_000;
+            let at = self.now_ns + self.rng.between(0, 1_000) as i64 * 1_000;
             self.push(at, what);
         }
     }
@@ -49,40 +47,40 @@ impl World {
     pub(super) fn with_node(
         &mut self,
         node: usize,
-        life: u64,
-        act: impl FnOnce(&mut NodeHost, i64) -> Vec<Wish>,
+        incarnation: u64,
+        act: impl FnOnce(&mut NodeHost, i64) -> Vec<Effect>,
     ) -> Result<(), Violation> {
         let host = &mut self.nodes[node];
-        if host.life != life || !host.is_running() {
+        if host.incarnation != incarnation || !host.is_running() {
             return Ok(());
         }
-        let wishes = act(host, self.clocks.of(Actor::Node(node), self.now_ns));
+        let effects = act(host, self.clocks.of(Actor::Node(node), self.now_ns));
         if host.disk().is_off() {
             host.power_off(CrashKind::KeepSome);
-            if self.calm {
+            if self.quiesced {
                 self.start_node(node);
             }
             return Ok(());
         }
-        self.grant(node, wishes);
+        self.apply_effects(node, effects);
         let next = self.nodes[node].next_deadline_ns().map(|at| self.clocks.true_ns(Actor::Node(node), at));
-        self.schedule_tick((Actor::Node(node), life), next, Happening::NodeTick { node, life });
+        self.schedule_tick((Actor::Node(node), incarnation), next, Event::NodeTick { node, incarnation });
         Ok(())
     }
 
-    pub(super) fn grant(&mut self, node: usize, wishes: Vec<Wish>) {
-        let life = self.nodes[node].life;
-        for wish in wishes {
-            match wish {
-                Wish::Call(call) => self.send(Actor::Node(node), life, call),
-                Wish::Answer { ticket, result } => self.answer(Actor::Node(node), life, ticket, result),
-                Wish::DiskLater => {
-                    let at = self.now_ns + self.dice.between(50, 4_000) as i64 * 1_000;
-                    self.push(at, Happening::NodeDisk { node, life });
+    pub(super) fn apply_effects(&mut self, node: usize, effects: Vec<Effect>) {
+        let incarnation = self.nodes[node].incarnation;
+        for effect in effects {
+            match effect {
+                Effect::Call(call) => self.send(Actor::Node(node), incarnation, call),
+                Effect::Answer { ticket, result } => self.answer(Actor::Node(node), incarnation, ticket, result),
+                Effect::DiskLater => {
+                    let at = self.now_ns + self.rng.between(50, 4_000) as i64 * 1_000;
+                    self.push(at, Event::NodeDisk { node, incarnation });
                 }
-                Wish::EventLater(event) => {
-                    let at = self.now_ns + self.dice.between(20, 1_000) as i64 * 1_000;
-                    self.push(at, Happening::NodeEvent { node, life, event: Box::new(event) });
+                Effect::EventLater(event) => {
+                    let at = self.now_ns + self.rng.between(20, 1_000) as i64 * 1_000;
+                    self.push(at, Event::NodeDone { node, incarnation, event: Box::new(event) });
                 }
             }
         }

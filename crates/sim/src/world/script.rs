@@ -10,12 +10,12 @@
 //! ```
 //!
 //! [`play`] runs the commands on a cluster of the real cores, on a network without faults, and gives the script back
-//! with what really came of them. `tests/scripts.rs` compares; the list of commands is in [`Player::carry_out`].
+//! with what really came of them. `tests/scripts.rs` compares; the list of commands is in [`Player::execute`].
 
-use super::{DAWN_NS, Happening, MS, PATIENCE_MS, World};
+use super::{EPOCH_NS, Event, MS, QUIESCE_TIMEOUT_MS, World};
+use crate::mutants::Mutant;
 use crate::network::NetworkFaults;
-use crate::plan::{Dice, Family, Fault, Plan};
-use crate::planted::Planted;
+use crate::plan::{Family, Fault, Plan, Rng};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tessera_wire::Health;
@@ -36,9 +36,9 @@ pub fn play(script: &str) -> Result<String, String> {
         if words.is_empty() || words[0].starts_with('#') {
             continue;
         }
-        let said = player.carry_out(&words).map_err(|e| format!("line {}: {line}: {e}", number + 1))?;
-        for said in said {
-            let _ = writeln!(out, "{INDENT}{said}");
+        let output = player.execute(&words).map_err(|e| format!("line {}: {line}: {e}", number + 1))?;
+        for output in output {
+            let _ = writeln!(out, "{INDENT}{output}");
         }
     }
     Ok(out)
@@ -51,10 +51,10 @@ struct Player {
     files: BTreeMap<String, Vec<u8>>,
 }
 
-type Said = Result<Vec<String>, String>;
+type Output = Result<Vec<String>, String>;
 
 impl Player {
-    fn carry_out(&mut self, words: &[&str]) -> Said {
+    fn execute(&mut self, words: &[&str]) -> Output {
         match *words {
             ["cluster", nodes, m] => self.cluster(after(nodes, "nodes=")?, after(m, "m=")?),
             ["put", name, size, redundancy] => {
@@ -66,15 +66,15 @@ impl Player {
             ["edit", from, name, offset, redundancy] => self.copy(from, name, Some(parse(offset)?), redundancy),
             ["get", name] => self.get(name),
             ["rm", name] => self.remove(name),
-            ["kill", who] => self.strike(who, Fault::KillNode, Some(Fault::KillManager)),
-            ["poweroff", who] => self.strike(who, Fault::PowerOffNode, None),
-            ["lose", who] => self.strike(who, Fault::LoseNode, Some(Fault::LoseManager)),
-            ["start", who] => self.strike(who, Fault::StartNode, Some(Fault::StartManager)),
-            ["pause", who] => self.strike(who, Fault::PauseNode, None),
-            ["resume", who] => self.strike(who, Fault::ResumeNode, None),
-            ["rot", who] => self.strike(who, Fault::Rot, None),
-            ["drain", who] => self.strike(who, Fault::Drain, None),
-            ["fill", who] => self.strike(who, Fault::FillDisk, None),
+            ["kill", who] => self.inject(who, Fault::KillNode, Some(Fault::KillManager)),
+            ["poweroff", who] => self.inject(who, Fault::PowerOffNode, None),
+            ["lose", who] => self.inject(who, Fault::LoseNode, Some(Fault::LoseManager)),
+            ["start", who] => self.inject(who, Fault::StartNode, Some(Fault::StartManager)),
+            ["pause", who] => self.inject(who, Fault::PauseNode, None),
+            ["resume", who] => self.inject(who, Fault::ResumeNode, None),
+            ["rot", who] => self.inject(who, Fault::Rot, None),
+            ["drain", who] => self.inject(who, Fault::Drain, None),
+            ["fill", who] => self.inject(who, Fault::FillDisk, None),
             ["restore", "manager"] => self.restore(),
             ["gc"] => self.collect_garbage(),
             ["wait", seconds] => self.wait(parse(after_end(seconds, "s")?)?),
@@ -88,7 +88,7 @@ impl Player {
         self.world.as_mut().ok_or_else(|| "there is no cluster yet".into())
     }
 
-    fn cluster(&mut self, nodes: &str, m: &str) -> Said {
+    fn cluster(&mut self, nodes: &str, m: &str) -> Output {
         // A plan of which nothing is left to chance.
         let plan = Plan {
             family: Family::Survivable,
@@ -103,7 +103,7 @@ impl Player {
             faults: Vec::new(),
             ..Plan::survivable(1)
         };
-        let mut world = World::new(plan, Planted::Nothing, true);
+        let mut world = World::new(plan, Mutant::None, true);
         world.start_manager();
         (0..world.nodes.len()).for_each(|node| world.start_node(node));
         self.world = Some(world);
@@ -112,7 +112,7 @@ impl Player {
         self.status()
     }
 
-    fn copy(&mut self, from: &str, name: &str, edited: Option<usize>, redundancy: &str) -> Said {
+    fn copy(&mut self, from: &str, name: &str, edited: Option<usize>, redundancy: &str) -> Output {
         let mut bytes = self.files.get(from).ok_or("that file was not put")?.clone();
         if let Some(at) = edited {
             *bytes.get_mut(at).ok_or("the file is shorter")? ^= 1;
@@ -120,31 +120,31 @@ impl Player {
         self.put(name, bytes, redundancy)
     }
 
-    fn put(&mut self, name: &str, bytes: Vec<u8>, redundancy: &str) -> Said {
+    fn put(&mut self, name: &str, bytes: Vec<u8>, redundancy: &str) -> Output {
         let world = self.world()?;
         world.clients[0].put(world.now_ns, name, &bytes, redundancy, &mut world.oracle);
-        let said = world.operation("stored")?;
+        let output = world.operation("stored")?;
         if world.clients[0].errors.is_empty() {
             self.files.insert(name.into(), bytes);
         }
-        Ok(said)
+        Ok(output)
     }
 
-    fn get(&mut self, name: &str) -> Said {
+    fn get(&mut self, name: &str) -> Output {
         let world = self.world()?;
         world.clients[0].read(world.now_ns, name);
         world.operation("read")
     }
 
-    fn remove(&mut self, name: &str) -> Said {
+    fn remove(&mut self, name: &str) -> Output {
         let world = self.world()?;
         world.clients[0].remove(world.now_ns, name, &mut world.oracle);
-        let said = world.operation("removed")?;
+        let output = world.operation("removed")?;
         self.files.remove(name);
-        Ok(said)
+        Ok(output)
     }
 
-    fn strike(&mut self, who: &str, node_fault: fn(usize) -> Fault, manager_fault: Option<Fault>) -> Said {
+    fn inject(&mut self, who: &str, node_fault: fn(usize) -> Fault, manager_fault: Option<Fault>) -> Output {
         let world = self.world()?;
         let fault = match (who, manager_fault) {
             ("manager", Some(fault)) => fault,
@@ -153,43 +153,43 @@ impl Player {
                 (node < world.nodes.len()).then(|| node_fault(node)).ok_or("there is no such node")?
             }
         };
-        world.strike(fault);
+        world.inject(fault);
         Ok(Vec::new())
     }
 
-    fn restore(&mut self) -> Said {
+    fn restore(&mut self) -> Output {
         let world = self.world()?;
         world.restore_manager().map_err(|v| v.fact)?;
         world.start_manager();
         Ok(Vec::new())
     }
 
-    fn collect_garbage(&mut self) -> Said {
+    fn collect_garbage(&mut self) -> Output {
         let world = self.world()?;
-        let deadline = world.now_ns + PATIENCE_MS * MS;
+        let deadline = world.now_ns + QUIESCE_TIMEOUT_MS * MS;
         let done = world.collect_garbage(deadline);
-        world.told();
+        world.take_log();
         Ok(vec![done.map_or_else(|v| v.fact, |()| "nothing is left over".into())])
     }
 
-    fn wait(&mut self, seconds: i64) -> Said {
+    fn wait(&mut self, seconds: i64) -> Output {
         let world = self.world()?;
         let until = world.now_ns + seconds * 1_000 * MS;
         world.run_until(until, |_| false).map_err(|v| format!("{} {}", v.promise, v.fact))?;
-        world.told();
+        world.take_log();
         Ok(Vec::new())
     }
 
     /// Waits until every chunk has all its fragments on nodes that live.
-    fn settle(&mut self) -> Said {
+    fn settle(&mut self) -> Output {
         let world = self.world()?;
-        let deadline = world.now_ns + PATIENCE_MS * MS;
+        let deadline = world.now_ns + QUIESCE_TIMEOUT_MS * MS;
         world.run_until(deadline, |w| w.is_settled()).map_err(|v| format!("{} {}", v.promise, v.fact))?;
-        world.told();
+        world.take_log();
         self.status()
     }
 
-    fn status(&mut self) -> Said {
+    fn status(&mut self) -> Output {
         let world = self.world()?;
         let Some(status) = world.manager.status(world.now_ns) else { return Ok(vec!["no manager runs".into()]) };
         let up = status.nodes.iter().filter(|n| n.health() == Health::Up).count();
@@ -212,11 +212,11 @@ impl Player {
 
 impl World {
     /// Lets the client finish what it was given; how it went and what it asked of whom.
-    fn operation(&mut self, well: &str) -> Said {
-        self.told();
+    fn operation(&mut self, well: &str) -> Output {
+        self.take_log();
         self.clients[0].errors.clear();
-        self.push(self.now_ns, Happening::ClientTick { client: 0, life: self.clients[0].life });
-        let deadline = self.now_ns + 2 * PATIENCE_MS * MS;
+        self.push(self.now_ns, Event::ClientTick { client: 0, incarnation: self.clients[0].incarnation });
+        let deadline = self.now_ns + 2 * QUIESCE_TIMEOUT_MS * MS;
         let judged = self.run_until(deadline, |w| w.clients[0].is_done());
         let result = match (judged, self.clients[0].errors.first()) {
             (Err(broken), _) => format!("BROKEN {}: {}", broken.promise, broken.fact),
@@ -228,27 +228,27 @@ impl World {
             }
             (Ok(()), None) => well.to_string(),
         };
-        let (manager, nodes) = asked(&self.told());
-        let mut said = result;
+        let (manager, nodes) = requests_in(&self.take_log());
+        let mut output = result;
         if !manager.is_empty() {
-            let _ = write!(said, "; manager: {manager}");
+            let _ = write!(output, "; manager: {manager}");
         }
         if !nodes.is_empty() {
-            let _ = write!(said, "; nodes: {nodes}");
+            let _ = write!(output, "; nodes: {nodes}");
         }
-        Ok(vec![said])
+        Ok(vec![output])
     }
 
     /// What was told since this was asked last.
-    fn told(&mut self) -> Vec<String> {
+    fn take_log(&mut self) -> Vec<String> {
         self.log.as_mut().map(std::mem::take).unwrap_or_default()
     }
 }
 
 /// What the client asked the manager and the nodes, each kind once, in the order of first appearance.
-fn asked(told: &[String]) -> (String, String) {
+fn requests_in(log: &[String]) -> (String, String) {
     let mut counts: [Vec<(String, usize)>; 2] = Default::default();
-    for line in told {
+    for line in log {
         let Some((_, call)) = line.split_once("Client(0) -> ") else { continue };
         let Some((whom, kind)) = call.rsplit_once(' ') else { continue };
         let list = &mut counts[usize::from(whom != "Manager")];
@@ -266,8 +266,8 @@ fn asked(told: &[String]) -> (String, String) {
 
 /// Bytes that occur nowhere else, the same for the same name.
 fn content(name: &str, size: usize) -> Vec<u8> {
-    let mut dice = Dice::new(u64::from(tessera_accel::checksum::crc32c(name.as_bytes())) ^ DAWN_NS as u64);
-    std::iter::repeat_with(|| dice.any().to_le_bytes()).flatten().take(size).collect()
+    let mut rng = Rng::new(u64::from(tessera_accel::checksum::crc32c(name.as_bytes())) ^ EPOCH_NS as u64);
+    std::iter::repeat_with(|| rng.any().to_le_bytes()).flatten().take(size).collect()
 }
 
 fn parse<T: std::str::FromStr>(word: &str) -> Result<T, String> {

@@ -5,9 +5,9 @@ use super::*;
 impl World {
     // --- clients --------------------------------------------------------------------------------------------
 
-    pub(super) fn tick_client(&mut self, client: usize, life: u64) -> Result<(), Violation> {
+    pub(super) fn tick_client(&mut self, client: usize, incarnation: u64) -> Result<(), Violation> {
         let host = &mut self.clients[client];
-        if host.life != life {
+        if host.incarnation != incarnation {
             return Ok(());
         }
         let calls = host.tick(self.clocks.of(Actor::Client(client), self.now_ns), &mut self.oracle)?;
@@ -21,17 +21,17 @@ impl World {
         {
             return broken("P14", format!("client {client} was told {code:?}: {text}"));
         }
-        let life = self.clients[client].life;
+        let incarnation = self.clients[client].incarnation;
         for call in calls {
-            self.send(Actor::Client(client), life, call);
+            self.send(Actor::Client(client), incarnation, call);
         }
         let host = &self.clients[client];
         if host.is_done() {
             return Ok(());
         }
-        let pause = self.now_ns + self.dice.between(1, 900) as i64 * MS;
+        let pause = self.now_ns + self.rng.between(1, 900) as i64 * MS;
         let next = host.next_due().map_or(pause, |at| self.clocks.true_ns(Actor::Client(client), at));
-        self.schedule_tick((Actor::Client(client), life), Some(next), Happening::ClientTick { client, life });
+        self.schedule_tick((Actor::Client(client), incarnation), Some(next), Event::ClientTick { client, incarnation });
         Ok(())
     }
 
@@ -43,25 +43,25 @@ impl World {
         }
         self.manager.start(self.manager_now());
         self.pump_manager();
-        self.push(self.now_ns, Happening::ManagerTick { life: self.manager.life });
+        self.push(self.now_ns, Event::ManagerTick { incarnation: self.manager.incarnation });
     }
 
     /// Commits what waits and sends what the manager has to say.
     pub(super) fn pump_manager(&mut self) {
-        let life = self.manager.life;
+        let incarnation = self.manager.incarnation;
         let (calls, answers) = self.manager.pump(self.manager_now());
         for call in calls {
-            self.send(Actor::Manager, life, call);
+            self.send(Actor::Manager, incarnation, call);
         }
         for (ticket, result) in answers {
-            self.answer(Actor::Manager, life, ticket, result);
+            self.answer(Actor::Manager, incarnation, ticket, result);
         }
     }
 
     // --- messages -------------------------------------------------------------------------------------------
 
-    pub(super) fn send(&mut self, from: Actor, life: u64, mut call: Call) {
-        self.planted.corrupt_call(&mut call);
+    pub(super) fn send(&mut self, from: Actor, incarnation: u64, mut call: Call) {
+        self.mutant.corrupt_call(&mut call);
         let to = match &call.peer {
             Peer::Manager => Some(Actor::Manager),
             Peer::Node(id) => self.manager.node_index(*id),
@@ -71,40 +71,40 @@ impl World {
             }
         };
         if self.log.is_some() && call.kind != Kind::Heartbeat {
-            self.say(&format!("{from:?} -> {:?} {}", call.peer, call.kind.name()));
+            self.record(&format!("{from:?} -> {:?} {}", call.peer, call.kind.name()));
         }
         self.mix(call.kind as u64, call.token);
         // Nobody has that id: the connection cannot even be tried.
         let to = to.unwrap_or(Actor::Node(usize::MAX));
-        let outcome = self.network.call((from, life), to, call);
-        self.under_way(from, outcome);
+        let outcome = self.network.call((from, incarnation), to, call);
+        self.schedule_messages(from, outcome);
     }
 
     pub(super) fn answer(
         &mut self,
         from: Actor,
-        life: u64,
+        incarnation: u64,
         ticket: u64,
         result: Result<(bytes::Bytes, bytes::Bytes), Error>,
     ) {
-        let Some((asker, kind)) = self.askers.get(&ticket).copied() else { return };
+        let Some((caller, kind)) = self.callers.get(&ticket).copied() else { return };
         let result = result.map(|(mut body, payload)| {
-            self.planted.corrupt_answer(kind, &mut body);
+            self.mutant.corrupt_answer(kind, &mut body);
             (body, payload)
         });
-        let outcome = self.network.answer((from, life), asker, ticket, result);
-        self.under_way(from, outcome);
+        let outcome = self.network.answer((from, incarnation), caller, ticket, result);
+        self.schedule_messages(from, outcome);
     }
 
-    pub(super) fn under_way(&mut self, from: Actor, outcome: Outcome) {
+    pub(super) fn schedule_messages(&mut self, from: Actor, outcome: Outcome) {
         for (delay_ns, envelope) in outcome.deliveries {
             if let Message::Request { kind, .. } = envelope.content {
-                self.askers.insert(envelope.ticket, (from, kind));
+                self.callers.insert(envelope.ticket, (from, kind));
             }
-            self.push(self.now_ns + delay_ns as i64, Happening::Deliver(envelope));
+            self.push(self.now_ns + delay_ns as i64, Event::Deliver(envelope));
         }
-        for (delay_ns, ticket, error) in outcome.verdicts {
-            self.push(self.now_ns + delay_ns as i64, Happening::Verdict { ticket, error });
+        for (delay_ns, ticket, error) in outcome.failures {
+            self.push(self.now_ns + delay_ns as i64, Event::CallFailed { ticket, error });
         }
     }
 
@@ -117,13 +117,13 @@ impl World {
         };
         if self.refuses(to) {
             let error = Error::new(Code::Unavailable, format!("{to:?} refused the connection"));
-            self.push(self.now_ns + MS, Happening::Verdict { ticket, error });
+            self.push(self.now_ns + MS, Event::CallFailed { ticket, error });
             return Ok(());
         }
         match to {
             Actor::Node(node) if node < self.nodes.len() => {
-                let life = self.nodes[node].life;
-                self.with_node(node, life, |host, now| host.request(now, ticket, kind, &body, payload))
+                let incarnation = self.nodes[node].incarnation;
+                self.with_node(node, incarnation, |host, now| host.request(now, ticket, kind, &body, payload))
             }
             Actor::Manager => {
                 let client_id = match from.0 {
@@ -151,7 +151,7 @@ impl World {
             Actor::Manager => self.manager.is_running(),
             Actor::Client(_) => true,
         };
-        !there && self.dice.percent(50)
+        !there && self.rng.percent(50)
     }
 
     pub(super) fn close_call(
@@ -159,16 +159,16 @@ impl World {
         ticket: u64,
         result: Result<(bytes::Bytes, bytes::Bytes), Error>,
     ) -> Result<(), Violation> {
-        let Some(((actor, life), answer)) = self.network.close(ticket, result) else { return Ok(()) };
+        let Some(((actor, incarnation), answer)) = self.network.close(ticket, result) else { return Ok(()) };
         match actor {
-            Actor::Manager if self.manager.life == life && self.manager.is_running() => {
+            Actor::Manager if self.manager.incarnation == incarnation && self.manager.is_running() => {
                 self.manager.answer(self.manager_now(), answer);
                 self.pump_manager();
             }
-            Actor::Node(node) => return self.with_node(node, life, |host, now| host.answer(now, answer)),
-            Actor::Client(client) if self.clients[client].life == life => {
+            Actor::Node(node) => return self.with_node(node, incarnation, |host, now| host.answer(now, answer)),
+            Actor::Client(client) if self.clients[client].incarnation == incarnation => {
                 if let (Err(error), true) = (&answer.result, self.log.is_some()) {
-                    self.say(&format!("{actor:?} <- {:?}: {error}", error.kind()));
+                    self.record(&format!("{actor:?} <- {:?}: {error}", error.kind()));
                 }
                 let now = self.clocks.of(Actor::Client(client), self.now_ns);
                 let calls = self.clients[client].answer(now, answer, &mut self.oracle)?;

@@ -5,9 +5,9 @@
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
+use tessera_sim::mutants::Mutant;
 use tessera_sim::oracle::Violation;
 use tessera_sim::plan::Plan;
-use tessera_sim::planted::Planted;
 use tessera_sim::world::{Report, World};
 
 /// Seeds that once broke a promise, or a simulator (the plans of their time were others: what they found in the product
@@ -40,12 +40,12 @@ fn first_seed() -> u64 {
 
 type Family = fn(u64) -> Plan;
 
-fn story(family: Family, seed: u64, planted: Planted) -> Report {
-    World::new(family(seed), planted, false).run()
+fn simulate(family: Family, seed: u64, mutant: Mutant) -> Report {
+    World::new(family(seed), mutant, false).run()
 }
 
 /// Runs seeds on two threads until one breaks a promise; that seed and the promise.
-fn first_broken(family: Family, seeds: &[u64], planted: Planted) -> Option<(u64, Violation)> {
+fn first_broken(family: Family, seeds: &[u64], mutant: Mutant) -> Option<(u64, Violation)> {
     let next = AtomicU64::new(0);
     let found = std::sync::Mutex::new(None);
     std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ fn first_broken(family: Family, seeds: &[u64], planted: Planted) -> Option<(u64,
                     if found.lock().unwrap().is_some() {
                         return;
                     }
-                    if let Some(violation) = story(family, seed, planted).violation {
+                    if let Some(violation) = simulate(family, seed, mutant).violation {
                         found.lock().unwrap().get_or_insert((seed, violation));
                     }
                 }
@@ -66,7 +66,7 @@ fn first_broken(family: Family, seeds: &[u64], planted: Planted) -> Option<(u64,
 }
 
 fn expect_no_violation(family: Family, seeds: &[u64], how: &str) {
-    if let Some((seed, Violation { promise, fact })) = first_broken(family, seeds, Planted::Nothing) {
+    if let Some((seed, Violation { promise, fact })) = first_broken(family, seeds, Mutant::None) {
         panic!(
             "seed {seed}: {promise} {fact}\nagain: SIM_LOG=1 {how}cargo run -p tessera-sim --example seeds -- {seed} 1"
         );
@@ -94,23 +94,23 @@ fn what_is_beyond_redundancy_fails_cleanly() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_story() {
+fn the_same_seed_gives_the_same_trace() {
     for (family, seed) in [(Plan::survivable as Family, 7), (Plan::survivable, 8), (Plan::beyond, 7)] {
-        let (one, two) = (story(family, seed, Planted::Nothing), story(family, seed, Planted::Nothing));
+        let (one, two) = (simulate(family, seed, Mutant::None), simulate(family, seed, Mutant::None));
         assert_eq!((one.trace, one.events), (two.trace, two.events), "seed {seed}");
     }
 }
 
 /// A simulator that notices nothing proves nothing. At most 2,000 seeds a bug (docs/promises.md); fewer suffice.
 #[test]
-fn every_planted_bug_is_noticed() {
+fn every_mutant_is_detected() {
     let seeds: Vec<u64> = (1..=2_000).collect();
-    let families = [(Plan::survivable as Family, Planted::ALL), (Plan::beyond, Planted::BEYOND)];
-    for (family, bug) in families.iter().flat_map(|(family, bugs)| bugs.iter().map(move |bug| (*family, bug))) {
-        let found = first_broken(family, &seeds, *bug);
-        assert!(found.is_some(), "{bug:?} was not noticed within {} seeds", seeds.len());
+    let families = [(Plan::survivable as Family, Mutant::ALL), (Plan::beyond, Mutant::BEYOND)];
+    for (family, mutant) in families.iter().flat_map(|(family, mutants)| mutants.iter().map(move |m| (*family, m))) {
+        let found = first_broken(family, &seeds, *mutant);
+        assert!(found.is_some(), "{mutant:?} was not detected within {} seeds", seeds.len());
         let (seed, violation) = found.unwrap();
-        println!("{bug:?}: seed {seed}, {}", violation.promise);
+        println!("{mutant:?}: seed {seed}, {}", violation.promise);
     }
 }
 
@@ -118,6 +118,6 @@ fn every_planted_bug_is_noticed() {
 #[test]
 fn hidden_losses_show_only_beyond_redundancy() {
     let seeds: Vec<u64> = (1..=40).collect();
-    assert_eq!(first_broken(Plan::survivable, &seeds, Planted::LossesHidden), None);
-    assert!(first_broken(Plan::beyond, &seeds, Planted::LossesHidden).is_some());
+    assert_eq!(first_broken(Plan::survivable, &seeds, Mutant::LossesHidden), None);
+    assert!(first_broken(Plan::beyond, &seeds, Mutant::LossesHidden).is_some());
 }

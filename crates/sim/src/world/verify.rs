@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 use tessera_stripe::ClassLayout;
 
 impl World {
-    pub(super) fn calm_down(&mut self) -> Result<(), Violation> {
-        self.say("calm");
-        self.calm = true;
-        self.network.heal();
+    pub(super) fn quiesce(&mut self) -> Result<(), Violation> {
+        self.record("quiesce");
+        self.quiesced = true;
+        self.network.stop_faults();
         let faults = std::mem::take(&mut self.queue).into_sorted_vec();
-        self.queue = faults.into_iter().filter(|Reverse(s)| !matches!(s.what, Happening::Fault(_))).collect();
+        self.queue = faults.into_iter().filter(|Reverse(s)| !matches!(s.what, Event::Fault(_))).collect();
         for node in 0..self.nodes.len() {
             self.nodes[node].set_capacity(1 << 30);
             // What was to strike has struck before the calm.
@@ -26,10 +26,10 @@ impl World {
         }
         self.restore_manager()?;
         self.start_manager();
-        let deadline = self.now_ns + PATIENCE_MS * MS;
+        let deadline = self.now_ns + QUIESCE_TIMEOUT_MS * MS;
         self.run_until(deadline, |w| w.clients.iter().all(ClientHost::is_done) && w.is_settled())?;
         if self.plan.rots() && !self.is_unsettled() {
-            self.say("scrub");
+            self.record("scrub");
             self.scrubbed = true;
             self.manager.scrub(self.manager_now());
             self.pump_manager();
@@ -43,7 +43,7 @@ impl World {
         if !self.manager.is_lost() {
             return Ok(());
         }
-        self.say("restore");
+        self.record("restore");
         let (now_ns, clocks) = (self.now_ns, &self.clocks);
         let nodes = &mut self.nodes;
         let restored = self.manager.restore(&mut |call| {
@@ -51,18 +51,23 @@ impl World {
             let index = address.trim_start_matches('n').trim_end_matches(":1").parse::<usize>().unwrap_or(usize::MAX);
             let payload = call.payload.concat().into();
             let now = clocks.of(Actor::Node(index), now_ns);
-            let wishes = nodes.get_mut(index).map_or(Vec::new(), |n| n.request(now, 0, call.kind, &call.body, payload));
-            let answered =
-                wishes.into_iter().find_map(|w| if let Wish::Answer { result, .. } = w { Some(result) } else { None });
+            let effects =
+                nodes.get_mut(index).map_or(Vec::new(), |n| n.request(now, 0, call.kind, &call.body, payload));
+            let answered = effects
+                .into_iter()
+                .find_map(|w| if let Effect::Answer { result, .. } = w { Some(result) } else { None });
             answered.unwrap_or_else(|| Err(Error::new(tessera_wire::Code::Unavailable, "nobody there")))
         });
         restored.map_err(|fact| Violation { promise: "P7", fact: format!("the manager cannot be restored: {fact}") })
     }
 
-    pub(super) fn judge(&mut self) -> Result<(), Violation> {
-        let deadline = self.now_ns + PATIENCE_MS * MS;
+    pub(super) fn verify(&mut self) -> Result<(), Violation> {
+        let deadline = self.now_ns + QUIESCE_TIMEOUT_MS * MS;
         if let Some(client) = self.clients.iter().find(|c| !c.is_done()) {
-            return broken("P12", format!("client {} could not finish in calm: {}", client.index, client.doing()));
+            return broken(
+                "P12",
+                format!("client {} could not finish in calm: {}", client.index, client.describe_operation()),
+            );
         }
         if self.is_unsettled() {
             let now = self.manager_now();
@@ -74,7 +79,7 @@ impl World {
                 format!("redundancy has not returned: {status}; to be rebuilt: {reduced:?}; lost: {lost}"),
             );
         }
-        self.say("judgement");
+        self.record("verify");
         let lost = self.lost_chunks();
         for path in self.oracle.paths().into_iter().chain(self.oracle.logs()) {
             self.read_back(&path, &lost, deadline)?;
@@ -93,11 +98,13 @@ impl World {
         let reader = &mut self.clients[0];
         reader.errors.clear();
         reader.read(self.clocks.of(Actor::Client(0), self.now_ns), path);
-        self.push(self.now_ns, Happening::ClientTick { client: 0, life: self.clients[0].life });
+        self.push(self.now_ns, Event::ClientTick { client: 0, incarnation: self.clients[0].incarnation });
         self.run_until(deadline, |w| w.clients[0].is_done())?;
         let harmed = self.manager.chunks_of(path).iter().any(|chunk| lost.contains(chunk));
         match (self.clients[0].errors.first(), harmed, self.clients[0].is_done()) {
-            (_, _, false) => broken("P12", format!("{path}: a read in calm does not end: {}", self.clients[0].doing())),
+            (_, _, false) => {
+                broken("P12", format!("{path}: a read in calm does not end: {}", self.clients[0].describe_operation()))
+            }
             (Some((_, error)), false, _) => broken("P1", format!("{path} cannot be read in calm: {error}")),
             _ => Ok(()),
         }
@@ -179,7 +186,7 @@ impl World {
         }
         let now = self.manager_now();
         let Some(mut status) = self.manager.status(now) else { return broken("P7", "no status".into()) };
-        self.planted.corrupt_status(&mut status);
+        self.mutant.corrupt_status(&mut status);
         match status.chunks_lost == lost.len() as u64 {
             true => Ok(()),
             false => {
@@ -194,7 +201,7 @@ impl World {
         let now = self.manager_now();
         self.manager.collect_garbage(now);
         self.pump_manager();
-        self.run_until(deadline + PATIENCE_MS * MS, |w| w.manager.is_clean(w.manager_now()))?;
+        self.run_until(deadline + QUIESCE_TIMEOUT_MS * MS, |w| w.manager.is_clean(w.manager_now()))?;
         let now = self.manager_now();
         match self.manager.is_clean(now) {
             true => Ok(()),

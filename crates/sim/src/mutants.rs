@@ -1,4 +1,4 @@
-//! Planted bugs: mistakes that a storage system might make, each switched on by itself. The simulator must notice every one of
+//! Mutant bugs: mistakes that a storage system might make, each switched on by itself. The simulator must notice every one of
 //! them within a bounded number of seeds, or its plans are what needs the fix (docs/promises.md).
 //!
 //! Bugs are planted at the seams that the simulator owns (messages, knobs, disks), so that production code carries
@@ -15,9 +15,9 @@ use tessera_wire::rpc::Call;
 
 /// What is wrong with this world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Planted {
+pub enum Mutant {
     /// Nothing.
-    Nothing,
+    None,
     /// Nodes acknowledge before they have synced (their disks lie about it).
     AckBeforeSync,
     /// A writer counts fragments as stored that are not.
@@ -46,25 +46,25 @@ pub enum Planted {
     LossesHidden,
 }
 
-impl Planted {
+impl Mutant {
     /// All bugs.
-    pub const ALL: &'static [Planted] = &[
-        Planted::AckBeforeSync,
-        Planted::QuorumMinusOne,
-        Planted::SkippedChecksum,
-        Planted::WrongParityRow,
-        Planted::SwappedFragments,
-        Planted::LogWithoutReplicas,
-        Planted::LostDeletes,
-        Planted::SwappedExtents,
-        Planted::LostExtent,
-        Planted::UnlinkElsewhere,
-        Planted::TruncatedHash,
-        Planted::FailedAsDone,
+    pub const ALL: &'static [Mutant] = &[
+        Mutant::AckBeforeSync,
+        Mutant::QuorumMinusOne,
+        Mutant::SkippedChecksum,
+        Mutant::WrongParityRow,
+        Mutant::SwappedFragments,
+        Mutant::LogWithoutReplicas,
+        Mutant::LostDeletes,
+        Mutant::SwappedExtents,
+        Mutant::LostExtent,
+        Mutant::UnlinkElsewhere,
+        Mutant::TruncatedHash,
+        Mutant::FailedAsDone,
     ];
 
     /// Bugs that show only when more is lost than can be replaced.
-    pub const BEYOND: &'static [Planted] = &[Planted::LossesHidden];
+    pub const BEYOND: &'static [Mutant] = &[Mutant::LossesHidden];
 
     /// Knobs of the manager in simulated worlds: everything happens within seconds.
     pub fn manager_config(self, m: usize) -> ManagerConfig {
@@ -73,7 +73,7 @@ impl Planted {
             reader_persist_ms: 100,
             answers_ms: 60_000,
             lease_entry_ms: 200,
-            log_copies: if self == Planted::LogWithoutReplicas { 0 } else { m as u32 + 1 },
+            log_copies: if self == Mutant::LogWithoutReplicas { 0 } else { m as u32 + 1 },
             log_call_timeout_ms: 500,
             log_retry_ms: 50,
             snapshot_log_bytes: 40 << 10,
@@ -111,31 +111,31 @@ impl Planted {
     /// What becomes of a call that somebody sends.
     pub fn corrupt_call(self, call: &mut Call) {
         match (self, call.kind) {
-            (Planted::QuorumMinusOne, Kind::Commit) => {
+            (Mutant::QuorumMinusOne, Kind::Commit) => {
                 edit(call, |c: &mut Commit| c.acks.iter_mut().for_each(|a| a.missing.clear()));
             }
-            (Planted::SwappedExtents, Kind::Commit) => edit(call, |c: &mut Commit| {
+            (Mutant::SwappedExtents, Kind::Commit) => edit(call, |c: &mut Commit| {
                 if let [a, b, ..] = &mut c.extents[..]
                     && a.len_bytes == b.len_bytes
                 {
                     std::mem::swap(&mut a.chunk_id, &mut b.chunk_id);
                 }
             }),
-            (Planted::LostExtent, Kind::Commit) => edit(call, |c: &mut Commit| {
+            (Mutant::LostExtent, Kind::Commit) => edit(call, |c: &mut Commit| {
                 if let (false, Some(last)) = (c.partial, c.extents.pop()) {
                     c.size_bytes -= last.len_bytes.min(c.size_bytes);
                 }
             }),
-            (Planted::UnlinkElsewhere, Kind::Unlink) => edit(call, |u: &mut Unlink| u.name = b"elsewhere".to_vec()),
-            (Planted::TruncatedHash, Kind::OpenWrite) => edit(call, |o: &mut OpenWrite| truncate(&mut o.chunks)),
-            (Planted::TruncatedHash, Kind::AllocateChunks) => {
+            (Mutant::UnlinkElsewhere, Kind::Unlink) => edit(call, |u: &mut Unlink| u.name = b"elsewhere".to_vec()),
+            (Mutant::TruncatedHash, Kind::OpenWrite) => edit(call, |o: &mut OpenWrite| truncate(&mut o.chunks)),
+            (Mutant::TruncatedHash, Kind::AllocateChunks) => {
                 edit(call, |a: &mut AllocateChunks| truncate(&mut a.chunks))
             }
-            (Planted::SwappedFragments, Kind::PutFragments) => edit(call, |p: &mut PutFragments| {
+            (Mutant::SwappedFragments, Kind::PutFragments) => edit(call, |p: &mut PutFragments| {
                 p.items.iter_mut().filter(|i| i.fragment < 2).for_each(|i| i.fragment ^= 1);
             }),
-            (Planted::WrongParityRow | Planted::SkippedChecksum, Kind::PutFragments) => self.damage_payload(call),
-            (Planted::FailedAsDone, Kind::Heartbeat) => edit(call, |h: &mut Heartbeat| {
+            (Mutant::WrongParityRow | Mutant::SkippedChecksum, Kind::PutFragments) => self.damage_payload(call),
+            (Mutant::FailedAsDone, Kind::Heartbeat) => edit(call, |h: &mut Heartbeat| {
                 for result in &mut h.results {
                     let failed = std::mem::take(&mut result.failed);
                     result.done.extend(failed);
@@ -147,7 +147,7 @@ impl Planted {
 
     /// What `status` shows.
     pub fn corrupt_status(self, status: &mut ClusterStatus) {
-        if self == Planted::LossesHidden {
+        if self == Mutant::LossesHidden {
             status.chunks_lost = 0;
         }
     }
@@ -155,8 +155,8 @@ impl Planted {
     /// What becomes of an answer to a request of this kind.
     pub fn corrupt_answer(self, kind: Kind, body: &mut bytes::Bytes) {
         match (self, kind) {
-            (Planted::LostDeletes, Kind::Heartbeat) => edit_body(body, |r: &mut HeartbeatReply| r.deletes.clear()),
-            (Planted::QuorumMinusOne, Kind::PutFragments) => {
+            (Mutant::LostDeletes, Kind::Heartbeat) => edit_body(body, |r: &mut HeartbeatReply| r.deletes.clear()),
+            (Mutant::QuorumMinusOne, Kind::PutFragments) => {
                 edit_body(body, |r: &mut PutFragmentsReply| r.results.iter_mut().for_each(|one| one.error = None));
             }
             _ => {}
@@ -171,7 +171,7 @@ impl Planted {
             for item in &mut put.items {
                 let end = at + item.len_bytes as usize;
                 let hit = match self {
-                    Planted::WrongParityRow => item.fragment == 2,
+                    Mutant::WrongParityRow => item.fragment == 2,
                     _ => item.chunk_id % 16 == 3,
                 };
                 if hit && end > at && end <= bytes.len() {
@@ -186,7 +186,7 @@ impl Planted {
 
     /// Whether disks of nodes lie about syncs.
     pub fn disks_lie(self) -> bool {
-        self == Planted::AckBeforeSync
+        self == Mutant::AckBeforeSync
     }
 }
 

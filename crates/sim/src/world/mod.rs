@@ -10,44 +10,44 @@ pub mod script;
 use crate::client_host::ClientHost;
 use crate::clock::Clocks;
 use crate::manager_host::{ManagerHost, Placed};
+use crate::mutants::Mutant;
 use crate::network::{Actor, Content as Message, Envelope, Network, Outcome};
-use crate::node_host::{NodeHost, Wish};
+use crate::node_host::{Effect, NodeHost};
 use crate::oracle::{Oracle, Violation};
-use crate::plan::{Dice, Fault, Plan};
-use crate::planted::Planted;
+use crate::plan::{Fault, Plan, Rng};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use tessera_disk::{CrashKind, Fault as DiskFault};
-use tessera_node::core::Event;
+use tessera_node::core::Event as NodeEvent;
 use tessera_wire::rpc::{Call, Peer};
 use tessera_wire::{Code, Error, Kind};
 
 const MS: i64 = 1_000_000;
 /// Where simulated time begins, ns since 1970.
-const DAWN_NS: i64 = 1_000_000_000_000_000_000;
+const EPOCH_NS: i64 = 1_000_000_000_000_000_000;
 /// After the calm began the cluster has this long to become whole (P6, P12), ms.
-const PATIENCE_MS: i64 = 400_000;
+const QUIESCE_TIMEOUT_MS: i64 = 400_000;
 
 mod faults;
-mod judge;
 mod nodes;
 mod traffic;
+mod verify;
 
-enum Happening {
+enum Event {
     Deliver(Envelope),
-    Verdict { ticket: u64, error: Error },
-    NodeTick { node: usize, life: u64 },
-    NodeDisk { node: usize, life: u64 },
-    NodeEvent { node: usize, life: u64, event: Box<Event> },
-    ManagerTick { life: u64 },
-    ClientTick { client: usize, life: u64 },
+    CallFailed { ticket: u64, error: Error },
+    NodeTick { node: usize, incarnation: u64 },
+    NodeDisk { node: usize, incarnation: u64 },
+    NodeDone { node: usize, incarnation: u64, event: Box<NodeEvent> },
+    ManagerTick { incarnation: u64 },
+    ClientTick { client: usize, incarnation: u64 },
     Fault(Fault),
 }
 
 struct Scheduled {
     at_ns: i64,
     number: u64,
-    what: Happening,
+    what: Event,
 }
 
 impl PartialEq for Scheduled {
@@ -85,12 +85,12 @@ pub struct Report {
 /// Everything there is.
 pub struct World {
     plan: Plan,
-    planted: Planted,
+    mutant: Mutant,
     now_ns: i64,
     queue: BinaryHeap<Reverse<Scheduled>>,
     next_number: u64,
-    dice: Dice,
-    calm: bool,
+    rng: Rng,
+    quiesced: bool,
     scrubbed: bool,
     network: Network,
     manager: ManagerHost,
@@ -99,10 +99,10 @@ pub struct World {
     clients: Vec<ClientHost>,
     oracle: Oracle,
     /// Ticket of a request under way to who asked it.
-    askers: BTreeMap<u64, (Actor, Kind)>,
+    callers: BTreeMap<u64, (Actor, Kind)>,
     next_tick: BTreeMap<(Actor, u64), i64>,
     /// What reached paused nodes: the kernel keeps it for them until they go on.
-    asleep: Vec<(usize, Happening)>,
+    held_events: Vec<(usize, Event)>,
     events: u64,
     trace: u64,
     log: Option<Vec<String>>,
@@ -110,43 +110,43 @@ pub struct World {
 
 impl World {
     /// The world of a plan, with a planted bug or none. `keep_log`: tell what happens.
-    pub fn new(plan: Plan, planted: Planted, keep_log: bool) -> World {
-        let mut dice = Dice::new(plan.seed ^ 0x5eed);
+    pub fn new(plan: Plan, mutant: Mutant, keep_log: bool) -> World {
+        let mut rng = Rng::new(plan.seed ^ 0x5eed);
         let cluster_id = *b"simulated world!";
         let nodes = (0..plan.nodes)
-            .map(|i| NodeHost::new(i, cluster_id, planted.node_config(), planted.disks_lie(), dice.any()))
+            .map(|i| NodeHost::new(i, cluster_id, mutant.node_config(), mutant.disks_lie(), rng.any()))
             .collect();
-        let clients = (0..plan.clients).map(|i| ClientHost::new(i, &plan, dice.any())).collect();
+        let clients = (0..plan.clients).map(|i| ClientHost::new(i, &plan, rng.any())).collect();
         let mut world = World {
-            network: Network::new(plan.network, dice.any()),
-            manager: ManagerHost::new(cluster_id, plan.nodes, planted.manager_config(plan.m), dice.any()),
-            clocks: Clocks::new(DAWN_NS),
+            network: Network::new(plan.network, rng.any()),
+            manager: ManagerHost::new(cluster_id, plan.nodes, mutant.manager_config(plan.m), rng.any()),
+            clocks: Clocks::new(EPOCH_NS),
             plan,
-            planted,
-            calm: false,
+            mutant,
+            quiesced: false,
             scrubbed: false,
-            now_ns: DAWN_NS,
+            now_ns: EPOCH_NS,
             queue: BinaryHeap::new(),
             next_number: 0,
-            dice,
+            rng,
             nodes,
             clients,
             oracle: Oracle::default(),
-            askers: BTreeMap::new(),
+            callers: BTreeMap::new(),
             next_tick: BTreeMap::new(),
-            asleep: Vec::new(),
+            held_events: Vec::new(),
             events: 0,
             trace: 0,
             log: keep_log.then(Vec::new),
         };
         if world.plan.clocks_differ {
-            let actors = world.everybody();
-            world.clocks.draw(actors.into_iter(), &mut world.dice);
+            let actors = world.all_actors();
+            world.clocks.draw(actors.into_iter(), &mut world.rng);
         }
         world
     }
 
-    fn everybody(&self) -> Vec<Actor> {
+    fn all_actors(&self) -> Vec<Actor> {
         let nodes = (0..self.nodes.len()).map(Actor::Node);
         nodes.chain((0..self.clients.len()).map(Actor::Client)).chain([Actor::Manager]).collect()
     }
@@ -157,26 +157,26 @@ impl World {
 
     /// Tells the whole story.
     pub fn run(mut self) -> Report {
-        let violation = self.tell().err();
+        let violation = self.run_phases().err();
         let errors = self.clients.iter().flat_map(|c| c.errors.iter().map(|(_, text)| text.clone())).collect();
         Report { events: self.events, trace: self.trace, violation, errors, log: self.log.unwrap_or_default() }
     }
 
-    fn tell(&mut self) -> Result<(), Violation> {
+    fn run_phases(&mut self) -> Result<(), Violation> {
         self.start_manager();
         for node in 0..self.nodes.len() {
             self.start_node(node);
         }
         for client in 0..self.clients.len() {
-            let at = self.now_ns + 600 * MS + self.dice.between(0, 500) as i64 * MS;
-            self.push(at, Happening::ClientTick { client, life: 1 });
+            let at = self.now_ns + 600 * MS + self.rng.between(0, 500) as i64 * MS;
+            self.push(at, Event::ClientTick { client, incarnation: 1 });
         }
         for (at_ms, fault) in self.plan.faults.clone() {
-            self.push(DAWN_NS + 1_000 * MS + at_ms as i64 * MS, Happening::Fault(fault));
+            self.push(EPOCH_NS + 1_000 * MS + at_ms as i64 * MS, Event::Fault(fault));
         }
-        self.run_until(DAWN_NS + 1_000 * MS + self.plan.calm_at_ms as i64 * MS, |_| false)?;
-        self.calm_down()?;
-        self.judge()
+        self.run_until(EPOCH_NS + 1_000 * MS + self.plan.quiesce_at_ms as i64 * MS, |_| false)?;
+        self.quiesce()?;
+        self.verify()
     }
 
     fn run_until(&mut self, until_ns: i64, done: impl Fn(&mut World) -> bool) -> Result<(), Violation> {
@@ -188,7 +188,7 @@ impl World {
                 return Ok(());
             }
             self.now_ns = self.now_ns.max(next.at_ns);
-            self.happen(next.what)?;
+            self.dispatch(next.what)?;
             // Asking whether all is well costs a query: now and then is enough.
             if self.now_ns >= check_at {
                 check_at = self.now_ns + 250 * MS;
@@ -200,32 +200,34 @@ impl World {
         Ok(())
     }
 
-    fn happen(&mut self, what: Happening) -> Result<(), Violation> {
+    fn dispatch(&mut self, what: Event) -> Result<(), Violation> {
         self.events += 1;
-        if let Some(node) = self.sleeper(&what) {
-            self.asleep.push((node, what));
+        if let Some(node) = self.paused_node(&what) {
+            self.held_events.push((node, what));
             return Ok(());
         }
         match what {
-            Happening::Deliver(envelope) => self.deliver(envelope),
-            Happening::Verdict { ticket, error } => self.close_call(ticket, Err(error)),
-            Happening::NodeTick { node, life } => self.with_node(node, life, |host, now| host.tick(now)),
-            Happening::NodeDisk { node, life } => self.with_node(node, life, |host, now| host.write_disk(now)),
-            Happening::NodeEvent { node, life, event } => {
-                self.with_node(node, life, |host, now| host.event(now, *event))
+            Event::Deliver(envelope) => self.deliver(envelope),
+            Event::CallFailed { ticket, error } => self.close_call(ticket, Err(error)),
+            Event::NodeTick { node, incarnation } => self.with_node(node, incarnation, |host, now| host.tick(now)),
+            Event::NodeDisk { node, incarnation } => {
+                self.with_node(node, incarnation, |host, now| host.write_disk(now))
             }
-            Happening::ManagerTick { life } => {
-                if self.manager.life == life && self.manager.is_running() {
+            Event::NodeDone { node, incarnation, event } => {
+                self.with_node(node, incarnation, |host, now| host.event(now, *event))
+            }
+            Event::ManagerTick { incarnation } => {
+                if self.manager.incarnation == incarnation && self.manager.is_running() {
                     self.manager.tick(self.manager_now());
                     self.pump_manager();
-                    self.push(self.now_ns + 100 * MS, Happening::ManagerTick { life });
+                    self.push(self.now_ns + 100 * MS, Event::ManagerTick { incarnation });
                 }
                 Ok(())
             }
-            Happening::ClientTick { client, life } => self.tick_client(client, life),
-            Happening::Fault(fault) => {
-                self.say(&format!("{fault:?}"));
-                self.strike(fault);
+            Event::ClientTick { client, incarnation } => self.tick_client(client, incarnation),
+            Event::Fault(fault) => {
+                self.record(&format!("{fault:?}"));
+                self.inject(fault);
                 Ok(())
             }
         }
@@ -233,13 +235,13 @@ impl World {
 
     // --- the queue ------------------------------------------------------------------------------------------
 
-    fn push(&mut self, at_ns: i64, what: Happening) {
+    fn push(&mut self, at_ns: i64, what: Event) {
         self.next_number += 1;
         self.queue.push(Reverse(Scheduled { at_ns: at_ns.max(self.now_ns), number: self.next_number, what }));
     }
 
     /// Ticks are cheap, but not worth having twice for the same moment.
-    fn schedule_tick(&mut self, actor: (Actor, u64), at_ns: Option<i64>, what: Happening) {
+    fn schedule_tick(&mut self, actor: (Actor, u64), at_ns: Option<i64>, what: Event) {
         let Some(at_ns) = at_ns else { return };
         let at_ns = at_ns.max(self.now_ns + 1_000);
         let known = self.next_tick.get(&actor).copied().unwrap_or(i64::MIN);
@@ -255,8 +257,8 @@ impl World {
         self.trace = (z ^ z >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     }
 
-    fn say(&mut self, line: &str) {
-        let at = (self.now_ns - DAWN_NS) / MS;
+    fn record(&mut self, line: &str) {
+        let at = (self.now_ns - EPOCH_NS) / MS;
         if let Some(log) = &mut self.log {
             log.push(format!("{at:>8} ms  {line}"));
         }
