@@ -11,7 +11,34 @@ pub enum Failure {
     Refused(#[from] Error),
     /// SQLite failed.
     #[error("the manager's database: {0}")]
-    Database(#[from] rusqlite::Error),
+    Database(rusqlite::Error),
+}
+
+/// A row that cannot be as it was written: a disk or a later bug has damaged it.
+#[derive(Debug, Error)]
+#[error("{row} of the manager's database is damaged: {why}; restore the manager from its log replicas (--restore)")]
+pub struct CorruptRow {
+    /// Table and key.
+    pub row: String,
+    /// What is wrong.
+    pub why: String,
+}
+
+/// The error for a damaged row, as reading rows can give it; a request that meets it is answered [`Code::Corrupt`].
+pub fn corrupt_row(row: impl Into<String>, why: impl Into<String>) -> rusqlite::Error {
+    let cause = CorruptRow { row: row.into(), why: why.into() };
+    rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Null, Box::new(cause))
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        match &error {
+            rusqlite::Error::FromSqlConversionFailure(_, _, cause) if cause.is::<CorruptRow>() => {
+                Failure::refused(Code::Corrupt, cause.to_string())
+            }
+            _ => Failure::Database(error),
+        }
+    }
 }
 
 /// Result of applying or answering something.

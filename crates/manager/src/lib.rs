@@ -25,7 +25,6 @@ pub mod metrics;
 mod namespace;
 mod nodes;
 mod placement;
-pub mod planted;
 mod repair;
 #[allow(clippy::disallowed_methods)] // The shell has the clock, threads and sockets.
 pub mod shell;

@@ -68,6 +68,7 @@ pub(crate) fn answer(
         pgs.push(answer.pg_id);
         answers.push(answer);
     }
+    assert_eq!(answers.len(), chunks.len(), "each chunk of the query has one answer");
     pgs.sort_unstable();
     pgs.dedup();
     let map = delta::map_since(ctx.db, ctx.meta.map_version, ctx.caches, known_map_version, &pgs)?;
@@ -268,6 +269,7 @@ impl<'a> DedupQuery<'a> {
 
     fn allocate_in(&self, ctx: &mut Ctx, chunk: &ChunkName, pg_id: u64) -> Result<ChunkAnswer> {
         let pg = ctx.caches.pg(ctx.db, pg_id)?;
+        assert_eq!(pg.members.len(), self.class.fragments() as usize, "group {pg_id}: one member for each fragment");
         let new = NewChunk { domain: self.session.domain, class_id: self.class.class_id, pg_id };
         let chunk_id = table::insert(ctx, new, chunk, self.scope)?;
         Ok(reply(ChunkState::New, chunk_id, &pg, Vec::new()))

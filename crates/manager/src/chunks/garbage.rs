@@ -14,11 +14,11 @@ use crate::db::Db;
 use crate::db::rows::{self, Member, unsigned};
 use crate::error::Result;
 use crate::internal::{CollectGarbage, DeletesDone};
-use crate::planted::{self, Bug};
 use crate::soft::DeleteCursor;
 use rusqlite::params;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use tessera_failpoint as failpoint;
 use tessera_wire::Health;
 use tessera_wire::meta::FragmentRef;
 
@@ -29,7 +29,7 @@ const REPEAT_AFTER_NS: i64 = 5_000_000_000;
 
 /// What to collect now, if anything is collectable.
 pub fn due(view: &View<'_>) -> Result<Option<CollectGarbage>> {
-    let before_ns = match planted::is(Bug::NoGrace) {
+    let before_ns = match failpoint::is_active("manager.no_grace") {
         true => view.now_ns,
         false => view.soft.sessions.oldest_start(view.now_ns),
     };
@@ -50,7 +50,7 @@ struct GarbageChunk {
 pub fn collect(ctx: &mut Ctx<'_>, command: &CollectGarbage) -> Result<()> {
     // Sessions with rows are looked at once more here, where no soft state can be wrong about them (P4).
     let oldest: Option<i64> = ctx.db.stmt("SELECT min(started_ns) FROM sessions")?.query_row([], |row| row.get(0))?;
-    let oldest = oldest.filter(|_| !planted::is(Bug::NoGrace));
+    let oldest = oldest.filter(|_| !failpoint::is_active("manager.no_grace"));
     let before_ns = oldest.map_or(command.before_ns, |o| o.min(command.before_ns));
     let dead: Vec<GarbageChunk> = ctx
         .db
@@ -81,6 +81,8 @@ pub fn collect(ctx: &mut Ctx<'_>, command: &CollectGarbage) -> Result<()> {
 }
 
 fn remove(ctx: &mut Ctx<'_>, chunk: &GarbageChunk, members: &[Member], kept: &BTreeSet<u64>) -> Result<()> {
+    assert!(chunk.chunk_id < ctx.meta.next_chunk, "chunk {} was never drawn", chunk.chunk_id);
+    assert!(!kept.contains(&0), "0 is no disk");
     for m in members {
         for disk in [m.disk_id, m.incoming] {
             if kept.contains(&disk) {
@@ -172,6 +174,8 @@ pub fn orders(view: &mut View<'_>, disks: &[u64]) -> Result<Vec<FragmentRef>> {
                 |row| Ok(FragmentRef { chunk_id: unsigned(row, 0)?, fragment: row.get(1)?, epoch: 0, disk_id }),
             )?
             .collect::<Result<_, _>>()?;
+        assert!(found.len() <= room, "{} orders, {room} fit the answer", found.len());
+        assert!(found.first().is_none_or(|f| (f.chunk_id, f.fragment) > cursor.at), "orders are handed out in order");
         *cursor = match found.last() {
             Some(last) => DeleteCursor { at: (last.chunk_id, last.fragment), again_ns: 0 },
             // All were handed out: those that are not confirmed by then are repeated.

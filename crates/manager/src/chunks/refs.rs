@@ -6,11 +6,12 @@
 use crate::chunks::table;
 use crate::ctx::Ctx;
 use crate::db::Db;
+use crate::db::meta::uncount;
 use crate::db::pages::{self, FileExtent};
 use crate::error::Result;
 use crate::internal::SweepPages;
-use crate::planted::{self, Bug};
 use std::collections::BTreeMap;
+use tessera_failpoint as failpoint;
 use tessera_stripe::ClassLayout;
 
 /// References a command adds and takes off.
@@ -34,17 +35,21 @@ impl RefChanges {
 
     /// A pending chunk is named by a commit for the first time.
     pub fn commit(&mut self, ctx: &mut Ctx, chunk_id: u64, len_bytes: u64, class_id: u32) -> Result<()> {
+        assert!(len_bytes > 0, "chunk {chunk_id}: a commit names a chunk without bytes");
         let class = ctx.class(class_id)?;
+        assert!(class.stored_bytes(len_bytes) >= len_bytes, "class {}: stores less than it is given", class.spec);
         ctx.meta.chunks += 1;
         ctx.meta.unique_bytes += len_bytes;
         ctx.meta.stored_bytes += class.stored_bytes(len_bytes);
-        self.sums.entry(chunk_id).or_default().1 = true;
+        let sum = self.sums.entry(chunk_id).or_default();
+        assert!(!sum.1, "chunk {chunk_id}: committed twice by one command");
+        sum.1 = true;
         Ok(())
     }
 
     /// A page's row is gone: its references are taken off now, or (when there are many) later, in slices.
     pub fn release(&mut self, ctx: &Ctx, extents: &[u8]) -> Result<()> {
-        if planted::is(Bug::ReferencesLeak) {
+        if failpoint::is_active("manager.references_leak") {
             return Ok(());
         }
         if self.extents_taken > TAKE_OFF_EXTENTS {
@@ -72,9 +77,9 @@ impl RefChanges {
 /// The totals after a committed chunk's row was removed.
 pub fn forget_chunk(ctx: &mut Ctx, len_bytes: u64, class_id: u32) -> Result<()> {
     let class = ctx.class(class_id)?;
-    ctx.meta.chunks -= 1;
-    ctx.meta.unique_bytes -= len_bytes;
-    ctx.meta.stored_bytes -= class.stored_bytes(len_bytes);
+    uncount(&mut ctx.meta.chunks, 1, "chunks")?;
+    uncount(&mut ctx.meta.unique_bytes, len_bytes, "unique_bytes")?;
+    uncount(&mut ctx.meta.stored_bytes, class.stored_bytes(len_bytes), "stored_bytes")?;
     Ok(())
 }
 

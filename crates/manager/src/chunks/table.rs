@@ -5,10 +5,9 @@
 use crate::ctx::Ctx;
 use crate::db::meta::draw;
 use crate::db::rows::unsigned;
-use crate::error::Result;
+use crate::error::{Result, corrupt_row};
 use rusqlite::{OptionalExtension, params};
 use tessera_policy::MAX_CHUNK_BYTES;
-use tessera_wire::Code;
 use tessera_wire::meta::ChunkName;
 
 /// `chunks.state`: allocated, not yet named by a commit.
@@ -93,36 +92,27 @@ pub fn change_refs(ctx: &Ctx<'_>, chunk_id: u64, change: i64, commits: bool) -> 
     let sql = match commits {
         false => {
             "UPDATE chunks SET refs = refs + ?2, zero_since_ns = iif(refs + ?2 = 0, ?3, zero_since_ns)
-             WHERE chunk_id = ?1 RETURNING refs, state"
+             WHERE chunk_id = ?1 AND refs + ?2 >= 0 AND (state = 2 OR refs + ?2 = 0)"
         }
         true => {
             "UPDATE chunks SET refs = refs + ?2, zero_since_ns = iif(refs + ?2 = 0, ?3, zero_since_ns), state = 2
-             WHERE chunk_id = ?1 RETURNING refs, state"
+             WHERE chunk_id = ?1 AND refs + ?2 >= 0 AND state = 1"
         }
     };
-    let row: Option<(i64, i64)> = ctx
-        .db
-        .stmt(sql)?
-        .query_row([chunk_id as i64, change, ctx.now_ns], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    match row {
-        Some((refs, COMMITTED)) if refs >= 0 => Ok(()),
-        Some((0, PENDING)) => Ok(()),
-        found => crate::error::refuse(
-            Code::Corrupt,
-            format!(
-                "chunks, row {chunk_id}: (refs, state) became {found:?} by a change of {change}; the manager's database is \
-                 damaged, restore it from the log replicas (--restore)"
-            ),
-        ),
+    match ctx.db.stmt(sql)?.execute([chunk_id as i64, change, ctx.now_ns])? {
+        1 => Ok(()),
+        _ => Err(corrupt_row(format!("chunks, row {chunk_id}"), format!("{change} references more cannot be")).into()),
     }
 }
 
 /// Deletes the row of a chunk without references.
 pub fn delete(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
     let deleted = ctx.db.stmt("DELETE FROM chunks WHERE chunk_id = ?1 AND refs = 0")?.execute([chunk_id as i64])?;
-    assert_eq!(deleted, 1, "chunk {chunk_id}: only a chunk without references is deleted");
-    Ok(())
+    assert!(deleted <= 1, "chunk {chunk_id}: ids are unique");
+    match deleted {
+        1 => Ok(()),
+        _ => Err(corrupt_row(format!("chunks, row {chunk_id}"), "it has references, or is gone").into()),
+    }
 }
 
 /// Group of a chunk, if it has a row.

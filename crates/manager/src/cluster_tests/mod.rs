@@ -5,8 +5,8 @@ use crate::config::ns;
 use crate::db::rows;
 use crate::fake_cluster::*;
 use crate::internal::{AdvanceBackfill, CollectGarbage, FinishBackfill, FinishBackfills, Internal, Move, MoveMembers};
-use crate::planted::{self, Bug};
 use std::collections::BTreeSet;
+use tessera_failpoint as failpoint;
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Health};
 

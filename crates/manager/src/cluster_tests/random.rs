@@ -1,4 +1,4 @@
-//! Random scenarios, and the planted bugs that they must catch.
+//! Random scenarios, and the mistakes (failpoints) that they must catch.
 
 use super::members::a_node_returns_after_it_was_given_up;
 use super::repair::{
@@ -174,27 +174,25 @@ fn random_scenarios_keep_the_promises() {
     }
 }
 
-/// The scenarios above can fail: every bug of the table is caught, by the random ones within a few seeds or by the one that
+/// The scenarios above can fail: every mistake of the table is caught, by the random ones within a few seeds or by the one that
 /// is made for it.
 #[test]
-fn planted_bugs_are_caught() {
-    let caught = |bug: Bug, scenario: &dyn Fn()| {
-        planted::plant(Some(bug));
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(scenario));
-        planted::plant(None);
-        outcome.is_err()
+fn mistakes_are_caught() {
+    let caught = |name: &str, scenario: &dyn Fn()| {
+        let _guard = failpoint::activate(name);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(scenario)).is_err()
     };
     let random = || (0..12).for_each(|seed| random_scenario(seed, 40));
-    let table: [(Bug, &dyn Fn()); 6] = [
-        (Bug::NoGrace, &garbage_waits_for_older_sessions),
-        (Bug::StaleEpochCounts, &acknowledgements_under_an_old_epoch_do_not_count),
-        (Bug::MoveEndsEarly, &a_commit_behind_the_cursor_of_a_move_is_caught_up),
-        (Bug::PassedChunksForgotten, &a_commit_during_a_batch_of_a_move_is_caught_up),
-        (Bug::ReturnsUnlisted, &a_node_returns_after_it_was_given_up),
-        (Bug::SharedHost, &random),
+    let table: [(&str, &dyn Fn()); 6] = [
+        ("manager.no_grace", &garbage_waits_for_older_sessions),
+        ("manager.stale_epoch_counts", &acknowledgements_under_an_old_epoch_do_not_count),
+        ("manager.move_ends_early", &a_commit_behind_the_cursor_of_a_move_is_caught_up),
+        ("manager.passed_chunks_forgotten", &a_commit_during_a_batch_of_a_move_is_caught_up),
+        ("manager.returns_unlisted", &a_node_returns_after_it_was_given_up),
+        ("manager.shared_host", &random),
     ];
-    for (bug, scenario) in table {
-        assert!(caught(bug, scenario), "{bug:?} was planted and nothing noticed");
+    for (name, scenario) in table {
+        assert!(caught(name, scenario), "failpoint {name} is active and no check fails");
     }
-    assert!(caught(Bug::NoGrace, &random), "no grace, random scenarios");
+    assert!(caught("manager.no_grace", &random), "no grace, random scenarios");
 }

@@ -47,7 +47,7 @@ pub(super) fn garbage_waits_for_older_sessions() {
     fake.until(20, "collected", |f| f.status().chunks == 0);
 }
 
-/// P4: the planted bug "no grace" loses what a young reader (memory only) still reads, and the check sees it.
+/// P4: the mistake "no grace" loses what a young reader (memory only) still reads, and the check sees it.
 #[test]
 fn collecting_without_grace_is_caught() {
     for planted in [false, true] {

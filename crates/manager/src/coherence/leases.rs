@@ -57,6 +57,8 @@ impl Leases {
             return false;
         }
         self.hold(LeaseTarget::Names(directory), connection, until_ns);
+        let holders = self.held.get(&LeaseTarget::Names(directory)).map_or(0, Vec::len);
+        assert_eq!(holders, 1, "directory {directory}: one client at most holds the delegation");
         true
     }
 
@@ -123,7 +125,9 @@ impl Leases {
         if let Some(holders) = self.held.get_mut(&what) {
             let before = holders.len();
             holders.retain(keep);
-            self.count -= before - holders.len();
+            let released = before - holders.len();
+            assert!(released <= self.count, "{released} leases released, {} held", self.count);
+            self.count -= released;
             if holders.is_empty() {
                 self.held.remove(&what);
             }
@@ -138,11 +142,11 @@ impl Leases {
     /// It was applied or refused.
     pub fn end_change(&mut self, changes: &[LeaseTarget]) {
         for what in changes {
-            if let Some(count) = self.changing.get_mut(what) {
-                *count -= 1;
-                if *count == 0 {
-                    self.changing.remove(what);
-                }
+            let count = self.changing.get_mut(what);
+            let count = count.unwrap_or_else(|| panic!("{what:?}: a change ends that never began"));
+            *count -= 1;
+            if *count == 0 {
+                self.changing.remove(what);
             }
         }
     }

@@ -72,6 +72,7 @@ impl ManagerCore {
 
     pub(super) fn drop_log(&self) -> rusqlite::Result<()> {
         if let Some(seq) = self.drop_log_to {
+            assert!(seq < self.meta.log_seq, "the log is dropped up to {seq}, its last entry is {}", self.meta.log_seq);
             replicate::delete_to(&self.db, seq)?;
         }
         Ok(())
@@ -91,6 +92,7 @@ impl ManagerCore {
                 }
             }
         }
+        assert_eq!(commands.len(), due.len(), "each command has one place for its answer");
         (commands, due, composed)
     }
 
@@ -109,6 +111,8 @@ impl ManagerCore {
         self.needs_term = false;
         self.drop_log_to = None;
         let (seq, now_ns) = (self.meta.log_seq, self.meta.last_now_ns);
+        assert_eq!(due.len(), applied.answers.len(), "each command has one answer");
+        assert!(self.visible_seq <= seq, "clients have seen entry {}, the last is {seq}", self.visible_seq);
         self.reply_cache.remember(seq, now_ns, applied.kept);
         applied.effects.into_iter().for_each(|effect| effect.apply(&mut self.soft));
         // Locks of clients that are on record as gone were given away.

@@ -46,12 +46,12 @@ use crate::log::replicate::{self, CommandLog, ReplicaAnswer, Snapshot};
 use crate::log::reply_cache::{Answer, ReplyCache};
 use crate::metrics::Metrics;
 use crate::nodes::plan;
-use crate::planted::{self, Bug};
 use crate::soft::SoftState;
 use crate::soft::sessions::{Requester, SoftSessions};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use tessera_failpoint as failpoint;
 use tessera_wire::meta::{CloseSession, CommitReply, Entry};
 use tessera_wire::rpc::{self, Call, Peer};
 use tessera_wire::{Ack, Code, Error, Kind, Role};
@@ -291,6 +291,7 @@ impl ManagerCore {
         // A message of the lost manager may still be on its way, of a term that no replica has seen.
         let step = if restored { TERM_JUMP } else { 1 };
         let term = core.meta.term.max(above_term) + step;
+        assert!(term > core.meta.term, "term {term} after {}", core.meta.term);
         core.soft.locks = Lockers::start(term, crate::coherence::locks::noted(&core.db)?, now_ns, &core.config);
         core.propose(NewTerm { term, restored }.propose());
         core.commit_batch(now_ns - ahead_ns);
@@ -331,7 +332,9 @@ impl ManagerCore {
     fn advance(&mut self, shell_ns: i64) {
         let now_ns = shell_ns.saturating_add(self.ahead_ns);
         self.ahead_ns += self.now_ns.saturating_sub(now_ns).max(0);
+        let before_ns = self.now_ns;
         self.now_ns = self.now_ns.max(now_ns);
+        assert!(self.now_ns >= before_ns, "time went from {before_ns} to {}", self.now_ns);
     }
 
     /// The next thing to do, if any.

@@ -25,8 +25,11 @@ impl ManagerCore {
     /// A command joins the queue, unless it was answered before or must wait for leases.
     pub(super) fn admit(&mut self, origin: Origin, queued: QueuedCommand) {
         if let Some(op_id) = queued.op_id {
-            let given =
-                self.reply_cache.get(queued.client_id, op_id).filter(|_| !planted::is(Bug::RepeatsApply)).cloned();
+            let given = self
+                .reply_cache
+                .get(queued.client_id, op_id)
+                .filter(|_| !failpoint::is_active("manager.repeats_apply"))
+                .cloned();
             if let Some(answer) = given {
                 return self.reply(origin, answer);
             }
@@ -66,7 +69,7 @@ impl ManagerCore {
         changes.retain(|what| !matches!(what, LeaseTarget::Names(of) if leases.has_names(*of, requester, now_ns)));
         self.soft.leases.begin_change(&changes);
         let holders = self.soft.leases.holders(&changes, requester, self.now_ns);
-        let holders = if planted::is(Bug::NoRecall) { HashMap::new() } else { holders };
+        let holders = if failpoint::is_active("manager.no_recall") { HashMap::new() } else { holders };
         if holders.is_empty() && (changes.is_empty() || self.now_ns >= self.leases_end_ns) {
             return self.queue.push_back(QueueItem::Command { queued, origin, changes });
         }
@@ -251,7 +254,7 @@ impl ManagerCore {
         }
         let action = origin.reply(result);
         let seq = if origin.role == Role::Node { 0 } else { self.visible_seq };
-        if seq <= self.soft.replicated_seq || planted::is(Bug::AnswersBeforeReplicas) {
+        if seq <= self.soft.replicated_seq || failpoint::is_active("manager.answers_before_replicas") {
             self.actions.push_back(action);
         } else {
             self.held.push_back((seq, action));
@@ -261,6 +264,7 @@ impl ManagerCore {
     pub(super) fn release_held(&mut self) {
         self.soft.replicated_seq =
             self.log.replicated(self.meta.log_seq).max(self.soft.replicated_seq.min(self.meta.log_seq));
+        assert!(self.soft.replicated_seq <= self.meta.log_seq, "more is replicated than there is");
         while self.held.front().is_some_and(|(seq, _)| *seq <= self.soft.replicated_seq) {
             self.actions.extend(self.held.pop_front().map(|(_, action)| action));
         }

@@ -1,5 +1,6 @@
 //! The one row of counters and totals, kept in memory and written once per group commit.
 
+use crate::error::corrupt_row;
 use rusqlite::Connection;
 
 macro_rules! meta {
@@ -75,6 +76,55 @@ meta! {
     unique_bytes: u64,
     /// Their fragments' bytes.
     stored_bytes: u64,
+}
+
+/// Takes `by` off a total: what is removed was counted when it was added.
+///
+/// # Errors
+/// The stored total is smaller: the row is damaged.
+pub fn uncount(total: &mut u64, by: u64, name: &str) -> rusqlite::Result<()> {
+    match total.checked_sub(by) {
+        Some(rest) => {
+            *total = rest;
+            Ok(())
+        }
+        None => Err(corrupt_row("meta", format!("{name} is {total}, and {by} of them are removed"))),
+    }
+}
+
+impl Meta {
+    /// Checks what holds between the counters before a batch and after it: they only grow.
+    pub fn assert_follows(&self, before: &Meta) {
+        assert_eq!(self.cluster_id, before.cluster_id, "a database belongs to one cluster");
+        assert!(self.term >= before.term, "term {} after {}", self.term, before.term);
+        assert!(self.last_now_ns >= before.last_now_ns, "time {} after {}", self.last_now_ns, before.last_now_ns);
+        assert!(self.map_version >= before.map_version, "map {} after {}", self.map_version, before.map_version);
+        assert!(self.leases_granted >= before.leases_granted, "that leases were granted stays known");
+        assert!(self.next_ino >= before.next_ino, "inode {} after {}", self.next_ino, before.next_ino);
+        assert!(
+            self.next_version >= before.next_version,
+            "version {} after {}",
+            self.next_version,
+            before.next_version
+        );
+        assert!(self.next_chunk >= before.next_chunk, "chunk {} after {}", self.next_chunk, before.next_chunk);
+        assert!(
+            self.next_session >= before.next_session,
+            "session {} after {}",
+            self.next_session,
+            before.next_session
+        );
+        assert!(self.next_pg >= before.next_pg, "group {} after {}", self.next_pg, before.next_pg);
+        assert!(self.next_node >= before.next_node, "node {} after {}", self.next_node, before.next_node);
+        assert!(self.next_disk >= before.next_disk, "disk {} after {}", self.next_disk, before.next_disk);
+        assert!(self.next_class >= before.next_class, "class {} after {}", self.next_class, before.next_class);
+        assert!(
+            self.next_incarnation >= before.next_incarnation,
+            "incarnation {} after {}",
+            self.next_incarnation,
+            before.next_incarnation
+        );
+    }
 }
 
 /// Draws the next number of a counter: `draw(&mut meta.next_ino)`.

@@ -5,6 +5,7 @@ use tessera_wire::Extent;
 
 /// Most extents a page holds.
 pub const MAX_PAGE_EXTENTS: usize = 256;
+const _: () = assert!(MAX_PAGE_EXTENTS >= 2, "a split page must leave extents on both sides");
 
 /// A piece of a file: `len` bytes of a chunk, or (chunk 0) a hole that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub struct FileExtent {
 impl FileExtent {
     /// First byte behind it.
     pub fn end(&self) -> u64 {
-        self.start + self.len
+        self.start.saturating_add(self.len)
     }
 
     /// From the wire; offsets grow by `shift`.
@@ -49,6 +50,7 @@ impl FileExtent {
             return (Some(self), None);
         }
         let head = at - self.start;
+        assert!(head > 0 && head < self.len, "a split leaves bytes on both sides");
         let chunk_offset = if self.chunk == 0 { 0 } else { self.chunk_offset + head };
         (
             Some(FileExtent { len: head, ..self }),
@@ -71,8 +73,21 @@ struct PageExtents {
     chunk_offsets: Vec<u64>,
 }
 
+/// Whether extents are in order, do not overlap and have bytes.
+pub fn are_ordered(pieces: &[FileExtent]) -> bool {
+    pieces.iter().all(|p| p.len > 0) && pieces.windows(2).all(|w| w[0].end() <= w[1].start)
+}
+
+/// Checks what every page must be before it is written.
+pub fn assert_page(pieces: &[FileExtent]) {
+    assert!(!pieces.is_empty(), "a page has an extent");
+    assert!(pieces.len() <= MAX_PAGE_EXTENTS, "a page of {} extents", pieces.len());
+    assert!(are_ordered(pieces), "the extents of a page are out of order: {pieces:?}");
+}
+
 /// Encodes the extents of a page that starts at its first piece.
 pub fn encode(pieces: &[FileExtent]) -> Vec<u8> {
+    assert!(pieces.iter().all(|p| p.chunk != 0 || p.chunk_offset == 0), "a hole has no offset into a chunk");
     let mut page = PageExtents {
         lens: pieces.iter().map(|p| p.len).collect(),
         chunks: pieces.iter().map(|p| p.chunk).collect(),
@@ -93,14 +108,14 @@ pub fn decode(start: u64, column: &[u8]) -> Vec<FileExtent> {
     let mut at = start;
     let mut pieces = Vec::with_capacity(page.lens.len());
     for (i, (&len, &chunk)) in page.lens.iter().zip(&page.chunks).enumerate() {
-        at += page.gaps.get(i).copied().unwrap_or(0);
+        at = at.saturating_add(page.gaps.get(i).copied().unwrap_or(0));
         pieces.push(FileExtent {
             start: at,
             len,
             chunk,
             chunk_offset: page.chunk_offsets.get(i).copied().unwrap_or(0),
         });
-        at += len;
+        at = at.saturating_add(len);
     }
     pieces
 }
@@ -145,6 +160,7 @@ pub fn overlay(old: &[FileExtent], new: &[FileExtent]) -> Vec<FileExtent> {
     }
     out.extend(current);
     out.extend(rest);
+    assert!(out.windows(2).all(|w| w[0].end() <= w[1].start), "an overlay keeps extents in order");
     out
 }
 
@@ -163,6 +179,7 @@ pub fn pack(pieces: &[FileExtent]) -> Vec<Vec<FileExtent>> {
             _ => joined.push(piece),
         }
     }
+    assert_eq!(data_bytes(&joined), data_bytes(pieces), "joining extents loses no bytes");
     split_evenly(joined)
 }
 
@@ -171,13 +188,18 @@ pub fn pack_with_holes(pieces: &[FileExtent]) -> Vec<Vec<FileExtent>> {
     split_evenly(pieces.to_vec())
 }
 
-fn split_evenly(pieces: Vec<FileExtent>) -> Vec<Vec<FileExtent>> {
-    let pages = pieces.len().div_ceil(MAX_PAGE_EXTENTS);
-    match pages {
+fn split_evenly(extents: Vec<FileExtent>) -> Vec<Vec<FileExtent>> {
+    let pages = extents.len().div_ceil(MAX_PAGE_EXTENTS);
+    let split: Vec<Vec<FileExtent>> = match pages {
         0 => Vec::new(),
-        1 => vec![pieces],
-        _ => pieces.chunks(pieces.len().div_ceil(pages)).map(<[FileExtent]>::to_vec).collect(),
-    }
+        1 => vec![extents],
+        _ => extents.chunks(extents.len().div_ceil(pages)).map(<[FileExtent]>::to_vec).collect(),
+    };
+    assert!(
+        split.iter().all(|page| (1..=MAX_PAGE_EXTENTS).contains(&page.len())),
+        "every page has 1 to the most extents"
+    );
+    split
 }
 
 /// Bytes that are not holes.

@@ -1,6 +1,6 @@
 //! Rows of nodes, disks, groups and members as structs, read here. [`crate::map::tables`] writes them.
 
-use crate::error::Result;
+use crate::error::{Result, corrupt_row};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use tessera_wire::{DiskInfo, Health, NodeInfo, PgInfo, PgMember};
 
@@ -101,6 +101,21 @@ pub struct Member {
 }
 
 impl Member {
+    /// What cannot be of a member, if anything: checked before a row is written and after it is read.
+    pub fn inconsistency(&self) -> Option<&'static str> {
+        let at_rest = self.incoming == 0;
+        match self {
+            m if m.pg_id == 0 || m.disk_id == 0 => Some("it names no group or no disk"),
+            m if m.incoming == m.disk_id => Some("its incoming disk is the one it leaves"),
+            m if m.since_epoch == 0 => Some("epochs begin at 1"),
+            m if at_rest && m.put_to_incoming => Some("puts go to an incoming disk, and there is none"),
+            m if at_rest && (m.fill_cursor, m.fill_until) != (0, 0) => {
+                Some("nothing is backfilled, yet there is a cursor")
+            }
+            _ => None,
+        }
+    }
+
     /// Disk that takes new fragments.
     pub fn put_disk(&self) -> u64 {
         if self.put_to_incoming { self.incoming } else { self.disk_id }
@@ -135,7 +150,8 @@ const MEMBER_COLUMNS: &str =
 
 /// An unsigned column; ids and sizes stay far below 2^63 (schema.sql).
 pub fn unsigned(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
-    row.get::<_, i64>(index).map(|v| v as u64)
+    let value: i64 = row.get(index)?;
+    u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
 }
 
 fn health(row: &Row<'_>, index: usize) -> rusqlite::Result<Health> {
@@ -172,7 +188,7 @@ fn disk_from(row: &Row<'_>) -> rusqlite::Result<DiskRow> {
 }
 
 fn member_from(row: &Row<'_>) -> rusqlite::Result<Member> {
-    Ok(Member {
+    let member = Member {
         pg_id: unsigned(row, 0)?,
         position: row.get(1)?,
         disk_id: unsigned(row, 2)?,
@@ -181,7 +197,11 @@ fn member_from(row: &Row<'_>) -> rusqlite::Result<Member> {
         since_epoch: unsigned(row, 5)?,
         fill_cursor: unsigned(row, 6)?,
         fill_until: unsigned(row, 7)?,
-    })
+    };
+    match member.inconsistency() {
+        None => Ok(member),
+        Some(why) => Err(corrupt_row(format!("pg_members, row ({}, {})", member.pg_id, member.position), why)),
+    }
 }
 
 fn list<T>(

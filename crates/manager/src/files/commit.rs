@@ -205,6 +205,7 @@ fn accept_chunks(
     if !stale.is_empty() {
         return Ok(Err(stale_reply(ctx, stale)?));
     }
+    assert!(accepted.new_bytes <= chunks.values().map(|c| c.len_bytes).sum(), "new bytes are bytes of named chunks");
     for (id, pg, verdict) in writes {
         let chunk = &chunks[&id];
         write_chunk(ctx, chunk, &pg, &verdict)?;
@@ -264,7 +265,10 @@ fn judge(chunk: &Chunk, ack: Option<&ChunkAck>, pg: &Pg, class: &ClassInfo, aske
     let (good, stale) = stored
         .into_iter()
         .partition(|&fragment| pg.members.get(fragment as usize).is_some_and(|m| m.wire.accepts(ack.epoch)));
-    Ok(Verdict { good, stale, missing })
+    let verdict = Verdict { good, stale, missing };
+    let judged = verdict.good.len() + verdict.stale.len() + verdict.missing.len();
+    assert_eq!(judged, asked.len(), "chunk {id}: each fragment has one verdict");
+    Ok(verdict)
 }
 
 /// Pessimistic: everything. Optimistic: what can be read. Degraded writes: one fragment of redundancy at least.
@@ -335,6 +339,8 @@ fn stage(
         refs.add(page);
     }
     session.staged = i64::from(mode as i32);
+    assert!(session.staged != 0, "a stage has a mode");
+    assert!(pieces.last().is_none_or(|p| p.end() >= session.staged_end), "stages are in order");
     session.staged_end = pieces.last().map_or(session.staged_end, FileExtent::end);
     session.staged_new += accepted.new_bytes;
     session.staged_missing += accepted.missing;
@@ -365,6 +371,7 @@ fn finish(
     let version = build(ctx, request, session, mode, accepted, &inode, refs)?;
     let number = inode.version_number + 1;
     let id = versions::publish(ctx, &mut inode, number, &version)?;
+    assert_eq!((inode.version_id, inode.version_number), (id, number), "the commit's version is the current one");
     if is_new {
         inode.insert(ctx.db)?;
         ctx.meta.files += 1;
@@ -444,6 +451,7 @@ fn create(ctx: &mut Ctx, request: &Commit, session: &Session) -> Result<Inode> {
         ctx.meta.next_ino = next_ino;
         inode.ino = session.ino;
     }
+    assert!(inode.ino != 0 && inode.ino < ctx.meta.next_ino, "inode {} was never drawn", inode.ino);
     inode.domain = session.domain;
     inode.hints = session.hints.clone();
     names::add_name(ctx, &parent, &session.name, inode.ino)?;

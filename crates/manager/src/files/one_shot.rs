@@ -57,6 +57,7 @@ pub(crate) fn preallocate(
     if chunks.is_empty() {
         return Ok(None);
     }
+    assert!(chunks.len() <= MAX_PREALLOCATED as usize, "{} preallocated chunks", chunks.len());
     let session = Session {
         session_id: draw(&mut ctx.meta.next_session),
         kind: WRITER,
@@ -108,6 +109,7 @@ pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open_request: &Op
     }
     reply.known = known.into_keys().collect();
     reply.known.sort_unstable();
+    assert!(reply.known.len() <= open_request.chunks.len(), "known chunks are some of those that the request names");
     Ok(reply)
 }
 

@@ -40,6 +40,8 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenWriteReply> 
         0 => None,
         _ => one_shot::preallocate(ctx, &session, &policy, &spec()?, request)?,
     };
+    assert!(session.session_id != 0 && session.ino != 0, "a writer has an id and an inode: {session:?}");
+    assert!(session.created || session.base_version == 0, "inode {}: a new file has no version", session.ino);
     session.write(ctx.db)?;
     let reply = OpenWriteReply {
         session_id: session.session_id,

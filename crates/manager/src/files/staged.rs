@@ -5,11 +5,13 @@ use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::pages::{self, FileExtent};
 use crate::error::Result;
-use crate::planted::{self, Bug};
 use rusqlite::params;
+use tessera_failpoint as failpoint;
 
 /// Stages a page of extents, in order.
 pub fn insert(db: &Db, session_id: u64, page: &[FileExtent]) -> Result<()> {
+    pages::assert_page(page);
+    assert!(session_id != 0, "only a session with a row stages extents");
     let (start, end) = (page[0].start, page[page.len() - 1].end());
     db.stmt("INSERT INTO staged_pages (session_id, start, end, extents) VALUES (?1, ?2, ?3, ?4)")?.execute(params![
         session_id as i64,
@@ -45,7 +47,7 @@ pub fn take(ctx: &Ctx, session_id: u64, shift: u64, refs: &mut RefChanges) -> Re
     delete(ctx.db, session_id)?;
     let mut extents = Vec::new();
     for (start, column) in rows {
-        if !planted::is(Bug::StagedCountedTwice) {
+        if !failpoint::is_active("manager.staged_counted_twice") {
             refs.release(ctx, &column)?;
         }
         extents.extend(pages::decode(start + shift, &column));

@@ -7,16 +7,17 @@
 use crate::chunks::refs::{self, RefChanges};
 use crate::ctx::Ctx;
 use crate::db::Db;
+use crate::db::meta::{draw, uncount};
 use crate::db::pages::{self, FileExtent, MAX_PAGE_EXTENTS};
 use crate::db::sessions::Session;
-use crate::error::Result;
+use crate::error::{Result, corrupt_row};
 use crate::files::{expiry, staged};
 use crate::internal::{ReleaseOrphans, TrimVersions};
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
-use crate::planted::{self, Bug};
 use crate::soft::Effect;
 use rusqlite::{OptionalExtension, Row, params};
+use tessera_failpoint as failpoint;
 use tessera_policy::Lifetime;
 use tessera_wire::meta::VersionInfo;
 
@@ -39,8 +40,20 @@ impl PageRow {
         Ok(PageRow { start: number(0)?, born: number(1)?, end: number(2)?, extents: row.get(3)? })
     }
 
-    fn pieces(&self) -> Vec<FileExtent> {
-        pages::decode(self.start, &self.extents)
+    /// The decoded extents.
+    ///
+    /// # Errors
+    /// The row is damaged: they are out of order, or do not end where the row says.
+    fn pieces(&self) -> Result<Vec<FileExtent>> {
+        let pieces = pages::decode(self.start, &self.extents);
+        let row = || format!("pages, row (start {}, born {})", self.start, self.born);
+        if !pages::are_ordered(&pieces) {
+            return Err(corrupt_row(row(), "its extents are out of order").into());
+        }
+        match pieces.last().map(FileExtent::end) {
+            Some(end) if end == self.end => Ok(pieces),
+            end => Err(corrupt_row(row(), format!("its extents end at {end:?}, not at {}", self.end)).into()),
+        }
     }
 }
 
@@ -78,11 +91,17 @@ struct Cluster {
 /// Version `number` := the version before, with `new` (absolute, in order, holes included) laid over it. Returns
 /// by how much the bytes that are not holes grew.
 pub fn overlay(ctx: &mut Ctx, ino: u64, number: u64, new: &[FileExtent], refs: &mut RefChanges) -> Result<i64> {
+    assert!(number > 0, "inode {ino}: versions count from 1");
+    assert!(pages::are_ordered(new), "inode {ino}: a commit's extents are in order, the request was checked");
     let mut grown = 0i64;
     for cluster in clusters(ctx.db, ino, number - 1, new)? {
-        let old: Vec<FileExtent> = cluster.pages.iter().flat_map(PageRow::pieces).collect();
+        let mut old: Vec<FileExtent> = Vec::new();
+        for page in &cluster.pages {
+            old.extend(page.pieces()?);
+        }
         let packed = pages::pack(&pages::overlay(&old, &cluster.new));
         for page in &cluster.pages {
+            assert!(page.born < number, "inode {ino}: page of version {} dies in version {number}", page.born);
             ctx.db.stmt("UPDATE pages SET died = ?4 WHERE ino = ?1 AND start = ?2 AND born = ?3")?.execute([
                 ino as i64,
                 page.start as i64,
@@ -131,7 +150,11 @@ fn clusters(db: &Db, ino: u64, base: u64, new: &[FileExtent]) -> Result<Vec<Clus
 }
 
 fn insert_page(db: &Db, ino: u64, born: u64, pieces: &[FileExtent]) -> rusqlite::Result<()> {
+    pages::assert_page(pieces);
+    assert!(pieces.iter().all(|p| p.chunk != 0), "inode {ino}: a page of a version holds no holes");
+    assert!(born > 0, "inode {ino}: versions count from 1");
     let (start, end) = (pieces[0].start, pieces[pieces.len() - 1].end());
+    assert!(end <= MAX_FILE_BYTES, "inode {ino}: a page ends at {end}");
     db.stmt("INSERT INTO pages (ino, start, born, died, end, extents) VALUES (?1, ?2, ?3, NULL, ?4, ?5)")?
         .execute(params![ino as i64, start as i64, born as i64, end as i64, pages::encode(pieces)])?;
     Ok(())
@@ -190,7 +213,10 @@ pub struct NewVersion {
 
 /// Makes version `number` of `inode` (whose pages are in place) the current one; `inode` must be written afterwards.
 pub fn publish(ctx: &mut Ctx, inode: &mut Inode, number: u64, version: &NewVersion) -> Result<u64> {
-    let id = crate::db::meta::draw(&mut ctx.meta.next_version);
+    assert_eq!(number, inode.version_number + 1, "inode {}: versions are numbered without gaps", inode.ino);
+    assert!(version.size_bytes <= MAX_FILE_BYTES, "inode {}: {} bytes", inode.ino, version.size_bytes);
+    let id = draw(&mut ctx.meta.next_version);
+    assert!(id > inode.version_id, "inode {}: version id {id} after {}", inode.ino, inode.version_id);
     ctx.db
         .stmt(
             "INSERT INTO versions (ino, number, version_id, size_bytes, data_bytes, new_bytes, committed_ns)
@@ -231,6 +257,7 @@ pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChan
     if inode.version_number <= 1 {
         return Ok(());
     }
+    assert!(keep >= 1, "the current version is always kept");
     let keep = i64::try_from(keep).unwrap_or(i64::MAX);
     let excess = ctx
         .db
@@ -252,14 +279,15 @@ pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChan
 /// Drops a version that is not the current one, and the pages no other kept version needs.
 fn drop_version(ctx: &mut Ctx, ino: u64, number: u64, refs: &mut RefChanges) -> Result<()> {
     let at = [ino as i64, number as i64];
-    ctx.meta.versions -= 1;
-    ctx.meta.logical_bytes -= data_bytes(ctx.db, ino, number)?;
+    assert!(number > 0, "inode {ino}: versions count from 1");
+    uncount(&mut ctx.meta.versions, 1, "versions")?;
+    uncount(&mut ctx.meta.logical_bytes, data_bytes(ctx.db, ino, number)?, "logical_bytes")?;
     ctx.db.stmt("DELETE FROM versions WHERE ino = ?1 AND number = ?2")?.execute(at)?;
     let kept = |sql: &str| -> rusqlite::Result<i64> {
         ctx.db.stmt(sql)?.query_row(at, |row| row.get::<_, Option<i64>>(0)).map(|n| n.unwrap_or(0))
     };
     let before = kept("SELECT max(number) FROM versions WHERE ino = ?1 AND number < ?2")?;
-    let before = if planted::is(Bug::PagesDroppedEarly) { 0 } else { before };
+    let before = if failpoint::is_active("manager.pages_dropped_early") { 0 } else { before };
     let behind = kept("SELECT min(number) FROM versions WHERE ino = ?1 AND number > ?2")?;
     let rows = ctx
         .db
@@ -313,8 +341,8 @@ pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Result<()> {
         .db
         .stmt("SELECT count(*), ifnull(sum(data_bytes), 0) FROM versions WHERE ino = ?1")?
         .query_row([ino as i64], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)))?;
-    ctx.meta.versions -= count;
-    ctx.meta.logical_bytes -= bytes;
+    uncount(&mut ctx.meta.versions, count, "versions")?;
+    uncount(&mut ctx.meta.logical_bytes, bytes, "logical_bytes")?;
     ctx.db.stmt("DELETE FROM versions WHERE ino = ?1")?.execute([ino as i64])?;
     release_pages(ctx, ino)?;
     inodes::remove(ctx.db, ino)?;
@@ -401,6 +429,7 @@ pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, ma
     let end = offset.saturating_add(len).min(size);
     let mut pieces: Vec<FileExtent> = Vec::new();
     let mut covered = offset.min(size);
+    assert!(max > 0, "a read of no extents makes no progress");
     let mut next: Vec<PageRow> = floor_page(db, ino, number, offset)?.into_iter().collect();
     let mut from = offset;
     while covered < end && pieces.len() < max {
@@ -414,7 +443,7 @@ pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, ma
         }
         for page in next.drain(..) {
             from = from.max(page.start);
-            for piece in page.pieces() {
+            for piece in page.pieces()? {
                 if piece.end() <= offset || piece.start >= size || covered >= end || pieces.len() >= max {
                     continue;
                 }
@@ -430,6 +459,8 @@ pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, ma
             }
         }
     }
+    assert!(pieces.len() <= max, "inode {ino}: {} extents, {max} were asked for", pieces.len());
+    assert!(pages::are_ordered(&pieces), "inode {ino}, version {number}: extents overlap");
     Ok(pieces)
 }
 

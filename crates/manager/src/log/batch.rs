@@ -15,11 +15,11 @@ use crate::log::registry::Command;
 use crate::log::reply_cache::{Answer, CachedReplies, CachedReply, ReplyCache};
 use crate::log::{replicate, reply_cache};
 use crate::map::tables;
-use crate::planted::{self, Bug};
 use crate::soft::{Effect, SoftState};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
+use tessera_failpoint as failpoint;
 use tessera_wire::Error;
 use tessera_wire::log::{LogEntry, LoggedCommand};
 
@@ -128,6 +128,8 @@ fn attempt(
     }
     tables::add_bytes(tables.db, &batch.pg_bytes)?;
     let (entry, encoded) = batch.log(tables)?;
+    tables.meta.assert_follows(&before);
+    assert_eq!(batch.answers.len(), commands.len(), "each command has one answer");
     Ok(Some(AppliedBatch {
         entry,
         encoded,
@@ -155,7 +157,7 @@ impl Batch {
     /// Applies one command; false: it must be undone and cannot be.
     fn one(&mut self, tables: &mut Tables, queued: &QueuedCommand) -> rusqlite::Result<bool> {
         let op = queued.op();
-        let given = op.filter(|_| !planted::is(Bug::RepeatsApply)).and_then(|op| self.given(tables, op));
+        let given = op.filter(|_| !failpoint::is_active("manager.repeats_apply")).and_then(|op| self.given(tables, op));
         if let Some(answer) = given {
             self.answers.push(answer);
             return Ok(true);
@@ -247,6 +249,7 @@ impl Batch {
             return Ok((None, Bytes::new()));
         }
         let seq = self.log_seq;
+        assert_eq!(seq, tables.meta.log_seq + 1, "entries of the log follow each other without gaps");
         tables.meta.log_seq = seq;
         let entry =
             LogEntry { term: tables.meta.term, seq, now_ns: self.now_ns, commands: std::mem::take(&mut self.logged) };

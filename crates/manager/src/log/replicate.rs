@@ -8,10 +8,10 @@
 
 use crate::config::{Config, ns};
 use crate::db::Db;
-use crate::planted::{self, Bug};
 use bytes::Bytes;
 use rusqlite::{OptionalExtension, params};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use tessera_failpoint as failpoint;
 use tessera_wire::log::{AppendLog, AppendLogReply, LogEntry, PutSnapshot};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Health};
@@ -82,6 +82,8 @@ pub enum ReplicaAnswer {
 
 /// Appends an entry to table `command_log`.
 pub fn append(db: &Db, entry: &LogEntry, encoded: &[u8]) -> rusqlite::Result<()> {
+    assert!(entry.seq > 0, "entries count from 1");
+    assert!(!encoded.is_empty() && !entry.commands.is_empty(), "entry {}: without commands", entry.seq);
     db.stmt("INSERT INTO command_log (seq, term, entry) VALUES (?1, ?2, ?3)")?.execute(params![
         entry.seq as i64,
         entry.term as i64,
@@ -132,6 +134,7 @@ impl CommandLog {
 
     /// A new term: every replica is asked anew.
     pub fn set_term(&mut self, term: u64) {
+        assert!(term > self.term, "term {term} after {}", self.term);
         self.term = term;
         for replica in self.replicas.values_mut() {
             *replica = Replica { retry_ns: replica.retry_ns, ..Default::default() };
@@ -141,6 +144,8 @@ impl CommandLog {
 
     /// An entry was written (its transaction may still be under way).
     pub fn push(&mut self, seq: u64, term: u64, bytes: Bytes) {
+        assert_eq!(seq, self.last_seq + 1, "entries of the log follow each other without gaps");
+        assert_eq!(term, self.term, "entry {seq}: new entries are of the current term");
         self.since_snapshot += bytes.len() as u64;
         self.recent_bytes += bytes.len();
         self.last_seq = seq;
@@ -153,6 +158,7 @@ impl CommandLog {
     /// The transaction of the last entry failed: it never was. Its position needs a new term from now on, for a replica
     /// may have it.
     pub fn pop(&mut self, seq: u64) {
+        assert_eq!(seq, self.last_seq, "only the last entry can be taken back");
         while self.recent.back().is_some_and(|kept| kept.seq >= seq) {
             self.recent_bytes -= self.recent.pop_back().map_or(0, |kept| kept.bytes.len());
         }
@@ -201,7 +207,9 @@ impl CommandLog {
         }
         let mut matched: Vec<u64> = self.replicas.values().map(|replica| replica.matched).collect();
         matched.sort_unstable_by(|a, b| b.cmp(a));
-        let enough = if planted::is(Bug::OneReplicaTooFew) { self.needed.max(2) - 1 } else { self.needed };
+        assert!(self.needed <= self.nodes.len(), "{} replicas of {} nodes", self.needed, self.nodes.len());
+        let enough =
+            if failpoint::is_active("manager.one_replica_too_few") { self.needed.max(2) - 1 } else { self.needed };
         matched.get(enough - 1).copied().unwrap_or(0).min(committed)
     }
 
@@ -416,6 +424,8 @@ impl CommandLog {
 
     /// A snapshot was taken, of the state after the last entry or an earlier one.
     pub fn set_snapshot(&mut self, snapshot: Snapshot) {
+        assert!(snapshot.seq <= self.last_seq, "snapshot of entry {}, the last is {}", snapshot.seq, self.last_seq);
+        assert!(!snapshot.image.is_empty(), "a database has an image");
         let since = self.recent.iter().rev().take_while(|kept| kept.seq > snapshot.seq);
         self.since_snapshot = since.map(|kept| kept.bytes.len() as u64).sum();
         self.snapshot = Some(snapshot);
@@ -430,6 +440,7 @@ impl CommandLog {
         if !enough || self.replicas.values().any(lacks) || self.oldest_kept > snapshot.seq {
             return None;
         }
+        assert!(snapshot.seq >= self.dropped_to, "the log is dropped forward only");
         self.oldest_kept = snapshot.seq + 1;
         self.dropped_to = snapshot.seq;
         while self.recent.front().is_some_and(|kept| kept.seq < snapshot.seq) {

@@ -96,6 +96,8 @@ impl ReplyCache {
             self.by_op.insert(key, answer.error.map_or(Ok(answer.reply), Err));
         }
         if !keys.is_empty() {
+            let before = self.batches.back().map_or(0, |batch| batch.log_seq);
+            assert!(log_seq > before, "replies of entry {log_seq} after those of entry {before}");
             self.batches.push_back(CachedBatch { log_seq, now_ns, keys });
         }
     }

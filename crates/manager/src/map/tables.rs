@@ -7,7 +7,7 @@ use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::meta::draw;
 use crate::db::rows::{DiskRow, Member, NodeRow, unsigned};
-use crate::error::Result;
+use crate::error::{Result, corrupt_row};
 use rusqlite::params;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_policy::Scheme;
@@ -19,6 +19,8 @@ const RESTORE_JUMP: u64 = 1 << 20;
 
 /// Changes a disk's own health.
 pub fn set_disk_health(ctx: &mut Ctx<'_>, disk_id: u64, health: Health) -> rusqlite::Result<()> {
+    assert!(disk_id != 0, "disks count from 1");
+    assert!(health != Health::Unknown, "disk {disk_id}: every state of a disk is known");
     ctx.caches.forget_all();
     let version = ctx.next_map_version() as i64;
     ctx.db
@@ -50,6 +52,7 @@ pub fn set_node_health(ctx: &mut Ctx<'_>, node: &NodeRow, health: Health) -> rus
 
 /// Wants the disk listed (again): what was wanted before and is under way does not count.
 pub fn want_inventory(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
+    assert!(disk_id != 0, "disks count from 1");
     ctx.caches.forget_node_map();
     ctx.db
         .conn()
@@ -60,18 +63,28 @@ pub fn want_inventory(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
 
 /// Raises a group's epoch and returns the new one. The caller then changes a member.
 pub fn raise_epoch(ctx: &mut Ctx<'_>, pg_id: u64) -> rusqlite::Result<u64> {
+    assert!(pg_id != 0, "groups count from 1");
     ctx.caches.forget_pg(pg_id);
     let version = ctx.next_map_version() as i64;
-    ctx.db
+    let epoch = ctx
+        .db
         .conn()
         .prepare_cached("UPDATE pgs SET epoch = epoch + 1, map_version = ?2 WHERE pg_id = ?1 RETURNING epoch")?
-        .query_row(params![pg_id as i64, version], |row| unsigned(row, 0))
+        .query_row(params![pg_id as i64, version], |row| unsigned(row, 0))?;
+    match epoch {
+        2.. => Ok(epoch),
+        _ => Err(corrupt_row(format!("pgs, row {pg_id}"), "epochs begin at 1")),
+    }
 }
 
 /// Writes a member back; the caller has raised the epoch.
 pub fn save_member(ctx: &Ctx<'_>, m: &Member) -> rusqlite::Result<()> {
+    assert!(m.inconsistency().is_none(), "{m:?}: {:?}", m.inconsistency());
+    assert!(m.fill_cursor < ctx.meta.next_chunk, "{m:?}: the cursor has passed chunks that were never drawn");
+    assert!(m.fill_until <= ctx.meta.next_chunk, "{m:?}: the backfill ends behind the last chunk");
     ctx.caches.forget_pg(m.pg_id);
-    ctx.db
+    let saved = ctx
+        .db
         .conn()
         .prepare_cached(
             "UPDATE pg_members SET disk_id = ?3, incoming_disk_id = ?4, put_to_incoming = ?5, since_epoch = ?6, \
@@ -87,6 +100,7 @@ pub fn save_member(ctx: &Ctx<'_>, m: &Member) -> rusqlite::Result<()> {
             m.fill_cursor as i64,
             m.fill_until as i64
         ])?;
+    assert!(saved <= 1, "{m:?}: group and position are the key");
     Ok(())
 }
 
@@ -176,6 +190,7 @@ pub fn inventory_done(ctx: &mut Ctx<'_>, disk_id: u64, wanted: u64) -> Result<bo
         .db
         .stmt("UPDATE disks SET inventory_wanted = 0 WHERE disk_id = ?1 AND inventory_wanted = ?2")?
         .execute(params![disk_id as i64, wanted as i64])?;
+    assert!(changed <= 1, "disk {disk_id}: ids are unique");
     Ok(changed == 1)
 }
 

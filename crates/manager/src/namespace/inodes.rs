@@ -1,7 +1,7 @@
 //! Rows of `inodes`, `dentries` and `xattrs`: reading and writing them, no rules.
 
 use crate::db::Db;
-use crate::error::{Result, refuse};
+use crate::error::{Result, corrupt_row, refuse};
 use crate::namespace::hints::HintSet;
 use rusqlite::{OptionalExtension, params};
 use tessera_wire::meta::Entry;
@@ -82,6 +82,16 @@ impl Inode {
         })
     }
 
+    /// Checks what holds of every inode before it is written.
+    fn assert_consistent(&self) {
+        let ino = self.ino;
+        assert!(self.kind != InodeKind::Unknown as i32, "inode {ino}: is of no kind");
+        assert_eq!(self.version_id == 0, self.version_number == 0, "inode {ino}: a version has an id and a number");
+        assert!(self.version_id == 0 || self.is_file(), "inode {ino}: only files have versions");
+        assert!(self.symlink_target.is_none() || self.kind == InodeKind::Symlink as i32, "inode {ino}: has a target");
+        assert!(!self.is_directory() || self.parent != 0, "inode {ino}: a directory has a parent");
+    }
+
     /// Whether it is a directory.
     pub fn is_directory(&self) -> bool {
         self.kind == InodeKind::Directory as i32
@@ -123,6 +133,9 @@ impl Inode {
 
     /// Writes a new row.
     pub fn insert(&self, db: &Db) -> rusqlite::Result<()> {
+        assert!(self.ino > ROOT, "inode {}: the root is made with the database", self.ino);
+        assert!(self.nlink >= 1, "inode {}: a new inode has a name", self.ino);
+        self.assert_consistent();
         db.stmt(
             "INSERT INTO inodes (ino, kind, mode, uid, gid, nlink, parent, domain, size_bytes, mtime_ns, ctime_ns,
                                  version_id, version_number, symlink_target, hints, atime_ns, rdev, content)
@@ -153,6 +166,8 @@ impl Inode {
 
     /// Writes back what may change of a row.
     pub fn update(&self, db: &Db) -> rusqlite::Result<()> {
+        assert!(self.ino >= ROOT, "inodes count from 1");
+        self.assert_consistent();
         db.stmt(
             "UPDATE inodes SET mode = ?2, uid = ?3, gid = ?4, nlink = ?5, parent = ?6, size_bytes = ?7, mtime_ns = ?8,
                                ctime_ns = ?9, version_id = ?10, version_number = ?11, hints = ?12, atime_ns = ?13, content = ?14
@@ -215,6 +230,8 @@ pub fn lookup(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>
 
 /// Adds a name.
 pub fn add_name(db: &Db, parent: u64, name: &[u8], ino: u64) -> rusqlite::Result<()> {
+    assert!((1..=MAX_NAME_BYTES).contains(&name.len()), "a name of {} bytes; it was checked", name.len());
+    assert!(ino > ROOT && parent >= ROOT, "name of inode {ino} in {parent}");
     db.stmt("INSERT INTO dentries (parent, name, ino) VALUES (?1, ?2, ?3)")?.execute(params![
         parent as i64,
         name,
@@ -225,7 +242,9 @@ pub fn add_name(db: &Db, parent: u64, name: &[u8], ino: u64) -> rusqlite::Result
 
 /// Removes a name.
 pub fn remove_name(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<()> {
-    db.stmt("DELETE FROM dentries WHERE parent = ?1 AND name = ?2")?.execute(params![parent as i64, name])?;
+    let sql = "DELETE FROM dentries WHERE parent = ?1 AND name = ?2";
+    let removed = db.stmt(sql)?.execute(params![parent as i64, name])?;
+    assert_eq!(removed, 1, "directory {parent}: a name is removed after it was looked up");
     Ok(())
 }
 
@@ -240,12 +259,17 @@ pub const EMPTY_DIRECTORY_LINKS: u32 = 2;
 
 /// A directory has got or lost a subdirectory.
 pub fn count_subdirectories(db: &Db, directory: u64, by: i64) -> rusqlite::Result<()> {
-    db.stmt("UPDATE inodes SET nlink = nlink + ?2 WHERE ino = ?1")?.execute([directory as i64, by])?;
-    Ok(())
+    assert!(matches!(by, 1 | -1), "directory {directory}: {by} subdirectories at once");
+    let sql = "UPDATE inodes SET nlink = nlink + ?2 WHERE ino = ?1 AND nlink + ?2 >= 2";
+    match db.stmt(sql)?.execute([directory as i64, by])? {
+        1 => Ok(()),
+        _ => Err(corrupt_row(format!("inodes, row {directory}"), "its count of links has no room for a subdirectory")),
+    }
 }
 
 /// Removes an inode's row and its attributes.
 pub fn remove(db: &Db, ino: u64) -> rusqlite::Result<()> {
+    assert!(ino > ROOT, "the root stays");
     db.stmt("DELETE FROM xattrs WHERE ino = ?1")?.execute([ino as i64])?;
     db.stmt("DELETE FROM inodes WHERE ino = ?1")?.execute([ino as i64])?;
     Ok(())

@@ -5,8 +5,8 @@
 
 use crate::ctx::Ctx;
 use crate::db::Db;
-use crate::db::meta::draw;
-use crate::error::{Result, invalid, refuse};
+use crate::db::meta::{draw, uncount};
+use crate::error::{Result, corrupt_row, invalid, refuse};
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode, check_name};
 use rusqlite::{OptionalExtension, params};
@@ -136,6 +136,7 @@ const MAX_INOS: u32 = 256;
 pub(crate) fn draw_inos(ctx: &mut Ctx, wanted: u32) -> Option<InoRange> {
     let count = wanted.min(MAX_INOS);
     let first = ctx.meta.next_ino;
+    assert!(first > inodes::ROOT, "the root's number is taken");
     ctx.meta.next_ino += u64::from(count);
     (count > 0).then_some(InoRange { first, count })
 }
@@ -241,7 +242,7 @@ pub fn unlink(ctx: &mut Ctx, request: &Unlink) -> Result<Entry> {
     check_removable(ctx, &inode, &request.name)?;
     inodes::remove_name(ctx.db, parent.ino, &request.name)?;
     inodes::touch(ctx.db, parent.ino, ctx.now_ns)?;
-    let links = if inode.is_directory() { 0 } else { inode.nlink - 1 };
+    let links = if inode.is_directory() { 0 } else { inode.nlink.saturating_sub(1) };
     let left = Inode { nlink: links, ctime_ns: ctx.now_ns, ..inode.clone() };
     drop_name(ctx, inode)?;
     Ok(left.entry())
@@ -352,12 +353,15 @@ fn check_removable(ctx: &Ctx, inode: &Inode, name: &[u8]) -> Result<()> {
 /// One name less: directories and symbolic links go at once, files when nobody has them open.
 pub(crate) fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Result<()> {
     if inode.is_directory() {
-        ctx.meta.directories -= 1;
+        uncount(&mut ctx.meta.directories, 1, "directories")?;
         inodes::count_subdirectories(ctx.db, inode.parent, -1)?;
         inodes::remove(ctx.db, inode.ino)?;
         return Ok(());
     }
-    inode.nlink -= 1;
+    inode.nlink = match inode.nlink.checked_sub(1) {
+        Some(links) => links,
+        None => return Err(corrupt_row(format!("inodes, row {}", inode.ino), "it has a name and no link").into()),
+    };
     inode.ctime_ns = ctx.now_ns;
     if inode.nlink > 0 {
         inode.update(ctx.db)?;
@@ -367,7 +371,7 @@ pub(crate) fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Result<()> {
         inodes::remove(ctx.db, inode.ino)?;
         return Ok(());
     }
-    ctx.meta.files -= 1;
+    uncount(&mut ctx.meta.files, 1, "files")?;
     inode.update(ctx.db)?;
     ctx.orphans.push(inode.ino);
     Ok(())

@@ -13,11 +13,11 @@ use crate::db::rows::{self, DiskRow, NodeRow};
 use crate::error::{Result, invalid, refuse};
 use crate::internal::{DisksDrained, FailDisks, Internal, Proposal, SetNodeHealth};
 use crate::map::tables;
-use crate::planted::{self, Bug};
 use crate::repair::backfill;
 use crate::soft::Effect;
 use crate::soft::stats;
 use std::collections::BTreeSet;
+use tessera_failpoint as failpoint;
 use tessera_wire::meta::{Drain, Heartbeat, RegisterNode, RegisterNodeReply};
 use tessera_wire::{Ack, Code, DiskInfo, Error, Health, NodeInfo, hex};
 
@@ -183,7 +183,9 @@ fn write_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo, old: Option<&Dis
     tables::update_disk(ctx, old, said)?;
     match old.own_health {
         // It missed deletes, and may have lost its content: listed before it serves again.
-        Health::Out if planted::is(Bug::ReturnsUnlisted) => tables::set_disk_health(ctx, old.disk_id, Health::Up)?,
+        Health::Out if failpoint::is_active("manager.returns_unlisted") => {
+            tables::set_disk_health(ctx, old.disk_id, Health::Up)?
+        }
         Health::Out => {
             tables::want_inventory(ctx, old.disk_id)?;
             tables::set_disk_health(ctx, old.disk_id, Health::Down)?;

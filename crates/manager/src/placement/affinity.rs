@@ -41,6 +41,7 @@ impl Affinity {
             Placement::Collocate { group } => ranked(node_map, group.as_bytes()).into_iter().take(1).collect(),
             Placement::Scatter(_) => ranked(node_map, &session.ino.to_le_bytes()),
         };
+        assert!(!matches!(policy.placement, Placement::Spread), "a file that is spread asks for no host");
         Affinity { asked: true, hosts }
     }
 

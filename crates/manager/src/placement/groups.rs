@@ -26,6 +26,7 @@ const RESERVE_CAP_BYTES: u64 = 1 << 30;
 
 /// Most groups created by one command: so many fit a command log entry with room to spare.
 const GROUPS_PER_COMMAND: usize = 256;
+const _: () = assert!(GROUPS_PER_COMMAND > 0, "a class needs a group");
 
 /// The class of a canonical or hand-written spec: `none`, `replica:3`, `ec:4+2`, `raid6:8+2`, `copy+ec:4+2`. Its row is created when the
 /// class is first used, and groups of its width with it; refused when the cluster has too few hosts for it.
@@ -45,6 +46,7 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Result<Arc<ClassInfo>> {
     if open_group_count(ctx.db.conn(), width)? == 0 {
         first_groups(ctx, &canonical, width)?;
     }
+    assert!(width >= 1, "class {canonical}: without fragments");
     let class_id = tables::insert_class(ctx, &scheme)?;
     ctx.class(class_id)
 }

@@ -122,6 +122,10 @@ impl Layout {
         }
         self.exchange(&mut members);
         let ordered = self.assign_positions(&members);
+        assert_eq!(ordered.len(), self.width, "a group has as many members as its class has fragments");
+        let mut hosts: Vec<u32> = ordered.iter().map(|&d| self.host[d]).collect();
+        hosts.sort_unstable();
+        assert!(hosts.windows(2).all(|w| w[0] != w[1]), "members stand on distinct hosts (P6)");
         let group: Vec<u64> = ordered.into_iter().map(|d| self.disks[d].id).collect();
         self.add(&group);
         Some(group)
@@ -257,6 +261,7 @@ impl Layout {
 
 fn relative(weight: u64, mean: f64) -> f64 {
     let relative = weight.max(1) as f64 / mean.max(1.0);
+    assert!(relative.is_finite() && relative > 0.0, "weight {weight} of a mean of {mean}");
     relative.clamp(1.0 / MAX_RELATIVE_WEIGHT, MAX_RELATIVE_WEIGHT)
 }
 
@@ -277,6 +282,7 @@ pub fn open_groups(disks: usize, width: usize) -> usize {
 
 /// Above this many open groups more would only cost rows.
 pub const MAX_OPEN_GROUPS: usize = 1024;
+const _: () = assert!(MAX_OPEN_GROUPS > 0, "chunks need a group");
 
 #[cfg(test)]
 mod tests {

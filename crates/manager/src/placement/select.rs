@@ -154,11 +154,13 @@ impl WeightedGroups {
             sum += group.weight(stats).max(1.0);
             self.sums.push(sum);
         }
+        assert_eq!(self.sums.len(), self.groups.len(), "each group has a weight");
     }
 
     /// A group at random by weight among those that fit: a few throws, then the next that fits.
     fn pick(&self, random: u64, fits: impl Fn(&OpenGroup) -> bool) -> Option<&OpenGroup> {
         let total = *self.sums.last()?;
+        assert!(total >= 1.0, "every group weighs something");
         let mut random = random;
         let mut at = 0;
         for _ in 0..4 {

@@ -20,15 +20,16 @@ use crate::error::Result;
 use crate::internal::{AdvanceBackfill, FinishBackfill, FinishBackfills, Move, MoveMembers};
 use crate::map::tables;
 use crate::placement::layout::{Layout, LayoutDisk};
-use crate::planted::{self, Bug};
 use crate::soft::Effect;
 use rusqlite::{Connection, params};
 use std::collections::{BTreeMap, BTreeSet};
+use tessera_failpoint as failpoint;
 use tessera_stripe::ClassLayout;
 use tessera_wire::{ClassInfo, Health};
 
 /// Most moves in one command.
 const MOVES_PER_COMMAND: usize = 256;
+const _: () = assert!(MOVES_PER_COMMAND > 0, "repair must move something");
 /// Disks whose load differs by less than this part of the mean are balanced enough: moving costs, too.
 const BALANCE_SLACK: f64 = 0.10;
 
@@ -49,7 +50,7 @@ pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
             continue;
         }
         let epoch = tables::raise_epoch(ctx, m.pg_id)?;
-        if !planted::is(Bug::StaleEpochCounts) {
+        if !failpoint::is_active("manager.stale_epoch_counts") {
             m.since_epoch = epoch;
         }
         if m.incoming != 0 {
@@ -63,6 +64,7 @@ pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
 
 /// A moving member's disk was lost: what the incoming disk has counts, the fill goes on from its cursor.
 fn become_lost(ctx: &mut Ctx<'_>, m: &mut Member) -> Result<()> {
+    assert!(m.incoming != 0 && !m.put_to_incoming, "{m:?}: does not move");
     m.put_to_incoming = true;
     m.fill_until = ctx.meta.next_chunk;
     missing::incoming_takes_over(ctx, m.pg_id, m.position, m.fill_cursor)
@@ -93,13 +95,16 @@ fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Result<()> {
     if m.incoming != 0 || !new.may_take_members() || !host_is_free(conn, &m, &new)? {
         return Ok(());
     }
+    assert_eq!((m.incoming, m.put_to_incoming), (0, false), "{m:?}: a move begins while another is under way");
+    assert_ne!(incoming, m.disk_id, "{m:?}: moves to where it is");
     let epoch = tables::raise_epoch(ctx, m.pg_id)?;
+    assert!(epoch > m.since_epoch, "{m:?}: epoch {epoch} is not above its own");
     m.incoming = incoming;
     m.fill_cursor = 0;
     if old.health() == Health::Out {
         m.put_to_incoming = true;
         m.fill_until = ctx.meta.next_chunk;
-        if !planted::is(Bug::StaleEpochCounts) {
+        if !failpoint::is_active("manager.stale_epoch_counts") {
             m.since_epoch = epoch;
         }
     } else {
@@ -115,7 +120,7 @@ fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Result<()> {
 fn host_is_free(conn: &Connection, m: &Member, new: &DiskRow) -> Result<bool> {
     for other in rows::members(conn, m.pg_id)?.iter().filter(|o| o.position != m.position) {
         for disk_id in [other.disk_id, other.incoming] {
-            if planted::is(Bug::SharedHost) {
+            if failpoint::is_active("manager.shared_host") {
                 continue;
             }
             if disk_id != 0 && rows::disk(conn, disk_id)?.is_some_and(|d| d.host == new.host) {
@@ -131,6 +136,7 @@ fn cancel(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
     if m.put_to_incoming {
         return Ok(());
     }
+    assert!(m.incoming != 0, "{m:?}: no move to give up");
     tables::raise_epoch(ctx, m.pg_id)?;
     // What was filled already is to be removed there, before that disk may take over members again (P3).
     tables::want_inventory(ctx, m.incoming)?;
@@ -179,10 +185,11 @@ pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<
             garbage::order_delete(ctx, m.incoming, *chunk, m.position)?;
         }
     }
-    for &chunk_id in passed.difference(&done).filter(|_| !planted::is(Bug::PassedChunksForgotten)) {
+    for &chunk_id in passed.difference(&done).filter(|_| !failpoint::is_active("manager.passed_chunks_forgotten")) {
         let lacking = Missing { chunk_id, fragment: m.position, incoming: lacking_on_incoming, pg_id: m.pg_id };
         missing::insert(ctx, lacking, Cause::Passed)?;
     }
+    assert!(command.to >= m.fill_cursor, "{m:?}: the cursor moves back to {}", command.to);
     // The cursor is no part of the map: it raises no epoch.
     m.fill_cursor = command.to;
     tables::save_member(ctx, &m)?;
@@ -202,7 +209,7 @@ pub fn is_complete(conn: &Connection, m: &Member) -> Result<bool> {
             "SELECT EXISTS (SELECT 1 FROM missing_fragments WHERE pg_id = ?1 AND fragment = ?2 AND incoming = ?3)",
         )?
         .query_row(params![m.pg_id as i64, m.position, !m.put_to_incoming], |row| row.get(0))?;
-    Ok(!ahead && (!lacking || planted::is(Bug::MoveEndsEarly)))
+    Ok(!ahead && (!lacking || failpoint::is_active("manager.move_ends_early")))
 }
 
 /// Members whose fill is through, at most `limit`.
@@ -229,7 +236,9 @@ pub fn finish_backfills(ctx: &mut Ctx<'_>, command: &FinishBackfills) -> Result<
 }
 
 fn finish(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
+    assert!(m.incoming != 0, "{m:?}: a move ends that never began");
     let epoch = tables::raise_epoch(ctx, m.pg_id)?;
+    assert!(epoch > m.since_epoch, "{m:?}: epoch {epoch} is not above its own");
     let old = m.disk_id;
     if !m.put_to_incoming {
         // Puts change their target now: what a writer put to the old disk it has to put again (P11).
@@ -297,14 +306,15 @@ impl<'a> Plan<'a> {
             .flat_map(|o| [o.disk_id, o.incoming])
             .filter(|d| *d != 0)
             .collect();
-        let before = if planted::is(Bug::SharedHost) { vec![m.disk_id; before.len()] } else { before };
-        let used = if planted::is(Bug::SharedHost) { Vec::new() } else { used };
+        let before = if failpoint::is_active("manager.shared_host") { vec![m.disk_id; before.len()] } else { before };
+        let used = if failpoint::is_active("manager.shared_host") { Vec::new() } else { used };
         let share = self.share(m);
         let (disks, room) = (self.disks, &self.room);
         let fits = |d: &LayoutDisk| {
             disks.get(&d.id).is_some_and(DiskRow::may_take_members) && room.get(&d.id).is_some_and(|r| *r > share)
         };
         let incoming = self.layout.replacement(&before, m.position as usize, &used, fits)?;
+        assert!(incoming != 0 && incoming != m.disk_id, "{m:?}: replaced by {incoming}");
         self.take(m, incoming, share);
         Some(Move { pg_id: m.pg_id, position: m.position, disk_id: m.disk_id, incoming_was: 0, incoming })
     }

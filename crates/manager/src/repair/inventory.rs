@@ -92,6 +92,7 @@ pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Result<InventoryPage>
             listing.complete |= page.last;
         }
     }
+    assert!(bound <= view.meta.next_chunk, "disk {}: listed up to chunk {bound}", page.disk_id);
     Ok(InventoryPage {
         disk_id: page.disk_id,
         after: page.after,

@@ -295,6 +295,8 @@ fn next_batch(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, m: &
         }
     }
     let chunks = parts.values().map(Vec::len).sum();
+    assert!(last > m.fill_cursor, "{m:?}: the batch ends at {last}, before the cursor");
+    assert!(chunks > 0, "{m:?}: a batch of no chunks");
     let run = BackfillBatch { incoming: m.incoming, from: m.fill_cursor, to: last, chunks, ..BackfillBatch::default() };
     view.soft.cluster.tasks.backfills.insert(key, run);
     let mut given = Vec::new();
@@ -325,6 +327,7 @@ fn load_batch(conn: &Connection, m: &Member, limit: usize) -> Result<Vec<ChunkTo
     });
     let keep = fits.count().max(1);
     batch.truncate(keep);
+    assert!(batch.windows(2).all(|w| w[0].info.chunk_id < w[1].info.chunk_id), "a batch is in order of chunks");
     for wanted in &mut batch {
         wanted.info.missing = missing::of_chunk(conn, wanted.info.chunk_id)?;
     }
@@ -341,7 +344,9 @@ fn rebuild(
     wanted: Vec<ChunkToRebuild>,
     work: Work,
 ) -> Result<Task> {
+    assert!(!wanted.is_empty(), "a rebuild task without chunks");
     let class_id = wanted.first().map_or(0, |w| w.info.class_id);
+    assert!(wanted.iter().all(|w| w.info.class_id == class_id), "a rebuild task is of one class");
     let domain = wanted.first().map_or(0, |w| w.domain);
     let class = view.caches.class(view.db, class_id)?;
     let pg = round.pg(view.db.conn(), member.0)?.map(|(info, _)| info.clone());
@@ -476,6 +481,7 @@ fn end_of_batch(view: &mut View<'_>, member: (u64, u32), task_id: u64) -> Option
         tasks.backfill_backoff.remove(&member);
     }
     run.proposed_ns = now_ns;
+    assert!(run.to > run.from, "member {member:?}: the cursor goes from {} to {}", run.from, run.to);
     let advance = AdvanceBackfill {
         pg_id: member.0,
         position: member.1,

@@ -46,6 +46,7 @@ pub fn redundancy(conn: &Connection, chunks: u64) -> Result<Redundancy> {
             add_group(conn, (&disks, &classes), *pg_id, members, &mut sum)?;
         }
     }
+    assert!(groups.values().all(|members| !members.is_empty()), "a group has members");
     sum.full = chunks.saturating_sub(sum.reduced + sum.lost);
     Ok(sum)
 }

@@ -113,6 +113,8 @@ impl SoftSessions {
 
     /// Adds a writer.
     pub fn insert_writer(&mut self, id: u64, client_id: u64, started_ns: i64, used_ns: i64, reserved_bytes: u64) {
+        assert!(id != 0 && id & SOFT_ID == 0, "session {id}: a writer's id is drawn from the counter");
+        assert!(started_ns <= used_ns, "session {id}: used before it began");
         self.writers.insert(id, Writer { client_id, started_ns, used_ns, reserved_bytes });
     }
 
@@ -144,6 +146,7 @@ impl SoftSessions {
     /// Opens a reader in memory; its id.
     pub fn open_reader(&mut self, term: u64, reader: Reader) -> u64 {
         self.count += 1;
+        assert!(self.count <= 0xff_ffff_ffff, "readers of one term are numbered within 40 bits");
         let id = SOFT_ID | (term & 0x3f_ffff) << 40 | self.count & 0xff_ffff_ffff;
         self.insert_reader(id, reader);
         id
@@ -152,7 +155,8 @@ impl SoftSessions {
     fn insert_reader(&mut self, id: u64, reader: Reader) {
         *self.by_version.entry(reader.version).or_default() += 1;
         *self.by_ino.entry(reader.ino).or_default() += 1;
-        self.readers.insert(id, reader);
+        let before = self.readers.insert(id, reader);
+        assert!(before.is_none(), "session {id}: ids are unique");
     }
 
     /// A reader that lives; counts as use.
@@ -265,10 +269,9 @@ impl SoftSessions {
 }
 
 fn uncount(counts: &mut HashMap<u64, u32>, key: u64) {
-    if let Some(count) = counts.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&key);
-        }
+    let count = counts.get_mut(&key).unwrap_or_else(|| panic!("{key}: a reader ends that was not counted"));
+    *count -= 1;
+    if *count == 0 {
+        counts.remove(&key);
     }
 }

@@ -149,13 +149,16 @@ impl Tasks {
     /// A new task id: never one of an earlier term.
     pub fn draw(&mut self) -> u64 {
         self.next += 1;
+        assert!(self.next < 1 << 40, "tasks of one term are numbered within 40 bits");
         (self.term << 40) | self.next
     }
 
     /// Enters a task that was made for a node.
     pub fn give(&mut self, given: Assignment) -> Task {
+        assert!(given.node_id != 0 && given.disk_id != 0, "a task is for a disk of a node: {given:?}");
         let wire = given.wire.clone();
-        self.given.insert(wire.task_id, given);
+        let before = self.given.insert(wire.task_id, given);
+        assert!(before.is_none(), "task {}: ids are unique", wire.task_id);
         wire
     }
 

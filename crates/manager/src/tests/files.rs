@@ -410,7 +410,7 @@ proptest! {
     }
 }
 
-/// Runs up to `cases` cases from a fixed seed; used to see planted bugs caught.
+/// Runs up to `cases` cases from a fixed seed; used to see mistakes caught.
 pub(super) fn cases(cases: u32) {
     RIG.set(None);
     let mut runner = proptest::test_runner::TestRunner::deterministic();

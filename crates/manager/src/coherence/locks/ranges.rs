@@ -64,6 +64,7 @@ impl Ranges {
     /// Locks `bytes` (or gives them up: none), whatever was held of them.
     pub fn set(&mut self, bytes: Bytes, held: Option<Held>) {
         let Bytes { start, end } = bytes;
+        assert!(start <= end, "bytes {start} to {end} are no range");
         // What reaches in from the left, and what reaches out to the right, stays beyond the range.
         let over: Vec<(u64, u64, Held)> = self.over(bytes).map(|(b, h)| (b.start, b.end, *h)).collect();
         for (from, to, was) in over {
@@ -96,6 +97,7 @@ impl Ranges {
             self.0.remove(&next);
             end = to;
         }
+        assert!(start <= end, "joined to {start} to {end}");
         self.0.insert(start, (end, held));
     }
 

@@ -157,10 +157,15 @@ impl LockTable {
 
     fn change(&mut self, ino: u64, owner: Owner, bytes: Bytes, held: Option<Held>) {
         let file = self.files.entry(ino).or_default();
+        if let Some(held) = held {
+            let free = file.holders(&Want { ino, owner, bytes, held }).next().is_none();
+            assert!(free, "inode {ino}: {owner:?} is granted {bytes:?} that another owner has locked");
+        }
         let ranges = file.held.entry(owner).or_default();
         let before = ranges.len();
         ranges.set(bytes, held);
         let count = self.counts.entry(owner.client_id).or_default();
+        assert!(*count >= before, "client {}: {before} ranges of {count} counted locks", owner.client_id);
         *count = *count + ranges.len() - before;
         if *count == 0 {
             self.counts.remove(&owner.client_id);

@@ -1,0 +1,27 @@
+//! Mistakes (failpoints) in the core, each caught by the test that watches over the promise.
+
+use super::{files, leases, log, names, restart};
+use tessera_failpoint as failpoint;
+
+#[test]
+fn mistakes_are_caught() {
+    let caught = |name: &str, scenario: fn()| {
+        let _guard = failpoint::activate(name);
+        std::panic::catch_unwind(scenario).is_err()
+    };
+    let model = || files::cases(2_000);
+    let table: [(&str, fn()); 8] = [
+        ("manager.answers_before_replicas", log::an_answer_waits_for_as_many_replicas_as_there_must_be),
+        ("manager.one_replica_too_few", log::an_answer_waits_for_as_many_replicas_as_there_must_be),
+        ("manager.repeats_apply", restart::p8_a_request_sent_twice_has_one_effect_and_one_answer),
+        ("manager.pages_dropped_early", model),
+        ("manager.references_leak", model),
+        ("manager.staged_counted_twice", model),
+        ("manager.no_recall", leases::a_change_waits_for_the_holders_answer),
+        ("manager.no_recall", names::others_wait_before_they_make_names),
+    ];
+    for (name, scenario) in table {
+        assert!(caught(name, scenario), "failpoint {name} is active and no check fails");
+    }
+    files::cases(200); // And without any, all is well.
+}
