@@ -1,9 +1,9 @@
-//! What commands and reads get to see: the database, the counters, the caches, the soft state, the tape of decisions.
+//! What commands and reads work on: the database, the counters, the caches, the soft state, the recorded choices.
 //!
 //! A *command* is applied through a [`Ctx`] and may write; a read, an answer to a heartbeat or a tick gets a [`View`].
-//! Neither does any I/O but through the database. The rule that makes the log work: what a command writes
-//! depends on the database, the command, `now_ns` and the [`RecordedChoices`] only. Whatever else it needs to know (free
-//! space, queues, who reads what) it asks through the tape, which remembers the answer with the command.
+//! Neither does any I/O but through the database. A command must write the same when the log is replayed: what it writes
+//! depends on the database, the command, `now_ns` and its [`RecordedChoices`] only. Anything else it needs to know (free
+//! space, queues, open readers) it asks through [`Ctx::record`], which logs the answer with the command.
 
 use crate::config::Config;
 use crate::db::Db;
@@ -27,7 +27,6 @@ pub struct View<'a> {
     pub caches: &'a Caches,
     /// Soft state.
     pub soft: &'a mut SoftState,
-    /// Knobs.
     pub config: &'a Config,
 }
 
@@ -43,9 +42,8 @@ pub struct Ctx<'a> {
     pub caches: &'a Caches,
     /// Soft state, to be asked through [`Ctx::record`] only; nearly empty at replay.
     pub soft: &'a SoftState,
-    /// Knobs.
     pub config: &'a Config,
-    /// Decisions taken from soft state.
+    /// What the command learned from soft state.
     pub choices: &'a mut RecordedChoices,
     /// Client that asked; 0: the manager itself.
     pub client_id: u64,
@@ -90,17 +88,16 @@ impl Ctx<'_> {
     }
 }
 
-/// Decisions of one command, in the order they were taken.
+/// What one command learned from soft state (recorded nondeterminism), in order.
 #[derive(Debug, Default, Clone)]
 pub struct RecordedChoices {
-    /// The decisions.
     pub values: Vec<u64>,
     replaying: bool,
     at: usize,
 }
 
 impl RecordedChoices {
-    /// A tape that is played back.
+    /// Choices that were logged, for a replay.
     pub fn replay(values: Vec<u64>) -> RecordedChoices {
         RecordedChoices { values, replaying: true, at: 0 }
     }

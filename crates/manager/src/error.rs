@@ -6,7 +6,7 @@ use thiserror::Error;
 /// Why a request was not carried out. Refusals leave nothing behind; database failures undo the whole batch.
 #[derive(Debug, Error)]
 pub enum Failure {
-    /// The asker's fault or the cluster's state: the answer it gets.
+    /// The request is wrong, or the state of the cluster does not allow it: the error in the reply.
     #[error("{0}")]
     Refused(#[from] Error),
     /// SQLite failed.
@@ -50,7 +50,7 @@ impl Failure {
         Failure::Refused(Error::new(code, message))
     }
 
-    /// The error that travels to the asker.
+    /// The error for the reply.
     pub fn into_wire(self) -> Error {
         match self {
             Failure::Refused(error) => error,

@@ -572,7 +572,7 @@ impl Fake {
         }
     }
 
-    /// Every chunk has all its fragments on the disks that are its members, none is being filled.
+    /// Every chunk has all its fragments on the disks that are its members, none is being backfilled.
     pub fn is_whole(&self) -> bool {
         let groups = self.groups();
         groups.values().flatten().all(|m| m.incoming == 0)

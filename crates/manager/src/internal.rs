@@ -29,13 +29,12 @@ pub trait Internal: prost::Message + Default + Sized {
     }
 }
 
-/// A manager has started (or taken up after a failed commit): its entries bear this term from now on.
+/// A manager has started, or goes on after a failed commit: its entries have this term from now on.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NewTerm {
-    /// The term.
     #[prost(uint64, tag = "1")]
     pub term: u64,
-    /// The database was rebuilt from log replicas: what nodes were told after the last acknowledged entry is
+    /// The database was rebuilt from log replicas: what nodes learned after the last acknowledged entry is
     /// unknown, so epochs and incarnations jump past it (P11).
     #[prost(bool, tag = "2")]
     pub restored: bool,
@@ -44,13 +43,11 @@ pub struct NewTerm {
 /// A request was refused: a repetition gets the same answer (P8).
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RecordRefusal {
-    /// Who asked.
+    /// Client that sent it.
     #[prost(uint64, tag = "1")]
     pub client_id: u64,
-    /// Its number.
     #[prost(uint64, tag = "2")]
     pub op_id: u64,
-    /// The answer.
     #[prost(message, optional, tag = "3")]
     pub error: Option<tessera_wire::Error>,
 }
@@ -58,7 +55,6 @@ pub struct RecordRefusal {
 /// Sessions that were not used for too long.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct EndSessions {
-    /// The sessions.
     #[prost(uint64, repeated, tag = "1")]
     pub session_ids: Vec<u64>,
 }
@@ -66,22 +62,18 @@ pub struct EndSessions {
 /// A reader that is no longer young.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ReaderRow {
-    /// Session.
     #[prost(uint64, tag = "1")]
     pub session_id: u64,
-    /// Client.
     #[prost(uint64, tag = "2")]
     pub client_id: u64,
     /// When it was opened.
     #[prost(sint64, tag = "3")]
     pub started_ns: i64,
-    /// File.
     #[prost(uint64, tag = "4")]
     pub ino: u64,
     /// Version id.
     #[prost(uint64, tag = "5")]
     pub version: u64,
-    /// Its number.
     #[prost(uint64, tag = "6")]
     pub number: u64,
 }
@@ -89,23 +81,20 @@ pub struct ReaderRow {
 /// Readers get rows.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PersistReaders {
-    /// The readers.
     #[prost(message, repeated, tag = "1")]
     pub readers: Vec<ReaderRow>,
 }
 
-/// Files whose old versions nobody reads any more.
+/// Files whose old versions have no reader any more.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TrimVersions {
-    /// The files.
     #[prost(uint64, repeated, tag = "1")]
     pub inos: Vec<u64>,
 }
 
-/// Files without names that nobody has open any more.
+/// Files without a name and without a session.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ReleaseOrphans {
-    /// The files.
     #[prost(uint64, repeated, tag = "1")]
     pub inos: Vec<u64>,
 }
@@ -118,7 +107,7 @@ pub struct SweepPages {
     pub limit: u32,
 }
 
-/// Answers nobody will ask for again.
+/// Removes cached replies that no client will ask for again.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PruneAnswers {
     /// Those of group commits up to this one.
@@ -130,7 +119,7 @@ pub struct PruneAnswers {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NoteLeases {}
 
-/// Who may hold locks: they come back to a restarted manager before it gives any away.
+/// Clients that may hold locks: a restarted manager lets them claim their locks before it grants any.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct NoteLockers {
     /// The clients, all of them.
@@ -141,7 +130,6 @@ pub struct NoteLockers {
 /// Removes those of these files whose time is over.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ExpireFiles {
-    /// The files.
     #[prost(uint64, repeated, tag = "1")]
     pub inos: Vec<u64>,
 }
@@ -149,10 +137,9 @@ pub struct ExpireFiles {
 /// Sets a node's health: [`Health::Down`], [`Health::Out`] or [`Health::Up`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SetNodeHealth {
-    /// The node.
     #[prost(uint64, tag = "1")]
     pub node_id: u64,
-    /// The life of it that this is about; nothing happens to a later one (P11).
+    /// Its incarnation; the command does not apply to a later one (P11).
     #[prost(uint64, tag = "2")]
     pub incarnation: u64,
     /// New health.
@@ -163,18 +150,15 @@ pub struct SetNodeHealth {
 /// Declares disks lost.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FailDisks {
-    /// The disks.
     #[prost(uint64, repeated, tag = "1")]
     pub disk_ids: Vec<u64>,
 }
 
-/// Gives one member a disk to be filled, or takes it away.
+/// Gives one member an incoming disk, or takes it away.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Move {
-    /// Group.
     #[prost(uint64, tag = "1")]
     pub pg_id: u64,
-    /// Member.
     #[prost(uint32, tag = "2")]
     pub position: u32,
     /// The member's disk when this was decided.
@@ -196,16 +180,14 @@ pub struct MoveMembers {
     pub moves: Vec<Move>,
 }
 
-/// The fill of a member has passed more chunks.
+/// The backfill of a member has passed more chunks.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AdvanceBackfill {
-    /// Group.
     #[prost(uint64, tag = "1")]
     pub pg_id: u64,
-    /// Member.
     #[prost(uint32, tag = "2")]
     pub position: u32,
-    /// The disk that is being filled.
+    /// The disk that is being backfilled.
     #[prost(uint64, tag = "3")]
     pub incoming: u64,
     /// Cursor before.
@@ -220,13 +202,11 @@ pub struct AdvanceBackfill {
     pub done: Vec<u64>,
 }
 
-/// A member whose fill is through.
+/// A member whose backfill is complete.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FinishBackfill {
-    /// Group.
     #[prost(uint64, tag = "1")]
     pub pg_id: u64,
-    /// Member.
     #[prost(uint32, tag = "2")]
     pub position: u32,
     /// The disk that takes over.
@@ -234,10 +214,9 @@ pub struct FinishBackfill {
     pub incoming: u64,
 }
 
-/// See [`FinishBackfill`]. Applying checks again that nothing is left to fill (P6).
+/// See [`FinishBackfill`]. Applying checks again that nothing is left to backfill (P6).
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FinishBackfills {
-    /// The members.
     #[prost(message, repeated, tag = "1")]
     pub fills: Vec<FinishBackfill>,
 }
@@ -245,7 +224,6 @@ pub struct FinishBackfills {
 /// Fragments that nodes have put in place and synced; each with the epoch of the put and the disk.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FragmentsDone {
-    /// The fragments.
     #[prost(message, repeated, tag = "1")]
     pub fragments: Vec<FragmentRef>,
 }
@@ -253,12 +231,11 @@ pub struct FragmentsDone {
 /// Fragments that nodes have verified to be bad or absent, with the disk that should hold each.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FragmentsBad {
-    /// The fragments.
     #[prost(message, repeated, tag = "1")]
     pub fragments: Vec<FragmentRef>,
 }
 
-/// Deletes that are on disk.
+/// Deletes that nodes have synced.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DeletesDone {
     /// The fragments, with their disks.
@@ -294,7 +271,6 @@ pub struct SetInventory {
 /// What a disk holds between two fragments.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InventoryPage {
-    /// The disk.
     #[prost(uint64, tag = "1")]
     pub disk_id: u64,
     /// The page starts behind this fragment.
@@ -306,7 +282,7 @@ pub struct InventoryPage {
     /// To the end.
     #[prost(bool, tag = "4")]
     pub last: bool,
-    /// Chunks below this id were committed before the disk began to list, but for those in `pending`: what lacks of them is
+    /// Chunks below this id were committed before the disk began to list, except those in `pending`: absent ids below it are
     /// missing.
     #[prost(uint64, tag = "5")]
     pub bound: u64,
@@ -318,7 +294,6 @@ pub struct InventoryPage {
 /// Draining disks that no group uses any more.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DisksDrained {
-    /// The disks.
     #[prost(uint64, repeated, tag = "1")]
     pub disk_ids: Vec<u64>,
 }
@@ -326,7 +301,6 @@ pub struct DisksDrained {
 /// Member disks of a new group, in order of position.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NewGroup {
-    /// Disk ids.
     #[prost(uint64, repeated, tag = "1")]
     pub disk_ids: Vec<u64>,
 }

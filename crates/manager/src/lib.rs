@@ -1,12 +1,13 @@
 //! The metadata service: namespace, versions, chunk directory, placement groups, repair plan, on SQL.
 //!
-//! [`core::ManagerCore`] is the whole of it as a state machine: it takes events and a time and gives actions, owns the
+//! [`core::ManagerCore`] is a state machine: it takes events and a time and returns actions. It owns the
 //! database and knows no socket, thread or clock; [`shell`] puts it on the network. A mutating request becomes a
 //! command, is applied in one group commit with others, written to the command log and answered when enough replicas
 //! hold it (ARCHITECTURE.md, "The manager"). Bulk data never comes here.
 //!
-//! Start with `db/schema.sql`, the data model; then `state` (what a command may look at), [`core`] (how commands flow),
-//! and the folders named after what they hold.
+//! Start with `db/schema.sql`, the data model; then `ctx.rs` (what a command may look at), `log/registry.rs` (all requests, one a
+//! row) and [`core`] (how commands flow). Folders import each other in one direction: `db`, `coherence`, `soft`, `ctx`,
+//! `map`, `placement`, `chunks`, `namespace`, `files`, `repair`, `nodes`, `log`, `core`, [`shell`].
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod chunks;

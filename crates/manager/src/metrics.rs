@@ -1,4 +1,4 @@
-//! Figures of the core, as `/metrics` shows them.
+//! Numbers of the core, as `/metrics` shows them.
 
 use std::collections::BTreeMap;
 use tessera_wire::Kind;

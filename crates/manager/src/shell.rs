@@ -1,4 +1,4 @@
-//! The core on the network: one thread owns it, connections' threads bring requests, a few threads carry what it says.
+//! The core on the network: one thread owns it, the connections' threads bring requests, a few threads send its replies.
 //!
 //! The core's thread never touches a socket: it takes everything that waits, begins a group commit, hands the log's entries to the
 //! senders, and syncs the transaction while they travel. SIGTERM is the binary's business: it calls
@@ -26,13 +26,13 @@ use thiserror::Error as ThisError;
 
 /// Release that greetings name.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
-/// How often long work says how far it is.
+/// Interval of progress reports.
 const TELL_EVERY: Duration = Duration::from_secs(5);
-/// The core is told of time passing this often.
+/// Interval of ticks.
 const TICK: Duration = Duration::from_millis(100);
-/// Threads that write to sockets; a peer that takes nothing holds up those that share its thread.
+/// Threads that write to sockets; a peer that does not read delays those that share its thread.
 const SENDERS: usize = 4;
-/// Events taken in before a group commit at most.
+/// Most events taken in before a group commit.
 const EVENTS_AT_ONCE: usize = 4096;
 
 /// Why a manager could not be started.
@@ -67,11 +67,11 @@ enum Job {
     Recall { connection: u64, call: Call },
 }
 
-/// What connections' threads and senders share.
+/// State that the connections' threads and senders share.
 struct Shared {
     cluster_id: [u8; 16],
     inbox: Mutex<Sender<In>>,
-    /// Greeted connections: who they are.
+    /// Connections that have greeted, with their role.
     greeted: Mutex<HashMap<u64, Greeted>>,
 }
 
@@ -81,7 +81,7 @@ struct Greeted {
     client_id: u64,
 }
 
-/// A manager that serves.
+/// A running manager.
 pub struct ManagerServer {
     shared: Arc<Shared>,
     server: Option<Server>,
@@ -92,7 +92,7 @@ pub struct ManagerServer {
 }
 
 impl ManagerServer {
-    /// Serves the database in `dir`, which is created for a new cluster if there is none and `create` is given (its id).
+    /// Serves the database in `dir`. If there is none and `create` gives a cluster id, creates it for that new cluster.
     ///
     /// # Errors
     /// What is wrong with the directory, the database or an address.
@@ -197,12 +197,12 @@ impl ManagerServer {
         self.shared.cluster_id
     }
 
-    /// Figures, at most a tick old.
+    /// Numbers, at most a tick old.
     pub fn metrics(&self) -> Metrics {
         self.metrics.lock().clone()
     }
 
-    /// Whether the core serves no more (its database failed, or a newer manager took over): time to [`ManagerServer::stop`].
+    /// Whether the core has stopped (its database failed, or a newer manager took over): call [`ManagerServer::stop`].
     pub fn is_finished(&self) -> bool {
         self.core.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -215,7 +215,7 @@ impl ManagerServer {
     fn end(&mut self) -> Option<Error> {
         let _ = self.shared.inbox.lock().send(In::Stop);
         let why = self.core.take().and_then(|core| core.join().ok()).flatten();
-        // The core's outboxes are gone with it: senders end when they are empty.
+        // The core's outboxes are closed: senders end when they are empty.
         self.senders.drain(..).for_each(|sender| _ = sender.join());
         if let Some(mut server) = self.server.take() {
             server.stop();
@@ -250,7 +250,7 @@ impl Shared {
         Ok(prost::Message::encode_to_vec(&reply).into())
     }
 
-    /// A node of another cluster is told what it may mean, and so are those who look after this manager.
+    /// Rejects a node of another cluster; the error and the log explain what that may mean.
     fn turn_away(&self, hello: &Hello, role: Role, error: Error) -> Error {
         if role != Role::Node || error.kind() != Code::WrongCluster {
             return error;
@@ -349,7 +349,7 @@ impl CoreLoop {
         CoreLoop { core, events, inbox, snapshot: None, outboxes, metrics, addresses, next_tick: Instant::now() }
     }
 
-    /// Until it is told to stop, or the core stops by itself: then why.
+    /// Runs until it is stopped, or the core stops by itself: then returns why.
     fn run(mut self) -> Option<Error> {
         let why = self.serve();
         // It reads the database, which must be closed when this returns.
@@ -359,7 +359,7 @@ impl CoreLoop {
         why
     }
 
-    /// Has another thread copy the database, if that is wanted.
+    /// Has another thread copy the database if the core wants a snapshot.
     fn take_snapshot(&mut self) {
         let Some(file) = self.core.db().file().map(Path::to_path_buf) else { return };
         if !self.core.snapshot_wanted() {
@@ -402,7 +402,7 @@ impl CoreLoop {
         }
     }
 
-    /// Takes in what waits, waiting for it if there is nothing else to do; false: stop.
+    /// Takes in waiting events, and waits if there is nothing else to do; false: stop.
     fn take_in(&mut self) -> bool {
         let wait = match self.core.wants_commit() {
             true => Duration::ZERO,

@@ -1,4 +1,4 @@
-//! The batched dedup query: which chunks exist, and where do new ones go?
+//! The batched dedup query: which chunks exist, and which groups take new ones?
 //!
 //! A chunk is *durable* when it is committed, misses no fragment and no member of its group was lost: the client sends
 //! nothing. It is *incomplete* when its missing fragments can be put where they belong. Else a new row is made: a chunk
@@ -23,7 +23,7 @@ use tessera_stripe::ClassLayout;
 use tessera_wire::ClassInfo;
 use tessera_wire::meta::*;
 
-/// A dedup question as it was put.
+/// A dedup query as the client sent it.
 pub(crate) struct DedupRequest<'a> {
     pub spec: &'a str,
     pub chunks: &'a [ChunkName],
@@ -39,9 +39,9 @@ pub(crate) struct DedupQuery<'a> {
     avoid: &'a [u64],
     degraded: bool,
     anchors: Affinity,
-    /// Whether any fragment is missing anywhere: nearly always not, and then nobody need look.
+    /// Whether any fragment of any chunk is missing; nearly always not, which saves lookups.
     any_missing: bool,
-    /// Bytes of new chunks that this question may still have; none: nobody has looked yet.
+    /// Bytes of new chunks that this query may still place; None: not computed yet.
     room_bytes: Cell<Option<u64>>,
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn check(ctx: &Ctx, chunks: &[ChunkName]) -> Result<()> {
     Ok(())
 }
 
-/// A row that may answer the question.
+/// A row that may answer the query.
 struct Candidate {
     chunk_id: u64,
     pg_id: u64,
@@ -129,7 +129,7 @@ impl<'a> DedupQuery<'a> {
         })
     }
 
-    /// What asks for no place takes any copy there is; what asks for one, only copies there: sharing never moves anybody's data.
+    /// A chunk without a placement hint takes any stored copy, a chunk with one only copies at that place: sharing moves no data.
     fn answer(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Result<ChunkAnswer> {
         let near = match self.anchors.wish(chunk.region) {
             HostChoice::Anywhere => None,
@@ -224,7 +224,7 @@ impl<'a> DedupQuery<'a> {
         Ok(found)
     }
 
-    /// Fragments whose disk lacks them: all of a pending chunk, else those with a row.
+    /// Missing fragments: all of a pending chunk, else those with a row.
     fn missing(&self, ctx: &Ctx, candidate: &Candidate) -> Result<Vec<u32>> {
         match candidate.state {
             COMMITTED if !self.any_missing => Ok(Vec::new()),
@@ -233,8 +233,8 @@ impl<'a> DedupQuery<'a> {
         }
     }
 
-    /// A new chunk takes what its session has reserved, or what nobody has. Chunks that come with the opening of their session are let
-    /// through: they are few, and looking at all disks would cost more than they take.
+    /// Checks that a new chunk fits what its session has reserved, or what no session has. Chunks in the request that opens the
+    /// session pass unchecked: they are few, and a look at all disks would cost more than they take.
     fn check_room(&self, ctx: &Ctx, len_bytes: u64) -> Result<()> {
         let sessions = &ctx.soft.sessions;
         let own_bytes = sessions.reserved_by(self.session.session_id);
@@ -276,7 +276,7 @@ impl<'a> DedupQuery<'a> {
     }
 }
 
-/// A placement hint that could not be followed is counted.
+/// Counts a placement hint that could not be followed.
 fn not_met(ctx: &mut Ctx) {
     ctx.after_commit(Effect::PlacementNotMet);
 }

@@ -1,9 +1,9 @@
-//! Garbage: chunks that nothing reaches go, their fragments are ordered to be deleted, and the orders stay until nodes
-//! have synced them.
+//! Garbage collection: removes chunks that nothing refers to and orders nodes to delete their fragments. An order stays until the
+//! node has synced the delete.
 //!
-//! A chunk may go only when it has been at zero references since before the oldest living session began (P4): a
-//! writer may have been told that it exists, a reader may still read the version that named it. Pending chunks
-//! are no exception: they are at zero references from when they were issued. Orders are handed out only once the log
+//! A chunk may be removed only if it has had no references since before the oldest living session began (P4): a writer may
+//! rely on it, a reader may still read the version that named it. This holds for pending chunks too: they have no
+//! references from when they are drawn. Orders are handed out only once the log
 //! entry that wrote them is held by enough replicas, so that no restored manager wants back what it had deleted (P3).
 
 use crate::chunks::missing;

@@ -1,4 +1,4 @@
-//! Writes the table `missing_fragments`, and nothing else does: fragments that the disk which should hold them lacks.
+//! Writes the table `missing_fragments`, and nothing else does: fragments that are not on the disk that should hold them.
 //!
 //! A row's `incoming` is 0 if readers look for the fragment where it is missing, 1 if only the incoming disk of a moving
 //! member lacks it.
@@ -23,13 +23,11 @@ pub enum Cause {
 /// A fragment of a chunk in a group.
 #[derive(Debug, Clone, Copy)]
 pub struct Missing {
-    /// Chunk.
     pub chunk_id: u64,
     /// Position in the group.
     pub fragment: u32,
     /// 1: only the incoming disk lacks it.
     pub incoming: i32,
-    /// Group.
     pub pg_id: u64,
 }
 
@@ -47,7 +45,7 @@ pub fn insert(ctx: &Ctx<'_>, missing: Missing, cause: Cause) -> Result<()> {
     Ok(())
 }
 
-/// The fragment is in place: its row goes.
+/// The fragment is in place: deletes its row.
 pub fn delete(ctx: &Ctx<'_>, chunk_id: u64, fragment: u32, incoming: i32) -> Result<()> {
     assert!(matches!(incoming, 0 | 1), "chunk {chunk_id}, fragment {fragment}: incoming is {incoming}");
     ctx.db
@@ -65,13 +63,13 @@ pub fn delete_in_group(ctx: &Ctx<'_>, missing: Missing) -> Result<()> {
     Ok(())
 }
 
-/// The chunk is gone: all its rows go.
+/// The chunk is gone: deletes all its rows.
 pub fn delete_of_chunk(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
     ctx.db.stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1")?.execute([chunk_id as i64])?;
     Ok(())
 }
 
-/// All rows of a member's disk (0) or incoming disk (1) go.
+/// Deletes all rows of a member's disk (0) or incoming disk (1).
 pub fn delete_of_member(ctx: &Ctx<'_>, pg_id: u64, position: u32, incoming: i32) -> Result<()> {
     assert!(matches!(incoming, 0 | 1), "group {pg_id}, member {position}: incoming is {incoming}");
     ctx.db

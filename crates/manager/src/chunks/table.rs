@@ -22,9 +22,7 @@ pub const SCOPE_NONE: i64 = -1;
 pub struct NewChunk {
     /// Domain of its file.
     pub domain: u32,
-    /// Class.
     pub class_id: u32,
-    /// Group.
     pub pg_id: u64,
 }
 

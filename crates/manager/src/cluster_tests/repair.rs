@@ -46,7 +46,7 @@ pub(super) fn a_commit_behind_the_cursor_of_a_move_is_caught_up() {
     let free = fake.nodes.iter().map(|n| n.disks[0]).find(|d| !used.contains(d)).unwrap();
     let change = Move { pg_id: answer.pg_id, position: 0, disk_id: m.disk_id, incoming_was: 0, incoming: free };
     fake.propose(vec![MoveMembers { moves: vec![change] }.propose()]);
-    // The fill passes everything, the pending chunk too.
+    // The backfill passes everything, the pending chunk too.
     let to = fake.meta.next_chunk;
     let done: Vec<u64> = fake.chunks().iter().filter(|c| c.1 == answer.pg_id).map(|c| c.0).collect();
     for chunk in &done {

@@ -1,14 +1,14 @@
-//! Leases: clients may keep what they were told of an inode until the manager takes it back, or the lease ends.
+//! Leases: a client may cache what it learned of an inode until the manager recalls the lease, or the lease ends.
 //!
-//! A lease on inode x covers the answer's attributes and hints of x and the name x was reached by. Before a command that
-//! changes them is applied, every other holder is asked to forget; the command waits for the answers or for the leases'
-//! end. A directory's times and count of links are not covered: names appear in directories all the time, and a client that must know
-//! asks. Leases live in memory; a manager that starts waits as long as a lease lasts before it changes anything,
+//! A lease on inode x covers the attributes and hints of x and the name by which x was reached. Before a command that
+//! changes them is applied, the manager recalls the leases of all other holders; the command waits for their answers or for the end of the
+//! leases. A directory's times and link count are not covered: they change with every name. Leases live in memory; a manager that starts waits as long as a lease lasts before it changes anything,
 //! if leases were ever granted (`meta.leases_granted`).
 //!
-//! Whoever makes a directory, or a file in one of not too many names and asks for them, gets a lease on its names as well, which one
-//! client has at most: before anybody else makes a name in there, or changes the directory, it is asked. So it knows which names are not there, and may make files without asking, which come to be
-//! with their first commit ([`tessera_wire::meta::OpenWrite::ino`]). Names that are removed are nobody's concern.
+//! A *delegation* is a lease on the names in a directory; at most one client holds it. A client gets it when it makes the
+//! directory, or asks for it with a new file in a directory with few names. The manager recalls it before another client makes a name there or
+//! changes the directory. So the holder knows which names do not exist, and may create files without asking: they come into being with
+//! their first commit ([`tessera_wire::meta::OpenWrite::ino`]). A delegation does not cover removals of names.
 
 use std::collections::HashMap;
 use tessera_wire::meta::RecallLease;
@@ -22,7 +22,7 @@ pub enum LeaseTarget {
     Names(u64),
 }
 
-/// Who holds a lease.
+/// A connection that holds a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Holder {
     connection: u64,
@@ -34,7 +34,7 @@ struct Holder {
 pub struct Leases {
     held: HashMap<LeaseTarget, Vec<Holder>>,
     count: usize,
-    /// What admitted commands will change: nobody gets a lease on it.
+    /// Targets that admitted commands will change: no lease on them is granted.
     changing: HashMap<LeaseTarget, u32>,
 }
 
@@ -62,7 +62,7 @@ impl Leases {
         true
     }
 
-    /// Whether nobody but `connection` has the names in `directory`, or is about to make some.
+    /// Whether no other connection holds the delegation of `directory`, and no command is about to make a name there.
     pub fn may_grant_names(&self, directory: u64, connection: u64) -> bool {
         let names = LeaseTarget::Names(directory);
         let others = self.held.get(&names).is_some_and(|held| held.iter().any(|h| h.connection != connection));

@@ -49,7 +49,7 @@ impl ManagerCore {
                     if entry.term != applied.before.term {
                         self.log.set_term(entry.term);
                     }
-                    // A client that holds locks must be known to whoever is restored from the log.
+                    // A manager that is restored from the log must know the clients that hold locks.
                     let seen = |c: &LoggedCommand| {
                         c.client_id != 0 || c.kind == RecordRefusal::KIND || c.kind == NoteLockers::KIND
                     };
@@ -128,7 +128,7 @@ impl ManagerCore {
         self.release_held();
     }
 
-    /// A batch came to nothing. Unless the disk was merely full, what is on it is in doubt and only a restart tells.
+    /// A batch failed. Unless the disk was full, what is on it is unknown until a restart.
     pub(super) fn fail(&mut self, error: rusqlite::Error, due: Vec<PendingReply>, composed: Vec<(Origin, Bytes)>) {
         let full = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
         let answer = match full {
@@ -142,7 +142,7 @@ impl ManagerCore {
         };
         tracing::error!(%error, "group commit failed");
         self.metrics.failed_batches += 1;
-        // A replica may hold the entry that never was: its position is written again under a new term only.
+        // A replica may hold the entry that was rolled back: its position is written again under a new term only.
         self.needs_term = true;
         self.visible_seq = self.visible_seq.min(self.meta.log_seq);
         if !full {

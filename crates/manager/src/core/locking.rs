@@ -29,7 +29,7 @@ impl ManagerCore {
             Set::Answer(outcome) => Ok(Some(set(outcome))),
             Set::Park(ticket, wait_ms) => {
                 let until_ns = self.now_ns + ns(wait_ms);
-                // Who asks again on another connection hears nothing on the first any more.
+                // A client that asks again on another connection gets no answer on the first.
                 if let Some((before, _)) = self.lock_waits.insert(ticket, (origin, until_ns)) {
                     self.reply(before, Ok(set(LockOutcome::Waiting)));
                 }
@@ -70,7 +70,7 @@ impl ManagerCore {
         }
     }
 
-    /// Gives up on silent clients, tells those whose time is over to ask again, and puts on record who may hold locks.
+    /// Ends silent clients, answers waits that are over, and puts the clients that may hold locks on record.
     pub(super) fn tend_locks(&mut self) {
         let unused_before_ns = self.unused_before_ns(self.config.lock_session_ms);
         self.soft.locks.expire(self.now_ns, unused_before_ns);

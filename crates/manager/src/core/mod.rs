@@ -1,15 +1,15 @@
 //! The manager as a state machine: events and a time in, actions out.
 //!
-//! Requests that change nothing are answered at once from the committed state. The others wait as commands until the shell asks for a
-//! group commit: [`ManagerCore::begin_batch`] applies what waits in one transaction and hands out the calls that carry
+//! Reads are answered at once from the committed state. Commands wait until the shell asks for a group
+//! commit: [`ManagerCore::begin_batch`] applies them in one transaction and hands out the calls that carry
 //! the log entry to its replicas; [`ManagerCore::finish_batch`] syncs the transaction. So both syncs go on at the same time.
 //! Answers to clients, reads included, leave once every entry they may have seen is held by enough replicas
-//! (P7); answers to nodes leave at once, for a node that waits for its heartbeat's answer could not hold the log.
+//! (P7). Answers to nodes leave at once: a node that waited for its heartbeat's answer could not store the log.
 //!
-//! Once the database has failed in a way that leaves doubt about what is on disk, the core refuses everything until it is
-//! started anew (never retry a failed sync).
+//! After a database failure that leaves unknown what is on disk, the core refuses everything until it is restarted (never
+//! retry a failed sync).
 
-/// What the parts of the manager see of the core.
+/// A [`View`] of the core.
 macro_rules! view {
     ($core:expr) => {
         View {
@@ -47,7 +47,7 @@ use crate::log::reply_cache::{Answer, ReplyCache};
 use crate::metrics::Metrics;
 use crate::nodes::plan;
 use crate::soft::SoftState;
-use crate::soft::sessions::{Requester, SoftSessions};
+use crate::soft::sessions::SoftSessions;
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -57,16 +57,16 @@ use tessera_wire::rpc::{self, Call, Peer};
 use tessera_wire::{Ack, Code, Error, Kind, Role};
 use thiserror::Error as ThisError;
 
-/// What happens to the manager.
+/// An input of the manager.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// A request arrived.
     Request {
         /// Connection it came on.
         connection: u64,
-        /// The asker's greeting: what it is.
+        /// The peer's greeting: what it is.
         role: Role,
-        /// The asker's greeting: its life.
+        /// The peer's greeting: its id.
         client_id: u64,
         /// Number of the request on its connection.
         request_id: u64,
@@ -91,13 +91,13 @@ pub enum Event {
         /// Its host label.
         host: String,
     },
-    /// What came of a call.
+    /// The reply to a call.
     Answer(rpc::Answer),
     /// Time passes; to be sent every 100 ms or so.
     Tick,
 }
 
-/// What the manager wants done.
+/// An output of the manager.
 #[derive(Debug, Clone)]
 pub enum Action {
     /// Answer a request.
@@ -153,14 +153,14 @@ enum QueueItem {
     Command {
         queued: QueuedCommand,
         origin: Option<Origin>,
-        /// Nobody gets a lease on these meanwhile.
+        /// No lease on these is granted meanwhile.
         changes: Vec<LeaseTarget>,
     },
-    /// Its proposals are before it: the answer is composed once they are committed.
+    /// The reply waits for the proposals queued ahead of it.
     Composed { origin: Origin, body: Bytes },
 }
 
-/// A command that waits for leases to be given back.
+/// A command that waits for leases to be recalled.
 struct BlockedCommand {
     queued: QueuedCommand,
     /// None: the manager itself.
@@ -180,7 +180,7 @@ struct Snapshots {
     waiting: Option<Snapshot>,
 }
 
-/// A command that is applied: who waits for its answer, and what follows from it for leases.
+/// The reply that an applied command owes, and the leases it changes or grants.
 struct PendingReply {
     /// None: the manager itself.
     origin: Option<Origin>,
@@ -208,11 +208,11 @@ pub struct ManagerCore {
     /// Clients without a connection, some of whose commands may still wait.
     clients_gone: BTreeSet<u64>,
     open: Option<Open>,
-    /// Answers that wait until this entry is held by enough replicas.
+    /// Replies that wait until enough replicas hold this entry.
     held: VecDeque<(u64, Action)>,
     actions: VecDeque<Action>,
     now_ns: i64,
-    /// What is added to the shell's time: a clock that was set back must not stop ours (P6, P12).
+    /// Added to the shell's time: a clock that was set back must not stop the manager's time (P6, P12).
     ahead_ns: i64,
     next_token: u64,
     recalls: HashMap<u64, (u64, Vec<LeaseTarget>)>,
@@ -302,7 +302,7 @@ impl ManagerCore {
         }
     }
 
-    /// Takes in one event. Time never runs backwards here: when the shell's is set back, ours goes on from where it was.
+    /// Takes in one event. Time never runs backwards here, also when the shell's clock is set back.
     pub fn handle(&mut self, now_ns: i64, event: Event) {
         self.advance(now_ns);
         match event {
@@ -337,7 +337,7 @@ impl ManagerCore {
         assert!(self.now_ns >= before_ns, "time went from {before_ns} to {}", self.now_ns);
     }
 
-    /// The next thing to do, if any.
+    /// The next action, if any.
     pub fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -367,12 +367,12 @@ impl ManagerCore {
         self.meta.cluster_id
     }
 
-    /// Why nothing is served any more, if so.
+    /// Why the manager has stopped serving, if it has.
     pub fn stopped(&self) -> Option<&Error> {
         self.stopped.as_ref()
     }
 
-    /// Figures for `/metrics`.
+    /// Numbers for `/metrics`.
     pub fn metrics(&self) -> Metrics {
         let mut metrics = self.metrics.clone();
         metrics.gauges = vec![

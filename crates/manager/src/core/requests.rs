@@ -1,4 +1,4 @@
-//! Requests as they come: answered before, answered at once, queued as commands, or parked until leases are given back.
+//! Requests as they come: answered from the reply cache, answered at once, queued as commands, or held until leases are recalled.
 
 use super::*;
 use crate::namespace::names;
@@ -61,10 +61,10 @@ impl ManagerCore {
         }
     }
 
-    /// Queues a command once nobody else holds leases on what it changes; recalls them.
+    /// Queues a command once no other client holds leases on what it changes; recalls them.
     fn queue_when_free(&mut self, queued: QueuedCommand, origin: Option<Origin>, mut changes: Vec<LeaseTarget>) {
         let requester = origin.as_ref().map_or(0, |origin| origin.connection);
-        // Names in directories that are the asker's alone.
+        // The requester holds the delegation itself.
         let (leases, now_ns) = (&self.soft.leases, self.now_ns);
         changes.retain(|what| !matches!(what, LeaseTarget::Names(of) if leases.has_names(*of, requester, now_ns)));
         self.soft.leases.begin_change(&changes);
@@ -135,8 +135,7 @@ impl ManagerCore {
             Some(Err(failure)) => return self.reply(origin, Err(failure.into_wire())),
             None => {}
         }
-        let from = Requester { connection: origin.connection, client_id };
-        let result = match registry::read(&mut view!(self), from, kind, &body) {
+        let result = match registry::read(&mut view!(self), client_id, kind, &body) {
             Some(Ok(ReadReply::Plain(reply))) => Ok(reply),
             Some(Ok(ReadReply::Leased(entry))) => Ok(self.lease(origin, *entry)),
             Some(Err(failure)) => Err(failure.into_wire()),
@@ -155,7 +154,7 @@ impl ManagerCore {
         entry.encode_to_vec().into()
     }
 
-    /// Whether leases can be granted. That there are any must be known after a restart before there is the first.
+    /// Whether leases can be granted. A restarted manager must know that there are leases, so that is logged before the first one.
     fn may_lease(&mut self) -> bool {
         if self.meta.leases_granted == 0 && !self.lease_noted {
             self.lease_noted = true;
@@ -164,7 +163,7 @@ impl ManagerCore {
         self.meta.leases_granted != 0
     }
 
-    /// An answer with the leases that come with it. How those are has no place in the answer that is kept for a repeated request.
+    /// Adds the leases that come with a reply. They are not part of the reply that is cached for a repeated request.
     pub(super) fn with_leases(&mut self, origin: &Origin, grants: LeaseGrants, answer: Bytes) -> Bytes {
         if !grants.inode && grants.names.is_none() {
             return answer;
@@ -230,7 +229,7 @@ impl ManagerCore {
 
     pub(super) fn compose(&mut self, origin: Origin, body: &Bytes) {
         if origin.kind == Kind::HoldLocks {
-            // Its answer waited for what it says to be known.
+            // The reply waited until the client was on record.
             return self.reply(origin, Ok(body.clone()));
         }
         let result = registry::reply(&mut view!(self), origin.kind, body);
@@ -247,7 +246,7 @@ impl ManagerCore {
         }
     }
 
-    /// Answers once all that the asker may have seen is held by enough replicas; nodes at once.
+    /// Replies once enough replicas hold everything that the requester may have seen; to nodes at once.
     pub(super) fn reply(&mut self, origin: Origin, result: Answer) {
         if result.is_err() {
             self.metrics.refused += 1;
@@ -270,7 +269,7 @@ impl ManagerCore {
         }
     }
 
-    /// Sends the log's replicas what they lack.
+    /// Sends the log's replicas the entries they lack.
     pub(super) fn pump(&mut self) {
         if self.map_version_seen != self.meta.map_version {
             if let Err(error) = self.log.read_nodes(&self.db) {
@@ -299,7 +298,7 @@ impl ManagerCore {
             return;
         }
         if let Some((connection, held)) = self.recalls.remove(&answer.token) {
-            // An answer, even a refusal, comes from a client that has understood; silence waits for the lease's end.
+            // Any answer, even a refusal, means that the client has the recall; without one the lease must end first.
             let heard = !matches!(&answer.result, Err(error) if error.is_retryable());
             if heard {
                 self.soft.leases.release(connection, &held);

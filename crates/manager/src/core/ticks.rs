@@ -1,4 +1,4 @@
-//! What time brings: sessions that ended, garbage, answers to forget, snapshots of the log.
+//! Ticks: expired sessions, garbage, old replies, snapshots of the log.
 
 use super::*;
 
@@ -13,7 +13,7 @@ impl ManagerCore {
         self.release_reservations();
         self.tend_locks();
         self.soft.log_replicas = self.log.up_to_date(self.soft.replicated_seq);
-        // Upkeep waits while the queue is long: nothing in it is urgent.
+        // Maintenance waits while the queue is long: none of it is urgent.
         if self.queue.len() < self.config.max_batch_commands {
             self.tend_sessions();
             self.tend_garbage();
@@ -26,8 +26,8 @@ impl ManagerCore {
         self.release_held();
     }
 
-    /// What was last used before this has been unused for so long. A clock that was set forward, or a manager that
-    /// was away, has let nobody use anything in between: nothing is that old before the time has passed again.
+    /// Sessions and replies last used before this count as unused for `after_ms`. After a jump of the clock, or a pause of the
+    /// manager, clients had no chance to use them: none is that old until `after_ms` have passed again.
     pub(super) fn unused_before_ns(&self, after_ms: u64) -> i64 {
         let before_ns = self.now_ns.saturating_sub(ns(after_ms));
         if self.soft.cluster.stats.awake_ns > before_ns { i64::MIN } else { before_ns }
@@ -56,7 +56,7 @@ impl ManagerCore {
         release.chunks(256).for_each(|inos| self.propose(ReleaseOrphans { inos: inos.to_vec() }.propose()));
     }
 
-    /// Files whose time is over go, once a second; not while some are going already.
+    /// Proposes to expire files, once a second; not while an earlier proposal waits for leases.
     pub(super) fn tend_expiry(&mut self) {
         let going = self.parked.iter().any(|p| matches!(p.queued.command, Command::ExpireFiles(_)));
         if going || self.now_ns - self.last_expiry_ns < 1_000_000_000 {
@@ -122,7 +122,7 @@ impl ManagerCore {
         wanted
     }
 
-    /// What came of it. The snapshot is of a state that was committed here, after some entry at or behind which the log
+    /// Takes in the result. The snapshot is of a state that was committed here, after some entry at or behind which the log
     /// has gone on meanwhile: entries that were committed are never taken back, so it stays right.
     pub fn snapshot_taken(&mut self, result: Result<Snapshot, String>) {
         self.snapshots.under_way = false;

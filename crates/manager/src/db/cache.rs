@@ -1,7 +1,7 @@
 //! Read-through caches of the rows nearly every command looks at: placement groups and classes (and, in
 //! [`crate::db::node_map`], nodes and disks).
 //!
-//! Whoever changes rows of `pgs` or `pg_members` calls [`Caches::forget_pg`] in the same command. What a command that is
+//! A command that changes rows of `pgs` or `pg_members` calls [`Caches::forget_pg`]. What a command that is
 //! refused or rolled back may have read is forgotten by the core.
 
 use crate::db::Db;
@@ -19,7 +19,7 @@ use tessera_wire::{ClassInfo, Code, Health, PgInfo, PgMember};
 pub struct Member {
     /// As it travels in maps.
     pub wire: PgMember,
-    /// The fill of the incoming disk has passed chunk ids up to this one.
+    /// The backfill of the incoming disk has passed chunk ids up to this one.
     pub fill_cursor: u64,
     /// What is served from `wire.disk_id` counts: neither that disk nor its node is out.
     pub in_place: bool,

@@ -1,4 +1,4 @@
-//! The database: opening, creating, migrating, transactions, images, and the failures a simulator asks for.
+//! The database: opening, creating, migrating, transactions, images, and failures that a simulator injects.
 //!
 //! SQLite in WAL mode with full synchronisation (a commit is an fsync), or in memory for the simulator: the same
 //! statements in both. One thread owns a [`Db`].
@@ -22,7 +22,7 @@ pub const SCHEMA_VERSION: i64 = 1;
 const SCHEMA: &str = include_str!("schema.sql");
 /// Name of the database in the manager's directory.
 pub const FILE_NAME: &str = "manager.db";
-/// Held locked by whoever serves the directory.
+/// Locked by the manager that serves the directory.
 const LOCK_NAME: &str = "lock";
 
 /// Steps from schema version `i + 1` to `i + 2`.
@@ -43,24 +43,24 @@ pub enum DbError {
         got: i64,
     },
     /// Some other SQLite file.
-    #[error("{path}: is no database of a Tessera manager; point --dir at the manager's own directory")]
+    #[error("{path}: is not a database of a Tessera manager; point --dir at the manager's own directory")]
     NotOurs {
         /// The file.
         path: String,
     },
-    /// Asked to open what is not there.
+    /// There is no database to open.
     #[error("{path}: there is no manager database; create a cluster first, or restore one from its log replicas")]
     Absent {
         /// The file.
         path: String,
     },
-    /// Asked to create what is there.
+    /// There is a database already.
     #[error("{path}: exists already; a new cluster needs a directory without one")]
     Exists {
         /// The file.
         path: String,
     },
-    /// Somebody else's files lie where a new database should.
+    /// The directory for a new database holds other files.
     #[error("{dir}: holds {name:?} and no manager database; give the manager an empty directory of its own (--dir)")]
     Foreign {
         /// The directory.
@@ -68,8 +68,8 @@ pub enum DbError {
         /// A file in it.
         name: String,
     },
-    /// What should be a directory is none.
-    #[error("{path}: is no directory; name one, or what can become one (--dir)")]
+    /// The path is not a directory.
+    #[error("{path}: is not a directory; name one, or a path that does not exist yet (--dir)")]
     NoDirectory {
         /// What it is called.
         path: String,
@@ -80,7 +80,7 @@ pub enum DbError {
         /// The lock file.
         path: String,
     },
-    /// SQLite's own words.
+    /// SQLite failed.
     #[error("{path}: {source}")]
     Sqlite {
         /// The database.
@@ -88,7 +88,7 @@ pub enum DbError {
         /// Cause.
         source: rusqlite::Error,
     },
-    /// The file system's own words.
+    /// The file system failed.
     #[error("{path}: {source}")]
     Io {
         /// File.
@@ -392,7 +392,7 @@ fn make_directory(dir: &Path) -> Result<(), DbError> {
     }
 }
 
-/// A directory with other people's files gets no database: it was hardly meant (P14).
+/// Refuses a directory with other files: it is hardly the one that is meant (P14).
 fn refuse_foreign(dir: &Path) -> Result<(), DbError> {
     for entry in std::fs::read_dir(dir).map_err(io(dir))? {
         let name = entry.map_err(io(dir))?.file_name().to_string_lossy().into_owned();

@@ -1,8 +1,7 @@
-//! Nodes, disks and the fills under way as the rows say, kept in memory: every heartbeat and every tick looks at them, and
-//! they change seldom.
+//! A cache of nodes, disks and members being backfilled: every heartbeat and every tick looks at them, and they change seldom.
 //!
-//! Here is no soft state: what nodes report of themselves is in [`crate::soft::stats`]. Whoever writes rows of `nodes` or `disks` calls
-//! [`Caches::forget_node_map`] in the same command, whoever writes `pg_members` [`Caches::forget_pg`] ([`crate::db::rows`] does both).
+//! It holds rows, no soft state ([`crate::soft::stats`]). [`crate::map::tables`], which writes these rows, calls
+//! [`Caches::forget_node_map`] and [`Caches::forget_pg`] in the same command.
 
 use crate::db::Db;
 use crate::db::cache::Caches;
@@ -48,7 +47,7 @@ impl NodeMap {
     }
 }
 
-/// What is remembered of them.
+/// The cached rows.
 #[derive(Default)]
 pub(crate) struct NodeMapCache {
     node_map: RefCell<Option<Arc<NodeMap>>>,
@@ -83,7 +82,7 @@ impl Caches {
         remembered(&self.node_map.node_map, || NodeMap::load(db))
     }
 
-    /// Members that are being filled, by group and position.
+    /// Members that are being backfilled, by group and position.
     pub fn backfilling(&self, db: &Db) -> rusqlite::Result<Arc<Vec<Member>>> {
         remembered(&self.node_map.filling, || rows::members_backfilling(db.conn()))
     }

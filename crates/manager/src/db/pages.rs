@@ -12,7 +12,6 @@ const _: () = assert!(MAX_PAGE_EXTENTS >= 2, "a split page must leave extents on
 pub struct FileExtent {
     /// Offset in the file.
     pub start: u64,
-    /// Bytes.
     pub len: u64,
     /// Chunk; 0: hole.
     pub chunk: u64,

@@ -88,15 +88,15 @@ pub struct Member {
     pub position: u32,
     /// Disk that holds the fragments.
     pub disk_id: u64,
-    /// Disk being filled; 0: none.
+    /// Disk being backfilled; 0: none.
     pub incoming: u64,
     /// New fragments go to `incoming`.
     pub put_to_incoming: bool,
     /// Older acknowledgements do not count (P11).
     pub since_epoch: u64,
-    /// The fill has passed chunk ids up to here.
+    /// The backfill has passed chunk ids up to here.
     pub fill_cursor: u64,
-    /// The fill ends before this chunk id; 0: when no chunk is left.
+    /// The backfill ends before this chunk id; 0: when no chunk is left.
     pub fill_until: u64,
 }
 
@@ -121,7 +121,7 @@ impl Member {
         if self.put_to_incoming { self.incoming } else { self.disk_id }
     }
 
-    /// Where fragment `position` of `chunk_id` lies now, as far as fills are concerned: the incoming disk once the
+    /// Where fragment `position` of `chunk_id` lies now, as far as backfills are concerned: the incoming disk once the
     /// fill has passed it (or for what was written since), the old disk before.
     pub fn serving_disk(&self, chunk_id: u64) -> u64 {
         let filled = self.incoming != 0
@@ -151,7 +151,10 @@ const MEMBER_COLUMNS: &str =
 /// An unsigned column; ids and sizes stay far below 2^63 (schema.sql).
 pub fn unsigned(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
     let value: i64 = row.get(index)?;
-    u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
+    u64::try_from(value).map_err(|_| {
+        let column = row.as_ref().column_name(index).unwrap_or("?");
+        corrupt_row(format!("column {column}"), format!("{value} is negative"))
+    })
 }
 
 fn health(row: &Row<'_>, index: usize) -> rusqlite::Result<Health> {
@@ -265,7 +268,7 @@ pub fn members_on(conn: &Connection, disk_id: u64) -> rusqlite::Result<Vec<Membe
     list(conn, &sql, [disk_id as i64], member_from)
 }
 
-/// Members that a disk is being filled for, by group.
+/// Members that a disk is being backfilled for, by group.
 pub fn members_incoming(conn: &Connection, disk_id: u64) -> rusqlite::Result<Vec<Member>> {
     let sql = format!(
         "SELECT {MEMBER_COLUMNS} FROM pg_members WHERE incoming_disk_id = ?1 AND incoming_disk_id != 0 \
@@ -274,7 +277,7 @@ pub fn members_incoming(conn: &Connection, disk_id: u64) -> rusqlite::Result<Vec
     list(conn, &sql, [disk_id as i64], member_from)
 }
 
-/// All members that are being filled, by group.
+/// All members that are being backfilled, by group.
 pub fn members_backfilling(conn: &Connection) -> rusqlite::Result<Vec<Member>> {
     let sql = format!("SELECT {MEMBER_COLUMNS} FROM pg_members WHERE incoming_disk_id != 0 ORDER BY pg_id, position");
     list(conn, &sql, [], member_from)
@@ -294,14 +297,14 @@ pub fn all_members(conn: &Connection, width: u32) -> rusqlite::Result<Vec<Member
     }
 }
 
-/// Epoch of a group; None if there is none of that id.
+/// Epoch of a group; None if the id is unknown.
 pub fn epoch(conn: &Connection, pg_id: u64) -> rusqlite::Result<Option<u64>> {
     conn.prepare_cached("SELECT epoch FROM pgs WHERE pg_id = ?1")?
         .query_row([pg_id as i64], |row| unsigned(row, 0))
         .optional()
 }
 
-/// A group as it travels; None if there is none of that id.
+/// A group as it travels; None if the id is unknown.
 pub fn pg_info(conn: &Connection, pg_id: u64) -> rusqlite::Result<Option<PgInfo>> {
     let Some(epoch) = epoch(conn, pg_id)? else { return Ok(None) };
     let members = members(conn, pg_id)?.iter().map(Member::to_wire).collect();
@@ -330,7 +333,7 @@ pub fn node_to_wire(node: &NodeRow, disks: &[DiskRow]) -> NodeInfo {
     }
 }
 
-/// A disk as it travels; soft figures (free space, fragments, queue) are left to the caller.
+/// A disk as it travels; stats (free space, fragments, queue) are left to the caller.
 pub fn disk_to_wire(disk: &DiskRow) -> DiskInfo {
     DiskInfo {
         disk_id: disk.disk_id,

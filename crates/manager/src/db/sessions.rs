@@ -10,13 +10,11 @@ pub const READER: i64 = 2;
 /// A row of `sessions`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Session {
-    /// Id.
     pub session_id: u64,
     /// [`WRITER`] or [`READER`].
     pub kind: i64,
     /// Client that opened it.
     pub client_id: u64,
-    /// When.
     pub started_ns: i64,
     /// File; of a writer of a new file, the inode it will get; 0: of preallocated.
     pub ino: u64,
@@ -28,7 +26,6 @@ pub struct Session {
     pub name: Vec<u8>,
     /// Version id at open (reader: the version read).
     pub base_version: u64,
-    /// Its number.
     pub base_number: u64,
     /// Domain of its chunks.
     pub domain: u32,

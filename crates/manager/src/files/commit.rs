@@ -57,7 +57,7 @@ pub(crate) fn commit_in(ctx: &mut Ctx, request: &Commit, mut session: Session, p
     Ok(reply)
 }
 
-/// What is wrong with the request itself (P14); nothing of the database is looked at but the session.
+/// Checks the request itself (P14), without a look at the database.
 fn check(ctx: &Ctx, request: &Commit, session: &Session) -> Result<CommitMode> {
     let mode = match CommitMode::try_from(request.mode) {
         Ok(mode) if mode != CommitMode::Unknown => mode,
@@ -143,7 +143,7 @@ fn load_chunk(ctx: &Ctx, session: &Session, chunk_id: u64) -> Result<Chunk> {
     }
 }
 
-/// What the chunks of a commit come to.
+/// Sums over the chunks of a commit.
 #[derive(Default)]
 struct Accepted {
     /// Bytes of chunks that were pending.
@@ -152,7 +152,7 @@ struct Accepted {
     missing: u64,
 }
 
-/// Looks at every chunk the commit names: `Err` answers with what must be stored again. Writes only when all is well.
+/// Checks every chunk that the commit names. `Err` is the reply that says what must be stored again; nothing is written then.
 fn accept_chunks(
     ctx: &mut Ctx,
     request: &Commit,
@@ -271,7 +271,8 @@ fn judge(chunk: &Chunk, ack: Option<&ChunkAck>, pg: &Pg, class: &ClassInfo, aske
     Ok(verdict)
 }
 
-/// Pessimistic: everything. Optimistic: what can be read. Degraded writes: one fragment of redundancy at least.
+/// Refuses a chunk with too few acknowledgements. Pessimistic durability asks for all fragments, optimistic for as many as a reader
+/// needs, degraded writes for at least one fragment of redundancy.
 fn check_durability(chunk: &Chunk, class: &ClassInfo, policy: &Policy, missing: &[u32]) -> Result<()> {
     let there = class.fragments().saturating_sub(missing.len() as u32);
     let enough = match (policy.durability, policy.degraded_writes) {
@@ -393,7 +394,7 @@ fn finish(
     })
 }
 
-/// The file the commit goes to, if it is there. By name: what the name means now.
+/// The file that the commit writes, if it exists. A file opened by name is what the name means now.
 fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Result<Option<Inode>> {
     if session.parent == 0 {
         return inodes::get(ctx.db, session.ino).map(Some);
@@ -446,7 +447,7 @@ fn create(ctx: &mut Ctx, request: &Commit, session: &Session) -> Result<Inode> {
     let next_ino = ctx.meta.next_ino;
     let mut inode = names::new_inode(ctx, InodeKind::File, &parent, mode, request.uid, request.gid);
     if !session.created {
-        // The opener chose it, perhaps, and somebody else the same one.
+        // The client may have chosen the number, and another client the same one.
         names::check_drawn(ctx, session.ino)?;
         ctx.meta.next_ino = next_ino;
         inode.ino = session.ino;
@@ -489,7 +490,7 @@ fn build(
             pieces = all;
         }
         if mode == CommitMode::Patch && size_bytes < inode.size_bytes {
-            // A hole up to the old end: what lies behind the new length goes.
+            // A hole up to the old end removes the bytes behind the new length.
             let len = inode.size_bytes - size_bytes;
             pieces.push(FileExtent { start: size_bytes, len, chunk: 0, chunk_offset: 0 });
         }
@@ -505,7 +506,7 @@ fn build(
     })
 }
 
-/// The session ends, or goes on from the version it has just made.
+/// Ends the session, or continues it from the version it has just made.
 fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode) -> Result<()> {
     let id = session.session_id;
     // The file that was opened may have lost its name, and its last session with this commit.
@@ -535,7 +536,7 @@ fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode
     Ok(())
 }
 
-/// Redundancy of an optimistic write has arrived: rows that a commit left go.
+/// Applies [`CompleteFragments`]: an optimistic writer has stored fragments that its commit left missing.
 pub fn complete_fragments(ctx: &mut Ctx, request: &CompleteFragments) -> Result<Ack> {
     for fragment in &request.fragments {
         let row: Option<i64> = ctx

@@ -1,4 +1,4 @@
-//! Files that go by themselves: those whose `lifetime=purge:DURATION` is over, and checkpoint images (`A.Ni.Tj`) that newer
+//! Files that expire: those whose `lifetime=purge:DURATION` is over, and checkpoint images (`A.Ni.Tj`) that newer
 //! time steps have made obsolete in a directory with `lifetime=replace:N`.
 //!
 //! What is due is looked up by ticks and proposed as [`ExpireFiles`], which waits for leases as an unlink does and
@@ -18,7 +18,7 @@ use tessera_policy::{Lifetime, Policy, StepName, obsolete_steps};
 /// Files in one command at most.
 const FILES_PER_COMMAND: usize = 256;
 
-/// A new version was committed, or the hints changed: when the file goes is noted.
+/// Notes when a file expires, after a commit or a change of its hints.
 pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Result<()> {
     let ino = inode.ino;
     match policy.lifetime {
@@ -36,7 +36,7 @@ pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Result<()> {
     Ok(())
 }
 
-/// The hints of a file changed: the old ones' time for it to go is void.
+/// Notes anew when a file expires, after a change of its hints.
 pub fn hints_changed(ctx: &mut Ctx, inode: &Inode) -> Result<()> {
     forget(ctx.db, inode.ino)?;
     match inode.is_file() && inode.version_id != 0 {
@@ -45,7 +45,7 @@ pub fn hints_changed(ctx: &mut Ctx, inode: &Inode) -> Result<()> {
     }
 }
 
-/// No time is noted at which the file goes.
+/// Removes the note of when a file expires.
 pub fn forget(db: &Db, ino: u64) -> rusqlite::Result<()> {
     db.stmt("DELETE FROM purges WHERE ino = ?1")?.execute([ino as i64])?;
     Ok(())
@@ -89,7 +89,7 @@ fn names(db: &Db, ino: u64) -> rusqlite::Result<Vec<(u64, Vec<u8>)>> {
         .collect()
 }
 
-/// The first time step of an application that a directory still needs, if its lifetime lets steps go.
+/// The first time step of an application that a directory still needs, if its lifetime removes steps.
 fn first_needed(db: &Db, parent: u64, images: &[(Vec<u8>, u64)]) -> Result<Option<u64>> {
     let Some(directory) = inodes::find(db, parent)? else { return Ok(None) };
     let hints = HintSet::read(&directory.hints);

@@ -1,10 +1,10 @@
-//! PreallocatedChunks: chunk ids with a group and no content yet, drawn in advance. A client stores the fragments of a small file
-//! under them and then asks one thing of the manager ([`tessera_wire::meta::Commit::open`]): open the file, this is what
-//! the preallocated hold, commit. So a small file costs one logged command instead of two.
+//! One-shot commits: a client stores the fragments of a small file under preallocated chunk ids, then one request
+//! ([`tessera_wire::meta::Commit::open`]) opens the file, names the content of the chunks and commits. So a small file costs one
+//! logged command instead of two.
 //!
-//! The row of a blank is a pending chunk without a name, and the session they were drawn with keeps them like any pending
-//! chunk (P4). What a blank was filled with is looked for only now: if it is stored already, the file gets the
-//! chunk that is there, and the blank goes the way of everything pending.
+//! A preallocated id is a pending chunk with a group and without a name; the session it was drawn with protects it from
+//! garbage collection like any pending chunk (P4). The dedup lookup follows with the commit: if the content is stored already,
+//! the file gets the stored chunk, and the preallocated one becomes garbage.
 
 use crate::chunks::dedup::{self, DedupQuery};
 use crate::chunks::table::{self, NewChunk, PENDING};
@@ -25,12 +25,13 @@ use tessera_policy::{Placement, Policy};
 use tessera_wire::Code;
 use tessera_wire::meta::*;
 
-/// Most preallocated that one answer brings.
+/// Most preallocated chunks in one reply.
 const MAX_PREALLOCATED: u32 = 256;
-/// What a blank is expected to hold, for the choice of its group.
+/// Expected length of a preallocated chunk, for the choice of its group.
 const EXPECTED_BYTES: u64 = 64 << 10;
 
-/// PreallocatedChunks of class `spec`, as asked for in `request`; none where a file's chunks belong in certain places, or nowhere is room.
+/// Draws preallocated chunks of class `spec`, as asked for in `request`. None if the policy asks for certain hosts, or if
+/// there is no space.
 pub(crate) fn preallocate(
     ctx: &mut Ctx,
     writer: &Session,
@@ -88,7 +89,7 @@ pub(crate) fn preallocate(
     Ok(Some(preallocated))
 }
 
-/// Opens a file, fills preallocated and commits.
+/// Opens a file, names its preallocated chunks and commits.
 pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open_request: &OpenWrite) -> Result<CommitReply> {
     check(ctx, request, open_request)?;
     let OpenedWriter { session, policy, .. } = open::begin(ctx, open_request)?;
@@ -113,21 +114,21 @@ pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open_request: &Op
     Ok(reply)
 }
 
-/// What is wrong with the request itself (P14), and whether its preallocated can still be there.
+/// Checks the request itself (P14), and that the session of its preallocated chunks lives.
 fn check(ctx: &Ctx, request: &Commit, open_request: &OpenWrite) -> Result<()> {
     if request.partial || request.keep_session || request.mode != CommitMode::Replace as i32 {
         return invalid("a commit that opens its file replaces it, as a whole, and ends");
     }
     if request.preallocated_ids.len() != open_request.chunks.len() {
         let (filled, chunks) = (request.preallocated_ids.len(), open_request.chunks.len());
-        return invalid(format!("{filled} preallocated for {chunks} chunks; send one for each"));
+        return invalid(format!("{filled} preallocated ids for {chunks} chunks; send one for each"));
     }
     dedup::check(ctx, &open_request.chunks)?;
     let mut ids = request.preallocated_ids.clone();
     ids.sort_unstable();
     ids.dedup();
     if ids.len() != request.preallocated_ids.len() {
-        return invalid("a blank holds one chunk; one is named twice");
+        return invalid("a preallocated chunk is named twice; name each once");
     }
     if !ids.is_empty() {
         sessions::writer(ctx.db, request.session_id)?;
@@ -135,7 +136,7 @@ fn check(ctx: &Ctx, request: &Commit, open_request: &OpenWrite) -> Result<()> {
     Ok(())
 }
 
-/// Names what the preallocated hold. Those whose content is stored already, and as what.
+/// Names the content of the preallocated chunks. Returns those whose content is stored already, with the stored chunk.
 fn fill(
     ctx: &mut Ctx,
     session: &Session,
@@ -157,23 +158,25 @@ fn fill(
     let question = DedupQuery::new(ctx, session, policy, &class, &[])?;
     let scope = dedup::scope(policy, session.ino);
     let mut known = HashMap::new();
-    for (&blank, name) in request.preallocated_ids.iter().zip(&open_request.chunks) {
-        let pg_id = preallocated_group(ctx, session, class.class_id, blank)?;
+    for (&preallocated_id, name) in request.preallocated_ids.iter().zip(&open_request.chunks) {
+        let pg_id = preallocated_group(ctx, session, class.class_id, preallocated_id)?;
         if let Some(there) = question.reuse(ctx, name, None)?.filter(|a| a.state() == ChunkState::Durable) {
-            known.insert(blank, there.chunk_id);
+            known.insert(preallocated_id, there.chunk_id);
             continue;
         }
-        table::name_preallocated(ctx, blank, pg_id, name, scope)?;
+        table::name_preallocated(ctx, preallocated_id, pg_id, name, scope)?;
     }
     Ok(known)
 }
 
-/// Group of a blank that is there, and blank.
-fn preallocated_group(ctx: &Ctx, session: &Session, class_id: u32, blank: u64) -> Result<u64> {
+/// Group of a preallocated chunk that has no name yet.
+fn preallocated_group(ctx: &Ctx, session: &Session, class_id: u32, preallocated_id: u64) -> Result<u64> {
     let row: Option<(i64, u32, u32, i64, bool)> = ctx
         .db
         .stmt("SELECT pg_id, domain, class_id, state, hash = x'' FROM chunks WHERE chunk_id = ?1")?
-        .query_row([blank as i64], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)))
+        .query_row([preallocated_id as i64], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+        })
         .optional()?;
     match row {
         Some((pg_id, domain, class, PENDING, true)) if (domain, class) == (session.domain, class_id) => {
@@ -181,7 +184,7 @@ fn preallocated_group(ctx: &Ctx, session: &Session, class_id: u32, blank: u64) -
         }
         _ => refuse(
             Code::SessionExpired,
-            format!("chunk {blank} is no blank of the class that the file asks for, or no more; open the file"),
+            format!("chunk {preallocated_id} is not preallocated in the class that the file asks for; open the file"),
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! Opening a file for writing: its policy, the room it reserves, and the first dedup query.
+//! Opening a file for writing: its policy, the space it reserves, and the first dedup query.
 
 use crate::chunks::dedup::{self, DedupRequest};
 use crate::ctx::Ctx;
@@ -71,7 +71,7 @@ pub(crate) struct OpenedWriter {
     pub base_size_bytes: u64,
 }
 
-/// What opening a file for writing finds.
+/// Finds the file, its policy and its current version for a writer.
 pub(crate) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenedWriter> {
     if request.host.len() > MAX_HOST_BYTES {
         return invalid(format!("a host label of {} bytes; at most {MAX_HOST_BYTES}", request.host.len()));
@@ -110,12 +110,12 @@ pub(crate) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenedWriter> 
     Ok(OpenedWriter { session, policy, base_size_bytes: inode.map_or(0, |inode| inode.size_bytes) })
 }
 
-/// Files expected to be shorter are not worth a look at all disks: their chunks' groups are asked for room anyway.
+/// Shorter files reserve without a look at all disks: their groups are checked for space anyway.
 const RESERVE_FROM_BYTES: u64 = 1 << 20;
 
-/// Reserves room for a writer: as much as there is beside what others have reserved. Whether that is enough shows when
-/// new chunks want room ([`DedupQuery::check_room`]), for nobody knows yet which of its chunks are stored already; a file whose chunks are
-/// never anybody else's is refused here.
+/// Reserves space for a writer, at most what other sessions have not reserved. Which of its chunks are stored already is not
+/// known yet, so that too little space shows when new chunks need it ([`dedup::DedupQuery`]). Only a file without dedup is
+/// refused here.
 fn reserve(ctx: &mut Ctx, policy: &Policy, bytes: u64) -> Result<u64> {
     if bytes < RESERVE_FROM_BYTES {
         return Ok(bytes);

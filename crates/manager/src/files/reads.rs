@@ -13,7 +13,7 @@ use crate::map::delta;
 use crate::namespace::hints::{self, HintSet};
 use crate::namespace::inodes::{self, Inode, check_name};
 use crate::placement::groups;
-use crate::soft::sessions::{Reader, Requester};
+use crate::soft::sessions::Reader;
 use rusqlite::OptionalExtension;
 use std::collections::BTreeSet;
 use tessera_wire::meta::*;
@@ -34,7 +34,7 @@ fn file(inode: Inode) -> Result<Inode> {
 }
 
 /// Opens a version for reading: the only read that changes soft state.
-pub fn open_read(view: &mut View, from: Requester, request: &OpenRead) -> Result<OpenReadReply> {
+pub fn open_read(view: &mut View, client_id: u64, request: &OpenRead) -> Result<OpenReadReply> {
     let ino = match request.parent {
         0 => request.ino,
         parent => {
@@ -52,7 +52,7 @@ pub fn open_read(view: &mut View, from: Requester, request: &OpenRead) -> Result
     let inode = file(inodes::get(view.db, ino)?)?;
     let version = which(view.db, &inode, request)?;
     let reader = Reader {
-        client_id: from.client_id,
+        client_id,
         ino,
         version: version.version,
         number: version.number,
@@ -149,7 +149,7 @@ fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Result<Vec<ChunkInfo>> {
     Ok(chunks)
 }
 
-/// Of the room that nobody has reserved a stream of unknown length gets one part in so many at most.
+/// A stream of unknown length gets at most one part in so many of the space that no session has reserved.
 const STREAM_SHARE: u64 = 4;
 
 /// Answers [`RenewSession`].
@@ -167,8 +167,8 @@ pub fn renew(view: &mut View, request: &RenewSession) -> Result<RenewSessionRepl
     Ok(RenewSessionReply { session_ms: view.config.session_ms, reserved_bytes })
 }
 
-/// How much of what a writer wants reserved it gets: what nobody has, but a stream, which asks for more than it may ever
-/// write, at most a quarter of that. Never less than it has.
+/// How much of the reservation that a writer wants it gets: at most what no session has reserved. A stream asks for more than it
+/// may ever write, and gets at most a quarter of that. Never less than it has.
 fn grant(view: &View, id: u64, wanted: u64, reserved: u64) -> Result<u64> {
     let session = sessions::writer(view.db, id)?;
     let scheme = HintSet::read(&session.hints).policy()?.scheme(wanted);

@@ -1,7 +1,7 @@
 //! Versions of a file as intervals of pages: making the next one, reading any, dropping what its lifetime says.
 //!
 //! Version v consists of the pages with born <= v and (died is null or died > v). A change therefore writes only the pages
-//! it touches: the old ones get `died = v`, the new ones `born = v`. A page goes when no kept version lies in
+//! it touches: the old ones get `died = v`, the new ones `born = v`. A page is deleted when no kept version lies in
 //! [born, died).
 
 use crate::chunks::refs::{self, RefChanges};
@@ -129,8 +129,8 @@ fn clusters(db: &Db, ino: u64, base: u64, new: &[FileExtent]) -> Result<Vec<Clus
         let cluster = match clusters.last_mut() {
             Some(last) if last.last_page == floor_start => last,
             _ => {
-                // A neighbour with room is written anew together with what is put behind it, so that
-                // appending little by little does not make little pages.
+                // A neighbour with room is rewritten together with the appended extents, so that many small appends do not
+                // make many small pages.
                 let adopt = |page: &PageRow| {
                     page.end > from || behind.is_empty() && pages::count(&page.extents) + run.len() <= MAX_PAGE_EXTENTS
                 };
@@ -199,7 +199,6 @@ pub fn adopt_staged(ctx: &Ctx, session: &Session, ino: u64, number: u64) -> Resu
 
 /// What a commit made of a file.
 pub struct NewVersion {
-    /// Length.
     pub size_bytes: u64,
     /// Without holes.
     pub data_bytes: u64,
@@ -251,7 +250,7 @@ pub fn data_bytes(db: &Db, ino: u64, number: u64) -> rusqlite::Result<u64> {
     Ok(found.unwrap_or(0) as u64)
 }
 
-/// Drops what `lifetime` keeps no longer, but for what readers hold: those versions go once they are released.
+/// Drops versions beyond the `lifetime`, except those that readers hold: they go once they are released.
 pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChanges) -> Result<()> {
     let Some(keep) = lifetime.versions_kept() else { return Ok(()) };
     if inode.version_number <= 1 {
@@ -328,7 +327,7 @@ pub fn release_orphans(ctx: &mut Ctx, command: &ReleaseOrphans) -> Result<()> {
     Ok(())
 }
 
-/// A file without names goes, unless a session still holds it.
+/// Removes a file without names, unless a session still holds it.
 pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Result<()> {
     let held: bool = ctx.db.stmt("SELECT 1 FROM sessions WHERE ino = ?1 LIMIT 1")?.exists([ino as i64])?;
     if held || ctx.record(|ctx| Ok(u64::from(ctx.soft.sessions.is_file_read(ino))))? != 0 {

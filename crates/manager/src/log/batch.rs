@@ -1,8 +1,8 @@
 //! A group commit: commands applied one by one in one transaction, the log entry and the answers with them.
 //!
-//! A refused command leaves nothing. Commands look before they write, so nearly every refusal has written nothing and needs
-//! no undoing; when one has, the whole batch is undone and applied again with a savepoint around each command. That way
-//! the common case pays for no savepoints (SQLite copies every page a savepoint touches).
+//! A refused command changes nothing. Commands check before they write, so nearly every refusal has written nothing. If one
+//! has, the whole batch is rolled back and applied again with a savepoint around each command. So the common case pays for no
+//! savepoints (SQLite copies every page that a savepoint touches).
 
 use crate::config::Config;
 use crate::ctx::{Ctx, RecordedChoices};
@@ -26,13 +26,12 @@ use tessera_wire::log::{LogEntry, LoggedCommand};
 /// A command on its way into a batch.
 #[derive(Debug, Clone)]
 pub struct QueuedCommand {
-    /// Decoded.
     pub command: Command,
     /// Number of its kind.
     pub kind: u32,
     /// As it came, for the log.
     pub body: Bytes,
-    /// Who asked; 0: the manager itself.
+    /// Client that sent it; 0: the manager itself.
     pub client_id: u64,
     /// The number that makes a repetition recognizable, if the command has one.
     pub op_id: Option<u64>,
@@ -64,15 +63,12 @@ impl QueuedCommand {
 
 /// What a batch works on.
 pub struct Tables<'a> {
-    /// The database.
     pub db: &'a Db,
     /// Counters; as they were before if the batch fails.
     pub meta: &'a mut Meta,
-    /// Caches.
     pub caches: &'a Caches,
     /// Soft state.
     pub soft: &'a SoftState,
-    /// Knobs.
     pub config: &'a Config,
     /// Answers given earlier.
     pub answers: &'a ReplyCache,
@@ -154,7 +150,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Applies one command; false: it must be undone and cannot be.
+    /// Applies one command; false: it was refused after it had written, and there is no savepoint.
     fn one(&mut self, tables: &mut Tables, queued: &QueuedCommand) -> rusqlite::Result<bool> {
         let op = queued.op();
         let given = op.filter(|_| !failpoint::is_active("manager.repeats_apply")).and_then(|op| self.given(tables, op));
@@ -272,7 +268,7 @@ fn answer(kept: &CachedReply) -> Answer {
     }
 }
 
-/// Whether a refusal is the answer for good. What may change by itself (hosts, space, load) is asked anew.
+/// Whether a refusal is final and is cached. A reason that may pass (hosts, space, load) is looked at again.
 fn is_final(error: &Error) -> bool {
     use tessera_wire::Code::*;
     !matches!(error.kind(), Unavailable | Timeout | NoSpace | TooFewHosts | NotRegistered | Io | Internal)
@@ -321,17 +317,14 @@ pub enum ReplayError {
     Gap {
         /// Last applied.
         at: u64,
-        /// Offered.
         got: u64,
     },
     /// A command failed that had succeeded.
     #[error("command log: entry {seq}, command {index}: {why}; the log was written by another release or is damaged")]
     Command {
-        /// Entry.
         seq: u64,
         /// Command in it.
         index: usize,
-        /// The refusal.
         why: String,
     },
     /// SQLite failed.

@@ -6,7 +6,7 @@
 //! logged, and is answered once those are committed. To add a request, add its message and row to `tessera_wire`, a
 //! row here and its handler.
 
-use crate::chunks::refs;
+use crate::chunks::{garbage, refs};
 use crate::coherence::leases::{LeaseGrants, LeaseTarget};
 use crate::ctx::{Ctx, View};
 use crate::db::Db;
@@ -19,7 +19,6 @@ use crate::namespace::names;
 use crate::nodes::{heartbeat, membership, status};
 use crate::placement::groups;
 use crate::repair::{backfill, inventory, maintenance, rebuild};
-use crate::{chunks::garbage, soft::sessions::Requester};
 use bytes::Bytes;
 use prost::Message;
 use tessera_wire::meta::*;
@@ -104,12 +103,12 @@ macro_rules! table {
             }
         }
 
-        /// Answers a read; None if it is none.
-        pub fn read(view: &mut View<'_>, from: Requester, kind: Kind, body: &Bytes) -> Option<Result<ReadReply>> {
+        /// Answers a read; None if the request is no read.
+        pub fn read(view: &mut View<'_>, client_id: u64, kind: Kind, body: &Bytes) -> Option<Result<ReadReply>> {
             Some(match kind {
                 $(Kind::$read => decode::<$read>(kind.name(), body).and_then(|r| {
-                    let answer: fn(&mut View<'_>, Requester, &$read) -> Result<<$read as Request>::Reply> = $answer;
-                    Ok(ReadReply::Plain(encode_reply(&r, answer(view, from, &r)?)?))
+                    let answer: fn(&mut View<'_>, u64, &$read) -> Result<<$read as Request>::Reply> = $answer;
+                    Ok(ReadReply::Plain(encode_reply(&r, answer(view, client_id, &r)?)?))
                 }),)*
                 $(Kind::$leased => decode::<$leased>(kind.name(), body).and_then(|r| {
                     let entry: fn(&Db, &$leased) -> Result<Entry> = $entry;
@@ -123,8 +122,8 @@ macro_rules! table {
             })
         }
 
-        /// Takes in a report; None if the request is none. Its answer ([`reply`]) is composed once the proposals are committed, at
-        /// once when there are none.
+        /// Takes in a report; None if the request is no report. The caller commits the proposals and then composes the answer
+        /// ([`reply`]).
         pub fn take_in(view: &mut View<'_>, kind: Kind, body: &Bytes) -> Option<Result<Vec<Proposal>>> {
             Some(match kind {
                 $(Kind::$report => decode::<$report>(kind.name(), body).and_then(|r| {

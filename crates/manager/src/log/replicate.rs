@@ -1,10 +1,10 @@
-//! The command log's replicas: which nodes hold it, what each lacks, and up to where enough of them have it.
+//! Replication of the command log: which nodes hold it, which entries each lacks, and up to where enough nodes have it.
 //!
-//! A replica is asked for its state first, under our term, so that nothing of an older manager can reach it any more; then it
-//! gets entries, one call at a time with all that has accumulated, or a snapshot when it lacks what we no longer
-//! keep. An entry counts once a replica has answered that its last entry is ours, by position and term. Position and
-//! term name an entry and all before it, snapshots included: a snapshot may be of entries that were never
-//! acknowledged, and one that a lost manager left behind may differ from ours.
+//! The manager first asks a replica for its state under the current term, which fences every older manager. Then it sends
+//! entries, one call at a time with all that has accumulated, or a snapshot if the replica lacks entries that are no
+//! longer kept. An entry counts once a replica reports a last entry of the same position and term as the manager's. Position and
+//! term identify an entry and all before it, also in snapshots: a snapshot may hold entries that were never
+//! acknowledged, and one that a lost manager left may differ.
 
 use crate::config::{Config, ns};
 use crate::db::Db;
@@ -19,7 +19,7 @@ use tessera_wire::{Code, Health};
 /// Entries kept in memory, in bytes; older ones are read from table `command_log`.
 const RECENT_BYTES: usize = 32 << 20;
 
-/// An entry as it is kept and sent.
+/// An entry in memory.
 #[derive(Debug, Clone)]
 struct RecentEntry {
     seq: u64,
@@ -50,15 +50,15 @@ impl Snapshot {
 /// What is known of one replica.
 #[derive(Debug, Default)]
 struct Replica {
-    /// Its state was heard under our term.
+    /// It has reported its state under the current term.
     known: bool,
-    /// Last entry it holds that is ours.
+    /// Last entry it holds that matches the manager's log.
     matched: u64,
     /// Next entry to send.
     next: u64,
     /// Its newest complete snapshot.
     snapshot_seq: u64,
-    /// Its newest complete snapshot is of another history: only a snapshot of ours behind this position helps. 0: it is not.
+    /// Position of its newest snapshot if that is of another history: only a later snapshot helps. 0: it is not.
     foreign_seq: u64,
     /// An AppendLog is under way: its token.
     append: Option<u64>,
@@ -71,10 +71,10 @@ struct Replica {
     failures: u32,
 }
 
-/// What an answer of a replica means for the manager.
+/// What the reply of a replica means for the manager.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReplicaAnswer {
-    /// Go on.
+    /// Nothing to do.
     Nothing,
     /// A manager with a higher term serves this cluster: this one must stop (P11).
     Superseded(u64),
@@ -98,7 +98,7 @@ pub fn delete_to(db: &Db, seq: u64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// The log on its way to its replicas.
+/// The command log and its replicas.
 #[derive(Default)]
 pub struct CommandLog {
     term: u64,
@@ -121,7 +121,7 @@ pub struct CommandLog {
 }
 
 impl CommandLog {
-    /// Takes up where the database stands.
+    /// Starts from what the database holds.
     pub fn load(db: &Db, term: u64, last_seq: u64) -> rusqlite::Result<CommandLog> {
         let (oldest, bytes): (Option<i64>, i64) = db
             .stmt("SELECT min(seq), ifnull(sum(length(entry)), 0) FROM command_log")?
@@ -332,7 +332,7 @@ impl CommandLog {
         match reply {
             Ok(reply) if reply.term > self.term => Ok(ReplicaAnswer::Superseded(reply.term)),
             Ok(reply) => {
-                // A disk that fails every write still answers a probe, which writes nothing: that proves nothing.
+                // A probe writes nothing, so a replica whose disk fails every write answers it too.
                 if replica.known {
                     replica.failures = 0;
                 }
@@ -368,7 +368,7 @@ impl CommandLog {
             replica.sending = None;
         }
         if was_piece && (!is_whole || replica.snapshot_seq < replica.next) {
-            return Ok(()); // Entries take their own way; a snapshot changes nothing for them until it is whole.
+            return Ok(()); // A snapshot changes nothing for entries until it is complete.
         }
         replica.known = true;
         replica.foreign_seq = 0;
@@ -380,8 +380,8 @@ impl CommandLog {
             replica.matched = 0;
             replica.next = 0;
         } else {
-            // Something else stands there, or a hole: what we send from the snapshot on overrules it, and is refused if
-            // the snapshot is not ours.
+            // Other entries or a gap: entries sent from the snapshot on replace them; the replica refuses them if its
+            // snapshot is of another history.
             replica.matched = replica.matched.min(reply.snapshot_seq);
             replica.next = reply.snapshot_seq + 1;
         }
@@ -412,7 +412,7 @@ impl CommandLog {
         self.snapshot.as_ref().map_or(0, |s| s.seq)
     }
 
-    /// Whether a replica can go on only from a snapshot newer than the one in memory, if there is one.
+    /// Whether a replica needs a snapshot newer than the one in memory.
     pub fn needs_snapshot(&self) -> bool {
         let held = self.snapshot.as_ref().map_or(0, |s| s.seq);
         self.replicas.values().filter(|r| r.known).any(|r| match r.foreign_seq {
@@ -431,8 +431,8 @@ impl CommandLog {
         self.snapshot = Some(snapshot);
     }
 
-    /// Entries up to here may go from table `command_log`, once every replica has the snapshot that covers them. The
-    /// entry at the snapshot's position stays: its term tells, after a restart too, whether a replica's snapshot is ours.
+    /// Entries up to here may be deleted from table `command_log`, once every replica has the snapshot that covers them. The
+    /// entry at the snapshot's position stays: its term tells, after a restart too, whether a replica's snapshot matches.
     pub fn droppable(&mut self) -> Option<u64> {
         let snapshot = self.snapshot.as_ref()?;
         let enough = self.replicas.len() >= self.needed && !self.replicas.is_empty();
@@ -450,9 +450,8 @@ impl CommandLog {
     }
 }
 
-/// Whether a replica's snapshot is certainly not of our history, in which the entry at its last position is of term
-/// `ours` (if known), and `last_seq` the last. One that lacks what is behind the snapshot because it refused our term there
-/// says so by a last entry before its snapshot.
+/// Whether a replica's snapshot is certainly of another history. `ours` is the term of the manager's entry at the position of the
+/// replica's last one, if known. A replica that rejected the manager's term reports `last_seq < snapshot_seq`.
 fn is_snapshot_foreign(reply: &AppendLogReply, ours: Option<u64>, last_seq: u64) -> bool {
     let is_last = reply.last_seq == reply.snapshot_seq && reply.last_term != 0;
     reply.snapshot_seq > last_seq || reply.last_seq < reply.snapshot_seq || is_last && ours.is_some()

@@ -1,6 +1,6 @@
-//! Answers already given: a request that is sent twice has one effect, and both senders get the same answer (P8).
+//! The reply cache (completion records, RIFL): a request that is sent twice has one effect, and both get the same reply (P8).
 //!
-//! They are kept in memory for look-up, and one row per group commit in table `ops` so that a restart does not forget them.
+//! Replies are in memory for lookups, and in one row of table `ops` per group commit for restarts.
 
 use crate::db::Db;
 use bytes::Bytes;
@@ -9,16 +9,15 @@ use rusqlite::params;
 use std::collections::{HashMap, VecDeque};
 use tessera_wire::Error;
 
-/// What a request was answered.
+/// The reply to a request.
 pub type Answer = Result<Bytes, Error>;
 
-/// One answer as it is stored.
+/// One reply as it is stored.
 #[derive(Clone, PartialEq, Message)]
 pub struct CachedReply {
-    /// Who asked.
+    /// Client that sent the request.
     #[prost(uint64, tag = "1")]
     pub client_id: u64,
-    /// Its number.
     #[prost(uint64, tag = "2")]
     pub op_id: u64,
     /// The encoded reply …
@@ -29,7 +28,7 @@ pub struct CachedReply {
     pub error: Option<Error>,
 }
 
-/// Answers of one group commit: column `ops.answers`.
+/// Replies of one group commit: column `ops.answers`.
 #[derive(Clone, PartialEq, Message)]
 pub struct CachedReplies {
     /// In the order of the commands.
@@ -37,7 +36,7 @@ pub struct CachedReplies {
     pub answers: Vec<CachedReply>,
 }
 
-/// The answers in memory.
+/// The replies in memory.
 #[derive(Default)]
 pub struct ReplyCache {
     by_op: HashMap<(u64, u64), Answer>,
@@ -70,7 +69,7 @@ struct CachedBatch {
 }
 
 impl ReplyCache {
-    /// Reads what is kept.
+    /// Loads the stored replies.
     pub fn load(db: &Db) -> rusqlite::Result<ReplyCache> {
         let mut answers = ReplyCache::default();
         let mut rows = db.stmt("SELECT log_seq, now_ns, answers FROM ops ORDER BY log_seq")?;
@@ -82,12 +81,12 @@ impl ReplyCache {
         Ok(answers)
     }
 
-    /// The answer that was given.
+    /// The cached reply, if there is one.
     pub fn get(&self, client_id: u64, op_id: u64) -> Option<&Answer> {
         self.by_op.get(&(client_id, op_id))
     }
 
-    /// Takes in the answers of a committed batch.
+    /// Adds the replies of a committed batch.
     pub fn remember(&mut self, log_seq: u64, now_ns: i64, batch: CachedReplies) {
         let mut keys = Vec::with_capacity(batch.answers.len());
         for answer in batch.answers {
@@ -102,7 +101,7 @@ impl ReplyCache {
         }
     }
 
-    /// Forgets answers older than `before_ns`; the last group commit forgotten, if any.
+    /// Removes replies older than `before_ns`; returns the last group commit removed, if any.
     pub fn prune(&mut self, before_ns: i64) -> Option<u64> {
         let mut last = None;
         while self.batches.front().is_some_and(|cached| cached.now_ns < before_ns) {
@@ -113,7 +112,7 @@ impl ReplyCache {
         last
     }
 
-    /// Answers kept.
+    /// Replies cached.
     pub fn len(&self) -> usize {
         self.by_op.len()
     }

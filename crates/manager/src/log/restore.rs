@@ -2,7 +2,7 @@
 //!
 //! All replicas that can be named are asked for their state; the one with the highest (term, sequence) of its last entry has every
 //! entry that was ever acknowledged, provided that at least one of the nodes that held the log has answered. Its
-//! snapshot and the entries behind it, applied again, are the database. [`Restore`] is pure: whoever drives it carries calls and
+//! snapshot and the entries behind it, applied again, are the database. [`Restore`] is pure: the caller carries calls and
 //! answers; [`Restored::into_db`] and then [`ManagerCore::start_with`](crate::core::ManagerCore::start_with) do the rest.
 
 use crate::config::Config;
@@ -24,7 +24,7 @@ const TIMEOUT_MS: u64 = 30_000;
 /// Why nothing could be restored.
 #[derive(Debug, Error)]
 pub enum RestoreError {
-    /// Nobody answered with a log.
+    /// No node answered with a log.
     #[error("none of {asked} addresses holds a command log ({why}); name nodes that held it, with their addresses")]
     NoReplica {
         /// Addresses asked.

@@ -15,17 +15,13 @@ pub const MAX_NAME_BYTES: usize = 255;
 /// A row of `inodes`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Inode {
-    /// Number.
     pub ino: u64,
     /// A [`InodeKind`].
     pub kind: i32,
     /// Permission bits.
     pub mode: u32,
-    /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
-    /// Names.
     pub nlink: u32,
     /// Directories: their parent.
     pub parent: u64,
@@ -33,9 +29,7 @@ pub struct Inode {
     pub domain: u32,
     /// Length of the current version.
     pub size_bytes: u64,
-    /// Modified.
     pub mtime_ns: i64,
-    /// Changed.
     pub ctime_ns: i64,
     /// Access time that was set; 0: none.
     pub atime_ns: i64,
@@ -43,11 +37,9 @@ pub struct Inode {
     pub rdev: u32,
     /// Current version id.
     pub version_id: u64,
-    /// Its number.
     pub version_number: u64,
     /// Names its bytes.
     pub content: u64,
-    /// Symlinks: target.
     pub symlink_target: Option<Vec<u8>>,
     /// Encoded [`HintSet`].
     pub hints: Vec<u8>,
@@ -198,7 +190,10 @@ pub fn find(db: &Db, ino: u64) -> rusqlite::Result<Option<Inode>> {
     db.stmt(SELECT)?.query_row([ino as i64], |row| Inode::read(row, 0)).optional()
 }
 
-/// The inode `ino`, which must be there.
+/// The inode `ino`.
+///
+/// # Errors
+/// `NotFound` if there is none.
 pub fn get(db: &Db, ino: u64) -> Result<Inode> {
     match find(db, ino)? {
         Some(inode) => Ok(inode),
@@ -211,7 +206,10 @@ pub fn root_if_none(ino: u64) -> u64 {
     if ino == 0 { ROOT } else { ino }
 }
 
-/// The directory `ino`, which must be there and be one. 0 stands for the root.
+/// The directory `ino`; 0 stands for the root.
+///
+/// # Errors
+/// `NotFound` or `NotDirectory`.
 pub fn directory(db: &Db, ino: u64) -> Result<Inode> {
     let inode = get(db, root_if_none(ino))?;
     match inode.is_directory() {
@@ -295,7 +293,7 @@ pub fn date_root(db: &Db, now_ns: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Refuses what cannot be the name of an entry (P14).
+/// Refuses a name that no entry can have (P14).
 pub fn check_name(name: &[u8]) -> Result<()> {
     let shown = String::from_utf8_lossy(&name[..name.len().min(64)]).into_owned();
     if name.len() > MAX_NAME_BYTES {

@@ -141,7 +141,7 @@ pub(crate) fn draw_inos(ctx: &mut Ctx, wanted: u32) -> Option<InoRange> {
     (count > 0).then_some(InoRange { first, count })
 }
 
-/// Refuses a number for a new inode that was never drawn, or is somebody's (P14).
+/// Refuses a number for a new inode that was never drawn, or is in use (P14).
 pub(crate) fn check_drawn(ctx: &Ctx, ino: u64) -> Result<()> {
     if ino <= inodes::ROOT || ino >= ctx.meta.next_ino {
         return invalid(format!("inode number {ino} was never drawn; ask for numbers first"));
@@ -350,7 +350,7 @@ fn check_removable(ctx: &Ctx, inode: &Inode, name: &[u8]) -> Result<()> {
     }
 }
 
-/// One name less: directories and symbolic links go at once, files when nobody has them open.
+/// Takes one name off an inode. Directories and symbolic links are removed at once, files when no session has them open.
 pub(crate) fn drop_name(ctx: &mut Ctx, mut inode: Inode) -> Result<()> {
     if inode.is_directory() {
         uncount(&mut ctx.meta.directories, 1, "directories")?;

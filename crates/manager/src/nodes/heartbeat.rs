@@ -15,10 +15,10 @@ use tessera_wire::{Code, PgInfo};
 
 /// Fragments in one verification.
 const VERIFY_AT_ONCE: usize = 256;
-/// Groups told to a node in one answer.
+/// Most groups in one answer.
 const PGS_PER_ANSWER: i64 = 4_096;
 
-/// Only the life of a node that counts may speak for it (P11).
+/// Refuses a message of an older incarnation of the node (P11).
 fn check_current(view: &View, node_id: u64, incarnation: u64) -> Result<()> {
     match membership::is_current(view, node_id, incarnation)? {
         true => Ok(()),

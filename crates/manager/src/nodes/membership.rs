@@ -1,9 +1,9 @@
-//! Nodes and disks coming, beating, falling silent, failing, draining and returning.
+//! Membership: how nodes and disks register, send heartbeats, fall silent, fail, drain and return.
 //!
-//! The rule of P11: a node acknowledges only while its lease runs (`node_lease_ms` from when its last answered heartbeat
-//! was *sent*), and is declared out only a longer time after its last heartbeat *arrived*. So what
-//! is out acknowledges nothing, and learns from `must_register` that it has to start a new life. A disk that was out
-//! may hold what was deleted meanwhile: it is `Down` until it has been listed ([`crate::repair::inventory`]).
+//! P11: a node acknowledges only while its lease runs (`node_lease_ms` after it *sent* its last answered heartbeat), and the
+//! manager declares it out only after a longer time without an *arriving* heartbeat. So a node that is out acknowledges
+//! nothing, and learns from `must_register` that it has to register anew. A disk that was out may hold chunks that were deleted
+//! meanwhile: it is `Down` until it has been listed ([`crate::repair::inventory`]).
 
 use crate::chunks::garbage;
 use crate::config::ns;
@@ -26,7 +26,7 @@ const MAX_DISKS: usize = 1024;
 /// Most bytes of a name, host, address or path.
 const MAX_TEXT: usize = 1024;
 
-/// A node starts, or comes back.
+/// Registers a node that starts or returns.
 pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNodeReply> {
     let said = check_request(request)?;
     let known = known_disks(ctx, request)?;
@@ -64,7 +64,7 @@ pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNod
     })
 }
 
-/// Refuses what no honest node sends (P14).
+/// Refuses a request that no correct node sends (P14).
 fn check_request(request: &RegisterNode) -> Result<&NodeInfo> {
     let Some(node) = &request.node else { return invalid("register: the node does not say who it is") };
     for (what, text) in [("name", &node.name), ("host", &node.host), ("address", &node.address)] {
@@ -146,7 +146,7 @@ fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Optio
     if old.address == said.address {
         return Ok(());
     }
-    // Whether the other one lives is soft: a decision on the tape.
+    // Whether the other node lives is soft state: recorded with the command.
     let quiet_ns = ns(ctx.config.heartbeat_ms.saturating_mul(3));
     let (now_ns, id) = (ctx.now_ns, old.node_id);
     let alive = ctx.record(|ctx| {
@@ -170,7 +170,7 @@ fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Optio
                 ),
             };
             let mut error = Error::new(Code::Exists, text);
-            // When the other was heard last: a node that is refused can see whether that goes on.
+            // When the other node was heard last: the refused node can see whether that time advances.
             error.current = ctx.soft.cluster.stats.nodes.get(&id).map_or(0, |n| n.heard_ns.max(0) as u64);
             Err(error.into())
         }
@@ -207,7 +207,7 @@ fn lay_aside_absent(ctx: &mut Ctx<'_>, node_id: u64, present: &[u64]) -> Result<
     Ok(())
 }
 
-/// Whether a heartbeat (or inventory page) comes from the life of the node that counts. Else it must register (P11).
+/// Whether a heartbeat or inventory page is of the node's current incarnation. If not, the node must register (P11).
 pub fn is_current(view: &View<'_>, node_id: u64, incarnation: u64) -> Result<bool> {
     let node_map = view.caches.node_map(view.db)?;
     Ok(node_map.nodes.get(&node_id).is_some_and(|n| n.incarnation == incarnation && n.health != Health::Out))
@@ -287,7 +287,7 @@ pub fn silence(view: &View<'_>, hurry: bool) -> Result<Vec<Proposal>> {
     Ok(proposals)
 }
 
-/// Applies a change of a node's health. A later life of the node is not touched.
+/// Applies a change of a node's health. A later incarnation of the node is not touched.
 pub fn set_node_health(ctx: &mut Ctx<'_>, command: &SetNodeHealth) -> Result<()> {
     let wanted = command.health();
     if wanted != Health::Up {

@@ -1,4 +1,4 @@
-//! What ticks bring: each part of the planning runs at its own pace and proposes commands.
+//! Planning in ticks: each part runs at its own interval and proposes commands.
 
 use crate::chunks::garbage;
 use crate::config::{Config, ns};
@@ -9,14 +9,14 @@ use crate::nodes::membership;
 use crate::placement::groups;
 use crate::repair::{backfill, inventory, maintenance, rebuild};
 
-/// Ticks come every 100 ms or so; after a longer pause than this (or half of `down_after_ms`) the manager was stopped, and
-/// must not take its own absence for the nodes'.
+/// Ticks come every 100 ms or so. After a longer pause than this (or half of `down_after_ms`) the manager was stopped: the silence
+/// was its own, not the nodes'.
 const MIN_GAP_NS: i64 = 1_000_000_000;
 /// Proposes what time brings: nodes that are down or out, moves of members, garbage, groups to open and close.
 pub fn on_tick(view: &mut View) -> Vec<Proposal> {
     let mut proposals = Vec::new();
     if let Err(failure) = tick(view, &mut proposals) {
-        tracing::warn!(%failure, "upkeep of nodes and groups could not be planned; it is tried again");
+        tracing::warn!(%failure, "planning failed; it is tried again at the next tick");
     }
     proposals
 }
@@ -53,7 +53,7 @@ fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
     Ok(())
 }
 
-/// Moves of members, fills that are through, disks that are empty.
+/// Plans moves of members, ends complete backfills, finds emptied disks.
 fn plan_members(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
     let (now, map_version) = (view.now_ns, view.meta.map_version);
     let (planned, at) = view.soft.cluster.pace.moves;

@@ -1,8 +1,9 @@
-//! Placement hints: the host that a chunk is asked to be on, its *anchor*.
+//! Placement hints: the host that a chunk should be on.
 //!
-//! A hint about location is a choice among groups: those in which the anchor holds bytes of the chunk as they are (a copy,
-//! or where there is none a slice: `ClassInfo::anchors` says at which positions). Repair and balance know nothing of it. Which host it is depends on rows only (the session's hints and
-//! host, the nodes that are up), so that a replay of the log finds the same; whether a group there has room is asked through the tape.
+//! A hint selects among groups: those in which the host holds plain bytes of the chunk (a copy, or a slice if there is no
+//! copy: `ClassInfo::anchors` says at which positions). Repair and balancing ignore it. The host depends on rows only (the
+//! session's hints and host, the nodes that are up), so that a replay of the log finds the same one. Whether a group there has space
+//! is recorded with the command.
 
 use crate::db::node_map::NodeMap;
 use crate::db::sessions::Session;
@@ -10,7 +11,7 @@ use crate::placement::layout::mix;
 use std::collections::BTreeSet;
 use tessera_policy::{Placement, Policy};
 
-/// What is asked for one chunk.
+/// The host that a policy asks for one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostChoice<'a> {
     /// Any host will do.
@@ -21,7 +22,7 @@ pub enum HostChoice<'a> {
     Impossible,
 }
 
-/// The anchors of a file.
+/// The hosts that a file's chunks should be on.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Affinity {
     asked: bool,
@@ -60,7 +61,7 @@ fn writable_hosts(node_map: &NodeMap) -> BTreeSet<&str> {
 }
 
 /// The hosts in the order in which `key` prefers them, each key in another one: highest random weight (Thaler and Ravishankar,
-/// 1998), so that a host that comes or goes moves nobody else's first choice.
+/// 1998), so that a host that comes or goes changes no other key's first choice.
 fn ranked(node_map: &NodeMap, key: &[u8]) -> Vec<String> {
     let key = hash(key);
     let mut hosts: Vec<(u64, &str)> =

@@ -1,4 +1,4 @@
-//! Classes and placement groups: when they are opened and closed, what room there is, what maps say of them.
+//! Classes and placement groups: when they are opened and closed, and how much space there is.
 //!
 //! Placement is choosing a group ([`crate::placement::select`]); everything else (repair, balance) works on groups. They are laid out by
 //! [`crate::placement::layout`].
@@ -51,7 +51,7 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Result<Arc<ClassInfo>> {
     ctx.class(class_id)
 }
 
-/// Creates the first groups of a width. Which ones is a decision on the tape: a later release may lay them out
+/// Creates the first groups of a width. Which ones is recorded with the command: a later release may lay them out
 /// differently, and replaying an old log must still give the old groups.
 fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
     let mut plan: Vec<Vec<u64>> = Vec::new();
@@ -137,14 +137,20 @@ pub fn groups_due(view: &View<'_>) -> Result<Option<SetGroups>> {
                 proposed = one_more_each(&fit, width, &usable, room);
             }
         }
-        anchored(&fit, width, &usable, &view.soft.cluster.selector.asked_hosts(width), &mut proposed);
+        groups_starting_on(&fit, width, &usable, &view.soft.cluster.selector.asked_hosts(width), &mut proposed);
         create.extend(proposed.into_iter().map(|disk_ids| NewGroup { disk_ids }));
     }
     Ok((!create.is_empty() || !close.is_empty()).then_some(SetGroups { create, close }))
 }
 
-/// A group that begins on each of `hosts`, where there is none.
-fn anchored(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], hosts: &[String], proposed: &mut Vec<Vec<u64>>) {
+/// Adds a group that begins on each of `hosts` that has none.
+fn groups_starting_on(
+    fit: &[LayoutDisk],
+    width: u32,
+    usable: &[Vec<u64>],
+    hosts: &[String],
+    proposed: &mut Vec<Vec<u64>>,
+) {
     for host in hosts {
         let on_host = |id: &u64| fit.iter().any(|d| d.id == *id && d.host == *host);
         let begins = |group: &Vec<u64>| group.first().is_some_and(on_host);
@@ -200,7 +206,6 @@ pub fn too_few_hosts(conn: &Connection, spec: &str, width: u32) -> rusqlite::Res
 /// Space of the disks that take new chunks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Disks.
     pub disks: usize,
     /// Their capacity.
     pub capacity_bytes: u64,
@@ -231,7 +236,7 @@ pub struct Room {
     pub reserved_bytes: u64,
 }
 
-/// Room for data stored by `scheme`, of which `reserved_bytes` are reserved. Soft state decides: commands ask through `Ctx::record`.
+/// Room for data stored by `scheme`, of which `reserved_bytes` are reserved. Depends on soft state: commands ask through [`Ctx::record`].
 pub fn room((db, caches): (&Db, &Caches), stats: &ClusterStats, scheme: Scheme, reserved_bytes: u64) -> Result<Room> {
     let space = Space::of(caches.node_map(db)?.disks.values(), stats);
     let (data, stored) = scheme.expansion();
@@ -240,7 +245,7 @@ pub fn room((db, caches): (&Db, &Caches), stats: &ClusterStats, scheme: Scheme, 
 }
 
 impl Room {
-    /// What nobody has reserved.
+    /// Bytes that no session has reserved.
     pub fn unreserved_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.reserved_bytes)
     }

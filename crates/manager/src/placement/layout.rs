@@ -1,4 +1,4 @@
-//! Laying out placement groups over disks, and choosing who takes over a lost or moving member. Pure.
+//! Lays out placement groups over disks, and selects the disk that replaces a lost or moving member. Pure.
 //!
 //! The aim is *declustering* (Holland and Gibson, "Parity declustering for continuous operation in redundant disk
 //! arrays", ASPLOS 1992): when every pair of disks shares about equally many groups, the rebuild of any lost
@@ -27,7 +27,7 @@ const MAX_RELATIVE_WEIGHT: f64 = 4.0;
 /// Exchange passes over a new group.
 const EXCHANGE_PASSES: usize = 4;
 
-/// Counts of who shares groups with whom, and where; grows group by group.
+/// Counts which disks share groups, and at which positions; grows group by group.
 #[derive(Debug, Clone)]
 pub struct Layout {
     width: usize,
@@ -113,7 +113,7 @@ impl Layout {
         }
     }
 
-    /// Proposes the next group and counts it. None when the disks stand on fewer than `width` hosts.
+    /// Proposes the next group and counts it. None when the disks are on fewer than `width` hosts.
     pub fn propose(&mut self) -> Option<Vec<u64>> {
         let mut members = Vec::with_capacity(self.width);
         while members.len() < self.width {
@@ -142,7 +142,7 @@ impl Layout {
         Some(members.into_iter().map(|d| self.disks[d].id).collect())
     }
 
-    /// Chooses who takes over position `position` of `group`: a disk that `eligible` accepts, on a host that no
+    /// Selects the disk that takes over position `position` of `group`: one that `eligible` accepts, on a host that no
     /// other member (nor any of `also_used`, disks that members are moving to) stands on. The counts do not
     /// change; call [`Layout::remove`] and [`Layout::add`] with the group before and after.
     pub fn replacement(
@@ -188,7 +188,7 @@ impl Layout {
         self.index.get(&disk).map_or(0, |&d| self.positions[d * self.width + position])
     }
 
-    /// Disks on hosts that `members` do not stand on.
+    /// Disks on hosts without any of `members`.
     fn candidates<'a>(&'a self, members: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
         (0..self.disks.len()).filter(move |&d| members.iter().all(|&m| self.host[m] != self.host[d]))
     }

@@ -1,4 +1,4 @@
-//! Where chunks go: layout of placement groups, and the choice of a group for a chunk.
+//! Placement: layout of placement groups over disks, and selection of a group for a chunk.
 
 pub mod affinity;
 pub mod groups;

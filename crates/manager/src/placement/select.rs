@@ -1,5 +1,5 @@
-//! The choice of a group for a new chunk: one whose members all take puts, at random with weights by free space and
-//! queue length ([`select_group`]); with a placement hint, among those where the chunk's anchor holds its bytes ([`select_group_near`]).
+//! Selects the group of a new chunk: one whose members all take puts, at random with weights by free space and queue length
+//! ([`select_group`]); with a placement hint, among those in which the asked host holds plain bytes ([`select_group_near`]).
 
 use crate::ctx::Ctx;
 use crate::db::rows::{self, DiskRow, unsigned};
@@ -14,8 +14,8 @@ use tessera_policy::human_size;
 use tessera_stripe::ClassLayout;
 use tessera_wire::{ClassInfo, Code, Error, Health};
 
-/// Whether the group's disks have room for fragments of a chunk that was begun there. Soft state decides: commands ask
-/// through `Ctx::record`.
+/// Whether the group's disks have space for the missing fragments of a chunk. Depends on soft state: commands ask through
+/// [`Ctx::record`].
 pub fn pg_has_room(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &crate::db::cache::Pg) -> bool {
     let stats = &ctx.soft.cluster.stats;
     (0..).zip(&pg.members).all(|(i, m)| {
@@ -29,7 +29,6 @@ pub fn pg_has_room(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &crate:
 pub struct ChunkSpec<'a> {
     /// Class of the chunk.
     pub class: &'a ClassInfo,
-    /// Its length.
     pub len_bytes: u64,
     /// Groups that just failed the client.
     pub avoid: &'a [u64],
@@ -38,7 +37,7 @@ pub struct ChunkSpec<'a> {
 }
 
 /// Chooses the group for a new chunk: open, not among those to avoid, all members able to take puts (with
-/// `degraded`, at least k+1 of them). Soft state weighs in: commands ask through `Ctx::record`.
+/// `degraded`, at least k+1 of them). Depends on soft state: commands ask through [`Ctx::record`].
 pub fn select_group(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>) -> Result<u64> {
     match select(ctx, wanted, None)? {
         Some(pg_id) => Ok(pg_id),
@@ -138,7 +137,7 @@ impl OpenGroup {
         (0..).zip(&self.disks).all(|(i, &(disk, capacity))| has_room(stats, disk, capacity, bytes(i)))
     }
 
-    /// As much as its fullest disk has free, less when one of them has a long queue.
+    /// Free space of the fullest disk, reduced by long queues.
     fn weight(&self, stats: &ClusterStats) -> f64 {
         let free = self.disks.iter().map(|&(d, capacity)| stats.available_bytes(d, capacity)).min().unwrap_or(0);
         let queue = self.disks.iter().filter_map(|(d, _)| stats.disks.get(d)).map(|d| d.queue_len).max().unwrap_or(0);

@@ -1,12 +1,12 @@
-//! How the members of a group change: a disk that was lost, drains or is too full is replaced by another, which is filled first.
+//! Backfill: how a member of a group gets another disk when its own was lost, drains or is too full.
 //!
 //! A member is in one of three states (ARCHITECTURE.md, "Members"):
 //!
 //! * *in place*: `incoming` is 0.
-//! * *lost*: its disk is out. Puts go to the incoming disk (`put_to_incoming`), the fill walks the chunks that were
-//!   issued before (`fill_until`).
+//! * *lost*: its disk is out. Puts go to the incoming disk (`put_to_incoming`), the backfill walks the chunks that were
+//!   drawn before (`fill_until`).
 //! * *moving*: its disk drains or is relieved. Puts and reads stay with it until the incoming disk has everything, so
-//!   redundancy never falls (P6); what is committed behind the cursor gets a missing row for the incoming disk.
+//!   redundancy never falls (P6). A chunk committed behind the cursor gets a missing row for the incoming disk.
 //!
 //! Every change raises the group's epoch; when the disk that takes puts changes, `since_epoch` rises too, and older
 //! acknowledgements no longer count (P11). Here the rows change and moves are planned; [`crate::repair::rebuild`] hands out the work.
@@ -33,7 +33,7 @@ const _: () = assert!(MOVES_PER_COMMAND > 0, "repair must move something");
 /// Disks whose load differs by less than this part of the mean are balanced enough: moving costs, too.
 const BALANCE_SLACK: f64 = 0.10;
 
-/// A disk is out: members on it are lost, fills onto it are void.
+/// A disk is out: members on it are lost, backfills onto it are void.
 pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
     for mut m in rows::members_incoming(ctx.db.conn(), disk_id)? {
         let epoch = tables::raise_epoch(ctx, m.pg_id)?;
@@ -62,7 +62,7 @@ pub fn disk_lost(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
     Ok(())
 }
 
-/// A moving member's disk was lost: what the incoming disk has counts, the fill goes on from its cursor.
+/// A moving member's disk was lost: what the incoming disk has counts, the backfill goes on from its cursor.
 fn become_lost(ctx: &mut Ctx<'_>, m: &mut Member) -> Result<()> {
     assert!(m.incoming != 0 && !m.put_to_incoming, "{m:?}: does not move");
     m.put_to_incoming = true;
@@ -116,7 +116,7 @@ fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Result<()> {
     Ok(())
 }
 
-/// No other member of the group stands on, or moves to, the host of `new` (P6: distinct hosts).
+/// Whether no other member of the group is on, or moves to, the host of `new` (P6: distinct hosts).
 fn host_is_free(conn: &Connection, m: &Member, new: &DiskRow) -> Result<bool> {
     for other in rows::members(conn, m.pg_id)?.iter().filter(|o| o.position != m.position) {
         for disk_id in [other.disk_id, other.incoming] {
@@ -157,7 +157,7 @@ pub fn cancel_moves_from(ctx: &mut Ctx<'_>, disk_id: u64) -> Result<()> {
     Ok(())
 }
 
-/// The cursor of a fill moves on. Committed chunks it passed that are not in `done` become missing rows: what failed, and
+/// The cursor of a backfill moves on. Committed chunks it passed that are not in `done` become missing rows: what failed, and
 /// (when the member moves) what was committed to the old disk while the batch was under way (P6).
 pub fn advance_backfill(ctx: &mut Ctx<'_>, command: &AdvanceBackfill) -> Result<()> {
     let Some(mut m) = rows::member(ctx.db.conn(), command.pg_id, command.position)? else { return Ok(()) };
@@ -212,7 +212,7 @@ pub fn is_complete(conn: &Connection, m: &Member) -> Result<bool> {
     Ok(!ahead && (!lacking || failpoint::is_active("manager.move_ends_early")))
 }
 
-/// Members whose fill is through, at most `limit`.
+/// Members whose fill is complete, at most `limit`.
 pub fn finished_backfills(view: &View<'_>, limit: usize) -> Result<Vec<FinishBackfill>> {
     let mut through = Vec::new();
     for m in view.caches.backfilling(view.db)?.iter() {
@@ -330,7 +330,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The disks a group will stand on once its fills are through.
+/// The disks a group will stand on once its backfills are complete.
 fn ends(group: &[Member]) -> Vec<u64> {
     group.iter().map(|m| if m.incoming != 0 { m.incoming } else { m.disk_id }).collect()
 }

@@ -1,8 +1,9 @@
-//! Inventories: a node lists what a disk holds, page by page; what should not be there goes, what lacks is noted as missing.
+//! Inventories: a node lists what a disk holds, page by page. The manager orders the removal of fragments that should not be
+//! there, and notes absent ones as missing.
 //!
 //! A disk is listed when it returns after it was out (before it serves again: it missed deletes, P3), after members have
 //! left it (their fragments stay behind), and every so often (late puts of writers long dead, P5). A disk that waits for
-//! its list takes over no members: a fragment that is about to be removed must not be one a fill has just put.
+//! its list takes over no members: a fragment that is about to be removed must not be one a backfill has just put.
 //!
 //! Ids above the issue counter are never touched: they are from a future this manager does not know.
 
@@ -34,7 +35,7 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
         if disk.inventory_wanted == 0 || !serving || running {
             continue;
         }
-        // Chunks that are not committed yet, preallocated among them, may be put behind where the list has come to.
+        // Fragments of chunks that are not committed yet may be put behind the position of the list.
         let pending = pending(view.db.conn())?;
         let bound = view.meta.next_chunk;
         let tasks = &mut view.soft.cluster.tasks;
@@ -83,7 +84,7 @@ pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Result<InventoryPage>
         _ => None,
     });
     if let Some(listing) = listing {
-        // A page that leaves a gap says nothing about what lacks; the list is not complete then, and begins anew.
+        // After a gap the page proves nothing missing; the list is incomplete, and begins anew.
         if after <= listing.at {
             bound = listing.bound;
             let end = if page.last { bound } else { keys.last().map_or(after.0, |key| key.0) };
@@ -103,7 +104,7 @@ pub fn take_page(view: &mut View<'_>, page: &Inventory) -> Result<InventoryPage>
     })
 }
 
-/// Notes as missing what the page lacks.
+/// Notes fragments that the page lacks as missing.
 pub fn apply_page(ctx: &mut Ctx<'_>, page: &InventoryPage) -> Result<()> {
     let after = page.after.as_ref().map_or((0, 0), |a| (a.chunk_id, a.fragment));
     let end = match (page.last, page.held.last()) {
@@ -151,7 +152,7 @@ pub fn reply(view: &View<'_>, page: &Inventory) -> Result<InventoryReply> {
             tracing::warn!(disk = page.disk_id, chunk = held.chunk_id, "a disk holds a chunk id that was never issued");
             continue;
         }
-        // The chunk is gone for good, or lives and is not wanted here as the group is now: it may come back (P11).
+        // Epoch 0: the chunk is gone. Else the fragment does not belong here under this epoch, and may come back later (P11).
         let mut epoch = 0;
         let pg: Option<u64> = conn
             .prepare_cached("SELECT pg_id FROM chunks WHERE chunk_id = ?1")?

@@ -12,7 +12,7 @@ use tessera_wire::meta::{Counter, Maintain, MaintainReply, MaintenanceJob};
 pub fn start(view: &mut View<'_>, request: &Maintain) -> Result<()> {
     let what = request.what();
     if what == MaintenanceJob::Unknown {
-        return invalid(format!("maintain: {} is no kind of upkeep; there are gc, scrub and repair", request.what));
+        return invalid(format!("maintain: job {} is unknown; the jobs are gc, scrub and repair", request.what));
     }
     if !request.start {
         return Ok(());

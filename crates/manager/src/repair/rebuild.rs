@@ -1,9 +1,9 @@
-//! Repair: what is missing is found in rows, becomes rebuild tasks for the node whose disk lacks it, and comes back as results.
+//! Rebuild tasks: the manager finds missing fragments in rows and gives the node whose disk lacks them tasks to rebuild them.
 //!
-//! Two sources of work: *fills* walk the chunks of a member that changes ([`crate::repair::backfill`]), *missing rows* name single
-//! fragments (not acknowledged at commit, found bad, passed by a fill). A node reads a copy or k verified fragments from
-//! others, checks the chunk's name and puts the one that lacks. Per node only so many tasks are out at a time.
-//! Nobody's word that a fragment is bad is believed before the node that holds it has looked ([`report_bad`]).
+//! There are two sources of work. A *backfill* walks the chunks of a member that changes ([`crate::repair::backfill`]); *missing rows*
+//! name single fragments (not acknowledged at commit, found bad, passed by a backfill). The node reads a copy or k verified
+//! fragments from other nodes, checks the chunk's hash and writes the missing fragment. `tasks_per_node` bounds the tasks of a
+//! node. A report that a fragment is bad counts once the node that holds it has verified that ([`report_bad`]).
 
 use crate::chunks::missing::{self, Cause, Missing};
 use crate::chunks::{garbage, table};
@@ -25,11 +25,11 @@ use tessera_wire::{ChunkInfo, ClassInfo, PgInfo};
 const MAX_QUEUED: usize = 8_192;
 /// A batch ends before its chunks exceed this many bytes.
 const BATCH_BYTES: u64 = 64 << 20;
-/// A fill whose batches fail altogether this often passes them, leaving missing rows.
+/// After so many batches without any success a backfill passes the chunks and leaves missing rows.
 const TRIES_BEFORE_PASSING: u32 = 3;
-/// The writer completes an optimistic file itself; repair steps in when a row is older than this.
+/// The writer completes an optimistic file itself; repair takes over rows older than this.
 const WRITER_GRACE_NS: i64 = 10_000_000_000;
-/// A proposed move of a cursor that has not come true after this long is given up.
+/// A proposed move of a cursor that was not committed after this long is given up.
 const PROPOSAL_PATIENCE_NS: i64 = 10_000_000_000;
 
 /// A chunk that is to be rebuilt, with what a task groups by.
@@ -95,7 +95,7 @@ pub fn queue_missing(view: &mut View<'_>) -> Result<()> {
          ORDER BY pg_id, fragment LIMIT ?3",
         params![Cause::Unacknowledged as i64, view.soft.cluster.missing_from as i64, MAX_QUEUED as i64 / 2],
     )?;
-    // The next round goes on behind the last group of a full page, so that rows that cannot be repaired do not hide others.
+    // The next round starts behind the last group of a full page, so that rows that cannot be repaired do not hide others.
     let full = others.len() >= MAX_QUEUED / 2;
     view.soft.cluster.missing_from = if full { others.last().map_or(0, |r| r.pg_id + 1) } else { 0 };
     let mut round = PlanningRound::new(view)?;
@@ -149,7 +149,7 @@ pub fn hand_out(view: &mut View<'_>, node_id: u64) -> Result<Vec<Task>> {
     Ok(given)
 }
 
-/// Fills onto these disks: groups that lost most first, lost members before moving ones.
+/// Backfills onto these disks: groups that lost most first, lost members before moving ones.
 fn backfills_onto(view: &View<'_>, disks: &[u64]) -> Result<Vec<Member>> {
     let filling = view.caches.backfilling(view.db)?;
     let lost_of = |pg: u64| {
@@ -222,7 +222,7 @@ fn next_missing(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, di
     }
 }
 
-/// A missing row that still stands, of a chunk that was committed.
+/// A chunk to rebuild, if its missing row is still there.
 fn still_missing(conn: &Connection, row: &MissingRow) -> Result<Option<ChunkToRebuild>> {
     let stands: bool = conn
         .prepare_cached(
@@ -263,7 +263,7 @@ fn wanted_from(row: &rusqlite::Row<'_>) -> rusqlite::Result<ChunkToRebuild> {
     Ok(ChunkToRebuild { info, domain: row.get(5)? })
 }
 
-/// The next batch of a fill, one task per class and domain in it; nothing while one is under way or it must wait.
+/// The next batch of a backfill, one task per class and domain in it; nothing while one is under way or it must wait.
 fn next_batch(view: &mut View<'_>, round: &mut PlanningRound, node_id: u64, m: &Member) -> Result<Vec<Task>> {
     let key = (m.pg_id, m.position);
     let tasks = &mut view.soft.cluster.tasks;
@@ -433,7 +433,7 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Re
             }
             if scrub && result.finished {
                 cluster.tasks.scrubbed(disk_id, &result.reason);
-                // Where a record's header has rotted nothing says whose bytes these were: what lacks shows in a list (P13).
+                // A record with a rotten header cannot be identified: the inventory will find what is missing (P13).
                 let want = SetInventory { want: vec![disk_id], done_disk_id: 0, done_wanted: 0 };
                 proposals.push(want.propose());
             }
@@ -461,7 +461,7 @@ pub fn take_result(view: &mut View<'_>, node_id: u64, result: &TaskResult) -> Re
     Ok(proposals)
 }
 
-/// One task of a fill's batch is over; with the last one the cursor moves, unless nothing at all succeeded.
+/// Ends one task of a backfill's batch. With the last one the cursor moves, unless no chunk succeeded.
 fn end_of_batch(view: &mut View<'_>, member: (u64, u32), task_id: u64) -> Option<Proposal> {
     let now_ns = view.now_ns;
     let tasks = &mut view.soft.cluster.tasks;
@@ -493,7 +493,7 @@ fn end_of_batch(view: &mut View<'_>, member: (u64, u32), task_id: u64) -> Option
     Some(advance.propose())
 }
 
-/// Fragments are in place: their missing rows go, if the put counts (right disk, an epoch that is not too old: P11).
+/// Applies [`FragmentsDone`]: deletes the missing rows of puts that count (right disk, an epoch that is not too old: P11).
 /// A fragment of a chunk that is gone by now is ordered to be deleted (P5).
 pub fn fragments_done(ctx: &mut Ctx<'_>, command: &FragmentsDone) -> Result<()> {
     for done in &command.fragments {
@@ -527,11 +527,12 @@ pub fn fragments_bad(ctx: &mut Ctx<'_>, command: &FragmentsBad) -> Result<()> {
     Ok(())
 }
 
-/// Which kind of missing row says that `disk_id` lacks a member's fragment of `chunk_id`; None if it need not have it.
+/// The `incoming` of a missing row which says that `disk_id` lacks a member's fragment of `chunk_id`; None if the disk need not
+/// have it.
 pub fn lacking_where(m: &Member, disk_id: u64, chunk_id: u64) -> Option<i32> {
     let filled = chunk_id <= m.fill_cursor || (m.fill_until != 0 && chunk_id >= m.fill_until);
     match m.put_to_incoming {
-        // A lost disk that is back serves what the fill has not reached; what it lacks cannot wait for the fill to
+        // A lost disk that is back serves what the backfill has not reached; what it lacks cannot wait for the backfill to
         // come along, nor may it count as a source until then (P6).
         true => (disk_id == if filled { m.incoming } else { m.disk_id }).then_some(0),
         false if disk_id == m.disk_id => Some(0),

@@ -22,7 +22,7 @@ pub struct Redundancy {
     pub lost: u64,
     /// Fragments to be rebuilt or moved.
     pub to_repair: u64,
-    /// Members being filled.
+    /// Members being backfilled.
     pub filling: u64,
 }
 
@@ -60,7 +60,7 @@ fn away(disks: &BTreeMap<u64, DiskRow>, members: &[Member], chunk: u64) -> BTree
     members.iter().filter(|m| !readable(disks, m.serving_disk(chunk))).map(|m| m.position).collect()
 }
 
-/// Between these bounds (from, up to and without) all chunks of the group stand alike.
+/// Ranges of chunk ids (`from..to`) within which all chunks of the group have their fragments on the same disks.
 fn ranges(members: &[Member]) -> Vec<(u64, u64)> {
     let mut cuts: BTreeSet<u64> = [0, i64::MAX as u64].into();
     for m in members.iter().filter(|m| m.incoming != 0) {
@@ -76,7 +76,7 @@ fn ranges(members: &[Member]) -> Vec<(u64, u64)> {
 /// Disks and classes.
 type DisksAndClasses<'a> = (&'a BTreeMap<u64, DiskRow>, &'a BTreeMap<u32, ClassInfo>);
 
-/// Chunks of a class that lack the fragments `away`: counted where they belong.
+/// The count for chunks of a class that lack the fragments `away`.
 fn stand<'a>(sum: &'a mut Redundancy, class: Option<&ClassInfo>, away: &BTreeSet<u32>) -> Option<&'a mut u64> {
     let readable = class.is_some_and(|class| class.suffices_without(|fragment| away.contains(&fragment)));
     match (away.is_empty(), readable) {
@@ -111,7 +111,7 @@ fn add_group(
     add_missing_rows(conn, (disks, classes), pg_id, members, sum)
 }
 
-/// A fill still has to supply this member's fragment of the chunks that start here (or will have to, when a
+/// A backfill still has to supply this member's fragment of the chunks that start here (or will have to, when a
 /// disk is found to take over).
 fn to_backfill(disks: &BTreeMap<u64, DiskRow>, m: &Member, from: u64) -> bool {
     let out = disks.get(&m.disk_id).is_some_and(|d| d.health() == Health::Out);
@@ -119,7 +119,7 @@ fn to_backfill(disks: &BTreeMap<u64, DiskRow>, m: &Member, from: u64) -> bool {
     (m.incoming == 0 && out) || (m.incoming != 0 && ahead)
 }
 
-/// Chunks with missing rows are looked at one by one: what the ranges said of them is taken back.
+/// Counts chunks with missing rows one by one, and takes back what the ranges counted for them.
 fn add_missing_rows(
     conn: &Connection,
     (disks, classes): DisksAndClasses<'_>,

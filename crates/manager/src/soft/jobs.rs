@@ -3,13 +3,12 @@
 /// A maintenance job: the one that runs, or the last one that ran.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct JobState {
-    /// It runs.
     pub running: bool,
     /// Bytes re-read or won back.
     pub bytes: u64,
     /// Bad fragments found.
     pub bad: u64,
-    /// Disks that are through.
+    /// Disks that are done.
     pub disks_done: u64,
     /// Disks in all.
     pub disks: u64,
@@ -24,9 +23,7 @@ pub struct JobState {
 pub struct MaintenanceJobs {
     /// Re-reading everything.
     pub scrub: JobState,
-    /// Garbage.
     pub gc: JobState,
-    /// Repair.
     pub repair: JobState,
     /// Repair does not wait for nodes that are down (set by a repair job, until none is down).
     pub hurry: bool,

@@ -1,5 +1,4 @@
-//! Soft state: what the manager knows beside the database and the log. It is gone with the process, and a command may
-//! depend on it through [`crate::ctx::Ctx::record`] only.
+//! Soft state: what the manager keeps in memory only. It is gone with the process, and a command may depend on it through [`crate::ctx::Ctx::record`] only.
 //!
 //! The modules here hold data and know neither [`crate::ctx::Ctx`] nor [`crate::ctx::View`]. Commands change soft state by
 //! [`Effect`]s, which run once the command is committed and do not run at replay.
@@ -60,7 +59,7 @@ pub struct ClusterState {
     pub tasks: Tasks,
     /// What was repaired.
     pub repaired: RepairCounters,
-    /// Upkeep that was asked for.
+    /// Maintenance jobs that an operator started.
     pub jobs: MaintenanceJobs,
     /// Group from which missing rows are loaded next.
     pub missing_from: u64,
@@ -114,65 +113,38 @@ pub struct DeleteCursor {
 pub enum Effect {
     /// A write session was opened.
     SessionOpened {
-        /// Session.
         session_id: u64,
         /// Client that opened it.
         client_id: u64,
-        /// When.
         now_ns: i64,
         /// Bytes reserved for it.
         reserved_bytes: u64,
     },
     /// A writer got places for so many bytes of its reservation.
-    ReservationUsed {
-        /// Session.
-        session_id: u64,
-        /// Bytes.
-        bytes: u64,
-    },
+    ReservationUsed { session_id: u64, bytes: u64 },
     /// A session has ended.
-    SessionEnded {
-        /// Session.
-        session_id: u64,
-    },
+    SessionEnded { session_id: u64 },
     /// This file may have lost its last name and its last session: look at the next tick.
-    CheckOrphan {
-        /// File.
-        ino: u64,
-    },
+    CheckOrphan { ino: u64 },
     /// A version of this file is kept for a reader only: look at the next tick.
-    TrimLater {
-        /// File.
-        ino: u64,
-    },
+    TrimLater { ino: u64 },
     /// A file was committed that may be a checkpoint image.
-    StepFileCommitted {
-        /// File.
-        ino: u64,
-    },
+    StepFileCommitted { ino: u64 },
     /// A name was removed because the lifetime of its file was over.
     FileExpired,
-    /// A new chunk could not go where its placement hint asked.
+    /// A new chunk could not be placed where its hint asked.
     PlacementNotMet,
     /// A member of a group changed: work under way for it is void.
     MemberChanged(MemberKey),
     /// A disk was lost.
-    DiskLost {
-        /// Disk.
-        disk_id: u64,
-    },
+    DiskLost { disk_id: u64 },
     /// A node is down or out: its tasks go to others.
-    NodeGone {
-        /// Node.
-        node_id: u64,
-    },
-    /// A node has registered: a new life of it begins.
+    NodeGone { node_id: u64 },
+    /// A node has registered.
     NodeRegistered {
-        /// Node.
         node_id: u64,
-        /// Number of its life.
+        /// Its new incarnation.
         incarnation: u64,
-        /// When.
         now_ns: i64,
         /// Its disks, as it described them.
         disks: Vec<(u64, DiskInfo)>,

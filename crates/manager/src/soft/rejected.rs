@@ -1,8 +1,8 @@
-//! Nodes of other clusters that knocked: soft, bounded, shown in `tessera status`.
+//! Nodes of other clusters that tried to register: soft, bounded, shown in `tessera status`.
 //!
-//! Most often one is a mistake in the node's `--manager`. But a manager that lost its directory and was started on an
-//! empty one serves a new cluster, and then every node of the old one is a stranger: nothing is lost yet, the log and
-//! its snapshots lie on those nodes, and both sides must hear of `--restore` before somebody wipes a disk.
+//! Most often the node's `--manager` is wrong. But a manager that lost its directory and was started on an empty one serves
+//! a new cluster, and rejects every node of the old one. Nothing is lost yet: the log and its snapshots are on those nodes. Both sides must
+//! point to `--restore` before an operator wipes a disk.
 
 use std::collections::BTreeMap;
 use tessera_wire::hex;
@@ -24,7 +24,7 @@ struct Sighting {
     times: u64,
 }
 
-/// Who knocked, by cluster and host.
+/// Rejected nodes, by cluster and host.
 #[derive(Debug, Default)]
 pub struct RejectedNodes(BTreeMap<(Vec<u8>, String), Sighting>);
 

@@ -1,10 +1,10 @@
-//! What the choice of a group remembers between choices; the choice itself is [`crate::placement::select`].
+//! State of group selection ([`crate::placement::select`]) between selections.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The open groups and their weights, remembered between choices.
+/// The open groups and their weights, kept between selections.
 #[derive(Debug, Default)]
 pub struct GroupSelector {
     /// By width of the groups.
@@ -22,7 +22,6 @@ pub(crate) struct WeightedGroups {
     pub(crate) map_version: u64,
     /// [`crate::soft::stats::ClusterStats::generation`] that the weights were computed from.
     pub(crate) generation: u64,
-    /// The groups.
     pub(crate) groups: Vec<OpenGroup>,
     /// Running sums of the weights of `groups`.
     pub(crate) sums: Vec<f64>,
@@ -31,7 +30,6 @@ pub(crate) struct WeightedGroups {
 /// A group that takes new chunks.
 #[derive(Debug)]
 pub(crate) struct OpenGroup {
-    /// Id.
     pub(crate) pg_id: u64,
     /// (disk that takes puts, its capacity) per member.
     pub(crate) disks: Vec<(u64, u64)>,

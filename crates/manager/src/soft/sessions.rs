@@ -13,21 +13,11 @@ use std::collections::{BTreeSet, HashMap};
 /// Ids of readers that began in memory have this bit, then the term, then a count: never one of the counter's.
 const SOFT_ID: u64 = 1 << 62;
 
-/// Who sends a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Requester {
-    /// Number of the connection.
-    pub connection: u64,
-    /// From its greeting.
-    pub client_id: u64,
-}
-
 /// A reader, whether or not it has a row yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reader {
     /// Client that opened it.
     pub client_id: u64,
-    /// File.
     pub ino: u64,
     /// Version id; 0: a file that was never written.
     pub version: u64,
@@ -62,7 +52,7 @@ pub struct SoftSessions {
     to_trim: BTreeSet<u64>,
     to_release: BTreeSet<u64>,
     count: u64,
-    /// Until then there may be readers from before the restart that nobody knows of, open since `unknown_since_ns`.
+    /// Until then there may be readers from before the restart that have no row, open since `unknown_since_ns`.
     unknown_until_ns: i64,
     unknown_since_ns: i64,
 }

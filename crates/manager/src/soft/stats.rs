@@ -1,6 +1,6 @@
-//! What heartbeats say of nodes and disks: soft, in memory, forgotten at a restart.
+//! What heartbeats report of nodes and disks: in memory only.
 //!
-//! A manager that has just started has heard nobody. Silence counts from its own start then, so that nobody is
+//! A manager that has just started has heard no node. Silence then counts from its own start, so that no node is
 //! declared down or out for the time the manager itself was away.
 
 use std::cell::Cell;
@@ -13,9 +13,9 @@ use tessera_wire::meta::DeviceWork;
 pub struct NodeStats {
     /// When it arrived, ns since 1970.
     pub heard_ns: i64,
-    /// Life of the node that sent it.
+    /// Incarnation of the node that sent it.
     pub incarnation: u64,
-    /// Its number in this life.
+    /// Its number in this incarnation.
     pub number: u64,
     /// Map version the node has.
     pub known_map_version: u64,
@@ -77,14 +77,14 @@ impl DiskStats {
     }
 }
 
-/// Figures of all nodes and disks.
+/// Reports of all nodes and disks.
 #[derive(Debug, Default)]
 pub struct ClusterStats {
     /// By node id.
     pub nodes: BTreeMap<u64, NodeStats>,
     /// By disk id.
     pub disks: BTreeMap<u64, DiskStats>,
-    /// Grows with each heartbeat: weights computed from older figures are recomputed.
+    /// Grows with each heartbeat: weights computed from older reports are recomputed.
     pub generation: u64,
     /// When the manager started, or last came to itself after it had been stopped (or its clock had jumped): heartbeats
     /// and requests of the time before may still wait in sockets, so that silence counts from here.
@@ -155,7 +155,7 @@ impl ClusterStats {
         self.disks.get(&disk_id).map_or(started_ns, |d| d.heard_ns.max(started_ns)).max(self.awake_ns)
     }
 
-    /// Bytes that may still be put on a disk. One that has not been heard of yet counts with a part of its capacity.
+    /// Bytes that may still be put on a disk. A disk without a report yet counts with a part of its capacity.
     pub fn available_bytes(&self, disk_id: u64, capacity_bytes: u64) -> u64 {
         self.disks.get(&disk_id).map_or(capacity_bytes / 16, DiskStats::available_bytes)
     }

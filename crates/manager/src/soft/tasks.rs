@@ -1,9 +1,9 @@
-//! The table of work that is handed out to nodes. Soft: after a restart the rows say again what is to be done.
+//! The table of tasks that nodes work on. Soft: after a restart they are planned again from the rows.
 //!
 //! A task belongs to the node that serves its disk. It is handed out with the answer to a heartbeat, and again with
 //! every later one until the node lists it as running or reports its end: an answer that was lost costs a heartbeat,
-//! no more. When the node dies or the member changes, the task is forgotten and its work planned anew; results of tasks
-//! nobody knows count for nothing. [`crate::repair::rebuild`] makes rebuild tasks and takes results in.
+//! no more. When the node dies or the member changes, the task is forgotten and its work planned anew; results of unknown
+//! tasks are ignored. [`crate::repair::rebuild`] makes rebuild tasks and takes results in.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use tessera_wire::meta::FragmentRef;
@@ -24,7 +24,7 @@ const MAX_SUSPECTS: usize = 65_536;
 /// What a task is for.
 #[derive(Debug, Clone)]
 pub enum Work {
-    /// Part of a batch of a fill; the chunks not yet reported.
+    /// Part of a batch of a backfill; the chunks not yet reported.
     Backfill {
         /// Still to come.
         left: BTreeSet<u64>,
@@ -61,10 +61,9 @@ pub struct Listing {
     pub complete: bool,
 }
 
-/// A task and whom it was given to.
+/// A task and the node that works on it.
 #[derive(Debug, Clone)]
 pub struct Assignment {
-    /// Node.
     pub node_id: u64,
     /// Disk it works on.
     pub disk_id: u64,
@@ -78,10 +77,10 @@ pub struct Assignment {
     pub wire: Task,
 }
 
-/// The batch of a fill that is under way.
+/// The batch of a backfill that is under way.
 #[derive(Debug, Clone, Default)]
 pub struct BackfillBatch {
-    /// Disk being filled.
+    /// Disk being backfilled.
     pub incoming: u64,
     /// Cursor before.
     pub from: u64,
@@ -89,7 +88,6 @@ pub struct BackfillBatch {
     pub to: u64,
     /// Chunks in it.
     pub chunks: usize,
-    /// Supplied.
     pub done: Vec<u64>,
     /// Tasks still out.
     pub open: BTreeSet<u64>,
@@ -105,9 +103,9 @@ pub struct Tasks {
     next: u64,
     /// By task id.
     pub given: BTreeMap<u64, Assignment>,
-    /// Batches of fills under way.
+    /// Batches of backfills under way.
     pub backfills: HashMap<MemberKey, BackfillBatch>,
-    /// Fills that failed altogether: (not before, tries).
+    /// Backfills that failed altogether: (not before, tries).
     pub backfill_backoff: HashMap<MemberKey, (i64, u32)>,
     /// Missing fragments to rebuild, by the disk that lacks them.
     pub missing: BTreeMap<u64, VecDeque<MissingRow>>,
@@ -128,13 +126,10 @@ pub struct Tasks {
 /// A row of `missing_fragments` that is to be repaired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingRow {
-    /// Chunk.
     pub chunk_id: u64,
-    /// Fragment.
     pub fragment: u32,
     /// 1: only the incoming disk lacks it.
     pub incoming: u8,
-    /// Group.
     pub pg_id: u64,
 }
 
@@ -196,7 +191,7 @@ impl Tasks {
         Some(given)
     }
 
-    /// The node died or started a new life.
+    /// The node died or has registered anew.
     pub fn forget_node(&mut self, node_id: u64) {
         self.forget(|g| g.node_id == node_id);
     }

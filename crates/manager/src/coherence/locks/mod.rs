@@ -1,7 +1,7 @@
-//! Locks on files between clients: who may hold any, for how long, and what happens when the manager or a client goes.
+//! Byte-range locks between clients: which clients may hold locks, for how long, and how locks survive a manager's restart.
 //!
-//! Locks live in memory ([`table`]). A client holds them while it is heard of (`lock_session_ms`); the database keeps only who may
-//! hold any, and knows that before they do. A manager that starts gives nothing new away until all of those have asserted what they hold, or the time
+//! Locks are in memory ([`table`]). A client keeps them while it contacts the manager (`lock_session_ms`). The database records only
+//! which clients may hold locks, before they do. A manager that starts gives nothing new away until all of those have asserted what they hold, or the time
 //! that a client may be silent has passed: NFS's grace period, with the record of clients that it takes to tell who may assert
 //! (RFC 8881, sections 8.4.2 and 8.4.3). A client that is away for longer loses its locks, and is told so; others get them once that is on record. docs/wire.md, section 7, is the protocol. Nothing here knows connections; `core::locking` does.
 
@@ -29,7 +29,7 @@ pub fn noted(db: &Db) -> rusqlite::Result<BTreeSet<u64>> {
     rows.map(|id| id.map(|id| id as u64)).collect()
 }
 
-/// Puts the clients that may hold locks on record, all of them.
+/// Records the clients that may hold locks, all of them.
 ///
 /// # Errors
 /// The database's.
@@ -132,7 +132,7 @@ impl Lockers {
         }
         let wants = request.held.iter().map(|lock| want(client_id, lock)).collect::<Result<Vec<_>, _>>()?;
         if self.over.contains(&client_id) {
-            // What it held is about to go, and is not to go from what it will hold.
+            // The pending removal of its old locks must not remove new ones.
             return Err(Error::new(Code::Unavailable, "this client's locks are being taken away; ask again"));
         }
         if let Some(client) = self.clients.get_mut(&client_id) {
@@ -141,7 +141,7 @@ impl Lockers {
             return Ok(reply(repeated && client.claimed.1));
         }
         let may = self.in_grace(now_ns) && self.expected.contains(&client_id);
-        // Whoever is new, or says that it holds nothing, has nothing to lose.
+        // A client that is new, or holds nothing, has nothing to lose.
         let mut lost = request.table != 0 && !may;
         if may {
             lost = !wants.iter().flatten().all(|want| self.table.lock(*want, None) == Outcome::Granted);
@@ -283,7 +283,7 @@ impl Lockers {
         }
     }
 
-    /// Gives up on clients that were not heard of since `unused_before_ns`, on orphans whose time has come, and on those that did
+    /// Ends clients that were silent since `unused_before_ns`, on orphans whose time has come, and on those that did
     /// not come back within the grace. What they held is free once [`Lockers::note`] is on record.
     pub fn expire(&mut self, now_ns: i64, unused_before_ns: i64) {
         let over = |client: &Client| {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub enum Mode {
     /// Others may read, too.
     Read,
-    /// Nobody else may do anything.
+    /// Excludes all other locks.
     Write,
 }
 
@@ -29,7 +29,7 @@ pub struct Held {
     pub mode: Mode,
     /// Of which kind.
     pub families: Families,
-    /// Who asked, for people.
+    /// Process that asked, for display.
     pub pid: u32,
 }
 

@@ -1,9 +1,9 @@
-//! Who holds what of which file, and who waits for it.
+//! The lock table: the byte ranges that owners hold of each file, and the queue of requests that wait.
 //!
-//! Locks of different owners that exclude each other are never held of the same byte. Who must wait joins the file's queue and is served
-//! first come, first served: a newcomer that finds nobody holding what it wants still goes behind those who wait for it, or a
-//! stream of readers would keep a writer out for good. One exception: who holds what an earlier one waits for, directly or through
-//! others, goes first, for behind it neither would ever be served. Where every one of a circle of owners waits for
+//! Locks of different owners that exclude each other never cover the same byte. A request that must wait joins the file's queue, which is
+//! served in order: a request whose range is free still queues behind those that wait for it, or a stream of readers would starve
+//! a writer. One exception: the owner of a lock that an earlier request waits for, directly or through others, goes first;
+//! behind that request neither would ever be served. Where every one of a circle of owners waits for
 //! what the next *holds*, the one that would close it is refused (POSIX, `fcntl`: EDEADLK). Owners are taken to
 //! wait for one thing at a time; threads of one process that wait for several may be refused though another thread could have
 //! gone on, as on Linux.
@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 /// Whose a lock is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
-    /// The client.
     pub client_id: u64,
     /// A number of the client's.
     pub number: u64,
@@ -23,13 +22,12 @@ pub struct Owner {
 /// A request that waits, as its client knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
-    /// The client.
     pub client_id: u64,
     /// Number of the request.
     pub seq: u64,
 }
 
-/// What came of a request.
+/// Result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It is as asked for.
@@ -42,16 +40,13 @@ pub enum Outcome {
     Deadlock,
 }
 
-/// What somebody wants to hold.
+/// A lock that an owner asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Want {
-    /// The file.
     pub ino: u64,
-    /// Who.
     pub owner: Owner,
     /// Which bytes.
     pub bytes: Bytes,
-    /// How.
     pub held: Held,
 }
 
@@ -135,7 +130,7 @@ impl LockTable {
         self.waits.entry(want.owner).or_default().push(want.ino);
         self.tickets.insert(ticket, want.ino);
         *self.waiting.entry(ticket.client_id).or_default() += 1;
-        // Somebody who stands behind another out of politeness alone may now wait for itself.
+        // A request that only queues behind another may now wait for itself.
         let circle = self.reach(want.owner, true);
         if circle.contains(&want.owner) {
             let inos: BTreeSet<u64> = circle.iter().filter_map(|o| self.waits.get(o)).flatten().copied().collect();
@@ -220,19 +215,19 @@ impl LockTable {
     }
 
     /// Whether `owner` waits for `other`, directly or through others.
-    fn waits_for(&self, owner: Owner, other: Owner, politely: bool) -> bool {
-        self.reach(owner, politely).contains(&other)
+    fn waits_for(&self, owner: Owner, other: Owner, with_queue: bool) -> bool {
+        self.reach(owner, with_queue).contains(&other)
     }
 
-    /// All that an owner waits for: those who hold, and with `politely` those who came earlier.
-    fn reach(&self, from: Owner, politely: bool) -> HashSet<Owner> {
+    /// All owners that `from` waits for: holders, and with `with_queue` those of earlier requests.
+    fn reach(&self, from: Owner, with_queue: bool) -> HashSet<Owner> {
         let (mut seen, mut next) = (HashSet::new(), vec![from]);
         while let Some(owner) = next.pop() {
             for ino in self.waits.get(&owner).into_iter().flatten() {
                 let Some(file) = self.files.get(ino) else { continue };
                 for (at, waiter) in file.queue.iter().enumerate().filter(|(_, w)| w.want.owner == owner) {
                     let holders = file.holders(&waiter.want).map(|(other, _, _)| other);
-                    let earlier = file.earlier(&waiter.want, if politely { at } else { 0 });
+                    let earlier = file.earlier(&waiter.want, if with_queue { at } else { 0 });
                     next.extend(holders.chain(earlier).filter(|&other| seen.insert(other)));
                 }
             }
