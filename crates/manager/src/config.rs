@@ -16,7 +16,7 @@ tessera_knobs::knobs! {
         /// The reply cache keeps replies to mutating requests for this long (P8); clients stop repeating a request
         /// before (`manager_deadline_ms`, 120 s by default).
         answers_ms: u64 = 150_000;
-        /// How long a client may cache an entry unless the manager recalls it. A restarted manager waits this long before it
+        /// How long a client may cache an entry if nobody recalls it. A restarted manager waits this long before it
         /// changes anything a client may have cached.
         lease_entry_ms: u64 = 3_000;
         /// A client that sent nothing for this long has lost its locks. A restarted manager lets clients assert

@@ -109,7 +109,7 @@ pub struct SweepPages {
 
 /// Removes cached replies that no client will ask for again.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct PruneAnswers {
+pub struct PruneReplies {
     /// Those of group commits up to this one.
     #[prost(uint64, tag = "1")]
     pub to_seq: u64,

@@ -47,7 +47,7 @@ pub(super) fn a_commit_behind_the_cursor_of_a_move_is_caught_up() {
     let change = Move { pg_id: answer.pg_id, position: 0, disk_id: m.disk_id, incoming_was: 0, incoming: free };
     fake.propose(vec![MoveMembers { moves: vec![change] }.propose()]);
     // The backfill passes everything, the pending chunk too.
-    let to = fake.meta.next_chunk;
+    let to = fake.meta.next_chunk - 1;
     let done: Vec<u64> = fake.chunks().iter().filter(|c| c.1 == answer.pg_id).map(|c| c.0).collect();
     for chunk in &done {
         fake.disks.get_mut(&free).unwrap().held.insert((*chunk, 0));
@@ -154,7 +154,7 @@ pub(super) fn a_commit_during_a_batch_of_a_move_is_caught_up() {
     // Committed before the cursor moves: no row of its own commit says that the incoming disk lacks it.
     let request = fake.commit_request(&opened, vec![ChunkAck { chunk_id: answer.chunk_id, epoch, missing: vec![] }]);
     assert!(fake.command(&request).unwrap().version > 0);
-    let to = fake.meta.next_chunk;
+    let to = fake.meta.next_chunk - 1;
     fake.propose(vec![
         AdvanceBackfill { pg_id: answer.pg_id, position: 0, incoming: free, from: 0, to, done }.propose(),
         FinishBackfills { fills: vec![FinishBackfill { pg_id: answer.pg_id, position: 0, incoming: free }] }.propose(),

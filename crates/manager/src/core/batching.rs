@@ -23,8 +23,9 @@ impl ManagerCore {
         if self.stopped.is_some() {
             return false;
         }
+        // A replica may hold entries of a batch that failed, also of one that began a term: the next term is above all of them.
         if self.needs_term && !self.queue.is_empty() {
-            let term = NewTerm { term: self.meta.term + 1, restored: false };
+            let term = NewTerm { term: self.log.term().max(self.meta.term) + 1, restored: false };
             if let Ok(queued) = queued(&term.propose()) {
                 self.queue.push_front(QueueItem::Command { queued, origin: None, changes: Vec::new() });
             }

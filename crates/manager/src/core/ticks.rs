@@ -82,7 +82,7 @@ impl ManagerCore {
         if self.now_ns - self.last_prune_ns >= 1_000_000_000 {
             self.last_prune_ns = self.now_ns;
             if let Some(to_seq) = self.reply_cache.prune(self.unused_before_ns(self.config.answers_ms)) {
-                self.propose(PruneAnswers { to_seq }.propose());
+                self.propose(PruneReplies { to_seq }.propose());
             }
         }
     }

@@ -6,7 +6,7 @@
 
 use crate::db::Db;
 use crate::db::node_map::NodeMapCache;
-use crate::error::{Result, refuse};
+use crate::error::{Result, corrupt_row, refuse};
 use rusqlite::{Connection, OptionalExtension};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -174,10 +174,10 @@ pub fn read_class(row: &rusqlite::Row) -> rusqlite::Result<ClassInfo> {
 
 fn load_pg(db: &Db, pg_id: u64) -> rusqlite::Result<Option<Pg>> {
     let head = db
-        .stmt("SELECT epoch, open FROM pgs WHERE pg_id = ?1")?
-        .query_row([pg_id as i64], |r| Ok((r.get::<_, i64>(0)? as u64, r.get::<_, bool>(1)?)))
+        .stmt("SELECT epoch, open, width FROM pgs WHERE pg_id = ?1")?
+        .query_row([pg_id as i64], |r| Ok((r.get::<_, i64>(0)? as u64, r.get::<_, bool>(1)?, r.get::<_, u32>(2)?)))
         .optional()?;
-    let Some((epoch, open)) = head else { return Ok(None) };
+    let Some((epoch, open, width)) = head else { return Ok(None) };
     let mut members = db.stmt(
         "SELECT m.disk_id, m.incoming_disk_id, m.put_to_incoming, m.since_epoch, m.fill_cursor,
                 d.health, dn.health, i.health, inn.health
@@ -207,5 +207,12 @@ fn load_pg(db: &Db, pg_id: u64) -> rusqlite::Result<Option<Pg>> {
             })
         })?
         .collect::<Result<Vec<_>, _>>()?;
+    let damaged = |why: String| corrupt_row(format!("pgs, row {pg_id}"), why);
+    if members.len() != width as usize {
+        return Err(damaged(format!("{} members, its width is {width}", members.len())));
+    }
+    if let Some(member) = members.iter().find(|m| m.wire.since_epoch > epoch || m.wire.since_epoch == 0) {
+        return Err(damaged(format!("at epoch {epoch}, a member counts since {}", member.wire.since_epoch)));
+    }
     Ok(Some(Pg { pg_id, epoch, open, members }))
 }

@@ -4,7 +4,7 @@ use crate::chunks::refs::{self, RefChanges};
 use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::pages::{self, FileExtent};
-use crate::error::Result;
+use crate::error::{Result, corrupt_row};
 use rusqlite::params;
 use tessera_failpoint as failpoint;
 
@@ -51,6 +51,9 @@ pub fn take(ctx: &Ctx, session_id: u64, shift: u64, refs: &mut RefChanges) -> Re
             refs.release(ctx, &column)?;
         }
         extents.extend(pages::decode(start + shift, &column));
+        if !pages::are_ordered(&extents) {
+            return Err(corrupt_row(format!("staged_pages of session {session_id}"), "extents are out of order").into());
+        }
     }
     Ok(extents)
 }

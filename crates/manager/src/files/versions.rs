@@ -99,6 +99,13 @@ pub fn overlay(ctx: &mut Ctx, ino: u64, number: u64, new: &[FileExtent], refs: &
         for page in &cluster.pages {
             old.extend(page.pieces()?);
         }
+        if !pages::are_ordered(&old) {
+            return Err(corrupt_row(
+                format!("pages of inode {ino}"),
+                format!("pages of version {} overlap", number - 1),
+            )
+            .into());
+        }
         let packed = pages::pack(&pages::overlay(&old, &cluster.new));
         for page in &cluster.pages {
             assert!(page.born < number, "inode {ino}: page of version {} dies in version {number}", page.born);
@@ -215,7 +222,10 @@ pub fn publish(ctx: &mut Ctx, inode: &mut Inode, number: u64, version: &NewVersi
     assert_eq!(number, inode.version_number + 1, "inode {}: versions are numbered without gaps", inode.ino);
     assert!(version.size_bytes <= MAX_FILE_BYTES, "inode {}: {} bytes", inode.ino, version.size_bytes);
     let id = draw(&mut ctx.meta.next_version);
-    assert!(id > inode.version_id, "inode {}: version id {id} after {}", inode.ino, inode.version_id);
+    if id <= inode.version_id {
+        let why = format!("its version id is {}, the next to be drawn was {id}", inode.version_id);
+        return Err(corrupt_row(format!("inodes, row {}", inode.ino), why).into());
+    }
     ctx.db
         .stmt(
             "INSERT INTO versions (ino, number, version_id, size_bytes, data_bytes, new_bytes, committed_ns)
@@ -428,7 +438,6 @@ pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, ma
     let end = offset.saturating_add(len).min(size);
     let mut pieces: Vec<FileExtent> = Vec::new();
     let mut covered = offset.min(size);
-    assert!(max > 0, "a read of no extents makes no progress");
     let mut next: Vec<PageRow> = floor_page(db, ino, number, offset)?.into_iter().collect();
     let mut from = offset;
     while covered < end && pieces.len() < max {
@@ -458,8 +467,9 @@ pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, ma
             }
         }
     }
-    assert!(pieces.len() <= max, "inode {ino}: {} extents, {max} were asked for", pieces.len());
-    assert!(pages::are_ordered(&pieces), "inode {ino}, version {number}: extents overlap");
+    if !pages::are_ordered(&pieces) {
+        return Err(corrupt_row(format!("pages of inode {ino}"), format!("extents of version {number} overlap")).into());
+    }
     Ok(pieces)
 }
 

@@ -4,7 +4,7 @@
 use crate::coherence::locks;
 use crate::ctx::Ctx;
 use crate::error::Result;
-use crate::internal::{NewTerm, NoteLeases, NoteLockers, PruneAnswers, RecordRefusal};
+use crate::internal::{NewTerm, NoteLeases, NoteLockers, PruneReplies, RecordRefusal};
 use crate::log::reply_cache;
 use crate::map::tables;
 use crate::namespace::inodes;
@@ -31,8 +31,8 @@ pub fn record_refusal(_: &mut Ctx, _: &RecordRefusal) -> Result<()> {
     Ok(())
 }
 
-/// Applies [`PruneAnswers`].
-pub fn prune_replies(ctx: &mut Ctx, command: &PruneAnswers) -> Result<()> {
+/// Applies [`PruneReplies`].
+pub fn prune_replies(ctx: &mut Ctx, command: &PruneReplies) -> Result<()> {
     Ok(reply_cache::delete_to(ctx.db, command.to_seq)?)
 }
 

@@ -179,7 +179,7 @@ table! {
         0x8005 TrimVersions => versions::trim_versions, recalls leases::nothing;
         0x8006 ReleaseOrphans => versions::release_orphans, recalls leases::nothing;
         0x8007 SweepPages => refs::sweep, recalls leases::nothing;
-        0x8008 PruneAnswers => records::prune_replies, recalls leases::nothing;
+        0x8008 PruneReplies => records::prune_replies, recalls leases::nothing;
         0x8009 NoteLeases => records::note_leases, recalls leases::nothing;
         0x800a ExpireFiles => expiry::expire_files, recalls |_, c| leases::inodes(&c.inos);
         0x800b NoteLockers => records::note_lockers, recalls leases::nothing;

@@ -16,7 +16,7 @@ use crate::chunks::{garbage, table};
 use crate::ctx::{Ctx, View};
 use crate::db::cache::all_classes;
 use crate::db::rows::{self, DiskRow, Member, unsigned};
-use crate::error::Result;
+use crate::error::{Result, corrupt_row};
 use crate::internal::{AdvanceBackfill, FinishBackfill, FinishBackfills, Move, MoveMembers};
 use crate::map::tables;
 use crate::placement::layout::{Layout, LayoutDisk};
@@ -98,7 +98,7 @@ fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Result<()> {
     assert_eq!((m.incoming, m.put_to_incoming), (0, false), "{m:?}: a move begins while another is under way");
     assert_ne!(incoming, m.disk_id, "{m:?}: moves to where it is");
     let epoch = tables::raise_epoch(ctx, m.pg_id)?;
-    assert!(epoch > m.since_epoch, "{m:?}: epoch {epoch} is not above its own");
+    check_epoch(&m, epoch)?;
     m.incoming = incoming;
     m.fill_cursor = 0;
     if old.health() == Health::Out {
@@ -114,6 +114,17 @@ fn start(ctx: &mut Ctx<'_>, mut m: Member, incoming: u64) -> Result<()> {
     tables::save_member(ctx, &m)?;
     forget_tasks(ctx, &m);
     Ok(())
+}
+
+/// A member's epoch is at most its group's, which has just risen to `epoch`.
+fn check_epoch(m: &Member, epoch: u64) -> Result<()> {
+    match epoch > m.since_epoch {
+        true => Ok(()),
+        false => {
+            let row = format!("pg_members, row ({}, {})", m.pg_id, m.position);
+            Err(corrupt_row(row, format!("since_epoch is {}, the group is at {epoch}", m.since_epoch)).into())
+        }
+    }
 }
 
 /// Whether no other member of the group is on, or moves to, the host of `new` (P6: distinct hosts).
@@ -238,7 +249,7 @@ pub fn finish_backfills(ctx: &mut Ctx<'_>, command: &FinishBackfills) -> Result<
 fn finish(ctx: &mut Ctx<'_>, mut m: Member) -> Result<()> {
     assert!(m.incoming != 0, "{m:?}: a move ends that never began");
     let epoch = tables::raise_epoch(ctx, m.pg_id)?;
-    assert!(epoch > m.since_epoch, "{m:?}: epoch {epoch} is not above its own");
+    check_epoch(&m, epoch)?;
     let old = m.disk_id;
     if !m.put_to_incoming {
         // Puts change their target now: what a writer put to the old disk it has to put again (P11).

@@ -428,6 +428,20 @@ fn entries_that_were_never_acknowledged_are_overruled() {
     assert!(crate::namespace::inodes::lookup(restored.db(), 1, b"b").unwrap().is_some());
 }
 
+/// An entry is known by position and term: after a failed commit that began a term, that term is not used again.
+#[test]
+fn each_failed_commit_costs_a_term() {
+    let mut rig = Rig::new(4);
+    let before = rig.core.meta().term;
+    for _ in 0..3 {
+        rig.core.db().fail_next_commit(crate::db::FailPoint::CommitFull);
+        let op_id = rig.op();
+        rig.ask(&MakeDir { op_id, parent: 1, name: b"d".to_vec(), ..Default::default() }).unwrap_err();
+    }
+    rig.mkdir(1, "d");
+    assert_eq!(rig.core.meta().term, before + 3, "the first failed entry is of the old term, two began one");
+}
+
 #[test]
 fn what_was_answered_survives_the_managers_disk() {
     let mut logged = Logged::new(config());
