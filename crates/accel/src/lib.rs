@@ -1,5 +1,5 @@
 //! Everything that computes on bytes: chunk names ([`hash`]), Reed–Solomon codes ([`erasure`]), codes
-//! of XOR alone ([`xorcode`]), both behind one door ([`coder`]), checksums ([`checksum`]) and chunk boundaries ([`boundaries`]), and the [`Device`]s that run them.
+//! of XOR alone ([`xorcode`]), both behind one interface ([`coder`]), checksums ([`checksum`]) and chunk boundaries ([`boundaries`]), and the [`Device`]s that run them.
 //!
 //! Each family has one plain `reference.rs`, one `dispatch.rs` that picks an instruction set, and leaves
 //! (`avx2.rs`, `avx512.rs`, `neon.rs`, …) that must equal the reference byte for byte (P10). The same holds for the GPU's

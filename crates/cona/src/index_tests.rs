@@ -110,7 +110,7 @@ fn without_a_filter_a_lookup_still_takes_about_one_read() {
 }
 
 #[test]
-fn the_filter_lets_few_strangers_through() {
+fn the_filter_rejects_most_absent_keys() {
     let keys = numbers(50_000, |i| mixed(i).to_be_bytes().to_vec());
     for (bits, most) in [(4, 0.085), (8, 0.0065)] {
         let index = build(&keys, 20, bits).index;

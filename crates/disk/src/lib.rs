@@ -1,4 +1,4 @@
-//! The one door between a node and its disk.
+//! The one interface between a node and its disk.
 //!
 //! What lives here: the [`Disk`] and [`DiskFile`] traits through which every byte that a node keeps
 //! passes, their typed errors, three backends ([`RealDisk`], a directory; [`MemDisk`], memory;

@@ -99,7 +99,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Classic> {
     CLASSIC.iter().find(|classic| classic.name == name)
 }
 
-/// `local`, `collocation | GROUP`, `scatter | CHUNKS`; blanks around the bar may be missing.
+/// `local`, `collocation | GROUP`, `scatter | CHUNKS`; spaces around the bar may be missing.
 fn placement(value: &str) -> Result<String, String> {
     match value.split_once('|').map(|(word, rest)| (word.trim(), rest.trim())) {
         None if value == "local" => Ok("local".to_string()),

@@ -208,7 +208,7 @@ fn code_size(text: &str) -> Result<(u32, u32), RedundancyError> {
     }
 }
 
-/// Digits only: no sign, no blanks.
+/// Digits only: no sign, no spaces.
 fn number(text: &str) -> Result<u64, RedundancyError> {
     match !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         true => text.parse().map_err(|_| RedundancyError::Form),

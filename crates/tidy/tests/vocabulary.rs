@@ -19,16 +19,24 @@ const fn retired(word: &'static str, instead: &'static str, ordinary: &'static [
 /// Sorted by word, one a line.
 #[rustfmt::skip]
 const RETIRED: &[Retired] = &[
+    retired("blanks", "preallocated chunk ids, or spaces", &[]),
+    retired("dawn", "EPOCH", &[]),
+    retired("dice", "rng", &["dice s coefficient"]),
+    retired("door", "interface", &[]),
     retired("doors", "front ends", &[]),
     retired("farewell", "pending close", &[]),
     retired("grave", "tombstone", &[]),
     retired("graves", "tombstones", &[]),
+    retired("happening", "event", &[]),
+    retired("happenings", "events", &[]),
     retired("house rules", "rules", &[]),
     retired("made up inode", "synthetic inode", &[]),
     retired("misspoken", "usage error", &[]),
     retired("recut", "rechunk", &[]),
     retired("roster", "cluster map", &[]),
     retired("stairs", "layers", &[]),
+    retired("strangers", "rejected nodes", &[]),
+    retired("tape", "recorded choices", &[]),
     retired("unopened", "one-shot commit", &[]),
 ];
 

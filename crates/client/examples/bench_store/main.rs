@@ -1,7 +1,7 @@
 //! The driver of `bench/store.py`: one program that writes and reads for Tessera and for its peers, so
 //! that all of them are timed by the same clock around the same buffers.
 //!
-//! It reads commands from standard input, one a line, words separated by blanks, and answers each with one
+//! It reads commands from standard input, one a line, words separated by spaces, and answers each with one
 //! line: `ok key=value …` or `err what went wrong`. Data is made before the clock starts and compared after
 //! it stops. Start at [`Driver::run`]; `posix.rs` drives any mounted file system, `store.rs` Tessera.
 

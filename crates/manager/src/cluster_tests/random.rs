@@ -16,9 +16,9 @@ struct QueueItem {
 }
 
 /// Numbers for a random scenario.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, n: usize) -> usize {
         self.0 = crate::placement::layout::mix(self.0);
         (self.0 % n.max(1) as u64) as usize
@@ -60,21 +60,18 @@ fn commit(fake: &mut Fake, mut writer: QueueItem) -> bool {
 /// P3 to P6, P11, P12 over random writes, deletions, losses, returns, drains, joins, rot and restarts of the manager. At
 /// most two nodes' worth of damage at a time; after every step redundancy must not have fallen by itself.
 fn random_scenario(seed: u64, steps: usize) {
-    let mut dice = Dice(seed);
+    let mut rng = Rng(seed);
     let mut fake = Fake::new(9, 1);
     let (mut files, mut next, mut waiting) = (Vec::<String>::new(), 0u64, Vec::<QueueItem>::new());
     let (mut damage, mut draining) = (0, None::<usize>);
     for _ in 0..steps {
-        match dice.below(14) {
+        match rng.below(14) {
             0..=3 => {
                 next += 1;
-                let seeds: Vec<u64> = (0..1 + dice.below(3))
-                    .map(|_| dice.below(400) as u64)
-                    .collect::<BTreeSet<_>>()
-                    .into_iter()
-                    .collect();
+                let seeds: Vec<u64> =
+                    (0..1 + rng.below(3)).map(|_| rng.below(400) as u64).collect::<BTreeSet<_>>().into_iter().collect();
                 let name = format!("r{next}");
-                let class = ["ec:4+2", "replica:3", "copy+ec:4+2"][dice.below(3)];
+                let class = ["ec:4+2", "replica:3", "copy+ec:4+2"][rng.below(3)];
                 if let Ok(opened) = fake.open(&name, class, &seeds) {
                     let answers = opened.allocated.clone().unwrap().answers;
                     match put_all(&mut fake, &answers) {
@@ -82,8 +79,8 @@ fn random_scenario(seed: u64, steps: usize) {
                         None => _ = fake.command(&CloseSession { session_id: opened.session_id }).unwrap(),
                     }
                 }
-                while waiting.len() > dice.below(4) {
-                    let writer = waiting.remove(dice.below(waiting.len()));
+                while waiting.len() > rng.below(4) {
+                    let writer = waiting.remove(rng.below(waiting.len()));
                     let name = writer.name.clone();
                     if commit(&mut fake, writer) {
                         files.push(name);
@@ -91,14 +88,14 @@ fn random_scenario(seed: u64, steps: usize) {
                 }
             }
             4 if !files.is_empty() => {
-                let name = files.swap_remove(dice.below(files.len()));
+                let name = files.swap_remove(rng.below(files.len()));
                 fake.unlink(&name);
             }
             5 | 6 => {
                 if fake.is_whole() {
                     damage = fake.nodes.iter().filter(|n| !n.alive).count();
                 }
-                let victim = dice.below(fake.nodes.len());
+                let victim = rng.below(fake.nodes.len());
                 if damage < 2 && fake.nodes[victim].alive {
                     fake.kill(victim);
                     damage += 1;
@@ -113,7 +110,7 @@ fn random_scenario(seed: u64, steps: usize) {
                 let op_id = fake.op();
                 let (undo, node) = match draining.take() {
                     Some(node) => (true, node),
-                    None => (false, dice.below(fake.nodes.len())),
+                    None => (false, rng.below(fake.nodes.len())),
                 };
                 let request = Drain { op_id, node_id: fake.nodes[node].node_id, undo, ..Drain::default() };
                 if fake.command(&request).is_ok() && !undo {
@@ -125,12 +122,12 @@ fn random_scenario(seed: u64, steps: usize) {
                 fake.restart_manager();
             }
             11 => {
-                let node = dice.below(fake.nodes.len());
+                let node = rng.below(fake.nodes.len());
                 fake.nodes[node].lazy = !fake.nodes[node].lazy;
             }
             _ => {}
         }
-        let pause = 500 * (1 + dice.below(8) as i64);
+        let pause = 500 * (1 + rng.below(8) as i64);
         fake.run(pause);
     }
     for writer in waiting {

@@ -1,4 +1,4 @@
-//! Bad input at the manager's door changes nothing and gets a typed error that says what to do (P14).
+//! Bad input to the manager changes nothing and gets a typed error that says what to do (P14).
 
 use crate::rig::*;
 use bytes::Bytes;

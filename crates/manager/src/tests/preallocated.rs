@@ -97,7 +97,7 @@ fn a_file_without_chunks_needs_no_blank() {
 }
 
 #[test]
-fn blanks_are_collected_with_their_session() {
+fn preallocated_ids_are_collected_with_their_session() {
     let mut rig = Rig::new(4);
     let opened = draw(&mut rig, 5, redundancy(SPEC));
     let preallocated = opened.preallocated.unwrap();
@@ -160,7 +160,7 @@ fn what_cannot_be_filled_is_refused() {
 }
 
 #[test]
-fn placed_files_get_no_blanks() {
+fn placed_files_get_no_preallocated_ids() {
     let mut rig = Rig::new(4);
     let hints = [redundancy(SPEC), vec![Hint { name: "placement".into(), value: "local".into() }]].concat();
     assert_eq!(draw(&mut rig, 4, hints).preallocated, None);

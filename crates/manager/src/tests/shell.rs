@@ -93,7 +93,7 @@ fn snapshots_are_taken_beside_the_core() {
 }
 
 #[test]
-fn strangers_are_refused_with_a_reason() {
+fn nodes_of_another_cluster_are_refused_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let manager = start(dir.path());
     let ask = |client: Dialer| {

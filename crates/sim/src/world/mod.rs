@@ -1,6 +1,6 @@
-//! The world: one queue of happenings in order of time, and what each sets off.
+//! The world: one queue of events in order of time, and what each causes.
 //!
-//! Here is the queue; `nodes` and `traffic` say what each happening sets off, `faults` what strikes, `judge` what must hold.
+//! Here is the queue; `nodes` and `traffic` say what each event causes, `faults` what strikes, `verify` what must hold.
 //! A story has three parts. *Trouble*: clients work while faults strike. *Calm*: faults stop, what can come back comes back,
 //! clients finish, repair ends (P6, P12). *Judgement*: everything is read back and compared, references are
 //! recounted (P4), and garbage must be gone (P5).
@@ -70,7 +70,7 @@ impl Ord for Scheduled {
 /// How a story ended.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// Happenings.
+    /// Events.
     pub events: u64,
     /// A number that any difference between two runs changes.
     pub trace: u64,

@@ -111,7 +111,7 @@ fn content_that_is_stored_already_is_kept_once() {
 }
 
 #[test]
-fn blanks_that_are_gone_lead_to_the_ordinary_way() {
+fn expired_preallocated_ids_lead_to_an_ordinary_allocation() {
     let mut drive = warm();
     drive.fake.sessions.clear();
     let done = put(&mut drive, "a", &content(50));
@@ -122,7 +122,7 @@ fn blanks_that_are_gone_lead_to_the_ordinary_way() {
 }
 
 #[test]
-fn blanks_are_not_kept_for_long() {
+fn preallocated_ids_are_not_kept_for_long() {
     let mut drive = warm();
     drive.now += 16_000 * MS;
     put(&mut drive, "a", &content(50));
