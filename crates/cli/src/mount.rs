@@ -106,8 +106,8 @@ fn families(m: &MountMetrics) -> Vec<Family> {
         Family { counter: true, ..Family::each("mount_requests", "Requests of the kernel, by kind", requests) },
         Family::counter("mount_read_bytes", "Bytes the kernel read for programs", m.read_bytes),
         Family::counter("mount_written_bytes", "Bytes the kernel wrote for programs", m.written_bytes),
-        Family::counter("mount_names_known", "Names and attributes known under a lease when asked for", m.names.known),
-        Family::counter("mount_names_asked", "Names and attributes the manager was asked for", m.names.unknown),
+        Family::counter("mount_names_known", "Names and attributes known under a lease when asked for", m.names.hits),
+        Family::counter("mount_names_asked", "Names and attributes the manager was asked for", m.names.misses),
         Family::gauge(
             "mount_leased_inodes",
             "Inodes whose names and attributes are under a lease",

@@ -2,9 +2,9 @@
 //! by it.
 
 use crate::mount::Store;
-use crate::names::NamesFigures;
 use crate::spool::SpoolFigures;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tessera_mount::namespace::CacheStats;
 
 /// Requests of the kernel that are counted, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct MountMetrics {
     /// Bytes that programs wrote, as far as the kernel sent them.
     pub written_bytes: u64,
     /// Names and attributes.
-    pub names: NamesFigures,
+    pub names: CacheStats,
     /// Files that are open, or wait in the spool.
     pub open_files: u64,
     /// Of these, with something that is in no version.
@@ -87,7 +87,7 @@ impl MountMetrics {
             requests: OPS.into_iter().zip(counts.requests.iter().map(|count| count.load(Relaxed))).collect(),
             read_bytes: counts.read_bytes.load(Relaxed),
             written_bytes: counts.written_bytes.load(Relaxed),
-            names: store.names.figures(),
+            names: store.namespace.with(|core, now_ns| core.stats(now_ns)),
             open_files,
             uncommitted_files,
             spool: store.spool.as_ref().map(|spool| spool.figures(store.files.spooled().len())),

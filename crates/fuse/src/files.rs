@@ -12,7 +12,6 @@ mod pushing;
 
 use crate::attr;
 use crate::mount::Store;
-use crate::names::{Asked, Known};
 use crate::spool::log::Log;
 use crate::spool::staged::Writes;
 use bytes::Bytes;
@@ -22,6 +21,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use tessera_client::{ReadHandle, WriteDone};
+use tessera_mount::namespace::{EntryAttr, Namespace, Stamp};
 use tessera_mount::write_buffer::WriteBuffer;
 use tessera_policy::WriteMode;
 
@@ -84,7 +84,7 @@ struct State {
     /// Modification time to commit, ns since 1970; 0: when it happens.
     mtime_ns: i64,
     /// What it was made as, until there is a version.
-    made: Option<Known>,
+    made: Option<EntryAttr>,
     /// Another mount's version stands instead of what was written here, and the kernel does not know: that version, and its length.
     gave_way: Option<(u64, u64)>,
     /// A write failed: what was acknowledged to the kernel is lost, and whoever asks hears of it.
@@ -170,9 +170,9 @@ impl Files {
             drop(files);
             if failed {
                 store.kernel.lock().holds_uncommitted(file.ino);
-                store.names.forget(Some(&[file.ino]));
+                store.namespace.with(|core, _| core.forget(&[file.ino]));
             }
-            store.making.is_closed(&store.client, file.ino);
+            store.namespace.closed(&store.client, file.ino);
         }
     }
 
@@ -261,12 +261,12 @@ impl OpenFile {
     }
 
     /// It was made here just now.
-    pub fn made(&self, known: Known) {
+    pub fn made(&self, known: EntryAttr) {
         self.state.lock().made = Some(known);
     }
 
     /// What it was made as, if that was here and there is no version yet.
-    pub fn made_as(&self) -> Option<Known> {
+    pub fn made_as(&self) -> Option<EntryAttr> {
         self.state.lock().made.clone()
     }
 
@@ -486,11 +486,11 @@ impl State {
         if self.mtime_ns != 0 {
             session.handle.set_mtime(self.mtime_ns);
         }
-        let asked = store.names.asking();
+        let stamp = store.namespace.with(Namespace::stamp);
         let done = session.handle.sync().map_err(|e| failed("commit", ino, e.code(), &e))?;
         session.patches = true;
         session.uncommitted = None;
-        self.committed(store, ino, &done, Some(asked))
+        self.committed(store, ino, &done, Some(stamp))
     }
 
     fn truncate(&mut self, store: &Store, ino: u64, size_bytes: u64) -> Result<(), Errno> {
@@ -526,7 +526,7 @@ impl State {
                 tracing::error!(ino, "what was written under a lock that was lost is not committed");
                 return self.note(Err(Errno::EIO));
             }
-            let done = store.making.check(ino).and_then(|()| self.commit_changes(store, ino));
+            let done = store.namespace.check(ino).and_then(|()| self.commit_changes(store, ino));
             if done.is_err() && self.take_log_back() {
                 return done;
             }
@@ -539,18 +539,18 @@ impl State {
         self.pour_log(store, ino)?;
         if let Some(bytes) = self.whole() {
             // An expectation: whoever is wrong about it has asked in vain, and asks again.
-            let policy = store.names.get(ino).or_else(|| self.made.clone()).and_then(|known| known.policy());
+            let policy = store.namespace.attr(ino).or_else(|| self.made.clone()).and_then(|known| known.policy());
             let bytes = Bytes::from(bytes);
-            let asked = store.names.asking();
-            let (done, asked) = match store.making.write(store, ino, self.mtime_ns, || bytes.clone()) {
+            let stamp = store.namespace.with(Namespace::stamp);
+            let (done, stamp) = match store.namespace.first_commit(&store.client, ino, self.mtime_ns, &bytes) {
                 Some(done) => (done, None),
-                None => (store.client.inodes().write_whole(ino, bytes, policy, self.mtime_ns), Some(asked)),
+                None => (store.client.inodes().write_whole(ino, bytes, policy, self.mtime_ns), Some(stamp)),
             };
             let done = done.map_err(|e| {
                 let errno = failed("commit", ino, e.code(), &e);
-                store.making.check(ino).err().unwrap_or(errno)
+                store.namespace.check(ino).err().unwrap_or(errno)
             })?;
-            return self.committed(store, ino, &done, asked);
+            return self.committed(store, ino, &done, stamp);
         }
         let size_bytes = self.size_bytes;
         if self.cut {
@@ -577,8 +577,8 @@ impl State {
         }
     }
 
-    /// A version was made; `asked` goes with what is said of the file, unless that is known by now.
-    fn committed(&mut self, store: &Store, ino: u64, done: &WriteDone, asked: Option<Asked>) -> Result<(), Errno> {
+    /// A version was made; `stamp`: of the request, unless the namespace has the answer by now.
+    fn committed(&mut self, store: &Store, ino: u64, done: &WriteDone, stamp: Option<Stamp>) -> Result<(), Errno> {
         self.changed = !self.buffer.is_empty() || self.cut;
         self.version = done.version;
         let attr = done.entry.as_ref().and_then(|entry| entry.attr.as_ref());
@@ -586,9 +586,9 @@ impl State {
         self.made = None;
         self.mtime_ns = 0;
         self.replaced = false;
-        match (asked, &done.entry) {
-            (Some(asked), Some(entry)) => store.names.changed(asked, entry),
-            (Some(_), None) => drop(store.names.forget(Some(&[ino]))),
+        match (stamp, &done.entry) {
+            (Some(stamp), Some(entry)) => store.namespace.with(|core, _| core.changed_here(stamp, entry)),
+            (Some(_), None) => store.namespace.with(|core, _| core.forget(&[ino])),
             (None, _) => {}
         }
         store.kernel.lock().holds(ino, done.version, self.size_bytes);

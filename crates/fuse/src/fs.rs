@@ -27,6 +27,7 @@ use std::time::{Duration, SystemTime};
 use tessera_client::ReadHandle;
 use tessera_client::inodes::{NewAttr, RenameMode};
 use tessera_mount::attr::nanoseconds;
+use tessera_mount::namespace::Scope;
 use tessera_mount::synthetic;
 use tessera_wire::{Attr, InodeKind};
 
@@ -104,7 +105,7 @@ impl TesseraFs {
         let directory = self.directory(fh)?;
         let mut directory = directory.lock();
         if position == 0 {
-            self.store.making.settle_all(&self.store.client, Some(ino))?;
+            self.store.namespace.settle(&self.store.client, Scope::Directory(ino))?;
             directory.rewind();
         }
         for next in position.. {
@@ -274,9 +275,9 @@ impl Filesystem for TesseraFs {
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let made = self.owner(parent.0, req, 0o777, false).and_then(|owner| {
             let target = target.as_os_str().as_bytes();
-            let _adding = self.store.making.adds(parent.0, name.as_bytes());
+            let _in_flight = self.store.namespace.begin_create(parent.0, name.as_bytes());
             let made = self.store.client.inodes().symlink(parent.0, name.as_bytes(), target, owner.uid, owner.gid);
-            self.store.names.forget_name(parent.0, name.as_bytes());
+            self.store.namespace.with(|core, _| core.forget_name(parent.0, name.as_bytes()));
             made.map_err(|e| explained("make symbolic link", parent.0, &e))
         });
         self.reply_entry(made, reply);
@@ -305,9 +306,9 @@ impl Filesystem for TesseraFs {
     fn link(&self, _req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let made = writable(ino.0).and(writable(parent.0)).and_then(|_| {
             self.store.settle(ino.0)?;
-            let _adding = self.store.making.adds(parent.0, name.as_bytes());
+            let _in_flight = self.store.namespace.begin_create(parent.0, name.as_bytes());
             let made = self.store.client.inodes().link(ino.0, parent.0, name.as_bytes());
-            self.store.names.forget(Some(&[ino.0, parent.0]));
+            self.store.namespace.with(|core, _| core.forget(&[ino.0, parent.0]));
             made.map_err(|e| explained("link", ino.0, &e))
         });
         self.reply_entry(made, reply);
@@ -338,7 +339,7 @@ impl Filesystem for TesseraFs {
         self.store.counts.asked(Op::Create);
         let writes = OpenFlags(flags).acc_mode() != OpenAccMode::O_RDONLY;
         let here = match writes {
-            true => self.make_here(req, parent.0, name.as_bytes(), mode & 0o7777),
+            true => self.create_deferred(req, parent.0, name.as_bytes(), mode & 0o7777),
             false => Ok(None),
         };
         let made = match here {
@@ -518,7 +519,7 @@ impl Filesystem for TesseraFs {
 
     /// Names are durable when the call that made them returns, but for those of new files.
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        done(self.store.making.settle_all(&self.store.client, Some(ino.0)), reply);
+        done(self.store.namespace.settle(&self.store.client, Scope::Directory(ino.0)), reply);
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {

@@ -1,8 +1,8 @@
 //! The mount: a store as an ordinary directory, through FUSE.
 //!
-//! Here live the translation of the kernel's requests into client calls ([`fs`]), what is open ([`files`], [`dirs`]), old versions (`history`), what is
-//! remembered under leases ([`names`]), locks ([`locking`]), and what waits on a local disk ([`spool`]). How bytes become chunks and how they come
-//! back is the client library's; nothing here knows. Start at [`Mount::new`]; docs/mount.md says what is promised.
+//! The shell of the mount core (`tessera_mount`): it translates the kernel's requests ([`fs`]), runs the core's requests ([`namespace`]), and holds open
+//! files ([`files`], [`dirs`]), old versions (`history`), locks ([`locking`]) and files on a local disk ([`spool`]). The client library turns bytes into
+//! chunks and back. Start at [`Mount::new`]; docs/mount.md says what a mount promises.
 
 pub mod attr;
 pub mod beside;
@@ -13,9 +13,8 @@ pub mod files;
 pub mod fs;
 mod history;
 pub mod locking;
-mod making;
 mod mount;
-pub mod names;
+pub mod namespace;
 mod rewrites;
 pub mod spool;
 mod xattrs;

@@ -222,15 +222,7 @@ fn flush(store: &Store, ino: u64) -> Result<(), Errno> {
 fn revalidate(store: &Store, ino: u64) -> Result<(), Errno> {
     store.wait_for_kernel();
     let Some(file) = store.files.get(ino) else { return Ok(()) };
-    let attr = match store.names.get(ino) {
-        Some(known) => known.attr,
-        None => {
-            let asked = store.names.asking();
-            let entry = store.client.inodes().get(ino).map_err(|e| refused(ino, &e))?;
-            store.names.keep(asked, None, &entry);
-            entry.attr.unwrap_or_default()
-        }
-    };
+    let attr = store.namespace.get(&store.client, ino).map_err(|e| refused(ino, &e))?.attr;
     if store.kernel.lock().shows(ino, attr.version, attr.size_bytes) {
         return Ok(());
     }

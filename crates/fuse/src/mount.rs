@@ -5,8 +5,7 @@ use crate::counts::{Counts, MountMetrics};
 use crate::files::Files;
 use crate::fs::TesseraFs;
 use crate::locking::Locking;
-use crate::making::{self, Making};
-use crate::names::Names;
+use crate::namespace::{self, NamespaceShell};
 use crate::rewrites::{self, Rewrites};
 use crate::spool::{self, Spool, SpoolError, SpoolOptions};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -21,6 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tessera_client::Client;
 use tessera_mount::kernel_cache::KernelCache;
+use tessera_mount::namespace::{Name, Scope};
 use tessera_mount::spool::speed::SpeedTable;
 use thiserror::Error;
 
@@ -92,10 +92,8 @@ pub enum MountError {
 pub struct Store {
     /// The cluster.
     pub client: Client,
-    /// Names under leases.
-    pub names: Names,
-    /// New files.
-    pub making: Making,
+    /// Cached attributes, delegations, deferred creates.
+    pub namespace: Arc<NamespaceShell>,
     /// What the kernel knows.
     pub kernel: Mutex<KernelCache>,
     /// Open files.
@@ -118,12 +116,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// The manager knows a file from here on, also if it was made just now ([`Making`]).
+    /// Makes the manager know a file that may be a deferred create.
     ///
     /// # Errors
-    /// As [`Making::settle`].
+    /// As [`NamespaceShell::settle`].
     pub fn settle(&self, ino: u64) -> Result<(), Errno> {
-        self.making.settle(&self.client, ino)
+        self.namespace.settle(&self.client, Scope::File(ino))
     }
 
     /// Waits until the kernel has forgotten all that was taken back until now.
@@ -139,9 +137,9 @@ impl Store {
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What the kernel is to be told, in order.
-enum Stale {
+pub enum Stale {
     /// These names it is to forget.
-    Names(Vec<(u64, Vec<u8>)>),
+    Names(Vec<Name>),
     /// Say when it has.
     Tell(Sender<()>),
 }
@@ -171,12 +169,10 @@ impl Mount {
         // Before the mount's device is opened.
         let beside = Beside::start(&path).map_err(refused)?;
         let (stale, to_forget) = unbounded();
-        let (making, to_settle) = Making::new();
         let (spool, to_push) = open_spool(&client, &options, &path)?.unzip();
         let store = Arc::new(Store {
             client,
-            names: Names::default(),
-            making,
+            namespace: Arc::new(NamespaceShell::new(stale.clone())),
             kernel: Mutex::default(),
             files: Files::default(),
             rewrites,
@@ -201,7 +197,8 @@ impl Mount {
         rewriting.spawn(move || rewrites::work(&weak, &to_rewrite)).map_err(refused)?;
         let weak = Arc::downgrade(&store);
         let settling = std::thread::Builder::new().name("settle".into());
-        settling.spawn(move || making::work(&weak, &to_settle)).map_err(refused)?;
+        let shell = store.namespace.clone();
+        settling.spawn(move || namespace::work(&shell, &weak)).map_err(refused)?;
         for _ in 0..spool::push::THREADS {
             let (Some(to_push), weak) = (to_push.clone(), Arc::downgrade(&store)) else { break };
             let pushing = std::thread::Builder::new().name("push".into());
@@ -308,23 +305,18 @@ fn config(options: &Options) -> Config {
     config
 }
 
-/// What the manager takes back is forgotten here at once, and in the kernel as soon as it can be: a recall must not wait
-/// for the kernel, which may be waiting for us.
+/// The core answers recalls at once, and the kernel is told from another thread: a recall must not wait for the kernel, which may be
+/// waiting for this mount.
 fn hear_recalls(store: &Arc<Store>) {
-    let names = Arc::downgrade(store);
+    let namespace = Arc::downgrade(&store.namespace);
     store.client.on_recall(move |inos| {
-        let Some(store) = names.upgrade() else { return };
-        if inos.is_none() {
-            store.making.disowns(None);
-        }
-        let gone = store.names.forget(inos);
-        if !gone.is_empty() {
-            let _ = store.stale.send(Stale::Names(gone));
+        if let Some(namespace) = namespace.upgrade() {
+            namespace.recalled(inos);
         }
     });
-    let making = Arc::downgrade(store);
-    store.client.on_delegation_recall(move |directories, answer| match making.upgrade() {
-        Some(store) => store.making.recall(directories, answer),
+    let namespace = Arc::downgrade(&store.namespace);
+    store.client.on_delegation_recall(move |directories, answer| match namespace.upgrade() {
+        Some(namespace) => namespace.delegation_recalled(directories, answer),
         None => answer(),
     });
 }

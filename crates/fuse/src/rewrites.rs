@@ -74,7 +74,7 @@ fn rewrite(store: &Arc<Store>, ino: u64) {
     match done {
         Ok(done) if done.version != 0 => {
             tracing::info!(ino, new_bytes = done.new_bytes, "rewrote a file as its hints ask");
-            store.names.forget(Some(&[ino]));
+            store.namespace.with(|core, _| core.forget(&[ino]));
         }
         Ok(_) => {}
         Err(error) => tracing::warn!(ino, %error, "cannot rewrite a file; `tessera rewrite` tries again"),

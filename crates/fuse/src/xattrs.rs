@@ -7,6 +7,7 @@ use crate::mount::Store;
 use fuser::{Errno, ReplyXattr};
 use serde_json::{Value, json};
 use tessera_client::locate::Located;
+use tessera_mount::namespace::Scope;
 use tessera_mount::rewrite_queue::RewriteProgress;
 use tessera_mount::xattr::{XattrName, XattrNameError};
 use tessera_policy::{CLASSIC, Classic, PREFIX, Policy, hint_of_attribute};
@@ -82,7 +83,7 @@ pub fn list(store: &Store, ino: u64) -> Result<Vec<u8>, Errno> {
 
 /// New files must be known to have attributes, and took their directory's as it was.
 fn settle(store: &Store, ino: u64) -> Result<(), Errno> {
-    store.settle(ino).and(store.making.settle_all(&store.client, Some(ino)))
+    store.settle(ino).and(store.namespace.settle(&store.client, Scope::Directory(ino)))
 }
 
 /// Sets an attribute.
@@ -90,7 +91,7 @@ pub fn set(store: &Store, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Re
     let name = parse(name)?.stored().ok_or(Errno::EPERM)?;
     settle(store, ino)?;
     let done = store.client.inodes().set_xattr(ino, name, value, flags & CREATE != 0, flags & REPLACE != 0);
-    store.names.forget(Some(&[ino]));
+    store.namespace.with(|core, _| core.forget(&[ino]));
     if let Some(file) = store.files.get(ino) {
         file.forget_made();
     }
@@ -113,7 +114,7 @@ pub fn remove(store: &Store, ino: u64, name: &[u8]) -> Result<(), Errno> {
     let name = parse(name)?.stored().ok_or(Errno::ENODATA)?;
     settle(store, ino)?;
     let done = store.client.inodes().remove_xattr(ino, name);
-    store.names.forget(Some(&[ino]));
+    store.namespace.with(|core, _| core.forget(&[ino]));
     if let Some(file) = store.files.get(ino) {
         file.forget_made();
     }

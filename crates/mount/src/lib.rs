@@ -1,11 +1,29 @@
 //! The mount as a core: what a mounted store remembers and decides, without threads, locks, files, sockets or clocks.
 //!
-//! Here live what the kernel was told ([`kernel_cache`], [`synthetic`]), bytes that were written and not sent yet ([`write_buffer`]), the
-//! format and replay of spool logs ([`spool`]), and files to be rewritten ([`rewrite_queue`]). How bytes become chunks is the client
-//! library's; how the kernel is talked to is the `fuse` crate's. docs/mount.md says what a mount promises.
+//! The `fuse` crate is the shell: it takes the kernel's requests, keeps one lock around each core, calls the client library on the thread of the
+//! request, and hands the answers in. docs/mount.md says what a mount promises.
+//!
+//! # What is a core already
+//!
+//! | module | state | in | out |
+//! |---|---|---|---|
+//! | [`namespace`] | cached attributes and names, delegations, deferred creates | questions, answers of the manager with the stamp of their request, recalls, ticks | create or commit a file, settled, answer a recall, invalidate names |
+//! | [`kernel_cache`] | what the kernel holds of each inode | lookups, forgets, versions | generations, "look it up again", "drop your data" |
+//! | [`synthetic`] | inodes of `.tessera/versions` | versions | numbers, attributes |
+//! | [`write_buffer`] | bytes that were written and not sent yet | writes, truncates | ranges to send, bytes to show |
+//! | [`spool`] | the file that a spool log describes; its budget | records | slices of the log, the state after a crash |
+//! | [`rewrite_queue`] | files to be rewritten | hints | progress |
+//!
+//! [`namespace`] completes its actions by events ([`namespace::Event`]); the others are plain data. Start there.
+//!
+//! # What is not one yet
+//!
+//! Open files (`fuse/src/files.rs`: when to buffer, stream, spool, commit) and the push of spool logs (`fuse/src/spool`) are state behind a mutex that
+//! calls the client while it is locked. They are to become events and actions here: Clean, Buffered, Streaming, Spooled, Draining and Failed files.
 
 pub mod attr;
 pub mod kernel_cache;
+pub mod namespace;
 pub mod rewrite_queue;
 pub mod spool;
 pub mod synthetic;

@@ -4,7 +4,6 @@
 
 use super::{FIRST_EXTENTS_BYTES, Files, OpenFile, Slot, State, failed, read_base};
 use crate::mount::Store;
-use crate::names::Known;
 use crate::spool::Base;
 use crate::spool::log::{Log, LogError};
 use crate::spool::push::{make_way, pour};
@@ -447,14 +446,9 @@ impl State {
 
     /// What the file asks for, and how it is in the store.
     fn asked(&self, store: &Store, ino: u64) -> Option<(Policy, Attr)> {
-        let known = match store.names.get(ino).or_else(|| self.made.clone()) {
+        let known = match store.namespace.attr(ino).or_else(|| self.made.clone()) {
             Some(known) => known,
-            None => {
-                let asked = store.names.asking();
-                let entry = store.client.inodes().get(ino).ok()?;
-                store.names.keep(asked, None, &entry);
-                Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints }
-            }
+            None => store.namespace.get(&store.client, ino).ok()?,
         };
         Some((known.policy()?, known.attr))
     }

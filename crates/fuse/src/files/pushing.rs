@@ -71,7 +71,7 @@ impl OpenFile {
         // A file without a name lives by its sessions: the new one first.
         let newest = if state.unlinked { open_version(store, self.ino, version).ok() } else { None };
         state.base = newest;
-        store.names.forget(Some(&[self.ino]));
+        store.namespace.with(|core, _| core.forget(&[self.ino]));
         store.kernel.lock().holds(self.ino, version, state.size_bytes);
         drop(state);
         self.count_pushed(store);
@@ -156,7 +156,7 @@ impl OpenFile {
             state.gave_way = Some((attr.version, attr.size_bytes));
         }
         drop(state);
-        store.names.forget(Some(&[self.ino]));
+        store.namespace.with(|core, _| core.forget(&[self.ino]));
     }
 
     /// Has programs that have the file open see the version it gave way to, if it did. Waits for the kernel.

@@ -46,14 +46,14 @@ impl TesseraFs {
         let (version, size_bytes) = match file.refresh(&self.store) {
             Ok(found) => found,
             Err(errno) => {
-                self.store.names.forget(Some(&[ino]));
+                self.store.namespace.with(|core, _| core.forget(&[ino]));
                 self.store.files.release(&self.store, &file, writes);
                 // What the kernel took the name for is none any more: it looks again.
                 return Err(if errno.code() == Errno::ENOENT.code() { Errno::ESTALE } else { errno });
             }
         };
         if self.store.files.is_open_once(ino) && self.store.kernel.lock().must_look_up_again(ino, size_bytes) {
-            self.store.names.forget(Some(&[ino]));
+            self.store.namespace.with(|core, _| core.forget(&[ino]));
             self.store.files.release(&self.store, &file, writes);
             return Err(Errno::ESTALE);
         }
@@ -64,7 +64,7 @@ impl TesseraFs {
 
     /// Somebody else made the file between the kernel's look and its wish to make it.
     pub(super) fn open_existing(&self, parent: u64, name: &[u8], flags: OpenFlags, reply: ReplyCreate) {
-        self.store.names.forget_name(parent, name);
+        self.store.namespace.with(|core, _| core.forget_name(parent, name));
         let opened =
             self.lookup_known(parent, name).and_then(|known| Ok((self.open_file(known.attr.ino, flags)?, known)));
         match opened {

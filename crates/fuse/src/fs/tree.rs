@@ -3,8 +3,6 @@
 use super::{TesseraFs, writable};
 use crate::attr::{explained, file_attr};
 use crate::files::OpenFile;
-use crate::making::{self, Found};
-use crate::names::Known;
 use fuser::{Errno, FileAttr, Generation, Request};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,36 +11,20 @@ use std::time::SystemTime;
 use tessera_client::Owner;
 use tessera_client::inodes::{NewAttr, NewNode, RenameMode};
 use tessera_mount::attr::{nanoseconds, node_kind};
+use tessera_mount::namespace::{EntryAttr, INOS, Namespace, Scope};
 use tessera_policy::WriteMode;
 use tessera_wire::{Attr, InodeKind};
 
 const SET_GROUP_ID: u32 = 0o2000;
 
 impl TesseraFs {
-    pub(super) fn known(&self, ino: u64) -> Result<Known, Errno> {
+    pub(super) fn known(&self, ino: u64) -> Result<EntryAttr, Errno> {
         writable(ino)?;
-        if let Some(known) = self.store.names.get(ino).or_else(|| self.store.making.known(ino)) {
-            return Ok(known);
-        }
-        let asked = self.store.names.asking();
-        let entry = self.store.client.inodes().get(ino).map_err(|e| explained("get", ino, &e))?;
-        self.store.names.keep(asked, None, &entry);
-        Ok(Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints })
+        self.store.namespace.get(&self.store.client, ino).map_err(|e| explained("get", ino, &e))
     }
 
-    pub(super) fn lookup_known(&self, parent: u64, name: &[u8]) -> Result<Known, Errno> {
-        if let Some(known) = self.store.names.lookup(parent, name) {
-            return Ok(known);
-        }
-        match self.store.making.find(parent, name) {
-            Found::New(known) => return Ok(known),
-            Found::Nothing => return Err(Errno::ENOENT),
-            Found::Unknown => {}
-        }
-        let asked = self.store.names.asking();
-        let entry = self.store.client.inodes().lookup(parent, name).map_err(|e| explained("look up", parent, &e))?;
-        self.store.names.keep(asked, Some((parent, name)), &entry);
-        Ok(Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints })
+    pub(super) fn lookup_known(&self, parent: u64, name: &[u8]) -> Result<EntryAttr, Errno> {
+        self.store.namespace.lookup(&self.store.client, parent, name).map_err(|e| explained("look up", parent, &e))
     }
 
     /// Attributes as they are seen here: an open file may be longer than its version.
@@ -93,86 +75,83 @@ impl TesseraFs {
         name: &OsStr,
         mode: u32,
         rdev: u32,
-    ) -> Result<Known, Errno> {
+    ) -> Result<EntryAttr, Errno> {
         let kind = node_kind(mode).ok_or(Errno::EINVAL)?;
         let owner = self.owner(parent, req, mode, false)?;
-        let making = &self.store.making;
-        let _adding = making.adds(parent, name.as_bytes());
-        let names =
-            if kind == InodeKind::File && self.may_make_here(parent)? { making.wants_names(parent) } else { None };
+        let namespace = &self.store.namespace;
+        let _in_flight = namespace.begin_create(parent, name.as_bytes());
+        let delegates = kind == InodeKind::File && self.may_defer_creates(parent)?;
+        let inos = if delegates { namespace.with(|core, _| core.request_delegation(parent)) } else { None };
         let new = NewNode {
             kind,
             owner,
             rdev,
-            want_delegation: names.is_some(),
-            inos: names.unwrap_or(0),
+            want_delegation: inos.is_some(),
+            inos: inos.unwrap_or(0),
             ..NewNode::default()
         };
-        let (ours, asked) = (making.asking(), self.store.names.asking());
+        let stamp = namespace.with(Namespace::stamp);
         match self.store.client.inodes().make_node(parent, name.as_bytes(), new) {
             Ok(mut entry) => {
-                self.store.names.made(asked, parent, name.as_bytes(), &entry);
-                making.owns(parent, ours, &mut entry);
-                Ok(Known { attr: entry.attr.unwrap_or_default(), hints: entry.hints })
+                namespace.with(|core, _| core.created_here(stamp, parent, name.as_bytes(), &mut entry, parent));
+                Ok(entry.into())
             }
             Err(error) => {
-                self.store.names.forget_name(parent, name.as_bytes());
-                Err(explained("make", parent, &error))
+                namespace.with(|core, _| core.forget_name(parent, name.as_bytes()));
+                Err(explained("create", parent, &error))
             }
         }
     }
 
-    /// Whether files may come to be in a directory without the manager being asked.
-    fn may_make_here(&self, parent: u64) -> Result<bool, Errno> {
-        // What a spool is for is asked of the manager by its number.
+    /// Whether files may be created in a directory without the manager.
+    fn may_defer_creates(&self, parent: u64) -> Result<bool, Errno> {
+        // A file that goes to the spool has a log under its number, and the manager must know the number.
         let windowed =
-            |above: Known| above.policy().is_some_and(|policy| policy.write_mode == WriteMode::SlidingWindow);
+            |above: EntryAttr| above.policy().is_some_and(|policy| policy.write_mode == WriteMode::SlidingWindow);
         Ok(!self.ttl().is_zero() && (self.store.spool.is_none() || windowed(self.known(parent)?)))
     }
 
-    /// A new file to be written, without asking the manager, where that may be ([`crate::making`]).
-    pub(super) fn make_here(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Option<Known>, Errno> {
-        if !self.store.making.has_names(parent) || !self.may_make_here(parent)? {
+    /// A new file to be written, created without the manager if its directory is delegated.
+    pub(super) fn create_deferred(
+        &self,
+        req: &Request,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Option<EntryAttr>, Errno> {
+        let namespace = &self.store.namespace;
+        if !namespace.with(|core, _| core.is_delegated(parent)) || !self.may_defer_creates(parent)? {
             return Ok(None);
         }
         let Owner { mode, uid, gid } = self.owner(parent, req, mode, false)?;
         let above = self.known(parent)?;
         let (kind, now) = (InodeKind::File as i32, nanoseconds(SystemTime::now()));
         let times = Attr { mtime_ns: now, ctime_ns: now, atime_ns: now, ..Attr::default() };
-        let made = self.store.making.make(parent, name, Attr { kind, mode, uid, gid, nlink: 1, ..times }, &above);
-        if let Some(known) = &made {
-            self.store.names.renamed(parent, name, &known.attr);
-        }
-        Ok(made)
+        let attr = Attr { kind, mode, uid, gid, nlink: 1, ..times };
+        Ok(namespace.with(|core, now_ns| core.create_deferred(now_ns, parent, name, attr, &above)))
     }
 
-    /// New directory. Its names are this mount's for a while.
+    /// New directory. It comes delegated to this mount.
     pub(super) fn make_directory(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr, Errno> {
         let owner = self.owner(parent, req, mode, true)?;
-        let _adding = self.store.making.adds(parent, name);
-        let (ours, asked) = (self.store.making.asking(), self.store.names.asking());
-        let made = self.store.client.inodes().make_directory(parent, name, owner, making::INOS);
-        if made.is_err() {
-            self.store.names.forget_name(parent, name);
-        }
-        let mut made = made.map_err(|e| explained("make directory", parent, &e))?;
-        // The directory above has a link more.
-        self.store.names.forget(Some(&[parent]));
-        self.store.names.made(asked, parent, name, &made);
+        let namespace = &self.store.namespace;
+        let _in_flight = namespace.begin_create(parent, name);
+        let stamp = namespace.with(Namespace::stamp);
+        let mut made = self.store.client.inodes().make_directory(parent, name, owner, INOS).map_err(|error| {
+            namespace.with(|core, _| core.forget_name(parent, name));
+            explained("make directory", parent, &error)
+        })?;
         let attr = made.attr.clone().ok_or(Errno::EIO)?;
-        self.store.making.owns(attr.ino, ours, &mut made);
+        namespace.with(|core, _| {
+            // The directory above has one more link.
+            core.forget(&[parent]);
+            core.created_here(stamp, parent, name, &mut made, attr.ino);
+        });
         Ok(attr)
     }
 
-    /// What was made in a directory, if this name means one, is known to the manager from here on.
-    fn settle_below(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
-        let making = &self.store.making;
-        let below = match (self.store.names.lookup(parent, name), making.find(parent, name)) {
-            (Some(known), _) => Some(known.attr.ino),
-            (None, Found::Unknown) => None,
-            (None, _) => return Ok(()),
-        };
-        making.settle_all(&self.store.client, below)
+    fn settle(&self, scope: Scope) -> Result<(), Errno> {
+        self.store.namespace.settle(&self.store.client, scope)
     }
 
     pub(super) fn set_attributes(&self, ino: u64, new: NewAttr, size: Option<u64>) -> Result<Attr, Errno> {
@@ -192,7 +171,7 @@ impl TesseraFs {
             new.mtime_ns = None;
         }
         let file = self.store.files.get(ino);
-        if let Some(known) = self.store.making.set_attr(ino, &new) {
+        if let Some(known) = self.store.namespace.set_deferred_attr(ino, &new) {
             if let Some(file) = file {
                 file.made(known.clone());
             }
@@ -206,26 +185,26 @@ impl TesseraFs {
         if let Some(file) = file {
             file.forget_made();
         }
-        let asked = self.store.names.asking();
+        let stamp = self.store.namespace.with(Namespace::stamp);
         let changed = self.store.client.inodes().set_attr(ino, new);
         if changed.is_err() {
-            self.store.names.forget(Some(&[ino]));
+            self.store.namespace.with(|core, _| core.forget(&[ino]));
         }
         let entry = changed.map_err(|e| explained("set attributes", ino, &e))?;
-        self.store.names.changed(asked, &entry);
+        self.store.namespace.with(|core, _| core.changed_here(stamp, &entry));
         entry.attr.ok_or(Errno::EIO)
     }
 
     pub(super) fn rename_names(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Errno> {
         writable(from.0).and(writable(to.0))?;
-        self.store.making.settle_name(&self.store.client, from.0, from.1)?;
-        self.store.making.settle_name(&self.store.client, to.0, to.1)?;
-        self.settle_below(to.0, to.1)?;
-        let _adding = self.store.making.adds(to.0, to.1);
+        self.settle(Scope::Name(from.0, from.1.to_vec()))?;
+        self.settle(Scope::Name(to.0, to.1.to_vec()))?;
+        self.settle(Scope::Below(to.0, to.1.to_vec()))?;
+        let _in_flight = self.store.namespace.begin_create(to.0, to.1);
         let replaced = if mode == RenameMode::Replace { self.pin(to.0, to.1) } else { None };
         let done = self.store.client.inodes().rename(from, to, mode);
-        self.store.names.forget_name(from.0, from.1);
-        self.store.names.forget_name(to.0, to.1);
+        self.store.namespace.with(|core, _| core.forget_name(from.0, from.1));
+        self.store.namespace.with(|core, _| core.forget_name(to.0, to.1));
         done.map_err(|e| explained("rename", from.0, &e))?;
         if let Some(file) = replaced {
             file.unlinked();
@@ -236,18 +215,18 @@ impl TesseraFs {
     pub(super) fn remove(&self, parent: u64, name: &[u8], directory: bool) -> Result<(), Errno> {
         writable(parent)?;
         match directory {
-            true => self.settle_below(parent, name)?,
-            false => self.store.making.settle_name(&self.store.client, parent, name)?,
+            true => self.settle(Scope::Below(parent, name.to_vec()))?,
+            false => self.settle(Scope::Name(parent, name.to_vec()))?,
         }
         let open = if directory { None } else { self.pin(parent, name) };
         match self.store.client.inodes().unlink(parent, name, directory) {
             Ok(left) if !directory => {
-                self.store.names.renamed(parent, name, &left);
+                self.store.namespace.with(|core, _| core.removed_here(parent, name, &left));
                 self.store.kernel.lock().name_removed(left);
             }
-            Ok(_) => self.store.names.forget_name(parent, name),
+            Ok(_) => self.store.namespace.with(|core, _| core.forget_name(parent, name)),
             Err(error) => {
-                self.store.names.forget_name(parent, name);
+                self.store.namespace.with(|core, _| core.forget_name(parent, name));
                 return Err(explained("remove", parent, &error));
             }
         }

@@ -187,7 +187,7 @@ impl Spool {
     /// # Errors
     /// The log's.
     pub fn begin(&self, store: &Store, ino: u64, base: Base) -> Result<Log, LogError> {
-        let (parent, name) = store.names.seen(ino).unwrap_or_default();
+        let (parent, name) = store.namespace.with(|core, _| core.last_name(ino)).unwrap_or_default();
         let Base { version: base_version, len_bytes: base_bytes, content: base_content } = base;
         let cluster_id = self.cluster_id.clone();
         let origin = LogOrigin { cluster_id, ino, parent, name, base_version, base_bytes, base_content };

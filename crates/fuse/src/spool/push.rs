@@ -265,7 +265,7 @@ fn step_aside(store: &Store, file: &OpenFile, view: &View, attr: &Attr) -> Resul
     if let Some(spool) = &store.spool {
         spool.counts.conflicts.fetch_add(1, Ordering::Relaxed);
     }
-    store.names.forget(Some(&[parent]));
+    store.namespace.with(|core, _| core.forget(&[parent]));
     tracing::error!(
         ino,
         parent,
@@ -344,7 +344,7 @@ fn make_beside(store: &Store, view: &View, attr: &Attr) -> Result<(u64, Vec<u8>,
             let mut name = name.clone();
             name.truncate(255 - end.len());
             name.extend_from_slice(&end);
-            let _adding = store.making.adds(parent, &name);
+            let _in_flight = store.namespace.begin_create(parent, &name);
             match store.client.inodes().make_node(
                 parent,
                 &name,

@@ -1,0 +1,201 @@
+//! Deferred creates: files that were created here under a delegation, and that the manager does not know yet.
+//!
+//! The manager learns of a file by the first commit of its content (one request instead of three), or by a create of its own as soon as anything
+//! else is to be done with it, a third of the delegation's lifetime has passed, or the delegation is recalled.
+//!
+//! One request at a time tells the manager of a file. Whoever else needs that queues behind it:
+//!
+//! ```text
+//!            claim                     answer: created, or refused for good
+//!   Idle ───────────► Claimed ─────────────────────────────────────────────► (gone)
+//!     ▲                  │  answer: try again
+//!     └──────────────────┘  (the next in the queue claims it, if there is one)
+//! ```
+
+use super::{Claimant, EntryAttr, Name, NewFile};
+use std::collections::{HashMap, VecDeque};
+use tessera_wire::{Attr, Code};
+
+/// Why a file does not exist after all: the manager's refusal. [`Code::VersionConflict`]: another client took the name.
+pub type Loss = Code;
+
+#[derive(Debug)]
+struct Deferred {
+    entry: EntryAttr,
+    name: Name,
+    settle_at_ns: i64,
+    state: State,
+    /// No handle is open any more: who fails to create the file now drops it.
+    closed: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Idle,
+    /// A request about it is on its way.
+    Claimed {
+        by: Claimant,
+        queue: VecDeque<Claimant>,
+    },
+}
+
+/// What to do after an answer.
+#[derive(Debug, PartialEq)]
+pub(super) enum Next {
+    /// The claimant's request about the file is to be sent.
+    Send(Claimant, u64),
+    /// The claimant need not wait for the file any more.
+    Done(Claimant, Result<(), Loss>),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct DeferredCreates {
+    files: HashMap<u64, Deferred>,
+    by_name: HashMap<Name, u64>,
+    /// Files that do not exist after all, and are still open.
+    lost: HashMap<u64, Loss>,
+}
+
+impl DeferredCreates {
+    pub fn insert(&mut self, ino: u64, name: Name, entry: EntryAttr, settle_at_ns: i64) {
+        let named = self.by_name.insert(name.clone(), ino);
+        assert!(named.is_none(), "{named:?} and {ino} would have one name");
+        let file = Deferred { entry, name, settle_at_ns, state: State::Idle, closed: false };
+        let replaced = self.files.insert(ino, file);
+        assert!(replaced.is_none(), "inode number {ino} was drawn twice");
+    }
+
+    pub fn entry(&self, ino: u64) -> Option<&EntryAttr> {
+        self.files.get(&ino).map(|file| &file.entry)
+    }
+
+    pub fn by_name(&self, name: &Name) -> Option<u64> {
+        self.by_name.get(name).copied()
+    }
+
+    pub fn name(&self, ino: u64) -> Option<&Name> {
+        self.files.get(&ino).map(|file| &file.name)
+    }
+
+    /// Files in a directory; none: all.
+    pub fn in_directory(&self, directory: Option<u64>) -> VecDeque<u64> {
+        let mut inos: Vec<u64> = self
+            .files
+            .iter()
+            .filter(|(_, file)| directory.is_none_or(|wanted| wanted == file.name.0))
+            .map(|(ino, _)| *ino)
+            .collect();
+        inos.sort_unstable();
+        inos.into()
+    }
+
+    pub fn names_in(&self, directory: u64) -> impl Iterator<Item = Vec<u8>> + '_ {
+        self.files.values().filter(move |file| file.name.0 == directory).map(|file| file.name.1.clone())
+    }
+
+    /// Files whose time has come and about which no request is on its way.
+    pub fn due(&self, now_ns: i64) -> Vec<u64> {
+        let idle = |file: &Deferred| matches!(file.state, State::Idle);
+        let mut due: Vec<u64> =
+            self.files.iter().filter(|(_, f)| f.settle_at_ns <= now_ns && idle(f)).map(|(ino, _)| *ino).collect();
+        due.sort_unstable();
+        due
+    }
+
+    /// Changes attributes, unless a request with the old ones is on its way.
+    pub fn set_attr(&mut self, ino: u64, change: impl FnOnce(&mut Attr)) -> Option<EntryAttr> {
+        let file = self.files.get_mut(&ino).filter(|file| matches!(file.state, State::Idle))?;
+        change(&mut file.entry.attr);
+        Some(file.entry.clone())
+    }
+
+    /// The file's loss, if it is lost.
+    pub fn check(&self, ino: u64) -> Result<(), Loss> {
+        self.lost.get(&ino).map_or(Ok(()), |loss| Err(*loss))
+    }
+
+    /// A claimant needs the manager to know the file: it may send its request, waits its turn, or is done.
+    pub fn claim(&mut self, ino: u64, by: Claimant) -> Option<Next> {
+        let Some(file) = self.files.get_mut(&ino) else { return Some(Next::Done(by, self.check(ino))) };
+        match &mut file.state {
+            State::Idle => {
+                file.state = State::Claimed { by, queue: VecDeque::new() };
+                Some(Next::Send(by, ino))
+            }
+            State::Claimed { queue, .. } => {
+                queue.push_back(by);
+                None
+            }
+        }
+    }
+
+    /// The claimant's request was answered.
+    pub fn answered(&mut self, ino: u64, by: Claimant, result: Result<(), Code>) -> Vec<Next> {
+        let file = self.files.get_mut(&ino).expect("a file stays while a request about it is on its way");
+        let State::Claimed { by: holder, mut queue } = std::mem::replace(&mut file.state, State::Idle) else {
+            panic!("an answer about {ino}, which nobody asked about");
+        };
+        assert_eq!(holder, by, "the answer about {ino} belongs to its claimant");
+        let gone = match (result, by) {
+            (Ok(()), _) => true,
+            // A commit that failed leaves it to the next request to create the file without content.
+            (Err(_), Claimant::Commit(_)) => false,
+            (Err(code), Claimant::Settle(_)) => !is_retryable(code),
+        };
+        let closed = file.closed;
+        let loses = match result {
+            Err(code @ Code::VersionConflict) => Some(code),
+            Err(code) if gone => Some(code),
+            _ => None,
+        };
+        if let Some(loss) = loses.filter(|_| !closed) {
+            self.lost.insert(ino, loss);
+        }
+        let mut next = match by {
+            Claimant::Settle(_) => vec![Next::Done(by, result)],
+            // A commit brought the answer itself.
+            Claimant::Commit(_) => Vec::new(),
+        };
+        if gone {
+            self.remove(ino);
+            let loss = self.check(ino);
+            next.extend(queue.into_iter().map(|claimant| Next::Done(claimant, loss)));
+        } else if let Some(claimant) = queue.pop_front() {
+            let file = self.files.get_mut(&ino).expect("it is not gone");
+            file.state = State::Claimed { by: claimant, queue };
+            next.push(Next::Send(claimant, ino));
+        } else if closed {
+            self.remove(ino);
+        }
+        next
+    }
+
+    /// The last handle is gone, and the attempt to create the file is over.
+    pub fn closed(&mut self, ino: u64) {
+        self.lost.remove(&ino);
+        match self.files.get_mut(&ino) {
+            Some(file) if matches!(file.state, State::Claimed { .. }) => file.closed = true,
+            Some(_) => self.remove(ino),
+            None => {}
+        }
+    }
+
+    /// The request that creates the file together with its content.
+    pub fn new_file(&self, ino: u64, inos: u32) -> NewFile {
+        let file = &self.files[&ino];
+        let (parent, name) = file.name.clone();
+        NewFile { ino, parent, name, entry: file.entry.clone(), inos }
+    }
+
+    fn remove(&mut self, ino: u64) {
+        let file = self.files.remove(&ino).expect("removed once");
+        let named = self.by_name.remove(&file.name);
+        assert_eq!(named, Some(ino), "a deferred create has one name");
+    }
+}
+
+/// Whether the same request may succeed later.
+fn is_retryable(code: Code) -> bool {
+    matches!(code, Code::Unavailable | Code::Timeout)
+}

@@ -1,0 +1,209 @@
+//! Directory delegations: directories in which this mount alone creates names for a while (`Entry::delegation_ms`).
+//!
+//! In a delegated directory a name that is not listed here does not exist, and a new file need not be asked for. A delegation comes with a new
+//! directory, or after some creates in an old one; it ends by time or by a recall.
+
+use super::{Stamp, ms_to_ns};
+use std::collections::{HashMap, HashSet};
+use tessera_wire::meta::InoRange;
+
+/// Inode numbers requested at once.
+pub const INOS: u32 = 128;
+/// A directory with more names than this is not kept delegated.
+const MAX_NAMES: usize = 100_000;
+/// Creates in a directory before its delegation is requested. The number doubles after each request, denial or recall, and halves with each
+/// grant: a mount that creates by turns with others asks rarely.
+const REQUEST_AFTER: u32 = 4;
+const MAX_REQUEST_AFTER: u32 = 1024;
+/// Directories whose creates are counted.
+const MAX_COUNTED: usize = 4096;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Delegations {
+    granted: HashMap<u64, Delegation>,
+    counters: HashMap<u64, Counter>,
+    inos: Vec<InoRange>,
+    recalls: u64,
+}
+
+#[derive(Debug)]
+struct Delegation {
+    until_ns: i64,
+    lifetime_ns: i64,
+    /// Every name in the directory, and perhaps some that were removed.
+    names: HashSet<Vec<u8>>,
+}
+
+/// Creates in a directory, by requests to the manager.
+#[derive(Debug, Default)]
+struct Counter {
+    /// Requests on their way.
+    in_flight: usize,
+    /// Their names, and those of all requests since the oldest of them: a list that the manager sends meanwhile may lack them.
+    names: HashSet<Vec<u8>>,
+    /// Creates since the delegation was last requested.
+    creates: u32,
+    /// Creates until it is requested; 0: [`REQUEST_AFTER`].
+    request_after: u32,
+}
+
+impl Delegations {
+    /// Number of recalls so far: part of a [`Stamp`].
+    pub(super) fn recalls(&self) -> u64 {
+        self.recalls
+    }
+
+    /// Takes inode numbers in.
+    pub(super) fn add_inos(&mut self, inos: Option<InoRange>) {
+        self.inos.extend(inos.filter(|range| range.count > 0));
+    }
+
+    /// How many inode numbers to ask for along with a request.
+    pub(super) fn inos_wanted(&self) -> u32 {
+        let left: u32 = self.inos.iter().map(|range| range.count).sum();
+        if left < INOS / 2 { INOS } else { 0 }
+    }
+
+    pub(super) fn draw_ino(&mut self) -> Option<u64> {
+        let range = self.inos.last_mut()?;
+        assert!(range.count > 0, "an empty range of inode numbers is not kept");
+        let ino = range.first;
+        (range.first, range.count) = (range.first + 1, range.count - 1);
+        if range.count == 0 {
+            self.inos.pop();
+        }
+        Some(ino)
+    }
+
+    /// The manager delegated `directory`, which has `names`, in answer to a request of `stamp`. `deferred`: names of files in there that the
+    /// manager does not know yet. A recall that arrived since may mean this very grant, so it counts for nothing then.
+    pub(super) fn grant(
+        &mut self,
+        now_ns: i64,
+        directory: u64,
+        stamp: Stamp,
+        lifetime_ms: u64,
+        names: Vec<Vec<u8>>,
+        deferred: impl Iterator<Item = Vec<u8>>,
+    ) {
+        if lifetime_ms == 0 || stamp.recalls != self.recalls {
+            return;
+        }
+        let lifetime_ns = ms_to_ns(lifetime_ms);
+        let mut names: HashSet<Vec<u8>> = names.into_iter().collect();
+        if let Some(counter) = self.counters.get_mut(&directory) {
+            names.extend(counter.names.iter().cloned());
+            counter.request_after /= 2;
+        }
+        names.extend(deferred);
+        self.granted.retain(|_, delegation| delegation.until_ns > now_ns);
+        let until_ns = stamp.at_ns.saturating_add(lifetime_ns);
+        self.granted.insert(directory, Delegation { until_ns, lifetime_ns, names });
+    }
+
+    /// Whether this mount has created names in a directory by requests.
+    pub(super) fn has_created_in(&self, directory: u64) -> bool {
+        self.counters.contains_key(&directory)
+    }
+
+    /// A commit in `directory`, requested at `asked_ns`, extended its delegation.
+    pub(super) fn renew(&mut self, directory: u64, asked_ns: i64, lifetime_ms: u64) {
+        if let Some(delegation) = self.granted.get_mut(&directory) {
+            let until_ns = asked_ns.saturating_add(ms_to_ns(lifetime_ms));
+            delegation.until_ns = delegation.until_ns.max(until_ns);
+        }
+    }
+
+    /// The manager recalls `directory`; none: all are lost, because the connection is.
+    pub(super) fn recall(&mut self, directory: Option<u64>) {
+        self.recalls += 1;
+        match directory {
+            Some(directory) => {
+                self.granted.remove(&directory);
+                if let Some(counter) = self.counters.get_mut(&directory) {
+                    counter.request_after = (counter.request_after.max(REQUEST_AFTER) * 2).min(MAX_REQUEST_AFTER);
+                    counter.creates = 0;
+                }
+            }
+            None => self.granted.clear(),
+        }
+    }
+
+    /// Whether a directory was delegated; it may have ended by time.
+    pub fn is_delegated(&self, directory: u64) -> bool {
+        self.granted.contains_key(&directory)
+    }
+
+    /// Whether `name` does certainly not exist in `directory`.
+    pub fn is_absent(&self, now_ns: i64, directory: u64, name: &[u8]) -> bool {
+        let delegation = self.granted.get(&directory).filter(|delegation| delegation.until_ns > now_ns);
+        delegation.is_some_and(|delegation| !delegation.names.contains(name))
+    }
+
+    /// Claims `name` for a deferred create that is settled a third of the lifetime later, while the delegation still lasts. Returns when to
+    /// settle it.
+    pub(super) fn claim_name(&mut self, now_ns: i64, directory: u64, name: &[u8]) -> Option<i64> {
+        let delegation = self.granted.get_mut(&directory)?;
+        let third_ns = delegation.lifetime_ns / 3;
+        if now_ns.saturating_add(2 * third_ns) > delegation.until_ns
+            || delegation.names.contains(name)
+            || self.inos.is_empty()
+        {
+            return None;
+        }
+        delegation.names.insert(name.to_vec());
+        Some(now_ns.saturating_add(third_ns))
+    }
+
+    /// A request that creates `name` in `directory` is about to be sent. [`Delegations::end_create`] must follow its answer.
+    pub(super) fn begin_create(&mut self, directory: u64, name: &[u8]) {
+        if self.counters.len() >= MAX_COUNTED {
+            self.counters.retain(|_, counter| counter.in_flight > 0);
+        }
+        let counter = self.counters.entry(directory).or_default();
+        counter.in_flight += 1;
+        counter.creates = counter.creates.saturating_add(1);
+        counter.names.insert(name.to_vec());
+        if let Some(delegation) = self.granted.get_mut(&directory) {
+            delegation.names.insert(name.to_vec());
+            if delegation.names.len() > MAX_NAMES {
+                self.granted.remove(&directory);
+            }
+        }
+    }
+
+    /// The answer to a create arrived, and [`Delegations::grant`] has seen it.
+    pub(super) fn end_create(&mut self, directory: u64) {
+        let counter = self.counters.get_mut(&directory).expect("a create that is in flight keeps its counter");
+        assert!(counter.in_flight > 0, "each create ends once");
+        counter.in_flight -= 1;
+        if counter.in_flight == 0 {
+            counter.names = HashSet::new();
+        }
+    }
+
+    /// The manager knows a deferred create by now. A list of names that is on its way may lack it.
+    pub(super) fn settled(&mut self, directory: u64, name: &[u8]) {
+        if let Some(counter) = self.counters.get_mut(&directory).filter(|counter| counter.in_flight > 0) {
+            counter.names.insert(name.to_vec());
+        }
+    }
+
+    /// Whether to request a delegation along with the next create in `directory`; how many inode numbers with it.
+    pub(super) fn request(&mut self, directory: u64) -> Option<u32> {
+        let inos = self.inos_wanted();
+        let counter = self.counters.get_mut(&directory)?;
+        let request_after = counter.request_after.max(REQUEST_AFTER);
+        if counter.creates < request_after || counter.names.len() > MAX_NAMES {
+            return None;
+        }
+        (counter.creates, counter.request_after) = (0, (request_after * 2).min(MAX_REQUEST_AFTER));
+        Some(inos)
+    }
+
+    #[cfg(test)]
+    pub(super) fn names_in_flight(&self, directory: u64) -> usize {
+        self.counters.get(&directory).map_or(0, |counter| counter.names.len())
+    }
+}

@@ -1,0 +1,405 @@
+//! Names and attributes, cached under the manager's leases.
+//!
+//! A lease on an inode covers its attributes (a directory's times excepted) and the name it was reached by. A recall removes an entry before
+//! it is answered, so the cache never shows anything older than a change that somebody was told of.
+//!
+//! An answer of the manager may be older than a recall, or than a change made here, that arrived while the answer was on its way. Each request
+//! therefore carries a [`Stamp`], and an answer is cached only if nothing it speaks of changed since its stamp.
+
+use super::ms_to_ns;
+use std::collections::{HashMap, HashSet, VecDeque};
+use tessera_policy::Policy;
+use tessera_wire::meta::Entry;
+use tessera_wire::{Attr, Hint, InodeKind};
+
+/// Inodes in the cache; when there are more, the cache is emptied.
+const MAX_INODES: usize = 200_000;
+/// Last known names of inodes, kept beyond leases so that people recognise files by them.
+const MAX_LAST_NAMES: usize = 16_384;
+/// Changes remembered to judge answers by.
+const MAX_CHANGES: usize = 1_024;
+
+/// A directory and a name in it.
+pub type Name = (u64, Vec<u8>);
+
+/// Attributes and hints of an inode.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EntryAttr {
+    /// Attributes.
+    pub attr: Attr,
+    /// Hints.
+    pub hints: Vec<Hint>,
+}
+
+impl EntryAttr {
+    /// The policy that the hints ask for; none: this release does not understand them.
+    pub fn policy(&self) -> Option<Policy> {
+        Policy::from_hints(self.hints.iter().map(|h| (h.name.as_str(), h.value.as_str()))).ok()
+    }
+}
+
+impl From<Entry> for EntryAttr {
+    fn from(entry: Entry) -> EntryAttr {
+        EntryAttr { attr: entry.attr.unwrap_or_default(), hints: entry.hints }
+    }
+}
+
+/// The moment a request was sent; it goes back with the answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Stamp {
+    pub(super) at_ns: i64,
+    pub(super) changes: u64,
+    pub(super) recalls: u64,
+}
+
+/// Counters of the cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Inodes under a lease that lasts.
+    pub leased_inodes: u64,
+    /// Questions that the cache answered.
+    pub hits: u64,
+    /// Questions that it did not.
+    pub misses: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct EntryCache {
+    inodes: HashMap<u64, Leased>,
+    names: HashMap<Name, u64>,
+    /// Name under which an inode was last seen; it need not be true any more.
+    last_names: HashMap<u64, Name>,
+    /// Number of recalls and changes so far.
+    changes: u64,
+    /// The last of them.
+    recent: VecDeque<Change>,
+    hits: u64,
+    misses: u64,
+}
+
+#[derive(Debug, PartialEq)]
+enum Change {
+    Inode(u64),
+    Name(Name),
+    /// It is unknown what changed.
+    Anything,
+}
+
+#[derive(Debug)]
+struct Leased {
+    entry: EntryAttr,
+    until_ns: i64,
+    /// Names it was reached by.
+    names: HashSet<Name>,
+}
+
+impl EntryCache {
+    /// Number of recalls and changes so far: part of a [`Stamp`].
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// What `name` in `parent` means, if a lease covers it.
+    pub fn lookup(&self, now_ns: i64, parent: u64, name: &[u8]) -> Option<EntryAttr> {
+        self.names.get(&(parent, name.to_vec())).and_then(|ino| self.get(now_ns, *ino))
+    }
+
+    /// An inode, if a lease covers it.
+    pub fn get(&self, now_ns: i64, ino: u64) -> Option<EntryAttr> {
+        self.inodes.get(&ino).filter(|leased| leased.until_ns > now_ns).map(|leased| leased.entry.clone())
+    }
+
+    /// Counts a question that was answered (or not).
+    pub fn count(&mut self, hit: bool) {
+        self.hits += u64::from(hit);
+        self.misses += u64::from(!hit);
+    }
+
+    /// The counters.
+    pub fn stats(&self, now_ns: i64) -> CacheStats {
+        let leased_inodes = self.inodes.values().filter(|leased| leased.until_ns > now_ns).count() as u64;
+        CacheStats { leased_inodes, hits: self.hits, misses: self.misses }
+    }
+
+    /// Directory and name under which an inode was last seen.
+    pub fn last_name(&self, ino: u64) -> Option<Name> {
+        self.last_names.get(&ino).cloned()
+    }
+
+    /// The manager answered a question; `name`: how the inode was reached.
+    pub fn fetched(&mut self, stamp: Stamp, name: Option<(u64, &[u8])>, entry: &Entry) {
+        let Some(attr) = &entry.attr else { return };
+        if let Some((parent, name)) = name {
+            self.note_last_name(attr.ino, (parent, name.to_vec()));
+        }
+        if entry.lease_ms > 0 && !self.may_be_outdated(stamp, attr.ino, name) {
+            self.put(stamp, name, entry, attr);
+        }
+    }
+
+    /// This mount changed an inode, and the manager answered with its new attributes. An entry under a lease stays cached, and the answer may
+    /// grant a lease.
+    pub fn changed_here(&mut self, stamp: Stamp, entry: &Entry) {
+        let Some(attr) = &entry.attr else { return };
+        // The answers to two changes of this mount may arrive in either order: then it is unknown which attributes are the newer ones.
+        let outdated = self.may_be_outdated(stamp, attr.ino, None);
+        self.note(Change::Inode(attr.ino));
+        let leased = self.inodes.get(&attr.ino).is_some_and(|leased| leased.until_ns > stamp.at_ns);
+        match !outdated && (leased || entry.lease_ms > 0) {
+            true => self.put(stamp, None, entry, attr),
+            false => drop(self.inodes.remove(&attr.ino)),
+        }
+    }
+
+    /// This mount created something as `name` in `parent`.
+    pub fn created_here(&mut self, stamp: Stamp, parent: u64, name: &[u8], entry: &Entry) {
+        let Some(attr) = &entry.attr else { return };
+        let outdated = self.may_be_outdated(stamp, attr.ino, Some((parent, name)));
+        self.name_changed(parent, name, attr);
+        if entry.lease_ms > 0 && !outdated {
+            self.put(stamp, Some((parent, name)), entry, attr);
+        }
+    }
+
+    /// Removes inodes and the names they were reached by; none: everything. Returns the names, for the kernel to forget them too.
+    pub fn forget(&mut self, inos: Option<&[u64]>) -> Vec<Name> {
+        let Some(inos) = inos else {
+            self.note(Change::Anything);
+            self.inodes.clear();
+            return self.names.drain().map(|(name, _)| name).collect();
+        };
+        let mut forgotten = Vec::new();
+        for ino in inos {
+            self.note(Change::Inode(*ino));
+            let names = self.inodes.remove(ino).map(|leased| leased.names).unwrap_or_default();
+            self.unbind(*ino, &names);
+            forgotten.extend(names);
+        }
+        forgotten
+    }
+
+    /// Removes a name that was created, removed or moved, and its directory's times.
+    pub fn forget_name(&mut self, parent: u64, name: &[u8]) {
+        self.forget(Some(&[parent]));
+        self.remove_name(parent, name, None);
+    }
+
+    /// Something was named `name` in `parent`, or (`nlink` 0) lost that name; `attr`: its attributes now, whose change time is the
+    /// directory's new modification time.
+    pub fn name_changed(&mut self, parent: u64, name: &[u8], attr: &Attr) {
+        self.remove_name(parent, name, Some(attr.ino));
+        self.note(Change::Inode(parent));
+        if attr.nlink > 0 {
+            self.note_last_name(attr.ino, (parent, name.to_vec()));
+        }
+        if let Some(directory) = self.inodes.get_mut(&parent) {
+            let times = &mut directory.entry.attr;
+            // The answers to two changes may arrive in either order.
+            times.mtime_ns = times.mtime_ns.max(attr.ctime_ns);
+            times.ctime_ns = times.ctime_ns.max(attr.ctime_ns);
+        }
+    }
+
+    fn note_last_name(&mut self, ino: u64, name: Name) {
+        if self.last_names.len() >= MAX_LAST_NAMES {
+            self.last_names.clear();
+        }
+        self.last_names.insert(ino, name);
+    }
+
+    /// An inode with several names is not cached: removing one here would not say which inode changed.
+    fn put(&mut self, stamp: Stamp, name: Option<(u64, &[u8])>, entry: &Entry, attr: &Attr) {
+        if attr.nlink > 1 && attr.kind() != InodeKind::Directory {
+            self.inodes.remove(&attr.ino);
+            return;
+        }
+        if self.inodes.len() >= MAX_INODES {
+            (self.inodes, self.names) = Default::default();
+        }
+        // Between two leases nobody would have said that the inode lost a name.
+        if let Some(leased) = self.inodes.get(&attr.ino)
+            && leased.until_ns <= stamp.at_ns
+        {
+            let names = self.inodes.remove(&attr.ino).map(|leased| leased.names).unwrap_or_default();
+            self.unbind(attr.ino, &names);
+        }
+        // The lease runs from when the manager granted it, which was not before the request.
+        let until_ns = stamp.at_ns.saturating_add(ms_to_ns(entry.lease_ms));
+        let known = EntryAttr { attr: attr.clone(), hints: entry.hints.clone() };
+        let fresh = || Leased { entry: EntryAttr::default(), until_ns, names: HashSet::new() };
+        let leased = self.inodes.entry(attr.ino).or_insert_with(fresh);
+        (leased.entry, leased.until_ns) = (known, leased.until_ns.max(until_ns));
+        if let Some((parent, name)) = name {
+            let name = (parent, name.to_vec());
+            leased.names.insert(name.clone());
+            self.names.insert(name, attr.ino);
+        }
+    }
+
+    /// Removes names that still mean `ino`.
+    fn unbind(&mut self, ino: u64, names: &HashSet<Name>) {
+        for name in names {
+            if self.names.get(name) == Some(&ino) {
+                self.names.remove(name);
+            }
+        }
+    }
+
+    fn note(&mut self, change: Change) {
+        self.changes += 1;
+        self.recent.push_back(change);
+        if self.recent.len() > MAX_CHANGES {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Whether what an answer says of an inode may have changed since its stamp.
+    fn may_be_outdated(&self, stamp: Stamp, ino: u64, name: Option<(u64, &[u8])>) -> bool {
+        assert!(stamp.changes <= self.changes, "a stamp of {} is from the future of {}", stamp.changes, self.changes);
+        let since = (self.changes - stamp.changes) as usize;
+        let same = |change: &Change| match change {
+            Change::Anything => true,
+            Change::Inode(changed) => *changed == ino,
+            Change::Name((parent, changed)) => name == Some((*parent, changed)),
+        };
+        since > self.recent.len() || self.recent.iter().rev().take(since).any(same)
+    }
+
+    /// `ino`: what the name means or meant, if that is known. Its attributes changed with the name.
+    fn remove_name(&mut self, parent: u64, name: &[u8], ino: Option<u64>) {
+        let name = (parent, name.to_vec());
+        let meant = self.names.remove(&name);
+        self.note(Change::Name(name));
+        for ino in meant.into_iter().chain(ino) {
+            self.inodes.remove(&ino);
+            self.note(Change::Inode(ino));
+        }
+        if meant.or(ino).is_none() {
+            self.note(Change::Anything);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::MS;
+
+    fn entry(ino: u64, lease_ms: u64) -> Entry {
+        Entry { attr: Some(Attr { ino, ..Attr::default() }), lease_ms, ..Entry::default() }
+    }
+
+    fn stamp(cache: &EntryCache, at_ns: i64) -> Stamp {
+        Stamp { at_ns, changes: cache.changes(), recalls: 0 }
+    }
+
+    const NOW: i64 = 100_000 * MS;
+
+    #[test]
+    fn a_name_does_not_outlive_its_lease_though_its_inode_is_leased_again() {
+        let mut cache = EntryCache::default();
+        cache.fetched(stamp(&cache, NOW - 10_000 * MS), Some((1, b"a")), &entry(7, 5_000));
+        cache.fetched(stamp(&cache, NOW), None, &entry(7, 5_000));
+        assert!(cache.get(NOW, 7).is_some() && cache.lookup(NOW, 1, b"a").is_none());
+        assert!(cache.get(NOW + 5_000 * MS, 7).is_none(), "the lease ended");
+    }
+
+    #[test]
+    fn an_inode_that_this_mount_changes_stays_cached() {
+        let mut cache = EntryCache::default();
+        cache.fetched(stamp(&cache, NOW), Some((1, b"a")), &entry(7, 60_000));
+        let changed = |mode, lease_ms| Entry {
+            attr: Some(Attr { ino: 7, mode, ..Attr::default() }),
+            lease_ms,
+            ..Entry::default()
+        };
+        cache.changed_here(stamp(&cache, NOW), &changed(0o600, 0));
+        assert_eq!(cache.lookup(NOW, 1, b"a").unwrap().attr.mode, 0o600, "under the lease of before");
+        let (first, second) = (stamp(&cache, NOW), stamp(&cache, NOW));
+        cache.changed_here(second, &changed(0o640, 60_000));
+        cache.changed_here(first, &changed(0o644, 60_000));
+        assert!(cache.get(NOW, 7).is_none(), "it is unknown which of two changes came first");
+        let before = stamp(&cache, NOW);
+        cache.forget(Some(&[7]));
+        cache.changed_here(before, &changed(0o600, 60_000));
+        assert!(cache.get(NOW, 7).is_none(), "a recall overtook it");
+        cache.changed_here(stamp(&cache, NOW), &changed(0o600, 0));
+        assert!(cache.get(NOW, 7).is_none(), "no lease");
+        cache.changed_here(stamp(&cache, NOW), &changed(0o600, 60_000));
+        assert_eq!(cache.get(NOW, 7).unwrap().attr.mode, 0o600);
+        cache.created_here(stamp(&cache, NOW), 1, b"new", &entry(9, 60_000));
+        assert_eq!(cache.lookup(NOW, 1, b"new").unwrap().attr.ino, 9);
+        let before = stamp(&cache, NOW);
+        cache.forget(Some(&[10]));
+        cache.created_here(before, 1, b"other", &entry(10, 60_000));
+        assert!(cache.lookup(NOW, 1, b"other").is_none());
+    }
+
+    #[test]
+    fn a_recalled_inode_is_forgotten_by_every_name() {
+        let mut cache = EntryCache::default();
+        let before = stamp(&cache, NOW);
+        cache.fetched(before, Some((1, b"a")), &entry(7, 60_000));
+        cache.fetched(before, Some((2, b"b")), &entry(7, 60_000));
+        cache.fetched(before, Some((1, b"c")), &entry(8, 60_000));
+        assert_eq!(cache.lookup(NOW, 1, b"a").unwrap().attr.ino, 7);
+        let mut forgotten = cache.forget(Some(&[7]));
+        forgotten.sort();
+        assert_eq!(forgotten, [(1, b"a".to_vec()), (2, b"b".to_vec())]);
+        assert!(cache.lookup(NOW, 1, b"a").is_none() && cache.lookup(NOW, 2, b"b").is_none());
+        assert!(cache.get(NOW, 7).is_none() && cache.lookup(NOW, 1, b"c").is_some());
+    }
+
+    #[test]
+    fn an_answer_that_a_recall_overtook_is_not_cached() {
+        let mut cache = EntryCache::default();
+        let before = stamp(&cache, NOW);
+        cache.forget(Some(&[7]));
+        cache.fetched(before, Some((1, b"a")), &entry(7, 60_000));
+        assert!(cache.lookup(NOW, 1, b"a").is_none());
+        cache.fetched(stamp(&cache, NOW), Some((1, b"a")), &entry(7, 0));
+        assert!(cache.lookup(NOW, 1, b"a").is_none(), "no lease");
+    }
+
+    #[test]
+    fn an_answer_about_another_inode_is_cached() {
+        let mut cache = EntryCache::default();
+        let before = stamp(&cache, NOW);
+        cache.forget(Some(&[8]));
+        cache.name_changed(1, b"new", &Attr { ino: 9, ..Attr::default() });
+        cache.fetched(before, Some((1, b"a")), &entry(7, 60_000));
+        assert!(cache.lookup(NOW, 1, b"a").is_some());
+        cache.fetched(before, Some((1, b"new")), &entry(9, 60_000));
+        assert!(cache.lookup(NOW, 1, b"new").is_none());
+        // It is unknown which inode lost this name.
+        cache.forget_name(2, b"x");
+        cache.fetched(before, Some((1, b"b")), &entry(10, 60_000));
+        assert!(cache.lookup(NOW, 1, b"b").is_none());
+        let before = stamp(&cache, NOW);
+        (0..2 * MAX_CHANGES as u64).for_each(|ino| drop(cache.forget(Some(&[1_000 + ino]))));
+        cache.fetched(before, Some((1, b"b")), &entry(10, 60_000));
+        assert!(cache.lookup(NOW, 1, b"b").is_none(), "more changed than is remembered");
+    }
+
+    #[test]
+    fn a_directory_stays_cached_though_its_times_change() {
+        let mut cache = EntryCache::default();
+        cache.fetched(stamp(&cache, NOW), None, &entry(1, 60_000));
+        cache.name_changed(1, b"b", &Attr { ino: 8, ctime_ns: 20, ..Attr::default() });
+        cache.name_changed(1, b"a", &Attr { ino: 7, ctime_ns: 10, ..Attr::default() });
+        let attr = cache.get(NOW, 1).unwrap().attr;
+        assert_eq!((attr.mtime_ns, attr.ctime_ns), (20, 20));
+    }
+
+    #[test]
+    fn a_name_that_moved_to_another_inode_outlives_the_first_ones_recall() {
+        let mut cache = EntryCache::default();
+        cache.fetched(stamp(&cache, NOW), Some((1, b"a")), &entry(7, 60_000));
+        cache.fetched(stamp(&cache, NOW), Some((1, b"a")), &entry(8, 60_000));
+        cache.forget(Some(&[7]));
+        assert_eq!(cache.lookup(NOW, 1, b"a").unwrap().attr.ino, 8);
+        cache.forget_name(1, b"a");
+        assert!(cache.lookup(NOW, 1, b"a").is_none() && cache.get(NOW, 8).is_none());
+    }
+}

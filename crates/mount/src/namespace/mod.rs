@@ -1,0 +1,519 @@
+//! The mount's view of the namespace: the attribute cache, delegations and deferred creates, as one state machine.
+//!
+//! *Questions* ([`Namespace::lookup`], [`Namespace::attr`]) are answered from memory, or not at all. The shell then asks the manager, and hands the answer in together
+//! with the [`Stamp`] that it took before ([`Namespace::fetched`] and its siblings). Work that needs requests of the core's own goes through
+//! [`Namespace::handle`] and [`Namespace::poll`]:
+//!
+//! | event | what happens | actions | completed by |
+//! |---|---|---|---|
+//! | [`Event::Settle`] | the manager must know some deferred creates | `Create` one after another, then `Settled` | [`Event::Created`] |
+//! | [`Event::Commit`] | a file's first version is to be written | `Commit`, with the file if it is a deferred create | [`Event::Committed`], if it is |
+//! | [`Event::Closed`] | the last handle is gone | `Create` if still needed, then `Settled` | [`Event::Created`] |
+//! | [`Event::Recalled`] | leases end | `InvalidateNames` | |
+//! | [`Event::DelegationRecalled`] | delegations end | `Create`, then `AnswerRecall` | [`Event::Created`] |
+//! | [`Event::Tick`] | time passes | `Create` | [`Event::Created`] |
+//!
+//! If the manager gave a name to another client's file because this client was cut off for longer than a lease lasts, the deferred create is *lost*:
+//! the program hears `ESTALE` at `close` or `fsync`.
+
+mod deferred;
+mod delegations;
+mod entry_cache;
+#[cfg(test)]
+mod tests;
+
+pub use deferred::Loss;
+pub use delegations::INOS;
+pub use entry_cache::{CacheStats, EntryAttr, Name, Stamp};
+
+use deferred::{DeferredCreates, Next};
+use delegations::Delegations;
+use entry_cache::EntryCache;
+use std::collections::{HashMap, VecDeque};
+use tessera_wire::meta::{Entry, InoRange};
+use tessera_wire::{Attr, Code};
+
+const MS: i64 = 1_000_000;
+/// The manager rejects longer names.
+const MAX_NAME_BYTES: usize = 255;
+
+/// Whoever waits for a [`Action::Settled`] or [`Action::Commit`]; the shell chooses the numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Waiter(pub u64);
+
+/// Who sends the request that tells the manager of a deferred create.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claimant {
+    /// A group of files to be settled.
+    Settle(u64),
+    /// A first commit.
+    Commit(Waiter),
+}
+
+/// Deferred creates that the manager must know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// All.
+    All,
+    /// This file.
+    File(u64),
+    /// All files in this directory.
+    Directory(u64),
+    /// The file of this name.
+    Name(u64, Vec<u8>),
+    /// All files in the directory of this name; in any directory, if it is unknown what the name means.
+    Below(u64, Vec<u8>),
+}
+
+/// What happened. See the module.
+#[derive(Debug)]
+pub enum Event {
+    /// Deferred creates are to be settled.
+    Settle(Waiter, Scope),
+    /// The first version of this file is to be committed.
+    Commit(Waiter, u64),
+    /// The last handle of this file is gone.
+    Closed(Waiter, u64),
+    /// An [`Action::Create`] was carried out.
+    Created {
+        /// Of the action.
+        group: u64,
+        /// Of the action.
+        ino: u64,
+        /// [`Code::VersionConflict`]: the name is another file's.
+        result: Result<(), Code>,
+    },
+    /// An [`Action::Commit`] of a deferred create was carried out.
+    Committed {
+        /// Of the action.
+        waiter: Waiter,
+        /// The file.
+        ino: u64,
+        /// When the request was sent.
+        stamp: Stamp,
+        /// The answer.
+        result: Result<FirstCommit, Code>,
+    },
+    /// The manager recalls leases on these inodes; none: the connection and all leases are lost.
+    Recalled(Option<Vec<u64>>),
+    /// The manager recalls delegations.
+    DelegationRecalled {
+        /// Comes back with [`Action::AnswerRecall`].
+        recall: u64,
+        /// The directories.
+        directories: Vec<u64>,
+    },
+    /// Time passed.
+    Tick,
+}
+
+/// What the shell must do.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "actions are few, and taken at once")]
+pub enum Action {
+    /// Create the file at the manager, then hand in [`Event::Created`].
+    Create {
+        /// Goes back with the event.
+        group: u64,
+        /// The file.
+        file: NewFile,
+    },
+    /// Write the file's first version. If it is a deferred create: together with the file; then hand in [`Event::Committed`].
+    Commit(Waiter, Option<NewFile>),
+    /// The waiter's files are settled; an error is the first one's.
+    Settled(Waiter, Result<(), Loss>),
+    /// Answer the recall.
+    AnswerRecall(u64),
+    /// The kernel must forget these names.
+    InvalidateNames(Vec<Name>),
+}
+
+/// A deferred create, as the manager is told of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewFile {
+    /// Its number.
+    pub ino: u64,
+    /// Its directory.
+    pub parent: u64,
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Owner, mode, hints.
+    pub entry: EntryAttr,
+    /// Inode numbers to ask for along with it.
+    pub inos: u32,
+}
+
+/// What the manager answers to a first commit.
+#[derive(Debug, Clone, Default)]
+pub struct FirstCommit {
+    /// The file.
+    pub entry: Option<Box<Entry>>,
+    /// Inode numbers.
+    pub inos: Option<InoRange>,
+    /// Lifetime of the directory's delegation from the request on; 0: none.
+    pub delegation_ms: u64,
+}
+
+/// What is known of a name.
+#[derive(Debug, Clone, PartialEq)]
+pub enum LookupResult {
+    /// It means this.
+    Found(EntryAttr),
+    /// Nothing has it.
+    Absent,
+    /// Ask the manager.
+    Unknown,
+}
+
+/// Changes of attributes that a deferred create takes; absent ones stay.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AttrChange {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+}
+
+/// Files that are settled one after another.
+#[derive(Debug)]
+struct Group {
+    rest: VecDeque<u64>,
+    result: Result<(), Loss>,
+    then: Then,
+}
+
+/// What follows a group.
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    Reply(Waiter),
+    Close(Waiter, u64),
+    AnswerRecall(u64),
+    Nothing,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Namespace {
+    cache: EntryCache,
+    delegations: Delegations,
+    deferred: DeferredCreates,
+    groups: HashMap<u64, Group>,
+    last_group: u64,
+    actions: VecDeque<Action>,
+    now_ns: i64,
+}
+
+impl Namespace {
+    /// Nothing is cached, delegated or deferred.
+    pub fn new() -> Namespace {
+        Namespace::default()
+    }
+
+    fn advance(&mut self, now_ns: i64) -> i64 {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.now_ns
+    }
+
+    // --- questions --------------------------------------------------------------------------------------------
+
+    /// The stamp of a request that is about to be sent.
+    pub fn stamp(&mut self, now_ns: i64) -> Stamp {
+        let at_ns = self.advance(now_ns);
+        Stamp { at_ns, changes: self.cache.changes(), recalls: self.delegations.recalls() }
+    }
+
+    /// An inode, if it is cached or a deferred create.
+    pub fn attr(&mut self, now_ns: i64, ino: u64) -> Option<EntryAttr> {
+        let now_ns = self.advance(now_ns);
+        let found = self.cache.get(now_ns, ino);
+        self.cache.count(found.is_some());
+        found.or_else(|| self.deferred.entry(ino).cloned())
+    }
+
+    /// What a name means.
+    pub fn lookup(&mut self, now_ns: i64, parent: u64, name: &[u8]) -> LookupResult {
+        let found = self.find(now_ns, parent, name);
+        self.cache.count(matches!(&found, LookupResult::Found(entry) if self.deferred.entry(entry.attr.ino).is_none()));
+        found
+    }
+
+    fn find(&mut self, now_ns: i64, parent: u64, name: &[u8]) -> LookupResult {
+        let now_ns = self.advance(now_ns);
+        if let Some(entry) = self.cache.lookup(now_ns, parent, name) {
+            return LookupResult::Found(entry);
+        }
+        if name.len() > MAX_NAME_BYTES {
+            return LookupResult::Unknown;
+        }
+        let deferred = self.deferred.by_name(&(parent, name.to_vec())).and_then(|ino| self.deferred.entry(ino));
+        match deferred {
+            Some(entry) => LookupResult::Found(entry.clone()),
+            None if self.delegations.is_absent(now_ns, parent, name) => LookupResult::Absent,
+            None => LookupResult::Unknown,
+        }
+    }
+
+    /// Directory and name under which an inode was last seen.
+    pub fn last_name(&self, ino: u64) -> Option<Name> {
+        self.cache.last_name(ino)
+    }
+
+    /// Counters of the attribute cache.
+    pub fn stats(&mut self, now_ns: i64) -> CacheStats {
+        let now_ns = self.advance(now_ns);
+        self.cache.stats(now_ns)
+    }
+
+    /// The loss of a file, if it is lost.
+    ///
+    /// # Errors
+    /// The loss.
+    pub fn check(&self, ino: u64) -> Result<(), Loss> {
+        self.deferred.check(ino)
+    }
+
+    /// Whether the manager knows the file, as far as this mount is concerned; then what [`Event::Settle`] would say at once.
+    pub fn is_settled(&self, ino: u64) -> Option<Result<(), Loss>> {
+        if self.deferred.entry(ino).is_some() { None } else { Some(self.check(ino)) }
+    }
+
+    // --- answers of the manager -------------------------------------------------------------------------------
+
+    /// The manager answered a question; `name`: how the inode was reached.
+    pub fn fetched(&mut self, stamp: Stamp, name: Option<(u64, &[u8])>, entry: &Entry) {
+        self.cache.fetched(stamp, name, entry);
+    }
+
+    /// This mount changed an inode, and the manager answered with its new attributes.
+    pub fn changed_here(&mut self, stamp: Stamp, entry: &Entry) {
+        self.cache.changed_here(stamp, entry);
+    }
+
+    /// This mount created `name` in `parent`. `delegated`: the directory that a delegation in the answer is about.
+    pub fn created_here(&mut self, stamp: Stamp, parent: u64, name: &[u8], entry: &mut Entry, delegated: u64) {
+        self.cache.created_here(stamp, parent, name, entry);
+        self.delegations.add_inos(entry.inos);
+        // Names that were created in a new directory before this answer came are in no list.
+        if delegated != parent && self.delegations.has_created_in(delegated) {
+            return;
+        }
+        let (names, lifetime_ms) = (std::mem::take(&mut entry.names), entry.delegation_ms);
+        let deferred = self.deferred.names_in(delegated);
+        self.delegations.grant(self.now_ns, delegated, stamp, lifetime_ms, names, deferred);
+    }
+
+    /// Forgets inodes that this mount changed in a way it does not know.
+    pub fn forget(&mut self, inos: &[u64]) {
+        self.cache.forget(Some(inos));
+    }
+
+    /// Forgets a name that this mount created, removed or moved, and its directory's times.
+    pub fn forget_name(&mut self, parent: u64, name: &[u8]) {
+        self.cache.forget_name(parent, name);
+    }
+
+    /// This mount removed a name; `left`: the inode's attributes after that.
+    pub fn removed_here(&mut self, parent: u64, name: &[u8], left: &Attr) {
+        self.cache.name_changed(parent, name, left);
+    }
+
+    // --- creates ----------------------------------------------------------------------------------------------
+
+    /// Whether a directory was delegated; it may have ended by time.
+    pub fn is_delegated(&self, directory: u64) -> bool {
+        self.delegations.is_delegated(directory)
+    }
+
+    /// A request that creates `name` is about to be sent. [`Namespace::end_create`] must follow once its answer was handed in.
+    pub fn begin_create(&mut self, directory: u64, name: &[u8]) {
+        self.delegations.begin_create(directory, name);
+    }
+
+    /// See [`Namespace::begin_create`].
+    pub fn end_create(&mut self, directory: u64) {
+        self.delegations.end_create(directory);
+    }
+
+    /// Whether to request a delegation along with the next create in `directory`; how many inode numbers with it.
+    pub fn request_delegation(&mut self, directory: u64) -> Option<u32> {
+        self.delegations.request(directory)
+    }
+
+    /// Creates a file without the manager, if the directory is delegated for long enough and the name is free. `attr`: its attributes but for
+    /// the number; `hints_of`: its directory.
+    pub fn create_deferred(
+        &mut self,
+        now_ns: i64,
+        parent: u64,
+        name: &[u8],
+        attr: Attr,
+        hints_of: &EntryAttr,
+    ) -> Option<EntryAttr> {
+        let now_ns = self.advance(now_ns);
+        if name.len() > MAX_NAME_BYTES {
+            return None;
+        }
+        let settle_at_ns = self.delegations.claim_name(now_ns, parent, name)?;
+        let ino = self.delegations.draw_ino().expect("a claim makes sure that there is a number");
+        // A manager that was restored may have given a number out twice.
+        if self.deferred.entry(ino).is_some() {
+            return None;
+        }
+        let entry = EntryAttr { attr: Attr { ino, ..attr }, hints: hints_of.hints.clone() };
+        self.deferred.insert(ino, (parent, name.to_vec()), entry.clone(), settle_at_ns);
+        self.cache.name_changed(parent, name, &entry.attr);
+        Some(entry)
+    }
+
+    /// Changes a deferred create; none: it is none, or a request about it is on its way.
+    pub fn set_deferred_attr(&mut self, ino: u64, change: AttrChange) -> Option<EntryAttr> {
+        let AttrChange { mode, uid, gid } = change;
+        self.deferred.set_attr(ino, |attr| {
+            (attr.mode, attr.uid) = (mode.unwrap_or(attr.mode), uid.unwrap_or(attr.uid));
+            attr.gid = gid.unwrap_or(attr.gid);
+        })
+    }
+
+    // --- events and actions -----------------------------------------------------------------------------------
+
+    /// The next thing to do.
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Something happened.
+    pub fn handle(&mut self, now_ns: i64, event: Event) {
+        let now_ns = self.advance(now_ns);
+        match event {
+            Event::Settle(waiter, scope) => {
+                let files = self.in_scope(now_ns, scope);
+                self.settle(files, Then::Reply(waiter));
+            }
+            Event::Commit(waiter, ino) => {
+                let next = self.deferred.claim(ino, Claimant::Commit(waiter));
+                self.go_on(next);
+            }
+            Event::Closed(waiter, ino) => self.settle([ino].into(), Then::Close(waiter, ino)),
+            Event::Created { group, ino, result } => self.answered(ino, Claimant::Settle(group), result),
+            Event::Committed { waiter, ino, stamp, result } => self.committed(waiter, ino, stamp, result),
+            Event::Recalled(inos) => self.recalled(inos),
+            Event::DelegationRecalled { recall, directories } => {
+                directories.iter().for_each(|directory| self.delegations.recall(Some(*directory)));
+                let files = directories.iter().flat_map(|directory| self.deferred.in_directory(Some(*directory)));
+                let files = files.collect();
+                self.settle(files, Then::AnswerRecall(recall));
+            }
+            Event::Tick => {
+                for ino in self.deferred.due(now_ns) {
+                    self.settle([ino].into(), Then::Nothing);
+                }
+            }
+        }
+    }
+
+    fn in_scope(&mut self, now_ns: i64, scope: Scope) -> VecDeque<u64> {
+        match scope {
+            Scope::All => self.deferred.in_directory(None),
+            Scope::File(ino) => [ino].into(),
+            Scope::Directory(directory) => self.deferred.in_directory(Some(directory)),
+            Scope::Name(parent, name) => self.deferred.by_name(&(parent, name)).into_iter().collect(),
+            Scope::Below(parent, name) => {
+                if let Some(entry) = self.cache.lookup(now_ns, parent, &name) {
+                    return self.deferred.in_directory(Some(entry.attr.ino));
+                }
+                match self.find(now_ns, parent, &name) {
+                    LookupResult::Unknown => self.deferred.in_directory(None),
+                    // A deferred create is a file, so nothing is below it.
+                    LookupResult::Found(_) | LookupResult::Absent => VecDeque::new(),
+                }
+            }
+        }
+    }
+
+    fn recalled(&mut self, inos: Option<Vec<u64>>) {
+        if inos.is_none() {
+            self.delegations.recall(None);
+        }
+        let names = self.cache.forget(inos.as_deref());
+        if !names.is_empty() {
+            self.actions.push_back(Action::InvalidateNames(names));
+        }
+    }
+
+    fn settle(&mut self, rest: VecDeque<u64>, then: Then) {
+        self.last_group += 1;
+        self.groups.insert(self.last_group, Group { rest, result: Ok(()), then });
+        self.next_of(self.last_group);
+    }
+
+    /// Goes on with the next file of a group, or ends it.
+    fn next_of(&mut self, number: u64) {
+        loop {
+            let group = self.groups.get_mut(&number).expect("a group lives until its last file is settled");
+            let Some(ino) = group.rest.pop_front() else { break };
+            match self.deferred.claim(ino, Claimant::Settle(number)) {
+                Some(Next::Done(_, result)) => group.result = group.result.and(result),
+                next => return self.go_on(next),
+            }
+        }
+        let Some(Group { result, then, .. }) = self.groups.remove(&number) else { return };
+        match then {
+            Then::Reply(waiter) => self.actions.push_back(Action::Settled(waiter, result)),
+            Then::Close(waiter, ino) => {
+                self.deferred.closed(ino);
+                self.actions.push_back(Action::Settled(waiter, result));
+            }
+            Then::AnswerRecall(recall) => self.actions.push_back(Action::AnswerRecall(recall)),
+            Then::Nothing => {}
+        }
+    }
+
+    fn go_on(&mut self, next: impl IntoIterator<Item = Next>) {
+        for next in next {
+            match next {
+                Next::Send(Claimant::Settle(group), ino) => {
+                    self.actions.push_back(Action::Create { group, file: self.deferred.new_file(ino, 0) });
+                }
+                Next::Send(Claimant::Commit(waiter), ino) => {
+                    let file = self.deferred.new_file(ino, self.delegations.inos_wanted());
+                    self.actions.push_back(Action::Commit(waiter, Some(file)));
+                }
+                Next::Done(Claimant::Settle(number), result) => {
+                    let group = self.groups.get_mut(&number).expect("a group lives until its last file is settled");
+                    group.result = group.result.and(result);
+                    self.next_of(number);
+                }
+                Next::Done(Claimant::Commit(waiter), _) => self.actions.push_back(Action::Commit(waiter, None)),
+            }
+        }
+    }
+
+    fn answered(&mut self, ino: u64, by: Claimant, result: Result<(), Code>) {
+        let (parent, name) =
+            self.deferred.name(ino).cloned().expect("a file stays while a request about it is on its way");
+        let next = self.deferred.answered(ino, by, result);
+        if self.deferred.entry(ino).is_none() {
+            self.delegations.settled(parent, &name);
+        }
+        self.go_on(next);
+    }
+
+    fn committed(&mut self, waiter: Waiter, ino: u64, stamp: Stamp, result: Result<FirstCommit, Code>) {
+        let (parent, name) =
+            self.deferred.name(ino).cloned().expect("a file stays while a request about it is on its way");
+        if let Ok(FirstCommit { entry, inos, delegation_ms }) = &result {
+            if let Some(entry) = entry {
+                self.cache.created_here(stamp, parent, &name, entry);
+            }
+            self.delegations.add_inos(*inos);
+            self.delegations.renew(parent, stamp.at_ns, *delegation_ms);
+        }
+        self.answered(ino, Claimant::Commit(waiter), result.map(drop));
+    }
+}
+
+fn ms_to_ns(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(MS)
+}
