@@ -1,9 +1,9 @@
-//! What a file may ask for: hints, their values, their defaults, and the redundancy classes they name.
+//! Hints: their names, values and defaults, and the redundancy classes they name.
 //!
-//! Here lives the one registry of hints ([`HINTS`]): the manager validates attributes with it, the client
-//! looks up what to do, the command line prints its help from it. A [`Policy`] is a file's hints, resolved.
-//! Here is no I/O and no knowledge of who asks. Start at [`HINTS`]; a new hint is one row there and one
-//! field of [`Policy`].
+//! [`HINTS`] is the one registry of hints: the manager validates attributes with it, the client reads a file's policy from
+//! it, the command line prints its help from it. A [`Policy`] is a file's resolved hints. This crate does no I/O.
+//! Start at [`HINTS`]. A new hint is one row there, one field of [`Policy`], and a row in the tables of docs/hints.md
+//! and README.md, which a test demands.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod chunking;
@@ -411,6 +411,23 @@ mod tests {
         for (spec, (name, value)) in HINTS.iter().zip(Policy::default().to_hints()) {
             assert_eq!((spec.name, spec.default), (name, value.as_str()));
             assert_eq!(canonical(spec.name, spec.default).unwrap(), (spec.name, spec.default.to_string()));
+        }
+    }
+
+    #[test]
+    fn the_documents_list_every_hint_with_its_default() {
+        let hints = include_str!("../../../docs/hints.md");
+        let readme = include_str!("../../../README.md");
+        let row = |document: &str, name: &str| {
+            document.lines().find(|line| line.starts_with(&format!("| `{name}` | "))).unwrap_or_default().to_string()
+        };
+        for HintSpec { name, default, .. } in HINTS {
+            // docs/hints.md has the default first among the values, README.md in a column of its own.
+            assert!(
+                row(hints, name).starts_with(&format!("| `{name}` | `{default}`")),
+                "docs/hints.md: {name}={default}"
+            );
+            assert!(row(readme, name).contains(&format!("| `{default}`")), "README.md: {name}={default}");
         }
     }
 

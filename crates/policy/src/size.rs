@@ -13,6 +13,9 @@ pub struct SizeError {
 const UNITS: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
 
 /// Bytes of a size.
+///
+/// # Errors
+/// The text is not a number with an optional unit, or exceeds 64 bits.
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let error = || SizeError { text: text.to_string() };
     let short = text.strip_suffix("iB").unwrap_or(text);
