@@ -19,10 +19,10 @@ use tessera_wire::{Code, Error, Hint};
 
 /// Bytes of a record of a shared log.
 pub const RECORD_BYTES: usize = 700;
-/// Bytes of the pieces a write is cut into.
+/// Length of a write's chunks.
 const PIECE_BYTES: usize = 3000;
 const ROOT: u64 = 1;
-/// Cores number their calls from 1; above these bits stands the number of the operation.
+/// Bits of a token that hold the core's call number, from 1; the bits above hold the number of the operation.
 const TOKEN_BITS: u32 = 40;
 
 enum Op {
@@ -59,25 +59,25 @@ pub struct ClientHost {
     pub index: usize,
     /// Grows when it is killed.
     pub incarnation: u64,
-    /// Operations still to begin.
+    /// Operations not started yet.
     pub todo: usize,
-    /// Errors operations ended with: code and text.
+    /// Errors of operations: code and text.
     pub errors: Vec<(Code, String)>,
-    /// Length in bytes of what the last read found; none if there was no such file.
+    /// Length of the file that the last read found; none if the file did not exist.
     pub found_bytes: Option<usize>,
     op: Option<Op>,
-    /// Number of the operation under way: an answer to an earlier one's call is nobody's.
+    /// Number of the current operation; answers to calls of earlier ones are dropped.
     op_number: u64,
     rng: Rng,
     view: SharedView,
     options: Arc<Options>,
     pool: BufferPool,
     hints: Vec<Hint>,
-    /// Inode numbers at hand.
+    /// Reserved inode numbers.
     inos: Vec<u64>,
-    /// Files of this client's, and whether they are there; of others it does not know.
+    /// The client's own files, and whether they exist.
     there: BTreeMap<String, bool>,
-    /// Number that the file being written is to get; 0: any.
+    /// Inode number for the file being written; 0: any.
     chosen: u64,
 }
 
@@ -128,12 +128,12 @@ impl ClientHost {
         }
     }
 
-    /// Nothing under way and nothing left to do.
+    /// Whether all operations have ended.
     pub fn is_done(&self) -> bool {
         self.op.is_none() && self.todo == 0
     }
 
-    /// What it is doing, for messages.
+    /// The current operation, for messages.
     pub fn describe_operation(&self) -> String {
         let what = match &self.op {
             None => "nothing".into(),
@@ -146,7 +146,7 @@ impl ClientHost {
         format!("{what}, {} to do, next at {:?}", self.todo, self.next_due())
     }
 
-    /// Forgets what it was doing, without a word to anybody.
+    /// Kills the process: its operation ends without a message, and a new incarnation starts.
     pub fn kill(&mut self) {
         self.op = None;
         self.op_number += 1;
@@ -156,7 +156,7 @@ impl ClientHost {
         self.there.clear();
     }
 
-    /// When to tick next.
+    /// Time of the next tick.
     pub fn next_due(&self) -> Option<i64> {
         match self.op.as_ref()? {
             Op::Write { core, .. } | Op::Append { core, .. } => core.next_due(),
@@ -204,7 +204,10 @@ impl ClientHost {
         self.op = Some(Op::Remove { path: path.into(), op_id, again_at_ns: now_ns });
     }
 
-    /// Time passed: goes on, or begins the next operation.
+    /// Time has passed: continues the operation, or starts the next.
+    ///
+    /// # Errors
+    /// The promise that the result of an operation breaks.
     pub fn tick(&mut self, now_ns: i64, oracle: &mut Oracle) -> Result<Vec<Call>, Violation> {
         match &mut self.op {
             None => self.begin(now_ns, oracle),
@@ -215,7 +218,10 @@ impl ClientHost {
         self.advance(now_ns, oracle)
     }
 
-    /// An answer came.
+    /// Delivers an answer.
+    ///
+    /// # Errors
+    /// The promise that the result of an operation breaks.
     pub fn answer(&mut self, now_ns: i64, mut answer: Answer, oracle: &mut Oracle) -> Result<Vec<Call>, Violation> {
         if answer.token >> TOKEN_BITS != self.op_number {
             return Ok(Vec::new());
@@ -267,7 +273,7 @@ impl ClientHost {
         self.op = Some(Op::Append { core, log: "log".into(), record });
     }
 
-    /// Self-similar content: mostly few kinds of pieces, so that chunks are found again in other files and versions.
+    /// Self-similar content: pieces of few kinds, so that chunks repeat in other files and versions.
     fn content(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for _ in 0..self.rng.between(0, 12) {
@@ -309,7 +315,7 @@ impl ClientHost {
         core
     }
 
-    /// Carries out what the cores want until they wait for somebody else.
+    /// Carries out the core's actions until it waits for an answer.
     fn advance(&mut self, now_ns: i64, oracle: &mut Oracle) -> Result<Vec<Call>, Violation> {
         let mut calls = Vec::new();
         let Some(mut op) = self.op.take() else { return Ok(calls) };
@@ -452,7 +458,7 @@ impl ClientHost {
     }
 }
 
-/// One of the few files that are a client's own.
+/// Name of one of a client's own files.
 fn name_of(index: usize, k: u64) -> String {
     format!("c{index}-{k}")
 }

@@ -1,4 +1,4 @@
-//! Everybody's own clock: it began somewhere else than the others', runs a little fast or slow, and may be set.
+//! The clock of each actor: it has an offset and a drift, and may be set.
 
 use crate::network::Actor;
 use crate::plan::Rng;
@@ -12,7 +12,7 @@ struct Clock {
     fast_ppm: i64,
 }
 
-/// The clocks of all actors. Those without an entry tell true time.
+/// The clocks of all actors. An actor without an entry has the true time.
 #[derive(Debug, Clone, Default)]
 pub struct Clocks {
     start_ns: i64,
@@ -20,12 +20,12 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Clocks that all tell true time, which begins at `start_ns`.
+    /// Clocks that show the true time, which begins at `start_ns`.
     pub fn new(start_ns: i64) -> Clocks {
         Clocks { start_ns, clocks: BTreeMap::new() }
     }
 
-    /// Draws for each actor where its clock stands (within a day) and how fast it runs (within 3 %).
+    /// Draws each clock's offset (within a day) and drift (within 3 %).
     pub fn draw(&mut self, actors: impl Iterator<Item = Actor>, rng: &mut Rng) {
         const DAY_MS: u64 = 86_400_000;
         for actor in actors {
@@ -35,7 +35,7 @@ impl Clocks {
         }
     }
 
-    /// Sets a clock by so many milliseconds forward (or back).
+    /// Sets a clock forward by `by_ms`, or back.
     pub fn set(&mut self, actor: Actor, by_ms: i64) {
         self.clocks.entry(actor).or_default().offset_ns += by_ms * 1_000_000;
     }
@@ -47,7 +47,7 @@ impl Clocks {
         true_ns + clock.offset_ns + ((i128::from(passed) * i128::from(clock.fast_ppm)) / 1_000_000) as i64
     }
 
-    /// The true time at which the actor's clock will show `local_ns`, as it stands now; never too early.
+    /// The true time at which the actor's clock will show `local_ns`; rounded up.
     pub fn true_ns(&self, actor: Actor, local_ns: i64) -> i64 {
         let Some(clock) = self.clocks.get(&actor) else { return local_ns };
         let passed = i128::from(local_ns.saturating_sub(clock.offset_ns).saturating_sub(self.start_ns));

@@ -1,11 +1,11 @@
 //! Whole clusters of the real cores, in one thread, from one seed.
 //!
-//! Here live the simulated world (network, disks that forget, machines that stop), the clients that use the
-//! store in it, the oracle that knows what they were promised, and the plans that say what goes wrong when.
-//! The cores, the segment and log stores and the SQL are the ones of production; nothing is mocked. Nothing in
-//! production knows of this crate. The same seed gives the same trace (docs/promises.md names the fault model).
+//! This crate holds the simulated world (network, disks that lose unsynced bytes, machines that stop), the clients that use
+//! the store in it, the oracle that knows which contents the promises allow, and the plans that schedule faults.
+//! The cores, the segment and log stores and the SQL are those of production; nothing is mocked. No production crate
+//! depends on this crate. The same seed gives the same trace (docs/promises.md names the fault model).
 //!
-//! Start at [`plan`] (what a seed may draw), then [`world`] (how events flow), then [`oracle`] (what is judged).
+//! Start at [`plan`] (what a seed may draw), then [`world`] (how events flow), then [`oracle`] (what is checked).
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod client_host;

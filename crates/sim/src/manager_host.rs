@@ -15,12 +15,12 @@ use tessera_wire::meta::{ClusterStatus, Drain, GetStatus, Maintain, MaintainRepl
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{ClassInfo, Error, Health, Kind, NodeInfo, Request, Role};
 
-/// What came of a call: encoded reply and payload, or the error.
+/// Result of a call: encoded reply and payload, or the error.
 pub type Outcome = Result<(Bytes, Bytes), Error>;
 /// Answers to requests, by ticket.
 pub type Answers = Vec<(u64, Outcome)>;
 
-/// Connection number of the simulator's own questions.
+/// Connection number of the simulator's own requests.
 const SIMULATOR: u64 = u64::MAX;
 
 /// A committed chunk and where its fragments should be.
@@ -44,9 +44,9 @@ pub struct ManagerHost {
     pub incarnation: u64,
     config: Config,
     nodes: usize,
-    /// Of a database that was restored and not started yet: the highest term that a replica has seen.
+    /// The database is restored and not started yet: highest term that a replica has seen.
     restored_above_term: Option<u64>,
-    /// While nothing runs: what is on disk.
+    /// The database on disk, while the manager does not run.
     db: Option<Db>,
     core: Option<ManagerCore>,
     calls: Vec<Call>,
@@ -54,7 +54,7 @@ pub struct ManagerHost {
     ours: Vec<(u64, Result<Bytes, Error>)>,
     next_question: u64,
     salt: u64,
-    /// Index of each node id ever asked for; what a lost database had issued may be issued again.
+    /// Cache of node indexes by id; a restored database may issue the ids of a lost one again.
     indexes: BTreeMap<u64, usize>,
 }
 
@@ -92,7 +92,7 @@ impl ManagerHost {
         self.core = Some(core.expect("a manager starts on its own database"));
     }
 
-    /// The process is gone; a transaction under way is undone.
+    /// Kills the process; an open transaction is rolled back.
     pub fn kill(&mut self) {
         if let Some(core) = self.core.take() {
             self.incarnation += 1;
@@ -105,19 +105,22 @@ impl ManagerHost {
         self.answers.clear();
     }
 
-    /// The machine is gone, and its disk with it.
+    /// Loses the machine with its disk.
     pub fn lose(&mut self) {
         self.kill();
         self.indexes.clear();
         self.db = None;
     }
 
-    /// Whether there is nothing to start.
+    /// Whether the database is lost.
     pub fn is_lost(&self) -> bool {
         self.core.is_none() && self.db.is_none()
     }
 
-    /// Rebuilds the database from log replicas; `ask` carries a call to a node.
+    /// Restores the database from log replicas; `ask` calls a node.
+    ///
+    /// # Errors
+    /// Why the replicas do not suffice.
     pub fn restore(&mut self, ask: &mut dyn FnMut(&Call) -> Outcome) -> Result<(), String> {
         let addresses = (0..self.nodes).map(|i| format!("n{i}:1")).collect();
         let mut restore = Restore::new(addresses, true, &self.config);
@@ -157,7 +160,7 @@ impl ManagerHost {
         chunks.map(|row| row.expect("the schema is ours")).map(place).collect()
     }
 
-    /// What the manager knows of a chunk's fragments, for messages.
+    /// The manager's view of a chunk's fragments, for messages.
     pub fn describe_chunk(&self, chunk_id: u64) -> String {
         let Some(core) = &self.core else { return String::new() };
         let conn = core.db().conn();
@@ -188,17 +191,17 @@ impl ManagerHost {
         chunks
     }
 
-    /// Time passed.
+    /// Time has passed.
     pub fn tick(&mut self, now_ns: i64) {
         self.handle(now_ns, Event::Tick);
     }
 
-    /// One of its calls was answered.
+    /// Delivers an answer to one of its calls.
     pub fn answer(&mut self, now_ns: i64, answer: Answer) {
         self.handle(now_ns, Event::Answer(answer));
     }
 
-    /// A request was delivered.
+    /// Delivers a request.
     #[allow(clippy::too_many_arguments, reason = "what a message carries")]
     pub fn request(
         &mut self,
@@ -218,7 +221,7 @@ impl ManagerHost {
         self.handle(now_ns, Event::Request { connection, role, client_id, request_id: ticket, kind, body });
     }
 
-    /// Commits what waits; what the manager has to say.
+    /// Commits pending commands; returns the manager's calls and answers.
     pub fn pump(&mut self, now_ns: i64) -> (Vec<Call>, Answers) {
         if let Some(core) = &mut self.core {
             while core.wants_commit() {
@@ -265,7 +268,7 @@ impl ManagerHost {
         self.status(now_ns).is_some_and(|s| given_up(&s, lost) && here(&s))
     }
 
-    /// Has every disk re-read.
+    /// Starts a scrub.
     pub fn scrub(&mut self, now_ns: i64) {
         self.ask(now_ns, &Maintain { what: MaintenanceJob::Scrub as i32, start: true });
     }
@@ -330,7 +333,10 @@ impl ManagerHost {
         self.ask(now_ns, &Drain { op_id: self.salt, node_id: node_id as u64, disk_id: 0, undo: false });
     }
 
-    /// Counts references, totals and fragments anew: what differs from the stored counts, if anything (P4).
+    /// Recounts references, totals and fragments (P4).
+    ///
+    /// # Errors
+    /// The differences from the stored counts.
     pub fn recount(&self) -> Result<(), String> {
         let db = self.core.as_ref().map(ManagerCore::db).or(self.db.as_ref()).ok_or("no database")?;
         match tessera_manager::recount(db) {

@@ -1,8 +1,9 @@
-//! Mutant bugs: mistakes that a storage system might make, each switched on by itself. The simulator must notice every one of
-//! them within a bounded number of seeds, or its plans are what needs the fix (docs/promises.md).
+//! Mutants: mistakes that a storage system might make. A run has one of them or none. The simulator must detect each within
+//! a bounded number of seeds; if it does not, its plans are too weak (docs/promises.md).
 //!
-//! Bugs are planted at the seams that the simulator owns (messages, knobs, disks), so that production code carries
-//! nothing for them: a client that counts wrongly sends wrong commits, a node that does not sync has a disk that lies, and so on.
+//! These mutants act on what the simulator owns: messages, knobs and disks. A client that counts wrongly sends wrong
+//! commits; a node that does not sync has a disk that lies. Mistakes inside of production code are the failpoints of the
+//! crate `tessera-failpoint`, which the tests of the crates activate.
 
 use tessera_manager::config::Config as ManagerConfig;
 use tessera_node::NodeConfig;
@@ -13,41 +14,41 @@ use tessera_wire::meta::{
 };
 use tessera_wire::rpc::Call;
 
-/// What is wrong with this world.
+/// The mistake in a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
     /// Nothing.
     None,
-    /// Nodes acknowledge before they have synced (their disks lie about it).
+    /// Nodes acknowledge before they have synced: their disks lie about syncs.
     AckBeforeSync,
-    /// A writer counts fragments as stored that are not.
+    /// A writer counts missing fragments as stored.
     QuorumMinusOne,
-    /// Nodes take what comes, damaged or not, and the damage is in their checksum too.
+    /// Nodes accept damaged fragments: the checksum is that of the damaged bytes.
     SkippedChecksum,
-    /// One parity row is computed wrongly.
+    /// One parity row is wrong.
     WrongParityRow,
-    /// Two fragments of a chunk change places on their way.
+    /// Two fragments of a chunk are swapped in flight.
     SwappedFragments,
-    /// The command log is acknowledged by the manager alone.
+    /// The manager acknowledges commands that no log replica holds.
     LogWithoutReplicas,
-    /// Orders to delete never reach the nodes.
+    /// Deletes never reach the nodes.
     LostDeletes,
     /// The first two extents of a commit name each other's chunks.
     SwappedExtents,
-    /// The last extent of a commit is forgotten.
+    /// The last extent of a commit is lost.
     LostExtent,
     /// A file is removed under another name.
     UnlinkElsewhere,
-    /// Chunks are told apart by one byte of their hash.
+    /// Chunks are compared by three bits of their hash.
     TruncatedHash,
     /// A node reports fragments that it could not rebuild as rebuilt.
     FailedAsDone,
-    /// `status` knows of no lost chunks.
+    /// `status` counts no chunk as lost.
     LossesHidden,
 }
 
 impl Mutant {
-    /// All bugs.
+    /// Mutants that survivable plans detect.
     pub const ALL: &'static [Mutant] = &[
         Mutant::AckBeforeSync,
         Mutant::QuorumMinusOne,
@@ -63,10 +64,10 @@ impl Mutant {
         Mutant::FailedAsDone,
     ];
 
-    /// Bugs that show only when more is lost than can be replaced.
+    /// Mutants that only plans beyond redundancy detect.
     pub const BEYOND: &'static [Mutant] = &[Mutant::LossesHidden];
 
-    /// Knobs of the manager in simulated worlds: everything happens within seconds.
+    /// Knobs of simulated managers: timeouts are short, so that everything happens within seconds.
     pub fn manager_config(self, m: usize) -> ManagerConfig {
         ManagerConfig {
             session_ms: 5_000,
@@ -91,7 +92,7 @@ impl Mutant {
         }
     }
 
-    /// Knobs of nodes in simulated worlds.
+    /// Knobs of simulated nodes.
     pub fn node_config(self) -> NodeConfig {
         NodeConfig {
             heartbeat_ms: 200,
@@ -108,7 +109,7 @@ impl Mutant {
         }
     }
 
-    /// What becomes of a call that somebody sends.
+    /// Changes a call in flight.
     pub fn corrupt_call(self, call: &mut Call) {
         match (self, call.kind) {
             (Mutant::QuorumMinusOne, Kind::Commit) => {
@@ -145,14 +146,14 @@ impl Mutant {
         }
     }
 
-    /// What `status` shows.
+    /// Changes the answer of `status`.
     pub fn corrupt_status(self, status: &mut ClusterStatus) {
         if self == Mutant::LossesHidden {
             status.chunks_lost = 0;
         }
     }
 
-    /// What becomes of an answer to a request of this kind.
+    /// Changes an answer in flight to a request of this kind.
     pub fn corrupt_answer(self, kind: Kind, body: &mut bytes::Bytes) {
         match (self, kind) {
             (Mutant::LostDeletes, Kind::Heartbeat) => edit_body(body, |r: &mut HeartbeatReply| r.deletes.clear()),
@@ -163,7 +164,7 @@ impl Mutant {
         }
     }
 
-    /// Damages bytes and puts their checksum right again.
+    /// Damages bytes and computes their checksum anew.
     fn damage_payload(self, call: &mut Call) {
         let mut bytes: Vec<u8> = call.payload.concat();
         edit(call, |put: &mut PutFragments| {

@@ -1,8 +1,8 @@
-//! The simulated network: every request and every answer is a message that may be delayed, lost, doubled,
-//! overtaken, cut off by a partition (one way or both), or reset in mid-flight.
+//! The simulated network: it may delay, lose, duplicate or reorder each message, cut it off by a partition (one way or
+//! both), or reset its connection.
 //!
-//! As the real shells do, it gives each call exactly one answer: the peer's, or `Unavailable` when the
-//! connection broke, or `Timeout` when nothing came.
+//! Like the real shells it gives each call exactly one answer: the peer's, `Unavailable` if the connection broke, or
+//! `Timeout`.
 
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use tessera_disk::SplitMix64;
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Code, Error, Kind};
 
-/// Somebody who sends and receives.
+/// A process that sends and receives messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Actor {
     /// The manager.
@@ -21,37 +21,37 @@ pub enum Actor {
     Client(usize),
 }
 
-/// What the network does to messages. Shares are in thousandths.
+/// Rates of network faults, in thousandths, and delays.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NetworkFaults {
     /// Lost for good.
     pub loss_permille: u64,
     /// Delivered twice.
     pub duplicate_permille: u64,
-    /// The connection breaks: the caller is told, the receiver may or may not have got it.
+    /// The connection breaks: the caller gets an error; the receiver gets the message or not.
     pub reset_permille: u64,
-    /// Shortest way, µs.
+    /// Shortest delay, µs.
     pub min_delay_us: u64,
-    /// Longest ordinary way, µs: messages overtake each other within it.
+    /// Longest ordinary delay, µs: messages are reordered within it.
     pub max_delay_us: u64,
-    /// Held up for ten to a thousand times as long.
+    /// The delay is ten to a thousand times as long.
     pub clog_permille: u64,
 }
 
-/// A message under way.
+/// A message in flight.
 #[derive(Debug, Clone)]
 pub struct Envelope {
     /// Sender and its incarnation: an answer to an earlier incarnation is not delivered.
     pub from: (Actor, u64),
     /// Receiver.
     pub to: Actor,
-    /// Which call it belongs to.
+    /// Its call.
     pub ticket: u64,
     /// Its content.
     pub content: Content,
 }
 
-/// What is in a message.
+/// Content of a message.
 #[derive(Debug, Clone)]
 pub enum Content {
     /// A request.
@@ -72,9 +72,9 @@ struct OpenCall {
     token: u64,
 }
 
-/// Calls under way, partitions and the rng.
+/// Calls in flight, partitions and the random numbers.
 pub struct Network {
-    /// What may happen to messages.
+    /// Fault rates.
     pub faults: NetworkFaults,
     cut: BTreeSet<(Actor, Actor)>,
     calls: BTreeMap<u64, OpenCall>,
@@ -82,32 +82,32 @@ pub struct Network {
     rng: SplitMix64,
 }
 
-/// What a call or an answer turns into: messages with the time they take, and answers made up by the network.
+/// Results of sending a message: deliveries with their delay, and errors that the network itself returns.
 #[derive(Default)]
 pub struct Outcome {
     /// (delay in ns, message).
     pub deliveries: Vec<(u64, Envelope)>,
-    /// (delay in ns, ticket, error): what the caller is told if nothing else came until then.
+    /// (delay in ns, ticket, error): the caller's answer unless another arrives earlier.
     pub failures: Vec<(u64, u64, Error)>,
 }
 
 impl Network {
-    /// A network that misbehaves as `faults` say and the seed decides.
+    /// A network with these fault rates.
     pub fn new(faults: NetworkFaults, seed: u64) -> Self {
         Network { faults, cut: BTreeSet::new(), calls: BTreeMap::new(), next_ticket: 1, rng: SplitMix64::new(seed) }
     }
 
-    /// Cuts the way from one to the other (one direction).
+    /// Drops all messages in one direction from now on.
     pub fn cut(&mut self, from: Actor, to: Actor) {
         self.cut.insert((from, to));
     }
 
-    /// Mends every cut.
+    /// Ends all partitions.
     pub fn heal_partitions(&mut self) {
         self.cut.clear();
     }
 
-    /// Mends every cut and stops all faults.
+    /// Ends all partitions and all faults.
     pub fn stop_faults(&mut self) {
         self.cut.clear();
         let faults = self.faults;
@@ -118,7 +118,7 @@ impl Network {
         };
     }
 
-    /// Sends a call on its way.
+    /// Sends a call.
     pub fn call(&mut self, caller: (Actor, u64), to: Actor, call: Call) -> Outcome {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -130,7 +130,7 @@ impl Network {
         outcome
     }
 
-    /// Sends the answer to a request that was delivered. `request` names its caller and its ticket.
+    /// Sends the answer to a delivered request.
     pub fn answer(
         &mut self,
         from: (Actor, u64),
@@ -141,13 +141,13 @@ impl Network {
         self.carry(Envelope { from, to, ticket, content: Content::Answer(result) })
     }
 
-    /// The first answer to a call closes it: who asked, in which incarnation, and what it is told. Later ones are nothing.
+    /// Closes a call with its first answer, and returns the caller with it. Later answers are dropped.
     pub fn close(&mut self, ticket: u64, result: Result<(Bytes, Bytes), Error>) -> Option<((Actor, u64), Answer)> {
         let call = self.calls.remove(&ticket)?;
         Some((call.caller, Answer { token: call.token, result }))
     }
 
-    /// Who waits for the answer to a call, if anybody still does.
+    /// The caller of an open call.
     pub fn caller(&self, ticket: u64) -> Option<(Actor, u64)> {
         self.calls.get(&ticket).map(|call| call.caller)
     }

@@ -1,4 +1,4 @@
-//! A simulated machine that runs one node: the real core, the real segment and log stores, a disk that forgets.
+//! A simulated machine with one node: the real core, the real segment and log stores, a disk that loses unsynced bytes.
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tessera_segment::{ConaIndex, FragmentId, Index, MemIndex, Options, SegmentSt
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Error, Kind, NodeInfo};
 
-/// What a node wants of the world.
+/// A request of a node to the world.
 #[derive(Debug)]
 pub enum Effect {
     /// Send a call.
@@ -29,9 +29,9 @@ pub enum Effect {
         /// The answer.
         result: Result<(Bytes, Bytes), Error>,
     },
-    /// Come back to [`NodeHost::write_disk`] after the time a batch takes.
+    /// Call [`NodeHost::write_disk`] after the time that a batch takes.
     DiskLater,
-    /// Come back with this event after the time a read or a computation takes.
+    /// Deliver this event after the time that a read or a computation takes.
     EventLater(Event),
 }
 
@@ -40,7 +40,7 @@ struct Running {
     store: Arc<SegmentStore>,
     log: LogStore,
     disk_ids: Vec<u64>,
-    /// The core's request numbers are our tickets.
+    /// Writes for the next batch. Tickets serve as the core's request numbers.
     queue: Vec<QueuedOp>,
     disk_busy: bool,
     failed: bool,
@@ -50,11 +50,11 @@ struct Running {
 pub struct NodeHost {
     /// Place in the world; the node is called `n<index>`.
     pub index: usize,
-    /// Grows with every start: what belongs to an earlier incarnation is dropped.
+    /// Grows with every start and stop; events of an earlier incarnation are dropped.
     pub incarnation: u64,
-    /// Stopped: hears and does nothing, but lives.
+    /// The process is stopped, but not killed.
     pub paused: bool,
-    /// Gone for good.
+    /// The machine is gone for ever.
     pub lost: bool,
     /// Its power will fail in the middle of one of its next disk operations.
     pub power_fails_soon: bool,
@@ -66,7 +66,7 @@ pub struct NodeHost {
     capacity_bytes: u64,
 }
 
-/// Small segments, so that sealing and compaction happen within a short story.
+/// Small segments, so that sealing and compaction happen within a short run.
 const SEGMENT_BYTES: u64 = 128 << 10;
 
 impl NodeHost {
@@ -95,7 +95,7 @@ impl NodeHost {
         }
     }
 
-    /// Whether a process is there (it may be paused).
+    /// Whether the process exists; it may be paused.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
@@ -117,7 +117,7 @@ impl NodeHost {
         self.running.as_ref().and_then(|r| r.store.get(id).ok().flatten()).is_some_and(|held| held.verify().is_ok())
     }
 
-    /// Starts the node on what its disk holds. A disk that cannot be opened any more stays down.
+    /// Starts the node on its disk. The node stays down if its disk cannot be opened.
     pub fn start(&mut self) {
         if self.running.is_some() || self.lost {
             return;
@@ -127,7 +127,7 @@ impl NodeHost {
         self.disk.set_capacity(self.capacity_bytes);
         let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
         let options = Options { segment_size_bytes: SEGMENT_BYTES, reserve_bytes: 64 << 10, ..Options::default() };
-        // One of four has the index that real nodes have, with buffers so small that it is on the disk.
+        // One node of four has the index of real nodes, with buffers so small that it is on the disk.
         let index: Box<dyn Index> = match self.index % 4 {
             1 => Box::new(ConaIndex::open_inline(disk.clone(), 4096)),
             _ => Box::<MemIndex>::default(),
@@ -166,7 +166,7 @@ impl NodeHost {
         });
     }
 
-    /// The process is gone; what the kernel had is still there.
+    /// Kills the process; the kernel keeps its page cache.
     pub fn kill(&mut self) {
         if self.running.take().is_some() {
             self.power_fails_soon = false;
@@ -175,7 +175,7 @@ impl NodeHost {
         }
     }
 
-    /// The power is gone: unsynced bytes are what `kind` says.
+    /// Powers the machine off; `kind` decides about unsynced bytes.
     pub fn power_off(&mut self, kind: CrashKind) {
         self.power_fails_soon = false;
         if !self.lost {
@@ -185,34 +185,34 @@ impl NodeHost {
         }
     }
 
-    /// The machine is gone.
+    /// Loses the machine for ever.
     pub fn lose(&mut self) {
         self.kill();
         self.lost = true;
     }
 
-    /// Changes how much the disk holds.
+    /// Changes the disk's capacity.
     pub fn set_capacity(&mut self, bytes: u64) {
         self.capacity_bytes = bytes;
         self.disk.set_capacity(bytes);
     }
 
-    /// The first thing after a start, and whenever time has passed.
+    /// Time has passed; also the first event after a start.
     pub fn tick(&mut self, now_ns: i64) -> Vec<Effect> {
         self.event(now_ns, Event::Tick)
     }
 
-    /// When to tick next.
+    /// Time of the next tick.
     pub fn next_deadline_ns(&self) -> Option<i64> {
         self.running.as_ref().map(|r| r.core.next_deadline_ns())
     }
 
-    /// An answer to one of its calls.
+    /// Delivers an answer to one of its calls.
     pub fn answer(&mut self, now_ns: i64, answer: Answer) -> Vec<Effect> {
         self.event(now_ns, Event::Answer(answer))
     }
 
-    /// Something the node asked to be told later.
+    /// Delivers an event that the node scheduled.
     pub fn event(&mut self, now_ns: i64, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
         if let Some(running) = &mut self.running {
@@ -222,7 +222,7 @@ impl NodeHost {
         effects
     }
 
-    /// A request was delivered.
+    /// Delivers a request.
     pub fn request(&mut self, now_ns: i64, ticket: u64, kind: Kind, body: &[u8], payload: Bytes) -> Vec<Effect> {
         let mut effects = Vec::new();
         let Some(running) = &mut self.running else { return effects };
@@ -243,7 +243,7 @@ impl NodeHost {
         effects
     }
 
-    /// The writer takes everything that waits: append, one sync, then the completions.
+    /// Writes all queued operations as one batch: append, one sync, then the completions.
     pub fn write_disk(&mut self, now_ns: i64) -> Vec<Effect> {
         let mut effects = Vec::new();
         let Some(running) = &mut self.running else { return effects };
@@ -252,7 +252,7 @@ impl NodeHost {
         let mut done: Vec<(u64, Result<DiskReply, DiskFault>)> = Vec::new();
         disk_worker::write_batch(&running.store, (now_ns / 1_000_000) as u64, batch, &mut |some| done.extend(some));
         if self.disk.is_off() {
-            // The power failed in the middle: nobody is left to hear of it.
+            // The power failed during the batch: no process receives the completions.
             return Vec::new();
         }
         for (op_id, result) in done {
@@ -288,7 +288,7 @@ impl Running {
                 Action::DisksNamed { disk_ids } => self.disk_ids = disk_ids,
                 Action::KeepTerm(term) => drop(self.log.observe_term(term)),
                 Action::Fatal(error) => {
-                    debug_log(&format!("a node stops for good: {error}"));
+                    debug_log(&format!("a node stops for ever: {error}"));
                     self.failed = true;
                 }
             }
@@ -314,7 +314,7 @@ impl Running {
 }
 
 fn debug_log(line: &str) {
-    #[allow(clippy::disallowed_methods)] // A switch for whoever debugs a seed; it changes no event.
+    #[allow(clippy::disallowed_methods)] // A switch for debugging a seed; it changes no event.
     if std::env::var_os("SIM_LOG").is_some() {
         println!("{line}");
     }

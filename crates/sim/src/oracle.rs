@@ -1,15 +1,15 @@
-//! What clients know they were promised, and the comparison with what the store says (P1, P2, P3, P7, P8).
+//! The oracle: the contents that each file may have by the promises (P1, P2, P3, P7, P8).
 //!
-//! Each file has one writer at a time, so what it may hold is known: after an acknowledged write exactly
-//! that; after a write whose fate is unknown (the client died, or gave up without an answer) that or what was
-//! there before. Such a write may also take effect later, for its last message may still be on its way when the next
-//! writer has been answered. What was acknowledged and overwritten never comes back. A read that began and ended between two writes must find one of these. Shared logs, which
-//! several clients append to, must hold each acknowledged record exactly once and any other at most once, whole.
+//! Each file has one writer at a time. After an acknowledged write its content is exactly that write's. After a write without
+//! an answer (the client died or gave up) it is that write's or the one before. Such a write may also take effect later,
+//! because its last message may still be in flight when the next writer gets its answer. An acknowledged content that was
+//! overwritten never returns. A read between two writes must find one of the allowed contents. Shared logs, to which
+//! several clients append, hold each acknowledged record exactly once and any other at most once, whole.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Content of a file; `None`: there is no such file.
+/// Content of a file; `None`: the file does not exist.
 pub type Content = Option<Arc<Vec<u8>>>;
 
 /// A broken promise.
@@ -17,20 +17,20 @@ pub type Content = Option<Arc<Vec<u8>>>;
 pub struct Violation {
     /// `P1`, …
     pub promise: &'static str,
-    /// What was found.
+    /// The observation.
     pub fact: String,
 }
 
-/// What one file may hold.
+/// Contents that one file may have.
 #[derive(Debug, Default, Clone)]
 struct File {
-    /// By the last acknowledgement.
+    /// Content of the last acknowledged write.
     known: Content,
-    /// Of writes whose fate is unknown, in the order in which they began.
+    /// Contents of writes without an answer, in the order in which they began.
     unknown: Vec<Content>,
 }
 
-/// All files and what each may hold.
+/// All files and their allowed contents.
 #[derive(Debug, Default)]
 pub struct Oracle {
     files: BTreeMap<String, File>,
@@ -39,13 +39,13 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// What the file may hold now.
+    /// Contents that the file may have now.
     pub fn possible(&self, path: &str) -> Vec<Content> {
         let file = self.files.get(path).cloned().unwrap_or_default();
         std::iter::once(file.known).chain(file.unknown).collect()
     }
 
-    /// A write is about to start: from now on either is right.
+    /// A write starts: its content is allowed from now on.
     pub fn begin(&mut self, path: &str, content: Content) {
         self.files.entry(path.to_string()).or_default().unknown.push(content);
     }
@@ -59,7 +59,7 @@ impl Oracle {
         file.known = content;
     }
 
-    /// An append to a shared log is about to start.
+    /// An append to a shared log starts.
     pub fn begin_record(&mut self, log: &str, record: Vec<u8>) {
         self.records.entry(log.to_string()).or_default().push((record, false));
     }
@@ -81,7 +81,10 @@ impl Oracle {
         self.records.keys().cloned().collect()
     }
 
-    /// Judges a read.
+    /// Checks what a read found.
+    ///
+    /// # Errors
+    /// The promise that the content breaks.
     pub fn check(&self, path: &str, found: &Content) -> Result<(), Violation> {
         let possible = self.possible(path);
         if possible.contains(found) {
@@ -92,14 +95,20 @@ impl Oracle {
             Some(_) if possible == [None] => "P3",
             Some(_) => "P2",
         };
-        let say = |content: &Content| {
+        let describe = |content: &Content| {
             content.as_ref().map_or("no file".to_string(), |c| format!("{} bytes {:08x}", c.len(), sum(c)))
         };
-        let allowed: Vec<String> = possible.iter().map(say).collect();
-        Err(Violation { promise, fact: format!("{path}: found {}, allowed: {}", say(found), allowed.join(" or ")) })
+        let allowed: Vec<String> = possible.iter().map(describe).collect();
+        Err(Violation {
+            promise,
+            fact: format!("{path}: found {}, allowed: {}", describe(found), allowed.join(" or ")),
+        })
     }
 
-    /// Judges the content of a shared log whose records all have `record_bytes`.
+    /// Checks the content of a shared log whose records have `record_bytes` each.
+    ///
+    /// # Errors
+    /// The promise that the content breaks.
     pub fn check_log(&self, log: &str, found: &[u8], record_bytes: usize) -> Result<(), Violation> {
         let mut count: BTreeMap<&[u8], usize> = BTreeMap::new();
         for record in found.chunks(record_bytes) {
@@ -118,8 +127,8 @@ impl Oracle {
             }
         }
         match count.keys().next() {
-            Some(stranger) => {
-                Err(Violation { promise: "P2", fact: format!("{log}: {} bytes nobody wrote", stranger.len()) })
+            Some(unknown) => {
+                Err(Violation { promise: "P2", fact: format!("{log}: {} bytes that no client wrote", unknown.len()) })
             }
             None => Ok(()),
         }

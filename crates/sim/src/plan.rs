@@ -1,18 +1,18 @@
-//! What one seed does: the cluster's shape, its policy, the faults and when they strike. Everything is drawn here, before
-//! the first event, so that the same seed is the same story.
+//! The plan of a seed: the cluster's shape, its policy, the faults and their times. Everything is drawn here, before the first
+//! event, so that the same seed gives the same run.
 //!
-//! Two families. *Survivable* plans keep damage within what was promised: stored bytes are harmed on at most `m` nodes,
-//! everything else comes back; so every loss is our bug. Plans *beyond* destroy more than `m` on purpose: what is lost then
-//! must be said, in typed errors and in `status`, and nothing else may suffer.
+//! Two families. *Survivable* plans keep within the promises: they damage stored bytes on at most `m` nodes, and
+//! everything else comes back. So every loss is a bug. Plans *beyond* destroy the bytes of more than `m` nodes: the
+//! cluster must then report the lost chunks, in typed errors and in `status`, and keep all others.
 
 use crate::network::NetworkFaults;
 use tessera_disk::SplitMix64;
 
-/// Rng with a few conveniences.
+/// Random numbers from a seed.
 pub struct Rng(SplitMix64);
 
 impl Rng {
-    /// Rng that fall as `seed` says.
+    /// The numbers of `seed`.
     pub fn new(seed: u64) -> Self {
         Rng(SplitMix64::new(seed))
     }
@@ -27,7 +27,7 @@ impl Rng {
         low + self.0.next_u64() % (high - low + 1)
     }
 
-    /// True so many times in a hundred.
+    /// True with this probability.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.0.next_u64() % 100 < percent
     }
@@ -38,7 +38,7 @@ impl Rng {
     }
 }
 
-/// A fault at a moment.
+/// A fault.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
     /// The node's process is killed; its disks keep what the kernel had.
@@ -47,11 +47,11 @@ pub enum Fault {
     PowerOffNode(usize),
     /// The node starts again.
     StartNode(usize),
-    /// The node's process stops for a while and goes on as if nothing had been.
+    /// The node's process stops until it is resumed.
     PauseNode(usize),
-    /// It goes on.
+    /// It continues.
     ResumeNode(usize),
-    /// The node and everything on it is gone for good.
+    /// The node and its disk are gone for ever.
     LoseNode(usize),
     /// The manager's process is killed (what it had committed stays).
     KillManager,
@@ -59,32 +59,32 @@ pub enum Fault {
     StartManager,
     /// The manager's disk is gone; a new manager is restored from the log replicas.
     LoseManager,
-    /// No way from one actor to the other, one way or both.
+    /// The node is partitioned from all other actors, in one direction or both.
     Partition {
-        /// Node on one side (the other is everybody else).
+        /// The node.
         node: usize,
-        /// Nothing from it gets out.
+        /// Its messages are dropped.
         outbound: bool,
-        /// Nothing to it gets in.
+        /// Messages to it are dropped.
         inbound: bool,
     },
-    /// Cuts are mended.
+    /// All partitions end.
     HealPartitions,
     /// A stored byte on the node rots.
     Rot(usize),
     /// The next syncs of the node's disk fail.
     FailSync(usize),
-    /// The node's disk has no room left.
+    /// The node's disk is full.
     FillDisk(usize),
-    /// It has room again.
+    /// It has space again.
     EmptyDisk(usize),
-    /// The client forgets what it was doing, without a word.
+    /// The client's process is killed and starts again.
     KillClient(usize),
-    /// Somebody asks for a garbage collection.
+    /// A garbage collection is requested.
     CollectGarbage,
-    /// Somebody drains the node.
+    /// The node is drained.
     Drain(usize),
-    /// The manager's clock is set forward (or back) by so many ms.
+    /// The manager's clock is set forward by this many ms, or back.
     SetClock(i64),
     /// Many stored bytes on the node rot.
     RotMuch(usize),
@@ -113,16 +113,16 @@ const CLASSES: &[(&str, usize, usize)] = &[
     ("raid6:3+2", 5, 2),
 ];
 
-/// The story of a seed.
+/// The plan of a seed.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The seed.
     pub seed: u64,
     /// What it may destroy.
     pub family: Family,
-    /// Whether everybody's clock goes its own way.
+    /// Whether clocks have offsets and drift.
     pub clocks_differ: bool,
-    /// Whether enough hosts outlive the plan for every group to be whole again.
+    /// Whether enough hosts survive the plan for every group to be whole again.
     pub spare_hosts: bool,
     /// Nodes.
     pub nodes: usize,
@@ -136,7 +136,7 @@ pub struct Plan {
     pub optimistic: bool,
     /// Operations of each client.
     pub operations: usize,
-    /// The network's manners.
+    /// Faults of the network.
     pub network: NetworkFaults,
     /// (ms from the start, what).
     pub faults: Vec<(u64, Fault)>,
@@ -149,7 +149,7 @@ impl Plan {
     pub fn survivable(seed: u64) -> Plan {
         let mut rng = Rng::new(seed);
         let (redundancy, width, m) = *rng.pick(CLASSES);
-        // One host to spare for each that may be lost or drained, so that repair can end (P12).
+        // One spare host for each that may be lost or drained, so that repair can end (P12).
         let drains = rng.percent(10);
         let nodes = width + m + usize::from(drains) + rng.between(0, 2) as usize;
         let mut plan = Plan::quiet(seed, Family::Survivable, (redundancy, m), nodes, &mut rng);
@@ -206,7 +206,7 @@ impl Plan {
         }
     }
 
-    /// Destroys that many different nodes: most are lost, some keep running on rotten bytes.
+    /// Destroys this many different nodes: most are lost, some keep running on rotten bytes.
     fn destroy(&mut self, losses: usize, rng: &mut Rng) {
         let mut left: Vec<usize> = (0..self.nodes).collect();
         let together = rng.percent(50).then(|| self.moment(rng));
@@ -230,13 +230,13 @@ impl Plan {
     }
 
     fn draw_faults(&mut self, rng: &mut Rng) {
-        // Each family of faults is on or off first; then it is drawn how often.
+        // First draw whether a kind of fault occurs, then how often.
         if rng.percent(60) {
             self.draw_restarts(rng);
         }
-        // An atlas of the damage: whatever harms stored bytes strikes these nodes only, at most m of them.
+        // Faults that damage stored bytes affect only these nodes, at most m.
         let victims: Vec<usize> = (0..rng.between(1, self.m as u64)).map(|_| self.node(rng)).collect();
-        // An optimistic write promises no more than what it has synced so far: losses are not for it.
+        // An optimistic write promises only what is synced so far, so its plans lose no node.
         if rng.percent(35) && !self.optimistic {
             for node in &victims {
                 let lose = rng.percent(70);

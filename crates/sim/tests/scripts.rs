@@ -1,6 +1,6 @@
-//! Golden scripts: what a cluster does, command by command, as `tests/scripts/*.txt` tell it.
+//! Golden scripts (`tests/scripts/*.txt`): commands to a cluster, and their results.
 //!
-//! `REWRITE_SCRIPTS=1` writes what really happens into them; the difference is for a reviewer to read.
+//! `REWRITE_SCRIPTS=1` rewrites them with the actual results; review the difference.
 
 use tessera_sim::world::script::play;
 

@@ -1,7 +1,7 @@
-//! Whole clusters from seeds: all promises hold, the same seed is the same story, and planted bugs are noticed.
+//! Whole clusters from seeds: all promises hold, the same seed gives the same trace, and mutants are detected.
 //!
-//! `SIM_SEEDS=N` runs N seeds (and a quarter of that beyond what redundancy can replace) instead of those that fit an
-//! everyday run; `SIM_FROM` says where to begin, `SIM_FROM=fresh` at a seed that is drawn. A failure prints what repeats it.
+//! `SIM_SEEDS=N` runs N seeds, and N/4 of the family beyond, instead of the everyday number. `SIM_FROM` is the first seed;
+//! `SIM_FROM=fresh` draws it. A failure prints the command that repeats it.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
 }
 
-/// Where seeds begin: at 1, where `SIM_FROM` says, or (`SIM_FROM=fresh`) where nobody has been.
+/// The first seed: 1, or `SIM_FROM`, or with `SIM_FROM=fresh` a random one.
 ///
 /// The everyday run does not draw: about one fresh seed in some thousands still breaks a promise, and a test that
 /// fails by chance teaches people to run it again. `make soak` draws.
@@ -73,7 +73,7 @@ fn expect_no_violation(family: Family, seeds: &[u64], how: &str) {
     }
 }
 
-/// P1, P2, P3, P4, P5, P6, P7, P8, P11, P12, P13, as `oracle.rs` and `judge.rs` judge them.
+/// P1, P2, P3, P4, P5, P6, P7, P8, P11, P12, P13, as `oracle.rs` and `verify.rs` check them.
 #[test]
 fn no_seed_breaks_a_promise() {
     let from = first_seed();
@@ -83,7 +83,7 @@ fn no_seed_breaks_a_promise() {
     expect_no_violation(Plan::survivable, &seeds, "");
 }
 
-/// P2, P4, P5, P6, P12, P14 when more is destroyed than redundancy can replace: what is lost is said, nothing else suffers.
+/// P2, P4, P5, P6, P12, P14 when more is destroyed than redundancy can replace: losses are reported, everything else stays.
 #[test]
 fn what_is_beyond_redundancy_fails_cleanly() {
     let from = first_seed();
@@ -101,7 +101,7 @@ fn the_same_seed_gives_the_same_trace() {
     }
 }
 
-/// A simulator that notices nothing proves nothing. At most 2,000 seeds a bug (docs/promises.md); fewer suffice.
+/// A simulator that detects no mutant proves nothing. At most 2,000 seeds for each (docs/promises.md).
 #[test]
 fn every_mutant_is_detected() {
     let seeds: Vec<u64> = (1..=2_000).collect();
@@ -114,7 +114,7 @@ fn every_mutant_is_detected() {
     }
 }
 
-/// Some bugs show only where something is lost: that is what the second family is for.
+/// Only plans beyond redundancy detect some mutants.
 #[test]
 fn hidden_losses_show_only_beyond_redundancy() {
     let seeds: Vec<u64> = (1..=40).collect();

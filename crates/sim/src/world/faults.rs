@@ -1,4 +1,4 @@
-//! Faults striking.
+//! Injection of faults.
 
 use super::*;
 
@@ -13,7 +13,7 @@ impl World {
             Fault::LoseNode(node) => self.nodes[node].lose(),
             Fault::KillManager => self.manager.kill(),
             Fault::StartManager => self.start_manager(),
-            // Until the calm there is no manager: it is restored when every machine that lives can be asked.
+            // The manager is restored in the quiescence phase, when all surviving machines answer.
             Fault::LoseManager => self.manager.lose(),
             Fault::Partition { node, outbound, inbound } => self.partition(node, outbound, inbound),
             Fault::HealPartitions => self.network.heal_partitions(),
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// At once, or in the middle of one of the next disk operations.
+    /// Powers a node off, at once or in the middle of one of its next disk operations.
     pub(super) fn power_off(&mut self, node: usize) {
         let kind = *self.rng.pick(&[CrashKind::KeepNone, CrashKind::KeepAll, CrashKind::KeepSome, CrashKind::Torn]);
         let host = &mut self.nodes[node];

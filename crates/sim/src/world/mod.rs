@@ -1,9 +1,9 @@
-//! The world: one queue of events in order of time, and what each causes.
+//! The world: one queue of events in order of time, and the handler of each.
 //!
-//! Here is the queue; `nodes` and `traffic` say what each event causes, `faults` what strikes, `verify` what must hold.
-//! A story has three parts. *Trouble*: clients work while faults strike. *Calm*: faults stop, what can come back comes back,
-//! clients finish, repair ends (P6, P12). *Judgement*: everything is read back and compared, references are
-//! recounted (P4), and garbage must be gone (P5).
+//! This file has the queue; `nodes` and `traffic` handle events, `faults` injects faults, `verify` checks the promises.
+//! A run has three phases. *Faults*: clients work while faults are injected. *Quiescence*: faults end, processes
+//! restart, clients finish, repair ends (P6, P12). *Verification*: all files are read back and compared, references
+//! are recounted (P4), and no garbage may remain (P5).
 
 pub mod script;
 
@@ -25,7 +25,7 @@ use tessera_wire::{Code, Error, Kind};
 const MS: i64 = 1_000_000;
 /// Where simulated time begins, ns since 1970.
 const EPOCH_NS: i64 = 1_000_000_000_000_000_000;
-/// After the calm began the cluster has this long to become whole (P6, P12), ms.
+/// Limit of the quiescence phase: the cluster must be whole within it (P6, P12), ms.
 const QUIESCE_TIMEOUT_MS: i64 = 400_000;
 
 mod faults;
@@ -67,22 +67,22 @@ impl Ord for Scheduled {
     }
 }
 
-/// How a story ended.
+/// Result of a run.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// A number that any difference between two runs changes.
+    /// Hash of all events: two runs that differ have different traces.
     pub trace: u64,
     /// The first broken promise.
     pub violation: Option<Violation>,
-    /// Errors that operations ended with.
+    /// Errors of operations.
     pub errors: Vec<String>,
-    /// What happened when, if asked for.
+    /// Events with their times, if requested.
     pub log: Vec<String>,
 }
 
-/// Everything there is.
+/// A cluster, its clients and its network.
 pub struct World {
     plan: Plan,
     mutant: Mutant,
@@ -98,10 +98,10 @@ pub struct World {
     nodes: Vec<NodeHost>,
     clients: Vec<ClientHost>,
     oracle: Oracle,
-    /// Ticket of a request under way to who asked it.
+    /// Ticket of an open request to its sender.
     callers: BTreeMap<u64, (Actor, Kind)>,
     next_tick: BTreeMap<(Actor, u64), i64>,
-    /// What reached paused nodes: the kernel keeps it for them until they go on.
+    /// Events of paused nodes: their kernels hold them until the nodes resume.
     held_events: Vec<(usize, Event)>,
     events: u64,
     trace: u64,
@@ -109,7 +109,7 @@ pub struct World {
 }
 
 impl World {
-    /// The world of a plan, with a planted bug or none. `keep_log`: tell what happens.
+    /// The world of a plan, with a mutant or none. `keep_log`: record the events.
     pub fn new(plan: Plan, mutant: Mutant, keep_log: bool) -> World {
         let mut rng = Rng::new(plan.seed ^ 0x5eed);
         let cluster_id = *b"simulated world!";
@@ -155,7 +155,7 @@ impl World {
         self.clocks.of(Actor::Manager, self.now_ns)
     }
 
-    /// Tells the whole story.
+    /// Runs all phases.
     pub fn run(mut self) -> Report {
         let violation = self.run_phases().err();
         let errors = self.clients.iter().flat_map(|c| c.errors.iter().map(|(_, text)| text.clone())).collect();
@@ -189,7 +189,7 @@ impl World {
             }
             self.now_ns = self.now_ns.max(next.at_ns);
             self.dispatch(next.what)?;
-            // Asking whether all is well costs a query: now and then is enough.
+            // `done` costs a query, so it is asked only every 250 ms.
             if self.now_ns >= check_at {
                 check_at = self.now_ns + 250 * MS;
                 if done(self) {
@@ -240,7 +240,7 @@ impl World {
         self.queue.push(Reverse(Scheduled { at_ns: at_ns.max(self.now_ns), number: self.next_number, what }));
     }
 
-    /// Ticks are cheap, but not worth having twice for the same moment.
+    /// Schedules a tick unless an earlier one is scheduled.
     fn schedule_tick(&mut self, actor: (Actor, u64), at_ns: Option<i64>, what: Event) {
         let Some(at_ns) = at_ns else { return };
         let at_ns = at_ns.max(self.now_ns + 1_000);

@@ -1,4 +1,4 @@
-//! Nodes in the world: starting, pausing, and what they want of it.
+//! Nodes in the world: start, pause, resume, and the effects of their handlers.
 
 use super::*;
 
@@ -6,7 +6,7 @@ impl World {
     pub(super) fn start_node(&mut self, node: usize) {
         let host = &mut self.nodes[node];
         if !host.is_running() {
-            // Connections of an earlier incarnation died with it.
+            // The connections of the earlier incarnation are gone.
             self.held_events.retain(|(of, _)| *of != node);
             host.start();
         }
@@ -14,7 +14,7 @@ impl World {
         self.push(self.now_ns, Event::NodeTick { node, incarnation });
     }
 
-    /// The paused node that this would reach.
+    /// The paused node that this event would reach.
     pub(super) fn paused_node(&self, what: &Event) -> Option<usize> {
         let node = match what {
             Event::NodeTick { node, .. } | Event::NodeDisk { node, .. } | Event::NodeDone { node, .. } => *node,
@@ -30,8 +30,8 @@ impl World {
         self.nodes.get(node).is_some_and(|host| host.paused && host.is_running()).then_some(node)
     }
 
-    /// A paused node goes on, and everything that reached it meanwhile does so at once, in any order: too late for
-    /// many, which is the point. A node that stands still for another reason starts.
+    /// Resumes a paused node: it receives all held events at once, in random order, many of them too late. A node that does not
+    /// run starts.
     pub(super) fn resume(&mut self, node: usize) {
         self.nodes[node].paused = false;
         self.start_node(node);

@@ -1,4 +1,4 @@
-//! Scripts a reviewer can read: one command a line, what came of it indented beneath it.
+//! Golden scripts: one command a line, with its result indented beneath it.
 //!
 //! ```text
 //! cluster nodes=8 m=2
@@ -9,8 +9,8 @@
 //!   ...
 //! ```
 //!
-//! [`play`] runs the commands on a cluster of the real cores, on a network without faults, and gives the script back
-//! with what really came of them. `tests/scripts.rs` compares; the list of commands is in [`Player::execute`].
+//! [`play`] runs the commands on a cluster of the real cores, on a network without faults, and returns the script with the
+//! actual results. `tests/scripts.rs` compares the two; [`Player::execute`] lists the commands.
 
 use super::{EPOCH_NS, Event, MS, QUIESCE_TIMEOUT_MS, World};
 use crate::mutants::Mutant;
@@ -20,13 +20,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use tessera_wire::Health;
 
-/// What is written under a command starts with this.
+/// Lines of results start with this.
 const INDENT: &str = "  ";
 
-/// Plays a script; what came of its commands replaces what is written there.
+/// Plays a script, and returns it with the actual results in place of the written ones.
 ///
 /// # Errors
-/// A line that is no command, with its number.
+/// The first line that is not a command, with its number.
 pub fn play(script: &str) -> Result<String, String> {
     let mut player = Player::default();
     let mut out = String::new();
@@ -47,7 +47,7 @@ pub fn play(script: &str) -> Result<String, String> {
 #[derive(Default)]
 struct Player {
     world: Option<World>,
-    /// What was stored under each name.
+    /// Contents by name.
     files: BTreeMap<String, Vec<u8>>,
 }
 
@@ -61,7 +61,7 @@ impl Player {
                 let bytes = content(name, parse(size)?);
                 self.put(name, bytes, redundancy)
             }
-            // The same as another file, but for a byte (or none).
+            // A copy of another file, with one byte changed or none.
             ["copy", from, name, redundancy] => self.copy(from, name, None, redundancy),
             ["edit", from, name, offset, redundancy] => self.copy(from, name, Some(parse(offset)?), redundancy),
             ["get", name] => self.get(name),
@@ -89,7 +89,7 @@ impl Player {
     }
 
     fn cluster(&mut self, nodes: &str, m: &str) -> Output {
-        // A plan of which nothing is left to chance.
+        // A plan without random parts.
         let plan = Plan {
             family: Family::Survivable,
             clocks_differ: false,
@@ -180,7 +180,7 @@ impl Player {
         Ok(Vec::new())
     }
 
-    /// Waits until every chunk has all its fragments on nodes that live.
+    /// Waits until every chunk has all its fragments on live nodes.
     fn settle(&mut self) -> Output {
         let world = self.world()?;
         let deadline = world.now_ns + QUIESCE_TIMEOUT_MS * MS;
@@ -211,7 +211,7 @@ impl Player {
 }
 
 impl World {
-    /// Lets the client finish what it was given; how it went and what it asked of whom.
+    /// Runs until the client has finished its operation; returns the result and the requests it sent.
     fn operation(&mut self, well: &str) -> Output {
         self.take_log();
         self.clients[0].errors.clear();
@@ -222,7 +222,7 @@ impl World {
             (Err(broken), _) => format!("BROKEN {}: {}", broken.promise, broken.fact),
             (Ok(()), Some((_, error))) => format!("failed: {error}"),
             (Ok(()), None) if !self.clients[0].is_done() => "does not end".into(),
-            // What was found was what it should be, else the oracle would have spoken.
+            // The oracle has compared the bytes.
             (Ok(()), None) if well == "read" => {
                 self.clients[0].found_bytes.map_or("no such file".into(), |len| format!("{len} bytes, equal"))
             }
@@ -239,13 +239,13 @@ impl World {
         Ok(vec![output])
     }
 
-    /// What was told since this was asked last.
+    /// Events recorded since the last call.
     fn take_log(&mut self) -> Vec<String> {
         self.log.as_mut().map(std::mem::take).unwrap_or_default()
     }
 }
 
-/// What the client asked the manager and the nodes, each kind once, in the order of first appearance.
+/// The client's requests to the manager and to nodes: each kind once with its count, in the order of first appearance.
 fn requests_in(log: &[String]) -> (String, String) {
     let mut counts: [Vec<(String, usize)>; 2] = Default::default();
     for line in log {
@@ -264,7 +264,7 @@ fn requests_in(log: &[String]) -> (String, String) {
     (text(&counts[0]), text(&counts[1]))
 }
 
-/// Bytes that occur nowhere else, the same for the same name.
+/// Pseudo-random bytes that depend only on the name.
 fn content(name: &str, size: usize) -> Vec<u8> {
     let mut rng = Rng::new(u64::from(tessera_accel::checksum::crc32c(name.as_bytes())) ^ EPOCH_NS as u64);
     std::iter::repeat_with(|| rng.any().to_le_bytes()).flatten().take(size).collect()

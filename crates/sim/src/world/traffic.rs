@@ -1,4 +1,4 @@
-//! Who hears what when: clients, the manager, and the messages between them and the nodes.
+//! Events of clients and the manager, and the messages between all actors.
 
 use super::*;
 
@@ -14,12 +14,12 @@ impl World {
         self.after_client(client, calls)
     }
 
-    /// Sends what a client asks, and judges how its last operation ended: with a code that says what is the matter.
+    /// Sends a client's calls, and checks that its last operation did not end with a code that no operation may end with.
     pub(super) fn after_client(&mut self, client: usize, calls: Vec<Call>) -> Result<(), Violation> {
         if let Some((code, text)) = self.clients[client].errors.last()
             && matches!(code, Code::Unknown | Code::Internal | Code::Invalid | Code::Unsupported)
         {
-            return broken("P14", format!("client {client} was told {code:?}: {text}"));
+            return broken("P14", format!("client {client} got {code:?}: {text}"));
         }
         let incarnation = self.clients[client].incarnation;
         for call in calls {
@@ -46,7 +46,7 @@ impl World {
         self.push(self.now_ns, Event::ManagerTick { incarnation: self.manager.incarnation });
     }
 
-    /// Commits what waits and sends what the manager has to say.
+    /// Commits pending commands and sends the manager's calls and answers.
     pub(super) fn pump_manager(&mut self) {
         let incarnation = self.manager.incarnation;
         let (calls, answers) = self.manager.pump(self.manager_now());
@@ -74,7 +74,7 @@ impl World {
             self.record(&format!("{from:?} -> {:?} {}", call.peer, call.kind.name()));
         }
         self.mix(call.kind as u64, call.token);
-        // Nobody has that id: the connection cannot even be tried.
+        // No node has that id: there is nothing to connect to.
         let to = to.unwrap_or(Actor::Node(usize::MAX));
         let outcome = self.network.call((from, incarnation), to, call);
         self.schedule_messages(from, outcome);
@@ -135,7 +135,7 @@ impl World {
                 self.pump_manager();
                 Ok(())
             }
-            // Simulated clients hold no leases: an answer is all a recall needs.
+            // Simulated clients hold no leases, so they answer recalls at once.
             Actor::Client(index) => {
                 self.answer(Actor::Client(index), 0, ticket, Ok(Default::default()));
                 Ok(())
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// A process that is not there: its host says so, or nobody does.
+    /// Whether the receiver's host refuses the connection because the process does not run; else the message is lost.
     fn refuses(&mut self, to: Actor) -> bool {
         let there = match to {
             Actor::Node(node) => self.nodes.get(node).is_none_or(|host| host.lost || host.is_running()),

@@ -1,8 +1,8 @@
-//! The calm after the trouble, and what is judged then.
+//! The phases of quiescence and verification.
 //!
-//! Of a survivable plan everything must be whole again. Of a plan beyond `m` the simulator looks at the nodes' disks itself: a
-//! chunk of which enough sound fragments (k, or its copy) are where they belong must be whole again and be read, the others must be counted
-//! as lost, reads of their files may fail, with a typed error, and nothing else may differ.
+//! After a survivable plan everything must be whole again. After a plan beyond `m` the simulator inspects the nodes' disks
+//! itself. A chunk with enough sound fragments in place (k, or its copy) must be whole again and readable. All other chunks
+//! must be counted as lost; reads of their files may fail, with a typed error. Nothing else may differ.
 
 use super::*;
 use crate::plan::Family;
@@ -18,7 +18,7 @@ impl World {
         self.queue = faults.into_iter().filter(|Reverse(s)| !matches!(s.what, Event::Fault(_))).collect();
         for node in 0..self.nodes.len() {
             self.nodes[node].set_capacity(1 << 30);
-            // What was to strike has struck before the calm.
+            // A power failure that was scheduled happens now.
             if self.nodes[node].power_fails_soon {
                 self.nodes[node].power_off(CrashKind::KeepSome);
             }
@@ -38,7 +38,7 @@ impl World {
         Ok(())
     }
 
-    /// Asks the machines that live what their log replicas hold, and rebuilds the database from it.
+    /// Restores the manager's database from the log replicas of the surviving machines.
     pub(super) fn restore_manager(&mut self) -> Result<(), Violation> {
         if !self.manager.is_lost() {
             return Ok(());
@@ -66,7 +66,7 @@ impl World {
         if let Some(client) = self.clients.iter().find(|c| !c.is_done()) {
             return broken(
                 "P12",
-                format!("client {} could not finish in calm: {}", client.index, client.describe_operation()),
+                format!("client {} did not finish after faults ended: {}", client.index, client.describe_operation()),
             );
         }
         if self.is_unsettled() {
@@ -85,15 +85,15 @@ impl World {
             self.read_back(&path, &lost, deadline)?;
         }
         self.manager.recount().map_err(|fact| Violation { promise: "P4", fact })?;
-        // Reading took its time: what nobody refers to may have been collected.
+        // Unreferenced chunks may have been collected during the reads.
         let lost = self.lost_chunks();
         self.count_fragments(&lost)?;
         self.count_lost(&lost)?;
         self.collect_garbage(deadline)
     }
 
-    /// Reads a file. That fails only if a chunk of it is lost. (It may succeed even then: a reader also finds fragments
-    /// that are not where they belong. Its bytes are judged all the same.)
+    /// Reads a file. The read may fail only if a chunk of the file is lost. It may succeed even then, because a reader also finds
+    /// misplaced fragments; its bytes are checked all the same.
     fn read_back(&mut self, path: &str, lost: &BTreeSet<u64>, deadline: i64) -> Result<(), Violation> {
         let reader = &mut self.clients[0];
         reader.errors.clear();
@@ -102,27 +102,28 @@ impl World {
         self.run_until(deadline, |w| w.clients[0].is_done())?;
         let harmed = self.manager.chunks_of(path).iter().any(|chunk| lost.contains(chunk));
         match (self.clients[0].errors.first(), harmed, self.clients[0].is_done()) {
-            (_, _, false) => {
-                broken("P12", format!("{path}: a read in calm does not end: {}", self.clients[0].describe_operation()))
-            }
-            (Some((_, error)), false, _) => broken("P1", format!("{path} cannot be read in calm: {error}")),
+            (_, _, false) => broken(
+                "P12",
+                format!("{path}: a read after faults ended does not end: {}", self.clients[0].describe_operation()),
+            ),
+            (Some((_, error)), false, _) => broken("P1", format!("{path} cannot be read after faults ended: {error}")),
             _ => Ok(()),
         }
     }
 
-    /// Nodes that are gone for good: lost, or with a disk that cannot be opened any more.
+    /// Nodes that never return: lost, or with a disk that cannot be opened.
     fn gone(&self) -> Vec<String> {
         let gone = |n: &&NodeHost| n.lost || !n.is_running();
         self.nodes.iter().filter(gone).map(|n| format!("n{}", n.index)).collect()
     }
 
-    /// Nothing is left to be repaired that can be.
+    /// Everything that can be repaired is repaired.
     pub(super) fn is_settled(&mut self) -> bool {
         let (now, gone) = (self.manager_now(), self.gone());
         match self.plan.family {
             Family::Survivable => self.manager.is_whole(now, &gone),
             Family::Beyond => {
-                // What rots is found by the scrub, and need not be before.
+                // Rot need not be found before the scrub.
                 let can_be_whole = self.plan.spare_hosts && (self.scrubbed || !self.plan.rots());
                 let placed = if can_be_whole { self.manager.placed() } else { Vec::new() };
                 self.manager.has_given_up(now, &gone) && !placed.iter().any(|chunk| self.is_reduced(chunk))
@@ -130,7 +131,7 @@ impl World {
         }
     }
 
-    /// Not lost, and not whole.
+    /// Neither lost nor whole.
     fn is_reduced(&self, chunk: &Placed) -> bool {
         let sound = self.sound_fragments(chunk);
         chunk.class.suffices(sound.iter().copied()) && sound.len() < chunk.fragments.len()
@@ -152,19 +153,19 @@ impl World {
         })
     }
 
-    /// Chunks of which too few fragments are where they belong, and sound.
+    /// Chunks with too few sound fragments in place.
     fn lost_chunks(&self) -> BTreeSet<u64> {
         let placed = self.manager.placed();
         let lost = placed.iter().filter(|chunk| !chunk.class.suffices(self.sound_fragments(chunk)));
         lost.map(|chunk| chunk.chunk_id).collect()
     }
 
-    /// What the manager knows of chunks.
+    /// The manager's view of these chunks, for messages.
     fn describe(&self, chunks: &BTreeSet<u64>) -> String {
         chunks.iter().map(|chunk| self.manager.describe_chunk(*chunk)).collect::<Vec<_>>().join("; ")
     }
 
-    /// What the manager believes to be in place is in place (P6), sound (P13), of all chunks that are not lost.
+    /// Checks that each fragment that the manager believes to be in place is in place (P6) and sound (P13), except for lost chunks.
     fn count_fragments(&mut self, lost: &BTreeSet<u64>) -> Result<(), Violation> {
         if !self.plan.spare_hosts {
             return Ok(());
@@ -179,7 +180,7 @@ impl World {
         Ok(())
     }
 
-    /// `status` counts what is lost, and no plan within what was promised loses anything (P1).
+    /// Checks that `status` counts the lost chunks, and that a survivable plan lost none (P1).
     fn count_lost(&mut self, lost: &BTreeSet<u64>) -> Result<(), Violation> {
         if let (Family::Survivable, Some(chunk)) = (self.plan.family, lost.first()) {
             return broken("P1", format!("chunk {chunk} is lost"));
@@ -196,7 +197,7 @@ impl World {
         }
     }
 
-    /// With all sessions over, what the manager counts as stored is all that nodes hold (P5).
+    /// Collects garbage once all sessions are over, and checks that none remains (P5).
     pub(super) fn collect_garbage(&mut self, deadline: i64) -> Result<(), Violation> {
         let now = self.manager_now();
         self.manager.collect_garbage(now);
