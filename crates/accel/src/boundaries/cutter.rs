@@ -144,6 +144,8 @@ impl Cutter {
     }
 
     fn cut(&mut self, at: u64, cuts: &mut Vec<u64>) {
+        let len = at.saturating_sub(self.start);
+        assert!(len > 0 && len <= self.rule.max_bytes() as u64, "a chunk from {} to {at}", self.start);
         cuts.push(at);
         self.start = at;
     }

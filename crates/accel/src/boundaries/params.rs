@@ -1,13 +1,16 @@
 //! Chunk size limits, and the thresholds that make the mean come out right. Integers only, so that every
 //! implementation derives the same numbers.
 
-use super::Cbch;
+use super::{Cbch, WINDOW_BYTES};
 
 /// Smallest chunk size that may be asked for (a stream's last chunk may be smaller).
 pub const MIN_CHUNK_BYTES: usize = 4 * 1024;
 
 /// Largest chunk size that may be asked for.
 pub const MAX_CHUNK_BYTES: usize = 8 * 1024 * 1024;
+
+// A chunk is longer than the window that decides its end, and a range of sizes exists.
+const _: () = assert!(MIN_CHUNK_BYTES >= WINDOW_BYTES && 2 * MIN_CHUNK_BYTES <= MAX_CHUNK_BYTES);
 
 /// Strong candidates are this many times rarer than candidates.
 const STRONG_RARITY: u64 = 4;
@@ -116,6 +119,7 @@ impl Params {
             return Err(ParamsError::Order { min, max });
         }
         let mean = (min as u64 * max as u64).isqrt() as usize;
+        assert!(min <= mean && mean <= max, "mean {mean} of {min}..{max}");
         // How often a signed byte is above −1 or 63 adds one or two bits to the eight of the prefilter's sum.
         let (above, shift) = if mean - min < FINE_PREFILTER_BELOW_BYTES { (-1, 9) } else { (63, 10) };
         let any_below = solve(min as u64, mean as u64, max as u64, shift);

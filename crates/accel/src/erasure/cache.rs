@@ -36,6 +36,7 @@ impl<T> Cache<T> {
             kept.remove(0);
         }
         kept.push((pattern, made.clone()));
+        assert!(kept.len() <= CAPACITY, "{} patterns kept", kept.len());
         Ok(made)
     }
 

@@ -25,7 +25,11 @@ pub struct Coefficients {
 impl Coefficients {
     /// `values` has a whole number of rows of `columns`.
     pub fn new(columns: usize, values: Vec<u8>) -> Coefficients {
-        debug_assert!(columns > 0 && values.len().is_multiple_of(columns));
+        assert!(
+            columns > 0 && values.len().is_multiple_of(columns),
+            "{} coefficients, {columns} columns",
+            values.len()
+        );
         Coefficients {
             columns,
             nibbles: values.iter().map(|c| nibble_tables(*c)).collect(),
@@ -132,6 +136,11 @@ pub fn multiply_ragged(isa: Isa, coefficients: &Coefficients, sources: &[Source<
 pub fn multiply(isa: Isa, coefficients: &Coefficients, sources: &[Source<'_>], targets: &mut [Target<'_>]) {
     let len = targets.first().map_or(0, |t| t.bytes.len());
     assert!(sources.iter().all(|s| s.bytes.len() == len) && targets.iter().all(|t| t.bytes.len() == len));
+    // The leaves read tables by column without checks.
+    assert!(
+        sources.iter().all(|s| s.column < coefficients.columns)
+            && targets.iter().all(|t| t.row < coefficients.ones.len())
+    );
     match isa.level() {
         Level::Reference | Level::Portable => reference::multiply(coefficients, sources, targets),
         #[cfg(target_arch = "aarch64")]

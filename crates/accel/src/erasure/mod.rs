@@ -46,6 +46,10 @@ pub const FRAGMENT_ALIGN_BYTES: usize = 64;
 /// Most fragments a chunk can have: k + m ≤ 255.
 pub const MAX_FRAGMENTS: usize = 255;
 
+// Fragments start where cache lines and the pieces of kernels do; fragment numbers fit a byte.
+const _: () = assert!(FRAGMENT_ALIGN_BYTES.is_power_of_two() && FRAGMENT_ALIGN_BYTES.is_multiple_of(16));
+const _: () = assert!(MAX_FRAGMENTS <= u8::MAX as usize);
+
 /// Length F of every fragment of a chunk: ⌈chunk_len / k⌉ rounded up to [`FRAGMENT_ALIGN_BYTES`]; 0 for an
 /// empty chunk. `k` = 0 counts as 1.
 pub fn fragment_len(chunk_len: usize, k: usize) -> usize {

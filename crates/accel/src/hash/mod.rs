@@ -31,6 +31,11 @@ pub const GROUP_BYTES: usize = 16 * 1024;
 /// Bytes in a name or a chaining value.
 pub const HASH_BYTES: usize = 32;
 
+// Groups are whole subtrees of BLAKE3's tree, and a digest is what the `blake3` crate gives.
+const _: () = assert!(GROUP_BYTES.is_power_of_two() && GROUP_BYTES.is_multiple_of(reference::LEAF_BYTES));
+const _: () = assert!(HASH_BYTES == blake3::OUT_LEN && reference::LEAF_BYTES == blake3::CHUNK_LEN);
+const _: () = assert!(reference::BLOCK_BYTES == blake3::BLOCK_LEN && 2 * HASH_BYTES == reference::BLOCK_BYTES);
+
 /// BLAKE3-256 digest: the name of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Hash(pub [u8; HASH_BYTES]);

@@ -163,6 +163,7 @@ impl Central {
         {
             let mut state = self.state.lock();
             let state = &mut *state;
+            assert!(state.running > 0, "{ticket:?} ended without having been taken");
             state.running -= 1;
             let done = match by {
                 By::Device(index) => state.devices.get_mut(index).map(|d| &mut d.done),
@@ -181,6 +182,7 @@ impl Central {
     /// A job that a thread took is for the CPU now.
     pub fn hand_to_cpu(&self, ticket: Arc<Ticket>) {
         let mut state = self.state.lock();
+        assert!(state.running > 0, "{ticket:?} handed over without having been taken");
         state.running -= 1;
         state.fallen_back += 1;
         state.cpu.push_back(ticket);
@@ -190,6 +192,7 @@ impl Central {
     /// A job that a thread took waits again, first in line.
     pub fn put_back(&self, ticket: Arc<Ticket>) {
         let mut state = self.state.lock();
+        assert!(state.running > 0, "{ticket:?} put back without having been taken");
         state.running -= 1;
         state.outstanding.push_front(ticket);
         self.device_work.notify_all();
@@ -261,7 +264,11 @@ impl Central {
     }
 
     fn freed(&self, bytes: usize) {
-        self.state.lock().bytes -= bytes;
+        {
+            let mut state = self.state.lock();
+            assert!(state.bytes >= bytes, "{bytes} bytes given back, {} are counted", state.bytes);
+            state.bytes -= bytes;
+        }
         self.room.notify_all();
     }
 }

@@ -36,6 +36,7 @@ pub(crate) struct Flight {
 }
 
 const ALIGN: u64 = 256;
+const _: () = assert!(ALIGN.is_power_of_two() && ALIGN.is_multiple_of(16));
 
 impl Flight {
     /// Queues everything the job needs. If the stream fails on the way it must not be used again, and what is
@@ -53,6 +54,7 @@ impl Flight {
             Err(no_memory) => return Err((Refusal::Host(no_memory), input)),
         };
         tables.copy_from_slice(&bytes);
+        assert_eq!(output.len(), operation.output_bytes(), "room for the result of {}", operation.primitive());
         match queue(stream, operation.as_ref(), &input, &tables, &mut output) {
             Ok(()) => Ok(Flight { input, output, _tables: tables }),
             Err(fault) => {
@@ -80,6 +82,10 @@ fn queue(
     tables: &[u8],
     output: &mut Buffer,
 ) -> Result<(), Fault> {
+    match input {
+        Input::Host(buffer) => assert_eq!(buffer.len(), operation.input_bytes(), "input of {}", operation.primitive()),
+        Input::Device { address, .. } => assert!(address.is_multiple_of(16), "input at {address:#x}"),
+    }
     let place = |at: &mut u64, bytes: usize| {
         let start = *at;
         // Kernels read whole pieces of 16 bytes.
@@ -93,7 +99,10 @@ fn queue(
         Input::Device { .. } => 0,
     };
     let result_at = place(&mut end, operation.output_bytes() + operation.scratch_bytes());
+    let result_bytes = operation.output_bytes() + operation.scratch_bytes();
+    assert!(operation.cleared_bytes() <= result_bytes, "{} bytes cleared of {result_bytes}", operation.cleared_bytes());
     let base = stream.reserve(end as usize)?;
+    assert!(base.is_multiple_of(ALIGN), "device memory at {base:#x}");
     let mut at = Places { tables: base + tables_at, input: base + input_at, result: base + result_at };
     if let Input::Device { address, .. } = input {
         at.input = *address;

@@ -132,6 +132,7 @@ impl Ticket {
         let bytes = held + operation.output_bytes();
         let cell = Cell { stage: Stage::Waiting(input), callback, cancelled: None };
         let Request { target, deadline } = request;
+        assert!(target != Target::Auto, "jobs are routed before they are queued");
         Ticket { operation, target, deadline, bytes, cell: Mutex::new(cell), ended: Condvar::new() }
     }
 
@@ -155,7 +156,9 @@ impl Ticket {
 
     /// Puts the input back: the job waits again.
     pub fn put_back(&self, input: Input) {
-        self.cell.lock().stage = Stage::Waiting(input);
+        let mut cell = self.cell.lock();
+        assert!(matches!(cell.stage, Stage::Running), "{self:?} is put back without running");
+        cell.stage = Stage::Waiting(input);
     }
 
     /// Ends the job, once; later calls do nothing. `before` runs first, so that whoever waits finds it done.

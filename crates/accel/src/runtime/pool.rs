@@ -15,6 +15,10 @@ const SMALLEST_BYTES: usize = 4096;
 /// Buffers begin at multiples of this.
 const ALIGN_BYTES: usize = 4096;
 
+// Kernels read whole pieces of 16 bytes past a buffer's end; buffers begin where vectors do.
+const _: () = assert!(SMALLEST_BYTES.is_power_of_two() && SMALLEST_BYTES.is_multiple_of(16));
+const _: () = assert!(ALIGN_BYTES.is_power_of_two() && ALIGN_BYTES.is_multiple_of(64));
+
 /// Where a pool's memory comes from.
 ///
 /// # Safety
@@ -78,6 +82,8 @@ struct State {
     idle_buffers: usize,
     made: u64,
     reused: u64,
+    /// Buffers that somebody holds. Each comes back once, or never where a failed device may still use it.
+    lent: usize,
 }
 
 #[derive(Debug)]
@@ -115,7 +121,9 @@ impl Pool {
         let idle = {
             let mut state = self.0.state.lock();
             let block = state.idle.get_mut(&room).and_then(Vec::pop);
+            state.lent += 1;
             if block.is_some() {
+                assert!(state.idle_bytes >= room && state.idle_buffers > 0, "an idle buffer that was not counted");
                 state.idle_bytes -= room;
                 state.idle_buffers -= 1;
                 state.reused += 1;
@@ -126,8 +134,15 @@ impl Pool {
         };
         let block = match idle {
             Some(block) => block,
-            None => Block(self.0.memory.take(room).ok_or(NoMemory { bytes: len })?),
+            None => match self.0.memory.take(room) {
+                Some(memory) => Block(memory),
+                None => {
+                    self.0.state.lock().lent -= 1;
+                    return Err(NoMemory { bytes: len });
+                }
+            },
         };
+        assert!(block.0.as_ptr().addr().is_multiple_of(64), "buffers begin at multiples of 64");
         Ok(Buffer { block, len, room, pool: self.0.clone() })
     }
 
@@ -142,6 +157,8 @@ impl Shared {
     fn give_back(&self, block: Block, room: usize) {
         {
             let mut state = self.state.lock();
+            assert!(state.lent > 0 && room.is_power_of_two(), "a buffer of {room} bytes came back twice");
+            state.lent -= 1;
             if state.idle_bytes + room <= self.keep_bytes {
                 state.idle_bytes += room;
                 state.idle_buffers += 1;
@@ -182,6 +199,7 @@ impl Buffer {
         if len > self.room {
             *self = Pool(self.pool.clone()).take(len)?;
         }
+        assert!(len <= self.room, "{len} bytes in room for {}", self.room);
         self.len = len;
         Ok(())
     }

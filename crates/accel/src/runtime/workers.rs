@@ -3,7 +3,7 @@
 use super::central::{By, Central, Next};
 use super::flight::Input;
 use super::job::{Done, JobError, Ticket};
-use super::{Buffer, NoThread, Pool};
+use super::{Buffer, NoMemory, NoThread, Pool};
 use crate::isa::Isa;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,7 +48,11 @@ fn carry_out(ticket: &Ticket, central: &Central, pool: &Pool, isa: Isa, name: &A
         Some(Ok(Input::Host(input))) => input,
     };
     let output = pool.take(ticket.operation.output_bytes())?;
-    let compute = |mut output: Buffer| ticket.operation.on_cpu(isa, &input, &mut output).map(|()| output);
+    let compute = |mut output: Buffer| {
+        ticket.operation.on_cpu(isa, &input, &mut output)?;
+        assert!(output.len() >= ticket.operation.output_bytes(), "the CPU may only enlarge its output");
+        Ok::<Buffer, NoMemory>(output)
+    };
     let output = catch_unwind(AssertUnwindSafe(|| compute(output)))
         .map_err(|_| JobError::Panicked { primitive: ticket.operation.primitive() })??;
     Ok(Done { input: Some(input), output, device: name.clone() })

@@ -8,6 +8,8 @@ pub const MAX_LANES: usize = 16;
 /// Bytes in a block of every hash function here: sixteen words.
 pub const BLOCK_BYTES: usize = 64;
 
+const _: () = assert!(BLOCK_BYTES == 16 * size_of::<u32>() && MAX_LANES.is_power_of_two());
+
 /// A vector of 32-bit words.
 ///
 /// # Safety

@@ -131,6 +131,8 @@ unsafe fn quarters(high: i64, low: i64) -> __m512i {
     unsafe { _mm512_broadcast_i32x4(_mm_set_epi64x(high, low)) }
 }
 
+const _: () = assert!(<Avx2 as Words>::LANES <= MAX_LANES && <Avx512 as Words>::LANES <= MAX_LANES);
+
 /// Truth tables of `VPTERNLOG`: the index's bits are (first, second, third operand).
 const XOR3: i32 = 0x96;
 const CHOOSE: i32 = 0xca;

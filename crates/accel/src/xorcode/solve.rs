@@ -22,7 +22,7 @@ impl Shape {
     pub fn lost_data(&self, lost: &[usize], parities: &[usize]) -> Option<Vec<BitRow>> {
         let w = self.w;
         let n = lost.len() * w;
-        debug_assert_eq!(lost.len(), parities.len());
+        assert_eq!(lost.len(), parities.len(), "an equation for each lost packet");
         // Equation (parity packet) = (lost packets) + (present packets), with the lost ones on the left: `left` over
         // lost packets, `right` over all packets of the stripe.
         let (mut left, mut right) = (Vec::with_capacity(n), Vec::with_capacity(n));

@@ -47,6 +47,7 @@ impl DigestBatch {
 
     /// Copies a buffer to its place in the input.
     pub fn pack(&self, index: usize, bytes: &[u8], input: &mut [u8]) {
+        assert_eq!(bytes.len(), self.lens[index], "length of buffer {index}");
         let start = self.starts[index];
         input[start..start + bytes.len()].copy_from_slice(bytes);
         input[start + bytes.len()..start + padded(bytes.len())].fill(0);
@@ -54,6 +55,7 @@ impl DigestBatch {
 
     /// Reads the digests.
     pub fn read(&self, output: &[u8]) -> Vec<Digest> {
+        assert_eq!(output.len(), self.output_bytes(), "digests of {} buffers", self.lens.len());
         output.chunks_exact(self.function.digest_bytes()).take(self.lens.len()).map(Digest::new).collect()
     }
 }

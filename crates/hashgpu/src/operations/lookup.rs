@@ -36,6 +36,11 @@ impl FindInLevels {
 
     /// Fills the input with levels of these lengths, of which it is known that they rise, and with the queries.
     pub fn pack(&self, levels: &Levels<'_, u64>, queries: &[u64], input: &mut [u8]) {
+        assert!(
+            levels.levels().iter().map(|level| level.keys().len()).eq(self.lens.iter().copied()),
+            "lengths of levels"
+        );
+        assert_eq!(queries.len(), self.queries, "queries");
         let all = levels.levels().iter().flat_map(|level| level.keys()).chain(queries);
         input.chunks_exact_mut(8).zip(all).for_each(|(room, key)| room.copy_from_slice(&key.to_ne_bytes()));
     }
@@ -210,6 +215,7 @@ pub struct AskBloom {
 }
 
 const BLOCK_BYTES: usize = 32;
+const _: () = assert!(BLOCK_BYTES == size_of::<[u32; 8]>());
 const SALTS: [u32; 8] =
     [0x47b6_137b, 0x4497_4d91, 0x8824_ad5b, 0xa2b7_289d, 0x7054_95c7, 0x2df1_424b, 0x9efc_4947, 0x5c6b_fb31];
 
@@ -222,6 +228,7 @@ impl AskBloom {
 
     /// Fills the input with a filter of so many blocks, and the hashes.
     pub fn pack(&self, filter: &BlockedBloom, hashes: &[u64], input: &mut [u8]) {
+        assert!(filter.blocks().len() == self.blocks && hashes.len() == self.queries, "blocks and hashes");
         let (blocks, room) = input.split_at_mut(BLOCK_BYTES * self.blocks);
         let words = filter.blocks().iter().flatten();
         blocks.chunks_exact_mut(4).zip(words).for_each(|(room, word)| room.copy_from_slice(&word.to_ne_bytes()));

@@ -41,7 +41,9 @@ impl FindCandidates {
 
     /// Reads the output.
     pub fn read(&self, output: &[u8], found: &mut Vec<Candidate>) {
-        let entries = words(output).skip(1).take(words(output).next().unwrap_or(0) as usize);
+        let count = words(output).next().unwrap_or(0) as usize;
+        assert!(4 + 4 * count <= output.len(), "{count} entries in {} bytes", output.len());
+        let entries = words(output).skip(1).take(count);
         found.extend(entries.map(|e| Candidate { position: (e / 2) as usize, strong: e % 2 == 1 }));
     }
 

@@ -13,6 +13,9 @@ const JOINED: u32 = 64;
 /// Threads of a warp.
 const WARP: usize = 32;
 
+// A warp joins values in pairs, so it takes two a thread, and a group's values in one go.
+const _: () = assert!(JOINED as usize == 2 * WARP && GROUP_LEAVES.is_power_of_two() && GROUP_LEAVES <= JOINED);
+
 /// Names (and group hashes) of a batch of buffers; or the group values of a part of something longer.
 ///
 /// Input: the buffers, each beginning at a multiple of 16. Output: a digest each (but of a part), then, if asked for, the
@@ -68,11 +71,13 @@ impl HashBatch {
 
     /// Reads the group values of a part.
     pub fn read_part(&self, output: &[u8]) -> Vec<[u8; HASH_BYTES]> {
+        assert_eq!(output.len(), self.output_bytes(), "output of a part");
         output.chunks_exact(HASH_BYTES).take(self.group_total()).map(value).collect()
     }
 
     /// Copies a buffer to its place in the input.
     pub fn pack(&self, index: usize, bytes: &[u8], input: &mut [u8]) {
+        assert_eq!(bytes.len(), self.lens[index], "length of buffer {index}");
         let start = self.starts[index];
         input[start..start + bytes.len()].copy_from_slice(bytes);
         input[start + bytes.len()..start + padded(bytes.len())].fill(0);
@@ -80,6 +85,7 @@ impl HashBatch {
 
     /// Reads the names.
     pub fn read_names(&self, output: &[u8]) -> Vec<Hash> {
+        assert_eq!(output.len(), self.output_bytes(), "output of {} buffers", self.lens.len());
         output.chunks_exact(HASH_BYTES).take(self.lens.len()).map(|b| Hash(value(b))).collect()
     }
 

@@ -1,6 +1,6 @@
 //! Reed–Solomon on fragments: rows of a matrix times stripes of fragments.
 
-use crate::erasure::{Code, Rows, field, multiply_equal};
+use crate::erasure::{Code, FRAGMENT_ALIGN_BYTES, Rows, field, multiply_equal};
 use crate::isa::Isa;
 use crate::kernels::{GfMultiply, Kernel, Launch};
 use crate::runtime::operation::{Operation, Places, padded};
@@ -9,6 +9,7 @@ use crate::runtime::{Buffer, NoMemory};
 /// Rows a block computes together, GF_ROWS in the kernel.
 const ROWS_PER_BLOCK: usize = 4;
 const PIECE_BYTES: usize = 16;
+const _: () = assert!(FRAGMENT_ALIGN_BYTES.is_multiple_of(PIECE_BYTES));
 
 /// Coefficient rows times fragments, for a batch of stripes (chunks) at once.
 ///
@@ -96,6 +97,7 @@ impl Operation for Multiply {
         if self.fragment == 0 {
             return Ok(());
         }
+        assert!(input.len() == self.input_bytes() && output.len() == self.output_bytes(), "lengths of {self:?}");
         let (columns, rows) = (self.rows.columns(), self.rows.rows());
         let stripes = input.chunks(columns * self.fragment).zip(output.chunks_mut(rows * self.fragment));
         for (sources, targets) in stripes.take(self.stripes) {
@@ -115,6 +117,7 @@ impl Operation for Multiply {
             tables.extend((0..4).map(|x| field::multiply(c, x << 6)));
             tables.extend([0; 12]);
         }
+        assert_eq!(tables.len(), 32 * self.rows.values().len(), "eight words a coefficient");
         tables
     }
 

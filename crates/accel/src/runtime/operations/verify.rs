@@ -90,6 +90,7 @@ impl Verify {
 
     /// The parity fragments (0..m) of a chunk that differ; none if all is well.
     pub fn read(&self, output: &[u8], chunk: usize) -> Vec<usize> {
+        assert_eq!(output.len(), self.output_bytes(), "flags of {} chunks", self.chunks);
         let flag = |row: usize| &output[(chunk * self.m + row) * FLAG_BYTES..][..FLAG_BYTES];
         (0..self.m).filter(|row| flag(*row).iter().any(|b| *b != 0)).collect()
     }

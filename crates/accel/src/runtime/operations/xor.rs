@@ -163,6 +163,7 @@ impl XorFragments {
             lists.extend(&row.list);
             firsts.push(lists.len() as u32);
         }
+        assert_eq!(firsts.len(), self.rows.len() + 1, "where each list begins, and the last ends");
         [firsts, self.rows.iter().map(|r| r.word).collect(), lists]
     }
 }
@@ -219,6 +220,7 @@ impl Operation for XorFragments {
         if self.fragment == 0 {
             return Ok(());
         }
+        assert!(input.len() == self.input_bytes() && output.len() == self.output_bytes(), "lengths of {:?}", self.work);
         for chunk in 0..self.chunks {
             let sources: Vec<&[u8]> = (0..self.present.len()).map(|s| &input[self.source_range(chunk, s)]).collect();
             let first = self.target_range(chunk, 0).start;
