@@ -28,7 +28,7 @@ pub struct CheckedPut {
 
 impl CheckedPut {
     /// Bytes of all its fragments.
-    pub fn len_bytes(&self) -> u64 {
+    pub(crate) fn len_bytes(&self) -> u64 {
         self.items.iter().map(|(_, item)| item.data.len() as u64).sum()
     }
 }
@@ -47,7 +47,7 @@ pub enum NodeRequest {
 }
 
 /// Lengths of the fragments in a request's payload; empty for requests without fragments.
-pub fn pieces(kind: u16, body: &[u8]) -> Vec<u32> {
+pub(crate) fn pieces(kind: u16, body: &[u8]) -> Vec<u32> {
     let put = match kind == Kind::PutFragments as u16 {
         true => message::<PutFragments>(kind, body).unwrap_or_default(),
         false => PutFragments::default(),
@@ -55,7 +55,7 @@ pub fn pieces(kind: u16, body: &[u8]) -> Vec<u32> {
     put.items.iter().map(|item| item.len_bytes).collect()
 }
 
-/// Decodes and checks a request. `sums` are the checksums of its [`pieces`], if they were computed while it was received.
+/// Decodes and checks a request. `sums` are the checksums of its fragments, if they were computed while it was received.
 ///
 /// # Errors
 /// `Invalid`: the peer broke the protocol or a limit. `Corrupt`: the payload changed on its way. `Unsupported`: not a request that
@@ -96,7 +96,7 @@ fn no_payload(kind: u16, payload: &Bytes) -> Result<(), Error> {
 }
 
 /// Checks a put and cuts its payload into fragments, without copying them. `sums`: see [`decode`].
-pub fn check_put(config: &NodeConfig, put: PutFragments, payload: &Bytes, sums: &[u32]) -> Result<CheckedPut, Error> {
+fn check_put(config: &NodeConfig, put: PutFragments, payload: &Bytes, sums: &[u32]) -> Result<CheckedPut, Error> {
     check_count(config, put.items.len())?;
     if put.session_id == 0 {
         return Err(invalid("a put names its session; only repair on this very node writes without one".into()));
@@ -176,7 +176,7 @@ fn check_item(config: &NodeConfig, item: PutItem, data: Bytes, sum: Option<u32>)
 }
 
 /// Checks a get as far as that needs no disk.
-pub fn check_get(config: &NodeConfig, get: &GetFragments) -> Result<(), Error> {
+fn check_get(config: &NodeConfig, get: &GetFragments) -> Result<(), Error> {
     check_count(config, get.items.len())?;
     let wanted: u64 = get.items.iter().filter(|item| !item.whole).map(|item| u64::from(item.len_bytes)).sum();
     if wanted > u64::from(MAX_PAYLOAD_BYTES) {

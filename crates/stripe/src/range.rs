@@ -1,4 +1,4 @@
-//! A part of a chunk, verified by BLAKE3's tree without the rest of it (P2).
+//! A range of a chunk in whole 16 KiB groups, verified by the groups' hashes without the rest of the chunk (P2).
 
 use crate::class::Class;
 use crate::layout::ClassLayout;
@@ -9,7 +9,7 @@ use tessera_accel::ReconstructJob;
 use tessera_accel::hash::{GROUP_BYTES, HASH_BYTES, Hash, verify_group, verify_groups};
 use tessera_net::BufferPool;
 
-/// Bytes `at` of fragment `number`: all that is stored of that range of positions.
+/// Some bytes of a fragment.
 #[derive(Debug, Clone)]
 pub struct RangePart {
     /// Fragment number.
@@ -20,7 +20,7 @@ pub struct RangePart {
     pub bytes: Bytes,
 }
 
-/// Make the bytes `range` (whole groups of it) of a chunk from parts of fragments.
+/// Make the bytes `range` of a chunk from parts of fragments.
 #[derive(Debug)]
 pub struct RangeJob {
     /// Class of the chunk.
@@ -31,10 +31,10 @@ pub struct RangeJob {
     pub name: Hash,
     /// Group hashes as a node sent them, 32 bytes each.
     pub groups: Bytes,
-    /// Range of the chunk's bytes; starts and ends at group borders (or at the chunk's end).
+    /// Range of the chunk's bytes; it starts at a group and ends with a group or the chunk.
     pub range: Range<u64>,
-    /// Parts: one of a copy over the whole range; or those whose slice holds bytes of the range, and, where one is missing,
-    /// as many of the others as decoding needs, over the same positions (widened to steps of the code).
+    /// One part of a copy over the whole range; or parts of the slices that hold bytes of the range and, where one of those is
+    /// missing, of as many other fragments as decoding needs, over the positions that [`steps_around`] names.
     pub parts: Vec<RangePart>,
 }
 
@@ -90,7 +90,7 @@ impl RangeJob {
         let around = steps_around(&self.class, self.chunk_len, positions.clone());
         let mut present: Vec<(usize, &[u8])> = Vec::new();
         for part in self.parts.iter().filter(|p| p.number != number && p.at <= around.start) {
-            // Beyond the end of a short data fragment there are zeros, which the code supplies itself.
+            // The code takes a short data fragment as if zeros followed it.
             let coded = self.class.coded_len(self.chunk_len, part.number);
             let wanted = coded.min(around.end).saturating_sub(around.start);
             let bytes = covering(part, &around).unwrap_or_default();
@@ -110,7 +110,7 @@ impl RangeJob {
     }
 }
 
-/// The positions that a code needs of other fragments to decode `positions` of one.
+/// The positions of other fragments that decoding `positions` of one fragment needs.
 pub fn steps_around(class: &Class, chunk_len: u64, positions: Range<usize>) -> Range<usize> {
     let step = class.coder().map_or(1, |coder| coder.step_bytes());
     let end = positions.end.next_multiple_of(step).min(class.full_len(chunk_len)).max(positions.end);
@@ -119,13 +119,13 @@ pub fn steps_around(class: &Class, chunk_len: u64, positions: Range<usize>) -> R
     around
 }
 
-/// What `part` has of `positions` (it may end early, as the last data fragments do).
+/// The bytes of `part` at `positions`; fewer if the part ends early, as the last data fragments do.
 fn covering<'a>(part: &'a RangePart, positions: &Range<usize>) -> Option<&'a [u8]> {
     let from = positions.start.checked_sub(part.at)?;
     part.bytes.get(from..(from + positions.len()).min(part.bytes.len()))
 }
 
-/// Where `range` of a chunk lies in its slices: which, and positions in them, in order. Copies hold all of it.
+/// The slices that hold `range` of a chunk, in order, with the positions in them. A copy holds all of it.
 pub fn slices(class: &Class, chunk_len: u64, range: Range<u64>) -> Vec<(u32, Range<usize>)> {
     if class.coder().is_none() {
         return vec![(0, range.start as usize..range.end as usize)];

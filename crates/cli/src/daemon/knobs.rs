@@ -26,19 +26,19 @@ impl Keys for tessera_manager::config::Config {
 #[derive(Debug, Clone, Default)]
 pub struct NodeKnobs {
     /// The node's own.
-    pub node: tessera_node::config::NodeConfig,
+    pub node: tessera_node::NodeConfig,
     /// Of each disk's segments.
     pub segments: tessera_segment::Options,
 }
 
 impl Keys for NodeKnobs {
     fn keys() -> Vec<&'static str> {
-        let node = tessera_node::config::NodeConfig::KNOBS.iter().map(|knob| knob.key);
+        let node = tessera_node::NodeConfig::KNOBS.iter().map(|knob| knob.key);
         node.chain(tessera_segment::Options::KNOBS.iter().map(|knob| knob.key)).collect()
     }
 
     fn set_key(&mut self, key: &str, value: &Value) -> Option<Result<(), String>> {
-        let node = tessera_node::config::NodeConfig::KNOBS.iter().find(|knob| knob.key == key);
+        let node = tessera_node::NodeConfig::KNOBS.iter().find(|knob| knob.key == key);
         let segments = tessera_segment::Options::KNOBS.iter().find(|knob| knob.key == key);
         node.map(|knob| assign(knob, &mut self.node, value))
             .or_else(|| segments.map(|knob| assign(knob, &mut self.segments, value)))
@@ -126,8 +126,8 @@ mod tests {
     fn the_documentation_lists_every_key_with_unit_range_and_default() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
         let mut text = std::fs::read_to_string(path).unwrap();
-        let own: Vec<_> = tessera_node::config::NodeConfig::KNOBS.iter().map(|knob| knob.key).collect();
-        let node = table(tessera_node::config::NodeConfig::KNOBS, &[]) + &table(tessera_segment::Options::KNOBS, &own);
+        let own: Vec<_> = tessera_node::NodeConfig::KNOBS.iter().map(|knob| knob.key).collect();
+        let node = table(tessera_node::NodeConfig::KNOBS, &[]) + &table(tessera_segment::Options::KNOBS, &own);
         let client = table(tessera_client::Options::KNOBS, &[]);
         for (name, rows) in [("manager", table(Config::KNOBS, &[])), ("node", node), ("client", client)] {
             let table = format!("| key | default | unit | range | meaning |\n|---|---|---|---|---|\n{rows}");

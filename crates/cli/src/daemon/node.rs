@@ -12,8 +12,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use tessera_disk::{Disk, DiskError, IdentityError, RealDisk};
 use tessera_net::Endpoint;
-use tessera_node::shell::NodeMetrics;
-use tessera_node::{NodeOptions, NodeServer, StartError};
+use tessera_node::{NodeMetrics, NodeOptions, NodeServer, StartError};
 use tessera_wire::Code;
 
 /// Runs a node until it is asked to stop, or cannot go on.

@@ -1,7 +1,7 @@
 //! Inventories: page by page the manager learns what a disk holds, and answers what does not belong there (P3, P5).
 
 use super::event::ManagerMark;
-use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey};
+use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, WRONG_REPLY};
 use super::tasks::{TaskState, Work};
 use super::{CallPurpose, NodeCore, OpPurpose};
 use crate::config::ms;
@@ -92,7 +92,7 @@ impl NodeCore {
                     work.page = Page::Listed { held, last, at_ns: now_ns };
                 }
             }
-            Ok(_) => self.finish_task(task_id, "the disk answered something else"),
+            Ok(_) => self.finish_task(task_id, WRONG_REPLY),
             Err(fault) => self.finish_task(task_id, &fault.error.message),
         }
     }

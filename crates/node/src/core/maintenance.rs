@@ -1,6 +1,6 @@
 //! Background maintenance of disks: scrubbing (P13) and compaction (P5). Tasks of the manager only start it sooner.
 
-use super::ops::{DiskFault, DiskOp, DiskReply, ScrubCursor};
+use super::ops::{DiskFault, DiskOp, DiskReply, ScrubCursor, WRONG_REPLY};
 use super::{NodeCore, OpPurpose};
 use crate::config::ms;
 
@@ -162,7 +162,7 @@ impl NodeCore {
         scrub.in_flight = false;
         let (next, bytes, bad) = match result {
             Ok(DiskReply::Scrubbed { next, bytes, bad }) => (next, bytes, bad),
-            Ok(_) => return self.end_scrub(disk, RETRY_MS, "the disk answered something else"),
+            Ok(_) => return self.end_scrub(disk, RETRY_MS, WRONG_REPLY),
             Err(fault) => return self.end_scrub(disk, RETRY_MS, &fault.error.message),
         };
         scrub.rot_found += bad.len() as u64;
@@ -237,7 +237,7 @@ impl NodeCore {
         compact.in_flight = false;
         let (freed_bytes, more, reason) = match result {
             Ok(DiskReply::Compacted { freed_bytes, more }) => (freed_bytes, more, String::new()),
-            Ok(_) => (0, false, "the disk answered something else".into()),
+            Ok(_) => (0, false, WRONG_REPLY.into()),
             Err(fault) => (0, false, fault.error.message),
         };
         compact.freed_bytes += freed_bytes;

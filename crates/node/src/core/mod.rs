@@ -28,7 +28,6 @@ use crate::config::{NodeConfig, ms};
 use bucket::TokenBucket;
 use std::collections::{HashMap, VecDeque};
 use tessera_disk::SplitMix64;
-use tessera_wire::data::PutFragmentsReply;
 use tessera_wire::meta::DeviceWork;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{ClassInfo, NodeInfo, PgInfo, Request};
@@ -348,10 +347,6 @@ impl NodeCore {
 
     fn reply(&mut self, request: u64, message: &impl prost::Message) {
         self.out.push_back(Action::Reply { request, result: Ok(message.encode_to_vec().into()) });
-    }
-
-    fn reply_put(&mut self, request: u64, reply: &PutFragmentsReply) {
-        self.reply(request, reply);
     }
 
     fn disk_index(&self, disk_id: u64) -> Option<usize> {

@@ -1,8 +1,8 @@
 //! Disk operations that the core asks for, and their results. Plain data: threads, or the simulator, run them.
 
 use bytes::Bytes;
-use tessera_wire::Error;
 use tessera_wire::meta::FragmentRef;
+use tessera_wire::{Code, Error};
 
 /// Identity of a fragment: a chunk id is never reused, so neither is this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -216,4 +216,12 @@ pub struct DiskFault {
     pub error: Error,
     /// A sync failed (or the disk vanished): nothing more is written to this disk, it is reported as failed.
     pub poisoned: bool,
+}
+
+/// A disk's result that does not belong to its operation.
+pub(super) const WRONG_REPLY: &str = "the disk answered something else";
+
+/// [`WRONG_REPLY`] as an error.
+pub(super) fn wrong_reply() -> Error {
+    Error::new(Code::Internal, WRONG_REPLY)
 }

@@ -1,6 +1,6 @@
 //! Puts: fenced on arrival, stored by the disks, fenced again before they are acknowledged (P11).
 
-use super::ops::{DiskFault, DiskOp, DiskReply};
+use super::ops::{DiskFault, DiskOp, DiskReply, wrong_reply};
 use super::{NodeCore, OpPurpose};
 use crate::check::CheckedPut;
 use std::collections::BTreeMap;
@@ -138,7 +138,7 @@ impl NodeCore {
         let Some(put) = self.puts.get_mut(&put_id) else { return };
         let mut fates = match result {
             Ok(DiskReply::Appended(fates)) if fates.len() == slots.len() => fates,
-            Ok(_) => vec![Err(Error::new(Code::Internal, "the disk answered something else")); slots.len()],
+            Ok(_) => vec![Err(wrong_reply()); slots.len()],
             Err(fault) => vec![Err(fault.error); slots.len()],
         };
         assert_eq!(fates.len(), slots.len(), "each fragment of an append has its result");
@@ -180,7 +180,7 @@ impl NodeCore {
         // Once an acknowledgement is out, the manager counts on the fragment: the lease and the incarnation hold here and now.
         assert!(self.now_ns < self.membership.lease_until_ns, "a put is acknowledged without a lease");
         assert_eq!(put.incarnation, self.membership.incarnation, "a put of an earlier incarnation is acknowledged");
-        self.reply_put(put.request, &PutFragmentsReply { results });
+        self.reply(put.request, &PutFragmentsReply { results });
     }
 }
 

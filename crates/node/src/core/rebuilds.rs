@@ -2,7 +2,7 @@
 //! back.
 
 use super::event::Action;
-use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict};
+use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict, wrong_reply};
 use super::tasks::{TaskState, Work};
 use super::{CallPurpose, ClusterView, NodeCore, OpPurpose};
 use crate::rebuild::{ChunkRebuild, RebuildAction, RebuildReport, SourceAt, Sources};
@@ -197,7 +197,7 @@ impl NodeCore {
     pub(super) fn on_read_here(&mut self, what: SourceFetch, result: Result<DiskReply, DiskFault>) {
         let result = match result {
             Ok(DiskReply::Read { data, crc32c }) => Ok((data, crc32c)),
-            Ok(_) => Err(Error::new(Code::Internal, "the disk answered something else")),
+            Ok(_) => Err(wrong_reply()),
             Err(fault) => Err(fault.error),
         };
         self.fetched(what, result);
@@ -236,7 +236,7 @@ impl NodeCore {
             Ok(DiskReply::Appended(mut fates)) => {
                 fates.pop().unwrap_or_else(|| Err(Error::new(Code::Internal, "the disk answered for nothing")))
             }
-            Ok(_) => Err(Error::new(Code::Internal, "the disk answered something else")),
+            Ok(_) => Err(wrong_reply()),
             Err(fault) => Err(fault.error),
         };
         let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };

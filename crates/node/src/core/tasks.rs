@@ -4,7 +4,7 @@
 //! given them to other nodes (P11).
 
 use super::inventory::InventoryWork;
-use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict};
+use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict, WRONG_REPLY};
 use super::{NodeCore, OpPurpose};
 use std::collections::HashSet;
 use tessera_wire::meta::{FragmentRef, RebuildTask, Task, TaskResult};
@@ -251,7 +251,7 @@ impl NodeCore {
     pub(super) fn on_verified(&mut self, task_id: u64, items: Vec<FragmentRef>, result: Result<DiskReply, DiskFault>) {
         let verdicts = match result {
             Ok(DiskReply::Verified(verdicts)) if verdicts.len() == items.len() => verdicts,
-            Ok(_) => vec![Verdict::Bad("the disk answered something else".into()); items.len()],
+            Ok(_) => vec![Verdict::Bad(WRONG_REPLY.into()); items.len()],
             Err(fault) => vec![Verdict::Bad(fault.error.message); items.len()],
         };
         assert_eq!(verdicts.len(), items.len(), "each fragment has its verdict");

@@ -320,6 +320,21 @@ fn scrubbing_on_request() {
     assert_eq!(verified, [0, asked_ms * MS], "what was there when the cycle began");
 }
 
+/// Task ids are unique within a term only: a scrub that an earlier manager asked for does not finish the rebuild that has its id.
+#[test]
+fn a_task_id_that_comes_again_is_another_task() {
+    let mut play = serving(Task { task_id: 1, scrub: Some(ScrubTask { disk_id: 102 }), ..Task::default() });
+    play.tick(200);
+    let (task, map) = rebuild_task(&bytes(1, 40_000), 1);
+    let reply = HeartbeatReply { tasks: vec![task], map: Some(map), term: 2, log_seq: 1, ..beat() };
+    let lines = play.answer(Kind::Heartbeat, Ok(reply));
+    assert!(lines.contains(&"disk 1 verify 77.1".into()), "{lines:?}");
+    play.disk(Ok(DiskReply::Scrubbed { next: None, bytes: 50, bad: vec![] }));
+    play.tick(200);
+    let sent: Heartbeat = play.sent(Kind::Heartbeat);
+    assert_eq!((sent.running_tasks, sent.results), (vec![1], vec![]), "the rebuild goes on");
+}
+
 /// P13: without being asked, a disk is scrubbed within the interval, at the pace of the background.
 #[test]
 fn scrubbing_in_the_background() {
