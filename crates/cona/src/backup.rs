@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tessera_disk::Disk;
 
-use crate::cell::{Cell, Surroundings, read_exact};
+use crate::cell::{Cell, StoreContext, read_exact};
 use crate::cell_writer::CellWriter;
 use crate::error::Error;
 use crate::index::hash_key;
@@ -54,8 +54,8 @@ impl Store {
         if !dir.is_empty() {
             disk.create_dir(dir)?;
         }
-        let to = Surroundings { disk: disk.clone(), dir: dir.into(), ..self.shared.around.clone() };
-        let to = Surroundings { trash: Default::default(), counters: Default::default(), durable: true, ..to };
+        let to = StoreContext { disk: disk.clone(), dir: dir.into(), ..self.shared.around.clone() };
+        let to = StoreContext { trash: Default::default(), counters: Default::default(), durable: true, ..to };
         if disk.list(dir)?.iter().any(|name| name == MANIFEST) {
             return Err(Error::AlreadyThere { dir: crate::open::place_name(&to) });
         }
@@ -76,7 +76,7 @@ impl Store {
     }
 
     /// The newest records, those in buffers, as a cell.
-    fn copy_buffers(&self, to: &Surroundings, snapshot: &crate::Snapshot, number: u64) -> Result<Option<Entry>, Error> {
+    fn copy_buffers(&self, to: &StoreContext, snapshot: &crate::Snapshot, number: u64) -> Result<Option<Entry>, Error> {
         let mut writer = CellWriter::create(to, number, 0, self.shared.options.page_bytes, 10)?;
         let mut merger = snapshot.buffers();
         while let Some((key, value)) = merger.current(false) {
@@ -93,7 +93,7 @@ impl Store {
 }
 
 /// A cell's number is part of its checksums: it is written anew, every record checked on the way.
-fn rewrite_cell(to: &Surroundings, cell: &Arc<Cell>, number: u64, options: &crate::Options) -> Result<Entry, Error> {
+fn rewrite_cell(to: &StoreContext, cell: &Arc<Cell>, number: u64, options: &crate::Options) -> Result<Entry, Error> {
     let bits = options.filter_bits_of(cell.level, cell.level == BOTTOM);
     let mut writer = CellWriter::create(to, number, cell.level, cell.footer.page_bytes, bits)?;
     let ahead = (COPY_BYTES as u32 / cell.footer.page_bytes).max(1);

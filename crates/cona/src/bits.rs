@@ -23,6 +23,7 @@ impl BitWriter {
 
     /// Appends the lowest `width` bits of `value`.
     pub(crate) fn push(&mut self, value: u64, width: u32) {
+        assert!(width <= 64, "a field of {width} bits");
         if width == 0 {
             return;
         }
@@ -40,6 +41,11 @@ impl BitWriter {
 
     /// Appends sorted numbers; the highest must be below `buckets << low_bits`.
     pub(crate) fn push_sorted(&mut self, numbers: &[u64], buckets: u64, low_bits: u32) {
+        assert!(numbers.is_sorted(), "numbers are out of order");
+        assert!(
+            numbers.last().is_none_or(|last| last >> low_bits < buckets),
+            "{numbers:?} need more than {buckets} buckets"
+        );
         let mut bucket = 0;
         for &number in numbers {
             while bucket < number >> low_bits {

@@ -141,7 +141,7 @@ impl Buffer {
         self.map.read().len()
     }
 
-    /// Applies batches, whole: nobody sees a part of one. `newest_snapshot` is asked under the lock, and `done` called.
+    /// Applies batches, whole: no reader sees a part of one. `newest_snapshot` is asked under the lock, and `done` called.
     pub(crate) fn apply<'a>(
         &self,
         batches: impl Iterator<Item = (u64, &'a [Change])>,
@@ -152,6 +152,7 @@ impl Buffer {
         let wanted = newest_snapshot.load(Ordering::Acquire);
         let mut last = 0;
         for (seq, changes) in batches {
+            assert!(seq > last && seq > self.last_seq(), "batch {seq} is applied out of order");
             changes.iter().for_each(|change| self.apply_one(&mut map, seq, change, wanted));
             last = seq;
         }

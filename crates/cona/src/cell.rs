@@ -11,6 +11,7 @@ use tessera_failpoint as failpoint;
 
 use crate::error::Error;
 use crate::index::PageIndex;
+use crate::options::KEY_BYTES_MAX;
 use crate::page::{self, Page, RUN_HEADER_BYTES, crc32c};
 use crate::plan::BOTTOM;
 
@@ -18,8 +19,14 @@ use crate::plan::BOTTOM;
 pub(crate) const CELL_VERSION: u32 = 1;
 pub(crate) const FOOTER_BYTES: usize = 96;
 const MAGIC: [u8; 8] = *b"CONACELL";
+/// Where the footer's checksum is.
+const FOOTER_CRC_AT: usize = FOOTER_BYTES - 4;
 
-/// What the footer says.
+// docs/formats.md, section 5.3: magic, version, page bytes, number, pages, index, bounds, checksum, records, deletes, user bytes; zeros.
+const _: () = assert!(8 + 4 + 4 + 8 + 4 * 4 + 3 * 8 <= FOOTER_CRC_AT && FOOTER_CRC_AT == 92);
+const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize, "the lengths of the bounds have 16 bits");
+
+/// The footer of a cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub(crate) number: u64,
@@ -37,6 +44,7 @@ pub(crate) struct Footer {
 
 impl Footer {
     pub(crate) fn encode(&self) -> [u8; FOOTER_BYTES] {
+        assert!(self.deletes <= self.records, "{} deletes among {} records", self.deletes, self.records);
         let mut bytes = [0; FOOTER_BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&CELL_VERSION.to_le_bytes());
@@ -49,8 +57,8 @@ impl Footer {
         bytes[40..48].copy_from_slice(&self.records.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.deletes.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.user_bytes.to_le_bytes());
-        let crc = crc32c(&bytes[..92]);
-        bytes[92..96].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c(&bytes[..FOOTER_CRC_AT]);
+        bytes[FOOTER_CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
@@ -60,7 +68,7 @@ impl Footer {
         if bytes[0..8] != MAGIC {
             return Err(Error::damaged(file, at, "the footer does not begin with CONACELL"));
         }
-        let (got, expected) = (crc32c(&bytes[..92]), word(92));
+        let (got, expected) = (crc32c(&bytes[..FOOTER_CRC_AT]), word(FOOTER_CRC_AT));
         if got != expected {
             return Err(Error::damaged(
                 file,
@@ -101,7 +109,7 @@ pub(crate) fn cell_name(number: u64) -> String {
     format!("{number:016x}.cell")
 }
 
-/// What happened to pages, for figures.
+/// Counters of a store, for statistics.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) lookups: AtomicU64,
@@ -119,11 +127,11 @@ pub(crate) struct Counters {
     pub(crate) flush_us: AtomicU64,
     pub(crate) merge_us: AtomicU64,
     pub(crate) merged_records: AtomicU64,
-    /// Lookups that cells of each level answered; the last is [`BOTTOM`]'s.
+    /// Lookups that cells of each level answered; the last counts [`BOTTOM`].
     pub(crate) level_hits: [AtomicU64; LEVELS],
 }
 
-/// Levels that figures tell apart; deeper ones count as the deepest.
+/// Levels that statistics distinguish; deeper ones count as the deepest.
 pub(crate) const LEVELS: usize = 32;
 
 impl Counters {
@@ -134,12 +142,12 @@ impl Counters {
     }
 }
 
-/// Files of which the last user was dropped.
+/// Files of cells that nothing uses any more.
 pub(crate) type Trash = Arc<Mutex<Vec<String>>>;
 
-/// What a lookup in one cell gave.
+/// Result of a lookup in one cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum LookupResult {
     Value(Vec<u8>),
     Deleted,
 }
@@ -153,9 +161,9 @@ pub(crate) struct Cell {
     pub(crate) index: PageIndex,
     pub(crate) first_key: Vec<u8>,
     pub(crate) last_key: Vec<u8>,
-    /// No longer named by the manifest: its file goes with its last user.
+    /// The manifest no longer names it: its file goes with its last user.
     pub(crate) doomed: AtomicBool,
-    /// A merge met damage in it: it is left as it is.
+    /// A merge met damage in it: no merge takes it again.
     pub(crate) spoiled: AtomicBool,
     pub(crate) trash: Trash,
     pub(crate) counters: Arc<Counters>,
@@ -177,7 +185,7 @@ impl Drop for Cell {
 
 /// What all cells of a store share.
 #[derive(Clone)]
-pub(crate) struct Surroundings {
+pub(crate) struct StoreContext {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) dir: String,
     pub(crate) trash: Trash,
@@ -198,6 +206,8 @@ pub(crate) fn read_exact(file: &dyn DiskFile, path: &str, offset: u64, bytes: &m
 
 /// First and last key, as they stand behind the index.
 pub(crate) fn encode_bounds(first: &[u8], last: &[u8]) -> Vec<u8> {
+    assert!(first <= last, "the first key of a cell is above its last");
+    assert!(!first.is_empty() && last.len() <= KEY_BYTES_MAX && first.len() <= KEY_BYTES_MAX, "keys of a cell");
     let mut bytes = Vec::with_capacity(first.len() + last.len() + 4);
     bytes.extend_from_slice(&(first.len() as u16).to_le_bytes());
     bytes.extend_from_slice(&(last.len() as u16).to_le_bytes());
@@ -218,7 +228,7 @@ impl Cell {
     ///
     /// # Errors
     /// [`Error::Damaged`] naming file and offset, [`Error::NewerFormat`], or the disk's.
-    pub(crate) fn open(around: &Surroundings, number: u64, level: u32, file_bytes: u64) -> Result<Self, Error> {
+    pub(crate) fn open(around: &StoreContext, number: u64, level: u32, file_bytes: u64) -> Result<Self, Error> {
         let path = path_in(&around.dir, &cell_name(number));
         let file = around.disk.open(&path, OpenMode::Existing).map_err(|e| match e {
             DiskError::NotFound { .. } => Error::damaged(&path, 0, "the manifest names this cell, but it is gone"),
@@ -255,7 +265,7 @@ impl Cell {
     }
 
     pub(crate) fn assemble(
-        around: &Surroundings,
+        around: &StoreContext,
         footer: Footer,
         level: u32,
         file: Arc<dyn DiskFile>,
@@ -320,7 +330,7 @@ impl Cell {
     }
 
     /// Looks a key up: the pages that may hold it, the likelier ones first, each read once.
-    pub(crate) fn get(&self, key: &[u8], hash: u64, scratch: &mut Vec<u8>) -> Result<Option<Found>, Error> {
+    pub(crate) fn get(&self, key: &[u8], hash: u64, scratch: &mut Vec<u8>) -> Result<Option<LookupResult>, Error> {
         if key < &self.first_key[..] || key > &self.last_key[..] {
             return Ok(None);
         }
@@ -335,7 +345,7 @@ impl Cell {
         Ok(None)
     }
 
-    fn get_in_page(&self, page: u32, key: &[u8], scratch: &mut Vec<u8>) -> Result<Option<Found>, Error> {
+    fn get_in_page(&self, page: u32, key: &[u8], scratch: &mut Vec<u8>) -> Result<Option<LookupResult>, Error> {
         scratch.resize(self.footer.page_bytes as usize, 0);
         self.counters.page_reads.fetch_add(1, Ordering::Relaxed);
         self.read_pages(page, scratch)?;
@@ -346,7 +356,7 @@ impl Cell {
                     return Ok(None);
                 }
                 let spot = records.spot(at).ok_or_else(|| self.malformed(page))?;
-                Ok(Some(spot.value(scratch).map_or(Found::Deleted, |v| Found::Value(v.to_vec()))))
+                Ok(Some(spot.value(scratch).map_or(LookupResult::Deleted, |v| LookupResult::Value(v.to_vec()))))
             }
             Page::Run { record_bytes, rest_crc } => {
                 let spot = page::spot(scratch, RUN_HEADER_BYTES).ok_or_else(|| self.malformed(page))?;
@@ -358,7 +368,7 @@ impl Cell {
                 spot.value(&record).ok_or_else(|| self.malformed(page))?;
                 record.truncate(spot.value_at + spot.value_len);
                 record.drain(..spot.value_at);
-                Ok(Some(Found::Value(record)))
+                Ok(Some(LookupResult::Value(record)))
             }
         }
     }
@@ -374,8 +384,8 @@ mod tests {
     fn a_newer_footer_is_told_from_damage() {
         let mut bytes = Footer { number: 7, page_bytes: 4096, ..Footer::default() }.encode();
         bytes[8] = 2;
-        let crc = crc32c(&bytes[..92]);
-        bytes[92..].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c(&bytes[..FOOTER_CRC_AT]);
+        bytes[FOOTER_CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         let error = Footer::decode(&bytes, "7.cell", 4096).unwrap_err();
         assert_eq!(error.to_string(), "7.cell: format version 2, but this program knows 1; use a newer release");
     }

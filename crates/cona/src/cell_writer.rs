@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tessera_disk::{DiskFile, OpenMode};
 
-use crate::cell::{Cell, Footer, Surroundings, cell_name, encode_bounds, path_in};
+use crate::cell::{Cell, Footer, StoreContext, cell_name, encode_bounds, path_in};
 use crate::error::Error;
 use crate::index::{IndexBuilder, hash_key};
 use crate::page::{self, PAGE_HEADER_BYTES, RUN_HEADER_BYTES, crc32c};
@@ -17,7 +17,7 @@ const SYNC_BYTES: u64 = 32 << 20;
 
 /// A cell that is being written; dropped unfinished, it leaves a file that [`CellWriter::abandon`] or the next opening removes.
 pub(crate) struct CellWriter {
-    around: Surroundings,
+    around: StoreContext,
     pub(crate) number: u64,
     level: u32,
     page_bytes: usize,
@@ -42,7 +42,7 @@ pub(crate) struct CellWriter {
 
 impl CellWriter {
     pub(crate) fn create(
-        around: &Surroundings,
+        around: &StoreContext,
         number: u64,
         level: u32,
         page_bytes: u32,
@@ -74,8 +74,15 @@ impl CellWriter {
     }
 
     /// Appends a record; keys must ascend. `None` is a delete.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] if the key is not above the last one, or the disk's.
     pub(crate) fn add(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
-        debug_assert!(self.footer.records == 0 || key > &self.last_key[..], "keys must ascend");
+        if self.footer.records > 0 && key <= &self.last_key[..] {
+            // Buffers are sorted and so are sound cells: only damage that no checksum shows can cause this.
+            let what = "keys that are merged into this cell do not ascend";
+            return Err(Error::damaged(&self.path, self.out_at + self.out.len() as u64, what));
+        }
         let record = page::record_bytes(key, value);
         if !self.slots.is_empty() && self.used() + record + 2 > self.page_bytes {
             self.finish_page()?;
@@ -108,6 +115,9 @@ impl CellWriter {
     }
 
     fn finish_page(&mut self) -> Result<(), Error> {
+        assert!(!self.slots.is_empty() && self.hashes.len() == self.slots.len(), "a page has a hash for each record");
+        assert!(self.used() <= self.page_bytes, "{} bytes on a page of {}", self.used(), self.page_bytes);
+        assert!(self.slots.is_sorted_by(|a, b| a < b), "the records of a page overlap");
         let end = self.page_from + self.page_bytes;
         self.out.resize(end, 0);
         for (i, slot) in self.slots.iter().enumerate() {
@@ -133,6 +143,7 @@ impl CellWriter {
     /// A record that is longer than a page has pages of its own.
     fn add_run(&mut self, key: &[u8], value: Option<&[u8]>, record: usize) -> Result<(), Error> {
         let pages = (RUN_HEADER_BYTES + record).div_ceil(self.page_bytes);
+        assert!(pages >= 2 && self.slots.is_empty(), "a run begins on a page of its own and passes it");
         let from = self.page_from;
         self.out.resize(from + RUN_HEADER_BYTES, 0);
         page::put_record(&mut self.out, key, value);
@@ -151,6 +162,7 @@ impl CellWriter {
         if self.out.len() < at_least || self.out.is_empty() {
             return Ok(());
         }
+        assert!(self.synced_at <= self.out_at, "synced beyond what was written");
         self.file.write_at(self.out_at, &self.out)?;
         self.around.counters.cell_bytes.fetch_add(self.out.len() as u64, Ordering::Relaxed);
         self.out_at += self.out.len() as u64;
@@ -172,12 +184,16 @@ impl CellWriter {
         self.out.capacity() + self.index.heap_bytes()
     }
 
-    /// Writes what is left, syncs (unless `sync` is false: a planted bug) and gives the cell, whose name is not durable yet.
+    /// Writes what is left, syncs if `sync`, and gives the cell, whose name is not durable yet.
     pub(crate) fn finish(mut self, sync: bool) -> Result<Cell, Error> {
         if !self.slots.is_empty() {
             self.finish_page()?;
         }
+        assert!(self.footer.records > 0 && self.pages > 0, "an empty cell is finished");
+        let pages_bytes = u64::from(self.pages) * self.page_bytes as u64;
+        assert!(self.out_at + self.out.len() as u64 == pages_bytes, "{} pages do not end here", self.pages);
         let index = std::mem::replace(&mut self.index, IndexBuilder::new(0)).finish();
+        assert!(index.pages() == self.pages && index.keys() == self.footer.records, "the index is of other pages");
         let mut section = index.encode();
         self.footer.pages = self.pages;
         self.footer.index_bytes = section.len() as u32;
@@ -188,6 +204,12 @@ impl CellWriter {
         self.out.extend_from_slice(&section);
         self.out.extend_from_slice(&self.footer.encode());
         self.write_out(1)?;
+        assert!(
+            self.out_at == self.footer.file_bytes(),
+            "a cell of {} bytes, by its footer {}",
+            self.out_at,
+            self.footer.file_bytes()
+        );
         if sync {
             self.file.sync_data()?;
         }

@@ -1,7 +1,7 @@
 //! From a batch to the log and the active buffer; writers that come at the same time go together.
 //!
-//! The first writer that finds nobody at work leads: it takes all that waits, writes it to the log at once, syncs once if any of them asked
-//! for it, applies it, and wakes the others. What readers see has been acknowledged or is about to be, in the same order as in the log.
+//! The first writer that finds no leader leads: it takes all waiting batches, writes them to the log at once, syncs once if any of them
+//! asks for it, applies them, and wakes the others. Readers see batches in the order of the log.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const CELLS_MAX: usize = 128;
 /// Bytes after which a slowed writer pauses.
 const PAUSE_BYTES: u64 = 64 << 10;
 
-/// The one who writes: the logs.
+/// State of the one writer: the logs.
 pub(crate) struct Committer {
     /// None in a volatile or unlogged store.
     log: Option<Log>,
@@ -60,6 +60,7 @@ impl Committer {
                 log.sync()?;
             }
         }
+        assert!(self.durable_seq < self.next_seq, "batch {} is durable and was not written", self.durable_seq);
         self.durable_seq = self.next_seq - 1;
         Ok(())
     }
@@ -163,6 +164,7 @@ impl Shared {
             let written = log.append(numbered().map(|(seq, r)| (seq, &r.payload[..])), *durable_seq, out)?;
             self.around.counters.log_bytes.fetch_add(written, Ordering::Relaxed);
         }
+        assert!(state.active.last_seq() < first, "batch {first} is in the buffer before it is written");
         committer.next_seq = first + numbered().count() as u64;
         if group.iter().any(|r| r.sync) && !failpoint::is_active("cona.ack_before_sync") {
             committer.sync(self)?;
@@ -247,6 +249,8 @@ impl Shared {
         let active = Arc::new(Buffer::new(self.options.buffer_bytes));
         active.logs.lock().extend(log.as_ref().map(|log| log.number));
         let old = std::mem::replace(&mut committer.log, log);
+        let number = |log: &Option<Log>| log.as_ref().map_or(0, |log| log.number);
+        assert!(!logged || number(&committer.log) > number(&old), "log {} is used again", number(&committer.log));
         committer.older.extend(old);
         self.change_state(|state| {
             let mut frozen = vec![state.active.clone()];

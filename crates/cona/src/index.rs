@@ -25,6 +25,9 @@ const WINDOW_BYTES: usize = 8;
 const BLOCK_BYTES: usize = 24;
 /// Bytes before the blocks' descriptions.
 const HEADER_BYTES: usize = 32;
+const _: () = assert!(BLOCK_BYTES >= 3 * 4 + 10 && HEADER_BYTES >= 4 * 4 + 8 + 4, "docs/formats.md, section 5.3");
+const _: () = assert!(BLOCK_PAGES <= u8::MAX as usize, "a block counts its pages in 8 bits");
+const _: () = assert!(SYMBOLS[256] == 8 && SYMBOLS[2] == 64, "256^8 and 2^64 numbers fit 64 bits");
 /// Most bits of a key's hash that a filter keeps.
 pub const FILTER_BITS_MAX: u32 = 16;
 
@@ -217,6 +220,16 @@ impl PageIndex {
         ((all as u64).saturating_sub(filter), filter)
     }
 
+    /// Pages of the cell.
+    pub(crate) fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// Records of the cell.
+    pub(crate) fn keys(&self) -> u64 {
+        self.keys
+    }
+
     fn separator(&self, block: usize) -> &[u8] {
         let from = self.blocks[block].separator_at as usize;
         let to = self.blocks.get(block + 1).map_or(self.separators.len(), |b| b.separator_at as usize);
@@ -368,6 +381,8 @@ impl IndexBuilder {
     /// The next page: its first key, the last key of the page before, the hashes of its keys, and how many pages of the
     /// file it takes (more than one only for a single record that is longer than a page).
     pub(crate) fn page(&mut self, first_key: &[u8], last_before: &[u8], hashes: &[u64], file_pages: u32) {
+        assert!(!hashes.is_empty() && file_pages > 0, "an empty page");
+        assert!(self.pages == 0 || first_key > last_before, "pages are out of order");
         let common = common_prefix(first_key, last_before);
         if let Some(first) = self.pending.first() {
             let shared = common_prefix(&first.first_key, first_key).min(255);

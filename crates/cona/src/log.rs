@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tessera_disk::{DiskFile, OpenMode};
 
 use crate::buffer::{Change, SmallKey};
-use crate::cell::{Surroundings, path_in, read_exact};
+use crate::cell::{StoreContext, path_in, read_exact};
 use crate::error::Error;
 use crate::index::hash_key;
 use crate::page::{self, crc32c};
@@ -20,6 +20,14 @@ const MAGIC: [u8; 8] = *b"CONAWLOG";
 const FILE_HEADER_BYTES: usize = 32;
 const FRAME_MAGIC: [u8; 4] = *b"CWFR";
 const FRAME_HEADER_BYTES: usize = 40;
+
+// docs/formats.md, section 5.4: magic, length, sequence, durable sequence, chain, payload checksum, zeros, checksum.
+const _: () =
+    assert!(FRAME_HEADER_BYTES == 4 + 4 + 8 + 8 + 4 + 4 + 4 + 4 && FILE_HEADER_BYTES == 8 + 4 + 4 + 8 + 4 + 4);
+const _: () = assert!(
+    FRAME_HEADER_BYTES.is_multiple_of(8) && FILE_HEADER_BYTES.is_multiple_of(8),
+    "frames begin at multiples of 8"
+);
 
 pub(crate) fn log_name(number: u64) -> String {
     format!("{number:016x}.log")
@@ -50,7 +58,7 @@ pub(crate) struct Log {
 
 impl Log {
     /// Makes an empty log that grows by `step_bytes`.
-    pub(crate) fn create(around: &Surroundings, number: u64, step_bytes: u64) -> Result<Self, Error> {
+    pub(crate) fn create(around: &StoreContext, number: u64, step_bytes: u64) -> Result<Self, Error> {
         let path = path_in(&around.dir, &log_name(number));
         let file = around.disk.open(&path, OpenMode::CreateNew)?;
         let mut header = [0; FILE_HEADER_BYTES];
@@ -79,6 +87,8 @@ impl Log {
         let mut chain = self.chain;
         for (seq, payload) in batches {
             let at = out.len();
+            assert!(seq > durable_seq, "batch {seq} is durable before it is written");
+            assert!(payload.len() <= u32::MAX as usize, "a batch of {} bytes", payload.len());
             let offset = self.end + at as u64;
             out.extend_from_slice(&FRAME_MAGIC);
             out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -95,6 +105,8 @@ impl Log {
         if out.is_empty() {
             return Ok(0);
         }
+        assert!(out.len().is_multiple_of(8) && self.end.is_multiple_of(8), "frames begin at multiples of 8");
+        assert!(self.end <= self.len, "the log ends at {}, behind its file", self.end);
         // Even a failed write may have left bytes: the next sync must cover their removal.
         self.dirty = true;
         let end = self.end + out.len() as u64;
@@ -189,7 +201,7 @@ pub(crate) enum Next {
 impl LogReader {
     /// Reads a log and makes what is there durable before it is believed: after a kill, the system's cache may hold what the medium
     /// does not. `None` if its making was cut short.
-    pub(crate) fn open(around: &Surroundings, number: u64) -> Result<Option<Self>, Error> {
+    pub(crate) fn open(around: &StoreContext, number: u64) -> Result<Option<Self>, Error> {
         let path = path_in(&around.dir, &log_name(number));
         let file = around.disk.open(&path, OpenMode::Existing)?;
         file.sync_data()?;
@@ -255,7 +267,7 @@ mod tests {
     #[test]
     fn a_newer_log_is_told_from_a_torn_one() {
         let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::MemDisk::new());
-        let around = Surroundings {
+        let around = StoreContext {
             disk: disk.clone(),
             dir: String::new(),
             trash: Default::default(),
@@ -279,7 +291,7 @@ mod tests {
         #[test]
         fn damaged_logs_give_a_prefix(flips in proptest::collection::vec((any::<prop::sample::Index>(), 0_u8..8), 0..4)) {
             let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::MemDisk::new());
-            let around = Surroundings { disk: disk.clone(), dir: String::new(), trash: Default::default(), counters: Default::default(), durable: true };
+            let around = StoreContext { disk: disk.clone(), dir: String::new(), trash: Default::default(), counters: Default::default(), durable: true };
             let mut log = Log::create(&around, 7, 64).unwrap();
             let mut out = Vec::new();
             let payloads: Vec<Vec<u8>> = (1..20_u8).map(|i| {

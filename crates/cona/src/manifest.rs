@@ -2,7 +2,7 @@
 
 use tessera_disk::{DiskError, OpenMode};
 
-use crate::cell::{Surroundings, path_in, read_exact};
+use crate::cell::{StoreContext, path_in, read_exact};
 use crate::error::Error;
 use crate::page::crc32c;
 
@@ -12,6 +12,9 @@ pub(crate) const MANIFEST_VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"CONAMANI";
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 24;
+
+// docs/formats.md, section 5.5: magic, version, cells, next file, flushed sequence; a cell's number, length, level.
+const _: () = assert!(8 + 4 + 4 + 8 + 8 <= HEADER_BYTES && ENTRY_BYTES == 8 + 8 + 4 + 4);
 
 /// A cell as the manifest names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,14 @@ pub(crate) struct Manifest {
 
 impl Manifest {
     pub(crate) fn encode(&self) -> Vec<u8> {
+        for (at, cell) in self.cells.iter().enumerate() {
+            assert!(cell.number < self.next_file, "cell {} is not below file {}", cell.number, self.next_file);
+            assert!(
+                self.cells[..at].iter().all(|other| other.number != cell.number),
+                "cell {} is named twice",
+                cell.number
+            );
+        }
         let mut bytes = vec![0; HEADER_BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&MANIFEST_VERSION.to_le_bytes());
@@ -46,6 +57,7 @@ impl Manifest {
             bytes.extend_from_slice(&cell.level.to_le_bytes());
             bytes.extend_from_slice(&[0; 4]);
         }
+        assert!(bytes.len() == HEADER_BYTES + self.cells.len() * ENTRY_BYTES, "the manifest has {} bytes", bytes.len());
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
         bytes
@@ -75,14 +87,14 @@ impl Manifest {
     }
 
     /// Replaces the manifest, durably; with it the directory's other names.
-    pub(crate) fn write(&self, around: &Surroundings) -> Result<u64, Error> {
+    pub(crate) fn write(&self, around: &StoreContext) -> Result<u64, Error> {
         let bytes = self.encode();
         around.disk.write_durable(&path_in(&around.dir, MANIFEST), &bytes)?;
         Ok(bytes.len() as u64)
     }
 
     /// `None` if there is none.
-    pub(crate) fn read(around: &Surroundings) -> Result<Option<Self>, Error> {
+    pub(crate) fn read(around: &StoreContext) -> Result<Option<Self>, Error> {
         let path = path_in(&around.dir, MANIFEST);
         let file = match around.disk.open(&path, OpenMode::Existing) {
             Err(DiskError::NotFound { .. }) => return Ok(None),

@@ -227,7 +227,7 @@ impl Merger {
         self.sources[source].current().map_or(&[], |(key, _)| key)
     }
 
-    /// The smallest key and its newest version (`None` is a delete); the oldest version if `keep_older` (a planted bug).
+    /// The smallest key and its newest version (`None` is a delete); the oldest version if `keep_older` (a failpoint).
     pub(crate) fn current(&self, keep_older: bool) -> Option<(&[u8], Option<&[u8]>)> {
         let winner = if keep_older { self.winners.last() } else { self.winners.first() };
         self.sources[*winner?].current()
@@ -235,6 +235,8 @@ impl Merger {
 
     /// Moves behind the current key in all sources; gives in how many it was.
     pub(crate) fn advance(&mut self) -> Result<u64, Error> {
+        assert!(!self.winners.is_empty(), "a merge goes on behind its end");
+        assert!(self.winners.is_sorted(), "of equal keys the newest source comes first");
         for at in 0..self.winners.len() {
             let source = self.winners[at];
             self.sources[source].advance()?;

@@ -1,5 +1,5 @@
-//! Work in the background: a full buffer becomes a cell; neighbouring cells become one, slice by slice, so that a flush never waits
-//! for a long merge.
+//! Flushes and merges: a full buffer becomes a cell; neighbouring cells become one, slice by slice, so that a flush never waits for a
+//! long merge.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::state::{Shared, State};
 /// Bytes that a merge reads ahead from each cell.
 const AHEAD_BYTES: u32 = 512 << 10;
 
-/// What is under way.
+/// Work under way.
 #[derive(Default)]
 pub(crate) struct Jobs {
     waiting: Vec<MergeJob>,
@@ -176,9 +176,24 @@ impl Shared {
         let mut flushed_seq = self.flushed_seq.lock();
         let cell = cell.map(Arc::new);
         let state = self.current();
+        let of_inputs = |count: fn(&Cell) -> u64| inputs.iter().map(|c| count(c)).sum::<u64>();
+        if let (Some(cell), None) = (&cell, buffer) {
+            assert!(cell.footer.records <= of_inputs(|c| c.footer.records), "a merge made records");
+            assert!(cell.footer.user_bytes <= of_inputs(|c| c.footer.user_bytes), "a merge made bytes");
+        }
+        assert!(
+            state.cells.iter().all(|c| Some(c.number()) != cell.as_ref().map(|c| c.number())),
+            "a cell is published twice"
+        );
         let gone: HashSet<u64> = inputs.iter().map(|c| c.number()).collect();
         let at = state.cells.iter().position(|c| gone.contains(&c.number())).unwrap_or(0);
+        let neighbours = state.cells.iter().skip(at).take(inputs.len());
+        assert!(
+            neighbours.zip(inputs).all(|(cell, input)| cell.number() == input.number()),
+            "merged cells are neighbours"
+        );
         let mut cells: Vec<Arc<Cell>> = state.cells.iter().filter(|c| !gone.contains(&c.number())).cloned().collect();
+        assert!(cells.len() + inputs.len() == state.cells.len(), "a merged cell is gone before its merge ends");
         if let Some(cell) = &cell {
             cells.insert(at, cell.clone());
         }
@@ -192,6 +207,7 @@ impl Shared {
         let written = if self.around.durable { self.write_manifest(&manifest) } else { Ok(0) };
         let written = written.inspect_err(|_| self.discard_unnamed(cell.as_ref()))?;
         self.around.counters.manifest_bytes.fetch_add(written, Ordering::Relaxed);
+        assert!(flushed >= *flushed_seq, "flushed batches go back from {flushed_seq} to {flushed}");
         *flushed_seq = flushed;
         let version = state.version + u64::from(buffer.is_some());
         if let Some(buffer) = buffer {
@@ -252,6 +268,7 @@ impl Shared {
         jobs.whole &= plan.is_none() && !jobs.busy.is_empty();
         let Some(plan) = plan else { return Ok(None) };
         let inputs = cells[plan.from..=plan.to].to_vec();
+        assert!(inputs.iter().all(|c| !jobs.busy.contains(&c.number())), "a cell is in two merges");
         let oldest = plan.to + 1 == cells.len();
         let ahead = (AHEAD_BYTES / self.options.page_bytes).max(1);
         let merger = Merger::of_cells(&inputs, ahead).inspect_err(|e| spoil(&inputs, e))?;

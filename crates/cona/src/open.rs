@@ -1,4 +1,4 @@
-//! From the bytes of a directory to an open store: manifest, cells' indexes, what the logs hold beyond them.
+//! Opening: the manifest, the indexes of the cells, and the batches that only the logs hold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -8,7 +8,7 @@ use tessera_disk::{Disk, DiskError};
 
 use crate::buffer::Buffer;
 use crate::cache::RecordCache;
-use crate::cell::{Cell, Surroundings, cell_name, path_in};
+use crate::cell::{Cell, StoreContext, cell_name, path_in};
 use crate::commit::Committer;
 use crate::error::Error;
 use crate::log::{Log, LogReader, Next, log_name};
@@ -17,7 +17,7 @@ use crate::options::Options;
 use crate::state::{Failures, Shared, State};
 
 /// Turns a refusal to write into one that names the directory.
-fn refused(around: &Surroundings, error: Error) -> Error {
+fn refused(around: &StoreContext, error: Error) -> Error {
     let kinds = [std::io::ErrorKind::PermissionDenied, std::io::ErrorKind::ReadOnlyFilesystem];
     match &error {
         Error::Disk(disk) => match &**disk {
@@ -30,7 +30,7 @@ fn refused(around: &Surroundings, error: Error) -> Error {
     }
 }
 
-pub(crate) fn place_name(around: &Surroundings) -> String {
+pub(crate) fn place_name(around: &StoreContext) -> String {
     match &around.dir[..] {
         "" => around.disk.describe(),
         dir => format!("{}/{dir}", around.disk.describe()),
@@ -43,7 +43,7 @@ struct Files {
     leftovers: Vec<String>,
 }
 
-fn list(around: &Surroundings) -> Result<Files, Error> {
+fn list(around: &StoreContext) -> Result<Files, Error> {
     let mut files = Files { cells: Vec::new(), logs: Vec::new(), leftovers: Vec::new() };
     for name in around.disk.list(&around.dir)? {
         let number = |suffix: &str| name.strip_suffix(suffix).and_then(|hex| u64::from_str_radix(hex, 16).ok());
@@ -59,7 +59,7 @@ fn list(around: &Surroundings) -> Result<Files, Error> {
 }
 
 /// Makes the manifest of an empty store, or refuses.
-fn create(around: &Surroundings, files: &Files, options: &Options) -> Result<Manifest, Error> {
+fn create(around: &StoreContext, files: &Files, options: &Options) -> Result<Manifest, Error> {
     if let Some(number) = files.cells.first() {
         let what = format!("the manifest is gone, but cells are here ({})", cell_name(*number));
         return Err(Error::damaged(&path_in(&around.dir, MANIFEST), 0, what));
@@ -75,7 +75,7 @@ fn create(around: &Surroundings, files: &Files, options: &Options) -> Result<Man
 /// Opens the store in `dir` of `disk`.
 pub(crate) fn open(disk: Arc<dyn Disk>, dir: &str, options: Options) -> Result<Arc<Shared>, Error> {
     options.check()?;
-    let around = Surroundings {
+    let around = StoreContext {
         disk,
         dir: dir.into(),
         trash: Default::default(),
@@ -85,7 +85,7 @@ pub(crate) fn open(disk: Arc<dyn Disk>, dir: &str, options: Options) -> Result<A
     open_around(around.clone(), options).map_err(|error| refused(&around, error))
 }
 
-fn open_around(around: Surroundings, options: Options) -> Result<Arc<Shared>, Error> {
+fn open_around(around: StoreContext, options: Options) -> Result<Arc<Shared>, Error> {
     if !around.dir.is_empty() && options.create {
         around.disk.create_dir(&around.dir)?;
     }
@@ -113,6 +113,7 @@ fn open_around(around: Surroundings, options: Options) -> Result<Arc<Shared>, Er
     let replayed = replay(&around, &files.logs, manifest.flushed_seq, &active)?;
     let used = files.cells.iter().chain(&files.logs).map(|n| n + 1).max().unwrap_or(0);
     let number = manifest.next_file.max(used);
+    assert!(replayed.last_seq >= manifest.flushed_seq, "replay ends before what is in cells");
     let logged = options.logged && around.durable;
     let log = if logged { Some(Log::create(&around, number, options.log_step_bytes())?) } else { None };
     active.logs.lock().extend(replayed.logs.iter().chain(log.as_ref().map(|log| &log.number)));
@@ -138,7 +139,7 @@ fn open_around(around: Surroundings, options: Options) -> Result<Arc<Shared>, Er
 }
 
 /// Removes all that an earlier volatile store left.
-fn clear(around: &Surroundings, files: &mut Files) -> Result<(), Error> {
+fn clear(around: &StoreContext, files: &mut Files) -> Result<(), Error> {
     let cells = files.cells.drain(..).map(cell_name);
     let logs = files.logs.drain(..).map(log_name);
     let manifest = [MANIFEST.to_owned()];
@@ -151,15 +152,15 @@ fn clear(around: &Surroundings, files: &mut Files) -> Result<(), Error> {
     Ok(())
 }
 
-struct Replayed {
+struct ReplayResult {
     last_seq: u64,
     /// Logs whose batches are in the buffer.
     logs: Vec<u64>,
 }
 
 /// Takes the batches behind `flushed_seq` in order, up to the first gap. Logs that hold none of them are removed.
-fn replay(around: &Surroundings, numbers: &[u64], flushed_seq: u64, buffer: &Buffer) -> Result<Replayed, Error> {
-    let mut done = Replayed { last_seq: flushed_seq, logs: Vec::new() };
+fn replay(around: &StoreContext, numbers: &[u64], flushed_seq: u64, buffer: &Buffer) -> Result<ReplayResult, Error> {
+    let mut done = ReplayResult { last_seq: flushed_seq, logs: Vec::new() };
     let mut gone = Vec::new();
     let nobody = AtomicU64::new(0);
     let mut ended: Option<(String, u64)> = None;

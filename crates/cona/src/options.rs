@@ -1,12 +1,21 @@
-//! How a store behaves. Every knob is declared here, with its default, unit and range.
+//! The options of a store, each with its default, unit and range.
 
 use crate::error::Error;
 use crate::index::FILTER_BITS_MAX;
 
 /// Longest key.
 pub const KEY_BYTES_MAX: usize = 1024;
+/// Smallest page of a cell.
+pub(crate) const PAGE_BYTES_MIN: u32 = 2 << 10;
+/// Largest page of a cell.
+pub(crate) const PAGE_BYTES_MAX: u32 = 32 << 10;
 /// Longest value.
 pub const VALUE_BYTES_MAX: usize = 256 << 20;
+
+const _: () =
+    assert!(VALUE_BYTES_MAX as u64 + KEY_BYTES_MAX as u64 + 64 < u32::MAX as u64, "the length of a run has 32 bits");
+const _: () =
+    assert!(PAGE_BYTES_MIN.is_power_of_two() && PAGE_BYTES_MAX.is_power_of_two() && PAGE_BYTES_MIN < PAGE_BYTES_MAX);
 
 /// When a write is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,12 +68,12 @@ pub enum FilterBits {
     },
 }
 
-/// Who merges.
+/// Which thread merges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
     /// Threads of the store's own.
     Threads(u32),
-    /// Whoever writes: everything due is done before the write returns. For simulations, and for the paper's
+    /// The writer's: everything due is done before the write returns. For simulations, and for the paper's
     /// single-threaded variant.
     Inline,
 }
@@ -88,11 +97,11 @@ pub struct Options {
     pub filter_bits: FilterBits,
     /// When a write is acknowledged, where it does not say itself.
     pub durability: Durability,
-    /// Who merges.
+    /// Which thread merges.
     pub background: Background,
     /// Bytes that a merge handles before it looks whether something more urgent waits, 64 KiB to 64 MiB.
     pub merge_slice_bytes: u64,
-    /// Take the disk's lock; no, if the caller has it.
+    /// Take the disk's lock; false if the caller holds it.
     pub lock: bool,
     /// Keep a write-ahead log. Without one what was written survives once its buffer has become a cell: after
     /// [`crate::Store::flush`], or when it was full. What a crash leaves is a prefix of the history, whole batches only, as ever. For
@@ -142,9 +151,10 @@ impl Options {
         };
         within("buffer_bytes", self.buffer_bytes, 4096, 1 << 30, "4 KiB to 1 GiB")?;
         within("buffers", self.buffers.into(), 2, 16, "2 to 16")?;
-        within("page_bytes", self.page_bytes.into(), 2048, 32 << 10, "a power of two, 2 KiB to 32 KiB")?;
+        let (least, most) = (PAGE_BYTES_MIN.into(), PAGE_BYTES_MAX.into());
+        within("page_bytes", self.page_bytes.into(), least, most, "a power of two, 2 KiB to 32 KiB")?;
         let power = u64::from(self.page_bytes.is_power_of_two());
-        within("page_bytes", u64::from(self.page_bytes) * power, 2048, 32 << 10, "a power of two, 2 KiB to 32 KiB")?;
+        within("page_bytes", u64::from(self.page_bytes) * power, least, most, "a power of two, 2 KiB to 32 KiB")?;
         within("merge_slice_bytes", self.merge_slice_bytes, 64 << 10, 64 << 20, "64 KiB to 64 MiB")?;
         let growth = match self.shape {
             Shape::Folded { growth, fold_percent } => {

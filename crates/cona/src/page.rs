@@ -5,6 +5,8 @@
 
 use tessera_failpoint as failpoint;
 
+use crate::options::{KEY_BYTES_MAX, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+
 /// Bytes before the first record.
 pub(crate) const PAGE_HEADER_BYTES: usize = 8;
 /// Bytes before the record of a page that is the first of a run.
@@ -12,6 +14,12 @@ pub(crate) const RUN_HEADER_BYTES: usize = 16;
 
 const RECORDS: u8 = 1;
 const RUN: u8 = 2;
+
+// docs/formats.md, section 5.2: checksum, count, kind, a zero byte; a run adds two words.
+const _: () = assert!(PAGE_HEADER_BYTES == 4 + 2 + 1 + 1 && RUN_HEADER_BYTES == PAGE_HEADER_BYTES + 4 + 4);
+const _: () = assert!(PAGE_BYTES_MAX <= u16::MAX as u32, "a slot has 16 bits");
+const _: () =
+    assert!(PAGE_BYTES_MIN as usize > PAGE_HEADER_BYTES + KEY_BYTES_MAX + 2 * 10 + 2, "a page holds the longest key");
 
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
@@ -58,10 +66,13 @@ pub(crate) fn record_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
 }
 
 pub(crate) fn put_record(out: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
+    assert!((1..=KEY_BYTES_MAX).contains(&key.len()), "a key of {} bytes", key.len());
+    let from = out.len();
     put_varint(out, key.len() as u64);
     put_varint(out, value.map_or(0, |v| v.len() as u64 + 1));
     out.extend_from_slice(key);
     out.extend_from_slice(value.unwrap_or(&[]));
+    assert!(out.len() - from == record_bytes(key, value), "a record of {} bytes has another length", out.len() - from);
 }
 
 /// A record's head: where its key and value are, and whether it is a delete.
@@ -144,6 +155,9 @@ impl<'a> Records<'a> {
 }
 
 /// Checks a page.
+///
+/// # Errors
+/// What is wrong with its bytes.
 pub(crate) fn parse(bytes: &[u8], cell: u64, page: u32) -> Result<Page<'_>, String> {
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     if bytes.len() < RUN_HEADER_BYTES {
@@ -170,6 +184,11 @@ pub(crate) fn parse(bytes: &[u8], cell: u64, page: u32) -> Result<Page<'_>, Stri
 
 /// Fills in the header of a page of records. `page` is whole and its slots are written.
 pub(crate) fn seal_records(bytes: &mut [u8], count: usize, cell: u64, page: u32) {
+    assert!(
+        count > 0 && PAGE_HEADER_BYTES + 2 * count < bytes.len(),
+        "a page of {} bytes holds {count} records",
+        bytes.len()
+    );
     bytes[4..6].copy_from_slice(&(count as u16).to_le_bytes());
     bytes[6] = RECORDS;
     seal(bytes, cell, page);
@@ -177,6 +196,7 @@ pub(crate) fn seal_records(bytes: &mut [u8], count: usize, cell: u64, page: u32)
 
 /// Fills in the header of the first page of a run.
 pub(crate) fn seal_run(bytes: &mut [u8], record_bytes: u32, rest_crc: u32, cell: u64, page: u32) {
+    assert!(RUN_HEADER_BYTES + record_bytes as usize > bytes.len(), "a run of {record_bytes} bytes fits one page");
     bytes[4..6].copy_from_slice(&1_u16.to_le_bytes());
     bytes[6] = RUN;
     bytes[8..12].copy_from_slice(&record_bytes.to_le_bytes());

@@ -27,6 +27,7 @@ pub(crate) struct Plan {
 /// Everything that is free, down to the oldest, becomes one cell.
 pub(crate) fn whole(cells: &[View]) -> Option<Plan> {
     let from = free_tail(cells);
+    assert!(cells[from..].iter().all(|c| !c.busy), "a busy cell is free");
     (from + 1 < cells.len()).then_some(Plan { from, to: cells.len() - 1, level: BOTTOM })
 }
 
@@ -62,6 +63,7 @@ fn level_merge(cells: &[View], growth: usize, weight_max: u64) -> Option<Plan> {
             let first = from + same - growth;
             let weight: u64 = cells[first..from + same].iter().map(|c| c.weight).sum();
             if weight <= weight_max {
+                assert!(growth >= 2 && first + growth == from + same, "{growth} neighbours are merged");
                 return Some(Plan { from: first, to: from + same - 1, level: (level + 1).min(BOTTOM - 1) });
             }
         }

@@ -33,7 +33,9 @@ impl Registry {
 
     fn remove(&self, seq: u64) {
         let mut live = self.live.lock();
-        if let Some(count) = live.get_mut(&seq) {
+        let count = live.get_mut(&seq);
+        assert!(count.as_ref().is_some_and(|count| **count > 0), "snapshot {seq} is dropped twice");
+        if let Some(count) = count {
             *count -= 1;
             if *count == 0 {
                 live.remove(&seq);

@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::buffer::{Buffer, Held};
 use crate::cache::RecordCache;
-use crate::cell::{Cell, Found, Surroundings};
+use crate::cell::{Cell, LookupResult, StoreContext};
 use crate::commit::Committer;
 use crate::error::Error;
 use crate::index::hash_key;
@@ -39,7 +39,7 @@ pub(crate) struct Failures {
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
-    pub(crate) around: Surroundings,
+    pub(crate) around: StoreContext,
     pub(crate) state: RwLock<Arc<State>>,
     pub(crate) cache: RecordCache,
     pub(crate) committer: Mutex<Committer>,
@@ -130,6 +130,7 @@ impl Shared {
     pub(crate) fn change_state(&self, change: impl FnOnce(&State) -> State) {
         let mut state = self.state.write();
         let new = Arc::new(change(&state));
+        assert!(new.version >= state.version, "state {} follows state {}", new.version, state.version);
         let old = std::mem::replace(&mut *state, new);
         drop(state);
         // The last user of a cell may go with it, outside the lock.
@@ -148,8 +149,8 @@ impl State {
                 let Some(found) = cell.get(key, hash, scratch)? else { continue };
                 cell.counters.hit(cell.level);
                 return Ok(match found {
-                    Found::Value(value) => Some(value),
-                    Found::Deleted => None,
+                    LookupResult::Value(value) => Some(value),
+                    LookupResult::Deleted => None,
                 });
             }
             Ok(None)

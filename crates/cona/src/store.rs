@@ -229,7 +229,7 @@ impl Store {
         &self,
         range: impl RangeBounds<&'k [u8]>,
     ) -> Result<impl Iterator<Item = Result<Pair, Error>>, Error> {
-        Owned::new(self.snapshot(), |snapshot| snapshot.range(range))
+        OwnedScan::new(self.snapshot(), |snapshot| snapshot.range(range))
     }
 
     /// All records whose keys begin with `prefix`, in order, as they are now.
@@ -237,7 +237,7 @@ impl Store {
     /// # Errors
     /// As for [`Store::get`], also from each step.
     pub fn prefix(&self, prefix: &[u8]) -> Result<impl Iterator<Item = Result<Pair, Error>>, Error> {
-        Owned::new(self.snapshot(), |snapshot| snapshot.prefix(prefix))
+        OwnedScan::new(self.snapshot(), |snapshot| snapshot.prefix(prefix))
     }
 
     /// Turns the insert buffers into cells.
@@ -342,22 +342,22 @@ impl Drop for Store {
 }
 
 /// A scan that owns its snapshot.
-struct Owned {
+struct OwnedScan {
     scan: crate::snapshot::Scan<'static>,
     _snapshot: Snapshot,
 }
 
-impl Owned {
+impl OwnedScan {
     fn new(
         snapshot: Snapshot,
         scan: impl FnOnce(&Snapshot) -> Result<crate::snapshot::Scan<'_>, Error>,
     ) -> Result<Self, Error> {
         let scan = scan(&snapshot)?.detach();
-        Ok(Owned { scan, _snapshot: snapshot })
+        Ok(OwnedScan { scan, _snapshot: snapshot })
     }
 }
 
-impl Iterator for Owned {
+impl Iterator for OwnedScan {
     type Item = Result<Pair, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
