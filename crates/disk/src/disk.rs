@@ -1,5 +1,5 @@
-//! The traits. Synchronous and object safe: concurrency belongs to the caller's threads, and a
-//! simulation calls the same code in one thread.
+//! The traits. They are synchronous and object safe: the caller's threads make the concurrency, and a simulation calls the same code in
+//! one thread.
 
 use std::any::Any;
 use std::io::IoSlice;
@@ -19,7 +19,7 @@ pub enum OpenMode {
     CreateNew,
 }
 
-/// How much room a disk has.
+/// Space on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     /// Bytes the disk can hold in all.
@@ -28,7 +28,7 @@ pub struct Space {
     pub free_bytes: u64,
 }
 
-/// Held while a daemon serves a disk; dropping it lets the next one in.
+/// Held while a daemon serves a disk; dropping it releases the disk.
 pub struct DiskLock {
     _held: Box<dyn Any + Send + Sync>,
 }
@@ -48,31 +48,57 @@ impl DiskLock {
 /// creation, rename and removal fails with [`DiskError::Poisoned`] until the disk is opened anew.
 pub trait Disk: Send + Sync {
     /// Opens a file for reading and writing.
+    ///
+    /// # Errors
+    /// [`DiskError::NotFound`] or [`DiskError::Exists`] by `mode`, [`DiskError::BadPath`], or the system's.
     fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError>;
 
     /// The names of the files (not directories) directly in `dir`, sorted; `""` is the root.
-    /// A directory that does not exist is [`DiskError::NotFound`].
+    ///
+    /// # Errors
+    /// [`DiskError::NotFound`] if there is no such directory, [`DiskError::BadPath`], or the system's.
     fn list(&self, dir: &str) -> Result<Vec<String>, DiskError>;
 
     /// The names of the directories directly in `dir`, sorted.
+    ///
+    /// # Errors
+    /// As for [`Disk::list`].
     fn list_dirs(&self, dir: &str) -> Result<Vec<String>, DiskError>;
 
     /// Makes a directory (and those above it) durably; does nothing if it is there.
+    ///
+    /// # Errors
+    /// [`DiskError::BadPath`], [`DiskError::Poisoned`], or the system's.
     fn create_dir(&self, dir: &str) -> Result<(), DiskError>;
 
-    /// Removes a file's name. Handles that are open stay readable. Not durable before `sync_dir`.
+    /// Removes a file's name. Open handles stay readable. Not durable before `sync_dir`.
+    ///
+    /// # Errors
+    /// [`DiskError::NotFound`], [`DiskError::Poisoned`], or the system's.
     fn remove(&self, path: &str) -> Result<(), DiskError>;
 
     /// Renames a file, replacing `to` atomically. Not durable before `sync_dir`.
+    ///
+    /// # Errors
+    /// As for [`Disk::remove`].
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError>;
 
     /// Makes the names in `dir` durable: creations, renames and removals so far.
+    ///
+    /// # Errors
+    /// [`DiskError::Poisoned`], or the system's, which poisons the disk.
     fn sync_dir(&self, dir: &str) -> Result<(), DiskError>;
 
-    /// Room on this disk.
+    /// Space on this disk.
+    ///
+    /// # Errors
+    /// The system's.
     fn space(&self) -> Result<Space, DiskError>;
 
-    /// Takes the disk for this process, or fails with [`DiskError::Locked`].
+    /// Takes the disk for this process.
+    ///
+    /// # Errors
+    /// [`DiskError::Locked`] if another process holds it, or the system's.
     fn lock(&self) -> Result<DiskLock, DiskError>;
 
     /// The disk's name for messages, such as its directory.
@@ -81,7 +107,10 @@ pub trait Disk: Send + Sync {
     /// True once a sync failed: see [`DiskError::Poisoned`].
     fn is_poisoned(&self) -> bool;
 
-    /// Renames and makes it durable.
+    /// Renames a file durably.
+    ///
+    /// # Errors
+    /// As for [`Disk::rename`] and [`Disk::sync_dir`].
     fn rename_durable(&self, from: &str, to: &str) -> Result<(), DiskError> {
         self.rename(from, to)?;
         let (from_dir, to_dir) = (crate::path::parent(from), crate::path::parent(to));
@@ -89,7 +118,10 @@ pub trait Disk: Send + Sync {
         if from_dir == to_dir { Ok(()) } else { self.sync_dir(from_dir) }
     }
 
-    /// Writes a small file whole or not at all: a temporary file, synced, renamed, directory synced.
+    /// Writes a small file whole or not at all: a temporary file is written, synced and renamed.
+    ///
+    /// # Errors
+    /// As for the steps; `path` is as it was, or new.
     fn write_durable(&self, path: &str, bytes: &[u8]) -> Result<(), DiskError> {
         let tmp = format!("{path}.tmp");
         let file = self.open(&tmp, OpenMode::Create)?;
@@ -103,38 +135,58 @@ pub trait Disk: Send + Sync {
 /// An open file. Any number of threads may read while one writes; writers of the same bytes are
 /// the caller's to order.
 pub trait DiskFile: Send + Sync {
-    /// Fills `buf` from `offset`, or fails with [`DiskError::ShortRead`] where the file ends first.
+    /// Fills `buf` from `offset`.
+    ///
+    /// # Errors
+    /// [`DiskError::ShortRead`] if the file ends first, or the system's.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DiskError>;
 
-    /// Writes all of `bytes` at `offset`, growing the file if needed. On an error any part of it
-    /// may have been written.
+    /// Writes all of `bytes` at `offset`, growing the file if needed.
+    ///
+    /// # Errors
+    /// [`DiskError::NoSpace`], [`DiskError::Poisoned`], or the system's. Any part of the bytes may be written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         self.write_vectored_at(offset, &[IoSlice::new(bytes)])
     }
 
     /// Writes the slices back to back at `offset`, without gathering them in a buffer first.
+    ///
+    /// # Errors
+    /// As for [`DiskFile::write_at`].
     fn write_vectored_at(&self, offset: u64, slices: &[IoSlice<'_>]) -> Result<(), DiskError>;
 
-    /// Makes the file's bytes and length durable (`fdatasync`). A failure poisons the disk.
+    /// Makes the file's bytes and length durable (`fdatasync`).
+    ///
+    /// # Errors
+    /// [`DiskError::Poisoned`], or the system's, which poisons the disk.
     fn sync_data(&self) -> Result<(), DiskError>;
 
     /// Length in bytes.
+    ///
+    /// # Errors
+    /// The system's.
     fn len(&self) -> Result<u64, DiskError>;
 
     /// True if the length is 0.
+    ///
+    /// # Errors
+    /// As for [`DiskFile::len`].
     fn is_empty(&self) -> Result<bool, DiskError> {
         Ok(self.len()? == 0)
     }
 
     /// Cuts or grows (with zeros) the file to `len` bytes. Not durable before `sync_data`.
+    ///
+    /// # Errors
+    /// [`DiskError::NoSpace`], [`DiskError::Poisoned`], or the system's.
     fn truncate(&self, len: u64) -> Result<(), DiskError>;
 
     /// The descriptor to hand to `sendfile` with an offset and a length, so that bytes reach a
     /// socket without being copied through the process. `None` where there is no descriptor.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Asks that cached copies of this range be forgotten, so that the next read asks the medium.
-    /// Advice only: a scrubber wants it, nothing depends on it.
+    /// Asks the system to drop its cache of this range, so that the next read reads the medium. Advice for a scrubber; nothing depends on
+    /// it.
     fn drop_cache(&self, _offset: u64, _len: u64) {}
 
     /// The file's path below the disk's root, for messages.

@@ -2,6 +2,7 @@
 
 use crate::disk::{Disk, OpenMode};
 use crate::error::DiskError;
+use crate::record::{bytes_at, u32_at, u64_at};
 
 /// The identity file's name in the disk's root.
 pub const IDENTITY_FILE: &str = "tessera-disk";
@@ -11,7 +12,13 @@ pub const IDENTITY_VERSION: u32 = 1;
 pub const IDENTITY_BYTES: usize = 64;
 
 const MAGIC: [u8; 8] = *b"TESSDISK";
-/// What a directory may hold besides ours before it is made a disk.
+/// Where the checksum is.
+const CRC_AT: usize = IDENTITY_BYTES - 4;
+
+// docs/formats.md, section 1: magic, version, zeros, cluster, disk, time, zeros, checksum.
+const _: () = assert!(8 + 4 + 4 + 16 + 16 + 8 <= CRC_AT && CRC_AT == 60);
+
+/// What a directory may hold before it becomes a disk.
 const HARMLESS: [&str; 4] = ["lock", "lost+found", "poisoned", "tessera-disk.tmp"];
 
 /// Which disk of which cluster a directory is.
@@ -19,9 +26,9 @@ const HARMLESS: [&str; 4] = ["lock", "lost+found", "poisoned", "tessera-disk.tmp
 pub struct Identity {
     /// The cluster it belongs to.
     pub cluster_id: [u8; 16],
-    /// This disk, for ever.
+    /// This disk; never changes.
     pub disk_uuid: [u8; 16],
-    /// When it was made, ms since 1970.
+    /// When the disk was made, ms since 1970.
     pub created_ms: u64,
 }
 
@@ -35,7 +42,7 @@ pub enum IdentityError {
         disk: String,
     },
     /// [`Identity::create`] on a directory that has one.
-    #[error("{disk}: already is a Tessera disk; use it as it is, or choose an empty directory")]
+    #[error("{disk}: is a Tessera disk already; use it as it is, or choose an empty directory")]
     AlreadyThere {
         /// The directory.
         disk: String,
@@ -125,13 +132,16 @@ impl Identity {
         bytes[16..32].copy_from_slice(&self.cluster_id);
         bytes[32..48].copy_from_slice(&self.disk_uuid);
         bytes[48..56].copy_from_slice(&self.created_ms.to_le_bytes());
-        let crc = crc_fast::crc32_iscsi(&bytes[..60]);
-        bytes[60..64].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc_fast::crc32_iscsi(&bytes[..CRC_AT]);
+        bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    /// Reads the file's bytes; `disk` is named in errors. Every version keeps magic, version and the
-    /// checksum of the first 60 bytes where version 1 has them, so a newer one is told from damage.
+    /// Reads the file's bytes; `disk` is named in errors. Every version keeps magic, version and the checksum of the first 60 bytes where
+    /// version 1 has them, so a newer version is told from damage.
+    ///
+    /// # Errors
+    /// [`IdentityError::Length`], [`IdentityError::Magic`], [`IdentityError::Checksum`] or [`IdentityError::Version`].
     pub fn decode(bytes: &[u8], disk: &str) -> Result<Self, IdentityError> {
         let disk = || disk.to_owned();
         let len = bytes.len() as u64;
@@ -141,23 +151,19 @@ impl Identity {
         if bytes[0..8] != MAGIC {
             return Err(IdentityError::Magic { disk: disk() });
         }
-        let expected = u32::from_le_bytes(field(bytes, 60));
-        let got = crc_fast::crc32_iscsi(&bytes[..60]);
+        let expected = u32_at(bytes, CRC_AT);
+        let got = crc_fast::crc32_iscsi(&bytes[..CRC_AT]);
         if expected != got {
             return Err(IdentityError::Checksum { disk: disk(), expected, got });
         }
-        let found = u32::from_le_bytes(field(bytes, 8));
+        let found = u32_at(bytes, 8);
         if found != IDENTITY_VERSION {
             return Err(IdentityError::Version { disk: disk(), found, supported: IDENTITY_VERSION });
         }
         if len != IDENTITY_BYTES as u64 {
             return Err(IdentityError::Length { disk: disk(), got: len });
         }
-        Ok(Identity {
-            cluster_id: field(bytes, 16),
-            disk_uuid: field(bytes, 32),
-            created_ms: u64::from_le_bytes(field(bytes, 48)),
-        })
+        Ok(Identity { cluster_id: bytes_at(bytes, 16), disk_uuid: bytes_at(bytes, 32), created_ms: u64_at(bytes, 48) })
     }
 
     /// Makes an empty directory a disk.
@@ -179,6 +185,9 @@ impl Identity {
     }
 
     /// Reads a disk's identity; `None` if the directory has none.
+    ///
+    /// # Errors
+    /// As for [`Identity::decode`], or the disk's.
     pub fn load(disk: &dyn Disk) -> Result<Option<Self>, IdentityError> {
         let file = match disk.open(IDENTITY_FILE, OpenMode::Existing) {
             Ok(file) => file,
@@ -194,7 +203,7 @@ impl Identity {
     /// Reads a disk's identity and compares it with what it should be.
     ///
     /// # Errors
-    /// [`IdentityError::Missing`], [`IdentityError::OtherCluster`], and, if `disk_uuid` is given,
+    /// As for [`Identity::load`]; [`IdentityError::Missing`], [`IdentityError::OtherCluster`], and, if `disk_uuid` is given,
     /// [`IdentityError::OtherDisk`].
     pub fn check(disk: &dyn Disk, cluster_id: &[u8; 16], disk_uuid: Option<&[u8; 16]>) -> Result<Self, IdentityError> {
         let Some(found) = Self::load(disk)? else {
@@ -216,10 +225,4 @@ impl Identity {
             _ => Ok(found),
         }
     }
-}
-
-fn field<const N: usize>(bytes: &[u8; IDENTITY_BYTES], at: usize) -> [u8; N] {
-    let mut out = [0; N];
-    out.copy_from_slice(&bytes[at..at + N]);
-    out
 }

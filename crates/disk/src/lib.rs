@@ -1,9 +1,9 @@
-//! The one interface between a node and its disk.
+//! The interface between a node and its disk.
 //!
 //! What lives here: the [`Disk`] and [`DiskFile`] traits through which every byte that a node keeps
 //! passes, their typed errors, three backends ([`RealDisk`], a directory; [`MemDisk`], memory;
-//! [`SimDisk`], memory that loses power, fills up, lies and rots as a seed tells it), and the
-//! identity file that says which disk of which cluster a directory is ([`Identity`]).
+//! [`SimDisk`], memory that loses power, fills up, lies and rots by a seed), the
+//! identity file that says which disk of which cluster a directory is ([`Identity`]), and what record formats share ([`record`]).
 //!
 //! What may not: anything about segments, fragments, logs or the network. This crate knows files
 //! and bytes, not what they mean; it never retries a failed sync and never hides an error.

@@ -173,6 +173,7 @@ impl Disk for MemDisk {
 
     fn space(&self) -> Result<Space, DiskError> {
         let used = self.shared.used_bytes.load(Ordering::Relaxed);
+        assert!(used <= self.shared.capacity_bytes, "{used} bytes on a disk of {}", self.shared.capacity_bytes);
         Ok(Space { capacity_bytes: self.shared.capacity_bytes, free_bytes: self.shared.capacity_bytes - used })
     }
 
@@ -225,6 +226,7 @@ impl DiskFile for MemFile {
             bytes.extend_from_slice(&slice[overwritten..]);
             at += slice.len();
         }
+        assert!(at == end && bytes.len() >= end, "{}: wrote up to {at}, not {end}", self.path);
         Ok(())
     }
 

@@ -18,7 +18,7 @@ impl Poison {
         self.0.get().is_some()
     }
 
-    /// An error if any sync has failed.
+    /// An error once a sync has failed.
     pub(crate) fn check(&self) -> Result<(), DiskError> {
         match self.0.get() {
             None => Ok(()),

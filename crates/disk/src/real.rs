@@ -3,8 +3,8 @@
 //! After a failed sync the kernel keeps the lost bytes in its cache, marked clean: a process that
 //! restarts would read them, believe them, and lose them with the next power failure (Rebello et
 //! al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020). So a failed sync leaves a
-//! file `poisoned` behind. It need not be durable: it matters only as long as that cache lives. Who opens the
-//! directory next has the cache forgotten before the first byte is read.
+//! file `poisoned` behind. It need not be durable: it matters only while that cache lives. The next opening of the
+//! directory drops the cache before it reads the first byte.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -26,6 +26,7 @@ const POISONED_FILE: &str = "poisoned";
 const LOCK_FILE: &str = "lock";
 /// What Linux takes in one `pwritev` (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
+const _: () = assert!(SLICES_MAX > 0 && SLICES_MAX <= 1024, "IOV_MAX of Linux");
 
 /// A disk that is a directory. Cheap to clone; clones share the poison.
 #[derive(Clone)]
@@ -63,6 +64,9 @@ impl RealDisk {
     }
 
     /// Makes the directory if it is missing, then opens it.
+    ///
+    /// # Errors
+    /// As for [`RealDisk::open`], or the system's.
     pub fn create(root: impl AsRef<Path>) -> Result<Self, DiskError> {
         let shown = root.as_ref().display().to_string();
         fs::create_dir_all(root.as_ref()).map_err(|e| DiskError::io(&shown, DiskOp::CreateDir, 0, e))?;
@@ -105,7 +109,7 @@ impl Shared {
         self.root.join(path)
     }
 
-    /// Notes a failed sync, in memory and for whoever opens the directory next.
+    /// Notes a failed sync, in memory and for the next opening.
     fn poison(&self, path: &str) {
         self.poison.set(path);
         let _ = fs::write(self.root.join(POISONED_FILE), path);
@@ -266,6 +270,7 @@ impl DiskFile for RealFile {
                 Ok(0) => return Err(self.failed(DiskOp::Write, at, io::ErrorKind::WriteZero.into())),
                 Ok(n) => {
                     at += n as u64;
+                    assert!(at <= offset + total, "{}: {at} is behind the end of the write", self.path);
                     IoSlice::advance_slices(&mut rest, n);
                 }
                 Err(rustix::io::Errno::INTR) => {}
@@ -275,6 +280,7 @@ impl DiskFile for RealFile {
                 Err(e) => return Err(self.failed(DiskOp::Write, at, e.into())),
             }
         }
+        assert!(at == offset + total, "{}: wrote {} of {total} bytes", self.path, at - offset);
         Ok(())
     }
 

@@ -11,12 +11,24 @@ const FILE_MAGIC: [u8; 8] = *b"TESSCLOG";
 const SNAPSHOT_MAGIC: [u8; 8] = *b"TESSSNAP";
 const ENTRY_MAGIC: [u8; 4] = *b"TLOG";
 const CRC_AT: usize = 104;
+const ENTRY_CRC_AT: usize = ENTRY_HEADER_BYTES as usize - 4;
+
+// docs/formats.md, section 4: magic, version, zeros, cluster, disk; a log file adds number, term, position; a snapshot adds position, term,
+// length, hash; an entry has magic, kind, zeros, term, position, synced offset, length, checksum, zeros, header checksum.
+const _: () = assert!(8 + 4 + 4 + 16 + 16 + 3 * 8 <= CRC_AT && 8 + 4 + 4 + 16 + 16 + 3 * 8 + 32 == CRC_AT);
+const _: () = assert!(CRC_AT + 4 <= FILE_HEADER_BYTES as usize && ENTRY_CRC_AT == 44);
+const _: () = assert!(4 + 1 + 3 + 3 * 8 + 4 + 4 + 4 == ENTRY_CRC_AT);
+const _: () = assert!(
+    FILE_HEADER_BYTES.is_multiple_of(8) && ENTRY_HEADER_BYTES.is_multiple_of(8),
+    "entries begin at multiples of 8"
+);
+const _: () = assert!(LOG_VERSION == 1, "a new version needs a reader of the old one");
 
 pub(crate) fn padded(len: u64) -> u64 {
     len.next_multiple_of(8)
 }
 
-/// Why bytes are no header.
+/// Why bytes are not a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Damaged,
@@ -73,6 +85,7 @@ fn open(bytes: &[u8], magic: [u8; 8]) -> Result<&[u8; FILE_HEADER_BYTES as usize
 
 impl FileHeader {
     pub(crate) fn encode(&self) -> [u8; FILE_HEADER_BYTES as usize] {
+        assert!(self.number > 0 && self.resume_seq > 0, "log file {} from entry {}", self.number, self.resume_seq);
         let mut b = begin(FILE_MAGIC, &self.cluster_id, &self.disk_uuid);
         b[48..56].copy_from_slice(&self.number.to_le_bytes());
         b[56..64].copy_from_slice(&self.term.to_le_bytes());
@@ -118,7 +131,7 @@ impl SnapshotHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     Entry,
-    /// A term was seen; no entry.
+    /// A term that was seen; not an entry.
     Term,
 }
 
@@ -140,6 +153,10 @@ impl EntryHeader {
     }
 
     pub(crate) fn encode(&self, place: RecordPlace, offset: u64) -> [u8; ENTRY_HEADER_BYTES as usize] {
+        assert!(offset.is_multiple_of(8) && offset >= FILE_HEADER_BYTES, "no entry begins at {offset}");
+        assert!(self.synced_to <= offset, "{} is durable before it is written", self.synced_to);
+        assert!((self.kind == EntryKind::Term) == (self.seq == 0), "entries are numbered from 1");
+        assert!(self.term > 0 && (self.kind == EntryKind::Entry || self.len == 0), "a term has no bytes");
         let mut b = [0; ENTRY_HEADER_BYTES as usize];
         b[0..4].copy_from_slice(&ENTRY_MAGIC);
         b[4] = match self.kind {
@@ -151,8 +168,8 @@ impl EntryHeader {
         b[24..32].copy_from_slice(&self.synced_to.to_le_bytes());
         b[32..36].copy_from_slice(&self.len.to_le_bytes());
         b[36..40].copy_from_slice(&self.crc.to_le_bytes());
-        let crc = place.seal(&b[..44], offset);
-        b[44..48].copy_from_slice(&crc.to_le_bytes());
+        let crc = place.seal(&b[..ENTRY_CRC_AT], offset);
+        b[ENTRY_CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         b
     }
 
@@ -160,7 +177,7 @@ impl EntryHeader {
     pub(crate) fn decode(file: &[u8], place: RecordPlace, offset: u64) -> Option<Self> {
         let bytes = file.get(offset as usize..)?;
         let b: &[u8; ENTRY_HEADER_BYTES as usize] = bytes.first_chunk()?;
-        if b[0..4] != ENTRY_MAGIC || u32_at(b, 44) != place.seal(&b[..44], offset) {
+        if b[0..4] != ENTRY_MAGIC || u32_at(b, ENTRY_CRC_AT) != place.seal(&b[..ENTRY_CRC_AT], offset) {
             return None;
         }
         let kind = match b[4] {

@@ -1,4 +1,4 @@
-//! What a restart makes of the log's files: docs/formats.md, section 4, *Opening*.
+//! Opening the log's files: docs/formats.md, section 4, *Opening*.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::format::{EntryHeader, EntryKind, FILE_HEADER_BYTES, Fault, FileHeader
 use crate::snapshot::{self, Snapshot};
 use crate::store::{LOG_DIR, Location, LogFile, LogOptions, LogStore, file_path};
 
-/// What opening found.
+/// Result of opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogReport {
     /// Bytes of a torn write cut off the last file.
     pub cut_bytes: u64,
-    /// A last file whose creation was cut short by a crash: removed.
+    /// Number of a last file whose creation a crash interrupted; it was removed.
     pub removed_unborn: Option<u64>,
     /// Damage.
     pub damage: Vec<LogDamage>,
@@ -177,7 +177,7 @@ impl LogStore {
         Ok(())
     }
 
-    /// Takes a file's entries into account; where its torn tail begins, if it has one.
+    /// Enters a file's entries; gives the offset of its torn tail, if it has one.
     fn load_entries(
         &mut self,
         number: u64,
@@ -212,7 +212,7 @@ impl LogStore {
                 if std::mem::take(&mut first) {
                     self.entries.split_off(&entry.seq);
                 }
-                self.learn(number, at, &entry, report);
+                self.enter(number, at, &entry, report);
             }
             at += entry.total_bytes();
         }
@@ -224,7 +224,7 @@ impl LogStore {
         None
     }
 
-    fn learn(&mut self, file: u64, offset: u64, entry: &EntryHeader, report: &mut LogReport) {
+    fn enter(&mut self, file: u64, offset: u64, entry: &EntryHeader, report: &mut LogReport) {
         if self.entries.keys().next_back().is_some_and(|&last| entry.seq <= last) {
             report.damage.push(LogDamage::Order { file, offset, seq: entry.seq });
             return;

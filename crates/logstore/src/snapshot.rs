@@ -1,4 +1,4 @@
-//! Snapshots of the manager's database: received in pieces, complete or not there at all.
+//! Snapshots of the manager's database: received in pieces, visible once complete.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::error::LogError;
 use crate::format::{FILE_HEADER_BYTES, SnapshotHeader};
 use crate::store::{LOG_DIR, LogStore};
 
-/// Which snapshot.
+/// Identity of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Entries up to here are in it.
@@ -21,7 +21,7 @@ pub struct Snapshot {
     pub hash: [u8; 32],
 }
 
-/// How much of a snapshot is there.
+/// Progress of receiving a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotProgress {
     /// Bytes received; the next piece begins here.
@@ -72,6 +72,7 @@ impl LogStore {
         if offset > part.have_bytes {
             return Err(LogError::Piece { seq, offset, expected: part.have_bytes });
         }
+        assert!(part.have_bytes <= snapshot.total_bytes, "{} of {} bytes", part.have_bytes, snapshot.total_bytes);
         if end > part.have_bytes {
             let new = &piece[(part.have_bytes - offset) as usize..];
             part.file.write_at(FILE_HEADER_BYTES + part.have_bytes, new)?;
@@ -86,8 +87,10 @@ impl LogStore {
         Ok(SnapshotProgress { have_bytes, complete })
     }
 
-    /// A piece of the newest complete snapshot, whose position is `seq`. Unverified: the receiver compares the whole
-    /// with its hash.
+    /// A piece of the newest complete snapshot, whose position is `seq`. Unverified: the receiver compares the whole with its hash.
+    ///
+    /// # Errors
+    /// [`LogError::NoSnapshot`] if `seq` is not its position, or the disk's.
     pub fn read_snapshot(&self, seq: u64, offset: u64, max_bytes: u32) -> Result<Vec<u8>, LogError> {
         let Some(snapshot) = self.snapshot.filter(|s| s.seq == seq) else { return Err(LogError::NoSnapshot { seq }) };
         let len = snapshot.total_bytes.saturating_sub(offset).min(u64::from(max_bytes));
@@ -146,6 +149,12 @@ impl LogStore {
             self.discard_part();
             return Err(LogError::SnapshotHash { seq: snapshot.seq });
         }
+        assert!(
+            part.have_bytes == snapshot.total_bytes,
+            "{} of {} bytes are complete",
+            part.have_bytes,
+            snapshot.total_bytes
+        );
         let header = SnapshotHeader {
             cluster_id: self.identity.cluster_id,
             disk_uuid: self.identity.disk_uuid,

@@ -20,7 +20,7 @@ pub(crate) const LOG_DIR: &str = "log";
 /// Longest entry, in bytes.
 pub const ENTRY_MAX_BYTES: u32 = 64 << 20;
 
-/// How a [`LogStore`] behaves.
+/// Options of a [`LogStore`].
 #[derive(Clone, Debug)]
 pub struct LogOptions {
     /// A new file is begun once one has this many bytes. Default 16 MiB; 4 KiB to 1 GiB. Entries are dropped by whole files.
@@ -44,7 +44,7 @@ pub struct LogEntry<B = Vec<u8>> {
     pub bytes: B,
 }
 
-/// What a replica holds.
+/// State of a replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogState {
     /// Highest term ever seen; durable.
@@ -110,7 +110,7 @@ impl LogStore {
         open::open(disk, options)
     }
 
-    /// What is held.
+    /// State of the replica.
     #[must_use]
     pub fn state(&self) -> LogState {
         LogState {
@@ -176,7 +176,7 @@ impl LogStore {
                     bytes += entry.bytes.len() as u64;
                     found.push(entry);
                 }
-                // What comes before a bad place is good; the next call meets it first.
+                // The entries before the damage are good; the next call reports it.
                 Err(_) if !found.is_empty() => break,
                 Err(e) => return Err(e),
             }
@@ -185,11 +185,15 @@ impl LogStore {
         Ok(found)
     }
 
-    /// Forgets entries up to `seq`, as far as the newest complete snapshot covers them; frees space by whole files.
+    /// Drops entries up to `seq`, as far as the newest complete snapshot covers them; frees space by whole files.
+    ///
+    /// # Errors
+    /// The disk's; fewer files may be gone.
     pub fn drop_to(&mut self, seq: u64) -> Result<(), LogError> {
         let up_to = seq.min(self.snapshot.map_or(0, |s| s.seq));
         let last_file = self.files.keys().next_back().copied();
         // Strictly oldest first: a newer file's header says what in the older ones is void.
+        assert!(up_to <= self.last_seq(), "entries up to {up_to} are dropped of {}", self.last_seq());
         while let Some((&number, _)) = self.files.first_key_value() {
             let needed = self.entries.iter().any(|(&seq, at)| at.file == number && seq > up_to);
             if needed || Some(number) == last_file {
@@ -214,7 +218,7 @@ impl LogStore {
         snapshot.or_else(|| self.entries.get(&seq).map(|at| at.term))
     }
 
-    /// Looks for the first hole; called when something was taken away, for appends leave none.
+    /// Finds the first hole. Only removals make one: appends are contiguous.
     pub(crate) fn find_missing(&mut self) {
         let after = self.snapshot.map_or(0, |s| s.seq);
         let behind = self.entries.range(after + 1..).map(|(seq, _)| *seq);
@@ -225,7 +229,7 @@ impl LogStore {
         if term < self.term { Err(LogError::StaleTerm { got: term, highest: self.term }) } else { Ok(()) }
     }
 
-    /// Everything about a batch that does not depend on bytes held.
+    /// Checks a batch as far as the bytes that are held do not matter.
     fn check_entries(&self, term: u64, prev_term: u64, entries: &[LogEntry<&[u8]>]) -> Result<(), LogError> {
         let Some(first) = entries.first() else { return Ok(()) };
         let mut before = (first.seq.wrapping_sub(1), prev_term);
@@ -262,7 +266,7 @@ impl LogStore {
         if held.term == entry.term {
             let same =
                 held.len as usize == entry.bytes.len() && held.crc == tessera_accel::checksum::crc32c(entry.bytes);
-            // A copy that rotted is written again, by the same rule as one of another term.
+            // A rotten copy is written again, by the rule for an entry of another term.
             return match (same, self.read(entry.seq)) {
                 (true, read) => Ok(read.is_ok()),
                 (false, _) => Err(LogError::Conflict { seq: entry.seq, term: entry.term }),
@@ -290,6 +294,11 @@ impl LogStore {
         let place = RecordPlace { disk_uuid: self.identity.disk_uuid, file: number };
         let raised = (term > self.term).then_some(LogEntry { term, seq: 0, bytes: &[][..] });
         let start = self.files[&number].end;
+        assert!(term >= self.term, "term {term} is written after term {}", self.term);
+        assert!(
+            entries.first().is_none_or(|first| first.seq == self.missing_seq.unwrap_or(self.last_seq() + 1)),
+            "a gap is written"
+        );
         let (mut end, mut headers, mut locations) = (start, Vec::new(), Vec::new());
         let records: Vec<&LogEntry<&[u8]>> = raised.iter().chain(entries).collect();
         for record in &records {
@@ -302,12 +311,15 @@ impl LogStore {
             }
             end += header.total_bytes();
         }
+        assert!(locations.len() == entries.len(), "{} places for {} entries", locations.len(), entries.len());
         let zeros = [0; 8];
         let mut slices = Vec::with_capacity(records.len() * 3);
         for (record, header) in records.iter().zip(&headers) {
             let padding = padded(record.bytes.len() as u64) as usize - record.bytes.len();
             slices.extend([&header[..], record.bytes, &zeros[..padding]].map(IoSlice::new));
         }
+        let bytes: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
+        assert!(bytes == end - start, "{bytes} bytes for entries of {}", end - start);
         let file = self.files[&number].file.clone();
         if let Err(e) = file.write_vectored_at(start, &slices) {
             self.tail_dirty = true;
@@ -326,7 +338,7 @@ impl LogStore {
         Ok(())
     }
 
-    /// Durably removes what a failed write left behind the end: it must not be taken for a later entry.
+    /// Durably cuts off the bytes of a failed write: they must not pass for a later entry.
     fn cut_failed_write(&mut self) -> Result<(), LogError> {
         if let (true, Some(file)) = (self.tail_dirty, self.current.and_then(|n| self.files.get(&n))) {
             file.file.truncate(file.end)?;
@@ -356,7 +368,7 @@ impl LogStore {
             term: self.term,
             resume_seq,
         };
-        // A file of this number can only be left over from an attempt that failed half-way.
+        // A file of this number can only be left from a failed attempt.
         let file = self.disk.open(&file_path(number), OpenMode::Create)?;
         let written = file.truncate(0).and_then(|()| file.write_at(0, &header.encode()));
         if let Err(e) = written {
@@ -367,6 +379,10 @@ impl LogStore {
         self.disk.sync_dir(LOG_DIR)?;
         self.entries.split_off(&resume_seq);
         self.find_missing();
+        assert!(
+            self.files.keys().next_back().is_none_or(|&last| last < number),
+            "log file {number:016x} is used again"
+        );
         self.files.insert(number, LogFile { file, end: FILE_HEADER_BYTES });
         self.current = Some(number);
         self.next_file = number + 1;

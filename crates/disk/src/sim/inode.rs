@@ -59,6 +59,7 @@ impl Inode {
             self.bytes.extend_from_slice(&slice[overwritten..]);
             at += slice.len();
         }
+        assert!(at == end && self.bytes.len() >= end, "wrote up to {at}, not {end}");
         if !self.bad_sectors.is_empty() {
             let healed = offset.div_ceil(sector)..(offset + written) / sector;
             self.bad_sectors.retain(|s| !healed.contains(s));
@@ -78,6 +79,7 @@ impl Inode {
         let to = ((offset + written) as usize).min(have);
         let before = self.bytes[from..to].to_vec();
         let len_before = self.len();
+        assert!(before.len() as u64 <= written, "a change replaces more than it writes");
         self.unsynced.push(Change { offset, written, before, len_before, len_after });
     }
 
@@ -137,6 +139,7 @@ impl Inode {
             image[from..from + change.before.len()].copy_from_slice(&change.before);
         }
         redo.reverse();
+        assert!(redo.len() == self.unsynced.len(), "a change is lost");
         (image, redo)
     }
 }

@@ -1,5 +1,4 @@
-//! [`SimDisk`]: a disk in memory that behaves as badly as a seed tells it, and equally badly every
-//! time.
+//! [`SimDisk`]: a disk in memory that fails as a seed says, in the same way every time.
 //!
 //! # Fault model
 //!
@@ -127,6 +126,7 @@ impl SimDisk {
     }
 
     fn assemble(state: State, sector_bytes: u64) -> Self {
+        assert!(state.faults.planned.is_empty() && !state.locked, "a fresh disk has no faults and no lock");
         let shared = Shared { state: Mutex::new(state), poison: Poison::default(), sector_bytes };
         SimDisk { shared: Arc::new(shared) }
     }
