@@ -2,52 +2,33 @@
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::files::holes;
 use crate::term::Out;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tessera_client::locate::Located;
+use tessera_client::inodes::NewAttr;
 use tessera_client::path::StorePath;
-use tessera_client::similarity::Similarity;
 use tessera_client::{
-    Cancel, Client, Error, GetOptions, Options, Owner, PathOpError, Progress, PutMode, PutOptions, ReadReport, Sink,
-    Source, WriteDone,
+    Cancel, Client, Error, GetOptions, Options, Owner, Progress, PutOptions, Sink, Source, WriteDone,
 };
 use tessera_net::{BufferPool, Dialer, DialerOptions, dialer::NoService};
-use tessera_wire::meta::{ClusterStatus, Dirent, GetStatus, MaintainReply, MaintenanceJob, VersionInfo};
-use tessera_wire::{Attr, Hello, InodeKind, Request, Role};
+use tessera_wire::meta::{ClusterStatus, Dirent, GetStatus};
+use tessera_wire::{Attr, Hello, Request, Role};
 
 /// An inode and the path it was found at.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Item {
     /// Where.
     pub path: StorePath,
-    /// File, directory or symbolic link.
-    pub kind: InodeKind,
-    /// Inode number.
-    pub ino: u64,
-    /// Length of the current version.
-    pub size_bytes: u64,
-    /// Permission bits.
-    pub mode: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Names it has.
-    pub nlink: u32,
-    /// Modification time, ns since 1970.
-    pub mtime_ns: i64,
-    /// Change time, ns since 1970.
-    pub ctime_ns: i64,
-    /// Current version id.
-    pub version: u64,
-    /// Its number within the file.
-    pub version_number: u64,
-    /// Target of a symbolic link.
-    pub symlink_target: Vec<u8>,
+    /// Its attributes.
+    pub attr: Attr,
+}
+
+impl Deref for Item {
+    type Target = Attr;
+    fn deref(&self) -> &Attr {
+        &self.attr
+    }
 }
 
 /// What a file is stored with.
@@ -74,18 +55,7 @@ pub struct Wanted {
     pub range: Option<(u64, Option<u64>)>,
 }
 
-/// What came of a put.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stored {
-    /// Id of the new version.
-    pub version: u64,
-    /// Its length.
-    pub bytes: u64,
-    /// Bytes of chunks that the cluster did not have.
-    pub new_bytes: u64,
-}
-
-/// A connection to the cluster.
+/// A connection to the cluster: a [`Client`] with the command's options.
 pub struct Store {
     client: Client,
 }
@@ -98,8 +68,6 @@ impl Drop for Store {
     }
 }
 
-/// Bytes read at a time of a file with holes.
-const SPARSE_BUFFER: usize = 1 << 20;
 /// Between two attempts to reach a manager that is starting.
 const RETRY: Duration = Duration::from_millis(200);
 /// Redundancy of optimistic writes gets this long to follow before a command ends.
@@ -146,177 +114,61 @@ impl Store {
         crate::cleanup::give_up(&self.client);
     }
 
-    /// What a path names.
-    pub fn resolve(&self, path: &StorePath) -> Outcome<Item> {
-        let entry = self.client.resolve(path)?;
-        Ok(Item::new(path.clone(), entry.attr.unwrap_or_default()))
+    /// The inode at a path.
+    pub fn item(&self, path: &StorePath) -> Outcome<Item> {
+        Ok(Item { path: path.clone(), attr: self.stat(path)? })
     }
 
     /// Entries of a directory, in byte order of names.
-    pub fn list(&self, path: &StorePath) -> Outcome<Vec<Item>> {
+    pub fn items(&self, path: &StorePath) -> Outcome<Vec<Item>> {
         let item = |entry: Dirent| {
             let path = path.join(&entry.name).map_err(|e| Failure::usage(e.to_string()))?;
-            Ok(Item::new(path, entry.attr.unwrap_or_default()))
+            Ok(Item { path, attr: entry.attr.unwrap_or_default() })
         };
-        self.client.list(path)?.into_iter().map(item).collect()
+        self.list(path)?.into_iter().map(item).collect()
     }
 
-    /// Makes a directory; with `exist_ok` one that is there will do.
-    pub fn make_directory(&self, path: &StorePath, exist_ok: bool) -> Outcome {
-        if path.is_root() && exist_ok {
-            return Ok(());
-        }
-        match self.client.mkdir(path).map_err(Failure::from) {
-            Ok(_) => Ok(()),
-            Err(failure) if failure.exit == Exit::Conflict && exist_ok => match self.resolve(path)?.kind {
-                InodeKind::Directory => Ok(()),
-                _ => Err(Failure::new(Exit::Conflict, format!("{path}: is in the way of a directory and is none"))),
-            },
-            Err(failure) => Err(failure),
-        }
-    }
-
-    /// Makes a directory and those above it.
-    pub fn make_all(&self, path: &StorePath) -> Outcome {
-        self.client.mkdir_all(path)?;
-        Ok(())
-    }
-
-    /// Removes a file or symbolic link.
-    pub fn unlink(&self, path: &StorePath) -> Outcome {
-        Ok(self.client.unlink(path, false)?)
-    }
-
-    /// Removes everything below a directory and it; how many entries that were.
-    pub fn remove_all(&self, path: &StorePath) -> Outcome<u64> {
-        Ok(self.client.remove_all(path, None, &Cancel::default())?)
-    }
-
-    /// Moves a name.
-    pub fn rename(&self, from: &StorePath, to: &StorePath, no_replace: bool) -> Outcome {
-        Ok(self.client.rename(from, to, no_replace)?)
-    }
-
-    /// Makes a symbolic link; a link or file of that name gives way.
-    pub fn symlink(&self, path: &StorePath, target: &[u8]) -> Outcome {
-        match self.client.symlink(target, path).map_err(Failure::from) {
-            Ok(_) => Ok(()),
-            Err(failure) if failure.exit == Exit::Conflict => {
-                let item = self.resolve(path)?;
-                if item.kind == InodeKind::Symlink && item.symlink_target == target {
-                    return Ok(());
-                }
-                self.unlink(path)?;
-                self.client.symlink(target, path)?;
-                Ok(())
-            }
-            Err(failure) => Err(failure),
-        }
-    }
-
-    /// Changes mode and time, and makes somebody the owner; none: this process's user.
+    /// Changes mode, time and owner; owner `None`: this process's user.
     pub fn set_attributes(&self, path: &StorePath, mode: u32, mtime_ns: i64, of: Option<(u32, u32)>) -> Outcome {
-        let owner = owner(mode, of);
-        self.client.set_attr(path, Some(mode), Some(owner.uid), Some(owner.gid), Some(mtime_ns))?;
+        let Owner { mode, uid, gid } = owner(mode, of);
+        let (mode, uid, gid, mtime_ns) = (Some(mode), Some(uid), Some(gid), Some(mtime_ns));
+        self.set_attr(path, NewAttr { mode, uid, gid, mtime_ns, atime_ns: None })?;
         Ok(())
     }
 
-    /// Hints that are set on a path: name and value.
-    pub fn hints(&self, path: &StorePath) -> Outcome<Vec<(String, String)>> {
-        let entry = self.client.resolve(path)?;
-        Ok(entry.hints.into_iter().map(|h| (h.name, h.value)).collect())
-    }
-
-    /// Sets hints; an empty value takes one away.
-    pub fn set_hints(&self, path: &StorePath, hints: &[(String, String)]) -> Outcome {
-        let (gone, set): (Vec<_>, Vec<_>) = hints.iter().cloned().partition(|(_, value)| value.is_empty());
-        self.client.set_policy(path, &set)?;
-        let there = if gone.is_empty() { Vec::new() } else { self.hints(path)? };
-        for (name, _) in gone.iter().filter(|(name, _)| there.iter().any(|(n, _)| n == name)) {
-            self.client.remove_xattr(path, &format!("{}{name}", tessera_policy::PREFIX))?;
-        }
-        Ok(())
-    }
-
-    /// Stores a file anew as its policy asks now; `progress` hears how many bytes more are done.
+    /// Stores a file anew under its current policy; `progress` is told how many bytes more are done.
     pub fn rewrite(&self, item: &Item, progress: &(dyn Fn(u64) + Sync)) -> Outcome<WriteDone> {
         let mut told = 0;
         let mut hear = |p: Progress| {
             progress(p.done.saturating_sub(told));
             told = told.max(p.done);
         };
-        let done = self.client.inodes().rewrite(item.ino, &mut hear, &Cancel::default());
+        let done = self.inodes().rewrite(item.attr.ino, &mut hear, &Cancel::default());
         done.map_err(|e| Failure::from(e).of(&item.path))
     }
 
-    /// Where a file lies.
-    pub fn locate(&self, path: &StorePath) -> Outcome<Located> {
-        Ok(self.client.locate(path)?)
-    }
-
-    /// Versions of a file, oldest first.
-    pub fn versions(&self, path: &StorePath) -> Outcome<Vec<VersionInfo>> {
-        Ok(self.client.versions(path)?)
-    }
-
-    /// The same, each beside what was there before it.
-    pub fn similarity(&self, path: &StorePath) -> Outcome<Vec<Similarity>> {
-        Ok(self.client.similarity(path)?)
-    }
-
-    /// Stores a file; `progress` hears how many bytes more have been read.
-    pub fn put(
+    /// Stores a file; `progress` is told how many bytes more were read.
+    pub fn store(
         &self,
         path: &StorePath,
-        mut source: impl Read + Send,
+        source: Source<'_>,
         given: &Given,
-        len_bytes: Option<u64>,
         progress: &(dyn Fn(u64) + Sync),
-    ) -> Outcome<Stored> {
+    ) -> Outcome<WriteDone> {
         let mut hear = steps(progress);
-        let options = PutOptions { progress: Some(&mut hear), ..put_options(given) };
-        let done = self.client.put(path, Source::Reader { reader: &mut source, len_bytes }, options)?;
-        Ok(Stored { version: done.version, bytes: done.input_bytes, new_bytes: done.new_bytes })
+        let options = PutOptions {
+            hints: given.hints.clone(),
+            if_version: given.if_version,
+            mtime_ns: given.mtime_ns,
+            owner: owner(given.mode, given.owner),
+            progress: Some(&mut hear),
+            ..PutOptions::default()
+        };
+        Ok(self.put(path, source, options)?)
     }
 
-    /// Stores a file that has holes: they are not read, and stay holes.
-    pub fn put_sparse(
-        &self,
-        path: &StorePath,
-        file: &mut File,
-        given: &Given,
-        len_bytes: u64,
-        progress: &(dyn Fn(u64) + Sync),
-    ) -> Outcome<Stored> {
-        let io = |e: std::io::Error| Failure::io(path, &e);
-        let mut handle = self.client.open_write(path, put_options(given))?;
-        let (mut buffer, mut at) = (vec![0; SPARSE_BUFFER], 0);
-        while let Some(stretch) = holes::next_data(file, at, len_bytes).map_err(io)? {
-            progress(stretch.start - at);
-            handle.skip_to(stretch.start).map_err(Error::from)?;
-            file.seek(SeekFrom::Start(stretch.start)).map_err(io)?;
-            at = stretch.start;
-            while at < stretch.end {
-                let room = buffer.len().min(usize::try_from(stretch.end - at).unwrap_or(usize::MAX));
-                match file.read(&mut buffer[..room]).map_err(io)? {
-                    // It became shorter meanwhile.
-                    0 => break,
-                    n => {
-                        handle.write(&buffer[..n]).map_err(Error::from)?;
-                        progress(n as u64);
-                        at += n as u64;
-                    }
-                }
-            }
-        }
-        progress(len_bytes.saturating_sub(at));
-        handle.skip_to(len_bytes.max(at)).map_err(Error::from)?;
-        let done = handle.finish().map_err(Error::from)?;
-        Ok(Stored { version: done.version, bytes: len_bytes.max(at), new_bytes: done.new_bytes })
-    }
-
-    /// Fetches a file; `progress` hears how many bytes more have arrived. How many there were.
-    pub fn get(
+    /// Fetches a file; `progress` is told how many bytes more have arrived. Returns how many there were.
+    pub fn fetch(
         &self,
         path: &StorePath,
         sink: Sink<'_>,
@@ -330,12 +182,7 @@ impl Store {
             progress: Some(&mut hear),
             cancel: Cancel::default(),
         };
-        Ok(self.client.get(path, sink, options)?.1)
-    }
-
-    /// What the reads so far had to do without.
-    pub fn read_report(&self) -> ReadReport {
-        self.client.read_report()
+        Ok(self.get(path, sink, options)?.1)
     }
 
     /// Waits for the redundancy of optimistic writes; says so if it does not come.
@@ -348,48 +195,12 @@ impl Store {
             )),
         }
     }
-
-    /// The state of the cluster.
-    pub fn status(&self) -> Outcome<ClusterStatus> {
-        self.client.status().map_err(of_cluster)
-    }
-
-    /// Empties a node or one of its disks (0: all), or takes that back.
-    pub fn drain(&self, node: u64, disk: u64, undo: bool) -> Outcome {
-        self.client.drain(&node.to_string(), disk, undo).map_err(of_cluster)
-    }
-
-    /// Starts or looks at a pass of upkeep.
-    pub fn maintain(&self, what: MaintenanceJob, start: bool) -> Outcome<MaintainReply> {
-        self.client.maintain(what, start).map_err(of_cluster)
-    }
 }
 
-impl Item {
-    fn new(path: StorePath, attr: Attr) -> Item {
-        Item {
-            path,
-            kind: attr.kind(),
-            ino: attr.ino,
-            size_bytes: attr.size_bytes,
-            mode: attr.mode,
-            uid: attr.uid,
-            gid: attr.gid,
-            nlink: attr.nlink,
-            mtime_ns: attr.mtime_ns,
-            ctime_ns: attr.ctime_ns,
-            version: attr.version,
-            version_number: attr.version_number,
-            symlink_target: attr.symlink_target,
-        }
-    }
-}
-
-/// A failure of what is about no path.
-fn of_cluster(error: Error) -> Failure {
-    match error {
-        Error::PathOp(PathOpError::Refused { error, .. }) => error.into(),
-        error => error.into(),
+impl Deref for Store {
+    type Target = Client;
+    fn deref(&self) -> &Client {
+        &self.client
     }
 }
 
@@ -399,18 +210,6 @@ fn steps(hear: &(dyn Fn(u64) + Sync)) -> impl FnMut(Progress) + Send + '_ {
     move |progress: Progress| {
         hear(progress.done.saturating_sub(last));
         last = progress.done;
-    }
-}
-
-fn put_options(given: &Given) -> PutOptions<'static> {
-    PutOptions {
-        hints: given.hints.clone(),
-        mode: PutMode::Replace,
-        if_version: given.if_version,
-        mtime_ns: given.mtime_ns,
-        owner: owner(given.mode, given.owner),
-        progress: None,
-        cancel: Cancel::default(),
     }
 }
 

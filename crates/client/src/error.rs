@@ -242,6 +242,9 @@ pub enum Error {
         /// What came of it.
         error: WireError,
     },
+    /// Of a request about the whole cluster, or a node.
+    #[error(transparent)]
+    Cluster(WireError),
     /// Of the device that was to compute.
     #[error(transparent)]
     Device(#[from] tessera_accel::DeviceError),
@@ -262,6 +265,7 @@ impl Error {
             Error::PathOp(PathOpError::Path(PathError::NameTooLong { .. })) => Code::NameTooLong,
             Error::PathOp(PathOpError::Path(_) | PathOpError::Hint { .. }) => Code::Invalid,
             Error::PathOp(PathOpError::Refused { error, .. }) | Error::Connect { error, .. } => error.kind(),
+            Error::Cluster(error) => error.kind(),
             Error::PathOp(PathOpError::Cancelled { .. }) => Code::Timeout,
             Error::Device(
                 tessera_accel::DeviceError::NoSuchDevice { .. } | tessera_accel::DeviceError::NoCuda { .. },
@@ -305,12 +309,23 @@ impl ReadError {
     }
 }
 
-/// The manager knows inodes; whoever asked knows names.
+// Callers that only pass errors on need not know which operation failed.
+impl From<WriteError> for std::io::Error {
+    fn from(error: WriteError) -> Self {
+        std::io::Error::other(error)
+    }
+}
+
+impl From<ReadError> for std::io::Error {
+    fn from(error: ReadError) -> Self {
+        std::io::Error::other(error)
+    }
+}
+
+/// A refusal in the words of a caller that named a path: the manager knows inodes only.
 pub(crate) fn by_name(error: WireError) -> WireError {
     match error.kind() {
-        Code::NotDirectory => {
-            WireError::new(Code::NotDirectory, "a name in this path should be a directory and is none")
-        }
+        Code::NotDirectory => WireError::new(Code::NotDirectory, "a name in this path is not a directory"),
         _ => error,
     }
 }

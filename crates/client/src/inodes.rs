@@ -18,7 +18,11 @@ use tessera_wire::{Attr, Error, InodeKind};
 
 /// See the module. Errors of metadata are the manager's own.
 #[derive(Clone, Copy)]
-pub struct Inodes<'a>(pub(crate) &'a Client);
+pub struct Inodes<'a> {
+    pub(crate) client: &'a Client,
+    /// Whether answers that can be kept are asked for under a lease.
+    pub(crate) want_leases: bool,
+}
 
 /// How a name is moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -87,36 +91,50 @@ const AS_MANY_AS_POSSIBLE: u32 = 0;
 impl Inodes<'_> {
     /// Entry of a directory, under a lease if there is one to be had.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Error> {
-        self.0.context.ask(&Lookup { parent, name: name.to_vec(), want_lease: true })
+        self.client.context.ask(&Lookup { parent, name: name.to_vec(), want_lease: self.want_leases })
     }
 
     /// An inode, under a lease if there is one to be had.
     pub fn get(&self, ino: u64) -> Result<Entry, Error> {
-        self.0.context.ask(&GetAttr { ino, want_lease: true })
+        self.client.context.ask(&GetAttr { ino, want_lease: self.want_leases })
     }
 
     /// A page of a directory: names after `after` in byte order, and whether there are more.
     pub fn list(&self, ino: u64, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
-        let reply = self.0.context.ask(&List { ino, after: after.to_vec(), limit: AS_MANY_AS_POSSIBLE })?;
+        let reply = self.client.context.ask(&List { ino, after: after.to_vec(), limit: AS_MANY_AS_POSSIBLE })?;
         Ok((reply.entries, reply.more))
     }
 
-    /// New directory. With `inos`, so many inode numbers are asked for, and to have the names in there for oneself
+    /// New directory. With `inos`, so many inode numbers are asked for, and the delegation of the directory
     /// ([`Entry::delegation_ms`], [`Client::on_delegation_recall`]).
+    ///
+    /// # Errors
+    /// The manager refuses, or does not answer.
     pub fn make_directory(&self, parent: u64, name: &[u8], owner: Owner, inos: u32) -> Result<Entry, Error> {
+        self.make_dir(parent, name, owner, inos, false)
+    }
+
+    /// As [`Inodes::make_directory`]; with `exist_ok` one that exists will do.
+    pub(crate) fn make_dir(
+        &self,
+        parent: u64,
+        name: &[u8],
+        owner: Owner,
+        inos: u32,
+        exist_ok: bool,
+    ) -> Result<Entry, Error> {
         let Owner { mode, uid, gid } = owner;
-        let op_id = self.0.context.op_id();
-        let request =
-            MakeDir { op_id, parent, name: name.to_vec(), mode, uid, gid, exist_ok: false, inos, want_lease: true };
-        self.0.context.ask(&request)
+        let (op_id, want_lease) = (self.client.context.op_id(), self.want_leases);
+        let name = name.to_vec();
+        self.client.context.ask(&MakeDir { op_id, parent, name, mode, uid, gid, exist_ok, inos, want_lease })
     }
 
     /// New empty file, named pipe, socket or device (with its number). Its change time is now the directory's modification
     /// time.
     pub fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
         let NewNode { kind, owner: Owner { mode, uid, gid }, rdev, ino, want_delegation, inos } = new;
-        let (op_id, kind, name) = (self.0.context.op_id(), kind as i32, name.to_vec());
-        self.0.context.ask(&MakeNode {
+        let (op_id, kind, name) = (self.client.context.op_id(), kind as i32, name.to_vec());
+        self.client.context.ask(&MakeNode {
             op_id,
             parent,
             name,
@@ -127,7 +145,7 @@ impl Inodes<'_> {
             rdev,
             exist_ok: false,
             ino,
-            want_lease: true,
+            want_lease: self.want_leases,
             want_delegation,
             inos,
         })
@@ -135,27 +153,34 @@ impl Inodes<'_> {
 
     /// New symbolic link.
     pub fn symlink(&self, parent: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Attr, Error> {
-        let op_id = self.0.context.op_id();
-        attr(self.0.context.ask(&Symlink { op_id, parent, name: name.to_vec(), target: target.to_vec(), uid, gid })?)
+        let op_id = self.client.context.op_id();
+        attr(self.client.context.ask(&Symlink {
+            op_id,
+            parent,
+            name: name.to_vec(),
+            target: target.to_vec(),
+            uid,
+            gid,
+        })?)
     }
 
     /// Another name.
     pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, Error> {
-        let op_id = self.0.context.op_id();
-        attr(self.0.context.ask(&Link { op_id, ino, parent, name: name.to_vec() })?)
+        let op_id = self.client.context.op_id();
+        attr(self.client.context.ask(&Link { op_id, ino, parent, name: name.to_vec() })?)
     }
 
     /// Removes a name; of a directory if `directory`. What it meant, as it is after that: its change time is now the
     /// directory's modification time.
     pub fn unlink(&self, parent: u64, name: &[u8], directory: bool) -> Result<Attr, Error> {
-        let op_id = self.0.context.op_id();
-        attr(self.0.context.ask(&Unlink { op_id, parent, name: name.to_vec(), directory })?)
+        let op_id = self.client.context.op_id();
+        attr(self.client.context.ask(&Unlink { op_id, parent, name: name.to_vec(), directory })?)
     }
 
     /// Moves a name.
     pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Error> {
-        self.0.context.ask(&Rename {
-            op_id: self.0.context.op_id(),
+        self.client.context.ask(&Rename {
+            op_id: self.client.context.op_id(),
             from_parent: from.0,
             from_name: from.1.to_vec(),
             to_parent: to.0,
@@ -169,19 +194,28 @@ impl Inodes<'_> {
     /// Changes attributes; the inode as it is then.
     pub fn set_attr(&self, ino: u64, new: NewAttr) -> Result<Entry, Error> {
         let NewAttr { mode, uid, gid, mtime_ns, atime_ns } = new;
-        let op_id = self.0.context.op_id();
-        self.0.context.ask(&SetAttr { op_id, ino, mode, uid, gid, mtime_ns, atime_ns, want_lease: true })
+        let op_id = self.client.context.op_id();
+        self.client.context.ask(&SetAttr {
+            op_id,
+            ino,
+            mode,
+            uid,
+            gid,
+            mtime_ns,
+            atime_ns,
+            want_lease: self.want_leases,
+        })
     }
 
     /// Extended attributes, hints among them.
     pub fn xattrs(&self, ino: u64) -> Result<Vec<Xattr>, Error> {
-        Ok(self.0.context.ask(&ListXattrs { ino })?.xattrs)
+        Ok(self.client.context.ask(&ListXattrs { ino })?.xattrs)
     }
 
     /// Sets an extended attribute; `create`: it must be new, `replace`: it must be there.
     pub fn set_xattr(&self, ino: u64, name: &str, value: &[u8], create: bool, replace: bool) -> Result<(), Error> {
-        self.0.context.ask(&SetXattr {
-            op_id: self.0.context.op_id(),
+        self.client.context.ask(&SetXattr {
+            op_id: self.client.context.op_id(),
             ino,
             name: name.into(),
             value: value.to_vec(),
@@ -193,18 +227,18 @@ impl Inodes<'_> {
 
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, ino: u64, name: &str) -> Result<(), Error> {
-        self.0.context.ask(&RemoveXattr { op_id: self.0.context.op_id(), ino, name: name.into() })?;
+        self.client.context.ask(&RemoveXattr { op_id: self.client.context.op_id(), ino, name: name.into() })?;
         Ok(())
     }
 
     /// Where the current version of a file lies.
     pub fn locate(&self, ino: u64) -> Result<Located, Error> {
-        self.0.locate_inode(ino)
+        self.client.locate_inode(ino)
     }
 
     /// Versions of a file, oldest first.
     pub fn versions(&self, ino: u64) -> Result<Vec<VersionInfo>, Error> {
-        Ok(self.0.context.ask(&ListVersions { ino })?.versions)
+        Ok(self.client.context.ask(&ListVersions { ino })?.versions)
     }
 
     /// Opens a version (its id; 0: the current one) for reads at any offset. It stays readable while the handle lives,
@@ -212,7 +246,7 @@ impl Inodes<'_> {
     pub fn open_read(&self, ino: u64, version: u64, first: std::ops::Range<u64>) -> Result<ReadHandle, ReadError> {
         let file = format!("inode {ino}");
         let params = ReadParams { file, parent: 0, name: Vec::new(), ino, version, number: 0, first };
-        ReadHandle::open(&self.0.context, params, &Cancel::default())
+        ReadHandle::open(&self.client.context, params, &Cancel::default())
     }
 
     /// Replaces a file's content by `bytes`, as one version; `policy` is the file's, as far as it is known (small files
@@ -226,7 +260,7 @@ impl Inodes<'_> {
     ) -> Result<WriteDone, WriteError> {
         let size = Some(bytes.len() as u64);
         let params = WriteParams { expect_policy: policy, size_hint_bytes: size, mtime_ns, ..params(ino, false) };
-        crate::write::put(&self.0.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
+        crate::write::put(&self.client.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
     }
 
     /// As [`Inodes::write_whole`], of a file that is made with that. Refused (`VersionConflict`) if there is one of that name.
@@ -241,19 +275,19 @@ impl Inodes<'_> {
             owner,
             ..params(ino, false)
         };
-        crate::write::put(&self.0.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
+        crate::write::put(&self.client.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
     }
 
     /// Opens a file to be changed: what is written goes over what there is (`patch`), or takes its place.
     pub fn open_write(&self, ino: u64, patch: bool) -> Result<WriteHandle, WriteError> {
-        WriteHandle::open(&self.0.context, params(ino, patch), Cancel::default())
+        WriteHandle::open(&self.client.context, params(ino, patch), Cancel::default())
     }
 
     /// As [`Inodes::open_write`]; what is written is refused (`VersionConflict`) unless `version` (0: none was ever written) is the
     /// current one when it is committed.
     pub fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<WriteHandle, WriteError> {
         let params = WriteParams { if_version: Some(version), ..params(ino, patch) };
-        WriteHandle::open(&self.0.context, params, Cancel::default())
+        WriteHandle::open(&self.client.context, params, Cancel::default())
     }
 }
 

@@ -1,8 +1,6 @@
 //! Where a file's bytes lie: for schedulers that send work to data, and for people who want to know how safe it is.
 
 use crate::client::Client;
-use crate::error::{Error, ReadError};
-use crate::path::StorePath;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tessera_stripe::ClassLayout;
@@ -183,15 +181,6 @@ impl Located {
 }
 
 impl Client {
-    /// Where the current version of a file lies.
-    pub fn locate(&self, path: &StorePath) -> Result<Located, Error> {
-        let ino = self.stat(path)?.ino;
-        self.inodes().locate(ino).map_err(|error| {
-            let error = crate::error::by_name(error);
-            ReadError::Refused { file: path.brief(), error }.into()
-        })
-    }
-
     pub(crate) fn locate_inode(&self, ino: u64) -> Result<Located, WireError> {
         let (opened, (extents, chunks, classes)) = self.extents_of(ino, 0)?;
         let pg_ids: Vec<u64> = chunks.values().map(|c| c.pg_id).collect::<BTreeSet<_>>().into_iter().collect();

@@ -60,7 +60,7 @@ impl Inodes<'_> {
         };
         let mut reader = InOrder { from, at: 0 };
         let source = Source::Reader { reader: &mut reader, len_bytes: Some(size_bytes) };
-        crate::write::put(&self.0.context, params, source, 0, Some(progress), cancel.clone())
+        crate::write::put(&self.client.context, params, source, 0, Some(progress), cancel.clone())
     }
 }
 

@@ -254,7 +254,7 @@ fn directories_names_and_attributes() {
     let (client, _fake) = client(Fake::new(4), Options::default());
     client.mkdir_all(&path("tess:/a/b/c")).unwrap();
     client.mkdir_all(&path("tess:/a/b/c")).unwrap();
-    assert!(client.mkdir(&path("tess:/a")).is_err());
+    assert!(client.mkdir(&path("tess:/a"), false).is_err());
     for i in 0..5 {
         client.put(&path(&format!("tess:/a/b/f{i}")), &b"x"[..], PutOptions::default()).unwrap();
     }
@@ -264,9 +264,9 @@ fn directories_names_and_attributes() {
     assert_eq!(read(&client, "tess:/z/f3"), b"x");
     let gone = client.get(&path("tess:/a/b/f3"), Sink::Writer(&mut Vec::new()), GetOptions::default()).unwrap_err();
     assert_eq!(gone.code(), tessera_wire::Code::NotFound);
-    client.set_policy(&path("tess:/z"), &[("chunking".into(), "fixed:1048576".into())]).unwrap();
+    client.set_hints(&path("tess:/z"), &[("chunking".into(), "fixed:1048576".into())]).unwrap();
     assert_eq!(client.xattrs(&path("tess:/z")).unwrap()[0].value, b"fixed:1M");
-    let wrong = client.set_policy(&path("tess:/z"), &[("redundancy".into(), "raid0".into())]).unwrap_err();
+    let wrong = client.set_hints(&path("tess:/z"), &[("redundancy".into(), "raid0".into())]).unwrap_err();
     assert!(wrong.to_string().contains("allowed"), "{wrong}");
     let mut count = 0;
     let removed = client.remove_all(&path("tess:/z"), Some(&mut |p| count = p.done), &Cancel::default()).unwrap();

@@ -17,8 +17,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tessera_client::Sink;
 use tessera_client::path::StorePath;
+use tessera_client::{Sink, Source};
 use tessera_wire::Health;
 use tessera_wire::meta::ClusterStatus;
 
@@ -117,12 +117,12 @@ impl Story<'_> {
         let store = self.connect()?;
         let before = store.status()?;
         let root = path(tree, &[])?;
-        store.make_directory(&root, true)?;
+        store.mkdir(&root, true)?;
         let mut made = std::collections::BTreeSet::new();
         for file in &self.files {
             for depth in 1..file.names.len() {
                 if made.insert(file.names[..depth].to_vec()) {
-                    store.make_directory(&path(tree, &file.names[..depth])?, true)?;
+                    store.mkdir(&path(tree, &file.names[..depth])?, true)?;
                 }
             }
         }
@@ -130,8 +130,9 @@ impl Story<'_> {
         let progress = Progress::bytes(self.out, "put", Some(self.bytes));
         let work = |file: &LocalEntry| -> Outcome {
             let given = Given { mode: 0o644, ..Given::default() };
-            let (reader, len) = open(tree, file)?;
-            store.put(&path(tree, &file.names)?, reader, &given, Some(len), &|n| progress.add(n)).map(drop)
+            let (mut reader, len) = open(tree, file)?;
+            let source = Source::Reader { reader: &mut reader, len_bytes: Some(len) };
+            store.store(&path(tree, &file.names)?, source, &given, &|n| progress.add(n)).map(drop)
         };
         let ran = pool::run(self.jobs(), JOBS, work, |f| progress.suspend(|| self.out.warn(f)));
         progress.finish();
@@ -186,8 +187,9 @@ impl Story<'_> {
         let work = |(tree, file): (Tree, &LocalEntry)| -> Outcome {
             let (reader, _) = open(tree, file)?;
             let mut compare = Compare::new(reader);
-            store
-                .get(&path(tree, &file.names)?, Sink::Writer(&mut compare), &Wanted::default(), &|n| progress.add(n))?;
+            store.fetch(&path(tree, &file.names)?, Sink::Writer(&mut compare), &Wanted::default(), &|n| {
+                progress.add(n)
+            })?;
             let (compared, different) = compare.finish().map_err(|e| Failure::io(file.path.display(), &e))?;
             let mut sums = sums.lock();
             *sums = (sums.0 + compared, sums.1 + different);

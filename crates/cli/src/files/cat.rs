@@ -44,7 +44,7 @@ pub(super) fn report_document(report: ReadReport) -> serde_json::Value {
 /// Writes a file to stdout. A reader that went away ends it without complaint.
 pub(super) fn write_out(store: &Store, path: &StorePath, wanted: Wanted) -> Outcome {
     let mut sink = Stdout { broken: false };
-    let outcome = store.get(path, Sink::Writer(&mut sink), &wanted, &|_| ());
+    let outcome = store.fetch(path, Sink::Writer(&mut sink), &wanted, &|_| ());
     match outcome {
         Err(failure) if sink.broken => Err(Failure { message: String::new(), ..failure }),
         outcome => outcome.map(drop),

@@ -47,13 +47,13 @@ pub fn get(args: GetArgs) -> Outcome {
     }
     let (jobs, special): (Vec<Job>, Vec<Job>) = jobs
         .into_iter()
-        .partition(|j| matches!(j.item.kind, InodeKind::File | InodeKind::Directory | InodeKind::Symlink));
+        .partition(|j| matches!(j.item.kind(), InodeKind::File | InodeKind::Directory | InodeKind::Symlink));
     let skipped: Vec<String> = special.iter().map(|j| j.item.path.to_string()).collect();
     skipped.iter().for_each(|s| out.note(format!("skipped {s}: neither file, directory nor symbolic link")));
-    let places = jobs.iter().filter(|j| j.item.kind != InodeKind::Directory);
+    let places = jobs.iter().filter(|j| j.item.kind() != InodeKind::Directory);
     all_differ(places.map(|j| (j.to.display().to_string(), j.item.path.to_string())))?;
-    let bytes = jobs.iter().filter(|j| j.item.kind == InodeKind::File).map(|j| j.item.size_bytes).sum();
-    let links = jobs.iter().filter(|j| j.item.kind == InodeKind::Symlink).count();
+    let bytes = jobs.iter().filter(|j| j.item.kind() == InodeKind::File).map(|j| j.item.size_bytes).sum();
+    let links = jobs.iter().filter(|j| j.item.kind() == InodeKind::Symlink).count();
     let progress = Progress::bytes(&out, "get", Some(bytes));
     let ran = carry_out(&store, jobs, args.version, args.jobs.into(), &out, &progress);
     progress.finish();
@@ -110,8 +110,8 @@ fn plan(store: &Store, source: &StorePath, target: &Target<PathBuf>, recursive: 
         (Target::As(path), _) | (Target::Into(path) | Target::IntoNew(path), None) => path.clone(),
         (Target::Into(path) | Target::IntoNew(path), Some(name)) => local::below(path, &[name.to_vec()])?,
     };
-    let item = store.resolve(source)?;
-    if item.kind != InodeKind::Directory {
+    let item = store.item(source)?;
+    if item.kind() != InodeKind::Directory {
         jobs.push(Job { item, to: root });
         return Ok(());
     }
@@ -130,8 +130,8 @@ fn plan(store: &Store, source: &StorePath, target: &Target<PathBuf>, recursive: 
 pub(super) fn tree(store: &Store, root: Item) -> Outcome<Vec<Item>> {
     let (mut all, mut todo) = (Vec::new(), vec![root]);
     while let Some(item) = todo.pop() {
-        if item.kind == InodeKind::Directory {
-            let mut children = store.list(&item.path)?;
+        if item.kind() == InodeKind::Directory {
+            let mut children = store.items(&item.path)?;
             children.reverse();
             todo.extend(children);
         }
@@ -148,7 +148,7 @@ fn carry_out(
     out: &Out,
     progress: &Progress,
 ) -> Tally {
-    let of_kind = |kind: InodeKind| move |job: &Job| job.item.kind == kind;
+    let of_kind = |kind: InodeKind| move |job: &Job| job.item.kind() == kind;
     let (directories, rest): (Vec<_>, Vec<_>) = jobs.into_iter().partition(of_kind(InodeKind::Directory));
     let (files, links): (Vec<_>, Vec<_>) = rest.into_iter().partition(of_kind(InodeKind::File));
     for directory in &directories {
@@ -200,7 +200,7 @@ fn get_file(store: &Store, job: &Job, version: Option<u64>, progress: &Progress)
     let mut pending = Pending::create(&job.to)?;
     let wanted = Wanted { version, range: None };
     let mut sink = Sparse::new(pending.file()?);
-    store.get(&job.item.path, Sink::Sparse(&mut sink), &wanted, &|n| progress.add(n))?;
+    store.fetch(&job.item.path, Sink::Sparse(&mut sink), &wanted, &|n| progress.add(n))?;
     sink.finish().map_err(|e| Failure::io(job.to.display(), &e))?;
     pending.finish(job.item.mode, job.item.mtime_ns, (job.item.uid, job.item.gid))
 }

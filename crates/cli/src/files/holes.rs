@@ -1,9 +1,9 @@
 //! Holes in local files: found where they are, made where zeros are to be written.
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
-use tessera_client::WriteHoles;
+use tessera_client::{ReadHoles, WriteHoles};
 
 /// Shorter runs of zeros are written like anything else.
 const HOLE_MIN: usize = 4096;
@@ -13,12 +13,28 @@ pub fn may_be_sparse(len_bytes: u64, blocks: u64) -> bool {
     len_bytes >= HOLE_MIN as u64 && blocks.saturating_mul(512) < len_bytes
 }
 
-/// The next stretch of data at or behind `at`, up to `len_bytes`; none: only a hole is left. A file system that knows no
+/// A file that is read without its holes.
+pub struct SparseSource<'a>(pub &'a mut File);
+
+impl Read for SparseSource<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.0.read(out)
+    }
+}
+
+impl ReadHoles for SparseSource<'_> {
+    fn next_data(&mut self, at: u64, len_bytes: u64) -> io::Result<Option<Range<u64>>> {
+        let data = next_data(self.0, at, len_bytes)?;
+        if let Some(data) = &data {
+            self.0.seek(SeekFrom::Start(data.start))?;
+        }
+        Ok(data)
+    }
+}
+
+/// The next range of data at or behind `at`, up to `len_bytes`; none: only a hole is left. A file system that knows no
 /// holes says that everything is data (lseek(2)).
-///
-/// # Errors
-/// The system's.
-pub fn next_data(file: &File, at: u64, len_bytes: u64) -> io::Result<Option<Range<u64>>> {
+fn next_data(file: &File, at: u64, len_bytes: u64) -> io::Result<Option<Range<u64>>> {
     if at >= len_bytes {
         return Ok(None);
     }
@@ -92,7 +108,6 @@ impl WriteHoles for Sparse<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
     use std::os::unix::fs::{FileExt, MetadataExt};
 
     #[test]

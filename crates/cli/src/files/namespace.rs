@@ -8,6 +8,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::remote::Store;
 use crate::term::{Out, units};
 use serde_json::json;
+use tessera_client::Cancel;
 use tessera_client::path::StorePath;
 use tessera_wire::InodeKind;
 
@@ -37,11 +38,11 @@ pub fn rm(args: RmArgs) -> Outcome {
 }
 
 fn remove(store: &Store, path: &StorePath, recursive: bool) -> Outcome<u64> {
-    let item = store.resolve(path)?;
-    match (item.kind == InodeKind::Directory, recursive) {
-        (true, true) => store.remove_all(path),
+    let item = store.stat(path)?;
+    match (item.kind() == InodeKind::Directory, recursive) {
+        (true, true) => Ok(store.remove_all(path, None, &Cancel::default())?),
         (true, false) => Err(Failure::usage(format!("{path} is a directory; remove it with --recursive"))),
-        (false, _) => store.unlink(path).map(|()| 1),
+        (false, _) => Ok(store.unlink(path, false).map(|()| 1)?),
     }
 }
 
@@ -80,9 +81,9 @@ pub fn mkdir(args: MkdirArgs) -> Outcome {
     let mut made = Vec::new();
     let ran = pool::each(&out, &paths, |path| {
         match args.parents {
-            true => store.make_all(path)?,
-            false => store.make_directory(path, false)?,
-        }
+            true => store.mkdir_all(path)?,
+            false => store.mkdir(path, false)?,
+        };
         store.set_hints(path, &hints)?;
         if !hints.is_empty() {
             super::policy::warn_if_too_wide(&store, path, &out)?;

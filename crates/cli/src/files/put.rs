@@ -1,5 +1,6 @@
 //! `tessera put`.
 
+use super::holes::SparseSource;
 use super::local::{self, Kind, LocalEntry};
 use super::pool::{self, Tally};
 use super::target::{Target, all_differ};
@@ -15,6 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use tessera_client::Source;
 use tessera_client::path::StorePath;
 
 /// One file on its way.
@@ -63,7 +65,7 @@ pub fn put(args: PutArgs) -> Outcome {
     let started = Instant::now();
     let plan = plan(sources, &target, args.recursive)?;
     if let Target::IntoNew(directory) = &target {
-        store.make_directory(directory, true)?;
+        store.mkdir(directory, true)?;
     }
     plan.failures.iter().for_each(|f| out.warn(f));
     let (directories, links) = (plan.directories.len(), plan.links.len());
@@ -146,13 +148,15 @@ fn put_stdin(store: &Store, target: &Target<StorePath>, sources: &[OsString], gi
         return Err(Failure::usage("stdin (-) goes alone, into one file"));
     }
     let progress = Progress::bytes(out, "put", None);
-    let put = store.put(to, std::io::stdin(), given, None, &|n| progress.add(n))?;
+    let put = store
+        .store(to, Source::Reader { reader: &mut std::io::stdin(), len_bytes: None }, given, &|n| progress.add(n))?;
     store.settle()?;
     progress.finish();
     if out.json() {
-        return out.document(&json!({"path": to.to_string(), "version": put.version, "files": 1, "bytes": put.bytes}));
+        return out
+            .document(&json!({"path": to.to_string(), "version": put.version, "files": 1, "bytes": put.input_bytes}));
     }
-    out.note(format!("stored {to}, {} in {}", units::bytes(put.bytes), units::duration(progress.elapsed())));
+    out.note(format!("stored {to}, {} in {}", units::bytes(put.input_bytes), units::duration(progress.elapsed())));
     Ok(())
 }
 
@@ -215,7 +219,7 @@ fn carry_out(
     let mut before = Tally { failures: plan.failures, ..Tally::default() };
     for (path, _) in &plan.directories {
         // Its own mode and time come last, when it is filled.
-        if let Err(failure) = store.make_directory(path, true) {
+        if let Err(failure) = store.mkdir(path, true).map_err(Failure::from) {
             out.warn(&failure);
             before.failures.push(failure);
             before.untried = plan.files.len() as u64;
@@ -226,7 +230,7 @@ fn carry_out(
     let files = pool::run(plan.files, jobs, |job| put_file(store, &job, given, progress, stored), tell);
     let links = plan.links.into_iter().map(|link| (0, link)).collect();
     let link = |(path, target, found): (StorePath, Vec<u8>, LocalEntry)| {
-        store.symlink(&path, &target)?;
+        store.replace_symlink(&target, &path)?;
         store.set_attributes(&path, LINK_MODE, found.mtime_ns, found.owner)
     };
     let links = pool::run(links, jobs, link, tell);
@@ -248,15 +252,15 @@ fn put_file(store: &Store, job: &FileJob, given: &Given, progress: &Progress, st
     let before = file.metadata().map_err(|e| Failure::io(path.display(), &e))?;
     let watch = file.try_clone().map_err(|e| Failure::io(path.display(), &e))?;
     let given = Given { mode: job.found.mode, mtime_ns: job.found.mtime_ns, owner: job.found.owner, ..given.clone() };
-    let put = match job.found.sparse {
-        true => store.put_sparse(&job.to, &mut file, &given, len, &|n| progress.add(n)),
-        false => store.put(&job.to, file, &given, Some(len), &|n| progress.add(n)),
+    let source = match job.found.sparse {
+        true => Source::Sparse { file: &mut SparseSource(&mut file), len_bytes: len },
+        false => Source::Reader { reader: &mut file, len_bytes: Some(len) },
     };
-    let put = put.map_err(|f| f.of(path.display()))?;
+    let put = store.store(&job.to, source, &given, &|n| progress.add(n)).map_err(|f| f.of(path.display()))?;
     stored.new_bytes.fetch_add(put.new_bytes, Ordering::Relaxed);
-    stored.bytes.fetch_add(put.bytes, Ordering::Relaxed);
+    stored.bytes.fetch_add(put.input_bytes, Ordering::Relaxed);
     let after = watch.metadata().map_err(|e| Failure::io(path.display(), &e))?;
-    match changes(&before) == changes(&after) && put.bytes == after.len() {
+    match changes(&before) == changes(&after) && put.input_bytes == after.len() {
         true => Ok(()),
         false => Err(Failure::new(
             Exit::Failed,

@@ -63,10 +63,10 @@ pub fn rewrite(args: RewriteArgs) -> Outcome {
 
 /// The files at and, if that was asked for, below a path.
 fn wanted(store: &Store, path: &StorePath, recursive: bool) -> Outcome<Vec<Item>> {
-    let item = store.resolve(path)?;
-    if item.kind == InodeKind::Directory && !recursive {
+    let item = store.item(path)?;
+    if item.kind() == InodeKind::Directory && !recursive {
         return Err(Failure::usage(format!("{path} is a directory; rewrite what is below it with --recursive")));
     }
     let all = tree(store, item)?;
-    Ok(all.into_iter().filter(|item| item.kind == InodeKind::File && item.size_bytes > 0).collect())
+    Ok(all.into_iter().filter(|item| item.kind() == InodeKind::File && item.size_bytes > 0).collect())
 }

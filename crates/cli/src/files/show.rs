@@ -18,8 +18,8 @@ pub fn ls(args: LsArgs) -> Outcome {
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
     let ran = pool::each(&out, &paths, |path| {
-        let item = store.resolve(path)?;
-        if item.kind != InodeKind::Directory {
+        let item = store.item(path)?;
+        if item.kind() != InodeKind::Directory {
             return print(&out, &[item], args.long, &shown(path));
         }
         if paths.len() > 1 && !args.recursive && !out.json() {
@@ -34,12 +34,12 @@ pub fn ls(args: LsArgs) -> Outcome {
 fn directory(store: &Store, out: &Out, path: &StorePath, args: &LsArgs) -> Outcome {
     let mut todo = vec![path.clone()];
     while let Some(path) = todo.pop() {
-        let items = store.list(&path)?;
+        let items = store.items(&path)?;
         if args.recursive && !out.json() {
             out.line(format!("{}:", shown(&path)))?;
         }
         if args.recursive {
-            let below = items.iter().filter(|i| i.kind == InodeKind::Directory).rev();
+            let below = items.iter().filter(|i| i.kind() == InodeKind::Directory).rev();
             todo.extend(below.map(|i| i.path.clone()));
         }
         print(out, &items, args.long, "")?;
@@ -64,7 +64,7 @@ fn print(out: &Out, items: &[Item], long: bool, whole: &str) -> Outcome {
         whole => whole.to_string(),
     };
     if !long {
-        let mark = |item: &Item| if item.kind == InodeKind::Directory { "/" } else { "" };
+        let mark = |item: &Item| if item.kind() == InodeKind::Directory { "/" } else { "" };
         return items.iter().try_for_each(|item| out.line(format!("{}{}", name(item), mark(item))));
     }
     let mut table = Table::new([
@@ -75,14 +75,14 @@ fn print(out: &Out, items: &[Item], long: bool, whole: &str) -> Outcome {
         ("name", Align::Left),
     ]);
     for item in items {
-        let arrow = match item.kind {
+        let arrow = match item.kind() {
             InodeKind::Symlink => format!(" -> {}", name_text(&item.symlink_target)),
             InodeKind::Directory => "/".into(),
             _ => String::new(),
         };
-        let is_file = item.kind == InodeKind::File;
+        let is_file = item.kind() == InodeKind::File;
         table.row([
-            units::mode(letter(item.kind), item.mode),
+            units::mode(letter(item.kind()), item.mode),
             if is_file { item.version_number.to_string() } else { String::new() },
             if is_file { units::count(item.size_bytes) } else { String::new() },
             units::time(item.mtime_ns),
@@ -122,7 +122,7 @@ fn kind_name(kind: InodeKind) -> &'static str {
 fn document(item: &Item) -> Value {
     let mut value = json!({
         "path": item.path.to_string(),
-        "kind": kind_name(item.kind),
+        "kind": kind_name(item.kind()),
         "size_bytes": item.size_bytes,
         "mode": format!("{:04o}", item.mode),
         "uid": item.uid,
@@ -134,7 +134,7 @@ fn document(item: &Item) -> Value {
         "version": item.version,
         "version_number": item.version_number,
     });
-    if item.kind == InodeKind::Symlink {
+    if item.kind() == InodeKind::Symlink {
         value["target"] = String::from_utf8_lossy(&item.symlink_target).into();
     }
     if item.path.components().iter().any(|name| std::str::from_utf8(name).is_err()) {
@@ -149,7 +149,7 @@ pub fn stat(args: StatArgs) -> Outcome {
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
     let store = Store::connect(&args.common)?;
     let ran = pool::each(&out, paths.iter().enumerate(), |(i, path)| {
-        let item = store.resolve(path)?;
+        let item = store.item(path)?;
         let hints = store.hints(path)?;
         if out.json() {
             let mut value = document(&item);
@@ -171,15 +171,15 @@ pub fn stat(args: StatArgs) -> Outcome {
 fn describe(out: &Out, item: &Item, hints: &[(String, String)]) -> Outcome {
     let row = |name: &str, value: String| out.line(format!("{name:<10} {value}"));
     row("path", shown(&item.path))?;
-    row("kind", kind_name(item.kind).into())?;
-    if item.kind == InodeKind::Symlink {
+    row("kind", kind_name(item.kind()).into())?;
+    if item.kind() == InodeKind::Symlink {
         row("target", name_text(&item.symlink_target))?;
     }
-    if item.kind == InodeKind::File {
+    if item.kind() == InodeKind::File {
         row("size", format!("{} ({} bytes)", units::bytes(item.size_bytes), units::count(item.size_bytes)))?;
         row("version", format!("{} (id {})", item.version_number, item.version))?;
     }
-    row("mode", format!("{} ({:04o})", units::mode(letter(item.kind), item.mode), item.mode))?;
+    row("mode", format!("{} ({:04o})", units::mode(letter(item.kind()), item.mode), item.mode))?;
     row("owner", format!("uid {}, gid {}", item.uid, item.gid))?;
     row("links", item.nlink.to_string())?;
     row("modified", format!("{} UTC", units::time(item.mtime_ns)))?;

@@ -37,13 +37,13 @@ impl Target<StorePath> {
         let path = store_path(word)?;
         let shown = path.brief();
         let wants_directory = sources > 1 || word.as_bytes().ends_with(b"/");
-        match store.resolve(&path) {
-            Ok(entry) if entry.kind == InodeKind::Directory => Ok(Target::Into(path)),
+        match store.item(&path) {
+            Ok(entry) if entry.kind() == InodeKind::Directory => Ok(Target::Into(path)),
             Ok(_) if wants_directory => Err(Failure::usage(format!("{shown} is not a directory"))),
             Ok(_) => Ok(Target::As(path)),
             Err(failure) if failure.exit == Exit::NotFound => {
                 let above = path.split_last().map(|(above, _)| above);
-                match above.ok().map(|above| (store.resolve(&above), above)) {
+                match above.ok().map(|above| (store.item(&above), above)) {
                     Some((Err(failure), above)) if failure.exit == Exit::NotFound => {
                         Err(missing(&shown, &above.brief()))
                     }

@@ -1,7 +1,7 @@
 //! `tessera status`: the truth at a glance.
 
 use crate::args::StatusArgs;
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::remote::Store;
 use crate::term::{Align, Out, Table, units};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub fn status(args: StatusArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let store = Store::connect(&args.common)?;
     loop {
-        let status = match (store.status(), args.watch) {
+        let status = match (store.status().map_err(Failure::from), args.watch) {
             (Err(failure), Some(seconds)) => {
                 // A watcher wants to see the manager come back.
                 out.warn(&failure);

@@ -27,7 +27,7 @@ impl Store {
         let split = |word: &&str| word.split_once('=').map(|(name, value)| (name.to_string(), value.to_string()));
         let hints: Vec<(String, String)> = hints.iter().filter_map(split).collect();
         if !hints.is_empty() {
-            self.client.set_policy(&path, &hints)?;
+            self.client.set_hints(&path, &hints)?;
         }
         Ok(String::new())
     }

@@ -24,6 +24,22 @@ pub enum Source<'a> {
         /// Bytes it will give, if known: room is reserved for them at once.
         len_bytes: Option<u64>,
     },
+    /// A file that may have holes: they are not read, and stay holes.
+    Sparse {
+        /// The file.
+        file: &'a mut dyn ReadHoles,
+        /// Its length.
+        len_bytes: u64,
+    },
+}
+
+/// A file whose holes can be found.
+pub trait ReadHoles: Read + Send {
+    /// Moves to the next range of data at or behind `at` and before `len_bytes`; `None`: only a hole is left.
+    ///
+    /// # Errors
+    /// The system's.
+    fn next_data(&mut self, at: u64, len_bytes: u64) -> io::Result<Option<std::ops::Range<u64>>>;
 }
 
 impl Source<'_> {
@@ -33,6 +49,7 @@ impl Source<'_> {
             Source::Bytes(bytes) => Some(bytes.len() as u64),
             Source::Slice(slice) => Some(slice.len() as u64),
             Source::Reader { len_bytes, .. } => *len_bytes,
+            Source::Sparse { len_bytes, .. } => Some(*len_bytes),
         }
     }
 }
@@ -95,6 +112,10 @@ impl<'a> Input<'a> {
     pub fn new(source: Source<'a>, pool: BufferPool, options: &Options) -> Self {
         // Room for the longest chunk beside new bytes, whatever is configured.
         let buffer_bytes = options.buffer_bytes.max(2 * tessera_policy::MAX_CHUNK_BYTES as usize);
+        let source = match source {
+            Source::Sparse { file, len_bytes } => Source::Reader { reader: file, len_bytes: Some(len_bytes) },
+            source => source,
+        };
         Input { source, at: 0, pool, buffer_bytes }
     }
 
@@ -115,6 +136,7 @@ impl<'a> Input<'a> {
                 self.at += take;
                 Ok(Stretch { fresh: rest.len(), last: self.at == slice.len(), bytes: buffer.freeze() })
             }
+            Source::Sparse { .. } => unreachable!("made a reader at the start"),
             Source::Reader { reader, len_bytes } => {
                 // A short file needs no long buffer; one byte more tells its end from a file that grew.
                 let left = len_bytes.and_then(|len| usize::try_from(len).ok()?.checked_sub(self.at + 1));

@@ -1,0 +1,513 @@
+//! Paths: each call resolves its path to a directory and a name, or to an inode, and leaves the rest to the inode API
+//! ([`Inodes`]). Where the manager resolves a path and acts in one request (reads and writes of a name), so do these.
+
+use crate::client::Client;
+use crate::error::{Error, PathOpError, WriteError, by_name};
+use crate::inodes::{Inodes, NewAttr, RenameMode};
+use crate::lease_cache::Directory;
+use crate::locate::Located;
+use crate::path::StorePath;
+use crate::read::core::{Opened, ReadParams};
+use crate::read::{ReadHandle, Sink};
+use crate::write::core::{Owner, Target, WriteDone, WriteParams};
+use crate::write::input::{ReadHoles, Source};
+use crate::write::{Cancel, Progress, ProgressFn, WriteHandle};
+use std::time::Instant;
+use tessera_policy::Policy;
+use tessera_wire::meta::{CommitMode, Dirent, Entry, Resolve, VersionInfo, Xattr};
+use tessera_wire::{Attr, Code, Error as WireError, Hint, InodeKind};
+
+/// Bytes read at a time of a file with holes.
+const SPARSE_BUFFER_BYTES: usize = 1 << 20;
+/// Bytes whose extents come with the opening of a file.
+const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
+
+/// How a file is written.
+#[derive(Default)]
+pub struct PutOptions<'a> {
+    /// Hints (name without `user.tessera.`, value) over the file's own; kept with a new file.
+    pub hints: Vec<(String, String)>,
+    /// What happens to the current content.
+    pub mode: PutMode,
+    /// Refuse unless this version is current (0: unless there is no file): compare and swap.
+    pub if_version: Option<u64>,
+    /// Modification time to record, ns since 1970; 0: now.
+    pub mtime_ns: i64,
+    /// Permission bits, owner and group of a new file.
+    pub owner: Owner,
+    /// Told how many bytes of the source were read.
+    pub progress: Option<ProgressFn<'a>>,
+    /// Stops the write.
+    pub cancel: Cancel,
+}
+
+/// What happens to the current content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PutMode {
+    /// The source replaces it.
+    #[default]
+    Replace,
+    /// The source overwrites it from `offset` on.
+    Patch {
+        /// First byte to overwrite.
+        offset: u64,
+    },
+    /// The source follows it.
+    Append,
+}
+
+/// Which bytes of which version are read.
+#[derive(Default)]
+pub struct GetOptions<'a> {
+    /// Version number within the file; 0: the current one.
+    pub version: u64,
+    /// The range to read; all if `None`.
+    pub range: Option<std::ops::Range<u64>>,
+    /// Told how many bytes have arrived.
+    pub progress: Option<ProgressFn<'a>>,
+    /// Stops the read.
+    pub cancel: Cancel,
+}
+
+impl Client {
+    /// The inode API without leases: nothing is kept of what it returns.
+    fn unleased(&self) -> Inodes<'_> {
+        Inodes { client: self, want_leases: false }
+    }
+
+    fn resolve_with(&self, path: &StorePath, want_lease: bool) -> Result<Entry, Error> {
+        let request = Resolve { start: 1, components: path.components().to_vec(), want_lease };
+        at("resolve", path, self.context.ask(&request))
+    }
+
+    /// The inode at a path, with its hints.
+    ///
+    /// # Errors
+    /// There is nothing at this path, or the manager does not answer. All calls by path fail for these two reasons,
+    /// and when the manager refuses the operation.
+    pub fn resolve(&self, path: &StorePath) -> Result<Entry, Error> {
+        self.resolve_with(path, false)
+    }
+
+    /// Attributes of the inode at a path.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`].
+    pub fn stat(&self, path: &StorePath) -> Result<Attr, Error> {
+        Ok(self.resolve(path)?.attr.unwrap_or_default())
+    }
+
+    fn ino(&self, path: &StorePath) -> Result<u64, Error> {
+        Ok(self.stat(path)?.ino)
+    }
+
+    /// A directory by path: from the cache, or asked for under a lease.
+    fn directory(&self, path: &StorePath) -> Result<Directory, Error> {
+        let recalls = match self.directories.find(path) {
+            Ok(known) => return Ok(known),
+            Err(recalls) => recalls,
+        };
+        let asked = Instant::now();
+        let entry = self.resolve_with(path, true)?;
+        self.directories.insert(path, &entry, asked, recalls);
+        let ino = entry.attr.as_ref().map_or(0, |attr| attr.ino);
+        Ok(Directory { ino, hints: entry.hints })
+    }
+
+    /// The directory above a path, and the path's last name.
+    fn place(&self, path: &StorePath) -> Result<(Directory, Vec<u8>), Error> {
+        let (parent, name) = path.split_last()?;
+        Ok((self.directory(&parent)?, name.to_vec()))
+    }
+
+    /// Reports a change of names or hints that this client made: for its own changes the manager recalls no leases.
+    fn changed<T>(&self, operation: &'static str, path: &StorePath, answer: Result<T, WireError>) -> Result<T, Error> {
+        self.directories.clear();
+        at(operation, path, answer)
+    }
+
+    /// A page of a directory: names after `after` in byte order, and whether there are more.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`].
+    pub fn list_page(&self, path: &StorePath, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
+        let ino = self.directory(path)?.ino;
+        at("list", path, self.unleased().list(ino, after))
+    }
+
+    /// All of a directory, in byte order of names.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`].
+    pub fn list(&self, path: &StorePath) -> Result<Vec<Dirent>, Error> {
+        let (mut all, mut after) = (Vec::<Dirent>::new(), Vec::new());
+        loop {
+            let (entries, more) = self.list_page(path, &after)?;
+            let empty = entries.is_empty();
+            all.extend(entries);
+            match all.last().filter(|_| more && !empty) {
+                Some(last) => after = last.name.clone(),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// A new directory, with its parent's hints; with `exist_ok` one that exists will do.
+    ///
+    /// # Errors
+    /// The name is taken, or as [`Client::resolve`] of the directory above.
+    pub fn mkdir(&self, path: &StorePath, exist_ok: bool) -> Result<Attr, Error> {
+        if path.is_root() && exist_ok {
+            return self.stat(path);
+        }
+        let (parent, name) = self.place(path)?;
+        let owner = Owner { mode: 0o755, ..Owner::default() };
+        let made = self.unleased().make_dir(parent.ino, &name, owner, 0, exist_ok);
+        Ok(at("mkdir", path, made)?.attr.unwrap_or_default())
+    }
+
+    /// A directory and those above it, where they do not exist yet.
+    ///
+    /// # Errors
+    /// As [`Client::mkdir`].
+    pub fn mkdir_all(&self, path: &StorePath) -> Result<Attr, Error> {
+        let mut here = StorePath::root();
+        let mut attr = None;
+        for name in path.components() {
+            here = here.join(name)?;
+            attr = Some(self.mkdir(&here, true)?);
+        }
+        match attr {
+            Some(attr) => Ok(attr),
+            None => self.stat(&here),
+        }
+    }
+
+    /// Removes a file's name, or an empty directory.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`]; or the directory is not empty.
+    pub fn unlink(&self, path: &StorePath, directory: bool) -> Result<(), Error> {
+        let (parent, name) = self.place(path)?;
+        self.changed("remove", path, self.unleased().unlink(parent.ino, &name, directory)).map(drop)
+    }
+
+    /// Removes a file, or a directory with all below it; how many entries. `progress` is told of each.
+    ///
+    /// # Errors
+    /// As [`Client::unlink`]; what was removed before stays removed.
+    pub fn remove_all(
+        &self,
+        path: &StorePath,
+        mut progress: Option<ProgressFn<'_>>,
+        cancel: &Cancel,
+    ) -> Result<u64, Error> {
+        let mut removed = 0;
+        let directory = self.stat(path)?.kind() == InodeKind::Directory;
+        self.remove_tree(path, directory, &mut removed, &mut progress, cancel)?;
+        Ok(removed)
+    }
+
+    fn remove_tree(
+        &self,
+        path: &StorePath,
+        directory: bool,
+        removed: &mut u64,
+        progress: &mut Option<ProgressFn<'_>>,
+        cancel: &Cancel,
+    ) -> Result<(), Error> {
+        if directory {
+            for entry in self.list(path)? {
+                let below = path.join(&entry.name)?;
+                let is_directory = entry.attr.is_some_and(|attr| attr.kind() == InodeKind::Directory);
+                self.remove_tree(&below, is_directory, removed, progress, cancel)?;
+            }
+        }
+        if cancel.is_cancelled() {
+            return Err(PathOpError::Cancelled { operation: "remove", path: path.to_string() }.into());
+        }
+        self.unlink(path, directory)?;
+        *removed += 1;
+        if let Some(progress) = progress.as_mut() {
+            progress(Progress { done: *removed, total: None });
+        }
+        Ok(())
+    }
+
+    /// Moves a name; what the target names is replaced unless `no_replace`. Hints stay with the file.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`]; or the target is taken and cannot be replaced.
+    pub fn rename(&self, from: &StorePath, to: &StorePath, no_replace: bool) -> Result<(), Error> {
+        let (from_parent, from_name) = self.place(from)?;
+        let (to_parent, to_name) = self.place(to)?;
+        let mode = if no_replace { RenameMode::NoReplace } else { RenameMode::Replace };
+        let (source, target) = ((from_parent.ino, &from_name[..]), (to_parent.ino, &to_name[..]));
+        self.changed("rename", from, self.unleased().rename(source, target, mode))
+    }
+
+    /// Another name for a file.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`]; or the name is taken.
+    pub fn link(&self, file: &StorePath, path: &StorePath) -> Result<Attr, Error> {
+        let ino = self.ino(file)?;
+        let (parent, name) = self.place(path)?;
+        at("link", path, self.unleased().link(ino, parent.ino, &name))
+    }
+
+    /// A symbolic link at `path` to `target`.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`] of the directory above; or the name is taken.
+    pub fn symlink(&self, target: &[u8], path: &StorePath) -> Result<Attr, Error> {
+        let (parent, name) = self.place(path)?;
+        at("symlink", path, self.unleased().symlink(parent.ino, &name, target, 0, 0))
+    }
+
+    /// As [`Client::symlink`]; a link or file of that name is replaced.
+    ///
+    /// # Errors
+    /// As [`Client::symlink`]; or a directory has that name.
+    pub fn replace_symlink(&self, target: &[u8], path: &StorePath) -> Result<Attr, Error> {
+        match self.symlink(target, path) {
+            Err(error) if error.code() == Code::Exists => {
+                let there = self.stat(path)?;
+                if there.kind() == InodeKind::Symlink && there.symlink_target == target {
+                    return Ok(there);
+                }
+                self.unlink(path, false)?;
+                self.symlink(target, path)
+            }
+            made => made,
+        }
+    }
+
+    /// Changes attributes.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`].
+    pub fn set_attr(&self, path: &StorePath, new: NewAttr) -> Result<Attr, Error> {
+        let ino = self.ino(path)?;
+        Ok(at("change", path, self.unleased().set_attr(ino, new))?.attr.unwrap_or_default())
+    }
+
+    /// All extended attributes, hints included.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`].
+    pub fn xattrs(&self, path: &StorePath) -> Result<Vec<Xattr>, Error> {
+        at("list attributes of", path, self.unleased().xattrs(self.ino(path)?))
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`]; or the attribute is a hint with an invalid value.
+    pub fn set_xattr(&self, path: &StorePath, name: &str, value: &[u8]) -> Result<(), Error> {
+        let ino = self.ino(path)?;
+        self.changed("set an attribute of", path, self.unleased().set_xattr(ino, name, value, false, false))
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`]; or there is no such attribute.
+    pub fn remove_xattr(&self, path: &StorePath, name: &str) -> Result<(), Error> {
+        let ino = self.ino(path)?;
+        self.changed("remove an attribute of", path, self.unleased().remove_xattr(ino, name))
+    }
+
+    /// Hints that are set on a file or directory: name and value.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`].
+    pub fn hints(&self, path: &StorePath) -> Result<Vec<(String, String)>, Error> {
+        Ok(self.resolve(path)?.hints.into_iter().map(|hint| (hint.name, hint.value)).collect())
+    }
+
+    /// Sets hints (name without `user.tessera.`, value); an empty value removes the hint. All are checked before
+    /// anything is changed (P14).
+    ///
+    /// # Errors
+    /// A hint is invalid, or as [`Client::resolve`].
+    pub fn set_hints(&self, path: &StorePath, hints: &[(String, String)]) -> Result<(), Error> {
+        let (removed, set): (Vec<_>, Vec<_>) = hints.iter().cloned().partition(|(_, value)| value.is_empty());
+        let xattr = |name: &str| format!("{}{name}", tessera_policy::PREFIX);
+        for hint in canonical(path, &set)? {
+            self.set_xattr(path, &xattr(&hint.name), hint.value.as_bytes())?;
+        }
+        let there = if removed.is_empty() { Vec::new() } else { self.hints(path)? };
+        for (name, _) in removed.iter().filter(|(name, _)| there.iter().any(|(n, _)| n == name)) {
+            self.remove_xattr(path, &xattr(name))?;
+        }
+        Ok(())
+    }
+
+    /// Versions of a file, oldest first.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`].
+    pub fn versions(&self, path: &StorePath) -> Result<Vec<VersionInfo>, Error> {
+        at("list versions of", path, self.unleased().versions(self.ino(path)?))
+    }
+
+    /// Where the fragments of a file's current version are.
+    ///
+    /// # Errors
+    /// As [`Client::resolve`].
+    pub fn locate(&self, path: &StorePath) -> Result<Located, Error> {
+        at("locate", path, self.unleased().locate(self.ino(path)?))
+    }
+
+    /// Writes a source as a new version, which appears whole or not at all.
+    ///
+    /// # Errors
+    /// Of reading the source, or of the write; nothing of it is visible then.
+    pub fn put<'a>(
+        &self,
+        path: &StorePath,
+        source: impl Into<Source<'a>>,
+        options: PutOptions<'_>,
+    ) -> Result<WriteDone, Error> {
+        let source = match source.into() {
+            Source::Sparse { file, len_bytes } => return self.put_sparse(path, file, len_bytes, options),
+            source => source,
+        };
+        let params = self.write_params(path, &options, source.len_bytes())?;
+        let base = if let PutMode::Patch { offset } = options.mode { offset } else { 0 };
+        Ok(crate::write::put(&self.context, params, source, base, options.progress, options.cancel)?)
+    }
+
+    /// Writes a file that has holes: they are not read, and stay holes.
+    fn put_sparse(
+        &self,
+        path: &StorePath,
+        file: &mut dyn ReadHoles,
+        len_bytes: u64,
+        mut options: PutOptions<'_>,
+    ) -> Result<WriteDone, Error> {
+        let failed = |e: std::io::Error| WriteError::Source { file: path.to_string(), message: e.to_string() };
+        let mut progress = options.progress.take();
+        let mut report = |done| {
+            if let Some(progress) = progress.as_mut() {
+                progress(Progress { done, total: Some(len_bytes) });
+            }
+        };
+        let mut handle = self.open_write(path, options)?;
+        let (mut buffer, mut at) = (vec![0; SPARSE_BUFFER_BYTES], 0);
+        while let Some(data) = file.next_data(at, len_bytes).map_err(failed)? {
+            handle.skip_to(data.start)?;
+            at = data.start;
+            while at < data.end {
+                let room = buffer.len().min(usize::try_from(data.end - at).unwrap_or(usize::MAX));
+                match file.read(&mut buffer[..room]).map_err(failed)? {
+                    // It became shorter meanwhile.
+                    0 => break,
+                    read => {
+                        handle.write(&buffer[..read])?;
+                        at += read as u64;
+                        report(at);
+                    }
+                }
+            }
+        }
+        let size_bytes = len_bytes.max(at);
+        report(size_bytes);
+        handle.skip_to(size_bytes)?;
+        let done = handle.finish()?;
+        assert_eq!(done.input_bytes, size_bytes, "a sparse file of {size_bytes} bytes was stored with another length");
+        Ok(done)
+    }
+
+    /// Opens a file for writing piece by piece; created when the first version is committed.
+    ///
+    /// # Errors
+    /// A hint is invalid, the directory does not exist, or the manager refuses or does not answer.
+    pub fn open_write(&self, path: &StorePath, options: PutOptions<'_>) -> Result<WriteHandle, Error> {
+        let params = self.write_params(path, &options, None)?;
+        Ok(WriteHandle::open(&self.context, params, options.cancel)?)
+    }
+
+    fn write_params(
+        &self,
+        path: &StorePath,
+        options: &PutOptions<'_>,
+        size: Option<u64>,
+    ) -> Result<WriteParams, Error> {
+        let hints = canonical(path, &options.hints)?;
+        let (parent, name) = self.place(path)?;
+        let all = parent.hints.iter().chain(&hints).map(|h| (h.name.as_str(), h.value.as_str()));
+        Ok(WriteParams {
+            want_lease: false,
+            content: 0,
+            file: path.to_string(),
+            target: Target::Name { parent: parent.ino, name },
+            mode: match options.mode {
+                PutMode::Replace => CommitMode::Replace,
+                PutMode::Patch { .. } => CommitMode::Patch,
+                PutMode::Append => CommitMode::Append,
+            },
+            if_version: options.if_version,
+            size_hint_bytes: size,
+            // A directory with hints of a newer release is no reason to fail: the manager knows them.
+            expect_policy: Policy::from_hints(all).ok(),
+            hints,
+            mtime_ns: options.mtime_ns,
+            owner: options.owner,
+        })
+    }
+
+    /// Reads a version, or a range of it, into a sink; what was read and how many bytes. Verified (P2).
+    ///
+    /// # Errors
+    /// There is no such version, too few of its fragments can be read, or the sink fails.
+    pub fn get(&self, path: &StorePath, mut sink: Sink<'_>, options: GetOptions<'_>) -> Result<(Opened, u64), Error> {
+        let range = options.range.unwrap_or(0..u64::MAX);
+        let params = self.read_params(path, options.version, range)?;
+        Ok(crate::read::get(&self.context, params, &mut sink, options.progress, &options.cancel)?)
+    }
+
+    /// Opens a version (its number; 0: the current one) for reads at any offset.
+    ///
+    /// # Errors
+    /// There is no such version, or the manager does not answer.
+    pub fn open_read(&self, path: &StorePath, version: u64) -> Result<ReadHandle, Error> {
+        let params = self.read_params(path, version, 0..FIRST_EXTENTS_BYTES)?;
+        Ok(ReadHandle::open(&self.context, params, &Cancel::default())?)
+    }
+
+    fn read_params(&self, path: &StorePath, number: u64, first: std::ops::Range<u64>) -> Result<ReadParams, Error> {
+        let (parent, name) = self.place(path)?;
+        let (file, parent) = (path.to_string(), parent.ino);
+        Ok(ReadParams { file, parent, name, ino: 0, version: 0, number, first })
+    }
+}
+
+/// Names the operation and the path in the manager's refusal.
+fn at<T>(operation: &'static str, path: &StorePath, answer: Result<T, WireError>) -> Result<T, Error> {
+    let refused = |error| PathOpError::Refused { operation, path: path.brief(), error: by_name(error) };
+    Ok(answer.map_err(refused)?)
+}
+
+fn hint_error(path: &StorePath, error: tessera_policy::HintError) -> PathOpError {
+    PathOpError::Hint { path: path.brief(), message: error.to_string() }
+}
+
+/// Hints in canonical form, or which of them is invalid or contradicts one before it.
+fn canonical(path: &StorePath, hints: &[(String, String)]) -> Result<Vec<Hint>, PathOpError> {
+    let mut all: Vec<Hint> = Vec::with_capacity(hints.len());
+    for (name, value) in hints {
+        let (own, value) = tessera_policy::canonical(name, value).map_err(|e| hint_error(path, e))?;
+        match all.iter().find(|hint| hint.name == own) {
+            Some(said) if said.value != value => {
+                let message =
+                    format!("{own}={} and {own}={value} (as {name}) exclude each other; give one", said.value);
+                return Err(PathOpError::Hint { path: path.brief(), message });
+            }
+            Some(_) => {}
+            None => all.push(Hint { name: own.to_string(), value }),
+        }
+    }
+    Ok(all)
+}
