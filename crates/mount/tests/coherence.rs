@@ -87,7 +87,7 @@ enum Covered {
 
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "a few at a time")]
-enum Happening {
+enum ModelEvent {
     Arrive { mount: usize, id: u64, request: Request },
     Answer { mount: usize, id: u64, result: Result<Entry, Code> },
     Recall { mount: usize, recall: u64, inos: Vec<u64>, directories: Vec<u64> },
@@ -134,7 +134,7 @@ struct World {
     rng: Rng,
     now_ns: i64,
     queue: BinaryHeap<Reverse<(i64, u64)>>,
-    happenings: BTreeMap<u64, Happening>,
+    events: BTreeMap<u64, ModelEvent>,
     last_number: u64,
     manager: Manager,
     mounts: Vec<MountHost>,
@@ -157,7 +157,7 @@ impl World {
             rng,
             now_ns: 1_000 * MS,
             queue: BinaryHeap::new(),
-            happenings: BTreeMap::new(),
+            events: BTreeMap::new(),
             last_number: 0,
             manager,
             mounts: (0..MOUNTS).map(|_| MountHost::default()).collect(),
@@ -166,30 +166,30 @@ impl World {
             answered_from_memory: 0,
             deferred: 0,
         };
-        world.push(0, Happening::Step);
-        (0..MOUNTS).for_each(|mount| world.push(0, Happening::Tick { mount }));
+        world.push(0, ModelEvent::Step);
+        (0..MOUNTS).for_each(|mount| world.push(0, ModelEvent::Tick { mount }));
         world
     }
 
-    fn push(&mut self, after_ns: i64, happening: Happening) {
+    fn push(&mut self, after_ns: i64, event: ModelEvent) {
         self.last_number += 1;
         self.queue.push(Reverse((self.now_ns + after_ns, self.last_number)));
-        self.happenings.insert(self.last_number, happening);
+        self.events.insert(self.last_number, event);
     }
 
     /// A message from or to a mount: it waits for the end of a cut.
-    fn carry(&mut self, mount: usize, happening: Happening) {
+    fn carry(&mut self, mount: usize, event: ModelEvent) {
         let slow = if self.rng.below(8) == 0 { 20 } else { 1 };
         let delay_ns = (1 + self.rng.below(10) as i64) * slow * MS;
         let cut_ns = (self.mounts[mount].cut_until_ns - self.now_ns).max(0);
-        self.push(cut_ns + delay_ns, happening);
+        self.push(cut_ns + delay_ns, event);
     }
 
     fn run(&mut self) -> Verdict {
         while let Some(Reverse((at_ns, number))) = self.queue.pop() {
             self.now_ns = at_ns;
-            let happening = self.happenings.remove(&number).expect("it was queued");
-            self.happen(happening)?;
+            let event = self.events.remove(&number).expect("it was queued");
+            self.happen(event)?;
         }
         if !self.manager.pending.is_empty() {
             return Err("a change waits for ever".into());
@@ -202,18 +202,18 @@ impl World {
         Ok(())
     }
 
-    fn happen(&mut self, happening: Happening) -> Verdict {
-        match happening {
-            Happening::Step => {
+    fn happen(&mut self, event: ModelEvent) -> Verdict {
+        match event {
+            ModelEvent::Step => {
                 self.steps += 1;
                 if self.steps < STEPS {
                     let pause_ns = self.rng.below(20) as i64 * MS;
-                    self.push(pause_ns, Happening::Step);
+                    self.push(pause_ns, ModelEvent::Step);
                 }
                 let mount = self.rng.below(MOUNTS as u64) as usize;
                 self.step(mount)
             }
-            Happening::Tick { mount } => {
+            ModelEvent::Tick { mount } => {
                 self.event(mount, Event::Tick)?;
                 let busy = self.steps < STEPS || !self.mounts[mount].open.is_empty();
                 if self.steps >= STEPS
@@ -222,23 +222,23 @@ impl World {
                     self.close(mount, ino)?;
                 }
                 if busy {
-                    self.push(100 * MS, Happening::Tick { mount });
+                    self.push(100 * MS, ModelEvent::Tick { mount });
                 }
                 Ok(())
             }
-            Happening::Arrive { mount, id, request } => {
+            ModelEvent::Arrive { mount, id, request } => {
                 self.arrive(mount, id, request);
                 Ok(())
             }
-            Happening::Answer { mount, id, result } => self.answer(mount, id, result),
-            Happening::Recall { mount, recall, inos, directories } => self.recall(mount, recall, inos, directories),
-            Happening::RecallAnswer { mount, what } => {
+            ModelEvent::Answer { mount, id, result } => self.answer(mount, id, result),
+            ModelEvent::Recall { mount, recall, inos, directories } => self.recall(mount, recall, inos, directories),
+            ModelEvent::RecallAnswer { mount, what } => {
                 self.manager.leases.retain(|(covered, holder), _| *holder != mount || !what.contains(covered));
                 self.apply_pending();
                 Ok(())
             }
-            Happening::ConnectionLost { mount } => self.event(mount, Event::Recalled(None)),
-            Happening::LeasesEnd => {
+            ModelEvent::ConnectionLost { mount } => self.event(mount, Event::Recalled(None)),
+            ModelEvent::LeasesEnd => {
                 self.apply_pending();
                 Ok(())
             }
@@ -309,7 +309,7 @@ impl World {
                 let length_ns = (1 + self.rng.below(1_500) as i64) * MS;
                 self.mounts[mount].cut_until_ns = self.now_ns + length_ns;
                 let noticed_ns = self.rng.below(length_ns as u64) as i64;
-                self.push(noticed_ns, Happening::ConnectionLost { mount });
+                self.push(noticed_ns, ModelEvent::ConnectionLost { mount });
                 Ok(())
             }
             _ => Ok(()),
@@ -476,7 +476,7 @@ impl World {
         let id = self.last_number;
         let stamp = self.mounts[mount].core.stamp(self.now_ns);
         self.mounts[mount].sent.insert(id, Sent { request: request.clone(), purpose, stamp });
-        self.carry(mount, Happening::Arrive { mount, id, request });
+        self.carry(mount, ModelEvent::Arrive { mount, id, request });
     }
 
     fn answer(&mut self, mount: usize, id: u64, result: Result<Entry, Code>) -> Verdict {
@@ -551,7 +551,7 @@ impl World {
 
     fn answer_recall(&mut self, mount: usize, recall: u64) {
         if let Some(what) = self.manager.recalls.remove(&recall) {
-            self.carry(mount, Happening::RecallAnswer { mount, what });
+            self.carry(mount, ModelEvent::RecallAnswer { mount, what });
         }
     }
 
@@ -573,7 +573,7 @@ impl World {
                 let wait_ns = until_ns - self.now_ns;
                 self.last_number += 1;
                 self.queue.push(Reverse((self.now_ns + wait_ns, self.last_number)));
-                self.happenings.insert(self.last_number, Happening::LeasesEnd);
+                self.events.insert(self.last_number, ModelEvent::LeasesEnd);
             }
         }
         self.manager.pending.push(Pending { mount, id, request, covers });
@@ -587,7 +587,7 @@ impl World {
             self.manager.recalls.insert(recall, what);
             // The connection of a mount that is cut off is gone.
             if self.mounts[holder].cut_until_ns <= self.now_ns {
-                self.carry(holder, Happening::Recall { mount: holder, recall, inos, directories });
+                self.carry(holder, ModelEvent::Recall { mount: holder, recall, inos, directories });
             }
         }
         self.apply_pending();
@@ -607,7 +607,7 @@ impl World {
             let pending = self.manager.pending.remove(at);
             let result = self.apply(&pending);
             let Pending { mount, id, .. } = pending;
-            self.carry(mount, Happening::Answer { mount, id, result });
+            self.carry(mount, ModelEvent::Answer { mount, id, result });
         }
     }
 
