@@ -109,7 +109,7 @@ impl Failure {
             Ok(()) => Ok(()),
             Err(_) if path.exists() && !path.is_dir() => Err(Self::new(
                 Exit::Conflict,
-                format!("{}: is no directory; name one, or what can become one", path.display()),
+                format!("{}: is not a directory; name one, or a path that does not exist yet", path.display()),
             )),
             Err(error) => Err(Self::io(path.display(), &error)),
         }

@@ -125,9 +125,9 @@ fn configuration_that_cannot_be_is_named() {
     assert_refused(&tessera(&["manager", "--dir", foreign]), 8, &["thesis.tex", "empty directory"]);
     assert_refused(&tessera(&["manager", "--dir", d, "--set", "log_copies=0"]), 2, &["log_copies cannot be 0", "3"]);
     for words in [["manager", "--dir", file], ["up", "--dir", file]] {
-        assert_refused(&tessera(&words), 6, &["node.toml", "no directory"]);
+        assert_refused(&tessera(&words), 6, &["node.toml", "not a directory"]);
     }
-    assert_refused(&tessera(&["node", "--disk", file]), 6, &["node.toml", "no directory"]);
+    assert_refused(&tessera(&["node", "--disk", file]), 6, &["node.toml", "not a directory"]);
 }
 
 #[test]

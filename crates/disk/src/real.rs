@@ -49,7 +49,7 @@ impl RealDisk {
     /// Opens an existing directory as a disk.
     ///
     /// # Errors
-    /// [`DiskError::NotFound`] if it is not there, [`DiskError::Io`] if it is no directory.
+    /// [`DiskError::NotFound`] if it is not there, [`DiskError::Io`] if it is not a directory.
     pub fn open(root: impl AsRef<Path>) -> Result<Self, DiskError> {
         let root = root.as_ref().to_path_buf();
         let shown = root.display().to_string();

@@ -61,7 +61,7 @@ impl Default for Options {
 /// Why nothing was mounted.
 #[derive(Debug, Error)]
 pub enum MountError {
-    /// The mount point is no directory.
+    /// The mount point is not a directory.
     #[error("{path}: {error}; make the directory first")]
     NoDirectory {
         /// Mount point.

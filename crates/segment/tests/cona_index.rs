@@ -323,7 +323,7 @@ fn damage_cells(disk: &SimDisk) {
     }
 }
 
-/// Damage met by a running store is an error of that call, and the next opening makes the index anew.
+/// Damage met by a running store is an error of that call, and the next opening rebuilds the index.
 #[test]
 fn damage_under_a_running_store_is_an_error() {
     let disk = sim(7);
@@ -335,7 +335,7 @@ fn damage_under_a_running_store_is_an_error() {
     let failed = expected.iter().filter(|e| store.get(e.id).is_err()).count();
     assert!(failed > 0 && store.list(None, usize::MAX).is_err());
     let error = store.get(expected[0].id).unwrap_err();
-    assert!(error.to_string().contains("makes the index anew"), "{error}");
+    assert!(error.to_string().contains("rebuilds the index"), "{error}");
     drop(store);
     let (store, report) = open_on_flash(&disk);
     assert!(!report.resumed && report.index_lost.is_some());

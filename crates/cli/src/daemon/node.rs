@@ -94,7 +94,7 @@ fn missing(path: &std::path::Path, error: DiskError) -> Failure {
         ),
         _ if path.exists() && !path.is_dir() => Failure::new(
             Exit::Conflict,
-            format!("disk {}: is no directory; name the one it is mounted at", path.display()),
+            format!("disk {}: is not a directory; name the one it is mounted at", path.display()),
         ),
         error => Failure::new(Exit::Failed, error.to_string()),
     }

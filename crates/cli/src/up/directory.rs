@@ -25,7 +25,7 @@ impl Directory {
     /// Makes it if need be, and takes its lock.
     ///
     /// # Errors
-    /// Another `up` holds it; it is no directory; it holds other people's files.
+    /// Another `up` holds it; it is not a directory; it holds other people's files.
     pub fn open(path: &Path) -> Outcome<Self> {
         Failure::or_make_directory(path)?;
         let root = path.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
