@@ -1,7 +1,7 @@
 //! The kernel's requests, one function each: looked up, carried out, answered.
 //!
 //! Nothing is decided here that another room could decide: bytes belong to [`crate::files`], names under leases to
-//! [`crate::names`]. Permissions are checked by the kernel (`default_permissions`).
+//! [`crate::namespace`]. Permissions are checked by the kernel (`default_permissions`).
 
 mod opening;
 mod tree;
