@@ -1,7 +1,7 @@
 //! Named failpoints: mistakes that production code makes on request, so that tests show that they would catch them.
 //!
 //! A failpoint is a name in [`ALL`]. Production code asks [`is_active`] at the place where the mistake would be made; a test
-//! holds the [`Guard`] of [`activate`] while it wants the mistake. A test suite that passes with a failpoint active misses a bug.
+//! holds the `Guard` of `activate` while it wants the mistake. A test suite that passes with a failpoint active misses a bug.
 //!
 //! What lives here: the table of names and the registry. What does not: the mistakes themselves, which stand in the code that
 //! they break. This crate depends on nothing.
