@@ -1,4 +1,5 @@
-//! [`Client`]: the connection to a cluster, and what concerns all of it. What concerns a path is in [`crate::paths`].
+//! [`Client`]: the connection to a cluster, and the operations that concern all of it. Operations on a path are in
+//! [`crate::paths`].
 
 use crate::config::Options;
 use crate::context::Context;
@@ -81,25 +82,27 @@ impl Client {
         &self.locks
     }
 
-    /// The same by inode number instead of path, under leases.
+    /// The same operations by inode number instead of path, under leases.
     pub fn inodes(&self) -> Inodes<'_> {
         Inodes { client: self, want_leases: true }
     }
 
-    /// Registers a function that is told of inodes whose leases the manager recalls, before the recall is answered.
-    /// `None`: all leases ended, because the connection was lost. The function must not ask the cluster anything.
+    /// Registers a function that the client calls with the inodes whose leases the manager recalls, before it answers
+    /// the recall.
+    /// `None`: all leases ended, because the connection was lost. The function must not send requests to the cluster.
     pub fn on_recall(&self, hook: impl Fn(Option<&[u64]>) + Send + Sync + 'static) {
         self.directories.on_recall(Box::new(hook));
     }
 
-    /// Registers a function that is told of directories whose delegation the manager recalls, but not of a lost
-    /// connection ([`Client::on_recall`] is). The manager waits until the function that comes along is called: before
-    /// that, deferred creates in those directories are to be flushed, on another thread.
+    /// Registers a function that the client calls with the directories whose delegation the manager recalls. A lost
+    /// connection is reported by [`Client::on_recall`] only. The manager waits until the closure in the second argument
+    /// is called.
+    /// Flush the deferred creates of those directories before that, on another thread.
     pub fn on_delegation_recall(&self, hook: impl Fn(Vec<u64>, Box<dyn FnOnce() + Send>) + Send + Sync + 'static) {
         self.directories.on_delegation_recall(Box::new(hook));
     }
 
-    /// The state of the cluster at a glance.
+    /// A summary of the cluster's state.
     ///
     /// # Errors
     /// The manager does not answer.
@@ -107,7 +110,7 @@ impl Client {
         self.context.ask(&GetStatus {}).map_err(Error::Cluster)
     }
 
-    /// Drains a node (by id or name) or one of its disks (0: all), or ends that.
+    /// Drains a node (by id or name) or one of its disks (0: all), or stops draining it.
     ///
     /// # Errors
     /// There is no such node or disk, or the manager does not answer.
@@ -117,7 +120,7 @@ impl Client {
         self.context.ask(&request).map(drop).map_err(Error::Cluster)
     }
 
-    /// Starts a maintenance job, or looks at the one that runs.
+    /// Starts a maintenance job, or reports on the one that runs.
     ///
     /// # Errors
     /// The manager refuses, or does not answer.
@@ -125,15 +128,15 @@ impl Client {
         self.context.ask(&Maintain { what: what as i32, start }).map_err(Error::Cluster)
     }
 
-    /// What all reads of this client that have ended had to do without, together.
+    /// Fragments that all ended reads of this client had to do without, summed.
     pub fn read_report(&self) -> ReadReport {
         self.context.read_report()
     }
 
-    /// Tells the manager what this process's devices computed since the last call, for `tessera status`. Failures are
-    /// ignored.
+    /// Tells the manager what this process's devices computed since the last call, for `tessera status`. Ignores
+    /// failures.
     pub fn report_work(&self) {
-        // Devices belong to the process, so the sums do, too.
+        // Devices belong to the process, so the sums do too.
         static REPORTED: Mutex<BTreeMap<(String, &str), Work>> = Mutex::new(BTreeMap::new());
         let mut reported = REPORTED.lock();
         let mut device_work = Vec::new();
@@ -153,7 +156,7 @@ impl Client {
         }
     }
 
-    /// What a node (by id or name) reports of itself.
+    /// Asks a node (by id or name) for its status.
     ///
     /// # Errors
     /// There is no such node, or it does not answer.
@@ -170,14 +173,15 @@ impl Client {
         found.ok_or_else(|| Error::Cluster(WireError::new(Code::NotFound, unknown())))
     }
 
-    /// Gives up everything under way, and waits, at most `limit`, until the manager has closed every session of this
-    /// client; whether it has. A process that is about to end calls this, or its sessions last until they expire. Reads
+    /// Gives up all operations, and waits at most `limit` until the manager has closed every session of this client.
+    /// Returns
+    /// whether it has. A process that is about to end calls this; otherwise its sessions last until they expire. Reads
     /// that other threads wait for never end after it.
     pub fn close(&self, limit: Duration) -> bool {
         self.context.close_all(limit)
     }
 
-    /// Waits until redundancy of optimistic writes has followed, at most `limit`; whether all has.
+    /// Waits at most `limit` until the redundancy of optimistic writes is stored. Returns whether all of it is.
     pub fn flush(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while self.context.in_background() > 0 {

@@ -1,4 +1,4 @@
-//! What all sessions of a client share: the transport, the threads, the buffers, what is known of the cluster,
+//! State that all sessions of a client share: the transport, the threads, the buffers, the view of the cluster,
 //! and the clock.
 
 use crate::config::Options;
@@ -17,7 +17,7 @@ use tessera_wire::meta::{CloseSession, GetMap};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Error, Request};
 
-/// How often sessions are looked at for something that is due.
+/// How often the clock looks for sessions that have something due.
 const TICK: Duration = Duration::from_millis(10);
 
 /// See the module.
@@ -29,7 +29,7 @@ pub(crate) struct Context {
     pub cache: SharedCache,
     pub options: Arc<Options>,
     seeds: AtomicU64,
-    /// Ends of sessions that the manager has not answered yet.
+    /// Requests to close a session that the manager has not answered yet.
     pending_closes: AtomicU64,
     drivers: Mutex<Vec<Weak<dyn DriverHandle>>>,
     background: Mutex<Vec<Arc<dyn DriverHandle>>>,
@@ -67,12 +67,12 @@ impl Context {
         Ok(context)
     }
 
-    /// A seed for op ids, different for every session of this client. The step is odd, so it returns to none.
+    /// A seed for op ids, different for every session of this client. The step is odd, so no seed repeats.
     pub fn seed(&self) -> u64 {
         self.seeds.fetch_add(0xda94_2042_e4dd_58b5, Ordering::Relaxed)
     }
 
-    /// An op id of its own.
+    /// A fresh op id.
     pub fn op_id(&self) -> u64 {
         crate::rpc_table::RpcTable::<()>::new(self.seed()).op_id()
     }
@@ -81,29 +81,30 @@ impl Context {
         self.drivers.lock().push(driver);
     }
 
-    /// Keeps a session at work though its owner has gone on (redundancy of an optimistic write).
+    /// Keeps a session running after its owner dropped it (redundancy of an optimistic write).
     pub fn run_in_background(&self, driver: Arc<dyn DriverHandle>) {
         self.background.lock().push(driver);
     }
 
-    /// Sessions kept at work.
+    /// Number of sessions that run in the background.
     pub fn in_background(&self) -> usize {
         let mut background = self.background.lock();
         background.retain(|driver| !driver.is_finished());
         background.len()
     }
 
-    /// A session is about to tell the manager that it ends.
+    /// Counts a session that is about to tell the manager that it ends.
     pub fn close_begins(&self) {
         self.pending_closes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The manager has heard it, or never will.
+    /// Uncounts it: the manager has answered, or never will.
     pub fn close_ends(&self) {
         self.pending_closes.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Gives up every session, and waits until the manager knows of all that ended, at most `limit`; whether it does.
+    /// Gives up every session, and waits at most `limit` until the manager knows of all that ended. Returns whether it
+    /// does.
     pub fn close_all(self: &Arc<Self>, limit: Duration) -> bool {
         let deadline = std::time::Instant::now() + limit;
         let sessions: Vec<Arc<dyn DriverHandle>> = self.drivers.lock().iter().filter_map(Weak::upgrade).collect();
@@ -129,17 +130,17 @@ impl Context {
         }
     }
 
-    /// A read session ended, and had to do without these.
+    /// Adds the report of a read session that ended.
     pub fn note_read(&self, report: ReadReport) {
         *self.read_report.lock() += report;
     }
 
-    /// The sum of all read sessions that ended.
+    /// The sum over all read sessions that ended.
     pub fn read_report(&self) -> ReadReport {
         *self.read_report.lock()
     }
 
-    /// Asks once and waits.
+    /// Sends a request once and waits for the reply.
     pub fn ask_once<R: Request>(&self, peer: Peer, request: &R, timeout_ms: u64) -> Result<R::Reply, Error> {
         let call = Call::new(peer, 0, request, Vec::new(), timeout_ms);
         let (sender, receiver) = std::sync::mpsc::sync_channel::<Answer>(1);
@@ -148,7 +149,7 @@ impl Context {
         Ok(receiver.recv().map_err(lost)?.decode::<R>()?.0)
     }
 
-    /// Asks the manager, the same again (P8) until it answers or the deadline passes.
+    /// Sends a request to the manager, and repeats it (P8) until it answers or the deadline passes.
     pub fn ask<R: Request>(&self, request: &R) -> Result<R::Reply, Error> {
         let started = std::time::Instant::now();
         for attempt in 1.. {
@@ -165,7 +166,7 @@ impl Context {
         unreachable!("the loop has no end of its own")
     }
 
-    /// Brings the view up to date.
+    /// Fetches a newer cluster map into the view.
     pub fn refresh_map(&self) -> Result<(), Error> {
         let known_version = self.view.read().known_version();
         let map = self.ask(&GetMap { known_version, pg_ids: Vec::new(), all_nodes: known_version == 0 })?;
@@ -174,7 +175,7 @@ impl Context {
     }
 }
 
-/// Looks at all sessions again and again, until the client is gone.
+/// Ticks all sessions until the client is dropped.
 fn clock(context: Weak<Context>) {
     loop {
         std::thread::sleep(TICK);

@@ -1,9 +1,10 @@
-//! A core at work: its events queue up, one thread at a time takes them in and does what the core wants done.
+//! Runs a core: its events queue up, and one thread at a time handles them and carries out the core's actions.
 //!
-//! Whoever brings an event (an answer, a finished job, the clock) leaves it in the inbox and, unless another is at
-//! it, lets the core take it in: that takes microseconds and waits for nothing, so that a connection's reading thread
-//! may do it. Sending may wait for a slow peer; so what the core then wants sent is left to the session's owner if it
-//! is waiting, else to a worker. Most acknowledgements lead to nothing that is sent, and wake nobody.
+//! A thread that brings an event (an answer, a finished job, the clock) leaves it in the inbox and, unless another
+//! thread is
+//! driving, lets the core handle it. That takes microseconds and waits for nothing, so a connection's reading thread
+//! may do it. Sending may wait for a slow peer, so the core's calls are left to the session's owner if it
+//! is waiting, else to a worker. Most acknowledgements cause no call and wake no thread.
 
 use crate::context::{Context, now_ns};
 use parking_lot::{Condvar, Mutex};
@@ -16,47 +17,47 @@ use tessera_wire::rpc::{Answer, Call};
 
 use crate::job::{Job, Numbered, Output};
 
-/// A sans-io core as a session drives it.
+/// A sans-io core that a session drives.
 pub(crate) trait Core: Send + 'static {
     type Event: Send + 'static;
     type Action;
-    /// What the session's owner sees: outcomes, deliveries, fill levels.
+    /// What the session's owner sees: results, deliveries, fill levels.
     type Status: Default + Send + 'static;
 
     fn handle(&mut self, now: i64, event: Self::Event);
     fn poll(&mut self) -> Option<Self::Action>;
     fn next_due(&self) -> Option<i64>;
-    /// Nothing more will come of it.
+    /// Whether the core will produce no more actions.
     fn is_finished(&self) -> bool;
     fn answer(answer: Answer) -> Self::Event;
     fn computed(output: Numbered<Output>) -> Self::Event;
     fn tick() -> Self::Event;
-    /// Nobody waits for it any more.
+    /// The event for an owner that stopped waiting.
     fn cancel() -> Self::Event;
-    /// What the session has to do for an action; the rest goes into the front.
+    /// Sorts an action: the session carries out calls and jobs, and reports the rest in the status.
     fn classify(action: Self::Action) -> Effect<Self::Action>;
     fn report(action: Self::Action, status: &mut Self::Status);
-    /// After events: fill levels and the like. Whether anything changed that a waiter may wait for.
+    /// Updates fill levels and the like after events. Returns whether anything changed that a waiter may wait for.
     fn update_status(&mut self, status: &mut Self::Status) -> bool;
 }
 
-/// An action by who carries it out.
+/// An action, by what carries it out.
 pub(crate) enum Effect<A> {
     Call(Call),
     Compute(Numbered<Job>),
     Report(A),
 }
 
-/// Jobs on at most so many bytes run where they come up: handing them over would cost more.
+/// Jobs on at most this many bytes run on the thread that starts them: handing them over would cost more.
 const INLINE_BYTES: usize = 32 << 10;
 
 /// See the module.
 pub(crate) struct Driver<C: Core> {
     core: Mutex<C>,
     inbox: Mutex<VecDeque<C::Event>>,
-    /// Calls that whoever took the last events in was not to send. Only for who has taken on to drive.
+    /// Calls not sent yet. Only the thread that holds `scheduled` may take them.
     unsent: Mutex<Vec<Call>>,
-    /// Somebody has taken on to drive, and may pass that on with what is unsent.
+    /// A thread is driving. It may pass the role on, together with the unsent calls.
     scheduled: AtomicBool,
     gate: Mutex<Gate<C::Status>>,
     wake: Condvar,
@@ -66,7 +67,7 @@ pub(crate) struct Driver<C: Core> {
 struct Gate<S> {
     status: S,
     waiting: usize,
-    /// A waiter has been asked to drive.
+    /// A waiter was asked to drive.
     handed: bool,
 }
 
@@ -85,7 +86,7 @@ impl<C: Core> Driver<C> {
         driver
     }
 
-    /// Brings an event, and takes it in unless another is at it; sends nothing on this thread.
+    /// Queues an event, and handles it unless another thread is driving. Sends nothing on this thread.
     pub fn post(self: &Arc<Self>, event: C::Event) {
         self.inbox.lock().push_back(event);
         if self.scheduled.swap(true, Ordering::AcqRel) {
@@ -100,7 +101,7 @@ impl<C: Core> Driver<C> {
         }
     }
 
-    /// Lets another drive: the owner if it waits, else a worker.
+    /// Passes driving on: to the owner if it waits, else to a worker.
     fn hand_over(self: &Arc<Self>) {
         {
             let mut gate = self.gate.lock();
@@ -115,7 +116,7 @@ impl<C: Core> Driver<C> {
         self.context.workers.urgent(move || driver.drive());
     }
 
-    /// Brings events and takes them in on this thread, unless another is at it.
+    /// Queues events and handles them on this thread, unless another thread is driving.
     pub fn post_and_drive(self: &Arc<Self>, events: impl IntoIterator<Item = C::Event>) {
         self.inbox.lock().extend(events);
         if !self.scheduled.swap(true, Ordering::AcqRel) {
@@ -123,7 +124,7 @@ impl<C: Core> Driver<C> {
         }
     }
 
-    /// Waits until `look` finds in the front what it looks for, driving meanwhile; `None` after `limit`.
+    /// Waits until `look` returns something from the status, driving meanwhile; `None` after `limit`.
     pub fn wait<T>(self: &Arc<Self>, limit: Duration, mut look: impl FnMut(&mut C::Status) -> Option<T>) -> Option<T> {
         let deadline = std::time::Instant::now() + limit;
         let mut gate = self.gate.lock();
@@ -152,12 +153,12 @@ impl<C: Core> Driver<C> {
         found
     }
 
-    /// Looks at the front.
+    /// Calls `look` with the status.
     pub fn with_status<T>(&self, look: impl FnOnce(&mut C::Status) -> T) -> T {
         look(&mut self.gate.lock().status)
     }
 
-    /// Sends what is unsent, and takes in what is in the inbox until it stays empty.
+    /// Sends the unsent calls, and handles events until the inbox stays empty.
     fn drive(self: &Arc<Self>) {
         let unsent = std::mem::take(&mut *self.unsent.lock());
         self.send(unsent);
@@ -167,7 +168,7 @@ impl<C: Core> Driver<C> {
         }
     }
 
-    /// What is in the inbox; when that is nothing, driving ends.
+    /// Takes the inbox; if it is empty, driving ends.
     fn next_events(&self) -> Option<VecDeque<C::Event>> {
         loop {
             let events = std::mem::take(&mut *self.inbox.lock());
@@ -183,7 +184,7 @@ impl<C: Core> Driver<C> {
         }
     }
 
-    /// Lets the core take events in; gives what it wants sent.
+    /// Lets the core handle events; returns the calls to send.
     fn process(self: &Arc<Self>, mut events: VecDeque<C::Event>) -> Vec<Call> {
         let (mut calls, mut reports) = (Vec::new(), Vec::new());
         let mut core = self.core.lock();
@@ -192,7 +193,7 @@ impl<C: Core> Driver<C> {
             while let Some(action) = core.poll() {
                 match C::classify(action) {
                     Effect::Call(call) => {
-                        // Counted while the core is locked: who sees that it is over sees this, too.
+                        // Counted while the core is locked: a thread that sees the session ended sees this count too.
                         if call.kind == Kind::CloseSession {
                             self.context.close_begins();
                         }
@@ -207,7 +208,7 @@ impl<C: Core> Driver<C> {
                 }
             }
         }
-        // The core stays locked: what is reported must not overtake what was reported before.
+        // The core stays locked, so reports keep their order.
         let mut gate = self.gate.lock();
         let reported = !reports.is_empty();
         reports.into_iter().for_each(|action| C::report(action, &mut gate.status));
@@ -246,17 +247,17 @@ impl<C: Core> Driver<C> {
     }
 }
 
-/// What the clock wants of a session.
+/// What the clock calls on a session.
 pub(crate) trait DriverHandle: Send + Sync {
     fn tick(self: Arc<Self>, now: i64);
     fn cancel(self: Arc<Self>);
-    /// Whether nothing more will come of it.
+    /// Whether the session will do nothing more.
     fn is_finished(&self) -> bool;
 }
 
 impl<C: Core> DriverHandle for Driver<C> {
     fn tick(self: Arc<Self>, now: i64) {
-        // A core that is at work now will be looked at again in a moment.
+        // A core that is busy now is looked at again at the next tick.
         let due = self.core.try_lock().and_then(|core| core.next_due());
         if due.is_some_and(|at| at <= now) {
             self.post(C::tick());

@@ -1,10 +1,10 @@
-//! What can go wrong, one enum per operation, with the facts as fields (P14).
+//! Errors, one enum per operation, with the facts as fields (P14).
 
 use crate::path::PathError;
 use tessera_wire::{Code, Error as WireError};
 use thiserror::Error;
 
-/// Why a write did not become a version. Nothing of it is visible then.
+/// Why a write did not become a version. No part of it is visible then.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum WriteError {
     /// The redundancy class needs more hosts than are up.
@@ -12,7 +12,7 @@ pub enum WriteError {
     TooFewHosts {
         /// The file.
         file: String,
-        /// The manager's words: what is needed, what there is, what to do.
+        /// The manager's message: what is needed, what there is, what to do.
         message: String,
     },
     /// The cluster is full.
@@ -20,10 +20,10 @@ pub enum WriteError {
     NoSpace {
         /// The file.
         file: String,
-        /// Whose words these are, and the words.
+        /// The component that reports it, and its message.
         message: String,
     },
-    /// Another version is current than the one that was to be replaced.
+    /// The current version is not the one that the write was to replace.
     #[error("{file}: version {current} is current, expected {expected}; read it again, then write")]
     VersionConflict {
         /// The file.
@@ -38,7 +38,7 @@ pub enum WriteError {
     SessionExpired {
         /// The file.
         file: String,
-        /// The manager's words.
+        /// The manager's message.
         message: String,
     },
     /// The manager refused.
@@ -46,7 +46,7 @@ pub enum WriteError {
     Refused {
         /// The file.
         file: String,
-        /// What it said.
+        /// Its error.
         error: WireError,
     },
     /// The manager did not answer.
@@ -56,9 +56,9 @@ pub enum WriteError {
     ManagerSilent {
         /// The file.
         file: String,
-        /// What was asked.
+        /// The request.
         request: &'static str,
-        /// How long it was asked.
+        /// For how long it was repeated.
         waited_ms: u64,
         /// The last failure.
         last: String,
@@ -74,7 +74,7 @@ pub enum WriteError {
         offset: u64,
         /// Number of the fragment.
         fragment: u32,
-        /// How long it was tried.
+        /// For how long it was tried.
         waited_ms: u64,
         /// The last failure.
         last: String,
@@ -89,7 +89,7 @@ pub enum WriteError {
         /// Why.
         error: ReadError,
     },
-    /// The policy in effect is not one this build understands.
+    /// This build does not understand the policy in effect.
     #[error("{file}: {message}")]
     Policy {
         /// The file.
@@ -102,7 +102,7 @@ pub enum WriteError {
     Source {
         /// The file.
         file: String,
-        /// The system's words.
+        /// The system's message.
         message: String,
     },
     /// The caller asked to stop.
@@ -113,10 +113,10 @@ pub enum WriteError {
     },
 }
 
-/// Why a read did not return its bytes. It never returns others (P2).
+/// Why a read did not return its bytes. A read never returns other bytes (P2).
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ReadError {
-    /// Fewer fragments than needed could be had.
+    /// Fewer fragments than needed could be read.
     #[error(
         "{file}: chunk {chunk_id} needs {needed} of its fragments, {got} can be read; {missing}; start the nodes or disks that are missing"
     )]
@@ -132,7 +132,7 @@ pub enum ReadError {
         /// What was missing and why, one clause a fragment.
         missing: String,
     },
-    /// Enough fragments, but no choice of them has the chunk's name.
+    /// There are enough fragments, but no combination of them gives the chunk's hash.
     #[error(
         "{file}: chunk {chunk_id}: more fragments are corrupt than its redundancy can replace ({bad}); restore the file from elsewhere"
     )]
@@ -141,7 +141,7 @@ pub enum ReadError {
         file: String,
         /// The chunk.
         chunk_id: u64,
-        /// What is known of the fragments.
+        /// What is known about the fragments.
         bad: String,
     },
     /// The manager refused.
@@ -149,7 +149,7 @@ pub enum ReadError {
     Refused {
         /// The file.
         file: String,
-        /// What it said.
+        /// Its error.
         error: WireError,
     },
     /// The manager did not answer.
@@ -157,14 +157,14 @@ pub enum ReadError {
     ManagerSilent {
         /// The file.
         file: String,
-        /// What was asked.
+        /// The request.
         request: &'static str,
-        /// How long it was asked.
+        /// For how long it was repeated.
         waited_ms: u64,
         /// The last failure.
         last: String,
     },
-    /// The manager's answer contradicts itself.
+    /// The manager's reply contradicts itself.
     #[error("{file}: the manager's answer makes no sense: {message}")]
     Nonsense {
         /// The file.
@@ -177,7 +177,7 @@ pub enum ReadError {
     Sink {
         /// The file.
         file: String,
-        /// The system's words.
+        /// The system's message.
         message: String,
     },
     /// The caller asked to stop.
@@ -191,33 +191,33 @@ pub enum ReadError {
 /// Why an operation on a path failed.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PathOpError {
-    /// The path is not one.
+    /// The text is not a store path.
     #[error(transparent)]
     Path(#[from] PathError),
     /// The manager refused, or did not answer.
     #[error("{operation} {path}: {error}")]
     Refused {
-        /// What was asked.
+        /// The operation.
         operation: &'static str,
-        /// For which path.
+        /// The path.
         path: String,
-        /// What came back.
+        /// The error in the reply.
         error: WireError,
     },
-    /// A hint that is none.
+    /// A hint is invalid.
     #[error("{path}: {message}")]
     Hint {
-        /// For which path.
+        /// The path.
         path: String,
-        /// What is wrong, what is allowed.
+        /// What is wrong, and what is allowed.
         message: String,
     },
     /// The caller asked to stop.
     #[error("{operation} {path}: cancelled")]
     Cancelled {
-        /// What was asked.
+        /// The operation.
         operation: &'static str,
-        /// For which path.
+        /// The path.
         path: String,
     },
 }
@@ -225,27 +225,27 @@ pub enum PathOpError {
 /// Any failure of the client library.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum Error {
-    /// Of a write.
+    /// A write failed.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// Of a read.
+    /// A read failed.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Of an operation on a path.
+    /// An operation on a path failed.
     #[error(transparent)]
     PathOp(#[from] PathOpError),
-    /// Of reaching the cluster.
+    /// Connecting to the cluster failed.
     #[error("manager {address}: {error}")]
     Connect {
-        /// Where it was looked for.
+        /// The address.
         address: String,
-        /// What came of it.
+        /// Why.
         error: WireError,
     },
-    /// Of a request about the whole cluster, or a node.
+    /// A request about the whole cluster, or a node, failed.
     #[error(transparent)]
     Cluster(WireError),
-    /// Of the device that was to compute.
+    /// The device that should compute failed.
     #[error(transparent)]
     Device(#[from] tessera_accel::DeviceError),
 }
@@ -257,7 +257,7 @@ impl From<PathError> for Error {
 }
 
 impl Error {
-    /// The code that crosses the wire for this kind of failure: what programs match and exit codes are made of.
+    /// The code of this failure in the wire format: programs match on it, and exit codes derive from it.
     pub fn code(&self) -> Code {
         match self {
             Error::Write(e) => e.code(),
@@ -309,7 +309,7 @@ impl ReadError {
     }
 }
 
-// Callers that only pass errors on need not know which operation failed.
+// Callers that only pass errors on do not need to know which operation failed.
 impl From<WriteError> for std::io::Error {
     fn from(error: WriteError) -> Self {
         std::io::Error::other(error)
@@ -322,7 +322,7 @@ impl From<ReadError> for std::io::Error {
     }
 }
 
-/// A refusal in the words of a caller that named a path: the manager knows inodes only.
+/// Rewords a refusal for a caller that named a path: the manager knows inodes only.
 pub(crate) fn by_name(error: WireError) -> WireError {
     match error.kind() {
         Code::NotDirectory => WireError::new(Code::NotDirectory, "a name in this path is not a directory"),

@@ -1,11 +1,13 @@
-//! One chunk, whatever it takes: which fragments to ask whom for, until the bytes have the chunk's name.
+//! Fetches one chunk: decides which fragments to request from which disks, until the bytes have the chunk's hash.
 //!
-//! A [`Fetch`] asks for one copy, if the class has one and its member answers as well as any, or for k fragments of the members
-//! that answer best: a copy is one request and nothing to decode, wherever the reader is. A missing or late one is replaced by
-//! another, by the disk that is being filled to take over, or by the members of a newer map. When the name
-//! does not fit, checksums tell which fragment was wrong; when they do not, all that can be had is fetched
-//! and every choice tried. It ends with verified bytes (P2) or with what was missing or corrupt, and never
-//! gives up while enough members answer (P12). It speaks no messages: the core that owns it batches what it wants.
+//! A [`Fetch`] requests one copy, if the class has one and its disk answers as well as any; else k fragments of the
+//! members
+//! that answer best. A copy is one request and needs no decoding, wherever the reader is. The fetch replaces a missing
+//! or late
+//! fragment by another one, by the incoming disk's, or by those of the members of a newer map. When the hash
+//! does not match, checksums tell which fragment was wrong. When they do not, it fetches every fragment within reach
+//! and tries every combination. It ends with verified bytes (P2), or with what was missing or corrupt, and never
+//! gives up while enough members answer (P12). It sends no messages: the core that owns it batches its requests.
 
 use crate::config::{Options, ms};
 use crate::error::ReadError;
@@ -20,7 +22,7 @@ use tessera_wire::meta::FragmentRef;
 use tessera_wire::rpc::Answer;
 use tessera_wire::{ChunkInfo, Code, Error, PgInfo};
 
-/// A fragment that is wanted from a disk.
+/// A request for a fragment from a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FragmentRequest {
     pub fragment: u32,
@@ -28,24 +30,25 @@ pub(crate) struct FragmentRequest {
     pub node_id: u64,
 }
 
-/// What a fetch needs done next.
+/// The next step that a fetch asks of its owner.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Ask for a fragment.
+    /// Request a fragment.
     Get(FragmentRequest),
     /// Compute, then [`Fetch::on_decoded`].
     Decode(DecodeJob),
-    /// Ask for the group's members, then [`Fetch::on_map`].
+    /// Request the group's members, then [`Fetch::on_map`].
     NeedMap,
     /// The chunk.
     Done(Vec<Bytes>),
-    /// Too few of its fragments are within reach; they are waited for. How many are needed, at hand, and what is missing.
+    /// Too few of its fragments are within reach, and the fetch waits for more. How many are needed, at hand, and what
+    /// is missing.
     Waits(Fault),
-    /// It cannot be had.
+    /// It cannot be read.
     Failed(Fault),
 }
 
-/// Why a chunk cannot be had. Its owner knows the file's name and makes a `ReadError` of it.
+/// Why a chunk cannot be read. The owner knows the file's name and makes a `ReadError` of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
     TooFew { needed: u32, got: u32, missing: String },
@@ -64,7 +67,7 @@ impl Fault {
     }
 }
 
-/// The one fragment of an answer to a get of one.
+/// The one fragment of a reply to a get of one.
 pub(crate) fn single_fragment(answer: Answer) -> Result<(Bytes, u32), Error> {
     let (reply, payload) = answer.decode::<GetFragments>()?;
     let nonsense = || Error::new(Code::Corrupt, "the node's answer does not fit what was asked");
@@ -93,9 +96,9 @@ struct Source {
 struct Slot {
     sources: Vec<Source>,
     held: Option<Fragment>,
-    /// It does not have its checksum: used when no other fragment can be had.
+    /// It does not match its checksum: used only if no other fragment can be read.
     suspect: bool,
-    /// The manager says it is not there (yet): asked for last.
+    /// The manager says it is not there (yet): requested last.
     known_missing: bool,
 }
 
@@ -110,7 +113,7 @@ pub(crate) struct Fetch {
     started_ns: i64,
     attempts: u32,
     decoding: bool,
-    /// No checksum told who was wrong: get everything, then search.
+    /// No checksum told which fragment was wrong: fetch all, then search.
     search: bool,
     searched: bool,
     waits_for_map: bool,
@@ -121,8 +124,10 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
-    /// A fetch of `chunk`; nothing is asked before [`Fetch::start`]. Fails with one line if the chunk's
-    /// description makes no sense.
+    /// A fetch of `chunk`; it requests nothing before [`Fetch::start`].
+    ///
+    /// # Errors
+    /// The chunk's description is invalid; one line says how.
     pub fn new(chunk: ChunkInfo, class: Arc<Class>, now: i64) -> Result<Self, String> {
         let name = Hash::try_from(&chunk.hash[..]).map_err(|e| format!("chunk {}: {e}", chunk.chunk_id))?;
         if chunk.len_bytes > tessera_policy::MAX_CHUNK_BYTES {
@@ -167,7 +172,7 @@ impl Fetch {
         self.class.stored_len(self.chunk.len_bytes, fragment)
     }
 
-    /// Asks for the first fragments.
+    /// Requests the first fragments.
     pub fn start(&mut self, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
         match view.pg(self.chunk.pg_id) {
             Some(pg) => self.take_members(pg),
@@ -176,7 +181,7 @@ impl Fetch {
         if self.waits_for_map { out.push(Step::NeedMap) } else { self.advance(now, view, options, out) }
     }
 
-    /// The group may have other members now.
+    /// Tells the fetch that the group may have other members now.
     pub fn on_map(&mut self, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
         if !std::mem::take(&mut self.waits_for_map) || self.finished {
             return;
@@ -192,7 +197,7 @@ impl Fetch {
         self.advance(now, view, options, out);
     }
 
-    /// New members: fragments at hand are kept, all disks are asked afresh.
+    /// Takes new members: fragments at hand stay, and all disks are asked again.
     fn take_members(&mut self, pg: Arc<PgInfo>) {
         let count = self.class.fragments() as usize;
         let mut held: Vec<_> = self.slots.drain(..).map(|slot| (slot.held, slot.suspect)).collect();
@@ -211,7 +216,7 @@ impl Fetch {
         self.pg = Some(pg);
     }
 
-    /// A fragment came, or did not.
+    /// Takes a fragment, or the failure to get it.
     pub fn on_fragment(
         &mut self,
         want: &FragmentRequest,
@@ -271,7 +276,7 @@ impl Fetch {
             }
             Decoded::Mismatch { wrong } => {
                 self.searched = self.search;
-                // If every fragment has its checksum, only a search can tell which is wrong.
+                // If every fragment matches its checksum, only a search can tell which is wrong.
                 self.search |= wrong.is_empty();
                 for fragment in wrong {
                     self.accuse(fragment);
@@ -282,7 +287,7 @@ impl Fetch {
         self.advance(now, view, options, out);
     }
 
-    /// Notes a wrong fragment, with the disk it came from (the last one that was used).
+    /// Notes a wrong fragment, with the disk it came from (the last one used).
     fn accuse(&mut self, fragment: u32) {
         let Some(slot) = self.slots.get(fragment as usize) else { return };
         let used = |s: &&Source| matches!(&s.state, SourceState::Failed { error } if error.kind() == Code::Exists);
@@ -293,7 +298,7 @@ impl Fetch {
         }
     }
 
-    /// Looks whether something is late, or due to be tried again.
+    /// Acts on late fragments, and retries what is due.
     pub fn tick(&mut self, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
         if self.finished {
             return;
@@ -325,7 +330,7 @@ impl Fetch {
         asked.chain(self.retry_at).min().filter(|_| !self.finished)
     }
 
-    /// Decodes when enough is at hand, asks for more when it is not.
+    /// Decodes if enough fragments are at hand, and requests more if not.
     fn advance(&mut self, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
         if self.finished || self.decoding || self.waits_for_map || self.retry_at.is_some() {
             return;
@@ -342,7 +347,7 @@ impl Fetch {
         if self.slots.iter().any(Slot::is_asked) {
             return;
         }
-        // Nothing is on its way and nothing is left to ask for.
+        // Nothing is in flight and nothing is left to request.
         if self.suffices(|slot| slot.held.is_some()) && !self.searched {
             self.search = true;
             return self.decode(true, out);
@@ -351,7 +356,7 @@ impl Fetch {
         out.push(Step::NeedMap);
     }
 
-    /// Whether the chunk can be read from the fragments whose slots are so.
+    /// Whether the fragments whose slots satisfy `so` suffice to read the chunk.
     fn suffices(&self, so: impl Fn(&Slot) -> bool) -> bool {
         let numbers = self.slots.iter().enumerate().filter(|(_, slot)| so(slot)).map(|(i, _)| i as u32);
         self.class.suffices(numbers)
@@ -369,7 +374,7 @@ impl Fetch {
         }));
     }
 
-    /// The best fragment that is neither at hand nor on its way, from its best source: places of both, and the node.
+    /// The best fragment that is neither at hand nor in flight, from its best source: the index of both, and the node.
     fn choose(&self, now: i64, view: &View, options: &Options) -> Option<(usize, usize, u64)> {
         let count = self.slots.len() as u64;
         let candidates = self.slots.iter().enumerate().filter(|(_, slot)| !slot.is_sound() && !slot.is_coming());
@@ -380,7 +385,7 @@ impl Fetch {
         let rated = sources.filter_map(|(i, j, slot, source)| {
             let node_id = view.node_of(source.disk_id)?;
             let local = !options.host.is_empty() && view.node(node_id).is_some_and(|n| n.host == options.host);
-            // Copies are all alike: each chunk starts at another one, so that the load spreads.
+            // Copies are equal: each chunk starts at another one, so the load spreads.
             let turn = match self.class.coder() {
                 Some(_) => i as u64,
                 None => (i as u64 + self.chunk.chunk_id) % count,
@@ -392,7 +397,7 @@ impl Fetch {
         rated.min_by_key(|(cost, _)| *cost).map(|(_, choice)| choice)
     }
 
-    /// Everything failed under the newest map: again later what may come back, or give up.
+    /// Everything failed under the newest map: retries later what may come back, or gives up.
     fn reconsider(&mut self, now: i64, view: &View, options: &Options, out: &mut Vec<Step>) {
         if self.choose(now, view, options).is_some() {
             return;
@@ -426,7 +431,7 @@ impl Fetch {
         out.push(Step::Failed(fault));
     }
 
-    /// What became of each fragment that is not sound, for people.
+    /// The state of each fragment that is not sound, for people.
     fn describe(&self) -> String {
         let mut clauses = Vec::new();
         for (i, slot) in self.slots.iter().enumerate() {
@@ -452,17 +457,17 @@ impl Fetch {
 }
 
 impl Slot {
-    /// At hand, and nothing is known against it.
+    /// At hand, and not known to be wrong.
     fn is_sound(&self) -> bool {
         self.held.is_some() && !self.suspect
     }
 
-    /// Asked for and not late: counted on.
+    /// Requested and not late: the fetch counts on it.
     fn is_coming(&self) -> bool {
         !self.is_sound() && self.sources.iter().any(|s| matches!(s.state, SourceState::Asked { late: false, .. }))
     }
 
-    /// Asked for, and wanted: late ones may still come.
+    /// Requested and still needed: a late one may still come.
     fn is_asked(&self) -> bool {
         !self.is_sound() && self.sources.iter().any(|s| matches!(s.state, SourceState::Asked { .. }))
     }

@@ -1,7 +1,7 @@
-//! Files and directories by inode number: what a mounted file system asks for, one request each.
+//! Files and directories by inode number: the requests of a mounted file system, one request each.
 //!
-//! Nothing is remembered here. Answers that ask for a lease may be kept by the caller until [`Client::on_recall`] says
-//! otherwise, or the lease ends; it runs from when the question was asked.
+//! This API caches nothing. The caller may cache answers that came under a lease until [`Client::on_recall`] recalls
+//! them, or the lease ends; it runs from when the request was sent.
 
 use crate::client::Client;
 use crate::error::{ReadError, WriteError};
@@ -16,18 +16,18 @@ use tessera_policy::Policy;
 use tessera_wire::meta::*;
 use tessera_wire::{Attr, Error, InodeKind};
 
-/// See the module. Errors of metadata are the manager's own.
+/// See the module. Metadata errors are the manager's own.
 #[derive(Clone, Copy)]
 pub struct Inodes<'a> {
     pub(crate) client: &'a Client,
-    /// Whether answers that can be kept are asked for under a lease.
+    /// Whether to request leases with answers that can be cached.
     pub(crate) want_leases: bool,
 }
 
-/// How a name is moved.
+/// How a rename treats an existing target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RenameMode {
-    /// What stands at the target gives way.
+    /// The target is replaced.
     #[default]
     Replace,
     /// The target must be free.
@@ -36,7 +36,7 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// Changes of attributes; absent ones stay.
+/// Changes of attributes; absent ones stay as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NewAttr {
     /// Permission bits.
@@ -51,62 +51,71 @@ pub struct NewAttr {
     pub atime_ns: Option<i64>,
 }
 
-/// Something new in a directory that is neither a directory nor a symbolic link.
+/// A new entry that is neither a directory nor a symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NewNode {
     /// What it is.
     pub kind: InodeKind,
     /// Permission bits, owner, group.
     pub owner: Owner,
-    /// Devices: their number.
+    /// Device number, for devices.
     pub rdev: u32,
-    /// Its inode number, grant before; 0: any.
+    /// Its inode number, granted before; 0: any.
     pub ino: u64,
-    /// The names in its directory are asked for as well, to have them for oneself as with [`Inodes::make_directory`].
+    /// Also request the delegation of its directory, as [`Inodes::make_directory`] does.
     pub want_delegation: bool,
-    /// Numbers to draw with it, for files to come.
+    /// Inode numbers to draw along with it, for later files.
     pub inos: u32,
 }
 
-/// A file that is made by writing it.
+/// A file that is created by writing it.
 #[derive(Debug, Clone)]
 pub struct NewFile<'a> {
     /// Its directory.
     pub parent: u64,
-    /// Its name in there.
+    /// Its name in the directory.
     pub name: &'a [u8],
-    /// Its inode number, grant before.
+    /// Its inode number, granted before.
     pub ino: u64,
     /// Permission bits, owner, group.
     pub owner: Owner,
-    /// Its policy: its directory's.
+    /// Its policy, which is its directory's.
     pub policy: Option<Policy>,
-    /// Numbers to draw with it, for files to come.
+    /// Inode numbers to draw along with it, for later files.
     pub inos: u32,
 }
 
-/// A page that asks for as many entries as the manager gives at once.
+/// Limit of a page with as many entries as the manager gives at once.
 const AS_MANY_AS_POSSIBLE: u32 = 0;
 
 impl Inodes<'_> {
-    /// Entry of a directory, under a lease if there is one to be had.
+    /// Entry of a directory, under a lease if the manager grants one.
+    ///
+    /// # Errors
+    /// There is no such name, or the manager does not answer.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Error> {
         self.client.context.ask(&Lookup { parent, name: name.to_vec(), want_lease: self.want_leases })
     }
 
-    /// An inode, under a lease if there is one to be had.
+    /// An inode, under a lease if the manager grants one.
+    ///
+    /// # Errors
+    /// There is no such inode, or the manager does not answer.
     pub fn get(&self, ino: u64) -> Result<Entry, Error> {
         self.client.context.ask(&GetAttr { ino, want_lease: self.want_leases })
     }
 
     /// A page of a directory: names after `after` in byte order, and whether there are more.
+    ///
+    /// # Errors
+    /// There is no such directory, or the manager does not answer.
     pub fn list(&self, ino: u64, after: &[u8]) -> Result<(Vec<Dirent>, bool), Error> {
         let reply = self.client.context.ask(&List { ino, after: after.to_vec(), limit: AS_MANY_AS_POSSIBLE })?;
         Ok((reply.entries, reply.more))
     }
 
-    /// New directory. With `inos`, so many inode numbers are asked for, and the delegation of the directory
-    /// ([`Entry::delegation_ms`], [`Client::on_delegation_recall`]).
+    /// Makes a directory. `inos`: how many inode numbers to request, along with the delegation of the new directory
+    /// ([`Entry::delegation_ms`], [`Client::on_delegation_recall`]); 0: neither.
     ///
     /// # Errors
     /// The manager refuses, or does not answer.
@@ -114,7 +123,7 @@ impl Inodes<'_> {
         self.make_dir(parent, name, owner, inos, false)
     }
 
-    /// As [`Inodes::make_directory`]; with `exist_ok` one that exists will do.
+    /// As [`Inodes::make_directory`]; with `exist_ok`, an existing directory is fine.
     pub(crate) fn make_dir(
         &self,
         parent: u64,
@@ -129,8 +138,11 @@ impl Inodes<'_> {
         self.client.context.ask(&MakeDir { op_id, parent, name, mode, uid, gid, exist_ok, inos, want_lease })
     }
 
-    /// New empty file, named pipe, socket or device (with its number). Its change time is now the directory's modification
-    /// time.
+    /// Makes an empty file, named pipe, socket or device (with its number). Its change time is also the directory's new
+    /// modification time.
+    ///
+    /// # Errors
+    /// The name is taken, or the manager refuses or does not answer.
     pub fn make_node(&self, parent: u64, name: &[u8], new: NewNode) -> Result<Entry, Error> {
         let NewNode { kind, owner: Owner { mode, uid, gid }, rdev, ino, want_delegation, inos } = new;
         let (op_id, kind, name) = (self.client.context.op_id(), kind as i32, name.to_vec());
@@ -151,7 +163,10 @@ impl Inodes<'_> {
         })
     }
 
-    /// New symbolic link.
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// The name is taken, or the manager refuses or does not answer.
     pub fn symlink(&self, parent: u64, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Attr, Error> {
         let op_id = self.client.context.op_id();
         attr(self.client.context.ask(&Symlink {
@@ -164,20 +179,29 @@ impl Inodes<'_> {
         })?)
     }
 
-    /// Another name.
+    /// Adds a name to a file.
+    ///
+    /// # Errors
+    /// The name is taken, or the manager refuses or does not answer.
     pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Attr, Error> {
         let op_id = self.client.context.op_id();
         attr(self.client.context.ask(&Link { op_id, ino, parent, name: name.to_vec() })?)
     }
 
-    /// Removes a name; of a directory if `directory`. What it meant, as it is after that: its change time is now the
-    /// directory's modification time.
+    /// Removes a name; `directory`: that of a directory. Returns the inode after that; its change time is also the
+    /// directory's new modification time.
+    ///
+    /// # Errors
+    /// There is no such name, or the manager refuses or does not answer.
     pub fn unlink(&self, parent: u64, name: &[u8], directory: bool) -> Result<Attr, Error> {
         let op_id = self.client.context.op_id();
         attr(self.client.context.ask(&Unlink { op_id, parent, name: name.to_vec(), directory })?)
     }
 
     /// Moves a name.
+    ///
+    /// # Errors
+    /// The manager refuses (`mode` says what the target may be), or does not answer.
     pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) -> Result<(), Error> {
         self.client.context.ask(&Rename {
             op_id: self.client.context.op_id(),
@@ -191,7 +215,10 @@ impl Inodes<'_> {
         Ok(())
     }
 
-    /// Changes attributes; the inode as it is then.
+    /// Changes attributes; returns the inode after that.
+    ///
+    /// # Errors
+    /// There is no such inode, or the manager does not answer.
     pub fn set_attr(&self, ino: u64, new: NewAttr) -> Result<Entry, Error> {
         let NewAttr { mode, uid, gid, mtime_ns, atime_ns } = new;
         let op_id = self.client.context.op_id();
@@ -207,12 +234,18 @@ impl Inodes<'_> {
         })
     }
 
-    /// Extended attributes, hints among them.
+    /// Extended attributes, hints included.
+    ///
+    /// # Errors
+    /// There is no such inode, or the manager does not answer.
     pub fn xattrs(&self, ino: u64) -> Result<Vec<Xattr>, Error> {
         Ok(self.client.context.ask(&ListXattrs { ino })?.xattrs)
     }
 
-    /// Sets an extended attribute; `create`: it must be new, `replace`: it must be there.
+    /// Sets an extended attribute; `create`: it must be new, `replace`: it must exist.
+    ///
+    /// # Errors
+    /// The manager refuses the attribute or its value, or does not answer.
     pub fn set_xattr(&self, ino: u64, name: &str, value: &[u8], create: bool, replace: bool) -> Result<(), Error> {
         self.client.context.ask(&SetXattr {
             op_id: self.client.context.op_id(),
@@ -226,31 +259,47 @@ impl Inodes<'_> {
     }
 
     /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// There is no such attribute, or the manager does not answer.
     pub fn remove_xattr(&self, ino: u64, name: &str) -> Result<(), Error> {
         self.client.context.ask(&RemoveXattr { op_id: self.client.context.op_id(), ino, name: name.into() })?;
         Ok(())
     }
 
-    /// Where the current version of a file lies.
+    /// Where the fragments of a file's current version are.
+    ///
+    /// # Errors
+    /// There is no such file, or the manager does not answer.
     pub fn locate(&self, ino: u64) -> Result<Located, Error> {
         self.client.locate_inode(ino)
     }
 
     /// Versions of a file, oldest first.
+    ///
+    /// # Errors
+    /// There is no such file, or the manager does not answer.
     pub fn versions(&self, ino: u64) -> Result<Vec<VersionInfo>, Error> {
         Ok(self.client.context.ask(&ListVersions { ino })?.versions)
     }
 
     /// Opens a version (its id; 0: the current one) for reads at any offset. It stays readable while the handle lives,
-    /// also without a name.
+    /// even if its name is removed.
+    ///
+    /// # Errors
+    /// There is no such version, or the manager does not answer.
     pub fn open_read(&self, ino: u64, version: u64, first: std::ops::Range<u64>) -> Result<ReadHandle, ReadError> {
         let file = format!("inode {ino}");
         let params = ReadParams { file, parent: 0, name: Vec::new(), ino, version, number: 0, first };
         ReadHandle::open(&self.client.context, params, &Cancel::default())
     }
 
-    /// Replaces a file's content by `bytes`, as one version; `policy` is the file's, as far as it is known (small files
-    /// are then asked about and opened in one question). `mtime_ns` 0: now.
+    /// Replaces a file's content by `bytes`, as one version. `policy` is the file's, if known: small files then open
+    /// and
+    /// ask about their chunks in one request. `mtime_ns` 0: now.
+    ///
+    /// # Errors
+    /// The write failed; no part of it is visible.
     pub fn write_whole(
         &self,
         ino: u64,
@@ -263,7 +312,10 @@ impl Inodes<'_> {
         crate::write::put(&self.client.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
     }
 
-    /// As [`Inodes::write_whole`], of a file that is made with that. Refused (`VersionConflict`) if there is one of that name.
+    /// As [`Inodes::write_whole`], for a file that the write creates.
+    ///
+    /// # Errors
+    /// `VersionConflict` if the name is taken; else as [`Inodes::write_whole`].
     pub fn write_new(&self, new: NewFile<'_>, bytes: Bytes, mtime_ns: i64) -> Result<WriteDone, WriteError> {
         let NewFile { parent, name, ino, owner, policy, inos } = new;
         let params = WriteParams {
@@ -278,13 +330,21 @@ impl Inodes<'_> {
         crate::write::put(&self.client.context, params, Source::Bytes(bytes), 0, None, Cancel::default())
     }
 
-    /// Opens a file to be changed: what is written goes over what there is (`patch`), or takes its place.
+    /// Opens a file for writing: the written bytes overwrite parts of the current version (`patch`), or replace all of
+    /// it.
+    ///
+    /// # Errors
+    /// There is no such file, or the manager refuses or does not answer.
     pub fn open_write(&self, ino: u64, patch: bool) -> Result<WriteHandle, WriteError> {
         WriteHandle::open(&self.client.context, params(ino, patch), Cancel::default())
     }
 
-    /// As [`Inodes::open_write`]; what is written is refused (`VersionConflict`) unless `version` (0: none was ever written) is the
-    /// current one when it is committed.
+    /// As [`Inodes::open_write`], for a compare and swap: the commit is refused (`VersionConflict`) unless `version`
+    /// (0: never
+    /// written) is current then.
+    ///
+    /// # Errors
+    /// As [`Inodes::open_write`].
     pub fn open_write_if(&self, ino: u64, patch: bool, version: u64) -> Result<WriteHandle, WriteError> {
         let params = WriteParams { if_version: Some(version), ..params(ino, patch) };
         WriteHandle::open(&self.client.context, params, Cancel::default())

@@ -1,7 +1,8 @@
-//! Computations that the cores ask for. They are pure functions of plain data; any idle thread, or the simulator, runs them.
+//! Computations that the cores request. They are pure functions of plain data; any idle thread, or the simulator, runs
+//! them.
 //!
-//! [`Job::run`] is where a write's fragments are made and where a read's bytes are verified against their chunk's name: nothing
-//! leaves a read that has not passed through here (P2). How that is done is crate `stripe`.
+//! [`Job::run`] makes a write's fragments and verifies a read's bytes against their chunk's hash: every byte
+//! that a read returns has passed through here (P2). Crate `stripe` does the work.
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -20,9 +21,9 @@ pub enum Job {
         /// Fragment numbers of the class.
         wanted: Vec<u32>,
     },
-    /// A chunk from its fragments, verified.
+    /// Decode a chunk from its fragments, and verify it.
     Decode(DecodeJob),
-    /// A part of a chunk, verified.
+    /// Decode and verify a part of a chunk.
     Range(RangeJob),
 }
 
@@ -40,7 +41,7 @@ pub enum Output {
 /// A job under the number its core gave it.
 #[derive(Debug)]
 pub struct Numbered<T> {
-    /// Chosen by the core, comes back with the output.
+    /// Chosen by the core; comes back with the output.
     pub id: u64,
     /// The job or its output.
     pub value: T,
@@ -56,7 +57,7 @@ impl Job {
         }
     }
 
-    /// Bytes it reads: little work is not worth another thread.
+    /// Bytes it reads: a small job is not worth another thread.
     pub fn bytes(&self) -> usize {
         match self {
             Job::Encode { chunk, .. } => chunk.len(),

@@ -1,4 +1,4 @@
-//! DirectoryCache the client knows under leases, and the service that gives leases back when the manager asks.
+//! Directories cached under leases, and the service that answers the manager's recalls.
 
 use crate::path::StorePath;
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use tessera_net::{Connection, Service};
 use tessera_wire::meta::{Entry, RecallLease};
 use tessera_wire::{Ack, Code, Error, Frame, Hint, Kind};
 
-/// A directory as it was found.
+/// A directory as the manager returned it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Directory {
     pub ino: u64,
@@ -26,35 +26,35 @@ pub(crate) struct DirectoryCache {
     disconnected: OnceLock<DisconnectHook>,
 }
 
-/// Told that a connection is gone.
+/// Called when a connection is lost.
 type DisconnectHook = Box<dyn Fn() + Send + Sync>;
 
-/// Told of recalled inodes; none: of all.
+/// Called with the recalled inodes; `None`: all.
 type RecallHook = Box<dyn Fn(Option<&[u64]>) + Send + Sync>;
 
-/// Told of directories whose names are others' to make, too, once the function is called.
+/// Called with the directories whose delegation is recalled; the closure reports that it is given back.
 type DelegationRecallHook = Box<dyn Fn(Vec<u64>, Box<dyn FnOnce() + Send>) + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Entries {
     by_path: HashMap<StorePath, CachedDirectory>,
-    /// Grows with every recall: an answer that was on its way meanwhile is used once and not kept.
+    /// Grows with every recall: an answer that was in flight during a recall is used once and not cached.
     recalls: u64,
 }
 
 #[derive(Debug)]
 struct CachedDirectory {
     directory: Directory,
-    /// It, and the directories passed on the way.
+    /// The directory itself, and those on its path.
     inos: Vec<u64>,
     until: Instant,
 }
 
-/// DirectoryCache kept; when there are more, all are forgotten.
+/// Most cached directories; when there are more, the cache is emptied.
 const MAX_DIRECTORIES: usize = 100_000;
 
 impl DirectoryCache {
-    /// The directory, if a lease on it runs; else the number to give to [`DirectoryCache::insert`].
+    /// The directory, if it is cached and its lease runs; else the number to pass to [`DirectoryCache::insert`].
     pub fn find(&self, path: &StorePath) -> Result<Directory, u64> {
         let entries = self.entries.lock();
         match entries.by_path.get(path).filter(|cached| cached.until > Instant::now()) {
@@ -63,7 +63,7 @@ impl DirectoryCache {
         }
     }
 
-    /// Keeps an answer to a question asked at `asked`, when [`DirectoryCache::find`] gave `recalls`.
+    /// Caches an answer to a request sent at `asked`; `recalls` is what [`DirectoryCache::find`] returned.
     pub fn insert(&self, path: &StorePath, entry: &Entry, asked: Instant, recalls: u64) {
         let Some(attr) = &entry.attr else { return };
         let mut entries = self.entries.lock();
@@ -75,30 +75,30 @@ impl DirectoryCache {
         }
         let mut inos = entry.path.clone();
         inos.push(attr.ino);
-        // The lease runs from when the manager granted it, which was not before we asked.
+        // The lease runs from when the manager granted it, which was not before `asked`.
         let until = asked + Duration::from_millis(entry.lease_ms);
         let directory = Directory { ino: attr.ino, hints: entry.hints.clone() };
         entries.by_path.insert(path.clone(), CachedDirectory { directory, inos, until });
     }
 
-    /// Forgets what depends on these inodes.
+    /// Drops every entry that depends on these inodes.
     pub fn recall(&self, inos: &[u64]) {
         let mut entries = self.entries.lock();
         entries.recalls += 1;
         entries.by_path.retain(|_, cached| !cached.inos.iter().any(|ino| inos.contains(ino)));
     }
 
-    /// Who else keeps things under leases; the first to say so stays.
+    /// Registers the hook for recalled leases; the first call wins.
     pub fn on_recall(&self, recall_hook: RecallHook) {
         let _ = self.recall_hook.set(recall_hook);
     }
 
-    /// Who has names in directories for itself; the first to say so stays.
+    /// Registers the hook for recalled delegations; the first call wins.
     pub fn on_delegation_recall(&self, recall_hook: DelegationRecallHook) {
         let _ = self.delegation_recall_hook.set(recall_hook);
     }
 
-    /// Who wants to know that a connection is gone.
+    /// Registers the hook for a lost connection.
     pub fn on_disconnect(&self, recall_hook: DisconnectHook) {
         let _ = self.disconnected.set(recall_hook);
     }
@@ -109,7 +109,7 @@ impl DirectoryCache {
         }
     }
 
-    /// Forgets everything: this client changed names itself, for which the manager does not recall its leases.
+    /// Empties the cache: this client changed names itself, and the manager recalls no leases for its own changes.
     pub fn clear(&self) {
         let mut entries = self.entries.lock();
         entries.recalls += 1;
@@ -147,14 +147,14 @@ impl Service for RecallService {
         answer();
     }
 
-    /// The manager takes an end of the stream for all leases given back, so nothing may be entries any more when it sees one.
+    /// The manager counts all leases as given back when the stream ends, so the cache must be empty before.
     fn closing(&self) {
         self.0.clear();
         self.0.notify(None);
     }
 
     fn closed(&self, _connection: &Arc<Connection>) {
-        // The manager ended it, perhaps: a recall may have been on its way.
+        // The manager may have closed it, with a recall in flight.
         self.0.clear();
         self.0.notify(None);
         if let Some(disconnected) = self.0.disconnected.get() {
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(directories.find(&path).unwrap().ino, 7);
         directories.recall(&[6]);
         assert!(directories.find(&path).is_ok());
-        // A directory on the way changed.
+        // A directory on the path changed.
         directories.recall(&[5]);
         assert!(directories.find(&path).is_err());
         keep(recalls);
