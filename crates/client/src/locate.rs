@@ -1,4 +1,5 @@
-//! Where a file's bytes lie: for schedulers that send work to data, and for people who want to know how safe it is.
+//! Where a file's bytes are: for schedulers that send work to data, and for people who want to know how safe the data
+//! is.
 
 use crate::client::Client;
 use serde::Serialize;
@@ -22,16 +23,16 @@ pub struct Located {
     pub new_bytes: u64,
     /// When it was committed, ns since 1970.
     pub committed_ns: i64,
-    /// Pieces in order of offset.
+    /// Extents in order of offset.
     pub extents: Vec<LocatedExtent>,
 }
 
-/// A piece of a file: bytes of one chunk, or a hole.
+/// An extent of a file: bytes of one chunk, or a hole.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LocatedExtent {
-    /// Where in the file it starts.
+    /// Offset in the file.
     pub offset: u64,
-    /// How long it is.
+    /// Its length.
     pub len_bytes: u64,
     /// The chunk; 0 for a hole.
     pub chunk_id: u64,
@@ -39,7 +40,7 @@ pub struct LocatedExtent {
     pub chunk_len_bytes: u64,
     /// Redundancy class: `ec:4+2`, `copy+ec:4+2`, `replica:3`; empty for a hole.
     pub class: String,
-    /// Fragments that suffice to read it, whichever they are (a copy may suffice alone).
+    /// How many fragments suffice to read it, in any combination (a copy may suffice alone).
     pub needed: u32,
     /// Where the chunk's fragments are.
     pub fragments: Vec<LocatedFragment>,
@@ -48,15 +49,15 @@ pub struct LocatedExtent {
     pub coding: ClassInfo,
 }
 
-/// What a fragment is of its chunk.
+/// What a fragment holds of its chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Holds {
-    /// All of it.
+    /// All bytes.
     Copy,
-    /// Some of its bytes as they are.
+    /// Some of the bytes, unchanged.
     Slice,
-    /// What lost slices are computed from.
+    /// Parity, from which lost slices are computed.
     Parity,
 }
 
@@ -70,12 +71,12 @@ impl Holds {
     }
 }
 
-/// A fragment and its place.
+/// A fragment and where it is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LocatedFragment {
     /// Its number.
     pub fragment: u32,
-    /// What it is.
+    /// What it holds.
     pub holds: Holds,
     /// Name of the node.
     pub node: String,
@@ -85,13 +86,13 @@ pub struct LocatedFragment {
     pub address: String,
     /// The disk.
     pub disk_id: u64,
-    /// It is there, and its node is up.
+    /// The fragment is there, and its node is up.
     pub readable: bool,
-    /// All that was on the disk at this time has been re-read since, ns since 1970; 0: unknown.
+    /// All data that was on the disk at this time (ns since 1970) has been re-read since; 0: unknown.
     pub verified_ns: i64,
 }
 
-/// How a file stands.
+/// The state of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FileState {
     /// Version id.
@@ -102,26 +103,28 @@ pub struct FileState {
     pub logical_bytes: u64,
     /// Bytes of chunks that were new with this version.
     pub unique_bytes: u64,
-    /// Bytes on disks for its chunks, those it shares included.
+    /// Bytes on disks for its chunks, shared chunks included.
     pub stored_bytes: u64,
     /// Distinct chunks.
     pub chunks: u64,
-    /// Of them with all fragments readable.
+    /// Chunks with all fragments readable.
     pub chunks_full: u64,
-    /// Readable with fewer.
+    /// Chunks that can be read from fewer.
     pub chunks_reduced: u64,
-    /// Not readable now.
+    /// Chunks that cannot be read now.
     pub chunks_lost: u64,
     /// Redundancy classes of its chunks.
     pub classes: Vec<String>,
-    /// Every fragment that can be read was re-read from its disk and found good at this time (ns since 1970) or later; none: some have not been
-    /// since the version was committed, as far as nodes and manager remember (until they are started anew). What was found bad is not among
-    /// `chunks_full`.
+    /// Every readable fragment was re-read from its disk and found good at this time (ns since 1970) or later. `None`:
+    /// some
+    /// have not been re-read since the version was committed, as far as nodes and manager remember; a restart of either
+    /// forgets.
+    /// A chunk with a bad fragment is not in `chunks_full`.
     pub last_verified_ns: Option<i64>,
 }
 
 impl Located {
-    /// Bytes of the file whose own slices (not parity) each host holds and could read: what is local where.
+    /// Bytes of the file whose plain slices (not parity) each host holds and could read: what is local to it.
     pub fn bytes_by_host(&self) -> BTreeMap<String, u64> {
         let mut hosts = BTreeMap::new();
         for extent in &self.extents {
@@ -145,7 +148,7 @@ impl Located {
         oldest_ns.filter(|oldest_ns| *oldest_ns >= self.committed_ns)
     }
 
-    /// What it comes to.
+    /// Sums up the state of the file.
     pub fn state(&self) -> FileState {
         let mut state = FileState {
             version: self.version,
@@ -198,11 +201,11 @@ impl Client {
         })
     }
 
-    /// A version (0: the current one), all its extents, and what they are of.
+    /// A version (0: the current one), all its extents, and their chunks and classes.
     pub(crate) fn extents_of(&self, ino: u64, version: u64) -> Result<(OpenReadReply, Extents), WireError> {
         let opened = self.context.ask(&OpenRead { ino, version, len_bytes: u64::MAX, ..OpenRead::default() })?;
         let listed = self.all_extents(&opened);
-        // Nobody waits for the answer; a session that is not closed ends by itself.
+        // A lost answer does no harm; a session that is not closed expires.
         let _ = self.context.ask(&CloseSession { session_id: opened.session_id });
         Ok((opened, listed?))
     }
@@ -231,7 +234,7 @@ impl Client {
 
 type Extents = (Vec<Extent>, HashMap<u64, ChunkInfo>, HashMap<u32, ClassInfo>);
 
-/// The map, for looking up.
+/// The cluster map with indexes.
 struct Places<'a> {
     map: &'a ClusterMap,
     nodes: HashMap<u64, &'a tessera_wire::NodeInfo>,

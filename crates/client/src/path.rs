@@ -3,7 +3,7 @@
 use std::fmt;
 use thiserror::Error;
 
-/// What a store path starts with.
+/// Prefix of a store path.
 pub const SCHEME: &str = "tess:";
 /// Longest name in a directory, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -62,13 +62,19 @@ impl StorePath {
         Self::default()
     }
 
-    /// Reads `tess:/a/b` (or `tess:a/b`, the same). Repeated slashes and `.` count as nothing.
+    /// Parses `tess:/a/b` (or `tess:a/b`, the same). Repeated slashes and `.` are ignored.
+    ///
+    /// # Errors
+    /// The scheme is missing, or as [`StorePath::from_bytes`].
     pub fn parse(text: &str) -> Result<Self, PathError> {
         let rest = text.strip_prefix(SCHEME).ok_or_else(|| PathError::Scheme { path: shorten(text.as_bytes()) })?;
         Self::from_bytes(rest.as_bytes())
     }
 
-    /// Reads a path without its scheme: names separated by slashes.
+    /// Parses a path without its scheme: names separated by slashes.
+    ///
+    /// # Errors
+    /// The path or a name is too long, or contains `..` or a NUL byte.
     pub fn from_bytes(path: &[u8]) -> Result<Self, PathError> {
         if path.len() > MAX_PATH_BYTES {
             return Err(PathError::TooLong { got: path.len() });
@@ -82,6 +88,9 @@ impl StorePath {
     }
 
     /// This path with one more name below it.
+    ///
+    /// # Errors
+    /// `name` is not the name of a directory entry, or the path becomes too long.
     pub fn join(&self, name: &[u8]) -> Result<Self, PathError> {
         check_name(name, name)?;
         if name.is_empty() || name == b"." || name.contains(&b'/') {
@@ -102,7 +111,10 @@ impl StorePath {
         self.components.is_empty()
     }
 
-    /// The directory above and the last name.
+    /// The parent directory and the last name.
+    ///
+    /// # Errors
+    /// The path is the root.
     pub fn split_last(&self) -> Result<(StorePath, &[u8]), PathError> {
         let (name, parents) = self.components.split_last().ok_or(PathError::Root)?;
         Ok((StorePath { components: parents.to_vec() }, name))
@@ -113,7 +125,7 @@ impl StorePath {
         self.components.last().map(Vec::as_slice)
     }
 
-    /// Enough of the path to recognise it in a message: a long one loses its middle.
+    /// Enough of the path to recognise it in a message: a long path loses its middle.
     pub fn brief(&self) -> String {
         const MOST_CHARS: usize = 400;
         let text = self.to_string();
@@ -126,7 +138,7 @@ impl StorePath {
         format!("{head}…{tail}")
     }
 
-    /// Whether `self` is `other` or lies above it.
+    /// Whether `self` is `other` or an ancestor of it.
     pub fn contains(&self, other: &StorePath) -> bool {
         other.components.starts_with(&self.components)
     }
@@ -197,7 +209,7 @@ mod tests {
         }
     }
 
-    /// P14: what is not a path of the store is refused, with a typed error.
+    /// P14: text that is not a store path is refused, with a typed error.
     #[test]
     fn paths_that_are_none_are_refused() {
         let parse = |text: &str| StorePath::parse(text).unwrap_err();

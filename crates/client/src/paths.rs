@@ -1,5 +1,5 @@
-//! Paths: each call resolves its path to a directory and a name, or to an inode, and leaves the rest to the inode API
-//! ([`Inodes`]). Where the manager resolves a path and acts in one request (reads and writes of a name), so do these.
+//! Paths: each call resolves its path to a directory and a name, or to an inode, and calls the inode API
+//! ([`Inodes`]). Reads and writes of a name are one request to the manager, which resolves the name itself.
 
 use crate::client::Client;
 use crate::error::{Error, PathOpError, WriteError, by_name};
@@ -17,15 +17,15 @@ use tessera_policy::Policy;
 use tessera_wire::meta::{CommitMode, Dirent, Entry, Resolve, VersionInfo, Xattr};
 use tessera_wire::{Attr, Code, Error as WireError, Hint, InodeKind};
 
-/// Bytes read at a time of a file with holes.
+/// Bytes read at a time from a file with holes.
 const SPARSE_BUFFER_BYTES: usize = 1 << 20;
-/// Bytes whose extents come with the opening of a file.
+/// Extents of this many bytes come with the opening of a file.
 const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
 
 /// How a file is written.
 #[derive(Default)]
 pub struct PutOptions<'a> {
-    /// Hints (name without `user.tessera.`, value) over the file's own; kept with a new file.
+    /// Hints (name without `user.tessera.`, value) that override the file's own; stored with a new file.
     pub hints: Vec<(String, String)>,
     /// What happens to the current content.
     pub mode: PutMode,
@@ -33,9 +33,9 @@ pub struct PutOptions<'a> {
     pub if_version: Option<u64>,
     /// Modification time to record, ns since 1970; 0: now.
     pub mtime_ns: i64,
-    /// Permission bits, owner and group of a new file.
+    /// Permission bits, owner and group for a new file.
     pub owner: Owner,
-    /// Told how many bytes of the source were read.
+    /// Called with the number of bytes read from the source.
     pub progress: Option<ProgressFn<'a>>,
     /// Stops the write.
     pub cancel: Cancel,
@@ -63,14 +63,14 @@ pub struct GetOptions<'a> {
     pub version: u64,
     /// The range to read; all if `None`.
     pub range: Option<std::ops::Range<u64>>,
-    /// Told how many bytes have arrived.
+    /// Called with the number of bytes that have arrived.
     pub progress: Option<ProgressFn<'a>>,
     /// Stops the read.
     pub cancel: Cancel,
 }
 
 impl Client {
-    /// The inode API without leases: nothing is kept of what it returns.
+    /// The inode API without leases: the caller caches nothing.
     fn unleased(&self) -> Inodes<'_> {
         Inodes { client: self, want_leases: false }
     }
@@ -101,7 +101,7 @@ impl Client {
         Ok(self.stat(path)?.ino)
     }
 
-    /// A directory by path: from the cache, or asked for under a lease.
+    /// A directory by path: from the cache, or from the manager under a lease.
     fn directory(&self, path: &StorePath) -> Result<Directory, Error> {
         let recalls = match self.directories.find(path) {
             Ok(known) => return Ok(known),
@@ -114,13 +114,15 @@ impl Client {
         Ok(Directory { ino, hints: entry.hints })
     }
 
-    /// The directory above a path, and the path's last name.
+    /// The parent directory of a path, and the path's last name.
     fn place(&self, path: &StorePath) -> Result<(Directory, Vec<u8>), Error> {
         let (parent, name) = path.split_last()?;
         Ok((self.directory(&parent)?, name.to_vec()))
     }
 
-    /// Reports a change of names or hints that this client made: for its own changes the manager recalls no leases.
+    /// Ends a change of names or hints by this client: the manager recalls no leases for a client's own changes, so the
+    /// cache is
+    /// emptied.
     fn changed<T>(&self, operation: &'static str, path: &StorePath, answer: Result<T, WireError>) -> Result<T, Error> {
         self.directories.clear();
         at(operation, path, answer)
@@ -135,7 +137,7 @@ impl Client {
         at("list", path, self.unleased().list(ino, after))
     }
 
-    /// All of a directory, in byte order of names.
+    /// All entries of a directory, in byte order of names.
     ///
     /// # Errors
     /// As [`Client::resolve`].
@@ -152,7 +154,7 @@ impl Client {
         }
     }
 
-    /// A new directory, with its parent's hints; with `exist_ok` one that exists will do.
+    /// Makes a directory, with its parent's hints; with `exist_ok`, an existing directory is fine.
     ///
     /// # Errors
     /// The name is taken, or as [`Client::resolve`] of the directory above.
@@ -166,7 +168,7 @@ impl Client {
         Ok(at("mkdir", path, made)?.attr.unwrap_or_default())
     }
 
-    /// A directory and those above it, where they do not exist yet.
+    /// Makes a directory and its missing ancestors.
     ///
     /// # Errors
     /// As [`Client::mkdir`].
@@ -192,7 +194,8 @@ impl Client {
         self.changed("remove", path, self.unleased().unlink(parent.ino, &name, directory)).map(drop)
     }
 
-    /// Removes a file, or a directory with all below it; how many entries. `progress` is told of each.
+    /// Removes a file, or a directory with everything below it; returns how many entries. `progress` is called for
+    /// each.
     ///
     /// # Errors
     /// As [`Client::unlink`]; what was removed before stays removed.
@@ -234,7 +237,7 @@ impl Client {
         Ok(())
     }
 
-    /// Moves a name; what the target names is replaced unless `no_replace`. Hints stay with the file.
+    /// Moves a name; an existing target is replaced unless `no_replace`. Hints stay with the file.
     ///
     /// # Errors
     /// As [`Client::resolve`]; or the target is taken and cannot be replaced.
@@ -246,7 +249,7 @@ impl Client {
         self.changed("rename", from, self.unleased().rename(source, target, mode))
     }
 
-    /// Another name for a file.
+    /// Adds a name to a file.
     ///
     /// # Errors
     /// As [`Client::resolve`]; or the name is taken.
@@ -256,7 +259,7 @@ impl Client {
         at("link", path, self.unleased().link(ino, parent.ino, &name))
     }
 
-    /// A symbolic link at `path` to `target`.
+    /// Makes a symbolic link at `path` to `target`.
     ///
     /// # Errors
     /// As [`Client::resolve`] of the directory above; or the name is taken.
@@ -265,7 +268,7 @@ impl Client {
         at("symlink", path, self.unleased().symlink(parent.ino, &name, target, 0, 0))
     }
 
-    /// As [`Client::symlink`]; a link or file of that name is replaced.
+    /// As [`Client::symlink`]; replaces a link or file of that name.
     ///
     /// # Errors
     /// As [`Client::symlink`]; or a directory has that name.
@@ -318,7 +321,7 @@ impl Client {
         self.changed("remove an attribute of", path, self.unleased().remove_xattr(ino, name))
     }
 
-    /// Hints that are set on a file or directory: name and value.
+    /// Hints set on a file or directory: name and value.
     ///
     /// # Errors
     /// As [`Client::resolve`].
@@ -363,7 +366,7 @@ impl Client {
     /// Writes a source as a new version, which appears whole or not at all.
     ///
     /// # Errors
-    /// Of reading the source, or of the write; nothing of it is visible then.
+    /// Reading the source or the write failed; no part of it is visible.
     pub fn put<'a>(
         &self,
         path: &StorePath,
@@ -402,7 +405,7 @@ impl Client {
             while at < data.end {
                 let room = buffer.len().min(usize::try_from(data.end - at).unwrap_or(usize::MAX));
                 match file.read(&mut buffer[..room]).map_err(failed)? {
-                    // It became shorter meanwhile.
+                    // The file became shorter meanwhile.
                     0 => break,
                     read => {
                         handle.write(&buffer[..read])?;
@@ -420,7 +423,7 @@ impl Client {
         Ok(done)
     }
 
-    /// Opens a file for writing piece by piece; created when the first version is committed.
+    /// Opens a file for writing piece by piece; the commit of its first version creates it.
     ///
     /// # Errors
     /// A hint is invalid, the directory does not exist, or the manager refuses or does not answer.
@@ -450,7 +453,7 @@ impl Client {
             },
             if_version: options.if_version,
             size_hint_bytes: size,
-            // A directory with hints of a newer release is no reason to fail: the manager knows them.
+            // Hints of a newer release on the directory are no reason to fail: the manager knows them.
             expect_policy: Policy::from_hints(all).ok(),
             hints,
             mtime_ns: options.mtime_ns,
@@ -458,7 +461,7 @@ impl Client {
         })
     }
 
-    /// Reads a version, or a range of it, into a sink; what was read and how many bytes. Verified (P2).
+    /// Reads a version, or a range of it, into a sink; returns the version and how many bytes. Verified (P2).
     ///
     /// # Errors
     /// There is no such version, too few of its fragments can be read, or the sink fails.
@@ -484,7 +487,7 @@ impl Client {
     }
 }
 
-/// Names the operation and the path in the manager's refusal.
+/// Adds the operation and the path to the manager's refusal.
 fn at<T>(operation: &'static str, path: &StorePath, answer: Result<T, WireError>) -> Result<T, Error> {
     let refused = |error| PathOpError::Refused { operation, path: path.brief(), error: by_name(error) };
     Ok(answer.map_err(refused)?)

@@ -1,11 +1,14 @@
-//! PreallocatedChunks at hand: chunk ids with a group that the manager gave in advance, so that a small file needs one trip to it
-//! ([`tessera_wire::meta::PreallocatedChunks`]). Plain data; the cores of a client share it through the view.
+//! Preallocated chunks: chunk ids with a group that the manager granted in advance, so that a small file needs one
+//! round
+//! trip ([`tessera_wire::meta::PreallocatedChunks`]). Plain data; the cores of a client share it through the view.
 //!
-//! A client that writes small files one after another asks for preallocated along with what it asks anyway, before those it has
-//! run out; one that writes a file now and then never does. What is not used soon is given back: the session
-//! that keeps preallocated holds up the reclaiming of space. Under a chunk content is sent before anybody has looked whether it is
-//! stored already; so content that was written here lately, or that follows content which turned out to be stored, is asked about
-//! first.
+//! A client that writes small files one after another requests ids along with its other requests, before it runs
+//! out; a client that writes a file now and then never does. Ids that are not used soon are given back: the session
+//! that keeps them holds up garbage collection. Content is sent under a preallocated id before the client knows whether
+//! it is
+//! stored already. So the client asks first about content that it wrote lately, and about content that follows content
+//! which
+//! was stored already.
 
 use crate::config::{Options, ms};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -13,7 +16,7 @@ use std::sync::Arc;
 use tessera_stripe::Class;
 use tessera_wire::meta::{ChunkAnswer, PreallocatedChunks as Grant};
 
-/// One chunk. The session it was grant with is over when the last of them is dropped ([`PreallocatedChunk::release`]).
+/// One chunk. Its session ends when the last chunk of the grant is dropped ([`PreallocatedChunk::release`]).
 #[derive(Debug)]
 pub struct PreallocatedChunk {
     /// Its id and group.
@@ -21,14 +24,14 @@ pub struct PreallocatedChunk {
     batch: Arc<Batch>,
 }
 
-/// PreallocatedChunks that were grant together.
+/// Chunks of one grant.
 #[derive(Debug)]
 struct Batch {
     session_id: u64,
     good_until_ns: i64,
 }
 
-/// PreallocatedChunks for one file.
+/// Preallocated chunks for one file.
 #[derive(Debug)]
 pub struct PreallocatedSet {
     /// One per chunk.
@@ -46,7 +49,7 @@ pub struct PreallocatedPool {
     exhausted: Vec<u64>,
     written: HashSet<[u8; 32]>,
     order: VecDeque<[u8; 32]>,
-    /// What was written last was stored already.
+    /// The last file written was stored already.
     known: bool,
 }
 
@@ -57,7 +60,7 @@ struct SchemePool {
     domain: u32,
     streak: u32,
     used_ns: i64,
-    /// Some are on their way, or lost, until then.
+    /// Until then, a request for some is in flight, or lost.
     asked_until_ns: i64,
 }
 
@@ -67,14 +70,15 @@ impl PreallocatedChunk {
         self.batch.session_id
     }
 
-    /// Drops it; the session, if this was the last of its preallocated.
+    /// Drops it; returns the session if this was its last chunk.
     pub fn release(self) -> Option<u64> {
         Arc::into_inner(self.batch).map(|batch| batch.session_id)
     }
 }
 
 impl PreallocatedPool {
-    /// A file of these chunks (by hash) is about to be written with this scheme: preallocated for all of them, or none.
+    /// Takes preallocated chunks for a file with these chunk hashes, to be written with this scheme: one for each, or
+    /// `None`.
     pub fn take(
         &mut self,
         scheme: &str,
@@ -96,7 +100,7 @@ impl PreallocatedPool {
         Some(PreallocatedSet { chunks: pool.ready.split_off(from), class, domain: pool.domain })
     }
 
-    /// A file of these chunks was written; `known`: some of them were stored already.
+    /// Notes that a file of these chunks was written; `known`: some of them were stored already.
     pub fn note(&mut self, chunks: impl Iterator<Item = [u8; 32]>, known: bool, options: &Options) {
         self.known = known;
         for hash in chunks {
@@ -109,7 +113,7 @@ impl PreallocatedPool {
         }
     }
 
-    /// How many to ask for with what is about to be asked for this scheme.
+    /// How many ids to request along with the next request for this scheme.
     pub fn wanted(&mut self, scheme: &str, now_ns: i64, options: &Options) -> u32 {
         let Some(pool) = self.pools.get_mut(scheme) else { return 0 };
         let enough = pool.ready.len() as u32 * 2 > options.preallocate_chunks;
@@ -120,7 +124,7 @@ impl PreallocatedPool {
         options.preallocate_chunks
     }
 
-    /// Takes in what was asked for at `asked_ns`: they are good for half their session's life from then on.
+    /// Adds the grant of a request sent at `asked_ns`; the ids are good for half their session's lifetime from then on.
     pub fn put(&mut self, scheme: &str, grant: Grant, class: Arc<Class>, asked_ns: i64) {
         let good_until_ns = asked_ns.saturating_add(ms(grant.session_ms) / 2);
         let batch = Arc::new(Batch { session_id: grant.session_id, good_until_ns });
@@ -134,12 +138,12 @@ impl PreallocatedPool {
         self.exhausted.extend(Arc::into_inner(batch).map(|batch| batch.session_id));
     }
 
-    /// Sessions to be closed: all their preallocated are used or too old.
+    /// Sessions to close: all their ids are used or too old.
     pub fn take_exhausted(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.exhausted)
     }
 
-    /// Gives up all of them; the sessions to be closed.
+    /// Gives up all ids; returns the sessions to close.
     pub fn clear(&mut self) -> Vec<u64> {
         let all = self.pools.drain().flat_map(|(_, pool)| pool.ready).filter_map(PreallocatedChunk::release);
         self.exhausted.extend(all);

@@ -1,9 +1,14 @@
-//! Locks on files, held against all clients of the cluster: `fcntl`'s ranges and `flock`.
+//! File locks that hold across all clients of the cluster: `fcntl` ranges and `flock`.
 //!
-//! The manager keeps the table; this is the client's side of docs/wire.md, section 7. What was granted is remembered here, so that it
-//! can be asserted to a manager that starts anew. A thread says now and then that this client lives, while it holds anything. Where an answer was
-//! lost, nobody knows whether a lock was granted: such a range is set again to what the caller was told, before the same owner gets
-//! anything else. Locks that the manager gave to others are *lost*: their owner is told so, and must not go on.
+//! The manager keeps the lock table; this is the client's side of docs/wire.md, section 7. The client remembers the
+//! locks
+//! it was granted, so that it can assert them to a manager that restarts. While it holds any, a thread sends signs of
+//! life.
+//! If an answer is lost, the client does not know whether a lock was granted: it sets such a range again to what the
+//! caller
+//! was told, before the same owner gets another lock. Locks that the manager gave to other clients are *lost*: their
+//! owner
+//! gets an error and must stop.
 
 mod owner;
 
@@ -18,29 +23,29 @@ use tessera_wire::meta::*;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error};
 
-/// An answer that says to go on waiting is asked for this often, milliseconds.
+/// How long the manager may hold one lock request before it answers that the client must go on waiting, milliseconds.
 const WAIT_MS: u64 = 2_000;
-/// Who waits looks this often whether it is to stop.
+/// How often a waiting thread checks whether it must stop.
 const LOOK: Duration = Duration::from_millis(50);
-/// A manager that has just started is asked again this often.
+/// How often a manager that has just started is asked again.
 const GRACE_PAUSE: Duration = Duration::from_millis(100);
-/// What could not be said is said again this often.
+/// How often a request that failed is repeated.
 const RETRY: Duration = Duration::from_millis(500);
-/// A client says that it lives this many times a lease.
+/// Signs of life per lease.
 const SIGNS_PER_LEASE: u32 = 4;
 
-/// Told of files whose locks were lost.
+/// Called with files whose locks were lost.
 type HearLost = Box<dyn Fn(&[u64]) + Send + Sync>;
 
 /// See the module.
 pub struct Locks {
     context: Weak<Context>,
     state: Mutex<State>,
-    /// Something is to be said, or to be looked at.
+    /// There is something to send or to check.
     wake: Condvar,
-    /// Something was said.
+    /// A request was answered.
     said: Condvar,
-    /// Requests hold it shared; what is held is asserted exclusively.
+    /// Requests hold it shared; asserting the held locks takes it exclusively.
     gate: RwLock<()>,
     lost: OnceLock<HearLost>,
 }
@@ -50,14 +55,14 @@ struct State {
     /// 0: none yet.
     table: u64,
     lease: Duration,
-    /// When the last request that was answered was sent.
+    /// When the last answered request was sent.
     heard: Option<Instant>,
     last_seq: u64,
     owners: HashMap<Key, Owned>,
     /// Owners whose locks were lost.
     lost: BTreeSet<Key>,
     waiting: usize,
-    /// The connection was lost: what is held is to be asserted at once.
+    /// The connection was lost: assert the held locks at once.
     cut_off: bool,
     runs: bool,
 }
@@ -77,13 +82,15 @@ impl Locks {
         })
     }
 
-    /// Hears of files whose locks were lost; the first to say so stays. What is done there must not ask the cluster anything.
+    /// Registers a function that the client calls with files whose locks were lost; the first call wins. The function
+    /// must not send
+    /// requests to the cluster.
     pub fn on_lost(&self, hear: impl Fn(&[u64]) + Send + Sync + 'static) {
         let _ = self.lost.set(Box::new(hear));
     }
 
-    /// Sets, changes or gives up a lock; `wait`: until it can be had, or `interrupted` says so (then
-    /// [`LockOutcome::Cancelled`]). What comes back is [`LockOutcome::Granted`], `Refused`, `Deadlock`, `TooMany` or `Cancelled`.
+    /// Sets, changes or releases a lock. `wait`: waits until it is granted, or until `interrupted` returns true (then
+    /// [`LockOutcome::Cancelled`]). Returns [`LockOutcome::Granted`], `Refused`, `Deadlock`, `TooMany` or `Cancelled`.
     ///
     /// # Errors
     /// The manager cannot be reached, or refused; [`Code::SessionExpired`]: the owner's locks on this file were lost.
@@ -139,7 +146,7 @@ impl Locks {
         }
     }
 
-    /// Asks once, and takes in what was granted. A table that is no longer the manager's is replaced first.
+    /// Requests the lock once, and records it if granted. A table that is no longer the manager's is replaced first.
     fn ask_set(
         &self,
         lock: &FileLock,
@@ -178,7 +185,7 @@ impl Locks {
         }
     }
 
-    /// A call that may take `wait_ms` longer, and is taken back when `cancel` says so.
+    /// A call that may take `wait_ms` longer; if `cancel` returns true, it is withdrawn.
     fn call(
         &self,
         request: &SetLock,
@@ -209,7 +216,7 @@ impl Locks {
         }
     }
 
-    /// What is held here goes at once; the manager is told, later if it cannot be reached now.
+    /// Releases the locks here at once, and tells the manager, later if it cannot be reached now.
     fn unlock(&self, lock: &FileLock) -> Result<LockOutcome, Error> {
         let key = (lock.ino, lock.owner);
         {
@@ -232,7 +239,7 @@ impl Locks {
         Ok(LockOutcome::Granted)
     }
 
-    /// Gives up all that an owner holds of a file, if anything.
+    /// Releases all locks of an owner on a file.
     pub fn release(self: &Arc<Self>, ino: u64, owner: u64) {
         if self.holds(ino, owner) {
             let all = FileLock { ino, owner, end: i64::MAX as u64, ..whole() };
@@ -240,13 +247,13 @@ impl Locks {
         }
     }
 
-    /// Whether an owner holds anything of a file, or lost it.
+    /// Whether an owner holds or lost any lock on a file.
     pub fn holds(&self, ino: u64, owner: u64) -> bool {
         let state = self.state.lock();
         state.owners.contains_key(&(ino, owner)) || state.lost.contains(&(ino, owner))
     }
 
-    /// The first lock in the way of `lock`.
+    /// The first lock that conflicts with `lock`.
     ///
     /// # Errors
     /// The manager cannot be reached, or refused.
@@ -262,7 +269,7 @@ impl Locks {
         }
     }
 
-    /// Whether locks on a file were lost. If they may have been, the manager is asked.
+    /// Whether locks on a file were lost. Asks the manager if they may have been.
     pub fn are_lost(&self, ino: u64) -> bool {
         let table = {
             let state = self.state.lock();
@@ -275,7 +282,7 @@ impl Locks {
             }
             state.table
         };
-        // Nothing may be done under a lock that others may have by now.
+        // Nothing may be done under a lock that another client may hold by now.
         let mut tries = Tries::default();
         while let Err(error) = self.sign_of_life(table, 0) {
             // Without a manager nothing can be committed either.
@@ -286,12 +293,12 @@ impl Locks {
         self.state.lock().lost.iter().any(|(i, _)| *i == ino)
     }
 
-    /// Locks held.
+    /// Number of locks held.
     pub fn len(&self) -> usize {
         self.state.lock().owners.values().map(|owned| owned.locks.len()).sum()
     }
 
-    /// Whether none are.
+    /// Whether no lock is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -306,7 +313,7 @@ impl Locks {
         state.last_seq
     }
 
-    /// The table, a first one if there is none.
+    /// The table; registers one if there is none.
     fn table(&self) -> Result<u64, Error> {
         let table = self.state.lock().table;
         if table == 0 {
@@ -320,7 +327,7 @@ impl Locks {
         self.wake.notify_all();
     }
 
-    /// Tells the manager what it has not been told of an owner.
+    /// Sends the owner's pending messages to the manager.
     fn say_unsaid(&self, key: Key) -> Result<(), Error> {
         while let Some(next) = self.next_unsaid(key) {
             let said = self.say_for_long(&next);
@@ -338,7 +345,7 @@ impl Locks {
         Ok(())
     }
 
-    /// What is to be said next of an owner; whoever gets it says it.
+    /// The owner's next pending message, for the calling thread to send.
     fn next_unsaid(&self, key: Key) -> Option<Unsaid> {
         let mut state = self.state.lock();
         loop {
@@ -369,7 +376,7 @@ impl Locks {
     fn say(&self, unsaid: &Unsaid) -> Result<(), Error> {
         let table = self.table()?;
         let lock = match unsaid {
-            // A request to another table waits no more.
+            // The table is another one, so that request waits no more.
             Unsaid::Cancel(seq) => return self.sign_of_life(table, *seq),
             Unsaid::Set(lock) => lock,
         };
@@ -394,7 +401,7 @@ impl Locks {
         }
     }
 
-    /// Asserts all that is held, unless that was done since `table`.
+    /// Asserts all held locks, unless another thread did so after `table`.
     fn assert_held(&self, table: u64) -> Result<(), Error> {
         let context = self.context()?;
         let alone = self.gate.write();
@@ -436,8 +443,9 @@ impl Locks {
         Ok(())
     }
 
-    /// Tells the manager that this client lives, and that request `seq` (0: none) waits no more; asserts what it holds to one that does
-    /// not know it.
+    /// Tells the manager that this client lives, and that request `seq` (0: none) waits no more. Asserts the held locks
+    /// to a manager
+    /// that does not know them.
     fn sign_of_life(&self, table: u64, seq: u64) -> Result<(), Error> {
         let context = self.context()?;
         let sent = Instant::now();
@@ -452,13 +460,13 @@ impl Locks {
         }
     }
 
-    /// The connection to the manager is gone, perhaps with the manager.
+    /// Reports that the connection to the manager, and perhaps the manager, is gone.
     pub(crate) fn cut_off(&self) {
         self.state.lock().cut_off = true;
         self.wake.notify_all();
     }
 
-    /// Starts the thread that keeps what is held, if it does not run.
+    /// Starts the thread that keeps the locks alive, if it does not run.
     fn start(self: &Arc<Self>) {
         let mut state = self.state.lock();
         if !state.runs {
@@ -523,7 +531,7 @@ fn lost() -> Error {
     )
 }
 
-/// How long and how often something was tried.
+/// How long and how often an operation was tried.
 #[derive(Default)]
 struct Tries {
     since: Option<Instant>,
@@ -531,7 +539,7 @@ struct Tries {
 }
 
 impl Tries {
-    /// Pauses before the next try; gives the error back when it is no use.
+    /// Pauses before the next try; returns the error if trying again is useless.
     fn again(&mut self, context: &Context, error: Error) -> Result<(), Error> {
         let since = *self.since.get_or_insert_with(Instant::now);
         if !error.is_retryable() || since.elapsed() >= Duration::from_millis(context.options.manager_deadline_ms) {

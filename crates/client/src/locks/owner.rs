@@ -1,12 +1,12 @@
-//! The locks that one owner holds on one file, and what the manager has not been told about them.
+//! The locks of one owner on one file, and the messages about them that the manager has not had yet.
 
 use tessera_wire::meta::{FileLock, LockMode};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Unsaid {
-    /// This request is to wait no longer.
+    /// This request waits no more.
     Cancel(u64),
-    /// This is what is held.
+    /// The owner holds this lock.
     Set(FileLock),
 }
 
@@ -14,16 +14,16 @@ pub(super) enum Unsaid {
 pub(super) struct Owned {
     /// Ranges that do not overlap.
     pub locks: Vec<FileLock>,
-    /// What the manager is still to be told, in order.
+    /// Messages that the manager has not had yet, in order.
     pub unsaid: Vec<Unsaid>,
-    /// The first of it is being said, by one thread: said twice, the second might undo what the owner was given in between.
+    /// One thread is sending the first of them. Sent twice, the second could undo a lock granted in between.
     pub saying: bool,
-    /// Unlocked last by this request: what was granted to an earlier one is no longer held.
+    /// The number of the last unlock: a lock that an earlier request granted is no longer held.
     pub unlocked_seq: u64,
 }
 
 impl Owned {
-    /// Sets a range to `lock` ([`LockMode::Unlock`]: to nothing).
+    /// Sets a range to `lock`; [`LockMode::Unlock`] clears it.
     pub fn set(&mut self, lock: &FileLock) {
         let mut kept = Vec::with_capacity(self.locks.len() + 1);
         for old in self.locks.drain(..) {
@@ -44,8 +44,8 @@ impl Owned {
         self.locks = kept;
     }
 
-    /// Nobody knows whether request `seq` was granted: the manager is to be told what is held of its range. What is held comes
-    /// first, so that nobody gets it meanwhile.
+    /// Request `seq` was granted or not: queues what the owner holds in its range for the manager. Held locks come
+    /// first, so that no other client gets them meanwhile.
     pub fn doubt(&mut self, asked: &FileLock, seq: u64) {
         let mut over: Vec<FileLock> =
             self.locks.iter().filter(|l| l.start <= asked.end && l.end >= asked.start).cloned().collect();
@@ -66,7 +66,7 @@ impl Owned {
         }
     }
 
-    /// Whether there is something to say that nobody is saying.
+    /// Whether there are messages that no thread is sending.
     pub fn has_news(&self) -> bool {
         !self.unsaid.is_empty() && !self.saying
     }

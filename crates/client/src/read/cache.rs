@@ -1,5 +1,5 @@
-//! Verified chunks, and verified group hashes, kept for reads to come. Keyed by chunk id, which is never reused,
-//! so nothing in here can be outdated. The eviction (Clock-PRO) is `quick_cache`'s.
+//! Caches verified chunks and verified group hashes. Keyed by chunk id, which is never reused,
+//! so no entry is ever outdated. The eviction (Clock-PRO) is `quick_cache`'s.
 
 use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -35,8 +35,9 @@ impl Weighter<u64, Bytes> for ByteWeight {
 /// Expected mean length of a chunk, for the size of the first table.
 const MEAN_CHUNK_BYTES: u64 = 1 << 20;
 
-/// A cache of `limit_bytes`. One shard, or large chunks would not fit into theirs; half of it for entries that were
-/// read once, or chunks that are read ahead would go before they are used.
+/// A cache of `limit_bytes`. It has one shard, because large chunks would not fit into a smaller one. Half of it is for
+/// entries
+/// that were read once, so that chunks read ahead are not evicted before they are used.
 fn cache<V: Clone>(limit_bytes: u64) -> Cache<u64, V, ByteWeight>
 where
     ByteWeight: Weighter<u64, V>,
@@ -72,7 +73,7 @@ impl ChunkCache {
         self.chunks.weight()
     }
 
-    /// Removes a chunk before its time.
+    /// Removes a chunk before its eviction.
     pub(super) fn remove_chunk(&self, chunk_id: u64) {
         self.chunks.remove(&chunk_id);
     }
@@ -91,7 +92,7 @@ impl ChunkCache {
 mod tests {
     use super::*;
 
-    /// What is read ahead of a stream is still there when it is read, in a cache full of other chunks.
+    /// A chunk read ahead of a stream is still there when the stream reads it, in a cache full of other chunks.
     #[test]
     fn the_limit_holds_and_new_chunks_stay_for_a_while() {
         let cache = ChunkCache::shared(128 << 20);

@@ -17,29 +17,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tessera_wire::rpc::Answer;
 
-/// Where the bytes of a read go, in order.
+/// Where a read puts its bytes, in order.
 pub enum Sink<'a> {
     /// A stream or a file.
     Writer(&'a mut (dyn Write + Send)),
     /// Memory, filled from its start; the read must fit.
     Slice(&'a mut [u8]),
-    /// Takes verified pieces as they lie in the library's buffers: nothing is copied. A piece that is kept keeps its
-    /// buffer. Holes come as zeros.
+    /// Takes verified parts as they lie in the library's buffers, without a copy. A part that the callee keeps keeps
+    /// its
+    /// whole buffer in memory. Holes come as zeros.
     Lend(&'a mut (dyn FnMut(Bytes) -> std::io::Result<()> + Send)),
     /// A file that can have holes: they are not written, and cost no time.
     Sparse(&'a mut (dyn WriteHoles + Send)),
 }
 
-/// What bytes and holes are written to, in order.
+/// A writer of bytes and holes, in order.
 pub trait WriteHoles: Write {
-    /// Leaves `len_bytes` of nothing; they are read as zeros.
+    /// Leaves a hole of `len_bytes`, which reads as zeros.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn hole(&mut self, len_bytes: u64) -> std::io::Result<()>;
 }
 
-/// What holes are made of when they are lent.
+/// The zeros that [`Sink::Lend`] gets for holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// What readers see.
@@ -96,7 +97,7 @@ impl Core for ReadCore {
         match action {
             ReadAction::Opened(opened) => status.opened = Some(Ok(*opened)),
             ReadAction::OpenFailed(error) => status.opened = Some(Err(error)),
-            // A read that was forgotten has no place here any more.
+            // A forgotten read has no entry here.
             ReadAction::Deliver { id, delivery } => {
                 if let Some(read) = status.reads.get_mut(&id) {
                     read.deliveries.push_back(delivery);
@@ -116,7 +117,7 @@ impl Core for ReadCore {
     }
 }
 
-/// An open version. It stays readable while the handle lives, whatever happens to the name. Threads may share it.
+/// An open version. It stays readable while the handle lives, even if its name is removed. Threads may share it.
 pub struct ReadHandle {
     driver: Arc<Driver<ReadCore>>,
     file: String,
@@ -153,12 +154,15 @@ impl ReadHandle {
         self.opened.version.size_bytes
     }
 
-    /// What the reads of this handle so far had to do without.
+    /// Fragments that the reads of this handle so far had to do without.
     pub fn report(&self) -> ReadReport {
         self.driver.with_status(|status| status.report)
     }
 
-    /// Reads at `offset` as much as there is and fits; returns how many bytes. Verified (P2).
+    /// Reads at `offset` as many bytes as there are and fit; returns how many. Verified (P2).
+    ///
+    /// # Errors
+    /// Too few fragments of a chunk can be read, or the manager does not answer.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, ReadError> {
         let len = out.len() as u64;
         let mut sink = Sink::Slice(out);
@@ -209,7 +213,7 @@ impl ReadHandle {
         result
     }
 
-    /// The next bytes of a read; none when it is complete.
+    /// The next bytes of a read; `None` when it is complete.
     fn next(&self, id: u64, cancel: &Cancel) -> Result<Option<Delivery>, ReadError> {
         loop {
             let found = self.driver.wait(LOOK, |status| {
@@ -237,7 +241,7 @@ impl Drop for ReadHandle {
 }
 
 impl Sink<'_> {
-    /// Takes what comes at `at` bytes from the start of the read.
+    /// Takes a delivery that starts `at` bytes from the start of the read.
     fn take(&mut self, at: u64, delivery: &Delivery) -> Result<(), String> {
         match (self, delivery) {
             (Sink::Slice(out), delivery) => {

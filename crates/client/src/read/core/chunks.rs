@@ -4,7 +4,7 @@ use super::*;
 use crate::fetch::Fault;
 
 impl ReadCore {
-    /// Logs, once a file, that fragments are awaited: a silent half minute looks like a hang.
+    /// Logs once per file that the read waits for fragments: a silent half minute looks like a hang.
     fn log_wait(&mut self, fault: Fault, chunk_id: u64) {
         if !std::mem::replace(&mut self.wait_logged, true) {
             let waits_s = self.options.get_deadline_ms / 1000;
@@ -26,8 +26,9 @@ impl ReadCore {
         }
     }
 
-    /// Whole chunks ahead of a reader that goes through the file in order; not into the next region, which another host has and
-    /// another task will read.
+    /// Fetches whole chunks ahead of a sequential reader. Stops at the end of the region: the next one is on another
+    /// host, and
+    /// another task will read it.
     pub(super) fn read_ahead(&mut self, from: u64) {
         let mut at = from;
         let region_end = self.region_bytes.and_then(|bytes| from.checked_next_multiple_of(bytes)).unwrap_or(u64::MAX);
@@ -66,7 +67,7 @@ impl ReadCore {
         }
     }
 
-    /// Lets a fetch take a step, and does what it wants done.
+    /// Lets a fetch take a step, and carries out what it asks for.
     pub(super) fn step(&mut self, chunk_id: u64, step: impl FnOnce(&mut Fetch, i64, &View, &Options, &mut Vec<Step>)) {
         let Some(whole) = self.fetches.get_mut(&chunk_id) else { return };
         let mut steps = Vec::new();
@@ -93,7 +94,7 @@ impl ReadCore {
         }
     }
 
-    /// Reports fragments that are missing or corrupt, for repair.
+    /// Reports missing and corrupt fragments, for repair.
     pub(super) fn report_bad(&mut self, bad: Vec<FragmentRef>) {
         if bad.is_empty() {
             return;
@@ -113,7 +114,7 @@ impl ReadCore {
         }
     }
 
-    /// Gives a waiter its range of a chunk. A chunk that is shorter than its extent says contradicts the manager's answer.
+    /// Gives a waiter its range of a chunk. A chunk shorter than its extent contradicts the manager's reply.
     pub(super) fn fulfil(&mut self, waiter: &Waiter, parts: &[Bytes]) {
         let range = slice_parts(parts, waiter.from, waiter.len_bytes);
         let got: u64 = range.iter().map(|part| part.len() as u64).sum();

@@ -1,17 +1,17 @@
-//! Which chunk holds which bytes of the version: pages of extents, asked for ahead of the readers.
+//! Which chunk holds which bytes of the version: pages of extents, requested ahead of the readers.
 
 use super::*;
 use tessera_wire::Extent;
 use tessera_wire::meta::{ListExtents, ListExtentsReply};
 
-/// Pages kept; a reader that comes back asks again.
+/// Most pages cached; a reader that returns to an evicted one requests it again.
 const MAX_PAGES: usize = 64;
 
 /// The pages known.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     by_start: BTreeMap<u64, Page>,
-    /// Where the question starts that is on its way.
+    /// Offset that the request in flight starts at.
     pub asked: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ impl Pages {
         Some((*extent, page.chunks.get(&extent.chunk_id).cloned()))
     }
 
-    /// Where knowledge ends that begins at `at`.
+    /// The end of the extents known without a gap from `at` on.
     pub fn known_to(&self, at: u64) -> u64 {
         let mut end = at;
         while let Some((_, page)) = self.by_start.range(..=end).next_back().filter(|(_, page)| page.end > end) {
@@ -40,7 +40,7 @@ impl Pages {
         end
     }
 
-    /// Whether a reader at `at` has used half of the last page it can know.
+    /// Whether a reader at `at` has used half of the last known page.
     pub fn is_near_end(&self, at: u64) -> bool {
         let found = self.by_start.range(..=at).next_back().filter(|(_, page)| at < page.end);
         found
@@ -57,7 +57,7 @@ impl Pages {
 }
 
 impl ReadCore {
-    /// Asks for the extents of a reader at `at` that wants to come to `end`, unless they are known or asked for.
+    /// Requests the extents for a reader from `at` to `end`, unless they are known or requested.
     pub(super) fn ask_extents(&mut self, at: u64, end: u64) {
         let from = self.pages.known_to(at);
         if self.pages.asked.is_some() || from >= end || self.session.reopening {
@@ -96,7 +96,7 @@ impl ReadCore {
                 self.pages.insert(start, Page { end: reply.next_offset, extents: reply.extents, chunks });
             }
             Ok(_) => {
-                // Nothing more, though more was expected: the version is shorter than it was said to be.
+                // No extents, though more were expected: the version is shorter than the manager said.
                 let size = self.opened.as_ref().map_or(0, |o| o.version.size_bytes);
                 if offset < size {
                     let message = format!("no extents at {offset} of a version of {size} bytes");
@@ -108,7 +108,7 @@ impl ReadCore {
     }
 }
 
-/// Whether the extents cover `offset` to `next` without gaps and lie within their chunks; where they start.
+/// Checks that the extents cover `offset` to `next` without gaps and lie within their chunks; returns where they start.
 fn check(offset: u64, extents: &[Extent], chunks: &HashMap<u64, ChunkInfo>, next: u64) -> Result<u64, String> {
     let start = extents.first().map_or(next.max(offset), |e| e.offset);
     if start > offset && !extents.is_empty() {
@@ -148,7 +148,7 @@ mod tests {
         [(1, ChunkInfo { chunk_id: 1, len_bytes: 100, ..Default::default() })].into()
     }
 
-    /// P14: extents that do not fit together are not believed.
+    /// P14: extents that contradict each other are refused.
     #[test]
     fn extents_are_checked() {
         let good = [extent(0, 50, 1, 50), extent(50, 10, 0, 0), extent(60, 100, 1, 0)];

@@ -1,4 +1,5 @@
-//! The chunk cache as one file uses it: a file whose policy sets a limit (`cache=SIZE`) gives back what is beyond it.
+//! The chunk cache as one file uses it: if its policy sets a limit (`cache=SIZE`), the file evicts its chunks beyond
+//! that.
 
 use crate::read::cache::SharedCache;
 use bytes::Bytes;
@@ -8,9 +9,9 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(super) struct FileCache {
     shared: SharedCache,
-    /// Bytes that the file may keep.
+    /// Most bytes that the file may keep.
     pub limit_bytes: Option<u64>,
-    /// What it keeps, oldest first: chunk and length.
+    /// Its cached chunks, oldest first: chunk and length.
     chunks: VecDeque<(u64, u64)>,
     bytes: u64,
 }
@@ -36,7 +37,7 @@ impl FileCache {
         self.shared.insert_groups(chunk_id, groups);
     }
 
-    /// Keeps a chunk for reads to come. While the file is read, it may keep `ahead_bytes` more than its limit.
+    /// Caches a chunk. While the file is read, it may keep `ahead_bytes` more than its limit.
     pub fn insert(&mut self, chunk_id: u64, parts: &[Bytes], ahead_bytes: u64) {
         self.shared.insert_chunk(chunk_id, parts);
         let Some(limit_bytes) = self.limit_bytes else { return };
@@ -46,7 +47,7 @@ impl FileCache {
         self.shrink(limit_bytes.saturating_add(ahead_bytes));
     }
 
-    /// The file is closed: it keeps no more than its limit.
+    /// Closes the file: it keeps no more than its limit.
     pub fn close(&mut self) {
         self.shrink(self.limit_bytes.unwrap_or(u64::MAX));
     }

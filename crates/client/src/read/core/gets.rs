@@ -1,4 +1,4 @@
-//! Gets: what is wanted of one node travels together, and what comes back finds who wanted it.
+//! Gets: requests to one node travel together, and each item of the reply finds its requester.
 
 use super::*;
 use crate::fetch::FragmentRequest;
@@ -17,7 +17,7 @@ pub(super) enum Purpose {
     Close,
 }
 
-/// Who wants an item of a get.
+/// What an item of a get was requested for.
 #[derive(Debug, Clone)]
 pub(super) enum Requester {
     Whole { chunk_id: u64, want: FragmentRequest },
@@ -50,7 +50,7 @@ impl ReadCore {
         self.get_queue.0.entry(node_id).or_default().push((item, Requester::Small { key, part }, bytes));
     }
 
-    /// Sends what gathered while the event was handled.
+    /// Sends the requests gathered while the event was handled.
     pub(super) fn flush_wants(&mut self) {
         for (node_id, wants) in std::mem::take(&mut self.get_queue).0 {
             let (mut batch, mut bytes) = (Vec::new(), 0);
@@ -102,7 +102,7 @@ impl ReadCore {
     }
 }
 
-/// The items of an answer; an answer whose lengths do not fit is believed in nothing (P14).
+/// The items of a reply; if its lengths do not fit, nothing in it is used (P14).
 fn cut_up(
     reply: GetFragmentsReply,
     payload: Bytes,

@@ -1,9 +1,9 @@
 //! One open version, read without I/O: events in, actions out.
 //!
-//! Reads of ranges ([`ReadEvent::Read`]) run side by side; each gets its bytes in order, verified (P2), and
-//! no more of them at once than its window. Extents are asked for ahead ([`extents`]). A piece that covers much of
-//! a chunk has the whole chunk fetched ([`crate::fetch`]); a small one only the 16 KiB groups it needs
-//! ([`small`]), and falls back to the whole chunk on any trouble. What was missing or corrupt is reported.
+//! Reads of ranges ([`ReadEvent::Read`]) run concurrently. Each gets its bytes in order, verified (P2), and
+//! at most its window of them at once. Extents are requested ahead ([`extents`]). An extent that covers much of
+//! a chunk has the whole chunk fetched ([`crate::fetch`]). A small one has only the 16 KiB groups it needs fetched
+//! ([`small`]), and falls back to the whole chunk on any trouble. Missing and corrupt fragments are reported.
 //!
 //! Start at [`ReadCore::handle`].
 
@@ -37,33 +37,33 @@ use tessera_wire::meta::{
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Attr, ChunkInfo, Code, Error, Hint};
 
-/// What a read session is for.
+/// What a read session opens.
 #[derive(Debug, Clone)]
 pub struct ReadParams {
     /// The file's name, for messages.
     pub file: String,
-    /// Directory; 0 when `ino` is given.
+    /// Inode of the directory; 0 when `ino` is given.
     pub parent: u64,
-    /// Name in it.
+    /// Name in the directory.
     pub name: Vec<u8>,
-    /// File, when `parent` is 0.
+    /// Inode of the file, when `parent` is 0.
     pub ino: u64,
     /// Version id; 0: the current one (or `number`).
     pub version: u64,
     /// Version number within the file; 0: the current one.
     pub number: u64,
-    /// Range that will be read first: saves a question.
+    /// Range that will be read first: its extents come with the opening.
     pub first: std::ops::Range<u64>,
 }
 
-/// What happens to a read session.
+/// An event of a read session.
 #[derive(Debug)]
 pub enum ReadEvent {
     /// Open the session now.
     Open,
-    /// Read a range, clipped to the version's length. `id` is the caller's, not in use by another read.
+    /// Read a range, clipped to the version's length. The caller chooses `id`; no other read may use it.
     Read {
-        /// Names the read.
+        /// Identifies the read.
         id: u64,
         /// First byte.
         offset: u64,
@@ -72,14 +72,14 @@ pub enum ReadEvent {
         /// All of it will be consumed in order: fetch whole chunks, cache none.
         stream: bool,
     },
-    /// The consumer of read `id` took so many bytes of what was delivered.
+    /// The consumer of read `id` took this many bytes of what was delivered.
     Consumed {
         /// The read.
         id: u64,
         /// Bytes.
         bytes: u64,
     },
-    /// Nobody waits for read `id` any more.
+    /// The consumer of read `id` stopped waiting.
     Forget {
         /// The read.
         id: u64,
@@ -97,14 +97,14 @@ pub enum ReadEvent {
 /// Bytes of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delivery {
-    /// These, in order.
+    /// Bytes, in order.
     Bytes(Vec<Bytes>),
-    /// So many zeros (a hole).
+    /// This many zeros (a hole).
     Zeros(u64),
 }
 
 impl Delivery {
-    /// How many bytes they are.
+    /// How many bytes it delivers.
     pub fn len_bytes(&self) -> u64 {
         match self {
             Delivery::Bytes(parts) => parts.iter().map(|p| p.len() as u64).sum(),
@@ -113,16 +113,16 @@ impl Delivery {
     }
 }
 
-/// What a read session wants done.
+/// What a read session asks its shell to do.
 #[derive(Debug)]
 pub enum ReadAction {
-    /// Send a call; its answer comes back.
+    /// Send a call; its answer comes back as an event.
     Call(Call),
-    /// Compute; the output comes back.
+    /// Run a job; its output comes back as an event.
     Compute(Numbered<Job>),
     /// The session is open.
     Opened(Box<Opened>),
-    /// It could not be opened; nothing more is to come.
+    /// It could not be opened; no other action follows.
     OpenFailed(ReadError),
     /// The next bytes of read `id`, verified.
     Deliver {
@@ -131,7 +131,7 @@ pub enum ReadAction {
         /// The bytes.
         delivery: Delivery,
     },
-    /// Read `id` has had all its bytes, or will have no more.
+    /// Read `id` has had all its bytes, or gets no more.
     Done {
         /// The read.
         id: u64,
@@ -151,14 +151,14 @@ pub struct Opened {
     pub policy: Vec<Hint>,
 }
 
-/// Fragments that a read had to do without: others took their places, and every byte was verified all the same (P2).
+/// Fragments that a read had to do without. Others replaced them, and every byte was verified all the same (P2).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReadReport {
-    /// Missing on their disk, or wrong; reported for repair.
+    /// Missing on their disk, or corrupt; reported for repair.
     pub bad: u64,
     /// On nodes that could not be reached.
     pub unreachable: u64,
-    /// Asked for, and not waited for.
+    /// Requested, and not waited for.
     pub late: u64,
 }
 
@@ -176,7 +176,9 @@ pub struct ReadCore {
     options: Arc<Options>,
     view: SharedView,
     cache: FileCache,
-    /// Regions of a file whose regions are on different hosts (`placement=scatter`): nobody reads ahead into the next one.
+    /// Length of the regions of a file whose regions are on different hosts (`placement=scatter`): no read-ahead
+    /// crosses into the
+    /// next one.
     region_bytes: Option<u64>,
     now: i64,
     rpcs: RpcTable<Purpose>,
@@ -196,11 +198,11 @@ pub struct ReadCore {
     maps: MapQueue<u64>,
     last_end: u64,
     report: ReadReport,
-    /// That fragments are waited for has been said.
+    /// Whether the wait for fragments was already logged.
     wait_logged: bool,
 }
 
-/// A read under way.
+/// A read in progress.
 #[derive(Debug)]
 struct Read {
     /// Where the next segment starts.
@@ -210,7 +212,7 @@ struct Read {
     end: u64,
     stream: bool,
     segments: VecDeque<Segment>,
-    /// Bytes asked for that the consumer has not taken.
+    /// Bytes requested that the consumer has not taken.
     outstanding: u64,
 }
 
@@ -221,7 +223,7 @@ struct Segment {
     ready: Option<Delivery>,
 }
 
-/// Who waits for bytes of a chunk.
+/// A read that waits for bytes of a chunk.
 #[derive(Debug, Clone)]
 struct Waiter {
     read: u64,
@@ -245,7 +247,7 @@ enum JobOwner {
 
 /// A chunk of at most this many bytes is always fetched whole.
 const SMALL_CHUNK_BYTES: u64 = 64 << 10;
-/// Bytes fetched ahead of reads that go through a file in order.
+/// Bytes fetched ahead of sequential reads.
 const AHEAD_BYTES: u64 = 8 << 20;
 
 impl ReadCore {
@@ -285,17 +287,17 @@ impl ReadCore {
         self.actions.pop_front()
     }
 
-    /// Whether the session was closed (its last calls may still be on their way).
+    /// Whether the session was closed (its last calls may still be in flight).
     pub fn is_closed(&self) -> bool {
         self.session.closed
     }
 
-    /// What the reads so far had to do without.
+    /// Fragments that the reads so far had to do without.
     pub fn report(&self) -> ReadReport {
         self.report
     }
 
-    /// When a [`ReadEvent::Tick`] has something to do, ns since 1970.
+    /// When a [`ReadEvent::Tick`] has work to do, ns since 1970.
     pub fn next_due(&self) -> Option<i64> {
         if self.session.closed {
             return None;
@@ -308,7 +310,7 @@ impl ReadCore {
         [renew, fetch, small, self.rpcs.next_due()].into_iter().flatten().min()
     }
 
-    /// Takes an event in. `now`: ns since 1970; time that runs backwards stands still.
+    /// Handles an event. `now`: ns since 1970; a clock that steps back counts as standing still.
     pub fn handle(&mut self, now: i64, event: ReadEvent) {
         self.now = self.now.max(now);
         if self.session.closed {
@@ -410,7 +412,7 @@ impl ReadCore {
     fn schedule(&mut self, id: u64) {
         let window = self.options.read_window_bytes;
         let Some(read) = self.reads.get(&id) else { return };
-        // In strides, so that gets to one node travel together.
+        // Starts many at a time, so that gets to one node travel together.
         if read.outstanding > window - window / 8 {
             return;
         }
@@ -445,7 +447,7 @@ impl ReadCore {
         }
     }
 
-    /// Hands on what is ready, in order.
+    /// Delivers the segments that are ready, in order.
     fn deliver(&mut self, id: u64) {
         let Some(read) = self.reads.get_mut(&id) else { return };
         while read.segments.front().is_some_and(|p| p.ready.is_some()) {
@@ -494,7 +496,7 @@ impl ReadCore {
 
     fn on_map(&mut self, answer: Answer, chunks: Vec<u64>) {
         self.maps.on_answer();
-        // Without an answer the fetches judge by the map there is.
+        // Without a reply the fetches use the map they have.
         if let Ok((map, _)) = answer.decode::<GetMap>() {
             self.view.write().merge(&map, false);
         }
@@ -504,7 +506,7 @@ impl ReadCore {
     }
 }
 
-/// Bytes `from .. from + len` of what lies in segments.
+/// Bytes `from .. from + len` of the concatenated parts.
 fn slice_parts(parts: &[Bytes], from: u64, len: u64) -> Vec<Bytes> {
     let (mut skip, mut left) = (from as usize, len as usize);
     let mut out = Vec::with_capacity(parts.len());

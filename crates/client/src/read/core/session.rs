@@ -1,22 +1,22 @@
-//! Opening the version, opening it again after its session was lost, and refusals in words.
+//! Opens the version, reopens it after its session was lost, and words refusals.
 
 use super::*;
 use tessera_policy::{Cache, Policy};
 
-/// The read session as the manager has it.
+/// The read session, as the manager knows it.
 #[derive(Debug, Default)]
 pub(super) struct Session {
-    /// 0: there is none.
+    /// 0: no session.
     pub id: u64,
     lifetime_ns: i64,
     pub renewed_ns: i64,
-    /// It expired, and the version is being opened again.
+    /// It expired, and the version is being reopened.
     pub reopening: bool,
     pub closed: bool,
 }
 
 impl Session {
-    /// When it is to be renewed.
+    /// When to renew it.
     pub fn renew_due(&self) -> Option<i64> {
         (self.id != 0).then(|| self.renewed_ns.saturating_add(self.lifetime_ns / 3))
     }
@@ -71,7 +71,7 @@ impl ReadCore {
             return self.open_ends(ReadError::Nonsense { file: self.params.file.clone(), message });
         };
         let hints = reply.policy.iter().map(|h| (h.name.as_str(), h.value.as_str()));
-        // Hints that this build does not know are none of its business here.
+        // This build may ignore hints that it does not know.
         let policy = Policy::from_hints(hints).ok();
         self.region_bytes = policy.as_ref().and_then(Policy::region_bytes);
         self.cache.limit_bytes = match policy.map(|policy| policy.cache) {
@@ -84,7 +84,7 @@ impl ReadCore {
         if let Some(extents) = reply.extents {
             self.take_extents(self.params.first.start, extents);
         }
-        // Reads that came before the length was known.
+        // Reads that were requested before the length was known.
         let early: Vec<u64> = self.reads.keys().copied().collect();
         for id in early {
             self.clip(id);
@@ -105,7 +105,7 @@ impl ReadCore {
         self.close();
     }
 
-    /// The session expired (the client was cut off for long): the same version, under a new one.
+    /// Opens the same version under a new session: the old one expired (the client was cut off for too long).
     pub(super) fn reopen(&mut self) {
         if !self.session.reopening {
             self.session.reopening = true;

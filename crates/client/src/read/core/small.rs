@@ -1,8 +1,11 @@
-//! Small reads: only the 16 KiB groups that hold the bytes, verified by the chunk's tree (P2).
+//! Small reads: fetch only the 16 KiB groups that hold the bytes, and verify them by the chunk's tree (P2).
 //!
-//! First the range of a copy, or the ranges of the slices that hold the groups; if one is missing or late, the same
-//! positions of k others, since codes work position by position, or stripe by stripe. Any further trouble, and any doubt about
-//! the bytes, falls back to the whole chunk, where a culprit can be found.
+//! A small read first requests the range of a copy, or the ranges of the slices that hold the groups. If one is missing
+//! or late,
+//! it requests the same positions of k other fragments, since codes work position by position, or stripe by stripe.
+//! After any
+//! further trouble, or any doubt about the bytes, it falls back to the whole chunk, where the wrong fragment can be
+//! found.
 
 use super::gets::FetchedRange;
 use super::*;
@@ -14,7 +17,7 @@ use tessera_stripe::{ClassLayout, RangeJob, RangePart, slices, steps_around};
 use tessera_wire::PgInfo;
 use tessera_wire::data::GetItem;
 
-/// One small read under way.
+/// One small read in progress.
 #[derive(Debug)]
 pub(super) struct SmallRead {
     chunk: ChunkInfo,
@@ -23,7 +26,7 @@ pub(super) struct SmallRead {
     pg: Arc<PgInfo>,
     waiter: Waiter,
     keep: bool,
-    /// Whole groups around what is wanted, bytes of the chunk.
+    /// Whole groups around the requested bytes, as a range of the chunk.
     range: Range<u64>,
     parts: Vec<Part>,
     groups: Option<Bytes>,
@@ -84,13 +87,13 @@ impl ReadCore {
         self.ask_plain(key);
     }
 
-    /// Asks for the ranges where they lie in plain fragments.
+    /// Requests the ranges from the plain fragments that hold them.
     fn ask_plain(&mut self, key: u64) {
         let Some(read) = self.smalls.get(&key) else { return };
         let is_copy = |number: &u32| read.class.is_copy(*number);
         let best = self.best_fragments(read, &[]).into_iter().find(is_copy);
         match (best, read.class.coder()) {
-            // The best copy, unless it is the only one and slices are in better reach.
+            // The best copy, unless it is the only one and slices are easier to reach.
             (Some(copy), None) => self.ask_copy(key, copy),
             (Some(copy), Some(_)) if !self.is_doubtful(read, copy) => self.ask_copy(key, copy),
             (None, None) => self.give_up_small(key),
@@ -104,7 +107,7 @@ impl ReadCore {
         self.ask_parts(key, vec![(copy, range)]);
     }
 
-    /// Asks for the ranges of slices; of doubtful ones, and those that `failed`, for what decodes them.
+    /// Requests the ranges of slices. For doubtful ones, and those in `failed`, requests what decodes them.
     fn ask_slices(&mut self, key: u64, failed: &[u32]) {
         let Some(read) = self.smalls.get(&key) else { return };
         let slices = slices(&read.class, read.chunk.len_bytes, read.range.clone());
@@ -117,7 +120,7 @@ impl ReadCore {
         self.rate(read, number) > (false, Readiness::Good)
     }
 
-    /// Asks k other fragments for the positions of `failed`, and for `sound` as they are.
+    /// Requests the positions of `failed` from k other fragments, and `sound` as they are.
     fn ask_around(&mut self, key: u64, sound: Vec<(u32, Range<usize>)>, failed: Vec<(u32, Range<usize>)>) {
         let Some(read) = self.smalls.get_mut(&key) else { return };
         read.degraded = true;
@@ -133,7 +136,7 @@ impl ReadCore {
         }
         let mut pieces = sound;
         for number in others.into_iter().take(needed) {
-            // What lies beyond the end of a short data fragment are zeros, which need not be fetched.
+            // Beyond the end of a short data fragment there are only zeros, which are not fetched.
             let coded = read.class.coded_len(read.chunk.len_bytes, number);
             pieces.push((number, from.min(coded)..to.min(coded)));
         }
@@ -172,14 +175,14 @@ impl ReadCore {
         self.small_advance(key);
     }
 
-    /// How little a fragment is to be preferred: known missing, then how its disk answers.
+    /// Rank of a fragment, smaller is better: not known missing first, then the readiness of its disk.
     fn rate(&self, read: &SmallRead, number: u32) -> (bool, Readiness) {
         let missing = read.chunk.missing.contains(&number);
         let disk = read.pg.members.get(number as usize).map_or(0, |m| m.disk_id);
         (missing, self.view.read().readiness(disk, self.now))
     }
 
-    /// Fragments that may be there, the best first.
+    /// Fragments that may be there, best first.
     fn best_fragments(&self, read: &SmallRead, without: &[u32]) -> Vec<u32> {
         let count = read.class.fragments();
         let usable = |n: &u32| {
@@ -229,7 +232,7 @@ impl ReadCore {
         let failed = read.parts.iter().any(|p| p.state == PartState::Failed);
         let waiting = read.parts.iter().any(|p| p.state == PartState::Asked);
         if failed {
-            // Copies and nothing else, and a second failure: the whole chunk.
+            // Only copies, or a second failure: fall back to the whole chunk.
             if read.degraded || read.class.coder().is_none() {
                 return self.give_up_small(key);
             }
@@ -258,7 +261,7 @@ impl ReadCore {
         self.compute(Job::Range(job), JobOwner::Small(key));
     }
 
-    /// Decodes around the parts that are not here.
+    /// Decodes around the parts that are missing.
     fn small_around(&mut self, key: u64) {
         let Some(read) = self.smalls.get_mut(&key) else { return };
         let (here, failed): (Vec<Part>, Vec<Part>) =
@@ -266,13 +269,13 @@ impl ReadCore {
         read.parts = here;
         let copy = failed.iter().map(|p| p.number).find(|number| read.class.is_copy(*number));
         let failed = failed.into_iter().map(|p| (p.number, p.at..p.at + p.len)).collect();
-        // Answers on their way find other parts in their places: they are for nobody from now on.
+        // Answers in flight would now match other parts: under a new key no one receives them.
         let moved = self.smalls.remove(&key);
         let new_key = self.next_small;
         self.next_small += 1;
         self.smalls.extend(moved.map(|read| (new_key, read)));
         match copy {
-            // It was asked for all of the range: now the slices are, without that which it begins with.
+            // The copy was requested for the whole range; now the slices are, except the one that the copy begins with.
             Some(copy) => {
                 self.smalls.get_mut(&new_key).into_iter().for_each(|read| read.degraded = true);
                 self.ask_slices(new_key, &[copy]);

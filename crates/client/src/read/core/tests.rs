@@ -1,4 +1,4 @@
-//! The read core against the fake cluster: every pattern of loss, rot and lateness, and never a wrong byte.
+//! The read core against the fake cluster: every pattern of loss, corruption and lateness, and never a wrong byte.
 
 use super::*;
 use crate::fake::{Drive, Fake, read_all, write_all};
@@ -26,13 +26,13 @@ fn stored(hosts: u64, spec: &str, bytes: &[u8], chunk: usize) -> Drive {
     drive
 }
 
-/// What can be wrong with a fragment.
+/// Faults of a fragment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Harm {
     None,
     Missing,
     Rotten,
-    /// Wrong bytes under a right checksum.
+    /// Wrong bytes with a matching checksum.
     Lying,
     Late,
     Down,
@@ -70,7 +70,7 @@ fn golden_plain_read() {
     assert_eq!((drive.trace[0].as_str(), gets, drive.trace.len()), ("manager OpenRead", 4, 5), "{:#?}", drive.trace);
 }
 
-/// One copy is one request, nearer and farther.
+/// One copy is one request, near or far.
 #[test]
 fn golden_read_of_a_copy() {
     let bytes = data(100_000, 1);
@@ -81,7 +81,7 @@ fn golden_read_of_a_copy() {
     assert!(drive.trace.len() == 2 && drive.trace[1].starts_with(&get), "{get}: {:#?}", drive.trace);
 }
 
-/// P1: whatever suffices is read, whatever does not is an error: every pattern of lost fragments, of small reads and large.
+/// P1: every pattern of lost fragments, for small and large reads: enough fragments are read, too few are an error.
 #[test]
 fn every_pattern_of_losses() {
     for (spec, n, k) in [("copy+ec:4+2", 6u32, 4u32), ("copy+ec:2+1", 3, 2), ("raid6:4+2", 6, 4), ("raid6:3+2", 5, 3)] {
@@ -100,7 +100,7 @@ fn every_pattern_of_losses() {
             }
             for (offset, len) in [(0u64, 100u64), (17_000, 20_000), (69_000, 1_001)] {
                 match (drive.read("f", offset, len, false), enough) {
-                    // A slice that is there is read, whatever became of the rest.
+                    // A slice that is there is read, whatever happened to the rest.
                     (Ok(read), _) => assert!(read == bytes[offset as usize..][..len as usize], "{spec} {pattern:b}"),
                     (Err(ReadError::TooFewFragments { .. }), false) => {}
                     (other, _) => panic!("{spec} {pattern:b}: {:?}", other.map(|read| read.len())),
@@ -110,7 +110,7 @@ fn every_pattern_of_losses() {
     }
 }
 
-/// P1: with any m fragments gone, in any way, all bytes come back; what was wrong is reported.
+/// P1: with any m fragments harmed, in any way, all bytes are read; bad fragments are reported.
 #[test]
 fn every_pattern_of_two_harms_of_a_4_2_code_is_survived() {
     ["ec:4+2", "copy+ec:4+2", "raid6:4+2"].into_iter().for_each(every_pattern_of_two_harms);
@@ -120,7 +120,7 @@ fn every_pattern_of_two_harms(spec: &str) {
     let bytes = data(70_001, 2);
     for (a, b) in (0..6).flat_map(|a| (a + 1..6).map(move |b| (a, b))) {
         for first in HARMS {
-            // The second harm turns with the first, so that all pairs occur over the patterns.
+            // The second harm depends on the first, so that all pairs occur over the patterns.
             let second = HARMS[(first as usize + a as usize + b as usize) % HARMS.len()];
             let mut drive = stored(6, spec, &bytes, 70_001);
             harm(&mut drive, a, first);
@@ -129,7 +129,7 @@ fn every_pattern_of_two_harms(spec: &str) {
             assert_eq!(read.as_ref(), Ok(&bytes), "{spec} {a} {first:?} {b} {second:?}\n{:#?}", drive.trace);
             for (number, harm) in [(a, first), (b, second)] {
                 let reported = drive.fake.reports.iter().any(|r| r.fragment == number);
-                // Pieces beside a good copy are not looked at.
+                // Slices beside a good copy are not read.
                 let looked_at = if spec.starts_with("copy") { number == 0 } else { number < 4 };
                 let visible = matches!(harm, Harm::Missing | Harm::Rotten | Harm::Lying) && looked_at;
                 assert!(
@@ -154,7 +154,7 @@ fn every_pattern_of_harmed_copies_is_survived() {
     }
 }
 
-/// P2: more harm than redundancy is a typed error that names file, chunk and what was missing.
+/// P2: more harm than the redundancy covers is a typed error that names the file, the chunk and what was missing.
 #[test]
 fn more_harm_than_redundancy_is_an_error_that_says_what() {
     let bytes = data(70_001, 2);
@@ -177,7 +177,7 @@ fn more_harm_than_redundancy_is_an_error_that_says_what() {
     }
 }
 
-/// P12: nodes that come back are waited for.
+/// P12: the read waits for nodes that come back.
 #[test]
 fn nodes_that_come_back_in_time_are_read() {
     let bytes = data(70_001, 2);
@@ -237,7 +237,7 @@ fn long_files_are_read_in_pages_of_extents_within_the_window() {
     }
 }
 
-/// P2: small reads move little and are verified; with damage they still are right.
+/// P2: small reads move few bytes and are verified; with damage they are still right.
 #[test]
 fn small_reads_fetch_groups_and_survive_damage() {
     let bytes = data(1_000_000, 6);
@@ -269,7 +269,7 @@ fn small_reads_move_little() {
     assert_eq!(gets, 1, "one group lies in one fragment: {:#?}", drive.trace);
     assert_eq!(drive.read_with(&mut core, 2, 900_000, 50, false).unwrap(), bytes[900_000..900_050]);
     assert_eq!(drive.fake.count("GetFragments"), 2);
-    // Reads in order fetch whole chunks, and then find them in the cache.
+    // Sequential reads fetch whole chunks, and then find them in the cache.
     for i in 0..20 {
         let at = 300_000 + i * 1000;
         assert_eq!(
@@ -280,7 +280,7 @@ fn small_reads_move_little() {
     assert!(drive.fake.count("GetFragments") <= 2 + 1 + 4, "{:#?}", drive.trace);
 }
 
-/// `cache=SIZE` holds while a file is read (and what is read ahead besides), and exactly once it is closed.
+/// `cache=SIZE` holds while a file is read (plus what is read ahead), and exactly once it is closed.
 #[test]
 fn a_file_keeps_no_more_in_the_cache_than_its_policy_allows() {
     let bytes = data(40 << 20, 9);
@@ -304,7 +304,8 @@ fn a_file_keeps_no_more_in_the_cache_than_its_policy_allows() {
     }
 }
 
-/// Who reads a region of a scattered file in order fetches that region, and nothing of what is another task's on another host.
+/// A sequential reader of a region of a scattered file fetches that region only: another task reads the next on another
+/// host.
 #[test]
 fn nobody_reads_ahead_into_the_next_region() {
     let bytes = data(16 << 20, 10);
@@ -319,7 +320,7 @@ fn nobody_reads_ahead_into_the_next_region() {
             let read = drive.read_with(&mut core, i + 1, at, 1 << 20, false).unwrap();
             assert!(read == bytes[at as usize..][..1 << 20]);
         }
-        // What was read, and what is on its way.
+        // Bytes read, and chunks in flight.
         let (bytes, coming) = (cache.chunk_bytes(), core.fetches.len());
         match placement {
             "spread" => assert!(bytes > 4 << 20 || coming > 0, "nothing was read ahead"),
@@ -337,7 +338,7 @@ fn versions_stay_readable_after_newer_ones() {
     let mut core = drive.writer("f", CommitMode::Replace, Some(25_000));
     drive.write(&mut core, write_all(&new, 10_000)).0.unwrap();
     assert_eq!(read_all(&mut drive, "f").unwrap(), new);
-    // The open reader goes on with the version it opened, also when its session has to be opened again.
+    // The open reader keeps reading the version it opened, even after its session is reopened.
     drive.fake.sessions.clear();
     drive.now += 60_000 * crate::config::MS;
     reader.handle(drive.now, ReadEvent::Tick);
@@ -355,7 +356,7 @@ fn opening_what_is_not_there_fails() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
-    /// P2: whatever is done to the fragments, a read gives the right bytes or an error; with at most m harmed
+    /// P2: whatever happens to the fragments, a read gives the right bytes or an error; with at most m harmed
     /// fragments (P1) it gives the bytes.
     #[test]
     fn reads_are_right_or_fail(
@@ -375,7 +376,7 @@ proptest! {
         for (number, kind) in harms {
             let (number, kind) = (number % fragments, HARMS[kind]);
             if kind != Harm::None && harmed.insert(number) {
-                // Down and Late hit whole nodes, which hold fragments of other numbers of other chunks too.
+                // Down and Late hit whole nodes, which also hold fragments with other numbers of other chunks.
                 let kind = if matches!(kind, Harm::Down | Harm::Late) && len > chunk { Harm::Missing } else { kind };
                 harm(&mut drive, number, kind);
             }
