@@ -1,7 +1,8 @@
-//! Storing anew what a file holds, as its policy asks now: hints that were changed take effect for old data.
+//! Rewrites a file under its current policy, so that changed hints take effect for old data.
 //!
-//! The current version is read and written as the next one, with the same content, by the same number, and modification time. It appears only if nobody
-//! has changed the file meanwhile; then it is tried again from what is there by then.
+//! The current version is read and written as the next one, with the same content, content number and modification
+//! time. It is
+//! committed only if no client changed the file meanwhile; otherwise the rewrite starts again from the new version.
 
 use crate::error::{Error, WriteError};
 use crate::inodes::Inodes;
@@ -12,16 +13,17 @@ use crate::write::{Cancel, ProgressFn};
 use std::io::{self, Read};
 use tessera_wire::meta::CommitMode;
 
-/// A file that is written all the time is tried so often.
+/// Attempts on a file that other clients keep writing.
 const ATTEMPTS: u32 = 4;
 /// A version is opened with the extents of this many bytes.
 const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
 
 impl Inodes<'_> {
-    /// Rewrites a file's current version under the policy it has now. A file that was never written, or is empty, stays as it is.
+    /// Rewrites a file's current version under its current policy. A file that was never written, or is empty, stays as
+    /// it is.
     ///
     /// # Errors
-    /// Of reading, of writing, or that others change the file faster than it can be rewritten.
+    /// Reading or writing failed, or other clients change the file faster than it can be rewritten.
     pub fn rewrite(&self, ino: u64, progress: ProgressFn<'_>, cancel: &Cancel) -> Result<WriteDone, Error> {
         for attempt in 1.. {
             let from = self.open_read(ino, 0, 0..FIRST_EXTENTS_BYTES)?;

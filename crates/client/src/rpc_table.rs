@@ -1,6 +1,6 @@
-//! The calls of one core that are not answered yet. Requests to the manager are repeated, the same bytes and
-//! so the same op id (P8), until an answer comes or the deadline passes; puts and gets are not: what to do
-//! about those is for their core to decide.
+//! The unanswered calls of one core. Requests to the manager are repeated, with the same bytes and
+//! so the same op id (P8), until an answer comes or the deadline passes. Puts and gets are not repeated: their core
+//! decides what to do.
 
 use crate::config::{MS, Options, ms};
 use crate::job::{Job, Numbered};
@@ -23,25 +23,25 @@ pub(crate) struct RpcTable<T> {
 #[derive(Debug)]
 struct PendingRpc<T> {
     purpose: T,
-    /// Kept to be repeated; none for calls to nodes.
+    /// Kept to be repeated; `None` for calls to nodes.
     resend: Option<Call>,
     first_ns: i64,
     sent_ns: i64,
     attempts: u32,
 }
 
-/// An answer that its core has to deal with.
+/// An answer for the core to handle.
 #[derive(Debug)]
 pub(crate) struct Reply<T> {
     pub purpose: T,
     pub sent_ns: i64,
-    /// For how long the manager was asked.
+    /// For how long the request was repeated.
     pub waited_ms: u64,
     pub answer: Answer,
 }
 
 impl<T> RpcTable<T> {
-    /// `op_seed`: random, different for each core of a client; op ids are made of it.
+    /// `op_seed`: random, different for each core of a client; op ids derive from it.
     pub fn new(op_seed: u64) -> Self {
         RpcTable { next_token: 1, pending: HashMap::new(), retries: BTreeSet::new(), out: VecDeque::new(), op_seed }
     }
@@ -54,13 +54,13 @@ impl<T> RpcTable<T> {
         (z ^ z >> 31).max(1)
     }
 
-    /// Asks the manager, and again until the deadline.
+    /// Sends a request to the manager, and repeats it until the deadline.
     pub fn ask_manager<R: Request>(&mut self, now: i64, request: &R, purpose: T, options: &Options) {
         let call = Call::new(Peer::Manager, self.next_token, request, Vec::new(), options.manager_timeout_ms);
         self.push(now, call.clone(), purpose, Some(call));
     }
 
-    /// Asks somebody once.
+    /// Sends a call once.
     pub fn send_once(&mut self, now: i64, mut call: Call, purpose: T) {
         call.token = self.next_token;
         self.push(now, call, purpose, None);
@@ -73,12 +73,12 @@ impl<T> RpcTable<T> {
         self.out.push_back(call);
     }
 
-    /// The next call to be sent.
+    /// The next call to send.
     pub fn poll(&mut self) -> Option<Call> {
         self.out.pop_front()
     }
 
-    /// Takes an answer in; `None` if it is to be asked again, or nobody asked.
+    /// Handles an answer; `None` if its call will be repeated, or is not pending.
     pub fn on_answer(&mut self, now: i64, answer: Answer, options: &Options) -> Option<Reply<T>> {
         let rpc = self.pending.get_mut(&answer.token)?;
         let waited_ns = now.saturating_sub(rpc.first_ns).max(0);
@@ -93,7 +93,7 @@ impl<T> RpcTable<T> {
         Some(Reply { purpose: rpc.purpose, sent_ns: rpc.sent_ns, waited_ms: (waited_ns / MS) as u64, answer })
     }
 
-    /// Sends again what is due.
+    /// Repeats the calls that are due.
     pub fn tick(&mut self, now: i64) {
         while let Some(&(at, token)) = self.retries.first().filter(|(at, _)| *at <= now) {
             self.retries.remove(&(at, token));
@@ -104,19 +104,19 @@ impl<T> RpcTable<T> {
         }
     }
 
-    /// When [`RpcTable::tick`] has something to do.
+    /// When [`RpcTable::tick`] has work to do.
     pub fn next_due(&self) -> Option<i64> {
         self.retries.first().map(|(at, _)| *at)
     }
 
-    /// Forgets everything: answers that still come are nobody's.
+    /// Forgets all calls: their answers will be ignored.
     pub fn abandon(&mut self) {
         self.pending.clear();
         self.retries.clear();
     }
 }
 
-/// Jobs that are being computed. `T` says what for.
+/// Jobs that are running. `T` says what for.
 #[derive(Debug)]
 pub(crate) struct JobTable<T> {
     next_id: u64,
@@ -137,7 +137,7 @@ impl<T> JobTable<T> {
         Numbered { id, value: job }
     }
 
-    /// Whom the job was for; `None` after [`JobTable::clear`].
+    /// What the job was for; `None` after [`JobTable::clear`].
     pub fn finish(&mut self, id: u64) -> Option<T> {
         assert!(id < self.next_id, "job {id} was never started");
         self.pending.remove(&id)
@@ -156,7 +156,7 @@ impl<T> JobTable<T> {
     }
 }
 
-/// Groups whose members are wanted, and who waits for them: one question at a time.
+/// Groups whose members are needed, and what waits for them; one request at a time.
 #[derive(Debug)]
 pub(crate) struct MapQueue<T> {
     wanted: BTreeMap<u64, Vec<T>>,
@@ -177,7 +177,7 @@ impl<T: PartialEq> MapQueue<T> {
         }
     }
 
-    /// The question to ask now, if any, and those that wait for its answer.
+    /// The request to send now, if any, and those that wait for its reply.
     pub fn next_request(&mut self, view: &SharedView) -> Option<(GetMap, Vec<T>)> {
         if self.asked || self.wanted.is_empty() {
             return None;
@@ -198,13 +198,13 @@ impl<T: PartialEq> MapQueue<T> {
         self.asked = false;
     }
 
-    /// Forgets what was not asked for yet.
+    /// Forgets what was not requested yet.
     pub fn clear(&mut self) {
         self.wanted.clear();
     }
 }
 
-/// Whether the error is of the transport, or the other side was not itself: the same request may succeed elsewhere.
+/// Whether the transport failed or the peer was unavailable: the same request may succeed elsewhere.
 pub(crate) fn is_transport(error: &Error) -> bool {
     matches!(error.kind(), Code::Unavailable | Code::Timeout)
 }
@@ -221,7 +221,7 @@ mod tests {
         Answer { token, result }
     }
 
-    /// P8: a repeated request is the same request.
+    /// P8: a repeated request has the same bytes.
     #[test]
     fn a_silent_manager_is_asked_again_the_same_until_the_deadline() {
         let options = Options { manager_deadline_ms: 1000, ..Options::default() };

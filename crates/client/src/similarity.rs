@@ -1,7 +1,10 @@
-//! How much the versions of a file have in common: what each found in the one before it, and in all that was stored before it (the detected similarity of
-//! the dissertation's tables 9 and 10, where a checkpoint is compared with the one before it).
+//! Similarity of the versions of a file: how many bytes each shares with the version before it, and with everything
+//! stored
+//! before it (the detected similarity of the dissertation's tables 9 and 10, which compare a checkpoint with the one
+//! before it).
 //!
-//! Content is compared by chunks, as they were cut: bytes count as found where the chunk that they lie in is the other version's, too.
+//! The comparison is by chunk, as they were cut: bytes count as shared if the other version has the chunk that holds
+//! them.
 
 use crate::client::Client;
 use crate::error::{Error, ReadError, by_name};
@@ -10,28 +13,28 @@ use serde::Serialize;
 use std::collections::HashSet;
 use tessera_wire::meta::{ListVersions, VersionInfo};
 
-/// A version beside what was there before it.
+/// A version compared with what was stored before it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Similarity {
     /// The version.
     #[serde(skip)]
     pub version: VersionInfo,
-    /// Its bytes without holes.
+    /// Bytes of the version without holes.
     pub data_bytes: u64,
-    /// Of those, in chunks that the version before it has as well, among those that are kept; none for the first.
+    /// Bytes of those in chunks that the previous kept version also has; `None` for the first.
     pub in_previous_bytes: u64,
-    /// Of those, in chunks that were stored already, by whatever file, or earlier in this one.
+    /// Bytes of those in chunks that were stored already, by any file or earlier in this version.
     pub in_all_bytes: u64,
 }
 
-/// Bytes of each chunk that a version has, in order of offset, without holes.
+/// For each extent of a version, in order of offset, without holes: the chunk and the extent's bytes.
 type Bytes = Vec<(u64, u64)>;
 
 impl Client {
     /// Compares each kept version of a file with the one before it; oldest first.
     ///
     /// # Errors
-    /// There is no such file, or a version went meanwhile.
+    /// There is no such file, or a version was removed meanwhile.
     pub fn similarity(&self, path: &StorePath) -> Result<Vec<Similarity>, Error> {
         let refused = |error| ReadError::Refused { file: path.brief(), error: by_name(error) };
         let ino = self.stat(path)?.ino;
@@ -66,7 +69,7 @@ mod tests {
         let bytes = vec![(7, 100), (8, 50), (7, 100), (9, 30)];
         let found = compare(version, &bytes, &HashSet::from([7, 10]));
         assert_eq!((found.data_bytes, found.in_previous_bytes, found.in_all_bytes), (280, 200, 250));
-        // A patch may have stored whole chunks of which the version shows a part.
+        // A patch may have stored whole chunks and use only a part of each.
         let patched = VersionInfo { new_bytes: 500, ..version };
         assert_eq!(compare(patched, &bytes, &HashSet::new()).in_all_bytes, 0);
     }

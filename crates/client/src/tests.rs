@@ -117,7 +117,7 @@ fn many_writers_share_a_client() {
     }
     let fake = fake.lock();
     assert_eq!((fake.count("AllocateChunks"), fake.count("Commit")), (0, 320));
-    // Each writer may open files until the first preallocated have come.
+    // Each writer may open files until the first preallocated chunks arrive.
     assert!(fake.count("OpenWrite") <= 48, "one trip for most small files: {}", fake.count("OpenWrite"));
     assert!(fake.count("Resolve") <= 16, "the directory is known under a lease: {}", fake.count("Resolve"));
 }
@@ -185,7 +185,7 @@ fn open_files_are_written_piece_by_piece_patched_and_synced() {
 
     let options = PutOptions { mode: PutMode::Patch { offset: 0 }, ..PutOptions::default() };
     let mut file = client.open_write(&path("tess:/f"), options).unwrap();
-    // Out of order, and over what was just written.
+    // Out of order, and over bytes just written.
     for (at, len) in [(500_000usize, 10_000usize), (100, 50), (505_000, 100), (1_200_000, 10), (0, 1)] {
         let patch = data(len, at as u64);
         file.write_at(at as u64, &patch).unwrap();
@@ -274,7 +274,7 @@ fn directories_names_and_attributes() {
     assert_eq!(client.list(&StorePath::root()).unwrap().len(), 1);
 }
 
-/// P14: hints and paths are checked before anybody is asked.
+/// P14: hints and paths are checked before any request is sent.
 #[test]
 fn bad_hints_and_paths_change_nothing() {
     let (client, fake) = client(Fake::new(4), Options::default());

@@ -1,4 +1,4 @@
-//! How calls leave the process: over `tessera-net`, or into a test's cluster in memory.
+//! How calls leave the process: over `tessera-net`, or into a test's in-memory cluster.
 
 use crate::view::SharedView;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use tessera_net::{Dialer, Endpoint};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error};
 
-/// Takes what came of a call. Must not wait for anything: it may run on a connection's reading thread.
+/// Takes the answer of a call. Must not block: it may run on a connection's reading thread.
 pub type Done = Box<dyn FnOnce(Answer) + Send>;
 
 /// Carries calls.
@@ -15,7 +15,8 @@ pub trait Transport: Send + Sync + 'static {
     fn call(&self, call: Call, done: Done);
 }
 
-/// Calls over sockets: nodes are found in the view, on the same machine over their Unix socket.
+/// Sends calls over sockets: the view says where nodes are; nodes on the same machine are reached over their Unix
+/// socket.
 pub struct NetTransport {
     dialer: Dialer,
     manager: Endpoint,
@@ -25,7 +26,7 @@ pub struct NetTransport {
 }
 
 impl NetTransport {
-    /// Calls through `dialer`; nothing is opened yet.
+    /// Calls through `dialer`; opens no connection yet.
     pub fn new(dialer: Dialer, manager: Endpoint, view: SharedView) -> Self {
         NetTransport { dialer, manager, view, machine: tessera_net::machine() }
     }

@@ -1,5 +1,5 @@
-//! What the client knows of the cluster: nodes, disks, groups and classes, merged from the answers it
-//! gets; which nodes did not answer lately, and how long answers take. Plain data; cores share it.
+//! The client's view of the cluster: nodes, disks, groups and classes, merged from the answers it
+//! gets; which nodes did not answer lately, and how long answers take. Plain data that the cores share.
 
 use crate::config::{Options, ms};
 use crate::prealloc::PreallocatedPool;
@@ -23,7 +23,7 @@ pub struct View {
     classes: HashMap<u32, Arc<Class>>,
     suspects: HashMap<u64, i64>,
     latencies: Latencies,
-    /// Chunk ids in advance.
+    /// Chunk ids granted in advance.
     pub preallocated: PreallocatedPool,
 }
 
@@ -33,30 +33,30 @@ struct Stamped<T> {
     value: T,
 }
 
-/// How willingly a disk is read from; smaller is better.
+/// How suitable a disk is for reading; smaller is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Readiness {
     /// Its node answers.
     Good,
-    /// Its node did not answer lately, or drains.
+    /// Its node did not answer lately, or is draining.
     Doubtful,
-    /// The manager calls it down or out, or nothing is known of it.
+    /// The manager calls it down or out, or the client does not know it.
     Down,
 }
 
 impl View {
-    /// A view that knows nothing.
+    /// An empty view.
     pub fn shared() -> SharedView {
         Arc::new(RwLock::new(View::default()))
     }
 
-    /// Version of the last complete map: what the manager need not say again. Answers that carry only what
-    /// they need do not raise it, or changes they left out would never be told.
+    /// Version of the last complete map, which the manager need not send again. Partial answers do not raise it:
+    /// the client would never learn of the changes that they left out.
     pub fn known_version(&self) -> u64 {
         self.version
     }
 
-    /// Takes in what an answer said; `complete`: it is everything since [`View::known_version`].
+    /// Merges the map of an answer; `complete`: it has every change since [`View::known_version`].
     pub fn merge(&mut self, map: &ClusterMap, complete: bool) {
         for node in &map.nodes {
             stamp(&mut self.nodes, node.node_id, node, map.version);
@@ -78,7 +78,7 @@ impl View {
         }
     }
 
-    /// Takes in a class. One that this build cannot compute is left out (and missed by whoever needs it).
+    /// Adds a class. A class that this build cannot compute is left out, so looking it up fails.
     pub fn add_class(&mut self, info: &tessera_wire::ClassInfo) {
         if self.classes.get(&info.class_id).is_some_and(|known| known.info() == info) {
             return;
@@ -123,7 +123,7 @@ impl View {
         ids
     }
 
-    /// How willingly `disk_id` is read from now.
+    /// How suitable `disk_id` is for reading now.
     pub fn readiness(&self, disk_id: u64, now_ns: i64) -> Readiness {
         let Some(disk) = self.disks.get(&disk_id) else { return Readiness::Down };
         let node = self.nodes.get(&disk.value.node_id).map(|n| n.value.health());
@@ -143,14 +143,14 @@ impl View {
         self.suspects.insert(node_id, now_ns.saturating_add(ms(options.suspect_ms)));
     }
 
-    /// Notes that a node answered, after `took_ns`.
+    /// Notes that a node answered after `took_ns`.
     pub fn answered(&mut self, node_id: u64, took_ns: i64) {
         self.suspects.remove(&node_id);
         self.latencies.add(took_ns);
     }
 
     /// After how long a get counts as late: the larger of the configured least time and a multiple of the
-    /// 90th percentile of what gets took lately (Dean, Barroso, "The tail at scale", CACM 2013).
+    /// 90th percentile of recent gets (Dean, Barroso, "The tail at scale", CACM 2013).
     pub fn hedge_after_ns(&self, options: &Options) -> i64 {
         let factor = i64::try_from(options.hedge_factor).unwrap_or(i64::MAX);
         ms(options.hedge_min_ms).max(self.latencies.p90_ns.saturating_mul(factor))
@@ -164,7 +164,7 @@ fn stamp<T: Clone>(table: &mut HashMap<u64, Stamped<T>>, id: u64, value: &T, map
     }
 }
 
-/// The last answers' times.
+/// Times of the last answers.
 #[derive(Debug, Default)]
 struct Latencies {
     recent_ns: Vec<i64>,
@@ -182,7 +182,7 @@ impl Latencies {
             None => self.recent_ns.push(took_ns),
         }
         self.next = (self.next + 1) % Self::KEPT;
-        // Sorting now and then is enough: the percentile moves slowly.
+        // Sorting once every 16 answers is enough: the percentile moves slowly.
         if self.next.is_multiple_of(16) {
             let mut sorted = self.recent_ns.clone();
             sorted.sort_unstable();

@@ -1,7 +1,8 @@
-//! The threads that hash, code, verify and drive sessions: one pool for all of a client.
+//! The threads that hash, code, verify and drive sessions: one pool per client.
 //!
-//! Driving a session (taking answers in, sending the next calls) goes before computing, so that the network
-//! never waits for a hash. Two threads more than cores: one that is held up sending to a slow node must not
+//! Driving a session (handling answers, sending the next calls) goes before computing, so that the network
+//! never waits for a hash. There are two threads more than cores: a thread that is blocked sending to a slow node must
+//! not
 //! stop the others.
 
 use parking_lot::{Condvar, Mutex};
@@ -30,7 +31,7 @@ struct Queues {
 }
 
 impl Workers {
-    /// `threads`: 0 for one a core.
+    /// `threads`: 0 for one per core.
     pub fn start(threads: usize) -> std::io::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(2, |n| n.get());
         let threads = if threads == 0 { cores } else { threads } + 2;
@@ -42,12 +43,12 @@ impl Workers {
         Ok(Workers { shared })
     }
 
-    /// Runs before anything that computes.
+    /// Runs before any submitted computation.
     pub fn urgent(&self, task: impl FnOnce() + Send + 'static) {
         self.shared.push(|queues| queues.urgent.push_back(Box::new(task)));
     }
 
-    /// Runs when its turn comes.
+    /// Runs after the tasks submitted before.
     pub fn submit(&self, task: impl FnOnce() + Send + 'static) {
         self.shared.push(|queues| queues.ordinary.push_back(Box::new(task)));
     }

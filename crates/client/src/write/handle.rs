@@ -1,4 +1,4 @@
-//! Open files: bytes come in order or at any offset, and are cut into chunks run by run.
+//! Open files: bytes come in order or at any offset; each run of them is cut into chunks.
 
 use super::core::{WriteDone, WriteEvent, WriteParams};
 use super::input::{CutRule, Cutting, Stretch};
@@ -11,14 +11,14 @@ use tessera_net::{BufferPool, PooledBuf};
 use tessera_wire::meta::CommitMode;
 
 /// An open file: bytes come in order or at any offset, and become visible at [`WriteHandle::sync`] and
-/// [`WriteHandle::finish`]. Dropped without either, nothing of what was written since is kept.
+/// [`WriteHandle::finish`]. Dropping it discards everything written since the last of these.
 pub struct WriteHandle {
     writer: Writer,
     rule: CutRule,
-    /// Where in the file offset 0 is (`Append`: as long as the file was at the opening).
+    /// File offset of the handle's offset 0 (`Append`: the file's length at the opening).
     base: u64,
     mode: CommitMode,
-    /// Bytes not handed over yet, and where they start.
+    /// Bytes not handed over yet, and their offset.
     run: Run,
     run_at: u64,
     /// Ranges written since the last commit: start → end.
@@ -50,18 +50,25 @@ impl WriteHandle {
         self.size_bytes
     }
 
-    /// Whether nothing is in it.
+    /// Whether the file is empty.
     pub fn is_empty(&self) -> bool {
         self.size_bytes == 0
     }
 
-    /// Writes behind what was written last.
+    /// Writes after the last written byte.
+    ///
+    /// # Errors
+    /// As [`WriteHandle::write_at`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         self.write_at(self.run_at + self.run.len() as u64, bytes)
     }
 
-    /// Writes at an offset. Only a handle that patches may go back or leave gaps; what is behind the file's end and not
-    /// written is a hole.
+    /// Writes at an offset. Only a handle that patches may go back or leave gaps; bytes past the file's end that are
+    /// not
+    /// written are a hole.
+    ///
+    /// # Errors
+    /// The write failed; bytes written since the last sync are lost.
     pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
         let here = self.run_at + self.run.len() as u64;
         if offset != here {
@@ -76,7 +83,7 @@ impl WriteHandle {
             self.run_at = offset;
         }
         let end = offset + bytes.len() as u64;
-        // Pieces of one commit may not overlap: what is there is committed first.
+        // Extents of one commit may not overlap: commit the earlier bytes first.
         let overlaps = |(start, stop): (&u64, &u64)| *start < end && *stop > offset;
         if self.written.range(..end).next_back().is_some_and(overlaps) {
             self.sync()?;
@@ -96,8 +103,11 @@ impl WriteHandle {
         Ok(())
     }
 
-    /// Leaves a hole up to `offset`: the next write goes there, and a file that ends here is that long. Holes cost
+    /// Leaves a hole up to `offset`, where the next write goes; a file that ends here has that length. Holes cost
     /// neither space nor time.
+    ///
+    /// # Errors
+    /// As [`WriteHandle::write_at`].
     pub fn skip_to(&mut self, offset: u64) -> Result<(), WriteError> {
         let here = self.run_at + self.run.len() as u64;
         if offset == here {
@@ -106,7 +116,10 @@ impl WriteHandle {
         self.write_at(offset, &[])
     }
 
-    /// Changes the file's length; what is added is a hole.
+    /// Changes the file's length; growing it adds a hole.
+    ///
+    /// # Errors
+    /// As [`WriteHandle::write_at`]; or the handle does not patch.
     pub fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError> {
         if self.mode != CommitMode::Patch {
             let message = "only a handle that patches can change the length".to_string();
@@ -122,17 +135,20 @@ impl WriteHandle {
         Ok(())
     }
 
-    /// Records this modification time (ns since 1970) with the next version, instead of when it is committed.
+    /// Sets the modification time (ns since 1970) of the next version, instead of its commit time.
     pub fn set_mtime(&mut self, mtime_ns: i64) {
         self.writer.driver.post_and_drive([WriteEvent::SetMtime { mtime_ns }]);
     }
 
-    /// Names what the next version holds ([`tessera_wire::meta::Commit::content`]).
+    /// Sets [`tessera_wire::meta::Commit::content`] of the next version.
     pub fn set_content(&mut self, content: u64) {
         self.writer.driver.post_and_drive([WriteEvent::SetContent { content }]);
     }
 
-    /// Makes what was written visible and durable, and goes on.
+    /// Makes the written bytes visible and durable; the file stays open.
+    ///
+    /// # Errors
+    /// The write failed; bytes written since the last sync are lost.
     pub fn sync(&mut self) -> Result<WriteDone, WriteError> {
         self.end_run()?;
         let done = self.writer.finish(self.size_bytes, true)?;
@@ -145,7 +161,10 @@ impl WriteHandle {
         Ok(done)
     }
 
-    /// Makes what was written visible and durable, and closes the file.
+    /// Makes the written bytes visible and durable, and closes the file.
+    ///
+    /// # Errors
+    /// As [`WriteHandle::sync`].
     pub fn finish(mut self) -> Result<WriteDone, WriteError> {
         self.end_run()?;
         self.writer.finish(self.size_bytes, false)
@@ -163,12 +182,12 @@ impl WriteHandle {
         self.cut_run(true)
     }
 
-    /// Hands over what is cut of the run; all of it if it ends here.
+    /// Hands over the finished chunks of the run; all of it if it ends here.
     fn cut_run(&mut self, last: bool) -> Result<(), WriteError> {
         if self.run.len() == 0 {
             return Ok(());
         }
-        // Cut from its start each time: a run is cut as a stream of its own, wherever it lies in the file.
+        // Each run is cut as its own stream, from its start, wherever it is in the file.
         let bytes = self.run.take();
         let mut cutting = Cutting::new(self.rule, self.base + self.run_at);
         let (chunks, rest) = cutting.feed(&Stretch { bytes, fresh: 0, last });
@@ -184,12 +203,12 @@ impl WriteHandle {
     }
 }
 
-/// A run is cut when it is this long: more than the longest chunk, so that there is always something to be cut.
+/// A run is cut when it is this long. It exceeds the longest chunk, so there is always a chunk to cut.
 const RUN_BYTES: usize = 2 * tessera_policy::MAX_CHUNK_BYTES as usize;
-/// A run that has not grown beyond this has a short buffer.
+/// Up to this length, a run has a short buffer.
 const SHORT_RUN_BYTES: usize = 256 << 10;
 
-/// Bytes one after the other, in pooled memory: fresh pages cost more than copying into them.
+/// Consecutive bytes in pooled memory: fresh pages cost more than copying into used ones.
 struct Run {
     pool: BufferPool,
     buffer: Option<PooledBuf>,
@@ -205,7 +224,7 @@ impl Run {
         self.len
     }
 
-    /// Puts bytes behind those that are there; [`RUN_BYTES`] at most in all.
+    /// Appends bytes; the run holds at most [`RUN_BYTES`].
     fn push(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
         let room = self.buffer.as_ref().map_or(0, |buffer| buffer.len());
@@ -222,7 +241,7 @@ impl Run {
         }
     }
 
-    /// All of them; none are left.
+    /// Takes all bytes and leaves the run empty.
     fn take(&mut self) -> Bytes {
         let len = std::mem::take(&mut self.len);
         self.buffer.take().map_or_else(Bytes::new, |mut buffer| {

@@ -1,6 +1,6 @@
 //! From input to named chunks: buffers are filled, cut, and handed to the threads that hash them, while the
-//! next buffer is filled. Chunks are slices of the buffers; only the piece of a chunk that hangs over the
-//! end of a buffer is copied, to the front of the next. Input that is in memory already is not copied at all.
+//! next buffer is filled. Chunks are slices of the buffers; only a chunk that crosses the
+//! end of a buffer has its first part copied, to the front of the next. Input in shared memory is not copied.
 
 use crate::config::Options;
 use bytes::Bytes;
@@ -17,11 +17,11 @@ pub enum Source<'a> {
     Bytes(Bytes),
     /// Borrowed memory: copied once.
     Slice(&'a [u8]),
-    /// A stream or a file; its length, if it is known.
+    /// A stream or a file, with its length if known.
     Reader {
         /// The stream.
         reader: &'a mut (dyn Read + Send),
-        /// Bytes it will give, if known: room is reserved for them at once.
+        /// Bytes it will give, if known: space is reserved for them at once.
         len_bytes: Option<u64>,
     },
     /// A file that may have holes: they are not read, and stay holes.
@@ -35,10 +35,10 @@ pub enum Source<'a> {
 
 /// A file whose holes can be found.
 pub trait ReadHoles: Read + Send {
-    /// Moves to the next range of data at or behind `at` and before `len_bytes`; `None`: only a hole is left.
+    /// Moves to the next range of data at or after `at` and before `len_bytes`; `None`: only a hole is left.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn next_data(&mut self, at: u64, len_bytes: u64) -> io::Result<Option<std::ops::Range<u64>>>;
 }
 
@@ -67,11 +67,11 @@ impl<'a> From<&'a [u8]> for Source<'a> {
 }
 
 thread_local! {
-    /// The last rule this thread cut by: finding the thresholds of one costs as much as hashing a small file.
+    /// The last rule this thread used: computing a rule's thresholds costs as much as hashing a small file.
     static LAST_RULE: Cell<Option<(Chunking, Rule)>> = const { Cell::new(None) };
 }
 
-/// The rule that cuts as a policy asks.
+/// The rule for a policy's chunking.
 fn rule(chunking: Chunking) -> Result<Rule, String> {
     if let Some((last, rule)) = LAST_RULE.get()
         && last == chunking
@@ -90,7 +90,7 @@ fn rule(chunking: Chunking) -> Result<Rule, String> {
     Ok(rule)
 }
 
-/// A stretch of input: `bytes[fresh..]` follow what came before, `bytes[..fresh]` are repeated from it.
+/// A stretch of input: `bytes[fresh..]` are new, `bytes[..fresh]` repeat the end of the previous stretch.
 pub(crate) struct Stretch {
     pub bytes: Bytes,
     pub fresh: usize,
@@ -105,12 +105,12 @@ pub(crate) struct Input<'a> {
     buffer_bytes: usize,
 }
 
-/// Memory that is shared is cut in stretches of this length, so that hashing starts before the end is cut.
+/// Shared memory is cut in stretches of this length, so that hashing starts before all of it is cut.
 const STRETCH_BYTES: usize = 4 << 20;
 
 impl<'a> Input<'a> {
     pub fn new(source: Source<'a>, pool: BufferPool, options: &Options) -> Self {
-        // Room for the longest chunk beside new bytes, whatever is configured.
+        // Space for the longest chunk besides new bytes, whatever is configured.
         let buffer_bytes = options.buffer_bytes.max(2 * tessera_policy::MAX_CHUNK_BYTES as usize);
         let source = match source {
             Source::Sparse { file, len_bytes } => Source::Reader { reader: file, len_bytes: Some(len_bytes) },
@@ -119,7 +119,7 @@ impl<'a> Input<'a> {
         Input { source, at: 0, pool, buffer_bytes }
     }
 
-    /// The next stretch; `rest` is what the last one left uncut (its last bytes).
+    /// The next stretch; `rest` is the uncut end of the last one.
     pub fn next(&mut self, rest: Bytes) -> io::Result<Stretch> {
         match &mut self.source {
             Source::Bytes(bytes) => {
@@ -138,7 +138,7 @@ impl<'a> Input<'a> {
             }
             Source::Sparse { .. } => unreachable!("made a reader at the start"),
             Source::Reader { reader, len_bytes } => {
-                // A short file needs no long buffer; one byte more tells its end from a file that grew.
+                // A short file needs only a short buffer; one more byte tells its end from a file that grew.
                 let left = len_bytes.and_then(|len| usize::try_from(len).ok()?.checked_sub(self.at + 1));
                 let left = left.map_or(usize::MAX, |left| left + 1);
                 let room = self.buffer_bytes.min(left.saturating_add(rest.len()).saturating_add(1));
@@ -162,7 +162,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// How a file is cut: by a rule, and where one region ends and the next begins, if it has regions.
+/// How a file is cut: by a rule, and at the boundaries of its regions, if it has any.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CutRule {
     rule: Rule,
@@ -170,7 +170,7 @@ pub(crate) struct CutRule {
 }
 
 impl CutRule {
-    /// As a policy asks.
+    /// The rule for a policy.
     pub fn of(policy: &Policy) -> Result<CutRule, String> {
         Ok(CutRule { rule: rule(policy.chunking)?, region_bytes: policy.region_bytes() })
     }
@@ -180,15 +180,15 @@ impl CutRule {
 pub(crate) struct Cutting {
     rule: CutRule,
     cutter: Cutter,
-    /// Where in the stream the cutter began.
+    /// Offset in the stream where the cutter began.
     began: u64,
-    /// Where in the file the stream begins.
+    /// Offset in the file where the stream begins.
     base: u64,
     cuts: Vec<u64>,
 }
 
 impl Cutting {
-    /// For a stream that begins at `base` of a file.
+    /// For a stream that begins at offset `base` of a file.
     pub fn new(rule: CutRule, base: u64) -> Self {
         Cutting { rule, cutter: Cutter::new(rule.rule), began: 0, base, cuts: Vec::new() }
     }
@@ -218,7 +218,7 @@ impl Cutting {
         }
     }
 
-    /// The chunks that end in this stretch (offset in the stream, bytes), and what is left.
+    /// The chunks that end in this stretch (offset in the stream, bytes), and the rest.
     pub fn feed(&mut self, stretch: &Stretch) -> (Vec<(u64, Bytes)>, Bytes) {
         let base = self.began + self.cutter.position() - stretch.fresh as u64;
         let mut from = self.began + self.cutter.chunk_start();
@@ -237,7 +237,7 @@ impl Cutting {
     }
 }
 
-/// Whether a chunk is nothing but zeros, and long enough that a hole is the better way to say so.
+/// Whether a chunk is all zeros, and long enough to be stored as a hole.
 pub(crate) fn is_hole(chunk: &[u8]) -> bool {
     chunk.len() >= 4096 && chunk[..64].iter().all(|b| *b == 0) && chunk[64..].iter().all(|b| *b == 0)
 }
@@ -261,7 +261,7 @@ mod tests {
         cut_as(&Policy::default(), source)
     }
 
-    /// As if it were written at 3 MiB of a file.
+    /// Cuts it as if it were written at 3 MiB of a file.
     fn cut_as(policy: &Policy, source: Source<'_>) -> Vec<(u64, Bytes)> {
         let options = Options { buffer_bytes: 0, ..Options::default() };
         let mut input = Input::new(source, BufferPool::new(1 << 26), &options);
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// No chunk is in two regions; where they are does not depend on how the input comes.
+    /// No chunk crosses a region boundary; the cuts do not depend on how the input arrives.
     #[test]
     fn regions_are_cut_apart() {
         let bytes = data(10_000_000);
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    /// What a policy may ask for can be cut by, and the policy refuses what cannot.
+    /// Every chunking that a policy accepts makes a rule, and policies refuse the others.
     #[test]
     fn the_rules_of_policies_are_rules() {
         let parsed = |text: &str| {
@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    /// Chunks of shared memory are that memory.
+    /// Chunks of shared memory share that memory.
     #[test]
     fn shared_memory_is_not_copied() {
         let bytes = Bytes::from(data(10_000_000));

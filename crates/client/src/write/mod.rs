@@ -21,38 +21,38 @@ use tessera_policy::Policy;
 use tessera_wire::meta::CommitMode;
 use tessera_wire::rpc::Answer;
 
-/// How far something has come.
+/// How far an operation has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes (or entries) done.
     pub done: u64,
-    /// All of them, if known.
+    /// The total, if known.
     pub total: Option<u64>,
 }
 
-/// Hears of progress, on the caller's thread.
+/// Called with progress, on the caller's thread.
 pub type ProgressFn<'a> = &'a mut (dyn FnMut(Progress) + Send);
 
-/// Stops an operation from another thread or a signal handler. Clones share.
+/// Stops an operation from another thread or a signal handler. Clones share one flag.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Asks the operation to stop; it ends with `Cancelled` in a moment.
+    /// Asks the operation to stop; it ends with `Cancelled` shortly after.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether it was asked to.
+    /// Whether it was asked to stop.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// How often a waiting operation looks whether it was cancelled.
+/// How often a waiting operation checks whether it was cancelled.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
-/// A write core with what its shell has to count.
+/// A write core with the counters of its shell.
 pub(crate) struct MeteredWriteCore {
     core: WriteCore,
     taken_bytes: u64,
@@ -121,13 +121,13 @@ impl Core for MeteredWriteCore {
     }
 }
 
-/// Pieces of input on their way into a session.
+/// Feeds pieces of input into a session.
 struct Writer {
     driver: Arc<Driver<MeteredWriteCore>>,
     file: String,
     index: u64,
     cancel: Cancel,
-    /// Committed for good: nothing is left to be given up.
+    /// The final commit is done: there is nothing to give up.
     over: bool,
 }
 
@@ -147,7 +147,7 @@ impl Writer {
         Writer { driver, file, index: 0, cancel, over: false }
     }
 
-    /// Waits for something in the status; a write that ended, or is cancelled, ends the wait with its error.
+    /// Waits for `look` to find something in the status. If the write ends or is cancelled, returns its error.
     fn wait<T>(&self, mut look: impl FnMut(&mut WriteStatus) -> Option<T>) -> Result<T, WriteError> {
         loop {
             let found = self.driver.wait(LOOK, |status| match &status.done {
@@ -164,7 +164,7 @@ impl Writer {
         }
     }
 
-    /// Names a piece here and now, without sending anything.
+    /// Hashes a piece on this thread, without sending anything.
     fn name(&mut self, offset: u64, data: Bytes) -> WriteEvent {
         let index = self.index;
         self.index += 1;
@@ -177,7 +177,7 @@ impl Writer {
         }
     }
 
-    /// Hands a piece over to be named by another thread; waits while the window is full.
+    /// Hands a piece to another thread to be hashed; waits while the window is full.
     fn add(&mut self, offset: u64, data: Bytes) -> Result<(), WriteError> {
         if is_hole(&data) {
             let event = self.name(offset, data);
@@ -199,7 +199,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the input and waits for the version. Pieces still being named are waited for first.
+    /// Ends the input and waits for the version. Waits first for pieces that are still being hashed.
     fn finish(&mut self, size_bytes: u64, keep_session: bool) -> Result<WriteDone, WriteError> {
         self.wait(|status| (status.hashing_bytes == 0).then_some(()))?;
         self.driver.post_and_drive([WriteEvent::EndOfInput { size_bytes, keep_session }]);
@@ -218,7 +218,7 @@ impl Writer {
     }
 }
 
-/// Writes all of a source as one version; offsets in the source start at `base` of the file (`Patch`).
+/// Writes all of a source as one version; the source's offset 0 is `base` of the file (`Patch`).
 pub(crate) fn put(
     context: &Arc<Context>,
     params: WriteParams,

@@ -1,13 +1,13 @@
-//! A chunk of a write: what is known of it, its fragments while its bytes are held, and all chunks together.
+//! One chunk of a write: its state, its fragments while its bytes are held, and the table of all chunks.
 
 use super::*;
 use std::ops::{Index, IndexMut};
 use tessera_stripe::{Class, ClassLayout};
 
-/// How far a chunk has come.
+/// State of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// To be asked about.
+    /// Waits for the dedup question.
     Queued,
     Asked,
     /// Waits for the map, its fragments, or their acknowledgements.
@@ -19,44 +19,45 @@ pub(super) enum Stage {
 pub(super) struct Chunk {
     pub hash: [u8; 32],
     pub len_bytes: u64,
-    /// Where it first occurs.
+    /// Offset of its first occurrence.
     pub offset: u64,
-    /// Region of the file that it is stored for (`placement=scatter`).
+    /// Region of the file it is stored for (`placement=scatter`).
     pub region: u64,
     pub chunk_id: u64,
     pub pg_id: u64,
-    /// Epoch under which all acknowledgements so far are good.
+    /// All acknowledgements so far are valid under this epoch.
     pub epoch: u64,
-    /// The newest epoch that a node told of. What it changed is unknown until the map shows it, so no acknowledgement
-    /// is claimed under it before.
+    /// The newest epoch that a node reported. The client does not know what that epoch changed until the map shows it,
+    /// so it
+    /// claims no acknowledgement under it before.
     pub told_epoch: u64,
-    /// After some fragments of a settled chunk were stored again: the epoch under which the manager found the others
-    /// good, which the write no longer checks. 0: all are checked.
+    /// Set when some fragments of a settled chunk were stored again: the manager found the others valid under this
+    /// epoch, and the write no longer checks them. 0: all are checked.
     pub unwatched_epoch: u64,
     stage: Stage,
-    /// Answered `Durable`: needs no acknowledgement.
+    /// The manager answered `Durable`: it needs no acknowledgement.
     pub durable: bool,
-    /// Staged or committed under this id: it cannot move to another group any more.
+    /// Staged or committed under this id: it cannot move to another group.
     pub pinned: bool,
-    /// The epoch under which a commit reported its acknowledgements; 0: none did.
+    /// Epoch under which a commit reported its acknowledgements; 0: no commit did.
     pub reported_epoch: u64,
     /// Fragments that were not acknowledged when the chunk was settled or committed.
     pub missing: Vec<u32>,
-    /// Fragments that a commit asked for again while the chunk's bytes are being read back.
+    /// Fragments that a commit asked for again, while the chunk's bytes are being read back.
     pub again: Vec<u32>,
     pub class: Option<Arc<Class>>,
-    /// Present while its bytes are held.
+    /// Present while the chunk's bytes are held.
     pub active: Option<Box<Active>>,
 }
 
-/// What a chunk needs while its bytes are held.
+/// State of a chunk while its bytes are held.
 #[derive(Debug)]
 pub(super) struct Active {
     pub data: Bytes,
     pub groups: Bytes,
     pub frags: Vec<Frag>,
     pub attempts: u32,
-    /// How often it was given to another group.
+    /// How often it moved to another group.
     pub moves: u32,
     pub trouble_since: Option<i64>,
     pub last_error: String,
@@ -67,14 +68,14 @@ pub(super) struct Frag {
     pub number: u32,
     pub bytes: Bytes,
     pub crc32c: u32,
-    /// Its bytes have been computed.
+    /// Whether its bytes have been computed.
     pub ready: bool,
     pub state: FragState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FragState {
-    /// To be queued once its disk is known.
+    /// Will be queued once its disk is known.
     Waiting,
     /// In its node's queue or in flight, to this disk under this epoch.
     Sent {
@@ -84,7 +85,7 @@ pub(super) enum FragState {
     Acked {
         epoch: u64,
     },
-    /// Refused by this disk, which will not take it later either.
+    /// Refused by this disk, for good.
     Failed {
         disk_id: u64,
     },
@@ -158,11 +159,11 @@ impl Chunk {
         self.stage == Stage::Settled
     }
 
-    /// Moves on, or back. Chunks are settled, and storing again, through [`ChunkTable`].
+    /// Changes the stage. Only [`ChunkTable`] settles a chunk, or stores a settled one again.
     pub fn set_stage(&mut self, to: Stage) {
         let legal = match (self.stage, to) {
             (Stage::Queued, Stage::Asked) | (Stage::Asked, Stage::Queued) | (Stage::Asked, Stage::Storing) => true,
-            // Under a preallocated id; back when another group is needed.
+            // Under a preallocated id; back to the queue if another group is needed.
             (Stage::Queued, Stage::Storing) | (Stage::Storing, Stage::Queued) => true,
             _ => false,
         };
@@ -174,17 +175,17 @@ impl Chunk {
         ChunkName { hash: Bytes::copy_from_slice(&self.hash), len_bytes: self.len_bytes, region: self.region }
     }
 
-    /// The epoch that the map has to show before fragments are sent, or acknowledgements checked.
+    /// The epoch that the map must show before fragments are sent or acknowledgements are checked.
     pub fn newest_epoch(&self) -> u64 {
         self.epoch.max(self.told_epoch)
     }
 
-    /// The epoch under which all acknowledgements are good, as far as this write knows (P11).
+    /// The epoch under which all acknowledgements are valid, as far as this write knows (P11).
     pub fn ack_epoch(&self) -> u64 {
         if self.unwatched_epoch == 0 { self.epoch } else { self.epoch.min(self.unwatched_epoch) }
     }
 
-    /// Numbers of the fragments that are in place, wanted ones and others.
+    /// Numbers of all acknowledged fragments of the class, including those this write does not store.
     pub fn in_place(&self) -> impl Iterator<Item = u32> {
         let all = self.class.as_ref().map_or(0, |c| c.fragments());
         (0..all).filter(move |number| match &self.active {
@@ -193,7 +194,7 @@ impl Chunk {
         })
     }
 
-    /// Notes which wanted fragments are not acknowledged now.
+    /// Notes which fragments are not acknowledged now.
     pub fn note_missing(&mut self) {
         if let Some(active) = &self.active {
             let missing = active.frags.iter().filter(|f| !f.is_acked_under(self.epoch));
@@ -202,7 +203,7 @@ impl Chunk {
     }
 }
 
-/// The distinct chunks of a write, by the order in which they came.
+/// The distinct chunks of a write, in order of first occurrence.
 #[derive(Debug, Default)]
 pub(super) struct ChunkTable {
     chunks: Vec<Chunk>,
@@ -213,7 +214,7 @@ pub(super) struct ChunkTable {
 }
 
 impl ChunkTable {
-    /// The chunk's place, and whether it is new to this write.
+    /// Adds a chunk; returns its index, and whether it is new to this write.
     pub fn add(&mut self, ready: &ChunkReady, region: u64) -> (usize, bool) {
         let next = self.chunks.len();
         let index = *self.by_name.entry((ready.hash, ready.data.len() as u64, region)).or_insert(next);
@@ -250,7 +251,7 @@ impl ChunkTable {
         self.unsettled
     }
 
-    /// The chunk needs nothing more; its bytes go unless they are to be kept.
+    /// Settles a chunk: it needs nothing more, and its bytes are freed unless `keep_bytes`.
     pub fn settle(&mut self, index: usize, keep_bytes: bool) {
         let chunk = &mut self.chunks[index];
         assert!(chunk.stage == Stage::Storing, "chunk {} is settled while {:?}", chunk.chunk_id, chunk.stage);
@@ -263,7 +264,7 @@ impl ChunkTable {
         }
     }
 
-    /// A settled chunk is stored again, at least in part.
+    /// Stores a settled chunk again, at least in part.
     pub fn unsettle(&mut self, index: usize) {
         let chunk = &mut self.chunks[index];
         if chunk.stage == Stage::Settled {
@@ -273,7 +274,7 @@ impl ChunkTable {
         }
     }
 
-    /// The bytes of a chunk are back in memory.
+    /// Puts back the bytes of a chunk that were read back.
     pub fn restore_bytes(&mut self, index: usize, active: Active) {
         let chunk = &mut self.chunks[index];
         let (got, wanted) = (active.data.len() as u64, chunk.len_bytes);
@@ -283,7 +284,7 @@ impl ChunkTable {
         chunk.active = Some(Box::new(active));
     }
 
-    /// The chunk is to be placed again from the start; its bytes are still held.
+    /// Starts the placement of a chunk again; its bytes are still held.
     pub fn restart(&mut self, index: usize) {
         let chunk = &mut self.chunks[index];
         (chunk.chunk_id, chunk.pg_id, chunk.epoch, chunk.told_epoch, chunk.reported_epoch) = (0, 0, 0, 0, 0);
@@ -295,7 +296,7 @@ impl ChunkTable {
         chunk.stage = Stage::Queued;
     }
 
-    /// What is committed is asked about when it comes again, and answered `Durable`.
+    /// Forgets the names of committed chunks: if one occurs again, the client asks, and the answer is `Durable`.
     pub fn forget_names(&mut self) {
         self.by_name.clear();
     }

@@ -1,12 +1,12 @@
-//! Making the version visible: staging the settled extents of huge files, the final commit, what a commit that
-//! was outdated asks for, and redundancy that follows an optimistic one.
+//! Makes the version visible: stages the settled extents of huge files, sends the final commit, stores again what an
+//! outdated commit asks for, and stores the redundancy of an optimistic write after its commit.
 
 use super::extents::assert_in_order;
 use super::*;
 use tessera_stripe::ClassLayout;
 use tessera_wire::meta::{ChunkAck, Commit, CommitReply, CompleteFragments, StaleAck};
 
-/// Late fragments reported at once, unless nothing more is on its way.
+/// Late fragments reported at once, unless no more are in flight.
 const LATE_BATCH: usize = 256;
 
 /// How the input ends.
@@ -19,15 +19,15 @@ pub(super) struct Ending {
 /// What was committed, and what the next commit waits for.
 #[derive(Debug, Default)]
 pub(super) struct Committer {
-    /// Set once all input of the next version is here.
+    /// Set once all input of the next version has arrived.
     pub ending: Option<Ending>,
     /// A commit, or a report of late fragments, is in flight.
     pub in_flight: bool,
-    /// Chunks that a commit asked to have stored again.
+    /// Chunks that a commit asked for again.
     restoring: BTreeSet<usize>,
     /// Length of the input that earlier commits of this session made visible.
     committed_bytes: u64,
-    /// Where the extents end that were staged since.
+    /// Where the extents staged since then end.
     staged_to: u64,
     /// The final version is visible.
     pub done: Option<WriteDone>,
@@ -41,7 +41,7 @@ impl WriteCore {
         let chunk = &self.chunks[index];
         match (chunk.stage(), &chunk.class) {
             (Stage::Settled, _) => true,
-            // Optimistic: readable is enough, whatever is still on its way.
+            // Optimistic: it is enough that the chunk can be read.
             (Stage::Storing, Some(class)) if self.session.is_optimistic() => {
                 chunk.again.is_empty() && chunk.active.is_some() && class.suffices(chunk.in_place())
             }
@@ -53,8 +53,8 @@ impl WriteCore {
         if self.committer.in_flight || self.committer.done.is_some() {
             return self.pump_late_fragments();
         }
-        // What is ready stays ready (unless a commit says otherwise, or the chunk moves), so no extent is looked at
-        // twice.
+        // A ready extent stays ready (unless a commit says otherwise, or the chunk moves), so each extent is checked
+        // once.
         while let Some(extent) = self.extents.get(self.extents.ready) {
             if !extent.chunk.is_none_or(|i| self.is_ready(i)) {
                 break;
@@ -71,12 +71,12 @@ impl WriteCore {
         }
     }
 
-    /// Whether the chunks that a commit asked for again are stored again.
+    /// Whether all chunks that a commit asked for again are stored.
     fn all_restored(&self) -> bool {
         self.committer.restoring.iter().all(|i| self.chunks[*i].is_settled())
     }
 
-    /// Chunks that were asked for again and are stored; their acknowledgements go with the next commit.
+    /// Takes the chunks that were stored again; their acknowledgements go with the next commit.
     fn take_restored(&mut self) -> Vec<usize> {
         let restoring = std::mem::take(&mut self.committer.restoring);
         let (settled, waiting) = restoring.into_iter().partition(|i| self.chunks[*i].is_settled());
@@ -99,7 +99,7 @@ impl WriteCore {
         };
         let mut extents: Vec<Extent> = pending.iter().map(wire).collect();
         if self.params.mode == CommitMode::Patch {
-            // Patches come in the order of their writing.
+            // Patches come in the order they were written.
             extents.sort_by_key(|e| e.offset);
         }
         let size_bytes = self.committer.ending.map_or(0, |e| e.size_bytes - base);
@@ -131,7 +131,7 @@ impl WriteCore {
         self.rpcs.ask_manager(self.now, &request, Purpose::Commit { partial }, &self.options);
     }
 
-    /// Asserts that the extents are what was fed and hashed, in order, and as long together as the version says.
+    /// Asserts that the extents match the input, in order, and that their lengths add up to the version's.
     fn assert_lengths(&self, extents: &[Extent], size_bytes: u64, partial: bool) {
         let (mode, staged_to) = (self.params.mode, self.committer.staged_to);
         let start = if mode == CommitMode::Patch { 0 } else { staged_to };
@@ -143,7 +143,7 @@ impl WriteCore {
         }
     }
 
-    /// Pins a chunk for a commit; its acknowledgement, unless it needs none or an earlier commit reported it.
+    /// Pins a chunk for a commit; returns its acknowledgement, unless it needs none or an earlier commit reported it.
     fn acknowledge(&mut self, index: usize) -> Option<ChunkAck> {
         assert!(self.is_ready(index), "a commit names chunk {index}, which is {:?}", self.chunks[index].stage());
         let map_epoch = self.view.read().pg(self.chunks[index].pg_id).map(|pg| pg.epoch);
@@ -193,17 +193,17 @@ impl WriteCore {
         self.on_version(reply);
     }
 
-    /// Where in the input the part begins that an append has not committed yet.
+    /// Offset in the input of the part that an append has not committed yet.
     fn append_base(&self) -> u64 {
         if self.params.mode == CommitMode::Append { self.committer.committed_bytes } else { 0 }
     }
 
-    /// Some acknowledgements came under an epoch that has passed: those fragments are stored again (P11).
+    /// Stores fragments again whose acknowledgements came under an outdated epoch (P11).
     fn on_stale(&mut self, stale: Vec<StaleAck>) {
         let pinned = self.chunks.iter().enumerate().filter(|(_, c)| c.pinned);
         let by_id: HashMap<u64, usize> = pinned.map(|(i, c)| (c.chunk_id, i)).collect();
         self.extents.ready = 0;
-        // Nothing was committed, so nothing was reported either.
+        // The commit failed, so no acknowledgement counts as reported.
         for index in self.extents.iter().filter_map(|e| e.chunk) {
             self.chunks[index].reported_epoch = 0;
         }
@@ -219,7 +219,7 @@ impl WriteCore {
     fn store_again(&mut self, index: usize, ack: StaleAck) {
         self.committer.restoring.insert(index);
         let chunk = &mut self.chunks[index];
-        // The manager has checked all of them: those it does not name are good under its epoch.
+        // The manager checked all acknowledgements: those it does not name are valid under its epoch.
         chunk.epoch = ack.epoch;
         chunk.reported_epoch = 0;
         chunk.durable = false;
@@ -231,7 +231,7 @@ impl WriteCore {
                     _ => {}
                 }
             }
-            // Of a chunk that was read back, not all fragments are held.
+            // A chunk that was read back does not hold all its fragments.
             let unheld: Vec<u32> = ack.fragments.into_iter().filter(|f| active.frag(*f).is_none()).collect();
             if chunk.unwatched_epoch != 0 {
                 chunk.unwatched_epoch = ack.epoch;
@@ -306,7 +306,7 @@ impl WriteCore {
         }
     }
 
-    /// Whether the manager took the report or not: repair finds what is missing by itself.
+    /// It does not matter whether the manager took the report: repair also finds missing fragments.
     pub(super) fn on_completed(&mut self) {
         self.committer.in_flight = false;
         self.pump_late_fragments();

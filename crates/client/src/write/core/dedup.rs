@@ -9,7 +9,7 @@ use tessera_wire::meta::{AllocateChunks, ChunkAnswer, ChunkState};
 pub(super) struct Dedup {
     queue: VecDeque<usize>,
     pub in_flight: usize,
-    /// Groups not to ask for again, and until when.
+    /// Groups to avoid, and until when.
     avoid: BTreeMap<u64, i64>,
     /// Chunks to ask about again, and when.
     retry_at: BTreeSet<(i64, usize)>,
@@ -32,7 +32,7 @@ impl Dedup {
         self.queue.drain(..).collect()
     }
 
-    /// Questions gather while others are in flight, so that batches grow with the load by themselves.
+    /// Questions gather while others are in flight, so batches grow with the load.
     fn next_batch(&mut self, is_last: bool, options: &Options) -> Option<Vec<usize>> {
         assert!(self.in_flight <= options.asks_in_flight, "{} dedup questions in flight", self.in_flight);
         let few = self.queue.len() < options.ask_chunks / 8 && !is_last;
@@ -128,7 +128,7 @@ impl WriteCore {
         }
     }
 
-    /// There is no group besides those to avoid: chunks that had one try it again, or do with fewer fragments.
+    /// There is no group besides those to avoid: chunks that had one try it again, or accept fewer fragments.
     fn stay_in_group(&mut self, chunks: Vec<usize>, error: Error) {
         self.dedup.avoid.clear();
         let (fresh, placed): (Vec<_>, Vec<_>) = chunks.into_iter().partition(|i| self.chunks[*i].chunk_id == 0);
@@ -197,7 +197,7 @@ impl WriteCore {
         self.encode(index);
     }
 
-    /// Has the fragments computed that have no bytes yet.
+    /// Starts computing the fragments that have no bytes yet.
     pub(super) fn encode(&mut self, index: usize) {
         let chunk = &self.chunks[index];
         let (Some(active), Some(class)) = (&chunk.active, &chunk.class) else { return };
@@ -219,7 +219,7 @@ impl WriteCore {
         match done.value {
             Output::Encoded(fragments) => {
                 let Some(active) = &mut self.chunks[index].active else { return };
-                // A chunk that moved has had another answer meanwhile; its fragments are the same bytes.
+                // The chunk may have moved and been answered again meanwhile; its fragments are the same bytes.
                 for fragment in fragments {
                     if let Some(frag) = active.frags.iter_mut().find(|f| f.number == fragment.number) {
                         (frag.bytes, frag.crc32c, frag.ready) = (fragment.bytes, fragment.crc32c, true);

@@ -1,13 +1,13 @@
-//! The extents of the next version, in order of the input; those that are staged or committed are forgotten.
+//! The extents of the next version, in order of the input, until they are staged or committed.
 
 use super::*;
 
-/// A piece of the next version.
+/// An extent of the next version.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PendingExtent {
     pub offset: u64,
     pub len_bytes: u64,
-    /// Place in the table of chunks; none for a hole.
+    /// Index in the table of chunks; `None` for a hole.
     pub chunk: Option<usize>,
 }
 
@@ -15,7 +15,7 @@ pub(super) struct PendingExtent {
 #[derive(Debug, Default)]
 pub(super) struct ExtentQueue {
     first: u64,
-    /// Extents at the front that were found ready for a commit.
+    /// How many extents at the front are ready for a commit.
     pub ready: usize,
     extents: VecDeque<Option<PendingExtent>>,
 }
@@ -31,7 +31,7 @@ impl ExtentQueue {
         self.extents[at] = Some(extent);
     }
 
-    /// Extents without gaps from the front.
+    /// Extents from the front, up to the first gap.
     pub fn iter(&self) -> impl Iterator<Item = &PendingExtent> {
         self.extents.iter().map_while(|e| e.as_ref())
     }
@@ -52,8 +52,8 @@ impl ExtentQueue {
     }
 }
 
-/// Asserts that the extents of a commit are in order and do not overlap. Except in a patch they begin at `start` and
-/// leave no gaps. Returns where they end.
+/// Asserts that the extents of a commit are in order and do not overlap. Except in a patch, they start at `start` and
+/// have no gaps. Returns where they end.
 pub(super) fn assert_in_order(extents: &[Extent], mode: CommitMode, start: u64) -> u64 {
     let mut end = start;
     for extent in extents {

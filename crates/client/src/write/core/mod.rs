@@ -1,14 +1,15 @@
 //! One write, from hashed chunks to a visible version, without I/O: events in, actions out.
 //!
-//! Life of a chunk: *queued* for the dedup question ([`dedup`]) → *asked* → known (nothing to send), or encoded and
-//! *storing* ([`placer`] decides where, [`sender`] batches the puts) → *settled*: its memory is free. When the input has
-//! ended and all chunks are settled (with `durability=optimistic`: readable), the version is committed ([`committer`]);
-//! a commit that finds acknowledgements outdated has those fragments sent again (P11).
+//! States of a chunk: *queued* for the dedup question ([`dedup`]) → *asked* → known (nothing to send), or encoded and
+//! *storing* ([`placer`] decides where, [`sender`] batches the puts) → *settled*: its memory is free. When the input
+//! has
+//! ended and all chunks are settled (with `durability=optimistic`: readable), [`committer`] commits the version.
+//! If a commit finds outdated acknowledgements, the write sends those fragments again (P11).
 //!
-//! A fragment that its member does not take goes where a newer map says; if the map knows nothing better,
+//! A fragment that its member refuses goes where a newer map says; if the map shows no better place,
 //! the whole chunk moves to another group. Requests to the manager are repeated under the same op id (P8).
-//! Memory: chunks hold their bytes until settled; the shell feeds nothing while [`WriteCore::held_bytes`] has
-//! reached the window.
+//! Memory: chunks hold their bytes until settled; the shell feeds no input while [`WriteCore::held_bytes`] is
+//! at the window.
 //!
 //! Start at [`WriteCore::handle`].
 
@@ -55,20 +56,20 @@ use tessera_wire::meta::{
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Code, Error, Extent};
 
-/// Input of at most this many bytes is hashed before the session is opened, and travels with the opening or (under
+/// Input of at most this many bytes is hashed before the session is opened, and is sent with the opening or (under
 /// [`crate::prealloc`]) with the commit.
 pub(crate) const SMALL_BYTES: usize = 256 << 10;
 
-/// What happens to a write.
+/// An event of a write.
 #[derive(Debug)]
 pub enum WriteEvent {
-    /// Open the session now. Chunks and the end of input that came before travel along.
+    /// Open the session now. The opening includes the chunks and the end of input that came before.
     Open,
-    /// The next piece of input, in any order of `index`.
+    /// The next chunk of input; they come in any order of `index`.
     Chunk(ChunkReady),
-    /// Piece number `index` of the input is `len_bytes` of nothing.
+    /// Piece number `index` of the input is a hole of `len_bytes`.
     Hole {
-        /// Place among the pieces.
+        /// Index among the pieces.
         index: u64,
         /// Where it starts, in bytes from the start of the input.
         offset: u64,
@@ -84,42 +85,42 @@ pub enum WriteEvent {
         /// The time.
         mtime_ns: i64,
     },
-    /// [`tessera_wire::meta::Commit::content`] of the next versions.
+    /// Sets [`tessera_wire::meta::Commit::content`] of the next versions.
     SetContent {
         /// The number.
         content: u64,
     },
-    /// No piece follows those so far: make the version visible.
+    /// The input ends here: make the version visible.
     EndOfInput {
         /// Length of the file (`Append`: of what is appended), in bytes.
         size_bytes: u64,
-        /// The session goes on afterwards, patching what was committed (an open file is synced).
+        /// The session continues afterwards and patches what was committed (an open file is synced).
         keep_session: bool,
     },
     /// Time passed.
     Tick,
-    /// Give the write up.
+    /// Give up the write.
     Cancel,
 }
 
-/// What a write wants done.
+/// What a write asks its shell to do.
 #[derive(Debug)]
 pub enum WriteAction {
-    /// Send a call; its answer comes back.
+    /// Send a call; its answer comes back as an event.
     Call(Call),
-    /// Compute; the output comes back.
+    /// Run a job; its output comes back as an event.
     Compute(Numbered<Job>),
-    /// The session is open, and this is the policy in effect: chunks may be cut accordingly.
+    /// The session is open, with this policy: cut the input accordingly.
     Opened {
         /// The policy.
         policy: Box<Policy>,
         /// Length of the version that a patch starts from.
         base_size_bytes: u64,
     },
-    /// The version is visible as durably as asked, or it never will be. Redundancy of an optimistic write
-    /// may follow.
+    /// The version is visible and as durable as requested, or the write failed. The redundancy of an optimistic write
+    /// may still follow.
     Done(Result<WriteDone, WriteError>),
-    /// Nothing more is to come from this core.
+    /// No other action follows.
     Finished,
 }
 
@@ -133,7 +134,7 @@ pub struct WriteCore {
     actions: VecDeque<WriteAction>,
 
     session: Session,
-    /// Bytes of input, holes included.
+    /// Bytes of input so far, holes included.
     input_bytes: u64,
     chunks: ChunkTable,
     extents: ExtentQueue,
@@ -141,7 +142,7 @@ pub struct WriteCore {
     placer: Placer,
     sender: Sender,
     jobs: JobTable<usize>,
-    /// Chunks that are read back, by their place.
+    /// Chunks that are being read back, by index.
     fetches: BTreeMap<usize, Fetch>,
     committer: Committer,
     one_shot: OneShotState,
@@ -205,7 +206,7 @@ impl WriteCore {
         format!("{asks} asks, {jobs} jobs, committed {committed}, map asked {map}, {puts}{chunks}")
     }
 
-    /// Whether nothing more will come of it.
+    /// Whether it will do nothing more.
     pub fn is_finished(&self) -> bool {
         self.session.phase() == Phase::Finished
     }
@@ -218,7 +219,7 @@ impl WriteCore {
         self.actions.pop_front()
     }
 
-    /// When a [`WriteEvent::Tick`] has something to do, ns since 1970.
+    /// When a [`WriteEvent::Tick`] has work to do, ns since 1970.
     pub fn next_due(&self) -> Option<i64> {
         match self.session.phase() {
             Phase::Finished => return None,
@@ -231,7 +232,7 @@ impl WriteCore {
         [self.placer.next_due(), self.dedup.next_due(), renew, fetch, self.rpcs.next_due()].into_iter().flatten().min()
     }
 
-    /// Takes an event in. `now`: ns since 1970; time that runs backwards stands still.
+    /// Handles an event. `now`: ns since 1970; a clock that steps back counts as standing still.
     pub fn handle(&mut self, now: i64, event: WriteEvent) {
         self.now = self.now.max(now);
         match self.session.phase() {
@@ -260,7 +261,7 @@ impl WriteCore {
         self.pump();
     }
 
-    /// Sends what can be sent.
+    /// Sends what can be sent now.
     fn pump(&mut self) {
         if self.session.phase() == Phase::Open {
             self.pump_asks();
@@ -273,7 +274,7 @@ impl WriteCore {
         }
     }
 
-    /// Region of the file in which a piece of input at `offset` will be: by the policy, or the one that is expected.
+    /// Region of the file for input at `offset`: by the policy, or by the expected one before the opening.
     fn region(&self, offset: u64) -> u64 {
         let opened = self.session.phase() == Phase::Open;
         let policy = if opened { Some(&self.session.policy) } else { self.params.expect_policy.as_ref() };
@@ -294,7 +295,7 @@ impl WriteCore {
         let (index, is_new) = self.chunks.add(&ready, self.region(ready.offset));
         match is_new {
             true => self.dedup.push(index),
-            // The same content again in this write: nothing to ask, nothing to send.
+            // This write has the same content already: nothing to ask, nothing to send.
             false => self.session.asked_bytes += len_bytes,
         }
         assert_eq!(self.chunks[index].len_bytes, len_bytes, "two chunks of one hash differ in length");

@@ -1,21 +1,21 @@
-//! Small files in one round trip: no session is opened. Chunks are stored under preallocated ids
-//! ([`crate::prealloc`]), and the commit opens the file and says what they hold. Whatever does not go smoothly (a group that
-//! moved, an expired id, another policy than was expected) is left to the ordinary way: the file is opened after
-//! all, and its chunks, whose bytes are kept until the commit, are asked about.
+//! Small files in one round trip, without opening a session. Chunks are stored under preallocated ids
+//! ([`crate::prealloc`]), and the commit opens the file and names their content. On any trouble (a group that
+//! moved, an expired id, a policy other than expected) the write falls back to a session: it opens the file
+//! and asks about its chunks, whose bytes it keeps until the commit.
 
 use super::*;
 use crate::prealloc::PreallocatedChunk;
 use tessera_policy::Placement;
 use tessera_wire::meta::{ChunkAnswer, Commit, PreallocatedChunks as Grant};
 
-/// Whether the write goes, or went, without a session.
+/// Whether the write runs, or ran, without a session.
 #[derive(Debug, Default)]
 pub(super) struct OneShotState {
     active: Option<OneShot>,
     failed: bool,
 }
 
-/// A file that is written without having been opened.
+/// A file that is written without opening it.
 #[derive(Debug, Default)]
 struct OneShot {
     /// Its chunks, and the ids they are stored under.
@@ -25,19 +25,19 @@ struct OneShot {
 }
 
 impl OneShot {
-    /// The session that keeps its ids; 0: it has none.
+    /// The session of its ids; 0: it has none.
     fn session_id(&self) -> u64 {
         self.preallocated.first().map_or(0, |(_, chunk)| chunk.session_id())
     }
 }
 
 impl WriteCore {
-    /// Whether there is no session: the commit is to open the file.
+    /// Whether there is no session, so that the commit must open the file.
     pub(super) fn is_one_shot(&self) -> bool {
         self.one_shot.active.is_some()
     }
 
-    /// Whether the file, all of which is here, could be written without being opened.
+    /// Whether the file could be written without opening it; all its input has arrived.
     pub(super) fn may_be_one_shot(&self) -> bool {
         let placed = self.params.expect_policy.as_ref().is_none_or(|p| p.placement != Placement::Spread);
         let ends = self.committer.ending.is_some_and(|ending| !ending.keep_session)
@@ -45,7 +45,7 @@ impl WriteCore {
         !placed && ends && !self.one_shot.failed && self.params.mode == CommitMode::Replace
     }
 
-    /// Starts without opening if there are preallocated ids for all of `first` (the file's chunks).
+    /// Starts without a session if there are preallocated ids for all chunks of the file (`first`).
     pub(super) fn start_one_shot(&mut self, scheme: &str, first: &[usize]) -> bool {
         let Some(policy) = self.params.expect_policy.clone() else { return false };
         let mut one_shot = OneShot::default();
@@ -91,7 +91,7 @@ impl WriteCore {
         commit.open = Some(Box::new(OpenWrite { preallocate: wanted, ..self.open_request(&chunks) }));
     }
 
-    /// The commit has opened the file and made the version.
+    /// The commit opened the file and made the version.
     pub(super) fn on_one_shot_commit(&mut self, known: &[u64], grant: Option<Grant>) {
         for index in 0..self.chunks.len() {
             self.chunks[index].durable |= known.contains(&self.chunks[index].chunk_id);
@@ -118,7 +118,7 @@ impl WriteCore {
         self.open();
     }
 
-    /// Takes preallocated ids that came with an answer.
+    /// Takes the preallocated ids of an answer.
     pub(super) fn take_preallocated(&mut self, grant: Option<Grant>) {
         let Some(mut grant) = grant else { return };
         let map = grant.map.take();
@@ -140,7 +140,7 @@ impl WriteCore {
         self.close_exhausted_sessions();
     }
 
-    /// Gives up the file's preallocated ids; a session of which none is left is closed.
+    /// Gives up the file's preallocated ids, and closes a session that has none left.
     pub(super) fn drop_preallocated(&mut self) {
         let Some(one_shot) = self.one_shot.active.take() else { return };
         for session_id in one_shot.preallocated.into_iter().filter_map(|(_, chunk)| chunk.release()) {

@@ -1,4 +1,4 @@
-//! Small files under preallocated: one trip to the manager each, and the ordinary way when anything is not as it was expected.
+//! Small files under preallocated ids: one request to the manager each, and a session when anything is not as expected.
 
 use super::*;
 use crate::config::MS;
@@ -9,7 +9,7 @@ fn content(seed: u64) -> Vec<u8> {
     (0..4096u64).map(|i| (i.wrapping_mul(seed.wrapping_mul(0x9e37_79b9) | 1) >> 5) as u8).collect()
 }
 
-/// Writes a small file as `put` does: all of it is there before it is opened.
+/// Writes a small file as `put` does: all input is there before the opening.
 fn put(drive: &mut Drive, name: &str, bytes: &[u8]) -> WriteDone {
     put_expecting(drive, name, bytes, "replica:3")
 }
@@ -35,7 +35,7 @@ fn put_expecting(drive: &mut Drive, name: &str, bytes: &[u8], redundancy: &str) 
     drive.write(&mut core, events).0.unwrap()
 }
 
-/// A client that has preallocated: it has written some small files one after another.
+/// A client that has preallocated ids: it wrote some small files one after another.
 fn warm() -> Drive {
     let mut drive = Drive::new(Fake::new(8).with("redundancy", "replica:3"));
     for i in 0..3 {
@@ -59,7 +59,7 @@ fn the_manager_is_asked_once_for_each_of_many_small_files() {
         let asked: Vec<&str> = manager_calls(&drive).into_iter().filter(|k| !closed(k)).collect();
         assert_eq!(asked, ["Commit"], "file {i}: {:#?}", drive.trace);
     }
-    // Sessions of preallocated that were all used are ended: those of the last draws are left.
+    // Sessions whose ids are all used are closed; the sessions of the last grants remain.
     assert!(drive.fake.sessions.len() <= 2, "{} sessions", drive.fake.sessions.len());
     for i in 10..200 {
         assert_eq!(read_all(&mut drive, &format!("f{i}")).unwrap(), content(i));
@@ -90,7 +90,7 @@ fn a_file_of_many_pieces_is_opened() {
 #[test]
 fn content_that_is_stored_already_is_kept_once() {
     let mut drive = warm();
-    // Written by somebody else: this client cannot know.
+    // Written by another client, so this one cannot know.
     let known = content(77);
     let view = std::mem::replace(&mut drive.view, crate::view::View::shared());
     put(&mut drive, "other", &known);
@@ -100,7 +100,7 @@ fn content_that_is_stored_already_is_kept_once() {
     let done = put(&mut drive, "same", &known);
     assert_eq!((done.new_bytes, done.known_chunks, chunks(&drive)), (0, 1, before));
     assert_eq!(read_all(&mut drive, "same").unwrap(), known);
-    // What follows is asked about first, until something new comes.
+    // The client asks about the next content first, until it writes new content.
     let done = put(&mut drive, "more", &content(1));
     assert_eq!((done.sent_bytes, done.known_chunks), (0, 1));
     assert_eq!(manager_calls(&drive)[0], "OpenWrite");
@@ -141,7 +141,7 @@ fn a_policy_that_was_not_expected_leads_to_the_ordinary_way() {
     drive.fake.check_all_stored();
 }
 
-/// Small input is cut before it is known what the file asks for.
+/// Small input is cut before the client knows the file's policy.
 #[test]
 fn chunks_are_cut_as_the_file_asks_whatever_was_expected() {
     let cuts = |drive: &Drive| {
@@ -155,13 +155,13 @@ fn chunks_are_cut_as_the_file_asks_whatever_was_expected() {
         let fake = || Fake::new(8).with("redundancy", "replica:3").with(hints.0, hints.1);
         let mut drive = Drive::new(fake());
         let done = put(&mut drive, "a", &bytes);
-        // The first and the third are the same, and asked about once for each region; the second is a hole.
+        // The first and the third are the same; the client asks about them once per region. The second is a hole.
         let asked = if hints.0 == "chunking" { 2 } else { 3 };
         assert_eq!((cuts(&drive), done.chunks, done.input_bytes), (vec![4096, 100], asked, 12_388));
         assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
         drive.fake.check_all_stored();
 
-        // The same under preallocated: the manager says so at the commit.
+        // The same with preallocated ids: the manager says so at the commit.
         let mut drive = warm();
         drive.fake = std::mem::replace(&mut drive.fake, fake()).with(hints.0, hints.1);
         let before = cuts(&drive).len();
@@ -173,7 +173,7 @@ fn chunks_are_cut_as_the_file_asks_whatever_was_expected() {
     }
 }
 
-/// P11: what was acknowledged under an epoch that has passed is stored again.
+/// P11: fragments acknowledged under an outdated epoch are stored again.
 #[test]
 fn a_stale_commit_leads_to_the_ordinary_way() {
     let mut drive = warm();
@@ -203,7 +203,7 @@ fn a_node_that_dies_leads_to_the_ordinary_way() {
     drive.fake.check_all_stored();
 }
 
-/// P8: an answer that gets lost changes nothing.
+/// P8: a lost answer changes nothing.
 #[test]
 fn a_lost_answer_has_one_effect() {
     let mut drive = warm();

@@ -1,4 +1,4 @@
-//! What a write is told, and what it reports.
+//! The parameters of a write, and its result.
 
 use bytes::Bytes;
 use tessera_accel::hash::Tree;
@@ -9,7 +9,7 @@ use tessera_wire::meta::{CommitMode, Entry, InoRange};
 /// The file a write is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// A name in a directory; created at commit if it is not there.
+    /// A name in a directory; the commit creates the file if there is none.
     Name {
         /// Inode of the directory.
         parent: u64,
@@ -18,27 +18,27 @@ pub enum Target {
     },
     /// A file by inode.
     Inode(u64),
-    /// A new file; refused if there is one of that name.
+    /// A new file; refused if the name is taken.
     New {
         /// Inode of the directory.
         parent: u64,
         /// The name.
         name: Vec<u8>,
-        /// Its number, grant before ([`tessera_wire::meta::InoRange`]).
+        /// Its inode number, granted before ([`tessera_wire::meta::InoRange`]).
         ino: u64,
-        /// Numbers to draw with the commit, for files to come.
+        /// Inode numbers to draw with the commit, for later files.
         inos: u32,
     },
 }
 
-/// What a write is to do.
+/// The parameters of a write.
 #[derive(Debug, Clone)]
 pub struct WriteParams {
     /// The file's name, for messages.
     pub file: String,
     /// The file.
     pub target: Target,
-    /// Hints for this write, over the file's own.
+    /// Hints for this write, which override the file's own.
     pub hints: Vec<Hint>,
     /// Replace, patch or append.
     pub mode: CommitMode,
@@ -46,16 +46,16 @@ pub struct WriteParams {
     pub if_version: Option<u64>,
     /// Bytes of input, if known.
     pub size_hint_bytes: Option<u64>,
-    /// The policy the file will probably have (its directory's): lets small files ask about their chunks
-    /// when they open.
+    /// The policy that the file probably has (its directory's): with it, small files ask about their chunks
+    /// in the opening request.
     pub expect_policy: Option<Policy>,
     /// Modification time to record, ns since 1970; 0: now.
     pub mtime_ns: i64,
-    /// Permission bits, owner and group of a new file.
+    /// Permission bits, owner and group for a new file.
     pub owner: Owner,
-    /// Ask for the file as it is then, to be kept until it is recalled.
+    /// Request the committed file's attributes under a lease.
     pub want_lease: bool,
-    /// [`tessera_wire::meta::Commit::content`] of the next commit.
+    /// Sets [`tessera_wire::meta::Commit::content`] of the next commit.
     pub content: u64,
 }
 
@@ -76,10 +76,10 @@ impl Default for Owner {
     }
 }
 
-/// A piece of input that was cut and named.
+/// A piece of input, cut and hashed.
 #[derive(Debug, Clone)]
 pub struct ChunkReady {
-    /// Place among the pieces of the input, from 0, without gaps.
+    /// Index among the pieces of the input, from 0, without gaps.
     pub index: u64,
     /// Where it starts, in bytes from the start of the input (`Patch`: of the file).
     pub offset: u64,
@@ -87,12 +87,12 @@ pub struct ChunkReady {
     pub hash: [u8; 32],
     /// Group hashes, 32 bytes each; empty up to 16 KiB.
     pub groups: Bytes,
-    /// The bytes; kept until they are stored.
+    /// The bytes; held until they are stored.
     pub data: Bytes,
 }
 
 impl ChunkReady {
-    /// Names a piece.
+    /// Hashes a piece.
     pub fn new(index: u64, offset: u64, data: Bytes) -> Self {
         let tree = tessera_accel::device().tree(&[&data]).pop();
         let Tree { root, groups } = tree.expect("a tree for each chunk");
@@ -100,7 +100,7 @@ impl ChunkReady {
     }
 }
 
-/// A write that became a version.
+/// The result of a write that became a version.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WriteDone {
     /// The file.
@@ -125,10 +125,11 @@ pub struct WriteDone {
     pub chunks: u64,
     /// Chunks that were stored already.
     pub known_chunks: u64,
-    /// The file as it is, under a lease, if that was wanted ([`WriteParams::want_lease`]).
+    /// The committed file, under a lease, if requested ([`WriteParams::want_lease`]).
     pub entry: Option<Box<Entry>>,
     /// Inode numbers that came with the commit ([`Target::New`]).
     pub inos: Option<InoRange>,
-    /// The directory's names are this client's for so long from when it asked ([`tessera_wire::meta::CommitReply::delegation_ms`]).
+    /// The delegation of the directory lasts this long from when the client sent the commit; 0: not granted
+    /// ([`tessera_wire::meta::CommitReply::delegation_ms`]).
     pub delegation_ms: u64,
 }

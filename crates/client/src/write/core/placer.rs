@@ -1,9 +1,9 @@
-//! Where each fragment goes, and what happens when a member of its group does not take it.
+//! Where each fragment goes, and what happens when a member of its group refuses it.
 
 use super::*;
 use tessera_stripe::ClassLayout;
 
-/// Chunks that wait for a newer map, or for another attempt.
+/// Chunks that wait for a newer map, or for a retry.
 #[derive(Debug, Default)]
 pub(super) struct Placer {
     maps: MapQueue<usize>,
@@ -23,7 +23,7 @@ impl Placer {
         self.maps.is_asked()
     }
 
-    /// Forgets every chunk that nothing was asked for yet.
+    /// Forgets every chunk for which no request was sent yet.
     pub fn clear(&mut self) {
         self.maps.clear();
         self.retry_at.clear();
@@ -31,7 +31,7 @@ impl Placer {
 }
 
 impl WriteCore {
-    /// Queues every fragment that waits, for the disk that the map names; checks acknowledgements against the map (P11).
+    /// Queues every waiting fragment for the disk that the map names; checks acknowledgements against the map (P11).
     pub(super) fn place(&mut self, index: usize) {
         let chunk = &self.chunks[index];
         if chunk.stage() != Stage::Storing || chunk.active.as_ref().is_none_or(|a| !a.is_encoded()) {
@@ -64,7 +64,7 @@ impl WriteCore {
                     hopeless = true;
                     continue;
                 }
-                // An optimistic chunk that was ready may not be any more.
+                // The chunk may have been ready for an optimistic commit; it may not be now.
                 FragState::Acked { .. } => self.extents.ready = 0,
                 _ => {}
             }
@@ -73,8 +73,8 @@ impl WriteCore {
             let (chunk_id, number, len_bytes) = (chunk.chunk_id, frag.number, frag.bytes.len());
             puts.push(FragmentPut { chunk: index, chunk_id, number, disk_id, epoch: pg.epoch, len_bytes });
         }
-        // Nothing is queued, so nothing may be marked as sent: nobody would ever answer for it. It waits for
-        // another group, or for this one to be tried again.
+        // No fragment is queued, so none may be marked as sent: no answer would come. They wait for
+        // another group, or for a retry in this one.
         let failed = active.frags.iter().filter(|f| f.is_failed()).count() as u32;
         let redundant = class.as_ref().is_some_and(|c| c.is_redundant(c.fragments().saturating_sub(failed)));
         if hopeless && !(no_better && redundant) {
@@ -131,7 +131,8 @@ impl WriteCore {
         let Some(active) = &chunk.active else { return };
         let behind = self.view.read().pg(chunk.pg_id).is_none_or(|pg| pg.epoch < chunk.newest_epoch());
         if behind {
-            // A node knows a newer epoch than the manager tells: the manager will tell it in a moment, or it is lost.
+            // A node knows a newer epoch than the manager: either the manager's map will show it soon, or the manager
+            // lost it.
             return if active.attempts > 5 { self.move_elsewhere(index) } else { self.put_later(index) };
         }
         self.place(index);
@@ -144,7 +145,7 @@ impl WriteCore {
         }
     }
 
-    /// For how long the chunk has had trouble, in nanoseconds; fails the write when it is too long.
+    /// For how long the chunk has had trouble, in nanoseconds; fails the write after the deadline.
     fn trouble_ns(&mut self, index: usize) -> Option<i64> {
         let since = self.chunks[index].active.as_ref()?.trouble_since.unwrap_or(self.now);
         let waited_ns = self.now.saturating_sub(since);
@@ -160,7 +161,7 @@ impl WriteCore {
         None
     }
 
-    /// Tries the chunk where it is again after a pause, until the deadline.
+    /// Retries the chunk in its group after a pause, until the deadline.
     pub(super) fn put_later(&mut self, index: usize) {
         if self.trouble_ns(index).is_none() {
             return;
@@ -175,7 +176,7 @@ impl WriteCore {
         self.placer.retry(at, index);
     }
 
-    /// A member will not take its fragment: the chunk goes to another group, if it still can.
+    /// A member refuses its fragment: moves the chunk to another group, if it can still move.
     fn move_elsewhere(&mut self, index: usize) {
         if self.is_one_shot() && self.committer.done.is_none() && !self.committer.in_flight {
             return self.fall_back_to_session();
@@ -186,7 +187,7 @@ impl WriteCore {
         if chunk.pinned || self.committer.done.is_some() {
             return self.put_later(index);
         }
-        // An optimistic chunk may have been found ready where it was; it is not any more.
+        // The chunk may have been ready for an optimistic commit in its old group; now it is not.
         self.extents.ready = 0;
         self.dedup.avoid([chunk.pg_id], until);
         for frag in &active.frags {
@@ -204,7 +205,7 @@ impl WriteCore {
         active.moves += 1;
         match active.moves {
             0..=2 => self.dedup.push(index),
-            // Whatever it is will not go away by asking faster.
+            // Asking faster will not help.
             moves => {
                 let at = self.now.saturating_add(self.options.backoff_ns(moves - 2));
                 self.dedup.push_later(at, index);
@@ -212,20 +213,20 @@ impl WriteCore {
         }
     }
 
-    /// The chunk needs nothing more: its memory is free. A one-shot commit may need the bytes once more.
+    /// Settles the chunk: its memory is freed, unless a one-shot commit may need the bytes again.
     pub(super) fn settle(&mut self, index: usize) {
         if !self.chunks[index].is_settled() {
             self.chunks.settle(index, self.is_one_shot());
         }
     }
 
-    /// What is not acknowledged by now is noted as missing, and no longer sent: repair stores it, if it is to be.
+    /// Notes unacknowledged fragments as missing and stops sending them: repair stores them if they are needed.
     pub(super) fn leave_to_repair(&mut self, index: usize) {
         self.chunks[index].note_missing();
         self.settle(index);
     }
 
-    /// Settles for a degraded write, if the policy allows one and at least one fragment more than needed is in place.
+    /// Settles for a degraded write, if the policy allows it and at least one fragment more than needed is in place.
     pub(super) fn settle_degraded(&mut self, index: usize) -> bool {
         let chunk = &self.chunks[index];
         let redundant = chunk.class.as_ref().is_some_and(|c| c.is_redundant(chunk.in_place().count() as u32));
@@ -236,8 +237,8 @@ impl WriteCore {
         true
     }
 
-    /// The policy allows a degraded write, and asking for another group was in vain, or would be: the group was given
-    /// although groups with the failed disk were to be avoided.
+    /// Whether the policy allows a degraded write and another group does not help: the manager chose this group
+    /// although the client asked it to avoid groups with the failed disk.
     fn has_no_better_group(&self, index: usize) -> bool {
         let chunk = &self.chunks[index];
         let moved = chunk.active.as_ref().is_some_and(|a| a.moves > 0);
@@ -246,7 +247,7 @@ impl WriteCore {
 
     pub(super) fn check_settled(&mut self, index: usize) {
         let chunk = &mut self.chunks[index];
-        // A chunk that moves is settled in its new group: the answer is on its way.
+        // The answer that settles a moving chunk in its new group is in flight.
         if matches!(chunk.stage(), Stage::Queued | Stage::Asked) {
             return;
         }

@@ -1,24 +1,24 @@
-//! Chunking small input again: a small file is cut and hashed before it is opened, by the policy that it will probably have. If
-//! it has another one, all of the input is still held, and is cut as the file's policy asks.
+//! Rechunks small input. A small file is cut and hashed before it is opened, by the policy that it probably has. If
+//! its policy differs, all input is still held, and is cut again as the policy asks.
 
 use super::*;
 use crate::write::input::{CutRule, Cutting, Stretch, is_hole};
 use bytes::BytesMut;
 
-/// What decides where a stream is cut: chunking and regions.
+/// The parts of a policy that decide where a stream is cut: chunking and regions.
 fn chunking_of(policy: &Policy) -> (tessera_policy::Chunking, Option<u64>) {
     (policy.chunking, policy.region_bytes())
 }
 
 impl WriteCore {
-    /// Cuts again, if the policy in effect asks for other cuts than what is here has; whether it did.
+    /// Rechunks if the policy in effect would cut the input differently; returns whether it did.
     pub(super) fn rechunk_if_needed(&mut self) -> Result<bool, WriteError> {
         let Some(ending) = self.committer.ending else { return Ok(false) };
         let expected = self.params.expect_policy.clone().unwrap_or_default();
         let start = if self.params.mode == CommitMode::Append { self.session.base_bytes } else { 0 };
         let same = chunking_of(&expected) == chunking_of(&self.session.policy)
             && self.session.policy.region_bytes().is_none_or(|region_bytes| start.is_multiple_of(region_bytes));
-        // Whoever cut it into pieces of its own at offsets of its own (a patch) had the policy.
+        // In a patch, the shell cuts pieces at offsets of its own, and it knew the policy.
         if same || self.extents.len() == 0 || self.params.mode == CommitMode::Patch {
             return Ok(false);
         }
@@ -50,7 +50,7 @@ impl WriteCore {
         (whole.len() as u64 == self.input_bytes).then(|| whole.freeze())
     }
 
-    /// Forgets all input. Nothing of it was stored, or what was is left to its session.
+    /// Forgets all input. No chunk of it was stored, or its session cleans up.
     fn forget_input(&mut self) {
         self.chunks = ChunkTable::default();
         self.extents = ExtentQueue::default();

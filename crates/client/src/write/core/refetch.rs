@@ -1,4 +1,4 @@
-//! Reading a chunk back whose bytes are gone: a commit asked for some of its fragments again.
+//! Reads a chunk back after its bytes were freed, when a commit asks for some of its fragments again.
 
 use super::*;
 use crate::fetch::Fault;
@@ -79,7 +79,7 @@ impl WriteCore {
         }
     }
 
-    /// The bytes are back: the fragments that were asked for again are encoded and sent.
+    /// The bytes are back: encodes and sends the fragments that the commit asked for.
     fn refetched(&mut self, index: usize, parts: Vec<Bytes>) {
         self.fetches.remove(&index);
         let data: Bytes = parts.concat().into();

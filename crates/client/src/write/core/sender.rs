@@ -1,18 +1,18 @@
-//! Fragments on their way: what waits for which node, and what leaves together.
+//! Fragments to send: which wait for which node, and which leave together.
 
 use super::*;
 use crate::rpc_table::is_transport;
 use tessera_wire::data::{PutFragments, PutFragmentsReply, PutItem};
 use tessera_wire::rpc::Peer;
 
-/// Fragments in one put at most.
+/// Most fragments in one put.
 const MAX_PUT_ITEMS: usize = 512;
 
 /// A fragment in a queue or in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FragmentPut {
     pub chunk: usize,
-    /// The chunk's id when it was queued; a chunk that moved has another one.
+    /// The chunk's id when the put was queued; a chunk that moved has another one.
     pub chunk_id: u64,
     pub number: u32,
     pub disk_id: u64,
@@ -21,7 +21,7 @@ pub(super) struct FragmentPut {
 }
 
 impl FragmentPut {
-    /// The state of a fragment that this put was made for.
+    /// The state of a fragment that waits for this put.
     pub fn state(&self) -> FragState {
         FragState::Sent { disk_id: self.disk_id, epoch: self.epoch }
     }
@@ -55,7 +55,7 @@ impl Sender {
         self.in_flight == 0
     }
 
-    /// What leaves next for a node. Puts gather while `more_to_come`, and leave when they are large enough or the
+    /// The next put for a node. Fragments gather while `more_to_come`, and leave when they are large enough or the
     /// node has nothing in flight. Only those that are still `current` are sent.
     fn next_batch(
         &mut self,
@@ -103,7 +103,7 @@ impl Sender {
         self.in_flight -= 1;
     }
 
-    /// Forgets what has not left yet.
+    /// Forgets the puts that are not sent yet.
     pub fn forget_queued(&mut self) {
         for queue in self.nodes.values_mut() {
             queue.urgent.clear();
@@ -202,10 +202,10 @@ impl WriteCore {
 
     fn on_acknowledged(&mut self, put: FragmentPut) {
         let Some(chunk) = self.chunks.get_mut(put.chunk).filter(|c| c.chunk_id == put.chunk_id) else { return };
-        // A commit that reports it as missing is in flight, or through.
+        // A commit that reports it as missing is in flight, or done.
         let late = chunk.pinned && chunk.missing.contains(&put.number);
         let Some(frag) = chunk.active.as_mut().and_then(|a| a.frag_mut(put.number)) else { return };
-        // Of two puts of a fragment only the newer one counts.
+        // Of two puts of a fragment, only the newer one counts.
         if frag.state != put.state() {
             return;
         }
@@ -226,13 +226,14 @@ impl WriteCore {
         let (attempts, reported) = (active.attempts, chunk.reported_epoch != 0);
         let Some(frag) = active.frag_mut(put.number).filter(|f| f.state == put.state()) else { return };
         match error.kind() {
-            // The version stands without this fragment (`durability=optimistic`) and is gone already: the node has
-            // deleted the chunk. It would refuse for ever.
+            // The version was committed without this fragment (`durability=optimistic`) and is gone already: the node
+            // has
+            // deleted the chunk, and would refuse forever.
             Code::NotFound if reported => {
                 active.last_error = error.message;
                 return self.leave_to_repair(put.chunk);
             }
-            // The group changed: the newer map shows what still counts and where the rest goes (P11).
+            // The group changed: the newer map shows which acknowledgements still count and where the rest goes (P11).
             Code::StaleEpoch if attempts < 6 => {
                 frag.state = FragState::Waiting;
                 chunk.told_epoch = chunk.told_epoch.max(error.current);
@@ -243,7 +244,7 @@ impl WriteCore {
                 frag.state = FragState::Waiting;
                 active.attempts += 1;
             }
-            // A daemon that restarts is back in a moment; the second time the chunk goes elsewhere.
+            // A restarting daemon is back soon; after a second failure the chunk moves.
             Code::Unavailable | Code::Timeout if attempts == 0 => {
                 frag.state = FragState::Waiting;
                 active.attempts += 1;

@@ -1,28 +1,28 @@
-//! The write session: opening it, keeping it alive with room reserved, giving it up.
+//! The write session: opens it, renews it, reserves space, gives it up.
 
 use super::*;
 
-/// Where a write stands with its session.
+/// State of a write's session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Phase {
-    /// Nothing was sent, or the one-shot commit failed.
+    /// No request was sent, or the one-shot commit failed.
     #[default]
     New,
-    /// The manager is asked to open the file.
+    /// The request to open the file is in flight.
     Opening,
     /// The policy is known: chunks are asked about, stored, committed.
     Open,
-    /// Given up while the session was being opened: the answer is awaited only to close it.
+    /// Given up during the opening: the answer is awaited only to close the session.
     Cancelled,
-    /// Nothing more happens.
+    /// The write will do nothing more.
     Finished,
 }
 
-/// What the manager said at the opening, and the room reserved since.
+/// What the manager answered at the opening, and the space reserved since.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     phase: Phase,
-    /// 0: there is none.
+    /// 0: no session.
     pub id: u64,
     /// The session that puts name: this one, or that of the preallocated chunk ids.
     pub put_id: u64,
@@ -33,9 +33,9 @@ pub(super) struct Session {
     pub domain: u32,
     /// Length of the version that was current at the opening.
     pub base_bytes: u64,
-    /// Bytes of input for which room is reserved.
+    /// Bytes of input for which space is reserved.
     reserved_to: u64,
-    /// Bytes of input that need no reservation any more: holes, repetitions, and chunks that were asked about.
+    /// Bytes of input that no longer need a reservation: holes, repetitions, and chunks that the client asked about.
     pub asked_bytes: u64,
 }
 
@@ -65,7 +65,7 @@ impl Session {
         self.lifetime_ns = ms(session_ms.max(1));
     }
 
-    /// When it is to be renewed.
+    /// When to renew it.
     pub fn renew_due(&self) -> Option<i64> {
         (self.id != 0).then(|| self.renewed_ns.saturating_add(self.lifetime_ns / 3))
     }
@@ -177,17 +177,17 @@ impl WriteCore {
             a.class.as_ref().is_some_and(|c| c.spec == self.session.scheme) && a.answers.len() == first.len()
         };
         match reply.allocated.filter(fits) {
-            // The new chunks are queued already; what was asked about goes with the session.
+            // The new chunks are queued already; ids given for the old chunks go with the session.
             _ if rechunked => {}
             Some(allocated) => self.on_allocated(allocated, first),
-            // Asked for another class than the file turned out to have: ask again for the right one.
+            // The request assumed another class than the file has: ask again for the right one.
             None => self.requeue(first),
         }
     }
 
     pub(super) fn on_renewed(&mut self, answer: Answer, waited_ms: u64) {
         match answer.decode::<RenewSession>() {
-            // Room that could not be reserved is found missing, or not, when it is needed.
+            // If space could not be reserved, the write fails later, only if it runs out.
             Ok((reply, _)) => self.session.set_lifetime(reply.session_ms),
             // The commit has ended the session meanwhile.
             Err(_) if self.committer.done.is_some() => {}
@@ -209,7 +209,7 @@ impl WriteCore {
         self.rpcs.ask_manager(self.now, &request, Purpose::Renew, &self.options);
     }
 
-    /// Room for a stream of unknown length is reserved ahead: as much again as it has had, within bounds.
+    /// Reserves space ahead for a stream of unknown length: as much again as it has used, within bounds.
     pub(super) fn pump_reserve(&mut self) {
         if self.params.size_hint_bytes.is_some() || self.committer.ending.is_some() || self.committer.done.is_some() {
             return;
@@ -254,7 +254,7 @@ impl WriteCore {
             self.actions.push_back(WriteAction::Done(Err(error)));
         }
         match phase {
-            // The session must not stay open, and keep room reserved, until it expires.
+            // Otherwise the session would stay open, and hold its reservation, until it expires.
             Phase::Opening => {
                 self.session.enter(Phase::Cancelled);
                 self.drop_data();
@@ -277,7 +277,7 @@ impl WriteCore {
         }
     }
 
-    /// Closes the session at the manager; the answer is not awaited.
+    /// Closes the session at the manager, without waiting for the answer.
     fn close(&mut self) {
         if self.session.id != 0 && self.committer.done.is_none() {
             self.close_session(self.session.id);

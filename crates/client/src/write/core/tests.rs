@@ -1,4 +1,4 @@
-//! Scripts for the write core against the fake cluster: what it asks whom, in which order, and what comes of it.
+//! Scripts for the write core against the fake cluster: which requests it sends, in which order, and their effects.
 
 use super::*;
 use crate::fake::{Drive, Fake, read_all, write_all};
@@ -91,7 +91,7 @@ fn golden_small_files_ask_when_they_open() {
     drive.write(&mut core, events).0.unwrap();
     let puts = |d: &Drive| d.trace.iter().filter(|l| l.contains("PutFragments")).count();
     assert_eq!((drive.trace[0].as_str(), puts(&drive), drive.trace.len()), ("manager OpenWrite", 3, 6));
-    // The directory's policy was not the file's: the question is asked again for the right class.
+    // The directory's policy is not the file's: the client asks again for the right class.
     drive.trace.clear();
     params.expect_policy = Some(Policy { redundancy: "ec:2+1".parse().unwrap(), ..Policy::default() });
     params.target = Target::Name { parent: 1, name: b"other".to_vec() };
@@ -129,7 +129,7 @@ fn empty_files_and_holes_cost_no_chunks() {
     assert_eq!((read.len(), &read[(1 << 20) - 1..], drive.fake.chunks.len()), ((1 << 20) + 3, &b"\0end"[..], 1));
 }
 
-/// P12: a node that dies during the write costs a move to other groups, not the write.
+/// P12: if a node dies during the write, chunks move to other groups, and the write succeeds.
 #[test]
 fn chunks_move_when_a_node_dies() {
     for kill in 1..=8 {
@@ -160,7 +160,7 @@ fn a_full_disk_is_avoided() {
     assert_eq!(read_all(&mut drive, "a").unwrap(), data(50_000, 1));
 }
 
-/// P11: puts under an epoch that has passed are refused, and go where the newer map says.
+/// P11: puts under an outdated epoch are refused, and go where the newer map says.
 #[test]
 fn stale_puts_follow_the_map() {
     let mut drive = cluster("ec:4+2");
@@ -178,7 +178,7 @@ fn stale_puts_follow_the_map() {
     assert_eq!(read_all(&mut drive, "a").unwrap(), data(50_000, 1));
 }
 
-/// P11: a commit that finds acknowledgements outdated has exactly those fragments stored again, though the
+/// P11: if a commit finds outdated acknowledgements, exactly those fragments are stored again, although the
 /// bytes have left memory.
 #[test]
 fn a_stale_commit_reads_back_and_stores_again() {
@@ -198,7 +198,7 @@ fn a_stale_commit_reads_back_and_stores_again() {
     }
 }
 
-/// P8: answers that get lost change nothing: one version, one session, one set of chunks.
+/// P8: lost answers change nothing: one version, one session, one set of chunks.
 #[test]
 fn lost_answers_have_one_effect() {
     let kinds = [Kind::OpenWrite, Kind::AllocateChunks, Kind::Commit, Kind::RenewSession];
@@ -228,7 +228,7 @@ fn too_few_hosts_is_said_clearly() {
     assert!(drive.fake.names.is_empty());
 }
 
-/// With no other group to go to, a dead node is waited for; then the write says what was not stored.
+/// Without another group, the write waits for a dead node; then it fails with what was not stored.
 #[test]
 fn no_other_group_waits_then_fails_then_writes_degraded_if_allowed() {
     let mut drive = Drive::new(Fake::new(6).with("redundancy", "ec:4+2"));
@@ -249,7 +249,7 @@ fn no_other_group_waits_then_fails_then_writes_degraded_if_allowed() {
 fn a_node_that_comes_back_takes_its_fragments() {
     let mut drive = Drive::new(Fake::new(6).with("redundancy", "ec:4+2"));
     drive.fake.nodes.get_mut(&2).unwrap().down = true;
-    // It is back when the map is asked for the third time.
+    // The node is back at the third request for the map.
     let back: crate::fake::Hook = Box::new(|fake| fake.nodes.get_mut(&2).unwrap().down = false);
     for hook in [Box::new(|_: &mut Fake| {}) as crate::fake::Hook, Box::new(|_: &mut Fake| {}), back] {
         drive.fake.hooks.push((Kind::GetMap, hook));
@@ -273,7 +273,7 @@ fn optimistic_writes_are_done_before_their_parity() {
     drive.fake.check_all_stored();
 }
 
-/// P1: of a copy and pieces, the copy alone is acknowledged, or any k pieces, whichever there is first.
+/// P1: a copy with slices is acknowledged once the copy is stored, or any k other fragments are.
 #[test]
 fn optimistic_writes_are_done_with_the_copy_or_with_pieces() {
     for (slow, until) in [(1..6usize, "pieces"), (0..1, "copy")] {
@@ -306,7 +306,7 @@ fn huge_files_are_staged_and_only_the_last_commit_shows() {
     assert_eq!(read_all(&mut drive, "a").unwrap(), bytes);
 }
 
-/// Chunks are forgotten as soon as they are stored: no more than the window is ever held.
+/// Chunks are freed when they are stored: never more than the window is held.
 #[test]
 fn the_window_bounds_memory() {
     for spec in ["ec:4+2", "replica:3", "copy+ec:4+2"] {
@@ -379,7 +379,7 @@ fn a_cancelled_write_leaves_nothing_visible() {
     assert!(drive.fake.names.is_empty());
 }
 
-/// Whenever a write is given up, its session is closed, be it still on its way: sessions keep space and garbage.
+/// A write that is given up closes its session, even one that is still being opened: sessions hold space and garbage.
 #[test]
 fn a_write_that_is_given_up_leaves_no_session() {
     let cancelled = |events: Vec<WriteEvent>| {
@@ -431,8 +431,8 @@ fn nodes_that_are_down_are_not_allocated() {
     assert!(!drive.trace.iter().any(|l| l.starts_with("n4")));
 }
 
-/// P12: a fragment that waits while another one's disk is full is not taken for sent: once there is no other
-/// group to go to, it is sent where it was to go, whether the version is visible by then or not.
+/// P12: a fragment that waits while another one's disk is full does not count as sent: if there is no other
+/// group, it is sent to its own disk, whether the version is visible by then or not.
 #[test]
 fn what_waits_beside_a_hopeless_fragment_is_sent_later() {
     for durability in ["pessimistic", "optimistic"] {
@@ -445,7 +445,7 @@ fn what_waits_beside_a_hopeless_fragment_is_sent_later() {
                 Box::new(move |fake| fake.nodes.get_mut(&node).unwrap().refuse_puts = None)
             };
             drive.fake.hooks.push((Kind::GetMap, well(garbles)));
-            // The full disk has space again when the map is asked for the third time.
+            // The full disk has space again at the third request for the map.
             drive.fake.hooks.push((Kind::GetMap, Box::new(|_| {})));
             drive.fake.hooks.push((Kind::GetMap, well(full)));
             put(&mut drive, "a", &data(9_000, 1)).unwrap();
@@ -454,14 +454,14 @@ fn what_waits_beside_a_hopeless_fragment_is_sent_later() {
     }
 }
 
-/// P12: a chunk that is to move to another group waits for that group, even if the fragments that arrive meanwhile
-/// would do for a degraded write.
+/// P12: a chunk that is to move waits for its new group, even if the fragments that arrive meanwhile
+/// would suffice for a degraded write.
 #[test]
 fn acknowledgements_during_a_move_do_not_settle_the_chunk() {
     for (full, slow, slower) in (1..=8).flat_map(|n| (1..=6).map(move |i| (n, n % 8 + 1, (n + i) % 8 + 1))) {
         let mut drive = Drive::new(Fake::new(8).with("redundancy", "ec:4+2").with("degraded-writes", "yes"));
         drive.fake.nodes.get_mut(&full).unwrap().refuse_puts = Some(Error::new(Code::NoSpace, "full"));
-        // One node answers while the manager is asked for another group, one keeps the commit waiting until later.
+        // One node answers during the request for another group; another delays the commit.
         drive.fake.nodes.get_mut(&slow).unwrap().delay_ns = 1_500_000;
         drive.fake.nodes.get_mut(&slower).unwrap().delay_ns = 5_000_000;
         put(&mut drive, "a", &data(50_000, 1)).unwrap();
@@ -469,7 +469,7 @@ fn acknowledgements_during_a_move_do_not_settle_the_chunk() {
     }
 }
 
-/// P11: an epoch that a node told counts for no acknowledgement before the map shows what it changed.
+/// P11: no acknowledgement counts under an epoch that a node reported before the map shows what it changed.
 #[test]
 fn an_optimistic_commit_does_not_claim_an_epoch_that_the_map_does_not_show() {
     for (turn, lost) in (0..7).flat_map(|turn| (0..4).map(move |lost| (turn, lost))) {
