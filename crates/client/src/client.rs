@@ -88,16 +88,15 @@ impl Client {
     }
 
     /// Registers a function that the client calls with the inodes whose leases the manager recalls, before it answers
-    /// the recall.
-    /// `None`: all leases ended, because the connection was lost. The function must not send requests to the cluster.
+    /// the recall. `None`: all leases ended, because the connection was lost. The function must not send requests to
+    /// the cluster.
     pub fn on_recall(&self, hook: impl Fn(Option<&[u64]>) + Send + Sync + 'static) {
         self.directories.on_recall(Box::new(hook));
     }
 
     /// Registers a function that the client calls with the directories whose delegation the manager recalls. A lost
     /// connection is reported by [`Client::on_recall`] only. The manager waits until the closure in the second argument
-    /// is called.
-    /// Flush the deferred creates of those directories before that, on another thread.
+    /// is called. Flush the deferred creates of those directories before that, on another thread.
     pub fn on_delegation_recall(&self, hook: impl Fn(Vec<u64>, Box<dyn FnOnce() + Send>) + Send + Sync + 'static) {
         self.directories.on_delegation_recall(Box::new(hook));
     }
@@ -174,9 +173,8 @@ impl Client {
     }
 
     /// Gives up all operations, and waits at most `limit` until the manager has closed every session of this client.
-    /// Returns
-    /// whether it has. A process that is about to end calls this; otherwise its sessions last until they expire. Reads
-    /// that other threads wait for never end after it.
+    /// Returns whether it has. A process that is about to end calls this; otherwise its sessions last until they
+    /// expire. Reads that other threads wait for never end after it.
     pub fn close(&self, limit: Duration) -> bool {
         self.context.close_all(limit)
     }

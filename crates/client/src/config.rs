@@ -64,8 +64,7 @@ tessera_knobs::knobs! {
         /// Host label of this process; a node with the same label is read from first. Empty: none.
         host: String = String::new();
         /// The device that computes, for the whole process: the first client that sets it decides. None: what the
-        /// variable
-        /// `TESSERA_DEVICE` says; if that is not set, the device that the process uses already; else the CPU.
+        /// variable `TESSERA_DEVICE` says; if that is not set, the device that the process uses already; else the CPU.
         device: Option<Spec> = None;
     }
 }

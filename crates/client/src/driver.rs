@@ -1,10 +1,9 @@
 //! Runs a core: its events queue up, and one thread at a time handles them and carries out the core's actions.
 //!
 //! A thread that brings an event (an answer, a finished job, the clock) leaves it in the inbox and, unless another
-//! thread is
-//! driving, lets the core handle it. That takes microseconds and waits for nothing, so a connection's reading thread
-//! may do it. Sending may wait for a slow peer, so the core's calls are left to the session's owner if it
-//! is waiting, else to a worker. Most acknowledgements cause no call and wake no thread.
+//! thread is driving, lets the core handle it. That takes microseconds and waits for nothing, so a connection's reading
+//! thread may do it. Sending may wait for a slow peer, so the core's calls are left to the session's owner if it is
+//! waiting, else to a worker. Most acknowledgements cause no call and wake no thread.
 
 use crate::context::{Context, now_ns};
 use parking_lot::{Condvar, Mutex};

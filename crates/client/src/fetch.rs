@@ -1,12 +1,10 @@
 //! Fetches one chunk: decides which fragments to request from which disks, until the bytes have the chunk's hash.
 //!
 //! A [`Fetch`] requests one copy, if the class has one and its disk answers as well as any; else k fragments of the
-//! members
-//! that answer best. A copy is one request and needs no decoding, wherever the reader is. The fetch replaces a missing
-//! or late
-//! fragment by another one, by the incoming disk's, or by those of the members of a newer map. When the hash
-//! does not match, checksums tell which fragment was wrong. When they do not, it fetches every fragment within reach
-//! and tries every combination. It ends with verified bytes (P2), or with what was missing or corrupt, and never
+//! members that answer best. A copy is one request and needs no decoding, wherever the reader is. The fetch replaces a
+//! missing or late fragment by another one, by the incoming disk's, or by those of the members of a newer map. When the
+//! hash does not match, checksums tell which fragment was wrong. When they do not, it fetches every fragment within
+//! reach and tries every combination. It ends with verified bytes (P2), or with what was missing or corrupt, and never
 //! gives up while enough members answer (P12). It sends no messages: the core that owns it batches its requests.
 
 use crate::config::{Options, ms};

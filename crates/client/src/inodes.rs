@@ -295,8 +295,7 @@ impl Inodes<'_> {
     }
 
     /// Replaces a file's content by `bytes`, as one version. `policy` is the file's, if known: small files then open
-    /// and
-    /// ask about their chunks in one request. `mtime_ns` 0: now.
+    /// and ask about their chunks in one request. `mtime_ns` 0: now.
     ///
     /// # Errors
     /// The write failed; no part of it is visible.
@@ -340,8 +339,7 @@ impl Inodes<'_> {
     }
 
     /// As [`Inodes::open_write`], for a compare and swap: the commit is refused (`VersionConflict`) unless `version`
-    /// (0: never
-    /// written) is current then.
+    /// (0: never written) is current then.
     ///
     /// # Errors
     /// As [`Inodes::open_write`].

@@ -116,10 +116,8 @@ pub struct FileState {
     /// Redundancy classes of its chunks.
     pub classes: Vec<String>,
     /// Every readable fragment was re-read from its disk and found good at this time (ns since 1970) or later. `None`:
-    /// some
-    /// have not been re-read since the version was committed, as far as nodes and manager remember; a restart of either
-    /// forgets.
-    /// A chunk with a bad fragment is not in `chunks_full`.
+    /// some have not been re-read since the version was committed, as far as nodes and manager remember; a restart of
+    /// either forgets. A chunk with a bad fragment is not in `chunks_full`.
     pub last_verified_ns: Option<i64>,
 }
 

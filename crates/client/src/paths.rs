@@ -121,8 +121,7 @@ impl Client {
     }
 
     /// Ends a change of names or hints by this client: the manager recalls no leases for a client's own changes, so the
-    /// cache is
-    /// emptied.
+    /// cache is emptied.
     fn changed<T>(&self, operation: &'static str, path: &StorePath, answer: Result<T, WireError>) -> Result<T, Error> {
         self.directories.clear();
         at(operation, path, answer)

@@ -1,14 +1,12 @@
 //! Preallocated chunks: chunk ids with a group that the manager granted in advance, so that a small file needs one
-//! round
-//! trip ([`tessera_wire::meta::PreallocatedChunks`]). Plain data; the cores of a client share it through the view.
+//! round trip ([`tessera_wire::meta::PreallocatedChunks`]). Plain data; the cores of a client share it through the
+//! view.
 //!
-//! A client that writes small files one after another requests ids along with its other requests, before it runs
-//! out; a client that writes a file now and then never does. Ids that are not used soon are given back: the session
-//! that keeps them holds up garbage collection. Content is sent under a preallocated id before the client knows whether
-//! it is
+//! A client that writes small files one after another requests ids along with its other requests, before it runs out; a
+//! client that writes a file now and then never does. Ids that are not used soon are given back: the session that keeps
+//! them holds up garbage collection. Content is sent under a preallocated id before the client knows whether it is
 //! stored already. So the client asks first about content that it wrote lately, and about content that follows content
-//! which
-//! was stored already.
+//! which was stored already.
 
 use crate::config::{Options, ms};
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -1,8 +1,8 @@
 //! Rewrites a file under its current policy, so that changed hints take effect for old data.
 //!
 //! The current version is read and written as the next one, with the same content, content number and modification
-//! time. It is
-//! committed only if no client changed the file meanwhile; otherwise the rewrite starts again from the new version.
+//! time. It is committed only if no client changed the file meanwhile; otherwise the rewrite starts again from the new
+//! version.
 
 use crate::error::{Error, WriteError};
 use crate::inodes::Inodes;

@@ -1,6 +1,5 @@
-//! The unanswered calls of one core. Requests to the manager are repeated, with the same bytes and
-//! so the same op id (P8), until an answer comes or the deadline passes. Puts and gets are not repeated: their core
-//! decides what to do.
+//! The unanswered calls of one core. Requests to the manager are repeated, with the same bytes and so the same op id
+//! (P8), until an answer comes or the deadline passes. Puts and gets are not repeated: their core decides what to do.
 
 use crate::config::{MS, Options, ms};
 use crate::job::{Job, Numbered};

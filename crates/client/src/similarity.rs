@@ -1,7 +1,6 @@
 //! Similarity of the versions of a file: how many bytes each shares with the version before it, and with everything
-//! stored
-//! before it (the detected similarity of the dissertation's tables 9 and 10, which compare a checkpoint with the one
-//! before it).
+//! stored before it (the detected similarity of the dissertation's tables 9 and 10, which compare a checkpoint with the
+//! one before it).
 //!
 //! The comparison is by chunk, as they were cut: bytes count as shared if the other version has the chunk that holds
 //! them.

@@ -1,5 +1,5 @@
-//! The client's view of the cluster: nodes, disks, groups and classes, merged from the answers it
-//! gets; which nodes did not answer lately, and how long answers take. Plain data that the cores share.
+//! The client's view of the cluster: nodes, disks, groups and classes, merged from the answers it gets; which nodes did
+//! not answer lately, and how long answers take. Plain data that the cores share.
 
 use crate::config::{Options, ms};
 use crate::prealloc::PreallocatedPool;

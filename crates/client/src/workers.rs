@@ -1,9 +1,8 @@
 //! The threads that hash, code, verify and drive sessions: one pool per client.
 //!
-//! Driving a session (handling answers, sending the next calls) goes before computing, so that the network
-//! never waits for a hash. There are two threads more than cores: a thread that is blocked sending to a slow node must
-//! not
-//! stop the others.
+//! Driving a session (handling answers, sending the next calls) goes before computing, so that the network never waits
+//! for a hash. There are two threads more than cores: a thread that is blocked sending to a slow node must not stop the
+//! others.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;

@@ -1,14 +1,10 @@
 //! File locks that hold across all clients of the cluster: `fcntl` ranges and `flock`.
 //!
 //! The manager keeps the lock table; this is the client's side of docs/wire.md, section 7. The client remembers the
-//! locks
-//! it was granted, so that it can assert them to a manager that restarts. While it holds any, a thread sends signs of
-//! life.
-//! If an answer is lost, the client does not know whether a lock was granted: it sets such a range again to what the
-//! caller
-//! was told, before the same owner gets another lock. Locks that the manager gave to other clients are *lost*: their
-//! owner
-//! gets an error and must stop.
+//! locks it was granted, so that it can assert them to a manager that restarts. While it holds any, a thread sends
+//! signs of life. If an answer is lost, the client does not know whether a lock was granted: it sets such a range again
+//! to what the caller was told, before the same owner gets another lock. Locks that the manager gave to other clients
+//! are *lost*: their owner gets an error and must stop.
 
 mod owner;
 
@@ -83,8 +79,7 @@ impl Locks {
     }
 
     /// Registers a function that the client calls with files whose locks were lost; the first call wins. The function
-    /// must not send
-    /// requests to the cluster.
+    /// must not send requests to the cluster.
     pub fn on_lost(&self, hear: impl Fn(&[u64]) + Send + Sync + 'static) {
         let _ = self.lost.set(Box::new(hear));
     }
@@ -444,8 +439,7 @@ impl Locks {
     }
 
     /// Tells the manager that this client lives, and that request `seq` (0: none) waits no more. Asserts the held locks
-    /// to a manager
-    /// that does not know them.
+    /// to a manager that does not know them.
     fn sign_of_life(&self, table: u64, seq: u64) -> Result<(), Error> {
         let context = self.context()?;
         let sent = Instant::now();

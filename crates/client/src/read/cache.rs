@@ -1,5 +1,5 @@
-//! Caches verified chunks and verified group hashes. Keyed by chunk id, which is never reused,
-//! so no entry is ever outdated. The eviction (Clock-PRO) is `quick_cache`'s.
+//! Caches verified chunks and verified group hashes. Keyed by chunk id, which is never reused, so no entry is ever
+//! outdated. The eviction (Clock-PRO) is `quick_cache`'s.
 
 use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -36,8 +36,7 @@ impl Weighter<u64, Bytes> for ByteWeight {
 const MEAN_CHUNK_BYTES: u64 = 1 << 20;
 
 /// A cache of `limit_bytes`. It has one shard, because large chunks would not fit into a smaller one. Half of it is for
-/// entries
-/// that were read once, so that chunks read ahead are not evicted before they are used.
+/// entries that were read once, so that chunks read ahead are not evicted before they are used.
 fn cache<V: Clone>(limit_bytes: u64) -> Cache<u64, V, ByteWeight>
 where
     ByteWeight: Weighter<u64, V>,

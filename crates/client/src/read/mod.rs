@@ -24,8 +24,7 @@ pub enum Sink<'a> {
     /// Memory, filled from its start; the read must fit.
     Slice(&'a mut [u8]),
     /// Takes verified parts as they lie in the library's buffers, without a copy. A part that the callee keeps keeps
-    /// its
-    /// whole buffer in memory. Holes come as zeros.
+    /// its whole buffer in memory. Holes come as zeros.
     Lend(&'a mut (dyn FnMut(Bytes) -> std::io::Result<()> + Send)),
     /// A file that can have holes: they are not written, and cost no time.
     Sparse(&'a mut (dyn WriteHoles + Send)),

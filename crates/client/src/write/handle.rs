@@ -64,8 +64,7 @@ impl WriteHandle {
     }
 
     /// Writes at an offset. Only a handle that patches may go back or leave gaps; bytes past the file's end that are
-    /// not
-    /// written are a hole.
+    /// not written are a hole.
     ///
     /// # Errors
     /// The write failed; bytes written since the last sync are lost.

@@ -1,6 +1,6 @@
-//! From input to named chunks: buffers are filled, cut, and handed to the threads that hash them, while the
-//! next buffer is filled. Chunks are slices of the buffers; only a chunk that crosses the
-//! end of a buffer has its first part copied, to the front of the next. Input in shared memory is not copied.
+//! From input to named chunks: buffers are filled, cut, and handed to the threads that hash them, while the next buffer
+//! is filled. Chunks are slices of the buffers; only a chunk that crosses the end of a buffer has its first part
+//! copied, to the front of the next. Input in shared memory is not copied.
 
 use crate::config::Options;
 use bytes::Bytes;

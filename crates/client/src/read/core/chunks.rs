@@ -27,8 +27,7 @@ impl ReadCore {
     }
 
     /// Fetches whole chunks ahead of a sequential reader. Stops at the end of the region: the next one is on another
-    /// host, and
-    /// another task will read it.
+    /// host, and another task will read it.
     pub(super) fn read_ahead(&mut self, from: u64) {
         let mut at = from;
         let region_end = self.region_bytes.and_then(|bytes| from.checked_next_multiple_of(bytes)).unwrap_or(u64::MAX);

@@ -177,8 +177,7 @@ pub struct ReadCore {
     view: SharedView,
     cache: FileCache,
     /// Length of the regions of a file whose regions are on different hosts (`placement=scatter`): no read-ahead
-    /// crosses into the
-    /// next one.
+    /// crosses into the next one.
     region_bytes: Option<u64>,
     now: i64,
     rpcs: RpcTable<Purpose>,

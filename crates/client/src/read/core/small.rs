@@ -1,11 +1,9 @@
 //! Small reads: fetch only the 16 KiB groups that hold the bytes, and verify them by the chunk's tree (P2).
 //!
 //! A small read first requests the range of a copy, or the ranges of the slices that hold the groups. If one is missing
-//! or late,
-//! it requests the same positions of k other fragments, since codes work position by position, or stripe by stripe.
-//! After any
-//! further trouble, or any doubt about the bytes, it falls back to the whole chunk, where the wrong fragment can be
-//! found.
+//! or late, it requests the same positions of k other fragments, since codes work position by position, or stripe by
+//! stripe. After any further trouble, or any doubt about the bytes, it falls back to the whole chunk, where the wrong
+//! fragment can be found.
 
 use super::gets::FetchedRange;
 use super::*;

@@ -28,8 +28,7 @@ pub(super) struct Chunk {
     /// All acknowledgements so far are valid under this epoch.
     pub epoch: u64,
     /// The newest epoch that a node reported. The client does not know what that epoch changed until the map shows it,
-    /// so it
-    /// claims no acknowledgement under it before.
+    /// so it claims no acknowledgement under it before.
     pub told_epoch: u64,
     /// Set when some fragments of a settled chunk were stored again: the manager found the others valid under this
     /// epoch, and the write no longer checks them. 0: all are checked.
@@ -185,7 +184,7 @@ impl Chunk {
         if self.unwatched_epoch == 0 { self.epoch } else { self.epoch.min(self.unwatched_epoch) }
     }
 
-    /// Numbers of all acknowledged fragments of the class, including those this write does not store.
+    /// Numbers of the fragments in place: acknowledged, or not for this write to store.
     pub fn in_place(&self) -> impl Iterator<Item = u32> {
         let all = self.class.as_ref().map_or(0, |c| c.fragments());
         (0..all).filter(move |number| match &self.active {

@@ -2,14 +2,12 @@
 //!
 //! States of a chunk: *queued* for the dedup question ([`dedup`]) → *asked* → known (nothing to send), or encoded and
 //! *storing* ([`placer`] decides where, [`sender`] batches the puts) → *settled*: its memory is free. When the input
-//! has
-//! ended and all chunks are settled (with `durability=optimistic`: readable), [`committer`] commits the version.
-//! If a commit finds outdated acknowledgements, the write sends those fragments again (P11).
+//! has ended and all chunks are settled (with `durability=optimistic`: readable), [`committer`] commits the version. If
+//! a commit finds outdated acknowledgements, the write sends those fragments again (P11).
 //!
-//! A fragment that its member refuses goes where a newer map says; if the map shows no better place,
-//! the whole chunk moves to another group. Requests to the manager are repeated under the same op id (P8).
-//! Memory: chunks hold their bytes until settled; the shell feeds no input while [`WriteCore::held_bytes`] is
-//! at the window.
+//! A fragment that its member refuses goes where a newer map says; if the map shows no better place, the whole chunk
+//! moves to another group. Requests to the manager are repeated under the same op id (P8). Memory: chunks hold their
+//! bytes until settled; the shell feeds no input while [`WriteCore::held_bytes`] is at the window.
 //!
 //! Start at [`WriteCore::handle`].
 

@@ -73,8 +73,8 @@ impl WriteCore {
             let (chunk_id, number, len_bytes) = (chunk.chunk_id, frag.number, frag.bytes.len());
             puts.push(FragmentPut { chunk: index, chunk_id, number, disk_id, epoch: pg.epoch, len_bytes });
         }
-        // No fragment is queued, so none may be marked as sent: no answer would come. They wait for
-        // another group, or for a retry in this one.
+        // No fragment is queued, so none may be marked as sent: no answer would come. They wait for another group, or
+        // for a retry in this one.
         let failed = active.frags.iter().filter(|f| f.is_failed()).count() as u32;
         let redundant = class.as_ref().is_some_and(|c| c.is_redundant(c.fragments().saturating_sub(failed)));
         if hopeless && !(no_better && redundant) {

@@ -227,8 +227,7 @@ impl WriteCore {
         let Some(frag) = active.frag_mut(put.number).filter(|f| f.state == put.state()) else { return };
         match error.kind() {
             // The version was committed without this fragment (`durability=optimistic`) and is gone already: the node
-            // has
-            // deleted the chunk, and would refuse forever.
+            // has deleted the chunk, and would refuse forever.
             Code::NotFound if reported => {
                 active.last_error = error.message;
                 return self.leave_to_repair(put.chunk);

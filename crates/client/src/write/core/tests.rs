@@ -454,8 +454,8 @@ fn what_waits_beside_a_hopeless_fragment_is_sent_later() {
     }
 }
 
-/// P12: a chunk that is to move waits for its new group, even if the fragments that arrive meanwhile
-/// would suffice for a degraded write.
+/// P12: a chunk that is to move waits for its new group, even if the fragments that arrive meanwhile would suffice for
+/// a degraded write.
 #[test]
 fn acknowledgements_during_a_move_do_not_settle_the_chunk() {
     for (full, slow, slower) in (1..=8).flat_map(|n| (1..=6).map(move |i| (n, n % 8 + 1, (n + i) % 8 + 1))) {
