@@ -1,7 +1,7 @@
 //! Reused buffers for payloads.
 //!
-//! Touching fresh memory costs a page fault per 4 KiB, about as much as receiving the bytes; so buffers go
-//! back to the pool when their last reader drops them. Sizes are rounded up to powers of two. The pool bounds the idle
+//! Touching fresh memory costs a page fault per 4 KiB, about as much as receiving the bytes. So buffers return
+//! to the pool when their last reader drops them. Sizes are rounded up to powers of two. The pool bounds the idle
 //! buffers; its callers bound those in use (windows, queue limits).
 
 use bytes::Bytes;
@@ -9,14 +9,14 @@ use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A smaller buffer is a plain allocation: it costs as little.
+/// A smaller buffer is a plain allocation, which is as cheap.
 const SMALL_BYTES: usize = 4096;
 const CLASSES: usize = 16;
 const _: () = assert!(SMALL_BYTES << (CLASSES - 1) >= tessera_wire::frame::MAX_PAYLOAD_BYTES as usize);
 
 #[derive(Debug)]
 struct Idle {
-    /// Buffers by size class, and the bytes of all of them.
+    /// Buffers by size class, and their bytes in total.
     classes: Mutex<([Vec<Vec<u8>>; CLASSES], usize)>,
     keep_bytes: usize,
 }
@@ -63,7 +63,7 @@ fn class_of(len: usize) -> usize {
     (len.next_power_of_two() / SMALL_BYTES).trailing_zeros() as usize
 }
 
-/// A buffer of the pool; dropping it returns it.
+/// A buffer of the pool; dropping it gives it back.
 #[derive(Debug)]
 pub struct PooledBuf {
     data: Vec<u8>,

@@ -17,21 +17,23 @@ use tessera_wire::{Code, Error, Kind, Request};
 /// thread (or on the caller's, if sending failed), so it must not block.
 pub type Callback = Box<dyn FnOnce(Result<(Bytes, Bytes), Error>) + Send>;
 
-/// What a connection does with requests from the other side.
+/// Handles the requests that the peer sends on a connection.
 pub trait Service: Send + Sync + 'static {
-    /// Handles a request; [`Connection::reply`] sends the reply, now or later, from any thread. Runs on the connection's
-    /// reading thread: until it returns, nothing more is read from that peer.
+    /// Handles a request; [`Connection::reply`] sends the reply, now or later, from any thread. Runs on the
+    /// connection's reading thread, which reads nothing more from that peer until this returns.
     fn request(&self, connection: &Arc<Connection>, frame: Frame);
 
-    /// Lengths of the pieces of a request's long payload, to checksum each while it arrives ([`Frame::sums`]): the bytes are
-    /// still in the CPU's cache. No checksums if it is empty or does not add up to the payload.
+    /// Lengths of the pieces of a request's long payload. The connection checksums each piece while it arrives
+    /// ([`Frame::sums`]), because the bytes are then still in the CPU's cache. No checksums if the list is empty or
+    /// does not add up to the payload.
     fn pieces(&self, header: &FrameHeader, body: &[u8]) -> Vec<u32> {
         let _ = (header, body);
         Vec::new()
     }
 
-    /// This side is about to end the connection. Drop here every state that is valid only while the connection lives: the peer
-    /// sees the end only after this returns. Called once, from the thread that ends the connection; must not block.
+    /// Called when this side is about to end the connection. Drop here all state that is valid only while the
+    /// connection lives: the peer sees the end only after this returns. Called once, from the thread that ends the
+    /// connection; must not block.
     fn closing(&self) {}
 
     /// The connection has ended; no further request arrives from it.
@@ -65,13 +67,13 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// Size of the buffer that reads many small frames at once; at most this much of a payload is copied twice.
 const READ_BUFFER_BYTES: usize = 16 << 10;
-/// Payloads of at least this many bytes are worth a checksum while they come in.
+/// Payloads of at least this many bytes are checksummed while they arrive.
 const LONG_PAYLOAD_BYTES: u32 = 32 << 10;
-/// Bytes received before they are checksummed: few enough to stay in the cache in between.
+/// Bytes received before each checksum: few enough to be still in the cache.
 const STEP_BYTES: usize = 128 << 10;
 
 impl Connection {
-    /// Takes over a connected stream and starts its reading thread.
+    /// Wraps a connected stream and starts its reading thread.
     ///
     /// # Errors
     /// The socket refuses its options, or no thread can be started.
@@ -111,18 +113,19 @@ impl Connection {
         self.id
     }
 
-    /// Address of the other side, for logs.
+    /// Address of the peer, for logs.
     pub fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// Whether it has ended or is ending.
+    /// Whether the connection has ended or is ending.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Whether the peer ended the stream, between two frames and before this side did: it closed its socket, or its process
-    /// ended. False for a connection that broke or was reset: then the peer may not know yet. Final in [`Service::closed`].
+    /// Whether the peer ended the stream, between two frames and before this side did: it closed its socket, or its
+    /// process ended. False for a connection that broke or was reset: the peer may not know then. Final in
+    /// [`Service::closed`].
     pub fn ended_by_peer(&self) -> bool {
         self.ended_by_peer.load(Ordering::Acquire)
     }
@@ -175,7 +178,7 @@ impl Connection {
         tessera_wire::rpc::Answer { token: 0, result }.decode::<R>()
     }
 
-    /// Answers request `request_id` of the other side. A failure to send ends the connection.
+    /// Answers request `request_id` of the peer. A failure to send ends the connection.
     pub fn reply(&self, kind: u16, request_id: u64, result: Result<(Bytes, Vec<Part>), Error>) {
         let sent = match result {
             Ok((body, payload)) => self.send(kind, FLAG_REPLY, request_id, &body, payload),
@@ -284,7 +287,7 @@ impl Reader<'_> {
         Ok(Some(Frame { header, body: body.into(), payload: payload.freeze(), sums }))
     }
 
-    /// Fills `out` with pieces of these lengths, which add up to its own; returns the checksum of each.
+    /// Fills `out` with pieces of these lengths, which add up to its length; returns the checksum of each.
     fn fill_summed(&mut self, mut out: &mut [u8], pieces: &[u32]) -> Result<Vec<u32>, ReadError> {
         let mut sums = Vec::with_capacity(pieces.len());
         for len in pieces {
@@ -301,7 +304,7 @@ impl Reader<'_> {
         Ok(sums)
     }
 
-    /// Fills `out`; false if the stream ended before its first byte and that is allowed.
+    /// Fills `out`; false if the stream ended before the first byte and `may_end` is set.
     fn fill(&mut self, out: &mut [u8], may_end: bool) -> Result<bool, ReadError> {
         let mut filled = 0;
         while filled < out.len() {

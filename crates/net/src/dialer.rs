@@ -1,7 +1,7 @@
-//! Connections to peers: opened when first needed, greeted, shared, and replaced when they break.
+//! Connections to peers: opened and greeted on first use, shared, and replaced when they break.
 //!
-//! Every call gets exactly one result. After a failure the dialer does not try the peer again for a moment, so
-//! that calls to a dead node fail at once.
+//! Every call gets exactly one result. After a failure the dialer does not try the peer again for
+//! `retry_after`, so calls to a dead node fail at once.
 
 use crate::buffer::BufferPool;
 use crate::connection::{Callback, Connection, Service};
@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_wire::{Code, Error, Hello, Kind, Request};
 
-/// How a [`Dialer`] behaves.
+/// Options of a [`Dialer`].
 #[derive(Debug, Clone)]
 pub struct DialerOptions {
-    /// Connections kept to one endpoint; calls take them in turn.
+    /// Connections to one endpoint; calls take them in turn.
     pub connections_per_peer: usize,
     /// Longest wait for a connection and for the greeting.
     pub connect_timeout: Duration,

@@ -1,4 +1,4 @@
-//! Where a daemon listens, and the stream to it.
+//! The address of a daemon, and the stream to it.
 
 use rustix::fd::{AsFd, BorrowedFd};
 use std::fmt;
@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tessera_wire::NodeInfo;
 
-/// Kernel buffer of a Unix socket each way, bytes: one fragment, so that sender and receiver need not alternate and
-/// bytes are still in the cache when they are taken out (4 MiB costs half as much CPU again). TCP sizes its own.
+/// Kernel buffer of a Unix socket in each direction, bytes. It holds one fragment, so sender and receiver need not
+/// alternate, and the bytes are still in the cache when they are read (4 MiB costs half as much CPU again). TCP sizes
+/// its own.
 const UNIX_BUFFER_BYTES: usize = 256 << 10;
 /// A blocked read returns this often, to check deadlines.
 pub(crate) const READ_TICK: Duration = Duration::from_millis(100);
@@ -24,7 +25,7 @@ pub enum Endpoint {
     Tcp(String),
     /// Path of a Unix socket.
     Unix(PathBuf),
-    /// A daemon on this machine: its Unix socket, or its address where the socket refuses (permissions, another root
+    /// A daemon on this machine: its Unix socket, or its address if the socket refuses (permissions, another root
     /// directory). Only for connecting.
     Near {
         /// Path of its Unix socket.
@@ -34,7 +35,7 @@ pub enum Endpoint {
     },
 }
 
-/// Names the machine and the tree of files this process sees: two processes for which it is equal, and not empty,
+/// Identifies the machine and the file tree that this process sees: two processes with the same, non-empty value
 /// reach the same Unix socket by the same path. (Linux: the boot id and the mount namespace.)
 pub fn machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -46,7 +47,7 @@ pub fn machine() -> String {
 }
 
 impl Endpoint {
-    /// How a process on `machine` ([`machine`]) reaches a node: over its Unix socket if both see the same files.
+    /// The endpoint of a node for a process on `machine` ([`machine`]): its Unix socket if both see the same files.
     pub fn to_node(node: &NodeInfo, machine: &str) -> Endpoint {
         let near = !machine.is_empty() && node.machine == machine && !node.unix_socket.is_empty();
         match near {
@@ -68,7 +69,7 @@ impl fmt::Display for Endpoint {
 
 impl std::str::FromStr for Endpoint {
     type Err = String;
-    /// `HOST:PORT` or `unix:PATH`.
+    /// Parses `HOST:PORT` or `unix:PATH`.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return Ok(Endpoint::Unix(path.into()));
@@ -93,6 +94,9 @@ pub enum Stream {
 
 impl Stream {
     /// Connects, waiting at most `timeout` (for each address a name resolves to).
+    ///
+    /// # Errors
+    /// No address accepts the connection in time, or the name does not resolve.
     pub fn connect(endpoint: &Endpoint, timeout: Duration) -> io::Result<Stream> {
         match endpoint {
             Endpoint::Unix(path) => UnixStream::connect(path).map(Stream::Unix),

@@ -5,8 +5,8 @@
 //! them when first needed, and turns every failure into an error reply. Payloads are received into buffers of a
 //! [`BufferPool`] and sent gathered (`writev`) or straight from a file (`sendfile`).
 //!
-//! This crate knows frames and the greeting, no other message; it never decides anything. Plain threads: one
-//! reads each connection and runs its [`Service`]; a sending thread also writes what other threads queue
+//! This crate knows frames and the greeting, no other message, and makes no decisions. It uses plain threads: one
+//! reads each connection and runs its [`Service`]; a thread that sends also writes what other threads queue
 //! meanwhile. Start at [`connection`].
 
 pub mod buffer;

@@ -1,5 +1,5 @@
-//! Writing frames: gathered, from memory or straight from a file. The first thread that sends writes for all that queue
-//! meanwhile.
+//! Writes frames: gathered, from memory or straight from a file. The first thread that sends also writes what others
+//! queue meanwhile.
 
 use crate::endpoint::Stream;
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Bytes of frames that may wait for a slow peer; beyond this, senders block.
 const QUEUE_LIMIT_BYTES: usize = 32 << 20;
-/// Slices one `writev` takes (POSIX allows 1,024).
+/// Slices per `writev` (POSIX allows 1,024).
 const MAX_SLICES: usize = 512;
 
 /// A range of an open file, sent without passing through user space.
@@ -54,7 +54,7 @@ impl Part {
         }
     }
 
-    /// Whether there is nothing in it.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,4 +1,4 @@
-//! Listening: TCP and Unix sockets, a reading thread per connection.
+//! The listening side: TCP and Unix sockets, a reading thread per connection.
 
 use crate::buffer::BufferPool;
 use crate::connection::{Connection, Service};
@@ -17,7 +17,7 @@ use tessera_wire::Frame;
 use tessera_wire::frame::FrameHeader;
 use thiserror::Error;
 
-/// More connections than this at once are refused.
+/// Connections beyond this number are refused.
 const MAX_CONNECTIONS: usize = 4096;
 
 /// Why a server could not start.
@@ -79,7 +79,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens, with the ports that were chosen.
+    /// The endpoints it listens on, with the ports that the system chose.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
@@ -135,7 +135,7 @@ fn listen(endpoint: &Endpoint) -> Result<(Listener, Endpoint), ServerError> {
     }
 }
 
-/// A socket file left by a killed daemon is removed; one that answers is not.
+/// Removes a socket file that a killed daemon left; fails if a daemon answers on it.
 fn remove_stale_socket(endpoint: &Endpoint, path: &PathBuf) -> Result<(), ServerError> {
     match UnixStream::connect(path) {
         Ok(_) => Err(ServerError::Taken { endpoint: endpoint.clone() }),
@@ -158,7 +158,7 @@ fn accept_loop(shared: &Arc<Shared>, listener: &Listener) {
         match accepted {
             Ok(stream) => admit(shared, stream),
             Err(error) => {
-                // Most likely no file descriptor is free; others close theirs meanwhile.
+                // Most likely no file descriptor is free; other threads close theirs meanwhile.
                 tracing::warn!(%error, "cannot accept a connection");
                 std::thread::sleep(Duration::from_millis(50));
             }

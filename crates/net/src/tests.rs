@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tessera_wire::*;
 
-/// Answers the greeting; echoes a put's payload as a get would; fails what it is told to fail; sleeps on nothing.
+/// Answers the greeting; echoes a put's payload as a get would; fails a request on demand.
 struct Echo;
 
 impl Service for Echo {
@@ -49,7 +49,7 @@ fn payloads_of_all_sizes_come_back_equal_over_both_families() {
     }
 }
 
-/// A node is called over its socket by who sees the same files, over TCP by all others, and by those the socket refuses.
+/// A process that sees the same files reaches a node over its socket; others, and those the socket refuses, use TCP.
 #[test]
 fn a_node_nearby_is_reached_over_its_socket_and_else_by_its_address() {
     let scratch = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ fn pieces_of_a_long_payload_are_summed_as_they_come_in() {
         });
         assert_eq!(sums, expected.collect::<Vec<u8>>(), "{lens:?}");
     }
-    // What does not add up, and what is short, is received and not summed.
+    // Lengths that do not add up, and short payloads: received, but not summed.
     assert_eq!(ask(&[300_000], 300_001).0, Bytes::new());
     assert_eq!(ask(&[u32::MAX, 1], 100_000).0, Bytes::new());
     assert_eq!(ask(&[100], 100).0, Bytes::new());
@@ -207,7 +207,7 @@ fn a_file_is_sent_as_part_of_a_payload() {
     assert_eq!(got, [b"head", &content[3..100_003], b"tail"].concat());
 }
 
-/// Notes what happens to connections.
+/// Records the events of connections.
 #[derive(Default)]
 struct Ends(parking_lot::Mutex<Vec<&'static str>>);
 

@@ -1,9 +1,9 @@
-//! Where chunks are cut: the values of the hint `chunking`.
+//! The cut rules of chunks: the values of the hint `chunking`.
 
 use crate::size::{format_size, parse_size};
 use std::fmt;
 
-/// Where chunks are cut.
+/// How chunks are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chunking {
     /// Every `size_bytes`.
@@ -18,22 +18,22 @@ pub enum Chunking {
         /// No chunk is longer.
         max_bytes: u64,
     },
-    /// stdchk's content-based rule (docs/chunking.md, section 1): slow, for comparing with it.
+    /// stdchk's content-based rule (docs/chunking.md, section 1); slow, for comparisons.
     Cbch {
         /// Bytes in a window (m).
         window_bytes: u64,
-        /// Bits of a window's hash that are zero where a chunk ends (k).
+        /// Low bits of a window's hash that must be zero where a chunk ends (k).
         low_bits: u32,
         /// Bytes a window advances (p).
         advance_bytes: u64,
     },
 }
 
-/// Smallest chunk size that may be asked for.
+/// Smallest allowed chunk size.
 pub const MIN_CHUNK_BYTES: u64 = 4 << 10;
-/// Largest chunk size that may be asked for.
+/// Largest allowed chunk size.
 pub const MAX_CHUNK_BYTES: u64 = 8 << 20;
-/// Largest window of `cbch` that may be asked for.
+/// Largest allowed window of `cbch`.
 const MAX_WINDOW_BYTES: u64 = 64 << 10;
 
 impl Chunking {
@@ -78,7 +78,7 @@ impl Chunking {
         }
     }
 
-    /// Mean length of the chunks that it makes of bytes without structure.
+    /// Mean length of the chunks that it cuts from bytes without structure.
     pub fn mean_bytes(&self) -> u64 {
         match *self {
             Chunking::Fixed { size_bytes } => size_bytes,

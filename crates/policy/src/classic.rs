@@ -1,23 +1,23 @@
-//! The papers' own names and values for hints, taken literally: WOSS's tags (dissertation, chapter 3, table 12) and
-//! MosaStore's block size. Each stands for one hint of [`crate::HINTS`]; what is kept is that hint.
+//! Classic hints: the papers' own names and values, taken literally. WOSS's tags (dissertation, chapter 3, table 12)
+//! and MosaStore's block size. Each stands for one hint of [`crate::HINTS`], and that hint is what is stored.
 
 use crate::{Cache, Durability, HintError, Placement, Policy, Redundancy, Region, Scheme, format_size};
 
-/// A hint by another name.
+/// A hint under a paper's name.
 pub struct Classic {
-    /// Name; as an extended attribute `user.` goes before it.
+    /// Name; the extended attribute is `user.` and this.
     pub name: &'static str,
     /// The hint it stands for.
     pub hint: &'static str,
     /// Allowed values, for people.
     pub allowed: &'static str,
-    /// The hint's value for one of this name.
+    /// Translates a value of this name into the hint's value.
     pub(crate) read: fn(&str) -> Result<String, String>,
-    /// What a policy says under this name.
+    /// The value of a policy under this name.
     write: fn(&Policy) -> String,
 }
 
-/// All of them.
+/// All classic hints.
 pub const CLASSIC: &[Classic] = &[
     Classic {
         name: "DP",
@@ -45,7 +45,7 @@ pub const CLASSIC: &[Classic] = &[
         },
         write: |p| match p.redundancy {
             Redundancy::Fixed(Scheme::Copies { n }) => n.to_string(),
-            // Copies that would survive as much.
+            // As many copies as survive the same number of losses.
             Redundancy::Fixed(scheme) => (scheme.losses() + 1).to_string(),
             Redundancy::Auto { m, .. } => (m + 1).to_string(),
         },
@@ -54,7 +54,7 @@ pub const CLASSIC: &[Classic] = &[
         name: "RepSmntc",
         hint: "durability",
         allowed: "Optimistic, Pessimistic",
-        // The table has both words in a spelling of its own.
+        // The printed table spells both words differently.
         read: |v| match v.to_ascii_lowercase().as_str() {
             "optimistic" | "optimisitc" => Ok("optimistic".to_string()),
             "pessimistic" | "pessimestic" => Ok("pessimistic".to_string()),
@@ -85,7 +85,7 @@ pub const CLASSIC: &[Classic] = &[
 ];
 
 impl Classic {
-    /// What a policy says under this name.
+    /// The value of a policy under this name.
     pub fn value(&self, policy: &Policy) -> String {
         (self.write)(policy)
     }
@@ -99,7 +99,7 @@ pub(crate) fn find(name: &str) -> Option<&'static Classic> {
     CLASSIC.iter().find(|classic| classic.name == name)
 }
 
-/// `local`, `collocation | GROUP`, `scatter | CHUNKS`; spaces around the bar may be missing.
+/// `local`, `collocation | GROUP`, `scatter | CHUNKS`; the spaces around the bar are optional.
 fn placement(value: &str) -> Result<String, String> {
     match value.split_once('|').map(|(word, rest)| (word.trim(), rest.trim())) {
         None if value == "local" => Ok("local".to_string()),
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::{canonical, hint_of_attribute};
 
-    /// Table 12, as it is printed.
+    /// Table 12, as printed.
     #[test]
     fn the_tables_own_words_are_understood_and_given_back() {
         for (name, value, hint, own, back) in [

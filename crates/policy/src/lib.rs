@@ -1,9 +1,9 @@
 //! Hints: their names, values and defaults, and the redundancy classes they name.
 //!
-//! [`HINTS`] is the one registry of hints: the manager validates attributes with it, the client reads a file's policy from
-//! it, the command line prints its help from it. A [`Policy`] is a file's resolved hints. This crate does no I/O.
+//! [`HINTS`] is the one registry of hints: the manager validates attributes with it, the client reads a file's policy
+//! with it, the command line prints its help from it. A [`Policy`] is a file's resolved hints. This crate does no I/O.
 //! Start at [`HINTS`]. A new hint is one row there, one field of [`Policy`], and a row in the tables of docs/hints.md
-//! and README.md, which a test demands.
+//! and README.md; a test checks the tables.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod chunking;
@@ -26,13 +26,13 @@ use thiserror::Error;
 /// Attribute names of hints start with this.
 pub const PREFIX: &str = "user.tessera.";
 
-/// `redundancy=auto` stores a file of at most this many bytes as copies, a longer one coded.
+/// `redundancy=auto` stores a file of at most this many bytes as copies, and codes a longer one.
 ///
-/// At 4+2 a small chunk costs six records and six syncs instead of three; below this size the disk space
+/// At 4+2 a small chunk costs six records and six syncs instead of three. Below this size the disk space
 /// that coding saves (half of it) is worth less than the operations.
 pub const AUTO_THRESHOLD_BYTES: u64 = 128 << 10;
 
-/// What `redundancy` may be, for people.
+/// Values of `redundancy`, for people.
 pub const SCHEMES: &str =
     "none, replica:N (2..=16), ec:K+M (K>=1, M>=1, K+M<=255), raid6:K+2 (K 2..=31), copy+ec:K+M (K>=2), auto, auto:K+M";
 
@@ -42,26 +42,26 @@ pub enum HintError {
     /// No such hint.
     #[error("no hint is called {name:?}; there are: {known}")]
     UnknownName {
-        /// As asked.
+        /// The given name.
         name: String,
         /// All names.
         known: String,
     },
-    /// The value is not one of the allowed.
+    /// The value is not allowed.
     #[error("hint {name} cannot be {value:?}: {why}; allowed: {allowed}")]
     Value {
         /// Hint.
         name: &'static str,
-        /// As asked.
+        /// The given value.
         value: String,
         /// What is wrong with it.
         why: String,
-        /// What would be right.
+        /// The allowed values.
         allowed: &'static str,
     },
 }
 
-/// One hint: name, allowed values, default, meaning.
+/// A hint: name, allowed values, default, meaning.
 pub struct HintSpec {
     /// Name without [`PREFIX`].
     pub name: &'static str,
@@ -71,15 +71,15 @@ pub struct HintSpec {
     pub default: &'static str,
     /// One line of help.
     pub help: &'static str,
-    /// Whether the hint decides how bytes are stored. A mount rewrites a file when such a hint of the file changes.
+    /// Whether the hint decides how bytes are stored. When such a hint of a file changes, a mount rewrites the file.
     pub affects_stored_bytes: bool,
-    /// Checks a value and writes it into a policy.
+    /// Checks a value and sets it in a policy.
     set: fn(&mut Policy, &str) -> Result<(), String>,
-    /// The canonical form of what a policy holds.
+    /// The policy's value in canonical form.
     get: fn(&Policy) -> String,
 }
 
-/// Every hint there is, in the order they are shown.
+/// All hints, in the order they are shown.
 pub const HINTS: &[HintSpec] = &[
     HintSpec {
         name: "redundancy",
@@ -175,12 +175,12 @@ pub const HINTS: &[HintSpec] = &[
     },
 ];
 
-/// What an acknowledged write promises.
+/// When a write is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// Every fragment is synced.
     Pessimistic,
-    /// The file can be read from what is synced; redundancy follows.
+    /// Enough fragments are synced to read the file; redundancy follows.
     Optimistic,
 }
 
@@ -190,14 +190,14 @@ impl fmt::Display for Durability {
     }
 }
 
-/// What holds a file's bytes on their way from a mount into the store (stdchk: dissertation, section 3.5.3.2).
+/// Where a mount holds a file's bytes before they are stored (stdchk: dissertation, section 3.5.3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteMode {
-    /// Memory: they are sent while they are written.
+    /// In memory: they are sent while the application writes.
     SlidingWindow,
-    /// Local files of bounded length, pushed one after the other while the next one fills.
+    /// In local files of bounded length; each is pushed while the next one fills.
     Incremental,
-    /// One local file, pushed after close.
+    /// In one local file, pushed after close.
     CompleteLocal,
 }
 
@@ -218,14 +218,14 @@ impl fmt::Display for WriteMode {
     }
 }
 
-/// Where known chunks are looked for.
+/// Where the client looks for chunks that are stored already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dedup {
     /// In the whole class and domain.
     All,
     /// In the versions of the same file.
     Version,
-    /// Nowhere: every chunk is stored anew.
+    /// Nowhere: every chunk is stored again.
     Off,
 }
 
@@ -239,14 +239,14 @@ impl fmt::Display for Dedup {
     }
 }
 
-/// What clients keep of a file in memory.
+/// How much of a file clients cache in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cache {
-    /// What its use earns it, beside other files.
+    /// As much as its use warrants, in competition with other files.
     Auto,
-    /// At most so many bytes; while it is being read, what was read ahead besides.
+    /// At most this many bytes; while the file is read, read-ahead comes on top.
     Limit {
-        /// 0: nothing stays.
+        /// Limit; 0: nothing stays cached.
         bytes: u64,
     },
 }
@@ -271,7 +271,7 @@ impl fmt::Display for Cache {
     }
 }
 
-/// A file's hints, resolved: what was asked for, and defaults for the rest.
+/// A file's resolved hints: those that were set, and defaults for the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// See [`HINTS`].
@@ -346,7 +346,7 @@ impl Policy {
         self.redundancy.scheme(file_bytes, &self.placement)
     }
 
-    /// Bytes of a region of a file whose regions go to different hosts (`placement=scatter`).
+    /// Region length of a file whose regions go to different hosts (`placement=scatter`).
     pub fn region_bytes(&self) -> Option<u64> {
         match self.placement {
             Placement::Scatter(Region::Bytes(bytes)) => Some(bytes),
@@ -361,7 +361,7 @@ impl Policy {
     }
 }
 
-/// The canonical form of a hint (its own name, its value) that may go by a classic name.
+/// The canonical form of a hint (its own name and value), which may be given by a classic name.
 ///
 /// # Errors
 /// Unknown name or malformed value.
@@ -372,8 +372,8 @@ pub fn canonical(name: &str, value: &str) -> Result<(&'static str, String), Hint
     Ok((spec.name, (spec.get)(&policy)))
 }
 
-/// The hint that an extended attribute is, by its own name: of `user.tessera.placement` and `user.DP`, `placement`. A name
-/// that starts with [`PREFIX`] is taken for a hint whether there is such a one or not.
+/// The hint's own name for an extended attribute: `placement` for `user.tessera.placement` and `user.DP`. A name
+/// that starts with [`PREFIX`] counts as a hint, even if there is no such hint.
 pub fn hint_of_attribute(attribute: &str) -> Option<&str> {
     match attribute.strip_prefix(PREFIX) {
         Some(name) => Some(own_name(name)),
@@ -381,12 +381,12 @@ pub fn hint_of_attribute(attribute: &str) -> Option<&str> {
     }
 }
 
-/// A hint's own name, if it is asked for by a classic one.
+/// A hint's own name, which may be given by a classic name.
 pub fn own_name(name: &str) -> &str {
     classic::find(name).map_or(name, |classic| classic.hint)
 }
 
-/// Whether a hint, by its own name, decides how bytes are stored; false if there is no such hint.
+/// Whether a hint (by its own name) decides how bytes are stored; false if there is no such hint.
 pub fn affects_stored_bytes(hint: &str) -> bool {
     spec(hint).is_ok_and(|spec| spec.affects_stored_bytes)
 }
@@ -422,7 +422,7 @@ mod tests {
             document.lines().find(|line| line.starts_with(&format!("| `{name}` | "))).unwrap_or_default().to_string()
         };
         for HintSpec { name, default, .. } in HINTS {
-            // docs/hints.md has the default first among the values, README.md in a column of its own.
+            // docs/hints.md has the default first among the values; README.md has it in its own column.
             assert!(
                 row(hints, name).starts_with(&format!("| `{name}` | `{default}`")),
                 "docs/hints.md: {name}={default}"

@@ -1,4 +1,4 @@
-//! What goes by itself: the values of the hint `lifetime`, and checkpoints that a newer time step has made obsolete.
+//! Automatic deletion: the values of the hint `lifetime`, and checkpoints that a newer time step makes obsolete.
 //!
 //! Sources: stdchk (dissertation, chapter 3): lifetimes of checkpoint directories, and its naming convention `A.Ni.Tj`,
 //! the image of process i of application A at time step j.
@@ -8,10 +8,10 @@ use std::fmt;
 
 /// Seconds in the units of durations, the longest first.
 const UNITS: [(char, u64); 4] = [('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
-/// Longest time to wait before a file is purged.
+/// Longest purge delay, in seconds.
 const MAX_PURGE_S: u64 = 10_000 * 86_400;
 
-/// Which versions stay when a new one is committed, and how long the file does.
+/// Which versions stay when a new one is committed, and how long the file stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
     /// All.
@@ -21,7 +21,7 @@ pub enum Lifetime {
         /// At least 1.
         versions: u64,
     },
-    /// The newest, until the file goes this long after it was last written.
+    /// The newest, until the file is purged this long after its last write.
     Purge {
         /// In seconds, at least 1.
         after_s: u64,
@@ -42,7 +42,7 @@ impl Lifetime {
         }
     }
 
-    /// How many versions stay; none: all.
+    /// How many versions stay; `None`: all.
     pub fn versions_kept(self) -> Option<u64> {
         match self {
             Lifetime::Keep => None,
@@ -89,7 +89,7 @@ pub struct StepName<'a> {
 }
 
 impl<'a> StepName<'a> {
-    /// Reads a file name that follows the convention; none: it does not.
+    /// Parses a file name; `None` if it does not follow the convention.
     pub fn parse(name: &'a [u8]) -> Option<StepName<'a>> {
         let (rest, step) = numbered(name, b".T")?;
         let (application, process) = numbered(rest, b".N")?;
@@ -97,7 +97,7 @@ impl<'a> StepName<'a> {
     }
 }
 
-/// What stands before the last `mark`, and the decimal number behind it.
+/// The text before the last `mark`, and the decimal number after it.
 fn numbered<'a>(text: &'a [u8], mark: &[u8]) -> Option<(&'a [u8], u64)> {
     let at = text.windows(mark.len()).rposition(|window| window == mark)?;
     let digits = std::str::from_utf8(&text[at + mark.len()..]).ok()?;
@@ -105,12 +105,12 @@ fn numbered<'a>(text: &'a [u8], mark: &[u8]) -> Option<(&'a [u8], u64)> {
     Some((&text[..at], digits.parse().ok().filter(|_| plain)?))
 }
 
-/// Of the committed images of one application in one directory (process, step), the first time step that is still needed when
-/// the newest `keep` complete ones are: older ones are obsolete.
+/// Takes the committed images (process, step) of one application in one directory. Returns the first time step to keep
+/// so that the newest `keep` complete steps stay; older steps are obsolete.
 ///
-/// A step is complete when every process that has committed an image of any older step has committed one of it. So nothing
-/// goes before each process has its newer image, also while a process is slow, or one has died in the middle of a step; an
-/// application that goes on with fewer processes keeps its older steps.
+/// A step is complete when every process that committed an image of any older step has committed one of it. So no image
+/// is deleted before each process has a newer one, even while a process is slow or after one died in the middle of a
+/// step. An application that continues with fewer processes keeps its older steps.
 pub fn obsolete_steps(images: impl IntoIterator<Item = (u64, u64)>, keep: u64) -> Option<u64> {
     let mut steps: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for (process, step) in images {
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(obsolete_steps(images.clone(), 1), Some(2));
         assert_eq!(obsolete_steps(images.clone(), 2), Some(1));
         assert_eq!(obsolete_steps(images.clone(), 3), None);
-        // A process died in step 3, all start again from step 2 and write step 4.
+        // A process dies in step 3; all restart from step 2 and write step 4.
         images.extend([(0, 3), (1, 3)]);
         images.extend([(0, 4), (1, 4), (2, 4)]);
         assert_eq!(obsolete_steps(images.clone(), 1), Some(2));

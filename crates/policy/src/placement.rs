@@ -1,18 +1,18 @@
-//! On which hosts a file's bytes go: the values of the hint `placement`.
+//! Which hosts a file's bytes go to: the values of the hint `placement`.
 //!
-//! Placement is choosing a placement group; the manager turns each value into the host that the group's first copy, or
-//! data, should be on (its *anchor*). Source: WOSS's data placement tags (dissertation, chapter 3, table 12).
+//! Placement selects a placement group. The manager turns each value into a host (the file's *affinity*), and selects a
+//! group whose first copy or data is on it. Source: WOSS's data placement tags (dissertation, chapter 3, table 12).
 
 use crate::MIN_CHUNK_BYTES;
 use crate::size::{format_size, parse_size};
 use std::fmt;
 
-/// Longest name of a group of files, in bytes.
+/// Longest name of a collocation group, in bytes.
 const MAX_GROUP_BYTES: usize = 64;
 /// Most chunks in a region.
 const MAX_REGION_CHUNKS: u64 = 1 << 32;
 
-/// Where a file's bytes are asked to be.
+/// Where a file's bytes should be.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Placement {
     /// Anywhere: balanced over all disks.

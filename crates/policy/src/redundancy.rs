@@ -1,4 +1,4 @@
-//! Redundancy: what is asked for ([`Redundancy`]) and what a chunk is stored as ([`Scheme`]).
+//! Redundancy: what a file asks for ([`Redundancy`]) and how a chunk is stored ([`Scheme`]).
 
 use crate::Placement;
 use std::fmt;
@@ -8,10 +8,10 @@ use thiserror::Error;
 /// Why a redundancy value was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RedundancyError {
-    /// Not of a known form.
+    /// The form is unknown.
     #[error("not a redundancy")]
     Form,
-    /// k+m outside what the code can do.
+    /// k+m is outside the range of the code.
     #[error("ec:{k}+{m}: k and m must be at least 1 and k+m at most 255")]
     CodeSize {
         /// Data fragments.
@@ -27,7 +27,7 @@ pub enum RedundancyError {
         /// Parity fragments.
         m: u64,
     },
-    /// A copy beside pieces that are copies too.
+    /// A copy with coded fragments that would be copies too.
     #[error("copy+ec:1+{m}: with k = 1 every piece is the whole chunk; ask for replica:{}", m.saturating_add(1))]
     CopyOfOne {
         /// Parity fragments.
@@ -42,7 +42,7 @@ pub enum RedundancyError {
 }
 
 /// How a chunk becomes fragments. Text form as in `spec` of a class: `none`, `replica:3`, `ec:4+2`,
-/// `raid6:8+2`, `copy+ec:4+2`. What suffices to read, and how long each fragment is, is said by the class that is made of it
+/// `raid6:8+2`, `copy+ec:4+2`. Its class says which fragments suffice to read, and how long each is
 /// (`ClassLayout` in `tessera-stripe`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
@@ -63,9 +63,9 @@ pub enum Scheme {
         /// Data fragments, 2 to 31.
         k: u32,
     },
-    /// One whole copy and k+m−1 coded pieces: for data that is read often, or computed on where the copy is.
+    /// One whole copy and k+m−1 coded fragments: for data that is read often, or computed on at the copy's host.
     CopyAndCode {
-        /// Pieces that suffice without the copy.
+        /// Coded fragments that suffice without the copy.
         k: u32,
         /// Parity fragments.
         m: u32,
@@ -73,7 +73,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// Fragments of a chunk, each on a host of its own.
+    /// Fragments of a chunk, each on its own host.
     pub fn fragments(self) -> u32 {
         match self {
             Scheme::Copies { n } => n,
@@ -90,7 +90,7 @@ impl Scheme {
         }
     }
 
-    /// What it costs: so many bytes of data take so many bytes on disks.
+    /// The cost in space: this many bytes of data take this many bytes on disks.
     pub fn expansion(self) -> (u64, u64) {
         let (data, all) = (u64::from(self.needed()), u64::from(self.fragments()));
         match self {
@@ -149,14 +149,14 @@ impl FromStr for Scheme {
 /// What a file asks for: a scheme, or one chosen by its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Redundancy {
-    /// Always this.
+    /// Always this scheme.
     Fixed(Scheme),
-    /// m+1 copies while the file is small, for what is written once it is larger `ec:k+m`, or `copy+ec:k+m` where it is to be on
-    /// one host (so that all of it is there, and not a k-th).
+    /// m+1 copies while the file is small. What is written once it is larger is stored as `ec:k+m`, or as `copy+ec:k+m`
+    /// if the placement names one host, so that all of it is there and not just a k-th.
     Auto {
         /// Data fragments when coded.
         k: u32,
-        /// Losses to survive, coded or copied.
+        /// Losses to survive, for codes and copies.
         m: u32,
     },
 }
@@ -208,7 +208,7 @@ fn code_size(text: &str) -> Result<(u32, u32), RedundancyError> {
     }
 }
 
-/// Digits only: no sign, no spaces.
+/// Parses digits only: no sign, no spaces.
 fn number(text: &str) -> Result<u64, RedundancyError> {
     match !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         true => text.parse().map_err(|_| RedundancyError::Form),

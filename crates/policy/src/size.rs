@@ -1,4 +1,4 @@
-//! Sizes as people write them: `4096`, `64K`, `1M`, `2G`, `1T` (powers of 1,024; a trailing `iB` is accepted).
+//! Sizes in text form: `4096`, `64K`, `1M`, `2G`, `1T` (powers of 1,024; a trailing `iB` is accepted).
 
 use thiserror::Error;
 
@@ -12,7 +12,7 @@ pub struct SizeError {
 
 const UNITS: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
 
-/// Bytes of a size.
+/// Parses a size into bytes.
 ///
 /// # Errors
 /// The text is not a number with an optional unit, or exceeds 64 bits.
@@ -38,7 +38,7 @@ pub fn format_size(bytes: u64) -> String {
     }
 }
 
-/// For people, not exact: `0 B`, `999 B`, `1.5 KiB`, `12 GiB`, at most four digits.
+/// An approximate form for people: `0 B`, `999 B`, `1.5 KiB`, `12 GiB`, at most four digits.
 pub fn human_size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let (mut value, mut unit) = (bytes as f64, 0);

@@ -8,11 +8,11 @@ use tessera_accel::Coder;
 use tessera_accel::coder::{Description, DescriptionError};
 use tessera_wire::ClassInfo;
 
-/// A class that this release can compute. Dereferences to its [`ClassInfo`].
+/// A class that this release can compute. It dereferences to its [`ClassInfo`].
 #[derive(Debug)]
 pub struct Class {
     info: ClassInfo,
-    /// `None`: copies alone.
+    /// `None`: copies only.
     coder: Option<Coder>,
 }
 
@@ -22,12 +22,12 @@ pub struct Class {
 pub struct ClassError {
     /// The class as its users write it.
     pub spec: String,
-    /// What does not fit.
+    /// What is wrong with it.
     pub source: DescriptionError,
 }
 
 impl Class {
-    /// Checks what a peer says of a class, and finds or builds its code.
+    /// Checks a peer's description of a class, and finds or builds its code.
     ///
     /// # Errors
     /// The code is unknown to this release, or its parameters are outside what is safe (P14).
@@ -57,17 +57,17 @@ impl Class {
         &self.info
     }
 
-    /// The code; `None` for classes of copies alone.
+    /// The code; `None` for classes of copies only.
     pub fn coder(&self) -> Option<&Coder> {
         self.coder.as_ref()
     }
 
-    /// Length of fragment `fragment` as it is stored; 0 if the class has no such fragment.
+    /// Stored length of fragment `fragment`; 0 if the class has no such fragment.
     pub fn stored_len(&self, chunk_len: u64, fragment: u32) -> usize {
         self.fragment_bytes(chunk_len, fragment).unwrap_or(0) as usize
     }
 
-    /// Length of a slice before the end of a short chunk is cut off, and of a parity.
+    /// Length of a parity, and of a slice before it is cut at the end of a short chunk.
     pub fn full_len(&self, chunk_len: u64) -> usize {
         self.slice_bytes(chunk_len) as usize
     }
@@ -93,7 +93,8 @@ impl Class {
         }
     }
 
-    /// Length of what the code takes of fragment `fragment`: all of it, or the first slice of a copy beside coded fragments.
+    /// Length of the part of fragment `fragment` that the code uses: all of it, or the first slice of a copy in a coded
+    /// class.
     pub fn coded_len(&self, chunk_len: u64, fragment: u32) -> usize {
         match self.is_plain(fragment) {
             true => self.slice_range(chunk_len, fragment).len(),
@@ -119,10 +120,10 @@ impl Deref for Class {
     }
 }
 
-/// Coders kept per process. A cluster has a few classes; more of them only cost time.
+/// Coders cached per process. A cluster has a few classes; further ones only cost time.
 const MAX_CODERS: usize = 64;
 
-/// A coder and the class it was built from, with the fields that do not matter to it left empty.
+/// A coder and the class it was built from, with the fields that do not affect it left empty.
 type CachedCoder = (ClassInfo, Coder);
 
 /// The coder of a class, from the process's one cache: coders are costly to build and remember their decoding matrices.
@@ -130,7 +131,7 @@ fn coder_of(class: &ClassInfo) -> Result<Coder, DescriptionError> {
     static CODERS: Mutex<Vec<CachedCoder>> = Mutex::new(Vec::new());
     let code = if class.code == COPY_AND_REED_SOLOMON { REED_SOLOMON } else { &class.code };
     let key = ClassInfo { class_id: 0, spec: String::new(), code: code.into(), ..class.clone() };
-    // The list is whole between any two statements, so a panic elsewhere has not hurt it.
+    // Every statement leaves the list consistent, so a poisoned lock does no harm.
     let lock = || CODERS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, coder)) = lock().iter().find(|(known, _)| *known == key) {
         return Ok(coder.clone());
@@ -176,7 +177,7 @@ pub(crate) mod tests {
                     at = range.end;
                 }
                 assert_eq!(at as u64, len);
-                // What the class says is what the code computes.
+                // The layout's lengths are the code's.
                 assert_eq!(class.full_len(len), class.coder().unwrap().fragment_len(len as usize), "{spec} {len}");
             }
         }
@@ -214,7 +215,7 @@ pub(crate) mod tests {
         assert!(Class::new(xor("liberation", 7, 1 << 30, 7 << 30)).is_err());
     }
 
-    /// Clients and nodes of one process, and copy+ec with ec, share a coder.
+    /// Clients and nodes in one process share a coder, and so do copy+ec and ec.
     #[test]
     fn classes_of_one_code_share_its_coder() {
         let same = |a: &Class, b: &Class| match (a.coder(), b.coder()) {

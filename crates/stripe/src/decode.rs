@@ -1,7 +1,7 @@
-//! A chunk from one copy or any k of its fragments, verified against its name (P1, P2).
+//! Decodes a chunk from one copy or any k of its fragments, and verifies it against its name (P1, P2).
 //!
-//! The name alone decides. Checksums only help to find which fragment is wrong. When they do not tell (a fragment that has its
-//! checksum and is not the right one), every copy and every set of k fragments is tried.
+//! Only the name decides. Checksums just help to find which fragment is wrong. If they do not (a wrong fragment may
+//! match its checksum), every copy and every set of k fragments is tried.
 
 use crate::Fragment;
 use crate::class::Class;
@@ -15,12 +15,12 @@ use tessera_accel::hash::Hash;
 use tessera_accel::{ReconstructJob, device};
 use tessera_net::BufferPool;
 
-/// Sets of k fragments that are tried before a chunk counts as corrupt, by readers and by repair. Up to 16 fragments have fewer
+/// Readers and repair try this many sets of k fragments before a chunk counts as corrupt. Up to 16 fragments have fewer
 /// sets than this (16 over 8 is 12,870), so for those classes the search is complete.
 pub const MAX_SETS: usize = 20_000;
 const _: () = assert!(MAX_SETS >= 12_870, "the search of 16 fragments is complete");
 
-/// Make the chunk of this name from these fragments.
+/// Decodes the chunk of this name from these fragments.
 #[derive(Debug)]
 pub struct DecodeJob {
     /// Class of the chunk.
@@ -31,7 +31,7 @@ pub struct DecodeJob {
     pub name: Hash,
     /// Distinct fragments of the right lengths, which suffice to read.
     pub fragments: Vec<Fragment>,
-    /// No other fragment can be had: try every set, also with fragments that do not have their checksum.
+    /// No other fragment is available: try every set, even with fragments that do not match their checksum.
     pub search: bool,
 }
 
@@ -42,25 +42,25 @@ pub enum Decoded {
     Verified {
         /// The chunk's bytes in order, in pieces.
         parts: Vec<Bytes>,
-        /// Fragments that turned out to be wrong. Empty if the first set had the name: the others were not looked at.
+        /// Fragments found wrong. Empty if the first set gave the name: the others were not checked.
         wrong: Vec<u32>,
     },
-    /// No set that was tried has the name.
+    /// No tried set gives the name.
     Mismatch {
-        /// Fragments that do not have their checksum; may be empty.
+        /// Fragments that do not match their checksum; may be empty.
         wrong: Vec<u32>,
     },
 }
 
 impl DecodeJob {
-    /// Decodes and verifies. Memory is taken from `pool`.
+    /// Decodes and verifies. Takes memory from `pool`.
     pub fn run(&self, pool: &BufferPool) -> Decoded {
         let verify = |parts: Vec<Bytes>| {
             let slices: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
             (device().hash_parts(&slices) == self.name).then_some(parts)
         };
         let mut decoder = Decoder::new(&self.class, self.chunk_len, &self.fragments, pool);
-        // Nearly always the first set has the name; checksums are computed only if it does not.
+        // Nearly always the first set gives the name; checksums are computed only if it does not.
         if let Search::Found { value: parts, .. } = decoder.search(0..1, true, verify) {
             return Decoded::Verified { parts, wrong: Vec::new() };
         }
@@ -78,30 +78,31 @@ impl DecodeJob {
     }
 }
 
-/// Fragments of one chunk and the order in which sets of them are tried: the same for reading and for repair.
+/// Fragments of one chunk, and the order in which sets of them are tried; reading and repair share it.
 pub(crate) struct Decoder<'a> {
     class: &'a Class,
     chunk_len: u64,
     pool: &'a BufferPool,
-    /// By number; once checksums were compared, those that have theirs come first, so that likely sets are tried early.
+    /// By number; after [`Decoder::compare_checksums`], those that match come first, so that likely sets are tried
+    /// early.
     fragments: Vec<&'a Fragment>,
-    /// So many of them, from the front, are not known to be wrong.
+    /// This many fragments at the front are not known to be wrong.
     sound: usize,
 }
 
 /// The result of trying some of the sets.
 pub(crate) enum Search<T> {
-    /// Set number `set` has the name.
+    /// Set number `set` gives the name.
     Found { set: usize, value: T },
     /// None so far; there are more sets.
     Open,
-    /// No set has the name.
+    /// No set gives the name.
     Exhausted,
 }
 
 impl<'a> Decoder<'a> {
-    /// A decoder that knows nothing of the fragments' checksums. The fragments are distinct and have the lengths of the class:
-    /// their receiver checked that.
+    /// A decoder that has not compared checksums. The fragments are distinct and have the lengths of the class; their
+    /// receiver checked that.
     pub(crate) fn new(class: &'a Class, chunk_len: u64, fragments: &'a [Fragment], pool: &'a BufferPool) -> Self {
         let mut fragments: Vec<&Fragment> = fragments.iter().collect();
         fragments.sort_by_key(|it| it.number);
@@ -119,7 +120,7 @@ impl<'a> Decoder<'a> {
         Decoder { class, chunk_len, pool, fragments, sound }
     }
 
-    /// Numbers of the fragments that do not have their checksum. They are tried last from now on.
+    /// Numbers of the fragments that do not match their checksum. From now on they are tried last.
     pub(crate) fn compare_checksums(&mut self) -> Vec<u32> {
         let is_wrong = |it: &&Fragment| crc32c(&it.bytes) != it.crc32c;
         let (wrong, sound): (Vec<_>, Vec<_>) = self.fragments.iter().copied().partition(is_wrong);
@@ -129,8 +130,8 @@ impl<'a> Decoder<'a> {
         numbers
     }
 
-    /// Tries the sets with these numbers until `verify` accepts the bytes of one; with `all` also sets that contain fragments
-    /// known not to have their checksum.
+    /// Tries the sets with these numbers until `verify` accepts the bytes of one. With `all`, includes sets that
+    /// contain fragments known not to match their checksum.
     pub(crate) fn search<T>(
         &self,
         sets: Range<usize>,
@@ -148,7 +149,7 @@ impl<'a> Decoder<'a> {
         if candidates.next().is_some() { Search::Open } else { Search::Exhausted }
     }
 
-    /// The sets to try, as positions in `fragments`: each copy, then k fragments at a time, the first ones first.
+    /// The sets to try, as positions in `fragments`: each copy, then k fragments at a time in lexicographic order.
     fn sets_of(&self, fragments: &[&Fragment]) -> impl Iterator<Item = Vec<usize>> {
         let copies: Vec<usize> = (0..fragments.len()).filter(|i| self.class.is_copy(fragments[*i].number)).collect();
         let coded = if self.class.coder().is_some() { fragments.len() } else { 0 };
@@ -156,7 +157,7 @@ impl<'a> Decoder<'a> {
         copies.into_iter().map(|i| vec![i]).chain(coded)
     }
 
-    /// The bytes that one copy, or k fragments, give, in pieces; not verified yet.
+    /// Decodes one copy, or k fragments, into pieces; does not verify them.
     fn decode(&self, set: &[&Fragment]) -> Option<Vec<Bytes>> {
         if let [copy] = set
             && self.class.is_copy(copy.number)
@@ -189,7 +190,7 @@ impl<'a> Decoder<'a> {
         Some(parts)
     }
 
-    /// Numbers of the fragments that are not those of the verified chunk `chunk`, or do not have their checksum.
+    /// Numbers of the fragments that differ from those of the verified chunk `chunk`, or do not match their checksum.
     pub(crate) fn wrong_fragments(&self, chunk: &Bytes) -> Vec<u32> {
         assert_eq!(chunk.len() as u64, self.chunk_len, "fragments are compared with another chunk");
         let is_wrong = |(i, it): &(usize, &&Fragment)| {
@@ -219,7 +220,7 @@ impl Iterator for Subsets {
     fn next(&mut self) -> Option<Vec<usize>> {
         let set = self.next.take()?;
         let size = set.len();
-        // The rightmost position that can still move, moves; those behind it follow it.
+        // Advances the rightmost position that can still move; the positions after it follow it.
         if let Some(place) = (0..size).rev().find(|&i| set[i] < self.count - size + i) {
             let mut after = set.clone();
             (place..size).for_each(|i| after[i] = set[place] + 1 + (i - place));
@@ -245,7 +246,7 @@ mod tests {
         (DecodeJob { class, chunk_len: len as u64, name: chunk_hash(&data), fragments, search: false }, data, pool)
     }
 
-    /// Changes byte `at` of a fragment and makes its checksum fit.
+    /// Changes byte `at` of a fragment and corrects its checksum to match.
     fn lie(fragment: &mut Fragment, at: usize) {
         let mut bytes = fragment.bytes.to_vec();
         bytes[at] ^= 1;
@@ -253,7 +254,7 @@ mod tests {
         fragment.bytes = bytes.into();
     }
 
-    /// P1: any k fragments make the chunk, and so does a copy; fewer do not.
+    /// P1: any k fragments give the chunk, and so does a copy; fewer do not.
     #[test]
     fn every_erasure_pattern_gives_the_chunk() {
         for (spec, len) in [
@@ -290,7 +291,7 @@ mod tests {
         }
     }
 
-    /// P2: two fragments of another chunk that have their checksums are found by trying.
+    /// P2: two fragments of another chunk that match their checksums are found by trying.
     #[test]
     fn fragments_that_lie_with_good_checksums_are_found() {
         for (a, b) in [(0, 1), (0, 5), (3, 4), (4, 5)] {
@@ -300,7 +301,7 @@ mod tests {
             match job.run(&pool) {
                 Decoded::Verified { parts, wrong } => {
                     assert_eq!(parts.concat(), data);
-                    // Parity that was not needed is not looked at when the data alone is right.
+                    // Unused parity is not checked if the data alone gives the name.
                     assert!(wrong == [a as u32, b as u32] || (a, b) == (4, 5) && wrong.is_empty());
                 }
                 Decoded::Mismatch { .. } => panic!("two wrong of six can be put right ({a}, {b})"),
@@ -308,7 +309,7 @@ mod tests {
         }
     }
 
-    /// P2: a copy that lies is found by the slices; slices that lie are not looked at when the copy is right.
+    /// P2: the slices find a lying copy; if the copy is right, lying slices are not checked.
     #[test]
     fn copies_and_slices_check_each_other() {
         for liar in 0..6u32 {
@@ -334,7 +335,7 @@ mod tests {
         assert!(matches!(job.run(&pool), Decoded::Mismatch { wrong } if wrong == [2]));
     }
 
-    /// P2: more wrong fragments than parity can replace is an error, whatever is tried.
+    /// P2: more wrong fragments than parity can replace is an error, whatever sets are tried.
     #[test]
     fn too_many_wrong_fragments_never_give_bytes() {
         let (mut job, _, pool) = setup("ec:4+2", 1000);

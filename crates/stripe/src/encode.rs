@@ -1,4 +1,4 @@
-//! Fragments of a chunk: slices are the chunk's own bytes, parity is computed, all get a checksum.
+//! Makes the fragments of a chunk: slices are the chunk's own bytes, parity is computed, each gets a checksum.
 
 use crate::Fragment;
 use crate::class::Class;
@@ -12,15 +12,15 @@ use tessera_net::BufferPool;
 const SHAPES: &str = "shapes follow from the class";
 const WRONG_LENGTH: &str = "the bytes do not have the length that the class gives fragment";
 
-/// Bytes of all fragments together that are coded and then summed while they are still in the cache.
+/// Bytes of all fragments together that are coded at once, then checksummed while they are still in the cache.
 const STRIPE_BYTES: usize = 192 << 10;
 
-/// Fragments `wanted` of `chunk`, in this order. Memory is taken from `pool`.
+/// The fragments `wanted` of `chunk`, in this order. Takes memory from `pool`.
 pub fn encode(class: &Class, chunk: &Bytes, wanted: &[u32], pool: &BufferPool) -> Vec<Fragment> {
     let chunk_len = chunk.len() as u64;
     let coded = wanted.iter().any(|number| !class.is_plain(*number));
     let (parity, sums) = if coded { parity_and_sums(device(), class, chunk, pool) } else { Default::default() };
-    // Copies are all the same bytes: one checksum serves them all.
+    // Copies are all the same bytes: one checksum serves all.
     let whole_crc = class.coder().is_none().then(|| crc32c(chunk));
     let make = |&number: &u32| {
         let bytes = match class.is_plain(number) {
@@ -31,7 +31,7 @@ pub fn encode(class: &Class, chunk: &Bytes, wanted: &[u32], pool: &BufferPool) -
             }
         };
         assert_eq!(class.fragment_bytes(chunk_len, number), Some(bytes.len() as u64), "{WRONG_LENGTH} {number}");
-        // The sum of a copy beside coded fragments covers its first slice only.
+        // For a copy in a coded class, the computed sum covers its first slice only.
         let sum = sums.get(number as usize).copied().filter(|_| !class.is_copy(number));
         let crc32c = whole_crc.or(sum).unwrap_or_else(|| crc32c(&bytes));
         Fragment { number, bytes, crc32c }
@@ -59,8 +59,8 @@ pub fn fragment(class: &Class, chunk: &Bytes, number: u32, pool: &BufferPool) ->
 
 /// The m parity fragments of `chunk`, back to back, and the crc32c of all the code's fragments; nothing for copies.
 ///
-/// The CPU goes through the chunk once, a stripe of it at a time: memory is slower than both computations. Another device gets
-/// the chunk whole.
+/// The CPU goes through the chunk once, stripe by stripe: memory is slower than both computations. Another device gets
+/// the whole chunk.
 fn parity_and_sums(device: &dyn Device, class: &Class, chunk: &Bytes, pool: &BufferPool) -> (Bytes, Vec<u32>) {
     let Some(coder) = class.coder() else { return Default::default() };
     let full = class.full_len(chunk.len() as u64);
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
     use crate::class::tests::class;
 
-    /// P10: a device that takes whole chunks gives the bytes and checksums that the CPU gives stripe by stripe.
+    /// P10: a device that takes whole chunks gives the same bytes and checksums as the CPU stripe by stripe.
     #[test]
     fn another_device_gives_the_same_fragments() {
         let (pool, cpu) = (BufferPool::new(1 << 20), tessera_accel::Cpu::new());
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(jobs.sum::<u64>(), 4);
     }
 
-    /// Coding stripe by stripe gives what coding at once gives, and every checksum is that of its fragment (P2, P10).
+    /// Coding stripe by stripe gives the same bytes as coding at once, and every checksum is its fragment's (P2, P10).
     #[test]
     fn stripes_are_seamless() {
         let pool = BufferPool::new(1 << 20);

@@ -1,5 +1,5 @@
-//! Redundancy classes in numbers: which fragments suffice to read, which hold the chunk's own bytes, how long each is. Code
-//! elsewhere that counts fragments asks here and never compares with k.
+//! The numbers of redundancy classes: which fragments suffice to read, which hold the chunk's own bytes, how long each
+//! is. Other code that counts fragments asks here and never compares with k.
 //!
 //! | code | fragments | read from |
 //! |---|---|---|
@@ -64,22 +64,22 @@ fn liberation_word_bits(k: u32) -> u32 {
     [7, 11, 13, 17, 19, 23, 29].into_iter().find(|w| *w >= k).unwrap_or(31)
 }
 
-/// What a class says about the fragments of its chunks.
+/// The layout of the fragments of a class's chunks.
 pub trait ClassLayout {
     /// Fragments of a chunk.
     fn fragments(&self) -> u32;
-    /// Fragments that are the whole chunk: those numbered from 0 to this, exclusive.
+    /// Number of fragments that are the whole chunk; they come first.
     fn copies(&self) -> u32;
-    /// Length of a slice before the end of a short chunk is cut off, and of a parity.
+    /// Length of a parity, and of a slice before it is cut at the end of a short chunk.
     fn slice_bytes(&self, chunk_bytes: u64) -> u64;
-    /// Length of fragment `fragment` as it is stored; `None` if the class has no such fragment.
+    /// Stored length of fragment `fragment`; `None` if the class has no such fragment.
     fn fragment_bytes(&self, chunk_bytes: u64, fragment: u32) -> Option<u64>;
     /// Whether the chunk can be read from these distinct fragments.
     fn suffices(&self, present: impl IntoIterator<Item = u32>) -> bool;
-    /// Bytes that all fragments of a chunk take together, as totals count them: each slice and parity of `rs` counts as a k-th of
-    /// the chunk, not padded. The rule never changes, because totals that were stored must come out again.
+    /// Bytes of all fragments of a chunk together, as totals count them: each slice and parity of `rs` counts as a k-th
+    /// of the chunk, without padding. The rule never changes, because stored totals must stay reproducible.
     fn stored_bytes(&self, chunk_bytes: u64) -> u64;
-    /// Space that fragment `fragment` is counted with before it is stored.
+    /// Space reserved for fragment `fragment` before it is stored.
     fn room_bytes(&self, chunk_bytes: u64, fragment: u32) -> u64;
 
     /// Whether fragment `fragment` is the whole chunk.
@@ -90,16 +90,17 @@ pub trait ClassLayout {
     /// Whether the fragment's bytes are the chunk's own: a copy or a slice. The others are parity.
     fn is_plain(&self, fragment: u32) -> bool;
 
-    /// The fragments that placement hints are about, from 0 to this, exclusive: the copies if there are any, else the slices.
+    /// Number of fragments that placement hints apply to, from the first on: the copies if there are any, else the
+    /// slices.
     fn anchors(&self) -> u32;
 
-    /// Whether the chunk can be read while `is_missing` says which fragments cannot.
+    /// Whether the chunk can be read without the fragments for which `is_missing` is true.
     fn suffices_without(&self, is_missing: impl Fn(u32) -> bool) -> bool {
         self.suffices((0..self.fragments()).filter(|fragment| !is_missing(*fragment)))
     }
 
-    /// Whether a chunk with any `count` of its fragments survives the loss of one more. (A copy and k−1 others would not: the
-    /// copy may be the one that is lost.)
+    /// Whether a chunk with any `count` of its fragments survives the loss of one more. (A copy and k−1 others would
+    /// not, if the copy is lost.)
     fn is_redundant(&self, count: u32) -> bool;
 }
 
@@ -190,7 +191,7 @@ mod tests {
         all
     }
 
-    /// P1: whatever m fragments are lost, the rest suffices; a copy suffices by itself, k−1 others never.
+    /// P1: after the loss of any m fragments the rest suffices; a copy suffices alone, k−1 others never do.
     #[test]
     fn any_m_fragments_may_be_lost() {
         for class in classes() {
@@ -203,7 +204,7 @@ mod tests {
                 assert_eq!(suffices, expected, "{class:?} {present:?}");
                 assert!(suffices || n - present.len() as u32 > class.m, "{class:?} {present:?}");
                 assert_eq!(class.suffices_without(|i| !present.contains(&i)), suffices);
-                // Degraded writes: one more fragment may be lost, whichever it is.
+                // Degraded writes: any one more fragment may be lost.
                 if class.is_redundant(present.len() as u32) {
                     let without = |lost: &u32| class.suffices(present.iter().copied().filter(|i| i != lost));
                     assert!(present.iter().all(without));
@@ -234,7 +235,7 @@ mod tests {
         assert_eq!(class("copy+rs", 4, 2).stored_bytes(4_000_000), 4_000_000 + 5 * 1_000_000);
     }
 
-    /// Stored in the classes of every cluster: these values never change.
+    /// These values are stored in the classes of every cluster: they never change.
     #[test]
     fn schemes_are_described_as_they_always_were() {
         let of = |spec: &str| describe(7, spec.parse().unwrap());

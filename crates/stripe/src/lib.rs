@@ -1,11 +1,12 @@
-//! Striping and coding a redundancy class: how the bytes of a chunk become fragments, and how fragments become the chunk again.
+//! Redundancy classes: how the bytes of a chunk become fragments, and how fragments become the chunk again.
 //!
 //! The manager counts with [`ClassLayout`]; the client encodes with [`encode()`] and reads with [`DecodeJob`] and [`RangeJob`]; a
 //! node rebuilds lost fragments with [`RebuildJob`]. Reading and rebuilding try the same sets of fragments in the same order under
 //! the same bound ([`MAX_SETS`]), so what a client can read a node can repair.
 //!
-//! Every function here is pure: no socket, disk, clock or thread. Of `net` only the buffer pool is used. No bytes leave this crate
-//! as a chunk, a part of one, or a rebuilt fragment unless they have the chunk's name (P2).
+//! Every function here is pure: no socket, disk, clock or thread. Of `net`, only the buffer pool is used. Bytes leave
+//! this crate as a chunk, a part of one, or a rebuilt fragment only if they were verified against the chunk's name
+//! (P2).
 //!
 //! | to learn | read |
 //! |---|---|
@@ -39,6 +40,6 @@ pub struct Fragment {
     pub number: u32,
     /// Its bytes.
     pub bytes: Bytes,
-    /// Its crc32c: computed by [`encode()`], or as its holder stores it, which may disagree with the bytes.
+    /// Its crc32c: computed by [`encode()`], or as a disk stores it, which may disagree with the bytes.
     pub crc32c: u32,
 }

@@ -20,7 +20,7 @@ pub struct RangePart {
     pub bytes: Bytes,
 }
 
-/// Make the bytes `range` of a chunk from parts of fragments.
+/// Makes the bytes `range` of a chunk from parts of fragments.
 #[derive(Debug)]
 pub struct RangeJob {
     /// Class of the chunk.
@@ -31,16 +31,17 @@ pub struct RangeJob {
     pub name: Hash,
     /// Group hashes as a node sent them, 32 bytes each.
     pub groups: Bytes,
-    /// Range of the chunk's bytes; it starts at a group and ends with a group or the chunk.
+    /// Range of the chunk's bytes; it starts at a group boundary, and ends at one or at the end of the chunk.
     pub range: Range<u64>,
-    /// One part of a copy over the whole range; or parts of the slices that hold bytes of the range and, where one of those is
-    /// missing, of as many other fragments as decoding needs, over the positions that [`steps_around`] names.
+    /// One part of a copy over the whole range; or parts of the slices that hold bytes of the range. For a missing
+    /// slice there are parts of as many other fragments as decoding needs, over the positions that [`steps_around`]
+    /// returns.
     pub parts: Vec<RangePart>,
 }
 
 impl RangeJob {
-    /// The verified bytes; `None` if the group hashes do not lead to the name, or the bytes do not have them. Memory is taken
-    /// from `pool`.
+    /// The verified bytes; `None` if the group hashes do not lead to the name, or the bytes do not match them. Takes
+    /// memory from `pool`.
     pub fn run(&self, pool: &BufferPool) -> Option<Bytes> {
         let group = GROUP_BYTES as u64;
         assert!(self.range.start.is_multiple_of(group), "a range starts at a group, not at {}", self.range.start);
@@ -78,7 +79,7 @@ impl RangeJob {
         Some(())
     }
 
-    /// Positions `positions` of slice `number`, as received or decoded from the others.
+    /// Fills `out` with positions `positions` of slice `number`, as received or decoded from other fragments.
     fn fill(&self, number: u32, positions: Range<usize>, out: &mut [u8]) -> Option<()> {
         let coder = self.class.coder()?;
         let of_it = self.parts.iter().filter(|part| part.number == number);
@@ -90,7 +91,7 @@ impl RangeJob {
         let around = steps_around(&self.class, self.chunk_len, positions.clone());
         let mut present: Vec<(usize, &[u8])> = Vec::new();
         for part in self.parts.iter().filter(|p| p.number != number && p.at <= around.start) {
-            // The code takes a short data fragment as if zeros followed it.
+            // The code treats a short data fragment as padded with zeros.
             let coded = self.class.coded_len(self.chunk_len, part.number);
             let wanted = coded.min(around.end).saturating_sub(around.start);
             let bytes = covering(part, &around).unwrap_or_default();
@@ -110,7 +111,7 @@ impl RangeJob {
     }
 }
 
-/// The positions of other fragments that decoding `positions` of one fragment needs.
+/// The positions of other fragments needed to decode `positions` of one fragment.
 pub fn steps_around(class: &Class, chunk_len: u64, positions: Range<usize>) -> Range<usize> {
     let step = class.coder().map_or(1, |coder| coder.step_bytes());
     let end = positions.end.next_multiple_of(step).min(class.full_len(chunk_len)).max(positions.end);
@@ -125,7 +126,7 @@ fn covering<'a>(part: &'a RangePart, positions: &Range<usize>) -> Option<&'a [u8
     part.bytes.get(from..(from + positions.len()).min(part.bytes.len()))
 }
 
-/// The slices that hold `range` of a chunk, in order, with the positions in them. A copy holds all of it.
+/// The slices that hold `range` of a chunk, in order, with the positions in them. A copy holds the whole range.
 pub fn slices(class: &Class, chunk_len: u64, range: Range<u64>) -> Vec<(u32, Range<usize>)> {
     if class.coder().is_none() {
         return vec![(0, range.start as usize..range.end as usize)];
@@ -177,7 +178,7 @@ mod tests {
         }
     }
 
-    /// P2: a flipped bit in the bytes or in the group hashes is never passed on.
+    /// P2: a flipped bit in the bytes or in the group hashes is detected.
     #[test]
     fn damage_is_noticed() {
         for spec in ["ec:4+2", "replica:3", "copy+ec:4+2", "raid6:4+2"] {

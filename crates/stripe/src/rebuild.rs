@@ -1,6 +1,6 @@
-//! One lost fragment of a chunk, made of a copy or any k others (P2, P6).
+//! Rebuilds one lost fragment of a chunk from a copy or any k others (P2, P6).
 //!
-//! Nothing is handed out that was not derived from bytes whose BLAKE3 is the chunk's name. A device that computes wrongly, a
+//! Every rebuilt fragment derives from bytes whose BLAKE3 is the chunk's name. A device that computes wrongly, a
 //! source that lies and a checksum that collides all end in [`Rebuilt::Mismatch`].
 
 use crate::Fragment;
@@ -15,13 +15,14 @@ use tessera_accel::hash::{HASH_BYTES, Hash, group_count};
 use tessera_net::BufferPool;
 use tessera_wire::ClassInfo;
 
-/// Sets of fragments tried in one step. A rebuild tries as many sets as a reader ([`crate::MAX_SETS`]), but a wrong source must not
-/// hold up a node: each set costs decoding and hashing the chunk, a few milliseconds for 4 MiB. A step (a quarter of a second
-/// then) runs on one of the node's computing threads, never on a disk's, and the next step queues behind all other rebuilds.
+/// Sets of fragments tried in one step. A rebuild tries as many sets as a reader ([`crate::MAX_SETS`]), but a wrong
+/// source must not hold up a node: each set costs decoding and hashing the chunk, a few milliseconds for 4 MiB, so a
+/// step takes up to a quarter of a second. It runs on one of the node's computing threads, never on a disk's, and the
+/// next step queues behind all other rebuilds.
 const SETS_PER_STEP: usize = 64;
 const _: () = assert!(SETS_PER_STEP > 0 && SETS_PER_STEP < crate::MAX_SETS);
 
-/// Make fragment `wanted` of the chunk of this name from other fragments.
+/// Makes fragment `wanted` of the chunk of this name from other fragments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RebuildJob {
     /// Class of the chunk.
@@ -34,32 +35,32 @@ pub struct RebuildJob {
     pub wanted: u32,
     /// Distinct fragments of the right lengths, which suffice to read.
     pub sources: Vec<Fragment>,
-    /// No other source can be had: use also those that do not have their checksum.
+    /// No other source is available: use also those that do not match their checksum.
     pub search: bool,
-    /// Sets before this one were tried in earlier steps; see [`Rebuilt::Unfinished`].
+    /// Number of the first set to try: earlier steps tried those before it; see [`Rebuilt::Unfinished`].
     pub first_set: usize,
 }
 
 /// The result of one step of a [`RebuildJob`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rebuilt {
-    /// The chunk has its name, and this is the fragment of it.
+    /// A set gives the chunk's name, and this is the fragment.
     Verified {
         /// The fragment.
         fragment: Fragment,
         /// Group hashes of the chunk.
         groups: Bytes,
-        /// Sources that are wrong, or do not have their checksum.
+        /// Sources that are wrong, or do not match their checksum.
         wrong: Vec<u32>,
     },
-    /// None of the sets of this step has the name; go on with this one.
+    /// No set of this step gives the name; continue with the next one.
     Unfinished {
         /// [`RebuildJob::first_set`] of the next step.
         next_set: usize,
     },
-    /// No set has the name.
+    /// No set gives the name.
     Mismatch {
-        /// Sources that do not have their checksum; may be empty.
+        /// Sources that do not match their checksum; may be empty.
         wrong: Vec<u32>,
     },
     /// There is no such class or fragment: other sources would not help.
@@ -67,8 +68,8 @@ pub enum Rebuilt {
 }
 
 impl RebuildJob {
-    /// Decodes the chunk from the next sets of sources, compares it with its name, and makes the fragment. Memory is taken from
-    /// `pool`.
+    /// Decodes the chunk from the next sets of sources, compares it with its name, and makes the fragment. Takes memory
+    /// from `pool`.
     pub fn run(&self, pool: &BufferPool) -> Rebuilt {
         let class = match Class::new(self.class.clone()) {
             Ok(class) => class,
@@ -86,8 +87,8 @@ impl RebuildJob {
                 let bytes = fragment(&class, &chunk, self.wanted, pool);
                 assert_eq!(chunk.len() as u64, self.chunk_len, "a verified chunk has its length");
                 let fragment = Fragment { number: self.wanted, crc32c: crc32c(&bytes), bytes };
-                // If an earlier set did not have the name, or there are more sources than one set needs (because an earlier step
-                // failed with fewer), a source may be wrong although it has its checksum.
+                // If an earlier set did not give the name, or there are more sources than one set needs (because an
+                // earlier step failed with fewer), a source may be wrong although it matches its checksum.
                 let suspicious = set > 0 || !wrong.is_empty() || self.sources.len() > class.k as usize;
                 let wrong = if suspicious { decoder.wrong_fragments(&chunk) } else { Vec::new() };
                 Rebuilt::Verified { fragment, groups, wrong }
@@ -97,7 +98,7 @@ impl RebuildJob {
         }
     }
 
-    /// The chunk in one piece and its group hashes, if it has the name (P2).
+    /// The chunk in one piece and its group hashes, if the bytes match the name (P2).
     fn verify(&self, parts: Vec<Bytes>, pool: &BufferPool) -> Option<(Bytes, Bytes)> {
         let chunk = match &parts[..] {
             [whole] => whole.clone(),
@@ -158,7 +159,7 @@ mod tests {
         }
     }
 
-    /// All steps of a job.
+    /// Runs all steps of a job.
     fn rebuild(mut job: RebuildJob) -> Rebuilt {
         loop {
             match job.run(&BufferPool::new(0)) {
@@ -168,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Changes the last byte of a fragment; with `checksum_too` the checksum fits again.
+    /// Changes the last byte of a fragment; with `checksum_too`, corrects its checksum to match.
     fn spoil(fragment: &mut Fragment, checksum_too: bool) {
         let mut bytes = fragment.bytes.to_vec();
         if let Some(last) = bytes.last_mut() {
@@ -180,7 +181,8 @@ mod tests {
         fragment.bytes = bytes.into();
     }
 
-    /// Every pattern of every family: what suffices gives any fragment, at lengths around all edges (P1, P6); what does not, none.
+    /// Every pattern of every family: fragments that suffice give any fragment, at all edge lengths (P1, P6); others
+    /// give none.
     #[test]
     fn whatever_suffices_gives_any_fragment() {
         for spec in ["ec:4+2", "ec:2+1", "copy+ec:4+2", "copy+ec:2+1", "raid6:4+2", "raid6:3+2", "replica:3", "none"] {
@@ -197,7 +199,7 @@ mod tests {
         let n = class.fragments();
         for pattern in 0u32..1 << n {
             let sources: Vec<_> = all.iter().filter(|it| pattern >> it.number & 1 == 1).cloned().collect();
-            // All at once is nothing new, and slow.
+            // More sources at once test nothing new, and are slow.
             if sources.len() > class.k as usize + 1 {
                 continue;
             }
@@ -217,7 +219,7 @@ mod tests {
         }
     }
 
-    /// P2: of five sources one is wrong, with or without a fitting checksum: it is named, and the rest suffices.
+    /// P2: one of five sources is wrong, with or without a matching checksum: it is named, and the rest suffices.
     #[test]
     fn one_wrong_source_is_found() {
         for class in ["ec:4+2", "copy+ec:4+2", "raid6:4+2"].map(info) {
@@ -237,7 +239,7 @@ mod tests {
         }
     }
 
-    /// P6: nothing comes of sources that do not lead to the name.
+    /// P6: sources that do not lead to the name give no fragment.
     #[test]
     fn wrong_sources_alone_give_nothing() {
         let class = info("ec:4+2");
@@ -271,7 +273,7 @@ mod tests {
         assert!(matches!(rebuild(job(&class, &chunk, 0, sources)), Rebuilt::Impossible(_)));
     }
 
-    /// A search of more sets than one step tries goes on where the step ended.
+    /// A search of more sets than one step tries continues where the step ended.
     #[test]
     fn long_searches_take_steps() {
         let class = info("ec:6+5");
@@ -290,21 +292,21 @@ mod tests {
                 result => break result,
             }
         };
-        // Only the last of the 210 sets has no liar: 64 + 64 + 64 do not reach it.
+        // Only the last of the 210 sets has no lying source: 64 + 64 + 64 do not reach it.
         assert_eq!(steps, 3);
         let Rebuilt::Verified { fragment, wrong, .. } = result else { panic!("{result:?}") };
         assert_eq!((fragment, wrong), (sources[10].clone(), vec![0, 1, 2, 3]));
     }
 
-    /// What happens to a fragment.
+    /// Faults of a fragment.
     #[derive(Clone, Copy, Debug)]
     enum Damage {
         None,
         Lost,
         Rotten,
-        /// Other bytes with a fitting checksum.
+        /// Other bytes with a matching checksum.
         Lie,
-        /// Right bytes whose stored checksum is wrong.
+        /// Right bytes with a wrong checksum.
         Checksum,
     }
 
@@ -352,7 +354,7 @@ mod tests {
                 (Decoded::Verified { parts, wrong: by_reader }, Rebuilt::Verified { fragment, wrong, .. }) => {
                     prop_assert_eq!(parts.concat(), chunk);
                     prop_assert_eq!(&fragment, &all[wanted as usize]);
-                    // Repair looks at every source; a reader only where the first set failed.
+                    // Repair checks every source; a reader only after the first set failed.
                     prop_assert!(by_reader.is_empty() || by_reader == wrong, "{:?} {:?}", by_reader, wrong);
                 }
                 (Decoded::Mismatch { wrong: by_reader }, Rebuilt::Mismatch { wrong }) => {
