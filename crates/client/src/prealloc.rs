@@ -47,7 +47,7 @@ pub struct PreallocatedPool {
     exhausted: Vec<u64>,
     written: HashSet<[u8; 32]>,
     order: VecDeque<[u8; 32]>,
-    /// The last file written was stored already.
+    /// Some content of the last file was stored already.
     known: bool,
 }
 

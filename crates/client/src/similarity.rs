@@ -20,9 +20,9 @@ pub struct Similarity {
     pub version: VersionInfo,
     /// Bytes of the version without holes.
     pub data_bytes: u64,
-    /// Bytes of those in chunks that the previous kept version also has; `None` for the first.
+    /// Those of these bytes in chunks that the previous kept version also has; 0 for the first.
     pub in_previous_bytes: u64,
-    /// Bytes of those in chunks that were stored already, by any file or earlier in this version.
+    /// Those of these bytes in chunks that were stored already, by any file or earlier in this version.
     pub in_all_bytes: u64,
 }
 

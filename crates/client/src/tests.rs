@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use tessera_net::BufferPool;
 use tessera_wire::rpc::{Answer, Call};
 
-/// A cluster whose answers come from a thread of their own, as from a connection.
+/// A cluster whose answers come from another thread, as from a connection.
 struct Loopback {
     fake: Arc<Mutex<Fake>>,
     queue: Mutex<mpsc::Sender<(Call, Done)>>,

@@ -44,8 +44,8 @@ impl Owned {
         self.locks = kept;
     }
 
-    /// Request `seq` was granted or not: queues what the owner holds in its range for the manager. Held locks come
-    /// first, so that no other client gets them meanwhile.
+    /// The client does not know whether request `seq` was granted: queues messages that set its range to what the owner
+    /// holds. Held locks come first, so that no other client gets them meanwhile.
     pub fn doubt(&mut self, asked: &FileLock, seq: u64) {
         let mut over: Vec<FileLock> =
             self.locks.iter().filter(|l| l.start <= asked.end && l.end >= asked.start).cloned().collect();

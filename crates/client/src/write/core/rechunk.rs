@@ -18,7 +18,7 @@ impl WriteCore {
         let start = if self.params.mode == CommitMode::Append { self.session.base_bytes } else { 0 };
         let same = chunking_of(&expected) == chunking_of(&self.session.policy)
             && self.session.policy.region_bytes().is_none_or(|region_bytes| start.is_multiple_of(region_bytes));
-        // In a patch, the shell cuts pieces at offsets of its own, and it knew the policy.
+        // The shell cuts the pieces of a patch after the opening, by the policy in effect.
         if same || self.extents.len() == 0 || self.params.mode == CommitMode::Patch {
             return Ok(false);
         }

@@ -10,7 +10,7 @@ pub(super) enum Phase {
     New,
     /// The request to open the file is in flight.
     Opening,
-    /// The policy is known: chunks are asked about, stored, committed.
+    /// The policy is known: the write asks about its chunks, stores them and commits.
     Open,
     /// Given up during the opening: the answer is awaited only to close the session.
     Cancelled,
