@@ -165,7 +165,7 @@ impl Fetch {
         std::mem::take(&mut self.late_nodes)
     }
 
-    /// Length in bytes of a fragment as it is stored.
+    /// Length in bytes of a stored fragment.
     pub fn stored_len(&self, fragment: u32) -> usize {
         self.class.stored_len(self.chunk.len_bytes, fragment)
     }

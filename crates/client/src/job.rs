@@ -48,7 +48,7 @@ pub struct Numbered<T> {
 }
 
 impl Job {
-    /// Computes. Memory is taken from `pool`.
+    /// Runs the job. Takes memory from `pool`.
     pub fn run(self, pool: &BufferPool) -> Output {
         match self {
             Job::Encode { class, chunk, wanted } => Output::Encoded(encode(&class, &chunk, &wanted, pool)),

@@ -1,7 +1,7 @@
-//! The library every front end uses: files in, verified bytes out.
+//! The library that every front end uses: files in, verified bytes out.
 //!
 //! Here live the *cores* of a write ([`write::core`]) and of a read ([`read::core`]): sans-io state machines that
-//! speak `tessera_wire::rpc`. The shell around them is what [`Client`] offers: input cut into chunks, a few
+//! speak `tessera_wire::rpc`. [`Client`] is the shell around them: it cuts input into chunks, and has a few
 //! threads, a transport, and caches under leases. Cores know no socket, file, thread or clock, so simulations
 //! drive them as they are. This crate keeps no state on disk, decides nothing about placement or repair, and knows
 //! no command line.

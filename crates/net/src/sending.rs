@@ -1,5 +1,5 @@
-//! Writes frames: gathered, from memory or straight from a file. The first thread that sends also writes what others
-//! queue meanwhile.
+//! Writes frames: gathered, from memory or straight from a file. The first thread that sends also writes what other
+//! threads queue meanwhile.
 
 use crate::endpoint::Stream;
 use bytes::Bytes;
