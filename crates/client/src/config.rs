@@ -53,9 +53,9 @@ tessera_knobs::knobs! {
         hedge_factor: u64 = 4;
         /// Time between attempts; it doubles up to 32 times this.
         backoff_ms: u64 = 50;
-        /// The client does not request a group that failed a put again for this long.
+        /// For this long the client avoids a group that failed a put.
         avoid_ms: u64 = 30_000;
-        /// Readers try a node that did not answer last for this long.
+        /// For this long readers try a node that did not answer only after all others.
         suspect_ms: u64 = 5_000;
         /// Threads that hash, code and verify; 0: one per core.
         worker_threads: usize = 0, in 0..=u64::MAX;

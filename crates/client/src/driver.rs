@@ -175,7 +175,7 @@ impl<C: Core> Driver<C> {
                 return Some(events);
             }
             self.scheduled.store(false, Ordering::Release);
-            // An event queued between the check above and the store found `scheduled` set, so no other thread drives.
+            // An event queued between the check above and the store found `scheduled` set: this thread must handle it.
             let missed = !self.inbox.lock().is_empty();
             if !missed || self.scheduled.swap(true, Ordering::AcqRel) {
                 return None;

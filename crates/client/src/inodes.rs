@@ -62,7 +62,7 @@ pub struct NewNode {
     pub rdev: u32,
     /// Its inode number, granted before; 0: any.
     pub ino: u64,
-    /// Also request the delegation of its directory, as [`Inodes::make_directory`] does.
+    /// Also request the delegation of the directory that it is made in ([`Entry::delegation_ms`]).
     pub want_delegation: bool,
     /// Inode numbers to draw along with it, for later files.
     pub inos: u32,

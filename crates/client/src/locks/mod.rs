@@ -180,7 +180,7 @@ impl Locks {
         }
     }
 
-    /// A call that may take `wait_ms` longer; if `cancel` returns true, it is withdrawn.
+    /// A call that may take `wait_ms` longer; when `cancel` returns a request, sends it to withdraw the call.
     fn call(
         &self,
         request: &SetLock,
