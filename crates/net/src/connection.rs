@@ -124,7 +124,7 @@ impl Connection {
     }
 
     /// Whether the peer ended the stream, between two frames and before this side did: it closed its socket, or its
-    /// process ended. False for a connection that broke or was reset: the peer may not know then. Final in
+    /// process ended. False for a connection that broke or was reset: the peer may not know yet. Final in
     /// [`Service::closed`].
     pub fn ended_by_peer(&self) -> bool {
         self.ended_by_peer.load(Ordering::Acquire)
