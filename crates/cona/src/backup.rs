@@ -1,4 +1,4 @@
-//! Verifying a store, and copying it as it is at one moment.
+//! Verifies a store, and copies its state at one moment.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::merge::CellCursor;
 use crate::plan::BOTTOM;
 use crate::store::Store;
 
-/// Bytes copied at once.
+/// Bytes per copy step.
 const COPY_BYTES: usize = 1 << 20;
 
 /// What [`Store::verify`] found.
@@ -25,13 +25,13 @@ pub struct VerifyReport {
     pub records: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Everything that is wrong.
+    /// All damage found.
     pub damage: Vec<Error>,
 }
 
 impl Store {
-    /// Reads every page of every cell past the system's cache and compares everything: checksums, order, and that index and filter
-    /// lead to each record.
+    /// Reads every page of every cell from the medium, bypassing the system's cache. Checks checksums, key order, and
+    /// that index and filter lead to each record.
     #[must_use]
     pub fn verify(&self) -> VerifyReport {
         let mut report = VerifyReport::default();
@@ -46,10 +46,11 @@ impl Store {
         report
     }
 
-    /// Copies the store as it is now to directory `dir` of another disk, where it can be opened. Writes go on meanwhile.
+    /// Copies the current state of the store to directory `dir` of another disk, as a store that can be opened. Writes
+    /// continue meanwhile.
     ///
     /// # Errors
-    /// [`Error::AlreadyThere`], [`Error::Damaged`] (a damaged cell is not copied), or a disk's.
+    /// [`Error::AlreadyThere`]; [`Error::Damaged`] for a damaged cell, which is not copied; or an error of either disk.
     pub fn checkpoint(&self, disk: &Arc<dyn Disk>, dir: &str) -> Result<(), Error> {
         if !dir.is_empty() {
             disk.create_dir(dir)?;
@@ -75,7 +76,7 @@ impl Store {
         Ok(())
     }
 
-    /// The newest records, those in buffers, as a cell.
+    /// Writes the records in the insert buffers as one cell, the newest of the copy.
     fn copy_buffers(&self, to: &StoreContext, snapshot: &crate::Snapshot, number: u64) -> Result<Option<Entry>, Error> {
         let mut writer = CellWriter::create(to, number, 0, self.shared.options.page_bytes, 10)?;
         let mut merger = snapshot.buffers();
@@ -92,7 +93,8 @@ impl Store {
     }
 }
 
-/// A cell's number is part of its checksums: it is written anew, every record checked on the way.
+/// Writes the cell's records into a new cell with another number. The number is part of the checksums, so the pages
+/// cannot be copied as they are. Checks every record on the way.
 fn rewrite_cell(to: &StoreContext, cell: &Arc<Cell>, number: u64, options: &crate::Options) -> Result<Entry, Error> {
     let bits = options.filter_bits_of(cell.level, cell.level == BOTTOM);
     let mut writer = CellWriter::create(to, number, cell.level, cell.footer.page_bytes, bits)?;
@@ -107,7 +109,7 @@ fn rewrite_cell(to: &StoreContext, cell: &Arc<Cell>, number: u64, options: &crat
 }
 
 fn verify_cell(cell: &Arc<Cell>, records: &mut u64) -> Result<(), Error> {
-    // Footer, index and bounds as they are on the disk now, not as they were read.
+    // Reads footer, index and bounds from the disk again: the copies in memory say nothing about the medium.
     let file = &*cell.file;
     let mut tail =
         vec![0; (cell.footer.file_bytes() - u64::from(cell.footer.pages) * u64::from(cell.footer.page_bytes)) as usize];

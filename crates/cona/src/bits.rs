@@ -1,9 +1,10 @@
-//! Bits in 64-bit words, and sorted numbers in them after Elias and Fano.
+//! Bit fields in 64-bit words, and sorted numbers in the Elias-Fano encoding.
 //!
-//! A run of `n` sorted numbers is kept as `buckets` unary counts (for each value of the high bits, as many ones as
-//! numbers have it, then a zero) followed by `n` fields of `low_bits` each (P. Elias, "Efficient storage and retrieval by
-//! content and address of static files", J. ACM 21(2), 1974; R. Fano, MIT Project MAC memo 61, 1971). The same form
-//! serves fences, counts of keys, and the key fragments of a page. Reading never panics, whatever the bits are.
+//! A run of `n` sorted numbers is stored as `buckets` unary counts followed by `n` fields of `low_bits` each. The count
+//! of a value of the high bits is one 1-bit per number that has it, then a 0-bit. (P. Elias, "Efficient storage and
+//! retrieval by content and address of static files", J. ACM 21(2), 1974; R. Fano, MIT Project MAC memo 61, 1971.) The
+//! same encoding serves fences, counts of keys, and the key fragments of a page. Reading never panics, whatever the
+//! bits are.
 
 /// Appends bit fields.
 #[derive(Debug, Default)]
@@ -62,7 +63,7 @@ impl BitWriter {
         }
     }
 
-    /// Fills up to the next word.
+    /// Pads with zeros to the next word.
     pub(crate) fn align(&mut self) {
         self.len_bits = self.words.len() as u64 * 64;
     }
@@ -73,7 +74,7 @@ impl BitWriter {
     }
 }
 
-/// The low bits that make `n` sorted numbers up to `max` shortest.
+/// The width of the low bits that gives the shortest encoding of `n` sorted numbers up to `max`.
 pub(crate) fn low_bits_for(n: u64, max: u64) -> u32 {
     if n == 0 || max / n == 0 { 0 } else { (max / n).ilog2() }
 }
@@ -91,7 +92,7 @@ pub(crate) fn field(words: &[u64], at: u64, width: u32) -> u64 {
     if width == 64 { value } else { value & ((1 << width) - 1) }
 }
 
-/// A run of sorted numbers in `words`, from bit `at` on.
+/// A run of sorted numbers in `words`, starting at bit `at`.
 #[derive(Clone, Copy)]
 pub(crate) struct Sorted<'a> {
     pub(crate) words: &'a [u64],
@@ -101,14 +102,15 @@ pub(crate) struct Sorted<'a> {
     pub(crate) low_bits: u32,
 }
 
-/// Position of the `nth` set bit of `word`, which has more than `nth`: the byte by counts of all bytes at once (S. Vigna, "Broadword
-/// implementation of rank/select queries", WEA 2008), the bit within it one by one.
+/// Position of the `nth` set bit of `word`, counted from 0. `word` must have more than `nth` set bits. Finds the byte
+/// by counting the bits of all bytes at once (S. Vigna, "Broadword implementation of rank/select queries", WEA 2008),
+/// then the bit within it one by one.
 fn select_in(word: u64, nth: u32) -> u32 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let pairs = word - ((word >> 1) & (ONES * 0x55));
     let nibbles = (pairs & (ONES * 0x33)) + ((pairs >> 2) & (ONES * 0x33));
     let bytes = (nibbles + (nibbles >> 4)) & (ONES * 0x0f);
-    // Byte i: how many bits are set in bytes 0 to i.
+    // Byte i: the number of bits set in bytes 0 to i.
     let upto = bytes.wrapping_mul(ONES);
     let enough = ((upto | (ONES * 0x80)) - ONES * u64::from(nth + 1)) & (ONES * 0x80);
     let place = enough.trailing_zeros() & 0x38;
@@ -121,12 +123,12 @@ fn select_in(word: u64, nth: u32) -> u32 {
 }
 
 impl Sorted<'_> {
-    /// Bits taken in all.
+    /// Length of the whole run in bits.
     pub(crate) fn len_bits(&self) -> u64 {
         self.n + self.buckets + self.n * u64::from(self.low_bits)
     }
 
-    /// Position, relative to `at`, of the `nth` one (or zero); `limit` if there is none before it.
+    /// Position, relative to `at`, of the `nth` one (or zero); `limit` if there is none before `limit`.
     fn select(&self, nth: u64, ones: bool, limit: u64) -> u64 {
         let (mut left, mut pos) = (nth, 0);
         while pos < limit {
@@ -166,7 +168,7 @@ impl Sorted<'_> {
         field(self.words, self.at + self.n + self.buckets + index * u64::from(self.low_bits), self.low_bits)
     }
 
-    /// The number at `index`; 0 behind the last.
+    /// The number at `index`; 0 past the end.
     pub(crate) fn get(&self, index: u64) -> u64 {
         if index >= self.n {
             return 0;
@@ -184,7 +186,7 @@ impl Sorted<'_> {
         (from + below, from + below + equal)
     }
 
-    /// True if `number` is among them.
+    /// True if the run holds `number`.
     pub(crate) fn contains(&self, number: u64) -> bool {
         let (from, to) = self.bucket(number >> self.low_bits);
         let low = if self.low_bits == 0 { 0 } else { number & ((1 << self.low_bits) - 1) };
@@ -240,7 +242,7 @@ mod tests {
         let mut word = 0x9e37_79b9_7f4a_7c15_u64;
         for round in 0..3000_u64 {
             word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round);
-            // Sparse, dense and everything between; the extremes too.
+            // Sparse, dense and in between, with the extremes.
             let thin = word & word.rotate_left(17) & word.rotate_left(40);
             for word in [word, thin, !thin, u64::MAX, 1 << (round % 64)] {
                 let set: Vec<u32> = (0..64).filter(|&bit| word >> bit & 1 == 1).collect();

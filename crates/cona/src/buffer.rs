@@ -1,7 +1,7 @@
-//! An insert buffer: the newest writes, sorted, in memory.
+//! An insert buffer: the newest writes, in memory, sorted by key.
 //!
-//! Readers look up while one writer inserts. A key keeps older versions only while a snapshot may want them. A small filter
-//! in front answers most lookups of keys that are not here without touching the tree.
+//! Readers look keys up while one writer inserts. A key keeps older versions only while a snapshot may read them. A
+//! small filter answers most lookups of absent keys without touching the tree.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -16,7 +16,7 @@ pub(crate) type Held = Option<Arc<[u8]>>;
 
 const INLINE: usize = 30;
 
-/// A key; short ones need no memory of their own, so that comparing them touches none.
+/// A key. Short keys are stored inline, so comparing them follows no pointer.
 #[derive(Clone, Debug)]
 pub(crate) enum SmallKey {
     Inline(u8, [u8; INLINE]),
@@ -53,11 +53,12 @@ impl PartialOrd for SmallKey {
     }
 }
 impl Ord for SmallKey {
-    /// The order of the bytes; of short keys eight at a time, for a search in the tree does little else.
+    /// Bytewise order. Short keys are compared eight bytes at a time: comparisons dominate a search in the tree.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         match (self, other) {
             (SmallKey::Inline(len, bytes), SmallKey::Inline(other_len, other)) => {
-                // Unused bytes are zeros; where all are equal the shorter key comes first. The last two words overlap.
+                // Unused bytes are zeros. If all bytes are equal, the shorter key comes first. The last two words
+                // overlap.
                 let differ = [0, 8, 16, INLINE - 8].into_iter().map(|at| (word(bytes, at), word(other, at)));
                 let order = differ.map(|(a, b)| a.cmp(&b)).find(|order| order.is_ne());
                 order.unwrap_or_else(|| len.cmp(other_len))
@@ -81,7 +82,7 @@ impl std::borrow::Borrow<[u8]> for SmallKey {
 struct Slot {
     seq: u64,
     value: Held,
-    /// Versions that a snapshot may want, newest first.
+    /// Versions that a snapshot may read, newest first.
     older: Vec<(u64, Held)>,
 }
 
@@ -98,13 +99,13 @@ pub(crate) struct Buffer {
     map: RwLock<BTreeMap<SmallKey, Slot>>,
     filter: Box<[AtomicU64]>,
     bytes: AtomicU64,
-    /// Sequence of the last batch in it.
+    /// Sequence number of the last batch applied.
     last_seq: AtomicU64,
-    /// Logs that hold its batches.
+    /// Numbers of the logs that hold its batches.
     pub(crate) logs: Mutex<Vec<u64>>,
 }
 
-/// What an entry costs beside its bytes.
+/// Memory per entry besides key and value.
 const ENTRY_BYTES: u64 = 96;
 
 impl Buffer {
@@ -124,7 +125,7 @@ impl Buffer {
         (&self.filter[word], 1 << (hash & 63) | 1 << ((hash >> 6) & 63))
     }
 
-    /// Bytes of keys and values that were put in, overwritten ones included, and what entries cost.
+    /// Bytes of all keys and values inserted, overwritten ones included, plus the overhead of the entries.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -141,7 +142,8 @@ impl Buffer {
         self.map.read().len()
     }
 
-    /// Applies batches, whole: no reader sees a part of one. `newest_snapshot` is asked under the lock, and `done` called.
+    /// Applies batches atomically: a reader sees all of a batch or nothing. Loads `newest_snapshot` and stores
+    /// `visible` under the lock.
     pub(crate) fn apply<'a>(
         &self,
         batches: impl Iterator<Item = (u64, &'a [Change])>,
@@ -187,7 +189,7 @@ impl Buffer {
         }
     }
 
-    /// The newest version with a sequence of at most `upto`. `None`: nothing is known here.
+    /// The newest version with a sequence of at most `upto`. `None`: the buffer does not know the key.
     pub(crate) fn get(&self, key: &[u8], hash: u64, upto: u64) -> Option<Held> {
         let (word, bits) = self.filter_of(hash);
         if word.load(Ordering::Relaxed) & bits != bits {
@@ -203,7 +205,7 @@ impl Buffer {
         f()
     }
 
-    /// Calls `f` with every key and its newest version, in order, until it fails.
+    /// Calls `f` with every key and its newest version, in key order. Stops at the first error.
     pub(crate) fn for_each<E>(&self, mut f: impl FnMut(&[u8], Option<&[u8]>) -> Result<(), E>) -> Result<(), E> {
         self.map.read().iter().try_for_each(|(key, slot)| f(key.as_bytes(), slot.value.as_deref()))
     }
@@ -216,10 +218,10 @@ fn version(slot: &Slot, upto: u64) -> Option<&Held> {
     slot.older.iter().find(|(seq, _)| *seq <= upto).map(|(_, value)| value)
 }
 
-/// Entries that a cursor takes out at once.
+/// Entries that a cursor copies under one lock.
 const CHUNK: usize = 64;
 
-/// Walks a buffer in order, as it was at one sequence, while others write to it.
+/// Walks a buffer in key order as of one sequence number, while the writer continues.
 pub(crate) struct BufferCursor {
     buffer: Arc<Buffer>,
     upto: u64,
@@ -229,7 +231,7 @@ pub(crate) struct BufferCursor {
 }
 
 impl BufferCursor {
-    /// Stands at the first key that is not below `from`.
+    /// Positions the cursor at the first key that is not below `from`.
     pub(crate) fn seek(buffer: Arc<Buffer>, upto: u64, from: &[u8]) -> Self {
         let mut cursor = BufferCursor { buffer, upto, chunk: Vec::new(), at: 0, ended: false };
         cursor.fill(Bound::Included(from));
@@ -276,7 +278,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Short keys are compared by words: in the order of their bytes all the same, zeros at their ends included.
+        /// Comparing short keys by words gives the bytewise order, also for keys that end in zeros.
         #[test]
         fn keys_are_in_the_order_of_their_bytes(
             a in proptest::collection::vec(0_u8..3, 1..34),

@@ -1,17 +1,18 @@
-//! Records that were read from cells and are kept in memory.
+//! A cache of records read from cells.
 //!
-//! A lookup comes here after the buffers and before the cells; so what is kept must be what the cells hold. It changes only when
-//! a buffer becomes a cell: that flush first stops insertions of readers that began before it, then takes
-//! its keys out, and only then lets readers see the new state. The eviction (Clock-PRO) is `quick_cache`'s.
+//! A lookup asks the buffers, then this cache, then the cells. So the cache must agree with the cells. The cells change
+//! only when a flush turns a buffer into a cell. The flush first rejects insertions by readers of older states, then
+//! removes its keys from the cache, and only then publishes the new state. The eviction policy (Clock-PRO) is
+//! `quick_cache`'s.
 
 use parking_lot::RwLock;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use std::sync::Arc;
 
-/// Longest value that is kept.
+/// Longest value that the cache keeps.
 const VALUE_BYTES_MAX: usize = 4096;
-/// What an entry costs beside its bytes.
+/// Memory per entry besides key and value.
 const ENTRY_BYTES: u64 = 96;
 
 #[derive(Clone)]
@@ -25,10 +26,10 @@ impl Weighter<Box<[u8]>, Arc<[u8]>> for ByBytes {
 
 type Records = Cache<Box<[u8]>, Arc<[u8]>, ByBytes>;
 
-/// The cache of a store.
+/// The record cache of a store.
 pub(crate) struct RecordCache {
     cache: Option<Records>,
-    /// Insertions are taken from readers of this state only.
+    /// Only readers of this state may insert.
     version: RwLock<u64>,
 }
 
@@ -43,7 +44,7 @@ impl RecordCache {
         self.cache.as_ref()?.get(key)
     }
 
-    /// Keeps what a reader of state `version` found in the cells.
+    /// Inserts a record that a reader of state `version` found in the cells.
     pub(crate) fn insert(&self, version: u64, key: &[u8], value: &[u8]) {
         let Some(cache) = self.cache.as_ref().filter(|_| value.len() <= VALUE_BYTES_MAX) else { return };
         let now = self.version.read();

@@ -1,6 +1,7 @@
-//! A cell: an immutable file of pages in key order, its index and filter behind them, a footer (docs/formats.md, section 5.3).
+//! A cell: an immutable file of pages in key order, followed by index, filter and footer (docs/formats.md, section
+//! 5.3).
 //!
-//! [`Cell`] opens one (reading only what is behind the pages) and looks keys up, one page read each.
+//! [`Cell`] opens one, reading only what follows the pages, and looks keys up with one page read each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -127,7 +128,7 @@ pub(crate) struct Counters {
     pub(crate) flush_us: AtomicU64,
     pub(crate) merge_us: AtomicU64,
     pub(crate) merged_records: AtomicU64,
-    /// Lookups that cells of each level answered; the last counts [`BOTTOM`].
+    /// Lookups that cells of each level answered; the last entry counts [`BOTTOM`].
     pub(crate) level_hits: [AtomicU64; LEVELS],
 }
 
@@ -135,14 +136,14 @@ pub(crate) struct Counters {
 pub(crate) const LEVELS: usize = 32;
 
 impl Counters {
-    /// Notes that a cell of `level` answered a lookup.
+    /// Counts a lookup that a cell of `level` answered.
     pub(crate) fn hit(&self, level: u32) {
         let at = if level == BOTTOM { LEVELS - 1 } else { (level as usize).min(LEVELS - 2) };
         self.level_hits[at].fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Files of cells that nothing uses any more.
+/// Names of cell files that are no longer in use and can be removed.
 pub(crate) type Trash = Arc<Mutex<Vec<String>>>;
 
 /// Result of a lookup in one cell.
@@ -161,9 +162,9 @@ pub(crate) struct Cell {
     pub(crate) index: PageIndex,
     pub(crate) first_key: Vec<u8>,
     pub(crate) last_key: Vec<u8>,
-    /// The manifest no longer names it: its file goes with its last user.
+    /// The manifest no longer names this cell: its file is removed with the last reference.
     pub(crate) doomed: AtomicBool,
-    /// A merge met damage in it: no merge takes it again.
+    /// A merge found damage in this cell; later merges leave it out.
     pub(crate) spoiled: AtomicBool,
     pub(crate) trash: Trash,
     pub(crate) counters: Arc<Counters>,
@@ -190,11 +191,11 @@ pub(crate) struct StoreContext {
     pub(crate) dir: String,
     pub(crate) trash: Trash,
     pub(crate) counters: Arc<Counters>,
-    /// Files are synced; not those of a volatile store.
+    /// Files are synced. False for a volatile store.
     pub(crate) durable: bool,
 }
 
-/// A read past the end of a file is damage: its length is known.
+/// Reads exactly `bytes`. The file's length is known, so a short read is damage.
 pub(crate) fn read_exact(file: &dyn DiskFile, path: &str, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
     file.read_at(offset, bytes).map_err(|e| match e {
         DiskError::ShortRead { expected, got, .. } => {
@@ -204,7 +205,7 @@ pub(crate) fn read_exact(file: &dyn DiskFile, path: &str, offset: u64, bytes: &m
     })
 }
 
-/// First and last key, as they stand behind the index.
+/// Encodes the first and the last key, stored behind the index.
 pub(crate) fn encode_bounds(first: &[u8], last: &[u8]) -> Vec<u8> {
     assert!(first <= last, "the first key of a cell is above its last");
     assert!(!first.is_empty() && last.len() <= KEY_BYTES_MAX && first.len() <= KEY_BYTES_MAX, "keys of a cell");
@@ -227,7 +228,7 @@ impl Cell {
     /// Opens a cell that the manifest names. Reads footer, index and bounds.
     ///
     /// # Errors
-    /// [`Error::Damaged`] naming file and offset, [`Error::NewerFormat`], or the disk's.
+    /// [`Error::Damaged`] with file and offset, [`Error::NewerFormat`], or the disk's.
     pub(crate) fn open(around: &StoreContext, number: u64, level: u32, file_bytes: u64) -> Result<Self, Error> {
         let path = path_in(&around.dir, &cell_name(number));
         let file = around.disk.open(&path, OpenMode::Existing).map_err(|e| match e {
@@ -310,7 +311,7 @@ impl Cell {
         read_exact(&*self.file, &self.path, self.page_at(page), bytes)
     }
 
-    /// The record of a run, whose first page was read into `head`.
+    /// Reads the record of a run whose first page is in `head`.
     pub(crate) fn read_run(&self, page: u32, head: &[u8], record_bytes: u32, rest_crc: u32) -> Result<Vec<u8>, Error> {
         let total = record_bytes as usize + RUN_HEADER_BYTES;
         let pages = total.div_ceil(head.len());
@@ -329,7 +330,7 @@ impl Cell {
         Ok(record)
     }
 
-    /// Looks a key up: the pages that may hold it, the likelier ones first, each read once.
+    /// Looks a key up. Reads each page that may hold it once, the most likely first.
     pub(crate) fn get(&self, key: &[u8], hash: u64, scratch: &mut Vec<u8>) -> Result<Option<LookupResult>, Error> {
         if key < &self.first_key[..] || key > &self.last_key[..] {
             return Ok(None);
@@ -379,7 +380,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// P14: another version is told from damage, with both numbers.
+    /// P14: an unknown version gives an error with both numbers, not damage.
     #[test]
     fn a_newer_footer_is_told_from_damage() {
         let mut bytes = Footer { number: 7, page_bytes: 4096, ..Footer::default() }.encode();
@@ -391,7 +392,7 @@ mod tests {
     }
 
     proptest! {
-        /// P14: whatever the bytes behind the pages are, they give an error or what they say, never a panic.
+        /// P14: arbitrary bytes behind the pages give an error or a cell, never a panic.
         #[test]
         fn any_footer_and_bounds_parse_or_fail(bytes in proptest::collection::vec(any::<u8>(), FOOTER_BYTES), bit in 0_usize..FOOTER_BYTES * 8) {
             let mut footer: [u8; FOOTER_BYTES] = bytes[..].try_into().unwrap();

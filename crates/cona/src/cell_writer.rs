@@ -1,4 +1,4 @@
-//! Writes a cell in one pass: pages in large writes, the index built meanwhile, then the index and the footer.
+//! Writes a cell in one pass: pages in large writes, then the index built along the way, then the footer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,12 +10,13 @@ use crate::error::Error;
 use crate::index::{IndexBuilder, hash_key};
 use crate::page::{self, PAGE_HEADER_BYTES, RUN_HEADER_BYTES, crc32c};
 
-/// Bytes that are gathered before they are written.
+/// Bytes per write.
 const WRITE_BYTES: usize = 1 << 20;
-/// Bytes after which what was written is pushed to the medium, so that the last sync has little left to do.
+/// Bytes between early writebacks to the medium, which leave little for the final sync.
 const SYNC_BYTES: u64 = 32 << 20;
 
-/// A cell that is being written; dropped unfinished, it leaves a file that [`CellWriter::abandon`] or the next opening removes.
+/// A cell that is being written. Dropped unfinished, it leaves a file; [`CellWriter::abandon`] or the next opening
+/// removes it.
 pub(crate) struct CellWriter {
     around: StoreContext,
     pub(crate) number: u64,
@@ -24,10 +25,10 @@ pub(crate) struct CellWriter {
     path: String,
     file: Arc<dyn DiskFile>,
     out: Vec<u8>,
-    /// Where `out` goes.
+    /// File offset of `out`.
     out_at: u64,
     synced_at: u64,
-    /// Where the open page begins in `out`.
+    /// Offset of the open page in `out`.
     page_from: usize,
     slots: Vec<u16>,
     hashes: Vec<u64>,
@@ -79,7 +80,7 @@ impl CellWriter {
     /// [`Error::Damaged`] if the key is not above the last one, or the disk's.
     pub(crate) fn add(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
         if self.footer.records > 0 && key <= &self.last_key[..] {
-            // Buffers are sorted and so are sound cells: only damage that no checksum shows can cause this.
+            // Buffers are sorted, and so are sound cells. Only damage that no checksum shows can get here.
             let what = "keys that are merged into this cell do not ascend";
             return Err(Error::damaged(&self.path, self.out_at + self.out.len() as u64, what));
         }
@@ -109,7 +110,7 @@ impl CellWriter {
         Ok(())
     }
 
-    /// Bytes of the open page, its slots included.
+    /// Bytes used in the open page, its slots included.
     fn used(&self) -> usize {
         self.out.len() - self.page_from + 2 * self.slots.len()
     }
@@ -131,7 +132,7 @@ impl CellWriter {
         self.write_out(WRITE_BYTES)
     }
 
-    /// Both kinds of pages end alike.
+    /// Updates the state after a page of either kind.
     fn end_page(&mut self) {
         self.page_from = self.out.len();
         self.slots.clear();
@@ -140,7 +141,7 @@ impl CellWriter {
         self.last_before.extend_from_slice(&self.last_key);
     }
 
-    /// A record that is longer than a page has pages of its own.
+    /// Writes a record that is longer than a page as a run of pages.
     fn add_run(&mut self, key: &[u8], value: Option<&[u8]>, record: usize) -> Result<(), Error> {
         let pages = (RUN_HEADER_BYTES + record).div_ceil(self.page_bytes);
         assert!(pages >= 2 && self.slots.is_empty(), "a run begins on a page of its own and passes it");
@@ -179,12 +180,12 @@ impl CellWriter {
         self.footer.records
     }
 
-    /// Bytes of memory held while writing.
+    /// Heap memory held while writing.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.out.capacity() + self.index.heap_bytes()
     }
 
-    /// Writes what is left, syncs if `sync`, and gives the cell, whose name is not durable yet.
+    /// Writes index, bounds and footer, syncs if `sync`, and opens the cell. The name of its file is not durable yet.
     pub(crate) fn finish(mut self, sync: bool) -> Result<Cell, Error> {
         if !self.slots.is_empty() {
             self.finish_page()?;
@@ -218,7 +219,7 @@ impl CellWriter {
         Ok(Cell::assemble(&self.around, self.footer.clone(), self.level, self.file.clone(), path, index, bounds))
     }
 
-    /// Removes what was written.
+    /// Removes the unfinished file.
     pub(crate) fn abandon(self) {
         let _ = self.around.disk.remove(&self.path);
     }

@@ -1,7 +1,7 @@
-//! From a batch to the log and the active buffer; writers that come at the same time go together.
+//! Group commit: from batches to the log and the active buffer.
 //!
-//! The first writer that finds no leader leads: it takes all waiting batches, writes them to the log at once, syncs once if any of them
-//! asks for it, applies them, and wakes the others. Readers see batches in the order of the log.
+//! A writer that finds no leader becomes the leader. It takes all waiting batches, writes them to the log in one write,
+//! syncs once if any of them asks for it, applies them, and wakes their writers. Readers see batches in log order.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use crate::log::{Log, encode_changes, log_name};
 use crate::options::{Background, Durability};
 use crate::state::{Shared, State};
 
-/// Cells beyond which writers are slowed down, bit by bit, so that merges keep up.
+/// Number of cells above which writers are slowed down gradually, so that merges keep up.
 const CELLS_AT_EASE: usize = 24;
-/// Cells beyond which a writer that needs another buffer waits for merges: flushes go before merges, so that tiny buffers could make cells
-/// faster than they are merged, without end.
+/// Number of cells above which a writer that needs a new buffer waits for merges. Flushes take precedence over merges,
+/// so without this bound tiny buffers could make cells faster than merges remove them.
 const CELLS_MAX: usize = 128;
-/// Bytes after which a slowed writer pauses.
+/// Bytes between two pauses of a slowed writer.
 const PAUSE_BYTES: u64 = 64 << 10;
 
-/// State of the one writer: the logs.
+/// State of the current leader: the logs.
 pub(crate) struct Committer {
-    /// None in a volatile or unlogged store.
+    /// `None` in a volatile or unlogged store.
     log: Option<Log>,
-    /// Logs that were written to earlier and are not synced.
+    /// Earlier logs that are written but not synced.
     older: Vec<Log>,
     pub(crate) next_seq: u64,
-    /// Batches up to here are durable.
+    /// All batches up to this sequence are durable.
     pub(crate) durable_seq: u64,
     out: Vec<u8>,
     since_pause: u64,
@@ -44,10 +44,10 @@ impl Committer {
         Committer { log, older: Vec::new(), next_seq, durable_seq: next_seq - 1, out: Vec::new(), since_pause: 0 }
     }
 
-    /// Makes everything durable that was written so far.
+    /// Makes everything written so far durable.
     fn sync(&mut self, shared: &Shared) -> Result<(), Error> {
         while let Some(log) = self.older.first_mut() {
-            // One that was flushed and removed meanwhile needs no sync, but it does no harm.
+            // Syncing a log that was flushed and removed meanwhile is unnecessary but harmless.
             log.sync()?;
             self.older.remove(0);
         }
@@ -79,7 +79,7 @@ struct Waiting {
     busy: bool,
 }
 
-/// Writers that wait.
+/// Waiting writers.
 #[derive(Default)]
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
@@ -87,7 +87,7 @@ pub(crate) struct Queue {
 }
 
 impl Shared {
-    /// Writes one batch.
+    /// Commits one batch: waits for its turn or leads a group.
     pub(crate) fn commit(self: &Arc<Self>, changes: Vec<Change>, durability: Durability) -> Result<(), Error> {
         let bytes: usize =
             changes.iter().map(|c| c.key.as_bytes().len() + c.value.as_ref().map_or(0, |v| v.len())).sum();
@@ -126,7 +126,7 @@ impl Shared {
         result
     }
 
-    /// The leader of a group has done its work.
+    /// Ends the leader's turn and wakes the writers of its group and the next leader.
     fn hand_on(&self, group: usize) {
         let mut waiting = self.queue.waiting.lock();
         waiting.busy = false;
@@ -173,7 +173,7 @@ impl Shared {
         Ok(())
     }
 
-    /// While many cells wait to be merged, every so many bytes cost a moment.
+    /// While many cells wait for merges, returns a pause for the writer once per [`PAUSE_BYTES`] written.
     fn pause_due<R: Deref<Target = Request>>(
         &self,
         committer: &mut Committer,
@@ -193,8 +193,8 @@ impl Shared {
         Some(pause)
     }
 
-    /// Begins a new buffer if the active one is full, waiting for a free one if there is none. Gives the state to write to: only who holds
-    /// the committer changes its active buffer.
+    /// Begins a new buffer if the active one is full, and waits if no buffer is free. Returns the state to write to.
+    /// Only the holder of the committer changes its active buffer.
     fn make_room(self: &Arc<Self>, committer: &mut Committer) -> Result<Arc<State>, Error> {
         let state = self.current();
         let log_full = committer.log.as_ref().is_some_and(|log| log.bytes() >= self.options.log_bytes_max());
@@ -232,13 +232,13 @@ impl Shared {
         self.around.counters.wait_us.fetch_add(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
         self.rotate(committer)?;
         if self.options.background == Background::Inline {
-            // The batch at hand does not depend on it; what fails here is tried again when a buffer is needed.
+            // The batch at hand does not depend on this work. Work that fails is retried when a buffer is needed.
             let _ = self.work_until_done();
         }
         Ok(self.current())
     }
 
-    /// Freezes the active buffer and begins a new one with a log of its own.
+    /// Freezes the active buffer and begins a new one with its own log.
     pub(crate) fn rotate(&self, committer: &mut Committer) -> Result<(), Error> {
         let logged = self.options.logged && self.around.durable;
         let log = if logged {
@@ -257,14 +257,14 @@ impl Shared {
             frozen.extend_from_slice(&state.frozen);
             State { active, frozen, ..state.clone() }
         });
-        // Logs whose batches all are in cells need no sync any more.
+        // Logs whose batches are all in cells need no sync.
         let needed: Vec<u64> = self.current().frozen.iter().flat_map(|b| b.logs.lock().clone()).collect();
         committer.older.retain(|log| log.dirty && needed.contains(&log.number));
         self.notify();
         Ok(())
     }
 
-    /// Makes durable what was acknowledged with less.
+    /// Makes batches durable that were acknowledged without a sync.
     pub(crate) fn sync_log(&self) -> Result<(), Error> {
         self.check_running()?;
         let mut committer = self.committer.lock();
@@ -275,7 +275,7 @@ impl Shared {
         result
     }
 
-    /// Removes logs whose batches all are in cells.
+    /// Removes logs whose batches are all in cells.
     pub(crate) fn remove_logs(&self, numbers: &[u64]) {
         for number in numbers {
             let _ = self.around.disk.remove(&crate::cell::path_in(&self.around.dir, &log_name(*number)));

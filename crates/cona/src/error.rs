@@ -4,10 +4,10 @@ use tessera_disk::DiskError;
 
 use crate::options::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// Why a store could not do what it was asked.
+/// Why a store operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// Nothing is stored under an empty key.
+    /// An empty key.
     #[error("the key is empty; keys have 1 to {KEY_BYTES_MAX} bytes")]
     EmptyKey,
     /// A key that is too long.
@@ -27,29 +27,29 @@ pub enum Error {
     BadOption {
         /// Its name.
         option: &'static str,
-        /// What was given.
+        /// The value given.
         value: u64,
-        /// What may be given.
+        /// The allowed range.
         allowed: &'static str,
     },
-    /// No store where one was expected.
+    /// The directory holds no store, and none may be created.
     #[error("{dir}: no CONA store (no file MANIFEST); check the path, or allow that it is created")]
     NotAStore {
         /// The directory.
         dir: String,
     },
-    /// A store is in the way.
+    /// The directory already holds a store.
     #[error("{dir}: already holds a CONA store; choose an empty directory")]
     AlreadyThere {
         /// The directory.
         dir: String,
     },
-    /// A directory that cannot be written.
+    /// The directory is not writable.
     #[error("{dir}: cannot be written ({reason}); a store needs a directory that it may write")]
     ReadOnly {
         /// The directory.
         dir: String,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
     /// Another process (or another part of this one) has the store open.
@@ -58,22 +58,22 @@ pub enum Error {
         /// The directory.
         dir: String,
     },
-    /// Written by a newer release.
+    /// A file written by a newer release.
     #[error("{file}: format version {found}, but this program knows {supported}; use a newer release")]
     NewerFormat {
         /// The file.
         file: String,
         /// Its version.
         found: u32,
-        /// The newest this code reads.
+        /// The newest version that this code reads.
         supported: u32,
     },
-    /// Bytes that are not what was written.
+    /// Stored bytes that are malformed or fail their checksum.
     #[error("{file} at {offset}: {what}; restore it from a backup (`cona verify` lists all damage)")]
     Damaged {
         /// The file.
         file: String,
-        /// Where the damaged unit begins.
+        /// Offset of the damaged unit.
         offset: u64,
         /// What is wrong with it.
         what: String,
@@ -84,13 +84,13 @@ pub enum Error {
         /// What was being written.
         what: String,
     },
-    /// A sync failed earlier: nothing may be written before the store was opened anew.
+    /// An earlier sync failed. The store takes no writes until it is reopened.
     #[error("the store takes no more writes since {reason}; close and open it again")]
     Stopped {
         /// The first failure.
         reason: String,
     },
-    /// The disk failed.
+    /// Another disk error.
     #[error("{0}")]
     Disk(std::sync::Arc<DiskError>),
 }
@@ -110,13 +110,13 @@ impl Error {
         Error::Damaged { file: file.into(), offset, what: what.into() }
     }
 
-    /// True if trying again can help once there is space.
+    /// True if a retry can succeed once space is free.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, Error::NoSpace { .. })
     }
 
-    /// True if stored bytes are not what was written.
+    /// True if stored bytes are damaged.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(self, Error::Damaged { .. })

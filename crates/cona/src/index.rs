@@ -1,37 +1,40 @@
-//! The index and the filter of a cell: which page holds a key, in about a byte a key, built while the cell is written.
+//! The index and the filter of a cell: they find the page of a key with about a byte of memory per key. Built while the
+//! cell is written.
 //!
-//! **Fences.** Pages are grouped in blocks of up to [`BLOCK_PAGES`]. A block keeps one *separator* (the shortest prefix
-//! of its first key that is above the last key before it) as bytes. Within it, behind the prefix that its keys share, keys are
-//! read as numbers in the base of the bytes that occur there, and shifted right as far as three boundaries of four stay
-//! distinct; these numbers, one a page, are kept after Elias and Fano. The mapping from keys to numbers keeps order but
-//! is not one to one: where a key's number equals a fence, the page before it is a candidate too. So fences of random
-//! keys take about `2 + log2(keys a page) + 4` bits a page whatever the keys' length, and ordered scans stay possible.
+//! **Fences.** Pages are grouped into blocks of up to [`BLOCK_PAGES`]. Each block stores one *separator* as bytes: the
+//! shortest prefix of its first key that is above the last key before it. Within the block, the prefix that its keys
+//! share is dropped, and the rest is read as a number whose base is the range of bytes that occur there. The numbers
+//! are shifted right as far as three of four page boundaries stay distinct. One number per page is stored in the
+//! Elias-Fano encoding. The mapping from keys to numbers is monotonic but not injective: if a key's number equals a
+//! fence, the page before it is a candidate too. So fences of random keys take about `2 + log2(keys a page) + 4` bits a
+//! page whatever the keys' length, and ordered scans remain possible.
 //!
-//! **Filter.** For each page, `filter_bits` bits of each key's hash, in buckets (quotienting: as many buckets as the page has keys,
-//! chosen by other bits of the hash). So one fragment is compared instead of all of the page's: `filter_bits + 2` bits a key give
-//! the rate of false positives of `filter_bits` bits.
+//! **Filter.** For each page, the filter stores `filter_bits` bits of each key's hash, in buckets (quotienting). Other
+//! bits of the hash choose the bucket, and there are as many buckets as keys in the page. A lookup therefore compares
+//! one fragment on average instead of all of the page's: `filter_bits + 2` bits a key give the false-positive rate of
+//! `filter_bits` bits.
 //!
 //! Start reading at [`PageIndex::candidates`]; docs/formats.md, section 5, draws the bytes.
 
 use crate::bits::{BitWriter, Sorted, low_bits_for};
 
-/// Most pages a block has.
+/// Maximum number of pages in a block.
 pub(crate) const BLOCK_PAGES: usize = 64;
-/// Pages that a block must have, in the mean, for its eight bytes of head.
+/// Mean number of pages a block must have before its eight-byte head pays for itself.
 const HEAD_PAGES: usize = 8;
-/// Bytes behind the common prefix that any block can tell apart: 256^8 numbers fit 64 bits.
+/// Bytes behind the common prefix that always suffice to tell fences apart: 256^8 numbers fit 64 bits.
 const WINDOW_BYTES: usize = 8;
-/// Bytes of a block's description.
+/// Encoded bytes per block.
 const BLOCK_BYTES: usize = 24;
-/// Bytes before the blocks' descriptions.
+/// Encoded bytes before the blocks.
 const HEADER_BYTES: usize = 32;
 const _: () = assert!(BLOCK_BYTES >= 3 * 4 + 10 && HEADER_BYTES >= 4 * 4 + 8 + 4, "docs/formats.md, section 5.3");
 const _: () = assert!(BLOCK_PAGES <= u8::MAX as usize, "a block counts its pages in 8 bits");
 const _: () = assert!(SYMBOLS[256] == 8 && SYMBOLS[2] == 64, "256^8 and 2^64 numbers fit 64 bits");
-/// Most bits of a key's hash that a filter keeps.
+/// Maximum number of hash bits per key in a filter.
 pub const FILTER_BITS_MAX: u32 = 16;
 
-/// How many symbols of a base fit 64 bits.
+/// For each base, how many symbols fit 64 bits.
 const SYMBOLS: [u8; 257] = {
     let mut table = [0; 257];
     let mut base = 2;
@@ -47,7 +50,7 @@ const SYMBOLS: [u8; 257] = {
     table
 };
 
-/// What a page's keys are to the filter and the index: a 64-bit hash of all bytes.
+/// The 64-bit hash of a key, which filter and index use.
 pub(crate) fn hash_key(key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(key)
 }
@@ -62,7 +65,8 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }
 
-/// Eight bytes behind the first `skip`, as a number: to compare keys that share these. Equal heads say nothing.
+/// The eight bytes after the first `skip`, as a number, for comparing keys that share those first bytes. Equal heads
+/// decide nothing.
 pub(crate) fn head(key: &[u8], skip: usize) -> u64 {
     let tail = key.get(skip..).unwrap_or(&[]);
     let mut bytes = [0; 8];
@@ -73,7 +77,7 @@ pub(crate) fn head(key: &[u8], skip: usize) -> u64 {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Block {
-    /// Where its separator begins.
+    /// Offset of its separator.
     separator_at: u32,
     /// Its first word of bits.
     words_at: u32,
@@ -85,7 +89,7 @@ struct Block {
     /// Smallest and largest byte that tells fences apart.
     lo: u8,
     hi: u8,
-    /// Bytes behind the prefix that make the number, and how far it is shifted.
+    /// Number of bytes behind the prefix that make the number, and the shift.
     symbols: u8,
     shift: u8,
     fence_low: u8,
@@ -94,7 +98,7 @@ struct Block {
     count_buckets: u8,
 }
 
-/// Bytes read as a number in base `hi - lo + 1`, so that order is kept (equal numbers may come of different bytes).
+/// Reads bytes as a number in base `hi - lo + 1`. Keeps the order; different bytes may give equal numbers.
 fn number(bytes: &[u8], lo: u8, hi: u8, symbols: u8) -> u64 {
     let base = u64::from(hi.saturating_sub(lo)).max(1) + 1;
     let symbols = symbols.min(SYMBOLS[base as usize]);
@@ -103,7 +107,7 @@ fn number(bytes: &[u8], lo: u8, hi: u8, symbols: u8) -> u64 {
         let digit = match (rest, bytes.get(i)) {
             (Some(digit), _) => digit,
             (None, Some(&byte)) if byte >= lo && byte <= hi => u64::from(byte - lo),
-            // Once out of range, what follows must not matter, or order would be lost.
+            // After the first byte out of range, later bytes must not count, or the order would be lost.
             (None, byte) => *rest.insert(if byte.is_some_and(|&b| b > hi) { base - 1 } else { 0 }),
         };
         value = value.wrapping_mul(base).wrapping_add(digit);
@@ -195,14 +199,15 @@ pub(crate) struct PageIndex {
     blocks: Vec<Block>,
     separators: Vec<u8>,
     words: Vec<u64>,
-    /// Bytes that all separators share.
+    /// Length of the prefix that all separators share.
     skip: usize,
-    /// The separators' heads behind them, side by side: most of a search touches nothing else. None if blocks are small: too dear then.
+    /// The heads of the separators after `skip` bytes, side by side, so that most of a search touches nothing else.
+    /// Empty if blocks are small and heads would cost too much memory.
     heads: Vec<u64>,
 }
 
 impl PageIndex {
-    /// Adds what is not stored.
+    /// Computes the fields that are not stored.
     fn with_heads(mut self) -> Self {
         let last = self.blocks.len().saturating_sub(1);
         self.skip = if last == 0 { 0 } else { common_prefix(self.separator(0), self.separator(last)) };
@@ -212,7 +217,7 @@ impl PageIndex {
         self
     }
 
-    /// Bytes of memory: the index, and the filter.
+    /// Bytes of memory of the index and of the filter.
     pub(crate) fn memory_bytes(&self) -> (u64, u64) {
         let heads = self.heads.len() * 8;
         let all = self.blocks.len() * size_of::<Block>() + heads + self.separators.len() + self.words.len() * 8;
@@ -259,7 +264,7 @@ impl PageIndex {
         low
     }
 
-    /// Where a key can be. `None` only if there are no pages.
+    /// The pages that may hold a key. `None` only if there are no pages.
     pub(crate) fn candidates(&self, key: &[u8]) -> Option<Candidates> {
         let index = self.blocks_upto(key).saturating_sub(1);
         let block = self.blocks.get(index)?;
@@ -270,12 +275,12 @@ impl PageIndex {
         Some(Candidates { block: index, from: below as u32, to: upto as u32 })
     }
 
-    /// The page's place in the file.
+    /// The number of the page in the file.
     pub(crate) fn physical(&self, block: usize, page: u32) -> u32 {
         self.blocks[block].first_page.saturating_add(page)
     }
 
-    /// False if the page certainly has no key of this hash.
+    /// False if the page certainly holds no key with this hash.
     pub(crate) fn may_hold(&self, block: usize, page: u32, hash: u64) -> bool {
         if self.filter_bits == 0 {
             return true;
@@ -286,7 +291,7 @@ impl PageIndex {
         let filters_at = counts.at + counts.len_bits();
         let at = filters_at.saturating_add(before.saturating_mul(u64::from(self.filter_bits + 2)));
         if keys > u64::from(u16::MAX) || at > self.words.len() as u64 * 64 {
-            // Only damage says so; the page itself tells.
+            // Only a damaged filter says this. Reading the page decides.
             return true;
         }
         let run = Sorted { words: &self.words, at, n: keys, buckets: keys, low_bits: self.filter_bits };
@@ -307,7 +312,7 @@ impl PageIndex {
         bytes
     }
 
-    /// Reads what [`PageIndex::encode`] wrote; `Err` says what is wrong with it.
+    /// Decodes the output of [`PageIndex::encode`]; `Err` names what is wrong.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         let head = bytes.get(..HEADER_BYTES).ok_or("the index is shorter than its header")?;
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -337,7 +342,7 @@ impl PageIndex {
 
 struct Pending {
     first_key: Vec<u8>,
-    /// The last key of the page before.
+    /// The last key of the previous page.
     last_before: Vec<u8>,
     common: usize,
     keys: u64,
@@ -352,7 +357,7 @@ pub(crate) struct IndexBuilder {
     pending: Vec<Pending>,
     fragments: Vec<u64>,
     first_page: u32,
-    /// The longest separator of the pending pages but the first.
+    /// The longest separator of the pending pages except the first.
     longest: usize,
     pages: u32,
     keys: u64,
@@ -378,8 +383,8 @@ impl IndexBuilder {
         self.bits.heap_bytes() + self.separators.capacity() + self.blocks.capacity() * size_of::<Block>()
     }
 
-    /// The next page: its first key, the last key of the page before, the hashes of its keys, and how many pages of the
-    /// file it takes (more than one only for a single record that is longer than a page).
+    /// Adds the next page: its first key, the last key of the page before, the hashes of its keys, and the number of
+    /// file pages it takes (more than one only for a record that is longer than a page).
     pub(crate) fn page(&mut self, first_key: &[u8], last_before: &[u8], hashes: &[u64], file_pages: u32) {
         assert!(!hashes.is_empty() && file_pages > 0, "an empty page");
         assert!(self.pages == 0 || first_key > last_before, "pages are out of order");
@@ -387,7 +392,7 @@ impl IndexBuilder {
         if let Some(first) = self.pending.first() {
             let shared = common_prefix(&first.first_key, first_key).min(255);
             let longest = self.longest.max(common + 1);
-            // A block whose fences differ too far behind their common prefix could not tell them apart.
+            // Fences that differ too far behind their common prefix could not be told apart in one block.
             if longest > shared + WINDOW_BYTES || self.pending.len() == BLOCK_PAGES || file_pages > 1 {
                 self.close_block();
             } else {
@@ -471,7 +476,7 @@ impl IndexBuilder {
     }
 }
 
-/// Chooses alphabet, window and shift of a block so that all but one boundary in `blurred` stay distinct, and gives the
+/// Chooses alphabet, window and shift of a block so that all but one in `blurred` boundaries stay distinct. Returns the
 /// fences' numbers.
 fn choose_numbers(block: &mut Block, pending: &[Pending], separator: &[u8], blurred: usize) -> Vec<u64> {
     let prefix = usize::from(block.prefix);

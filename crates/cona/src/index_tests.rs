@@ -1,4 +1,4 @@
-//! The index finds every key whatever the keys look like, in about a byte a key.
+//! The index finds every key of any shape, with about a byte per key.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn build(keys: &[Vec<u8>], keys_a_page: usize, filter_bits: u32) -> Built {
 }
 
 impl Built {
-    /// Mean number of pages that a lookup of a present key would read.
+    /// Mean number of pages read by a lookup of a present key.
     fn reads(&self) -> f64 {
         let (mut reads, mut keys) = (0, 0);
         for (number, page) in self.pages.iter().enumerate() {
@@ -136,7 +136,8 @@ fn numbers_keep_order() {
 }
 
 proptest::proptest! {
-    /// P14: an index whose bytes are not what was written (its checksum would tell) is refused or gives some page, never a panic.
+    /// P14: decoding a damaged index (its checksum would normally reject it) gives an error or some page, never a
+    /// panic.
     #[test]
     fn any_index_parses_or_fails(
         flips in proptest::collection::vec((proptest::prelude::any::<proptest::sample::Index>(), 0_u8..8), 1..6),

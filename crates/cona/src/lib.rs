@@ -1,9 +1,10 @@
-//! CONA, a cache-oblivious no-lookahead array: keys and values on flash, sorted, with little more than a byte of memory a key and one
-//! read a lookup. Its ancestor is the COLA (Bender et al., "Cache-oblivious streaming B-trees", SPAA 2007), without its pointers.
+//! CONA, a cache-oblivious no-lookahead array: a sorted key-value store for flash with little more than a byte of
+//! memory per key and one read per lookup. It descends from the COLA (Bender et al., "Cache-oblivious streaming
+//! B-trees", SPAA 2007), without the pointers.
 //!
-//! What lives here: insert buffers, a write-ahead log, immutable sorted cells with their succinct index and filter, merges in the
-//! background, snapshots, scans, backups. What may not: anything about fragments, chunks, networks; any file access that
-//! does not go through `tessera_disk::Disk` (P9); any reading of stored bytes without their checksum (P2).
+//! The crate holds insert buffers, a write-ahead log, immutable sorted cells with a succinct index and filter,
+//! background merges, snapshots, scans and backups. It knows nothing of fragments, chunks or networks. It accesses
+//! files only through `tessera_disk::Disk` (P9), and checks the checksum of all stored bytes it reads (P2).
 //!
 //! ```
 //! # fn main() -> Result<(), tessera_cona::Error> {
@@ -16,9 +17,10 @@
 //! # }
 //! ```
 //!
-//! Start reading at `store.rs` (the public face), then `state.rs` (what a reader holds, the way of a lookup), `commit.rs` (the way of a
-//! write), `merge_job.rs` (flushes and merges), `plan.rs` (which cells are merged, and when), `index.rs` (fences and filter),
-//! `cell.rs`, `page.rs`, `log.rs`, `manifest.rs` (bytes; docs/formats.md, section 5), `open.rs` (what a restart makes of them).
+//! Start reading at `store.rs` (the public API), then `state.rs` (what a reader holds; the path of a lookup),
+//! `commit.rs` (the path of a write), `merge_job.rs` (flushes and merges), `plan.rs` (which cells are merged, and
+//! when), `index.rs` (fences and filter), `cell.rs`, `page.rs`, `log.rs`, `manifest.rs` (formats; docs/formats.md,
+//! section 5), `open.rs` (recovery).
 
 mod backup;
 mod bits;

@@ -1,8 +1,9 @@
 //! The write-ahead log: batches in frames (docs/formats.md, section 5.4).
 //!
-//! Each frame names its sequence, the header checksum of the frame before it (so what an earlier, failed write left can never pass
-//! for a continuation), and the newest sequence that was durable when it was written. Replay takes a prefix of the history: it ends
-//! at the first frame that is not whole, or not the next. If anything later says that more had been durable, that is damage, and an error.
+//! Each frame holds its sequence, the header checksum of the previous frame, and the newest sequence that was durable
+//! when it was written. The chain of checksums keeps leftovers of an earlier, failed write from passing as a
+//! continuation. Replay takes a prefix of the history: it ends at the first frame that is incomplete or out of
+//! sequence. If a later frame says that more was durable, replay reports damage.
 
 use std::sync::Arc;
 
@@ -33,31 +34,31 @@ pub(crate) fn log_name(number: u64) -> String {
     format!("{number:016x}.log")
 }
 
-/// Mixed into a frame's checksum: it is valid only where it was written.
+/// Mixed into a frame's checksum, so that a frame is valid only at its own offset of its own log.
 fn place(number: u64, offset: u64) -> u32 {
     page::place(number ^ offset.rotate_left(32), offset as u32)
 }
 
-/// The log that is written to.
+/// The current log.
 pub(crate) struct Log {
     pub(crate) number: u64,
     file: Arc<dyn DiskFile>,
     end: u64,
-    /// The file is at least so long. Writing within its length changes no metadata of the file system, or rarely; without
-    /// this every batch would, and would wait for the journal whenever that is being committed.
+    /// Minimum length of the file. Writes within it rarely change file-system metadata; otherwise each batch would, and
+    /// would wait for the journal's commit.
     len: u64,
-    /// Bytes by which it grows.
+    /// Bytes by which the file grows.
     step_bytes: u64,
     /// Header checksum of the last frame.
     chain: u32,
-    /// Something was written since the last sync.
+    /// Written since the last sync.
     pub(crate) dirty: bool,
-    /// Its name may not be durable.
+    /// The file's name may not be durable.
     pub(crate) name_dirty: bool,
 }
 
 impl Log {
-    /// Makes an empty log that grows by `step_bytes`.
+    /// Creates an empty log that grows by `step_bytes`.
     pub(crate) fn create(around: &StoreContext, number: u64, step_bytes: u64) -> Result<Self, Error> {
         let path = path_in(&around.dir, &log_name(number));
         let file = around.disk.open(&path, OpenMode::CreateNew)?;
@@ -75,8 +76,8 @@ impl Log {
         Ok(Log { number, file, end, len: end, step_bytes, chain: 0, dirty: true, name_dirty: true })
     }
 
-    /// Appends batches, given as their sequences and encoded changes, in one write. After an error none of them is in the log, except
-    /// perhaps after a crash now.
+    /// Appends batches, given as sequences and encoded changes, in one write. After an error the log holds none of
+    /// them, unless a crash follows before the next sync.
     pub(crate) fn append<'a>(
         &mut self,
         batches: impl Iterator<Item = (u64, &'a [u8])>,
@@ -107,11 +108,12 @@ impl Log {
         }
         assert!(out.len().is_multiple_of(8) && self.end.is_multiple_of(8), "frames begin at multiples of 8");
         assert!(self.end <= self.len, "the log ends at {}, behind its file", self.end);
-        // Even a failed write may have left bytes: the next sync must cover their removal.
+        // A failed write may have left bytes: the next sync must cover their removal.
         self.dirty = true;
         let end = self.end + out.len() as u64;
         if end > self.len {
-            // Zeros behind the last frame are no frame: replay ends there. A disk without room for them may have some for the batch.
+            // Replay stops at zeros, since they are no frame. If the disk has no room for them, the batch may still
+            // fit.
             self.len = end + self.step_bytes;
             let _ = self.file.truncate(self.len);
         }
@@ -125,7 +127,7 @@ impl Log {
         Ok(out.len() as u64)
     }
 
-    /// Bytes of all batches in it.
+    /// Bytes of the frames written.
     pub(crate) fn bytes(&self) -> u64 {
         self.end
     }
@@ -137,7 +139,7 @@ impl Log {
     }
 }
 
-/// Encodes a batch's changes.
+/// Encodes a batch's changes into `out`.
 pub(crate) fn encode_changes(changes: &[Change], out: &mut Vec<u8>) {
     changes.iter().for_each(|c| page::put_record(out, c.key.as_bytes(), c.value.as_deref()));
 }
@@ -154,7 +156,7 @@ fn decode_changes(bytes: &[u8]) -> Option<Vec<Change>> {
     Some(changes)
 }
 
-/// A frame's header, valid by itself.
+/// A frame header that passed its checksum.
 struct Frame {
     len: usize,
     seq: u64,
@@ -181,7 +183,7 @@ fn frame_at(bytes: &[u8], at: usize, number: u64) -> Option<Frame> {
     })
 }
 
-/// One log as replay reads it.
+/// Reads one log for replay.
 pub(crate) struct LogReader {
     pub(crate) number: u64,
     pub(crate) path: String,
@@ -190,17 +192,17 @@ pub(crate) struct LogReader {
     chain: u32,
 }
 
-/// What replay met next.
+/// The next item that replay reads.
 pub(crate) enum Next {
     /// A batch.
     Batch(u64, Vec<Change>),
-    /// No whole frame, or none at all.
+    /// No complete frame follows.
     End,
 }
 
 impl LogReader {
-    /// Reads a log and makes what is there durable before it is believed: after a kill, the system's cache may hold what the medium
-    /// does not. `None` if its making was cut short.
+    /// Reads a log, and makes its content durable first: after a kill, the system's cache may hold bytes that the
+    /// medium does not. `None` if a crash interrupted the log's creation.
     pub(crate) fn open(around: &StoreContext, number: u64) -> Result<Option<Self>, Error> {
         let path = path_in(&around.dir, &log_name(number));
         let file = around.disk.open(&path, OpenMode::Existing)?;
@@ -219,7 +221,7 @@ impl LogReader {
         Ok(Some(LogReader { number, path, bytes, at: FILE_HEADER_BYTES, chain: 0 }))
     }
 
-    /// The sequence of the next frame, if it is whole.
+    /// The sequence of the next frame, if it is complete.
     pub(crate) fn peek(&self) -> Option<u64> {
         self.whole().map(|frame| frame.seq)
     }
@@ -246,7 +248,7 @@ impl LogReader {
         self.at as u64
     }
 
-    /// The newest sequence that any frame from here on says was durable.
+    /// The newest durable sequence that any frame from here on names.
     pub(crate) fn durable_later(&self) -> u64 {
         let from = self.at.next_multiple_of(8);
         (from..self.bytes.len())
@@ -263,7 +265,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// P14: another version is told from damage, with both numbers.
+    /// P14: an unknown version gives an error with both numbers, not damage.
     #[test]
     fn a_newer_log_is_told_from_a_torn_one() {
         let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::MemDisk::new());
@@ -287,7 +289,7 @@ mod tests {
     }
 
     proptest! {
-        /// P14: flipped bits end the replay or give an error, never a panic and never another batch.
+        /// P14: flipped bits end the replay or give an error. They never cause a panic or a wrong batch.
         #[test]
         fn damaged_logs_give_a_prefix(flips in proptest::collection::vec((any::<prop::sample::Index>(), 0_u8..8), 0..4)) {
             let disk: Arc<dyn tessera_disk::Disk> = Arc::new(tessera_disk::MemDisk::new());

@@ -1,4 +1,5 @@
-//! The manifest: which cells make up the store. Written whole, renamed into place (docs/formats.md, section 5.5).
+//! The manifest lists the cells of the store. Each change writes it whole and renames it into place (docs/formats.md,
+//! section 5.5).
 
 use tessera_disk::{DiskError, OpenMode};
 
@@ -24,12 +25,12 @@ pub(crate) struct Entry {
     pub(crate) level: u32,
 }
 
-/// What a store is made of.
+/// The content of a manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manifest {
-    /// File numbers from here on were never used.
+    /// File numbers from this one on are unused.
     pub(crate) next_file: u64,
-    /// Batches up to here are in cells.
+    /// All batches up to this sequence are in cells.
     pub(crate) flushed_seq: u64,
     /// Newest first.
     pub(crate) cells: Vec<Entry>,
@@ -86,14 +87,14 @@ impl Manifest {
         Ok(Manifest { next_file: long(16), flushed_seq: long(24), cells })
     }
 
-    /// Replaces the manifest, durably; with it the directory's other names.
+    /// Replaces the manifest durably, and makes the other names in the directory durable with it.
     pub(crate) fn write(&self, around: &StoreContext) -> Result<u64, Error> {
         let bytes = self.encode();
         around.disk.write_durable(&path_in(&around.dir, MANIFEST), &bytes)?;
         Ok(bytes.len() as u64)
     }
 
-    /// `None` if there is none.
+    /// Reads the manifest. `None` if there is none.
     pub(crate) fn read(around: &StoreContext) -> Result<Option<Self>, Error> {
         let path = path_in(&around.dir, MANIFEST);
         let file = match around.disk.open(&path, OpenMode::Existing) {
@@ -133,7 +134,7 @@ mod tests {
     }
 
     proptest! {
-        /// P14.
+        /// P14: flipped bits and truncation give an error, never a panic.
         #[test]
         fn any_flip_is_an_error(at in any::<prop::sample::Index>(), bit in 0_u8..8, cut in any::<prop::sample::Index>()) {
             let mut bytes = example().encode();

@@ -1,4 +1,4 @@
-//! Walking cells and buffers in order, and several of them as one: the newest record of each key wins.
+//! Cursors over cells and buffers, and a merger of several cursors: the newest record of each key wins.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::page::{self, PAGE_HEADER_BYTES, Page, RUN_HEADER_BYTES, Spot};
 /// Walks a cell's records in order, reading ahead.
 pub(crate) struct CellCursor {
     cell: Arc<Cell>,
-    /// Pages read ahead, from `chunk_page` on.
+    /// Pages read ahead, from page `chunk_page` on.
     chunk: Vec<u8>,
     chunk_page: u32,
-    /// Pages to read at once next time, and at most.
+    /// Pages to read ahead next time, and the maximum.
     ahead: u32,
     ahead_max: u32,
     page: u32,
-    /// Where the current page begins in `chunk`.
+    /// Offset of the current page in `chunk`.
     page_from: usize,
-    /// Records of the page behind the current one, and where the next begins in the page.
+    /// Records of the page after the current one, and the offset of the next.
     left: usize,
     next_at: usize,
     run: Option<Vec<u8>>,
@@ -29,7 +29,8 @@ pub(crate) struct CellCursor {
 }
 
 impl CellCursor {
-    /// Stands at the first record whose key is not below `from`. Reads `ahead` pages at first, up to `ahead_max` later.
+    /// Positions the cursor at the first record whose key is not below `from`. Reads `ahead` pages at first, up to
+    /// `ahead_max` later.
     pub(crate) fn seek(cell: Arc<Cell>, from: &[u8], ahead: u32, ahead_max: u32) -> Result<Self, Error> {
         let page = if from <= &cell.first_key[..] {
             0
@@ -59,7 +60,7 @@ impl CellCursor {
         Ok(cursor)
     }
 
-    /// The current record's page, and where it begins in the file.
+    /// File page of the current record.
     pub(crate) fn page(&self) -> u32 {
         self.page
     }
@@ -97,7 +98,7 @@ impl CellCursor {
         self.load_page()
     }
 
-    /// Makes the first record of page `self.page` the current one.
+    /// Makes the first record of page `self.page` current.
     fn load_page(&mut self) -> Result<(), Error> {
         self.spot = None;
         if self.page >= self.cell.footer.pages {
@@ -163,14 +164,14 @@ impl Cursor {
     }
 }
 
-/// Several sources as one, newest first: of equal keys the first source's record is given.
+/// Merges several sources, newest first. For equal keys, the record of the first source wins.
 pub(crate) struct Merger {
     sources: Vec<Cursor>,
-    /// Eight bytes of each source's key behind `skip`, to compare first; `None` where a source has ended.
+    /// The eight bytes after `skip` of each source's key, compared first. `None` at the end of a source.
     heads: Vec<Option<u64>>,
-    /// Bytes that all keys of all sources share.
+    /// Length of the prefix that all keys of all sources share.
     skip: usize,
-    /// Sources that stand at the smallest key, the one that wins first.
+    /// Sources whose current key is the smallest; the first of them wins.
     winners: Vec<usize>,
 }
 
@@ -227,13 +228,14 @@ impl Merger {
         self.sources[source].current().map_or(&[], |(key, _)| key)
     }
 
-    /// The smallest key and its newest version (`None` is a delete); the oldest version if `keep_older` (a failpoint).
+    /// The smallest key and its newest version (`None` is a delete). With the failpoint `keep_older`, its oldest
+    /// version.
     pub(crate) fn current(&self, keep_older: bool) -> Option<(&[u8], Option<&[u8]>)> {
         let winner = if keep_older { self.winners.last() } else { self.winners.first() };
         self.sources[*winner?].current()
     }
 
-    /// Moves behind the current key in all sources; gives in how many it was.
+    /// Moves all sources past the current key. Returns how many held it.
     pub(crate) fn advance(&mut self) -> Result<u64, Error> {
         assert!(!self.winners.is_empty(), "a merge goes on behind its end");
         assert!(self.winners.is_sorted(), "of equal keys the newest source comes first");

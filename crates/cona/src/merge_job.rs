@@ -1,5 +1,5 @@
-//! Flushes and merges: a full buffer becomes a cell; neighbouring cells become one, slice by slice, so that a flush never waits for a
-//! long merge.
+//! Flushes and merges. A flush turns a full buffer into a cell; a merge turns neighbouring cells into one. Merges run
+//! slice by slice, so a flush never waits for a long merge.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use crate::state::{Shared, State};
 /// Bytes that a merge reads ahead from each cell.
 const AHEAD_BYTES: u32 = 512 << 10;
 
-/// Work under way.
+/// Work in progress.
 #[derive(Default)]
 pub(crate) struct Jobs {
     waiting: Vec<MergeJob>,
     flushing: bool,
-    /// Cells in a merge.
+    /// Numbers of the cells that are being merged.
     busy: HashSet<u64>,
-    /// Merge everything into one cell as soon as nothing is busy.
+    /// Merge everything into one cell once no cell is busy.
     pub(crate) whole: bool,
 }
 
-/// A merge that can be left and taken up again.
+/// A merge that can pause and resume.
 struct MergeJob {
     /// Newest first.
     inputs: Vec<Arc<Cell>>,
@@ -43,7 +43,7 @@ struct MergeJob {
     total_bytes: u64,
 }
 
-/// Adds the time that work took, if there was any.
+/// Adds the duration of `work` to `us` if it did anything.
 fn timed(us: &AtomicU64, work: impl FnOnce() -> Result<bool, Error>) -> Result<bool, Error> {
     let begun = Instant::now();
     let done = work();
@@ -61,7 +61,7 @@ fn damaged_path(error: &Error) -> Option<&str> {
 }
 
 impl Shared {
-    /// Does one piece of what is due. False: nothing is.
+    /// Does one piece of the work that is due. Returns false if nothing is due.
     pub(crate) fn work_step(&self) -> Result<bool, Error> {
         self.check_running()?;
         let counters = &self.around.counters;
@@ -86,13 +86,13 @@ impl Shared {
         done
     }
 
-    /// Does all that is due.
+    /// Does all the work that is due.
     pub(crate) fn work_until_done(&self) -> Result<(), Error> {
         while self.work_step()? {}
         Ok(())
     }
 
-    /// The loop of a thread of the store's own.
+    /// The loop of a background thread.
     pub(crate) fn work_loop(&self) {
         loop {
             let seen = *self.signal.lock();
@@ -102,7 +102,7 @@ impl Shared {
             if matches!(self.work_step(), Ok(true)) {
                 continue;
             }
-            // Nothing to do, or a failure that may pass: wait for news, but not for ever.
+            // Nothing to do, or a failure that may pass: wait for a signal, with a timeout.
             let mut signal = self.signal.lock();
             if *signal == seen && !self.stopping.load(Ordering::Acquire) {
                 self.changed.wait_for(&mut signal, std::time::Duration::from_millis(200));
@@ -132,7 +132,7 @@ impl Shared {
         if failpoint::is_active("cona.remove_log_early") {
             self.remove_logs(&logs);
         }
-        // No cell below and no merge that will put one there: deletes have nothing to hide.
+        // Without cells below and merges that will produce one, deletes hide nothing and can be dropped.
         let oldest = self.current().cells.is_empty();
         let cell = if buffer.is_empty() { None } else { self.write_buffer(buffer, oldest)? };
         self.around.counters.flushes.fetch_add(1, Ordering::Relaxed);
@@ -153,7 +153,7 @@ impl Shared {
         CellWriter::create(&self.around, self.new_file(), level, self.options.page_bytes, filter_bits)
     }
 
-    /// Completes a cell, or removes it if it is empty or could not be written.
+    /// Completes a cell. Removes it if it is empty or a write failed.
     fn finish_cell(&self, writer: CellWriter, written: Result<(), Error>) -> Result<Option<Cell>, Error> {
         if let Err(error) = written {
             writer.abandon();
@@ -171,7 +171,7 @@ impl Shared {
         Ok(Some(cell))
     }
 
-    /// Puts a new cell in place of `inputs` (or on top, for a buffer), first in the manifest, then for readers.
+    /// Replaces `inputs` by a new cell (or adds the cell of a buffer on top), first in the manifest, then for readers.
     fn publish(&self, inputs: &[Arc<Cell>], cell: Option<Cell>, buffer: Option<&Arc<Buffer>>) -> Result<(), Error> {
         let mut flushed_seq = self.flushed_seq.lock();
         let cell = cell.map(Arc::new);
@@ -233,13 +233,13 @@ impl Shared {
         Ok(())
     }
 
-    /// The new cell's name must be durable before the manifest counts on it.
+    /// The new cell's name must be durable before the manifest names it.
     fn write_manifest(&self, manifest: &Manifest) -> Result<u64, Error> {
         self.around.disk.sync_dir(&self.around.dir)?;
         manifest.write(&self.around)
     }
 
-    /// After a failed change of the manifest: the new cell goes if the manifest that is there does not name it.
+    /// After a failed change of the manifest, removes the new cell unless the manifest on disk names it.
     fn discard_unnamed(&self, cell: Option<&Arc<Cell>>) {
         if let (Some(cell), Ok(Some(manifest))) = (cell, Manifest::read(&self.around))
             && manifest.cells.iter().all(|entry| entry.number != cell.number())
@@ -278,7 +278,7 @@ impl Shared {
         Ok(Some(MergeJob { inputs, merger, writer, oldest, done_bytes: 0, total_bytes }))
     }
 
-    /// Advances the merge that is soonest done by a slice.
+    /// Advances the merge with the least work left by one slice.
     fn merge_slice(&self) -> Result<bool, Error> {
         let mut jobs = self.jobs.lock();
         while let Some(job) = self.plan(&mut jobs)? {
@@ -298,7 +298,7 @@ impl Shared {
         }
     }
 
-    /// True once all is merged.
+    /// Advances a merge by one slice. Returns true once it is complete.
     fn advance_merge(&self, job: &mut MergeJob) -> Result<bool, Error> {
         let mut moved = 0;
         let done = self.merge_records(job, &mut moved);
@@ -343,7 +343,7 @@ impl Shared {
         result
     }
 
-    /// Gives up merges that were begun; their files go with the next opening.
+    /// Abandons unfinished merges. The next opening removes their files.
     pub(crate) fn drop_jobs(&self) {
         let waiting = std::mem::take(&mut self.jobs.lock().waiting);
         waiting.into_iter().for_each(|job| job.writer.abandon());
@@ -354,14 +354,14 @@ impl Shared {
         self.jobs.lock().waiting.iter().map(|job| job.writer.heap_bytes() as u64).sum()
     }
 
-    /// True if merges are under way or due and the last did not fail: waiting for fewer cells will end.
+    /// True if merges are running or due and the last one did not fail, so waiting for fewer cells ends.
     pub(crate) fn merges_go_on(&self) -> bool {
         let jobs = self.jobs.lock();
         let threads = self.options.background != Background::Inline && self.failures.lock().merge.is_none();
         threads && (!jobs.busy.is_empty() || self.due(&jobs, &self.current().cells).is_some())
     }
 
-    /// True if nothing is under way or due.
+    /// True if nothing is running or due.
     pub(crate) fn is_idle(&self) -> bool {
         let jobs = self.jobs.lock();
         let state = self.current();
@@ -370,7 +370,7 @@ impl Shared {
     }
 }
 
-/// A damaged cell is left as it is: its other records can still be read, and no merge hides the damage.
+/// Marks damaged inputs so that no merge takes them. Their other records stay readable, and no merge hides the damage.
 fn spoil(inputs: &[Arc<Cell>], error: &Error) {
     if let Some(path) = damaged_path(error) {
         inputs.iter().filter(|c| c.path == path).for_each(|c| c.spoiled.store(true, Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! Opening: the manifest, the indexes of the cells, and the batches that only the logs hold.
+//! Opens a store: reads the manifest and the cells' indexes, and replays the batches that only the logs hold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -16,7 +16,7 @@ use crate::manifest::{MANIFEST, Manifest};
 use crate::options::Options;
 use crate::state::{Failures, Shared, State};
 
-/// Turns a refusal to write into one that names the directory.
+/// Turns a failure to write into an error that names the directory.
 fn refused(around: &StoreContext, error: Error) -> Error {
     let kinds = [std::io::ErrorKind::PermissionDenied, std::io::ErrorKind::ReadOnlyFilesystem];
     match &error {
@@ -58,7 +58,7 @@ fn list(around: &StoreContext) -> Result<Files, Error> {
     Ok(files)
 }
 
-/// Makes the manifest of an empty store, or refuses.
+/// Creates the manifest of an empty store, or returns an error if the options forbid it.
 fn create(around: &StoreContext, files: &Files, options: &Options) -> Result<Manifest, Error> {
     if let Some(number) = files.cells.first() {
         let what = format!("the manifest is gone, but cells are here ({})", cell_name(*number));
@@ -138,7 +138,7 @@ fn open_around(around: StoreContext, options: Options) -> Result<Arc<Shared>, Er
     }))
 }
 
-/// Removes all that an earlier volatile store left.
+/// Removes everything that an earlier volatile store left.
 fn clear(around: &StoreContext, files: &mut Files) -> Result<(), Error> {
     let cells = files.cells.drain(..).map(cell_name);
     let logs = files.logs.drain(..).map(log_name);
@@ -158,7 +158,7 @@ struct ReplayResult {
     logs: Vec<u64>,
 }
 
-/// Takes the batches behind `flushed_seq` in order, up to the first gap. Logs that hold none of them are removed.
+/// Replays the batches after `flushed_seq` in order, up to the first gap. Removes logs that hold none of them.
 fn replay(around: &StoreContext, numbers: &[u64], flushed_seq: u64, buffer: &Buffer) -> Result<ReplayResult, Error> {
     let mut done = ReplayResult { last_seq: flushed_seq, logs: Vec::new() };
     let mut gone = Vec::new();
@@ -187,7 +187,7 @@ fn replay(around: &StoreContext, numbers: &[u64], flushed_seq: u64, buffer: &Buf
         ended = Some((reader.path.clone(), reader.offset()));
         if done.last_seq > before { done.logs.push(number) } else { gone.push(number) }
     }
-    // What is void must be gone before its sequences are used again.
+    // Remove void frames before their sequences are used again.
     for number in &gone {
         around.disk.remove(&path_in(&around.dir, &log_name(*number)))?;
     }
@@ -197,7 +197,7 @@ fn replay(around: &StoreContext, numbers: &[u64], flushed_seq: u64, buffer: &Buf
     Ok(done)
 }
 
-/// Damage, not a torn tail: something written later says that more had been durable.
+/// Reports damage instead of a torn tail if something written later says that more was durable.
 fn check_lost(durable_seq: u64, last_seq: u64, path: &str, offset: u64) -> Result<(), Error> {
     if durable_seq <= last_seq {
         return Ok(());

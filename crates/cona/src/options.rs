@@ -1,15 +1,15 @@
-//! The options of a store, each with its default, unit and range.
+//! Options of a store, each with default, unit and range.
 
 use crate::error::Error;
 use crate::index::FILTER_BITS_MAX;
 
-/// Longest key.
+/// Maximum length of a key in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
-/// Smallest page of a cell.
+/// Minimum page size in bytes.
 pub(crate) const PAGE_BYTES_MIN: u32 = 2 << 10;
-/// Largest page of a cell.
+/// Maximum page size in bytes.
 pub(crate) const PAGE_BYTES_MAX: u32 = 32 << 10;
-/// Longest value.
+/// Maximum length of a value in bytes.
 pub const VALUE_BYTES_MAX: usize = 256 << 20;
 
 const _: () =
@@ -20,50 +20,50 @@ const _: () =
 /// When a write is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Once it is in the log and the log was synced; writers that wait at the same time share one sync.
+    /// Once the log holds it and is synced. Writers that wait at the same time share one sync.
     Sync,
-    /// Once the operating system has it: survives the end of the process, not of the power. What survives a power loss
-    /// is a prefix of the history all the same.
+    /// Once the operating system has it. It survives the end of the process but not a power loss. After a power loss a
+    /// prefix of the history survives.
     #[default]
     Os,
 }
 
-/// How cells are merged.
+/// How cells are merged: the shape of the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// The default. `growth` cells of one level become one of the next, and as soon as all newer cells together weigh
-    /// `fold_percent` of the oldest one, everything is folded into that: few bytes written, and nearly all keys in
-    /// one cell with the leanest filter.
+    /// The default. `growth` cells of one level become one of the next. Once all newer cells together weigh
+    /// `fold_percent` of the oldest one, all cells are folded into one. Few bytes are written, and nearly all keys are
+    /// in one cell with the smallest filter.
     Folded {
         /// Cells of one level that are merged, 2 to 8.
         growth: u32,
         /// Weight of the newer cells in percent of the oldest at which they are folded into it, 10 to 400.
         fold_percent: u32,
     },
-    /// The paper's: `growth` cells of one level become one of the next, at any depth.
+    /// The paper's shape: `growth` cells of one level become one of the next, at any depth.
     Doubling {
-        /// Cells of one level that are merged; 2, 3 or 4 in the paper, up to 8 here.
+        /// Cells of one level that are merged, 2 to 8. The paper uses 2, 3 and 4.
         growth: u32,
     },
 }
 
-/// Bits of each key's hash in the filters.
+/// Bits of each key's hash in the filters, 0 to 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterBits {
     /// 10 in the smallest cells, 9 in larger ones, 5 in the oldest.
     Auto,
-    /// The same in all cells but the oldest, and in the oldest; 0 is no filter (the paper's: 16 and 0).
+    /// One value for the oldest cell and one for all others; 0 means no filter. The paper uses 16 and 0.
     Fixed {
-        /// In every cell but the oldest.
+        /// In every cell except the oldest.
         upper: u32,
-        /// In the oldest, which holds most keys.
+        /// In the oldest cell, which holds most keys.
         last: u32,
     },
     /// Level by level.
     Levels {
-        /// In cells of level 0 (flushed buffers), 1, 2, …; deeper ones have what the eighth has.
+        /// In cells of level 0 (flushed buffers), 1, 2, …; deeper cells use the eighth value.
         levels: [u32; 8],
-        /// In the oldest cell, whatever its level.
+        /// In the oldest cell, at any level.
         last: u32,
     },
 }
@@ -71,44 +71,44 @@ pub enum FilterBits {
 /// Which thread merges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Background {
-    /// Threads of the store's own.
+    /// This many background threads of the store.
     Threads(u32),
-    /// The writer's: everything due is done before the write returns. For simulations, and for the paper's
+    /// The writer's thread: it does all due work before the write returns. For simulations, and for the paper's
     /// single-threaded variant.
     Inline,
 }
 
-/// How a store behaves.
+/// Options of a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Make a store if there is none.
+    /// Create a store if the directory holds none.
     pub create: bool,
-    /// Bytes of keys and values that an insert buffer takes before the next one begins, 4 KiB to 1 GiB.
+    /// Bytes of keys and values in an insert buffer before the next one begins, 4 KiB to 1 GiB.
     pub buffer_bytes: u64,
-    /// Insert buffers, the one being filled included, 2 to 16.
+    /// Insert buffers, including the one being filled, 2 to 16.
     pub buffers: u32,
-    /// Bytes of records that were read and are kept in memory, 0 for none.
+    /// Bytes of memory for the record cache, 0 for none.
     pub cache_bytes: u64,
-    /// Bytes of a page of a cell, 2 KiB to 32 KiB, a power of two: what one lookup reads.
+    /// Page size of cells in bytes, 2 KiB to 32 KiB, a power of two. A lookup reads one page.
     pub page_bytes: u32,
     /// How cells are merged.
     pub shape: Shape,
     /// Bits of the filters.
     pub filter_bits: FilterBits,
-    /// When a write is acknowledged, where it does not say itself.
+    /// When a write is acknowledged, unless the write says otherwise.
     pub durability: Durability,
     /// Which thread merges.
     pub background: Background,
-    /// Bytes that a merge handles before it looks whether something more urgent waits, 64 KiB to 64 MiB.
+    /// Bytes that a merge handles before it checks for more urgent work, 64 KiB to 64 MiB.
     pub merge_slice_bytes: u64,
-    /// Take the disk's lock; false if the caller holds it.
+    /// Take the disk's lock. False if the caller holds it.
     pub lock: bool,
-    /// Keep a write-ahead log. Without one what was written survives once its buffer has become a cell: after
-    /// [`crate::Store::flush`], or when it was full. What a crash leaves is a prefix of the history, whole batches only, as ever. For
-    /// caches of something that can tell again what is missing.
+    /// Keep a write-ahead log. Without it, a write survives once its buffer is a cell: after [`crate::Store::flush`],
+    /// or when the buffer is full. A crash still leaves a prefix of the history in whole batches. For caches whose
+    /// source can supply the missing writes.
     pub logged: bool,
-    /// Nothing needs to survive: whatever the directory holds is removed at opening, nothing is logged or synced. For indexes that
-    /// can be rebuilt.
+    /// Nothing needs to survive. Opening removes the content of the directory; nothing is logged or synced. For indexes
+    /// that can be rebuilt.
     pub volatile: bool,
 }
 
@@ -133,7 +133,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The paper's configuration: two buffers of 64 KiB, doubling cells, 16-bit fragments in all cells but the last.
+    /// The paper's configuration: two buffers of 64 KiB, doubling cells, 16-bit fragments in all cells except the last.
     #[must_use]
     pub fn paper() -> Self {
         Options {
@@ -181,7 +181,8 @@ impl Options {
         (self.buffer_bytes / 16).clamp(256, 1 << 20)
     }
 
-    /// Bytes of a log at which its buffer counts as full: records that are overwritten in it take no more room there, but here.
+    /// Bytes of a log at which its buffer counts as full. Overwritten records take no more room in the buffer, but they
+    /// do in the log.
     pub(crate) fn log_bytes_max(&self) -> u64 {
         self.buffer_bytes.saturating_mul(4)
     }
@@ -198,7 +199,7 @@ impl Options {
     }
 }
 
-/// Refuses what no store can hold.
+/// Rejects keys that no store can hold.
 pub(crate) fn check_key(key: &[u8]) -> Result<(), Error> {
     match key.len() {
         0 => Err(Error::EmptyKey),

@@ -1,7 +1,7 @@
-//! A page: records of ascending keys, their offsets, a checksum (docs/formats.md, section 5.2).
+//! A page: records in ascending key order, their offsets, a checksum (docs/formats.md, section 5.2).
 //!
-//! The checksum is masked with the page's place (cell and page number), so that a page that landed elsewhere is damage, too.
-//! Parsing checks everything before it uses it and never panics.
+//! The checksum is masked with the page's place (cell and page number), so that a page written to the wrong place is
+//! damage, too. Parsing checks every field before use and never panics.
 
 use tessera_failpoint as failpoint;
 
@@ -9,7 +9,7 @@ use crate::options::{KEY_BYTES_MAX, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 
 /// Bytes before the first record.
 pub(crate) const PAGE_HEADER_BYTES: usize = 8;
-/// Bytes before the record of a page that is the first of a run.
+/// Bytes before the record in the first page of a run.
 pub(crate) const RUN_HEADER_BYTES: usize = 16;
 
 const RECORDS: u8 = 1;
@@ -25,14 +25,14 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// What a page's place adds to its checksum (SplitMix64's finalizer).
+/// The mask that a page's place adds to its checksum (SplitMix64's finalizer).
 pub(crate) fn place(cell: u64, page: u32) -> u32 {
     let z = (cell ^ (u64::from(page) << 40)).wrapping_add(u64::from(page)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     (z ^ (z >> 31)) as u32
 }
 
-/// Appends a number, seven bits a byte, the lowest first.
+/// Appends a number as a varint: seven bits per byte, lowest first.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -45,7 +45,7 @@ pub(crate) fn varint_bytes(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Reads a number at `at` and moves behind it.
+/// Reads a varint at `at` and moves `at` behind it.
 pub(crate) fn get_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let mut value = 0_u64;
     for shift in (0..64).step_by(7) {
@@ -59,7 +59,7 @@ pub(crate) fn get_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     None
 }
 
-/// Bytes of a record: the lengths, the key, the value (`None` is a delete).
+/// Encoded bytes of a record: the lengths, the key, the value (`None` is a delete).
 pub(crate) fn record_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     let len = value.map_or(0, <[u8]>::len);
     varint_bytes(key.len() as u64) + varint_bytes(value.map_or(0, |_| len as u64 + 1)) + key.len() + len
@@ -75,7 +75,7 @@ pub(crate) fn put_record(out: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
     assert!(out.len() - from == record_bytes(key, value), "a record of {} bytes has another length", out.len() - from);
 }
 
-/// A record's head: where its key and value are, and whether it is a delete.
+/// A decoded record head: where key and value are, and whether the record is a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     pub(crate) key_at: usize,
@@ -94,7 +94,7 @@ impl Spot {
     }
 }
 
-/// Reads a record's head at `at`; the value may reach beyond `bytes`, the key may not.
+/// Decodes a record head at `at`. The value may reach beyond `bytes`, the key may not.
 pub(crate) fn spot(bytes: &[u8], mut at: usize) -> Option<Spot> {
     let key_len = usize::try_from(get_varint(bytes, &mut at)?).ok()?;
     let marked = usize::try_from(get_varint(bytes, &mut at)?).ok()?;
@@ -105,16 +105,16 @@ pub(crate) fn spot(bytes: &[u8], mut at: usize) -> Option<Spot> {
     Some(Spot { key_at: at, value_at, value_len: marked.saturating_sub(1), deleted: marked == 0 })
 }
 
-/// A page that was checked.
+/// A checked page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Page<'a> {
     /// Records, all within the page.
     Records(Records<'a>),
-    /// One record that goes on in the following pages.
+    /// One record that continues in the following pages.
     Run {
         /// Bytes of the record.
         record_bytes: u32,
-        /// Masked checksum of the record's bytes behind this page.
+        /// Masked checksum of the record's bytes after this page.
         rest_crc: u32,
     },
 }
@@ -139,7 +139,7 @@ impl<'a> Records<'a> {
         (found.value_at + found.value_len <= limit).then_some(found)
     }
 
-    /// The first record whose key is not below `key`, and whether it is equal. `None`: the page is malformed.
+    /// The first record whose key is not below `key`, and whether it is equal. `None` if the page is malformed.
     pub(crate) fn search(&self, key: &[u8]) -> Option<(usize, bool)> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
@@ -154,10 +154,10 @@ impl<'a> Records<'a> {
     }
 }
 
-/// Checks a page.
+/// Checks a page's checksum and header.
 ///
 /// # Errors
-/// What is wrong with its bytes.
+/// A description of what is wrong with the bytes.
 pub(crate) fn parse(bytes: &[u8], cell: u64, page: u32) -> Result<Page<'_>, String> {
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     if bytes.len() < RUN_HEADER_BYTES {
@@ -182,7 +182,7 @@ pub(crate) fn parse(bytes: &[u8], cell: u64, page: u32) -> Result<Page<'_>, Stri
     }
 }
 
-/// Fills in the header of a page of records. `page` is whole and its slots are written.
+/// Fills in the header of a page of records. `page` is complete and its slots are written.
 pub(crate) fn seal_records(bytes: &mut [u8], count: usize, cell: u64, page: u32) {
     assert!(
         count > 0 && PAGE_HEADER_BYTES + 2 * count < bytes.len(),
@@ -215,7 +215,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// P14: whatever the bytes are, parsing gives an error or records, never a panic.
+        /// P14: arbitrary bytes give an error or records, never a panic.
         #[test]
         fn any_bytes_parse_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0_u8..4, count in 0_u16..40) {
             let mut bytes = bytes;

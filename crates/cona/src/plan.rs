@@ -1,22 +1,23 @@
-//! Which cells to merge next: a pure function of what there is. Cells are listed from the newest to the oldest, and a merge always
-//! takes neighbours, so that age keeps deciding which record of a key counts.
+//! Which cells to merge next: a pure function of the cells. Cells are listed from newest to oldest. A merge always
+//! takes neighbours, so that age still decides which record of a key wins.
 
 use crate::options::Shape;
 
-/// Level of a cell into which everything older was folded.
+/// Level of a folded cell: everything older is in it.
 pub(crate) const BOTTOM: u32 = 255;
 
-/// What planning knows of a cell.
+/// What planning knows about a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) level: u32,
-    /// Bytes, with each delete counted as a record of the usual size: so deletes, too, bring on the fold that frees space.
+    /// Bytes of the cell, with each delete counted as a record of average size, so that deletes, too, trigger the fold
+    /// that frees their space.
     pub(crate) weight: u64,
-    /// In a merge already, or damaged.
+    /// Being merged, or damaged.
     pub(crate) busy: bool,
 }
 
-/// Cells `from..=to` become one of `level`.
+/// A merge of cells `from..=to` into one cell of `level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) from: usize,
@@ -24,14 +25,14 @@ pub(crate) struct Plan {
     pub(crate) level: u32,
 }
 
-/// Everything that is free, down to the oldest, becomes one cell.
+/// Merges all free cells, down to the oldest.
 pub(crate) fn whole(cells: &[View]) -> Option<Plan> {
     let from = free_tail(cells);
     assert!(cells[from..].iter().all(|c| !c.busy), "a busy cell is free");
     (from + 1 < cells.len()).then_some(Plan { from, to: cells.len() - 1, level: BOTTOM })
 }
 
-/// First of the free cells that reach down to the oldest; the number of cells if the oldest is busy.
+/// Index of the first cell of the free run that ends with the oldest cell; the number of cells if the oldest is busy.
 fn free_tail(cells: &[View]) -> usize {
     cells.iter().rposition(|c| c.busy).map_or(0, |busy| busy + 1)
 }
@@ -45,21 +46,22 @@ pub(crate) fn next(cells: &[View], shape: Shape) -> Option<Plan> {
             let due = oldest.weight.saturating_mul(u64::from(fold_percent)) / 100;
             let fold =
                 whole(cells).filter(|plan| cells[plan.from..plan.to].iter().map(|c| c.weight).sum::<u64>() >= due);
-            // A merge that the next fold would soon swallow is not worth its writes.
+            // A merge that the next fold would soon repeat is not worth its writes.
             fold.or_else(|| level_merge(&cells[..cells.len() - 1], growth as usize, due / 2))
         }
     }
 }
 
-/// `growth` or more neighbours of one level, the smallest level first. Small merges overtake large ones, so that a cell may be older than
-/// one of a higher level; it counts as of that level, or it would never have neighbours again.
+/// Merges `growth` or more neighbours of one level, the smallest level first. Small merges overtake large ones, so a
+/// cell may be older than a cell of a higher level. It then counts as a cell of that level; otherwise it would never
+/// have neighbours of its level again.
 fn level_merge(cells: &[View], growth: usize, weight_max: u64) -> Option<Plan> {
     let (mut from, mut level) = (0, 0);
     while from < cells.len() {
         level = cells[from].level.max(level);
         let same = cells[from..].iter().take_while(|c| c.level <= level && !c.busy).count();
         if same >= growth {
-            // The oldest ones first, so that the rest stay neighbours.
+            // Takes the oldest cells first, so that the rest remain neighbours.
             let first = from + same - growth;
             let weight: u64 = cells[first..from + same].iter().map(|c| c.weight).sum();
             if weight <= weight_max {
@@ -76,7 +78,8 @@ fn level_merge(cells: &[View], growth: usize, weight_max: u64) -> Option<Plan> {
 mod tests {
     use super::*;
 
-    /// Grows a store of equal flushes; gives (bytes written per byte flushed, most cells seen, cells' weights at the end).
+    /// Simulates a store with flushes of equal size. Returns bytes written per byte flushed, the maximum number of
+    /// cells, and the final weights of the cells.
     fn grow(shape: Shape, flushes: u64) -> (f64, usize, Vec<u64>) {
         let (mut cells, mut written, mut most): (Vec<View>, u64, usize) = (Vec::new(), 0, 0);
         for _ in 0..flushes {
@@ -113,8 +116,9 @@ mod tests {
         }
     }
 
-    /// What a shape costs, over the second half of `flushes`: bytes written a byte, mean and most cells, share of keys in the oldest cell, filter
-    /// bytes a key, pages read for an absent and for a present key.
+    /// The cost of a shape over the second half of `flushes`: bytes written per byte flushed, mean and maximum number
+    /// of cells, share of keys in the oldest cell, filter bytes per key, pages read per lookup of an absent and of a
+    /// present key.
     fn cost(shape: Shape, flushes: u64) -> [f64; 7] {
         let options = crate::Options { shape, ..crate::Options::default() };
         let (mut cells, mut sums, mut written): (Vec<View>, [f64; 7], u64) = (Vec::new(), [0.0; 7], 0);
@@ -177,7 +181,8 @@ mod tests {
         assert!(written < 7.5 && most <= 14.0 && oldest > 0.75 && filter < 1.0);
     }
 
-    /// Work comes faster than it is done, and small merges overtake large ones, as in the store: whatever is left, all becomes few cells.
+    /// Work arrives faster than it is done, and small merges overtake large ones, as in the store. In the end few cells
+    /// must remain.
     #[test]
     fn a_backlog_leaves_no_cell_behind() {
         for (shape, most) in [
@@ -185,7 +190,7 @@ mod tests {
             (Shape::Doubling { growth: 4 }, 24),
             (crate::Options::default().shape, 24),
         ] {
-            // A cell and, if it is in a merge, that merge's number; merges by their weights left.
+            // Each cell, with the number of the merge it is in, if any; and the merges with the weight left to merge.
             let mut cells: Vec<(View, u64)> = Vec::new();
             let mut merges: Vec<(u64, u64, u32)> = Vec::new();
             let mut numbers = 0_u64;

@@ -1,4 +1,4 @@
-//! Snapshots and scans: a reader keeps its buffers and cells, whatever is written and merged meanwhile.
+//! Snapshots and scans. A reader keeps its buffers and cells alive while writes and merges continue.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
@@ -13,14 +13,14 @@ use crate::index::hash_key;
 use crate::merge::{CellCursor, Cursor, Merger};
 use crate::state::{Shared, State};
 
-/// Pages that a scan reads ahead at first, and at most.
+/// Pages that a scan reads ahead: initially, and at most.
 const SCAN_AHEAD: (u32, u32) = (2, 64);
 
-/// Sequences that snapshots hold on to.
+/// Sequences that open snapshots need.
 #[derive(Default)]
 pub(crate) struct Registry {
     live: Mutex<BTreeMap<u64, u64>>,
-    /// The newest of them: versions up to it may still be wanted.
+    /// The newest of them. Versions up to it must be kept.
     pub(crate) newest: AtomicU64,
 }
 
@@ -45,11 +45,11 @@ impl Registry {
     }
 }
 
-/// The store as it was at one moment. Holds the files it needs until it is dropped.
+/// The state of the store at one moment. Keeps the files it needs until it is dropped.
 pub struct Snapshot {
     pub(crate) state: Arc<State>,
     seq: u64,
-    /// Dropped after `state`.
+    /// Must be dropped after `state`.
     _hold: Hold,
 }
 
@@ -74,8 +74,9 @@ impl Drop for Hold {
 impl Snapshot {
     pub(crate) fn take(shared: &Arc<Shared>) -> Self {
         let state = shared.current();
-        // While no batch is being applied: a version that this snapshot wants must not be thrown away before it is known. If the
-        // buffer was frozen just now, what follows it is in a buffer that this state does not have: still a prefix.
+        // No batch is being applied here, so no version that this snapshot needs can be dropped before the snapshot is
+        // registered. If the buffer was frozen just now, later batches are in a buffer that this state does not have;
+        // the state is still a prefix.
         let seq = state.active.quietly(|| {
             let seq = shared.visible_seq.load(Ordering::Acquire);
             shared.snapshots.add(seq);
@@ -101,12 +102,12 @@ impl Snapshot {
         buffers.map(|b| Cursor::Buffer(BufferCursor::seek(b.clone(), self.seq, from))).collect()
     }
 
-    /// What is in buffers, deletes included.
+    /// A merger over the buffers, deletes included.
     pub(crate) fn buffers(&self) -> Merger {
         Merger::new(self.buffer_cursors(&[]))
     }
 
-    /// All records with keys in `range`, in order of their keys (bytewise).
+    /// All records with keys in `range`, in bytewise key order.
     ///
     /// # Errors
     /// As for [`Snapshot::get`], also from each step.
@@ -129,7 +130,7 @@ impl Snapshot {
         Ok(Scan { merger: Merger::new(sources), skip, end, failed: false, _snapshot: std::marker::PhantomData })
     }
 
-    /// All records whose keys begin with `prefix`, in order.
+    /// All records whose keys begin with `prefix`, in key order.
     ///
     /// # Errors
     /// As for [`Snapshot::get`].
@@ -149,7 +150,7 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// Records in order. After an error it ends.
+/// An iterator over records in key order. After an error it ends.
 pub struct Scan<'s> {
     merger: Merger,
     skip: Option<Vec<u8>>,
@@ -159,7 +160,7 @@ pub struct Scan<'s> {
 }
 
 impl Scan<'_> {
-    /// For a caller that keeps the snapshot by other means.
+    /// Detaches the scan from the snapshot's lifetime, for a caller that keeps the snapshot alive.
     pub(crate) fn detach(self) -> Scan<'static> {
         let Scan { merger, skip, end, failed, .. } = self;
         Scan { merger, skip, end, failed, _snapshot: std::marker::PhantomData }
@@ -183,7 +184,7 @@ impl Iterator for Scan<'_> {
             let skipped = self.skip.as_deref() == Some(key);
             let item = value.filter(|_| !skipped).map(|value| (key.to_vec(), value.to_vec()));
             if let Err(error) = self.merger.advance() {
-                // The error comes first; nothing is given that might not be followed by what belongs behind it.
+                // Return the error first, and no record after it: a record could be missing in between.
                 self.failed = true;
                 return Some(Err(error));
             }

@@ -1,4 +1,4 @@
-//! What the parts of an open store share: the current state, the files, the figures.
+//! State shared by the parts of an open store: the current view, the files, the counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::index::hash_key;
 use crate::merge_job::Jobs;
 use crate::options::Options;
 
-/// What a reader holds: buffers and cells that do not go away while it does.
+/// What a reader holds: buffers and cells that stay alive while it holds them.
 #[derive(Clone)]
 pub(crate) struct State {
     pub(crate) active: Arc<Buffer>,
@@ -22,16 +22,16 @@ pub(crate) struct State {
     pub(crate) frozen: Vec<Arc<Buffer>>,
     /// Newest first.
     pub(crate) cells: Arc<Vec<Arc<Cell>>>,
-    /// Grows with every flush: what a reader may put into the cache.
+    /// Grows with every flush. The cache accepts insertions only from readers of the newest version.
     pub(crate) version: u64,
 }
 
-/// Failures that are remembered.
+/// Remembered failures.
 #[derive(Default)]
 pub(crate) struct Failures {
-    /// Nothing may be written any more.
+    /// The failure that stopped all writes.
     pub(crate) stopped: Option<Error>,
-    /// The last failure to turn a buffer into a cell; cleared by the next success. Writers that need room get it.
+    /// The last failure to turn a buffer into a cell; cleared by the next success. Returned to writers that need room.
     pub(crate) flush: Option<Error>,
     /// The last failure of a merge.
     pub(crate) merge: Option<Error>,
@@ -44,15 +44,15 @@ pub(crate) struct Shared {
     pub(crate) cache: RecordCache,
     pub(crate) committer: Mutex<Committer>,
     pub(crate) queue: crate::commit::Queue,
-    /// Taken while the manifest changes; holds the sequence up to which batches are in cells.
+    /// Locked while the manifest changes. All batches up to this sequence are in cells.
     pub(crate) flushed_seq: Mutex<u64>,
     pub(crate) next_file: AtomicU64,
-    /// The newest batch that readers see.
+    /// The newest batch visible to readers.
     pub(crate) visible_seq: AtomicU64,
     pub(crate) snapshots: crate::snapshot::Registry,
     pub(crate) jobs: Mutex<Jobs>,
     pub(crate) failures: Mutex<Failures>,
-    /// Something changed: for workers and for writers that wait for a buffer.
+    /// Signalled to workers and to writers that wait for a buffer.
     pub(crate) changed: Condvar,
     pub(crate) signal: Mutex<u64>,
     pub(crate) stopping: AtomicBool,
@@ -71,13 +71,13 @@ impl Shared {
         self.next_file.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Tells workers and waiting writers that something changed.
+    /// Wakes workers and waiting writers.
     pub(crate) fn notify(&self) {
         *self.signal.lock() += 1;
         self.changed.notify_all();
     }
 
-    /// After this no write succeeds until the store is opened anew.
+    /// Stops all writes until the store is reopened.
     pub(crate) fn stop(&self, error: &Error) {
         let mut failures = self.failures.lock();
         failures.stopped.get_or_insert_with(|| Error::Stopped { reason: error.to_string() });
@@ -89,23 +89,23 @@ impl Shared {
         self.failures.lock().stopped.clone().map_or(Ok(()), Err)
     }
 
-    /// Notes a failed write; a failed sync is for good.
+    /// Records a failed write. A failed sync is permanent.
     pub(crate) fn note_failure(&self, error: &Error) {
         if self.around.disk.is_poisoned() {
             self.stop(error);
         }
     }
 
-    /// Removes the files of cells that nobody uses any more.
+    /// Removes the files of cells that are no longer in use.
     pub(crate) fn empty_trash(&self) {
         let doomed = std::mem::take(&mut *self.around.trash.lock());
         for path in doomed {
-            // One that stays is removed by the next opening.
+            // If this fails, the next opening removes the file.
             let _ = self.around.disk.remove(&path);
         }
     }
 
-    /// Looks a key up as of now.
+    /// Looks up the current value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let counters = &self.around.counters;
         counters.lookups.fetch_add(1, Ordering::Relaxed);
@@ -126,14 +126,14 @@ impl Shared {
         Ok(found)
     }
 
-    /// Puts a new state in place of the current one.
+    /// Replaces the current state.
     pub(crate) fn change_state(&self, change: impl FnOnce(&State) -> State) {
         let mut state = self.state.write();
         let new = Arc::new(change(&state));
         assert!(new.version >= state.version, "state {} follows state {}", new.version, state.version);
         let old = std::mem::replace(&mut *state, new);
         drop(state);
-        // The last user of a cell may go with it, outside the lock.
+        // Outside the lock: this may drop the last reference to a cell.
         drop(old);
     }
 }

@@ -1,4 +1,4 @@
-//! Figures.
+//! Statistics of a store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use crate::cell::{Counters, LEVELS};
 use crate::plan::BOTTOM;
 use crate::state::Shared;
 
-/// A store in numbers; counts are since it was opened.
+/// Statistics of a store. Counters start when it is opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Records in cells, overwritten and deleted ones included.
@@ -25,21 +25,21 @@ pub struct Stats {
     pub filter_bytes: u64,
     /// Memory of the insert buffers.
     pub buffer_bytes: u64,
-    /// Memory of the records kept after reading.
+    /// Memory of the record cache.
     pub cache_bytes: u64,
-    /// Memory of merges under way.
+    /// Memory of running merges.
     pub merge_bytes: u64,
     /// Lookups.
     pub lookups: u64,
     /// Lookups answered by the insert buffers.
     pub buffer_hits: u64,
-    /// Lookups answered by the cache.
+    /// Lookups answered by the record cache.
     pub cache_hits: u64,
     /// Pages read for lookups.
     pub page_reads: u64,
     /// Bytes read from cells, by lookups, scans and merges.
     pub read_bytes: u64,
-    /// Bytes of keys and values written by the user.
+    /// Bytes of keys and values in writes by the user.
     pub user_bytes: u64,
     /// Bytes written to logs.
     pub log_bytes: u64,
@@ -51,30 +51,30 @@ pub struct Stats {
     pub flushes: u64,
     /// Merges finished.
     pub merges: u64,
-    /// Time that writers waited for room or were slowed down.
+    /// Microseconds that writers waited for room or were slowed down.
     pub wait_us: u64,
-    /// Time that turning buffers into cells took, whoever did it.
+    /// Microseconds spent turning buffers into cells, on any thread.
     pub flush_us: u64,
-    /// Time that merging took, whoever did it.
+    /// Microseconds spent merging, on any thread.
     pub merge_us: u64,
-    /// Records that merges read, each as often as it was.
+    /// Records read by merges; a record counts once per merge.
     pub merged_records: u64,
-    /// Lookups that cells answered, by their level (255: the oldest, into which others were folded); levels without any are left out.
+    /// Lookups answered by cells, per level (255: the oldest, folded cell). Levels without any are left out.
     pub level_hits: Vec<(u32, u64)>,
-    /// Cells in which a merge met damage.
+    /// Cells in which a merge found damage.
     pub spoiled_cells: u64,
-    /// What the last background failure was.
+    /// The last background failure.
     pub failure: Option<String>,
 }
 
 impl Stats {
-    /// Bytes to disk a byte from the user.
+    /// Bytes written to disk per byte from the user.
     #[must_use]
     pub fn write_amplification(&self) -> f64 {
         (self.log_bytes + self.written_cell_bytes + self.manifest_bytes) as f64 / self.user_bytes.max(1) as f64
     }
 
-    /// Memory of index and filter a record.
+    /// Bytes of index and filter memory per record.
     #[must_use]
     pub fn bytes_per_record(&self) -> f64 {
         (self.index_bytes + self.filter_bytes) as f64 / self.cell_records.max(1) as f64

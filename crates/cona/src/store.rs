@@ -1,4 +1,4 @@
-//! [`Store`]: the public face.
+//! [`Store`]: the public API.
 
 use std::ops::RangeBounds;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::snapshot::Snapshot;
 use crate::state::Shared;
 use crate::stats::{self, Stats};
 
-/// Changes that happen all or not at all. A later change of the same key counts.
+/// An atomic set of changes. Of several changes of one key, the last counts.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     changes: Vec<Change>,
@@ -33,12 +33,12 @@ impl Batch {
         Self::default()
     }
 
-    /// Sets a key's value. A key or value that is too long is reported by the write.
+    /// Sets a key's value. The write reports a key or value that is too long.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> &mut Self {
         self.push(key, check_value(value), Some(value))
     }
 
-    /// Removes a key, if it is there.
+    /// Removes a key if it is present.
     pub fn delete(&mut self, key: &[u8]) -> &mut Self {
         self.push(key, Ok(()), None)
     }
@@ -61,7 +61,7 @@ impl Batch {
         self.changes.len()
     }
 
-    /// True if there is none.
+    /// True if the batch has no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
@@ -71,7 +71,7 @@ impl Batch {
 /// A key and its value.
 pub type Pair = (Vec<u8>, Vec<u8>);
 
-/// Keys and values, sorted by key, on a disk. Every method may be called from many threads at once.
+/// A sorted key-value store on a disk. All methods may be called from many threads at once.
 pub struct Store {
     pub(crate) shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -85,7 +85,7 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the store in a directory, or makes one there.
+    /// Opens the store in a directory, or creates one there if [`Options::create`] allows it.
     ///
     /// # Errors
     /// [`Error::Locked`] if it is open elsewhere, [`Error::ReadOnly`], [`Error::NewerFormat`], [`Error::Damaged`], or the disk's.
@@ -134,7 +134,7 @@ impl Store {
         Ok(Store { shared, workers, _lock: lock })
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
     /// [`Error::Damaged`] or the disk's; never a wrong value.
@@ -142,7 +142,7 @@ impl Store {
         self.shared.get(key)
     }
 
-    /// The values of several keys, in their order.
+    /// Returns the values of several keys, in the order given.
     ///
     /// # Errors
     /// As for [`Store::get`].
@@ -150,7 +150,7 @@ impl Store {
         keys.iter().map(|key| self.shared.get(key.as_ref())).collect()
     }
 
-    /// True if the key is there.
+    /// True if the key is present.
     ///
     /// # Errors
     /// As for [`Store::get`].
@@ -158,18 +158,19 @@ impl Store {
         Ok(self.shared.get(key)?.is_some())
     }
 
-    /// Sets a key's value, as durable as the options say.
+    /// Sets a key's value with the durability of the options.
     ///
     /// # Errors
-    /// [`Error::EmptyKey`], [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::NoSpace`] (nothing was written, try again when
-    /// there is room), [`Error::Stopped`], or the disk's. After any error but the first three a restart may find the write done.
+    /// [`Error::EmptyKey`], [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::NoSpace`] (nothing was written;
+    /// retry when there is space), [`Error::Stopped`], or the disk's. After any error except the first three, a restart
+    /// may find the write done.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let mut batch = Batch::new();
         batch.put(key, value);
         self.write(batch)
     }
 
-    /// Removes a key, if it is there.
+    /// Removes a key if it is present.
     ///
     /// # Errors
     /// As for [`Store::put`].
@@ -179,7 +180,7 @@ impl Store {
         self.write(batch)
     }
 
-    /// Writes a batch, all or nothing.
+    /// Writes a batch atomically.
     ///
     /// # Errors
     /// As for [`Store::put`].
@@ -188,7 +189,7 @@ impl Store {
         self.write_with(batch, durability)
     }
 
-    /// Writes a batch, all or nothing, with a durability of its own.
+    /// Writes a batch atomically, with its own durability.
     ///
     /// # Errors
     /// As for [`Store::put`].
@@ -204,10 +205,10 @@ impl Store {
         if durability == Durability::Sync && !self.shared.options.logged { self.flush() } else { Ok(()) }
     }
 
-    /// Makes durable what was acknowledged with less.
+    /// Makes writes durable that were acknowledged without a sync.
     ///
     /// # Errors
-    /// The disk's; the store then takes no more writes.
+    /// The disk's; the store then rejects further writes.
     pub fn sync(&self) -> Result<(), Error> {
         if !self.shared.options.logged {
             return self.flush();
@@ -215,13 +216,13 @@ impl Store {
         self.shared.sync_log()
     }
 
-    /// The store as it is now.
+    /// Takes a snapshot of the current state.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::take(&self.shared)
     }
 
-    /// All records with keys in `range`, in order, as they are now.
+    /// All current records with keys in `range`, in key order.
     ///
     /// # Errors
     /// As for [`Store::get`], also from each step.
@@ -232,7 +233,7 @@ impl Store {
         OwnedScan::new(self.snapshot(), |snapshot| snapshot.range(range))
     }
 
-    /// All records whose keys begin with `prefix`, in order, as they are now.
+    /// All current records whose keys begin with `prefix`, in key order.
     ///
     /// # Errors
     /// As for [`Store::get`], also from each step.
@@ -253,11 +254,11 @@ impl Store {
         self.wait(|shared| shared.current().frozen.is_empty())
     }
 
-    /// Like [`Store::flush`], but does not wait for it (unless the store has no threads). If no buffer is free it does nothing: a flush is
-    /// under way.
+    /// Like [`Store::flush`], but does not wait (unless the store has no threads). Does nothing if no buffer is free: a
+    /// flush is then in progress.
     ///
     /// # Errors
-    /// The disk's, from making the next log. What the flush itself meets is tried again, and told by later writes and by [`Store::stats`].
+    /// The disk's, from creating the next log. A failed flush is retried; later writes and [`Store::stats`] report it.
     pub fn flush_soon(&self) -> Result<(), Error> {
         self.shared.check_running()?;
         let mut committer = self.shared.committer.lock();
@@ -281,7 +282,7 @@ impl Store {
         self.wait(Shared::is_idle)
     }
 
-    /// Merges everything into one cell: no deleted or overwritten byte is left.
+    /// Merges everything into one cell. No deleted or overwritten byte is left.
     ///
     /// # Errors
     /// The disk's, or [`Error::Damaged`].
@@ -322,7 +323,7 @@ impl Store {
         }
     }
 
-    /// Figures of this store since it was opened.
+    /// Statistics of this store since it was opened.
     #[must_use]
     pub fn stats(&self) -> Stats {
         stats::collect(&self.shared)

@@ -1,24 +1,26 @@
-//! The paper's index beside ours, for comparison: an entropy-coded trie over the keys of a block (H. Lim et al., "SILT: a memory-efficient,
-//! high-performance key-value store", SOSP 2011, section 3.3; the paper's section 3.1.2).
+//! The paper's index, for comparison with the one in `index.rs`: an entropy-coded trie over the keys of a block (H. Lim
+//! et al., "SILT: a memory-efficient, high-performance key-value store", SOSP 2011, section 3.3; the paper's section
+//! 3.1.2).
 //!
-//! A binary trie over the bits of numbers that are spread evenly needs no pointers: a node of n keys says how many of them go left, which
-//! is close to n / 2 and coded accordingly; its left subtree follows, then its right one. So a trie gives the exact rank of a key, in about three
-//! bits a key; but to go right, the whole left subtree must be decoded. No store uses it: the measurement in the tests and in README.md says why.
+//! A binary trie over the bits of evenly distributed numbers needs no pointers. A node of n keys stores how many of
+//! them go left; that number is close to n / 2 and coded accordingly. Its left subtree follows, then its right one. So
+//! a trie gives the exact rank of a key with about three bits per key. But to go right, a lookup must decode the whole
+//! left subtree. No store uses it; the measurement in the tests and in README.md shows why.
 
 use crate::bits::{BitWriter, field};
 
 /// A trie of sorted, distinct numbers.
 pub(crate) struct Trie {
     words: Vec<u64>,
-    /// For each block its first bit and its first number.
+    /// For each block, its first bit and its first number.
     blocks: Vec<(u64, u64)>,
     block_keys: usize,
     keys: usize,
 }
 
-/// Bits of a deviation that are written as they are, for a node of n keys.
+/// Bits of a deviation that are stored plainly, for a node of n keys.
 fn plain_bits(n: u64) -> u32 {
-    // Half the standard deviation of n coins.
+    // Half the standard deviation of n coin flips.
     match n {
         0..=15 => 0,
         16..=63 => 1,
@@ -27,7 +29,7 @@ fn plain_bits(n: u64) -> u32 {
     }
 }
 
-/// Near the middle is short: 0, +1, -1, +2, … as unary and a few plain bits.
+/// Writes the deviation from the middle (0, +1, -1, +2, …), in unary and a few plain bits: small deviations are short.
 fn put_left(bits: &mut BitWriter, n: u64, left: u64) {
     let middle = n / 2;
     let folded = if left > middle { (left - middle) * 2 - 1 } else { (middle - left) * 2 };
@@ -56,7 +58,7 @@ impl Reader<'_> {
         if folded & 1 == 1 { (middle + folded.div_ceil(2)).min(n) } else { middle.saturating_sub(folded / 2) }
     }
 
-    /// Reads over a subtree.
+    /// Skips a subtree.
     fn skip(&mut self, n: u64, depth: u32) {
         if n > 1 && depth < 64 {
             let left = self.left(n);
@@ -76,12 +78,12 @@ fn build(bits: &mut BitWriter, numbers: &[u64], depth: u32) {
 }
 
 impl Trie {
-    /// Builds it over sorted, distinct numbers that are spread evenly, `block_keys` of them a block.
+    /// Builds the trie over sorted, distinct, evenly distributed numbers, `block_keys` per block.
     pub(crate) fn new(numbers: &[u64], block_keys: usize) -> Self {
         let (mut bits, mut blocks) = (BitWriter::default(), Vec::new());
         for (at, block) in numbers.chunks(block_keys.max(1)).enumerate() {
             blocks.push((bits.len_bits(), block[0]));
-            // What all numbers between this block's first and the next one's share costs nothing.
+            // The bits that all numbers of the block share, up to the next block's first number, cost nothing.
             let next = numbers.get((at + 1) * block_keys.max(1)).map_or(u64::MAX, |next| next - 1);
             build(&mut bits, block, shared_bits(block[0], next));
         }
@@ -93,7 +95,7 @@ impl Trie {
         self.words.len() * 8 + self.blocks.len() * 12
     }
 
-    /// Rank of a number that is there (of any other, some rank).
+    /// Rank of a number in the trie. For any other number, some rank.
     pub(crate) fn rank(&self, number: u64) -> usize {
         let block = self.blocks.partition_point(|(_, first)| *first <= number).saturating_sub(1);
         let Some(&(at, first)) = self.blocks.get(block) else { return 0 };

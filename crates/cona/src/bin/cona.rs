@@ -1,4 +1,4 @@
-//! `cona`: a store from the command line. Turns words into calls of the library and prints; nothing else.
+//! `cona`: a store on the command line. Parses arguments, calls the library, prints the result.
 
 use std::io::{Read, Write};
 use std::ops::Bound;
@@ -181,7 +181,7 @@ fn print_stats(stats: &Stats) {
     }
 }
 
-/// SplitMix64's finalizer: keys in no order.
+/// SplitMix64's finalizer: keys in pseudorandom order.
 fn mixed(i: u64) -> u64 {
     let z = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
