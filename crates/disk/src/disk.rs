@@ -1,5 +1,5 @@
-//! The traits. They are synchronous and object safe: the caller's threads make the concurrency, and a simulation calls the same code in
-//! one thread.
+//! The traits. They are synchronous and object safe: the caller provides the threads, and a simulation calls the same
+//! code in one thread.
 
 use std::any::Any;
 use std::io::IoSlice;
@@ -8,94 +8,94 @@ use std::sync::Arc;
 
 use crate::DiskError;
 
-/// How [`Disk::open`] treats a file that is or is not there.
+/// What [`Disk::open`] requires of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// It must exist.
+    /// The file must exist.
     Existing,
-    /// Open it, or create it empty.
+    /// Opens the file, or creates it empty.
     Create,
-    /// It must not exist yet.
+    /// The file must not exist.
     CreateNew,
 }
 
-/// Space on a disk.
+/// The space of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes the disk can hold in all.
+    /// Total capacity in bytes.
     pub capacity_bytes: u64,
-    /// Bytes that may still be written.
+    /// Bytes that can still be written.
     pub free_bytes: u64,
 }
 
-/// Held while a daemon serves a disk; dropping it releases the disk.
+/// The lock that a daemon holds while it serves a disk. Dropping it releases the disk.
 pub struct DiskLock {
     _held: Box<dyn Any + Send + Sync>,
 }
 
 impl DiskLock {
-    /// Wraps whatever releases the lock when it is dropped.
+    /// Wraps a value that releases the lock when dropped.
     pub fn new(held: impl Any + Send + Sync) -> Self {
         DiskLock { _held: Box::new(held) }
     }
 }
 
-/// A directory of files that one daemon owns. All bytes a node keeps pass through here (P9).
+/// A directory of files that one daemon owns. A node stores all its bytes through this trait (P9).
 ///
-/// Paths are relative to the disk's root, `/`-separated, and may not leave it. Nothing is durable
-/// until it was synced: a file's bytes by [`DiskFile::sync_data`], its name by [`Disk::sync_dir`] of
-/// the directory it is in. After a failed sync of either kind every later write, truncation, sync,
-/// creation, rename and removal fails with [`DiskError::Poisoned`] until the disk is opened anew.
+/// Paths are relative to the disk's root, `/`-separated, and may not leave it. Bytes of a file are durable after
+/// [`DiskFile::sync_data`]. A file's name is durable after [`Disk::sync_dir`] of its directory. After a failed sync of
+/// either kind, every later write, truncation, sync, creation, rename and removal fails with [`DiskError::Poisoned`]
+/// until the disk is reopened.
 pub trait Disk: Send + Sync {
     /// Opens a file for reading and writing.
     ///
     /// # Errors
-    /// [`DiskError::NotFound`] or [`DiskError::Exists`] by `mode`, [`DiskError::BadPath`], or the system's.
+    /// [`DiskError::NotFound`] or [`DiskError::Exists`] as `mode` requires, [`DiskError::BadPath`], or the system's.
     fn open(&self, path: &str, mode: OpenMode) -> Result<Arc<dyn DiskFile>, DiskError>;
 
-    /// The names of the files (not directories) directly in `dir`, sorted; `""` is the root.
+    /// Returns the names of the files (not directories) directly in `dir`, sorted; `""` is the root.
     ///
     /// # Errors
     /// [`DiskError::NotFound`] if there is no such directory, [`DiskError::BadPath`], or the system's.
     fn list(&self, dir: &str) -> Result<Vec<String>, DiskError>;
 
-    /// The names of the directories directly in `dir`, sorted.
+    /// Returns the names of the directories directly in `dir`, sorted.
     ///
     /// # Errors
     /// As for [`Disk::list`].
     fn list_dirs(&self, dir: &str) -> Result<Vec<String>, DiskError>;
 
-    /// Makes a directory (and those above it) durably; does nothing if it is there.
+    /// Creates a directory and its missing parents durably. Does nothing if it exists.
     ///
     /// # Errors
     /// [`DiskError::BadPath`], [`DiskError::Poisoned`], or the system's.
     fn create_dir(&self, dir: &str) -> Result<(), DiskError>;
 
-    /// Removes a file's name. Open handles stay readable. Not durable before `sync_dir`.
+    /// Removes a file's name. Open handles stay readable. Durable after `sync_dir`.
     ///
     /// # Errors
     /// [`DiskError::NotFound`], [`DiskError::Poisoned`], or the system's.
     fn remove(&self, path: &str) -> Result<(), DiskError>;
 
-    /// Renames a file, replacing `to` atomically. Not durable before `sync_dir`.
+    /// Renames a file, replacing `to` atomically. Durable after `sync_dir`.
     ///
     /// # Errors
     /// As for [`Disk::remove`].
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError>;
 
-    /// Makes the names in `dir` durable: creations, renames and removals so far.
+    /// Makes all creations, renames and removals in `dir` durable.
     ///
     /// # Errors
     /// [`DiskError::Poisoned`], or the system's, which poisons the disk.
     fn sync_dir(&self, dir: &str) -> Result<(), DiskError>;
 
-    /// Space on this disk.
+    /// Returns the space of this disk.
     ///
     /// # Errors
     /// The system's.
     fn space(&self) -> Result<Space, DiskError>;
 
-    /// Takes the disk for this process.
+    /// Locks the disk for this process.
     ///
     /// # Errors
     /// [`DiskError::Locked`] if another process holds it, or the system's.
@@ -104,7 +104,7 @@ pub trait Disk: Send + Sync {
     /// The disk's name for messages, such as its directory.
     fn describe(&self) -> String;
 
-    /// True once a sync failed: see [`DiskError::Poisoned`].
+    /// True after a failed sync: see [`DiskError::Poisoned`].
     fn is_poisoned(&self) -> bool;
 
     /// Renames a file durably.
@@ -118,10 +118,10 @@ pub trait Disk: Send + Sync {
         if from_dir == to_dir { Ok(()) } else { self.sync_dir(from_dir) }
     }
 
-    /// Writes a small file whole or not at all: a temporary file is written, synced and renamed.
+    /// Writes a small file atomically and durably: writes a temporary file, syncs it and renames it.
     ///
     /// # Errors
-    /// As for the steps; `path` is as it was, or new.
+    /// As for the steps; `path` then has its old or its new content.
     fn write_durable(&self, path: &str, bytes: &[u8]) -> Result<(), DiskError> {
         let tmp = format!("{path}.tmp");
         let file = self.open(&tmp, OpenMode::Create)?;
@@ -132,8 +132,7 @@ pub trait Disk: Send + Sync {
     }
 }
 
-/// An open file. Any number of threads may read while one writes; writers of the same bytes are
-/// the caller's to order.
+/// An open file. Any number of threads may read while one writes. The caller orders writes to the same bytes.
 pub trait DiskFile: Send + Sync {
     /// Fills `buf` from `offset`.
     ///
@@ -149,7 +148,7 @@ pub trait DiskFile: Send + Sync {
         self.write_vectored_at(offset, &[IoSlice::new(bytes)])
     }
 
-    /// Writes the slices back to back at `offset`, without gathering them in a buffer first.
+    /// Writes the slices back to back at `offset`, without copying them into one buffer first.
     ///
     /// # Errors
     /// As for [`DiskFile::write_at`].
@@ -175,18 +174,18 @@ pub trait DiskFile: Send + Sync {
         Ok(self.len()? == 0)
     }
 
-    /// Cuts or grows (with zeros) the file to `len` bytes. Not durable before `sync_data`.
+    /// Shortens the file, or grows it with zeros, to `len` bytes. Durable after `sync_data`.
     ///
     /// # Errors
     /// [`DiskError::NoSpace`], [`DiskError::Poisoned`], or the system's.
     fn truncate(&self, len: u64) -> Result<(), DiskError>;
 
-    /// The descriptor to hand to `sendfile` with an offset and a length, so that bytes reach a
-    /// socket without being copied through the process. `None` where there is no descriptor.
+    /// The descriptor for `sendfile`, which sends bytes to a socket without copying them through the process. `None` if
+    /// there is no descriptor.
     fn as_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Asks the system to drop its cache of this range, so that the next read reads the medium. Advice for a scrubber; nothing depends on
-    /// it.
+    /// Asks the system to drop its cache of this range, so that the next read reaches the medium. This is advice for a
+    /// scrubber; correctness does not depend on it.
     fn drop_cache(&self, _offset: u64, _len: u64) {}
 
     /// The file's path below the disk's root, for messages.

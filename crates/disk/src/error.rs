@@ -1,8 +1,8 @@
-//! Why an operation on a disk failed: facts as fields, the way out in the text.
+//! Why a disk operation failed: facts as fields, the way out in the text.
 
 use std::fmt;
 
-/// The operation that was under way when a disk failed.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskOp {
     /// Opening or creating a file.
@@ -19,7 +19,7 @@ pub enum DiskOp {
     Truncate,
     /// Listing a directory.
     List,
-    /// Making a directory.
+    /// Creating a directory.
     CreateDir,
     /// Removing a file.
     Remove,
@@ -50,7 +50,7 @@ impl fmt::Display for DiskOp {
     }
 }
 
-/// Why an operation on a [`crate::Disk`] failed.
+/// Why a [`crate::Disk`] operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
     /// No file of that name.
@@ -59,42 +59,42 @@ pub enum DiskError {
         /// Path below the disk's root.
         path: String,
     },
-    /// [`crate::OpenMode::CreateNew`] met an existing file.
+    /// The file for [`crate::OpenMode::CreateNew`] already exists.
     #[error("{path}: already exists on this disk")]
     Exists {
         /// Path below the disk's root.
         path: String,
     },
-    /// A path that is absolute, empty or leaves the root.
+    /// A path that is absolute or empty, or that leaves the root.
     #[error("path {path:?} is not allowed: use names separated by '/', none empty, '.' or '..'")]
     BadPath {
         /// The path as given.
         path: String,
     },
-    /// The disk is full. What was written before the full point may be there: truncate it away.
+    /// The disk is full. Part of the write may be in the file: truncate it away.
     #[error("{path} at {offset}: no space left for {len} bytes; free space or add a disk")]
     NoSpace {
         /// Path below the disk's root.
         path: String,
-        /// Where the write began.
+        /// Offset of the write.
         offset: u64,
-        /// How many bytes it had.
+        /// Bytes to write.
         len: u64,
     },
-    /// The file ended before the bytes that were asked for.
+    /// The file ended before all requested bytes.
     #[error("{path} at {offset}: expected {expected} bytes, got {got}; the file is shorter than its index says")]
     ShortRead {
         /// Path below the disk's root.
         path: String,
-        /// Where the read began.
+        /// Offset of the read.
         offset: u64,
-        /// Bytes asked for.
+        /// Bytes requested.
         expected: u64,
-        /// Bytes there were.
+        /// Bytes available.
         got: u64,
     },
-    /// A sync failed earlier: nothing written since the last good sync may be trusted, so nothing
-    /// more is written until the disk is opened anew and scanned.
+    /// An earlier sync failed, so bytes written since the last good sync may be lost. The disk takes no writes until it
+    /// is reopened and scanned.
     #[error(
         "disk refuses to write since the sync of {path} failed; reopen it (unsynced bytes may be lost) or replace it"
     )]
@@ -108,14 +108,14 @@ pub enum DiskError {
         /// The disk, as it describes itself.
         disk: String,
     },
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{path} at {offset}: {op} failed: {source}")]
     Io {
         /// Path below the disk's root.
         path: String,
-        /// What was tried.
+        /// The failed operation.
         op: DiskOp,
-        /// Where (0 where there is no offset).
+        /// Offset in the file (0 if the operation has none).
         offset: u64,
         /// The system's reason.
         source: std::io::Error,
@@ -123,13 +123,13 @@ pub enum DiskError {
 }
 
 impl DiskError {
-    /// True if trying again later can help without repair: only a full disk.
+    /// True if a later retry can succeed without repair: only for a full disk.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, DiskError::NoSpace { .. })
     }
 
-    /// True once the disk needs to be reopened before it takes writes.
+    /// True if the disk must be reopened before it takes writes.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
         matches!(self, DiskError::Poisoned { .. })

@@ -1,10 +1,10 @@
-//! Which disk of which cluster a directory is: the file `tessera-disk` (docs/formats.md, section 1).
+//! The identity file `tessera-disk`: it says which disk of which cluster a directory is (docs/formats.md, section 1).
 
 use crate::disk::{Disk, OpenMode};
 use crate::error::DiskError;
 use crate::record::{bytes_at, u32_at, u64_at};
 
-/// The identity file's name in the disk's root.
+/// Name of the identity file in the disk's root.
 pub const IDENTITY_FILE: &str = "tessera-disk";
 /// The format version this code writes and reads.
 pub const IDENTITY_VERSION: u32 = 1;
@@ -12,36 +12,36 @@ pub const IDENTITY_VERSION: u32 = 1;
 pub const IDENTITY_BYTES: usize = 64;
 
 const MAGIC: [u8; 8] = *b"TESSDISK";
-/// Where the checksum is.
+/// Offset of the checksum.
 const CRC_AT: usize = IDENTITY_BYTES - 4;
 
 // docs/formats.md, section 1: magic, version, zeros, cluster, disk, time, zeros, checksum.
 const _: () = assert!(8 + 4 + 4 + 16 + 16 + 8 <= CRC_AT && CRC_AT == 60);
 
-/// What a directory may hold before it becomes a disk.
+/// Files that an otherwise empty directory may hold when it becomes a disk.
 const HARMLESS: [&str; 4] = ["lock", "lost+found", "poisoned", "tessera-disk.tmp"];
 
-/// Which disk of which cluster a directory is.
+/// The identity of a directory: its cluster and its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The cluster it belongs to.
     pub cluster_id: [u8; 16],
-    /// This disk; never changes.
+    /// The id of this disk; never changes.
     pub disk_uuid: [u8; 16],
-    /// When the disk was made, ms since 1970.
+    /// Creation time of the disk, in ms since 1970.
     pub created_ms: u64,
 }
 
-/// Why a directory cannot be served as the disk it should be. None of these changes the directory.
+/// Why a directory cannot serve as the expected disk. None of these cases changes the directory.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// No identity file, and none was to be made.
+    /// The directory has no identity file, and none may be created.
     #[error("{disk}: not a Tessera disk (no file tessera-disk); check the path, or initialise it first")]
     Missing {
         /// The directory.
         disk: String,
     },
-    /// [`Identity::create`] on a directory that has one.
+    /// [`Identity::create`] on a directory that has an identity file.
     #[error("{disk}: is a Tessera disk already; use it as it is, or choose an empty directory")]
     AlreadyThere {
         /// The directory.
@@ -55,7 +55,7 @@ pub enum IdentityError {
         /// One of the files found.
         found: String,
     },
-    /// Fewer or more bytes than the format has.
+    /// The identity file has the wrong length.
     #[error("{disk}: tessera-disk has {got} bytes, expected {IDENTITY_BYTES}; restore it or replace the disk")]
     Length {
         /// The directory.
@@ -63,13 +63,13 @@ pub enum IdentityError {
         /// The file's length.
         got: u64,
     },
-    /// Not our magic.
+    /// The identity file does not begin with the magic.
     #[error("{disk}: tessera-disk does not begin with TESSDISK; this is not a Tessera disk")]
     Magic {
         /// The directory.
         disk: String,
     },
-    /// Made by a newer release.
+    /// A newer release created the disk.
     #[error("{disk}: format version {found}, but this program knows {supported}; use a newer release")]
     Version {
         /// The directory.
@@ -79,7 +79,7 @@ pub enum IdentityError {
         /// The version this code reads.
         supported: u32,
     },
-    /// Damaged.
+    /// The identity file is damaged.
     #[error(
         "{disk}: tessera-disk is damaged: checksum {got:#010x}, expected {expected:#010x}; replace the disk, its fragments will be rebuilt"
     )]
@@ -91,24 +91,24 @@ pub enum IdentityError {
         /// crc32c of its bytes.
         got: u32,
     },
-    /// A disk of another cluster.
+    /// The disk belongs to another cluster.
     #[error("{disk}: belongs to cluster {found}, not {expected}; give it back, or choose another directory")]
     OtherCluster {
         /// The directory.
         disk: String,
-        /// Our cluster, in hexadecimal.
+        /// The expected cluster, in hexadecimal.
         expected: String,
-        /// Its cluster.
+        /// The cluster found.
         found: String,
     },
-    /// Another disk of our cluster.
+    /// Another disk of the same cluster.
     #[error("{disk}: is disk {found}, not {expected}; the directories of two disks were swapped")]
     OtherDisk {
         /// The directory.
         disk: String,
-        /// The disk that was expected, in hexadecimal.
+        /// The expected disk, in hexadecimal.
         expected: String,
-        /// The disk it is.
+        /// The disk found.
         found: String,
     },
     /// The disk itself failed, or another daemon holds it.
@@ -123,7 +123,7 @@ pub fn hex16(id: &[u8; 16]) -> String {
 }
 
 impl Identity {
-    /// The 64 bytes of the file.
+    /// Encodes the 64 bytes of the file.
     #[must_use]
     pub fn encode(&self) -> [u8; IDENTITY_BYTES] {
         let mut bytes = [0; IDENTITY_BYTES];
@@ -137,8 +137,8 @@ impl Identity {
         bytes
     }
 
-    /// Reads the file's bytes; `disk` is named in errors. Every version keeps magic, version and the checksum of the first 60 bytes where
-    /// version 1 has them, so a newer version is told from damage.
+    /// Decodes the file's bytes; errors name `disk`. Every version keeps magic, version and the checksum of the first
+    /// 60 bytes where version 1 has them, so this code tells a newer version from damage.
     ///
     /// # Errors
     /// [`IdentityError::Length`], [`IdentityError::Magic`], [`IdentityError::Checksum`] or [`IdentityError::Version`].
@@ -166,11 +166,11 @@ impl Identity {
         Ok(Identity { cluster_id: bytes_at(bytes, 16), disk_uuid: bytes_at(bytes, 32), created_ms: u64_at(bytes, 48) })
     }
 
-    /// Makes an empty directory a disk.
+    /// Turns an empty directory into a disk.
     ///
     /// # Errors
-    /// [`IdentityError::AlreadyThere`] or [`IdentityError::NotEmpty`] if it is not empty: a disk
-    /// that lost its identity file must not be taken over as a new one.
+    /// [`IdentityError::AlreadyThere`] or [`IdentityError::NotEmpty`] if the directory is not empty: a disk that lost
+    /// its identity file must not become a new one.
     pub fn create(&self, disk: &dyn Disk) -> Result<(), IdentityError> {
         let names = disk.list("")?;
         if names.iter().any(|name| name == IDENTITY_FILE) {
@@ -200,7 +200,7 @@ impl Identity {
         Self::decode(&bytes, &disk.describe()).map(Some)
     }
 
-    /// Reads a disk's identity and compares it with what it should be.
+    /// Reads a disk's identity and compares it with the expected one.
     ///
     /// # Errors
     /// As for [`Identity::load`]; [`IdentityError::Missing`], [`IdentityError::OtherCluster`], and, if `disk_uuid` is given,

@@ -1,12 +1,12 @@
 //! The interface between a node and its disk.
 //!
-//! What lives here: the [`Disk`] and [`DiskFile`] traits through which every byte that a node keeps
-//! passes, their typed errors, three backends ([`RealDisk`], a directory; [`MemDisk`], memory;
-//! [`SimDisk`], memory that loses power, fills up, lies and rots by a seed), the
-//! identity file that says which disk of which cluster a directory is ([`Identity`]), and what record formats share ([`record`]).
+//! The crate holds the [`Disk`] and [`DiskFile`] traits, through which a node stores every byte, and their typed
+//! errors. It has three backends: [`RealDisk`], a directory; [`MemDisk`], memory; [`SimDisk`], memory with power
+//! losses, full disks, lying syncs and bit rot, all drawn from a seed. It also holds the identity file, which says
+//! which disk of which cluster a directory is ([`Identity`]), and code that record formats share ([`record`]).
 //!
-//! What may not: anything about segments, fragments, logs or the network. This crate knows files
-//! and bytes, not what they mean; it never retries a failed sync and never hides an error.
+//! It knows nothing of segments, fragments, logs or the network: only files and bytes. It never retries a failed sync
+//! and never hides an error.
 //!
 //! Start reading at `disk.rs` (the traits), then `sim/mod.rs` (the fault model in prose).
 

@@ -1,5 +1,5 @@
-//! [`MemDisk`]: files in memory, never failing except by being full. For tests and benchmarks;
-//! for crashes and faults use [`crate::SimDisk`].
+//! [`MemDisk`]: files in memory; the only failure is a full disk. For tests and benchmarks. For crashes and faults use
+//! [`crate::SimDisk`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
@@ -13,7 +13,7 @@ use crate::disk::{Disk, DiskFile, DiskLock, OpenMode, Space};
 use crate::error::DiskError;
 use crate::path;
 
-/// A disk in memory. Clones share it.
+/// A disk in memory. Clones share its content.
 #[derive(Clone)]
 pub struct MemDisk {
     shared: Arc<Shared>,
@@ -66,7 +66,7 @@ impl Default for MemDisk {
 }
 
 impl MemDisk {
-    /// An empty disk as large as memory.
+    /// An empty disk with unlimited capacity.
     #[must_use]
     pub fn new() -> Self {
         Self::with_capacity(u64::MAX / 2)
@@ -87,7 +87,7 @@ impl MemDisk {
 }
 
 impl Shared {
-    /// Takes `more` bytes of the capacity, or says that it is full.
+    /// Reserves `more` bytes of the capacity, or returns [`DiskError::NoSpace`].
     fn reserve(&self, path: &str, offset: u64, more: u64) -> Result<(), DiskError> {
         let taken = self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(more).filter(|&sum| sum <= self.capacity_bytes)

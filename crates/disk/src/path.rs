@@ -2,7 +2,7 @@
 
 use crate::DiskError;
 
-/// Refuses what could leave the root or mean two things.
+/// Rejects paths that leave the root or have more than one spelling.
 pub(crate) fn check(path: &str) -> Result<(), DiskError> {
     let bad = path.is_empty()
         || path.contains('\0')
@@ -10,7 +10,7 @@ pub(crate) fn check(path: &str) -> Result<(), DiskError> {
     if bad { Err(DiskError::BadPath { path: path.into() }) } else { Ok(()) }
 }
 
-/// Like [`check`], but the empty path, the root itself, is allowed.
+/// Like [`check`], but allows the empty path, which is the root.
 pub(crate) fn check_dir(path: &str) -> Result<(), DiskError> {
     if path.is_empty() { Ok(()) } else { check(path) }
 }
@@ -20,7 +20,7 @@ pub(crate) fn parent(path: &str) -> &str {
     path.rfind('/').map_or("", |at| &path[..at])
 }
 
-/// The name within `dir` if `path` is directly in it.
+/// The name of `path` within `dir`, if `path` is directly in `dir`.
 pub(crate) fn name_in<'a>(dir: &str, path: &'a str) -> Option<&'a str> {
     let rest = if dir.is_empty() { path } else { path.strip_prefix(dir)?.strip_prefix('/')? };
     (!rest.contains('/')).then_some(rest)

@@ -1,5 +1,5 @@
-//! A failed sync is never retried: the kernel has marked the pages clean, so a second sync would
-//! succeed without having written them. The whole disk refuses writes from then on.
+//! A failed sync is never retried: the kernel has marked the pages clean, so a second sync would succeed without
+//! writing them. The whole disk rejects writes from then on.
 
 use std::sync::OnceLock;
 
@@ -18,7 +18,7 @@ impl Poison {
         self.0.get().is_some()
     }
 
-    /// An error once a sync has failed.
+    /// Returns an error if a sync has failed.
     pub(crate) fn check(&self) -> Result<(), DiskError> {
         match self.0.get() {
             None => Ok(()),

@@ -1,10 +1,9 @@
 //! [`RealDisk`]: a directory of the operating system.
 //!
-//! After a failed sync the kernel keeps the lost bytes in its cache, marked clean: a process that
-//! restarts would read them, believe them, and lose them with the next power failure (Rebello et
-//! al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020). So a failed sync leaves a
-//! file `poisoned` behind. It need not be durable: it matters only while that cache lives. The next opening of the
-//! directory drops the cache before it reads the first byte.
+//! After a failed sync the kernel keeps the lost bytes in its cache, marked clean. A restarted process would read and
+//! trust them, and lose them with the next power failure (Rebello et al., "Can Applications Recover from fsync
+//! Failures?", USENIX ATC 2020). So a failed sync creates a file `poisoned`. The file need not be durable: it matters
+//! only while that cache lives. The next opening of the directory drops the cache before it reads the first byte.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -20,15 +19,15 @@ use crate::error::{DiskError, DiskOp};
 use crate::path;
 use crate::poison::Poison;
 
-/// Left behind by a failed sync; removed when the disk was opened anew.
+/// Created by a failed sync; removed once the disk has been reopened.
 const POISONED_FILE: &str = "poisoned";
-/// The file that is flocked while a daemon serves the disk.
+/// The file locked with `flock` while a daemon serves the disk.
 const LOCK_FILE: &str = "lock";
-/// What Linux takes in one `pwritev` (`IOV_MAX`).
+/// Maximum number of slices that Linux takes in one `pwritev` (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
 const _: () = assert!(SLICES_MAX > 0 && SLICES_MAX <= 1024, "IOV_MAX of Linux");
 
-/// A disk that is a directory. Cheap to clone; clones share the poison.
+/// A disk that is a directory. Cheap to clone; a failed sync poisons all clones.
 #[derive(Clone)]
 pub struct RealDisk {
     shared: Arc<Shared>,
@@ -49,7 +48,7 @@ impl RealDisk {
     /// Opens an existing directory as a disk.
     ///
     /// # Errors
-    /// [`DiskError::NotFound`] if it is not there, [`DiskError::Io`] if it is not a directory.
+    /// [`DiskError::NotFound`] if the path does not exist, [`DiskError::Io`] if it is not a directory.
     pub fn open(root: impl AsRef<Path>) -> Result<Self, DiskError> {
         let root = root.as_ref().to_path_buf();
         let shown = root.display().to_string();
@@ -63,7 +62,7 @@ impl RealDisk {
         Ok(disk)
     }
 
-    /// Makes the directory if it is missing, then opens it.
+    /// Creates the directory if it is missing, then opens it.
     ///
     /// # Errors
     /// As for [`RealDisk::open`], or the system's.
@@ -79,8 +78,7 @@ impl RealDisk {
         &self.shared.root
     }
 
-    /// After a failed sync of an earlier process: drops every cached page, so that what is read
-    /// from now on is what the medium holds.
+    /// After a failed sync of an earlier process, drops all cached pages, so that reads return what the medium holds.
     fn forget_lost_pages(&self) -> Result<(), DiskError> {
         let marker = self.shared.root.join(POISONED_FILE);
         if !marker.exists() {
@@ -109,7 +107,7 @@ impl Shared {
         self.root.join(path)
     }
 
-    /// Notes a failed sync, in memory and for the next opening.
+    /// Records a failed sync, in memory and for the next opening.
     fn poison(&self, path: &str) {
         self.poison.set(path);
         let _ = fs::write(self.root.join(POISONED_FILE), path);
@@ -221,7 +219,7 @@ impl RealDisk {
         for entry in fs::read_dir(self.shared.at(dir)).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             if wanted(&entry.file_type().map_err(failed)?) {
-                // A name that is not UTF-8 cannot be one of ours; it is shown, never opened.
+                // Tessera creates no names that are not UTF-8. Such a name is listed, never opened.
                 names.push(entry.file_name().to_string_lossy().into_owned());
             }
         }

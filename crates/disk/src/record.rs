@@ -1,7 +1,7 @@
-//! What the self-describing records of append-only files share: their place, their numbers, their files' names.
+//! What the self-describing records of append-only files share: place checksums, little-endian numbers, file names.
 
-/// Where a record lies. A record's checksum covers this too: one that was written on another disk, that lies inside another
-/// record's data, or that landed elsewhere than it should, does not pass for a record of this place.
+/// The place of a record. A record's checksum also covers its place. So a record written on another disk, inside
+/// another record's data, or at the wrong offset fails the check.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordPlace {
     /// The disk.
@@ -25,13 +25,13 @@ impl RecordPlace {
     }
 }
 
-/// Name of the file `number` with an `extension` (`.seg`): the number in sixteen hexadecimal digits.
+/// Name of file `number` with an `extension` (`.seg`): the number in sixteen hexadecimal digits.
 #[must_use]
 pub fn numbered_name(number: u64, extension: &str) -> String {
     format!("{number:016x}{extension}")
 }
 
-/// The number in the name of such a file; `None` for any other name.
+/// The number in such a file name; `None` for any other name.
 #[must_use]
 pub fn parse_numbered_name(name: &str, extension: &str) -> Option<u64> {
     let hex = name.strip_suffix(extension)?;
@@ -42,7 +42,7 @@ pub fn parse_numbered_name(name: &str, extension: &str) -> Option<u64> {
 /// The `N` bytes at `at`.
 ///
 /// # Panics
-/// If `bytes` end before: the caller has compared the length.
+/// If `bytes` is too short; the caller has checked the length.
 #[must_use]
 pub fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];

@@ -1,11 +1,11 @@
-//! The generator of simulated faults: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, figure 16).
+//! The random generator for simulated faults: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, figure 16).
 
-/// A tiny deterministic generator; equal seeds give equal faults.
+/// A small deterministic generator: equal seeds give equal faults.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// A generator that starts at `seed`.
+    /// A generator seeded with `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         SplitMix64(seed)
@@ -19,12 +19,12 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..bound` (0 if `bound` is 0). The bias of the modulus does not matter here.
+    /// A number in `0..bound` (0 if `bound` is 0). The modulo bias does not matter here.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.next_u64() % bound }
     }
 
-    /// True `parts` times in a million.
+    /// True with a probability of `parts` in a million.
     pub fn one_in_million(&mut self, parts: u32) -> bool {
         parts > 0 && self.below(1_000_000) < u64::from(parts)
     }

@@ -1,9 +1,9 @@
-//! The bytes of log files and snapshots: docs/formats.md, section 4.
+//! The formats of log files and snapshots: docs/formats.md, section 4.
 
 use tessera_disk::record::{RecordPlace, bytes_at, u32_at, u64_at};
 
 pub(crate) const LOG_VERSION: u32 = 1;
-/// Bytes before the first entry, and before a snapshot's.
+/// Bytes of the header of a log file and of a snapshot file.
 pub(crate) const FILE_HEADER_BYTES: u64 = 128;
 pub(crate) const ENTRY_HEADER_BYTES: u64 = 48;
 
@@ -28,7 +28,7 @@ pub(crate) fn padded(len: u64) -> u64 {
     len.next_multiple_of(8)
 }
 
-/// Why bytes are not a header.
+/// Why a header is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Damaged,
@@ -40,9 +40,9 @@ pub(crate) struct FileHeader {
     pub(crate) cluster_id: [u8; 16],
     pub(crate) disk_uuid: [u8; 16],
     pub(crate) number: u64,
-    /// Highest term seen when the file was begun.
+    /// Highest term seen when the file was created.
     pub(crate) term: u64,
-    /// Positions from here on in older files are void.
+    /// Entries of older files with this or a higher sequence number are void.
     pub(crate) resume_seq: u64,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct SnapshotHeader {
     pub(crate) hash: [u8; 32],
 }
 
-/// Magic, version, cluster and disk, common to both; the checksum is set by [`seal`].
+/// Writes magic, version, cluster and disk, which both headers share; [`seal`] sets the checksum.
 fn begin(magic: [u8; 8], cluster_id: &[u8; 16], disk_uuid: &[u8; 16]) -> [u8; FILE_HEADER_BYTES as usize] {
     let mut b = [0; FILE_HEADER_BYTES as usize];
     b[0..8].copy_from_slice(&magic);
@@ -131,7 +131,7 @@ impl SnapshotHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     Entry,
-    /// A term that was seen; not an entry.
+    /// Records that the replica saw a term; holds no entry.
     Term,
 }
 
@@ -140,8 +140,8 @@ pub(crate) struct EntryHeader {
     pub(crate) kind: EntryKind,
     pub(crate) term: u64,
     pub(crate) seq: u64,
-    /// Everything before this offset of the file was durable when this was written. So a bad stretch before it is rot,
-    /// and one at or behind it may be a torn write that was never acknowledged.
+    /// Every byte of the file before this offset was durable when this entry was written. So a bad stretch before it is
+    /// rot; one at or after it may be a torn write that was never acknowledged.
     pub(crate) synced_to: u64,
     pub(crate) len: u32,
     pub(crate) crc: u32,
@@ -173,7 +173,7 @@ impl EntryHeader {
         b
     }
 
-    /// The entry at `offset` of a file's bytes, if a whole and sound one is there.
+    /// Decodes the entry at `offset` of a file's bytes. `None` unless it is complete and valid.
     pub(crate) fn decode(file: &[u8], place: RecordPlace, offset: u64) -> Option<Self> {
         let bytes = file.get(offset as usize..)?;
         let b: &[u8; ENTRY_HEADER_BYTES as usize] = bytes.first_chunk()?;

@@ -1,15 +1,15 @@
 //! [`LogStore`]: a node's replica of the manager's command log (docs/formats.md, section 4).
 //!
-//! What lives here: entries in append-only files, snapshots, and the highest term ever seen. What may not: what an entry
-//! means, who sends it, when to acknowledge.
+//! The crate holds entries in append-only files, snapshots, and the highest term ever seen. It does not know what an
+//! entry means, which manager sends it, or when to acknowledge it.
 //!
-//! Rules. A sender with a lower term than the highest seen is refused (P11). Entries are contiguous. An entry that is already
-//! held is not written again (P8). An entry of another term at a held position voids that position and all behind it, which
-//! by the protocol were never acknowledged to anybody; that begins a new file, whose header says from where on older files are void.
-//! Every append is synced before it returns (P9).
+//! Rules. A sender with a lower term than the highest seen is refused (P11). Entries are contiguous. An entry that is
+//! already held is not written again (P8). An entry of another term at a held position voids that position and all
+//! later ones; by the protocol those were never acknowledged. Voiding begins a new file, whose header names the first
+//! void position in older files. Every append is synced before it returns (P9).
 //!
-//! Start reading at `store.rs` (append, read, drop), then `format.rs` (bytes), `open.rs` (what a restart makes of them),
-//! `snapshot.rs`. This crate starts no thread and reads no clock.
+//! Start reading at `store.rs` (append, read, drop), then `format.rs` (bytes), `open.rs` (recovery), `snapshot.rs`.
+//! This crate starts no thread and reads no clock.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod error;

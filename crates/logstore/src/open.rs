@@ -1,4 +1,4 @@
-//! Opening the log's files: docs/formats.md, section 4, *Opening*.
+//! Opens the log's files: docs/formats.md, section 4, *Opening*.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::format::{EntryHeader, EntryKind, FILE_HEADER_BYTES, Fault, FileHeader
 use crate::snapshot::{self, Snapshot};
 use crate::store::{LOG_DIR, Location, LogFile, LogOptions, LogStore, file_path};
 
-/// Result of opening.
+/// What opening a log found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogReport {
-    /// Bytes of a torn write cut off the last file.
+    /// Bytes of a torn write removed from the last file.
     pub cut_bytes: u64,
-    /// Number of a last file whose creation a crash interrupted; it was removed.
+    /// Number of a removed last file whose creation a crash interrupted.
     pub removed_unborn: Option<u64>,
-    /// Damage.
+    /// Damage found.
     pub damage: Vec<LogDamage>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(LogStore
     };
     let mut report = LogReport::default();
     let names = log.disk.list(LOG_DIR)?;
-    // All headers are judged before anything is changed (P14).
+    // Check all headers before changing anything (P14).
     let headers = log.file_headers(&names)?;
     let snapshots = log.find_snapshot(&names, &mut report)?;
     let count = headers.len();
@@ -109,7 +109,7 @@ impl LogStore {
         Err(LogOpenError::Foreign { name: name.into(), field })
     }
 
-    /// Finds the newest snapshot; gives the names of all sound ones.
+    /// Finds the newest snapshot; returns the names of all valid ones.
     fn find_snapshot(&mut self, names: &[String], report: &mut LogReport) -> Result<Vec<String>, LogOpenError> {
         let mut sound = Vec::new();
         for name in names.iter().filter(|name| name.ends_with(".snap")) {
@@ -161,7 +161,7 @@ impl LogStore {
         let loaded = self.load_entries(number, &bytes, header, last && !unreadable, report);
         let mut end = len;
         if last {
-            // A file that is damaged in its header, or could not be read, takes no more.
+            // A file with a damaged header or unreadable sectors takes no more entries.
             self.current = (header.is_some() && !unreadable).then_some(number);
             if let Some(cut) = loaded
                 && !failpoint::is_active("logstore.keep_torn_tail")
@@ -177,7 +177,7 @@ impl LogStore {
         Ok(())
     }
 
-    /// Enters a file's entries; gives the offset of its torn tail, if it has one.
+    /// Loads a file's entries; returns the offset of its torn tail, if any.
     fn load_entries(
         &mut self,
         number: u64,
@@ -234,7 +234,8 @@ impl LogStore {
     }
 }
 
-/// The first `len` bytes of a file; sectors that cannot be read, twice, are zeros, and the second answer is true.
+/// Reads the first `len` bytes of a file. A block of 4096 bytes that cannot be read in two attempts becomes zeros, and
+/// the second result is true.
 fn read_all(file: &dyn DiskFile, len: u64) -> Result<(Vec<u8>, bool), DiskError> {
     let mut bytes = vec![0; len as usize];
     if file.read_at(0, &mut bytes).is_ok() {
@@ -252,7 +253,7 @@ fn read_all(file: &dyn DiskFile, len: u64) -> Result<(Vec<u8>, bool), DiskError>
         }
     }
     match unreadable {
-        // Nothing can be read at all: a dead disk, not a bad sector.
+        // No block is readable: the disk is dead, not a sector.
         Some(e) if !readable && len > 4096 => Err(e),
         other => Ok((bytes, other.is_some())),
     }

@@ -1,4 +1,4 @@
-//! Snapshots of the manager's database: received in pieces, visible once complete.
+//! Snapshots of the manager's database. A snapshot arrives in pieces and becomes visible once complete.
 
 use std::sync::Arc;
 
@@ -11,22 +11,23 @@ use crate::store::{LOG_DIR, LogStore};
 /// Identity of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Entries up to here are in it.
+    /// Sequence number of the last entry it contains.
     pub seq: u64,
-    /// Term of the entry at `seq`; 0 if the sender does not say, then entries behind it are kept unseen.
+    /// Term of the entry at `seq`. 0 if the sender does not say; then the entries after `seq` are kept without
+    /// comparing terms.
     pub term: u64,
     /// Length in bytes.
     pub total_bytes: u64,
-    /// BLAKE3-256 of the whole.
+    /// BLAKE3-256 of the whole snapshot.
     pub hash: [u8; 32],
 }
 
 /// Progress of receiving a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotProgress {
-    /// Bytes received; the next piece begins here.
+    /// Bytes received; offset of the next piece.
     pub have_bytes: u64,
-    /// It is complete, durable, and the newest.
+    /// The snapshot is complete, durable, and the newest.
     pub complete: bool,
 }
 
@@ -47,11 +48,11 @@ fn path(snapshot: &Snapshot) -> String {
 }
 
 impl LogStore {
-    /// Takes a piece of a snapshot; the piece that reaches `total_bytes` completes it. Pieces come in order; one
-    /// that was received before is ignored (P8), one at offset 0 of another snapshot begins that instead.
+    /// Stores a piece of a snapshot; the piece that reaches `total_bytes` completes it. Pieces arrive in order. A piece
+    /// received before is ignored (P8). A piece at offset 0 of another snapshot replaces the unfinished one.
     ///
     /// # Errors
-    /// [`LogError`]; the newest complete snapshot stays.
+    /// [`LogError`]; the newest complete snapshot is kept.
     pub fn put_snapshot(
         &mut self,
         term: u64,
@@ -87,10 +88,11 @@ impl LogStore {
         Ok(SnapshotProgress { have_bytes, complete })
     }
 
-    /// A piece of the newest complete snapshot, whose position is `seq`. Unverified: the receiver compares the whole with its hash.
+    /// Reads a piece of the newest complete snapshot, which must be the one at `seq`. The piece is unverified: the
+    /// receiver compares the whole with its hash.
     ///
     /// # Errors
-    /// [`LogError::NoSnapshot`] if `seq` is not its position, or the disk's.
+    /// [`LogError::NoSnapshot`] if the newest snapshot is another one, or the disk's.
     pub fn read_snapshot(&self, seq: u64, offset: u64, max_bytes: u32) -> Result<Vec<u8>, LogError> {
         let Some(snapshot) = self.snapshot.filter(|s| s.seq == seq) else { return Err(LogError::NoSnapshot { seq }) };
         let len = snapshot.total_bytes.saturating_sub(offset).min(u64::from(max_bytes));
@@ -102,10 +104,10 @@ impl LogStore {
         Ok(piece)
     }
 
-    /// Re-reads the newest complete snapshot and compares it with its hash.
+    /// Reads the newest complete snapshot and compares it with its hash.
     ///
     /// # Errors
-    /// [`LogError::SnapshotHash`] if it rotted.
+    /// [`LogError::SnapshotHash`] if it is damaged, or the disk's.
     pub fn verify_snapshot(&self) -> Result<(), LogError> {
         let Some(snapshot) = self.snapshot else { return Ok(()) };
         let mut hasher = blake3::Hasher::new();
@@ -119,7 +121,7 @@ impl LogStore {
         if sound { Ok(()) } else { Err(LogError::SnapshotHash { seq: snapshot.seq }) }
     }
 
-    /// The snapshot under way; a new one if the piece is its first.
+    /// The unfinished snapshot of this piece; begins a new one if the piece is its first.
     fn part_of(&mut self, snapshot: Snapshot, offset: u64) -> Result<&mut Part, LogError> {
         if self.part.as_ref().is_none_or(|part| part.snapshot != snapshot) {
             if offset != 0 {
@@ -130,18 +132,18 @@ impl LogStore {
             file.truncate(0)?;
             self.part = Some(Part { snapshot, file, have_bytes: 0, hasher: blake3::Hasher::new() });
         }
-        // It was set above if it was not there.
+        // `None` cannot happen: the code above sets it.
         self.part.as_mut().ok_or(LogError::NoSnapshot { seq: snapshot.seq })
     }
 
     fn discard_part(&mut self) {
         if let Some(part) = self.part.take() {
-            // What is left is removed when the log is opened next.
+            // If this fails, the next opening removes the file.
             let _ = self.disk.remove(&format!("{}.part", path(&part.snapshot)));
         }
     }
 
-    /// All pieces are there: check, make durable, put in place.
+    /// Verifies the complete snapshot, makes it durable and renames it into place.
     fn complete(&mut self) -> Result<(), LogError> {
         let Some(part) = &self.part else { return Ok(()) };
         let snapshot = part.snapshot;
@@ -178,7 +180,7 @@ impl LogStore {
         Ok(())
     }
 
-    /// Entries stay only if the one at the snapshot's position is the snapshot's: else all are of another branch.
+    /// Voids all held entries if the one at the snapshot's position has another term: they are on another branch.
     pub(crate) fn settle_behind(&mut self, snapshot: &Snapshot) -> Result<(), LogError> {
         let held = self.entries.get(&snapshot.seq).map_or(snapshot.term, |at| at.term);
         if snapshot.term != 0 && held != snapshot.term {

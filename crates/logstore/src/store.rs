@@ -15,15 +15,16 @@ use crate::format::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind, FILE_HEADER_BYTE
 use crate::open::{self, LogReport};
 use crate::snapshot::{self, Snapshot};
 
-/// The directory of the log on a disk.
+/// The log's directory on a disk.
 pub(crate) const LOG_DIR: &str = "log";
-/// Longest entry, in bytes.
+/// Maximum length of an entry in bytes.
 pub const ENTRY_MAX_BYTES: u32 = 64 << 20;
 
 /// Options of a [`LogStore`].
 #[derive(Clone, Debug)]
 pub struct LogOptions {
-    /// A new file is begun once one has this many bytes. Default 16 MiB; 4 KiB to 1 GiB. Entries are dropped by whole files.
+    /// Bytes at which a file counts as full and a new one begins. Default 16 MiB; 4 KiB to 1 GiB. Entries are dropped
+    /// by whole files.
     pub file_size_bytes: u64,
 }
 
@@ -36,33 +37,33 @@ impl Default for LogOptions {
 /// An entry: one group commit of the manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry<B = Vec<u8>> {
-    /// Term of the manager that made it.
+    /// Term of the manager that created it.
     pub term: u64,
-    /// Position in the log, from 1, without gaps.
+    /// Position in the log: from 1, without gaps.
     pub seq: u64,
     /// The encoded commands.
     pub bytes: B,
 }
 
-/// State of a replica.
+/// The state of a replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogState {
-    /// Highest term ever seen; durable.
+    /// Highest term ever seen, durably recorded.
     pub term: u64,
-    /// First entry that can be read; 0 if there is none.
+    /// First readable entry; 0 if there is none.
     pub first_seq: u64,
-    /// Last entry held durably; the snapshot's if there is none behind it; 0 if there is neither.
+    /// Last durable entry; the snapshot's position if no entry follows it; 0 if there is neither.
     pub last_seq: u64,
-    /// Term of that.
+    /// Term of `last_seq`.
     pub last_term: u64,
     /// Newest complete snapshot.
     pub snapshot: Option<Snapshot>,
-    /// First entry behind the snapshot that is missing although a later one is held: rot. Send from here on again, or a
-    /// snapshot.
+    /// First entry after the snapshot that is lost to damage while a later one is held. The manager must resend from
+    /// here, or send a snapshot.
     pub missing_seq: Option<u64>,
 }
 
-/// Where an entry is.
+/// The location of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Location {
     pub(crate) term: u64,
@@ -77,7 +78,7 @@ pub(crate) struct LogFile {
     pub(crate) end: u64,
 }
 
-/// A node's replica of the command log. One owner; wrap it in a lock.
+/// A node's replica of the command log. It has one owner; wrap it in a lock to share it.
 pub struct LogStore {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) identity: Identity,
@@ -85,10 +86,10 @@ pub struct LogStore {
     pub(crate) term: u64,
     pub(crate) entries: BTreeMap<u64, Location>,
     pub(crate) files: BTreeMap<u64, LogFile>,
-    /// The file that is appended to; none before the first append or after one that must not grow.
+    /// The file that takes appends. `None` before the first append, and after a file that must not grow.
     pub(crate) current: Option<u64>,
     pub(crate) next_file: u64,
-    /// A failed write may have left bytes behind the end of the current file.
+    /// A failed write may have left bytes after the end of the current file.
     pub(crate) tail_dirty: bool,
     pub(crate) snapshot: Option<Snapshot>,
     pub(crate) part: Option<snapshot::Part>,
@@ -102,15 +103,15 @@ impl std::fmt::Debug for LogStore {
 }
 
 impl LogStore {
-    /// Opens (or begins) the log of a disk that has an identity. The caller holds the disk's lock.
+    /// Opens or creates the log of a disk that has an identity. The caller holds the disk's lock.
     ///
     /// # Errors
-    /// [`LogOpenError`]; the disk is as it was.
+    /// [`LogOpenError`]; the disk is unchanged.
     pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(Self, LogReport), LogOpenError> {
         open::open(disk, options)
     }
 
-    /// State of the replica.
+    /// Returns the state of the replica.
     #[must_use]
     pub fn state(&self) -> LogState {
         LogState {
@@ -123,21 +124,21 @@ impl LogStore {
         }
     }
 
-    /// Remembers, durably, that a manager of this term exists: lower ones are refused from now on (P11).
+    /// Records durably that a manager with this term exists. Lower terms are refused from now on (P11).
     ///
     /// # Errors
-    /// [`LogError::StaleTerm`] if a higher one is known.
+    /// [`LogError::StaleTerm`] if a higher one is known, or the disk's.
     pub fn observe_term(&mut self, term: u64) -> Result<(), LogError> {
         self.check_term(term)?;
         if term > self.term { self.write(term, &[]) } else { Ok(()) }
     }
 
-    /// Appends entries and syncs them. `term` is the sender's; `prev_term` that of the entry before the first (0: unknown,
-    /// not compared). Entries that are held already are skipped; entries of another term at a held position void it
-    /// and all behind it. When this returns, all are durable.
+    /// Appends entries and syncs them: on return all are durable. `term` is the sender's; `prev_term` is the term of
+    /// the entry before the first (0: unknown, not compared). Entries already held are skipped. An entry of another
+    /// term at a held position voids that position and all later ones.
     ///
     /// # Errors
-    /// [`LogError`]; nothing changed, except that voided entries may be gone.
+    /// [`LogError`]; nothing has changed, except that voided entries may be gone.
     pub fn append<B: AsRef<[u8]>>(
         &mut self,
         term: u64,
@@ -164,10 +165,11 @@ impl LogStore {
         self.write(term, new)
     }
 
-    /// Entries from `from_seq` on, about `max_bytes` of them, one at least; none if `from_seq` is behind the last.
+    /// Returns entries from `from_seq` on: about `max_bytes` of them and at least one, or none if `from_seq` is after
+    /// the last.
     ///
     /// # Errors
-    /// [`LogError::NotHeld`] if it was dropped or lost, [`LogError::Damaged`] if it rotted.
+    /// [`LogError::NotHeld`] if the entry was dropped or lost, [`LogError::Damaged`] if it is damaged, or the disk's.
     pub fn entries(&self, from_seq: u64, max_bytes: u64) -> Result<Vec<LogEntry>, LogError> {
         let (mut found, mut bytes, mut seq) = (Vec::new(), 0, from_seq);
         while seq <= self.last_seq() && (bytes < max_bytes || found.is_empty()) {
@@ -176,7 +178,7 @@ impl LogStore {
                     bytes += entry.bytes.len() as u64;
                     found.push(entry);
                 }
-                // The entries before the damage are good; the next call reports it.
+                // The entries before the damage are intact; the next call reports it.
                 Err(_) if !found.is_empty() => break,
                 Err(e) => return Err(e),
             }
@@ -185,14 +187,14 @@ impl LogStore {
         Ok(found)
     }
 
-    /// Drops entries up to `seq`, as far as the newest complete snapshot covers them; frees space by whole files.
+    /// Drops entries up to `seq`, limited to those in the newest complete snapshot. Frees space by whole files.
     ///
     /// # Errors
-    /// The disk's; fewer files may be gone.
+    /// The disk's; some of the files may be gone.
     pub fn drop_to(&mut self, seq: u64) -> Result<(), LogError> {
         let up_to = seq.min(self.snapshot.map_or(0, |s| s.seq));
         let last_file = self.files.keys().next_back().copied();
-        // Strictly oldest first: a newer file's header says what in the older ones is void.
+        // Strictly oldest first: the header of a newer file says which entries of older ones are void.
         assert!(up_to <= self.last_seq(), "entries up to {up_to} are dropped of {}", self.last_seq());
         while let Some((&number, _)) = self.files.first_key_value() {
             let needed = self.entries.iter().any(|(&seq, at)| at.file == number && seq > up_to);
@@ -218,7 +220,7 @@ impl LogStore {
         snapshot.or_else(|| self.entries.get(&seq).map(|at| at.term))
     }
 
-    /// Finds the first hole. Only removals make one: appends are contiguous.
+    /// Finds the first gap. Only removals cause one: appends are contiguous.
     pub(crate) fn find_missing(&mut self) {
         let after = self.snapshot.map_or(0, |s| s.seq);
         let behind = self.entries.range(after + 1..).map(|(seq, _)| *seq);
@@ -229,7 +231,7 @@ impl LogStore {
         if term < self.term { Err(LogError::StaleTerm { got: term, highest: self.term }) } else { Ok(()) }
     }
 
-    /// Checks a batch as far as the bytes that are held do not matter.
+    /// Checks a batch without reading stored entries.
     fn check_entries(&self, term: u64, prev_term: u64, entries: &[LogEntry<&[u8]>]) -> Result<(), LogError> {
         let Some(first) = entries.first() else { return Ok(()) };
         let mut before = (first.seq.wrapping_sub(1), prev_term);
@@ -257,7 +259,7 @@ impl LogStore {
         }
     }
 
-    /// True if the entry need not be written; false if it is new or overrules what is held.
+    /// True if the entry need not be written. False if it is new, overrules the held one, or replaces a damaged copy.
     fn is_held(&self, sender_term: u64, entry: &LogEntry<&[u8]>) -> Result<bool, LogError> {
         if self.snapshot.is_some_and(|s| entry.seq <= s.seq) {
             return Ok(true);
@@ -266,7 +268,7 @@ impl LogStore {
         if held.term == entry.term {
             let same =
                 held.len as usize == entry.bytes.len() && held.crc == tessera_accel::checksum::crc32c(entry.bytes);
-            // A rotten copy is written again, by the rule for an entry of another term.
+            // A damaged copy is rewritten, like an entry of another term.
             return match (same, self.read(entry.seq)) {
                 (true, read) => Ok(read.is_ok()),
                 (false, _) => Err(LogError::Conflict { seq: entry.seq, term: entry.term }),
@@ -288,7 +290,7 @@ impl LogStore {
         Ok(LogEntry { term: at.term, seq, bytes })
     }
 
-    /// Writes a raised term and entries that follow the last one, and syncs.
+    /// Writes the term if it is higher, and entries that follow the last one, then syncs.
     fn write(&mut self, term: u64, entries: &[LogEntry<&[u8]>]) -> Result<(), LogError> {
         let number = self.file_with_room(entries.first().map_or(self.last_seq() + 1, |e| e.seq))?;
         let place = RecordPlace { disk_uuid: self.identity.disk_uuid, file: number };
@@ -323,7 +325,7 @@ impl LogStore {
         let file = self.files[&number].file.clone();
         if let Err(e) = file.write_vectored_at(start, &slices) {
             self.tail_dirty = true;
-            // If this fails too, it is tried again before the next write.
+            // If this fails too, the next write retries it first.
             let _ = self.cut_failed_write();
             return Err(e.into());
         }
@@ -338,7 +340,7 @@ impl LogStore {
         Ok(())
     }
 
-    /// Durably cuts off the bytes of a failed write: they must not pass for a later entry.
+    /// Durably removes the bytes of a failed write, which must not pass for a later entry.
     fn cut_failed_write(&mut self) -> Result<(), LogError> {
         if let (true, Some(file)) = (self.tail_dirty, self.current.and_then(|n| self.files.get(&n))) {
             file.file.truncate(file.end)?;
@@ -348,7 +350,7 @@ impl LogStore {
         Ok(())
     }
 
-    /// The file to append to; a new one, whose entries begin at `seq`, if there is none or it is full.
+    /// The file to append to. Creates one, with `seq` as its first entry, if there is none or it is full.
     fn file_with_room(&mut self, seq: u64) -> Result<u64, LogError> {
         self.cut_failed_write()?;
         match self.current {
@@ -357,7 +359,7 @@ impl LogStore {
         }
     }
 
-    /// Begins a file; positions from `resume_seq` on in older files are void from then on, durably.
+    /// Creates a file. Durably voids entries from `resume_seq` on in older files.
     pub(crate) fn begin_file(&mut self, resume_seq: u64) -> Result<u64, LogError> {
         self.cut_failed_write()?;
         let number = self.next_file;
@@ -368,7 +370,7 @@ impl LogStore {
             term: self.term,
             resume_seq,
         };
-        // A file of this number can only be left from a failed attempt.
+        // An existing file of this number can only come from a failed attempt.
         let file = self.disk.open(&file_path(number), OpenMode::Create)?;
         let written = file.truncate(0).and_then(|()| file.write_at(0, &header.encode()));
         if let Err(e) = written {

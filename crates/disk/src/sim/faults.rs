@@ -1,33 +1,33 @@
-//! Which operation fails, and how.
+//! Faults of single operations, and when they happen.
 
 use std::io;
 
 use crate::error::{DiskError, DiskOp};
 use crate::rng::SplitMix64;
 
-/// One thing that can go wrong with one operation.
+/// One fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// `EIO`. A write may have written some of its leading sectors. On a sync: the sync fails.
+    /// `EIO`. A write may have written some leading sectors. A sync fails.
     Eio,
-    /// A write, creation or growing truncation finds no space; leading sectors may be written.
+    /// A write, creation or rename finds no space. A write may have written some leading sectors.
     NoSpace,
-    /// A sync fails: the disk is poisoned, any part of the unsynced bytes may be lost.
+    /// A sync fails: the disk is poisoned, and any part of the unsynced bytes may be lost.
     SyncFails,
-    /// A sync says it is done and has done nothing.
+    /// A sync reports success without doing anything.
     SyncLies,
-    /// A write says it is done; the sectors keep their old bytes.
+    /// A write reports success; the sectors keep their old bytes.
     LostWrite,
-    /// A write lands this many sectors further on than it should; its own sectors keep theirs.
+    /// A write lands this many sectors after its target; the target sectors keep their old bytes.
     Misdirected {
-        /// How far off, in sectors.
+        /// The distance in sectors.
         sectors: u64,
     },
-    /// The power fails during this operation: it is under way in the cache, and fails.
+    /// The power fails during this operation. Its change reaches the cache, and it returns an error.
     PowerLoss,
 }
 
-/// How often operations fail by themselves, each in parts in a million.
+/// Rates of random faults, each in parts per million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultRates {
     /// Reads that fail with `EIO`.
@@ -36,11 +36,11 @@ pub struct FaultRates {
     pub write_eio: u32,
     /// Syncs that fail.
     pub sync_fails: u32,
-    /// Syncs that lie.
+    /// Syncs that falsely report success.
     pub sync_lies: u32,
     /// Writes that are lost.
     pub lost_write: u32,
-    /// Writes that land elsewhere.
+    /// Writes that land in the wrong place.
     pub misdirected: u32,
 }
 
@@ -62,7 +62,7 @@ impl Faults {
         Faults { io_count: 0, planned: Vec::new(), rates, off: false }
     }
 
-    /// Counts an operation and says what happens to it.
+    /// Counts an operation and decides whether it fails.
     pub(super) fn next(&mut self, op: DiskOp, rng: &mut SplitMix64) -> Verdict {
         if self.off {
             return Verdict::Off;

@@ -1,7 +1,7 @@
-//! One simulated file's bytes: as they read now, and how to go back to what is durable.
+//! The bytes of one simulated file: the current ones, and a list of changes that leads back to the durable ones.
 //!
-//! Appending is the common case and costs one copy: an unsynced change stores the bytes it
-//! replaced (none, for an append), not those it wrote. A sync forgets the list.
+//! Appends are the common case and cost one copy: an unsynced change stores the bytes it replaced (none for an append),
+//! not those it wrote. A sync clears the list.
 
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -9,14 +9,14 @@ use std::io::IoSlice;
 use super::names::CrashKind;
 use crate::rng::SplitMix64;
 
-/// An unsynced change. The file is taken as endless zeros after its length, so that a truncation
-/// is a write of zeros plus a length.
+/// An unsynced change. The file counts as zeros without end after its length, so a truncation is a write of zeros plus
+/// a length.
 #[derive(Clone, Debug)]
 struct Change {
     offset: u64,
-    /// How many bytes it wrote from `offset`.
+    /// Number of bytes written from `offset` on.
     written: u64,
-    /// What was there; bytes past its end were past the file's length: zeros.
+    /// The bytes replaced. Bytes past its end were past the file's length: zeros.
     before: Vec<u8>,
     len_before: u64,
     len_after: u64,
@@ -38,7 +38,7 @@ impl Inode {
         &self.bytes
     }
 
-    /// Writes the slices back to back, at most `limit` bytes of them.
+    /// Writes the slices back to back, up to `limit` bytes.
     pub(super) fn write(&mut self, offset: u64, slices: &[IoSlice<'_>], limit: u64, sector: u64) {
         let total: u64 = slices.iter().map(|s| s.len() as u64).sum();
         let written = total.min(limit);
@@ -72,7 +72,7 @@ impl Inode {
         self.bytes.resize(len as usize, 0);
     }
 
-    /// Remembers what a change replaces.
+    /// Records the bytes that a change replaces.
     fn note(&mut self, offset: u64, written: u64, len_after: u64) {
         let have = self.bytes.len();
         let from = (offset as usize).min(have);
@@ -97,7 +97,7 @@ impl Inode {
         }
     }
 
-    /// What a power loss leaves.
+    /// The file after a power loss.
     pub(super) fn after_power_loss(&self, kind: CrashKind, sector: u64, rng: &mut SplitMix64) -> Inode {
         let kept = Inode { bad_sectors: self.bad_sectors.clone(), ..Inode::default() };
         if self.unsynced.is_empty() || kind == CrashKind::KeepAll {
@@ -125,7 +125,7 @@ impl Inode {
         Inode { bytes: image, ..kept }
     }
 
-    /// The durable bytes (zero-extended), and each change's own bytes, oldest first.
+    /// The durable bytes (extended with zeros), and the bytes that each change wrote, oldest first.
     fn undone(&self) -> (Vec<u8>, Vec<(u64, Vec<u8>)>) {
         let end = self.unsynced.iter().map(|c| (c.offset + c.written).max(c.len_before)).max();
         let mut image = self.bytes.clone();
@@ -144,11 +144,11 @@ impl Inode {
     }
 }
 
-/// Which sectors of which change survive.
+/// Which sectors of which changes survive a power loss.
 enum Cut {
-    /// The oldest `whole` changes, then `torn` sectors of the next.
+    /// The oldest `whole` changes, and `torn` sectors of the next.
     Prefix { whole: u64, torn: u64 },
-    /// Each sector by itself stops at a drawn change.
+    /// Each sector keeps its changes up to a random one.
     PerSector { salt: u64 },
 }
 
@@ -162,7 +162,7 @@ impl Cut {
     }
 }
 
-/// Writes those sectors of `bytes` at `offset` that `keep(nth, sector)` lets through.
+/// Writes the sectors of `bytes` at `offset` for which `keep(nth, sector)` is true.
 fn apply(image: &mut [u8], offset: u64, bytes: &[u8], sector: u64, keep: impl Fn(u64, u64) -> bool) {
     let end = offset + bytes.len() as u64;
     let first = offset / sector;

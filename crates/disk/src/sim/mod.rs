@@ -1,29 +1,27 @@
-//! [`SimDisk`]: a disk in memory that fails as a seed says, in the same way every time.
+//! [`SimDisk`]: a disk in memory whose failures follow from a seed, the same in every run.
 //!
 //! # Fault model
 //!
-//! *Cache.* What was written is readable at once and durable only after [`DiskFile::sync_data`];
-//! a created, renamed or removed name only after [`Disk::sync_dir`] of its directory, whatever was
-//! synced of the file itself.
+//! *Cache.* Written bytes are readable at once and durable only after [`DiskFile::sync_data`]. The creation, rename or
+//! removal of a name is durable only after [`Disk::sync_dir`] of its directory; syncing the file does not help.
 //!
-//! *Power loss* ([`SimDisk::crash`]) keeps what was synced, and of the rest what [`CrashKind`]
-//! says: nothing; everything; each sector by itself any state it went through since the last sync
-//! (reordered, torn), the length likewise, and each name operation or not; or the oldest writes whole, one
-//! torn at a sector, the later ones not at all. A sector is never half old, half new.
+//! *Power loss* ([`SimDisk::crash`]) keeps what was synced. [`CrashKind`] decides about the rest: nothing survives;
+//! everything does; each sector is independently in any state it had since the last sync (reordered, torn), as is the
+//! length, and each name operation survives or not; or the oldest writes survive whole, one is torn at a sector
+//! boundary, and the later ones are lost. A sector is never half old, half new.
 //!
-//! *Restart of the process* ([`SimDisk::reopen`]) keeps the cache: unsynced bytes are still there
-//! and still not durable.
+//! *Restart of the process* ([`SimDisk::reopen`]) keeps the cache: unsynced bytes are still readable and still not
+//! durable.
 //!
-//! *Failing I/O*: at a given index ([`SimDisk::fail_at`]) or at a drawn rate ([`FaultRates`]). A
-//! failing write may have written some of its leading sectors. A failed sync may have written any
-//! part; the disk is poisoned, and reopening it shows what the medium got. A sync may lie. A write
-//! may be lost (the sectors stay stale) or land elsewhere (misdirected).
+//! *Failing I/O*: at a given index ([`SimDisk::fail_at`]) or at a random rate ([`FaultRates`]). A failing write may
+//! have written some leading sectors. A failed sync may have written any part; it poisons the disk, and reopening the
+//! disk shows what the medium received. A sync may lie. A write may be lost (the sectors stay stale) or land in the
+//! wrong place (misdirected).
 //!
-//! *Rot*: stored bits flip ([`SimDisk::rot`]), sectors become unreadable until rewritten
-//! ([`SimDisk::break_sector`]). *Full*: the sum of lengths stays within the capacity.
+//! *Rot*: stored bits flip ([`SimDisk::rot`]), sectors become unreadable until rewritten ([`SimDisk::break_sector`]).
+//! *Full*: the sum of file lengths stays within the capacity.
 //!
-//! Every operation counts as one I/O ([`SimDisk::io_count`]), except taking the lock and asking
-//! for space or lengths.
+//! Every operation counts as one I/O ([`SimDisk::io_count`]), except taking the lock and asking for space or lengths.
 
 mod faults;
 mod inode;
@@ -47,21 +45,21 @@ use faults::{Faults, Verdict};
 use inode::Inode;
 use names::Names;
 
-/// What a simulated disk is like.
+/// Options of a simulated disk.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
-    /// Seed of everything that is drawn.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Sum of file lengths it can hold.
+    /// Maximum sum of file lengths, in bytes.
     pub capacity_bytes: u64,
-    /// The unit that is never torn, in bytes; a power of two.
+    /// Bytes of a sector, which a crash never tears; a power of two.
     pub sector_bytes: u64,
-    /// How often I/O fails by itself.
+    /// Rates of random faults.
     pub rates: FaultRates,
 }
 
 impl SimOptions {
-    /// A large disk without faults of its own.
+    /// A large disk without random faults.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         SimOptions { seed, capacity_bytes: 1 << 50, sector_bytes: 512, rates: FaultRates::default() }
@@ -103,7 +101,7 @@ impl Drop for Unlock {
 }
 
 impl SimDisk {
-    /// An empty disk without faults of its own.
+    /// An empty disk without random faults.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::with_options(&SimOptions::new(seed))
@@ -131,29 +129,28 @@ impl SimDisk {
         SimDisk { shared: Arc::new(shared) }
     }
 
-    /// I/O operations so far.
+    /// Number of I/O operations so far.
     #[must_use]
     pub fn io_count(&self) -> u64 {
         self.shared.state.lock().faults.io_count
     }
 
-    /// The first operation with index `>= io_index` (counted from 0) to which `fault` applies
-    /// meets it, once.
+    /// Applies `fault` once, to the first operation it fits whose index (from 0) is at least `io_index`.
     pub fn fail_at(&self, io_index: u64, fault: Fault) {
         self.shared.state.lock().faults.planned.push((io_index, fault));
     }
 
-    /// Replaces the rates of faults.
+    /// Replaces the rates of random faults.
     pub fn set_rates(&self, rates: FaultRates) {
         self.shared.state.lock().faults.rates = rates;
     }
 
-    /// Changes the capacity; files already there stay.
+    /// Changes the capacity; existing files stay.
     pub fn set_capacity(&self, capacity_bytes: u64) {
         self.shared.state.lock().capacity_bytes = capacity_bytes;
     }
 
-    /// From now on every operation fails with an I/O error: the power is off, or the disk vanished.
+    /// From now on every operation fails with an I/O error, as after a power loss or when the disk vanishes.
     pub fn power_off(&self) {
         self.shared.state.lock().faults.off = true;
     }
@@ -164,15 +161,15 @@ impl SimDisk {
         self.shared.state.lock().faults.off
     }
 
-    /// The disk as it is found after a power loss now: a new disk, powered, without planned faults.
-    /// This one is off from now on.
+    /// The disk after a power loss at this moment: a new disk, powered on, without planned faults. This handle is off
+    /// from now on.
     #[must_use]
     pub fn crash(&self, kind: CrashKind) -> SimDisk {
         self.successor(|names, rng, sector| names.after_power_loss(kind, sector, rng))
     }
 
-    /// The disk as the next process on the same machine finds it: the cache survives, except for
-    /// what a failed sync lost. This handle is off from now on.
+    /// The disk as the next process on the same machine finds it. The cache survives, except for bytes that a failed
+    /// sync lost. This handle is off from now on.
     #[must_use]
     pub fn reopen(&self) -> SimDisk {
         let poisoned = self.shared.poison.is_set();
@@ -196,13 +193,13 @@ impl SimDisk {
         Self::assemble(state, self.shared.sector_bytes)
     }
 
-    /// Flips the bits of `mask` in the stored byte of `path` at `offset`. False if there is none.
+    /// Flips the bits of `mask` in the stored byte of `path` at `offset`. Returns false if there is no such byte.
     pub fn rot(&self, path: &str, offset: u64, mask: u8) -> bool {
         let state = self.shared.state.lock();
         state.names.get(path).is_some_and(|inode| inode.lock().rot(offset, mask))
     }
 
-    /// Flips one drawn bit of one drawn file; says where. `None` if nothing is stored.
+    /// Flips one random bit of one random file and returns its place. `None` if no bytes are stored.
     pub fn rot_somewhere(&self) -> Option<(String, u64)> {
         let mut state = self.shared.state.lock();
         let State { names, rng, .. } = &mut *state;
@@ -218,7 +215,7 @@ impl SimDisk {
         None
     }
 
-    /// Makes the sector that holds `offset` of `path` unreadable until it is written again.
+    /// Makes the sector that holds `offset` of `path` unreadable until it is rewritten.
     pub fn break_sector(&self, path: &str, offset: u64) -> bool {
         let state = self.shared.state.lock();
         let sector = offset / self.shared.sector_bytes;
@@ -234,15 +231,15 @@ impl SimDisk {
         self.shared.state.lock().names.files().map(|(path, _)| path.to_owned()).collect()
     }
 
-    /// The bytes of a file as they read now, without counting as I/O.
+    /// The current bytes of a file. Does not count as I/O.
     #[must_use]
     pub fn contents(&self, path: &str) -> Option<Vec<u8>> {
         let state = self.shared.state.lock();
         state.names.get(path).map(|inode| inode.lock().bytes().to_vec())
     }
 
-    /// Counts one operation on names and lets it fail. What remains for the caller to heed is
-    /// returned with the state: a lie, or a power loss to report once the cache was changed.
+    /// Counts one operation on names and applies its fault. A fault that the caller must apply itself is returned with
+    /// the state: a lie, or a power loss to report after the change of the cache.
     fn begin(&self, path: &str, op: DiskOp) -> Result<(MutexGuard<'_, State>, Option<Fault>), DiskError> {
         let mut state = self.shared.state.lock();
         match state.next(op) {
@@ -269,7 +266,7 @@ impl State {
     }
 }
 
-/// The error of an operation during which the power failed.
+/// The error if the power failed during the operation.
 fn finish(fault: Option<Fault>, path: &str, op: DiskOp) -> Result<(), DiskError> {
     match fault {
         Some(Fault::PowerLoss) => Err(faults::error(Fault::PowerLoss, path, op, 0)),

@@ -1,4 +1,4 @@
-//! Simulated directories: which name means which file now, and which of that is durable.
+//! Simulated directories: the current name of each file, and which of the names are durable.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,23 +9,22 @@ use super::inode::Inode;
 use crate::path;
 use crate::rng::SplitMix64;
 
-/// What a power loss leaves of what was not synced.
+/// What survives a power loss among unsynced changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashKind {
     /// Nothing.
     KeepNone,
-    /// Everything: the cache had been written back.
+    /// Everything, as if the cache had been written back.
     KeepAll,
-    /// Each sector, length and name by itself, or not.
+    /// Each sector, length and name independently.
     KeepSome,
-    /// The oldest writes of each file, the next one torn at a sector, none after it; names as in
-    /// `KeepSome`.
+    /// The oldest writes of each file; the next write is torn at a sector, later ones are lost. Names as in `KeepSome`.
     Torn,
 }
 
 type File = Arc<Mutex<Inode>>;
 
-/// A change of names that no `sync_dir` has made durable.
+/// A change of names that is not yet durable.
 #[derive(Clone)]
 enum Change {
     Create { path: String, file: File },
@@ -38,7 +37,7 @@ pub(super) struct Names {
     now: BTreeMap<String, File>,
     durable: BTreeMap<String, File>,
     unsynced: Vec<Change>,
-    /// Directories are made durably, so one set will do.
+    /// Creating a directory is durable at once, so one set is enough.
     dirs: BTreeSet<String>,
 }
 
@@ -93,7 +92,7 @@ impl Names {
         true
     }
 
-    /// Makes durable what concerns `dir`.
+    /// Makes the changes of names in `dir` durable.
     pub(super) fn sync_dir(&mut self, dir: &str) {
         let (ours, rest) = std::mem::take(&mut self.unsynced).into_iter().partition(|c| c.touches(dir));
         self.unsynced = rest;
@@ -103,17 +102,17 @@ impl Names {
         }
     }
 
-    /// Sum of the lengths of all files with a name.
+    /// Sum of the lengths of all named files.
     pub(super) fn used_bytes(&self) -> u64 {
         self.now.values().map(|file| file.lock().len()).sum()
     }
 
-    /// An independent copy, cache and all.
+    /// An independent copy, including the cache.
     pub(super) fn clone_deep(&self) -> Names {
         self.map(|inode| inode.clone())
     }
 
-    /// What a power loss leaves.
+    /// The names and files after a power loss.
     pub(super) fn after_power_loss(&self, kind: CrashKind, sector: u64, rng: &mut SplitMix64) -> Names {
         let mut kept = self.durable.clone();
         for change in &self.unsynced {
@@ -130,7 +129,7 @@ impl Names {
         survivor.map(|inode| inode.after_power_loss(kind, sector, rng))
     }
 
-    /// The same names over new files.
+    /// The same names, with every file replaced by `change` of it.
     fn map(&self, mut change: impl FnMut(&Inode) -> Inode) -> Names {
         let mut made: HashMap<*const Mutex<Inode>, File> = HashMap::new();
         let mut fresh = |file: &File| {
