@@ -1,9 +1,10 @@
-//! Compaction: the live records of a mostly dead segment are copied to the open segment and synced; then the old file is removed.
+//! Compaction copies the live records of a mostly dead segment to the open segment, syncs them, and removes the old
+//! file.
 //!
-//! A crash at any point leaves each live record at least once; the copy has the higher sequence. A record that fails its checksums is
-//! not copied; its segment stays until the record is repaired or deleted. A delete record is copied while an older record of its
-//! fragment is on the disk (P3). The open segment is sealed first when it is mostly dead, or on request (`seal_dead`), so
-//! compaction reaches every dead record (P5).
+//! A crash at any point leaves each live record at least once; the copy has the higher sequence. A record that fails
+//! its checksums is not copied; its segment stays until the record is repaired or deleted. A delete record is copied
+//! while an older record of its fragment is on the disk (P3). The open segment is sealed first if it is mostly dead, or
+//! on request (`seal_dead`), so compaction reaches every dead record (P5).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,40 +20,41 @@ use crate::segment::{SEGMENTS_DIR, Segment};
 use crate::store::SegmentStore;
 use crate::writer::{PendingRecord, StagedRecord, Writer, entry_of};
 
-/// The open segment is sealed for compaction by itself when at least this share of it is dead.
+/// Compaction seals the open segment if at least this percentage of it is dead.
 const OPEN_DEAD_PERCENT_MIN: u64 = 50;
 
-/// What one step of compaction did.
+/// Result of one compaction step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompactReport {
     /// Live records copied.
     pub moved_records: u64,
-    /// Their bytes.
+    /// Bytes of these records.
     pub moved_bytes: u64,
     /// Segments removed.
     pub removed_segments: u64,
-    /// Bytes of the files removed.
+    /// Bytes of the removed files.
     pub removed_bytes: u64,
-    /// `removed_bytes` without the records that were copied out of these files, in this step or earlier.
+    /// `removed_bytes` minus the records copied out of the removed files, in this step or earlier.
     pub freed_bytes: u64,
-    /// Live records that failed their checksums: rebuild them, else their segments stay.
+    /// Live records that failed their checksums. Their segments stay until the fragments are rebuilt.
     pub findings: Vec<Finding>,
-    /// True if there is more to do now.
+    /// True if more work is due now.
     pub more: bool,
 }
 
 /// Progress of compaction.
 #[derive(Default)]
 pub(crate) struct Compactor {
-    /// The segment under way, and the offset up to which its live records are copied.
+    /// The current segment, and the offset up to which its live records are copied.
     current: Option<(Arc<Segment>, u64)>,
-    /// Segments with damaged live records, and their live bytes then: skipped until that number changes.
+    /// Segments with damaged live records, and their live bytes at that time. A segment is skipped until that number
+    /// changes.
     blocked: HashMap<u64, u64>,
-    /// Bytes copied so far out of segments that are not removed yet.
+    /// Bytes copied out of each segment that is not removed yet.
     moved_bytes: HashMap<u64, u64>,
 }
 
-/// Live records read from a segment, to be written again.
+/// Live records read from a segment and ready to be written.
 #[derive(Default)]
 struct CopyBatch {
     records: Vec<(RecordHeader, u64, Vec<u8>)>,
@@ -60,19 +62,20 @@ struct CopyBatch {
 }
 
 impl SegmentStore {
-    /// Copies about `budget_bytes` of live records out of mostly dead segments and removes the segments that are
-    /// done. Call again while [`CompactReport::more`]. Reads and appends go on meanwhile.
+    /// Copies about `budget_bytes` of live records out of mostly dead segments, and removes the segments without live
+    /// records. Call it again while [`CompactReport::more`] is true. Reads and appends continue meanwhile.
     ///
     /// # Errors
-    /// The disk's, or no space for the copies; nothing is lost, the step can be tried again.
+    /// The disk's, or no space for the copies. Nothing is lost; the step can be retried.
     pub fn compact_step(&self, budget_bytes: u64) -> Result<CompactReport, StoreError> {
         self.compact_step_above(self.options.compact_dead_percent, budget_bytes)
     }
 
-    /// [`SegmentStore::compact_step`] for segments of which at least `dead_percent` is dead; 0: any dead byte counts.
+    /// Like [`SegmentStore::compact_step`], for segments of which at least `dead_percent` is dead; 0: any dead byte
+    /// counts.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`SegmentStore::compact_step`].
     pub fn compact_step_above(&self, dead_percent: u64, budget_bytes: u64) -> Result<CompactReport, StoreError> {
         let mut compactor = self.compactor.lock();
         let mut report = CompactReport::default();
@@ -98,11 +101,12 @@ impl SegmentStore {
         }
     }
 
-    /// Seals the open segment if at least `dead_percent` of it (0: any record) is dead, so that the steps that follow can win its
-    /// space back (P5). For a pass that was asked for: call it once, before the first step. True if there was something to seal.
+    /// Seals the open segment if at least `dead_percent` of it (0: any record) is dead, so that later steps can free
+    /// its space (P5). For a compaction on request: call it once, before the first step. Returns true if it sealed the
+    /// segment.
     ///
     /// # Errors
-    /// The disk's, or no space for the header of the next segment; the open one stays open then.
+    /// The disk's, or no space for the header of the next segment. The open segment then stays open.
     pub fn seal_dead(&self, dead_percent: u64) -> Result<bool, StoreError> {
         let mut writer = self.writer.lock();
         let worth = |(open, dead): (Arc<Segment>, u64)| dead > 0 && dead * 100 >= dead_percent * open.record_bytes();
@@ -113,9 +117,9 @@ impl SegmentStore {
         Ok(dead)
     }
 
-    /// The segment with the greatest dead share, if it is large enough. The open one is sealed first, and only when no
-    /// other is left and at least half of it is dead, whatever `dead_percent` says: the copies and delete records that
-    /// compaction itself writes there would else be copied again and again.
+    /// The segment with the greatest dead share, if the share is large enough. Seals and takes the open segment only if
+    /// no other one qualifies and at least half of it is dead, whatever `dead_percent` is. Otherwise compaction would
+    /// copy its own copies and delete records again and again.
     fn choose(&self, blocked: &HashMap<u64, u64>, dead_percent: u64) -> Result<Option<Arc<Segment>>, StoreError> {
         let mut writer = self.writer.lock();
         let open = writer.open.as_ref().map(|s| s.number);
@@ -142,7 +146,7 @@ impl SegmentStore {
         Ok(Some(segment))
     }
 
-    /// Copies living records from `at` on, at most about `budget` bytes; gives where to go on and how much was read.
+    /// Copies about `budget` bytes of live records from `at` on. Returns the offset to continue at and the bytes read.
     fn copy_some(
         &self,
         segment: &Segment,
@@ -186,7 +190,7 @@ impl SegmentStore {
         Ok((next, load.bytes))
     }
 
-    /// Reads the living records from `at` on until `budget` bytes are full, one at least.
+    /// Reads live records from `at` on until they fill `budget` bytes; at least one.
     fn load(
         &self,
         segment: &Segment,
@@ -218,7 +222,7 @@ impl SegmentStore {
         Ok((load, scanner.position()))
     }
 
-    /// Groups and data of a record, verified: nothing is copied that is not sound.
+    /// Reads groups and data of a record and verifies them: compaction copies no damaged bytes.
     fn load_record(&self, segment: &Segment, offset: u64, header: &RecordHeader) -> Result<Vec<u8>, StoreError> {
         let mut bytes = vec![0; header.groups_len as usize + header.data_len as usize];
         let entry = entry_of(header, segment.number, offset);
@@ -233,10 +237,10 @@ impl SegmentStore {
         Ok(bytes)
     }
 
-    /// True if this record is live, and no newer record of its fragment is staged.
+    /// True if this record is live and no newer record of its fragment is staged.
     ///
     /// # Errors
-    /// [`IndexError::Disagrees`]: the index names this place, but describes another record.
+    /// [`IndexError::Disagrees`]: the index names this place but describes another record.
     fn still_needed(
         &self,
         writer: &Writer,
@@ -260,7 +264,7 @@ impl SegmentStore {
         })
     }
 
-    /// Syncs the copies and, if nothing in the segment is alive any more, removes it.
+    /// Syncs the copies, and removes the segment if nothing in it is live.
     fn retire(
         &self,
         compactor: &mut Compactor,
@@ -274,7 +278,7 @@ impl SegmentStore {
         let removes_anyway =
             failpoint::is_active("segment.drop_deletes_early") || failpoint::is_active("segment.remove_before_sync");
         if segment.live_bytes() > 0 && !removes_anyway {
-            // A damaged record that must be repaired first, or one that was put again or deleted just now.
+            // Either a damaged record must be repaired first, or a record was put again or deleted just now.
             compactor.blocked.insert(segment.number, segment.live_bytes());
             return Ok(());
         }
@@ -310,16 +314,18 @@ impl SegmentStore {
         self.forget_copies(segment, &ids)
     }
 
-    /// The dead records of a removed segment are gone, and with them the need for some delete records. If a crash comes before the index
-    /// hears of it, the index still names the segment and is rebuilt at the next opening.
+    /// Updates the tombstones: the dead records of a removed segment are gone, so some delete records are no longer
+    /// needed. After a crash before the index learns this, the index still names the segment, and the next opening
+    /// rebuilds it.
     fn forget_copies(&self, removed: &Segment, ids: &[FragmentId]) -> Result<(), StoreError> {
         let mut writer = self.writer.lock();
-        // Records of a damaged segment may never have been counted; too many dead copies are safe, too few are not.
+        // The ledger may lack records of a damaged segment. Counting too many dead copies is safe, counting too few is
+        // not.
         if !removed.is_damaged() {
             ids.iter().for_each(|&id| writer.ledger.tombstones.drop_copy(id));
         }
         if !self.any_damaged() {
-            // Tombstones that only waited for the damaged segment to go are not among its ids.
+            // Tombstones that only waited for the removal of the damaged segment are not among its ids.
             let candidates = (!removed.is_damaged()).then_some(ids);
             for delete in writer.ledger.tombstones.remove_unneeded(candidates) {
                 writer.ledger.dead(&self.segments.read(), &delete)?;
@@ -337,7 +343,7 @@ impl SegmentStore {
     }
 }
 
-/// The open segment and its dead bytes: neither live nor staged.
+/// The open segment and its dead bytes: those neither live nor staged.
 fn dead_in_open(writer: &Writer) -> Option<(Arc<Segment>, u64)> {
     let open = writer.open.clone()?;
     let staged = writer.staged.iter().map(StagedRecord::entry).filter(|e| e.segment == open.number);

@@ -1,11 +1,13 @@
-//! [`ConaIndex`]: the index on flash, with about a byte of memory a fragment.
+//! [`ConaIndex`]: the index on flash, with about a byte of memory per fragment.
 //!
-//! It is a CONA store without a log, in a directory of its disk. Each [`Changes`] is one batch, so a crash leaves an index as a scan up
-//! to some point would make it; the segments behind that point hold the rest. No write of a fragment waits for a sync of the index: cells
-//! are synced in the background, when a buffer is full and when [`Index::persist`] asks.
+//! It is a CONA store without a log, in a directory of its disk. Each [`Changes`] is one batch, so a crash leaves the
+//! index as a scan up to some point would make it; the segments after that point hold the rest. A fragment's write
+//! never waits for a sync of the index. CONA syncs cells in the background: when a buffer is full, and when
+//! [`Index::persist`] asks.
 //!
-//! Damage is an error here and a scan at the next opening, never a wrong entry: a file `damaged` beside the cells tells the next opening.
-//! Rows that cannot be written (the disk is full) stay in memory until they can.
+//! Damage causes an error now and a scan at the next opening, never a wrong entry: the file `damaged` in the same
+//! directory tells the next opening. Rows that cannot be written because the disk is full stay in memory until they can
+//! be.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -22,26 +24,26 @@ use crate::index_rows::{
     decode_tombstone, encode_entry, encode_head, encode_segment, encode_tombstone, id_key, segment_key,
 };
 
-/// The index's directory on the disk. Every file in it is the index's.
+/// The index's directory on the disk. All files in it belong to the index.
 pub const INDEX_DIR: &str = "index";
-/// Marks the cells beside it as damaged.
+/// Marks the cells in the same directory as damaged.
 const DAMAGED_FILE: &str = "index/damaged";
-/// Bytes of one of its two insert buffers.
+/// Bytes of each of its two insert buffers.
 const BUFFER_BYTES: u64 = 4 << 20;
-/// For so many rows in memory the next try to write them waits for one more change.
+/// With this many rows pending, the next attempt to write them waits for one more change.
 const WAITING_A_TRY: u64 = 1000;
 
-/// Rows that could not be written; `None` is a removal.
+/// Rows that are not written yet; `None` is a removal.
 type PendingRows = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// An index on flash, on the disk whose fragments it lists.
 pub struct ConaIndex {
     disk: Arc<dyn Disk>,
     options: Options,
-    /// The error: why the files cannot be opened.
+    /// `Err` says why the files cannot be opened.
     store: Result<Store, IndexError>,
     unwritten: RwLock<PendingRows>,
-    /// Changes since rows wait to be written.
+    /// Changes since rows became pending.
     tries: AtomicU64,
     head: Mutex<Head>,
     len: AtomicU64,
@@ -55,13 +57,14 @@ impl std::fmt::Debug for ConaIndex {
 }
 
 impl ConaIndex {
-    /// The index in directory [`INDEX_DIR`] of `disk`, with one thread of its own. [`Index::recover`] reports damage.
+    /// Opens the index in directory [`INDEX_DIR`] of `disk`, with one thread of its own. [`Index::recover`] reports
+    /// damage.
     #[must_use]
     pub fn open(disk: Arc<dyn Disk>) -> Self {
         Self::with_options(disk, Options { buffer_bytes: BUFFER_BYTES, ..Options::default() })
     }
 
-    /// Like [`ConaIndex::open`], merging on the caller's thread. For simulations.
+    /// Like [`ConaIndex::open`], but merges on the caller's thread. For simulations.
     #[must_use]
     pub fn open_inline(disk: Arc<dyn Disk>, buffer_bytes: u64) -> Self {
         Self::with_options(disk, Options { buffer_bytes, background: Background::Inline, ..Options::default() })
@@ -93,7 +96,7 @@ impl ConaIndex {
         self.store.as_ref().map(Store::stats).unwrap_or_default()
     }
 
-    /// Waits until buffers are written and no merge is due.
+    /// Waits until all buffers are written and no merge is due.
     ///
     /// # Errors
     /// CONA's.
@@ -102,16 +105,16 @@ impl ConaIndex {
         Ok(self.store()?.settle()?)
     }
 
-    /// Tells the next opening that something could not be read: damage, or a bad sector.
+    /// Marks the index as damaged for the next opening if a read failed, through damage or a bad sector.
     fn note_failure<T>(&self, result: Result<T, IndexError>) -> Result<T, IndexError> {
         if result.is_err() && !self.damaged.swap(true, Ordering::Relaxed) {
-            // If this fails too, the next read that meets the damage tries again.
+            // If this fails, the next read that finds the damage tries again.
             let _ = self.disk.open(DAMAGED_FILE, OpenMode::Create);
         }
         result
     }
 
-    /// Reads twice if needed: a bit that flips on the way is not damage on the medium.
+    /// Reads a value, twice if needed: a bit that flips in transit is not damage on the medium.
     fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>, IndexError> {
         if let Some(row) = self.unwritten.read().get(key) {
             return Ok(row.clone());
@@ -124,14 +127,14 @@ impl ConaIndex {
         self.value(&id_key(FRAGMENT, id))?.map(|value| decode_entry(id, &value)).transpose()
     }
 
-    /// Up to `limit` written rows with keys above `after` and of this kind, and unwritten ones among them.
+    /// Up to `limit` written rows of this kind with keys above `after`, merged with the pending rows among them.
     fn rows(&self, kind: u8, after: Option<&[u8]>, limit: usize) -> Result<PendingRows, IndexError> {
         let end = [kind + 1];
         let from = after.map_or(Bound::Included(&end[..0]), Bound::Excluded);
         let first = [kind];
         let from = if after.is_none() { Bound::Included(&first[..]) } else { from };
         let unwritten = self.unwritten.read();
-        // Each unwritten removal hides at most one of those written.
+        // Each pending removal hides at most one written row.
         let wanted = limit.saturating_add(unwritten.len());
         let mut rows = PendingRows::new();
         for row in self.store()?.snapshot().range((from, Bound::Excluded(&end[..])))?.take(wanted) {
@@ -176,7 +179,7 @@ impl ConaIndex {
         Ok(Some(recovered))
     }
 
-    /// The rows of changes.
+    /// The rows that encode the changes.
     fn rows_of(&self, changes: &Changes) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         let mut rows =
             Vec::with_capacity(changes.entries.len() + changes.tombstones.len() + changes.segments.len() + 1);
@@ -210,7 +213,7 @@ impl ConaIndex {
         Ok(self.store()?.write(batch)?)
     }
 
-    /// Writes the pending rows as one batch: together they are the newest state.
+    /// Writes the pending rows as one batch; together they are the newest state.
     fn write_waiting(&self) -> Result<(), IndexError> {
         self.write(self.unwritten.read().iter())?;
         self.unwritten.write().clear();
@@ -218,7 +221,7 @@ impl ConaIndex {
     }
 }
 
-/// Opens the index that is there, or an empty one.
+/// Opens the index, or creates an empty one.
 fn open_store(disk: &Arc<dyn Disk>, options: &Options) -> Result<Store, IndexError> {
     disk.create_dir(INDEX_DIR).map_err(Error::from)?;
     if disk.list(INDEX_DIR).map_err(Error::from)?.iter().any(|name| DAMAGED_FILE.ends_with(name)) {
@@ -227,7 +230,7 @@ fn open_store(disk: &Arc<dyn Disk>, options: &Options) -> Result<Store, IndexErr
     Ok(Store::open_on(disk.clone(), INDEX_DIR, options.clone())?)
 }
 
-/// Removes every file of an index: the manifest first, for without it no cell is used; the mark of damage last.
+/// Removes all files of an index. The manifest goes first: without it no cell is used. The mark of damage goes last.
 fn remove_all(disk: &dyn Disk) -> Result<(), DiskError> {
     disk.create_dir(INDEX_DIR)?;
     let mut names = disk.list(INDEX_DIR)?;
@@ -301,7 +304,7 @@ impl Index for ConaIndex {
     }
 
     fn reset(&mut self, identity: &Identity) -> Result<(), IndexError> {
-        // Its thread must end before its files go.
+        // The store's thread must end before its files are removed.
         self.store = Err(IndexError::Gone);
         remove_all(&*self.disk).map_err(Error::from)?;
         self.unwritten.get_mut().clear();
@@ -319,7 +322,7 @@ impl Index for ConaIndex {
             done = if wait { store.flush() } else { store.flush_soon() }.map_err(IndexError::from);
         }
         if store.stats().spoiled_cells > 0 {
-            // A merge met damage that no look-up may meet.
+            // A merge found damage that no look-up may ever reach.
             let _ = self.note_failure(Err::<(), _>(IndexError::Gone));
         }
         done.or_else(|e| if e.is_no_space() { Ok(()) } else { Err(e) })

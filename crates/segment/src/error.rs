@@ -1,32 +1,32 @@
-//! What can go wrong, by operation: facts as fields, the way out in the text.
+//! Errors by operation: facts as fields, the way out in the text.
 
 use tessera_disk::DiskError;
 
 use crate::index::{FragmentId, IndexError};
 
-/// Kind of damage of a stretch of a segment.
+/// Kind of damage in a segment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// The segment's own header; its records are checked by themselves.
+    /// The segment's header is damaged. Its records carry their own checksums.
     #[error("segment header is damaged")]
     SegmentHeader,
-    /// No valid record begins where one should.
+    /// No valid record begins where one must.
     #[error("no valid record header")]
     Header,
-    /// The group hashes do not have their checksum.
+    /// The group hashes fail their checksum.
     #[error("groups: checksum {got:#010x}, expected {expected:#010x}")]
     Groups {
         /// crc32c in the record.
         expected: u32,
-        /// crc32c of what is stored.
+        /// crc32c of the stored bytes.
         got: u32,
     },
-    /// The data do not have their checksum.
+    /// The data fail their checksum.
     #[error("data: checksum {got:#010x}, expected {expected:#010x}")]
     Data {
         /// crc32c in the record.
         expected: u32,
-        /// crc32c of what is stored.
+        /// crc32c of the stored bytes.
         got: u32,
     },
     /// The disk returned an error instead of bytes.
@@ -43,7 +43,7 @@ pub enum Damage {
 pub struct Finding {
     /// Segment number.
     pub segment: u64,
-    /// Where the damaged stretch begins.
+    /// Offset of the damaged stretch.
     pub offset: u64,
     /// Its length in bytes.
     pub len_bytes: u64,
@@ -51,19 +51,19 @@ pub struct Finding {
     pub id: Option<FragmentId>,
     /// Its placement group, if known.
     pub pg_id: Option<u64>,
-    /// True if this record is live: the fragment must be rebuilt. False for dead records, and if the fragment is unknown.
+    /// True if this record is live: the fragment must be rebuilt. False for a dead record or an unknown fragment.
     pub live: bool,
     /// The damage.
     pub damage: Damage,
 }
 
-/// Why a disk's segments cannot be opened. None of these changes the disk.
+/// Why the segments of a disk cannot be opened. None of these cases changes the disk.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The disk has no identity file, or the file cannot be read.
+    /// The disk's identity file is missing or unreadable.
     #[error(transparent)]
     Identity(#[from] tessera_disk::IdentityError),
-    /// A segment of a newer release.
+    /// A newer release wrote the segment.
     #[error("segment {segment:016x}: format version {found}, but this program knows {supported}; use a newer release")]
     Version {
         /// Segment number.
@@ -73,18 +73,18 @@ pub enum OpenError {
         /// The version this code reads.
         supported: u32,
     },
-    /// A segment that was written on another disk or under another number.
+    /// The segment was written on another disk or under another number.
     #[error(
         "segment {segment:016x}: {field} is {found}, expected {expected}; the file comes from another disk; move it away"
     )]
     Foreign {
-        /// Segment number by its name.
+        /// Segment number in the file name.
         segment: u64,
-        /// Which field differs.
+        /// The field that differs.
         field: &'static str,
-        /// What this disk has.
+        /// The value of this disk.
         expected: String,
-        /// What the file has.
+        /// The value in the file.
         found: String,
     },
     /// The index cannot be built.
@@ -95,24 +95,24 @@ pub enum OpenError {
     Disk(#[from] DiskError),
 }
 
-/// Why an operation on an open store failed. Fragments that were held stay held.
+/// Why an operation on an open store failed. Fragments that were held are still held.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// No room for fragments; deletes and compaction still work.
+    /// No space for fragments; deletes and compaction still work.
     #[error(
         "{disk}: {free_bytes} bytes free, {reserve_bytes} of them reserved; no room for {needed_bytes} bytes: free space or add a disk"
     )]
     Full {
         /// The disk.
         disk: String,
-        /// Bytes free.
+        /// Free bytes.
         free_bytes: u64,
-        /// Bytes kept for deletes and compaction.
+        /// Bytes reserved for deletes and compaction.
         reserve_bytes: u64,
         /// Bytes of the batch.
         needed_bytes: u64,
     },
-    /// A record with a length that the format cannot hold: over 4 GiB, or group hashes that are no multiple of 32 bytes.
+    /// A record too long for the format: over 4 GiB, or with group hashes that are not a multiple of 32 bytes.
     #[error("fragment {id}: {what} has {len_bytes} bytes, which no record can hold")]
     BadRecord {
         /// The fragment.
@@ -127,22 +127,22 @@ pub enum StoreError {
     Range {
         /// The fragment.
         id: FragmentId,
-        /// Asked for.
+        /// The requested offset.
         offset: u64,
-        /// Asked for.
+        /// The requested length.
         len_bytes: u64,
         /// Length of the fragment.
         data_len_bytes: u64,
     },
-    /// The stored bytes are not those written.
+    /// Stored bytes are damaged.
     #[error(transparent)]
     Damaged(#[from] Finding),
-    /// The index cannot answer. The segments are as they were.
+    /// The index cannot answer. The segments are unchanged.
     #[error(
         "{0}; the fragments are safe: the node rebuilds the index from the segments, at the latest when it restarts"
     )]
     Index(#[from] IndexError),
-    /// The segments cannot be opened again.
+    /// The segments cannot be reopened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The disk failed.
@@ -151,7 +151,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// True if there was no room: the disk still reads, deletes and compacts.
+    /// True if the store lacks space. It still reads, deletes and compacts.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         match self {

@@ -1,20 +1,20 @@
-//! The bytes of segments and records: docs/formats.md, section 2. Only this module knows offsets.
+//! The formats of segments and records: docs/formats.md, section 2. Only this module knows field offsets.
 
 use tessera_disk::record::{RecordPlace, bytes_at, u32_at, u64_at};
 
 use crate::index::FragmentId;
 
-/// Bytes before the first record.
+/// Bytes of a segment header.
 pub const SEGMENT_HEADER_BYTES: u64 = 4096;
-/// Bytes of a record before its groups.
+/// Bytes of a record header.
 pub const RECORD_HEADER_BYTES: u64 = 128;
 /// The version this code writes and reads.
 pub const SEGMENT_VERSION: u32 = 1;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"TESSSEGM";
-/// Highest offset that `synced_to` can say; far above any segment size.
+/// Highest offset that `synced_to` can hold; far above any segment size.
 pub(crate) const OFFSET_MAX: u64 = (u32::MAX as u64) * ALIGN;
-/// First bytes of every record.
+/// The first bytes of each record.
 pub(crate) const RECORD_MAGIC: [u8; 4] = *b"TREC";
 /// Records begin at multiples of this.
 pub(crate) const ALIGN: u64 = 8;
@@ -40,15 +40,15 @@ pub struct SegmentHeader {
     pub cluster_id: [u8; 16],
     /// Disk it was written on.
     pub disk_uuid: [u8; 16],
-    /// Its number, never reused on this disk.
+    /// Segment number, never reused on this disk.
     pub number: u64,
-    /// It was sealed before it would pass this many bytes.
+    /// The segment is sealed before it exceeds this many bytes.
     pub size_limit_bytes: u64,
-    /// Sequences of its records are above this.
+    /// All records of the segment have sequences above this.
     pub after_sequence: u64,
 }
 
-/// Why bytes are not a segment header.
+/// Why a segment header is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderFault {
     Damaged,
@@ -56,7 +56,7 @@ pub(crate) enum HeaderFault {
 }
 
 impl SegmentHeader {
-    /// The 4,096 bytes.
+    /// Encodes the 4,096 bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.number > 0, "segments are numbered from 1");
@@ -93,19 +93,19 @@ impl SegmentHeader {
     }
 }
 
-/// What a record is.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
-    /// A fragment: groups and data follow.
+    /// A fragment; groups and data follow.
     Fragment,
-    /// The fragment is deleted.
+    /// A delete record of a fragment.
     Delete,
 }
 
-/// Facts about a record's chunk, besides its identity and bytes.
+/// Properties of the record and its chunk, apart from identity and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordMeta {
-    /// Encoding of the chunk: 0 plain.
+    /// Encoding of the chunk; 0: plain.
     pub encoding: u8,
     /// Placement group.
     pub pg_id: u64,
@@ -121,7 +121,7 @@ pub struct RecordMeta {
     pub chunk_len_bytes: u64,
     /// Group epoch it was written under.
     pub epoch: u64,
-    /// Time of the write, ms since 1970; for people, nothing depends on it.
+    /// Time of the write, in ms since 1970. For diagnosis; nothing depends on it.
     pub written_ms: u64,
 }
 
@@ -130,11 +130,11 @@ pub struct RecordMeta {
 pub struct RecordHeader {
     /// Fragment or delete.
     pub kind: RecordKind,
-    /// Which fragment.
+    /// The fragment's identity.
     pub id: FragmentId,
-    /// About its chunk.
+    /// Properties of the chunk.
     pub meta: RecordMeta,
-    /// Grows with every record ever written on this disk.
+    /// Sequence number; grows with every record written on this disk.
     pub sequence: u64,
     /// Length of the data in bytes.
     pub data_len: u32,
@@ -144,13 +144,13 @@ pub struct RecordHeader {
     pub data_crc: u32,
     /// crc32c of the groups.
     pub groups_crc: u32,
-    /// Everything before this offset of the segment was durable when this record was written. So a bad stretch before it is rot; one at
-    /// or behind it may be a torn write that was never acknowledged.
+    /// Every byte of the segment before this offset was durable when this record was written. So a bad stretch before
+    /// it is rot; one at or after it may be a torn write that was never acknowledged.
     pub synced_to: u64,
 }
 
 impl RecordHeader {
-    /// Bytes from the record's begin to the next one's.
+    /// Bytes from the start of this record to the start of the next.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
         record_bytes(u64::from(self.groups_len), u64::from(self.data_len))
@@ -204,8 +204,7 @@ impl RecordHeader {
         b
     }
 
-    /// The header in `bytes` if it is one that was written at this place. Lengths are not yet compared with
-    /// the file's.
+    /// Decodes a header and checks that it was written at this place. Does not compare its lengths with the file's.
     pub(crate) fn decode(bytes: &[u8], place: RecordPlace, offset: u64) -> Option<Self> {
         let b: &[u8; RECORD_HEADER_BYTES as usize] = bytes.first_chunk()?;
         if b[0..4] != RECORD_MAGIC || u32_at(b, 124) != place.seal(&b[..124], offset) {

@@ -1,5 +1,5 @@
-//! A handle on a fragment: its entry and the open file. Reading takes no lock of the store. Compaction may remove the file meanwhile;
-//! the handle keeps it readable.
+//! A handle on a fragment: its entry and the open file. Reading through it takes no lock of the store. If compaction
+//! removes the file meanwhile, the handle keeps it readable.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::error::{Damage, Finding, StoreError};
 use crate::format::{RECORD_HEADER_BYTES, RecordHeader};
 use crate::index::Entry;
 
-/// A held fragment, ready to be read.
+/// A fragment that is held and ready to be read.
 #[derive(Clone)]
 pub struct FragmentHandle {
     entry: Entry,
@@ -28,13 +28,13 @@ impl FragmentHandle {
         FragmentHandle { entry, file, disk_uuid }
     }
 
-    /// Where it is and how long.
+    /// Returns the fragment's place and lengths.
     #[must_use]
     pub fn entry(&self) -> &Entry {
         &self.entry
     }
 
-    /// The file, offset and length of the data, for `sendfile`. Unverified: the receiver checks.
+    /// Returns file, offset and length of the data, for `sendfile`. Unverified: the receiver checks.
     #[must_use]
     pub fn source(&self) -> (Arc<dyn DiskFile>, u64, u64) {
         (self.file.clone(), self.entry.data_offset(), u64::from(self.entry.data_len))
@@ -53,7 +53,7 @@ impl FragmentHandle {
         Ok(self.file.read_at(self.entry.data_offset() + offset, buf)?)
     }
 
-    /// All of the data, compared with its checksum (P2).
+    /// Reads all of the data and compares it with its checksum (P2).
     ///
     /// # Errors
     /// [`StoreError::Damaged`], or the disk's.
@@ -64,7 +64,7 @@ impl FragmentHandle {
         Ok(data)
     }
 
-    /// The group hashes, compared with their checksum.
+    /// Reads the group hashes and compares them with their checksum.
     ///
     /// # Errors
     /// As for [`FragmentHandle::read_verified`].
@@ -75,7 +75,7 @@ impl FragmentHandle {
         Ok(groups)
     }
 
-    /// The record's header: hash and length of the chunk, class, epoch and so on.
+    /// Reads the record's header: hash and length of the chunk, class, epoch and so on.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if the record there is not the one that the index names, or the disk's.
@@ -89,7 +89,7 @@ impl FragmentHandle {
         }
     }
 
-    /// Reads header, groups and data again and checks them all.
+    /// Reads header, groups and data from the disk and checks them all.
     ///
     /// # Errors
     /// As for [`FragmentHandle::read_verified`].

@@ -1,11 +1,11 @@
-//! Where each fragment is: the index's interface and its in-memory form.
+//! The index maps fragments to their records: its interface and its in-memory implementation.
 //!
-//! The index is a cache of the segments and holds only what is durable: an entry appears when its record was synced, and goes
-//! when its delete record was. Losing the index costs a scan.
+//! The index is a cache of the segments and holds only durable records. An entry appears once its record is synced, and
+//! disappears once its delete record is. Losing the index costs a scan.
 //!
-//! An index that survives a restart also keeps what else a scan finds: the *tombstones*, the *segments*, and the *point* up to which
-//! records were entered. A [`Changes`] becomes durable as a whole or not at all, and in order. So a crash leaves an index as a scan up
-//! to its point would make it, and opening resumes there. The point never goes back.
+//! An index that survives a restart also keeps the other results of a scan: the *tombstones*, the *segments*, and the
+//! *point* up to which records are entered. Each [`Changes`] becomes durable atomically, and in order. So a crash
+//! leaves the index as a scan up to its point would make it, and opening resumes there. The point never moves back.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::format::{RECORD_HEADER_BYTES, record_bytes};
 /// Identity of a fragment; never issued twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FragmentId {
-    /// Chunk id, as the manager issued it.
+    /// Chunk id, issued by the manager.
     pub chunk_id: u64,
     /// Fragment number within the chunk.
     pub fragment: u16,
@@ -31,14 +31,14 @@ impl fmt::Display for FragmentId {
     }
 }
 
-/// Where a fragment's record is, and what is needed to read it.
+/// The place of a fragment's record, and the facts needed to read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Which fragment.
+    /// The fragment's identity.
     pub id: FragmentId,
     /// Its placement group.
     pub pg_id: u64,
-    /// Sequence of the record: the higher one decides.
+    /// Sequence of the record. Of several records, the highest sequence decides.
     pub sequence: u64,
     /// Segment number.
     pub segment: u64,
@@ -74,27 +74,27 @@ impl Entry {
     }
 }
 
-/// Why an index did not answer. The segments are as they were.
+/// Why the index did not answer. The segments are unchanged.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum IndexError {
-    /// Its files are damaged, gone, or cannot be read or written.
+    /// The index's files are damaged, missing, unreadable or not writable.
     #[error("index: {0}")]
     Files(#[from] tessera_cona::Error),
-    /// A row has a length that no release wrote.
+    /// A row of invalid length.
     #[error("index: a {what} of {len_bytes} bytes, a length that no release wrote")]
     Malformed {
-        /// What kind of record.
+        /// Kind of the row.
         what: &'static str,
         /// Its length.
         len_bytes: usize,
     },
-    /// Its row of a segment does not fit the records that were read.
+    /// The live bytes in a segment's row do not match the records read.
     #[error("index: the live bytes of segment {segment:016x} do not fit its records")]
     Contradicts {
         /// Segment number.
         segment: u64,
     },
-    /// It names a place for a fragment, but describes another record than the one there.
+    /// An entry names a place whose record is another one.
     #[error("index: its entry of fragment {id} is not the record in segment {segment:016x} at {offset}")]
     Disagrees {
         /// The fragment.
@@ -104,19 +104,19 @@ pub enum IndexError {
         /// Offset of the record.
         offset: u64,
     },
-    /// Lost in an earlier failure.
+    /// An earlier failure lost the index.
     #[error("index: lost; it is rebuilt when the disk is opened")]
     Gone,
 }
 
 impl IndexError {
-    /// True if the disk has no room for it: changes stay in memory.
+    /// True if the disk lacks space for the index. Changes then stay in memory.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(self, IndexError::Files(e) if e.is_no_space())
     }
 
-    /// True if the index holds other bytes than were written: it must be rebuilt.
+    /// True if the index's bytes are damaged: it must be rebuilt.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -129,36 +129,36 @@ impl IndexError {
     }
 }
 
-/// A fragment whose dead records are on the disk.
+/// The tombstone of a fragment: its dead records on the disk and its delete record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tombstone {
-    /// Dead records of its puts.
+    /// Number of dead put records.
     pub dead_copies: u32,
     /// The delete record, if the fragment is deleted.
     pub delete: Option<Entry>,
 }
 
-/// A segment, as the index knows it.
+/// The row of a segment in the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentRow {
-    /// End of its records; the point's offset in the point's segment.
+    /// End of its records. For the point's segment, the point's offset.
     pub end: u64,
-    /// Bytes of living records.
+    /// Bytes of live records.
     pub live_bytes: u64,
-    /// Some stretch of it is no record.
+    /// Some stretch holds no valid record.
     pub damaged: bool,
-    /// It takes no more records, even as the last segment.
+    /// The segment takes no more records, even if it is the last.
     pub sealed: bool,
 }
 
-/// A place in the sequence of all records: those before are durable and entered.
+/// A place in the sequence of all records. All records before it are durable and entered in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// Segment number; 0: nothing yet.
+    /// Segment number; 0 before the first record.
     pub segment: u64,
-    /// Offset in it.
+    /// Offset in the segment.
     pub offset: u64,
-    /// Sequences of the records before are below this one.
+    /// All records before the point have sequences below this one.
     pub next_sequence: u64,
 }
 
@@ -168,12 +168,12 @@ impl Default for Point {
     }
 }
 
-/// Changes that belong together. `None` is a removal.
+/// Changes that are applied atomically. `None` is a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Entries.
     pub entries: BTreeMap<FragmentId, Option<Entry>>,
-    /// How many more entries there are than before.
+    /// Change of the number of entries.
     pub added: i64,
     /// Tombstones.
     pub tombstones: BTreeMap<FragmentId, Option<Tombstone>>,
@@ -184,17 +184,17 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// True if there is nothing to be written.
+    /// True if there is no change to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.tombstones.is_empty() && self.segments.is_empty() && self.point.is_none()
     }
 }
 
-/// State that an index kept over a restart, beside the entries.
+/// State that an index kept over a restart, besides the entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexState {
-    /// Where the scan resumes.
+    /// The point where the scan resumes.
     pub point: Point,
     /// All segments up to the point.
     pub segments: BTreeMap<u64, SegmentRow>,
@@ -202,36 +202,36 @@ pub struct IndexState {
     pub tombstones: HashMap<FragmentId, Tombstone>,
 }
 
-/// Statistics of an index; counts are since it was opened.
+/// Statistics of an index. Counters start when it is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexStats {
-    /// Memory of the fences, which lead to the page of an entry, bytes.
+    /// Bytes of memory of the fences, which lead to an entry's page.
     pub fences_bytes: u64,
-    /// Memory of the filters, bytes.
+    /// Bytes of memory of the filters.
     pub filter_bytes: u64,
-    /// Memory of entries that are not on the disk yet, bytes.
+    /// Bytes of memory of entries that are not on the disk yet.
     pub buffer_bytes: u64,
-    /// Bytes of its files.
+    /// Bytes of the index's files.
     pub file_bytes: u64,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Bytes written to them.
+    /// Bytes written to the files.
     pub written_bytes: u64,
     /// Look-ups.
     pub lookups: u64,
-    /// Pages read for them.
+    /// Pages read for look-ups.
     pub page_reads: u64,
 }
 
-/// (chunk id, fragment number) → entry. Calls come from many threads at once; one thread writes.
+/// (chunk id, fragment number) → entry. Many threads read at once; one thread writes.
 pub trait Index: Send + Sync {
-    /// The entry of a fragment.
+    /// Returns the entry of a fragment.
     ///
     /// # Errors
-    /// [`IndexError`]: the index cannot tell.
+    /// [`IndexError`]: the index cannot answer.
     fn get(&self, id: FragmentId) -> Result<Option<Entry>, IndexError>;
 
-    /// The entries of several fragments, in their order.
+    /// Returns the entries of several fragments, in the order of `ids`.
     ///
     /// # Errors
     /// As for [`Index::get`].
@@ -239,59 +239,59 @@ pub trait Index: Send + Sync {
         ids.iter().map(|&id| self.get(id)).collect()
     }
 
-    /// Up to `limit` entries behind `after` (from the first on if `None`), in order of their ids.
+    /// Returns up to `limit` entries after `after` (from the first on if `None`), in order of their ids.
     ///
     /// # Errors
     /// As for [`Index::get`].
     fn list(&self, after: Option<FragmentId>, limit: usize) -> Result<Vec<Entry>, IndexError>;
 
-    /// Applies changes, all at once. They count from now on, whatever this returns.
+    /// Applies changes atomically. They are in effect from now on, even if this returns an error.
     ///
     /// # Errors
-    /// The changes could not be written and stay in memory until they can. A full disk is not an error here.
+    /// The changes could not be written; they stay in memory until they can be. A full disk is not an error here.
     fn apply(&self, changes: &Changes) -> Result<(), IndexError>;
 
     /// Number of entries.
     fn len(&self) -> u64;
 
-    /// Bytes of memory it takes, roughly.
+    /// Approximate bytes of memory in use.
     fn memory_bytes(&self) -> u64;
 
-    /// True if it could not read something of itself: it must be rebuilt.
+    /// True if the index failed to read its own files: it must be rebuilt.
     fn failed(&self) -> bool {
         false
     }
 
-    /// Statistics of its files, where it has files.
+    /// Statistics of the index's files; zeros if it has none.
     fn stats(&self) -> IndexStats {
         IndexStats::default()
     }
 
-    /// True if there is none.
+    /// True if the index has no entries.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The state that it kept over the restart; `None` if it kept none.
+    /// Returns the state kept over the restart; `None` if there is none.
     ///
     /// # Errors
-    /// [`IndexError`]: it must not be used before [`Index::reset`].
+    /// [`IndexError`]: call [`Index::reset`] before using the index.
     fn recover(&self, identity: &Identity) -> Result<Option<IndexState>, IndexError>;
 
-    /// Forgets everything, for a disk of this identity.
+    /// Clears the index, for a disk of this identity.
     ///
     /// # Errors
-    /// [`IndexError`]: nothing can be kept.
+    /// [`IndexError`]: the index cannot keep anything.
     fn reset(&mut self, identity: &Identity) -> Result<(), IndexError>;
 
-    /// Makes the applied changes durable, if the index has files: at once if `wait`, else in the background.
+    /// Makes the applied changes durable, if the index has files: before it returns if `wait`, else in the background.
     ///
     /// # Errors
-    /// [`IndexError`]; the applied changes count all the same.
+    /// [`IndexError`]; the applied changes remain in effect.
     fn persist(&self, wait: bool) -> Result<(), IndexError>;
 }
 
-/// The index in memory, for tests and simulations: about 100 bytes a fragment, and a scan at each opening.
+/// An index in memory, for tests and simulations: about 100 bytes per fragment, and a full scan at each opening.
 #[derive(Debug, Default)]
 pub struct MemIndex(RwLock<BTreeMap<FragmentId, Entry>>);
 

@@ -1,4 +1,4 @@
-//! The bytes of [`crate::ConaIndex`]: keys and values in its CONA store (docs/formats.md, section 6).
+//! The rows of [`crate::ConaIndex`]: keys and values in its CONA store (docs/formats.md, section 6).
 
 use tessera_disk::Identity;
 
@@ -6,7 +6,7 @@ use crate::index::{Entry, FragmentId, IndexError, Point, SegmentRow, Tombstone};
 
 /// Format version. An index of another version is rebuilt: it is a cache.
 pub(crate) const INDEX_VERSION: u32 = 1;
-/// First byte of a key: what kind of row it is of.
+/// First byte of a key: the kind of its row.
 pub(crate) const FRAGMENT: u8 = 1;
 pub(crate) const TOMBSTONE: u8 = 2;
 pub(crate) const SEGMENT: u8 = 3;
@@ -24,7 +24,7 @@ const _: () = assert!(
     "kinds of rows, in key order"
 );
 
-/// What the index says about itself.
+/// The index's row about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) version: u32,
@@ -62,7 +62,7 @@ pub(crate) fn segment_key(number: u64) -> [u8; SEGMENT_KEY_BYTES] {
     key
 }
 
-/// Takes fields off a row, in order.
+/// Takes fields from a row, in order.
 struct Fields<'a> {
     bytes: &'a [u8],
 }
@@ -83,7 +83,7 @@ impl Fields<'_> {
     }
 }
 
-/// The row, if it has the length that it must have.
+/// Checks the length of a row.
 fn row<'a>(what: &'static str, bytes: &'a [u8], len_bytes: usize) -> Result<Fields<'a>, IndexError> {
     if bytes.len() == len_bytes {
         Ok(Fields { bytes })
@@ -214,7 +214,7 @@ mod tests {
             prop_assert_eq!(decode_head(&encode_head(&head)).unwrap(), head);
         }
 
-        /// P14: no length and no bytes make these panic.
+        /// P14: decoding arbitrary bytes of any length does not panic.
         #[test]
         fn any_bytes_give_a_row_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..90)) {
             let id = FragmentId { chunk_id: 1, fragment: 1 };

@@ -1,8 +1,8 @@
-//! The ledger of live and dead records. Opening enters the records that it scans, a sync those that it made durable.
+//! The ledger of live and dead records. Opening enters the records it scans; a sync enters the records it made durable.
 //!
-//! A record is *live* while it decides about its fragment: the newest put, or a delete record that an older record on the
-//! disk still needs (P3). All others are dead, and compaction may remove them. A segment's live bytes are the bytes of its live
-//! records, so every record is entered exactly once.
+//! A record is *live* while it decides the state of its fragment: the newest put, or a delete record that an older
+//! record on the disk still needs (P3). All others are dead, and compaction may remove them. A segment's live bytes are
+//! the bytes of its live records, so every record is entered exactly once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use crate::tombstones::Tombstones;
 /// The segments of a disk by their numbers.
 pub(crate) type Segments = BTreeMap<u64, Arc<Segment>>;
 
-/// Entries of the index as the records of one batch change them.
+/// Entries of the index with the changes of one batch on top.
 #[derive(Default)]
 pub(crate) struct Overlay {
-    /// As looked up, then as changed.
+    /// Entries as read from the index, then as changed.
     now: HashMap<FragmentId, Option<Entry>>,
     changed: BTreeMap<FragmentId, Option<Entry>>,
     added: i64,
 }
 
 impl Overlay {
-    /// The entry, if it was looked up.
+    /// The entry, if the overlay has looked it up.
     pub(crate) fn get(&self, id: FragmentId) -> Option<Option<Entry>> {
         self.now.get(&id).copied()
     }
 
-    /// Remembers what the index says.
+    /// Stores an entry as read from the index.
     pub(crate) fn looked_up(&mut self, id: FragmentId, entry: Option<Entry>) {
         self.now.entry(id).or_insert(entry);
     }
 
-    /// Sets or removes an entry; gives the one before.
+    /// Sets or removes an entry; returns the previous one.
     fn set(&mut self, id: FragmentId, entry: Option<Entry>) -> Option<Entry> {
         assert!(entry.is_none_or(|e| e.id == id), "the entry of another fragment is set for {id}");
         assert!(self.now.contains_key(&id), "{id} is changed before it was looked up");
@@ -46,18 +46,18 @@ impl Overlay {
     }
 }
 
-/// Which records are live, and how much of that the index has not seen.
+/// Which records are live, and which of these facts the index lacks.
 #[derive(Default)]
 pub(crate) struct Ledger {
     pub(crate) tombstones: Tombstones,
-    /// Records before this place are entered.
+    /// All records before this place are entered.
     pub(crate) point: Point,
-    /// Segments whose rows in the index are out of date.
+    /// Segments whose index rows are out of date.
     pub(crate) dirty_segments: BTreeSet<u64>,
 }
 
 impl Ledger {
-    /// As an index kept it.
+    /// The ledger that an index kept.
     pub(crate) fn recovered(point: Point, tombstones: Tombstones) -> Self {
         Ledger { tombstones, point, dirty_segments: BTreeSet::new() }
     }
@@ -96,7 +96,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Enters a copy that compaction made of the put at `from`. It is dead at once if a newer record has replaced that put.
+    /// Enters a copy of the put at `from` that compaction wrote. The copy is dead at once if a newer record has
+    /// replaced that put.
     pub(crate) fn move_put(
         &mut self,
         segments: &Segments,
@@ -116,7 +117,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Enters a copy that compaction made of the delete record at `from`; it is nothing if that is no longer needed.
+    /// Enters a copy of the delete record at `from` that compaction wrote. Does nothing if that delete record is no
+    /// longer needed.
     pub(crate) fn move_delete(&mut self, segments: &Segments, to: Entry, from: (u64, u64)) -> Result<(), IndexError> {
         if self.tombstones.move_delete(to, from) {
             self.live(segments, &to)?;
@@ -125,24 +127,25 @@ impl Ledger {
         Ok(())
     }
 
-    /// A record is live from now on.
+    /// Marks a record live.
     fn live(&mut self, segments: &Segments, entry: &Entry) -> Result<(), IndexError> {
         let Some(segment) = segments.get(&entry.segment) else { return Ok(()) };
         self.dirty_segments.insert(entry.segment);
         if segment.add_live(entry.record_bytes()) { Ok(()) } else { Err(contradiction(segment)) }
     }
 
-    /// A record is dead from now on.
+    /// Marks a record dead.
     ///
     /// # Errors
-    /// [`IndexError::Contradicts`]: the segment has fewer live bytes than the record, so the row of an earlier index was wrong.
+    /// [`IndexError::Contradicts`]: the segment has fewer live bytes than the record, so a row of an earlier index was
+    /// wrong.
     pub(crate) fn dead(&mut self, segments: &Segments, entry: &Entry) -> Result<(), IndexError> {
         let Some(segment) = segments.get(&entry.segment) else { return Ok(()) };
         self.dirty_segments.insert(entry.segment);
         if segment.sub_live(entry.record_bytes()) { Ok(()) } else { Err(contradiction(segment)) }
     }
 
-    /// Everything before `point` is entered.
+    /// Notes that everything before `point` is entered.
     pub(crate) fn advance(&mut self, point: Point) {
         let place = |p: Point| (p.segment, p.offset);
         assert!(place(point) >= place(self.point), "the point goes back from {:?} to {point:?}", self.point);
@@ -150,7 +153,7 @@ impl Ledger {
         self.dirty_segments.insert(point.segment);
     }
 
-    /// What the index must hear: the entries of a batch, and all that has changed with them.
+    /// The changes for the index: the entries of a batch, and all other rows that changed with them.
     pub(crate) fn take_changes(&mut self, segments: &Segments, overlay: Overlay) -> Changes {
         let row = |number| (number, segments.get(&number).map(|s| self.row_of(s)));
         Changes {
@@ -165,7 +168,7 @@ impl Ledger {
         }
     }
 
-    /// What the index must know of a segment once everything before the point is entered.
+    /// The index row of a segment once everything before the point is entered.
     fn row_of(&self, segment: &Segment) -> SegmentRow {
         let at_point = segment.number == self.point.segment;
         SegmentRow {

@@ -1,13 +1,13 @@
-//! The fragments that a node keeps on one disk, in append-only segments.
+//! Stores the fragments that a node keeps on one disk, in append-only segments.
 //!
-//! What lives here: the segment format (docs/formats.md, section 2), [`SegmentStore`] that appends,
-//! finds, reads, deletes, compacts and scrubs fragments. What may not:
-//! sockets, threads, clocks, current groups and epochs, or file access past `tessera_disk::Disk` (P9). This crate starts no thread; the
-//! caller decides when to sync, compact and scrub, and in which thread.
+//! The crate holds the segment format (docs/formats.md, section 2) and [`SegmentStore`], which appends, finds, reads,
+//! deletes, compacts and scrubs fragments. It knows no sockets, threads, clocks, current groups or epochs, and accesses
+//! files only through `tessera_disk::Disk` (P9). It starts no thread: the caller decides when to sync, compact and
+//! scrub, and on which thread.
 //!
-//! Start reading at `store.rs` (the public face and the locks), then `format.rs` (bytes),
-//! `writer.rs` (append, delete, sync), `publish.rs` and `ledger.rs` (how records reach the index, which are live), `open.rs` and
-//! `resume.rs` (a restart), `compact.rs`.
+//! Start reading at `store.rs` (the public API and the locks), then `format.rs` (bytes), `writer.rs` (append, delete,
+//! sync), `publish.rs` and `ledger.rs` (how records reach the index, which are live), `open.rs` and `resume.rs`
+//! (recovery), `compact.rs`.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod compact;

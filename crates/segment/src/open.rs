@@ -1,11 +1,12 @@
-//! Opening: from the bytes on a disk to a store.
+//! Opens a store from the bytes on a disk.
 //!
-//! Segments are read in order of their numbers, records in order of their offsets; of a fragment's records the one with the highest
-//! sequence decides. The last segment may have a torn tail. It is cut at the first record that is not whole and valid, unless a later
-//! record says that this place was durable. Then, and in every other segment, a bad stretch is damage: reported and left in place;
-//! the rest is used. No record becomes visible before a sync: a killed process leaves records in the system's cache.
+//! Segments are read in the order of their numbers, records in the order of their offsets. Of a fragment's records, the
+//! one with the highest sequence decides. The last segment may have a torn tail. It is cut at the first record that is
+//! incomplete or invalid, unless a later record says that this place was durable. In that case, and in all other
+//! segments, a bad stretch is damage: it is reported and left in place, and the rest is used. No record becomes visible
+//! before a sync, because after a kill the system's cache may hold records that the medium lacks.
 //!
-//! An index that survived the restart saves most of the reading: `resume.rs`.
+//! An index that survived the restart saves most of the reading: see `resume.rs`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,63 +41,63 @@ pub struct OpenProgress {
     pub records: u64,
 }
 
-/// A torn tail that was cut off the last segment.
+/// A torn tail that was cut from the last segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
     /// Segment number.
     pub segment: u64,
-    /// Its length now.
+    /// Length of the segment after the cut.
     pub offset: u64,
-    /// Bytes cut.
+    /// Bytes removed.
     pub cut_bytes: u64,
-    /// Fragments whose header could be read there. They were never acknowledged, unless the disk rotted exactly at the end; an
-    /// inventory finds that.
+    /// Fragments whose headers were readable in the tail. They were never acknowledged, unless the end of the disk's
+    /// data rotted; an inventory finds that.
     pub ids: Vec<FragmentId>,
 }
 
-/// Result of opening.
+/// Result of opening a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenReport {
-    /// Segment files.
+    /// Number of segment files.
     pub segments: u64,
-    /// Valid records that were read, dead ones too.
+    /// Valid records read, dead ones included.
     pub records: u64,
-    /// True: opening resumed from the index that was there, and read only later records.
+    /// True if opening resumed from the index and read only later records.
     pub resumed: bool,
-    /// Why the index that was there could not be used.
+    /// Why the existing index could not be used.
     pub index_lost: Option<String>,
-    /// Living fragments.
+    /// Live fragments.
     pub fragments: u64,
-    /// Bytes cut off the last segment.
+    /// The torn tail of the last segment.
     pub torn_tail: Option<TornTail>,
-    /// Number of a last segment whose creation a crash interrupted; it was removed.
+    /// Number of a removed last segment whose creation a crash interrupted.
     pub removed_unborn: Option<u64>,
     /// Damage, oldest segment first.
     pub findings: Vec<Finding>,
-    /// Files in `segments/` that no segment store writes; left alone.
+    /// Files in `segments/` that no segment store writes; they are left alone.
     pub foreign_files: Vec<String>,
 }
 
-/// Records that are entered before the index is told.
+/// Records entered between two updates of the index.
 const INDEX_BATCH_RECORDS: usize = 4096;
 
-/// A segment file and its header, if the header can be read.
+/// A segment file, with its header if the header is valid.
 pub(crate) struct SegmentFile {
     pub(crate) number: u64,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) header: Option<SegmentHeader>,
 }
 
-/// Where reading a segment starts.
+/// Where the scan of a segment starts.
 pub(crate) struct ScanStart {
     pub(crate) row: SegmentRow,
-    /// Reading begins here.
+    /// Offset of the first record to read.
     pub(crate) from: u64,
-    /// Sequences of the records before are at most this.
+    /// All records before have sequences of at most this.
     pub(crate) after_sequence: u64,
 }
 
-/// One run of opening.
+/// State while opening.
 pub(crate) struct Opening {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) identity: Identity,
@@ -104,7 +105,7 @@ pub(crate) struct Opening {
     pub(crate) ledger: Ledger,
     pub(crate) segments: Segments,
     pub(crate) next_sequence: u64,
-    /// Entries that the index has not heard of yet.
+    /// Entries that the index lacks.
     overlay: Overlay,
     /// Highest segment number on the disk.
     highest: u64,
@@ -160,7 +161,7 @@ impl Opening {
         }
     }
 
-    /// Resumes from the index, or reads all segments.
+    /// Resumes from the index if possible, else reads all segments.
     pub(crate) fn run(&mut self, progress: &mut dyn FnMut(OpenProgress)) -> Result<(), OpenError> {
         let numbers = self.list()?;
         self.highest = numbers.last().copied().unwrap_or(0);
@@ -190,7 +191,7 @@ impl Opening {
         Ok(numbers)
     }
 
-    /// Reads and judges all headers before anything is changed (P14).
+    /// Reads and checks all headers before anything is changed (P14).
     fn read_headers(&self, numbers: &[u64]) -> Result<Vec<SegmentFile>, OpenError> {
         let mut headed = Vec::with_capacity(numbers.len());
         for &number in numbers {
@@ -211,7 +212,7 @@ impl Opening {
         Ok(headed)
     }
 
-    /// Forgets everything entered so far, and the index. The report keeps what was cut or removed.
+    /// Clears the index and everything entered so far. The report keeps what was cut or removed.
     fn start_over(&mut self) -> Result<(), IndexError> {
         self.index.reset(&self.identity)?;
         self.ledger = Ledger::default();
@@ -254,7 +255,7 @@ impl Opening {
             return Ok(self.remove_unborn(number)?);
         }
         let found = self.scan(number, &**file, start.from..len, start.after_sequence, last)?;
-        // A segment whose header is damaged, or whose tail cannot be read, takes no more records.
+        // A segment with a damaged header or an unreadable tail takes no more records.
         let size_limit = header.filter(|_| !found.sealed && !start.row.sealed).map_or(0, |h| h.size_limit_bytes);
         let end = len.max(SEGMENT_HEADER_BYTES);
         let segment = Arc::new(Segment::new(number, file.clone(), after_sequence, size_limit, end));
@@ -270,7 +271,7 @@ impl Opening {
         self.segments.insert(number, segment.clone());
         self.next_sequence = self.next_sequence.max(after_sequence + 1);
         if last {
-            // Before its records are entered: the index may become durable before the segment does.
+            // Before the records are entered: the index may become durable before the segment does.
             self.settle_tail(&segment, found.torn)?;
         }
         self.report.segments += 1;
@@ -278,7 +279,8 @@ impl Opening {
         Ok(())
     }
 
-    /// Removes a segment whose creation a crash interrupted. It holds no record: header and name are durable before the first one.
+    /// Removes a segment whose creation a crash interrupted. It holds no record: header and name are durable before the
+    /// first one is written.
     fn remove_unborn(&mut self, number: u64) -> Result<(), DiskError> {
         if self.report.removed_unborn != Some(number) {
             self.disk.remove(&Segment::path(number))?;
@@ -288,7 +290,7 @@ impl Opening {
         Ok(())
     }
 
-    /// Enters the records that a scan of a segment gave.
+    /// Enters the records that the scan of a segment found.
     fn enter_all(&mut self, segment: &Segment, entries: &[(RecordKind, Entry)]) -> Result<(), IndexError> {
         let number = segment.number;
         let mut chunks = entries.chunks(INDEX_BATCH_RECORDS).peekable();
@@ -301,22 +303,22 @@ impl Opening {
         }
         let point = Point { segment: number, offset: segment.end(), next_sequence: self.next_sequence };
         let told = self.ledger.point;
-        // A segment that an earlier index knew whole: its point is beyond, and must not go back, or the next opening would enter the
-        // segments between twice.
+        // An earlier index knew this segment completely: its point is further on and must not move back, or the next
+        // opening would enter the segments in between twice.
         if (number, segment.end()) < (told.segment, told.offset) || point == told {
             return Ok(());
         }
         self.tell_index(point)
     }
 
-    /// Tells the index what was entered since the last time.
+    /// Updates the index with everything entered since the last update.
     fn tell_index(&mut self, point: Point) -> Result<(), IndexError> {
         self.ledger.advance(point);
         let changes = self.ledger.take_changes(&self.segments, std::mem::take(&mut self.overlay));
         self.index.apply(&changes)
     }
 
-    /// Cuts the torn tail and syncs: records of a killed process may not be on the medium yet.
+    /// Cuts the torn tail and syncs: after a kill, the medium may lack records that the cache holds.
     fn settle_tail(&mut self, segment: &Segment, torn: Option<TornTail>) -> Result<(), DiskError> {
         if let Some(torn) = torn {
             if failpoint::is_active("segment.keep_torn_tail") {
@@ -330,7 +332,7 @@ impl Opening {
         self.disk.sync_dir(SEGMENTS_DIR)
     }
 
-    /// Reads the records of a segment; of the last segment their data too, to find a torn tail.
+    /// Reads the records of a segment. For the last segment it checks their data too, to find a torn tail.
     pub(crate) fn scan(
         &mut self,
         number: u64,
@@ -353,7 +355,7 @@ impl Opening {
                 }
                 Item::Record { offset, header } => {
                     if doubt.begin().is_some_and(|begin| begin < header.synced_to) {
-                        // The bad stretch had been durable: rot, not a torn tail.
+                        // The bad stretch had been durable, so it is rot and not a torn tail.
                         doubt.confirm(&mut found, &mut self.report.findings);
                     }
                     if last
@@ -367,7 +369,7 @@ impl Opening {
                 }
             }
         }
-        // A stretch that cannot be read is not cut: the segment stays as it is, and takes no more records.
+        // An unreadable stretch is not cut: the segment keeps it and takes no more records.
         found.sealed = doubt.findings.iter().any(|f| matches!(f.damage, Damage::Unreadable { .. }));
         if !last || found.sealed {
             doubt.confirm(&mut found, &mut self.report.findings);
@@ -393,7 +395,7 @@ impl Opening {
         Ok(entry)
     }
 
-    /// Enters a record; the higher sequence decides.
+    /// Enters a record; the highest sequence decides.
     fn enter(&mut self, kind: RecordKind, entry: Entry) -> Result<(), IndexError> {
         let id = entry.id;
         self.next_sequence = self.next_sequence.max(entry.sequence + 1);
@@ -411,7 +413,7 @@ impl Opening {
         }
     }
 
-    /// Drops the delete records that no dead copy needs, and finishes the index.
+    /// Drops the delete records that no dead copy needs, and completes the index.
     pub(crate) fn drop_unneeded_tombstones(&mut self) -> Result<(), IndexError> {
         if !self.segments.values().any(|s| s.is_damaged()) {
             for delete in self.ledger.tombstones.remove_unneeded(None) {
@@ -423,7 +425,7 @@ impl Opening {
             let held = finding.id.map(|id| self.index.get(id)).transpose()?.flatten();
             finding.live = held.is_some_and(|e| (e.segment, e.offset) == (finding.segment, finding.offset));
         }
-        // The next restart resumes here.
+        // The next opening resumes here.
         self.index.persist(false)
     }
 
@@ -454,7 +456,7 @@ impl Opening {
     }
 }
 
-/// Result of the scan of one segment.
+/// Result of scanning one segment.
 #[derive(Default)]
 pub(crate) struct SegmentScan {
     entries: Vec<(RecordKind, Entry)>,
@@ -463,12 +465,12 @@ pub(crate) struct SegmentScan {
     torn: Option<TornTail>,
 }
 
-/// The first bad stretch that may be a torn tail, and everything behind it.
+/// The first bad stretch that may be a torn tail, and everything after it.
 #[derive(Default)]
 struct SuspectTail {
     findings: Vec<Finding>,
     entries: Vec<(RecordKind, Entry)>,
-    /// Some stretch of it is no record.
+    /// Some stretch holds no valid record.
     gap: bool,
 }
 
@@ -477,8 +479,8 @@ impl SuspectTail {
         self.findings.first().map(|f| f.offset)
     }
 
-    /// It was durable, or cannot be a torn tail: its records count, also one whose data are bad. (Segments before the last are not checked
-    /// either; reading the data finds the damage.)
+    /// The stretch was durable or cannot be a torn tail, so its records count, even one with bad data. (The data of
+    /// earlier segments are not checked here either; reading them finds the damage.)
     fn confirm(&mut self, found: &mut SegmentScan, findings: &mut Vec<Finding>) {
         found.damaged |= std::mem::take(&mut self.gap);
         found.entries.append(&mut self.entries);
@@ -498,7 +500,7 @@ fn finding_of(segment: u64, offset: u64, header: &RecordHeader, damage: Damage) 
     }
 }
 
-/// A read may be tried again; a sync never.
+/// Reads, with one retry. A read may be retried, a sync never.
 fn read_twice(file: &dyn DiskFile, bytes: &mut [u8]) -> Result<(), DiskError> {
     file.read_at(0, bytes).or_else(|_| file.read_at(0, bytes))
 }

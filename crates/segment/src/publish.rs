@@ -1,7 +1,7 @@
-//! From staged to visible: what a sync made durable goes into the index, as one change of it.
+//! Publishing: enters the records that a sync made durable into the index, as one change.
 //!
-//! Look-ups come first: they may fail, and then nothing has changed and the records stay staged. After them nothing fails: the
-//! index keeps in memory what it cannot write.
+//! Look-ups come first: if one fails, nothing has changed and the records stay staged. After the look-ups nothing can
+//! fail: the index keeps in memory what it cannot write.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,12 @@ use crate::store::SegmentStore;
 use crate::writer::{StagedRecord, Writer};
 
 impl SegmentStore {
-    /// Makes visible what is durable now: staged records with sequences below `point.next_sequence`, all before its place.
+    /// Publishes the durable records: staged ones with sequences below `point.next_sequence`, all of which lie before
+    /// the point.
     pub(crate) fn publish(&self, writer: &mut Writer, point: Point) -> Result<(), StoreError> {
         let published = writer.ledger.point;
         if point.next_sequence <= published.next_sequence && point.segment <= published.segment {
-            // A rotation came first and has published it all.
+            // A rotation has already published these records.
             return Ok(());
         }
         assert!(point.next_sequence <= writer.next_sequence, "{point:?} is beyond what was written");
@@ -49,7 +50,7 @@ impl SegmentStore {
         Ok(overlay)
     }
 
-    /// Tells the index what has changed, all at once.
+    /// Applies all changes to the index atomically.
     pub(crate) fn apply(&self, writer: &mut Writer, overlay: Overlay) -> Result<(), StoreError> {
         let mut changes = writer.ledger.take_changes(&self.segments.read(), overlay);
         if failpoint::is_active("segment.index_forgets_tombstones") {

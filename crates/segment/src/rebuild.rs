@@ -1,7 +1,8 @@
-//! Rebuilding a damaged index from the segments, under a running store.
+//! Rebuilds a damaged index from the segments while the store is running.
 //!
-//! Meanwhile reads are refused and writes wait, as while a node opens the disk. Nothing is lost: written and unsynced records are found,
-//! synced and visible afterwards; a caller that waits for their sync succeeds.
+//! Meanwhile reads are refused and writes wait, as while a node opens the disk. Nothing is lost: the rebuild finds
+//! records that are written but not synced, syncs them and makes them visible. Callers that wait for their sync
+//! succeed.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +14,7 @@ use crate::index::{Changes, Entry, FragmentId, Index, IndexError, IndexState};
 use crate::open::{OpenReport, Opened, Opening};
 use crate::store::SegmentStore;
 
-/// Stands in for the index while it is rebuilt.
+/// Replaces the index while it is rebuilt.
 struct UnavailableIndex;
 
 impl Index for UnavailableIndex {
@@ -51,16 +52,17 @@ impl Index for UnavailableIndex {
 }
 
 impl SegmentStore {
-    /// True if the index could not read something of itself, and no [`SegmentStore::rebuild_index`] has failed.
+    /// True if the index failed to read its own files and no [`SegmentStore::rebuild_index`] has failed.
     #[must_use]
     pub fn index_failed(&self) -> bool {
         self.index.read().failed() && !self.index_given_up.load(Ordering::Relaxed)
     }
 
-    /// Rebuilds a failed index from the segments; does nothing if the index is sound. Takes as long as opening the disk without an index.
+    /// Rebuilds a failed index from the segments; does nothing if the index is intact. Takes as long as opening the
+    /// disk without an index.
     ///
     /// # Errors
-    /// The disk's, or the index's. The store then refuses what needs the index, and does not try again.
+    /// The disk's, or the index's. The store then refuses operations that need the index, and does not try again.
     pub fn rebuild_index(&self) -> Result<OpenReport, StoreError> {
         let mut compactor = self.compactor.lock();
         let _turn = self.sync_turn.lock();

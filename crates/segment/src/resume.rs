@@ -1,8 +1,9 @@
 //! Resuming from an index that survived a restart.
 //!
-//! The index says up to which point records were entered, and how every segment was then. If the segments still fit, only the records
-//! behind the point are read. If anything does not fit (a segment is gone or has another length, the index is damaged), the index is
-//! dropped and all segments are read: the index is a cache; the segments decide.
+//! The index stores the point up to which records are entered, and the state of every segment at that point. If the
+//! segments match, only records after the point are read. If anything differs (a segment is missing or has another
+//! length, the index is damaged), the index is dropped and all segments are read: the index is a cache, and the
+//! segments decide.
 
 use crate::error::{Damage, OpenError};
 use crate::format::SEGMENT_HEADER_BYTES;
@@ -12,7 +13,7 @@ use crate::open::{OpenProgress, Opening, ScanStart, SegmentFile};
 use crate::tombstones::Tombstones;
 
 impl Opening {
-    /// Resumes from the state of the index. False: it has none that can be used.
+    /// Resumes from the state of the index. Returns false if the index has no usable state.
     pub(crate) fn resume(
         &mut self,
         headed: &[SegmentFile],
@@ -64,7 +65,7 @@ impl Opening {
         Ok(self.drop_unneeded_tombstones()?)
     }
 
-    /// Finds again the damage before the point.
+    /// Finds and reports the damage before the point.
     fn report_known_damage(&mut self, it: &SegmentFile, end: u64) -> Result<(), OpenError> {
         let after_sequence = it.header.map_or(0, |h| h.after_sequence);
         self.scan(it.number, &*it.file, SEGMENT_HEADER_BYTES..end, after_sequence, false)?;

@@ -1,23 +1,24 @@
 //! Scans a segment's records in order, and finds the next record after a bad stretch.
 //!
-//! In a bad stretch every multiple of 8 bytes may begin the next record. A record's checksum covers its place, so bytes inside a
-//! fragment's data do not pass for a record. Sequences must grow, so remains of an earlier write do not pass for later records.
+//! In a bad stretch, every multiple of 8 bytes may begin the next record. A record's checksum covers its place, so
+//! bytes inside a fragment's data do not pass for a record. Sequences must increase, so leftovers of an earlier write
+//! do not pass for later records.
 
 use tessera_disk::{DiskError, DiskFile, record::RecordPlace};
 
 use crate::error::Damage;
 use crate::format::{ALIGN, RECORD_HEADER_BYTES, RECORD_MAGIC, RecordHeader};
 
-/// Bytes read at once while records are small. Past a large record only its neighbour's header is read.
+/// Bytes per read while records are small. After a large record, only the header of the next record is read.
 const WINDOW_BYTES: u64 = 64 << 10;
 const HEADER_WINDOW_BYTES: u64 = 4 << 10;
-/// Bytes that are given up around an unreadable sector.
+/// Bytes skipped around an unreadable sector.
 const BLOCK_BYTES: u64 = 4 << 10;
 
-/// An item of a scan.
+/// The next item that a scan finds.
 #[derive(Debug)]
 pub(crate) enum Item {
-    /// A valid header whose record fits into the file. Groups and data are not checked yet.
+    /// A valid header whose record fits into the file. Groups and data are not verified yet.
     Record { offset: u64, header: RecordHeader },
     /// No record begins in `from..to`.
     Gap { from: u64, to: u64, damage: Damage },
@@ -53,12 +54,12 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Where the next item begins.
+    /// Offset of the next item.
     pub(crate) fn position(&self) -> u64 {
         self.at
     }
 
-    /// The next item, `None` at the end.
+    /// Reads the next item; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<Item>, DiskError> {
         if self.at >= self.end {
             return Ok(None);
@@ -84,7 +85,7 @@ impl<'a> Scanner<'a> {
         Ok(Some(Item::Gap { from, to: self.at, damage }))
     }
 
-    /// A valid header at `at` whose sequence may follow and whose record lies within the file.
+    /// The header at `at`, if it is valid, its sequence may follow, and its record lies within the file.
     fn header_at(&mut self, at: u64) -> Result<Option<RecordHeader>, DiskError> {
         let Some(rest) = self.end.checked_sub(at + RECORD_HEADER_BYTES) else { return Ok(None) };
         self.fill(at)?;
@@ -97,14 +98,14 @@ impl<'a> Scanner<'a> {
         }))
     }
 
-    /// Brings at least a header's bytes at `at` into the window.
+    /// Reads at least a header's bytes at `at` into the window.
     fn fill(&mut self, at: u64) -> Result<(), DiskError> {
         assert!(at + RECORD_HEADER_BYTES <= self.end, "no header fits at {at} before {}", self.end);
         let have = self.window_at..self.window_at + self.window.len() as u64;
         if have.contains(&at) && at + RECORD_HEADER_BYTES <= have.end {
             return Ok(());
         }
-        // After a large record the next one is probably large too.
+        // After a large record, the next one is probably large too.
         let jump = !have.is_empty() && at > have.end + WINDOW_BYTES;
         let want = if jump { HEADER_WINDOW_BYTES } else { WINDOW_BYTES };
         let len = want.min(self.end - at) as usize;
@@ -117,7 +118,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Reads the window block by block; a block that cannot be read in two tries counts as zeros.
+    /// Reads the window block by block. A block that cannot be read in two attempts counts as zeros.
     fn fill_blockwise(&mut self) -> Result<(), DiskError> {
         let mut readable = false;
         let mut failure = None;
@@ -132,7 +133,7 @@ impl<'a> Scanner<'a> {
             }
         }
         match failure {
-            // Nothing can be read: a dead disk, not a bad sector.
+            // No block is readable: the disk is dead, not a sector.
             Some(e) if !readable && self.window.len() as u64 > BLOCK_BYTES => Err(e),
             Some(e) => {
                 self.unreadable = Some(e.to_string());
@@ -143,8 +144,8 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Compares groups and data of a record with their checksums; `None` if they are sound. A record that cannot be read in two tries
-/// is damaged.
+/// Compares groups and data of a record with their checksums; `None` if they match. A record that cannot be read in two
+/// attempts is damaged.
 pub(crate) fn check_payload(
     file: &dyn DiskFile,
     offset: u64,

@@ -1,7 +1,8 @@
-//! Scrubbing: reads every record again and compares it with its checksums, a little at a time (P13).
+//! Scrubbing: reads every record and compares it with its checksums, one step at a time (P13).
 //!
-//! A cycle walks the segments in ascending order, and records only move to higher places, so it sees every record that was there
-//! when it began. A record whose header rotted is found through the index, which says what should be there.
+//! A cycle walks the segments in ascending order, and records only move to higher places. So it sees every record that
+//! existed when it began. A record with a damaged header is found through the index, which names the records of each
+//! place.
 
 use std::sync::Arc;
 
@@ -12,33 +13,34 @@ use crate::segment::Segment;
 use crate::store::SegmentStore;
 use crate::writer::entry_of;
 
-/// Where a scrub cycle resumes. May be stored and used after a restart.
+/// The place where a scrub cycle resumes. It may be stored and used after a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScrubCursor {
     /// Segment number.
     pub segment: u64,
-    /// Offset in it.
+    /// Offset in the segment.
     pub offset: u64,
 }
 
 /// Result of one step of scrubbing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubReport {
-    /// Where the next step starts; `None`: the cycle is complete.
+    /// Cursor for the next step; `None` if the cycle is complete.
     pub next: Option<ScrubCursor>,
     /// Records checked.
     pub records: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Damage; findings with `live` are fragments to rebuild.
+    /// Damage. Findings with `live` set are fragments to rebuild.
     pub findings: Vec<Finding>,
 }
 
 impl SegmentStore {
-    /// Checks about `budget_bytes` from `cursor` on (a new cycle for the default cursor), one record at least.
+    /// Checks about `budget_bytes` of records from `cursor` on, at least one record. The default cursor begins a new
+    /// cycle.
     ///
     /// # Errors
-    /// Only if a whole segment cannot be read; damage is a finding, not an error.
+    /// Only if a whole segment cannot be read, or the index's. Damage is a finding, not an error.
     pub fn scrub_step(&self, cursor: ScrubCursor, budget_bytes: u64) -> Result<ScrubReport, StoreError> {
         let mut report = ScrubReport::default();
         let mut at = cursor;
@@ -62,7 +64,7 @@ impl SegmentStore {
         self.segments.read().range(number..).next().map(|(_, s)| s.clone())
     }
 
-    /// Checks one segment from `offset` on; where it stopped, or `None` at the end.
+    /// Checks one segment from `offset` on. Returns the offset where it stopped, or `None` at the end.
     fn scrub_segment(
         &self,
         segment: &Segment,
@@ -72,7 +74,7 @@ impl SegmentStore {
         buf: &mut Vec<u8>,
     ) -> Result<Option<u64>, StoreError> {
         let end = segment.durable_end();
-        // Read the medium, not the cache.
+        // Read from the medium, not from the cache.
         segment.file.drop_cache(0, end);
         if offset == 0 {
             self.scrub_header(segment, report);
@@ -133,8 +135,8 @@ impl SegmentStore {
         })
     }
 
-    /// A stretch that is no record: checks every record that the index says is there. A cursor from before a restart may point into a
-    /// record; then nothing is wrong.
+    /// Checks each record that the index places in a stretch without a valid record. A cursor from before a restart may
+    /// point into a record; then nothing is wrong.
     fn gap_findings(
         &self,
         segment: &Segment,
@@ -162,7 +164,8 @@ impl SegmentStore {
         Ok(())
     }
 
-    /// It may hide records that the ledger lacks. The index hears of it with the next change.
+    /// Marks a segment as damaged: it may hide records that the ledger lacks. The index learns of it with the next
+    /// change.
     fn mark_damaged(&self, segment: &Segment) {
         segment.set_damaged();
         self.writer.lock().ledger.dirty_segments.insert(segment.number);

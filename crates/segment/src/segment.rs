@@ -1,4 +1,4 @@
-//! One segment file in memory: its handle, its length, and how many of its bytes are live.
+//! The in-memory state of one segment file: its handle, its length, its live bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,20 +11,20 @@ use crate::format::{ALIGN, SEGMENT_HEADER_BYTES};
 /// The directory of the segments on a disk.
 pub(crate) const SEGMENTS_DIR: &str = "segments";
 
-/// A segment. The counters change under the writer's lock; every thread may read them.
+/// A segment. Its counters change under the writer's lock; all threads may read them.
 pub(crate) struct Segment {
     pub(crate) number: u64,
     pub(crate) file: Arc<dyn DiskFile>,
-    /// Sequences of its records are above this.
+    /// All records have sequences above this.
     pub(crate) after_sequence: u64,
     pub(crate) size_limit_bytes: u64,
-    /// Where the next record goes; for a sealed segment, its length.
+    /// Offset of the next record; for a sealed segment, its length.
     end: AtomicU64,
-    /// Everything before is durable and whole; the scrubber stays below.
+    /// Every byte before is durable and complete; the scrubber stays below.
     durable_end: AtomicU64,
     /// Bytes of live records: see `ledger.rs`.
     live_bytes: AtomicU64,
-    /// Some stretch is no record: it may hide records that the ledger lacks.
+    /// Some stretch holds no valid record, and may hide records that the ledger lacks.
     damaged: AtomicBool,
 }
 
@@ -57,14 +57,14 @@ impl Segment {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Records were written up to `end`.
+    /// Notes that records were written up to `end`.
     pub(crate) fn set_end(&self, end: u64) {
         let before = self.end.swap(end, Ordering::AcqRel);
         assert!(end >= before, "segment {:016x}: the end goes back from {before} to {end}", self.number);
         assert!(end.is_multiple_of(ALIGN), "segment {:016x}: {end} is no place for a record", self.number);
     }
 
-    /// What lies behind `end` was cut off while opening: a torn tail.
+    /// Notes that opening cut a torn tail at `end`.
     pub(crate) fn cut(&self, end: u64) {
         let before = self.end.swap(end, Ordering::AcqRel);
         assert!((SEGMENT_HEADER_BYTES..=before).contains(&end), "segment {:016x} cannot be cut at {end}", self.number);
@@ -75,7 +75,7 @@ impl Segment {
         self.durable_end.load(Ordering::Acquire)
     }
 
-    /// A sync covered everything before `end`.
+    /// Notes that a sync covered everything before `end`.
     pub(crate) fn set_durable_end(&self, end: u64) {
         assert!(end <= self.end(), "segment {:016x}: {end} is durable before it was written", self.number);
         self.durable_end.fetch_max(end, Ordering::AcqRel);
@@ -85,7 +85,7 @@ impl Segment {
         self.live_bytes.load(Ordering::Acquire)
     }
 
-    /// False, and nothing has changed: more would be live than the segment holds.
+    /// Returns false and changes nothing if the live bytes would exceed the segment.
     #[must_use]
     pub(crate) fn add_live(&self, bytes: u64) -> bool {
         let most = self.record_bytes();
@@ -93,7 +93,7 @@ impl Segment {
         self.live_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, sum).is_ok()
     }
 
-    /// False, and nothing has changed: fewer bytes are live.
+    /// Returns false and changes nothing if fewer bytes are live.
     #[must_use]
     pub(crate) fn sub_live(&self, bytes: u64) -> bool {
         self.live_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, |live| live.checked_sub(bytes)).is_ok()
@@ -112,7 +112,7 @@ impl Segment {
         self.damaged.store(true, Ordering::Release);
     }
 
-    /// Bytes of records, without the segment's header.
+    /// Bytes of records, without the segment header.
     pub(crate) fn record_bytes(&self) -> u64 {
         self.end() - SEGMENT_HEADER_BYTES
     }

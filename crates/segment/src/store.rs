@@ -1,17 +1,18 @@
-//! [`SegmentStore`]: the fragments of one disk.
+//! [`SegmentStore`]: stores the fragments of one disk.
 //!
 //! # Locks and threads
 //!
-//! Every method takes `&self`. Lookups, listings and reads take only the read locks of the index and of the segment table, for one map
-//! access, and never wait for I/O of a writer. (An index on flash reads a page, and may have to write a full insert buffer.) `append`,
-//! `delete` and the publishing half of `sync` share the writer's lock; it is held during a gathered write, not during a sync. Two syncs,
-//! or two compaction steps, exclude each other. One writer thread a disk is the intended use; more are safe.
-//! Locks are taken in this order: compactor, sync turn, writer, index, segments.
+//! All methods take `&self`. Look-ups, listings and reads take only the read locks of the index and of the segment
+//! table, for one map access each, and never wait for a writer's I/O. (An index on flash reads a page, and may have to
+//! write a full insert buffer.) `append`, `delete` and the publishing half of `sync` share the writer's lock, which is
+//! held during a gathered write but not during a sync. Two syncs exclude each other, and so do two compaction steps.
+//! One writer thread per disk is the intended use; more are safe. Locks are taken in this order: compactor, sync turn,
+//! writer, index, segments.
 //!
 //! # Visible records are durable
 //!
-//! An appended record can neither be found nor listed before [`SegmentStore::sync`] has returned. So everything that this store
-//! shows, to a reader, an inventory or a repair, survives a power loss (P9).
+//! An appended record cannot be found or listed before [`SegmentStore::sync`] returns. So everything that the store
+//! shows to a reader, an inventory or a repair survives a power loss (P9).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -33,44 +34,44 @@ use crate::writer::Writer;
 /// A fragment to append.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// Which fragment.
+    /// The fragment's identity.
     pub id: FragmentId,
-    /// About its chunk.
+    /// Properties of the chunk.
     pub meta: RecordMeta,
     /// BLAKE3 chaining values of the chunk's 16 KiB groups, 32 bytes each; may be empty.
     pub groups: &'a [u8],
     /// The fragment's bytes.
     pub data: &'a [u8],
-    /// crc32c of `data`, which the caller has verified; it is stored, not computed again.
+    /// crc32c of `data`, which the caller has verified. The store writes it without recomputing it.
     pub data_crc: u32,
 }
 
-/// Outcome of the append of one record.
+/// Outcome of appending one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppendOutcome {
     /// Written; held once [`SegmentStore::sync`] returns.
     Written(Entry),
-    /// The same fragment with the same checksum was there (P8); held once `sync` returns.
+    /// The fragment is present with the same checksum (P8); held once `sync` returns.
     AlreadyHeld(Entry),
-    /// Refused (P3): the fragment was deleted, the record is not a repair (session 0), and its epoch is not newer than the
-    /// delete's.
+    /// Refused (P3): the fragment is deleted, the record is not a repair (session 0), and its epoch is not newer than
+    /// the delete's.
     Deleted,
-    /// Refused: a sound fragment with the same identity and other bytes is held. A mistake of the sender.
+    /// Refused: an intact fragment with the same identity and other bytes is held. The sender made a mistake.
     Conflict {
-        /// crc32c of the bytes held.
+        /// crc32c of the held bytes.
         held_crc: u32,
     },
 }
 
-/// An order to delete a fragment.
+/// A request to delete a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeleteOrder {
-    /// Which.
+    /// The fragment.
     pub id: FragmentId,
-    /// Its group.
+    /// Its placement group.
     pub pg_id: u64,
-    /// 0: its chunk is gone for good. Else the group's epoch when the fragment was found not to belong here: a put under a newer epoch
-    /// belongs here again, and the order does not apply to it (P4, P11).
+    /// 0: the chunk is gone permanently. Otherwise the group's epoch when the manager found that the fragment does not
+    /// belong here. A put under a newer epoch belongs here again, and the order does not apply to it (P4, P11).
     pub epoch: u64,
 }
 
@@ -79,7 +80,7 @@ pub struct DeleteOrder {
 pub enum DeleteOutcome {
     /// The fragment was held; it is gone once [`SegmentStore::sync`] returns.
     Removed,
-    /// Nothing to do: the fragment was not held, or was written under a newer epoch than the order's.
+    /// Nothing to do: the fragment was not held, or its record has a newer epoch than the order.
     NotHeld,
 }
 
@@ -90,7 +91,7 @@ pub struct Stats {
     pub segments: u64,
     /// Fragments held.
     pub fragments: u64,
-    /// Delete records that are still needed.
+    /// Delete records that are needed.
     pub deletes: u64,
     /// Bytes of live records.
     pub live_bytes: u64,
@@ -98,19 +99,19 @@ pub struct Stats {
     pub dead_bytes: u64,
     /// Bytes of all segment files.
     pub file_bytes: u64,
-    /// Memory of the index and of the tombstones, about, in bytes.
+    /// Approximate bytes of memory of the index and the tombstones.
     pub index_bytes: u64,
-    /// AppendOutcome and not yet synced records.
+    /// Records that are written but not yet synced.
     pub unsynced_records: u64,
 }
 
-/// The fragments of one disk. See the module's text for locks and visibility.
+/// The fragments of one disk. The module documentation describes locks and visibility.
 pub struct SegmentStore {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) identity: Identity,
     pub(crate) options: Options,
     pub(crate) index: RwLock<Box<dyn Index>>,
-    /// Rebuilding the index failed once: it is not tried again.
+    /// Rebuilding the index has failed; it is not retried.
     pub(crate) index_given_up: AtomicBool,
     pub(crate) segments: RwLock<Segments>,
     pub(crate) writer: Mutex<Writer>,
@@ -127,11 +128,11 @@ impl std::fmt::Debug for SegmentStore {
 impl SegmentStore {
     /// Opens the segments of a disk that has an identity, with an index in memory.
     ///
-    /// Scans the headers of all records, and the data of the last segment; cuts a torn tail; syncs, so that everything visible is
-    /// durable. Calls `progress` once a segment. The caller holds the disk's lock.
+    /// Scans the headers of all records and the data of the last segment, cuts a torn tail, and syncs, so that
+    /// everything visible is durable. Calls `progress` once per segment. The caller holds the disk's lock.
     ///
     /// # Errors
-    /// [`OpenError`]; the disk is as it was.
+    /// [`OpenError`]; the disk is unchanged.
     pub fn open(
         disk: Arc<dyn Disk>,
         options: Options,
@@ -140,8 +141,8 @@ impl SegmentStore {
         Self::open_with_index(disk, options, Box::<MemIndex>::default(), progress)
     }
 
-    /// Like [`SegmentStore::open`], with an index of the caller's. If the state that the index kept over a restart fits the segments,
-    /// only later records are scanned. Else the index is reset, and all segments are scanned.
+    /// Like [`SegmentStore::open`], with the caller's index. If the state that the index kept over a restart matches
+    /// the segments, only later records are scanned. Otherwise the index is reset and all segments are scanned.
     ///
     /// # Errors
     /// As for [`SegmentStore::open`].
@@ -154,17 +155,17 @@ impl SegmentStore {
         open::open(disk, options, index, progress)
     }
 
-    /// Finds a fragment. `None` also for one that was appended but not synced.
+    /// Finds a fragment. Returns `None` for a fragment that is appended but not synced.
     ///
     /// # Errors
-    /// [`StoreError::Index`]: the index cannot tell.
+    /// [`StoreError::Index`]: the index cannot answer.
     pub fn get(&self, id: FragmentId) -> Result<Option<FragmentHandle>, StoreError> {
         let mut last = None;
         while let Some(entry) = self.index.read().get(id)? {
             if let Some(handle) = self.handle(entry) {
                 return Ok(Some(handle));
             }
-            // Compaction moved it between the two look-ups; the index knows the new place.
+            // Compaction moved the record between the two look-ups; the index knows the new place.
             if last.replace(entry) == Some(entry) {
                 return Err(IndexError::Gone.into());
             }
@@ -172,7 +173,8 @@ impl SegmentStore {
         Ok(None)
     }
 
-    /// Where several fragments are, in the order of `ids`; `None`: not held. One look-up of the index.
+    /// Returns the entries of several fragments, in the order of `ids`; `None`: not held. Costs one look-up of the
+    /// index.
     ///
     /// # Errors
     /// As for [`SegmentStore::get`].
@@ -180,7 +182,7 @@ impl SegmentStore {
         Ok(self.index.read().get_many(ids)?)
     }
 
-    /// Up to `limit` fragments behind `after`, in order of (chunk id, fragment number): the inventory.
+    /// Returns up to `limit` fragments after `after`, in order of (chunk id, fragment number). Serves the inventory.
     ///
     /// # Errors
     /// As for [`SegmentStore::get`].
@@ -188,8 +190,8 @@ impl SegmentStore {
         Ok(self.index.read().list(after, limit)?)
     }
 
-    /// Makes everything appended and the index durable, so that the next opening has nothing to scan. For a clean end; the store stays
-    /// usable.
+    /// Makes all appended records and the index durable, so that the next opening has nothing to scan. For a clean
+    /// shutdown; the store remains usable.
     ///
     /// # Errors
     /// As for [`SegmentStore::sync`], or the index's.
@@ -230,13 +232,13 @@ impl SegmentStore {
         &self.identity
     }
 
-    /// Its options.
+    /// The store's options.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// The disk.
+    /// The store's disk.
     #[must_use]
     pub fn disk(&self) -> &Arc<dyn Disk> {
         &self.disk
@@ -256,15 +258,15 @@ impl SegmentStore {
         RecordPlace { disk_uuid: self.identity.disk_uuid, file: segment }
     }
 
-    /// True if some stretch of some segment is no record.
+    /// True if some stretch of some segment holds no valid record.
     pub(crate) fn any_damaged(&self) -> bool {
         self.segments.read().values().any(|s| s.is_damaged())
     }
 
-    /// Reads a held record again and compares it with all its checksums.
+    /// Reads a held record and compares it with all its checksums.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] with what was found.
+    /// [`StoreError::Damaged`] with the damage found, or the disk's.
     pub fn verify(&self, entry: &Entry) -> Result<(), StoreError> {
         match self.handle(*entry) {
             Some(handle) => handle.verify(),
@@ -272,7 +274,7 @@ impl SegmentStore {
         }
     }
 
-    /// Held fragments whose records touch a stretch of a segment.
+    /// Held fragments whose records overlap a stretch of a segment.
     pub(crate) fn held_in(&self, segment: u64, from: u64, to: u64) -> Result<Vec<Entry>, StoreError> {
         let mut hit = Vec::new();
         let mut after = None;

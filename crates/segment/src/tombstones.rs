@@ -1,16 +1,16 @@
-//! Deleted fragments whose dead records are still on the disk.
+//! Tombstones: fragments with dead records on the disk, and their delete records.
 //!
-//! A delete record must outlive every older record of its fragment (P3): it is needed while dead copies are on the disk, or
-//! while a damaged stretch may hide one.
+//! A delete record must outlive every older record of its fragment (P3). It is needed while dead copies are on the
+//! disk, or while a damaged stretch may hide one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::index::{Entry, FragmentId, Tombstone};
 
-/// Memory of one tombstone, about, in bytes.
+/// Approximate memory of one tombstone in bytes.
 const TOMBSTONE_BYTES: u64 = 110;
 
-/// All tombstones of a disk, and which of them the index has not seen in their present form.
+/// All tombstones of a disk, and the set of those whose index rows are out of date.
 #[derive(Default)]
 pub(crate) struct Tombstones {
     all: HashMap<FragmentId, Tombstone>,
@@ -36,12 +36,12 @@ impl Tombstones {
         self.all.entry(id).or_default()
     }
 
-    /// One more dead record is on the disk.
+    /// Counts one more dead record on the disk.
     pub(crate) fn add_copy(&mut self, id: FragmentId) {
         self.changing(id).dead_copies += 1;
     }
 
-    /// One dead record is gone from the disk.
+    /// Counts one dead record less on the disk.
     pub(crate) fn drop_copy(&mut self, id: FragmentId) {
         if self.all.contains_key(&id) {
             let tombstone = self.changing(id);
@@ -54,19 +54,19 @@ impl Tombstones {
         self.all.get(&id)?.delete.as_ref()
     }
 
-    /// Takes the delete record away: the fragment lives again.
+    /// Removes the delete record: the fragment is live again.
     pub(crate) fn take_delete(&mut self, id: FragmentId) -> Option<Entry> {
         self.delete_of(id)?;
         self.changing(id).delete.take()
     }
 
-    /// Sets the delete record; gives the one it replaces.
+    /// Sets the delete record; returns the one it replaces.
     pub(crate) fn set_delete(&mut self, delete: Entry) -> Option<Entry> {
         assert!(delete.groups_len == 0 && delete.data_len == 0, "{}: a delete record has no payload", delete.id);
         self.changing(delete.id).delete.replace(delete)
     }
 
-    /// True if the delete record was at `from`; it is at `to` now.
+    /// Moves the delete record from `from` to `to`. Returns false if it was not at `from`.
     pub(crate) fn move_delete(&mut self, to: Entry, from: (u64, u64)) -> bool {
         assert!((to.segment, to.offset) > from, "{}: a record moves to a higher place", to.id);
         let there = self.delete_of(to.id).is_some_and(|delete| (delete.segment, delete.offset) == from);
@@ -76,7 +76,8 @@ impl Tombstones {
         there
     }
 
-    /// Forgets tombstones without dead copies, of these fragments or of all; gives their delete records, which are dead now.
+    /// Removes tombstones without dead copies, of these fragments or of all. Returns their delete records, which are
+    /// now dead.
     pub(crate) fn remove_unneeded(&mut self, ids: Option<&[FragmentId]>) -> Vec<Entry> {
         let unneeded = |(id, tombstone): (&FragmentId, &Tombstone)| (tombstone.dead_copies == 0).then_some(*id);
         let ids: Vec<FragmentId> = match ids {
@@ -87,7 +88,7 @@ impl Tombstones {
         ids.iter().filter_map(|id| self.all.remove(id)).filter_map(|tombstone| tombstone.delete).collect()
     }
 
-    /// What has changed since the last call; `None`: removed.
+    /// The changes since the last call; `None`: removed.
     pub(crate) fn take_changes(&mut self) -> BTreeMap<FragmentId, Option<Tombstone>> {
         std::mem::take(&mut self.changed).into_iter().map(|id| (id, self.all.get(&id).copied())).collect()
     }

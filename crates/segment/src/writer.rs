@@ -1,8 +1,8 @@
-//! Append, delete, sync: how records reach the open segment and then the index.
+//! Append, delete and sync: how records reach the open segment, and then the index.
 //!
-//! A record is *written* (one gathered write for a batch), *staged* (remembered, invisible), and *published* (visible in the
-//! index) once a sync has covered it. The bytes of a failed write are cut off; if the cut fails too, it is tried again before the
-//! next write, and the next sync covers it.
+//! A record is *written* (one gathered write per batch), then *staged* (remembered, invisible), then *published*
+//! (visible in the index) once a sync has covered it. The bytes of a failed write are cut off. If the cut fails too,
+//! the next write retries it first. The next sync covers the cut.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
@@ -20,17 +20,17 @@ use crate::store::{AppendOutcome, DeleteOrder, DeleteOutcome, Record, SegmentSto
 
 static PADDING: [u8; ALIGN as usize] = [0; ALIGN as usize];
 
-/// A record that is written and not yet published.
+/// A record that is written but not yet published.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StagedRecord {
     Put(Entry),
     Delete(Entry),
-    /// A copy that compaction made of the put at another place.
+    /// A copy of the put at another place, written by compaction.
     Move {
         to: Entry,
         from: (u64, u64),
     },
-    /// A copy that compaction made of the delete record at another place.
+    /// A copy of the delete record at another place, written by compaction.
     MoveDelete {
         to: Entry,
         from: (u64, u64),
@@ -46,17 +46,17 @@ impl StagedRecord {
     }
 }
 
-/// State of the one writer of a disk.
+/// State of a disk's only writer.
 pub(crate) struct Writer {
-    /// The segment that takes appends; none before the first append.
+    /// The segment that takes appends; `None` before the first append.
     pub(crate) open: Option<Arc<Segment>>,
     pub(crate) next_segment: u64,
     pub(crate) next_sequence: u64,
-    /// Bytes that may be appended before the next look at the free space.
+    /// Bytes that may be appended before the free space is checked again.
     pub(crate) granted_bytes: u64,
-    /// A failed write may have left bytes behind the end of the open segment.
+    /// A failed write may have left bytes after the end of the open segment.
     pub(crate) tail_dirty: bool,
-    /// The next sync must cover a cut although nothing is staged.
+    /// The next sync must run although nothing is staged: it must cover a cut.
     pub(crate) sync_needed: bool,
     pub(crate) staged: Vec<StagedRecord>,
     /// The newest staged record of each fragment.
@@ -64,7 +64,7 @@ pub(crate) struct Writer {
     pub(crate) ledger: Ledger,
 }
 
-/// Most bytes that are appended between two looks at the free space.
+/// Maximum number of bytes appended between two checks of the free space.
 const MAX_GRANT_BYTES: u64 = 64 << 20;
 
 /// A record to write, from a client or from compaction.
@@ -76,7 +76,7 @@ pub(crate) struct PendingRecord<'a> {
     pub(crate) groups_crc: u32,
     pub(crate) data: &'a [u8],
     pub(crate) data_crc: u32,
-    /// The place that compaction copies it from.
+    /// The place that compaction copies the record from.
     pub(crate) from: Option<(u64, u64)>,
 }
 
@@ -96,13 +96,14 @@ impl PendingRecord<'_> {
 }
 
 impl SegmentStore {
-    /// Appends fragments to the open segment in one gathered write (one more for each segment it fills). Nothing is visible, and
-    /// nothing may be acknowledged, before [`SegmentStore::sync`] returns. The outcomes are in the order of the batch. A fragment that is
-    /// held with the same checksum, and whose copy reads back sound, is not written again (P8).
+    /// Appends fragments to the open segment in one gathered write (plus one for each segment it fills). Nothing is
+    /// visible, and nothing may be acknowledged, before [`SegmentStore::sync`] returns. The outcomes are in the order
+    /// of the batch. A fragment is not written again if it is held with the same checksum and its copy passes
+    /// verification (P8).
     ///
     /// # Errors
-    /// [`StoreError::Full`] or the disk's error. The store is as before, except that a leading part of the
-    /// batch may be held, as if it had been appended alone; sending the batch again is right.
+    /// [`StoreError::Full`], or the disk's. The store is unchanged, except that a leading part of the batch may be
+    /// held, as if appended alone. Resending the batch is right.
     pub fn append(&self, batch: &[Record<'_>]) -> Result<Vec<AppendOutcome>, StoreError> {
         for record in batch {
             check_lengths(record)?;
@@ -114,7 +115,7 @@ impl SegmentStore {
         let mut batch_ids: HashMap<FragmentId, usize> = HashMap::new();
         for (slot, record) in batch.iter().enumerate() {
             if let Some(&first) = batch_ids.get(&record.id) {
-                // The same fragment twice in one batch: the first decides. Its place is known after the write.
+                // The same fragment twice in one batch: the first record decides. Its place is known after the write.
                 let same = batch[first].data_crc == record.data_crc && batch[first].data.len() == record.data.len();
                 outcomes.push(if same {
                     None
@@ -154,11 +155,12 @@ impl SegmentStore {
         Ok(done.collect())
     }
 
-    /// Writes a delete record for each fragment that is held. The fragment is gone once [`SegmentStore::sync`] returns, and for
-    /// good (P3); if the order names an epoch, until a put under a newer epoch. Works on a full disk while any of the reserve is left.
+    /// Writes a delete record for each fragment that is held. The fragment is gone once [`SegmentStore::sync`] returns:
+    /// permanently (P3), or, if the order names an epoch, until a put under a newer epoch. Works on a full disk while
+    /// some of the reserve is left.
     ///
     /// # Errors
-    /// The index's or the disk's; the store is as before.
+    /// The index's or the disk's; the store is unchanged.
     pub fn delete(&self, orders: &[DeleteOrder], written_ms: u64) -> Result<Vec<DeleteOutcome>, StoreError> {
         let mut writer = self.writer.lock();
         let mut outcomes = Vec::with_capacity(orders.len());
@@ -191,12 +193,12 @@ impl SegmentStore {
         Ok(outcomes)
     }
 
-    /// Makes everything appended and deleted so far durable, then visible. The caller may acknowledge only after this returns
-    /// (P9). Appends go on meanwhile.
+    /// Makes all appends and deletes so far durable, then visible. The caller may acknowledge them only after this
+    /// returns (P9). Appends continue meanwhile.
     ///
     /// # Errors
-    /// The disk's. The disk is poisoned then, and unsynced records are not visible and must not be acknowledged: open the store again, or
-    /// give the disk up.
+    /// The disk's. The disk is then poisoned; unsynced records are invisible and must not be acknowledged. Reopen the
+    /// store, or give up the disk.
     pub fn sync(&self) -> Result<(), StoreError> {
         let _turn = self.sync_turn.lock();
         let (segment, point) = {
@@ -214,7 +216,7 @@ impl SegmentStore {
             segment.file.sync_data()?;
         }
         let mut writer = self.writer.lock();
-        // Only what was written before the sync began. A rotation may have published some of it.
+        // Only records written before the sync began are covered. A rotation may have published some of them.
         segment.set_durable_end(point.offset);
         self.publish(&mut writer, point)
     }
@@ -235,7 +237,7 @@ impl SegmentStore {
             None => {}
         }
         if let Some(entry) = self.index.read().get(record.id)? {
-            // Read the copy before acknowledging it: a repair of rot must not pass for a retry (P8, P13).
+            // Verify the copy before acknowledging it: a repair of rot must not pass for a retry (P8, P13).
             let sound = failpoint::is_active("segment.trust_duplicates") || self.verify(&entry).is_ok();
             return Ok(match (sound, same(&entry)) {
                 (_, false) => Some(AppendOutcome::Conflict { held_crc: entry.data_crc }),
@@ -246,8 +248,8 @@ impl SegmentStore {
         Ok(writer.ledger.tombstones.delete_of(record.id).and_then(|tombstone| self.refuse_deleted(record, tombstone)))
     }
 
-    /// A late put must not bring a deleted fragment back (P3). Two kinds of put may, for the manager ordered them: a repair, and a put
-    /// under a newer epoch than the delete's (the fragment moved away and comes back).
+    /// Refuses a late put, which must not bring a deleted fragment back (P3). Two kinds of put may, because the manager
+    /// ordered them: a repair, and a put under a newer epoch than the delete's (the fragment moved away and returns).
     fn refuse_deleted(&self, record: &Record<'_>, tombstone: &Entry) -> Option<AppendOutcome> {
         let epoch = self.epoch_of(tombstone).unwrap_or(0);
         let comes_back = record.meta.session_id == 0 || (epoch != 0 && record.meta.epoch > epoch);
@@ -261,7 +263,7 @@ impl SegmentStore {
         handle.read_header().ok().map(|header| header.meta.epoch)
     }
 
-    /// Bytes that may still be appended: free space beyond the reserve.
+    /// Returns the bytes that may still be appended: free space beyond the reserve.
     ///
     /// # Errors
     /// The disk's.
@@ -269,8 +271,9 @@ impl SegmentStore {
         Ok(self.disk.space()?.free_bytes.saturating_sub(self.options.reserve_bytes))
     }
 
-    /// Refuses an append that would use the reserve. Asking the file system costs as much as a small append, so one answer covers
-    /// some bytes: so few that another program that fills the disk meanwhile leaves most of the reserve.
+    /// Refuses an append that would use the reserve. Asking the file system costs as much as a small append, so one
+    /// answer covers several appends. It covers few enough bytes that most of the reserve remains if another program
+    /// fills the disk meanwhile.
     fn check_reserve(&self, writer: &mut Writer, needed_bytes: u64) -> Result<(), StoreError> {
         if let Some(left) = writer.granted_bytes.checked_sub(needed_bytes) {
             writer.granted_bytes = left;
@@ -286,7 +289,7 @@ impl SegmentStore {
         Err(StoreError::Full { disk: self.disk.describe(), free_bytes, reserve_bytes, needed_bytes })
     }
 
-    /// Writes and stages records; the entries are in their order.
+    /// Writes and stages records; returns their entries in the same order.
     pub(crate) fn write(&self, writer: &mut Writer, records: &[PendingRecord<'_>]) -> Result<Vec<Entry>, StoreError> {
         let mut entries = Vec::with_capacity(records.len());
         self.cut_failed_write(writer)?;
@@ -307,7 +310,7 @@ impl SegmentStore {
         Ok(entries)
     }
 
-    /// One gathered write of records that fit into the open segment.
+    /// Writes records that fit into the open segment in one gathered write.
     fn write_run(
         &self,
         writer: &mut Writer,
@@ -359,7 +362,7 @@ impl SegmentStore {
             if !writer.tail_dirty {
                 open.set_end(open.file.len()?.next_multiple_of(ALIGN));
             }
-            // If this fails too, it is tried again before the next write.
+            // If this fails too, the next write retries it first.
             let _ = self.cut_failed_write(writer);
             return Err(e.into());
         }
@@ -374,7 +377,7 @@ impl SegmentStore {
         Ok(())
     }
 
-    /// Cuts off the bytes of a failed write, so that no part of its batch shows.
+    /// Cuts off the bytes of a failed write, so that no part of its batch becomes visible.
     pub(crate) fn cut_failed_write(&self, writer: &mut Writer) -> Result<(), DiskError> {
         if let (true, Some(open)) = (writer.tail_dirty, &writer.open) {
             open.file.truncate(open.end())?;
@@ -384,7 +387,7 @@ impl SegmentStore {
         Ok(())
     }
 
-    /// The open segment if `bytes` fit into it, else a new one.
+    /// The open segment if `bytes` fit into it, otherwise a new one.
     fn segment_with_room(&self, writer: &mut Writer, bytes: u64) -> Result<Arc<Segment>, StoreError> {
         if let Some(open) = &writer.open {
             let end = open.end();
@@ -395,8 +398,8 @@ impl SegmentStore {
         self.rotate(writer)
     }
 
-    /// Seals the open segment and makes the next one. The next one exists before compaction can remove the sealed one, so the highest
-    /// number on the disk never falls, and no number is used twice.
+    /// Seals the open segment and creates the next one. The next one exists before compaction can remove the sealed
+    /// one, so the highest number on the disk never decreases, and no number is reused.
     pub(crate) fn rotate(&self, writer: &mut Writer) -> Result<Arc<Segment>, StoreError> {
         self.cut_failed_write(writer)?;
         if let Some(open) = writer.open.clone() {
@@ -407,7 +410,8 @@ impl SegmentStore {
             let point = Point { segment: open.number, offset: open.end(), next_sequence: writer.next_sequence };
             writer.sync_needed = false;
             self.publish(writer, point)?;
-            // Then a restart reads little more than the last segment. A failure here is tried again, and later changes report it.
+            // Keeps the next opening's scan close to the last segment. A failed attempt is retried, and later changes
+            // report it.
             let _ = self.index.read().persist(false);
         }
         let segment = Arc::new(self.create_segment(writer)?);
@@ -418,7 +422,7 @@ impl SegmentStore {
         Ok(segment)
     }
 
-    /// Makes a segment file. Its header and name are durable before the first record is written.
+    /// Creates a segment file. Its header and name are durable before the first record is written.
     fn create_segment(&self, writer: &Writer) -> Result<Segment, DiskError> {
         assert!(writer.staged.is_empty(), "a segment is sealed with unpublished records");
         let open = writer.open.as_ref().map_or(0, |s| s.number);
@@ -431,7 +435,7 @@ impl SegmentStore {
             after_sequence: writer.next_sequence - 1,
         };
         let path = Segment::path(header.number);
-        // A file of this number can only be left from a failed attempt.
+        // An existing file of this number can only come from a failed attempt.
         let file = self.disk.open(&path, OpenMode::Create)?;
         let written = file.truncate(0).and_then(|()| file.write_at(0, &header.encode()));
         if let Err(e) = written {
