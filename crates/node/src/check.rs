@@ -1,6 +1,6 @@
-//! Checks of what peers send (P14). They run on the connection's thread, before the core is locked.
+//! Checks messages from peers (P14). The checks run on the connection's thread, before the core is locked.
 //!
-//! Counts, lengths and checksums are checked here. The core checks what needs knowledge of the cluster: lease, epochs, disks,
+//! This module checks counts, lengths and checksums. The core checks what depends on the cluster: lease, epochs, disks,
 //! classes.
 
 use crate::config::NodeConfig;
@@ -15,19 +15,19 @@ use tessera_wire::data::{GetFragments, GetItem, PutFragments, PutItem};
 use tessera_wire::frame::{MAX_PAYLOAD_BYTES, decode_message};
 use tessera_wire::{Code, Error, Kind};
 
-/// A put whose lengths and checksums hold.
+/// A put whose lengths and checksums are valid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedPut {
-    /// Session that writes; 0: repair.
+    /// Session of the writer; 0: repair.
     pub session_id: u64,
-    /// Answer when durable, not when written.
+    /// Reply once durable instead of once written.
     pub sync: bool,
     /// (disk id, fragment), in the order of the request.
     pub items: Vec<(u64, AppendItem)>,
 }
 
 impl CheckedPut {
-    /// Bytes of all its fragments.
+    /// Total bytes of the fragments.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.items.iter().map(|(_, item)| item.data.len() as u64).sum()
     }
@@ -55,11 +55,11 @@ pub(crate) fn pieces(kind: u16, body: &[u8]) -> Vec<u32> {
     put.items.iter().map(|item| item.len_bytes).collect()
 }
 
-/// Decodes and checks a request. `sums` are the checksums of its fragments, if they were computed while it was received.
+/// Decodes and checks a request. `sums` are the checksums of its fragments, if they were computed while receiving it.
 ///
 /// # Errors
-/// `Invalid`: the peer broke the protocol or a limit. `Corrupt`: the payload changed on its way. `Unsupported`: not a request that
-/// this release serves.
+/// `Invalid`: the peer broke the protocol or a limit. `Corrupt`: the payload changed in transit. `Unsupported`: this
+/// release does not serve the request.
 pub fn decode(config: &NodeConfig, kind: u16, body: &[u8], payload: Bytes, sums: &[u32]) -> Result<NodeRequest, Error> {
     match Kind::from_number(kind) {
         Some(Kind::PutFragments) => Ok(NodeRequest::Put(check_put(config, message(kind, body)?, &payload, sums)?)),
@@ -95,7 +95,7 @@ fn no_payload(kind: u16, payload: &Bytes) -> Result<(), Error> {
     }
 }
 
-/// Checks a put and cuts its payload into fragments, without copying them. `sums`: see [`decode`].
+/// Checks a put and splits its payload into fragments without copying them. `sums`: see [`decode`].
 fn check_put(config: &NodeConfig, put: PutFragments, payload: &Bytes, sums: &[u32]) -> Result<CheckedPut, Error> {
     check_count(config, put.items.len())?;
     if put.session_id == 0 {
@@ -133,7 +133,7 @@ fn check_item(config: &NodeConfig, item: PutItem, data: Bytes, sum: Option<u32>)
     if item.chunk_len_bytes == 0 || item.chunk_len_bytes > config.max_chunk_bytes {
         return Err(bad(format!("a chunk has 1 to {} bytes, got {}", config.max_chunk_bytes, item.chunk_len_bytes)));
     }
-    // An upper bound for every class. The core checks the exact length where it knows the class.
+    // An upper bound for every class. The core checks the exact length, because it knows the class.
     let longest = item.chunk_len_bytes.saturating_add(u64::from(MOST_STRIPE_BYTES));
     if u64::from(item.len_bytes) > longest {
         return Err(bad(format!(
@@ -175,7 +175,7 @@ fn check_item(config: &NodeConfig, item: PutItem, data: Bytes, sum: Option<u32>)
     Ok((item.disk_id, append))
 }
 
-/// Checks a get as far as that needs no disk.
+/// Checks a get, except for what depends on the disks.
 fn check_get(config: &NodeConfig, get: &GetFragments) -> Result<(), Error> {
     check_count(config, get.items.len())?;
     let wanted: u64 = get.items.iter().filter(|item| !item.whole).map(|item| u64::from(item.len_bytes)).sum();
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(checked.len_bytes(), 200);
     }
 
-    /// P14: each bad field is refused, by name, with a typed code.
+    /// P14: every bad field is refused by name, with a typed code.
     #[test]
     fn bad_puts_are_refused_one_by_one() {
         let data = [1u8; 100];
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(put(vec![item(&data); 5000], &[]).unwrap_err().kind(), Code::Invalid);
         let sessionless = PutFragments { session_id: 0, items: vec![item(&data)], no_sync: false, hints: vec![] };
         let payload = Bytes::copy_from_slice(&data);
-        // Session 0 may bring back what was deleted (P3).
+        // Session 0 can bring back deleted fragments (P3).
         let error = check_put(&NodeConfig::default(), sessionless, &payload, &[crc32c(&data)]).unwrap_err();
         assert!(error.kind() == Code::Invalid && error.message.contains("session"), "{error}");
         let mut rotten = item(&data);

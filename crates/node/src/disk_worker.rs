@@ -1,6 +1,7 @@
-//! Runs the core's operations on one disk, synchronously: the shell calls it from the disk's threads, the simulator inline.
+//! Runs the core's operations on one disk, synchronously. The shell calls it from the disk's threads, the simulator
+//! inline.
 //!
-//! Writes go through [`write_batch`]: all waiting appends are written, then synced once, and only then answered (P9). Reads
+//! Writes go through [`write_batch`]: it writes all waiting appends, syncs once, and only then answers them (P9). Reads
 //! ([`read`]) never wait for that.
 
 use crate::core::{AppendItem, ScrubCursor};
@@ -18,7 +19,7 @@ pub type DiskResult = Result<DiskReply, DiskFault>;
 /// One operation of a batch.
 #[derive(Debug)]
 pub struct QueuedOp {
-    /// Comes back with the result.
+    /// Id returned with the result.
     pub op_id: u64,
     /// A write (see [`DiskOp::is_write`]).
     pub op: DiskOp,
@@ -27,8 +28,8 @@ pub struct QueuedOp {
 /// Results of operations, by their ids.
 pub type Done = Vec<(u64, DiskResult)>;
 
-/// Runs a batch of writes. `done` gets every operation exactly once: first those that need no sync or have failed, then, after one
-/// sync for all, the rest (P9). `now_ms` is stamped on records for people to read.
+/// Runs a batch of writes. `done` gets every operation exactly once: first those that need no sync or have failed;
+/// after one sync for all, the rest (P9). `now_ms` is stored in the records for diagnosis.
 pub fn write_batch(store: &SegmentStore, now_ms: u64, batch: Vec<QueuedOp>, done: &mut dyn FnMut(Done)) {
     let (mut early, mut to_sync) = (Done::new(), Vec::with_capacity(batch.len()));
     let mut rest = &batch[..];
@@ -57,7 +58,7 @@ pub fn write_batch(store: &SegmentStore, now_ms: u64, batch: Vec<QueuedOp>, done
     }
 }
 
-/// One operation, or any number of appends, which become one gathered write.
+/// Runs one operation, or any number of appends as one gathered write.
 fn write(store: &SegmentStore, now_ms: u64, now: &[QueuedOp]) -> Vec<DiskResult> {
     match now {
         [QueuedOp { op: DiskOp::Delete(doomed), .. }] => vec![delete(store, now_ms, doomed)],
@@ -67,14 +68,14 @@ fn write(store: &SegmentStore, now_ms: u64, now: &[QueuedOp]) -> Vec<DiskResult>
         [QueuedOp { op, .. }] if !op.is_write() => vec![read(store, op)],
         appends => match append(store, now_ms, appends) {
             Ok(replies) => replies.into_iter().map(Ok).collect(),
-            // A disk without room for all may have room for some.
+            // A disk without space for all may have space for some.
             Err(_) if appends.len() > 1 => appends.chunks(1).flat_map(|one| write(store, now_ms, one)).collect(),
             Err(fault) => vec![Err(fault)],
         },
     }
 }
 
-/// Runs an operation that does not write.
+/// Runs a read operation.
 ///
 /// # Errors
 /// The store or its disk failed, the fragment is absent, or `op` is a write.
@@ -96,7 +97,7 @@ pub fn read(store: &SegmentStore, op: &DiskOp) -> DiskResult {
     }
 }
 
-/// The store's id of a fragment; `None`: no such fragment can exist.
+/// The store's id of a fragment; `None` if no such fragment can exist.
 pub(crate) fn fragment_id(key: FragmentKey) -> Option<FragmentId> {
     Some(FragmentId { chunk_id: key.chunk_id, fragment: u16::try_from(key.fragment).ok()? })
 }
@@ -121,7 +122,7 @@ fn append(store: &SegmentStore, now_ms: u64, appends: &[QueuedOp]) -> Result<Vec
     let outcomes = store.append(&records).map_err(|e| fault(store, &e))?;
     assert_eq!(outcomes.len(), records.len(), "each record has its outcome");
     let mut fates = records.iter().zip(outcomes).map(|(record, outcome)| match outcome {
-        // A rebuilt fragment was verified against the chunk's name; the bytes in its place were not (P6).
+        // A rebuilt fragment was verified against the chunk's name; the bytes that it replaces were not (P6).
         AppendOutcome::Conflict { .. } if record.meta.session_id == 0 => replace(store, now_ms, record),
         outcome => fate(record.id, outcome),
     });
@@ -190,7 +191,7 @@ fn delete(store: &SegmentStore, now_ms: u64, doomed: &[DeleteItem]) -> DiskResul
 
 fn compact(store: &SegmentStore, dead_percent: u8, seal: bool, max_bytes: u64) -> DiskResult {
     match if seal { store.seal_dead(u64::from(dead_percent)) } else { Ok(false) } {
-        // No room for another segment: compacting sealed ones may make some.
+        // There is no space for another segment; compacting sealed ones may free some.
         Err(e) if !e.is_no_space() => return Err(fault(store, &e)),
         _ => {}
     }
@@ -200,7 +201,7 @@ fn compact(store: &SegmentStore, dead_percent: u8, seal: bool, max_bytes: u64) -
 
 // --- reading ------------------------------------------------------------------------------------------------
 
-/// A failed index look-up is an error of the disk, not a missing fragment.
+/// Verifies a fragment. A failed index look-up is an error of the disk, not a missing fragment.
 fn verify(store: &SegmentStore, key: FragmentKey) -> Result<Verdict, StoreError> {
     let Some(held) = find(store, key)? else { return Ok(Verdict::Missing) };
     Ok(match held.verify().and_then(|()| held.read_header()) {
@@ -239,7 +240,8 @@ fn scrub(store: &SegmentStore, cursor: Option<ScrubCursor>, max_bytes: u64) -> D
     })
 }
 
-/// [`stats`], after rebuilding a failed index: heartbeats ask for stats regularly, so this is where a failure is noticed.
+/// Returns [`stats`] after rebuilding a failed index. Heartbeats request statistics regularly, so failures are noticed
+/// here.
 fn stats_after_repair(store: &SegmentStore) -> Result<DiskStats, DiskError> {
     if store.index_failed() {
         let disk = store.disk().describe();
@@ -252,15 +254,15 @@ fn stats_after_repair(store: &SegmentStore) -> Result<DiskStats, DiskError> {
     stats(store)
 }
 
-/// Space and counts of a store and its disk.
+/// Returns the space and counts of a store and its disk.
 ///
 /// # Errors
-/// The disk does not tell its free space.
+/// The disk does not report its free space.
 pub fn stats(store: &SegmentStore) -> Result<DiskStats, DiskError> {
     let (stats, space) = (store.stats(), store.disk().space()?);
     Ok(DiskStats {
         capacity_bytes: space.capacity_bytes,
-        // Without the store's reserve: puts cannot use it.
+        // Excludes the store's reserve, which puts cannot use.
         free_bytes: store.spare_bytes()?,
         used_bytes: stats.file_bytes,
         segments: stats.segments,
@@ -272,12 +274,12 @@ pub fn stats(store: &SegmentStore) -> Result<DiskStats, DiskError> {
     })
 }
 
-/// Fragments that were found corrupt or cut off when the store was opened, to be reported.
+/// Fragments found corrupt or cut off when the store was opened, for reporting.
 pub fn rot_of_opening(report: &OpenReport) -> Vec<FragmentKey> {
     report.findings.iter().filter(|f| f.live).filter_map(|f| f.id).map(key_of).collect()
 }
 
-/// An error of the store as messages carry it.
+/// Converts an error of the store to an error for messages.
 pub(crate) fn store_error(error: &StoreError) -> Error {
     let code = match error {
         e if e.is_no_space() => Code::NoSpace,
@@ -292,7 +294,7 @@ fn fault(store: &SegmentStore, error: &StoreError) -> DiskFault {
     DiskFault { error: store_error(error), poisoned: store.disk().is_poisoned() }
 }
 
-/// A fragment of the store; `None`: it is not there.
+/// Finds a fragment; `None` if it is not in the store.
 pub(crate) fn find(store: &SegmentStore, key: FragmentKey) -> Result<Option<FragmentHandle>, StoreError> {
     fragment_id(key).map_or(Ok(None), |id| store.get(id))
 }

@@ -1,12 +1,12 @@
 //! A storage node: fragments on disks, rebuilds, scrubbing, and a replica of the manager's command log.
 //!
-//! What lives here: [`core::NodeCore`], which decides everything and does no I/O; the machine of one chunk's rebuild
-//! (`rebuild`; crate `stripe` computes); what carries decisions out on a disk (`disk_worker`) and serves reads;
-//! and the `shell` around all of it: sockets, threads, clock. What may not live here: how bytes lie on a disk (crate
-//! `segment`), how they cross a socket (crate `net`), and any knowledge of files, versions or users.
+//! The crate holds [`core::NodeCore`], which makes all decisions and does no I/O; the state machine that rebuilds one
+//! chunk (`rebuild`; crate `stripe` computes); `disk_worker`, which carries out decisions on a disk, and `read`, which
+//! serves reads; and the `shell` with sockets, threads and clock. It does not know how bytes are laid out on a disk
+//! (crate `segment`) or sent over a socket (crate `net`), and knows nothing of files, versions or users.
 //!
-//! A request is checked on its connection's thread ([`check`]), fenced by the core (lease, incarnation,
-//! epochs), carried out by the disk's own threads, and fenced again before it is acknowledged (P9, P11).
+//! The connection's thread checks a request ([`check`]), the core fences it (lease, incarnation, epochs), the disk's
+//! threads carry it out, and the core fences it again before it is acknowledged (P9, P11).
 //!
 //! Start reading at [`core`], then `disk_worker`, then `shell`.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

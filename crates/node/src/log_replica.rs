@@ -1,7 +1,7 @@
-//! Requests to the replica of the manager's command log: the wire in front of [`LogStore`].
+//! Requests to the replica of the manager's command log: the protocol in front of [`LogStore`].
 //!
-//! Needs neither lease nor registration: terms fence (P11), and a manager that restores itself reads replicas of
-//! nodes that have not heard of it yet.
+//! They need neither lease nor registration: terms fence them (P11), and a manager that restores itself reads the
+//! replicas of nodes that do not know it yet.
 
 use crate::check::message;
 use bytes::Bytes;
@@ -17,13 +17,13 @@ pub type LogAnswer = (Bytes, Vec<Bytes>);
 /// A request to the log replica.
 #[derive(Debug)]
 pub enum LogRequest {
-    /// Entries, with the bytes they are cut from.
+    /// Append entries; the payload holds their bytes.
     Append(AppendLog, Bytes),
-    /// Read entries back.
+    /// Read entries.
     Read(ReadLog),
-    /// A piece of a snapshot.
+    /// Store a piece of a snapshot.
     PutSnapshot(PutSnapshot, Bytes),
-    /// Read a piece.
+    /// Read a piece of a snapshot.
     GetSnapshot(GetSnapshot),
 }
 
@@ -49,10 +49,10 @@ impl LogRequest {
     }
 }
 
-/// Carries out a request. Whatever an answer says is held, is durable (P9).
+/// Carries out a request. Everything that an answer reports as held is durable (P9).
 ///
 /// # Errors
-/// [`Code::Fenced`] to a sender whose term is over, and what the disk or the request's own contents make impossible.
+/// [`Code::Fenced`] if the sender's term is over; otherwise the disk's, or an invalid request's.
 pub fn serve(store: &mut LogStore, cluster_id: &[u8; 16], request: LogRequest) -> Result<LogAnswer, Error> {
     match request {
         LogRequest::Append(append, payload) => append_log(store, &append, &payload),
@@ -62,11 +62,11 @@ pub fn serve(store: &mut LogStore, cluster_id: &[u8; 16], request: LogRequest) -
     }
 }
 
-/// What the replica holds without a gap.
+/// The position up to which the replica holds the log without a gap.
 pub fn state(store: &LogStore) -> AppendLogReply {
     let state = store.state();
     let snapshot_seq = state.snapshot.map_or(0, |s| s.seq);
-    // Behind a hole nothing counts: the manager goes on from there.
+    // Nothing after a gap counts: the manager resends from the gap on.
     let (last_seq, last_term) = match state.missing_seq {
         Some(missing) => (missing.saturating_sub(1), 0),
         None => (state.last_seq, state.last_term),
@@ -82,9 +82,9 @@ fn append_log(store: &mut LogStore, append: &AppendLog, payload: &Bytes) -> Resu
         at += len as usize;
     }
     match store.append(append.term, append.prev_term, &entries) {
-        // The answer says what is here: the sender goes on from there.
+        // The answer says what the replica holds; the sender continues from there.
         Ok(()) | Err(LogError::Gap { .. }) => {}
-        // What is here from there on is of another branch: the sender goes back before it.
+        // From this entry on the replica holds another branch; the sender goes back to before it.
         Err(LogError::PrevTerm { seq, .. }) => {
             let reply = AppendLogReply { last_seq: seq - 1, last_term: 0, ..state(store) };
             return Ok((reply.encode_to_vec().into(), Vec::new()));

@@ -1,7 +1,7 @@
-//! Serving reads: from the index to the payload of an answer, without the core.
+//! Serves reads: from the index to the payload of an answer, without the core.
 //!
-//! Fragments are immutable and their ids are never reused, so a reader gets the right fragment or none: no lease, epoch or
-//! registration matters. The receiver verifies what it gets (P2).
+//! Fragments are immutable and their ids are never reused, so a reader gets the right fragment or none. A read
+//! therefore needs no lease, epoch or registration. The receiver verifies the bytes (P2).
 
 use crate::core::FragmentKey;
 use crate::disk_worker::{find, store_error};
@@ -14,17 +14,17 @@ use tessera_wire::frame::MAX_PAYLOAD_BYTES;
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::{Code, Error};
 
-/// A part of an answer's payload.
+/// One part of an answer's payload.
 pub enum PayloadPart {
-    /// In memory.
+    /// Bytes in memory.
     Bytes(Bytes),
-    /// In a file with a descriptor: the shell may use `sendfile`.
+    /// Bytes of a file with a descriptor: the shell may use `sendfile`.
     File {
-        /// The segment.
+        /// The segment file.
         file: Arc<dyn DiskFile>,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// Bytes.
+        /// Number of bytes.
         len_bytes: u64,
     },
 }
@@ -40,15 +40,15 @@ impl PayloadPart {
 
 /// The answer to a get.
 pub struct GetAnswer {
-    /// The message.
+    /// The reply message.
     pub reply: GetFragmentsReply,
     /// Its payload.
     pub payload: Vec<PayloadPart>,
-    /// Fragments found corrupt: for [`crate::core::Event::FoundBad`].
+    /// Corrupt fragments found, for [`crate::core::Event::FoundBad`].
     pub bad: Vec<FragmentRef>,
 }
 
-/// Answers a get. `store` finds the store of a disk id; pieces shorter than `file_min_bytes` are read into memory.
+/// Answers a get. `store` returns the store of a disk id. Pieces shorter than `file_min_bytes` are read into memory.
 pub fn serve(get: &GetFragments, file_min_bytes: u64, store: &dyn Fn(u64) -> Option<Arc<SegmentStore>>) -> GetAnswer {
     let mut served = GetAnswer {
         reply: GetFragmentsReply::default(),
@@ -82,7 +82,7 @@ fn serve_item(
     payload: &mut Vec<PayloadPart>,
 ) -> Result<GetResult, Error> {
     let Some(store) = store(item.disk_id) else {
-        // The node may have just started and not know the ids of its disks yet: the client may ask again.
+        // A node that has just started may not know the ids of its disks yet; the client may retry.
         return Err(Error::new(
             Code::Unavailable,
             format!("disk {} is not served by this node (yet); ask the manager for the map again", item.disk_id),
@@ -149,7 +149,7 @@ fn piece(
     Ok(Some(PayloadPart::Bytes(data.into())))
 }
 
-/// Bytes that the disk cannot read count as corrupt: the fragment has to be rebuilt.
+/// Bytes that the disk cannot read count as corrupt: the fragment must be rebuilt.
 fn read_error(error: &StoreError) -> Error {
     let told = store_error(error);
     match error {

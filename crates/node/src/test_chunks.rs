@@ -21,13 +21,13 @@ pub(crate) fn class(k: u32, m: u32) -> ClassInfo {
     describe(1, spec.parse().unwrap())
 }
 
-/// Bytes that look random.
+/// Pseudorandom bytes.
 pub(crate) fn bytes(seed: u64, len: usize) -> Bytes {
     let mut rng = tessera_disk::SplitMix64::new(seed);
     (0..len).map(|_| rng.next_u64() as u8).collect::<Vec<_>>().into()
 }
 
-/// All fragments of a chunk, as a client makes them.
+/// All fragments of a chunk, as a client computes them.
 pub(crate) fn fragments(class: &ClassInfo, chunk: &Bytes) -> Vec<Fragment> {
     let all: Vec<u32> = (0..class.fragments()).collect();
     encode(&Class::new(class.clone()).unwrap(), chunk, &all, &BufferPool::new(0))

@@ -1,6 +1,6 @@
-//! A token bucket that allows debt: work may start while there are tokens, and then pays its whole cost.
+//! A token bucket that allows debt: work starts while there are tokens, and then pays its whole cost.
 
-/// Tokens are bytes; the bucket holds at most a quarter of a second's worth.
+/// One token is one byte. The bucket holds at most a quarter of a second's worth.
 #[derive(Debug)]
 pub(super) struct TokenBucket {
     bytes_per_s: u64,
@@ -13,12 +13,12 @@ impl TokenBucket {
         TokenBucket { bytes_per_s, tokens: 1, filled_ns: 0 }
     }
 
-    /// Changes the rate; 0: no bound. A debt remains.
+    /// Changes the rate; 0: no bound. Debt remains.
     pub(super) fn set_rate(&mut self, bytes_per_s: u64) {
         self.bytes_per_s = bytes_per_s;
     }
 
-    /// Whether work may start.
+    /// True if work may start.
     pub(super) fn is_ready(&mut self, now_ns: i64) -> bool {
         self.fill(now_ns);
         self.bytes_per_s == 0 || self.tokens > 0
@@ -31,7 +31,7 @@ impl TokenBucket {
         }
     }
 
-    /// When [`Self::is_ready`] becomes true.
+    /// The time at which [`Self::is_ready`] becomes true.
     pub(super) fn ready_at_ns(&self) -> i64 {
         let debt = 1i128 - i128::from(self.tokens);
         match self.bytes_per_s {
@@ -46,7 +46,7 @@ impl TokenBucket {
     fn fill(&mut self, now_ns: i64) {
         let (rate, passed_ns) = (i128::from(self.bytes_per_s), i128::from(now_ns - self.filled_ns));
         let gained = rate * passed_ns / 1_000_000_000;
-        // Fractions of a byte are not lost: their time counts at the next fill.
+        // Fractions of a byte are kept: their time counts at the next fill.
         if gained > 0 || self.bytes_per_s == 0 {
             self.filled_ns = now_ns;
             let most = (rate / 4).max(1);

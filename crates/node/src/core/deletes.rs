@@ -5,13 +5,13 @@ use super::{NodeCore, OpPurpose};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use tessera_wire::meta::FragmentRef;
 
-/// Deletes in one operation of a disk.
+/// Maximum number of deletes in one disk operation.
 const BATCH: usize = 4_096;
 
-/// Deletes under way and done.
+/// Deletes in progress and done.
 #[derive(Debug, Default)]
 pub(super) struct Deletes {
-    /// Under way or waiting to be reported: the manager repeats an order until its report arrives.
+    /// Deletes in progress or not yet reported: the manager repeats an order until its report arrives.
     unreported: HashSet<(u64, FragmentKey)>,
     done: VecDeque<FragmentRef>,
 }
@@ -21,7 +21,7 @@ impl Deletes {
         self.done.iter()
     }
 
-    /// The manager has heard of the first `count`.
+    /// Removes the first `count` deletes: the manager has received them.
     pub(super) fn reported(&mut self, count: usize) {
         assert!(count <= self.done.len(), "{count} deletes were reported of {}", self.done.len());
         for it in self.done.drain(..count) {
@@ -31,7 +31,7 @@ impl Deletes {
 }
 
 impl NodeCore {
-    /// Carries out deletes of a manager that `admit_manager` let pass.
+    /// Carries out the deletes of a manager that `admit_manager` accepted.
     pub(super) fn delete_all(&mut self, deletes: &[FragmentRef]) {
         let mut by_disk: BTreeMap<usize, Vec<DeleteItem>> = BTreeMap::new();
         for it in deletes {
@@ -41,7 +41,7 @@ impl NodeCore {
             };
             let key = FragmentKey::from(it);
             if self.disks[disk].failed.is_none() && self.deletes.unreported.insert((it.disk_id, key)) {
-                // A deleted fragment must not be rebuilt a moment later (P3).
+                // Stops a rebuild of the fragment, which must not bring it back (P3).
                 self.forget_rebuild(disk, key);
                 by_disk.entry(disk).or_default().push(DeleteItem::from(it));
             }

@@ -1,4 +1,5 @@
-//! Inventories: page by page the manager learns what a disk holds, and answers what does not belong there (P3, P5).
+//! Inventories: the manager learns page by page what a disk holds, and names the fragments that do not belong there
+//! (P3, P5).
 
 use super::event::ManagerMark;
 use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, WRONG_REPLY};
@@ -10,7 +11,7 @@ use tessera_wire::meta::FragmentRef;
 use tessera_wire::meta::Inventory;
 use tessera_wire::rpc::{Answer, Peer};
 
-/// Delay after a page that was not answered.
+/// Delay after an unanswered page.
 const RETRY_MS: u64 = 1_000;
 
 #[derive(Debug)]
@@ -23,13 +24,13 @@ pub(super) struct InventoryWork {
 
 #[derive(Debug)]
 enum Page {
-    /// To be listed.
+    /// The page is to be listed.
     Wanted,
-    /// The disk lists it.
+    /// The disk is listing it.
     Listing,
-    /// To be sent, at this time.
+    /// The page is to be sent at this time.
     Listed { held: Vec<FragmentKey>, last: bool, at_ns: i64 },
-    /// The manager has it.
+    /// The page is sent and not answered yet.
     Sent { held: Vec<FragmentKey>, last: bool },
 }
 
@@ -81,7 +82,7 @@ impl NodeCore {
 
     pub(super) fn on_listed(&mut self, task_id: u64, result: Result<DiskReply, DiskFault>) {
         let now_ns = self.now_ns;
-        // The task may be gone, and its id given to other work.
+        // The task may be gone, and its id reused for other work.
         if self.inventory_of(task_id).is_none() {
             return;
         }

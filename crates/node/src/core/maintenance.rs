@@ -1,4 +1,4 @@
-//! Background maintenance of disks: scrubbing (P13) and compaction (P5). Tasks of the manager only start it sooner.
+//! Background maintenance of disks: scrubbing (P13) and compaction (P5). The manager's tasks only start it sooner.
 
 use super::ops::{DiskFault, DiskOp, DiskReply, ScrubCursor, WRONG_REPLY};
 use super::{NodeCore, OpPurpose};
@@ -7,20 +7,20 @@ use crate::config::ms;
 /// Delay after a cycle that ended with a disk error.
 const RETRY_MS: u64 = 60_000;
 
-/// The scrubbing of one disk: a cycle re-reads everything once.
+/// The scrub of one disk. A cycle reads every record once.
 #[derive(Debug, Default)]
 pub(super) struct Scrub {
     running: bool,
     cursor: Option<ScrubCursor>,
     in_flight: bool,
-    /// The cycle restarted while a step was under way; that step's cursor belongs to the old cycle.
+    /// The cycle restarted while a step was in progress; that step's cursor belongs to the old cycle.
     restarted: bool,
     tasks: Vec<u64>,
     bytes: u64,
     rot_found: u64,
-    /// When the running cycle began.
+    /// Start time of the running cycle.
     began_ns: i64,
-    /// When the last finished cycle began; 0: none finished.
+    /// Start time of the last completed cycle; 0 if there is none.
     verified_ns: i64,
     next_ns: i64,
 }
@@ -30,14 +30,14 @@ pub(super) struct Scrub {
 pub(super) struct Compaction {
     in_flight: bool,
     tasks: Vec<u64>,
-    /// A task arrived since the last step began: the next step seals and includes the open segment.
+    /// A task arrived after the last step began: the next step seals and includes the open segment.
     asked_anew: bool,
     freed_bytes: u64,
     next_ns: i64,
 }
 
 impl Scrub {
-    /// Starts a cycle now, for a task.
+    /// Starts a cycle now, on behalf of a task.
     pub(super) fn start_for(&mut self, task_id: u64, now_ns: i64) {
         self.tasks.push(task_id);
         self.start(now_ns);
@@ -74,7 +74,7 @@ impl Scrub {
 }
 
 impl Compaction {
-    /// Compacts what is dead now, for a task.
+    /// Compacts the current dead records, on behalf of a task.
     pub(super) fn start_for(&mut self, task_id: u64) {
         self.tasks.push(task_id);
         self.asked_anew = true;
@@ -91,7 +91,7 @@ impl Compaction {
 }
 
 impl NodeCore {
-    /// Disks of a node, and nodes that start together, start their first scrub at random times.
+    /// Schedules the first scrubs at random times, so that disks and nodes that start together do not scrub together.
     pub(super) fn start_maintenance(&mut self) {
         for disk in &mut self.disks {
             let first_ms = self.random.below(self.config.scrub_every_s.saturating_mul(1_000));
@@ -145,7 +145,7 @@ impl NodeCore {
         if !scrub.running {
             return;
         }
-        // A requested scrub runs at the rate of repair, a background one at its own.
+        // A requested scrub runs at the repair rate, a background scrub at its own.
         let bucket = if scrub.tasks.is_empty() { &mut self.scrub_bucket } else { &mut self.repair_bucket };
         if bucket.is_ready(self.now_ns) {
             scrub.in_flight = true;
@@ -192,7 +192,7 @@ impl NodeCore {
             }
         }
         if whole_cycle && next.is_none() {
-            // Corrupt fragments were reported and count as missing, so all that remains was verified.
+            // Corrupt fragments were reported and count as missing; all others were verified.
             let scrub = &mut self.disks[disk].scrub;
             assert!(scrub.began_ns >= scrub.verified_ns, "a scrub cycle began before the last one");
             scrub.verified_ns = scrub.began_ns;

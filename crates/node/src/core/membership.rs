@@ -1,7 +1,9 @@
-//! Membership in the cluster: registration, heartbeats, the lease, and rejoining after the manager declared the node out (P11).
+//! Cluster membership: registration, heartbeats, the lease, and rejoining after the manager declared the node out
+//! (P11).
 //!
-//! A node acknowledges only while its lease lasts. The lease starts when the answered heartbeat was *sent*; the manager counts from
-//! when it arrived. So the manager never declares a node out before that node has stopped acknowledging.
+//! A node acknowledges puts only while its lease lasts. The node counts the lease from when it *sent* the answered
+//! heartbeat; the manager counts from when the heartbeat arrived. So a node stops acknowledging before the manager
+//! declares it out.
 
 use super::event::{Action, ManagerMark};
 use super::{CallPurpose, NodeCore};
@@ -17,9 +19,10 @@ pub(super) struct Membership {
     pub(super) lease_until_ns: i64,
     heartbeat_ms: u64,
     phase: Phase,
-    /// The manager declared this node out; it refuses requests as fenced until it has rejoined.
+    /// The manager declared this node out. It refuses requests as fenced until it has rejoined.
     fenced: bool,
-    /// Another node serves these disks or has this name: when the manager last heard it, and how often that time moved on.
+    /// Another node serves these disks or has this name: the time when the manager last heard from it, and how often
+    /// that time has advanced.
     rival_heard_ns: u64,
     rival_beats: u32,
     heartbeat_number: u64,
@@ -27,7 +30,8 @@ pub(super) struct Membership {
     next_beat_ns: i64,
 }
 
-/// A node that is refused because another is alive stops once the manager heard the other one this often since.
+/// If the manager refuses this node because another one is alive, this node stops after the manager has heard the other
+/// this many times more.
 const RIVAL_BEATS: u32 = 3;
 
 #[derive(Debug)]
@@ -36,7 +40,7 @@ enum Phase {
     Member { token: Option<u64>, failures: u32 },
 }
 
-/// A heartbeat under way and what it reported; an answer takes that off the lists.
+/// A heartbeat in progress and its report; an answer removes the reported items from the lists.
 #[derive(Debug)]
 pub(super) struct PendingHeartbeat {
     sent_ns: i64,
@@ -65,7 +69,7 @@ impl Membership {
 }
 
 impl NodeCore {
-    /// Whether anything may be acknowledged at this moment (P11).
+    /// Returns an error unless puts may be acknowledged now (P11).
     pub(super) fn check_lease(&self) -> Result<(), Error> {
         let it = &self.membership;
         match &it.phase {
@@ -100,12 +104,12 @@ impl NodeCore {
         }
     }
 
-    /// Whether an event at `now_ns` makes this node send a heartbeat.
+    /// True if an event at `now_ns` makes this node send a heartbeat.
     pub fn is_heartbeat_due(&self, now_ns: i64) -> bool {
         matches!(self.membership.phase, Phase::Member { token: None, .. }) && now_ns >= self.membership.next_beat_ns
     }
 
-    /// Sends the next heartbeat early: the manager should hear this soon.
+    /// Schedules the next heartbeat early, because the manager should learn something soon.
     pub(super) fn heartbeat_soon(&mut self) {
         let it = &mut self.membership;
         let soon = it.last_beat_ns.saturating_add(ms(self.config.early_heartbeat_ms));
@@ -118,7 +122,7 @@ impl NodeCore {
         let fresh = self.random.next_u64() | 1;
         let serving: Vec<usize> = (0..self.disks.len()).filter(|&i| self.disks[i].failed.is_none()).collect();
         let Phase::Joining { op_id, disks, .. } = &mut self.membership.phase else { return };
-        // An attempt that may have arrived is repeated under its number: one registration, one incarnation (P8).
+        // An attempt that may have arrived is repeated with the same op id: one registration, one incarnation (P8).
         if *op_id == 0 || *disks != serving {
             (*op_id, *disks) = (fresh, serving.clone());
         }
@@ -141,16 +145,16 @@ impl NodeCore {
                     self.out.push_back(Action::Fatal(error));
                 } else {
                     tracing::warn!(%error, "registration failed; trying again");
-                    // A final refusal would be repeated for the same number.
+                    // The manager would repeat a final refusal for the same op id.
                     self.join_later(error.is_retryable());
                 }
             }
         }
     }
 
-    /// Whether another node is certainly alive in this one's place. This node's previous incarnation, which ended a moment ago, counts
-    /// as alive for some heartbeats, and one of its heartbeats may still have been on its way; but the manager does not go on
-    /// hearing it.
+    /// True if another node is certainly alive in this one's place. This node's previous incarnation counts as alive
+    /// for some heartbeats after it ended, and one of its heartbeats may still arrive late. But the manager does not
+    /// keep hearing from it.
     fn has_a_rival(&mut self, error: &Error) -> bool {
         if error.kind() != Code::Exists || error.current == 0 {
             return false;
@@ -219,7 +223,8 @@ impl NodeCore {
         self.report_rot_of_opening();
     }
 
-    /// The manager no longer counts on this incarnation: acknowledge nothing, drop its tasks, register again (P11).
+    /// Rejoins because the manager no longer counts on this incarnation: stops acknowledging, drops tasks, registers
+    /// again (P11).
     fn rejoin(&mut self, fenced: bool) {
         tracing::warn!(incarnation = self.membership.incarnation, fenced, "this node must register again");
         self.counters.rejoins += 1;
@@ -284,7 +289,7 @@ impl NodeCore {
         let answered = answer.token;
         match &mut self.membership.phase {
             Phase::Member { token, .. } if *token == Some(answered) => *token = None,
-            // Of an earlier incarnation.
+            // The answer to an earlier incarnation.
             _ => return,
         }
         match answer.decode::<Heartbeat>() {
@@ -298,7 +303,7 @@ impl NodeCore {
         }
     }
 
-    /// A lost heartbeat is repeated before the next one is due, with growing delays.
+    /// Repeats a lost heartbeat before the next one is due, with growing delays.
     fn beat_again(&mut self) {
         let (min, now_ns) = (self.config.register_retry_min_ms, self.now_ns);
         let it = &mut self.membership;
@@ -338,7 +343,7 @@ impl NodeCore {
         reply.tasks.into_iter().for_each(|task| self.add_task(task));
     }
 
-    /// Notes a group, unless a newer epoch of it is known (P11).
+    /// Stores a group, unless a newer epoch of it is known (P11).
     pub(super) fn learn_pg(&mut self, pg: tessera_wire::PgInfo) {
         let newer = self.cluster.pgs.get(&pg.pg_id).is_none_or(|known| known.epoch < pg.epoch);
         if newer {

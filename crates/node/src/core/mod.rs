@@ -1,9 +1,9 @@
 //! [`NodeCore`]: all decisions of a node, without socket, file, thread or clock. [`NodeCore::handle`] takes an event,
-//! [`NodeCore::poll`] hands out actions, [`NodeCore::next_deadline_ns`] says when to call again.
+//! [`NodeCore::poll`] returns actions, [`NodeCore::next_deadline_ns`] says when to call again.
 //!
 //! Reading order: `event` and `ops` (the interface), `membership` (lease, heartbeats, rejoining: P11), `puts`,
-//! `deletes`, `tasks` with `maintenance` (scrub, compaction), `rebuilds` and `inventory`. Reads of fragments do not pass
-//! through here: fragments are immutable, so serving one takes no decision (see [`crate::read`]).
+//! `deletes`, `tasks` with `maintenance` (scrub, compaction), `rebuilds` and `inventory`. Reads of fragments do not
+//! pass through here: fragments are immutable, so serving one needs no decision (see [`crate::read`]).
 
 mod bucket;
 mod deletes;
@@ -32,33 +32,33 @@ use tessera_wire::meta::DeviceWork;
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{ClassInfo, NodeInfo, PgInfo, Request};
 
-/// A disk as the node knows it before the manager has seen it.
+/// A disk before the manager knows it.
 #[derive(Clone, Debug)]
 pub struct DiskDescription {
     /// From its `tessera-disk` file.
     pub uuid: [u8; 16],
-    /// Directory, for people.
+    /// Directory, for messages.
     pub path: String,
-    /// Its space and counts, and the corrupt fragments found when it was opened.
+    /// Its statistics, and the corrupt fragments found when it was opened.
     pub stats: DiskStats,
 }
 
 /// Identity of a node.
 #[derive(Clone, Debug)]
 pub struct NodeDescription {
-    /// Cluster, 16 bytes; empty while unknown.
+    /// Cluster id, 16 bytes; empty while unknown.
     pub cluster_id: Vec<u8>,
-    /// Name, host and addresses; ids are filled in by the manager.
+    /// Name, host and addresses; the manager fills in the ids.
     pub info: NodeInfo,
-    /// Device that computes, for status.
+    /// Name of the compute device, for status.
     pub device: String,
-    /// A random number: makes idempotency numbers differ between incarnations and nodes.
+    /// A random number that makes op ids differ between incarnations and nodes.
     pub seed: u64,
-    /// Highest position of the manager known when the node started, as far as it was stored.
+    /// Highest position of the manager stored when the node started.
     pub mark: ManagerMark,
 }
 
-/// The node.
+/// The core of a node.
 #[derive(Debug)]
 pub struct NodeCore {
     config: NodeConfig,
@@ -103,18 +103,18 @@ struct DiskState {
     about: DiskDescription,
     /// 0 until registered.
     disk_id: u64,
-    /// Why it takes no more writes.
+    /// Why it takes no more writes; `None` if it works.
     failed: Option<String>,
-    /// Operations under way.
+    /// Number of operations in progress.
     waiting_ops: u32,
-    /// Writes that failed in a row.
+    /// Number of consecutive failed writes.
     write_faults: u32,
     stats_asked: bool,
     scrub: maintenance::Scrub,
     compact: maintenance::Compaction,
 }
 
-/// The reason for a call.
+/// The purpose of a call.
 #[derive(Debug)]
 enum CallPurpose {
     Register { sent_ns: i64, mark: ManagerMark },
@@ -124,7 +124,7 @@ enum CallPurpose {
     ReportBad,
 }
 
-/// A disk operation under way.
+/// A disk operation in progress.
 #[derive(Debug)]
 struct PendingOp {
     disk: usize,
@@ -147,7 +147,7 @@ enum OpPurpose {
     Stats,
 }
 
-/// Time during which this process ran: a pause (SIGSTOP, a suspended machine) must not make disks look stuck.
+/// Time during which this process ran. A pause (SIGSTOP, a suspended machine) must not make disks look stuck.
 #[derive(Debug, Default)]
 struct ProcessClock {
     last_ns: i64,
@@ -162,7 +162,7 @@ impl ProcessClock {
 }
 
 impl NodeCore {
-    /// A node that has just opened its disks. The first [`Event::Tick`] makes it register.
+    /// Creates a node that has just opened its disks. The first [`Event::Tick`] makes it register.
     pub fn new(config: NodeConfig, me: NodeDescription, disks: Vec<DiskDescription>) -> Self {
         let disks = disks.into_iter().map(DiskState::new).collect();
         NodeCore {
@@ -192,12 +192,12 @@ impl NodeCore {
         }
     }
 
-    /// Work of this node's devices since it started; the next heartbeat reports it.
+    /// Stores the work that this node's devices have done since it started; the next heartbeat reports it.
     pub fn tell_work(&mut self, work: Vec<DeviceWork>) {
         self.device_work = work;
     }
 
-    /// Takes an event that happened at `now_ns` (ns since 1970, of a clock that runs on while the process is stopped).
+    /// Handles an event at `now_ns` (ns since 1970, of a clock that continues while the process is stopped).
     pub fn handle(&mut self, now_ns: i64, event: Event) {
         self.advance_time(now_ns);
         match event {
@@ -217,12 +217,12 @@ impl NodeCore {
         self.run();
     }
 
-    /// The next action, oldest first.
+    /// Returns the next action, oldest first.
     pub fn poll(&mut self) -> Option<Action> {
         self.out.pop_front()
     }
 
-    /// When to call [`Self::handle`] again if nothing else happens.
+    /// When to call [`Self::handle`] with [`Event::Tick`] if no other event comes first.
     pub fn next_deadline_ns(&self) -> i64 {
         let mut deadline = self.membership_deadline_ns();
         if !self.ops.is_empty() {
@@ -231,32 +231,32 @@ impl NodeCore {
         deadline.min(self.tasks_deadline_ns()).min(self.maintenance_deadline_ns())
     }
 
-    /// Counts since the start.
+    /// Counters since the start.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Cluster of this node, 16 bytes; empty while unknown.
+    /// The node's cluster id, 16 bytes; empty while unknown.
     pub fn cluster_id(&self) -> &[u8] {
         &self.me.cluster_id
     }
 
-    /// Address of a node, from the map; `None` if unknown.
+    /// A node of the map; `None` if unknown.
     pub fn node(&self, node_id: u64) -> Option<&NodeInfo> {
         self.cluster.nodes.get(&node_id)
     }
 
-    /// Whether puts are acknowledged now.
+    /// True if puts are acknowledged now.
     pub fn has_lease(&self) -> bool {
         self.check_lease().is_ok()
     }
 
-    /// Id of the node; 0 before it has registered for the first time.
+    /// Id of the node; 0 before the first registration.
     pub fn node_id(&self) -> u64 {
         self.membership.node_id
     }
 
-    /// Disks: directory, id, why it failed (empty: it works), state.
+    /// Disks: directory, id, failure (empty if it works), statistics.
     pub fn disks(&self) -> impl Iterator<Item = (String, u64, String, DiskStats)> {
         self.disks
             .iter()
@@ -268,7 +268,7 @@ impl NodeCore {
         self.membership.incarnation
     }
 
-    /// The core's clock never runs backwards, even if the caller's does.
+    /// Advances the core's clock, which never runs backwards, even if the caller's does.
     fn advance_time(&mut self, now_ns: i64) {
         if self.now_ns == i64::MIN {
             self.clock.last_ns = now_ns;
@@ -281,7 +281,7 @@ impl NodeCore {
         assert!(self.clock.running_ns >= before_ns, "the core's clock runs backwards");
     }
 
-    /// Starts what is due or has become possible.
+    /// Starts everything that is due or has become possible.
     fn run(&mut self) {
         self.find_stuck_disks();
         self.run_tasks();
@@ -290,7 +290,7 @@ impl NodeCore {
     }
 
     fn on_answer(&mut self, answer: Answer) {
-        // Unknown tokens belong to an earlier incarnation or to dropped work.
+        // An unknown token belongs to an earlier incarnation or to dropped work.
         let Some(purpose) = self.calls.remove(&answer.token) else { return };
         match purpose {
             CallPurpose::Register { sent_ns, mark } => self.on_registered(sent_ns, mark, answer),
@@ -353,7 +353,7 @@ impl NodeCore {
         self.disks.iter().position(|d| d.disk_id == disk_id && disk_id != 0)
     }
 
-    /// A fragment on this node is corrupt: heartbeats report it until one is answered.
+    /// Reports a corrupt fragment of this node in heartbeats until one is answered.
     fn report_bad(&mut self, fragment: tessera_wire::meta::FragmentRef) {
         if fragment.disk_id != 0 && !self.bad.contains(&fragment) && self.bad.len() < 1_000_000 {
             self.counters.rot_found += 1;
@@ -361,7 +361,7 @@ impl NodeCore {
         }
     }
 
-    /// The disk takes no more writes; the manager is told and has its fragments rebuilt elsewhere.
+    /// Marks a disk as failed: it takes no more writes, and the manager has its fragments rebuilt elsewhere.
     fn fail_disk(&mut self, disk: usize, reason: &str) {
         let Some(state) = self.disks.get_mut(disk) else { return };
         if state.failed.is_none() {
@@ -375,7 +375,7 @@ impl NodeCore {
         }
     }
 
-    /// A failed sync fails a disk at once; failed writes do after several in a row.
+    /// Fails a disk after one failed sync, or after several failed writes in a row.
     fn judge_disk(&mut self, disk: usize, wrote: bool, fault: Option<&DiskFault>) {
         let Some(fault) = fault else {
             self.disks[disk].write_faults *= u32::from(!wrote);
@@ -389,7 +389,7 @@ impl NodeCore {
         }
     }
 
-    /// A disk whose operation does not end has failed.
+    /// Fails disks with an operation that does not end.
     fn find_stuck_disks(&mut self) {
         let limit = ms(self.config.disk_stuck_ms);
         let now = self.clock.running_ns;
@@ -400,7 +400,7 @@ impl NodeCore {
         }
     }
 
-    /// Notes a newer manager, whatever the source.
+    /// Stores a newer term of the manager, from any source.
     fn see_term(&mut self, term: u64) {
         if term > self.mark.term {
             self.mark = ManagerMark { term, log_seq: 0 };
@@ -410,8 +410,8 @@ impl NodeCore {
         }
     }
 
-    /// Notes a manager's position. False if it is behind what was known when it was asked (`asked_at`): it lost metadata or was
-    /// superseded, and none of its orders is carried out.
+    /// Stores a manager's position. Returns false if it is behind the one known when the manager was asked
+    /// (`asked_at`): the manager lost metadata or was superseded, and none of its orders is carried out.
     fn admit_manager(&mut self, mark: ManagerMark, asked_at: ManagerMark) -> bool {
         if mark < asked_at || mark.term < self.mark.term {
             self.counters.manager_went_backwards += 1;

@@ -1,10 +1,10 @@
-//! Disk operations that the core asks for, and their results. Plain data: threads, or the simulator, run them.
+//! Disk operations that the core requests, and their results. Plain data: threads or the simulator run them.
 
 use bytes::Bytes;
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::{Code, Error};
 
-/// Identity of a fragment: a chunk id is never reused, so neither is this.
+/// Identity of a fragment. Chunk ids are never reused, so neither are fragment keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FragmentKey {
     /// Chunk id.
@@ -14,7 +14,7 @@ pub struct FragmentKey {
 }
 
 impl FragmentKey {
-    /// As messages name it, on disk `disk_id`.
+    /// The key on disk `disk_id`, as messages carry it.
     pub fn on_disk(self, disk_id: u64) -> FragmentRef {
         FragmentRef { chunk_id: self.chunk_id, fragment: self.fragment, epoch: 0, disk_id }
     }
@@ -45,63 +45,66 @@ pub struct AppendItem {
     pub chunk_len_bytes: u64,
     /// Group hashes of the chunk, 32 bytes each.
     pub groups: Bytes,
-    /// crc32c of `data`, verified against it.
+    /// crc32c of `data`; already verified.
     pub crc32c: u32,
-    /// The fragment: a handle that is passed on, never copied.
+    /// The fragment's bytes: a shared handle, never copied.
     pub data: Bytes,
 }
 
 /// A disk operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DiskOp {
-    /// Store fragments. With `sync` done when they are durable, else when they are written. Writer.
+    /// Store fragments. With `sync` the operation ends once they are durable, otherwise once they are written. Runs on
+    /// the writer.
     Append {
-        /// Session that writes; 0: repair.
+        /// Session of the writer; 0: repair.
         session_id: u64,
-        /// Wait for the sync.
+        /// Wait until the fragments are durable.
         sync: bool,
         /// The fragments.
         items: Vec<AppendItem>,
     },
-    /// Remove fragments, durably. Absent fragments count as removed. Writer.
+    /// Delete fragments durably. Absent fragments count as deleted. Runs on the writer.
     Delete(Vec<DeleteItem>),
-    /// Copy living records out of segments with at least this share of dead bytes, and remove those. Writer.
+    /// Copy live records out of segments with at least this share of dead bytes, and remove those segments. Runs on the
+    /// writer.
     Compact {
-        /// Percent; 0: any dead byte counts.
+        /// Percentage of dead bytes; 0: any dead byte counts.
         dead_percent: u8,
-        /// Seal the open segment first if anything in it is dead.
+        /// First seal the open segment if anything in it is dead.
         seal: bool,
-        /// About this many bytes in this step.
+        /// Approximate number of bytes to copy in this step.
         max_bytes: u64,
     },
-    /// Re-read fragments and check them. Reader.
+    /// Read and check fragments. Runs on a reader.
     Verify(Vec<FragmentKey>),
-    /// Read one whole fragment. Reader.
+    /// Read one whole fragment. Runs on a reader.
     Read(FragmentKey),
-    /// List the fragments after this one, in order. Reader.
+    /// List the fragments after this one, in order. Runs on a reader.
     List {
-        /// `None`: from the start.
+        /// `None`: from the first fragment on.
         after: Option<FragmentKey>,
-        /// At most this many.
+        /// Maximum number of fragments.
         limit: usize,
     },
-    /// Re-read and check about this many bytes from the cursor on. Reader.
+    /// Read and check records from the cursor on. Runs on a reader.
     Scrub {
-        /// `None`: start a cycle.
+        /// `None` starts a cycle.
         cursor: Option<ScrubCursor>,
-        /// About this many bytes.
+        /// Approximate number of bytes to read.
         max_bytes: u64,
     },
-    /// Space and counts. Reader.
+    /// Report space and counts. Runs on a reader.
     Stats,
 }
 
-/// A fragment to be deleted.
+/// A fragment to delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeleteItem {
-    /// Which.
+    /// The fragment.
     pub key: FragmentKey,
-    /// 0: its chunk is gone. Otherwise only a fragment written under this epoch of its group, or an older one, is deleted (P11).
+    /// 0: its chunk is gone. Otherwise the fragment is deleted only if it was written under this epoch of its group or
+    /// an older one (P11).
     pub epoch: u64,
 }
 
@@ -112,18 +115,18 @@ impl From<&tessera_wire::meta::FragmentRef> for DeleteItem {
 }
 
 impl DiskOp {
-    /// Whether the disk's one writer thread runs it; reader threads run the others.
+    /// True if the disk's only writer thread runs it; reader threads run the others.
     pub fn is_write(&self) -> bool {
         matches!(self, DiskOp::Append { .. } | DiskOp::Delete(_) | DiskOp::Compact { .. })
     }
 }
 
-/// Position of a scrub; it visits segments by number.
+/// Position of a scrub, which visits segments by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScrubCursor {
     /// Segment number.
     pub segment: u64,
-    /// Offset in it.
+    /// Offset in the segment.
     pub offset: u64,
 }
 
@@ -139,68 +142,68 @@ pub enum Verdict {
     },
     /// Not on this disk.
     Missing,
-    /// On this disk, and corrupt or unreadable.
+    /// On this disk, but corrupt or unreadable.
     Bad(String),
 }
 
-/// State of a disk.
+/// Statistics of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskStats {
-    /// Size of the file system, bytes.
+    /// Size of the file system in bytes.
     pub capacity_bytes: u64,
-    /// Bytes that puts may still use: without the reserve for deletes and compaction.
+    /// Bytes available to puts, without the reserve for deletes and compaction.
     pub free_bytes: u64,
-    /// Bytes of its segment files.
+    /// Bytes of the segment files.
     pub used_bytes: u64,
-    /// Segments on it.
+    /// Number of segments.
     pub segments: u64,
-    /// Living fragments.
+    /// Live fragments.
     pub fragments: u64,
-    /// Bytes of living records.
+    /// Bytes of live records.
     pub live_bytes: u64,
-    /// Bytes compaction can win back.
+    /// Bytes that compaction can free.
     pub dead_bytes: u64,
-    /// Bytes of memory of its index, roughly.
+    /// Approximate bytes of memory of the index.
     pub index_bytes: u64,
-    /// Corrupt fragments found when it was opened; the core reports them once.
+    /// Corrupt fragments found when the disk was opened; the core reports them once.
     pub rot: Vec<FragmentKey>,
 }
 
 /// The result of a disk operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DiskReply {
-    /// Per item of an append, in order.
+    /// One result per appended fragment, in order.
     Appended(Vec<Result<(), Error>>),
-    /// All of a delete is durable.
+    /// The whole delete is durable.
     Deleted,
-    /// Of a compaction.
+    /// Result of a compaction step.
     Compacted {
         /// Bytes freed.
         freed_bytes: u64,
         /// Another segment is worth compacting.
         more: bool,
     },
-    /// Per fragment of a verification, in order.
+    /// One verdict per fragment, in order.
     Verified(Vec<Verdict>),
-    /// A fragment as stored, with the checksum of its record (not yet compared).
+    /// A fragment as stored, with the checksum of its record, not yet compared.
     Read {
-        /// Its bytes.
+        /// The fragment's bytes.
         data: Bytes,
-        /// Its checksum.
+        /// The record's checksum.
         crc32c: u32,
     },
     /// A page of the fragments on a disk.
     Listed {
-        /// In order.
+        /// The fragments, in order.
         held: Vec<FragmentKey>,
-        /// No fragment follows.
+        /// True if no fragment follows.
         last: bool,
     },
     /// One step of a scrub.
     Scrubbed {
-        /// Where the next step starts; `None`: the cycle is complete.
+        /// Cursor for the next step; `None` if the cycle is complete.
         next: Option<ScrubCursor>,
-        /// Bytes re-read.
+        /// Bytes read.
         bytes: u64,
         /// Corrupt fragments.
         bad: Vec<FragmentKey>,
@@ -209,16 +212,16 @@ pub enum DiskReply {
     Stats(DiskStats),
 }
 
-/// Why a whole disk operation failed.
+/// Why a disk operation failed as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiskFault {
-    /// The error for whoever waits for the operation.
+    /// The error for the caller of the operation.
     pub error: Error,
-    /// A sync failed (or the disk vanished): nothing more is written to this disk, it is reported as failed.
+    /// A sync failed or the disk vanished. The disk takes no more writes and is reported as failed.
     pub poisoned: bool,
 }
 
-/// A disk's result that does not belong to its operation.
+/// Error text for a result that does not match its operation.
 pub(super) const WRONG_REPLY: &str = "the disk answered something else";
 
 /// [`WRONG_REPLY`] as an error.

@@ -8,7 +8,7 @@ use tessera_stripe::ClassLayout;
 use tessera_wire::data::{PutFragmentsReply, PutResult};
 use tessera_wire::{Code, Error};
 
-/// A put whose fragments are on their way to disks.
+/// A put whose fragments the disks are writing.
 #[derive(Debug)]
 pub(super) struct PendingPut {
     request: u64,
@@ -17,7 +17,7 @@ pub(super) struct PendingPut {
     open_ops: usize,
 }
 
-/// What the fences need to know of a fragment, and its result.
+/// The facts about a fragment that the fences need, and its result.
 #[derive(Debug)]
 struct Slot {
     pg_id: u64,
@@ -71,7 +71,7 @@ impl NodeCore {
         }
     }
 
-    /// The disk a fragment goes to, unless a fence or a limit refuses it.
+    /// Returns the disk for a fragment, or the error of the fence or limit that refuses it.
     fn place(&self, disk_id: u64, item: &super::AppendItem) -> Result<usize, Error> {
         let Some(disk) = self.disk_index(disk_id) else {
             return Err(Error::new(
@@ -102,10 +102,10 @@ impl NodeCore {
         Ok(disk)
     }
 
-    /// Refuses a fragment that was sent by an outdated map, if this node knows a newer one (P11).
+    /// Refuses a fragment sent under an outdated map, if this node knows a newer one (P11).
     fn check_epoch(&self, slot: &Slot) -> Result<(), Error> {
         let Some(pg) = self.cluster.pgs.get(&slot.pg_id) else { return Ok(()) };
-        // If the client knows a newer epoch than this node, the manager judges at commit.
+        // If the client's epoch is newer than this node's, the manager decides at commit.
         if slot.epoch > pg.epoch {
             return Ok(());
         }
@@ -153,8 +153,8 @@ impl NodeCore {
         }
     }
 
-    /// All disks have answered. Stored fragments are acknowledged only if the lease still lasts, the incarnation is the same, and
-    /// their epochs still count (P11). Putting them again later is idempotent (P8).
+    /// Completes a put once all disks have answered. Acknowledges stored fragments only if the lease still lasts, the
+    /// incarnation is the same, and their epochs still count (P11). Repeating the put later is idempotent (P8).
     fn finish_put(&mut self, put_id: u64) {
         let Some(put) = self.puts.remove(&put_id) else { return };
         let lease = match put.incarnation == self.membership.incarnation {
@@ -177,7 +177,7 @@ impl NodeCore {
             }
             results.push(PutResult { error, incarnation: put.incarnation });
         }
-        // Once an acknowledgement is out, the manager counts on the fragment: the lease and the incarnation hold here and now.
+        // After an acknowledgement the manager relies on the fragment, so the lease and the incarnation must hold here.
         assert!(self.now_ns < self.membership.lease_until_ns, "a put is acknowledged without a lease");
         assert_eq!(put.incarnation, self.membership.incarnation, "a put of an earlier incarnation is acknowledged");
         self.reply(put.request, &PutFragmentsReply { results });

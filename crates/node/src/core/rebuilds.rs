@@ -1,5 +1,5 @@
-//! Drives the rebuild machines ([`crate::rebuild`]): passes their actions to peers, disks and computing threads, and the results
-//! back.
+//! Drives the rebuild machines ([`crate::rebuild`]): passes their actions to peers, disks and compute threads, and
+//! returns the results.
 
 use super::event::Action;
 use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict, wrong_reply};
@@ -18,11 +18,11 @@ use tessera_wire::{Code, Error, Health};
 #[derive(Debug, Default)]
 pub(super) struct Rebuilds {
     active: HashMap<u64, ActiveRebuild>,
-    /// Bytes the active ones may hold.
+    /// Bytes that the active rebuilds are expected to hold.
     held_bytes: u64,
-    /// Computations under way, by their op.
+    /// Computations in progress: rebuild by operation.
     computing: HashMap<u64, u64>,
-    /// Fetches under way, by node.
+    /// Fetches in progress per node.
     loads: HashMap<u64, usize>,
 }
 
@@ -34,7 +34,7 @@ struct ActiveRebuild {
     machine: ChunkRebuild,
 }
 
-/// A fetch of a source, and the rebuild it is for.
+/// A fetch from a source, and the rebuild it serves.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SourceFetch {
     rebuild_id: u64,
@@ -42,11 +42,11 @@ pub(super) struct SourceFetch {
     node_id: u64,
 }
 
-/// The cluster as sources see it.
+/// The cluster as the rebuild machines see it.
 struct SourceView<'a> {
     cluster: &'a ClusterView,
     loads: &'a HashMap<u64, usize>,
-    /// This node's disks, also those that are not in the map yet.
+    /// This node's disks, including those that are not in the map yet.
     own: &'a [(u64, bool)],
     own_node: u64,
 }
@@ -76,7 +76,7 @@ impl Sources for SourceView<'_> {
 }
 
 impl Rebuilds {
-    /// A rebuild that is no longer active holds no memory.
+    /// Releases the memory of a rebuild that has ended.
     fn release(&mut self, bytes: u64) {
         assert!(self.held_bytes >= bytes, "{bytes} bytes released of {}", self.held_bytes);
         self.held_bytes -= bytes;
@@ -85,13 +85,13 @@ impl Rebuilds {
 }
 
 impl NodeCore {
-    /// Whether there is room for another chunk.
+    /// True if another chunk may start.
     pub(super) fn may_rebuild(&self) -> bool {
         self.rebuilds.active.len() < self.config.rebuild_parallel.max(1)
             && self.rebuilds.held_bytes < self.config.rebuild_memory_bytes.max(1)
     }
 
-    /// Starts the next chunk of a task.
+    /// Starts rebuilding the next chunk of a task.
     pub(super) fn start_rebuild(&mut self, task_id: u64) -> bool {
         let Some(TaskState { work: Work::Rebuild(work), failed, reason, .. }) = self.tasks.get(task_id) else {
             return false;
@@ -124,7 +124,7 @@ impl NodeCore {
         true
     }
 
-    /// Carries out a machine's actions; if there are none, asks for the next.
+    /// Carries out a machine's actions; if there are none, asks it for the next.
     fn drive(&mut self, rebuild_id: u64, mut wishes: Vec<RebuildAction>) {
         let Some(active) = self.rebuilds.active.get_mut(&rebuild_id) else { return };
         if wishes.is_empty() {
@@ -276,7 +276,7 @@ impl NodeCore {
         }
     }
 
-    /// Whether the group still wants this fragment on this disk (P11).
+    /// Checks that the group still needs this fragment on this disk (P11).
     fn still_wanted(&self, pg_id: u64, key: FragmentKey, disk_id: u64) -> Result<(), String> {
         let member = self.cluster.pgs.get(&pg_id).and_then(|pg| pg.members.get(key.fragment as usize));
         match member {
@@ -287,7 +287,8 @@ impl NodeCore {
         }
     }
 
-    /// Bad sources on this node are certain; for others the manager has their node verify them first.
+    /// Reports bad sources. Those on this node are certain; for others, the manager first asks their node to verify
+    /// them.
     fn report_bad_sources(&mut self, bad: Vec<FragmentRef>) {
         self.counters.bad_sources += bad.len() as u64;
         let (ours, others): (Vec<_>, Vec<_>) = bad.into_iter().partition(|it| self.disk_index(it.disk_id).is_some());
@@ -298,7 +299,7 @@ impl NodeCore {
         }
     }
 
-    /// The fragment was deleted: its rebuild stops, whatever its state (P3).
+    /// Stops the rebuild of a deleted fragment in any state (P3).
     pub(super) fn forget_rebuild(&mut self, disk: usize, key: FragmentKey) {
         let hit: Vec<u64> = self
             .rebuilds
@@ -324,7 +325,7 @@ impl NodeCore {
         }
     }
 
-    /// Drops the rebuilds of a task, or all. Results that arrive for them later are ignored.
+    /// Drops the rebuilds of a task, or all of them. Later results for them are ignored.
     pub(super) fn drop_rebuilds_of(&mut self, task_id: Option<u64>) {
         let dropped = |a: &ActiveRebuild| task_id.is_none_or(|id| a.task_id == id);
         let freed: u64 = self.rebuilds.active.values().filter(|a| dropped(a)).map(|a| a.cost_bytes).sum();

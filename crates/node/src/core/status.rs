@@ -4,12 +4,12 @@ use super::ops::{DiskFault, DiskOp, DiskReply};
 use super::{NodeCore, OpPurpose};
 use tessera_wire::data::{DiskStatus, NodeStatus};
 
-/// Counts since the start, as they appear in metrics.
+/// Counters since the start, as shown in metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Fragments acknowledged.
     pub fragments_stored: u64,
-    /// Fragments of puts that were refused one by one.
+    /// Fragments refused one by one in puts.
     pub fragments_refused: u64,
     /// Puts refused as a whole (no lease, overload).
     pub puts_refused: u64,
@@ -21,7 +21,7 @@ pub struct Counters {
     pub rebuilds_failed: u64,
     /// Bytes of fragments written by rebuilds.
     pub rebuilt_bytes: u64,
-    /// Fragments of other disks found missing or wrong while rebuilding.
+    /// Fragments on other disks found missing or wrong during rebuilds.
     pub bad_sources: u64,
     /// Corrupt fragments found on this node's disks.
     pub rot_found: u64,
@@ -29,11 +29,11 @@ pub struct Counters {
     pub scrubbed_bytes: u64,
     /// Bytes freed by compaction.
     pub compacted_bytes: u64,
-    /// Heartbeats the manager answered.
+    /// Heartbeats that the manager answered.
     pub heartbeats_answered: u64,
     /// Heartbeats without an answer.
     pub heartbeats_lost: u64,
-    /// Times this node had to register again.
+    /// How often this node had to register again.
     pub rejoins: u64,
     /// Answers of managers whose metadata went backwards.
     pub manager_went_backwards: u64,
@@ -65,7 +65,7 @@ impl NodeCore {
         }
     }
 
-    /// Asks the disks for their stats; the next heartbeat reports them.
+    /// Requests statistics from the disks; the next heartbeat reports them.
     pub(super) fn refresh_stats(&mut self) {
         for disk in 0..self.disks.len() {
             if !self.disks[disk].stats_asked {
@@ -85,7 +85,7 @@ impl NodeCore {
         }
     }
 
-    /// Reports corrupt fragments that were found when the disks were opened, once the disks have ids.
+    /// Reports the corrupt fragments found when the disks were opened, once the disks have ids.
     pub(super) fn report_rot_of_opening(&mut self) {
         for disk in 0..self.disks.len() {
             let disk_id = self.disks[disk].disk_id;

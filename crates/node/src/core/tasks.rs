@@ -1,7 +1,7 @@
 //! Tasks from the manager: queued, bounded, paced, and reported until a heartbeat is answered.
 //!
-//! A task belongs to an incarnation of the node: when the node has to rejoin, its tasks are dropped, because the manager may have
-//! given them to other nodes (P11).
+//! A task belongs to an incarnation of the node. When the node must rejoin it drops its tasks, because the manager may
+//! have given them to other nodes (P11).
 
 use super::inventory::InventoryWork;
 use super::ops::{DiskFault, DiskOp, DiskReply, FragmentKey, Verdict, WRONG_REPLY};
@@ -16,7 +16,7 @@ pub(super) struct Tasks {
     wait_for_bucket: bool,
 }
 
-/// A task and its results that no answered heartbeat has reported yet.
+/// A task and those of its results that no answered heartbeat has reported.
 #[derive(Debug)]
 pub(super) struct TaskState {
     pub(super) task_id: u64,
@@ -38,9 +38,9 @@ pub(super) enum Work {
         in_flight: bool,
     },
     Inventory(InventoryWork),
-    /// The disk's scrub or compaction does it, and finishes the task.
+    /// The disk's scrub or compaction does the work and finishes the task.
     Maintenance,
-    /// Refused; only its result remains.
+    /// The task was refused; only its result remains.
     Nothing,
 }
 
@@ -50,11 +50,11 @@ pub(super) struct RebuildWork {
     pub(super) disk: usize,
     pub(super) next: usize,
     pub(super) active: usize,
-    /// Chunks that were deleted before their turn.
+    /// Chunks deleted before their turn.
     pub(super) skip: HashSet<u64>,
 }
 
-/// How many of a task's results a heartbeat carried.
+/// The number of a task's results in one heartbeat.
 #[derive(Debug)]
 pub(super) struct TaskReport {
     task_id: u64,
@@ -80,7 +80,7 @@ impl NodeCore {
         let task_id = task.task_id;
         match self.tasks.list.iter().find(|t| t.task_id == task_id).map(|t| t.term) {
             Some(of) if of == term => return,
-            // Task ids are unique within a term only: this is another task.
+            // Task ids are unique only within a term: this is another task.
             Some(_) => self.drop_task(task_id),
             None => {}
         }
@@ -105,7 +105,7 @@ impl NodeCore {
         self.tasks.list.push(state);
     }
 
-    /// The work of a task, or what is wrong with it (P14).
+    /// Returns the work of a task, or what is wrong with the task (P14).
     fn work_of(&mut self, task_id: u64, task: Task) -> Result<Work, String> {
         match task {
             Task { rebuild: Some(rebuild), .. } => {
@@ -148,7 +148,7 @@ impl NodeCore {
     fn drop_task(&mut self, task_id: u64) {
         self.tasks.list.retain(|t| t.task_id != task_id);
         self.drop_rebuilds_of(Some(task_id));
-        // Its id may come again for other work, which a scrub or compaction that was started for this task must not finish.
+        // The id may be reused for other work; a scrub or compaction started for this task must not finish that.
         for disk in &mut self.disks {
             disk.scrub.forget_task(task_id);
             disk.compact.forget_task(task_id);
@@ -179,7 +179,7 @@ impl NodeCore {
         }
     }
 
-    /// Starts what may start.
+    /// Starts all work that can start.
     pub(super) fn run_tasks(&mut self) {
         self.tasks.wait_for_bucket = false;
         let ids: Vec<u64> = self.tasks.list.iter().filter(|t| !t.finished).map(|t| t.task_id).collect();
@@ -188,7 +188,7 @@ impl NodeCore {
         }
     }
 
-    /// One step of a task; false if no step is possible now.
+    /// Runs one step of a task. Returns false if no step is possible now.
     fn run_task(&mut self, task_id: u64) -> bool {
         let Some(task) = self.tasks.get(task_id) else { return false };
         match &task.work {
@@ -209,7 +209,7 @@ impl NodeCore {
         }
     }
 
-    /// Whether repair traffic may flow now.
+    /// True if repair traffic may flow now.
     pub(super) fn may_repair(&mut self) -> bool {
         let ready = self.repair_bucket.is_ready(self.now_ns);
         self.tasks.wait_for_bucket |= !ready;
@@ -282,7 +282,8 @@ impl NodeCore {
 
     // --- reporting ------------------------------------------------------------------------------------------
 
-    /// Unreported results, at most `most` fragments, and what to take off the lists once they are answered.
+    /// Returns unreported results, at most `most` fragments, and the counts to remove from the lists once the heartbeat
+    /// is answered.
     pub(super) fn task_results(&mut self, most: usize) -> (Vec<TaskResult>, Vec<TaskReport>) {
         let (mut results, mut reported) = (Vec::new(), Vec::new());
         let mut room = most;

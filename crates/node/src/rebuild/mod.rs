@@ -1,8 +1,8 @@
 //! The rebuild of one chunk's fragment as a state machine: check the local disk, fetch a copy or k fragments, compute, append.
 //!
-//! It knows no socket, disk or clock: [`ChunkRebuild::next`] returns actions, `on_…` takes their results. Nothing is
-//! appended that [`RebuildJob::run`] did not derive from bytes with the chunk's name (P2, P6). A source
-//! that fails, lies or is late is replaced by another for as long as there is one (P12).
+//! It knows no socket, disk or clock: [`ChunkRebuild::next`] returns actions, and the `on_…` methods take their
+//! results. It appends only what [`RebuildJob::run`] derived from bytes that match the chunk's name (P2, P6). It
+//! replaces a source that fails, lies or is late while there is another one (P12).
 
 use crate::core::{AppendItem, FragmentKey, Verdict};
 use bytes::Bytes;
@@ -12,28 +12,28 @@ use tessera_stripe::{ClassLayout, Fragment, RebuildJob, Rebuilt};
 use tessera_wire::meta::{FragmentRef, RebuildTask};
 use tessera_wire::{ChunkInfo, ClassInfo, Code, Error, PgInfo};
 
-/// Where fragments can be fetched; answered by the core.
+/// Where fragments can be fetched; implemented by the core.
 pub trait Sources {
-    /// Node that serves a disk; `None`: unknown.
+    /// The node that serves a disk; `None` if unknown.
     fn node_of(&self, disk_id: u64) -> Option<u64>;
-    /// Whether the map says that the disk and its node serve.
+    /// True if the map says that the disk and its node are up.
     fn is_up(&self, disk_id: u64) -> bool;
-    /// Fetches under way to the node of this disk.
+    /// Number of fetches in progress to the node of this disk.
     fn load(&self, disk_id: u64) -> usize;
 }
 
-/// What the machine asks for next.
+/// The next action of the machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RebuildAction {
-    /// Check whether the fragment is on the local disk already: [`ChunkRebuild::on_local_check`].
+    /// Check whether the local disk already has the fragment: [`ChunkRebuild::on_local_check`].
     CheckLocal,
-    /// Read this fragment, whole, from that disk: [`ChunkRebuild::on_fetched`].
+    /// Read this whole fragment from that disk: [`ChunkRebuild::on_fetched`].
     Fetch(SourceAt),
-    /// Compute a step: [`ChunkRebuild::on_computed`].
+    /// Compute one step: [`ChunkRebuild::on_computed`].
     Compute(RebuildJob),
-    /// Store: [`ChunkRebuild::on_appended`].
+    /// Store the fragment: [`ChunkRebuild::on_appended`].
     Append(AppendItem),
-    /// Over.
+    /// The rebuild ended.
     Finished(RebuildReport),
 }
 
@@ -42,16 +42,16 @@ pub enum RebuildAction {
 pub struct SourceAt {
     /// Fragment number.
     pub fragment: u32,
-    /// Disk that should have it.
+    /// Disk that is expected to have it.
     pub disk_id: u64,
 }
 
-/// The end of a rebuild.
+/// Result of a rebuild.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RebuildReport {
-    /// Stored and synced, or why not.
+    /// `Ok` once the fragment is stored and synced.
     pub result: Result<(), String>,
-    /// Bytes written; 0 if the fragment was there already.
+    /// Bytes written; 0 if the fragment was already there.
     pub written_bytes: u64,
     /// Fragments on other disks that were found missing or wrong.
     pub bad: Vec<FragmentRef>,
@@ -65,7 +65,7 @@ enum State {
     Failed,
 }
 
-/// A disk to ask, and how that went.
+/// A possible source, and the state of asking it.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     at: SourceAt,
@@ -73,15 +73,15 @@ struct Candidate {
     state: State,
 }
 
-/// The disk's role for the fragment; earlier roles are asked first.
+/// The disk's role for the fragment. Candidates with an earlier role are asked first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
-    /// The member: it has the fragment, or should.
+    /// The group's member: it has the fragment, or should have it.
     Member,
-    /// It is being filled: it may not have the fragment yet.
+    /// The incoming disk: it may not have the fragment yet.
     Filling,
-    /// The disk was declared lost and may be back, or the fragment is known to be missing there. A lost disk that came back may hold
-    /// the last copy of what a fill could not supply.
+    /// The disk was declared lost and may be back, or the fragment is known to be missing there. A lost disk that
+    /// returns may hold the last copy of a fragment that backfill could not supply.
     LastResort,
 }
 
@@ -105,13 +105,13 @@ pub struct ChunkRebuild {
     domain: u32,
     candidates: Vec<Candidate>,
     got: BTreeMap<u32, Fragment>,
-    /// Fragments that do not have their checksum: used when no other can be had, as readers do.
+    /// Fragments that fail their checksum. Used if no other source is left, as readers do.
     suspects: BTreeMap<u32, Fragment>,
-    /// Sources wanted beyond k, because a set that sufficed did not have the name.
+    /// Sources needed beyond k, because a sufficient set did not match the chunk's name.
     extra: usize,
-    /// Sources of the last computation: the same set is not computed twice.
+    /// Sources of the last computation, so that the same set is not computed twice.
     computed_with: Vec<u32>,
-    /// The suspects were used too: nothing else is left to try.
+    /// The suspects have been used too: nothing else is left to try.
     searched: bool,
     bad: Vec<FragmentRef>,
     last_error: String,
@@ -120,10 +120,10 @@ pub struct ChunkRebuild {
 }
 
 impl ChunkRebuild {
-    /// The rebuild of `task.chunks[index]`.
+    /// Creates the rebuild of `task.chunks[index]`.
     ///
     /// # Errors
-    /// The task is incomplete or contradicts itself (P14).
+    /// A description of what is missing from the task or contradictory in it (P14).
     pub fn new(task: &RebuildTask, index: usize) -> Result<Self, String> {
         let (Some(pg), Some(class)) = (&task.pg, &task.class) else {
             return Err("the task names no group or no class".into());
@@ -170,7 +170,7 @@ impl ChunkRebuild {
         read.saturating_add(self.class.fragment_bytes(len, self.key.fragment).unwrap_or(0))
     }
 
-    /// Data fragments behind the end of a short chunk are empty and need no fetch.
+    /// Adds the data fragments past the end of a short chunk: they are empty and need no fetch.
     fn add_empty_fragments(&mut self) {
         for fragment in 0..self.class.fragments() {
             if self.class.fragment_bytes(self.chunk.len_bytes, fragment) == Some(0) {
@@ -179,7 +179,7 @@ impl ChunkRebuild {
         }
     }
 
-    /// The actions to take now; empty while it waits for earlier ones.
+    /// Returns the actions to take now; none while it waits for earlier ones.
     pub fn next(&mut self, sources: &impl Sources) -> Vec<RebuildAction> {
         match self.step {
             Step::LocalCheck if self.asked_local => Vec::new(),
@@ -245,7 +245,8 @@ impl ChunkRebuild {
         vec![RebuildAction::Compute(job)]
     }
 
-    /// Whether the fragments fetched and under way suffice, with `extra` sources more once a set did not have the name.
+    /// True if the fragments fetched and in progress suffice. After a set did not match the chunk's name, `extra` more
+    /// sources must be among them.
     fn counts_on_enough(&self) -> bool {
         let coming = self.candidates.iter().filter(|c| c.state == State::InFlight).map(|c| c.at.fragment);
         let numbers: Vec<u32> = self.got.keys().copied().chain(coming).collect();
@@ -257,7 +258,7 @@ impl ChunkRebuild {
         if self.last_error.is_empty() { String::new() } else { format!(" (last: {})", self.last_error) }
     }
 
-    /// The next source to ask: one that is up and little loaded, a different one for each chunk.
+    /// The next source to ask: up, lightly loaded, and a different one for each chunk.
     fn best_candidate(&self, sources: &impl Sources) -> Option<usize> {
         let busy = |fragment: u32| {
             self.got.contains_key(&fragment)
@@ -266,7 +267,7 @@ impl ChunkRebuild {
         let rank = |i: &usize| {
             let Candidate { at, place, .. } = self.candidates[*i];
             let turn = (u64::from(at.fragment) + self.key.chunk_id) % u64::from(self.class.fragments());
-            // A copy is one request and needs no decoding.
+            // A copy takes one request and no decoding.
             let copy = self.class.is_copy(at.fragment);
             (!sources.is_up(at.disk_id), place, !copy, sources.load(at.disk_id), turn)
         };
@@ -276,7 +277,7 @@ impl ChunkRebuild {
         (0..self.candidates.len()).filter(|&i| can_ask(&self.candidates[i])).min_by_key(rank)
     }
 
-    /// The local check ended: if the fragment is there and right, the rebuild is done.
+    /// Takes the result of the local check. If the fragment is there and right, the rebuild is done.
     pub fn on_local_check(&mut self, verdict: &Verdict) -> Vec<RebuildAction> {
         if !matches!(self.step, Step::LocalCheck) {
             return Vec::new();
@@ -293,7 +294,8 @@ impl ChunkRebuild {
         }
     }
 
-    /// A fetch ended. `Ok` is the fragment's bytes with the checksum its holder keeps; the checksum is compared when computing.
+    /// Takes the result of a fetch. `Ok` is the fragment's bytes with the checksum that its holder stores; the
+    /// computation compares them.
     pub fn on_fetched(&mut self, at: SourceAt, result: Result<(Bytes, u32), Error>) {
         let asked = |c: &&mut Candidate| c.at == at && c.state == State::InFlight;
         let Some(candidate) = self.candidates.iter_mut().find(asked) else { return };
@@ -321,7 +323,7 @@ impl ChunkRebuild {
         }
     }
 
-    /// A step of the computation ended.
+    /// Takes the result of a computation step.
     pub fn on_computed(&mut self, result: Rebuilt) -> Vec<RebuildAction> {
         let Step::Computing(job) = &self.step else { return Vec::new() };
         match result {
@@ -339,7 +341,8 @@ impl ChunkRebuild {
             }
             Rebuilt::Mismatch { wrong } => {
                 self.drop_sources(&wrong);
-                // Wrong checksums point at the wrong fragment; if all are right, more sources are needed to find it.
+                // If checksums are wrong, they identify the wrong fragments. If all are right, more sources are needed
+                // to identify them.
                 self.extra += usize::from(wrong.is_empty());
                 self.step = Step::Fetching;
                 Vec::new()
@@ -372,7 +375,7 @@ impl ChunkRebuild {
         }
     }
 
-    /// Reports sources that are wrong, and keeps them only for when no other can be had.
+    /// Reports wrong sources, and keeps them in case no other is left.
     fn drop_sources(&mut self, numbers: &[u32]) {
         for number in numbers {
             if let Some(fragment) = self.got.remove(number) {
@@ -392,7 +395,7 @@ impl ChunkRebuild {
         self.bad.push(FragmentRef { chunk_id, fragment: at.fragment, epoch, disk_id: at.disk_id });
     }
 
-    /// The append ended: durable, or failed.
+    /// Takes the result of the append: durable or failed.
     pub fn on_appended(&mut self, result: Result<(), Error>) -> Vec<RebuildAction> {
         let Step::Appending { len_bytes } = self.step else { return Vec::new() };
         self.finish(result.map(|()| len_bytes).map_err(|e| e.message))
@@ -419,7 +422,7 @@ fn candidates(pg: &PgInfo, class: &ClassInfo, chunk: &ChunkInfo, task: &RebuildT
             (false, false) => (Place::Member, Place::Filling),
         };
         for (disk_id, place) in [(member.disk_id, serves), (member.incoming_disk_id, fills)] {
-            // The target was checked already.
+            // The local check already covered the target.
             let is_target = fragment == task.fragment && disk_id == task.disk_id;
             if disk_id != 0 && !is_target {
                 all.push(Candidate { at: SourceAt { fragment, disk_id }, place, state: State::Untried });

@@ -1,4 +1,4 @@
-//! The rebuild machine against a pretended cluster: every erasure pattern, liars, and the dead.
+//! The rebuild machine against a simulated cluster: every erasure pattern, wrong answers, and dead nodes.
 
 use super::*;
 use crate::test_chunks::{bytes, class, copy_class, fragments, raid6_class};
@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use tessera_net::BufferPool;
 use tessera_wire::PgMember;
 
-/// Disks 11.. hold fragments 0..; disk 99 is ours.
+/// Disks 11.. hold fragments 0..; disk 99 is local.
 struct Cluster {
     chunk: Bytes,
     class: ClassInfo,
-    /// What each (disk, fragment) answers.
+    /// The answer of each (disk, fragment).
     held: BTreeMap<(u64, u32), Result<(Bytes, u32), Code>>,
     down: BTreeSet<u64>,
     asked: Vec<SourceAt>,
@@ -69,7 +69,7 @@ impl Cluster {
         self.held.insert((11 + u64::from(fragment), fragment), Err(code));
     }
 
-    /// Changes a byte; with `consistently` its checksum too.
+    /// Changes a byte; with `consistently`, also its checksum.
     fn spoil(&mut self, fragment: u32, consistently: bool) {
         let at = (11 + u64::from(fragment), fragment);
         if let Some(Ok((data, crc))) = self.held.get_mut(&at) {
@@ -117,7 +117,7 @@ impl Cluster {
     }
 }
 
-/// P1, P6: every set of at most two lost fragments, each of them rebuilt; at most m in all may be gone.
+/// P1, P6: every set of at most two lost fragments, each of them rebuilt; at most m are lost in all.
 #[test]
 fn every_erasure_pattern_of_four_and_two() {
     for class in [class(4, 2), copy_class(4, 2), raid6_class(4)] {
@@ -139,8 +139,8 @@ fn patterns(lens: &[usize]) -> Vec<(usize, u32, u32)> {
     lens.iter().flat_map(|len| (0..36).map(move |i| (*len, i / 6, i % 6))).collect()
 }
 
-/// The copy alone gives any piece, whatever else is lost; one that is wrong is found out; the copy itself comes of any k pieces,
-/// and of fewer it does not.
+/// The copy alone yields any piece, whatever else is lost; a wrong copy is detected. Any k pieces yield the copy; fewer
+/// do not.
 #[test]
 fn copies_and_pieces_rebuild_each_other() {
     for wanted in 1..6u32 {
@@ -174,7 +174,7 @@ fn copies_and_pieces_rebuild_each_other() {
     }
 }
 
-/// P2, P6: one lost, one rotten or lying: found out, replaced, reported, and the result is right.
+/// P2, P6: one source lost, one damaged or lying. Both are detected, replaced and reported, and the result is right.
 #[test]
 fn one_lost_and_one_wrong_source() {
     for class in [class(4, 2), copy_class(4, 2), raid6_class(4)] {
@@ -195,7 +195,7 @@ fn one_lost_and_one_wrong_source() {
     }
 }
 
-/// P2: beyond m there is no right answer; there must be no wrong one either.
+/// P2: with more than m faults there is no right answer, and there must be no wrong one.
 #[test]
 fn too_much_lost_or_wrong_gives_nothing() {
     let mut cluster = Cluster::new(4, 2, 10_000);
@@ -218,7 +218,8 @@ fn too_much_lost_or_wrong_gives_nothing() {
     assert_eq!(cluster.appended, None);
 }
 
-/// Fragments whose stored checksum is wrong are reported, and still used when nothing else is left: a reader would read the chunk.
+/// Fragments with a wrong stored checksum are reported, and still used if nothing else is left: a reader could read the
+/// chunk.
 #[test]
 fn suspects_are_the_last_resort() {
     for class in [class(4, 2), copy_class(4, 2), raid6_class(4)] {
@@ -238,7 +239,8 @@ fn suspects_are_the_last_resort() {
     }
 }
 
-/// A rebuild tries as many sets of sources as a reader: three liars among ten sources of 7+4 take more than one step.
+/// A rebuild tries as many sets of sources as a reader does: three lying sources among ten of 7+4 take more than one
+/// step.
 #[test]
 fn repair_searches_as_long_as_a_reader() {
     let mut cluster = Cluster::new(7, 4, 5_000);
@@ -251,7 +253,7 @@ fn repair_searches_as_long_as_a_reader() {
     assert_eq!(outcome.bad.iter().map(|it| it.fragment).collect::<Vec<_>>(), [0, 1, 2]);
 }
 
-/// Short chunks: data fragments behind the end are empty and need not be fetched from anybody.
+/// Short chunks: data fragments past the end are empty and need no fetch.
 #[test]
 fn a_short_chunk_needs_one_source() {
     let mut cluster = Cluster::new(4, 2, 10);
@@ -276,8 +278,8 @@ fn copies_move_past_a_bad_one() {
     cluster.expect_right(2);
 }
 
-/// Drain: the old member still serves and may be a source; places that are down are asked last; what the manager
-/// knows to be missing is not asked at all.
+/// Drain: the old member still serves and may be a source. Disks that are down are asked last. Fragments that the
+/// manager knows to be missing are not asked for.
 #[test]
 fn sources_are_chosen_with_care() {
     let mut cluster = Cluster::new(4, 2, 5_000);
@@ -293,7 +295,7 @@ fn sources_are_chosen_with_care() {
     assert_eq!(asked, [13, 14, 15, 16].into(), "fragments 2 to 5, not the missing 0, not the down 1");
 }
 
-/// A member that is filling may lack the fragment: that is no news, and not reported as rot.
+/// A member that is still being filled may lack the fragment; this is expected and not reported as rot.
 #[test]
 fn a_filling_member_is_not_accused() {
     let mut cluster = Cluster::new(4, 2, 5_000);
@@ -322,7 +324,7 @@ fn what_is_at_home_already_is_left_alone() {
     let wishes = machine.on_local_check(&good);
     assert_eq!(wishes, vec![RebuildAction::Finished(RebuildReport { result: Ok(()), written_bytes: 0, bad: vec![] })]);
 
-    // Of another chunk, or of another length: rebuilt.
+    // A fragment of another chunk or of another length: rebuilt.
     let mut machine = ChunkRebuild::new(&task, 0).unwrap();
     machine.next(&cluster);
     assert_eq!(machine.on_local_check(&Verdict::Good { hash: [0; 32], len_bytes: 1 }), vec![]);

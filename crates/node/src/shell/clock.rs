@@ -1,7 +1,7 @@
-//! The node's clock: ns since 1970 at the start, then only forward, also while the machine sleeps.
+//! The node's clock: starts at the current time in ns since 1970, then only advances, also while the machine sleeps.
 //!
-//! Leases are measured with it (P11), so a wall clock that is set back must not lengthen one, and a suspended
-//! machine must find its lease over.
+//! Leases are measured with it (P11). So setting the wall clock back must not extend a lease, and a machine that was
+//! suspended must find its lease expired.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{SystemTime, UNIX_EPOCH};

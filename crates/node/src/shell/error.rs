@@ -1,4 +1,4 @@
-//! Errors of a node's start.
+//! Errors at the start of a node.
 
 use tessera_disk::{DiskError, IdentityError};
 use tessera_logstore::LogOpenError;
@@ -6,16 +6,17 @@ use tessera_net::{Endpoint, ServerError};
 use tessera_segment::OpenError;
 use tessera_wire::Error;
 
-/// Why a node did not start. Each is one line that names the thing and the way out; disks are as they were.
+/// Why a node did not start. Each error is one line with the cause and the way out; the disks are unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No disk was named.
+    /// No disk was given.
     #[error("a node needs at least one disk; name a directory with --disk")]
     NoDisks,
-    /// A directory is not a disk of this cluster: another cluster's, damaged, of a newer release, or not empty.
+    /// A directory is not a disk of this cluster: it belongs to another cluster, is damaged, has a newer format, or is
+    /// not empty.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// A disk is served already, or failed.
+    /// A disk failed, or another process serves it.
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// The segments of a disk cannot be opened.
@@ -23,7 +24,7 @@ pub enum StartError {
     Store {
         /// The disk.
         disk: String,
-        /// Why.
+        /// The cause.
         source: OpenError,
     },
     /// The log replica cannot be opened.
@@ -31,46 +32,46 @@ pub enum StartError {
     Log {
         /// The disk.
         disk: String,
-        /// Why.
+        /// The cause.
         source: LogOpenError,
     },
-    /// The disks are new and the manager does not say which cluster they are to join.
+    /// The disks are new, and the manager does not say which cluster they join.
     #[error("the manager at {manager} does not answer: {error}; new disks need it to learn which cluster they join")]
     NoManager {
-        /// Where it should be.
+        /// Its address.
         manager: Endpoint,
-        /// What happened last.
+        /// The last error.
         error: Error,
     },
     /// The manager serves another cluster, or speaks another protocol.
     #[error("the manager at {manager} refuses this node: {error}")]
     Refused {
-        /// Where.
+        /// Its address.
         manager: Endpoint,
-        /// Why.
+        /// The cause.
         error: Error,
     },
-    /// The address cannot be listened on.
+    /// The node cannot listen on the address.
     #[error(transparent)]
     Listen(#[from] ServerError),
-    /// A node must be reachable by one address.
+    /// The node listens on all interfaces and was given no address to announce.
     #[error(
         "listening on {listen}, which is no address others can connect to; say which one they should with --advertise"
     )]
     Advertise {
-        /// Where it listens.
+        /// The address it listens on.
         listen: String,
     },
-    /// A thread could not be started.
+    /// The system could not start a thread.
     #[error("cannot start a thread: {source}; raise the limit of processes")]
     Thread {
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The system gives no random numbers.
+    /// The system provides no random numbers.
     #[error("the system gives no random numbers: {source}")]
     Random {
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
 }

@@ -17,19 +17,19 @@ pub(super) struct ShellCounters {
 }
 
 impl ShellCounters {
-    /// Payload bytes came; `far`: from another host.
+    /// Counts received payload bytes; `far`: from another host.
     pub(super) fn received(&self, bytes: u64, far: bool) {
         self.received_bytes.fetch_add(bytes, Relaxed);
         self.far_received_bytes.fetch_add(if far { bytes } else { 0 }, Relaxed);
     }
 
-    /// Payload bytes of the manager's log came: traffic of the cluster, not of users' data.
+    /// Counts received payload bytes of the manager's log: traffic of the cluster, not of users' data.
     pub(super) fn received_log(&self, bytes: u64) {
         self.received(bytes, false);
         self.log_received_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Payload bytes go; `far`: to another host.
+    /// Counts sent payload bytes; `far`: to another host.
     pub(super) fn sent(&self, bytes: u64, far: bool) {
         self.sent_bytes.fetch_add(bytes, Relaxed);
         self.far_sent_bytes.fetch_add(if far { bytes } else { 0 }, Relaxed);
@@ -39,7 +39,7 @@ impl ShellCounters {
 /// A snapshot of a node's metrics.
 #[derive(Clone, Debug, Default)]
 pub struct NodeMetrics {
-    /// What the core counted.
+    /// The core's counters.
     pub core: Counters,
     /// Put requests received.
     pub puts: u64,
@@ -49,25 +49,25 @@ pub struct NodeMetrics {
     pub received_bytes: u64,
     /// Payload bytes sent.
     pub sent_bytes: u64,
-    /// Of the bytes received, fragments from peers with another host label.
+    /// Bytes of fragments received from peers with another host label; part of `received_bytes`.
     pub far_received_bytes: u64,
-    /// Of the bytes sent, those to peers with another host label.
+    /// Bytes sent to peers with another host label; part of `sent_bytes`.
     pub far_sent_bytes: u64,
-    /// Of the bytes received, the manager's command log and snapshots.
+    /// Bytes of the manager's command log and snapshots; part of `received_bytes`.
     pub log_received_bytes: u64,
-    /// Whether puts are acknowledged now.
+    /// True if puts are acknowledged now.
     pub has_lease: bool,
     /// Node id; 0 before the first registration.
     pub node_id: u64,
-    /// Incarnation of the node.
+    /// The node's incarnation.
     pub incarnation: u64,
-    /// Disks: directory, id, why it failed (empty: it works), state.
+    /// Disks: directory, id, failure (empty if it works), statistics.
     pub disks: Vec<(String, u64, String, DiskStats)>,
-    /// Work of the process's devices.
+    /// Work done by the process's devices.
     pub device_work: Vec<DeviceWork>,
 }
 
-/// Work of the process's devices since it started, for heartbeats and metrics.
+/// Work done by the process's devices since it started, for heartbeats and metrics.
 pub(super) fn device_work() -> Vec<DeviceWork> {
     let done = tessera_accel::work_done().into_iter();
     done.map(|(device, primitive, work)| DeviceWork::of_process(device, primitive, work.jobs, work.bytes)).collect()

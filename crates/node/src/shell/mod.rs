@@ -1,8 +1,8 @@
-//! [`NodeServer`]: the core with sockets, threads, disks and a clock around it.
+//! [`NodeServer`]: runs the core with sockets, threads, disks and a clock.
 //!
-//! Events go to the core under one lock, for a few microseconds each; payloads pass as handles. Disk operations are queued under
-//! the same lock, so that a disk sees them in the order the core decided. All other actions run after the lock is released. Start at [`NodeServer::start`], then `shared.rs`; threads are in
-//! `threads`, requests in `service`.
+//! Each event enters the core under one lock, for a few microseconds; payloads pass as handles. Disk operations are
+//! queued under the same lock, so a disk sees them in the order the core decided. All other actions run after the lock
+//! is released. Start at [`NodeServer::start`], then `shared.rs`; threads are in `threads`, requests in `service`.
 
 mod clock;
 mod error;
@@ -40,42 +40,42 @@ use threads::{DiskQueue, Job};
 /// Options of a node.
 #[derive(Clone)]
 pub struct NodeOptions {
-    /// The manager.
+    /// Address of the manager.
     pub manager: Endpoint,
-    /// `HOST:PORT` to listen on; port 0: any.
+    /// `HOST:PORT` to listen on; port 0 chooses a free port.
     pub listen: String,
-    /// Address that others reach this node by; `None`: the one it listens on.
+    /// Address at which other nodes and clients reach this node; `None`: the one it listens on.
     pub advertise: Option<String>,
     /// Unix socket for clients on this host.
     pub unix_socket: Option<PathBuf>,
-    /// Name people call the node by.
+    /// The node's name, for users.
     pub name: String,
-    /// Host label: fragments of a chunk lie on distinct hosts.
+    /// Host label: fragments of a chunk are on distinct hosts.
     pub host: String,
-    /// Where `/metrics` is served, for the manager to tell; empty: nowhere.
+    /// Address of `/metrics`, reported to the manager; empty if not served.
     pub metrics_address: String,
-    /// Its disks. New ones (empty directories) join the cluster that the others, or the manager, belong to.
+    /// The node's disks. New ones (empty directories) join the cluster of the other disks, or the manager's.
     pub disks: Vec<Arc<dyn Disk>>,
-    /// Cluster that the disks must belong to, if that is known.
+    /// Cluster that the disks must belong to, if known.
     pub cluster_id: Option<[u8; 16]>,
-    /// With new disks only: how long to wait for the manager to say which cluster it serves.
+    /// How long to wait for the manager to name its cluster. Needed only with new disks.
     pub join_timeout: Duration,
     /// Knobs of the node.
     pub config: NodeConfig,
     /// Knobs of its segment stores.
     pub segments: Options,
-    /// Threads that read per disk, for rebuilds, scrubbing and the like.
+    /// Reader threads per disk, for rebuilds, scrubbing and other background work.
     pub readers_per_disk: usize,
-    /// Threads that decode for rebuilds.
+    /// Threads that decode fragments for rebuilds.
     pub compute_threads: usize,
-    /// Pieces of at least so many bytes go from page cache to socket without being copied.
+    /// Pieces of at least this many bytes go from page cache to socket without being copied.
     pub sendfile_min_bytes: u64,
-    /// Idle buffers for payloads that are kept, bytes.
+    /// Bytes of idle payload buffers to keep.
     pub pool_bytes: usize,
 }
 
 impl NodeOptions {
-    /// Options with every default, for a node of `manager` with these disks.
+    /// Default options for a node of `manager` with these disks.
     pub fn new(manager: Endpoint, listen: &str, disks: Vec<Arc<dyn Disk>>) -> Self {
         NodeOptions {
             manager,
@@ -98,7 +98,7 @@ impl NodeOptions {
     }
 }
 
-/// A running node; stops when dropped.
+/// A running node. Dropping it stops the node.
 pub struct NodeServer {
     shared: Arc<Shared>,
     server: Server,
@@ -110,10 +110,11 @@ pub struct NodeServer {
 }
 
 impl NodeServer {
-    /// Opens the disks, listens, and registers with the manager in the background. Returns when requests are served.
+    /// Opens the disks, starts listening, and registers with the manager in the background. Returns once requests are
+    /// served.
     ///
     /// # Errors
-    /// See [`StartError`]; nothing is left running.
+    /// [`StartError`]; nothing is left running.
     pub fn start(options: NodeOptions) -> Result<NodeServer, StartError> {
         let clock = Clock::new();
         let locked = open::lock_all(options.disks.clone())?;
@@ -135,28 +136,28 @@ impl NodeServer {
         Ok(node)
     }
 
-    /// Where it listens, with the ports that were chosen.
+    /// The addresses it listens on, with the actual ports.
     pub fn endpoints(&self) -> &[Endpoint] {
         self.server.endpoints()
     }
 
-    /// Receives the error if the node cannot go on in this cluster. It still serves reads then; stop it.
+    /// Receives the error if the node cannot continue in this cluster. The node still serves reads then; stop it.
     pub fn fatal(&self) -> &Receiver<Error> {
         &self.fatal
     }
 
-    /// Its stores, in the order of its disks: for tools and tests.
+    /// The stores, in the order of the disks, for tools and tests.
     pub fn stores(&self) -> &[Arc<SegmentStore>] {
         &self.stores
     }
 
-    /// Its metrics.
+    /// The node's metrics.
     pub fn metrics(&self) -> NodeMetrics {
         self.shared.metrics()
     }
 
-    /// Stops listening, lets the disks finish their queues, syncs and closes them. Nothing is acknowledged that is not durable;
-    /// waiting clients see the connection close.
+    /// Stops listening, lets the disks finish their queues, syncs and closes them. Acknowledges nothing that is not
+    /// durable; the connections of waiting clients close.
     pub fn stop(&mut self) {
         if !self.shared.begin_stop() {
             return;
@@ -276,7 +277,7 @@ fn hello(cluster_id: [u8; 16], host: &str) -> Hello {
     }
 }
 
-/// Which cluster the manager serves: new disks join that one.
+/// Asks the manager which cluster it serves: new disks join that one.
 fn ask_cluster(options: &NodeOptions) -> Result<[u8; 16], StartError> {
     let give_up = Instant::now() + options.join_timeout;
     let manager = options.manager.clone();
@@ -306,7 +307,7 @@ fn greet(options: &NodeOptions) -> Result<Vec<u8>, Error> {
     Ok(greeted?.0.cluster_id)
 }
 
-/// The address others are told.
+/// The address that the node announces.
 fn public_address(options: &NodeOptions, server: &Server) -> Result<String, StartError> {
     let bound = server.endpoints().iter().find_map(|e| match e {
         Endpoint::Tcp(address) => Some(address.clone()),

@@ -1,5 +1,5 @@
-//! Opening a node's disks: each belongs to this cluster, is served by no other process and has a known format, or the node does not
-//! start (P14).
+//! Opens a node's disks. Each disk must belong to this cluster, be served by no other process, and have a known format;
+//! otherwise the node does not start (P14).
 
 use super::StartError;
 use crate::core::{DiskDescription, FragmentKey};
@@ -9,7 +9,7 @@ use tessera_disk::{Disk, DiskLock, Identity, IdentityError, hex16};
 use tessera_logstore::{LogOptions, LogStore};
 use tessera_segment::{ConaIndex, OpenProgress, Options, SegmentStore};
 
-/// A disk whose lock this process holds; nothing on it was changed yet.
+/// A disk that this process has locked. Nothing on it has changed yet.
 pub(super) struct LockedDisk {
     disk: Arc<dyn Disk>,
     identity: Option<Identity>,
@@ -20,11 +20,11 @@ pub(super) struct LockedDisk {
 pub(super) struct OpenDisk {
     pub(super) store: Arc<SegmentStore>,
     pub(super) about: DiskDescription,
-    /// Keeps other processes out while it exists.
+    /// Keeps other processes from serving the disk.
     pub(super) lock: DiskLock,
 }
 
-/// Takes the locks and reads the identities of the disks.
+/// Locks the disks and reads their identities.
 pub(super) fn lock_all(disks: Vec<Arc<dyn Disk>>) -> Result<Vec<LockedDisk>, StartError> {
     if disks.is_empty() {
         return Err(StartError::NoDisks);
@@ -37,7 +37,8 @@ pub(super) fn lock_all(disks: Vec<Arc<dyn Disk>>) -> Result<Vec<LockedDisk>, Sta
     disks.into_iter().map(lock).collect()
 }
 
-/// The cluster that the disks belong to; they and the node's configuration must agree. `None`: all are new.
+/// The cluster of the disks, which must agree with each other and with the node's configuration. `None` if all disks
+/// are new.
 pub(super) fn cluster_of(disks: &[LockedDisk], configured: Option<[u8; 16]>) -> Result<Option<[u8; 16]>, StartError> {
     let mut cluster = configured;
     for it in disks {
@@ -57,12 +58,12 @@ pub(super) fn cluster_of(disks: &[LockedDisk], configured: Option<[u8; 16]>) -> 
     Ok(cluster)
 }
 
-/// Whether any disk is new.
+/// Returns true if any disk is new.
 pub(super) fn any_new(disks: &[LockedDisk]) -> bool {
     disks.iter().any(|it| it.identity.is_none())
 }
 
-/// Makes new disks, opens all stores, and the log replica on the first disk.
+/// Initialises new disks, and opens all stores and the log replica on the first disk.
 pub(super) fn open_all(
     disks: Vec<LockedDisk>,
     cluster_id: [u8; 16],
@@ -117,7 +118,7 @@ fn open_one(it: LockedDisk, options: &Options) -> Result<OpenDisk, StartError> {
     Ok(OpenDisk { store: Arc::new(store), about, lock: it.lock })
 }
 
-/// Sixteen bytes from the system's generator.
+/// Sixteen random bytes from the operating system.
 pub(super) fn random16() -> Result<[u8; 16], StartError> {
     let mut bytes = [0; 16];
     let mut filled = 0;

@@ -1,4 +1,4 @@
-//! Requests of connections, on the connection's thread: checks first, then the core, the index or the log.
+//! Handles requests on the connection's thread: checks first, then the core, the index or the log.
 
 use super::shared::Shared;
 use crate::check::{self, NodeRequest};
@@ -17,24 +17,24 @@ use tessera_wire::data::GetFragments;
 use tessera_wire::frame::FrameHeader;
 use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION, Role};
 
-/// Serves connections. It exists from the moment the node listens; requests are served once its disks are open.
+/// Serves connections. It exists from the moment the node listens; it serves requests once the disks are open.
 #[derive(Default)]
 pub(super) struct NodeService {
     node: OnceLock<Arc<Shared>>,
-    /// Connections whose greeting was accepted.
+    /// Connections whose greeting was accepted, by id.
     greeted: RwLock<HashMap<u64, ConnectionPeer>>,
 }
 
-/// A peer as its greeting describes it.
+/// A peer as described in its greeting.
 #[derive(Debug, Clone, Copy)]
 struct ConnectionPeer {
     role: Role,
-    /// On another host: its bytes cross the network.
+    /// The peer is on another host, so its bytes cross the network.
     far: bool,
 }
 
 impl NodeService {
-    /// From now on requests are served.
+    /// Starts serving requests.
     pub(super) fn open(&self, node: Arc<Shared>) {
         let _ = self.node.set(node);
     }
@@ -140,12 +140,12 @@ fn part(piece: PayloadPart) -> Part {
     }
 }
 
-/// A segment's file for the socket. Only made of files that have a descriptor.
+/// A segment's file for the socket. Created only for files that have a descriptor.
 struct SegmentFile(Arc<dyn DiskFile>);
 
 impl std::os::fd::AsFd for SegmentFile {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        // `read::piece` checked, and a file does not lose its descriptor.
+        // `read::piece` checked this, and a file keeps its descriptor.
         self.0.as_fd().expect("a file that goes by sendfile has a descriptor")
     }
 }

@@ -1,4 +1,4 @@
-//! What a node's threads share, and the one way through the core: [`Shared::drive`].
+//! State that a node's threads share, and the only way into the core: [`Shared::drive`].
 
 use super::clock::Clock;
 use super::metrics::{NodeMetrics, ShellCounters, device_work};
@@ -29,7 +29,7 @@ pub(super) struct Shared {
     pub(super) core: Mutex<NodeCore>,
     pub(super) lines: Vec<DiskQueue>,
     pub(super) stores: Vec<Arc<SegmentStore>>,
-    /// Disk ids, in the node's order, once the manager gave them.
+    /// Disk ids in the node's order, once the manager has assigned them.
     pub(super) disk_ids: RwLock<Vec<u64>>,
     pub(super) log: Mutex<LogStore>,
     pub(super) last_term: AtomicU64,
@@ -42,9 +42,9 @@ pub(super) struct Shared {
     pub(super) host: String,
     /// See [`tessera_net::machine`].
     pub(super) machine: String,
-    /// When the timer has to call again.
+    /// When the timer must call the core again.
     pub(super) deadline_ns: AtomicI64,
-    /// Until when the timer sleeps.
+    /// When the timer wakes up.
     pub(super) asleep_until_ns: AtomicI64,
     pub(super) timer: OnceLock<Thread>,
     pub(super) stopping: AtomicBool,
@@ -53,7 +53,7 @@ pub(super) struct Shared {
     pub(super) sendfile_min_bytes: u64,
 }
 
-/// A request that waits for its answer.
+/// A request that waits for its reply.
 pub(super) struct PendingRequest {
     connection: Arc<Connection>,
     kind: u16,
@@ -68,10 +68,10 @@ pub(super) enum DeferredAction {
 }
 
 impl Shared {
-    /// Gives events to the core, one after the other, and runs its actions.
+    /// Passes events to the core, one after the other, and runs its actions.
     ///
-    /// Disk operations are queued before the lock is released, so that a delete that was decided after an append comes after it;
-    /// replies and calls need no order and no lock.
+    /// Disk operations are queued before the lock is released: a delete that was decided after an append is queued
+    /// after it. Replies and calls need no order and no lock.
     pub(super) fn drive(self: &Arc<Self>, events: impl IntoIterator<Item = Event>) {
         let mut errands = Vec::new();
         {
@@ -112,7 +112,8 @@ impl Shared {
         }
     }
 
-    /// Durable before any later action, so that a manager of an older term is refused after a restart, too.
+    /// Makes the term durable before any later action, so that managers of older terms are refused after a restart,
+    /// too.
     fn keep_term(&self, term: u64) {
         if self.last_term.fetch_max(term, Relaxed) < term
             && let Err(error) = self.log.lock().observe_term(term)
@@ -151,7 +152,7 @@ impl Shared {
         }
     }
 
-    /// Registers a request; the core answers by its number.
+    /// Registers a request; the core replies with its number.
     pub(super) fn remember(&self, connection: &Arc<Connection>, kind: u16, request_id: u64) -> u64 {
         let request = self.next_request.fetch_add(1, Relaxed);
         let before =
@@ -160,7 +161,7 @@ impl Shared {
         request
     }
 
-    /// Store of a disk.
+    /// The store of a disk.
     pub(super) fn store(&self, disk_id: u64) -> Option<Arc<SegmentStore>> {
         let disk = self.disk_ids.read().iter().position(|&id| id == disk_id && id != 0)?;
         self.stores.get(disk).cloned()
@@ -174,7 +175,7 @@ impl Shared {
         self.deadline_ns.load(SeqCst)
     }
 
-    /// The timer sleeps until `asleep_until_ns`; it is woken when something is due before that.
+    /// Wakes the timer if something is due before `asleep_until_ns`.
     fn wake_timer_if_due_sooner(&self) {
         let deadline = self.deadline_ns();
         if deadline < self.asleep_until_ns.load(SeqCst) {
@@ -188,7 +189,7 @@ impl Shared {
         }
     }
 
-    /// Marks the node as stopping; true for the first call.
+    /// Marks the node as stopping. Returns true for the first call.
     pub(super) fn begin_stop(&self) -> bool {
         !self.stopping.swap(true, AcqRel)
     }

@@ -1,4 +1,4 @@
-//! A node's threads: one writer and a few readers per disk, a timer, and computing threads.
+//! A node's threads: one writer and several readers per disk, a timer, and compute threads.
 
 use super::metrics::device_work;
 use super::shared::Shared;
@@ -14,7 +14,7 @@ use tessera_net::BufferPool;
 use tessera_segment::SegmentStore;
 use tessera_stripe::RebuildJob;
 
-/// Work for a thread, or the order to end.
+/// Work for a thread, or the request to stop.
 pub(super) enum Job<T> {
     Do(T),
     Stop,
@@ -27,7 +27,7 @@ pub(super) struct DiskQueue {
     readers: usize,
 }
 
-/// The receiving ends, until the threads start.
+/// The receiving ends of the queues, until the threads start.
 pub(super) struct DiskQueueEnds {
     writes: Receiver<Job<QueuedOp>>,
     reads: Receiver<Job<QueuedOp>>,
@@ -40,14 +40,14 @@ impl DiskQueue {
         (DiskQueue { writes, reads, readers: readers.max(1) }, DiskQueueEnds { writes: write_end, reads: read_end })
     }
 
-    /// Queues an operation; never waits.
+    /// Queues an operation without waiting.
     pub(super) fn send(&self, op_id: u64, op: DiskOp) {
         let line = if op.is_write() { &self.writes } else { &self.reads };
-        // The threads run until they are told to stop; after that no answer is needed.
+        // The threads run until they are told to stop; after that no result is needed.
         let _ = line.send(Job::Do(QueuedOp { op_id, op }));
     }
 
-    /// Tells the threads to finish their queues and end.
+    /// Tells the threads to finish their queues and stop.
     pub(super) fn stop(&self) {
         let _ = self.writes.send(Job::Stop);
         for _ in 0..self.readers {
@@ -80,7 +80,7 @@ pub(super) fn keep_time(shared: &Arc<Shared>) -> io::Result<JoinHandle<()>> {
     spawn("timer", move || timer_loop(&it))
 }
 
-/// Starts threads that compute, until their channel says stop.
+/// Starts compute threads, which run until their channel tells them to stop.
 pub(super) fn compute(
     shared: &Arc<Shared>,
     jobs: &Receiver<Job<(u64, RebuildJob)>>,
@@ -104,7 +104,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
     std::thread::Builder::new().name(name.to_string()).spawn(body)
 }
 
-/// Takes all queued writes as one batch: a gathered write, a sync, then the answers (P9).
+/// Takes all queued writes as one batch: a gathered write, one sync, then the results (P9).
 fn write_loop(shared: &Arc<Shared>, store: &SegmentStore, writes: &Receiver<Job<QueuedOp>>) {
     let mut stopping = false;
     while !stopping {
@@ -148,7 +148,7 @@ fn timer_loop(shared: &Arc<Shared>) {
             continue;
         }
         shared.asleep_until_ns.store(deadline_ns, SeqCst);
-        // A deadline that moved closer before the store above was seen would not have woken us.
+        // If the deadline moved closer before the store above was visible, nothing would have woken this thread.
         if shared.deadline_ns() >= deadline_ns {
             std::thread::park_timeout(Duration::from_nanos((deadline_ns - now_ns) as u64));
         }

@@ -1,4 +1,4 @@
-//! Puts and what stands in their way; failing disks (P11, P14).
+//! Puts and the fences that refuse them; failing disks (P11, P14).
 
 use super::*;
 
@@ -11,21 +11,21 @@ fn knowing(pg: PgInfo) -> Play {
     Play::served(HeartbeatReply { pgs: vec![pg], ..beat() })
 }
 
-/// P11: under an epoch before the member's last change, or for another disk, a put is refused and told the epoch.
+/// P11: a put under an epoch before the member's last change, or for another disk, is refused with the current epoch.
 #[test]
 fn old_epochs_are_refused() {
     let mut play = knowing(pg(6, 4));
     let lines = play.put(1, 3, &[(7, 0, 101), (7, 1, 102), (7, 2, 101), (7, 3, 101)]);
     assert_eq!(lines, ["disk 0 append 7.0 of session 3"]);
     assert_eq!(play.disk(stored(1)), ["reply 1: ok in life 1, StaleEpoch, StaleEpoch, StaleEpoch"]);
-    // From the member's change on, and under epochs newer than we know, it is fine.
+    // Epochs since the member's change, and epochs newer than the node knows, are accepted.
     for (request, epoch) in [(2, 4), (3, 6), (4, 7)] {
         assert_eq!(play.put(request, epoch, &[(7, 1, 102)]), ["disk 1 append 7.1 of session 3"]);
         assert_eq!(play.disk(stored(1)), [format!("reply {request}: ok in life 1")]);
     }
 }
 
-/// P11: an epoch that passes while the disk writes takes the acknowledgement back.
+/// P11: if the epoch changes while the disk writes, the put is not acknowledged.
 #[test]
 fn epochs_fence_at_the_acknowledgement_too() {
     let mut play = knowing(pg(3, 1));
@@ -34,13 +34,13 @@ fn epochs_fence_at_the_acknowledgement_too() {
     play.answer(Kind::Heartbeat, Ok(HeartbeatReply { pgs: vec![pg(4, 4)], ..beat() }));
     assert_eq!(play.disk(stored(1)), NOTHING);
     assert_eq!(play.disk(stored(1)), ["reply 1: StaleEpoch, ok in life 1"]);
-    // An older word about the group changes nothing.
+    // An older description of the group changes nothing.
     play.tick(200);
     play.answer(Kind::Heartbeat, Ok(HeartbeatReply { pgs: vec![pg(3, 1)], ..beat() }));
     assert_eq!(play.put(2, 3, &[(7, 1, 102)]), ["reply 2: StaleEpoch"]);
 }
 
-/// New fragments of a lost member go to the disk that takes over, and only there.
+/// New fragments of a lost member go to the incoming disk and nowhere else.
 #[test]
 fn the_incoming_disk_takes_puts() {
     let mut group = pg(3, 3);
@@ -54,13 +54,13 @@ fn disks_and_lengths_that_cannot_be() {
     let class = class(4, 2);
     let map = ClusterMap { classes: vec![class], ..ClusterMap::default() };
     let mut play = Play::served(HeartbeatReply { map: Some(map), ..beat() });
-    // Fragment 0 of a chunk of 10 bytes has 10, fragment 1 none.
+    // Fragment 0 of a chunk of 10 bytes has 10 bytes, fragment 1 none.
     let lines = play.put(1, 1, &[(7, 0, 101), (7, 1, 101), (7, 6, 101), (8, 0, 999)]);
     assert_eq!(lines, ["disk 0 append 7.0 of session 3"]);
     assert_eq!(play.disk(stored(1)), ["reply 1: ok in life 1, Invalid, Invalid, NotFound"]);
 }
 
-/// Fragments for two disks are written at once, and answered in their order when both have spoken.
+/// Fragments for two disks are written in parallel; the reply is in their order once both disks have answered.
 #[test]
 fn a_put_to_two_disks() {
     let mut play = Play::served(beat());
@@ -82,7 +82,7 @@ fn too_much_that_waits_is_told_to_come_later() {
     assert_eq!(play.put(3, 1, &[(8, 0, 101)]), ["disk 0 append 8.0 of session 3"]);
 }
 
-/// A failed sync: the disk takes no more writes and is reported as failed; the other goes on.
+/// After a failed sync the disk takes no more writes and is reported as failed; the other disk continues.
 #[test]
 fn a_poisoned_disk_is_reported_and_left_alone() {
     let mut play = Play::served(beat());
@@ -94,15 +94,15 @@ fn a_poisoned_disk_is_reported_and_left_alone() {
     assert_eq!(play.put(3, 1, &[(8, 0, 102)]), ["disk 1 append 8.0 of session 3"]);
     play.answer(Kind::Heartbeat, Ok(HeartbeatReply { deletes: vec![of(7, 0, 101)], ..beat() }));
     assert_eq!(play.ops.len(), 1, "no delete for a dead disk");
-    // When it has to rejoin, it does not offer that disk.
+    // When the node rejoins, it does not offer that disk.
     play.tick(200);
     play.answer(Kind::Heartbeat, Ok(HeartbeatReply { must_register: true, ..beat() }));
     let register: RegisterNode = play.sent(Kind::RegisterNode);
     assert_eq!(register.disks.iter().map(|d| d.disk_id).collect::<Vec<_>>(), [102]);
 }
 
-/// A disk that vanished fails every write without a sync ever being tried: after a few it is given up. One that is
-/// merely full is not.
+/// A disk that vanished fails every write without any sync: after a few failures the node gives it up. A disk that is
+/// merely full is not given up.
 #[test]
 fn a_disk_that_only_fails_is_given_up() {
     let failed = |play: &Play| play.core.disks().filter(|d| !d.2.is_empty()).count();
@@ -119,7 +119,7 @@ fn a_disk_that_only_fails_is_given_up() {
     assert_eq!(failed(&play), 1);
 }
 
-/// An operation that never ends is a failure; a process that was stopped for long is not.
+/// An operation that never ends is a failure. A long pause of the process is not.
 #[test]
 fn a_stuck_disk_is_found_out() {
     let mut play = Play::served(beat());

@@ -20,7 +20,7 @@ fn a_node_registers_then_beats() {
     assert_eq!(play.tick(1), ["call Manager Heartbeat"]);
 }
 
-/// P8: as long as an attempt may have been heard, the next one carries the same number; waits grow, within bounds.
+/// P8: while an attempt may have arrived, the next one carries the same op id. Waits grow within bounds.
 #[test]
 fn registration_is_tried_again_under_the_same_number() {
     let mut play = Play::new();
@@ -35,7 +35,7 @@ fn registration_is_tried_again_under_the_same_number() {
         assert_eq!(play.sent::<RegisterNode>(Kind::RegisterNode).op_id, first.op_id);
     }
     assert!(waits[0] < 200 && waits[9] >= 5_000 && waits[9] <= 5_100, "{waits:?}");
-    // An outright refusal would be repeated under the same number: ask anew.
+    // The manager would repeat a final refusal for the same op id, so the next attempt uses a new one.
     play.answer::<RegisterNodeReply>(Kind::RegisterNode, lost(Code::Internal));
     play.tick(6_000);
     assert_ne!(play.sent::<RegisterNode>(Kind::RegisterNode).op_id, first.op_id);
@@ -53,7 +53,7 @@ fn another_cluster_is_fatal() {
     assert_eq!(lines, ["fatal: WrongCluster"]);
 }
 
-/// P14: an answer that cannot be is not believed.
+/// P14: an impossible answer is rejected.
 #[test]
 fn a_senseless_welcome_is_refused() {
     for reply in [RegisterNodeReply { disk_ids: vec![1], ..welcome(1) }, welcome(0)] {
@@ -78,14 +78,14 @@ fn the_lease_runs_from_the_sending() {
     assert_eq!(play.put(2, 1, &[(7, 1, 101)]), ["reply 2: Unavailable"]);
 }
 
-/// P11: what was stored while the lease ran out is not acknowledged; what comes later neither; reads need no core.
+/// P11: a put that was stored while the lease ran out is not acknowledged, nor is a later one. Reads need no core.
 #[test]
 fn nothing_is_acknowledged_after_the_lease() {
     let mut play = Play::joined();
     assert_eq!(play.put(1, 1, &[(7, 0, 101)]), ["disk 0 append 7.0 of session 3"]);
     play.now_ms = 2_000;
     assert_eq!(play.disk(stored(1)), ["reply 1: Unavailable"]);
-    // The heartbeat of 1,000 ms is answered now: its lease is over already.
+    // The heartbeat of 1,000 ms is answered now: its lease is already over.
     play.answer(Kind::Heartbeat, Ok(beat()));
     assert_eq!(play.put(2, 1, &[(7, 0, 101)]), ["reply 2: Unavailable"]);
     play.tick(0);
@@ -94,7 +94,7 @@ fn nothing_is_acknowledged_after_the_lease() {
     assert_eq!(play.disk(stored(1)), ["reply 3: ok in life 1"]);
 }
 
-/// A clock that is set back does not lengthen the lease of what was sent before.
+/// Setting a clock back does not extend the lease of a heartbeat sent before.
 #[test]
 fn time_does_not_run_backwards() {
     let mut play = Play::served(beat());
@@ -115,7 +115,7 @@ fn before_registration_nothing_is_stored() {
     assert_eq!(play.put(1, 1, &[(7, 0, 101)]), ["reply 1: Unavailable"]);
 }
 
-/// A lost heartbeat is repeated soon, then less often, with everything it said; the answer takes it off the lists.
+/// A lost heartbeat is repeated soon, then less often, with the same report. The answer removes the reported items.
 #[test]
 fn reports_are_repeated_until_answered() {
     let mut play = Play::served(HeartbeatReply { deletes: vec![of(7, 0, 101)], ..beat() });
@@ -129,7 +129,7 @@ fn reports_are_repeated_until_answered() {
         assert_eq!(play.tick(wait_ms - 1), NOTHING);
         assert_eq!(play.tick(1), ["call Manager Heartbeat"]);
     }
-    // Found while the heartbeat is on its way: not taken off by its answer.
+    // Found while the heartbeat is in progress: its answer does not remove this item.
     play.happen(Event::FoundBad(of(9, 0, 101)));
     play.answer(Kind::Heartbeat, Ok(beat()));
     play.tick(200);
@@ -137,7 +137,7 @@ fn reports_are_repeated_until_answered() {
     assert_eq!((sent.deleted, sent.bad), (vec![], vec![of(9, 0, 101)]));
 }
 
-/// P11: declared out, it acknowledges nothing, drops its tasks, and comes back under a new life and number.
+/// P11: a node declared out acknowledges nothing, drops its tasks, and returns with a new incarnation and op id.
 #[test]
 fn a_node_that_was_given_up_rejoins() {
     let verify = VerifyTask { fragments: vec![of(7, 0, 101)] };
@@ -160,12 +160,13 @@ fn a_node_that_was_given_up_rejoins() {
     assert_eq!((sent.incarnation, sent.number, sent.running_tasks), (2, 1, vec![]));
 }
 
-/// P11: an answer to a heartbeat of an earlier life gives no lease.
+/// P11: an answer to a heartbeat of an earlier incarnation gives no lease.
 #[test]
 fn a_late_answer_of_an_earlier_life_is_nothing() {
     let mut play = Play::joined();
     let (_, old, _) = play.calls.remove(0);
-    // The transport answers each call once; here the manager's own answer comes late, after a refusal by another way.
+    // The transport answers each call once. Here the manager's own answer arrives late, after a refusal by another
+    // route.
     play.core
         .handle(play.now_ms * MS, Event::Answer(Answer { token: old, result: Err(Error::new(Code::Fenced, "out")) }));
     while play.core.poll().is_some() {}
@@ -174,7 +175,7 @@ fn a_late_answer_of_an_earlier_life_is_nothing() {
     assert_eq!(play.put(1, 1, &[(7, 0, 101)]), ["reply 1: Fenced"]);
 }
 
-/// P3, P11: a manager whose metadata went backwards neither deletes, nor hands out tasks, nor gives a lease.
+/// P3, P11: a manager whose metadata went backwards cannot delete, hand out tasks, or give a lease.
 #[test]
 fn a_manager_that_went_backwards_is_refused() {
     for (term, log_seq) in [(1, 9), (0, 99)] {
@@ -194,7 +195,8 @@ fn a_manager_that_went_backwards_is_refused() {
     }
 }
 
-/// A higher term with a shorter log is a restored manager: believed, and kept durably before anything is deleted for it.
+/// A manager with a higher term and a shorter log was restored: it is accepted, and its term is stored durably before
+/// its deletes run.
 #[test]
 fn a_newer_term_is_believed() {
     let mut play = Play::joined();
@@ -207,7 +209,7 @@ fn a_newer_term_is_believed() {
     assert_eq!(play.ops.len(), 1, "the superseded manager's delete is refused");
 }
 
-/// Answers that overtake each other are no step backwards: each is judged by what was known when it was asked.
+/// Reordered answers are not a step backwards: each is compared with what was known when its request was sent.
 #[test]
 fn answers_may_overtake_each_other() {
     let inventory = Task { task_id: 1, inventory: Some(InventoryTask { disk_id: 101 }), ..Task::default() };
@@ -220,7 +222,8 @@ fn answers_may_overtake_each_other() {
     assert_eq!(play.core.counters().manager_went_backwards, 0);
 }
 
-/// A node whose place another one holds ends; its own life before, which stopped a moment ago, is not another one.
+/// A node stops if another node has its place. Its own previous incarnation, which ended a moment ago, is not another
+/// node.
 #[test]
 fn a_living_rival_is_fatal_and_ones_own_past_is_not() {
     let refused = |heard_ns: u64| -> Result<RegisterNodeReply, Error> {

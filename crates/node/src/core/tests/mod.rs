@@ -1,4 +1,4 @@
-//! Scripts: what happens to a node, and what it then wants done, in words. No socket, disk or clock.
+//! Scripts: the events that a node gets and the actions that it returns, as text. No socket, disk or clock.
 
 use super::*;
 use crate::check::CheckedPut;
@@ -15,11 +15,11 @@ mod work;
 
 const MS: i64 = 1_000_000;
 
-/// A node, the calls and operations that wait for an answer, and a clock.
+/// A node, its unanswered calls and operations, and a clock.
 struct Play {
     core: NodeCore,
     now_ms: i64,
-    /// Unanswered calls by name: newest last.
+    /// Unanswered calls by kind, newest last.
     calls: Vec<(Kind, u64, bytes::Bytes)>,
     ops: Vec<(u64, DiskOp)>,
     jobs: Vec<(u64, tessera_stripe::RebuildJob)>,
@@ -43,7 +43,8 @@ impl Play {
         Play { core, now_ms: 1_000, calls: Vec::new(), ops: Vec::new(), jobs: Vec::new() }
     }
 
-    /// Registered at 1,000 ms as node 9, life 1, disks 101 and 102, lease 1,000 ms; the first heartbeat is on its way.
+    /// Registered at 1,000 ms as node 9, incarnation 1, disks 101 and 102, lease 1,000 ms; the first heartbeat is in
+    /// progress.
     fn joined() -> Play {
         let mut play = Play::new();
         play.join();
@@ -55,7 +56,7 @@ impl Play {
         self.answer(Kind::RegisterNode, Ok(welcome(1)));
     }
 
-    /// Joined, and the first heartbeat answered with `reply`.
+    /// Joined, with the first heartbeat answered by `reply`.
     fn served(reply: HeartbeatReply) -> Play {
         let mut play = Play::joined();
         play.answer(Kind::Heartbeat, Ok(reply));
@@ -78,7 +79,7 @@ impl Play {
         lines
     }
 
-    /// The oldest unanswered call of this kind.
+    /// Answers the oldest unanswered call of this kind.
     fn answer<R: Message>(&mut self, kind: Kind, result: Result<R, Error>) -> Vec<String> {
         self.answer_with(kind, result, Vec::new())
     }
@@ -96,7 +97,7 @@ impl Play {
         M::decode(&call.2[..]).unwrap()
     }
 
-    /// The oldest operation that waits for a disk ends.
+    /// Completes the oldest waiting disk operation.
     fn disk(&mut self, result: Result<DiskReply, DiskFault>) -> Vec<String> {
         let (op_id, _) = self.ops.remove(0);
         self.happen(Event::DiskDone { op_id, result })
@@ -109,7 +110,7 @@ impl Play {
                 self.calls.push((call.kind, call.token, call.body));
                 line
             }
-            // Asked with every heartbeat: no news.
+            // Requested with every heartbeat; not shown.
             Action::Disk { op: DiskOp::Stats, op_id, .. } => {
                 let result = Ok(DiskReply::Stats(DiskStats { dead_bytes: 7, ..DiskStats::default() }));
                 let lines = self.happen(Event::DiskDone { op_id, result });
@@ -142,7 +143,7 @@ impl Play {
         })
     }
 
-    /// A put of these (chunk, fragment, disk) of group 5 under an epoch.
+    /// Puts these (chunk, fragment, disk) of group 5 under an epoch.
     fn put(&mut self, request: u64, epoch: u64, items: &[(u64, u32, u64)]) -> Vec<String> {
         let item = |&(chunk_id, fragment, disk_id): &(u64, u32, u64)| {
             let data = vec![1u8; 10];

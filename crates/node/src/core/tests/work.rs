@@ -7,7 +7,7 @@ fn serving(task: Task) -> Play {
     Play::served(HeartbeatReply { tasks: vec![task], ..beat() })
 }
 
-/// Everything that heartbeats report from now on. The last of them is left unanswered.
+/// Everything that heartbeats report from now on. The last heartbeat stays unanswered.
 fn results(play: &mut Play) -> Vec<TaskResult> {
     let waiting = |play: &Play| play.calls.iter().any(|(kind, ..)| *kind == Kind::Heartbeat);
     let mut all = Vec::new();
@@ -22,7 +22,7 @@ fn results(play: &mut Play) -> Vec<TaskResult> {
     all
 }
 
-/// The manager repeats a delete until it is reported; it is carried out once.
+/// The manager repeats a delete until it is reported; the node carries it out once.
 #[test]
 fn deletes_are_done_once_and_reported() {
     let deletes = vec![of(7, 0, 101), of(7, 1, 102), of(7, 0, 999)];
@@ -39,7 +39,7 @@ fn deletes_are_done_once_and_reported() {
     assert!(lines.contains(&"disk 1 delete 7.1".to_string()), "what failed is tried again: {lines:?}");
 }
 
-/// Nodes 20.. serve disks 201..; fragment 1 of ec:4+2 is wanted on our disk 102.
+/// Nodes 20.. serve disks 201..; the task asks for fragment 1 of ec:4+2 on the local disk 102.
 fn rebuild_task(chunk: &[u8], task_id: u64) -> (Task, ClusterMap) {
     let node = |i: u64| NodeInfo { node_id: 20 + i, health: Health::Up as i32, ..NodeInfo::default() };
     let disk =
@@ -82,7 +82,7 @@ fn fetched(play: &mut Play, source: &tessera_stripe::Fragment) -> Vec<String> {
     play.answer_with(Kind::GetFragments, Ok(reply), source.bytes.to_vec())
 }
 
-/// The whole way of a rebuild, with one source that cannot be reached and one that lies.
+/// A whole rebuild, with one unreachable source and one that lies.
 #[test]
 fn a_rebuild_from_end_to_end() {
     let chunk = bytes(1, 40_000);
@@ -100,10 +100,10 @@ fn a_rebuild_from_end_to_end() {
         .map(|(_, _, body)| tessera_wire::data::GetFragments::decode(&body[..]).unwrap().items[0].fragment)
         .collect();
     let other = (0..6).find(|f| *f != 1 && !asked.contains(f)).unwrap();
-    // The first is unreachable: the one that was left is asked instead.
+    // The first is unreachable: the remaining one is asked instead.
     let lines = play.answer::<tessera_wire::data::GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
     assert_eq!(lines, [format!("call Node({}) GetFragments", 20 + other)]);
-    // The second gives a wrong fragment; its own checksum says so.
+    // The second returns a wrong fragment, with a checksum that reveals it.
     let mut wrong = all[asked[1] as usize].clone();
     let mut spoilt = wrong.bytes.to_vec();
     spoilt[9] ^= 1;
@@ -114,11 +114,11 @@ fn a_rebuild_from_end_to_end() {
     }
     let (op_id, job) = play.jobs.remove(0);
     let lines = play.happen(Event::Computed { op_id, result: job.run(&BufferPool::new(0)) });
-    // Of six, one is lost, one unreachable, one wrong: three are left, that is too few. The disk that was given up is
-    // the last resort; it has not come back.
+    // Of six fragments one is lost, one unreachable, one wrong; the three left are too few. The disk that was given up
+    // is the last resort; it has not returned.
     assert_eq!(lines, ["call Node(21) GetFragments"]);
     let lines = play.answer::<tessera_wire::data::GetFragmentsReply>(Kind::GetFragments, lost(Code::Unavailable));
-    // Nothing else can be had: the wrong one is tried too, as a reader would.
+    // No other source is left: the wrong fragment is tried too, as a reader would.
     assert_eq!(
         lines,
         [format!("compute 1 from {:?}", play.jobs[0].1.sources.iter().map(|it| it.number).collect::<Vec<_>>())]
@@ -133,7 +133,7 @@ fn a_rebuild_from_end_to_end() {
     assert!(result.finished && result.done.is_empty(), "{result:?}");
     assert!(result.reason.contains("3 of the 4"), "{}", result.reason);
 
-    // Handed out again, with all sources well.
+    // The task is handed out again, and all sources answer correctly.
     let (task, _) = rebuild_task(&chunk, 2);
     play.answer(Kind::Heartbeat, Ok(HeartbeatReply { tasks: vec![task], ..beat() }));
     play.disk(Ok(DiskReply::Verified(vec![Verdict::Bad("rot".into())])));
@@ -150,12 +150,12 @@ fn a_rebuild_from_end_to_end() {
     let result = results(&mut play).remove(0);
     assert_eq!(result.done, [FragmentRef { epoch: 4, ..of(77, 1, 102) }]);
     assert_eq!((result.finished, result.bytes), (true, all[1].bytes.len() as u64));
-    // TaskReport until answered, then forgotten.
+    // The result is reported until answered, then forgotten.
     play.answer(Kind::Heartbeat, Ok(beat()));
     assert_eq!(results(&mut play), []);
 }
 
-/// P3: a delete overtakes a rebuild: nothing is stored or reported afterwards.
+/// P3: a delete overtakes a rebuild; nothing is stored or reported afterwards.
 #[test]
 fn a_deleted_fragment_is_not_rebuilt() {
     let chunk = bytes(2, 1_000);
@@ -170,7 +170,7 @@ fn a_deleted_fragment_is_not_rebuilt() {
     assert!(result.finished && result.done.is_empty() && result.failed.is_empty());
 }
 
-/// P11: while it was rebuilt the group gave the place to another disk: not reported as done.
+/// P11: during the rebuild the group gave the place to another disk; the rebuild is not reported as done.
 #[test]
 fn a_rebuild_for_a_group_that_moved_on() {
     let chunk = bytes(3, 1_000);
@@ -188,7 +188,7 @@ fn a_rebuild_for_a_group_that_moved_on() {
     assert!(result.reason.contains("no longer has disk 102"), "{}", result.reason);
 }
 
-/// The bandwidth bound holds: chunks start only as the bucket allows.
+/// The bandwidth bound holds: chunks start only when the bucket allows it.
 #[test]
 fn rebuilds_are_paced() {
     let chunk = bytes(4, 1 << 20);
@@ -197,13 +197,13 @@ fn rebuilds_are_paced() {
         rebuild.chunks = vec![rebuild.chunks[0].clone(); 100];
         (0..100).for_each(|i| rebuild.chunks[i].chunk_id = i as u64 + 1);
     }
-    // Each costs 5 × 256 KiB; at 4 MiB/s that is 3.2 a second.
+    // Each chunk costs 5 × 256 KiB; 4 MiB/s allow 3.2 chunks a second.
     let mut play = Play::joined();
     let reply = HeartbeatReply { tasks: vec![task], repair_bytes_per_s: 4 << 20, ..beat() };
     play.answer(Kind::Heartbeat, Ok(reply));
     let mut started = 0;
     for _ in 0..1_000 {
-        // At home already: done at once.
+        // The fragment is already on the local disk, so the rebuild is done at once.
         while !play.ops.is_empty() {
             started += 1;
             let hash = tessera_accel::hash::chunk_hash(&chunk).0;
@@ -264,7 +264,7 @@ fn verification_tells_good_from_bad() {
     assert!(result.finished);
 }
 
-/// Pages follow each other; one that is not answered is sent again; what does not belong is deleted.
+/// Pages follow each other. An unanswered page is sent again. What does not belong on the disk is deleted.
 #[test]
 fn an_inventory_in_pages() {
     let key = |chunk_id| FragmentKey { chunk_id, fragment: 0 };
@@ -289,7 +289,8 @@ fn an_inventory_in_pages() {
     assert!(results(&mut play)[0].finished);
 }
 
-/// P13: a cycle goes on from step to step; rot is reported by itself and with the task; a new one starts from the front.
+/// P13: a cycle continues from step to step. Rot is reported by itself and with the task. A new cycle starts from the
+/// beginning.
 #[test]
 fn scrubbing_on_request() {
     let task = |task_id| Task { task_id, scrub: Some(ScrubTask { disk_id: 102 }), ..Task::default() };
@@ -302,7 +303,7 @@ fn scrubbing_on_request() {
         bad: vec![FragmentKey { chunk_id: 7, fragment: 2 }],
     }));
     assert_eq!(lines, ["disk 1 scrub from 5"]);
-    // Asked again in the middle: the step under way does not count for the new cycle.
+    // A request in the middle of a cycle: the step in progress does not count for the new cycle.
     play.tick(200);
     let sent: Heartbeat = play.sent(Kind::Heartbeat);
     assert_eq!((sent.bad, sent.scrubbed_bytes), (vec![of(7, 2, 102)], vec![0, 100]));
@@ -320,7 +321,8 @@ fn scrubbing_on_request() {
     assert_eq!(verified, [0, asked_ms * MS], "what was there when the cycle began");
 }
 
-/// Task ids are unique within a term only: a scrub that an earlier manager asked for does not finish the rebuild that has its id.
+/// Task ids are unique only within a term: a scrub that an earlier manager requested does not finish the rebuild with
+/// the same id.
 #[test]
 fn a_task_id_that_comes_again_is_another_task() {
     let mut play = serving(Task { task_id: 1, scrub: Some(ScrubTask { disk_id: 102 }), ..Task::default() });
@@ -335,7 +337,7 @@ fn a_task_id_that_comes_again_is_another_task() {
     assert_eq!((sent.running_tasks, sent.results), (vec![1], vec![]), "the rebuild goes on");
 }
 
-/// P13: without being asked, a disk is scrubbed within the interval, at the pace of the background.
+/// P13: without a request, a disk is scrubbed within the interval, at the background rate.
 #[test]
 fn scrubbing_in_the_background() {
     let config = NodeConfig { scrub_every_s: 100, compact_every_ms: 0, ..NodeConfig::default() };
@@ -353,7 +355,7 @@ fn scrubbing_in_the_background() {
     }
     started.sort();
     assert_eq!(started, ["disk 0 scrub from 0", "disk 1 scrub from 0"]);
-    // The next cycle: a step of 5,000 bytes is five seconds' worth.
+    // The next cycle: a step of 5,000 bytes takes the budget of five seconds.
     while play.ops.is_empty() {
         play.tick(100);
     }
