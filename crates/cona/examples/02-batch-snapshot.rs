@@ -1,4 +1,4 @@
-//! Several changes at once, and a reader that is not disturbed by them.
+//! Writes a batch of changes; a reader with a snapshot does not see them.
 
 use tessera_cona::{Batch, Durability, Options, Store};
 

@@ -1,4 +1,4 @@
-//! A consistent copy while writing goes on, and a check of every byte.
+//! Makes a consistent copy during writes, and checks every byte.
 
 use std::sync::Arc;
 

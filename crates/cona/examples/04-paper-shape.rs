@@ -1,4 +1,4 @@
-//! The paper's configuration: 64 KiB buffers, doubling cells, 16-bit fragments, beside ours.
+//! Compares the paper's configuration (64 KiB buffers, doubling cells, 16-bit fragments) with the default.
 
 use tessera_cona::{Options, Store};
 

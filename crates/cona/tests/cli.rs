@@ -1,4 +1,4 @@
-//! The command line as a user meets it: what it prints, and the codes it ends with.
+//! The command line as a user sees it: output and exit codes.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,14 +8,14 @@ fn cona(dir: &Path, words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_cona")).arg("-d").arg(dir).args(words).output().unwrap()
 }
 
-/// What a command that succeeds prints.
+/// Output of a command that succeeds.
 fn said(dir: &Path, words: &[&str]) -> String {
     let output = cona(dir, words);
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Code and message of a command that does not.
+/// Exit code and message of a command that fails.
 fn refused(dir: &Path, words: &[&str]) -> (i32, String) {
     let output = cona(dir, words);
     (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
@@ -62,7 +62,7 @@ fn figures_checks_copies_and_rates() {
         assert!(bench.contains(line), "{line} is missing: {bench}");
     }
     assert_eq!(said(dir, &["get", "k7"]), "v\n", "a benchmark touched what was stored");
-    // Damage is told with the file's name, by its own code.
+    // Damage has its own exit code, and the message names the file.
     let cell = std::fs::read_dir(&copy).unwrap().map(|e| e.unwrap().path());
     let cell = cell.into_iter().find(|p| p.extension().is_some_and(|e| e == "cell")).unwrap();
     let mut bytes = std::fs::read(&cell).unwrap();

@@ -1,4 +1,4 @@
-//! Readers, writers and scans at once, while the store's own threads flush and merge.
+//! Concurrent readers, writers and scans, while the store's own threads flush and merge.
 
 mod common;
 
@@ -22,8 +22,8 @@ fn pair(n: u64) -> ([u8; 9], [u8; 9]) {
     (key(b'a'), key(b'b'))
 }
 
-/// Two keys of a pair are always written together with one value: no reader may see them differ, and what a reader saw
-/// never becomes older.
+/// The two keys of a pair are always written together with one value. No reader may see them differ, and no reader may
+/// see an older value than before.
 #[test]
 fn readers_see_whole_batches_and_never_go_back() {
     for threads in [1, 3] {
@@ -71,7 +71,7 @@ fn readers_see_whole_batches_and_never_go_back() {
     }
 }
 
-/// Many writers with `Durability::Sync` share syncs, and each finds its own write done.
+/// Many writers with `Durability::Sync` share syncs, and each finds its own write complete.
 #[test]
 fn writers_together_lose_nothing() {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
@@ -93,7 +93,7 @@ fn writers_together_lose_nothing() {
     assert_eq!(all(store.range(..).unwrap()).unwrap().len(), 3600);
 }
 
-/// A backup taken while writes go on is the store at one moment.
+/// A backup taken during writes is the store at one moment.
 #[test]
 fn a_checkpoint_is_one_moment() {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
@@ -126,7 +126,7 @@ fn a_checkpoint_is_one_moment() {
     assert!(matches!(error, Error::AlreadyThere { .. }), "{error}");
 }
 
-/// A buffer that only sees the same key never fills; its log must not grow for ever all the same.
+/// A buffer that gets writes of one key never fills; its log must not grow without bound.
 #[test]
 fn one_key_overwritten_for_ever_takes_bounded_space() {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
@@ -142,7 +142,7 @@ fn one_key_overwritten_for_ever_takes_bounded_space() {
     assert_eq!(open(&disk, &small()).get(b"counter").unwrap(), Some(vec![2999_u32 as u8; 100]));
 }
 
-/// Tiny buffers make cells faster than one thread merges them: writers then wait, and cells do not pile up.
+/// Tiny buffers make cells faster than one thread merges them. Writers then wait, and cells do not pile up.
 #[test]
 fn cells_stay_few_whatever_the_buffers() {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());
@@ -160,7 +160,7 @@ fn cells_stay_few_whatever_the_buffers() {
     assert!(stats.cells.len() < 16 && stats.merged_records > 30_000 && stats.merge_us > 0, "{stats:?}");
 }
 
-/// A snapshot keeps the files of its cells; dropping it frees them, and disk use stays within what the README says.
+/// A snapshot keeps the files of its cells. Dropping it frees them, and disk use stays within what the README says.
 #[test]
 fn space_comes_back_when_readers_let_go() {
     let disk: Arc<dyn Disk> = Arc::new(MemDisk::new());

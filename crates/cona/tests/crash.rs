@@ -1,5 +1,6 @@
-//! P9: whatever fails at whatever I/O of a scripted life of a store, what was acknowledged as durable is there afterwards, and what is
-//! there is a prefix of what was written, whole batches only. Then the same with failpoints: each must be caught.
+//! P9: a scripted workload runs with every fault at every I/O. Afterwards everything acknowledged as durable is there,
+//! and the content is a prefix of the writes, in whole batches. Then the same with failpoints: the test must catch each
+//! of them.
 
 mod common;
 
@@ -13,14 +14,14 @@ use tessera_failpoint as failpoint;
 /// Every batch sets this to its own number.
 const MARKER: &[u8] = b"marker";
 
-/// What the outside world knows.
+/// What a user of the store knows.
 #[derive(Default)]
 struct Known {
-    /// Batches that were acknowledged: their number, and all records after them.
+    /// Acknowledged batches: the number of each, and all records after it.
     states: Vec<(u64, Model)>,
-    /// Batches that failed since: their numbers, and the records if that one happened all the same.
+    /// Batches that failed since: the number of each, and the records if it took effect nevertheless.
     tried: Vec<(u64, Model)>,
-    /// Acknowledged batches up to here are durable.
+    /// Acknowledged batches up to this number are durable.
     durable: u64,
     failures: u64,
 }
@@ -63,7 +64,7 @@ impl World {
                 model.insert(key, value);
             }
         }
-        // Without a log a write that fails to become durable has happened all the same: two steps.
+        // Without a log, a write that fails to become durable has still been applied: two steps.
         let logged = self.options.logged;
         match store.write_with(batch, if logged { durability } else { Durability::Os }) {
             Ok(()) if !logged && durability == Durability::Sync => {
@@ -129,7 +130,8 @@ impl World {
     }
 }
 
-/// A life: writes of both kinds, flushes, merges, a restart (not of an unlogged store, which would lose its buffer), a compaction.
+/// The workload: writes of both kinds, flushes, merges, a restart (not for an unlogged store, which would lose its
+/// buffer), a compaction.
 fn live(world: &mut World) {
     world.reopen();
     for i in 0..46 {
@@ -163,7 +165,7 @@ fn begin_unlogged(seed: u64) -> World {
     world
 }
 
-/// The store on `disk` must be a prefix that has all that was durable; gives the number of its last batch.
+/// Checks that the store on `disk` is a prefix with everything durable; returns the number of its last batch.
 fn check(known: &Known, disk: &SimDisk, context: &str) -> Result<(), String> {
     let open =
         |disk: &SimDisk| Store::open_on(Arc::new(disk.clone()), "", small()).map_err(|e| format!("{context}: {e}"));
@@ -184,7 +186,7 @@ fn check(known: &Known, disk: &SimDisk, context: &str) -> Result<(), String> {
             return Err(format!("{context}: {key:?} is found by a scan only"));
         }
     }
-    // It goes on from there.
+    // The store must accept writes.
     store.put(b"after", b"the crash").map_err(|e| format!("{context}: {e}"))?;
     drop(store);
     let store = open(disk)?;
@@ -197,7 +199,7 @@ fn check(known: &Known, disk: &SimDisk, context: &str) -> Result<(), String> {
 
 const KINDS: [CrashKind; 4] = [CrashKind::KeepNone, CrashKind::KeepAll, CrashKind::KeepSome, CrashKind::Torn];
 
-/// One life with one fault, then a crash; and what is left must be right.
+/// Runs the workload with one fault, then a crash, and checks what is left.
 fn story(seed: u64, at: u64, fault: Fault, kind: CrashKind, mistake: Option<&str>) -> Result<(), String> {
     let guard = mistake.map(failpoint::activate);
     let mut world = begin(seed);
@@ -230,7 +232,7 @@ fn power_loss_at_every_io_leaves_a_prefix_with_all_that_was_durable() {
     }
 }
 
-/// Without a log: what was flushed, or written with `Sync`, is there, and it is a prefix.
+/// Without a log, everything flushed or written with `Sync` survives, and the content is a prefix.
 #[test]
 fn power_loss_at_every_io_of_an_unlogged_store_leaves_a_prefix() {
     for seed in 20..22 {
@@ -263,7 +265,7 @@ fn a_failing_io_harms_nothing() {
     }
 }
 
-/// After a failed sync the process starts again on the same machine.
+/// After a failed sync, the process restarts on the same machine.
 #[test]
 fn a_restart_after_a_failed_sync_shows_what_the_medium_has() {
     for seed in 5..7 {
@@ -300,7 +302,7 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
     }
 }
 
-/// A sync that lies loses data; what is left must still be a prefix or a clear error, never a wrong value.
+/// A lying sync loses data. The rest must still be a prefix or a clear error, never a wrong value.
 #[test]
 fn a_lying_sync_never_gives_wrong_values() {
     let mut errors = 0;

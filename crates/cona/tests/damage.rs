@@ -1,4 +1,4 @@
-//! P2, P14: damaged files and bad requests give clear errors, never wrong values and never a panic.
+//! P2, P14: damaged files and bad requests give clear errors, never wrong values, never a panic.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn filled(options: &Options) -> (SimDisk, Model) {
     (disk, model)
 }
 
-/// Reads everything; `Err` if anything was not as it should be and nothing said so.
+/// Reads everything; `Err` if something was wrong without an error.
 fn read_all(disk: &SimDisk, model: &Model, options: &Options) -> Result<Vec<Error>, String> {
     let mut errors = Vec::new();
     let store = match Store::open_on(Arc::new(disk.clone()), "", options.clone()) {
@@ -71,7 +71,8 @@ fn a_flipped_bit_anywhere_is_an_error_or_harmless() {
         };
         let flipped = disk.reopen_copy();
         flipped.rot(path, at, 1 << (n % 8));
-        // A flip behind the last frame that anything says was durable passes for a torn tail: batches may be missing, none wrong.
+        // A flip after the last frame that is known to be durable passes for a torn tail: batches may be missing, but
+        // none is wrong.
         let outcome = read_all(&flipped, &model, &options);
         tried += 1;
         match outcome {
@@ -169,7 +170,7 @@ fn a_directory_that_is_no_store_or_is_in_use_is_refused() {
     assert_eq!(Store::open(dir.path(), small()).unwrap().get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
 }
 
-/// Runs `f` on a thread that may not write where others' permissions forbid it, also if the tests are run by root.
+/// Runs `f` on a thread that obeys file permissions, even if root runs the tests.
 fn as_nobody<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     let unprivileged = || {
         if rustix::process::geteuid().is_root() {
@@ -188,7 +189,8 @@ fn names(dir: &std::path::Path) -> Vec<String> {
     names
 }
 
-/// P14: a directory that may not be written is said to be so, with its name, whether there is a store in it or not; nothing in it changes.
+/// P14: the error for a directory that is not writable says so and names it, with or without a store in it. Nothing in
+/// it changes.
 #[test]
 fn a_read_only_directory_is_refused_by_name() {
     use std::os::unix::fs::PermissionsExt;
@@ -202,7 +204,7 @@ fn a_read_only_directory_is_refused_by_name() {
     for path in [dir.path(), &empty, &full] {
         allow(path, 0o555);
     }
-    // The store's files may be written or not: what its directory forbids is enough.
+    // The files' own permissions do not matter: those of the directory decide.
     for mode in [0o444, 0o666] {
         names(&full).iter().for_each(|name| allow(&full.join(name), mode));
         let before = names(&full);

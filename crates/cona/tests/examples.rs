@@ -1,9 +1,9 @@
-//! The numbered examples are run, not only compiled: what the README points at works.
+//! Runs the numbered examples, so that what the README refers to works.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the example called `name` prints. `cargo test` builds examples beside tests.
+/// Output of the example called `name`. `cargo test` builds examples along with tests.
 fn run(name: &str) -> String {
     let test = std::env::current_exe().unwrap();
     let built = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);

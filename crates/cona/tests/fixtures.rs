@@ -1,4 +1,5 @@
-//! Stores of every format version so far must stay readable. `REWRITE_FIXTURES=1` writes the current version's anew.
+//! Stores of every released format version must remain readable. `REWRITE_FIXTURES=1` rewrites those of the current
+//! version.
 
 mod common;
 
@@ -11,7 +12,8 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1")
 }
 
-/// What the fixture holds: short and long values, deletes, keys of all kinds; cells, and batches that are in the log only.
+/// Content of the fixture: short and long values, deletes, keys of all kinds, in cells and in batches that only the log
+/// holds.
 fn contents() -> Model {
     let mut model = Model::new();
     for i in 0..120_u32 {

@@ -1,4 +1,4 @@
-//! CONA against a plain map: random sequences of everything that a store can do (P1, P2, P3).
+//! CONA against a map: random sequences of all operations of a store (P1, P2, P3).
 
 mod common;
 

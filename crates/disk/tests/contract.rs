@@ -1,4 +1,4 @@
-//! What every backend must do alike, and what the simulated one must do badly (P9).
+//! The contract of all backends, and the faults of the simulated one (P9).
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ fn a_second_daemon_on_the_same_disk_is_refused() {
 
 const ID: Identity = Identity { cluster_id: [1; 16], disk_uuid: [2; 16], created_ms: 1_700_000_000_000 };
 
-/// P14: every wrong directory gets its own error and stays as it is.
+/// P14: each kind of wrong directory gets its own error and stays unchanged.
 #[test]
 fn wrong_directories_are_refused_by_name_and_unchanged() {
     each(|disk| {
@@ -128,7 +128,7 @@ fn damaged_identities_are_told_apart() {
     assert!(text.contains("version 2") && text.contains('1'), "{text}");
 }
 
-/// Version 1 as it was first written; must be readable for ever.
+/// Version 1 as first written; must remain readable.
 #[test]
 fn fixture_of_identity_version_1() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tessera-disk.v1");
@@ -219,7 +219,7 @@ fn renames_are_atomic_and_durable_once_the_directory_is_synced() {
     assert_eq!(disk.crash(CrashKind::KeepNone).contents("f").unwrap(), b"new");
 }
 
-/// P9: a failed sync poisons; nothing more is written until the disk is opened anew.
+/// P9: a failed sync poisons the disk; nothing is written until the disk is reopened.
 #[test]
 fn a_failed_sync_is_never_retried() {
     let disk = SimDisk::new(5);
@@ -292,7 +292,7 @@ fn a_restart_keeps_the_cache_but_does_not_make_it_durable() {
     assert!(again.crash(CrashKind::KeepNone).paths().is_empty());
 }
 
-/// The marker that a failed sync leaves makes the next process forget the cache.
+/// The marker file of a failed sync makes the next process drop the cache.
 #[test]
 fn a_poisoned_directory_opens_again() {
     let dir = tempfile::tempdir().unwrap();

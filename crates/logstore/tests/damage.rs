@@ -1,4 +1,4 @@
-//! Bytes that are not as they were written: nothing wrong is ever returned (P2), nothing panics. And the fixture of the format.
+//! Damaged bytes: nothing wrong is ever returned (P2), nothing panics. Also the format's fixture.
 
 mod common;
 #[path = "../../segment/tests/common/harm.rs"]
@@ -51,7 +51,7 @@ fn no_damage_makes_a_log_return_wrong_entries() {
     });
 }
 
-/// Version 1 as it was first written; must be readable for ever. `TESSERA_WRITE_FIXTURES=1` writes what is not there.
+/// Version 1 as first written; must remain readable. `TESSERA_WRITE_FIXTURES=1` writes missing fixtures.
 #[test]
 fn fixtures_of_version_1() {
     let dir = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/v1"));

@@ -1,4 +1,4 @@
-//! What the log store does, one behaviour a test.
+//! Behaviour of the log store, one behaviour per test.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn entries_come_back_after_a_power_loss() {
     assert!(log.entries(41, 100).unwrap().is_empty());
 }
 
-/// P8: an append that is sent twice has one effect.
+/// P8: an append that is sent twice takes effect once.
 #[test]
 fn an_append_may_be_repeated_and_may_overlap() {
     let disk = sim(1);
@@ -69,7 +69,7 @@ fn an_append_may_be_repeated_and_may_overlap() {
     assert_eq!(disk.contents("log/0000000000000001.log").unwrap().len(), 128 + 48 + 6 * (48 + 24));
 }
 
-/// P11: who has an older term is refused, also after a restart.
+/// P11: a sender with an older term is refused, also after a restart.
 #[test]
 fn older_terms_are_refused_for_ever() {
     let disk = sim(1);
@@ -190,7 +190,7 @@ fn a_snapshot_ahead_of_the_log_replaces_it() {
     assert_eq!(log.entries(51, 1000).unwrap(), run(2, 51..=53));
 }
 
-/// A snapshot of another branch voids what was held behind its position.
+/// A snapshot of another branch voids the entries held after its position.
 #[test]
 fn entries_that_do_not_continue_a_snapshot_are_void() {
     let disk = sim(1);
@@ -241,7 +241,7 @@ fn no_space_in_mid_append_leaves_the_log_intact_and_usable() {
     assert_eq!((all(&log), report), (run(1, 1..=6), LogReport::default()));
 }
 
-/// P14: what is not ours is refused by name and stays as it is.
+/// P14: files of other disks, clusters or versions are refused by name and stay unchanged.
 #[test]
 fn logs_from_elsewhere_and_from_the_future_are_refused() {
     let disk = sim(1);
@@ -267,7 +267,7 @@ fn logs_from_elsewhere_and_from_the_future_are_refused() {
     }
 }
 
-/// The scripted workload of the crash test: what was acknowledged, step by step.
+/// What was acknowledged in the crash test's workload, step by step.
 #[derive(Clone, Default, Debug)]
 struct Acknowledged {
     term: u64,
@@ -275,7 +275,7 @@ struct Acknowledged {
     snapshot: Option<Snapshot>,
 }
 
-/// Runs the script until something fails; `acked` is what returned Ok, `tried` what may have happened besides.
+/// Runs the workload until an operation fails. `acked` holds what returned Ok, `tried` what may have happened besides.
 fn script(log: &mut LogStore, acked: &mut Acknowledged, tried: &mut Vec<LogEntry>) -> Result<(), LogError> {
     for round in 0..4u64 {
         let term = round + 1;
@@ -306,7 +306,7 @@ fn check(acked: &Acknowledged, tried: &[LogEntry], log: &LogStore, context: &str
     assert!(state.snapshot.map_or(0, |s| s.seq) >= acked.snapshot.map_or(0, |s| s.seq), "{context}: snapshot lost");
     log.verify_snapshot().unwrap();
     let covered = state.snapshot.map_or(0, |s| s.seq);
-    // The batch under way may have begun to overrule; everything before it must be there.
+    // The batch in progress may have begun to overrule entries; everything before it must be there.
     let overruled = tried.iter().filter(|t| acked.entries.get(t.seq as usize - 1).is_some_and(|a| a.term < t.term));
     let safe = overruled.map(|t| t.seq).min().unwrap_or(u64::MAX);
     for entry in acked.entries.iter().filter(|e| e.seq > covered && e.seq < safe) {
@@ -341,7 +341,7 @@ fn crash_everywhere(options: &LogOptions, seeds: u64) -> u64 {
                     assert!(report.damage.is_empty(), "{context}: {report:?}");
                     check(&acked, &tried, &log, &context);
                 }
-                // The process restarts, the cache survives; then it goes on.
+                // The process restarts with the cache intact, then continues.
                 let disk = disk.reopen();
                 let (mut log, _) = LogStore::open(Arc::new(disk.clone()), options.clone()).unwrap();
                 check(&acked, &tried, &log, &format!("{fault:?} at {at}, seed {seed}, reopened"));
@@ -358,7 +358,7 @@ fn crash_everywhere(options: &LogOptions, seeds: u64) -> u64 {
     total
 }
 
-/// P9: whatever fails at whatever I/O, what was acknowledged is there, and nothing else but what was tried.
+/// P9: with any fault at any I/O, everything acknowledged is there, and otherwise only what was tried.
 #[test]
 fn every_crash_at_every_io_keeps_what_was_acknowledged() {
     let total = crash_everywhere(&LogOptions { file_size_bytes: 300 }, 2);

@@ -1,8 +1,8 @@
-//! How fast a node takes fragments in over a socket, and what CPU time that costs.
+//! Measures how fast a node receives fragments over a socket, and the CPU time this costs.
 //!
 //! `cargo run --release -p tessera-node --example put_throughput -- [DIR] [GIB] [CONNECTIONS] [unix|tcp]`
-//! (DIR should be on a tmpfs to see the node and not the disk.) The senders do nothing but send: their fragments and
-//! checksums are made once. CPU time is of the whole process; that of the sending threads is shown apart.
+//! (With DIR on a tmpfs, the node is measured and not the disk.) The senders only send: their fragments and checksums
+//! are computed once. CPU time is that of the whole process; that of the sending threads is shown separately.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -19,7 +19,7 @@ use tessera_wire::Kind;
 
 const FRAGMENT_BYTES: usize = 256 << 10;
 const PER_PUT: usize = 16;
-/// Puts a sender has on the way.
+/// Puts in flight per sender.
 const WINDOW: usize = 4;
 
 fn seconds(clock: ClockId) -> f64 {
@@ -101,7 +101,7 @@ fn main() {
     reads(&at, puts_each * connections, gb);
 }
 
-/// CPU seconds per GB by name of thread, in user code and in the kernel. (Threads that have ended are not in it.)
+/// CPU seconds per GB by thread name, in user code and in the kernel. Threads that have ended are not included.
 fn threads_cpu(gb: f64) {
     let mut by_name: std::collections::BTreeMap<String, (f64, f64)> = Default::default();
     for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
@@ -118,7 +118,7 @@ fn threads_cpu(gb: f64) {
     }
 }
 
-/// Reads everything back: the receiving side is in this process too, so the CPU time is of both.
+/// Reads everything back. The receiving side is in this process too, so the CPU time covers both sides.
 fn reads(at: &Endpoint, puts: usize, gb: f64) {
     use tessera_wire::data::{GetFragments, GetItem};
     let (cpu, start) = (seconds(ClockId::ProcessCPUTime), Instant::now());

@@ -1,5 +1,5 @@
-//! A disk worker over the simulated disk: what was answered survives any crash, what was not may or may not, and
-//! nothing else is there (P9).
+//! A disk worker on the simulated disk. Every acknowledged operation survives any crash, an unacknowledged one may or
+//! may not, and nothing else is there (P9).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn identity() -> Identity {
 fn open(disk: &SimDisk) -> Option<SegmentStore> {
     let options = Options { segment_size_bytes: 64 << 10, reserve_bytes: 0, ..Options::default() };
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-    // As a node has it, but for the thread of its own.
+    // As in a node, but without a thread of its own.
     let index = Box::new(ConaIndex::open_inline(disk.clone(), 4096));
     SegmentStore::open_with_index(disk, options, index, &mut |_| {}).ok().map(|(store, _)| store)
 }
@@ -56,7 +56,8 @@ enum Expected {
     Either,
 }
 
-/// Runs random batches of appends and deletes on a disk that fails at its `fail_at`th operation; gives what was promised.
+/// Runs random batches of appends and deletes on a disk that fails at its `fail_at`th operation. Returns what was
+/// promised.
 fn run(disk: &SimDisk, seed: u64, fail_at: Option<u64>, mistake: Option<&str>) -> BTreeMap<u64, Expected> {
     let _guard = mistake.map(failpoint::activate);
     let mut expected = BTreeMap::new();
@@ -90,7 +91,7 @@ fn run(disk: &SimDisk, seed: u64, fail_at: Option<u64>, mistake: Option<&str>) -
         if random.below(4) == 0 {
             batch.push(QueuedOp { op_id: 99, op: DiskOp::Compact { dead_percent: 1, seal: true, max_bytes: 10_000 } });
         }
-        // Begun: until it is answered, either may be found; but what is gone stays gone (P3).
+        // Begun: until it is answered, either state may be found; but what is deleted stays deleted (P3).
         for id in ops.values().flat_map(|(_, ids, _)| ids) {
             if expected.get(id) != Some(&Expected::Gone) {
                 expected.insert(*id, Expected::Either);
@@ -123,7 +124,7 @@ fn run(disk: &SimDisk, seed: u64, fail_at: Option<u64>, mistake: Option<&str>) -
     expected
 }
 
-/// What is wrong with a disk after a crash, if anything.
+/// Checks a disk after a crash.
 fn judge(disk: &SimDisk, expected: &BTreeMap<u64, Expected>) -> Result<(), String> {
     let Some(store) = open(disk) else {
         return match expected.values().all(|e| *e == Expected::Either) {
@@ -159,7 +160,8 @@ fn check(disk: &SimDisk, expected: &BTreeMap<u64, Expected>, what: &str) {
     judge(disk, expected).unwrap_or_else(|why| panic!("{what}: {why}"));
 }
 
-/// Cuts the power at every third operation of the script (which third depends on the seed) in turn; how often that broke a promise, and the first time.
+/// Cuts the power at every third operation of the script in turn; the seed chooses which third. Returns how often that
+/// broke a promise, and the first case.
 fn cut_everywhere(seed: u64, mistake: Option<&str>) -> (usize, Option<String>) {
     let dry = SimDisk::new(seed);
     run(&dry, seed, None, mistake);
@@ -179,7 +181,7 @@ fn cut_everywhere(seed: u64, mistake: Option<&str>) -> (usize, Option<String>) {
     (broken, first)
 }
 
-/// Power fails at every single operation of the disk, and takes all, some or none of what was not synced.
+/// The power fails at every single operation of the disk, and all, some or none of the unsynced bytes survive.
 #[test]
 fn power_fails_at_every_operation() {
     for seed in 1..4 {
@@ -187,15 +189,15 @@ fn power_fails_at_every_operation() {
     }
 }
 
-/// The test above can fail: a store that acknowledges before it has synced is found out.
+/// The test above can fail: it detects a store that acknowledges before it syncs.
 #[test]
 fn an_early_acknowledgement_is_found_out() {
     let (broken, first) = cut_everywhere(1, Some("segment.ack_before_sync"));
     assert!(broken > 0 && first.unwrap().contains("was acknowledged and is lost"));
 }
 
-/// The sync of a batch fails: nothing of it is acknowledged, the fault says that the disk is to be given up, and what
-/// was acknowledged before is still there when it is opened again.
+/// The sync of a batch fails. Nothing of the batch is acknowledged, the fault says that the disk must be given up, and
+/// earlier acknowledged fragments are there after reopening.
 #[test]
 fn a_failed_sync_acknowledges_nothing() {
     let disk = SimDisk::new(1);
@@ -223,7 +225,7 @@ fn a_failed_sync_acknowledges_nothing() {
     check(&disk.crash(CrashKind::KeepNone), &expected, "after the failed sync");
 }
 
-/// The answer to a put that need not wait comes before the sync, the others after it; each once.
+/// The reply to a put without `sync` comes before the sync, the others after it; each once.
 #[test]
 fn who_need_not_wait_does_not() {
     let disk = SimDisk::new(1);
@@ -235,7 +237,7 @@ fn who_need_not_wait_does_not() {
     assert_eq!(rounds, [vec![2], vec![1, 3]]);
 }
 
-/// A disk that is full for one put may have room for another; deletes still work; nothing half stays.
+/// A disk too full for one put may have space for another; deletes still work; nothing is left half done.
 #[test]
 fn a_full_disk() {
     let disk = SimDisk::new(1);
@@ -267,7 +269,8 @@ fn a_full_disk() {
     check(&disk.crash(CrashKind::KeepAll), &expected, "full");
 }
 
-/// P6, P8: a client that sends other bytes under a known name is refused; repair, which has verified them, is not.
+/// P6, P8: a client that sends other bytes under a known name is refused. A repair, which has verified its bytes, is
+/// not.
 #[test]
 fn conflicts_and_repairs() {
     let disk = SimDisk::new(1);

@@ -1,4 +1,4 @@
-//! Nodes over real sockets and real directories, with a pretended manager.
+//! Nodes with real sockets and directories, and a scripted manager.
 
 mod common;
 
@@ -23,8 +23,8 @@ fn get(items: Vec<GetItem>) -> GetFragments {
     GetFragments { items, hints: vec![] }
 }
 
-/// Two nodes: fragments are put, read back whole and in part over TCP and a Unix socket, one is rebuilt from the other
-/// node, verified, deleted; and a clean stop loses nothing.
+/// Two nodes: fragments are put, then read whole and in part over TCP and a Unix socket; one is rebuilt from the other
+/// node, verified, deleted. A clean stop loses nothing.
 #[test]
 fn a_life_of_two_nodes() {
     let dir = tempfile::tempdir().unwrap();
@@ -50,11 +50,11 @@ fn a_life_of_two_nodes() {
     let to_b = put_of(vec![item(&chunk, 77, 103, 5, &pieces[5])]);
     let (reply, _) = client.call_wait(&at_b, &to_b, vec![pieces[5].clone().into()], WAIT).unwrap();
     assert_eq!(reply.results[0].error, None);
-    // Sent twice: one effect, the same answer (P8).
+    // Sent twice: takes effect once, with the same answer (P8).
     let (reply, _) = client.call_wait(&at_b, &to_b, vec![pieces[5].clone().into()], WAIT).unwrap();
     assert_eq!(reply.results[0].error, None);
 
-    // Whole, in part, verified, with groups; and what is not there.
+    // Whole, in part, verified, with groups; and a fragment that is not there.
     for at in [at_a.clone(), Endpoint::Unix(dir.path().join("a.sock"))] {
         let part = GetItem { offset: 1_000, len_bytes: 20_000, want_groups: true, ..whole(77, 1, 101) };
         let part = GetItem { whole: false, ..part };
@@ -111,7 +111,7 @@ fn a_life_of_two_nodes() {
     assert_eq!(held, vec![of(4, 103), of(5, 103)]);
     let (reply, _) = client.call_wait(&at_a, &get(vec![whole(77, 0, 101)]), vec![], WAIT).unwrap();
     assert_eq!(reply.results[0].error.as_ref().unwrap().kind(), Code::NotFound);
-    // P3: a late duplicate does not bring it back.
+    // P3: a late duplicate does not bring the fragment back.
     let late = put_of(vec![item(&chunk, 77, 101, 0, &pieces[0])]);
     let (reply, _) = client.call_wait(&at_a, &late, vec![pieces[0].clone().into()], WAIT).unwrap();
     assert_eq!(reply.results[0].error.as_ref().unwrap().kind(), Code::NotFound);
@@ -121,7 +121,7 @@ fn a_life_of_two_nodes() {
     assert_eq!(status.node.unwrap().name, "a");
     assert!(a.metrics().core.fragments_stored >= 4);
 
-    // A clean stop, and everything is there again.
+    // After a clean stop everything is there again.
     drop(a);
     let registrations = manager.with(|s| s.registrations);
     let mut options = node(&manager, "a", &[&one, &two]);
@@ -137,8 +137,8 @@ fn a_life_of_two_nodes() {
     assert_eq!(payload, [&pieces[2][..], &pieces[3][..]].concat());
 }
 
-/// P11: without answered heartbeats nothing is acknowledged once the lease is over, but reads are served; the first
-/// answered heartbeat mends it. A node that must register comes back under a new life.
+/// P11: without answered heartbeats nothing is acknowledged once the lease has expired, but reads are served. The first
+/// answered heartbeat restores the lease. A node that must register gets a new incarnation.
 #[test]
 fn lease_and_rejoining() {
     let dir = tempfile::tempdir().unwrap();
@@ -183,7 +183,7 @@ fn lease_and_rejoining() {
     assert_eq!(a.metrics().core.rejoins, 1);
 }
 
-/// The log replica: entries, gaps, terms, a snapshot; and all of it is there after a restart, before any manager.
+/// The log replica: entries, gaps, terms, a snapshot. All of it is there after a restart, before any manager is.
 #[test]
 fn the_log_replica() {
     let dir = tempfile::tempdir().unwrap();
@@ -200,7 +200,7 @@ fn the_log_replica() {
     };
     let (state, _) = client.call_wait(&at, &append(3, 1, vec![2, 3]), vec![b"aabbb"[..].into()], WAIT).unwrap();
     assert_eq!((state.term, state.last_seq, state.last_term), (3, 2, 3));
-    // A gap is answered with what is held.
+    // The answer to a gap says what the replica holds.
     let (state, _) = client.call_wait(&at, &append(3, 7, vec![1]), vec![b"x"[..].into()], WAIT).unwrap();
     assert_eq!(state.last_seq, 2);
     let stale = client.call_wait(&at, &append(2, 3, vec![1]), vec![b"x"[..].into()], WAIT).unwrap_err();
@@ -228,7 +228,7 @@ fn the_log_replica() {
     assert_eq!((reply.total_bytes, &payload[..]), (10_000, &snapshot[5_000..]));
 }
 
-/// P14: the log is a manager's and fragments are not; who says so is the greeting.
+/// P14: only a manager may access the log, and only a client may put fragments. The greeting decides.
 #[test]
 fn requests_of_another_role_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -256,7 +256,7 @@ fn requests_of_another_role_are_refused() {
     assert_eq!(peer(Role::Client).call_wait(&at, &put, piece(), WAIT).unwrap().0.results[0].error, None);
 }
 
-/// P14: each directory that is not ours to serve is refused with one line, and left as it was.
+/// P14: each directory that this node must not serve is refused with one line and stays unchanged.
 #[test]
 fn disks_that_are_not_ours() {
     let dir = tempfile::tempdir().unwrap();
@@ -299,7 +299,7 @@ fn disks_that_are_not_ours() {
     let line = refused(&[&path("ours")]);
     assert!(line.contains("format version 2"), "{line}");
 
-    // Of another cluster than the manager's: it registers in vain, and says so.
+    // A disk of another cluster than the manager's: registration fails with an error that says so.
     let theirs = NodeServer::start(node(&manager, "x", &[&path("theirs")])).unwrap();
     let error = theirs.fatal().recv_timeout(WAIT).unwrap();
     assert_eq!(error.kind(), Code::WrongCluster);
@@ -316,7 +316,7 @@ fn disks_that_are_not_ours() {
     assert!(NodeServer::start(options).err().unwrap().to_string().contains("--disk"));
 }
 
-/// P14: what must not be asked is refused, and the connection goes on.
+/// P14: an invalid request is refused, and the connection continues.
 #[test]
 fn bad_requests_change_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,9 @@
-//! How fast fragments reach a directory: `cargo run --release -p tessera-segment --example append_speed -- DIR [fragment KiB] [GiB]`.
+//! Measures how fast fragments reach a directory: `cargo run --release -p tessera-segment --example append_speed -- DIR
+//! [fragment KiB] [GiB]`.
 //!
-//! Prints one copy in memory (the floor), plain `pwrite` into a file there, appends and syncs through the store, and
-//! verified reads, each in GB/s of fragment data. The directory's files are removed at the end.
+//! Prints the rate of one copy in memory (the lower bound of the cost), of plain `pwrite` into a file there, of appends
+//! and syncs through the store, and of verified reads, each in GB/s of fragment data. Removes the directory's files at
+//! the end.
 
 use std::sync::Arc;
 use std::time::Instant;

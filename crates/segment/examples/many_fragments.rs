@@ -1,9 +1,11 @@
-//! A node's disk with many small fragments: memory of its index, pages read a look-up, put latency, and what a restart reads.
+//! Measures a node's disk with many small fragments: index memory, pages read per look-up, put latency, and what a
+//! restart reads.
 //!
 //! `cargo run --release -p tessera-segment --example many_fragments -- DIR [--fragments N] [--bytes B] [--keep] [--out FILE.md]`
 //!
-//! Fragments are appended to a store in DIR/many-fragments with the index that nodes have; what an earlier run with `--keep` left there is gone on with.
-//! Writes what it measured as a table. The directory is removed at the end, unless `--keep` is given.
+//! Appends fragments to a store in DIR/many-fragments with the index that nodes use, and continues from what an earlier
+//! run with `--keep` left there. Prints the measurements as a table. Removes the directory at the end, unless `--keep`
+//! is given.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -16,11 +18,11 @@ use tessera_segment::{
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Fragments that one sync covers while loading.
+/// Fragments per sync while loading.
 const BATCH: u64 = 2_000;
-/// Single puts that are timed.
+/// Number of timed single puts.
 const TIMED: u64 = 3_000;
-/// Look-ups that are counted.
+/// Number of counted look-ups.
 const LOOKUPS: u64 = 200_000;
 
 struct Args {
@@ -50,7 +52,7 @@ fn args() -> Result<Args, Failure> {
     Ok(args)
 }
 
-/// A chunk of six fragments has some of them here: ids ascend, with gaps.
+/// Id of the `nth` fragment. The disk has only some of a chunk's six fragments, so ids ascend with gaps.
 fn id(nth: u64) -> FragmentId {
     FragmentId { chunk_id: 1 + nth / 2 * 3, fragment: (nth % 2 * 4) as u16 }
 }
@@ -79,14 +81,14 @@ fn append(store: &SegmentStore, from: u64, to: u64, data: &[u8], data_crc: u32) 
     Ok(store.sync()?)
 }
 
-/// Bytes of memory that are the process's own.
+/// Bytes of anonymous memory of the process.
 fn anonymous_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
     line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// Microseconds of single puts, each synced, sorted.
+/// Latencies of single, synced puts, in microseconds, sorted.
 fn timed_puts(store: &SegmentStore, from: u64, data: &[u8], data_crc: u32) -> Result<Vec<f64>, Failure> {
     let mut times = Vec::new();
     for nth in from..from + TIMED {
@@ -103,7 +105,7 @@ fn quantiles(times: &[f64]) -> String {
     format!("{:.0} / {:.0} / {:.0} µs", at(0.5), at(0.99), at(1.0))
 }
 
-/// Page reads a look-up, and microseconds.
+/// Pages read per look-up, and microseconds per look-up.
 fn lookups(
     store: &SegmentStore,
     fragments: u64,
@@ -148,7 +150,7 @@ fn main() -> Result<(), Failure> {
     }
     let load_s = begun.elapsed().as_secs_f64();
     let loaded = args.fragments - held.min(args.fragments);
-    // Puts while buffers and merges of a full index go on, not at rest.
+    // Puts are timed while the buffers and merges of a full index are active, not at rest.
     let puts = timed_puts(&store, nth, &data, data_crc)?;
     drop(store);
     let (store, unclean, unclean_s) = open(&disk)?;

@@ -1,5 +1,5 @@
-//! The index on flash answers as the one in memory does, in a store's whole life, on a full disk, in little memory; and what is wrong with
-//! it is an error or a scan, never a wrong entry.
+//! The index on flash answers like the one in memory: throughout a store's life, on a full disk, with little memory.
+//! Damage to it causes an error or a scan, never a wrong entry.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn empty(disk: &Arc<dyn Disk>, buffer_bytes: u64) -> ConaIndex {
     index
 }
 
-/// One to eight changes at once, as drawn.
+/// One to eight random changes at once.
 fn changes(index: &dyn Index, rng: &mut SplitMix64) -> Changes {
     let mut changes = Changes::default();
     for _ in 0..1 + rng.below(8) {
@@ -62,7 +62,7 @@ fn same(flash: &ConaIndex, memory: &MemIndex, rng: &mut SplitMix64) {
     assert_eq!(flash.len(), memory.len());
 }
 
-/// What a recovery must bring.
+/// Applies changes to the state that a recovery must return.
 fn note(expected: &mut IndexState, changes: &Changes) {
     expected.point = changes.point.unwrap_or(expected.point);
     for (number, row) in &changes.segments {
@@ -102,13 +102,13 @@ fn it_answers_as_the_index_in_memory_does_and_comes_back() {
         }
     }
     assert!(merges > 5);
-    // An index of another disk is none of ours.
+    // The index of another disk is not used.
     drop(flash);
     let other = tessera_disk::Identity { disk_uuid: [8; 16], ..IDENTITY };
     assert_eq!(ConaIndex::open_inline(disk, 8192).recover(&other).unwrap(), None);
 }
 
-/// A full disk refuses the index's writes too: nothing is forgotten.
+/// A full disk refuses the index's writes, too; no change is lost.
 #[test]
 fn a_full_disk_loses_no_entry() {
     let sim = SimDisk::new(2);
@@ -185,7 +185,7 @@ fn copy_of(disk: &SimDisk) -> SimDisk {
     copy
 }
 
-/// What a scan of all segments says.
+/// The result of a scan of all segments.
 fn scanned(disk: &SimDisk) -> (Vec<Entry>, Stats) {
     let (store, _) = open(disk, options()).unwrap();
     (store.list(None, usize::MAX).unwrap(), Stats { index_bytes: 0, ..store.stats() })
@@ -209,8 +209,8 @@ fn round(store: &SegmentStore, round: u64) {
     store.sync().unwrap();
 }
 
-/// A clean end leaves nothing to scan, a kill what was written since the index last became durable; in both the restarted store is what a
-/// scan of everything would make of the disk.
+/// A clean shutdown leaves nothing to scan; a kill leaves what was written after the index last became durable. In both
+/// cases the restarted store equals the result of a full scan.
 #[test]
 fn a_restart_goes_on_from_the_index() {
     let disk = sim(4);
@@ -236,7 +236,8 @@ fn a_restart_goes_on_from_the_index() {
     assert!(report.resumed && report.records < total / 4, "{} of {total} records read", report.records);
 }
 
-/// Whatever happens to its files, the fragments are found: from the index if that is sound, else from the segments.
+/// With any damage to the index's files, all fragments are found: through the index if it is intact, otherwise through
+/// the segments.
 #[test]
 fn a_damaged_or_lost_index_is_made_anew() {
     let begun = sim(5);
@@ -264,7 +265,7 @@ fn a_damaged_or_lost_index_is_made_anew() {
             }
             let (store, report) = open_on_flash(&disk);
             remade += u64::from(report.index_lost.is_some());
-            // What opening did not read, look-ups may meet: an error then, and made anew by the next opening.
+            // Look-ups may find damage that opening did not read: an error, and the next opening rebuilds the index.
             let listed = store.list(None, usize::MAX);
             let lost = expected.iter().any(|e| store.get(e.id).is_err());
             if let (Ok(listed), false) = (&listed, lost) {
@@ -283,7 +284,7 @@ fn a_damaged_or_lost_index_is_made_anew() {
     assert!(remade > 24, "{remade}");
 }
 
-/// Segments that are not what the index knew: it is not believed, whatever was done to them.
+/// If the segments differ from what the index knows, in any way, the index is not used.
 #[test]
 fn an_index_that_does_not_fit_the_segments_is_not_believed() {
     let begun = sim(6);
@@ -306,7 +307,7 @@ fn an_index_that_does_not_fit_the_segments_is_not_believed() {
                 _ => assert!(disk.rot(&path, 30, 1)),
             }
             let (store, report) = open_on_flash(&disk);
-            // Behind the last point anything may lie.
+            // Any bytes may follow the last point.
             let torn = last && harm == 2;
             assert_eq!(report.resumed, torn, "{name}, {harm}: {report:?}");
             assert_eq!(report.index_lost.is_none(), torn);
@@ -323,7 +324,7 @@ fn damage_cells(disk: &SimDisk) {
     }
 }
 
-/// Damage met by a running store is an error of that call, and the next opening rebuilds the index.
+/// Damage found by a running store is an error of that call, and the next opening rebuilds the index.
 #[test]
 fn damage_under_a_running_store_is_an_error() {
     let disk = sim(7);
@@ -342,7 +343,7 @@ fn damage_under_a_running_store_is_an_error() {
     assert_eq!(store.list(None, usize::MAX).unwrap(), expected);
 }
 
-/// … or the store itself does, with what was written and not yet synced, and goes on.
+/// Or the store rebuilds it itself, including records that are written but not synced, and continues.
 #[test]
 fn a_running_store_makes_its_index_anew() {
     let disk = sim(8);
@@ -370,8 +371,9 @@ fn a_running_store_makes_its_index_anew() {
     agrees_with_a_scan(&store, &disk);
 }
 
-/// A store with many small fragments: its index stays within 1.3 bytes a fragment beside its buffers, a look-up reads one page, and a
-/// restart next to nothing. `examples/many_fragments.rs` does it with 20 million (bench/results/index.md).
+/// A store with many small fragments: its index stays within 1.3 bytes per fragment besides its buffers, a look-up
+/// reads one page, and a restart reads almost nothing. `examples/many_fragments.rs` does it with 20 million
+/// (bench/results/index.md).
 #[test]
 fn many_fragments_take_little_memory_and_one_read_each() {
     const COUNT: u64 = 200_000;

@@ -1,6 +1,7 @@
-//! P9: whatever fails at whatever I/O of a scripted life of a store, what was acknowledged is there afterwards, what was
-//! deleted stays deleted (P3), and nothing is there that was not written. Then the same with failpoints: each must be caught. All of it with
-//! either index: the one on flash must bring a restarted store to exactly what a scan of all segments would.
+//! P9: a scripted workload runs with every fault at every I/O. Afterwards everything acknowledged is there, everything
+//! deleted stays deleted (P3), and nothing is there that was not written. Then the same with failpoints: the test must
+//! catch each of them. All of it runs with either index: the one on flash must restore exactly what a scan of all
+//! segments would.
 
 mod common;
 
@@ -13,26 +14,26 @@ use tessera_disk::{CrashKind, Disk, Fault, SimDisk};
 use tessera_failpoint as failpoint;
 use tessera_segment::*;
 
-/// What the outside world knows of one fragment.
+/// What a user of the store knows of one fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    /// Put, not acknowledged: may be there or not.
+    /// Put but not acknowledged: may be there or not.
     PutTried,
     /// Acknowledged: must be there.
     Held,
-    /// A delete is under way: may be there or not.
+    /// Delete in progress: may be there or not.
     DeleteTried,
-    /// Its delete was acknowledged: must not be there.
+    /// Delete acknowledged: must not be there.
     Deleted,
-    /// Its append failed: may be there after a crash now.
+    /// Append failed: may be there after a crash now.
     PutFailed,
-    /// Its append failed, and a later sync succeeded: must not be there.
+    /// Append failed, and a later sync succeeded: must not be there.
     Refused,
-    /// Its delete failed: may be there or not after a crash now; must be there once a later sync succeeded.
+    /// Delete failed: may be there or not after a crash now; must be there once a later sync succeeds.
     DeleteFailed,
 }
 
-/// Which index the stores have.
+/// The kind of index of the stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     Memory,
@@ -49,11 +50,11 @@ fn open_kept(disk: &SimDisk, options: Options, kept: Kept) -> Result<(SegmentSto
 }
 
 thread_local! {
-    /// How often an index was made anew, and how often used.
+    /// How many openings rebuilt the index, and how many used it.
     static OPENED: RefCell<[u64; 2]> = const { RefCell::new([0; 2]) };
 }
 
-/// Opens, and if the index was used, compares with what a scan says.
+/// Opens the store. If the index was used, compares it with the result of a scan.
 fn open_checked(disk: &SimDisk, kept: Kept, context: &str) -> (SegmentStore, OpenReport) {
     let (store, report) = open_kept(disk, options(), kept).unwrap_or_else(|e| panic!("{context}: {e}"));
     if kept == Kept::Flash {
@@ -69,7 +70,7 @@ fn open_checked(disk: &SimDisk, kept: Kept, context: &str) -> (SegmentStore, Ope
 struct World {
     store: SegmentStore,
     known: BTreeMap<FragmentId, Known>,
-    /// After a failed operation the script goes on, unless the disk is gone.
+    /// The workload continues after a failed operation, unless the disk is gone.
     failures: u64,
     /// Records that compaction could not read.
     unreadable: usize,
@@ -141,7 +142,7 @@ impl World {
     }
 }
 
-/// A life: puts of many sizes, deletes of most, compaction, puts again. Chunk ids are never used twice.
+/// The workload: puts of many sizes, deletes of most, compaction, more puts. Chunk ids are never reused.
 fn live(world: &mut World, from: u64) {
     for chunk in from..from + 12 {
         world.put(chunk, (chunk as usize * 397) % 1500);
@@ -189,7 +190,7 @@ fn begin(seed: u64, kept: Kept) -> (SimDisk, World) {
     (disk, World { store, known: BTreeMap::new(), failures: 0, unreadable: 0 })
 }
 
-/// Runs the life with a fault at I/O `at`, then looks at what every kind of crash leaves, and lives on.
+/// Runs the workload with a fault at I/O `at`, checks the result of every kind of crash, and continues.
 fn one(at: u64, fault: Fault, seed: u64, kept: Kept) {
     let context = format!("{fault:?} at {at}, seed {seed}, {kept:?}");
     let (disk, mut world) = begin(seed.wrapping_mul(1_000_003) ^ at, kept);
@@ -202,7 +203,7 @@ fn one(at: u64, fault: Fault, seed: u64, kept: Kept) {
         assert!(report.findings.is_empty(), "{context}, {kind:?}: {report:?}");
         check(&known, &store, &format!("{context}, {kind:?}"));
     }
-    // The process restarts on the same machine, settles what was in doubt, lives on, and then the power fails.
+    // The process restarts on the same machine, settles uncertain states and continues; then the power fails.
     let disk = disk.reopen();
     let (store, report) = open_checked(&disk, kept, &format!("{context}, reopened"));
     assert!(report.findings.is_empty(), "{context}, reopened: {report:?}");
@@ -251,7 +252,7 @@ fn a_failed_sync_at_every_io() {
     every_io(&[Fault::SyncFails], 2, 1, Kept::Memory);
 }
 
-/// The index's own I/Os among them, and the scan that makes a lost one anew.
+/// Covers the index's own I/Os and the scan that rebuilds a lost index.
 #[test]
 fn power_loss_at_every_io_with_the_index_on_flash() {
     let total = every_io(&[Fault::PowerLoss], 3, 1, Kept::Flash);
@@ -266,7 +267,7 @@ fn a_failing_io_at_every_io_with_the_index_on_flash() {
     every_io(&[Fault::Eio, Fault::NoSpace, Fault::SyncFails], 1, 1, Kept::Flash);
 }
 
-/// A power loss at every I/O of a scan that makes the index: it is begun again, or gone on with.
+/// A power loss at every I/O of a scan that builds the index: the next scan restarts or resumes.
 #[test]
 fn power_loss_at_every_io_while_the_index_is_made() {
     let mut at = 0;
@@ -298,8 +299,8 @@ fn power_loss_at_every_io_while_the_index_is_made() {
     assert!(at > 30, "making the index took only {at} I/Os");
 }
 
-/// More segments than one buffer of the index has rows for: a crash while an opening goes on from the index leaves one from which the next
-/// opening can go on. It must not enter the records of any segment twice.
+/// More segments than one index buffer has rows for. After a crash while an opening resumes from the index, the next
+/// opening can resume, too. It must not enter the records of any segment twice.
 #[test]
 fn power_loss_at_every_io_while_an_index_of_many_segments_is_resumed() {
     let mut at = 0;
@@ -328,7 +329,7 @@ fn power_loss_at_every_io_while_an_index_of_many_segments_is_resumed() {
     assert!(at > 100, "opening took only {at} I/Os");
 }
 
-/// Trust no test that cannot fail: each of these bugs is caught by the tests above.
+/// The tests can fail: they catch each of these bugs.
 #[test]
 fn failpoints_are_caught() {
     let faults = [Fault::PowerLoss, Fault::Eio];

@@ -1,5 +1,5 @@
-//! Bytes that are not as they were written: every flipped bit is found (P13), nothing wrong is ever returned (P2), nothing
-//! panics, and one damaged record costs one fragment. And the fixtures of the formats.
+//! Damaged bytes: every flipped bit is found (P13), nothing wrong is ever returned (P2), nothing panics, and one
+//! damaged record costs one fragment. Also the formats' fixtures.
 
 mod common;
 #[path = "common/harm.rs"]
@@ -14,7 +14,7 @@ use tessera_disk::{Disk, Fault, MemDisk, OpenMode, SimDisk};
 use tessera_failpoint as failpoint;
 use tessera_segment::*;
 
-/// Three segments with living, dead and delete records; the last open.
+/// Three segments with live, dead and delete records; the last is open.
 fn filled() -> (SimDisk, SegmentStore) {
     let disk = sim(1);
     let (store, _) = opened(&disk);
@@ -32,7 +32,7 @@ fn filled() -> (SimDisk, SegmentStore) {
     (disk, store)
 }
 
-/// P13: a flipped bit anywhere in a live record, found within one cycle, however small the steps.
+/// P13: one cycle finds a flipped bit anywhere in a live record, with steps of any size.
 #[test]
 fn the_scrubber_finds_every_flipped_bit_of_live_records() {
     let (disk, store) = filled();
@@ -68,7 +68,7 @@ fn unreadable_sectors_are_findings_not_failures() {
     assert!(again.get(id(4, 1)).unwrap().is_some() && again.get(id(99, 0)).unwrap().is_some());
 }
 
-/// P8, P13: the put that repairs a rotten fragment is not mistaken for a retry.
+/// P8, P13: the put that repairs a damaged fragment is not mistaken for a retry.
 #[test]
 fn a_repair_of_rot_is_written() {
     let repaired = |mistake: Option<&str>| {
@@ -91,7 +91,7 @@ fn a_repair_of_rot_is_written() {
     assert!(!repaired(Some("segment.trust_duplicates")), "the failpoint survived");
 }
 
-/// Nothing rotten is copied, and its segment stays until it was repaired.
+/// Compaction copies no damaged record; its segment stays until the record is repaired.
 #[test]
 fn compaction_leaves_rotten_records_where_they_are() {
     let (disk, store) = filled();
@@ -115,7 +115,7 @@ fn compaction_leaves_rotten_records_where_they_are() {
     store.get(id(1, 1)).unwrap().unwrap().verify().unwrap();
 }
 
-/// A segment whose header is damaged is read, rewritten by compaction, and then gone.
+/// Compaction rewrites and removes a segment with a damaged header.
 #[test]
 fn a_damaged_segment_header_loses_nothing() {
     let (disk, store) = filled();
@@ -130,7 +130,7 @@ fn a_damaged_segment_header_loses_nothing() {
     assert_eq!(opened(&disk.reopen()).1.findings, []);
 }
 
-/// P3: a delete record is kept while a damaged stretch may hide what it deletes.
+/// P3: a delete record is kept while a damaged stretch may hide a record that it deletes.
 #[test]
 fn a_delete_outlives_a_record_that_could_not_be_read() {
     let (disk, store) = filled();
@@ -141,13 +141,13 @@ fn a_delete_outlives_a_record_that_could_not_be_read() {
     let (store, report) = opened(&disk);
     assert_eq!(report.findings.len(), 1);
     assert_eq!(store.stats().deletes, 3);
-    // The bit flips back, as a bad cable's would; the deleted fragment must not come back with it.
+    // The bit flips back, as after a bad cable is replaced. The deleted fragment must not come back.
     disk.rot("segments/0000000000000001.seg", header_of_2, 1);
     let (store, _) = opened(&disk.reopen());
     assert!(store.get(id(2, 1)).unwrap().is_none());
 }
 
-/// Rot among synced records of the open segment is told from a torn tail.
+/// Damage among synced records of the open segment is distinguished from a torn tail.
 #[test]
 fn rot_before_the_tail_is_not_cut() {
     let (disk, store) = filled();
@@ -186,7 +186,7 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases: 5000, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// P2: whatever is done to the files, opening does not panic, and what is read verified is what was written.
+/// P2: with any damage to the files, opening does not panic, and verified reads return what was written.
 #[test]
 fn no_damage_makes_a_store_return_wrong_bytes() {
     let (disk, store) = filled();
@@ -200,7 +200,7 @@ fn no_damage_makes_a_store_return_wrong_bytes() {
         let Ok((store, _)) = SegmentStore::open(Arc::new(disk), small(), &mut |_| {}) else { return Ok(()) };
         for entry in store.list(None, 100).unwrap() {
             let known = written.iter().any(|(id, len)| *id == entry.id && *len == entry.data_len as usize);
-            // A cut may take a delete record away with what follows it: the fragment it deleted is genuine.
+            // A cut may remove a delete record along with later records: the fragment it deleted is genuine.
             prop_assert!(known || [2, 5, 6].contains(&entry.id.chunk_id));
             if let Ok(data) = store.get(entry.id).unwrap().unwrap().read_verified() {
                 prop_assert_eq!(data, data_of(entry.id, entry.data_len as usize));
@@ -217,7 +217,7 @@ fn no_damage_makes_a_store_return_wrong_bytes() {
     });
 }
 
-/// Version 1 as it was first written; must be readable for ever. `TESSERA_WRITE_FIXTURES=1` writes what is not there.
+/// Version 1 as first written; must remain readable. `TESSERA_WRITE_FIXTURES=1` writes missing fixtures.
 #[test]
 fn fixtures_of_version_1() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/v1");

@@ -1,5 +1,5 @@
-//! Random lives of a store against the plainest model there is: a map. At any time the store may be restarted or lose
-//! its power; what was synced is there, what was deleted stays deleted (P3, P8, P9).
+//! Random workloads of a store against a map. At any time the store may restart or lose power. Everything synced is
+//! there, and everything deleted stays deleted (P3, P8, P9).
 
 mod common;
 
@@ -39,19 +39,19 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Length of each fragment that is there.
+/// Length of each fragment present.
 type Held = BTreeMap<FragmentId, usize>;
 
 struct Model {
     disk: SimDisk,
     store: SegmentStore,
-    /// As of the last sync.
+    /// State at the last sync.
     synced: Held,
-    /// With what was appended and deleted since.
+    /// State with the appends and deletes since.
     newest: Held,
-    /// The states that fragments went through since the last sync: a power loss may leave any of them.
+    /// The states of each fragment since the last sync: a power loss may leave any of them.
     since: BTreeMap<FragmentId, Vec<Option<usize>>>,
-    /// Whatever was ever deleted.
+    /// Every fragment ever deleted.
     deleted: BTreeSet<FragmentId>,
 }
 
@@ -89,7 +89,7 @@ impl Model {
                 self.store.seal_dead(0).unwrap();
             }
             Op::Restart => {
-                // The cache survives, so what was appended is there, and opening has synced it.
+                // The cache survives, so the appended records are there, and opening has synced them.
                 self.reopen(self.disk.reopen());
                 self.settle();
             }
@@ -111,7 +111,7 @@ impl Model {
         match (self.newest.get(&id), got) {
             (Some(&held), AppendOutcome::AlreadyHeld(_)) if held == len => {}
             (Some(&held), AppendOutcome::Conflict { .. }) if held != len => {}
-            // Compaction forgets a delete once nothing older is left; until then only a repair passes.
+            // Compaction forgets a delete once no older record is left; until then only a repair passes.
             (None, AppendOutcome::Written(_)) => {
                 self.newest.insert(id, len);
                 self.since.entry(id).or_default().push(Some(len));
@@ -141,7 +141,7 @@ impl Model {
         since || self.synced.get(&id).copied() == state
     }
 
-    /// Everything so far is durable: the store must show exactly that.
+    /// Everything is durable now: the store must show exactly that.
     fn settle(&mut self) {
         let there: Held = held(&self.store).into_iter().collect();
         assert_eq!(there, self.newest);
@@ -149,7 +149,7 @@ impl Model {
         self.since.clear();
     }
 
-    /// After a power loss every fragment is as it was synced, or in a state it went through since.
+    /// After a power loss, each fragment is as last synced, or in a state it had since.
     fn accept_survivors(&mut self) {
         let there: Held = held(&self.store).into_iter().collect();
         for chunk in 0..8 {
@@ -171,7 +171,7 @@ fn live(seed: u64, ops: &[Op]) {
     model.step(Op::Crash(CrashKind::KeepNone));
 }
 
-/// One case takes about 50 operations; `TESSERA_CASES` asks for more than the 10,000 of every run.
+/// One case takes about 50 operations. `TESSERA_CASES` asks for more than the default of 10,000.
 fn cases() -> u32 {
     std::env::var("TESSERA_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(10_000)
 }
@@ -187,7 +187,7 @@ fn random_lives_agree_with_a_map() {
     });
 }
 
-/// The model can fail: it catches these within a few hundred lives.
+/// The model can fail: it catches these bugs within a few hundred cases.
 #[test]
 fn failpoints_do_not_agree() {
     for mistake in

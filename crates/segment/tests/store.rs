@@ -1,4 +1,4 @@
-//! What a segment store does, one behaviour a test.
+//! Behaviour of a segment store, one behaviour per test.
 
 mod common;
 
@@ -49,7 +49,7 @@ fn ranges_are_read_and_those_past_the_end_refused() {
     }
 }
 
-/// P8: a put that is sent twice has one effect.
+/// P8: a put that is sent twice takes effect once.
 #[test]
 fn the_same_fragment_twice_is_written_once() {
     let (store, _) = opened(&sim(1));
@@ -75,7 +75,7 @@ fn the_same_fragment_twice_is_written_once() {
     );
 }
 
-/// P3: a late put does not bring back what was deleted; a move that the manager ordered may.
+/// P3: a late put does not bring back a deleted fragment; a move that the manager ordered does.
 #[test]
 fn deleted_stays_deleted_but_a_repair_may_write_again() {
     let disk = sim(1);
@@ -97,8 +97,8 @@ fn deleted_stays_deleted_but_a_repair_may_write_again() {
     assert_eq!(store.stats().deletes, 0);
 }
 
-/// P4, P11: what moved away and was removed may be put again under a newer epoch (nobody could finish a write into that
-/// group otherwise), and a removal that comes late does not hit it.
+/// P4, P11: a fragment that moved away and was removed may be put again under a newer epoch (otherwise no client could
+/// complete a write into that group), and a late removal does not affect it.
 #[test]
 fn what_moved_away_comes_back_under_a_newer_epoch_only() {
     let disk = sim(1);
@@ -157,7 +157,7 @@ fn a_handle_reads_on_while_compaction_removes_its_segment() {
     assert_eq!(after.live_bytes, after.live_bytes.min(before.live_bytes));
 }
 
-/// P5: when everything was deleted and compacted nothing but the open segment is left.
+/// P5: after everything is deleted and compacted, only the open segment is left.
 #[test]
 fn all_space_comes_back() {
     let disk = sim(1);
@@ -183,8 +183,8 @@ fn all_space_comes_back() {
     );
 }
 
-/// P5: a segment that is far from full gives its dead bytes back when somebody asks, and by itself once most of it is
-/// dead; what lives in it, and what waits for its sync, stays.
+/// P5: a segment that is far from full frees its dead bytes on request, and without one once most of it is dead. Its
+/// live records, and those that wait for a sync, stay.
 #[test]
 fn the_open_segment_is_sealed_when_it_is_asked_for_or_mostly_dead() {
     let disk = sim(1);
@@ -219,7 +219,7 @@ fn the_open_segment_is_sealed_when_it_is_asked_for_or_mostly_dead() {
     compact_all(&store).unwrap();
     let stats = store.stats();
     assert_eq!((stats.segments, stats.file_bytes), (1, SEGMENT_HEADER_BYTES), "{stats:?}");
-    // Numbers go on where they were: a segment is never called like one that was there before.
+    // Numbering continues: a segment never gets the number of an earlier one.
     put(&store, id(11, 0), 10).unwrap();
     store.sync().unwrap();
     let segment = store.get(id(11, 0)).unwrap().unwrap().entry().segment;
@@ -285,7 +285,7 @@ fn a_record_larger_than_a_segment_gets_one_of_its_own() {
     assert_eq!(held(&opened(&disk.reopen()).0).len(), 3);
 }
 
-/// P9: after a failed sync nothing is acknowledged until the store is opened anew.
+/// P9: after a failed sync nothing is acknowledged until the store is reopened.
 #[test]
 fn a_failed_sync_makes_nothing_visible_and_refuses_more() {
     let disk = sim(4);
@@ -304,7 +304,7 @@ fn a_failed_sync_makes_nothing_visible_and_refuses_more() {
     assert!(held(&store).contains(&(id(1, 0), 100)));
 }
 
-/// P14: what is not ours is refused by name, and stays as it is.
+/// P14: files of other disks, clusters or versions are refused by name and stay unchanged.
 #[test]
 fn segments_from_elsewhere_and_from_the_future_are_refused() {
     let disk = sim(1);
@@ -334,7 +334,7 @@ fn segments_from_elsewhere_and_from_the_future_are_refused() {
     assert!(empty.paths().is_empty());
 }
 
-/// P3, P9: bytes inside a fragment that look like a record are not taken for one.
+/// P3, P9: bytes inside a fragment that look like a record do not count as one.
 #[test]
 fn a_segment_stored_as_a_fragment_is_only_a_fragment() {
     let disk = sim(1);
@@ -386,7 +386,7 @@ fn real_and_memory_disks_hold_fragments_too() {
     assert_eq!(Identity::load(&real).unwrap(), Some(IDENTITY));
 }
 
-/// Readers find every fragment at every moment while one thread appends, deletes and compacts.
+/// Readers find every fragment at all times while one thread appends, deletes and compacts.
 #[test]
 fn readers_go_on_while_the_writer_writes_and_compacts() {
     let store = on(
@@ -434,7 +434,7 @@ fn readers_go_on_while_the_writer_writes_and_compacts() {
     assert_eq!(held(&store).len(), 50);
 }
 
-/// What a pass says it freed is what the disk has more afterwards, in however many steps the living part was copied.
+/// The bytes that a compaction reports as freed equal the space the disk gains, in any number of steps.
 #[test]
 fn what_compaction_frees_is_what_the_files_lose() {
     for budget in [2_500, u64::MAX] {
@@ -454,7 +454,7 @@ fn what_compaction_frees_is_what_the_files_lose() {
                 break;
             }
         }
-        // A segment's header goes with the old file and comes with the new one.
+        // The old file's segment header goes, the new file's comes.
         let lost = before - store.stats().file_bytes;
         assert!(freed >= lost && freed - lost <= 4_096, "{freed} freed, {lost} less, steps of {budget}");
     }

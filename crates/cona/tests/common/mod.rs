@@ -1,4 +1,4 @@
-//! What the tests share: small stores, keys, a model.
+//! Shared by the tests: small stores, keys, a model.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub fn small() -> Options {
     }
 }
 
-/// Options drawn from a seed.
+/// Random options.
 pub fn drawn(rng: &mut SplitMix64) -> Options {
     let growth = 2 + rng.below(3) as u32;
     Options {

@@ -1,4 +1,4 @@
-//! A manager that says what a test tells it to, over real sockets.
+//! A scripted manager over real sockets.
 #![allow(dead_code)]
 
 use parking_lot::{Condvar, Mutex};
@@ -17,7 +17,7 @@ use tessera_wire::{
 
 pub const CLUSTER: [u8; 16] = [7; 16];
 
-/// What the manager knows and will say.
+/// What the manager knows and answers.
 #[derive(Default)]
 pub struct State {
     pub nodes: Vec<NodeInfo>,
@@ -30,7 +30,7 @@ pub struct State {
     pub lease_ms: u64,
     pub heartbeat_ms: u64,
     pub log_seq: u64,
-    /// For the next heartbeat of a node.
+    /// Tasks for a node's next heartbeat.
     pub tasks: Vec<(u64, Task)>,
     pub deletes: Vec<(u64, FragmentRef)>,
     pub results: Vec<TaskResult>,
@@ -62,12 +62,12 @@ impl Manager {
         self.server.endpoints()[0].clone()
     }
 
-    /// Changes or looks at the state.
+    /// Reads or changes the state.
     pub fn with<T>(&self, body: impl FnOnce(&mut State) -> T) -> T {
         body(&mut self.state.0.lock())
     }
 
-    /// Waits until something is so; a minute without it is a failure.
+    /// Waits for a condition; fails after a minute.
     pub fn wait(&self, what: &str, mut is_so: impl FnMut(&mut State) -> bool) {
         let mut state = self.state.0.lock();
         while !is_so(&mut state) {
@@ -215,7 +215,7 @@ pub fn client() -> Dialer {
     peer(Role::Client)
 }
 
-/// Connections of somebody who greets as `role`.
+/// Connections of a peer that greets as `role`.
 pub fn peer(role: Role) -> Dialer {
     let hello = Hello {
         protocol_version: PROTOCOL_VERSION,

@@ -40,7 +40,7 @@ pub fn apply(disk: &dyn Disk, path: &str, harm: Harm) {
     }
 }
 
-/// The files of a disk, to be copied to as many fresh disks as wanted.
+/// The files of a disk, to copy to any number of fresh disks.
 pub fn files(disk: &SimDisk) -> BTreeMap<String, Vec<u8>> {
     disk.paths().into_iter().map(|path| (path.clone(), disk.contents(&path).unwrap())).collect()
 }

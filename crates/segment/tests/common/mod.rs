@@ -12,7 +12,7 @@ pub fn id(chunk_id: u64, fragment: u16) -> FragmentId {
     FragmentId { chunk_id, fragment }
 }
 
-/// Bytes that differ for every fragment and length, and never repeat with a power of two.
+/// Bytes that differ for every fragment and length, without a period that is a power of two.
 pub fn data_of(id: FragmentId, len: usize) -> Vec<u8> {
     let salt = id.chunk_id.wrapping_mul(31).wrapping_add(u64::from(id.fragment) * 7);
     (0..len as u64).map(|i| ((i + salt) % 251) as u8).collect()
@@ -79,7 +79,7 @@ pub fn on(disk: impl Disk + 'static, options: Options) -> SegmentStore {
     SegmentStore::open(Arc::new(disk), options, &mut |_| {}).unwrap().0
 }
 
-/// Every fragment that is listed, after checking that it can be found, read, and has the right bytes.
+/// All listed fragments. Checks that each can be found and read and has the right bytes.
 pub fn held(store: &SegmentStore) -> Vec<(FragmentId, usize)> {
     let mut held = Vec::new();
     let mut after = None;
