@@ -205,7 +205,7 @@ pub(crate) fn read_exact(file: &dyn DiskFile, path: &str, offset: u64, bytes: &m
     })
 }
 
-/// Encodes the first and the last key, stored behind the index.
+/// Encodes the first and the last key, which follow the index in the file.
 pub(crate) fn encode_bounds(first: &[u8], last: &[u8]) -> Vec<u8> {
     assert!(first <= last, "the first key of a cell is above its last");
     assert!(!first.is_empty() && last.len() <= KEY_BYTES_MAX && first.len() <= KEY_BYTES_MAX, "keys of a cell");
@@ -392,7 +392,7 @@ mod tests {
     }
 
     proptest! {
-        /// P14: arbitrary bytes behind the pages give an error or a cell, never a panic.
+        /// P14: arbitrary bytes after the pages give an error or a cell, never a panic.
         #[test]
         fn any_footer_and_bounds_parse_or_fail(bytes in proptest::collection::vec(any::<u8>(), FOOTER_BYTES), bit in 0_usize..FOOTER_BYTES * 8) {
             let mut footer: [u8; FOOTER_BYTES] = bytes[..].try_into().unwrap();

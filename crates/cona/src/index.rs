@@ -22,7 +22,7 @@ use crate::bits::{BitWriter, Sorted, low_bits_for};
 pub(crate) const BLOCK_PAGES: usize = 64;
 /// Mean number of pages a block must have before its eight-byte head pays for itself.
 const HEAD_PAGES: usize = 8;
-/// Bytes behind the common prefix that always suffice to tell fences apart: 256^8 numbers fit 64 bits.
+/// Bytes after the common prefix that always suffice to tell fences apart: 256^8 numbers fit 64 bits.
 const WINDOW_BYTES: usize = 8;
 /// Encoded bytes per block.
 const BLOCK_BYTES: usize = 24;
@@ -89,7 +89,7 @@ struct Block {
     /// Smallest and largest byte that tells fences apart.
     lo: u8,
     hi: u8,
-    /// Number of bytes behind the prefix that make the number, and the shift.
+    /// Number of bytes after the prefix that make the number, and the shift.
     symbols: u8,
     shift: u8,
     fence_low: u8,
@@ -201,7 +201,7 @@ pub(crate) struct PageIndex {
     words: Vec<u64>,
     /// Length of the prefix that all separators share.
     skip: usize,
-    /// The heads of the separators after `skip` bytes, side by side, so that most of a search touches nothing else.
+    /// The eight bytes of each separator after `skip`, side by side, so that most of a search touches nothing else.
     /// Empty if blocks are small and heads would cost too much memory.
     heads: Vec<u64>,
 }
@@ -392,7 +392,7 @@ impl IndexBuilder {
         if let Some(first) = self.pending.first() {
             let shared = common_prefix(&first.first_key, first_key).min(255);
             let longest = self.longest.max(common + 1);
-            // Fences that differ too far behind their common prefix could not be told apart in one block.
+            // Fences that differ too far after their common prefix could not be told apart in one block.
             if longest > shared + WINDOW_BYTES || self.pending.len() == BLOCK_PAGES || file_pages > 1 {
                 self.close_block();
             } else {

@@ -45,7 +45,7 @@ pub(crate) fn varint_bytes(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Reads a varint at `at` and moves `at` behind it.
+/// Reads a varint at `at` and advances `at` past it.
 pub(crate) fn get_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let mut value = 0_u64;
     for shift in (0..64).step_by(7) {

@@ -29,6 +29,9 @@ pub enum LogRequest {
 
 impl LogRequest {
     /// Decodes a request of one of the four kinds, and checks its lengths (P14).
+    ///
+    /// # Errors
+    /// The message or its lengths are invalid, or [`Code::Unsupported`] for another kind.
     pub fn decode(kind: Kind, body: &[u8], payload: Bytes) -> Result<Self, Error> {
         let number = kind as u16;
         match kind {
@@ -62,7 +65,7 @@ pub fn serve(store: &mut LogStore, cluster_id: &[u8; 16], request: LogRequest) -
     }
 }
 
-/// The position up to which the replica holds the log without a gap.
+/// The replica's state, up to the first gap in the log.
 pub fn state(store: &LogStore) -> AppendLogReply {
     let state = store.state();
     let snapshot_seq = state.snapshot.map_or(0, |s| s.seq);

@@ -30,7 +30,7 @@ pub const INDEX_DIR: &str = "index";
 const DAMAGED_FILE: &str = "index/damaged";
 /// Bytes of each of its two insert buffers.
 const BUFFER_BYTES: u64 = 4 << 20;
-/// With this many rows pending, the next attempt to write them waits for one more change.
+/// With n rows pending, every (1 + n / this)th change attempts to write them.
 const WAITING_A_TRY: u64 = 1000;
 
 /// Rows that are not written yet; `None` is a removal.

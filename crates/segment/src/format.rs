@@ -20,7 +20,7 @@ pub(crate) const RECORD_MAGIC: [u8; 4] = *b"TREC";
 pub(crate) const ALIGN: u64 = 8;
 const SEGMENT_CRC_AT: usize = 72;
 
-// docs/formats.md, section 2: the fields fill the headers without gaps, records are aligned, and every offset can be said in `synced_to`.
+// docs/formats.md, section 2: the fields fill the headers without gaps, records are aligned, and `synced_to` can hold every offset.
 const _: () =
     assert!(SEGMENT_CRC_AT == 8 + 4 + 4 + 16 + 16 + 8 + 8 + 8, "magic, version, zeros, ids, number, limit, sequence");
 const _: () = assert!(SEGMENT_CRC_AT + 4 <= SEGMENT_HEADER_BYTES as usize);

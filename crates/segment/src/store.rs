@@ -91,7 +91,7 @@ pub struct Stats {
     pub segments: u64,
     /// Fragments held.
     pub fragments: u64,
-    /// Delete records that are needed.
+    /// Delete records that are still needed.
     pub deletes: u64,
     /// Bytes of live records.
     pub live_bytes: u64,

@@ -54,7 +54,7 @@ pub enum StartError {
     /// The node cannot listen on the address.
     #[error(transparent)]
     Listen(#[from] ServerError),
-    /// The node listens on all interfaces and was given no address to announce.
+    /// The node listens on an address that no peer can connect to, and was given no other address to announce.
     #[error(
         "listening on {listen}, which is no address others can connect to; say which one they should with --advertise"
     )]

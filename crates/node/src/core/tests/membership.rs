@@ -154,7 +154,7 @@ fn a_node_that_was_given_up_rejoins() {
     play.answer(Kind::RegisterNode, Ok(welcome(before + 1)));
     assert_eq!(play.disk(stored(1)), ["reply 1: Unavailable"], "stored in another life");
     assert_eq!(play.put(3, 1, &[(7, 0, 101)]), ["disk 0 append 7.0 of session 3"]);
-    play.ops.remove(0); // the verification nobody waits for
+    play.ops.remove(0); // the verification of the dropped task
     assert_eq!(play.disk(stored(1)), ["reply 3: ok in life 2"]);
     let sent: Heartbeat = play.sent(Kind::Heartbeat);
     assert_eq!((sent.incarnation, sent.number, sent.running_tasks), (2, 1, vec![]));
