@@ -1,5 +1,5 @@
-//! The short measurement behind routing: each primitive, small and large, on the CPU and on every device. It is a
-//! known-answer test too: a device whose bytes differ from the CPU's is retired before it does any real work (P10).
+//! The short measurement that routing uses: each primitive, small and large, on the CPU and on every device. It is also
+//! a known-answer test: a device whose bytes differ from the CPU's is retired before it does any real work (P10).
 
 use super::operations::{FindCandidates, HashBatch, Multiply, Verify, XorFragments};
 use super::routing::{CPU, Cost};
@@ -10,16 +10,16 @@ use crate::xorcode::{Technique, XorCode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What the CPU calibrates with: a fraction of a millisecond each.
+/// Input size for the CPU: a fraction of a millisecond for each primitive.
 const CPU_BYTES: usize = 1 << 20;
 /// A small job is this many times smaller than a large one.
 const SMALLER: usize = 16;
-/// Measurements of each, of which the quickest counts.
+/// Measurements per primitive; the quickest counts.
 const TIMES: usize = 3;
 
 impl Runtime {
-    /// Measures every primitive on the CPU and on every device, for [`Target::Auto`]. Takes some milliseconds a
-    /// device. Devices that give other bytes than the CPU are retired.
+    /// Measures every primitive on the CPU and on every device, for [`Target::Auto`]. Takes some milliseconds per
+    /// device. Retires devices whose bytes differ from the CPU's.
     pub fn calibrate(&self) -> Calibration {
         let mut measured = Calibration::default();
         for (name, index, bytes) in self.places() {
@@ -35,7 +35,7 @@ impl Runtime {
         measured
     }
 
-    /// The known-answer test alone: every primitive, small, on every device. Those that give other bytes are retired.
+    /// Runs only the known-answer test: every primitive, small, on every device. Retires devices whose bytes differ.
     pub(super) fn test_devices(&self) {
         for (_, index, bytes) in self.places().into_iter().filter(|(_, index, _)| index.is_some()) {
             for sample in self.samples(bytes / SMALLER) {
@@ -44,7 +44,7 @@ impl Runtime {
         }
     }
 
-    /// Whether these costs cover everything that [`Runtime::calibrate`] measures on the CPU.
+    /// Whether `calibration` covers everything that [`Runtime::calibrate`] measures on the CPU.
     pub(super) fn is_covered_by(&self, calibration: &Calibration) -> bool {
         self.samples(CPU_BYTES).iter().all(|sample| calibration.cost(CPU, sample.primitive()).is_some())
     }
@@ -53,7 +53,7 @@ impl Runtime {
         (self.options.samples)(bytes)
     }
 
-    /// (name, device or the CPU, bytes to measure with).
+    /// (name, device index or `None` for the CPU, input bytes for the measurement).
     fn places(&self) -> Vec<(String, Option<usize>, usize)> {
         let mut places = vec![(CPU.to_owned(), None, CPU_BYTES)];
         let devices = self.backends.iter().enumerate();
@@ -61,7 +61,7 @@ impl Runtime {
         places
     }
 
-    /// The quickest of a few runs; none if the device is not, or no longer, in use.
+    /// The quickest of a few runs; `None` if the device is not in use.
     fn measure(&self, sample: &Arc<dyn Operation>, index: Option<usize>) -> Option<Duration> {
         let target = index.map_or(Target::Cpu, Target::Device);
         let expected = self.expected(sample)?;
@@ -98,7 +98,7 @@ impl Runtime {
     }
 }
 
-/// Fills `input`, which has the operation's length, with a valid input of bytes without a short period.
+/// Fills `input`, which has the operation's length, with valid bytes that have no short period.
 pub fn fill_sample(sample: &dyn Operation, input: &mut [u8]) {
     assert_eq!(input.len(), sample.input_bytes(), "input of {}", sample.primitive());
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
@@ -112,9 +112,10 @@ pub fn fill_sample(sample: &dyn Operation, input: &mut [u8]) {
 }
 
 /// A job of each primitive of this crate on about `bytes` of input, always in the same order: the default of
-/// [`super::Options::samples`]. Those that cannot be so large are left out.
+/// [`super::Options::samples`]. Leaves out primitives that cannot be so large.
 ///
-/// One shape stands for all of a primitive: costs are for choosing, and a device and the CPU share what shapes change.
+/// One shape stands for all of a primitive. Costs serve only to choose a device, and other shapes change the costs of a
+/// device and of the CPU alike.
 pub fn samples(bytes: usize) -> Vec<Arc<dyn Operation>> {
     const CHUNKS: usize = 4;
     let lens = [bytes / CHUNKS; CHUNKS];
@@ -130,7 +131,7 @@ pub fn samples(bytes: usize) -> Vec<Arc<dyn Operation>> {
     if let Ok(params) = Params::new(4096, 65536) {
         add(&mut samples, FindCandidates::new(&params, 63, bytes));
     }
-    // The packets of the store's own classes, unless there is too little for a few stripes of them.
+    // The packet size of the store's own classes, unless `bytes` is too small for a few stripes of it.
     let packet = if bytes < 32 << 10 { 64 } else { 1024 };
     if let Ok(code) = XorCode::new(Technique::Liberation, 3, 2, 3, packet).map(Arc::new) {
         let len = |fragments: usize| bytes / fragments / code.stripe_bytes() * code.stripe_bytes();
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Nothing that a device does is left out of calibration, nor measured twice.
+    /// Calibration measures each primitive of a device exactly once.
     #[test]
     fn each_primitive_has_one_sample() {
         let all = samples(16 << 10);

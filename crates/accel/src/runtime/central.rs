@@ -1,5 +1,5 @@
-//! The queues that everybody shares: outstanding jobs for devices, jobs for the CPU, what runs, and how many bytes
-//! all of them hold (the bound that makes submitters wait).
+//! The shared queues: outstanding jobs for devices, jobs for the CPU, running jobs, and the bytes that all of them hold
+//! (the bound that makes submitters wait).
 
 use super::Fault;
 use super::job::{Done, JobError, Target, Ticket};
@@ -13,15 +13,15 @@ use std::time::Duration;
 pub struct DeviceState {
     /// Name.
     pub name: Arc<str>,
-    /// What it is.
+    /// The card's name or another description.
     pub description: String,
     /// Its memory in bytes.
     pub memory_bytes: u64,
-    /// Whether it gets only jobs that name it, being emulated.
+    /// Whether it is emulated and so gets only jobs that name it.
     pub is_for_tests: bool,
-    /// Why it is not used any more; none while it is.
+    /// Why it was retired; `None` while it is in use.
     pub retired: Option<Fault>,
-    /// Jobs it did, and their input bytes, by primitive.
+    /// Finished jobs and their input bytes, by primitive.
     pub done: BTreeMap<&'static str, (u64, u64)>,
 }
 
@@ -36,7 +36,7 @@ pub struct Queues {
     pub running: usize,
     /// Bytes that waiting and running jobs hold.
     pub bytes: usize,
-    /// Jobs that a device could not do and the CPU did.
+    /// Jobs that a device failed to do and the CPU did.
     pub fallen_back: u64,
 }
 
@@ -62,14 +62,14 @@ pub(crate) struct Central {
     room: Condvar,
 }
 
-/// Who did a job.
+/// What did a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum By {
     Device(usize),
     Cpu,
 }
 
-/// What a thread that asked for work gets.
+/// What a thread gets when it asks for work.
 pub(crate) enum Next {
     Job(Arc<Ticket>),
     Nothing,
@@ -83,8 +83,8 @@ impl Central {
         Central { state, bound_bytes, device_work, cpu_work, room }
     }
 
-    /// Queues a job. If all jobs together would hold more than the bound, waits until they do not (`wait`), or
-    /// gives it back. A job larger than the bound runs when it is alone.
+    /// Queues a job. If all jobs together would hold more than the bound, it waits for room (`wait`) or gives the job
+    /// back. A job larger than the bound runs alone.
     pub fn submit(&self, ticket: Ticket, wait: bool) -> Result<Arc<Ticket>, Box<Ticket>> {
         let mut state = self.state.lock();
         while state.bytes > 0 && state.bytes.saturating_add(ticket.bytes) > self.bound_bytes {
@@ -115,7 +115,7 @@ impl Central {
         }
     }
 
-    /// The next job for device `index`; waits up to `patience` for one.
+    /// The next job for device `index`; waits for one, at most `patience`.
     pub fn next_for_device(&self, index: usize, patience: Duration) -> Next {
         let mut state = self.state.lock();
         let mut waited = false;
@@ -179,7 +179,7 @@ impl Central {
         self.cpu_work.notify_all();
     }
 
-    /// A job that a thread took is for the CPU now.
+    /// Queues for the CPU a job that a thread took.
     pub fn hand_to_cpu(&self, ticket: Arc<Ticket>) {
         let mut state = self.state.lock();
         assert!(state.running > 0, "{ticket:?} handed over without having been taken");
@@ -189,7 +189,7 @@ impl Central {
         self.cpu_work.notify_one();
     }
 
-    /// A job that a thread took waits again, first in line.
+    /// Puts a job that a thread took back, first in line.
     pub fn put_back(&self, ticket: Arc<Ticket>) {
         let mut state = self.state.lock();
         assert!(state.running > 0, "{ticket:?} put back without having been taken");
@@ -198,7 +198,7 @@ impl Central {
         self.device_work.notify_all();
     }
 
-    /// Device `index` is not used any more; jobs that no other device may do go to the CPU.
+    /// Retires device `index`; jobs that no other device may do go to the CPU.
     pub fn retire(&self, index: usize, fault: Fault) {
         let mut state = self.state.lock();
         if let Some(device) = state.devices.get_mut(index) {
@@ -217,7 +217,7 @@ impl Central {
         self.state.lock().devices.get(index).is_some_and(|d| d.retired.is_none())
     }
 
-    /// Name of the device that a target is.
+    /// Name of the device that `target` names.
     pub fn name_of(&self, target: Target) -> String {
         match target {
             Target::Device(index) => self.state.lock().devices.get(index).map(|d| d.name.to_string()),
@@ -246,7 +246,8 @@ impl Central {
         }
     }
 
-    /// Nothing more begins: queued jobs end with [`JobError::Stopped`], threads stop once nothing runs.
+    /// Stops the runtime: no job begins, queued jobs end with [`JobError::Stopped`], and threads stop once nothing
+    /// runs.
     pub fn stop(&self) {
         let queued: Vec<Arc<Ticket>> = {
             let mut state = self.state.lock();

@@ -1,4 +1,4 @@
-//! One job on one stream: where its memory lies, what is queued, and what comes back.
+//! One job on one stream: where its memory lies, which work is queued, and what comes back.
 #![allow(unsafe_code)]
 
 use super::{Buffer, Fault, NoMemory, Operation, Places, Pool, Stream};
@@ -9,11 +9,11 @@ use std::sync::Arc;
 pub(crate) enum Input {
     /// In a buffer of the host.
     Host(Buffer),
-    /// On the device already, in memory that is not ours: read in place, after what is queued on `stream`.
+    /// Already on the device, in memory that this crate does not own: read in place, after the work queued on `stream`.
     Device { address: u64, stream: Option<u64> },
 }
 
-/// Why a flight could not begin. The input is given back.
+/// Why a flight could not begin. It returns the input.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     Fault(Fault),
@@ -26,12 +26,12 @@ impl From<Fault> for Refusal {
     }
 }
 
-/// A job that has been queued on a stream. Its buffers stay here until the stream is done with them.
+/// A job queued on a stream. Its buffers stay here until the stream no longer uses them.
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub input: Input,
     pub output: Buffer,
-    /// Uploaded too, so it must live as long.
+    /// The stream uploads it, so it must live as long as the flight.
     _tables: Buffer,
 }
 
@@ -39,8 +39,8 @@ const ALIGN: u64 = 256;
 const _: () = assert!(ALIGN.is_power_of_two() && ALIGN.is_multiple_of(16));
 
 impl Flight {
-    /// Queues everything the job needs. If the stream fails on the way it must not be used again, and what is
-    /// given back may still be read by it.
+    /// Queues everything the job needs. If the stream fails on the way, it must not be used again, and it may still
+    /// read the returned input.
     pub fn start(
         stream: &mut dyn Stream,
         pool: &Pool,
@@ -59,7 +59,7 @@ impl Flight {
             Ok(()) => Ok(Flight { input, output, _tables: tables }),
             Err(fault) => {
                 if !matches!(fault, Fault::NoMemory { .. }) {
-                    // The device may still be at work with them: never used again, never freed.
+                    // The device may still use them, so they are never used again and never freed.
                     std::mem::forget((tables, output));
                 }
                 Err((fault.into(), input))
@@ -67,8 +67,8 @@ impl Flight {
         }
     }
 
-    /// Gives up on the stream: the input comes back (the device at worst still reads it), what it might write to
-    /// is lost.
+    /// Gives up on the stream. The input comes back, because the device at worst still reads it. Buffers that the
+    /// device might write to are leaked.
     pub fn abandon(self) -> Input {
         std::mem::forget((self.output, self._tables));
         self.input
@@ -88,7 +88,7 @@ fn queue(
     }
     let place = |at: &mut u64, bytes: usize| {
         let start = *at;
-        // Kernels read whole pieces of 16 bytes.
+        // Kernels read whole 16-byte blocks.
         *at = (start + bytes as u64 + 16).next_multiple_of(ALIGN);
         start
     };
@@ -107,10 +107,10 @@ fn queue(
     if let Input::Device { address, .. } = input {
         at.input = *address;
     }
-    // Before anything is queued: should this panic, no device is at work with our buffers.
+    // Before anything is queued: if this panics, no device uses the buffers.
     let launches = operation.launches(&at);
-    // SAFETY: all addresses lie in the reservation, with the lengths it was made for; the caller keeps `tables`,
-    // the input and `output` until the stream is done, and vouches for memory that is not ours.
+    // SAFETY: all addresses lie in the reservation, with the lengths it was made for; the caller keeps `tables`, the
+    // input and `output` until the stream is done, and vouches for memory that this crate does not own.
     unsafe {
         match input {
             Input::Host(buffer) if !buffer.is_empty() => stream.upload(at.input, buffer)?,

@@ -1,4 +1,4 @@
-//! A job from submission to result: how it is asked for ([`Request`]), waited for ([`Job`]), and what it ends with.
+//! A job from submission to result: how a caller asks for it ([`Request`]) and waits for it ([`Job`]), and how it ends.
 
 use super::flight::Input;
 use super::{Buffer, Operation};
@@ -10,41 +10,41 @@ use std::time::Instant;
 /// Where a job may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Target {
-    /// Wherever calibration says that it is done first.
+    /// Where calibration predicts the earliest end.
     #[default]
     Auto,
     /// The CPU.
     Cpu,
-    /// Whichever device is free first.
+    /// The first free device.
     AnyDevice,
     /// The device of this index in [`super::Runtime::devices`].
     Device(usize),
 }
 
-/// Where and until when a job may run.
+/// Where a job may run, and its deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Request {
     /// Where.
     pub target: Target,
-    /// A job is not begun after this instant, and nobody waits for it longer.
+    /// The job does not begin after this instant, and callers wait no longer than until then.
     pub deadline: Option<Instant>,
 }
 
-/// What a job ends with. The buffers return to their pool when dropped.
+/// The result of a job. The buffers return to their pool when dropped.
 #[derive(Debug)]
 pub struct Done {
-    /// What was computed from; none if it lay on the device.
+    /// The input; `None` if it lay on the device.
     pub input: Option<Buffer>,
-    /// What was computed.
+    /// The output.
     pub output: Buffer,
-    /// Who computed it.
+    /// Name of the device that computed it, or of the CPU.
     pub device: Arc<str>,
 }
 
 /// Why a job ended without a result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
-    /// Somebody cancelled it.
+    /// The caller cancelled it.
     #[error("the job was cancelled")]
     Cancelled,
     /// Its deadline passed.
@@ -53,13 +53,13 @@ pub enum JobError {
     /// The runtime is shutting down.
     #[error("the runtime stopped before the job began")]
     Stopped,
-    /// Its input lies on a device that is gone, so the CPU cannot do it.
+    /// Its input lies on a device that failed, so the CPU cannot do the job.
     #[error("{device} was lost with the job's input on it; submit the job again from host memory")]
     Lost {
         /// Device.
         device: String,
     },
-    /// Its input lies on a device that has no memory left for the rest, so that it can run nowhere.
+    /// Its input lies on a device without memory for the rest of the job, and it can run nowhere else.
     #[error(
         "{device}: no room for {bytes} bytes beside the job's input, which lies there; free some, or submit less at once"
     )]
@@ -69,7 +69,7 @@ pub enum JobError {
         /// Bytes asked for.
         bytes: usize,
     },
-    /// Its input lies on a device, and its result does not fit where a device puts it; the CPU could do it.
+    /// Its input lies on a device, and its result does not fit the device's output format; only the CPU could do it.
     #[error("{primitive}: the result has no room on {device}; submit the job again from host memory")]
     Cramped {
         /// Primitive.
@@ -80,7 +80,7 @@ pub enum JobError {
     /// There was no memory for its buffers.
     #[error(transparent)]
     NoMemory(#[from] super::NoMemory),
-    /// The operation panicked, which is a bug in it; other jobs are unharmed.
+    /// The operation panicked, which is a bug in it; other jobs are unaffected.
     #[error("{primitive} panicked on the CPU; this is a bug, please report it with the job's sizes")]
     Panicked {
         /// Primitive.
@@ -88,7 +88,7 @@ pub enum JobError {
     },
 }
 
-/// Called once with a job's end, on a thread of the runtime. It must not wait for other jobs.
+/// Called once when a job ends, on a thread of the runtime. It must not wait for other jobs.
 pub type Callback = Box<dyn FnOnce(Result<Done, JobError>) + Send>;
 
 enum Stage {
@@ -96,7 +96,7 @@ enum Stage {
     Waiting(Input),
     Running,
     Finished(Box<Result<Done, JobError>>),
-    /// The result was taken, or nobody wants it.
+    /// The result was taken, or no caller waits for it.
     Over,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct Ticket {
     pub operation: Arc<dyn Operation>,
     pub target: Target,
     pub deadline: Option<Instant>,
-    /// What it counts against the bound on outstanding bytes.
+    /// Bytes that it counts against the bound on outstanding bytes.
     pub bytes: usize,
     cell: Mutex<Cell>,
     ended: Condvar,
@@ -136,7 +136,7 @@ impl Ticket {
         Ticket { operation, target, deadline, bytes, cell: Mutex::new(cell), ended: Condvar::new() }
     }
 
-    /// Takes the input to run the job, if it still is to run. An error is how it must end instead.
+    /// Takes the input to run the job; `None` if the job has ended. An error says how it must end instead.
     pub fn begin(&self) -> Option<Result<Input, JobError>> {
         let mut cell = self.cell.lock();
         if !matches!(cell.stage, Stage::Waiting(_)) {
@@ -154,14 +154,15 @@ impl Ticket {
         }
     }
 
-    /// Puts the input back: the job waits again.
+    /// Puts the input back, so that the job waits again.
     pub fn put_back(&self, input: Input) {
         let mut cell = self.cell.lock();
         assert!(matches!(cell.stage, Stage::Running), "{self:?} is put back without running");
         cell.stage = Stage::Waiting(input);
     }
 
-    /// Ends the job, once; later calls do nothing. `before` runs first, so that whoever waits finds it done.
+    /// Ends the job once; later calls do nothing. `before` runs first, so that its effect is visible to a waiting
+    /// caller.
     pub fn finish(&self, result: Result<Done, JobError>, before: impl FnOnce()) {
         let callback = {
             let mut cell = self.cell.lock();
@@ -191,7 +192,8 @@ impl Ticket {
         }
     }
 
-    /// Asks that it end with `why`: at its next step, if it runs. True if it had not begun, and so can end now.
+    /// Asks the job to end with `why`; a running job ends at its next step. True if it had not begun and so can end
+    /// now.
     pub fn cancel(&self, why: JobError) -> bool {
         let mut cell = self.cell.lock();
         match cell.stage {
@@ -229,7 +231,7 @@ impl Ticket {
     }
 }
 
-/// A submitted job. Dropping it cancels nothing; the result is then thrown away.
+/// A submitted job. Dropping it does not cancel the job; the result is then thrown away.
 #[derive(Debug)]
 pub struct Job {
     pub(crate) ticket: Arc<Ticket>,
@@ -237,7 +239,10 @@ pub struct Job {
 }
 
 impl Job {
-    /// Waits for the end. With a deadline, no longer than that.
+    /// Waits for the end, at most until the deadline.
+    ///
+    /// # Errors
+    /// How the job ended, or [`JobError::Deadline`].
     pub fn wait(self) -> Result<Done, JobError> {
         let result = self.ticket.wait();
         if result.as_ref().is_err_and(|e| *e == JobError::Deadline) {
@@ -246,7 +251,7 @@ impl Job {
         result
     }
 
-    /// Ends the job with [`JobError::Cancelled`]: at once if it has not begun, else when the device lets go of it.
+    /// Ends the job with [`JobError::Cancelled`]: at once if it has not begun, else when the device is done with it.
     pub fn cancel(&self) {
         self.end(JobError::Cancelled);
     }

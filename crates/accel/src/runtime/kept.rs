@@ -1,4 +1,4 @@
-//! Calibrations kept in a file: what was measured on this machine is not measured again by every process that starts.
+//! Calibrations kept in a file, so that a process that starts does not repeat the measurements of this machine.
 //!
 //! ```text
 //! tessera-accel calibration 2
@@ -7,10 +7,9 @@
 //! cuda:0 hash 23807 31984
 //! crc32c 5f0e1a77
 //! ```
-//!
-//! Name and version of the form; the build, the CPU and the devices that it holds for; a line for each cost
-//! ([`Calibration`]); CRC-32C of all lines before. A file that is of another version or machine, or damaged, is measured
-//! anew and replaced; it may be deleted at any time.
+//! The first line holds the format's name and version, and the build, CPU and devices that the file is valid for. A
+//! line for each cost follows ([`Calibration`]), then the CRC-32C of all lines before. A file of another version or
+//! machine, or a damaged one, is replaced by a new measurement. It may be deleted at any time.
 
 use super::{Calibration, Runtime};
 use crate::checksum::crc32c;
@@ -19,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 const FORM: &str = "tessera-accel calibration 2";
 
-/// Where costs came from. Printed, it says why.
+/// Where costs came from. Its `Display` says why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CalibrationSource {
     /// Read from the file; every device passed the known-answer test, or was retired.
@@ -28,7 +27,7 @@ pub enum CalibrationSource {
     Measured {
         /// Why the file could not be used.
         why: String,
-        /// Why the measurements could not be kept, if they could not.
+        /// Why the measurements could not be written; `None` if they were.
         not_kept: Option<String>,
     },
 }
@@ -45,8 +44,8 @@ impl fmt::Display for CalibrationSource {
     }
 }
 
-/// The file of this user: `$TESSERA_CALIBRATION`, else `tessera/accel-calibration` in `$XDG_CACHE_HOME` or in `.cache` of
-/// `$HOME`. None if none of them is set: then nothing is kept.
+/// This user's file: `$TESSERA_CALIBRATION`, else `tessera/accel-calibration` in `$XDG_CACHE_HOME` or in
+/// `$HOME/.cache`. `None` if none of these variables is set: then nothing is kept.
 pub fn calibration_file() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = || set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
@@ -54,8 +53,8 @@ pub fn calibration_file() -> Option<PathBuf> {
 }
 
 impl Runtime {
-    /// [`Runtime::calibrate`], unless `file` holds costs of this build, CPU and devices: then only the known-answer test is
-    /// run. What is measured is written to the file, whose folder is made if need be.
+    /// [`Runtime::calibrate`], unless `file` holds costs of this build, CPU and devices: then it runs only the
+    /// known-answer test. It writes measurements to the file and makes the file's folder if necessary.
     pub fn calibrate_kept(&self, file: &Path) -> CalibrationSource {
         let machine = self.machine();
         match read(file, &machine).and_then(|kept| self.covered(kept)) {
@@ -73,7 +72,7 @@ impl Runtime {
         }
     }
 
-    /// The costs, if no primitive is missing that this runtime measures: another program may measure fewer.
+    /// The costs, if they cover every primitive that this runtime measures: another program may measure fewer.
     fn covered(&self, kept: Calibration) -> Result<Calibration, String> {
         if self.is_covered_by(&kept) {
             Ok(kept)
@@ -82,7 +81,7 @@ impl Runtime {
         }
     }
 
-    /// What a calibration holds for, in a line.
+    /// One line that names the build, the CPU and the devices.
     fn machine(&self) -> String {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
         let mut line = format!("{} {} {threads} threads", env!("CARGO_PKG_VERSION"), self.options.isa.name());
@@ -112,7 +111,7 @@ fn read(file: &Path, machine: &str) -> Result<Calibration, String> {
     lines.parse().map_err(|e| format!("{shown}: {e}"))
 }
 
-/// Replaces the file at once: a reader sees the old one or the new one.
+/// Replaces the file atomically: a reader sees the old one or the new one.
 fn write(file: &Path, machine: &str, measured: &Calibration) -> Result<(), String> {
     let mut text = format!("{FORM}\nfor {machine}\n{measured}");
     text += &format!("crc32c {:08x}\n", crc32c(text.as_bytes()));
@@ -137,7 +136,7 @@ mod tests {
         Runtime::new(backends, Options { cpu_threads: 1, ..Options::default() }).unwrap()
     }
 
-    /// A calibration is measured once, used again, and measured anew when anything about it is not as it should be.
+    /// A calibration is measured once and reused, and measured again when the file does not match in any respect.
     #[test]
     fn what_was_measured_is_used_until_it_is_wrong() {
         let folder = std::env::temp_dir().join(format!("tessera-calibration-{}", std::process::id()));

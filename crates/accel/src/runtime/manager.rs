@@ -9,17 +9,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often running jobs are looked at.
+/// How often the manager polls running jobs.
 const POLL: Duration = Duration::from_micros(50);
 /// How long an idle manager sleeps unless it is woken.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What a manager is told.
+/// A manager's options.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// Jobs that run at once on the device.
     pub slots: usize,
-    /// Keep device memory between jobs.
+    /// Whether to keep device memory between jobs.
     pub keep_memory: bool,
     /// A job that takes longer retires the device.
     pub stuck_after: Duration,
@@ -46,7 +46,7 @@ struct Running {
 }
 
 impl Manager {
-    /// The thread.
+    /// The thread's main function.
     pub fn run(self) {
         let opened: Result<Vec<Slot>, Fault> = (0..self.settings.slots.max(1))
             .map(|_| Ok(Slot { stream: self.backend.stream()?, running: None }))
@@ -65,11 +65,11 @@ impl Manager {
         Fault::Failed { device: self.backend.name().into(), what: what.into(), why: why.into() }
     }
 
-    /// Runs jobs until told to stop, or the device fails.
+    /// Runs jobs until it is stopped or the device fails.
     fn serve(&self, slots: &mut [Slot]) -> Result<(), Fault> {
         loop {
             if !self.central.is_alive(self.index) {
-                // Somebody else found out, by comparing bytes: what runs now is not to be trusted either.
+                // Another thread found wrong bytes, so the jobs that run now are not trusted either.
                 return Err(self.fault("go on", "it was retired"));
             }
             let busy = slots.iter().any(|s| s.running.is_some());
@@ -123,7 +123,7 @@ impl Manager {
             Err((Refusal::Fault(Fault::NoMemory { device, bytes }), input)) => {
                 let is_here = matches!(input, Input::Device { .. });
                 ticket.put_back(input);
-                // What idle streams keep is in the way; what running ones have will come back.
+                // Idle streams free the memory they keep; running streams free theirs when they finish.
                 slots.iter_mut().filter(|s| s.running.is_none()).for_each(|s| s.stream.release());
                 if others {
                     return self.wait_for_memory(slots, ticket);
@@ -135,7 +135,7 @@ impl Manager {
                 Ok(())
             }
             Err((Refusal::Fault(fault), input)) => {
-                // First: whoever sees the job done by the CPU can see why.
+                // First, so that a caller who sees that the CPU did the job also sees why.
                 self.central.retire(self.index, fault.clone());
                 ticket.put_back(input);
                 self.central.hand_to_cpu(ticket);
@@ -144,18 +144,18 @@ impl Manager {
         }
     }
 
-    /// Ends a job that can run nowhere.
+    /// Ends a job that can run nowhere else.
     fn end(&self, ticket: &Ticket, why: JobError) {
         self.central.finish_running(ticket, Err(why), By::Device(self.index));
     }
 
-    /// A job that ended in the queue (cancelled) leaves no trace.
+    /// Drops a job that was cancelled in the queue.
     fn skip(&self, ticket: &Arc<Ticket>) -> Result<(), Fault> {
         self.central.finish_running(ticket, Err(JobError::Cancelled), By::Device(self.index));
         Ok(())
     }
 
-    /// Waits until one running job is done, then lets the refused one try again.
+    /// Waits until one running job is done, then puts the job without memory back in the queue.
     fn wait_for_memory(&self, slots: &mut [Slot], ticket: Arc<Ticket>) -> Result<(), Fault> {
         self.central.put_back(ticket);
         loop {
@@ -169,7 +169,7 @@ impl Manager {
         }
     }
 
-    /// Ends the slot's job if it is done; says whether.
+    /// Ends the slot's job if it is done, and returns whether it was.
     fn look_at(&self, slot: &mut Slot) -> Result<bool, Fault> {
         let Some(running) = &slot.running else { return Ok(false) };
         if !slot.stream.is_done()? {
@@ -204,8 +204,8 @@ impl Manager {
         Ok(true)
     }
 
-    /// The device failed: its jobs go to the CPU, its streams are never touched again (one that is stuck would
-    /// make whoever closes it wait for ever).
+    /// The device failed: its jobs go to the CPU. Its streams are never touched again, because closing a stuck one
+    /// would block for ever.
     fn retire(&self, slots: Vec<Slot>, fault: Fault) {
         self.central.retire(self.index, fault);
         for slot in slots {

@@ -1,18 +1,19 @@
-//! The task runtime: jobs with their buffers are queued, run on whatever device is free, and are waited for or
-//! call back.
+//! The task runtime: callers queue jobs with their buffers; the jobs run on any free device; callers wait for them or
+//! get a callback.
 //!
-//! After CrystalGPU (Gharaibeh, Al-Kiswany, Gopalakrishnan, Ripeanu, "A GPU accelerated storage system",
-//! HPDC 2010, §3.2.3): idle buffers in a [`pool`](Pool), one queue of outstanding jobs that all devices drain, one
-//! manager thread per device, which keeps several jobs running so that one's transfers overlap another's kernels.
+//! After CrystalGPU (Gharaibeh, Al-Kiswany, Gopalakrishnan, Ripeanu, "A GPU accelerated storage system", HPDC 2010,
+//! §3.2.3): idle buffers in a [`pool`](Pool), one queue of outstanding jobs that all devices drain, and one manager
+//! thread per device. The manager keeps several jobs running, so that the transfers of one overlap the kernels of
+//! another.
 //!
-//! - A device that fails, hangs or gives wrong bytes is retired; its jobs, and those that wait for it, are done by
-//!   the CPU from the same input, with equal bytes (P10).
-//! - Jobs that wait or run hold at most [`Options::bound_bytes`]; [`Runtime::submit`] waits for room, so a slow
-//!   device makes its submitters slow, not the memory full.
-//! - [`Target::Auto`] goes where a [`Calibration`] says that it is done first, and [`Runtime::explain`] says why.
+//! - A device that fails, hangs or gives wrong bytes is retired. The CPU does its jobs, and those that wait for it,
+//!   from the same input, with equal bytes (P10).
+//! - Jobs that wait or run hold at most [`Options::bound_bytes`]. [`Runtime::submit`] waits for room, so a slow device
+//!   slows its submitters instead of filling memory.
+//! - [`Target::Auto`] goes where a [`Calibration`] predicts the earliest end, and [`Runtime::explain`] says why.
 //!
-//! What it never does: I/O, knowing a file or a node. Start at [`Runtime`]; inside, read `job`, `central`,
-//! `flight`, `manager`.
+//! It never does I/O and knows no files or nodes. Start at [`Runtime`]; inside, read `job`, `central`, `flight`,
+//! `manager`.
 
 mod backend;
 mod calibrate;
@@ -55,24 +56,24 @@ use std::time::Duration;
 /// How a runtime works.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bytes that waiting and running jobs may hold together, inputs and outputs.
+    /// Bytes of inputs and outputs that waiting and running jobs may hold together.
     pub bound_bytes: usize,
     /// Bytes of unused buffers that are kept for reuse.
     pub keep_bytes: usize,
-    /// Jobs that run at once on one device: with 1 nothing overlaps.
+    /// Jobs that run at once on one device; with 1 nothing overlaps.
     pub slots: usize,
     /// Whether a device's memory is kept between jobs.
     pub keep_device_memory: bool,
     /// CPU threads.
     pub cpu_threads: usize,
-    /// A job that has not come back after this long retires its device.
+    /// A job that takes longer than this retires its device.
     pub stuck_after: Duration,
     /// The CPU's instruction set.
     pub isa: Isa,
     /// Where buffers come from; pinned memory for CUDA.
     pub memory: Arc<dyn HostMemory>,
-    /// What [`Runtime::calibrate`] measures: a job of each primitive on about so many bytes. Crates that add operations add
-    /// theirs.
+    /// What [`Runtime::calibrate`] measures: a job of each primitive on about the given number of bytes. Crates that
+    /// add operations add their samples.
     pub samples: fn(usize) -> Vec<Arc<dyn Operation>>,
 }
 
@@ -92,7 +93,7 @@ impl Default for Options {
     }
 }
 
-/// Why a job was not taken.
+/// Why a job was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
     /// The input is not as long as the operation says.
@@ -110,10 +111,10 @@ pub enum SubmitError {
     NoSuchDevice {
         /// Index asked for.
         index: usize,
-        /// Devices there are.
+        /// Number of devices.
         count: usize,
     },
-    /// Data on the device begins where kernels cannot read it.
+    /// Data on the device begins at an address that kernels cannot read from.
     #[error(
         "{primitive}: the input begins at {address:#x} on the device, kernels read from multiples of 16; copy it to one"
     )]
@@ -123,7 +124,7 @@ pub enum SubmitError {
         /// Address given.
         address: u64,
     },
-    /// Data on a device of another runtime, or of none that is still there.
+    /// Data on a device of another runtime, or on a device that no longer exists.
     #[error("the data lies on a device of another runtime; put it on one of this one's")]
     Elsewhere,
     /// The queues are full (only [`Runtime::try_submit`]), or the runtime is stopping.
@@ -131,11 +132,11 @@ pub enum SubmitError {
     Busy,
 }
 
-/// Not one thread for the CPU's jobs could be started: they would wait for ever.
+/// The system started no thread at all for the CPU's jobs, so they would wait for ever.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no thread can be started for the accelerator's jobs: {why}; raise the limit on threads or on memory")]
 pub struct NoThread {
-    /// What the system said.
+    /// The system's error message.
     pub why: String,
 }
 
@@ -151,8 +152,11 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// A runtime over these devices (none is fine). Devices open on their own threads; one that cannot is retired. Of the CPU's
-    /// threads there are as many as the system lets start; only if that is none there is no runtime.
+    /// Makes a runtime over these devices (possibly none). Devices open on their own threads; one that cannot is
+    /// retired. If the system starts fewer CPU threads than requested, the runtime uses those.
+    ///
+    /// # Errors
+    /// [`NoThread`] if the system starts no CPU thread.
     pub fn new(backends: Vec<Arc<dyn Backend>>, options: Options) -> Result<Runtime, NoThread> {
         let devices = backends.iter().map(|b| describe(b.as_ref())).collect();
         let central = Arc::new(Central::new(devices, options.bound_bytes));
@@ -195,17 +199,26 @@ impl Runtime {
         Ok(())
     }
 
-    /// A buffer of `len` bytes of arbitrary content, to pack a job's input in.
+    /// Returns a buffer of `len` bytes of arbitrary content for a job's input.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if there is no memory for it.
     pub fn buffer(&self, len: usize) -> Result<Buffer, NoMemory> {
         self.pool.take(len)
     }
 
-    /// Queues a job. Waits while the queues hold all the bytes they may.
+    /// Queues a job. Waits while the queues hold [`Options::bound_bytes`].
+    ///
+    /// # Errors
+    /// The input has the wrong length, the device does not exist, or the runtime is stopping.
     pub fn submit(&self, operation: Arc<dyn Operation>, input: Buffer, request: Request) -> Result<Job, SubmitError> {
         self.queue(operation, Input::Host(input), request, None, true)
     }
 
     /// [`Runtime::submit`] that never waits.
+    ///
+    /// # Errors
+    /// As [`Runtime::submit`], and [`SubmitError::Busy`] if the queues are full.
     pub fn try_submit(
         &self,
         operation: Arc<dyn Operation>,
@@ -215,7 +228,10 @@ impl Runtime {
         self.queue(operation, Input::Host(input), request, None, false)
     }
 
-    /// [`Runtime::submit`] with a callback instead of waiting.
+    /// [`Runtime::submit`] that calls `callback` with the result.
+    ///
+    /// # Errors
+    /// As [`Runtime::submit`].
     pub fn submit_then(
         &self,
         operation: Arc<dyn Operation>,
@@ -226,17 +242,18 @@ impl Runtime {
         self.queue(operation, Input::Host(input), request, Some(callback), true)
     }
 
-    /// A job whose input lies in the memory of device `index` already: it is read where it is, and never freed.
-    /// With `stream` (the device library's handle) the job begins after what is queued there. The CPU cannot take such a
-    /// job over: a device that is lost or has no room ends it with [`JobError::Lost`], [`JobError::NoDeviceMemory`] or
-    /// [`JobError::Cramped`].
+    /// Queues a job whose input already lies in the memory of device `index`. The input is read in place and never
+    /// freed. With `stream` (the device library's handle) the job begins after the work queued there. The CPU cannot
+    /// take such a job over: a device that is lost or has too little memory ends it with [`JobError::Lost`],
+    /// [`JobError::NoDeviceMemory`] or [`JobError::Cramped`].
     ///
     /// # Errors
-    /// [`SubmitError::Misaligned`] unless `address` is a multiple of 16.
+    /// [`SubmitError::Misaligned`] unless `address` is a multiple of 16; [`SubmitError::NoSuchDevice`];
+    /// [`SubmitError::Busy`] if the runtime is stopping.
     ///
     /// # Safety
-    /// [`Operation::input_bytes`] bytes from `address` on can be read by the device, rounded up
-    /// to a multiple of 16, and nobody changes or frees them until the job has ended; `stream` is a live stream.
+    /// The device can read [`Operation::input_bytes`] bytes from `address` on, rounded up to a multiple of 16. They are
+    /// neither changed nor freed until the job has ended. `stream` is a live stream.
     #[allow(unsafe_code)]
     pub unsafe fn submit_in_place(
         &self,
@@ -291,17 +308,17 @@ impl Runtime {
         self.calibration.lock().choose(primitive, bytes, &in_use)
     }
 
-    /// Costs as they were measured ([`Runtime::calibrate`]) or set.
+    /// The costs that were measured ([`Runtime::calibrate`]) or set.
     pub fn calibration(&self) -> Calibration {
         self.calibration.lock().clone()
     }
 
-    /// Uses costs that were measured before on this machine.
+    /// Sets costs that were measured earlier on this machine.
     pub fn set_calibration(&self, calibration: Calibration) {
         *self.calibration.lock() = calibration;
     }
 
-    /// The devices, what they did, and why some are not used any more.
+    /// The devices, the work they did, and why some were retired.
     pub fn devices(&self) -> Vec<DeviceState> {
         self.central.devices()
     }
@@ -337,7 +354,7 @@ impl Drop for Runtime {
     fn drop(&mut self) {
         self.central.stop();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has nothing left to tell.
+            // The thread's panic was already reported.
             let _ = thread.join();
         }
     }

@@ -1,5 +1,5 @@
-//! What one job computes: [`Operation`]. Each knows its sizes, the CPU's way, and the kernels' way, and nothing
-//! of queues and streams.
+//! What one job computes: [`Operation`]. Each knows its sizes, its CPU code and its kernels, and nothing of queues and
+//! streams.
 
 use super::{Buffer, NoMemory};
 use crate::isa::Isa;
@@ -9,40 +9,43 @@ use std::fmt;
 /// Where a job's memory lies on the device. Each address is aligned to 256.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// What [`Operation::tables`] gave.
+    /// The bytes of [`Operation::tables`].
     pub tables: u64,
     /// The input.
     pub input: u64,
-    /// What will be downloaded, [`Operation::output_bytes`]; scratch memory follows at once.
+    /// The part that will be downloaded, [`Operation::output_bytes`]; scratch memory follows directly.
     pub result: u64,
 }
 
-/// A computation from one buffer to another, the same bytes wherever it runs (P10).
+/// A computation from one buffer to another that gives the same bytes on every device (P10).
 pub trait Operation: Send + Sync + fmt::Debug {
-    /// The primitive it belongs to, as usage, calibration and routing name it.
+    /// The primitive it belongs to; usage, calibration and routing use this name.
     fn primitive(&self) -> &'static str;
 
-    /// Bytes its input must have.
+    /// Exact length of its input in bytes.
     fn input_bytes(&self) -> usize;
 
-    /// Bytes of its output, or room for it where [`Operation::finish`] decides.
+    /// Length of its output in bytes; an upper bound where [`Operation::finish`] decides.
     fn output_bytes(&self) -> usize;
 
-    /// Computes on the CPU. `input` has [`Operation::input_bytes`], `output` has [`Operation::output_bytes`] of any
-    /// content and may be made larger, which is what there can be no memory for.
+    /// Computes on the CPU. `input` has [`Operation::input_bytes`]; `output` has [`Operation::output_bytes`] of
+    /// arbitrary content and may grow.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if `output` must grow and cannot.
     fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory>;
 
-    /// What the kernels need besides the input.
+    /// Constant data that the kernels need besides the input.
     fn tables(&self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Device memory behind the result that the kernels use between them.
+    /// Bytes of device memory after the result that kernels use for intermediate values.
     fn scratch_bytes(&self) -> usize {
         0
     }
 
-    /// Bytes at the result's start that must be zero before the first kernel.
+    /// Bytes at the start of the result that must be zero before the first kernel.
     fn cleared_bytes(&self) -> usize {
         0
     }
@@ -50,8 +53,8 @@ pub trait Operation: Send + Sync + fmt::Debug {
     /// The kernels, in order.
     fn launches(&self, at: &Places) -> Vec<Launch>;
 
-    /// Puts what a device left in `output` into the form that the CPU gives. False if it did not fit there: the
-    /// CPU then does the job.
+    /// Converts a device's `output` into the form that the CPU gives. False if the result did not fit: the CPU then
+    /// does the job.
     fn finish(&self, _output: &mut [u8]) -> bool {
         true
     }

@@ -1,5 +1,5 @@
-//! Buffers that jobs are packed into: aligned, of a few sizes, and reused, because memory that a GPU can read
-//! without a copy (pinned) is dear to make. What the pool keeps is CrystalGPU's idle queue.
+//! Buffers for the inputs and outputs of jobs: aligned, of a few sizes, and reused, because memory that a GPU can read
+//! without a copy (pinned memory) is slow to allocate. The pool's idle buffers are CrystalGPU's idle queue.
 #![allow(unsafe_code)]
 
 use parking_lot::Mutex;
@@ -10,28 +10,28 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Smallest size a buffer has room for.
+/// Smallest capacity of a buffer.
 const SMALLEST_BYTES: usize = 4096;
 /// Buffers begin at multiples of this.
 const ALIGN_BYTES: usize = 4096;
 
-// Kernels read whole pieces of 16 bytes past a buffer's end; buffers begin where vectors do.
+// Kernels read whole 16-byte blocks past a buffer's end; buffers begin at the alignment of vectors.
 const _: () = assert!(SMALLEST_BYTES.is_power_of_two() && SMALLEST_BYTES.is_multiple_of(16));
 const _: () = assert!(ALIGN_BYTES.is_power_of_two() && ALIGN_BYTES.is_multiple_of(64));
 
 /// Where a pool's memory comes from.
 ///
 /// # Safety
-/// `take` returns memory of `bytes` initialised bytes, aligned to 64, that is nobody else's until it is given to
-/// `give` of the same object, with the same size.
+/// `take` returns memory of `bytes` initialised bytes, aligned to 64, that has no other owner until `give` of the same
+/// object gets it with the same size.
 pub unsafe trait HostMemory: Send + Sync + fmt::Debug {
-    /// Memory, or none if there is no more of this kind.
+    /// Takes memory; `None` if there is no more of this kind.
     fn take(&self, bytes: usize) -> Option<NonNull<u8>>;
 
     /// Takes memory back.
     ///
     /// # Safety
-    /// It came from [`HostMemory::take`] of the same object and size, and is not used again.
+    /// The memory came from [`HostMemory::take`] of the same object and size, and is not used again.
     unsafe fn give(&self, memory: NonNull<u8>, bytes: usize);
 }
 
@@ -43,7 +43,7 @@ fn layout(bytes: usize) -> Option<Layout> {
     Layout::from_size_align(bytes, ALIGN_BYTES).ok().filter(|l| l.size() > 0)
 }
 
-// SAFETY: the allocator's zeroed blocks.
+// SAFETY: the allocator returns zeroed blocks that nothing else owns.
 unsafe impl HostMemory for Pageable {
     fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
         let layout = layout(bytes)?;
@@ -76,20 +76,20 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Buffers nobody uses, by size.
+    /// Unused buffers, by capacity.
     idle: HashMap<usize, Vec<Block>>,
     idle_bytes: usize,
     idle_buffers: usize,
     made: u64,
     reused: u64,
-    /// Buffers that somebody holds. Each comes back once, or never where a failed device may still use it.
+    /// Buffers in use. Each comes back once, or never if a failed device may still use it.
     lent: usize,
 }
 
 #[derive(Debug)]
 struct Block(NonNull<u8>);
 
-// SAFETY: a block is plain memory that one owner at a time has.
+// SAFETY: a block is plain memory with one owner at a time.
 unsafe impl Send for Block {}
 
 /// A pool of buffers. Cloning gives another handle to the same pool.
@@ -99,23 +99,26 @@ pub struct Pool(Arc<Shared>);
 /// How a pool is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolUse {
-    /// Buffers nobody uses.
+    /// Unused buffers.
     pub idle_buffers: usize,
     /// Their bytes.
     pub idle_bytes: usize,
-    /// Buffers made so far.
+    /// Buffers allocated so far.
     pub made: u64,
-    /// Times one was used again instead.
+    /// Times a buffer was reused.
     pub reused: u64,
 }
 
 impl Pool {
-    /// A pool that keeps up to `keep_bytes` of unused buffers; with 0 every buffer is made anew.
+    /// A pool that keeps up to `keep_bytes` of unused buffers; with 0 every buffer is newly allocated.
     pub fn new(memory: Arc<dyn HostMemory>, keep_bytes: usize) -> Pool {
         Pool(Arc::new(Shared { memory, keep_bytes, state: Mutex::default() }))
     }
 
-    /// A buffer of `len` bytes of arbitrary content.
+    /// Returns a buffer of `len` bytes of arbitrary content.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if there is no memory for it.
     pub fn take(&self, len: usize) -> Result<Buffer, NoMemory> {
         let room = len.max(SMALLEST_BYTES).checked_next_power_of_two().ok_or(NoMemory { bytes: len })?;
         let idle = {
@@ -146,7 +149,7 @@ impl Pool {
         Ok(Buffer { block, len, room, pool: self.0.clone() })
     }
 
-    /// How it is used.
+    /// The current counts.
     pub fn usage(&self) -> PoolUse {
         let s = self.0.state.lock();
         PoolUse { idle_buffers: s.idle_buffers, idle_bytes: s.idle_bytes, made: s.made, reused: s.reused }
@@ -166,7 +169,7 @@ impl Shared {
                 return;
             }
         }
-        // SAFETY: the buffer that owned it is gone.
+        // SAFETY: the buffer that owned the block is gone.
         unsafe { self.memory.give(block.0, room) };
     }
 }
@@ -180,7 +183,7 @@ impl Drop for Shared {
     }
 }
 
-/// Memory from a pool, which it returns to when dropped. Begins at a multiple of 64, and is readable up to the next
+/// Memory from a pool; it returns there when dropped. It begins at a multiple of 64 and is readable up to the next
 /// multiple of 16 past its end.
 pub struct Buffer {
     block: Block,
@@ -193,8 +196,11 @@ pub struct Buffer {
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Makes it `len` bytes long. What it held is kept where it has room for that, and arbitrary otherwise. Without memory
-    /// for more it stays as it was.
+    /// Changes the length to `len` bytes. The content is kept if the buffer's capacity suffices, and is arbitrary
+    /// otherwise.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if there is no memory for more; the buffer is then unchanged.
     pub fn resize(&mut self, len: usize) -> Result<(), NoMemory> {
         if len > self.room {
             *self = Pool(self.pool.clone()).take(len)?;
@@ -208,7 +214,7 @@ impl Buffer {
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the block has `room` ≥ `len` initialised bytes, and is ours.
+        // SAFETY: the block has `room` ≥ `len` initialised bytes, and this buffer owns it.
         unsafe { std::slice::from_raw_parts(self.block.0.as_ptr(), self.len) }
     }
 }

@@ -1,5 +1,5 @@
-//! Data that is put on a device once and computed on there many times: what device-resident figures are measured with.
-//! Users whose data lies on a device anyway have it in memory of their own ([`Runtime::submit_in_place`]).
+//! Data that is put on a device once and used there many times, to measure device-resident figures. Programs whose data
+//! already lies on a device use their own memory ([`Runtime::submit_in_place`]).
 #![allow(unsafe_code)]
 
 use super::central::Central;
@@ -7,44 +7,44 @@ use super::{Backend, Buffer, Fault, JobError, Operation, Runtime, Stream, Submit
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes in the memory of a device. Given back when dropped; on the thread that made it.
+/// Bytes in the memory of a device. Dropping it frees them; it must be dropped on the thread that made it.
 pub struct Resident {
     index: usize,
     backend: Arc<dyn Backend>,
     address: u64,
     bytes: usize,
     central: Arc<Central>,
-    // Holds the memory.
+    // Owns the memory.
     stream: Option<Box<dyn Stream>>,
 }
 
 impl Drop for Resident {
     fn drop(&mut self) {
         if !self.central.is_alive(self.index) {
-            // Its kernels may still be reading; and one that is stuck would make whoever frees its memory wait for ever.
+            // The stream's kernels may still read it, and freeing the memory of a stuck stream would block for ever.
             std::mem::forget(self.stream.take());
         }
     }
 }
 
-// SAFETY: the stream, which is for one thread, cannot be reached by a shared reference; the rest is plain data.
+// SAFETY: a shared reference does not reach the stream, which one thread alone may use; the rest is plain data.
 unsafe impl Sync for Resident {}
 
 impl Resident {
-    /// Where the bytes lie in the device's memory, as long as this value lives.
+    /// Address of the bytes in the device's memory, valid while this value lives.
     pub fn address(&self) -> u64 {
         self.address
     }
 }
 
 impl Runtime {
-    /// Copies a buffer to the memory of device `index`; none if there is no such device.
+    /// Copies a buffer to the memory of device `index`; `None` if there is no such device.
     pub fn resident(&self, index: usize, buffer: Buffer) -> Option<Result<Resident, Fault>> {
         let backend = self.backends.get(index)?.clone();
         let put = put(backend.as_ref(), &buffer, self.options.stuck_after);
         let bytes = buffer.len();
         if put.as_ref().is_err_and(|fault| !matches!(fault, Fault::NoMemory { .. })) {
-            // The device may still be reading it: never used again, never freed.
+            // The device may still read it, so it is never used again and never freed.
             std::mem::forget(buffer);
         }
         let central = self.central.clone();
@@ -60,8 +60,11 @@ impl Runtime {
         if here { Ok(data.index) } else { Err(SubmitError::Elsewhere) }
     }
 
-    /// Runs `operation` `jobs` times on what lies on the device, several at once, and waits for all of them. The first
-    /// failure is what is returned; the CPU takes none of them over.
+    /// Runs `operation` `jobs` times on the device's data, several at once, and waits for all of them. The CPU takes
+    /// none of them over.
+    ///
+    /// # Errors
+    /// The first failure: the outer one if a job was refused, the inner one if a job failed.
     pub fn on_resident(
         &self,
         data: &Resident,
@@ -89,10 +92,10 @@ impl Runtime {
     }
 }
 
-/// Copies the bytes to memory of the device's, which the stream holds. After a failure they may still be read.
+/// Copies the bytes to the device's memory, which the stream owns. After a failure the device may still read `bytes`.
 fn put(backend: &dyn Backend, bytes: &[u8], patience: Duration) -> Result<(u64, Box<dyn Stream>), Fault> {
     let mut stream = backend.stream()?;
-    // Kernels read whole pieces of 16 bytes.
+    // Kernels read whole 16-byte blocks.
     let address = stream.reserve(bytes.len().next_multiple_of(16))?;
     match send(stream.as_mut(), address, bytes, patience) {
         Ok(true) => Ok((address, stream)),
@@ -101,14 +104,14 @@ fn put(backend: &dyn Backend, bytes: &[u8], patience: Duration) -> Result<(u64, 
             Err(Fault::Stuck { device: backend.name().into(), waited_ms: patience.as_millis() as u64 })
         }
         Err(fault) => {
-            // One that is stuck would make whoever closes it wait for ever.
+            // Closing a stuck stream would block for ever.
             std::mem::forget(stream);
             Err(fault)
         }
     }
 }
 
-/// Whether the bytes are there, after so long at most.
+/// Whether the bytes have arrived within `patience`.
 fn send(stream: &mut dyn Stream, address: u64, bytes: &[u8], patience: Duration) -> Result<bool, Fault> {
     let start = Instant::now();
     // SAFETY: the reservation is as long; the caller keeps the bytes until the stream is done, or for ever if it fails.

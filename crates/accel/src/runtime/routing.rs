@@ -1,7 +1,8 @@
-//! Who does a job first: measured costs, and a choice that can say why.
+//! Which device finishes a job first: measured costs, and a choice that can explain itself.
 //!
-//! A cost is a straight line, latency plus bytes over rate, measured with a small and a large job. The CPU's line
-//! has next to no latency, a GPU's has its launches and transfers; where they cross, small jobs stay on the CPU.
+//! A cost is a straight line, latency plus bytes over rate, measured with a small and a large job. The CPU's line has
+//! almost no latency; a GPU's includes its launches and transfers. Below the crossing of the two lines, jobs stay on
+//! the CPU.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +12,7 @@ use std::time::Duration;
 /// What a primitive costs on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost {
-    /// Nanoseconds that a job takes whatever its size.
+    /// Nanoseconds that a job of any size takes.
     pub latency_ns: u64,
     /// Nanoseconds for each MiB of input.
     pub per_mib_ns: u64,
@@ -41,7 +42,7 @@ impl Cost {
 
 /// Measured costs: (device, primitive) → cost. The CPU is a device named `cpu`.
 ///
-/// Written as text it can be kept in a file between runs: a line each, `device primitive latency_ns per_mib_ns`.
+/// The text form has one line per cost: `device primitive latency_ns per_mib_ns`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Calibration {
     costs: BTreeMap<(String, String), Cost>,
@@ -56,17 +57,17 @@ impl Calibration {
         self.costs.get(&(device.to_owned(), primitive.to_owned())).copied()
     }
 
-    /// Sets it.
+    /// Sets what `primitive` costs on `device`.
     pub fn set(&mut self, device: &str, primitive: &str, cost: Cost) {
         self.costs.insert((device.to_owned(), primitive.to_owned()), cost);
     }
 
-    /// All that was measured: (device, primitive, cost).
+    /// All costs: (device, primitive, cost).
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, Cost)> {
         self.costs.iter().map(|((device, primitive), cost)| (device.as_str(), primitive.as_str(), *cost))
     }
 
-    /// Where a job is done first: on the CPU, or on one of `devices` (names of those in use).
+    /// Where a job finishes first: on the CPU, or on one of `devices` (names of those in use).
     pub fn choose(&self, primitive: &str, bytes: usize, devices: &[&str]) -> Decision {
         let predict = |device: &str| self.cost(device, primitive).map(|c| (device.to_owned(), c.of(bytes)));
         let predicted: Vec<_> = std::iter::once(CPU).chain(devices.iter().copied()).filter_map(predict).collect();
@@ -88,7 +89,7 @@ impl fmt::Display for Calibration {
     }
 }
 
-/// A line that is no measurement.
+/// A line that is not a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("calibration line {line}: expected `device primitive latency_ns per_mib_ns`, got {got:?}; delete the file")]
 pub struct CalibrationError {
@@ -114,27 +115,27 @@ impl FromStr for Calibration {
     }
 }
 
-/// Why a job goes where it goes.
+/// Why a job runs where it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// There is no device but the CPU, or none is in use any more.
+    /// There is no device but the CPU, or none is in use.
     NoDevice,
     /// The primitive was not measured on both sides.
     NotMeasured,
-    /// A device is predicted to be done before the CPU.
+    /// A device is predicted to finish before the CPU.
     Sooner,
-    /// No device is: the job is too small for its latency, or the device is too slow.
+    /// No device is predicted to finish before the CPU: the job is too small for its latency, or the device too slow.
     NotSooner,
 }
 
-/// A choice, with the predictions it was made from. Printed, it gives its reasons.
+/// A choice and the predictions behind it. Its `Display` gives the reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// What is to be computed.
+    /// Primitive.
     pub primitive: String,
-    /// From how many bytes.
+    /// Bytes of input.
     pub bytes: usize,
-    /// Whether a device does it; else the CPU.
+    /// Whether a device does it; otherwise the CPU does.
     pub on_device: bool,
     /// Why.
     pub why: Why,
@@ -193,7 +194,7 @@ mod tests {
         let cost = Cost::through((1 << 20, Duration::from_nanos(300_000)), (5 << 20, Duration::from_nanos(1_100_000)));
         assert_eq!(cost, Cost { latency_ns: 100_000, per_mib_ns: 200_000 });
         assert_eq!(cost.of(2 << 20), Duration::from_nanos(500_000));
-        // Noise can make the larger job the quicker one: still a line, and no overflow.
+        // Noise can make the larger job the faster one: the result is still a line, and nothing overflows.
         let odd = Cost::through((1 << 20, Duration::from_nanos(9)), (1 << 20, Duration::from_nanos(3)));
         assert!(odd.of(usize::MAX) > Duration::ZERO);
     }

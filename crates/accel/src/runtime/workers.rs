@@ -1,4 +1,4 @@
-//! The CPU's threads: jobs that are for the CPU, and those that a device could not do.
+//! The CPU's threads: they run jobs for the CPU and jobs that a device failed to do.
 
 use super::central::{By, Central, Next};
 use super::flight::Input;
@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Up to `wanted` threads, at least one: fewer where the system gives no more.
+/// Starts up to `wanted` threads, at least one: fewer where the system gives no more.
 pub(crate) fn start(
     wanted: usize,
     mut spawn: impl FnMut(usize) -> io::Result<JoinHandle<()>>,
@@ -26,7 +26,7 @@ pub(crate) fn start(
     Ok(started)
 }
 
-/// The thread.
+/// The thread's main function.
 pub(crate) fn run(central: &Central, pool: &Pool, isa: Isa, name: &Arc<str>) {
     loop {
         match central.next_for_cpu() {
@@ -62,7 +62,7 @@ fn carry_out(ticket: &Ticket, central: &Central, pool: &Pool, isa: Isa, name: &A
 mod tests {
     use super::*;
 
-    /// A system that gives two threads and no more, or none.
+    /// A system that starts two threads and no more, or none.
     #[test]
     fn fewer_threads_than_wanted_will_do_and_none_is_an_error() {
         let up_to = |limit| {

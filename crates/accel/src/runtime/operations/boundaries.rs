@@ -6,14 +6,14 @@ use crate::kernels::{BoundaryCandidates, Kernel, Launch};
 use crate::runtime::operation::{Operation, Places};
 use crate::runtime::{Buffer, NoMemory};
 
-/// Positions a block decides: BOUNDARY_TILE words of four.
+/// Positions that a block decides: BOUNDARY_TILE words of four positions.
 const TILE_POSITIONS: usize = 4096;
 /// The densest real data has one candidate in about 150 positions (docs/chunking.md, section 1.4).
 const POSITIONS_PER_ENTRY: usize = 128;
 
 /// [`crate::boundaries::candidates`] of `bytes` after `context` bytes.
 ///
-/// Input: the context, then the bytes. Output: a count, then so many entries, each 2 · position + strong; all u32.
+/// Input: the context, then the bytes. Output: a count, then that many entries, each 2 · position + strong; all u32.
 #[derive(Debug, Clone)]
 pub struct FindCandidates {
     params: Params,
@@ -22,10 +22,10 @@ pub struct FindCandidates {
 }
 
 impl FindCandidates {
-    /// Most bytes of one job.
+    /// Maximum bytes of one job.
     pub const MAX_BYTES: usize = (1 << 30) - WINDOW_BYTES;
 
-    /// The search of `bytes` bytes after `context` ones, of which only the last 63 matter. None if there are more
+    /// The search of `bytes` bytes after `context` bytes, of which only the last 63 matter. `None` if there are more
     /// than [`FindCandidates::MAX_BYTES`].
     pub fn new(params: &Params, context: usize, bytes: usize) -> Option<FindCandidates> {
         let context = context.min(WINDOW_BYTES - 1);
@@ -105,7 +105,7 @@ impl Operation for FindCandidates {
         Launch::new(kernel, threads, 1, argument.to_bytes()).into_iter().collect()
     }
 
-    /// The count and the entries; what lies behind them means nothing.
+    /// Compares the count and the entries; the bytes after them are arbitrary.
     fn outputs_equal(&self, a: &[u8], b: &[u8]) -> bool {
         let [mut x, mut y] = [Vec::new(), Vec::new()];
         self.read(a, &mut x);
@@ -113,8 +113,8 @@ impl Operation for FindCandidates {
         x == y
     }
 
-    /// Entries come in any order; data where nearly every survivor of the prefilter is a candidate can have more
-    /// than there is room for.
+    /// Entries come in any order. Data where nearly every survivor of the prefilter is a candidate can have more
+    /// entries than the output has room for.
     fn finish(&self, output: &mut [u8]) -> bool {
         let count = words(output).next().unwrap_or(0) as usize;
         if count > self.capacity() {

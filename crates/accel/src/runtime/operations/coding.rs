@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// An operation on the fragments of a batch of chunks.
 pub(crate) trait Coding: Operation {
-    /// Copies source number `place` of a chunk to the input, and zeros what it is shorter than a fragment.
+    /// Copies source number `place` of a chunk to the input; a source shorter than a fragment is filled up with zeros.
     fn pack(&self, chunk: usize, place: usize, bytes: &[u8], input: &mut [u8]);
 
     /// Where result number `row` of a chunk lies in the output.
@@ -35,7 +35,7 @@ fn shared(operation: impl Coding + 'static) -> Arc<dyn Coding> {
     Arc::new(operation)
 }
 
-/// Parity of `chunks` chunks with fragments of `len` bytes. None if the code takes no such length.
+/// Parity of `chunks` chunks with fragments of `len` bytes. `None` if the code does not support this length.
 pub(crate) fn encode(coder: &Coder, len: usize, chunks: usize) -> Option<Arc<dyn Coding>> {
     match coder {
         Coder::Rs(code) => Some(shared(Multiply::encode(code, len, chunks))),
@@ -43,7 +43,7 @@ pub(crate) fn encode(coder: &Coder, len: usize, chunks: usize) -> Option<Arc<dyn
     }
 }
 
-/// Fragments `wanted` from the fragments `sources`; both rise. None if these do not determine them.
+/// Fragments `wanted` from the fragments `sources`, both in rising order. `None` if the sources do not determine them.
 pub(crate) fn reconstruct(
     coder: &Coder,
     sources: &[usize],

@@ -8,22 +8,22 @@ use crate::runtime::{Buffer, NoMemory};
 
 const LEAF_BYTES: usize = 1024;
 const GROUP_LEAVES: u32 = (GROUP_BYTES / LEAF_BYTES) as u32;
-/// Chaining values that one warp joins.
+/// Chaining values that one warp joins at once.
 const JOINED: u32 = 64;
 /// Threads of a warp.
 const WARP: usize = 32;
 
-// A warp joins values in pairs, so it takes two a thread, and a group's values in one go.
+// A warp joins values in pairs, so it takes two per thread, and all values of a group at once.
 const _: () = assert!(JOINED as usize == 2 * WARP && GROUP_LEAVES.is_power_of_two() && GROUP_LEAVES <= JOINED);
 
-/// Names (and group hashes) of a batch of buffers; or the group values of a part of something longer.
+/// Names (and group hashes) of a batch of buffers, or the group values of a part of longer data.
 ///
-/// Input: the buffers, each beginning at a multiple of 16. Output: a digest each (but of a part), then, if asked for, the
-/// group hashes of the first buffer, the second, and so on; 32 bytes all.
+/// Input: the buffers, each at a multiple of 16. Output: a digest for each buffer (none for a part), then, if
+/// requested, the group hashes of the first buffer, the second, and so on. Each entry has 32 bytes.
 #[derive(Debug, Clone)]
 pub struct HashBatch {
     with_groups: bool,
-    /// Groups before the one buffer that is a part of something longer.
+    /// For a part of longer data: the number of groups before it.
     part_of: Option<u64>,
     lens: Vec<usize>,
     starts: Vec<usize>,
@@ -32,12 +32,12 @@ pub struct HashBatch {
 }
 
 impl HashBatch {
-    /// Names of buffers of these lengths. None if the batch is too large: 2^31 leaves of 1 KiB are the most.
+    /// Names of buffers of these lengths. `None` if the batch has more than 2^31 leaves of 1 KiB.
     pub fn names(lens: &[usize]) -> Option<HashBatch> {
         HashBatch::new(lens, false)
     }
 
-    /// Names and group hashes.
+    /// Names and group hashes of buffers of these lengths. `None` as for [`HashBatch::names`].
     pub fn trees(lens: &[usize]) -> Option<HashBatch> {
         HashBatch::new(lens, true)
     }
@@ -56,8 +56,8 @@ impl HashBatch {
         Some(HashBatch { with_groups, part_of: None, lens: lens.to_vec(), starts, input_bytes: end, plan })
     }
 
-    /// The group values of `len` bytes that lie `first_group` groups into something longer, which is hashed part by part.
-    /// None if the part is empty or a whole of a single leaf, or ends beyond 2^31 leaves of 1 KiB.
+    /// The group values of `len` bytes that start `first_group` groups into longer data, which is hashed part by part.
+    /// `None` if the part is empty, is the whole data and a single leaf, or ends beyond 2^31 leaves of 1 KiB.
     pub fn part(first_group: u64, len: usize) -> Option<HashBatch> {
         let first_leaf = first_group.checked_mul(u64::from(GROUP_LEAVES))?;
         let leaves = len.div_ceil(LEAF_BYTES) as u64;
@@ -119,12 +119,12 @@ fn value(bytes: &[u8]) -> [u8; HASH_BYTES] {
     value
 }
 
-/// Which chaining value goes where. Values are numbered: names, groups, then what is only needed on the way.
+/// Where each chaining value goes. Values are numbered: names, groups, then intermediate values.
 #[derive(Debug, Clone, Default)]
 struct Plan {
     buffers: Vec<Blake3Buffer>,
     leaf_count: u32,
-    /// What to join, level by level; a level needs all of the one before.
+    /// What to join, level by level; a level needs all results of the one before.
     levels: Vec<Vec<Blake3Item>>,
     next: u32,
 }
@@ -154,8 +154,8 @@ impl Plan {
         plan
     }
 
-    /// One buffer as if it were the whole of which it is the end: leaves are counted from the whole's beginning, and so are
-    /// where its bytes and its values lie. All these numbers wrap around; what the kernel adds brings them back.
+    /// Treats the part as the end of the whole data: leaves, byte positions and value numbers are counted from the
+    /// beginning of the whole. All these numbers wrap around; the kernel's additions undo the wrapping.
     fn part(first_leaf: u32, len: usize, leaves: u32) -> Plan {
         let before = u64::from(first_leaf) * LEAF_BYTES as u64;
         let groups = leaves.div_ceil(GROUP_LEAVES);
@@ -248,7 +248,7 @@ impl Operation for HashBatch {
         tables
     }
 
-    /// Everything numbered after the downloaded values.
+    /// All values numbered after the downloaded ones.
     fn scratch_bytes(&self) -> usize {
         (self.plan.next as usize * HASH_BYTES).saturating_sub(self.output_bytes())
     }

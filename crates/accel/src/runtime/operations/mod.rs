@@ -1,5 +1,5 @@
-//! The operations, one file a family: how a batch is packed into one buffer, which kernels compute it, and how the
-//! result is read. Operations of other crates implement [`super::Operation`] as well.
+//! The operations, one file per family: how a batch is packed into one buffer, which kernels compute it, and how the
+//! result is read. Other crates also implement [`super::Operation`].
 
 mod boundaries;
 mod coding;

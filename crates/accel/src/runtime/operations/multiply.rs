@@ -6,15 +6,15 @@ use crate::kernels::{GfMultiply, Kernel, Launch};
 use crate::runtime::operation::{Operation, Places, padded};
 use crate::runtime::{Buffer, NoMemory};
 
-/// Rows a block computes together, GF_ROWS in the kernel.
+/// Rows that a block computes together; GF_ROWS in the kernel.
 const ROWS_PER_BLOCK: usize = 4;
 const PIECE_BYTES: usize = 16;
 const _: () = assert!(FRAGMENT_ALIGN_BYTES.is_multiple_of(PIECE_BYTES));
 
-/// Coefficient rows times fragments, for a batch of stripes (chunks) at once.
+/// Coefficient rows times fragments, for a batch of stripes (chunks).
 ///
-/// Input: for each stripe its source fragments one after the other, each padded with zeros to a multiple of 16.
-/// Output: for each stripe one fragment per row, padded likewise.
+/// Input: for each stripe its source fragments one after the other, each padded with zeros to a multiple of 16. Output:
+/// for each stripe one fragment per row, padded likewise.
 #[derive(Debug, Clone)]
 pub struct Multiply {
     primitive: &'static str,
@@ -29,8 +29,8 @@ impl Multiply {
         Multiply { primitive: "encode", rows: code.parity_rows(), fragment: padded(frag_len), stripes }
     }
 
-    /// Fragments `wanted` of `stripes` chunks, from the k fragments `sources`, of which each is `frag_len` bytes.
-    /// None if these sources do not determine them.
+    /// Fragments `wanted` of `stripes` chunks, from the k fragments `sources` of `frag_len` bytes each. `None` if these
+    /// sources do not determine them.
     pub fn reconstruct(
         code: &Code,
         sources: &[usize],
@@ -42,25 +42,25 @@ impl Multiply {
         Some(Multiply { primitive: "reconstruct", rows, fragment: padded(frag_len), stripes })
     }
 
-    /// The parity of `stripes` chunks after data fragment `index` of each has changed. Sources: the fragment as it was, as
-    /// it is now, and the m parity fragments as they were, all `len` bytes; any equal range of the fragments will do.
-    /// None if there is no such data fragment.
+    /// The parity of `stripes` chunks after data fragment `index` of each has changed. Sources: the old fragment, the
+    /// new fragment, and the m old parity fragments, all `len` bytes. They may be any equal range of the fragments.
+    /// `None` if there is no such data fragment.
     pub fn update(code: &Code, index: usize, len: usize, stripes: usize) -> Option<Multiply> {
         let rows = code.update_rows(index)?;
         Some(Multiply { primitive: "update", rows, fragment: padded(len), stripes })
     }
 
-    /// For each parity fragment, what it should be plus what it is. Sources: all k + m fragments.
+    /// For each parity fragment, its expected value plus its actual value. Sources: all k + m fragments.
     pub(super) fn differences(code: &Code, frag_len: usize, stripes: usize) -> Multiply {
         Multiply { primitive: "verify", rows: code.check_rows(), fragment: padded(frag_len), stripes }
     }
 
-    /// Bytes a fragment takes, with its padding.
+    /// Bytes of a fragment with its padding.
     pub(super) fn fragment_bytes(&self) -> usize {
         self.fragment
     }
 
-    /// Room in the input for source `column` of `stripe`; what a shorter source leaves must be zero.
+    /// Range in the input for source `column` of `stripe`; the bytes after a shorter source must be zero.
     pub fn source_range(&self, stripe: usize, column: usize) -> std::ops::Range<usize> {
         let start = (stripe * self.rows.columns() + column) * self.fragment;
         start..start + self.fragment
@@ -73,7 +73,7 @@ impl Multiply {
         room[bytes.len()..].fill(0);
     }
 
-    /// Where target `row` of `stripe` lies in the output.
+    /// Range of target `row` of `stripe` in the output.
     pub fn target_range(&self, stripe: usize, row: usize) -> std::ops::Range<usize> {
         let start = (stripe * self.rows.rows() + row) * self.fragment;
         start..start + self.fragment
@@ -108,7 +108,7 @@ impl Operation for Multiply {
         Ok(())
     }
 
-    /// Eight words a coefficient: products of bits 0–2 (two words), 3–5 (two), 6–7 (one), three unused.
+    /// Eight words per coefficient: products of bits 0–2 (two words), 3–5 (two), 6–7 (one), three unused.
     fn tables(&self) -> Vec<u8> {
         let mut tables = Vec::with_capacity(self.rows.values().len() * 32);
         for &c in self.rows.values() {

@@ -1,5 +1,5 @@
-//! What bounds a device, as operations: jobs of transfers alone, copies inside the device, and other operations without
-//! their downloads. They compute nothing that anybody wants; who measures compares with them.
+//! Upper bounds of a device as operations: transfers alone, copies inside the device, and other operations without
+//! their downloads. Their results have no use; benchmarks compare their times with those of real operations.
 
 use crate::isa::Isa;
 use crate::kernels::{Kernel, Launch, XorRows};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 const PIECE_BYTES: usize = 8;
 
-/// So many bytes to the device and so many back, which are zeros: what a job costs whose kernels take no time.
+/// Sends bytes to the device and zeros back: the cost of a job whose kernels take no time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
     /// Bytes to the device.
@@ -19,7 +19,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// The transfers of an operation on data of the host's.
+    /// The transfers of an operation on data in the host's memory.
     pub fn of(operation: &dyn Operation) -> Transfer {
         Transfer { up_bytes: operation.input_bytes(), down_bytes: operation.output_bytes() }
     }
@@ -43,7 +43,7 @@ impl Operation for Transfer {
         Ok(())
     }
 
-    // So that what comes back is nobody's old data. A device clears its memory many times as fast as it sends it.
+    // So that no old data comes back. A device clears memory many times as fast as it sends it.
     fn cleared_bytes(&self) -> usize {
         self.down_bytes
     }
@@ -53,7 +53,7 @@ impl Operation for Transfer {
     }
 }
 
-/// The input as it is: reads and writes so many bytes of the device's memory. A multiple of 8.
+/// Copies the input inside the device, which reads and writes that many bytes of its memory; a multiple of 8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyInside {
     pieces: usize,
@@ -84,7 +84,7 @@ impl Operation for CopyInside {
         Ok(())
     }
 
-    /// The tables of a code whose one coding word is its one data word.
+    /// The tables of a code whose one coding word equals its one data word.
     fn tables(&self) -> Vec<u8> {
         [0u32, 1, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect()
     }
@@ -109,8 +109,8 @@ impl Operation for CopyInside {
     }
 }
 
-/// An operation's kernels, some times over, whose result stays on the device: with data that is there already
-/// ([`crate::runtime::Runtime::on_resident`]) nothing else is left.
+/// Repeats an operation's kernels; the result stays on the device. With resident data
+/// ([`crate::runtime::Runtime::on_resident`]) a job consists of kernels alone.
 #[derive(Debug, Clone)]
 pub struct KernelsAlone {
     inner: Arc<dyn Operation>,
@@ -118,7 +118,7 @@ pub struct KernelsAlone {
 }
 
 impl KernelsAlone {
-    /// `inner`, `times` in one job: then what a job costs by itself is a small part.
+    /// `inner`, `times` in one job, so that the job's own cost is a small part of its time.
     pub fn new(inner: Arc<dyn Operation>, times: usize) -> KernelsAlone {
         KernelsAlone { inner, times }
     }
@@ -137,7 +137,7 @@ impl Operation for KernelsAlone {
         0
     }
 
-    // Nothing of it would be seen.
+    // The result stays on the device, so the CPU computes nothing.
     fn on_cpu(&self, _: Isa, _: &[u8], _: &mut Buffer) -> Result<(), NoMemory> {
         Ok(())
     }

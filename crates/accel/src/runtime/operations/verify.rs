@@ -1,4 +1,4 @@
-//! Whether parity belongs to its data, for codes of both families.
+//! Checks parity against its data, for codes of both families.
 
 use super::{Multiply, XorFragments};
 use crate::coder::Coder;
@@ -14,11 +14,11 @@ use std::sync::Arc;
 const FLAG_BYTES: usize = 4;
 const PIECE_BYTES: usize = 8;
 
-/// Which parity fragments of a batch of chunks are not what the data gives.
+/// Finds the parity fragments of a batch of chunks that differ from what the data gives.
 ///
-/// Input: for each chunk its k data fragments and its m parity fragments, each padded with zeros as the code's other operations
-/// have them. Output: a word for each parity fragment, 1 where it differs, and zeros up to a multiple of 16. What a
-/// device computes to compare with stays there: a few bytes come back, not m fragments.
+/// Input: for each chunk its k data fragments and its m parity fragments, each padded with zeros as in the code's other
+/// operations. Output: a word for each parity fragment, 1 where it differs, and zeros up to a multiple of 16. The
+/// computed parity stays on the device: a few bytes come back, not m fragments.
 #[derive(Debug, Clone)]
 pub struct Verify {
     differences: Differences,
@@ -27,7 +27,7 @@ pub struct Verify {
     chunks: usize,
 }
 
-/// What parity should be plus what it is: zero everywhere if all is well.
+/// Expected parity plus actual parity: zero everywhere if they are equal.
 #[derive(Debug, Clone)]
 enum Differences {
     Rs { operation: Multiply, code: Arc<Code>, frag_len: usize },
@@ -42,7 +42,7 @@ impl Differences {
         }
     }
 
-    /// Bytes a fragment takes in the input, with its padding.
+    /// Bytes of a fragment in the input, with its padding.
     fn fragment_bytes(&self) -> usize {
         match self {
             Differences::Rs { operation, .. } => operation.fragment_bytes(),
@@ -52,7 +52,7 @@ impl Differences {
 }
 
 impl Verify {
-    /// Of `chunks` chunks with fragments of `frag_len` bytes; none if the code takes no such length.
+    /// Checks `chunks` chunks with fragments of `frag_len` bytes. `None` if the code does not support this length.
     pub fn new(coder: &Coder, frag_len: usize, chunks: usize) -> Option<Verify> {
         match coder {
             Coder::Rs(code) => Some(Verify::rs(code, frag_len, chunks)),
@@ -60,35 +60,35 @@ impl Verify {
         }
     }
 
-    /// Of `chunks` chunks with fragments of `frag_len` bytes, by a Reed–Solomon code.
+    /// Checks `chunks` chunks with fragments of `frag_len` bytes, by a Reed–Solomon code.
     pub fn rs(code: &Arc<Code>, frag_len: usize, chunks: usize) -> Verify {
         let operation = Multiply::differences(code, frag_len, chunks);
         let (k, m) = (code.k(), code.m());
         Verify { differences: Differences::Rs { operation, code: code.clone(), frag_len }, k, m, chunks }
     }
 
-    /// The same by a code of XOR alone; none if `fragment` bytes are no whole number of stripes.
+    /// Checks `chunks` chunks by a code of XOR alone. `None` if `fragment` bytes are not whole stripes.
     pub fn xor(code: &Arc<XorCode>, fragment: usize, chunks: usize) -> Option<Verify> {
         let operation = XorFragments::differences(code, fragment, chunks)?;
         let (k, m) = (code.k(), code.m());
         Some(Verify { differences: Differences::Xor { operation, code: code.clone() }, k, m, chunks })
     }
 
-    /// Room in the input for fragment `number` (0..k+m) of a chunk.
+    /// Range in the input for fragment `number` (0..k+m) of a chunk.
     pub fn source_range(&self, chunk: usize, number: usize) -> Range<usize> {
         let fragment = self.differences.fragment_bytes();
         let start = (chunk * (self.k + self.m) + number) * fragment;
         start..start + fragment
     }
 
-    /// Copies a fragment to its place in the input; what a shorter one leaves counts as zeros.
+    /// Copies a fragment to its place in the input; a shorter one counts as zeros beyond its end.
     pub fn pack(&self, chunk: usize, number: usize, bytes: &[u8], input: &mut [u8]) {
         let room = &mut input[self.source_range(chunk, number)];
         room[..bytes.len()].copy_from_slice(bytes);
         room[bytes.len()..].fill(0);
     }
 
-    /// The parity fragments (0..m) of a chunk that differ; none if all is well.
+    /// The parity fragments (0..m) of a chunk that differ; empty if none do.
     pub fn read(&self, output: &[u8], chunk: usize) -> Vec<usize> {
         assert_eq!(output.len(), self.output_bytes(), "flags of {} chunks", self.chunks);
         let flag = |row: usize| &output[(chunk * self.m + row) * FLAG_BYTES..][..FLAG_BYTES];
@@ -97,7 +97,7 @@ impl Verify {
 
     fn wrong_on_cpu(&self, isa: Isa, fragments: &[&[u8]]) -> Vec<usize> {
         let (data, parity) = fragments.split_at(self.k);
-        // Counts and lengths are what the operation was made with.
+        // Counts and lengths are those that the operation was made with.
         match &self.differences {
             Differences::Rs { code, frag_len, .. } => {
                 let data: Vec<&[u8]> = data.iter().map(|f| &f[..*frag_len]).collect();

@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 const PIECE_BYTES: usize = 8;
 
-/// Fragments of an XOR code from others, for a batch of chunks at once.
+/// Computes fragments of an XOR code from other fragments, for a batch of chunks.
 ///
-/// A device computes all packets at once, so each is computed from present packets alone; the CPU's schedules, which
-/// use one result for the next, give the same bytes with fewer XORs.
+/// A device computes all packets at once, so it computes each from present packets alone. The CPU's schedules reuse
+/// results for later packets and give the same bytes with fewer XORs.
 ///
 /// Input: for each chunk its present fragments in rising order. Output: for each chunk the wanted ones, likewise.
 #[derive(Debug, Clone)]
@@ -28,20 +28,20 @@ pub struct XorFragments {
     chunks: usize,
 }
 
-/// What is computed from what.
+/// What is computed, and from which fragments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum XorWork {
     /// Parity from data.
     Encode,
     /// Fragments from others.
     Reconstruct,
-    /// New parity from: a data fragment as it was, as it is now, and parity as it was.
+    /// New parity from the old data fragment, the new data fragment and the old parity.
     Update { index: usize },
-    /// What parity should be plus what it is, from all fragments.
+    /// Expected parity plus actual parity, from all fragments.
     Differences,
 }
 
-/// A wanted packet and the present ones it is the sum of, numbered slot · w + packet.
+/// A wanted packet and the present packets that sum to it, numbered slot · w + packet.
 #[derive(Debug, Clone)]
 struct Row {
     word: u32,
@@ -49,7 +49,7 @@ struct Row {
 }
 
 impl XorFragments {
-    /// Parity of `chunks` chunks with fragments of `fragment` bytes; none if that is no whole number of stripes.
+    /// Parity of `chunks` chunks with fragments of `fragment` bytes. `None` if these are not whole stripes.
     pub fn encode(code: &Arc<XorCode>, fragment: usize, chunks: usize) -> Option<XorFragments> {
         let (k, m) = (code.k(), code.m());
         let (present, wanted): (Vec<usize>, Vec<usize>) = ((0..k).collect(), (k..k + m).collect());
@@ -57,9 +57,9 @@ impl XorFragments {
         XorFragments { code: code.clone(), work: XorWork::Encode, present, wanted, rows, fragment, chunks }.checked()
     }
 
-    /// The parity of `chunks` chunks after data fragment `index` of each has changed. Present: the fragment as it was, as it
-    /// is now, and the m parity fragments as they were, `len` bytes each: the same whole stripes of each. None if `len`
-    /// is no whole number of stripes, or there is no such fragment.
+    /// The parity of `chunks` chunks after data fragment `index` of each has changed. Present: the old fragment, the
+    /// new fragment, and the m old parity fragments, `len` bytes each: the same whole stripes of each. `None` if `len`
+    /// is not a whole number of stripes, or there is no such fragment.
     pub fn update(code: &Arc<XorCode>, index: usize, len: usize, chunks: usize) -> Option<XorFragments> {
         let (k, m, w) = (code.k(), code.m(), code.w());
         let rows = (0..m * w).map(|row| {
@@ -74,7 +74,7 @@ impl XorFragments {
         made.checked().filter(|_| index < k)
     }
 
-    /// For each parity fragment, what it should be plus what it is. Present: all k + m fragments.
+    /// For each parity fragment, its expected value plus its actual value. Present: all k + m fragments.
     pub(super) fn differences(code: &Arc<XorCode>, fragment: usize, chunks: usize) -> Option<XorFragments> {
         let (k, m) = (code.k(), code.m());
         let (present, wanted): (Vec<usize>, Vec<usize>) = ((0..k + m).collect(), (k..k + m).collect());
@@ -84,7 +84,7 @@ impl XorFragments {
         XorFragments { code: code.clone(), work, present, wanted, rows, fragment, chunks }.checked()
     }
 
-    /// Fragments `wanted` from the fragments `present`, of which none is wanted; none if that cannot be.
+    /// Fragments `wanted` from the fragments `present`; the two sets are disjoint. `None` if they cannot be decoded.
     pub fn reconstruct(
         code: &Arc<XorCode>,
         present: &[usize],
@@ -104,12 +104,12 @@ impl XorFragments {
         XorFragments { code: code.clone(), work, present, wanted, rows, fragment, chunks }.checked()
     }
 
-    /// Itself, if its fragments are whole stripes.
+    /// `self` if its fragments are whole stripes.
     fn checked(self) -> Option<XorFragments> {
         self.fragment.is_multiple_of(self.code.stripe_bytes()).then_some(self)
     }
 
-    /// Bytes of a fragment.
+    /// Bytes in a fragment.
     pub(super) fn fragment_bytes(&self) -> usize {
         self.fragment
     }
@@ -136,7 +136,7 @@ impl XorFragments {
         }
     }
 
-    /// Room in the input for present fragment number `slot` (its place in the list) of a chunk.
+    /// Range in the input for present fragment number `slot` (its place in the list) of a chunk.
     pub fn source_range(&self, chunk: usize, slot: usize) -> Range<usize> {
         let start = (chunk * self.present.len() + slot) * self.fragment;
         start..start + self.fragment
@@ -149,7 +149,7 @@ impl XorFragments {
         room[bytes.len()..].fill(0);
     }
 
-    /// Where wanted fragment number `slot` of a chunk lies in the output.
+    /// Range of wanted fragment number `slot` of a chunk in the output.
     pub fn target_range(&self, chunk: usize, slot: usize) -> Range<usize> {
         let start = (chunk * self.wanted.len() + slot) * self.fragment;
         start..start + self.fragment
@@ -190,7 +190,7 @@ fn direct_rows(program: &Program, w: usize, present: &[usize], wanted: &[usize])
     rows.collect()
 }
 
-/// A term that comes twice cancels out.
+/// A term that occurs twice cancels out.
 fn toggle(sum: &mut Vec<u32>, term: u32) {
     match sum.iter().position(|t| *t == term) {
         Some(at) => drop(sum.swap_remove(at)),

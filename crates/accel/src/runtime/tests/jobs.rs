@@ -1,4 +1,4 @@
-//! Jobs, queues and devices that fail. Results are always compared with the CPU's.
+//! Jobs, queues and devices that fail. Each test compares results with the CPU's.
 
 use crate::boundaries::{Params, candidates};
 use crate::emulated::Emulated;
@@ -69,7 +69,7 @@ fn several_devices_drain_one_queue_and_the_cpu_serves_its_own() {
     assert!(use_.reused > 0 && use_.idle_buffers > 0, "{use_:?}");
 }
 
-/// P10, and no job is lost: whatever a device does wrong, every job ends with the CPU's bytes.
+/// P10, and no job is lost: whatever fault a device has, every job ends with the CPU's bytes.
 #[test]
 fn a_device_that_fails_in_mid_job_is_retired_and_the_cpu_gives_equal_bytes() {
     for plan in [
@@ -88,7 +88,7 @@ fn a_device_that_fails_in_mid_job_is_retired_and_the_cpu_gives_equal_bytes() {
         for (seed, job) in jobs.into_iter().enumerate() {
             let ended = job.wait();
             if let (Plan::Panics(_), Err(JobError::Panicked { .. })) = (plan, &ended) {
-                continue; // A bug in an operation ends its own job, and no other.
+                continue; // A bug in an operation ends its own job alone.
             }
             check(ended.unwrap_or_else(|e| panic!("{plan:?}: {e}")), seed as u64);
         }
@@ -138,7 +138,7 @@ fn a_device_that_gives_wrong_bytes_is_found_by_calibration_and_retired() {
         "xor-verify",
     ] {
         assert!(calibration.cost(CPU, primitive).is_some() && calibration.cost("emulated:1", primitive).is_some());
-        // However it was measured, an emulated device is not asked.
+        // Whatever the measurements say, an emulated device is not chosen.
         let decision = runtime.explain(primitive, 1 << 20);
         assert_eq!((decision.on_device, decision.why), (false, Why::NoDevice), "{decision}");
     }
@@ -271,13 +271,13 @@ fn data_on_the_device_is_read_where_it_is() {
 /// A job whose input lies on the device, at `address`.
 fn in_place(runtime: &Runtime, operation: impl Operation + 'static, address: u64) -> Result<Job, SubmitError> {
     #[allow(unsafe_code)]
-    // SAFETY: callers keep what is at the address until the job has ended.
+    // SAFETY: callers keep the data at the address until the job has ended.
     unsafe {
         runtime.submit_in_place(Arc::new(operation), 0, address, None, None)
     }
 }
 
-/// P14: the CPU cannot finish what lies on a device, so each way to fail has an error that says which it was.
+/// P14: the CPU cannot finish jobs on a device's data, so each kind of failure has an error of its own.
 #[test]
 fn jobs_on_data_of_a_device_that_cannot_be_done_say_why() {
     let (healthy, _) = runtime(&[Plan::Healthy], options());
@@ -310,7 +310,7 @@ fn jobs_on_data_of_a_device_that_cannot_be_done_say_why() {
     drop(theirs);
 }
 
-/// An operation whose result never fits where devices put it.
+/// An operation whose result never fits the device's output format.
 #[derive(Debug)]
 struct Cramped;
 
@@ -336,14 +336,14 @@ impl Operation for Cramped {
     }
 }
 
-/// P14: an output that must grow, and has nothing to grow into, is that job's error; the next one is done.
+/// P14: if an output must grow and there is no memory, only that job fails; the next one succeeds.
 #[test]
 fn a_result_that_no_memory_is_left_for_ends_its_own_job() {
     let params = Params::new(4096, 65536).unwrap().with_everything_a_candidate();
     let noise = test_bytes(8, 200_000);
     let mut found = Vec::new();
     candidates(&params, &[], &noise, &mut found);
-    // A window that passes, over and over: more candidates than an output is made for.
+    // A window that passes, repeated: more candidates than an output has room for.
     let at = found[0].position;
     let data: Vec<u8> = noise[at - 64..at].iter().copied().cycle().take(100_000).collect();
     let memory = Arc::new(Blocks(AtomicUsize::new(2)));

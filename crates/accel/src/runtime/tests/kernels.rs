@@ -1,5 +1,5 @@
-//! Every kernel, on an emulated device and on whatever GPUs there are, against the CPU's reference (P10): edges first, then random cases. The
-//! emulated device is slow, so most cases are small.
+//! Every kernel, on an emulated device and on every GPU present, against the CPU's reference (P10): edges first, then
+//! random cases. The emulated device is slow, so most cases are small.
 
 use crate::boundaries::{Candidate, Params};
 use crate::emulated::Emulated;
@@ -15,7 +15,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 use std::sync::Arc;
 
-/// A stream of an emulated device and of every GPU there is.
+/// A stream of an emulated device and of every GPU present.
 pub(super) struct Bench {
     pool: Pool,
     streams: Vec<Box<dyn Stream>>,
@@ -41,7 +41,7 @@ impl Bench {
             let shared = Arc::new(operation.clone());
             let mut flight = Flight::start(stream.as_mut(), &self.pool, shared, Input::Host(input)).unwrap();
             if index == 0 {
-                flight.output.fill(0x77); // Nothing has happened yet on an emulated stream, so all of this must go.
+                flight.output.fill(0x77); // An emulated stream has done nothing yet, so all of this must go.
             }
             while !stream.is_done().unwrap() {
                 std::thread::yield_now();
@@ -51,7 +51,7 @@ impl Bench {
         outputs
     }
 
-    /// The output, which is the same on every device and by the reference.
+    /// The output, which must be the same on every device and in the reference.
     pub(super) fn run(&mut self, operation: &(impl Operation + Clone + 'static), fill: impl Fn(&mut [u8])) -> Buffer {
         let mut input = self.pool.take(operation.input_bytes()).unwrap();
         fill(&mut input);
@@ -62,7 +62,7 @@ impl Bench {
             if operation.finish(&mut output) {
                 assert!(output[..len] == expected[..len], "{operation:?}");
             } else {
-                // Only what does not fit its room is left to the CPU, whose output grows then.
+                // Only results that do not fit are left to the CPU, whose output then grows.
                 assert!(expected.len() > operation.output_bytes(), "{operation:?}");
             }
         }
@@ -70,7 +70,7 @@ impl Bench {
     }
 }
 
-/// Candidates leave room behind the last entry, whose content means nothing.
+/// Length of the entries; the bytes after the last candidate are arbitrary.
 fn meaningful_bytes(operation: &dyn Operation, output: &[u8]) -> usize {
     if operation.primitive() != "candidates" {
         return output.len();
@@ -106,7 +106,7 @@ fn group_values_of_parts_are_those_of_the_whole() {
         let output = bench.run(&part, |input| part.pack(0, bytes, input));
         assert_eq!(part.read_part(&output), hash::group_values(first as u64, bytes), "{first} {len}");
     }
-    // As far out as a file may go: the numbers that wrap around come back.
+    // At the largest file size: the numbers that wrap around come out right.
     let far = (1 << 27) - 64;
     let part = HashBatch::part(far, 3000).unwrap();
     let output = bench.run(&part, |input| part.pack(0, &whole[..3000], input));
@@ -180,8 +180,8 @@ fn parity_of_every_shape() {
     }
 }
 
-/// P1 on the device: for each code of the list every set of 1 to m lost fragments comes back. Fragments are tiny: what
-/// is tested is that each pattern's rows reach the kernel right.
+/// P1 on the device: for each code of the list every set of 1 to m lost fragments is rebuilt. Fragments are tiny: the
+/// test checks that each pattern's rows reach the kernel correctly.
 #[test]
 fn every_loss_of_up_to_m_fragments_is_rebuilt() {
     let mut bench = Bench::new();
@@ -211,11 +211,11 @@ fn every_loss_of_up_to_m_fragments_is_rebuilt() {
         };
         (1..=m).for_each(|lost| for_each_loss(k + m, lost, &mut rebuild));
     }
-    // The sums of the binomials: nobody shortens the list unseen.
+    // The sums of the binomials, so that a shortened list fails the test.
     assert_eq!(patterns, 21 + 129 + 231 + 1470 + 2516 + 6195 + 1350);
 }
 
-/// k of the fragments that are left, other ones from call to call where there are more.
+/// k of the surviving fragments; the choice varies from call to call.
 fn some_survivors(k: usize, m: usize, lost: &[usize], call: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..k + m).filter(|i| !lost.contains(i)).collect();
     let first = call % left.len();
@@ -257,7 +257,7 @@ fn random_products() {
     }
 }
 
-/// Every loss of up to m fragments of XOR codes of each technique, and their parity.
+/// XOR codes of each technique: their parity, and every loss of up to m fragments.
 #[test]
 fn xor_codes_of_each_technique_and_every_loss() {
     let mut bench = Bench::new();
@@ -343,12 +343,12 @@ fn boundaries_of_random_slices_and_kinds_of_data() {
     assert!(seen > 1_000, "{seen} candidates are no test");
 }
 
-/// So many candidates that they do not fit: the device says so, and the CPU is asked.
+/// More candidates than the output has room for: the device reports it, and the CPU does the job.
 #[test]
 fn more_candidates_than_there_is_room_for_are_left_to_the_cpu() {
     let mut bench = Bench::new();
     let params = Params::new(4096, 65536).unwrap().with_everything_a_candidate();
-    // A window that passes, over and over: every 67th position is a candidate.
+    // A window that passes, repeated: every 67th position is a candidate.
     let noise = test_bytes(8, 200_000);
     let mut found = Vec::new();
     crate::boundaries::candidates(&params, &[], &noise, &mut found);

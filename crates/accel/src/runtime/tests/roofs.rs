@@ -1,4 +1,4 @@
-//! What figures are compared with: transfers alone, copies inside a device, kernels alone on resident data.
+//! Upper bounds for figures: transfers alone, copies inside a device, kernels alone on resident data.
 
 use super::kernels::Bench;
 use crate::emulated::Emulated;

@@ -1,5 +1,5 @@
-//! Parity that follows a changed fragment, and its check, by the kernels of every device and of both families of codes,
-//! against the CPU's reference (P10). As everywhere with the emulated device, cases are small.
+//! Parity updates and checks by the kernels of every device, for both families of codes, against the CPU's reference
+//! (P10). Cases are small because the emulated device is slow.
 
 use super::kernels::Bench;
 use crate::device::{UpdateJob, VerifyJob};
@@ -39,7 +39,7 @@ impl Any {
         }
     }
 
-    /// The k data fragments with their parity behind them.
+    /// The k data fragments, followed by their parity.
     fn encoded(&self, data: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let len = data[0].len();
         let mut parity = vec![vec![0; len]; self.shape().1];
@@ -86,7 +86,7 @@ fn updated(bench: &mut Bench, code: &Any, index: usize, len: usize, sources: &[V
     }
 }
 
-/// The parity that an update leaves is that of the new data, and what the CPU's own update leaves.
+/// An update leaves the parity of the new data, which is also what the CPU's own update leaves.
 fn update(bench: &mut Bench, rng: &mut StdRng, code: &Any, index: usize, len: usize, count: usize) {
     let before = code.some_chunks(rng, count, len);
     let (k, m) = code.shape();
@@ -165,8 +165,8 @@ fn verified(bench: &mut Bench, code: &Any, len: usize, chunks: &[Vec<Vec<u8>>]) 
     (0..chunks.len()).map(|chunk| operation.read(&output, chunk)).collect()
 }
 
-/// Chunks of which some are damaged: one bit of any of their parity fragments, or of a data fragment (then all
-/// parities differ that have it in their sum).
+/// Some chunks are damaged: one bit of a parity fragment or of a data fragment. In the second case all parities that
+/// include the bit differ.
 fn verify(bench: &mut Bench, rng: &mut StdRng, code: &Any, len: usize, count: usize) {
     let (k, m) = code.shape();
     let mut chunks = code.some_chunks(rng, count, len);
@@ -225,8 +225,8 @@ fn parity_that_is_not_its_data_s_is_named() {
     }
 }
 
-/// Through the interface, batches of several jobs each with some that are wrong (P14): as the CPU does it (P10). With memory that
-/// ends anywhere on the way nothing is updated twice.
+/// Batches through the interface, each of several jobs with some wrong ones (P14), give what the CPU gives (P10).
+/// Memory that runs out at any point updates nothing twice.
 #[test]
 fn batches_behind_the_interface_are_done_once_whatever_memory_there_is() {
     let code = Arc::new(Code::new(3, 2, Matrix::Cauchy1).unwrap());
