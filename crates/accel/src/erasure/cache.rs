@@ -1,8 +1,8 @@
-//! A small least-recently-used store of what decoding a pattern takes: repair asks for the same one thousands of times.
+//! A small least-recently-used cache of decoding matrices or schedules: repair needs the same one thousands of times.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Patterns kept per code. A node that dies gives one pattern per fragment number it held.
+/// Patterns kept per code. A failed node gives one pattern per fragment number it held.
 const CAPACITY: usize = 64;
 
 /// Which k fragments are read, and which are rebuilt from them.
@@ -25,7 +25,10 @@ impl<T> Default for Cache<T> {
 }
 
 impl<T> Cache<T> {
-    /// What `pattern` takes, computed by `make` (outside the lock) if they are not kept.
+    /// The cached value of `pattern`; if absent, `make` computes it outside the lock.
+    ///
+    /// # Errors
+    /// Those of `make`.
     pub fn get_or_make<E>(&self, pattern: Pattern, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
         if let Some(found) = self.find(&pattern) {
             return Ok(found);
@@ -50,7 +53,7 @@ impl<T> Cache<T> {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Kept<T>> {
-        // The list is whole between any two statements, so a panic elsewhere has not hurt it.
+        // The list is consistent between any two statements, so a panic elsewhere has not damaged it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! [`Code`]: checks what callers pass, then multiplies matrices.
+//! [`Code`]: checks the arguments of calls, then multiplies matrices.
 
 use super::cache::{Cache, Pattern};
 use super::dispatch::{Coefficients, Source, Target, multiply_ragged};
@@ -20,6 +20,9 @@ pub struct Code {
 
 impl Code {
     /// The code with `k` data and `m` parity fragments by `matrix`; 1 ≤ k, 1 ≤ m, k + m ≤ 255.
+    ///
+    /// # Errors
+    /// k or m is 0, k + m is too large, or `matrix` is not safe for this k and m.
     pub fn new(k: usize, m: usize, matrix: Matrix) -> Result<Code, CodeError> {
         if k == 0 {
             return Err(CodeError::NoData);
@@ -52,7 +55,7 @@ impl Code {
         self.k + self.m
     }
 
-    /// The matrix the parity is made with.
+    /// The matrix that makes the parity.
     pub fn matrix(&self) -> Matrix {
         self.matrix
     }
@@ -62,13 +65,19 @@ impl Code {
         (row < self.m && column < self.k).then(|| self.parity.get(row, column))
     }
 
-    /// Fills the m `parity` slices, each exactly `frag_len` bytes, from the k `data` slices, each at most that
-    /// long and zeros beyond its end.
+    /// Fills the m `parity` slices, each exactly `frag_len` bytes, from the k `data` slices. A data slice may be
+    /// shorter; it counts as zeros beyond its end.
+    ///
+    /// # Errors
+    /// Counts or lengths do not fit the code.
     pub fn encode(&self, data: &[&[u8]], frag_len: usize, parity: &mut [&mut [u8]]) -> Result<(), EncodeError> {
         self.encode_on(Isa::best(), data, frag_len, parity)
     }
 
     /// [`Code::encode`] by the kernels of `isa`; the bytes are the same (P10).
+    ///
+    /// # Errors
+    /// As [`Code::encode`].
     pub fn encode_on(
         &self,
         isa: Isa,
@@ -103,9 +112,12 @@ impl Code {
 
     /// Fills `out[i]` with fragment `wanted[i]`, from any k of the `present` (number, bytes) fragments.
     ///
-    /// Data fragments may be shorter than `frag_len` on either side: present ones count as zeros beyond their
-    /// end, and room for a wanted one gets its first bytes, so that a chunk can be rebuilt in place. Parity
-    /// fragments have exactly `frag_len` bytes. If more than k are present, data fragments are preferred.
+    /// Data fragments may be shorter than `frag_len` on either side. A present one counts as zeros beyond its end. A
+    /// wanted one gets the first bytes that fit, so a chunk can be rebuilt in place. Parity fragments have exactly
+    /// `frag_len` bytes. If more than k are present, data fragments are preferred.
+    ///
+    /// # Errors
+    /// Fewer than k fragments are present, or numbers, counts or lengths do not fit the code.
     pub fn reconstruct(
         &self,
         frag_len: usize,
@@ -117,6 +129,9 @@ impl Code {
     }
 
     /// [`Code::reconstruct`] by the kernels of `isa`; the bytes are the same (P10).
+    ///
+    /// # Errors
+    /// As [`Code::reconstruct`].
     pub fn reconstruct_on(
         &self,
         isa: Isa,
@@ -147,7 +162,7 @@ impl Code {
         Ok(())
     }
 
-    /// The parity rows, for whoever multiplies with them elsewhere.
+    /// The parity rows, for multiplication elsewhere.
     pub(super) fn parity(&self) -> Arc<Coefficients> {
         self.parity.clone()
     }
@@ -158,7 +173,7 @@ impl Code {
         sources: Vec<usize>,
         wanted: Vec<usize>,
     ) -> Result<Arc<Coefficients>, ReconstructError> {
-        // Fragment numbers are below 255, so a byte each.
+        // Fragment numbers are below 255, so each fits a byte.
         let narrow = |list: &[usize]| list.iter().map(|i| *i as u8).collect();
         let pattern = Pattern { sources: narrow(&sources), wanted: narrow(&wanted) };
         self.decoders.get_or_make(pattern, || {
@@ -193,7 +208,7 @@ impl Code {
         Ok(())
     }
 
-    /// Checks a call of reconstruct; returns the present fragments by number.
+    /// Checks a call of `reconstruct`; returns the present fragments by number.
     fn check_reconstruct<'a>(
         &self,
         frag_len: usize,

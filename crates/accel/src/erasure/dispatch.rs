@@ -1,4 +1,4 @@
-//! The matrix product that all of erasure coding comes down to, and the choice of who computes it.
+//! The matrix product that all erasure coding uses, and the choice of the instruction set that computes it.
 #![cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 
 #[cfg(target_arch = "aarch64")]
@@ -8,7 +8,7 @@ use super::{avx2, avx512, gfni};
 use super::{field, reference};
 use crate::isa::{Isa, Level};
 
-/// A matrix of coefficients, row by row, with what the leaves need to multiply by each.
+/// A matrix of coefficients, row by row, with the tables that the leaves need to multiply by each.
 #[derive(Debug)]
 pub struct Coefficients {
     columns: usize,
@@ -18,7 +18,7 @@ pub struct Coefficients {
     /// Per coefficient: multiplication by it as an 8 × 8 bit matrix, in the layout of `GF2P8AFFINEQB`.
     #[cfg(target_arch = "x86_64")]
     affine: Vec<u64>,
-    /// Per row: all ones, so that it is a plain XOR.
+    /// Per row: whether it is all ones and so a plain XOR.
     ones: Vec<bool>,
 }
 
@@ -85,7 +85,7 @@ fn affine_matrix(c: u8) -> u64 {
     matrix
 }
 
-/// A fragment that is read: which column of the matrix it is, and its bytes.
+/// A fragment that is read: its column of the matrix and its bytes.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
     /// Column of the matrix.
@@ -94,16 +94,16 @@ pub struct Source<'a> {
     pub bytes: &'a [u8],
 }
 
-/// A fragment that is written: which row of the matrix it is, and its room.
+/// A fragment that is written: its row of the matrix and its buffer.
 pub struct Target<'a> {
     /// Row of the matrix.
     pub row: usize,
-    /// Room, as long as those of every other source and target of the call.
+    /// Buffer, as long as the bytes of every other source and target of the call.
     pub bytes: &'a mut [u8],
 }
 
-/// Sets each target to its row times the sources, where sources and targets may differ in length: a source
-/// counts as zeros beyond its end, a target gets only as much as it has room for.
+/// Sets each target to its row times the sources. Sources and targets may differ in length: a source counts as zeros
+/// beyond its end, and a target gets the bytes that fit.
 pub fn multiply_ragged(isa: Isa, coefficients: &Coefficients, sources: &[Source<'_>], targets: &mut [Target<'_>]) {
     let mut edges: Vec<usize> = sources.iter().map(|s| s.bytes.len()).collect();
     edges.extend(targets.iter().map(|t| t.bytes.len()));
@@ -132,7 +132,7 @@ pub fn multiply_ragged(isa: Isa, coefficients: &Coefficients, sources: &[Source<
     }
 }
 
-/// The product, for sources and targets of one length.
+/// [`multiply_ragged`] for sources and targets of equal length.
 pub fn multiply(isa: Isa, coefficients: &Coefficients, sources: &[Source<'_>], targets: &mut [Target<'_>]) {
     let len = targets.first().map_or(0, |t| t.bytes.len());
     assert!(sources.iter().all(|s| s.bytes.len() == len) && targets.iter().all(|t| t.bytes.len() == len));
@@ -154,8 +154,8 @@ pub fn multiply(isa: Isa, coefficients: &Coefficients, sources: &[Source<'_>], t
     }
 }
 
-/// How many bytes of each source a leaf should read before it goes on to the next rows: what the first-level
-/// cache holds of all sources, in whole vectors.
+/// Bytes of each source that a leaf should read before it goes on to the next rows: the share of the first-level cache
+/// for each source, in whole vectors.
 pub fn block_bytes(sources: usize) -> usize {
     const FIRST_LEVEL_BYTES: usize = 24 * 1024;
     (FIRST_LEVEL_BYTES / sources.max(1) / 256 * 256).max(256)
@@ -165,7 +165,7 @@ pub fn block_bytes(sources: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// `GF2P8AFFINEQB` by its definition, so that the matrices are checked on CPUs without the instruction.
+    /// `GF2P8AFFINEQB` by its definition, so that the matrices are also checked on CPUs without the instruction.
     fn affine(matrix: u64, x: u8) -> u8 {
         (0..8).fold(0, |y, i| {
             let row = (matrix >> (8 * (7 - i))) as u8;

@@ -1,8 +1,8 @@
-//! What can be wrong with a code or a call, with the facts as fields. Nothing has been written when one returns.
+//! Errors of codes and calls, with the facts as fields. A call that returns one has written nothing.
 
 use super::{MAX_FRAGMENTS, Matrix};
 
-/// Why there is no such code.
+/// Why a code does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodeError {
     /// k is 0.
@@ -11,7 +11,7 @@ pub enum CodeError {
     /// m is 0.
     #[error("a code needs at least one parity fragment (m = 0); use redundancy none to store without parity")]
     NoParity,
-    /// k + m is more than the field has room for.
+    /// k + m is more than the field supports.
     #[error("{k}+{m} fragments: k + m may be at most {MAX_FRAGMENTS}")]
     TooManyFragments {
         /// Data fragments asked for.
@@ -120,7 +120,7 @@ pub enum UpdateError {
 /// Why a call of [`super::Code::reconstruct`] was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReconstructError {
-    /// Fewer than k distinct fragments are there.
+    /// Fewer than k distinct fragments are present.
     #[error("{needed} fragments are needed to rebuild one, {got} are there; wait for more nodes or read another copy")]
     TooFewFragments {
         /// k.
@@ -160,18 +160,17 @@ pub enum ReconstructError {
         /// Bytes in a fragment.
         frag_len: usize,
     },
-    /// Room for a wanted parity fragment is not `frag_len` long, or for a data fragment longer.
+    /// The buffer for a wanted parity fragment is not `frag_len` long, or that for a data fragment is longer.
     #[error("room for fragment {index} has {got} bytes, a fragment has {frag_len}")]
     OutputLength {
         /// Fragment number.
         index: usize,
-        /// Bytes of room.
+        /// Bytes in the buffer.
         got: usize,
         /// Bytes in a fragment.
         frag_len: usize,
     },
-    /// The fragments that are there do not determine the rest. Cannot happen with a matrix that
-    /// [`super::Code::new`] accepted.
+    /// The present fragments do not determine the rest. Cannot happen with a matrix that [`super::Code::new`] accepted.
     #[error("matrix {matrix}: the {k} fragments that are there do not determine the rest")]
     Singular {
         /// The code's matrix.

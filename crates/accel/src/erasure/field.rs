@@ -4,7 +4,7 @@
 /// Low eight bits of the field's polynomial 0x11d.
 const POLYNOMIAL: u8 = 0x1d;
 
-/// Product, by shift and add. The definition that everything else in this family is tested against.
+/// Product, by shift and add: the definition that tests compare this family with.
 pub const fn multiply(a: u8, b: u8) -> u8 {
     let (mut a, mut b, mut product) = (a, b, 0u8);
     while b != 0 {
@@ -34,7 +34,7 @@ pub const fn power(base: u8, exponent: u32) -> u8 {
     result
 }
 
-/// Multiplicative inverse (a^254); 0 for 0, which callers never ask for.
+/// Multiplicative inverse (a^254); 0 for 0, which callers never pass.
 pub const fn inverse(a: u8) -> u8 {
     power(a, 254)
 }

@@ -1,34 +1,34 @@
-//! The loops of the matrix product, once for all instruction sets: blocks that the first-level cache holds of all
-//! sources, up to six rows a pass, two vectors a step. A leaf says what a vector is and how it is multiplied.
+//! The loops of the matrix product, once for all instruction sets: blocks that let the first-level cache hold all
+//! sources, up to six rows a pass, two vectors a step. A leaf defines a vector and its multiplication.
 //!
-//! No closure may stand around a vector's method: it would be compiled without the leaf's instruction set, and the
-//! method then called instead of inlined, at a tenth of the speed.
+//! No closure may surround a vector's method: the compiler would build it without the leaf's instruction set, and call
+//! the method instead of inlining it, at a tenth of the speed.
 #![allow(unsafe_code, clippy::needless_range_loop)] // Rows and vectors of a pass are indexes, side by side.
 
 use super::dispatch::{Coefficients, Source, Target, block_bytes};
 use crate::simd::{Bytes, load, prefetch, store};
 use std::ops::Range;
 
-/// How far ahead bytes are asked for. As many streams as there are fragments, each soon at the end of its page, are more
-/// than a CPU sees coming by itself.
+/// Prefetch distance. A call reads as many streams as there are fragments, each soon at the end of its page: more than
+/// a CPU's own prefetcher follows.
 const AHEAD_BYTES: usize = 512;
 
 /// How vectors of bytes are multiplied by constants of GF(2^8).
 ///
 /// # Safety
-/// The vector's instruction set is all that the methods need, but for what the leaf enables beside it; `factors`
-/// has an entry for every column of the row.
+/// The methods need only the vector's instruction set, and the extensions that the leaf enables with it; `factors` has
+/// an entry for every column of the row.
 pub unsafe trait Factors {
     /// The vectors.
     type Vector: Bytes;
-    /// What multiplication by one coefficient takes, as [`Coefficients`] keeps it.
+    /// Multiplication data of one coefficient, as [`Coefficients`] stores it.
     type Entry;
-    /// That, in registers.
+    /// An entry, loaded into registers.
     type Factor: Copy;
-    /// A vector, prepared to be multiplied by several.
+    /// A vector, prepared for several multiplications.
     type Operand: Copy;
 
-    /// Rows in one pass: as many as registers hold the sums of.
+    /// Rows in one pass: as many as there are registers for their sums.
     const ROWS: usize;
 
     /// The entries of a row, by column.
@@ -49,7 +49,7 @@ pub unsafe trait Factors {
     unsafe fn add_product(sum: Self::Vector, factor: Self::Factor, x: Self::Operand) -> Self::Vector;
 }
 
-/// [`super::dispatch::multiply`] as `F` multiplies.
+/// [`super::dispatch::multiply`] with the multiplication of `F`.
 ///
 /// # Safety
 /// The instruction set of `F`; all sources and targets have the same length.
@@ -105,8 +105,7 @@ unsafe fn pass<F: Factors, const R: usize>(
 /// `R` rows of `N` vectors at offset `at`; of a single vector only the first `part` bytes.
 ///
 /// # Safety
-/// The instruction set; what is asked for at `at` lies in every source and target; rows have an entry for each
-/// column.
+/// The instruction set; the bytes from `at` on lie in every source and target; rows have an entry for each column.
 #[inline(always)]
 unsafe fn step<F: Factors, const R: usize, const N: usize>(
     entries: &[&[F::Entry]; R],
@@ -166,7 +165,7 @@ unsafe fn xor<V: Bytes>(sources: &[Source<'_>], row: &mut Target<'_>, range: Ran
 }
 
 /// # Safety
-/// The instruction set; what is asked for at `at` lies in every source and in `out`.
+/// The instruction set; the bytes from `at` on lie in every source and in `out`.
 #[inline(always)]
 unsafe fn xor_step<V: Bytes, const N: usize>(sources: &[Source<'_>], out: *mut u8, at: usize, part: usize) {
     // SAFETY: the caller vouches for the set and the bytes.

@@ -1,13 +1,13 @@
-//! GF(2^w) for small w, element by element: what the named matrices are built with. Bulk arithmetic is elsewhere
+//! GF(2^w) for small w, element by element: the arithmetic that builds the named matrices. Bulk arithmetic is elsewhere
 //! (`field` for w = 8, the XOR codes for bit matrices).
 
-/// Smallest w there is a field for.
+/// Smallest supported w.
 pub const MIN_W: usize = 2;
-/// Largest w there is a field for.
+/// Largest supported w.
 pub const MAX_W: usize = 11;
 
-/// Primitive polynomials for w = 2, 3, …: Peterson and Weldon's, which gf-complete has as its defaults. For w = 8
-/// it is the polynomial of [`super::field`].
+/// Primitive polynomials for w = 2, 3, …: Peterson and Weldon's, the defaults of gf-complete. For w = 8 it is the
+/// polynomial of [`super::field`].
 const POLYNOMIALS: [u32; MAX_W - MIN_W + 1] = [0x7, 0xb, 0x13, 0x25, 0x43, 0x89, 0x11d, 0x211, 0x409, 0x805];
 
 /// The field GF(2^w).
@@ -18,7 +18,7 @@ pub struct Galois {
 }
 
 impl Galois {
-    /// The field of 2^w elements; w in [`MIN_W`]..=[`MAX_W`].
+    /// The field of 2^w elements, or `None` unless w is in [`MIN_W`]..=[`MAX_W`].
     pub fn new(w: usize) -> Option<Galois> {
         let polynomial = *POLYNOMIALS.get(w.checked_sub(MIN_W)?)?;
         Some(Galois { w, polynomial })
@@ -40,7 +40,7 @@ impl Galois {
         product
     }
 
-    /// Multiplicative inverse (a^(2^w − 2)); 0 for 0, which callers never ask for.
+    /// Multiplicative inverse (a^(2^w − 2)); 0 for 0, which callers never pass.
     pub fn inverse(self, a: u32) -> u32 {
         let (mut result, mut square, mut rest) = (1, a, (1u32 << self.w) - 2);
         while rest != 0 {
@@ -62,7 +62,7 @@ impl Galois {
         })
     }
 
-    /// Ones in the bit matrix of `a`: what multiplying by it costs a bit-matrix code.
+    /// Number of ones in the bit matrix of `a`: the cost of multiplying by it in a bit-matrix code.
     pub fn ones(self, a: u32) -> u32 {
         self.columns(a).map(u32::count_ones).sum()
     }

@@ -1,12 +1,12 @@
-//! Named encoding matrices, and the rows that turn k surviving fragments into missing ones.
+//! Named encoding matrices, and the rows that compute missing fragments from k surviving ones.
 
 use super::galois::Galois;
 use super::{CodeError, field, named};
 use std::fmt;
 use std::str::FromStr;
 
-/// A named construction of the m parity rows over k data columns. The name is part of a redundancy class, so
-/// what a name means never changes.
+/// A named construction of the m parity rows over k data columns. The name is part of a redundancy class, so its
+/// meaning never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Matrix {
     /// `cauchy1`: entry (i, j) is 1 / ((k + i) xor j) for parity row i < m and data column j < k. ISA-L's
@@ -14,8 +14,8 @@ pub enum Matrix {
     /// k + m ≤ 255 can lose any m fragments.
     #[default]
     Cauchy1,
-    /// `vandermonde`: entry (i, j) is 2^(i·j). ISA-L's `gf_gen_rs_matrix`. Row 0 is all ones, so one parity
-    /// is plain XOR and two are RAID-6's P and Q. Only safe for some k and m; others are refused.
+    /// `vandermonde`: entry (i, j) is 2^(i·j). ISA-L's `gf_gen_rs_matrix`. Row 0 is all ones, so one parity is plain
+    /// XOR and two are RAID-6's P and Q. Only safe for some k and m; [`super::Code::new`] refuses the others.
     Vandermonde,
     /// `reed_sol_van`: the systematic Vandermonde matrix of Jerasure's `reed_sol_vandermonde_coding_matrix`. Its
     /// first row is all ones. Any k + m ≤ 255.
@@ -28,11 +28,11 @@ pub enum Matrix {
 }
 
 impl Matrix {
-    /// Every matrix there is.
+    /// Every matrix.
     pub const ALL: [Matrix; 5] =
         [Matrix::Cauchy1, Matrix::Vandermonde, Matrix::ReedSolVan, Matrix::CauchyOrig, Matrix::CauchyGood];
 
-    /// Name as policies, the wire and the schema write it.
+    /// The name in policies, on the wire and in the schema.
     pub fn name(self) -> &'static str {
         match self {
             Matrix::Cauchy1 => "cauchy1",
@@ -59,8 +59,8 @@ impl Matrix {
         }
     }
 
-    /// Whether any k of the k + m fragments determine the rest. For `vandermonde` the ranges are the ones
-    /// ISA-L's documentation of `gf_gen_rs_matrix` gives as safe.
+    /// Whether any k of the k + m fragments determine the rest. For `vandermonde`: the ranges that ISA-L's
+    /// documentation of `gf_gen_rs_matrix` gives as safe.
     pub(super) fn any_k_suffice(self, k: usize, m: usize) -> bool {
         match self {
             Matrix::Cauchy1 | Matrix::ReedSolVan | Matrix::CauchyOrig | Matrix::CauchyGood => true,
@@ -85,8 +85,9 @@ impl FromStr for Matrix {
 
 /// Rows, over the k fragments `sources`, that give the fragments `wanted` (row by row, `wanted.len()` × k).
 ///
-/// Only the missing data is solved for: with data columns E missing and as many parity rows R among the
-/// sources, P[R,E]·x_E = parity_R − P[R,D]·x_D. So an e × e matrix is inverted, not a k × k one.
+/// Solves only for the missing data: with data columns E missing and as many parity rows R among the sources,
+/// P[R,E]·x_E = parity_R − P[R,D]·x_D. So it inverts an e × e matrix, not a k × k one.
+///
 /// `None` if that matrix is singular, which [`Matrix::any_k_suffice`] rules out.
 pub(super) fn decode_rows(parity: &[u8], k: usize, sources: &[usize], wanted: &[usize]) -> Option<Vec<u8>> {
     let column_of = |fragment: usize| sources.iter().position(|s| *s == fragment);
@@ -158,7 +159,7 @@ fn invert(mut a: Vec<u8>, n: usize) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Parity rows worked out by hand from the definition: 1/4, 1/5, … in GF(2^8)/0x11d.
+    /// Parity rows computed by hand from the definition: 1/4, 1/5, … in GF(2^8)/0x11d.
     #[test]
     fn cauchy1_rows_are_the_documented_ones() {
         let rows = Matrix::Cauchy1.parity_rows(4, 2);

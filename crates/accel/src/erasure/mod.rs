@@ -1,14 +1,13 @@
 //! Systematic Reed–Solomon codes over GF(2^8): k data fragments, m parity fragments, any k rebuild the rest (P1).
 //!
-//! Fragment i < k is the plain slice [i·F, (i+1)·F) of the chunk; fragments k.. are parity. F is
-//! [`fragment_len`]. A chunk is never copied to pad it: data slices may be shorter than F, even empty, and what
-//! they lack counts as zeros. The code works position by position, so every function here also works on equal
-//! byte ranges of the fragments.
+//! Fragment i < k is the plain slice [i·F, (i+1)·F) of the chunk; fragments k.. are parity. F is [`fragment_len`]. A
+//! chunk is never copied to pad it: data slices may be shorter than F, even empty, and count as zeros beyond their end.
+//! The code works position by position, so every function here also works on equal byte ranges of the fragments.
 //!
-//! Start at [`Code`]. Reading order inside: `field`, `matrix`, `named`, `code`, `dispatch`, `reference`, `frame`, then leaves.
-//! Source: Plank, "A tutorial on Reed-Solomon coding for fault-tolerance in RAID-like systems", 1997, with the
-//! matrices of ISA-L; SIMD multiplication after Plank, Greenan, Miller, "Screaming fast Galois field
-//! arithmetic using Intel SIMD instructions", FAST 2013.
+//! Start at [`Code`]. Reading order inside: `field`, `matrix`, `named`, `code`, `dispatch`, `reference`, `frame`, then
+//! leaves. Source: Plank, "A tutorial on Reed-Solomon coding for fault-tolerance in RAID-like systems", 1997, with the
+//! matrices of ISA-L; SIMD multiplication after Plank, Greenan, Miller, "Screaming fast Galois field arithmetic using
+//! Intel SIMD instructions", FAST 2013.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -46,7 +45,7 @@ pub const FRAGMENT_ALIGN_BYTES: usize = 64;
 /// Most fragments a chunk can have: k + m ≤ 255.
 pub const MAX_FRAGMENTS: usize = 255;
 
-// Fragments start where cache lines and the pieces of kernels do; fragment numbers fit a byte.
+// Fragments start on cache lines and on the 16-byte blocks of kernels; fragment numbers fit a byte.
 const _: () = assert!(FRAGMENT_ALIGN_BYTES.is_power_of_two() && FRAGMENT_ALIGN_BYTES.is_multiple_of(16));
 const _: () = assert!(MAX_FRAGMENTS <= u8::MAX as usize);
 

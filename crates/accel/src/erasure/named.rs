@@ -1,9 +1,9 @@
 //! The matrices of Jerasure, entry by entry over GF(2^w): m parity rows over k data columns.
 //!
 //! Sources: Plank and Ding, "Note: correction to the 1997 tutorial on Reed-Solomon coding", 2005 (the systematic
-//! Vandermonde matrix); Blömer et al., "An XOR-based erasure-resilient coding scheme", 1995 (Cauchy); Plank and
-//! Xu, "Optimizing Cauchy Reed-Solomon codes for fault-tolerant network storage applications", NCA 2006 (Cauchy
-//! with few ones). Which of several equivalent matrices is meant is Jerasure 2's choice; parity is equal to its.
+//! Vandermonde matrix); Blömer et al., "An XOR-based erasure-resilient coding scheme", 1995 (Cauchy); Plank and Xu,
+//! "Optimizing Cauchy Reed-Solomon codes for fault-tolerant network storage applications", NCA 2006 (Cauchy with few
+//! ones). Among equivalent matrices this module builds those of Jerasure 2, and its parity equals Jerasure's.
 
 use super::galois::Galois;
 
@@ -42,7 +42,7 @@ fn extended_vandermonde(field: Galois, rows: usize, columns: usize) -> Vec<u32> 
     matrix
 }
 
-/// Column operations after which row `i` is a unit vector, as rows 0..i are already.
+/// Column operations that make row `i` a unit vector, as rows 0..i already are.
 fn make_identity_row(field: Galois, matrix: &mut [u32], rows: usize, columns: usize, i: usize) {
     let pivot_row = (i..rows).find(|row| matrix[row * columns + i] != 0).unwrap_or(i);
     if pivot_row != i {
@@ -65,9 +65,9 @@ pub fn cauchy_orig(field: Galois, k: usize, m: usize) -> Vec<u32> {
     (0..m).flat_map(|i| (0..k).map(move |j| field.inverse((i ^ (m + j)) as u32))).collect()
 }
 
-/// `cauchy_good`: a Cauchy matrix scaled to few ones in its bit matrix. With m = 2 the second row holds the k
-/// elements with the fewest ones, smaller elements first among equals; else the columns of `cauchy_orig` are
-/// scaled so that row 0 is all ones, and every further row by what makes its ones fewest. Needs k + m ≤ 2^w.
+/// `cauchy_good`: a Cauchy matrix scaled to few ones in its bit matrix. With m = 2 the second row holds the k elements
+/// with the fewest ones, smaller elements first among equals. Otherwise the columns of `cauchy_orig` are scaled so that
+/// row 0 is all ones, and every further row by the divisor that leaves the fewest ones. Needs k + m ≤ 2^w.
 pub fn cauchy_good(field: Galois, k: usize, m: usize, w: usize) -> Vec<u32> {
     if m == 2 {
         let mut elements: Vec<u32> = (1..1 << w).collect();

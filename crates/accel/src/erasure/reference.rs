@@ -1,4 +1,5 @@
-//! The plain product of a matrix over GF(2^8) with columns of bytes. Runs everywhere; every leaf must equal it (P10).
+//! The plain product of a matrix over GF(2^8) with columns of bytes. It runs everywhere; every leaf must equal it
+//! (P10).
 
 use super::dispatch::{Coefficients, Source, Target};
 use super::field::PRODUCTS;

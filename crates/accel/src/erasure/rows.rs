@@ -1,4 +1,4 @@
-//! Rows of a code as other devices need them: the numbers, and the CPU's product with the same rows.
+//! Rows of a code as other devices need them: the coefficients, and the CPU's product with the same rows.
 
 use super::Code;
 use super::dispatch::{Coefficients, Source, Target, multiply};
@@ -13,12 +13,12 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Source fragments.
+    /// Number of source fragments.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// Target fragments.
+    /// Number of target fragments.
     pub fn rows(&self) -> usize {
         self.coefficients.values().len() / self.columns
     }
@@ -35,8 +35,8 @@ impl Code {
         Rows { columns: self.k(), coefficients: self.parity() }
     }
 
-    /// Rows that give the new parity from: data fragment `index` as it was, as it is now, and the m parity fragments as
-    /// they were. None if there is no such data fragment.
+    /// Rows that give the new parity from the old data fragment `index`, the new one, and the m old parity fragments.
+    /// `None` if there is no such data fragment.
     pub(crate) fn update_rows(&self, index: usize) -> Option<Rows> {
         let columns = 2 + self.m();
         let mut values = Vec::with_capacity(self.m() * columns);
@@ -48,8 +48,8 @@ impl Code {
         Some(Rows { columns, coefficients: Arc::new(Coefficients::new(columns, values)) })
     }
 
-    /// Rows over all k + m fragments whose products are zero when parity belongs to the data: what each parity fragment
-    /// should be, plus what it is.
+    /// Rows over all k + m fragments that give each parity fragment's expected value plus its actual value: zero when
+    /// parity belongs to the data.
     pub(crate) fn check_rows(&self) -> Rows {
         let columns = self.fragments();
         let parity = self.parity();
@@ -61,7 +61,7 @@ impl Code {
         Rows { columns, coefficients: Arc::new(Coefficients::new(columns, values)) }
     }
 
-    /// Rows that give the fragments `wanted` from the k fragments `sources` (rising). None if these are not k
+    /// Rows that give the fragments `wanted` from the k fragments `sources` (rising). `None` if these are not k
     /// fragments of the code, or do not determine the wanted ones.
     pub(crate) fn decode_rows(&self, sources: &[usize], wanted: &[usize]) -> Option<Rows> {
         let total = self.fragments();
@@ -75,7 +75,7 @@ impl Code {
     }
 }
 
-/// Sets each target to its row times the sources, all of one length.
+/// Sets each target to its row times the sources, all of equal length.
 pub(crate) fn multiply_equal(isa: Isa, rows: &Rows, sources: &[&[u8]], targets: &mut [&mut [u8]]) {
     let sources: Vec<_> = sources.iter().enumerate().map(|(column, bytes)| Source { column, bytes }).collect();
     let mut targets: Vec<_> = targets.iter_mut().enumerate().map(|(row, bytes)| Target { row, bytes }).collect();

@@ -1,4 +1,4 @@
-//! Every instruction set against the reference (P10), every loss that can be survived (P1), every misuse (P14).
+//! Every instruction set against the reference (P10), every loss that the codes survive (P1), every misuse (P14).
 
 use super::dispatch::{Coefficients, Source, Target, multiply};
 use super::*;
@@ -7,7 +7,7 @@ use crate::testing::test_bytes;
 use proptest::prelude::*;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
-/// Bytes with a prime period, so that swapped blocks show.
+/// Bytes with a prime period, so that swapped blocks are noticed.
 fn painted(len: usize, salt: usize) -> Vec<u8> {
     (0..len).map(|i| ((i + 31 * salt) % 251) as u8).collect()
 }
@@ -21,7 +21,7 @@ fn lengths() -> Vec<usize> {
     lengths
 }
 
-/// Product by the given set, over freshly painted targets so that bytes left alone show.
+/// Product by the given set, over freshly painted targets so that unwritten bytes are noticed.
 fn product(isa: Isa, coefficients: &Coefficients, sources: &[Source<'_>], rows: usize, len: usize) -> Vec<Vec<u8>> {
     let mut out: Vec<Vec<u8>> = (0..rows).map(|r| painted(len, r + 7)).collect();
     let mut targets: Vec<_> = out.iter_mut().enumerate().map(|(row, bytes)| Target { row, bytes }).collect();
@@ -120,7 +120,7 @@ fn the_widest_codes_rebuild_what_they_can() {
     }
 }
 
-/// P1 for every matrix by every name: every loss of up to m fragments.
+/// P1 for every named matrix: every loss of up to m fragments.
 #[test]
 fn every_named_matrix_rebuilds_every_loss() {
     for matrix in Matrix::ALL {
@@ -135,7 +135,7 @@ fn every_named_matrix_rebuilds_every_loss() {
     }
 }
 
-/// Rows that Jerasure 2 gives for 4 + 3 (and cauchy_good for 4 + 2, which is made in another way).
+/// Rows that Jerasure 2 gives for 4 + 3 (and `cauchy_good` for 4 + 2, which has a construction of its own).
 #[test]
 fn jerasures_matrices_have_the_known_rows() {
     let rows = |matrix: Matrix, m: usize| -> Vec<Vec<u8>> {
@@ -148,7 +148,8 @@ fn jerasures_matrices_have_the_known_rows() {
     assert_eq!(rows(Matrix::CauchyGood, 2), [[1, 1, 1, 1], [1, 2, 142, 4]]);
 }
 
-/// Parity that ISA-L and Jerasure gave for painted data, by its digest: `fixtures/parity.txt`, which `bench/accel` writes.
+/// Digests of the parity that ISA-L and Jerasure gave for painted data: `fixtures/parity.txt`, written by
+/// `bench/accel`.
 #[test]
 fn parity_is_the_libraries_by_the_fixtures() {
     let mut seen = 0;
@@ -168,8 +169,8 @@ fn parity_is_the_libraries_by_the_fixtures() {
     assert!(seen >= 40, "{seen} fixtures");
 }
 
-/// Parity that follows a change is the parity of the changed data, for every range and by every set; verify
-/// notices any flipped bit, and in which parity (P2).
+/// The parity after an update is the parity of the changed data, for every range and by every set. `verify` notices any
+/// flipped bit, and names the parity (P2).
 #[test]
 fn parity_follows_changes_and_verify_notices_what_does_not() {
     let mut rng = StdRng::seed_from_u64(12);
@@ -360,7 +361,7 @@ fn misuse_of_reconstruct_is_a_typed_error_and_writes_nothing() {
     assert_eq!(attempt(&[(1, full), (2, short)], &[0], &[64]), Err(FragmentLength { index: 2, got: 63, frag_len: 64 }));
     assert_eq!(attempt(&[(1, long), (2, full)], &[0], &[64]), Err(FragmentLength { index: 1, got: 65, frag_len: 64 }));
     assert_eq!(attempt(&[(1, full), (2, full)], &[3], &[63]), Err(OutputLength { index: 3, got: 63, frag_len: 64 }));
-    // Short data is no mistake, on either side; what is there already is copied even below k.
+    // Short data is valid on both sides; present data is copied even if fewer than k fragments are present.
     assert_eq!(attempt(&[(1, short), (2, full)], &[0], &[5]), Ok(()));
     assert_eq!(attempt(&[(1, short)], &[1], &[64]), Ok(()));
 }
@@ -391,7 +392,7 @@ proptest! {
         prop_assert_eq!(rebuilt, expected);
     }
 
-    /// More than k present: which of them are used makes no difference.
+    /// With more than k present, the choice of sources makes no difference.
     #[test]
     fn the_choice_of_sources_makes_no_difference(seed in any::<u64>()) {
         let code = Code::new(5, 4, Matrix::Cauchy1).unwrap();

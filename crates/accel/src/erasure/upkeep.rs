@@ -1,22 +1,28 @@
-//! What a stripe needs after it was encoded: parity that follows a changed data fragment, and a check that parity
-//! belongs to its data.
+//! Work on a stripe after it was encoded: updating parity after a data fragment changed, and checking parity against
+//! its data.
 
 use super::dispatch::{Source, Target, multiply_ragged};
 use super::{Code, EncodeError, UpdateError};
 use crate::isa::Isa;
 
-/// Bytes of each fragment done at a time, so that scratch space stays in the first-level cache.
+/// Bytes of each fragment per step, so that scratch space stays in the first-level cache.
 const BLOCK_BYTES: usize = 4096;
 
 impl Code {
-    /// Changes parity in place as data fragment `index` changes from `old` to `new`, without reading the other
-    /// data: parity_i += c_i · (old + new). All slices are equally long; they may be any equal byte range of the
-    /// fragments, so a small write costs its own length m + 1 times and no more.
+    /// Updates parity in place when data fragment `index` changes from `old` to `new`, without reading the other data:
+    /// parity_i += c_i · (old + new). All slices are equally long. They may be any equal byte range of the fragments,
+    /// so a small write costs only its own length m + 1 times.
+    ///
+    /// # Errors
+    /// There is no such data fragment, or counts or lengths do not fit.
     pub fn update(&self, index: usize, old: &[u8], new: &[u8], parity: &mut [&mut [u8]]) -> Result<(), UpdateError> {
         self.update_on(Isa::best(), index, old, new, parity)
     }
 
     /// [`Code::update`] by the kernels of `isa`; the bytes are the same (P10).
+    ///
+    /// # Errors
+    /// As [`Code::update`].
     pub fn update_on(
         &self,
         isa: Isa,
@@ -41,13 +47,19 @@ impl Code {
         Ok(())
     }
 
-    /// The parity fragments (0..m) that are not what `data` gives; none if all is well. Arguments as
-    /// [`Code::encode`] takes and fills them. Says that something differs, not whether data or parity is wrong.
+    /// The parity fragments (0..m) that differ from what `data` gives; empty if none do. Takes the arguments of
+    /// [`Code::encode`]. Does not tell whether data or parity is wrong.
+    ///
+    /// # Errors
+    /// As [`Code::encode`].
     pub fn verify(&self, data: &[&[u8]], frag_len: usize, parity: &[&[u8]]) -> Result<Vec<usize>, EncodeError> {
         self.verify_on(Isa::best(), data, frag_len, parity)
     }
 
     /// [`Code::verify`] by the kernels of `isa`.
+    ///
+    /// # Errors
+    /// As [`Code::verify`].
     pub fn verify_on(
         &self,
         isa: Isa,
@@ -71,11 +83,11 @@ impl Code {
         Ok((0..self.m()).filter(|i| wrong[*i]).collect())
     }
 
-    /// All parity rows times `sources`, `len` bytes a row, at multiples of [`BLOCK_BYTES`] in `scratch`.
+    /// All parity rows times `sources`: `len` bytes per row, at multiples of [`BLOCK_BYTES`] in `scratch`.
     fn product(&self, isa: Isa, sources: &[Source<'_>], scratch: &mut [u8], len: usize) {
         let rows = scratch.chunks_mut(BLOCK_BYTES).enumerate();
         let mut targets: Vec<_> = rows.map(|(row, bytes)| Target { row, bytes: &mut bytes[..len] }).collect();
-        // Where no source reaches, nothing is written.
+        // Without a source nothing is written below, so the targets are cleared here.
         targets.iter_mut().for_each(|t| t.bytes.fill(0));
         multiply_ragged(isa, self.parity_coefficients(), sources, &mut targets);
     }

@@ -6,7 +6,7 @@ use crate::erasure::{MAX_FRAGMENTS, named};
 use std::fmt;
 use std::str::FromStr;
 
-/// A named construction of the bit matrix. The name is part of a redundancy class: what it means never changes.
+/// A named construction of the bit matrix. The name is part of a redundancy class, so its meaning never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Technique {
     /// `liberation`: m = 2, w an odd prime, k ≤ w. The fewest ones a RAID-6 bit matrix can have.
@@ -15,16 +15,16 @@ pub enum Technique {
     BlaumRoth,
     /// `cauchy_orig`: the Cauchy matrix of Jerasure over GF(2^w), as bits; k + m ≤ 2^w.
     CauchyOrig,
-    /// `cauchy_good`: that matrix, scaled to few ones.
+    /// `cauchy_good`: `cauchy_orig`, scaled to few ones.
     CauchyGood,
 }
 
 impl Technique {
-    /// Every technique there is.
+    /// Every technique.
     pub const ALL: [Technique; 4] =
         [Technique::Liberation, Technique::BlaumRoth, Technique::CauchyOrig, Technique::CauchyGood];
 
-    /// Name as Jerasure has it.
+    /// The name that Jerasure uses.
     pub fn name(self) -> &'static str {
         match self {
             Technique::Liberation => "liberation",
@@ -34,7 +34,7 @@ impl Technique {
         }
     }
 
-    /// Refuses what this technique has no code for.
+    /// Refuses parameters for which this technique has no code.
     pub(super) fn check(self, k: usize, m: usize, w: usize) -> Result<(), XorCodeError> {
         if k == 0 || m == 0 || k > MAX_FRAGMENTS || m > MAX_FRAGMENTS || k + m > MAX_FRAGMENTS {
             return Err(XorCodeError::Fragments { k, m });
@@ -104,15 +104,16 @@ fn raid6(rows: &mut [BitRow], k: usize, w: usize, ones: fn(usize, usize, usize) 
     }
 }
 
-/// Liberation codes, §3: X_j is the identity rotated by j, and for j > 0 a second one in row y = j·(w−1)/2 mod w,
-/// at (y + j − 1) mod w.
+/// Liberation codes, §3: X_j is the identity rotated by j; for j > 0 it has a second one in row y = j·(w−1)/2 mod w, at
+/// (y + j − 1) mod w.
 fn liberation_ones(i: usize, j: usize, w: usize) -> [Option<usize>; 2] {
     let extra = j > 0 && i == j * ((w - 1) / 2) % w;
     [Some((i + j) % w), extra.then(|| (i + j + w - 1) % w)]
 }
 
-/// Blaum–Roth: multiplication by x^j in the ring of polynomials modulo 1 + x + … + x^w, p = w + 1 a prime. With rows
-/// and packets counted from 1: row l has a one at l + j mod p; where that is 0, ones at j and at half of j modulo p.
+/// Blaum–Roth: multiplication by x^j in the ring of polynomials modulo 1 + x + … + x^w, with p = w + 1 a prime. With
+/// rows and packets counted from 1: row l has a one at l + j mod p; if that is 0, it has ones at j and at half of j
+/// modulo p.
 fn blaum_roth_ones(i: usize, j: usize, w: usize) -> [Option<usize>; 2] {
     let (p, l) = (w + 1, i + 1);
     match (l + j) % p {
@@ -125,7 +126,7 @@ fn blaum_roth_ones(i: usize, j: usize, w: usize) -> [Option<usize>; 2] {
     }
 }
 
-/// Each coefficient becomes the w × w bits of multiplying by it.
+/// Replaces each coefficient by the w × w bit matrix that multiplies by it.
 fn expand(gf: Galois, matrix: &[u32], rows: &mut [BitRow], k: usize, w: usize) {
     for (at, coefficient) in matrix.iter().enumerate() {
         let (row, column) = (at / k, at % k);
@@ -135,7 +136,7 @@ fn expand(gf: Galois, matrix: &[u32], rows: &mut [BitRow], k: usize, w: usize) {
     }
 }
 
-/// A set of packets, by number.
+/// A set of packet numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BitRow(Vec<u64>);
 
@@ -145,32 +146,32 @@ impl BitRow {
         BitRow(vec![0; len.div_ceil(64)])
     }
 
-    /// Puts a packet in, or takes it out.
+    /// Adds a packet that is absent, or removes it.
     pub fn flip(&mut self, i: usize) {
         self.0[i / 64] ^= 1 << (i % 64);
     }
 
-    /// Whether the packet is in.
+    /// Whether the packet is in the set.
     pub fn has(&self, i: usize) -> bool {
         self.0[i / 64] >> (i % 64) & 1 != 0
     }
 
-    /// What is in exactly one of both.
+    /// Replaces the set by its symmetric difference with `other`.
     pub fn add(&mut self, other: &BitRow) {
         self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a ^= b);
     }
 
-    /// Packets in the set.
+    /// Number of packets in the set.
     pub fn count(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Packets in exactly one of both.
+    /// Number of packets in exactly one of the two sets.
     pub fn distance(&self, other: &BitRow) -> usize {
         self.0.iter().zip(&other.0).map(|(a, b)| (a ^ b).count_ones() as usize).sum()
     }
 
-    /// The packets, rising.
+    /// The packets in rising order.
     pub fn ones(&self) -> impl Iterator<Item = usize> {
         self.0.iter().enumerate().flat_map(|(word, bits)| {
             let mut rest = *bits;

@@ -1,4 +1,4 @@
-//! [`XorCode`]: checks what callers pass, then runs programs.
+//! [`XorCode`]: checks the arguments of calls, then runs programs.
 
 use super::bits::BitRow;
 use super::dispatch::{self, Slot};
@@ -21,8 +21,11 @@ pub struct XorCode {
 }
 
 impl XorCode {
-    /// The code by `technique` with stripes of `w` packets of `packet_bytes` (a positive multiple of 8). Which k, m
-    /// and w there are is said at each [`Technique`].
+    /// The code by `technique` with stripes of `w` packets of `packet_bytes` (a positive multiple of 8). Each
+    /// [`Technique`] lists its valid k, m and w.
+    ///
+    /// # Errors
+    /// The technique has no code with these parameters.
     pub fn new(
         technique: Technique,
         k: usize,
@@ -31,7 +34,7 @@ impl XorCode {
         packet_bytes: usize,
     ) -> Result<XorCode, XorCodeError> {
         technique.check(k, m, w)?;
-        // A stripe's length must be a number.
+        // A stripe's length must fit `isize`.
         let countable = packet_bytes.checked_mul(w).is_some_and(|stripe| stripe <= isize::MAX as usize);
         if packet_bytes == 0 || !packet_bytes.is_multiple_of(8) || !countable {
             return Err(XorCodeError::PacketBytes { got: packet_bytes });
@@ -72,8 +75,8 @@ impl XorCode {
         self.shape.w * self.packet_bytes
     }
 
-    /// Bytes that each fragment of a chunk of `chunk_len` bytes has: a k-th of it in whole stripes. `None` if that is
-    /// more than memory can address.
+    /// Bytes of each fragment of a chunk of `chunk_len` bytes: 1/k of it, rounded up to whole stripes. `None` if that
+    /// is more than memory can address.
     pub fn fragment_len(&self, chunk_len: usize) -> Option<usize> {
         chunk_len.div_ceil(self.k()).checked_next_multiple_of(self.stripe_bytes())
     }
@@ -89,17 +92,24 @@ impl XorCode {
         &self.encoder
     }
 
-    /// Encoding with every parity packet from data packets alone, for devices that compute all of them at once.
+    /// An encoding program that computes every parity packet from data packets alone, for devices that compute all of
+    /// them at once.
     pub fn encode_direct(&self) -> Program {
         Program::direct(self.w(), &wanted_parity(&self.shape, 0..self.m() * self.w(), &[], &[]))
     }
 
     /// Fills the m `parity` slices from the k `data` slices; all have the same length, whole stripes.
+    ///
+    /// # Errors
+    /// Counts or lengths do not fit the code.
     pub fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
         self.encode_on(Isa::best(), data, parity)
     }
 
     /// [`XorCode::encode`] by the kernels of `isa`; the bytes are the same (P10).
+    ///
+    /// # Errors
+    /// As [`XorCode::encode`].
     pub fn encode_on(&self, isa: Isa, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
         let len = self.check_stripes(data, parity)?;
         let mut slots: Vec<Slot<'_>> = data.iter().map(|d| Slot::In(d)).collect();
@@ -108,8 +118,11 @@ impl XorCode {
         Ok(())
     }
 
-    /// Fills `out[i]` with fragment `wanted[i]` from the `present` (number, bytes) fragments, of which at least k are
-    /// needed; all have the same length, whole stripes.
+    /// Fills `out[i]` with fragment `wanted[i]` from at least k `present` (number, bytes) fragments; all have the same
+    /// length, whole stripes.
+    ///
+    /// # Errors
+    /// Fewer than k fragments are present, or numbers, counts or lengths do not fit the code.
     pub fn reconstruct(
         &self,
         present: &[(usize, &[u8])],
@@ -120,6 +133,9 @@ impl XorCode {
     }
 
     /// [`XorCode::reconstruct`] by the kernels of `isa`; the bytes are the same (P10).
+    ///
+    /// # Errors
+    /// As [`XorCode::reconstruct`].
     pub fn reconstruct_on(
         &self,
         isa: Isa,
@@ -146,9 +162,12 @@ impl XorCode {
         Ok(())
     }
 
-    /// The schedule that gives the fragments `missing` from the fragments `present`; kept for the next call.
+    /// The schedule that gives the fragments `missing` from the fragments `present`. The code caches it.
+    ///
+    /// # Errors
+    /// The fragments `present` do not determine the fragments `missing`.
     pub fn decode_program(&self, present: &[usize], missing: &[usize]) -> Result<Arc<Program>, XorCallError> {
-        // Fragment numbers are below 255, so a byte each. Order makes no difference to what is computed.
+        // Fragment numbers are below 255, so each fits a byte. Their order does not change the result.
         let narrow = |list: &[usize]| {
             let mut list: Vec<u8> = list.iter().map(|i| *i as u8).collect();
             list.sort_unstable();
@@ -161,7 +180,7 @@ impl XorCode {
         })
     }
 
-    /// What the packets of `missing` consist of, data before parity.
+    /// The packets that sum to each packet of `missing`, data before parity.
     fn decode_rows(&self, present: &[usize], missing: &[usize]) -> Result<Vec<Wanted>, XorCallError> {
         let Shape { k, m, w, .. } = self.shape;
         let lost: Vec<usize> = (0..k).filter(|f| !present.contains(f)).collect();
@@ -184,7 +203,7 @@ impl XorCode {
         Ok(rows)
     }
 
-    /// Each parity packet with what it is the sum of.
+    /// Each parity packet with the packets that sum to it.
     fn equations(&self, present: &[usize]) -> Equations {
         let Shape { k, m, w, .. } = self.shape;
         let mut lost = BitRow::new(self.shape.words());
@@ -205,7 +224,7 @@ impl XorCode {
         &self.shape
     }
 
-    /// Checks counts and lengths of whole stripes; returns the length.
+    /// Checks counts and that lengths are whole stripes; returns the length.
     pub(super) fn check_stripes(
         &self,
         data: &[&[u8]],
@@ -221,7 +240,7 @@ impl XorCode {
         self.check_lengths(lengths.enumerate())
     }
 
-    /// Checks (fragment number, length) pairs; returns the one length they all have, 0 for none.
+    /// Checks that all (fragment number, length) pairs have the same length, and returns it; 0 if there are no pairs.
     pub(super) fn check_lengths(
         &self,
         mut lengths: impl Iterator<Item = (usize, usize)>,
@@ -236,7 +255,7 @@ impl XorCode {
         Ok(expected)
     }
 
-    /// Checks a call of reconstruct; returns the present fragments by number, and their length.
+    /// Checks a call of `reconstruct`; returns the present fragments by number, and their length.
     fn check_reconstruct<'a>(
         &self,
         present: &[(usize, &'a [u8])],
@@ -272,7 +291,7 @@ impl XorCode {
     }
 }
 
-/// Parity packets `rows` where the data fragments `lost` consist of `solved`.
+/// Parity packets `rows`, where the packets of the data fragments `lost` are the sums in `solved`.
 fn wanted_parity(shape: &Shape, rows: Range<usize>, lost: &[usize], solved: &[BitRow]) -> Vec<Wanted> {
     let target = |row: usize| shape.k * shape.w + row;
     rows.map(|row| Wanted { target: target(row), present: shape.lost_parity(row, lost, solved) }).collect()

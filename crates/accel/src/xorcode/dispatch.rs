@@ -1,4 +1,4 @@
-//! Fragments as programs see them, and the choice of who runs a program.
+//! Fragments as programs see them, and the choice of the instruction set that runs a program.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::frame;
@@ -6,18 +6,18 @@ use super::program::Program;
 use super::reference;
 use crate::isa::{Isa, Level};
 
-/// A fragment's part in a run.
+/// A fragment's role in a run.
 pub enum Slot<'a> {
     /// Neither read nor written.
     Absent,
     /// Read.
     In(&'a [u8]),
-    /// Written; what has been written may be read again.
+    /// Written; later steps may read the written bytes.
     Out(&'a mut [u8]),
 }
 
 impl Slot<'_> {
-    /// The bytes; none if absent.
+    /// The bytes; empty if absent.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Slot::Absent => &[],
@@ -27,11 +27,11 @@ impl Slot<'_> {
     }
 }
 
-/// Runs `program` on all stripes of `slots`, one for each fragment of the code.
+/// Runs `program` on all stripes of `slots`, one slot for each fragment of the code.
 ///
 /// # Panics
-/// If a fragment that the program names is absent, has not `len` bytes, or is written but not `Out`, or `len` is no
-/// whole number of stripes: callers have checked what comes from outside.
+/// If a fragment that the program names is absent, does not have `len` bytes, or is written but not `Out`, or if `len`
+/// is not a whole number of stripes. Callers have checked outside input.
 pub fn run(isa: Isa, program: &Program, w: usize, packet_bytes: usize, slots: &mut [Slot<'_>], len: usize) {
     assert!(packet_bytes > 0 && len.is_multiple_of(w * packet_bytes));
     for step in program.steps() {

@@ -1,11 +1,11 @@
-//! What can be wrong with an XOR code or a call. Nothing has been written when one returns.
+//! Errors of XOR codes and calls. A call that returns one has written nothing.
 
 use super::Technique;
 
-/// Why there is no such code.
+/// Why a code does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum XorCodeError {
-    /// k or m is 0, or k + m is more than there are fragment numbers for.
+    /// k or m is 0, or k + m is more than the number of fragment numbers.
     #[error("{k}+{m} fragments: k and m are at least 1, k + m at most 255")]
     Fragments {
         /// Data fragments asked for.
@@ -21,17 +21,17 @@ pub enum XorCodeError {
         /// Parity fragments asked for.
         m: usize,
     },
-    /// The technique has no code of this w.
+    /// The technique has no code with this w.
     #[error("{technique} has no code with w = {w}: it needs {needs}")]
     W {
         /// Technique asked for.
         technique: Technique,
         /// Packets in a stripe asked for.
         w: usize,
-        /// What w must be.
+        /// Condition on w.
         needs: &'static str,
     },
-    /// More fragments than this w has room for.
+    /// More fragments than this w supports.
     #[error("{technique} with w = {w} has room for {most} of {what}, got {got}; use a larger w")]
     TooWide {
         /// Technique asked for.
@@ -40,9 +40,9 @@ pub enum XorCodeError {
         w: usize,
         /// What is counted: data fragments or all fragments.
         what: &'static str,
-        /// Most of them.
+        /// Maximum number.
         most: usize,
-        /// Asked for.
+        /// Number asked for.
         got: usize,
     },
     /// Packets must be whole 8-byte words.
@@ -62,12 +62,12 @@ pub enum XorCodeError {
 /// Why a call of a method of [`super::XorCode`] was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum XorCallError {
-    /// Not as many slices as the code has fragments of that kind.
+    /// The number of slices differs from the code's number of such fragments.
     #[error("the code has {expected} {what}, got {got}")]
     Count {
-        /// Which fragments.
+        /// Kind of fragment.
         what: &'static str,
-        /// How many the code has.
+        /// Number in the code.
         expected: usize,
         /// Slices given.
         got: usize,
@@ -106,7 +106,7 @@ pub enum XorCallError {
         /// Number given.
         index: usize,
     },
-    /// Fewer than k fragments are there.
+    /// Fewer than k fragments are present.
     #[error("{needed} fragments are needed to rebuild one, {got} are there; wait for more nodes or read another copy")]
     TooFewFragments {
         /// k.
@@ -114,8 +114,8 @@ pub enum XorCallError {
         /// Fragments given.
         got: usize,
     },
-    /// The fragments that are there do not determine the rest. Cannot happen with a code that
-    /// [`super::XorCode::new`] accepted.
+    /// The present fragments do not determine the rest. Cannot happen with a code that [`super::XorCode::new`]
+    /// accepted.
     #[error("{technique}: the fragments that are there do not determine the rest")]
     Singular {
         /// The code's technique.

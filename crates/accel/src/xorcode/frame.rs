@@ -1,6 +1,6 @@
-//! Programs on vectors: every target packet is summed in registers, so that each source is loaded once for each sum it
-//! is in and nothing is written twice (Jerasure XORs into memory, operation by operation). Work goes stripe by stripe,
-//! and by slices of the packets where a stripe of all fragments does not fit the second-level cache.
+//! Programs on vectors: every target packet is summed in registers, so each source is loaded once for each sum that
+//! contains it and nothing is written twice (Jerasure XORs into memory, operation by operation). Work goes stripe by
+//! stripe. Where a stripe of all fragments does not fit the second-level cache, it goes by slices of the packets.
 #![allow(unsafe_code)]
 
 use super::dispatch::Slot;
@@ -12,10 +12,10 @@ use crate::simd::Neon;
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{Bytes, load, store};
 
-/// Bytes of all packets that a slice may touch: what the second-level cache holds. Slices for the first level would be
-/// so short that memory is no longer read in a row, which costs more than they save.
+/// Bytes of all packets that a slice may touch: the size of a second-level cache. Slices for the first level would be
+/// so short that memory reads are no longer sequential, which costs more than they save.
 const CACHE_BYTES: usize = 512 * 1024;
-/// Smallest slice: long enough to keep the cost of a step's pointers down.
+/// Smallest slice: long enough to keep the overhead of a step's pointers low.
 const MIN_SLICE_BYTES: usize = 512;
 /// Vectors summed side by side.
 const WIDE: usize = 8;
@@ -74,7 +74,7 @@ unsafe fn run<V: Bytes>(program: &Program, w: usize, packet: usize, slots: &mut 
         .collect();
     let words = slots.len() * w;
     let slice = slice_bytes(words, packet);
-    // Word i of the program is packet i % w of fragment i / w; here is where it lies in the stripe at hand.
+    // Word i of the program is packet i % w of fragment i / w; `at` holds its address in the current stripe.
     let mut at: Vec<*mut u8> = Vec::with_capacity(words);
     for start in (0..len).step_by(w * packet) {
         at.clear();
@@ -94,7 +94,7 @@ unsafe fn run<V: Bytes>(program: &Program, w: usize, packet: usize, slots: &mut 
     }
 }
 
-/// Bytes of each packet done at a time.
+/// Bytes of each packet in one slice.
 fn slice_bytes(words: usize, packet: usize) -> usize {
     (CACHE_BYTES / words / MIN_SLICE_BYTES * MIN_SLICE_BYTES).max(MIN_SLICE_BYTES).min(packet)
 }
@@ -106,7 +106,7 @@ fn slice_bytes(words: usize, packet: usize) -> usize {
 #[inline(always)]
 unsafe fn sum<V: Bytes>(at: &[*mut u8], target: u32, sources: &[u32], from: usize, bytes: usize) {
     let (mut done, end) = (from, from + bytes);
-    // SAFETY: the caller vouches for words and bytes; done + what is asked for never passes the end.
+    // SAFETY: the caller vouches for words and bytes; `done` plus the bytes of a step never passes the end.
     unsafe {
         while done + WIDE * V::LEN <= end {
             step::<V, WIDE>(at, target, sources, done, V::LEN);
@@ -127,7 +127,7 @@ unsafe fn sum<V: Bytes>(at: &[*mut u8], target: u32, sources: &[u32], from: usiz
 unsafe fn step<V: Bytes, const N: usize>(at: &[*mut u8], target: u32, sources: &[u32], from: usize, part: usize) {
     // SAFETY: the caller vouches for words and bytes.
     unsafe {
-        // No closure but this one: it would be compiled without the leaf's instruction set.
+        // The only closure here: the compiler would build others without the leaf's instruction set.
         let word = |i: u32| at.get_unchecked(i as usize).add(from);
         let (first, mut rest) = sources.split_first().unwrap_unchecked();
         let first = word(*first);

@@ -1,10 +1,10 @@
-//! Schedules: in which order packets are computed, and from which others, so that few are read.
+//! Schedules: the order in which packets are computed, and the packets they are computed from, chosen to read few.
 //!
-//! Two rows of the bit matrix often differ in fewer packets than either has. Whoever has computed one gets the other
-//! by XORing the difference to it. Finding the order with the fewest XORs of this kind is a minimum spanning tree
-//! from the empty row over the rows, which Prim's algorithm grows (Plank, "The RAID-6 Liberation codes", §5, calls a
-//! greedy version of it bit-matrix scheduling). Decoding gains the most, as solved equations have many ones; and there
-//! the code's own equations help: a packet that is the last unknown of one costs what that equation has.
+//! Two rows of the bit matrix often differ in fewer packets than either has. Given the packet of one row, XORing the
+//! difference gives that of the other. The order with the fewest such XORs is a minimum spanning tree from the empty
+//! row over the rows, which Prim's algorithm grows (Plank, "The RAID-6 Liberation codes", §5, calls a greedy version
+//! bit-matrix scheduling). Decoding gains the most, because solved equations have many ones. The code's own equations
+//! help there: a packet that is the last unknown of an equation costs the other packets of that equation.
 
 use super::bits::BitRow;
 
@@ -20,17 +20,17 @@ pub struct Word {
 /// One packet computed: `target` = XOR of `sources`. Sources may be targets of earlier steps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// Packet that is written.
+    /// The packet that is written.
     pub target: Word,
-    /// Packets that are read, at least one.
+    /// The packets that are read, at least one.
     pub sources: Vec<Word>,
 }
 
-/// What to compute, in order.
+/// Steps in the order of computation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Program {
     steps: Vec<Step>,
-    /// For each step its target, the number of its sources, and these; packet p of fragment f is f·w + p.
+    /// For each step its target, the number of its sources, and the sources; packet p of fragment f is f·w + p.
     flat: Vec<u32>,
 }
 
@@ -38,25 +38,25 @@ pub struct Program {
 pub struct Wanted {
     /// Number of the packet.
     pub target: usize,
-    /// The present packets it is the sum of.
+    /// The present packets that sum to it.
     pub present: BitRow,
 }
 
-/// What is known beside the wanted packets' own sums: sets of packets that sum to zero.
+/// Known facts besides the wanted packets' own sums: sets of packets that sum to zero.
 pub struct Equations {
     /// The sets.
     pub rows: Vec<BitRow>,
-    /// Packets that are not there, until they are computed.
+    /// Missing packets that are not computed yet.
     pub lost: BitRow,
 }
 
 impl Program {
-    /// Every packet from present ones alone, in any order: what a device that computes all at once wants.
+    /// Computes every packet from present ones alone, in any order: for devices that compute all packets at once.
     pub fn direct(w: usize, wanted: &[Wanted]) -> Program {
         Program::of(w, wanted.iter().map(|x| step(w, x.target, &x.present, None)).collect())
     }
 
-    /// The packets in an order, and from sources, that need few XORs.
+    /// Computes the packets in an order, and from sources, that need few XORs.
     pub fn optimised(w: usize, wanted: &[Wanted], mut equations: Equations) -> Program {
         let mut ways: Vec<Way> = wanted.iter().map(|x| Way { reads: x.present.count(), from: From::Present }).collect();
         equations.offer(wanted, &mut ways);
@@ -105,7 +105,7 @@ impl Program {
         &self.flat
     }
 
-    /// Packets read in all; a packet XORed from n others reads n.
+    /// Total number of packets read; a packet that is the XOR of n others reads n.
     pub fn reads(&self) -> usize {
         self.steps.iter().map(|s| s.sources.len()).sum()
     }
@@ -119,11 +119,11 @@ struct Way {
 
 #[derive(Clone, Copy)]
 enum From {
-    /// Its present packets.
+    /// From its present packets.
     Present,
-    /// Another wanted packet that is done, and the difference.
+    /// From a wanted packet that is computed already, and the difference.
     Done(usize),
-    /// The other packets of an equation.
+    /// From the other packets of an equation.
     Equation(usize),
 }
 
@@ -136,7 +136,7 @@ impl Way {
 }
 
 impl Equations {
-    /// Offers every equation with one packet left to that packet.
+    /// Offers every equation with one unknown packet to that packet.
     fn offer(&self, wanted: &[Wanted], ways: &mut [Way]) {
         for (number, row) in self.rows.iter().enumerate() {
             let mut unknown = row.ones().filter(|word| self.lost.has(*word));

@@ -1,4 +1,5 @@
-//! The definition, packet by packet: what every schedule and every instruction set must equal (P10). Runs everywhere.
+//! The definition, packet by packet, which every schedule and every instruction set must equal (P10). It runs
+//! everywhere.
 
 use super::dispatch::Slot;
 use super::program::Program;

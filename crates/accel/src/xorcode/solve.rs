@@ -1,4 +1,4 @@
-//! What lost packets consist of: the bit matrix's equations solved for them.
+//! Solves the bit matrix's equations for lost packets.
 
 use super::bits::BitRow;
 
@@ -17,7 +17,7 @@ impl Shape {
         (self.k + self.m) * self.w
     }
 
-    /// For every packet of the data fragments in `lost` (rising), which packets of present fragments it is the sum of.
+    /// For every packet of the data fragments in `lost` (rising), the packets of present fragments that sum to it.
     /// `parities` are as many present parity fragments (0..m). `None` if they do not determine it.
     pub fn lost_data(&self, lost: &[usize], parities: &[usize]) -> Option<Vec<BitRow>> {
         let w = self.w;
@@ -42,7 +42,7 @@ impl Shape {
         Some(right)
     }
 
-    /// Parity packet `row` over present packets, with lost data replaced by what it consists of.
+    /// Parity packet `row` over present packets, with lost data replaced by its sums.
     pub fn lost_parity(&self, row: usize, lost: &[usize], lost_data: &[BitRow]) -> BitRow {
         let mut sum = BitRow::new(self.words());
         for packet in self.rows[row].ones() {
@@ -55,7 +55,7 @@ impl Shape {
     }
 }
 
-/// Gauss–Jordan elimination over GF(2): makes `left` the identity, doing the same to `right`.
+/// Gauss–Jordan elimination over GF(2): makes `left` the identity and does the same to `right`.
 fn eliminate(left: &mut [BitRow], right: &mut [BitRow]) -> Option<()> {
     let n = left.len();
     for column in 0..n {

@@ -1,4 +1,4 @@
-//! Every schedule and instruction set against the definition (P10), every loss that can be survived (P1), Jerasure's
+//! Every schedule and instruction set against the definition (P10), every loss that the codes survive (P1), Jerasure's
 //! bytes, every misuse (P14).
 
 use super::*;
@@ -6,7 +6,7 @@ use crate::isa::Isa;
 use crate::testing::test_bytes;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-/// Bytes with a prime period, so that swapped packets show.
+/// Bytes with a prime period, so that swapped packets are noticed.
 fn painted(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8).collect()
 }
@@ -81,7 +81,7 @@ fn parity_is_the_bit_matrix_for_every_code() {
     }
 }
 
-/// P1: every set of up to m lost fragments, and every single one of them wanted alone.
+/// P1: every set of up to m lost fragments, and every member of it wanted alone.
 #[test]
 fn every_loss_of_up_to_m_fragments_is_rebuilt() {
     for code in codes(8) {
@@ -154,7 +154,7 @@ fn every_set_equals_the_reference_on_a_hundred_thousand_random_cases() {
     }
 }
 
-/// Packets larger than what a slice holds, in more than one stripe.
+/// Packets larger than a slice, in more than one stripe.
 #[test]
 fn large_packets_are_done_by_slices() {
     for packet in [512, 4096, 70_000] {
@@ -278,7 +278,7 @@ fn misuse_of_calls_is_a_typed_error_and_writes_nothing() {
     assert_eq!(update(0, &mut [&mut a, &mut b]), Err(UnequalLength { index: 3, expected: 24, got: 16 }));
 }
 
-/// Parity that Jerasure gave for painted data, by its digest: `fixtures/parity.txt`, which `bench/accel` writes.
+/// Digests of the parity that Jerasure gave for painted data: `fixtures/parity.txt`, written by `bench/accel`.
 #[test]
 fn parity_is_jerasures_by_the_fixtures() {
     let mut seen = 0;

@@ -1,13 +1,16 @@
-//! What a stripe needs after it was encoded: parity that follows a changed data fragment, and a check that parity
-//! belongs to its data.
+//! Work on a stripe after it was encoded: updating parity after a data fragment changed, and checking parity against
+//! its data.
 
 use super::dispatch::Slot;
 use super::{XorCallError, XorCode};
 use crate::isa::Isa;
 
 impl XorCode {
-    /// Changes parity in place as data fragment `index` changes from `old` to `new`, without reading the other data.
+    /// Updates parity in place when data fragment `index` changes from `old` to `new`, without reading the other data.
     /// All slices are equally long: the same whole stripes of each fragment.
+    ///
+    /// # Errors
+    /// There is no such data fragment, or counts or lengths do not fit.
     pub fn update(&self, index: usize, old: &[u8], new: &[u8], parity: &mut [&mut [u8]]) -> Result<(), XorCallError> {
         let (k, m, w, packet) = (self.k(), self.m(), self.w(), self.packet_bytes());
         if index >= k {
@@ -35,13 +38,19 @@ impl XorCode {
         Ok(())
     }
 
-    /// The parity fragments (0..m) that are not what `data` gives; none if all is well. All slices are equally long,
-    /// whole stripes. Says that something differs, not whether data or parity is wrong.
+    /// The parity fragments (0..m) that differ from what `data` gives; empty if none do. All slices are equally long,
+    /// whole stripes. Does not tell whether data or parity is wrong.
+    ///
+    /// # Errors
+    /// Counts or lengths do not fit the code.
     pub fn verify(&self, data: &[&[u8]], parity: &[&[u8]]) -> Result<Vec<usize>, XorCallError> {
         self.verify_on(Isa::best(), data, parity)
     }
 
     /// [`XorCode::verify`] by the kernels of `isa`.
+    ///
+    /// # Errors
+    /// As [`XorCode::verify`].
     pub fn verify_on(&self, isa: Isa, data: &[&[u8]], parity: &[&[u8]]) -> Result<Vec<usize>, XorCallError> {
         let len = self.check_stripes(data, parity)?;
         let stripe_bytes = self.stripe_bytes();
