@@ -1,5 +1,5 @@
-//! Phase 1 with AVX2: the prefilter of 32 positions at a time. The tables fit `VPSHUFB`, and what lies 16 and
-//! 32 bytes back is in registers already.
+//! Phase 1 with AVX2: the prefilter of 32 positions at a time. The tables fit `VPSHUFB`, and the values 16 and 32 bytes
+//! back are already in registers.
 #![allow(unsafe_code)]
 
 use super::dispatch::Masks;
@@ -9,7 +9,7 @@ use crate::isa::{Isa, Level};
 use std::arch::x86_64::*;
 
 const VECTOR: usize = 32;
-/// Positions of a mask.
+/// Positions in a mask.
 const GROUP: usize = 2 * VECTOR;
 
 /// See [`super::reference::scan`].
@@ -21,7 +21,7 @@ pub fn scan(isa: Isa, params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
     });
 }
 
-/// The state that later positions look back to.
+/// State that later positions need.
 #[derive(Clone, Copy)]
 struct Before {
     near: __m256i,
@@ -34,7 +34,7 @@ struct Tables {
     far: __m256i,
 }
 
-/// Prefilters positions from `next` on in whole groups, and returns how many it has looked at.
+/// Prefilters positions from `next` on in whole groups, and returns the number of positions.
 ///
 /// # Safety
 /// AVX2.
@@ -75,7 +75,7 @@ unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut M
     count
 }
 
-/// State as if the vector before the one at `at` had been seen.
+/// The state after the vector before the one at `at`.
 ///
 /// # Safety
 /// AVX2; bytes from 51 before `at` to `at` are readable.

@@ -7,7 +7,7 @@ use super::{Candidate, Params, WINDOW_BYTES};
 use crate::isa::{Isa, Level};
 use std::arch::x86_64::*;
 
-/// Positions of a vector, and of a mask.
+/// Positions in a vector, and in a mask.
 const VECTOR: usize = 64;
 
 /// See [`super::reference::scan`].
@@ -25,7 +25,7 @@ struct Tables {
     far: __m512i,
 }
 
-/// Prefilters positions from `next` on in whole groups, and returns how many it has looked at.
+/// Prefilters positions from `next` on in whole groups, and returns the number of positions.
 ///
 /// # Safety
 /// AVX-512F and BW.
@@ -63,20 +63,20 @@ unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut M
     count
 }
 
-/// `near` and `middle` as if the vector before the one at `at` had been seen, as far as anything looks back.
+/// `near` and `middle` after the vector before the one at `at`, as far as later positions look back.
 ///
 /// # Safety
 /// AVX-512F and BW; bytes from 51 before `at` to `at` are readable.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 unsafe fn warm_up(tables: &Tables, at: *const u8) -> (__m512i, __m512i) {
-    // SAFETY: the mask leaves out the first sixteen bytes: what is read begins 48 before `at`, less three.
+    // SAFETY: the mask leaves out the first sixteen bytes: the loads begin 48 before `at`, less three.
     let near = unsafe { near(tables, at.wrapping_sub(VECTOR), !0 << 16) };
     let near_16_back = _mm512_alignr_epi64::<6>(near, _mm512_setzero_si512());
     (near, _mm512_add_epi8(near, _mm512_shuffle_epi8(tables.middle, near_16_back)))
 }
 
-/// `near` of those of the 64 positions whose newest bytes begin at `at` that are in `mask`.
+/// `near` of the 64 positions whose newest bytes begin at `at`, for the positions in `mask` alone.
 ///
 /// # Safety
 /// AVX-512F and BW; the masked bytes from `at`, and the three before each, are readable.

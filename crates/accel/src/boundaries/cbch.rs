@@ -1,20 +1,20 @@
 //! stdchk's boundaries by content (`cbch:m,k,p`): a window of m bytes moves from the start of a chunk in steps of p
 //! bytes, and the chunk ends with the first window whose MD5 has its low k bits zero. (The digest is read as a
 //! little-endian number: its first byte holds the lowest bits.) The next chunk's windows start after it. With p = m
-//! windows do not overlap, with p = 1 every position is looked at.
+//! windows do not overlap; with p = 1 there is a window at every position.
 //!
 //! Source: Al-Kiswany et al., "stdchk: a checkpoint storage system for desktop grid computing", ICDCS 2008, where the
-//! rule is called content-based compare-by-hash. Which hash, and that the windows start anew with each chunk, is ours
-//! to say: after a boundary that two versions share, their windows fall together again.
+//! rule is called content-based compare-by-hash. The paper leaves open the hash and the start of windows at each chunk;
+//! Tessera defines them. After a boundary that two versions share, their windows are aligned again.
 
 use super::{MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, ParamsError};
 use crate::isa::Isa;
 use crate::windows::{Md5, WindowShape};
 
-/// Largest window that may be asked for.
+/// Maximum window size.
 const MAX_WINDOW_BYTES: usize = 64 * 1024;
 
-/// Windows hashed between two looks at the results: full lanes, and little wasted where a boundary is found.
+/// Windows hashed before the results are checked: enough to fill the lanes, few enough to waste little at a boundary.
 const WINDOWS_AT_ONCE: usize = 256;
 
 /// m, k and p of the rule.
@@ -27,6 +27,9 @@ pub struct Cbch {
 impl Cbch {
     /// The rule `cbch:m,k,p`; 1 ≤ m ≤ 65,536, 1 ≤ p, and k such that the mean chunk size lies between
     /// [`MIN_CHUNK_BYTES`] and [`MAX_CHUNK_BYTES`].
+    ///
+    /// # Errors
+    /// A parameter is outside these limits.
     pub fn new(window_bytes: usize, low_bits: u32, advance_bytes: usize) -> Result<Cbch, ParamsError> {
         let refused = ParamsError::Cbch { window_bytes, low_bits, advance_bytes };
         let windows = WindowShape::new(window_bytes, advance_bytes, 8).ok_or_else(|| refused.clone())?;
@@ -38,7 +41,7 @@ impl Cbch {
         }
     }
 
-    /// Mean chunk size on random data, but for what [`MAX_CHUNK_BYTES`] cuts short: one window in 2^k ends a chunk.
+    /// Mean chunk size on random data, ignoring [`MAX_CHUNK_BYTES`]: one window in 2^k ends a chunk.
     fn mean(&self) -> Option<usize> {
         let windows = 1usize.checked_shl(self.low_bits)?;
         (windows - 1).checked_mul(self.windows.step_bytes())?.checked_add(self.windows.window_bytes())
@@ -59,17 +62,17 @@ impl Cbch {
         self.low_bits
     }
 
-    /// Bytes a window advances (p).
+    /// Bytes that a window advances (p).
     pub fn advance_bytes(&self) -> usize {
         self.windows.step_bytes()
     }
 
-    /// Looks for the end of a chunk in `bytes`, the first of which is where the next window starts, `into` bytes after
-    /// the chunk's start. Either the position in `bytes` where the chunk ends, or where the window after the last
-    /// complete one starts (which may be beyond their end).
+    /// Looks for the end of a chunk in `bytes`, which begin where the next window starts, `into` bytes after the
+    /// chunk's start. Returns the position in `bytes` where the chunk ends, or where the window after the last complete
+    /// one starts (possibly beyond the end of `bytes`).
     pub(super) fn search(&self, isa: Isa, bytes: &[u8], into: usize) -> Search {
         let (window, step) = (self.window_bytes(), self.advance_bytes());
-        // Past the maximum nothing ends the chunk but the maximum.
+        // A window beyond the maximum does not end the chunk; the maximum does.
         let limit = MAX_CHUNK_BYTES.saturating_sub(into);
         let reachable = &bytes[..bytes.len().min(limit)];
         let count = self.windows.count(reachable.len());
@@ -91,11 +94,11 @@ impl Cbch {
     }
 }
 
-/// What a search came to.
+/// Result of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Search {
     /// The chunk ends here.
     End(usize),
-    /// It does not end yet; the next window starts here.
+    /// No end found; the next window starts here.
     Next(usize),
 }

@@ -1,4 +1,4 @@
-//! Phase 2: walks a stream and decides where its chunks end.
+//! Phase 2: walks a stream and finds the ends of its chunks.
 
 use super::cbch::{Cbch, Search};
 use super::dispatch;
@@ -8,19 +8,19 @@ use crate::isa::Isa;
 
 const CONTEXT_BYTES: usize = WINDOW_BYTES - 1;
 
-/// Cuts a stream that arrives in buffers of any lengths. The cuts depend on the stream alone, never on how it
-/// was split into buffers.
+/// Cuts a stream that arrives in buffers of any length. The cuts depend on the stream alone, not on its division into
+/// buffers.
 #[derive(Clone, Debug)]
 pub struct Cutter {
     rule: Rule,
     isa: Isa,
     /// Bytes fed so far.
     position: u64,
-    /// Where the current chunk begins.
+    /// Start of the current chunk.
     start: u64,
-    /// Of `cdc`, the last bytes fed, at most a window less one; of `cbch`, all from `next` on.
+    /// For `cdc`, the last bytes fed, at most a window less one; for `cbch`, all bytes from `next` on.
     tail: Vec<u8>,
-    /// Of `cbch`, where the next window starts.
+    /// For `cbch`, where the next window starts.
     next: u64,
     found: Vec<Candidate>,
 }
@@ -41,13 +41,13 @@ impl Cutter {
         self.position
     }
 
-    /// Where the chunk begins that has not ended yet.
+    /// Start of the current chunk, which has not ended yet.
     pub fn chunk_start(&self) -> u64 {
         self.start
     }
 
-    /// Takes the next bytes of the stream and appends to `cuts` the end (as an offset in the stream) of each
-    /// chunk that is now known to end. Regions where no cut can fall are not searched.
+    /// Takes the next bytes of the stream and appends to `cuts` the end (as an offset in the stream) of each chunk that
+    /// is now complete. Skips regions where no cut is possible.
     pub fn feed(&mut self, data: &[u8], cuts: &mut Vec<u64>) {
         match self.rule {
             Rule::Fixed(size) => {
@@ -62,7 +62,7 @@ impl Cutter {
         }
     }
 
-    /// [`Cutter::feed`], with phase 1 on a device where that takes it; the cuts are the same (P10).
+    /// [`Cutter::feed`], with phase 1 on a device if the device takes it; the cuts are the same (P10).
     pub fn feed_on(&mut self, device: &dyn Device, data: &[u8], cuts: &mut Vec<u64>) {
         let Rule::Cdc(params) = self.rule else { return self.feed(data, cuts) };
         if device.takes("candidates", data.len()) {
@@ -78,10 +78,10 @@ impl Cutter {
         }
     }
 
-    /// Takes the next `len_bytes` of the stream, whose candidates a device has found already (positions count
-    /// from the first of these bytes), and appends cuts as [`Cutter::feed`] does. Fixed rules ignore the
-    /// candidates. A stream is fed either bytes or candidates, not both; a `cbch` stream is fed bytes, without which
-    /// nothing but the maximum ends its chunks.
+    /// Takes the next `len_bytes` of the stream, whose candidates a device has already found (positions count from the
+    /// first of these bytes), and appends cuts as [`Cutter::feed`] does. Fixed rules ignore the candidates. A stream is
+    /// fed either bytes or candidates, not both. A `cbch` stream is fed bytes; without them only the maximum ends its
+    /// chunks.
     pub fn feed_candidates(&mut self, len_bytes: usize, candidates: &[Candidate], cuts: &mut Vec<u64>) {
         let base = self.position;
         self.position += len_bytes as u64;
@@ -101,8 +101,8 @@ impl Cutter {
         }
     }
 
-    /// Ends the stream: the end of its last chunk, unless it ended with a cut or is empty. The cutter is then
-    /// at the start of a new stream.
+    /// Ends the stream. Returns the end of its last chunk, or `None` if the stream ended with a cut or is empty. The
+    /// cutter is then at the start of a new stream.
     pub fn finish(&mut self) -> Option<u64> {
         let last = (self.position > self.start).then_some(self.position);
         self.position = 0;
@@ -166,11 +166,11 @@ impl Cutter {
     fn search(&mut self, params: &Params, data: &[u8], cuts: &mut Vec<u64>) {
         let (base, end) = (self.position, self.position + data.len() as u64);
         self.position = end;
-        // Pieces are small against a chunk, so that little is searched beyond a cut.
+        // Small compared to a chunk, so that little beyond a cut is searched.
         let piece = (params.mean() as u64 / 16).clamp(1024, 64 * 1024);
         let mut from = base;
         loop {
-            // Positions (from, to] are searched next; none below the minimum, none beyond the maximum.
+            // Positions (from, to] are searched next: none below the minimum, none beyond the maximum.
             from = from.max(self.start + params.min() as u64 - 1);
             if from >= end {
                 break;
@@ -190,7 +190,7 @@ impl Cutter {
     fn first_cut(&mut self, params: &Params, data: &[u8], range: std::ops::Range<usize>) -> Option<usize> {
         let mut found = std::mem::take(&mut self.found);
         found.clear();
-        // Offset in `data` of position 0 of what is searched.
+        // Offset in `data` of position 0 of the searched bytes.
         let mut origin = range.start;
         if range.start >= CONTEXT_BYTES {
             origin -= CONTEXT_BYTES;
@@ -223,7 +223,7 @@ impl Cutter {
     }
 }
 
-/// Whether a candidate ends a chunk that would have `len` bytes: from the minimum to the mean only strong ones do.
+/// Whether a candidate ends a chunk of `len` bytes: from the minimum to the mean only strong candidates do.
 fn accepts(params: &Params, len: u64, strong: bool) -> bool {
     len >= params.min() as u64 && (strong || len >= params.mean() as u64)
 }

@@ -1,4 +1,4 @@
-//! Joins data with what came before it, and picks who scans.
+//! Joins data with the bytes before it, and chooses the instruction set that scans.
 
 #[cfg(target_arch = "aarch64")]
 use super::neon;
@@ -36,16 +36,16 @@ pub fn scan(isa: Isa, params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
     }
 }
 
-/// Positions that a kernel prefilters at a time, a bit each.
+/// Positions that a kernel prefilters at a time, one bit each.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub struct Masks {
-    /// Which of the positions passed.
+    /// The positions that passed.
     pub passed: [u64; 64],
-    /// Bit i: some position of `passed[i]` did.
+    /// Bit i: whether some position of `passed[i]` passed.
     pub some: u64,
 }
 
-/// Asks for the bytes that will be looked at some hundred cycles after those at `at`: left alone, the loads of a kernel
+/// Prefetches the bytes that the kernel needs some hundred cycles after those at `at`. Without this the kernel's loads
 /// wait for the second-level cache.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
@@ -57,11 +57,11 @@ pub fn prefetch(bytes: &[u8], at: usize) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(at + AHEAD_BYTES).cast()) };
 }
 
-/// Scans with a kernel that prefilters whole groups of 64 positions: `kernel(next, bytes, masks)` starts at position
-/// `next`, fills masks as far as there are whole groups (bit b of mask i: position next + 64·i + b) and returns how many
-/// positions it has looked at. A last group that overlaps the one before does the rest.
+/// Scans with a kernel that prefilters whole groups of 64 positions. `kernel(next, bytes, masks)` starts at position
+/// `next`, fills masks for the whole groups (bit b of mask i: position next + 64·i + b) and returns the number of
+/// positions. A last group that overlaps the one before covers the rest.
 ///
-/// What passed is looked at afterwards: a branch at every group would be guessed wrong whenever one has a survivor.
+/// Survivors are judged afterwards, because a branch in every group would be mispredicted at each survivor.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub fn scan_in_groups(
     params: &Params,
@@ -83,7 +83,7 @@ pub fn scan_in_groups(
         next += count;
     }
     if next <= bytes.len() {
-        // Positions before `next` have had their turn.
+        // Positions before `next` are done.
         let last = bytes.len() + 1 - 64;
         kernel(last, bytes, &mut masks);
         masks.passed[0] &= !0 << (next - last);
@@ -91,7 +91,7 @@ pub fn scan_in_groups(
     }
 }
 
-/// Appends what is a candidate among the positions from `first` on that passed.
+/// Appends the candidates among the positions from `first` on that passed the prefilter.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn judge_survivors(params: &Params, bytes: &[u8], first: usize, masks: &Masks, out: &mut Vec<Candidate>) {
     let mut some = masks.some;

@@ -1,10 +1,9 @@
-//! Where chunks are cut: fixed sizes, content-defined boundaries in two phases, or stdchk's rule (`cbch`).
-//! docs/chunking.md is the contract, precise enough to write another implementation from.
+//! Chunk boundaries: fixed sizes, content-defined boundaries in two phases, or stdchk's rule (`cbch`). docs/chunking.md
+//! is the contract, precise enough for another implementation.
 //!
-//! Phase 1 ([`candidates`]) is position-pure: whether a position may be cut, and how strongly, depends on the
-//! [`WINDOW_BYTES`] bytes before it and on nothing else. Any device can search any slice, in any order, given
-//! the bytes just before it. Phase 2 ([`Cutter`]) walks the candidates in order and applies minimum, normal
-//! size and maximum.
+//! Phase 1 ([`candidates`]) is position-pure: whether a position may be cut, and how strongly, depends only on the
+//! [`WINDOW_BYTES`] bytes before it. Any device can search any slice, in any order, given the bytes just before it.
+//! Phase 2 ([`Cutter`]) walks the candidates in order and applies minimum, normal size and maximum.
 //!
 //! Start at [`Rule`] and [`Cutter`]; `params` derives the numbers, `reference` defines phase 1.
 
@@ -43,8 +42,8 @@ pub struct Candidate {
 
 /// Phase 1: appends to `out` every candidate whose last window byte lies in `data`, in rising order.
 ///
-/// `context` is what comes before `data` in the stream; only its last [`WINDOW_BYTES`] − 1 bytes matter. With
-/// less than that (at the start of a stream) positions without a full window are no candidates.
+/// `context` holds the bytes before `data` in the stream; only its last [`WINDOW_BYTES`] − 1 bytes matter. If it has
+/// fewer (at the start of a stream), positions without a full window are not candidates.
 pub fn candidates(params: &Params, context: &[u8], data: &[u8], out: &mut Vec<Candidate>) {
     dispatch::candidates(Isa::best(), params, context, data, out);
 }

@@ -1,5 +1,5 @@
-//! Phase 1 with NEON: the prefilter of 16 positions at a time. The tables fit `TBL`, and what lies 16 and 32 bytes back
-//! is the vector before and the one before that.
+//! Phase 1 with NEON: the prefilter of 16 positions at a time. The tables fit `TBL`, and the values 16 and 32 bytes
+//! back are those of the previous vector and of the one before it.
 #![allow(unsafe_code)]
 
 use super::dispatch::Masks;
@@ -9,9 +9,9 @@ use crate::isa::{Isa, Level};
 use std::arch::aarch64::*;
 
 const VECTOR: usize = 16;
-/// Positions of a mask.
+/// Positions in a mask.
 const GROUP: usize = 4 * VECTOR;
-/// Which bit of its half's eight a position is.
+/// The bit of a position in its half's eight bits.
 const BIT: [u8; VECTOR] = [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7];
 
 /// See [`super::reference::scan`].
@@ -23,14 +23,14 @@ pub fn scan(isa: Isa, params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
     });
 }
 
-/// The state that later positions look back to: of the vector before, and of the one before that.
+/// State that later positions need: of the previous vector and of the one before it.
 #[derive(Clone, Copy)]
 struct Before {
     near: [uint8x16_t; 2],
     middle: [uint8x16_t; 2],
 }
 
-/// What does not change from position to position.
+/// Values that are the same for all positions.
 struct Tables {
     near: uint8x16_t,
     middle: uint8x16_t,
@@ -40,7 +40,7 @@ struct Tables {
     above: int8x16_t,
 }
 
-/// Prefilters positions from `next` on in whole groups, and returns how many it has looked at.
+/// Prefilters positions from `next` on in whole groups, and returns the number of positions.
 ///
 /// # Safety
 /// NEON.
@@ -74,7 +74,7 @@ unsafe fn scan_groups(params: &Params, bytes: &[u8], first: usize, masks: &mut M
     count
 }
 
-/// Which of the 16 positions whose newest bytes begin at `at` pass: −2^[`BIT`] for each that does, else 0.
+/// Which of the 16 positions whose newest bytes begin at `at` pass: −2^[`BIT`] for each that passes, else 0.
 ///
 /// # Safety
 /// NEON; bytes from 3 before `at` to 16 after are readable.
@@ -90,8 +90,8 @@ unsafe fn hits(tables: &Tables, before: &mut Before, at: *const u8) -> uint8x16_
     vshlq_u8(vandq_u8(vceqq_u8(sum, tables.target), high), tables.bit)
 }
 
-/// The bits of 64 positions, in order. Sums of neighbours, thrice, gather those of eight positions in a byte, negative;
-/// with the bits themselves the compiler sees that no two meet and makes three instructions of each sum.
+/// The bits of 64 positions, in order. Three sums of neighbours gather eight positions in a byte, as negative numbers.
+/// With positive bits the compiler would see that no two overlap and make three instructions of each sum.
 #[target_feature(enable = "neon")]
 #[inline]
 fn mask([a, b, c, d]: [uint8x16_t; 4]) -> u64 {
@@ -100,7 +100,7 @@ fn mask([a, b, c, d]: [uint8x16_t; 4]) -> u64 {
     vget_lane_u64::<0>(vreinterpret_u64_s8(vneg_s8(eighths)))
 }
 
-/// State as if the vectors before the one at `at` had been seen.
+/// The state after the vectors before the one at `at`.
 ///
 /// # Safety
 /// NEON; bytes from 51 before `at` to `at` are readable.
@@ -127,8 +127,8 @@ unsafe fn near(tables: &Tables, at: *const u8) -> uint8x16_t {
     vaddq_u8(vaddq_u8(x(0), x(3)), look_up(tables.near, average))
 }
 
-/// [`super::reference::look_up`]: `TBL` gives 0 for whatever is 16 or more, so the top bit stays to the index and the
-/// three below it do not.
+/// [`super::reference::look_up`]: `TBL` gives 0 for an index of 16 or more, so the index keeps its top bit and drops
+/// the three below it.
 #[target_feature(enable = "neon")]
 #[inline]
 fn look_up(table: uint8x16_t, v: uint8x16_t) -> uint8x16_t {

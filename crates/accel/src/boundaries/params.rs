@@ -1,27 +1,27 @@
-//! Chunk size limits, and the thresholds that make the mean come out right. Integers only, so that every
-//! implementation derives the same numbers.
+//! Chunk size limits, and the thresholds that give the right mean. Integers only, so that every implementation derives
+//! the same numbers.
 
 use super::{Cbch, WINDOW_BYTES};
 
-/// Smallest chunk size that may be asked for (a stream's last chunk may be smaller).
+/// Smallest chunk size of a rule (a stream's last chunk may be smaller).
 pub const MIN_CHUNK_BYTES: usize = 4 * 1024;
 
-/// Largest chunk size that may be asked for.
+/// Largest chunk size of a rule.
 pub const MAX_CHUNK_BYTES: usize = 8 * 1024 * 1024;
 
-// A chunk is longer than the window that decides its end, and a range of sizes exists.
+// A chunk is longer than the window that decides its end, and the range of sizes is not empty.
 const _: () = assert!(MIN_CHUNK_BYTES >= WINDOW_BYTES && 2 * MIN_CHUNK_BYTES <= MAX_CHUNK_BYTES);
 
 /// Strong candidates are this many times rarer than candidates.
 const STRONG_RARITY: u64 = 4;
 
-/// The prefilter lets one position in 1,024 pass, but in 512 where less than this lies between minimum and mean.
+/// The prefilter passes one position in 1,024, or in 512 if less than this lies between minimum and mean.
 const FINE_PREFILTER_BELOW_BYTES: usize = 16 * 1024;
 
 /// Why chunk sizes were refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParamsError {
-    /// Outside the limits.
+    /// The size is outside the limits.
     #[error("chunk size {got} bytes: sizes go from {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES} bytes")]
     Size {
         /// Size asked for, in bytes.
@@ -35,7 +35,7 @@ pub enum ParamsError {
         /// Maximum asked for, in bytes.
         max: usize,
     },
-    /// No windows, or chunks that would be too small or too large.
+    /// Windows are empty, or chunks would be too small or too large.
     #[error(
         "cbch:{window_bytes},{low_bits},{advance_bytes}: windows have 1 to 65536 bytes and advance by at least 1, and the \
          mean chunk, m + (2^k - 1)·p bytes, lies between {MIN_CHUNK_BYTES} and {MAX_CHUNK_BYTES}; try cbch:20,14,20"
@@ -53,7 +53,7 @@ pub enum ParamsError {
 /// How a stream is cut into chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// Every chunk has this many bytes, but for the last.
+    /// Every chunk but the last has this many bytes.
     Fixed(usize),
     /// Content-defined.
     Cdc(Params),
@@ -63,17 +63,26 @@ pub enum Rule {
 
 impl Rule {
     /// Chunks of `size` bytes.
+    ///
+    /// # Errors
+    /// The size is outside the limits.
     pub fn fixed(size: usize) -> Result<Rule, ParamsError> {
         check_size(size)?;
         Ok(Rule::Fixed(size))
     }
 
     /// Content-defined chunks of `min` to `max` bytes.
+    ///
+    /// # Errors
+    /// As [`Params::new`].
     pub fn cdc(min: usize, max: usize) -> Result<Rule, ParamsError> {
         Params::new(min, max).map(Rule::Cdc)
     }
 
     /// stdchk's rule `cbch:m,k,p`: windows of m bytes that advance by p, a boundary where k bits are zero.
+    ///
+    /// # Errors
+    /// As [`Cbch::new`].
     pub fn cbch(window_bytes: usize, low_bits: u32, advance_bytes: usize) -> Result<Rule, ParamsError> {
         Cbch::new(window_bytes, low_bits, advance_bytes).map(Rule::Cbch)
     }
@@ -97,7 +106,7 @@ impl Rule {
     }
 }
 
-/// Everything the two phases need to know of `cdc:MIN..MAX`.
+/// All numbers that the two phases need for `cdc:MIN..MAX`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Params {
     min: usize,
@@ -112,6 +121,9 @@ impl Params {
     /// Parameters for chunks of `min` to `max` bytes with a mean of √(min·max) on random data.
     ///
     /// [`MIN_CHUNK_BYTES`] ≤ min, 2·min ≤ max ≤ [`MAX_CHUNK_BYTES`].
+    ///
+    /// # Errors
+    /// The sizes are outside these limits.
     pub fn new(min: usize, max: usize) -> Result<Params, ParamsError> {
         check_size(min)?;
         check_size(max)?;
@@ -120,7 +132,8 @@ impl Params {
         }
         let mean = (min as u64 * max as u64).isqrt() as usize;
         assert!(min <= mean && mean <= max, "mean {mean} of {min}..{max}");
-        // How often a signed byte is above −1 or 63 adds one or two bits to the eight of the prefilter's sum.
+        // A signed byte is above −1 or above 63 half or a quarter of the time: one or two bits more than the eight of
+        // the prefilter's sum.
         let (above, shift) = if mean - min < FINE_PREFILTER_BELOW_BYTES { (-1, 9) } else { (63, 10) };
         let any_below = solve(min as u64, mean as u64, max as u64, shift);
         Ok(Params { min, mean, max, above, any_below, strong_below: any_below / STRONG_RARITY })
@@ -131,7 +144,7 @@ impl Params {
         self.min
     }
 
-    /// Mean chunk size on random data, and the size from which on any candidate cuts.
+    /// Mean chunk size on random data. From this size on any candidate cuts.
     pub fn mean(&self) -> usize {
         self.mean
     }
@@ -159,7 +172,7 @@ impl Params {
 
 #[cfg(test)]
 impl Params {
-    /// Every survivor of the finer prefilter is a candidate, so that kernels are compared on many.
+    /// Makes every survivor of the finer prefilter a candidate, so that kernels are compared on many.
     pub fn with_everything_a_candidate(&self) -> Params {
         Params { above: -1, any_below: u64::MAX, ..*self }
     }
@@ -179,9 +192,9 @@ fn solve(min: u64, mean: u64, max: u64, shift: u32) -> u64 {
     low
 }
 
-/// Expected chunk size in bytes on random data, in Q64 arithmetic that rounds down:
-/// min + (1 − (1−s)^n) / s + (1−s)^n · (1 − (1−a)^w) / a, where s and a are the chances that a position is a
-/// strong candidate and a candidate (`any` / 2^64), n = mean − min and w = max − mean.
+/// Expected chunk size in bytes on random data, in Q64 arithmetic that rounds down: min + (1 − (1−s)^n) / s + (1−s)^n ·
+/// (1 − (1−a)^w) / a, where s and a are the probabilities that a position is a strong candidate and a candidate (`any`
+/// / 2^64), n = mean − min and w = max − mean.
 fn expected_size(min: u64, mean: u64, max: u64, any: u64) -> u64 {
     let any = any.max(1);
     let strong = (any / STRONG_RARITY).max(1);

@@ -1,10 +1,10 @@
-//! Phase 1 in plain Rust for CPUs without a leaf of their own: the reference's sums, each computed once per
-//! position instead of once per window.
+//! Phase 1 in plain Rust for CPUs without a leaf: the reference's sums, each computed once per position instead of once
+//! per window.
 
 use super::reference::{FAR, MIDDLE, NEAR, TARGET, look_up};
 use super::{Candidate, Params, WINDOW_BYTES, reference};
 
-/// Positions done at a time; their sums fit the first-level cache.
+/// Positions per step; their sums fit the first-level cache.
 const BLOCK: usize = 4096;
 /// How far sums look back: `near` 48 positions, `middle` 32.
 const BACK: usize = 48;
@@ -20,7 +20,7 @@ pub fn scan(params: &Params, bytes: &[u8], out: &mut Vec<Candidate>) {
     }
 }
 
-/// Positions `first` to `first + count`.
+/// Scans positions `first` to `first + count`.
 fn scan_block(
     params: &Params,
     [near_table, middle_table, far_table]: &[[u8; 256]; 3],
@@ -29,7 +29,7 @@ fn scan_block(
     count: usize,
     out: &mut Vec<Candidate>,
 ) {
-    // Entry i is of position first + i − BACK, whose newest byte is the one before.
+    // Entry i belongs to position first + i − BACK, whose newest byte is the one before it.
     let mut near = [0u8; BLOCK + BACK];
     let mut middle = [0u8; BLOCK + BACK];
     let source = &bytes[first - BACK - 4..first + count - 1];

@@ -1,14 +1,13 @@
 //! Phase 1, one position at a time: the definition that every kernel must equal (P10).
 //!
-//! A position is a candidate if the 64-byte window before it passes two tests. The *prefilter* is a nonlinear
-//! sum over sixteen of the bytes, in 8-bit arithmetic, that one random position in 512 or 1,024 passes; it is
-//! what SIMD and GPU kernels compute for every position. The *mix* is a 64-bit hash of the whole window,
-//! computed only for the survivors.
+//! A position is a candidate if the 64-byte window before it passes two tests. The *prefilter* is a nonlinear sum over
+//! sixteen of the bytes, in 8-bit arithmetic. One random position in 512 or 1,024 passes it, and SIMD and GPU kernels
+//! compute it for every position. The *mix* is a 64-bit hash of the whole window, computed only for the survivors.
 
 use super::{Candidate, Params, WINDOW_BYTES};
 
-/// Tables of the prefilter, found by search so that text, code, numbers and small alphabets pass it about as
-/// often as random bytes do, and runs of one byte never.
+/// Tables of the prefilter. A search chose them so that text, code, numbers and small alphabets pass about as often as
+/// random bytes, and runs of one byte never.
 pub const NEAR: [u8; 16] =
     [0x7a, 0xdf, 0x18, 0xa8, 0x43, 0x84, 0x0a, 0xb1, 0x3f, 0x26, 0xb7, 0xf5, 0x7f, 0x62, 0x02, 0xa1];
 /// See [`NEAR`].
@@ -17,7 +16,7 @@ pub const MIDDLE: [u8; 16] =
 /// See [`NEAR`].
 pub const FAR: [u8; 16] =
     [0x92, 0xe8, 0xba, 0x94, 0x2e, 0xf3, 0x03, 0xcd, 0x9f, 0x32, 0x34, 0x2c, 0xe7, 0xd1, 0x68, 0x1a];
-/// What the prefilter's sum must be.
+/// Value of the prefilter's sum for windows that pass.
 pub const TARGET: u8 = 0x0f;
 
 /// Keys of the mix: the first 640 bits of π's fraction, as in Blowfish's P-array.
@@ -69,7 +68,7 @@ pub fn prefilter(params: &Params, window: &[u8]) -> bool {
     middle(0).wrapping_add(look_up(&FAR, middle(32))) == TARGET && near(32) as i8 > params.above()
 }
 
-/// The entry of `table` for `v`, as `PSHUFB` has it.
+/// The entry of `table` for `v`, by the rule of `PSHUFB`.
 pub fn look_up(table: &[u8; 16], v: u8) -> u8 {
     if v < 128 { table[usize::from(v & 15)] } else { 0 }
 }

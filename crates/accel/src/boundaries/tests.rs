@@ -113,7 +113,7 @@ fn every_set_finds_the_reference_candidates_at_every_length() {
     }
 }
 
-/// 100,000 random slices of kinds of data that try the tables' corners.
+/// 100,000 random slices of kinds of data that reach the tables' corners.
 #[test]
 fn every_set_equals_the_reference_on_a_hundred_thousand_random_slices() {
     let random = test_bytes(4, 1 << 16);
@@ -178,7 +178,7 @@ fn data_of_low_entropy_is_cut_by_content() {
     }
 }
 
-/// What dedup rests on: after an insertion the cuts fall back to the same content.
+/// Dedup relies on this: after an insertion the cuts return to the same content.
 #[test]
 fn cuts_resynchronise_after_an_insertion() {
     let data = test_bytes(6, 1 << 20);
@@ -241,7 +241,7 @@ proptest! {
         prop_assert_eq!(parts, whole);
     }
 
-    /// Every split, every set, and candidates found elsewhere give one and the same list of cuts, within limits.
+    /// Every split, every set, and candidates found by another scan give the same list of cuts, within limits.
     #[test]
     fn one_stream_has_one_list_of_cuts(seed in any::<u64>(), len in 0usize..300_000, min in 4096usize..20_000, ratio in 2usize..20, buffer in 1usize..70_000) {
         let data = test_bytes(seed, len);
@@ -315,7 +315,7 @@ fn cbch_cuts_are_the_definitions_by_every_set_and_however_the_stream_is_split() 
     }
 }
 
-/// Without a boundary the maximum cuts; and steps may jump over it.
+/// Without a boundary the maximum cuts, even if steps jump over it.
 #[test]
 fn cbch_chunks_end_at_the_maximum() {
     let bytes = vec![0u8; 2 * MAX_CHUNK_BYTES + 5];

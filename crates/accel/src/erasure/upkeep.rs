@@ -87,7 +87,7 @@ impl Code {
     fn product(&self, isa: Isa, sources: &[Source<'_>], scratch: &mut [u8], len: usize) {
         let rows = scratch.chunks_mut(BLOCK_BYTES).enumerate();
         let mut targets: Vec<_> = rows.map(|(row, bytes)| Target { row, bytes: &mut bytes[..len] }).collect();
-        // Without a source nothing is written below, so the targets are cleared here.
+        // Bytes that no source reaches are zero.
         targets.iter_mut().for_each(|t| t.bytes.fill(0));
         multiply_ragged(isa, self.parity_coefficients(), sources, &mut targets);
     }

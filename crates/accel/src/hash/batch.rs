@@ -1,19 +1,19 @@
-//! Standard BLAKE3 digests of many buffers at once. One message of a few KiB has too few leaves to fill a vector's
-//! lanes; the leaves of a batch do, and then its parents, level by level.
+//! Standard BLAKE3 digests of many buffers at once. A message of a few KiB has too few leaves to fill a vector's lanes.
+//! The leaves of a batch fill them, and so do its parents, level by level.
 
 use super::lanes::{self, Leaf, Pair, Values, lanes};
 use super::reference::{self, LEAF_BYTES, PARENT, ROOT};
 use super::{Hash, chunk_hash};
 use crate::isa::Isa;
 
-/// From this length on a message fills the lanes by itself: the `blake3` crate does.
+/// A message of at least this length fills the lanes alone, so the `blake3` crate hashes it.
 const ALONE_BYTES: usize = 16 * 1024;
 
-/// Leaves whose chaining values are kept at a time: enough to fill the lanes some levels up, few enough for the
+/// Leaves whose chaining values are kept at a time: enough to fill the lanes for several levels, few enough for the
 /// first-level cache.
 const LEAVES_AT_ONCE: usize = 256;
 
-/// [`chunk_hash`] of every buffer, in order; several times as fast where buffers are small.
+/// [`chunk_hash`] of every buffer, in order; several times as fast for small buffers.
 pub fn batch(buffers: &[&[u8]]) -> Vec<Hash> {
     batch_on(Isa::best(), buffers)
 }
@@ -47,10 +47,10 @@ fn leaf_count(bytes: &[u8]) -> usize {
     bytes.len().div_ceil(LEAF_BYTES).max(1)
 }
 
-/// What is used again from group to group.
+/// Memory that is reused from group to group.
 #[derive(Default)]
 struct Room<'a> {
-    /// (Message, values that it still has); the values of all lie one after another.
+    /// (Message, number of its remaining values); the values of all messages lie one after another.
     trees: Vec<(usize, usize)>,
     leaves: Vec<Leaf<'a>>,
     pairs: Vec<Pair>,
@@ -59,14 +59,14 @@ struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// Digests of the buffers that `group` numbers, which is emptied.
+    /// Computes the digests of the buffers that `group` lists, and empties `group`.
     fn hash_group(&mut self, isa: Isa, buffers: &[&'a [u8]], group: &mut Vec<usize>, digests: &mut [Hash]) {
         let leaves: usize = group.iter().map(|i| leaf_count(buffers[*i])).sum();
         if leaves < lanes(isa) / 4 || group.len() == 1 {
             group.drain(..).for_each(|i| digests[i] = chunk_hash(buffers[i]));
             return;
         }
-        // Messages of equal length stand together, so that lanes end together.
+        // Messages of equal length are neighbours, so that lanes end together.
         group.sort_by_key(|i| buffers[*i].len());
         self.list_leaves(buffers, group);
         lanes::compress_leaves(isa, &self.leaves, &mut self.values);
@@ -92,8 +92,9 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Takes the digests of messages that are down to one value; pairs the values of the others, if there are any: an
-    /// odd last value stays as it is, which gives the tree of the BLAKE3 paper, §2.1 (every left subtree is full).
+    /// Takes the digests of messages that have one value left, and pairs the values of the others; returns whether
+    /// there are any. An odd last value stays as it is, which gives the tree of the BLAKE3 paper, §2.1 (every left
+    /// subtree is full).
     fn list_pairs(&mut self, digests: &mut [Hash]) -> bool {
         let mut at = 0;
         self.pairs.clear();

@@ -1,5 +1,5 @@
-//! BLAKE3's compression function on as many nodes of trees at once as a vector has lanes. The nodes may belong to
-//! one message or to many: a lane is a leaf with its own counter, length and flags, or a parent with its own flags.
+//! BLAKE3's compression function on as many tree nodes at once as a vector has lanes. The nodes may belong to one
+//! message or to many: a lane is a leaf with its own counter, length and flags, or a parent with its own flags.
 #![allow(unsafe_code, clippy::needless_range_loop)] // Words of the state are indexes, side by side.
 
 use super::reference::{CHUNK_END, CHUNK_START, IV, PERMUTATION};
@@ -14,25 +14,25 @@ use std::ops::Range;
 /// Up to 1,024 bytes of a message.
 #[derive(Clone, Copy)]
 pub struct Leaf<'a> {
-    /// What is compressed, block by block.
+    /// The bytes to compress, block by block.
     pub bytes: &'a [u8],
     /// Its index in its message.
     pub counter: u32,
-    /// Flags of the last block beside its own: [`super::reference::ROOT`], or none.
+    /// Extra flags of the last block: [`super::reference::ROOT`], or none.
     pub flags: u32,
 }
 
-/// Two neighbouring values, or one that has no neighbour.
+/// Two neighbouring values, or one without a neighbour.
 #[derive(Clone, Copy)]
 pub struct Pair {
-    /// Index of the left one; the right one is next to it.
+    /// Index of the left value; the right one follows it.
     pub left: u32,
     /// Flags of the parent's block: [`super::reference::PARENT`], [`super::reference::ROOT`]; none if there is no right
-    /// one, and the left one stays as it is.
+    /// value and the left one stays as it is.
     pub flags: u32,
 }
 
-/// Chaining values, word by word: so do lanes leave them, and so parents take them.
+/// Chaining values, stored word by word: the layout that lanes write and parents read.
 #[derive(Default)]
 pub struct Values {
     /// Word w of value i is at w · `room` + i.
@@ -41,7 +41,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Makes room for `count`, and for what lanes without a value write and pairs at the end read.
+    /// Makes room for `count` values, for the values that idle lanes write, and for the reads of pairs at the end.
     fn make_room(&mut self, count: usize) {
         self.room = count.next_multiple_of(MAX_LANES) + 2 * MAX_LANES;
         self.words.resize(self.words.len().max(8 * self.room), 0);
@@ -57,7 +57,7 @@ impl Values {
     }
 }
 
-/// How far ahead each lane's bytes are asked for: nothing else would see sixteen streams coming.
+/// Prefetch distance of each lane: a CPU's own prefetcher does not follow sixteen streams.
 const PREFETCH_BYTES: usize = 256;
 
 /// Chaining values of `leaves`, in order.
@@ -66,9 +66,9 @@ pub fn compress_leaves(isa: Isa, leaves: &[Leaf<'_>], out: &mut Values) {
     run(isa, Work::Leaves(leaves), out);
 }
 
-/// A value for each of `pairs` of the values `below`, in order.
+/// The parent value of each of `pairs` of the values `below`, in order.
 pub fn compress_pairs(isa: Isa, below: &Values, pairs: &[Pair], out: &mut Values) {
-    // A vector of pairs is read from its first one on, whole.
+    // A vector of pairs is read whole, from its first pair on.
     assert!(pairs.iter().all(|pair| pair.left as usize + 2 * MAX_LANES <= below.room));
     out.make_room(pairs.len());
     run(isa, Work::Pairs(below, pairs), out);
@@ -79,7 +79,7 @@ pub fn compress_pairs(isa: Isa, below: &Values, pairs: &[Pair], out: &mut Values
     }
 }
 
-/// Nodes that are computed at once on `isa`.
+/// Nodes that `isa` computes at once.
 pub fn lanes(isa: Isa) -> usize {
     match isa.level() {
         Level::Reference | Level::Portable => One::LANES,
@@ -143,7 +143,7 @@ unsafe fn avx512(work: Work<'_>, out: &mut Values) {
 
 /// # Safety
 /// The instruction set of `V`; `out` has room for as many values as there are leaves or pairs; the values below have
-/// room for two vectors from each pair's left one on.
+/// room for two vectors from each pair's left value on.
 #[inline(always)]
 unsafe fn all<V: Words>(work: Work<'_>, out: &mut Values) {
     // SAFETY: the caller vouches for the instruction set and the room; there are at most LANES at a time.
@@ -178,7 +178,7 @@ unsafe fn put<V: Words>(out: &mut Values, at: usize, value: &[V; 8]) {
 /// Parents of up to LANES pairs.
 ///
 /// # Safety
-/// The instruction set; 1 to LANES pairs, and two vectors of words from each one's left value on.
+/// The instruction set; 1 to LANES pairs, and two vectors of words from each pair's left value on.
 #[inline(always)]
 unsafe fn parents<V: Words>(below: &Values, pairs: &[Pair]) -> [V; 8] {
     let (first, last) = (pairs[0].left as usize, pairs[pairs.len() - 1].left as usize);
@@ -189,7 +189,7 @@ unsafe fn parents<V: Words>(below: &Values, pairs: &[Pair]) -> [V; 8] {
         let mut message = [V::splat(0); 16];
         for w in 0..8 {
             let plane = below.words.as_ptr().add(w * below.room);
-            // Pairs rise, by two each if none is without its neighbour.
+            // Pairs rise, in steps of two if each has both values.
             if last - first == 2 * (pairs.len() - 1) {
                 (message[w], message[8 + w]) = V::pairs(plane.add(first));
             } else {
@@ -206,7 +206,7 @@ unsafe fn parents<V: Words>(below: &Values, pairs: &[Pair]) -> [V; 8] {
     }
 }
 
-/// What every chain begins with.
+/// The initial chaining value.
 ///
 /// # Safety
 /// The instruction set.
@@ -222,20 +222,20 @@ unsafe fn initial<V: Words>() -> [V; 8] {
     }
 }
 
-/// What the lanes walk: every lane its leaf, lanes without a leaf the first one's (and nobody looks at what they get).
+/// The lanes' leaves. A lane without a leaf walks the first leaf, and its result is ignored.
 struct Walk {
-    /// Where the leaf's blocks begin.
+    /// Address of each leaf's blocks.
     at: [*const u8; MAX_LANES],
     counter: [u32; MAX_LANES],
     /// Flags of the last block.
     flags: [u32; MAX_LANES],
-    /// Bytes of the shortest and of the longest.
+    /// Bytes of the shortest and of the longest leaf.
     fewest: usize,
     most: usize,
 }
 
 impl Walk {
-    /// At least one leaf, at most as many as lanes.
+    /// Takes at least one leaf, at most as many as there are lanes.
     #[inline(always)]
     fn new(leaves: &[Leaf<'_>], lanes: usize) -> Walk {
         let mut walk = Walk {
@@ -263,7 +263,8 @@ impl Walk {
 #[inline(always)]
 unsafe fn side_by_side<V: Words>(leaves: &[Leaf<'_>]) -> [V; 8] {
     let walk = Walk::new(leaves, V::LANES);
-    // While every lane has a whole block, and none or all of them their last one, they differ in little but bytes.
+    // While every lane has a whole block, and none or all of them their last one, the lanes differ only in bytes,
+    // counters and flags.
     let (fewest, most) = (walk.fewest.div_ceil(BLOCK_BYTES).max(1), walk.most.div_ceil(BLOCK_BYTES).max(1));
     let together = walk.fewest == walk.most && walk.most == most * BLOCK_BYTES;
     let alike = if together { most } else { fewest - 1 };
@@ -287,7 +288,7 @@ unsafe fn side_by_side<V: Words>(leaves: &[Leaf<'_>]) -> [V; 8] {
     }
 }
 
-/// Blocks where some lanes may be at their last one, or through.
+/// Blocks in which some lanes may reach their last block or have ended.
 ///
 /// # Safety
 /// The instruction set; `walk` is that of the leaves.
@@ -301,7 +302,7 @@ unsafe fn to_the_end<V: Words>(
 ) -> [V; 8] {
     let mut padded = [[0u8; BLOCK_BYTES]; MAX_LANES];
     for block in blocks {
-        // A lane that has no leaf, or is through, reads zeros, and keeps the value that it has.
+        // A lane that has no leaf or has ended reads zeros and keeps its value.
         let mut at = [padded[0].as_ptr(); MAX_LANES];
         let (mut len, mut flags, mut active) = ([0u32; MAX_LANES], [0u32; MAX_LANES], [0u32; MAX_LANES]);
         for (lane, leaf) in leaves.iter().enumerate() {
@@ -332,7 +333,7 @@ unsafe fn to_the_end<V: Words>(
     value
 }
 
-/// Which message word goes where in each round: the permutation of table 2, applied again and again.
+/// The message word for each position in each round: the permutation of table 2, applied repeatedly.
 const SCHEDULE: [[usize; 16]; 7] = {
     let mut schedule = [[0; 16]; 7];
     let mut i = 0;
@@ -382,7 +383,7 @@ unsafe fn compress<V: Words>(value: &[V; 8], message: &[V; 16], counter: [V; 2],
 }
 
 /// Four quarter rounds side by side: on columns with `TURN` = 0, on diagonals with `TURN` = 1, where rows 1, 2 and 3 of
-/// the 4 × 4 state are turned by as many places.
+/// the 4 × 4 state are rotated by 1, 2 and 3 places.
 ///
 /// # Safety
 /// The instruction set.
@@ -406,7 +407,7 @@ unsafe fn half<V: Words, const TURN: usize, const L1: i32, const R1: i32, const 
     order: &[usize; 16],
     first: usize,
 ) {
-    // Written row by row, so that four independent operations stand side by side.
+    // Written row by row, so that four independent operations are neighbours.
     // SAFETY: the caller vouches for the instruction set.
     unsafe {
         for i in 0..4 {

@@ -1,10 +1,10 @@
-//! BLAKE3 names of chunks, and the part of BLAKE3's tree that lets a reader verify 16 KiB of a chunk
-//! without moving the rest (P2).
+//! BLAKE3 names of chunks, and the part of BLAKE3's tree that lets a reader verify 16 KiB of a chunk without reading
+//! the rest (P2).
 //!
-//! A chunk's name is its standard BLAKE3-256 digest, which anybody can check with `b3sum`. BLAKE3 is a
-//! binary Merkle tree over 1,024-byte leaves (BLAKE3 paper, §2.1); we keep the chaining values of the
-//! subtrees that cover 16 KiB each, called *groups*. With them a reader recomputes the name
-//! ([`verify_groups`]) and then checks any group by itself ([`verify_group`]).
+//! A chunk's name is its standard BLAKE3-256 digest, which `b3sum` also computes. BLAKE3 is a binary Merkle tree over
+//! 1,024-byte leaves (BLAKE3 paper, §2.1). Tessera keeps the chaining values of the subtrees that cover 16 KiB each,
+//! called *groups*. With them a reader recomputes the name ([`verify_groups`]) and then checks any group alone
+//! ([`verify_group`]).
 //!
 //! | chunk length L | groups kept |
 //! |---|---|
@@ -25,13 +25,13 @@ use std::str::FromStr;
 
 pub use batch::{batch, batch_on};
 
-/// Bytes that one group covers (the last one of a chunk may cover fewer).
+/// Bytes that one group covers (the last group of a chunk may cover fewer).
 pub const GROUP_BYTES: usize = 16 * 1024;
 
 /// Bytes in a name or a chaining value.
 pub const HASH_BYTES: usize = 32;
 
-// Groups are whole subtrees of BLAKE3's tree, and a digest is what the `blake3` crate gives.
+// Groups are whole subtrees of BLAKE3's tree, and digests have the length that the `blake3` crate gives.
 const _: () = assert!(GROUP_BYTES.is_power_of_two() && GROUP_BYTES.is_multiple_of(reference::LEAF_BYTES));
 const _: () = assert!(HASH_BYTES == blake3::OUT_LEN && reference::LEAF_BYTES == blake3::CHUNK_LEN);
 const _: () = assert!(reference::BLOCK_BYTES == blake3::BLOCK_LEN && 2 * HASH_BYTES == reference::BLOCK_BYTES);
@@ -82,7 +82,7 @@ impl FromStr for Hash {
     }
 }
 
-/// Why something is not a [`struct@Hash`].
+/// Why a value is not a [`struct@Hash`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HashParseError {
     /// Not 32 bytes.
@@ -108,7 +108,7 @@ pub struct Tree {
     pub groups: Vec<[u8; HASH_BYTES]>,
 }
 
-/// Why part of a chunk could not be verified. None of these says that the bytes are right.
+/// Why part of a chunk was not verified.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TreeError {
     /// The list has the wrong length for the chunk.
@@ -116,7 +116,7 @@ pub enum TreeError {
     GroupCount {
         /// Length of the chunk in bytes.
         chunk_len: u64,
-        /// Hashes such a chunk has.
+        /// Hashes that such a chunk has.
         expected: u64,
         /// Hashes given.
         got: usize,
@@ -126,7 +126,7 @@ pub enum TreeError {
     Root {
         /// The chunk's name.
         expected: Hash,
-        /// What the group hashes lead to.
+        /// The name computed from the group hashes.
         got: Hash,
     },
     /// The chunk has no group of this index.
@@ -134,7 +134,7 @@ pub enum TreeError {
     Index {
         /// Index asked for.
         index: u64,
-        /// Groups the chunk has.
+        /// Groups that the chunk has.
         groups: u64,
         /// Length of the chunk in bytes.
         chunk_len: u64,
@@ -146,12 +146,12 @@ pub enum TreeError {
         index: u64,
         /// Length of the chunk in bytes.
         chunk_len: u64,
-        /// Bytes the group covers.
+        /// Bytes that the group covers.
         expected: usize,
         /// Bytes given.
         got: usize,
     },
-    /// The bytes are not the ones that were hashed.
+    /// The bytes differ from those that were hashed.
     #[error("group {index}: the bytes do not have the group's hash; read the fragment from another node")]
     Group {
         /// Index of the group.
@@ -164,7 +164,7 @@ pub fn chunk_hash(chunk: &[u8]) -> Hash {
     Hash(*blake3::hash(chunk).as_bytes())
 }
 
-/// [`chunk_hash`] of a chunk that lies in pieces, without joining them.
+/// [`chunk_hash`] of a chunk that lies in several slices, without joining them.
 pub fn chunk_hash_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Hash {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
@@ -173,23 +173,23 @@ pub fn chunk_hash_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Hash {
     Hash(*hasher.finalize().as_bytes())
 }
 
-/// [`chunk_hash`] on `isa`; [`Isa::REFERENCE`] is the reference (P10), all others are the `blake3` crate, which
-/// detects instruction sets itself.
+/// [`chunk_hash`] on `isa`: [`Isa::REFERENCE`] is the reference (P10). All others use the `blake3` crate, which detects
+/// instruction sets itself.
 pub fn chunk_hash_on(isa: Isa, chunk: &[u8]) -> Hash {
     if isa == Isa::REFERENCE { reference::tree(chunk).root } else { chunk_hash(chunk) }
 }
 
-/// [`tree`] on `isa`, as [`chunk_hash_on`].
+/// [`tree`] on `isa`, as in [`chunk_hash_on`].
 pub fn tree_on(isa: Isa, chunk: &[u8]) -> Tree {
     if isa == Isa::REFERENCE { reference::tree(chunk) } else { tree(chunk) }
 }
 
-/// How many group hashes a chunk of `chunk_len` bytes has (0 when it is a single group).
+/// Number of group hashes of a chunk of `chunk_len` bytes (0 when it is a single group).
 pub fn group_count(chunk_len: u64) -> u64 {
     if chunk_len <= GROUP_BYTES as u64 { 0 } else { chunk_len.div_ceil(GROUP_BYTES as u64) }
 }
 
-/// Digest of a chunk together with the chaining values of its groups; one pass over the bytes.
+/// Digest of a chunk and the chaining values of its groups, in one pass over the bytes.
 pub fn tree(chunk: &[u8]) -> Tree {
     if chunk.len() <= GROUP_BYTES {
         return Tree { root: chunk_hash(chunk), groups: Vec::new() };
@@ -198,29 +198,32 @@ pub fn tree(chunk: &[u8]) -> Tree {
     Tree { root: root_of(&groups), groups }
 }
 
-/// Chaining values of the groups in `bytes`, which lie `first_group` groups into a longer chunk; the last group may be
+/// Chaining values of the groups in `bytes`, which lie `first_group` groups into a longer chunk. The last group may be
 /// short.
 pub fn group_values(first_group: u64, bytes: &[u8]) -> Vec<[u8; HASH_BYTES]> {
     bytes.chunks(GROUP_BYTES).zip(first_group..).map(|(bytes, index)| group_chaining_value(index, bytes)).collect()
 }
 
-/// Chaining value above those of one or more neighbouring groups, or of as many equally large parts of a chunk, the last
-/// of which may be smaller. Right where the part that they make up begins at a multiple of its size rounded up to a
-/// power of two. `None` if there are none.
+/// Chaining value above those of neighbouring groups, or of equally large parts of a chunk, the last of which may be
+/// smaller. It is correct where the joined part begins at a multiple of its size rounded up to a power of two. `None`
+/// if `values` is empty.
 pub fn join(values: &[[u8; HASH_BYTES]]) -> Option<[u8; HASH_BYTES]> {
     (!values.is_empty()).then(|| subtree(values))
 }
 
-/// The name of a chunk that consists of these parts, two or more: of its groups, or of parts that are [`join`]ed powers of
-/// two of groups. `None` if there are fewer.
+/// The name of a chunk that consists of two or more parts: its groups, or [`join`]ed parts of a power of two of groups
+/// each. `None` if there are fewer than two.
 pub fn join_to_name(values: &[[u8; HASH_BYTES]]) -> Option<Hash> {
     (values.len() >= 2).then(|| root_of(values))
 }
 
 /// Checks that `groups` are the group hashes of the chunk named `root`, which has `chunk_len` bytes.
 ///
-/// Afterwards every group that [`verify_group`] accepts is part of that chunk. For a chunk of at most
-/// [`GROUP_BYTES`] there is nothing to check: its bytes are verified by [`chunk_hash`].
+/// Afterwards every group that [`verify_group`] accepts is part of that chunk. For a chunk of at most [`GROUP_BYTES`]
+/// there is nothing to check: [`chunk_hash`] verifies its bytes.
+///
+/// # Errors
+/// The number of groups is wrong for `chunk_len`, or they do not give `root`.
 pub fn verify_groups(root: &Hash, chunk_len: u64, groups: &[[u8; HASH_BYTES]]) -> Result<(), TreeError> {
     check_count(chunk_len, groups)?;
     if groups.is_empty() {
@@ -232,7 +235,10 @@ pub fn verify_groups(root: &Hash, chunk_len: u64, groups: &[[u8; HASH_BYTES]]) -
 
 /// Checks that `bytes` are group `index` of a chunk whose `groups` have passed [`verify_groups`].
 ///
-/// A chunk of at most [`GROUP_BYTES`] has no group 0: compare [`chunk_hash`] of it with its name.
+/// A chunk of at most [`GROUP_BYTES`] has no group 0: compare its [`chunk_hash`] with its name.
+///
+/// # Errors
+/// There is no such group, or the length or content of `bytes` is wrong.
 pub fn verify_group(index: u64, chunk_len: u64, groups: &[[u8; HASH_BYTES]], bytes: &[u8]) -> Result<(), TreeError> {
     check_count(chunk_len, groups)?;
     let Some(wanted) = usize::try_from(index).ok().and_then(|i| groups.get(i)) else {
@@ -254,7 +260,7 @@ fn check_count(chunk_len: u64, groups: &[[u8; HASH_BYTES]]) -> Result<(), TreeEr
     }
 }
 
-/// Chaining value of a whole non-empty group; `bytes` is at most [`GROUP_BYTES`] long.
+/// Chaining value of a whole non-empty group; `bytes` has at most [`GROUP_BYTES`].
 fn group_chaining_value(index: u64, bytes: &[u8]) -> [u8; HASH_BYTES] {
     let mut hasher = blake3::Hasher::new();
     hasher.set_input_offset(index * GROUP_BYTES as u64);

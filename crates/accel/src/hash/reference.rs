@@ -1,7 +1,7 @@
-//! BLAKE3 written from the paper, one block at a time: what every faster path must equal (P10).
+//! BLAKE3 written from the paper, one block at a time: the definition that every faster path must equal (P10).
 //!
-//! Source: O'Connor, Aumasson, Neves, Wilcox-O'Hearn, "BLAKE3: one function, fast everywhere", 2020,
-//! §2.1 (tree), §2.2 (compression function), table 1 (initial value), table 2 (permutation).
+//! Source: O'Connor, Aumasson, Neves, Wilcox-O'Hearn, "BLAKE3: one function, fast everywhere", 2020, §2.1 (tree), §2.2
+//! (compression function), table 1 (initial value), table 2 (permutation).
 
 use super::{GROUP_BYTES, HASH_BYTES, Hash, Tree};
 

@@ -1,9 +1,9 @@
-//! Published vectors, the reference, and group hashes that lie (P2, P10, P14).
+//! Published vectors, the reference, and wrong group hashes (P2, P10, P14).
 
 use super::*;
 use proptest::prelude::*;
 
-/// Input of the published BLAKE3 vectors: bytes 0..=250 over and over (prime period, so swapped blocks show).
+/// Input of the published BLAKE3 vectors: bytes 0..=250 repeated (prime period, so swapped blocks are noticed).
 fn painted(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8).collect()
 }
@@ -51,7 +51,7 @@ fn trees_equal_the_reference_and_the_standard_digest_at_every_edge() {
     }
 }
 
-/// A batch of every length around every edge, alone, together and many times over.
+/// A batch of every length around every edge, alone, together and repeated many times.
 #[test]
 fn batches_equal_the_reference_by_every_set() {
     let lengths: Vec<usize> = lengths().into_iter().filter(|len| *len < 140_000).collect();
@@ -137,7 +137,7 @@ proptest! {
         prop_assert_eq!(tree(&input), reference::tree(&input));
     }
 
-    /// P2: whatever single bit of the bytes, the list or the name changes, something refuses.
+    /// P2: a change of any single bit of the bytes, the list or the name is refused.
     #[test]
     fn any_flipped_bit_is_refused(seed in any::<u64>(), len in GROUP_BYTES + 1..5 * GROUP_BYTES, at in any::<prop::sample::Index>(), bit in 0u8..8) {
         let mut input = crate::testing::test_bytes(seed, len);

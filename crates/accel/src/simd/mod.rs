@@ -1,8 +1,8 @@
-//! Vectors of the instruction sets behind traits, so that each kernel's loop is written once: [`Bytes`] moves
-//! and XORs, the kernel families add what they need. Kernels over them are `#[inline(always)]` and are entered
-//! through a leaf's function that enables the instruction set.
+//! Vectors of the instruction sets behind traits, so that each kernel's loop is written once. [`Bytes`] moves and XORs;
+//! the kernel families add what they need. Kernels over vectors are `#[inline(always)]`, and a leaf's function that
+//! enables the instruction set calls them.
 //!
-//! Nothing here decides which set is used: that is `isa` and each family's `dispatch`.
+//! Nothing here chooses a set: `isa` and each family's `dispatch` do.
 #![allow(unsafe_code)]
 #![cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
 
@@ -56,17 +56,17 @@ pub unsafe trait Bytes: Copy {
     /// The instruction set; `len` bytes are writable.
     unsafe fn store_part(self, to: *mut u8, len: usize);
 
-    /// Bit by bit.
+    /// Bitwise XOR.
     ///
     /// # Safety
     /// The instruction set.
     unsafe fn xor(self, other: Self) -> Self;
 
-    /// Asks for the line of memory at `at`, which need not be readable.
+    /// Prefetches the cache line at `at`, which need not be readable.
     #[inline(always)]
     fn prefetch(_at: *const u8) {}
 
-    /// `self` xor `a` xor `b`, in one instruction where there is one.
+    /// `self` xor `a` xor `b`, in one instruction where the set has one.
     ///
     /// # Safety
     /// The instruction set.
@@ -77,7 +77,7 @@ pub unsafe trait Bytes: Copy {
     }
 }
 
-/// Asks for `bytes` at `from`, a line of 64 each.
+/// Prefetches `bytes` at `from`, in lines of 64 bytes.
 #[inline(always)]
 pub fn prefetch<V: Bytes>(from: *const u8, bytes: usize) {
     for at in (0..bytes).step_by(64) {

@@ -1,5 +1,5 @@
-//! [`Bytes`] and [`Words`] with NEON: sixteen bytes, or four words. Nothing is asked for ahead of its use: the stable
-//! compiler has no name for it, and no ARM has been at hand to show that it would help.
+//! [`Bytes`] and [`Words`] with NEON: sixteen bytes, or four words. There are no prefetches: stable Rust has no intrinsic
+//! for them on ARM, and no measurement on ARM shows that they would help.
 #![allow(unsafe_code, clippy::needless_range_loop)] // Lanes and words are indexes, side by side.
 
 use super::Bytes;
@@ -60,14 +60,14 @@ unsafe impl Bytes for Neon {
 }
 
 impl Neon {
-    /// As four words; no instruction.
+    /// Reinterprets the vector as four words; no instruction.
     #[inline(always)]
     fn words(self) -> uint32x4_t {
         // SAFETY: a value of this type exists only where there is NEON.
         unsafe { vreinterpretq_u32_u8(self.0) }
     }
 
-    /// Of four words; no instruction.
+    /// Makes a vector of four words; no instruction.
     #[inline(always)]
     fn of(words: uint32x4_t) -> Neon {
         // SAFETY: a value of this type exists only where there is NEON.
@@ -75,7 +75,7 @@ impl Neon {
     }
 }
 
-/// Which byte goes where when words rotate left by 24 bits.
+/// Byte order that rotates each word left by 24 bits.
 const BYTES_BY_THREE: [u8; 16] = [1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8, 13, 14, 15, 12];
 
 // SAFETY: every method uses NEON alone and touches only what its contract names.
@@ -126,7 +126,7 @@ unsafe impl Words for Neon {
 
     #[inline(always)]
     unsafe fn rotate<const L: i32, const R: i32>(self) -> Self {
-        // SAFETY: NEON, by the contract. Whole bytes are moved by one instruction instead of two shifts.
+        // SAFETY: NEON, by the contract. One instruction instead of two shifts moves whole bytes.
         unsafe {
             match L {
                 16 => Neon(vreinterpretq_u8_u16(vrev32q_u16(vreinterpretq_u16_u8(self.0)))),
@@ -190,7 +190,7 @@ unsafe impl Words for Neon {
 
     #[inline(always)]
     unsafe fn majority(self, a: Self, b: Self) -> Self {
-        // SAFETY: NEON, by the contract. Where two differ the third decides; else either of them.
+        // SAFETY: NEON, by the contract. Where two bits differ the third decides; otherwise either of them does.
         Neon(unsafe { vbslq_u8(veorq_u8(self.0, a.0), b.0, a.0) })
     }
 

@@ -1,5 +1,5 @@
-//! Vectors of 32-bit words, a *lane* for each of several messages that are hashed side by side; and a plain word as
-//! a vector of one, which runs everywhere.
+//! Vectors of 32-bit words with a *lane* for each of several messages that are hashed side by side, and a plain word as
+//! a vector of one lane, which runs everywhere.
 #![allow(unsafe_code)]
 
 /// Lanes of the widest vector.
@@ -54,19 +54,19 @@ pub unsafe trait Words: Copy {
     /// The instruction set.
     unsafe fn or(self, other: Self) -> Self;
 
-    /// Rotated left by `L` bits, which is right by `R` = 32 − `L`.
+    /// Rotates each lane left by `L` bits, which is right by `R` = 32 − `L`.
     ///
     /// # Safety
     /// The instruction set.
     unsafe fn rotate<const L: i32, const R: i32>(self) -> Self;
 
-    /// Shifted right by `R` bits.
+    /// Shifts each lane right by `R` bits.
     ///
     /// # Safety
     /// The instruction set.
     unsafe fn shift_right<const R: i32>(self) -> Self;
 
-    /// Bytes of each word in the other order.
+    /// Reverses the bytes of each word.
     ///
     /// # Safety
     /// The instruction set.
@@ -78,13 +78,13 @@ pub unsafe trait Words: Copy {
     /// The instruction set; 64 bytes are readable there for each of the first `LANES` pointers.
     unsafe fn transposed(at: &[*const u8; MAX_LANES], offset: usize) -> [Self; 16];
 
-    /// The words at `from` + 2 · lane, and those at `from` + 2 · lane + 1.
+    /// The words at `from` + 2 · lane, and the words at `from` + 2 · lane + 1.
     ///
     /// # Safety
     /// The instruction set; 2 · `LANES` words are readable.
     unsafe fn pairs(from: *const u32) -> (Self, Self);
 
-    /// Asks for the bytes at each pointer + `offset`, which need not be readable.
+    /// Prefetches the bytes at each pointer + `offset`, which need not be readable.
     #[inline(always)]
     fn prefetch(_at: &[*const u8; MAX_LANES], _offset: usize) {}
 
@@ -108,7 +108,7 @@ pub unsafe trait Words: Copy {
         unsafe { self.and(a.xor(b)).xor(b) }
     }
 
-    /// Bit by bit, what at least two of the three are.
+    /// For each bit, the value that at least two of the three have.
     ///
     /// # Safety
     /// The instruction set.
@@ -129,11 +129,11 @@ pub unsafe trait Words: Copy {
     }
 }
 
-/// One word: the vector that every CPU has.
+/// One word: a vector that every CPU supports.
 #[derive(Clone, Copy)]
 pub struct One(pub u32);
 
-// SAFETY: plain Rust; only what the contracts name is touched.
+// SAFETY: plain Rust that touches only what the contracts name.
 unsafe impl Words for One {
     const LANES: usize = 1;
 

@@ -5,7 +5,7 @@ use super::words::{MAX_LANES, Words};
 use super::{Avx2, Avx512};
 use std::arch::x86_64::*;
 
-/// What differs between the sets by the names of instructions alone.
+/// The methods that differ between the sets only in the names of intrinsics.
 macro_rules! plain {
     ($vector:ident: $splat:ident, $load:ident, $store:ident, $($name:ident by $two:ident),*) => {
         #[inline(always)]
@@ -51,7 +51,7 @@ unsafe impl Words for Avx2 {
 
     #[inline(always)]
     unsafe fn rotate<const L: i32, const R: i32>(self) -> Self {
-        // SAFETY: AVX2, by the contract. Whole bytes are moved by one shuffle instead of two shifts.
+        // SAFETY: AVX2, by the contract. One shuffle instead of two shifts moves whole bytes.
         Avx2(unsafe {
             match L {
                 16 => _mm256_shuffle_epi8(self.0, lanes(0x0d0c_0f0e_0908_0b0a, 0x0504_0706_0100_0302)),
@@ -92,7 +92,7 @@ unsafe impl Words for Avx2 {
         unsafe {
             let mut words = [Avx2(_mm256_setzero_si256()); 16];
             for piece in 0..4 {
-                // Sixteen bytes of lanes r and r + 4. What is put into a half from memory takes no shuffle unit.
+                // Sixteen bytes of lanes r and r + 4. A load into one half uses no shuffle unit.
                 let mut rows = [_mm256_setzero_si256(); 4];
                 for r in 0..4 {
                     let from = |lane: usize| _mm_loadu_si128(at[lane].add(offset + 16 * piece).cast());
@@ -182,8 +182,8 @@ unsafe impl Words for Avx512 {
         unsafe {
             let mut words = [Avx512(_mm512_setzero_si512()); 16];
             for piece in 0..4 {
-                // Sixteen bytes of lanes r, r + 4, r + 8 and r + 12. What is put into a quarter from memory takes no
-                // shuffle unit, of which there is one.
+                // Sixteen bytes of lanes r, r + 4, r + 8 and r + 12. A load into one quarter uses no shuffle unit, and
+                // there is only one such unit.
                 let mut rows = [_mm512_setzero_si512(); 4];
                 for r in 0..4 {
                     let from = |lane: usize| _mm_loadu_si128(at[lane].add(offset + 16 * piece).cast());

@@ -203,7 +203,7 @@ impl XorCode {
         Ok(rows)
     }
 
-    /// Each parity packet with the packets that sum to it.
+    /// For each parity packet, the set of it and the packets that sum to it: the set sums to zero.
     fn equations(&self, present: &[usize]) -> Equations {
         let Shape { k, m, w, .. } = self.shape;
         let mut lost = BitRow::new(self.shape.words());
