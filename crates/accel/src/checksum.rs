@@ -1,6 +1,5 @@
-//! CRC-32C (Castagnoli, reflected polynomial 0x82f63b78, as in iSCSI, RFC 3720 §12.1): the checksum of
-//! records, frames and fragments. It finds rot and torn writes; it proves nothing against an adversary, which
-//! is what [`crate::hash`] is for.
+//! CRC-32C (Castagnoli, reflected polynomial 0x82f63b78, as in iSCSI, RFC 3720 §12.1): the checksum of records, frames
+//! and fragments. It finds bit rot and torn writes. It does not protect against an adversary; [`crate::hash`] does.
 
 use crc_fast::CrcAlgorithm;
 
@@ -17,7 +16,7 @@ pub fn crc32c_append(crc: u32, b: &[u8]) -> u32 {
     rest.finalize() as u32
 }
 
-/// CRC-32C of `a ‖ b`, given the checksums of both and the length of `b`, without touching the bytes.
+/// CRC-32C of `a ‖ b`, given the checksums of both and the length of `b`, without reading the bytes.
 pub fn crc32c_combine(crc_a: u32, crc_b: u32, len_b_bytes: usize) -> u32 {
     crc_fast::checksum_combine(CrcAlgorithm::Crc32Iscsi, crc_a.into(), crc_b.into(), len_b_bytes as u64) as u32
 }

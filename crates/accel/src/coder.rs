@@ -1,8 +1,8 @@
-//! The code of a redundancy class, of whichever family: what stores call, so that they need not know which it is.
+//! The code of a redundancy class, behind one interface for both families.
 //!
-//! A chunk's data slices may be cut off where the chunk ends; what is missing counts as zeros. Reed–Solomon codes take slices
-//! like that as they are; codes of XOR alone compute whole stripes, so that short slices are copied and filled up here, and
-//! nowhere else.
+//! A chunk's data slices may be cut off where the chunk ends; missing bytes count as zeros. Reed–Solomon codes take
+//! such slices as they are. Codes of XOR alone compute whole stripes, so this module alone copies and pads short
+//! slices.
 
 use crate::device::{ReconstructJob, UpdateJob, VerifyJob};
 use crate::erasure::{
@@ -21,24 +21,24 @@ pub enum Coder {
     Xor(Arc<XorCode>),
 }
 
-/// Why a call was refused. Nothing has been written then.
+/// Why a call was refused. It has written nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CoderError {
-    /// By a Reed–Solomon code, encoding.
+    /// A Reed–Solomon code refused to encode.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// By a Reed–Solomon code, decoding.
+    /// A Reed–Solomon code refused to decode.
     #[error(transparent)]
     Reconstruct(#[from] ReconstructError),
-    /// By a Reed–Solomon code, updating parity.
+    /// A Reed–Solomon code refused to update parity.
     #[error(transparent)]
     Update(#[from] UpdateError),
-    /// By a code of XOR alone.
+    /// A code of XOR alone refused the call.
     #[error(transparent)]
     Xor(#[from] XorCallError),
 }
 
-/// What a redundancy class says of its code. It comes from others, and is checked (P14).
+/// A redundancy class's description of its code. It may come from outside and is checked (P14).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Description<'a> {
     /// Family: `rs` or `xor`.
@@ -49,30 +49,30 @@ pub struct Description<'a> {
     pub k: u32,
     /// Parity fragments.
     pub m: u32,
-    /// Of `xor`: packets of a stripe.
+    /// For `xor`: packets of a stripe.
     pub w: u32,
-    /// Of `xor`: bytes of a packet.
+    /// For `xor`: bytes of a packet.
     pub packet_bytes: u32,
-    /// Of `xor`: what fragment lengths are multiples of, a stripe.
+    /// For `xor`: fragment lengths are multiples of this, a stripe.
     pub align_bytes: u32,
 }
 
-/// Why there is no such code here.
+/// Why a described code cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptionError {
-    /// Another family, of another release.
+    /// Unknown family, perhaps of another release.
     #[error("it is coded by {code:?}, which this release does not know")]
     UnknownCode {
-        /// As described.
+        /// Family in the description.
         code: String,
     },
-    /// Not a Reed–Solomon code that is safe.
+    /// Not a safe Reed–Solomon code.
     #[error(transparent)]
     Rs(#[from] CodeError),
-    /// Not a code of XOR alone.
+    /// Not a valid code of XOR alone.
     #[error(transparent)]
     Xor(#[from] XorCodeError),
-    /// Packets, stripes and alignment do not fit together, or are larger than anybody makes them.
+    /// Packets, stripes and alignment do not fit together, or exceed the limits.
     #[error(
         "{w} packets of {packet_bytes} bytes, aligned to {align_bytes}: a stripe is what is aligned, and at most {} bytes in at most {MOST_W} packets",
         MOST_STRIPE_BYTES
@@ -82,18 +82,21 @@ pub enum DescriptionError {
         w: u32,
         /// Bytes of a packet.
         packet_bytes: u32,
-        /// What fragments are aligned to.
+        /// Alignment of fragments.
         align_bytes: u32,
     },
 }
 
-/// Most packets in a stripe of a class: making the schedules of a code takes time that grows fast with it.
+/// Maximum packets in a stripe of a class: the time to make a code's schedules grows fast with it.
 pub const MOST_W: u32 = 31;
 /// Largest stripe of a class.
 pub const MOST_STRIPE_BYTES: u32 = 256 << 10;
 
 impl Coder {
     /// The code that a class describes.
+    ///
+    /// # Errors
+    /// The family is unknown, the code does not exist, or it exceeds the limits.
     pub fn described(by: &Description<'_>) -> Result<Coder, DescriptionError> {
         let (k, m) = (by.k as usize, by.m as usize);
         match by.code {
@@ -131,7 +134,7 @@ impl Coder {
         }
     }
 
-    /// Ranges of fragments that begin and end at multiples of this are coded without the rest.
+    /// Ranges of fragments that begin and end at multiples of this can be coded alone.
     pub fn step_bytes(&self) -> usize {
         match self {
             Coder::Rs(_) => 1,
@@ -147,8 +150,8 @@ impl Coder {
         }
     }
 
-    /// Bytes that each fragment of a chunk of `chunk_len` bytes has, before the last slices are cut off. (More than any memory
-    /// holds where that is no number: calls refuse it.)
+    /// Bytes of each fragment of a chunk of `chunk_len` bytes, before the last slices are cut off. If the length
+    /// overflows: a value larger than any memory, which calls refuse.
     pub fn fragment_len(&self, chunk_len: usize) -> usize {
         match self {
             Coder::Rs(code) => fragment_len(chunk_len, code.k()),
@@ -163,22 +166,22 @@ impl Coder {
         &chunk[start..start.saturating_add(full).min(chunk.len())]
     }
 
-    /// The primitive that encodes, as calibration and [`crate::Device::takes`] name it.
+    /// Name of the encoding primitive in calibration and [`crate::Device::takes`].
     pub fn encoding(&self) -> &'static str {
         self.primitive("encode", "xor-encode")
     }
 
-    /// The primitive that reconstructs.
+    /// Name of the reconstructing primitive.
     pub(crate) fn reconstruction(&self) -> &'static str {
         self.primitive("reconstruct", "xor-reconstruct")
     }
 
-    /// The primitive that updates parity.
+    /// Name of the primitive that updates parity.
     pub(crate) fn updating(&self) -> &'static str {
         self.primitive("update", "xor-update")
     }
 
-    /// The primitive that verifies parity.
+    /// Name of the primitive that verifies parity.
     pub(crate) fn verification(&self) -> &'static str {
         self.primitive("verify", "xor-verify")
     }
@@ -214,8 +217,8 @@ impl Coder {
         }
     }
 
-    /// Fills `out[i]` with fragment `wanted[i]` (of a cut-off slice, with its beginning) from at least k of the others, on this
-    /// thread.
+    /// Fills `out[i]` with fragment `wanted[i]` (the beginning of it for a cut-off slice) from at least k of the
+    /// others, on this thread.
     ///
     /// # Errors
     /// Wrong counts, numbers or lengths, or too few fragments.
@@ -235,7 +238,8 @@ impl Coder {
         let mut room = Vec::new();
         let present: Vec<(usize, &[u8])> =
             numbers.into_iter().zip(padded_slices(&bytes, frag_len, &mut room)).collect();
-        // Whole fragments are computed in place; of cut-off ones the beginning is kept.
+        // Whole fragments are computed in place. Cut-off fragments are computed in scratch space, and their beginning
+        // is kept.
         let mut whole: Vec<Vec<u8>> =
             job.out.iter().map(|o| vec![0; if o.len() < frag_len { frag_len } else { 0 }]).collect();
         let rooms = job.out.iter_mut().zip(&mut whole);
@@ -248,8 +252,8 @@ impl Coder {
         Ok(())
     }
 
-    /// Changes parity in place as a data fragment, or a range of it between steps ([`Coder::step_bytes`]), changes. Slices that
-    /// a chunk's end cuts off count as zeros beyond it.
+    /// Updates parity in place when a data fragment, or a range of it between steps ([`Coder::step_bytes`]), changes.
+    /// Slices that the chunk's end cuts off count as zeros beyond it.
     pub(crate) fn update_on(&self, isa: Isa, job: &mut UpdateJob<'_>) -> Result<(), CoderError> {
         let len = job.parity.first().map_or(0, |p| p.len());
         let mut room = Vec::new();
@@ -362,8 +366,8 @@ mod tests {
         }
     }
 
-    /// Every family, lengths around every edge, through devices: parity that followed a change is that of the new data, and one
-    /// that did not is named (P10).
+    /// Every family, lengths around every edge, through devices: updated parity is that of the new data, and wrong
+    /// parity is named (P10).
     #[test]
     fn parity_follows_its_data_and_is_checked_on_every_device() {
         let (cpu, emulated) = (Cpu::reference(), crate::Spec::Emulated(1).open(Default::default()).unwrap());
@@ -415,7 +419,7 @@ mod tests {
         }
     }
 
-    /// A range that begins and ends at steps is decoded from that range of the others.
+    /// A range that begins and ends at steps is decoded from the same range of the others.
     #[test]
     fn ranges_at_steps_are_decoded_alone() {
         for coder in coders() {
@@ -434,7 +438,7 @@ mod tests {
         }
     }
 
-    /// P14: what another says a class is coded by is built only if it is sound.
+    /// P14: a class's description from outside is built only if it is sound.
     #[test]
     fn descriptions_that_make_no_sense_are_refused() {
         let rs = Description { code: "rs", matrix: "cauchy1", k: 4, m: 2, ..Default::default() };

@@ -1,9 +1,9 @@
-//! CUDA devices, through the driver library that is loaded at run time: nothing of CUDA is needed to build, and on a
-//! host without a driver [`devices`] says so.
+//! CUDA devices, through the driver library that is loaded at run time. A build needs nothing of CUDA, and on a host
+//! without a driver [`devices`] returns an error.
 //!
-//! Kernels come from the embedded PTX, which the driver compiles for the card. Each stream has its own device memory;
-//! host buffers come from [`Pinned`] memory, so that copies run beside kernels. Source of every call's meaning: the
-//! CUDA driver API's reference manual.
+//! Kernels come from the embedded PTX, which the driver compiles for the card. Each stream has its own device memory.
+//! Host buffers come from [`Pinned`] memory, so that copies overlap kernels. Source for every call: the CUDA driver
+//! API's reference manual.
 #![allow(unsafe_code)]
 
 use crate::kernels::{Kernel, Launch, PTX};
@@ -22,21 +22,24 @@ pub enum Unavailable {
     /// No driver library.
     #[error("no CUDA driver library is installed (libcuda.so.1, nvcuda.dll); install NVIDIA's driver to use its GPUs")]
     NoDriver,
-    /// The library is there and does not work.
+    /// The library is present and does not work.
     #[error("the CUDA driver does not work: {why}; run nvidia-smi to see its state")]
     Driver {
-        /// What it said.
+        /// Its error message.
         why: String,
     },
 }
 
 /// The CUDA devices of this host, in the driver's order; possibly none.
+///
+/// # Errors
+/// There is no driver library, or it does not work.
 pub fn devices() -> Result<Vec<Cuda>, Unavailable> {
     // SAFETY: looks for the library and loads it; its initialisers are the driver's.
     if !unsafe { sys::is_culib_present() } {
         return Err(Unavailable::NoDriver);
     }
-    // A driver that lacks a function makes cudarc panic.
+    // cudarc panics if the driver lacks a function.
     let found = catch_unwind(|| -> Result<Vec<Cuda>, String> {
         result::init().map_err(say)?;
         let count = result::device::get_count().map_err(say)?;
@@ -49,7 +52,7 @@ pub fn devices() -> Result<Vec<Cuda>, Unavailable> {
     }
 }
 
-/// A failure in the driver's words.
+/// The driver's text for an error.
 fn say(error: DriverError) -> String {
     let name = error.error_name().map(|n| n.to_string_lossy().into_owned());
     let text = error.error_string().map(|t| t.to_string_lossy().into_owned());
@@ -80,7 +83,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once in `Cuda::open`. A driver that is shutting down may refuse; then it is gone anyway.
+        // SAFETY: retained once in `Cuda::open`. A driver that is shutting down may refuse; the context is gone then.
         let _ = unsafe { result::primary_ctx::release(self.device) };
     }
 }
@@ -106,7 +109,7 @@ impl Cuda {
         Ok(Cuda { name: format!("cuda:{ordinal}"), description, memory_bytes, context })
     }
 
-    /// Host memory that every CUDA device of the process copies from and to without help.
+    /// Page-locked host memory for all CUDA devices of the process.
     pub fn pinned(&self) -> Pinned {
         Pinned { context: self.context.clone() }
     }
@@ -154,7 +157,7 @@ impl Backend for Cuda {
     }
 }
 
-/// A stream and the device memory of the job on it. Lives on the thread that made it, whose context is current.
+/// A stream and the device memory of its job. It stays on the thread that made it, where its context is current.
 struct CudaStream {
     device: Cuda,
     handle: sys::CUstream,
@@ -190,7 +193,7 @@ impl Stream for CudaStream {
 
     fn release(&mut self) {
         if let Some((address, _)) = self.memory.take() {
-            // SAFETY: from malloc_sync, and forgotten here. A device that is lost cannot free, and need not.
+            // SAFETY: from malloc_sync, and forgotten here. A lost device cannot free memory, and need not.
             let _ = unsafe { result::free_sync(address) };
         }
     }
@@ -200,8 +203,8 @@ impl Stream for CudaStream {
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
         let event = event.map_err(|e| self.device.fault("make an event", e))?;
         let wait = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: both streams live, ours and by the caller's word theirs; an event may be destroyed once it is
-        // waited for, the driver keeps what it needs.
+        // SAFETY: this stream lives, and the caller vouches that the other does. An event may be destroyed once a wait
+        // for it is queued: the driver keeps what it needs.
         let waited = unsafe {
             let waited = result::event::record(event, theirs)
                 .and_then(|()| result::stream::wait_event(self.handle, event, wait));
@@ -254,10 +257,10 @@ impl Stream for CudaStream {
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
-        // Its context need not be the one that this thread used last.
+        // Another context may be current on this thread.
         let _ = self.device.context.make_current();
-        // SAFETY: ours, and not used afterwards; what is queued is waited for first, because host buffers may be
-        // freed next. Failures mean that the device is gone, and its work with it.
+        // SAFETY: `self` owns the stream and does not use it afterwards. Queued work is waited for first, because host
+        // buffers may be freed next. A failure means that the device and its work are gone.
         unsafe {
             let _ = result::stream::synchronize(self.handle);
             let _ = result::stream::destroy(self.handle);
@@ -266,7 +269,7 @@ impl Drop for CudaStream {
     }
 }
 
-/// Page-locked host memory, which a GPU copies from and to by itself.
+/// Page-locked host memory, which a GPU copies to and from directly.
 #[derive(Debug)]
 pub struct Pinned {
     context: Arc<Context>,
@@ -275,7 +278,7 @@ pub struct Pinned {
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context of the process.
 const PORTABLE: u32 = 1;
 
-// SAFETY: cuMemHostAlloc's blocks are page-aligned and nobody else's; they are zeroed before they are given out.
+// SAFETY: cuMemHostAlloc's blocks are page-aligned and have no other owner; they are zeroed before they are returned.
 unsafe impl HostMemory for Pinned {
     fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
         self.context.make_current().ok()?;
@@ -288,7 +291,8 @@ unsafe impl HostMemory for Pinned {
 
     unsafe fn give(&self, memory: NonNull<u8>, _bytes: usize) {
         if self.context.make_current().is_ok() {
-            // SAFETY: from malloc_host, by the caller's word. A driver that is shutting down has freed it already.
+            // SAFETY: the caller vouches that it is from malloc_host. A driver that is shutting down has already freed
+            // it.
             let _ = unsafe { result::free_host(memory.as_ptr().cast()) };
         }
     }
@@ -298,7 +302,7 @@ unsafe impl HostMemory for Pinned {
 mod tests {
     use super::*;
 
-    /// Whatever this host has, asking is safe: without a driver it is an answer, never a panic (P14).
+    /// On any host the query is safe: without a driver it returns an error and never panics (P14).
     #[test]
     fn a_host_without_a_driver_says_so() {
         match devices() {

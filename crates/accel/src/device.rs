@@ -1,9 +1,9 @@
-//! Who computes: the [`Device`] interface that upper crates call, and the [`Cpu`] behind it.
+//! The [`Device`] interface that upper crates call, and the [`Cpu`] behind it.
 //!
 //! Calls are synchronous and run on the caller's thread; a caller that wants two cores calls from two threads.
-//! Primitives take batches, because a device that is far away (a GPU) is only worth its latency for many
-//! buffers at once. All devices give equal bytes (P10). [`crate::Accelerated`] puts GPUs behind the same trait;
-//! a device that fails hands its jobs to [`Cpu`], so no method here can fail for the device's sake.
+//! Primitives take batches, because a GPU's latency pays off only for many buffers at once. All devices give equal
+//! bytes (P10). [`crate::Accelerated`] puts GPUs behind the same trait. A device that fails hands its jobs to [`Cpu`],
+//! so no method here fails because of a device.
 
 use crate::boundaries::{self, Candidate, Params};
 use crate::checksum;
@@ -20,7 +20,7 @@ pub struct EncodeJob<'a> {
     pub data: Vec<&'a [u8]>,
     /// Bytes in a fragment.
     pub frag_len: usize,
-    /// Room for the m parity fragments, each exactly `frag_len` bytes.
+    /// Buffers for the m parity fragments, each exactly `frag_len` bytes.
     pub parity: Vec<&'a mut [u8]>,
 }
 
@@ -29,24 +29,24 @@ pub struct EncodeJob<'a> {
 pub struct ReconstructJob<'a> {
     /// Bytes in a fragment.
     pub frag_len: usize,
-    /// Fragments that are there: number and bytes.
+    /// Present fragments: number and bytes.
     pub present: Vec<(usize, &'a [u8])>,
     /// Numbers of the fragments to rebuild.
     pub wanted: Vec<usize>,
-    /// Room for them, in the same order.
+    /// Buffers for them, in the same order.
     pub out: Vec<&'a mut [u8]>,
 }
 
-/// One chunk whose parity follows a changed data fragment: arguments of [`crate::erasure::Code::update`].
+/// One chunk whose parity is updated after a data fragment changed: arguments of [`crate::erasure::Code::update`].
 #[derive(Debug)]
 pub struct UpdateJob<'a> {
     /// Number of the data fragment.
     pub index: usize,
-    /// Its bytes, or any range of them, as they were.
+    /// Its old bytes, or any range of them.
     pub old: &'a [u8],
-    /// The same range as it is now.
+    /// The new bytes of the same range.
     pub new: &'a [u8],
-    /// The same range of the m parity fragments, as they were and then as they are.
+    /// The same range of the m parity fragments: the old parity, replaced by the new.
     pub parity: Vec<&'a mut [u8]>,
 }
 
@@ -62,21 +62,21 @@ pub struct VerifyJob<'a> {
 }
 
 impl UpdateJob<'_> {
-    /// What is read for it.
+    /// Bytes that the job reads.
     fn bytes(&self) -> usize {
         self.old.len() + self.new.len() + self.parity.iter().map(|p| p.len()).sum::<usize>()
     }
 }
 
-/// Something that computes on bytes.
+/// A processor of bytes.
 pub trait Device: Send + Sync {
-    /// Name as `status` prints it: `cpu (avx2)`, `cuda:0 + cpu (avx2)`.
+    /// The name in `status`: `cpu (avx2)`, `cuda:0 + cpu (avx2)`.
     fn name(&self) -> &str;
 
     /// Names of chunks.
     fn hash(&self, chunks: &[&[u8]]) -> Vec<Hash>;
 
-    /// Name of the one chunk that these parts are, one after another.
+    /// Name of the chunk that these parts form in this order.
     fn hash_parts(&self, parts: &[&[u8]]) -> Hash;
 
     /// Names and group hashes of chunks.
@@ -85,25 +85,25 @@ pub trait Device: Send + Sync {
     /// CRC-32C of buffers.
     fn crc32c(&self, buffers: &[&[u8]]) -> Vec<u32>;
 
-    /// Parity of chunks. Jobs before the one that is refused have been done.
+    /// Computes the parity of chunks. Jobs before a refused one are done.
     ///
     /// # Errors
-    /// The first invalid job's; so for the next three.
+    /// The first invalid job's error; the same holds for the next three methods.
     fn encode(&self, coder: &Coder, jobs: &mut [EncodeJob<'_>]) -> Result<(), CoderError>;
 
-    /// Lost fragments of chunks. Jobs before the one that is refused have been done.
+    /// Rebuilds lost fragments of chunks. Jobs before a refused one are done.
     ///
     /// # Errors
     /// See [`Device::encode`].
     fn reconstruct(&self, coder: &Coder, jobs: &mut [ReconstructJob<'_>]) -> Result<(), CoderError>;
 
-    /// Parity after changes of data fragments. Jobs before the one that is refused have been done.
+    /// Updates parity after changes of data fragments. Jobs before a refused one are done.
     ///
     /// # Errors
     /// See [`Device::encode`].
     fn update(&self, coder: &Coder, jobs: &mut [UpdateJob<'_>]) -> Result<(), CoderError>;
 
-    /// For each job the parity fragments (0..m) that differ from what its data gives.
+    /// For each job, the parity fragments (0..m) that differ from what its data gives.
     ///
     /// # Errors
     /// See [`Device::encode`].
@@ -112,17 +112,17 @@ pub trait Device: Send + Sync {
     /// Chunk boundary candidates of one slice; see [`boundaries::candidates`].
     fn candidates(&self, params: &Params, context: &[u8], data: &[u8], out: &mut Vec<Candidate>);
 
-    /// Whether a call of `primitive` with so many bytes leaves the caller's thread. If not, who works on small pieces
-    /// while they are in the cache calls the functions of this crate by itself, and [`Device::note`]s it.
+    /// Whether a call of `primitive` with `bytes` bytes leaves the caller's thread. If not, a caller that works on
+    /// small pieces in the cache calls this crate's functions directly and reports the work with [`Device::note`].
     fn takes(&self, primitive: &str, bytes: usize) -> bool;
 
-    /// Counts work that a caller did on the CPU by itself.
+    /// Counts work that a caller did directly on the CPU.
     fn note(&self, primitive: &str, work: Work);
 
-    /// What this device has done since it was made.
+    /// Work done by this device since it was made.
     fn usage(&self) -> Usage;
 
-    /// The same for each device that had a part in it, by name.
+    /// The same for each device that took part, by name.
     fn usage_by_device(&self) -> Vec<(String, Usage)> {
         vec![(self.name().to_owned(), self.usage())]
     }
@@ -130,12 +130,12 @@ pub trait Device: Send + Sync {
 
 static DEVICE: OnceLock<Box<dyn Device>> = OnceLock::new();
 
-/// The device that upper crates use: what [`set_device`] said, or the CPU.
+/// The device that upper crates use: the one of [`set_device`], or the CPU.
 pub fn device() -> &'static dyn Device {
     DEVICE.get_or_init(|| Box::new(Cpu::new())).as_ref()
 }
 
-/// What the devices of this process have done since it started: (device, primitive, work), where there was any.
+/// Work of this process's devices since it started: (device, primitive, work), without zeros.
 pub fn work_done() -> Vec<(String, &'static str, Work)> {
     let mut all = Vec::new();
     for (device, usage) in device().usage_by_device() {
@@ -145,7 +145,7 @@ pub fn work_done() -> Vec<(String, &'static str, Work)> {
     all
 }
 
-/// Says, once and before anybody has asked, which device upper crates use. False if it is too late.
+/// Sets, once and before the first call of [`device`], the device that upper crates use. False if it is too late.
 pub fn set_device(device: Box<dyn Device>) -> bool {
     DEVICE.set(device).is_ok()
 }
@@ -164,13 +164,13 @@ pub struct Work {
 pub struct Usage(pub Vec<(&'static str, Work)>);
 
 impl Usage {
-    /// Work done by the primitive called `name`; nothing if there is no such primitive.
+    /// Work done by the primitive called `name`; zero if there is no such primitive.
     pub fn of(&self, name: &str) -> Work {
         self.0.iter().find(|(n, _)| *n == name).map(|(_, work)| *work).unwrap_or_default()
     }
 }
 
-/// The CPU this process runs on.
+/// The CPU that this process runs on.
 #[derive(Debug)]
 pub struct Cpu {
     isa: Isa,
@@ -192,7 +192,7 @@ impl Cpu {
         Cpu::with(Isa::best())
     }
 
-    /// The CPU restricted to the reference implementations: what other devices are compared with.
+    /// The CPU restricted to the reference implementations, which other devices are compared with.
     pub fn reference() -> Cpu {
         Cpu::with(Isa::REFERENCE)
     }
@@ -286,7 +286,7 @@ impl Device for Cpu {
     }
 
     fn note(&self, primitive: &str, work: Work) {
-        // Statistics only: nothing is ordered by them.
+        // Statistics alone: they order nothing.
         if let Some(i) = PRIMITIVES.iter().position(|p| *p == primitive) {
             self.counters[i].jobs.fetch_add(work.jobs, Ordering::Relaxed);
             self.counters[i].bytes.fetch_add(work.bytes, Ordering::Relaxed);

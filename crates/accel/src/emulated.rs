@@ -1,9 +1,8 @@
-//! The emulated device: the kernels' own sources, compiled for the host against the shim in `kernels/host/`, a
-//! fiber per thread. It exists so that every test run executes what a GPU would. It is slow, and never measured.
+//! The emulated device: the kernels' sources, compiled for the host against the shim in `kernels/host/`, with a fiber
+//! per thread. It lets every test run execute the GPU's code. It is slow, and never measured.
 //!
-//! It is stricter than hardware: what is queued on a stream happens only when somebody asks whether it is done, so
-//! that a result read too early is wrong; fresh memory is filled with a pattern, and written beyond its end is
-//! a fault.
+//! It is stricter than hardware. Work queued on a stream runs only when a caller asks whether it is done, so a result
+//! that is read too early is wrong. Fresh memory is filled with a pattern, and a write beyond its end is a fault.
 #![allow(unsafe_code)]
 
 use crate::kernels::{Kernel, Launch};
@@ -12,9 +11,9 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
 
-/// Memory a device pretends to have.
+/// Default memory of a device.
 const MEMORY_BYTES: usize = 1 << 30;
-/// Bytes behind a reservation that nobody may write.
+/// Bytes behind a reservation that must stay unwritten.
 const GUARD_BYTES: usize = 256;
 const PATTERN: u8 = 0xa5;
 
@@ -23,7 +22,7 @@ struct Emulator {
     _opaque: [u8; 0],
 }
 
-// kernels/host/emulate.c.
+// Defined in kernels/host/emulate.c.
 unsafe extern "C" {
     fn tessera_accel_kernel(name: *const c_char) -> c_int;
     fn tessera_accel_threads(kernel: c_int) -> c_uint;
@@ -52,7 +51,7 @@ impl Emulated {
         Emulated { name: format!("emulated:{number}"), memory_bytes: MEMORY_BYTES }
     }
 
-    /// The same with another amount of memory.
+    /// Sets the amount of memory.
     pub fn with_memory(self, memory_bytes: usize) -> Emulated {
         Emulated { memory_bytes, ..self }
     }
@@ -101,12 +100,12 @@ fn number_of(kernel: Kernel) -> Option<c_int> {
     let name = CString::new(kernel.name()).ok()?;
     // SAFETY: the name ends with a zero and is not kept.
     let number = unsafe { tessera_accel_kernel(name.as_ptr()) };
-    // SAFETY: any number may be asked about.
+    // SAFETY: every number is a valid argument.
     let threads = unsafe { tessera_accel_threads(number) };
     (number >= 0 && threads == kernel.threads()).then_some(number)
 }
 
-/// What waits on a stream. Addresses are the host's.
+/// Work that waits on a stream. Addresses are the host's.
 enum Step {
     Copy { to: *mut u8, from: *const u8, bytes: usize },
     Clear { at: *mut u8, bytes: usize },
@@ -126,7 +125,7 @@ impl Arena {
 
     fn new(bytes: usize) -> Option<Arena> {
         let layout = Arena::layout(bytes)?;
-        // SAFETY: the layout is not empty, the guard alone makes it so.
+        // SAFETY: the layout is not empty, because it includes the guard.
         let start = NonNull::new(unsafe { alloc(layout) })?;
         // SAFETY: all of the layout's bytes were just allocated.
         unsafe { start.as_ptr().write_bytes(PATTERN, layout.size()) };
@@ -159,7 +158,7 @@ struct EmulatedStream {
 impl EmulatedStream {
     fn carry_out(&mut self, step: Step) -> Result<(), Fault> {
         match step {
-            // SAFETY: whoever queued it vouched for both sides until is_done.
+            // SAFETY: the caller that queued it vouched for both sides until is_done.
             Step::Copy { to, from, bytes } => unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) },
             // SAFETY: as above.
             Step::Clear { at, bytes } => unsafe { at.write_bytes(0, bytes) },
@@ -172,8 +171,8 @@ impl EmulatedStream {
         let number = number_of(launch.kernel()).unwrap_or(-1);
         let (argument, bytes) = (launch.argument_words(), launch.argument().len());
         let [x, y] = launch.grid();
-        // SAFETY: the emulator belongs to this stream; the callee checks the argument's size; whoever queued the kernel
-        // vouched for the addresses in it.
+        // SAFETY: the emulator belongs to this stream; the callee checks the argument's size; the caller that queued
+        // the kernel vouched for the addresses in it.
         let code =
             unsafe { tessera_accel_launch(self.emulator.as_ptr(), number, x, y, argument.as_ptr().cast(), bytes) };
         let why = match code {
@@ -207,7 +206,7 @@ impl Stream for EmulatedStream {
     }
 
     unsafe fn wait_for(&mut self, _stream: u64) -> Result<(), Fault> {
-        Ok(()) // Nobody else queues work on an emulated device.
+        Ok(()) // No other library queues work on an emulated device.
     }
 
     unsafe fn upload(&mut self, to: u64, from: &[u8]) -> Result<(), Fault> {

@@ -1,10 +1,10 @@
-//! Which instruction sets this process may use. An [`Isa`] can only be made from what the running CPU has,
-//! so holding one is the proof that the leaves' `unsafe` calls rely on.
+//! Instruction sets that this process may use. An [`Isa`] is only made from what the running CPU supports. It is the
+//! proof that the leaves' `unsafe` calls rely on.
 
 use std::fmt;
 use std::sync::OnceLock;
 
-/// What an [`Isa`] allows, from the least to the most: dispatchers match on it.
+/// What an [`Isa`] allows, from least to most; dispatchers match on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Level {
     /// The reference implementations.
@@ -25,28 +25,28 @@ pub enum Level {
     Gfni,
 }
 
-/// An instruction set that this CPU has been found to support.
+/// An instruction set that this CPU supports.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Isa(Level);
 
 impl Isa {
-    /// The reference implementations: easy to read, slow. What everything else is compared with.
+    /// The reference implementations: easy to read and slow. Everything else is compared with them.
     pub const REFERENCE: Isa = Isa(Level::Reference);
 
     /// Plain Rust, which runs everywhere.
     pub const PORTABLE: Isa = Isa(Level::Portable);
 
-    /// The best set of this CPU (asked once per process).
+    /// The best set of this CPU (detected once per process).
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| *Isa::supported().last().unwrap_or(&Isa::PORTABLE))
     }
 
-    /// Every set of this CPU that some kernel has a leaf for, from the reference to the best. Tests run each.
+    /// Every set of this CPU that has a leaf in some kernel, from the reference to the best. Tests run each.
     pub fn supported() -> Vec<Isa> {
         #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_mut))]
         let mut sets = vec![Isa::REFERENCE, Isa::PORTABLE];
-        // Lanes of a vector are words as they lie in memory, so they are of the messages' order on little-endian CPUs only.
+        // Vector lanes are words in memory order, which is the messages' order on little-endian CPUs only.
         #[cfg(target_arch = "aarch64")]
         if cfg!(target_endian = "little") && std::arch::is_aarch64_feature_detected!("neon") {
             sets.push(Isa(Level::Neon));
@@ -67,7 +67,7 @@ impl Isa {
         sets
     }
 
-    /// Short name, as `status` and the benchmarks print it.
+    /// Short name in `status` and the benchmarks.
     pub fn name(self) -> &'static str {
         match self.0 {
             Level::Reference => "reference",
@@ -83,7 +83,7 @@ impl Isa {
         }
     }
 
-    /// What dispatchers match on.
+    /// The level that dispatchers match on.
     pub fn level(self) -> Level {
         self.0
     }
@@ -99,7 +99,7 @@ impl fmt::Debug for Isa {
 mod tests {
     use super::*;
 
-    /// Tests run what is supported: an ARM without its leaves would pass them all.
+    /// Tests run every supported set; without this check an ARM without its leaves would pass them all.
     #[test]
     fn arm_has_neon() {
         assert_eq!(

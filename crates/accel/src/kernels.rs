@@ -1,5 +1,5 @@
-//! The kernels in `kernels/`, as the host sees them: the embedded PTX, each kernel's name, and the arguments of
-//! a launch. What a field means is said beside its twin in the kernel's source; here is only how it is passed.
+//! The kernels in `kernels/`, as the host sees them: the embedded PTX, each kernel's name, and the arguments of a
+//! launch. The kernel's source documents the fields; this module only passes them.
 //!
 //! Addresses are those of the device's memory: real ones on CUDA, the host's on the emulated device.
 
@@ -13,21 +13,21 @@ pub enum Kernel {
     GfMultiply,
     /// Every leaf of a batch of buffers.
     Blake3Leaves,
-    /// Up to 64 neighbouring chaining values to one.
+    /// Joins up to 64 neighbouring chaining values to one.
     Blake3Parents,
     /// Chunk boundary candidates.
     BoundaryCandidates,
     /// Coding words of an XOR-schedule code.
     XorRows,
-    /// MD5 of messages, a thread each.
+    /// MD5 of messages, one thread each.
     Md5Batch,
-    /// SHA-1 of messages, a thread each.
+    /// SHA-1 of messages, one thread each.
     Sha1Batch,
-    /// SHA-256 of messages, a thread each.
+    /// SHA-256 of messages, one thread each.
     Sha256Batch,
-    /// Keys against levels of sorted arrays.
+    /// Look-up of keys in levels of sorted arrays.
     LookupLevels,
-    /// Hashes against a blocked Bloom filter.
+    /// Look-up of hashes in a blocked Bloom filter.
     BloomQuery,
     /// Fragments that are not all zeros.
     MarkNonzero,
@@ -66,7 +66,7 @@ impl Kernel {
         }
     }
 
-    /// Threads in a block, as the source fixes them.
+    /// Threads in a block, fixed in the source.
     pub fn threads(self) -> u32 {
         match self {
             Kernel::GfMultiply | Kernel::BoundaryCandidates | Kernel::XorRows => 256,
@@ -76,7 +76,7 @@ impl Kernel {
         }
     }
 
-    /// Bytes of the struct that it takes.
+    /// Bytes of its argument struct.
     pub const fn argument_bytes(self) -> usize {
         match self {
             Kernel::GfMultiply => size_of::<GfMultiply>(),
@@ -101,7 +101,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// `kernel` with at least `threads` threads in x, and `rows` rows of blocks in y. None without threads or rows: then
+    /// `kernel` with at least `threads` threads in x, and `rows` rows of blocks in y. `None` without threads or rows:
     /// there is nothing to compute.
     ///
     /// # Panics
@@ -115,7 +115,7 @@ impl Launch {
         (blocks > 0 && rows > 0).then_some(Launch { kernel, grid: [blocks, rows], argument })
     }
 
-    /// Which kernel.
+    /// The kernel.
     pub fn kernel(&self) -> Kernel {
         self.kernel
     }
@@ -125,25 +125,25 @@ impl Launch {
         self.grid
     }
 
-    /// The argument, laid out as C lays out the kernel's struct.
+    /// The argument, in the C layout of the kernel's struct.
     pub fn argument(&self) -> &[u8] {
         &self.argument
     }
 
-    /// The argument in words of eight bytes, which is how the struct is aligned.
+    /// The argument in words of eight bytes, the alignment of the struct.
     pub(crate) fn argument_words(&self) -> Vec<u64> {
         let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("structs are whole words"));
         self.argument.chunks(8).map(word).collect()
     }
 }
 
-/// Declares a struct that host and kernel share. Fields are written one after the other, so it must need no padding.
+/// Declares a struct that host and kernel share. Fields are written one after the other, so it must not need padding.
 macro_rules! shared_struct {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default)]
         #[repr(C)]
-        #[allow(missing_docs)] // The kernel's source says what a field means.
+        #[allow(missing_docs)] // The kernel's source documents the fields.
         pub struct $name { $(pub $field: $type),+ }
 
         const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())+, "no padding between fields");
@@ -236,7 +236,8 @@ shared_struct! {
     MarkNonzero { data: u64, flags: u64, pieces: u64, count: u64 }
 }
 
-// Each size is that of the C struct on a host and on a GPU with 64-bit pointers; the emulator compares them at every launch.
+// Each size is that of the C struct on a host and on a GPU with 64-bit pointers; the emulator compares them at every
+// launch.
 const _: () = assert!(size_of::<GfMultiply>() == 80 && size_of::<XorRows>() == 88);
 const _: () = assert!(size_of::<Blake3Leaves>() == 32 && size_of::<Blake3Parents>() == 24);
 const _: () = assert!(size_of::<Blake3Buffer>() == 24 && size_of::<Blake3Item>() == 16);

@@ -1,13 +1,13 @@
-//! Everything that computes on bytes: chunk names ([`hash`]), Reed–Solomon codes ([`erasure`]), codes
-//! of XOR alone ([`xorcode`]), both behind one interface ([`coder`]), checksums ([`checksum`]) and chunk boundaries ([`boundaries`]), and the [`Device`]s that run them.
+//! All computation on bytes: chunk names ([`hash`]), Reed–Solomon codes ([`erasure`]), codes of XOR alone
+//! ([`xorcode`]), both behind one interface ([`coder`]), checksums ([`checksum`]) and chunk boundaries
+//! ([`boundaries`]), and the [`Device`]s that run them.
 //!
-//! Each family has one plain `reference.rs`, one `dispatch.rs` that picks an instruction set, and leaves
-//! (`avx2.rs`, `avx512.rs`, `neon.rs`, …) that must equal the reference byte for byte (P10). The same holds for the GPU's
-//! [`kernels`], which every test run executes on [`emulated`] devices. Only leaves and what touches a device's
-//! memory contain `unsafe`. This crate does no I/O but for the one small file that a
-//! calibration is kept in; it knows no node or policy, and imports no other crate of
-//! the project; only the [`runtime`] starts threads. Inputs may come from a network or a disk: what can be wrong
-//! with them is a typed error, never a panic (P14).
+//! Each family has one plain `reference.rs`, one `dispatch.rs` that picks an instruction set, and leaves (`avx2.rs`,
+//! `avx512.rs`, `neon.rs`, …) that must equal the reference byte for byte (P10). The same holds for the GPU's
+//! [`kernels`], which every test run executes on [`emulated`] devices. Only leaves and code that touches a device's
+//! memory contain `unsafe`. This crate does no I/O except for the small calibration file. It knows no node or policy
+//! and imports no other crate of the project; only the [`runtime`] starts threads. Inputs may come from a network or a
+//! disk: invalid ones give a typed error, never a panic (P14).
 //!
 //! Start reading at [`mod@device`]; then the module documentation of each family.
 
