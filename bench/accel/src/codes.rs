@@ -1,4 +1,4 @@
-//! Erasure codes beside ISA-L and Jerasure.
+//! Erasure codes compared with ISA-L and Jerasure.
 
 use crate::Bench;
 use std::hint::black_box;
@@ -11,10 +11,10 @@ use tessera_bench_accel::timing::noise;
 
 const FRAGMENT_BYTES: usize = 1 << 20;
 
-/// What is run on the fragments that are read, to fill others.
+/// Computes fragments (second argument) from others (first argument).
 type Fill<'a> = &'a mut dyn FnMut(&[&[u8]], &mut [&mut [u8]]);
 
-/// Two codes that fill `outputs` fragments from the same others.
+/// Two codes that compute `outputs` fragments from the same sources.
 struct Race<'a> {
     name: &'a str,
     reads: &'a [&'a [u8]],
@@ -24,7 +24,7 @@ struct Race<'a> {
 }
 
 impl Race<'_> {
-    /// Times `ours`, `theirs` (where there is such) and memory in turns, prints the row, and returns what `ours` filled.
+    /// Times `ours`, `theirs` (if there is one) and memory in turns, prints the row, and returns the result of `ours`.
     fn run(self, bench: &Bench, ours: Fill<'_>, theirs: Option<&mut dyn FnMut()>) -> Vec<Vec<u8>> {
         let (k, len) = (self.reads.len(), self.reads[0].len());
         let (mut filled, mut copies) = (vec![vec![0u8; len]; self.outputs], vec![vec![0u8; len]; self.outputs]);
@@ -112,14 +112,14 @@ fn rs_decode(bench: &Bench, isal: Option<&Isal>, k: usize, m: usize) {
     let lost: Vec<usize> = (0..m).collect();
     let sources: Vec<&[u8]> = data[m..].iter().chain(&parity).map(|f| f.as_slice()).collect();
     let race = Race { name: &name, reads: &sources, outputs: m, goal: 1.0, compute: bench.vectors_for_rs(m) };
-    // ISA-L multiplies by rows that its caller inverts; ours, found by decoding unit vectors, serve it too.
+    // ISA-L multiplies by rows that its caller inverts. It gets this crate's rows, found by decoding unit vectors.
     beside_isal(bench, isal, race, |_| decode_rows(&code, k, m), &mut |sources, room| {
         let present: Vec<(usize, &[u8])> = (m..).zip(sources.iter().copied()).collect();
         code.reconstruct(FRAGMENT_BYTES, &present, &lost, room).expect("valid call");
     });
 }
 
-/// Row by row, the coefficients by which fragments m..m + k give the first m: what decoding does to a one in source j
+/// Row by row, the coefficients by which fragments m..m + k give the first m: the result of decoding a one in source j
 /// and zeros elsewhere.
 fn decode_rows(code: &Code, k: usize, m: usize) -> Vec<u8> {
     let lost: Vec<usize> = (0..m).collect();
@@ -134,7 +134,7 @@ fn decode_rows(code: &Code, k: usize, m: usize) -> Vec<u8> {
     rows
 }
 
-/// XOR codes beside Jerasure at the same w and packet size. Fragments are the whole stripes nearest below 1 MiB.
+/// XOR codes compared with Jerasure at the same w and packet size. Fragments are the most whole stripes below 1 MiB.
 pub fn xor(bench: &Bench) {
     let jerasure = Jerasure::load();
     use Technique::*;
@@ -205,7 +205,8 @@ fn xor_decode(bench: &Bench, jerasure: Option<&Jerasure>, code: &XorCode) {
     assert!(found[..] == all[..m] && rebuilt == all, "{name}: bytes differ");
 }
 
-/// Encoding by Liberation beside Reed–Solomon, k + 2; of 1 MiB fragments, and of ones that stay in the cache.
+/// Encoding by Liberation compared with Reed–Solomon, k + 2; of 1 MiB fragments, and of fragments that stay in the
+/// cache.
 pub fn xor_beside_reed_solomon(bench: &Bench) {
     for (k, w, packet) in [(4, 7, 1024), (10, 11, 1024), (16, 17, 1024)] {
         for fragment in [32 << 10, FRAGMENT_BYTES] {

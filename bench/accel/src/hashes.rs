@@ -1,4 +1,4 @@
-//! Hashes of one buffer and of batches beside the crates that hash one message at a time; the search for boundaries.
+//! Hashes of one buffer and of batches compared with crates that hash one message at a time; the search for boundaries.
 
 use crate::Bench;
 use std::hint::black_box;
@@ -13,7 +13,7 @@ use tessera_hashgpu::windows::Windows;
 
 const TOTAL_BYTES: usize = 2 << 20;
 
-/// Two ways through the same bytes.
+/// Two ways to process the same bytes.
 struct Race<'a> {
     name: &'a str,
     data: &'a [u8],
@@ -37,7 +37,7 @@ impl Race<'_> {
     }
 }
 
-/// BLAKE3 of one buffer beside the crate.
+/// BLAKE3 of one buffer compared with the crate.
 pub fn one_buffer(bench: &Bench) {
     let data = noise(TOTAL_BYTES);
     for len in [64 << 10, TOTAL_BYTES] {
@@ -56,7 +56,7 @@ pub fn one_buffer(bench: &Bench) {
     }
 }
 
-/// The search for boundaries by each instruction set beside `memcpy` of the same bytes.
+/// The search for boundaries by each instruction set compared with `memcpy` of the same bytes.
 pub fn search(bench: &Bench) {
     let params = Params::new(256 << 10, 4 << 20).expect("valid sizes");
     for len in [256 << 10, TOTAL_BYTES] {
@@ -77,7 +77,7 @@ pub fn search(bench: &Bench) {
                 black_box(&mut copy);
             };
             let compute = bench.vectors.filter(|_| isa == Isa::best()).and_then(|v| v.boundaries());
-            // Twelve GB/s where memcpy does 32 in the second-level cache and 16 beyond it.
+            // 12 GB/s where memcpy reaches 32 in the second-level cache and 16 beyond it.
             let goal = Some(if len > 1 << 20 { 0.75 } else { 0.375 });
             Race { name: &name, data: &data, goal, compute }.run(bench, &mut ours, &mut theirs);
         }
@@ -122,7 +122,7 @@ pub fn batches(bench: &Bench) {
     }
 }
 
-/// HashGPU's direct hashing of one buffer, beside hashing it as one chain.
+/// HashGPU's direct hashing of one buffer, compared with hashing it as one chain.
 pub fn segmented(bench: &Bench) {
     let data = noise(TOTAL_BYTES);
     for function in [Function::Md5, Function::Sha1, Function::Sha256] {
@@ -141,10 +141,10 @@ pub fn segmented(bench: &Bench) {
     }
 }
 
-/// HashGPU's sliding windows, and stdchk's rule on them, beside hashing one window after another.
+/// HashGPU's sliding windows, and stdchk's rule on them, compared with hashing one window after another.
 pub fn windows(bench: &Bench) {
     let data = noise(TOTAL_BYTES / 8);
-    // A window is a message of its own; its bytes count only as far as the next one is away.
+    // Each window is a separate message, but counts only the bytes up to the next window's start.
     let compute = |window: usize, step: usize| {
         let whole = bench.vectors.and_then(|v| v.digest("md5", window))?;
         Some(Roof { rate: whole.rate * step as f64 / window as f64, ..whole })

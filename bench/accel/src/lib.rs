@@ -1,6 +1,5 @@
-//! What `tessera-accel` is compared with. [`peers`] loads the libraries, [`timing`] takes turns, [`roofs`] says
-//! what memory allows; `src/main.rs` prints GB/s side by side, `tests/` compares bytes. Nothing of the store
-//! depends on this crate.
+//! Comparisons for `tessera-accel`. [`peers`] loads the libraries, [`timing`] takes turns, [`roofs`] computes upper
+//! bounds; `src/main.rs` prints GB/s side by side, `tests/` compares bytes. The store does not depend on this crate.
 
 pub mod peers;
 pub mod report;

@@ -1,4 +1,4 @@
-//! Batches of look-ups beside one after another, in millions a second.
+//! Batches of look-ups compared with single look-ups, in millions a second.
 
 use crate::Bench;
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use tessera_hashgpu::lookup::{BlockedBloom, Sorted};
 
 const QUERIES: usize = 1 << 16;
 
-/// Sorted arrays that fit a cache and ones that do not; a filter.
+/// Sorted arrays that fit a cache and arrays that do not; a filter.
 pub fn all(bench: &Bench) {
     let queries: Vec<u64> = words(QUERIES + 1).split_off(1);
     for keys in [1 << 12, 1 << 20, 1 << 23] {
@@ -47,13 +47,14 @@ fn words(len: usize) -> Vec<u64> {
     noise(8 * len).chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().expect("eight bytes"))).collect()
 }
 
-/// The roof: one line of memory a query, at a random place of as many bytes, none waiting for another.
+/// The upper bound: one line of memory per query, at a random place in as many bytes, with no query waiting for
+/// another.
 fn race(bench: &Bench, name: &str, queries: &[u64], bytes: usize, ours: &mut dyn FnMut(), theirs: &mut dyn FnMut()) {
     let memory = words(bytes / 8);
     let mut lines = || {
         black_box(queries.iter().fold(0, |sum, q| sum ^ memory[(*q >> 20) as usize & (memory.len() - 1)]));
     };
-    // A query counted as a thousand bytes turns GB/s into millions a second.
+    // Counting a query as a thousand bytes turns GB/s into millions a second.
     let rates = bench.timing.compare(1000 * queries.len(), &mut [ours, theirs, &mut lines]);
     bench.row(Row {
         name: name.to_owned(),

@@ -1,9 +1,9 @@
-//! GB/s of `tessera-accel` beside its peers, one thread, in one run:
+//! GB/s of `tessera-accel` and its peers, one thread, in one run:
 //! `cargo bench --manifest-path bench/accel/Cargo.toml -- [--seconds S] [--best] [--out DIR] [FILTER…]`.
 //!
-//! The ways of a row take turns; each figure is a median, or with `--best` the best sample, in GB/s (10^9 bytes of
-//! data). `roof` is what this machine allows, measured in the same run; a peer that is not installed shows as `-`. With
-//! `--out`, `accel.md`, `accel.json` and `accel.svg` are written to the directory.
+//! The candidates of a row take turns; each figure is a median, or with `--best` the best sample, in GB/s (10^9 bytes
+//! of data). `roof` is this machine's upper bound, measured in the same run; a peer that is not installed shows as `-`.
+//! With `--out`, `accel.md`, `accel.json` and `accel.svg` are written to the directory.
 
 mod codes;
 mod hashes;
@@ -18,7 +18,7 @@ use tessera_bench_accel::report::{self, Conditions, Row};
 use tessera_bench_accel::roofs::{Roof, Vectors};
 use tessera_bench_accel::timing::Timing;
 
-/// What every group of rows needs.
+/// Shared state of all groups of rows.
 pub struct Bench {
     timing: Timing,
     filters: Vec<String>,
@@ -27,7 +27,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Whether the row called `name` was asked for.
+    /// Whether the command line selects the row called `name`.
     pub fn wants(&self, name: &str) -> bool {
         self.filters.iter().all(|f| name.contains(f.as_str()))
     }
@@ -47,13 +47,13 @@ impl Bench {
         self.rows.borrow_mut().push(row);
     }
 
-    /// What the vector units allow Reed–Solomon with m parities.
+    /// The upper bound of the vector units for Reed–Solomon with m parities.
     pub fn vectors_for_rs(&self, m: usize) -> Option<Roof> {
         self.vectors.and_then(|v| v.reed_solomon(m))
     }
 }
 
-/// What was asked for on the command line.
+/// The command line's options.
 struct Asked {
     seconds: f64,
     best: bool,
@@ -67,7 +67,7 @@ fn asked() -> Result<Asked, &'static str> {
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--best" => asked.best = true,
-            "--bench" => {} // From cargo.
+            "--bench" => {} // Added by cargo.
             "--seconds" => {
                 let given = arguments.next().and_then(|s| s.parse::<f64>().ok()).filter(|s| *s > 0.0 && *s < 1e4);
                 asked.seconds = given.ok_or("--seconds takes a number above 0")?;

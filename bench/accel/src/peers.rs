@@ -1,5 +1,5 @@
-//! The libraries we compare with, loaded at run time so that this crate builds without them: Debian's `libisal2`
-//! and `libjerasure2`. Each handle is `None` where the library is not installed.
+//! The libraries for comparison, loaded at run time so that this crate builds without them: Debian's `libisal2` and
+//! `libjerasure2`. Each handle is `None` if the library is not installed.
 
 use libloading::Library;
 use std::ffi::c_int;
@@ -19,7 +19,7 @@ pub struct IsalCode {
 type Fill = unsafe extern "C" fn(*mut u8, c_int, c_int);
 
 impl Isal {
-    /// The installed library.
+    /// Loads the installed library.
     pub fn load() -> Option<Isal> {
         // SAFETY: loading runs the library's initialisers, which the system's package vouches for.
         let library = unsafe { Library::new("libisal.so.2") }.ok()?;
@@ -39,7 +39,7 @@ impl Isal {
         matrix.split_off(k * k)
     }
 
-    /// What `ec_encode_data` needs for `rows`, a whole number of rows of k coefficients.
+    /// The tables that `ec_encode_data` needs for `rows`, a whole number of rows of k coefficients.
     pub fn code(&self, k: usize, rows: &[u8]) -> IsalCode {
         let mut tables = vec![0u8; 32 * rows.len()];
         let mut rows = rows.to_vec();
@@ -76,8 +76,8 @@ impl Isal {
     }
 }
 
-/// Jerasure 2, with gf-complete's default fields. It keeps those in variables of the process without a lock: whoever
-/// holds this is alone with it.
+/// Jerasure 2, with gf-complete's default fields. It keeps them in process-wide variables without a lock, so only one
+/// handle exists at a time.
 pub struct Jerasure {
     library: Library,
     _alone: MutexGuard<'static, ()>,
@@ -89,7 +89,7 @@ pub struct JerasureCode {
     pub k: usize,
     /// Coding devices.
     pub m: usize,
-    /// Bits a word.
+    /// Bits in a word.
     pub w: usize,
     bits: *mut c_int,
     schedule: *mut *mut c_int,
@@ -107,7 +107,7 @@ impl JerasureCode {
 type ThreeInts = unsafe extern "C" fn(c_int, c_int, c_int) -> *mut c_int;
 
 impl Jerasure {
-    /// The installed library; waits until no other holds it, and so must not be called twice by one thread.
+    /// Loads the installed library. It waits until no other handle exists, so a thread must not call it twice.
     pub fn load() -> Option<Jerasure> {
         static IN_USE: Mutex<()> = Mutex::new(());
         let _alone = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +122,7 @@ impl Jerasure {
             "cauchy_orig" => b"cauchy_original_coding_matrix\0",
             _ => b"cauchy_good_general_coding_matrix\0",
         };
-        // SAFETY: all three take (k, m, w) and return k·m ints, or null where there is no such matrix.
+        // SAFETY: all three take (k, m, w) and return k·m ints, or null if there is no such matrix.
         unsafe {
             let make: libloading::Symbol<'_, ThreeInts> = self.library.get(symbol).expect("Jerasure exports it");
             let matrix = make(k as c_int, m as c_int, w as c_int);
@@ -161,7 +161,7 @@ impl Jerasure {
         type FromMatrix = unsafe extern "C" fn(c_int, c_int, c_int, *mut c_int) -> *mut c_int;
         type Schedule = unsafe extern "C" fn(c_int, c_int, c_int, *mut c_int) -> *mut *mut c_int;
         let two = |symbol: &[u8]| {
-            // SAFETY: liberation.h: (k, w) to a bit-matrix, null where there is none.
+            // SAFETY: liberation.h: (k, w) to a bit-matrix, null if there is none.
             unsafe {
                 let make: libloading::Symbol<'_, TwoInts> = self.library.get(symbol).expect("Jerasure exports it");
                 make(k as c_int, w as c_int)

@@ -1,49 +1,49 @@
-//! What a run leaves behind: a table, a plot and the numbers, with the machine and how busy it was.
+//! The report of a run: a table, a plot and the numbers, with the machine and its load.
 
 use crate::roofs::Roof;
 use std::fmt::Write;
 use std::path::Path;
 
-/// What was measured; GB/s, or what its name says.
+/// One result; in GB/s, or in the unit that its name gives.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What was measured, and against whom.
+    /// What was measured, and the peer.
     pub name: String,
     /// This crate.
     pub ours: f64,
     /// The peer, if it is installed.
     pub peer: Option<f64>,
-    /// How many times as fast as the peer, taken round by round.
+    /// Ratio of this crate's rate to the peer's, taken round by round.
     pub ratio: Option<f64>,
-    /// The roof, where one was computed.
+    /// The upper bound, if one was computed.
     pub roof: Option<Roof>,
-    /// The ratio that is wanted.
+    /// The desired ratio.
     pub goal: Option<f64>,
 }
 
 impl Row {
-    /// Whether the goal is hit, to the hundredth that is printed; none without a goal or a peer.
+    /// Whether the goal is met, to the hundredth that is printed; `None` without a goal or a peer.
     pub fn hit(&self) -> Option<bool> {
         Some((self.ratio? * 100.0).round() >= (self.goal? * 100.0).round())
     }
 }
 
-/// What the figures were taken on.
+/// The conditions of a run.
 #[derive(Clone, Debug)]
 pub struct Conditions {
-    /// Processor, as it calls itself.
+    /// The processor's name.
     pub processor: String,
-    /// Threads it has.
+    /// Its threads.
     pub threads: usize,
     /// Instruction set in use.
     pub isa: &'static str,
     /// How samples were taken.
     pub sampling: String,
-    /// Load average when the run began, and when it ended.
+    /// Load average at the start and at the end of the run.
     pub load: [f64; 2],
 }
 
-/// The processor's name, where `/proc/cpuinfo` tells it.
+/// The processor's name from `/proc/cpuinfo`, if it is there.
 pub fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name =
@@ -51,13 +51,16 @@ pub fn processor() -> String {
     name.unwrap_or("unknown processor").to_owned()
 }
 
-/// Programs that wanted to run in the last minute.
+/// Load average of the last minute.
 pub fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// Writes `accel.md`, `accel.json` and `accel.svg` to a directory that exists.
+/// Writes `accel.md`, `accel.json` and `accel.svg` to an existing directory.
+///
+/// # Errors
+/// A file cannot be written.
 pub fn write(folder: &Path, conditions: &Conditions, rows: &[Row]) -> std::io::Result<()> {
     std::fs::write(folder.join("accel.md"), table(conditions, rows))?;
     std::fs::write(folder.join("accel.json"), json(conditions, rows))?;
@@ -92,13 +95,13 @@ fn table(c: &Conditions, rows: &[Row]) -> String {
         let (roof, by) = (row.roof.map(|r| r.rate), row.roof.map_or("–", |r| r.by));
         let share = roof.map_or("–".to_owned(), |roof| format!("{:.0} %", 100.0 * row.ours / roof));
         let (peer, ratio, roof) = (or_dash(row.peer), or_dash(row.ratio), or_dash(roof));
-        // Nothing reads these lines again: a String takes what it is given.
+        // Writing to a String does not fail.
         let _ = writeln!(text, "| {} | {:.2} | {peer} | {ratio} | {roof} | {share} | {by} |", row.name, row.ours);
     }
     text
 }
 
-/// Goals that were hit in a sentence, and those that were missed one by one.
+/// One sentence for the goals that were met, and one line for each that was missed.
 fn goals(rows: &[Row]) -> String {
     let judged: Vec<&Row> = rows.iter().filter(|row| row.hit().is_some()).collect();
     let hit = judged.iter().filter(|row| row.hit() == Some(true)).count();
@@ -151,7 +154,7 @@ const LABELS: f64 = 330.0;
 const BARS: f64 = 480.0;
 const HIGH: f64 = 24.0;
 
-/// Two bars a row, and a line where the roof is; logarithmic, for digests and codes differ a hundredfold.
+/// Two bars a row, and a line at the upper bound; logarithmic, because rates of digests and codes differ a hundredfold.
 fn plot(c: &Conditions, rows: &[Row]) -> String {
     let most = rows.iter().flat_map(|r| [Some(r.ours), r.peer, r.roof.map(|r| r.rate)]).flatten().fold(1.0, f64::max);
     let least: f64 = 0.05;

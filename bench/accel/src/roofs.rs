@@ -1,22 +1,22 @@
-//! What this machine allows: the roofs that figures are held against. Memory's are measured with the row, over the
-//! row's own bytes; the vector units' by a loop that touches registers alone, and by counting instructions.
+//! Upper bounds of this machine for the figures. Memory bounds are measured with the row, over the row's own bytes.
+//! Bounds of the vector units come from a loop that touches registers alone, and from counting instructions.
 
 use crate::timing::Rates;
 use std::hint::black_box;
 use std::time::Instant;
 use tessera_accel::Isa;
 
-/// What a row could do at most, and what keeps it from more.
+/// The highest possible rate of a row, and its cause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Roof {
-    /// GB/s of data, or what else the row counts.
+    /// GB/s of data, or the row's own unit.
     pub rate: f64,
-    /// What is used up at that rate.
+    /// The resource that is exhausted at that rate.
     pub by: &'static str,
 }
 
 impl Roof {
-    /// A roof by memory.
+    /// An upper bound by memory.
     pub fn memory(rate: f64) -> Option<Roof> {
         Some(Roof { rate, by: "memory" })
     }
@@ -31,14 +31,15 @@ impl Roof {
 }
 
 /// GB/s of data of a code that reads k fragments once and writes m, if computing cost nothing: a byte read costs
-/// 1/read, a byte written what a copied one costs beyond that. Ways `read` and `copy` of `rates` are in the same GB/s.
+/// 1/read, a byte written the extra cost of a copied byte. `read` and `copy` are indexes of ways in `rates`, in the
+/// same GB/s.
 pub fn coded(rates: &Rates, read: usize, copy: usize, k: usize, m: usize) -> Option<Roof> {
     let (read, copy) = (rates.of(read), rates.of(copy));
     let (k, m) = (k as f64, m as f64);
     Roof::memory(k / (k / read + m * (1.0 / copy - 1.0 / read).max(0.0)))
 }
 
-/// XOR of all words, eight at a time, asked for well ahead: reads as fast as memory delivers.
+/// XOR of all words, eight at a time, with prefetches: reads as fast as memory delivers.
 pub fn read(bytes: &[u8]) {
     let mut sums = [0u64; 16];
     for chunk in black_box(bytes).chunks_exact(128) {
@@ -50,7 +51,7 @@ pub fn read(bytes: &[u8]) {
     black_box(sums.iter().fold(0, |a, b| a ^ b));
 }
 
-/// Copies, both sides asked for well ahead.
+/// Copies, with prefetches of both sides.
 pub fn copy(from: &[u8], to: &mut [u8]) {
     for (from, to) in black_box(from).chunks(1024).zip(to.chunks_mut(1024)) {
         ask_for(from, 1024, 1024);
@@ -60,7 +61,7 @@ pub fn copy(from: &[u8], to: &mut [u8]) {
     black_box(to);
 }
 
-/// Asks for `len` bytes that begin `ahead` of where `bytes` do.
+/// Prefetches `len` bytes that begin `ahead` after the start of `bytes`.
 #[inline(always)]
 fn ask_for(bytes: &[u8], ahead: usize, len: usize) {
     for at in (ahead..ahead + len).step_by(64) {
@@ -79,16 +80,16 @@ fn ask_for(bytes: &[u8], ahead: usize, len: usize) {
 pub struct Vectors {
     /// Bytes in a vector of the best instruction set.
     pub bytes: usize,
-    /// Additions of vectors in a nanosecond: all units that add.
+    /// Additions of vectors per nanosecond, over all units that add.
     pub per_ns: f64,
 }
 
 impl Vectors {
-    /// Measures; none where the best set has no vectors of ours.
+    /// Measures the units; `None` if the best set has no supported vectors.
     pub fn measure() -> Option<Vectors> {
         let (bytes, add) = adder()?;
         const ROUNDS: usize = 200_000;
-        // The fastest of many: a roof is what can be done, not what was done while others ran.
+        // The fastest of many samples, because an upper bound excludes the load of other programs.
         let sample = |_| {
             let start = Instant::now();
             add(ROUNDS);
@@ -105,9 +106,9 @@ impl Vectors {
         Some(Roof { rate: self.per_ns * bytes / instructions, by: "vector units" })
     }
 
-    /// A digest of one of the families, by message length: compressions of 64 bytes, a lane each, and for BLAKE3 the
-    /// parents. Instructions of a compression are counted from the functions' definitions; AVX2 has no rotation and no
-    /// three-operand logic, and turns words into lanes with more shuffles.
+    /// The upper bound of a digest of one of the families, by message length: compressions of 64 bytes, one per lane,
+    /// and for BLAKE3 the parents. Instructions of a compression are counted from the functions' definitions. AVX2 has
+    /// no rotation and no three-operand logic, and needs more shuffles to turn words into lanes.
     pub fn digest(&self, name: &str, message: usize) -> Option<Roof> {
         let instructions = match (name, self.wide()) {
             ("blake3", true) => 7 * 8 * 14 + 8 + 64,
@@ -128,14 +129,14 @@ impl Vectors {
         self.roof((compressions * instructions) as f64, (message * lanes) as f64)
     }
 
-    /// Reed–Solomon by shuffles: each vector of data is split in nibbles, and each parity takes two shuffles (which
-    /// half of the units can do, at best) and the sums.
+    /// The upper bound of Reed–Solomon by shuffles: each vector of data is split in nibbles, and each parity takes two
+    /// shuffles (which at best half of the units can do) and the sums.
     pub fn reed_solomon(&self, m: usize) -> Option<Roof> {
         let (all, shuffles) = (if self.wide() { 3 + 3 * m } else { 3 + 4 * m }, 2 * m);
         self.roof(all.max(2 * shuffles) as f64, self.bytes as f64)
     }
 
-    /// The search for boundaries: instructions of the prefilter for a vector of positions.
+    /// The upper bound of the search for boundaries: instructions of the prefilter for a vector of positions.
     pub fn boundaries(&self) -> Option<Roof> {
         self.roof(if self.wide() { 15.0 } else { 13.0 }, self.bytes as f64)
     }
@@ -157,7 +158,8 @@ mod registers {
             let (one, mut sums) = (_mm512_set1_epi32(1), [_mm512_setzero_si512(); ADDITIONS]);
             for _ in 0..rounds {
                 for sum in &mut sums {
-                    // SAFETY: touches its operands alone. In assembly, for a compiler would add once what is added often.
+                    // SAFETY: touches its operands alone. In assembly, because a compiler would merge the repeated
+                    // additions.
                     unsafe {
                         asm!("vpaddd {0}, {0}, {1}", inout(zmm_reg) *sum, in(zmm_reg) one, options(pure, nomem, nostack))
                     };
@@ -176,7 +178,8 @@ mod registers {
             let (one, mut sums) = (_mm256_set1_epi32(1), [_mm256_setzero_si256(); ADDITIONS]);
             for _ in 0..rounds {
                 for sum in &mut sums {
-                    // SAFETY: touches its operands alone. In assembly, for a compiler would add once what is added often.
+                    // SAFETY: touches its operands alone. In assembly, because a compiler would merge the repeated
+                    // additions.
                     unsafe {
                         asm!("vpaddd {0}, {0}, {1}", inout(ymm_reg) *sum, in(ymm_reg) one, options(pure, nomem, nostack))
                     };
@@ -189,8 +192,8 @@ mod registers {
     }
 }
 
-/// Additions in registers alone: what shows how much a second thread brings at most, for nothing is shared but the
-/// core, where two threads share one.
+/// Additions in registers alone. They show the most that a second thread can bring, because two threads share at most
+/// the core.
 pub fn registers_only(rounds: usize) {
     if let Some((_, add)) = adder() {
         return add(rounds);
@@ -201,7 +204,7 @@ pub fn registers_only(rounds: usize) {
     }
 }
 
-/// Bytes in a vector of the best instruction set, and the loop that adds such.
+/// Bytes in a vector of the best instruction set, and the loop that adds such vectors.
 fn adder() -> Option<(usize, fn(usize))> {
     match Isa::best().name() {
         #[cfg(target_arch = "x86_64")]

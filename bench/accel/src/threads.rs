@@ -1,4 +1,4 @@
-//! Two threads beside one: what a second core brings, each working on memory of its own.
+//! Two threads compared with one: what a second core brings, with memory of its own for each.
 
 use crate::Bench;
 use std::hint::black_box;
@@ -9,9 +9,9 @@ use tessera_bench_accel::report::Row;
 use tessera_bench_accel::roofs::{self, Roof};
 use tessera_bench_accel::timing::noise;
 
-/// Bytes a thread works through; starting one takes 50 µs.
+/// Bytes that a thread processes; starting a thread takes 50 µs.
 const BYTES: usize = 40 << 20;
-/// Of these, so many times over the same part, which stays in a core's own cache.
+/// Each pass processes the same part of this size, which stays in a core's own cache.
 const PART_BYTES: usize = 10 * (32 << 10);
 
 /// A thread's work on its own bytes.
@@ -46,7 +46,7 @@ pub fn all(bench: &Bench) {
     }
 }
 
-/// The roof: what two threads bring that add numbers in registers and share nothing but, perhaps, a core.
+/// The upper bound: the gain of two threads that add numbers in registers and share at most a core.
 fn race(bench: &Bench, name: &str, data: &[Vec<u8>; 2], work: Work<'_>) {
     let repeated = |bytes: &[u8]| (0..BYTES / PART_BYTES).for_each(|_| work(bytes));
     let spin = |_: &[u8]| roofs::registers_only(2_000_000);

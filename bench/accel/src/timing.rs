@@ -1,5 +1,5 @@
-//! Timing two or more ways of doing the same work in turns, so that a machine whose clock or neighbours change
-//! changes them alike.
+//! Times two or more ways of doing the same work in turns, so that changes of the clock or of the load affect all of
+//! them.
 
 use std::time::{Duration, Instant};
 
@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 pub struct Timing {
     /// Time for all ways of one comparison together.
     pub budget: Duration,
-    /// The best sample of each way instead of the median: what the code can do on a machine that is busy otherwise.
+    /// Use the best sample of each way instead of the median: the code's rate on a machine that is otherwise busy.
     pub best: bool,
 }
 
-/// GB/s, 10^9 bytes a second, of every way: one list a way, one sample a round.
+/// GB/s, 10^9 bytes a second, of every way: one list per way, one sample per round.
 pub struct Rates {
     rounds: Vec<Vec<f64>>,
     best: bool,
 }
 
 impl Timing {
-    /// Times every way, `bytes` a call; the ways take turns.
+    /// Times every way, with `bytes` per call; the ways take turns.
     pub fn compare(&self, bytes: usize, ways: &mut [&mut dyn FnMut()]) -> Rates {
-        // Small work is repeated so that the clock's own cost does not show.
+        // Small work is repeated, so that the cost of reading the clock is negligible.
         let calls = (256 * 1024 / bytes).max(1);
         let mut rounds = vec![Vec::new(); ways.len()];
         ways.iter_mut().for_each(|way| way());
@@ -44,8 +44,8 @@ impl Rates {
         if self.best { rates.iter().fold(0.0, |most, rate| rate.max(most)) } else { median(rates.clone()) }
     }
 
-    /// How many times as fast way `way` is as way `other`: the median of the ratios within a round, whose samples were
-    /// taken one after the other. Of the best samples, where these are asked for.
+    /// Ratio of the rates of way `way` and way `other`: the median of the ratios within a round, whose samples were
+    /// taken one after the other. With `best`, the ratio of the best samples.
     pub fn ratio(&self, way: usize, other: usize) -> f64 {
         if self.best {
             return self.of(way) / self.of(other);
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_taken_within_rounds() {
-        // Both ways slow down threefold after the first round: the ratio of the rounds stays.
+        // Both ways slow down to a third after the first round; the ratio of each round stays.
         let rounds = vec![vec![30.0, 10.0, 10.0], vec![15.0, 5.0, 5.0]];
         let rates = Rates { rounds: rounds.clone(), best: false };
         assert_eq!((rates.of(0), rates.of(1), rates.ratio(0, 1)), (10.0, 5.0, 2.0));

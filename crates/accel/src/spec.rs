@@ -1,4 +1,4 @@
-//! Devices by name, as users write them: [`Spec`]; and the one that a whole process computes on: [`use_device`].
+//! Devices by name, as users write them ([`Spec`]), and the device that a whole process computes on ([`use_device`]).
 
 use crate::accelerated::Accelerated;
 use crate::device::{Cpu, Device, device, set_device};
@@ -14,15 +14,15 @@ use std::sync::Arc;
 pub enum Spec {
     /// `cpu`: no other device.
     Cpu,
-    /// `auto`: CUDA devices where they are done sooner than the CPU, by measurement.
+    /// `auto`: CUDA devices where measurements show that they finish before the CPU.
     Auto,
-    /// `cuda`: every job on some CUDA device; `cuda:N`: on the Nth, from 0.
+    /// `cuda`: every job on any CUDA device; `cuda:N`: on the Nth, from 0.
     Cuda(Option<usize>),
     /// `emulated`: every job on an emulated device; `emulated:N`: on N of them. For tests; slow.
     Emulated(usize),
 }
 
-/// Why there is no such device.
+/// Why a device cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// Not a device's name.
@@ -31,24 +31,24 @@ pub enum DeviceError {
         /// Name given.
         got: String,
     },
-    /// No CUDA.
+    /// There is no CUDA device.
     #[error("no CUDA device: {why}")]
     NoCuda {
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// Fewer devices than that.
+    /// There are fewer devices.
     #[error("cuda:{index} asked for, this host has {count} CUDA devices, from cuda:0 on")]
     NoSuchDevice {
         /// Number asked for.
         index: usize,
-        /// Devices there are.
+        /// Number of devices.
         count: usize,
     },
-    /// The system starts no threads.
+    /// The system starts no thread.
     #[error(transparent)]
     NoThread(#[from] NoThread),
-    /// The process computes elsewhere already.
+    /// The process already computes on another device.
     #[error(
         "device {asked} asked for, but this process computes on {in_use} already; say it before anything else is done"
     )]
@@ -91,7 +91,10 @@ impl fmt::Display for Spec {
 }
 
 impl Spec {
-    /// A runtime over these devices, and where its jobs go. `options.memory` becomes pinned where there is CUDA.
+    /// A runtime over these devices, and the target for its jobs. `options.memory` becomes pinned where there is CUDA.
+    ///
+    /// # Errors
+    /// A named device does not exist, or the system starts no thread.
     pub fn runtime(self, mut options: Options) -> Result<(Runtime, Target), DeviceError> {
         let (backends, target): (Vec<Arc<dyn Backend>>, Target) = match self {
             Spec::Cpu => (Vec::new(), Target::Cpu),
@@ -105,8 +108,11 @@ impl Spec {
         Ok((Runtime::new(backends, options)?, target))
     }
 
-    /// These devices behind the [`Device`] interface. With `auto` there is a calibration first, or one that was kept
-    /// ([`calibration_file`]).
+    /// Opens these devices behind the [`Device`] interface. For `auto` it calibrates first, or uses a stored
+    /// calibration ([`calibration_file`]).
+    ///
+    /// # Errors
+    /// As [`Spec::runtime`].
     pub fn open(self, options: Options) -> Result<Box<dyn Device>, DeviceError> {
         if self == Spec::Cpu {
             return Ok(Box::new(Cpu::with(options.isa)));
@@ -144,11 +150,14 @@ fn cuda(_: Option<usize>, _: &mut Options) -> Result<Vec<Arc<dyn Backend>>, Devi
     Err(DeviceError::NoCuda { why: "this build has none; build with the feature `cuda`".into() })
 }
 
-/// What [`use_device`] was told.
+/// The argument of the successful [`use_device`] call.
 static CHOSEN: Mutex<Option<Spec>> = Mutex::new(None);
 
-/// Makes [`device`] these devices, for the whole process and for good. Told the same again, it does nothing; told
-/// something else, or after somebody has computed on the CPU, it fails.
+/// Makes [`device`] these devices for the whole process. Repeating the call with the same `spec` does nothing.
+///
+/// # Errors
+/// The devices cannot be opened, or the process already uses others: after a call with another `spec`, or after it has
+/// computed on the CPU.
 pub fn use_device(spec: Spec, options: Options) -> Result<&'static dyn Device, DeviceError> {
     let mut chosen = CHOSEN.lock();
     let in_use = |in_use: String| DeviceError::InUse { asked: spec.to_string(), in_use };

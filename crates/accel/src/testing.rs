@@ -1,5 +1,5 @@
-//! What tests of this crate and of crates above it share: reproducible bytes, and a device that fails as planned.
-//! Only with the feature `testing`.
+//! Shared by tests of this crate and of upper crates: reproducible bytes, and a device that fails as planned. Only with
+//! the feature `testing`.
 #![allow(unsafe_code)]
 
 use crate::emulated::Emulated;
@@ -9,28 +9,28 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// What goes wrong, and when: from the given job (from 0) on.
+/// The fault, and the first job (from 0) that it affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// Nothing.
+    /// No fault.
     Healthy,
-    /// Streams cannot be made.
+    /// Streams cannot be opened.
     NeverOpens,
     /// The kernel of this job is refused.
     LaunchFails(u64),
-    /// The job's upload is refused, with another one in flight perhaps.
+    /// The job's upload is refused, perhaps while another one is in flight.
     UploadFails(u64),
-    /// The job is queued well and then found to have failed.
+    /// The job is queued successfully and fails while it runs.
     DiesRunning(u64),
-    /// The job never comes back.
+    /// The job never finishes.
     Hangs(u64),
-    /// One bit of this job's result, and of all later ones', is wrong.
+    /// One bit of the result is wrong, for this job and all later ones.
     FlipsBits(u64),
-    /// A kernel's thread panics the manager: a bug of ours.
+    /// A kernel's thread panics the manager, which would be a bug of this crate.
     Panics(u64),
 }
 
-/// An emulated device with a plan. Jobs begin only while its gate is open.
+/// An emulated device with a plan. Jobs end only while its gate is open.
 #[derive(Debug)]
 pub struct Faulty {
     inner: Emulated,
@@ -50,7 +50,7 @@ impl Faulty {
         Arc::new(Faulty { inner, plan, jobs: AtomicU64::new(0), gate: AtomicBool::new(true) })
     }
 
-    /// Keeps what runs from ending, until [`Faulty::open`].
+    /// Keeps running jobs from ending until [`Faulty::open`].
     pub fn shut(&self) {
         self.gate.store(false, Ordering::SeqCst);
     }
@@ -61,7 +61,7 @@ impl Faulty {
     }
 }
 
-/// The same device, as the runtime gets it.
+/// The same device as a backend of a runtime.
 #[derive(Debug)]
 pub struct Handle(pub Arc<Faulty>);
 
@@ -126,30 +126,30 @@ impl Stream for FaultyStream {
     }
 
     unsafe fn wait_for(&mut self, stream: u64) -> Result<(), Fault> {
-        // SAFETY: as our caller has it.
+        // SAFETY: the caller's contract is the inner stream's.
         unsafe { self.inner.wait_for(stream) }
     }
 
     unsafe fn upload(&mut self, to: u64, from: &[u8]) -> Result<(), Fault> {
         self.fail_if(self.due(Plan::UploadFails), "upload")?;
-        // SAFETY: as our caller has it.
+        // SAFETY: the caller's contract is the inner stream's.
         unsafe { self.inner.upload(to, from) }
     }
 
     unsafe fn clear(&mut self, at: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: as our caller has it.
+        // SAFETY: the caller's contract is the inner stream's.
         unsafe { self.inner.clear(at, bytes) }
     }
 
     unsafe fn launch(&mut self, launch: &Launch) -> Result<(), Fault> {
         self.fail_if(self.due(Plan::LaunchFails), "launch")?;
         assert!(!self.due(Plan::Panics), "as planned");
-        // SAFETY: as our caller has it.
+        // SAFETY: the caller's contract is the inner stream's.
         unsafe { self.inner.launch(launch) }
     }
 
     unsafe fn download(&mut self, to: *mut u8, from: u64, bytes: usize) -> Result<(), Fault> {
-        // SAFETY: as our caller has it.
+        // SAFETY: the caller's contract is the inner stream's.
         unsafe { self.inner.download(to, from, bytes)? };
         if self.due(Plan::FlipsBits) {
             assert!(self.inner.is_done()?);
@@ -168,11 +168,11 @@ impl Stream for FaultyStream {
     }
 }
 
-/// Memory that has so many blocks and no more.
+/// Memory with a limited number of blocks.
 #[derive(Debug)]
 pub struct Blocks(pub AtomicUsize);
 
-// SAFETY: what it gives is Pageable's.
+// SAFETY: all memory comes from Pageable.
 unsafe impl HostMemory for Blocks {
     fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
         let left = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
@@ -180,7 +180,7 @@ unsafe impl HostMemory for Blocks {
     }
 
     unsafe fn give(&self, memory: NonNull<u8>, bytes: usize) {
-        // SAFETY: as our caller has it.
+        // SAFETY: the caller's contract is Pageable's.
         unsafe { Pageable.give(memory, bytes) }
     }
 }

@@ -5,8 +5,8 @@
 //! [`operations`] are the jobs that a [`tessera_accel::runtime::Runtime`] runs; their kernels are in accel's kernel
 //! image. [`ResidentLevels`] keeps levels in a device's memory. [`samples`] gives calibration one job of each.
 //!
-//! As in accel every family has a reference that faster paths equal byte for byte (P10), and invalid arguments are typed
-//! errors (P14). This crate does no I/O and starts no threads.
+//! As in accel, every family has a reference that faster paths equal byte for byte (P10), and invalid arguments give
+//! typed errors (P14). This crate does no I/O and starts no threads.
 
 pub mod digest;
 pub mod lookup;

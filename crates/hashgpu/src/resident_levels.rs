@@ -1,5 +1,6 @@
-//! Levels of sorted keys that stay in a device's memory and are searched from the host: for an index that is built once and
-//! searched often (CONA's, a flash translation layer's). Only queries go to the device, and only answers come back.
+//! Levels of sorted keys that stay in a device's memory and are searched from the host: for an index that is built once
+//! and searched often (CONA's, or that of a flash translation layer). Only queries go to the device, and only answers
+//! come back.
 
 use crate::lookup::{Found, Levels};
 use crate::operations::{FindInKept, HostLevels};
@@ -7,10 +8,10 @@ use std::sync::Arc;
 use tessera_accel::RunError;
 use tessera_accel::runtime::{Fault, Job, JobError, NoMemory, Request, Resident, Runtime, Target};
 
-/// Queries of one job: more become several, whose transfers overlap.
+/// Queries of one job. A larger batch becomes several jobs, whose transfers overlap.
 const JOB_QUERIES: usize = 1 << 17;
 
-/// Why levels are not kept on a device.
+/// Why levels cannot be kept on a device.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
     /// There is no such device.
@@ -18,10 +19,10 @@ pub enum KeepError {
     NoSuchDevice {
         /// Index asked for.
         index: usize,
-        /// Devices there are.
+        /// Number of devices.
         count: usize,
     },
-    /// More keys than devices count.
+    /// More keys than a device's positions can number.
     #[error("{got} keys: 4,294,967,295 are the most in all levels together; keep some of them apart")]
     TooMany {
         /// Keys given.
@@ -30,13 +31,13 @@ pub enum KeepError {
     /// The host has no memory for a copy.
     #[error(transparent)]
     Memory(#[from] NoMemory),
-    /// The device has none, or failed.
+    /// The device has no memory for them, or failed.
     #[error(transparent)]
     Device(#[from] Fault),
 }
 
-/// Levels in the memory of a device, and a copy on the host, which the CPU searches with equal answers if the device is lost
-/// (P10). Changed levels take a new value. Several threads may search at once.
+/// Levels in the memory of a device, and a copy on the host. If the device is lost the CPU searches the copy with equal
+/// answers (P10). To change the levels, make a new value. Several threads may search at once.
 pub struct ResidentLevels {
     host: Arc<HostLevels>,
     resident: Resident,
@@ -58,10 +59,11 @@ impl ResidentLevels {
         }
     }
 
-    /// For each query the newest level that holds it and the position there, as [`Levels::find`] gives it.
+    /// For each query the newest level that holds it and the position there, as [`Levels::find`] returns it.
     ///
     /// # Errors
-    /// [`tessera_accel::runtime::SubmitError::Elsewhere`] if another runtime holds these levels; else what a job ended with.
+    /// [`tessera_accel::runtime::SubmitError::Elsewhere`] if another runtime holds these levels; otherwise the error of
+    /// a job.
     pub fn find(&self, runtime: &Runtime, queries: &[u64]) -> Result<Vec<Option<Found>>, RunError> {
         let index = runtime.device_of(&self.resident)?;
         let (mut jobs, mut refused) = (Vec::new(), None);
@@ -71,7 +73,7 @@ impl ResidentLevels {
                 Err(error) => refused = Some(error),
             }
         }
-        // Wait for all of them in any case: until they end the device reads what `self` holds.
+        // Waits for all of them in any case: until they end the device reads the memory of `self`.
         let ended: Vec<_> = jobs.into_iter().map(|(operation, job)| Ok((operation, job.wait()?))).collect();
         if let Some(error) = refused {
             return Err(error);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tessera_accel::runtime::{self, Operation};
 
 /// A job of each primitive of accel and of this crate on about `bytes` of input, always in the same order: for
-/// [`tessera_accel::runtime::Options::samples`]. Those that cannot be so large are left out.
+/// [`tessera_accel::runtime::Options::samples`]. Leaves out primitives that cannot be so large.
 pub fn samples(bytes: usize) -> Vec<Arc<dyn Operation>> {
     let mut samples = runtime::samples(bytes);
     let message = (bytes / 16).clamp(64, SEGMENT_BYTES);
@@ -34,7 +34,7 @@ mod tests {
     use std::collections::BTreeSet;
     use tessera_accel::runtime::fill_sample;
 
-    /// Nothing that a device does is left out of calibration, nor measured twice.
+    /// Calibration measures each primitive of a device exactly once.
     #[test]
     fn each_primitive_has_one_sample_and_look_ups_find_half() {
         let all = samples(16 << 10);

@@ -1,8 +1,8 @@
 //! Codes of either family on devices: encode, reconstruct, update and verify of batches of chunks.
 //!
-//! Neighbouring jobs of one shape share operations of about [`Accelerated::job_bytes`]. The CPU does
-//! a group again that a device did not finish. An update must not be applied twice, so it writes nothing before its whole group
-//! has been computed.
+//! Neighbouring jobs of one shape share operations of about [`Accelerated::job_bytes`]. The CPU repeats a group that a
+//! device did not finish. An update must not be applied twice, so nothing is written before its whole group has been
+//! computed.
 
 use super::{Accelerated, parts};
 use crate::coder::{Coder, CoderError};
@@ -12,7 +12,7 @@ use crate::runtime::{Done, Job};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Whether data and parity of a chunk have the counts and lengths that the code takes.
+/// Whether data and parity of a chunk have valid counts and lengths for the code.
 fn is_chunk<'a>(
     coder: &Coder,
     frag_len: usize,
@@ -25,8 +25,8 @@ fn is_chunk<'a>(
         && parity.all(|p| p.len() == frag_len)
 }
 
-/// What updates must share to be done together: the data fragment, and the length of parity. None if the CPU must look at the
-/// job, because it is invalid.
+/// What updates must have in common to be done together: the data fragment, and the length of parity. `None` if the job
+/// is invalid; the CPU then reports its error.
 fn update_shape(coder: &Coder, job: &UpdateJob<'_>) -> Option<(usize, usize)> {
     let len = job.parity.first()?.len();
     let fits = job.index < coder.k()
@@ -37,7 +37,7 @@ fn update_shape(coder: &Coder, job: &UpdateJob<'_>) -> Option<(usize, usize)> {
     fits.then_some((job.index, len))
 }
 
-/// What jobs must share to be rebuilt together.
+/// What jobs must have in common to be rebuilt together.
 #[derive(PartialEq, Eq)]
 struct Pattern {
     /// Fragments that are read, rising.
@@ -48,8 +48,8 @@ struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern of a job that a device may do. None if the CPU must look at it: because it is invalid, or asks for
-    /// fragments that are present.
+    /// The pattern of a job that a device may do. `None` if the job is invalid or wants fragments that are present; the
+    /// CPU then handles it.
     fn of(coder: &Coder, job: &ReconstructJob<'_>) -> Option<Pattern> {
         let fits = |index: usize, len: usize| match index < coder.k() {
             true => len <= job.frag_len,
@@ -68,12 +68,12 @@ impl Pattern {
             && sources.len() >= coder.k()
             && !wanted.is_empty();
         if let Coder::Rs(code) = coder {
-            sources.truncate(code.k()); // Any k determine the rest; XOR codes read what saves most XORs.
+            sources.truncate(code.k()); // Any k determine the rest; XOR codes read those that save the most XORs.
         }
         is_valid.then_some(Pattern { sources, wanted, frag_len: job.frag_len })
     }
 
-    /// Place of fragment `number` in a list that has it.
+    /// Place of fragment `number` in a list that contains it.
     fn place(list: &[usize], number: usize) -> Option<usize> {
         list.binary_search(&number).ok()
     }
@@ -94,7 +94,7 @@ fn split_group<'s, J, S: PartialEq>(
 type Running = Vec<(Job, Arc<dyn Coding>, Range<usize>)>;
 type Computed = Vec<(Done, Arc<dyn Coding>, Range<usize>)>;
 
-/// Waits for all; none if one of them was not computed.
+/// Waits for all jobs; `None` if one of them failed.
 fn wait_for_all(running: Running) -> Option<Computed> {
     running.into_iter().map(|(job, operation, range)| Some((job.wait().ok()?, operation, range))).collect()
 }

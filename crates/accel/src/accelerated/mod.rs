@@ -1,8 +1,8 @@
-//! Devices with kernels behind the [`Device`] interface: batches that are worth it become jobs of a [`Runtime`], the
-//! rest is done by the CPU on the caller's thread.
+//! Devices with kernels behind the [`Device`] interface. Batches that are large enough become jobs of a [`Runtime`];
+//! the CPU does the rest on the caller's thread.
 //!
-//! Nothing here can fail for a device's sake: what a device does not do, or is not asked because the call is wrong
-//! anyway, the CPU does, with the same bytes (P10) or the CPU's typed error (P14).
+//! No call fails because of a device: if a device fails, or the call is invalid, the CPU does the work, with the same
+//! bytes (P10) or its typed error (P14).
 
 mod coding;
 
@@ -15,16 +15,16 @@ use crate::runtime::{Buffer, Done, Job, JobError, Operation, Request, Runtime, S
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Input bytes of one job: large batches are split, so that one job's transfers overlap another's kernels.
+/// Input bytes of one job. Large batches are split, so that one job's transfers overlap another's kernels.
 const JOB_BYTES: usize = 16 << 20;
 
 /// Why an operation gave no result.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// It was not taken.
+    /// The job was refused.
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    /// It ended without one.
+    /// The job ended without a result.
     #[error(transparent)]
     Job(#[from] JobError),
 }
@@ -40,25 +40,28 @@ pub struct Accelerated {
 }
 
 impl Accelerated {
-    /// Jobs go where `target` says; [`Target::Auto`] asks the runtime's calibration for each batch.
+    /// Jobs go to `target`; for [`Target::Auto`] the runtime's calibration decides for each batch.
     pub fn new(runtime: Runtime, target: Target, cpu: Cpu) -> Accelerated {
         let names: Vec<String> = runtime.devices().iter().map(|d| d.name.to_string()).collect();
         let name = [names, vec![cpu.name().to_owned()]].concat().join(" + ");
         Accelerated { runtime, target, cpu, name, job_bytes: JOB_BYTES }
     }
 
-    /// The same with smaller jobs, so that little data is several.
+    /// Sets smaller jobs, so that tests get several jobs from little data.
     #[cfg(test)]
     pub(crate) fn with_job_bytes(self, job_bytes: usize) -> Accelerated {
         Accelerated { job_bytes, ..self }
     }
 
-    /// The runtime, to look at.
+    /// The runtime.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
-    /// Runs one operation, of whatever kind, where this device's jobs go, and waits for it. `fill` writes its input.
+    /// Runs any operation where this device's jobs go, and waits for it. `fill` writes its input.
+    ///
+    /// # Errors
+    /// The job was refused, or ended without a result.
     pub fn run(
         &self,
         operation: &(impl Operation + Clone + 'static),
@@ -69,13 +72,16 @@ impl Accelerated {
         Ok(self.start(operation, input)?.wait()?)
     }
 
-    /// [`Accelerated::run`] without waiting, of an input that is ready in a buffer of the runtime's.
+    /// [`Accelerated::run`] without waiting, with an input that is ready in a buffer of the runtime.
+    ///
+    /// # Errors
+    /// The job was refused.
     pub fn start(&self, operation: &(impl Operation + Clone + 'static), input: Buffer) -> Result<Job, RunError> {
         let request = Request { target: self.target, deadline: None };
         Ok(self.runtime.submit(Arc::new(operation.clone()), input, request)?)
     }
 
-    /// Whether a batch is for a device.
+    /// Whether a batch goes to a device.
     fn is_for_device(&self, primitive: &str, bytes: usize) -> bool {
         let somewhere = || self.runtime.devices().iter().any(|d| d.retired.is_none());
         match self.target {
@@ -89,12 +95,12 @@ impl Accelerated {
     fn submit(&self, operation: Arc<dyn Operation>, fill: impl FnOnce(&mut [u8])) -> Option<Job> {
         let mut input = self.runtime.buffer(operation.input_bytes()).ok()?;
         fill(&mut input);
-        // The decision is made: `auto` would ask again, with the size of a part.
+        // The decision for the batch holds: `auto` would decide again, for the size of a part.
         let target = if self.target == Target::Auto { Target::AnyDevice } else { self.target };
         self.runtime.submit(operation, input, Request { target, deadline: None }).ok()
     }
 
-    /// Hashes on devices, in jobs of about [`JOB_BYTES`]; `read` takes a job's results.
+    /// Hashes on devices, in jobs of about [`JOB_BYTES`]; `read` reads a job's results.
     fn hash_on_devices<T>(
         &self,
         chunks: &[&[u8]],
@@ -184,7 +190,7 @@ impl Device for Accelerated {
     }
 
     fn crc32c(&self, buffers: &[&[u8]]) -> Vec<u32> {
-        self.cpu.crc32c(buffers) // As fast as memory is read: nothing to gain anywhere else.
+        self.cpu.crc32c(buffers) // Runs at memory speed on the CPU, so no device would be faster.
     }
 
     fn encode(&self, coder: &Coder, jobs: &mut [EncodeJob<'_>]) -> Result<(), CoderError> {
@@ -228,7 +234,7 @@ impl Device for Accelerated {
         Usage(self.cpu.usage().0.into_iter().map(|(name, _)| (name, sum(name))).collect())
     }
 
-    /// Work of devices counts jobs and packed bytes; the CPU's, chunks and their bytes.
+    /// For devices counts jobs and packed bytes; for the CPU, chunks and their bytes.
     fn usage_by_device(&self) -> Vec<(String, Usage)> {
         let of = |done: &std::collections::BTreeMap<&'static str, (u64, u64)>| {
             Usage(done.iter().map(|(name, (jobs, bytes))| (*name, Work { jobs: *jobs, bytes: *bytes })).collect())
@@ -266,7 +272,7 @@ mod tests {
         Accelerated::new(runtime, target, Cpu::new())
     }
 
-    /// P10 through the interface that upper crates use: batches with every oddity a caller may have.
+    /// P10 through the interface that upper crates use: batches with every unusual input a caller may pass.
     #[test]
     fn a_device_behind_the_interface_gives_the_reference_bytes() {
         let (device, cpu) = (emulated(2), Cpu::reference());
@@ -274,7 +280,7 @@ mod tests {
         let slices: Vec<&[u8]> = chunks.iter().map(|c| c.as_slice()).collect();
         assert_eq!(device.hash(&slices), cpu.hash(&slices));
         assert_eq!(device.tree(&slices), cpu.tree(&slices));
-        // Parts of any lengths are one chunk; none is the empty one.
+        // Parts of any lengths form one chunk; no parts form the empty chunk.
         for parts in [&[][..], &[&chunks[0][..70], &[], &chunks[0][70..]], &slices] {
             assert_eq!(device.hash_parts(parts), cpu.hash(&[&parts.concat()])[0]);
             assert_eq!(cpu.hash_parts(parts), cpu.hash(&[&parts.concat()])[0]);
@@ -358,7 +364,7 @@ mod tests {
         assert!(device.usage_by_device()[0].1.of("reconstruct").jobs >= 4);
     }
 
-    /// What a device hands over is counted where it was done, primitives that only devices have names for too.
+    /// Work that a device hands over counts for the CPU, also for primitives that only devices name.
     #[test]
     fn work_that_is_handed_over_is_counted_on_the_cpu() {
         let tiny = Emulated::new(0).with_memory(256);

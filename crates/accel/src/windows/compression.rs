@@ -28,7 +28,7 @@ pub trait Compression {
     unsafe fn compress<V: Words>(state: &mut [V; MAX_STATE], block: &mut [V; 16]);
 }
 
-/// The digest of lane `lane`, then zeros, from the words of a state.
+/// The digest in lane `lane`, then zeros, from the words of a state.
 pub fn digest_of_lane<H: Compression, const LANES: usize>(
     state: &[[u32; LANES]; MAX_STATE],
     lane: usize,
@@ -41,8 +41,8 @@ pub fn digest_of_lane<H: Compression, const LANES: usize>(
     digest
 }
 
-/// The end of every message of `rest` bytes modulo a block: a one bit, zeros, and `len` in bits; and how many blocks it
-/// takes. The caller puts the message's last `rest` bytes before it.
+/// The padding of messages with `rest` bytes modulo a block: a one bit, zeros, and `len` in bits; and its number of
+/// blocks. The caller writes the message's last `rest` bytes before it.
 pub fn padding<H: Compression>(rest: usize, len: usize) -> ([u8; 2 * BLOCK_BYTES], usize) {
     assert!(rest < BLOCK_BYTES && rest == len % BLOCK_BYTES, "{rest} bytes at the end of a message of {len}");
     let blocks = if rest + 9 <= BLOCK_BYTES { 1 } else { 2 };

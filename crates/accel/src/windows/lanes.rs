@@ -1,5 +1,5 @@
-//! Windows side by side: each lane reads one where it lies in the buffer, and the padding that all of them share is
-//! put in with masks, so that nothing is copied.
+//! Hashes windows side by side. Each lane reads its window in place; masks add the padding that all windows share, so
+//! nothing is copied.
 #![allow(unsafe_code, clippy::needless_range_loop)] // Lanes and words are indexes, side by side.
 
 use super::{Compression, MAX_STATE, WindowShape, digest_of_lane, padding};
@@ -31,7 +31,7 @@ struct Plan {
     width: usize,
     /// Whole blocks of a window.
     whole: usize,
-    /// What of the block after them belongs to the window, by word.
+    /// Mask of the window's bytes in the block after them, by word.
     keep: [u32; 16],
     /// Padding: one or two blocks, by word.
     padding: [[u32; 16]; 2],
@@ -58,7 +58,7 @@ impl Plan {
     }
 }
 
-/// The first `count` windows of `buffer`, which reaches a block beyond the whole blocks of the last one.
+/// Hashes the first `count` windows of `buffer`, which reaches a block beyond the whole blocks of the last one.
 fn run<H: Compression>(isa: Isa, plan: &Plan, buffer: &[u8], count: usize, out: &mut Vec<u8>) {
     assert!(count == 0 || (count - 1) * plan.step + (plan.whole + 1) * BLOCK_BYTES <= buffer.len());
     match isa.level() {
@@ -109,7 +109,7 @@ unsafe fn avx512<H: Compression>(plan: &Plan, buffer: &[u8], count: usize, out: 
 unsafe fn all<H: Compression, V: Words>(plan: &Plan, buffer: &[u8], count: usize, out: &mut Vec<u8>) {
     for first in (0..count).step_by(V::LANES) {
         let busy = V::LANES.min(count - first);
-        // Idle lanes hash the first window once more; nobody looks at what they get.
+        // Idle lanes hash the first window again, and their results are ignored.
         let mut at = [buffer[first * plan.step..].as_ptr(); MAX_LANES];
         for lane in 1..busy {
             at[lane] = at[0].wrapping_add(lane * plan.step);

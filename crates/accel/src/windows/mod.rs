@@ -1,7 +1,7 @@
 //! Hashes of sliding windows: the digest of every window of W bytes at steps of S bytes, cut to some width.
 //!
-//! Window i covers bytes [i·S, i·S + W) of a buffer; n ≥ W bytes have ⌊(n − W) / S⌋ + 1 windows, fewer have none. Every
-//! window is a message of its own. Vectors hash as many side by side as they have lanes, and read them where they lie.
+//! Window i covers bytes [i·S, i·S + W) of a buffer. n ≥ W bytes have ⌊(n − W) / S⌋ + 1 windows; fewer bytes have none.
+//! Every window is a separate message. Vectors hash as many side by side as they have lanes, and read them in place.
 //! The reference hashes one after another with RustCrypto's crates.
 //!
 //! The boundary rule `cbch` needs MD5 of windows, so only that function is here. `tessera-hashgpu` adds SHA-1, SHA-256
@@ -28,8 +28,8 @@ pub struct WindowShape {
 }
 
 impl WindowShape {
-    /// Windows of `window_bytes` at steps of `step_bytes`, with the first `width_bytes` of each digest. None if one of them
-    /// is 0, or the width above [`MAX_DIGEST_BYTES`].
+    /// Windows of `window_bytes` at steps of `step_bytes`, with the first `width_bytes` of each digest. `None` if one
+    /// of them is 0, or the width is above [`MAX_DIGEST_BYTES`].
     pub fn new(window_bytes: usize, step_bytes: usize, width_bytes: usize) -> Option<WindowShape> {
         let is_valid = window_bytes > 0 && step_bytes > 0 && (1..=MAX_DIGEST_BYTES).contains(&width_bytes);
         is_valid.then_some(WindowShape { window_bytes, step_bytes, width_bytes })
@@ -40,12 +40,12 @@ impl WindowShape {
         self.window_bytes
     }
 
-    /// Bytes from one window's start to the next one's.
+    /// Bytes from the start of one window to the start of the next.
     pub fn step_bytes(&self) -> usize {
         self.step_bytes
     }
 
-    /// Bytes of a result.
+    /// Bytes in a result.
     pub fn width_bytes(&self) -> usize {
         self.width_bytes
     }

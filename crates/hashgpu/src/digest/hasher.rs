@@ -1,8 +1,8 @@
-//! A digest of bytes that come in pieces: what is too large for memory, or is not all there yet.
+//! The digest of bytes that arrive in pieces: data too large for memory, or not complete yet.
 
 use super::{Digest, Function};
 
-/// Takes bytes piece by piece; [`Hasher::finish`] gives what [`super::digest`] gives of all of them together.
+/// Takes bytes piece by piece; [`Hasher::finish`] returns what [`super::digest`] returns for all of them together.
 #[derive(Clone, Debug)]
 pub struct Hasher(Chain);
 
@@ -11,12 +11,12 @@ enum Chain {
     Md5(md5::Md5),
     Sha1(sha1::Sha1),
     Sha256(sha2::Sha256),
-    // Fifteen times as large as the others.
+    // Boxed, because it is fifteen times as large as the others.
     Blake3(Box<blake3::Hasher>),
 }
 
 impl Hasher {
-    /// Of no bytes so far.
+    /// A hasher of no bytes.
     pub fn new(function: Function) -> Hasher {
         Hasher(match function {
             Function::Md5 => Chain::Md5(Default::default()),
@@ -26,7 +26,7 @@ impl Hasher {
         })
     }
 
-    /// The next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         match &mut self.0 {
             Chain::Md5(chain) => md5::Digest::update(chain, bytes),
@@ -36,7 +36,7 @@ impl Hasher {
         }
     }
 
-    /// The digest.
+    /// The digest of all bytes.
     pub fn finish(self) -> Digest {
         match self.0 {
             Chain::Md5(chain) => Digest::new(&md5::Digest::finalize(chain)),

@@ -1,4 +1,4 @@
-//! Feeds messages to lanes: each lane walks one message block by block, and takes the next when it is through.
+//! Feeds messages to lanes: each lane walks one message block by block, and takes the next message at its end.
 #![allow(unsafe_code, clippy::needless_range_loop)] // Lanes and words are indexes, side by side.
 
 use super::Digest;
@@ -56,14 +56,14 @@ unsafe fn avx512<H: Compression>(buffers: &[&[u8]], digests: &mut [Digest]) {
     unsafe { all::<H, Avx512>(buffers, digests) }
 }
 
-/// A message on its way: its whole blocks where they lie, then its end, padded.
+/// A message in progress: its whole blocks, read in place, then its padded end.
 #[derive(Clone, Copy)]
 struct Lane {
     message: usize,
     at: *const u8,
     /// Blocks left at `at`.
     blocks: usize,
-    /// Blocks of padding still to come after those: 1, 2 or 0.
+    /// Blocks of padding that follow: 1, 2 or 0.
     end_blocks: usize,
 }
 
@@ -108,7 +108,7 @@ unsafe fn all<H: Compression, V: Words>(buffers: &[&[u8]], digests: &mut [Digest
             }
         }
         let Some(blocks) = lanes.iter().flatten().map(|lane| lane.blocks).min() else { return };
-        // Idle lanes walk along with a busy one that has enough blocks; nobody looks at what they get.
+        // Idle lanes read the blocks of a busy lane, and their results are ignored.
         let any = lanes.iter().flatten().map(|lane| lane.at).next().unwrap_or(std::ptr::null());
         let mut at = [any; MAX_LANES];
         for lane in 0..V::LANES {

@@ -1,12 +1,12 @@
-//! MD5, SHA-1, SHA-256 and BLAKE3 of batches of buffers, and the papers' *direct hashing*: a large buffer hashed
-//! segment by segment, then the digests.
+//! MD5, SHA-1, SHA-256 and BLAKE3 of batches of buffers, and the papers' *direct hashing*: a large buffer is hashed
+//! segment by segment, then the digests are hashed.
 //!
-//! One message of MD5, SHA-1 or SHA-256 is a chain that no vector can shorten. A batch is as many chains as there are
-//! buffers, and every lane of a vector walks one: [`batch`]. HashGPU's construction makes a batch of one large
-//! buffer: [`segmented`].
+//! One message of MD5, SHA-1 or SHA-256 is a chain that no vector can shorten. A batch has as many chains as buffers,
+//! and every lane of a vector walks one: [`batch`]. HashGPU's construction makes a batch of one large buffer:
+//! [`segmented`].
 //!
-//! Names of chunks are BLAKE3 ([`tessera_accel::hash`]). MD5 and SHA-1 are here because the systems that Tessera descends
-//! from name data by them; neither resists somebody who makes collisions on purpose.
+//! Names of chunks are BLAKE3 ([`tessera_accel::hash`]). MD5 and SHA-1 are here because the systems that Tessera
+//! descends from name data by them; neither resists deliberate collisions.
 //!
 //! Reading order inside: `functions` (the three compression functions), `lanes` (the loop that feeds them), `segments`.
 //! The reference is RustCrypto's crates (`md-5`, `sha1`, `sha2`); every faster path must equal them (P10).
@@ -34,7 +34,7 @@ pub use segments::{SEGMENT_BYTES, SegmentError, segmented, segmented_on};
 /// A hash function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Function {
-    /// RFC 1321, 16 bytes. Broken against attackers; what HashGPU and MosaStore measured.
+    /// RFC 1321, 16 bytes. Broken against attackers; HashGPU and MosaStore measured it.
     Md5,
     /// FIPS 180-4, 20 bytes. Broken against attackers.
     Sha1,
@@ -45,7 +45,7 @@ pub enum Function {
 }
 
 impl Function {
-    /// Every function there is.
+    /// Every function.
     pub const ALL: [Function; 4] = [Function::Md5, Function::Sha1, Function::Sha256, Function::Blake3];
 
     /// Name on command lines.
@@ -90,7 +90,7 @@ impl FromStr for Function {
     }
 }
 
-/// What a function gives: 16 to 32 bytes.
+/// The result of a function: 16 to 32 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Digest {
     /// The digest, then zeros.
@@ -99,7 +99,7 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// The digest that is `bytes`; none longer than [`MAX_DIGEST_BYTES`] exists, what is beyond that is left out.
+    /// The digest `bytes`. No digest is longer than [`MAX_DIGEST_BYTES`]; further bytes are dropped.
     pub(crate) fn new(bytes: &[u8]) -> Digest {
         let len = bytes.len().min(MAX_DIGEST_BYTES);
         let mut digest = Digest { bytes: [0; MAX_DIGEST_BYTES], len: len as u8 };
@@ -141,7 +141,7 @@ pub fn digest(function: Function, bytes: &[u8]) -> Digest {
     }
 }
 
-/// [`digest`] of every buffer, in order: as fast as the buffers are many.
+/// [`digest`] of every buffer, in order. The more buffers, the higher the rate.
 pub fn batch(function: Function, buffers: &[&[u8]]) -> Vec<Digest> {
     batch_on(Isa::best(), function, buffers)
 }
@@ -151,7 +151,7 @@ pub fn batch_on(isa: Isa, function: Function, buffers: &[&[u8]]) -> Vec<Digest> 
     if function == Function::Blake3 {
         return hash::batch_on(isa, buffers).iter().map(|hash| Digest::new(hash.as_bytes())).collect();
     }
-    // A chain by itself is what the reference crates are best at.
+    // The reference crates are fastest for a single chain.
     if isa == Isa::REFERENCE || buffers.len() == 1 {
         return buffers.iter().map(|bytes| digest(function, bytes)).collect();
     }

@@ -1,19 +1,19 @@
 //! Direct hashing: the digest of the digests of a buffer's segments.
 //!
-//! `segmented(f, buffer, S)` = f(f(segment 0) ‖ f(segment 1) ‖ …), where segments have S bytes but for the last, which
-//! may be shorter. An empty buffer has no segments: its hash is f of nothing. A buffer of one segment is f(f(buffer)).
-//! The result depends on S, so S is part of what a hash means; [`SEGMENT_BYTES`] is what everybody uses unless told.
+//! `segmented(f, buffer, S)` = f(f(segment 0) ‖ f(segment 1) ‖ …). Segments have S bytes; the last one may be shorter.
+//! An empty buffer has no segments: its hash is f of nothing. A buffer of one segment is f(f(buffer)). The result
+//! depends on S, so S is part of a hash's definition; the default is [`SEGMENT_BYTES`].
 
 use super::{Digest, Function, batch_on, digest};
 use tessera_accel::Isa;
 
-/// The segment size that is meant where none is said: a page, as in HashGPU's evaluation.
+/// Default segment size: a page, as in HashGPU's evaluation.
 pub const SEGMENT_BYTES: usize = 4096;
 
-/// Segments hashed in one go, so that what a large buffer needs beside it stays small.
+/// Segments hashed at once; limits the memory that a large buffer needs.
 const SEGMENTS_AT_ONCE: usize = 4096;
 
-/// Why there is no such hash.
+/// Why a segmented hash is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SegmentError {
     /// Segments of no bytes.
@@ -22,11 +22,17 @@ pub enum SegmentError {
 }
 
 /// HashGPU's hash of a large buffer, whose segments are hashed side by side.
+///
+/// # Errors
+/// `segment_bytes` is 0.
 pub fn segmented(function: Function, buffer: &[u8], segment_bytes: usize) -> Result<Digest, SegmentError> {
     segmented_on(Isa::best(), function, buffer, segment_bytes)
 }
 
 /// [`segmented`] by the kernels of `isa`; the hash is the same (P10).
+///
+/// # Errors
+/// As [`segmented`].
 pub fn segmented_on(isa: Isa, function: Function, buffer: &[u8], segment_bytes: usize) -> Result<Digest, SegmentError> {
     if segment_bytes == 0 {
         return Err(SegmentError::Empty);

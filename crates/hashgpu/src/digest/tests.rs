@@ -41,7 +41,7 @@ fn published_vectors_by_every_set() {
         assert_eq!(digest(function, message.as_bytes()).to_string(), expected, "{function}");
         assert_eq!(digest(function, b"").as_bytes().len(), function.digest_bytes());
         for isa in Isa::supported() {
-            // Among others, so that lanes are used.
+            // Together with other messages, so that lanes are used.
             let batch = batch_on(isa, function, &[b"x", message.as_bytes(), b"yz"]);
             assert_eq!(batch[1].to_string(), expected, "{function} {isa:?}");
         }
@@ -112,7 +112,7 @@ fn a_segmented_hash_is_the_digest_of_the_segments_digests() {
         }
     }
     assert_eq!(segmented(Function::Md5, b"abc", 0), Err(SegmentError::Empty));
-    // Worked out by hand with md5sum: md5(md5("ab") ‖ md5("c")), digests as bytes.
+    // Computed by hand with md5sum: md5(md5("ab") ‖ md5("c")), digests as bytes.
     let known = segmented(Function::Md5, b"abc", 2).map(|d| d.to_string());
     assert_eq!(known, Ok("d833159094d1d7ad96ffcc78414e3682".to_string()));
 }
@@ -126,7 +126,7 @@ fn functions_are_known_by_name() {
     assert_eq!(unknown.to_string(), "no hash function is called \"md4\"; known are md5, sha1, sha256, blake3");
 }
 
-/// Pieces of any length, none of them too, are as good as the whole.
+/// Pieces of any length, also empty ones, give the digest of the whole.
 #[test]
 fn pieces_give_the_digest_of_the_whole() {
     let mut rng = StdRng::seed_from_u64(8);

@@ -1,5 +1,5 @@
-//! A Bloom filter of blocks of eight words: a key sets one bit in each word of one block, so that asking for it costs
-//! one cache line.
+//! A Bloom filter of blocks of eight words: a key sets one bit in each word of one block, so a query costs one cache
+//! line.
 
 /// Words in a block.
 const WORDS: usize = 8;
@@ -11,31 +11,35 @@ const SIDE_BY_SIDE: usize = 16;
 const SALTS: [u32; WORDS] =
     [0x47b6_137b, 0x4497_4d91, 0x8824_ad5b, 0xa2b7_289d, 0x7054_95c7, 0x2df1_424b, 0x9efc_4947, 0x5c6b_fb31];
 
-/// Why there is no such filter.
+/// Why a filter cannot be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BloomError {
-    /// Memory has no room for it.
+    /// There is not enough memory.
     #[error("no memory for a filter of {keys} keys at {bits_per_key} bits each; use fewer bits or several filters")]
     Memory {
         /// Keys asked for.
         keys: usize,
-        /// Bits a key asked for.
+        /// Bits per key asked for.
         bits_per_key: usize,
     },
 }
 
-/// A set of 64-bit hashes of keys that forgets none and claims few others.
+/// A set of 64-bit hashes of keys, with no false negatives and few false positives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockedBloom {
     blocks: Vec<[u32; WORDS]>,
 }
 
 impl BlockedBloom {
-    /// An empty filter for `keys` keys at `bits_per_key` (8: about 3 % of other keys pass; 16: 0.1 %). At least a block.
+    /// An empty filter for `keys` keys at `bits_per_key` (8: about 3 % of other keys pass; 16: 0.1 %). It has at least
+    /// one block.
+    ///
+    /// # Errors
+    /// [`BloomError::Memory`] if memory has no room for it, or blocks cannot be numbered.
     pub fn new(keys: usize, bits_per_key: usize) -> Result<BlockedBloom, BloomError> {
         let refused = BloomError::Memory { keys, bits_per_key };
         let count = keys.checked_mul(bits_per_key).ok_or(refused)?.div_ceil(32 * WORDS).max(1);
-        // Blocks are picked by 32 bits of a hash.
+        // 32 bits of a hash select the block.
         u32::try_from(count).map_err(|_| refused)?;
         let mut blocks = Vec::new();
         blocks.try_reserve_exact(count).map_err(|_| refused)?;
@@ -43,7 +47,7 @@ impl BlockedBloom {
         Ok(BlockedBloom { blocks })
     }
 
-    /// The blocks, for whoever asks them elsewhere.
+    /// The blocks, for queries elsewhere.
     pub fn blocks(&self) -> &[[u32; WORDS]] {
         &self.blocks
     }
@@ -53,7 +57,7 @@ impl BlockedBloom {
         size_of_val(self.blocks.as_slice())
     }
 
-    /// Puts in keys by their hashes, which must be spread evenly over all 64 bits.
+    /// Adds keys by their hashes, which must be spread evenly over all 64 bits.
     pub fn insert(&mut self, hashes: &[u64]) {
         for hash in hashes {
             let at = self.block(*hash);
@@ -61,11 +65,11 @@ impl BlockedBloom {
         }
     }
 
-    /// For each hash, whether its key may have been put in. Never false where it was.
+    /// For each hash, whether its key may have been added. Never false for an added key.
     pub fn may_hold(&self, hashes: &[u64]) -> Vec<bool> {
         let mut out = Vec::with_capacity(hashes.len());
         for group in hashes.chunks(SIDE_BY_SIDE) {
-            // All blocks are asked for before any is looked at, so that memory is waited for once.
+            // Fetches all blocks before testing any, so that the thread waits for memory once.
             let mut blocks = [[0u32; WORDS]; SIDE_BY_SIDE];
             for (block, hash) in blocks.iter_mut().zip(group) {
                 *block = self.blocks[self.block(*hash)];
@@ -75,7 +79,7 @@ impl BlockedBloom {
         out
     }
 
-    /// [`BlockedBloom::may_hold`], one after another, bit by bit: the definition (P10).
+    /// [`BlockedBloom::may_hold`], one hash after another, bit by bit: the definition (P10).
     pub fn may_hold_reference(&self, hashes: &[u64]) -> Vec<bool> {
         let holds = |hash: &u64| {
             let block = &self.blocks[self.block(*hash)];
@@ -84,14 +88,14 @@ impl BlockedBloom {
         hashes.iter().map(holds).collect()
     }
 
-    /// Block of a hash, by its high half.
+    /// Block of a hash, from its high half.
     fn block(&self, hash: u64) -> usize {
         // There are at most 2^32 blocks, so the product fits and is below their number.
         (((hash >> 32) * self.blocks.len() as u64) >> 32) as usize
     }
 }
 
-/// One bit a word, by the low half of a hash.
+/// One bit per word, from the low half of a hash.
 fn mask(hash: u64) -> [u32; WORDS] {
     SALTS.map(|salt| 1 << ((hash as u32).wrapping_mul(salt) >> 27))
 }

@@ -1,9 +1,9 @@
-//! CONA's filter: the low bits of each key, in the order of the sorted data. Whoever knows at which position a key
-//! would be compares fragments before reading it from flash; of absent keys one in 2^8 or 2^16 passes.
+//! CONA's filter: the low bits of each key, in the order of the sorted data. A reader that knows a key's possible
+//! position compares fragments before it reads the key from flash; of absent keys one in 2^8 or 2^16 passes.
 
 /// The low bits of a key that are kept.
 pub trait Fragment: Copy + Eq {
-    /// Of a key, or of its hash where keys are not spread evenly.
+    /// The fragment of a key, or of its hash where keys are not spread evenly.
     fn of(key: u64) -> Self;
 }
 
@@ -19,10 +19,10 @@ impl Fragment for u16 {
     }
 }
 
-/// Why fragments were not asked.
+/// Why a query was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FragmentsError {
-    /// As many positions as keys are asked for.
+    /// The numbers of positions and keys differ.
     #[error("{positions} positions for {keys} keys")]
     Count {
         /// Positions given.
@@ -32,7 +32,7 @@ pub enum FragmentsError {
     },
 }
 
-/// One fragment a key: 1 or 2 bytes.
+/// One fragment per key: 1 or 2 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fragments<F> {
     fragments: Vec<F>,
@@ -44,17 +44,21 @@ impl<F: Fragment> Fragments<F> {
         Fragments { fragments: keys.iter().map(|key| F::of(*key)).collect() }
     }
 
-    /// Keys it was made of.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.fragments.len()
     }
 
-    /// Whether it was made of none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.fragments.is_empty()
     }
 
-    /// For each (position, key), whether the key may be at the position. Never false where it is; false beyond the end.
+    /// For each (position, key), whether the key may be at the position. Never false if it is there; false beyond the
+    /// end.
+    ///
+    /// # Errors
+    /// [`FragmentsError::Count`] unless there are as many positions as keys.
     pub fn may_hold(&self, positions: &[u32], keys: &[u64]) -> Result<Vec<bool>, FragmentsError> {
         if positions.len() != keys.len() {
             return Err(FragmentsError::Count { positions: positions.len(), keys: keys.len() });

@@ -1,9 +1,9 @@
-//! Batches of look-ups: keys against sorted arrays, against levels of sorted arrays, and against membership filters.
+//! Batches of look-ups: keys in sorted arrays, in levels of sorted arrays, and in membership filters.
 //!
-//! One binary search waits for memory at every step; sixteen side by side wait for sixteen lines at once. That is all
-//! there is to the fast paths here, which are plain Rust; each has a reference that looks up one key after another.
+//! One binary search waits for memory at every step; sixteen side by side wait for sixteen lines at once. The fast
+//! paths here do only this, in plain Rust; each has a reference that looks up one key after another.
 //!
-//! [`Sorted`] and [`Levels`] are what CONA's levels and a flash translation table are made of (newest level first: the
+//! [`Sorted`] and [`Levels`] are the parts of CONA's levels and of a flash translation table (newest level first: the
 //! first level that holds a key is right). [`Fragments`] is CONA's filter: a few low bits of each key, in the order of
 //! the sorted data. [`BlockedBloom`] is for keys without a place in an order.
 //!

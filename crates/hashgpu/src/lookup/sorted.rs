@@ -2,7 +2,7 @@
 
 use std::hint::select_unpredictable;
 
-/// Searches that go on side by side.
+/// Searches that run side by side.
 const SIDE_BY_SIDE: usize = 16;
 
 /// Why an array cannot be searched.
@@ -14,13 +14,13 @@ pub enum LookupError {
         /// Index of the key.
         index: usize,
     },
-    /// More keys than positions are counted with.
+    /// More keys than a position can number.
     #[error("{got} keys: an array has at most 4,294,967,295; split it into levels")]
     TooMany {
         /// Keys given.
         got: usize,
     },
-    /// More levels than are counted with.
+    /// More levels than a level index can number.
     #[error("{got} levels: there are at most 65,535")]
     TooManyLevels {
         /// Levels given.
@@ -35,7 +35,10 @@ pub struct Sorted<'a, K> {
 }
 
 impl<'a, K: Copy + Ord> Sorted<'a, K> {
-    /// Checks once that the keys rise.
+    /// Wraps keys that rise strictly; checks them once.
+    ///
+    /// # Errors
+    /// The keys do not rise strictly, or there are too many.
     pub fn new(keys: &'a [K]) -> Result<Sorted<'a, K>, LookupError> {
         if u32::try_from(keys.len()).is_err() {
             return Err(LookupError::TooMany { got: keys.len() });
@@ -51,7 +54,7 @@ impl<'a, K: Copy + Ord> Sorted<'a, K> {
         self.keys
     }
 
-    /// For each query, how many keys are below it: the position of the first that is not.
+    /// For each query, the number of keys below it: the position of the first key that is not.
     pub fn lower_bounds(&self, queries: &[K]) -> Vec<u32> {
         let mut out = Vec::with_capacity(queries.len());
         let mut groups = queries.chunks_exact(SIDE_BY_SIDE);
@@ -64,25 +67,24 @@ impl<'a, K: Copy + Ord> Sorted<'a, K> {
 
     /// [`Sorted::lower_bounds`], one query after another: the definition (P10).
     pub fn lower_bounds_reference(&self, queries: &[K]) -> Vec<u32> {
-        // `new` has made sure that positions fit.
+        // `new` has checked that positions fit.
         queries.iter().map(|query| self.keys.partition_point(|key| key < query) as u32).collect()
     }
 
-    /// For each query, its position among the keys if it is one of them.
+    /// For each query, its position if it is one of the keys.
     pub fn find(&self, queries: &[K]) -> Vec<Option<u32>> {
         let positions = self.lower_bounds(queries).into_iter().zip(queries);
         positions.map(|(at, query)| self.keys.get(at as usize).filter(|key| *key == query).map(|_| at)).collect()
     }
 
-    /// Sixteen queries. All searches halve the same length, so that they need no branches and differ in where they
-    /// are alone.
+    /// Sixteen queries. All searches halve the same length, so they need no branches and differ only in position.
     fn side_by_side(&self, queries: &[K]) -> [u32; SIDE_BY_SIDE] {
         let mut low = [0usize; SIDE_BY_SIDE];
         let mut len = self.keys.len();
         while len > 1 {
             let half = len / 2;
             for (low, query) in low.iter_mut().zip(queries) {
-                // low + half ≤ low + len ≤ keys.len(), by induction. A branch would be guessed wrong half the time.
+                // low + half ≤ low + len ≤ keys.len(), by induction. A branch would be mispredicted half the time.
                 *low += select_unpredictable(self.keys[*low + half - 1] < *query, half, 0);
             }
             len -= half;
@@ -95,23 +97,26 @@ impl<'a, K: Copy + Ord> Sorted<'a, K> {
     }
 }
 
-/// Where a key was found.
+/// The place of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
     /// Index of the level.
     pub level: u16,
-    /// Position among its keys.
+    /// Position among the level's keys.
     pub index: u32,
 }
 
-/// Levels of sorted arrays, newest first: what a newer level says of a key hides what older ones say.
+/// Levels of sorted arrays, newest first: the entry of a key in a newer level hides those in older ones.
 #[derive(Clone, Debug)]
 pub struct Levels<'a, K> {
     levels: Vec<Sorted<'a, K>>,
 }
 
 impl<'a, K: Copy + Ord> Levels<'a, K> {
-    /// The levels, newest first.
+    /// Takes the levels, newest first.
+    ///
+    /// # Errors
+    /// There are too many levels.
     pub fn new(levels: Vec<Sorted<'a, K>>) -> Result<Levels<'a, K>, LookupError> {
         if levels.len() > usize::from(u16::MAX) {
             return Err(LookupError::TooManyLevels { got: levels.len() });
@@ -124,7 +129,8 @@ impl<'a, K: Copy + Ord> Levels<'a, K> {
         &self.levels
     }
 
-    /// For each query, where the newest level that has it keeps it. A level is asked only for what newer ones lack.
+    /// For each query, its place in the newest level that has it. A level is searched only for queries that newer ones
+    /// lack.
     pub fn find(&self, queries: &[K]) -> Vec<Option<Found>> {
         let mut found = vec![None; queries.len()];
         let mut left: Vec<usize> = (0..queries.len()).collect();

@@ -1,4 +1,4 @@
-//! Batches against one after another (P10), filters that forget nothing, misuse (P14).
+//! Batches against single look-ups (P10), filters without false negatives, misuse (P14).
 
 use super::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};

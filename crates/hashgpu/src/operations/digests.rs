@@ -33,7 +33,8 @@ pub struct DigestBatch {
 }
 
 impl DigestBatch {
-    /// Digests of buffers of these lengths; none for BLAKE3 ([`tessera_accel::runtime::operations::HashBatch`] is for that), or beyond 2^31 buffers.
+    /// Digests of buffers of these lengths. `None` for BLAKE3 (use [`tessera_accel::runtime::operations::HashBatch`]),
+    /// or beyond 2^31 buffers.
     pub fn new(function: Function, lens: &[usize]) -> Option<DigestBatch> {
         let kernel = kernel_of(function)?;
         let (mut starts, mut end) = (Vec::with_capacity(lens.len()), 0usize);
@@ -110,7 +111,7 @@ pub struct Segmented {
 }
 
 impl Segmented {
-    /// A buffer of `len` bytes in segments of `segment`; none if that is 0, for BLAKE3, or beyond 2^31 segments.
+    /// A buffer of `len` bytes in segments of `segment`. `None` if that is 0, for BLAKE3, or beyond 2^31 segments.
     pub fn new(function: Function, len: usize, segment: usize) -> Option<Segmented> {
         let kernel = kernel_of(function)?;
         let fits = segment > 0 && len.div_ceil(segment) < 1 << 31;
@@ -141,7 +142,7 @@ impl Operation for Segmented {
     }
 
     fn on_cpu(&self, isa: Isa, input: &[u8], output: &mut Buffer) -> Result<(), NoMemory> {
-        // Segments of no bytes were refused when the operation was made.
+        // `new` has refused segments of no bytes.
         if let Ok(digest) = segmented_on(isa, self.function, input, self.segment) {
             output.copy_from_slice(digest.as_bytes());
         }

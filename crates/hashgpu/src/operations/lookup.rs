@@ -1,5 +1,5 @@
-//! Look-ups on a device: keys against levels of sorted arrays, hashes against a blocked Bloom filter. What is searched
-//! is part of the input; levels that stay on the device are kept by [`crate::ResidentLevels`].
+//! Look-ups on a device: keys in levels of sorted arrays, hashes in a blocked Bloom filter. The searched data is part
+//! of the input; [`crate::ResidentLevels`] keeps levels on the device.
 
 use crate::lookup::{BlockedBloom, Found, Levels};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ fn word(b: &[u8]) -> u64 {
     u64::from_ne_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])
 }
 
-/// For each query the newest level that has it, and where.
+/// For each query the newest level that has it, and its position there.
 ///
-/// Input: the levels' keys, newest level first, each strictly rising; then the queries; all u64. Output: a u64 for
-/// each query, level · 2^32 + index, or all ones.
+/// Input: the levels' keys, newest level first, each strictly rising; then the queries; all u64. Output: a u64 for each
+/// query, level · 2^32 + index, or all ones.
 #[derive(Debug, Clone)]
 pub struct FindInLevels {
     lens: Vec<usize>,
@@ -27,14 +27,14 @@ pub struct FindInLevels {
 }
 
 impl FindInLevels {
-    /// Levels of these lengths, and so many queries; none if the keys are more than 2^32 − 1 in all.
+    /// Levels of these lengths, and `queries` queries. `None` if there are more than 2^32 − 1 keys in all.
     pub fn new(lens: &[usize], queries: usize) -> Option<FindInLevels> {
         let keys = lens.iter().try_fold(0usize, |sum, len| sum.checked_add(*len))?;
         let fits = u32::try_from(keys).is_ok() && queries < 1 << 31 && lens.len() < 1 << 16;
         fits.then(|| FindInLevels { lens: lens.to_vec(), keys, queries })
     }
 
-    /// Fills the input with levels of these lengths, of which it is known that they rise, and with the queries.
+    /// Fills the input with levels of these lengths and with the queries.
     pub fn pack(&self, levels: &Levels<'_, u64>, queries: &[u64], input: &mut [u8]) {
         assert!(
             levels.levels().iter().map(|level| level.keys().len()).eq(self.lens.iter().copied()),
@@ -45,7 +45,7 @@ impl FindInLevels {
         input.chunks_exact_mut(8).zip(all).for_each(|(room, key)| room.copy_from_slice(&key.to_ne_bytes()));
     }
 
-    /// Reads the output: where each query is.
+    /// Reads the output: the place of each query.
     pub fn read(&self, output: &[u8]) -> Vec<Option<Found>> {
         read(output)
     }
@@ -65,7 +65,7 @@ fn read(output: &[u8]) -> Vec<Option<Found>> {
     words(output).map(|at| (at != u64::MAX).then(|| found(at))).collect()
 }
 
-/// The kernel's answers, one query and one level after another.
+/// Computes what the kernel answers, one query and one level after another.
 fn find_all(keys: &[u64], firsts: &[u32], queries: impl Iterator<Item = u64>, output: &mut [u8]) {
     for (room, query) in output.chunks_exact_mut(8).zip(queries) {
         let levels = firsts.windows(2).enumerate();
@@ -96,7 +96,7 @@ impl Operation for FindInLevels {
         Ok(())
     }
 
-    /// As many rising keys as queries, of which about half are found.
+    /// As many rising keys as queries; about half of the queries are found.
     fn make_valid(&self, random: &mut [u8]) {
         let keys = self.keys as u64;
         for (i, slot) in (0..).zip(random.chunks_exact_mut(8)) {
@@ -123,7 +123,7 @@ impl Operation for FindInLevels {
     }
 }
 
-/// Levels as they lie on a device that keeps them, and as the CPU searches them.
+/// Levels in the layout of a device that keeps them, which the CPU can also search.
 #[derive(Debug)]
 pub(crate) struct HostLevels {
     keys: Vec<u64>,
@@ -131,7 +131,7 @@ pub(crate) struct HostLevels {
 }
 
 impl HostLevels {
-    /// A copy of the levels; none if there are more keys than are counted with.
+    /// A copy of the levels; `None` if there are more keys than positions can number.
     pub fn new(levels: &Levels<'_, u64>) -> Option<HostLevels> {
         let lens: Vec<usize> = levels.levels().iter().map(|level| level.keys().len()).collect();
         let firsts = FindInLevels::new(&lens, 0)?.firsts();
@@ -144,7 +144,7 @@ impl HostLevels {
         8 * self.keys.len() + 4 * self.firsts.len()
     }
 
-    /// Fills what goes there: the keys, then where levels begin.
+    /// Fills the device's copy: the keys, then the start of each level.
     pub fn pack(&self, room: &mut [u8]) {
         let (keys, firsts) = room.split_at_mut(8 * self.keys.len());
         keys.chunks_exact_mut(8).zip(&self.keys).for_each(|(room, key)| room.copy_from_slice(&key.to_ne_bytes()));
@@ -152,9 +152,9 @@ impl HostLevels {
     }
 }
 
-/// [`FindInLevels`] in levels that lie at `address` of the device that it is run on, which whoever submits it sees to.
+/// [`FindInLevels`] in levels at `address` of a device. The caller must target that device.
 ///
-/// Input: the queries. Output: as there.
+/// Input: the queries. Output: as for [`FindInLevels`].
 #[derive(Debug, Clone)]
 pub(crate) struct FindInKept {
     levels: Arc<HostLevels>,
@@ -204,10 +204,10 @@ impl Operation for FindInKept {
     }
 }
 
-/// For each hash whether a blocked Bloom filter may hold its key. Block and bits of a hash are those of the Apache
-/// Parquet specification's split block filter, with the block picked by (high half · blocks) / 2^32.
+/// For each hash, whether a blocked Bloom filter may hold its key. Block and bits of a hash are those of the Apache
+/// Parquet specification's split block filter; the block is (high half · blocks) / 2^32.
 ///
-/// Input: the filter's blocks of eight u32, then the hashes, u64. Output: a byte each, 1 or 0.
+/// Input: the filter's blocks of eight u32, then the hashes, u64. Output: a byte for each hash, 1 or 0.
 #[derive(Debug, Clone)]
 pub struct AskBloom {
     blocks: usize,
@@ -220,13 +220,13 @@ const SALTS: [u32; 8] =
     [0x47b6_137b, 0x4497_4d91, 0x8824_ad5b, 0xa2b7_289d, 0x7054_95c7, 0x2df1_424b, 0x9efc_4947, 0x5c6b_fb31];
 
 impl AskBloom {
-    /// A filter of so many blocks, and so many hashes; none without a block, or beyond 2^32 of them.
+    /// A filter of `blocks` blocks, and `queries` hashes. `None` without a block, or beyond 2^32 blocks.
     pub fn new(blocks: usize, queries: usize) -> Option<AskBloom> {
         let fits = blocks > 0 && u32::try_from(blocks).is_ok() && queries < 1 << 31;
         fits.then_some(AskBloom { blocks, queries })
     }
 
-    /// Fills the input with a filter of so many blocks, and the hashes.
+    /// Fills the input with a filter of that many blocks, and the hashes.
     pub fn pack(&self, filter: &BlockedBloom, hashes: &[u64], input: &mut [u8]) {
         assert!(filter.blocks().len() == self.blocks && hashes.len() == self.queries, "blocks and hashes");
         let (blocks, room) = input.split_at_mut(BLOCK_BYTES * self.blocks);

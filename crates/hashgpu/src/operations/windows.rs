@@ -15,7 +15,7 @@ pub struct HashWindows {
 }
 
 impl HashWindows {
-    /// The windows of a buffer of `len` bytes; none for BLAKE3, or beyond 2^31 windows.
+    /// The windows of a buffer of `len` bytes. `None` for BLAKE3, or beyond 2^31 windows.
     pub fn new(windows: Windows, len: usize) -> Option<HashWindows> {
         let kernel = kernel_of(windows.function())?;
         let fits = windows.count(len) < 1 << 31;

@@ -1,11 +1,11 @@
-//! Sliding-window hashing: the hash of every window of W bytes at steps of S bytes, as HashGPU's interface has it.
+//! Sliding-window hashing: the hash of every window of W bytes at steps of S bytes, as in HashGPU's interface.
 //!
-//! Window i covers bytes [i·S, i·S + W) of the stream, and there are ⌊(n − W) / S⌋ + 1 of them in n ≥ W bytes, none in
-//! fewer. Each result is the first `width_bytes` of the window's digest. [`Windows::hash`] takes a whole buffer, a
-//! [`Stream`] takes one that comes in pieces and loses no window that straddles two of them.
+//! Window i covers bytes [i·S, i·S + W) of the stream. There are ⌊(n − W) / S⌋ + 1 of them in n ≥ W bytes, none in
+//! fewer. Each result is the first `width_bytes` of the window's digest. [`Windows::hash`] takes a whole buffer; a
+//! [`Stream`] takes pieces and includes the windows that straddle two of them.
 //!
-//! Every window is a message of its own: in lanes side by side, read where it lies. The reference hashes one slice
-//! after another. stdchk's boundary rule stands on this, in [`tessera_accel::boundaries`].
+//! Every window is a separate message; lanes hash windows side by side and read them in place. The reference hashes one
+//! slice after another. stdchk's boundary rule ([`tessera_accel::boundaries`]) uses the same windows.
 //!
 //! Source: Al-Kiswany et al., "StoreGPU", HPDC 2008.
 
@@ -21,17 +21,17 @@ use tessera_accel::windows::{Md5, WindowShape};
 
 pub use stream::Stream;
 
-/// Windows hashed in one go where they are passed on as slices.
+/// Windows hashed at once where they are passed on as slices.
 const SLICES_AT_ONCE: usize = 4096;
 
-/// Which windows are hashed, how, and how much of each hash is kept.
+/// Which windows are hashed, with which function, and how much of each hash is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Windows {
     function: Function,
     shape: WindowShape,
 }
 
-/// Why there is no such sliding window.
+/// Why sliding windows are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WindowsError {
     /// Windows of no bytes.
@@ -40,7 +40,7 @@ pub enum WindowsError {
     /// Steps of no bytes.
     #[error("steps of 0 bytes: windows advance by at least 1 byte")]
     Step,
-    /// More of the digest than there is, or nothing of it.
+    /// More bytes than the digest has, or none.
     #[error("{got} bytes of each digest: {function} has {most}, and at least 1 is kept")]
     Width {
         /// The hash function.
@@ -54,6 +54,9 @@ pub enum WindowsError {
 
 impl Windows {
     /// The first `width_bytes` of `function` of every window of `window_bytes` at steps of `step_bytes`.
+    ///
+    /// # Errors
+    /// A window or a step has no bytes, or the digest does not have `width_bytes`.
     pub fn new(
         function: Function,
         window_bytes: usize,
@@ -81,12 +84,12 @@ impl Windows {
         self.shape.window_bytes()
     }
 
-    /// Bytes from one window's start to the next one's.
+    /// Bytes from the start of one window to the start of the next.
     pub fn step_bytes(&self) -> usize {
         self.shape.step_bytes()
     }
 
-    /// Bytes of a result.
+    /// Bytes in a result.
     pub fn width_bytes(&self) -> usize {
         self.shape.width_bytes()
     }

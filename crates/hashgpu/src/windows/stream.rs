@@ -1,16 +1,16 @@
-//! Windows of a stream that comes in buffers.
+//! Windows of a stream that arrives in buffers.
 
 use super::Windows;
 use tessera_accel::Isa;
 
-/// Hashes every window of a stream, however it is cut into buffers.
+/// Hashes every window of a stream, however it is divided into buffers.
 #[derive(Clone, Debug)]
 pub struct Stream {
     windows: Windows,
     isa: Isa,
-    /// Bytes from the start of the next window on, as far as they have come.
+    /// Received bytes from the start of the next window on.
     carry: Vec<u8>,
-    /// Bytes still to come before the next window starts, where steps are longer than windows.
+    /// Bytes to skip before the next window starts, where steps are longer than windows.
     skip: usize,
 }
 
@@ -31,7 +31,7 @@ impl Stream {
         self.skip -= skipped;
         let mut data = &data[skipped..];
         if !self.carry.is_empty() {
-            // Windows that start in what was carried reach at most this far into the new bytes.
+            // Windows that start in the carried bytes reach at most this far into the new bytes.
             let carried = self.carry.len();
             let reach = data.len().min(self.windows.window_bytes() - 1);
             self.carry.extend_from_slice(&data[..reach]);
@@ -43,7 +43,7 @@ impl Stream {
             }
             let next = count * self.windows.step_bytes();
             if next < carried {
-                // The next window still starts in the carry, so it has taken all there was.
+                // The next window still starts in the carry, so the carry takes all new bytes.
                 self.carry.extend_from_slice(&data[reach..]);
                 self.carry.drain(..next);
                 return;
