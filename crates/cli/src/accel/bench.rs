@@ -1,5 +1,6 @@
-//! `tessera accel bench`: every primitive on a device beside the CPU and its roofs, what would go where, and what each part
-//! of the runtime brings. Emulated devices can be measured too, to see that it works; their figures mean nothing.
+//! `tessera accel bench`: every primitive on a device compared with the CPU and its upper bounds, where each job would
+//! go, and the gain of each part of the runtime. Emulated devices can be measured too, as a test; their figures have no
+//! meaning.
 
 use super::roofs::{self, Roofs};
 use super::{open_with, say_faults};
@@ -14,11 +15,11 @@ use tessera_accel::runtime::{Buffer, Operation, Options, PoolUse, Request, Targe
 use tessera_accel::{Accelerated, Spec};
 use tessera_hashgpu::samples;
 
-/// A measurement goes on until it has taken this long.
+/// Minimum time of a measurement.
 const ENOUGH: Duration = Duration::from_millis(300);
-/// The same where figures mean nothing.
+/// Minimum time where figures have no meaning.
 const ENOUGH_FOR_TESTS: Duration = Duration::from_millis(5);
-/// Jobs that are submitted before the first is waited for.
+/// Jobs in flight at once.
 const AT_ONCE: usize = 8;
 
 pub fn bench(args: &BenchArgs) -> Outcome {
@@ -29,7 +30,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
     if args.ablate { ablate(args, &out) } else { compare(args, &out) }
 }
 
-/// One job of each primitive with about `bytes` of input: those that calibration measures.
+/// One job of each primitive that calibration measures, with about `bytes` of input.
 fn everything(bytes: usize) -> Outcome<Vec<Work>> {
     let all = samples(bytes);
     match all.len() == samples(1 << 20).len() {
@@ -38,18 +39,18 @@ fn everything(bytes: usize) -> Outcome<Vec<Work>> {
     }
 }
 
-/// What is measured: an operation, and the input it gets again and again.
+/// A measurement: an operation, and the input that it gets repeatedly.
 pub struct Work {
     /// The operation.
     pub operation: Arc<dyn Operation>,
-    /// Whether its input must be a valid one; else any will do.
+    /// Whether the input must be valid; otherwise any bytes will do.
     is_sample: bool,
-    /// Every job gets a buffer of its own from the pool, whose use is what is measured.
+    /// Whether every job takes a new buffer from the pool, to measure the pool.
     fresh_buffers: bool,
 }
 
 impl Work {
-    /// An operation to which all inputs are the same.
+    /// An operation whose cost does not depend on the input.
     pub fn of(operation: Arc<dyn Operation>) -> Work {
         Work { operation, is_sample: false, fresh_buffers: false }
     }
@@ -58,7 +59,7 @@ impl Work {
         Work { operation: sample, is_sample: true, fresh_buffers: false }
     }
 
-    /// An input.
+    /// Makes an input.
     pub fn input(&self, on: &Accelerated) -> Outcome<Buffer> {
         let mut input = on.runtime().buffer(self.operation.input_bytes()).map_err(failed)?;
         match self.is_sample {
@@ -69,10 +70,10 @@ impl Work {
     }
 }
 
-/// What a measurement found.
+/// Result of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
-    /// Jobs a second.
+    /// Jobs per second.
     pub per_second: f64,
     /// Jobs done.
     pub jobs: u64,
@@ -82,13 +83,13 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Failed, error.to_string())
 }
 
-/// How long a measurement takes.
+/// Minimum time of a measurement on this device.
 pub fn enough(on: &Accelerated) -> Duration {
     let for_tests = on.runtime().devices().iter().any(|d| d.is_for_tests);
     if for_tests { ENOUGH_FOR_TESTS } else { ENOUGH }
 }
 
-/// How fast jobs are done, several at once. None if the CPU did any of them though a device was asked: its speed is not the
+/// The rate of jobs, several at once. `None` if a device was asked and the CPU did any of them: that rate is not the
 /// device's.
 pub fn measure(on: &Accelerated, work: &Work, target: Target) -> Outcome<Option<Measured>> {
     let submit = |input: Buffer| {
@@ -96,7 +97,7 @@ pub fn measure(on: &Accelerated, work: &Work, target: Target) -> Outcome<Option<
     };
     let by_cpu = || on.runtime().done_on_cpu().values().map(|(jobs, _)| jobs).sum::<u64>();
     let before = by_cpu();
-    submit(work.input(on)?)?.wait().map_err(failed)?; // Warm: memory and code are there.
+    submit(work.input(on)?)?.wait().map_err(failed)?; // Warms up memory and code.
     let mut inputs: Vec<Buffer> = Vec::new();
     if !work.fresh_buffers {
         inputs = (0..AT_ONCE).map(|_| work.input(on)).collect::<Outcome<_>>()?;
@@ -129,7 +130,7 @@ pub fn gigabytes(rate: f64) -> String {
     format!("{:.2}", rate / 1e9)
 }
 
-/// The device beside the CPU, and where a job of this size would go.
+/// The device compared with the CPU, and where a job of this size would go.
 fn compare(args: &BenchArgs, out: &Out) -> Outcome {
     let on = open_with(&args.on, Options::default())?;
     let devices = on.runtime().devices();
@@ -141,7 +142,7 @@ fn compare(args: &BenchArgs, out: &Out) -> Outcome {
         true => None,
         false => Some(Roofs::measured(&on, args.size, emulated)?),
     };
-    // Whoever cuts a column out of an emulated device's table takes along what it is.
+    // So that a column copied from an emulated device's table says what it is.
     let of_device =
         |what: &'static str, said: &'static str| if emulated { (said, Align::Right) } else { (what, Align::Right) };
     let mut table = Table::new([
@@ -223,7 +224,7 @@ fn variants(on: &OnDevice) -> Vec<Variant> {
     variants
 }
 
-/// What buffer reuse, overlap and more devices bring: hashing, the paper's first measurement, with and without each.
+/// The gain of buffer reuse, overlap and more devices: hashing, the paper's first measurement, with and without each.
 fn ablate(args: &BenchArgs, out: &Out) -> Outcome {
     let mut table = Table::new([
         ("runtime", Align::Left),
@@ -289,7 +290,7 @@ mod tests {
         }
     }
 
-    /// What the CPU does for a device is no figure of the device's, and is said.
+    /// A figure of work that the CPU did for a device is not reported as the device's, and the output says so.
     #[test]
     fn the_speed_of_the_cpu_is_not_given_out_as_a_devices() {
         let runtime = Runtime::new(vec![Arc::new(Broken)], Options { cpu_threads: 1, ..Options::default() }).unwrap();

@@ -42,7 +42,8 @@ fn rule(chunking: Chunking) -> Outcome<Rule> {
     rule.map_err(|e| Failure::usage(e.to_string()))
 }
 
-/// Calls `cut` with the end of each chunk of a file. Candidates of one piece are found on the device, then walked.
+/// Calls `cut` with the end of each chunk of a file. The device finds the candidates of one piece, then the CPU walks
+/// them.
 fn cuts(device: &Accelerated, rule: Rule, path: &Path, cut: &mut dyn FnMut(u64) -> Outcome) -> Outcome {
     let mut file = open_file(path)?;
     let mut cutter = Cutter::new(rule);

@@ -1,5 +1,5 @@
-//! Digests of files, whose parts are hashed side by side: by the CPU's threads, or while a device is busy with others. All of
-//! them are the standard ones, whatever the parts (P10).
+//! Digests of files whose parts are hashed side by side: by the CPU's threads, or on a device. The digests are the
+//! standard ones, whatever the parts (P10).
 
 use super::streams::{PIECE_BYTES, open_file, read_more};
 use crate::exit::{Failure, Outcome};
@@ -14,14 +14,14 @@ use tessera_accel::{Accelerated, RunError};
 use tessera_hashgpu::digest::{Digest, Function, Hasher, digest};
 use tessera_hashgpu::operations::DigestBatch;
 
-/// Bytes of a job where there are more: of BLAKE3 a subtree, so this is a power of two of groups.
+/// Maximum bytes of a job. For BLAKE3 a part is a subtree, so this is a power of two of groups.
 pub const PART_BYTES: usize = 2 << 20;
-/// Buffers of a job at least, where it is those of one job that fill the lanes.
+/// Minimum buffers of a job, for functions whose lanes are filled by the buffers of one job.
 const LANES: usize = 64;
-/// Jobs on their way at most: with a piece each they hold half a gigabyte.
+/// Maximum jobs in flight: with a piece each they hold half a gigabyte.
 const MOST_AT_ONCE: usize = 32;
 
-/// Jobs on their way, whose results come in their order: enough of them to keep every thread busy, and no more.
+/// Jobs in flight, whose results come in their order: enough jobs to keep every thread busy.
 pub struct InOrder<'a, T> {
     device: &'a Accelerated,
     at_once: usize,
@@ -38,12 +38,12 @@ impl<'a, T> InOrder<'a, T> {
         InOrder { device, at_once, running: VecDeque::new(), results: Vec::new() }
     }
 
-    /// Room for a job's input.
+    /// A buffer for a job's input.
     fn buffer(&self, bytes: usize) -> Result<Buffer, RunError> {
         Ok(self.device.runtime().buffer(bytes).map_err(JobError::NoMemory)?)
     }
 
-    /// Submits a job, after whose end `read` makes its result. Waits for the first one if there are many.
+    /// Submits a job; `read` makes its result when it ends. If there are many jobs, waits for the first one.
     pub fn start(
         &mut self,
         operation: &(impl Operation + Clone + 'static),
@@ -57,7 +57,7 @@ impl<'a, T> InOrder<'a, T> {
         Ok(())
     }
 
-    /// A result that took no job.
+    /// Adds a result that needed no job.
     fn add(&mut self, result: T) -> Result<(), RunError> {
         while !self.running.is_empty() {
             self.end_first()?;
@@ -73,12 +73,12 @@ impl<'a, T> InOrder<'a, T> {
         Ok(())
     }
 
-    /// The results that there are since this was last asked.
+    /// The results that are new since the last call.
     fn take(&mut self) -> Vec<T> {
         std::mem::take(&mut self.results)
     }
 
-    /// The rest of the results, all jobs having ended.
+    /// Waits for all jobs and returns the remaining results.
     pub fn finish(mut self) -> Result<Vec<T>, RunError> {
         while !self.running.is_empty() {
             self.end_first()?;
@@ -105,7 +105,7 @@ pub fn digests(device: &Accelerated, function: Function, buffers: &[&[u8]]) -> R
     Ok(line.finish()?.concat())
 }
 
-/// One job for all these buffers.
+/// Starts one job for all these buffers.
 fn start_batch(line: &mut InOrder<'_, Vec<Digest>>, function: Function, buffers: &[&[u8]]) -> Result<(), RunError> {
     let lens: Vec<usize> = buffers.iter().map(|b| b.len()).collect();
     if let Some(batch) = DigestBatch::new(function, &lens) {
@@ -134,8 +134,8 @@ pub fn blake3_file(device: &Accelerated, path: &Path) -> Outcome<(u64, Digest)> 
     Ok((bytes.len() as u64, found.into_iter().next().unwrap_or_else(|| digest(Function::Blake3, &bytes))))
 }
 
-/// Length and BLAKE3 digest of a file of which `before`, more than `part_bytes`, has been read. Parts are subtrees of BLAKE3's
-/// tree, a power of two of groups each.
+/// Length and BLAKE3 digest of a file of which `before`, more than `part_bytes`, has been read. Parts are subtrees of
+/// BLAKE3's tree, each a power of two of groups.
 pub fn blake3_by_parts(
     device: &Accelerated,
     part_bytes: usize,
@@ -145,7 +145,7 @@ pub fn blake3_by_parts(
 ) -> Outcome<(u64, Digest)> {
     let mut source = before.chain(file);
     let (mut line, mut total) = (InOrder::new(device), 0u64);
-    // A value for each part: 16 MB for each terabyte.
+    // A value per part: 16 MB per terabyte.
     let mut values: Vec<[u8; HASH_BYTES]> = Vec::new();
     loop {
         let mut input = line.buffer(part_bytes)?;
@@ -161,7 +161,7 @@ pub fn blake3_by_parts(
                 input.resize(end).map_err(|e| RunError::Job(e.into()))?;
                 line.start(&part.clone(), input, move |output| hash::join(&part.read_part(output)))?;
             }
-            // Beyond what devices count.
+            // Beyond the range of the device's counters.
             None => line.add(hash::join(&hash::group_values(first_group, &input[..len])))?,
         }
         values.extend(line.take().into_iter().flatten());
@@ -175,7 +175,7 @@ pub fn blake3_by_parts(
     Ok((total, Digest::from(name)))
 }
 
-/// Reads until there is no more room, or nothing more to read; how many bytes.
+/// Reads until `room` is full or the source ends; returns the number of bytes.
 fn fill(source: &mut impl Read, room: &mut [u8]) -> std::io::Result<usize> {
     let mut filled = 0;
     while filled < room.len() {
@@ -214,7 +214,7 @@ pub fn segmented(device: &Accelerated, function: Function, segment: usize, path:
     Ok((bytes, all.finish()))
 }
 
-/// The next segment of a file, where it is longer than a piece; none at the end.
+/// The next segment of a file, for segments longer than a piece; `None` at the end.
 fn long_segment(function: Function, segment: usize, file: &mut File, path: &Path) -> Outcome<Option<(u64, Digest)>> {
     let (mut hasher, mut left, mut piece) = (Hasher::new(function), segment, Vec::new());
     while left > 0 && read_more(file, path, left.min(PIECE_BYTES), &mut piece)? > 0 {
@@ -239,7 +239,7 @@ mod tests {
         Accelerated::new(runtime, target, Cpu::with(Isa::best()))
     }
 
-    /// P10: a file that is hashed part by part has the digest that it has in one piece; and it was the device that did it.
+    /// P10: a file that the device hashes part by part has the same digest as in one piece.
     #[test]
     fn a_file_in_parts_has_the_digest_of_the_whole() {
         let (emulated, cpu) = (device(Spec::Emulated(1), 1), device(Spec::Cpu, 3));
@@ -280,7 +280,7 @@ mod tests {
         assert!(digests(&cpu, Function::Sha1, &[]).unwrap().is_empty());
     }
 
-    /// Ends when so many run at once, or says that they did not.
+    /// Ends when enough jobs run at once, or reports that they did not.
     #[derive(Debug, Clone)]
     struct Meeting(Arc<(Mutex<usize>, Condvar)>);
 
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Parts are in the hands of several threads at once.
+    /// Several threads hash parts at once.
     #[test]
     fn two_jobs_run_side_by_side() {
         let cpu = device(Spec::Cpu, 2);

@@ -1,5 +1,5 @@
-//! `tessera accel encode`, `decode` and `verify`: a file as k + m fragments beside it, and a page ([`super::page`])
-//! that names them. All go through the fragments side by side, a piece of each at a time.
+//! `tessera accel encode`, `decode` and `verify`: a file as k + m fragments next to it, and a page ([`super::page`])
+//! that names them. All commands go through the fragments side by side, a piece of each at a time.
 
 use super::digests::blake3_file;
 use super::page::{AnyCode, Page, fragment_path, page_path};
@@ -47,7 +47,7 @@ fn encode_one(args: &EncodeArgs, file: &Path, device: &Accelerated) -> Outcome<P
         packet_bytes: xor.map(|_| args.packet),
         fragments: Vec::new(),
     };
-    let code = AnyCode::of(&page)?; // Before the file is read: a code that cannot be costs nothing.
+    let code = AnyCode::of(&page)?; // Before the file is read, so that an invalid code fails at once.
     let piece = code.piece_bytes(page.k)?;
     let mut written = (0..page.k + page.m).map(|i| fragment_path(file, i)).chain([page_path(file)]);
     if !args.force && written.any(|path| path.exists()) {
@@ -57,7 +57,7 @@ fn encode_one(args: &EncodeArgs, file: &Path, device: &Accelerated) -> Outcome<P
     let (bytes, digest) = blake3_file(device, file)?;
     (page.bytes, page.blake3) = (bytes, digest.to_string());
     let len = code.fragment_len(&page)?;
-    // Without a page there are no fragments: none while they are being made.
+    // A page makes the fragments valid, so there is none while they are written.
     match fs::remove_file(page_path(file)) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(Failure::io(page_path(file).display(), &e)),
         _ => {}
@@ -74,7 +74,7 @@ fn encode_one(args: &EncodeArgs, file: &Path, device: &Accelerated) -> Outcome<P
     Ok(page)
 }
 
-/// What tells that a file was changed.
+/// Length and time that show whether a file has changed.
 fn state(file: &Path) -> Outcome<(u64, Option<std::time::SystemTime>)> {
     let meta = fs::metadata(file).map_err(|e| Failure::io(file.display(), &e))?;
     Ok((meta.len(), meta.modified().ok()))
@@ -104,7 +104,7 @@ impl Fragment {
     }
 }
 
-/// Data fragment i is the file's i-th k-th; the last ones may reach beyond its end, where there are zeros.
+/// Data fragment i is the i-th of k parts of the file; the last ones may reach beyond its end and contain zeros there.
 fn encode_pieces(
     code: &AnyCode,
     page: &Page,
@@ -131,7 +131,7 @@ fn encode_pieces(
     Ok(())
 }
 
-/// Fills `room` from the offset on; beyond the file's end it is left as it is.
+/// Fills `room` from the offset on, and leaves the rest unchanged beyond the file's end.
 fn read_at(file: &File, path: &Path, offset: u64, room: &mut [u8]) -> Outcome<usize> {
     let mut filled = 0;
     while filled < room.len() {
@@ -145,7 +145,7 @@ fn read_at(file: &File, path: &Path, offset: u64, room: &mut [u8]) -> Outcome<us
     Ok(filled)
 }
 
-/// What is known of a file's fragments.
+/// State of a file's fragments.
 struct Look {
     page: Page,
     code: AnyCode,
@@ -155,7 +155,7 @@ struct Look {
     damaged: Vec<usize>,
 }
 
-/// Reads the page and every fragment. What the page says is checked before it is used (P14).
+/// Reads the page and every fragment. Checks the page before use (P14).
 fn look(file: &Path, device: &Accelerated) -> Outcome<Look> {
     let path = page_path(file);
     let text = fs::read(&path).map_err(|e| Failure::io(path.display(), &e))?;
@@ -164,7 +164,7 @@ fn look(file: &Path, device: &Accelerated) -> Outcome<Look> {
     if page.version != 1 || page.fragments.len() != page.k.saturating_add(page.m) {
         return Err(Failure::new(Exit::Corrupt, format!("{}: not a page of version 1", path.display())));
     }
-    // What cannot be is the page's fault, not that of the command.
+    // Invalid values are the page's fault, not the command's.
     let corrupt = |e: Failure| Failure::new(Exit::Corrupt, format!("{}: {}", path.display(), e.message));
     let code = AnyCode::of(&page).map_err(corrupt)?;
     let len = code.fragment_len(&page).map_err(corrupt)?;
@@ -210,7 +210,7 @@ pub fn decode(output: Option<&Path>, force: bool, args: &FilesArgs) -> Outcome {
     Ok(())
 }
 
-/// Writes the file to `target`, where it appears only if it has its digest (P2).
+/// Writes the file to `target`, where it appears only with the right digest (P2).
 fn decode_one(file: &Path, target: &Path, device: &Accelerated) -> Outcome<Look> {
     let mut look = look(file, device)?;
     let k = look.page.k;

@@ -1,5 +1,6 @@
-//! `tessera accel hash`: many small files together, a large one segment by segment, or by the subtrees of BLAKE3, several jobs
-//! at once ([`super::digests`]); where its digest is one chain, on the CPU in pieces, which is said.
+//! `tessera accel hash`: hashes many small files together. It hashes a large one by segments, or by the subtrees of
+//! BLAKE3, with several jobs at once ([`super::digests`]). If the digest is one chain, the CPU hashes the file in
+//! pieces, and the output says so.
 
 use super::digests::{PART_BYTES, blake3_by_parts, digests, segmented};
 use super::streams::{digest_rest, open_file, read_more};
@@ -12,9 +13,9 @@ use std::path::Path;
 use tessera_accel::{Accelerated, Spec};
 use tessera_hashgpu::digest::{Digest, Function};
 
-/// Files of as many bytes together are one batch; one whose digest is a chain is hashed in pieces if it has more.
+/// Maximum bytes of files in one batch. A larger file whose digest is a chain is hashed in pieces.
 const BATCH_BYTES: usize = 64 << 20;
-/// Files in a batch at most.
+/// Maximum files in a batch.
 const BATCH_FILES: usize = 4096;
 
 pub fn hash(args: &HashArgs) -> Outcome {

@@ -51,7 +51,7 @@ fn cpu() -> Line {
     }
 }
 
-/// CUDA devices after a calibration, which is their self-test too.
+/// CUDA devices after a calibration, which also tests them.
 fn cuda_devices() -> Vec<Line> {
     if let Err(why) = cuda::devices() {
         return vec![Line { name: "cuda".into(), what: "none".into(), memory_bytes: None, state: why.to_string() }];

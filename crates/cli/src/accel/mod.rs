@@ -1,6 +1,6 @@
-//! `tessera accel`: the primitives on files of anybody, on any device, without a store. Every device prints the same
-//! results (P10); only `list` and `bench` tell them apart. Files are read piece by piece, and may be larger than
-//! memory.
+//! `tessera accel`: the primitives on any file and any device, without a store. Every device prints the same results
+//! (P10); only the output of `list` and `bench` depends on the device. Files are read piece by piece, and may be larger
+//! than memory.
 
 mod bench;
 mod boundaries;
@@ -19,7 +19,7 @@ use crate::term::Out;
 use tessera_accel::runtime::{Options, calibration_file};
 use tessera_accel::{Accelerated, Cpu, DeviceError, RunError};
 
-/// Carries a command out.
+/// Runs a command.
 pub fn run(command: AccelCommand) -> Outcome {
     match command {
         AccelCommand::List { output } => list::list(output),
@@ -51,12 +51,12 @@ fn open_with(on: &OnDevice, options: Options) -> Outcome<Accelerated> {
     Ok(Accelerated::new(runtime, target, cpu))
 }
 
-/// Says so where the CPU did what a device had been asked for.
+/// Tells the user where the CPU did the work of a device.
 fn say_faults(out: &Out, on: &Accelerated) {
     faults(on).iter().for_each(|fault| out.note(fault));
 }
 
-/// Why, in words for the user: the results are right, but it was the CPU that made them.
+/// The faults, in words for the user: the results are right, but the CPU computed them.
 fn faults(on: &Accelerated) -> Vec<String> {
     let retired = on.runtime().devices().into_iter().filter_map(|device| device.retired);
     let mut said: Vec<String> = retired.map(|fault| format!("{fault}; the CPU did the rest")).collect();

@@ -1,4 +1,4 @@
-//! The page beside a file's fragments: how they were made, and what each one's digest is. And the codes it can name.
+//! The page of a file's fragments: the code that made them and the digest of each. Also the codes that a page can name.
 
 use super::streams::PIECE_BYTES;
 use crate::exit::{Exit, Failure, Outcome};
@@ -10,7 +10,7 @@ use tessera_accel::erasure::{Code, FRAGMENT_ALIGN_BYTES, Matrix, fragment_len};
 use tessera_accel::runtime::operations::{Multiply, XorFragments};
 use tessera_accel::xorcode::{Technique, XorCode};
 
-/// Bytes of data in a stripe at most: stripes are held in memory.
+/// Maximum bytes of data in a stripe: stripes are held in memory.
 const MOST_STRIPE_BYTES: usize = 1 << 30;
 
 /// Version 1.
@@ -56,7 +56,7 @@ impl AnyCode {
         Ok(AnyCode::Xor(Arc::new(XorCode::new(technique, page.k, page.m, w, packet).map_err(usage)?)))
     }
 
-    /// Bytes of each fragment of the page's file, if there can be such files at all.
+    /// Bytes of each fragment of the page's file; an error if no file can have that length.
     pub fn fragment_len(&self, page: &Page) -> Outcome<usize> {
         let bytes = usize::try_from(page.bytes).ok();
         let len = bytes.and_then(|bytes| match self {
@@ -68,8 +68,8 @@ impl AnyCode {
             .ok_or_else(|| Failure::usage(format!("fragments of a file of {} bytes cannot be counted", page.bytes)))
     }
 
-    /// Bytes of every fragment that are computed together: whole stripes, as many as about [`PIECE_BYTES`] of data
-    /// are. What a byte of parity depends on lies at the same stripe of each data fragment, so pieces are independent.
+    /// Bytes of every fragment that are computed together: whole stripes of about [`PIECE_BYTES`] of data. A byte of
+    /// parity depends only on the same stripe of each data fragment, so pieces are independent.
     pub fn piece_bytes(&self, k: usize) -> Outcome<usize> {
         let stripe = match self {
             AnyCode::Rs(_) => FRAGMENT_ALIGN_BYTES,
@@ -81,7 +81,7 @@ impl AnyCode {
         }
     }
 
-    /// Fragments `wanted` from the k fragments `sources` of it, each of `len` bytes.
+    /// Computes fragments `wanted` from the k fragments `sources`, each of `len` bytes.
     pub fn compute(
         &self,
         on: &Accelerated,

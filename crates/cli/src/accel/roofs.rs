@@ -1,5 +1,5 @@
-//! What bounds a device's figures, measured in the same run: transfers alone for data that comes from the host and goes back
-//! there, copies inside the device for data that lies there. Multiplications and hashes may bound a device below the latter.
+//! Upper bounds for a device's figures, measured in the same run: transfers alone for data that comes from the host and
+//! returns there, copies inside the device for resident data. Multiplications and hashes may limit a device further.
 
 use super::bench::{Work, enough, gigabytes, measure};
 use crate::exit::{Exit, Failure, Outcome};
@@ -11,36 +11,37 @@ use tessera_accel::Accelerated;
 use tessera_accel::runtime::operations::{CopyInside, KernelsAlone, Transfer};
 use tessera_accel::runtime::{Operation, Resident, Target};
 
-/// Jobs on resident data that are waited for together.
+/// Jobs on resident data in flight at once.
 const AT_ONCE: usize = 8;
-/// How often a job on resident data runs its kernels: a job itself takes some ten microseconds.
+/// Times that a job on resident data runs its kernels: a job alone takes some ten microseconds.
 const TIMES: usize = 16;
 
-/// Bytes a second between host and device, and of a device's memory. Of the first device; none where it did not do it.
+/// Bytes per second between host and device, and in a device's memory, for the first device; `None` where the device
+/// did not do the job.
 #[derive(Debug, Clone, Copy)]
 pub struct Roofs {
     emulated: bool,
     up: Option<f64>,
     down: Option<f64>,
-    /// Each way, while as much goes the other way.
+    /// Each way, with as much traffic the other way.
     both: Option<f64>,
-    /// Read and written, together.
+    /// Bytes read plus bytes written.
     memory: Option<f64>,
 }
 
-/// What stands beside a figure, in bytes of input a second.
+/// The bounds shown with a figure, in bytes of input per second.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beside {
-    /// What transfers of the same bytes alone reach.
+    /// Rate of transfers alone of the same bytes.
     pub roof: Option<f64>,
-    /// The kernels on data that lies on the device.
+    /// Rate of the kernels on resident data.
     pub resident: Option<f64>,
-    /// What copies inside the device of as many bytes as the operation reads and writes reach.
+    /// Rate of copies inside the device of as many bytes as the operation reads and writes.
     pub resident_roof: Option<f64>,
 }
 
 impl Roofs {
-    /// Measured with jobs of `bytes`.
+    /// Measures with jobs of `bytes`.
     pub fn measured(on: &Accelerated, bytes: usize, emulated: bool) -> Outcome<Roofs> {
         let rate = |up_bytes, down_bytes| -> Outcome<Option<f64>> {
             let transfer: Arc<dyn Operation> = Arc::new(Transfer { up_bytes, down_bytes });
@@ -51,7 +52,7 @@ impl Roofs {
         Ok(Roofs { emulated, up, down, both, memory: memory.map(|rate| 2.0 * rate) })
     }
 
-    /// What bounds an operation, and what it does without transfers.
+    /// The bounds of an operation, and its rate without transfers.
     pub fn beside(&self, on: &Accelerated, work: &Work) -> Outcome<Beside> {
         let read = work.operation.input_bytes() as f64;
         let written = work.operation.output_bytes() as f64;
@@ -63,7 +64,7 @@ impl Roofs {
         })
     }
 
-    /// The transfers, a line each.
+    /// Prints the transfers, a line each.
     pub fn print(&self, out: &Out) -> Outcome {
         let rows = [
             ("to the device", self.up),
@@ -83,7 +84,8 @@ impl Roofs {
     }
 }
 
-/// Bytes of input a second of an operation's kernels, its input being on the first device. None if that device has failed.
+/// Bytes of input per second of an operation's kernels, with the input on the first device. `None` if that device has
+/// failed.
 fn on_resident(on: &Accelerated, work: &Work, emulated: bool) -> Outcome<Option<f64>> {
     let failed = |e: &dyn std::fmt::Display| Failure::new(Exit::Failed, e.to_string());
     let has_failed = || on.runtime().devices().first().is_none_or(|device| device.retired.is_some());
@@ -100,7 +102,7 @@ fn on_resident(on: &Accelerated, work: &Work, emulated: bool) -> Outcome<Option<
         Err(_) if has_failed() => Ok(false),
         done => done.map(|()| true).map_err(|e| failed(&e)),
     };
-    // The first is to warm it: memory and code are there then.
+    // The first run warms up memory and code.
     if !run(1)? {
         return Ok(None);
     }

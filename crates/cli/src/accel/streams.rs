@@ -1,4 +1,4 @@
-//! Files piece by piece: no command here holds more than a few pieces of one in memory.
+//! Reads files piece by piece: no command here holds more than a few pieces of a file in memory.
 
 use crate::exit::{Failure, Outcome};
 use std::fs::File;
@@ -9,17 +9,17 @@ use tessera_hashgpu::digest::{Digest, Function, Hasher};
 /// Bytes read at a time.
 pub const PIECE_BYTES: usize = 16 << 20;
 
-/// The file, to be read.
+/// Opens the file for reading.
 pub fn open_file(path: &Path) -> Outcome<File> {
     File::open(path).map_err(|e| Failure::io(path.display(), &e))
 }
 
-/// Appends up to `most` of the next bytes to `buffer`; how many, 0 at the end.
+/// Appends up to `most` of the next bytes to `buffer`; returns their number, 0 at the end.
 pub fn read_more(file: &mut File, path: &Path, most: usize, buffer: &mut Vec<u8>) -> Outcome<usize> {
     file.take(most as u64).read_to_end(buffer).map_err(|e| Failure::io(path.display(), &e))
 }
 
-/// Length and digest of what is left of a file, after `before`, which has been read of it.
+/// Length and digest of a file whose first bytes, `before`, have been read already; reads the rest.
 pub fn digest_rest(function: Function, before: &[u8], file: &mut File, path: &Path) -> Outcome<(u64, Digest)> {
     let (mut hasher, mut bytes, mut piece) = (Hasher::new(function), before.len() as u64, Vec::new());
     hasher.update(before);

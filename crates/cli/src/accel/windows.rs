@@ -1,5 +1,5 @@
-//! `tessera accel windows`: the hash of every window of a file, piece by piece, without losing those that straddle
-//! two pieces.
+//! `tessera accel windows`: the hash of every window of a file, piece by piece, including the windows that straddle two
+//! pieces.
 
 use super::streams::{PIECE_BYTES, open_file, read_more};
 use super::{open, say_faults};
@@ -14,7 +14,7 @@ use tessera_accel::{Accelerated, RunError};
 use tessera_hashgpu::operations::HashWindows;
 use tessera_hashgpu::windows::Windows;
 
-/// Bytes read at a time: at steps of one byte there are thirty times as many bytes of results.
+/// Bytes read at a time: with steps of one byte the results are thirty times as large.
 const READ_BYTES: usize = 1 << 20;
 
 pub fn windows(args: &WindowsArgs) -> Outcome {
@@ -44,8 +44,8 @@ pub fn windows(args: &WindowsArgs) -> Outcome {
     Ok(())
 }
 
-/// Writes the results beside `target`, where they appear when they are complete: the file that is read may be the one
-/// that is replaced. How many there are.
+/// Writes the results to a temporary file, which replaces `target` when complete: the input may be the file that is
+/// replaced. Returns the number of results.
 fn to_file(device: &Accelerated, windows: Windows, path: &Path, target: &Path, force: bool) -> Outcome<usize> {
     if !force && target.exists() {
         let why = format!("{} exists; --force overwrites it, --output names another", target.display());
@@ -64,7 +64,7 @@ fn to_file(device: &Accelerated, windows: Windows, path: &Path, target: &Path, f
     Ok(count)
 }
 
-/// A line for each window, from that at offset `first` on.
+/// Prints a line for each window; the first one is at offset `first`.
 fn show(out: &Out, windows: Windows, path: &Path, first: u64, results: &[u8]) -> Outcome {
     for (number, result) in results.chunks_exact(windows.width_bytes()).enumerate() {
         let offset = first + (number * windows.step_bytes()) as u64;
@@ -77,10 +77,10 @@ fn show(out: &Out, windows: Windows, path: &Path, first: u64, results: &[u8]) ->
     Ok(())
 }
 
-/// Calls `take` with the offset of the first of some windows and their results, until all have been.
+/// Calls `take` with groups of results and the offset of the first window of each group.
 fn each(device: &Accelerated, windows: Windows, path: &Path, take: &mut dyn FnMut(u64, &[u8]) -> Outcome) -> Outcome {
     let mut file = open_file(path)?;
-    // What the buffer's first byte is in the file, and how far beyond the buffer the next window begins.
+    // `base`: offset in the file of the buffer's first byte. `skip`: bytes from the buffer's end to the next window.
     let (mut buffer, mut base, mut skip) = (Vec::new(), 0u64, 0usize);
     while read_more(&mut file, path, READ_BYTES, &mut buffer)? > 0 {
         let skipped = skip.min(buffer.len());
