@@ -1,5 +1,5 @@
-//! [`Bytes`] and [`Words`] with NEON: sixteen bytes, or four words. There are no prefetches: stable Rust has no intrinsic
-//! for them on ARM, and no measurement on ARM shows that they would help.
+//! [`Bytes`] and [`Words`] with NEON: sixteen bytes, or four words. There are no prefetches: stable Rust has no
+//! intrinsic for them on ARM, and no measurement on ARM shows that they would help.
 #![allow(unsafe_code, clippy::needless_range_loop)] // Lanes and words are indexes, side by side.
 
 use super::Bytes;

@@ -60,6 +60,9 @@ impl Work {
     }
 
     /// Makes an input.
+    ///
+    /// # Errors
+    /// There is no memory for it.
     pub fn input(&self, on: &Accelerated) -> Outcome<Buffer> {
         let mut input = on.runtime().buffer(self.operation.input_bytes()).map_err(failed)?;
         match self.is_sample {
@@ -91,6 +94,9 @@ pub fn enough(on: &Accelerated) -> Duration {
 
 /// The rate of jobs, several at once. `None` if a device was asked and the CPU did any of them: that rate is not the
 /// device's.
+///
+/// # Errors
+/// A job is refused or fails.
 pub fn measure(on: &Accelerated, work: &Work, target: Target) -> Outcome<Option<Measured>> {
     let submit = |input: Buffer| {
         on.runtime().submit(work.operation.clone(), input, Request { target, deadline: None }).map_err(failed)

@@ -44,6 +44,9 @@ impl<'a, T> InOrder<'a, T> {
     }
 
     /// Submits a job; `read` makes its result when it ends. If there are many jobs, waits for the first one.
+    ///
+    /// # Errors
+    /// A job is refused or fails.
     pub fn start(
         &mut self,
         operation: &(impl Operation + Clone + 'static),
@@ -79,6 +82,9 @@ impl<'a, T> InOrder<'a, T> {
     }
 
     /// Waits for all jobs and returns the remaining results.
+    ///
+    /// # Errors
+    /// A job failed.
     pub fn finish(mut self) -> Result<Vec<T>, RunError> {
         while !self.running.is_empty() {
             self.end_first()?;
@@ -88,6 +94,9 @@ impl<'a, T> InOrder<'a, T> {
 }
 
 /// Digests of buffers.
+///
+/// # Errors
+/// A job is refused or fails.
 pub fn digests(device: &Accelerated, function: Function, buffers: &[&[u8]]) -> Result<Vec<Digest>, RunError> {
     // BLAKE3 fills its lanes with one buffer.
     let least = if function == Function::Blake3 { 1 } else { LANES };
@@ -125,6 +134,9 @@ fn start_batch(line: &mut InOrder<'_, Vec<Digest>>, function: Function, buffers:
 }
 
 /// Length and BLAKE3 digest of a file.
+///
+/// # Errors
+/// The file cannot be read, or a job fails.
 pub fn blake3_file(device: &Accelerated, path: &Path) -> Outcome<(u64, Digest)> {
     let (mut file, mut bytes) = (open_file(path)?, Vec::new());
     if read_more(&mut file, path, PART_BYTES + 1, &mut bytes)? > PART_BYTES {
@@ -136,6 +148,9 @@ pub fn blake3_file(device: &Accelerated, path: &Path) -> Outcome<(u64, Digest)> 
 
 /// Length and BLAKE3 digest of a file of which `before`, more than `part_bytes`, has been read. Parts are subtrees of
 /// BLAKE3's tree, each a power of two of groups.
+///
+/// # Errors
+/// The file cannot be read, or a job fails.
 pub fn blake3_by_parts(
     device: &Accelerated,
     part_bytes: usize,
@@ -190,6 +205,9 @@ fn fill(source: &mut impl Read, room: &mut [u8]) -> std::io::Result<usize> {
 }
 
 /// Length, and the digest of the digests of the segments ([`tessera_hashgpu::digest::segmented`]).
+///
+/// # Errors
+/// The file cannot be read, or a job fails.
 pub fn segmented(device: &Accelerated, function: Function, segment: usize, path: &Path) -> Outcome<(u64, Digest)> {
     let (mut file, mut all, mut bytes) = (open_file(path)?, Hasher::new(function), 0);
     let (mut line, mut piece) = (InOrder::new(device), Vec::new());

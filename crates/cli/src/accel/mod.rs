@@ -20,6 +20,9 @@ use tessera_accel::runtime::{Options, calibration_file};
 use tessera_accel::{Accelerated, Cpu, DeviceError, RunError};
 
 /// Runs a command.
+///
+/// # Errors
+/// The failure of the command.
 pub fn run(command: AccelCommand) -> Outcome {
     match command {
         AccelCommand::List { output } => list::list(output),

@@ -70,6 +70,9 @@ impl AnyCode {
 
     /// Bytes of every fragment that are computed together: whole stripes of about [`PIECE_BYTES`] of data. A byte of
     /// parity depends only on the same stripe of each data fragment, so pieces are independent.
+    ///
+    /// # Errors
+    /// The data of a stripe exceeds 1 GiB.
     pub fn piece_bytes(&self, k: usize) -> Outcome<usize> {
         let stripe = match self {
             AnyCode::Rs(_) => FRAGMENT_ALIGN_BYTES,
@@ -82,6 +85,9 @@ impl AnyCode {
     }
 
     /// Computes fragments `wanted` from the k fragments `sources`, each of `len` bytes.
+    ///
+    /// # Errors
+    /// The code cannot compute them, or a job fails.
     pub fn compute(
         &self,
         on: &Accelerated,

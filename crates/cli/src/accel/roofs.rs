@@ -42,6 +42,9 @@ pub struct Beside {
 
 impl Roofs {
     /// Measures with jobs of `bytes`.
+    ///
+    /// # Errors
+    /// A job is refused or fails.
     pub fn measured(on: &Accelerated, bytes: usize, emulated: bool) -> Outcome<Roofs> {
         let rate = |up_bytes, down_bytes| -> Outcome<Option<f64>> {
             let transfer: Arc<dyn Operation> = Arc::new(Transfer { up_bytes, down_bytes });
@@ -53,6 +56,9 @@ impl Roofs {
     }
 
     /// The bounds of an operation, and its rate without transfers.
+    ///
+    /// # Errors
+    /// A job is refused or fails.
     pub fn beside(&self, on: &Accelerated, work: &Work) -> Outcome<Beside> {
         let read = work.operation.input_bytes() as f64;
         let written = work.operation.output_bytes() as f64;
@@ -65,6 +71,9 @@ impl Roofs {
     }
 
     /// Prints the transfers, a line each.
+    ///
+    /// # Errors
+    /// The output cannot be written.
     pub fn print(&self, out: &Out) -> Outcome {
         let rows = [
             ("to the device", self.up),
