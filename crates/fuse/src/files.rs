@@ -1,11 +1,11 @@
-//! Open files: what this mount has written and not committed yet, and the version under it.
+//! Open files: the bytes that this mount has written and not committed, and the version below them.
 //!
-//! All handles of an inode share one [`OpenFile`], so programs on one mount see each other's writes at once. Other mounts
-//! see them when they are committed: at fsync, and when a handle that wrote is closed (close-to-open). Bytes wait in
-//! [`WriteBuffer`] until there are enough to be cut, then stream into a write session. A read of bytes that are in the
-//! session but in no version yet commits first.
+//! All handles of an inode share one [`OpenFile`], so programs on one mount see each other's writes at once. Other
+//! mounts see them after a commit: at fsync, and when a handle that wrote is closed (close-to-open). Bytes wait in
+//! [`WriteBuffer`] until there are enough to cut into chunks, then stream into a write session. A read of bytes that
+//! are in the session but in no version commits first.
 //!
-//! A file whose `write-mode` asks for it has a log in the spool instead of buffer and a session ([`local`]).
+//! A file whose `write-mode` asks for it has a log in the spool instead of buffer and session ([`local`]).
 
 mod local;
 mod pushing;
@@ -25,11 +25,11 @@ use tessera_mount::namespace::{EntryAttr, Namespace, Stamp};
 use tessera_mount::write_buffer::WriteBuffer;
 use tessera_policy::WriteMode;
 
-/// Bytes that wait before a write session is opened: smaller files are committed as a whole, in one go.
+/// Bytes that wait before a write session is opened. Smaller files are committed in one request.
 const STREAM_FROM_BYTES: usize = 4 << 20;
-/// Bytes that may wait for the gap before them to be filled.
+/// Limit of the bytes that wait for the gap before them to be filled.
 const HOLD_BYTES: usize = 32 << 20;
-/// A read opens a version with the extents of this many bytes.
+/// Bytes of the file whose extents a read fetches when it opens a version.
 const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
 
 /// Open files by inode.
@@ -42,99 +42,100 @@ struct Slot {
     writers: usize,
 }
 
-/// See the module.
+/// One file and its unwritten state. See the module.
 pub struct OpenFile {
     ino: u64,
-    /// Held while what is in the spool is brought into the store; taken before `state`.
+    /// Held while the spool's content of this file is brought into the store. Taken before `state`.
     turn: Mutex<()>,
     meter: Mutex<local::Meter>,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Length as it is seen here.
+    /// Length as this mount shows it.
     size_bytes: u64,
-    /// The version that was looked at, or made here, last.
+    /// The last version that this mount opened or committed.
     version: u64,
-    /// What the store calls the content of that; 0: not known.
+    /// The store's name of that version's content; 0: unknown.
     content: u64,
-    /// The version under what was written; opened when it is read.
+    /// The version below the written bytes; opened at the first read.
     base: Option<Arc<ReadHandle>>,
-    /// Nothing of the version under it is part of the file any more.
+    /// No byte of the version below belongs to the file any longer.
     replaced: bool,
-    /// It has lost its last name here: sessions alone keep it.
+    /// The file lost its last name on this mount: only sessions keep it.
     unlinked: bool,
     buffer: WriteBuffer,
     session: Option<Session>,
-    /// Where what is written goes instead of those two.
+    /// Takes the writes instead of `buffer` and `session`.
     log: Option<Log>,
-    /// A log whose content is in the session, until that is committed.
+    /// A log whose content is in the session; kept until the session is committed.
     poured: Option<Log>,
-    /// How it is written.
+    /// How this file is written.
     mode: WriteMode,
-    /// `close` may return before all is durable.
+    /// `close` may return before everything is durable.
     optimistic: bool,
-    /// It was closed, and what is in the session is to be committed.
+    /// The file was closed, and the session's content still needs a commit.
     owes_commit: bool,
-    /// It was made shorter, and no version says so yet: nothing may go behind its end before one does, or what was cut off
-    /// would show through.
+    /// The file was shortened and no version says so yet. No write behind the end is allowed before a commit, or the
+    /// bytes that were cut off would show through.
     cut: bool,
     /// There is something to commit.
     changed: bool,
-    /// Modification time to commit, ns since 1970; 0: when it happens.
+    /// Modification time to commit, ns since 1970; 0: the time of the commit.
     mtime_ns: i64,
-    /// What it was made as, until there is a version.
+    /// Attributes from the create; none once there is a version.
     made: Option<EntryAttr>,
-    /// Another mount's version stands instead of what was written here, and the kernel does not know: that version, and its length.
+    /// Another mount's version replaced what was written here, and the kernel does not know yet: that version and its
+    /// length.
     gave_way: Option<(u64, u64)>,
-    /// A write failed: what was acknowledged to the kernel is lost, and whoever asks hears of it.
+    /// A write failed: bytes that the kernel was told are written are lost. Every later caller gets this error.
     failed: Option<Errno>,
 }
 
 /// An open write session.
 struct Session {
     handle: Box<dyn Writes>,
-    /// Where the next byte of the stream goes.
+    /// Offset of the next byte of the stream.
     position: u64,
-    /// Everything handed over since the last commit lies in here.
+    /// Range that covers everything handed over since the last commit.
     uncommitted: Option<Range<u64>>,
-    /// It patches; else it replaces and can only go forward.
+    /// True: the session patches. False: it replaces the file and can only go forward.
     patches: bool,
 }
 
 impl Files {
-    /// Whether somebody has the file open.
+    /// Whether a handle of the file is open.
     pub fn is_open(&self, ino: u64) -> bool {
         self.0.lock().contains_key(&ino)
     }
 
-    /// Whether somebody has it open for writing.
+    /// Whether a handle is open for writing.
     pub fn has_writers(&self, ino: u64) -> bool {
         self.0.lock().get(&ino).is_some_and(|slot| slot.writers > 0)
     }
 
-    /// Whether one handle alone has it open.
+    /// Whether exactly one handle is open.
     pub fn is_open_once(&self, ino: u64) -> bool {
         self.0.lock().get(&ino).is_some_and(|slot| slot.handles == 1)
     }
 
-    /// Whether none is open.
+    /// Whether no file is open.
     pub fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }
 
-    /// Files that are open, and those of them with something that is in no version.
+    /// Number of open files, and number of those with uncommitted changes.
     pub fn figures(&self) -> (u64, u64) {
         let all: Vec<Arc<OpenFile>> = self.0.lock().values().map(|slot| slot.file.clone()).collect();
         (all.len() as u64, all.iter().filter(|file| file.size().1).count() as u64)
     }
 
-    /// The open file, if somebody has it open.
+    /// The file, if a handle of it is open.
     pub fn get(&self, ino: u64) -> Option<Arc<OpenFile>> {
         self.0.lock().get(&ino).map(|slot| slot.file.clone())
     }
 
-    /// One more handle. `size_bytes`: the length it has if nobody has it open yet.
+    /// Adds a handle. `size_bytes`: the file's length, used if no handle is open yet.
     pub fn open(&self, ino: u64, size_bytes: u64, writes: bool) -> Arc<OpenFile> {
         let mut files = self.0.lock();
         let slot = files.entry(ino).or_insert_with(|| Slot {
@@ -150,18 +151,19 @@ impl Files {
         slot.file.clone()
     }
 
-    /// One handle less. The last one, and the last that writes, commits what is left.
+    /// Drops a handle. The last handle, and the last one that writes, commits what is left.
     pub fn release(&self, store: &Store, file: &OpenFile, writes: bool) {
         let leaves = |slot: &mut Slot| {
             slot.handles -= 1;
             slot.writers -= usize::from(writes);
             slot.handles == 0 || (writes && slot.writers == 0)
         };
-        // Counted before it is committed: of two that leave at once, one is the last.
+        // The handle is counted off before the commit: if two close at once, exactly one is the last.
         if !self.0.lock().get_mut(&file.ino).is_some_and(leaves) {
             return;
         }
-        // Who closed has heard of failures at flush. Whoever opens it meanwhile shares this file, and keeps it.
+        // Flush already reported failures to the program that closed. A program that opens the file meanwhile shares
+        // and keeps this `OpenFile`.
         let _ = file.close_session(store);
         let failed = file.state.lock().failed.is_some();
         let mut files = self.0.lock();
@@ -176,14 +178,14 @@ impl Files {
         }
     }
 
-    /// One handle of the spool's: a file that waits in there stays open.
+    /// Adds the spool's handle: a file that waits in the spool stays open.
     fn hold(&self, ino: u64) {
         if let Some(slot) = self.0.lock().get_mut(&ino) {
             slot.handles += 1;
         }
     }
 
-    /// That one goes.
+    /// Drops the spool's handle.
     fn let_go(&self, ino: u64) {
         let mut files = self.0.lock();
         if let Some(slot) = files.get_mut(&ino) {
@@ -194,12 +196,12 @@ impl Files {
         }
     }
 
-    /// Commits everything that is open, and is not in the spool; how many failed.
+    /// Commits all open files that are not safe in the spool. Returns how many failed.
     pub fn commit_all(&self, store: &Store) -> usize {
         self.unsafe_now().iter().filter(|file| file.commit(store).is_err()).count()
     }
 
-    /// All that are open, and not safe in the spool.
+    /// All open files that are not safe in the spool.
     pub fn unsafe_now(&self) -> Vec<Arc<OpenFile>> {
         let all: Vec<Arc<OpenFile>> = self.0.lock().values().map(|slot| slot.file.clone()).collect();
         all.into_iter().filter(|file| !file.is_safe()).collect()
@@ -233,20 +235,23 @@ impl State {
 }
 
 impl OpenFile {
-    /// Length as it is seen here, and whether something waits to be committed.
+    /// Length as this mount shows it, and whether something waits to be committed.
     pub fn size(&self) -> (u64, bool) {
         let state = self.state.lock();
         (state.size_bytes, state.changed)
     }
 
-    /// Looks at the version that is current now, as an open does, unless something written here waits; the version under
-    /// it and its length.
+    /// Opens the current version, as an open does, unless uncommitted changes wait. Returns the version below and its
+    /// length.
+    ///
+    /// # Errors
+    /// As the open of a version.
     pub fn refresh(&self, store: &Store) -> Result<(u64, u64), Errno> {
         let mut state = self.state.lock();
         if !state.changed {
             let base = open_base(store, self.ino)?;
             if base.opened().version.version != state.version {
-                // Somebody else changed it: the session would go on from what it was.
+                // Another client changed the file; the session builds on the old version.
                 state.session = None;
                 state.version = base.opened().version.version;
             }
@@ -260,22 +265,25 @@ impl OpenFile {
         Ok((version, state.size_bytes))
     }
 
-    /// It was made here just now.
+    /// This mount created the file just now.
     pub fn made(&self, known: EntryAttr) {
         self.state.lock().made = Some(known);
     }
 
-    /// What it was made as, if that was here and there is no version yet.
+    /// Attributes from the create, if this mount created the file and it has no version yet.
     pub fn made_as(&self) -> Option<EntryAttr> {
         self.state.lock().made.clone()
     }
 
-    /// Attributes were changed: what it was made as is past.
+    /// Drops the attributes from the create, because they changed.
     pub fn forget_made(&self) {
         self.state.lock().made = None;
     }
 
-    /// Keeps the file alive: its last name is about to go.
+    /// Makes sure that a read session keeps the file when its last name is removed.
+    ///
+    /// # Errors
+    /// As the open of a version.
     pub fn pin(&self, store: &Store) -> Result<(), Errno> {
         let mut state = self.state.lock();
         if state.base.is_none() {
@@ -284,12 +292,15 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Its last name may have gone: from now on there is always a session that keeps it.
+    /// The last name may be gone: from now on the file always has a session that keeps it.
     pub fn unlinked(&self) {
         self.state.lock().unlinked = true;
     }
 
-    /// Reads at `offset`, as much as there is of `len`.
+    /// Reads up to `len` bytes at `offset`; fewer at the end of the file.
+    ///
+    /// # Errors
+    /// Those of the read, and of the commit that it may need first.
     pub fn read(&self, store: &Store, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let mut state = self.state.lock();
         let end = offset.saturating_add(len as u64).min(state.size_bytes);
@@ -327,6 +338,9 @@ impl OpenFile {
     }
 
     /// Writes at `offset`.
+    ///
+    /// # Errors
+    /// Those of the session or of the log; an earlier failure is returned again.
     pub fn write(&self, store: &Store, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         let mut state = self.state.lock();
         if let Some(errno) = state.failed {
@@ -355,7 +369,10 @@ impl OpenFile {
         state.note(done)
     }
 
-    /// Changes the length.
+    /// Sets the length.
+    ///
+    /// # Errors
+    /// As [`OpenFile::write`].
     pub fn truncate(&self, store: &Store, size_bytes: u64) -> Result<(), Errno> {
         let mut state = self.state.lock();
         if size_bytes != state.size_bytes && state.begin_log(store, self.ino) {
@@ -368,7 +385,7 @@ impl OpenFile {
         state.note(done)
     }
 
-    /// Takes a modification time along with what waits to be committed; false if nothing does.
+    /// Sets the modification time of the next commit. Returns false if nothing waits to be committed.
     pub fn set_mtime(&self, mtime_ns: i64) -> bool {
         let mut state = self.state.lock();
         if state.changed {
@@ -378,7 +395,7 @@ impl OpenFile {
         state.changed
     }
 
-    /// Closes it, and gives the write session back.
+    /// Commits what is left and drops the write session.
     fn close_session(&self, store: &Store) -> Result<(), Errno> {
         let (mut state, done) = self.acknowledge(store, self.state.lock());
         if !state.owes_commit {
@@ -389,7 +406,10 @@ impl OpenFile {
         done
     }
 
-    /// Makes everything written so far a version, durable as its policy says.
+    /// Commits everything written so far as a version, as durable as the policy asks.
+    ///
+    /// # Errors
+    /// Those of the commit; an earlier failed write is reported again.
     pub fn commit(&self, store: &Store) -> Result<(), Errno> {
         let mut state = self.state.lock();
         if state.log.is_none() {
@@ -401,7 +421,7 @@ impl OpenFile {
 }
 
 impl State {
-    /// Remembers a failure.
+    /// On an error, records it in `failed` and drops the session.
     fn note<T>(&mut self, result: Result<T, Errno>) -> Result<T, Errno> {
         if let Err(errno) = &result {
             self.failed = Some(*errno);
@@ -410,12 +430,12 @@ impl State {
         result
     }
 
-    /// Whether these bytes come next in the open session's stream, and nothing of them waits in buffer.
+    /// Whether these bytes come next in the session's stream and none of them overlaps the buffer.
     fn continues(&self, offset: u64, end: u64) -> bool {
         self.session.as_ref().is_some_and(|s| s.position == offset) && !self.buffer.overlaps(offset, end)
     }
 
-    /// Hands over what continues the stream, without a copy of its own, and the buffer that come next.
+    /// Hands over bytes that continue the stream without copying them, then the buffered bytes that follow.
     fn stream(&mut self, store: &Store, ino: u64, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         self.hand_over(store, ino, offset, bytes)?;
         while let Some((at, piece)) =
@@ -426,12 +446,13 @@ impl State {
         Ok(())
     }
 
-    /// Hands over what can be cut; `all` of it, in order, or what continues the stream.
+    /// Hands over buffered bytes while [`STREAM_FROM_BYTES`] or more wait; with `all`, every byte. Bytes that continue
+    /// the stream go first.
     fn feed(&mut self, store: &Store, ino: u64, all: bool) -> Result<(), Errno> {
         while all || self.buffer.len_bytes() >= STREAM_FROM_BYTES {
             let follows = self.session.as_ref().map(|s| s.position).and_then(|at| Some((at, self.buffer.take_at(at)?)));
-            // The kernel's writes of one flush come in any order. What replaces a file must begin with its first byte: going
-            // back would commit what there is, for all to see.
+            // The kernel writes the pages of one flush in any order. A session that replaces must begin with byte 0: to
+            // go back it would have to commit, and other clients would see the part.
             let begins = self.session.is_none() && (!self.replaced || self.buffer.first() == Some(0));
             let jumps = all || begins || self.buffer.len_bytes() > HOLD_BYTES;
             let next = match follows {
@@ -454,12 +475,12 @@ impl State {
         session.position = offset + bytes.len() as u64;
         let hull = session.uncommitted.get_or_insert(offset..offset);
         *hull = hull.start.min(offset)..hull.end.max(session.position);
-        // Also if what came before has just been committed to make way.
+        // Set here, because the commit above may have cleared it.
         self.changed = true;
         Ok(())
     }
 
-    /// The write session, opened if there is none.
+    /// The write session; opens one if there is none.
     fn session(&mut self, store: &Store, ino: u64) -> Result<&mut Session, Errno> {
         match self.session {
             Some(ref mut session) => Ok(session),
@@ -467,7 +488,7 @@ impl State {
         }
     }
 
-    /// A new one; with `if_version` it commits only over that.
+    /// Opens a session; with `if_version` it commits only over that version.
     fn open_session(&mut self, store: &Store, ino: u64, if_version: Option<u64>) -> Result<&mut Session, Errno> {
         let (patches, inodes) = (!self.replaced, store.client.inodes());
         store.settle(ino)?;
@@ -480,7 +501,7 @@ impl State {
         Ok(self.session.insert(Session { handle, position: 0, uncommitted: None, patches }))
     }
 
-    /// Commits what the session has, and keeps it.
+    /// Commits the session's content and keeps the session.
     fn sync_session(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
         let Some(session) = self.session.as_mut() else { return Ok(()) };
         if self.mtime_ns != 0 {
@@ -500,7 +521,7 @@ impl State {
         let shrinks = size_bytes < self.size_bytes;
         self.buffer.remove(size_bytes, u64::MAX);
         if size_bytes == 0 {
-            // What was handed over and is in no version is given up with the session.
+            // Uncommitted bytes in the session are abandoned with it.
             self.session = None;
             self.replaced = true;
             self.cut = false;
@@ -538,7 +559,8 @@ impl State {
     fn commit_changes(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
         self.pour_log(store, ino)?;
         if let Some(bytes) = self.whole() {
-            // An expectation: whoever is wrong about it has asked in vain, and asks again.
+            // The cached policy may be outdated: the manager rejects a wrong one, and the client then asks for the
+            // current one.
             let policy = store.namespace.attr(ino).or_else(|| self.made.clone()).and_then(|known| known.policy());
             let bytes = Bytes::from(bytes);
             let stamp = store.namespace.with(Namespace::stamp);
@@ -567,7 +589,7 @@ impl State {
         self.sync_session(store, ino)
     }
 
-    /// The whole content, if it is all here and no session has been opened for it.
+    /// The whole content, if all of it is in the buffer and no session was opened.
     fn whole(&mut self) -> Option<Vec<u8>> {
         match (&self.session, self.size_bytes) {
             (Some(_), _) => None,
@@ -577,7 +599,7 @@ impl State {
         }
     }
 
-    /// A version was made; `stamp`: of the request, unless the namespace has the answer by now.
+    /// Updates the state after a commit. `stamp`: the request's, unless the namespace already has the answer.
     fn committed(&mut self, store: &Store, ino: u64, done: &WriteDone, stamp: Option<Stamp>) -> Result<(), Errno> {
         self.changed = !self.buffer.is_empty() || self.cut;
         self.version = done.version;
@@ -593,7 +615,7 @@ impl State {
         }
         store.kernel.lock().holds(ino, done.version, self.size_bytes);
         self.is_committed(store, ino);
-        // A file without a name lives by its sessions: the new one first.
+        // Only sessions keep a file without a name: open the new one before dropping the old.
         self.base = if self.unlinked { Some(open_base(store, ino)?) } else { None };
         Ok(())
     }
@@ -605,7 +627,10 @@ fn open_base(store: &Store, ino: u64) -> Result<Arc<ReadHandle>, Errno> {
     Ok(Arc::new(opened.map_err(|e| failed("open", ino, e.code(), &e))?))
 }
 
-/// Reads at `offset` of a version, as much as there is of `len`.
+/// Reads up to `len` bytes of a version at `offset`; fewer at its end.
+///
+/// # Errors
+/// As the read; logged.
 pub fn read_version(version: &ReadHandle, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
     let mut out = vec![0; version.len_bytes().saturating_sub(offset).min(len as u64) as usize];
     read_base(version, offset, &mut out)?;

@@ -1,7 +1,7 @@
-//! The kernel's requests, one function each: looked up, carried out, answered.
+//! The FUSE requests, one function each: look up what is needed, carry the request out, reply.
 //!
-//! Nothing is decided here that another room could decide: bytes belong to [`crate::files`], names under leases to
-//! [`crate::namespace`]. Permissions are checked by the kernel (`default_permissions`).
+//! This module makes no decisions of its own: [`crate::files`] owns the bytes, [`crate::namespace`] the names and
+//! leases. The kernel checks permissions (`default_permissions`).
 
 mod opening;
 mod tree;
@@ -31,16 +31,16 @@ use tessera_mount::namespace::Scope;
 use tessera_mount::synthetic;
 use tessera_wire::{Attr, InodeKind};
 
-/// Longest write the kernel sends at once, bytes.
+/// Longest write that the kernel sends at once, bytes.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
-/// Requests the kernel has under way in the background.
+/// Background requests that the kernel keeps in flight.
 const MAX_BACKGROUND: u16 = 64;
 /// `O_EXCL`.
 const EXCLUSIVE: i32 = 0o200;
 /// Sizes in `statfs` are multiples of this, bytes.
 const STATFS_BLOCK_BYTES: u32 = 1 << 20;
 
-/// See the module.
+/// The FUSE file system over one [`Store`]. See the module.
 pub struct TesseraFs {
     store: Arc<Store>,
     history: History,
@@ -55,19 +55,19 @@ enum Handle {
         writes: bool,
     },
     Directory(Arc<Mutex<OpenDirectory>>),
-    /// An old version of a file.
+    /// One old version of a file.
     Version(Arc<ReadHandle>),
-    /// A directory of those.
+    /// A directory of old versions, with its entries.
     Versions(Arc<Vec<history::Entry>>),
 }
 
-/// Nothing can be changed among old versions.
+/// Old versions are read-only: a synthetic inode gives `EROFS`.
 fn writable(ino: u64) -> Result<u64, Errno> {
     if history::is_synthetic(ino) { Err(Errno::EROFS) } else { Ok(ino) }
 }
 
 impl TesseraFs {
-    /// Over a store.
+    /// Serves `store`.
     pub fn new(store: Arc<Store>) -> Self {
         TesseraFs { store, history: History::default(), handles: Mutex::default(), next_handle: AtomicU64::new(1) }
     }
@@ -86,7 +86,8 @@ impl TesseraFs {
         }
     }
 
-    /// The kernel takes over a length that it is told ([`crate::beside`]): nothing changes.
+    /// Replies with the current attributes and changes nothing. The kernel takes over the length in the reply
+    /// ([`crate::beside`]).
     fn show_attributes(&self, ino: u64, reply: ReplyAttr) {
         match self.known(ino) {
             Ok(known) => reply.attr(&self.ttl(), &file_attr(&self.seen(known.attr))),
@@ -94,7 +95,7 @@ impl TesseraFs {
         }
     }
 
-    /// Shows entries from `position` on until `add` says that there is no room.
+    /// Adds the entries from `position` on until `add` returns that the reply is full.
     fn show(
         &self,
         ino: u64,
@@ -517,7 +518,7 @@ impl Filesystem for TesseraFs {
         reply.ok();
     }
 
-    /// Names are durable when the call that made them returns, but for those of new files.
+    /// The call that makes a name also makes it durable; only deferred creates must be settled here.
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         done(self.store.namespace.settle(&self.store.client, Scope::Directory(ino.0)), reply);
     }
@@ -575,7 +576,7 @@ impl Filesystem for TesseraFs {
         done(writable(ino.0).and_then(|ino| xattrs::remove(&self.store, ino, name.as_bytes())), reply);
     }
 
-    /// No device is behind a file.
+    /// No file is a device, so there is no `ioctl` to pass on.
     fn ioctl(
         &self,
         _req: &Request,
@@ -590,12 +591,12 @@ impl Filesystem for TesseraFs {
         reply.error(Errno::ENOTTY);
     }
 
-    /// The kernel does it, and does not ask again.
+    /// Not implemented: the kernel then seeks by itself and does not ask again.
     fn lseek(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _offset: i64, _whence: i32, reply: ReplyLseek) {
         reply.error(Errno::ENOSYS);
     }
 
-    /// The kernel reads and writes instead; what is copied is found again by its content.
+    /// Not supported: the kernel then reads and writes instead, and deduplication finds the copied chunks.
     fn copy_file_range(
         &self,
         _req: &Request,
@@ -645,7 +646,7 @@ impl Filesystem for TesseraFs {
         locking::set(&self.store, Asked { ino, owner, start, end, kind: typ, pid, tid, wait: sleep }, reply);
     }
 
-    /// There are no blocks to be had in advance; only the length can be made longer.
+    /// Blocks cannot be allocated in advance; only the length can grow.
     fn fallocate(
         &self,
         _req: &Request,

@@ -1,4 +1,4 @@
-//! Handles: files and directories that are opened, and what is behind a handle.
+//! Handles: opens files and directories, and finds what a handle stands for.
 
 use super::{Handle, TesseraFs};
 use crate::dirs::OpenDirectory;
@@ -23,7 +23,7 @@ impl TesseraFs {
         }
     }
 
-    /// An open of our own.
+    /// An open by a thread of [`crate::beside`].
     pub(super) fn open_beside(&self, ino: u64, flags: OpenFlags) -> (FileHandle, FopenFlags) {
         let size_bytes = self.known(ino).map_or(0, |known| known.attr.size_bytes);
         let file = self.store.files.open(ino, size_bytes, false);
@@ -48,7 +48,8 @@ impl TesseraFs {
             Err(errno) => {
                 self.store.namespace.with(|core, _| core.forget(&[ino]));
                 self.store.files.release(&self.store, &file, writes);
-                // What the kernel took the name for is none any more: it looks again.
+                // The inode that the kernel had cached for the name is gone. `ESTALE` makes the kernel look the name up
+                // again.
                 return Err(if errno.code() == Errno::ENOENT.code() { Errno::ESTALE } else { errno });
             }
         };
@@ -62,7 +63,7 @@ impl TesseraFs {
         Ok((self.keep(Handle::File { file, writes }), cache))
     }
 
-    /// Somebody else made the file between the kernel's look and its wish to make it.
+    /// Opens a file that another client created between the kernel's lookup and its create.
     pub(super) fn open_existing(&self, parent: u64, name: &[u8], flags: OpenFlags, reply: ReplyCreate) {
         self.store.namespace.with(|core, _| core.forget_name(parent, name));
         let opened =
@@ -94,7 +95,7 @@ impl TesseraFs {
         }
     }
 
-    /// The entries of an open directory of old versions.
+    /// Entries of an open directory of old versions.
     pub(super) fn versions(&self, fh: FileHandle) -> Option<Arc<Vec<history::Entry>>> {
         match self.handles.lock().get(&fh.0) {
             Some(Handle::Versions(entries)) => Some(entries.clone()),

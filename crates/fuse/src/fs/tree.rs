@@ -1,4 +1,4 @@
-//! Names and attributes: looked up, made, removed, changed.
+//! Names and attributes: lookup, create, remove, change.
 
 use super::{TesseraFs, writable};
 use crate::attr::{explained, file_attr};
@@ -27,7 +27,7 @@ impl TesseraFs {
         self.store.namespace.lookup(&self.store.client, parent, name).map_err(|e| explained("look up", parent, &e))
     }
 
-    /// Attributes as they are seen here: an open file may be longer than its version.
+    /// Attributes as this mount shows them: an open file may be longer than its version.
     pub(super) fn seen(&self, mut attr: Attr) -> Attr {
         if let Some(file) = self.store.files.get(attr.ino) {
             let (size_bytes, changed) = file.size();
@@ -39,14 +39,14 @@ impl TesseraFs {
         attr
     }
 
-    /// What the kernel is told of an inode it learns of.
+    /// Attributes and generation to tell the kernel in the reply to a lookup.
     pub(super) fn entry(&self, attr: Attr) -> (FileAttr, Generation) {
         let generation = self.store.kernel.lock().looked_up(&attr, self.store.files.is_open(attr.ino));
         (file_attr(&self.seen(attr)), Generation(generation))
     }
 
-    /// Owner of something new: in a directory with the set-group-id bit the group is the directory's (and new directories
-    /// pass the bit on).
+    /// Owner of a new inode. In a directory with the set-group-id bit it gets the directory's group, and a new
+    /// directory inherits the bit.
     pub(super) fn owner(&self, parent: u64, req: &Request, mode: u32, directory: bool) -> Result<Owner, Errno> {
         let above = self.known(parent)?.attr;
         let inherits = above.mode & SET_GROUP_ID != 0;
@@ -55,7 +55,7 @@ impl TesseraFs {
         Ok(Owner { mode: mode & 0o7777 | bit, uid: req.uid(), gid })
     }
 
-    /// A name is about to go: an open file behind it must outlive it.
+    /// Pins the open file behind a name that is about to be removed: an open file must outlive its last name.
     pub(super) fn pin(&self, parent: u64, name: &[u8]) -> Option<Arc<OpenFile>> {
         if self.store.files.is_empty() {
             return None;
@@ -103,15 +103,15 @@ impl TesseraFs {
         }
     }
 
-    /// Whether files may be created in a directory without the manager.
+    /// Whether this mount may defer creates in a directory.
     fn may_defer_creates(&self, parent: u64) -> Result<bool, Errno> {
-        // A file that goes to the spool has a log under its number, and the manager must know the number.
+        // A spooled file has a log under its inode number, so the manager must know that number.
         let windowed =
             |above: EntryAttr| above.policy().is_some_and(|policy| policy.write_mode == WriteMode::SlidingWindow);
         Ok(!self.ttl().is_zero() && (self.store.spool.is_none() || windowed(self.known(parent)?)))
     }
 
-    /// A new file to be written, created without the manager if its directory is delegated.
+    /// Creates a file for writing without asking the manager, if this mount holds a delegation of the directory.
     pub(super) fn create_deferred(
         &self,
         req: &Request,
@@ -131,7 +131,7 @@ impl TesseraFs {
         Ok(namespace.with(|core, now_ns| core.create_deferred(now_ns, parent, name, attr, &above)))
     }
 
-    /// New directory. It comes delegated to this mount.
+    /// Makes a directory. The reply delegates it to this mount.
     pub(super) fn make_directory(&self, req: &Request, parent: u64, name: &[u8], mode: u32) -> Result<Attr, Errno> {
         let owner = self.owner(parent, req, mode, true)?;
         let namespace = &self.store.namespace;
@@ -143,7 +143,7 @@ impl TesseraFs {
         })?;
         let attr = made.attr.clone().ok_or(Errno::EIO)?;
         namespace.with(|core, _| {
-            // The directory above has one more link.
+            // The parent has one more link.
             core.forget(&[parent]);
             core.created_here(stamp, parent, name, &mut made, attr.ino);
         });
