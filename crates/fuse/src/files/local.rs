@@ -1,6 +1,7 @@
-//! Files that are written to the spool: while a file has a log, all that is written goes there, and all that is read comes from there and
-//! from the version below. A log begins with the first change after a version, and ends when the store has what it says: pushed in the background after
-//! the file was closed ([`crate::spool::push`]), or at once for fsync, for a lock, or when the spool can take no more.
+//! Files that are written to the spool. While a file has a log, writes go to the log, and reads come from the log and
+//! the version below it. A log begins with the first change after a version. It ends when the store has its content:
+//! pushed in the background after a close ([`crate::spool::push`]), or at once for fsync, for a lock, or when the spool
+//! is full.
 
 use super::{FIRST_EXTENTS_BYTES, Files, OpenFile, Slot, State, failed, read_base};
 use crate::mount::Store;
@@ -18,12 +19,12 @@ use tessera_mount::spool::speed::WriteSpeed;
 use tessera_policy::{Durability, Policy, WriteMode};
 use tessera_wire::{Attr, Code};
 
-/// What a log has more than this that is not on the disk goes there before the file is closed.
+/// Unsynced bytes of a log above which a close syncs it before taking the file's lock.
 const SYNC_AHEAD_BYTES: u64 = 1 << 20;
-/// Versions of others may come between so often.
+/// Attempts to commit while rewrites of the same content change the version in between.
 const ATTEMPTS: u32 = 4;
 
-/// How long a file has been written, and how much.
+/// Measures how long a file is open for writing, and how many bytes are written.
 #[derive(Debug, Default)]
 pub struct Meter {
     since: Option<Instant>,
@@ -32,36 +33,36 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Somebody opened it for writing.
+    /// A handle was opened for writing.
     pub fn opened(&mut self) {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// Something was written.
+    /// Counts written bytes.
     pub fn wrote(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
     }
 
-    /// Time since it was closed last.
+    /// Time since the last close.
     pub(super) fn since_closed(&self) -> Option<Duration> {
         self.closed.map(|closed| closed.elapsed())
     }
 
-    /// It was closed: bytes and time until now, if something was written.
+    /// The file was closed. Returns bytes and time since the open, if anything was written.
     fn closes(&mut self) -> Option<(u64, Duration)> {
         self.closed = Some(Instant::now());
         let since = self.since.filter(|_| self.bytes > 0)?;
         Some((self.bytes, since.elapsed()))
     }
 
-    /// Nobody has it open for writing any more.
+    /// The last handle that writes is gone.
     pub fn ends(&mut self) {
         (self.since, self.bytes) = (None, 0);
     }
 }
 
 impl Files {
-    /// Opens a file whose log was found; the spool has it open.
+    /// Opens a file whose log was found at the start of the mount. The spool holds the handle.
     pub fn adopt(&self, ino: u64, log: Log) -> Arc<OpenFile> {
         let file = Arc::new(OpenFile::new(ino, log.size_bytes()));
         {
@@ -87,19 +88,22 @@ impl OpenFile {
         OpenFile { ino, turn: Mutex::default(), meter: Mutex::default(), state }
     }
 
-    /// Its inode.
+    /// Inode number.
     pub fn ino(&self) -> u64 {
         self.ino
     }
 
-    /// Modification time of what waits in the spool, ns since 1970.
+    /// Modification time of the state that waits in the spool, ns since 1970.
     pub fn mtime_ns(&self) -> Option<i64> {
         let state = self.state.lock();
         let of_log = state.log.as_ref().and_then(Log::closed);
         of_log.or_else(|| state.owes_commit.then_some(state.mtime_ns))
     }
 
-    /// A program closes it: what was written is committed, or acknowledged from the spool.
+    /// A program closes the file: acknowledges the writes from the spool, or commits them.
+    ///
+    /// # Errors
+    /// Those of the commit or of the log.
     pub fn close(&self, store: &Store) -> Result<(), Errno> {
         self.sync_ahead();
         let (waits, mode, done) = {
@@ -115,7 +119,7 @@ impl OpenFile {
         done
     }
 
-    /// Acknowledges what was written: from the log, or by a commit.
+    /// Acknowledges the writes: from the log, or by a commit.
     pub(super) fn acknowledge<'a>(
         &'a self,
         store: &Store,
@@ -128,7 +132,8 @@ impl OpenFile {
         self.without_spool(store, state, &error, |state, _| state.commit(store, self.ino))
     }
 
-    /// The length was changed: by the file's name, while it only waits, nobody will close it.
+    /// The length was changed. If the file has no writer (it waits in the spool and was truncated by name), no close
+    /// will follow, so this acknowledges the change and queues the push.
     pub(super) fn truncated_log(&self, store: &Store, state: MutexGuard<'_, State>) -> Result<(), Errno> {
         let Some(spool) = store.spool.as_ref().filter(|_| !store.files.has_writers(self.ino)) else { return Ok(()) };
         let (_state, done) = self.acknowledge(store, state);
@@ -136,8 +141,9 @@ impl OpenFile {
         done
     }
 
-    /// The spool takes no more: what is in it goes into a session, and what was acknowledged of it into a version at once. A failure is remembered:
-    /// what is to be written then is lost. Where another's version stands, it is not written on: what came before is kept beside.
+    /// The spool is full: pours the log into a session, and commits at once what was acknowledged from it. A failure is
+    /// recorded, because the writes that follow are lost. If another mount's version replaced the acknowledged state,
+    /// that state is kept beside it, and the write gets `ESTALE`.
     pub(super) fn go_on_without_log<'a>(
         &'a self,
         store: &Store,
@@ -152,7 +158,7 @@ impl OpenFile {
         Ok(state)
     }
 
-    /// As [`OpenFile::in_turn`], because of an error of the log's.
+    /// As [`OpenFile::in_turn`], after an error of the log.
     fn without_spool<'a>(
         &'a self,
         store: &Store,
@@ -167,8 +173,9 @@ impl OpenFile {
         self.in_turn(store, commit)
     }
 
-    /// Commits what the log has once what is on its way into the store already is there: this commit and that one would refuse each other. `commit`
-    /// hears whether another's version stands instead. It is done again where one came between that only stores the same bytes anew.
+    /// Commits the log after the push that is under way, because the two commits would reject each other. `commit`
+    /// learns whether another mount's version replaced the acknowledged state. The commit is retried if a version came
+    /// in between that only stores the same content in another form.
     pub(super) fn in_turn<'a>(
         &'a self,
         store: &Store,
@@ -192,19 +199,19 @@ impl OpenFile {
         }
     }
 
-    /// The local disk gets most of what was written while nobody who looks at the file has to wait for it.
+    /// Syncs most of the log without holding the file's lock.
     fn sync_ahead(&self) {
         let log = {
             let state = self.state.lock();
             let synced = |log: &&Log| !state.optimistic && log.unsynced_bytes() > SYNC_AHEAD_BYTES;
             state.log.as_ref().filter(synced).map(Log::file)
         };
-        // A failure is remembered, and heard of when the log is closed.
+        // The log remembers a failure and returns it at its next close.
         let _ = log.map(|log| log.sync());
     }
 }
 
-/// Reads through a log. What it holds cannot change, so nobody is kept waiting.
+/// Reads through a log. Written records do not change, so the lock is released before the disk is read.
 pub(super) fn read(
     mut state: MutexGuard<'_, State>,
     store: &Store,
@@ -240,7 +247,7 @@ pub(super) fn open_version(store: &Store, ino: u64, version: u64) -> Result<Arc<
 }
 
 impl State {
-    /// Whether what is written now goes into a log; one begins where nothing waits yet and the file's policy asks for it.
+    /// Whether writes go to a log. Begins one if nothing waits to be committed and the policy asks for it.
     pub(super) fn begin_log(&mut self, store: &Store, ino: u64) -> bool {
         if self.log.is_some() {
             return true;
@@ -251,17 +258,17 @@ impl State {
         }
         let Some((policy, attr)) = self.asked(store, ino) else { return false };
         (self.mode, self.optimistic) = (policy.write_mode, policy.durability == Durability::Optimistic);
-        // What is acknowledged from the spool is of a file that the manager knows.
+        // The manager must know a file before the spool acknowledges anything of it.
         if self.mode != WriteMode::CompleteLocal || store.settle(ino).is_err() {
             return false;
         }
         if self.version == 0 {
-            // Nobody looked at it here before: both are of one answer.
+            // First use of the file on this mount: take version and length from one answer.
             (self.version, self.size_bytes) = (attr.version, attr.size_bytes);
         }
         let content = match &attr {
             attr if attr.version == self.version => attr.content,
-            // It was stored anew while somebody had it open.
+            // The same content was rewritten as another version while the file was open.
             attr if attr.content != 0 && attr.content == self.content => {
                 self.version = attr.version;
                 attr.content
@@ -292,7 +299,7 @@ impl State {
         Ok(())
     }
 
-    /// See [`OpenFile::go_on_without_log`], which has the turn.
+    /// See [`OpenFile::go_on_without_log`], which holds the turn.
     fn fall_back(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
         self.mode = WriteMode::SlidingWindow;
         let owes = self.log.as_ref().is_some_and(Log::owes);
@@ -302,19 +309,19 @@ impl State {
             Err(_) => drop(self.take_log_back()),
         }
         if owes {
-            // It commits over that version alone, and what follows need not.
+            // This session commits only over the log's base version; the writes that follow need no such condition.
             self.session = None;
         }
         done
     }
 
-    /// Commits what the log has, its length as well.
+    /// Commits the poured content and its length.
     fn sync_poured(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
         self.cut = false;
         self.sync_session(store, ino)
     }
 
-    /// See [`OpenFile::acknowledge`]; an error of the log's leaves it to be done without the spool.
+    /// See [`OpenFile::acknowledge`]. After an error of the log, the caller commits without the spool.
     fn close(&mut self, store: &Store, ino: u64) -> Result<Result<(), Errno>, LogError> {
         if self.failed.is_some() || (self.changed && store.client.locks().are_lost(ino)) {
             return Ok(self.commit(store, ino));
@@ -333,7 +340,8 @@ impl State {
         Ok(Ok(()))
     }
 
-    /// All that was written is in local files, or in the session; the rest follows.
+    /// Acknowledges a file of incremental writes: everything is in local files or in the session, and a push commits it
+    /// later.
     fn close_staged(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
         let handed_over = self.feed(store, ino, true);
         self.note(handed_over)?;
@@ -346,7 +354,7 @@ impl State {
         Ok(())
     }
 
-    /// The session that a file is written through.
+    /// The session to write through, behind local files if the mode is incremental.
     pub(super) fn staged(&self, store: &Store, ino: u64, session: WriteHandle) -> Result<Box<dyn Writes>, Errno> {
         match &store.spool {
             Some(spool) if self.mode == WriteMode::Incremental => {
@@ -357,7 +365,7 @@ impl State {
         }
     }
 
-    /// Nobody writes it any more.
+    /// No handle that writes is left: queues the push.
     pub(super) fn leave_to_spool(&mut self, store: &Store, ino: u64) {
         if self.owes_commit
             && let Some(spool) = &store.spool
@@ -376,7 +384,7 @@ impl State {
         }
     }
 
-    /// A modification time that was set after the file was closed.
+    /// Records a modification time that was set after the close.
     pub(super) fn time_log(&mut self) {
         let Some(log) = self.log.as_mut().filter(|log| log.closed().is_some()) else { return };
         match log.close(self.mtime_ns, false) {
@@ -385,7 +393,7 @@ impl State {
         }
     }
 
-    /// Hands over to a session what the log has.
+    /// Pours the log into a session.
     pub(super) fn pour_log(&mut self, store: &Store, ino: u64) -> Result<(), Errno> {
         let Some(mut log) = self.log.take() else { return Ok(()) };
         let (mut view, owes) = (log.view(), log.owes());
@@ -397,7 +405,7 @@ impl State {
             self.mtime_ns = std::mem::take(&mut view.mtime_ns);
         }
         let size_bytes = self.size_bytes;
-        // What was acknowledged earlier is not to go over what others committed since.
+        // The acknowledged state must not overwrite a version that another client committed since.
         let session = match owes {
             true => self.open_session(store, ino, Some(view.origin.base_version))?,
             false => self.session(store, ino)?,
@@ -407,12 +415,12 @@ impl State {
         session.handle.set_content(content);
         session.position = size_bytes;
         session.uncommitted = Some(0..size_bytes);
-        // The session is told, but nothing is committed: a write behind the end would bring back what was there.
+        // The session knows the length, but no version does: a write behind the end would bring the old bytes back.
         self.cut = size_bytes < below;
         Ok(())
     }
 
-    /// What was handed over did not get into a version: the log has it still. Whether there is one.
+    /// The commit failed: the log becomes the file's state again. Returns false if no log was poured.
     pub(super) fn take_log_back(&mut self) -> bool {
         let Some(log) = self.poured.take() else { return false };
         self.session = None;
@@ -420,7 +428,7 @@ impl State {
         true
     }
 
-    /// What was written is in a version.
+    /// A version has what was written: drops the poured log, and the spool's handle if a commit was owed.
     pub(super) fn is_committed(&mut self, store: &Store, ino: u64) {
         self.drop_poured(store, ino);
         if std::mem::replace(&mut self.owes_commit, false) {
@@ -428,7 +436,7 @@ impl State {
         }
     }
 
-    /// What was handed over need not be kept.
+    /// Removes the poured log.
     fn drop_poured(&mut self, store: &Store, ino: u64) {
         if let Some(log) = self.poured.take() {
             log.remove();
@@ -444,7 +452,7 @@ impl State {
         }
     }
 
-    /// What the file asks for, and how it is in the store.
+    /// The file's policy, and its attributes in the store.
     fn asked(&self, store: &Store, ino: u64) -> Option<(Policy, Attr)> {
         let known = match store.namespace.attr(ino).or_else(|| self.made.clone()) {
             Some(known) => known,

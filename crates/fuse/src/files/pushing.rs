@@ -1,5 +1,5 @@
-//! What becomes of a file's log while it is brought into the store ([`crate::spool::push`]): what is to be pushed, and what the file is once that is
-//! done, was not possible, or is no longer wanted.
+//! A file's log while it is brought into the store ([`crate::spool::push`]): which state to push, and what the file
+//! becomes once the push succeeded, failed for good, or is no longer needed.
 
 use super::OpenFile;
 use super::local::open_version;
@@ -12,37 +12,38 @@ use std::sync::atomic::Ordering;
 use tessera_wire::Attr;
 
 impl OpenFile {
-    /// For whoever brings the log into the store; nobody else does meanwhile.
+    /// The right to bring the log into the store; one holder at a time.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }
 
-    /// What is to be pushed, if it was closed and not written since.
+    /// The state to push, if the file was closed and not written since.
     pub fn closed_view(&self) -> Option<View> {
         let state = self.state.lock();
         state.log.as_ref().filter(|log| log.owes() && log.closed().is_some()).map(Log::view)
     }
 
-    /// What was acknowledged from the spool is in this, and what was written since.
+    /// The log's state if something acknowledged is in no version; includes later writes.
     pub fn owed_view(&self) -> Option<View> {
         self.state.lock().log.as_ref().filter(|log| log.owes()).map(Log::view)
     }
 
-    /// Whether all that was written was acknowledged from the spool: the next mount finds it.
+    /// Whether every write was acknowledged from the spool, so that the next mount recovers it.
     pub fn is_safe(&self) -> bool {
         self.state.lock().log.as_ref().is_some_and(|log| log.owes() && log.closed().is_some())
     }
 
-    /// What was closed last in the view is about to be committed: what its content is to be called.
+    /// The view's last close is about to be committed. Returns the name for its content; 0: the log is gone.
     pub fn is_pushed(&self, view: &View) -> u64 {
         self.state.lock().log.as_mut().filter(|log| log.gave(view)).map_or(0, |log| log.is_pushed(view))
     }
 
-    /// Whether another version than the one below the log is nobody else's: the log is done with, or is over that one now.
+    /// Whether the store's version `attr` comes from this log and not from another client. Then the log is done, or
+    /// moves over to that version.
     pub fn knows(&self, store: &Store, attr: &Attr, view: &View) -> bool {
         let mut state = self.state.lock();
         let Some(log) = state.log.as_mut().filter(|log| log.gave(view)) else {
-            // It was committed here meanwhile, all of it.
+            // The whole log was committed here meanwhile.
             return true;
         };
         if attr.content != 0 && attr.content == log.base_content() {
@@ -56,10 +57,10 @@ impl OpenFile {
         true
     }
 
-    /// What a log said is in the store now, as `version`, whose content is called so.
+    /// The store has the state of `view` as `version`, whose content is named `content`.
     pub fn stored(&self, store: &Store, version: u64, content: u64, view: &View) {
         let mut state = self.state.lock();
-        // Who could not wait for the push may have committed a later one.
+        // An fsync that did not wait for the push may have committed a later version.
         if version > state.version {
             (state.version, state.content) = (version, content);
         }
@@ -68,7 +69,7 @@ impl OpenFile {
             state.replaced = false;
             state.drop_log(store, self.ino);
         }
-        // A file without a name lives by its sessions: the new one first.
+        // Only sessions keep a file without a name: open the new one before dropping the old.
         let newest = if state.unlinked { open_version(store, self.ino, version).ok() } else { None };
         state.base = newest;
         store.namespace.with(|core, _| core.forget(&[self.ino]));
@@ -87,11 +88,12 @@ impl OpenFile {
         }
     }
 
-    /// Commits what was written incrementally, and closed; nobody who asks for the file's length waits while it is pushed.
+    /// Commits a file of incremental writes that was closed. Waits for the session to drain without the file's lock, so
+    /// that a request for the file's length does not wait.
     pub fn finish_staged(&self, store: &Store) {
         let waits_for = {
             let mut state = self.state.lock();
-            // Whoever writes it again closes it again.
+            // The writer that opened the file again will close it again.
             if !state.owes_commit || store.files.has_writers(self.ino) {
                 return;
             }
@@ -118,7 +120,7 @@ impl OpenFile {
         }
     }
 
-    /// The file was removed: nobody wants what its log has.
+    /// The file was removed, so its log is dropped.
     pub fn spool_is_gone(&self, store: &Store, view: &View) {
         let mut state = self.state.lock();
         if state.log.as_ref().is_some_and(|log| log.gave(view)) {
@@ -130,7 +132,7 @@ impl OpenFile {
         }
     }
 
-    /// The log cannot be read: what it has is lost, and everybody hears of it.
+    /// The log cannot be read: its content is lost, and every later caller gets `EIO`.
     pub fn spool_is_lost(&self, store: &Store, error: &LogError) {
         let mut state = self.state.lock();
         if let Some(log) = state.log.take() {
@@ -145,10 +147,12 @@ impl OpenFile {
         }
     }
 
-    /// Another mount's version stands; what the log said is kept elsewhere.
+    /// Another mount's version stands; the log's content was kept under another name.
     pub fn gives_way(&self, store: &Store, attr: &Attr, view: &View) {
         let mut state = self.state.lock();
-        // What was written since is of ours, not of theirs: it is kept beside, too, all of it. The kernel may set a time at any moment.
+        // Bytes that were written after `view` belong to the log's state, not to the other version: the log then stays,
+        // and a later push keeps all of it beside the file. The kernel may set a time at any moment; a time alone does
+        // not count.
         if state.log.as_ref().is_some_and(|log| log.has_bytes_of(view)) {
             (state.version, state.content, state.size_bytes) = (attr.version, attr.content, attr.size_bytes);
             (state.base, state.replaced) = (None, false);
@@ -159,7 +163,8 @@ impl OpenFile {
         store.namespace.with(|core, _| core.forget(&[self.ino]));
     }
 
-    /// Has programs that have the file open see the version it gave way to, if it did. Waits for the kernel.
+    /// If the file gave way to another version, shows that version to the programs that have the file open. Waits for
+    /// the kernel.
     pub fn show_theirs(&self, store: &Store) {
         let gave_way = self.state.lock().gave_way.take();
         let Some((version, size_bytes)) = gave_way.filter(|_| store.files.is_open(self.ino)) else { return };
@@ -171,7 +176,8 @@ impl OpenFile {
         }
     }
 
-    /// They see it when they open it anew. Whether it did.
+    /// Leaves the programs that have the file open with the replaced content until they open it again. Returns whether
+    /// the file gave way.
     pub fn keeps_showing_ours(&self) -> bool {
         self.state.lock().gave_way.take().is_some()
     }

@@ -1,4 +1,4 @@
-//! A log's file: what was written to it can be read, and checked, while more is written. Here nothing is known of what the records say.
+//! A log's file: records can be read and checked while more are written. This module does not interpret records.
 
 use super::log::LogError;
 use std::fs::File;
@@ -12,7 +12,7 @@ use tessera_mount::spool::overlay::{LogSlice, Overlay};
 use tessera_mount::spool::record::{HEADER_BYTES, Header};
 use tessera_mount::spool::replay::LogOrigin;
 
-/// The file; what was written once stays as it is. Its budget is given back when nobody has it open any more.
+/// The file. Written records do not change. The last user to drop it releases its budget.
 #[derive(Debug)]
 pub struct LogFile {
     pub(super) file: File,
@@ -21,7 +21,7 @@ pub struct LogFile {
     pub(super) budget: Arc<Budget>,
     pub(super) bytes: AtomicU64,
     pub(super) records: AtomicU64,
-    /// The disk did not take something: the system may say once that it did not, and count it as written.
+    /// A write or sync failed. The kernel may report such a failure only once and then count the pages as written.
     failed: AtomicBool,
 }
 
@@ -42,10 +42,10 @@ impl LogFile {
         LogError::Disk { path: self.path.clone(), error }
     }
 
-    /// Reads a piece, and checks the record that it is of (P2).
+    /// Reads a slice and checks its record (P2).
     ///
     /// # Errors
-    /// The disk's, and that it is not what was written.
+    /// The disk's error, or [`LogError::Damaged`] if the record does not match its checksum.
     pub fn read(&self, piece: &LogSlice, out: &mut [u8]) -> Result<(), LogError> {
         let damaged = || LogError::Damaged { path: self.path.clone(), position: piece.record };
         let mut header = [0; HEADER_BYTES];
@@ -62,10 +62,10 @@ impl LogFile {
         Ok(())
     }
 
-    /// Until the disk has all that was written so far. One that failed once is not asked again.
+    /// Makes all records written so far durable. Once a sync failed, every later one fails.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's error.
     pub fn sync(&self) -> Result<(), LogError> {
         if self.failed.load(Ordering::Acquire) {
             return Err(self.disk(io::Error::other("it could not be synced before")));
@@ -85,39 +85,39 @@ impl LogFile {
         })
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// What a log says at some moment.
+/// The state of a log at one moment.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// Whose file it is.
+    /// The file it belongs to.
     pub origin: LogOrigin,
-    /// The file.
+    /// The file's content.
     pub overlay: Overlay,
     /// Modification time, ns since 1970.
     pub mtime_ns: i64,
-    /// Where the last record ended that says something of the file's bytes.
+    /// End of the last record that changes the file's bytes.
     pub(super) bytes_end: u64,
-    /// Where the record of the last closing ended.
+    /// End of the record of the last close.
     pub(super) closed_end: u64,
-    /// Where the bytes are.
+    /// Holds the bytes.
     pub file: Arc<LogFile>,
 }
 
 impl View {
-    /// As the file was at an earlier closing, as far as the log keeps count of it; what that said is not to be read.
+    /// The view of an earlier close. Only its positions are valid, not its content.
     pub fn closed_at(&self, closed_end: u64) -> View {
         View { bytes_end: closed_end, closed_end, ..self.clone() }
     }
 
-    /// Reads at `offset`, over what `out` holds of the version below.
+    /// Reads at `offset` over `out`, which holds the bytes of the version below.
     ///
     /// # Errors
-    /// The log's.
+    /// As [`LogFile::read`].
     pub fn read_over(&self, offset: u64, out: &mut [u8]) -> Result<(), LogError> {
         for piece in self.overlay.slices(offset..offset + out.len() as u64) {
             let at = (piece.offset - offset) as usize;
@@ -127,7 +127,7 @@ impl View {
     }
 }
 
-/// Writes all parts, one behind the other.
+/// Writes all parts consecutively from `position` on.
 pub(super) fn write_all_at(file: &File, mut parts: Vec<IoSlice<'_>>, mut position: u64) -> io::Result<()> {
     let mut parts = &mut parts[..];
     IoSlice::advance_slices(&mut parts, 0);

@@ -1,8 +1,10 @@
-//! The spool: files that are written to a local disk first, and pushed into the store after they were closed (stdchk's complete local
-//! writes; dissertation, section 3.5.3.2), or through a few bounded local files while they are written ([`staged`], its incremental writes).
+//! The spool: files that are written to a local disk first, and pushed into the store after the close (stdchk's
+//! complete local writes; dissertation, section 3.5.3.2), or through a few bounded local files while they are written
+//! ([`staged`], its incremental writes).
 //!
-//! A file that waits is a [`log::Log`]. Its format, the file it describes and its replay after a crash are in [`tessera_mount::spool`]. [`push`] brings
-//! logs there in the background; [`crate::files`] decides which file has one, and reads through it. Nothing here talks to the kernel.
+//! A waiting file is a [`log::Log`]. Its format, the file it describes and its replay after a crash are in
+//! [`tessera_mount::spool`]. [`push`] brings logs into the store in the background; [`crate::files`] decides which file
+//! has a log, and reads through it. This module does not talk to the kernel.
 
 pub mod log;
 pub mod logfile;
@@ -29,15 +31,15 @@ use tessera_mount::spool::budget::Budget;
 use tessera_mount::spool::replay::LogOrigin;
 use thiserror::Error;
 
-/// Logs that cannot be read end in this.
+/// Extension of logs that cannot be read.
 const EXTENSION_DAMAGED: &str = "damaged";
 
 /// Where a mount spools, and how much.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpoolOptions {
-    /// The directory; made if it is not there.
+    /// The directory; created if missing.
     pub dir: PathBuf,
-    /// Bytes that all files in it may have.
+    /// Limit of the bytes of all files in the spool.
     pub limit_bytes: u64,
 }
 
@@ -52,13 +54,13 @@ pub enum SpoolError {
         /// What the system says.
         error: io::Error,
     },
-    /// It would be in the mount itself.
+    /// The spool would be inside the mount.
     #[error("spool {dir} is in the mount itself; give a directory on a local disk")]
     InMount {
         /// The spool.
         dir: PathBuf,
     },
-    /// Others may look into it.
+    /// Other users may read it.
     #[error(
         "spool {dir} is not this user's alone (owner {uid}, mode {mode:o}); it holds files of all users: chown it, and chmod 700"
     )]
@@ -70,7 +72,7 @@ pub enum SpoolError {
         /// Its mode.
         mode: u32,
     },
-    /// Another mount has it.
+    /// Another mount uses it.
     #[error("spool {dir} is another mount's; give each mount its own")]
     InUse {
         /// The spool.
@@ -78,62 +80,62 @@ pub enum SpoolError {
     },
 }
 
-/// What was done, since the mount began.
+/// Events since the mount began.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Versions pushed.
     pub pushed: AtomicU64,
-    /// Temporary files of incremental writes.
+    /// Local files of incremental writes.
     pub segments: AtomicU64,
-    /// Files that were written by sliding window although they asked for the spool.
+    /// Files written by sliding window although their policy asks for the spool.
     pub fallbacks: AtomicU64,
-    /// Files kept beside others that had taken their place.
+    /// Files kept under another name because another client replaced them.
     pub conflicts: AtomicU64,
-    /// Files that were removed before they were pushed.
+    /// Files removed before they were pushed.
     pub dropped: AtomicU64,
     /// Logs that cannot be read.
     pub set_aside: AtomicU64,
-    /// Pushes that failed, and are tried again.
+    /// Failed pushes that are retried.
     pub retries: AtomicU64,
 }
 
-/// How a spool stands.
+/// State of a spool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpoolFigures {
-    /// Bytes it may have.
+    /// Limit in bytes.
     pub limit_bytes: u64,
-    /// Bytes it has.
+    /// Bytes used.
     pub used_bytes: u64,
     /// Files that wait.
     pub waiting_files: u64,
     /// Versions pushed, since the mount began.
     pub pushed: u64,
-    /// Temporary files of incremental writes.
+    /// Local files of incremental writes.
     pub segments: u64,
-    /// Files that were written by sliding window although they asked for the spool.
+    /// Files written by sliding window although their policy asks for the spool.
     pub fallbacks: u64,
-    /// Files kept beside others that had taken their place.
+    /// Files kept under another name because another client replaced them.
     pub conflicts: u64,
-    /// Files that were removed before they were pushed.
+    /// Files removed before they were pushed.
     pub dropped: u64,
     /// Logs that cannot be read.
     pub set_aside: u64,
-    /// Pushes that failed, and are tried again.
+    /// Failed pushes that are retried.
     pub retries: u64,
 }
 
-/// What a log is written over.
+/// The version below a log.
 #[derive(Debug, Clone, Copy)]
 pub struct Base {
     /// The version; 0: none.
     pub version: u64,
     /// Its length.
     pub len_bytes: u64,
-    /// What the store calls its content ([`tessera_wire::Attr::content`]); 0: not known.
+    /// The store's name of its content ([`tessera_wire::Attr::content`]); 0: unknown.
     pub content: u64,
 }
 
-/// A number that nobody else has.
+/// A random number, for names that must be unique.
 fn draw() -> u64 {
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
@@ -141,21 +143,21 @@ fn draw() -> u64 {
 /// See the module.
 pub struct Spool {
     dir: PathBuf,
-    /// Locked for as long as this lives.
+    /// The lock on the directory, held while this value lives.
     _lock: File,
     budget: Arc<Budget>,
     cluster_id: Vec<u8>,
     wanted: Sender<u64>,
     stopping: AtomicBool,
-    /// See there.
+    /// Events so far.
     pub counts: Arc<Counts>,
 }
 
 impl Spool {
-    /// Opens the directory, for a mount at `mount`; files to be pushed will be heard of at the receiver.
+    /// Opens the directory for a mount at `mount`. The receiver yields the inodes to push.
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// [`SpoolError`].
     pub fn open(
         options: &SpoolOptions,
         mount: &Path,
@@ -182,10 +184,10 @@ impl Spool {
         Ok((spool, work))
     }
 
-    /// A log for a file, over a version of it.
+    /// Begins a log for a file, over a version of it.
     ///
     /// # Errors
-    /// The log's.
+    /// As [`Log::create`].
     pub fn begin(&self, store: &Store, ino: u64, base: Base) -> Result<Log, LogError> {
         let (parent, name) = store.namespace.with(|core, _| core.last_name(ino)).unwrap_or_default();
         let Base { version: base_version, len_bytes: base_bytes, content: base_content } = base;
@@ -194,10 +196,10 @@ impl Spool {
         Log::create(&self.dir, draw(), self.budget.clone(), origin)
     }
 
-    /// Local files before a write session.
+    /// Puts local files before a write session.
     ///
     /// # Errors
-    /// There is no thread for it.
+    /// The thread cannot be started.
     pub fn stage(&self, ino: u64, session: WriteHandle) -> io::Result<Staged> {
         let counts = self.counts.clone();
         Staged::new(session, &self.dir, self.budget.clone(), move |told| match told {
@@ -209,18 +211,18 @@ impl Spool {
         })
     }
 
-    /// A file is to be pushed.
+    /// Queues a file for a push.
     pub fn push(&self, ino: u64) {
         let _ = self.wanted.send(ino);
     }
 
-    /// A file goes by sliding window instead.
+    /// Counts a file that is written by sliding window instead.
     pub fn falls_back(&self, ino: u64, error: &LogError) {
         self.counts.fallbacks.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(ino, %error, "a file is written without the spool");
     }
 
-    /// Nothing that fails is tried again.
+    /// Stops retries of failed pushes.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
     }
@@ -229,7 +231,7 @@ impl Spool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// How it stands, with so many files that wait.
+    /// The spool's state; `waiting`: number of files that wait.
     pub fn figures(&self, waiting: usize) -> SpoolFigures {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         SpoolFigures {
@@ -246,7 +248,7 @@ impl Spool {
         }
     }
 
-    /// The same, as it is reported.
+    /// As [`Spool::figures`], in JSON.
     pub fn shown(&self, waiting: usize) -> Value {
         let f = self.figures(waiting);
         json!({
@@ -335,7 +337,7 @@ mod tests {
         Log::create(place.path(), 1 << 40, roomy, origin(2)).unwrap();
     }
 
-    /// What is read from a log is checked (P2).
+    /// A read from a log is checked (P2).
     #[test]
     fn a_log_that_rots_is_not_read() {
         let place = tempfile::tempdir().unwrap();

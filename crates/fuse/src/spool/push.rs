@@ -1,8 +1,8 @@
-//! Bringing logs into the store: in the background after a file was closed, and at unmounting.
+//! Brings logs into the store: in the background after a close, and at unmount.
 //!
-//! A log is pushed over the version it was written over, and no other: if somebody else has committed one meanwhile, nothing of theirs is
-//! overwritten, and what the log has is kept beside it under another name. What fails is tried again until the mount ends; the log
-//! stays for the next one.
+//! A log is pushed only over the version it was written over. If another client has committed a version meanwhile, that
+//! version stays, and the log's content is kept beside it under another name. A failed push is retried until the mount
+//! ends; the log then stays for the next mount.
 
 use super::log::LogError;
 use super::logfile::View;
@@ -18,14 +18,14 @@ use tessera_client::{Owner, ReadHandle, WriteDone, WriteError};
 use tessera_wire::{Attr, Code, InodeKind};
 use thiserror::Error;
 
-/// Files pushed at a time.
+/// Number of push threads.
 pub const THREADS: usize = 2;
 /// Bytes handled at once.
 const STEP_BYTES: u64 = 1 << 20;
-/// What failed is tried again after this long, and then twice, … of it.
+/// First wait before a retry; it doubles with each failure.
 const RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
-/// Between two lines about how far unmounting has come.
+/// Time between two log lines about the progress of unmounting.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 const ROOT: u64 = 1;
 
@@ -35,10 +35,10 @@ pub enum PushError {
     /// The log cannot be read.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The store does not take it.
+    /// The store rejects the write.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The store cannot be asked.
+    /// The store does not answer.
     #[error("{0}")]
     Store(#[from] tessera_wire::Error),
     /// The version below cannot be read.
@@ -47,7 +47,7 @@ pub enum PushError {
 }
 
 impl PushError {
-    /// The refusal's code.
+    /// The error's code.
     pub fn code(&self) -> Code {
         match self {
             PushError::Log(_) => Code::Internal,
@@ -58,7 +58,7 @@ impl PushError {
     }
 }
 
-/// Pushes what is wanted until the mount is gone.
+/// Pushes the files in `wanted` until the mount is gone.
 pub fn work(store: &Weak<Store>, wanted: &Receiver<u64>) {
     let mut pause = RETRY;
     for ino in wanted {
@@ -80,7 +80,7 @@ pub fn work(store: &Weak<Store>, wanted: &Receiver<u64>) {
     }
 }
 
-/// Pushes all that waits, once; how many files stay.
+/// Pushes every waiting file once. Returns how many stay in the spool.
 pub fn push_all(store: &Store) -> usize {
     let Some(spool) = &store.spool else { return 0 };
     let waiting = store.files.spooled();
@@ -97,7 +97,7 @@ pub fn push_all(store: &Store) -> usize {
             failed += 1;
             tracing::error!(ino = file.ino(), %error, "a file stays in the spool; the next mount with it pushes it");
             if matches!(error.code(), Code::Unavailable | Code::Timeout) {
-                // Nobody answers: the others would wait as long, each.
+                // The manager does not answer: each remaining push would wait just as long.
                 failed = all - done;
                 break;
             }
@@ -107,24 +107,26 @@ pub fn push_all(store: &Store) -> usize {
     failed
 }
 
-/// Pushes what a file was when it was closed last.
+/// Pushes the state of the file at its last close.
 ///
 /// # Errors
-/// Why it is not in the store; it can be tried again.
+/// [`PushError`]; the push can be retried.
 pub fn push(store: &Store, file: &OpenFile) -> Result<(), PushError> {
     let done = {
         let _turn = file.turn();
         file.finish_staged(store);
         push_closed(store, file)
     };
-    // Out of its turn: an fsync may wait for that, the kernel for the fsync, and this waits for the kernel.
+    // After the turn is released: an fsync may wait for the turn, the kernel for that fsync, and this call waits for
+    // the kernel.
     file.show_theirs(store);
     done
 }
 
-/// For who commits a file at once, and has its turn: what was acknowledged earlier is pushed as that before, so that it is not
-/// written over what others committed meanwhile. Programs that have it open then see theirs when they open it anew: the kernel, which waits
-/// for this, cannot be told. Whether another's version stands now instead of what was written here.
+/// Prepares a commit by a caller that holds the turn: pushes the state that was acknowledged earlier, so that this
+/// state does not overwrite another client's commit. If another client's version now stands instead, returns true.
+/// Programs that have the file open then see that version when they open it again: the kernel waits for this call, so
+/// it cannot be told.
 ///
 /// # Errors
 /// As [`push`].
@@ -154,8 +156,7 @@ fn push_closed(store: &Store, file: &OpenFile) -> Result<(), PushError> {
     Ok(())
 }
 
-/// Whether it is the file itself that is not there: a version that goes while it is looked at is not there either, nor is a name that
-/// somebody takes away.
+/// Whether the file itself is gone. `NotFound` may also mean that a version or a name went away during the push.
 fn is_gone(store: &Store, ino: u64) -> bool {
     matches!(store.client.inodes().get(ino), Err(error) if error.kind() == Code::NotFound)
 }
@@ -193,17 +194,17 @@ fn upload(store: &Store, ino: u64, view: &View, content: u64) -> Result<WriteDon
     Ok(handle.finish()?)
 }
 
-/// Writes what a log has over what the handle was opened over: what is kept of that stays as it is, and is not sent.
+/// Writes a log's content over the version below the handle. Bytes kept from that version are not sent.
 ///
 /// # Errors
-/// The log's, and the handle's.
+/// [`PushError::Log`] and [`PushError::Write`].
 pub fn pour(view: &View, handle: &mut dyn Writes) -> Result<(), PushError> {
     let (overlay, below) = (&view.overlay, handle.len_bytes());
     let size_bytes = overlay.size_bytes();
     if size_bytes < below {
         handle.set_len(size_bytes)?;
     }
-    // From here on what was below must not show where nothing was written.
+    // From here on, bytes of the version below that were not written over must read as zeros.
     let mut hidden = overlay.kept_bytes();
     let mut buffer = Vec::new();
     for piece in overlay.slices(0..size_bytes) {
@@ -220,7 +221,7 @@ pub fn pour(view: &View, handle: &mut dyn Writes) -> Result<(), PushError> {
     Ok(())
 }
 
-/// Zeros, which cost no space.
+/// Writes zeros; they take no space in the store.
 fn blank(handle: &mut dyn Writes, range: std::ops::Range<u64>) -> Result<(), PushError> {
     let zeros = vec![0; if range.is_empty() { 0 } else { STEP_BYTES as usize }];
     let mut at = range.start;
@@ -232,7 +233,7 @@ fn blank(handle: &mut dyn Writes, range: std::ops::Range<u64>) -> Result<(), Pus
     Ok(())
 }
 
-/// Another version is in the store than the one below the log.
+/// The store has another version than the one below the log.
 fn other_version(store: &Store, file: &OpenFile, view: &View, attr: &Attr) -> Result<(), PushError> {
     match file.knows(store, attr, view) {
         true => Ok(()),
@@ -240,25 +241,25 @@ fn other_version(store: &Store, file: &OpenFile, view: &View, attr: &Attr) -> Re
     }
 }
 
-/// Somebody else committed it.
+/// Another client committed that version: keeps the log's content beside it, unless the contents are equal.
 fn step_aside(store: &Store, file: &OpenFile, view: &View, attr: &Attr) -> Result<(), PushError> {
     let ino = file.ino();
     let current = Arc::new(store.client.inodes().open_read(ino, attr.version, 0..u64::MAX)?);
     let below = match view.origin.base_version {
         _ if view.overlay.kept_bytes() == 0 => None,
         0 => None,
-        // What it was written over may be gone by now.
+        // The version below the log may no longer exist.
         version => Some(store.client.inodes().open_read(ino, version, 0..u64::MAX).map_or(current.clone(), Arc::new)),
     };
     let ours = Content { view, below };
     if ours.is(&current)? {
-        // Theirs is the same.
+        // Both versions have the same content.
         file.stored(store, attr.version, attr.content, view);
         return Ok(());
     }
     let (parent, name, other) = make_beside(store, view, attr)?;
     if let Err(error) = ours.keep_as(store, other) {
-        // It is tried again, under a name of its own: nobody is to find all those that were not written.
+        // The retry takes a new name; remove this file, which is incomplete.
         let _ = store.client.inodes().unlink(parent, &name, false);
         return Err(error);
     }
@@ -276,7 +277,7 @@ fn step_aside(store: &Store, file: &OpenFile, view: &View, attr: &Attr) -> Resul
     Ok(())
 }
 
-/// A file as its log has it, over the version that it was written over.
+/// The file that a log describes, over the version below it.
 struct Content<'a> {
     view: &'a View,
     below: Option<Arc<ReadHandle>>,
@@ -293,7 +294,7 @@ impl Content<'_> {
         Ok(self.view.read_over(at, out)?)
     }
 
-    /// All of it, in pieces: where each is, and its bytes.
+    /// Calls `take` with each piece (its offset and bytes) until it returns false. Returns whether it took them all.
     fn each(&self, mut take: impl FnMut(u64, &[u8]) -> Result<bool, PushError>) -> Result<bool, PushError> {
         let (size_bytes, mut at) = (self.view.overlay.size_bytes(), 0);
         let mut piece = Vec::new();
@@ -308,7 +309,7 @@ impl Content<'_> {
         Ok(true)
     }
 
-    /// Whether a version has the same.
+    /// Whether `version` has the same content.
     fn is(&self, version: &ReadHandle) -> Result<bool, PushError> {
         let mut theirs = Vec::new();
         let same = |at, ours: &[u8]| {
@@ -319,7 +320,7 @@ impl Content<'_> {
         Ok(version.len_bytes() == self.view.overlay.size_bytes() && self.each(same)?)
     }
 
-    /// Makes it the content of a file.
+    /// Writes the content to file `ino`.
     fn keep_as(&self, store: &Store, ino: u64) -> Result<(), PushError> {
         let mut handle = store.client.inodes().open_write(ino, false)?;
         self.each(|at, ours| {
@@ -332,7 +333,8 @@ impl Content<'_> {
     }
 }
 
-/// A new file beside the one that was changed, or in the root directory if where it was is not known: its directory, name, inode.
+/// Creates a file beside the changed one, or in the root directory if the changed file's name is unknown. Returns its
+/// directory, name and inode.
 fn make_beside(store: &Store, view: &View, attr: &Attr) -> Result<(u64, Vec<u8>, u64), PushError> {
     let owner = Owner { mode: attr.mode & 0o7777, uid: attr.uid, gid: attr.gid };
     let unnamed = format!("inode-{}", attr.ino).into_bytes();

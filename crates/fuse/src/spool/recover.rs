@@ -1,4 +1,4 @@
-//! What an earlier mount left in the spool: files that were closed and not pushed are opened again, and pushed.
+//! Recovers what an earlier mount left in the spool: opens the files that were closed and not pushed, and pushes them.
 
 use super::EXTENSION_DAMAGED;
 use super::log::{EXTENSION, Log};
@@ -12,7 +12,7 @@ use tessera_mount::spool::replay::{LogOrigin, ReplayError, replay};
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Takes over what is there. From then on it is seen through this mount.
+/// Takes over the logs in the spool. From then on this mount shows their content.
 pub fn recover(store: &Store) {
     let Some(spool) = &store.spool else { return };
     let listed = std::fs::read_dir(&spool.dir).and_then(Iterator::collect::<Result<Vec<_>, _>>);
@@ -30,13 +30,13 @@ pub fn recover(store: &Store) {
     }
 }
 
-/// What becomes of a log that is not pushed.
+/// What to do with a log that is not pushed.
 enum Fate {
-    /// Nothing in it was acknowledged, or its file is gone.
+    /// Remove it: nothing in it was acknowledged, or its file is gone.
     Remove(String, Option<LogOrigin>),
-    /// It cannot be read.
+    /// Rename it: it cannot be read.
     SetAside(String),
-    /// It stays as it is.
+    /// Leave it as it is.
     Leave(String),
 }
 
@@ -60,7 +60,7 @@ fn take_over(store: &Store, path: &Path) -> Result<(), Fate> {
     if origin.cluster_id != spool.cluster_id {
         return Err(Fate::Leave("it is of another cluster".into()));
     }
-    // What was deleted stays deleted (P3).
+    // A deleted file stays deleted (P3).
     let there = store.client.inodes().get(ino);
     if matches!(&there, Err(error) if error.kind() == tessera_wire::Code::NotFound) {
         return Err(Fate::Remove("its file was removed".into(), Some(origin)));
@@ -74,7 +74,8 @@ fn take_over(store: &Store, path: &Path) -> Result<(), Fate> {
     tracing::info!(ino, name, bytes, cut_bytes, "found in the spool: closed, and not pushed");
     let file = store.files.adopt(ino, log);
     let other = there.ok().and_then(|entry| entry.attr).filter(|attr| attr.version != origin.base_version);
-    // Another mount changed it: nobody is to see the one through the other. What only has to be pushed is, once the mount is there.
+    // Another mount changed the file: push now, so that no program here reads the log over that version. Any other log
+    // is pushed once the mount serves.
     if let (Some(attr), Some(view)) = (other, file.closed_view())
         && !file.knows(store, &attr, &view)
         && let Err(error) = push(store, &file)

@@ -1,8 +1,9 @@
-//! Incremental writes: bytes go to local files of bounded length in turn; while one fills, those before it are pushed (stdchk; dissertation, section
-//! 3.5.3.2).
+//! Incremental writes: bytes go to local files of bounded length in turn; while one fills, the ones before it are
+//! pushed (stdchk; dissertation, section 3.5.3.2).
 //!
-//! A [`Staged`] write stands before a write session, which a thread of its own has: everything reaches it in the order it was asked for. What waits
-//! in the files is lost with the process: nothing of it was acknowledged. Without budget, bytes go to the session by themselves.
+//! A [`Staged`] write stands before a write session that runs on its own thread. Operations reach the session in order.
+//! The bytes in the files are lost with the process; none of them was acknowledged. When the budget is used up, bytes
+//! go to the session directly.
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -17,28 +18,28 @@ use tessera_accel::checksum::{crc32c, crc32c_append};
 use tessera_client::{WriteDone, WriteError, WriteHandle};
 use tessera_mount::spool::budget::Budget;
 
-/// A file is pushed when it has so many bytes; less in a small spool.
+/// Length at which a local file is pushed; less in a small spool.
 const SEGMENT_BYTES: u64 = 64 << 20;
-/// Files that wait, beside the one that is pushed and the one that is filled.
+/// Full files that wait, besides the one being pushed and the one being filled.
 const WAITING: usize = 2;
-/// So the spool holds at least so many.
+/// A spool has budget for at least this many files.
 const SEGMENTS: u64 = 4;
 
-/// A file has at most so many pieces: each is remembered.
+/// Pieces in one file; each is kept in memory.
 const MAX_PIECES: usize = 1 << 16;
-/// What is read, and checked, at once.
+/// Bytes that are read and checked at once.
 const MAX_PIECE_BYTES: usize = 128 << 10;
 
-/// What is told of a staged file.
+/// Events of a staged file.
 #[derive(Debug)]
 pub enum Told<'a> {
-    /// A local file is full, or complete, and is pushed.
+    /// A local file is full or complete, and is pushed.
     Segment,
-    /// Why bytes go without from here on.
+    /// Why bytes bypass the local files from here on.
     FallsBack(&'a str),
 }
 
-/// What a write session does.
+/// Operations of a write session.
 pub trait Writes: Send + 'static {
     /// Writes at an offset.
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError>;
@@ -48,13 +49,13 @@ pub trait Writes: Send + 'static {
     fn set_len(&mut self, size_bytes: u64) -> Result<(), WriteError>;
     /// Sets the next version's modification time.
     fn set_mtime(&mut self, mtime_ns: i64);
-    /// Says what the next version's content is to be called.
+    /// Sets the name of the next version's content.
     fn set_content(&mut self, content: u64);
-    /// Commits.
+    /// Commits what was written.
     fn sync(&mut self) -> Result<WriteDone, WriteError>;
     /// Length of the file as written so far.
     fn len_bytes(&self) -> u64;
-    /// What to wait for until all that was written is in the session; none: it is.
+    /// A handle that waits until everything written is in the session; none: it is there already.
     fn drained(&mut self) -> Option<Drained> {
         None
     }
@@ -84,7 +85,7 @@ impl Writes for WriteHandle {
     }
 }
 
-/// A local file's part of what is written.
+/// One local file with part of the written bytes.
 struct Segment {
     file: File,
     pieces: Vec<Piece>,
@@ -111,7 +112,7 @@ impl Drop for Segment {
 }
 
 impl Segment {
-    /// A file that has lost its name: it goes with the process.
+    /// Creates a file and unlinks it at once, so that it goes with the process.
     fn create(dir: &Path, budget: &Arc<Budget>) -> io::Result<Segment> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let path = dir.join(format!("{:x}.segment", NUMBER.fetch_add(1, Ordering::Relaxed)));
@@ -120,7 +121,7 @@ impl Segment {
         Ok(Segment { file, pieces: Vec::new(), bytes: 0, budget: budget.clone() })
     }
 
-    /// Whether there was budget.
+    /// Appends bytes; returns why not if the disk or the budget refuses.
     fn append(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
         self.budget.reserve_bytes(bytes.len() as u64).map_err(|e| e.to_string())?;
         if let Err(error) = self.file.write_all_at(bytes, self.bytes) {
@@ -129,7 +130,7 @@ impl Segment {
         }
         self.bytes += bytes.len() as u64;
         match self.pieces.last_mut() {
-            // Programs that write a few bytes at a time write them in order.
+            // Small writes usually follow each other; they become one piece.
             Some(last) if last.end() == Some(offset) && last.len_bytes + bytes.len() <= MAX_PIECE_BYTES => {
                 last.len_bytes += bytes.len();
                 last.crc = crc32c_append(last.crc, bytes);
@@ -171,7 +172,7 @@ enum Job {
     SetMtime(i64),
     SetContent(u64),
     Sync(Reply<WriteDone>),
-    /// Say when all before is done.
+    /// Reply when all jobs before this one are done.
     Tell(Reply<()>),
 }
 
@@ -184,7 +185,7 @@ pub struct Staged {
     budget: Arc<Budget>,
     segment: Option<Segment>,
     size_bytes: u64,
-    /// The local disk failed, or is full: said once.
+    /// The local disk failed or is full; logged once.
     without: bool,
     tell: Box<dyn Fn(Told<'_>) + Send>,
 }
@@ -195,11 +196,11 @@ impl Drop for Staged {
     }
 }
 
-/// Waits for what was handed over, without the file's lock.
+/// Waits for the session without the file's lock.
 pub struct Drained(Sender<Job>);
 
 impl Drained {
-    /// Until all that was handed over is in the session.
+    /// Waits until everything handed over is in the session.
     pub fn wait(&self) {
         let (reply, done) = bounded(1);
         if self.0.send(Job::Tell(reply)).is_ok() {
@@ -209,10 +210,10 @@ impl Drained {
 }
 
 impl Staged {
-    /// Before `session`, with files in `dir`; `tell` hears what becomes of it.
+    /// Stands before `session`, with files in `dir`; `tell` hears the events.
     ///
     /// # Errors
-    /// No thread.
+    /// The thread cannot be started.
     pub fn new<W: Writes>(
         session: W,
         dir: &Path,
@@ -252,7 +253,7 @@ impl Staged {
         answer.recv().unwrap_or_else(|_| Err(lost(&"the thread that pushes is gone")))
     }
 
-    /// To a local file, or to the session if there is no budget for it.
+    /// Writes to a local file, or to the session if the disk or the budget refuses.
     fn write_part(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
         if let Err(why) = self.stage(offset, bytes) {
             if !std::mem::replace(&mut self.without, true) {
@@ -265,7 +266,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Whether the local disk took it.
+    /// Appends to the current local file; returns why not.
     fn stage(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
         let mut segment = match self.segment.take() {
             Some(segment) => segment,
@@ -282,7 +283,7 @@ impl Writes for Staged {
         let full = SEGMENT_BYTES.min(self.budget.limit_bytes() / SEGMENTS).max(1);
         let (mut offset, mut rest) = (offset, bytes);
         while !rest.is_empty() {
-            // No local file gets longer than it may be, or there would be no budget for as many as there are.
+            // A local file stays within its length, so that the budget covers all files that may wait.
             let left = full - self.segment.as_ref().map_or(0, |segment| segment.bytes);
             let (now, later) = rest.split_at(rest.len().min(left as usize));
             self.write_part(offset, now)?;
@@ -306,7 +307,7 @@ impl Writes for Staged {
     }
 
     fn set_mtime(&mut self, mtime_ns: i64) {
-        // A failure is heard of at the next question.
+        // The next operation that returns an error reports a failure.
         let _ = self.end_segment().and_then(|()| self.hand_over(Job::SetMtime(mtime_ns)));
     }
 
@@ -323,18 +324,18 @@ impl Writes for Staged {
     }
 
     fn drained(&mut self) -> Option<Drained> {
-        // A failure is heard of at the commit.
+        // The commit reports a failure.
         let _ = self.end_segment();
         Some(Drained(self.jobs.clone()))
     }
 }
 
-/// Carries out what is asked until nobody is there to ask. After a failure nothing more is written.
+/// Carries out the jobs until the sender is gone. After a failure nothing more is written.
 fn run<W: Writes>(mut session: W, jobs: &Receiver<Job>, abandoned: &AtomicBool, failed: &Mutex<Option<WriteError>>) {
     for job in jobs {
         let before = failed.lock().clone();
         if abandoned.load(Ordering::Acquire) {
-            // Whoever waits for an answer hears that there is none.
+            // Dropping the job tells a waiting caller that there is no answer.
             continue;
         }
         let refused = |error: &WriteError| Err(error.clone());
@@ -373,7 +374,7 @@ fn answer<T>(result: Result<T, WriteError>, reply: &Reply<T>) -> Result<(), Writ
 mod tests {
     use super::*;
 
-    /// A session that keeps what it was given, and waits at a gate before each write.
+    /// A session that records its operations and waits at a gate before each write.
     #[derive(Clone)]
     struct Kept {
         file: Arc<Mutex<Vec<u8>>>,
@@ -442,7 +443,7 @@ mod tests {
     #[test]
     fn what_is_written_waits_in_files_of_bounded_length_and_arrives_in_order() {
         let mut b = bench(4000, u64::MAX);
-        // Nothing passes the gate: one file is being pushed, two wait.
+        // The gate stays shut: one file is being pushed, two wait.
         for i in 0..3u64 {
             b.staged.write_at(i * 1000, &[i as u8 + 1; 1000]).unwrap();
         }
@@ -460,7 +461,7 @@ mod tests {
         assert_eq!((b.staged.len_bytes(), b.staged.sync().unwrap().version), (10, 10));
     }
 
-    /// Of each piece a little is kept in memory.
+    /// Each piece costs memory.
     #[test]
     fn bytes_that_follow_each_other_are_one_piece_however_they_come() {
         let mut b = bench(1 << 30, u64::MAX);
@@ -494,7 +495,7 @@ mod tests {
         assert_eq!(b.fallbacks.lock().len(), 1, "said once");
     }
 
-    /// However long the pieces are that come, there is budget for all files that wait.
+    /// The budget covers all waiting files, however long the written pieces are.
     #[test]
     fn what_comes_in_long_pieces_fits_too() {
         let mut b = bench(4000, u64::MAX);
