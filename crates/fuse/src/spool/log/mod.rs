@@ -1,5 +1,5 @@
-//! A log on a local disk: one file of the store while it waits to be pushed. It only grows, so that what it said earlier can be read while
-//! more is written, and a crash takes nothing that was acknowledged.
+//! A log on a local disk: one file of the store while it waits to be pushed. It only grows, so that earlier states can
+//! be read while more is written, and a crash loses nothing that was acknowledged.
 
 use super::logfile::{LogFile, View, write_all_at};
 use std::fs::File;
@@ -15,10 +15,10 @@ use tessera_mount::spool::replay::{LogOrigin, PendingPush, ReplayedLog};
 use tessera_wire::meta::CONTENT_DRAWN;
 use thiserror::Error;
 
-/// Records that go to the disk in one call.
+/// Records written in one call.
 const RECORDS_AT_ONCE: usize = 32;
 
-/// What a log cannot do.
+/// Why an operation on a log failed.
 #[derive(Debug, Error)]
 pub enum LogError {
     /// The spool is full.
@@ -32,42 +32,42 @@ pub enum LogError {
         /// What the system says.
         error: io::Error,
     },
-    /// What is read is not what was written.
+    /// A record read back does not match its checksum.
     #[error("{path}: the record at {position} is not what was written")]
     Damaged {
         /// The log.
         path: PathBuf,
-        /// Where in it.
+        /// Position of the record in the log.
         position: u64,
     },
 }
 
-/// A log that is written.
+/// A log that can be written.
 #[derive(Debug)]
 pub struct Log {
     file: Arc<LogFile>,
     origin: LogOrigin,
     overlay: Overlay,
     end: u64,
-    /// Where the last record ends that says something of the file's bytes.
+    /// End of the last record that changes the file's bytes.
     bytes_end: u64,
-    /// Where the record of the last closing ends.
+    /// End of the record of the last close.
     closed_end: u64,
-    /// The modification time at the last closing, if nothing was written since.
+    /// Modification time at the last close, if nothing was written since.
     closed: Option<i64>,
-    /// Something in it was acknowledged and is in no version.
+    /// Something acknowledged is in no version.
     owes: bool,
-    /// What of that may be in one all the same.
+    /// Pushes of acknowledged states that the store may have, without the log saying so.
     pushes: Vec<PendingPush>,
-    /// A state of the file is durable, with all up to here; none: its name is not even.
+    /// A durable state of the file ends here; none: not even the log's name is durable.
     durable_end: Option<u64>,
 }
 
 impl Log {
-    /// A new one in `dir`.
+    /// Creates a log in `dir`.
     ///
     /// # Errors
-    /// No budget, and the disk's.
+    /// No budget is left, or the disk failed.
     pub fn create(dir: &Path, number: u64, budget: Arc<Budget>, origin: LogOrigin) -> Result<Log, LogError> {
         let path = dir.join(format!("{:016x}-{number:016x}.{EXTENSION}", origin.ino));
         budget.reserve_log()?;
@@ -100,17 +100,17 @@ impl Log {
         }
     }
 
-    /// One that was left behind; what is behind its end is cut off.
+    /// Adopts a log that an earlier mount left, and cuts off what follows its acknowledged part.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's error.
     pub fn adopt(path: PathBuf, file: File, budget: Arc<Budget>, found: ReplayedLog) -> Result<Log, LogError> {
         let ReplayedLog { log, origin, overlay, mtime_ns, pushes, end, records, cut_bytes: _ } = found;
         budget.adopt_log(end, records);
         let file = LogFile::new(file, path, log, budget);
         file.bytes.store(end, Ordering::Release);
         file.records.store(records, Ordering::Release);
-        // It may be durable, and then what is written from now on must not spoil it.
+        // The last close may be durable; later writes must not damage it.
         let (closed, durable_end) = (Some(mtime_ns), Some(0));
         let mut log = Log {
             file: Arc::new(file),
@@ -124,7 +124,8 @@ impl Log {
             pushes: Vec::new(),
             durable_end,
         };
-        // What is cut off may have said so, and goes when this is there; it covers no closing.
+        // The tail that is cut off may hold this `Stored` record. This one replaces it before the cut, and covers no
+        // close.
         log.append_stored(0);
         for push in pushes {
             log.append_push(push);
@@ -133,7 +134,7 @@ impl Log {
         Ok(log)
     }
 
-    /// The file as the log has it now.
+    /// The file as the log describes it now.
     pub fn view(&self) -> View {
         View {
             origin: self.origin.clone(),
@@ -145,7 +146,7 @@ impl Log {
         }
     }
 
-    /// As [`Log::view`], of some bytes only.
+    /// The slices of a range of the file, and the file that holds them.
     pub fn view_of(&self, offset: u64, len_bytes: u64) -> (Vec<LogSlice>, Arc<LogFile>) {
         (self.overlay.slices(offset..offset + len_bytes).collect(), self.file.clone())
     }
@@ -160,12 +161,12 @@ impl Log {
         self.overlay.kept_bytes()
     }
 
-    /// Bytes that the disk may not have.
+    /// Bytes that may not be on the disk yet.
     pub fn unsynced_bytes(&self) -> u64 {
         self.end - self.durable_end.unwrap_or_default()
     }
 
-    /// Its file.
+    /// The log's file.
     pub fn file(&self) -> Arc<LogFile> {
         self.file.clone()
     }
@@ -175,20 +176,20 @@ impl Log {
         self.end
     }
 
-    /// The modification time at the last closing, if nothing was written since.
+    /// Modification time at the last close, if nothing was written since.
     pub fn closed(&self) -> Option<i64> {
         self.closed
     }
 
-    /// Whether something in it was acknowledged and is in no version.
+    /// Whether something acknowledged is in no version.
     pub fn owes(&self) -> bool {
         self.owes
     }
 
-    /// Writes.
+    /// Writes bytes at `offset`.
     ///
     /// # Errors
-    /// No budget, and the disk's; the log is as it was then.
+    /// No budget is left, or the disk failed; the log is then unchanged.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), LogError> {
         if bytes.is_empty() {
             return Ok(());
@@ -205,7 +206,7 @@ impl Log {
         Ok(())
     }
 
-    /// Changes the length.
+    /// Sets the length.
     ///
     /// # Errors
     /// As [`Log::write`].
@@ -216,14 +217,15 @@ impl Log {
         Ok(())
     }
 
-    /// The file is closed: what was written is found again after a crash of this process; with `sync`, after one of the machine.
+    /// The file was closed. The state survives a crash of this process; with `sync`, also a crash of the machine.
     ///
     /// # Errors
-    /// As [`Log::write`]; after one of the disk nothing in the log may be taken for acknowledged that was not before.
+    /// As [`Log::write`]. After an error of the disk, nothing counts as acknowledged that did not before.
     pub fn close(&mut self, mtime_ns: i64, sync: bool) -> Result<(), LogError> {
         if self.closed != Some(mtime_ns) {
-            // A disk that loses power keeps what it likes of what it had no time to sync. With the record of this closing and without one
-            // before it the log would be damaged, and the state that is durable with it.
+            // A disk that loses power may keep any part of its unsynced bytes. If it kept this close's record without
+            // the bytes before it, the log would be damaged, and with it the state that is durable now. So sync those
+            // bytes first.
             if self.durable_end.is_some_and(|end| end < self.end) {
                 self.sync()?;
             }
@@ -243,7 +245,8 @@ impl Log {
         Ok(())
     }
 
-    /// The store has `version`, whose content is called so, and which is what the log said in `view`. Whether that is all.
+    /// The store has the state of `view` as `version`, whose content is named `content`. Returns whether that is the
+    /// whole log.
     pub fn stored(&mut self, version: u64, content: u64, view: &View) -> bool {
         (self.origin.base_version, self.origin.base_content) = (version, content);
         self.pushes.retain(|push| push.closed_end > view.closed_end);
@@ -255,26 +258,26 @@ impl Log {
         false
     }
 
-    /// The version below was stored anew, as `version`.
+    /// The content of the version below was rewritten as `version`.
     pub fn rebase(&mut self, version: u64) {
         self.origin.base_version = version;
         self.append_stored(0);
     }
 
-    /// What was closed last in `view` is about to be committed, perhaps with more: what its content is to be called, so that it is known for ours
-    /// by the next mount, too.
+    /// The last close in `view` is about to be committed, perhaps with later writes. Draws and logs a name for the
+    /// content, by which this mount and the next recognise the version.
     pub fn is_pushed(&mut self, view: &View) -> u64 {
         let content = (super::draw() % CONTENT_DRAWN) | CONTENT_DRAWN;
         self.append_push(PendingPush { content, closed_end: view.closed_end });
         content
     }
 
-    /// Where the record of the closing ends that is in a version whose content is called so.
+    /// End of the record of the close that was pushed under this content name.
     pub fn pushed_as(&self, content: u64) -> Option<u64> {
         self.pushes.iter().find(|push| push.content == content).map(|push| push.closed_end)
     }
 
-    /// Also where there is no budget: without the record the next mount takes the version for somebody else's.
+    /// Ignores the budget: without this record the next mount takes the version for another client's.
     fn append_stored(&mut self, closed_end: u64) {
         let LogOrigin { base_version, base_content, .. } = self.origin;
         let [mut payload, content] = [closed_end, base_content].map(|number| number.to_le_bytes().to_vec());
@@ -295,37 +298,37 @@ impl Log {
         }
     }
 
-    /// Whether nothing was added since.
+    /// Whether the log is unchanged since `view`.
     pub fn is(&self, view: &View) -> bool {
         self.gave(view) && self.bytes_end.max(self.closed_end) == view.bytes_end.max(view.closed_end)
     }
 
-    /// As [`Log::is`], but for the modification time.
+    /// As [`Log::is`], but ignores the modification time.
     pub fn has_bytes_of(&self, view: &View) -> bool {
         self.gave(view) && self.bytes_end == view.bytes_end
     }
 
-    /// Whether the view is one of this log.
+    /// Whether `view` is a view of this log.
     pub fn gave(&self, view: &View) -> bool {
         self.file.number == view.file.number
     }
 
-    /// Where it is.
+    /// Path of the log.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// The version it is written over; 0: none.
+    /// The version below the log; 0: none.
     pub fn base_version(&self) -> u64 {
         self.origin.base_version
     }
 
-    /// What the store calls the content of that; 0: not known.
+    /// The store's name of that version's content; 0: unknown.
     pub fn base_content(&self) -> u64 {
         self.origin.base_content
     }
 
-    /// Gives it a name that no mount takes for a log; that.
+    /// Renames the log so that no mount takes it for one. Returns the new path.
     pub fn set_aside(self) -> PathBuf {
         let aside = self.path().with_extension(super::EXTENSION_DAMAGED);
         if let Err(error) = std::fs::rename(self.path(), &aside) {
@@ -334,7 +337,7 @@ impl Log {
         aside
     }
 
-    /// Removes it.
+    /// Removes the log.
     pub fn remove(self) {
         if let Err(error) = std::fs::remove_file(&self.file.path) {
             tracing::warn!(path = %self.file.path.display(), %error, "a log that is done with cannot be removed");
@@ -354,7 +357,7 @@ impl Log {
         done
     }
 
-    /// Appends what there is budget for.
+    /// Appends records whose bytes are reserved in the budget.
     fn append_taken(&mut self, records: &[(Kind, u64, &[u8])]) -> Result<(), LogError> {
         let (bytes, mut end) = (bytes_of(records), self.end);
         let done = records.chunks(RECORDS_AT_ONCE).try_for_each(|records| {
@@ -376,7 +379,8 @@ impl Log {
             }
             Err(error) => {
                 self.file.budget.release_bytes(bytes);
-                // Whole records among what did arrive must not come after what is written next. Where it cannot be cut off there is none.
+                // Cuts off whole records that the failed write left, so that they do not follow later ones. If the file
+                // cannot be cut, it has no such record.
                 let _ = self.file.file.set_len(self.end);
                 Err(self.file.disk(error))
             }
@@ -388,7 +392,7 @@ fn bytes_of(records: &[(Kind, u64, &[u8])]) -> u64 {
     records.iter().map(|(_, _, payload)| (HEADER_BYTES + payload.len()) as u64).sum()
 }
 
-/// Logs' names end in this.
+/// Extension of logs.
 pub const EXTENSION: &str = "spool";
 
 #[cfg(test)]

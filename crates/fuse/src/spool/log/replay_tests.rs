@@ -1,4 +1,5 @@
-//! Logs that are cut off, torn and bent: what was acknowledged is found, or said to be damaged; never anything else.
+//! Logs that are truncated, torn or damaged: replay finds the acknowledged state or reports damage, and never anything
+//! else.
 
 use super::Log;
 use crate::spool::logfile::View;
@@ -26,9 +27,9 @@ enum Op {
     Write(u64, usize),
     Length(u64),
     Close(i64),
-    /// The store has what was closed last, or the time before.
+    /// The store has the state of the last close, or of the one before.
     Stored(bool),
-    /// It may have.
+    /// The store may have it.
     Pushed(bool),
 }
 
@@ -44,10 +45,11 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     proptest::collection::vec(op, 1..14)
 }
 
-/// What is found at some length of the log: the file, its time, the version below and its content, pushes; none: nothing is owed.
+/// What replay finds at some length of the log: file, time, version below and its content, pushes. None: nothing is
+/// owed.
 type Owed = Option<(Overlay, i64, u64, u64, Vec<PendingPush>)>;
 
-/// Bytes of a log that was written so, what is owed from each of its lengths on, and where it was closed last.
+/// The log's bytes after `ops`, what is owed from each length on, and the position of the last close.
 fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
     let dir = tempfile::tempdir().unwrap();
     let mut log = Log::create(dir.path(), 77, Arc::new(Budget::new(1 << 30)), origin(500)).unwrap();
@@ -73,7 +75,7 @@ fn written(ops: &[Op]) -> (Vec<u8>, Vec<(u64, Owed)>, usize) {
                 assert!(!log.stored(version, content, &view), "there is more");
             }
             Op::Pushed(older) => {
-                // More may have been closed since the push began.
+                // Another close may have happened since the push began.
                 let Some(view) = closings.iter().rev().nth(usize::from(*older)) else { continue };
                 let closed_end = view.closed_end;
                 pushes.push(PendingPush { content: log.is_pushed(view), closed_end });
@@ -109,7 +111,7 @@ fn check(found: Result<ReplayedLog, ReplayError>, owed: &Owed, what: &str) -> Re
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// The process dies, or the power fails and takes the end of the log: at every byte (P9).
+    /// The process dies, or a power failure takes the end of the log, at every byte (P9).
     #[test]
     fn a_log_that_is_cut_off_anywhere_is_what_was_closed_before(ops in ops()) {
         let (bytes, owed, _) = written(&ops);
@@ -119,7 +121,7 @@ proptest! {
         }
     }
 
-    /// What lies behind the last record is anything: zeros, an older file's bytes.
+    /// Anything may follow the last record: zeros, or bytes of an older file.
     #[test]
     fn what_lies_behind_the_end_is_not_looked_at(ops in ops(), rest in proptest::collection::vec(any::<u8>(), 0..300)) {
         let (mut bytes, owed, _) = written(&ops);
@@ -129,7 +131,7 @@ proptest! {
         check(replay(&bytes[..]), &wanted, "more behind it")?;
     }
 
-    /// A bit rots: what was closed before that is found only if nothing was closed after it (P2, P14).
+    /// A bit flips: the state of an earlier close is found only if no close follows the damage (P2, P14).
     #[test]
     fn a_bent_log_is_never_taken_for_a_sound_one(ops in ops(), bits in proptest::collection::vec(any::<prop::sample::Index>(), 60)) {
         let (bytes, owed, last_closed) = written(&ops);
@@ -140,14 +142,14 @@ proptest! {
             let found = replay(&bent[..]);
             let at = bit / 8;
             if at >= last_closed {
-                // Of what comes after the last closing, nothing but that it was stored matters.
+                // After the last close, only `Stored` and `Pushed` records matter.
                 let before = expected(&owed, at);
                 let after = expected(&owed, bytes.len());
                 let good = |owed| check(replay(&bent[..]), owed, "");
                 prop_assert!(good(before).is_ok() || good(after).is_ok(), "bit {} gives {:?}", bit, found);
             } else {
                 let damaged = matches!(found, Err(ReplayError::Damaged { .. } | ReplayError::NotALog));
-                // The last closing's own record: then it is as if it had never been.
+                // The flip hit the last close's own record: the state before it counts.
                 let torn = check(found, expected(&owed, at), "").is_ok() && at + CLOSED_BYTES >= last_closed;
                 prop_assert!(damaged || torn, "bit {} of {}", bit, last_closed);
             }
@@ -155,7 +157,7 @@ proptest! {
     }
 }
 
-/// A content that looks like the record of a closing is no such record.
+/// File content that looks like a `Closed` record is not one.
 #[test]
 fn a_files_own_bytes_close_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -164,7 +166,7 @@ fn a_files_own_bytes_close_nothing() {
     log.close(1, false).unwrap();
     let closed = log.len_bytes();
     let fake = Header::new(Kind::Closed, 1, &9u64.to_le_bytes());
-    // Right but for the log's number, which a program cannot know.
+    // Valid except for the log's number, which a program cannot know.
     let position = closed + 2 * HEADER_BYTES as u64;
     log.write(100, &[&[0; HEADER_BYTES][..], &fake.encode(6, position), &9u64.to_le_bytes()].concat()).unwrap();
     let mut bytes = std::fs::read(log.view().file.path()).unwrap();

@@ -1,4 +1,4 @@
-//! Disks that fail, and spools without budget: what was acknowledged stays so, and nothing else is.
+//! Failing disks and full spools: acknowledged state stays acknowledged, and no other state counts as acknowledged.
 
 use super::*;
 use std::mem::replace;
@@ -12,12 +12,12 @@ fn log_in(dir: &Path, budget: &Arc<Budget>) -> Log {
     Log::create(dir, 6, budget.clone(), origin()).unwrap()
 }
 
-/// Writes arrive there, and nothing can be synced.
+/// Accepts writes and fails every sync.
 fn failing_disk() -> File {
     File::options().read(true).write(true).open("/dev/null").unwrap()
 }
 
-/// Puts the log on another disk; the one before.
+/// Moves the log to another disk; returns the disk before.
 fn disk(log: &mut Log, file: File) -> File {
     replace(&mut Arc::get_mut(&mut log.file).unwrap().file, file)
 }
@@ -26,7 +26,7 @@ fn found(path: &Path) -> ReplayedLog {
     replay(File::open(path).unwrap()).unwrap()
 }
 
-/// Kernels report a page that could not be written once, and call it clean.
+/// A kernel reports a page that it could not write once, and then calls it clean.
 #[test]
 fn a_disk_that_failed_once_acknowledges_nothing_more() {
     let dir = tempfile::tempdir().unwrap();
@@ -40,8 +40,8 @@ fn a_disk_that_failed_once_acknowledges_nothing_more() {
     assert!(matches!(log.close(6, true), Err(LogError::Disk { .. })), "a later one");
 }
 
-/// Of what is not synced a disk that loses power may have kept the end without the beginning: no closing is in the log before all that it
-/// covers is durable, if an earlier one is (P9).
+/// A disk that loses power may keep the end of its unsynced bytes without the beginning. If an earlier close is
+/// durable, no later close is in the log before everything that it covers is durable (P9).
 #[test]
 fn a_closing_that_fails_does_not_spoil_one_that_is_durable() {
     let dir = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ fn a_closing_that_fails_does_not_spoil_one_that_is_durable() {
     disk(&mut log, good);
     let path = log.path().to_path_buf();
     drop(log);
-    // The next mount's closings likewise.
+    // The same holds for closes on the next mount.
     let file = File::options().read(true).write(true).open(&path).unwrap();
     let mut log = Log::adopt(path.clone(), file, budget, found(&path)).unwrap();
     assert_eq!((log.size_bytes(), log.closed()), (7, Some(5)));
@@ -68,7 +68,7 @@ fn a_closing_that_fails_does_not_spoil_one_that_is_durable() {
     assert_eq!(log.len_bytes(), before);
 }
 
-/// A spool that was full when the mount was killed, or is smaller now, is taken over all the same.
+/// A log is adopted even if it does not fit into the budget: the spool was full at the crash, or is smaller now.
 #[test]
 fn a_log_is_found_again_where_there_is_no_room_for_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ fn a_log_is_found_again_where_there_is_no_room_for_it() {
     assert_eq!(small.used_bytes(), 0);
 }
 
-/// Of each record a little is kept in memory: there are not as many as there may be bytes.
+/// Each record costs memory, so records have a budget of their own.
 #[test]
 fn a_file_that_is_written_byte_by_byte_goes_without_the_spool() {
     let dir = tempfile::tempdir().unwrap();
@@ -102,7 +102,8 @@ fn a_file_that_is_written_byte_by_byte_goes_without_the_spool() {
     log_in(dir.path(), &budget).write(0, &[1; 1000]).unwrap();
 }
 
-/// What is pushed while more is written is on record, full spool or not: or the next mount took its own version for another's.
+/// A push that happens during writes is on record, even in a full spool. Otherwise the next mount would take its own
+/// version for another client's.
 #[test]
 fn what_was_pushed_is_on_record_in_a_full_spool() {
     let dir = tempfile::tempdir().unwrap();
@@ -122,7 +123,7 @@ fn what_was_pushed_is_on_record_in_a_full_spool() {
     let (path, closed_end) = (log.path().to_path_buf(), last.closed_end);
     assert!(log.is(&log.view()) && log.pushed_as(content) == Some(closed_end));
     drop(log);
-    // The next mount's crash loses nothing of that either.
+    // A crash of the next mount does not lose the record either.
     for _ in 0..3 {
         let found = found(&path);
         assert_eq!((found.origin.base_version, found.origin.base_content, found.mtime_ns), (12, 70, 6));
@@ -133,7 +134,7 @@ fn what_was_pushed_is_on_record_in_a_full_spool() {
     }
 }
 
-/// The kernel sets times when it likes: who keeps a file's bytes elsewhere has them all the same.
+/// The kernel sets times at any moment. A set time does not change the bytes.
 #[test]
 fn a_time_that_was_set_is_no_other_content() {
     let dir = tempfile::tempdir().unwrap();
