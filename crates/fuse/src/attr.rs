@@ -1,11 +1,11 @@
-//! The store's attributes and errors as the kernel takes them.
+//! The store's attributes and errors in the form that the kernel takes.
 
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 use std::time::UNIX_EPOCH;
 use tessera_mount::attr::system_time;
 use tessera_wire::{Attr, Code, Error, InodeKind};
 
-/// Size of I/O the kernel is told to prefer, bytes.
+/// I/O size to recommend to the kernel, bytes.
 const BLOCK_BYTES: u32 = 1 << 20;
 /// Unit of `st_blocks`, bytes.
 const SECTOR_BYTES: u64 = 512;
@@ -32,7 +32,7 @@ pub fn file_attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// Kind of an inode for the kernel; a kind that this release does not know shows as a file.
+/// The kernel's type for an inode kind; a kind that this release does not know shows as a file.
 pub fn file_type(kind: InodeKind) -> FileType {
     match kind {
         InodeKind::Directory => FileType::Directory,
@@ -64,7 +64,7 @@ pub fn errno(code: Code) -> Errno {
     }
 }
 
-/// As [`errno`], with a line in the log, since an errno says so little.
+/// As [`errno`], and logs the error: an errno alone says little.
 pub fn explained(what: &str, ino: u64, error: &Error) -> Errno {
     let errno = errno(error.kind());
     if !matches!(error.kind(), Code::NotFound | Code::Exists | Code::NotEmpty) {

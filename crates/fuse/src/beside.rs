@@ -1,10 +1,10 @@
-//! Threads that use the mount as programs do, to have the kernel do what no message of ours can: write back what it holds of a file,
-//! and take over another length for one that is open.
+//! Threads that use the mount as programs do, to make the kernel do what no FUSE message asks for: write back the dirty
+//! pages of a file, and take over another length for an open file.
 //!
-//! A file is reached by a name that only this process knows ([`Beside::number`]). These threads have a table of open files of their own, made before
-//! the mount's own device was opened: a thread that waits for the kernel, which waits for us, must not keep the device open when
-//! this process is killed, or neither would ever end. Requests of the kernel are never served here, and whoever serves them must
-//! not wait for these threads.
+//! They reach a file by a name that only this process knows ([`Beside::number`]). They have a table of open files of
+//! their own, made before the mount's device was opened. Otherwise a thread that waits for the kernel, which waits for
+//! this process, would keep the device open when the process is killed, and neither would ever end. These threads never
+//! serve requests of the kernel, and a thread that serves such a request must not wait for them.
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::fs::File;
@@ -17,11 +17,11 @@ const THREADS: usize = 4;
 const O_APPEND: i32 = rustix::fs::OFlags::APPEND.bits() as i32;
 
 enum Work {
-    /// Begin to write back what the kernel holds of all files.
+    /// Begin to write back the dirty pages of all files.
     FlushAll,
-    /// Write back what the kernel holds of this file.
+    /// Write back the dirty pages of this file.
     Flush(u64),
-    /// Forget what the kernel holds of this file, and have it take it for so long.
+    /// Drop the cached pages of this file, and take this length, bytes.
     Refresh(u64, u64),
 }
 
@@ -38,10 +38,10 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Starts the threads, for a mount that will be at `path`.
+    /// Starts the threads for a mount that will be at `path`.
     ///
     /// # Errors
-    /// A thread cannot be had.
+    /// A thread cannot be started.
     pub fn start(path: &Path) -> io::Result<Beside> {
         let secret = || std::collections::hash_map::RandomState::new().build_hasher().finish();
         let prefix = format!(".tessera-inode-{:016x}{:016x}-", secret(), secret());
@@ -57,36 +57,36 @@ impl Beside {
         Ok(Beside { prefix, jobs, tids })
     }
 
-    /// The inode that a name in the root directory means, if it is one of ours.
+    /// The inode that a name in the root directory stands for, if it is one of these threads' names.
     pub fn number(&self, name: &[u8]) -> Option<u64> {
         std::str::from_utf8(name.strip_prefix(self.prefix.as_bytes())?).ok()?.parse().ok()
     }
 
-    /// Whether this thread is one of ours.
+    /// Whether `tid` is one of these threads.
     pub fn is_ours(&self, tid: u32) -> bool {
         self.tids.contains(&tid)
     }
 
-    /// Has the kernel begin to write back what it holds of all files; FUSE's writes arrive here later.
+    /// Makes the kernel begin to write back the dirty pages of all files. FUSE's writes arrive here later.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn flush_all(&self) -> io::Result<()> {
         self.ask(Work::FlushAll)
     }
 
-    /// Has the kernel write back what it holds of a file; it is committed then.
+    /// Makes the kernel write back the dirty pages of a file, and commits the file.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn flush(&self, ino: u64) -> io::Result<()> {
         self.ask(Work::Flush(ino))
     }
 
-    /// Has the kernel forget what it holds of a file, and take it to be so long.
+    /// Makes the kernel drop the cached pages of a file, and take `size_bytes` as its length.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn refresh(&self, ino: u64, size_bytes: u64) -> io::Result<()> {
         self.ask(Work::Refresh(ino, size_bytes))
     }
@@ -100,7 +100,7 @@ impl Beside {
 }
 
 fn run(place: &Path, names: &Path, jobs: &Receiver<Job>, started: &Sender<io::Result<u32>>) {
-    // Nothing here opens, closes or passes on a descriptor of the common table afterwards.
+    // From here on this thread does not open, close or pass on a descriptor of the process's common table.
     #[allow(deprecated, reason = "its successor is unsafe for what is said above")]
     let unshared = rustix::thread::unshare(rustix::thread::UnshareFlags::FILES);
     let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
@@ -121,13 +121,13 @@ fn run(place: &Path, names: &Path, jobs: &Receiver<Job>, started: &Sender<io::Re
     }
 }
 
-/// What these opens mean is known to `fs`: under `O_APPEND` the kernel forgets what it has.
+/// `fs` recognises these opens: for `O_APPEND` it tells the kernel to drop its cached pages.
 fn refresh(path: &Path, size_bytes: u64) -> io::Result<()> {
     let file = forgetting(path)?;
     if file.metadata()?.len() != size_bytes {
         file.set_len(size_bytes)?;
         drop(file);
-        // What lies around the old end was read with the old length.
+        // The page around the old end was read with the old length.
         forgetting(path)?;
     }
     Ok(())
@@ -143,7 +143,7 @@ fn forgetting(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Whether an open of ours asks the kernel to forget what it has.
+/// Whether an open by one of these threads asks the kernel to drop its cached pages.
 pub fn forgets(flags: i32) -> bool {
     flags & O_APPEND != 0
 }

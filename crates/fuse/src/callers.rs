@@ -1,27 +1,28 @@
-//! What the kernel knows of a program that waits for a lock and the FUSE library does not pass on: which call it made, and whether a
-//! signal waits for it. Both are read from `/proc`, where a thread that waits for an answer of ours stands still.
+//! What the kernel knows of a program that waits for a lock and the FUSE library does not pass on: which call it made,
+//! and whether a signal is pending. Both are read from `/proc` while the calling thread waits for the reply.
 //!
-//! `flock` and `fcntl` differ by a flag of the request only, where both mean the whole file. A signal is announced by a request of its
-//! own, which the library refuses by itself; a program that waits for a lock could not even be killed.
+//! Where `flock` and `fcntl` both lock the whole file, their requests differ only by a flag. The kernel announces a
+//! signal by a request of its own, which the library refuses; without this module, a program that waits for a lock
+//! could not be killed.
 
 use std::time::Duration;
 
-/// How a lock was asked for.
+/// The call that asked for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockCall {
     /// `flock`.
     Flock,
     /// `fcntl`, `lockf`.
     Fcntl,
-    /// Cannot be told: another user's program, another namespace of processes, no `/proc`.
+    /// Unknown: the program is another user's or in another PID namespace, or there is no `/proc`.
     Unknown,
 }
 
-/// The program may not yet have gone to sleep when its request is here already.
+/// Attempts: the request may arrive before the calling thread sleeps.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_micros(300);
 
-/// The call that thread `tid`, whose request is not answered yet, is in.
+/// The call that thread `tid` is in while it waits for the reply.
 pub fn lock_call(tid: u32) -> LockCall {
     for _ in 0..TRIES {
         match std::fs::read_to_string(format!("/proc/{tid}/syscall")) {
@@ -33,8 +34,8 @@ pub fn lock_call(tid: u32) -> LockCall {
     LockCall::Unknown
 }
 
-/// Numbers of `flock` and of `fcntl` (on x86-64; on AArch64 and RISC-V; in 32-bit programs, two of them). None of them is that of
-/// another call that locks.
+/// Numbers of `flock` and `fcntl` on x86-64, on AArch64 and RISC-V, and in 32-bit programs (two for `fcntl`). No other
+/// call that locks has one of them.
 fn named(text: &str) -> LockCall {
     match text.split(' ').next() {
         Some("73" | "32" | "143") => LockCall::Flock,
@@ -43,20 +44,20 @@ fn named(text: &str) -> LockCall {
     }
 }
 
-/// Whether signals wait for a thread, as seen again and again.
+/// Polls for signals that are pending for a thread.
 pub struct Signals {
     tid: u32,
-    /// One waited for the whole process, which has several threads: another of them may be about to take it.
+    /// A signal was pending for the whole process, which has several threads: another thread may be about to take it.
     seen: bool,
 }
 
 impl Signals {
-    /// Of thread `tid`; 0: it cannot be seen from here.
+    /// For thread `tid`; 0: the thread cannot be seen from here.
     pub fn of(tid: u32) -> Signals {
         Signals { tid, seen: false }
     }
 
-    /// Whether the thread must be let go now: to handle a signal, or to end.
+    /// Whether the call must be interrupted, for the thread to handle a signal or to end.
     pub fn wait(&mut self) -> bool {
         if self.tid == 0 {
             return false;
@@ -68,7 +69,8 @@ impl Signals {
     }
 }
 
-/// Whether a signal that is neither blocked nor ignored waits for this thread alone; for its process; threads of that.
+/// Whether a signal that is neither blocked nor ignored is pending for this thread; for its process; number of threads
+/// of the process.
 fn pending(status: &str) -> (bool, bool, u32) {
     let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim);
     let mask = |name: &str| u64::from_str_radix(line(name), 16).unwrap_or(0);

@@ -1,12 +1,12 @@
-//! What a mount counts, for `/metrics`: requests of the kernel, what they brought and took, and how the rooms beside stand. Nothing is decided
-//! by it.
+//! Counters of a mount for `/metrics`: requests of the kernel, bytes read and written, the state of caches and spool.
+//! No decision depends on them.
 
 use crate::mount::Store;
 use crate::spool::SpoolFigures;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tessera_mount::namespace::CacheStats;
 
-/// Requests of the kernel that are counted, by kind.
+/// The kinds of requests that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// A name is looked up.
@@ -17,7 +17,7 @@ pub enum Op {
     SetAttr,
     /// A file is opened.
     Open,
-    /// A file is made.
+    /// A file is created.
     Create,
     /// Bytes are read.
     Read,
@@ -25,13 +25,13 @@ pub enum Op {
     Write,
     /// A program closes a file.
     Close,
-    /// A program asks for what it wrote to be durable.
+    /// A program asks for its writes to be durable.
     Fsync,
     /// A directory is listed.
     List,
 }
 
-/// Their names, in order.
+/// Names of the kinds, in order.
 const OPS: [&str; 10] = ["lookup", "getattr", "setattr", "open", "create", "read", "write", "close", "fsync", "list"];
 
 /// Counts of the kernel's requests.
@@ -43,43 +43,43 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// One came.
+    /// Counts a request.
     pub fn asked(&self, op: Op) {
         self.requests[op as usize].fetch_add(1, Relaxed);
     }
 
-    /// So many bytes went to a program.
+    /// Counts bytes that went to a program.
     pub fn read(&self, bytes: usize) {
         self.read_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// So many bytes came from a program.
+    /// Counts bytes that came from a program.
     pub fn written(&self, bytes: usize) {
         self.written_bytes.fetch_add(bytes as u64, Relaxed);
     }
 }
 
-/// How a mount stands.
+/// State of a mount.
 #[derive(Debug, Clone, Default)]
 pub struct MountMetrics {
-    /// Requests of the kernel since the mount began, by name.
+    /// Requests of the kernel since the mount began, by kind.
     pub requests: Vec<(&'static str, u64)>,
-    /// Bytes that programs read, as far as the kernel asked for them.
+    /// Bytes that programs read; reads from the kernel's cache do not count.
     pub read_bytes: u64,
-    /// Bytes that programs wrote, as far as the kernel sent them.
+    /// Bytes that programs wrote; only those that the kernel sent.
     pub written_bytes: u64,
-    /// Names and attributes.
+    /// The cache of names and attributes.
     pub names: CacheStats,
-    /// Files that are open, or wait in the spool.
+    /// Files that are open or wait in the spool.
     pub open_files: u64,
-    /// Of these, with something that is in no version.
+    /// Those of them with uncommitted changes.
     pub uncommitted_files: u64,
     /// The spool, if there is one.
     pub spool: Option<SpoolFigures>,
 }
 
 impl MountMetrics {
-    /// As it is now.
+    /// The metrics now.
     pub fn of(store: &Store) -> MountMetrics {
         let counts = &store.counts;
         let (open_files, uncommitted_files) = store.files.figures();

@@ -1,7 +1,8 @@
 //! Open directories: entries in byte order of names, fetched page by page as they are read.
 //!
-//! A handle keeps the entries it has shown, so that positions stay true while names come and go: what is removed meanwhile
-//! may still be shown, what is added behind the last page is. Reading from the start again asks again.
+//! A handle keeps the entries it has shown, so that positions stay valid while names come and go. A name that is
+//! removed meanwhile may still be shown; a name that is added behind the last page is shown. Reading from the start
+//! fetches again.
 
 use tessera_client::inodes::Inodes;
 use tessera_wire::meta::Dirent;
@@ -18,12 +19,15 @@ pub struct OpenDirectory {
 }
 
 impl OpenDirectory {
-    /// Forgets what was fetched: somebody reads from the start.
+    /// Drops the fetched entries: the program reads from the start.
     pub fn rewind(&mut self) {
         *self = OpenDirectory::default();
     }
 
     /// The entry at a position from [`DOTS`] on; none at the end.
+    ///
+    /// # Errors
+    /// The manager's.
     pub fn entry(&mut self, inodes: &Inodes<'_>, ino: u64, position: u64) -> Result<Option<&Dirent>, Error> {
         let index = position.saturating_sub(DOTS) as usize;
         while index >= self.entries.len() && !self.complete {

@@ -1,4 +1,4 @@
-//! Old versions as files: asks the store what the synthetic inodes of [`tessera_mount::synthetic`] show.
+//! Old versions as files: fetches from the manager what the synthetic inodes of [`tessera_mount::synthetic`] show.
 
 use crate::attr::{errno, explained, file_attr};
 use crate::mount::Store;
@@ -12,7 +12,7 @@ use tessera_wire::meta::VersionInfo;
 
 const STORE_ROOT: u64 = 1;
 
-/// Extents that an open fetches, in bytes of the file.
+/// Bytes of the file whose extents an open fetches.
 const FIRST_EXTENTS_BYTES: u64 = 64 << 20;
 
 /// Whether an inode is synthetic.
@@ -29,7 +29,7 @@ pub struct Entry {
     pub name: Vec<u8>,
 }
 
-/// The versions that were shown.
+/// The versions that the kernel was told of.
 #[derive(Default)]
 pub struct History(Mutex<VersionNumbers>);
 
@@ -57,7 +57,7 @@ impl History {
     /// Looks a name up in the mount's root (the synthetic root) or in a synthetic directory.
     ///
     /// # Errors
-    /// `ENOENT`, and the store's.
+    /// `ENOENT`, and the manager's.
     pub fn lookup(&self, store: &Store, parent: u64, name: &[u8]) -> Result<FileAttr, Errno> {
         let found = match SyntheticInode::of(parent) {
             None => synthetic::ROOT_INO,
@@ -78,7 +78,7 @@ impl History {
         self.attr(store, found)
     }
 
-    /// Entries of a synthetic directory, with attributes: the kernel trusts the first length that it is told.
+    /// Entries of a synthetic directory, with attributes: the kernel trusts the first length that it learns.
     ///
     /// # Errors
     /// `ENOTDIR` for a version, and the store's.

@@ -1,8 +1,9 @@
-//! Locks: the kernel's requests, and what makes programs that lock see each other's writes.
+//! Locks: serves the kernel's requests, and makes programs that lock see each other's writes.
 //!
-//! As on NFS, what was written is committed before a lock is given up, and what others wrote is seen once a lock is had. Each request has a
-//! thread of its own, for it may wait long, and the kernel must be asked meanwhile ([`crate::beside`]). An owner's
-//! `fcntl` locks go when it closes the file (`flush`), those of `flock` with the last handle of that open (`release`).
+//! As on NFS, writes are committed before a lock is released, and other clients' commits are visible once a lock is
+//! granted. Each request has a thread of its own, because it may wait long, and because the kernel must be asked
+//! meanwhile ([`crate::beside`]). An owner's `fcntl` locks are released when it closes the file (`flush`), `flock`
+//! locks with the last handle of that open (`release`).
 
 use crate::attr;
 use crate::callers::{self, LockCall, Signals};
@@ -22,18 +23,18 @@ const F_WRLCK: i32 = 1;
 const F_UNLCK: i32 = 2;
 /// Last byte of the longest range.
 const LAST_BYTE: u64 = i64::MAX as u64;
-/// Requests under way, those that wait included.
+/// Limit of requests in progress, including those that wait.
 const MAX_REQUESTS: usize = 2_048;
 const STACK_BYTES: usize = 512 << 10;
-/// A handle that is being closed is waited for at most so long.
+/// Longest wait for a handle that is being closed.
 const LEAVING: Duration = Duration::from_secs(10);
 
-/// A request of the kernel's.
+/// A lock request of the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
     /// The file.
     pub ino: u64,
-    /// The kernel's number for who asks.
+    /// The kernel's number of the lock owner.
     pub owner: u64,
     /// First byte.
     pub start: u64,
@@ -41,19 +42,19 @@ pub struct Asked {
     pub end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: i32,
-    /// The process, as `F_GETLK` shows it.
+    /// The process id that `F_GETLK` shows.
     pub pid: u32,
-    /// The thread.
+    /// The calling thread.
     pub tid: u32,
-    /// Wait for it.
+    /// Whether to wait for the lock.
     pub wait: bool,
 }
 
-/// What this mount knows of locks beyond the client library.
+/// State of locks on this mount beyond the client library's.
 #[derive(Default)]
 pub struct Locking {
     requests: AtomicUsize,
-    /// Handles under `flock` that are being closed, by file.
+    /// Number of handles under `flock` that are being closed, by file.
     leaving: Mutex<HashMap<u64, usize>>,
     left: Condvar,
 }
@@ -87,7 +88,7 @@ pub fn set(store: &Arc<Store>, asked: Asked, reply: ReplyEmpty) {
         store.locking.requests.fetch_sub(1, Ordering::AcqRel);
         return reply.error(Errno::ENOLCK);
     }
-    // The reply goes with the thread, or comes back.
+    // The thread takes the reply; if there is no thread, the reply stays here.
     let (sender, receiver) = crossbeam_channel::bounded::<ReplyEmpty>(1);
     let theirs = store.clone();
     let thread = std::thread::Builder::new().name("lock".into()).stack_size(STACK_BYTES);
@@ -112,7 +113,7 @@ pub fn set(store: &Arc<Store>, asked: Asked, reply: ReplyEmpty) {
 
 fn carry_out(store: &Store, asked: &Asked) -> Result<(), Errno> {
     let lock = asked.lock()?;
-    // What was written under a lock is there before anybody else has it.
+    // Writes made under the lock are committed before another owner can get it.
     let gives_up = lock.mode() != LockMode::Write && store.client.locks().holds(asked.ino, asked.owner);
     let flushed = if gives_up { flush(store, asked.ino) } else { Ok(()) };
     if lock.mode() == LockMode::Unlock {
@@ -131,7 +132,8 @@ fn acquire(store: &Store, lock: &FileLock, asked: &Asked) -> Result<(), Errno> {
         let outcome = locks.set(lock, wait, &mut interrupted);
         outcome.map_err(|error| refused(lock.ino, &error))
     };
-    // `flock` gives up what it had before it waits for something else, or two that share could never both ask for more.
+    // Like the kernel, `flock` releases the old lock before it waits for the new one. Otherwise two shared holders that
+    // both upgrade would deadlock.
     let converts = lock.family() == LockFamily::Flock && asked.wait && locks.holds(lock.ino, lock.owner);
     let mut outcome = ask(asked.wait && !converts)?;
     if outcome == LockOutcome::Refused && converts {
@@ -154,7 +156,7 @@ fn acquire(store: &Store, lock: &FileLock, asked: &Asked) -> Result<(), Errno> {
 /// Answers `F_GETLK`.
 pub fn test(store: &Store, asked: &Asked, reply: ReplyLock) {
     let found = asked.lock().and_then(|lock| {
-        // `flock` asks no such thing.
+        // Only `fcntl` sends `F_GETLK`.
         let lock = FileLock { family: LockFamily::Posix as i32, ..lock };
         let found = store.client.locks().test(&lock);
         found.map_err(|error| refused(asked.ino, &error))
@@ -169,7 +171,10 @@ pub fn test(store: &Store, asked: &Asked, reply: ReplyLock) {
     }
 }
 
-/// A process closes the file: its `fcntl` locks go, after what was written.
+/// A process closes the file: commits the writes and releases its `fcntl` locks.
+///
+/// # Errors
+/// Those of the commit; the locks are released anyway.
 pub fn closes(store: &Store, ino: u64, owner: u64) -> Result<(), Errno> {
     if !store.client.locks().holds(ino, owner) {
         return Ok(());
@@ -179,7 +184,7 @@ pub fn closes(store: &Store, ino: u64, owner: u64) -> Result<(), Errno> {
     committed
 }
 
-/// The last handle of an open that used `flock` goes, and its lock with it.
+/// The last handle of an open that used `flock` is closed: releases its lock.
 pub fn leaves(store: &Store, ino: u64, owner: u64, release: impl FnOnce()) {
     *store.locking.leaving.lock().entry(ino).or_default() += 1;
     release();
@@ -195,8 +200,8 @@ pub fn leaves(store: &Store, ino: u64, owner: u64, release: impl FnOnce()) {
 }
 
 impl Locking {
-    /// The kernel tells of a handle that was closed when `close` has returned already: who asks next must not find its lock. Whether
-    /// there was such a one.
+    /// Waits for handles that are being closed: the kernel reports a close after `close` has returned, and the next
+    /// caller must not find that lock. Returns whether there was such a handle and it is gone.
     fn wait_for_leaving(&self, ino: u64) -> bool {
         let mut leaving = self.leaving.lock();
         if !leaving.contains_key(&ino) {
@@ -206,7 +211,7 @@ impl Locking {
     }
 }
 
-/// Commits what was written here, what the kernel still holds included.
+/// Commits the file's writes, including the kernel's dirty pages.
 fn flush(store: &Store, ino: u64) -> Result<(), Errno> {
     if !store.files.has_writers(ino) {
         return Ok(());
@@ -218,7 +223,7 @@ fn flush(store: &Store, ino: u64) -> Result<(), Errno> {
     store.files.get(ino).map_or(Ok(()), |file| file.commit(store))
 }
 
-/// Makes all that was committed before the lock was had be seen here: names that were taken back, and this file's bytes and length.
+/// Shows everything that was committed before the lock was granted: recalled names, and this file's bytes and length.
 fn revalidate(store: &Store, ino: u64) -> Result<(), Errno> {
     store.wait_for_kernel();
     let Some(file) = store.files.get(ino) else { return Ok(()) };
@@ -239,7 +244,7 @@ fn revalidate(store: &Store, ino: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The mount is no longer there to be asked, or the file is not.
+/// The mount or the file is gone.
 fn is_gone(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),

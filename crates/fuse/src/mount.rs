@@ -1,4 +1,4 @@
-//! Mounting, serving until unmounted, and leaving nothing unwritten behind.
+//! Mounts a store, serves it until it is unmounted, and leaves nothing uncommitted behind.
 
 use crate::beside::Beside;
 use crate::counts::{Counts, MountMetrics};
@@ -24,23 +24,23 @@ use tessera_mount::namespace::{Name, Scope};
 use tessera_mount::spool::speed::SpeedTable;
 use thiserror::Error;
 
-/// How a store is mounted.
+/// Options of a mount.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The kernel may answer from its cache for so long without asking; 0: never (strict). What changes elsewhere is also
-    /// taken back from it as soon as the manager says so.
+    /// Longest time for which the kernel answers from its cache; 0: it always asks (strict). When another client
+    /// changes something, the manager's recall ends the caching earlier.
     pub cache_ttl: Duration,
-    /// The kernel collects small writes.
+    /// The kernel collects small writes (FUSE's write-back cache).
     pub write_back: bool,
-    /// Other users than the one that mounts may use it.
+    /// Users other than the one that mounts may use the mount.
     pub allow_other: bool,
-    /// Nothing can be changed.
+    /// The mount rejects every change.
     pub read_only: bool,
-    /// Requests served at a time.
+    /// Number of requests served at a time.
     pub threads: usize,
-    /// The kernel reads ahead this many KiB of a file that is read in order.
+    /// KiB that the kernel reads ahead of a sequential reader.
     pub read_ahead_kib: u64,
-    /// Where files whose write mode asks for it are written first; none: they are written as others.
+    /// The spool for files whose write mode asks for it; none: they are written like all other files.
     pub spool: Option<SpoolOptions>,
 }
 
@@ -58,7 +58,7 @@ impl Default for Options {
     }
 }
 
-/// Why nothing was mounted.
+/// Why the mount failed.
 #[derive(Debug, Error)]
 pub enum MountError {
     /// The mount point is not a directory.
@@ -69,13 +69,13 @@ pub enum MountError {
         /// What the system says.
         error: std::io::Error,
     },
-    /// There is no FUSE.
+    /// FUSE is not available.
     #[error("/dev/fuse: {0}; load the fuse module, or give the container the device")]
     NoFuse(std::io::Error),
     /// The spool cannot be used.
     #[error(transparent)]
     Spool(#[from] SpoolError),
-    /// The spool needs to know whose it is.
+    /// The cluster id, to which a spool belongs, cannot be fetched.
     #[error("the store's identity is not known: {0}")]
     Unknown(tessera_client::Error),
     /// The kernel or `fusermount3` refused.
@@ -83,40 +83,40 @@ pub enum MountError {
     Refused {
         /// Mount point.
         path: PathBuf,
-        /// What was said.
+        /// The error.
         error: std::io::Error,
     },
 }
 
-/// What every operation needs.
+/// Everything that an operation needs.
 pub struct Store {
-    /// The cluster.
+    /// Connection to the cluster.
     pub client: Client,
     /// Cached attributes, delegations, deferred creates.
     pub namespace: Arc<NamespaceShell>,
-    /// What the kernel knows.
+    /// What the kernel caches of each inode.
     pub kernel: Mutex<KernelCache>,
     /// Open files.
     pub files: Files,
-    /// Rewriting in the background.
+    /// Background rewrites.
     pub rewrites: Rewrites,
     /// Locks.
     pub locking: Locking,
-    /// Threads that may use the mount.
+    /// Threads that use the mount as programs do.
     pub beside: Beside,
-    /// Files on a local disk.
+    /// The spool, if there is one.
     pub spool: Option<Spool>,
-    /// How fast files were written.
+    /// Write speeds of recent files.
     pub speeds: Mutex<SpeedTable>,
-    /// Requests.
+    /// Request counters.
     pub counts: Counts,
-    /// As asked.
+    /// The options of this mount.
     pub options: Options,
     stale: Sender<Stale>,
 }
 
 impl Store {
-    /// Makes the manager know a file that may be a deferred create.
+    /// Makes sure that the manager knows a file, which may be a deferred create.
     ///
     /// # Errors
     /// As [`NamespaceShell::settle`].
@@ -124,7 +124,7 @@ impl Store {
         self.namespace.settle(&self.client, Scope::File(ino))
     }
 
-    /// Waits until the kernel has forgotten all that was taken back until now.
+    /// Waits until the kernel has dropped every name that was recalled so far.
     pub fn wait_for_kernel(&self) {
         let (done, forgotten) = bounded(1);
         if self.stale.send(Stale::Tell(done)).is_ok() {
@@ -133,14 +133,14 @@ impl Store {
     }
 }
 
-/// Requests under way get this long to end after the mount is gone.
+/// Longest wait after the unmount for requests in progress.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What the kernel is to be told, in order.
+/// What to tell the kernel, in order.
 pub enum Stale {
-    /// These names it is to forget.
+    /// The kernel must drop these names.
     Names(Vec<Name>),
-    /// Say when it has.
+    /// Reply once everything before is done.
     Tell(Sender<()>),
 }
 
@@ -156,7 +156,7 @@ impl Mount {
     /// Mounts the store `client` is connected to at `path`.
     ///
     /// # Errors
-    /// Why not, with the way out.
+    /// [`MountError`], which names the way out.
     pub fn new(client: Client, path: &Path, options: Options) -> Result<Mount, MountError> {
         let refused = |error| MountError::Refused { path: path.to_path_buf(), error };
         let found = path
@@ -166,7 +166,7 @@ impl Mount {
         std::fs::metadata("/dev/fuse").map_err(MountError::NoFuse)?;
         let config = config(&options);
         let (rewrites, to_rewrite) = Rewrites::new();
-        // Before the mount's device is opened.
+        // Must come before the mount's device is opened.
         let beside = Beside::start(&path).map_err(refused)?;
         let (stale, to_forget) = unbounded();
         let (spool, to_push) = open_spool(&client, &options, &path)?.unzip();
@@ -207,24 +207,25 @@ impl Mount {
         Ok(Mount { session, store, path, _forgetting: forgetting })
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Tells how it stands, for as long as it is there.
+    /// Returns a function that gives the metrics until the mount is gone.
     pub fn metrics(&self) -> impl Fn() -> Option<MountMetrics> + Send + Sync + 'static {
         let store = Arc::downgrade(&self.store);
         move || store.upgrade().map(|store| MountMetrics::of(&store))
     }
 
-    /// Whether somebody else unmounted it.
+    /// Whether the mount was unmounted from outside.
     pub fn is_over(&self) -> bool {
         self.session.guard.is_finished()
     }
 
-    /// Has the kernel write what it holds back of files that are open. The first step has it begin, but does not wait for FUSE's writes to arrive
-    /// here; `fsync` of each file does (and commits it: a failure is the file's, and is told when it is committed once more).
+    /// Makes the kernel write back the dirty pages of open files. The first step starts the writes but does not wait
+    /// for them to arrive here; the `fsync` of each file waits, and commits the file. A failed commit is recorded in
+    /// the file, and reported when the file is committed once more.
     fn write_back(&self) {
         if let Err(error) = self.store.beside.flush_all() {
             tracing::warn!(%error, "what the kernel holds cannot be written back at once");
@@ -236,10 +237,11 @@ impl Mount {
         }
     }
 
-    /// Commits what is open and unmounts; how many files could not be committed, or were in logs that could not be read since the mount began.
+    /// Commits open files and unmounts. Returns how many files could not be committed, plus the logs that could not be
+    /// read since the mount began.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn unmount(self) -> std::io::Result<usize> {
         if !self.is_over() {
             self.write_back();
@@ -250,7 +252,7 @@ impl Mount {
         if !self.is_over() {
             detach(&self.path)?;
             if failed == 0 {
-                // What programs wrote and closed meanwhile.
+                // Commits what programs wrote and closed meanwhile.
                 failed = store_all();
             }
         }
@@ -263,8 +265,8 @@ impl Mount {
         if self.is_over() {
             return self.session.join().map(|()| failed);
         }
-        // Programs that still have files open keep the session; it ends with this process, and they are told ENOTCONN. It
-        // must not be dropped before: that would unmount whatever is mounted at this place by then.
+        // A program that still has files open keeps the session alive until this process ends; then the program gets
+        // ENOTCONN. Dropping the session earlier would unmount whatever is mounted at this path by then.
         std::mem::forget(self.session);
         Ok(failed)
     }
@@ -276,7 +278,7 @@ fn open_spool(client: &Client, options: &Options, mount: &Path) -> Result<Option
     Ok(Some(Spool::open(spool, mount, cluster_id)?))
 }
 
-/// Takes the mount out of the tree, also while programs use it; without the right to, `fusermount3` has it.
+/// Detaches the mount, even while programs use it. Without the permission to, runs `fusermount3`.
 fn detach(path: &Path) -> std::io::Result<()> {
     use rustix::mount::{UnmountFlags, unmount};
     let plain = unmount(path, UnmountFlags::empty());
@@ -305,8 +307,8 @@ fn config(options: &Options) -> Config {
     config
 }
 
-/// The core answers recalls at once, and the kernel is told from another thread: a recall must not wait for the kernel, which may be
-/// waiting for this mount.
+/// The core answers recalls at once, and another thread tells the kernel: a recall must not wait for the kernel, which
+/// may be waiting for this mount.
 fn hear_recalls(store: &Arc<Store>) {
     let namespace = Arc::downgrade(&store.namespace);
     store.client.on_recall(move |inos| {
@@ -324,7 +326,7 @@ fn hear_recalls(store: &Arc<Store>) {
 fn forget(notifier: &Notifier, stale: &Receiver<Stale>) {
     for stale in stale {
         match stale {
-            // A name that the kernel does not know is no failure.
+            // Fails if the kernel does not have the name; that is no error.
             Stale::Names(names) => names.iter().for_each(|(parent, name)| {
                 let _ = notifier.inval_entry(INodeNo(*parent), OsStr::from_bytes(name));
             }),
@@ -333,7 +335,7 @@ fn forget(notifier: &Notifier, stale: &Receiver<Stale>) {
     }
 }
 
-/// The kernel's default is 128 KiB. Where it cannot be set, reading goes on at that.
+/// Sets the kernel's read-ahead, 128 KiB by default. A failure leaves the default.
 fn read_ahead(path: &Path, kib: u64) {
     let Ok(meta) = std::fs::metadata(path) else { return };
     let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));

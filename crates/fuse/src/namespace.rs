@@ -1,7 +1,7 @@
-//! Runs the namespace core ([`tessera_mount::namespace`]): one lock around it, a clock, and threads for its requests.
+//! Runs the namespace core ([`tessera_mount::namespace`]): a lock, a clock, and threads for its requests.
 //!
-//! The core wants some deferred creates sent to the manager. Whoever waits for the core carries such requests out meanwhile, whoever they
-//! are for; a thread of its own does what nobody waits for (recalls, files that are due).
+//! The core asks for deferred creates to be sent to the manager. A thread that waits for the core sends such requests
+//! meanwhile, its own or not. A background thread sends those that no thread waits for (recalls, files that are due).
 
 use crate::attr::{errno, explained};
 use crate::mount::{Stale, Store};
@@ -19,7 +19,7 @@ use tessera_mount::namespace::{
 };
 use tessera_wire::{Attr, Code, InodeKind};
 
-/// How often the core looks for files that are due.
+/// Interval at which the core looks for files that are due.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Answers a recall.
@@ -28,7 +28,7 @@ type Answer = Box<dyn FnOnce() + Send>;
 /// See the module.
 pub struct NamespaceShell {
     state: Mutex<State>,
-    /// There are requests to send, or a waiter's outcome.
+    /// There are requests to send, or an outcome for a waiter.
     changed: Condvar,
     started: Instant,
     stale: Sender<Stale>,
@@ -40,7 +40,7 @@ struct State {
     creates: VecDeque<(u64, NewFile)>,
     outcomes: HashMap<Waiter, Outcome>,
     recalls: HashMap<u64, Answer>,
-    /// Recalls to answer without the lock.
+    /// Recalls to answer once the lock is released.
     answers: Vec<Answer>,
     last_number: u64,
 }
@@ -50,7 +50,7 @@ enum Outcome {
     Commit(Option<Box<(Waiter, NewFile)>>),
 }
 
-/// A request that creates a name is on its way, until this is dropped.
+/// Marks a request that creates a name as in flight, until it is dropped.
 pub struct CreateInFlight<'a>(&'a NamespaceShell, u64);
 
 impl Drop for CreateInFlight<'_> {
@@ -60,7 +60,7 @@ impl Drop for CreateInFlight<'_> {
 }
 
 impl NamespaceShell {
-    /// `stale` hears of names that the kernel must forget.
+    /// `stale` receives the names that the kernel must forget.
     pub fn new(stale: Sender<Stale>) -> NamespaceShell {
         let state = State {
             core: Namespace::new(),
@@ -77,19 +77,20 @@ impl NamespaceShell {
         i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX)
     }
 
-    /// Asks the core something, or tells it an answer of the manager; with the time.
+    /// Calls the core with the current time.
     pub fn with<T>(&self, ask: impl FnOnce(&mut Namespace, i64) -> T) -> T {
         let mut state = self.state.lock();
         let now_ns = self.now_ns();
         ask(&mut state.core, now_ns)
     }
 
-    /// An inode, if it need not be asked for.
+    /// An inode, if the core knows it.
     pub fn attr(&self, ino: u64) -> Option<EntryAttr> {
         self.with(|core, now_ns| core.attr(now_ns, ino))
     }
 
-    /// A request that creates `name` in `parent` is about to be sent. Keep what this returns until the answer was handed in.
+    /// Must be called before sending a request that creates `name` in `parent`. Keep the result until the answer was
+    /// handed in.
     #[must_use]
     pub fn begin_create(&self, parent: u64, name: &[u8]) -> CreateInFlight<'_> {
         self.state.lock().core.begin_create(parent, name);
@@ -110,10 +111,10 @@ impl NamespaceShell {
         Ok(entry.into())
     }
 
-    /// What a name means, from the core or from the manager.
+    /// What a name stands for, from the core or from the manager.
     ///
     /// # Errors
-    /// The manager's, and `NotFound` if the core knows that nothing has the name.
+    /// The manager's, and `NotFound` if the core knows that the name does not exist.
     pub fn lookup(&self, client: &Client, parent: u64, name: &[u8]) -> Result<EntryAttr, tessera_wire::Error> {
         match self.with(|core, now_ns| core.lookup(now_ns, parent, name)) {
             LookupResult::Found(entry) => return Ok(entry),
@@ -126,10 +127,10 @@ impl NamespaceShell {
         Ok(entry.into())
     }
 
-    /// Makes the manager know deferred creates.
+    /// Makes sure that the manager knows deferred creates.
     ///
     /// # Errors
-    /// Of the first that it does not take.
+    /// The error of the first file that the manager rejects.
     pub fn settle(&self, client: &Client, scope: Scope) -> Result<(), Errno> {
         let settled = match scope {
             Scope::File(ino) => self.with(|core, _| core.is_settled(ino)),
@@ -145,14 +146,14 @@ impl NamespaceShell {
         result.map_err(errno)
     }
 
-    /// The last handle of a file is gone: it is created, also if nothing of its content could be stored.
+    /// The last handle of a file is closed: creates the file if needed, even if none of its content could be stored.
     pub fn closed(&self, client: &Client, ino: u64) {
         if self.with(|core, _| core.is_settled(ino)) != Some(Ok(())) {
             self.wait(client, |waiter| Event::Closed(waiter, ino));
         }
     }
 
-    /// The loss of a file, if it is lost.
+    /// Reports whether a deferred create is lost.
     ///
     /// # Errors
     /// The loss.
@@ -166,7 +167,7 @@ impl NamespaceShell {
         self.with(|core, _| core.set_deferred_attr(ino, AttrChange { mode, uid, gid }))
     }
 
-    /// Writes a deferred create's first version, and creates it with that; none: the manager knows the file.
+    /// Writes a deferred create's first version, which also creates the file. None: the manager knows the file already.
     pub fn first_commit(
         &self,
         client: &Client,
@@ -199,12 +200,13 @@ impl NamespaceShell {
         Some(done)
     }
 
-    /// Leases on these inodes end; none: all do, and delegations too. A recall must not wait for the kernel, which may be waiting for this mount.
+    /// Leases on these inodes end; none: all leases and delegations end. Does not wait for the kernel, which may be
+    /// waiting for this mount.
     pub fn recalled(&self, inos: Option<&[u64]>) {
         self.handle(&mut self.state.lock(), Event::Recalled(inos.map(<[u64]>::to_vec)));
     }
 
-    /// Delegations end; `answer` is called once the manager knows what was created in these directories.
+    /// Delegations end. Calls `answer` once the manager knows the files that were created in these directories.
     pub fn delegation_recalled(&self, directories: Vec<u64>, answer: Answer) {
         let mut state = self.state.lock();
         let recall = state.number();
@@ -212,7 +214,7 @@ impl NamespaceShell {
         self.handle(&mut state, Event::DelegationRecalled { recall, directories });
     }
 
-    /// Hands an event in, and distributes the core's actions.
+    /// Hands an event in, and carries out or queues the core's actions.
     fn handle(&self, state: &mut MutexGuard<'_, State>, event: Event) {
         let now_ns = self.now_ns();
         state.core.handle(now_ns, event);
@@ -229,7 +231,7 @@ impl NamespaceShell {
                     let answer = state.recalls.remove(&recall);
                     state.answers.extend(answer);
                 }
-                // The kernel need not know names that it never heard of.
+                // Fails if the receiver is gone; then there is no kernel to tell.
                 Action::InvalidateNames(names) => drop(self.stale.send(Stale::Names(names))),
             }
         }
@@ -242,7 +244,7 @@ impl NamespaceShell {
         }
     }
 
-    /// Hands an event in, and carries out requests until it has its outcome.
+    /// Hands an event in, and sends requests until its outcome is there.
     fn wait(&self, client: &Client, event: impl FnOnce(Waiter) -> Event) -> Outcome {
         let mut state = self.state.lock();
         let waiter = Waiter(state.number());
@@ -292,7 +294,7 @@ fn owner_of(attr: &Attr) -> Owner {
     Owner { mode: attr.mode, uid: attr.uid, gid: attr.gid }
 }
 
-/// Sends the requests that no program waits for, until the store is gone.
+/// Sends the requests that no thread waits for, until the store is gone.
 pub fn work(shell: &NamespaceShell, store: &Weak<Store>) {
     let mut ticked = Instant::now();
     loop {

@@ -1,8 +1,8 @@
 //! Rewrites files in the background when a hint about their stored bytes changes.
 //!
-//! One thread, one file at a time. It waits a moment for further hints, so that a file is rewritten once; a file with uncommitted writes comes
-//! later. `user.tessera.state` shows what waits and how far the running rewrite is. Unmounting abandons the rest: those files are
-//! whole, stored as they were.
+//! One thread rewrites one file at a time. It waits a moment for further hints, so that a file is rewritten once; a
+//! file with uncommitted writes comes later. `user.tessera.state` shows the files that wait and the progress of the
+//! running rewrite. Unmounting abandons the rest: those files stay as they were stored.
 
 use crate::mount::Store;
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tessera_client::{Cancel, Progress};
 use tessera_mount::rewrite_queue::{RewriteProgress, RewriteQueue};
 
-/// Time for further hints of a file to follow.
+/// Wait for further hints on a file.
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// See the module.
@@ -36,7 +36,7 @@ impl Rewrites {
         }
     }
 
-    /// How far the rewrite of a file is, if there is one.
+    /// Progress of a file's rewrite, if it waits or runs.
     pub fn get(&self, ino: u64) -> Option<RewriteProgress> {
         self.queue.lock().get(ino)
     }
@@ -47,7 +47,7 @@ impl Rewrites {
     }
 }
 
-/// Works until the mount is gone or told to stop.
+/// Rewrites files until the mount is gone or [`Rewrites::stop`] is called.
 pub fn work(store: &Weak<Store>, wanted: &Receiver<u64>) {
     for ino in wanted {
         std::thread::sleep(SETTLE);

@@ -1,6 +1,7 @@
-//! Extended attributes: hints, knowledge, and what programs keep there.
+//! Extended attributes: hints, computed attributes, and those that programs set.
 //!
-//! `user.tessera.*`, and the papers' names for them (`user.DP`, …), are hints, validated by the manager. Names outside `user.` and `trusted.` are not stored.
+//! `user.tessera.*` and the papers' names for them (`user.DP`, …) are hints; the manager validates them. Names outside
+//! `user.` and `trusted.` are not stored.
 
 use crate::attr::explained;
 use crate::mount::Store;
@@ -24,7 +25,7 @@ fn parse(name: &[u8]) -> Result<XattrName<'_>, Errno> {
     })
 }
 
-/// An attribute that is not there has an errno of its own.
+/// A missing attribute has an errno of its own.
 fn refusal(what: &str, ino: u64, error: &Error) -> Errno {
     match error.kind() {
         Code::NotFound => Errno::ENODATA,
@@ -32,7 +33,8 @@ fn refusal(what: &str, ino: u64, error: &Error) -> Errno {
     }
 }
 
-/// Value of an attribute. Computed ones are not listed: `getfattr -n` shows them, `getfattr -d` does not print a map of every chunk.
+/// Value of an attribute. Computed ones are not listed: `getfattr -n` shows them, so `getfattr -d` does not print a map
+/// of every chunk.
 ///
 /// # Errors
 /// `ENODATA` if there is none, and the store's.
@@ -67,26 +69,33 @@ fn state(store: &Store, located: &Located) -> Value {
     state
 }
 
-/// What a hint that is set is called by a paper.
+/// The value of a paper's attribute, from the hint that is set.
 fn classic_value(classic: &Classic, all: &[Xattr]) -> Option<Vec<u8>> {
     let hint = all.iter().find(|x| x.name.strip_prefix(PREFIX) == Some(classic.hint))?;
     let policy = Policy::from_hints([(classic.hint, std::str::from_utf8(&hint.value).ok()?)]).ok()?;
     Some(classic.value(&policy).into_bytes())
 }
 
-/// Names of all, each ended by a NUL.
+/// Names of all attributes, each ended by a NUL.
+///
+/// # Errors
+/// The manager's.
 pub fn list(store: &Store, ino: u64) -> Result<Vec<u8>, Errno> {
     store.settle(ino)?;
     let all = store.client.inodes().xattrs(ino).map_err(|e| explained("attributes", ino, &e))?;
     Ok(all.iter().flat_map(|x| x.name.bytes().chain([0])).collect())
 }
 
-/// New files must be known to have attributes, and took their directory's as it was.
+/// Settles `ino`, so that it can have attributes, and the deferred creates in directory `ino`, which took the hints
+/// that it has before the change.
 fn settle(store: &Store, ino: u64) -> Result<(), Errno> {
     store.settle(ino).and(store.namespace.settle(&store.client, Scope::Directory(ino)))
 }
 
 /// Sets an attribute.
+///
+/// # Errors
+/// `EPERM` for a computed attribute, and the manager's.
 pub fn set(store: &Store, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Result<(), Errno> {
     let name = parse(name)?.stored().ok_or(Errno::EPERM)?;
     settle(store, ino)?;
@@ -100,7 +109,7 @@ pub fn set(store: &Store, ino: u64, name: &[u8], value: &[u8], flags: i32) -> Re
     Ok(())
 }
 
-/// What a file holds follows its hints.
+/// Queues a rewrite if the hint is about stored bytes.
 fn hint_changed(store: &Store, ino: u64, name: &str) {
     let Some(hint) = hint_of_attribute(name) else { return };
     let attr = store.client.inodes().get(ino).ok().and_then(|entry| entry.attr);
@@ -110,6 +119,9 @@ fn hint_changed(store: &Store, ino: u64, name: &str) {
 }
 
 /// Removes an attribute.
+///
+/// # Errors
+/// `ENODATA` if there is none, and the manager's.
 pub fn remove(store: &Store, ino: u64, name: &[u8]) -> Result<(), Errno> {
     let name = parse(name)?.stored().ok_or(Errno::ENODATA)?;
     settle(store, ino)?;
@@ -123,7 +135,7 @@ pub fn remove(store: &Store, ino: u64, name: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Answers with the bytes, or with how many they are if that is asked (`size` 0).
+/// Replies with the bytes, or with their number if the caller asks for that (`size` 0).
 pub fn reply(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
     match result {
         Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
