@@ -1,9 +1,9 @@
-//! The store's attributes and the kernel's numbers for them.
+//! The store's attributes, and the kernel's numbers for them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tessera_wire::InodeKind;
 
-/// The kind that the type bits of `mode` name, if `mknod` makes that kind.
+/// The inode kind for the type bits of `mode`, if `mknod` makes that kind.
 pub fn node_kind(mode: u32) -> Option<InodeKind> {
     const TYPE_BITS: u32 = 0o170_000;
     match mode & TYPE_BITS {

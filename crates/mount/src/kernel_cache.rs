@@ -1,8 +1,8 @@
-//! What the kernel holds of each inode: how often it looked it up, and which version's length and data it has.
+//! What the kernel caches of each inode: its number of lookups, and the version whose length and data it has.
 //!
-//! With its write-back cache the kernel trusts the length and times that it has of a file over those it is told
-//! (`fuse_change_attributes`). A file that another client changed therefore gets a new generation when it is looked up
-//! and no program here has it open: the kernel takes it for another inode and drops what it knew (FUSE,
+//! With its write-back cache the kernel trusts its own length and times of a file over those in a reply
+//! (`fuse_change_attributes`). If another client changed a file, and no program here has it open, its next lookup
+//! therefore returns a new generation: the kernel takes the file for another inode and drops its cache (FUSE,
 //! `fuse_stale_inode`).
 
 use std::collections::HashMap;
@@ -27,14 +27,15 @@ struct Inode {
     size_bytes: u64,
     /// The length that the kernel uses.
     shown_bytes: u64,
-    /// An open was refused since the last change, for the kernel to look the name up again.
+    /// An open was refused since the last change, so that the kernel looks the name up again.
     sent_back: bool,
-    /// The attributes it had when it lost its last name here.
+    /// The attributes at the removal of its last name on this mount.
     unlinked: Option<Attr>,
 }
 
 impl KernelCache {
-    /// The kernel is about to be told of an inode; `open`: a program here has the file open. Returns the generation to tell.
+    /// Counts a lookup that is about to be answered, and returns the inode's generation. `open`: a program here has the
+    /// file open.
     pub fn looked_up(&mut self, attr: &Attr, open: bool) -> u64 {
         let current = (attr.version, attr.size_bytes);
         let inode = self.inodes.entry(attr.ino).or_insert(Inode {
@@ -56,7 +57,7 @@ impl KernelCache {
         inode.generation
     }
 
-    /// A name of the inode was removed here; `attr`: its attributes after that.
+    /// A name of the inode was removed here; `attr`: the attributes after that.
     pub fn name_removed(&mut self, attr: Attr) {
         if let Some(inode) = self.inodes.get_mut(&attr.ino)
             && attr.nlink == 0
@@ -65,7 +66,7 @@ impl KernelCache {
         }
     }
 
-    /// The attributes of a file that lost its last name here. The kernel may still write back its times.
+    /// Attributes of a file that lost its last name on this mount. The kernel may still write back its times.
     pub fn unlinked(&self, ino: u64) -> Option<Attr> {
         self.inodes.get(&ino)?.unlinked.clone()
     }
@@ -80,14 +81,14 @@ impl KernelCache {
         }
     }
 
-    /// The kernel has this version's length and data: it was written here, or the kernel was made to drop what it had.
+    /// The kernel has this version's length and data: they were written here, or the kernel dropped its older ones.
     pub fn holds(&mut self, ino: u64, version: u64, size_bytes: u64) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.holds(version, size_bytes);
         }
     }
 
-    /// Data that was written here was not committed, and the file is closed: the kernel's length and data belong to no version.
+    /// The file is closed, and data written here was not committed: the kernel's length and data belong to no version.
     pub fn holds_uncommitted(&mut self, ino: u64) {
         self.holds(ino, NONE, NONE);
     }
@@ -104,7 +105,7 @@ impl KernelCache {
         inode.sent_back
     }
 
-    /// Whether the data that the kernel cached is this version's. From now on it counts as this version's.
+    /// Whether the data in the kernel's cache is this version's. From now on it counts as this version's.
     pub fn opens(&mut self, ino: u64, version: u64, size_bytes: u64) -> bool {
         match self.inodes.get_mut(&ino) {
             Some(inode) if inode.version == version => true,

@@ -1,9 +1,10 @@
-//! The mount as a core: what a mounted store remembers and decides, without threads, locks, files, sockets or clocks.
+//! The mount as a core: the state and the decisions of a mounted store, without threads, locks, files, sockets or
+//! clocks.
 //!
-//! The `fuse` crate is the shell: it takes the kernel's requests, keeps one lock around each core, calls the client library on the thread of the
-//! request, and hands the answers in. docs/mount.md says what a mount promises.
+//! The `fuse` crate is the shell: it takes the kernel's requests, keeps one lock around each core, calls the client
+//! library on the thread of the request, and hands the answers in. docs/mount.md says what a mount promises.
 //!
-//! # What is a core already
+//! # What is a core
 //!
 //! | module | state | in | out |
 //! |---|---|---|---|
@@ -14,12 +15,13 @@
 //! | [`spool`] | the file that a spool log describes; its budget | records | slices of the log, the state after a crash |
 //! | [`rewrite_queue`] | files to be rewritten | hints | progress |
 //!
-//! [`namespace`] completes its actions by events ([`namespace::Event`]); the others are plain data. Start there.
+//! [`namespace`] completes its actions by events ([`namespace::Event`]); the other modules are plain data. Start there.
 //!
-//! # What is not one yet
+//! # What is not a core yet
 //!
-//! Open files (`fuse/src/files.rs`: when to buffer, stream, spool, commit) and the push of spool logs (`fuse/src/spool`) are state behind a mutex that
-//! calls the client while it is locked. They are to become events and actions here: Clean, Buffered, Streaming, Spooled, Draining and Failed files.
+//! Open files (`fuse/src/files.rs`: when to buffer, stream, spool, commit) and the push of spool logs
+//! (`fuse/src/spool`) are state behind a mutex that calls the client while it is locked. They will become events and
+//! actions here: Clean, Buffered, Streaming, Spooled, Draining and Failed files.
 
 pub mod attr;
 pub mod kernel_cache;

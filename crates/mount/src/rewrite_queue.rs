@@ -2,19 +2,19 @@
 
 use std::collections::BTreeSet;
 
-/// How far a rewrite is, in bytes of the file; total 0: it waits.
+/// Progress of a rewrite, in bytes of the file; total 0: it waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RewriteProgress {
-    /// Rewritten.
+    /// Bytes rewritten.
     pub done_bytes: u64,
-    /// All of it.
+    /// Length of the file.
     pub total_bytes: u64,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct RewriteQueue {
-    /// A file leaves before its hints are read: a hint that changes from then on queues it again.
+    /// A file leaves before its hints are read: a later change of a hint queues it again.
     waiting: BTreeSet<u64>,
     running: Option<(u64, RewriteProgress)>,
 }
@@ -32,7 +32,7 @@ impl RewriteQueue {
         self.waiting.remove(&ino);
     }
 
-    /// The running rewrite is so far.
+    /// Progress of the running rewrite.
     pub fn progress(&mut self, progress: RewriteProgress) {
         if let Some((_, running)) = &mut self.running {
             *running = progress;
@@ -44,7 +44,7 @@ impl RewriteQueue {
         assert!(self.running.take().is_some(), "a rewrite that ends has begun");
     }
 
-    /// How far the rewrite of a file is, if there is one.
+    /// Progress of a file's rewrite, if it waits or runs.
     pub fn get(&self, ino: u64) -> Option<RewriteProgress> {
         let running = self.running.filter(|(file, _)| *file == ino).map(|(_, progress)| progress);
         running.or_else(|| self.waiting.contains(&ino).then(RewriteProgress::default))

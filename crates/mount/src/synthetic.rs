@@ -1,7 +1,9 @@
-//! Synthetic inodes: `.tessera/versions/` mirrors the store's directories, and shows each file as a directory of its versions.
+//! Synthetic inodes: `.tessera/versions/` mirrors the store's directories, and shows each file as a directory of its
+//! versions.
 //!
-//! Their numbers have the highest bit set, which no inode of the store has. The number of a directory or of a file's version list holds
-//! the number of the real inode; versions are numbered as they are shown, and keep their number as long as the mount lives.
+//! Their numbers have the highest bit set, which no inode of the store has. The number of a directory or of a file's
+//! version list contains the number of the real inode. Versions are numbered as they are shown, and keep their number
+//! until the mount ends.
 
 use std::collections::HashMap;
 use tessera_wire::meta::VersionInfo;
@@ -52,7 +54,7 @@ impl SyntheticInode {
         })
     }
 
-    /// Inode of the tree of versions.
+    /// Inode of the root of the tree of versions.
     pub fn versions_root() -> u64 {
         SYNTHETIC | DIRECTORY | STORE_ROOT
     }
@@ -68,7 +70,8 @@ impl SyntheticInode {
     }
 }
 
-/// Attributes of synthetic inode `ino`, made from those of the inode behind it; `version`: it is this version of a file.
+/// Attributes of synthetic inode `ino`, derived from those of the inode behind it. `version`: the version that `ino`
+/// shows.
 pub fn attr(ino: u64, of: &Attr, version: Option<&VersionInfo>) -> Attr {
     let of = of.clone();
     match (version, SyntheticInode::of(ino)) {
@@ -77,7 +80,7 @@ pub fn attr(ino: u64, of: &Attr, version: Option<&VersionInfo>) -> Attr {
             let (ctime_ns, atime_ns) = (mtime_ns, mtime_ns);
             Attr { ino, mode: of.mode & 0o444, nlink: 1, size_bytes, mtime_ns, ctime_ns, atime_ns, ..of }
         }
-        // Who may read the file may list its versions.
+        // A user that may read the file may list its versions.
         (None, Some(SyntheticInode::File(_))) => {
             let (kind, read) = (InodeKind::Directory as i32, of.mode & 0o444);
             Attr { ino, kind, mode: read | read >> 2, nlink: 2, size_bytes: 0, ..of }
@@ -103,7 +106,7 @@ pub struct VersionNumbers {
 }
 
 impl VersionNumbers {
-    /// The inode of a version; the same each time.
+    /// The inode of a version; always the same number.
     pub fn number(&mut self, file: u64, version: &VersionInfo) -> u64 {
         let next = self.shown.len() as u64 + 1;
         let count = *self.by_version.entry(version.version).or_insert(next);
@@ -113,7 +116,7 @@ impl VersionNumbers {
         SYNTHETIC | count
     }
 
-    /// The version with this count; none: this mount did not show it.
+    /// The version with this number; none: this mount did not show it.
     pub fn get(&self, count: u64) -> Option<&ShownVersion> {
         self.shown.get(usize::try_from(count).ok()?.checked_sub(1)?)
     }

@@ -1,4 +1,4 @@
-//! Bytes that were written and not sent yet, by offset. Ranges do not overlap; the newest write wins.
+//! Bytes that were written and not sent yet, by offset. Ranges do not overlap; the latest write wins.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ impl WriteBuffer {
         self.bytes
     }
 
-    /// Whether there are none.
+    /// Whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.by_start.is_empty()
     }
@@ -25,7 +25,8 @@ impl WriteBuffer {
         self.by_start.keys().next().copied()
     }
 
-    /// Writes over what is there. A write that continues a range extends it, so that a stream stays one range.
+    /// Writes over the bytes in the buffer. A write that continues a range extends it, so that a stream stays one
+    /// range.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return;

@@ -7,9 +7,9 @@ pub enum XattrName<'a> {
     Location,
     /// `user.tessera.state`: version, chunks and bytes. Computed, read-only.
     State,
-    /// `user.tessera.mount`: how the mount itself stands. Computed, read-only.
+    /// `user.tessera.mount`: state of the mount itself. Computed, read-only.
     Mount,
-    /// A hint, or an attribute of the user's own: the store keeps it.
+    /// A hint, or an attribute that a program set: the store keeps it.
     Stored(&'a str),
 }
 

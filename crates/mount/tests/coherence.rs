@@ -1,8 +1,9 @@
 //! Several namespace cores against a model of the manager's leases and delegations, from one seed.
 //!
-//! Messages take random times and overtake each other; a mount can be cut off for a while, and recalls sent to it then are lost. Judged are:
-//! whatever a core answers from memory is what the manager has at that moment (unless the mount itself is changing it); a deferred create is
-//! lost only by a mount that was cut off; every closed file exists; every recall is answered. Mutants break the shell's part of the contract, and
+//! Messages take random times and overtake each other. A mount can be cut off for a while, and recalls sent to it
+//! meanwhile are lost. The test checks that whatever a core answers from memory is what the manager has at that moment
+//! (unless the mount itself is changing it), that a deferred create is lost only by a mount that was cut off, that
+//! every closed file exists, and that every recall is answered. Mutants break the shell's part of the contract, and
 //! each must be caught.
 
 use std::cmp::Reverse;
@@ -15,14 +16,14 @@ use tessera_wire::{Attr, Code, InodeKind};
 
 const MS: i64 = 1_000_000;
 const LEASE_MS: u64 = 400;
-/// A third of it is more than a tick and the slowest message: without a cut, files are settled in time.
+/// A third of it exceeds a tick plus the slowest message: without a cut, files are settled in time.
 const DELEGATION_MS: u64 = 1_500;
 const MOUNTS: usize = 3;
 const NAMES: u64 = 6;
 const STEPS: usize = 400;
 const ROOT: u64 = 1;
 
-/// What is wrong with the shells of a world.
+/// A fault of the shells in a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mutant {
     None,
@@ -32,9 +33,9 @@ enum Mutant {
     LostDelegationRecall,
     /// A recall of delegations is answered before the files are settled.
     RecallAnsweredEarly,
-    /// Answers are handed in as if they had been asked for just now.
+    /// Answers are handed in with the stamp of their arrival.
     FreshStamps,
-    /// The core does not hear of creates that are on their way.
+    /// The core does not hear of creates in flight.
     UntoldCreates,
 }
 
@@ -60,7 +61,7 @@ enum Request {
     SetAttr(u64, u32),
     Unlink(u64, Vec<u8>),
     MakeDir(u64, Vec<u8>),
-    /// Directory, name, number (0: any), delegation wanted, mode.
+    /// Directory, name, number (0: any), whether a delegation is requested, mode.
     MakeNode(u64, Vec<u8>, u64, bool, u32),
 }
 
@@ -98,7 +99,7 @@ enum ModelEvent {
     Step,
 }
 
-/// A change that waits for recalled leases.
+/// A change that waits until leases are recalled.
 struct Pending {
     mount: usize,
     id: u64,
@@ -124,7 +125,7 @@ struct MountHost {
     sent: BTreeMap<u64, Sent>,
     /// Deferred creates that are open.
     open: Vec<u64>,
-    /// Waiters, and the file each closes, if it does.
+    /// Waiters, and for a waiter that closes a file, that file.
     waiting: BTreeMap<u64, Option<u64>>,
     cut_until_ns: i64,
 }
@@ -177,7 +178,7 @@ impl World {
         self.events.insert(self.last_number, event);
     }
 
-    /// A message from or to a mount: it waits for the end of a cut.
+    /// Delivery of a message from or to a mount: it waits until a cut ends.
     fn carry(&mut self, mount: usize, event: ModelEvent) {
         let slow = if self.rng.below(8) == 0 { 20 } else { 1 };
         let delay_ns = (1 + self.rng.below(10) as i64) * slow * MS;
@@ -283,7 +284,7 @@ impl World {
                 Ok(())
             }
             10 if self.manager.inodes.len() < 60 => {
-                // The kernel looks a name up before it makes it.
+                // The kernel looks a name up before it creates it.
                 if let LookupResult::Found(_) = self.mounts[mount].core.lookup(self.now_ns, parent, &name) {
                     return Ok(());
                 }
@@ -394,7 +395,7 @@ impl World {
     }
 
     fn begin_create(&mut self, mount: usize, parent: u64, name: &[u8]) {
-        // A mutant counts the creates all the same, or no delegation would ever be asked for.
+        // A mutant still counts the creates, or it would never request a delegation.
         let told = if self.mutant == Mutant::UntoldCreates { b"untold" } else { name };
         self.mounts[mount].core.begin_create(parent, told);
     }
@@ -498,7 +499,7 @@ impl World {
                     entry: Some(Box::new(entry)),
                 });
                 self.event(mount, Event::Committed { waiter, ino, stamp, result })?;
-                // The handle goes once its commit is over.
+                // The handle is closed once its commit is over.
                 let closes = self.mounts[mount].waiting.remove(&waiter.0).flatten();
                 return match closes {
                     Some(ino) => self.wait(mount, |waiter| Event::Closed(waiter, ino), Some(ino)),
@@ -611,7 +612,7 @@ impl World {
         }
     }
 
-    /// Grants a lease, unless the thing is about to change, or (of names) another mount has one.
+    /// Grants a lease, unless a change to the thing is pending, or (for names) another mount has a lease.
     fn grant(&mut self, covered: Covered, mount: usize, ms: u64) -> u64 {
         let changing = self.manager.pending.iter().any(|pending| pending.covers.contains(&covered));
         let taken = |((held, holder), until_ns): (&(Covered, usize), &i64)| {
@@ -650,7 +651,8 @@ impl World {
             Request::Unlink(parent, name) => {
                 let key = (*parent, name.clone());
                 let ino = *self.manager.names.get(&key).ok_or(Code::NotFound)?;
-                // It came to mean something else while the change waited: then nobody gave that back.
+                // The name came to stand for another inode while the change waited; leases on that inode were not
+                // recalled.
                 if self.manager.inodes[&ino].kind() == InodeKind::Directory
                     || !pending.covers.contains(&Covered::Inode(ino))
                 {

@@ -1,4 +1,4 @@
-//! Runs one core against the fake in virtual time, one event after another, and notes what happens.
+//! Runs one core against the fake in virtual time, event by event, and keeps a trace.
 
 use super::*;
 use crate::config::{MS, Options};
@@ -14,7 +14,7 @@ use tessera_net::BufferPool;
 use tessera_wire::meta::CommitMode;
 use tessera_wire::rpc::Answer;
 
-/// Virtual time, answers on their way, and a trace for people.
+/// Virtual time, answers in flight, and a trace for people.
 pub(crate) struct Drive {
     pub fake: Fake,
     pub now: i64,
@@ -79,7 +79,8 @@ impl Drive {
         }
     }
 
-    /// Runs a write to its end (background redundancy included); what `Done` said, and the most it held.
+    /// Runs a write to its end (background redundancy included). Returns the result of `Done` and the largest number of
+    /// bytes held.
     pub fn write(&mut self, core: &mut WriteCore, events: Vec<WriteEvent>) -> (Result<WriteDone, WriteError>, u64) {
         let (mut result, mut most) = (None, 0);
         let mut events = std::collections::VecDeque::from(events);
@@ -119,7 +120,7 @@ impl Drive {
         unreachable!()
     }
 
-    /// Runs a write until its next `Done`; the core goes on living.
+    /// Runs a write until its next `Done`; the core can go on.
     pub fn write_until_done(&mut self, core: &mut WriteCore) -> Result<WriteDone, WriteError> {
         loop {
             while let Some(action) = core.poll() {
@@ -233,7 +234,7 @@ impl Drive {
     }
 }
 
-/// What a call is about, as far as a reader of the trace wants to know.
+/// The detail of a call that the trace shows.
 fn detail(call: &Call) -> String {
     match call.kind {
         Kind::PutFragments => {

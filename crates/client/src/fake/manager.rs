@@ -28,7 +28,7 @@ impl Fake {
                     $(Kind::$once => {
                         let request = $once::decode(&call.body[..]).unwrap();
                         assert_ne!(request.op_id, 0);
-                        // P8: the same op has the same answer and one effect.
+                        // P8: a repeated op id gets the same answer and has one effect.
                         if let Some(known) = self.ops.get(&request.op_id) {
                             return known.clone();
                         }
@@ -132,7 +132,7 @@ impl Fake {
         Ok(Some(PreallocatedChunks { session_id, session_ms: 30_000, chunks, class, domain: 7, map }))
     }
 
-    /// Names what preallocated hold, and opens the file.
+    /// Assigns content to preallocated chunks, and opens the file.
     fn fill(&mut self, request: &mut Commit, open: OpenWrite) -> Result<Vec<u64>, Error> {
         if !request.preallocated_ids.is_empty() {
             self.session(request.session_id)?;
@@ -328,7 +328,7 @@ impl Fake {
         stale.collect()
     }
 
-    /// Chunks are durable or acknowledged well enough for the policy; what was acknowledged is there.
+    /// Checks that chunks are durable or acknowledged as the policy asks, and that acknowledged fragments exist.
     fn check_extents(&mut self, extents: &[Extent], acks: &BTreeMap<u64, ChunkAck>) -> Result<(), Error> {
         let optimistic = self.policy.iter().any(|(_, v)| v == "optimistic");
         let degraded = self.policy.iter().any(|(n, v)| n == "degraded-writes" && v == "yes");

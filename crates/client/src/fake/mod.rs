@@ -1,7 +1,7 @@
 //! A cluster in memory for the tests of this crate: a manager and nodes that answer calls, and take damage.
 //!
 //! It keeps the contracts that the cores rely on (op ids, epochs, dedup answers, stale acknowledgements) and is
-//! otherwise as simple as can be. It is not the manager: `crates/sim` runs the real one.
+//! otherwise as simple as possible. It is not the manager: `crates/sim` runs the real one.
 
 mod drive;
 mod manager;
@@ -34,11 +34,11 @@ pub(crate) struct Fake {
     pub map_version: u64,
     /// Calls seen, by kind.
     pub calls: BTreeMap<&'static str, u64>,
-    /// Of the next calls of this kind to the manager, so many answers are lost after they took effect.
+    /// Number of coming answers to lose, by kind of manager call; the call still takes effect.
     pub lose_answers: HashMap<Kind, u32>,
-    /// So many extents in one answer.
+    /// Number of extents in one answer.
     pub page: usize,
-    /// A call of this kind runs this first, once.
+    /// Hooks that run once, before the next call of their kind.
     pub hooks: Vec<(Kind, Hook)>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Node {
     pub info: NodeInfo,
     pub disk_id: u64,
     pub stored: BTreeMap<(u64, u32), Stored>,
-    /// Answers nothing: calls fail as if the connection broke.
+    /// The node does not answer: calls fail as if the connection broke.
     pub down: bool,
     /// Every put gets this error.
     pub refuse_puts: Option<Error>,
@@ -85,7 +85,7 @@ pub(crate) struct Session {
 }
 
 impl Fake {
-    /// `hosts` nodes with a disk each, every one a host of its own.
+    /// `hosts` nodes with one disk each; every node is its own host.
     pub fn new(hosts: u64) -> Self {
         let node = |node_id| Node {
             info: NodeInfo {
@@ -121,7 +121,7 @@ impl Fake {
         }
     }
 
-    /// Sets a hint that all files have.
+    /// Sets a hint for all files.
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.policy.push((name.into(), value.into()));
         self
@@ -166,7 +166,7 @@ impl Fake {
         }
     }
 
-    /// The class of this spec, made when first asked for.
+    /// The class of this spec; made at first use.
     pub fn class_of(&mut self, spec: &str) -> ClassInfo {
         if let Some(known) = self.classes.values().find(|c| c.spec == spec) {
             return known.clone();
@@ -182,7 +182,7 @@ impl Fake {
         self.nodes.values_mut().find(|n| n.disk_id == disk_id).unwrap()
     }
 
-    /// The manager and everybody else learn that a node is down.
+    /// The cluster map now says that a node is down.
     pub fn declare_down(&mut self, node_id: u64) {
         self.map_version += 1;
         let node = self.nodes.get_mut(&node_id).unwrap();
@@ -190,7 +190,7 @@ impl Fake {
         node.info.health = Health::Down as i32;
     }
 
-    /// Member `number` of a group is lost: `node_id` takes over, empty.
+    /// Member `number` of a group is lost, and `node_id` takes its place without fragments.
     pub fn replace_member(&mut self, pg_id: u64, number: usize, node_id: u64) {
         let disk_id = self.nodes[&node_id].disk_id;
         self.map_version += 1;
@@ -204,21 +204,21 @@ impl Fake {
         };
     }
 
-    /// A node that is no member of the group.
+    /// A node outside the group.
     pub fn outsider(&self, pg_id: u64) -> u64 {
         let pg = &self.pgs[&pg_id];
         let used = |n: &&Node| pg.members.iter().any(|m| m.disk_id == n.disk_id || m.incoming_disk_id == n.disk_id);
         self.nodes.values().find(|n| !used(n) && !n.down).unwrap().info.node_id
     }
 
-    /// Fragment `number` of a chunk where it should lie, to be looked at or damaged.
+    /// Fragment `number` of a chunk on its member, to inspect or damage.
     pub fn fragment(&mut self, chunk_id: u64, number: u32) -> Option<&mut Stored> {
         let pg = self.chunks[&chunk_id].pg_id;
         let disk_id = self.pgs[&pg].members[number as usize].put_disk_id();
         self.node_of(disk_id).stored.get_mut(&(chunk_id, number))
     }
 
-    /// Every committed chunk has all its fragments on its members, with the bytes they should have.
+    /// Checks that every committed chunk has all its fragments on its members, with the right bytes.
     pub fn check_all_stored(&mut self) {
         let committed: Vec<u64> = self.chunks.iter().filter(|(_, c)| c.committed).map(|(id, _)| *id).collect();
         for chunk_id in committed {

@@ -5,7 +5,7 @@ use prost::Message;
 use tessera_wire::Code;
 use tessera_wire::data::*;
 
-/// A fragment as a node has it.
+/// A fragment on a node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Stored {
     pub bytes: Bytes,
@@ -14,7 +14,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Flips a bit without telling the checksum.
+    /// Flips a bit and leaves the checksum as it is.
     pub fn rot(&mut self, at: usize) {
         let mut bytes = self.bytes.to_vec();
         if !bytes.is_empty() {
@@ -77,7 +77,7 @@ impl Fake {
         assert_eq!(item.disk_id, node.disk_id);
         assert_eq!(tessera_accel::checksum::crc32c(&bytes), item.crc32c);
         let stored = Stored { bytes, crc32c: item.crc32c, groups: item.groups.clone() };
-        // P8: a second put of a fragment is the same put.
+        // P8: a repeated put of a fragment has no further effect.
         if let Some(before) = node.stored.insert((item.chunk_id, item.fragment), stored.clone()) {
             assert_eq!(before, stored, "chunk {} fragment {} changed", item.chunk_id, item.fragment);
         }

@@ -1,9 +1,10 @@
 //! Deferred creates: files that were created here under a delegation, and that the manager does not know yet.
 //!
-//! The manager learns of a file by the first commit of its content (one request instead of three), or by a create of its own as soon as anything
-//! else is to be done with it, a third of the delegation's lifetime has passed, or the delegation is recalled.
+//! The manager learns of a file by the first commit of its content (one request instead of three). A separate create
+//! comes earlier if another operation needs the file at the manager, a third of the delegation's lifetime has passed,
+//! or the delegation is recalled.
 //!
-//! One request at a time tells the manager of a file. Whoever else needs that queues behind it:
+//! One request at a time tells the manager of a file. Other claimants wait in a queue:
 //!
 //! ```text
 //!            claim                     answer: created, or refused for good
@@ -25,14 +26,14 @@ struct Deferred {
     name: Name,
     settle_at_ns: i64,
     state: State,
-    /// No handle is open any more: who fails to create the file now drops it.
+    /// The last handle is closed: a claimant that fails to create the file now drops it.
     closed: bool,
 }
 
 #[derive(Debug)]
 enum State {
     Idle,
-    /// A request about it is on its way.
+    /// A request about the file is in flight.
     Claimed {
         by: Claimant,
         queue: VecDeque<Claimant>,
@@ -42,9 +43,9 @@ enum State {
 /// What to do after an answer.
 #[derive(Debug, PartialEq)]
 pub(super) enum Next {
-    /// The claimant's request about the file is to be sent.
+    /// Send the claimant's request about the file.
     Send(Claimant, u64),
-    /// The claimant need not wait for the file any more.
+    /// The claimant's wait for the file is over.
     Done(Claimant, Result<(), Loss>),
 }
 
@@ -94,7 +95,7 @@ impl DeferredCreates {
         self.files.values().filter(move |file| file.name.0 == directory).map(|file| file.name.1.clone())
     }
 
-    /// Files whose time has come and about which no request is on its way.
+    /// Files that are due and have no request in flight.
     pub fn due(&self, now_ns: i64) -> Vec<u64> {
         let idle = |file: &Deferred| matches!(file.state, State::Idle);
         let mut due: Vec<u64> =
@@ -103,7 +104,7 @@ impl DeferredCreates {
         due
     }
 
-    /// Changes attributes, unless a request with the old ones is on its way.
+    /// Changes attributes, unless a request with the old ones is in flight.
     pub fn set_attr(&mut self, ino: u64, change: impl FnOnce(&mut Attr)) -> Option<EntryAttr> {
         let file = self.files.get_mut(&ino).filter(|file| matches!(file.state, State::Idle))?;
         change(&mut file.entry.attr);
@@ -115,7 +116,7 @@ impl DeferredCreates {
         self.lost.get(&ino).map_or(Ok(()), |loss| Err(*loss))
     }
 
-    /// A claimant needs the manager to know the file: it may send its request, waits its turn, or is done.
+    /// A claimant needs the manager to know the file: it may send its request, must wait its turn, or is done.
     pub fn claim(&mut self, ino: u64, by: Claimant) -> Option<Next> {
         let Some(file) = self.files.get_mut(&ino) else { return Some(Next::Done(by, self.check(ino))) };
         match &mut file.state {
@@ -130,7 +131,7 @@ impl DeferredCreates {
         }
     }
 
-    /// The claimant's request was answered.
+    /// The claimant's request was answered. Returns what to do next.
     pub fn answered(&mut self, ino: u64, by: Claimant, result: Result<(), Code>) -> Vec<Next> {
         let file = self.files.get_mut(&ino).expect("a file stays while a request about it is on its way");
         let State::Claimed { by: holder, mut queue } = std::mem::replace(&mut file.state, State::Idle) else {
@@ -139,7 +140,7 @@ impl DeferredCreates {
         assert_eq!(holder, by, "the answer about {ino} belongs to its claimant");
         let gone = match (result, by) {
             (Ok(()), _) => true,
-            // A commit that failed leaves it to the next request to create the file without content.
+            // After a failed commit, the next request creates the file without content.
             (Err(_), Claimant::Commit(_)) => false,
             (Err(code), Claimant::Settle(_)) => !is_retryable(code),
         };
@@ -154,7 +155,7 @@ impl DeferredCreates {
         }
         let mut next = match by {
             Claimant::Settle(_) => vec![Next::Done(by, result)],
-            // A commit brought the answer itself.
+            // The commit's caller has the answer already.
             Claimant::Commit(_) => Vec::new(),
         };
         if gone {
@@ -171,7 +172,7 @@ impl DeferredCreates {
         next
     }
 
-    /// The last handle is gone, and the attempt to create the file is over.
+    /// The last handle is closed, and the attempt to create the file is over.
     pub fn closed(&mut self, ino: u64) {
         self.lost.remove(&ino);
         match self.files.get_mut(&ino) {

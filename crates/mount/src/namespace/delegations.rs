@@ -1,7 +1,8 @@
-//! Directory delegations: directories in which this mount alone creates names for a while (`Entry::delegation_ms`).
+//! Directory delegations: directories in which only this mount may create names for a while (`Entry::delegation_ms`).
 //!
-//! In a delegated directory a name that is not listed here does not exist, and a new file need not be asked for. A delegation comes with a new
-//! directory, or after some creates in an old one; it ends by time or by a recall.
+//! In a delegated directory, a name that is not listed here does not exist, and a file can be created without a
+//! request. A delegation comes with a new directory, or after some creates in an existing one. It ends by time or by a
+//! recall.
 
 use super::{Stamp, ms_to_ns};
 use std::collections::{HashMap, HashSet};
@@ -9,10 +10,10 @@ use tessera_wire::meta::InoRange;
 
 /// Inode numbers requested at once.
 pub const INOS: u32 = 128;
-/// A directory with more names than this is not kept delegated.
+/// A directory with more names than this loses its delegation on this mount.
 const MAX_NAMES: usize = 100_000;
-/// Creates in a directory before its delegation is requested. The number doubles after each request, denial or recall, and halves with each
-/// grant: a mount that creates by turns with others asks rarely.
+/// Creates in a directory before this mount requests its delegation. The number doubles after each request, denial or
+/// recall, and halves with each grant, so a mount that takes turns with other clients rarely asks.
 const REQUEST_AFTER: u32 = 4;
 const MAX_REQUEST_AFTER: u32 = 1024;
 /// Directories whose creates are counted.
@@ -31,16 +32,17 @@ pub struct Delegations {
 struct Delegation {
     until_ns: i64,
     lifetime_ns: i64,
-    /// Every name in the directory, and perhaps some that were removed.
+    /// Every name in the directory, and perhaps some removed ones.
     names: HashSet<Vec<u8>>,
 }
 
-/// Creates in a directory, by requests to the manager.
+/// Creates in a directory by requests to the manager.
 #[derive(Debug, Default)]
 struct Counter {
-    /// Requests on their way.
+    /// Requests in flight.
     in_flight: usize,
-    /// Their names, and those of all requests since the oldest of them: a list that the manager sends meanwhile may lack them.
+    /// Names of these requests, and of all requests since the oldest of them: a list that the manager sends meanwhile
+    /// may lack them.
     names: HashSet<Vec<u8>>,
     /// Creates since the delegation was last requested.
     creates: u32,
@@ -54,12 +56,12 @@ impl Delegations {
         self.recalls
     }
 
-    /// Takes inode numbers in.
+    /// Takes inode numbers from an answer.
     pub(super) fn add_inos(&mut self, inos: Option<InoRange>) {
         self.inos.extend(inos.filter(|range| range.count > 0));
     }
 
-    /// How many inode numbers to ask for along with a request.
+    /// Number of inode numbers to request along with a create.
     pub(super) fn inos_wanted(&self) -> u32 {
         let left: u32 = self.inos.iter().map(|range| range.count).sum();
         if left < INOS / 2 { INOS } else { 0 }
@@ -76,8 +78,9 @@ impl Delegations {
         Some(ino)
     }
 
-    /// The manager delegated `directory`, which has `names`, in answer to a request of `stamp`. `deferred`: names of files in there that the
-    /// manager does not know yet. A recall that arrived since may mean this very grant, so it counts for nothing then.
+    /// The manager delegated `directory`, which has `names`, in its answer to the request of `stamp`. `deferred`: names
+    /// of files in it that the manager does not know yet. If a recall arrived since the request, it may mean this
+    /// grant, so the grant is ignored.
     pub(super) fn grant(
         &mut self,
         now_ns: i64,
@@ -107,7 +110,7 @@ impl Delegations {
         self.counters.contains_key(&directory)
     }
 
-    /// A commit in `directory`, requested at `asked_ns`, extended its delegation.
+    /// A commit in `directory`, sent at `asked_ns`, extended its delegation.
     pub(super) fn renew(&mut self, directory: u64, asked_ns: i64, lifetime_ms: u64) {
         if let Some(delegation) = self.granted.get_mut(&directory) {
             let until_ns = asked_ns.saturating_add(ms_to_ns(lifetime_ms));
@@ -115,7 +118,7 @@ impl Delegations {
         }
     }
 
-    /// The manager recalls `directory`; none: all are lost, because the connection is.
+    /// The manager recalls `directory`; none: the connection is lost, and with it every delegation.
     pub(super) fn recall(&mut self, directory: Option<u64>) {
         self.recalls += 1;
         match directory {
@@ -130,19 +133,19 @@ impl Delegations {
         }
     }
 
-    /// Whether a directory was delegated; it may have ended by time.
+    /// Whether a directory was delegated; the delegation may have expired.
     pub fn is_delegated(&self, directory: u64) -> bool {
         self.granted.contains_key(&directory)
     }
 
-    /// Whether `name` does certainly not exist in `directory`.
+    /// Whether `name` certainly does not exist in `directory`.
     pub fn is_absent(&self, now_ns: i64, directory: u64, name: &[u8]) -> bool {
         let delegation = self.granted.get(&directory).filter(|delegation| delegation.until_ns > now_ns);
         delegation.is_some_and(|delegation| !delegation.names.contains(name))
     }
 
-    /// Claims `name` for a deferred create that is settled a third of the lifetime later, while the delegation still lasts. Returns when to
-    /// settle it.
+    /// Claims `name` for a deferred create that must be settled within a third of the lifetime, while the delegation
+    /// still lasts. Returns the time to settle it.
     pub(super) fn claim_name(&mut self, now_ns: i64, directory: u64, name: &[u8]) -> Option<i64> {
         let delegation = self.granted.get_mut(&directory)?;
         let third_ns = delegation.lifetime_ns / 3;
@@ -156,7 +159,8 @@ impl Delegations {
         Some(now_ns.saturating_add(third_ns))
     }
 
-    /// A request that creates `name` in `directory` is about to be sent. [`Delegations::end_create`] must follow its answer.
+    /// Must be called before sending a request that creates `name` in `directory`. [`Delegations::end_create`] must
+    /// follow its answer.
     pub(super) fn begin_create(&mut self, directory: u64, name: &[u8]) {
         if self.counters.len() >= MAX_COUNTED {
             self.counters.retain(|_, counter| counter.in_flight > 0);
@@ -173,7 +177,7 @@ impl Delegations {
         }
     }
 
-    /// The answer to a create arrived, and [`Delegations::grant`] has seen it.
+    /// The answer to a create was handed to [`Delegations::grant`].
     pub(super) fn end_create(&mut self, directory: u64) {
         let counter = self.counters.get_mut(&directory).expect("a create that is in flight keeps its counter");
         assert!(counter.in_flight > 0, "each create ends once");
@@ -183,14 +187,14 @@ impl Delegations {
         }
     }
 
-    /// The manager knows a deferred create by now. A list of names that is on its way may lack it.
+    /// The manager now knows a deferred create. A list of names in flight may lack it.
     pub(super) fn settled(&mut self, directory: u64, name: &[u8]) {
         if let Some(counter) = self.counters.get_mut(&directory).filter(|counter| counter.in_flight > 0) {
             counter.names.insert(name.to_vec());
         }
     }
 
-    /// Whether to request a delegation along with the next create in `directory`; how many inode numbers with it.
+    /// If the next create in `directory` should request a delegation, the number of inode numbers to request with it.
     pub(super) fn request(&mut self, directory: u64) -> Option<u32> {
         let inos = self.inos_wanted();
         let counter = self.counters.get_mut(&directory)?;

@@ -1,10 +1,11 @@
 //! Names and attributes, cached under the manager's leases.
 //!
-//! A lease on an inode covers its attributes (a directory's times excepted) and the name it was reached by. A recall removes an entry before
-//! it is answered, so the cache never shows anything older than a change that somebody was told of.
+//! A lease on an inode covers its attributes (but not a directory's times) and the name it was reached by. A recall
+//! removes an entry before the recall is answered, so the cache never shows a state older than an acknowledged change.
 //!
-//! An answer of the manager may be older than a recall, or than a change made here, that arrived while the answer was on its way. Each request
-//! therefore carries a [`Stamp`], and an answer is cached only if nothing it speaks of changed since its stamp.
+//! An answer of the manager may be older than a recall, or than a change made here, that arrived while the answer was
+//! in flight. Each request therefore carries a [`Stamp`], and an answer is cached only if nothing it describes changed
+//! since its stamp.
 
 use super::ms_to_ns;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -12,11 +13,11 @@ use tessera_policy::Policy;
 use tessera_wire::meta::Entry;
 use tessera_wire::{Attr, Hint, InodeKind};
 
-/// Inodes in the cache; when there are more, the cache is emptied.
+/// Limit of cached inodes; beyond it the cache is emptied.
 const MAX_INODES: usize = 200_000;
-/// Last known names of inodes, kept beyond leases so that people recognise files by them.
+/// Limit of last known names of inodes. They are kept beyond leases, so that people recognise files by them.
 const MAX_LAST_NAMES: usize = 16_384;
-/// Changes remembered to judge answers by.
+/// Number of recent changes against which answers are checked.
 const MAX_CHANGES: usize = 1_024;
 
 /// A directory and a name in it.
@@ -32,7 +33,7 @@ pub struct EntryAttr {
 }
 
 impl EntryAttr {
-    /// The policy that the hints ask for; none: this release does not understand them.
+    /// The policy that the hints describe; none: this release does not understand them.
     pub fn policy(&self) -> Option<Policy> {
         Policy::from_hints(self.hints.iter().map(|h| (h.name.as_str(), h.value.as_str()))).ok()
     }
@@ -44,7 +45,7 @@ impl From<Entry> for EntryAttr {
     }
 }
 
-/// The moment a request was sent; it goes back with the answer.
+/// The moment a request was sent; handed in with the answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Stamp {
     pub(super) at_ns: i64,
@@ -55,11 +56,11 @@ pub struct Stamp {
 /// Counters of the cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Inodes under a lease that lasts.
+    /// Inodes under a valid lease.
     pub leased_inodes: u64,
-    /// Questions that the cache answered.
+    /// Lookups that the cache answered.
     pub hits: u64,
-    /// Questions that it did not.
+    /// Lookups that the cache could not answer.
     pub misses: u64,
 }
 
@@ -68,11 +69,11 @@ pub struct CacheStats {
 pub struct EntryCache {
     inodes: HashMap<u64, Leased>,
     names: HashMap<Name, u64>,
-    /// Name under which an inode was last seen; it need not be true any more.
+    /// Name under which an inode was last seen; it may be outdated.
     last_names: HashMap<u64, Name>,
     /// Number of recalls and changes so far.
     changes: u64,
-    /// The last of them.
+    /// The most recent of them.
     recent: VecDeque<Change>,
     hits: u64,
     misses: u64,
@@ -82,7 +83,7 @@ pub struct EntryCache {
 enum Change {
     Inode(u64),
     Name(Name),
-    /// It is unknown what changed.
+    /// Unknown changes: any entry may be affected.
     Anything,
 }
 
@@ -90,7 +91,7 @@ enum Change {
 struct Leased {
     entry: EntryAttr,
     until_ns: i64,
-    /// Names it was reached by.
+    /// Names by which it was reached.
     names: HashSet<Name>,
 }
 
@@ -100,7 +101,7 @@ impl EntryCache {
         self.changes
     }
 
-    /// What `name` in `parent` means, if a lease covers it.
+    /// What `name` in `parent` stands for, if a lease covers it.
     pub fn lookup(&self, now_ns: i64, parent: u64, name: &[u8]) -> Option<EntryAttr> {
         self.names.get(&(parent, name.to_vec())).and_then(|ino| self.get(now_ns, *ino))
     }
@@ -110,7 +111,7 @@ impl EntryCache {
         self.inodes.get(&ino).filter(|leased| leased.until_ns > now_ns).map(|leased| leased.entry.clone())
     }
 
-    /// Counts a question that was answered (or not).
+    /// Counts a lookup as a hit or a miss.
     pub fn count(&mut self, hit: bool) {
         self.hits += u64::from(hit);
         self.misses += u64::from(!hit);
@@ -142,7 +143,8 @@ impl EntryCache {
     /// grant a lease.
     pub fn changed_here(&mut self, stamp: Stamp, entry: &Entry) {
         let Some(attr) = &entry.attr else { return };
-        // The answers to two changes of this mount may arrive in either order: then it is unknown which attributes are the newer ones.
+        // Answers to two changes of this mount may arrive in either order. Then it is unknown which attributes are
+        // newer.
         let outdated = self.may_be_outdated(stamp, attr.ino, None);
         self.note(Change::Inode(attr.ino));
         let leased = self.inodes.get(&attr.ino).is_some_and(|leased| leased.until_ns > stamp.at_ns);
@@ -162,7 +164,8 @@ impl EntryCache {
         }
     }
 
-    /// Removes inodes and the names they were reached by; none: everything. Returns the names, for the kernel to forget them too.
+    /// Removes inodes and the names by which they were reached; none: everything. Returns the names, which the kernel
+    /// must forget too.
     pub fn forget(&mut self, inos: Option<&[u64]>) -> Vec<Name> {
         let Some(inos) = inos else {
             self.note(Change::Anything);
@@ -179,14 +182,14 @@ impl EntryCache {
         forgotten
     }
 
-    /// Removes a name that was created, removed or moved, and its directory's times.
+    /// Removes a name that was created, removed or moved, and its directory's attributes.
     pub fn forget_name(&mut self, parent: u64, name: &[u8]) {
         self.forget(Some(&[parent]));
         self.remove_name(parent, name, None);
     }
 
-    /// Something was named `name` in `parent`, or (`nlink` 0) lost that name; `attr`: its attributes now, whose change time is the
-    /// directory's new modification time.
+    /// An inode got the name `name` in `parent`, or (`nlink` 0) lost it. `attr`: the inode's attributes now; their
+    /// change time is the directory's new modification time.
     pub fn name_changed(&mut self, parent: u64, name: &[u8], attr: &Attr) {
         self.remove_name(parent, name, Some(attr.ino));
         self.note(Change::Inode(parent));
@@ -195,7 +198,7 @@ impl EntryCache {
         }
         if let Some(directory) = self.inodes.get_mut(&parent) {
             let times = &mut directory.entry.attr;
-            // The answers to two changes may arrive in either order.
+            // Answers to two changes may arrive in either order.
             times.mtime_ns = times.mtime_ns.max(attr.ctime_ns);
             times.ctime_ns = times.ctime_ns.max(attr.ctime_ns);
         }
@@ -208,7 +211,7 @@ impl EntryCache {
         self.last_names.insert(ino, name);
     }
 
-    /// An inode with several names is not cached: removing one here would not say which inode changed.
+    /// Caches an inode, unless it has several names: a removed name would not say which inode changed.
     fn put(&mut self, stamp: Stamp, name: Option<(u64, &[u8])>, entry: &Entry, attr: &Attr) {
         if attr.nlink > 1 && attr.kind() != InodeKind::Directory {
             self.inodes.remove(&attr.ino);
@@ -217,14 +220,14 @@ impl EntryCache {
         if self.inodes.len() >= MAX_INODES {
             (self.inodes, self.names) = Default::default();
         }
-        // Between two leases nobody would have said that the inode lost a name.
+        // Without a lease, no recall would have reported that the inode lost a name.
         if let Some(leased) = self.inodes.get(&attr.ino)
             && leased.until_ns <= stamp.at_ns
         {
             let names = self.inodes.remove(&attr.ino).map(|leased| leased.names).unwrap_or_default();
             self.unbind(attr.ino, &names);
         }
-        // The lease runs from when the manager granted it, which was not before the request.
+        // The manager granted the lease no earlier than the request was sent.
         let until_ns = stamp.at_ns.saturating_add(ms_to_ns(entry.lease_ms));
         let known = EntryAttr { attr: attr.clone(), hints: entry.hints.clone() };
         let fresh = || Leased { entry: EntryAttr::default(), until_ns, names: HashSet::new() };
@@ -237,7 +240,7 @@ impl EntryCache {
         }
     }
 
-    /// Removes names that still mean `ino`.
+    /// Removes those names that still stand for `ino`.
     fn unbind(&mut self, ino: u64, names: &HashSet<Name>) {
         for name in names {
             if self.names.get(name) == Some(&ino) {
@@ -254,7 +257,7 @@ impl EntryCache {
         }
     }
 
-    /// Whether what an answer says of an inode may have changed since its stamp.
+    /// Whether an inode, or the name it was reached by, may have changed since the answer's stamp.
     fn may_be_outdated(&self, stamp: Stamp, ino: u64, name: Option<(u64, &[u8])>) -> bool {
         assert!(stamp.changes <= self.changes, "a stamp of {} is from the future of {}", stamp.changes, self.changes);
         let since = (self.changes - stamp.changes) as usize;
@@ -266,7 +269,7 @@ impl EntryCache {
         since > self.recent.len() || self.recent.iter().rev().take(since).any(same)
     }
 
-    /// `ino`: what the name means or meant, if that is known. Its attributes changed with the name.
+    /// `ino`: the inode behind the name before or after the change, if known; its attributes changed too.
     fn remove_name(&mut self, parent: u64, name: &[u8], ino: Option<u64>) {
         let name = (parent, name.to_vec());
         let meant = self.names.remove(&name);

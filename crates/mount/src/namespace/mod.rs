@@ -1,8 +1,9 @@
 //! The mount's view of the namespace: the attribute cache, delegations and deferred creates, as one state machine.
 //!
-//! *Questions* ([`Namespace::lookup`], [`Namespace::attr`]) are answered from memory, or not at all. The shell then asks the manager, and hands the answer in together
-//! with the [`Stamp`] that it took before ([`Namespace::fetched`] and its siblings). Work that needs requests of the core's own goes through
-//! [`Namespace::handle`] and [`Namespace::poll`]:
+//! *Questions* ([`Namespace::lookup`], [`Namespace::attr`]) are answered from memory or not at all. In the second case
+//! the shell asks the manager and hands the answer in ([`Namespace::fetched`] and similar), with the [`Stamp`] that it
+//! took before the request. Work that needs requests of the core's own goes through [`Namespace::handle`] and
+//! [`Namespace::poll`]:
 //!
 //! | event | what happens | actions | completed by |
 //! |---|---|---|---|
@@ -13,8 +14,8 @@
 //! | [`Event::DelegationRecalled`] | delegations end | `Create`, then `AnswerRecall` | [`Event::Created`] |
 //! | [`Event::Tick`] | time passes | `Create` | [`Event::Created`] |
 //!
-//! If the manager gave a name to another client's file because this client was cut off for longer than a lease lasts, the deferred create is *lost*:
-//! the program hears `ESTALE` at `close` or `fsync`.
+//! If this client was cut off for longer than a lease lasts, the manager may have given a name to another client's
+//! file. The deferred create is then *lost*: the program gets `ESTALE` from `close` or `fsync`.
 
 mod deferred;
 mod delegations;
@@ -37,11 +38,11 @@ const MS: i64 = 1_000_000;
 /// The manager rejects longer names.
 const MAX_NAME_BYTES: usize = 255;
 
-/// Whoever waits for a [`Action::Settled`] or [`Action::Commit`]; the shell chooses the numbers.
+/// A thread that waits for an [`Action::Settled`] or [`Action::Commit`]; the shell chooses the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Waiter(pub u64);
 
-/// Who sends the request that tells the manager of a deferred create.
+/// The sender of the request that tells the manager of a deferred create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claimant {
     /// A group of files to be settled.
@@ -50,7 +51,7 @@ pub(crate) enum Claimant {
     Commit(Waiter),
 }
 
-/// Deferred creates that the manager must know.
+/// A set of deferred creates that the manager must know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     /// All.
@@ -61,18 +62,18 @@ pub enum Scope {
     Directory(u64),
     /// The file of this name.
     Name(u64, Vec<u8>),
-    /// All files in the directory of this name; in any directory, if it is unknown what the name means.
+    /// All files in the directory of this name; in any directory, if it is unknown what the name stands for.
     Below(u64, Vec<u8>),
 }
 
-/// What happened. See the module.
+/// An event. See the module.
 #[derive(Debug)]
 pub enum Event {
     /// Deferred creates are to be settled.
     Settle(Waiter, Scope),
     /// The first version of this file is to be committed.
     Commit(Waiter, u64),
-    /// The last handle of this file is gone.
+    /// The last handle of this file is closed.
     Closed(Waiter, u64),
     /// An [`Action::Create`] was carried out.
     Created {
@@ -80,7 +81,7 @@ pub enum Event {
         group: u64,
         /// Of the action.
         ino: u64,
-        /// [`Code::VersionConflict`]: the name is another file's.
+        /// [`Code::VersionConflict`]: another file has the name.
         result: Result<(), Code>,
     },
     /// An [`Action::Commit`] of a deferred create was carried out.
@@ -107,7 +108,7 @@ pub enum Event {
     Tick,
 }
 
-/// What the shell must do.
+/// A request to the shell.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "actions are few, and taken at once")]
 pub enum Action {
@@ -118,9 +119,10 @@ pub enum Action {
         /// The file.
         file: NewFile,
     },
-    /// Write the file's first version. If it is a deferred create: together with the file; then hand in [`Event::Committed`].
+    /// Write the file's first version. For a deferred create: together with the file, then hand in
+    /// [`Event::Committed`].
     Commit(Waiter, Option<NewFile>),
-    /// The waiter's files are settled; an error is the first one's.
+    /// The waiter's files are settled. An error is that of the first file that failed.
     Settled(Waiter, Result<(), Loss>),
     /// Answer the recall.
     AnswerRecall(u64),
@@ -128,7 +130,7 @@ pub enum Action {
     InvalidateNames(Vec<Name>),
 }
 
-/// A deferred create, as the manager is told of it.
+/// A deferred create, in the form that the manager needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewFile {
     /// Its number.
@@ -143,29 +145,29 @@ pub struct NewFile {
     pub inos: u32,
 }
 
-/// What the manager answers to a first commit.
+/// The manager's answer to a first commit.
 #[derive(Debug, Clone, Default)]
 pub struct FirstCommit {
     /// The file.
     pub entry: Option<Box<Entry>>,
-    /// Inode numbers.
+    /// Inode numbers for later creates.
     pub inos: Option<InoRange>,
-    /// Lifetime of the directory's delegation from the request on; 0: none.
+    /// Lifetime of the directory's delegation, counted from the request, ms; 0: none.
     pub delegation_ms: u64,
 }
 
-/// What is known of a name.
+/// Answer to a lookup.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LookupResult {
-    /// It means this.
+    /// The name stands for this inode.
     Found(EntryAttr),
-    /// Nothing has it.
+    /// The name does not exist.
     Absent,
     /// Ask the manager.
     Unknown,
 }
 
-/// Changes of attributes that a deferred create takes; absent ones stay.
+/// Attribute changes that a deferred create accepts; none: unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttrChange {
     /// Permission bits.
@@ -184,7 +186,7 @@ struct Group {
     then: Then,
 }
 
-/// What follows a group.
+/// What follows once a group is done.
 #[derive(Debug, Clone, Copy)]
 enum Then {
     Reply(Waiter),
@@ -232,7 +234,7 @@ impl Namespace {
         found.or_else(|| self.deferred.entry(ino).cloned())
     }
 
-    /// What a name means.
+    /// What a name stands for.
     pub fn lookup(&mut self, now_ns: i64, parent: u64, name: &[u8]) -> LookupResult {
         let found = self.find(now_ns, parent, name);
         self.cache.count(matches!(&found, LookupResult::Found(entry) if self.deferred.entry(entry.attr.ino).is_none()));
@@ -274,7 +276,7 @@ impl Namespace {
         self.deferred.check(ino)
     }
 
-    /// Whether the manager knows the file, as far as this mount is concerned; then what [`Event::Settle`] would say at once.
+    /// None if the file is a deferred create; otherwise the result that [`Event::Settle`] would give at once.
     pub fn is_settled(&self, ino: u64) -> Option<Result<(), Loss>> {
         if self.deferred.entry(ino).is_some() { None } else { Some(self.check(ino)) }
     }
@@ -291,11 +293,11 @@ impl Namespace {
         self.cache.changed_here(stamp, entry);
     }
 
-    /// This mount created `name` in `parent`. `delegated`: the directory that a delegation in the answer is about.
+    /// This mount created `name` in `parent`. `delegated`: the directory whose delegation the answer may grant.
     pub fn created_here(&mut self, stamp: Stamp, parent: u64, name: &[u8], entry: &mut Entry, delegated: u64) {
         self.cache.created_here(stamp, parent, name, entry);
         self.delegations.add_inos(entry.inos);
-        // Names that were created in a new directory before this answer came are in no list.
+        // Names created in a new directory before this answer came are in no list.
         if delegated != parent && self.delegations.has_created_in(delegated) {
             return;
         }
@@ -304,12 +306,12 @@ impl Namespace {
         self.delegations.grant(self.now_ns, delegated, stamp, lifetime_ms, names, deferred);
     }
 
-    /// Forgets inodes that this mount changed in a way it does not know.
+    /// Forgets inodes that this mount changed in a way that the core does not know.
     pub fn forget(&mut self, inos: &[u64]) {
         self.cache.forget(Some(inos));
     }
 
-    /// Forgets a name that this mount created, removed or moved, and its directory's times.
+    /// Forgets a name that this mount created, removed or moved, and its directory's attributes.
     pub fn forget_name(&mut self, parent: u64, name: &[u8]) {
         self.cache.forget_name(parent, name);
     }
@@ -321,12 +323,13 @@ impl Namespace {
 
     // --- creates ----------------------------------------------------------------------------------------------
 
-    /// Whether a directory was delegated; it may have ended by time.
+    /// Whether a directory was delegated; the delegation may have expired.
     pub fn is_delegated(&self, directory: u64) -> bool {
         self.delegations.is_delegated(directory)
     }
 
-    /// A request that creates `name` is about to be sent. [`Namespace::end_create`] must follow once its answer was handed in.
+    /// Must be called before sending a request that creates `name`. [`Namespace::end_create`] must follow once the
+    /// answer was handed in.
     pub fn begin_create(&mut self, directory: u64, name: &[u8]) {
         self.delegations.begin_create(directory, name);
     }
@@ -336,13 +339,13 @@ impl Namespace {
         self.delegations.end_create(directory);
     }
 
-    /// Whether to request a delegation along with the next create in `directory`; how many inode numbers with it.
+    /// If the next create in `directory` should request a delegation, the number of inode numbers to request with it.
     pub fn request_delegation(&mut self, directory: u64) -> Option<u32> {
         self.delegations.request(directory)
     }
 
-    /// Creates a file without the manager, if the directory is delegated for long enough and the name is free. `attr`: its attributes but for
-    /// the number; `hints_of`: its directory.
+    /// Creates a file without the manager, if the directory is delegated for long enough and the name is free. `attr`:
+    /// its attributes except the number; `hints_of`: its directory.
     pub fn create_deferred(
         &mut self,
         now_ns: i64,
@@ -357,7 +360,7 @@ impl Namespace {
         }
         let settle_at_ns = self.delegations.claim_name(now_ns, parent, name)?;
         let ino = self.delegations.draw_ino().expect("a claim makes sure that there is a number");
-        // A manager that was restored may have given a number out twice.
+        // A restored manager may have given out a number twice.
         if self.deferred.entry(ino).is_some() {
             return None;
         }
@@ -367,7 +370,8 @@ impl Namespace {
         Some(entry)
     }
 
-    /// Changes a deferred create; none: it is none, or a request about it is on its way.
+    /// Changes a deferred create's attributes. None: the file is not a deferred create, or a request about it is in
+    /// flight.
     pub fn set_deferred_attr(&mut self, ino: u64, change: AttrChange) -> Option<EntryAttr> {
         let AttrChange { mode, uid, gid } = change;
         self.deferred.set_attr(ino, |attr| {
@@ -378,12 +382,12 @@ impl Namespace {
 
     // --- events and actions -----------------------------------------------------------------------------------
 
-    /// The next thing to do.
+    /// The next action for the shell.
     pub fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// Something happened.
+    /// Handles an event.
     pub fn handle(&mut self, now_ns: i64, event: Event) {
         let now_ns = self.advance(now_ns);
         match event {
@@ -425,7 +429,7 @@ impl Namespace {
                 }
                 match self.find(now_ns, parent, &name) {
                     LookupResult::Unknown => self.deferred.in_directory(None),
-                    // A deferred create is a file, so nothing is below it.
+                    // A deferred create is a file, so no other file is below it.
                     LookupResult::Found(_) | LookupResult::Absent => VecDeque::new(),
                 }
             }
@@ -448,7 +452,7 @@ impl Namespace {
         self.next_of(self.last_group);
     }
 
-    /// Goes on with the next file of a group, or ends it.
+    /// Continues with the next file of a group, or ends the group.
     fn next_of(&mut self, number: u64) {
         loop {
             let group = self.groups.get_mut(&number).expect("a group lives until its last file is settled");

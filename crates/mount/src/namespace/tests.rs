@@ -46,7 +46,8 @@ fn actions(core: &mut Namespace) -> Vec<Action> {
     std::iter::from_fn(|| core.poll()).collect()
 }
 
-/// Hands an event in; what is to be done, as text: `create INO`, `commit W INO`, `settled W`, `lost W CODE`, `answer R`.
+/// Hands an event in; returns the actions as text: `create INO`, `commit W INO`, `settled W`, `lost W CODE`, `answer
+/// R`.
 fn handle(core: &mut Namespace, event: Event) -> Vec<String> {
     handle_at(core, NOW, event)
 }
@@ -83,7 +84,7 @@ fn a_recall_that_overtakes_the_grant_voids_it() {
     assert!(!core.is_delegated(8) && core.lookup(NOW, 8, b"a") == LookupResult::Unknown);
 }
 
-/// Another program of this mount may use a new directory before the answer to its `mkdir` is here.
+/// Another program on this mount may use a new directory before the answer to its `mkdir` arrives.
 #[test]
 fn a_new_directory_that_was_used_before_its_answer_came_is_not_delegated() {
     let mut core = Namespace::new();
@@ -131,7 +132,7 @@ fn delegations_are_requested_after_some_creates_and_less_often_if_others_create_
     assert_eq!(core.request_delegation(8), None, "of another directory");
 }
 
-/// A list that the manager sends may lack names of requests that were on their way then, whenever their answers arrive.
+/// A list from the manager may lack names of requests that were in flight, no matter when their answers arrive.
 #[test]
 fn names_in_flight_are_part_of_a_delegation() {
     let mut core = Namespace::new();
@@ -153,14 +154,14 @@ fn names_in_flight_are_part_of_a_delegation() {
     }
     assert_eq!(core.lookup(NOW, DIR, b"new"), LookupResult::Absent);
     assert_eq!(create(&mut core, b"new"), Some(100));
-    // Granted once more while only this mount knows that file.
+    // The delegation is granted again while only this mount knows that file.
     let stamp = core.stamp(NOW);
     grant_to_create(&mut core, DIR, stamp, &[b"long ago"]);
     assert!(matches!(core.lookup(NOW, DIR, b"new"), LookupResult::Found(_)));
     assert_eq!((create(&mut core, b"new"), core.delegations.names_in_flight(DIR)), (None, 0));
 }
 
-/// The manager lists the names, then hears of the file, and both answers are on their way.
+/// The manager lists the names, then learns of the file; both answers are in flight.
 #[test]
 fn a_file_that_was_settled_while_names_were_listed_is_among_them() {
     let mut core = delegated();
@@ -217,7 +218,7 @@ fn a_file_whose_name_was_taken_is_lost_until_it_is_closed() {
     assert_eq!(core.check(ino), Ok(()));
 }
 
-/// What could not be stored of its content does not keep a file from being there.
+/// A file exists even if its content could not be stored.
 #[test]
 fn a_file_whose_commit_failed_is_created_empty_when_it_is_closed() {
     let mut core = delegated();
@@ -236,7 +237,7 @@ fn a_closed_file_that_cannot_be_created_is_dropped() {
     let ino = create(&mut core, b"a").unwrap();
     handle(&mut core, Event::Closed(Waiter(1), ino));
     let group = core.last_group;
-    // A recall queues behind it, and tries once more after it.
+    // A recall queues behind it, then tries again.
     handle(&mut core, Event::DelegationRecalled { recall: 9, directories: vec![DIR] });
     let answers = handle(&mut core, created(group, ino, Err(Code::Timeout)));
     assert_eq!(answers, ["lost 1 Timeout", "create 100"]);

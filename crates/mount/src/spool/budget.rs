@@ -1,13 +1,15 @@
-//! What all logs and segments of a spool may use together: bytes on the disk, open files, and records (each is remembered in memory).
+//! Limits for all logs and segments of a spool together: bytes on the disk, open files, and records (each costs
+//! memory).
 //!
 //! Counters are atomic because the last reader of a log releases its bytes, on whichever thread that is.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
 
-/// Logs at a time; each is an open file.
+/// Limit of logs; each is an open file.
 pub const MAX_LOGS: u64 = 256;
-/// Records of all logs: some 100 bytes of memory each. A log of a file that is written in order has one for each 128 KiB.
+/// Limit of the records of all logs, at about 100 bytes of memory each. A log of a sequentially written file has one
+/// per 128 KiB.
 const MAX_RECORDS: u64 = 4 << 20;
 
 /// A spool cannot take more.
@@ -43,12 +45,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of `limit_bytes`, unused.
+    /// An unused budget of `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Budget {
         Budget::with_records(limit_bytes, MAX_RECORDS)
     }
 
-    /// As [`Budget::new`], with a limit of records.
+    /// As [`Budget::new`], with a limit on records.
     pub fn with_records(limit_bytes: u64, max_records: u64) -> Budget {
         let (used_bytes, logs, records) = Default::default();
         Budget { used_bytes, logs, records, limit_bytes, max_records }
@@ -90,14 +92,14 @@ impl Budget {
             .map_err(|_| BudgetError::Records { limit: self.max_records })
     }
 
-    /// Counts a log of an earlier mount, also beyond the limits.
+    /// Counts a log of an earlier mount, even beyond the limits.
     pub fn adopt_log(&self, bytes: u64, records: u64) {
         self.logs.fetch_add(1, Ordering::AcqRel);
         self.records.fetch_add(records, Ordering::AcqRel);
         self.force_bytes(bytes);
     }
 
-    /// Counts bytes, also beyond the limit.
+    /// Counts bytes, even beyond the limit.
     pub fn force_bytes(&self, bytes: u64) {
         self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
     }
@@ -119,7 +121,7 @@ impl Budget {
     }
 }
 
-/// Adds unless the sum goes beyond `limit`; then returns what there was.
+/// Adds unless the sum exceeds `limit`; then returns the counter's value as the error.
 fn add_up_to(counter: &AtomicU64, more: u64, limit: u64) -> Result<(), u64> {
     let fits = |now: u64| now.checked_add(more).filter(|sum| *sum <= limit);
     counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).map(drop)

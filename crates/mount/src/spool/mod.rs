@@ -1,5 +1,5 @@
-//! What the spool knows without touching a disk: the format of a log ([`record`]), the file that a log describes ([`overlay`]), what a log
-//! that an earlier mount left says ([`replay`]), and what all logs may use ([`budget`]).
+//! The parts of the spool that touch no disk: the format of a log ([`record`]), the file that a log describes
+//! ([`overlay`]), the replay of a log from an earlier mount ([`replay`]), and the limits for all logs ([`budget`]).
 
 pub mod budget;
 pub mod overlay;

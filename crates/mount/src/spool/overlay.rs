@@ -1,10 +1,11 @@
-//! The file that a spool log describes: which bytes of it the log holds, and what shows of the version below. This module does no I/O.
+//! The file that a spool log describes: which of its bytes the log holds, and which show from the version below. This
+//! module does no I/O.
 
 use super::record::{HEADER_BYTES, MAX_PAYLOAD_BYTES};
 use rangemap::RangeMap;
 use std::ops::Range;
 
-/// Some bytes of a file, and where the log holds them.
+/// A range of a file's bytes, and where the log holds them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogSlice {
     /// Offset in the file.
@@ -40,7 +41,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// A file of which nothing was written, over a version of `base_bytes`.
+    /// A file without writes, over a version of `base_bytes`.
     pub fn new(base_bytes: u64) -> Overlay {
         Overlay { written: RangeMap::new(), size_bytes: base_bytes, kept_bytes: base_bytes }
     }
@@ -50,7 +51,8 @@ impl Overlay {
         self.size_bytes
     }
 
-    /// Length of the prefix of the version below that shows where nothing was written. What is cut off once never shows again.
+    /// Length of the prefix of the version below that shows where nothing was written. Bytes that were cut off never
+    /// show again.
     pub fn kept_bytes(&self) -> u64 {
         self.kept_bytes
     }
@@ -110,7 +112,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against an array that says for each byte which write it came from, or that it is the version's below.
+        /// Compares with an array that says for each byte which write it came from, or that it is the version's below.
         #[test]
         fn each_byte_comes_from_its_last_write(
             base in 0u64..150,

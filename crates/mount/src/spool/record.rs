@@ -1,7 +1,7 @@
 //! Records of a spool log, byte by byte (docs/formats.md, section 7). This module does no I/O.
 //!
-//! Nothing that is read back is trusted: a header is valid only if its checksum covers its position and its log, a payload only if it has the
-//! checksum that its header names (P14).
+//! Nothing read back is trusted. A header is valid only if its checksum covers its position and its log, a payload only
+//! if it has the checksum in its header (P14).
 
 use tessera_accel::checksum::{crc32c, crc32c_append};
 
@@ -24,13 +24,14 @@ pub enum Kind {
     Write,
     /// The file's length changed. Value: the new length.
     Length,
-    /// The file was closed, so everything before is acknowledged. Value: its modification time, ns since 1970; payload: its length.
+    /// The file was closed, so everything before this record is acknowledged. Value: modification time, ns since 1970;
+    /// payload: the file's length.
     Closed,
-    /// The store has the file as it was closed. Value: the version; payload: end of the record of that close in the log, and the store's
-    /// name of the content ([`tessera_wire::Attr::content`]).
+    /// The store has the file as of an earlier close. Value: the version; payload: end of that close's record in the
+    /// log, and the store's name of the content ([`tessera_wire::Attr::content`]).
     Stored,
-    /// The store may have the file as it was closed, from here on. Value: the name of the content there; payload: end of the record of that
-    /// close in the log.
+    /// From here on, the store may have the file as of an earlier close. Value: the content's name in the store;
+    /// payload: end of that close's record in the log.
     Pushed,
 }
 
@@ -79,7 +80,7 @@ impl Header {
         out
     }
 
-    /// Decodes it; none: it was not written at `position` in log number `log`.
+    /// Decodes it; none: it was not written at `position` of log number `log`.
     pub fn decode(bytes: &[u8; HEADER_BYTES], log: u64, position: u64) -> Option<Header> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let value = u64::from(word(8)) | u64::from(word(12)) << 32;
@@ -94,13 +95,13 @@ impl Header {
         good.then_some(header)
     }
 
-    /// Whether this payload was written.
+    /// Whether `payload` matches the header's length and checksum.
     pub fn fits(&self, payload: &[u8]) -> bool {
         payload.len() == self.len_bytes as usize && crc32c(payload) == self.crc
     }
 }
 
-/// Binds a header to its position: neither another log's record nor a file's content that looks like a record passes.
+/// Binds a header to its position: a record of another log, or file content that looks like a record, does not pass.
 fn seal(header: &[u8; HEADER_BYTES], log: u64, position: u64) -> u32 {
     crc32c_append(crc32c_append(crc32c(&header[..28]), &position.to_le_bytes()), &log.to_le_bytes())
 }

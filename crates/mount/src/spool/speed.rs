@@ -9,7 +9,7 @@ use tessera_policy::WriteMode;
 /// Files remembered.
 const MAX_FILES: usize = 4096;
 
-/// The last time a file was written.
+/// Speed of a file's last write.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WriteSpeed {
     /// Write mode.
@@ -23,7 +23,7 @@ pub struct WriteSpeed {
 }
 
 impl WriteSpeed {
-    /// As it is reported.
+    /// As JSON for reports.
     pub fn to_json(&self) -> Value {
         let mib_per_s = |time: Duration| self.bytes as f64 / f64::from(1 << 20) / time.as_secs_f64().max(1e-9);
         json!({
@@ -35,7 +35,7 @@ impl WriteSpeed {
     }
 }
 
-/// The speeds of the files written last.
+/// The speeds of the most recently written files.
 #[derive(Debug, Default)]
 pub struct SpeedTable {
     files: HashMap<u64, WriteSpeed>,
@@ -56,14 +56,14 @@ impl SpeedTable {
         assert_eq!(self.files.len(), self.order.len(), "each file has one place in the order");
     }
 
-    /// The store has the file, `after` it was closed.
+    /// The store has the file, `after` the close.
     pub fn stored(&mut self, ino: u64, after: Duration) -> Option<WriteSpeed> {
         let speed = self.files.get_mut(&ino)?;
         speed.achieved = Some(speed.observed + after);
         Some(*speed)
     }
 
-    /// How fast a file was written.
+    /// Speed of a file's last write, if remembered.
     pub fn get(&self, ino: u64) -> Option<WriteSpeed> {
         self.files.get(&ino).copied()
     }

@@ -1,8 +1,8 @@
-//! Replays a log that an earlier mount left: the file as it was at its last close, or that nothing is to be pushed, or that the log is
-//! damaged. The only I/O is the reader's.
+//! Replays a log that an earlier mount left. The result is the file as of its last close, or that nothing is to be
+//! pushed, or that the log is damaged. The only I/O is the reader's.
 //!
-//! Whatever lies behind the last `Closed` record was never acknowledged and does not count. An unreadable record with a `Closed` record
-//! behind it is damage: an acknowledged state is lost, and an older one must not pass for it (P2).
+//! Records behind the last `Closed` record were never acknowledged and do not count. An unreadable record with a
+//! `Closed` record behind it is damage: an acknowledged state is lost, and an older state must not take its place (P2).
 
 use super::overlay::Overlay;
 use super::record::{HEADER_BYTES, Header, Kind, MAGIC, MAX_PAYLOAD_BYTES};
@@ -22,9 +22,9 @@ pub struct LogOrigin {
     pub cluster_id: Vec<u8>,
     /// The file.
     pub ino: u64,
-    /// Directory in which it was last seen; 0: unknown.
+    /// Directory in which this mount last saw it; 0: unknown.
     pub parent: u64,
-    /// Name under which it was last seen.
+    /// Name under which this mount last saw it.
     pub name: Vec<u8>,
     /// The version below the log; 0: none.
     pub base_version: u64,
@@ -69,7 +69,7 @@ impl LogOrigin {
     }
 }
 
-/// A push of a close: the store may have it, though the log does not say so.
+/// A pushed close that the store may have, without the log saying so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PendingPush {
     /// Name of the content in the store.
@@ -85,7 +85,7 @@ pub struct ReplayedLog {
     pub log: u64,
     /// The file, and the newest version known to be below the log.
     pub origin: LogOrigin,
-    /// The file at its last close.
+    /// The file as of its last close.
     pub overlay: Overlay,
     /// Its modification time, ns since 1970.
     pub mtime_ns: i64,
@@ -95,17 +95,17 @@ pub struct ReplayedLog {
     pub end: u64,
     /// Records in it.
     pub records: u64,
-    /// Bytes behind it.
+    /// Bytes behind the acknowledged part.
     pub cut_bytes: u64,
 }
 
 /// Why nothing of a log is to be pushed.
 #[derive(Debug, Error)]
 pub enum ReplayError {
-    /// It cannot be read.
+    /// Reading failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Nothing was acknowledged, or the store has everything that was.
+    /// Nothing was acknowledged, or the store has every acknowledged state.
     #[error("the file was not closed")]
     NotClosed {
         /// The file.
@@ -114,7 +114,7 @@ pub enum ReplayError {
     /// Its first record is not valid.
     #[error("its first record cannot be read")]
     NotALog,
-    /// Something acknowledged cannot be read.
+    /// An acknowledged record cannot be read.
     #[error("the record at {position} is damaged, and one at {closed} says that the file was closed after it")]
     Damaged {
         /// The file.
@@ -126,7 +126,7 @@ pub enum ReplayError {
     },
 }
 
-/// A change; it counts once the file is closed.
+/// A change to the file; it counts once the file is closed.
 enum Change {
     Write { offset: u64, len_bytes: u64, record: u64 },
     Length(u64),
