@@ -132,8 +132,8 @@ fn acquire(store: &Store, lock: &FileLock, asked: &Asked) -> Result<(), Errno> {
         let outcome = locks.set(lock, wait, &mut interrupted);
         outcome.map_err(|error| refused(lock.ino, &error))
     };
-    // Like the kernel, `flock` releases the old lock before it waits for the new one. Otherwise two shared holders that
-    // both upgrade would deadlock.
+    // A waiting `flock` that converts a lock releases the old one first. Otherwise two shared holders that both ask for
+    // an exclusive lock would deadlock.
     let converts = lock.family() == LockFamily::Flock && asked.wait && locks.holds(lock.ino, lock.owner);
     let mut outcome = ask(asked.wait && !converts)?;
     if outcome == LockOutcome::Refused && converts {

@@ -111,7 +111,10 @@ impl DeferredCreates {
         Some(file.entry.clone())
     }
 
-    /// The file's loss, if it is lost.
+    /// Reports whether the file is lost.
+    ///
+    /// # Errors
+    /// The loss.
     pub fn check(&self, ino: u64) -> Result<(), Loss> {
         self.lost.get(&ino).map_or(Ok(()), |loss| Err(*loss))
     }
