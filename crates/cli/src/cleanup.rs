@@ -14,22 +14,22 @@ static FILES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
 static START: Once = Once::new();
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-/// Longest wait for a manager that does not answer; its sessions expire by themselves.
+/// Longest wait for a manager that does not answer. The sessions of this process expire anyway.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// If this process is interrupted, `client` ends its sessions.
+/// Registers `client`: an interrupt ends its sessions.
 pub fn give_up(client: &Client) {
     *CLIENT.lock() = Some(client.clone());
     start();
 }
 
-/// `file` is removed if this process is interrupted.
+/// Registers `file`: an interrupt removes it.
 pub fn watch(file: &Path) {
     start();
     FILES.lock().push(file.to_path_buf());
 }
 
-/// Whether this process was interrupted: later failures follow from that and are not reported.
+/// Whether this process was interrupted. Later failures are consequences and are not reported.
 pub fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Acquire)
 }
@@ -43,7 +43,7 @@ pub fn end_if_interrupted() {
 
 fn start() {
     START.call_once(|| {
-        // Without the thread an interrupted command leaves a `.part` file and a session that expires.
+        // Without this thread an interrupted command leaves a `.part` file and a session that must expire.
         if let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) {
             let _ = std::thread::Builder::new().name("cleanup".into()).spawn(move || {
                 if signals.forever().next().is_some() {
@@ -59,7 +59,7 @@ fn start() {
     });
 }
 
-/// `file` is complete and stays.
+/// Unregisters `file`: it is complete and stays.
 pub fn forget(file: &Path) {
     FILES.lock().retain(|f| f != file);
 }

@@ -6,8 +6,8 @@ use crate::{accel, daemon, demo, files, mount, up, upkeep};
 use clap::Subcommand;
 use tessera_wire::meta::MaintenanceJob;
 
-/// Makes the enum that clap parses and the call of each command's function. A `client` asks a running cluster and logs
-/// warnings for people; an `own` command starts its own log.
+/// Makes the enum that clap parses and the call of each command's function. A `client` command connects to a running
+/// cluster and logs only warnings, as text; an `own` command starts its own log.
 macro_rules! commands {
     ($($(#[$meta:meta])* $kind:ident $name:ident($args:ty) => $run:expr;)*) => {
         /// Every command. There is one in a process: how large it is does not matter.
@@ -18,7 +18,7 @@ macro_rules! commands {
         }
 
         impl Command {
-            /// Carries the command out.
+            /// Runs the command.
             pub fn run(self) -> Outcome {
                 match self {
                     $(Command::$name(args) => {
@@ -83,7 +83,7 @@ commands! {
     own Accel(AccelCommand) => accel::run;
 }
 
-/// Runs a node, or asks about nodes.
+/// Runs a node, or a subcommand about nodes.
 fn node(args: NodeArgs) -> Outcome {
     match args.command {
         None => daemon::node::run(args.run),
@@ -94,7 +94,7 @@ fn node(args: NodeArgs) -> Outcome {
     }
 }
 
-/// What happens to the log before a command of each kind runs.
+/// Starts the log before a command runs, by the kind of the command.
 mod start_log {
     use crate::exit::Outcome;
 

@@ -9,28 +9,28 @@ use tessera_wire::Code;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Failed, or not everything succeeded.
+    /// The command failed, or did only part of its work.
     Failed = 1,
-    /// An argument, path or policy that is not valid.
+    /// An argument, path or policy is not valid.
     Usage = 2,
     /// No such file, version or node.
     NotFound = 3,
-    /// The same may succeed later: daemons out of reach, too few hosts.
+    /// A retry may succeed: daemons cannot be reached, or too few hosts are up.
     Unavailable = 4,
-    /// Stored bytes that could not be verified.
+    /// Stored bytes could not be verified.
     Corrupt = 5,
-    /// Exists, is not empty, another version was committed.
+    /// It exists already, is not empty, or another version was committed.
     Conflict = 6,
-    /// A disk, here or there, is full.
+    /// A local disk or a disk of the cluster is full.
     NoSpace = 7,
-    /// Another cluster, another protocol, a directory in use.
+    /// Another cluster, another protocol version, or a directory in use.
     Refused = 8,
-    /// Ctrl-C.
+    /// The command was interrupted with Ctrl-C.
     Interrupted = 130,
 }
 
 impl Exit {
-    /// Name in JSON.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Exit::Failed => "failed",
@@ -45,7 +45,7 @@ impl Exit {
         }
     }
 
-    /// The exit code that tells programs about `code`.
+    /// The exit code for an error code.
     pub fn of_code(code: Code) -> Exit {
         match code {
             Code::Invalid | Code::NameTooLong | Code::NotDirectory | Code::IsDirectory | Code::Unsupported => {
@@ -70,7 +70,7 @@ impl Exit {
 /// Why a command ended early.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// For programs.
+    /// The exit code, for programs.
     pub exit: Exit,
     /// For people: the thing, the fact, the way out. One line.
     pub message: String,
@@ -80,19 +80,19 @@ pub struct Failure {
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// A failure; line breaks in `message` become `; `, for one failure is one line.
+    /// A failure. Line breaks in `message` become `; `: a failure is one line.
     pub fn new(exit: Exit, message: impl Into<String>) -> Self {
         let message = message.into();
         let lines: Vec<&str> = message.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
         Failure { exit, message: lines.join("; ") }
     }
 
-    /// A failure for arguments that are not valid.
+    /// A failure caused by invalid arguments.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
     }
 
-    /// Something about a local file.
+    /// A failure of local I/O on `what`.
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         let exit = match error.kind() {
             io::ErrorKind::NotFound => Exit::NotFound,
@@ -103,7 +103,10 @@ impl Failure {
         Self::new(exit, format!("{what}: {error}"))
     }
 
-    /// Makes a local directory, and those above it, unless it is there.
+    /// Makes a local directory and its parents, unless it exists.
+    ///
+    /// # Errors
+    /// Names the directory and the system's error.
     pub fn or_make_directory(path: &std::path::Path) -> Outcome {
         match std::fs::create_dir_all(path) {
             Ok(()) => Ok(()),
@@ -115,12 +118,12 @@ impl Failure {
         }
     }
 
-    /// The same failure, saying what it happened to.
+    /// The same failure, with the name of the thing that it concerns.
     pub fn of(self, what: impl fmt::Display) -> Self {
         Failure { exit: self.exit, message: format!("{what}: {}", self.message) }
     }
 
-    /// Says it on stderr, as a line or as JSON.
+    /// Prints the failure to stderr, as a line or as JSON.
     pub fn report(&self, json: bool) {
         use io::Write;
         let line = match json {

@@ -1,4 +1,4 @@
-//! Telling who started a daemon where it listens: one line on stdout, for people or (`--announce`) as JSON.
+//! Announces where a daemon listens: one line on stdout, as text or (`--announce`) as JSON.
 
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -8,19 +8,19 @@ use std::io::Write;
 pub struct Announcement {
     /// `manager`, `node` or `mount`.
     pub role: String,
-    /// Addresses served: `HOST:PORT` or `unix:PATH`, with the ports that were chosen; of a mount: where it is.
+    /// Addresses served: `HOST:PORT` or `unix:PATH`, with the chosen ports. A mount announces its directory.
     pub listen: Vec<String>,
     /// `HOST:PORT` of `/metrics`, if served.
     pub metrics: Option<String>,
 }
 
 impl Announcement {
-    /// Its `HOST:PORT`, if it listens on one.
+    /// The daemon's `HOST:PORT`, if it listens on one.
     pub fn tcp(&self) -> Option<&str> {
         self.listen.iter().map(String::as_str).find(|address| !address.starts_with("unix:"))
     }
 
-    /// Prints it. Nobody listening is no error: the daemon serves all the same.
+    /// Prints the announcement. A closed stdout is not an error: the daemon serves without it.
     pub fn print(&self, as_json: bool) {
         let line = match as_json {
             true => serde_json::to_string(self).unwrap_or_default(),

@@ -1,17 +1,17 @@
-//! A disk that may use only so many bytes of its file system (`--capacity`).
+//! A disk that may use only a given number of bytes of its file system (`--capacity`).
 //!
-//! The limit works through [`Disk::space`], which the segment store asks before every append; what is used is
-//! counted from the files a few times a second. A burst may pass the limit by what it writes in that time, which
-//! is what the store's `reserve_bytes` is for.
+//! The limit works through [`Disk::space`], which the segment store calls before every append. Used bytes are counted
+//! from the files a few times a second. A burst may exceed the limit by what it writes between two counts; the store's
+//! `reserve_bytes` covers that.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tessera_disk::{Disk, DiskError, DiskFile, DiskLock, OpenMode, Space};
 
-/// A count is good for this long.
+/// A count is used for this long.
 const COUNT_EVERY: Duration = Duration::from_millis(50);
-/// Directories of a disk that hold data (docs/formats.md, section 1).
+/// The directories of a disk that hold data (docs/formats.md, section 1).
 const DIRECTORIES: [&str; 2] = ["segments", "log"];
 
 /// A disk with a limit.
@@ -49,7 +49,7 @@ impl CappedDisk {
             for name in names {
                 match self.inner.open(&format!("{directory}/{name}"), OpenMode::Existing) {
                     Ok(file) => bytes += file.len()?,
-                    // Compaction removed it meanwhile.
+                    // Compaction removed the file meanwhile.
                     Err(DiskError::NotFound { .. }) => {}
                     Err(error) => return Err(error),
                 }

@@ -1,5 +1,5 @@
-//! Configuration of the daemons: a TOML file, then flags over it (P14: what is unknown or malformed is an
-//! error that names the file, the line and the key).
+//! Configuration of the daemons: a TOML file, overridden by flags. An unknown or malformed key is an error that names
+//! the file, the line and the key (P14).
 
 use crate::args::{DaemonFlags, LogFormat, ManagerArgs, NodeRunArgs};
 use crate::daemon::knobs::{self, Keys};
@@ -14,14 +14,14 @@ use tessera_net::Endpoint;
 /// Values of the `[tuning]` table, by knob.
 pub type Tuning = BTreeMap<String, toml::Value>;
 
-/// Keys that both daemons have.
+/// Keys of both daemons.
 #[derive(Debug, Default, Clone)]
 pub struct Shared {
-    /// Where `/metrics` is served.
+    /// Address of `/metrics`.
     pub metrics: Option<String>,
-    /// Form of the log.
+    /// Format of the log.
     pub log_format: Option<LogFormat>,
-    /// Level or directives.
+    /// Log level or filter directives.
     pub log_level: Option<String>,
 }
 
@@ -54,7 +54,7 @@ struct NodeFile {
     tuning: Tuning,
 }
 
-/// A size as a number of bytes or as text (`"64G"`).
+/// A size, as a number of bytes or as text (`"64G"`).
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum SizeValue {
@@ -62,52 +62,55 @@ enum SizeValue {
     Text(String),
 }
 
-/// What `tessera manager` runs with.
+/// Settings of `tessera manager`.
 #[derive(Debug)]
 pub struct ManagerSettings {
     /// Directory of the database.
     pub dir: PathBuf,
-    /// Where it serves.
+    /// Addresses to serve.
     pub listen: Vec<Endpoint>,
-    /// Nodes to restore from; empty: no restore.
+    /// Nodes to restore from. Empty: no restore.
     pub restore_from: Vec<Endpoint>,
-    /// Restore although some of them do not answer.
+    /// Restore even if some of these nodes do not answer.
     pub without_missing: bool,
-    /// The rest.
+    /// Keys of both daemons.
     pub shared: Shared,
     /// Knobs.
     pub core: tessera_manager::config::Config,
 }
 
-/// What `tessera node` runs with.
+/// Settings of `tessera node`.
 #[derive(Debug)]
 pub struct NodeSettings {
-    /// Directories of its disks, in order; the first also holds the replica of the command log.
+    /// Directories of its disks, in order. The first also holds the log replica.
     pub disks: Vec<PathBuf>,
-    /// Manager to join.
+    /// The manager to join.
     pub manager: Endpoint,
-    /// Where it serves.
+    /// Address to serve.
     pub listen: Endpoint,
-    /// Address others are told; none: where it listens.
+    /// Address announced to other processes. `None`: the address it serves.
     pub advertise: Option<String>,
     /// Unix socket.
     pub unix_socket: Option<PathBuf>,
-    /// Name.
+    /// Name of the node.
     pub name: String,
     /// Host label.
     pub host: String,
-    /// Device that computes.
+    /// The device for computations.
     pub device: Spec,
-    /// Bytes each disk may use.
+    /// Limit for each disk, in bytes.
     pub capacity_bytes: Option<u64>,
-    /// The rest.
+    /// Keys of both daemons.
     pub shared: Shared,
     /// Knobs of the node and of its segment stores.
     pub knobs: knobs::NodeKnobs,
 }
 
 impl ManagerSettings {
-    /// File and flags, flags winning.
+    /// Reads the configuration file and the flags. Flags win.
+    ///
+    /// # Errors
+    /// A key or value that is unknown, malformed or missing, or a file that cannot be read.
     pub fn new(args: ManagerArgs) -> Outcome<Self> {
         let (file, base): (ManagerFile, _) = load(&args.flags)?;
         let dir = args.dir.or(file.dir.map(|d| base.join(d))).ok_or_else(|| {
@@ -137,7 +140,10 @@ impl ManagerSettings {
 }
 
 impl NodeSettings {
-    /// File and flags, flags winning.
+    /// Reads the configuration file and the flags. Flags win.
+    ///
+    /// # Errors
+    /// A key or value that is unknown, malformed or missing, or a file that cannot be read.
     pub fn new(args: NodeRunArgs) -> Outcome<Self> {
         let (file, base): (NodeFile, _) = load(&args.flags)?;
         let of_file = file.disks.unwrap_or_default().into_iter().map(|d| base.join(d)).collect();
@@ -179,7 +185,10 @@ fn shared(flags: DaemonFlags, metrics: Option<String>, format: Option<LogFormat>
     }
 }
 
-/// An address, or the usage error that says what one is.
+/// Parses an address.
+///
+/// # Errors
+/// A usage error that shows the valid forms.
 pub fn endpoint(text: &str) -> Outcome<Endpoint> {
     text.parse().map_err(Failure::usage)
 }
@@ -189,7 +198,7 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The configuration file, and the directory its relative paths start from.
+/// Reads the configuration file. Also returns the directory that its relative paths start from.
 fn load<T: DeserializeOwned + Default>(flags: &DaemonFlags) -> Outcome<(T, PathBuf)> {
     let Some(path) = &flags.config else { return Ok((T::default(), PathBuf::new())) };
     let text = std::fs::read_to_string(path).map_err(|e| Failure::io(path.display(), &e))?;
@@ -204,7 +213,7 @@ fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Outcome<T> {
     })
 }
 
-/// Knobs: first the file's table, then `--set`.
+/// Sets knobs: first from the file's table, then from `--set`.
 fn apply<T: Keys>(target: &mut T, tuning: &Tuning, flags: &DaemonFlags) -> Outcome {
     let file = flags.config.as_deref().unwrap_or(Path::new("")).display().to_string();
     for (key, value) in tuning {
@@ -276,7 +285,7 @@ mod tests {
         assert_eq!(settings.knobs.segments.segment_size_bytes, 1 << 20);
     }
 
-    /// P14: what is unknown or malformed is named, with its place.
+    /// P14: the error for an unknown or malformed key names the key and its place.
     #[test]
     fn bad_configuration_is_refused_by_name() {
         for (text, words) in [

@@ -1,14 +1,14 @@
 //! The daemons' configuration keys by name: set from a file or `--set`, and printed into docs/config.md. Each crate
-//! declares its own in its `config.rs` ([`tessera_knobs::knobs!`]).
+//! declares its own keys in its `config.rs` ([`tessera_knobs::knobs!`]).
 
 use tessera_knobs::Knob;
 use toml::Value;
 
-/// Something with configuration keys.
+/// A configuration with keys.
 pub trait Keys {
-    /// Every key, by name.
+    /// The names of all keys.
     fn keys() -> Vec<&'static str>;
-    /// Sets `key`; `None`: there is no such key.
+    /// Sets `key`. `None`: there is no such key.
     fn set_key(&mut self, key: &str, value: &Value) -> Option<Result<(), String>>;
 }
 
@@ -22,12 +22,12 @@ impl Keys for tessera_manager::config::Config {
     }
 }
 
-/// Keys of a node and of the segment store of each of its disks. A key that both have is the node's.
+/// Keys of a node and of the segment store of each of its disks. A key that both declare belongs to the node.
 #[derive(Debug, Clone, Default)]
 pub struct NodeKnobs {
-    /// The node's own.
+    /// Keys of the node.
     pub node: tessera_node::NodeConfig,
-    /// Of each disk's segments.
+    /// Keys of each disk's segment store.
     pub segments: tessera_segment::Options,
 }
 
@@ -45,7 +45,10 @@ impl Keys for NodeKnobs {
     }
 }
 
-/// Sets a key; the error names the key, the fact and the way out.
+/// Sets a key.
+///
+/// # Errors
+/// Names the key, the fact and the way out.
 pub fn set<T: Keys>(target: &mut T, key: &str, value: &Value) -> Result<(), String> {
     target.set_key(key, value).unwrap_or_else(|| Err(unknown(&T::keys(), key)))
 }
@@ -77,7 +80,7 @@ fn assign<T>(knob: &Knob<T>, target: &mut T, value: &Value) -> Result<(), String
     }
 }
 
-/// The values a key may have, in words.
+/// The values that a key accepts, as text.
 fn range_text<T>(knob: &Knob<T>) -> String {
     let text = |number: u64| match knob.unit().starts_with("bytes") {
         true => tessera_policy::format_size(number),
@@ -92,7 +95,7 @@ fn unknown(keys: &[&str], key: &str) -> String {
     format!("no key is called {key:?}; did you mean {near}? docs/config.md lists them")
 }
 
-/// Share of pairs of neighbouring letters that two words have in common (Dice's coefficient), in thousandths.
+/// Similarity of two words: the share of letter pairs that they have in common (Dice's coefficient), in thousandths.
 fn likeness(a: &str, b: &str) -> usize {
     let common = a.as_bytes().windows(2).filter(|pair| b.as_bytes().windows(2).any(|other| other == *pair)).count();
     2_000 * common / (a.len() + b.len()).max(1)

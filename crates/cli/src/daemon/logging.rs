@@ -17,7 +17,10 @@ pub fn start(shared: &Shared) -> Outcome {
     start_at(shared.log_level.as_deref().unwrap_or(DEFAULT_LEVEL), shared.log_format.unwrap_or(LogFormat::Text))
 }
 
-/// Starts the log of a command: as `TESSERA_LOG` says, or else warnings for people.
+/// Starts the log of a command: by `TESSERA_LOG`, or else warnings as text.
+///
+/// # Errors
+/// `TESSERA_LOG` is not valid.
 pub fn start_for_command(people: bool) -> Outcome {
     match std::env::var("TESSERA_LOG") {
         Ok(level) => start_at(&level, LogFormat::Text),
@@ -34,8 +37,8 @@ pub fn start_for_command(people: bool) -> Outcome {
 fn start_at(level: &str, format: LogFormat) -> Outcome {
     let filter = filter(level)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // A log that cannot be written (a full disk) must not end the daemon: by default the error is printed to the same
-    // stderr, which panics.
+    // A log that cannot be written (a full disk) must not end the daemon. By default `tracing` prints the error to the same
+    // stderr, and that panics.
     let builder = builder.log_internal_errors(false);
     match format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).init(),
@@ -44,7 +47,7 @@ fn start_at(level: &str, format: LogFormat) -> Outcome {
     Ok(())
 }
 
-/// The filter parser takes any bare word as a target and then logs nothing else, so a typing error would silence the log (P14).
+/// The filter parser takes any bare word as a target and then logs nothing else: a typing error would silence the log (P14).
 fn filter(level: &str) -> Outcome<EnvFilter> {
     let is_level = |word: &str| ["off", "error", "warn", "info", "debug", "trace"].contains(&word.trim());
     let bad = level.split(',').find(|part| !is_level(part.rsplit_once('=').map_or(*part, |(_, level)| level)));

@@ -17,10 +17,13 @@ use tessera_manager::restore::RestoreError;
 use tessera_manager::shell::{ManagerServer, ServeError};
 use tessera_net::Endpoint;
 
-/// Between two looks whether the manager still serves.
+/// Interval of the check whether the manager still serves.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Runs a manager until it is asked to stop, or cannot go on.
+/// Runs a manager until it is asked to stop or fails.
+///
+/// # Errors
+/// The configuration is not valid, the manager cannot start, or it ended by itself.
 pub fn run(args: ManagerArgs) -> Outcome {
     let (announce, follow_stdin) = (args.flags.announce, args.flags.follow_stdin);
     let settings = ManagerSettings::new(args)?;
@@ -63,7 +66,7 @@ fn start(settings: &ManagerSettings) -> Outcome<ManagerServer> {
     ManagerServer::start_restored(dir, &addresses, settings.without_missing, listen, config).map_err(refused)
 }
 
-/// Until a stop is asked for or the manager ended by itself.
+/// Waits until a stop is requested or the manager ends by itself.
 fn wait(server: &Mutex<Option<ManagerServer>>, events: &Events) {
     loop {
         match events.receiver().recv_timeout(LOOK_EVERY) {

@@ -1,5 +1,5 @@
-//! `/metrics` for Prometheus. Daemons hand in a function that takes a snapshot of their numbers; names and help
-//! are here beside the numbers, so that a number and its documentation cannot part.
+//! `/metrics` for Prometheus. A daemon passes a function that takes a snapshot of its numbers. Names and help texts
+//! stand beside the numbers, so that they stay in step.
 
 use crate::exit::{Exit, Failure, Outcome};
 use parking_lot::Mutex;
@@ -14,21 +14,21 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use tessera_wire::meta::DeviceWork;
 
-/// One family of numbers: a name, what it means, and a value for each set of labels.
+/// A metric family: name, help, and a value for each set of labels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Family {
-    /// Without the `tessera_` prefix and without `_total`.
+    /// The name, without the `tessera_` prefix and without `_total`.
     pub name: String,
-    /// One line.
+    /// Help, one line.
     pub help: &'static str,
-    /// It only grows (until the daemon restarts).
+    /// Whether it is a counter: it only grows until the daemon restarts.
     pub counter: bool,
     /// Labels and value.
     pub samples: Vec<(Vec<(&'static str, String)>, u64)>,
 }
 
 impl Family {
-    /// A number that goes up and down.
+    /// A number that rises and falls.
     pub fn gauge(name: impl Into<String>, help: &'static str, value: u64) -> Self {
         Family { name: name.into(), help, counter: false, samples: vec![(Vec::new(), value)] }
     }
@@ -38,7 +38,7 @@ impl Family {
         Family { counter: true, ..Self::gauge(name, help, value) }
     }
 
-    /// A gauge for each of several things.
+    /// A gauge with one sample for each of several things.
     pub fn each(
         name: impl Into<String>,
         help: &'static str,
@@ -82,7 +82,7 @@ fn one(counter: bool, value: u64, encoder: MetricEncoder) -> fmt::Result {
     }
 }
 
-/// What every daemon tells of its own process (Linux: `/proc`; elsewhere nothing).
+/// Metrics of the daemon's own process (Linux: from `/proc`; elsewhere none).
 fn process() -> Vec<Family> {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok());
@@ -98,7 +98,7 @@ fn process() -> Vec<Family> {
     families
 }
 
-/// What each device computed.
+/// Work of each device.
 pub fn device_families(all: &[DeviceWork]) -> [Family; 2] {
     let each = |name, help, value: fn(&DeviceWork) -> u64| {
         let labels = |w: &DeviceWork| vec![("device", w.device.clone()), ("primitive", w.primitive.clone())];
@@ -117,7 +117,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `snapshot` at `address` (port 0: any).
+    /// Serves `snapshot` at `address` (port 0: any free port).
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -139,7 +139,7 @@ impl Server {
         Ok(Server { http, thread: Some(thread) })
     }
 
-    /// Where it serves.
+    /// The address it serves.
     pub fn address(&self) -> String {
         self.http.server_addr().to_string()
     }
@@ -167,7 +167,7 @@ fn answer(request: tiny_http::Request, registry: &Registry) {
         }
         _ => tiny_http::Response::from_string("metrics are at /metrics\n").with_status_code(404),
     };
-    // A scraper that went away is its own affair.
+    // A scraper that disconnected needs no answer.
     let _ = request.respond(response);
 }
 

@@ -1,5 +1,5 @@
-//! The daemons as this binary runs them: configuration, logs, metrics, signals, and the two commands
-//! `tessera manager` and `tessera node`. What the daemons do is in their own crates.
+//! The daemons of this binary: configuration, logs, metrics, signals, and the commands `tessera manager` and `tessera
+//! node`. The daemons' logic is in other crates.
 //!
 //! Start at [`manager::run`] and [`node::run`].
 

@@ -15,7 +15,10 @@ use tessera_net::Endpoint;
 use tessera_node::{NodeMetrics, NodeOptions, NodeServer, StartError};
 use tessera_wire::Code;
 
-/// Runs a node until it is asked to stop, or cannot go on.
+/// Runs a node until it is asked to stop or fails.
+///
+/// # Errors
+/// The configuration is not valid, a disk cannot be opened, or the cluster rejected the node.
 pub fn run(args: NodeRunArgs) -> Outcome {
     let (announce, follow_stdin) = (args.flags.announce, args.flags.follow_stdin);
     let settings = NodeSettings::new(args)?;
@@ -85,7 +88,7 @@ fn options(settings: &NodeSettings, metrics_address: String) -> Outcome<NodeOpti
     })
 }
 
-/// A missing directory is not made: it may be the place of a disk that is not mounted.
+/// A missing directory is not created: it may be the mount point of a disk that is not mounted.
 fn missing(path: &std::path::Path, error: DiskError) -> Failure {
     match error {
         DiskError::NotFound { .. } => Failure::new(
@@ -100,7 +103,7 @@ fn missing(path: &std::path::Path, error: DiskError) -> Failure {
     }
 }
 
-/// Why a node that had started cannot go on: its place in the cluster is another's.
+/// Why a running node cannot continue: another node has taken its name in the cluster.
 fn given_up(error: tessera_wire::Error) -> Failure {
     match error.kind() {
         Code::Exists => Failure::new(Exit::Refused, error.message),

@@ -1,4 +1,4 @@
-//! What ends a daemon: SIGTERM, SIGINT, or (`--follow-stdin`) the end of the process that started it.
+//! Events that end a daemon: SIGTERM, SIGINT, or (`--follow-stdin`) the end of the process that started it.
 
 use crate::exit::{Failure, Outcome};
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -6,16 +6,16 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Read;
 
-/// Something that happened to this process.
+/// An event of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It was asked to stop.
+    /// A stop was requested.
     Stop(&'static str),
-    /// A child of it changed state.
+    /// A child changed state.
     Child,
 }
 
-/// Where events arrive. The first stop is an event; a second one ends the process at once.
+/// Receives events. The first stop is an event; the second ends the process at once.
 #[derive(Debug)]
 pub struct Events {
     receiver: Receiver<Event>,
@@ -23,7 +23,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Starts listening to signals, those of children too if asked.
+    /// Starts listening to signals; with `children`, also to SIGCHLD.
     ///
     /// # Errors
     /// The system refused.
@@ -48,17 +48,17 @@ impl Events {
                 if stops > 1 && event != Event::Child {
                     std::process::exit(130);
                 }
-                // A full channel already holds what its reader must look at.
+                // The channel is full, so its reader already has an event to handle.
                 let _ = sending.try_send(event);
             }
         })?;
         Ok(Events { receiver, sender })
     }
 
-    /// Stops, too, when stdin ends.
+    /// Makes the end of stdin a stop request, too.
     ///
     /// # Errors
-    /// No thread could be had.
+    /// No thread could be started.
     pub fn follow_stdin(&self) -> Outcome {
         let sender = self.sender.clone();
         spawn("stdin", move || {
@@ -68,7 +68,7 @@ impl Events {
         })
     }
 
-    /// The events.
+    /// The channel of events.
     pub fn receiver(&self) -> &Receiver<Event> {
         &self.receiver
     }

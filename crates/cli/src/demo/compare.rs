@@ -1,8 +1,8 @@
-//! A sink that compares what is written into it with what it should be, byte by byte.
+//! A sink that compares the written bytes with the expected ones.
 
 use std::io::{self, Read, Write};
 
-/// Compares; keeps nothing.
+/// Compares bytes and keeps none.
 pub struct Compare<R> {
     expected: R,
     buffer: Vec<u8>,
@@ -16,10 +16,10 @@ impl<R: Read> Compare<R> {
         Compare { expected, buffer: Vec::new(), compared: 0, different: 0 }
     }
 
-    /// (bytes compared, bytes that differ): bytes that are missing or too many count as different.
+    /// (bytes compared, bytes that differ). Missing and surplus bytes count as different.
     ///
     /// # Errors
-    /// What should be there could not be read.
+    /// The expected bytes could not be read.
     pub fn finish(mut self) -> io::Result<(u64, u64)> {
         let missing = io::copy(&mut self.expected, &mut io::sink())?;
         Ok((self.compared, self.different + missing))

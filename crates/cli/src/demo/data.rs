@@ -1,8 +1,8 @@
-//! Generated files, for a demo without PATH: typical kinds of self-similar data.
+//! Generated files for a demo without PATH: typical kinds of self-similar data.
 //!
-//! Checkpoints of one long run, of which each differs from the last in few pages; releases of one archive with
-//! bytes shifted; a disk image with long runs of zeros; a tree of small texts; and the odd ones (empty, one byte,
-//! names with spaces and accents, symbolic links).
+//! Checkpoints of one long run, each with few pages changed; releases of one archive with bytes shifted; a disk image
+//! with long runs of zeros; a tree of small texts; and odd files (empty, one byte, names with spaces and accents,
+//! symbolic links).
 
 use super::edits::Random;
 use crate::exit::{Failure, Outcome};
@@ -10,9 +10,9 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// Bytes of a page of a checkpoint.
+/// Page size of a checkpoint, bytes.
 const PAGE_BYTES: usize = 4096;
-/// One page in so many differs from one checkpoint to the next.
+/// Between two checkpoints one page in this many differs.
 const PAGE_CHANGED_ONE_IN: u64 = 200;
 
 /// Makes about `size_bytes` of files in `directory`.
@@ -25,7 +25,7 @@ pub fn generate(directory: &Path, size_bytes: u64) -> Outcome {
     made.map_err(|e| Failure::io(directory.display(), &e))
 }
 
-/// `count` states of one memory image: pages change at random, but where they changed before, more often.
+/// Writes `count` states of one memory image. Pages change at random, mostly where they changed before.
 fn checkpoints(directory: &Path, size_bytes: u64, count: u64) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
     let pages = (size_bytes / PAGE_BYTES as u64).max(1);
@@ -43,13 +43,13 @@ fn checkpoints(directory: &Path, size_bytes: u64, count: u64) -> io::Result<()> 
     Ok(())
 }
 
-/// Whether page `number` was written in step `state`: steps touch a region that wanders.
+/// Whether step `state` wrote page `number`. The region that a step touches moves from step to step.
 fn changed(number: u64, state: u64) -> bool {
     let region = number / 1024;
     region % 7 == state % 7 && Random::new(number ^ state << 40).below(PAGE_CHANGED_ONE_IN / 7).eq(&0)
 }
 
-/// `count` archives: each has a new file inserted near its front, so that all that follows is shifted.
+/// Writes `count` archives. Each has a new file near its front, which shifts the rest.
 fn releases(directory: &Path, size_bytes: u64, count: u64) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
     for release in 1..=count {
@@ -72,7 +72,7 @@ fn releases(directory: &Path, size_bytes: u64, count: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Data between runs of zeros.
+/// Writes data between runs of zeros.
 fn image(directory: &Path, size_bytes: u64) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
     let mut out = BufWriter::with_capacity(1 << 20, File::create(directory.join("disk.img"))?);
@@ -92,7 +92,7 @@ const WORDS: &[&str] = &[
     "epoch", "lease", "let", "fn", "match", "return", "if", "else", "the", "a", "of", "to", "and", "in",
 ];
 
-/// Small texts in directories, as source trees have them.
+/// Writes small texts in directories, like a source tree.
 fn texts(directory: &Path, size_bytes: u64) -> io::Result<()> {
     let (mut written, mut number) = (0, 0u64);
     while written < size_bytes {

@@ -1,30 +1,30 @@
-//! An edited copy of a file that never exists on disk: the original read through a list of small edits. The same
-//! file always gets the same edits, so what was stored can be compared with them again.
+//! An edited copy of a file that never exists on disk: the original, read through a list of small edits. A file always
+//! gets the same edits, so the stored copy can be compared later.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// Files shorter than this are edited only now and then.
+/// Files shorter than this are small; most small files are not edited.
 const SMALL_BYTES: u64 = 64 << 10;
-/// Of the small files, one in so many gets a line.
+/// One small file in this many gets a new line.
 const SMALL_EDITED_ONE_IN: u64 = 8;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Piece {
-    /// These bytes of the original.
+    /// A range of the original.
     Original { start: u64, len: u64 },
     /// New bytes.
     New(Vec<u8>),
 }
 
-/// What an edited copy consists of.
+/// The parts of an edited copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edits {
     pieces: Vec<Piece>,
 }
 
 impl Edits {
-    /// The edits of the file called `name` of `len` bytes: a long one gets 100 bytes inserted after a quarter,
-    /// 4 KiB replaced in the middle, and a line at its end; few of the short ones get a line.
+    /// The edits of the file `name` of `len` bytes. A long file gets 100 bytes inserted after a quarter, 4 KiB replaced
+    /// in the middle, and a line at its end. Few of the small files get a line.
     pub fn of(name: &[u8], len: u64) -> Edits {
         let mut random = Random::new(name.iter().fold(len, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)));
         let line = b"\nthis line was added by an edit\n".to_vec();
@@ -66,7 +66,7 @@ impl Edits {
 pub struct EditedReader<R> {
     original: R,
     pieces: Vec<Piece>,
-    /// Piece, and offset in it.
+    /// (index of the part, offset in it).
     at: (usize, u64),
 }
 
@@ -104,16 +104,16 @@ impl<R: Read + Seek> Read for EditedReader<R> {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): enough for data that only has to look random.
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): good enough for data that only has to look random.
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         Random(seed)
     }
 
-    /// Next number.
+    /// The next number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -121,19 +121,19 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `bound` (at least 1).
+    /// A number below `bound` (at least 1).
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
-    /// So many bytes.
+    /// `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.fill(&mut bytes);
         bytes
     }
 
-    /// Fills `bytes`.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for piece in bytes.chunks_mut(8) {
             let number = self.next().to_le_bytes();

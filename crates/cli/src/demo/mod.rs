@@ -1,6 +1,6 @@
-//! `tessera demo`: the promises, shown on a scratch store whose daemons are really killed.
+//! `tessera demo` shows the promises on a scratch store whose daemons are really killed.
 //!
-//! [`story`] is the plot; [`edits`] reads an edited copy that is never on disk; [`compare`] checks every byte;
+//! [`story`] runs the steps; [`edits`] reads an edited copy that is never on disk; [`compare`] checks every byte;
 //! [`data`] generates files when PATH is not given.
 
 mod compare;
@@ -16,13 +16,16 @@ use crate::up::cluster::{Cluster, Shape};
 use crate::up::directory::Directory;
 use std::path::{Path, PathBuf};
 
-/// Nodes of the scratch store: `ec:4+2` can lose two and rebuild on the six that are left.
+/// Nodes of the scratch store: `ec:4+2` can lose two and rebuild on the remaining six.
 const NODES: u32 = 8;
-/// What makes the scratch store notice losses in seconds instead of minutes.
+/// Knobs that make the scratch store notice losses in seconds instead of minutes.
 const HASTE: &[&str] =
     &["heartbeat_ms=200", "node_lease_ms=1500", "down_after_ms=2000", "out_after_ms=4000", "lease_entry_ms=500"];
 
 /// `tessera demo`.
+///
+/// # Errors
+/// A step failed, or a byte differs.
 pub fn run(args: DemoArgs) -> Outcome {
     let out = Out::new(args.output);
     let events = Events::listen(true)?;
@@ -56,7 +59,7 @@ pub fn run(args: DemoArgs) -> Outcome {
     outcome.and(stopped)
 }
 
-/// A directory that goes away with this, unless it is to be kept.
+/// A directory that is removed on drop, unless it is to be kept.
 struct Scratch {
     path: PathBuf,
     made: bool,
@@ -88,7 +91,7 @@ impl Drop for Scratch {
         if self.keep {
             return;
         }
-        // What was made here goes; a directory that was there stays, empty.
+        // Remove what the demo made. A directory that existed before stays, empty.
         let _ = std::fs::remove_dir_all(self.path.join("files"));
         let _ = std::fs::remove_dir_all(self.path.join("store"));
         if self.made {

@@ -1,4 +1,4 @@
-//! The plot of the demo: store, store an edited copy, lose two nodes, read, repair, lose the manager, restore, read.
+//! The steps of the demo: store, store an edited copy, lose two nodes, read, repair, lose the manager, restore, read.
 
 use super::compare::Compare;
 use super::edits::Edits;
@@ -22,18 +22,18 @@ use tessera_client::{Sink, Source};
 use tessera_wire::Health;
 use tessera_wire::meta::ClusterStatus;
 
-/// Files on their way at once.
+/// Files in transfer at once.
 const JOBS: usize = 16;
-/// A repair that makes no progress for this long has failed.
+/// A repair without progress for this long has failed.
 const REPAIR_PATIENCE: Duration = Duration::from_secs(300);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// One line of the table.
+/// A row of the table.
 struct Step {
     what: String,
     files: u64,
     bytes: u64,
-    /// The bytes moved in this time, so that a rate makes sense.
+    /// Whether the bytes were moved in this time, so that a rate makes sense.
     moved: bool,
     time: Duration,
     result: String,
@@ -50,7 +50,7 @@ struct Story<'a> {
     different: u64,
 }
 
-/// Which of the two trees.
+/// One of the two stored trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tree {
     Original,
@@ -63,7 +63,10 @@ impl Tree {
     }
 }
 
-/// Tells it. Fails if any byte differs.
+/// Runs all steps.
+///
+/// # Errors
+/// A step failed, or a byte differs.
 pub fn tell(cluster: &mut Cluster, source: &Path, events: &Events, out: &Out) -> Outcome {
     let (found, failures) = local::walk(source)?;
     failures.iter().for_each(|f| out.warn(f));
@@ -178,7 +181,7 @@ impl Story<'_> {
         Ok(())
     }
 
-    /// Reads both trees and compares every byte with what was stored.
+    /// Reads both trees and compares every byte with the stored ones.
     fn read_all(&mut self, what: &str) -> Outcome {
         let store = self.connect()?;
         let started = Instant::now();
@@ -217,7 +220,7 @@ impl Story<'_> {
         Ok(())
     }
 
-    /// Watches the cluster until every chunk has all its fragments again.
+    /// Waits until every chunk has all its fragments again.
     fn repair(&mut self) -> Outcome {
         let store = self.connect()?;
         let started = Instant::now();
@@ -332,7 +335,7 @@ fn repaired(status: &ClusterStatus, time: Duration) -> Step {
         what: "wait for repair".into(),
         files: 0,
         bytes: status.repaired_bytes,
-        // Most were rebuilt while everything was being read.
+        // Most chunks were rebuilt during the reads.
         moved: false,
         time,
         result: format!(
@@ -353,11 +356,11 @@ fn path(tree: Tree, names: &[Vec<u8>]) -> Outcome<StorePath> {
     names.iter().try_fold(root?, |path, name| path.join(name).map_err(|e| Failure::usage(e.to_string())))
 }
 
-/// A file as it is, or as it would be edited; and its length.
+/// Opens a file as it is, or as it would be after its edits; also returns its length.
 fn open(tree: Tree, file: &LocalEntry) -> Outcome<(Box<dyn Read + Send>, u64)> {
     let handle = File::open(&file.path).map_err(|e| Failure::io(file.path.display(), &e))?;
     let len = file.len_bytes();
-    // A file that grows meanwhile is stored as long as it was when it was found.
+    // A file that grows meanwhile is stored with the length that the walk found.
     let handle = Limited { file: handle, at: 0, len };
     Ok(match tree {
         Tree::Original => (Box::new(handle), len),

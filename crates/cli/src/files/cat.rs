@@ -11,6 +11,9 @@ use tessera_client::path::StorePath;
 use tessera_client::{ReadReport, Sink};
 
 /// `tessera cat`.
+///
+/// # Errors
+/// A file cannot be read or verified, or stdout cannot be written.
 pub fn cat(args: CatArgs) -> Outcome {
     let range = args.range.as_deref().map(units::parse_range).transpose().map_err(Failure::usage)?;
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
@@ -22,7 +25,7 @@ pub fn cat(args: CatArgs) -> Outcome {
     pool::sum(ran).and(out.flush())
 }
 
-/// One line on what was read around, if anything but slowness was.
+/// Prints one line on the fragments that reads did without, unless they were only late.
 pub(super) fn tell_report(report: ReadReport, out: &Out) {
     let clauses = [
         (report.bad, "missing or wrong (reported for repair)"),
@@ -36,12 +39,12 @@ pub(super) fn tell_report(report: ReadReport, out: &Out) {
     }
 }
 
-/// The same for programs.
+/// The same report as JSON.
 pub(super) fn report_document(report: ReadReport) -> serde_json::Value {
     serde_json::json!({"bad": report.bad, "unreachable": report.unreachable, "late": report.late})
 }
 
-/// Writes a file to stdout. A reader that went away ends it without complaint.
+/// Writes a file to stdout. A closed pipe ends it without a message.
 pub(super) fn write_out(store: &Store, path: &StorePath, wanted: Wanted) -> Outcome {
     let mut sink = Stdout { broken: false };
     let outcome = store.fetch(path, Sink::Writer(&mut sink), &wanted, &|_| ());
@@ -51,7 +54,7 @@ pub(super) fn write_out(store: &Store, path: &StorePath, wanted: Wanted) -> Outc
     }
 }
 
-/// Stdout, remembering whether its reader went away.
+/// Stdout; remembers whether its reader has closed the pipe.
 struct Stdout {
     broken: bool,
 }

@@ -20,13 +20,16 @@ use tessera_client::Sink;
 use tessera_client::path::StorePath;
 use tessera_wire::InodeKind;
 
-/// Something to fetch, and where it goes.
+/// An entry to fetch, and its local path.
 struct Job {
     item: Item,
     to: PathBuf,
 }
 
 /// `tessera get`.
+///
+/// # Errors
+/// An entry cannot be read, verified or written; the others are fetched.
 pub fn get(args: GetArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let (sources, target) = split(&args.paths)?;
@@ -160,7 +163,7 @@ fn carry_out(
     let tell = |failure: &Failure| progress.suspend(|| out.warn(failure));
     let files = files.into_iter().map(|job| (job.item.size_bytes, job)).collect();
     let mut ran = pool::run(files, at_once, |job| get_file(store, &job, version, progress), tell);
-    // Links come after files, so that nothing is written through one of them.
+    // Links come after files, so that nothing is written through a link.
     let links = links.into_iter().map(|job| (0, job)).collect();
     ran = ran.and(pool::run(links, 1, |job: Job| local::make_symlink(&job.to, &job.item.symlink_target), tell));
     for directory in directories.iter().rev() {
@@ -172,7 +175,7 @@ fn carry_out(
     ran
 }
 
-/// Makes a directory, or takes the one that is there; a symbolic link of that name is not followed (P14).
+/// Makes a directory, or uses the existing one. A symbolic link of that name is not followed (P14).
 fn make_directory(path: &Path) -> Outcome {
     match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => Ok(()),
@@ -209,7 +212,7 @@ fn get_file(store: &Store, job: &Job, version: Option<u64>, progress: &Progress)
 mod tests {
     use super::*;
 
-    /// P14: what lies at the target decides where bytes go, and a link there never does.
+    /// P14: an existing entry at the target decides where bytes go; a link there never does.
     #[test]
     fn directories_do_not_go_through_links() {
         let dir = tempfile::tempdir().unwrap();

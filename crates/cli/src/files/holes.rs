@@ -1,14 +1,14 @@
-//! Holes in local files: found where they are, made where zeros are to be written.
+//! Holes in local files: finds them for reading, leaves them when writing zeros.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use tessera_client::{ReadHoles, WriteHoles};
 
-/// Shorter runs of zeros are written like anything else.
+/// Shorter runs of zeros are written as data.
 const HOLE_MIN: usize = 4096;
 
-/// Whether a file of this length with this number of 512-byte blocks may have holes.
+/// Whether a file of this length and number of 512-byte blocks may have holes.
 pub fn may_be_sparse(len_bytes: u64, blocks: u64) -> bool {
     len_bytes >= HOLE_MIN as u64 && blocks.saturating_mul(512) < len_bytes
 }
@@ -32,8 +32,8 @@ impl ReadHoles for SparseSource<'_> {
     }
 }
 
-/// The next range of data at or behind `at`, up to `len_bytes`; none: only a hole is left. A file system that knows no
-/// holes says that everything is data (lseek(2)).
+/// The next range of data at or after `at`, up to `len_bytes`. `None`: only a hole remains. A file system without
+/// support for holes reports everything as data (lseek(2)).
 fn next_data(file: &File, at: u64, len_bytes: u64) -> io::Result<Option<Range<u64>>> {
     if at >= len_bytes {
         return Ok(None);
@@ -54,21 +54,21 @@ fn next_data(file: &File, at: u64, len_bytes: u64) -> io::Result<Option<Range<u6
     Ok(Some(start..end.max(start + 1)))
 }
 
-/// Writes to a new, empty file and leaves holes where there are only zeros. [`Sparse::finish`] gives it its length.
+/// Writes to a new, empty file and leaves holes where there are only zeros. [`Sparse::finish`] sets its length.
 pub struct Sparse<'a> {
     file: &'a mut File,
     at: u64,
-    /// The file's end lies behind what was written.
+    /// Whether the file is shorter than what was written, because it ends in a hole.
     short: bool,
 }
 
 impl<'a> Sparse<'a> {
-    /// For a file that is empty.
+    /// Starts writing to an empty file.
     pub fn new(file: &'a mut File) -> Self {
         Sparse { file, at: 0, short: false }
     }
 
-    /// Ends the file here, be it in a hole.
+    /// Sets the length of the file, which may end in a hole.
     ///
     /// # Errors
     /// The system's.
@@ -118,7 +118,7 @@ mod tests {
         file.set_len(3 << 20).unwrap();
         file.write_all_at(&[7; 100], 1 << 20).unwrap();
         let first = next_data(&file, 0, 3 << 20).unwrap().unwrap();
-        // A file system may know no holes: then all of it is data.
+        // A file system without holes reports all of it as data.
         assert!(first.start <= 1 << 20 && first.end >= (1 << 20) + 100, "{first:?}");
         assert!(!may_be_sparse(3 << 20, 3 << 11) && may_be_sparse(3 << 20, 8) && !may_be_sparse(100, 0));
 

@@ -1,4 +1,4 @@
-//! Local files and directories: walking them, and making them as they were.
+//! Local files and directories: walks them, and restores them with their attributes.
 
 use crate::exit::{Exit, Failure, Outcome};
 use std::ffi::{OsStr, OsString};
@@ -15,7 +15,7 @@ pub enum Kind {
     File(u64),
     /// Directory.
     Directory,
-    /// Symbolic link to these bytes.
+    /// Symbolic link with this target.
     Symlink(Vec<u8>),
     /// Socket, pipe or device: not stored.
     Special,
@@ -24,24 +24,24 @@ pub enum Kind {
 /// An entry of a local tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalEntry {
-    /// Where it is.
+    /// Path of the entry.
     pub path: PathBuf,
     /// Names from the root of the walk down to it; empty for the root itself.
     pub names: Vec<Vec<u8>>,
-    /// What it is.
+    /// Kind of the entry.
     pub kind: Kind,
     /// Permission bits.
     pub mode: u32,
     /// Modification time, ns since 1970.
     pub mtime_ns: i64,
-    /// User and group, for root to keep; none for everybody else.
+    /// User and group if this process is root, else `None`.
     pub owner: Option<(u32, u32)>,
-    /// A file that may have holes.
+    /// Whether the file may have holes.
     pub sparse: bool,
 }
 
 impl LocalEntry {
-    /// Bytes of a regular file; 0 for all else.
+    /// Length of a regular file in bytes; 0 for other kinds.
     pub fn len_bytes(&self) -> u64 {
         if let Kind::File(len) = self.kind { len } else { 0 }
     }
@@ -60,19 +60,25 @@ impl LocalEntry {
     }
 }
 
-/// Whether owners are kept: only root may give files away.
+/// Whether owners are kept: only root may change the owner of a file.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// What `path` is; a symbolic link is followed.
+/// The entry at `path`. A symbolic link is followed.
+///
+/// # Errors
+/// Nothing is there, or it cannot be examined.
 pub fn look(path: &Path) -> Outcome<LocalEntry> {
     let meta = std::fs::metadata(path).map_err(|e| Failure::io(path.display(), &e))?;
     LocalEntry::new(path.to_path_buf(), Vec::new(), &meta).map_err(|e| Failure::io(path.display(), &e))
 }
 
-/// Everything below `root`, parents before children, in byte order of names; and what could not be looked at.
-/// `root` itself is followed if it is a symbolic link; links below are kept as links.
+/// Everything below `root`, parents before children, in byte order of names; and failures of entries that cannot be
+/// examined. `root` itself is followed if it is a symbolic link; links below it are kept as links.
+///
+/// # Errors
+/// `root` cannot be examined.
 pub fn walk(root: &Path) -> Outcome<(Vec<LocalEntry>, Vec<Failure>)> {
     let (mut found, mut failures, mut todo) = (Vec::new(), Vec::new(), vec![look(root)?]);
     while let Some(next) = todo.pop() {
@@ -111,8 +117,11 @@ fn child(parent: &LocalEntry, name: &OsStr) -> Outcome<LocalEntry> {
         .map_err(|e| Failure::io(path.display(), &e))
 }
 
-/// A local path for names from the store, below `root`. Names from the store have no `/` and are no `..`
-/// (the manager refuses those); that is checked again here, for this is where it would hurt (P14).
+/// The local path of names from the store, below `root`. The manager refuses names with `/` and the name `..`; this
+/// function checks them again, because here such a name would do harm (P14).
+///
+/// # Errors
+/// A name leads out of `root`.
 pub fn below(root: &Path, names: &[Vec<u8>]) -> Outcome<PathBuf> {
     let mut path = root.to_path_buf();
     for name in names {
@@ -133,10 +142,10 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Starts writing beside `target`; where that is a symbolic link, beside what it points to.
+    /// Starts writing beside `target`. If that is a symbolic link: beside the file that it points to.
     ///
     /// # Errors
-    /// The name belongs to something other than a regular file, such as a device: it is not replaced.
+    /// The name belongs to something other than a regular file, such as a device, which is not replaced.
     pub fn create(target: &Path) -> Outcome<Pending> {
         let target = &match std::fs::symlink_metadata(target) {
             Ok(meta) if meta.is_symlink() => target.canonicalize().map_err(|e| Failure::io(target.display(), &e))?,
@@ -148,7 +157,7 @@ impl Pending {
             return Err(Failure::new(Exit::Conflict, message));
         }
         let name = target.file_name().ok_or_else(|| Failure::usage(format!("{} is no file name", target.display())))?;
-        // Names may be as long as the system takes: the temporary one leaves part of it away.
+        // A name may have the maximum length already, so the temporary name uses only part of it.
         let short = &name.as_bytes()[..name.len().min(200)];
         let mut temporary = OsString::from(".");
         temporary.push(OsStr::from_bytes(short));
@@ -160,17 +169,20 @@ impl Pending {
         Ok(Pending { temporary, target: target.to_path_buf(), file: Some(file) })
     }
 
-    /// The file.
+    /// The open file.
     pub fn file(&mut self) -> Outcome<&mut File> {
         self.file.as_mut().ok_or_else(|| Failure::usage("the file was finished already"))
     }
 
-    /// Where it is until then.
+    /// Its temporary path.
     pub fn path(&self) -> &Path {
         &self.temporary
     }
 
-    /// Gives it its mode, time and name.
+    /// Sets its attributes and gives it its name.
+    ///
+    /// # Errors
+    /// The system's, with the name of the file.
     pub fn finish(mut self, mode: u32, mtime_ns: i64, owner: (u32, u32)) -> Outcome {
         let failed = |e: std::io::Error| Failure::io(self.target.display(), &e);
         if let Some(file) = self.file.take() {
@@ -182,6 +194,9 @@ impl Pending {
     }
 
     /// Gives it its name.
+    ///
+    /// # Errors
+    /// The system's, with the name of the file.
     pub fn place(mut self) -> Outcome {
         let failed = |e: std::io::Error| Failure::io(self.target.display(), &e);
         std::fs::rename(&self.temporary, &self.target).map_err(failed)?;
@@ -200,8 +215,7 @@ impl Drop for Pending {
     }
 }
 
-/// Gives a file or directory to whom it belonged, if we are root. Before its mode: a change of owner takes
-/// set-user-id bits away.
+/// Sets the owner, if this process is root. Must precede the change of mode: a change of owner clears set-user-id bits.
 fn set_owner(file: &File, (uid, gid): (u32, u32)) -> std::io::Result<()> {
     if is_root() { std::os::unix::fs::fchown(file, Some(uid), Some(gid)) } else { Ok(()) }
 }
@@ -211,7 +225,10 @@ fn set_mode(file: &File, mode: u32) -> std::io::Result<()> {
     file.set_permissions(std::fs::Permissions::from_mode(mode & 0o7777))
 }
 
-/// Gives a finished directory its mode and time.
+/// Sets mode, time and owner of a directory whose entries are complete.
+///
+/// # Errors
+/// The system's, with the name of the directory.
 pub fn finish_directory(path: &Path, mode: u32, mtime_ns: i64, owner: (u32, u32)) -> Outcome {
     let open = File::open(path);
     open.and_then(|dir| {
@@ -222,7 +239,10 @@ pub fn finish_directory(path: &Path, mode: u32, mtime_ns: i64, owner: (u32, u32)
     .map_err(|e| Failure::io(path.display(), &e))
 }
 
-/// Makes a symbolic link, replacing a link or file of that name.
+/// Makes a symbolic link. Replaces a link or file of that name.
+///
+/// # Errors
+/// The system's, with the name of the link.
 pub fn make_symlink(path: &Path, target: &[u8]) -> Outcome {
     let target = OsStr::from_bytes(target);
     let made = match std::os::unix::fs::symlink(target, path) {

@@ -10,6 +10,9 @@ use serde_json::json;
 use tessera_client::locate::{Holds, Located, LocatedFragment};
 
 /// `tessera locate`.
+///
+/// # Errors
+/// No such file, or it is no regular file.
 pub fn locate(args: LocateArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let paths = args.paths.iter().map(|p| store_path(p)).collect::<Outcome<Vec<_>>>()?;
@@ -59,7 +62,7 @@ fn extents(out: &Out, located: &Located) -> Outcome {
         ("fragments", Align::Left),
     ]);
     for extent in &located.extents {
-        // A copy among pieces, and what cannot be read now, are marked.
+        // Marks a copy among coded fragments, and fragments that cannot be read now.
         let pieces = extent.fragments.iter().any(|f| f.holds != Holds::Copy);
         let place = |f: &LocatedFragment| {
             let whole = if pieces && f.holds == Holds::Copy { "*" } else { "" };

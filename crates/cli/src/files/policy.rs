@@ -35,7 +35,8 @@ pub fn policy(command: PolicyCommand) -> Outcome {
     }
 }
 
-/// Warns when the redundancy of `path` needs more hosts than the cluster has: nothing can be stored there until there are more.
+/// Warns when the redundancy of `path` needs more hosts than the cluster has: nothing can be stored there until hosts are
+/// added.
 pub(super) fn warn_if_too_wide(store: &Store, path: &StorePath, out: &Out) -> Outcome {
     let set = store.hints(path)?;
     let Some((_, redundancy)) = set.iter().find(|(name, _)| name == "redundancy") else { return Ok(()) };
@@ -70,7 +71,7 @@ fn list(output: OutputOptions) -> Outcome {
     Ok(())
 }
 
-/// What is in effect, and whether it was set or is the default.
+/// Prints the hints in effect, and whether each was set or is the default.
 fn show(out: &Out, path: &str, set: &[(String, String)]) -> Outcome {
     let pairs = set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let policy = Policy::from_hints(pairs).map_err(|e| Failure::from(e).of(path))?;

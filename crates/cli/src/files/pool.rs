@@ -1,5 +1,5 @@
-//! Many transfers at once: small files side by side, for each is mostly waiting; large ones two at a time, for each
-//! fills the pipes alone and holds buffers.
+//! Runs many transfers at once. Small files go side by side, because each mostly waits. Large files go two at a time,
+//! because each saturates the network and holds buffers.
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::term::Out;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Files longer than this are large.
 const LARGE_BYTES: u64 = 16 << 20;
-/// Large files on their way at once.
+/// Large files in transfer at once.
 const LARGE_AT_ONCE: usize = 2;
 
 /// The result of a run.
@@ -17,22 +17,22 @@ const LARGE_AT_ONCE: usize = 2;
 pub struct Tally {
     /// Items that succeeded.
     pub done: u64,
-    /// Items not tried, because a failure before them would have met them too.
+    /// Items not tried, because an earlier failure would have met them, too.
     pub untried: u64,
-    /// What failed, in order.
+    /// Failures, in order.
     pub failures: Vec<Failure>,
 }
 
 impl Tally {
-    /// Adds the failures of work that is not counted by itself: links, attributes of directories.
+    /// Adds the failures of work that is not counted itself: links, attributes of directories.
     pub fn and(mut self, minor: Tally) -> Tally {
         self.failures.extend(minor.failures);
         self
     }
 }
 
-/// Runs `work` on every item, at most `jobs` at once; failures are told to `tell` as they happen.
-/// A failure that the next item would meet too (unreachable, no space, refused) ends the run.
+/// Runs `work` on every item, at most `jobs` at once. Failures are passed to `tell` as they happen. A failure that the
+/// next item would meet, too (unreachable, no space, refused), ends the run.
 pub fn run<T: Send>(
     items: Vec<(u64, T)>,
     jobs: usize,
@@ -70,7 +70,8 @@ pub fn run<T: Send>(
     Tally { done: done.into_inner(), untried, failures: failures.into_inner() }
 }
 
-/// Does `work` for one item after the other, telling failures as they happen; ends early for what ends [`run`] early.
+/// Runs `work` on one item after the other and prints failures as they happen. Ends early for the same failures as
+/// [`run`].
 pub fn each<T>(out: &Out, items: impl IntoIterator<Item = T>, mut work: impl FnMut(T) -> Outcome) -> Tally {
     let mut ran = Tally::default();
     let mut items = items.into_iter();
@@ -93,14 +94,15 @@ pub fn each<T>(out: &Out, items: impl IntoIterator<Item = T>, mut work: impl FnM
     ran
 }
 
-/// Whether what comes next would meet it too. A failure without words is the reader of stdout that went away.
+/// Whether the next item would meet this failure, too. An empty message means that the reader of stdout closed the
+/// pipe.
 fn is_general(failure: &Failure) -> bool {
     failure.message.is_empty()
         || crate::cleanup::is_interrupted()
         || matches!(failure.exit, Exit::Unavailable | Exit::NoSpace | Exit::Refused | Exit::Interrupted)
 }
 
-/// What a command that met these failures ends with. They were told already: the sum is not repeated for one.
+/// The failure that sums up a run. Each failure was already printed, so a single one gets no summary.
 pub fn sum(ran: Tally) -> Outcome {
     let Tally { untried, failures, .. } = ran;
     let Some(first) = failures.first() else { return Ok(()) };
