@@ -1,9 +1,9 @@
 //! The `tessera` binary: every daemon and every command.
 //!
-//! Here lives what a user types and reads: arguments ([`args`]), daemons' configuration, logs and metrics ([`daemon`]), the
-//! local store ([`up`]), commands on files ([`files`]) and on the cluster ([`upkeep`]), computation on local files
-//! ([`accel`]), the [`demo`], and exit codes ([`exit`]). What the store does lives in the crates below; nothing here knows
-//! how a chunk is cut or a placement group laid out. Start at [`commands`], the table of commands: a new one is a row there, a
+//! This crate has what a user types and reads: arguments ([`args`]), the daemons' configuration, logs and metrics
+//! ([`daemon`]), the local store ([`up`]), commands on files ([`files`]) and on the cluster ([`upkeep`]), computation on local
+//! files ([`accel`]), the [`demo`], and exit codes ([`exit`]). The store itself is in the crates below; nothing here knows how
+//! a chunk is cut or a placement group laid out. Start at [`commands`], the table of commands: a new command is a row there, a
 //! struct in [`args`] and its function.
 
 mod accel;
@@ -43,12 +43,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether a flag was given: needed before the arguments are parsed, and when they cannot be.
+/// Whether a flag was given. Needed before the arguments are parsed, and when they cannot be parsed.
 fn has_flag(flag: &str) -> bool {
     std::env::args_os().take_while(|a| a != "--").any(|a| a == flag)
 }
 
-/// The failure for arguments that cannot be parsed, for programs: the fact without the usage that people are shown.
+/// The failure for arguments that cannot be parsed, for programs: the fact without the usage text.
 fn usage_error(error: &clap::Error) -> exit::Failure {
     let text = error.render().to_string();
     let facts = text.split("\n\nUsage:").next().unwrap_or_default();

@@ -17,10 +17,13 @@ use tessera_fuse::spool::{SpoolError, SpoolOptions};
 use tessera_fuse::{Mount, MountError, MountMetrics, Options};
 use tessera_wire::meta::DeviceWork;
 
-/// Interval of the check whether it was unmounted.
+/// Interval of the check whether the mount still exists.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Mounts, serves, unmounts.
+///
+/// # Errors
+/// The store cannot be mounted, or open files could not be committed at the end.
 pub fn run(args: MountArgs) -> Outcome {
     let out = Out::new(args.common.output);
     logging::start_for_command(true)?;
@@ -28,7 +31,7 @@ pub fn run(args: MountArgs) -> Outcome {
     if args.follow_stdin {
         events.follow_stdin()?;
     }
-    // Before mounting: an address that cannot be bound leaves no mount behind.
+    // Metrics start before the mount: an address that cannot be bound leaves no mount behind.
     let measured: Arc<OnceLock<Measured>> = Arc::default();
     let metrics = args.metrics.as_ref().map(|address| serve_metrics(address, measured.clone())).transpose()?;
     let mount = start(&args.common, &args.dir, options(&args))?;
@@ -53,13 +56,19 @@ pub fn run(args: MountArgs) -> Outcome {
 }
 
 /// Mounts the store that `common` names at `dir`.
+///
+/// # Errors
+/// The manager cannot be reached, or `dir` cannot be mounted.
 pub fn start(common: &Common, dir: &Path, options: Options) -> Outcome<Mount> {
-    // A manager that restarts is waited for: programs on the mount see a delay, not an error.
+    // The client waits for a manager that restarts: programs on the mount see a delay, not an error.
     let client = Store::client(common, tessera_client::Options::default())?;
     Ok(Mount::new(client, dir, options)?)
 }
 
-/// Commits what is open, and unmounts.
+/// Commits open files and unmounts.
+///
+/// # Errors
+/// Some files could not be committed, or the unmount failed.
 pub fn end(mount: Mount) -> Outcome {
     let shown = mount.path().display().to_string();
     match mount.unmount() {
@@ -87,12 +96,12 @@ fn options(args: &MountArgs) -> Options {
     }
 }
 
-/// The spool that is asked for.
+/// The requested spool.
 pub fn spool(args: &SpoolArgs) -> Option<SpoolOptions> {
     args.spool.clone().map(|dir| SpoolOptions { dir, limit_bytes: args.spool_size })
 }
 
-/// How the mount stands; none: it is gone.
+/// Metrics of the mount; `None`: the mount is gone.
 type Measured = Box<dyn Fn() -> Option<MountMetrics> + Send + Sync>;
 
 fn serve_metrics(address: &str, measured: Arc<OnceLock<Measured>>) -> Outcome<Server> {

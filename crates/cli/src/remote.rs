@@ -1,4 +1,4 @@
-//! Reaching the cluster: the client library with this program's options, and its errors in one line.
+//! Reaches the cluster: the client library with this program's options, and its errors in one line.
 
 use crate::args::Common;
 use crate::exit::{Exit, Failure, Outcome};
@@ -15,10 +15,10 @@ use tessera_net::{BufferPool, Dialer, DialerOptions, dialer::NoService};
 use tessera_wire::meta::{ClusterStatus, Dirent, GetStatus};
 use tessera_wire::{Attr, Hello, Request, Role};
 
-/// An inode and the path it was found at.
+/// An inode and its path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Item {
-    /// Where.
+    /// Path.
     pub path: StorePath,
     /// Its attributes.
     pub attr: Attr,
@@ -31,27 +31,27 @@ impl Deref for Item {
     }
 }
 
-/// What a file is stored with.
+/// Attributes and conditions of a file to store.
 #[derive(Debug, Clone, Default)]
 pub struct Given {
-    /// Hints over those of the directory.
+    /// Hints; they override those of the directory.
     pub hints: Vec<(String, String)>,
-    /// Only over this version.
+    /// Store only if this is the current version.
     pub if_version: Option<u64>,
     /// Permission bits.
     pub mode: u32,
     /// Modification time, ns since 1970; 0: now.
     pub mtime_ns: i64,
-    /// User and group; none: this process's.
+    /// User and group; `None`: this process's.
     pub owner: Option<(u32, u32)>,
 }
 
-/// What of a file is wanted.
+/// The part of a file to read.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
-    /// Number of the version; none: the current one.
+    /// Version number; `None`: the current one.
     pub version: Option<u64>,
-    /// From, and up to.
+    /// Start, and end if there is one.
     pub range: Option<(u64, Option<u64>)>,
 }
 
@@ -61,20 +61,23 @@ pub struct Store {
 }
 
 impl Drop for Store {
-    /// `tessera status` tells what clients computed; sessions that failed are over for the manager, too.
+    /// Reports the client's computation for `tessera status`, and ends sessions that failed at the manager, too.
     fn drop(&mut self) {
         self.client.close(crate::cleanup::CLOSE_TIMEOUT);
         self.client.report_work();
     }
 }
 
-/// Between two attempts to reach a manager that is starting.
+/// Pause between two attempts to reach a manager that is starting.
 const RETRY: Duration = Duration::from_millis(200);
-/// Redundancy of optimistic writes gets this long to follow before a command ends.
+/// A command waits this long for the redundancy of optimistic writes before it ends.
 const SETTLE: Duration = Duration::from_secs(120);
 
 impl Store {
-    /// Connects. A manager that does not answer is asked again until `--wait` is over.
+    /// Connects. Retries a manager that does not answer until `--wait` is over.
+    ///
+    /// # Errors
+    /// The manager cannot be reached in time, or refuses.
     pub fn connect(common: &Common) -> Outcome<Store> {
         let wait_ms = common.wait.saturating_mul(1000);
         let options = Options {
@@ -85,7 +88,10 @@ impl Store {
         Ok(Store { client: Store::client(common, options)? })
     }
 
-    /// A client of the cluster, with its patience in `options`; reached as [`Store::connect`] does.
+    /// A client of the cluster, with the timeouts of `options`; connects as [`Store::connect`] does.
+    ///
+    /// # Errors
+    /// As [`Store::connect`].
     pub fn client(common: &Common, options: Options) -> Outcome<Client> {
         let host = common.host.clone().unwrap_or_else(crate::daemon::config::host_name);
         let options = Options { host, device: common.device, ..options };
@@ -109,7 +115,7 @@ impl Store {
         }
     }
 
-    /// An interrupted command tells the manager that nothing more will come of its sessions.
+    /// If this command is interrupted, it tells the manager that its sessions have ended.
     pub fn give_up_when_interrupted(&self) {
         crate::cleanup::give_up(&self.client);
     }
@@ -120,6 +126,9 @@ impl Store {
     }
 
     /// Entries of a directory, in byte order of names.
+    ///
+    /// # Errors
+    /// The path is no directory, or the manager cannot be reached.
     pub fn items(&self, path: &StorePath) -> Outcome<Vec<Item>> {
         let item = |entry: Dirent| {
             let path = path.join(&entry.name).map_err(|e| Failure::usage(e.to_string()))?;
@@ -128,7 +137,7 @@ impl Store {
         self.list(path)?.into_iter().map(item).collect()
     }
 
-    /// Changes mode, time and owner; owner `None`: this process's user.
+    /// Changes mode, time and owner. Owner `None`: this process's user.
     pub fn set_attributes(&self, path: &StorePath, mode: u32, mtime_ns: i64, of: Option<(u32, u32)>) -> Outcome {
         let Owner { mode, uid, gid } = owner(mode, of);
         let (mode, uid, gid, mtime_ns) = (Some(mode), Some(uid), Some(gid), Some(mtime_ns));
@@ -136,7 +145,7 @@ impl Store {
         Ok(())
     }
 
-    /// Stores a file anew under its current policy; `progress` is told how many bytes more are done.
+    /// Stores a file again under its current policy. `progress` receives the number of further bytes done.
     pub fn rewrite(&self, item: &Item, progress: &(dyn Fn(u64) + Sync)) -> Outcome<WriteDone> {
         let mut told = 0;
         let mut hear = |p: Progress| {
@@ -147,7 +156,7 @@ impl Store {
         done.map_err(|e| Failure::from(e).of(&item.path))
     }
 
-    /// Stores a file; `progress` is told how many bytes more were read.
+    /// Stores a file. `progress` receives the number of further bytes read.
     pub fn store(
         &self,
         path: &StorePath,
@@ -167,7 +176,7 @@ impl Store {
         Ok(self.put(path, source, options)?)
     }
 
-    /// Fetches a file; `progress` is told how many bytes more have arrived. Returns how many there were.
+    /// Fetches a file and returns its number of bytes. `progress` receives the number of further bytes that arrived.
     pub fn fetch(
         &self,
         path: &StorePath,
@@ -185,7 +194,10 @@ impl Store {
         Ok(self.get(path, sink, options)?.1)
     }
 
-    /// Waits for the redundancy of optimistic writes; says so if it does not come.
+    /// Waits for the redundancy of optimistic writes.
+    ///
+    /// # Errors
+    /// It does not arrive within two minutes.
     pub fn settle(&self) -> Outcome {
         match self.client.flush(SETTLE) {
             true => Ok(()),
@@ -204,7 +216,7 @@ impl Deref for Store {
     }
 }
 
-/// Progress in steps, from progress in sums.
+/// Converts cumulative progress into steps.
 fn steps(hear: &(dyn Fn(u64) + Sync)) -> impl FnMut(Progress) + Send + '_ {
     let mut last = 0;
     move |progress: Progress| {
@@ -236,7 +248,10 @@ impl From<Error> for Failure {
     }
 }
 
-/// Asks once, without the client library's patience.
+/// Sends one request, without the client library's retries.
+///
+/// # Errors
+/// The peer does not answer within `timeout`, or answers with an error.
 pub fn ask_once<R: Request>(address: &str, message: &R, timeout: Duration) -> Outcome<R::Reply> {
     let endpoint = crate::daemon::config::endpoint(address)?;
     let hello = Hello {
@@ -252,7 +267,10 @@ pub fn ask_once<R: Request>(address: &str, message: &R, timeout: Duration) -> Ou
     Ok(answer.map_err(Failure::from)?.0)
 }
 
-/// The state of the cluster, asked once.
+/// The state of the cluster, in one attempt.
+///
+/// # Errors
+/// The manager does not answer.
 pub fn status_once(address: &str) -> Outcome<ClusterStatus> {
     ask_once(address, &GetStatus {}, Duration::from_secs(5))
 }

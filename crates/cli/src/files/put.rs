@@ -19,13 +19,13 @@ use std::time::Instant;
 use tessera_client::Source;
 use tessera_client::path::StorePath;
 
-/// One file on its way.
+/// A file to store.
 struct FileJob {
     found: LocalEntry,
     to: StorePath,
 }
 
-/// The work of one command.
+/// Everything that one command has to do.
 #[derive(Default)]
 struct Plan {
     directories: Vec<(StorePath, LocalEntry)>,
@@ -46,6 +46,9 @@ struct Sums {
 }
 
 /// `tessera put`.
+///
+/// # Errors
+/// A source cannot be read, or the store refuses it; the other sources are stored.
 pub fn put(args: PutArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let given =
@@ -100,7 +103,7 @@ pub fn put(args: PutArgs) -> Outcome {
     pool::sum(ran).and(settled)
 }
 
-/// Sources and target: the last word is the target.
+/// Splits the arguments into sources and target. The target is the last one.
 pub(super) fn split(paths: &[OsString]) -> Outcome<(&[OsString], &OsString)> {
     if paths.iter().any(|p| p.is_empty()) {
         return Err(Failure::usage("`''` is not a path; name a file, a directory or `-`"));
@@ -174,7 +177,7 @@ fn plan(sources: &[OsString], target: &Target<StorePath>, recursive: bool) -> Ou
             if found.kind == Kind::Directory && !recursive {
                 return Err(Failure::usage(format!("{} is a directory; store it with --recursive", path.display())));
             }
-            // Below a directory such files are skipped with a note; one that the user named is an error.
+            // Special files below a directory are skipped with a note. One that the user named is an error.
             if found.kind == Kind::Special && found.names.is_empty() {
                 let message = "is not a regular file; store its output with `tessera put - TESS:/FILE`";
                 return Err(Failure::usage(format!("{}: {message}", path.display())));
@@ -218,7 +221,7 @@ fn carry_out(
 ) -> Tally {
     let mut before = Tally { failures: plan.failures, ..Tally::default() };
     for (path, _) in &plan.directories {
-        // Its own mode and time come last, when it is filled.
+        // The directory gets its own mode and time at the end, when it is filled.
         if let Err(failure) = store.mkdir(path, true).map_err(Failure::from) {
             out.warn(&failure);
             before.failures.push(failure);
@@ -269,7 +272,7 @@ fn put_file(store: &Store, job: &FileJob, given: &Given, progress: &Progress, st
     }
 }
 
-/// What changes when a program writes to the file.
+/// Attributes that change when a program writes to the file.
 fn changes(meta: &std::fs::Metadata) -> (u64, i64, i64) {
     (meta.len(), meta.mtime(), meta.mtime_nsec())
 }
@@ -278,7 +281,7 @@ fn changes(meta: &std::fs::Metadata) -> (u64, i64, i64) {
 mod tests {
     use super::*;
 
-    /// P14: a policy that cannot be is refused before anything is opened.
+    /// P14: an impossible policy is refused before anything is opened.
     #[test]
     fn policies_are_checked_by_name_and_value() {
         let good = hints(&["redundancy=ec:4+2".into(), "user.tessera.dedup=off".into(), "lifetime=".into()]).unwrap();

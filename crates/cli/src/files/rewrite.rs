@@ -12,7 +12,7 @@ use serde_json::json;
 use tessera_client::path::StorePath;
 use tessera_wire::InodeKind;
 
-/// What a run came to, in bytes.
+/// Bytes of a run.
 #[derive(Default)]
 struct Sum {
     new: u64,
@@ -20,6 +20,9 @@ struct Sum {
 }
 
 /// `tessera rewrite`.
+///
+/// # Errors
+/// A file cannot be read, or the store refuses its new policy; the others are rewritten.
 pub fn rewrite(args: RewriteArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let paths = args.paths.iter().map(|p| store_path(p)).collect::<Outcome<Vec<_>>>()?;
@@ -61,7 +64,7 @@ pub fn rewrite(args: RewriteArgs) -> Outcome {
     pool::sum(ran).and(settled)
 }
 
-/// The files at and, if that was asked for, below a path.
+/// The file at a path; with `recursive` all files below it.
 fn wanted(store: &Store, path: &StorePath, recursive: bool) -> Outcome<Vec<Item>> {
     let item = store.item(path)?;
     if item.kind() == InodeKind::Directory && !recursive {

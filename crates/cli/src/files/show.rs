@@ -30,7 +30,7 @@ pub fn ls(args: LsArgs) -> Outcome {
     pool::sum(ran).and(out.flush())
 }
 
-/// Directories as they come: nothing waits for the whole tree.
+/// Prints directories as they arrive, without waiting for the whole tree.
 fn directory(store: &Store, out: &Out, path: &StorePath, args: &LsArgs) -> Outcome {
     let mut todo = vec![path.clone()];
     while let Some(path) = todo.pop() {

@@ -1,6 +1,6 @@
-//! Under which name things are stored, as with `cp`: into the target when it is a directory, when it ends with a slash or when
-//! there are several sources; else as the target. `put` and `get` make a missing target that ends with a slash, as `rsync`
-//! does, so that the same command stores to the same names every time.
+//! The names under which things are stored, as with `cp`: below the target when it is a directory, ends with a slash or there
+//! are several sources; else as the target. `put` and `get` create a missing target that ends with a slash, as `rsync` does,
+//! so that the same command always stores to the same names.
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::remote::Store;
@@ -9,7 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use tessera_client::path::StorePath;
 use tessera_wire::InodeKind;
 
-/// An argument as a store path.
+/// Parses an argument as a store path.
+///
+/// # Errors
+/// A usage error that names the argument.
 pub fn store_path(word: &OsStr) -> Outcome<StorePath> {
     match word.as_bytes().strip_prefix(tessera_client::path::SCHEME.as_bytes()) {
         Some(path) => StorePath::from_bytes(path).map_err(|e| Failure::usage(e.to_string())),
@@ -17,22 +20,22 @@ pub fn store_path(word: &OsStr) -> Outcome<StorePath> {
     }
 }
 
-/// Where things go.
+/// The target of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target<P> {
-    /// The one source becomes this.
+    /// The one source gets this path.
     As(P),
-    /// Each source goes in here under its own name.
+    /// Each source goes below this directory, under its own name.
     Into(P),
-    /// As [`Target::Into`]; the directory is missing, and its parent is there.
+    /// As [`Target::Into`], but the directory is missing; its parent exists.
     IntoNew(P),
 }
 
 impl Target<StorePath> {
-    /// Looks at the store.
+    /// The target for `word`, by what the store has there.
     ///
     /// # Errors
-    /// The target has to be a directory and is a file; or its parent is missing.
+    /// The target must be a directory and is a file, or its parent is missing.
     pub fn in_store(store: &Store, word: &OsStr, sources: usize) -> Outcome<Self> {
         let path = store_path(word)?;
         let shown = path.brief();
@@ -55,7 +58,10 @@ impl Target<StorePath> {
         }
     }
 
-    /// Where a source called `name` goes; no name (`.`, `/`): its contents go into the target.
+    /// The path for a source called `name`. Without a name (`.`, `/`) its contents go into the target.
+    ///
+    /// # Errors
+    /// The path would not be valid.
     pub fn place(&self, name: Option<&[u8]>) -> Outcome<StorePath> {
         match (self, name) {
             (Target::As(path), _) | (Target::Into(path) | Target::IntoNew(path), None) => Ok(path.clone()),
@@ -66,7 +72,7 @@ impl Target<StorePath> {
     }
 }
 
-/// The failure for a target below a directory that is not there.
+/// The failure for a target whose parent directory is missing.
 pub fn missing(target: &str, directory: &str) -> Failure {
     let way_out = "make it with `tessera mkdir --parents`";
     Failure::new(Exit::NotFound, format!("{target}: there is no directory {directory}; {way_out}"))
@@ -75,7 +81,7 @@ pub fn missing(target: &str, directory: &str) -> Failure {
 /// Refuses two sources that would get the same name.
 ///
 /// # Errors
-/// Names both and the place.
+/// Names both sources and the place.
 pub fn all_differ(places: impl IntoIterator<Item = (String, String)>) -> Outcome {
     let mut taken = std::collections::HashMap::new();
     for (to, from) in places {

@@ -1,4 +1,4 @@
-//! What people see: lines, units, tables, bars. Nothing here knows what it shows.
+//! Output for people: lines, units, tables, progress bars. Nothing here knows what it shows.
 
 mod out;
 mod progress;

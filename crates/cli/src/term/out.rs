@@ -1,17 +1,17 @@
-//! Stdout and stderr: results, notes, JSON. A reader that went away (`| head`) ends output, not with a panic.
+//! Stdout and stderr: results, notes, JSON. A closed pipe (`| head`) ends the output without a panic.
 
 use crate::args::OutputOptions;
 use crate::exit::{Exit, Failure, Outcome};
 use std::io::{self, IsTerminal, Write};
 
-/// Where a command writes.
+/// Where and how a command prints.
 #[derive(Debug, Clone, Copy)]
 pub struct Out {
     output: OutputOptions,
 }
 
 impl Out {
-    /// As the user asked.
+    /// Output with the user's options.
     pub fn new(output: OutputOptions) -> Self {
         Out { output }
     }
@@ -21,40 +21,40 @@ impl Out {
         self.output.json
     }
 
-    /// Whether notes are unwelcome.
+    /// Whether notes are suppressed.
     pub fn quiet(&self) -> bool {
         self.output.quiet
     }
 
-    /// Whether bars can be drawn.
+    /// Whether progress bars can be drawn.
     pub fn draws(&self) -> bool {
         !self.output.quiet && !self.output.json && io::stderr().is_terminal()
     }
 
-    /// One line of a result.
+    /// Prints one line of a result.
     pub fn line(&self, line: impl AsRef<str>) -> Outcome {
         let mut out = io::stdout().lock();
         out.write_all(line.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n")).map_err(|e| stdout_failed(&e))
     }
 
-    /// One JSON document on a line of its own.
+    /// Prints one JSON document on its own line.
     pub fn document(&self, value: &serde_json::Value) -> Outcome {
         self.line(value.to_string())
     }
 
-    /// What makes all that was written reach its reader.
+    /// Flushes stdout.
     pub fn flush(&self) -> Outcome {
         io::stdout().flush().map_err(|e| stdout_failed(&e))
     }
 
-    /// Something people want to know and programs do not; on stderr.
+    /// Prints a fact for people to stderr. Suppressed by `--quiet` and `--json`.
     pub fn note(&self, line: impl AsRef<str>) {
         if !self.output.quiet && !self.output.json {
             let _ = writeln!(io::stderr(), "{}", line.as_ref());
         }
     }
 
-    /// Something that will go wrong later; on stderr, `--quiet` or not.
+    /// Warns of something that will go wrong later; on stderr, even with `--quiet`.
     pub fn caution(&self, message: impl Into<String>) {
         let message = message.into();
         let line = match self.output.json {
@@ -64,7 +64,7 @@ impl Out {
         let _ = writeln!(io::stderr(), "{line}");
     }
 
-    /// Something that went wrong and did not end the command; on stderr, `--quiet` or not.
+    /// Reports a failure that did not end the command; on stderr, even with `--quiet`.
     pub fn warn(&self, failure: &Failure) {
         if !crate::cleanup::is_interrupted() {
             failure.report(self.output.json);
@@ -72,7 +72,7 @@ impl Out {
     }
 }
 
-/// The failure for a write to stdout. A closed pipe is no complaint: the message is empty then.
+/// The failure for a write to stdout. A closed pipe gets an empty message: nothing is reported.
 pub fn stdout_failed(error: &io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Failure { exit: Exit::Failed, message: String::new() },
@@ -80,7 +80,7 @@ pub fn stdout_failed(error: &io::Error) -> Failure {
     }
 }
 
-/// A name as it may be shown on a terminal: control characters escaped, bytes that are not UTF-8 as `\xNN`.
+/// A name as it can be shown on a terminal: control characters are escaped, bytes that are not UTF-8 become `\xNN`.
 pub fn name_text(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     for piece in name.utf8_chunks() {

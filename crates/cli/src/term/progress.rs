@@ -1,5 +1,5 @@
-//! How far a long operation is: a bar with rate and time left on a terminal, a line every few seconds when
-//! piped, nothing with `--quiet` or `--json`.
+//! Progress of a long operation: on a terminal a bar with rate and time left, in a pipe a line every few seconds,
+//! nothing with `--quiet` or `--json`.
 
 use super::{Out, units};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Between two plain lines.
+/// Interval of the plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Progress of one command. Shared by its threads.
+/// Progress of one command; its threads share it.
 pub struct Progress {
     verb: &'static str,
     bar: Option<ProgressBar>,
@@ -22,7 +22,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Progress in bytes of `verb` towards `total_bytes`, if that is known.
+    /// Progress in bytes towards `total_bytes`, if known.
     pub fn bytes(out: &Out, verb: &'static str, total_bytes: Option<u64>) -> Self {
         let template = match total_bytes {
             Some(_) => "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left",
@@ -31,7 +31,7 @@ impl Progress {
         Self::new(out, verb, total_bytes, template)
     }
 
-    /// Progress in things.
+    /// Progress in items.
     pub fn things(out: &Out, verb: &'static str, total: Option<u64>) -> Self {
         let template = match total {
             Some(_) => "{prefix} {wide_bar} {human_pos} of {human_len} {msg}  {eta} left",
@@ -45,7 +45,7 @@ impl Progress {
     fn new(out: &Out, verb: &'static str, total: Option<u64>, template: &str) -> Self {
         let bar = out.draws().then(|| {
             let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr_with_hz(8));
-            // The templates above are constants; a wrong one falls back to the plain style.
+            // The templates above are constants. A wrong one falls back to the plain style.
             bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.set_prefix(verb);
             bar
@@ -62,7 +62,7 @@ impl Progress {
         }
     }
 
-    /// So much more is done.
+    /// Adds to the amount done.
     pub fn add(&self, amount: u64) {
         let done = self.done.fetch_add(amount, Ordering::Relaxed) + amount;
         if let Some(bar) = &self.bar {
@@ -73,7 +73,7 @@ impl Progress {
         }
     }
 
-    /// This much is done, of this much.
+    /// Sets the amount done and the total.
     pub fn set(&self, done: u64, total: u64) {
         self.done.store(done, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
@@ -86,14 +86,14 @@ impl Progress {
         }
     }
 
-    /// What is going on, in a few words.
+    /// Sets a short message.
     pub fn message(&self, text: impl Into<String>) {
         if let Some(bar) = &self.bar {
             bar.set_message(text.into());
         }
     }
 
-    /// Takes the bar away while `say` prints.
+    /// Hides the bar while `say` prints.
     pub fn suspend(&self, say: impl FnOnce()) {
         match &self.bar {
             Some(bar) => bar.suspend(say),
@@ -101,17 +101,17 @@ impl Progress {
         }
     }
 
-    /// Done so far.
+    /// The amount done so far.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Since the start.
+    /// Time since the start.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -1,6 +1,6 @@
 //! Columns that line up.
 
-/// Which side a column's text keeps to.
+/// Alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// Text.
@@ -22,7 +22,7 @@ impl Table {
         Table { headings: headings.into_iter().map(|(h, a)| (h.to_string(), a)).collect(), rows: Vec::new() }
     }
 
-    /// One more row; missing cells are empty.
+    /// Adds a row; missing cells are empty.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
@@ -58,7 +58,7 @@ impl Table {
     }
 }
 
-/// Cells on a terminal: characters, for names of the usual scripts.
+/// Width on a terminal in cells: one a character, which is right for the usual scripts of names.
 fn width(text: &str) -> usize {
     text.chars().count()
 }

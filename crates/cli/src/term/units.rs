@@ -1,4 +1,4 @@
-//! Numbers with their units, as people read them and as people write them.
+//! Numbers with units: formatting and parsing.
 
 use std::time::Duration;
 pub use tessera_policy::human_size as bytes;
@@ -20,7 +20,7 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// Thousands apart: `1,234,567`.
+/// With thousands separators: `1,234,567`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -33,12 +33,12 @@ pub fn count(number: u64) -> String {
     out
 }
 
-/// So many of a thing: "1 file", "2 files".
+/// A count with its noun: "1 file", "2 files".
 pub fn things(number: u64, thing: &str) -> String {
     format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
-/// `12.3 %`; nothing of nothing is nothing.
+/// `12.3 %`; 0 of 0 is 0 %.
 pub fn percent(part: u64, whole: u64) -> String {
     match whole {
         0 => "0.0 %".into(),
@@ -46,7 +46,7 @@ pub fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// UTC, `2026-01-02 03:04:05`, from ns since 1970.
+/// UTC as `2026-01-02 03:04:05`, from ns since 1970.
 pub fn time(ns: i64) -> String {
     let seconds = ns.div_euclid(1_000_000_000);
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
@@ -59,8 +59,8 @@ pub fn rfc3339(ns: i64) -> String {
     format!("{}.{:09}Z", time(ns).replace(' ', "T"), ns.rem_euclid(1_000_000_000))
 }
 
-/// Date of a day counted from 1970-01-01 in the Gregorian calendar (years start in March, so that the leap
-/// day is a year's last; 146,097 days are 400 years).
+/// Date of a day counted from 1970-01-01 in the Gregorian calendar. Years start in March, so that the leap day is a
+/// year's last; 146,097 days are 400 years.
 fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
@@ -99,7 +99,7 @@ pub fn bar(part: u64, whole: u64, width: usize) -> String {
     format!("{}{}", "█".repeat(filled), "░".repeat(width - filled))
 }
 
-/// `START..END` in sizes, either of which may be left out: (start, end or the end of the file).
+/// Parses `START..END`, both sizes and both optional: (start, end or `None` for the end of the file).
 pub fn parse_range(text: &str) -> Result<(u64, Option<u64>), String> {
     let form = || format!("{text:?} is not a range; write START..END in bytes or with K, M, G (1M..1028K)");
     let (start, end) = text.split_once("..").ok_or_else(form)?;

@@ -1,4 +1,4 @@
-//! One daemon as a child process: started, heard, stopped.
+//! One daemon as a child process: starts it, reads its announcement, stops it.
 
 use crate::daemon::announce::Announcement;
 use crate::daemon::signals::{Event, Events};
@@ -11,36 +11,37 @@ use std::path::{Path, PathBuf};
 use std::process::{Child as Process, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A daemon that neither announced its address nor wrote to its log for this long has failed to start. A long restore logs
-/// its progress.
+/// A daemon that for this long neither announces its address nor writes to its log has failed to start. A long restore
+/// logs its progress.
 const SILENT_FOR: Duration = Duration::from_secs(120);
-/// Interval of the look at its log meanwhile.
+/// Interval of the checks of its log during the start.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A running daemon. It stops when this process ends, however that ends: it follows its stdin.
+/// A running daemon. It follows its stdin, so it stops when this process ends in any way.
 pub struct Child {
     process: Process,
     _stdin: Option<ChildStdin>,
-    /// Where it listens.
+    /// Its announced addresses.
     pub announced: Announcement,
 }
 
-/// What is needed to start a daemon.
+/// The command that starts a daemon.
 #[derive(Debug, Clone)]
 pub struct Recipe {
-    /// Its name.
+    /// Name of the daemon.
     pub name: String,
-    /// Arguments to this binary.
+    /// Arguments for this binary.
     pub args: Vec<String>,
-    /// File its stderr is appended to.
+    /// File that receives its stderr.
     pub log: PathBuf,
 }
 
 impl Child {
-    /// Starts it and waits until it serves. In a process group of its own, so that Ctrl-C reaches only us.
+    /// Starts the daemon and waits until it serves. It gets its own process group, so that Ctrl-C reaches only this
+    /// process.
     ///
     /// # Errors
-    /// It died or said nothing in time (with the last line of its log), or this process was asked to stop.
+    /// It died or was silent for too long (with the last line of its log), or this process was asked to stop.
     pub fn start(recipe: &Recipe, events: &Events) -> Outcome<Child> {
         let name = &recipe.name;
         let binary = std::env::current_exe().map_err(|e| Failure::io("this program's own path", &e))?;
@@ -71,7 +72,7 @@ impl Child {
         self.process.id()
     }
 
-    /// How it ended, if it did.
+    /// How it ended, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().ok().flatten()
     }
@@ -84,13 +85,13 @@ impl Child {
         }
     }
 
-    /// Ends it at once (SIGKILL), as a crash would.
+    /// Kills it (SIGKILL), as a crash would.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    /// Waits for its end; after `patience` it is killed. `false`: it had to be.
+    /// Waits for its end, and kills it after `patience`. `false`: it had to be killed.
     pub fn wait_or_kill(&mut self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         while Instant::now() < deadline {
@@ -104,7 +105,7 @@ impl Child {
     }
 }
 
-/// Reads the child's one line.
+/// Reads the child's announcement, one line.
 fn hear(process: &mut Process, recipe: &Recipe, events: &Events) -> Outcome<Announcement> {
     let stdout = process.stdout.take().ok_or_else(|| Failure::new(Exit::Failed, "a child without stdout"))?;
     let (sender, receiver) = bounded(1);
@@ -113,7 +114,7 @@ fn hear(process: &mut Process, recipe: &Recipe, events: &Events) -> Outcome<Anno
         let mut stdout = BufReader::new(stdout);
         let _ = stdout.read_line(&mut line);
         let _ = sender.send(line);
-        // The daemon says nothing more; the pipe stays open so that it never writes into nothing.
+        // The daemon prints nothing more. The pipe stays open, so that it never writes to a closed one.
         let _ = stdout.read_line(&mut String::new());
     });
     reading.map_err(|e| Failure::io("cannot start a thread", &e))?;
@@ -141,13 +142,13 @@ fn hear(process: &mut Process, recipe: &Recipe, events: &Events) -> Outcome<Anno
     }
 }
 
-/// The failure that says a stop was asked for.
+/// The failure after a request to stop.
 pub fn interrupted(why: &str) -> Failure {
     Failure::new(Exit::Interrupted, format!("stopped while starting ({why})"))
 }
 
 fn silent(process: &mut Process, recipe: &Recipe) -> Failure {
-    // Its stdout closed: it is ending. Its status comes a moment later.
+    // Its stdout closed, so it is ending; its status follows a moment later.
     let deadline = Instant::now() + Duration::from_secs(2);
     let mut status = None;
     while status.is_none() && Instant::now() < deadline {
@@ -163,7 +164,7 @@ fn silent(process: &mut Process, recipe: &Recipe) -> Failure {
     Failure::new(exit, format!("{} did not start ({how}){last} (log {})", recipe.name, recipe.log.display()))
 }
 
-/// The child's exit code becomes this command's.
+/// Converts the child's exit code into that of this command.
 fn exit_of(code: i32) -> Exit {
     [Exit::Usage, Exit::NotFound, Exit::Unavailable, Exit::Corrupt, Exit::Conflict, Exit::NoSpace, Exit::Refused]
         .into_iter()
@@ -171,7 +172,7 @@ fn exit_of(code: i32) -> Exit {
         .unwrap_or(Exit::Failed)
 }
 
-/// An end in words.
+/// An exit status in words.
 pub fn describe(status: &ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
@@ -181,7 +182,7 @@ pub fn describe(status: &ExitStatus) -> String {
     }
 }
 
-/// The last line of a log, for people.
+/// The last line of a log.
 pub fn last_line(log: &Path) -> Option<String> {
     let text = std::fs::read(log).ok()?;
     let tail = String::from_utf8_lossy(&text[text.len().saturating_sub(8192)..]).into_owned();

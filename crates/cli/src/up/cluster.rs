@@ -1,4 +1,4 @@
-//! The children of one local store, together.
+//! The child processes of one local store.
 
 use super::child::{self, Child, Recipe};
 use super::directory::Directory;
@@ -13,34 +13,34 @@ use std::time::{Duration, Instant};
 use tessera_net::Endpoint;
 use tessera_wire::Health;
 
-/// A daemon gets this long to end by itself.
+/// A daemon gets this long to end after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// Metrics listen this many ports behind the daemon.
+/// A daemon's metrics port is its own port plus this.
 const METRICS_OFFSET: u16 = 100;
 
-/// What the store consists of.
+/// Composition of the store.
 #[derive(Debug, Clone)]
 pub struct Shape {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// Disks of each.
+    /// Disks of each node.
     pub disks: u32,
-    /// Manager's address.
+    /// Address of the manager.
     pub listen: String,
     /// More arguments for the manager.
     pub manager_args: Vec<String>,
     /// More arguments for every node.
     pub node_args: Vec<String>,
-    /// The manager's database is rebuilt from the nodes.
+    /// Rebuild the manager's database from the nodes.
     pub restore: bool,
 }
 
 impl Shape {
-    /// As asked, or as the directory says.
+    /// The requested shape, or the one that the directory has.
     ///
     /// # Errors
-    /// Fewer nodes or disks than the directory holds: their data would be missing; or nodes without their manager's
-    /// database, which a new one would not know (P14).
+    /// Fewer nodes or disks are requested than the directory holds: their data would be missing. Or the directory has
+    /// nodes without their manager's database, and a new manager would not know them (P14).
     pub fn of(args: &UpArgs, directory: &Directory) -> Outcome<Shape> {
         let (nodes, disks) = directory.found();
         let pick = |asked: Option<u32>, found: u32, default: u32, what: &str| match asked {
@@ -69,7 +69,7 @@ impl Shape {
     }
 }
 
-/// Host and port of the manager; the ports behind it must exist for nodes and metrics.
+/// Host and port of the manager. The ports above it must exist, for nodes and metrics.
 fn port(listen: &str, nodes: u32) -> Outcome<(String, u16)> {
     let Endpoint::Tcp(address) = crate::daemon::config::endpoint(listen)? else {
         return Err(Failure::usage(format!("--listen {listen}: write HOST:PORT; nodes take the ports after it")));
@@ -96,7 +96,7 @@ pub struct Death {
     pub log: String,
     /// Last line of the log.
     pub last_line: Option<String>,
-    /// How often it died since the start.
+    /// Number of its deaths since the start.
     pub deaths: u32,
 }
 
@@ -106,7 +106,7 @@ struct Member {
     deaths: u32,
 }
 
-/// A manager and its nodes. Children that still run when this is dropped are killed.
+/// A manager and its nodes. A drop kills the children that still run.
 pub struct Cluster {
     directory: Directory,
     shape: Shape,
@@ -116,12 +116,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Nothing is started yet.
+    /// A cluster; nothing is started yet.
     pub fn new(directory: Directory, shape: Shape) -> Self {
         Cluster { manager_address: shape.listen.clone(), directory, shape, members: Vec::new() }
     }
 
-    /// What it consists of.
+    /// Its composition.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -131,7 +131,7 @@ impl Cluster {
         &self.directory
     }
 
-    /// `HOST:PORT` of the manager; it keeps it when it is started again, for the nodes know it by that.
+    /// `HOST:PORT` of the manager. A restart keeps it, because the nodes know the manager by it.
     pub fn manager_address(&self) -> &str {
         &self.manager_address
     }
@@ -147,7 +147,7 @@ impl Cluster {
                 self.start_nodes(&host, port, events)?;
             }
             true => {
-                // Nodes that know their cluster serve their log before a manager is there.
+                // Nodes that know their cluster serve their log replica before a manager runs.
                 self.manager_address = free_address(&host, port)?;
                 set_flag(&mut self.members[0].recipe.args, "--listen", &self.manager_address);
                 self.start_nodes(&host, port, events)?;
@@ -159,7 +159,7 @@ impl Cluster {
         self.write_file()
     }
 
-    /// Starts a child; a port that is taken is a matter of `up`'s own flag.
+    /// Starts a child. If its port is taken, the failure names `up`'s own flag.
     fn start_child(recipe: &Recipe, events: &Events) -> Outcome<Child> {
         Child::start(recipe, events).map_err(|failure| match failure.message.contains("Address already in use") {
             true => Failure {
@@ -223,7 +223,7 @@ impl Cluster {
     /// Waits until the manager counts every node as up.
     ///
     /// # Errors
-    /// It does not within `patience`; a child died; a stop was asked for.
+    /// Not all are up within `patience`, a child died, or a stop was requested.
     pub fn wait_ready(&mut self, events: &Events, patience: Duration) -> Outcome {
         let deadline = Instant::now() + patience;
         loop {
@@ -276,19 +276,25 @@ impl Cluster {
         deaths
     }
 
-    /// How often the child called `name` died.
+    /// Number of deaths of the child `name`.
     pub fn deaths(&self, name: &str) -> u32 {
         self.members.iter().find(|m| m.recipe.name == name).map_or(0, |m| m.deaths)
     }
 
     /// Starts a dead child again.
+    ///
+    /// # Errors
+    /// As [`Child::start`].
     pub fn restart(&mut self, name: &str, events: &Events) -> Outcome {
         let member = self.member(name)?;
         member.child = Some(Child::start(&member.recipe, events)?);
         self.write_file()
     }
 
-    /// Starts the manager again with `more` arguments, this once.
+    /// Starts the manager again, this time with `more` arguments.
+    ///
+    /// # Errors
+    /// As [`Child::start`].
     pub fn restart_manager_with(&mut self, more: &[String], events: &Events) -> Outcome {
         let member = self.member("manager")?;
         let recipe = Recipe { args: [&member.recipe.args[..], more].concat(), ..member.recipe.clone() };
@@ -296,7 +302,7 @@ impl Cluster {
         self.write_file()
     }
 
-    /// Kills (SIGKILL) the child called `name`, as a crash would.
+    /// Kills (SIGKILL) the child `name`, as a crash would.
     pub fn kill(&mut self, name: &str) -> Outcome {
         let member = self.member(name)?;
         if let Some(mut child) = member.child.take() {
@@ -305,7 +311,7 @@ impl Cluster {
         self.write_file()
     }
 
-    /// `HOST:PORT` of every node that runs.
+    /// `HOST:PORT` of every running node.
     pub fn node_addresses(&self) -> Vec<String> {
         let running = self.members.iter().skip(1).filter_map(|m| m.child.as_ref());
         running.filter_map(|c| c.announced.tcp().map(String::from)).collect()
@@ -316,10 +322,10 @@ impl Cluster {
         found.ok_or_else(|| Failure::new(Exit::NotFound, format!("no child is called {name}")))
     }
 
-    /// Stops the manager first, while its log's replicas still run, then all nodes at once.
+    /// Stops the manager first, while its log replicas still run, then all nodes at once.
     ///
     /// # Errors
-    /// Some had to be killed. Nothing acknowledged is lost by that (P9), but it should not happen.
+    /// Some had to be killed. That loses nothing acknowledged (P9), but it should not happen.
     pub fn stop(&mut self, tell: &mut dyn FnMut(String)) -> Outcome {
         let mut stubborn = Vec::new();
         let managers = usize::from(!self.members.is_empty());
@@ -346,7 +352,7 @@ impl Cluster {
         }
     }
 
-    /// `cluster.json`, and the answer of `up --json`.
+    /// The content of `cluster.json` and the output of `up --json`.
     pub fn describe(&self) -> Value {
         let one = |member: &Member| {
             let child = member.child.as_ref();
@@ -370,7 +376,7 @@ impl Cluster {
         })
     }
 
-    /// Where things listen, for people.
+    /// The addresses of all daemons, for people.
     pub fn table(&self) -> Table {
         let mut table = Table::new([
             ("daemon", Align::Left),
@@ -403,12 +409,12 @@ impl Drop for Cluster {
     }
 }
 
-/// Port `step` behind `port`; any port stays any.
+/// `port` plus `step`; port 0 (any) stays 0.
 fn behind(port: u16, step: u16) -> u16 {
     if port == 0 { 0 } else { port.saturating_add(step) }
 }
 
-/// The address itself; for any port, one that is free now.
+/// The address itself; for port 0, one with a port that is free now.
 fn free_address(host: &str, port: u16) -> Outcome<String> {
     if port != 0 {
         return Ok(format!("{host}:{port}"));

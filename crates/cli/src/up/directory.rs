@@ -1,4 +1,4 @@
-//! The directory of a local store: who holds it, what lies where, and `cluster.json`.
+//! The directory of a local store: its lock, its paths, and `cluster.json`.
 
 use crate::exit::{Exit, Failure, Outcome};
 use serde_json::Value;
@@ -7,14 +7,14 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use tessera_disk::{Identity, RealDisk, hex16};
 
-/// Longest path of a Unix socket that the system takes, with room for its end mark.
+/// Longest path of a Unix socket that the system accepts, bytes; leaves room for the terminating zero.
 const MAX_SOCKET_PATH: usize = 100;
-/// The file that tells programs where things listen.
+/// The file that tells programs the addresses.
 pub const CLUSTER_FILE: &str = "cluster.json";
-/// The file that the running `tessera up` holds locked.
+/// The file that the running `tessera up` keeps locked.
 const LOCK_FILE: &str = "up.lock";
 
-/// The directory, held by this process as long as this lives.
+/// The directory. This process holds its lock until the drop.
 #[derive(Debug)]
 pub struct Directory {
     root: PathBuf,
@@ -22,10 +22,10 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Makes it if need be, and takes its lock.
+    /// Creates the directory if necessary, and locks it.
     ///
     /// # Errors
-    /// Another `up` holds it; it is not a directory; it holds other people's files.
+    /// Another `up` holds the lock; the path is no directory; the directory holds foreign files.
     pub fn open(path: &Path) -> Outcome<Self> {
         Failure::or_make_directory(path)?;
         let root = path.canonicalize().map_err(|e| Failure::io(path.display(), &e))?;
@@ -64,12 +64,12 @@ impl Directory {
         Ok(Directory { root, _lock: lock })
     }
 
-    /// Its path.
+    /// Path of the directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Where the manager's database lies.
+    /// Directory of the manager's database.
     pub fn manager(&self) -> PathBuf {
         self.root.join("manager")
     }
@@ -79,29 +79,29 @@ impl Directory {
         self.root.join(format!("n{node}")).join(format!("d{disk}"))
     }
 
-    /// Log of the child called `name`.
+    /// Log of the child `name`.
     pub fn log(&self, name: &str) -> PathBuf {
         self.root.join("logs").join(format!("{name}.log"))
     }
 
-    /// Unix socket of the child called `name`, unless its path would be too long for the system.
+    /// Unix socket of the child `name`; `None` if its path would be too long for the system.
     pub fn socket(&self, name: &str) -> Option<PathBuf> {
         let path = self.root.join("run").join(format!("{name}.sock"));
         (path.as_os_str().len() <= MAX_SOCKET_PATH).then_some(path)
     }
 
-    /// Nodes and disks of each that are here already.
+    /// (nodes, disks of each) that exist here already.
     pub fn found(&self) -> (u32, u32) {
         let count = |has: &dyn Fn(u32) -> bool| (1..).take_while(|i| has(*i)).count() as u32;
         let nodes = count(&|node| self.root.join(format!("n{node}")).is_dir());
         (nodes, count(&|disk| self.disk(1, disk).is_dir()))
     }
 
-    /// Refuses to go on with disks whose manager's database is gone, unless it is to be restored, and to restore where
-    /// there is nothing to do or nothing to do it from. `nodes` and `disks` are those to be started.
+    /// Refuses to start disks whose manager's database is gone, unless it is to be restored. Refuses to restore where a
+    /// database exists, or where no disk can provide one. `nodes` and `disks` are those to be started.
     ///
     /// # Errors
-    /// With the way out (P14).
+    /// Names the way out (P14).
     pub fn check_manager(&self, nodes: u32, disks: u32, restore: bool) -> Outcome {
         let database = self.manager().join(tessera_manager::db::FILE_NAME);
         let of_a_cluster = self.first_disk_of_a_cluster(nodes, disks);
@@ -127,7 +127,7 @@ impl Directory {
         }
     }
 
-    /// A disk that carries a cluster's id, and the id. What cannot be read is left to the node, which will say so.
+    /// A disk that carries a cluster id, and the id. Unreadable disks are left to the node, which reports them.
     fn first_disk_of_a_cluster(&self, nodes: u32, disks: u32) -> Option<(PathBuf, String)> {
         let all = (1..=nodes).flat_map(|node| (1..=disks).map(move |disk| self.disk(node, disk)));
         let mut found = all.filter_map(|path| {
@@ -138,7 +138,10 @@ impl Directory {
         found.next()
     }
 
-    /// Writes `cluster.json`, whole or not at all.
+    /// Replaces `cluster.json` atomically.
+    ///
+    /// # Errors
+    /// The system's, with the path.
     pub fn write_cluster_file(&self, value: &Value) -> Outcome {
         let path = self.root.join(CLUSTER_FILE);
         let temporary = self.root.join("cluster.json.tmp");
@@ -149,7 +152,7 @@ impl Directory {
     }
 }
 
-/// A directory that holds only foreign files is refused: nothing is written there (P14).
+/// Refuses a directory that has only foreign files: nothing is written there (P14).
 fn refuse_foreign(root: &Path) -> Outcome {
     let entries = std::fs::read_dir(root).map_err(|e| Failure::io(root.display(), &e))?;
     let names = entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
@@ -183,7 +186,7 @@ mod tests {
         Directory::open(dir.path()).unwrap();
     }
 
-    /// P14: a directory with foreign files stays as it is.
+    /// P14: a directory with foreign files stays unchanged.
     #[test]
     fn other_peoples_directories_are_refused() {
         let dir = tempfile::tempdir().unwrap();
@@ -192,7 +195,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
-    /// P14: disks are not given to a manager that does not know them.
+    /// P14: disks are not served to a manager that does not know them.
     #[test]
     fn disks_without_their_managers_database_are_told_apart_from_new_ones() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! A whole store on one machine: a manager and nodes as child processes of this binary, under one directory.
 //!
-//! [`cluster::Cluster`] starts, watches and stops them (the demo uses it too); [`run`] is the command around it.
-//! Nothing is restarted silently: a child that dies is reported, and started again only with `--restart`.
+//! [`cluster::Cluster`] starts, watches and stops them (the demo uses it, too); [`run`] is the command. Nothing is
+//! restarted silently: a child that dies is reported, and restarted only with `--restart`.
 
 pub mod child;
 pub mod cluster;
@@ -19,14 +19,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tessera_fuse::Mount;
 
-/// Shortest and longest pause before a dead child is started again.
+/// Shortest and longest pause before a dead child is restarted.
 const RESTART_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
-/// Nodes get this long to be up before it is said which are not.
+/// After this long, nodes that are not up are reported.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Seconds that the mount waits for the manager, which has announced itself already.
+/// The mount waits this many seconds for the manager, which has already announced itself.
 const MOUNT_WAIT_S: u64 = 10;
 
 /// `tessera up`.
+///
+/// # Errors
+/// The store cannot be started or mounted, or a daemon had to be killed at the end.
 pub fn run(args: UpArgs) -> Outcome {
     let out = Out::new(args.output);
     if args.spool.spool.is_some() && args.mount.is_none() {
@@ -57,7 +60,7 @@ fn serve(cluster: &mut Cluster, events: &Events, out: &Out, args: &UpArgs) -> Ou
     let mounted = args.mount.as_ref().map(|dir| mount(cluster, dir, args)).transpose()?;
     welcome(cluster, out, mounted.as_ref())?;
     let watched = watch(cluster, events, out, args.restart);
-    // While the cluster still serves: what is open is committed.
+    // Unmount while the cluster still serves, so that open files are committed.
     mounted.map_or(Ok(()), crate::mount::end).and(watched)
 }
 
@@ -74,7 +77,7 @@ fn mount(cluster: &Cluster, dir: &Path, args: &UpArgs) -> Outcome<Mount> {
     crate::mount::start(&common, dir, tessera_fuse::Options { spool, ..Default::default() })
 }
 
-/// Says where things listen and what to type next.
+/// Prints the addresses and what to type next.
 fn welcome(cluster: &Cluster, out: &Out, mounted: Option<&Mount>) -> Outcome {
     if out.json() {
         out.document(&cluster.describe())?;
@@ -102,18 +105,18 @@ fn welcome(cluster: &Cluster, out: &Out, mounted: Option<&Mount>) -> Outcome {
     out.flush()
 }
 
-/// How the user calls this binary.
+/// The command that the user types for this binary.
 fn program() -> String {
     std::env::args().next().unwrap_or_else(|| "tessera".into())
 }
 
-/// A dead child that is to be started again.
+/// A dead child that is to be restarted.
 struct Revival {
     name: String,
     at: Instant,
 }
 
-/// Watches until asked to stop.
+/// Watches the children until a stop is requested.
 fn watch(cluster: &mut Cluster, events: &Events, out: &Out, restart: bool) -> Outcome {
     let mut revivals: Vec<Revival> = Vec::new();
     loop {

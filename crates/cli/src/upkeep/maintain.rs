@@ -1,4 +1,4 @@
-//! `tessera repair`, `scrub` and `gc`: passes that run in the cluster, watched from here.
+//! `tessera repair`, `scrub` and `gc`: start maintenance jobs in the cluster and follow them.
 
 use super::status::HEAL;
 use crate::args::UpkeepArgs;
@@ -10,13 +10,16 @@ use std::time::{Duration, Instant};
 use tessera_wire::Health;
 use tessera_wire::meta::{ClusterStatus, MaintainReply, MaintenanceJob};
 
-/// Between two looks at a pass.
+/// Interval of the status requests.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// A repair without progress and without running work for this long, while fragments are missing, can only wait.
+/// A repair without progress and without running tasks for this long, while fragments are missing, is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
 
-/// Starts a pass of `what` and follows it to its end.
+/// Starts the maintenance job `what` and follows it to its end.
+///
+/// # Errors
+/// The manager cannot be reached, or the job left damage that needs attention.
 pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let store = Store::connect(&args.common)?;
@@ -46,7 +49,7 @@ pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
     unrepaired
 }
 
-/// What a repair that ended, or got stuck, had to leave: programs see it in the exit code.
+/// The failure for what a repair left missing when it ended or got stuck. Programs see it in the exit code.
 fn unrepaired(state: &MaintainReply, status: &ClusterStatus) -> Outcome {
     let counter = |name: &str| state.counters.iter().find(|c| c.name == name).map_or(0, |c| c.value);
     let (reduced, lost) = (counter("chunks_reduced"), counter("chunks_lost"));
@@ -76,7 +79,7 @@ fn unrepaired(state: &MaintainReply, status: &ClusterStatus) -> Outcome {
     ))
 }
 
-/// Chunks damaged beyond what the others can make good are the one thing no pass puts right.
+/// The failure for lost chunks, which no maintenance job can restore.
 fn lost(chunks: u64) -> Outcome {
     match chunks {
         0 => Ok(()),
@@ -84,7 +87,7 @@ fn lost(chunks: u64) -> Outcome {
     }
 }
 
-/// Names of nodes and disks that do not serve.
+/// Names of the nodes and disks that do not serve.
 pub(super) fn away(status: &ClusterStatus) -> Vec<String> {
     let serves = |health: i32| !matches!(Health::try_from(health), Ok(Health::Down | Health::Out));
     let nodes = status.nodes.iter().filter(|n| !serves(n.health)).map(|n| format!("node {}", n.name));
@@ -93,7 +96,7 @@ pub(super) fn away(status: &ClusterStatus) -> Vec<String> {
     nodes.chain(disks.map(|d| format!("disk {} ({})", d.disk_id, d.path))).collect()
 }
 
-/// Whether a repair that has stood still can only wait: something is missing, and no node has a task.
+/// Whether a repair without progress is stuck: chunks are lost or daemons are away, and no node has a task.
 fn is_stuck(status: &ClusterStatus) -> bool {
     let tasks_out = status.counters.iter().find(|c| c.name == "tasks_out").map_or(0, |c| c.value);
     tasks_out == 0 && (status.chunks_lost > 0 || !away(status).is_empty())

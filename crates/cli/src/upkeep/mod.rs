@@ -1,4 +1,4 @@
-//! Commands on the cluster: its state, its nodes, passes of upkeep.
+//! Commands on the cluster: its state, its nodes, its maintenance jobs.
 
 pub mod maintain;
 mod nodes;

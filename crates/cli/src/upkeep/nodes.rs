@@ -9,7 +9,7 @@ use std::time::Duration;
 use tessera_wire::Health;
 use tessera_wire::meta::ClusterStatus;
 
-/// Between two looks at a drain.
+/// Interval of the checks of a drain.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// `tessera node list`, `drain`.
@@ -45,7 +45,7 @@ pub fn node(command: NodeCommand) -> Outcome {
     }
 }
 
-/// A node by name or id.
+/// The id of a node, found by name or id.
 fn find(state: &ClusterStatus, word: &str) -> Outcome<u64> {
     let mut named = state.nodes.iter().filter(|n| n.name == word);
     match (named.next(), named.next()) {

@@ -1,4 +1,4 @@
-//! `tessera status`: the truth at a glance.
+//! `tessera status`: the state of the cluster.
 
 use crate::args::StatusArgs;
 use crate::exit::{Failure, Outcome};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tessera_wire::meta::{ClusterStatus, DeviceWork, RejectedNode};
 use tessera_wire::{DiskInfo, Health, hex};
 
-/// Cells of a space bar.
+/// Width of a space bar, cells.
 const BAR: usize = 16;
 
 /// `tessera status`.
@@ -21,7 +21,7 @@ pub fn status(args: StatusArgs) -> Outcome {
     loop {
         let status = match (store.status().map_err(Failure::from), args.watch) {
             (Err(failure), Some(seconds)) => {
-                // A watcher wants to see the manager come back.
+                // With `--watch` the command goes on, to see the manager come back.
                 out.warn(&failure);
                 std::thread::sleep(Duration::from_secs(seconds.max(1)));
                 continue;
@@ -32,7 +32,7 @@ pub fn status(args: StatusArgs) -> Outcome {
             true => out.document(&document(&status))?,
             false => {
                 if args.watch.is_some() && std::io::stdout().is_terminal() {
-                    // Home, then clear below: the screen does not flicker.
+                    // Cursor home, then clear what is below: the screen does not flicker.
                     let _ = write!(std::io::stdout(), "\x1b[H\x1b[J");
                 }
                 lines(&status).iter().try_for_each(|line| out.line(line))?;
@@ -46,11 +46,11 @@ pub fn status(args: StatusArgs) -> Outcome {
     }
 }
 
-/// What to do about chunks that nothing here can make good.
+/// Advice for chunks that the cluster cannot restore.
 pub const HEAL: &str =
     "`tessera get -r tess:/ DIR` names the files; storing the same bytes again heals them, else remove them";
 
-/// A state in one word.
+/// A health state in one word.
 pub fn health_name(health: i32) -> &'static str {
     match Health::try_from(health).unwrap_or(Health::Unknown) {
         Health::Up => "up",
@@ -62,7 +62,7 @@ pub fn health_name(health: i32) -> &'static str {
     }
 }
 
-/// Whether everything is as it should be.
+/// Whether everything is in order.
 pub fn is_healthy(s: &ClusterStatus) -> bool {
     s.chunks_reduced == 0 && s.chunks_lost == 0 && s.members_backfilling == 0 && s.fragments_to_repair == 0
 }
@@ -103,7 +103,7 @@ fn verdict(s: &ClusterStatus) -> String {
     }
 }
 
-/// Nodes of other clusters that knock: one line a cluster.
+/// Nodes of other clusters that try to register: one line a cluster.
 fn rejected_nodes(s: &ClusterStatus) -> Vec<String> {
     let mut hosts: BTreeMap<&[u8], Vec<&str>> = BTreeMap::new();
     s.rejected_nodes.iter().for_each(|it| hosts.entry(&it.cluster_id).or_default().push(&it.host));
@@ -179,7 +179,7 @@ pub fn lines(s: &ClusterStatus) -> Vec<String> {
     lines
 }
 
-/// What hints came to since the manager started, if they came to anything: placements done without, files that went by themselves.
+/// Effects of hints since the manager started, if any: placements that could not be honoured, files that expired.
 fn hints(s: &ClusterStatus) -> Option<String> {
     let value = |name: &str| s.counters.iter().find(|c| c.name == name).map_or(0, |c| c.value);
     let clauses = [
@@ -190,12 +190,12 @@ fn hints(s: &ClusterStatus) -> Option<String> {
     Some(clauses.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
 }
 
-/// Memory a million fragments, where there are any; it says little while buffers outweigh them.
+/// Index memory in bytes a million fragments, if there are fragments. It means little while buffers dominate.
 fn index_bytes_per_million(index_bytes: u64, fragments: u64) -> Option<u64> {
     u64::try_from(u128::from(index_bytes) * 1_000_000 / u128::from(fragments.max(1))).ok().filter(|_| fragments > 0)
 }
 
-/// What nodes' indexes take of their memory.
+/// Memory of the nodes' indexes.
 fn index(s: &ClusterStatus) -> String {
     let bytes = s.disks.iter().fold(0_u64, |sum, d| sum.saturating_add(d.index_bytes));
     let fragments = s.disks.iter().fold(0_u64, |sum, d| sum.saturating_add(d.fragments));
@@ -204,7 +204,7 @@ fn index(s: &ClusterStatus) -> String {
     format!("{} of memory for {} fragments{rate}", units::bytes(bytes), units::count(fragments))
 }
 
-/// What devices computed: a line for clients, one for all nodes together.
+/// Computation on devices: one line for clients, one for all nodes together.
 fn computed(s: &ClusterStatus) -> Vec<String> {
     let line = |who: &str, of_clients: bool| {
         let mut sums: BTreeMap<(&str, &str), u64> = BTreeMap::new();
@@ -260,7 +260,7 @@ fn log(s: &ClusterStatus) -> String {
     )
 }
 
-/// Nodes, and the disks of each: what Tessera uses, what its file system has free and in all, and (the bar) how full that is.
+/// Nodes and their disks: bytes that Tessera uses, bytes free and in all on the file system, and a bar of how full that is.
 pub fn node_table(s: &ClusterStatus) -> Table {
     let mut table = Table::new([
         ("node", Align::Left),
