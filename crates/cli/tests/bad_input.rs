@@ -1,5 +1,5 @@
-//! «Bad input, nothing lost» (P14): each wrong thing gets one line that names it and the way out, a non-zero exit, and
-//! leaves everything that was stored as it was.
+//! «Bad input, nothing lost» (P14): every error gets one line that names the thing and the way out, a non-zero exit
+//! code, and leaves everything stored unchanged.
 
 mod common;
 
@@ -22,14 +22,14 @@ fn assert_intact(c: &Cluster, data: &[u8]) {
     assert!(c.ok(&["cat", "tess:/f"]).stdout == data);
 }
 
-/// The daemon's last words: its log's last line, as one that was typed would see it.
+/// Checks the last line of the daemon's log, as a user of the command would see it.
 fn refused(result: Result<Daemon, common::Run>, code: i32, words: &[&str]) {
     let Err(mut run) = result else { panic!("it was not refused") };
     run.stderr = run.stderr.lines().rfind(|l| l.starts_with("tessera: ")).unwrap_or_default().to_string();
     assert_refused(&run, code, words);
 }
 
-/// A second node on the same disk, a disk of another cluster, a directory of somebody else.
+/// A second node on the same disk, a disk of another cluster, a directory with foreign files.
 #[test]
 fn disks_that_are_not_ours_to_take() {
     let mut c = Cluster::start(4);
@@ -40,12 +40,12 @@ fn disks_that_are_not_ours_to_take() {
     let other = Cluster::start(1);
     let at = args.iter().position(|a| a == "--manager").unwrap();
     let disk = args.iter().position(|a| a == "--disk").unwrap();
-    // A disk of this cluster to the manager of the other.
+    // Give a disk of this cluster to the manager of the other.
     c.kill_node(4);
     args[disk + 1] = c.disk(4).display().to_string();
     args[at + 1] = other.address().to_string();
     match Daemon::try_start(&args, &c.log("stray")) {
-        // It serves what it has until the manager has spoken; then it ends.
+        // The node serves its disk until the manager answers; then it ends.
         Ok(mut daemon) => {
             let code = daemon.wait().code();
             assert_eq!(code, Some(8));
@@ -55,7 +55,7 @@ fn disks_that_are_not_ours_to_take() {
         Err(run) => assert_eq!(run.code, 8, "{run:?}"),
     }
 
-    // A directory with other people's files.
+    // A directory with foreign files.
     let foreign = c.path().join("foreign");
     std::fs::create_dir(&foreign).unwrap();
     std::fs::write(foreign.join("thesis.tex"), "x").unwrap();
@@ -68,7 +68,7 @@ fn disks_that_are_not_ours_to_take() {
     assert_intact(&c, &data);
 }
 
-/// ENOSPC in mid-write: the write fails with its own exit code, the store stays readable, and deleting helps.
+/// ENOSPC during a write: the write fails with its own exit code, the store stays readable, and deleting frees space.
 #[test]
 fn a_full_disk() {
     let special = Special { node: vec!["--capacity", "24M", "--set", "segment_size_bytes=2M"], ..Special::default() };
@@ -81,7 +81,7 @@ fn a_full_disk() {
     assert_refused(&c.run(&["stat", "tess:/more"]), 3, &["tess:/more"]);
 }
 
-/// Fewer live hosts than `ec:k+m` needs.
+/// `ec:k+m` needs more hosts than are up.
 #[test]
 fn too_few_nodes_for_a_policy() {
     let c = Cluster::start(4);
@@ -92,7 +92,7 @@ fn too_few_nodes_for_a_policy() {
     assert_refused(&c.run(&["stat", "tess:/wide"]), 3, &["tess:/wide"]);
 }
 
-/// A segment damaged by hand: reads return the right bytes, scrub finds it and repair puts it right (P2, P13).
+/// A segment with flipped bytes: reads return the right bytes, scrub finds the damage and repair fixes it (P2, P13).
 #[test]
 fn a_segment_damaged_by_hand() {
     let c = Cluster::start(4);
@@ -103,7 +103,7 @@ fn a_segment_damaged_by_hand() {
         for entry in std::fs::read_dir(segments).unwrap() {
             let path = entry.unwrap().path();
             let mut bytes = std::fs::read(&path).unwrap();
-            // Behind the segment's header: records.
+            // Records follow the segment's header.
             let middle = 4096 + (bytes.len() - 4096) / 2;
             if bytes.len() > 8192 {
                 bytes[middle..middle + 64].iter_mut().for_each(|b| *b = !*b);
@@ -125,7 +125,7 @@ fn a_segment_damaged_by_hand() {
     assert_intact(&c, &data);
 }
 
-/// P2: what a read had to do without is said, in one line and to programs; the bytes are right all the same.
+/// P2: a read that does without some fragments says so in one line, and in JSON; its bytes are right.
 #[test]
 fn what_was_read_around_is_told() {
     let c = Cluster::start(4);
@@ -136,7 +136,7 @@ fn what_was_read_around_is_told() {
     let get = || c.ok(&["get", "--json", "tess:/f", target]).json()["read_around"]["bad"].as_u64().unwrap();
     assert_eq!(get(), 0);
     assert!(!c.ok(&["get", "tess:/f", target]).stderr.contains("read around"));
-    // Every fragment on two of four nodes: of some chunk one of them is a data fragment.
+    // Damage every fragment on two of four nodes: some chunk loses a data fragment.
     for node in [1, 2] {
         for entry in std::fs::read_dir(c.disk(node).join("segments")).unwrap() {
             let path = entry.unwrap().path();
@@ -152,7 +152,7 @@ fn what_was_read_around_is_told() {
     assert!(!line.contains('\n'), "{line}");
 }
 
-/// A database written by a later release, or by somebody else: refused as it is, and the right one still serves.
+/// A database of a later release, or of another program, is refused unchanged; the right one still serves.
 #[test]
 fn a_database_from_the_future() {
     let mut c = Cluster::start(4);
@@ -182,7 +182,7 @@ fn a_database_from_the_future() {
     assert_intact(&c, &data);
 }
 
-/// Peers of another protocol version; frames cut short, flipped, absurdly long, or no frames at all.
+/// Peers with another protocol version; frames that are cut short, flipped or far too long; bytes that are no frames.
 #[test]
 fn peers_that_talk_nonsense() {
     let c = Cluster::start(4);
@@ -213,7 +213,7 @@ fn peers_that_talk_nonsense() {
     assert_eq!(c.with_stdin(&["put", "-", "tess:/g"], b"g").code, 0);
 }
 
-/// A daemon of another release: clients and nodes say so in one line and end with the code for it.
+/// A daemon of another release: clients and nodes report it and end with its exit code.
 #[test]
 fn daemons_of_another_version() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -245,10 +245,10 @@ fn encode<R: Request>(message: &R) -> Vec<u8> {
     frame::encode_message(R::KIND as u16, 0, 1, message, 0)
 }
 
-/// Sends bytes, ends the sending side, and reads what comes back.
+/// Sends bytes, closes the sending side, and reads the answer.
 fn talk(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).unwrap();
-    // A daemon that has seen enough may close before it has read all.
+    // A daemon may close the connection before it has read everything.
     stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
@@ -257,7 +257,7 @@ fn talk(address: &str, bytes: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// A log that cannot be written ends nobody: who writes it serves on.
+/// A log that cannot be written does not end its daemon: it continues to serve.
 #[test]
 fn a_full_disk_under_the_log_stops_no_daemon() {
     let mut c = Cluster::start(4);
@@ -277,7 +277,8 @@ fn a_full_disk_under_the_log_stops_no_daemon() {
     manager.wait().unwrap();
 }
 
-/// More fragments rotten than redundancy has: reads, scrub, repair and status say so and end, and name the way out.
+/// More fragments are rotten than redundancy covers: reads, scrub, repair and status report it, end, and name the way
+/// out.
 #[test]
 fn damage_beyond_redundancy_ends_every_pass_with_a_clear_line() {
     let c = Cluster::start(4);
@@ -297,7 +298,7 @@ fn damage_beyond_redundancy_ends_every_pass_with_a_clear_line() {
     assert_refused(&c.run(&["repair", "--quiet"]), 5, &["damaged beyond repair", "get -r"]);
     let status = c.ok(&["status"]).text();
     assert!(status.contains("DATA UNREADABLE") && !status.contains("start what is missing"), "{status}");
-    // The same bytes again heal it.
+    // Storing the same bytes again heals it.
     assert_eq!(c.with_stdin(&["put", "--policy", "redundancy=ec:2+2", "-", "tess:/again"], &data).code, 0);
     assert_intact(&c, &data);
 }

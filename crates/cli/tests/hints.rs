@@ -1,5 +1,5 @@
-//! Hints: what a file asks for is what the nodes have, read back from them; what cannot be is refused, or done without and
-//! counted (docs/hints.md).
+//! Hints: the nodes store what a file asks for, as their fragments show. An impossible hint is refused, or ignored and counted
+//! (docs/hints.md).
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 
-/// Stores `bytes` from host `host` under the given hints, and says where they are.
+/// Stores `bytes` from host `host` under the given hints; returns the located fragments.
 fn put(c: &Cluster, host: &str, name: &str, bytes: &[u8], hints: &[&str]) -> Value {
     let path = format!("tess:/{name}");
     let mut words = vec!["put", "-", &path, "--host", host];
@@ -23,7 +23,7 @@ fn put(c: &Cluster, host: &str, name: &str, bytes: &[u8], hints: &[&str]) -> Val
     c.ok(&["locate", &path, "--extents", "--json"]).json()
 }
 
-/// Bytes of the file as they are, by host.
+/// Bytes of the file in plain form, by host.
 fn by_host(located: &Value) -> BTreeMap<String, u64> {
     located["hosts"].as_object().unwrap().iter().map(|(host, bytes)| (host.clone(), bytes.as_u64().unwrap())).collect()
 }
@@ -38,7 +38,7 @@ fn counter(c: &Cluster, name: &str) -> u64 {
     c.status()["counters"][name].as_u64().unwrap()
 }
 
-/// A figure of a node's metrics.
+/// A number of a node's metrics.
 fn figure(c: &Cluster, node: usize, name: &str) -> u64 {
     let text = common::http(c.nodes[node - 1].as_ref().unwrap().metrics.as_ref().unwrap(), "/metrics");
     let line = text.lines().find(|l| l.starts_with(name));
@@ -58,7 +58,7 @@ fn each_placement_is_where_it_was_asked_for() {
     let local = put(&c, "n3", "coded", &bytes, &["placement=local", "redundancy=ec:2+1"]);
     assert!(by_host(&local)["n3"] >= len / 2 - 10, "{local}");
 
-    // The copy is at home, and is the chunk; its pieces are elsewhere.
+    // The copy is on the writer's host and is the whole chunk; the coded fragments are elsewhere.
     let local = put(&c, "n3", "copy", &bytes, &["placement=local", "redundancy=copy+ec:4+2"]);
     assert_eq!(by_host(&local)["n3"], len);
     assert!(hosts_of(&local, 0).iter().all(|host| host == "n3"), "{local}");
@@ -71,14 +71,14 @@ fn each_placement_is_where_it_was_asked_for() {
     let stored = local["state"]["stored_bytes"].as_u64().unwrap();
     assert!((len * 9 / 4..len * 9 / 4 + 1000).contains(&stored), "{stored} of {len}");
 
-    // That is what `auto` takes for a large file with such a placement.
+    // `auto` chooses this class for a large file with such a placement.
     let local = put(&c, "n3", "auto", &bytes, &["placement=local"]);
     assert_eq!((&local["state"]["classes"], by_host(&local)["n3"]), (&serde_json::json!(["copy+ec:4+2"]), len));
     let spread = put(&c, "n3", "raid6", &bytes, &["redundancy=raid6:4+2"]);
     assert_eq!(spread["state"]["classes"], serde_json::json!(["raid6:4+2"]));
     assert!(by_host(&spread).values().sum::<u64>().abs_diff(len) < 1000, "each slice once: {spread}");
 
-    // Two files that share all content and not their place: each has what it asked for.
+    // Two files with the same content and different placements: each has what it asked for.
     let other = put(&c, "n5", "none too", &bytes, &["placement=local", "redundancy=none"]);
     assert_eq!(by_host(&other), [("n5".to_string(), len)].into());
 
@@ -129,7 +129,7 @@ fn hints_that_cannot_be_followed_are_counted_and_those_that_make_no_sense_are_re
     assert_refused(&c.run(&["stat", "tess:/g"]), 3, &["tess:/g"]);
 }
 
-/// The papers' names are other names of the same hints.
+/// The papers' names are aliases of the same hints.
 #[test]
 fn classic_names_do_what_they_did() {
     let c = Cluster::start(4);
@@ -142,7 +142,7 @@ fn classic_names_do_what_they_did() {
     assert_eq!(got["policy"]["placement"], serde_json::json!({"value": "local", "set": true}));
     assert_eq!(got["policy"]["chunking"]["value"], "fixed:1M");
 
-    // A file inherits from its directory, under whatever name it was set.
+    // A file inherits a hint from its directory, whichever name set it.
     c.ok(&["mkdir", "tess:/d"]);
     c.ok(&["policy", "set", "tess:/d", "DP=scatter | 2", "CacheSize=1M", "redundancy=none", "BlockSize=64K"]);
     let scattered = put(&c, "n1", "d/f", &tree::bytes(5, 1 << 20), &[]);
@@ -155,7 +155,7 @@ fn classic_names_do_what_they_did() {
     assert_eq!(got["policy"]["cache"]["value"], "1M");
 }
 
-/// Clients on a node's host read its copies, not those of others.
+/// A client on a node's host reads the copies of that host, not those of other hosts.
 #[test]
 fn what_is_local_is_read_locally() {
     let c = Cluster::start(3);
@@ -170,7 +170,7 @@ fn what_is_local_is_read_locally() {
     let after: Vec<u64> = (1..=3).map(served).collect();
     let read: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
     assert!(read[0] == 0 && read[2] == 0 && read[1] >= bytes.len() as u64, "{read:?}");
-    // What crossed between hosts: of this reading nothing, of the putting one copy.
+    // Bytes between hosts: none for this read, one copy for the put.
     let far = |name: &str| (1..=3).map(|node| figure(node, name)).sum::<u64>();
     let put = far("tessera_node_far_received_bytes_total");
     let len = bytes.len() as u64;
@@ -180,7 +180,7 @@ fn what_is_local_is_read_locally() {
     assert!(far("tessera_node_far_sent_bytes_total") <= sent_before);
 }
 
-/// A hint that is changed holds for new data at once, for old data after a rewrite; who reads or shares it loses nothing.
+/// A changed hint applies to new data at once and to old data after a rewrite; readers and sharers lose nothing.
 #[test]
 fn a_rewrite_makes_old_data_follow_new_hints() {
     let c = Cluster::start(6);
@@ -205,7 +205,7 @@ fn a_rewrite_makes_old_data_follow_new_hints() {
         assert!(c.ok(&["get", &format!("tess:/{name}"), "-"]).stdout == *content);
     }
     assert_eq!(classes("twin"), serde_json::json!(["ec:2+1"]));
-    // Once more there is nothing to store.
+    // A second rewrite has nothing to store.
     let again = c.ok(&["rewrite", "-r", "tess:/", "--json"]).json();
     assert_eq!((again["files"].as_u64(), again["new_bytes"].as_u64()), (Some(3), Some(0)));
 }
@@ -218,7 +218,8 @@ const CLASSES: &[(&str, &[&str])] = &[
     ("replica:3", &["copy", "copy", "copy"]),
 ];
 
-/// P1: from every class to every other; the nodes have it as the new class says, and it is read when two of them are gone.
+/// P1: from every class to every other. The nodes have the fragments of the new class, and the file can be read after the loss of
+/// two nodes.
 #[test]
 fn a_rewrite_goes_from_every_class_to_every_other() {
     let mut c = Cluster::start(6);
@@ -253,7 +254,7 @@ fn a_rewrite_goes_from_every_class_to_every_other() {
     }
 }
 
-/// Small files are cut before they are opened, by what is expected of them; what they ask for is what they get.
+/// The client cuts a small file before it opens it, by the hints that it expects. The file still gets the hints that it has.
 #[test]
 fn small_files_are_cut_as_they_ask() {
     let c = Cluster::start(3);
@@ -269,7 +270,7 @@ fn small_files_are_cut_as_they_ask() {
     assert_eq!(done["new_bytes"], 40_000, "old data follows");
     assert_eq!(lens("f"), [16_384, 16_384, 7_232]);
     assert!(c.ok(&["get", "tess:/f", "-"]).stdout == bytes);
-    // New data does at once, whatever its directory's policy made the client expect; regions are whole chunks.
+    // New data has the right hints at once, although the client expected those of the directory; regions are whole chunks.
     put(&c, "n1", "f", &other, &[]);
     assert_eq!(lens("f"), [16_384, 16_384, 7_232]);
     c.ok(&["policy", "set", "tess:/f", "BlockSize=", "placement=scatter:8K", "redundancy=none"]);
@@ -283,7 +284,8 @@ fn small_files_are_cut_as_they_ask() {
     }
 }
 
-/// Of one hint two values: nobody can mean that. Of two hints each its own: regions end chunks, whatever `chunking` says.
+/// Two values of one hint are refused as contradictory. Two different hints both apply: regions end chunks, whatever `chunking`
+/// says.
 #[test]
 fn hints_that_exclude_each_other_are_refused_in_one_command() {
     let c = Cluster::start(3);
@@ -302,13 +304,13 @@ fn hints_that_exclude_each_other_are_refused_in_one_command() {
     let got = c.ok(&["policy", "get", "tess:/f", "--json"]).json();
     assert_eq!(got["policy"]["placement"], serde_json::json!({"value": "spread", "set": false}));
 
-    // How safe a file is is no advice: what cannot be kept is refused.
+    // Redundancy is not advice: a class that cannot be met is refused.
     let put = c.with_stdin(&["put", "-", "tess:/g", "-p", "Replication=5"], b"x");
     assert_refused(&put, 4, &["replica:5", "5 hosts", "3 are up"]);
     assert_refused(&c.run(&["stat", "tess:/g"]), 3, &["tess:/g"]);
 }
 
-/// What a client has in memory need not be sent by nodes, and it has as much as the file's hint allows.
+/// Nodes need not send what the client has in memory, and the client caches as much as the file's hint allows.
 #[test]
 fn clients_keep_what_the_cache_hint_lets_them() {
     let c = Cluster::start(3);
@@ -324,7 +326,7 @@ fn clients_keep_what_the_cache_hint_lets_them() {
         fs::write(writer.at(name), tree::bytes(seed, LEN as usize)).unwrap();
     }
     let reader = Mounted::new(&c, "reader", &[]);
-    // Not by way of the kernel, which keeps pages of its own.
+    // Read without the kernel's page cache.
     let read = |name: &str| {
         let sent = || (1..=3).map(|node| figure(&c, node, "tessera_node_sent_bytes_total")).sum::<u64>();
         let before = sent();
@@ -343,7 +345,7 @@ fn clients_keep_what_the_cache_hint_lets_them() {
     assert!((LEN - (3 << 20)..LEN).contains(&again), "{again}");
 }
 
-/// P13: the store says since when all of a file has been re-read from its disks.
+/// P13: the store reports the time since which all of a file has been re-read from its disks.
 #[test]
 fn a_file_says_when_it_was_last_verified() {
     let c = Cluster::start(3);
@@ -359,7 +361,7 @@ fn a_file_says_when_it_was_last_verified() {
     assert_eq!(committed_ns(&state()), None, "a new version has not been");
 }
 
-/// Lifetimes as directories ask for them: files that go by themselves, and time steps that replace each other as a whole.
+/// Lifetimes set on directories: files that expire, and time steps that replace each other as a whole.
 #[test]
 fn checkpoints_go_when_their_directory_says() {
     let c = Cluster::start(3);
@@ -383,8 +385,9 @@ fn checkpoints_go_when_their_directory_says() {
     for image in ["sim.N0.T1", "sim.N1.T1", "sim.N0.T2"] {
         fs::write(m.at("steps").join(image), tree::bytes(40, 1000)).unwrap();
     }
-    // The last image of step 2 is being written: nothing of step 1 may go. A file that is purged tells the time. (Were it open in
-    // this process, each child that other tests start would close its copy, and so commit it.)
+    // The last image of step 2 is being written: nothing of step 1 may be removed. A purged file shows that the time has passed.
+    // (If the image were open in this process, each child of another test would close its copy of the descriptor, and so commit
+    // it.)
     let mut last = std::process::Command::new("python3")
         .args(["-c", "import sys; f = open(sys.argv[1], 'wb', 0); f.write(b'x'); print(flush=True); sys.stdin.read()"])
         .arg(m.at("steps/sim.N1.T2"))

@@ -18,13 +18,13 @@ fn assert_all_there(c: &Cluster, src: &std::path::Path, name: &str) {
     tree::assert_equal(src, &back);
 }
 
-/// P1, P6: two of eight nodes are killed; everything is read, repaired, and read again with two more gone.
+/// P1, P6: two of eight nodes are killed; everything is read, repaired, and read again after the loss of two more.
 #[test]
 fn two_nodes_are_killed_and_after_repair_two_more() {
     let special = Special { manager: vec!["out_after_ms=3000"], ..Special::default() };
     let mut c = Cluster::start_special(8, special);
     let src = stored(&c);
-    // One file's copies are all on the first node that goes.
+    // The copies of this file are all on the first killed node.
     let bytes = copies_on(&c, "n2");
     assert_eq!(c.with_stdin(&["put", "-", "tess:/raid6", "-p", "redundancy=raid6:4+2"], &bytes).code, 0);
     let is_there = |c: &Cluster| {
@@ -48,7 +48,7 @@ fn two_nodes_are_killed_and_after_repair_two_more() {
     is_there(&c);
 }
 
-/// A file `tess:/copies` of which a copy is on `host`, and coded pieces elsewhere.
+/// Stores a file `tess:/copies` with a copy on `host` and coded fragments elsewhere.
 fn copies_on(c: &Cluster, host: &str) -> Vec<u8> {
     let bytes = tree::bytes(31, 2_500_000);
     let words = ["put", "-", "tess:/copies", "--host", host, "-p", "placement=local", "-p", "redundancy=copy+ec:4+2"];
@@ -58,7 +58,7 @@ fn copies_on(c: &Cluster, host: &str) -> Vec<u8> {
     bytes
 }
 
-/// P1, P2: a copy and pieces. The copy alone is the file; without it any four pieces are.
+/// P1, P2: a class of a copy and coded fragments. The copy alone suffices; without it any four fragments do.
 #[test]
 fn a_copy_and_its_pieces_stand_in_for_each_other() {
     let mut c = Cluster::start(6);
@@ -75,7 +75,7 @@ fn a_copy_and_its_pieces_stand_in_for_each_other() {
     }
 }
 
-/// A repair that can only wait says for whom, and programs see it.
+/// A repair that can only wait names the missing nodes, and programs see it in the exit code.
 #[test]
 fn a_repair_without_hosts_ends_and_says_who_is_missing() {
     let special = Special { manager: vec!["down_after_ms=1500", "node_lease_ms=1000"], ..Special::default() };
@@ -94,7 +94,7 @@ fn a_repair_without_hosts_ends_and_says_who_is_missing() {
     assert_eq!(c.status()["chunks"]["reduced"], 0);
 }
 
-/// P12: a policy that allows it writes while some hosts are down, once, and repair completes what is missing.
+/// P12: a policy that allows it writes once while some hosts are down, and repair completes the redundancy.
 #[test]
 fn degraded_writes_finish_leave_no_garbage_and_are_completed() {
     let special = Special { manager: vec!["down_after_ms=1500", "node_lease_ms=1000"], ..Special::default() };
@@ -127,8 +127,8 @@ fn degraded_writes_finish_leave_no_garbage_and_are_completed() {
     ["tess:/a", "tess:/b", "tess:/c"].iter().for_each(|name| assert!(c.ok(&["cat", name]).stdout == data));
 }
 
-/// P10: cut, named, coded, verified and rebuilt on emulated devices, by client and nodes, the bytes and names are those of
-/// the CPU; status and metrics tell who computed.
+/// P10: client and nodes cut, name, code, verify and rebuild on emulated devices. Bytes and names equal those of the CPU;
+/// status and metrics name the devices.
 #[test]
 fn a_store_on_emulated_devices_is_the_same_store() {
     let special = Special { manager: vec!["out_after_ms=3000"], node: vec!["--device", "emulated"] };
@@ -171,7 +171,7 @@ fn a_store_on_emulated_devices_is_the_same_store() {
     assert!(c.nodes.iter().flatten().any(rebuilt));
 }
 
-/// P9: SIGTERM, and SIGKILL of everything: the next start finds all of it.
+/// P9: after SIGTERM, and after SIGKILL of everything, the next start finds all data.
 #[test]
 fn a_restart_finds_everything() {
     let mut c = Cluster::start(6);
@@ -187,7 +187,7 @@ fn a_restart_finds_everything() {
     assert_eq!(c.ok(&["cat", "tess:/after"]).text(), "new");
 }
 
-/// The manager's disk is gone: `--restore` brings the database back from the nodes, and refuses when it should.
+/// The manager's disk is lost: `--restore` rebuilds the database from the nodes, and refuses wrong uses.
 #[test]
 fn a_manager_is_restored_from_the_nodes() {
     let mut c = Cluster::start(6);
@@ -196,7 +196,7 @@ fn a_manager_is_restored_from_the_nodes() {
     let addresses: Vec<String> = c.nodes.iter().map(|n| n.as_ref().unwrap().address().to_string()).collect();
     c.kill_manager();
 
-    // Over a database that is there: refused, and nothing is changed.
+    // Over an existing database: refused, and nothing changes.
     let mut args = c.manager_args(&["--restore", "--from", &addresses[0]]);
     let there = common::Daemon::try_start(&args, &c.log("manager")).err().expect("refused");
     assert_eq!(there.code, 6, "{there:?}");
@@ -223,7 +223,7 @@ fn a_manager_is_restored_from_the_nodes() {
         assert!(last.contains(words), "{last}");
     }
     c.kill_manager();
-    // Whoever knows his cluster starts without a manager.
+    // A node that knows its cluster starts without a manager.
     args[4] = c.address().to_string();
     c.nodes[1] = Some(common::Daemon::start(&c.node_args(2), &c.log("n2")));
     let addresses: Vec<String> = c.nodes.iter().map(|n| n.as_ref().unwrap().address().to_string()).collect();
@@ -246,7 +246,7 @@ fn a_manager_is_restored_from_the_nodes() {
     assert_eq!(c.with_stdin(&["put", "-", "tess:/after"], b"new").code, 0);
 }
 
-/// P6: a drained node is empty and may go; nothing was below its redundancy on the way.
+/// P6: a drained node is empty and can be removed; redundancy was never reduced on the way.
 #[test]
 fn a_drained_node_may_be_switched_off() {
     let mut c = Cluster::start(8);
@@ -261,7 +261,7 @@ fn a_drained_node_may_be_switched_off() {
     assert_all_there(&c, &src, "drained");
 }
 
-/// P12: a write that loses a node on the way ends well.
+/// P12: a write that loses a node while it runs succeeds.
 #[test]
 fn a_node_dies_while_a_file_is_written() {
     let mut c = Cluster::start(7);

@@ -1,5 +1,4 @@
-//! The mount as programs see it: a plain directory (docs/mount.md). Skipped, with a line that says so, where there is no
-//! FUSE.
+//! The mount as programs see it: a plain directory (docs/mount.md). Skipped, with a message, where there is no FUSE.
 
 mod common;
 
@@ -123,7 +122,7 @@ fn a_file_without_a_name_lives_while_it_is_open() {
     });
 }
 
-/// More names than the manager lists at once: each that stays is shown once, whatever else comes and goes meanwhile.
+/// More names than the manager lists at once: every name that stays is listed exactly once while other names come and go.
 #[test]
 fn a_directory_of_many_names_is_listed_while_it_changes() {
     const NAMES: usize = 6_000;
@@ -158,7 +157,7 @@ fn a_directory_of_many_names_is_listed_while_it_changes() {
     });
 }
 
-/// Close-to-open between two mounts: what was closed there is seen by whoever opens here, its length too.
+/// Close-to-open between two mounts: an open sees what the other mount closed, including the length.
 #[test]
 fn two_mounts_see_what_the_other_has_closed() {
     with_mount(|c, a| {
@@ -181,7 +180,7 @@ fn two_mounts_see_what_the_other_has_closed() {
     });
 }
 
-/// The kernel's writes of one flush come in any order; here the program's do. No version has only a part of them (P7).
+/// The kernel flushes writes in any order; here the program writes in that order. No version has only some of them (P7).
 #[test]
 fn what_is_written_anew_is_there_as_a_whole() {
     with_mount(|c, _| {
@@ -189,7 +188,8 @@ fn what_is_written_anew_is_there_as_a_whole() {
         fs::create_dir(m.at("d")).unwrap();
         rustix::fs::setxattr(m.at("d"), "user.tessera.lifetime", b"keep", rustix::fs::XattrFlags::empty()).unwrap();
         let (old, new) = (data(70, 6 << 20), data(71, 6 << 20));
-        // A program of its own: were the file open in this process, each child that other tests start would close its copy, which commits.
+        // A separate program: if the file were open in this process, each child of another test would close its copy of the descriptor,
+        // and so commit it.
         let program = "import os, sys; both = sys.stdin.buffer.read(); new = both[6 << 20:]; \
                        f = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT); os.pwrite(f, both[:6 << 20], 0); os.close(f); \
                        f = os.open(sys.argv[1], os.O_WRONLY | os.O_TRUNC); os.pwrite(f, new[1 << 20:], 1 << 20); \
@@ -208,7 +208,7 @@ fn what_is_written_anew_is_there_as_a_whole() {
     });
 }
 
-/// What is open when the mount is asked to stop is committed, and nothing stays mounted.
+/// A stop of the mount commits open files and leaves no mount behind.
 #[test]
 fn sigterm_commits_and_detaches() {
     with_mount(|c, _| {
@@ -230,7 +230,7 @@ fn sigterm_commits_and_detaches() {
     });
 }
 
-/// A node that dies and a manager that restarts are a delay.
+/// A node that dies and a manager that restarts only cause a delay.
 #[test]
 fn losses_are_a_delay() {
     let mut c = Cluster::start(7);
@@ -251,7 +251,7 @@ fn losses_are_a_delay() {
     assert!(c.ok(&["cat", "tess:/g"]).stdout == b"while it was away");
 }
 
-/// The store says where a file lies and how safe it is, on the mount and by command, and it is so on the nodes.
+/// Attributes and commands report where a file is and how safe it is, and the nodes confirm it.
 #[test]
 fn files_tell_where_they_are() {
     let mut c = Cluster::start(6);
@@ -290,7 +290,7 @@ fn files_tell_where_they_are() {
     assert_eq!(location["extents"].as_array().unwrap().len() as u64, state["chunks"].as_u64().unwrap());
 }
 
-/// Old versions are files; what is in there cannot be changed, and is not in the way.
+/// Old versions are files. They cannot be changed, and their directory blocks nothing.
 #[test]
 fn old_versions_can_be_read_as_files() {
     with_mount(|c, m| {
@@ -331,7 +331,7 @@ fn old_versions_can_be_read_as_files() {
         refused(fs::create_dir(m.at(".tessera/versions/d/new")));
         refused(fs::rename(m.at("d/f"), m.at(".tessera/versions/d/g")));
         refused(fs::set_permissions(&path, fs::Permissions::from_mode(0o600)));
-        // A version that is dropped is gone, one that is open is not.
+        // A dropped version disappears, except where it is open.
         let open = File::open(m.at(&format!(".tessera/versions/d/f/{}", versions[0]))).unwrap();
         let kept = found[0].clone();
         rustix::fs::setxattr(m.at("d/f"), "user.tessera.lifetime", b"replace:1", rustix::fs::XattrFlags::empty())
@@ -345,7 +345,7 @@ fn old_versions_can_be_read_as_files() {
     });
 }
 
-/// The papers' attributes, as their programs set and read them.
+/// The papers' attributes, set and read as their programs do.
 #[test]
 fn classic_attributes_are_hints() {
     with_mount(|c, m| {
@@ -388,7 +388,7 @@ fn classic_attributes_are_hints() {
     });
 }
 
-/// A hint that is set on a file that is there takes effect for what it holds, in the background.
+/// A hint set on an existing file takes effect on its data, in the background.
 #[test]
 fn files_follow_hints_that_are_set_later() {
     with_mount(|c, m| {
@@ -410,7 +410,7 @@ fn files_follow_hints_that_are_set_later() {
         let after = fs::metadata(m.at("f")).unwrap();
         assert_eq!((after.len(), after.modified().unwrap()), (before.len(), before.modified().unwrap()));
         assert!(fs::read(m.at("f")).unwrap() == bytes && c.ok(&["get", "tess:/f", "-"]).stdout == bytes);
-        // One that is about other things leaves it alone.
+        // A hint that does not affect stored bytes leaves the data alone.
         rustix::fs::setxattr(m.at("f"), "user.tessera.lifetime", b"keep", rustix::fs::XattrFlags::empty()).unwrap();
         assert!(state()["rewriting"].is_null());
     });
@@ -419,7 +419,8 @@ fn files_follow_hints_that_are_set_later() {
 /// Optimistic writes return early; `state` says when redundancy is reached.
 #[test]
 fn an_optimistic_close_does_not_wait_for_redundancy() {
-    // Whoever is silent is not given up, however slow this machine is today; and it is not who keeps the manager's log.
+    // The long timeout keeps a silent node from being declared down on a slow machine. Two log copies leave
+    // one node without a log replica; the test stops that one.
     let manager = vec!["down_after_ms=120000", "log_copies=2"];
     let c = Cluster::start_special(3, Special { manager, ..Special::default() });
     if !can_mount(&c) {

@@ -1,5 +1,5 @@
-//! What waits in a mount's spool, and others who change, rewrite or remove the same file meanwhile (docs/mount.md, "Write modes"). Skipped, with a line that
-//! says so, where there is no FUSE.
+//! Files that wait in a mount's spool while another client changes, rewrites or removes them (docs/mount.md, "Write modes"). Skipped, with
+//! a message, where there is no FUSE.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const PAGE: usize = 4096;
 
-/// A mount, and a file in the store whose changes go through its spool: `d/f`, of `data(1, 400_000)`.
+/// A mount, and a stored file whose changes go through its spool: `d/f`, with the content `data(1, 400_000)`.
 fn scene(c: &Cluster) -> Mounted {
     let m = Mounted::local(c, "mnt", &[]);
     fs::write(m.at("d/f"), data(1, 400_000)).unwrap();
@@ -21,26 +21,26 @@ fn scene(c: &Cluster) -> Mounted {
     m
 }
 
-/// Somebody else stores a file.
+/// Stores a file as another client.
 fn put(c: &Cluster, name: &str, content: &[u8]) {
     let file = c.path().join("theirs");
     fs::write(&file, content).unwrap();
     c.ok(&["put", "--quiet", file.to_str().unwrap(), &format!("tess:/{name}")]);
 }
 
-/// Names in a directory of the store.
+/// Names of conflict files in a directory of the store.
 fn names(c: &Cluster, directory: &str) -> Vec<String> {
     let listed = c.ok(&["ls", "--json", &format!("tess:/{directory}")]);
     let listed = String::from_utf8(listed.stdout).unwrap();
     listed.split('"').filter(|word| word.contains("tessera-conflict")).map(str::to_string).collect()
 }
 
-/// Acknowledges what was written to a file: another of its descriptors is closed. Nothing is pushed while somebody may go on writing.
+/// Acknowledges the writes to a file by closing another of its descriptors. Nothing is pushed while the file is open for writing.
 fn acknowledge(file: &File) {
     drop(file.try_clone().unwrap());
 }
 
-/// Nothing of another mount's is overwritten by what waited here: it is kept beside it.
+/// A push does not overwrite a commit of another mount: the waiting data becomes a conflict file.
 #[test]
 fn two_who_changed_one_file_are_both_kept() {
     let Some(c) = mountable() else { return };
@@ -63,8 +63,8 @@ fn two_who_changed_one_file_are_both_kept() {
     assert!(fs::read(m.at("d/f")).unwrap() == data(2, 300_000));
 }
 
-/// Who commits at once what was acknowledged before, by fsync, overwrites nothing of others' either; who opens the
-/// file anew sees theirs.
+/// An fsync that commits acknowledged data at once does not overwrite another client's commit either. A new open of the file sees that
+/// commit.
 #[test]
 fn fsync_of_what_waited_does_not_overwrite_what_others_committed() {
     let Some(c) = mountable() else { return };
@@ -88,7 +88,7 @@ fn fsync_of_what_waited_does_not_overwrite_what_others_committed() {
     assert_eq!((m.counts()["conflicts"].as_u64(), logs(&c, "spool").len()), (Some(2), 0));
 }
 
-/// What is only stored anew while a log over it waits is no change of anybody's: what was written here goes over it.
+/// A rewrite of a file while its log waits is not a change: the log is pushed over it.
 #[test]
 fn a_file_that_is_rewritten_while_it_waits_has_no_conflict() {
     let Some(c) = mountable() else { return };
@@ -108,7 +108,7 @@ fn a_file_that_is_rewritten_while_it_waits_has_no_conflict() {
     let now = write(5 * PAGE, &data(3, PAGE), false);
     file.sync_all().unwrap();
     assert!(stored() == now, "fsync");
-    // The next log begins over a version that was stored anew while the file was open.
+    // The next log begins over a version that a rewrite stored while the file was open.
     c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
     write(7 * PAGE, &data(4, PAGE), true);
     c.ok(&["rewrite", "--quiet", "tess:/d/f"]);
@@ -122,8 +122,8 @@ fn a_file_that_is_rewritten_while_it_waits_has_no_conflict() {
     assert_eq!((m.counts()["conflicts"].as_u64(), m.counts()["pushed"].as_u64()), (Some(0), Some(1)));
 }
 
-/// A mount that was killed between a commit and the log's removal takes the version for its own, whatever was written since the closing that the
-/// log ends with, and whoever stored it anew.
+/// A mount was killed between a commit and the removal of the log. The next mount recognizes the version as its own, whatever was written
+/// after the last close in the log, and even after a rewrite.
 #[test]
 fn a_commit_that_nobody_heard_of_is_known_for_our_own() {
     let Some(c) = mountable() else { return };
@@ -149,7 +149,7 @@ fn a_commit_that_nobody_heard_of_is_known_for_our_own() {
     assert_eq!((m.counts()["conflicts"].as_u64(), logs(&c, "spool").len()), (Some(0), 0));
 }
 
-/// What was written has a place though the directory is gone by then, and the file's own name leads elsewhere.
+/// The data is kept although the directory is gone and the file has moved.
 #[test]
 fn a_conflict_in_a_directory_that_is_gone_is_kept_in_the_root() {
     let Some(c) = mountable() else { return };
@@ -169,7 +169,7 @@ fn a_conflict_in_a_directory_that_is_gone_is_kept_in_the_root() {
     assert_eq!((m.count("conflicts"), m.count("dropped"), logs(&c, "spool").len()), (1, 0, 0));
 }
 
-/// Neither a conflict nor tried again for ever.
+/// The push is neither a conflict nor repeated for ever.
 #[test]
 fn a_file_that_is_removed_while_it_is_pushed_is_dropped() {
     let Some(c) = mountable() else { return };
@@ -184,14 +184,14 @@ fn a_file_that_is_removed_while_it_is_pushed_is_dropped() {
     assert_eq!((m.count("conflicts"), logs(&c, "spool").len()), (0, 0));
 }
 
-/// The spool is full while a push of what was closed before is under way: both are commits of this mount's.
+/// The spool fills up while a push of earlier data runs: this mount makes both commits.
 #[test]
 fn a_push_and_a_later_commit_of_the_same_file_get_along() {
     let Some(c) = mountable() else { return };
     let m = Mounted::local(&c, "mnt", &["--spool-size", "1M", "--no-write-back"]);
     fs::write(m.at("d/f"), data(9, 400_000)).unwrap();
     m.pushed();
-    // The manager's log is on the other three; with these no chunk can be written.
+    // The manager's log is on the other three nodes. Without these three, no chunk can be written.
     let signal = |signal| {
         for node in c.nodes[3..].iter().flatten() {
             kill_process(Pid::from_child(&node.child), signal).unwrap();
@@ -201,7 +201,7 @@ fn a_push_and_a_later_commit_of_the_same_file_get_along() {
         let mut wanted = data(10 + round, 500_000);
         signal(Signal::STOP);
         fs::write(m.at("d/f"), &wanted).unwrap();
-        // The push has begun, and waits for the nodes.
+        // The push has begun and waits for the nodes.
         std::thread::sleep(Duration::from_millis(100 + 60 * round));
         let file = File::options().write(true).open(m.at("d/f")).unwrap();
         let more = data(20 + round, 700_000);
@@ -225,8 +225,8 @@ fn a_push_and_a_later_commit_of_the_same_file_get_along() {
     assert!(m.count("fallbacks") >= 6, "{}", m.counts());
 }
 
-/// Who goes on without the spool over what another mount committed hears of it: what was written so far is kept beside, and theirs is not
-/// written on.
+/// A full spool makes the mount write through, and another mount has committed. The program gets an error, its data is kept in a conflict
+/// file, and the other mount's version stays unchanged.
 #[test]
 fn a_full_spool_does_not_have_theirs_written_on() {
     let Some(c) = mountable() else { return };
@@ -240,7 +240,7 @@ fn a_full_spool_does_not_have_theirs_written_on() {
         acknowledge(&file);
         let theirs = data(3, 500_000);
         put(&c, &format!("d/{name}"), &theirs);
-        // As much as there is room for, and in the next step more.
+        // Fill the spool; the next step exceeds it.
         let room = (1 << 20) - m.count("used_bytes") as usize - 16 * 32 - if cut { 0 } else { 100_000 };
         let mut at = 300_000;
         for piece in data(4, room).chunks(128 << 10) {
@@ -262,7 +262,7 @@ fn a_full_spool_does_not_have_theirs_written_on() {
     }
 }
 
-/// What cannot be pushed when the mount is asked to end stays, and whoever asked hears of it.
+/// A push that fails when the mount ends leaves the data in the spool, and the caller gets an error.
 #[test]
 fn what_cannot_be_pushed_at_the_end_is_said_or_left_for_the_next_mount() {
     let Some(mut c) = mountable() else { return };
@@ -277,13 +277,13 @@ fn what_cannot_be_pushed_at_the_end_is_said_or_left_for_the_next_mount() {
     fs::write(&victim, bytes).unwrap();
     drop(file);
     fs::write(m.at("d/kept"), data(1, 400_000)).unwrap();
-    // One is pushed, one cannot be read.
+    // One file is pushed, the other cannot be read.
     assert_eq!(m.daemon.stop().code(), Some(1));
     assert!(c.ok(&["cat", "tess:/d/kept"]).stdout == data(1, 400_000));
     assert_eq!((logs(&c, "spool").len(), logs(&c, "damaged").len()), (0, 1));
     drop(m);
-    // Nobody is there to push it to, and whoever waits for the end of the mount loses patience: a process that waits for itself, by way of the
-    // kernel, could not even be killed.
+    // Nothing can take the push, and the daemon is killed while it ends. A process that waited for itself through the kernel could
+    // not be killed.
     let mut m = Mounted::spooled(&c, "again");
     fs::write(m.at("d/late"), data(2, 400_000)).unwrap();
     m.pushed();

@@ -1,6 +1,6 @@
-//! What programs on a mount may rely on while processes are killed under them (docs/mount.md): of what fsync or close
-//! acknowledged nothing is lost, of what they did not acknowledge nothing is half there (P1, P7), and the loss of
-//! nodes and managers is a delay (P12). Skipped, with a line that says so, where there is no FUSE.
+//! What programs on a mount may rely on while processes are killed (docs/mount.md): nothing is lost that fsync or close
+//! acknowledged, and nothing else is half there (P1, P7). The loss of nodes and managers only causes a delay (P12).
+//! Skipped, with a message, where there is no FUSE.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const RECORD_BYTES: usize = 4096;
 
-/// Bytes that say whose they are and of which version.
+/// Bytes that identify their program and version.
 fn content(who: u64, version: u64, len: usize) -> Vec<u8> {
     let mut bytes = common::tree::bytes(who << 40 | version, len.max(16));
     bytes[..8].copy_from_slice(&who.to_le_bytes());
@@ -23,21 +23,21 @@ fn content(who: u64, version: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The version of such bytes; none if they are not whole.
+/// The version of such bytes; `None` if they are not whole.
 fn version(who: u64, bytes: &[u8]) -> Option<u64> {
     let version = u64::from_le_bytes(bytes.get(8..16)?.try_into().ok()?);
     (content(who, version, bytes.len()) == bytes).then_some(version)
 }
 
-/// Something that runs on a mount, and remembers what it was told is safe.
+/// A program that runs on a mount and remembers what was acknowledged.
 trait Program: Send {
-    /// Does one thing more until it is acknowledged.
+    /// Does one more step and waits for its acknowledgement.
     fn step(&mut self, dir: &Path) -> io::Result<()>;
-    /// Looks whether what was acknowledged is there, and what else is there is whole. Goes on from that.
+    /// Checks that acknowledged data is there and that all other data is whole. Continues from that state.
     fn check(&mut self, dir: &Path);
 }
 
-/// Python that keeps a file open, writes records where it is told, and says so when fsync has returned.
+/// Python that keeps a file open, writes records at the given places, and reports when fsync has returned.
 const KEEPER: &str = r#"
 import os, sys
 f = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT, 0o644)
@@ -50,8 +50,9 @@ for line in sys.stdin:
     print("ok", flush=True)
 "#;
 
-/// That program. No file on a mount may be open in this process: each daemon that it starts would close its copy of it
-/// before it runs, which commits, and so would wait for the manager that it is to become.
+/// A process that runs [`KEEPER`]. No file on a mount may be open in this process. Each daemon that it starts would
+/// close its copy of the descriptor before exec; that commits, and so waits for the manager that the child is about to
+/// become.
 struct Keeper {
     child: Child,
     stdin: ChildStdin,
@@ -85,7 +86,7 @@ impl Keeper {
     }
 }
 
-/// Appends records to a file; fsync acknowledges.
+/// Appends records to a file. fsync acknowledges.
 #[derive(Default)]
 struct Log {
     open: Option<Keeper>,
@@ -120,7 +121,7 @@ impl Program for Log {
     }
 }
 
-/// Writes records in place, some at a time; fsync acknowledges.
+/// Writes records in place, several at a time. fsync acknowledges.
 struct Slots {
     open: Option<Keeper>,
     steps: usize,
@@ -169,7 +170,7 @@ impl Program for Slots {
     }
 }
 
-/// Writes a file anew and anew; the end of `cp`, which looks at what `close` says, acknowledges, and after it a rename.
+/// Replaces a file again and again. The end of `cp`, which checks `close`, acknowledges; then the file is renamed.
 struct Whole {
     name: &'static str,
     renames: bool,
@@ -187,7 +188,7 @@ impl Whole {
     }
 }
 
-/// From below what is kept in one piece to above what is streamed.
+/// From sizes that are committed as a whole to sizes that are streamed.
 fn len_of(version: u64) -> usize {
     [100, 5_000, 200_000, 5_500_000][version as usize % 4] + version as usize
 }
@@ -220,7 +221,7 @@ impl Program for Whole {
     }
 }
 
-/// Makes files that stay; the end of `cp` acknowledges each.
+/// Creates files that stay. The end of `cp` acknowledges each.
 #[derive(Default)]
 struct Files {
     sure: Vec<bool>,
@@ -253,7 +254,7 @@ impl Program for Files {
     }
 }
 
-/// Reads a file that nobody changes, at many places.
+/// Reads a constant file at many places.
 struct Reader {
     file: &'static str,
     same: tempfile::NamedTempFile,
@@ -276,7 +277,7 @@ impl Program for Reader {
     }
 }
 
-/// What is in a file; an error only if there is none.
+/// The content of a file. An error only if the file does not exist.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let bytes = fs::read(path);
     match &bytes {
@@ -285,7 +286,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Copies as a program does that looks at what `close` says.
+/// Copies as a program does that checks `close`.
 fn copy(bytes: &[u8], to: &Path) -> io::Result<()> {
     let mut source = tempfile::NamedTempFile::new()?;
     source.write_all(bytes)?;
@@ -303,7 +304,7 @@ fn writers() -> Vec<Box<dyn Program>> {
     ]
 }
 
-/// How far the programs of one run are.
+/// Step counts of the programs in a run.
 struct Steps<'a> {
     done: &'a [AtomicU64],
     failed: &'a AtomicU64,
@@ -311,7 +312,7 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// Waits until each of them has done so many steps more.
+    /// Waits until each program has done this many further steps.
     fn more(&self, steps: u64) {
         let wanted: Vec<u64> = self.done.iter().map(|d| d.load(Ordering::Acquire) + steps).collect();
         eventually("all programs go on", || {
@@ -320,20 +321,20 @@ impl Steps<'_> {
         });
     }
 
-    /// Waits until each of them has heard that its mount is gone.
+    /// Waits until each program has noticed that its mount is gone.
     fn all_end(&self) {
         eventually("all programs end", || self.failed.load(Ordering::Acquire) == self.done.len() as u64);
     }
 }
 
-/// Lets programs run in a directory, each on a thread of its own, while `meanwhile` does its work; how they ended.
+/// Runs programs in a directory, each on its own thread, while `meanwhile` works. Returns how they ended.
 fn run(
     programs: &mut [Box<dyn Program>],
     dir: &Path,
     may_fail: bool,
     meanwhile: impl FnOnce(&Steps<'_>),
 ) -> Vec<io::Result<()>> {
-    /// Ends the programs also when the test fails.
+    /// Stops the programs even when the test fails.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
         fn drop(&mut self) {
@@ -373,7 +374,7 @@ fn directory(m: &Mounted, name: &str) -> PathBuf {
     m.at(name)
 }
 
-/// P1, P7: the mount's process is killed in mid-write, again and again.
+/// P1, P7: the mount's process is killed during writes, several times.
 #[test]
 fn what_was_acknowledged_outlives_the_mount_that_is_killed() {
     let c = Cluster::start(6);
@@ -394,7 +395,7 @@ fn what_was_acknowledged_outlives_the_mount_that_is_killed() {
     check(&mut programs, &directory(&Mounted::new(&c, "last", &[]), "d"));
 }
 
-/// P2, P12: nodes die, and one is stuck, while their fragments are being read.
+/// P2, P12: nodes die, and one hangs, while their fragments are read.
 #[test]
 fn nodes_that_die_in_mid_read_are_a_delay() {
     const LEN: usize = 64 << 20;
@@ -415,7 +416,7 @@ fn nodes_that_die_in_mid_read_are_a_delay() {
             for at in (0..LEN).step_by(piece.len()) {
                 file.read_exact_at(&mut piece, at as u64).unwrap();
                 assert!(piece == bytes[at..at + piece.len()], "wrong bytes at {at}");
-                // Somewhere behind, so that what is read ahead is not all there is.
+                // Far ahead, so that read-ahead does not cover it.
                 let other = (at * 7 + (37 << 20)) % (LEN - RECORD_BYTES);
                 file.read_exact_at(&mut piece[..RECORD_BYTES], other as u64).unwrap();
                 assert!(piece[..RECORD_BYTES] == bytes[other..other + RECORD_BYTES], "wrong bytes at {other}");
@@ -434,7 +435,7 @@ fn nodes_that_die_in_mid_read_are_a_delay() {
     drop(m);
     c.start_node(1);
     c.start_node(4);
-    // One that is neither dead nor alive.
+    // A node that hangs.
     c.wait_up(7);
     let m = Mounted::new(&c, "again", &[]);
     let stuck = rustix::process::Pid::from_child(&c.nodes[1].as_ref().unwrap().child);
@@ -443,7 +444,7 @@ fn nodes_that_die_in_mid_read_are_a_delay() {
     rustix::process::kill_process(stuck, rustix::process::Signal::CONT).unwrap();
 }
 
-/// P8, P12: programs that read and write hear nothing of it.
+/// P8, P12: programs that read and write see no error.
 #[test]
 fn a_manager_that_is_killed_is_a_delay() {
     let mut c = Cluster::start(6);
@@ -470,7 +471,7 @@ fn a_manager_that_is_killed_is_a_delay() {
     check(&mut programs, &directory(&Mounted::new(&c, "other", &[]), "d"));
 }
 
-/// P1, P8, P12: a mount, a node and the manager at once. Programs on another mount go on.
+/// P1, P8, P12: a mount, a node and the manager are killed at once. Programs on another mount continue.
 #[test]
 fn all_are_killed_at_once() {
     let mut c = Cluster::start(7);

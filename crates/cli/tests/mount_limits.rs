@@ -1,4 +1,4 @@
-//! Where the mount ends: what it cannot do, and what it could not do this time, is refused with the errno that docs/mount.md names.
+//! Limits of the mount: an operation that it does not support, or that fails, returns the errno that docs/mount.md names.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn with_mount(test: impl FnOnce(&Cluster, &Mounted)) {
     }
 }
 
-/// Tries what a mount cannot do; the errno of each, one a line.
+/// Tries operations that a mount does not support; prints the errno of each, one a line.
 const CANNOT: &str = r#"
 import ctypes, errno, fcntl, os, struct, sys
 os.chdir(sys.argv[1])
@@ -54,7 +54,7 @@ print("bytes", os.pread(g, 10001, 0) == b"x" * 10000)
 os.stat("f"); before = os.stat("f").st_atime_ns; os.pread(f, 10, 0); print("atime", os.stat("f").st_atime_ns == before)
 "#;
 
-/// What docs/mount.md says is not there is refused, with the errno it says, and changes nothing (P14).
+/// Operations that docs/mount.md lists as unsupported return the errno it names, and change nothing (P14).
 #[test]
 fn what_is_not_there_is_refused_as_documented() {
     with_mount(|_, m| {
@@ -74,7 +74,7 @@ fn what_is_not_there_is_refused_as_documented() {
     });
 }
 
-/// P2: what could not be stored is told, and not shown afterwards to anybody as if it were: neither its bytes nor its length.
+/// P2: data that could not be stored is reported and later shown to no reader: neither its bytes nor its length.
 #[test]
 fn what_could_not_be_committed_is_not_shown() {
     with_mount(|c, m| {
@@ -84,7 +84,7 @@ fn what_could_not_be_committed_is_not_shown() {
         };
         fs::create_dir(m.at("d")).unwrap();
         fs::write(m.at("d/old"), b"what was there before").unwrap();
-        // More copies than there are hosts.
+        // Ask for more copies than there are hosts.
         hint("9");
         rustix::fs::setxattr(m.at("d/old"), "user.Replication", b"9", rustix::fs::XattrFlags::empty()).unwrap();
         for (name, len) in [("small", 1000), ("large", 9 << 20), ("old", 5000)] {
@@ -92,7 +92,7 @@ fn what_could_not_be_committed_is_not_shown() {
             let mut file = File::create(&path).unwrap();
             let written = file.write_all(&common::tree::bytes(20, len)).and_then(|()| file.sync_all());
             let errno = written.unwrap_err().raw_os_error();
-            // ETIMEDOUT; EIO where the kernel wrote it behind the program's back, and forgot why it could not.
+            // ETIMEDOUT, or EIO where the kernel wrote the data in the background and forgot the cause.
             assert!(matches!(errno, Some(110 | 5)), "{name}: {errno:?}");
             drop(file);
             let there = if name == "old" { &b"what was there before"[..] } else { b"" };
@@ -102,7 +102,7 @@ fn what_could_not_be_committed_is_not_shown() {
         }
         let log = fs::read_to_string(c.log("mnt")).unwrap();
         assert!(log.contains("replica:9 needs 9 hosts, 6 are up"), "{log}");
-        // With a hint that can be followed all is well again.
+        // With a hint that can be met, writes succeed again.
         hint("2");
         fs::write(m.at("d/new"), b"new").unwrap();
         assert!(c.ok(&["cat", "tess:/d/new"]).stdout == b"new");

@@ -1,5 +1,5 @@
-//! Locks between mounts: `flock` and `fcntl` as programs on two mounts of one store see them (docs/mount.md). The programs are
-//! Python's, for whoever holds `fcntl` locks must be a process of its own. Skipped, with a line that says so, where there is no FUSE.
+//! Locks between mounts: `flock` and `fcntl` as programs on two mounts of one store see them (docs/mount.md). The programs are Python
+//! processes, because the owner of an `fcntl` lock is a process. Skipped, with a message, where there is no FUSE.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn with_two_mounts(test: impl FnOnce(&mut Cluster, &mut Mounted, &mut Mounted)) 
     test(&mut c, &mut a, &mut b);
 }
 
-/// Reads a line, does it, says what came of it.
+/// Reads a command a line, runs it, prints the result.
 const PROGRAM: &str = r#"
 import errno, fcntl, os, signal, struct, sys
 signal.signal(signal.SIGUSR1, lambda *_: (_ for _ in ()).throw(InterruptedError(errno.EINTR, "")))
@@ -125,7 +125,7 @@ impl Program {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Begins to wait for a lock: alone, as the manager counts.
+    /// Starts to wait for a lock. No other request waits, by the manager's count.
     fn begin_waiting(&mut self, c: &Cluster, line: &str) {
         eventually("nobody waits", || waiting(c) == 0);
         self.begin(line);
@@ -133,7 +133,7 @@ impl Program {
     }
 }
 
-/// Requests for locks that wait.
+/// Number of lock requests that wait.
 fn waiting(c: &Cluster) -> u64 {
     let metrics = http(c.manager.as_ref().unwrap().metrics.as_ref().unwrap(), "/metrics");
     let line = metrics.lines().find(|line| line.contains("locks_waiting") && !line.starts_with('#'));
@@ -159,7 +159,7 @@ fn locks_exclude_programs_on_other_mounts() {
         assert_eq!(one.ask("flock r"), "ok");
         assert_eq!(two.ask("flock r?"), "ok");
         assert_eq!(two.ask("flock w?"), "EAGAIN");
-        // Whoever ends gives up what it had, on its own mount and for others.
+        // A program that ends releases its locks, on its own mount and for other mounts.
         let mut three = Program::on(a);
         assert_eq!(three.ask("flock w?"), "EAGAIN");
         drop(one);
@@ -202,7 +202,8 @@ fn who_waits_gets_its_turn_and_can_be_interrupted() {
     });
 }
 
-/// Who locks sees what others wrote before they unlocked, its length too, though the file was open all the time.
+/// The holder of a lock sees what other programs wrote before they unlocked, including the length, even if the file was open all the
+/// time.
 #[test]
 fn what_is_written_under_a_lock_is_seen_under_the_next() {
     with_two_mounts(|c, a, b| {
@@ -218,7 +219,7 @@ fn what_is_written_under_a_lock_is_seen_under_the_next() {
         assert_eq!(c.ok(&["cat", "tess:/f"]).text(), "    48");
         fs::write(a.path.join("f.n"), "0").unwrap();
         drop((one.ask("flock u"), two.ask("flock u")));
-        // The lock is on one file, what it guards in another that is opened each time.
+        // The lock is on one file; the data is in another one, which is opened each time.
         programs.iter_mut().for_each(|p| p.begin("file 6"));
         programs.iter_mut().for_each(|p| assert_eq!(p.answer(), "ok"));
         assert_eq!(c.ok(&["cat", "tess:/f.n"]).text(), "18");
@@ -259,7 +260,7 @@ fn locks_outlive_a_manager_that_is_killed() {
     });
 }
 
-/// SQLite coordinates by `fcntl` ranges alone, on a file that all have open.
+/// SQLite coordinates by `fcntl` ranges alone, on a file that all programs have open.
 #[test]
 fn two_mounts_share_a_database() {
     const INSERTS: &str = r#"

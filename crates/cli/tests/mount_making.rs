@@ -1,5 +1,5 @@
-//! Files that are made on a mount without asking the manager (docs/mount.md, "New files"): what the program that makes them sees, what others see, and
-//! what happens when both want the same name.
+//! Deferred creates (docs/mount.md, "New files"): files that a mount creates without a request to the manager. What the creating program
+//! sees, what other clients see, and what happens when both want the same name.
 
 mod common;
 
@@ -13,12 +13,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// A cluster, a mount, and a directory `d` that was made on it just now.
+/// A cluster, a mount, and a directory `d` that the mount has just made.
 fn with_directory(test: impl FnOnce(&Cluster, &Mounted)) {
     let c = Cluster::start(6);
     if can_mount(&c) {
         let m = Mounted::new(&c, "mnt", &[]);
-        // That there are leases is on record from the first one on.
+        // The first lease puts on record that there are leases.
         fs::create_dir(m.at("first")).unwrap();
         fs::metadata(m.at("first")).unwrap();
         fs::create_dir(m.at("d")).unwrap();
@@ -26,14 +26,14 @@ fn with_directory(test: impl FnOnce(&Cluster, &Mounted)) {
     }
 }
 
-/// How many requests of a kind the manager has answered.
+/// Number of requests of a kind that the manager has answered.
 fn requests(c: &Cluster, kind: &str) -> u64 {
     let text = http(c.manager.as_ref().unwrap().metrics.as_ref().unwrap(), "/metrics");
     let line = format!("tessera_manager_requests_total{{kind=\"{kind}\"}} ");
     text.lines().find_map(|l| l.strip_prefix(&line)).map_or(0, |n| n.trim().parse().unwrap())
 }
 
-/// Counts are shown a moment later: waits until they stay as they are.
+/// Metrics lag: polls until the counts stay the same.
 fn settled<T: PartialEq>(look: impl Fn() -> T) -> T {
     let mut last = look();
     eventually("counts stay", || {
@@ -52,14 +52,14 @@ fn exclusive(path: &Path) -> std::io::Result<File> {
 fn a_new_small_file_costs_one_trip() {
     with_directory(|c, m| {
         let ask = || ["Commit", "MakeNode", "Lookup"].map(|kind| requests(c, kind));
-        // The directory is ours for seconds only: a machine that takes longer gets another.
+        // The delegation lasts only seconds. On a slow machine the test tries again with another directory.
         let mut attempt = 0;
         eventually("files cost a trip each", || {
             attempt += 1;
             let (directory, [committed, made, looked]) = (m.at(&format!("d{attempt}")), settled(ask));
             fs::create_dir(&directory).unwrap();
             (0..40).for_each(|i| fs::write(directory.join(i.to_string()), format!("content {i}")).unwrap());
-            // That of the directory itself is the one.
+            // One commit a file.
             eventually("it is counted", || ask()[0] >= committed + 40);
             let [_, made_now, looked_now] = settled(ask);
             (made_now, looked_now <= looked + 1) == (made, true)
@@ -72,7 +72,7 @@ fn a_new_small_file_costs_one_trip() {
     });
 }
 
-/// A directory that was there, and that others used, is one's own once some files were made in there.
+/// The mount gets a delegation of an old, shared directory after it has made some files there.
 #[test]
 fn so_does_one_in_a_directory_that_was_there() {
     with_directory(|c, m| {
@@ -97,13 +97,13 @@ fn so_does_one_in_a_directory_that_was_there() {
     });
 }
 
-/// What a program may do with a file that it has just made.
+/// Operations that a program may do on a file that it has just created.
 #[test]
 fn a_new_file_is_a_file() {
     with_directory(|c, m| {
         let other = Mounted::new(c, "other", &[]);
         let there = |name: &str| fs::metadata(other.at(name));
-        // Its number and times stay what they were.
+        // Number and times stay the same.
         let mut file = File::create(m.at("d/number")).unwrap();
         let before = file.metadata().unwrap();
         file.write_all(b"x").unwrap();
@@ -111,10 +111,10 @@ fn a_new_file_is_a_file() {
         let after = fs::metadata(m.at("d/number")).unwrap();
         assert_eq!((before.ino(), before.uid(), before.mode()), (after.ino(), after.uid(), after.mode()));
         assert_eq!(there("d/number").unwrap().ino(), before.ino());
-        // Never written.
+        // A file that is never written.
         drop(File::create(m.at("d/empty")).unwrap());
         assert_eq!(there("d/empty").unwrap().len(), 0);
-        // Changed before it is closed.
+        // A file that is changed before it is closed.
         let mut file = File::create(m.at("d/modes")).unwrap();
         file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
         std::os::unix::fs::fchown(&file, Some(7), Some(8)).unwrap();
@@ -122,14 +122,14 @@ fn a_new_file_is_a_file() {
         drop(file);
         let seen = there("d/modes").unwrap();
         assert_eq!((seen.mode() & 0o7777, seen.uid(), seen.gid(), seen.len()), (0o600, 7, 8, 6));
-        // Seen, listed and opened by another program on the same mount.
+        // A file that another program on the same mount sees, lists and opens.
         let file = File::create(m.at("d/seen")).unwrap();
         assert_eq!(fs::metadata(m.at("d/seen")).unwrap().len(), 0);
         file.write_all_at(b"abc", 0).unwrap();
         assert_eq!(fs::read(m.at("d/seen")).unwrap(), b"abc");
         assert!(fs::read_dir(m.at("d")).unwrap().any(|entry| entry.unwrap().file_name() == "seen"));
         drop(file);
-        // Named anew, linked, with an attribute, without a name: while it is open for the first time.
+        // A file that is renamed, linked, given an attribute or unlinked during its first open.
         let open = |name: &str| {
             let mut file = File::options().read(true).write(true).create_new(true).open(m.at(name)).unwrap();
             file.write_all(name.as_bytes()).unwrap();
@@ -157,17 +157,17 @@ fn a_new_file_is_a_file() {
         assert_eq!(read, b"d/gone");
         drop(file);
         assert!(!m.at("d/gone").exists() && there("d/gone").is_err());
-        // A directory is not empty while there is one in it.
+        // A directory with such a file is not empty.
         fs::create_dir(m.at("d/sub")).unwrap();
         let file = open("d/sub/f");
         let refused = fs::remove_dir(m.at("d/sub")).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::NOTEMPTY.raw_os_error()));
         drop(file);
-        // Larger than what is committed in one go.
+        // A file larger than one commit holds.
         let big = common::tree::bytes(5, 9 << 20);
         fs::write(m.at("d/big"), &big).unwrap();
         assert!(fs::read(other.at("d/big")).unwrap() == big);
-        // No name at all.
+        // A name that is too long.
         let long = "n".repeat(256);
         for refused in [exclusive(&m.at(&format!("d/{long}"))).err(), fs::metadata(m.at(&format!("d/{long}"))).err()] {
             assert_eq!(refused.unwrap().raw_os_error(), Some(rustix::io::Errno::NAMETOOLONG.raw_os_error()));
@@ -184,7 +184,7 @@ fn others_see_it_at_close_or_when_they_need_to() {
     with_directory(|c, m| {
         let other = Mounted::new(c, "other", &[]);
         let file = exclusive(&m.at("d/lock")).unwrap();
-        // Whoever wants the same name is told, though the file was never closed.
+        // Another client that wants the same name gets an error, although the file was never closed.
         assert_eq!(exclusive(&other.at("d/lock")).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
         let mut first = File::create(m.at("d/late")).unwrap();
         first.write_all(b"late").unwrap();
@@ -195,8 +195,8 @@ fn others_see_it_at_close_or_when_they_need_to() {
     });
 }
 
-/// Two mounts make the same names, each only if it is not there: of each name one has made it, and its content is in there. In a directory
-/// that is one's own at first, and in one that was there; by one thread each, and by several.
+/// Two mounts create the same names exclusively: exactly one mount creates each name, and the file has its content. In a new directory with
+/// a delegation and in an old one; with one thread each and with several.
 #[test]
 fn of_two_that_make_a_name_one_succeeds() {
     const EACH: usize = 60;
@@ -230,7 +230,7 @@ fn of_two_that_make_a_name_one_succeeds() {
     });
 }
 
-/// P1: what was synced is there when the client is killed; what was not is none, or a file without content.
+/// P1: synced data is there after the client is killed. An unsynced file is missing or empty.
 #[test]
 fn a_client_that_is_killed_leaves_no_half_files() {
     with_directory(|c, m| {
@@ -245,13 +245,13 @@ fn a_client_that_is_killed_leaves_no_half_files() {
         drop((synced, open));
         assert_eq!(fs::read(m.at("v/synced")).unwrap(), b"synced");
         assert_eq!(fs::read(m.at("v/open")).map_or(0, |bytes| bytes.len()), 0);
-        // The dead one's names are nobody's once its lease is over.
+        // The names of the killed client are free once its lease has ended.
         fs::write(m.at("v/new"), b"new").unwrap();
         assert_eq!(c.ok(&["cat", "tess:/v/new"]).stdout, b"new");
     });
 }
 
-/// A client that is cut off for longer than its lease: another's file has the name, and the program hears of it.
+/// A client is cut off for longer than its lease: another client has taken the name, and the program gets an error.
 #[test]
 fn who_was_away_too_long_does_not_take_a_name_back() {
     with_directory(|c, m| {
@@ -271,7 +271,7 @@ fn who_was_away_too_long_does_not_take_a_name_back() {
                 assert_eq!(errno, Some(rustix::io::Errno::STALE.raw_os_error()));
                 assert_eq!(c.ok(&["cat", "tess:/w/f"]).stdout, b"theirs");
             }
-            // It was made known in time, just before the client was stopped.
+            // The create was committed in time, just before the client was stopped.
             Err(error) => {
                 assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
                 synced.unwrap();

@@ -1,5 +1,5 @@
-//! Write modes on a mount (docs/mount.md): what `close` acknowledged from the spool is found again after the mount was killed, what was not
-//! closed is not, and fsync needs no spool. Skipped, with a line that says so, where there is no FUSE.
+//! Write modes on a mount (docs/mount.md): data in the spool that `close` acknowledged survives a kill of the mount, data that was not
+//! closed does not, and fsync needs no spool. Skipped, with a message, where there is no FUSE.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn what_was_closed_survives_the_mount_and_what_was_not_does_not() {
     let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
     File::options().write(true).open(m.at("d/big")).unwrap().set_modified(time).unwrap();
     let patched = File::options().write(true).open(m.at("d/patched")).unwrap();
-    // A whole page: the kernel need not read what is there.
+    // A whole page, so that the kernel need not read the old one.
     patched.write_all_at(&data(10, PAGE), 300 * PAGE as u64).unwrap();
     patched.set_len(2 << 20).unwrap();
     drop(patched);
@@ -40,7 +40,7 @@ fn what_was_closed_survives_the_mount_and_what_was_not_does_not() {
     fs::rename(m.at("d/moved"), m.at("d/elsewhere")).unwrap();
     fs::write(m.at("d/removed"), data(3, 100_000)).unwrap();
     fs::remove_file(m.at("d/removed")).unwrap();
-    // Seen here at once, though the store has nothing of it.
+    // This mount sees the data at once, although the store has nothing of it.
     assert!(fs::read(m.at("d/big")).unwrap() == big);
     assert_eq!(fs::metadata(m.at("d/big")).unwrap().modified().unwrap(), time);
     assert_eq!(m.attribute("d/big", "user.tessera.state")["written"]["achieved_mib_per_s"], Value::Null);
@@ -106,14 +106,14 @@ fn a_file_in_the_spool_is_an_ordinary_file() {
         speed("achieved_mib_per_s") <= speed("observed_mib_per_s") && speed("achieved_mib_per_s") > 0.0,
         "{written}"
     );
-    // What is closed when the mount is asked to end is pushed before it does.
+    // A stop of the mount first pushes what was closed.
     fs::write(m.at("d/last"), data(7, 1 << 20)).unwrap();
     assert!(m.daemon.stop().success());
     assert!(c.ok(&["cat", "tess:/d/last"]).stdout == data(7, 1 << 20));
     assert!(logs(&c, "spool").is_empty());
 }
 
-/// What does not fit goes the other way, and is counted.
+/// Data that does not fit bypasses the spool and is counted.
 #[test]
 fn a_full_spool_is_done_without() {
     let Some(c) = mountable() else { return };
@@ -122,7 +122,7 @@ fn a_full_spool_is_done_without() {
     assert!(c.ok(&["cat", "tess:/d/large"]).stdout == data(5, 6 << 20), "stored when it was closed");
     fs::write(m.at("d/small"), data(6, 300_000)).unwrap();
     m.pushed();
-    // Closed once, and then it grows beyond the spool.
+    // A file that is closed once and then grows beyond the spool.
     let file = File::create(m.at("d/grows")).unwrap();
     file.write_all_at(&data(7, 500_000), 0).unwrap();
     drop(file.try_clone().unwrap());
@@ -137,7 +137,7 @@ fn a_full_spool_is_done_without() {
     let counts = m.counts();
     assert!(counts["fallbacks"].as_u64() >= Some(2) && m.said("the spool is full"), "{counts}");
     assert_eq!(counts["used_bytes"], 0);
-    // The same, and the kernel's requests, where Prometheus looks.
+    // The same numbers, and the kernel's requests, in the metrics.
     c.ok(&["put", "--quiet", c.log("mnt").to_str().unwrap(), "tess:/unread"]);
     let unread = fs::read(m.at("unread")).unwrap().len() as u64;
     let figures = common::http(m.daemon.metrics.as_ref().unwrap(), "/metrics");
@@ -162,12 +162,12 @@ fn a_full_spool_is_done_without() {
     assert!(each.iter().all(|count| *count > 0) && figure("names_known_total") > 0, "{figures}");
 }
 
-/// P1: what was cut off a file does not come back, wherever between the cut and the next close the spool is full: in a write behind the
-/// end, another cut, or none.
+/// P1: a truncated tail does not come back, wherever the spool fills up between the truncation and the next close: in a write beyond the
+/// end, in another truncation, or not at all.
 #[test]
 fn what_was_cut_off_stays_off_where_the_spool_is_full() {
     let Some(c) = mountable() else { return };
-    // What the kernel holds back would come in an order of its own.
+    // The kernel's write-back would reorder the writes.
     let m = Mounted::local(&c, "mnt", &["--spool-size", "1M", "--no-write-back"]);
     const BELOW: usize = 4 << 20;
     const CUT: usize = 1 << 20;
@@ -183,7 +183,7 @@ fn what_was_cut_off_stays_off_where_the_spool_is_full() {
         file.set_len(CUT as u64).unwrap();
         wanted.truncate(CUT);
         if acknowledged {
-            // By a close: what waits in the log is a promise now, and is not pushed while the file is open.
+            // Acknowledge by a close: the log is now a promise, and is not pushed while the file is open.
             drop(File::options().write(true).open(&path).unwrap());
         }
         let (first, second) = (data(2, 600 << 10), data(3, 700 << 10));
@@ -198,7 +198,7 @@ fn what_was_cut_off_stays_off_where_the_spool_is_full() {
         assert!(fs::read(&path).unwrap() == wanted, "{name}: on this mount");
         m.pushed();
         assert!(stored(&wanted), "{name}");
-        // Cut once more where it falls back, and nothing after it.
+        // Truncate again while the data bypasses the spool, with no write after it.
         let file = File::options().write(true).open(&path).unwrap();
         file.set_len(700 << 10).unwrap();
         file.write_all_at(&data(4, 600 << 10), 0).unwrap();
@@ -213,7 +213,7 @@ fn what_was_cut_off_stays_off_where_the_spool_is_full() {
     }
 }
 
-/// Incremental files pass through the spool while they are written; `close` waits for the store or not, as the policy says.
+/// Incremental files pass through the spool while they are written. Whether `close` waits for the store depends on the policy.
 #[test]
 fn incremental_files_go_through_the_spool() {
     let Some(c) = mountable() else { return };
@@ -250,7 +250,7 @@ fn incremental_files_go_through_the_spool() {
     assert!(c.ok(&["cat", "tess:/d/last"]).stdout == bytes);
 }
 
-/// What cannot be a log is set aside, and nothing of it is pushed (P14).
+/// A file that is not a valid log is set aside, and none of it is pushed (P14).
 #[test]
 fn malformed_logs_are_set_aside() {
     let Some(c) = mountable() else { return };
@@ -271,7 +271,7 @@ fn malformed_logs_are_set_aside() {
     bytes[middle] ^= 4;
     fs::write(&victim, bytes).unwrap();
     fs::write(spool(&c).join("junk.spool"), b"junk").unwrap();
-    // The mount was killed between making it and writing to it.
+    // The mount was killed between the creation of the log and the first write to it.
     fs::write(spool(&c).join("empty.spool"), b"").unwrap();
     fs::write(spool(&c).join("other"), b"none of ours").unwrap();
     let m = Mounted::spooled(&c, "again");
@@ -280,7 +280,7 @@ fn malformed_logs_are_set_aside() {
     assert!(c.ok(&["cat", "tess:/d/rotten"]).stdout.is_empty(), "as before");
     assert_eq!((logs(&c, "damaged").len(), m.counts()["set_aside"].as_u64()), (2, Some(2)));
     assert!(spool(&c).join("other").exists() && logs(&c, "spool").is_empty());
-    // One spool, one mount.
+    // A spool serves one mount only.
     let dir = spool(&c).display().to_string();
     fs::create_dir(c.path().join("third")).unwrap();
     let refused = Daemon::try_start(&mount_args(&c, "third", &["--spool", &dir]), &c.log("third"));

@@ -1,4 +1,4 @@
-//! README's section "Use": every command runs, in order, as a reader of the page types it.
+//! README's section "Use": runs every command in order, as a reader would type it.
 
 mod common;
 
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
 
-/// A process that runs until the page is through.
+/// A process that runs until the test ends.
 struct Running {
     child: Child,
-    /// Stays open: a command ends when nobody reads what it prints.
+    /// Stays open: a command ends when its output has no reader.
     _out: BufReader<ChildStdout>,
 }
 
@@ -26,11 +26,12 @@ impl Drop for Running {
     }
 }
 
-/// What the reader has: a home with sources, a model, a database that can be dumped, and a store once it is started.
+/// The reader's environment: a home with sources, a model, a database that can be dumped, and a store once it is
+/// started.
 struct Reader {
     home: TempDir,
     manager: String,
-    /// In the order in which they were started; dropped from the last to the first.
+    /// In the order of their start; dropped in reverse.
     running: Vec<Running>,
 }
 
@@ -64,7 +65,7 @@ impl Reader {
         command
     }
 
-    /// Starts a command that does not end by itself; its first line of output.
+    /// Starts a command that does not end by itself; returns its first line of output.
     fn start(&mut self, line: &str) -> String {
         let line = format!("exec {line}");
         let mut child = self.shell(&line).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
@@ -76,7 +77,7 @@ impl Reader {
         first
     }
 
-    /// Does what the page says.
+    /// Runs a command of the page.
     fn types(&mut self, line: &str) {
         match line {
             "make run" => {
@@ -110,7 +111,7 @@ impl Reader {
     }
 }
 
-/// Lines behind a `$` in the section's console blocks, without their comments.
+/// Lines after a `$` in the section's console blocks, without comments.
 fn commands() -> Vec<String> {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).unwrap();
     let section = page.split("\n## Use\n").nth(1).expect("README has a section Use").split("\n## ").next().unwrap();

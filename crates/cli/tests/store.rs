@@ -1,16 +1,17 @@
-//! Files in and out of a real cluster: what was put is got, with its modes, times, links and names.
+//! Files in and out of a real cluster: `get` returns what `put` stored, with modes, times, links and names.
 
 mod common;
 
 use common::{Cluster, assert_refused, tree};
 use std::process::Command;
 
-/// One cluster for the tests of this file, for starting one costs more than they do. Each works in its own directory.
+/// Runs a test on a cluster shared by this file, because a start costs more than a test. Each test uses its own
+/// directory.
 fn with_cluster(test: impl FnOnce(&Cluster)) {
     test(&Cluster::start(6));
 }
 
-/// P1, P2: every byte, mode, time, link and odd name of a tree comes back; twice, with deduplication.
+/// P1, P2: every byte, mode, time, link and odd name of a tree comes back; a second put deduplicates.
 #[test]
 fn a_tree_comes_back_as_it_was() {
     with_cluster(|c| {
@@ -24,7 +25,7 @@ fn a_tree_comes_back_as_it_was() {
         c.ok(&["get", "-r", "--quiet", "tess:/tree", back.to_str().unwrap()]);
         tree::assert_equal(&src, &back);
 
-        // Again, into a directory: its name is kept, and nothing is stored twice.
+        // Again, into an existing directory: the tree goes below it, and no chunk is stored twice.
         let before = c.status()["bytes"]["unique"].as_u64();
         let again = c.ok(&["put", "-r", "--json", src.to_str().unwrap(), "tess:/"]).json();
         assert_eq!(again["new_bytes"], 0, "all of it was known");
@@ -32,7 +33,7 @@ fn a_tree_comes_back_as_it_was() {
         let listed = c.ok(&["ls", "tess:/"]).text();
         assert_eq!(listed, "src/\ntree/\n");
 
-        // Over itself: links give way, files get versions.
+        // Over itself: links are replaced, files get versions.
         c.ok(&["put", "-r", "--quiet", src.to_str().unwrap(), "tess:/"]);
         c.ok(&["get", "-r", "--quiet", "tess:/src", back.to_str().unwrap()]);
         tree::assert_equal(&src, &back.join("src"));
@@ -53,7 +54,7 @@ fn streams_ranges_versions_names_and_policies() {
         assert!(range.stdout == data[1_000_003..2_000_005]);
         assert_eq!(c.with_stdin(&["put", "-", "tess:/"], &data).code, 2);
 
-        // Versions: as many as the policy says, each with its own bytes; compare and swap.
+        // Versions: as many as the policy allows, each with its own bytes; compare and swap.
         c.ok(&["mkdir", "--policy", "lifetime=replace:2", "tess:/kept"]);
         for text in ["one", "two", "three"] {
             assert_eq!(c.with_stdin(&["put", "-", "tess:/kept/f"], text.as_bytes()).code, 0);
@@ -78,7 +79,7 @@ fn streams_ranges_versions_names_and_policies() {
         c.ok(&["put", "--if-version", &current, local, "tess:/kept/f"]);
         assert_eq!(c.ok(&["cat", "tess:/kept/f"]).text(), "four");
 
-        // Policies are inherited at creation and stay with a file that moves.
+        // A file inherits its policy at creation and keeps it when it moves.
         c.ok(&["policy", "set", "tess:/kept", "redundancy=replica:3"]);
         c.with_stdin(&["put", "-", "tess:/kept/g"], b"g");
         c.ok(&["mv", "tess:/kept/g", "tess:/moved"]);
@@ -88,7 +89,7 @@ fn streams_ranges_versions_names_and_policies() {
         let policy = c.ok(&["policy", "get", "--json", "tess:/moved"]).json();
         assert_eq!(policy["policy"]["redundancy"]["set"], false);
 
-        // Names: what is there, what is not, what is in the way.
+        // Names that exist, that do not, and that are in the way.
         c.ok(&["mkdir", "--parents", "tess:/a/b/c"]);
         assert_refused(&c.run(&["mkdir", "tess:/a"]), 6, &["tess:/a"]);
         assert_refused(&c.run(&["mkdir", "tess:/no/way"]), 3, &["tess:/no"]);
@@ -106,7 +107,7 @@ fn streams_ranges_versions_names_and_policies() {
     });
 }
 
-/// What fails is named, by names and never by inode; what can be done is done all the same, and said.
+/// Errors name files, never inodes; the rest of the command is done and reported.
 #[test]
 fn one_of_several_paths_is_wrong() {
     with_cluster(|c| {
@@ -215,7 +216,7 @@ fn status_nodes_and_metrics_tell_what_is_there() {
     });
 }
 
-/// Holes are free: a terabyte of nothing with a little data in it is stored and fetched in a moment, and stays sparse.
+/// Holes cost nothing: a terabyte-long sparse file with little data is stored and fetched quickly, and stays sparse.
 #[test]
 fn holes_stay_holes() {
     use std::os::unix::fs::{FileExt, MetadataExt};
@@ -227,7 +228,7 @@ fn holes_stay_holes() {
         file.write_all_at(&data, 7 << 30).unwrap();
         file.write_all_at(b"last words", 500 << 30).unwrap();
         if file.metadata().unwrap().blocks() * 512 > 1 << 30 {
-            return; // This file system knows no holes.
+            return; // This file system has no holes.
         }
         let put = c.ok(&["put", "--json", path.to_str().unwrap(), "tess:/sparse"]).json();
         assert_eq!((put["bytes"].as_u64(), put["failed"].as_u64()), (Some(1 << 40), Some(0)));
@@ -252,7 +253,7 @@ fn holes_stay_holes() {
     });
 }
 
-/// Of each version: what the one before it has, and what was stored at all.
+/// Of each version: the bytes shared with the one before, and the bytes stored.
 #[test]
 fn versions_are_compared_with_the_one_before_and_with_all() {
     with_cluster(|c| {
@@ -264,7 +265,7 @@ fn versions_are_compared_with_the_one_before_and_with_all() {
             let policy = ["-p", "lifetime=keep", "-p", "chunking=fixed:64K"];
             c.ok(&[&["put", "--quiet"], &policy[..], &[file.to_str().unwrap(), &format!("tess:/{name}")]].concat());
         };
-        // As large: small files are of another class, and share nothing with large ones.
+        // The same size, because small files have another class and share nothing with large ones.
         put("other", &[21, 22, 23, 24]);
         put("f", &[1, 2, 3, 4]);
         put("f", &[1, 2, 21, 5, 5]);
@@ -308,7 +309,7 @@ fn a_pause_in_the_input_does_not_end_the_write() {
     assert!(c.ok(&["cat", "tess:/slow"]).stdout == data);
 }
 
-/// P5: what was removed and collected is off the disks, also what lay in segments that were still written to.
+/// P5: removed and collected data is off the disks, even where it was in segments that were still open for writing.
 #[test]
 fn gc_frees_the_disks() {
     with_cluster(|c| {

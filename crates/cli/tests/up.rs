@@ -1,4 +1,4 @@
-//! `tessera up` and `tessera demo`, as a person would run them.
+//! `tessera up` and `tessera demo`, run as a user would.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A running `tessera up --json`. Asked to stop when dropped; its children follow it whatever happens.
+/// A running `tessera up --json`. Dropping it asks it to stop; its children then follow.
 struct Up {
     child: Child,
     out: BufReader<std::process::ChildStdout>,
@@ -77,7 +77,7 @@ fn up_runs_stops_and_is_found_again() {
     let file: Value = serde_json::from_slice(&std::fs::read(dir.path().join("cluster.json")).unwrap()).unwrap();
     assert_eq!(file, up.said);
 
-    // Nobody else may have the directory; a store does not shrink by starting less of it.
+    // No other `up` may use the directory, and a start with fewer nodes is refused.
     assert_refused(&tessera(&["up", "--quiet", "--dir", path]), 8, &[path, "running", &up.child.id().to_string()]);
 
     // A child that dies is reported.
@@ -90,7 +90,7 @@ fn up_runs_stops_and_is_found_again() {
     assert_refused(&tessera(&["up", "--quiet", "--dir", path, "--nodes", "5"]), 2, &["6 nodes", "--nodes 5", "drain"]);
     assert_refused(&tessera(&["up", "--quiet", "--dir", path, "--disks", "1"]), 2, &["2 disks", "--disks 1"]);
 
-    // The next start finds everything, and starts again who dies when asked to.
+    // The next start finds everything, and `--restart` restarts children that die.
     let mut up = Up::start(dir.path(), &["--restart"]);
     assert_eq!(up.said["nodes"].as_array().unwrap().len(), 6);
     assert!(up.tessera(&["cat", "tess:/f"], b"").stdout == data);
@@ -105,7 +105,7 @@ fn up_runs_stops_and_is_found_again() {
     assert_eq!(up.stop(), 0);
 }
 
-/// The manager's directory is lost: `up` does not put a new manager over the old nodes, and `--restore` brings it back.
+/// The manager's directory is lost: `up` does not start a new manager over the old nodes, and `--restore` rebuilds it.
 #[test]
 fn a_lost_manager_is_noticed_and_restored() {
     let dir = tempfile::tempdir().unwrap();
@@ -135,13 +135,13 @@ fn children_end_with_up() {
     let pid = up.said["nodes"][0]["pid"].as_i64().unwrap();
     drop(up);
     let cmdline = format!("/proc/{pid}/cmdline");
-    // A process that ended, or one of that number that is somebody else's.
+    // A missing process, or one with another command line that reuses the number, counts as ended.
     let ours =
         || std::fs::read(&cmdline).is_ok_and(|c| String::from_utf8_lossy(&c).contains(dir.path().to_str().unwrap()));
     eventually("the node ends", || !ours());
 }
 
-/// P1: the whole story, small.
+/// P1: all steps of the demo, on little data.
 #[test]
 fn the_demo_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What can be said wrong without a cluster: each gets one line that names it, and the exit code for usage (P14).
+//! Usage errors that need no cluster: each gets one line that names it, and the exit code for usage (P14).
 
 mod common;
 
@@ -49,7 +49,7 @@ fn words_that_are_none_are_usage_errors() {
     assert_eq!(tessera(&["up", "--nodes", "0"]).code, 2);
 }
 
-/// P14: unknown or malformed policies, before anything is opened or asked.
+/// P14: unknown or malformed policies are refused before anything is opened or requested.
 #[test]
 fn policies_that_cannot_be_are_named_with_what_is_allowed() {
     for (policy, words) in [
@@ -69,7 +69,7 @@ fn policies_that_cannot_be_are_named_with_what_is_allowed() {
     }
 }
 
-/// P14: paths that are none, escape, or have names that are too long.
+/// P14: paths that are invalid, escape, or have too long names.
 #[test]
 fn store_paths_that_cannot_be_are_named() {
     let long = format!("tess:/{}", "x".repeat(256));
@@ -90,7 +90,7 @@ fn store_paths_that_cannot_be_are_named() {
     assert_refused(&tessera(&["cat", "--range", "9..1", "tess:/a"]), 2, &["9..1"]);
 }
 
-/// P14: configuration, by flag and by file.
+/// P14: configuration by flag and by file.
 #[test]
 fn configuration_that_cannot_be_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -99,7 +99,7 @@ fn configuration_that_cannot_be_is_named() {
     let file = file.to_str().unwrap();
     let d = dir.path().join("d");
     let d = d.to_str().unwrap();
-    // A daemon that is not refused ends with its stdin, and fails the test instead of holding it up.
+    // A daemon that is not refused ends with its stdin, so that the test fails instead of hanging.
     let tessera = |words: &[&str]| match words {
         ["up", ..] => tessera(words),
         words => tessera(&[words, &["--follow-stdin"]].concat()),
@@ -141,7 +141,7 @@ fn nobody_there_is_said_with_the_way_out_and_as_json() {
     assert!(run.stdout.is_empty());
 }
 
-/// Programs read one line of JSON also when the words make no command.
+/// Programs get one line of JSON even when the arguments form no command.
 #[test]
 fn words_that_make_no_command_are_json_too() {
     for words in [&["ls", "--json", "--colour"][..], &["put", "--json"], &["frobnicate", "--json"]] {

@@ -86,7 +86,8 @@ impl ClientHost {
     pub fn new(index: usize, plan: &Plan, seed: u64) -> ClientHost {
         let hint = |name: &str, value: &str| Hint { name: name.into(), value: value.into() };
         let durability = if plan.optimistic { "optimistic" } else { "pessimistic" };
-        // What cannot be had any more is given up in the end; all else comes back, however long it takes.
+        // In plans beyond redundancy a read of lost data gives up in the end; in survivable plans everything comes
+        // back, however late.
         let (get_deadline_ms, put_deadline_ms) = match plan.family {
             Family::Survivable => (60_000, 600_000),
             Family::Beyond => (5_000, 10_000),
@@ -257,7 +258,8 @@ impl ClientHost {
     fn begin_write(&mut self, now_ns: i64, path: String, oracle: &mut Oracle) {
         let bytes = Arc::new(self.content());
         oracle.begin(&path, Some(bytes.clone()));
-        // A file that is not there may be made with its content, under a number of ours.
+        // A file that does not exist may be created with its content, under an inode number that the client has
+        // reserved.
         let absent = self.there.insert(path.clone(), true) == Some(false);
         self.chosen = if absent { self.inos.pop().unwrap_or(0) } else { 0 };
         let core = self.write_core(now_ns, &path, CommitMode::Replace, &bytes);

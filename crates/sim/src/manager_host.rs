@@ -1,5 +1,5 @@
-//! A simulated machine that runs the manager: the real core on SQLite in memory. What was committed survives a kill; the
-//! loss of the machine is survived by restoring from the nodes' log replicas.
+//! A simulated machine that runs the manager: the real core on SQLite in memory. Committed data survives a kill. After
+//! the loss of the machine, the nodes' log replicas restore the database.
 
 use crate::network::Actor;
 use bytes::Bytes;
@@ -97,7 +97,7 @@ impl ManagerHost {
         if let Some(core) = self.core.take() {
             self.incarnation += 1;
             let db = core.into_db();
-            // Not inside of a transaction is the usual case.
+            // Usually no transaction is open.
             let _ = db.rollback();
             self.db = Some(db);
         }
@@ -120,7 +120,7 @@ impl ManagerHost {
     /// Restores the database from log replicas; `ask` calls a node.
     ///
     /// # Errors
-    /// Why the replicas do not suffice.
+    /// The reason why the replicas do not suffice.
     pub fn restore(&mut self, ask: &mut dyn FnMut(&Call) -> Outcome) -> Result<(), String> {
         let addresses = (0..self.nodes).map(|i| format!("n{i}:1")).collect();
         let mut restore = Restore::new(addresses, true, &self.config);
@@ -305,7 +305,7 @@ impl ManagerHost {
         )
     }
 
-    /// What `tessera status` would show.
+    /// The answer of `tessera status`.
     pub fn status(&mut self, now_ns: i64) -> Option<ClusterStatus> {
         let id = self.ask(now_ns, &GetStatus {})?;
         ClusterStatus::decode(self.take_answer(id)?).ok()
@@ -351,7 +351,7 @@ impl ManagerHost {
         let request_id = self.next_question;
         self.next_question += 1;
         let body = request.encode_to_vec().into();
-        // As a node: the answer need not wait for log replicas, nothing is built on it.
+        // As a node: the answer need not wait for log replicas, because nothing depends on it.
         self.handle(
             now_ns,
             Event::Request {

@@ -164,7 +164,7 @@ impl Mutant {
         }
     }
 
-    /// Damages bytes and computes their checksum anew.
+    /// Damages bytes and recomputes their checksum.
     fn damage_payload(self, call: &mut Call) {
         let mut bytes: Vec<u8> = call.payload.concat();
         edit(call, |put: &mut PutFragments| {

@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(oracle.check("f", &content("b")).unwrap_err().promise, "P2");
         oracle.acknowledged("f", None);
         assert_eq!(oracle.check("f", &content("a")).unwrap_err().promise, "P3");
-        // Its writer died: it may come late. What was acknowledged before may not.
+        // The writer died: its write may come late. An earlier acknowledged one may not.
         oracle.begin("f", content("c"));
         oracle.begin("f", content("d"));
         oracle.acknowledged("f", content("d"));

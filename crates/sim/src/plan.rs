@@ -1,9 +1,9 @@
 //! The plan of a seed: the cluster's shape, its policy, the faults and their times. Everything is drawn here, before the first
 //! event, so that the same seed gives the same run.
 //!
-//! Two families. *Survivable* plans keep within the promises: they damage stored bytes on at most `m` nodes, and
-//! everything else comes back. So every loss is a bug. Plans *beyond* destroy the bytes of more than `m` nodes: the
-//! cluster must then report the lost chunks, in typed errors and in `status`, and keep all others.
+//! There are two families. *Survivable* plans keep within the promises: they damage stored bytes on at most `m` nodes, and
+//! everything else comes back. So every loss is a bug. Plans *beyond* destroy the bytes of more than `m` nodes: the cluster
+//! must then report the lost chunks, in typed errors and in `status`, and keep all others.
 
 use crate::network::NetworkFaults;
 use tessera_disk::SplitMix64;
@@ -51,7 +51,7 @@ pub enum Fault {
     PauseNode(usize),
     /// It continues.
     ResumeNode(usize),
-    /// The node and its disk are gone for ever.
+    /// The node and its disk are lost for good.
     LoseNode(usize),
     /// The manager's process is killed (what it had committed stays).
     KillManager,
@@ -113,7 +113,7 @@ const CLASSES: &[(&str, usize, usize)] = &[
     ("raid6:3+2", 5, 2),
 ];
 
-/// The plan of a seed.
+/// The schedule of a run.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The seed.
@@ -234,7 +234,7 @@ impl Plan {
         if rng.percent(60) {
             self.draw_restarts(rng);
         }
-        // Faults that damage stored bytes affect only these nodes, at most m.
+        // Faults that damage stored bytes affect only these nodes, at most `m`.
         let victims: Vec<usize> = (0..rng.between(1, self.m as u64)).map(|_| self.node(rng)).collect();
         // An optimistic write promises only what is synced so far, so its plans lose no node.
         if rng.percent(35) && !self.optimistic {

@@ -27,7 +27,7 @@ fn every_script_comes_out_as_it_is_written() {
     assert!(wrong.is_empty(), "{}\nREWRITE_SCRIPTS=1 rewrites them", wrong.join("\n"));
 }
 
-/// A script that is wrong is found wrong.
+/// A script with a wrong result is reported.
 #[test]
 fn a_wrong_script_does_not_pass() {
     let script = "cluster nodes=4 m=1\nput a 5000 ec:2+1\n  stored, and the moon is of cheese\nget a\n";

@@ -10,8 +10,8 @@ use tessera_sim::oracle::Violation;
 use tessera_sim::plan::Plan;
 use tessera_sim::world::{Report, World};
 
-/// Seeds that once broke a promise, or a simulator (the plans of their time were others: what they found in the product
-/// has a test of its own beside the code).
+/// Seeds that once broke a promise or the simulator. The plans have changed since; a bug that such a seed found in the
+/// product has its own test beside the code.
 #[rustfmt::skip]
 const OLD_FAILURES: &[u64] = &[
     3, 13, 15, 18, 31, 47, 50, 53, 62, 97, 104, 346, 371, 466,
@@ -29,8 +29,8 @@ fn number(name: &str, default: u64) -> u64 {
 
 /// The first seed: 1, or `SIM_FROM`, or with `SIM_FROM=fresh` a random one.
 ///
-/// The everyday run does not draw: about one fresh seed in some thousands still breaks a promise, and a test that
-/// fails by chance teaches people to run it again. `make soak` draws.
+/// The everyday run does not draw: about one fresh seed in some thousands still breaks a promise, and a test that fails by
+/// chance teaches people to ignore it. `make soak` draws.
 fn first_seed() -> u64 {
     match std::env::var("SIM_FROM").as_deref() {
         Ok("fresh") => 1_000_000 + std::hash::RandomState::new().build_hasher().finish() % 1_000_000_000_000,

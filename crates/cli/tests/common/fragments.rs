@@ -1,4 +1,4 @@
-//! What nodes have on their disks, asked of each directly: nobody in between decodes, verifies or chooses.
+//! Fragments on the nodes' disks, read from each node directly: nothing in between decodes, verifies or chooses.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -27,7 +27,7 @@ impl Reader {
         Reader(Dialer::new(hello, Arc::new(NoService), BufferPool::new(8 << 20), DialerOptions::default()))
     }
 
-    /// One of `extents[].fragments[]` of `tessera locate --extents --json`, as its node has it.
+    /// The fragment of one `extents[].fragments[]` of `tessera locate --extents --json`, from its node.
     pub fn get(&self, extent: &Value, fragment: &Value) -> Bytes {
         let number = |value: &Value| value.as_u64().expect("a number");
         let item = GetItem {
@@ -44,7 +44,8 @@ impl Reader {
         bytes
     }
 
-    /// Checks that the nodes have of each chunk of `content` what its class says (P1): copies, slices where they belong, and as many parities.
+    /// Checks that the nodes have the fragments of each chunk of `content` that its class prescribes (P1): copies, slices in place, and
+    /// parities.
     pub fn check(&self, located: &Value, content: &[u8], class: &str, holds: &[&str]) {
         let extents = located["extents"].as_array().expect("extents");
         assert!(!extents.is_empty());
@@ -56,7 +57,7 @@ impl Reader {
             let said: Vec<&str> = fragments.iter().map(|f| f["holds"].as_str().expect("a word")).collect();
             assert_eq!(said, holds, "{class}");
             let stored: Vec<Bytes> = fragments.iter().map(|f| self.get(extent, f)).collect();
-            // A parity is as long as a slice before the end of the chunk is cut off.
+            // A parity has the length of a slice before the cut at the end of the chunk.
             let slice_bytes = stored.last().map_or(0, Bytes::len);
             for (i, (bytes, holds)) in stored.iter().zip(holds).enumerate() {
                 let slice = (i * slice_bytes).min(chunk.len())..((i + 1) * slice_bytes).min(chunk.len());

@@ -1,4 +1,5 @@
-//! Real processes for tests: a manager and nodes on loopback with free ports and short timeouts, ended by handle.
+//! Real processes for tests: a manager and nodes on loopback with free ports and short timeouts. Each ends through its
+//! handle.
 #![allow(dead_code)]
 
 pub mod fragments;
@@ -16,7 +17,7 @@ use tempfile::TempDir;
 /// The binary under test.
 pub const TESSERA: &str = env!("CARGO_BIN_EXE_tessera");
 
-/// What makes a manager notice losses quickly. Tests that wait for `out` pass a shorter `out_after_ms`.
+/// Knobs that make a manager notice losses quickly. Tests that wait for `out` pass a shorter `out_after_ms`.
 const HASTE: &[&str] = &[
     "heartbeat_ms=100",
     "node_lease_ms=2000",
@@ -25,12 +26,12 @@ const HASTE: &[&str] = &[
     "lease_entry_ms=300",
     "log_retry_ms=100",
 ];
-/// Nodes of tests share one file system: nothing is kept free on it.
+/// Nodes of tests share one file system, so none reserves space on it.
 const NODE_HASTE: &[&str] = &["reserve_bytes=0", "register_retry_max_ms=300", "segment_size_bytes=8M"];
 /// A step that takes longer than this has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a command left behind.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Run {
     pub code: i32,
@@ -43,13 +44,13 @@ impl Run {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// The one JSON document on stdout.
+    /// The JSON document on stdout.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|e| panic!("no JSON ({e}): {self:?}"))
     }
 }
 
-/// Runs the binary to its end.
+/// Runs the binary to its end with these arguments.
 pub fn tessera<I: AsRef<std::ffi::OsStr>>(args: &[I]) -> Run {
     run(Command::new(TESSERA).args(args), b"")
 }
@@ -70,7 +71,7 @@ pub fn run(command: &mut Command, stdin: &[u8]) -> Run {
     }
 }
 
-/// Checks that a failed command said one line with these words, and ended with `code` (P14).
+/// Checks that a failed command printed one line with these words and ended with `code` (P14).
 pub fn assert_refused(run: &Run, code: i32, words: &[&str]) {
     assert_eq!(run.code, code, "{run:?}");
     let line = run.stderr.trim_end();
@@ -93,7 +94,7 @@ impl Daemon {
         Self::try_start(args, log).unwrap_or_else(|run| panic!("no daemon: {run:?}"))
     }
 
-    /// Starts a daemon; what it left behind if it ended instead.
+    /// Starts a daemon. If it ends instead: its result.
     pub fn try_start(args: &[String], log: &Path) -> Result<Daemon, Run> {
         let from = std::fs::metadata(log).map_or(0, |m| m.len());
         let file = File::options().create(true).append(true).open(log).expect("log");
@@ -110,7 +111,7 @@ impl Daemon {
         stdout.read_line(&mut line).expect("stdout is read");
         match serde_json::from_str::<Value>(&line) {
             Ok(said) => {
-                // Its stdout stays open for as long as it runs.
+                // Its stdout stays open while it runs.
                 std::thread::spawn(move || stdout.read_to_string(&mut String::new()));
                 let text = |v: &Value| v.as_str().expect("text").to_string();
                 let listen = said["listen"].as_array().expect("listen").iter().map(text).collect();
@@ -125,18 +126,18 @@ impl Daemon {
         }
     }
 
-    /// `HOST:PORT`.
+    /// The daemon's `HOST:PORT`.
     pub fn address(&self) -> &str {
         self.listen.iter().find(|a| !a.starts_with("unix:")).expect("an address")
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("ended");
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM and waits for the end.
     pub fn stop(&mut self) -> ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("asked to stop");
@@ -160,7 +161,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Looks again and again until it is so.
+/// Polls until the condition holds.
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -169,7 +170,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// How a cluster differs from the usual.
+/// Settings that differ from the usual ones.
 #[derive(Default, Clone)]
 pub struct Special {
     /// More knobs for the manager.
@@ -268,7 +269,7 @@ impl Cluster {
         self.manager.take().expect("runs").kill();
     }
 
-    /// SIGTERM to all: the manager first.
+    /// Sends SIGTERM to all daemons, to the manager first.
     pub fn stop(&mut self) {
         for mut daemon in self.manager.take().into_iter().chain(self.nodes.iter_mut().filter_map(Option::take)) {
             assert!(daemon.stop().success(), "a daemon does not stop cleanly");
@@ -281,7 +282,7 @@ impl Cluster {
         self.wait_up(self.nodes.len());
     }
 
-    /// Waits until the manager counts so many nodes as up.
+    /// Waits until the manager counts this many nodes as up.
     pub fn wait_up(&self, nodes: usize) {
         eventually("nodes are up", || {
             let status = self.status();
@@ -294,7 +295,7 @@ impl Cluster {
         self.ok(&["status", "--json"]).json()
     }
 
-    /// A command on this cluster.
+    /// A command for this cluster.
     pub fn command<I: AsRef<std::ffi::OsStr>>(&self, args: &[I]) -> Command {
         let mut command = Command::new(TESSERA);
         command.args(args).env("TESSERA_MANAGER", &self.address);
@@ -305,7 +306,7 @@ impl Cluster {
         run(&mut self.command(args), b"")
     }
 
-    /// A command that must succeed.
+    /// Runs a command that must succeed.
     pub fn ok<I: AsRef<std::ffi::OsStr>>(&self, args: &[I]) -> Run {
         let run = self.run(args);
         assert_eq!(run.code, 0, "{:?}: {run:?}", args.iter().map(|a| a.as_ref().to_os_string()).collect::<Vec<_>>());

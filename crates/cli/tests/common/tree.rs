@@ -1,11 +1,11 @@
-//! Local trees for tests, and comparing two of them: kinds, bytes, modes, times, link targets.
+//! Local trees for tests, and their comparison: kinds, bytes, modes, times, link targets.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// Bytes that look random and are always the same for the same seed.
+/// Bytes that look random; the same for the same seed.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
     let mut out = Vec::with_capacity(len + 8);
@@ -19,7 +19,7 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     out
 }
 
-/// A tree with what is hard to keep: sizes around every edge, odd names, modes, times, links, an empty directory.
+/// A tree with difficult entries: sizes around every limit, odd names, modes, times, links, an empty directory.
 pub fn make(root: &Path) {
     let write = |name: &str, bytes: Vec<u8>, mode: u32, mtime: u64| {
         let path = root.join(name);

@@ -123,7 +123,7 @@ impl World {
         match self.plan.family {
             Family::Survivable => self.manager.is_whole(now, &gone),
             Family::Beyond => {
-                // Rot need not be found before the scrub.
+                // Before the scrub, rot may be undetected.
                 let can_be_whole = self.plan.spare_hosts && (self.scrubbed || !self.plan.rots());
                 let placed = if can_be_whole { self.manager.placed() } else { Vec::new() };
                 self.manager.has_given_up(now, &gone) && !placed.iter().any(|chunk| self.is_reduced(chunk))
