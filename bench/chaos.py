@@ -7,11 +7,11 @@
 
 Writers store, replace, rename, remove and read files of mixed size and similar content through the command
 line while daemons and clients are killed with SIGKILL, or stopped for a while with SIGSTOP, and started
-again; now and then all daemons die at once. Some nodes stay away long enough to be declared out. In the end
-everything must come up, redundancy must be whole again, and every file must be one that was acknowledged
-(P1, P2, P3, P4, P6, P8, P9). Timing is the machine's own, so a seed repeats the plan, not the run.
+again. Sometimes all daemons die at once. Some nodes stay away long enough to be declared out. In the end
+everything must start, redundancy must be whole again, and every file must have an acknowledged content
+(P1, P2, P3, P4, P6, P8, P9). Timing depends on the machine, so a seed repeats the plan, not the run.
 
-Exit code 0: nothing lost or wrong. 1: a promise was broken, the directory is kept. 2: could not run.
+Exit code 0: nothing lost or wrong. 1: a promise was broken; the directory is kept. 2: could not run.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from benchlib import machine, procs  # noqa: E402
 from benchlib.cluster import Cluster, chunks, healthy  # noqa: E402
 from benchlib.history import History, digest  # noqa: E402
 
-# Fast clocks, small segments and groups: everything that happens in weeks happens in seconds.
+# Short timeouts, small segments and groups: what takes weeks in production happens in seconds.
 MANAGER_KNOBS = ["heartbeat_ms=100", "node_lease_ms=800", "down_after_ms=1000", "out_after_ms=3000",
                  "lease_entry_ms=500", "session_ms=8000", "snapshot_log_bytes=256K", "pg_cap_bytes=32M",
                  "inventory_every_ms=10000", "log_call_timeout_ms=1000"]
 NODE_KNOBS = ["segment_size_bytes=8M", "compact_every_ms=500"]
 OUT_AFTER_S = 3.0
-# The default policy survives two lost nodes: no more than so many are down at a time for long.
+# The default policy survives two lost nodes, so at most this many are down for long at a time.
 MAX_DOWN = 2
 NOT_FOUND, UNAVAILABLE, CORRUPT, USAGE = 3, 4, 5, 2
 
@@ -63,7 +63,7 @@ def arguments():
 
 
 class Clients:
-    """Client processes on their way, so that the breaker can pick one to kill."""
+    """Running client processes, so that the breaker can kill one."""
 
     def __init__(self, cluster, history, timeout_s=60):
         self.cluster, self.history, self.timeout_s = cluster, history, timeout_s
@@ -89,7 +89,7 @@ class Clients:
         return process.returncode, out, err.decode(errors="replace").strip()
 
     def kill_one(self, rng):
-        """SIGKILL for a random one; whether there was one."""
+        """Sends SIGKILL to a random client. Returns whether there was one."""
         with self._lock:
             living = sorted((p for p in self._running if p.poll() is None), key=lambda p: p.pid)
             if not living:
@@ -100,7 +100,7 @@ class Clients:
 
 
     def end_all(self):
-        """No client goes on when this returns: whoever reads the directory afterwards, or removes it, is alone."""
+        """Waits until no client runs, so that the caller can read or remove the directory."""
         with self._lock:
             living = list(self._running)
         for process in living:
@@ -109,7 +109,7 @@ class Clients:
 
 
 class Writer(threading.Thread):
-    """One client program that works in a directory of its own, one operation after the other."""
+    """A client program that works in its own directory, one operation after the other."""
 
     def __init__(self, number, seed, clients, history, directory, log):
         super().__init__(name=f"writer {number}", daemon=True)
@@ -129,7 +129,7 @@ class Writer(threading.Thread):
             self.history.note_wrong(f"{self.name} died: {error!r}")
 
     def content(self):
-        """New bytes, or an edited copy of older ones (so that chunks are shared)."""
+        """New bytes, or an edited copy of older ones, which shares chunks with them."""
         rng = self.rng
         size = int(rng.choice([1 << 6, 1 << 12, 1 << 16, 1 << 20, 6 << 20]) * rng.random())
         if rng.random() < 0.5:
@@ -181,7 +181,7 @@ class Writer(threading.Thread):
                    lambda: self.history.acknowledged({path: None}))
 
     def judge(self, what, path, ended, when_done):
-        """Sorts the ways in which a command may end."""
+        """Records how a command ended."""
         code, _, err = ended
         if code == 0:
             when_done()
@@ -191,7 +191,7 @@ class Writer(threading.Thread):
         elif code in (CORRUPT, USAGE):
             self.history.note_wrong(f"{what} {path} ended with {code}: {err[-300:]}")
         elif what == "mv" and code == NOT_FOUND:
-            # A move that is asked for again by the client itself must be answered as the first was (P8).
+            # When the client retries a move, the answer must be that of the first attempt (P8).
             self.history.note_wrong(f"{what} {path}: the source was there, but: {err[-300:]}")
         else:
             self.history.count(f"{what} refused")
@@ -199,14 +199,14 @@ class Writer(threading.Thread):
 
 
 class Breaker:
-    """Draws who dies, when, and how long they stay away."""
+    """Draws the victim of each fault, its time, and the length of the outage."""
 
     def __init__(self, config, cluster, clients, history, log):
         self.rng = random.Random(f"{config.seed} breaker")
         self.config, self.cluster, self.clients, self.history, self.log = config, cluster, clients, history, log
         self.kills = {"manager": 0, "node": 0, "client": 0}
         self.stops = 0
-        # What is to happen later: (time, action, name).
+        # Deferred actions: (time, action, name).
         self.later = []
 
     def run(self, deadline):
@@ -222,7 +222,7 @@ class Breaker:
                 time.sleep(0.02)
 
     def due(self, everything=False):
-        """Does what was put off until now: starting and continuing."""
+        """Runs the deferred actions that are due: starting and continuing."""
         now = time.monotonic()
         for entry in [e for e in self.later if everything or e[0] <= now]:
             self.later.remove(entry)
@@ -234,11 +234,11 @@ class Breaker:
                 self.cluster.signal(name, signal.SIGCONT)
 
     def away(self):
-        """Daemons that are dead or stopped at the moment."""
+        """Daemons that are dead or stopped now."""
         return {name for _, _, name in self.later}
 
     def check_crashes(self):
-        """A daemon that ended without our doing is a finding."""
+        """A daemon that ended without being killed by this script is a finding."""
         for name in ["manager", *self.cluster.node_names]:
             if name not in self.away() and not self.cluster.alive(name):
                 code = self.cluster.processes[name].returncode
@@ -268,7 +268,7 @@ class Breaker:
             self.log("kill a client")
 
     def pause(self):
-        """A process that stands still is worse than one that is gone: it wakes up and goes on."""
+        """Stops a process for a while. That is worse than a kill: the process wakes up and goes on."""
         candidates = [n for n in ["manager", *self.cluster.node_names] if n not in self.away()]
         away = len([n for n in self.away() if n != "manager"])
         name = self.rng.choice(candidates)
@@ -282,19 +282,19 @@ class Breaker:
         self.later.append((time.monotonic() + delay_s, "continue", name))
 
     def everybody(self):
-        """All daemons at once, as when a rack loses power (but not what the kernel still holds)."""
+        """Kills all daemons at once, like a power failure of a rack (except that the kernels keep their page caches)."""
         for name in self.rng.sample(["manager", *self.cluster.node_names], 1 + len(self.cluster.node_names)):
             if name not in self.away():
                 self.kill(name, self.rng.uniform(0.2, 1.0))
 
 
 def rot_found(status):
-    """Fragments found bad since the manager started."""
+    """Number of bad fragments found since the manager started."""
     return status.get("counters", {}).get("bad_fragments_found", 0)
 
 
 def settle(cluster, history, log):
-    """After the storm: all up, all whole; then every file is compared."""
+    """After the faults: waits until all are up and all is whole; then compares every file."""
     cluster.wait_up(90)
     log("all nodes are up")
     cluster.wait_for(healthy, "full redundancy of every chunk", 180)
@@ -303,7 +303,7 @@ def settle(cluster, history, log):
     before = rot_found(cluster.status())
     cluster.cli("scrub", "--quiet", timeout_s=180)
     status = cluster.status()
-    # Not "healthy": that disks are being balanced is no rot.
+    # Not "healthy": the balancing of disks is not rot.
     if rot_found(status) > before or chunks(status).get("lost"):
         history.note_wrong(f"the scrub found rot on disks that had none: {chunks(status)}, {status.get('counters')}")
     cluster.cli("gc", "--quiet", timeout_s=180)

@@ -2,15 +2,15 @@
 """CONA beside LevelDB, RocksDB and fjall under YCSB (`make bench-cona`).
 
 Writes bench/results/cona.md (tables), cona.json (every figure) and cona.svg (rates over time). The driver is bench/cona, one process an
-engine, the same for each: 20-byte keys, 200-byte values that do not compress, zipfian 0.99, one client, 64 MiB of cache, 16 MiB write
-buffers, writes handed to the operating system before they are acknowledged. The engines take turns, phase by phase, so that
-figures which are compared are of nearly the same time. `open`: the process ends, another opens the store with nothing of it in the page cache.
+engine. All have the same load: 20-byte keys, incompressible 200-byte values, zipfian 0.99, one client, 64 MiB of cache, 16 MiB write
+buffers, and writes that reach the operating system before they are acknowledged. The engines take turns, phase by phase, so that
+compared numbers are of nearly the same time. `open`: the process ends, and another opens the store with an empty page cache.
 Small letters: the page cache is evicted all the time (not for LevelDB, which reads through mmap). Needs libleveldb-dev and librocksdb-dev.
 
     python3 bench/cona.py                         5 M records, 1 M operations a phase
     python3 bench/cona.py --records 25000000 --apart
     python3 bench/cona.py --records 1000000 --ops 300000 --dir /mnt/flash
-    python3 bench/cona.py --report                tables and plots anew from the figures that are there
+    python3 bench/cona.py --report                tables and plots again from the existing numbers
 """
 
 import argparse
@@ -44,7 +44,7 @@ def arguments():
 
 
 class Engine:
-    """A driver process, told its phases one by one."""
+    """A driver process, which gets its phases one by one."""
 
     def __init__(self, system, args, parent):
         self.system, self.args = system, args
@@ -68,11 +68,11 @@ class Engine:
 
     def phase(self, phase):
         if self.system == "leveldb" and phase.islower() and phase not in ("load", "open"):
-            # Evicting what is mapped shows the cost of doing so (3 to 5 thousand operations a second), not LevelDB's.
+            # Evicting mapped pages would measure the eviction (3 to 5 thousand operations a second), not LevelDB.
             return None
         if phase == "open":
             self.stop()
-            os.sync()  # what is dirty cannot be evicted
+            os.sync()  # dirty pages cannot be evicted
             self.start("--existing", str(self.records))
         else:
             if not self.process:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The studies of CONA's paper, redone on our engine (`make bench-cona-study`): insert-buffer size, merges per insert against k + 1, merge time
-exposed and hidden, reads served per level, one or more buffers, and what fluctuates under A and F.
+"""The studies of CONA's paper, repeated on this engine (`make bench-cona-study`): insert-buffer size, merges per insert against k + 1,
+merge time exposed and hidden, reads served per level, one or more buffers, and what fluctuates under A and F.
 
-The paper's shape (doubling cells, 16-bit fragments in all but the last, no cache of records) beside ours. Nothing is
-synced or logged, as in the paper, whose store was a mapped file. Writes bench/results/cona-study.md, .json and .svg.
+Compares the paper's shape (doubling cells, 16-bit fragments in all but the last, no cache of records) with this engine's.
+Nothing is synced or logged, as in the paper, whose store was a mapped file. Writes bench/results/cona-study.md, .json and .svg.
 
     python3 bench/cona_study.py                    2 M records, 1 M operations a phase, about ten minutes
     python3 bench/cona_study.py --records 300000 --ops 200000

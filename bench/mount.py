@@ -3,7 +3,7 @@
 
 Writes bench/results/mount.md, mount.json (every figure of every round) and mount.svg. Six nodes and six bricks, 4+2, on one
 medium; the passthrough is libfuse's `passthrough_ll` over the same medium: what FUSE itself costs. Systems take turns in
-changing order. Needs root and Debian's libfuse3-dev, gcc and glusterfs-server (installed if they may be), and the release build.
+changing order. Needs root, the release build, and Debian's libfuse3-dev, gcc and glusterfs-server (installed where possible).
 
     python3 bench/mount.py                    three rounds on tmpfs, a few minutes
     python3 bench/mount.py --medium disk
@@ -122,7 +122,7 @@ def wait_mounted(path, seconds=30):
 
 
 class Work:
-    """The workloads, on one mount; each returns what was done in how many seconds."""
+    """The workloads on one mount. Each returns the work done and the seconds."""
 
     def __init__(self, config, system, number):
         self.config, self.system, self.top = config, system, os.path.join(system.mount_point, f"round{number}")
@@ -206,7 +206,7 @@ class Work:
 
 
 def rate(work, row):
-    """In the work's own unit."""
+    """The rate in the work's own unit."""
     return row["seconds"] * 10_000 / row["entries"] if WORKS[work][0] == "s" else row["amount"] / row["seconds"]
 
 
@@ -271,7 +271,7 @@ def median_of(rows, system, work):
 
 
 def judge(rows):
-    """Goals: (work, what is asked, what was reached, hit)."""
+    """Goals: (work, wanted, reached, hit)."""
     judged = []
     for work, (_, goal) in WORKS.items():
         ours = median_of(rows, "tessera", work)

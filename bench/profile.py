@@ -51,7 +51,7 @@ def sample(roles, work, directory, callers):
         files[role] = os.path.join(directory, f"{role}.perf")
         words = ["perf", "record", "-q", "-e", "cpu-clock", "-F", "997", "-o", files[role], "-p", ",".join(map(str, pids))]
         recorders.append(procs.start(words + (["-g"] if callers else []), os.path.join(directory, "perf.log")))
-    # perf reads /proc and opens an event per thread and CPU before it samples.
+    # perf reads /proc and opens an event for each thread and CPU before it samples.
     time.sleep(2)
     try:
         return work(), files
@@ -69,7 +69,7 @@ def measured(driver, roles, words):
 
 
 def hottest(path, top):
-    """(share of the role's samples, thread name, function) of one perf.data, most first."""
+    """(share of the role's samples, thread name, function) of one perf.data, largest share first."""
     out = subprocess.run(["perf", "report", "-i", path, "--stdio", "--no-children", "-g", "none", "-F", "overhead,comm,sym",
                           "--percent-limit", "0.4"], capture_output=True, text=True, timeout=300).stdout
     lines = [line.split(None, 2) for line in out.splitlines() if "%" in line and not line.startswith("#")]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What content addressing costs, gains, and could gain: MosaStore's three workloads (`make bench-similarity`).
 
-*different* files, *similar* ones (the same again and again) and *checkpoint* images of a real program are written one after another
-without dedup, with it on the CPU, and with an oracle that knows digests and boundaries in advance: what would be gained if naming
-chunks cost nothing. Writes bench/results/similarity.md, .json and .svg. Needs Linux, Python 3.9, root and the release build;
+Writes *different* files, *similar* ones (the same again and again) and *checkpoint* images of a real program one after another:
+without dedup, with dedup on the CPU, and with an oracle that knows digests and boundaries in advance. The oracle shows the gain if
+naming chunks cost nothing. Writes bench/results/similarity.md, .json and .svg. Needs Linux, Python 3.9, root and the release build;
 installs Debian's ncbi-blast+ and gdb when they are missing.
 
     python3 bench/similarity.py             three rounds: about ten minutes, and five more for the images
@@ -25,9 +25,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 NODES, CLASS = 6, "ec:4+2"
 FIXED, DEFAULT, FINE = "fixed:1M", "cdc:256K..4M", "cdc:16K..256K"
-# name: (dedup, hashes and boundaries are known in advance)
+# name: (dedup, whether hashes and boundaries are known in advance)
 SYSTEMS = {"off": ("off", False), "off, not hashed": ("off", True), "cpu": ("all", False), "oracle": ("all", True)}
-# Cuts whose finds are compared. `segments/FLOOR+`: also at the edges of the image's own segments of at least FLOOR bytes.
+# Ways of cutting to compare. `segments/FLOOR+` also cuts at the edges of the image's own segments of at least FLOOR bytes.
 CUTS = [f"{prefix}{rule}" for rule in (FIXED, "fixed:64K", DEFAULT, FINE) for prefix in ("", "segments/65536+", "segments/1+")]
 
 
@@ -70,7 +70,7 @@ def need_programs(config):
 
 
 def limit_network(mbit):
-    """All that goes over TCP shares a network of so many Mbit/s; the namespace is ours alone."""
+    """Limits all TCP traffic together to this many Mbit/s; the network namespace is private."""
     subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], capture_output=True)
     if mbit:
         for words in (["qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb", "default", "1"],
@@ -79,16 +79,16 @@ def limit_network(mbit):
 
 
 def plan(workload, mbit):
-    """(system, chunking) of one workload. Without dedup boundaries are of no use, so there blocks are fixed."""
+    """(system, chunking) of one workload. Without dedup, boundaries are useless, so blocks are fixed."""
     rules = [DEFAULT] + ([FINE] if workload == "checkpoint" else [])
     if mbit:
-        # What the network bounds, names do not: the short list.
+        # The network is the bottleneck, not the naming: the short list.
         return [("off", FIXED), *((system, rule) for rule in rules for system in ("cpu", "oracle"))]
     return [("off", FIXED), ("off, not hashed", FIXED), *((system, rule) for rule in (FIXED, *rules) for system in ("cpu", "oracle"))]
 
 
 def sources(config, workload, seed, paths):
-    """What the driver is told before each file is written; none: the one before again."""
+    """The driver's commands before each file; None: write the previous data again."""
     size = config.file_mib << 20
     if workload == "different":
         return [("prepare", size, seed + i) for i in range(config.files)]
@@ -98,7 +98,7 @@ def sources(config, workload, seed, paths):
 
 
 def write_all(config, driver, mbit, system, chunking, files):
-    """One empty store, and all files into it."""
+    """Writes all files to one empty store."""
     dedup = SYSTEMS[system][0]
     cluster = Cluster(config.binary, config.dir, NODES)
     row = {"bytes": 0, "seconds": 0, "new_bytes": 0, "sent_bytes": 0, "chunks": 0, "known_chunks": 0, "computed_bytes": 0,
@@ -106,7 +106,7 @@ def write_all(config, driver, mbit, system, chunking, files):
     try:
         cluster.start_all()
         for name in cluster.node_names if mbit else ():
-            # A client that finds no Unix socket goes by the network.
+            # Without a Unix socket a client uses the network.
             os.remove(os.path.join(config.dir, f"{name}.sock"))
         driver.ask("connect", cluster.address)
         driver.ask("mkdir", "tess:/d", f"redundancy={CLASS}", f"dedup={dedup}", f"chunking={chunking}")
@@ -149,7 +149,7 @@ def run_round(config, number, drivers, paths, rows):
 
 
 def look(driver, paths):
-    """What of each image is in the one before it and in all before it, cut in each way."""
+    """For each way of cutting: the share of each image that is in the one before it, and in all before it."""
     rows = []
     for number, path in enumerate(paths):
         driver.ask("load", path)

@@ -3,7 +3,7 @@
 
 Writes bench/results/store.md (tables, targets hit or missed and what bounds them), store.json (every
 figure of every round) and store.svg. Needs Linux, Python 3.9 and the release build; as root on Debian it
-installs fio and glusterfs-server when they are missing, elsewhere it says what it leaves out.
+installs fio and glusterfs-server when they are missing; elsewhere it reports what it leaves out.
 
     python3 bench/store.py                  five rounds on tmpfs and on disk, about fifteen minutes
     python3 bench/store.py --quick          one small round: does everything work? about two minutes
@@ -55,7 +55,7 @@ def arguments():
 
 
 def need_programs(config):
-    """Installs fio and the peer by apt when we may; otherwise leaves the peer out, and says so."""
+    """Installs fio and the peer by apt as root on Debian; otherwise leaves the peer out, and says so."""
     wanted = {"fio": "fio", **({"glusterd": "glusterfs-server"} if "gluster" in config.systems else {})}
     missing = [package for program, package in wanted.items() if shutil.which(program) is None]
     if missing and os.geteuid() == 0 and shutil.which("apt-get"):
@@ -71,7 +71,7 @@ def need_programs(config):
 
 
 def check_space(config):
-    """Too little room is said before the first byte is written."""
+    """Reports too little space before the first byte is written."""
     for medium, directory in (("tmpfs", config.tmpfs_dir), ("disk", config.disk_dir)):
         if medium not in config.media:
             continue
@@ -85,11 +85,11 @@ def check_space(config):
 
 
 def attempt(what, work, problems):
-    """One part of the run; when it fails the others still run, and the failure is kept."""
+    """Runs one part of the run. A failure is recorded, and the other parts still run."""
     print(f"{what} …", flush=True)
     try:
         return work()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs into the results
+    except Exception as error:  # noqa: BLE001 - every failure belongs into the results
         traceback.print_exc()
         problems.append(f"{what}: {error}")
         return None
@@ -152,7 +152,7 @@ def main():
             machine.remove(config.disk_dir)
     private = ("disk_dir", "tmpfs_dir", "results", "binary", "driver", "keep")
     result["config"] = {k: v for k, v in vars(config).items() if k not in private}
-    # Results name no directory of the machine they come from.
+    # Results contain no directory names of the machine.
     for name, place in (("disk", config.disk_dir), ("tmpfs", config.tmpfs_dir)):
         problems = [problem.replace(place, f"<{name}>") for problem in problems]
     result["load_after"], result["problems"] = machine.load_average(), problems

@@ -24,7 +24,7 @@ SKIPPED = ["runtime::tests::kernels"]
 
 
 def packages():
-    """Debian's packages that are needed and not installed."""
+    """Debian's packages that are needed and missing."""
     have = {
         "gcc-aarch64-linux-gnu": shutil.which(COMPILER),
         "libc6-dev-arm64-cross": (PREFIX / "include" / "stdio.h").exists(),
@@ -34,13 +34,13 @@ def packages():
 
 
 def has_std():
-    """Whether the Rust toolchain has its library for the target."""
+    """Whether the Rust toolchain has the library for the target."""
     result = subprocess.run(["rustc", "--print", "target-libdir", "--target", TARGET], capture_output=True, text=True)
     return result.returncode == 0 and any(pathlib.Path(result.stdout.strip()).glob("libstd-*"))
 
 
 def install():
-    """Installs what is missing, as far as it is available."""
+    """Installs what is missing, if it is available."""
     absent = packages()
     if absent and shutil.which("apt-get"):
         subprocess.run(["apt-get", "update", "-qq"])
@@ -50,13 +50,13 @@ def install():
 
 
 def missing():
-    """What is missing, in words; empty if nothing is."""
+    """A text that names what is missing; empty if nothing is."""
     words = [f"Debian's {package}" for package in packages()]
     return words if has_std() else [*words, f"Rust's library for {TARGET} (rustup target add {TARGET})"]
 
 
 def cargo(*words):
-    """Runs cargo for the target. Whether it succeeded."""
+    """Runs cargo for the target. Returns whether it succeeded."""
     name = TARGET.upper().replace("-", "_")
     tools = {f"CARGO_TARGET_{name}_LINKER": COMPILER, f"CARGO_TARGET_{name}_RUNNER": f"{QEMU} -L {PREFIX}"}
     return subprocess.run(["cargo", *words], cwd=ROOT, env=os.environ | tools).returncode == 0

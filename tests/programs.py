@@ -1,6 +1,6 @@
-"""Programs people use, on a mounted store: each does its work, and what it left is compared from another mount.
+"""Common programs on a mounted store: each does its work, and its output is compared from another mount.
 
-tests/suites.py runs them. Each takes a `Place` and returns what it did, in a few words; anything wrong is an exception.
+tests/suites.py runs them. Each takes a `Place` and returns a few words on what it did; a failure is an exception.
 """
 
 import filecmp
@@ -13,16 +13,16 @@ import subprocess
 import threading
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# A tree with what trees have: small and large files, deep directories, links, modes; not too large for every day.
+# A tree with the usual entries: small and large files, deep directories, links, modes; small enough for daily runs.
 TREE = [pathlib.Path("/usr/include/linux"), pathlib.Path("/etc")]
-# What makes this machine a Debian: thousands of names, links, programs, databases.
+# The files that make this machine a Debian: thousands of names, links, programs, databases.
 SYSTEM = [pathlib.Path(top) for top in ("/etc", "/usr/sbin", "/usr/share/zoneinfo", "/usr/share/perl5", "/var/lib/dpkg/info", "/var/lib/dpkg/alternatives")]
-# A program's sources as their authors give them out, with a makefile and a test of what it makes; the crate that carries them.
+# A program's sources as its authors publish them, with a makefile and a test; the crate that carries them.
 SOURCES = ("bzip2-sys", "0.1.13", "bzip2-1.0.8")
 
 
 class Place:
-    """A directory on a mount, the same on another one, and room beside the store."""
+    """A directory on a mount, the same directory on another mount, and scratch space outside the store."""
 
     def __init__(self, here, there, scratch):
         self.here, self.there, self.scratch = here, there, scratch
@@ -35,7 +35,7 @@ class Place:
 
 
 def run(*words, **more):
-    """A command that must succeed; its stdout."""
+    """Runs a command that must succeed; returns its stdout."""
     done = subprocess.run([str(w) for w in words], capture_output=True, text=True, errors="replace", **more)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
@@ -43,7 +43,7 @@ def run(*words, **more):
 
 
 def source(place, tops=TREE):
-    """A tree to copy: what of these is here and readable, without what changes meanwhile."""
+    """A tree to copy: those of `tops` that are here and readable, without files that change meanwhile."""
     tree = place.scratch / "tree"
     for top in tops:
         if top.is_dir():
@@ -56,7 +56,7 @@ def names(tree):
 
 
 def tar(place):
-    """A system's files go in through tar, and tar finds no difference from the other mount; back out it is the same archive."""
+    """Stores a system's files through tar. tar finds no difference from the other mount, and reading them back gives the same archive."""
     tree = source(place, SYSTEM)
     archive = place.scratch / "a.tar"
     run("tar", "-C", tree, "--sort=name", "-cf", archive, ".")
@@ -64,13 +64,13 @@ def tar(place):
     run("tar", "-C", place.there, "--compare", "-f", archive)
     back = place.scratch / "b.tar"
     run("tar", "-C", place.there, "--sort=name", "-cf", back, ".")
-    # The top directory's own times are not the tree's.
+    # The times of the top directory are not part of the tree.
     run("tar", "-C", tree, "--compare", "-f", back, "--exclude=.", "--exclude=./")
     return f"{names(tree)} names in and out, no difference"
 
 
 def rsync(place):
-    """Both ways with checksums; a second run finds nothing to do."""
+    """Copies both ways with checksums; a second run finds nothing to do."""
     tree = source(place)
     args = ["rsync", "-aH", "--checksum", "--itemize-changes"]
     run(*args, f"{tree}/", f"{place.here}/")
@@ -129,7 +129,7 @@ def sources():
 
 
 def build(place):
-    """A source tree is compiled on the mount by make, which tests what comes out; the other mount finds nothing to make again."""
+    """make compiles a source tree on the mount and tests the output; on the other mount make has nothing to do."""
     tree = sources()
     shutil.copytree(tree, place.here / "src")
     run("make", "-s", "-j4", "-C", place.here / "src", "all")
@@ -141,7 +141,7 @@ def build(place):
 
 
 def sqlite(place):
-    """Transactions from two threads of this process and from the other mount by turns, in each journal mode; the sums fit."""
+    """Transactions from two threads of this process and, alternating, from the other mount, in each journal mode; the sums match."""
     rows = 0
     for mode in ("DELETE", "TRUNCATE", "PERSIST"):
         path = place.here / f"{mode}.db"
@@ -182,7 +182,7 @@ def sqlite(place):
 
 
 def fio(place):
-    """Blocks with checksums, written at random and read back: by calls, by mmap, unbuffered syncs between."""
+    """Blocks with checksums, written at random and read back: by calls, by mmap, unbuffered with syncs in between."""
     common = ["--directory", place.here, "--size=24M", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--verify_state_save=0", "--output-format=terse"]
     jobs = [
         ["--name=random", "--rw=randwrite", "--bs=4k-64k", "--ioengine=psync", "--fsync=64", "--number_ios=400"],
@@ -195,7 +195,7 @@ def fio(place):
 
 
 def together(place):
-    """Writers on both mounts; each reads what the other has closed."""
+    """Writers on both mounts; each reads files that the other has closed."""
     rounds, failures = 40, []
 
     def work(mine, sends, awaits, who):
@@ -237,7 +237,7 @@ ALL = {
 
 
 def run_all(here, there, scratch, require):
-    """All of them; whether all went well. A program that is not here is installed if it must be there, else left out, and said so."""
+    """Runs all programs; returns whether all succeeded. A missing program is installed if required, else skipped with a message."""
     wanted = sorted({package for _, program, package in ALL.values() if program and not shutil.which(program)})
     if wanted and require:
         run("apt-get", "update", "-qq")
@@ -249,7 +249,7 @@ def run_all(here, there, scratch, require):
             continue
         try:
             print(f"{name}: {work(Place(here, there, scratch).under(name))}", flush=True)
-        except Exception as error:  # noqa: BLE001 - the others are to run too
+        except Exception as error:  # noqa: BLE001 - the other programs still run
             good = False
             print(f"{name}: FAILED: {type(error).__name__}: {error}", flush=True)
     return good

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Other people's test suites on a mounted store: pjdfstest (POSIX semantics), fsx (random operations on one file), and
-programs people use (tests/programs.py), these on two mounts.
+common programs (tests/programs.py), these on two mounts.
 
 Starts a store of six nodes and a mount in a scratch directory, runs the suites, and takes everything down. The suites are
-installed once under target/suites, at the versions named here. Where there is no FUSE nothing is run, and said so; with
---require that is a failure if the kernel has it. With --baseline pjdfstest and fsx run on libfuse's passthrough instead
-(package libfuse3-dev): what fails there no FUSE file system of that kind can help.
+installed once under target/suites, at the versions named here. Where there is no FUSE the script runs nothing and says so;
+with --require that is a failure if the kernel has FUSE. With --baseline pjdfstest and fsx run on libfuse's passthrough
+instead (package libfuse3-dev): its failures are inherent in such a FUSE file system.
 """
 
 import argparse
@@ -37,7 +37,8 @@ allow_remount = false
 [dummy_auth]
 entries = [["nobody", "nogroup"], ["daemon", "daemon"], ["bin", "bin"]]
 """
-# A small file is committed as a whole, a large one through a session that is opened when 4 MiB wait: few commits in between, or none would be.
+# A small file is committed as a whole, a large one through a session that opens when 4 MiB wait. Commits during the run are rare: frequent
+# ones would leave no such sessions.
 FSX_SHAPES = {
     "small": {"flen": 256 << 10, "opsize": 64 << 10, "weights": {"mapwrite": 1, "close_open": 0.3, "fsync": 0.1, "invalidate": 0.1}},
     "large": {"flen": 40 << 20, "opsize": 6 << 20, "weights": {"mapwrite": 0.03, "close_open": 0.1, "fsync": 0.05, "invalidate": 0.05, "mapread": 0.3, "truncate": 0.3}},
@@ -56,7 +57,7 @@ def can_mount():
 
 
 def install():
-    """The suites, unless they are there already."""
+    """Installs the suites, unless they are there already."""
     for name, version in SUITES.items():
         marker = TOOLS / f"{name}-{version}"
         if not marker.exists():
@@ -65,7 +66,7 @@ def install():
 
 
 class Daemon:
-    """A child of ours; `serves` is what its stdout says when it does."""
+    """A child process; `serves` is what it prints on stdout when it serves."""
 
     def __init__(self, words, log, serves):
         self.log = open(log, "ab")
@@ -81,7 +82,7 @@ class Daemon:
 
 
 def pjdfstest(mount, scratch):
-    """All cases pass; how many."""
+    """Runs pjdfstest, in which all cases must pass. Returns their number."""
     config = scratch / "pjdfstest.toml"
     config.write_text(PJDFSTEST_CONFIG)
     here = mount / "pjdfstest"
@@ -99,12 +100,12 @@ def pjdfstest(mount, scratch):
 
 
 def spool(mount):
-    """How the mount's spool stands."""
+    """The state of the mount's spool."""
     return json.loads(os.getxattr(mount, "user.tessera.mount"))["spool"]
 
 
 def fsx_config(scratch, shape):
-    """A file that tells fsx how large files and operations are, and how often each is drawn."""
+    """A file that tells fsx the sizes of files and operations, and how often each operation is drawn."""
     wanted = FSX_SHAPES[shape]
     weights = {"read": 1, "write": 1, "mapread": 1, "truncate": 1, "sendfile": 0.1, "copy_file_range": 0.1, **wanted["weights"]}
     config = scratch / f"fsx-{shape}.toml"
@@ -114,8 +115,9 @@ def fsx_config(scratch, shape):
 
 
 def fsx(mount, scratch, operations, files, mode=None, shape="small"):
-    """Random operations on some files side by side, by one write mode (none: the file system has none); every read and the end are right. What
-    went through the spool."""
+    """Random operations on several files in parallel, in one write mode (None: the file system has none). Every read and the final
+    content must be right. Returns that and what went through the spool.
+    """
     place = mount / f"{mode}-{shape}-{mount.name}"
     place.mkdir()
     if mode:
@@ -132,7 +134,7 @@ def fsx(mount, scratch, operations, files, mode=None, shape="small"):
             print(f"fsx: seed {seed} failed:\n{said[-3000:]}")
     deadline = time.monotonic() + 60
     while mode and spool(mount)["waiting_files"] and time.monotonic() < deadline:
-        time.sleep(0.05)  # What was closed last is pushed after that.
+        time.sleep(0.05)  # The file closed last is pushed after that.
     after = spool(mount) if mode else {}
     through = {what: after[what] - before[what] for what in ("pushed", "segments", "fallbacks") if mode}
     took = time.monotonic() - started
@@ -142,7 +144,7 @@ def fsx(mount, scratch, operations, files, mode=None, shape="small"):
 
 
 def fsx_modes(mount, second, scratch, operations, files):
-    """The same number of small operations in all, most by sliding window; and large ones in every mode, with room in the spool and without."""
+    """The same total of small operations, most by sliding window; large ones in every mode, with room in the spool and without."""
     good = [fsx(mount, scratch, operations - 2 * (operations // 5), files, "sliding-window")[0]]
     for mode in ["incremental", "complete-local"]:
         good.append(fsx(mount, scratch, operations // 5, 2, mode)[0])
@@ -180,7 +182,7 @@ def baseline(args, mount, scratch):
 
 
 def run_suites(args, mount, second, scratch):
-    """Those that are wanted; whether all went well."""
+    """Runs the requested suites; returns whether all succeeded."""
     wanted = [args.only] if args.only else ["pjdfstest", "fsx", "programs"]
     good = True
     if "pjdfstest" in wanted and os.geteuid() != 0:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Hints keep a pipeline's bytes at home: examples/workflows on three hosts with small files, by Dask, on mounts.
 
-Also checks the arithmetic that the results are held against. Where there is no FUSE, or Dask cannot be installed, nothing is run, and said so; with
---require either is a failure (no FUSE only if the kernel has it).
+Also checks the arithmetic that the results are compared with. Where there is no FUSE, or Dask cannot be installed, the script runs
+nothing and says so; with --require either is a failure (no FUSE only if the kernel has it).
 """
 
 import argparse
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 def arithmetic():
-    """Figures that can be worked out by hand."""
+    """Checks numbers that can be computed by hand."""
     from arithmetic import possible, read, written
     close = lambda a, b: abs(a - b) < 1e-9
     assert close(written("none", "spread", 8), 7 / 8) and written("none", "local", 8) == 0
@@ -35,7 +35,7 @@ def arithmetic():
 
 
 def pipeline(binary, hosts):
-    """Runs it three ways; whether hints saved what they should."""
+    """Runs the pipeline in three ways; returns whether hints saved what they should."""
     words = [sys.executable, EXAMPLES / "run.py", "pipeline", "--binary", binary, "--hosts", hosts, "--size", 1, "--json"]
     run = subprocess.run([str(word) for word in words], capture_output=True, text=True)
     if run.returncode:
@@ -43,7 +43,7 @@ def pipeline(binary, hosts):
         return run.returncode
     crossed = {line["way"]: line["bytes"] for line in map(json.loads, run.stdout.splitlines())}
     print("workflows: pipeline on 3 hosts: " + ", ".join(f"{way} {bytes_ / MIB:.1f} MiB" for way, bytes_ in crossed.items()) + " between hosts")
-    # Without hints two thirds of what is written cross, whoever reads it; four files a host of 1 MiB are written.
+    # Without hints two thirds of the written bytes cross, whichever host reads them; four files of 1 MiB are written on each host.
     good = crossed["none"] > 4 * hosts * MIB / 3 and crossed["hints"] <= crossed["none"] / 10
     print(f"workflows: {'hints saved at least 90 %' if good else 'WRONG: hints did not save 90 %'}")
     return 0 if good else 1

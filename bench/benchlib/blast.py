@@ -1,7 +1,7 @@
-"""Checkpoints of a real program: images of `blastn` at work, taken by gdb's `gcore`.
+"""Checkpoints of a real program: images of a running `blastn`, taken by gdb's `gcore`.
 
-The genome is invented, the same one each time: random, but half of it are copies of a few sequences that have drifted apart, as in
-real ones. The queries are pieces of it with errors. So there is much to find, and `blastn` holds more and more of it.
+The genome is generated, the same one each time: random, but half of it consists of drifted copies of a few sequences, as in real
+genomes. The queries are pieces of it with errors. So `blastn` finds many matches and its memory grows.
 """
 
 import json
@@ -16,9 +16,9 @@ GENOME_BASES = 40_000_000
 FAMILIES, COPIES, COPY_BASES = 20, 1000, 1000
 QUERIES, QUERY_BASES = 20_000, 3000
 DRIFT = 0.06
-# Bases of queries that blastn takes on at a time.
+# Bases of queries in one batch of blastn.
 BATCH_BASES = 2_000_000
-# Until it holds about 100 MB.
+# By then it holds about 100 MB.
 WARM_UP_S = 60
 
 
@@ -48,7 +48,7 @@ def write_fasta(path, sequences):
 
 
 def make_inputs(directory):
-    """The data base `genome` and `queries.fa`."""
+    """Writes the data base `genome` and `queries.fa`."""
     bases, rng = genome(), random.Random(6)
     part = GENOME_BASES // 10
     write_fasta(os.path.join(directory, "genome.fa"), ((f"chr{i + 1}", bases[i * part:(i + 1) * part]) for i in range(10)))
@@ -60,7 +60,7 @@ def make_inputs(directory):
 
 
 def images(directory, count, every_s, warm_up_s=WARM_UP_S):
-    """`count` images, one every `every_s` seconds; those of an earlier run with the same numbers are taken as they are."""
+    """Takes `count` images, one every `every_s` seconds. Images of an earlier run with the same numbers are reused."""
     about = {"count": count, "every_s": every_s, "warm_up_s": warm_up_s, "bases": GENOME_BASES, "queries": QUERIES, "batch": BATCH_BASES}
     paths = [os.path.join(directory, f"image-{i + 1:02}") for i in range(count)]
     marker = os.path.join(directory, "about.json")

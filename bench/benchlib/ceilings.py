@@ -1,4 +1,4 @@
-"""What the machine could do: fio on the file system at hand, and memory copies."""
+"""Limits of the machine: fio on the file system at hand, and memory copies."""
 
 import json
 import os
@@ -36,6 +36,6 @@ def fio_read(directory, size_bytes):
 
 
 def memcpy(driver):
-    """One thread copies the prepared gigabyte to another place, three times: bytes a second."""
+    """One thread copies the prepared gigabyte to another place three times: bytes a second."""
     done = driver.ask("memcpy", 3)
     return done["bytes"] / done["seconds"]

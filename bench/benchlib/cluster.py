@@ -10,7 +10,7 @@ from . import machine, procs
 
 
 def free_ports(count):
-    """Loopback ports that nobody listens on right now."""
+    """Loopback ports that are free now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for s in sockets:
@@ -48,11 +48,11 @@ class Cluster:
                 "--unix-socket", os.path.join(self.directory, f"{name}.sock"), "--name", name, "--host", name]
 
     def start(self, name):
-        """Starts one daemon; it may not be ready yet. It ends when we do: its standard input ends then."""
+        """Starts one daemon, without waiting. It ends with this process, because its standard input closes."""
         self.processes[name] = procs.start(self._command(name), self.log(name), stdin=subprocess.PIPE)
 
     def start_all(self, timeout_s=60):
-        """Starts everything, and waits until every node is up."""
+        """Starts all daemons, and waits until every node is up."""
         for name in ["manager", *self.node_names]:
             self.start(name)
         self.wait_up(timeout_s, all_alive=True)
@@ -113,7 +113,7 @@ class Cluster:
         return process is not None and process.poll() is None
 
     def pids(self):
-        """Role (manager, node) -> ids of the living."""
+        """Role (manager, node) -> ids of the running processes."""
         roles = {"manager": [], "node": []}
         for name, process in self.processes.items():
             if process.poll() is None:
@@ -121,7 +121,7 @@ class Cluster:
         return roles
 
     def kill(self, name):
-        """SIGKILL, and waits until it is gone."""
+        """Sends SIGKILL, and waits until the process has ended."""
         self.processes[name].kill()
         self.processes[name].wait(30)
 
@@ -132,16 +132,16 @@ class Cluster:
         return os.path.join(self.directory, name)
 
     def stored_bytes(self):
-        """Bytes allocated below all disks' directories."""
+        """Bytes allocated below all directories of disks."""
         return sum(machine.stored_bytes(self.disk_directory(n)) for n in self.node_names)
 
     def evict(self):
-        """Empties the page cache of what the nodes stored."""
+        """Evicts the nodes' data from the page cache."""
         for name in self.node_names:
             machine.evict(self.disk_directory(name))
 
     def close(self, keep=False):
-        """Ends every daemon by its id: manager first; then deletes the directory."""
+        """Ends every daemon by its id, the manager first; then deletes the directory."""
         for name in ["manager", *self.node_names]:
             process = self.processes.get(name)
             if process is not None and process.poll() is None:
@@ -154,12 +154,12 @@ class Cluster:
 
 
 def nodes_up(status):
-    """Nodes that `status --json` calls up."""
+    """Names of nodes that `status --json` reports as up."""
     return sum(1 for node in status.get("nodes", []) if isinstance(node, dict) and node.get("state") == "up")
 
 
 def healthy(status):
-    """Whether every chunk has all its fragments on members that are in place."""
+    """Whether every chunk has all its fragments on the right members."""
     return status.get("healthy") is True
 
 

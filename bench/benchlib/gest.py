@@ -1,6 +1,6 @@
 """Gest's comparison: coding against copies at equal fault tolerance.
 
-Eight nodes; m failures are tolerated by `ec:(8-m)+m` or by m+1 copies. The paper's last experiment varies m from 2 to 6
+On eight nodes `ec:(8-m)+m` or m+1 copies tolerate m failures. The paper's last experiment varies m from 2 to 6
 (so (6:2), (5:3), (4:4), (3:5), (2:6)) and finds coding up to 1.82 times as fast, at m = 6.
 """
 

@@ -1,8 +1,8 @@
 """The peer: a GlusterFS dispersed volume 4+2 on six local bricks.
 
-Everything of it lives in one directory and in the namespaces that store.py entered (see
-machine.enter_namespaces): its own hosts file, because GlusterFS refuses loopback addresses as brick names
-but takes a name that resolves to one; its own run and log directories; and no socket beyond loopback.
+All its files are in one directory and in the namespaces that store.py entered (see machine.enter_namespaces). It has
+its own hosts file, because GlusterFS refuses loopback addresses as brick names but accepts a name that resolves to one;
+its own run and log directories; and no socket beyond loopback.
 """
 
 import glob
@@ -26,7 +26,7 @@ class Gluster:
         self.mount_point = os.path.join(directory, "mnt")
         self.bricks = [os.path.join(directory, f"brick{i}") for i in range(bricks)]
         self.daemon = None
-        # A run that was killed leaves its volume's description behind.
+        # A killed run leaves the description of its volume.
         shutil.rmtree(directory, ignore_errors=True)
         for name in ["work", "run", "log", "mnt", *self.bricks]:
             os.makedirs(os.path.join(directory, name), exist_ok=True)
@@ -46,7 +46,7 @@ class Gluster:
         with open(hosts, "w") as f:
             f.write(f"127.0.0.1 localhost {HOST} {os.uname().nodename}\n")
         machine.bind_mount(hosts, "/etc/hosts")
-        # Sockets at fixed places: `gluster volume heal` finds the daemon only at /run/glusterd.socket.
+        # Some sockets have fixed paths: `gluster volume heal` finds the daemon only at /run/glusterd.socket.
         machine.mount_tmpfs("/run")
         os.makedirs("/run/gluster")
         os.makedirs("/var/log/glusterfs", exist_ok=True)
@@ -95,11 +95,11 @@ class Gluster:
             timeout_s=60,
         )
         self._until(lambda: os.path.ismount(self.mount_point), "the mount", 20)
-        # All six bricks, or the first writes would be degraded.
+        # Without all six bricks the first writes would be degraded.
         self._until(lambda: self._children_up() == len(self.bricks), "all bricks to be connected", 30)
 
     def _children_up(self):
-        """Bricks that the mounted client is connected to, by its own state file."""
+        """Number of bricks that the mounted client is connected to, by its own state file."""
         state = os.path.join(self.mount_point, ".meta/graphs/active", f"{VOLUME}-disperse-0", "private")
         try:
             with open(state) as f:
@@ -117,7 +117,7 @@ class Gluster:
             self._until(lambda: not os.path.ismount(self.mount_point), "the unmount", 10)
 
     def remount(self):
-        """A client without anything in its caches, over bricks without anything in theirs."""
+        """Remounts: neither the client nor the bricks have anything in their caches."""
         self.unmount()
         for brick in self.bricks:
             machine.evict(brick)
@@ -138,7 +138,7 @@ class Gluster:
         return procs.run(["glusterd", "--version"]).split()[1]
 
     def heal_pending(self):
-        """Entries that the volume itself knows to be in need of healing."""
+        """Number of entries that the volume lists as in need of healing."""
         out = self._cli("volume", "heal", VOLUME, "info", "summary")
         return sum(int(line.rpartition(":")[2]) for line in out.splitlines() if line.startswith("Total Number"))
 

@@ -1,8 +1,8 @@
-"""What a store may answer, given what was asked of it and what it acknowledged.
+"""The answers that a store may give, by the requests it got and those it acknowledged.
 
-Every path has one writer at a time. An acknowledged operation leaves exactly one possible state; one that
-was cut off (client killed, time out, error) leaves the old and the new state possible, until the next
-acknowledged one. A state is the hash of the content, or None for a path that is not there.
+Every path has one writer at a time. An acknowledged operation leaves exactly one possible state. An operation that was
+cut off (client killed, time out, error) leaves the old and the new state possible, until the next acknowledged one. A
+state is the hash of the content, or None for a path that does not exist.
 """
 
 import hashlib
@@ -37,19 +37,19 @@ class History:
             return set(self._possible.get(path, {None}))
 
     def begin(self, changes):
-        """Before an operation: each path of `changes` (path -> new state) may be old or new from now on."""
+        """Starts an operation: each path of `changes` (path -> new state) may be old or new from now on."""
         with self._lock:
             for path, state in changes.items():
                 self._possible[path] = self._possible.get(path, {None}) | {state}
 
     def acknowledged(self, changes):
-        """After its acknowledgement: only the new."""
+        """Ends an acknowledged operation: only the new states are possible."""
         with self._lock:
             for path, state in changes.items():
                 self._possible[path] = {state}
 
     def begin_move(self, source, target):
-        """Before a rename: the source may be gone, the target may be anything that the source may be."""
+        """Starts a rename: the source may be missing, the target may have any state that the source may have."""
         with self._lock:
             states = self._possible.get(source, {None}) - {None}
             self._possible[target] = self._possible.get(target, {None}) | states
@@ -57,7 +57,7 @@ class History:
             return states
 
     def read(self, path, state, context=""):
-        """A read found `state`; notes it as wrong when it is not possible."""
+        """A read found `state`; records a violation when it is not possible."""
         allowed = self.possible(path)
         if state in allowed:
             self.count("reads equal" if state is not None else "reads of what is not there")
@@ -75,6 +75,6 @@ class History:
             return sorted(self._possible)
 
     def living(self):
-        """Paths of which it is certain that they are there."""
+        """Paths that certainly exist."""
         with self._lock:
             return sorted(p for p, states in self._possible.items() if None not in states)

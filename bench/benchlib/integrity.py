@@ -1,8 +1,7 @@
-"""Flip 64 bytes in fragments of m members of stored files, then read them. What does a store say?
+"""Flips 64 bytes in fragments of m members of stored files, then reads the files: does the store notice?
 
-Six files, each damaged in another pair of the six members (bricks), each read once through a client with
-empty caches. A row holds: how many came back right, wrong or not at all, whether the damage was
-reported, and whether it was repaired.
+Six files, each damaged in another pair of the six members (bricks), each read once through a client with empty caches.
+A row holds how many reads were right, wrong or failed, whether the damage was reported, and whether it was repaired.
 """
 
 import mmap
@@ -22,7 +21,7 @@ STEP_BYTES = 64 << 10
 
 
 def contents():
-    """The files' bytes; random, so that a slice of 64 bytes occurs once in the world."""
+    """The files' bytes; random, so that a slice of 64 bytes is unique."""
     return [random.Random(number).randbytes(FILE_BYTES) for number in range(FILES)]
 
 
@@ -32,7 +31,7 @@ def victims(number):
 
 
 def flip(path, offset):
-    """Inverts FLIP_BYTES bytes of a file, behind its owner's back, and drops them from the page cache."""
+    """Inverts FLIP_BYTES bytes of a file without the store's knowledge, and drops them from the page cache."""
     fd = os.open(path, os.O_RDWR)
     try:
         old = os.pread(fd, FLIP_BYTES, offset)
@@ -44,7 +43,7 @@ def flip(path, offset):
 
 
 def slices(data):
-    """Short pieces of a file at regular places: what to look for on disks."""
+    """Short pieces of a file at regular offsets, to search for on disks."""
     return [data[at:at + FLIP_BYTES] for at in range(STEP_BYTES // 2, FILE_BYTES, STEP_BYTES)]
 
 
@@ -62,7 +61,7 @@ def find(directory, needles):
 
 
 def read_all(fetch):
-    """Reads every file; counts right, wrong and refused, and keeps what was said."""
+    """Reads every file; counts right, wrong and failed reads, and keeps the messages."""
     counts, said = {"right": 0, "wrong": 0, "refused": 0}, ""
     for number, data in enumerate(contents()):
         try:
@@ -106,12 +105,12 @@ def tessera(config, directory):
 
 
 def count_whole(cluster, needles):
-    """Slices that lie undamaged on some disk."""
+    """Number of slices that are undamaged on some disk."""
     return sum(len(set(find(cluster.disk_directory(n), needles))) for n in cluster.node_names)
 
 
 def _reported(cluster, said):
-    """Damage must be visible to a person: in the command's words, in status, or in a daemon's log."""
+    """Whether a person can see the damage: in the command's output, in status, or in a daemon's log."""
     places = {"command": said}
     counters = cluster.status().get("counters", {})
     found = {name: n for name, n in counters.items() if name.startswith("bad_fragments") and n}
@@ -127,7 +126,7 @@ def _reported(cluster, said):
 
 
 def _repaired(cluster, needles, stored, timeout_s=60):
-    """All slices lie whole on the disks again, and status calls every chunk whole."""
+    """Whether all slices are whole on the disks again and status reports every chunk as whole."""
     begun = time.monotonic()
     try:
         times = []
@@ -145,7 +144,7 @@ def _repaired(cluster, needles, stored, timeout_s=60):
 
 
 def gluster(config, directory):
-    """The same number of flips in the same pairs of bricks."""
+    """Damages and reads GlusterFS: the same number of flips in the same pairs of bricks."""
     peer = Gluster(os.path.join(directory, "gluster"))
     path = lambda number: os.path.join(peer.mount_point, f"f{number}")
     try:

@@ -18,7 +18,7 @@ def pick(rows, **wanted):
 
 
 def spread(values, digits=2):
-    """Median and range, or just the figure if there is one."""
+    """Median and range, or just the number if there is one."""
     text = [f"{v:.{digits}f}" for v in (statistics.median(values), min(values), max(values))]
     return text[0] if len(values) == 1 else f"{text[0]} ({text[1]}–{text[2]})"
 
@@ -40,7 +40,7 @@ def _order(chunking):
 
 
 def ratios(rows, others):
-    """Of rates, round by round."""
+    """Ratios of rates, round by round."""
     rate = {r["round"]: r["rate"] for r in others}
     return [r["rate"] / rate[r["round"]] for r in rows if r["round"] in rate]
 
@@ -66,7 +66,7 @@ def store_tables(result):
 
 
 def find_table(result):
-    """Of each way of cutting: how much is found."""
+    """Table of the found share for each way of cutting."""
     finds = result["finds"]
     later = [r for r in finds if r["image"] > 0]
     body = []
@@ -112,7 +112,7 @@ def markdown(result):
 
 
 def svg(result):
-    """Rates as bars, a group for each workload and network."""
+    """Rates as bars, one group for each workload and network."""
     parts, y = [], 50
     for mbit in result["config"]["networks"]:
         most = max((r["rate"] for r in pick(result["rows"], mbit=mbit)), default=1)

@@ -1,4 +1,4 @@
-"""The machine by its parts (never by its name), private namespaces, and page cache of single files."""
+"""The machine, described by its parts (never by its name), private namespaces, and page cache of single files."""
 
 import ctypes
 import os
@@ -46,15 +46,15 @@ def file_system(path):
 
 
 def load_average():
-    """Runnable processes over the last minute."""
+    """Runnable processes, averaged over the last minute."""
     return os.getloadavg()[0]
 
 
 def enter_namespaces():
-    """As root: starts this program again in network, mount and process namespaces of its own.
+    """As root: starts this program again in its own network, mount and process namespaces.
 
-    There only the loopback exists, mounts are nobody else's, and every process ends with us whatever
-    happens. Without the right to do so the program just goes on; returns whether it is inside.
+    They have only the loopback and private mounts, and every process in them ends with this one. Without the right to do
+    so the program goes on outside. Returns whether it is inside.
     """
     if os.environ.get(_INSIDE):
         _loopback_up()
@@ -82,12 +82,12 @@ def _loopback_up():
 
 
 def bind_mount(source, target):
-    """Lets `target` show `source`, in our mount namespace only."""
+    """Makes `target` show `source`, in this mount namespace only."""
     _mount(source, target, None, 4096)
 
 
 def mount_tmpfs(target):
-    """Lets `target` be empty and in memory, in our mount namespace only."""
+    """Makes `target` empty and in memory, in this mount namespace only."""
     _mount("tmpfs", target, b"tmpfs", 0)
 
 
@@ -98,7 +98,7 @@ def _mount(source, target, kind, flags):
 
 
 def evict(directory):
-    """Asks the kernel to forget the cached pages of all files below `directory` that are clean."""
+    """Asks the kernel to evict the clean cached pages of all files below `directory`."""
     for base, _, names in os.walk(directory):
         for name in names:
             try:
@@ -129,5 +129,5 @@ def stored_bytes(directory, match=lambda path: True):
 
 
 def remove(directory):
-    """Deletes a directory that the benchmark made; what is already gone is fine."""
+    """Deletes a directory that the benchmark made; missing files are no error."""
     shutil.rmtree(directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Horizontal bars on a logarithmic axis, written as SVG by hand: a plot should not need anything installed."""
+"""Horizontal bars on a logarithmic axis, written as SVG by hand, so that a plot needs no installed package."""
 
 import math
 from xml.sax.saxutils import escape
@@ -34,7 +34,7 @@ def svg(result):
     groups = bars(result["rows"])
     parts, y = [], 56
     for title, work, lines in groups:
-        # A decade axis of its own for bytes and for files.
+        # Bytes and files have different decades.
         low, high = (10.0, 1e5) if work == "small files" else (1e7, 1e10)
         scale = lambda v: LEFT + (WIDTH - LEFT - RIGHT) * (
             math.log(min(max(v, low), high) / low) / math.log(high / low))

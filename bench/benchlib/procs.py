@@ -1,4 +1,4 @@
-"""Processes: started in a way that they end with us, ended by their id, their CPU time read from /proc."""
+"""Processes: they end with this one, are ended by their id, and their CPU time is read from /proc."""
 
 import json
 import os
@@ -10,11 +10,11 @@ import time
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 class ProcessFailed(Exception):
-    """A process ended, was silent too long, or said something that we do not understand."""
+    """A process ended, was silent too long, or printed something unexpected."""
 
 
 def start(argv, log_path, **options):
-    """A process whose output goes to `log_path`."""
+    """Starts a process whose output goes to `log_path`."""
     log = open(log_path, "ab")
     try:
         options.setdefault("stdin", subprocess.DEVNULL)
@@ -25,7 +25,7 @@ def start(argv, log_path, **options):
 
 
 def stop(process, grace_s=10.0):
-    """SIGTERM, then SIGKILL after `grace_s`; returns the exit code."""
+    """Sends SIGTERM, and SIGKILL after `grace_s`; returns the exit code."""
     if process.poll() is None:
         process.send_signal(signal.SIGCONT)
         process.terminate()
@@ -37,7 +37,7 @@ def stop(process, grace_s=10.0):
 
 
 def run(argv, timeout_s=120, both=False, **options):
-    """Runs a command to its end; returns its stdout (`both`: and its stderr); raises with them when it fails."""
+    """Runs a command to its end. Returns its stdout (with `both`: and stderr). When it fails, raises with both."""
     done = subprocess.run(
         [str(a) for a in argv], timeout=timeout_s, capture_output=True, text=True, errors="replace", **options
     )
@@ -48,7 +48,7 @@ def run(argv, timeout_s=120, both=False, **options):
 
 
 def read_line(process, buffer, timeout_s):
-    """One line from the process' stdout pipe, or ProcessFailed. `buffer` is a bytearray kept by the caller."""
+    """One line from the process' stdout pipe, or ProcessFailed. The caller keeps `buffer`, a bytearray."""
     deadline = time.monotonic() + timeout_s
     fd = process.stdout.fileno()
     while b"\n" not in buffer:
@@ -66,7 +66,7 @@ def read_line(process, buffer, timeout_s):
 
 
 def cpu_seconds(pids):
-    """User and system time that these processes have used so far, in seconds. The gone count as nothing."""
+    """User and system time of these processes so far, in seconds. Ended processes count as 0."""
     total = 0
     for pid in pids:
         try:
@@ -79,14 +79,14 @@ def cpu_seconds(pids):
 
 
 def machine_cpu_seconds():
-    """Busy time of all cores together, in seconds; counts other programs too."""
+    """Busy time of all cores together, in seconds; includes other programs."""
     with open("/proc/stat", "rb") as f:
         user, nice, system, _idle, _wait, irq, softirq, *_ = map(int, f.readline().split()[1:])
     return (user + nice + system + irq + softirq) / TICKS_PER_SECOND
 
 
 class Driver:
-    """The Rust driver (crates/client/examples/bench_store): commands in, facts out."""
+    """The Rust driver (crates/client/examples/bench_store): receives commands, returns facts."""
 
     def __init__(self, binary, log_path, *words):
         self.buffer = bytearray()

@@ -1,4 +1,4 @@
-"""From rows to results: medians and spread, targets met or missed and what bounds them, Markdown and JSON."""
+"""From rows to results: medians and spread, targets met or missed and the bottleneck, Markdown and JSON."""
 
 import json
 import statistics
@@ -19,7 +19,7 @@ WORKS = ["write new", "read", "read, kept", "write again", "small files"]
 
 
 def spread(values):
-    """Median, least and greatest."""
+    """Median, minimum and maximum."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values), "n": len(values)}
 
 
@@ -28,14 +28,14 @@ def pick(rows, **want):
 
 
 def value_of(row, what):
-    """A row's figure; `share_of_fio` is paired with the ceiling of the same round."""
+    """A number of a row; `share_of_fio` is paired with the ceiling of the same round."""
     if what == "share_of_fio":
         return row["rate"] / (row["ceiling"]["fio_write"] / 1.5)
     return row[what]
 
 
 def judge(rows):
-    """Each target with what was measured, hit or missed, by how much, and what bounds it."""
+    """Each target with the measured value, hit or missed, by how much, and the bottleneck."""
     out = []
     for medium, work, what, sense, goal in TARGETS:
         found = pick(rows, medium=medium, system="tessera", work=work)
@@ -49,7 +49,7 @@ def judge(rows):
 
 
 def bound(rows):
-    """One sentence on what limits: where the CPU time went, and how busy the cores and the machine were."""
+    """One sentence on the bottleneck: where the CPU time went, and how busy the cores and the machine were."""
     row = sorted(rows, key=lambda r: r["rate"])[len(rows) // 2]
     total = sum(row["cpu_s"].values()) or 1e-9
     shares = ", ".join(f"{role} {100 * s / total:.0f} %" for role, s in sorted(row["cpu_s"].items(), key=lambda i: -i[1]))
@@ -84,7 +84,7 @@ def table(head, rows):
 
 
 def markdown(result):
-    """The whole of bench/results/store.md."""
+    """The text of bench/results/store.md."""
     m, config = result["machine"], result["config"]
     systems = " and ".join(["Tessera"] * ("tessera" in config["systems"]) + [f"GlusterFS {config.get('peer_version', '')}"] * ("gluster" in config["systems"]))
     lines = [
@@ -148,17 +148,17 @@ def _ceilings(result):
         "between and after the systems."]
 
 
-# How many bytes of each part a coded write and read need per byte of the file, at 4+2.
+# Bytes of each part that a coded write and read need per byte of the file, at 4+2.
 NEEDS = {"boundaries": (1, 0), "blake3": (1, 1), "encode": (1, 0), "crc32c": (3, 1), "tcp, both ends": (1.5, 1),
          "write to page cache": (1.5, 0), "read from page cache": (0, 1)}
 
 
-# Seconds a GB that the parts of a coded write and read took on the machine the targets were set for.
+# Seconds a GB of all parts of a coded write and read, on the machine that the targets were set for.
 TARGET_FLOORS = (1.0, 0.65)
 
 
 def _parts(result):
-    """The floor of CPU time: the parts of the data path alone, times what a write and a read need of them."""
+    """The lower bound of CPU time: each part of the data path alone, times its use in a write and a read."""
     each = [c["parts"] for c in {r["round"]: r["ceiling"] for r in pick(result["rows"], medium="tmpfs")}.values()
             if "parts" in c]
     if not each:
@@ -204,7 +204,7 @@ def _gest(result):
             continue
         mid = lambda found, what: statistics.median([r[what] for r in found])
         size = result["config"]["gest_bytes"]
-        # Paired by round, as everything here.
+        # Paired by round, like all ratios here.
         ratios = [e["both"] / c["both"] for e in ec for c in copies if e["round"] == c["round"]]
         rows.append([m, f"({8 - m}:{m}) {ec[0]['redundancy']}", copies[0]["redundancy"],
                      f"{mid(ec, 'stored_bytes') / size:.2f} / {mid(copies, 'stored_bytes') / size:.2f}",
@@ -221,14 +221,14 @@ def _gest(result):
 
 
 def _problems(result):
-    """What of the run failed: its figures are missing above."""
+    """Parts of the run that failed; their numbers are missing above."""
     if not result.get("problems"):
         return []
     return ["", "## What failed, and is missing above", ""] + [f"- {problem}" for problem in result["problems"]]
 
 
 def write(result, directory):
-    """store.json and store.md; the plot is plot.py's."""
+    """Writes store.json and store.md; plot.py writes the plot."""
     import os
 
     os.makedirs(directory, exist_ok=True)

@@ -12,7 +12,7 @@ def change(row, figure, end="at_end"):
 
 
 def levels(row):
-    """Levels that a store of doubling cells has, as the paper counts them: those that were answered from or are there."""
+    """Number of levels of a store of doubling cells, by the paper's count: levels that exist or that answered a look-up."""
     return max([level for level, _ in row["after"]["level_hits"] if level != BOTTOM] + [row["after"]["level_max"]]) + 1
 
 
@@ -21,20 +21,20 @@ def inserts(row):
 
 
 def merging(row):
-    """Seconds of flushing, of merging, and those of both that the writer waited for; until the phase's last operation."""
+    """Seconds of flushing, of merging, and of both while the writer waited; until the phase's last operation."""
     flush, merge, wait = (change(row, f) / 1e6 for f in ("flush_us", "merge_us", "wait_us"))
     return flush, merge, flush + merge if "inline" in row["variant"] else wait
 
 
 def merges_per_insert(row):
-    """Mean, and most of any hundredth of the phase."""
+    """Mean over the phase, and maximum of its hundredths."""
     counts = [row["before"]["merged_records"]] + [m[0] for m in row["inside"]]
     each = [(b - a) / (inserts(row) / len(row["inside"])) for a, b in zip(counts, counts[1:])]
     return sum(each) / len(each), max(each)
 
 
 def by_level(row):
-    """Shares of look-ups answered by buffers, and by cells of each level from the newest on."""
+    """Shares of look-ups answered by buffers, and by cells of each level from the newest."""
     before = dict(map(tuple, row["before"]["level_hits"]))
     hits = {level: n - before.get(level, 0) for level, n in map(tuple, row["after"]["level_hits"])}
     all_hits = max(change(row, "lookups", "after"), 1)
@@ -117,7 +117,7 @@ def steps(row, figure):
 
 
 def svg(rows):
-    """The U of buffer sizes, and the fluctuation under A and F: rate, merges, waiting over each phase."""
+    """The U curve of buffer sizes, and the fluctuation under A and F: rate, merges and waiting over each phase."""
     pick = {(r["name"], r["phase"]): r for r in rows}
     width, height = 400, 150
     colours = {"load": "#1b6ca8", "A": "#e08e45", "B": "#5a9e4b", "C": "#7a5195"}

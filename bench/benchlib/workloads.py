@@ -1,4 +1,4 @@
-"""One round: the same work for Tessera and for GlusterFS, on one medium, between two looks at the ceiling."""
+"""One round: the same work for Tessera and for GlusterFS, on one medium, between two measurements of the ceiling."""
 
 import os
 
@@ -11,7 +11,7 @@ CLASS = "ec:4+2"
 
 
 class Meter:
-    """Runs a driver command and says what it cost: rate, CPU by role, how busy the machine was."""
+    """Runs a driver command and measures its cost: rate, CPU by role, load of the machine."""
 
     def __init__(self, driver, roles):
         self.driver, self.roles = driver, roles
@@ -37,21 +37,21 @@ class Meter:
 
 
 class Round:
-    """Everything one round needs to know."""
+    """State and parameters of one round."""
 
     def __init__(self, config, number, medium, directory, driver):
         self.config, self.number, self.medium, self.directory, self.driver = config, number, medium, directory, driver
         self.rows = []
 
     def seed(self, system):
-        # Never the same bytes twice in one run.
+        # Every seed is used once in a run, so that no bytes repeat.
         return self.number * 1000 + {"tmpfs": 100, "disk": 200}[self.medium] + {"tessera": 1, "gluster": 2}[system]
 
     def add(self, system, work, row):
         self.rows.append({"round": self.number, "medium": self.medium, "system": system, "work": work, **row})
 
     def run(self):
-        """Ceiling, systems (in changing order), ceiling again; returns rows and what each ceiling was."""
+        """Ceiling, systems (in changing order), ceiling again. Returns rows and both ceilings."""
         size = self.config.size_bytes
         self.driver.ask("prepare", size, self.seed("tessera"))
         ceiling = {"memcpy": ceilings.memcpy(self.driver)}
@@ -83,7 +83,7 @@ class Round:
             machine.remove(place)
 
     def parts(self):
-        """CPU seconds a GB of each part of the data path, alone: what no arrangement of them can save."""
+        """CPU seconds a GB of each part of the data path alone: the minimum for any arrangement of them."""
         kernels = self.driver.ask("kernels")
         parts = {name: 1e9 / kernels[name] for name in ("boundaries", "blake3", "encode", "crc32c")}
         meter = Meter(self.driver, dict)
@@ -159,7 +159,7 @@ class Round:
 
     @staticmethod
     def forget(peer):
-        """Empties the mount's cache, not the bricks'."""
+        """Empties the cache of the mount, not of the bricks."""
         peer.unmount()
         peer.mount()
 

@@ -1,4 +1,4 @@
-"""What bench/cona.py measured, as tables, a list of goals, and a plot; and the judging of the goals (crates/cona's issue)."""
+"""The measurements of bench/cona.py as tables, a list of goals and a plot; judges the goals (crates/cona's issue)."""
 
 from xml.sax.saxutils import escape
 
@@ -6,9 +6,9 @@ SYSTEMS = ("cona", "leveldb", "rocksdb", "fjall")
 PEERS = SYSTEMS[1:]
 COLOURS = {"cona": "#1b6ca8", "leveldb": "#e08e45", "rocksdb": "#7a5195", "fjall": "#5a9e4b"}
 USER_BYTES = 220
-# SILT's row, as measured on another machine of this kind (direct I/O): thousand operations a second.
+# SILT, measured on another machine of this kind (direct I/O): thousand operations a second.
 SILT_COLD = {"cold A": 79, "cold B": 57, "cold C": 51, "cold D": 58, "cold F": 49}
-# The best of LevelDB, RocksDB and fjall there.
+# The best of LevelDB, RocksDB and fjall on that machine.
 PEERS_COLD = {"cold A": 64, "cold B": 48, "cold C": 49, "cold D": 42, "cold F": 29}
 
 
@@ -32,13 +32,13 @@ def written_per_byte(row):
 
 
 def memory_per_record(row):
-    """Index and filter of CONA, bytes a record."""
+    """CONA's index and filter, bytes a record."""
     figures = row["after"]
     return (figures["index_bytes"] + figures["filter_bytes"]) / max(figures["cell_records"], 1)
 
 
 def pages(row):
-    """Of CONA's look-ups in a phase: pages a look-up that cells answered, pages a look-up, shares of cache and buffers."""
+    """Of CONA's look-ups in a phase: pages for each look-up that cells answered, pages for each look-up, shares of cache and buffers."""
     change = {k: row["after"][k] - row["before"][k] for k in ("lookups", "buffer_hits", "cache_hits", "page_reads")}
     cells = change["lookups"] - change["buffer_hits"] - change["cache_hits"]
     lookups = max(change["lookups"], 1)
@@ -47,7 +47,7 @@ def pages(row):
 
 
 def goals(rows):
-    """Each goal that can be judged: what, the figure wanted, the figure got, whether more is better, and how far off it is."""
+    """Each goal that can be judged: name, wanted number, measured number, whether more is better, and relative distance."""
     pick = {(r["system"], name(r)): r for r in rows}
     out = []
 
@@ -173,7 +173,7 @@ def report(rows, about):
 
 
 def svg(rows):
-    """Rates over each phase, one panel a phase."""
+    """Rates over time, one panel a phase."""
     rows = [r for r in rows if r["series"]]
     names = list(dict.fromkeys(name(r) for r in rows))
     width, height, columns = 320, 150, 3

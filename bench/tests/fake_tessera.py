@@ -2,7 +2,7 @@
 """A toy in place of the `tessera` binary: files in one directory, daemons that do nothing. For testing chaos.py.
 
 FAKE_BUG plants one fault: `lose` (an acknowledged file vanishes now and then), `wrong` (a byte is flipped),
-`undelete` (a removed file comes back), `crash` (a node ends by itself); without it the toy keeps its word.
+`undelete` (a removed file comes back), `crash` (a node ends by itself). Without it the toy keeps its promises.
 """
 
 import json

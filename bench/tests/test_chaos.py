@@ -1,4 +1,4 @@
-"""chaos.py must be able to fail: over a toy store with planted bugs it has to find each of them.
+"""chaos.py must be able to fail: it must find each bug that a toy store plants.
 
     python3 -m unittest discover bench/tests
 """
@@ -43,7 +43,7 @@ class Chaos(unittest.TestCase):
         self.caught("crash", "ended by itself")
 
     def caught(self, bug, words):
-        # The toy draws its luck anew each time; three runs that all miss would be one in thousands.
+        # Each run of the toy is random; three misses in a row have a chance of one in thousands.
         for seed in range(3):
             code, said = run(bug, kills=40, seed=seed)
             if code == 1 and words in said:

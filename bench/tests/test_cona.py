@@ -1,4 +1,4 @@
-"""The goals of bench-cona: a miss must be called a miss, in both senses, and only what was measured is judged."""
+"""The goals of bench-cona: a miss must be reported as a miss, in both senses, and only measured values are judged."""
 
 import os
 import sys

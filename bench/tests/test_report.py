@@ -1,4 +1,4 @@
-"""Figures must be paired with their own round, and a miss must be called a miss."""
+"""Numbers must be paired with their own round, and a miss must be reported as a miss."""
 
 import os
 import sys
@@ -18,8 +18,8 @@ def row(number, medium, system, work, rate, fio, cpu=1.0):
 
 class Report(unittest.TestCase):
     def test_a_share_of_the_ceiling_is_taken_within_each_round(self):
-        # The disk is three times as fast in the second round; so is the store. Medians of the two sides
-        # divided would hide nothing here, but a wrong pairing gives 0.27 or 2.4.
+        # The disk and the store are three times as fast in the second round. A quotient of the two medians would be right here, but a wrong
+        # pairing gives 0.27 or 2.4.
         rows = [row(1, "disk", "tessera", "write new", 0.3e9, 0.5e9), row(2, "disk", "tessera", "write new", 0.9e9, 1.5e9)]
         judged = report.judge(rows)
         self.assertEqual([t["what"] for t in judged], ["share_of_fio"])

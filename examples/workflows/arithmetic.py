@@ -1,15 +1,15 @@
-"""What hints can save at most: bytes between hosts for each byte of a file, from where its class and its hint put it.
+"""The maximum that hints can save: bytes between hosts for each byte of a file, from its class and its placement.
 
-Counted is what disks give and take. Caches do better: a mount that wrote a file has it in memory still, and a task that runs there reads all of it
-there, coded or not.
+The count is of disk reads and writes. Caches do better: a mount that wrote a file still has it in memory, and a task on that mount reads
+all of it there, coded or not.
 
-Of N hosts the writer's is as likely as any other to be among those of a spread file. A class is (n, k): n fragments on distinct hosts, of which k
-make the data; copies are k = 1.
+Of N hosts the writer's is as likely as any other to hold a fragment of a spread file. A class is (n, k): n fragments on distinct hosts, of
+which k make the data; copies are k = 1.
 """
 
 
 def shape(redundancy):
-    """(n, k) of a class; `auto:K+M` is taken as the code that it uses for files above 128 KiB."""
+    """(n, k) of a class; `auto:K+M` counts as the code that it uses for files above 128 KiB."""
     kind, _, numbers = redundancy.partition(":")
     if kind in ("none", "replica"):
         return int(numbers or 1), 1
@@ -18,10 +18,10 @@ def shape(redundancy):
 
 
 def written(redundancy, placement, hosts):
-    """Bytes that leave the writer's host for each byte it writes; `there`: one fragment at a host that others chose."""
+    """Bytes that leave the writer's host for each byte it writes; `there`: one fragment is placed at a host that others chose."""
     n, k = shape(redundancy)
     local = (n - 1) / k
-    # One fragment goes there; one of the others stays with the writer, if there are others, as it does when the writer is there.
+    # One fragment goes to that host. If there are more, one stays with the writer, as it does when the writer is that host.
     there = max(1, n - 1) / k
     return {
         "spread": n / k * (1 - 1 / hosts),
@@ -31,14 +31,14 @@ def written(redundancy, placement, hosts):
 
 
 def read(redundancy, at_home, hosts):
-    """Bytes that come from elsewhere for each byte read; `at_home`: where the file was asked to be."""
+    """Bytes that come from other hosts for each byte read; `at_home`: the reader is at the file's placement."""
     n, k = shape(redundancy)
     held = 1 / k if at_home else (n / hosts if k == 1 else 1 / hosts)
     return 1 - held
 
 
 def steps(workflow):
-    """Files of a pattern, each written and read once: (bytes in units of what is staged in, where hints put them)."""
+    """Files of a pattern, each written and read once: (bytes in units of the input, placement by hints)."""
     share = 1 / 8
     return {
         "pipeline": [(4, "local")],
@@ -50,7 +50,7 @@ def steps(workflow):
 
 
 def possible(workflow, redundancy, hosts):
-    """Share of the bytes without hints that hints can save; None for workflows without such a formula."""
+    """Share of the bytes between hosts that hints can save; None for workflows without such a formula."""
     files = steps(workflow)
     if files is None:
         return None

@@ -2,10 +2,10 @@
 
     none        no hints; a task may run anywhere
     location    no hints; a task runs on the host that holds most of what it reads
-    hints       directories say how their files are kept, and tasks run where their files are
+    hints       directories set the hints of their files, and tasks run where their files are
 
-Files pass between tasks by name, so Dask knows nothing of who needs what: without location tasks are handed to it in an order that is
-drawn, and it takes whatever worker is free. A task is a function of (root of the host's mount, paths below it …); a path is text
+Files pass between tasks by name, so Dask does not know which task needs which file. Without location it gets the tasks in a random
+order and gives each to any free worker. A task is a function of (root of the host's mount, paths below it …); a path is text
 below the run's own directory of the store.
 """
 
@@ -28,19 +28,19 @@ class Flow:
         self.seed, self.random = seed, random.Random(seed)
         self.top = site.mounts[site.hosts[0]] / name
         self.top.mkdir()
-        # What is the same in all three ways: the class, and that none profits from what another stored.
+        # Common to all three ways: the class, and no deduplication against another run.
         for hint, value in (("redundancy", redundancy), ("dedup", "off")):
             os.setxattr(self.top, f"user.tessera.{hint}", value.encode())
 
     def directory(self, name, **hints):
-        """A directory for files that are used as `hints` say, if hints are given in this way."""
+        """A directory for files that are used as `hints` say. The hints are set only in the way `hints`."""
         (self.top / name).mkdir()
         for hint, value in hints.items() if self.hinted else ():
             os.setxattr(self.top / name, f"user.tessera.{hint}", value.encode())
         return name
 
     def locate(self, *words):
-        """What `tessera locate --json` says of paths, in their order."""
+        """The output of `tessera locate --json` for paths, in their order."""
         paths = [f"tess:/{self.name}/{word}" if not word.startswith("--") else word for word in words]
         return [json.loads(line) for line in self.site.tessera("locate", "--json", *paths).splitlines()]
 
@@ -53,7 +53,7 @@ class Flow:
         return [busiest(sum((collections.Counter(hosts[path]) for path in task.reads), collections.Counter())) for task in tasks]
 
     def run(self, tasks):
-        """Runs tasks side by side, each at its home; their results in the tasks' order."""
+        """Runs tasks in parallel, each at its home; returns the results in the tasks' order."""
         homes = [task.host or home for task, home in zip(tasks, self.homes(tasks))]
         futures = [None] * len(tasks)
         for i in self.random.sample(range(len(tasks)), len(tasks)):
@@ -63,24 +63,24 @@ class Flow:
 
 
 class Task:
-    """`function(root, *words)`; `reads` are the paths that it should run near, `host` where it must run in any way."""
+    """`function(root, *words)`; `reads` are the paths that it should run near, `host` is where it must run."""
 
     def __init__(self, function, *words, reads=(), host=None):
         self.function, self.words, self.reads, self.host = function, words, list(reads), host
 
 
 def busiest(hosts):
-    """The host with most bytes; of several the first by name."""
+    """The host with most bytes; of equal ones the first by name."""
     return min(hosts, key=lambda host: (-hosts[host], host)) if hosts else None
 
 
 def at_mount(mounts, name, function, words):
-    """What a worker runs: the task on the mount of the worker's own host."""
+    """Code of a worker: runs the task on the mount of the worker's own host."""
     return function(mounts[distributed.get_worker().name] / name, *words)
 
 
 def workers(site):
-    """A Dask cluster with one worker of one thread a host, named by it."""
+    """A Dask cluster with one worker of one thread a host; its name is the host's."""
     worker = lambda host: {"cls": distributed.Worker, "options": {"name": host, "nthreads": 1, "memory_limit": 0, "dashboard": False}}
     scheduler = {"cls": distributed.Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False}}
     return distributed.SpecCluster({host: worker(host) for host in site.hosts}, scheduler=scheduler, silence_logs=True)

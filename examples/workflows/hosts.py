@@ -1,9 +1,9 @@
-"""One machine as several hosts: a manager and, for each host, a node and a mount of its own on 127.0.0.2, 127.0.0.3, ….
+"""One machine as several hosts: a manager and, for each host, its own node and mount on 127.0.0.2, 127.0.0.3, ….
 
-What lives here: starting, asking and ending the daemons, and the count of bytes that cross from host to host. As root each host gets a
-mount namespace of its own, so that, as on real hosts, only what is on the same one is reached over its Unix socket and all
-else over TCP, whose rate can then be limited a host (`link_mbit`, by tc). Without root everything goes over Unix
-sockets; bytes are counted by host label, so the count is the same. What tasks do is none of this file's business.
+This file starts and ends the daemons, sends them requests, and counts the bytes between hosts. As root each host gets its own mount
+namespace. Then, as on real hosts, processes of one host use its Unix socket and all others use TCP, whose rate a host can limit
+(`link_mbit`, by tc). Without root all use Unix sockets; bytes are counted by host label, so the count is the same. This file does not know
+what tasks do.
 """
 
 import json
@@ -17,12 +17,12 @@ import urllib.request
 
 INSIDE = "TESSERA_WORKFLOWS_INSIDE"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# A daemon that is asked to end has so long: a mount commits what is open.
+# Time for a daemon to end after a request: a mount commits its open files.
 PATIENCE_S = 30
 
 
 def end_cleanly():
-    """What asks us to end, once, has everything taken down that is up: contexts are left, and nothing interrupts that."""
+    """On the first signal to end, leaves all contexts, which stop what they started. Nothing interrupts that."""
     def end(number, _):
         for other in ENDING:
             signal.signal(other, signal.SIG_IGN)
@@ -34,10 +34,11 @@ def end_cleanly():
 
 
 def enter_namespaces():
-    """As root: goes on in network, mount and process namespaces of its own, which end with us. Whether it could."""
+    """As root: continues in its own network, mount and process namespaces, which end with this process. Returns whether it could."""
     if os.environ.get(INSIDE):
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-        # Among the hosts' namespaces; the machine's own sees nothing of it, so that nothing is left there whatever ends us.
+        # Mounts are shared among the hosts' namespaces but hidden from the machine's own, so that no end of this process leaves a mount
+        # there.
         subprocess.run(["mount", "--make-rshared", "/"], check=True)
         return True
     words = ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--propagation", "slave", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -49,7 +50,7 @@ def enter_namespaces():
 
 
 def _run_inside(words):
-    """Runs it, and passes on what asks us to end: `unshare` itself would not hear it. The exit code."""
+    """Runs the words, and forwards signals to end, which `unshare` would not. Returns the exit code."""
     unshare = subprocess.Popen(words)
 
     def tell(number, _):
@@ -63,16 +64,16 @@ def _run_inside(words):
 
 
 class Daemon:
-    """A child that says on stdout where it serves, and ends when our end of its stdin does."""
+    """A child that announces its address on stdout, and ends when its stdin closes."""
 
     def __init__(self, words, log):
         with open(log, "ab") as errors:
-            # A Ctrl-C is ours alone: we end daemons one after the other, mounts while there is somebody to commit to.
+            # Only this process gets Ctrl-C: it ends the daemons one after the other, mounts while they can still commit.
             self.process = subprocess.Popen([str(w) for w in words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
         self.words, self.log = words, log
 
     def announced(self):
-        """What it said when it began to serve; waits for that."""
+        """Waits for its announcement and returns it."""
         line = self.process.stdout.readline()
         if not line:
             said = pathlib.Path(self.log).read_text(errors="replace")[-2000:]
@@ -91,7 +92,7 @@ class Daemon:
 
 
 def unmount(mount):
-    """Takes away what a mount that was killed left; nothing if it ended by itself."""
+    """Unmounts what a killed mount left; nothing if it ended by itself."""
     for words in (["fusermount3", "-u", mount], ["umount", "-l", mount]):
         mounted = any(line.split()[4] == str(mount) for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines())
         if mounted and shutil.which(words[0]):
@@ -99,7 +100,7 @@ def unmount(mount):
 
 
 class Site:
-    """Hosts `host1` … `hostN`. A context: everything ends, and its files go, when it is left."""
+    """Hosts `host1` … `hostN`. A context manager: its end stops the daemons and removes their files."""
 
     def __init__(self, binary, directory, hosts, link_mbit=None, apart=False):
         self.binary, self.directory = pathlib.Path(binary).resolve(), pathlib.Path(directory)
@@ -143,7 +144,7 @@ class Site:
 
     def _node(self, i, host):
         address = f"127.0.0.{i + 2}:0"
-        # A namespace of its own whose mounts the others see all the same.
+        # Its own namespace, whose mounts the others still see.
         own = ["unshare", "--mount", "--propagation", "unchanged"] if self.apart else []
         return self._daemon(
             "node", "--manager", self.manager, "--host", host, "--listen", address, "--metrics", address, "--disk",
@@ -160,7 +161,7 @@ class Site:
         return daemon
 
     def _limit_links(self):
-        """Each host sends, and receives, at most so much over TCP; a client's receiving is bounded by whom it reads from."""
+        """Limits what each host sends and receives over TCP; a client's receiving is limited by the senders."""
         def tc(*words):
             subprocess.run(["tc", *words], check=True)
 
@@ -173,7 +174,7 @@ class Site:
                    "match", "ip", way, f"127.0.0.{i + 2}/32", "flowid", f"1:{minor:x}")
 
     def tessera(self, *words):
-        """Runs `tessera WORDS` against this store; its stdout."""
+        """Runs `tessera WORDS` against this store; returns its stdout."""
         environment = {**os.environ, "TESSERA_MANAGER": self.manager}
         done = subprocess.run([str(self.binary), *map(str, words)], env=environment, capture_output=True, text=True)
         if done.returncode:
@@ -181,7 +182,7 @@ class Site:
         return done.stdout
 
     def figures(self):
-        """Bytes since the start, all nodes together: `between_hosts`, of files, and `log`, of the manager's commands to their replicas."""
+        """Bytes since the start, summed over nodes: `between_hosts`, of files, and `log`, of the manager's commands to log replicas."""
         total = {}
         for address in self.metrics.values():
             with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as page:

@@ -21,7 +21,7 @@ FIT = ("plus", "minus", "a", "b", "c", "crpix1", "crpix2", "xmin", "xmax", "ymin
 
 
 def program(root, *words):
-    """A task: runs a program of Montage in the run's directory; what it said."""
+    """A task: runs a program of Montage in the run's directory; returns its output."""
     done = subprocess.run(words, cwd=root, capture_output=True, text=True)
     if 'stat="ERROR"' in done.stdout or done.returncode:
         raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}: {done.stdout}{done.stderr}")
@@ -44,7 +44,7 @@ def read_rows(root, path):
 
 
 def fit(root, difference, target):
-    """The plane that fits a difference, kept as the program said it."""
+    """The plane that fits a difference, as the program printed it."""
     write(root, target, program(root, "mFitplane", difference))
 
 
@@ -60,7 +60,7 @@ def concat_fits(root, overlaps, fits, target):
 
 
 def stage_out(root, *paths):
-    """Digest of what the workflow made."""
+    """Digest of the workflow's output."""
     return [hashlib.blake2b((root / path).read_bytes(), digest_size=16).hexdigest() for path in paths]
 
 
@@ -73,7 +73,7 @@ def montage(flow, size):
     flow.directory("fits", placement="collocate:fits")
     flow.directory("corr", placement="collocate:mosaic")
 
-    # The tiles come in where they are stored: neighbours on one host, whatever the way.
+    # The tiles come in where they are stored: neighbours on one host, in every way of running.
     centres = sky.grid(pixels, ROWS, COLUMNS)
     home = lambda i: hosts[i * len(hosts) // len(tiles)]
     flow.run([Task(stage_in, f"raw/{tile}", pixels, centres[i], flow.seed, i, host=home(i)) for i, tile in enumerate(tiles)])
@@ -81,7 +81,7 @@ def montage(flow, size):
 
     raw, proj, corr = ([f"{name}/{tile}" for tile in tiles] for name in ("raw", "proj", "corr"))
     flow.run([Task(program, "mProjectPP", r, p, "tables/region.hdr", reads=[r]) for r, p in zip(raw, proj)])
-    # In this order, so that the numbers in all further tables are those of `tiles`.
+    # In this order, so that the numbers in all later tables are those of `tiles`.
     names = "\n".join([f"| {'fname':<12} |", *(f"  {tile:<12}  " for tile in tiles), ""])
     flow.run([Task(write, "tables/names.tbl", names, reads=["tables/region.hdr"])])
     flow.run([Task(program, "mImgtbl", "-t", "tables/names.tbl", "proj", "tables/images.tbl", reads=["tables/names.tbl"])])

@@ -1,8 +1,8 @@
-"""The five patterns of data in workflows (WOSS, section 3.3.1 and figure 58): what is written, with which hints, and who reads it.
+"""The five patterns of data in workflows (WOSS, section 3.3.1 and figure 58): what is written, with which hints, and which task reads it.
 
-Each pattern is a function of (flow, size in bytes), as the papers' benchmarks: it begins with files that are staged in, one a host, and ends with
-the result being staged out, that is read once more. Tasks turn their input into other bytes of known digest, so that nothing is deduplicated away and
-what a task read is compared with what the one before it wrote.
+Each pattern is a function of (flow, size in bytes), as in the papers' benchmarks. It begins with files that are staged in, one a host, and
+ends with the result being staged out, which reads it once more. Tasks turn their input into other bytes of known digest, so that nothing is
+deduplicated away and each task's input can be compared with the output of the task before it.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ BLOCK = 1 << 20
 
 
 class Stream:
-    """A file under way, with the digest of its bytes."""
+    """An open file with the digest of its bytes."""
 
     def __init__(self, path, mode, offset=0):
         self.file, self.digest = open(path, mode, buffering=0), hashlib.blake2b(digest_size=16)
@@ -40,7 +40,7 @@ class Stream:
 
 
 def stage_in(root, path, size):
-    """Writes bytes that nobody has seen; their digest."""
+    """Writes new bytes; returns their digest."""
     with Stream(root / path, "wb") as out:
         for at in range(0, size, BLOCK):
             out.write(os.urandom(min(BLOCK, size - at)))
@@ -56,9 +56,9 @@ def stage_out(root, path):
 
 
 def process(root, salt, sources, target, share=1.0):
-    """A stage's program: reads its sources (paths, or regions (path, offset, size)), writes `share` of as much in other bytes.
+    """A stage's program: reads its sources (paths, or regions (path, offset, size)), and writes `share` of as many other bytes.
 
-    Digests of what it read, digest of what it wrote.
+    Returns digests of what it read, and the digest of what it wrote.
     """
     alphabet, read = another(salt), []
     with Stream(root / target, "wb") as out:
@@ -67,7 +67,7 @@ def process(root, salt, sources, target, share=1.0):
             path, offset, left = (source, 0, 1 << 62) if whole else source
             with Stream(root / path, "rb", offset) as file:
                 if not whole:
-                    # Who reads a region tells the kernel not to read ahead beyond it.
+                    # A reader of a region tells the kernel not to read ahead beyond it.
                     os.posix_fadvise(file.file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
                 while block := file.read(min(BLOCK, left)):
                     left -= len(block)
@@ -77,7 +77,7 @@ def process(root, salt, sources, target, share=1.0):
 
 
 def fill_region(root, salt, source, target, offset):
-    """Writes the whole source, in other bytes, at `offset` of a file that is there. (digest read, digest written)."""
+    """Writes the whole source, in other bytes, at `offset` of an existing file. Returns (digest read, digest written)."""
     alphabet = another(salt)
     with Stream(root / source, "rb") as file, Stream(root / target, "r+b", offset) as out:
         while block := file.read(BLOCK):
@@ -91,13 +91,13 @@ def another(salt):
 
 
 def same(read, written):
-    """What was read is what was written."""
+    """Checks that the bytes read are the bytes written."""
     if read != written:
         raise AssertionError(f"read other bytes than were written: {read} instead of {written}")
 
 
 def staged(flow, size, directory):
-    """A file of `size` a host, staged in there in every way of running: paths, digests."""
+    """A file of `size` on each host, staged in there in every way of running: paths, digests."""
     paths = [f"{directory}/{host}" for host in flow.site.hosts]
     return paths, flow.run([Task(stage_in, path, size, host=host) for path, host in zip(paths, flow.site.hosts)])
 
@@ -115,7 +115,7 @@ def pipeline(flow, size):
 
 
 def broadcast(flow, size):
-    """One file that a task on every host reads: with hints, in a copy for every second one of them."""
+    """One file that a task on every host reads; with hints it has a copy for every second host."""
     hosts = flow.site.hosts
     flow.directory("in", placement="local")
     staged_in = flow.run([Task(stage_in, "in/all", size, host=hosts[0])])
@@ -143,12 +143,12 @@ def reduce(flow, size, share=1 / 8):
 
 
 def reduce_equal(flow, size):
-    """The same with the papers' sizes (table 13): what is merged is as much as what came in."""
+    """The same with the papers' sizes (table 13): the merged file is as large as the input."""
     reduce(flow, size, share=1.0)
 
 
 def scatter(flow, size):
-    """One file; a task a host reads its own region of it."""
+    """One file; a task on each host reads its own region of it."""
     hosts = flow.site.hosts
     flow.directory("in", placement="local")
     staged_in = flow.run([Task(stage_in, "in/all", size * len(hosts), host=hosts[0])])
@@ -164,7 +164,7 @@ def scatter(flow, size):
 
 
 def region_homes(flow, path, size, count):
-    """For each region of the file the host that has most of it as it is, by the file's extents."""
+    """For each region of the file the host that has the most of its plain bytes, by the file's extents."""
     if not flow.located:
         return [None] * count
     regions = [{} for _ in range(count)]
@@ -178,7 +178,7 @@ def region_homes(flow, path, size, count):
 
 
 def gather(flow, size):
-    """A task a host writes its own region of one file; one task reads it all."""
+    """A task on each host writes its own region of one file; one task reads it all."""
     hosts = flow.site.hosts
     paths, written = staged(flow, size, flow.directory("in", placement="local"))
     flow.directory("whole", placement="collocate:whole")

@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def rows(settings, runs):
-    """A row per workflow and class: medians by way, what hints saved, what they could, what was asked for."""
+    """A row per workflow and class: medians by way, bytes that hints saved, bytes that they could save, and the goal."""
     for workflow in settings["workflows"]:
         for redundancy in settings["classes"]:
             mine = [r for r in runs if (r["workflow"], r["class"]) == (workflow, redundancy)]

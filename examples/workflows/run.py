@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Workflows on a store of several hosts, played by one machine, three ways each: no hints; location only; hints and location.
+"""Workflows on a store of several hosts, simulated on one machine, three ways each: no hints; location only; hints and location.
 
     python3 examples/workflows/run.py                          the five patterns
     python3 examples/workflows/run.py montage                  a mosaic of the sky (needs Debian's `montage`)
     python3 examples/workflows/run.py pipeline reduce --classes none,replica:2 --link 200
 
-Prints, for each, the bytes that crossed from host to host, and the time. Dask is installed from PyPI into target/workflows, a virtual
-environment of its own, when it is not there; `--link` (a limit for each host's network, in Mbit/s) and private namespaces need root.
+Prints, for each, the bytes between hosts and the time. Dask is installed from PyPI into target/workflows, its own virtual
+environment, when it is missing; `--link` (a limit for each host's network, in Mbit/s) and private namespaces need root.
 """
 
 import argparse
@@ -27,7 +27,7 @@ NO_DASK = 75
 
 
 def use_dask():
-    """Goes on with the Python of an environment that has Dask, made now if need be."""
+    """Continues with the Python of an environment that has Dask; makes it if it is missing."""
     wanted, marker, python = HERE / "requirements.txt", VENV / "requirements.txt", VENV / "bin" / "python"
     if not (marker.exists() and marker.read_text() == wanted.read_text()):
         print(f"installing Dask into {VENV.relative_to(ROOT)}", file=sys.stderr)
@@ -66,7 +66,7 @@ def arguments():
 
 
 def one_run(site, client, workflow, way, redundancy, size, seed):
-    """Runs it once, and takes its files away again. What crossed, and how long it took."""
+    """Runs the workflow once, and removes its files. Returns the bytes between hosts and the time."""
     from flow import Flow
     name = f"{workflow.split(',')[0]}-{seed}-{way}"
     flow = Flow(site, client, name, way, redundancy, seed)
@@ -88,7 +88,7 @@ def workflow_of(name):
 
 
 def all_runs(args, apart, tell):
-    """Every workflow in every class and way, in rounds, so that a slow moment of the machine hits all alike."""
+    """Every workflow in every class and way, in rounds, so that a slow moment of the machine affects all alike."""
     import distributed
     from flow import WAYS, workers
     from hosts import Site
@@ -111,7 +111,7 @@ def all_runs(args, apart, tell):
 
 
 def add_result(directory, result):
-    """Puts the result beside those of other titles into `directory`'s workflows.{json,md,svg}."""
+    """Adds the result, beside those of other titles, to `directory`'s workflows.{json,md,svg}."""
     import report
     directory = pathlib.Path(directory)
     kept = directory / "workflows.json"

@@ -1,6 +1,6 @@
-"""Tiles of an invented sky: FITS images (FITS standard 4.0) in gnomonic projection, each with its own centre and background.
+"""Tiles of a generated sky: FITS images (FITS standard 4.0) in gnomonic projection, each with its own centre and background.
 
-The same seed gives the same stars wherever a tile lies, so overlapping tiles agree but for noise and background.
+The same seed gives the same stars wherever a tile lies, so overlapping tiles differ only in noise and background.
 """
 
 import math
@@ -13,7 +13,7 @@ OVERLAP = 0.2
 
 
 def grid(pixels, rows, columns):
-    """Centres (right ascension, declination in degrees) of tiles side by side that overlap by a fifth."""
+    """Centres (right ascension, declination in degrees) of adjacent tiles that overlap by a fifth."""
     step = pixels * PIXEL_DEG * (1 - OVERLAP)
     return [(CENTRE_DEG[0] - (c - (columns - 1) / 2) * step, CENTRE_DEG[1] + (r - (rows - 1) / 2) * step)
             for r in range(rows) for c in range(columns)]
@@ -36,7 +36,7 @@ def mosaic_header(pixels, rows, columns):
 
 
 def tile(pixels, centre, seed, number):
-    """A tile's file: bytes."""
+    """The bytes of a tile's file."""
     noise = numpy.random.default_rng([seed, number])
     y, x = numpy.mgrid[0:pixels, 0:pixels]
     image = noise.normal(0, 1, (pixels, pixels)) + noise.uniform(20, 80) + (noise.uniform(-9, 9) * x + noise.uniform(-9, 9) * y) / pixels
