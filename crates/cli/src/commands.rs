@@ -19,6 +19,9 @@ macro_rules! commands {
 
         impl Command {
             /// Runs the command.
+            ///
+            /// # Errors
+            /// The command's failure.
             pub fn run(self) -> Outcome {
                 match self {
                     $(Command::$name(args) => {

@@ -121,6 +121,9 @@ impl Store {
     }
 
     /// The inode at a path.
+    ///
+    /// # Errors
+    /// The path does not exist, or the manager cannot be reached.
     pub fn item(&self, path: &StorePath) -> Outcome<Item> {
         Ok(Item { path: path.clone(), attr: self.stat(path)? })
     }
@@ -138,6 +141,9 @@ impl Store {
     }
 
     /// Changes mode, time and owner. Owner `None`: this process's user.
+    ///
+    /// # Errors
+    /// The path does not exist, or the manager refuses.
     pub fn set_attributes(&self, path: &StorePath, mode: u32, mtime_ns: i64, of: Option<(u32, u32)>) -> Outcome {
         let Owner { mode, uid, gid } = owner(mode, of);
         let (mode, uid, gid, mtime_ns) = (Some(mode), Some(uid), Some(gid), Some(mtime_ns));
@@ -146,6 +152,9 @@ impl Store {
     }
 
     /// Stores a file again under its current policy. `progress` receives the number of further bytes done.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the store refuses the new version.
     pub fn rewrite(&self, item: &Item, progress: &(dyn Fn(u64) + Sync)) -> Outcome<WriteDone> {
         let mut told = 0;
         let mut hear = |p: Progress| {
@@ -157,6 +166,9 @@ impl Store {
     }
 
     /// Stores a file. `progress` receives the number of further bytes read.
+    ///
+    /// # Errors
+    /// The source cannot be read, or the store refuses the file.
     pub fn store(
         &self,
         path: &StorePath,
@@ -177,6 +189,9 @@ impl Store {
     }
 
     /// Fetches a file and returns its number of bytes. `progress` receives the number of further bytes that arrived.
+    ///
+    /// # Errors
+    /// The file cannot be read or verified, or the sink cannot be written.
     pub fn fetch(
         &self,
         path: &StorePath,

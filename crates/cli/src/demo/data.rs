@@ -16,6 +16,9 @@ const PAGE_BYTES: usize = 4096;
 const PAGE_CHANGED_ONE_IN: u64 = 200;
 
 /// Makes about `size_bytes` of files in `directory`.
+///
+/// # Errors
+/// The system's, with the path.
 pub fn generate(directory: &Path, size_bytes: u64) -> Outcome {
     let made = checkpoints(&directory.join("checkpoints"), size_bytes / 5, 3)
         .and_then(|()| releases(&directory.join("releases"), size_bytes * 3 / 20, 2))

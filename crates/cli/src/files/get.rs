@@ -29,7 +29,7 @@ struct Job {
 /// `tessera get`.
 ///
 /// # Errors
-/// An entry cannot be read, verified or written; the others are fetched.
+/// An argument is not valid, or an entry cannot be read, verified or written.
 pub fn get(args: GetArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let (sources, target) = split(&args.paths)?;

@@ -170,6 +170,9 @@ impl Pending {
     }
 
     /// The open file.
+    ///
+    /// # Errors
+    /// The file was already finished.
     pub fn file(&mut self) -> Outcome<&mut File> {
         self.file.as_mut().ok_or_else(|| Failure::usage("the file was finished already"))
     }

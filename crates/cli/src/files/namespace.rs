@@ -13,6 +13,9 @@ use tessera_client::path::StorePath;
 use tessera_wire::InodeKind;
 
 /// `tessera rm`.
+///
+/// # Errors
+/// An argument is not valid, or an entry cannot be removed.
 pub fn rm(args: RmArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
@@ -47,6 +50,9 @@ fn remove(store: &Store, path: &StorePath, recursive: bool) -> Outcome<u64> {
 }
 
 /// `tessera mv`.
+///
+/// # Errors
+/// An argument is not valid, or an entry cannot be moved.
 pub fn mv(args: MvArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let Some((target, sources)) = args.paths.split_last().filter(|(_, sources)| !sources.is_empty()) else {
@@ -73,6 +79,9 @@ pub fn mv(args: MvArgs) -> Outcome {
 }
 
 /// `tessera mkdir`.
+///
+/// # Errors
+/// An argument is not valid, or a directory cannot be made.
 pub fn mkdir(args: MkdirArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let hints = hints(&args.policy)?;

@@ -12,6 +12,9 @@ use tessera_client::path::StorePath;
 use tessera_policy::{CLASSIC, HINTS, PREFIX, Policy, Scheme};
 
 /// `tessera policy`.
+///
+/// # Errors
+/// A hint is not valid, or the manager refuses the change.
 pub fn policy(command: PolicyCommand) -> Outcome {
     match command {
         PolicyCommand::List { output } => list(output),

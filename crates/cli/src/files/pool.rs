@@ -103,6 +103,9 @@ fn is_general(failure: &Failure) -> bool {
 }
 
 /// The failure that sums up a run. Each failure was already printed, so a single one gets no summary.
+///
+/// # Errors
+/// The run had failures.
 pub fn sum(ran: Tally) -> Outcome {
     let Tally { untried, failures, .. } = ran;
     let Some(first) = failures.first() else { return Ok(()) };

@@ -48,7 +48,7 @@ struct Sums {
 /// `tessera put`.
 ///
 /// # Errors
-/// A source cannot be read, or the store refuses it; the other sources are stored.
+/// An argument is not valid, a source cannot be read, or the store refuses it.
 pub fn put(args: PutArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let given =

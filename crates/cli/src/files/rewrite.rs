@@ -22,7 +22,7 @@ struct Sum {
 /// `tessera rewrite`.
 ///
 /// # Errors
-/// A file cannot be read, or the store refuses its new policy; the others are rewritten.
+/// A file cannot be read, or the store refuses the new version.
 pub fn rewrite(args: RewriteArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let paths = args.paths.iter().map(|p| store_path(p)).collect::<Outcome<Vec<_>>>()?;

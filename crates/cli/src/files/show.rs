@@ -13,6 +13,9 @@ use tessera_wire::meta::VersionInfo;
 use tessera_wire::{InodeKind, hex};
 
 /// `tessera ls`.
+///
+/// # Errors
+/// A path does not exist, or the manager cannot be reached.
 pub fn ls(args: LsArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
@@ -144,6 +147,9 @@ fn document(item: &Item) -> Value {
 }
 
 /// `tessera stat`.
+///
+/// # Errors
+/// A path does not exist, or the manager cannot be reached.
 pub fn stat(args: StatArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let paths = args.paths.iter().map(|p| store_path(p.as_ref())).collect::<Outcome<Vec<_>>>()?;
@@ -190,6 +196,9 @@ fn describe(out: &Out, item: &Item, hints: &[(String, String)]) -> Outcome {
 }
 
 /// `tessera versions`.
+///
+/// # Errors
+/// A path does not exist, or the manager cannot be reached.
 pub fn versions(args: VersionsArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let path = store_path(args.path.as_ref())?;

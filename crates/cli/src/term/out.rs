@@ -32,17 +32,26 @@ impl Out {
     }
 
     /// Prints one line of a result.
+    ///
+    /// # Errors
+    /// Stdout cannot be written.
     pub fn line(&self, line: impl AsRef<str>) -> Outcome {
         let mut out = io::stdout().lock();
         out.write_all(line.as_ref().as_bytes()).and_then(|()| out.write_all(b"\n")).map_err(|e| stdout_failed(&e))
     }
 
     /// Prints one JSON document on its own line.
+    ///
+    /// # Errors
+    /// Stdout cannot be written.
     pub fn document(&self, value: &serde_json::Value) -> Outcome {
         self.line(value.to_string())
     }
 
     /// Flushes stdout.
+    ///
+    /// # Errors
+    /// Stdout cannot be written.
     pub fn flush(&self) -> Outcome {
         io::stdout().flush().map_err(|e| stdout_failed(&e))
     }

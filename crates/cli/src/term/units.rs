@@ -100,6 +100,9 @@ pub fn bar(part: u64, whole: u64, width: usize) -> String {
 }
 
 /// Parses `START..END`, both sizes and both optional: (start, end or `None` for the end of the file).
+///
+/// # Errors
+/// The text is no range, or the range ends before it starts.
 pub fn parse_range(text: &str) -> Result<(u64, Option<u64>), String> {
     let form = || format!("{text:?} is not a range; write START..END in bytes or with K, M, G (1M..1028K)");
     let (start, end) = text.split_once("..").ok_or_else(form)?;

@@ -137,6 +137,9 @@ impl Cluster {
     }
 
     /// Starts the manager, then all nodes.
+    ///
+    /// # Errors
+    /// A daemon cannot be started, or a stop was requested.
     pub fn start(&mut self, events: &Events) -> Outcome {
         let (host, port) = port(&self.shape.listen, self.shape.nodes)?;
         let recipe = self.manager_recipe(&host, port, &[]);
@@ -303,6 +306,9 @@ impl Cluster {
     }
 
     /// Kills (SIGKILL) the child `name`, as a crash would.
+    ///
+    /// # Errors
+    /// There is no such child, or `cluster.json` cannot be written.
     pub fn kill(&mut self, name: &str) -> Outcome {
         let member = self.member(name)?;
         if let Some(mut child) = member.child.take() {

@@ -13,6 +13,9 @@ use tessera_wire::meta::ClusterStatus;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// `tessera node list`, `drain`.
+///
+/// # Errors
+/// There is no such node, or the manager cannot be reached.
 pub fn node(command: NodeCommand) -> Outcome {
     match command {
         NodeCommand::List { common } => {

@@ -15,6 +15,9 @@ use tessera_wire::{DiskInfo, Health, hex};
 const BAR: usize = 16;
 
 /// `tessera status`.
+///
+/// # Errors
+/// The manager cannot be reached, or stdout cannot be written.
 pub fn status(args: StatusArgs) -> Outcome {
     let out = Out::new(args.common.output);
     let store = Store::connect(&args.common)?;
