@@ -1,6 +1,6 @@
 # The ways in. `make` alone lists them; `make run` and `make test` are the two commands of the README.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-arm check fmt bench bench-accel bench-cona bench-cona-study bench-index bench-mount bench-similarity miri soak clean
+.PHONY: help run dist test test-arm check fmt bench bench-accel bench-cona bench-cona-study bench-index bench-mount bench-similarity miri soak clean
 
 help:           ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(":.*", "", $$1); printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -8,6 +8,12 @@ help:           ## this list
 run:            ## build and start a store of eight nodes here, under ./tessera-data
 	cargo build --release -p tessera-cli
 	./target/release/tessera up
+
+dist:           ## the release binary as target/dist/tessera, its line tables in tessera.debug beside it
+	cargo build --profile profiling -p tessera-cli
+	mkdir -p target/dist
+	objcopy --only-keep-debug target/profiling/tessera target/dist/tessera.debug
+	objcopy --strip-debug --add-gnu-debuglink=target/dist/tessera.debug target/profiling/tessera target/dist/tessera
 
 check:          ## what to run all day: format, lints, unit tests, the repository's rules, golden scripts
 	cargo fmt --all --check
