@@ -1,4 +1,4 @@
-//! Versions of a file as intervals of pages: making the next one, reading any, dropping what its lifetime says.
+//! Versions of a file as intervals of pages: makes the next version, reads any, drops those beyond the file's lifetime.
 //!
 //! Version v consists of the pages with born <= v and (died is null or died > v). A change therefore writes only the pages
 //! it touches: the old ones get `died = v`, the new ones `born = v`. A page is deleted when no kept version lies in
@@ -21,12 +21,12 @@ use tessera_failpoint as failpoint;
 use tessera_policy::Lifetime;
 use tessera_wire::meta::VersionInfo;
 
-/// A row of `pages` (its file is known from where it was read).
+/// A row of `pages`, without the inode number that the query was for.
 #[derive(Debug, Clone)]
 pub struct PageRow {
     /// Offset of the first extent.
     pub start: u64,
-    /// First version it belongs to.
+    /// First version the page belongs to.
     pub born: u64,
     /// End of the last extent.
     pub end: u64,
@@ -40,10 +40,10 @@ impl PageRow {
         Ok(PageRow { start: number(0)?, born: number(1)?, end: number(2)?, extents: row.get(3)? })
     }
 
-    /// The decoded extents.
+    /// Decodes the extents.
     ///
     /// # Errors
-    /// The row is damaged: they are out of order, or do not end where the row says.
+    /// The row is damaged: its extents are out of order, or do not end where the row says.
     fn pieces(&self) -> Result<Vec<FileExtent>> {
         let pieces = pages::decode(self.start, &self.extents);
         let row = || format!("pages, row (start {}, born {})", self.start, self.born);
@@ -57,7 +57,7 @@ impl PageRow {
     }
 }
 
-/// The page of version `number` that starts last at or before `at`.
+/// The last page of version `number` that starts at or before `at`.
 fn floor_page(db: &Db, ino: u64, number: u64, at: u64) -> rusqlite::Result<Option<PageRow>> {
     db.stmt(
         "SELECT start, born, end, extents FROM pages WHERE ino = ?1 AND start <= ?2 AND born <= ?3 AND (died IS NULL OR died > ?3)
@@ -77,19 +77,22 @@ fn pages_between(db: &Db, ino: u64, number: u64, from: u64, to: u64, limit: i64)
     .collect()
 }
 
-/// Offsets stay below this: they are stored as signed numbers.
+/// Offsets stay below this, because the database stores them as signed numbers.
 pub const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 
-/// Pages that lie next to each other and the new pieces that fall among them.
+/// Adjacent pages, and the new extents that fall among them.
 struct Cluster {
     pages: Vec<PageRow>,
     new: Vec<FileExtent>,
-    /// Start of the last page at or before the last new piece, whether or not it is rewritten.
+    /// Start of the last page at or before the last new extent, whether or not that page is rewritten.
     last_page: Option<u64>,
 }
 
-/// Version `number` := the version before, with `new` (absolute, in order, holes included) laid over it. Returns
-/// by how much the bytes that are not holes grew.
+/// Makes version `number` from the version before it, with `new` (absolute, in order, holes included) laid over it.
+/// Returns the growth of the data bytes (holes do not count).
+///
+/// # Errors
+/// The database fails, or pages of the version before are damaged.
 pub fn overlay(ctx: &mut Ctx, ino: u64, number: u64, new: &[FileExtent], refs: &mut RefChanges) -> Result<i64> {
     assert!(number > 0, "inode {ino}: versions count from 1");
     assert!(pages::are_ordered(new), "inode {ino}: a commit's extents are in order, the request was checked");
@@ -136,7 +139,7 @@ fn clusters(db: &Db, ino: u64, base: u64, new: &[FileExtent]) -> Result<Vec<Clus
         let cluster = match clusters.last_mut() {
             Some(last) if last.last_page == floor_start => last,
             _ => {
-                // A neighbour with room is rewritten together with the appended extents, so that many small appends do not
+                // A neighbour with room is rewritten together with the appended extents; otherwise many small appends would
                 // make many small pages.
                 let adopt = |page: &PageRow| {
                     page.end > from || behind.is_empty() && pages::count(&page.extents) + run.len() <= MAX_PAGE_EXTENTS
@@ -167,7 +170,10 @@ fn insert_page(db: &Db, ino: u64, born: u64, pieces: &[FileExtent]) -> rusqlite:
     Ok(())
 }
 
-/// Ends every page of the version before `number`: a replacing commit starts from nothing.
+/// Ends every page of the version before `number`, because a replacing commit starts from an empty file.
+///
+/// # Errors
+/// The database fails.
 pub fn end_pages(ctx: &Ctx, ino: u64, number: u64) -> Result<()> {
     if number > 1 {
         ctx.db
@@ -177,7 +183,10 @@ pub fn end_pages(ctx: &Ctx, ino: u64, number: u64) -> Result<()> {
     Ok(())
 }
 
-/// Version `number` gets these pages besides what it has; returns their data bytes.
+/// Adds pages to version `number`; returns their data bytes.
+///
+/// # Errors
+/// The database fails.
 pub fn add_pages(ctx: &Ctx, ino: u64, number: u64, pieces: &[FileExtent], refs: &mut RefChanges) -> Result<u64> {
     for page in pages::pack(pieces) {
         insert_page(ctx.db, ino, number, &page)?;
@@ -186,8 +195,11 @@ pub fn add_pages(ctx: &Ctx, ino: u64, number: u64, pieces: &[FileExtent], refs: 
     Ok(pages::data_bytes(pieces))
 }
 
-/// Staged pages become pages of version `number` as they are; their references are counted already. Returns their data
-/// bytes.
+/// Turns the session's staged pages into pages of version `number`; their references are already counted. Returns their
+/// data bytes.
+///
+/// # Errors
+/// The database fails.
 pub fn adopt_staged(ctx: &Ctx, session: &Session, ino: u64, number: u64) -> Result<u64> {
     let id = session.session_id;
     let staged_pages = staged::load(ctx.db, id)?;
@@ -204,20 +216,23 @@ pub fn adopt_staged(ctx: &Ctx, session: &Session, ino: u64, number: u64) -> Resu
     Ok(data)
 }
 
-/// What a commit made of a file.
+/// A version about to be published.
 pub struct NewVersion {
     pub size_bytes: u64,
-    /// Without holes.
+    /// Size without holes.
     pub data_bytes: u64,
-    /// Of chunks that are new with it.
+    /// Bytes of chunks that this version stored first.
     pub new_bytes: u64,
-    /// Time of modification to record.
+    /// Modification time to record.
     pub mtime_ns: i64,
-    /// Names its bytes; 0: the version's id does.
+    /// Identifies the content; 0: the version id does.
     pub content: u64,
 }
 
-/// Makes version `number` of `inode` (whose pages are in place) the current one; `inode` must be written afterwards.
+/// Makes version `number` of `inode` the current one. Its pages are in place; the caller writes `inode` afterwards.
+///
+/// # Errors
+/// The database fails, or the inode's version id is not below the next one.
 pub fn publish(ctx: &mut Ctx, inode: &mut Inode, number: u64, version: &NewVersion) -> Result<u64> {
     assert_eq!(number, inode.version_number + 1, "inode {}: versions are numbered without gaps", inode.ino);
     assert!(version.size_bytes <= MAX_FILE_BYTES, "inode {}: {} bytes", inode.ino, version.size_bytes);
@@ -252,6 +267,9 @@ pub fn publish(ctx: &mut Ctx, inode: &mut Inode, number: u64, version: &NewVersi
 }
 
 /// Data bytes of a version.
+///
+/// # Errors
+/// The database fails.
 pub fn data_bytes(db: &Db, ino: u64, number: u64) -> rusqlite::Result<u64> {
     let found: Option<i64> = db
         .stmt("SELECT data_bytes FROM versions WHERE ino = ?1 AND number = ?2")?
@@ -260,7 +278,10 @@ pub fn data_bytes(db: &Db, ino: u64, number: u64) -> rusqlite::Result<u64> {
     Ok(found.unwrap_or(0) as u64)
 }
 
-/// Drops versions beyond the `lifetime`, except those that readers hold: they go once they are released.
+/// Drops versions beyond the `lifetime`, except those that a reader's session holds: they are dropped on its release.
+///
+/// # Errors
+/// The database fails, or a page is damaged.
 pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChanges) -> Result<()> {
     let Some(keep) = lifetime.versions_kept() else { return Ok(()) };
     if inode.version_number <= 1 {
@@ -285,7 +306,7 @@ pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChan
     Ok(())
 }
 
-/// Drops a version that is not the current one, and the pages no other kept version needs.
+/// Drops a version that is not current, and the pages that no kept version needs.
 fn drop_version(ctx: &mut Ctx, ino: u64, number: u64, refs: &mut RefChanges) -> Result<()> {
     let at = [ino as i64, number as i64];
     assert!(number > 0, "inode {ino}: versions count from 1");
@@ -315,6 +336,9 @@ fn drop_version(ctx: &mut Ctx, ino: u64, number: u64, refs: &mut RefChanges) -> 
 }
 
 /// Applies [`TrimVersions`].
+///
+/// # Errors
+/// The database fails, or a page is damaged.
 pub fn trim_versions(ctx: &mut Ctx, command: &TrimVersions) -> Result<()> {
     let mut refs = RefChanges::default();
     for &ino in &command.inos {
@@ -327,6 +351,9 @@ pub fn trim_versions(ctx: &mut Ctx, command: &TrimVersions) -> Result<()> {
 }
 
 /// Applies [`ReleaseOrphans`].
+///
+/// # Errors
+/// The database fails, or a page is damaged.
 pub fn release_orphans(ctx: &mut Ctx, command: &ReleaseOrphans) -> Result<()> {
     for &ino in &command.inos {
         match inodes::find(ctx.db, ino)? {
@@ -338,6 +365,9 @@ pub fn release_orphans(ctx: &mut Ctx, command: &ReleaseOrphans) -> Result<()> {
 }
 
 /// Removes a file without names, unless a session still holds it.
+///
+/// # Errors
+/// The database fails, or a page is damaged.
 pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Result<()> {
     let held: bool = ctx.db.stmt("SELECT 1 FROM sessions WHERE ino = ?1 LIMIT 1")?.exists([ino as i64])?;
     if held || ctx.record(|ctx| Ok(u64::from(ctx.soft.sessions.is_file_read(ino))))? != 0 {
@@ -358,7 +388,7 @@ pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Result<()> {
     Ok(())
 }
 
-/// Pages of a file that are released within the command; of a longer file they are queued, as rows moved by SQL.
+/// Most pages that one command releases. SQL moves the rows of a longer file to a queue.
 const RELEASE_PAGES: i64 = 32;
 
 fn release_pages(ctx: &mut Ctx, ino: u64) -> Result<()> {
@@ -381,6 +411,9 @@ fn release_pages(ctx: &mut Ctx, ino: u64) -> Result<()> {
 }
 
 /// Versions of a file, oldest first.
+///
+/// # Errors
+/// The database fails.
 pub fn list(db: &Db, ino: u64) -> Result<Vec<VersionInfo>> {
     let mut rows = db.stmt(
         "SELECT version_id, number, size_bytes, committed_ns, new_bytes FROM versions WHERE ino = ?1 ORDER BY number",
@@ -388,7 +421,7 @@ pub fn list(db: &Db, ino: u64) -> Result<Vec<VersionInfo>> {
     Ok(rows.query_map([ino as i64], read_info)?.collect::<Result<Vec<_>, _>>()?)
 }
 
-/// Which version is meant.
+/// Selects a version of a file.
 #[derive(Debug, Clone, Copy)]
 pub enum Which {
     /// By version id.
@@ -406,7 +439,10 @@ impl std::fmt::Display for Which {
     }
 }
 
-/// One version of a file, if it is kept.
+/// The version, or `None` if it is not kept.
+///
+/// # Errors
+/// The database fails.
 pub fn find(db: &Db, ino: u64, which: Which) -> rusqlite::Result<Option<VersionInfo>> {
     let (sql, value) = match which {
         Which::Id(id) => (
@@ -432,8 +468,11 @@ fn read_info(row: &Row) -> rusqlite::Result<VersionInfo> {
     })
 }
 
-/// Pieces of version `number` (of `size` bytes) from the one that holds `offset` on, holes included, until `len` bytes
-/// are covered or there are `max` of them. The first may start before `offset`.
+/// Extents of version `number` (of `size` bytes), holes included, from the one that contains `offset` until `len` bytes
+/// are covered or there are `max` of them. The first extent may start before `offset`.
+///
+/// # Errors
+/// The database fails, or a page is damaged.
 pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, max: usize) -> Result<Vec<FileExtent>> {
     let end = offset.saturating_add(len).min(size);
     let mut pieces: Vec<FileExtent> = Vec::new();
@@ -473,7 +512,7 @@ pub fn read(db: &Db, ino: u64, number: u64, size: u64, offset: u64, len: u64, ma
     Ok(pieces)
 }
 
-/// Where the hole that holds everything behind the page at `from` ends.
+/// End of the hole that follows the page at `from`.
 fn hole_end(db: &Db, ino: u64, number: u64, from: u64, size: u64) -> rusqlite::Result<u64> {
     let next = pages_between(db, ino, number, from, size, 1)?;
     Ok(next.first().map_or(size, |page| page.start.min(size)))

@@ -1,9 +1,9 @@
-//! Rebuilding a manager from the replicas of its command log, after its own disk is gone.
+//! Rebuilds a manager from the replicas of its command log after the manager's disk is lost.
 //!
-//! All replicas that can be named are asked for their state; the one with the highest (term, sequence) of its last entry has every
-//! entry that was ever acknowledged, provided that at least one of the nodes that held the log has answered. Its
-//! snapshot and the entries behind it, applied again, are the database. [`Restore`] is pure: the caller carries calls and
-//! answers; [`Restored::into_db`] and then [`ManagerCore::start_with`](crate::core::ManagerCore::start_with) do the rest.
+//! All named replicas are asked for their state. The one whose last entry has the highest (term, sequence) holds every
+//! acknowledged entry, provided that at least one of the nodes that held the log has answered. Its snapshot and the
+//! entries after it, applied again, are the database. [`Restore`] is pure: the caller carries calls and answers;
+//! [`Restored::into_db`] and then [`ManagerCore::start_with`](crate::core::ManagerCore::start_with) do the rest.
 
 use crate::config::Config;
 use crate::db::cache::Caches;
@@ -17,7 +17,7 @@ use tessera_wire::log::{AppendLogReply, GetSnapshot, LogEntry, ReadLog, ReadLogR
 use tessera_wire::rpc::{Answer, Call, Peer};
 use thiserror::Error;
 
-/// Bytes asked for at once.
+/// Most bytes of one read.
 const PIECE_BYTES: u32 = 4 << 20;
 const TIMEOUT_MS: u64 = 30_000;
 
@@ -32,7 +32,7 @@ pub enum RestoreError {
         /// What they said.
         why: String,
     },
-    /// Some did not answer, and might know more.
+    /// Some addresses did not answer and may hold newer entries.
     #[error(
         "{silent} did not answer ({why}) and may hold newer entries; bring them back, or restore without them \
          (--without-missing) if that many log copies cannot be lost: every acknowledged change is on {copies} nodes"
@@ -45,7 +45,7 @@ pub enum RestoreError {
         /// Log copies configured.
         copies: u32,
     },
-    /// Logs of two clusters.
+    /// The replicas are of two clusters.
     #[error("{a} belongs to another cluster than {b}; name nodes of one cluster only")]
     TwoClusters {
         /// An address.
@@ -63,15 +63,15 @@ pub enum RestoreError {
         address: String,
         /// What went wrong.
         why: String,
-        /// Its last entry.
+        /// Term of its last entry.
         term: u64,
-        /// Its last entry.
+        /// Sequence number of its last entry.
         seq: u64,
     },
-    /// Applying the log.
+    /// The log could not be applied.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// The new database.
+    /// The new database could not be written.
     #[error(transparent)]
     Db(#[from] DbError),
 }
@@ -81,15 +81,15 @@ pub enum RestoreError {
 pub struct ReplicaState {
     /// Its state.
     pub state: AppendLogReply,
-    /// Its cluster.
+    /// Cluster id.
     pub cluster_id: [u8; 16],
 }
 
-/// Where a restore stands.
+/// Phase of a restore.
 enum Phase {
     /// Waiting for states.
     States,
-    /// Reading the snapshot of the best.
+    /// Reading the best replica's snapshot.
     Snapshot(Vec<u8>),
     /// Reading entries.
     Entries,
@@ -103,7 +103,7 @@ pub struct Restore {
     copies: u32,
     states: BTreeMap<usize, Result<ReplicaState, String>>,
     best: usize,
-    /// Of any replica, damaged ones included: the new manager must exceed it.
+    /// Highest term of any replica, damaged ones included: the new manager must exceed it.
     highest_term: u64,
     phase: Phase,
     image: Option<Bytes>,
@@ -111,22 +111,22 @@ pub struct Restore {
     calls: VecDeque<Call>,
 }
 
-/// What was found.
+/// The result of a restore.
 pub struct Restored {
-    /// Cluster.
+    /// Cluster id.
     pub cluster_id: [u8; 16],
     /// The snapshot, if there is one.
     pub image: Option<Bytes>,
-    /// The entries behind it.
+    /// The entries after the snapshot.
     pub entries: Vec<LogEntry>,
-    /// Highest term any replica has seen: the new one must exceed it.
+    /// Highest term that any replica has seen: the new manager must exceed it.
     pub highest_term: u64,
-    /// Address of the replica it came from.
+    /// Address of the replica that was read.
     pub from: String,
 }
 
 impl Restore {
-    /// From the nodes at these addresses. `without_missing`: go on though some do not answer.
+    /// Restores from the nodes at these addresses. `without_missing`: continue although some do not answer.
     pub fn new(addresses: Vec<String>, without_missing: bool, config: &Config) -> Restore {
         let calls = addresses.iter().enumerate().map(|(i, address)| {
             let state = ReadLog { from_seq: 0, max_bytes: 0 };
@@ -151,7 +151,7 @@ impl Restore {
         self.calls.pop_front()
     }
 
-    /// How far it got, for people: entries and bytes read.
+    /// Progress: entries and bytes read.
     pub fn progress(&self) -> (u64, u64) {
         let image = match &self.phase {
             Phase::Snapshot(image) => image.len(),
@@ -160,10 +160,10 @@ impl Restore {
         (self.entries.len() as u64, image as u64)
     }
 
-    /// Takes in an answer; when there is something to return, everything was read.
+    /// Processes an answer; returns the result once everything is read.
     ///
     /// # Errors
-    /// Why nothing can be restored.
+    /// Nothing can be restored; the error says why.
     pub fn handle(&mut self, answer: Answer) -> Result<Option<Restored>, RestoreError> {
         let taken = match std::mem::replace(&mut self.phase, Phase::Done) {
             Phase::States => self.state(answer),
@@ -214,8 +214,8 @@ impl Restore {
         self.choose_best(why)
     }
 
-    /// The best replica is damaged. One that is as far will do; one that is less far only if losing this one is
-    /// allowed: what it alone held was never acknowledged, unless too many others are lost.
+    /// Handles damage of the best replica. Another that is as far replaces it. One that is less far replaces it only if the
+    /// log tolerates this loss: the entries that it alone held were never acknowledged, unless too many others are lost.
     fn try_another(&mut self, address: String, why: String, term: u64, seq: u64) -> Result<(), RestoreError> {
         let as_far = |s: &ReplicaState| (s.state.last_term, s.state.last_seq) == (term, seq);
         self.states.insert(self.best, Err(why.clone()));
@@ -329,10 +329,10 @@ impl Restore {
 }
 
 impl Restored {
-    /// The database, in `dir` or (None) in memory. `progress` hears of entries applied and of all of them.
+    /// Builds the database, in `dir` or (`None`) in memory. `progress` gets the entries applied and their total.
     ///
     /// # Errors
-    /// What is wrong with the directory or the log; the directory holds no database then.
+    /// The directory or the log is bad; the directory then holds no database.
     pub fn into_db(
         self,
         dir: Option<&Path>,

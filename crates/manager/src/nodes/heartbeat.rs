@@ -1,5 +1,5 @@
-//! Heartbeats and inventories of nodes: what they say changes soft state at once, what must be logged is proposed; the
-//! answer carries map, deletes and tasks.
+//! Heartbeats and inventories of nodes. Their content changes soft state at once; changes that must be logged are
+//! proposed. The reply carries the map, deletes and tasks.
 
 use crate::chunks::garbage;
 use crate::ctx::View;
@@ -13,9 +13,9 @@ use crate::soft::tasks::{Assignment, Tasks, Work};
 use tessera_wire::meta::*;
 use tessera_wire::{Code, PgInfo};
 
-/// Fragments in one verification.
+/// Most fragments in one verification task.
 const VERIFY_AT_ONCE: usize = 256;
-/// Most groups in one answer.
+/// Most groups in one reply.
 const PGS_PER_ANSWER: i64 = 4_096;
 
 /// Refuses a message of an older incarnation of the node (P11).
@@ -38,20 +38,29 @@ fn check_own(view: &View, node_id: u64, disk_id: u64) -> Result<()> {
     }
 }
 
-/// Takes in a page of an inventory.
+/// Processes a page of an inventory.
+///
+/// # Errors
+/// The incarnation is old (P11), or the database fails.
 pub fn take_inventory(view: &mut View, page: &Inventory) -> Result<Vec<Proposal>> {
     check_current(view, page.node_id, page.incarnation)?;
     check_own(view, page.node_id, page.disk_id)?;
     Ok(vec![inventory::take_page(view, page)?.propose()])
 }
 
-/// Takes in what devices have computed.
+/// Processes the results of device work.
+///
+/// # Errors
+/// The incarnation is old (P11), or the database fails.
 pub fn take_work(view: &mut View, request: &ReportWork) -> Result<Vec<Proposal>> {
     view.soft.cluster.stats.hear_work(&request.device_work);
     Ok(Vec::new())
 }
 
-/// Takes in what a heartbeat says, and proposes what must be logged.
+/// Processes a heartbeat; returns the changes to log.
+///
+/// # Errors
+/// The database fails.
 pub fn take_in(view: &mut View, beat: &Heartbeat) -> Result<Vec<Proposal>> {
     if !membership::is_current(view, beat.node_id, beat.incarnation)? {
         return Ok(Vec::new());
@@ -75,7 +84,10 @@ pub fn take_in(view: &mut View, beat: &Heartbeat) -> Result<Vec<Proposal>> {
     Ok(proposals)
 }
 
-/// Answers a heartbeat that was taken in: map, deletes and tasks for the node.
+/// Replies to a processed heartbeat with the map, deletes and tasks for the node.
+///
+/// # Errors
+/// The database fails.
 pub fn reply(view: &mut View, beat: &Heartbeat) -> Result<HeartbeatReply> {
     let mut reply = HeartbeatReply { term: view.meta.term, log_seq: view.meta.log_seq, ..HeartbeatReply::default() };
     if !membership::is_current(view, beat.node_id, beat.incarnation)? {
@@ -102,7 +114,7 @@ pub fn reply(view: &mut View, beat: &Heartbeat) -> Result<HeartbeatReply> {
     Ok(reply)
 }
 
-/// Groups with members on the node's disks that changed since the map it has: their epochs fence old puts (P11).
+/// Groups on the node's disks that changed since map version `known`: their epochs fence old puts (P11).
 fn groups_of(view: &View, node_id: u64, known: u64) -> Result<Vec<PgInfo>> {
     let ids: Vec<u64> = view
         .db
@@ -116,7 +128,7 @@ fn groups_of(view: &View, node_id: u64, known: u64) -> Result<Vec<PgInfo>> {
     ids.into_iter().map(|id| Ok(view.caches.pg(view.db, id)?.info())).collect()
 }
 
-/// Verification, scrub and compaction of one disk, one of each at a time.
+/// Verification, scrub and compaction of one disk; at most one task of each kind runs.
 fn disk_maintenance(view: &mut View, node_id: u64, disk_id: u64) -> Vec<Task> {
     let tasks = &mut view.soft.cluster.tasks;
     let mut given = Vec::new();

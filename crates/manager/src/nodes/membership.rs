@@ -1,9 +1,9 @@
 //! Membership: how nodes and disks register, send heartbeats, fall silent, fail, drain and return.
 //!
-//! P11: a node acknowledges only while its lease runs (`node_lease_ms` after it *sent* its last answered heartbeat), and the
+//! P11: a node acknowledges only while its lease runs (`node_lease_ms` after it *sent* its last answered heartbeat). The
 //! manager declares it out only after a longer time without an *arriving* heartbeat. So a node that is out acknowledges
-//! nothing, and learns from `must_register` that it has to register anew. A disk that was out may hold chunks that were deleted
-//! meanwhile: it is `Down` until it has been listed ([`crate::repair::inventory`]).
+//! nothing; `must_register` tells it to register again. A disk that was out may hold chunks that were deleted in the
+//! meantime: it stays `Down` until its inventory is complete ([`crate::repair::inventory`]).
 
 use crate::chunks::garbage;
 use crate::config::ns;
@@ -21,12 +21,15 @@ use tessera_failpoint as failpoint;
 use tessera_wire::meta::{Drain, Heartbeat, RegisterNode, RegisterNodeReply};
 use tessera_wire::{Ack, Code, DiskInfo, Error, Health, NodeInfo, hex};
 
-/// Most disks one node may bring.
+/// Most disks of one node.
 const MAX_DISKS: usize = 1024;
 /// Most bytes of a name, host, address or path.
 const MAX_TEXT: usize = 1024;
 
 /// Registers a node that starts or returns.
+///
+/// # Errors
+/// The request is malformed (P14), another node uses the name or a disk, or the database fails.
 pub fn register(ctx: &mut Ctx<'_>, request: &RegisterNode) -> Result<RegisterNodeReply> {
     let said = check_request(request)?;
     let known = known_disks(ctx, request)?;
@@ -100,7 +103,7 @@ fn known_disks(ctx: &Ctx<'_>, request: &RegisterNode) -> Result<Vec<Option<DiskR
     request.disks.iter().map(|d| Ok(rows::disk_by_uuid(ctx.db.conn(), &d.uuid)?)).collect()
 }
 
-/// Which node this is: the one its disks belong to, or the one of that name (whose disks were replaced).
+/// The registered node that this is: the owner of its disks, or the node of its name (its disks were replaced).
 fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeRow>, said: &NodeInfo) -> Result<Option<u64>> {
     let mut owners = known.iter().flatten().map(|d| d.node_id);
     let owner = owners.next();
@@ -125,8 +128,8 @@ fn identify(known: &[Option<DiskRow>], by_name: Option<&NodeRow>, said: &NodeInf
     }
 }
 
-/// Whether the node may come back like this: not while another process serves the same disks, and not on another host.
-/// `shared`: a disk of the other's that it brings; none: only the name is the same.
+/// Checks that the node may return: no other process serves the same disks, and it is on the same host.
+/// `shared`: a disk of the registered node that it brings; `None`: only the name is the same.
 fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Option<&DiskInfo>) -> Result<()> {
     if old.host != said.host {
         let uses = rows::disks_of(ctx.db.conn(), old.node_id)?;
@@ -146,7 +149,7 @@ fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Optio
     if old.address == said.address {
         return Ok(());
     }
-    // Whether the other node lives is soft state: recorded with the command.
+    // Whether the other node is alive is soft state: recorded with the command.
     let quiet_ns = ns(ctx.config.heartbeat_ms.saturating_mul(3));
     let (now_ns, id) = (ctx.now_ns, old.node_id);
     let alive = ctx.record(|ctx| {
@@ -170,19 +173,19 @@ fn check_return(ctx: &mut Ctx<'_>, old: &NodeRow, said: &NodeInfo, shared: Optio
                 ),
             };
             let mut error = Error::new(Code::Exists, text);
-            // When the other node was heard last: the refused node can see whether that time advances.
+            // Time of the other node's last heartbeat: the refused node can see whether it advances.
             error.current = ctx.soft.cluster.stats.nodes.get(&id).map_or(0, |n| n.heard_ns.max(0) as u64);
             Err(error.into())
         }
     }
 }
 
-/// Writes a disk of the node that registers; returns its id.
+/// Writes the row of a registering node's disk; returns the disk id.
 fn write_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo, old: Option<&DiskRow>) -> Result<u64> {
     let Some(old) = old else { return tables::insert_disk(ctx, node_id, said) };
     tables::update_disk(ctx, old, said)?;
     match old.own_health {
-        // It missed deletes, and may have lost its content: listed before it serves again.
+        // The disk missed deletes and may have lost content: it serves again after an inventory.
         Health::Out if failpoint::is_active("manager.returns_unlisted") => {
             tables::set_disk_health(ctx, old.disk_id, Health::Up)?
         }
@@ -196,7 +199,7 @@ fn write_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo, old: Option<&Dis
     Ok(old.disk_id)
 }
 
-/// Disks of the node that it did not bring this time are down; they are out when they stay away.
+/// Marks the node's disks that it did not bring as down; they become out if they stay away.
 fn lay_aside_absent(ctx: &mut Ctx<'_>, node_id: u64, present: &[u64]) -> Result<()> {
     for disk in rows::disks_of(ctx.db.conn(), node_id)? {
         let serving = matches!(disk.own_health, Health::Up | Health::Draining);
@@ -207,13 +210,19 @@ fn lay_aside_absent(ctx: &mut Ctx<'_>, node_id: u64, present: &[u64]) -> Result<
     Ok(())
 }
 
-/// Whether a heartbeat or inventory page is of the node's current incarnation. If not, the node must register (P11).
+/// Whether a heartbeat or inventory page is from the node's current incarnation. If not, the node must register (P11).
+///
+/// # Errors
+/// The database fails.
 pub fn is_current(view: &View<'_>, node_id: u64, incarnation: u64) -> Result<bool> {
     let node_map = view.caches.node_map(view.db)?;
     Ok(node_map.nodes.get(&node_id).is_some_and(|n| n.incarnation == incarnation && n.health != Health::Out))
 }
 
-/// Takes in what a heartbeat says about node and disks. Proposes what has to be logged: it is up again, disks failed.
+/// Records a heartbeat in soft state. Proposes what must be logged: the node is up again, disks failed.
+///
+/// # Errors
+/// The database fails.
 pub fn hear(view: &mut View<'_>, beat: &Heartbeat) -> Result<Vec<Proposal>> {
     let mut proposals = Vec::new();
     let node_map = view.caches.node_map(view.db)?;
@@ -253,8 +262,11 @@ fn set_health(node: &NodeRow, health: Health) -> Proposal {
     SetNodeHealth { node_id: node.node_id, incarnation: node.incarnation, health: health as i32 }.propose()
 }
 
-/// Nodes that fell silent: down, later out. Disks that stay away while their node beats: out.
-/// With `hurry` (repair was asked for) down nodes are not waited for, once their lease has surely ended.
+/// Proposes nodes that fell silent as down, later out, and disks that stay away while their node sends heartbeats as out.
+/// With `hurry` (an operator asked for repair) a down node is out once its lease has surely ended.
+///
+/// # Errors
+/// The database fails.
 pub fn silence(view: &View<'_>, hurry: bool) -> Result<Vec<Proposal>> {
     let mut proposals = Vec::new();
     let stats = &view.soft.cluster.stats;
@@ -287,14 +299,17 @@ pub fn silence(view: &View<'_>, hurry: bool) -> Result<Vec<Proposal>> {
     Ok(proposals)
 }
 
-/// Applies a change of a node's health. A later incarnation of the node is not touched.
+/// Applies a change of a node's health, unless the node has a later incarnation.
+///
+/// # Errors
+/// The database fails.
 pub fn set_node_health(ctx: &mut Ctx<'_>, command: &SetNodeHealth) -> Result<()> {
     let wanted = command.health();
     if wanted != Health::Up {
         ctx.after_commit(Effect::NodeGone { node_id: command.node_id });
     }
     let Some(node) = rows::node(ctx.db.conn(), command.node_id)? else { return Ok(()) };
-    // Out is left by registering only.
+    // Only a registration ends `Out`.
     if node.incarnation != command.incarnation || node.health == wanted || node.health == Health::Out {
         return Ok(());
     }
@@ -307,11 +322,14 @@ pub fn set_node_health(ctx: &mut Ctx<'_>, command: &SetNodeHealth) -> Result<()>
 }
 
 /// Applies the loss of disks.
+///
+/// # Errors
+/// The database fails.
 pub fn fail_disks(ctx: &mut Ctx<'_>, command: &FailDisks) -> Result<()> {
     give_up_disks(ctx, command.disk_ids.iter().copied())
 }
 
-/// Disks are out: their groups will get other members, deletes need not be sent (a returning disk is listed).
+/// Marks disks as out: their groups get other members, and their pending deletes are dropped (a returning disk is listed).
 fn give_up_disks(ctx: &mut Ctx<'_>, disks: impl Iterator<Item = u64>) -> Result<()> {
     for disk_id in disks {
         let Some(disk) = rows::disk(ctx.db.conn(), disk_id)? else { continue };
@@ -326,7 +344,10 @@ fn give_up_disks(ctx: &mut Ctx<'_>, disks: impl Iterator<Item = u64>) -> Result<
     Ok(())
 }
 
-/// Drains a node or disk, or takes that back.
+/// Starts or cancels the drain of a node or disk.
+///
+/// # Errors
+/// The node or disk is unknown, or the database fails.
 pub fn drain(ctx: &mut Ctx<'_>, request: &Drain) -> Result<Ack> {
     let disks = match (request.node_id, request.disk_id) {
         (0, 0) => return invalid("drain: name a node or a disk; `tessera node list` shows them"),
@@ -374,7 +395,7 @@ fn start_drain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Result<()> {
 fn undrain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Result<()> {
     for disk in disks.iter().filter(|d| matches!(d.own_health, Health::Draining | Health::Drained)) {
         if disk.own_health == Health::Drained {
-            // What its groups left behind must be gone before it may take over members again.
+            // Fragments that its groups left behind must be gone before the disk may become a member again.
             tables::want_inventory(ctx, disk.disk_id)?;
         }
         tables::set_disk_health(ctx, disk.disk_id, Health::Up)?;
@@ -383,7 +404,10 @@ fn undrain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Result<()> {
     Ok(())
 }
 
-/// Draining disks that hold no member any more.
+/// Draining disks without members.
+///
+/// # Errors
+/// The database fails.
 pub fn emptied(view: &View<'_>) -> Result<Vec<u64>> {
     let mut empty = Vec::new();
     let node_map = view.caches.node_map(view.db)?;
@@ -397,7 +421,10 @@ pub fn emptied(view: &View<'_>) -> Result<Vec<u64>> {
     Ok(empty)
 }
 
-/// Marks emptied disks as drained; a disk that got members meanwhile (the drain was taken back) is not.
+/// Marks emptied disks as drained, except those that got members after a cancelled drain.
+///
+/// # Errors
+/// The database fails.
 pub fn drained(ctx: &mut Ctx<'_>, command: &DisksDrained) -> Result<()> {
     for &disk_id in &command.disk_ids {
         let Some(disk) = rows::disk(ctx.db.conn(), disk_id)? else { continue };

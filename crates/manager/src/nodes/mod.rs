@@ -1,4 +1,4 @@
-//! Nodes: membership, heartbeats, what time brings them, the status report.
+//! Nodes: membership, heartbeats, planning in ticks, the status report.
 
 pub mod heartbeat;
 pub mod membership;

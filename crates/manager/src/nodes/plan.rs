@@ -9,10 +9,10 @@ use crate::nodes::membership;
 use crate::placement::groups;
 use crate::repair::{backfill, inventory, maintenance, rebuild};
 
-/// Ticks come every 100 ms or so. After a longer pause than this (or half of `down_after_ms`) the manager was stopped: the silence
-/// was its own, not the nodes'.
+/// Ticks come every 100 ms or so. After a longer pause than this (or half of `down_after_ms`) the manager itself was
+/// stopped, so the silence says nothing about the nodes.
 const MIN_GAP_NS: i64 = 1_000_000_000;
-/// Proposes what time brings: nodes that are down or out, moves of members, garbage, groups to open and close.
+/// Proposes changes that are due: nodes that are down or out, moves of members, garbage, groups to open and close.
 pub fn on_tick(view: &mut View) -> Vec<Proposal> {
     let mut proposals = Vec::new();
     if let Err(failure) = tick(view, &mut proposals) {
@@ -21,7 +21,7 @@ pub fn on_tick(view: &mut View) -> Vec<Proposal> {
     proposals
 }
 
-/// Ticks further apart than this say that the manager was stopped, or its clock set forward.
+/// Longest normal time between ticks. A longer gap means that the manager was stopped or its clock set forward.
 pub fn gap_ns(config: &Config) -> i64 {
     ns(config.down_after_ms / 2).max(MIN_GAP_NS)
 }
@@ -57,7 +57,7 @@ fn tick(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
 fn plan_members(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
     let (now, map_version) = (view.now_ns, view.meta.map_version);
     let (planned, at) = view.soft.cluster.pace.moves;
-    // Planning looks at every group: at once when the map has changed, now and then otherwise (a disk was emptied).
+    // Planning looks at every group: at once after a map change, else every few seconds (a disk may have been emptied).
     if (planned != map_version && now - at >= ns(100)) || now - at >= ns(5_000) {
         view.soft.cluster.pace.moves = (map_version, now);
         let moves = backfill::moves_due(view)?;
@@ -97,7 +97,7 @@ fn plan_groups(view: &mut View, proposals: &mut Vec<Proposal>) -> Result<()> {
     Ok(())
 }
 
-/// Disks whose regular re-reading is due.
+/// Starts the scrub of disks that are due.
 fn scrub_due(view: &mut View) -> Result<()> {
     let every = ns(view.config.scrub_every_ms);
     if every == 0 {
@@ -116,7 +116,7 @@ fn scrub_due(view: &mut View) -> Result<()> {
     Ok(())
 }
 
-/// Whether `every_ms` have passed since `last`, which then becomes now.
+/// Whether `every_ms` have passed since `last`; if so, sets `last` to now.
 fn elapsed(last: &mut i64, now_ns: i64, every_ms: u64) -> bool {
     let due = now_ns - *last >= ns(every_ms);
     if due {
@@ -125,7 +125,7 @@ fn elapsed(last: &mut i64, now_ns: i64, every_ms: u64) -> bool {
     due
 }
 
-/// The manager has started: its tasks have numbers of its own term.
+/// Runs after a start: task numbers contain the manager's own term.
 pub fn after_start(view: &mut View) {
     view.soft.cluster.tasks.term = view.meta.term;
 }

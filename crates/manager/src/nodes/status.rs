@@ -1,4 +1,4 @@
-//! What `tessera status` shows: the truth as the rows and the last heartbeats have it.
+//! The report of `tessera status`, from the rows and the last heartbeats.
 
 use crate::chunks::garbage;
 use crate::ctx::View;
@@ -8,6 +8,9 @@ use crate::repair::redundancy;
 use tessera_wire::meta::{ClusterStatus, Counter};
 
 /// Answers GetStatus.
+///
+/// # Errors
+/// The database fails.
 pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
     let conn = view.db.conn();
     let meta = view.meta;

@@ -1,9 +1,9 @@
 //! Placement hints: the host that a chunk should be on.
 //!
 //! A hint selects among groups: those in which the host holds plain bytes of the chunk (a copy, or a slice if there is no
-//! copy: `ClassInfo::anchors` says at which positions). Repair and balancing ignore it. The host depends on rows only (the
-//! session's hints and host, the nodes that are up), so that a replay of the log finds the same one. Whether a group there has space
-//! is recorded with the command.
+//! copy; `ClassInfo::anchors` gives the positions). Repair and balancing ignore hints. The host depends on rows only (the
+//! session's hints and host, the nodes that are up), so a replay of the log finds the same host. Whether a group there
+//! has space depends on soft state; that answer is recorded with the command.
 
 use crate::db::node_map::NodeMap;
 use crate::db::sessions::Session;
@@ -18,7 +18,7 @@ pub enum HostChoice<'a> {
     Anywhere,
     /// This host.
     Host(&'a str),
-    /// A host that is not there.
+    /// A host that the cluster does not have.
     Impossible,
 }
 
@@ -26,12 +26,12 @@ pub enum HostChoice<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Affinity {
     asked: bool,
-    /// Region i goes to host i modulo their number.
+    /// Region i goes to host `i % hosts.len()`.
     hosts: Vec<String>,
 }
 
 impl Affinity {
-    /// As the file's policy asks, among the hosts that take chunks.
+    /// Resolves the file's policy to hosts that take chunks.
     pub fn of(policy: &Policy, session: &Session, node_map: &NodeMap) -> Affinity {
         let hosts = match &policy.placement {
             Placement::Spread => return Affinity { asked: false, hosts: Vec::new() },
@@ -46,7 +46,7 @@ impl Affinity {
         Affinity { asked: true, hosts }
     }
 
-    /// Where a chunk of region `region` is asked to be.
+    /// The host that the policy asks for chunks of `region`.
     pub fn wish(&self, region: u64) -> HostChoice<'_> {
         match self.hosts.len() as u64 {
             _ if !self.asked => HostChoice::Anywhere,
@@ -60,8 +60,8 @@ fn writable_hosts(node_map: &NodeMap) -> BTreeSet<&str> {
     node_map.disks.values().filter(|d| d.writable()).map(|d| d.host.as_str()).collect()
 }
 
-/// The hosts in the order in which `key` prefers them, each key in another one: highest random weight (Thaler and Ravishankar,
-/// 1998), so that a host that comes or goes changes no other key's first choice.
+/// The hosts, ordered by the preference of `key`: highest random weight (Thaler and Ravishankar, 1998). A host that
+/// comes or goes changes the first choice only of the keys that prefer it.
 fn ranked(node_map: &NodeMap, key: &[u8]) -> Vec<String> {
     let key = hash(key);
     let mut hosts: Vec<(u64, &str)> =
@@ -70,7 +70,7 @@ fn ranked(node_map: &NodeMap, key: &[u8]) -> Vec<String> {
     hosts.into_iter().map(|(_, host)| host.to_string()).collect()
 }
 
-/// FNV-1a, 64 bits: stays as it is, for what a replay of old commands chooses depends on it.
+/// FNV-1a, 64 bits. Must not change: the replay of old commands depends on it.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }

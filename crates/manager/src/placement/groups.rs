@@ -1,7 +1,7 @@
-//! Classes and placement groups: when they are opened and closed, and how much space there is.
+//! Classes and placement groups: opens and closes groups, and computes the space for each class.
 //!
-//! Placement is choosing a group ([`crate::placement::select`]); everything else (repair, balance) works on groups. They are laid out by
-//! [`crate::placement::layout`].
+//! [`crate::placement::select`] chooses a group for a chunk; repair and balancing work on whole groups.
+//! [`crate::placement::layout`] lays groups out over disks.
 
 use crate::config::Config;
 use crate::ctx::{Ctx, View};
@@ -20,16 +20,19 @@ use std::sync::Arc;
 use tessera_policy::{SCHEMES, Scheme, human_size};
 use tessera_wire::{ClassInfo, Code, Error};
 
-/// A disk is full for new chunks when less than 1/64 of it, or this many bytes if that is less, is free:
-/// compaction and repair need room to work in.
+/// A disk takes no new chunks when less than 1/64 of it is free, or less than this many bytes if that is less.
+/// Compaction and repair need the room.
 const RESERVE_CAP_BYTES: u64 = 1 << 30;
 
-/// Most groups created by one command: so many fit a command log entry with room to spare.
+/// Most groups that one command creates. So many fit into one log entry.
 const GROUPS_PER_COMMAND: usize = 256;
 const _: () = assert!(GROUPS_PER_COMMAND > 0, "a class needs a group");
 
-/// The class of a canonical or hand-written spec: `none`, `replica:3`, `ec:4+2`, `raid6:8+2`, `copy+ec:4+2`. Its row is created when the
-/// class is first used, and groups of its width with it; refused when the cluster has too few hosts for it.
+/// The class of a spec, canonical or not: `none`, `replica:3`, `ec:4+2`, `raid6:8+2`, `copy+ec:4+2`. The first use of a
+/// class creates its row, and groups of its width.
+///
+/// # Errors
+/// The spec is invalid, the cluster has too few hosts for it, or the database fails.
 pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Result<Arc<ClassInfo>> {
     if let Some(class) = ctx.caches.class_of_spec(ctx.db, spec)? {
         return Ok(class);
@@ -51,8 +54,8 @@ pub fn class_for(ctx: &mut Ctx<'_>, spec: &str) -> Result<Arc<ClassInfo>> {
     ctx.class(class_id)
 }
 
-/// Creates the first groups of a width. Which ones is recorded with the command: a later release may lay them out
-/// differently, and replaying an old log must still give the old groups.
+/// Creates the first groups of a width. The groups are recorded with the command, because a later release may lay them
+/// out differently and the replay of an old log must give the old groups.
 fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
     let mut plan: Vec<Vec<u64>> = Vec::new();
     let count = ctx.record(|ctx| {
@@ -73,27 +76,30 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
     Ok(())
 }
 
-/// The disks that take new chunks now: writable, and not full.
+/// The disks that take new chunks now: writable and not full.
 fn fit_for_chunks(disks: &[DiskRow], stats: &ClusterStats) -> Vec<LayoutDisk> {
     let fit = |d: &&DiskRow| d.writable() && has_room(stats, d.disk_id, d.capacity_bytes, 0);
     let disk = |d: &DiskRow| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes };
     disks.iter().filter(fit).map(disk).collect()
 }
 
-/// Whether a disk has room for a fragment, and for what compaction and repair need beside it.
+/// Whether a disk has room for a fragment besides the reserve for compaction and repair.
 pub(crate) fn has_room(stats: &ClusterStats, disk_id: u64, capacity_bytes: u64, fragment_bytes: u64) -> bool {
     let reserve = (capacity_bytes / 64).min(RESERVE_CAP_BYTES);
     stats.available_bytes(disk_id, capacity_bytes) >= reserve.saturating_add(fragment_bytes)
 }
 
-/// Groups to open so that there are enough among the disks that take new chunks now.
+/// Groups to open so that enough of them use only disks that take new chunks now.
 fn propose_groups(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], limit: usize) -> Vec<Vec<u64>> {
     let wanted = open_groups(fit.len(), width as usize).saturating_sub(usable.len()).min(limit);
     let mut layout = Layout::new(fit, width as usize, usable);
     (0..wanted).map_while(|_| layout.propose()).collect()
 }
 
-/// Opens and closes groups as the command says.
+/// Opens and closes the command's groups.
+///
+/// # Errors
+/// The database fails.
 pub fn set_groups(ctx: &mut Ctx<'_>, command: &SetGroups) -> Result<()> {
     for group in &command.create {
         tables::insert_group(ctx, &group.disk_ids)?;
@@ -106,7 +112,10 @@ fn open_group_count(conn: &Connection, width: u32) -> rusqlite::Result<u64> {
         .query_row([width], |row| unsigned(row, 0))
 }
 
-/// Groups to close because they are full and to open because too few are usable, for every width in use.
+/// For every width in use, the groups to close because they are full, and the groups to open because too few are usable.
+///
+/// # Errors
+/// The database fails.
 pub fn groups_due(view: &View<'_>) -> Result<Option<SetGroups>> {
     let conn = view.db.conn();
     let close: Vec<u64> = conn
@@ -126,8 +135,8 @@ pub fn groups_due(view: &View<'_>) -> Result<Option<SetGroups>> {
             .filter(|g| g.unable == 0 && g.has_room(stats, |_| 0) && !close.contains(&g.pg_id))
             .map(|g| g.disks.iter().map(|d| d.0).collect())
             .collect();
-        // Half of the wished-for number will do: a node that is down for a minute is no reason to open many more.
-        // A disk that no usable group uses (it joined) is.
+        // Half of the target is enough: a node that is down for a minute is no reason to open many groups.
+        // A disk that no usable group uses (a new disk) is a reason.
         let idle = fit.iter().any(|d| !usable.iter().any(|g| g.contains(&d.id)));
         let room = GROUPS_PER_COMMAND - create.len().min(GROUPS_PER_COMMAND);
         let mut proposed = Vec::new();
@@ -143,7 +152,7 @@ pub fn groups_due(view: &View<'_>) -> Result<Option<SetGroups>> {
     Ok((!create.is_empty() || !close.is_empty()).then_some(SetGroups { create, close }))
 }
 
-/// Adds a group that begins on each of `hosts` that has none.
+/// Adds a group that begins on each of `hosts` on which no group begins.
 fn groups_starting_on(
     fit: &[LayoutDisk],
     width: u32,
@@ -162,7 +171,7 @@ fn groups_starting_on(
     }
 }
 
-/// Groups until every disk that takes chunks is in one, though there are enough: for disks that joined.
+/// Adds groups until each disk that takes chunks is in one, so that new disks are used although there are enough groups.
 fn one_more_each(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], limit: usize) -> Vec<Vec<u64>> {
     let mut idle: BTreeSet<u64> = fit.iter().map(|d| d.id).collect();
     let mut layout = Layout::new(fit, width as usize, usable);
@@ -184,7 +193,10 @@ fn one_more_each(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], limit: usi
     groups
 }
 
-/// The error that says which hosts are there, which are wanting, and what to do.
+/// The error that names the hosts there are, how many more are needed, and what to do.
+///
+/// # Errors
+/// The database fails.
 pub fn too_few_hosts(conn: &Connection, spec: &str, width: u32) -> rusqlite::Result<Error> {
     let disks = rows::disks(conn)?;
     let up: BTreeSet<&str> = disks.iter().filter(|d| d.writable()).map(|d| d.host.as_str()).collect();
@@ -203,13 +215,13 @@ pub fn too_few_hosts(conn: &Connection, spec: &str, width: u32) -> rusqlite::Res
     ))
 }
 
-/// Space of the disks that take new chunks.
+/// Space on the disks that take new chunks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Space {
     pub disks: usize,
-    /// Their capacity.
+    /// Total capacity.
     pub capacity_bytes: u64,
-    /// What may still be put on them.
+    /// Bytes that may still be written.
     pub free_bytes: u64,
 }
 
@@ -230,13 +242,17 @@ impl Space {
 /// Room for data of a class, in bytes before coding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// On all disks that take new chunks.
+    /// Room on all disks that take new chunks.
     pub bytes: u64,
-    /// Of it reserved by (other) sessions.
+    /// The part of `bytes` that (other) sessions have reserved.
     pub reserved_bytes: u64,
 }
 
-/// Room for data stored by `scheme`, of which `reserved_bytes` are reserved. Depends on soft state: commands ask through [`Ctx::record`].
+/// Room for data stored by `scheme`, with `reserved_bytes` of it reserved. Depends on soft state: commands ask through
+/// [`Ctx::record`].
+///
+/// # Errors
+/// The database fails.
 pub fn room((db, caches): (&Db, &Caches), stats: &ClusterStats, scheme: Scheme, reserved_bytes: u64) -> Result<Room> {
     let space = Space::of(caches.node_map(db)?.disks.values(), stats);
     let (data, stored) = scheme.expansion();
@@ -250,7 +266,7 @@ impl Room {
         self.bytes.saturating_sub(self.reserved_bytes)
     }
 
-    /// Why `want_bytes` cannot be had.
+    /// The error for a request of `want_bytes` that do not fit.
     pub fn refusal(&self, spec: &str, want_bytes: u64) -> Error {
         Error::new(
             Code::NoSpace,
@@ -265,7 +281,10 @@ impl Room {
     }
 }
 
-/// Whether the knobs make sense together; the shell refuses to start otherwise (P14).
+/// Checks that the knobs are consistent (P14); the shell refuses to start otherwise.
+///
+/// # Errors
+/// Two knobs contradict each other.
 pub fn check_config(config: &Config) -> Result<(), Error> {
     if config.out_after_ms <= config.node_lease_ms.saturating_add(config.node_lease_ms / 4) {
         return Err(Error::new(

@@ -22,7 +22,7 @@ pub struct LayoutDisk {
     pub weight: u64,
 }
 
-/// Most that a disk may count for more than the mean: a giant among dwarfs must not be in every group.
+/// Upper bound of a disk's weight relative to the mean, so that one large disk is not in every group.
 const MAX_RELATIVE_WEIGHT: f64 = 4.0;
 /// Exchange passes over a new group.
 const EXCHANGE_PASSES: usize = 4;
@@ -47,8 +47,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A layout of groups of `width` disks, starting from `existing` groups (disk ids in order of
-    /// position; disks that are not in `disks` are passed over). Disks may come in any order.
+    /// A layout of groups of `width` disks that starts from `existing` groups (disk ids in order of position; disks that
+    /// are not in `disks` are ignored). The order of `disks` does not matter.
     pub fn new(disks: &[LayoutDisk], width: usize, existing: &[Vec<u64>]) -> Layout {
         let mut disks = disks.to_vec();
         disks.sort_by_key(|d| d.id);
@@ -93,7 +93,7 @@ impl Layout {
         self.groups += 1;
     }
 
-    /// Takes a group out of the counts.
+    /// Removes a group from the counts.
     pub fn remove(&mut self, group: &[u64]) {
         self.count(group, false);
     }
@@ -113,7 +113,7 @@ impl Layout {
         }
     }
 
-    /// Proposes the next group and counts it. None when the disks are on fewer than `width` hosts.
+    /// Proposes the next group and counts it. `None`: the disks are on fewer than `width` hosts.
     pub fn propose(&mut self) -> Option<Vec<u64>> {
         let mut members = Vec::with_capacity(self.width);
         while members.len() < self.width {
@@ -131,7 +131,7 @@ impl Layout {
         Some(group)
     }
 
-    /// A group whose first member is on `host`, not counted. None: that host is not there, or too few others are.
+    /// A group whose first member is on `host`; it is not counted. `None`: the host is unknown, or there are too few other hosts.
     pub fn propose_at(&self, host: &str) -> Option<Vec<u64>> {
         let on_host = (0..self.disks.len()).filter(|&d| self.disks[d].host == host);
         let mut members = vec![on_host.min_by(|&a, &b| self.order(&[], a, b))?];
@@ -142,9 +142,9 @@ impl Layout {
         Some(members.into_iter().map(|d| self.disks[d].id).collect())
     }
 
-    /// Selects the disk that takes over position `position` of `group`: one that `eligible` accepts, on a host that no
-    /// other member (nor any of `also_used`, disks that members are moving to) stands on. The counts do not
-    /// change; call [`Layout::remove`] and [`Layout::add`] with the group before and after.
+    /// Selects the disk that takes over position `position` of `group`: one that `eligible` accepts, on a host of no
+    /// other member and of none of `also_used` (disks that members are moving to). The counts do not change; call
+    /// [`Layout::remove`] with the group before and [`Layout::add`] with the group after.
     pub fn replacement(
         &self,
         group: &[u64],
@@ -193,7 +193,7 @@ impl Layout {
         (0..self.disks.len()).filter(move |&d| members.iter().all(|&m| self.host[m] != self.host[d]))
     }
 
-    /// What joining `members` costs disk `d`: growth of the squared pair counts, and of the squared loads.
+    /// Cost of disk `d` joining `members`: growth of the squared pair counts and of the squared loads.
     fn cost(&self, members: &[usize], d: usize) -> f64 {
         let n = self.disks.len();
         let pairs: f64 = members

@@ -24,20 +24,23 @@ pub fn pg_has_room(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64, pg: &crate:
     })
 }
 
-/// What a group is wanted for.
+/// The chunk that needs a group.
 #[derive(Debug, Clone, Copy)]
 pub struct ChunkSpec<'a> {
     /// Class of the chunk.
     pub class: &'a ClassInfo,
     pub len_bytes: u64,
-    /// Groups that just failed the client.
+    /// Groups in which a write of this client just failed.
     pub avoid: &'a [u64],
-    /// The policy allows members that take no puts, as long as k+1 do.
+    /// The policy allows groups in which at least k+1 members, but not all, take puts.
     pub degraded: bool,
 }
 
-/// Chooses the group for a new chunk: open, not among those to avoid, all members able to take puts (with
-/// `degraded`, at least k+1 of them). Depends on soft state: commands ask through [`Ctx::record`].
+/// Chooses the group for a new chunk: open, not in `avoid`, all members able to take puts (with `degraded`, at least
+/// k+1 of them). Depends on soft state: commands ask through [`Ctx::record`].
+///
+/// # Errors
+/// No group fits (the error says why), or the database fails.
 pub fn select_group(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>) -> Result<u64> {
     match select(ctx, wanted, None)? {
         Some(pg_id) => Ok(pg_id),
@@ -45,16 +48,19 @@ pub fn select_group(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>) -> Result<u64> {
     }
 }
 
-/// Where a group is wanted.
+/// A placement hint, resolved to hosts.
 #[derive(Debug, Clone, Copy)]
 pub struct HostWish<'a> {
-    /// Holds bytes of the chunk as they are.
+    /// The group holds plain bytes of the chunk on this host.
     pub host: &'a str,
-    /// Better one that this host is in, too: what it keeps it need not send.
+    /// A group that also contains this host is preferred: the writer need not send what its own host stores.
     pub writer: &'a str,
 }
 
-/// Such a group in which the asked host holds bytes of the chunk as they are, if there is one.
+/// Like [`select_group`], but only groups in which the asked host holds plain bytes of the chunk. `None`: there is none.
+///
+/// # Errors
+/// The database fails.
 pub fn select_group_near(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>, near: HostWish<'_>) -> Result<Option<u64>> {
     let asked = (wanted.class.fragments(), near.host.to_string());
     ctx.soft.cluster.selector.asked.borrow_mut().insert(asked);
@@ -66,7 +72,7 @@ fn select(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>, near: Option<HostWish<'_>>) -> 
     for _ in 0..2 {
         match selector.choose(ctx, wanted, near)? {
             Some(pg_id) if ctx.caches.pg(ctx.db, pg_id).is_ok() => return Ok(Some(pg_id)),
-            // Remembered from a command that was undone after all.
+            // The group is from a command that was rolled back.
             Some(_) => selector.widths.borrow_mut().clear(),
             None => break,
         }
@@ -75,7 +81,7 @@ fn select(ctx: &Ctx<'_>, wanted: &ChunkSpec<'_>, near: Option<HostWish<'_>>) -> 
 }
 
 impl GroupSelector {
-    /// The hosts on which groups of `width` should begin, for placement hints asked for them.
+    /// Hosts that placement hints have asked for: groups of `width` should begin on each.
     pub fn asked_hosts(&self, width: u32) -> Vec<String> {
         self.asked.borrow().iter().filter(|(w, _)| *w == width).map(|(_, host)| host.clone()).collect()
     }
@@ -103,8 +109,8 @@ impl GroupSelector {
         let has_room = |g: &OpenGroup| g.has_room(stats, |i| class.room_bytes(len_bytes, i));
         let fits = |g: &OpenGroup, unable: u32| g.unable <= unable && has_room(g) && is_near(g);
         let is_wanted = |g: &OpenGroup, unable: u32| fits(g, unable) && !avoid.contains(&g.pg_id);
-        // Full redundancy first, whatever the policy allows. Better a group that failed this client a moment ago than
-        // none: it may have recovered, and P12 wants writes to finish.
+        // Full redundancy first, whatever the policy allows. A group that failed this client a moment ago is better than
+        // none: it may have recovered, and P12 says that writes finish.
         let at_writer = |near: HostWish<'_>| {
             let in_it = |g: &OpenGroup| g.hosts.iter().any(|h| **h == *near.writer);
             groups_of_width.pick(self.next(), |g| is_wanted(g, 0) && in_it(g))
@@ -112,7 +118,7 @@ impl GroupSelector {
         let chosen = near.and_then(at_writer).or_else(|| groups_of_width.pick(self.next(), |g| is_wanted(g, 0)));
         let chosen = chosen
             .or_else(|| if spare > 0 { groups_of_width.pick(self.next(), |g| is_wanted(g, spare)) } else { None });
-        // A hint is no reason to insist on what failed.
+        // A hint does not justify a group that just failed.
         let chosen =
             chosen.or_else(|| near.is_none().then(|| groups_of_width.pick(self.next(), |g| fits(g, spare))).flatten());
         if let Some(group) = chosen {
@@ -132,12 +138,12 @@ impl GroupSelector {
 }
 
 impl OpenGroup {
-    /// Whether each of its disks has room for as many bytes as its position asks for.
+    /// Whether each disk has room for the bytes that its position needs.
     pub(crate) fn has_room(&self, stats: &ClusterStats, bytes: impl Fn(u32) -> u64) -> bool {
         (0..).zip(&self.disks).all(|(i, &(disk, capacity))| has_room(stats, disk, capacity, bytes(i)))
     }
 
-    /// Free space of the fullest disk, reduced by long queues.
+    /// Free space of the fullest disk, divided by a factor that grows with the longest queue.
     fn weight(&self, stats: &ClusterStats) -> f64 {
         let free = self.disks.iter().map(|&(d, capacity)| stats.available_bytes(d, capacity)).min().unwrap_or(0);
         let queue = self.disks.iter().filter_map(|(d, _)| stats.disks.get(d)).map(|d| d.queue_len).max().unwrap_or(0);
@@ -156,7 +162,7 @@ impl WeightedGroups {
         assert_eq!(self.sums.len(), self.groups.len(), "each group has a weight");
     }
 
-    /// A group at random by weight among those that fit: a few throws, then the next that fits.
+    /// A random group by weight among those that fit: four random tries, then the next group that fits.
     fn pick(&self, random: u64, fits: impl Fn(&OpenGroup) -> bool) -> Option<&OpenGroup> {
         let total = *self.sums.last()?;
         assert!(total >= 1.0, "every group weighs something");
@@ -174,8 +180,8 @@ impl WeightedGroups {
     }
 }
 
-/// Open groups of a width with the disks that take their puts. A group with a member that is being moved away
-/// is not able: its new chunks would have to move too.
+/// Open groups of a width, with the disks that take their puts. A member that is moving away counts as unable, because
+/// the group's new chunks would have to move too.
 pub(crate) fn load_open(conn: &Connection, width: u32) -> rusqlite::Result<Vec<OpenGroup>> {
     let mut groups: Vec<OpenGroup> = Vec::new();
     let mut query = conn.prepare_cached(
@@ -202,7 +208,7 @@ pub(crate) fn load_open(conn: &Connection, width: u32) -> rusqlite::Result<Vec<O
     Ok(groups)
 }
 
-/// Why no group could be chosen.
+/// The error that says why no group fits.
 fn why_no_group(ctx: &Ctx<'_>, class: &ClassInfo, len_bytes: u64) -> Result<Error> {
     let conn = ctx.db.conn();
     let disks = rows::disks(conn)?;
