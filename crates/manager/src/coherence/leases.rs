@@ -106,7 +106,7 @@ impl Leases {
         }
     }
 
-    /// A holder has given back all it had.
+    /// A holder has given back all its leases.
     pub fn release_all(&mut self, connection: u64) {
         self.retain_everywhere(|holder| holder.connection != connection);
     }

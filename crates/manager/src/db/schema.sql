@@ -59,7 +59,7 @@ CREATE TABLE inodes (
     rdev           INTEGER NOT NULL DEFAULT 0,        -- devices: their number
     version_id     INTEGER NOT NULL DEFAULT 0,        -- current version; 0: never written
     version_number INTEGER NOT NULL DEFAULT 0,        -- its number within the file, from 1
-    content        INTEGER NOT NULL DEFAULT 0,        -- names its bytes: a version that only stores them anew keeps it
+    content        INTEGER NOT NULL DEFAULT 0, -- identifies its bytes: a version that stores the same bytes again keeps it
     symlink_target BLOB,
     hints          BLOB    NOT NULL DEFAULT x''
 );
@@ -133,8 +133,8 @@ CREATE TABLE staged_pages (
     PRIMARY KEY (session_id, start)
 ) WITHOUT ROWID;
 
--- Pages nothing reaches any more whose references are still to be taken off (in slices, so that
--- dropping a huge file never holds up the others). They count in chunks.refs until then.
+-- Unreachable pages whose references are not yet removed (in slices, so that dropping a huge file does not delay
+-- other commands). They count in chunks.refs until then.
 CREATE TABLE dropped_pages (
     id      INTEGER PRIMARY KEY,
     extents BLOB NOT NULL
@@ -142,7 +142,7 @@ CREATE TABLE dropped_pages (
 
 ------------------------------------------------------------------------------------------------- chunks
 
--- Who may share chunks with whom.
+-- Domains: files of one domain may share chunks.
 CREATE TABLE domains (
     domain_id INTEGER PRIMARY KEY,
     name      TEXT NOT NULL UNIQUE

@@ -137,7 +137,7 @@ impl CommandLog {
         self.term
     }
 
-    /// A new term: every replica is asked anew.
+    /// Sets a new term: every replica is asked for its state again.
     pub fn set_term(&mut self, term: u64) {
         assert!(term >= self.term, "term {term} after {}", self.term);
         self.term = term;
@@ -160,8 +160,8 @@ impl CommandLog {
         }
     }
 
-    /// The transaction of the last entry failed: it never was. Its position needs a new term from now on, for a replica
-    /// may have it.
+    /// Removes the last entry, whose transaction failed. Its position needs a new term from now on, because a replica may
+    /// have the entry.
     pub fn pop(&mut self, seq: u64) {
         assert_eq!(seq, self.last_seq, "only the last entry can be taken back");
         while self.recent.back().is_some_and(|kept| kept.seq >= seq) {
@@ -181,7 +181,7 @@ impl CommandLog {
         Ok(())
     }
 
-    /// Picks the nodes that hold the log: those that do already, then new hosts, then anybody; nodes that failed last.
+    /// Picks the nodes that hold the log: current holders, then new hosts, then any node; nodes that failed come last.
     fn choose(&mut self, now_ns: i64, copies: usize) {
         self.needed = copies.min(self.nodes.len());
         self.shunned.retain(|_, until| *until > now_ns);
