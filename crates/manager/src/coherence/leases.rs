@@ -1,9 +1,10 @@
 //! Leases: a client may cache what it learned of an inode until the manager recalls the lease, or the lease ends.
 //!
 //! A lease on inode x covers the attributes and hints of x and the name by which x was reached. Before a command that
-//! changes them is applied, the manager recalls the leases of all other holders; the command waits for their answers or for the end of the
-//! leases. A directory's times and link count are not covered: they change with every name. Leases live in memory; a manager that starts waits as long as a lease lasts before it changes anything,
-//! if leases were ever granted (`meta.leases_granted`).
+//! changes them is applied, the manager recalls the leases of all other holders; the command waits for their answers or
+//! for the end of the leases. A directory's times and link count are not covered: they change with every name. Leases live
+//! in memory; a manager that starts waits for one lease duration before it changes anything, if leases were ever granted
+//! (`meta.leases_granted`).
 //!
 //! A *delegation* is a lease on the names in a directory; at most one client holds it. A client gets it when it makes the
 //! directory, or asks for it with a new file in a directory with few names. The manager recalls it before another client makes a name there or
