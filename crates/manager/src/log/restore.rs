@@ -214,8 +214,8 @@ impl Restore {
         self.choose_best(why)
     }
 
-    /// Handles damage of the best replica. Another that is as far replaces it. One that is less far replaces it only if the
-    /// log tolerates this loss: the entries that it alone held were never acknowledged, unless too many others are lost.
+    /// Handles damage of the best replica. Another that is as far replaces it. One that is less far replaces it only
+    /// with `without_missing`: the entries that it alone held were never acknowledged, unless too many others are lost.
     fn try_another(&mut self, address: String, why: String, term: u64, seq: u64) -> Result<(), RestoreError> {
         let as_far = |s: &ReplicaState| (s.state.last_term, s.state.last_seq) == (term, seq);
         self.states.insert(self.best, Err(why.clone()));

@@ -41,17 +41,14 @@ fn check_own(view: &View, node_id: u64, disk_id: u64) -> Result<()> {
 /// Processes a page of an inventory.
 ///
 /// # Errors
-/// The incarnation is old (P11), or the database fails.
+/// The incarnation is old (P11), the disk is not the node's, or the database fails.
 pub fn take_inventory(view: &mut View, page: &Inventory) -> Result<Vec<Proposal>> {
     check_current(view, page.node_id, page.incarnation)?;
     check_own(view, page.node_id, page.disk_id)?;
     Ok(vec![inventory::take_page(view, page)?.propose()])
 }
 
-/// Processes the results of device work.
-///
-/// # Errors
-/// The incarnation is old (P11), or the database fails.
+/// Adds a client's device work to the statistics. It never fails; the table of requests wants a `Result`.
 pub fn take_work(view: &mut View, request: &ReportWork) -> Result<Vec<Proposal>> {
     view.soft.cluster.stats.hear_work(&request.device_work);
     Ok(Vec::new())
