@@ -1,15 +1,16 @@
 //! Leases: a client may cache what it learned of an inode until the manager recalls the lease, or the lease ends.
 //!
-//! A lease on inode x covers the attributes and hints of x and the name by which x was reached. Before a command that
-//! changes them is applied, the manager recalls the leases of all other holders; the command waits for their answers or
-//! for the end of the leases. A directory's times and link count are not covered: they change with every name. Leases live
-//! in memory; a manager that starts waits for one lease duration before it changes anything, if leases were ever granted
-//! (`meta.leases_granted`).
+//! A lease on inode x covers the attributes and hints of x and the name by which the client reached x. Before the manager
+//! applies a command that changes them, it recalls the leases of all other holders. The command waits until each holder
+//! answers or its lease ends. A lease does not cover a directory's times and link count: they change with every name.
+//! Leases live in memory. A manager that starts waits for one lease duration before it changes anything, if leases were
+//! ever granted (`meta.leases_granted`).
 //!
-//! A *delegation* is a lease on the names in a directory; at most one client holds it. A client gets it when it makes the
-//! directory, or asks for it with a new file in a directory with few names. The manager recalls it before another client makes a name there or
-//! changes the directory. So the holder knows which names do not exist, and may create files without asking: they come into being with
-//! their first commit ([`tessera_wire::meta::OpenWrite::ino`]). A delegation does not cover removals of names.
+//! A *delegation* is a lease on the names in a directory; at most one client holds it. A client gets it when it creates the
+//! directory, or asks for it with a new file in a directory with few names. The manager recalls it before another client
+//! creates a name there or changes the directory. So the holder knows which names do not exist, and may create files without
+//! asking: they come into being with their first commit ([`tessera_wire::meta::OpenWrite::ino`]). A delegation does not cover
+//! removals of names.
 
 use std::collections::HashMap;
 use tessera_wire::meta::RecallLease;
@@ -40,8 +41,8 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Grants `connection` a lease on each of `inos` until `until_ns`, or none if one of them is about to change or there are
-    /// too many leases.
+    /// Grants `connection` a lease on each of `inos` until `until_ns`. Grants none if a command is about to change one of them,
+    /// or there are too many leases.
     pub fn grant(&mut self, inos: &[u64], connection: u64, until_ns: i64, max: usize) -> bool {
         let changes = |ino: &u64| self.changing.contains_key(&LeaseTarget::Inode(*ino));
         if self.count + inos.len() > max || inos.iter().any(changes) {
@@ -51,8 +52,8 @@ impl Leases {
         true
     }
 
-    /// Grants `connection` a lease on the names in `directory`, unless another has one, others are about to make names there,
-    /// or there are too many leases.
+    /// Grants `connection` the delegation of `directory`, unless another connection holds it, a command is about to create a
+    /// name there, or there are too many leases.
     pub fn grant_names(&mut self, directory: u64, connection: u64, until_ns: i64, max: usize) -> bool {
         if self.count >= max || !self.may_grant_names(directory, connection) {
             return false;
@@ -63,7 +64,7 @@ impl Leases {
         true
     }
 
-    /// Whether no other connection holds the delegation of `directory`, and no command is about to make a name there.
+    /// Whether no other connection holds the delegation of `directory`, and no command is about to create a name there.
     pub fn may_grant_names(&self, directory: u64, connection: u64) -> bool {
         let names = LeaseTarget::Names(directory);
         let others = self.held.get(&names).is_some_and(|held| held.iter().any(|h| h.connection != connection));
@@ -81,13 +82,13 @@ impl Leases {
         }
     }
 
-    /// Whether `connection` holds the lease on the names in a directory.
+    /// Whether `connection` holds the delegation of `directory`.
     pub fn has_names(&self, directory: u64, connection: u64, now_ns: i64) -> bool {
         let held = self.held.get(&LeaseTarget::Names(directory));
         held.is_some_and(|held| held.iter().any(|h| h.connection == connection && h.until_ns > now_ns))
     }
 
-    /// Connections other than `except` that hold leases on any of these, each with what it holds of them.
+    /// Connections other than `except` that hold leases on any of `changes`, each with the targets it holds.
     pub fn holders(&self, changes: &[LeaseTarget], except: u64, now_ns: i64) -> HashMap<u64, Vec<LeaseTarget>> {
         let mut found: HashMap<u64, Vec<LeaseTarget>> = HashMap::new();
         for &what in changes {
@@ -100,14 +101,14 @@ impl Leases {
         found
     }
 
-    /// A holder has given these back.
+    /// A holder gave these leases back.
     pub fn release(&mut self, connection: u64, given_back: &[LeaseTarget]) {
         for &what in given_back {
             self.retain(what, |holder| holder.connection != connection);
         }
     }
 
-    /// A holder has given back all its leases.
+    /// A holder gave all its leases back.
     pub fn release_all(&mut self, connection: u64) {
         self.retain_everywhere(|holder| holder.connection != connection);
     }
@@ -135,12 +136,12 @@ impl Leases {
         }
     }
 
-    /// A command that changes these was admitted.
+    /// A command that changes these targets was admitted.
     pub fn begin_change(&mut self, changes: &[LeaseTarget]) {
         changes.iter().for_each(|&what| *self.changing.entry(what).or_default() += 1);
     }
 
-    /// It was applied or refused.
+    /// The command was applied or refused.
     pub fn end_change(&mut self, changes: &[LeaseTarget]) {
         for what in changes {
             let count = self.changing.get_mut(what);
@@ -152,18 +153,18 @@ impl Leases {
         }
     }
 
-    /// Leases held.
+    /// Number of leases held.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether none are.
+    /// Whether no lease is held.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 }
 
-/// The message that takes these back.
+/// The message that recalls these leases.
 pub fn recall(held: &[LeaseTarget]) -> RecallLease {
     let mut recall = RecallLease::default();
     for what in held {
@@ -178,20 +179,20 @@ pub fn recall(held: &[LeaseTarget]) -> RecallLease {
 /// Leases that may come with a command's reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeaseGrants {
-    /// On the inode that was made or changed.
+    /// On the inode that the command created or changed.
     pub inode: bool,
     /// On the names in a directory.
     pub names: Option<GrantedNames>,
 }
 
-/// A directory whose names a client may make without asking.
+/// A directory in which the client may create names without asking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GrantedNames {
-    /// The directory that the command made.
+    /// The directory that the command created.
     OfNewDirectory,
-    /// A delegation that the client holds is prolonged.
+    /// A delegation that the client holds and that is extended.
     Kept(u64),
-    /// A new delegation; the names that are there come with it.
+    /// A new delegation; the reply lists the directory's names.
     Listed(u64),
 }
 

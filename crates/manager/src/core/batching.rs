@@ -1,29 +1,29 @@
-//! Group commits: what waits is applied in one transaction, logged and synced, and answered; or the core stops.
+//! Group commits: the core applies all waiting commands in one transaction, logs and syncs it, then replies; or it stops.
 
 use super::*;
 use tessera_wire::log::LoggedCommand;
 
 impl ManagerCore {
-    /// Whether a group commit has something to do.
+    /// Whether a group commit has work to do.
     pub fn wants_commit(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// A whole group commit.
+    /// Runs a whole group commit.
     pub fn commit_batch(&mut self, now_ns: i64) {
         if self.begin_batch(now_ns) {
             self.finish_batch();
         }
     }
 
-    /// First half of a group commit: applies what waits. If true, the actions that are there now may be carried out while
-    /// [`ManagerCore::finish_batch`], which must be called next, syncs.
+    /// First half of a group commit: applies the waiting commands. If it returns true, the shell may carry out the actions queued
+    /// so far while [`ManagerCore::finish_batch`], which must be called next, syncs.
     pub fn begin_batch(&mut self, now_ns: i64) -> bool {
         self.advance(now_ns);
         if self.stopped.is_some() {
             return false;
         }
-        // A replica may hold entries of a batch that failed, also of one that began a term: the next term is above all of them.
+        // A replica may hold entries of a failed batch, even one that began a term: the next term is above all of them.
         if self.needs_term && !self.queue.is_empty() {
             let term = NewTerm { term: self.log.term().max(self.meta.term) + 1, restored: false };
             if let Ok(queued) = queued(&term.propose()) {
@@ -97,7 +97,7 @@ impl ManagerCore {
         (commands, due, composed)
     }
 
-    /// Second half: syncs the transaction, then lets answers go as far as the log's replicas allow.
+    /// Second half: syncs the transaction, then releases replies as far as the log's replicas allow.
     pub fn finish_batch(&mut self) {
         let Some(Open { applied, due, composed }) = self.open.take() else { return };
         if let Err(error) = self.db.commit() {
@@ -116,7 +116,7 @@ impl ManagerCore {
         assert!(self.visible_seq <= seq, "clients have seen entry {}, the last is {seq}", self.visible_seq);
         self.reply_cache.remember(seq, now_ns, applied.kept);
         applied.effects.into_iter().for_each(|effect| effect.apply(&mut self.soft));
-        // Locks of clients that are on record as gone were given away.
+        // The commit may have freed the locks of expired clients for waiting requests.
         self.answer_granted();
         for (PendingReply { origin, changes, grants }, answer) in due.into_iter().zip(applied.answers) {
             self.soft.leases.end_change(&changes);
@@ -129,7 +129,7 @@ impl ManagerCore {
         self.release_held();
     }
 
-    /// A batch failed. Unless the disk was full, what is on it is unknown until a restart.
+    /// Handles a failed batch. Unless the disk was full, a restart must find out what is on disk.
     pub(super) fn fail(&mut self, error: rusqlite::Error, due: Vec<PendingReply>, composed: Vec<(Origin, Bytes)>) {
         let full = error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull);
         let answer = match full {
@@ -143,7 +143,7 @@ impl ManagerCore {
         };
         tracing::error!(%error, "group commit failed");
         self.metrics.failed_batches += 1;
-        // A replica may hold the entry that was rolled back: its position is written again under a new term only.
+        // A replica may hold the entry that was rolled back, so its position is rewritten under a new term only.
         self.needs_term = true;
         self.visible_seq = self.visible_seq.min(self.meta.log_seq);
         if !full {
@@ -162,7 +162,7 @@ impl ManagerCore {
         }
     }
 
-    /// From now on everything is refused with `error`; what waits is, too.
+    /// Refuses all waiting and all later requests with `error`.
     pub(super) fn stop(&mut self, error: Error) {
         let waiting = std::mem::take(&mut self.queue);
         for waiting in waiting {

@@ -1,4 +1,4 @@
-//! Requests about locks: answered at once, or held back until their turn or their time has come.
+//! Lock requests: answered at once, or held until their turn or their time has come.
 
 use super::*;
 use crate::coherence::locks::Set;
@@ -50,7 +50,7 @@ impl ManagerCore {
     fn hold_locks(&mut self, origin: Origin, client_id: u64, body: &Bytes) -> Result<Option<Bytes>, Error> {
         let request = decode::<HoldLocks>(body)?;
         let reply: Bytes = self.soft.locks.hold(self.now_ns, client_id, &request, &self.config)?.encode_to_vec().into();
-        // That it may hold locks must be known after a restart before it does.
+        // The record must list the client before it holds locks, so that a restarted manager knows.
         match self.soft.locks.note() {
             None => Ok(Some(reply)),
             Some(note) => {
@@ -61,7 +61,7 @@ impl ManagerCore {
         }
     }
 
-    /// Tells those whose turn has come.
+    /// Answers the requests that were granted.
     pub(super) fn answer_granted(&mut self) {
         for ticket in self.soft.locks.take_granted() {
             if let Some((origin, _)) = self.lock_waits.remove(&ticket) {
@@ -70,7 +70,7 @@ impl ManagerCore {
         }
     }
 
-    /// Ends silent clients, answers waits that are over, and puts the clients that may hold locks on record.
+    /// Expires silent clients, answers waits that are over, and proposes the record of clients that may hold locks.
     pub(super) fn tend_locks(&mut self) {
         let unused_before_ns = self.unused_before_ns(self.config.lock_session_ms);
         self.soft.locks.expire(self.now_ns, unused_before_ns);

@@ -1,12 +1,12 @@
 //! The manager as a state machine: events and a time in, actions out.
 //!
-//! Reads are answered at once from the committed state. Commands wait until the shell asks for a group
-//! commit: [`ManagerCore::begin_batch`] applies them in one transaction and hands out the calls that carry
-//! the log entry to its replicas; [`ManagerCore::finish_batch`] syncs the transaction. So both syncs go on at the same time.
-//! Answers to clients, reads included, leave once every entry they may have seen is held by enough replicas
-//! (P7). Answers to nodes leave at once: a node that waited for its heartbeat's answer could not store the log.
+//! The core answers reads at once from the committed state. Commands wait until the shell asks for a group commit:
+//! [`ManagerCore::begin_batch`] applies them in one transaction and hands out the calls that carry the log entry to its
+//! replicas; [`ManagerCore::finish_batch`] syncs the transaction. So both syncs run at the same time. Answers to clients,
+//! reads included, leave once enough replicas hold every entry that the answer may reflect (P7). Answers to nodes leave at
+//! once: a node that waited for its heartbeat's answer could not store the log.
 //!
-//! After a database failure that leaves unknown what is on disk, the core refuses everything until it is restarted (never
+//! After a database failure that leaves the state on disk unknown, the core refuses everything until it is restarted (never
 //! retry a failed sync).
 
 /// A [`View`] of the core.
@@ -64,9 +64,9 @@ pub enum Event {
     Request {
         /// Connection it came on.
         connection: u64,
-        /// The peer's greeting: what it is.
+        /// The peer's role, from its greeting.
         role: Role,
-        /// The peer's greeting: its id.
+        /// The peer's id, from its greeting.
         client_id: u64,
         /// Number of the request on its connection.
         request_id: u64,
@@ -79,12 +79,12 @@ pub enum Event {
     ConnectionClosed {
         /// Its number.
         connection: u64,
-        /// The other side ended it, and was not merely lost: then a client has forgotten what it knew under leases.
+        /// The peer ended it; the connection did not break. A client has then dropped all it cached under leases.
         by_peer: bool,
-        /// The client whose last connection it was; 0: it has others, or was none.
+        /// The client whose last connection this was; 0: the client has other connections, or the peer was no client.
         client_gone: u64,
     },
-    /// A node of another cluster greeted, and was refused.
+    /// A node of another cluster greeted and was rejected.
     RejectedNode {
         /// The cluster it belongs to.
         cluster_id: Vec<u8>,
@@ -93,7 +93,7 @@ pub enum Event {
     },
     /// The reply to a call.
     Answer(rpc::Answer),
-    /// Time passes; to be sent every 100 ms or so.
+    /// Time passes; the shell sends this about every 100 ms.
     Tick,
 }
 
@@ -108,14 +108,14 @@ pub enum Action {
         request_id: u64,
         /// Its kind.
         kind: Kind,
-        /// The encoded reply, or why not.
+        /// The encoded reply, or the error.
         result: Result<Bytes, Error>,
     },
     /// Ask a node or (recalling a lease) a client.
     Call(Call),
 }
 
-/// Why a manager could not start.
+/// Why a manager did not start.
 #[derive(Debug, ThisError)]
 pub enum StartError {
     /// Opening the database.
@@ -124,7 +124,7 @@ pub enum StartError {
     /// Reading or writing it.
     #[error("the manager's database: {0}")]
     Database(#[from] rusqlite::Error),
-    /// Something in it, or in the configuration, is not as it must be.
+    /// Data in it, or the configuration, is invalid.
     #[error("{0}")]
     Refused(Error),
 }
@@ -138,13 +138,13 @@ impl From<Failure> for StartError {
     }
 }
 
-/// Where an answer goes.
+/// Where a reply goes.
 #[derive(Debug, Clone, Copy)]
 struct Origin {
     connection: u64,
     request_id: u64,
     kind: Kind,
-    /// Nodes' answers do not wait for log replicas.
+    /// Replies to nodes do not wait for log replicas.
     role: Role,
 }
 
@@ -153,7 +153,7 @@ enum QueueItem {
     Command {
         queued: QueuedCommand,
         origin: Option<Origin>,
-        /// No lease on these is granted meanwhile.
+        /// Meanwhile no lease on these targets is granted.
         changes: Vec<LeaseTarget>,
     },
     /// The reply waits for the proposals queued ahead of it.
@@ -163,26 +163,26 @@ enum QueueItem {
 /// A command that waits for leases to be recalled.
 struct BlockedCommand {
     queued: QueuedCommand,
-    /// None: the manager itself.
+    /// `None`: the manager itself.
     origin: Option<Origin>,
     changes: Vec<LeaseTarget>,
     not_before_ns: i64,
 }
 
-/// Snapshots that the shell takes beside the core.
+/// Snapshots of the database for the log's replicas.
 #[derive(Default)]
 struct Snapshots {
-    /// It does; else the core takes them itself (a database in memory).
+    /// The shell takes them; else the core does (a database in memory).
     elsewhere: bool,
     wanted: bool,
     under_way: bool,
-    /// Taken, and of entries that not enough replicas hold yet.
+    /// A snapshot whose last entries not enough replicas hold yet.
     waiting: Option<Snapshot>,
 }
 
 /// The reply that an applied command owes, and the leases it changes or grants.
 struct PendingReply {
-    /// None: the manager itself.
+    /// `None`: the manager itself.
     origin: Option<Origin>,
     changes: Vec<LeaseTarget>,
     grants: LeaseGrants,
@@ -205,10 +205,10 @@ pub struct ManagerCore {
     log: CommandLog,
     queue: VecDeque<QueueItem>,
     parked: Vec<BlockedCommand>,
-    /// Clients without a connection, some of whose commands may still wait.
+    /// Clients without a connection; some of their commands may still wait.
     clients_gone: BTreeSet<u64>,
     open: Option<Open>,
-    /// Replies that wait until enough replicas hold this entry.
+    /// Replies that wait until enough replicas hold the entry with this number.
     held: VecDeque<(u64, Action)>,
     actions: VecDeque<Action>,
     now_ns: i64,
@@ -216,12 +216,12 @@ pub struct ManagerCore {
     ahead_ns: i64,
     next_token: u64,
     recalls: HashMap<u64, (u64, Vec<LeaseTarget>)>,
-    /// Requests that wait for a lock, and until when.
+    /// Requests that wait for a lock, each with the end of its wait.
     lock_waits: HashMap<Ticket, (Origin, i64)>,
-    /// Nothing that clients may have cached is changed before.
+    /// Until then, nothing that clients may have cached is changed.
     leases_end_ns: i64,
     lease_noted: bool,
-    /// Last entry that a client can have seen.
+    /// Last entry that a client may have seen.
     visible_seq: u64,
     map_version_seen: u64,
     last_prune_ns: i64,
@@ -234,10 +234,10 @@ pub struct ManagerCore {
 }
 
 impl ManagerCore {
-    /// Takes a database into service: raises the term durably, then serves.
+    /// Starts to serve a database: raises the term durably first.
     ///
     /// # Errors
-    /// What is wrong with the database.
+    /// The database or the configuration is invalid, or the database fails.
     pub fn start(db: Db, config: Config, now_ns: i64) -> Result<ManagerCore, StartError> {
         ManagerCore::start_with(db, config, now_ns, 0, false)
     }
@@ -288,7 +288,7 @@ impl ManagerCore {
             db,
         };
         core.soft.cluster.stats.awake_ns = now_ns;
-        // A message of the lost manager may still be on its way, of a term that no replica has seen.
+        // A message of the lost manager may still be under way, with a term that no replica has seen.
         let step = if restored { TERM_JUMP } else { 1 };
         let term = core.meta.term.max(above_term) + step;
         assert!(term > core.meta.term, "term {term} after {}", core.meta.term);
@@ -302,7 +302,7 @@ impl ManagerCore {
         }
     }
 
-    /// Takes in one event. Time never runs backwards here, also when the shell's clock is set back.
+    /// Handles one event. The core's time never runs backwards, even if the shell's clock is set back.
     pub fn handle(&mut self, now_ns: i64, event: Event) {
         self.advance(now_ns);
         match event {
@@ -342,12 +342,12 @@ impl ManagerCore {
         self.actions.pop_front()
     }
 
-    /// The database, for looking at it (tests, the simulator's checkers).
+    /// The database, for inspection (tests, the simulator's checkers).
     pub fn db(&self) -> &Db {
         &self.db
     }
 
-    /// The database back, e.g. to start again with it (the simulator's restarts).
+    /// Returns the database, e.g. to start again with it (the simulator's restarts).
     pub fn into_db(self) -> Db {
         self.db
     }
@@ -357,7 +357,7 @@ impl ManagerCore {
         &self.meta
     }
 
-    /// Soft state, for looking at it.
+    /// Soft state, for inspection.
     pub fn soft(&self) -> &SoftState {
         &self.soft
     }

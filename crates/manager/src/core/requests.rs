@@ -1,4 +1,4 @@
-//! Requests as they come: answered from the reply cache, answered at once, queued as commands, or held until leases are recalled.
+//! Incoming requests: answered from the reply cache, answered at once, queued as commands, or held until leases are recalled.
 
 use super::*;
 use crate::namespace::names;
@@ -22,7 +22,7 @@ impl ManagerCore {
         }
     }
 
-    /// A command joins the queue, unless it was answered before or must wait for leases.
+    /// Queues a command, unless it was answered before or must wait for leases.
     pub(super) fn admit(&mut self, origin: Origin, queued: QueuedCommand) {
         if let Some(op_id) = queued.op_id {
             let given = self
@@ -53,7 +53,7 @@ impl ManagerCore {
         }
     }
 
-    /// What leases must be given back of before the command.
+    /// The leases to recall before the command is applied.
     fn changes(&self, command: &Command) -> Result<Vec<LeaseTarget>> {
         match self.meta.leases_granted {
             0 => Ok(Vec::new()),
@@ -61,10 +61,10 @@ impl ManagerCore {
         }
     }
 
-    /// Queues a command once no other client holds leases on what it changes; recalls them.
+    /// Queues a command if no other client holds leases on what it changes; else recalls those leases and parks the command.
     fn queue_when_free(&mut self, queued: QueuedCommand, origin: Option<Origin>, mut changes: Vec<LeaseTarget>) {
         let requester = origin.as_ref().map_or(0, |origin| origin.connection);
-        // The requester holds the delegation itself.
+        // The requester may itself hold the delegation.
         let (leases, now_ns) = (&self.soft.leases, self.now_ns);
         changes.retain(|what| !matches!(what, LeaseTarget::Names(of) if leases.has_names(*of, requester, now_ns)));
         self.soft.leases.begin_change(&changes);
@@ -84,9 +84,8 @@ impl ManagerCore {
         self.parked.push(BlockedCommand { queued, origin, changes, not_before_ns });
     }
 
-    /// A client forgets what it knew under leases before it ends a connection, and a process that ended uses nothing: the end
-    /// of the stream gives all of them back (P7). A client that was merely lost may still use what it holds: its leases run out
-    /// by themselves.
+    /// A client drops its cached answers before it ends a connection, and a process that ended uses nothing. So the end of the
+    /// stream gives all leases back (P7). A client whose connection broke may still use its leases: they run out by themselves.
     pub(super) fn connection_closed(&mut self, connection: u64, by_peer: bool) {
         if by_peer {
             self.soft.leases.release_all(connection);
@@ -94,17 +93,17 @@ impl ManagerCore {
         }
     }
 
-    /// What clients without a connection had reserved is free for others. Their sessions live on: a client that was only cut off
-    /// comes back, and reserves again when it renews them.
+    /// Frees the reservations of clients without a connection. Their sessions live on: a client that was only cut off comes
+    /// back, and reserves again when it renews them.
     pub(super) fn release_reservations(&mut self) {
         self.soft.sessions.release_reservations(&self.clients_gone);
-        // A session that one of them asked for last may still be opened.
+        // A queued command may still open a session for one of them.
         if self.queue.is_empty() && self.parked.is_empty() && self.open.is_none() {
             self.clients_gone.clear();
         }
     }
 
-    /// Commands whose leases are given back or over join the queue, in the order they came.
+    /// Queues the parked commands whose leases were given back or have ended, in the order they came.
     pub(super) fn unpark(&mut self) {
         let (now_ns, leases) = (self.now_ns, &self.soft.leases);
         let free = |p: &BlockedCommand| {
@@ -144,7 +143,7 @@ impl ManagerCore {
         self.reply(origin, result);
     }
 
-    /// An entry, with a lease on its inode and on the directories of its path if they can be had.
+    /// Encodes an entry, with a lease on its inode and the directories of its path if they can be granted.
     pub(super) fn lease(&mut self, origin: Origin, mut entry: Entry) -> Bytes {
         let inos: Vec<u64> = entry.path.iter().copied().chain(entry.attr.as_ref().map(|attr| attr.ino)).collect();
         let (until, max) = (self.now_ns + ns(self.config.lease_entry_ms), self.config.max_leases);
@@ -154,7 +153,7 @@ impl ManagerCore {
         entry.encode_to_vec().into()
     }
 
-    /// Whether leases can be granted. A restarted manager must know that there are leases, so that is logged before the first one.
+    /// Whether leases can be granted. A restarted manager must know that leases exist, so this is logged before the first one.
     fn may_lease(&mut self) -> bool {
         if self.meta.leases_granted == 0 && !self.lease_noted {
             self.lease_noted = true;
@@ -163,7 +162,7 @@ impl ManagerCore {
         self.meta.leases_granted != 0
     }
 
-    /// Adds the leases that come with a reply. They are not part of the reply that is cached for a repeated request.
+    /// Adds the leases that come with a reply. The cached reply for a repeated request does not contain them.
     pub(super) fn with_leases(&mut self, origin: &Origin, grants: LeaseGrants, answer: Bytes) -> Bytes {
         if !grants.inode && grants.names.is_none() {
             return answer;
@@ -198,7 +197,7 @@ impl ManagerCore {
         if (lease_ms, delegation_ms) == (0, 0) {
             return answer;
         }
-        // A message's fields may come in several parts.
+        // Protobuf lets a message's fields come in several parts.
         let more = match of_commit {
             true => {
                 let entry = (lease_ms > 0).then(|| Entry { lease_ms, ..Entry::default() });
@@ -212,15 +211,15 @@ impl ManagerCore {
         [&answer[..], &more[..]].concat().into()
     }
 
-    /// The names in a directory, if they can be leased, and are not too many. All commands that were admitted and make names in there
-    /// have been applied then, so that these are all.
+    /// The names in a directory, if the delegation can be granted and they are not too many. All admitted commands that create
+    /// names in it have then been applied, so the list is complete.
     fn listed(&self, directory: u64, connection: u64) -> Option<Vec<Vec<u8>>> {
         let free = self.soft.leases.may_grant_names(directory, connection);
         let names = free.then(|| names::names(&self.db, directory, self.config.max_list_entries))?;
         names.inspect_err(|failure| tracing::error!(%failure, directory, "names are not leased")).ok().flatten()
     }
 
-    /// For how long something is leased, if it is wanted and can be had.
+    /// Duration of the lease on `what`, or 0 if it is not asked for or cannot be granted.
     fn granted(&mut self, what: Option<u64>, grant: impl FnOnce(&mut Leases, u64, i64, usize) -> bool) -> u64 {
         let (until, max) = (self.now_ns + ns(self.config.lease_entry_ms), self.config.max_leases);
         let Some(what) = what.filter(|_| self.may_lease()) else { return 0 };
@@ -246,7 +245,7 @@ impl ManagerCore {
         }
     }
 
-    /// Replies once enough replicas hold everything that the requester may have seen; to nodes at once.
+    /// Replies to clients once enough replicas hold all entries that the reply may reflect; replies to nodes at once.
     pub(super) fn reply(&mut self, origin: Origin, result: Answer) {
         if result.is_err() {
             self.metrics.refused += 1;
@@ -269,7 +268,7 @@ impl ManagerCore {
         }
     }
 
-    /// Sends the log's replicas the entries they lack.
+    /// Sends each log replica the entries it lacks.
     pub(super) fn pump(&mut self) {
         if self.map_version_seen != self.meta.map_version {
             if let Err(error) = self.log.read_nodes(&self.db) {
@@ -298,7 +297,7 @@ impl ManagerCore {
             return;
         }
         if let Some((connection, held)) = self.recalls.remove(&answer.token) {
-            // Any answer, even a refusal, means that the client has the recall; without one the lease must end first.
+            // Any answer, even a refusal, means that the client has the recall. Without one the lease must end first.
             let heard = !matches!(&answer.result, Err(error) if error.is_retryable());
             if heard {
                 self.soft.leases.release(connection, &held);

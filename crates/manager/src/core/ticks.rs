@@ -26,8 +26,8 @@ impl ManagerCore {
         self.release_held();
     }
 
-    /// Sessions and replies last used before this count as unused for `after_ms`. After a jump of the clock, or a pause of the
-    /// manager, clients had no chance to use them: none is that old until `after_ms` have passed again.
+    /// Sessions and replies last used before this time count as unused for `after_ms`. After a clock jump or a pause of the manager,
+    /// clients had no chance to use them, so none counts as that old until `after_ms` have passed again.
     pub(super) fn unused_before_ns(&self, after_ms: u64) -> i64 {
         let before_ns = self.now_ns.saturating_sub(ns(after_ms));
         if self.soft.cluster.stats.awake_ns > before_ns { i64::MIN } else { before_ns }
@@ -56,7 +56,7 @@ impl ManagerCore {
         release.chunks(256).for_each(|inos| self.propose(ReleaseOrphans { inos: inos.to_vec() }.propose()));
     }
 
-    /// Proposes to expire files, once a second; not while an earlier proposal waits for leases.
+    /// Proposes to expire files, once a second, unless an earlier proposal still waits for leases.
     pub(super) fn tend_expiry(&mut self) {
         let going = self.parked.iter().any(|p| matches!(p.queued.command, Command::ExpireFiles(_)));
         if going || self.now_ns - self.last_expiry_ns < 1_000_000_000 {
@@ -88,9 +88,9 @@ impl ManagerCore {
     }
 
     pub(super) fn tend_log(&mut self) {
-        // To shorten the log, a snapshot waits until enough replicas hold all that is in it. For a replica that can go on only
-        // from one, it cannot: answers wait for that very replica. Its snapshot then holds entries that were not
-        // acknowledged, as its log would; position and term tell them from another history's.
+        // A snapshot that shortens the log waits until enough replicas hold all its entries. A snapshot for a replica that can
+        // continue only from one cannot wait: replies wait for that very replica. Such a snapshot holds entries that were not
+        // acknowledged, as its log would; position and term tell them from those of another history.
         let (needed, grown) = (self.log.needs_snapshot(), self.log.has_grown(&self.config));
         let replicated_seq = self.soft.replicated_seq;
         if let Some(snapshot) = self.snapshots.waiting.take_if(|s| needed || s.seq <= replicated_seq) {
@@ -109,21 +109,21 @@ impl ManagerCore {
         }
     }
 
-    /// From now on the shell takes snapshots: it asks [`ManagerCore::snapshot_wanted`] and brings each to
-    /// [`ManagerCore::snapshot_taken`]. A copy of a large database would hold up every request for seconds.
+    /// From now on the shell takes snapshots: it asks [`ManagerCore::snapshot_wanted`] and passes each result to
+    /// [`ManagerCore::snapshot_taken`]. To copy a large database here would delay every request by seconds.
     pub fn take_snapshots_elsewhere(&mut self) {
         self.snapshots.elsewhere = true;
     }
 
-    /// Whether a snapshot is to be taken now. Said once; the next after its outcome was brought.
+    /// Whether to take a snapshot now. Returns true once, and again only after the result was passed in.
     pub fn snapshot_wanted(&mut self) -> bool {
         let wanted = std::mem::take(&mut self.snapshots.wanted);
         self.snapshots.under_way |= wanted;
         wanted
     }
 
-    /// Takes in the result. The snapshot is of a state that was committed here, after some entry at or behind which the log
-    /// has gone on meanwhile: entries that were committed are never taken back, so it stays right.
+    /// Accepts the result. The snapshot holds a committed state; the log may have gone on since. It stays valid, because
+    /// committed entries are never undone.
     pub fn snapshot_taken(&mut self, result: Result<Snapshot, String>) {
         self.snapshots.under_way = false;
         match result {

@@ -1,10 +1,10 @@
-//! Maintenance jobs (gc, scrub, repair) that an operator started: how far each has come.
+//! Progress of the maintenance jobs (gc, scrub, repair) that an operator started.
 
-/// A maintenance job: the one that runs, or the last one that ran.
+/// A maintenance job: the running one, or the last one.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct JobState {
     pub running: bool,
-    /// Bytes re-read or won back.
+    /// Bytes re-read or reclaimed.
     pub bytes: u64,
     /// Bad fragments found.
     pub bad: u64,
@@ -18,14 +18,14 @@ pub struct JobState {
     pub compacting: bool,
 }
 
-/// State of the maintenance jobs. A restart forgets that they ran.
+/// State of the maintenance jobs. A restart forgets it.
 #[derive(Debug, Default)]
 pub struct MaintenanceJobs {
-    /// Re-reading everything.
+    /// The scrub job: re-reads all disks.
     pub scrub: JobState,
     pub gc: JobState,
     pub repair: JobState,
-    /// Repair does not wait for nodes that are down (set by a repair job, until none is down).
+    /// Repair does not wait for nodes that are down (set by a repair job, until no node is down).
     pub hurry: bool,
 }
 

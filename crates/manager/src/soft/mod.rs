@@ -1,4 +1,5 @@
-//! Soft state: what the manager keeps in memory only. It is gone with the process, and a command may depend on it through [`crate::ctx::Ctx::record`] only.
+//! Soft state: kept in memory only and lost with the process. A command may depend on it only through
+//! [`crate::ctx::Ctx::record`].
 //!
 //! The modules here hold data and know neither [`crate::ctx::Ctx`] nor [`crate::ctx::View`]. Commands change soft state by
 //! [`Effect`]s, which run once the command is committed and do not run at replay.
@@ -21,26 +22,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use tasks::{MemberKey, Tasks};
 use tessera_wire::DiskInfo;
 
-/// State that is not logged and not in the database: gone with the process.
+/// State that is neither logged nor in the database; it is lost with the process.
 #[derive(Default)]
 pub struct SoftState {
     /// When this manager started.
     pub started_ns: i64,
-    /// Entries up to here are held by enough log replicas. Deletes of later ones are not handed out.
+    /// Enough log replicas hold the entries up to this one. Deletes of later entries are not handed out.
     pub replicated_seq: u64,
-    /// Nodes that hold all of the log that was acknowledged. As of the last tick or question for the status.
+    /// Nodes that hold every acknowledged entry of the log, as of the last tick or status request.
     pub log_replicas: Vec<u64>,
     /// Nodes of other clusters that tried to join this one.
     pub rejected_nodes: RejectedNodes,
-    /// Sessions: when last used, young readers.
+    /// Sessions: last use, readers, reservations.
     pub sessions: SoftSessions,
-    /// Files committed since the last tick that may be checkpoint images in a directory where time steps replace each other.
+    /// Files committed since the last tick that may be checkpoint images where time steps replace each other.
     pub step_files: Vec<u64>,
-    /// Names removed because the lifetime of their file was over.
+    /// Number of names removed because their file's lifetime ended.
     pub files_expired: u64,
-    /// Leases on inodes.
+    /// Leases and delegations.
     pub leases: Leases,
-    /// Locks on files.
+    /// Byte-range locks.
     pub locks: Lockers,
     /// Everything about nodes, disks and tasks.
     pub cluster: ClusterState,
@@ -51,13 +52,13 @@ pub struct SoftState {
 pub struct ClusterState {
     /// The open groups and their weights.
     pub selector: GroupSelector,
-    /// New chunks that went elsewhere than their placement hint asked.
+    /// New chunks placed elsewhere than their placement hint asked.
     pub placements_not_met: u64,
-    /// What nodes say of themselves and their disks.
+    /// What nodes report of themselves and their disks.
     pub stats: ClusterStats,
-    /// Work that is handed out.
+    /// Tasks that are planned or handed out.
     pub tasks: Tasks,
-    /// What was repaired.
+    /// Repair counts.
     pub repaired: RepairCounters,
     /// Maintenance jobs that an operator started.
     pub jobs: MaintenanceJobs,
@@ -65,9 +66,9 @@ pub struct ClusterState {
     pub missing_from: u64,
     /// How far deletes have been handed out, by disk.
     pub deletes: BTreeMap<u64, DeleteCursor>,
-    /// When each disk was last told to list itself.
+    /// When each disk was last told to list its fragments.
     pub listed_ns: BTreeMap<u64, i64>,
-    /// When each disk was last told to re-read itself.
+    /// When each disk was last told to re-read its fragments.
     pub scrubbed_ns: BTreeMap<u64, i64>,
     /// When the parts of a tick last ran.
     pub(crate) pace: Pace,
@@ -84,18 +85,18 @@ pub(crate) struct Pace {
     pub(crate) maintenance_ns: i64,
 }
 
-/// Counts of what was repaired since the manager started.
+/// Repair counts since the manager started.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct RepairCounters {
     /// Fragments put in place.
     pub fragments: u64,
-    /// Their bytes, as nodes reported.
+    /// Bytes of those fragments, as nodes reported.
     pub bytes: u64,
     /// Fragments found bad by scrub, verification or failed reads.
     pub bad: u64,
-    /// Reports of readers.
+    /// Bad fragments that readers reported.
     pub reports: u64,
-    /// Fragments that could not be rebuilt (and are tried again).
+    /// Fragments that could not be rebuilt; they are tried again.
     pub failed: u64,
 }
 
@@ -104,7 +105,7 @@ pub struct RepairCounters {
 pub struct DeleteCursor {
     /// Last (chunk, fragment) handed out.
     pub(crate) at: (u64, u32),
-    /// Not before this time, from the start.
+    /// Starts over from the first fragment, but not before this time.
     pub(crate) again_ns: i64,
 }
 
@@ -120,25 +121,25 @@ pub enum Effect {
         /// Bytes reserved for it.
         reserved_bytes: u64,
     },
-    /// A writer got places for so many bytes of its reservation.
+    /// A writer got places for this many bytes of its reservation.
     ReservationUsed { session_id: u64, bytes: u64 },
     /// A session has ended.
     SessionEnded { session_id: u64 },
-    /// This file may have lost its last name and its last session: look at the next tick.
+    /// This file may have lost its last name and its last session: the next tick checks it.
     CheckOrphan { ino: u64 },
-    /// A version of this file is kept for a reader only: look at the next tick.
+    /// Only a reader keeps a version of this file: the next tick checks it.
     TrimLater { ino: u64 },
     /// A file was committed that may be a checkpoint image.
     StepFileCommitted { ino: u64 },
-    /// A name was removed because the lifetime of its file was over.
+    /// A name was removed because its file's lifetime ended.
     FileExpired,
     /// A new chunk could not be placed where its hint asked.
     PlacementNotMet,
-    /// A member of a group changed: work under way for it is void.
+    /// A member of a group changed: its tasks under way are void.
     MemberChanged(MemberKey),
     /// A disk was lost.
     DiskLost { disk_id: u64 },
-    /// A node is down or out: its tasks go to others.
+    /// A node is down or out: other nodes take over its tasks.
     NodeGone { node_id: u64 },
     /// A node has registered.
     NodeRegistered {

@@ -1,18 +1,18 @@
 //! Nodes of other clusters that tried to register: soft, bounded, shown in `tessera status`.
 //!
-//! Most often the node's `--manager` is wrong. But a manager that lost its directory and was started on an empty one serves
-//! a new cluster, and rejects every node of the old one. Nothing is lost yet: the log and its snapshots are on those nodes. Both sides must
-//! point to `--restore` before an operator wipes a disk.
+//! Usually the node's `--manager` is wrong. But a manager that lost its directory and was started on an empty one serves a new
+//! cluster, and rejects every node of the old one. No data is lost yet: the log and its snapshots are on those nodes. Both
+//! sides must point to `--restore` before an operator wipes a disk.
 
 use std::collections::BTreeMap;
 use tessera_wire::hex;
 use tessera_wire::meta::RejectedNode;
 
-/// Remembered at most; further ones are only counted out.
+/// Number of nodes kept.
 const MAX_REJECTED: usize = 64;
-/// Forgotten when not seen for this long.
+/// A node not seen for this long is forgotten.
 const FORGET_NS: i64 = 3_600_000_000_000;
-/// The same one is logged again after this long.
+/// A node is logged again after this long.
 const LOG_AGAIN_NS: i64 = 60_000_000_000;
 /// Longest host label kept.
 const MAX_HOST: usize = 255;
@@ -29,7 +29,7 @@ struct Sighting {
 pub struct RejectedNodes(BTreeMap<(Vec<u8>, String), Sighting>);
 
 impl RejectedNodes {
-    /// A node of cluster `theirs` on `host` was refused by this manager of cluster `ours`.
+    /// This manager of cluster `ours` rejected a node of cluster `theirs` on `host`.
     pub fn note(&mut self, now_ns: i64, ours: &[u8], theirs: Vec<u8>, host: String) {
         self.0.retain(|_, seen| now_ns - seen.last_ns < FORGET_NS);
         let who = (theirs, host.chars().take(MAX_HOST).collect());
@@ -51,7 +51,7 @@ impl RejectedNodes {
         }
     }
 
-    /// Those seen within the last hour.
+    /// Nodes seen within the last hour.
     pub fn known(&self, now_ns: i64) -> Vec<RejectedNode> {
         let fresh = self.0.iter().filter(|(_, seen)| now_ns - seen.last_ns < FORGET_NS);
         fresh

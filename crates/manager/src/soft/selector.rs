@@ -11,16 +11,16 @@ pub struct GroupSelector {
     pub(crate) widths: RefCell<BTreeMap<u32, WeightedGroups>>,
     /// State of the random generator.
     pub(crate) random: Cell<u64>,
-    /// (width, host) that placement hints have asked for: groups that begin there are kept open.
+    /// (width, host) that placement hints asked for: groups that begin there stay open.
     pub(crate) asked: RefCell<BTreeSet<(u32, String)>>,
 }
 
 /// The open groups of one width.
 #[derive(Debug)]
 pub(crate) struct WeightedGroups {
-    /// Version of the map they were read under.
+    /// Map version from which they were read.
     pub(crate) map_version: u64,
-    /// [`crate::soft::stats::ClusterStats::generation`] that the weights were computed from.
+    /// [`crate::soft::stats::ClusterStats::generation`] from which the weights were computed.
     pub(crate) generation: u64,
     pub(crate) groups: Vec<OpenGroup>,
     /// Running sums of the weights of `groups`.

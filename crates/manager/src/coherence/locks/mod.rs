@@ -1,9 +1,11 @@
 //! Byte-range locks between clients: which clients may hold locks, for how long, and how locks survive a manager's restart.
 //!
-//! Locks are in memory ([`table`]). A client keeps them while it contacts the manager (`lock_session_ms`). The database records only
-//! which clients may hold locks, before they do. A manager that starts gives nothing new away until all of those have asserted what they hold, or the time
-//! that a client may be silent has passed: NFS's grace period, with the record of clients that it takes to tell who may assert
-//! (RFC 8881, sections 8.4.2 and 8.4.3). A client that is away for longer loses its locks, and is told so; others get them once that is on record. docs/wire.md, section 7, is the protocol. Nothing here knows connections; `core::locking` does.
+//! Locks are in memory ([`table`]). A client keeps them while it contacts the manager (`lock_session_ms`). The database records
+//! only which clients may hold locks, and does so before they hold any. A manager that starts grants no new lock until all those
+//! clients have asserted their locks, or the time that a client may be silent has passed. This is NFS's grace period; the
+//! record tells which clients may assert locks (RFC 8881, sections 8.4.2 and 8.4.3). A client that is silent for longer loses
+//! its locks and is told so; other clients get them once the loss is on record. docs/wire.md, section 7, describes the
+//! protocol. Nothing here knows connections; `core::locking` does.
 
 pub mod ranges;
 pub mod table;
@@ -22,61 +24,61 @@ use tessera_wire::{Code, Error};
 /// The clients on record.
 ///
 /// # Errors
-/// The database's.
+/// SQLite fails.
 pub fn noted(db: &Db) -> rusqlite::Result<BTreeSet<u64>> {
     let mut rows = db.stmt("SELECT client_id FROM lock_clients")?;
     let rows = rows.query_map([], |row| row.get::<_, i64>(0))?;
     rows.map(|id| id.map(|id| id as u64)).collect()
 }
 
-/// Records the clients that may hold locks, all of them.
+/// Replaces the record of the clients that may hold locks.
 ///
 /// # Errors
-/// The database's.
+/// SQLite fails.
 pub fn record(db: &Db, client_ids: &[u64]) -> rusqlite::Result<()> {
     db.stmt("DELETE FROM lock_clients")?.execute([])?;
     let mut insert = db.stmt("INSERT OR IGNORE INTO lock_clients (client_id) VALUES (?1)")?;
     client_ids.iter().try_for_each(|&client_id| insert.execute([client_id as i64]).map(|_| ()))
 }
 
-/// Last byte of the longest file there can be.
+/// Last byte of the longest possible file.
 pub const LAST_BYTE: u64 = i64::MAX as u64;
-/// Longest time for which an answer is held back, milliseconds.
+/// Longest time for which a reply is held back, milliseconds.
 const MAX_WAIT_MS: u64 = 60_000;
-/// Cancelled requests that are remembered, of each client: one may be overtaken by its cancellation.
+/// Cancelled requests remembered per client: a cancellation may overtake its request.
 const CANCELLED_KEPT: usize = 256;
 
-/// What becomes of a [`SetLock`].
+/// How a [`SetLock`] is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Set {
-    /// It is answered.
+    /// Now.
     Answer(LockOutcome),
-    /// It is answered when the ticket is granted, or after so many milliseconds.
+    /// When the ticket is granted, or after this many milliseconds.
     Park(Ticket, u64),
 }
 
 #[derive(Debug, Default)]
 struct Client {
     heard_ns: i64,
-    /// Its last connection ended in order; it is over by then unless it comes back.
+    /// Its last connection ended in order; the client expires then unless it comes back.
     orphan_until_ns: Option<i64>,
     machine: String,
-    /// The table it claimed from, and what it was answered.
+    /// The table it claimed from, and the answer to the claim.
     claimed: (u64, bool),
-    /// Last request of each owner that holds or wants something, by file.
+    /// Last request of each owner that holds or waits for a lock, by file.
     last: HashMap<(u64, u64), u64>,
-    /// Requests before this one come too late, of all others.
+    /// For all other owners: earlier requests come too late.
     floor_seq: u64,
     cancelled: VecDeque<u64>,
 }
 
-/// See the module.
+/// The clients that may hold locks, and their locks. See the module.
 #[derive(Default)]
 pub struct Lockers {
     table: LockTable,
     number: u64,
     clients: HashMap<u64, Client>,
-    /// Clients that are over; what they held is free once that is on record.
+    /// Expired clients; their locks become free once the record no longer lists the client.
     over: BTreeSet<u64>,
     /// Clients on record.
     noted: BTreeSet<u64>,
@@ -86,24 +88,24 @@ pub struct Lockers {
 }
 
 impl Lockers {
-    /// Of a manager of term `number` that starts: the clients `noted` may hold locks.
+    /// For a manager that starts with term `number`; the clients in `noted` may hold locks.
     pub fn start(number: u64, noted: BTreeSet<u64>, now_ns: i64, config: &Config) -> Lockers {
         let grace_until_ns = now_ns + ns(config.lock_session_ms);
         Lockers { number, expected: noted.clone(), noted, grace_until_ns, ..Default::default() }
     }
 
-    /// Whether clients may still assert what they held.
+    /// Whether clients may still assert their locks.
     pub fn in_grace(&self, now_ns: i64) -> bool {
         now_ns < self.grace_until_ns && !self.expected.is_empty()
     }
 
-    /// What the next manager must know, if it is not on record.
+    /// The clients to put on record, if the record differs.
     pub fn note(&self) -> Option<NoteLockers> {
         let clients: BTreeSet<u64> = self.clients.keys().chain(&self.expected).copied().collect();
         (clients != self.noted).then(|| NoteLockers { client_ids: clients.into_iter().collect() })
     }
 
-    /// It is.
+    /// The record now lists `clients`: frees the locks of expired clients that it leaves out.
     pub fn noted(&mut self, clients: BTreeSet<u64>) {
         for client_id in std::mem::take(&mut self.over) {
             match clients.contains(&client_id) {
@@ -117,7 +119,7 @@ impl Lockers {
     /// Answers [`HoldLocks`].
     ///
     /// # Errors
-    /// Nonsense is claimed.
+    /// The claim is invalid: too many locks, or a malformed one.
     pub fn hold(
         &mut self,
         now_ns: i64,
@@ -172,10 +174,10 @@ impl Lockers {
         }
     }
 
-    /// Answers [`SetLock`], or says when.
+    /// Answers [`SetLock`], or says until when the reply waits.
     ///
     /// # Errors
-    /// The client must assert what it holds first, or asks for nonsense.
+    /// The client must assert its locks first, or the request is invalid.
     pub fn set(&mut self, now_ns: i64, client_id: u64, request: &SetLock, config: &Config) -> Result<Set, Error> {
         let ticket = Ticket { client_id, seq: request.seq };
         let lock = request.lock.as_ref().ok_or_else(|| invalid("a lock is missing".into()))?;
@@ -220,7 +222,7 @@ impl Lockers {
         }
     }
 
-    /// Nothing is kept of an owner that holds and wants nothing, but how far its client had come.
+    /// Forgets an owner that holds nothing and waits for nothing; `floor_seq` keeps its last request number.
     fn forget_idle(&mut self, client_id: u64, key: (u64, u64)) {
         let owner = Owner { client_id, number: key.1 };
         if self.table.holds_any(key.0, owner) || self.table.is_queued(key.0, owner) {
@@ -276,15 +278,15 @@ impl Lockers {
         Ok(Some(ticket))
     }
 
-    /// A client's last connection ended in order: a process that ended uses nothing, but one that lives may come back.
+    /// A client's last connection ended in order. A process that ended uses nothing, but one that lives may come back.
     pub fn orphan(&mut self, now_ns: i64, client_id: u64, config: &Config) {
         if let Some(client) = self.clients.get_mut(&client_id) {
             client.orphan_until_ns = Some(now_ns + ns(config.lock_orphan_ms));
         }
     }
 
-    /// Ends clients that were silent since `unused_before_ns`, on orphans whose time has come, and on those that did
-    /// not come back within the grace. What they held is free once [`Lockers::note`] is on record.
+    /// Expires clients silent since `unused_before_ns`, orphans whose time has come, and clients that did not come back within
+    /// the grace period. Their locks become free once [`Lockers::note`] is on record.
     pub fn expire(&mut self, now_ns: i64, unused_before_ns: i64) {
         let over = |client: &Client| {
             client.heard_ns < unused_before_ns || client.orphan_until_ns.is_some_and(|until_ns| until_ns <= now_ns)
@@ -349,7 +351,7 @@ fn range(lock: &FileLock) -> Result<Bytes, Error> {
     }
 }
 
-/// What a lock of a message means; none: unlocking (P14).
+/// The lock that a message asks for; `None`: unlock (P14).
 fn want(client_id: u64, lock: &FileLock) -> Result<Option<Want>, Error> {
     let bytes = range(lock)?;
     let families = match lock.family() {

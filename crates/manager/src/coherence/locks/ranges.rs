@@ -1,11 +1,12 @@
-//! What one owner has locked of one file: ranges of bytes that do not overlap, joined where neighbours are alike (POSIX, `fcntl`).
+//! The locks of one owner on one file: byte ranges that do not overlap. Adjacent ranges with the same lock are joined (POSIX,
+//! `fcntl`).
 
 use std::collections::BTreeMap;
 
 /// Shared or exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
-    /// Others may read, too.
+    /// Other owners may hold shared locks on the same bytes.
     Read,
     /// Excludes all other locks.
     Write,
@@ -16,25 +17,25 @@ pub enum Mode {
 pub struct Families(pub u8);
 
 impl Families {
-    /// Whether locks of these and of those are in each other's way.
+    /// Whether locks of these families can conflict.
     pub fn meet(self, other: Families) -> bool {
         self.0 & other.0 != 0
     }
 }
 
-/// A lock but for its range.
+/// A lock without its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Held {
     /// Shared or exclusive.
     pub mode: Mode,
-    /// Of which kind.
+    /// Its families.
     pub families: Families,
     /// Process that asked, for display.
     pub pid: u32,
 }
 
 impl Held {
-    /// Whether two owners cannot hold these of the same byte.
+    /// Whether two owners cannot hold these locks on the same byte.
     pub fn excludes(&self, other: &Held) -> bool {
         self.families.meet(other.families) && (self.mode == Mode::Write || other.mode == Mode::Write)
     }
@@ -56,16 +57,16 @@ impl Bytes {
     }
 }
 
-/// See the module.
+/// Disjoint locked ranges. See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ranges(BTreeMap<u64, (u64, Held)>);
 
 impl Ranges {
-    /// Locks `bytes` (or gives them up: none), whatever was held of them.
+    /// Locks `bytes`, or unlocks them if `held` is `None`; replaces all earlier locks on them.
     pub fn set(&mut self, bytes: Bytes, held: Option<Held>) {
         let Bytes { start, end } = bytes;
         assert!(start <= end, "bytes {start} to {end} are no range");
-        // What reaches in from the left, and what reaches out to the right, stays beyond the range.
+        // Parts of older ranges to the left and right of `bytes` stay.
         let over: Vec<(u64, u64, Held)> = self.over(bytes).map(|(b, h)| (b.start, b.end, *h)).collect();
         for (from, to, was) in over {
             self.0.remove(&from);
@@ -114,7 +115,7 @@ impl Ranges {
         self.0.iter().map(|(&start, (end, held))| (Bytes { start, end: *end }, held))
     }
 
-    /// Whether all of `bytes` is locked just so.
+    /// Whether all of `bytes` is locked exactly as `held`.
     pub fn covers(&self, bytes: Bytes, held: &Held) -> bool {
         let like = |was: &Held| (was.mode, was.families) == (held.mode, held.families);
         let mut next = Some(bytes.start);
@@ -127,7 +128,7 @@ impl Ranges {
         next.is_none_or(|at| at > bytes.end)
     }
 
-    /// How many.
+    /// Number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -164,7 +165,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-        /// The model: a byte, a mode.
+        /// The model: the mode of each byte.
         #[test]
         fn ranges_are_what_each_byte_is(
             sets in proptest::collection::vec((0..BYTES, 0..BYTES, 0u8..3), 1..30),

@@ -1,25 +1,25 @@
 //! The lock table: the byte ranges that owners hold of each file, and the queue of requests that wait.
 //!
-//! Locks of different owners that exclude each other never cover the same byte. A request that must wait joins the file's queue, which is
-//! served in order: a request whose range is free still queues behind those that wait for it, or a stream of readers would starve
-//! a writer. One exception: the owner of a lock that an earlier request waits for, directly or through others, goes first;
-//! behind that request neither would ever be served. Where every one of a circle of owners waits for
-//! what the next *holds*, the one that would close it is refused (POSIX, `fcntl`: EDEADLK). Owners are taken to
-//! wait for one thing at a time; threads of one process that wait for several may be refused though another thread could have
-//! gone on, as on Linux.
+//! Conflicting locks of different owners never cover the same byte. A request that must wait joins the file's queue, which is
+//! served in order. A request whose range is free still queues behind conflicting requests, or a stream of readers would
+//! starve a writer. One exception: if an earlier request waits, directly or through others, for a lock of this owner, this
+//! owner goes first; behind that request, neither would ever be served. A request that would close a cycle, in which each
+//! owner waits for a lock that the next one *holds*, is refused (POSIX, `fcntl`: EDEADLK). The table assumes that an owner
+//! waits for one thing at a time. If threads of one process wait for several, a request may be refused although another
+//! thread could have gone on, as on Linux.
 
 use super::ranges::{Bytes, Held, Ranges};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// Whose a lock is.
+/// The owner of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
     pub client_id: u64,
-    /// A number of the client's.
+    /// Chosen by the client.
     pub number: u64,
 }
 
-/// A request that waits, as its client knows it.
+/// A waiting request, as its client knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
     pub client_id: u64,
@@ -30,13 +30,13 @@ pub struct Ticket {
 /// Result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is as asked for.
+    /// The range is locked or unlocked as asked.
     Granted,
-    /// Others are in the way.
+    /// Other owners are in the way.
     Refused,
     /// Queued.
     Waiting,
-    /// Those in the way wait for this owner.
+    /// The owners in the way wait for this owner.
     Deadlock,
 }
 
@@ -62,19 +62,19 @@ struct File {
     queue: Vec<Waiter>,
 }
 
-/// See the module.
+/// Locks and queues of all files. See the module.
 #[derive(Debug, Default)]
 pub struct LockTable {
     files: HashMap<u64, File>,
-    /// Files an owner waits at, once a request.
+    /// Files at which an owner waits, one entry per request.
     waits: HashMap<Owner, Vec<u64>>,
-    /// Where a request waits.
+    /// The file at which a request waits.
     tickets: HashMap<Ticket, u64>,
-    /// Locks of each client.
+    /// Number of locks of each client.
     counts: HashMap<u64, usize>,
-    /// Requests of each client that wait.
+    /// Number of waiting requests of each client.
     waiting: HashMap<u64, usize>,
-    /// Requests that were granted after they had waited, to be told.
+    /// Requests granted after a wait and not yet reported.
     granted: Vec<Ticket>,
 }
 
@@ -98,7 +98,7 @@ impl File {
 }
 
 impl LockTable {
-    /// Locks, or, with a `ticket`, waits for it if it must.
+    /// Locks the range. If it must wait, queues with a `ticket`, and refuses without one.
     pub fn lock(&mut self, want: Want, ticket: Option<Ticket>) -> Outcome {
         let file = self.files.entry(want.ino).or_default();
         let holders: BTreeSet<Owner> = file.holders(&want).map(|(owner, _, _)| owner).collect();
@@ -116,7 +116,7 @@ impl LockTable {
             self.take(want);
             return Outcome::Granted;
         }
-        // `flock` never refuses to wait.
+        // Only `fcntl` locks are checked for deadlock.
         let looks = want.held.families.0 & 1 != 0;
         if looks && holders.iter().any(|&other| self.waits_for(other, want.owner, false)) {
             return Outcome::Deadlock;
@@ -138,7 +138,7 @@ impl LockTable {
         }
     }
 
-    /// Gives up what an owner holds of a range.
+    /// Unlocks a range of an owner.
     pub fn unlock(&mut self, ino: u64, owner: Owner, bytes: Bytes) {
         self.change(ino, owner, bytes, None);
         self.settle(ino);
@@ -146,7 +146,7 @@ impl LockTable {
 
     fn take(&mut self, want: Want) {
         self.change(want.ino, want.owner, want.bytes, Some(want.held));
-        // What was exclusive may be shared now.
+        // The lock may have become shared, so waiting readers may be next.
         self.settle(want.ino);
     }
 
@@ -170,7 +170,7 @@ impl LockTable {
         }
     }
 
-    /// Serves those of a file's queue whose turn it is.
+    /// Grants the requests of a file's queue whose turn has come.
     fn settle(&mut self, ino: u64) {
         while let Some(at) = self.next_served(ino) {
             let Some(file) = self.files.get_mut(&ino) else { return };
@@ -219,7 +219,7 @@ impl LockTable {
         self.reach(owner, with_queue).contains(&other)
     }
 
-    /// All owners that `from` waits for: holders, and with `with_queue` those of earlier requests.
+    /// All owners that `from` waits for: holders, and with `with_queue` also the owners of earlier requests.
     fn reach(&self, from: Owner, with_queue: bool) -> HashSet<Owner> {
         let (mut seen, mut next) = (HashSet::new(), vec![from]);
         while let Some(owner) = next.pop() {
@@ -240,7 +240,7 @@ impl LockTable {
         self.tickets.contains_key(&ticket)
     }
 
-    /// Takes a request out of its queue; what it wanted, if it was in one.
+    /// Removes a request from its queue; returns what it asked for, if it was queued.
     pub fn cancel(&mut self, ticket: Ticket) -> Option<Want> {
         let ino = *self.tickets.get(&ticket)?;
         let file = self.files.get_mut(&ino)?;
@@ -251,7 +251,7 @@ impl LockTable {
         Some(want)
     }
 
-    /// Takes all away that a client holds and waits for.
+    /// Removes all locks and waiting requests of a client.
     pub fn end(&mut self, client_id: u64) {
         let mut touched = Vec::new();
         for (&ino, file) in &mut self.files {
@@ -275,49 +275,49 @@ impl LockTable {
         found.map(|(owner, bytes, held)| (owner, bytes, *held))
     }
 
-    /// Whether an owner holds all of a range just so.
+    /// Whether an owner holds exactly this lock on the whole range.
     pub fn holds(&self, want: &Want) -> bool {
         let ranges = self.files.get(&want.ino).and_then(|file| file.held.get(&want.owner));
         ranges.is_some_and(|ranges| ranges.covers(want.bytes, &want.held))
     }
 
-    /// Whether an owner holds anything of a file.
+    /// Whether an owner holds any lock on a file.
     pub fn holds_any(&self, ino: u64, owner: Owner) -> bool {
         self.files.get(&ino).is_some_and(|file| file.held.contains_key(&owner))
     }
 
-    /// Whether an owner waits for anything of a file.
+    /// Whether an owner waits for any lock on a file.
     pub fn is_queued(&self, ino: u64, owner: Owner) -> bool {
         self.waits.get(&owner).is_some_and(|inos| inos.contains(&ino))
     }
 
-    /// Requests that have been granted after waiting, since this was asked last.
+    /// Requests granted after a wait, since the last call.
     pub fn take_granted(&mut self) -> Vec<Ticket> {
         std::mem::take(&mut self.granted)
     }
 
-    /// Locks a client holds.
+    /// Number of locks that a client holds.
     pub fn held_by(&self, client_id: u64) -> usize {
         self.counts.get(&client_id).copied().unwrap_or(0)
     }
 
-    /// Locks held.
+    /// Number of locks held.
     pub fn len(&self) -> usize {
         self.counts.values().sum()
     }
 
-    /// Whether none are.
+    /// Whether no lock is held.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// Requests of a client that wait.
+    /// Number of waiting requests of a client.
     pub fn waiting_of(&self, client_id: u64) -> usize {
         self.waiting.get(&client_id).copied().unwrap_or(0)
     }
 
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub fn waiting(&self) -> usize {
         self.tickets.len()
     }

@@ -1,4 +1,4 @@
-//! The table against a model of bytes, its queues, and the life of those who hold locks.
+//! Compares the table with a model of single bytes; tests its queues and the life of clients that hold locks.
 
 use super::table::{LockTable, Outcome, Owner, Ticket, Want};
 use super::*;
@@ -65,14 +65,14 @@ fn a_writer_that_waits_is_not_starved_by_readers() {
     assert!(table.cancel(ticket(3, 2)).is_none(), "granted is granted");
 }
 
-/// Who holds what an earlier one waits for goes first: behind it neither would ever be served.
+/// An owner that an earlier request waits for goes first: behind that request neither would ever be served.
 #[test]
 fn a_reader_that_asks_for_more_is_not_held_up_by_the_writer_that_waits_for_it() {
     let mut table = LockTable::default();
     table.lock(read(1, 0, 9), None);
     table.lock(write(2, 0, 19), Some(ticket(2, 1)));
     assert_eq!(table.lock(read(1, 10, 19), Some(ticket(1, 2))), Outcome::Granted);
-    // A third is behind the writer, until the writer comes to wait for it.
+    // A third owner queues behind the writer, until the writer waits for it.
     assert_eq!(table.lock(read(3, 15, 19), Some(ticket(3, 3))), Outcome::Waiting);
     table.lock(write(3, 30, 39), None);
     assert_eq!(table.lock(write(1, 30, 39), Some(ticket(1, 4))), Outcome::Waiting);
@@ -114,7 +114,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
-/// Each byte: who holds it, how.
+/// For each byte: its owner and the mode.
 type Model = BTreeMap<(u64, u64), BTreeMap<Owner, Held>>;
 
 fn free(model: &Model, want: &Want) -> bool {
@@ -133,7 +133,7 @@ fn take(model: &mut Model, want: &Want) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_500))]
 
-    /// What is granted is what bytes allow; who waits is served as soon as nobody is in its way; nobody is forgotten.
+    /// Grants match the model; a waiting request is served as soon as no lock is in its way; none is forgotten.
     #[test]
     fn the_table_is_what_each_byte_allows(steps in steps()) {
         let (mut table, mut model) = (LockTable::default(), Model::new());
@@ -141,7 +141,7 @@ proptest! {
         for (seq, step) in (1u64..).zip(steps) {
             match step {
                 Step::Lock { number, ino, a, b, write, families, wait } => {
-                    // An owner that waits asks for nothing else, as a process of one thread.
+                    // An owner that waits asks for nothing else, like a process with one thread.
                     if waiting.iter().any(|(_, w)| w.owner == owner(number)) {
                         continue;
                     }
@@ -196,7 +196,7 @@ proptest! {
                 prop_assert!(behind || !free(&model, want), "it waits for nobody: {:?}", want);
             }
         }
-        // Every owner that holds and does not wait lets go: in the end everybody is served, but for circles of flocks.
+        // Each owner that holds locks and does not wait releases them: in the end all are served, except cycles of flocks.
         for _ in 0..12 {
             let busy: Vec<Owner> = waiting.iter().map(|(_, w)| w.owner).collect();
             for number in (0..6).filter(|n| !busy.contains(&owner(*n))) {
@@ -255,7 +255,7 @@ fn nonsense_is_refused_and_changes_nothing() {
     assert_eq!(lockers.stats(), (0, 0, 1));
 }
 
-/// P8: what was overtaken changes nothing, and a repetition is one.
+/// P8: an overtaken request changes nothing, and a repeated one has one effect.
 #[test]
 fn a_request_that_comes_late_or_twice_has_no_effect() {
     let mut lockers = Lockers::start(9, Default::default(), 0, &config());
