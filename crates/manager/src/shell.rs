@@ -1,8 +1,8 @@
-//! The core on the network: one thread owns it, the connections' threads bring requests, a few threads send its replies.
+//! The core on the network: one thread owns it, connection threads bring requests, a few threads send replies.
 //!
-//! The core's thread never touches a socket: it takes everything that waits, begins a group commit, hands the log's entries to the
-//! senders, and syncs the transaction while they travel. SIGTERM is the binary's business: it calls
-//! [`ManagerServer::stop`], which ends after the group commit under way.
+//! The core's thread never touches a socket. It takes all waiting events, begins a group commit, hands the log's entries to the
+//! senders, and syncs the transaction while the entries travel. The binary handles SIGTERM: it calls
+//! [`ManagerServer::stop`], which returns after the group commit under way.
 
 use crate::config::Config;
 use crate::core::{Action, Event, ManagerCore, StartError};
@@ -24,33 +24,33 @@ use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Frame, Hello, HelloReply, Kind, PROTOCOL_VERSION, Role, hex};
 use thiserror::Error as ThisError;
 
-/// Release that greetings name.
+/// Release named in greetings.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
 /// Interval of progress reports.
 const TELL_EVERY: Duration = Duration::from_secs(5);
 /// Interval of ticks.
 const TICK: Duration = Duration::from_millis(100);
-/// Threads that write to sockets; a peer that does not read delays those that share its thread.
+/// Threads that write to sockets; a peer that does not read delays the peers that share its thread.
 const SENDERS: usize = 4;
-/// Most events taken in before a group commit.
+/// Most events handled before a group commit.
 const EVENTS_AT_ONCE: usize = 4096;
 
-/// Why a manager could not be started.
+/// Why a manager did not start.
 #[derive(Debug, ThisError)]
 pub enum ServeError {
-    /// The database.
+    /// The database could not be opened or created.
     #[error(transparent)]
     Db(#[from] DbError),
-    /// The core.
+    /// The core did not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// An address.
+    /// The server could not listen on an address.
     #[error(transparent)]
     Listen(#[from] ServerError),
-    /// A thread.
+    /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
-    /// Restoring.
+    /// The database could not be restored from log replicas.
     #[error(transparent)]
     Restore(#[from] RestoreError),
 }
@@ -67,7 +67,7 @@ enum Job {
     Recall { connection: u64, call: Call },
 }
 
-/// State that the connections' threads and senders share.
+/// State that connection threads and senders share.
 struct Shared {
     cluster_id: [u8; 16],
     inbox: Mutex<Sender<In>>,
@@ -95,7 +95,7 @@ impl ManagerServer {
     /// Serves the database in `dir`. If there is none and `create` gives a cluster id, creates it for that new cluster.
     ///
     /// # Errors
-    /// What is wrong with the directory, the database or an address.
+    /// The directory, the database or an address cannot be used.
     pub fn start(
         dir: &Path,
         create: Option<[u8; 16]>,
@@ -123,7 +123,7 @@ impl ManagerServer {
     /// Rebuilds the database in `dir` from the log replicas at `addresses`, then serves it.
     ///
     /// # Errors
-    /// As [`ManagerServer::start`], or why nothing could be restored.
+    /// As [`ManagerServer::start`]; also if nothing can be restored.
     pub fn start_restored(
         dir: &Path,
         addresses: &[String],
@@ -148,7 +148,7 @@ impl ManagerServer {
     /// Puts a started core on the network.
     ///
     /// # Errors
-    /// An address or a thread that cannot be had.
+    /// An address cannot be used, or a thread cannot start.
     pub fn serve(core: ManagerCore, listen: &[Endpoint]) -> Result<ManagerServer, ServeError> {
         let (inbox, events) = channel();
         let shared = Arc::new(Shared {
@@ -172,7 +172,7 @@ impl ManagerServer {
         let core = thread
             .spawn(move || CoreLoop::new(core, events, inbox, outboxes, served).run())
             .map_err(ServeError::Thread)?;
-        // From here on a failure is cleaned up by dropping.
+        // From here on, dropping the server cleans up after a failure.
         let mut manager = ManagerServer {
             shared: shared.clone(),
             server: None,
@@ -187,27 +187,27 @@ impl ManagerServer {
         Ok(manager)
     }
 
-    /// Where it listens, with the ports that were chosen.
+    /// The addresses it listens on, with the ports chosen.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
 
-    /// The cluster.
+    /// Cluster id.
     pub fn cluster_id(&self) -> [u8; 16] {
         self.shared.cluster_id
     }
 
-    /// Numbers, at most a tick old.
+    /// Metrics, at most one tick old.
     pub fn metrics(&self) -> Metrics {
         self.metrics.lock().clone()
     }
 
-    /// Whether the core has stopped (its database failed, or a newer manager took over): call [`ManagerServer::stop`].
+    /// Whether the core has stopped (its database failed, or a newer manager took over); then call [`ManagerServer::stop`].
     pub fn is_finished(&self) -> bool {
         self.core.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends after the group commit under way; the reason if the core had stopped by itself.
+    /// Stops after the group commit under way. Returns the reason if the core had stopped by itself.
     pub fn stop(mut self) -> Option<Error> {
         self.end()
     }
@@ -215,7 +215,7 @@ impl ManagerServer {
     fn end(&mut self) -> Option<Error> {
         let _ = self.shared.inbox.lock().send(In::Stop);
         let why = self.core.take().and_then(|core| core.join().ok()).flatten();
-        // The core's outboxes are closed: senders end when they are empty.
+        // The core's outboxes are closed: senders end once these are empty.
         self.senders.drain(..).for_each(|sender| _ = sender.join());
         if let Some(mut server) = self.server.take() {
             server.stop();
@@ -232,7 +232,7 @@ impl Drop for ManagerServer {
 
 impl Shared {
     fn push(&self, event: Event) {
-        // The core is gone only when all of this ends.
+        // The core ends only with the whole server.
         let _ = self.inbox.lock().send(In::Event(event));
     }
 
@@ -324,7 +324,7 @@ impl Service for Shared {
 struct CoreLoop {
     core: ManagerCore,
     events: Receiver<In>,
-    /// For the thread that takes a snapshot.
+    /// Given to the thread that takes a snapshot.
     inbox: Sender<In>,
     snapshot: Option<JoinHandle<()>>,
     outboxes: Vec<Sender<Job>>,
@@ -349,17 +349,17 @@ impl CoreLoop {
         CoreLoop { core, events, inbox, snapshot: None, outboxes, metrics, addresses, next_tick: Instant::now() }
     }
 
-    /// Runs until it is stopped, or the core stops by itself: then returns why.
+    /// Runs until it is told to stop, or the core stops by itself; then returns the core's reason.
     fn run(mut self) -> Option<Error> {
         let why = self.serve();
-        // It reads the database, which must be closed when this returns.
+        // The snapshot thread reads the database, which must be closed when this returns.
         if let Some(snapshot) = self.snapshot.take() {
             let _ = snapshot.join();
         }
         why
     }
 
-    /// Has another thread copy the database if the core wants a snapshot.
+    /// Starts a thread that copies the database if the core wants a snapshot.
     fn take_snapshot(&mut self) {
         let Some(file) = self.core.db().file().map(Path::to_path_buf) else { return };
         if !self.core.snapshot_wanted() {
@@ -402,7 +402,7 @@ impl CoreLoop {
         }
     }
 
-    /// Takes in waiting events, and waits if there is nothing else to do; false: stop.
+    /// Handles waiting events; waits if there is no other work. Returns false to stop.
     fn take_in(&mut self) -> bool {
         let wait = match self.core.wants_commit() {
             true => Duration::ZERO,
@@ -476,7 +476,7 @@ fn send_all(shared: &Arc<Shared>, dialer: &Dialer, jobs: &Receiver<Job>) {
     for job in jobs {
         match job {
             Job::Reply { connection, request_id, kind, result } => {
-                // A connection that is gone needs no answer: its client asks again on another.
+                // The connection is gone, so drop the reply: its client asks again on another one.
                 let connection = shared.greeted.lock().get(&connection).map(|greeted| greeted.connection.clone());
                 if let Some(connection) = connection {
                     connection.reply(kind as u16, request_id, result.map(|body| (body, Vec::new())));
@@ -522,7 +522,7 @@ fn dialer(cluster_id: &[u8]) -> Dialer {
 /// Reads the log from its replicas.
 ///
 /// # Errors
-/// Why nothing can be restored.
+/// No address was given, no replica answers, or the log cannot be restored from those that do.
 pub fn fetch(addresses: &[String], without_missing: bool, config: &Config) -> Result<Restored, RestoreError> {
     if addresses.is_empty() {
         return Err(RestoreError::NoReplica { asked: 0, why: "no address was given".to_string() });
@@ -550,8 +550,8 @@ pub fn fetch(addresses: &[String], without_missing: bool, config: &Config) -> Re
     }
 }
 
-/// The wall clock's time when the process started, then only forward: a clock that is set must not end sessions, or
-/// give nodes up, at once.
+/// The wall clock at process start, advanced by a monotonic clock: setting the clock must not end sessions or declare nodes
+/// down at once.
 fn now_ns() -> i64 {
     static START: LazyLock<(i64, Instant)> = LazyLock::new(|| {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The cluster map as clients and nodes get it: what changed since the version they have.
+//! The cluster map as clients and nodes get it: changes since the version they have.
 
 use crate::ctx::View;
 use crate::db::Db;
@@ -31,10 +31,13 @@ pub fn get_map(view: &View, request: &GetMap) -> Result<ClusterMap> {
     Ok(map)
 }
 
-/// What changed of nodes, disks and classes since `known_version`, and the groups `pg_ids` whatever their age.
+/// Changes of nodes, disks and classes since `known_version`, and the groups `pg_ids` whatever their age.
+///
+/// # Errors
+/// The database fails, or a group does not exist.
 pub fn map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64, pg_ids: &[u64]) -> Result<ClusterMap> {
     let mut map = ClusterMap { version: map_version, ..ClusterMap::default() };
-    // A map from the future was learnt from a manager whose last entries were never acknowledged.
+    // A newer map came from a manager whose last entries were never acknowledged.
     let known_version = if known_version > map_version { 0 } else { known_version };
     if known_version != map_version {
         add_changed(db.conn(), known_version, &mut map)?;
@@ -46,7 +49,10 @@ pub fn map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64,
     Ok(map)
 }
 
-/// Everything that changed since `known_version`, groups too.
+/// All changes since `known_version`, groups included.
+///
+/// # Errors
+/// The database fails.
 pub fn whole_map_since(db: &Db, map_version: u64, caches: &Caches, known_version: u64) -> Result<ClusterMap> {
     let pgs: Vec<u64> = db
         .stmt("SELECT pg_id FROM pgs WHERE map_version > ?1")?

@@ -1,4 +1,4 @@
-//! The cluster map: nodes, disks, placement groups and classes. Their tables are written here, and nowhere else.
+//! The cluster map: nodes, disks, placement groups and classes. Only this module writes their tables.
 
 pub mod delta;
 pub mod tables;

@@ -1,7 +1,7 @@
 //! Writes the tables of the cluster map: `nodes`, `disks`, `pgs`, `pg_members` and `classes`.
 //!
-//! Every change of a node, disk, group or class goes through this file and raises the map version of its row, so that
-//! [`crate::map::delta::map_since`] never misses one.
+//! Every change of a node, disk, group or class goes through this file, which raises the map version of the row. So
+//! [`crate::map::delta::map_since`] never misses a change.
 
 use crate::ctx::Ctx;
 use crate::db::Db;
@@ -14,10 +14,13 @@ use tessera_policy::Scheme;
 use tessera_stripe::{XOR, describe};
 use tessera_wire::{DiskInfo, Health, NodeInfo};
 
-/// By how much epochs and incarnations jump when the database was restored from log replicas.
+/// Epochs and incarnations rise by this much when the database is restored from log replicas.
 const RESTORE_JUMP: u64 = 1 << 20;
 
 /// Changes a disk's own health.
+///
+/// # Errors
+/// SQLite fails.
 pub fn set_disk_health(ctx: &mut Ctx<'_>, disk_id: u64, health: Health) -> rusqlite::Result<()> {
     assert!(disk_id != 0, "disks count from 1");
     assert!(health != Health::Unknown, "disk {disk_id}: every state of a disk is known");
@@ -33,6 +36,9 @@ pub fn set_disk_health(ctx: &mut Ctx<'_>, disk_id: u64, health: Health) -> rusql
 }
 
 /// Changes a node's health. The map version of its disks rises with it: their effective health changed.
+///
+/// # Errors
+/// SQLite fails.
 pub fn set_node_health(ctx: &mut Ctx<'_>, node: &NodeRow, health: Health) -> rusqlite::Result<()> {
     assert!(node.health != Health::Out, "node {}: only registering ends Out", node.node_id);
     assert!(node.health != health, "node {}: is {health:?} already", node.node_id);
@@ -50,7 +56,10 @@ pub fn set_node_health(ctx: &mut Ctx<'_>, node: &NodeRow, health: Health) -> rus
     Ok(())
 }
 
-/// Wants the disk listed (again): what was wanted before and is under way does not count.
+/// Requests a new inventory of the disk; one already under way does not satisfy the request.
+///
+/// # Errors
+/// SQLite fails.
 pub fn want_inventory(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
     assert!(disk_id != 0, "disks count from 1");
     ctx.caches.forget_node_map();
@@ -62,6 +71,9 @@ pub fn want_inventory(ctx: &Ctx<'_>, disk_id: u64) -> rusqlite::Result<()> {
 }
 
 /// Raises a group's epoch and returns the new one. The caller then changes a member.
+///
+/// # Errors
+/// SQLite fails, the group has no row, or its epoch is corrupt.
 pub fn raise_epoch(ctx: &mut Ctx<'_>, pg_id: u64) -> rusqlite::Result<u64> {
     assert!(pg_id != 0, "groups count from 1");
     ctx.caches.forget_pg(pg_id);
@@ -78,6 +90,9 @@ pub fn raise_epoch(ctx: &mut Ctx<'_>, pg_id: u64) -> rusqlite::Result<u64> {
 }
 
 /// Writes a member back; the caller has raised the epoch.
+///
+/// # Errors
+/// SQLite fails.
 pub fn save_member(ctx: &Ctx<'_>, m: &Member) -> rusqlite::Result<()> {
     assert!(m.inconsistency().is_none(), "{m:?}: {:?}", m.inconsistency());
     assert!(m.fill_cursor < ctx.meta.next_chunk, "{m:?}: the cursor has passed chunks that were never drawn");
@@ -104,7 +119,10 @@ pub fn save_member(ctx: &Ctx<'_>, m: &Member) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Adds bytes assigned to groups by one batch.
+/// Adds the bytes that one batch assigned to groups.
+///
+/// # Errors
+/// SQLite fails.
 pub fn add_bytes(db: &Db, sums: &BTreeMap<u64, u64>) -> rusqlite::Result<()> {
     for (&pg_id, &bytes) in sums {
         db.stmt("UPDATE pgs SET bytes = bytes + ?2 WHERE pg_id = ?1")?.execute([pg_id as i64, bytes as i64])?;
@@ -112,8 +130,11 @@ pub fn add_bytes(db: &Db, sums: &BTreeMap<u64, u64>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Raises all epochs and incarnations beyond what a lost manager may have told nodes after its last acknowledged
+/// Raises all epochs and incarnations beyond any value that a lost manager may have told nodes after its last acknowledged
 /// entry (P11).
+///
+/// # Errors
+/// The database fails.
 pub fn jump_past_lost_entries(ctx: &mut Ctx<'_>) -> Result<()> {
     let version = ctx.next_map_version() as i64;
     ctx.db.stmt("UPDATE pgs SET epoch = epoch + ?1, map_version = ?2")?.execute([RESTORE_JUMP as i64, version])?;
@@ -123,6 +144,9 @@ pub fn jump_past_lost_entries(ctx: &mut Ctx<'_>) -> Result<()> {
 }
 
 /// Creates an open group of these disks, in order of position.
+///
+/// # Errors
+/// The database fails.
 pub fn insert_group(ctx: &mut Ctx<'_>, disks: &[u64]) -> Result<()> {
     assert!(!disks.is_empty(), "a group needs members");
     assert!(!disks.contains(&0), "group of {disks:?}: 0 is no disk");
@@ -141,6 +165,9 @@ pub fn insert_group(ctx: &mut Ctx<'_>, disks: &[u64]) -> Result<()> {
 }
 
 /// Closes a group: it takes no new chunks from now on.
+///
+/// # Errors
+/// The database fails.
 pub fn close_group(ctx: &mut Ctx<'_>, pg_id: u64) -> Result<()> {
     let version = ctx.next_map_version() as i64;
     ctx.db
@@ -151,10 +178,13 @@ pub fn close_group(ctx: &mut Ctx<'_>, pg_id: u64) -> Result<()> {
 }
 
 /// Creates the class of a scheme; returns its id.
+///
+/// # Errors
+/// The database fails.
 pub fn insert_class(ctx: &mut Ctx<'_>, scheme: &Scheme) -> Result<u32> {
     let class_id = draw(&mut ctx.meta.next_class) as u32;
     let class = describe(class_id, *scheme);
-    // These columns are only read where the code is XOR.
+    // Only XOR classes use these columns.
     let (word_bits, alignment_bytes) = match class.code.as_str() {
         XOR => (class.word_bits, class.alignment_bytes),
         _ => (8, 1),
@@ -182,8 +212,11 @@ pub fn insert_class(ctx: &mut Ctx<'_>, scheme: &Scheme) -> Result<u32> {
     Ok(class_id)
 }
 
-/// A disk was listed to its end: `wanted` is what `inventory_wanted` was when the listing began. False if the disk is to be listed
-/// again.
+/// Marks a disk's inventory as complete; `wanted` is the value of `inventory_wanted` when the listing began. Returns false if
+/// the disk must be listed again.
+///
+/// # Errors
+/// The database fails.
 pub fn inventory_done(ctx: &mut Ctx<'_>, disk_id: u64, wanted: u64) -> Result<bool> {
     ctx.caches.forget_node_map();
     let changed = ctx
@@ -194,7 +227,10 @@ pub fn inventory_done(ctx: &mut Ctx<'_>, disk_id: u64, wanted: u64) -> Result<bo
     Ok(changed == 1)
 }
 
-/// Writes the row of a node that registers: a new one, or over the old.
+/// Inserts or replaces the row of a node that registers.
+///
+/// # Errors
+/// The database fails.
 pub fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation: u64) -> Result<()> {
     ctx.caches.forget_all();
     let version = ctx.next_map_version() as i64;
@@ -222,7 +258,10 @@ pub fn write_node(ctx: &mut Ctx<'_>, node_id: u64, said: &NodeInfo, incarnation:
     Ok(())
 }
 
-/// Inserts a disk that no node has brought before; returns its id.
+/// Inserts a new disk; returns its id.
+///
+/// # Errors
+/// The database fails.
 pub fn insert_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo) -> Result<u64> {
     assert_eq!(said.uuid.len(), 16, "the registration was checked");
     ctx.caches.forget_all();
@@ -246,7 +285,10 @@ pub fn insert_disk(ctx: &mut Ctx<'_>, node_id: u64, said: &DiskInfo) -> Result<u
     Ok(disk_id)
 }
 
-/// Writes where a known disk is now, and its capacity.
+/// Updates the path and capacity of a known disk.
+///
+/// # Errors
+/// The database fails.
 pub fn update_disk(ctx: &mut Ctx<'_>, disk: &DiskRow, said: &DiskInfo) -> Result<()> {
     assert_eq!(disk.uuid, said.uuid, "disk {} was found by its uuid", disk.disk_id);
     ctx.caches.forget_all();

@@ -1,4 +1,4 @@
-//! What is known of sessions besides their rows: when each was last used, young readers, reservations.
+//! What memory holds of sessions beyond their rows: last use, readers without a row, reservations.
 //!
 //! A writer's session has a row from the start. A reader's lives in memory first and gets a row when it is older than
 //! `reader_persist_ms`, so that opening a small file costs no transaction. A manager that restarts therefore treats
@@ -10,7 +10,7 @@ use crate::db::sessions::{self, Session, WRITER};
 use rusqlite::OptionalExtension;
 use std::collections::{BTreeSet, HashMap};
 
-/// Ids of readers that began in memory have this bit, then the term, then a count: never one of the counter's.
+/// Ids of readers that began in memory: this bit, the term, a count. The persistent counter never draws such an id.
 const SOFT_ID: u64 = 1 << 62;
 
 /// A reader, whether or not it has a row yet.
@@ -29,7 +29,7 @@ pub struct Reader {
     pub started_ns: i64,
     /// When it was last used.
     pub used_ns: i64,
-    /// It has a row, or a command that writes one is under way.
+    /// Its row exists, or a command that writes it is under way.
     pub persisted: bool,
 }
 
@@ -38,11 +38,11 @@ struct Writer {
     client_id: u64,
     started_ns: i64,
     used_ns: i64,
-    /// For what it will still ask places for.
+    /// Bytes for which it will still request places.
     reserved_bytes: u64,
 }
 
-/// What is known of sessions besides their rows.
+/// What memory holds of sessions beyond their rows.
 #[derive(Default)]
 pub struct SoftSessions {
     writers: HashMap<u64, Writer>,
@@ -52,7 +52,7 @@ pub struct SoftSessions {
     to_trim: BTreeSet<u64>,
     to_release: BTreeSet<u64>,
     count: u64,
-    /// Until then there may be readers from before the restart that have no row, open since `unknown_since_ns`.
+    /// Until then, readers from before the restart may live without a row, opened since `unknown_since_ns`.
     unknown_until_ns: i64,
     unknown_since_ns: i64,
 }
@@ -108,7 +108,7 @@ impl SoftSessions {
         self.writers.insert(id, Writer { client_id, started_ns, used_ns, reserved_bytes });
     }
 
-    /// A writer asked where to put so many bytes: they need no reservation any more.
+    /// A writer got places for this many bytes; they need no reservation now.
     pub fn took(&mut self, id: u64, bytes: u64) {
         if let Some(writer) = self.writers.get_mut(&id) {
             writer.reserved_bytes = writer.reserved_bytes.saturating_sub(bytes);
@@ -125,7 +125,7 @@ impl SoftSessions {
         self.writers.get(&id).map_or(0, |w| w.reserved_bytes)
     }
 
-    /// Nothing is reserved any more for writers of these clients.
+    /// Drops the reservations of the writers of these clients.
     pub fn release_reservations(&mut self, clients: &BTreeSet<u64>) {
         if !clients.is_empty() {
             let of_them = self.writers.values_mut().filter(|w| clients.contains(&w.client_id));
@@ -133,7 +133,7 @@ impl SoftSessions {
         }
     }
 
-    /// Opens a reader in memory; its id.
+    /// Opens a reader in memory and returns its id.
     pub fn open_reader(&mut self, term: u64, reader: Reader) -> u64 {
         self.count += 1;
         assert!(self.count <= 0xff_ffff_ffff, "readers of one term are numbered within 40 bits");
@@ -149,14 +149,15 @@ impl SoftSessions {
         assert!(before.is_none(), "session {id}: ids are unique");
     }
 
-    /// A reader that lives; counts as use.
+    /// The reader, if it lives. Counts as use.
     pub fn reader(&mut self, id: u64, now_ns: i64) -> Option<&Reader> {
         let reader = self.readers.get_mut(&id)?;
         reader.used_ns = now_ns;
         Some(reader)
     }
 
-    /// A session was used; `reserve_bytes` is what is reserved for its writer from now on. None: it does not live.
+    /// Marks a session as used; `reserve_bytes` replaces its writer's reservation. Returns the bytes reserved, or `None` if the
+    /// session is gone.
     pub fn renew(&mut self, id: u64, now_ns: i64, reserve_bytes: Option<u64>) -> Option<u64> {
         if let Some(writer) = self.writers.get_mut(&id) {
             writer.used_ns = now_ns;
@@ -166,7 +167,7 @@ impl SoftSessions {
         self.reader(id, now_ns).map(|_| 0)
     }
 
-    /// A session has ended.
+    /// Removes a session that has ended.
     pub fn forget(&mut self, id: u64) {
         self.writers.remove(&id);
         if let Some(reader) = self.readers.remove(&id) {
@@ -190,17 +191,17 @@ impl SoftSessions {
         self.by_ino.contains_key(&ino)
     }
 
-    /// A version of this file is kept for a reader only.
+    /// Only a reader keeps a version of this file: trim it once no reader holds the file.
     pub fn trim_later(&mut self, ino: u64) {
         self.to_trim.insert(ino);
     }
 
-    /// This file may be without names and sessions.
+    /// This file may have no names and sessions left: release it once no reader holds it.
     pub fn release_later(&mut self, ino: u64) {
         self.to_release.insert(ino);
     }
 
-    /// Files to be looked at: (versions to trim, orphans to release). Each is named once.
+    /// Files that no reader holds now: (versions to trim, orphans to release). Returns each once.
     pub fn take_overdue(&mut self) -> (Vec<u64>, Vec<u64>) {
         let held = |ino: &u64| self.by_ino.contains_key(ino);
         let trim = self.to_trim.iter().copied().filter(|ino| !held(ino)).collect::<Vec<_>>();
@@ -210,8 +211,8 @@ impl SoftSessions {
         (trim, release)
     }
 
-    /// Start of the oldest session that may live, or `now_ns`: chunks at zero references since before it can be
-    /// reached by nobody (P4).
+    /// Start of the oldest session that may live, or `now_ns`. No session can reach chunks that have had zero references since
+    /// before then (P4).
     pub fn oldest_start(&self, now_ns: i64) -> i64 {
         let writers = self.writers.values().map(|w| w.started_ns);
         let readers = self.readers.values().map(|r| r.started_ns);
@@ -219,7 +220,7 @@ impl SoftSessions {
         writers.chain(readers).chain(unknown).chain([now_ns]).min().unwrap_or(now_ns)
     }
 
-    /// Sessions not used since before `before_ns`: (those with rows, readers in memory).
+    /// Sessions last used before `before_ns`: (those with rows, readers in memory).
     pub fn expired(&self, before_ns: i64) -> (Vec<u64>, Vec<u64>) {
         let writers = self.writers.iter().filter(|(_, w)| w.used_ns < before_ns).map(|(&id, _)| id);
         let old = |persisted: bool| {
@@ -231,7 +232,7 @@ impl SoftSessions {
         (rows, old(false).collect())
     }
 
-    /// Readers without a row that are older than `before_ns`; they count as persisted from now on.
+    /// Readers without a row that opened before `before_ns`; they count as persisted from now on.
     pub fn take_unpersisted(&mut self, before_ns: i64) -> Vec<(u64, Reader)> {
         let mut found = Vec::new();
         for (&id, reader) in self.readers.iter_mut().filter(|(_, r)| !r.persisted && r.started_ns < before_ns) {
@@ -242,12 +243,12 @@ impl SoftSessions {
         found
     }
 
-    /// Sessions that live.
+    /// Number of live sessions.
     pub fn len(&self) -> usize {
         self.writers.len() + self.readers.len()
     }
 
-    /// Whether there are none.
+    /// Whether no session lives.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,15 +1,15 @@
-//! The table of tasks that nodes work on. Soft: after a restart they are planned again from the rows.
+//! The table of tasks that nodes work on. It is soft: after a restart the manager plans them again from the rows.
 //!
-//! A task belongs to the node that serves its disk. It is handed out with the answer to a heartbeat, and again with
-//! every later one until the node lists it as running or reports its end: an answer that was lost costs a heartbeat,
-//! no more. When the node dies or the member changes, the task is forgotten and its work planned anew; results of unknown
-//! tasks are ignored. [`crate::repair::rebuild`] makes rebuild tasks and takes results in.
+//! A task belongs to the node that serves its disk. The manager hands it out with the answer to a heartbeat, and again with each
+//! later one until the node lists it as running or reports its end. So a lost answer costs only one heartbeat. When the node
+//! dies or the member changes, the manager forgets the task and plans its work again; it ignores results of unknown tasks.
+//! [`crate::repair::rebuild`] creates rebuild tasks and handles their results.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use tessera_wire::meta::FragmentRef;
 use tessera_wire::meta::Task;
 
-/// Times that re-reading a disk is begun before it is given up until the next pass.
+/// Attempts to re-read a disk; after the last, the manager waits for the next pass.
 const SCRUB_TRIES: u32 = 8;
 
 /// A member of a group: (group, position).
@@ -18,25 +18,25 @@ pub type MemberKey = (u64, u32);
 /// A missing fragment: (chunk, fragment, 1 if only the incoming disk lacks it).
 pub type MissingKey = (u64, u32, u8);
 
-/// Fragments under suspicion that wait for verification, at most, per disk.
+/// Most suspect fragments per disk that wait for verification.
 const MAX_SUSPECTS: usize = 65_536;
 
-/// What a task is for.
+/// The purpose of a task.
 #[derive(Debug, Clone)]
 pub enum Work {
-    /// Part of a batch of a backfill; the chunks not yet reported.
+    /// Part of a batch of a backfill.
     Backfill {
-        /// Still to come.
+        /// Chunks not yet reported.
         left: BTreeSet<u64>,
     },
-    /// Missing fragments; those not yet reported.
+    /// Missing fragments of one member.
     Missing {
-        /// Still to come.
+        /// Their chunks, less those already reported.
         left: BTreeSet<u64>,
         /// 1: for the incoming disk of a moving member.
         incoming: u8,
     },
-    /// Suspects are re-read.
+    /// Suspect fragments are re-read.
     Verify,
     /// The whole disk is re-read.
     Scrub,
@@ -46,18 +46,18 @@ pub enum Work {
     Compact,
 }
 
-/// How far a disk has been listed.
+/// Progress of a disk's inventory.
 #[derive(Debug, Clone, Default)]
 pub struct Listing {
     /// `disks.inventory_wanted` when the listing began.
     pub wanted: u64,
-    /// Chunks below this id had been issued before it began.
+    /// Chunks below this id had been issued when the listing began.
     pub bound: u64,
-    /// Those of them that were not committed then.
+    /// Chunks among them that were not yet committed.
     pub pending: BTreeSet<u64>,
     /// Last fragment of the last page.
     pub at: (u64, u32),
-    /// The last page came.
+    /// The last page has arrived.
     pub complete: bool,
 }
 
@@ -67,13 +67,13 @@ pub struct Assignment {
     pub node_id: u64,
     /// Disk it works on.
     pub disk_id: u64,
-    /// Member whose fragments it makes (rebuild tasks).
+    /// Member whose fragments it rebuilds (rebuild tasks).
     pub member: MemberKey,
-    /// Epoch of the group it was made under.
+    /// Epoch of the group when the task was created.
     pub epoch: u64,
-    /// What for.
+    /// Purpose.
     pub work: Work,
-    /// As it travels.
+    /// The task as sent to the node.
     pub wire: Task,
 }
 
@@ -82,30 +82,30 @@ pub struct Assignment {
 pub struct BackfillBatch {
     /// Disk being backfilled.
     pub incoming: u64,
-    /// Cursor before.
+    /// Cursor before the batch.
     pub from: u64,
-    /// Cursor when all of it is done.
+    /// Cursor once the whole batch is done.
     pub to: u64,
     /// Chunks in it.
     pub chunks: usize,
     pub done: Vec<u64>,
-    /// Tasks still out.
+    /// Tasks not yet finished.
     pub open: BTreeSet<u64>,
-    /// When the cursor was proposed to move; 0: not yet.
+    /// When the cursor's move was proposed; 0: not yet.
     pub proposed_ns: i64,
 }
 
-/// The table.
+/// Tasks handed out, and the work that waits for one.
 #[derive(Debug, Default)]
 pub struct Tasks {
-    /// Manager's term: ids are unique within it, and between terms.
+    /// The manager's term; part of each id, so that ids differ between terms.
     pub term: u64,
     next: u64,
     /// By task id.
     pub given: BTreeMap<u64, Assignment>,
     /// Batches of backfills under way.
     pub backfills: HashMap<MemberKey, BackfillBatch>,
-    /// Backfills that failed altogether: (not before, tries).
+    /// Backfills that failed: (not before, tries).
     pub backfill_backoff: HashMap<MemberKey, (i64, u32)>,
     /// Missing fragments to rebuild, by the disk that lacks them.
     pub missing: BTreeMap<u64, VecDeque<MissingRow>>,
@@ -117,13 +117,13 @@ pub struct Tasks {
     pub suspects: BTreeMap<u64, BTreeSet<(u64, u32)>>,
     /// Disks to re-read.
     pub scrub_wanted: BTreeSet<u64>,
-    /// How often in a row re-reading a disk was cut short.
+    /// Consecutive incomplete attempts to re-read each disk.
     pub scrub_cut_short: BTreeMap<u64, u32>,
     /// Disks to compact.
     pub compact_wanted: BTreeSet<u64>,
 }
 
-/// A row of `missing_fragments` that is to be repaired.
+/// A row of `missing_fragments` to repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingRow {
     pub chunk_id: u64,
@@ -134,21 +134,21 @@ pub struct MissingRow {
 }
 
 impl MissingRow {
-    /// Its identity.
+    /// The fragment's key in [`Tasks`].
     pub fn key(&self) -> MissingKey {
         (self.chunk_id, self.fragment, self.incoming)
     }
 }
 
 impl Tasks {
-    /// A new task id: never one of an earlier term.
+    /// Draws a task id; ids never repeat across terms.
     pub fn draw(&mut self) -> u64 {
         self.next += 1;
         assert!(self.next < 1 << 40, "tasks of one term are numbered within 40 bits");
         (self.term << 40) | self.next
     }
 
-    /// Enters a task that was made for a node.
+    /// Adds a task for a node; returns the message to send.
     pub fn give(&mut self, given: Assignment) -> Task {
         assert!(given.node_id != 0 && given.disk_id != 0, "a task is for a disk of a node: {given:?}");
         let wire = given.wire.clone();
@@ -157,7 +157,7 @@ impl Tasks {
         wire
     }
 
-    /// Rebuild tasks a node has.
+    /// Number of rebuild tasks that a node has.
     pub fn rebuilding(&self, node_id: u64) -> usize {
         self.given
             .values()
@@ -165,12 +165,12 @@ impl Tasks {
             .count()
     }
 
-    /// Whether a disk has a task for which `which` holds.
+    /// Whether a disk has a task whose work satisfies `which`.
     pub fn has(&self, disk_id: u64, which: impl Fn(&Work) -> bool) -> bool {
         self.given.values().any(|g| g.disk_id == disk_id && which(&g.work))
     }
 
-    /// Tasks given to the node that it does not list as running: it never got them, or lost them.
+    /// Tasks of the node that it does not list as running: it never got them, or lost them.
     pub fn unheard(&self, node_id: u64, running: &[u64]) -> Vec<Task> {
         let running: HashSet<u64> = running.iter().copied().collect();
         self.given
@@ -180,7 +180,7 @@ impl Tasks {
             .collect()
     }
 
-    /// A task is over. What it left undone is planned anew.
+    /// Removes a finished task. Work that it did not do can be planned again.
     pub fn close(&mut self, task_id: u64) -> Option<Assignment> {
         let given = self.given.remove(&task_id)?;
         if let Work::Missing { left, incoming } = &given.work {
@@ -191,12 +191,12 @@ impl Tasks {
         Some(given)
     }
 
-    /// The node died or has registered anew.
+    /// Forgets the tasks of a node that died or registered again.
     pub fn forget_node(&mut self, node_id: u64) {
         self.forget(|g| g.node_id == node_id);
     }
 
-    /// The disk is gone.
+    /// Forgets the work of a disk that is gone.
     pub fn forget_disk(&mut self, disk_id: u64) {
         self.forget(|g| g.disk_id == disk_id);
         for row in self.missing.remove(&disk_id).unwrap_or_default() {
@@ -208,8 +208,8 @@ impl Tasks {
         self.compact_wanted.remove(&disk_id);
     }
 
-    /// A disk was re-read, or that was cut short (`reason`: a node's index that had rotted itself, say, and is made anew): it is
-    /// begun again, a few times.
+    /// A pass over a disk ended. If it was cut short (`reason`: e.g. the node rebuilds its damaged index), the disk is re-read
+    /// again, up to `SCRUB_TRIES` times.
     pub fn scrubbed(&mut self, disk_id: u64, reason: &str) {
         let tries = self.scrub_cut_short.remove(&disk_id).unwrap_or(0) + 1;
         if reason.is_empty() {
@@ -222,7 +222,7 @@ impl Tasks {
         }
     }
 
-    /// The member changed: work under way for it is void.
+    /// Forgets the work of a member that changed.
     pub fn forget_member(&mut self, member: MemberKey) {
         self.forget(|g| g.member == member);
         self.backfills.remove(&member);
@@ -260,7 +260,7 @@ impl Tasks {
         }
     }
 
-    /// A fragment is to be verified where it should lie.
+    /// Queues a fragment for verification on its disk.
     pub fn suspect(&mut self, fragment: &FragmentRef) {
         let suspects = self.suspects.entry(fragment.disk_id).or_default();
         if suspects.len() < MAX_SUSPECTS {
@@ -268,7 +268,7 @@ impl Tasks {
         }
     }
 
-    /// Takes up to `limit` suspects of a disk.
+    /// Removes and returns up to `limit` suspect fragments of a disk.
     pub fn take_suspects(&mut self, disk_id: u64, limit: usize) -> Vec<FragmentRef> {
         let Some(suspects) = self.suspects.get_mut(&disk_id) else { return Vec::new() };
         let taken: Vec<(u64, u32)> = suspects.iter().take(limit).copied().collect();
