@@ -118,13 +118,13 @@ pub enum Action {
 /// Why a manager did not start.
 #[derive(Debug, ThisError)]
 pub enum StartError {
-    /// Opening the database.
+    /// The database could not be opened.
     #[error(transparent)]
     Open(#[from] DbError),
-    /// Reading or writing it.
+    /// The database could not be read or written.
     #[error("the manager's database: {0}")]
     Database(#[from] rusqlite::Error),
-    /// Data in it, or the configuration, is invalid.
+    /// Data in the database, or the configuration, is invalid.
     #[error("{0}")]
     Refused(Error),
 }
@@ -243,6 +243,9 @@ impl ManagerCore {
     }
 
     /// As [`ManagerCore::start`], with a term above `above_term`; `restored` when the database was rebuilt from log replicas.
+    ///
+    /// # Errors
+    /// As [`ManagerCore::start`].
     pub fn start_with(
         db: Db,
         config: Config,

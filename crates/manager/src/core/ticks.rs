@@ -26,8 +26,8 @@ impl ManagerCore {
         self.release_held();
     }
 
-    /// Sessions and replies last used before this time count as unused for `after_ms`. After a clock jump or a pause of the manager,
-    /// clients had no chance to use them, so none counts as that old until `after_ms` have passed again.
+    /// Sessions and replies last used before this time count as unused for `after_ms`. After a clock jump or a pause of the
+    /// manager, clients had no chance to use them, so none counts as that old until `after_ms` have passed again.
     pub(super) fn unused_before_ns(&self, after_ms: u64) -> i64 {
         let before_ns = self.now_ns.saturating_sub(ns(after_ms));
         if self.soft.cluster.stats.awake_ns > before_ns { i64::MIN } else { before_ns }

@@ -10,6 +10,9 @@ use std::collections::BTreeSet;
 use tessera_wire::meta::{ClusterMap, GetMap};
 
 /// Answers [`GetMap`].
+///
+/// # Errors
+/// The database fails, or a requested group does not exist.
 pub fn get_map(view: &View, request: &GetMap) -> Result<ClusterMap> {
     let (db, version, caches) = (view.db, view.meta.map_version, view.caches);
     let known = request.known_version;

@@ -60,7 +60,7 @@ pub enum Set {
 #[derive(Debug, Default)]
 struct Client {
     heard_ns: i64,
-    /// Its last connection ended in order; the client expires then unless it comes back.
+    /// Set once its last connection ended in order: the client expires at this time unless it comes back.
     orphan_until_ns: Option<i64>,
     machine: String,
     /// The table it claimed from, and the answer to the claim.

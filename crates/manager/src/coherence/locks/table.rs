@@ -2,7 +2,7 @@
 //!
 //! Conflicting locks of different owners never cover the same byte. A request that must wait joins the file's queue, which is
 //! served in order. A request whose range is free still queues behind conflicting requests, or a stream of readers would
-//! starve a writer. One exception: if an earlier request waits, directly or through others, for a lock of this owner, this
+//! starve a writer. One exception: if an earlier request waits for a lock of this owner, directly or via other owners, this
 //! owner goes first; behind that request, neither would ever be served. A request that would close a cycle, in which each
 //! owner waits for a lock that the next one *holds*, is refused (POSIX, `fcntl`: EDEADLK). The table assumes that an owner
 //! waits for one thing at a time. If threads of one process wait for several, a request may be refused although another
@@ -214,7 +214,7 @@ impl LockTable {
         }
     }
 
-    /// Whether `owner` waits for `other`, directly or through others.
+    /// Whether `owner` waits for `other`, directly or through further owners.
     fn waits_for(&self, owner: Owner, other: Owner, with_queue: bool) -> bool {
         self.reach(owner, with_queue).contains(&other)
     }
