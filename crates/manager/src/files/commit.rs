@@ -1,9 +1,8 @@
-//! Commits: staging parts, checking what was acknowledged, and making a version visible in one step.
+//! Commits: staging parts, checking acknowledgements, and making a version visible in one step.
 //!
-//! An acknowledgement of fragment i counts if it was given under an epoch at or after the member's `since_epoch` (P11);
-//! else nothing is committed and the answer says what to store again, and where. A chunk that is named for the
-//! first time must be acknowledged as far as the file's durability asks; one that was durable when it was
-//! asked about needs nothing.
+//! An acknowledgement of fragment i counts if its epoch is at or after the member's `since_epoch` (P11). Otherwise nothing
+//! is committed, and the reply says what to store again and where. A chunk that a commit names for the first time needs the
+//! acknowledgements that the file's durability requires. A chunk that the dedup query reported as durable needs none.
 
 use crate::chunks::missing::{self, Cause, Missing};
 use crate::chunks::refs::RefChanges;
@@ -28,7 +27,10 @@ use tessera_stripe::ClassLayout;
 use tessera_wire::meta::*;
 use tessera_wire::{Ack, ClassInfo, Code, Error, InodeKind};
 
-/// Applies a commit.
+/// Applies a commit. Stale acknowledgements are no error: the reply lists them.
+///
+/// # Errors
+/// The request is invalid, its session has expired, a chunk has too few acknowledgements, or the database fails.
 pub fn commit(ctx: &mut Ctx, request: &Commit) -> Result<CommitReply> {
     if let Some(open) = &request.open {
         return one_shot::open_and_commit(ctx, request, open);
@@ -38,7 +40,7 @@ pub fn commit(ctx: &mut Ctx, request: &Commit) -> Result<CommitReply> {
     commit_in(ctx, request, session, &policy)
 }
 
-/// Applies a commit of this session.
+/// Applies a commit of `session`.
 pub(crate) fn commit_in(ctx: &mut Ctx, request: &Commit, mut session: Session, policy: &Policy) -> Result<CommitReply> {
     let mode = check(ctx, request, &session)?;
     let mut refs = RefChanges::default();
@@ -57,7 +59,7 @@ pub(crate) fn commit_in(ctx: &mut Ctx, request: &Commit, mut session: Session, p
     Ok(reply)
 }
 
-/// Checks the request itself (P14), without a look at the database.
+/// Checks the request itself (P14), without reading the database.
 fn check(ctx: &Ctx, request: &Commit, session: &Session) -> Result<CommitMode> {
     let mode = match CommitMode::try_from(request.mode) {
         Ok(mode) if mode != CommitMode::Unknown => mode,
@@ -152,7 +154,8 @@ struct Accepted {
     missing: u64,
 }
 
-/// Checks every chunk that the commit names. `Err` is the reply that says what must be stored again; nothing is written then.
+/// Checks every chunk that the commit names. The inner `Err` is the reply that says what must be stored again; then nothing
+/// is written.
 fn accept_chunks(
     ctx: &mut Ctx,
     request: &Commit,
@@ -184,8 +187,8 @@ fn accept_chunks(
         }
         let pg = ctx.caches.pg(ctx.db, chunk.pg_id)?;
         let class = ctx.class(chunk.class_id)?;
-        // Of a committed chunk the session was asked for what was missing before it began. What went missing later is
-        // repair's business.
+        // The session was asked for the fragments of a committed chunk that were missing before the session began.
+        // Repair handles fragments that went missing later.
         let asked = match chunk.committed {
             true => missing::of_chunk_before(ctx.db.conn(), id, session.started_ns)?,
             false => (0..class.fragments()).collect(),
@@ -234,11 +237,11 @@ fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session) -> Result<HashMa
     Ok(chunks)
 }
 
-/// What a chunk's acknowledgement says about the fragments that were asked for.
+/// The requested fragments of a chunk, sorted by how they were acknowledged.
 struct Verdict {
     /// Acknowledged under an epoch that still counts.
     good: Vec<u32>,
-    /// Acknowledged under one that does not (P11).
+    /// Acknowledged under an epoch that no longer counts (P11).
     stale: Vec<u32>,
     /// Not acknowledged.
     missing: Vec<u32>,
@@ -271,8 +274,8 @@ fn judge(chunk: &Chunk, ack: Option<&ChunkAck>, pg: &Pg, class: &ClassInfo, aske
     Ok(verdict)
 }
 
-/// Refuses a chunk with too few acknowledgements. Pessimistic durability asks for all fragments, optimistic for as many as a reader
-/// needs, degraded writes for at least one fragment of redundancy.
+/// Refuses a chunk with too few acknowledgements. Pessimistic durability requires all fragments, optimistic durability as
+/// many as a reader needs, degraded writes at least one fragment of redundancy.
 fn check_durability(chunk: &Chunk, class: &ClassInfo, policy: &Policy, missing: &[u32]) -> Result<()> {
     let there = class.fragments().saturating_sub(missing.len() as u32);
     let enough = match (policy.durability, policy.degraded_writes) {
@@ -306,7 +309,7 @@ fn write_chunk(ctx: &Ctx, chunk: &Chunk, pg: &Pg, verdict: &Verdict) -> Result<(
     for &fragment in &verdict.missing {
         missing::insert(ctx, Missing { chunk_id, fragment, incoming: 0, pg_id }, Cause::Unacknowledged)?;
     }
-    // The old disk of a moving member took the put, and the backfill has passed this chunk already.
+    // The put went to the old disk of a moving member, and the backfill has already passed this chunk.
     for (fragment, member) in (0..).zip(&pg.members) {
         let moving = member.wire.incoming_disk_id != 0 && !member.wire.put_to_incoming;
         if moving && chunk_id <= member.fill_cursor {
@@ -324,7 +327,7 @@ fn stale_reply(ctx: &Ctx, stale: Vec<StaleAck>) -> Result<CommitReply> {
     Ok(CommitReply { stale, map: Some(map), ..Default::default() })
 }
 
-/// Keeps the extents with the session, already counted, so that the final commit has little to do.
+/// Stores the extents with the session and counts their references, so that the final commit has little to do.
 fn stage(
     ctx: &mut Ctx,
     request: &Commit,
@@ -394,7 +397,7 @@ fn finish(
     })
 }
 
-/// The file that the commit writes, if it exists. A file opened by name is what the name means now.
+/// The file that the commit writes, if it exists. If the file was opened by name, it is the file that now has the name.
 fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Result<Option<Inode>> {
     if session.parent == 0 {
         return inodes::get(ctx.db, session.ino).map(Some);
@@ -421,7 +424,8 @@ fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Result<Option<
     Ok(Some(inode))
 }
 
-/// Compare and swap: `if_version` 0 means that the file must not exist; of one that was opened by its number, that nothing was ever written.
+/// Compare and swap. `if_version` 0 means that the file must not exist, or, if it was opened by inode number, that it must
+/// have no version.
 fn check_version(request: &Commit, session: &Session, target: Option<&Inode>) -> Result<()> {
     let Some(wanted) = request.if_version else { return Ok(()) };
     let current = target.map_or(0, |inode| inode.version_id);
@@ -440,14 +444,15 @@ fn check_version(request: &Commit, session: &Session, target: Option<&Inode>) ->
     Err(error.into())
 }
 
-/// The inode of a new file, named, not yet written. Its number was drawn at open unless that is taken.
+/// Makes the inode of a new file and its name; the caller writes the inode. Uses the number drawn at open unless another
+/// inode has it.
 fn create(ctx: &mut Ctx, request: &Commit, session: &Session) -> Result<Inode> {
     let parent = inodes::directory(ctx.db, session.parent)?;
     let mode = request.file_mode.unwrap_or(0o644);
     let next_ino = ctx.meta.next_ino;
     let mut inode = names::new_inode(ctx, InodeKind::File, &parent, mode, request.uid, request.gid);
     if !session.created {
-        // The client may have chosen the number, and another client the same one.
+        // The client may have chosen the number, and another client may have chosen the same one.
         names::check_drawn(ctx, session.ino)?;
         ctx.meta.next_ino = next_ino;
         inode.ino = session.ino;
@@ -459,7 +464,7 @@ fn create(ctx: &mut Ctx, request: &Commit, session: &Session) -> Result<Inode> {
     Ok(inode)
 }
 
-/// Writes the pages of the new version; its sizes.
+/// Writes the pages of the new version and returns its sizes.
 fn build(
     ctx: &mut Ctx,
     request: &Commit,
@@ -490,7 +495,7 @@ fn build(
             pieces = all;
         }
         if mode == CommitMode::Patch && size_bytes < inode.size_bytes {
-            // A hole up to the old end removes the bytes behind the new length.
+            // A hole up to the old end removes the bytes beyond the new length.
             let len = inode.size_bytes - size_bytes;
             pieces.push(FileExtent { start: size_bytes, len, chunk: 0, chunk_offset: 0 });
         }
@@ -506,10 +511,10 @@ fn build(
     })
 }
 
-/// Ends the session, or continues it from the version it has just made.
+/// Ends the session, or continues it from the version that it just committed.
 fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode) -> Result<()> {
     let id = session.session_id;
-    // The file that was opened may have lost its name, and its last session with this commit.
+    // The opened file may have lost its name, and this commit may end its last session.
     let left = if session.created && session.ino != inode.ino { session.ino } else { inode.ino };
     if left != inode.ino || inode.nlink == 0 {
         ctx.after_commit(Effect::CheckOrphan { ino: left });
@@ -537,6 +542,9 @@ fn end_session(ctx: &mut Ctx, request: &Commit, session: &Session, inode: &Inode
 }
 
 /// Applies [`CompleteFragments`]: an optimistic writer has stored fragments that its commit left missing.
+///
+/// # Errors
+/// The database fails.
 pub fn complete_fragments(ctx: &mut Ctx, request: &CompleteFragments) -> Result<Ack> {
     for fragment in &request.fragments {
         let row: Option<i64> = ctx

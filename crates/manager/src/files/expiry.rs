@@ -1,8 +1,8 @@
 //! Files that expire: those whose `lifetime=purge:DURATION` is over, and checkpoint images (`A.Ni.Tj`) that newer
 //! time steps have made obsolete in a directory with `lifetime=replace:N`.
 //!
-//! What is due is looked up by ticks and proposed as [`ExpireFiles`], which waits for leases as an unlink does and
-//! looks again at each file when it is applied: what was written, renamed or given another lifetime meanwhile stays.
+//! Ticks look up the files that are due and propose [`ExpireFiles`]. This command waits for leases as an unlink does and
+//! checks each file again when it is applied: a file that was written, renamed or given another lifetime meanwhile stays.
 
 use crate::ctx::Ctx;
 use crate::db::Db;
@@ -15,10 +15,13 @@ use crate::soft::Effect;
 use rusqlite::{OptionalExtension, params};
 use tessera_policy::{Lifetime, Policy, StepName, obsolete_steps};
 
-/// Files in one command at most.
+/// Most files in one command.
 const FILES_PER_COMMAND: usize = 256;
 
-/// Notes when a file expires, after a commit or a change of its hints.
+/// Records when a file expires, after a commit or a change of its hints.
+///
+/// # Errors
+/// The database fails.
 pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Result<()> {
     let ino = inode.ino;
     match policy.lifetime {
@@ -36,7 +39,7 @@ pub fn note(ctx: &mut Ctx, inode: &Inode, policy: &Policy) -> Result<()> {
     Ok(())
 }
 
-/// Notes anew when a file expires, after a change of its hints.
+/// Updates the recorded expiry of a file after a change of its hints.
 pub fn hints_changed(ctx: &mut Ctx, inode: &Inode) -> Result<()> {
     forget(ctx.db, inode.ino)?;
     match inode.is_file() && inode.version_id != 0 {
@@ -45,7 +48,10 @@ pub fn hints_changed(ctx: &mut Ctx, inode: &Inode) -> Result<()> {
     }
 }
 
-/// Removes the note of when a file expires.
+/// Removes the recorded expiry of a file.
+///
+/// # Errors
+/// The database fails.
 pub fn forget(db: &Db, ino: u64) -> rusqlite::Result<()> {
     db.stmt("DELETE FROM purges WHERE ino = ?1")?.execute([ino as i64])?;
     Ok(())
@@ -60,7 +66,8 @@ fn written_ns(db: &Db, inode: &Inode) -> Result<i64> {
     Ok(committed.unwrap_or(inode.ctime_ns))
 }
 
-/// Commands for what is due now. `committed`: files committed since the last time, whose names may follow the convention.
+/// Commands that remove the files that are due now. `committed`: files committed since the last call, whose names may follow
+/// the convention.
 pub fn due(db: &Db, now_ns: i64, committed: &[u64]) -> Result<Vec<ExpireFiles>> {
     let mut inos: Vec<u64> = db
         .stmt("SELECT ino FROM purges WHERE due_ns <= ?1 ORDER BY due_ns LIMIT ?2")?
@@ -93,7 +100,7 @@ fn first_needed(db: &Db, parent: u64, images: &[(Vec<u8>, u64)]) -> Result<Optio
     let Some(directory) = inodes::find(db, parent)? else { return Ok(None) };
     let hints = HintSet::read(&directory.hints);
     let Lifetime::Replace { versions } = hints.policy()?.lifetime else { return Ok(None) };
-    // By default a file's newest version replaces the older ones; that files replace each other must be asked for.
+    // By default a file's newest version replaces its older versions. Only an explicit hint lets files replace each other.
     if hints.get("lifetime").is_none() {
         return Ok(None);
     }
@@ -142,7 +149,7 @@ pub fn expire_files(ctx: &mut Ctx, command: &ExpireFiles) -> Result<()> {
     Ok(())
 }
 
-/// Whether the file's time is over; it is noted no longer then.
+/// Whether the file has expired; if so, removes its recorded expiry.
 fn purge_is_due(ctx: &Ctx, inode: &Inode) -> Result<bool> {
     let due: bool = ctx
         .db

@@ -13,7 +13,7 @@ use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::namespace::inodes;
 
-/// Ends a command: releases the files whose last name it removed, notes the lifetimes that it changed.
+/// Ends a command: releases the files whose last name it removed and records the lifetimes that it changed.
 ///
 /// The namespace only lists them ([`Ctx::orphans`], [`Ctx::hints_changed`]): it knows nothing of what files contain.
 pub fn settle(ctx: &mut Ctx) -> Result<()> {

@@ -2,9 +2,9 @@
 //! ([`tessera_wire::meta::Commit::open`]) opens the file, names the content of the chunks and commits. So a small file costs one
 //! logged command instead of two.
 //!
-//! A preallocated id is a pending chunk with a group and without a name; the session it was drawn with protects it from
-//! garbage collection like any pending chunk (P4). The dedup lookup follows with the commit: if the content is stored already,
-//! the file gets the stored chunk, and the preallocated one becomes garbage.
+//! A preallocated id is a pending chunk with a group and without a name. The session that drew it protects it from garbage
+//! collection like any pending chunk (P4). The commit does the dedup lookup: if the content is already stored, the file gets
+//! the stored chunk, and the preallocated chunk becomes garbage.
 
 use crate::chunks::dedup::{self, DedupQuery};
 use crate::chunks::table::{self, NewChunk, PENDING};
@@ -30,7 +30,7 @@ const MAX_PREALLOCATED: u32 = 256;
 /// Expected length of a preallocated chunk, for the choice of its group.
 const EXPECTED_BYTES: u64 = 64 << 10;
 
-/// Draws preallocated chunks of class `spec`, as asked for in `request`. None if the policy asks for certain hosts, or if
+/// Draws the preallocated chunks that `request` asks for, of class `spec`. `None` if the policy asks for certain hosts, or if
 /// there is no space.
 pub(crate) fn preallocate(
     ctx: &mut Ctx,
@@ -114,7 +114,7 @@ pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open_request: &Op
     Ok(reply)
 }
 
-/// Checks the request itself (P14), and that the session of its preallocated chunks lives.
+/// Checks the request itself (P14), and that the session of its preallocated chunks is live.
 fn check(ctx: &Ctx, request: &Commit, open_request: &OpenWrite) -> Result<()> {
     if request.partial || request.keep_session || request.mode != CommitMode::Replace as i32 {
         return invalid("a commit that opens its file replaces it, as a whole, and ends");
@@ -136,7 +136,7 @@ fn check(ctx: &Ctx, request: &Commit, open_request: &OpenWrite) -> Result<()> {
     Ok(())
 }
 
-/// Names the content of the preallocated chunks. Returns those whose content is stored already, with the stored chunk.
+/// Names the content of the preallocated chunks. Returns those whose content is already stored, with the stored chunk.
 fn fill(
     ctx: &mut Ctx,
     session: &Session,

@@ -67,7 +67,7 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenWriteReply> 
 pub(crate) struct OpenedWriter {
     pub session: Session,
     pub policy: Policy,
-    /// Length of the version that is current.
+    /// Length of the current version.
     pub base_size_bytes: u64,
 }
 
@@ -110,12 +110,12 @@ pub(crate) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenedWriter> 
     Ok(OpenedWriter { session, policy, base_size_bytes: inode.map_or(0, |inode| inode.size_bytes) })
 }
 
-/// Shorter files reserve without a look at all disks: their groups are checked for space anyway.
+/// Shorter files reserve without a check of all disks, because the choice of their groups checks for space anyway.
 const RESERVE_FROM_BYTES: u64 = 1 << 20;
 
-/// Reserves space for a writer, at most what other sessions have not reserved. Which of its chunks are stored already is not
-/// known yet, so that too little space shows when new chunks need it ([`dedup::DedupQuery`]). Only a file without dedup is
-/// refused here.
+/// Reserves space for a writer, at most what other sessions have not reserved. The manager does not know yet which chunks
+/// are already stored, so it refuses for lack of space only when new chunks need it ([`dedup::DedupQuery`]). Only a file
+/// without dedup is refused here.
 fn reserve(ctx: &mut Ctx, policy: &Policy, bytes: u64) -> Result<u64> {
     if bytes < RESERVE_FROM_BYTES {
         return Ok(bytes);
@@ -135,7 +135,7 @@ fn len_of(chunks: &[ChunkName]) -> u64 {
     chunks.iter().map(|c| c.len_bytes).fold(0, u64::saturating_add)
 }
 
-/// The directory (when asked by name) and the file (when it is there).
+/// The directory (if the request names the file in one) and the file (if it exists).
 fn target(ctx: &Ctx, request: &OpenWrite) -> Result<(Option<inodes::Inode>, Option<inodes::Inode>)> {
     let (parent, inode) = match (request.parent, request.ino) {
         (0, 0) => return invalid("OpenWrite names neither a directory nor a file"),
@@ -159,7 +159,7 @@ fn target(ctx: &Ctx, request: &OpenWrite) -> Result<(Option<inodes::Inode>, Opti
     }
 }
 
-/// The class that is meant: as asked, else as the policy says, `auto` resolved by the file's length and place.
+/// The requested class, else the policy's class, with `auto` resolved by the file's length and place.
 pub(crate) fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Result<String> {
     let redundancy = match asked {
         "" => policy.redundancy,
@@ -173,7 +173,10 @@ pub(crate) fn scheme_spec(asked: &str, policy: &Policy, file_bytes: u64) -> Resu
     Ok(redundancy.scheme(file_bytes, &policy.placement).to_string())
 }
 
-/// The dedup question.
+/// Answers a dedup query of a write session.
+///
+/// # Errors
+/// The session has expired, the request names no valid class, new chunks find no space, or the database fails.
 pub fn allocate_chunks(ctx: &mut Ctx, request: &AllocateChunks) -> Result<AllocateChunksReply> {
     let session = sessions::writer(ctx.db, request.session_id)?;
     let policy = HintSet::read(&session.hints).policy()?;
@@ -188,7 +191,7 @@ pub fn allocate_chunks(ctx: &mut Ctx, request: &AllocateChunks) -> Result<Alloca
         known_map_version: request.known_map_version,
     };
     let reply = dedup::answer(ctx, &session, &policy, &asked)?;
-    // Stored already or not, for these nothing need be reserved any more.
+    // These chunks no longer need a reservation, whether they were stored before or not.
     let (id, bytes) = (session.session_id, len_of(&request.chunks));
     ctx.after_commit(Effect::ReservationUsed { session_id: id, bytes });
     Ok(reply)

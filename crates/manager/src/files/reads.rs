@@ -1,5 +1,5 @@
-//! Requests that change no row: answered from the last committed state. Opening a version for reading changes soft state
-//! only.
+//! Requests that change no row: the last committed state answers them. Opening a version for reading and renewing a session
+//! change soft state only.
 
 use crate::chunks::missing;
 use crate::ctx::View;
@@ -20,6 +20,9 @@ use tessera_wire::meta::*;
 use tessera_wire::{ChunkInfo, Code};
 
 /// Answers [`ListVersions`].
+///
+/// # Errors
+/// The inode does not exist or is not a file, or the database fails.
 pub fn list_versions(db: &Db, request: &ListVersions) -> Result<ListVersionsReply> {
     file(inodes::get(db, request.ino)?)?;
     Ok(ListVersionsReply { versions: versions::list(db, request.ino)? })
@@ -33,7 +36,7 @@ fn file(inode: Inode) -> Result<Inode> {
     }
 }
 
-/// Opens a version for reading: the only read that changes soft state.
+/// Opens a version for reading: adds the reader to soft state.
 pub fn open_read(view: &mut View, client_id: u64, request: &OpenRead) -> Result<OpenReadReply> {
     let ino = match request.parent {
         0 => request.ino,
@@ -90,6 +93,9 @@ fn which(db: &Db, inode: &Inode, request: &OpenRead) -> Result<VersionInfo> {
 }
 
 /// Answers [`ListExtents`].
+///
+/// # Errors
+/// `SessionExpired` if there is no such reader, or a failure of the database.
 pub fn list_extents(view: &mut View, request: &ListExtents) -> Result<ListExtentsReply> {
     let Some(reader) = view.soft.sessions.reader(request.session_id, view.now_ns).cloned() else {
         let id = request.session_id;
@@ -149,10 +155,13 @@ fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Result<Vec<ChunkInfo>> {
     Ok(chunks)
 }
 
-/// A stream of unknown length gets at most one part in so many of the space that no session has reserved.
+/// A stream of unknown length gets at most 1/`STREAM_SHARE` of the space that no session has reserved.
 const STREAM_SHARE: u64 = 4;
 
 /// Answers [`RenewSession`].
+///
+/// # Errors
+/// `SessionExpired` if there is no such session, or a failure of the database.
 pub fn renew(view: &mut View, request: &RenewSession) -> Result<RenewSessionReply> {
     let wanted = request.reserve_bytes;
     let (id, now_ns) = (request.session_id, view.now_ns);
@@ -167,8 +176,8 @@ pub fn renew(view: &mut View, request: &RenewSession) -> Result<RenewSessionRepl
     Ok(RenewSessionReply { session_ms: view.config.session_ms, reserved_bytes })
 }
 
-/// How much of the reservation that a writer wants it gets: at most what no session has reserved. A stream asks for more than it
-/// may ever write, and gets at most a quarter of that. Never less than it has.
+/// Bytes of the wanted reservation to grant: at most the space that no session has reserved. A stream asks for more than it
+/// may ever write, so it gets at most a quarter of that space. The grant is never below the current reservation.
 fn grant(view: &View, id: u64, wanted: u64, reserved: u64) -> Result<u64> {
     let session = sessions::writer(view.db, id)?;
     let scheme = HintSet::read(&session.hints).policy()?.scheme(wanted);

@@ -1,4 +1,4 @@
-//! Sessions of writers and readers: looking them up, ending them, giving old readers a row.
+//! Sessions of writers and readers: finds them, ends them, writes rows for long-lived readers.
 
 use crate::ctx::Ctx;
 use crate::db::Db;
@@ -13,7 +13,7 @@ use tessera_wire::{Ack, Code};
 /// The live writer's session `id`.
 ///
 /// # Errors
-/// `SessionExpired` if there is none, `Invalid` if it is a reader's.
+/// `SessionExpired` if there is no such session, `Invalid` if it is a reader's, or a failure of the database.
 pub fn writer(db: &Db, id: u64) -> Result<Session> {
     match sessions::find(db, id)? {
         Some(session) if session.kind == WRITER => Ok(session),
@@ -22,7 +22,7 @@ pub fn writer(db: &Db, id: u64) -> Result<Session> {
     }
 }
 
-/// Ends a session: deletes its row and what it staged.
+/// Ends a session: deletes its row and its staged pages.
 fn end(ctx: &mut Ctx, id: u64) -> Result<()> {
     let row = sessions::delete(ctx.db, id)?;
     ctx.after_commit(Effect::SessionEnded { session_id: id });
@@ -37,18 +37,27 @@ fn end(ctx: &mut Ctx, id: u64) -> Result<()> {
     Ok(())
 }
 
-/// Applies [`CloseSession`].
+/// Applies [`CloseSession`]. An unknown session is no error.
+///
+/// # Errors
+/// The database fails.
 pub fn close(ctx: &mut Ctx, request: &CloseSession) -> Result<Ack> {
     end(ctx, request.session_id)?;
     Ok(Ack {})
 }
 
 /// Applies [`EndSessions`].
+///
+/// # Errors
+/// The database fails.
 pub fn end_sessions(ctx: &mut Ctx, command: &EndSessions) -> Result<()> {
     command.session_ids.iter().try_for_each(|&id| end(ctx, id))
 }
 
 /// Applies [`PersistReaders`].
+///
+/// # Errors
+/// The database fails.
 pub fn persist_readers(ctx: &mut Ctx, command: &PersistReaders) -> Result<()> {
     for reader in &command.readers {
         let session = Session {

@@ -1,4 +1,4 @@
-//! Writes the table `staged_pages`: extents of partial commits, kept with their session until the last commit.
+//! Writes the table `staged_pages`: the extents of partial commits, which stay with their session until the last commit.
 
 use crate::chunks::refs::{self, RefChanges};
 use crate::ctx::Ctx;
@@ -9,6 +9,9 @@ use rusqlite::params;
 use tessera_failpoint as failpoint;
 
 /// Stages a page of extents, in order.
+///
+/// # Errors
+/// The database fails.
 pub fn insert(db: &Db, session_id: u64, page: &[FileExtent]) -> Result<()> {
     pages::assert_page(page);
     assert!(session_id != 0, "only a session with a row stages extents");
@@ -22,7 +25,10 @@ pub fn insert(db: &Db, session_id: u64, page: &[FileExtent]) -> Result<()> {
     Ok(())
 }
 
-/// Encoded extents of a session's pages with their starts, in order.
+/// Start and encoded extents of each of a session's pages, in order.
+///
+/// # Errors
+/// The database fails.
 pub fn load(db: &Db, session_id: u64) -> Result<Vec<(u64, Vec<u8>)>> {
     let mut rows = db.stmt("SELECT start, extents FROM staged_pages WHERE session_id = ?1 ORDER BY start")?;
     let rows = rows.query_map([session_id as i64], |row| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?)))?;
@@ -30,18 +36,27 @@ pub fn load(db: &Db, session_id: u64) -> Result<Vec<(u64, Vec<u8>)>> {
 }
 
 /// Deletes the pages of a session.
+///
+/// # Errors
+/// The database fails.
 pub fn delete(db: &Db, session_id: u64) -> rusqlite::Result<()> {
     db.stmt("DELETE FROM staged_pages WHERE session_id = ?1")?.execute([session_id as i64])?;
     Ok(())
 }
 
-/// Ends what a session staged without a commit: sweeps take the references off.
+/// Deletes a session's pages without a commit; sweeps subtract their references.
+///
+/// # Errors
+/// The database fails.
 pub fn discard(db: &Db, session_id: u64) -> rusqlite::Result<()> {
     refs::queue_staged(db, session_id)?;
     delete(db, session_id)
 }
 
-/// Takes the staged extents out, `shift` bytes further on in the file, and their references off.
+/// Removes the staged extents, subtracts their references, and returns them moved up by `shift` bytes.
+///
+/// # Errors
+/// The database fails, or the staged pages are damaged.
 pub fn take(ctx: &Ctx, session_id: u64, shift: u64, refs: &mut RefChanges) -> Result<Vec<FileExtent>> {
     let rows = load(ctx.db, session_id)?;
     delete(ctx.db, session_id)?;

@@ -1,8 +1,8 @@
-//! A group commit: commands applied one by one in one transaction, the log entry and the answers with them.
+//! A group commit: applies commands one by one in one transaction, which also writes the log entry and the replies.
 //!
-//! A refused command changes nothing. Commands check before they write, so nearly every refusal has written nothing. If one
-//! has, the whole batch is rolled back and applied again with a savepoint around each command. So the common case pays for no
-//! savepoints (SQLite copies every page that a savepoint touches).
+//! A refused command changes nothing. Commands check before they write, so few refusals have written anything. After one
+//! that has, the whole batch is rolled back and applied again with a savepoint around each command. So the common case pays
+//! for no savepoints (SQLite copies every page that a savepoint touches).
 
 use crate::config::Config;
 use crate::ctx::{Ctx, RecordedChoices};
@@ -23,22 +23,22 @@ use tessera_failpoint as failpoint;
 use tessera_wire::Error;
 use tessera_wire::log::{LogEntry, LoggedCommand};
 
-/// A command on its way into a batch.
+/// A command that waits for a batch.
 #[derive(Debug, Clone)]
 pub struct QueuedCommand {
     pub command: Command,
-    /// Number of its kind.
+    /// Number of the command's kind.
     pub kind: u32,
-    /// As it came, for the log.
+    /// Encoded command as received, for the log.
     pub body: Bytes,
     /// Client that sent it; 0: the manager itself.
     pub client_id: u64,
-    /// The number that makes a repetition recognizable, if the command has one.
+    /// Identifies retries of the request, if the command has such a number.
     pub op_id: Option<u64>,
 }
 
 impl QueuedCommand {
-    /// A request that was decoded.
+    /// Queues a decoded request.
     ///
     /// # Errors
     /// `Invalid` if `body` is not the encoded command.
@@ -55,42 +55,42 @@ impl QueuedCommand {
         QueuedCommand::new(Command::decode(kind, body)?, kind, body.clone(), client_id)
     }
 
-    /// What identifies its reply in the reply cache.
+    /// Key of its reply in the reply cache: (client id, op id).
     fn op(&self) -> Option<(u64, u64)> {
         self.op_id.map(|op_id| (self.client_id, op_id))
     }
 }
 
-/// What a batch works on.
+/// The tables and caches that a batch reads and changes.
 pub struct Tables<'a> {
     pub db: &'a Db,
-    /// Counters; as they were before if the batch fails.
+    /// Counters; restored if the batch fails.
     pub meta: &'a mut Meta,
     pub caches: &'a Caches,
     /// Soft state.
     pub soft: &'a SoftState,
     pub config: &'a Config,
-    /// Answers given earlier.
+    /// Cached replies to earlier requests.
     pub answers: &'a ReplyCache,
 }
 
 /// A batch that is applied and not yet committed.
 pub struct AppliedBatch {
-    /// The log entry; none if nothing is to be logged.
+    /// The log entry; `None` if the batch logs nothing.
     pub entry: Option<LogEntry>,
     /// Encoded [`LogEntry`].
     pub encoded: Bytes,
-    /// Answer per command.
+    /// One answer per command.
     pub answers: Vec<Answer>,
-    /// Answers to be kept.
+    /// Answers to add to the reply cache.
     pub kept: CachedReplies,
-    /// Changes of soft state.
+    /// Changes to make to soft state after the commit.
     pub effects: Vec<Effect>,
     /// Counters before the batch.
     pub before: Meta,
 }
 
-/// Applies `commands` in a new transaction, which is left open. On a database failure everything is undone.
+/// Applies `commands` in a new transaction and leaves it open. A database failure undoes everything.
 pub fn apply(tables: &mut Tables, now_ns: i64, commands: &[QueuedCommand]) -> rusqlite::Result<AppliedBatch> {
     let before = *tables.meta;
     for savepoints in [false, true] {
@@ -106,7 +106,7 @@ pub fn apply(tables: &mut Tables, now_ns: i64, commands: &[QueuedCommand]) -> ru
     Err(rusqlite::Error::InvalidQuery) // The second attempt has savepoints and never asks for a third.
 }
 
-/// `None`: a refused command had written something, and there was no savepoint.
+/// Returns `None` if a refused command had written something and there was no savepoint.
 fn attempt(
     tables: &mut Tables,
     now_ns: i64,
@@ -150,7 +150,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Applies one command; false: it was refused after it had written, and there is no savepoint.
+    /// Applies one command. Returns false if it was refused after it had written and there is no savepoint.
     fn one(&mut self, tables: &mut Tables, queued: &QueuedCommand) -> rusqlite::Result<bool> {
         let op = queued.op();
         let given = op.filter(|_| !failpoint::is_active("manager.repeats_apply")).and_then(|op| self.given(tables, op));
@@ -215,7 +215,7 @@ impl Batch {
         }
     }
 
-    /// A refusal is logged as such: applying the log again needs not find the same reasons.
+    /// Logs a refusal as a refusal, because a replay may not see the same reasons.
     fn refused(&mut self, op: Option<(u64, u64)>, error: Error) {
         if let Some(op) = op.filter(|op| op.1 != 0 && is_final(&error)) {
             let refusal = RecordRefusal { client_id: op.0, op_id: op.1, error: Some(error.clone()) };
@@ -268,7 +268,7 @@ fn answer(kept: &CachedReply) -> Answer {
     }
 }
 
-/// Whether a refusal is final and is cached. A reason that may pass (hosts, space, load) is looked at again.
+/// Whether a refusal is final and is cached. Reasons that may pass (hosts, space, load) are checked again on a retry.
 fn is_final(error: &Error) -> bool {
     use tessera_wire::Code::*;
     !matches!(error.kind(), Unavailable | Timeout | NoSpace | TooFewHosts | NotRegistered | Io | Internal)
@@ -309,21 +309,21 @@ fn run(
     Ok(Done { reply, effects: ctx.effects, pg_bytes: ctx.pg_bytes })
 }
 
-/// Why an entry of the log could not be applied again.
+/// Why a log entry could not be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// Not the next one.
+    /// The entry does not follow the last one applied.
     #[error("command log: entry {got} follows {at}; entries between are missing, restore from a replica that has them")]
     Gap {
-        /// Last applied.
+        /// Last entry applied.
         at: u64,
         got: u64,
     },
-    /// A command failed that had succeeded.
+    /// A command failed that had succeeded when it was first applied.
     #[error("command log: entry {seq}, command {index}: {why}; the log was written by another release or is damaged")]
     Command {
         seq: u64,
-        /// Command in it.
+        /// Index of the command in the entry.
         index: usize,
         why: String,
     },
@@ -332,7 +332,7 @@ pub enum ReplayError {
     Database(#[from] rusqlite::Error),
 }
 
-/// Applies one entry of the log to a database, with the decisions that were recorded, and commits (P7).
+/// Applies one log entry to a database with the recorded choices, and commits (P7).
 pub fn replay(db: &Db, meta: &mut Meta, caches: &Caches, config: &Config, entry: &LogEntry) -> Result<(), ReplayError> {
     if entry.seq != meta.log_seq + 1 {
         return Err(ReplayError::Gap { at: meta.log_seq, got: entry.seq });

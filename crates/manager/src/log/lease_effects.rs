@@ -1,5 +1,5 @@
-//! What commands do to leases, for the table in [`crate::log::registry`]: which are recalled before a command is applied, which
-//! may be granted with its reply.
+//! How commands affect leases, for the table in [`crate::log::registry`]: the leases recalled before a command is applied and
+//! the leases that its reply may grant.
 
 use crate::coherence::leases::LeaseTarget::{self, Inode, Names};
 use crate::coherence::leases::{GrantedNames, LeaseGrants};
@@ -13,7 +13,7 @@ pub fn nothing<C>(_: &Db, _: &C) -> Result<Vec<LeaseTarget>> {
     Ok(Vec::new())
 }
 
-/// The command makes a name in a directory.
+/// The command creates a name in a directory.
 pub fn names_in(directory: u64) -> Result<Vec<LeaseTarget>> {
     Ok(vec![Names(inodes::root_if_none(directory))])
 }
@@ -28,7 +28,7 @@ pub fn inodes(inos: &[u64]) -> Result<Vec<LeaseTarget>> {
     Ok(inos.iter().copied().map(Inode).chain(inos.iter().copied().map(Names)).collect())
 }
 
-/// The command changes the inode that a name means, if there is one.
+/// The command changes the inode that a name refers to, if the name exists.
 pub fn entry(db: &Db, parent: u64, name: &[u8]) -> Result<Vec<LeaseTarget>> {
     inodes(&named(db, parent, name)?.into_iter().collect::<Vec<_>>())
 }
@@ -37,7 +37,7 @@ fn named(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>> {
     inodes::lookup(db, inodes::root_if_none(parent), name)
 }
 
-/// What [`Rename`] changes.
+/// Lease targets that [`Rename`] changes.
 pub fn renamed(db: &Db, r: &Rename) -> Result<Vec<LeaseTarget>> {
     let from = named(db, r.from_parent, &r.from_name)?;
     let to = named(db, r.to_parent, &r.to_name)?;
@@ -46,14 +46,14 @@ pub fn renamed(db: &Db, r: &Rename) -> Result<Vec<LeaseTarget>> {
     Ok(changes)
 }
 
-/// What [`Link`] changes.
+/// Lease targets that [`Link`] changes.
 pub fn linked(_: &Db, r: &Link) -> Result<Vec<LeaseTarget>> {
     let mut changes = inode(r.ino)?;
     changes.extend(names_in(r.parent)?);
     Ok(changes)
 }
 
-/// What [`Commit`] changes: nothing until the last commit of its session.
+/// Lease targets that [`Commit`] changes: none until the last commit of its session.
 pub fn committed(db: &Db, commit: &Commit) -> Result<Vec<LeaseTarget>> {
     if commit.partial {
         return Ok(Vec::new());
@@ -75,7 +75,7 @@ pub fn committed(db: &Db, commit: &Commit) -> Result<Vec<LeaseTarget>> {
 enum Target {
     /// By directory and name.
     Name(u64, Vec<u8>),
-    /// By its number.
+    /// By inode number.
     Inode(u64),
 }
 
@@ -90,28 +90,28 @@ fn commit_target(db: &Db, commit: &Commit) -> Result<Option<Target>> {
     Ok(sessions::find(db, commit.session_id)?.map(|session| target(session.ino, session.parent, &session.name)))
 }
 
-/// No lease comes with the reply.
+/// The reply grants no lease.
 pub fn no_grant<C>(_: &Db, _: &C) -> LeaseGrants {
     LeaseGrants::default()
 }
 
-/// A lease on the inode, if it is wanted.
+/// The reply grants a lease on the inode if `wanted`.
 pub fn on_inode(wanted: bool) -> LeaseGrants {
     LeaseGrants { inode: wanted, names: None }
 }
 
-/// Leases that come with a new directory.
+/// Leases granted with a new directory.
 pub fn new_directory(_: &Db, r: &MakeDir) -> LeaseGrants {
     LeaseGrants { inode: r.want_lease, names: (r.inos > 0).then_some(GrantedNames::OfNewDirectory) }
 }
 
-/// Leases that come with a new node: a delegation of its directory, if it is wanted, with the names there.
+/// Leases granted with a new node: if the client wants it, a delegation of the directory with its names.
 pub fn new_node(_: &Db, r: &MakeNode) -> LeaseGrants {
     let names = r.want_delegation.then_some(GrantedNames::Listed(inodes::root_if_none(r.parent)));
     LeaseGrants { inode: r.want_lease, names }
 }
 
-/// Leases that come with a commit: the delegation of the file's directory is kept.
+/// Leases granted with a commit: the client keeps its delegation of the file's directory.
 pub fn with_commit(db: &Db, r: &Commit) -> LeaseGrants {
     let target = if r.partial { None } else { commit_target(db, r).ok().flatten() };
     let names = match target {

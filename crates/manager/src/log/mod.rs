@@ -1,4 +1,4 @@
-//! From request to command to log: the table of requests, group commit, replication, the reply cache, restoring from replicas.
+//! The command log: the table of requests, group commit, replication, the reply cache, restore from replicas.
 
 pub mod batch;
 pub mod lease_effects;

@@ -1,5 +1,5 @@
-//! Commands about the log itself and about what a restarted manager must know: terms, refusals, cached replies, leases, clients with
-//! locks.
+//! Commands about the log itself and about the facts that a restarted manager needs: terms, refusals, cached replies, leases,
+//! clients with locks.
 
 use crate::coherence::locks;
 use crate::ctx::Ctx;
@@ -10,8 +10,8 @@ use crate::map::tables;
 use crate::namespace::inodes;
 use crate::soft::Effect;
 
-/// By how much the term jumps when the database was restored: more often than that the lost manager cannot have been started
-/// unheard.
+/// Added to the term when the database was restored. It exceeds the number of starts of the lost manager that no replica can
+/// have heard of.
 pub const TERM_JUMP: u64 = 1 << 10;
 
 /// Applies [`NewTerm`].

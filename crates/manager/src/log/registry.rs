@@ -1,8 +1,8 @@
-//! The table of everything that a manager is asked, one row per request or internal command: its handler, the leases
-//! recalled before it, the leases granted with its reply. Which role may send a request is in `tessera_wire`.
+//! The table of all requests and internal commands, one row each: the handler, the leases recalled before it, the leases
+//! granted with its reply. `tessera_wire` says which role may send a request.
 //!
-//! A *command* changes rows: it is applied in a group commit, logged, and applied again when the log is replayed. A *read*
-//! is answered from the committed state. A *report* changes soft state at once, proposes commands for what must be
+//! A *command* changes rows: a group commit applies and logs it, and a replay of the log applies it again. A *read* is
+//! answered from the committed state. A *report* changes soft state at once, proposes commands for changes that must be
 //! logged, and is answered once those are committed. To add a request, add its message and row to `tessera_wire`, a
 //! row here and its handler.
 
@@ -46,7 +46,7 @@ macro_rules! table {
         $(impl Internal for $internal { const KIND: u32 = $number; })*
 
         impl Command {
-            /// Decodes the request of `kind`; None if it is no command.
+            /// Decodes the request of `kind`; `None` if it is not a command.
             pub fn from_request(kind: Kind, body: &Bytes) -> Option<Result<Command>> {
                 match kind {
                     $(Kind::$command => Some(decode(kind.name(), body).map(Command::$command)),)*
@@ -62,7 +62,7 @@ macro_rules! table {
                 }
             }
 
-            /// Whether a request of this command bears a number that makes its repetition recognizable.
+            /// Whether requests for this command carry an op id, which identifies retries.
             fn has_op_id(&self) -> bool {
                 matches!(self, $(Command::$command(_))|*)
             }
@@ -75,8 +75,8 @@ macro_rules! table {
                 }
             }
 
-            /// What the command changes of what clients may have leased, as far as can be told before it is applied. A name
-            /// that an earlier waiting command gives to another inode is covered by what that command changes.
+            /// The lease targets that the command changes, as far as the database shows before it is applied. If an earlier
+            /// waiting command gives a name to another inode, the targets of that command cover the name.
             pub fn recalls(&self, db: &Db) -> Result<Vec<LeaseTarget>> {
                 match self {
                     $(Command::$command(r) => {
@@ -91,7 +91,7 @@ macro_rules! table {
                 }
             }
 
-            /// Leases that may come with the command's reply.
+            /// Leases that the command's reply may grant.
             pub fn grants(&self, db: &Db) -> LeaseGrants {
                 match self {
                     $(Command::$command(r) => {
@@ -103,7 +103,7 @@ macro_rules! table {
             }
         }
 
-        /// Answers a read; None if the request is no read.
+        /// Answers a read; `None` if the request is not a read.
         pub fn read(view: &mut View<'_>, client_id: u64, kind: Kind, body: &Bytes) -> Option<Result<ReadReply>> {
             Some(match kind {
                 $(Kind::$read => decode::<$read>(kind.name(), body).and_then(|r| {
@@ -122,8 +122,8 @@ macro_rules! table {
             })
         }
 
-        /// Takes in a report; None if the request is no report. The caller commits the proposals and then composes the answer
-        /// ([`reply`]).
+        /// Handles a report; `None` if the request is not a report. The caller commits the proposals and then composes the
+        /// answer ([`reply`]).
         pub fn take_in(view: &mut View<'_>, kind: Kind, body: &Bytes) -> Option<Result<Vec<Proposal>>> {
             Some(match kind {
                 $(Kind::$report => decode::<$report>(kind.name(), body).and_then(|r| {
@@ -134,7 +134,7 @@ macro_rules! table {
             })
         }
 
-        /// The answer to a report that was taken in.
+        /// The answer to a report that [`take_in`] handled.
         pub fn reply(view: &mut View<'_>, kind: Kind, body: &Bytes) -> Result<Bytes> {
             match kind {
                 $(Kind::$report => {
@@ -166,7 +166,7 @@ table! {
         RegisterNode => membership::register, recalls leases::nothing, grants leases::no_grant;
         Drain => membership::drain, recalls leases::nothing, grants leases::no_grant;
     }
-    // Commands without an `op_id`: applied twice they have the effect of once.
+    // Commands without an `op_id`: they are idempotent.
     repeatable {
         CloseSession => sessions::close;
     }
@@ -223,13 +223,13 @@ table! {
 
 /// Reply to a read.
 pub enum ReadReply {
-    /// As it is.
+    /// A reply without leases.
     Plain(Bytes),
     /// An entry that the client may cache if leases on its inode and path are granted.
     Leased(Box<Entry>),
 }
 
-/// The field that every mutating request with a number of its own has, at the same tag.
+/// The op id, which all mutating requests that have one carry at the same tag.
 #[derive(Clone, PartialEq, Message)]
 struct OpId {
     #[prost(uint64, tag = "1")]
@@ -240,7 +240,7 @@ impl Command {
     /// Decodes a logged command or a proposal.
     ///
     /// # Errors
-    /// `Corrupt` if this release knows no command of that number, `Invalid` if the body is no such message.
+    /// `Corrupt` if this release knows no command of that number, `Invalid` if the body is not the encoded command.
     pub fn decode(kind: u32, body: &Bytes) -> Result<Command> {
         let request = || u16::try_from(kind).ok().and_then(Kind::from_number).and_then(|k| Self::from_request(k, body));
         match Self::internal(kind, body).or_else(request) {
@@ -254,7 +254,7 @@ impl Command {
         }
     }
 
-    /// The number that makes a repeated request recognizable; None: repeating the command is harmless.
+    /// The op id, which identifies retries of the request; `None` if repeating the command is harmless.
     ///
     /// # Errors
     /// `Invalid` if `body` is not the encoded command.
@@ -265,7 +265,7 @@ impl Command {
         }
     }
 
-    /// Applies the command; the encoded reply.
+    /// Applies the command and returns the encoded reply.
     ///
     /// # Errors
     /// A refusal, or a failure of the database.
@@ -275,23 +275,23 @@ impl Command {
         Ok(reply)
     }
 
-    /// A reply that changed nothing and must not be kept: the same request may do better later.
+    /// Whether the command changed nothing and its reply must not be cached: a retry may succeed.
     pub fn is_stale_answer(&self, reply: &Bytes) -> bool {
         matches!(self, Command::Commit(_))
             && CommitReply::decode(reply.clone()).is_ok_and(|reply| !reply.stale.is_empty())
     }
 }
 
-/// Decodes a message that a peer sent or the log holds.
+/// Decodes a message from a peer or from the log.
 ///
 /// # Errors
-/// `Invalid` if it is no such message.
+/// `Invalid` if `body` is not the encoded message.
 pub fn decode<M: Message + Default>(name: &str, body: &Bytes) -> Result<M> {
     M::decode(body.clone())
         .map_err(|why| Failure::refused(Code::Invalid, format!("{name}: the message cannot be decoded: {why}")))
 }
 
-/// Encodes the reply to `_request`; the compiler checks that it is of the request's reply type.
+/// Encodes the reply to `_request`, so that the compiler checks its type.
 fn encode_reply<R: Request>(_request: &R, reply: R::Reply) -> Result<Bytes> {
     Ok(reply.encode_to_vec().into())
 }

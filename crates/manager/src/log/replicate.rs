@@ -1,10 +1,11 @@
-//! Replication of the command log: which nodes hold it, which entries each lacks, and up to where enough nodes have it.
+//! Replication of the command log: the nodes that hold it, the entries that each lacks, and the last entry that enough
+//! nodes have.
 //!
 //! The manager first asks a replica for its state under the current term, which fences every older manager. Then it sends
-//! entries, one call at a time with all that has accumulated, or a snapshot if the replica lacks entries that are no
-//! longer kept. An entry counts once a replica reports a last entry of the same position and term as the manager's. Position and
-//! term identify an entry and all before it, also in snapshots: a snapshot may hold entries that were never
-//! acknowledged, and one that a lost manager left may differ.
+//! all accumulated entries in one call at a time, or a snapshot if the replica lacks entries that the manager has deleted.
+//! An entry counts as held once the replica reports a last entry of the same position and term as the manager's. Position
+//! and term identify an entry and all entries before it, also in snapshots. Snapshots need this check too: they may hold
+//! entries that were never acknowledged, and a snapshot from a lost manager may differ.
 
 use crate::config::{Config, ns};
 use crate::db::Db;
@@ -27,10 +28,10 @@ struct RecentEntry {
     bytes: Bytes,
 }
 
-/// A snapshot of the database, on its way to replicas.
+/// A snapshot of the database, sent to replicas.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// Entries up to here are in it.
+    /// Last entry that it contains.
     pub seq: u64,
     /// Term of that entry.
     pub term: u64,
@@ -41,16 +42,16 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Of an image that contains the entries up to `seq`, which is of term `term`.
+    /// Makes a snapshot of an image that contains the entries up to `seq`, whose term is `term`.
     pub fn new(seq: u64, term: u64, image: Vec<u8>) -> Snapshot {
         Snapshot { seq, term, hash: *blake3::hash(&image).as_bytes(), image: image.into() }
     }
 }
 
-/// What is known of one replica.
+/// State of one replica as far as the manager knows it.
 #[derive(Debug, Default)]
 struct Replica {
-    /// It has reported its state under the current term.
+    /// Whether it has reported its state under the current term.
     known: bool,
     /// Last entry it holds that matches the manager's log.
     matched: u64,
@@ -58,20 +59,20 @@ struct Replica {
     next: u64,
     /// Its newest complete snapshot.
     snapshot_seq: u64,
-    /// Position of its newest snapshot if that is of another history: only a later snapshot helps. 0: it is not.
+    /// Position of its newest snapshot if that belongs to another history, which only a later snapshot can replace; else 0.
     foreign_seq: u64,
-    /// An AppendLog is under way: its token.
+    /// Token of the AppendLog in flight.
     append: Option<u64>,
-    /// A PutSnapshot is under way: its token.
+    /// Token of the PutSnapshot in flight.
     piece: Option<u64>,
-    /// Snapshot being sent, and how far it got.
+    /// Snapshot being sent, and the offset reached.
     sending: Option<(u64, usize)>,
-    /// Not before then (a call failed).
+    /// Time of the next call after a failed one.
     retry_ns: i64,
     failures: u32,
 }
 
-/// What the reply of a replica means for the manager.
+/// What the manager must do after a reply of a replica.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReplicaAnswer {
     /// Nothing to do.
@@ -92,7 +93,7 @@ pub fn append(db: &Db, entry: &LogEntry, encoded: &[u8]) -> rusqlite::Result<()>
     Ok(())
 }
 
-/// Deletes the entries up to `seq`: a snapshot that enough replicas hold has them.
+/// Deletes the entries up to `seq`, which a snapshot on enough replicas contains.
 pub fn delete_to(db: &Db, seq: u64) -> rusqlite::Result<()> {
     db.stmt("DELETE FROM command_log WHERE seq <= ?1")?.execute([seq as i64])?;
     Ok(())
@@ -107,7 +108,7 @@ pub struct CommandLog {
     recent_bytes: usize,
     replicas: BTreeMap<u64, Replica>,
     tokens: HashMap<u64, u64>,
-    /// Nodes that are up, with their hosts, in the order of ids.
+    /// Nodes that are up, with their hosts, in order of id.
     nodes: Vec<(u64, String)>,
     /// Node to (not before, failures): kept out of the set while others do.
     shunned: HashMap<u64, i64>,
@@ -115,19 +116,19 @@ pub struct CommandLog {
     snapshot: Option<Snapshot>,
     /// Bytes of entries since the last snapshot.
     since_snapshot: u64,
-    /// Entries from here on can be sent. The one before is kept too, for its term, unless this is 1.
+    /// First entry that can be sent. The entry before it is kept too, for its term, unless this is 1.
     oldest_kept: u64,
     dropped_to: u64,
 }
 
 impl CommandLog {
-    /// Starts from what the database holds.
+    /// Loads the log from the database.
     pub fn load(db: &Db, term: u64, last_seq: u64) -> rusqlite::Result<CommandLog> {
         let (oldest, bytes): (Option<i64>, i64) = db
             .stmt("SELECT min(seq), ifnull(sum(length(entry)), 0) FROM command_log")?
             .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let first = oldest.map_or(last_seq + 1, |seq| seq as u64);
-        // What follows an entry of unknown term cannot be sent: the replica's might be another.
+        // An entry cannot be sent if the term of the entry before it is unknown: the replica's entry there might differ.
         let oldest_kept = if first == 1 { 1 } else { first + 1 };
         Ok(CommandLog { term, last_seq, oldest_kept, since_snapshot: bytes as u64, ..Default::default() })
     }
@@ -137,7 +138,7 @@ impl CommandLog {
         self.term
     }
 
-    /// Sets a new term: every replica is asked for its state again.
+    /// Sets a new term, under which every replica must report its state again.
     pub fn set_term(&mut self, term: u64) {
         assert!(term >= self.term, "term {term} after {}", self.term);
         self.term = term;
@@ -147,7 +148,7 @@ impl CommandLog {
         self.tokens.clear();
     }
 
-    /// An entry was written (its transaction may still be under way).
+    /// Adds an entry that was written; its transaction may still be open.
     pub fn push(&mut self, seq: u64, term: u64, bytes: Bytes) {
         assert_eq!(seq, self.last_seq + 1, "entries of the log follow each other without gaps");
         assert_eq!(term, self.term, "entry {seq}: new entries are of the current term");
@@ -160,8 +161,8 @@ impl CommandLog {
         }
     }
 
-    /// Removes the last entry, whose transaction failed. Its position needs a new term from now on, because a replica may
-    /// have the entry.
+    /// Removes the last entry, whose transaction failed. A replica may have it, so the next entry at its position needs a new
+    /// term.
     pub fn pop(&mut self, seq: u64) {
         assert_eq!(seq, self.last_seq, "only the last entry can be taken back");
         while self.recent.back().is_some_and(|kept| kept.seq >= seq) {
@@ -170,7 +171,7 @@ impl CommandLog {
         self.last_seq = seq - 1;
     }
 
-    /// The nodes changed: reads which are up.
+    /// Reads which nodes are up, after a change of nodes.
     pub fn read_nodes(&mut self, db: &Db) -> rusqlite::Result<()> {
         self.nodes = db
             .stmt("SELECT node_id, host FROM nodes WHERE health IN (?1, ?2) ORDER BY node_id")?
@@ -181,7 +182,7 @@ impl CommandLog {
         Ok(())
     }
 
-    /// Picks the nodes that hold the log: current holders, then new hosts, then any node; nodes that failed come last.
+    /// Selects the nodes that hold the log: current holders, then new hosts, then any node; nodes that failed come last.
     fn choose(&mut self, now_ns: i64, copies: usize) {
         self.needed = copies.min(self.nodes.len());
         self.shunned.retain(|_, until| *until > now_ns);
@@ -205,7 +206,7 @@ impl CommandLog {
         }
     }
 
-    /// Entries up to here are held by enough replicas, as far as `committed` (the local database) goes.
+    /// Last entry that enough replicas hold, at most `committed`, the last entry in the local database.
     pub fn replicated(&self, committed: u64) -> u64 {
         if self.needed == 0 {
             return committed;
@@ -217,12 +218,12 @@ impl CommandLog {
         matched.get(enough - 1).copied().unwrap_or(0).min(committed)
     }
 
-    /// Nodes that hold everything up to entry `committed`.
+    /// Nodes that hold all entries up to `committed`.
     pub fn up_to_date(&self, committed: u64) -> Vec<u64> {
         self.replicas.iter().filter(|(_, r)| r.known && r.matched >= committed).map(|(&id, _)| id).collect()
     }
 
-    /// Calls to be made now. `token` draws tokens.
+    /// Calls to send now. `token` draws tokens.
     pub fn pump(
         &mut self,
         db: &Db,
@@ -322,7 +323,7 @@ impl CommandLog {
         Some((request, snapshot.image.slice(offset..end)))
     }
 
-    /// Takes in a replica's answer.
+    /// Handles a replica's answer.
     pub fn hear(&mut self, db: &Db, now_ns: i64, config: &Config, answer: Answer) -> rusqlite::Result<ReplicaAnswer> {
         let token = answer.token;
         let Some(id) = self.tokens.remove(&token) else { return Ok(ReplicaAnswer::Nothing) };
@@ -336,7 +337,7 @@ impl CommandLog {
         match reply {
             Ok(reply) if reply.term > self.term => Ok(ReplicaAnswer::Superseded(reply.term)),
             Ok(reply) => {
-                // A probe writes nothing, so a replica whose disk fails every write answers it too.
+                // A probe writes nothing, so it also succeeds on a replica whose disk fails every write.
                 if replica.known {
                     replica.failures = 0;
                 }
@@ -384,8 +385,8 @@ impl CommandLog {
             replica.matched = 0;
             replica.next = 0;
         } else {
-            // Other entries or a gap: entries sent from the snapshot on replace them; the replica refuses them if its
-            // snapshot is of another history.
+            // The replica has different entries or a gap. Entries sent from its snapshot on replace them; the replica
+            // refuses them if its snapshot belongs to another history.
             replica.matched = replica.matched.min(reply.snapshot_seq);
             replica.next = reply.snapshot_seq + 1;
         }
@@ -404,7 +405,7 @@ impl CommandLog {
             .optional()
     }
 
-    /// Whether a snapshot should be taken to shorten the log, which has grown long.
+    /// Whether the log is long enough that a snapshot should shorten it.
     pub fn has_grown(&self, config: &Config) -> bool {
         let newest = self.snapshot.as_ref();
         self.since_snapshot > config.snapshot_log_bytes
@@ -426,7 +427,7 @@ impl CommandLog {
         })
     }
 
-    /// A snapshot was taken, of the state after the last entry or an earlier one.
+    /// Stores a new snapshot of the state after the last entry or an earlier one.
     pub fn set_snapshot(&mut self, snapshot: Snapshot) {
         assert!(snapshot.seq <= self.last_seq, "snapshot of entry {}, the last is {}", snapshot.seq, self.last_seq);
         assert!(!snapshot.image.is_empty(), "a database has an image");
@@ -435,8 +436,8 @@ impl CommandLog {
         self.snapshot = Some(snapshot);
     }
 
-    /// Entries up to here may be deleted from table `command_log`, once every replica has the snapshot that covers them. The
-    /// entry at the snapshot's position stays: its term tells, after a restart too, whether a replica's snapshot matches.
+    /// Last entry that may be deleted from table `command_log`: every replica has the snapshot that covers it. The entry at the
+    /// snapshot's position stays: its term tells, also after a restart, whether a replica's snapshot matches.
     pub fn droppable(&mut self) -> Option<u64> {
         let snapshot = self.snapshot.as_ref()?;
         let enough = self.replicas.len() >= self.needed && !self.replicas.is_empty();
@@ -454,8 +455,9 @@ impl CommandLog {
     }
 }
 
-/// Whether a replica's snapshot is certainly of another history. `ours` is the term of the manager's entry at the position of the
-/// replica's last one, if known. A replica that rejected the manager's term reports `last_seq < snapshot_seq`.
+/// Whether a replica's snapshot certainly belongs to another history. `ours` is the term of the manager's entry at the
+/// position of the replica's last one, if known. A replica that rejected the manager's term reports
+/// `last_seq < snapshot_seq`.
 fn is_snapshot_foreign(reply: &AppendLogReply, ours: Option<u64>, last_seq: u64) -> bool {
     let is_last = reply.last_seq == reply.snapshot_seq && reply.last_term != 0;
     reply.snapshot_seq > last_seq || reply.last_seq < reply.snapshot_seq || is_last && ours.is_some()

@@ -1,6 +1,6 @@
-//! The reply cache (completion records, RIFL): a request that is sent twice has one effect, and both get the same reply (P8).
+//! The reply cache (completion records, RIFL): a retried request takes effect once and gets the same reply (P8).
 //!
-//! Replies are in memory for lookups, and in one row of table `ops` per group commit for restarts.
+//! Lookups use the replies in memory. Restarts load them from table `ops`, one row per group commit.
 
 use crate::db::Db;
 use bytes::Bytes;
@@ -20,10 +20,10 @@ pub struct CachedReply {
     pub client_id: u64,
     #[prost(uint64, tag = "2")]
     pub op_id: u64,
-    /// The encoded reply …
+    /// The encoded reply, unless the request was refused.
     #[prost(bytes = "bytes", tag = "3")]
     pub reply: Bytes,
-    /// … or why it was refused.
+    /// Why the request was refused, if it was.
     #[prost(message, optional, tag = "4")]
     pub error: Option<Error>,
 }
@@ -60,7 +60,7 @@ pub fn delete_to(db: &Db, log_seq: u64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// What one group commit answered.
+/// Keys of the replies of one group commit.
 struct CachedBatch {
     log_seq: u64,
     now_ns: i64,

@@ -1,8 +1,8 @@
 //! Rebuilds a manager from the replicas of its command log after the manager's disk is lost.
 //!
-//! All named replicas are asked for their state. The one whose last entry has the highest (term, sequence) holds every
-//! acknowledged entry, provided that at least one of the nodes that held the log has answered. Its snapshot and the
-//! entries after it, applied again, are the database. [`Restore`] is pure: the caller carries calls and answers;
+//! [`Restore`] asks all named replicas for their state. The replica whose last entry has the highest (term, sequence) holds
+//! every acknowledged entry, provided that at least one of the nodes that held the log has answered. Its snapshot and the
+//! replayed entries after it give the database. [`Restore`] is pure: the caller sends its calls and passes it the answers;
 //! [`Restored::into_db`] and then [`ManagerCore::start_with`](crate::core::ManagerCore::start_with) do the rest.
 
 use crate::config::Config;
@@ -29,7 +29,7 @@ pub enum RestoreError {
     NoReplica {
         /// Addresses asked.
         asked: usize,
-        /// What they said.
+        /// Their answers.
         why: String,
     },
     /// Some addresses did not answer and may hold newer entries.
@@ -53,7 +53,7 @@ pub enum RestoreError {
         /// Another.
         b: String,
     },
-    /// The best replica could not be read.
+    /// The best replica cannot be read.
     #[error(
         "replica {address}: {why}; it alone has the newest entries (term {term}, {seq}): mend its disk, or restore from \
          the others (--without-missing) if that many log copies cannot be lost"
@@ -126,7 +126,7 @@ pub struct Restored {
 }
 
 impl Restore {
-    /// Restores from the nodes at these addresses. `without_missing`: continue although some do not answer.
+    /// Restores from the nodes at these addresses. With `without_missing`, continues if some do not answer.
     pub fn new(addresses: Vec<String>, without_missing: bool, config: &Config) -> Restore {
         let calls = addresses.iter().enumerate().map(|(i, address)| {
             let state = ReadLog { from_seq: 0, max_bytes: 0 };
@@ -214,8 +214,9 @@ impl Restore {
         self.choose_best(why)
     }
 
-    /// Handles damage of the best replica. Another that is as far replaces it. One that is less far replaces it only
-    /// with `without_missing`: the entries that it alone held were never acknowledged, unless too many others are lost.
+    /// Handles damage of the best replica. A replica with the same last entry replaces it. A replica with an earlier last
+    /// entry replaces it only with `without_missing`: the entries that only the damaged replica held were never
+    /// acknowledged, unless too many other replicas are lost.
     fn try_another(&mut self, address: String, why: String, term: u64, seq: u64) -> Result<(), RestoreError> {
         let as_far = |s: &ReplicaState| (s.state.last_term, s.state.last_seq) == (term, seq);
         self.states.insert(self.best, Err(why.clone()));
