@@ -1,9 +1,9 @@
-//! What commands and reads work on: the database, the counters, the caches, the soft state, the recorded choices.
+//! The context of commands and reads: the database, the counters, the caches, the soft state, the recorded choices.
 //!
-//! A *command* is applied through a [`Ctx`] and may write; a read, an answer to a heartbeat or a tick gets a [`View`].
-//! Neither does any I/O but through the database. A command must write the same when the log is replayed: what it writes
-//! depends on the database, the command, `now_ns` and its [`RecordedChoices`] only. Anything else it needs to know (free
-//! space, queues, open readers) it asks through [`Ctx::record`], which logs the answer with the command.
+//! A *command* is applied through a [`Ctx`] and may write. Reads, replies to heartbeats and ticks get a [`View`]. Neither
+//! does I/O except through the database. A command must write the same rows when the log is replayed, so its writes depend
+//! only on the database, the command, `now_ns` and its [`RecordedChoices`]. It asks for anything else (free space, queues,
+//! open readers) through [`Ctx::record`], which logs the answer with the command.
 
 use crate::config::Config;
 use crate::db::Db;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tessera_wire::{ClassInfo, Code};
 
-/// What reads, heartbeats and ticks see.
+/// The context of reads, heartbeats and ticks.
 pub struct View<'a> {
     /// The manager's time.
     pub now_ns: i64,
@@ -30,38 +30,38 @@ pub struct View<'a> {
     pub config: &'a Config,
 }
 
-/// What a command sees while it is applied.
+/// The context of a command while it is applied.
 pub struct Ctx<'a> {
     /// Time of the group commit, ns since 1970; never goes backwards.
     pub now_ns: i64,
     /// The database, inside the batch's transaction.
     pub db: &'a Db,
-    /// Counters and totals; put back when the command is refused.
+    /// Counters and totals; restored if the command is refused.
     pub meta: &'a mut Meta,
     /// Groups and classes.
     pub caches: &'a Caches,
-    /// Soft state, to be asked through [`Ctx::record`] only; nearly empty at replay.
+    /// Soft state, read only through [`Ctx::record`]; nearly empty during a replay.
     pub soft: &'a SoftState,
     pub config: &'a Config,
-    /// What the command learned from soft state.
+    /// Choices that the command made from soft state.
     pub choices: &'a mut RecordedChoices,
-    /// Client that asked; 0: the manager itself.
+    /// Client that sent the request; 0: the manager itself.
     pub client_id: u64,
     /// Number of the log entry this command will be part of.
     pub log_seq: u64,
     /// Bytes assigned to groups by this command (pgs.bytes), written once per batch.
     pub pg_bytes: BTreeMap<u64, u64>,
-    /// Changes of the soft state once the batch is committed.
+    /// Changes to make to soft state once the batch is committed.
     pub effects: Vec<Effect>,
     /// Files whose last name this command removed: [`crate::files::settle`] releases them at its end.
     pub orphans: Vec<u64>,
-    /// Inodes whose hints this command changed: [`crate::files::settle`] notes their new lifetime at its end.
+    /// Inodes whose hints this command changed: [`crate::files::settle`] records their new lifetime at its end.
     pub hints_changed: Vec<u64>,
 }
 
 impl Ctx<'_> {
-    /// A number that depends on soft state: chosen by `choose` when the command is first applied, read from the log when
-    /// it is applied again.
+    /// A number that depends on soft state. `choose` computes it when the command is first applied; a replay reads it from
+    /// the log.
     pub fn record(&mut self, choose: impl FnOnce(&mut Self) -> Result<u64>) -> Result<u64> {
         if let Some(recorded) = self.choices.recorded() {
             return recorded;
@@ -76,7 +76,7 @@ impl Ctx<'_> {
         self.effects.push(effect);
     }
 
-    /// A new map version: to be written into the rows that changed.
+    /// Draws a new map version, which the caller writes into the rows that it changes.
     pub fn next_map_version(&mut self) -> u64 {
         self.meta.map_version += 1;
         self.meta.map_version
@@ -88,7 +88,7 @@ impl Ctx<'_> {
     }
 }
 
-/// What one command learned from soft state (recorded nondeterminism), in order.
+/// The choices that one command made from soft state (recorded nondeterminism), in order.
 #[derive(Debug, Default, Clone)]
 pub struct RecordedChoices {
     pub values: Vec<u64>,

@@ -3,7 +3,7 @@
 use tessera_wire::{Code, Error};
 use thiserror::Error;
 
-/// Why a request was not carried out. Refusals leave nothing behind; database failures undo the whole batch.
+/// Why a request failed. A refusal changes nothing; a database failure undoes the whole batch.
 #[derive(Debug, Error)]
 pub enum Failure {
     /// The request is wrong, or the state of the cluster does not allow it: the error in the reply.
@@ -14,7 +14,7 @@ pub enum Failure {
     Database(rusqlite::Error),
 }
 
-/// A row that cannot be as it was written: a disk or a later bug has damaged it.
+/// A row that is damaged, by a disk or by a bug.
 #[derive(Debug, Error)]
 #[error("{row} of the manager's database is damaged: {why}; restore the manager from its log replicas (--restore)")]
 pub struct CorruptRow {
@@ -24,7 +24,7 @@ pub struct CorruptRow {
     pub why: String,
 }
 
-/// The error for a damaged row, as reading rows can give it; a request that meets it is answered [`Code::Corrupt`].
+/// The error for a damaged row, as a [`rusqlite::Error`]; a request that meets it gets [`Code::Corrupt`].
 pub fn corrupt_row(row: impl Into<String>, why: impl Into<String>) -> rusqlite::Error {
     let cause = CorruptRow { row: row.into(), why: why.into() };
     rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Null, Box::new(cause))

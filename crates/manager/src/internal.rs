@@ -1,10 +1,9 @@
-//! Commands that the manager proposes to itself, as messages: what it decided from soft state (a session that was not
-//! used, silence of a node, free space, results of tasks). Their numbers and handlers are rows of the table in
+//! Messages of the commands that the manager proposes to itself. They carry decisions from soft state (unused sessions,
+//! silent nodes, free space, results of tasks). Their numbers and handlers are rows of the table in
 //! [`crate::log::registry`].
 //!
-//! A decision that depends on soft state is written into its command in full (which disk, which cursor, which
-//! bound), so that applying the log again needs no soft state. Every command is a compare-and-swap on rows: one that
-//! came too late changes nothing and is no error.
+//! A command contains its decision in full (which disk, which cursor, which bound), so that a replay of the log needs no
+//! soft state. Every command is a compare-and-swap on rows: a command that comes too late changes nothing and is no error.
 
 use bytes::Bytes;
 use tessera_wire::{Health, meta::FragmentRef};
@@ -23,13 +22,13 @@ pub trait Internal: prost::Message + Default + Sized {
     /// Its number, from 0x8000 on; never reused.
     const KIND: u32;
 
-    /// As a proposal.
+    /// Encodes it as a proposal.
     fn propose(&self) -> Proposal {
         Proposal { kind: Self::KIND, body: self.encode_to_vec().into() }
     }
 }
 
-/// A manager has started, or goes on after a failed commit: its entries have this term from now on.
+/// A manager has started, or continues after a failed commit: its entries have this term from now on.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NewTerm {
     #[prost(uint64, tag = "1")]
@@ -40,7 +39,7 @@ pub struct NewTerm {
     pub restored: bool,
 }
 
-/// A request was refused: a repetition gets the same answer (P8).
+/// A request was refused: a retry gets the same reply (P8).
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RecordRefusal {
     /// Client that sent it.
@@ -52,14 +51,14 @@ pub struct RecordRefusal {
     pub error: Option<tessera_wire::Error>,
 }
 
-/// Sessions that were not used for too long.
+/// Ends sessions that were unused for too long.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct EndSessions {
     #[prost(uint64, repeated, tag = "1")]
     pub session_ids: Vec<u64>,
 }
 
-/// A reader that is no longer young.
+/// A reader that has lived long enough to get a row.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ReaderRow {
     #[prost(uint64, tag = "1")]
@@ -78,56 +77,56 @@ pub struct ReaderRow {
     pub number: u64,
 }
 
-/// Readers get rows.
+/// Writes rows for readers.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PersistReaders {
     #[prost(message, repeated, tag = "1")]
     pub readers: Vec<ReaderRow>,
 }
 
-/// Files whose old versions have no reader any more.
+/// Drops old versions of these files, which no longer have readers.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TrimVersions {
     #[prost(uint64, repeated, tag = "1")]
     pub inos: Vec<u64>,
 }
 
-/// Files without a name and without a session.
+/// Removes files that have neither a name nor a session.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ReleaseOrphans {
     #[prost(uint64, repeated, tag = "1")]
     pub inos: Vec<u64>,
 }
 
-/// Take off the references of dropped pages.
+/// Subtracts the references of dropped pages.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SweepPages {
-    /// Pages at most.
+    /// Most pages to sweep.
     #[prost(uint32, tag = "1")]
     pub limit: u32,
 }
 
-/// Removes cached replies that no client will ask for again.
+/// Removes cached replies that no client will request again.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PruneReplies {
-    /// Those of group commits up to this one.
+    /// Last group commit whose replies are removed.
     #[prost(uint64, tag = "1")]
     pub to_seq: u64,
 }
 
-/// From now on clients may hold leases; a restarted manager waits for them.
+/// Clients may hold leases from now on; a restarted manager waits until they have expired.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NoteLeases {}
 
 /// Clients that may hold locks: a restarted manager lets them claim their locks before it grants any.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct NoteLockers {
-    /// The clients, all of them.
+    /// All such clients.
     #[prost(fixed64, repeated, tag = "1")]
     pub client_ids: Vec<u64>,
 }
 
-/// Removes those of these files whose time is over.
+/// Removes those of these files that have expired.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ExpireFiles {
     #[prost(uint64, repeated, tag = "1")]
@@ -154,7 +153,7 @@ pub struct FailDisks {
     pub disk_ids: Vec<u64>,
 }
 
-/// Gives one member an incoming disk, or takes it away.
+/// Sets or clears the incoming disk of one member.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Move {
     #[prost(uint64, tag = "1")]
@@ -167,7 +166,7 @@ pub struct Move {
     /// Its incoming disk when this was decided; 0: none.
     #[prost(uint64, tag = "4")]
     pub incoming_was: u64,
-    /// The new incoming disk; 0: give the move up.
+    /// The new incoming disk; 0 cancels the move.
     #[prost(uint64, tag = "5")]
     pub incoming: u64,
 }
@@ -175,7 +174,7 @@ pub struct Move {
 /// See [`Move`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct MoveMembers {
-    /// The moves, each on its own.
+    /// The moves; each applies independently.
     #[prost(message, repeated, tag = "1")]
     pub moves: Vec<Move>,
 }
@@ -196,8 +195,8 @@ pub struct AdvanceBackfill {
     /// Cursor after.
     #[prost(uint64, tag = "5")]
     pub to: u64,
-    /// Chunks passed whose fragment the incoming disk now has. Committed ones between the cursors that are not
-    /// named here become missing rows.
+    /// Passed chunks whose fragment the incoming disk now has. Committed chunks between the cursors that are not listed
+    /// here get missing rows.
     #[prost(uint64, repeated, tag = "6")]
     pub done: Vec<u64>,
 }
@@ -214,7 +213,7 @@ pub struct FinishBackfill {
     pub incoming: u64,
 }
 
-/// See [`FinishBackfill`]. Applying checks again that nothing is left to backfill (P6).
+/// See [`FinishBackfill`]. The handler checks again that the backfill is complete (P6).
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FinishBackfills {
     #[prost(message, repeated, tag = "1")]
@@ -228,7 +227,7 @@ pub struct FragmentsDone {
     pub fragments: Vec<FragmentRef>,
 }
 
-/// Fragments that nodes have verified to be bad or absent, with the disk that should hold each.
+/// Fragments that nodes have found bad or absent, with the disk that should hold each.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FragmentsBad {
     #[prost(message, repeated, tag = "1")]
@@ -243,13 +242,13 @@ pub struct DeletesDone {
     pub fragments: Vec<FragmentRef>,
 }
 
-/// Removes chunks at zero references since before `before_ns`.
+/// Removes chunks that have had no references since before `before_ns`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct CollectGarbage {
-    /// Start of the oldest session that lived when this was decided, soft readers included (P4).
+    /// Start of the oldest session that was live at the decision, readers without rows included (P4).
     #[prost(sint64, tag = "1")]
     pub before_ns: i64,
-    /// At most so many chunks.
+    /// Most chunks to remove.
     #[prost(uint32, tag = "2")]
     pub limit: u32,
 }
@@ -260,38 +259,38 @@ pub struct SetInventory {
     /// Disks to list.
     #[prost(uint64, repeated, tag = "1")]
     pub want: Vec<u64>,
-    /// A disk that was listed to its end; 0: none.
+    /// A disk whose inventory is complete; 0: none.
     #[prost(uint64, tag = "2")]
     pub done_disk_id: u64,
-    /// `inventory_wanted` when the list began: what was asked for since is still to be done.
+    /// `inventory_wanted` when the inventory began; an inventory requested since then is still due.
     #[prost(uint64, tag = "3")]
     pub done_wanted: u64,
 }
 
-/// What a disk holds between two fragments.
+/// A page of a disk's inventory: the fragments that it holds in a range.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InventoryPage {
     #[prost(uint64, tag = "1")]
     pub disk_id: u64,
-    /// The page starts behind this fragment.
+    /// The page starts after this fragment.
     #[prost(message, optional, tag = "2")]
     pub after: Option<FragmentRef>,
-    /// Everything held from there to the last of these.
+    /// All fragments held from there to the last one listed.
     #[prost(message, repeated, tag = "3")]
     pub held: Vec<FragmentRef>,
-    /// To the end.
+    /// The page reaches the end of the inventory.
     #[prost(bool, tag = "4")]
     pub last: bool,
     /// Chunks below this id were committed before the disk began to list, except those in `pending`: absent ids below it are
     /// missing.
     #[prost(uint64, tag = "5")]
     pub bound: u64,
-    /// Chunks of this page that were not committed then.
+    /// Chunks of this page that were not committed at that time.
     #[prost(uint64, repeated, tag = "6")]
     pub pending: Vec<u64>,
 }
 
-/// Draining disks that no group uses any more.
+/// Draining disks that no group uses.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DisksDrained {
     #[prost(uint64, repeated, tag = "1")]

@@ -2,8 +2,8 @@
 //!
 //! [`core::ManagerCore`] is a state machine: it takes events and a time and returns actions. It owns the
 //! database and knows no socket, thread or clock; [`shell`] puts it on the network. A mutating request becomes a
-//! command, is applied in one group commit with others, written to the command log and answered when enough replicas
-//! hold it (ARCHITECTURE.md, "The manager"). Bulk data never comes here.
+//! command, is applied in one group commit with other commands, written to the command log and answered when enough
+//! replicas hold it (ARCHITECTURE.md, "The manager"). Bulk data never passes through the manager.
 //!
 //! Start with `db/schema.sql`, the data model; then `ctx.rs` (what a command may look at), `log/registry.rs` (all requests, one a
 //! row) and [`core`] (how commands flow). Folders import each other in one direction: `db`, `coherence`, `soft`, `ctx`,

@@ -1,4 +1,4 @@
-//! Numbers of the core, as `/metrics` shows them.
+//! Metrics of the core, as `/metrics` exports them.
 
 use std::collections::BTreeMap;
 use tessera_wire::Kind;
@@ -12,7 +12,7 @@ pub struct Metrics {
     pub refused: u64,
     /// Group commits.
     pub batches: u64,
-    /// Commands in them.
+    /// Commands in group commits.
     pub commands: u64,
     /// Group commits that failed.
     pub failed_batches: u64,

@@ -1,4 +1,4 @@
-//! Recounts: what the stored counts must equal at rest (P4). For tests, the simulator and `tessera` doctors.
+//! Recounts: the values that the stored counts must equal at rest (P4). For tests, the simulator and `tessera` doctors.
 
 use crate::db::Db;
 use crate::db::cache::all_classes;
@@ -6,7 +6,7 @@ use crate::db::pages;
 use std::collections::BTreeMap;
 use tessera_stripe::ClassLayout;
 
-/// Compares each stored count with a recount (P4). At rest the result is empty; each line names one difference.
+/// Compares each stored count with a recount (P4). Each line of the result names one difference; at rest there is none.
 pub fn recount(db: &Db) -> rusqlite::Result<Vec<String>> {
     let mut wrong = refs(db)?;
     wrong.extend(totals(db)?);

@@ -1,8 +1,8 @@
-//! The batched dedup query: which chunks exist, and which groups take new ones?
+//! The batched dedup query: which chunks exist, and which groups take new ones.
 //!
 //! A chunk is *durable* when it is committed, misses no fragment and no member of its group was lost: the client sends
-//! nothing. It is *incomplete* when its missing fragments can be put where they belong. Else a new row is made: a chunk
-//! may live in more than one group. An id handed out without references counts as used now (P4).
+//! nothing. It is *incomplete* when its missing fragments can be put where they belong. Otherwise the query makes a new
+//! row, so a chunk may be in more than one group. A chunk without references whose id is returned counts as used now (P4).
 
 use crate::chunks::missing;
 use crate::chunks::table::{self, COMMITTED, NewChunk, PENDING, SCOPE_NONE};
@@ -39,9 +39,9 @@ pub(crate) struct DedupQuery<'a> {
     avoid: &'a [u64],
     degraded: bool,
     anchors: Affinity,
-    /// Whether any fragment of any chunk is missing; nearly always not, which saves lookups.
+    /// Whether any fragment of any chunk is missing. Usually none is, which saves lookups.
     any_missing: bool,
-    /// Bytes of new chunks that this query may still place; None: not computed yet.
+    /// Bytes of new chunks that this query may still place; `None` until computed.
     room_bytes: Cell<Option<u64>>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn answer(
     Ok(AllocateChunksReply { answers, class: Some(class.as_ref().clone()), map: Some(map) })
 }
 
-/// `chunks.scope` of what a file with this policy stores.
+/// `chunks.scope` of the chunks of a file with this policy.
 pub(crate) fn scope(policy: &Policy, ino: u64) -> i64 {
     match policy.dedup {
         Dedup::All => 0,
@@ -129,7 +129,8 @@ impl<'a> DedupQuery<'a> {
         })
     }
 
-    /// A chunk without a placement hint takes any stored copy, a chunk with one only copies at that place: sharing moves no data.
+    /// Answers for one chunk. A chunk without a placement hint uses any stored copy. A chunk with one prefers a copy on the
+    /// asked host, then a new chunk there, because sharing moves no data.
     fn answer(&self, ctx: &mut Ctx, chunk: &ChunkName) -> Result<ChunkAnswer> {
         let near = match self.anchors.wish(chunk.region) {
             HostChoice::Anywhere => None,
@@ -162,7 +163,7 @@ impl<'a> DedupQuery<'a> {
         ChunkSpec { class: self.class, len_bytes: chunk.len_bytes, avoid: self.avoid, degraded: self.degraded }
     }
 
-    /// A known chunk (on `near`, if a host is given) as an answer, if there is one.
+    /// The answer from a stored chunk (on host `near`, if given), if there is one.
     pub(crate) fn reuse(&self, ctx: &mut Ctx, chunk: &ChunkName, near: Option<&str>) -> Result<Option<ChunkAnswer>> {
         let mut incomplete = None;
         if self.dedup {
@@ -186,7 +187,7 @@ impl<'a> DedupQuery<'a> {
             }
         }
         if let Some((candidate, pg, missing)) = incomplete {
-            // A disk that is full since will not take the rest.
+            // A disk that has filled up since then does not take the missing fragments.
             let room = |ctx: &mut Ctx<'_>| Ok(select::pg_has_room(ctx, self.class, chunk.len_bytes, &pg).into());
             if ctx.record(room)? != 0 {
                 touch(ctx, &candidate)?;
@@ -196,7 +197,7 @@ impl<'a> DedupQuery<'a> {
         Ok(None)
     }
 
-    /// Whether `host` holds, in this group, bytes of chunks as they are.
+    /// Whether `host` holds plain bytes of this group's chunks.
     fn is_on(&self, ctx: &Ctx, pg: &Pg, host: &str) -> Result<bool> {
         let node_map = ctx.caches.node_map(ctx.db)?;
         let plain = pg.members.iter().take(self.class.anchors() as usize);
@@ -224,7 +225,7 @@ impl<'a> DedupQuery<'a> {
         Ok(found)
     }
 
-    /// Missing fragments: all of a pending chunk, else those with a row.
+    /// Missing fragments: all fragments of a pending chunk, else those with a row.
     fn missing(&self, ctx: &Ctx, candidate: &Candidate) -> Result<Vec<u32>> {
         match candidate.state {
             COMMITTED if !self.any_missing => Ok(Vec::new()),
@@ -233,8 +234,8 @@ impl<'a> DedupQuery<'a> {
         }
     }
 
-    /// Checks that a new chunk fits what its session has reserved, or what no session has. Chunks in the request that opens the
-    /// session pass unchecked: they are few, and a look at all disks would cost more than they take.
+    /// Checks that a new chunk fits into its session's reservation or into unreserved space. Chunks in the request that opens
+    /// the session pass unchecked: they are few, and a check of all disks would cost more than the space they take.
     fn check_room(&self, ctx: &Ctx, len_bytes: u64) -> Result<()> {
         let sessions = &ctx.soft.sessions;
         let own_bytes = sessions.reserved_by(self.session.session_id);
@@ -276,7 +277,7 @@ impl<'a> DedupQuery<'a> {
     }
 }
 
-/// Counts a placement hint that could not be followed.
+/// Counts a placement hint that the manager could not follow.
 fn not_met(ctx: &mut Ctx) {
     ctx.after_commit(Effect::PlacementNotMet);
 }

@@ -1,10 +1,10 @@
-//! Garbage collection: removes chunks that nothing refers to and orders nodes to delete their fragments. An order stays until the
-//! node has synced the delete.
+//! Garbage collection: removes chunks without references and orders nodes to delete their fragments. An order stays until
+//! the node has synced the delete.
 //!
-//! A chunk may be removed only if it has had no references since before the oldest living session began (P4): a writer may
-//! rely on it, a reader may still read the version that named it. This holds for pending chunks too: they have no
-//! references from when they are drawn. Orders are handed out only once the log
-//! entry that wrote them is held by enough replicas, so that no restored manager wants back what it had deleted (P3).
+//! A chunk may be removed only if it has had no references since before the oldest live session began (P4): a writer may
+//! rely on it, or a reader may still read the version that named it. This also holds for pending chunks, which have no
+//! references from the time they are drawn. The manager sends an order only once enough replicas hold the log entry that
+//! wrote it, so that a restored manager never needs a fragment that was already deleted (P3).
 
 use crate::chunks::missing;
 use crate::chunks::refs::forget_chunk;
@@ -22,12 +22,15 @@ use tessera_failpoint as failpoint;
 use tessera_wire::Health;
 use tessera_wire::meta::FragmentRef;
 
-/// Chunks one command removes at most, so that collecting never holds up others for long.
+/// Most chunks that one command removes, so that garbage collection does not delay other commands for long.
 pub const CHUNKS_PER_COMMAND: u32 = 1_024;
-/// Orders are repeated to a node after this long, when all of a disk's have been handed out and some are not confirmed.
+/// Time in ns after which unconfirmed orders are sent again, once all orders of a disk have been sent.
 const REPEAT_AFTER_NS: i64 = 5_000_000_000;
 
-/// What to collect now, if anything is collectable.
+/// The command that collects garbage, if a chunk is collectable now.
+///
+/// # Errors
+/// The database fails.
 pub fn due(view: &View<'_>) -> Result<Option<CollectGarbage>> {
     let before_ns = match failpoint::is_active("manager.no_grace") {
         true => view.now_ns,
@@ -48,7 +51,7 @@ struct GarbageChunk {
 
 /// Removes collectable chunks.
 pub fn collect(ctx: &mut Ctx<'_>, command: &CollectGarbage) -> Result<()> {
-    // Sessions with rows are looked at once more here, where no soft state can be wrong about them (P4).
+    // Checks the sessions that have rows again, because soft state may have missed one (P4).
     let oldest: Option<i64> = ctx.db.stmt("SELECT min(started_ns) FROM sessions")?.query_row([], |row| row.get(0))?;
     let oldest = oldest.filter(|_| !failpoint::is_active("manager.no_grace"));
     let before_ns = oldest.map_or(command.before_ns, |o| o.min(command.before_ns));
@@ -97,7 +100,7 @@ fn remove(ctx: &mut Ctx<'_>, chunk: &GarbageChunk, members: &[Member], kept: &BT
     Ok(())
 }
 
-/// Disks whose deletes are kept: one that is out will be listed when it returns, and needs none.
+/// Disks that get delete orders. A disk that is out needs none, because an inventory lists it when it returns.
 fn disks_with_orders(ctx: &Ctx<'_>) -> Result<BTreeSet<u64>> {
     let node_map = ctx.caches.node_map(ctx.db)?;
     let gone = |h: Health| matches!(h, Health::Out | Health::Drained);
@@ -111,7 +114,10 @@ fn insert_order(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Result<(
     Ok(())
 }
 
-/// Orders one fragment to be deleted from a disk (of a chunk that is gone).
+/// Orders the delete of one fragment of a removed chunk from a disk.
+///
+/// # Errors
+/// The database fails.
 pub fn order_delete(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Result<()> {
     match disks_with_orders(ctx)?.contains(&disk) {
         true => insert_order(ctx, disk, chunk, fragment),
@@ -119,13 +125,19 @@ pub fn order_delete(ctx: &Ctx<'_>, disk: u64, chunk: u64, fragment: u32) -> Resu
     }
 }
 
-/// Orders for a disk that is lost or emptied are void: it is listed before it serves again.
+/// Deletes the orders for a disk that is lost or emptied: an inventory lists the disk before it serves again.
+///
+/// # Errors
+/// The database fails.
 pub fn forget_orders(ctx: &Ctx<'_>, disk_id: u64) -> Result<()> {
     ctx.db.stmt("DELETE FROM deletes WHERE disk_id = ?1")?.execute([disk_id as i64])?;
     Ok(())
 }
 
-/// Nodes have synced deletes.
+/// Removes the orders whose deletes nodes have synced.
+///
+/// # Errors
+/// The database fails.
 pub fn deletes_done(ctx: &mut Ctx<'_>, command: &DeletesDone) -> Result<()> {
     let mut forget = ctx.db.stmt("DELETE FROM deletes WHERE disk_id = ?1 AND chunk_id = ?2 AND fragment = ?3")?;
     for done in &command.fragments {
@@ -134,19 +146,28 @@ pub fn deletes_done(ctx: &mut Ctx<'_>, command: &DeletesDone) -> Result<()> {
     Ok(())
 }
 
-/// Chunks that wait to be collected, and their bytes. Preallocated chunks are neither kept nor garbage.
+/// Number and bytes of the chunks that wait for collection. Preallocated chunks do not count.
+///
+/// # Errors
+/// The database fails.
 pub fn count(db: &Db) -> Result<(u64, u64)> {
     Ok(db
         .stmt("SELECT count(*), coalesce(sum(len_bytes), 0) FROM chunks WHERE refs = 0 AND hash <> x''")?
         .query_row([], |row| Ok((unsigned(row, 0)?, unsigned(row, 1)?)))?)
 }
 
-/// Delete orders that nodes have not confirmed.
+/// Number of delete orders that nodes have not confirmed.
+///
+/// # Errors
+/// The database fails.
 pub fn orders_pending(db: &Db) -> Result<u64> {
     Ok(db.stmt("SELECT count(*) FROM deletes")?.query_row([], |row| unsigned(row, 0))?)
 }
 
-/// Orders for the disks of a node, as many as an answer may carry.
+/// Orders for the disks of a node, as many as one reply may carry.
+///
+/// # Errors
+/// The database fails.
 pub fn orders(view: &mut View<'_>, disks: &[u64]) -> Result<Vec<FragmentRef>> {
     let mut orders = Vec::new();
     let limit = view.config.deletes_per_heartbeat;
@@ -177,7 +198,7 @@ pub fn orders(view: &mut View<'_>, disks: &[u64]) -> Result<Vec<FragmentRef>> {
         assert!(found.first().is_none_or(|f| (f.chunk_id, f.fragment) > cursor.at), "orders are handed out in order");
         *cursor = match found.last() {
             Some(last) => DeleteCursor { at: (last.chunk_id, last.fragment), again_ns: 0 },
-            // All were handed out: those that are not confirmed by then are repeated.
+            // All orders were sent. Those still unconfirmed at `again_ns` are sent again.
             None if cursor.at != (0, 0) => DeleteCursor { at: (0, 0), again_ns: view.now_ns + REPEAT_AFTER_NS },
             None => *cursor,
         };

@@ -1,7 +1,7 @@
-//! Writes the table `missing_fragments`, and nothing else does: fragments that are not on the disk that should hold them.
+//! The only writer of the table `missing_fragments`: fragments that are not on the disk that should hold them.
 //!
-//! A row's `incoming` is 0 if readers look for the fragment where it is missing, 1 if only the incoming disk of a moving
-//! member lacks it.
+//! A row's `incoming` is 0 if the disk that readers use lacks the fragment, 1 if only the incoming disk of a moving member
+//! lacks it.
 
 use crate::ctx::Ctx;
 use crate::db::Db;
@@ -16,7 +16,7 @@ pub enum Cause {
     Unacknowledged = 1,
     /// Found bad or absent.
     Bad = 2,
-    /// Committed behind the cursor of a backfill.
+    /// Committed after the backfill's cursor had passed the chunk.
     Passed = 3,
 }
 
@@ -31,7 +31,10 @@ pub struct Missing {
     pub pg_id: u64,
 }
 
-/// Notes a fragment as missing, unless it is noted already.
+/// Records a fragment as missing, unless it already is.
+///
+/// # Errors
+/// The database fails.
 pub fn insert(ctx: &Ctx<'_>, missing: Missing, cause: Cause) -> Result<()> {
     let Missing { chunk_id, fragment, incoming, pg_id } = missing;
     assert!(matches!(incoming, 0 | 1), "chunk {chunk_id}, fragment {fragment}: incoming is {incoming}");
@@ -45,7 +48,10 @@ pub fn insert(ctx: &Ctx<'_>, missing: Missing, cause: Cause) -> Result<()> {
     Ok(())
 }
 
-/// The fragment is in place: deletes its row.
+/// Deletes the row of a fragment that is in place.
+///
+/// # Errors
+/// The database fails.
 pub fn delete(ctx: &Ctx<'_>, chunk_id: u64, fragment: u32, incoming: i32) -> Result<()> {
     assert!(matches!(incoming, 0 | 1), "chunk {chunk_id}, fragment {fragment}: incoming is {incoming}");
     ctx.db
@@ -54,7 +60,10 @@ pub fn delete(ctx: &Ctx<'_>, chunk_id: u64, fragment: u32, incoming: i32) -> Res
     Ok(())
 }
 
-/// As [`delete`], if the chunk is in that group.
+/// As [`delete`], if the row belongs to that group.
+///
+/// # Errors
+/// The database fails.
 pub fn delete_in_group(ctx: &Ctx<'_>, missing: Missing) -> Result<()> {
     let Missing { chunk_id, fragment, incoming, pg_id } = missing;
     ctx.db
@@ -63,13 +72,19 @@ pub fn delete_in_group(ctx: &Ctx<'_>, missing: Missing) -> Result<()> {
     Ok(())
 }
 
-/// The chunk is gone: deletes all its rows.
+/// Deletes all rows of a removed chunk.
+///
+/// # Errors
+/// The database fails.
 pub fn delete_of_chunk(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
     ctx.db.stmt("DELETE FROM missing_fragments WHERE chunk_id = ?1")?.execute([chunk_id as i64])?;
     Ok(())
 }
 
-/// Deletes all rows of a member's disk (0) or incoming disk (1).
+/// Deletes all rows of a member's disk (`incoming` 0) or incoming disk (1).
+///
+/// # Errors
+/// The database fails.
 pub fn delete_of_member(ctx: &Ctx<'_>, pg_id: u64, position: u32, incoming: i32) -> Result<()> {
     assert!(matches!(incoming, 0 | 1), "group {pg_id}, member {position}: incoming is {incoming}");
     ctx.db
@@ -78,8 +93,12 @@ pub fn delete_of_member(ctx: &Ctx<'_>, pg_id: u64, position: u32, incoming: i32)
     Ok(())
 }
 
-/// The disk of a moving member was lost, and its incoming disk takes over behind `cursor`: what the old disk lacked and the
-/// backfill supplied is there, what the incoming disk lacks is missing for readers.
+/// Updates the rows when a moving member's disk is lost and its incoming disk takes over, with a backfill that has passed
+/// `cursor`. Fragments that the backfill supplied are no longer missing. Fragments that the incoming disk lacks are now
+/// missing for readers.
+///
+/// # Errors
+/// The database fails.
 pub fn incoming_takes_over(ctx: &Ctx<'_>, pg_id: u64, position: u32, cursor: u64) -> Result<()> {
     ctx.db
         .stmt(
@@ -103,12 +122,12 @@ pub fn any(db: &Db) -> rusqlite::Result<bool> {
     db.stmt("SELECT 1 FROM missing_fragments LIMIT 1")?.exists([])
 }
 
-/// Fragments of a chunk that are missing where readers look, in order.
+/// Fragments of a chunk that the disks that readers use lack, in order.
 pub fn of_chunk(conn: &Connection, chunk_id: u64) -> rusqlite::Result<Vec<u32>> {
     of_chunk_before(conn, chunk_id, i64::MAX)
 }
 
-/// As [`of_chunk`]: those that went missing before `before_ns`.
+/// As [`of_chunk`], but only fragments that went missing before `before_ns`.
 pub fn of_chunk_before(conn: &Connection, chunk_id: u64, before_ns: i64) -> rusqlite::Result<Vec<u32>> {
     conn.prepare_cached(
         "SELECT fragment FROM missing_fragments WHERE chunk_id = ?1 AND incoming = 0 AND since_ns < ?2 ORDER BY fragment",

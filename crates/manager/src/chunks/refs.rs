@@ -1,7 +1,7 @@
-//! References: how many extents in living, staged and dropped pages name each chunk (P4).
+//! References: how many extents in live, staged and dropped pages name each chunk (P4).
 //!
-//! A command sums its changes up in [`RefChanges`], so that a page that is rewritten with one extent changed costs
-//! two chunk rows and not two hundred and fifty.
+//! A command sums its changes in [`RefChanges`], so that rewriting a page with one extent changed writes two chunk rows and
+//! not 250.
 
 use crate::chunks::table;
 use crate::ctx::Ctx;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use tessera_failpoint as failpoint;
 use tessera_stripe::ClassLayout;
 
-/// References a command adds and takes off.
+/// References that a command adds and subtracts.
 #[derive(Debug, Default)]
 pub struct RefChanges {
     /// Chunk to (change of its count, whether it leaves the pending state).
@@ -22,18 +22,18 @@ pub struct RefChanges {
     extents_taken: usize,
 }
 
-/// What one command takes off by itself; pages beyond are queued for sweeps.
+/// Extents whose references one command subtracts itself; sweeps handle the pages beyond.
 const TAKE_OFF_EXTENTS: usize = 8 << 10;
 
 impl RefChanges {
-    /// The extents of a page are there now.
+    /// Adds the references of a new page.
     pub fn add(&mut self, pieces: &[FileExtent]) {
         for piece in pieces.iter().filter(|p| p.chunk != 0) {
             self.sums.entry(piece.chunk).or_default().0 += 1;
         }
     }
 
-    /// A pending chunk is named by a commit for the first time.
+    /// Commits a pending chunk, which a commit names for the first time, and adds it to the totals.
     pub fn commit(&mut self, ctx: &mut Ctx, chunk_id: u64, len_bytes: u64, class_id: u32) -> Result<()> {
         assert!(len_bytes > 0, "chunk {chunk_id}: a commit names a chunk without bytes");
         let class = ctx.class(class_id)?;
@@ -47,7 +47,10 @@ impl RefChanges {
         Ok(())
     }
 
-    /// A page's row is gone: its references are taken off now, or (when there are many) later, in slices.
+    /// Subtracts the references of a removed page. If the command has subtracted many, queues the page for sweeps instead.
+    ///
+    /// # Errors
+    /// The database fails.
     pub fn release(&mut self, ctx: &Ctx, extents: &[u8]) -> Result<()> {
         if failpoint::is_active("manager.references_leak") {
             return Ok(());
@@ -64,6 +67,9 @@ impl RefChanges {
     }
 
     /// Writes the sums.
+    ///
+    /// # Errors
+    /// The database fails, or a count is damaged.
     pub fn apply(self, ctx: &mut Ctx) -> Result<()> {
         for (chunk, (change, commits)) in self.sums {
             if (change, commits) != (0, false) {
@@ -74,7 +80,7 @@ impl RefChanges {
     }
 }
 
-/// The totals after a committed chunk's row was removed.
+/// Subtracts a removed committed chunk from the totals.
 pub fn forget_chunk(ctx: &mut Ctx, len_bytes: u64, class_id: u32) -> Result<()> {
     let class = ctx.class(class_id)?;
     uncount(&mut ctx.meta.chunks, 1, "chunks")?;
@@ -83,14 +89,20 @@ pub fn forget_chunk(ctx: &mut Ctx, len_bytes: u64, class_id: u32) -> Result<()> 
     Ok(())
 }
 
-/// Queues the pages of a whole file: their references are taken off by sweeps.
+/// Queues all pages of a file for sweeps, which subtract their references.
+///
+/// # Errors
+/// The database fails.
 pub fn queue_file(db: &Db, ino: u64) -> rusqlite::Result<()> {
     db.stmt("INSERT INTO dropped_pages (extents) SELECT extents FROM pages WHERE ino = ?1 ORDER BY start, born")?
         .execute([ino as i64])?;
     Ok(())
 }
 
-/// Queues the pages that a session staged: their references are taken off by sweeps.
+/// Queues a session's staged pages for sweeps, which subtract their references.
+///
+/// # Errors
+/// The database fails.
 pub fn queue_staged(db: &Db, session_id: u64) -> rusqlite::Result<()> {
     db.stmt(
         "INSERT INTO dropped_pages (extents) SELECT extents FROM staged_pages WHERE session_id = ?1 ORDER BY start",
@@ -99,7 +111,10 @@ pub fn queue_staged(db: &Db, session_id: u64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Applies [`SweepPages`]: takes the references of queued pages off.
+/// Applies [`SweepPages`]: subtracts the references of queued pages.
+///
+/// # Errors
+/// The database fails, or a count is damaged.
 pub fn sweep(ctx: &mut Ctx, command: &SweepPages) -> Result<()> {
     let mut changes = RefChanges::default();
     let rows = ctx

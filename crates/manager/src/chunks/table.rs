@@ -1,6 +1,6 @@
-//! Writes the table `chunks`, and nothing else does.
+//! The only writer of the table `chunks`.
 //!
-//! A chunk is *pending* from when its id is drawn until a commit names it, then *committed* until it is garbage.
+//! A chunk is *pending* from the time its id is drawn until a commit names it, then *committed* until it is removed.
 
 use crate::ctx::Ctx;
 use crate::db::meta::draw;
@@ -26,13 +26,19 @@ pub struct NewChunk {
     pub pg_id: u64,
 }
 
-/// Draws an id for a chunk and inserts it, pending.
+/// Draws an id for a chunk and inserts it as pending.
+///
+/// # Errors
+/// The database fails.
 pub fn insert(ctx: &mut Ctx<'_>, new: NewChunk, name: &ChunkName, scope: i64) -> Result<u64> {
     check_name(name);
     insert_row(ctx, new, &name.hash, name.len_bytes, scope)
 }
 
-/// Draws an id for a chunk whose content is not known yet and inserts it, pending: [`name_preallocated`] names it later.
+/// Draws an id for a chunk of unknown content and inserts it as pending. [`name_preallocated`] names it later.
+///
+/// # Errors
+/// The database fails.
 pub fn insert_preallocated(ctx: &mut Ctx<'_>, new: NewChunk) -> Result<u64> {
     insert_row(ctx, new, &[], 0, SCOPE_NONE)
 }
@@ -60,6 +66,9 @@ fn insert_row(ctx: &mut Ctx<'_>, new: NewChunk, hash: &[u8], len_bytes: u64, sco
 }
 
 /// Names the content of a preallocated chunk of group `pg_id`.
+///
+/// # Errors
+/// The database fails.
 pub fn name_preallocated(ctx: &mut Ctx<'_>, chunk_id: u64, pg_id: u64, name: &ChunkName, scope: i64) -> Result<()> {
     check_name(name);
     let changed = ctx
@@ -73,19 +82,25 @@ pub fn name_preallocated(ctx: &mut Ctx<'_>, chunk_id: u64, pg_id: u64, name: &Ch
     Ok(())
 }
 
-/// A request's names were checked when it came.
+/// Asserts what the check of the request guarantees.
 fn check_name(name: &ChunkName) {
     assert_eq!(name.hash.len(), 32, "the name of a chunk is a BLAKE3-256");
     assert!((1..=MAX_CHUNK_BYTES).contains(&name.len_bytes), "a chunk of {} bytes", name.len_bytes);
 }
 
-/// A dedup hit on a chunk without references counts as use: its time at zero references begins anew (P4).
+/// Restarts a chunk's time at zero references, because a dedup hit counts as use (P4).
+///
+/// # Errors
+/// The database fails.
 pub fn touch(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
     ctx.db.stmt("UPDATE chunks SET zero_since_ns = ?2 WHERE chunk_id = ?1")?.execute([chunk_id as i64, ctx.now_ns])?;
     Ok(())
 }
 
-/// Adds `change` to the references of a chunk; `commits` when a commit names it for the first time.
+/// Adds `change` to the references of a chunk. `commits`: a commit names the chunk for the first time.
+///
+/// # Errors
+/// The database fails, or the row cannot have that count.
 pub fn change_refs(ctx: &Ctx<'_>, chunk_id: u64, change: i64, commits: bool) -> Result<()> {
     let sql = match commits {
         false => {
@@ -104,6 +119,9 @@ pub fn change_refs(ctx: &Ctx<'_>, chunk_id: u64, change: i64, commits: bool) -> 
 }
 
 /// Deletes the row of a chunk without references.
+///
+/// # Errors
+/// The database fails, or the chunk has references or no row.
 pub fn delete(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
     let deleted = ctx.db.stmt("DELETE FROM chunks WHERE chunk_id = ?1 AND refs = 0")?.execute([chunk_id as i64])?;
     assert!(deleted <= 1, "chunk {chunk_id}: ids are unique");
@@ -114,6 +132,9 @@ pub fn delete(ctx: &Ctx<'_>, chunk_id: u64) -> Result<()> {
 }
 
 /// Group of a chunk, if it has a row.
+///
+/// # Errors
+/// The database fails.
 pub fn group_of(ctx: &Ctx<'_>, chunk_id: u64) -> Result<Option<u64>> {
     let mut select = ctx.db.stmt("SELECT pg_id FROM chunks WHERE chunk_id = ?1")?;
     Ok(select.query_row([chunk_id as i64], |row| unsigned(row, 0)).optional()?)

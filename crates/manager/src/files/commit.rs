@@ -30,7 +30,8 @@ use tessera_wire::{Ack, ClassInfo, Code, Error, InodeKind};
 /// Applies a commit. Stale acknowledgements are no error: the reply lists them.
 ///
 /// # Errors
-/// The request is invalid, its session has expired, a chunk has too few acknowledgements, or the database fails.
+/// The request is refused (for example, its session has expired or a chunk has too few acknowledgements), or the database
+/// fails.
 pub fn commit(ctx: &mut Ctx, request: &Commit) -> Result<CommitReply> {
     if let Some(open) = &request.open {
         return one_shot::open_and_commit(ctx, request, open);

@@ -95,7 +95,7 @@ fn which(db: &Db, inode: &Inode, request: &OpenRead) -> Result<VersionInfo> {
 /// Answers [`ListExtents`].
 ///
 /// # Errors
-/// `SessionExpired` if there is no such reader, or a failure of the database.
+/// `SessionExpired` if there is no such reader; a damaged page, or a failure of the database.
 pub fn list_extents(view: &mut View, request: &ListExtents) -> Result<ListExtentsReply> {
     let Some(reader) = view.soft.sessions.reader(request.session_id, view.now_ns).cloned() else {
         let id = request.session_id;

@@ -193,7 +193,7 @@ fn one_more_each(fit: &[LayoutDisk], width: u32, usable: &[Vec<u64>], limit: usi
     groups
 }
 
-/// The error that names the hosts there are, how many more are needed, and what to do.
+/// The error that says how many hosts exist, how many more are needed, and what to do.
 ///
 /// # Errors
 /// The database fails.

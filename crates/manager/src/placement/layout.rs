@@ -274,13 +274,13 @@ pub fn mix(x: u64) -> u64 {
 }
 
 /// How many groups of `width` should take new chunks when there are `disks` disks: enough that each disk is in several
-/// and each pair shares about two, so that neither writes nor rebuilds lean on a few.
+/// and each pair shares about two, so that writes and rebuilds spread over all disks.
 pub fn open_groups(disks: usize, width: usize) -> usize {
     let pairs = if width > 1 { (2 * disks * disks.saturating_sub(1)).div_ceil(width * (width - 1)) } else { 0 };
     pairs.max(2 * disks).clamp(1, MAX_OPEN_GROUPS)
 }
 
-/// Above this many open groups more would only cost rows.
+/// Upper bound of open groups; more would only cost rows.
 pub const MAX_OPEN_GROUPS: usize = 1024;
 const _: () = assert!(MAX_OPEN_GROUPS > 0, "chunks need a group");
 
