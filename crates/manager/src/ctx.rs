@@ -62,6 +62,9 @@ pub struct Ctx<'a> {
 impl Ctx<'_> {
     /// A number that depends on soft state. `choose` computes it when the command is first applied; a replay reads it from
     /// the log.
+    ///
+    /// # Errors
+    /// `choose` fails, or (`Corrupt`) the log holds too few choices.
     pub fn record(&mut self, choose: impl FnOnce(&mut Self) -> Result<u64>) -> Result<u64> {
         if let Some(recorded) = self.choices.recorded() {
             return recorded;

@@ -445,8 +445,8 @@ fn check_version(request: &Commit, session: &Session, target: Option<&Inode>) ->
     Err(error.into())
 }
 
-/// Makes the inode of a new file and its name; the caller writes the inode. Uses the number drawn at open unless another
-/// inode has it.
+/// Makes the inode of a new file and its name; the caller inserts the row. Uses the number drawn at open, or a new number if
+/// the session opened a file that existed.
 fn create(ctx: &mut Ctx, request: &Commit, session: &Session) -> Result<Inode> {
     let parent = inodes::directory(ctx.db, session.parent)?;
     let mode = request.file_mode.unwrap_or(0o644);

@@ -15,7 +15,7 @@ use crate::namespace::inodes;
 
 /// Ends a command: releases the files whose last name it removed and records the lifetimes that it changed.
 ///
-/// The namespace only lists them ([`Ctx::orphans`], [`Ctx::hints_changed`]): it knows nothing of what files contain.
+/// The namespace only lists them ([`Ctx::orphans`], [`Ctx::hints_changed`]): it does not know what files contain.
 pub fn settle(ctx: &mut Ctx) -> Result<()> {
     for ino in std::mem::take(&mut ctx.hints_changed) {
         if let Some(inode) = inodes::find(ctx.db, ino)? {

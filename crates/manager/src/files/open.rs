@@ -19,6 +19,9 @@ use tessera_wire::meta::*;
 const MAX_HOST_BYTES: usize = 255;
 
 /// Opens a write session.
+///
+/// # Errors
+/// The request is refused (for example, for an invalid policy or for lack of space), or the database fails.
 pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenWriteReply> {
     let OpenedWriter { mut session, policy, base_size_bytes } = begin(ctx, request)?;
     let granted_bytes = reserve(ctx, &policy, request.size_hint_bytes)?;

@@ -37,6 +37,9 @@ fn file(inode: Inode) -> Result<Inode> {
 }
 
 /// Opens a version for reading: adds the reader to soft state.
+///
+/// # Errors
+/// The file or the version does not exist, the inode is not a file, a page is damaged, or the database fails.
 pub fn open_read(view: &mut View, client_id: u64, request: &OpenRead) -> Result<OpenReadReply> {
     let ino = match request.parent {
         0 => request.ino,

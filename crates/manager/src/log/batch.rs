@@ -90,7 +90,10 @@ pub struct AppliedBatch {
     pub before: Meta,
 }
 
-/// Applies `commands` in a new transaction and leaves it open. A database failure undoes everything.
+/// Applies `commands` in a new transaction and leaves it open.
+///
+/// # Errors
+/// The database fails; then everything is undone.
 pub fn apply(tables: &mut Tables, now_ns: i64, commands: &[QueuedCommand]) -> rusqlite::Result<AppliedBatch> {
     let before = *tables.meta;
     for savepoints in [false, true] {
@@ -333,6 +336,9 @@ pub enum ReplayError {
 }
 
 /// Applies one log entry to a database with the recorded choices, and commits (P7).
+///
+/// # Errors
+/// The entry does not follow the last one, a command fails, or the database fails; then everything is undone.
 pub fn replay(db: &Db, meta: &mut Meta, caches: &Caches, config: &Config, entry: &LogEntry) -> Result<(), ReplayError> {
     if entry.seq != meta.log_seq + 1 {
         return Err(ReplayError::Gap { at: meta.log_seq, got: entry.seq });

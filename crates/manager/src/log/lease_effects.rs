@@ -29,6 +29,9 @@ pub fn inodes(inos: &[u64]) -> Result<Vec<LeaseTarget>> {
 }
 
 /// The command changes the inode that a name refers to, if the name exists.
+///
+/// # Errors
+/// The database fails.
 pub fn entry(db: &Db, parent: u64, name: &[u8]) -> Result<Vec<LeaseTarget>> {
     inodes(&named(db, parent, name)?.into_iter().collect::<Vec<_>>())
 }
@@ -38,6 +41,9 @@ fn named(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>> {
 }
 
 /// Lease targets that [`Rename`] changes.
+///
+/// # Errors
+/// The database fails.
 pub fn renamed(db: &Db, r: &Rename) -> Result<Vec<LeaseTarget>> {
     let from = named(db, r.from_parent, &r.from_name)?;
     let to = named(db, r.to_parent, &r.to_name)?;

@@ -32,6 +32,9 @@ pub fn record_refusal(_: &mut Ctx, _: &RecordRefusal) -> Result<()> {
 }
 
 /// Applies [`PruneReplies`].
+///
+/// # Errors
+/// The database fails.
 pub fn prune_replies(ctx: &mut Ctx, command: &PruneReplies) -> Result<()> {
     Ok(reply_cache::delete_to(ctx.db, command.to_seq)?)
 }

@@ -82,6 +82,9 @@ pub enum ReplicaAnswer {
 }
 
 /// Appends an entry to table `command_log`.
+///
+/// # Errors
+/// The database fails.
 pub fn append(db: &Db, entry: &LogEntry, encoded: &[u8]) -> rusqlite::Result<()> {
     assert!(entry.seq > 0, "entries count from 1");
     assert!(!encoded.is_empty() && !entry.commands.is_empty(), "entry {}: without commands", entry.seq);
@@ -94,6 +97,9 @@ pub fn append(db: &Db, entry: &LogEntry, encoded: &[u8]) -> rusqlite::Result<()>
 }
 
 /// Deletes the entries up to `seq`, which a snapshot on enough replicas contains.
+///
+/// # Errors
+/// The database fails.
 pub fn delete_to(db: &Db, seq: u64) -> rusqlite::Result<()> {
     db.stmt("DELETE FROM command_log WHERE seq <= ?1")?.execute([seq as i64])?;
     Ok(())
@@ -123,6 +129,9 @@ pub struct CommandLog {
 
 impl CommandLog {
     /// Loads the log from the database.
+    ///
+    /// # Errors
+    /// The database fails.
     pub fn load(db: &Db, term: u64, last_seq: u64) -> rusqlite::Result<CommandLog> {
         let (oldest, bytes): (Option<i64>, i64) = db
             .stmt("SELECT min(seq), ifnull(sum(length(entry)), 0) FROM command_log")?
@@ -172,6 +181,9 @@ impl CommandLog {
     }
 
     /// Reads which nodes are up, after a change of nodes.
+    ///
+    /// # Errors
+    /// The database fails.
     pub fn read_nodes(&mut self, db: &Db) -> rusqlite::Result<()> {
         self.nodes = db
             .stmt("SELECT node_id, host FROM nodes WHERE health IN (?1, ?2) ORDER BY node_id")?
@@ -224,6 +236,9 @@ impl CommandLog {
     }
 
     /// Calls to send now. `token` draws tokens.
+    ///
+    /// # Errors
+    /// The database fails.
     pub fn pump(
         &mut self,
         db: &Db,
@@ -323,7 +338,10 @@ impl CommandLog {
         Some((request, snapshot.image.slice(offset..end)))
     }
 
-    /// Handles a replica's answer.
+    /// Handles a replica's answer. A failed call is no error: the manager retries it.
+    ///
+    /// # Errors
+    /// The database fails.
     pub fn hear(&mut self, db: &Db, now_ns: i64, config: &Config, answer: Answer) -> rusqlite::Result<ReplicaAnswer> {
         let token = answer.token;
         let Some(id) = self.tokens.remove(&token) else { return Ok(ReplicaAnswer::Nothing) };

@@ -45,6 +45,9 @@ pub struct ReplyCache {
 }
 
 /// Stores the replies of a group commit.
+///
+/// # Errors
+/// The database fails.
 pub fn insert(db: &Db, log_seq: u64, now_ns: i64, replies: &CachedReplies) -> rusqlite::Result<()> {
     db.stmt("INSERT INTO ops (log_seq, now_ns, answers) VALUES (?1, ?2, ?3)")?.execute(params![
         log_seq as i64,
@@ -55,6 +58,9 @@ pub fn insert(db: &Db, log_seq: u64, now_ns: i64, replies: &CachedReplies) -> ru
 }
 
 /// Deletes the replies of group commits up to `log_seq`.
+///
+/// # Errors
+/// The database fails.
 pub fn delete_to(db: &Db, log_seq: u64) -> rusqlite::Result<()> {
     db.stmt("DELETE FROM ops WHERE log_seq <= ?1")?.execute([log_seq as i64])?;
     Ok(())
@@ -70,6 +76,9 @@ struct CachedBatch {
 
 impl ReplyCache {
     /// Loads the stored replies.
+    ///
+    /// # Errors
+    /// The database fails.
     pub fn load(db: &Db) -> rusqlite::Result<ReplyCache> {
         let mut answers = ReplyCache::default();
         let mut rows = db.stmt("SELECT log_seq, now_ns, answers FROM ops ORDER BY log_seq")?;
